@@ -1,0 +1,235 @@
+//! From the analyses' results to a [`Summary`].
+
+use memgauge_trace::{EventId, Manifest, Thread};
+
+use crate::counts::{Counts, EventNames};
+use crate::findings::findings;
+use crate::hotspots::{Limits, Rank, hot_tables};
+use crate::levels::levels;
+use crate::losses::LossRow;
+use crate::regions::SampledRegions;
+use crate::resolve::Resolve;
+use crate::series::Curves;
+use crate::sites::SiteTotals;
+use crate::summary::{
+    BandwidthCurve, Dram, Provenances, RecordingFacts, RunFacts, SCHEMA_VERSION, Summary,
+    TotalsFrom,
+};
+use crate::threads::{ThreadSums, processes, threads};
+
+/// What a summary keeps.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Bins of the curves over time; between half of them and all are used.
+    pub max_bins: usize,
+    /// What functions and lines are sorted by; `None` takes
+    /// [`Rank::best_of`].
+    pub rank: Option<Rank>,
+    /// Rows of the tables of functions and lines.
+    pub limits: Limits,
+    /// Rows of each table of regions.
+    pub regions: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            max_bins: 480,
+            rank: None,
+            limits: Limits::default(),
+            regions: 100,
+        }
+    }
+}
+
+/// Results of the single analyses over one recording.
+#[derive(Clone, Debug)]
+pub struct Parts<'a> {
+    /// Events over time, all threads together.
+    pub curves: Curves,
+    /// Sums by thread.
+    pub threads: ThreadSums,
+    /// Threads with their programs, ordered by process, thread and start.
+    pub known_threads: Vec<Thread>,
+    /// Sums by place in the code.
+    pub sites: SiteTotals<'a>,
+    /// Samples by region.
+    pub regions: SampledRegions<'a>,
+    /// Losses.
+    pub losses: Vec<LossRow>,
+    /// What could not be read, in words.
+    pub problems: Vec<String>,
+}
+
+/// Puts a summary together; asks for symbols.
+pub fn assemble(
+    manifest: &Manifest,
+    parts: Parts,
+    symbols: &mut dyn Resolve,
+    options: &Options,
+) -> Summary {
+    let names = EventNames::of(manifest);
+    let (totals, totals_from) = totals(manifest, &parts, &names);
+    let duration_ns = duration_ns(&parts);
+    let bandwidth = BandwidthCurve::of(&parts.curves);
+    let dram = Dram::of(&totals, duration_ns, &bandwidth);
+    let dram_limit = manifest.machine.as_ref().map(|m| m.dram_bytes_per_s);
+    let thread_rows = threads(&parts.threads, &parts.known_threads, &names);
+    let best = || Rank::best_of(&parts.sites, &names);
+    let rank = options.rank.clone().unwrap_or_else(best);
+    Summary {
+        schema_version: SCHEMA_VERSION,
+        recording: RecordingFacts::of(manifest),
+        provenance: Provenances::of(&manifest.events),
+        run: RunFacts::of(&totals, duration_ns, manifest.own_cost.wall_s),
+        levels: levels(&totals),
+        findings: findings(&totals, &dram, dram_limit),
+        dram,
+        bandwidth,
+        hot: hot_tables(&parts.sites, symbols, &names, &rank, options.limits),
+        regions: parts.regions.tables(symbols, &names, options.regions),
+        processes: processes(&thread_rows, &parts.known_threads),
+        threads: thread_rows,
+        losses: parts.losses,
+        problems: parts.problems,
+        own_cost: manifest.own_cost.clone(),
+        events: manifest.events.clone(),
+        totals,
+        totals_from,
+    }
+}
+
+/// The manifest's totals; what it lacks is summed from the series, and what
+/// they lack from the sites.
+fn totals(manifest: &Manifest, parts: &Parts, names: &EventNames) -> (Counts, TotalsFrom) {
+    let mut totals: Counts = manifest.totals.clone();
+    let known = totals.len();
+    add_missing(&mut totals, parts.threads.totals(), names);
+    add_missing(&mut totals, parts.sites.totals(), names);
+    let from = match (known, totals.len() - known) {
+        (0, _) => TotalsFrom::Tables,
+        (_, 0) => TotalsFrom::Manifest,
+        _ => TotalsFrom::Both,
+    };
+    (totals, from)
+}
+
+fn add_missing(
+    totals: &mut Counts,
+    sums: impl IntoIterator<Item = (EventId, u64)>,
+    names: &EventNames,
+) {
+    for (event, sum) in sums {
+        totals.entry(names.name(event)).or_insert(sum);
+    }
+}
+
+fn duration_ns(parts: &Parts) -> u64 {
+    let ended = parts.known_threads.iter().filter_map(|t| t.end_ns);
+    let last = ended.max().unwrap_or(0);
+    last.max(parts.curves.duration_ns)
+        .max(parts.regions.end_ns())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        AddressSpaces, Analysis, Losses, NoSymbols, Regions, Series, Sites, ThreadNames,
+        ThreadTotals,
+    };
+    use memgauge_trace::catalogue::{self, DRAM_READ_BYTES, INSTRUCTIONS, LLC_MISS};
+    use memgauge_trace::{Provenance, SeriesRow, SiteCount};
+
+    fn series(time_ns: u64, event: EventId, value: u64) -> SeriesRow {
+        SeriesRow {
+            time_ns,
+            event,
+            value,
+            interval_ns: 1000,
+            ..SeriesRow::default()
+        }
+    }
+
+    fn summary(manifest: &Manifest, series: &[SeriesRow], sites: &[SiteCount]) -> Summary {
+        let spaces = AddressSpaces::default();
+        let mut by_time = (Series::growing(16), ThreadTotals::default());
+        by_time.observe(series);
+        let mut by_place = Sites::new(&spaces);
+        by_place.observe(sites);
+        let (curves, threads) = by_time.finish();
+        let parts = Parts {
+            curves,
+            threads,
+            known_threads: ThreadNames::default().finish(),
+            sites: by_place.finish(),
+            regions: Regions::new(&spaces).finish(),
+            losses: Losses::default().finish(),
+            problems: Vec::new(),
+        };
+        assemble(manifest, parts, &mut NoSymbols, &Options::default())
+    }
+
+    fn rows() -> Vec<SeriesRow> {
+        vec![
+            series(1000, INSTRUCTIONS, 10),
+            series(2000, INSTRUCTIONS, 20),
+            series(2000, DRAM_READ_BYTES, 128),
+        ]
+    }
+
+    #[test]
+    fn totals_of_a_killed_recorder_are_summed_from_the_tables() {
+        let site = SiteCount {
+            event: LLC_MISS,
+            count: 2,
+            ..SiteCount::default()
+        };
+        let summary = summary(&Manifest::default(), &rows(), &[site]);
+        assert_eq!(summary.totals_from, TotalsFrom::Tables);
+        assert_eq!(summary.run.instructions, Some(30));
+        assert_eq!(summary.totals["llc.miss"], 2);
+        assert_eq!(summary.dram.read_bytes, Some(128));
+        assert_eq!(summary.dram.write_bytes, None);
+    }
+
+    #[test]
+    fn manifests_totals_are_not_summed_again() {
+        let mut manifest = Manifest::default();
+        manifest.totals.insert("instructions".to_owned(), 31);
+        let summary = summary(&manifest, &rows(), &[]);
+        assert_eq!(summary.run.instructions, Some(31));
+        assert_eq!(summary.totals_from, TotalsFrom::Both);
+    }
+
+    #[test]
+    fn mean_bandwidth_is_over_the_run_and_peak_over_its_bin() {
+        let summary = summary(&Manifest::default(), &rows(), &[]);
+        assert_eq!(summary.run.duration_ns, 2000);
+        assert_eq!(summary.dram.mean_read_bytes_per_s, Some(64e6));
+        let peak = summary.dram.peak.unwrap();
+        assert_eq!(
+            (peak.start_ns, peak.length_ns, peak.per_s),
+            (1000, 1000, 128e6)
+        );
+    }
+
+    #[test]
+    fn provenance_is_what_the_events_declare() {
+        let manifest = Manifest {
+            events: catalogue::definitions(Provenance::Modelled),
+            ..Manifest::default()
+        };
+        let summary = summary(&manifest, &[], &[]);
+        assert_eq!(summary.provenance.counts, [Provenance::Modelled]);
+    }
+
+    #[test]
+    fn empty_recording_has_no_ratios_and_no_means() {
+        let summary = summary(&Manifest::default(), &[], &[]);
+        assert_eq!(summary.run.duration_ns, 0);
+        assert_eq!(summary.dram, Dram::default());
+        assert!(summary.levels.iter().all(|l| l.miss_ratio.is_none()));
+        assert_eq!(summary.findings, []);
+    }
+}

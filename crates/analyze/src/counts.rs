@@ -1,0 +1,98 @@
+//! Sums by event, and the events' names.
+
+use std::collections::BTreeMap;
+
+use memgauge_trace::{EventId, Manifest, catalogue};
+
+/// Sums by event name, in the event's own unit; ordered by name.
+pub type Counts = BTreeMap<String, u64>;
+
+/// Sums by event id while counting: small and sorted, for tables that hold one
+/// of these for every instruction.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tally(Vec<(EventId, u64)>);
+
+impl Tally {
+    pub(crate) fn add(&mut self, event: EventId, value: u64) {
+        match self.0.binary_search_by_key(&event, |e| e.0) {
+            Ok(at) => self.0[at].1 = self.0[at].1.saturating_add(value),
+            Err(at) => self.0.insert(at, (event, value)),
+        }
+    }
+
+    pub(crate) fn add_all(&mut self, other: &Tally) {
+        for &(event, value) in &other.0 {
+            self.add(event, value);
+        }
+    }
+
+    pub(crate) fn get(&self, event: EventId) -> u64 {
+        self.0
+            .binary_search_by_key(&event, |e| e.0)
+            .map_or(0, |at| self.0[at].1)
+    }
+
+    pub(crate) fn sum(&self, events: &[EventId]) -> u64 {
+        events
+            .iter()
+            .fold(0, |sum, &e| self.get(e).saturating_add(sum))
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (EventId, u64)> + '_ {
+        self.0.iter().copied()
+    }
+
+    pub(crate) fn named(&self, names: &EventNames) -> Counts {
+        self.iter().map(|(id, n)| (names.name(id), n)).collect()
+    }
+}
+
+/// Names of a recording's events.
+#[derive(Clone, Debug, Default)]
+pub struct EventNames(BTreeMap<EventId, String>);
+
+impl EventNames {
+    /// Names as the manifest gives them.
+    pub fn of(manifest: &Manifest) -> Self {
+        let named = manifest.events.iter().map(|e| (e.id, e.name.clone()));
+        EventNames(named.collect())
+    }
+
+    /// The event's name: the manifest's, else the catalogue's, else its number.
+    pub fn name(&self, id: EventId) -> String {
+        match (self.0.get(&id), catalogue::name(id)) {
+            (Some(name), _) => name.clone(),
+            (None, Some(name)) => name.to_owned(),
+            (None, None) => format!("event-{}", id.0),
+        }
+    }
+}
+
+/// `part / whole`, or nothing when the whole is empty.
+pub(crate) fn ratio(part: u64, whole: u64) -> Option<f64> {
+    (whole > 0).then(|| part as f64 / whole as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tally_sums_equal_events_and_saturates() {
+        let mut tally = Tally::default();
+        tally.add(EventId(3), 5);
+        tally.add(EventId(1), u64::MAX);
+        tally.add(EventId(3), 7);
+        tally.add(EventId(1), 1);
+        assert_eq!(tally.get(EventId(3)), 12);
+        assert_eq!(tally.get(EventId(1)), u64::MAX);
+        assert_eq!(tally.get(EventId(9)), 0);
+    }
+
+    #[test]
+    fn unknown_events_are_named_by_number() {
+        let names = EventNames::default();
+        assert_eq!(names.name(catalogue::LLC_MISS), "llc.miss");
+        assert_eq!(names.name(EventId(999)), "event-999");
+    }
+}

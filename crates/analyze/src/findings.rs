@@ -1,0 +1,132 @@
+//! What the numbers say in a sentence or two, kept to what follows from them.
+
+use serde::Serialize;
+
+use crate::counts::{Counts, ratio};
+use crate::levels::LevelName;
+use crate::summary::Dram;
+
+/// A statement about the run, true by the numbers it carries.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Finding {
+    /// Who serves most of what the first-level data cache misses.
+    ServedBy {
+        /// The level that serves the largest part; `None` for memory.
+        level: Option<LevelName>,
+        /// Its part of the first-level misses, in 0..=1.
+        share: f64,
+        /// Part of the look-ups that the first level answers itself, in 0..=1.
+        l1d_hit_ratio: f64,
+    },
+    /// How much of the memory bandwidth the run uses.
+    DramUse {
+        /// Mean over the run / the machine's bandwidth; may exceed 1.
+        mean_share: f64,
+        /// Busiest bin / the machine's bandwidth; may exceed 1.
+        peak_share: f64,
+        /// Length of that bin in nanoseconds.
+        peak_length_ns: u64,
+        /// The machine's memory bandwidth, bytes per second.
+        limit_bytes_per_s: u64,
+    },
+}
+
+/// All that can be said from totals, traffic, and the modelled machine's memory
+/// bandwidth.
+pub fn findings(totals: &Counts, dram: &Dram, limit_bytes_per_s: Option<u64>) -> Vec<Finding> {
+    let use_of = |limit| dram_use(dram, limit);
+    let found = [served_by(totals), limit_bytes_per_s.and_then(use_of)];
+    found.into_iter().flatten().collect()
+}
+
+fn served_by(totals: &Counts) -> Option<Finding> {
+    let get = |name: &str| totals.get(name).copied();
+    let (hits, misses) = (get("l1d.hit")?, get("l1d.miss")?);
+    let servers = [
+        (Some(LevelName::L2), get("l2.hit")?),
+        (Some(LevelName::Llc), get("llc.hit")?),
+        (None, get("llc.miss")?),
+    ];
+    let served = servers.iter().fold(0u64, |sum, s| sum.saturating_add(s.1));
+    let (level, most) = servers.into_iter().rev().max_by_key(|s| s.1)?;
+    Some(Finding::ServedBy {
+        level,
+        share: ratio(most, served)?,
+        l1d_hit_ratio: ratio(hits, hits.saturating_add(misses))?,
+    })
+}
+
+fn dram_use(dram: &Dram, limit: u64) -> Option<Finding> {
+    let mean = dram.mean_read_bytes_per_s? + dram.mean_write_bytes_per_s?;
+    let peak = dram.peak?;
+    (limit > 0).then(|| Finding::DramUse {
+        mean_share: mean / limit as f64,
+        peak_share: peak.per_s / limit as f64,
+        peak_length_ns: peak.length_ns,
+        limit_bytes_per_s: limit,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::series::Peak;
+
+    fn totals(pairs: &[(&str, u64)]) -> Counts {
+        pairs.iter().map(|&(n, v)| (n.to_owned(), v)).collect()
+    }
+
+    #[test]
+    fn largest_server_of_misses_is_named() {
+        let totals = totals(&[
+            ("l1d.hit", 900),
+            ("l1d.miss", 100),
+            ("l2.hit", 20),
+            ("llc.hit", 10),
+            ("llc.miss", 70),
+        ]);
+        let found = findings(&totals, &Dram::default(), None);
+        let expected = Finding::ServedBy {
+            level: None,
+            share: 0.7,
+            l1d_hit_ratio: 0.9,
+        };
+        assert_eq!(found, [expected]);
+    }
+
+    #[test]
+    fn traffic_is_held_against_the_machines_bandwidth() {
+        let dram = Dram {
+            mean_read_bytes_per_s: Some(1e9),
+            mean_write_bytes_per_s: Some(1e9),
+            peak: Some(Peak {
+                start_ns: 0,
+                length_ns: 5,
+                per_s: 6e9,
+            }),
+            ..Dram::default()
+        };
+        let found = findings(&Counts::new(), &dram, Some(8_000_000_000));
+        let expected = Finding::DramUse {
+            mean_share: 0.25,
+            peak_share: 0.75,
+            peak_length_ns: 5,
+            limit_bytes_per_s: 8_000_000_000,
+        };
+        assert_eq!(found, [expected]);
+        assert_eq!(findings(&Counts::new(), &dram, Some(0)), []);
+    }
+
+    #[test]
+    fn nothing_is_said_of_a_run_without_misses() {
+        let totals = totals(&[
+            ("l1d.hit", 9),
+            ("l1d.miss", 0),
+            ("l2.hit", 0),
+            ("llc.hit", 0),
+            ("llc.miss", 0),
+        ]);
+        assert_eq!(findings(&totals, &Dram::default(), None), []);
+    }
+}

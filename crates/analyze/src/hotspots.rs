@@ -1,0 +1,445 @@
+//! Functions and source lines by the events they caused.
+//!
+//! Symbols are asked for the hottest places first and for no more than
+//! [`Limits::resolved_places`] of them; what is beyond is in the tables' rest,
+//! never dropped.
+
+use std::collections::BTreeMap;
+
+use memgauge_trace::{EventId, catalogue};
+use serde::Serialize;
+
+use crate::counts::{Counts, EventNames, Tally, ratio};
+use crate::resolve::{Resolve, Symbol};
+use crate::sites::SiteTotals;
+use crate::spaces::{JIT, UNKNOWN, is_file};
+
+/// What a table is sorted by: the sum of some events.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rank {
+    /// Name for people and programs (`dram_bytes`, `llc.miss`).
+    pub name: String,
+    /// The events summed.
+    pub events: Vec<EventId>,
+}
+
+impl Rank {
+    /// Bytes moved between the last-level cache and memory, both ways.
+    pub fn dram_bytes() -> Self {
+        Rank {
+            name: "dram_bytes".to_owned(),
+            events: vec![catalogue::DRAM_READ_BYTES, catalogue::DRAM_WRITE_BYTES],
+        }
+    }
+
+    /// One event.
+    pub fn event(id: EventId, names: &EventNames) -> Self {
+        Rank {
+            name: names.name(id),
+            events: vec![id],
+        }
+    }
+
+    /// DRAM bytes if any moved, else last-level misses, else first-level.
+    pub fn best_of(sites: &SiteTotals, names: &EventNames) -> Self {
+        let llc = Rank::event(catalogue::LLC_MISS, names);
+        let l1d = Rank::event(catalogue::L1D_MISS, names);
+        [Rank::dram_bytes(), llc]
+            .into_iter()
+            .find(|rank| sites.totals.sum(&rank.events) > 0)
+            .unwrap_or(l1d)
+    }
+}
+
+/// How much of a table is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Rows of a table; the others are summed into its rest.
+    pub rows: usize,
+    /// Places in the code for which symbols are asked, hottest first.
+    pub resolved_places: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            rows: 100,
+            resolved_places: 50_000,
+        }
+    }
+}
+
+/// A function or a source line.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct HotRow {
+    /// Function, or the module where it has no symbols.
+    pub function: String,
+    /// Path of the file the code came from.
+    pub module: String,
+    /// Source file, in the table of lines.
+    pub file: Option<String>,
+    /// Line in the source file, in the table of lines.
+    pub line: Option<u32>,
+    /// Byte offset in the module, in the table of lines where no line is known.
+    pub offset: Option<u64>,
+    /// Every event's count here, by event name, in the event's unit.
+    pub counts: Counts,
+    /// The table's rank here, in its unit.
+    pub value: u64,
+    /// `value` / the table's total, in 0..=1.
+    pub share: Option<f64>,
+}
+
+/// What a table does not list.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct HotRest {
+    /// Rows not listed.
+    pub rows: u64,
+    /// Places in the code (instructions) for which no symbol was asked.
+    pub unresolved_places: u64,
+    /// Every event's count there, by event name.
+    pub counts: Counts,
+    /// The table's rank there.
+    pub value: u64,
+    /// `value` / the table's total, in 0..=1.
+    pub share: Option<f64>,
+}
+
+/// Rows by falling rank, ties by name.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct HotTable {
+    /// What it is sorted by.
+    pub rank: String,
+    /// The rank over all places, listed or not.
+    pub total: u64,
+    /// The hottest.
+    pub rows: Vec<HotRow>,
+    /// All others.
+    pub rest: HotRest,
+}
+
+/// The two tables made from one pass over the symbols.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct HotTables {
+    /// By function.
+    pub functions: HotTable,
+    /// By source line, or by offset where no line is known.
+    pub lines: HotTable,
+}
+
+/// Ranks functions and lines.
+pub fn hot_tables(
+    sites: &SiteTotals,
+    symbols: &mut dyn Resolve,
+    names: &EventNames,
+    rank: &Rank,
+    limits: Limits,
+) -> HotTables {
+    let mut hottest: Vec<_> = sites.rows.iter().collect();
+    hottest.sort_by_key(|(place, tally)| (std::cmp::Reverse(tally.sum(&rank.events)), *place));
+    let (asked, unasked) = hottest.split_at(limits.resolved_places.min(hottest.len()));
+    let mut functions = Groups::default();
+    let mut lines = Groups::default();
+    for ((path, offset), tally) in asked {
+        let (function, line) = place_names(symbols, sites.spaces.path(*path), *offset);
+        functions.add(function, tally);
+        lines.add(line, tally);
+    }
+    for (_, tally) in unasked {
+        functions.skip(tally);
+        lines.skip(tally);
+    }
+    let table = |groups: Groups| groups.table(names, rank, sites, limits.rows);
+    HotTables {
+        functions: table(functions),
+        lines: table(lines),
+    }
+}
+
+/// What a row stands for. Field order is the order of ties.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct Name {
+    function: String,
+    module: String,
+    file: Option<String>,
+    line: Option<u32>,
+    offset: Option<u64>,
+}
+
+/// The names of a place in the table of functions and in that of lines.
+fn place_names(symbols: &mut dyn Resolve, path: &str, offset: u64) -> (Name, Name) {
+    let known = is_file(path).then(|| symbols.resolve(path, offset));
+    let symbol = known.flatten();
+    let function = Name {
+        function: symbol
+            .as_ref()
+            .map_or_else(|| without_symbol(path), |s| s.name.clone()),
+        module: path.to_owned(),
+        ..Name::default()
+    };
+    let line = line_name(function.clone(), symbol, offset);
+    (function, line)
+}
+
+fn line_name(function: Name, symbol: Option<Symbol>, offset: u64) -> Name {
+    let (file, line) = symbol.map_or((None, None), |s| (s.file, s.line));
+    let one_place = function.module == JIT || function.module == UNKNOWN;
+    let offset = (file.is_none() && !one_place).then_some(offset);
+    Name {
+        line: line.filter(|_| file.is_some()),
+        file,
+        offset,
+        ..function
+    }
+}
+
+fn without_symbol(path: &str) -> String {
+    match path.rsplit('/').next() {
+        Some(name) if is_file(path) => format!("{name} [no symbols]"),
+        _ => path.to_owned(),
+    }
+}
+
+#[derive(Default)]
+struct Groups {
+    rows: BTreeMap<Name, Tally>,
+    skipped: Tally,
+    skipped_places: u64,
+}
+
+impl Groups {
+    fn add(&mut self, name: Name, tally: &Tally) {
+        self.rows.entry(name).or_default().add_all(tally);
+    }
+
+    fn skip(&mut self, tally: &Tally) {
+        self.skipped.add_all(tally);
+        self.skipped_places += 1;
+    }
+
+    fn table(self, names: &EventNames, rank: &Rank, sites: &SiteTotals, keep: usize) -> HotTable {
+        let total = sites.totals.sum(&rank.events);
+        let value = |tally: &Tally| tally.sum(&rank.events);
+        let mut rows: Vec<_> = self.rows.into_iter().collect();
+        rows.sort_by_key(|(_, tally)| std::cmp::Reverse(value(tally)));
+        let others = rows.split_off(keep.min(rows.len()));
+        let mut rest = self.skipped;
+        others.iter().for_each(|(_, tally)| rest.add_all(tally));
+        HotTable {
+            rank: rank.name.clone(),
+            total,
+            rest: HotRest {
+                rows: others.len() as u64,
+                unresolved_places: self.skipped_places,
+                counts: rest.named(names),
+                value: value(&rest),
+                share: ratio(value(&rest), total),
+            },
+            rows: rows
+                .into_iter()
+                .map(|(name, tally)| row(name, &tally, value(&tally), total, names))
+                .collect(),
+        }
+    }
+}
+
+fn row(name: Name, tally: &Tally, value: u64, total: u64, names: &EventNames) -> HotRow {
+    HotRow {
+        function: name.function,
+        module: name.module,
+        file: name.file,
+        line: name.line,
+        offset: name.offset,
+        counts: tally.named(names),
+        value,
+        share: ratio(value, total),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Analysis;
+    use crate::sites::Sites;
+    use crate::spaces::AddressSpaces;
+    use crate::spaces::tests::{code, spaces};
+    use memgauge_trace::catalogue::{DRAM_READ_BYTES, DRAM_WRITE_BYTES, L1D_MISS, LLC_MISS};
+    use memgauge_trace::{Pid, SiteCount, VirtAddr};
+
+    /// Every 0x100 bytes of `/bin/p` is a function, every 0x10 a line.
+    struct Fake(u64);
+
+    impl Resolve for Fake {
+        fn resolve(&mut self, module: &str, offset: u64) -> Option<Symbol> {
+            self.0 += 1;
+            (module == "/bin/p").then(|| Symbol {
+                name: format!("f{}", offset / 0x100),
+                file: (offset < 0x200).then(|| "/src/p.c".to_owned()),
+                line: Some((offset / 0x10) as u32),
+            })
+        }
+
+        fn resolve_data(&mut self, _: &str, _: u64) -> Option<String> {
+            None
+        }
+    }
+
+    fn mapped() -> AddressSpaces {
+        spaces(&[
+            code(0, 0x1000, 0x2000, "/bin/p"),
+            code(0, 0x5000, 0x6000, "/lib/libz.so.1"),
+            code(0, 0x8000, 0x9000, "[anon]"),
+        ])
+    }
+
+    fn site(ip: u64, event: EventId, count: u64) -> SiteCount {
+        SiteCount {
+            pid: Pid(1),
+            ip: VirtAddr(ip),
+            event,
+            count,
+        }
+    }
+
+    fn tables(sites: &[SiteCount], rank: &Rank, limits: Limits) -> (HotTables, u64) {
+        let mapped = mapped();
+        let mut analysis = Sites::new(&mapped);
+        analysis.observe(sites);
+        let mut symbols = Fake(0);
+        let names = EventNames::default();
+        let tables = hot_tables(&analysis.finish(), &mut symbols, &names, rank, limits);
+        (tables, symbols.0)
+    }
+
+    fn misses() -> Rank {
+        Rank::event(LLC_MISS, &EventNames::default())
+    }
+
+    fn functions(table: &HotTable) -> Vec<(&str, u64)> {
+        let rows = table.rows.iter();
+        rows.map(|r| (r.function.as_str(), r.value)).collect()
+    }
+
+    const SITES: &[(u64, u64)] = &[
+        (0x1010, 10),
+        (0x1018, 5),
+        (0x1020, 7),
+        (0x1100, 22),
+        (0x1210, 3),
+        (0x5004, 30),
+        (0x5008, 1),
+        (0x8000, 4),
+        (0x8800, 4),
+        (0xf000, 2),
+    ];
+
+    fn sites() -> Vec<SiteCount> {
+        let rows = SITES.iter();
+        rows.map(|&(ip, n)| site(ip, LLC_MISS, n)).collect()
+    }
+
+    #[test]
+    fn functions_sum_their_instructions_and_fall_by_rank_then_name() {
+        let (tables, _) = tables(&sites(), &misses(), Limits::default());
+        assert_eq!(
+            functions(&tables.functions),
+            [
+                ("libz.so.1 [no symbols]", 31),
+                ("f0", 22),
+                ("f1", 22),
+                ("[jit]", 8),
+                ("f2", 3),
+                ("[unknown]", 2),
+            ]
+        );
+        assert_eq!(tables.functions.total, 88);
+        assert_eq!(tables.functions.rows[1].share, Some(0.25));
+    }
+
+    #[test]
+    fn lines_are_by_source_line_else_by_offset() {
+        let (tables, _) = tables(&sites(), &misses(), Limits::default());
+        let seen: Vec<_> = tables
+            .lines
+            .rows
+            .iter()
+            .map(|r| (r.file.as_deref(), r.line, r.offset, r.value))
+            .collect();
+        assert_eq!(
+            seen,
+            [
+                (None, None, Some(4), 30),
+                (Some("/src/p.c"), Some(16), None, 22),
+                (Some("/src/p.c"), Some(1), None, 15),
+                (None, None, None, 8),
+                (Some("/src/p.c"), Some(2), None, 7),
+                (None, None, Some(0x210), 3),
+                (None, None, None, 2),
+                (None, None, Some(8), 1),
+            ]
+        );
+    }
+
+    #[test]
+    fn rows_not_listed_are_summed_in_the_rest() {
+        let limits = Limits {
+            rows: 2,
+            ..Limits::default()
+        };
+        let (tables, _) = tables(&sites(), &misses(), limits);
+        assert_eq!(tables.functions.rows.len(), 2);
+        assert_eq!(tables.functions.rest.rows, 4);
+        assert_eq!(tables.functions.rest.value, 35);
+        assert_eq!(tables.functions.rest.counts["llc.miss"], 35);
+    }
+
+    #[test]
+    fn symbols_are_asked_for_the_hottest_places_only() {
+        let limits = Limits {
+            resolved_places: 2,
+            ..Limits::default()
+        };
+        let (tables, asked) = tables(&sites(), &misses(), limits);
+        assert_eq!(asked, 2);
+        assert_eq!(
+            functions(&tables.functions),
+            [("libz.so.1 [no symbols]", 30), ("f1", 22)]
+        );
+        assert_eq!(tables.functions.rest.unresolved_places, 7);
+        assert_eq!(tables.functions.rest.value, 36);
+    }
+
+    #[test]
+    fn dram_rank_sums_both_directions_and_keeps_every_event() {
+        let sites = [
+            site(0x1010, DRAM_READ_BYTES, 64),
+            site(0x1014, DRAM_WRITE_BYTES, 128),
+            site(0x1010, L1D_MISS, 5),
+        ];
+        let (tables, _) = tables(&sites, &Rank::dram_bytes(), Limits::default());
+        let row = &tables.functions.rows[0];
+        assert_eq!((row.value, row.share), (192, Some(1.0)));
+        assert_eq!(row.counts["l1d.miss"], 5);
+    }
+
+    #[test]
+    fn default_rank_is_the_first_that_happened() {
+        let mapped = mapped();
+        let names = EventNames::default();
+        let rank = |sites: &[SiteCount]| {
+            let mut analysis = Sites::new(&mapped);
+            analysis.observe(sites);
+            Rank::best_of(&analysis.finish(), &names).name
+        };
+        assert_eq!(rank(&[]), "l1d.miss");
+        assert_eq!(rank(&[site(0x1000, LLC_MISS, 1)]), "llc.miss");
+        assert_eq!(rank(&[site(0x1000, DRAM_WRITE_BYTES, 64)]), "dram_bytes");
+    }
+
+    #[test]
+    fn no_sites_give_empty_tables_without_shares() {
+        let (tables, _) = tables(&[], &misses(), Limits::default());
+        assert_eq!(tables.functions.rows, []);
+        assert_eq!(tables.functions.rest.share, None);
+    }
+}

@@ -1,0 +1,94 @@
+//! Results from recordings: what the rows of a recording say about a program's
+//! memory.
+//!
+//! Every analysis is an [`Analysis`]: it observes batches of one table's rows,
+//! merges with another of its kind and finishes into a result. The live view,
+//! the report on a finished recording and a job over many recordings use the
+//! same one. [`summarise`] runs them all over one recording into a [`Summary`].
+//!
+//! Nothing here calls the operating system: names come through [`Resolve`],
+//! rows through the recording's reader. No analysis asks which source made an
+//! event; it reads what the manifest declares.
+//!
+//! Results are deterministic: equal rows in any batching give equal results,
+//! and ties are ordered by name, then address.
+#![forbid(unsafe_code)]
+
+mod assemble;
+mod counts;
+mod findings;
+mod hotspots;
+mod levels;
+mod losses;
+mod regions;
+mod resolve;
+mod series;
+mod sites;
+mod spaces;
+mod summarise;
+mod summary;
+mod threads;
+
+#[cfg(test)]
+mod oracle;
+
+pub use assemble::{Options, Parts, assemble};
+pub use counts::{Counts, EventNames};
+pub use findings::{Finding, findings};
+pub use hotspots::{HotRest, HotRow, HotTable, HotTables, Limits, Rank, hot_tables};
+pub use levels::{Level, LevelName, levels};
+pub use losses::{LossRow, Losses, sentence};
+pub use regions::{RegionRow, RegionTable, Regions, SampledRegions, wilson_95};
+pub use resolve::{NoSymbols, Resolve, Symbol};
+pub use series::{Curve, Curves, Peak, Series};
+pub use sites::{SiteTotals, Sites};
+pub use spaces::{AddressSpaces, Modules};
+pub use summarise::summarise;
+pub use summary::{
+    BandwidthCurve, Dram, Provenances, RecordingFacts, RunFacts, SCHEMA_VERSION, Summary,
+    TotalsFrom,
+};
+pub use threads::{
+    ProcessRow, ThreadNames, ThreadRow, ThreadSums, ThreadTotals, processes, threads,
+};
+
+/// One way of reading one table.
+pub trait Analysis {
+    /// The table's row type.
+    type Row;
+    /// What comes out.
+    type Output;
+
+    /// Takes in some rows; how a table is cut into batches does not matter.
+    fn observe(&mut self, batch: &[Self::Row]);
+
+    /// Takes in what another of the same settings has observed.
+    fn merge(&mut self, other: Self);
+
+    /// The result over everything observed.
+    fn finish(self) -> Self::Output;
+}
+
+/// Two analyses in one pass over a table.
+impl<A, B> Analysis for (A, B)
+where
+    A: Analysis,
+    B: Analysis<Row = A::Row>,
+{
+    type Row = A::Row;
+    type Output = (A::Output, B::Output);
+
+    fn observe(&mut self, batch: &[Self::Row]) {
+        self.0.observe(batch);
+        self.1.observe(batch);
+    }
+
+    fn merge(&mut self, other: Self) {
+        self.0.merge(other.0);
+        self.1.merge(other.1);
+    }
+
+    fn finish(self) -> Self::Output {
+        (self.0.finish(), self.1.finish())
+    }
+}

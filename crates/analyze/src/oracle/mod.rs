@@ -1,0 +1,35 @@
+//! Brute-force twins: the same answers by the plainest means, for comparison
+//! on random input. Slow on purpose, and sharing no code with what they check.
+
+use memgauge_trace::{Module, SeriesRow};
+
+/// Bins of `width_ns` from cutting every row at every nanosecond border it
+/// crosses: the gain up to a border is `floor(value * elapsed / interval)`.
+pub(crate) fn bins(rows: &[SeriesRow], width_ns: u64) -> Vec<u64> {
+    let end = rows.iter().map(|r| r.time_ns).max().unwrap_or(0);
+    let mut bins = vec![0; end.div_ceil(width_ns) as usize];
+    for row in rows {
+        let length = row.interval_ns.max(1).min(row.time_ns);
+        let start = row.time_ns - length;
+        let gained = |t: u64| row.value * (t.clamp(start, row.time_ns) - start) / length;
+        for (i, bin) in bins.iter_mut().enumerate() {
+            let from = i as u64 * width_ns;
+            *bin += gained(from + width_ns) - gained(from);
+        }
+    }
+    bins
+}
+
+/// The mapping of one process that held `addr` at `time_ns`: among those that
+/// cover it, the latest not later than the time, else the latest of all; of
+/// equals the one with the highest start, then the lowest end.
+pub(crate) fn mapping_at(modules: &[Module], addr: u64, time_ns: u64) -> Option<&Module> {
+    let covering = || {
+        modules
+            .iter()
+            .filter(move |m| m.start.0 <= addr && addr < m.end.0)
+    };
+    let latest = |m: &&Module| (m.time_ns, m.start.0, u64::MAX - m.end.0);
+    let alive = covering().filter(|m| m.time_ns <= time_ns);
+    alive.max_by_key(latest).or(covering().max_by_key(latest))
+}

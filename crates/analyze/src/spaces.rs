@@ -1,0 +1,386 @@
+//! Address spaces: which mapping of a process held an address.
+//!
+//! Mappings are kept as recorded, one for each time something was mapped;
+//! nothing says when one ended, so a later mapping over the same address wins
+//! from its time on. Each process's mappings are sorted by start with the
+//! highest end so far beside them: a look-up walks back from the last mapping
+//! that starts at or before the address until no earlier one can reach it.
+//!
+//! Memory: 48 bytes a recorded mapping, each path once.
+
+use std::collections::BTreeMap;
+
+use memgauge_trace::{Module, Pid};
+
+use crate::Analysis;
+
+/// Anonymous mappings of at least this many bytes are regions of their own:
+/// the size from which glibc's malloc gives a block its own mapping
+/// (M_MMAP_THRESHOLD's default). Smaller ones that touch are one region.
+const OWN_REGION_BYTES: u64 = 128 * 1024;
+
+/// Name of executable memory that belongs to no file.
+pub(crate) const JIT: &str = "[jit]";
+
+/// Name of what lies in no recorded mapping.
+pub(crate) const UNKNOWN: &str = "[unknown]";
+
+/// Index of a path in its [`AddressSpaces`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct PathId(u32);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Mapping {
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+    pub(crate) time_ns: u64,
+    pub(crate) file_offset: u64,
+    pub(crate) path: PathId,
+    pub(crate) executable: bool,
+}
+
+impl Mapping {
+    fn covers(&self, addr: u64) -> bool {
+        self.start <= addr && addr < self.end
+    }
+
+    /// Later wins; of equal times the narrower.
+    fn precedence(&self) -> (u64, u64, u64) {
+        (self.time_ns, self.start, u64::MAX - self.end)
+    }
+
+    pub(crate) fn file_offset_of(&self, addr: u64) -> u64 {
+        (addr - self.start).saturating_add(self.file_offset)
+    }
+}
+
+/// Collects mappings into [`AddressSpaces`].
+#[derive(Clone, Debug, Default)]
+pub struct Modules(Vec<Module>);
+
+impl Analysis for Modules {
+    type Row = Module;
+    type Output = AddressSpaces;
+
+    fn observe(&mut self, batch: &[Module]) {
+        let sound = batch.iter().filter(|m| m.start < m.end);
+        self.0.extend(sound.cloned());
+    }
+
+    fn merge(&mut self, other: Self) {
+        self.0.extend(other.0);
+    }
+
+    fn finish(self) -> AddressSpaces {
+        AddressSpaces::of(self.0)
+    }
+}
+
+/// The mappings of every recorded process.
+#[derive(Clone, Debug)]
+pub struct AddressSpaces {
+    paths: Vec<String>,
+    spaces: BTreeMap<Pid, Space>,
+}
+
+impl Default for AddressSpaces {
+    fn default() -> Self {
+        AddressSpaces::of(Vec::new())
+    }
+}
+
+impl AddressSpaces {
+    fn of(mut modules: Vec<Module>) -> Self {
+        modules.sort_by(|a, b| order(a).cmp(&order(b)));
+        let mut paths = Paths::default();
+        paths.id(UNKNOWN);
+        paths.id(JIT);
+        let mut by_pid: BTreeMap<Pid, Vec<Mapping>> = BTreeMap::new();
+        for module in &modules {
+            let mapping = paths.mapping(module);
+            by_pid.entry(module.pid).or_default().push(mapping);
+        }
+        let spaces = by_pid.into_iter();
+        AddressSpaces {
+            spaces: spaces
+                .map(|(p, maps)| (p, Space::of(maps, &paths)))
+                .collect(),
+            paths: paths.list,
+        }
+    }
+
+    pub(crate) fn path(&self, id: PathId) -> &str {
+        &self.paths[id.0 as usize]
+    }
+
+    /// The file and byte offset of an instruction: the latest executable
+    /// mapping over it. Memory of no file is all one place.
+    pub(crate) fn code_at(&self, pid: Pid, ip: u64) -> (PathId, u64) {
+        let space = self.spaces.get(&pid);
+        match space.and_then(|s| s.best(ip, |m| m.executable)) {
+            None => (PathId(0), 0),
+            Some(m) if is_generated(self.path(m.path)) => (PathId(1), 0),
+            Some(m) => (m.path, m.file_offset_of(ip)),
+        }
+    }
+
+    /// The mapping that held a data address at `time_ns`: the latest not later
+    /// than that, else the latest of all.
+    pub(crate) fn data_at(&self, pid: Pid, addr: u64, time_ns: u64) -> Option<&Mapping> {
+        let space = self.spaces.get(&pid)?;
+        let alive = space.best(addr, |m| m.time_ns <= time_ns);
+        alive.or_else(|| space.best(addr, |_| true))
+    }
+
+    /// First byte and one past the last of the anonymous region a mapping
+    /// belongs to.
+    pub(crate) fn anonymous_region(&self, pid: Pid, mapping: &Mapping) -> (u64, u64) {
+        let own = (mapping.start, mapping.end);
+        if mapping.end - mapping.start >= OWN_REGION_BYTES {
+            return own;
+        }
+        let space = self.spaces.get(&pid);
+        space.map_or(own, |s| s.run_of(mapping.start).unwrap_or(own))
+    }
+
+    /// The file mapping that ends where an anonymous one begins: the file's
+    /// zero-initialised data has no other name.
+    pub(crate) fn file_before(&self, pid: Pid, mapping: &Mapping) -> Option<&Mapping> {
+        let before = mapping.start.checked_sub(1)?;
+        let found = self.data_at(pid, before, mapping.time_ns)?;
+        let is_data = is_file(self.path(found.path)) && !found.executable;
+        (is_data && found.end == mapping.start).then_some(found)
+    }
+
+    /// Bytes between the first and the last byte ever mapped under this path.
+    pub(crate) fn extent(&self, pid: Pid, path: PathId) -> Option<(u64, u64)> {
+        let maps = &self.spaces.get(&pid)?.maps;
+        let named = || maps.iter().filter(|m| m.path == path);
+        let start = named().map(|m| m.start).min()?;
+        let end = named().map(|m| m.end).max()?;
+        Some((start, end))
+    }
+}
+
+fn order(m: &Module) -> (Pid, u64, u64, u64, &str) {
+    (m.pid, m.start.0, m.end.0, m.time_ns, &m.path)
+}
+
+/// Whether a path names memory mapped from no file.
+pub(crate) fn is_anonymous(path: &str) -> bool {
+    path.is_empty() || path == "[anon]"
+}
+
+/// Whether a path names a file.
+pub(crate) fn is_file(path: &str) -> bool {
+    !path.is_empty() && !path.starts_with('[')
+}
+
+/// Whether executable memory under this path was written by the program.
+fn is_generated(path: &str) -> bool {
+    is_anonymous(path) || path == "[heap]" || path == "[stack]" || path.starts_with("/memfd:")
+}
+
+#[derive(Default)]
+struct Paths {
+    list: Vec<String>,
+    ids: BTreeMap<String, PathId>,
+}
+
+impl Paths {
+    fn id(&mut self, path: &str) -> PathId {
+        if let Some(&id) = self.ids.get(path) {
+            return id;
+        }
+        let id = PathId(self.list.len() as u32);
+        self.list.push(path.to_owned());
+        self.ids.insert(path.to_owned(), id);
+        id
+    }
+
+    fn mapping(&mut self, module: &Module) -> Mapping {
+        Mapping {
+            start: module.start.0,
+            end: module.end.0,
+            time_ns: module.time_ns,
+            file_offset: module.file_offset,
+            path: self.id(&module.path),
+            executable: module.executable,
+        }
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+struct Space {
+    /// Sorted by start.
+    maps: Vec<Mapping>,
+    /// Highest end among `maps[..=i]`.
+    highest_end: Vec<u64>,
+    /// Small anonymous mappings that touch, joined; sorted.
+    runs: Vec<(u64, u64)>,
+}
+
+impl Space {
+    fn of(maps: Vec<Mapping>, paths: &Paths) -> Self {
+        let ends = maps.iter().scan(0, |highest, m| {
+            *highest = m.end.max(*highest);
+            Some(*highest)
+        });
+        let small = maps.iter().filter(|m| {
+            m.end - m.start < OWN_REGION_BYTES && is_anonymous(&paths.list[m.path.0 as usize])
+        });
+        Space {
+            highest_end: ends.collect(),
+            runs: join(small.map(|m| (m.start, m.end))),
+            maps,
+        }
+    }
+
+    /// Of the acceptable mappings over `addr`, the one that takes precedence.
+    fn best(&self, addr: u64, accept: impl Fn(&Mapping) -> bool) -> Option<&Mapping> {
+        let from = self.maps.partition_point(|m| m.start <= addr);
+        (0..from)
+            .rev()
+            .take_while(|&i| self.highest_end[i] > addr)
+            .map(|i| &self.maps[i])
+            .filter(|m| m.covers(addr) && accept(m))
+            .max_by_key(|m| m.precedence())
+    }
+
+    fn run_of(&self, addr: u64) -> Option<(u64, u64)> {
+        let i = self.runs.partition_point(|run| run.0 <= addr);
+        self.runs.get(i.checked_sub(1)?).copied()
+    }
+}
+
+/// Joins ranges sorted by start that touch or overlap.
+fn join(ranges: impl Iterator<Item = (u64, u64)>) -> Vec<(u64, u64)> {
+    let mut joined: Vec<(u64, u64)> = Vec::new();
+    for (start, end) in ranges {
+        match joined.last_mut() {
+            Some(last) if start <= last.1 => last.1 = last.1.max(end),
+            _ => joined.push((start, end)),
+        }
+    }
+    joined
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::oracle;
+    use memgauge_trace::VirtAddr;
+    use proptest::prelude::*;
+
+    pub(crate) fn module(time_ns: u64, start: u64, end: u64, path: &str) -> Module {
+        Module {
+            pid: Pid(1),
+            time_ns,
+            start: VirtAddr(start),
+            end: VirtAddr(end),
+            path: path.to_owned(),
+            ..Module::default()
+        }
+    }
+
+    pub(crate) fn code(time_ns: u64, start: u64, end: u64, path: &str) -> Module {
+        Module {
+            executable: true,
+            ..module(time_ns, start, end, path)
+        }
+    }
+
+    pub(crate) fn spaces(modules: &[Module]) -> AddressSpaces {
+        let mut all = Modules::default();
+        all.observe(modules);
+        all.finish()
+    }
+
+    fn check_code(spaces: &AddressSpaces, ip: u64, expected: (&str, u64)) {
+        let (path, offset) = spaces.code_at(Pid(1), ip);
+        assert_eq!((spaces.path(path), offset), expected);
+    }
+
+    #[test]
+    fn code_offset_is_counted_from_the_files_start() {
+        let mut lib = code(0, 0x1000, 0x3000, "/lib/a.so");
+        lib.file_offset = 0x500;
+        let spaces = spaces(&[lib]);
+        check_code(&spaces, 0x1010, ("/lib/a.so", 0x510));
+        check_code(&spaces, 0x3000, (UNKNOWN, 0));
+        check_code(&spaces, 0xfff, (UNKNOWN, 0));
+    }
+
+    #[test]
+    fn later_mapping_takes_the_code_of_an_earlier_one() {
+        let old = code(5, 0x1000, 0x9000, "/lib/old.so");
+        let new = code(9, 0x2000, 0x3000, "/lib/new.so");
+        let spaces = spaces(&[new, old]);
+        check_code(&spaces, 0x2000, ("/lib/new.so", 0));
+        check_code(&spaces, 0x4000, ("/lib/old.so", 0x3000));
+    }
+
+    #[test]
+    fn data_mappings_never_hold_code() {
+        let spaces = spaces(&[
+            code(0, 0x1000, 0x2000, "/bin/p"),
+            module(7, 0x1000, 0x2000, "/data"),
+        ]);
+        check_code(&spaces, 0x1800, ("/bin/p", 0x800));
+    }
+
+    #[test]
+    fn code_of_no_file_is_generated_code() {
+        let spaces = spaces(&[
+            code(0, 0x1000, 0x2000, "[anon]"),
+            code(0, 0x5000, 0x6000, "/memfd:jit (deleted)"),
+            code(0, 0x8000, 0x9000, "[vdso]"),
+        ]);
+        check_code(&spaces, 0x1234, (JIT, 0));
+        check_code(&spaces, 0x5234, (JIT, 0));
+        check_code(&spaces, 0x8234, ("[vdso]", 0x234));
+    }
+
+    #[test]
+    fn processes_do_not_share_mappings() {
+        let spaces = spaces(&[code(0, 0x1000, 0x2000, "/bin/p")]);
+        assert_eq!(spaces.path(spaces.code_at(Pid(2), 0x1000).0), UNKNOWN);
+    }
+
+    #[test]
+    fn touching_small_anonymous_mappings_are_one_region_and_big_ones_their_own() {
+        let big = OWN_REGION_BYTES;
+        let spaces = spaces(&[
+            module(0, 0x1000, 0x2000, "[anon]"),
+            module(1, 0x2000, 0x4000, "[anon]"),
+            module(2, 0x4000, 0x4000 + big, "[anon]"),
+            module(3, 0x4000 + big, 0x4000 + 2 * big, "[anon]"),
+        ]);
+        let region = |addr| {
+            let mapping = spaces.data_at(Pid(1), addr, 9).unwrap();
+            spaces.anonymous_region(Pid(1), mapping)
+        };
+        assert_eq!(region(0x1500), (0x1000, 0x4000));
+        assert_eq!(region(0x3500), (0x1000, 0x4000));
+        assert_eq!(region(0x4000), (0x4000, 0x4000 + big));
+        assert_eq!(region(0x4000 + big), (0x4000 + big, 0x4000 + 2 * big));
+    }
+
+    fn modules() -> impl Strategy<Value = Vec<Module>> {
+        let one = (0u64..20, 0u64..100, 1u64..40);
+        let one = one.prop_map(|(t, start, len)| module(t, start, start + len, "[anon]"));
+        prop::collection::vec(one, 0..20)
+    }
+
+    proptest! {
+        #[test]
+        fn data_look_up_equals_the_oracle(
+            modules in modules(), addr in 0u64..150, time in 0u64..22,
+        ) {
+            let spaces = spaces(&modules);
+            let found = spaces.data_at(Pid(1), addr, time).map(|m| (m.time_ns, m.start, m.end));
+            let expected = oracle::mapping_at(&modules, addr, time);
+            prop_assert_eq!(found, expected.map(|m| (m.time_ns, m.start.0, m.end.0)));
+        }
+    }
+}

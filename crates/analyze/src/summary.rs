@@ -1,0 +1,269 @@
+//! Everything a report shows, in one value.
+
+use memgauge_trace::{
+    CommandEnd, EventDef, HostFacts, MachineFacts, Manifest, OwnCost, Provenance, SourceFacts,
+    catalogue,
+};
+use serde::Serialize;
+
+use crate::counts::Counts;
+use crate::findings::Finding;
+use crate::hotspots::HotTables;
+use crate::levels::Level;
+use crate::losses::LossRow;
+use crate::regions::RegionTable;
+use crate::series::{Curve, Curves, Peak};
+use crate::threads::{ProcessRow, ThreadRow};
+
+/// Version of the JSON form of [`Summary`]; grows when a field changes meaning
+/// or goes, not when one is added.
+pub const SCHEMA_VERSION: u32 = 1;
+
+const NS_PER_S: f64 = 1e9;
+
+/// What one recording says.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Summary {
+    /// [`SCHEMA_VERSION`].
+    pub schema_version: u32,
+    /// What was recorded, on what.
+    pub recording: RecordingFacts,
+    /// How the numbers came to be.
+    pub provenance: Provenances,
+    /// The run as a whole.
+    pub run: RunFacts,
+    /// Sums over the whole run by event name, in the event's unit.
+    pub totals: Counts,
+    /// Where `totals` come from.
+    pub totals_from: TotalsFrom,
+    /// Cache and TLB levels.
+    pub levels: Vec<Level>,
+    /// Memory traffic.
+    pub dram: Dram,
+    /// Memory traffic over time.
+    pub bandwidth: BandwidthCurve,
+    /// Functions and source lines by the events they caused.
+    pub hot: HotTables,
+    /// Memory regions, one table for each sampled event.
+    pub regions: Vec<RegionTable>,
+    /// Threads.
+    pub threads: Vec<ThreadRow>,
+    /// Processes.
+    pub processes: Vec<ProcessRow>,
+    /// What the recorder knows it lost.
+    pub losses: Vec<LossRow>,
+    /// What could not be read of the recording, in words.
+    pub problems: Vec<String>,
+    /// What recording cost.
+    pub own_cost: OwnCost,
+    /// Statements that follow from the numbers.
+    pub findings: Vec<Finding>,
+    /// Definitions of the recording's events.
+    pub events: Vec<EventDef>,
+}
+
+/// What was recorded, on what: the manifest's facts.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct RecordingFacts {
+    /// Program and version that recorded.
+    pub recorder: String,
+    /// Version of the recording format.
+    pub format_version: u32,
+    /// Command line recorded.
+    pub command: Vec<String>,
+    /// Wall-clock start, seconds since 1970.
+    pub started_unix_s: u64,
+    /// Clock of every time: `virtual` or `monotonic`.
+    pub clock: String,
+    /// Whether the recorder ended in order.
+    pub complete: bool,
+    /// How the command ended; `None` when unknown.
+    pub end: Option<CommandEnd>,
+    /// Source and its settings.
+    pub source: SourceFacts,
+    /// Machine it ran on.
+    pub host: HostFacts,
+    /// Modelled machine, for modelled sources.
+    pub machine: Option<MachineFacts>,
+}
+
+impl RecordingFacts {
+    /// The facts of a manifest.
+    pub fn of(manifest: &Manifest) -> Self {
+        RecordingFacts {
+            recorder: manifest.recorder.clone(),
+            format_version: manifest.format_version,
+            command: manifest.command.clone(),
+            started_unix_s: manifest.started_unix_s,
+            clock: manifest.clock.clone(),
+            complete: manifest.complete,
+            end: manifest.end.clone(),
+            source: manifest.source.clone(),
+            host: manifest.host.clone(),
+            machine: manifest.machine.clone(),
+        }
+    }
+}
+
+/// How the numbers came to be.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Provenances {
+    /// Totals, levels, traffic, functions, lines and threads: the provenances
+    /// the recording's events declare.
+    pub counts: Vec<Provenance>,
+    /// Regions.
+    pub regions: Provenance,
+}
+
+impl Provenances {
+    /// As the events declare; regions are always of samples.
+    pub fn of(events: &[EventDef]) -> Self {
+        let mut counts = Vec::new();
+        for event in events {
+            if !counts.contains(&event.provenance) {
+                counts.push(event.provenance);
+            }
+        }
+        Provenances {
+            counts,
+            regions: Provenance::Sampled,
+        }
+    }
+}
+
+/// Where totals come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TotalsFrom {
+    /// The manifest, written when the recorder ended.
+    Manifest,
+    /// Sums of the tables' rows: the recorder did not end in order, or its
+    /// source keeps no totals.
+    Tables,
+    /// The manifest, and the tables for events it lacks.
+    Both,
+}
+
+/// The run as a whole. Counts are `None` where the recording lacks the event.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct RunFacts {
+    /// Length of the run on the recording's clock, in nanoseconds: the end of
+    /// the last interval, sample or thread.
+    pub duration_ns: u64,
+    /// Wall-clock seconds of the recorded run.
+    pub wall_s: f64,
+    /// Instructions executed.
+    pub instructions: Option<u64>,
+    /// Loads.
+    pub loads: Option<u64>,
+    /// Stores.
+    pub stores: Option<u64>,
+    /// Instructions counted as both a load and a store of one operand.
+    pub modifies: Option<u64>,
+    /// Loads and stores over two cache lines.
+    pub splits: Option<u64>,
+}
+
+impl RunFacts {
+    /// From totals by event name.
+    pub fn of(totals: &Counts, duration_ns: u64, wall_s: f64) -> Self {
+        let get = |id| catalogue::name(id).and_then(|name| totals.get(name).copied());
+        RunFacts {
+            duration_ns,
+            wall_s,
+            instructions: get(catalogue::INSTRUCTIONS),
+            loads: get(catalogue::LOADS),
+            stores: get(catalogue::STORES),
+            modifies: get(catalogue::MODIFIES),
+            splits: get(catalogue::SPLITS),
+        }
+    }
+}
+
+/// Traffic between the last-level cache and memory. `None` where the recording
+/// lacks the event or has no length.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Dram {
+    /// Bytes read.
+    pub read_bytes: Option<u64>,
+    /// Bytes written.
+    pub write_bytes: Option<u64>,
+    /// `read_bytes` / the run's length, bytes per second.
+    pub mean_read_bytes_per_s: Option<f64>,
+    /// `write_bytes` / the run's length, bytes per second.
+    pub mean_write_bytes_per_s: Option<f64>,
+    /// Bin with the most bytes read per second.
+    pub peak_read: Option<Peak>,
+    /// Bin with the most bytes written per second.
+    pub peak_write: Option<Peak>,
+    /// Bin with the most bytes per second both ways.
+    pub peak: Option<Peak>,
+}
+
+impl Dram {
+    /// From totals by event name, the run's length and traffic over time.
+    pub fn of(totals: &Counts, duration_ns: u64, curve: &BandwidthCurve) -> Self {
+        let get = |id| catalogue::name(id).and_then(|name| totals.get(name).copied());
+        let read_bytes = get(catalogue::DRAM_READ_BYTES);
+        let write_bytes = get(catalogue::DRAM_WRITE_BYTES);
+        let mean =
+            |bytes: u64| (duration_ns > 0).then(|| bytes as f64 * NS_PER_S / duration_ns as f64);
+        let peak = |values: Vec<u64>| curve.curve(values).peak().filter(|p| p.per_s > 0.0);
+        let pairs = curve.read_bytes.iter().zip(&curve.write_bytes);
+        Dram {
+            read_bytes,
+            write_bytes,
+            mean_read_bytes_per_s: read_bytes.and_then(mean),
+            mean_write_bytes_per_s: write_bytes.and_then(mean),
+            peak_read: peak(curve.read_bytes.clone()),
+            peak_write: peak(curve.write_bytes.clone()),
+            peak: peak(pairs.map(|(r, w)| r.saturating_add(*w)).collect()),
+        }
+    }
+}
+
+/// Memory traffic over time.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct BandwidthCurve {
+    /// Width of a bin in nanoseconds.
+    pub bin_ns: u64,
+    /// End of the curve, nanoseconds since the recording began; the last bin
+    /// may reach past it.
+    pub duration_ns: u64,
+    /// Bytes read in each bin.
+    pub read_bytes: Vec<u64>,
+    /// Bytes written in each bin.
+    pub write_bytes: Vec<u64>,
+}
+
+impl BandwidthCurve {
+    /// The traffic among some curves.
+    pub fn of(curves: &Curves) -> Self {
+        BandwidthCurve {
+            bin_ns: curves.bin_ns,
+            duration_ns: curves.duration_ns,
+            read_bytes: curves.event(catalogue::DRAM_READ_BYTES).values,
+            write_bytes: curves.event(catalogue::DRAM_WRITE_BYTES).values,
+        }
+    }
+
+    /// Mean bytes read per second in each of `columns` equal parts of the time.
+    pub fn read_rates(&self, columns: usize) -> Vec<f64> {
+        self.curve(self.read_bytes.clone()).rates(columns)
+    }
+
+    /// Mean bytes written per second in each of `columns` equal parts.
+    pub fn write_rates(&self, columns: usize) -> Vec<f64> {
+        self.curve(self.write_bytes.clone()).rates(columns)
+    }
+
+    fn curve(&self, values: Vec<u64>) -> Curve {
+        Curve {
+            event: catalogue::DRAM_READ_BYTES,
+            thread: None,
+            bin_ns: self.bin_ns,
+            duration_ns: self.duration_ns,
+            values,
+        }
+    }
+}

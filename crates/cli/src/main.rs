@@ -1,0 +1,41 @@
+//! The binary `memgauge`: how programs use memory.
+//!
+//! One file a verb; what the verbs share is the way from a source through a
+//! recording and its analysis to a report, and the exit codes of
+//! [`outcome::Exit`].
+#![forbid(unsafe_code)]
+
+mod args;
+mod doctor;
+mod list;
+mod outcome;
+mod progress;
+mod record;
+mod report;
+mod symbols;
+mod terminal;
+mod units;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use args::{Cli, Verb};
+use outcome::Exit;
+
+fn run(cli: Cli) -> anyhow::Result<Exit> {
+    match cli.verb {
+        Some(Verb::Record(args)) => record::record(&args),
+        Some(Verb::Report(args)) => report::report(&args),
+        Some(Verb::List(args)) => list::list(&args),
+        Some(Verb::Doctor(args)) => doctor::doctor(&args),
+        None => record::record_and_report(&cli.record),
+    }
+}
+
+fn main() -> ExitCode {
+    match run(Cli::parse()) {
+        Ok(exit) => exit.code(),
+        Err(error) => outcome::explain(&error),
+    }
+}

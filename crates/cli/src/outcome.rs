@@ -1,0 +1,47 @@
+//! Exit codes and the last words of a failure.
+
+use std::process::ExitCode;
+
+use memgauge_collect::ErrorKind;
+use memgauge_trace::CommandEnd;
+
+/// How memgauge itself ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Exit {
+    /// All is well.
+    Success,
+    /// As the recorded program did.
+    Program(u8),
+}
+
+/// memgauge itself failed.
+const FAILED: u8 = 125;
+
+impl Exit {
+    /// The exit code a shell would report for the program.
+    pub(crate) fn of(end: &CommandEnd) -> Exit {
+        match end {
+            CommandEnd::Exited(code) => Exit::Program(*code as u8),
+            CommandEnd::Signalled(signal) => Exit::Program(128 + *signal as u8),
+            CommandEnd::Interrupted => Exit::Program(130),
+        }
+    }
+
+    pub(crate) fn code(self) -> ExitCode {
+        match self {
+            Exit::Success => ExitCode::SUCCESS,
+            Exit::Program(code) => ExitCode::from(code),
+        }
+    }
+}
+
+/// Prints one line with the causes and returns the exit code for it.
+pub(crate) fn explain(error: &anyhow::Error) -> ExitCode {
+    eprintln!("memgauge: {error:#}");
+    let kind = error.downcast_ref::<memgauge_collect::Error>().map(memgauge_collect::Error::kind);
+    ExitCode::from(match kind {
+        Some(ErrorKind::ProgramNotFound) => 127,
+        Some(ErrorKind::ProgramNotExecutable) => 126,
+        _ => FAILED,
+    })
+}

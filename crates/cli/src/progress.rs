@@ -1,0 +1,79 @@
+//! What a recording shows while the program runs: one line on standard error,
+//! only on a terminal, gone when the program has ended.
+
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use memgauge_collect::emulate::Progress;
+
+pub(crate) struct Line {
+    bar: ProgressBar,
+    last: Progress,
+    /// Between the two latest looks, in events a second of wall time.
+    accesses_per_s: f64,
+    /// Bytes a second of virtual time.
+    bandwidth: f64,
+}
+
+/// A number with a decimal prefix.
+fn short(value: f64) -> String {
+    let (scale, prefix) = match value {
+        v if v >= 1e12 => (1e12, "T"),
+        v if v >= 1e9 => (1e9, "G"),
+        v if v >= 1e6 => (1e6, "M"),
+        v if v >= 1e3 => (1e3, "k"),
+        _ => (1.0, ""),
+    };
+    format!("{:.1} {prefix}", value / scale)
+}
+
+impl Line {
+    pub(crate) fn new(shown: bool) -> Line {
+        let target = if shown { ProgressDrawTarget::stderr_with_hz(10) } else { ProgressDrawTarget::hidden() };
+        let bar = ProgressBar::with_draw_target(None, target);
+        let style = ProgressStyle::with_template("{spinner} {msg}").expect("SANITY: a constant template");
+        bar.set_style(style);
+        Line { bar, last: Progress::default(), accesses_per_s: 0.0, bandwidth: 0.0 }
+    }
+
+    pub(crate) fn show(&mut self, now: &Progress) {
+        let wall = now.elapsed.saturating_sub(self.last.elapsed);
+        let virtual_ns = now.virtual_ns.saturating_sub(self.last.virtual_ns);
+        if wall > Duration::from_millis(50) {
+            self.accesses_per_s = (now.accesses.saturating_sub(self.last.accesses)) as f64 / wall.as_secs_f64();
+        }
+        if virtual_ns > 0 {
+            self.bandwidth = now.dram_bytes.saturating_sub(self.last.dram_bytes) as f64 / (virtual_ns as f64 / 1e9);
+        }
+        self.last = *now;
+        let children = match now.processes {
+            0 | 1 => String::new(),
+            n => format!(", {n} processes"),
+        };
+        self.bar.set_message(format!(
+            "memgauge: {:.1} s, {}accesses ({}/s), modelled {:.1} ms at {}B/s{children}",
+            now.elapsed.as_secs_f64(),
+            short(now.accesses as f64),
+            short(self.accesses_per_s),
+            now.virtual_ns as f64 / 1e6,
+            short(self.bandwidth),
+        ));
+        self.bar.tick();
+    }
+
+    pub(crate) fn clear(&self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::short;
+
+    #[test]
+    fn numbers_get_the_prefix_of_their_size() {
+        assert_eq!(short(0.0), "0.0 ");
+        assert_eq!(short(1234.0), "1.2 k");
+        assert_eq!(short(2.5e9), "2.5 G");
+    }
+}

@@ -1,0 +1,51 @@
+//! What the terminal can show.
+
+use std::io::{IsTerminal, Write};
+
+use memgauge_report::Style;
+
+/// Widest text that is still easy to read.
+const WIDEST: usize = 140;
+/// Where nobody says otherwise.
+const PLAIN_WIDTH: usize = 80;
+
+fn width() -> usize {
+    let told = std::env::var("COLUMNS").ok().and_then(|c| c.parse().ok());
+    let asked = || terminal_size::terminal_size_of(std::io::stderr()).map(|(w, _)| usize::from(w.0));
+    told.or_else(asked).unwrap_or(PLAIN_WIDTH).clamp(40, WIDEST)
+}
+
+fn is_utf8() -> bool {
+    ["LC_ALL", "LC_CTYPE", "LANG"]
+        .iter()
+        .filter_map(|name| std::env::var(name).ok())
+        .find(|value| !value.is_empty())
+        .is_some_and(|value| value.to_lowercase().replace('-', "").contains("utf8"))
+}
+
+/// How to write to a stream that is or is not a terminal: colour only on one,
+/// and never against `NO_COLOR`.
+pub(crate) fn style(terminal: bool) -> Style {
+    let colour = terminal
+        && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
+        && std::env::var_os("TERM").is_none_or(|t| t != "dumb");
+    Style { width: if terminal { width() } else { PLAIN_WIDTH }, colour, unicode: !terminal || is_utf8() }
+}
+
+/// Prints to standard output; a reader that has gone away is no failure.
+pub(crate) fn print(text: &str) -> anyhow::Result<()> {
+    match std::io::stdout().lock().write_all(text.as_bytes()) {
+        Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => Err(e.into()),
+        _ => Ok(()),
+    }
+}
+
+/// Whether standard output is a terminal.
+pub(crate) fn stdout_is_terminal() -> bool {
+    std::io::stdout().is_terminal()
+}
+
+/// Whether standard error is a terminal.
+pub(crate) fn stderr_is_terminal() -> bool {
+    std::io::stderr().is_terminal()
+}

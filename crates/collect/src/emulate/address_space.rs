@@ -1,0 +1,139 @@
+//! What is mapped where in a process, and what to call it.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// One mapping.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Mapping {
+    pub(super) end: u64,
+    pub(super) file_offset: u64,
+    pub(super) executable: bool,
+    /// A file, `[heap]`, `[stack]`, `[stack TID]` or `[anon]`.
+    pub(super) path: String,
+}
+
+/// A process's mappings by first byte; they never overlap.
+#[derive(Clone, Debug, Default)]
+pub(super) struct AddressSpace {
+    mappings: BTreeMap<u64, Mapping>,
+    heap: Option<Range<u64>>,
+}
+
+impl AddressSpace {
+    /// Adds a mapping over whatever was there.
+    pub(super) fn map(&mut self, range: Range<u64>, mapping: Mapping) {
+        self.unmap(&range);
+        if range.start < range.end {
+            self.mappings.insert(range.start, mapping);
+        }
+    }
+
+    /// Removes what lies in `range`, cutting mappings that reach beyond it.
+    pub(super) fn unmap(&mut self, range: &Range<u64>) {
+        let touched: Vec<u64> = self
+            .mappings
+            .range(..range.end)
+            .rev()
+            .take_while(|(_, m)| m.end > range.start)
+            .map(|(&start, _)| start)
+            .collect();
+        for start in touched {
+            let Some(old) = self.mappings.remove(&start) else { continue };
+            if old.end > range.end {
+                let cut = range.end - start;
+                let file_offset = old.file_offset.saturating_add(cut);
+                self.mappings.insert(range.end, Mapping { file_offset, ..old.clone() });
+            }
+            if start < range.start {
+                self.mappings.insert(start, Mapping { end: range.start, ..old });
+            }
+        }
+    }
+
+    /// Follows the program break; the first call tells where the heap begins.
+    /// Returns the heap as it is now.
+    pub(super) fn set_break(&mut self, at: u64) -> Option<Range<u64>> {
+        let start = self.heap.as_ref().map_or(at, |h| h.start);
+        self.heap = Some(start..at.max(start));
+        let heap = start..at.max(start);
+        if heap.is_empty() {
+            return None;
+        }
+        let mapping = Mapping {
+            end: heap.end,
+            file_offset: 0,
+            executable: false,
+            path: "[heap]".to_owned(),
+        };
+        self.map(heap.clone(), mapping);
+        Some(heap)
+    }
+
+    /// Calls the nameless mapping around `address` `name`; returns it if found.
+    pub(super) fn name_around(&mut self, address: u64, name: &str) -> Option<(u64, Mapping)> {
+        let (&start, mapping) = self.mappings.range_mut(..=address).next_back()?;
+        if mapping.end <= address || mapping.path != "[anon]" {
+            return None;
+        }
+        mapping.path = name.to_owned();
+        Some((start, mapping.clone()))
+    }
+
+    /// All mappings in order of address.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &Mapping)> {
+        self.mappings.iter().map(|(&start, m)| (start, m))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn anon(end: u64) -> Mapping {
+        Mapping { end, file_offset: 0x100, executable: false, path: "[anon]".to_owned() }
+    }
+
+    fn ranges(space: &AddressSpace) -> Vec<(u64, u64, u64)> {
+        space.iter().map(|(start, m)| (start, m.end, m.file_offset)).collect()
+    }
+
+    #[test]
+    fn unmapping_the_middle_leaves_both_ends_with_their_offsets() {
+        let mut space = AddressSpace::default();
+        space.map(0x1000..0x9000, anon(0x9000));
+        space.unmap(&(0x3000..0x5000));
+        assert_eq!(ranges(&space), [(0x1000, 0x3000, 0x100), (0x5000, 0x9000, 0x4100)]);
+    }
+
+    #[test]
+    fn mapping_over_several_mappings_replaces_what_it_covers() {
+        let mut space = AddressSpace::default();
+        space.map(0x1000..0x2000, anon(0x2000));
+        space.map(0x2000..0x3000, anon(0x3000));
+        space.map(0x3000..0x5000, anon(0x5000));
+        space.map(0x1800..0x4000, anon(0x4000));
+        assert_eq!(
+            ranges(&space),
+            [(0x1000, 0x1800, 0x100), (0x1800, 0x4000, 0x100), (0x4000, 0x5000, 0x1100)]
+        );
+    }
+
+    #[test]
+    fn the_heap_grows_from_the_first_break() {
+        let mut space = AddressSpace::default();
+        assert_eq!(space.set_break(0x1000), None);
+        assert_eq!(space.set_break(0x4000), Some(0x1000..0x4000));
+        assert_eq!(space.set_break(0x2000), Some(0x1000..0x2000));
+        assert_eq!(ranges(&space).first(), Some(&(0x1000, 0x2000, 0)));
+    }
+
+    #[test]
+    fn a_stack_is_named_once_by_an_address_in_it() {
+        let mut space = AddressSpace::default();
+        space.map(0x1000..0x2000, anon(0x2000));
+        assert!(space.name_around(0x1fff, "[stack]").is_some());
+        assert!(space.name_around(0x1fff, "[stack 7]").is_none());
+        assert!(space.name_around(0x2000, "[stack]").is_none());
+    }
+}

@@ -1,0 +1,272 @@
+//! What a process's code does to memory, block by block, as the plugin
+//! decoded it: the catalogue.
+//!
+//! The plugin reports for each block its accesses and from which *leader* each
+//! address follows. Here consecutive accesses that follow from one leader and
+//! span less than a line are joined to a [`Run`]: when the whole run lies in
+//! one line, one look at the cache stands for all of it.
+
+use std::ops::Range;
+
+use memgauge_trace::{AccessKind, VirtAddr};
+
+use super::wire;
+
+/// Lines of the machines modelled; longer ones would only join less.
+const LINE_BYTES: i64 = 64;
+
+/// One access of a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Access {
+    /// From the leader's address; the address itself for a constant one; the
+    /// operand's bytes for a varying one.
+    pub(super) delta: i64,
+    /// Of the instruction, from the first byte of the block.
+    pub(super) offset: u16,
+    pub(super) insn: u16,
+    pub(super) leader: u16,
+    pub(super) size: u8,
+    pub(super) kind: AccessKind,
+}
+
+/// Consecutive accesses with one leader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Run {
+    /// First byte of the run, from the leader.
+    pub(super) low: i64,
+    /// All ones, or zero where the addresses are constants.
+    pub(super) leader_mask: u64,
+    /// Which of the block's address words is the leader's.
+    pub(super) leader: u32,
+    /// Last byte of the run, from its first.
+    pub(super) reach: u32,
+    pub(super) store: bool,
+    /// First and one-past-last access, in the process's list.
+    pub(super) first: u32,
+    pub(super) end: u32,
+}
+
+/// A block of code.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Block {
+    pub(super) vaddr: u64,
+    pub(super) insns: u32,
+    /// Accesses per execution, without those of rep and varying instructions.
+    pub(super) loads: u32,
+    pub(super) stores: u32,
+    pub(super) modifies: u32,
+    pub(super) leaders: u32,
+    pub(super) flags: u16,
+    pub(super) runs: Range<u32>,
+    pub(super) accesses: Range<u32>,
+    /// Executions not yet written to the recording.
+    pub(super) execs: u32,
+}
+
+impl Block {
+    /// Whether the number of accesses differs between executions.
+    #[inline(always)]
+    pub(super) fn special(&self) -> bool {
+        self.flags != 0
+    }
+
+    fn ends_rep(&self) -> bool {
+        self.flags & wire::CODE_ENDS_REP != 0
+    }
+}
+
+/// Everything known of a process's code. A forked child starts with a copy.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Catalogue {
+    pub(super) blocks: Vec<Block>,
+    pub(super) runs: Vec<Run>,
+    pub(super) accesses: Vec<Access>,
+}
+
+/// Something other than code that a catalogue tells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Happening {
+    Mapped { range: Range<u64>, file_offset: u64, executable: bool, path: String },
+    Unmapped(Range<u64>),
+    Break(u64),
+    Program(String),
+    NotFollowed(String),
+}
+
+/// A catalogue record that cannot be what the plugin writes.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("failed to read catalogue record of kind {kind} and {bytes} bytes")]
+pub(super) struct BadRecord {
+    pub(super) kind: u32,
+    pub(super) bytes: u32,
+}
+
+fn field<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
+    bytes.get(at..at + N)?.try_into().ok()
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
+    field(bytes, at).map(u16::from_le_bytes)
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    field(bytes, at).map(u32::from_le_bytes)
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+    field(bytes, at).map(u64::from_le_bytes)
+}
+
+fn access_at(bytes: &[u8], at: usize) -> Option<Access> {
+    let kind = match bytes.get(at + 15)? {
+        1 => AccessKind::Load,
+        2 => AccessKind::Store,
+        3 => AccessKind::Modify,
+        _ => return None,
+    };
+    Some(Access {
+        delta: u64_at(bytes, at)? as i64,
+        offset: u16_at(bytes, at + 8)?,
+        insn: u16_at(bytes, at + 10)?,
+        leader: u16_at(bytes, at + 12)?,
+        size: bytes[at + 14],
+        kind,
+    })
+}
+
+fn run_of(index: u32, a: &Access) -> Run {
+    let constant = a.leader == wire::LEADER_CONSTANT;
+    Run {
+        low: a.delta,
+        leader_mask: if constant { 0 } else { u64::MAX },
+        leader: if constant { 0 } else { u32::from(a.leader) },
+        reach: u32::from(a.size.max(1)) - 1,
+        store: a.kind != AccessKind::Load,
+        first: index,
+        end: index + 1,
+    }
+}
+
+/// `run` and `next` as one, where both may lie in one line.
+fn join(run: &Run, next: &Run) -> Option<Run> {
+    let end = |r: &Run| r.low.checked_add(i64::from(r.reach));
+    let low = run.low.min(next.low);
+    let reach = end(run)?.max(end(next)?).checked_sub(low)?;
+    let same = run.leader == next.leader && run.leader_mask == next.leader_mask;
+    (same && reach < LINE_BYTES).then(|| Run {
+        low,
+        reach: reach as u32,
+        store: run.store || next.store,
+        end: next.end,
+        ..*run
+    })
+}
+
+impl Catalogue {
+    /// Reads one record from the front of `bytes`; returns its length and what
+    /// it told, if it was not code.
+    ///
+    /// # Errors
+    /// A record the plugin cannot have written; nothing after it is readable.
+    pub(super) fn read(&mut self, bytes: &[u8]) -> Result<(usize, Option<Happening>), BadRecord> {
+        let kind = u32_at(bytes, 0).unwrap_or(0);
+        let length = u32_at(bytes, 4).unwrap_or(0);
+        let bad = BadRecord { kind, bytes: length };
+        let body = bytes.get(..length as usize).filter(|b| b.len() >= 8).ok_or(BadRecord { ..bad })?;
+        let happening = if kind == wire::record::CODE {
+            self.add_code(body).ok_or(bad)?;
+            None
+        } else {
+            Some(happening(kind, body).ok_or(bad)?)
+        };
+        Ok((length as usize, happening))
+    }
+
+    fn add_code(&mut self, body: &[u8]) -> Option<()> {
+        let id = u32_at(body, 16)? as usize;
+        let count = usize::from(u16_at(body, 22)?);
+        let leaders = u16_at(body, 24)?;
+        let mut block = Block {
+            vaddr: u64_at(body, 8)?,
+            insns: u32::from(u16_at(body, 20)?),
+            leaders: u32::from(leaders),
+            flags: u16_at(body, 26)?,
+            ..Block::default()
+        };
+        let first = self.accesses.len() as u32;
+        for i in 0..count {
+            let access = access_at(body, 32 + 16 * i)?;
+            if access.leader < wire::LEADER_VARYING && access.leader >= leaders {
+                return None;
+            }
+            self.accesses.push(access);
+        }
+        block.accesses = first..self.accesses.len() as u32;
+        self.count_accesses(&mut block);
+        block.runs = self.add_runs(block.accesses.clone());
+        if id >= self.blocks.len() {
+            // Ids are dense: a gap is a few blocks another thread is adding.
+            self.blocks.resize_with(id.checked_add(1).filter(|&n| n < 1 << 28)?, Block::default);
+        }
+        self.blocks[id] = block;
+        Some(())
+    }
+
+    fn count_accesses(&self, block: &mut Block) {
+        let last_insn = (block.insns as u16).saturating_sub(1);
+        for a in &self.accesses[to_usize(&block.accesses)] {
+            let rep = block.ends_rep() && a.insn == last_insn;
+            if rep || a.leader == wire::LEADER_VARYING {
+                continue;
+            }
+            block.loads += u32::from(a.kind != AccessKind::Store);
+            block.stores += u32::from(a.kind != AccessKind::Load);
+            block.modifies += u32::from(a.kind == AccessKind::Modify);
+        }
+    }
+
+    fn add_runs(&mut self, accesses: Range<u32>) -> Range<u32> {
+        let first = self.runs.len();
+        for index in accesses {
+            let next = run_of(index, &self.accesses[index as usize]);
+            match self.runs[first..].last_mut() {
+                Some(run) if join(run, &next).is_some() => {
+                    *run = join(run, &next).unwrap_or(next);
+                }
+                _ => self.runs.push(next),
+            }
+        }
+        first as u32..self.runs.len() as u32
+    }
+
+    /// The instruction at which access `index` of `block` happens.
+    pub(super) fn ip(&self, block: &Block, index: u32) -> VirtAddr {
+        VirtAddr(block.vaddr + u64::from(self.accesses[index as usize].offset))
+    }
+}
+
+/// An index range as slices want it.
+pub(super) fn to_usize(range: &Range<u32>) -> Range<usize> {
+    range.start as usize..range.end as usize
+}
+
+fn happening(kind: u32, body: &[u8]) -> Option<Happening> {
+    let range = u64_at(body, 8)?..u64_at(body, 16)?;
+    let prot = u32_at(body, 32)?;
+    let path_bytes = u32_at(body, 36)? as usize;
+    let path = String::from_utf8_lossy(body.get(40..40 + path_bytes)?).into_owned();
+    const PROT_EXEC: u32 = 4;
+    match kind {
+        wire::record::MAP => Some(Happening::Mapped {
+            range,
+            file_offset: u64_at(body, 24)?,
+            executable: prot & PROT_EXEC != 0,
+            path,
+        }),
+        wire::record::UNMAP => Some(Happening::Unmapped(range)),
+        wire::record::BRK => Some(Happening::Break(range.start)),
+        wire::record::PROGRAM => Some(Happening::Program(path)),
+        wire::record::NOT_FOLLOWED => Some(Happening::NotFollowed(path)),
+        _ => None,
+    }
+}

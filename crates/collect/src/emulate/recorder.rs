@@ -1,0 +1,626 @@
+//! Follows every process and thread of a session and writes what the modelled
+//! machine makes of them.
+
+use std::collections::BTreeMap;
+
+use memgauge_machine::{Core, CoreId, Counts, Machine};
+use memgauge_trace::recording::Writer;
+use memgauge_trace::{
+    Cpu, EventId, Loss, LossKind, Module, Pid, Sample, SeriesRow, SiteCount, Thread as ThreadRow,
+    Tid, VirtAddr, catalogue as events,
+};
+
+use super::address_space::{AddressSpace, Mapping};
+use super::catalogue::Happening;
+use super::replay::{Cursor, Due, Program, Replay, Stop};
+use super::session::{Entry, ProcessEntry, Ring, Session};
+use crate::Result;
+use crate::sys::process::Watched;
+
+/// A recorded process, from its birth or exec to its end or next exec.
+struct Process {
+    entry: ProcessEntry,
+    watched: Watched,
+    program: Program,
+    space: AddressSpace,
+    path: String,
+    parent_pid: Pid,
+    /// Forked children that have appeared.
+    children: u32,
+    live_threads: u32,
+    stack_named: bool,
+    ended: bool,
+    /// Latest time of any of its threads.
+    now_ns: u64,
+}
+
+struct Thread {
+    ring: Ring,
+    process: u32,
+    core: CoreId,
+    cursor: Cursor,
+    start_ns: u64,
+    drained: bool,
+}
+
+/// Address spaces the machine tells apart; later processes share numbers.
+const ADDRESS_SPACES: u32 = (1 << 18) - 1;
+
+/// What has been seen so far, for progress.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Seen {
+    pub(super) counts: Counts,
+    pub(super) virtual_ns: u64,
+    pub(super) processes: u32,
+    pub(super) threads: u32,
+}
+
+pub(super) struct Recorder {
+    machine: Machine,
+    writer: Writer,
+    processes: BTreeMap<u32, Process>,
+    threads: Vec<Thread>,
+    /// Counts of threads that have ended.
+    past: Counts,
+    past_ns: u64,
+    born: (u32, u32),
+    cut: u64,
+    stray: u64,
+    failure: Option<memgauge_trace::Error>,
+}
+
+/// Turns what falls due at a core into rows.
+struct Rows<'a> {
+    pid: Pid,
+    tid: Tid,
+    cpu: Cpu,
+    writer: &'a mut Writer,
+    failure: &'a mut Option<memgauge_trace::Error>,
+}
+
+impl Rows<'_> {
+    fn note(&mut self, result: memgauge_trace::Result<()>) {
+        if let Err(e) = result {
+            self.failure.get_or_insert(e);
+        }
+    }
+}
+
+impl Due for Rows<'_> {
+    fn take(&mut self, core: &mut Core, ip: VirtAddr) {
+        let (pid, tid, cpu) = (self.pid, self.tid, Some(self.cpu));
+        let mut samples: Vec<Sample> = Vec::new();
+        core.take_overflows(|o| {
+            samples.push(Sample {
+                time_ns: o.time_ns,
+                cpu,
+                pid,
+                tid,
+                event: o.event,
+                ip,
+                addr: o.addr.map(VirtAddr),
+                phys: None,
+                kind: o.kind,
+                size_bytes: o.size_bytes,
+                latency_cycles: o.latency_cycles,
+                source: o.source,
+                period: o.period,
+            });
+        });
+        let mut rows: Vec<SeriesRow> = Vec::new();
+        core.take_ticks(|tick| {
+            let gained = tick.deltas.iter().filter(|&(_, value)| value > 0);
+            rows.extend(gained.map(|(event, value)| SeriesRow {
+                time_ns: tick.time_ns,
+                cpu,
+                pid,
+                tid,
+                event,
+                value,
+                interval_ns: tick.interval_ns,
+            }));
+        });
+        let written = self.writer.extend(samples);
+        self.note(written);
+        let written = self.writer.extend(rows);
+        self.note(written);
+    }
+}
+
+impl Recorder {
+    pub(super) fn new(machine: Machine, writer: Writer) -> Recorder {
+        Recorder {
+            machine,
+            writer,
+            processes: BTreeMap::new(),
+            threads: Vec::new(),
+            past: Counts::default(),
+            past_ns: 0,
+            born: (0, 0),
+            cut: 0,
+            stray: 0,
+            failure: None,
+        }
+    }
+
+    pub(super) fn writer(&mut self) -> &mut Writer {
+        &mut self.writer
+    }
+
+    pub(super) fn into_writer(self) -> Writer {
+        self.writer
+    }
+
+    /// Reads what there is; with `eager`, blocks still being written too.
+    /// Returns whether it found anything.
+    ///
+    /// # Errors
+    /// The recording could not be written; what was written before stays.
+    pub(super) fn poll(&mut self, session: &mut Session, eager: bool) -> Result<bool> {
+        let mut busy = false;
+        while let Some(entry) = session.next_entry() {
+            busy = true;
+            match entry {
+                Entry::Process(entry) => self.add_process(entry),
+                Entry::Thread(ring) => self.add_thread(ring),
+            }
+        }
+        for index in 0..self.threads.len() {
+            busy |= self.step(index, eager);
+        }
+        match self.failure.take() {
+            Some(e) => Err(e.into()),
+            None => Ok(busy),
+        }
+    }
+
+    fn add_process(&mut self, mut entry: ProcessEntry) {
+        self.born.0 += 1;
+        let number = entry.number;
+        let pid = entry.pid;
+        let before = self.processes.values_mut().rev().find(|p| p.entry.pid == pid && !p.ended);
+        let (now_ns, mut parent_pid) = before.map_or((0, Pid(0)), |old| {
+            old.ended = true; // exec: its threads read to their end
+            (old.now_ns, old.parent_pid)
+        });
+        let mut process = Process {
+            watched: Watched::new(pid),
+            program: Program::default(),
+            space: AddressSpace::default(),
+            path: String::new(),
+            parent_pid,
+            children: 0,
+            live_threads: 0,
+            stack_named: false,
+            ended: false,
+            now_ns,
+            entry: {
+                if let Some((owner, _)) = entry.parent
+                    && !self.processes.contains_key(&owner)
+                {
+                    entry.parent = None;
+                }
+                entry
+            },
+        };
+        if let Some((owner, first_block)) = process.entry.parent {
+            self.read_catalogue(owner, u64::MAX);
+            if let Some(parent) = self.processes.get_mut(&owner) {
+                parent.children += 1;
+                parent_pid = Pid(parent.entry.pid);
+                process.program.catalogue = parent.program.catalogue.clone();
+                let blocks = &mut process.program.catalogue.blocks;
+                blocks.truncate(first_block as usize);
+                blocks.iter_mut().for_each(|b| b.execs = 0);
+                process.space = parent.space.clone();
+                process.path = parent.path.clone();
+                process.now_ns = parent.now_ns;
+                process.stack_named = true;
+                process.parent_pid = parent_pid;
+            }
+        }
+        self.processes.insert(number, process);
+        self.write_space(number);
+    }
+
+    /// Writes all mappings of a process, as a forked child has them from the start.
+    fn write_space(&mut self, number: u32) {
+        let Some(process) = self.processes.get(&number) else { return };
+        let rows: Vec<Module> =
+            process.space.iter().map(|(start, m)| module(process, start, m)).collect();
+        let written = self.writer.extend(rows);
+        self.note(written);
+    }
+
+    fn note(&mut self, result: memgauge_trace::Result<()>) {
+        if let Err(e) = result {
+            self.failure.get_or_insert(e);
+        }
+    }
+
+    fn add_thread(&mut self, ring: Ring) {
+        let number = ring.process;
+        let Some(process) = self.processes.get_mut(&number) else { return };
+        self.born.1 += 1;
+        process.live_threads += 1;
+        let start_ns = process.now_ns;
+        let core = self.machine.add_core_in(start_ns, process.entry.number % ADDRESS_SPACES);
+        let cursor = Cursor::default();
+        self.threads.push(Thread { ring, process: number, core, cursor, start_ns, drained: false });
+    }
+
+    /// Runs the next words of a thread through its core.
+    fn step(&mut self, index: usize, eager: bool) -> bool {
+        let thread = &mut self.threads[index];
+        let Some(process) = self.processes.get_mut(&thread.process) else { return false };
+        let (words, sealed) = thread.ring.words(eager);
+        let length = words.len();
+        if length == 0 && !sealed {
+            return false;
+        }
+        let (core, shared) = self.machine.core_mut(thread.core);
+        let mut rows = Rows {
+            pid: Pid(process.entry.pid),
+            tid: Tid(thread.ring.tid),
+            cpu: Cpu(thread.core.0),
+            writer: &mut self.writer,
+            failure: &mut self.failure,
+        };
+        let mut replay = Replay {
+            core,
+            shared,
+            program: &mut process.program,
+            cursor: &mut thread.cursor,
+            due: &mut rows,
+        };
+        let (used, stop) = replay.run(words, sealed);
+        process.now_ns = process.now_ns.max(core.time_ns());
+        thread.ring.consume(used, sealed && used == length);
+        let process = thread.process;
+        match stop {
+            Stop::End => {}
+            Stop::Sync(bytes) => self.read_catalogue(process, bytes),
+            Stop::UnknownBlock(id) => self.find_block(process, index, id),
+        }
+        self.name_stack(index);
+        used > 0 || sealed
+    }
+
+    /// Reads on in the catalogue for a block that words speak of.
+    fn find_block(&mut self, process: u32, thread: usize, id: u32) {
+        self.read_catalogue(process, u64::MAX);
+        let blocks = self.processes.get(&process).map(|p| &p.program.catalogue.blocks);
+        let known = blocks.and_then(|b| b.get(id as usize)).is_some_and(|b| b.insns > 0);
+        if !known {
+            // The plugin writes a block's record before its first word, so the
+            // word is damaged: pass over it.
+            self.threads[thread].cursor.stray += 1;
+            self.threads[thread].ring.consume(1, false);
+        }
+    }
+
+    fn read_catalogue(&mut self, number: u32, _up_to: u64) {
+        let Some(process) = self.processes.get_mut(&number) else { return };
+        let bytes = process.entry.unread();
+        let mut rest = &bytes[..];
+        let mut happenings = Vec::new();
+        while !rest.is_empty() {
+            match process.program.catalogue.read(rest) {
+                Ok((length, happening)) => {
+                    happenings.extend(happening);
+                    rest = &rest[length..];
+                }
+                Err(bad) => {
+                    let detail = bad.to_string();
+                    self.lose(number, LossKind::Undecoded, 1, detail);
+                    break;
+                }
+            }
+        }
+        for happening in happenings {
+            self.happened(number, happening);
+        }
+    }
+
+    fn happened(&mut self, number: u32, happening: Happening) {
+        let Some(process) = self.processes.get_mut(&number) else { return };
+        match happening {
+            Happening::Mapped { range, file_offset, executable, path } => {
+                let path = if path.is_empty() { "[anon]".to_owned() } else { path };
+                let mapping = Mapping { end: range.end, file_offset, executable, path };
+                let row = module(process, range.start, &mapping);
+                process.space.map(range, mapping);
+                let written = self.writer.push(row);
+                self.note(written);
+            }
+            Happening::Unmapped(range) => process.space.unmap(&range),
+            Happening::Break(at) => {
+                if let Some(heap) = process.space.set_break(at) {
+                    let row = Module {
+                        pid: Pid(process.entry.pid),
+                        time_ns: process.now_ns,
+                        start: VirtAddr(heap.start),
+                        end: VirtAddr(heap.end),
+                        file_offset: 0,
+                        path: "[heap]".to_owned(),
+                        executable: false,
+                    };
+                    let written = self.writer.push(row);
+                    self.note(written);
+                }
+            }
+            Happening::Program(path) => process.path = path,
+            Happening::NotFollowed(what) => {
+                self.lose(number, LossKind::ProgramNotFollowed, 1, what);
+            }
+        }
+    }
+
+    fn lose(&mut self, number: u32, kind: LossKind, count: u64, detail: String) {
+        let process = self.processes.get(&number);
+        let row = Loss {
+            time_ns: process.map_or(0, |p| p.now_ns),
+            pid: Pid(process.map_or(0, |p| p.entry.pid)),
+            kind,
+            count,
+            detail,
+        };
+        let written = self.writer.push(row);
+        self.note(written);
+    }
+
+    /// A thread's first store lies in its stack: a name for that mapping.
+    fn name_stack(&mut self, index: usize) {
+        let thread = &mut self.threads[index];
+        let Some(address) = thread.cursor.first_store.filter(|&a| a != 0) else { return };
+        thread.cursor.first_store = Some(0);
+        let tid = thread.ring.tid;
+        let Some(process) = self.processes.get_mut(&thread.process) else { return };
+        let name = match std::mem::replace(&mut process.stack_named, true) {
+            false => "[stack]".to_owned(),
+            true => format!("[stack {tid}]"),
+        };
+        if let Some((start, mapping)) = process.space.name_around(address, &name) {
+            let row = module(process, start, &mapping);
+            let written = self.writer.push(row);
+            self.note(written);
+        }
+    }
+
+    /// Notices ended threads and processes. With `all`, everything counts as ended.
+    ///
+    /// # Errors
+    /// The recording could not be written.
+    pub(super) fn reap(&mut self, all: bool) -> Result<()> {
+        for process in self.processes.values_mut() {
+            process.ended |= all || process.watched.ended();
+        }
+        let mut index = 0;
+        while index < self.threads.len() {
+            let thread = &self.threads[index];
+            let ended = self.processes.get(&thread.process).is_none_or(|p| p.ended);
+            // Order matters: what was written before the end is seen after it.
+            if (ended || thread.ring.finished()) && self.thread_is_read(index) {
+                self.end_thread(index);
+            } else {
+                index += 1;
+            }
+        }
+        self.end_processes();
+        match self.failure.take() {
+            Some(e) => Err(e.into()),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether all words are read; the last, partial block is read as whole.
+    fn thread_is_read(&mut self, index: usize) -> bool {
+        while self.step(index, true) {}
+        let thread = &mut self.threads[index];
+        if !thread.drained && !thread.ring.drained() {
+            // A block waits for words that will not come: it was cut short.
+            thread.drained = true;
+            let left = thread.ring.words(true).0.len();
+            thread.cursor.cut += 1;
+            thread.ring.consume(left, false);
+        }
+        thread.ring.drained()
+    }
+
+    fn end_thread(&mut self, index: usize) {
+        let thread = self.threads.swap_remove(index);
+        let number = thread.process;
+        self.machine.finish_core(thread.core);
+        let (core, _) = self.machine.core_mut(thread.core);
+        let Some(process) = self.processes.get_mut(&number) else { return };
+        let mut rows = Rows {
+            pid: Pid(process.entry.pid),
+            tid: Tid(thread.ring.tid),
+            cpu: Cpu(thread.core.0),
+            writer: &mut self.writer,
+            failure: &mut self.failure,
+        };
+        rows.take(core, VirtAddr(0));
+        let end_ns = core.time_ns();
+        self.past.add(&core.counts());
+        self.past_ns = self.past_ns.max(end_ns);
+        self.cut += thread.cursor.cut;
+        self.stray += thread.cursor.stray + u64::from(thread.ring.dropped());
+        let row = ThreadRow {
+            pid: Pid(process.entry.pid),
+            tid: Tid(thread.ring.tid),
+            parent_pid: process.parent_pid,
+            program: process.path.clone(),
+            start_ns: thread.start_ns,
+            end_ns: Some(end_ns),
+        };
+        process.live_threads -= 1;
+        process.now_ns = process.now_ns.max(end_ns);
+        self.machine.remove_core(thread.core);
+        let written = self.writer.push(row);
+        self.note(written);
+    }
+
+    /// Writes out and forgets processes that have ended and whose forked
+    /// children have all appeared (they copy what the parent knew).
+    fn end_processes(&mut self) {
+        let done: Vec<u32> = self
+            .processes
+            .iter()
+            .filter(|(_, p)| p.ended && p.live_threads == 0 && p.children >= p.entry.forks())
+            .map(|(&number, _)| number)
+            .collect();
+        for number in done {
+            self.write_sites(number);
+            self.write_undecoded(number);
+            self.processes.remove(&number);
+        }
+    }
+
+    fn write_undecoded(&mut self, number: u32) {
+        let undecoded = self.processes.get(&number).map_or(0, |p| p.entry.undecoded());
+        if undecoded > 0 {
+            let detail = "instructions whose accesses are not seen".to_owned();
+            self.lose(number, LossKind::Undecoded, u64::from(undecoded), detail);
+        }
+    }
+
+    /// Writes what each instruction has gained since the last time.
+    ///
+    /// # Errors
+    /// The recording could not be written.
+    pub(super) fn write_all_sites(&mut self) -> Result<()> {
+        let numbers: Vec<u32> = self.processes.keys().copied().collect();
+        for number in numbers {
+            self.write_sites(number);
+        }
+        match self.failure.take() {
+            Some(e) => Err(e.into()),
+            None => Ok(()),
+        }
+    }
+
+    fn write_sites(&mut self, number: u32) {
+        let Some(process) = self.processes.get_mut(&number) else { return };
+        let mut rows = Vec::new();
+        take_blocks(process, &mut rows);
+        take_misses(process, &mut rows);
+        let written = self.writer.extend(rows);
+        self.note(written);
+    }
+
+    /// Writes the losses known only at the end.
+    ///
+    /// # Errors
+    /// The recording could not be written.
+    pub(super) fn write_losses(&mut self, session: &Session, still_running: u64) -> Result<()> {
+        let refused = u64::from(session.refused());
+        let losses = [
+            (LossKind::ThreadNotRecorded, refused, "no room for shared memory"),
+            (LossKind::BlockCut, self.cut, "blocks of code left by a fault or a kill"),
+            (LossKind::StrayAccess, self.stray, "words that belong to no block"),
+            (LossKind::StillRunning, still_running, "processes outlived the recorded command"),
+        ];
+        for (kind, count, detail) in losses {
+            if count > 0 {
+                self.lose(u32::MAX, kind, count, detail.to_owned());
+            }
+        }
+        match self.failure.take() {
+            Some(e) => Err(e.into()),
+            None => Ok(()),
+        }
+    }
+
+    /// Processes that have not ended.
+    pub(super) fn live_processes(&self) -> u64 {
+        self.processes.values().filter(|p| !p.ended && !p.watched.ended()).count() as u64
+    }
+
+    /// Sends `signal` to every live process.
+    pub(super) fn signal_all(&self, signal: i32) {
+        self.processes.values().for_each(|p| p.watched.signal(signal));
+    }
+
+    /// Bytes of dirty lines that ended threads left to the shared cache and that
+    /// went to memory on the way; no thread's counts have them.
+    pub(super) fn unattributed_write_bytes(&self) -> u64 {
+        self.machine.unattributed_write_bytes()
+    }
+
+    /// Totals so far.
+    pub(super) fn seen(&mut self) -> Seen {
+        let mut seen = Seen {
+            counts: self.past,
+            virtual_ns: self.past_ns,
+            processes: self.born.0,
+            threads: self.born.1,
+        };
+        for thread in &self.threads {
+            let (core, _) = self.machine.core_mut(thread.core);
+            seen.counts.add(&core.counts());
+            seen.virtual_ns = seen.virtual_ns.max(core.time_ns());
+        }
+        seen
+    }
+}
+
+fn module(process: &Process, start: u64, m: &Mapping) -> Module {
+    Module {
+        pid: Pid(process.entry.pid),
+        time_ns: process.now_ns,
+        start: VirtAddr(start),
+        end: VirtAddr(m.end),
+        file_offset: m.file_offset,
+        path: m.path.clone(),
+        executable: m.executable,
+    }
+}
+
+/// Executions: charged to the first instruction of each block.
+fn take_blocks(process: &mut Process, rows: &mut Vec<SiteCount>) {
+    let pid = Pid(process.entry.pid);
+    for block in process.program.catalogue.blocks.iter_mut().filter(|b| b.execs > 0) {
+        let execs = u64::from(std::mem::take(&mut block.execs));
+        let counts = [
+            (events::INSTRUCTIONS, block.insns),
+            (events::LOADS, block.loads),
+            (events::STORES, block.stores),
+        ];
+        let ip = VirtAddr(block.vaddr);
+        rows.extend(counts.iter().filter(|c| c.1 > 0).map(|&(event, each)| SiteCount {
+            pid,
+            ip,
+            event,
+            count: execs * u64::from(each),
+        }));
+    }
+}
+
+/// Misses: charged to the very instruction.
+fn take_misses(process: &mut Process, rows: &mut Vec<SiteCount>) {
+    let pid = Pid(process.entry.pid);
+    let Program { catalogue, sites } = &mut process.program;
+    for block in &catalogue.blocks {
+        for index in block.accesses.clone() {
+            let Some(site) = sites.get_mut(index as usize) else { break };
+            let m = std::mem::take(site);
+            let counts: [(EventId, u32); 7] = [
+                (events::L1D_MISS, m.l1d),
+                (events::L2_MISS, m.l2),
+                (events::LLC_MISS, m.llc),
+                (events::DTLB_MISS, m.dtlb),
+                (events::DTLB_WALK, m.walks),
+                (events::DRAM_READ_BYTES, m.dram_read_bytes),
+                (events::DRAM_WRITE_BYTES, m.dram_write_bytes),
+            ];
+            let ip = catalogue.ip(block, index);
+            rows.extend(counts.iter().filter(|c| c.1 > 0).map(|&(event, count)| SiteCount {
+                pid,
+                ip,
+                event,
+                count: u64::from(count),
+            }));
+        }
+    }
+}

@@ -1,0 +1,289 @@
+//! The directory shared with the plugin: the control page and the entries
+//! that processes and threads leave in it.
+
+use std::fs::{self, File, OpenOptions};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use super::wire::{self, control, entry, process, ring};
+use crate::sys::{process::free_bytes, shm::{Shared, futex_wake}};
+use crate::{Error, Result};
+
+/// Below this much free memory-backed space a disk-backed directory is used.
+const ENOUGH_BYTES: u64 = 256 << 20;
+
+/// How long an entry may take from its number to its contents.
+const ENTRY_PATIENCE: Duration = Duration::from_millis(500);
+
+/// The recorder's side of the directory; removed when dropped.
+#[derive(Debug)]
+pub(super) struct Session {
+    dir: PathBuf,
+    control: Shared,
+    seen: u32,
+    /// The entry being waited for, and since when.
+    waiting: Option<(u32, Instant)>,
+}
+
+/// A process or thread that appeared.
+pub(super) enum Entry {
+    Process(ProcessEntry),
+    Thread(Ring),
+}
+
+/// A process's header and catalogue.
+#[derive(Debug)]
+pub(super) struct ProcessEntry {
+    pub(super) number: u32,
+    pub(super) pid: u32,
+    /// The process it was forked from, and that process's blocks by then.
+    pub(super) parent: Option<(u32, u32)>,
+    shared: Shared,
+    read: usize,
+}
+
+/// A thread's header and ring.
+#[derive(Debug)]
+pub(super) struct Ring {
+    pub(super) process: u32,
+    pub(super) tid: u32,
+    shared: Shared,
+    tail: u32,
+    /// Words read of the block being written.
+    partial: usize,
+}
+
+fn candidate_dirs() -> Vec<PathBuf> {
+    let shm = PathBuf::from("/dev/shm");
+    let enough = free_bytes(&shm).is_some_and(|free| free >= ENOUGH_BYTES);
+    let mut dirs = vec![std::env::temp_dir()];
+    dirs.insert(if enough { 0 } else { 1 }, shm);
+    dirs
+}
+
+fn make_dir() -> Result<PathBuf> {
+    let mut last = std::io::Error::from(std::io::ErrorKind::NotFound);
+    for base in candidate_dirs() {
+        for attempt in 0..100 {
+            let dir = base.join(format!("memgauge-{}-{attempt}", std::process::id()));
+            match fs::create_dir(&dir) {
+                Ok(()) => return Ok(dir),
+                Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => continue,
+                Err(e) => {
+                    last = e;
+                    break;
+                }
+            }
+        }
+    }
+    Err(Error::system("failed to make a directory for shared memory in /dev/shm or TMPDIR", last))
+}
+
+/// Removes directories whose recorder was killed.
+fn remove_orphans() {
+    for base in candidate_dirs() {
+        let Ok(list) = fs::read_dir(&base) else { continue };
+        for path in list.flatten().map(|e| e.path()) {
+            let pid = path
+                .file_name()
+                .and_then(|n| n.to_str()?.strip_prefix("memgauge-")?.split('-').next()?.parse::<u32>().ok());
+            if pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
+                // Best effort: what another user left is theirs to remove.
+                let _ = fs::remove_dir_all(&path);
+            }
+        }
+    }
+}
+
+fn open_shared(path: &Path, bytes: usize) -> std::io::Result<Shared> {
+    Shared::map(&OpenOptions::new().read(true).write(true).open(path)?, bytes)
+}
+
+impl Session {
+    /// Makes the directory and its control page.
+    pub(super) fn create() -> Result<Session> {
+        remove_orphans();
+        let dir = make_dir()?;
+        let path = dir.join("control");
+        let page = || -> std::io::Result<Shared> {
+            File::create(&path)?.set_len(wire::PAGE as u64)?;
+            open_shared(&path, wire::PAGE)
+        };
+        let shared = page().map_err(|e| Error::system("failed to make shared memory", e))?;
+        shared.u32(control::VERSION).store(wire::WIRE_VERSION, Ordering::Relaxed);
+        shared.u32(control::RECORDER_PID).store(std::process::id(), Ordering::Relaxed);
+        shared.u32(control::MAGIC).store(wire::MAGIC, Ordering::Release);
+        Ok(Session { dir, control: shared, seen: 0, waiting: None })
+    }
+
+    /// Where the plugin finds it.
+    pub(super) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Processes and threads that could not be given an entry.
+    pub(super) fn refused(&self) -> u32 {
+        self.control.u32(control::REFUSED).load(Ordering::Relaxed)
+    }
+
+    /// Tells every recorded process that nobody reads any more.
+    pub(super) fn stop(&self) {
+        self.control.u32(control::STOP).store(1, Ordering::SeqCst);
+    }
+
+    /// The next entry, once its owner has filled it in.
+    ///
+    /// Entries come in order of birth. One that stays unfinished is passed over:
+    /// its file could not be made (the plugin counted it as refused), or its
+    /// owner was killed on the way.
+    pub(super) fn next_entry(&mut self) -> Option<Entry> {
+        while self.seen < self.control.u32(control::ENTRIES).load(Ordering::Acquire) {
+            let number = self.seen;
+            let path = self.dir.join(format!("e{number:08x}"));
+            let head = open_shared(&path, wire::PAGE).ok();
+            let ready = head.filter(|h| h.u32(entry::READY).load(Ordering::Acquire) == 1);
+            if ready.is_none() && self.since(number).elapsed() < ENTRY_PATIENCE {
+                return None;
+            }
+            self.seen += 1;
+            let opened = ready.and_then(|head| open_entry(&path, number, &head));
+            // The mapping lives on; the name is not needed again.
+            let _ = fs::remove_file(&path);
+            if opened.is_some() {
+                return opened;
+            }
+        }
+        None
+    }
+
+    /// When entry `number` was first waited for.
+    fn since(&mut self, number: u32) -> Instant {
+        if self.waiting.is_none_or(|(n, _)| n != number) {
+            self.waiting = Some((number, Instant::now()));
+        }
+        self.waiting.map_or_else(Instant::now, |(_, since)| since)
+    }
+}
+
+fn open_entry(path: &Path, number: u32, head: &Shared) -> Option<Entry> {
+    let field = |offset| head.u32(offset).load(Ordering::Relaxed);
+    match field(entry::KIND) {
+        entry::PROCESS => {
+            let owner = field(entry::OWNER);
+            Some(Entry::Process(ProcessEntry {
+                number,
+                pid: field(entry::PID),
+                parent: (owner != entry::NONE).then(|| (owner, field(entry::FIRST_BLOCK))),
+                shared: open_shared(path, wire::PAGE + wire::CATALOGUE_BYTES).ok()?,
+                read: 0,
+            }))
+        }
+        entry::THREAD => Some(Entry::Thread(Ring {
+            process: field(entry::OWNER),
+            tid: field(entry::TID),
+            shared: open_shared(path, wire::RING_BYTES).ok()?,
+            tail: 0,
+            partial: 0,
+        })),
+        _ => None,
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.stop();
+        // Best effort; an orphan is removed by the next recording.
+        let _ = fs::remove_dir_all(&self.dir);
+    }
+}
+
+impl ProcessEntry {
+    /// Forks begun so far.
+    pub(super) fn forks(&self) -> u32 {
+        self.shared.u32(process::FORKS).load(Ordering::Acquire)
+    }
+
+    /// Instructions the plugin could not decode.
+    pub(super) fn undecoded(&self) -> u32 {
+        self.shared.u32(process::UNDECODED).load(Ordering::Relaxed)
+    }
+
+    /// Bytes appended to the catalogue since the last call.
+    pub(super) fn unread(&mut self) -> Vec<u8> {
+        let used = self.shared.u64(process::USED).load(Ordering::Acquire) as usize;
+        let used = used.min(wire::CATALOGUE_BYTES) / 8 * 8;
+        if used <= self.read {
+            return Vec::new();
+        }
+        let words = self.shared.u64s(wire::PAGE + self.read, (used - self.read) / 8);
+        let bytes = words.iter().flat_map(|w| w.load(Ordering::Relaxed).to_le_bytes()).collect();
+        self.shared.release(wire::PAGE + self.read, used - self.read);
+        self.read = used;
+        bytes
+    }
+}
+
+impl Ring {
+    /// Whether the thread ended in order.
+    pub(super) fn finished(&self) -> bool {
+        self.shared.u32(entry::FINISHED).load(Ordering::Acquire) == 1
+    }
+
+    /// Words the plugin had no room for.
+    pub(super) fn dropped(&self) -> u32 {
+        self.shared.u32(ring::DROPPED).load(Ordering::Relaxed)
+    }
+
+    fn block(&self) -> &[AtomicU64] {
+        let at = self.tail as usize % wire::BLOCKS;
+        self.shared.u64s(wire::PAGE + at * 8 * wire::BLOCK_WORDS, wire::BLOCK_WORDS)
+    }
+
+    /// Words of the oldest unread block, from the first unread on, and whether
+    /// the block is sealed: then nothing is added to it.
+    ///
+    /// With `eager`, also the words so far of the block being written.
+    pub(super) fn words(&self, eager: bool) -> (&[AtomicU64], bool) {
+        let head = self.shared.u32(ring::HEAD).load(Ordering::Acquire);
+        if head != self.tail {
+            let at = self.tail as usize % wire::BLOCKS;
+            let used = self.shared.u32(ring::USED + 4 * at).load(Ordering::Relaxed) as usize;
+            return (self.slice(used), true);
+        }
+        if !eager {
+            return (&[], false);
+        }
+        let w = self.shared.u64(ring::W).load(Ordering::Acquire);
+        if self.shared.u32(ring::HEAD).load(Ordering::Acquire) != head {
+            return (&[], false); // sealed in between: the next call sees it whole
+        }
+        let data = self.shared.u64(ring::DATA).load(Ordering::Relaxed);
+        let start = data + (self.tail as usize % wire::BLOCKS * 8 * wire::BLOCK_WORDS) as u64;
+        (self.slice(w.saturating_sub(start) as usize / 8), false)
+    }
+
+    fn slice(&self, used: usize) -> &[AtomicU64] {
+        self.block().get(self.partial..used.min(wire::BLOCK_WORDS)).unwrap_or(&[])
+    }
+
+    /// Marks `words` as read, and with `whole` the block as free again.
+    pub(super) fn consume(&mut self, words: usize, whole: bool) {
+        self.partial += words;
+        if !whole {
+            return;
+        }
+        self.partial = 0;
+        self.tail = self.tail.wrapping_add(1);
+        let tail = self.shared.u32(ring::TAIL);
+        tail.store(self.tail, Ordering::SeqCst);
+        if self.shared.u32(ring::WAITING).load(Ordering::SeqCst) != 0 {
+            futex_wake(tail);
+        }
+    }
+
+    /// Whether everything written has been read.
+    pub(super) fn drained(&self) -> bool {
+        self.words(true).0.is_empty()
+    }
+}

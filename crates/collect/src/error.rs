@@ -1,0 +1,67 @@
+//! One error for all sources.
+
+use std::fmt;
+
+/// Result of this crate.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// What a caller may want to tell apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The program does not exist.
+    ProgramNotFound,
+    /// The program exists but cannot be run.
+    ProgramNotExecutable,
+    /// Something the source needs is missing on this machine.
+    Missing,
+    /// The recording could not be written.
+    Recording,
+    /// The system refused.
+    System,
+}
+
+/// An error with a sentence for people and its causes.
+#[derive(Debug)]
+pub struct Error {
+    kind: ErrorKind,
+    message: String,
+    source: Option<Box<dyn std::error::Error + Send + Sync>>,
+}
+
+impl Error {
+    pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Error { kind, message: message.into(), source: None }
+    }
+
+    pub(crate) fn system(action: impl Into<String>, cause: std::io::Error) -> Self {
+        Error { kind: ErrorKind::System, message: action.into(), source: Some(Box::new(cause)) }
+    }
+
+    /// What happened, for programs.
+    pub fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+}
+
+impl From<memgauge_trace::Error> for Error {
+    fn from(cause: memgauge_trace::Error) -> Self {
+        Error {
+            kind: ErrorKind::Recording,
+            message: "failed to write the recording".to_owned(),
+            source: Some(Box::new(cause)),
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.source.as_deref().map(|e| e as &(dyn std::error::Error + 'static))
+    }
+}

@@ -1,0 +1,30 @@
+//! Facts about the machine a recording is made on.
+
+use std::fs::read_to_string;
+
+use memgauge_trace::HostFacts;
+
+fn first_line(path: &str) -> String {
+    read_to_string(path).map(|s| s.lines().next().unwrap_or("").trim().to_owned()).unwrap_or_default()
+}
+
+/// The value of the first line of `text` that begins with `key`, after its colon.
+fn value_of<'a>(text: &'a str, key: &str) -> Option<&'a str> {
+    text.lines().find(|l| l.starts_with(key))?.split_once(':').map(|(_, v)| v.trim())
+}
+
+/// Name, kernel, processor and memory of this machine; empty where `/proc` does not tell.
+pub fn facts() -> HostFacts {
+    let cpuinfo = read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let meminfo = read_to_string("/proc/meminfo").unwrap_or_default();
+    let total_kib = value_of(&meminfo, "MemTotal")
+        .and_then(|v| v.split_whitespace().next()?.parse::<u64>().ok())
+        .unwrap_or(0);
+    HostFacts {
+        name: first_line("/proc/sys/kernel/hostname"),
+        kernel: first_line("/proc/sys/kernel/osrelease"),
+        cpu: value_of(&cpuinfo, "model name").unwrap_or("unknown").to_owned(),
+        cpus: cpuinfo.lines().filter(|l| l.starts_with("processor")).count() as u32,
+        memory_bytes: total_kib * 1024,
+    }
+}

@@ -1,0 +1,5 @@
+//! The only unsafe code of this crate: memory mappings, processes, signals.
+
+pub mod probe;
+pub mod process;
+pub mod shm;

@@ -1,0 +1,126 @@
+//! Processes and signals.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+/// A process, watched for its end.
+#[derive(Debug)]
+pub struct Watched {
+    pidfd: Option<OwnedFd>,
+}
+
+impl Watched {
+    /// Watches `pid`; a process that is already gone counts as ended.
+    pub fn new(pid: u32) -> Watched {
+        // SAFETY: plain system call without pointers.
+        let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid as libc::pid_t, 0) };
+        let pidfd = (fd >= 0).then(|| {
+            // SAFETY: the kernel just made this descriptor for us.
+            unsafe { OwnedFd::from_raw_fd(fd as i32) }
+        });
+        Watched { pidfd }
+    }
+
+    /// Whether the process has ended (also as a zombie).
+    pub fn ended(&self) -> bool {
+        let Some(fd) = &self.pidfd else { return true };
+        let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one valid pollfd, no wait.
+        unsafe { libc::poll(&mut poll, 1, 0) == 1 }
+    }
+
+    /// Sends `signal`; a process that is gone is no error.
+    pub fn signal(&self, signal: i32) {
+        if let Some(fd) = &self.pidfd {
+            // SAFETY: valid descriptor, no siginfo.
+            unsafe {
+                libc::syscall(libc::SYS_pidfd_send_signal, fd.as_raw_fd(), signal, 0usize, 0)
+            };
+        }
+    }
+}
+
+/// Processor time and largest resident memory of this process, or processor
+/// time of its ended children.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Usage {
+    /// User and system time.
+    pub cpu: Duration,
+    /// Largest resident set in bytes.
+    pub peak_memory_bytes: u64,
+}
+
+fn usage(who: i32) -> Usage {
+    // SAFETY: an all-zero rusage is valid, and the kernel fills it.
+    let mut u: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: `u` is a valid rusage.
+    unsafe { libc::getrusage(who, &mut u) };
+    let time = |t: libc::timeval| {
+        Duration::from_secs(t.tv_sec as u64) + Duration::from_micros(t.tv_usec as u64)
+    };
+    Usage { cpu: time(u.ru_utime) + time(u.ru_stime), peak_memory_bytes: u.ru_maxrss as u64 * 1024 }
+}
+
+/// What this process has used so far.
+pub fn own_usage() -> Usage {
+    usage(libc::RUSAGE_SELF)
+}
+
+/// What its ended children have used.
+pub fn children_usage() -> Usage {
+    usage(libc::RUSAGE_CHILDREN)
+}
+
+static INTERRUPTS: AtomicU32 = AtomicU32::new(0);
+
+extern "C" fn on_interrupt(signal: i32) {
+    if INTERRUPTS.fetch_add(1, Ordering::SeqCst) >= 1 {
+        // SAFETY: _exit may be called from a signal handler.
+        unsafe { libc::_exit(128 + signal) };
+    }
+}
+
+/// Counts SIGINT, SIGTERM and SIGHUP from now on; the second one ends this
+/// process at once.
+///
+/// # Errors
+/// What `sigaction` says.
+pub fn catch_interrupts() -> io::Result<()> {
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+        // SAFETY: an all-zero sigaction is valid.
+        let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+        action.sa_sigaction = on_interrupt as *const () as usize;
+        action.sa_flags = libc::SA_RESTART;
+        // SAFETY: the handler only touches an atomic and calls _exit.
+        if unsafe { libc::sigaction(signal, &action, std::ptr::null_mut()) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}
+
+/// Interrupts received since [`catch_interrupts`].
+pub fn interrupts() -> u32 {
+    INTERRUPTS.load(Ordering::SeqCst)
+}
+
+/// Whether `path` may be executed by this user.
+pub fn may_execute(path: &std::path::Path) -> bool {
+    use std::os::unix::ffi::OsStrExt;
+    let Ok(path) = std::ffi::CString::new(path.as_os_str().as_bytes()) else { return false };
+    // SAFETY: a NUL-terminated string that lives through the call.
+    unsafe { libc::faccessat(libc::AT_FDCWD, path.as_ptr(), libc::X_OK, libc::AT_EACCESS) == 0 }
+}
+
+/// Bytes free to this user on the file system holding `path`.
+pub fn free_bytes(path: &std::path::Path) -> Option<u64> {
+    use std::os::unix::ffi::OsStrExt;
+    let path = std::ffi::CString::new(path.as_os_str().as_bytes()).ok()?;
+    // SAFETY: an all-zero statvfs is valid, and the kernel fills it.
+    let mut s: libc::statvfs = unsafe { std::mem::zeroed() };
+    // SAFETY: valid string and struct.
+    let ok = unsafe { libc::statvfs(path.as_ptr(), &mut s) } == 0;
+    ok.then(|| s.f_bavail as u64 * s.f_frsize as u64)
+}

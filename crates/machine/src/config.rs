@@ -1,0 +1,363 @@
+//! What a modelled machine is made of.
+//!
+//! A [`Config`] is plain data: it is what a `--machine` file holds (JSON), what
+//! the presets are, and what a front end fills in from the running processor.
+//! [`Config::validate`] refuses what the model cannot represent, and says which
+//! field it was.
+
+use memgauge_trace::{CacheGeometry, MachineFacts, TlbGeometry};
+use serde::{Deserialize, Serialize};
+
+/// Bytes in a cache line. The only size modelled: it is a constant so that the
+/// fast path shifts by constants, and every x86-64 and most 64-bit Arm
+/// processors have it.
+pub const LINE_BYTES: u32 = 64;
+
+/// Bytes in a page. Huge pages are not modelled.
+pub const PAGE_BYTES: u64 = 4096;
+
+/// Most lines a set may hold: the widest last-level cache on the market has 48.
+const MAX_WAYS: u32 = 64;
+
+/// Most entries of a first-level TLB: the largest on the market has 128.
+const MAX_DTLB_ENTRIES: u32 = 512;
+
+/// A configuration the model cannot represent.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("failed to accept machine `{machine}`: {field} {reason}")]
+pub struct ConfigError {
+    machine: String,
+    field: String,
+    reason: String,
+}
+
+impl ConfigError {
+    /// The field that was refused, for example `l2.ways`.
+    pub fn field(&self) -> &str {
+        &self.field
+    }
+}
+
+/// A modelled machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// Name shown to people.
+    pub name: String,
+    /// Clock rate in hertz; constant.
+    pub frequency_hz: u64,
+    /// Line size in bytes; must be [`LINE_BYTES`].
+    pub line_bytes: u32,
+    /// First-level data cache, one for each core.
+    pub l1d: CacheConfig,
+    /// Second-level cache, one for each core.
+    pub l2: CacheConfig,
+    /// Last-level cache, shared by all cores.
+    pub llc: CacheConfig,
+    /// First-level data TLB, one for each core.
+    pub dtlb: TlbConfig,
+    /// Second-level TLB, one for each core.
+    pub stlb: TlbConfig,
+    /// Whether a line must be in the last-level cache to be in a private one.
+    pub inclusive_llc: bool,
+    /// Hardware prefetchers.
+    pub prefetch: Prefetch,
+    /// Speeds other than the caches' own.
+    pub timing: Timing,
+}
+
+/// How a cache chooses the line that leaves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Replacement {
+    /// The least recently used line.
+    #[default]
+    Lru,
+    /// A binary tree of bits, each pointing away from the half used last.
+    TreePlru,
+}
+
+/// One cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CacheConfig {
+    /// Capacity in bytes.
+    pub size_bytes: u64,
+    /// Lines in a set.
+    pub ways: u32,
+    /// How the line that leaves is chosen.
+    #[serde(default)]
+    pub replacement: Replacement,
+    /// Cycles from a load's issue to its data, when this cache delivers them.
+    pub latency_cycles: u32,
+}
+
+/// One TLB; replacement is LRU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TlbConfig {
+    /// Pages it holds.
+    pub entries: u32,
+    /// Entries in a set; equal to `entries` where it is fully associative.
+    pub ways: u32,
+}
+
+/// Prefetchers switched on. Both fill the second level and the last-level cache
+/// and stay inside a page.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Prefetch {
+    /// Fetch the line after one that missed the second level or that was
+    /// itself prefetched.
+    pub next_line: bool,
+    /// Fetch two lines ahead in a page whose first-level misses have shown the
+    /// same distance twice.
+    pub stride: bool,
+}
+
+/// Speeds of what is not a cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Timing {
+    /// Cycles for a thousand instructions whose data are all in the first level.
+    pub cycles_per_1000_instructions: u32,
+    /// Share of a load miss's latency that the core waits for, in per cent,
+    /// when the miss follows no pattern.
+    pub exposed_percent: u32,
+    /// Misses in flight when they do follow one: such a miss costs its latency
+    /// divided by this.
+    pub misses_in_flight: u32,
+    /// Cycles a second-level TLB hit adds.
+    pub stlb_cycles: u32,
+    /// Cycles a page-table walk adds.
+    pub walk_cycles: u32,
+    /// Nanoseconds from a load's issue to its data, when memory delivers them.
+    pub dram_latency_ns: u32,
+    /// Bytes per second memory can move, both directions together.
+    pub dram_bytes_per_s: u64,
+}
+
+impl CacheConfig {
+    /// The cache nearest to what was asked for that the model can represent:
+    /// `ways` brought into `1..=64`, capacity rounded down to whole sets (at
+    /// least one), LRU. For figures read from a processor or a hypervisor,
+    /// which are not always consistent.
+    pub fn fitted(size_bytes: u64, ways: u32, latency_cycles: u32) -> Self {
+        let ways = ways.clamp(1, MAX_WAYS);
+        let set_bytes = u64::from(ways) * u64::from(LINE_BYTES);
+        let sets = (size_bytes / set_bytes).max(1);
+        CacheConfig {
+            size_bytes: sets * set_bytes,
+            ways,
+            replacement: Replacement::Lru,
+            latency_cycles,
+        }
+    }
+
+    /// Number of sets; any number is modelled, a line's set is its number
+    /// modulo this.
+    pub fn sets(&self) -> u64 {
+        self.size_bytes / (u64::from(self.ways) * u64::from(LINE_BYTES))
+    }
+
+    fn check(&self) -> Result<(), (&'static str, String)> {
+        if self.ways == 0 || self.ways > MAX_WAYS {
+            return Err(("ways", format!("`{}` is not in 1..={MAX_WAYS}", self.ways)));
+        }
+        let set_bytes = u64::from(self.ways) * u64::from(LINE_BYTES);
+        if self.size_bytes == 0 || !self.size_bytes.is_multiple_of(set_bytes) {
+            let size = self.size_bytes;
+            return Err((
+                "size_bytes",
+                format!("`{size}` is not a multiple of ways x line, {set_bytes}"),
+            ));
+        }
+        if self.sets() > 1 << 26 {
+            return Err((
+                "size_bytes",
+                format!("`{}` has more than 2^26 sets", self.size_bytes),
+            ));
+        }
+        if self.replacement == Replacement::TreePlru && !self.ways.is_power_of_two() {
+            return Err((
+                "ways",
+                format!(
+                    "`{}` is not a power of two, which tree-plru needs",
+                    self.ways
+                ),
+            ));
+        }
+        Ok(())
+    }
+
+    fn geometry(&self) -> CacheGeometry {
+        CacheGeometry {
+            size_bytes: self.size_bytes,
+            ways: self.ways,
+            line_bytes: LINE_BYTES,
+        }
+    }
+}
+
+impl TlbConfig {
+    /// The TLB nearest to what was asked for that the model can represent:
+    /// `ways` of 0 or beyond `entries` means fully associative, and entries are
+    /// rounded down to whole sets.
+    pub fn fitted(entries: u32, ways: u32) -> Self {
+        let entries = entries.max(1);
+        let ways = if ways == 0 || ways > entries {
+            entries
+        } else {
+            ways
+        };
+        TlbConfig {
+            entries: entries / ways * ways,
+            ways,
+        }
+    }
+
+    /// Number of sets; a page's set is its number modulo this.
+    pub fn sets(&self) -> u32 {
+        self.entries / self.ways
+    }
+
+    fn check(&self, most: u32, most_ways: u32) -> Result<(), (&'static str, String)> {
+        if self.entries == 0 || self.entries > most {
+            return Err((
+                "entries",
+                format!("`{}` is not in 1..={most}", self.entries),
+            ));
+        }
+        if self.ways == 0 || self.ways > most_ways || !self.entries.is_multiple_of(self.ways) {
+            return Err((
+                "ways",
+                format!(
+                    "`{}` does not divide {} entries into sets of at most {most_ways}",
+                    self.ways, self.entries
+                ),
+            ));
+        }
+        Ok(())
+    }
+
+    fn geometry(&self) -> TlbGeometry {
+        TlbGeometry {
+            entries: self.entries,
+            ways: self.ways,
+        }
+    }
+}
+
+impl Default for Timing {
+    /// A current server core: 0.4 cycles an instruction, nine tenths of an
+    /// irregular miss exposed, twelve regular ones in flight, memory at 95 ns and
+    /// 40 GB/s. Modelling choices, for machines nothing better is known of.
+    fn default() -> Self {
+        Timing {
+            cycles_per_1000_instructions: 400,
+            exposed_percent: 90,
+            misses_in_flight: 12,
+            stlb_cycles: 7,
+            walk_cycles: 30,
+            dram_latency_ns: 95,
+            dram_bytes_per_s: 40_000_000_000,
+        }
+    }
+}
+
+impl Timing {
+    fn check(&self) -> Result<(), (&'static str, String)> {
+        let positive = [
+            (
+                "cycles_per_1000_instructions",
+                u64::from(self.cycles_per_1000_instructions),
+            ),
+            ("misses_in_flight", u64::from(self.misses_in_flight)),
+            ("dram_bytes_per_s", self.dram_bytes_per_s),
+        ];
+        if let Some((field, _)) = positive.iter().find(|f| f.1 == 0) {
+            return Err((field, "`0` is not positive".to_owned()));
+        }
+        if self.exposed_percent > 100 {
+            return Err((
+                "exposed_percent",
+                format!("`{}` is over 100", self.exposed_percent),
+            ));
+        }
+        if self.dram_latency_ns > 1_000_000 {
+            return Err((
+                "dram_latency_ns",
+                format!("`{}` is over a millisecond", self.dram_latency_ns),
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl Prefetch {
+    fn names(self) -> Vec<String> {
+        [(self.next_line, "next-line"), (self.stride, "stride")]
+            .iter()
+            .filter(|p| p.0)
+            .map(|p| p.1.to_owned())
+            .collect()
+    }
+}
+
+impl Config {
+    /// Refuses what the model cannot represent.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        if self.line_bytes != LINE_BYTES {
+            return Err(self.refuse(
+                "line_bytes",
+                format!("`{}` is not 64, the only size modelled", self.line_bytes),
+            ));
+        }
+        if !(1_000_000..=1_000_000_000_000).contains(&self.frequency_hz) {
+            return Err(self.refuse(
+                "frequency_hz",
+                format!("`{}` is not between 1 MHz and 1 THz", self.frequency_hz),
+            ));
+        }
+        let parts = [
+            ("l1d", self.l1d.check()),
+            ("l2", self.l2.check()),
+            ("llc", self.llc.check()),
+            ("dtlb", self.dtlb.check(MAX_DTLB_ENTRIES, MAX_DTLB_ENTRIES)),
+            ("stlb", self.stlb.check(1 << 20, 1 << 10)),
+            ("timing", self.timing.check()),
+        ];
+        for (part, verdict) in parts {
+            verdict.map_err(|(field, why)| self.refuse(&format!("{part}.{field}"), why))?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn refuse(&self, field: &str, reason: String) -> ConfigError {
+        ConfigError {
+            machine: self.name.clone(),
+            field: field.to_owned(),
+            reason,
+        }
+    }
+
+    /// The preset of that name.
+    pub fn preset(name: &str) -> Option<Config> {
+        crate::presets().iter().find(|p| p.name == name).cloned()
+    }
+
+    /// What a recording's manifest says about this machine.
+    pub fn to_facts(&self) -> MachineFacts {
+        MachineFacts {
+            name: self.name.clone(),
+            frequency_hz: self.frequency_hz,
+            l1d: self.l1d.geometry(),
+            l2: self.l2.geometry(),
+            llc: self.llc.geometry(),
+            dtlb: self.dtlb.geometry(),
+            stlb: self.stlb.geometry(),
+            prefetchers: self.prefetch.names(),
+            dram_bytes_per_s: self.timing.dram_bytes_per_s,
+        }
+    }
+}

@@ -1,0 +1,316 @@
+//! What happens below the first level: where a line comes from, what leaves for
+//! it, what that costs.
+//!
+//! A level makes room at once: the line that leaves is written to the next level
+//! before that level is asked for the new one. So every step leaves all caches
+//! consistent, and an inclusive last-level cache can recall a line from wherever
+//! it is.
+
+use memgauge_trace::{AccessKind, DataSource};
+
+use crate::cache::{DIRTY, EMPTY, Found, PREFETCHED, SPACE_SHIFT, tag_in};
+use crate::clock::Clock;
+use crate::events::*;
+use crate::uncore::Recalls;
+use crate::{Config, Core, LINE_BYTES, Outcome, Shared};
+
+/// Levels of [`DataSource`].
+const SOURCES: usize = 5;
+/// Lines in a page.
+const PAGE_LINES: i64 = 64;
+
+/// Costs in integers, worked out once.
+pub(crate) struct Costs {
+    /// Millicycles an instruction takes.
+    pub(crate) instruction: u64,
+    /// Largest power of two within `instruction`, as a shift.
+    pub(crate) instruction_shift: u32,
+    /// Cycles to the data, by source.
+    pub(crate) latency: [u32; SOURCES],
+    /// Millicycles a load miss stops the core, by source; irregular, regular.
+    stall: [[u64; 2]; SOURCES],
+    stlb_cycles: u32,
+    walk_cycles: u32,
+    /// Millicycles of stall for a cycle of translation.
+    translation_stall: u64,
+    /// Millicycles the core's way to memory is busy with a line: memory's rate, or
+    /// what the misses in flight allow if that is longer.
+    line: u64,
+    /// Millicycles of queue that stores and writebacks may build up unfelt.
+    slack: u64,
+}
+
+impl Costs {
+    pub(crate) fn new(config: &Config) -> Self {
+        let timing = &config.timing;
+        let clock = Clock::new(config.frequency_hz);
+        let dram = clock.millicycles(u64::from(timing.dram_latency_ns)) / 1000;
+        let l1d = config.l1d.latency_cycles;
+        let latency = [
+            0,
+            l1d,
+            config.l2.latency_cycles,
+            config.llc.latency_cycles,
+            dram as u32,
+        ];
+        let exposed = u64::from(timing.exposed_percent) * 10;
+        let in_flight = u64::from(timing.misses_in_flight);
+        let stall = latency.map(|cycles| {
+            let beyond = u64::from(cycles.saturating_sub(l1d));
+            [
+                beyond * exposed,
+                beyond * 1000 / u64::from(timing.misses_in_flight),
+            ]
+        });
+        let instruction = u64::from(timing.cycles_per_1000_instructions);
+        let line = clock.transfer_millicycles(u64::from(LINE_BYTES), timing.dram_bytes_per_s);
+        let line = line.max(dram * 1000 / in_flight);
+        Costs {
+            instruction,
+            instruction_shift: instruction.ilog2(),
+            latency,
+            stall,
+            stlb_cycles: timing.stlb_cycles,
+            walk_cycles: timing.walk_cycles,
+            translation_stall: exposed,
+            line,
+            slack: line * in_flight,
+        }
+    }
+
+    /// Notes that a line came from `source` after `waited` cycles of queueing.
+    #[inline(always)]
+    pub(crate) fn deliver(&self, source: DataSource, waited: u32, out: &mut Outcome) {
+        let latency = self.latency[source as usize] + waited;
+        out.latency_cycles = out.latency_cycles.max(latency);
+        if source as u8 > out.source as u8 {
+            out.source = source;
+        }
+    }
+}
+
+fn is_load(kind: AccessKind) -> bool {
+    kind != AccessKind::Store
+}
+
+impl Core {
+    /// Looks a page up in both TLB levels.
+    pub(crate) fn translate(&mut self, addr: u64, kind: AccessKind, out: &mut Outcome) {
+        if self.dtlb.take(addr) {
+            return;
+        }
+        self.counts[DTLB_MISS] += 1;
+        out.dtlb_misses += 1;
+        let cycles = if self.stlb.take(addr) {
+            self.counts[STLB_HIT] += 1;
+            self.costs.stlb_cycles
+        } else {
+            self.counts[DTLB_WALK] += 1;
+            out.walks += 1;
+            self.costs.walk_cycles
+        };
+        out.latency_cycles += cycles;
+        if is_load(kind) {
+            self.stall(u64::from(cycles) * self.costs.translation_stall);
+        }
+    }
+
+    /// A line missed the first level, which has taken it in already and lost
+    /// `left` for it.
+    pub(crate) fn miss(
+        &mut self,
+        shared: &mut Shared,
+        tag: u64,
+        left: u64,
+        kind: AccessKind,
+        out: &mut Outcome,
+    ) {
+        self.counts[L1D_MISS] += 1;
+        self.counts[if is_load(kind) {
+            L1D_LOAD_MISS
+        } else {
+            L1D_STORE_MISS
+        }] += 1;
+        out.l1d_misses += 1;
+        if left & DIRTY != 0 {
+            self.counts[L1D_WRITEBACK] += 1;
+            self.write_l2(shared, tag_in(left), out);
+        }
+        let pattern = self.streams.note(tag >> 2);
+        let (source, eager) = self.fetch(shared, tag, out);
+        let waited = if source == DataSource::Dram {
+            self.transfer(shared)
+        } else {
+            0
+        };
+        self.costs.deliver(source, (waited / 1000) as u32, out);
+        self.pay(source, pattern.regular, waited, kind);
+        if self.prefetch.next_line && eager {
+            self.prefetch_line(shared, tag, 1, out);
+        }
+        if self.prefetch.stride && pattern.stride != 0 {
+            self.prefetch_line(shared, tag, pattern.stride, out);
+            self.prefetch_line(shared, tag, 2 * pattern.stride, out);
+        }
+    }
+
+    /// Stands still for a miss: a load for its latency or for the queue, whichever
+    /// is longer; a store only for a queue longer than buffers hold.
+    fn pay(&mut self, source: DataSource, regular: bool, waited: u64, kind: AccessKind) {
+        let stall = if is_load(kind) {
+            self.costs.stall[source as usize][usize::from(regular)].max(waited)
+        } else {
+            waited.saturating_sub(self.costs.slack)
+        };
+        if stall > 0 {
+            self.stall(stall);
+        }
+    }
+
+    /// Brings a line into the second level; where it was found, and whether that
+    /// is a reason to prefetch the next one.
+    fn fetch(&mut self, shared: &mut Shared, tag: u64, out: &mut Outcome) -> (DataSource, bool) {
+        match self.l2.take(tag, 0, PREFETCHED) {
+            Found::Hit(word) => {
+                self.counts[L2_HIT] += 1;
+                let used_first = word & PREFETCHED != 0;
+                self.counts[PREFETCH_HITS] += u64::from(used_first);
+                (DataSource::L2, used_first)
+            }
+            Found::Miss(left) => {
+                self.counts[L2_MISS] += 1;
+                out.l2_misses += 1;
+                self.leave_l2(shared, left, out);
+                (self.fetch_llc(shared, tag, out), true)
+            }
+        }
+    }
+
+    fn fetch_llc(&mut self, shared: &mut Shared, tag: u64, out: &mut Outcome) -> DataSource {
+        if self.fill_llc(shared, tag, 0, out) {
+            self.counts[LLC_HIT] += 1;
+            return DataSource::Llc;
+        }
+        self.counts[LLC_MISS] += 1;
+        out.llc_misses += 1;
+        self.read_dram(out);
+        DataSource::Dram
+    }
+
+    /// Makes the last-level cache hold a line; whether it did already.
+    fn fill_llc(&mut self, shared: &mut Shared, tag: u64, set: u64, out: &mut Outcome) -> bool {
+        match shared.llc.take(tag | self.space_bits, set, 0) {
+            Found::Hit(_) => true,
+            Found::Miss(left) => {
+                if left != EMPTY {
+                    self.leave_llc(shared, left, out);
+                }
+                false
+            }
+        }
+    }
+
+    fn read_dram(&mut self, out: &mut Outcome) {
+        self.counts[DRAM_READ_BYTES] += u64::from(LINE_BYTES);
+        out.dram_read_bytes += LINE_BYTES;
+    }
+
+    /// Writes a dirty first-level line to the second level.
+    fn write_l2(&mut self, shared: &mut Shared, tag: u64, out: &mut Outcome) {
+        if let Found::Miss(left) = self.l2.take(tag, DIRTY, 0) {
+            self.leave_l2(shared, left, out);
+        }
+    }
+
+    /// A line left the second level; a dirty one is written to the next.
+    fn leave_l2(&mut self, shared: &mut Shared, left: u64, out: &mut Outcome) {
+        if left & DIRTY != 0 {
+            self.counts[L2_WRITEBACK] += 1;
+            self.fill_llc(shared, tag_in(left), DIRTY, out);
+        }
+    }
+
+    /// A line left the last-level cache; a dirty one is written to memory.
+    fn leave_llc(&mut self, shared: &mut Shared, left: u64, out: &mut Outcome) {
+        let mut flags = left;
+        if shared.inclusive {
+            shared.recall(self.place, tag_in(left));
+            if left >> SPACE_SHIFT == self.space_bits >> SPACE_SHIFT {
+                flags |= self.give_up(tag_in(left) ^ self.space_bits);
+            }
+        }
+        if flags & DIRTY != 0 {
+            self.write_dram(shared, out);
+        }
+    }
+
+    /// Takes a line out of the private caches; its flags.
+    fn give_up(&mut self, tag: u64) -> u64 {
+        self.l1d.drop_line(tag).unwrap_or(0) | self.l2.drop_line(tag).unwrap_or(0)
+    }
+
+    fn write_dram(&mut self, shared: &mut Shared, out: &mut Outcome) {
+        self.counts[LLC_WRITEBACK] += 1;
+        self.counts[DRAM_WRITE_BYTES] += u64::from(LINE_BYTES);
+        out.dram_write_bytes += LINE_BYTES;
+        self.transfer_posted(shared);
+    }
+
+    /// Books a line's way to or from memory; millicycles until it can start.
+    fn transfer(&mut self, shared: &mut Shared) -> u64 {
+        let now = self.now();
+        let start = shared.dram.book(self.pipe_free.max(now));
+        self.pipe_free = start + self.costs.line;
+        start - now
+    }
+
+    /// Books a transfer that nothing waits for, unless the queue is too long.
+    fn transfer_posted(&mut self, shared: &mut Shared) {
+        let waited = self.transfer(shared);
+        if waited > self.costs.slack {
+            self.stall(waited - self.costs.slack);
+        }
+    }
+
+    /// Prefetches the line `distance` lines away, if it is in the same page and
+    /// not in the second level.
+    fn prefetch_line(&mut self, shared: &mut Shared, tag: u64, distance: i64, out: &mut Outcome) {
+        let within = (tag >> 2) as i64 % PAGE_LINES + distance;
+        let wanted = tag.wrapping_add_signed(distance * 4);
+        if !(0..PAGE_LINES).contains(&within) || self.l2.holds(wanted) {
+            return;
+        }
+        self.counts[PREFETCHES] += 1;
+        if let Found::Miss(left) = self.l2.take(wanted, PREFETCHED, 0) {
+            self.leave_l2(shared, left, out);
+        }
+        if !self.fill_llc(shared, wanted, 0, out) {
+            self.read_dram(out);
+            self.transfer_posted(shared);
+        }
+    }
+
+    /// Gives up the lines an inclusive last-level cache lost while other cores
+    /// ran, unless it holds them again.
+    pub(crate) fn obey_recalls(&mut self, shared: &mut Shared) {
+        let recalls = shared.take_recalls(self.place);
+        if recalls.is_empty() {
+            return;
+        }
+        let tags: Vec<u64> = match recalls {
+            Recalls::These(tags) => tags.iter().map(|tag| tag ^ self.space_bits).collect(),
+            Recalls::Unlisted => self
+                .l1d
+                .lines()
+                .chain(self.l2.lines())
+                .map(tag_in)
+                .collect(),
+        };
+        let mut out = Outcome::default();
+        for tag in tags {
+            if !shared.llc.holds(tag | self.space_bits) && self.give_up(tag) & DIRTY != 0 {
+                self.write_dram(shared, &mut out);
+            }
+        }
+    }
+}

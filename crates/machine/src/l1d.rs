@@ -1,0 +1,74 @@
+//! The first-level data cache, with a front for its latest used lines.
+//!
+//! The front is a direct-mapped table by line number. The word of a line stands
+//! there only while the line is the latest used of its set: seeing it there
+//! means that using the line again changes nothing (under tree-PLRU too, whose
+//! bits already point away from it). The converse need not hold, so any number
+//! of sets works with a table of constant size.
+
+use crate::CacheConfig;
+use crate::cache::{Cache, DIRTY, EMPTY, Found, tag_in, tag_of};
+
+/// Entries of the front; a power of two, no smaller than the sets of any common
+/// first level.
+const FRONT: usize = 512;
+
+pub(crate) struct L1d {
+    front: [u64; FRONT],
+    cache: Cache,
+    /// The latest used line of each set, as a tag.
+    latest: Vec<u64>,
+}
+
+#[inline(always)]
+fn front_index(tag: u64) -> usize {
+    (tag >> 2) as usize & (FRONT - 1)
+}
+
+impl L1d {
+    pub(crate) fn new(config: &CacheConfig) -> Self {
+        L1d {
+            front: [EMPTY; FRONT],
+            cache: Cache::new(config),
+            latest: vec![EMPTY; config.sets() as usize],
+        }
+    }
+
+    /// Whether using the line that holds `addr` would change nothing: it is the
+    /// latest used of its set and, for a store, dirty already.
+    #[inline(always)]
+    pub(crate) fn is_settled(&self, addr: u64, store: bool) -> bool {
+        let tag = tag_of(addr);
+        (self.front[front_index(tag)] | u64::from(!store)) == (tag | DIRTY)
+    }
+
+    /// Uses a line, filling it if it is absent.
+    #[inline(always)]
+    pub(crate) fn take(&mut self, tag: u64, set: u64) -> Found {
+        let index = self.cache.private_set_of(tag);
+        let found = self.cache.take_in(index, tag, set, 0);
+        let before = std::mem::replace(&mut self.latest[index], tag);
+        self.front[front_index(before)] = EMPTY;
+        let flags = if let Found::Hit(word) = found {
+            word & DIRTY
+        } else {
+            0
+        };
+        self.front[front_index(tag)] = tag | flags | set;
+        found
+    }
+
+    /// Takes a line out; its word, if it was there.
+    pub(crate) fn drop_line(&mut self, tag: u64) -> Option<u64> {
+        let slot = &mut self.front[front_index(tag)];
+        if tag_in(*slot) == tag {
+            *slot = EMPTY;
+        }
+        self.cache.drop_line(tag)
+    }
+
+    /// The words of all lines held.
+    pub(crate) fn lines(&self) -> impl Iterator<Item = u64> + '_ {
+        self.cache.lines()
+    }
+}

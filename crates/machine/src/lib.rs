@@ -1,0 +1,75 @@
+//! The modelled machine: caches, TLBs, memory, virtual time and a PMU.
+//!
+//! A front end that sees a program's instructions and data accesses (an
+//! emulator, a trace) feeds them to a [`Core`], one for each thread, and reads
+//! counters, samples and time series back as it would from hardware. Everything
+//! is an integer and depends on nothing but the feed and the [`Config`], so the
+//! same feed gives the same numbers everywhere.
+//!
+//! # Feeding
+//!
+//! [`Core::retire`] once for each block of instructions, then, for each of the
+//! block's accesses in order, [`Core::touch`] and, where that says `false`,
+//! [`Core::access`]. `retire` may also come after the accesses; counts are the
+//! same, and times differ by less than a block.
+//!
+//! ```
+//! use memgauge_machine::{AccessKind, Config, Core, Machine, PmuConfig};
+//! use memgauge_trace::catalogue;
+//!
+//! let config = Config::preset("zen5").expect("a preset");
+//! let mut machine = Machine::new(config, PmuConfig::default())?;
+//! let id = machine.add_core(0);
+//! let (core, shared) = machine.core_mut(id);
+//! for addr in (0..4096u64).step_by(8) {
+//!     core.retire(3, 1, 0, 0);
+//!     if Core::crosses_line(addr, 8) || !core.touch(addr, false) {
+//!         core.access(shared, addr, 8, AccessKind::Load);
+//!     }
+//! }
+//! let counts = core.counts();
+//! assert_eq!(counts.get(catalogue::LOADS), 512);
+//! assert_eq!(counts.get(catalogue::L1D_MISS), 64);
+//! assert_eq!(counts.get(catalogue::DTLB_WALK), 1);
+//! # Ok::<(), memgauge_machine::ConfigError>(())
+//! ```
+//!
+//! # The fast path
+//!
+//! Most accesses of real programs go to the line their L1D set used last and to
+//! a page the first-level TLB holds. Such an access changes nothing but the
+//! page's recency, so [`Core::touch`] decides it with two loads, a compare and
+//! a store; hits are not counted there but derived from the block's loads and
+//! stores. What the model means, event by event and level by level, and what
+//! it leaves out, is in `docs/machine-model.md`.
+#![forbid(unsafe_code)]
+
+mod cache;
+mod clock;
+mod config;
+mod counts;
+mod dram;
+mod events;
+mod hierarchy;
+mod l1d;
+mod machine;
+mod outcome;
+pub mod pmu;
+mod presets;
+mod processor;
+mod streams;
+mod tlb;
+mod uncore;
+
+pub use config::{
+    CacheConfig, Config, ConfigError, LINE_BYTES, PAGE_BYTES, Prefetch, Replacement, Timing,
+    TlbConfig,
+};
+pub use counts::Counts;
+pub use machine::{CoreId, Machine};
+pub use memgauge_trace::{AccessKind, DataSource};
+pub use outcome::Outcome;
+pub use pmu::{Overflow, PmuConfig, SampleSpec, Tick};
+pub use presets::presets;
+pub use processor::Core;
+pub use uncore::Shared;

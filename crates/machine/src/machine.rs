@@ -1,0 +1,116 @@
+//! All cores and what they share.
+
+use crate::{Config, ConfigError, Core, PmuConfig, Shared, Tick};
+
+/// A core of the modelled machine; there is one for each thread. Ids are not
+/// used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CoreId(pub u32);
+
+/// A modelled machine.
+pub struct Machine {
+    config: Config,
+    pmu: PmuConfig,
+    cores: Vec<Option<Box<Core>>>,
+    shared: Shared,
+}
+
+impl Machine {
+    /// A machine without cores.
+    pub fn new(config: Config, pmu: PmuConfig) -> Result<Self, ConfigError> {
+        config.validate()?;
+        pmu.check()
+            .map_err(|(field, why)| config.refuse(&field, why))?;
+        let shared = Shared::new(&config);
+        Ok(Machine {
+            config,
+            pmu,
+            cores: Vec::new(),
+            shared,
+        })
+    }
+
+    /// What it is made of.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// A new core with empty caches, whose clock starts at `start_time_ns`.
+    pub fn add_core(&mut self, start_time_ns: u64) -> CoreId {
+        self.add_core_in(start_time_ns, 0)
+    }
+
+    /// A new core that runs in an address space of its own number (below
+    /// 2^18 - 1): equal addresses in two spaces are different lines of the
+    /// shared cache.
+    ///
+    /// # Panics
+    /// If the number is out of range.
+    pub fn add_core_in(&mut self, start_time_ns: u64, space: u32) -> CoreId {
+        assert!(
+            space < (1 << 18) - 1,
+            "address space {space} is out of range"
+        );
+        let place = self.shared.join(u64::from(space));
+        let core = Core::new(&self.config, &self.pmu, start_time_ns, place, space);
+        self.cores.push(Some(Box::new(core)));
+        CoreId(place as u32)
+    }
+
+    /// The core and what all share, to feed a batch to.
+    ///
+    /// # Panics
+    /// If the core was removed.
+    pub fn core_mut(&mut self, id: CoreId) -> (&mut Core, &mut Shared) {
+        let core = self.cores[id.0 as usize]
+            .as_deref_mut()
+            .expect("SANITY: ids are of live cores");
+        if self.shared.inclusive {
+            core.obey_recalls(&mut self.shared);
+        }
+        (core, &mut self.shared)
+    }
+
+    /// The core, to read.
+    ///
+    /// # Panics
+    /// If the core was removed.
+    pub fn core(&self, id: CoreId) -> &Core {
+        self.cores[id.0 as usize]
+            .as_deref()
+            .expect("SANITY: ids are of live cores")
+    }
+
+    /// Ends a core's interval and sampling, so that its ticks add up to its
+    /// counts; take both, then remove it.
+    pub fn finish_core(&mut self, id: CoreId) {
+        self.core_mut(id).0.finish();
+    }
+
+    /// Removes a core; its dirty lines go to the shared cache. `false` if it was
+    /// removed before.
+    pub fn remove_core(&mut self, id: CoreId) -> bool {
+        let Some(core) = self.cores.get_mut(id.0 as usize).and_then(Option::take) else {
+            return false;
+        };
+        self.shared.leave(id.0 as usize);
+        core.dirty_tags().for_each(|tag| self.shared.adopt(tag));
+        true
+    }
+
+    /// Bytes of dirty lines written to memory while removed cores handed their
+    /// lines to the shared cache. They belong to no core's counts.
+    pub fn unattributed_write_bytes(&self) -> u64 {
+        self.shared.unattributed_write_bytes()
+    }
+
+    /// Finishes every core that is left and hands over its ticks.
+    pub fn finish_all(&mut self, mut f: impl FnMut(CoreId, Tick)) {
+        for (at, core) in self.cores.iter_mut().enumerate() {
+            if let Some(core) = core {
+                core.finish();
+                core.take_ticks(|tick| f(CoreId(at as u32), tick));
+            }
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! What one access did.
+
+use memgauge_trace::DataSource;
+
+/// What [`Core::access`](crate::Core::access) did for one access: the events
+/// it counted, for charging them to the instruction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// Lines that missed the first level.
+    pub l1d_misses: u16,
+    /// Lines that missed the second level.
+    pub l2_misses: u16,
+    /// Lines that came from memory.
+    pub llc_misses: u16,
+    /// Pages that missed the first-level TLB.
+    pub dtlb_misses: u16,
+    /// Pages that missed both TLB levels.
+    pub walks: u16,
+    /// The farthest level that delivered one of the lines.
+    pub source: DataSource,
+    /// Whether counter overflows wait to be taken.
+    pub overflow: bool,
+    /// Bytes read from memory, by the access and the prefetches it set off.
+    pub dram_read_bytes: u32,
+    /// Bytes of dirty lines written to memory because of it.
+    pub dram_write_bytes: u32,
+    /// Cycles to the data of the slowest line, translation and queueing
+    /// included, whether or not the core waited for them.
+    pub latency_cycles: u32,
+}
+
+impl Outcome {
+    /// Whether it was a plain first-level hit, with nothing to charge.
+    #[inline]
+    pub fn is_plain_hit(&self) -> bool {
+        self.l1d_misses == 0 && self.dtlb_misses == 0
+    }
+}

@@ -1,0 +1,62 @@
+//! The modelled PMU: what hardware would count, sample and report.
+//!
+//! Every event is counted all the time; there is no limit of counters. A
+//! [`SampleSpec`] makes an event overflow each time it has happened `period`
+//! times, an interval makes a [`Tick`] of all counters at each of its multiples
+//! in virtual time.
+//!
+//! Delivery here is ideal: the overflow record names the access that caused it,
+//! none is lost, and reading costs the program nothing. Other deliveries (with
+//! activation delay, tagging of operations, buffers that fill) belong beside
+//! `sampling`, between the counters that overflow and the records that are
+//! taken; counting and series stay as they are.
+
+mod sampling;
+mod series;
+
+pub use sampling::Overflow;
+pub(crate) use sampling::{Access, Sampler};
+pub(crate) use series::Series;
+pub use series::Tick;
+
+use memgauge_trace::{EventId, catalogue};
+
+/// One event to sample.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SampleSpec {
+    /// A catalogued event.
+    pub event: EventId,
+    /// Events (in the event's unit) between two overflows; not 0.
+    pub period: u64,
+}
+
+/// What the PMU does besides counting.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PmuConfig {
+    /// Events to sample.
+    pub samples: Vec<SampleSpec>,
+    /// Length of the series' intervals in virtual nanoseconds; not 0.
+    pub interval_ns: Option<u64>,
+}
+
+impl PmuConfig {
+    /// The field that cannot be represented and why, if any.
+    pub(crate) fn check(&self) -> Result<(), (String, String)> {
+        for (at, spec) in self.samples.iter().enumerate() {
+            if usize::from(spec.event.0) >= catalogue::COUNT {
+                let why = format!("`{}` is not a catalogued event", spec.event.0);
+                return Err((format!("samples[{at}].event"), why));
+            }
+            if spec.period == 0 {
+                return Err((
+                    format!("samples[{at}].period"),
+                    "`0` is not positive".to_owned(),
+                ));
+            }
+        }
+        if self.interval_ns == Some(0) {
+            return Err(("interval_ns".to_owned(), "`0` is not positive".to_owned()));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,149 @@
+//! Counters that overflow.
+
+use memgauge_trace::{AccessKind, DataSource, EventId, catalogue};
+
+use super::SampleSpec;
+use crate::{Counts, events};
+
+/// One counter overflow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Overflow {
+    /// The event whose counter overflowed.
+    pub event: EventId,
+    /// Virtual time.
+    pub time_ns: u64,
+    /// Events this overflow stands for.
+    pub period: u64,
+    /// First byte of the access that made the counter overflow; `None` for
+    /// events counted by block (instructions, cycles, loads, stores, modifies,
+    /// first-level hits).
+    pub addr: Option<u64>,
+    /// What the access did; unknown where `addr` is `None`.
+    pub kind: AccessKind,
+    /// Bytes accessed; 0 where `addr` is `None`.
+    pub size_bytes: u16,
+    /// Cycles to the data; 0 where `addr` is `None`.
+    pub latency_cycles: u32,
+    /// Level that delivered the data; unknown where `addr` is `None`.
+    pub source: DataSource,
+}
+
+/// What a record says about the access that made a counter overflow.
+#[derive(Clone, Copy)]
+pub(crate) struct Access {
+    pub(crate) addr: u64,
+    pub(crate) size: u32,
+    pub(crate) kind: AccessKind,
+    pub(crate) latency_cycles: u32,
+    pub(crate) source: DataSource,
+}
+
+struct Counter {
+    event: EventId,
+    period: u64,
+    /// Value at which it overflows next.
+    next: u64,
+}
+
+/// All sampled events of one core.
+pub(crate) struct Sampler {
+    by_access: Vec<Counter>,
+    by_block: Vec<Counter>,
+    pending: Vec<Overflow>,
+}
+
+impl Sampler {
+    pub(crate) fn new(specs: &[SampleSpec]) -> Self {
+        let counter = |s: &SampleSpec| Counter {
+            event: s.event,
+            period: s.period,
+            next: s.period,
+        };
+        let (by_access, by_block) = specs
+            .iter()
+            .map(counter)
+            .partition(|c| events::is_memory(c.event));
+        Sampler {
+            by_access,
+            by_block,
+            pending: Vec::new(),
+        }
+    }
+
+    /// Whether any event is sampled at accesses.
+    pub(crate) fn samples_accesses(&self) -> bool {
+        !self.by_access.is_empty()
+    }
+
+    pub(crate) fn is_pending(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
+    /// Records the overflows an access caused; whether there were any.
+    pub(crate) fn check_access(
+        &mut self,
+        counts: &[u64; catalogue::COUNT],
+        access: &Access,
+        now_ns: impl Fn() -> u64,
+    ) -> bool {
+        let before = self.pending.len();
+        for counter in &mut self.by_access {
+            counter.advance(counts, &mut self.pending, |event, period| Overflow {
+                event,
+                time_ns: now_ns(),
+                period,
+                addr: Some(access.addr),
+                kind: access.kind,
+                size_bytes: u16::try_from(access.size).unwrap_or(u16::MAX),
+                latency_cycles: access.latency_cycles,
+                source: access.source,
+            });
+        }
+        self.pending.len() > before
+    }
+
+    /// Records the overflows of events counted by block.
+    pub(crate) fn check_block(&mut self, counts: &Counts, now_ns: u64) {
+        for counter in &mut self.by_block {
+            counter.advance(counts, &mut self.pending, |event, period| Overflow {
+                event,
+                time_ns: now_ns,
+                period,
+                addr: None,
+                kind: AccessKind::Unknown,
+                size_bytes: 0,
+                latency_cycles: 0,
+                source: DataSource::Unknown,
+            });
+        }
+    }
+
+    /// Distance to the next overflow of each event counted by block.
+    pub(crate) fn block_distances<'a>(
+        &'a self,
+        counts: &'a Counts,
+    ) -> impl Iterator<Item = (EventId, u64)> + 'a {
+        self.by_block
+            .iter()
+            .map(|c| (c.event, c.next.saturating_sub(counts.get(c.event))))
+    }
+
+    /// Moves the records out, oldest first.
+    pub(crate) fn take(&mut self, f: impl FnMut(Overflow)) {
+        self.pending.drain(..).for_each(f);
+    }
+}
+
+impl Counter {
+    fn advance(
+        &mut self,
+        counts: &[u64; catalogue::COUNT],
+        pending: &mut Vec<Overflow>,
+        record: impl Fn(EventId, u64) -> Overflow,
+    ) {
+        while counts[usize::from(self.event.0)] >= self.next {
+            self.next = self.next.saturating_add(self.period);
+            pending.push(record(self.event, self.period));
+        }
+    }
+}

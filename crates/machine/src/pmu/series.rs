@@ -1,0 +1,82 @@
+//! Counters read at intervals of virtual time.
+
+use crate::Counts;
+
+/// What a core's counters gained in one interval.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tick {
+    /// End of the interval: a multiple of the interval in virtual time, or the
+    /// core's end.
+    pub time_ns: u64,
+    /// True length. The first and the last interval of a core are shorter than
+    /// asked for; one that contains a wait is a longer multiple.
+    pub interval_ns: u64,
+    /// Gain of every event. A core's ticks add up to its counts exactly.
+    pub deltas: Counts,
+}
+
+/// The series of one core.
+pub(crate) struct Series {
+    interval_ns: u64,
+    last_ns: u64,
+    reported: Counts,
+    pending: Vec<Tick>,
+}
+
+impl Series {
+    pub(crate) fn new(interval_ns: u64, start_ns: u64) -> Self {
+        Series {
+            interval_ns,
+            last_ns: start_ns,
+            reported: Counts::default(),
+            pending: Vec::new(),
+        }
+    }
+
+    /// When the interval under way ends.
+    pub(crate) fn deadline_ns(&self) -> u64 {
+        (self.last_ns / self.interval_ns)
+            .saturating_add(1)
+            .saturating_mul(self.interval_ns)
+    }
+
+    /// Ends the interval under way at the last multiple of its length that has
+    /// passed, if one has.
+    pub(crate) fn check(&mut self, now_ns: u64, counts: &Counts) {
+        if now_ns >= self.deadline_ns() {
+            self.end_interval(now_ns - now_ns % self.interval_ns, counts);
+        }
+    }
+
+    /// Ends the interval under way now, unless nothing has happened in it.
+    pub(crate) fn finish(&mut self, now_ns: u64, counts: &Counts) {
+        if now_ns > self.last_ns || *counts != self.reported {
+            self.end_interval(now_ns, counts);
+        }
+    }
+
+    fn end_interval(&mut self, end_ns: u64, counts: &Counts) {
+        let mut deltas = *counts;
+        for (delta, reported) in deltas.0.iter_mut().zip(self.reported.0) {
+            *delta -= reported;
+        }
+        // The rest of a block that ended on the boundary has no length of its own.
+        let interval_ns = (end_ns - self.last_ns).max(1);
+        self.pending.push(Tick {
+            time_ns: end_ns,
+            interval_ns,
+            deltas,
+        });
+        self.last_ns = end_ns;
+        self.reported = *counts;
+    }
+
+    pub(crate) fn is_pending(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
+    /// Moves the ticks out, oldest first.
+    pub(crate) fn take(&mut self, f: impl FnMut(Tick)) {
+        self.pending.drain(..).for_each(f);
+    }
+}

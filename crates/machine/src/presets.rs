@@ -1,0 +1,188 @@
+//! Machines with names.
+//!
+//! Geometry, TLB entries, clock and memory bandwidth come from the vendors'
+//! manuals and product pages; cycles to data are the manuals' figures where they
+//! give one. Memory latency and everything in [`Timing`] but the bandwidth are
+//! modelling choices of plausible size. `docs/machine-model.md` has the table,
+//! machine by machine.
+
+use std::sync::OnceLock;
+
+use crate::{CacheConfig, Config, LINE_BYTES, Prefetch, Timing, TlbConfig};
+
+const KIB: u64 = 1024;
+const MIB: u64 = 1024 * KIB;
+const MHZ: u64 = 1_000_000;
+
+/// One line of the table below.
+struct Row {
+    name: &'static str,
+    mhz: u64,
+    /// KiB, ways, cycles.
+    l1d: (u64, u32, u32),
+    l2: (u64, u32, u32),
+    llc: (u64, u32, u32),
+    inclusive: bool,
+    /// Entries, ways.
+    dtlb: (u32, u32),
+    stlb: (u32, u32),
+    /// Cycles for a thousand instructions.
+    cpi: u32,
+    /// Regular misses in flight.
+    in_flight: u32,
+    /// Nanoseconds, megabytes per second.
+    dram: (u32, u64),
+}
+
+/// All presets, in the order they are listed to people.
+pub fn presets() -> &'static [Config] {
+    static PRESETS: OnceLock<Vec<Config>> = OnceLock::new();
+    PRESETS.get_or_init(|| ROWS.iter().map(Row::config).collect())
+}
+
+impl Row {
+    fn config(&self) -> Config {
+        let cache = |(kib, ways, cycles)| CacheConfig::fitted(kib * KIB, ways, cycles);
+        let tlb = |(entries, ways)| TlbConfig { entries, ways };
+        Config {
+            name: self.name.to_owned(),
+            frequency_hz: self.mhz * MHZ,
+            line_bytes: LINE_BYTES,
+            l1d: cache(self.l1d),
+            l2: cache(self.l2),
+            llc: cache(self.llc),
+            dtlb: tlb(self.dtlb),
+            stlb: tlb(self.stlb),
+            inclusive_llc: self.inclusive,
+            prefetch: Prefetch::default(),
+            timing: Timing {
+                cycles_per_1000_instructions: self.cpi,
+                misses_in_flight: self.in_flight,
+                dram_latency_ns: self.dram.0,
+                dram_bytes_per_s: self.dram.1 * 1_000_000,
+                ..Timing::default()
+            },
+        }
+    }
+}
+
+const ROWS: &[Row] = &[
+    Row {
+        name: "core2-x5355",
+        mhz: 2660,
+        l1d: (32, 8, 3),
+        // No level between: one set of sixteen lines stands in, as a victim buffer would.
+        l2: (1, 16, 4),
+        llc: (4 * MIB / KIB, 16, 14),
+        inclusive: false,
+        dtlb: (16, 4),
+        stlb: (256, 4),
+        cpi: 600,
+        in_flight: 8,
+        dram: (110, 10_600),
+    },
+    Row {
+        name: "i5-6600k",
+        mhz: 3500,
+        l1d: (32, 8, 4),
+        l2: (256, 4, 12),
+        llc: (6 * MIB / KIB, 12, 42),
+        inclusive: true,
+        dtlb: (64, 4),
+        stlb: (1536, 12),
+        cpi: 400,
+        in_flight: 10,
+        dram: (70, 34_100),
+    },
+    Row {
+        name: "xeon-e5-2618lv3",
+        mhz: 2300,
+        l1d: (32, 8, 4),
+        l2: (256, 8, 12),
+        llc: (20 * MIB / KIB, 20, 50),
+        inclusive: true,
+        dtlb: (64, 4),
+        stlb: (1024, 8),
+        cpi: 450,
+        in_flight: 10,
+        dram: (95, 59_700),
+    },
+    Row {
+        name: "opteron-6128",
+        mhz: 2000,
+        l1d: (64, 2, 3),
+        l2: (512, 16, 12),
+        llc: (6 * MIB / KIB, 48, 40),
+        inclusive: false,
+        dtlb: (48, 48),
+        stlb: (512, 4),
+        cpi: 600,
+        in_flight: 8,
+        dram: (100, 21_300),
+    },
+    Row {
+        name: "skylake-sp",
+        mhz: 2400,
+        l1d: (32, 8, 4),
+        l2: (MIB / KIB, 16, 14),
+        llc: (28_160, 11, 68),
+        inclusive: false,
+        dtlb: (64, 4),
+        stlb: (1536, 12),
+        cpi: 400,
+        in_flight: 12,
+        dram: (90, 128_000),
+    },
+    Row {
+        name: "icelake-sp",
+        mhz: 2300,
+        l1d: (48, 12, 5),
+        l2: (1280, 20, 14),
+        llc: (60 * MIB / KIB, 12, 70),
+        inclusive: false,
+        dtlb: (64, 4),
+        stlb: (2048, 16),
+        cpi: 350,
+        in_flight: 12,
+        dram: (95, 204_800),
+    },
+    Row {
+        name: "zen3",
+        mhz: 2450,
+        l1d: (32, 8, 4),
+        l2: (512, 8, 12),
+        llc: (32 * MIB / KIB, 16, 46),
+        inclusive: false,
+        dtlb: (64, 64),
+        stlb: (2048, 16),
+        cpi: 350,
+        in_flight: 20,
+        dram: (95, 204_800),
+    },
+    Row {
+        name: "zen4",
+        mhz: 2400,
+        l1d: (32, 8, 4),
+        l2: (MIB / KIB, 8, 14),
+        llc: (32 * MIB / KIB, 16, 50),
+        inclusive: false,
+        dtlb: (72, 72),
+        stlb: (3072, 24),
+        cpi: 330,
+        in_flight: 24,
+        dram: (100, 460_800),
+    },
+    Row {
+        name: "zen5",
+        mhz: 2700,
+        l1d: (48, 12, 4),
+        l2: (MIB / KIB, 16, 14),
+        llc: (32 * MIB / KIB, 16, 50),
+        inclusive: false,
+        dtlb: (96, 96),
+        stlb: (4096, 16),
+        cpi: 300,
+        in_flight: 24,
+        dram: (100, 576_000),
+    },
+];

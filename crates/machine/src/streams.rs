@@ -1,0 +1,88 @@
+//! Recent first-level misses by page: which of them follow a pattern.
+//!
+//! The model is not told which instruction an access belongs to nor what it
+//! depends on, so patterns are kept by page, as the stream prefetchers of real
+//! processors keep them. They answer two questions: would an out-of-order core
+//! have had this miss in flight early (the clock), and what comes next (the
+//! stride prefetcher).
+
+/// Pages remembered; real stream prefetchers track 16 to 64.
+const STREAMS: usize = 64;
+/// Farthest distance in lines between misses that counts as regular.
+const NEAR: u64 = 8;
+/// Lines in a page.
+const PAGE_LINES: u64 = 64;
+
+/// The last miss in a page.
+#[derive(Clone, Copy)]
+struct Stream {
+    page: u64,
+    /// Line within the page.
+    line: u8,
+    /// How often in a row the distance was `stride`.
+    seen: u8,
+    stride: i8,
+}
+
+/// What is known about a miss.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Pattern {
+    /// It came within eight lines of the page's last one.
+    pub(crate) regular: bool,
+    /// The distance in lines that was seen at least twice in a row, else 0.
+    pub(crate) stride: i64,
+}
+
+pub(crate) struct Streams([Stream; STREAMS]);
+
+impl Streams {
+    pub(crate) fn new() -> Self {
+        Streams(
+            [Stream {
+                page: u64::MAX,
+                line: 0,
+                seen: 0,
+                stride: 0,
+            }; STREAMS],
+        )
+    }
+
+    /// Notes a miss of line number `line`.
+    #[inline(always)]
+    pub(crate) fn note(&mut self, line: u64) -> Pattern {
+        let page = line / PAGE_LINES;
+        let at = (line % PAGE_LINES) as u8;
+        // Fibonacci hashing: arrays that start at equal offsets must not meet.
+        let place = (page.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58) as usize;
+        let stream = &mut self.0[place % STREAMS];
+        if stream.page != page {
+            *stream = Stream {
+                page,
+                line: at,
+                seen: 0,
+                stride: 0,
+            };
+            return Pattern::default();
+        }
+        stream.step(at)
+    }
+}
+
+impl Stream {
+    #[inline(always)]
+    fn step(&mut self, at: u8) -> Pattern {
+        let stride = at as i8 - self.line as i8;
+        self.seen = if stride == self.stride {
+            self.seen.saturating_add(1)
+        } else {
+            1
+        };
+        self.stride = stride;
+        self.line = at;
+        let confirmed = self.seen >= 2 && stride != 0;
+        Pattern {
+            regular: u64::from(stride.unsigned_abs()) <= NEAR,
+            stride: if confirmed { i64::from(stride) } else { 0 },
+        }
+    }
+}

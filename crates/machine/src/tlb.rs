@@ -1,0 +1,197 @@
+//! The two data-TLB levels of a core, exact LRU.
+//!
+//! The first level is asked at every access, so it has a front: a direct-mapped
+//! table by page number whose entry says in which slot the page stands.
+//!
+//! ```text
+//!  63                              12 11            0
+//! +----------------------------------+---------------+
+//! | page number                      | slot, 0..512  |
+//! +----------------------------------+---------------+
+//! ```
+//!
+//! Entry XOR page address is the slot if the page is the entry's, and otherwise
+//! no number below 512: comparing and finding are one operation. A hit writes a
+//! growing stamp, with the slot's number in its low bits, to the slot; the least
+//! stamp of a set belongs to its least recently used slot. So LRU stays exact
+//! although a hit moves nothing, which a set in recency order (or skipping the
+//! update) could not give for as little.
+//!
+//! Fully associative TLBs are large, so slots stand in groups of eight, each with
+//! a *floor*: a stamp that was the group's least once. Stamps only grow, so a
+//! floor that is still in the group, and least among floors, is least of all.
+
+use crate::TlbConfig;
+use crate::cache::{Cache, Found};
+
+/// Entries of the front, and the most slots.
+const SLOTS: usize = 512;
+/// Bits of an address below its page number.
+const PAGE_SHIFT: u32 = 12;
+/// Front entry that matches no page: its low bits are no slot.
+const NO_ENTRY: u64 = (1 << PAGE_SHIFT) - 1;
+/// No page: page numbers have 52 bits.
+const NO_PAGE: u64 = u64::MAX;
+
+/// What a stamp grows by; below it is the slot's number.
+const STAMP_STEP: u64 = SLOTS as u64;
+/// Slots with a common floor.
+const GROUP: usize = 8;
+
+/// The first level.
+pub(crate) struct Dtlb {
+    front: [u64; SLOTS],
+    stamps: [u64; SLOTS],
+    stamp: u64,
+    /// Page of each slot.
+    pages: Vec<u64>,
+    /// How many of the pages held share each front entry.
+    sharing: [u16; SLOTS],
+    /// Of each group, where there is one set.
+    floors: Vec<u64>,
+    ways: usize,
+    sets: u64,
+}
+
+impl Dtlb {
+    pub(crate) fn new(config: &TlbConfig) -> Self {
+        let entries = config.entries as usize;
+        let groups = (0..entries.div_ceil(GROUP)).map(|group| (group * GROUP) as u64);
+        Dtlb {
+            front: [NO_ENTRY; SLOTS],
+            stamps: std::array::from_fn(|slot| {
+                if slot < entries {
+                    slot as u64
+                } else {
+                    u64::MAX
+                }
+            }),
+            stamp: 0,
+            pages: vec![NO_PAGE; entries],
+            sharing: [0; SLOTS],
+            floors: groups.collect(),
+            ways: config.ways as usize,
+            sets: u64::from(config.sets()),
+        }
+    }
+
+    /// The slot of the page that holds `addr`, or a number that is no slot.
+    #[inline(always)]
+    pub(crate) fn front_slot(&self, addr: u64) -> u64 {
+        self.front[(addr >> PAGE_SHIFT) as usize & (SLOTS - 1)] ^ (addr & !NO_ENTRY)
+    }
+
+    /// Marks a slot as the latest used; `false` and nothing done if it is none.
+    #[inline(always)]
+    pub(crate) fn stamp(&mut self, slot: u64) -> bool {
+        let Some(place) = self.stamps.get_mut(slot as usize) else {
+            return false;
+        };
+        self.stamp += STAMP_STEP;
+        *place = self.stamp | slot;
+        true
+    }
+
+    /// Uses a page, filling it if it is absent; whether it was there.
+    pub(crate) fn take(&mut self, addr: u64) -> bool {
+        let slot = self.front_slot(addr);
+        if self.stamp(slot) {
+            return true;
+        }
+        let page = addr >> PAGE_SHIFT;
+        match self.find(page) {
+            Some(slot) => {
+                self.enter(page, slot);
+                true
+            }
+            None => {
+                self.fill(page);
+                false
+            }
+        }
+    }
+
+    /// The slot of a page whose front entry is another's or none.
+    fn find(&self, page: u64) -> Option<usize> {
+        let at = page as usize & (SLOTS - 1);
+        let shown = u16::from(self.front[at] != NO_ENTRY);
+        if self.sharing[at] == shown {
+            return None;
+        }
+        let start = self.set_start(page);
+        let set = &self.pages[start..start + self.ways];
+        set.iter().position(|&p| p == page).map(|way| start + way)
+    }
+
+    fn set_start(&self, page: u64) -> usize {
+        (page % self.sets) as usize * self.ways
+    }
+
+    fn fill(&mut self, page: u64) {
+        let slot = self.coldest(self.set_start(page));
+        let leaving = std::mem::replace(&mut self.pages[slot], page);
+        if leaving != NO_PAGE {
+            self.forget(leaving, slot);
+        }
+        self.sharing[page as usize & (SLOTS - 1)] += 1;
+        self.enter(page, slot);
+    }
+
+    /// The slot of the set with the least stamp; those of empty slots are least.
+    fn coldest(&mut self, start: usize) -> usize {
+        if self.sets > 1 {
+            return slot_of(least(&self.stamps[start..start + self.ways]));
+        }
+        loop {
+            let floor = least(&self.floors);
+            let group = slot_of(floor) / GROUP;
+            let stamp = least(&self.stamps[group * GROUP..(group + 1) * GROUP]);
+            if stamp == floor {
+                return slot_of(stamp);
+            }
+            self.floors[group] = stamp;
+        }
+    }
+
+    fn forget(&mut self, page: u64, slot: usize) {
+        let at = page as usize & (SLOTS - 1);
+        self.sharing[at] -= 1;
+        if self.front[at] == (page << PAGE_SHIFT | slot as u64) {
+            self.front[at] = NO_ENTRY;
+        }
+    }
+
+    fn enter(&mut self, page: u64, slot: usize) {
+        self.front[page as usize & (SLOTS - 1)] = page << PAGE_SHIFT | slot as u64;
+        self.stamp(slot as u64);
+    }
+}
+
+#[inline(always)]
+fn slot_of(stamp: u64) -> usize {
+    (stamp % STAMP_STEP) as usize
+}
+
+#[inline(always)]
+fn least(stamps: &[u64]) -> u64 {
+    stamps
+        .iter()
+        .fold(u64::MAX, |least, &stamp| least.min(stamp))
+}
+
+/// The second level: asked only when the first missed, so a plain LRU cache of
+/// page numbers.
+pub(crate) struct Stlb(Cache);
+
+impl Stlb {
+    pub(crate) fn new(config: &TlbConfig) -> Self {
+        Stlb(Cache::lru(u64::from(config.sets()), config.ways as usize))
+    }
+
+    /// Uses a page, filling it if it is absent; whether it was there.
+    pub(crate) fn take(&mut self, addr: u64) -> bool {
+        let tag = addr >> PAGE_SHIFT << 2;
+        let set = self.0.private_set_of(tag);
+        matches!(self.0.take_in(set, tag, 0, 0), Found::Hit(_))
+    }
+}

@@ -1,0 +1,115 @@
+//! What was lost, what recording cost, and what the numbers say.
+
+use memgauge_analyze::{Finding, LossRow, Summary};
+
+use super::clock;
+use super::levels::title;
+use crate::grid;
+use crate::style::{Role, Style};
+use crate::units;
+
+/// Losses told one by one; the others are counted.
+const LOSSES: usize = 12;
+
+pub(super) fn losses(summary: &Summary, style: &Style) -> String {
+    if summary.losses.is_empty() && summary.problems.is_empty() {
+        return style.paint(Role::Heading, "Losses: none") + "\n";
+    }
+    let mut text = style.heading("Losses", "");
+    for loss in summary.losses.iter().take(LOSSES) {
+        text += &warning(&loss_sentence(loss, style), style);
+    }
+    for problem in summary.problems.iter().take(LOSSES) {
+        text += &warning(&style.name(problem), style);
+    }
+    let told = |all: usize| all.saturating_sub(LOSSES);
+    let untold = told(summary.losses.len()) + told(summary.problems.len());
+    if untold > 0 {
+        text += &warning(&format!("{untold} more kinds, all in the JSON form"), style);
+    }
+    text
+}
+
+fn loss_sentence(loss: &LossRow, style: &Style) -> String {
+    let count = units::count(loss.count);
+    let detail = style.name(&loss.detail);
+    match detail.as_str() {
+        "" => format!("{count:>6}  {}", loss.meaning),
+        detail => format!("{count:>6}  {}: {detail}", loss.meaning),
+    }
+}
+
+/// A sentence in the warning colour, wrapped; its leading spaces stay.
+fn warning(sentence: &str, style: &Style) -> String {
+    let words = sentence.trim_start();
+    let indent = 2 + sentence.len() - words.len();
+    let lines = style.wrap(words, indent);
+    let painted = lines.lines().map(|line| {
+        let text = line.trim_start();
+        let indent = line.len() - text.len();
+        format!("{:indent$}{}\n", "", style.paint(Role::Warning, text))
+    });
+    painted.collect()
+}
+
+pub(super) fn cost(summary: &Summary, style: &Style) -> String {
+    let cost = &summary.own_cost;
+    let seconds = |s| units::seconds(s, style);
+    let pairs = [
+        ("wall time", seconds(cost.wall_s)),
+        ("program CPU", seconds(cost.program_cpu_s)),
+        ("recorder CPU", seconds(cost.cpu_s)),
+        ("recorder memory", units::bytes(cost.peak_memory_bytes)),
+        ("recording", units::bytes(cost.recording_bytes)),
+    ];
+    style.heading("Cost of recording", "measured") + &grid::draw(&pairs, style)
+}
+
+pub(super) fn in_short(summary: &Summary, style: &Style) -> String {
+    if summary.findings.is_empty() {
+        return String::new();
+    }
+    let mut text = style.heading("In short", "");
+    for finding in &summary.findings {
+        text += &style.wrap(&sentence(finding, summary, style), 2);
+    }
+    text
+}
+
+fn sentence(finding: &Finding, summary: &Summary, style: &Style) -> String {
+    match finding {
+        Finding::ServedBy {
+            level,
+            share,
+            l1d_hit_ratio,
+        } => {
+            let server = level.map_or("memory", title);
+            let part = if *share > 0.5 {
+                "most"
+            } else {
+                "the largest part"
+            };
+            let hits = units::percent(*l1d_hit_ratio);
+            let share = units::share(*share);
+            format!(
+                "L1D answers {hits} of its look-ups; {server} serves {part} of its misses ({share})."
+            )
+        }
+        Finding::DramUse {
+            mean_share,
+            peak_share,
+            peak_length_ns,
+            limit_bytes_per_s,
+        } => {
+            let limit = units::few_gigabytes(*limit_bytes_per_s as f64);
+            let mean = units::share(*mean_share);
+            let peak = units::share(*peak_share);
+            let length = units::nanoseconds(*peak_length_ns, style);
+            let clock = clock(summary);
+            format!(
+                "DRAM carries {mean} of the modelled {limit} GB/s on average, \
+                 {peak} in its busiest {length} of {clock}."
+            )
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! What ran, how it ended, on what machine, and how much it did.
+
+use memgauge_analyze::{Summary, TotalsFrom};
+use memgauge_trace::{CommandEnd, MachineFacts};
+
+use super::{clock, or_none, provenance};
+use crate::grid;
+use crate::style::{Role, Style};
+use crate::units;
+
+pub(super) fn headline(summary: &Summary, style: &Style) -> String {
+    let facts = &summary.recording;
+    let command = style.name(&command_line(&facts.command));
+    let command = style.paint(Role::Heading, &style.clip(&command, style.width));
+    let (role, end) = ending(summary);
+    let end = style.paint(role, &end);
+    let mut text = format!("{command}\n  {end}\n");
+    if let Some(machine) = &facts.machine {
+        text += &modelled(machine, style);
+    } else if !facts.host.cpu.is_empty() {
+        text += &style.wrap(&format!("measured on: {}", style.name(&facts.host.cpu)), 2);
+    }
+    if summary.totals_from != TotalsFrom::Manifest && !facts.complete {
+        let note = "the recorder did not end in order: \
+                    numbers are sums of the parts it had written";
+        text += &style.paint(Role::Warning, &style.wrap(note, 2));
+    }
+    text
+}
+
+fn modelled(machine: &MachineFacts, style: &Style) -> String {
+    let name = style.name(&machine.name);
+    let line = format!("modelled machine: {name} (modelled, not measured)");
+    let prefetchers = match machine.prefetchers.is_empty() {
+        true => "off".to_owned(),
+        false => style.name(&machine.prefetchers.join(", ")),
+    };
+    let frequency = machine.frequency_hz as f64 / 1e9;
+    let memory = units::few_gigabytes(machine.dram_bytes_per_s as f64);
+    let speeds = format!("{frequency:.2} GHz, memory {memory} GB/s, prefetchers {prefetchers}");
+    style.wrap(&line, 2) + &style.paint(Role::Quiet, &style.wrap(&speeds, 2))
+}
+
+/// The command as a shell would take it.
+fn command_line(command: &[String]) -> String {
+    let quoted = command.iter().map(|word| quote(word));
+    let line = quoted.collect::<Vec<_>>().join(" ");
+    if line.is_empty() {
+        "(no command)".to_owned()
+    } else {
+        line
+    }
+}
+
+fn quote(word: &str) -> String {
+    let plain = |c: char| c.is_alphanumeric() || "-_./=:,+@%".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+fn ending(summary: &Summary) -> (Role, String) {
+    match &summary.recording.end {
+        Some(CommandEnd::Exited(0)) => (Role::Plain, "exited with status 0".to_owned()),
+        Some(CommandEnd::Exited(n)) => (Role::Warning, format!("exited with status {n}")),
+        Some(CommandEnd::Signalled(n)) => (Role::Warning, format!("killed by {}", signal(*n))),
+        Some(CommandEnd::Interrupted) => (Role::Warning, "interrupted".to_owned()),
+        None => (Role::Warning, "how it ended is not known".to_owned()),
+    }
+}
+
+/// Names of the signals that kill programs by default, by the numbers most
+/// Linux architectures share (signal(7)).
+fn signal(number: i32) -> String {
+    let name = match number {
+        1 => "SIGHUP",
+        2 => "SIGINT",
+        3 => "SIGQUIT",
+        4 => "SIGILL",
+        5 => "SIGTRAP",
+        6 => "SIGABRT",
+        7 => "SIGBUS",
+        8 => "SIGFPE",
+        9 => "SIGKILL",
+        11 => "SIGSEGV",
+        13 => "SIGPIPE",
+        14 => "SIGALRM",
+        15 => "SIGTERM",
+        31 => "SIGSYS",
+        _ => return format!("signal {number}"),
+    };
+    format!("signal {number} ({name})")
+}
+
+pub(super) fn run(summary: &Summary, style: &Style) -> String {
+    let run = &summary.run;
+    let count = |n| or_none(n, units::count, style);
+    let pairs = [
+        (clock(summary), units::nanoseconds(run.duration_ns, style)),
+        ("wall time under memgauge", units::seconds(run.wall_s, style)),
+        ("instructions", count(run.instructions)),
+        ("split accesses", count(run.splits)),
+        ("loads", count(run.loads)),
+        ("stores", count(run.stores)),
+    ];
+    style.heading("Run", &provenance(summary)) + &grid::draw(&pairs, style)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_are_quoted_for_a_shell() {
+        let words = ["sh", "-c", "echo 'x y'", ""].map(String::from);
+        assert_eq!(command_line(&words), r"sh -c 'echo '\''x y'\''' ''");
+    }
+
+    #[test]
+    fn signals_have_names() {
+        assert_eq!(signal(11), "signal 11 (SIGSEGV)");
+        assert_eq!(signal(34), "signal 34");
+    }
+}

@@ -1,0 +1,158 @@
+//! Hottest functions and source lines.
+
+use memgauge_analyze::{Counts, HotRow, HotTable, Summary};
+
+use super::{SHOWN, file_name, or_none, plural, provenance};
+use crate::style::{Role, Style};
+use crate::table::{Kind, Table};
+use crate::units;
+
+const READ: &str = "dram.read_bytes";
+const WRITE: &str = "dram.write_bytes";
+const LLC: &str = "llc.miss";
+const L1D: &str = "l1d.miss";
+
+pub(super) fn functions(summary: &Summary, style: &Style) -> String {
+    let names = |row: &HotRow| {
+        [
+            style.name(&row.function),
+            style.name(file_name(&row.module)),
+        ]
+    };
+    let columns = [("function", Kind::Text), ("module", Kind::Text)];
+    let title = "Hottest functions";
+    section(
+        title,
+        "function",
+        &summary.hot.functions,
+        &columns,
+        names,
+        summary,
+        style,
+    )
+}
+
+pub(super) fn lines(summary: &Summary, style: &Style) -> String {
+    let names = |row: &HotRow| [style.name(&location(row)), style.name(&row.function)];
+    let columns = [("line", Kind::Path), ("function", Kind::Text)];
+    let title = "Hottest source lines";
+    section(
+        title,
+        "line",
+        &summary.hot.lines,
+        &columns,
+        names,
+        summary,
+        style,
+    )
+}
+
+fn location(row: &HotRow) -> String {
+    match (&row.file, row.line, row.offset) {
+        (Some(file), Some(line), _) => format!("{file}:{line}"),
+        (Some(file), None, _) => file.clone(),
+        (None, _, Some(offset)) => format!("{}+{offset:#x}", file_name(&row.module)),
+        (None, _, None) => file_name(&row.module).to_owned(),
+    }
+}
+
+/// Name of a rank or event for people.
+pub(super) fn rank_name(rank: &str) -> String {
+    match rank {
+        "dram_bytes" => "DRAM bytes".to_owned(),
+        LLC => "LLC misses".to_owned(),
+        L1D => "L1D misses".to_owned(),
+        other => other.to_owned(),
+    }
+}
+
+fn section(
+    title: &str,
+    what: &str,
+    hot: &HotTable,
+    names: &[(&str, Kind); 2],
+    name: impl Fn(&HotRow) -> [String; 2],
+    summary: &Summary,
+    style: &Style,
+) -> String {
+    let rank = style.name(&rank_name(&hot.rank));
+    let heading = style.heading(&format!("{title} by {rank}"), &provenance(summary));
+    if hot.total == 0 {
+        return format!("{heading}  no {rank} at any place in the code\n");
+    }
+    let own = ["dram_bytes", LLC, L1D].contains(&hot.rank.as_str());
+    let mut columns = vec![("share", Kind::Number)];
+    columns.extend((!own).then_some((rank.as_str(), Kind::Number)));
+    let counts = ["DRAM", "LLC miss", "L1D miss"];
+    columns.extend(counts.map(|title| (title, Kind::Number)));
+    columns.extend(names);
+    let mut table = Table::new(&columns);
+    for row in hot.rows.iter().take(SHOWN).filter(|row| row.value > 0) {
+        let mut cells = numbers(row.share, (!own).then_some(row.value), &row.counts, style);
+        cells.extend(name(row));
+        table.row(cells);
+    }
+    let rest = Rest::of(hot);
+    if rest.value > 0 {
+        let mut cells = numbers(
+            rest.share,
+            (!own).then_some(rest.value),
+            &rest.counts,
+            style,
+        );
+        cells.extend([rest.words(what), String::new()]);
+        table.painted_row(Role::Quiet, cells);
+    }
+    heading + &table.draw(style)
+}
+
+fn numbers(share: Option<f64>, value: Option<u64>, counts: &Counts, style: &Style) -> Vec<String> {
+    let get = |name: &str| counts.get(name).copied();
+    let dram = match (get(READ), get(WRITE)) {
+        (None, None) => None,
+        (read, write) => Some(read.unwrap_or(0).saturating_add(write.unwrap_or(0))),
+    };
+    let count = |n: Option<u64>| units::count(n.unwrap_or(0));
+    let mut cells = vec![or_none(share, units::share, style)];
+    cells.extend(value.map(units::count));
+    cells.push(units::bytes(dram.unwrap_or(0)));
+    cells.extend([count(get(LLC)), count(get(L1D))]);
+    cells
+}
+
+/// Everything below the rows shown.
+struct Rest {
+    rows: u64,
+    places: u64,
+    value: u64,
+    share: Option<f64>,
+    counts: Counts,
+}
+
+impl Rest {
+    fn of(hot: &HotTable) -> Self {
+        let hidden = hot.rows.get(SHOWN..).unwrap_or_default();
+        let mut counts = hot.rest.counts.clone();
+        for (event, n) in hidden.iter().flat_map(|row| &row.counts) {
+            let sum = counts.entry(event.clone()).or_default();
+            *sum = sum.saturating_add(*n);
+        }
+        let hidden_value: u64 = hidden.iter().map(|row| row.value).sum();
+        let value = hidden_value.saturating_add(hot.rest.value);
+        Rest {
+            rows: hot.rest.rows + hidden.len() as u64,
+            places: hot.rest.unresolved_places,
+            value,
+            share: (hot.total > 0).then(|| value as f64 / hot.total as f64),
+            counts,
+        }
+    }
+
+    fn words(&self, what: &str) -> String {
+        let rows = plural(self.rows, &format!("other {what}"));
+        match self.places {
+            0 => format!("({rows})"),
+            n => format!("({rows}, {} not looked up)", plural(n, "place")),
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! Caches and TLBs.
+
+use memgauge_analyze::{Level, LevelName, Summary};
+use memgauge_trace::{CacheGeometry, MachineFacts, TlbGeometry};
+
+use super::{or_none, provenance};
+use crate::style::Style;
+use crate::table::{Kind, Table};
+use crate::units;
+
+pub(super) fn levels(summary: &Summary, style: &Style) -> String {
+    let mut table = Table::new(&[
+        ("", Kind::Label),
+        ("size", Kind::Number),
+        ("ways", Kind::Number),
+        ("look-ups", Kind::Number),
+        ("misses", Kind::Number),
+        ("miss ratio", Kind::Number),
+        ("MPKI", Kind::Number),
+    ]);
+    for level in &summary.levels {
+        table.row(row(level, summary.recording.machine.as_ref(), style));
+    }
+    let note = format!(
+        "{}; MPKI: misses per 1000 instructions",
+        provenance(summary)
+    );
+    let note = note.trim_start_matches("; ");
+    style.heading("Caches and TLBs", note) + &table.draw(style)
+}
+
+fn row(level: &Level, machine: Option<&MachineFacts>, style: &Style) -> Vec<String> {
+    let (size, ways) = geometry(level.name, machine, style);
+    vec![
+        title(level.name).to_owned(),
+        size,
+        ways,
+        or_none(level.lookups, units::count, style),
+        or_none(level.misses, units::count, style),
+        or_none(level.miss_ratio, units::percent, style),
+        or_none(level.mpki, units::rate, style),
+    ]
+}
+
+pub(super) fn title(name: LevelName) -> &'static str {
+    match name {
+        LevelName::L1d => "L1D",
+        LevelName::L2 => "L2",
+        LevelName::Llc => "LLC",
+        LevelName::Dtlb => "DTLB",
+        LevelName::Stlb => "STLB",
+    }
+}
+
+fn geometry(name: LevelName, machine: Option<&MachineFacts>, style: &Style) -> (String, String) {
+    let Some(machine) = machine else {
+        return (style.none().to_owned(), style.none().to_owned());
+    };
+    match name {
+        LevelName::L1d => cache(&machine.l1d),
+        LevelName::L2 => cache(&machine.l2),
+        LevelName::Llc => cache(&machine.llc),
+        LevelName::Dtlb => tlb(&machine.dtlb),
+        LevelName::Stlb => tlb(&machine.stlb),
+    }
+}
+
+fn cache(cache: &CacheGeometry) -> (String, String) {
+    (units::capacity(cache.size_bytes), cache.ways.to_string())
+}
+
+fn tlb(tlb: &TlbGeometry) -> (String, String) {
+    (format!("{} entries", tlb.entries), tlb.ways.to_string())
+}

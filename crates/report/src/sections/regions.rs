@@ -1,0 +1,105 @@
+//! Hottest memory regions.
+
+use memgauge_analyze::{RegionRow, RegionTable, Summary};
+
+use super::hot::rank_name;
+use super::{SHOWN, or_none, plural, provenance};
+use crate::style::{Role, Style};
+use crate::table::{Kind, Table};
+use crate::units;
+
+/// Samples from which the table of a better event is preferred.
+const ENOUGH_SAMPLES: u64 = 30;
+
+pub(super) fn regions(summary: &Summary, style: &Style) -> String {
+    let title = "Hottest memory regions";
+    let Some(regions) = shown(&summary.regions) else {
+        return style.heading(title, "") + "  no samples\n";
+    };
+    let event = style.name(&rank_name(&regions.event));
+    let note = note(regions, summary);
+    let heading = style.heading(&format!("{title} by {event}"), &note);
+    if regions.rows.is_empty() {
+        return heading + "  no samples with a data address\n";
+    }
+    heading + &table(regions, summary.processes.len() > 1, style).draw(style)
+}
+
+/// The first table with enough samples, else the one with the most.
+fn shown(tables: &[RegionTable]) -> Option<&RegionTable> {
+    let enough = tables.iter().find(|t| t.samples >= ENOUGH_SAMPLES);
+    enough.or_else(|| tables.iter().rev().max_by_key(|t| t.samples))
+}
+
+fn note(regions: &RegionTable, summary: &Summary) -> String {
+    let mut note = format!("sampled, n = {}", regions.samples);
+    if regions.samples_without_address > 0 {
+        let n = regions.samples_without_address;
+        note += &format!(", {n} more without address");
+    }
+    match provenance(summary) {
+        words if words.is_empty() => note,
+        words => format!("{note}; {words}"),
+    }
+}
+
+fn table(regions: &RegionTable, processes: bool, style: &Style) -> Table {
+    let mut columns = vec![
+        ("share", Kind::Number),
+        ("95 % interval", Kind::Number),
+        ("events", Kind::Number),
+        ("n", Kind::Number),
+        ("size", Kind::Number),
+    ];
+    columns.extend(processes.then_some(("pid", Kind::Number)));
+    columns.push(("region", Kind::Text));
+    let mut table = Table::new(&columns);
+    for region in regions.rows.iter().take(SHOWN) {
+        table.row(row(region, processes, style));
+    }
+    if let Some(cells) = rest(regions, processes, style) {
+        table.painted_row(Role::Quiet, cells);
+    }
+    table
+}
+
+fn row(region: &RegionRow, processes: bool, style: &Style) -> Vec<String> {
+    let mut cells = vec![
+        or_none(region.share, units::share, style),
+        interval(region, style),
+        units::count(region.events),
+        units::count(region.samples),
+        or_none(region.bytes, units::bytes, style),
+    ];
+    cells.extend(processes.then(|| region.pid.0.to_string()));
+    cells.push(style.name(&region.name));
+    cells
+}
+
+fn interval(region: &RegionRow, style: &Style) -> String {
+    let percent = |ratio: f64| format!("{:.1}", ratio * 100.0);
+    match (region.share_low, region.share_high) {
+        (Some(low), Some(high)) => {
+            format!("{}{}{} %", percent(low), style.dash(), percent(high))
+        }
+        _ => style.none().to_owned(),
+    }
+}
+
+fn rest(regions: &RegionTable, processes: bool, style: &Style) -> Option<Vec<String>> {
+    let hidden = regions.rows.get(SHOWN..).unwrap_or_default();
+    let rows = regions.rest_rows + hidden.len() as u64;
+    let events = regions.rest_events + hidden.iter().map(|r| r.events).sum::<u64>();
+    let samples = regions.rest_samples + hidden.iter().map(|r| r.samples).sum::<u64>();
+    let share = (regions.events > 0).then(|| events as f64 / regions.events as f64);
+    let mut cells = vec![
+        or_none(share, units::share, style),
+        String::new(),
+        units::count(events),
+        units::count(samples),
+        String::new(),
+    ];
+    cells.extend(processes.then(String::new));
+    cells.push(format!("({})", plural(rows, "other region")));
+    (rows > 0).then_some(cells)
+}

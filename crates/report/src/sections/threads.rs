@@ -1,0 +1,99 @@
+//! Threads and processes, where there is more than one.
+
+use memgauge_analyze::{Counts, ProcessRow, Summary, ThreadRow};
+
+use super::{SHOWN, file_name, plural, provenance};
+use crate::style::{Role, Style};
+use crate::table::{Kind, Table};
+use crate::units;
+
+pub(super) fn threads(summary: &Summary, style: &Style) -> String {
+    if summary.threads.len() < 2 {
+        return String::new();
+    }
+    let ids = [("pid", Kind::Number), ("tid", Kind::Number)];
+    let mut table = table(&ids);
+    for thread in summary.threads.iter().take(SHOWN) {
+        table.row(thread_row(thread, style));
+    }
+    let rest = summary.threads.get(SHOWN..).unwrap_or_default();
+    let sums = rest.iter().map(|t| (t.run_ns, &t.counts));
+    add_rest(&mut table, sums, rest.len(), "thread", style);
+    let title = plural(summary.threads.len() as u64, "thread");
+    style.heading(&title, &provenance(summary)) + &table.draw(style)
+}
+
+pub(super) fn processes(summary: &Summary, style: &Style) -> String {
+    if summary.processes.len() < 2 {
+        return String::new();
+    }
+    let ids = [("pid", Kind::Number), ("threads", Kind::Number)];
+    let mut table = table(&ids);
+    for process in summary.processes.iter().take(SHOWN) {
+        table.row(process_row(process, style));
+    }
+    let rest = summary.processes.get(SHOWN..).unwrap_or_default();
+    let sums = rest.iter().map(|p| (p.run_ns, &p.counts));
+    add_rest(&mut table, sums, rest.len(), "process", style);
+    let title = format!("{} processes", units::count(summary.processes.len() as u64));
+    style.heading(&title, &provenance(summary)) + &table.draw(style)
+}
+
+fn table(ids: &[(&str, Kind); 2]) -> Table {
+    let numbers = ["run time", "instr.", "L1D miss", "LLC miss", "DRAM"];
+    let mut columns = ids.to_vec();
+    columns.extend(numbers.map(|title| (title, Kind::Number)));
+    columns.push(("program", Kind::Text));
+    Table::new(&columns)
+}
+
+fn thread_row(thread: &ThreadRow, style: &Style) -> Vec<String> {
+    let mut cells = vec![thread.pid.0.to_string(), thread.tid.0.to_string()];
+    cells.extend(numbers(thread.run_ns, &thread.counts, style));
+    cells.push(style.name(file_name(&thread.program)));
+    cells
+}
+
+fn process_row(process: &ProcessRow, style: &Style) -> Vec<String> {
+    let mut cells = vec![process.pid.0.to_string(), process.threads.to_string()];
+    cells.extend(numbers(process.run_ns, &process.counts, style));
+    cells.push(style.name(file_name(&process.program)));
+    cells
+}
+
+fn numbers(run_ns: u64, counts: &Counts, style: &Style) -> [String; 5] {
+    let get = |name: &str| counts.get(name).copied().unwrap_or(0);
+    let dram = get("dram.read_bytes").saturating_add(get("dram.write_bytes"));
+    [
+        units::nanoseconds(run_ns, style),
+        units::count(get("instructions")),
+        units::count(get("l1d.miss")),
+        units::count(get("llc.miss")),
+        units::bytes(dram),
+    ]
+}
+
+fn add_rest<'a>(
+    table: &mut Table,
+    sums: impl Iterator<Item = (u64, &'a Counts)>,
+    rows: usize,
+    what: &str,
+    style: &Style,
+) {
+    if rows == 0 {
+        return;
+    }
+    let mut run_ns = 0u64;
+    let mut counts = Counts::new();
+    for (ns, others) in sums {
+        run_ns = run_ns.saturating_add(ns);
+        for (event, n) in others {
+            let sum = counts.entry(event.clone()).or_default();
+            *sum = sum.saturating_add(*n);
+        }
+    }
+    let mut cells = vec![String::new(), String::new()];
+    cells.extend(numbers(run_ns, &counts, style));
+    cells.push(format!("({rows} more, a {what} each)"));
+    table.painted_row(Role::Quiet, cells);
+}

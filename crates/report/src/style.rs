@@ -1,0 +1,162 @@
+//! How text is drawn: width, colour, characters.
+
+/// What the place the text goes to can show.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Style {
+    /// Columns to use.
+    pub width: usize,
+    /// Whether ANSI colours may be used.
+    pub colour: bool,
+    /// Whether characters beyond ASCII may be used.
+    pub unicode: bool,
+}
+
+/// What a piece of text is, which decides its colour.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Role {
+    #[default]
+    Plain,
+    Heading,
+    Quiet,
+    Read,
+    Write,
+    Warning,
+}
+
+impl Role {
+    fn escape(self) -> &'static str {
+        match self {
+            Role::Plain => "",
+            Role::Heading => "\x1b[1m",
+            Role::Quiet => "\x1b[2m",
+            Role::Read => "\x1b[36m",
+            Role::Write => "\x1b[35m",
+            Role::Warning => "\x1b[33m",
+        }
+    }
+}
+
+impl Style {
+    pub(crate) fn at_least(self, width: usize) -> Self {
+        Style {
+            width: self.width.max(width),
+            ..self
+        }
+    }
+
+    /// The text in its role's colour.
+    pub(crate) fn paint(&self, role: Role, text: &str) -> String {
+        if !self.colour || role == Role::Plain || text.is_empty() {
+            return text.to_owned();
+        }
+        format!("{}{text}\x1b[0m", role.escape())
+    }
+
+    /// A section's first line: what it shows, and how the numbers came to be.
+    pub(crate) fn heading(&self, title: &str, note: &str) -> String {
+        let painted = self.paint(Role::Heading, title);
+        if note.is_empty() {
+            return painted + "\n";
+        }
+        let note = self.clip(note, self.width.saturating_sub(width(title) + 2));
+        format!("{painted}  {}\n", self.paint(Role::Quiet, &note))
+    }
+
+    /// A name from a recording, safe to print: nothing a terminal would obey,
+    /// nothing it cannot show.
+    pub(crate) fn name(&self, name: &str) -> String {
+        let shown = |c: char| {
+            let refused = c.is_control() || (!self.unicode && !c.is_ascii());
+            if refused || is_direction(c) { '?' } else { c }
+        };
+        name.chars().map(shown).collect()
+    }
+
+    /// Stands for a number that does not exist.
+    pub(crate) fn none(&self) -> &'static str {
+        if self.unicode { "–" } else { "-" }
+    }
+
+    /// Between two ends.
+    pub(crate) fn dash(&self) -> &'static str {
+        self.none()
+    }
+
+    /// The start of a text, shortened to `columns`.
+    pub(crate) fn clip(&self, text: &str, columns: usize) -> String {
+        if width(text) <= columns {
+            return text.to_owned();
+        }
+        let mark = self.ellipsis(columns);
+        let kept = text.chars().take(columns - width(mark));
+        kept.collect::<String>() + mark
+    }
+
+    /// The end of a text, shortened to `columns`: for paths.
+    pub(crate) fn clip_start(&self, text: &str, columns: usize) -> String {
+        if width(text) <= columns {
+            return text.to_owned();
+        }
+        let mark = self.ellipsis(columns);
+        let skipped = width(text) - (columns - width(mark));
+        mark.chars().chain(text.chars().skip(skipped)).collect()
+    }
+
+    fn ellipsis(&self, columns: usize) -> &'static str {
+        let mark = if self.unicode { "…" } else { ".." };
+        if width(mark) <= columns { mark } else { "" }
+    }
+
+    /// Text broken at spaces to fit, each line indented.
+    pub(crate) fn wrap(&self, text: &str, indent: usize) -> String {
+        let room = self.width.saturating_sub(indent).max(1);
+        let mut lines: Vec<String> = Vec::new();
+        for word in text.split(' ') {
+            let word = self.clip(word, room);
+            match lines.last_mut() {
+                Some(line) if width(line) + 1 + width(&word) <= room => {
+                    line.push(' ');
+                    line.push_str(&word);
+                }
+                _ => lines.push(word),
+            }
+        }
+        let indented = lines.iter().map(|line| format!("{:indent$}{line}\n", ""));
+        indented.collect()
+    }
+}
+
+/// Characters that reorder what is around them.
+fn is_direction(c: char) -> bool {
+    matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{200e}' | '\u{200f}')
+}
+
+/// Columns a text takes, a character as one.
+pub(crate) fn width(text: &str) -> usize {
+    text.chars().count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STYLE: Style = Style {
+        width: 20,
+        colour: false,
+        unicode: true,
+    };
+
+    #[test]
+    fn clipping_keeps_the_asked_end() {
+        assert_eq!(STYLE.clip("abcdef", 4), "abc…");
+        assert_eq!(STYLE.clip_start("abcdef", 4), "…def");
+        assert_eq!(STYLE.clip("abc", 3), "abc");
+        assert_eq!(STYLE.clip("abcdef", 0), "");
+    }
+
+    #[test]
+    fn wrapping_breaks_at_spaces() {
+        let text = STYLE.wrap("one two three four five six", 2);
+        assert_eq!(text, "  one two three four\n  five six\n");
+    }
+}

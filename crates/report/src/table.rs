@@ -1,0 +1,154 @@
+//! Aligned columns that shrink to the width there is.
+
+use crate::style::{Role, Style, width};
+
+const INDENT: usize = 2;
+const GAP: usize = 2;
+
+/// Columns a flexible column keeps however little room there is.
+const NARROWEST: usize = 8;
+
+/// How a column behaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Right-aligned, never shortened.
+    Number,
+    /// Left-aligned, never shortened.
+    Label,
+    /// Left-aligned, shortened at its end.
+    Text,
+    /// Left-aligned, shortened at its start.
+    Path,
+}
+
+impl Kind {
+    fn flexible(self) -> bool {
+        matches!(self, Kind::Text | Kind::Path)
+    }
+}
+
+/// Rows of cells under titles.
+pub(crate) struct Table {
+    columns: Vec<(String, Kind)>,
+    rows: Vec<(Role, Vec<String>)>,
+}
+
+impl Table {
+    pub(crate) fn new(columns: &[(&str, Kind)]) -> Self {
+        let owned = columns
+            .iter()
+            .map(|&(title, kind)| (title.to_owned(), kind));
+        Table {
+            columns: owned.collect(),
+            rows: Vec::new(),
+        }
+    }
+
+    pub(crate) fn row(&mut self, cells: Vec<String>) {
+        self.rows.push((Role::Plain, cells));
+    }
+
+    pub(crate) fn painted_row(&mut self, role: Role, cells: Vec<String>) {
+        self.rows.push((role, cells));
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    pub(crate) fn draw(&self, style: &Style) -> String {
+        let widths = self.widths(style.width);
+        let titles: Vec<String> = self.columns.iter().map(|c| c.0.clone()).collect();
+        let mut text = self.line(Role::Quiet, &titles, &widths, style);
+        for (role, cells) in &self.rows {
+            text += &self.line(*role, cells, &widths, style);
+        }
+        text
+    }
+
+    fn line(&self, role: Role, cells: &[String], widths: &[usize], style: &Style) -> String {
+        let aligned = cells.iter().zip(&self.columns).zip(widths);
+        let aligned: Vec<String> = aligned
+            .map(|((cell, column), &width)| align(cell, column.1, width, style))
+            .collect();
+        let line = aligned.join(&" ".repeat(GAP));
+        let painted = style.paint(role, line.trim_end());
+        format!("{:INDENT$}{painted}\n", "")
+    }
+
+    /// Natural widths, the flexible columns narrowed to what the others leave.
+    fn widths(&self, total: usize) -> Vec<usize> {
+        let mut widths: Vec<usize> = (0..self.columns.len()).map(|i| self.natural(i)).collect();
+        let gaps = INDENT + GAP * self.columns.len().saturating_sub(1);
+        let mut excess = (widths.iter().sum::<usize>() + gaps).saturating_sub(total);
+        while excess > 0 {
+            let flexible = (0..widths.len()).filter(|&i| self.columns[i].1.flexible());
+            let Some(widest) = flexible.max_by_key(|&i| widths[i]) else {
+                break;
+            };
+            if widths[widest] <= NARROWEST {
+                break;
+            }
+            widths[widest] -= 1;
+            excess -= 1;
+        }
+        widths
+    }
+
+    fn natural(&self, column: usize) -> usize {
+        let cells = self.rows.iter().filter_map(|row| row.1.get(column));
+        let cells = cells.map(|cell| width(cell));
+        cells.max().unwrap_or(0).max(width(&self.columns[column].0))
+    }
+}
+
+fn align(cell: &str, kind: Kind, columns: usize, style: &Style) -> String {
+    match kind {
+        Kind::Number => format!("{cell:>columns$}"),
+        Kind::Label => format!("{cell:<columns$}"),
+        Kind::Text => format!("{:<columns$}", style.clip(cell, columns)),
+        Kind::Path => format!("{:<columns$}", style.clip_start(cell, columns)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(width: usize, expected: &str) {
+        let style = Style {
+            width,
+            colour: false,
+            unicode: true,
+        };
+        let columns = [
+            ("n", Kind::Number),
+            ("name", Kind::Text),
+            ("file", Kind::Path),
+        ];
+        let mut table = Table::new(&columns);
+        table.row(
+            ["10", "a_long_function", "src/deep/file.c"]
+                .map(String::from)
+                .into(),
+        );
+        table.row(["7", "f", "g.c"].map(String::from).into());
+        assert_eq!(table.draw(&style), expected);
+    }
+
+    #[test]
+    fn columns_take_their_natural_width_when_there_is_room() {
+        check(
+            80,
+            "   n  name             file\n  10  a_long_function  src/deep/file.c\n   7  f                g.c\n",
+        );
+    }
+
+    #[test]
+    fn names_are_shortened_at_the_end_and_paths_at_the_start() {
+        check(
+            28,
+            "   n  name        file\n  10  a_long_fu…  …ep/file.c\n   7  f           g.c\n",
+        );
+    }
+}

@@ -1,0 +1,48 @@
+//! Kinds of address are kinds of type, so that a page number is never added to
+//! a byte address.
+
+/// Bytes in a page as the model and the analyses count them.
+const PAGE_SHIFT: u32 = 12;
+
+/// A byte address in a process's virtual address space.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct VirtAddr(pub u64);
+
+/// A byte address in physical memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PhysAddr(pub u64);
+
+/// A cache-line number: byte address divided by the line size.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Line(pub u64);
+
+/// A page number: byte address divided by 4096.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Page(pub u64);
+
+/// A byte offset into a module's file, the form in which code addresses are
+/// comparable between runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ModuleOffset(pub u64);
+
+impl VirtAddr {
+    /// The line holding this byte; `line_shift` is log2 of the line size.
+    #[inline]
+    pub fn line(self, line_shift: u32) -> Line {
+        Line(self.0 >> line_shift)
+    }
+
+    /// The 4 KiB page holding this byte.
+    #[inline]
+    pub fn page(self) -> Page {
+        Page(self.0 >> PAGE_SHIFT)
+    }
+}
+
+impl Page {
+    /// The first byte of the page.
+    #[inline]
+    pub fn start(self) -> VirtAddr {
+        VirtAddr(self.0 << PAGE_SHIFT)
+    }
+}

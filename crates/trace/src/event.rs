@@ -1,0 +1,150 @@
+//! Events: what a counter counts.
+
+use serde::{Deserialize, Serialize};
+
+/// An event of a recording; the manifest's event list says what it is.
+///
+/// Ids below [`catalogue::FIRST_FREE`] are the events of [`catalogue`]; a
+/// source numbers its own from there.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct EventId(pub u16);
+
+/// How a number came to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Provenance {
+    /// Hardware or the kernel counted every event.
+    Counted,
+    /// Scaled up from samples.
+    Sampled,
+    /// Derived by a rule with error.
+    Estimated,
+    /// Counted in a modelled machine: exact for the model, not a measurement.
+    Modelled,
+}
+
+/// What one event is worth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Unit {
+    /// Plain occurrences.
+    Count,
+    /// Bytes.
+    Bytes,
+    /// Processor cycles.
+    Cycles,
+}
+
+/// Definition of an event, as kept in the manifest.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EventDef {
+    /// Id used in the tables.
+    pub id: EventId,
+    /// Name as typed on the command line.
+    pub name: String,
+    /// Unit of a count.
+    pub unit: Unit,
+    /// How it was obtained.
+    pub provenance: Provenance,
+    /// One sentence of definition.
+    pub description: String,
+}
+
+/// Events that mean the same wherever they come from.
+pub mod catalogue {
+    use super::{EventDef, EventId, Provenance, Unit};
+
+    macro_rules! events {
+        ($($(#[doc = $doc:literal])+ $ident:ident = $id:literal, $name:literal, $unit:ident;)+) => {
+            $( $(#[doc = $doc])+ pub const $ident: EventId = EventId($id); )+
+
+            /// Every catalogued event: id, name, unit, definition.
+            pub const ALL: &[(EventId, &str, Unit, &str)] = &[
+                $( (EventId($id), $name, Unit::$unit, concat!($($doc),+)), )+
+            ];
+        };
+    }
+
+    events! {
+        /// Instructions executed; a `rep` string instruction is one.
+        INSTRUCTIONS = 0, "instructions", Count;
+        /// Cycles of the thread's core.
+        CYCLES = 1, "cycles", Cycles;
+        /// Operands read from memory by instructions, of any size; a vector load is one, each element of a `rep` string instruction is one.
+        LOADS = 2, "loads", Count;
+        /// Operands written to memory by instructions; counted as loads are.
+        STORES = 3, "stores", Count;
+        /// Loads and stores whose bytes lie in two cache lines.
+        SPLITS = 4, "splits", Count;
+        /// Line look-ups by loads and stores that found the line in the first-level data cache.
+        L1D_HIT = 5, "l1d.hit", Count;
+        /// Line look-ups by loads and stores that missed the first-level data cache.
+        L1D_MISS = 6, "l1d.miss", Count;
+        /// The part of l1d.miss that loads (and read-modify-writes) caused.
+        L1D_LOAD_MISS = 7, "l1d.load_miss", Count;
+        /// The part of l1d.miss that stores caused.
+        L1D_STORE_MISS = 8, "l1d.store_miss", Count;
+        /// Demand misses of the first-level data cache found in the second level.
+        L2_HIT = 9, "l2.hit", Count;
+        /// Demand misses of the first-level data cache that missed the second level too.
+        L2_MISS = 10, "l2.miss", Count;
+        /// Demand misses of the second level found in the last-level cache.
+        LLC_HIT = 11, "llc.hit", Count;
+        /// Demand misses of the last-level cache: lines a load or store had to wait for from memory.
+        LLC_MISS = 12, "llc.miss", Count;
+        /// Page look-ups by loads and stores that missed the first-level data TLB.
+        DTLB_MISS = 13, "dtlb.miss", Count;
+        /// Misses of the first-level data TLB found in the second-level TLB.
+        STLB_HIT = 14, "stlb.hit", Count;
+        /// Page-table walks: misses of both TLB levels.
+        DTLB_WALK = 15, "dtlb.walk", Count;
+        /// Dirty lines the first-level data cache evicted.
+        L1D_WRITEBACK = 16, "l1d.writeback", Count;
+        /// Dirty lines the second level evicted.
+        L2_WRITEBACK = 17, "l2.writeback", Count;
+        /// Dirty lines the last-level cache wrote to memory.
+        LLC_WRITEBACK = 18, "llc.writeback", Count;
+        /// Lines the prefetchers brought in from memory or a lower level.
+        PREFETCHES = 19, "prefetches", Count;
+        /// Prefetched lines a load or store used before they were evicted.
+        PREFETCH_HITS = 20, "prefetch.hits", Count;
+        /// Bytes read from memory: demand misses and prefetches, whole lines.
+        DRAM_READ_BYTES = 21, "dram.read_bytes", Bytes;
+        /// Bytes written to memory: dirty lines evicted from the last-level cache.
+        DRAM_WRITE_BYTES = 22, "dram.write_bytes", Bytes;
+        /// Instructions that read and write the same operand (also counted once in loads and once in stores).
+        MODIFIES = 23, "modifies", Count;
+    }
+
+    /// Number of catalogued events; ids are `0..COUNT`.
+    pub const COUNT: usize = ALL.len();
+
+    /// First id a source may use for events of its own.
+    pub const FIRST_FREE: u16 = 256;
+
+    /// Definitions of all catalogued events with the given provenance.
+    pub fn definitions(provenance: Provenance) -> Vec<EventDef> {
+        ALL.iter()
+            .map(|&(id, name, unit, description)| EventDef {
+                id,
+                name: name.to_owned(),
+                unit,
+                provenance,
+                description: description.trim().to_owned(),
+            })
+            .collect()
+    }
+
+    /// The event of that name, if catalogued.
+    pub fn by_name(name: &str) -> Option<EventId> {
+        ALL.iter().find(|e| e.1 == name).map(|e| e.0)
+    }
+
+    /// Name of a catalogued event.
+    pub fn name(id: EventId) -> Option<&'static str> {
+        ALL.get(usize::from(id.0)).map(|e| e.1)
+    }
+}

@@ -1,0 +1,24 @@
+//! Typed handles of fixed width.
+
+use serde::{Deserialize, Serialize};
+
+/// A process, by the id the kernel gave it on the recorded machine.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct Pid(pub u32);
+
+/// A thread, by the id the kernel gave it on the recorded machine.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct Tid(pub u32);
+
+/// A logical processor, or a core of the modelled machine.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct Cpu(pub u32);

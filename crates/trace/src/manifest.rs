@@ -1,0 +1,138 @@
+//! What a recording says about itself.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+use crate::EventDef;
+
+/// Contents of `manifest.json`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Manifest {
+    /// Version of the recording format; readers accept their own and older.
+    pub format_version: u32,
+    /// Program and version that wrote the recording.
+    pub recorder: String,
+    /// Command line that was recorded.
+    pub command: Vec<String>,
+    /// Wall-clock start, seconds since 1970.
+    pub started_unix_s: u64,
+    /// Clock of the tables' times: `virtual` or `monotonic`.
+    pub clock: String,
+    /// Whether the recorder ended in order; `false` while writing and after a kill.
+    pub complete: bool,
+    /// How the recorded command ended; `None` when the recorder did not live to see it.
+    pub end: Option<CommandEnd>,
+    /// Where events came from.
+    pub source: SourceFacts,
+    /// The machine it ran on.
+    pub host: HostFacts,
+    /// Geometry of the modelled machine, for modelled sources.
+    pub machine: Option<MachineFacts>,
+    /// Definitions of every event used in the tables.
+    pub events: Vec<EventDef>,
+    /// Exact totals of the whole run by event name, where the source knows them.
+    pub totals: BTreeMap<String, u64>,
+    /// What recording cost.
+    pub own_cost: OwnCost,
+}
+
+/// How the recorded command ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CommandEnd {
+    /// Exit status.
+    Exited(i32),
+    /// Killed by this signal.
+    Signalled(i32),
+    /// The user interrupted the recording.
+    Interrupted,
+}
+
+/// Source and settings.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SourceFacts {
+    /// `pmu`, `clock`, `emulate`, `io` or `import`.
+    pub name: String,
+    /// Settings in effect, by name (for example `qemu`, `period.llc.miss`).
+    pub settings: BTreeMap<String, String>,
+}
+
+/// The machine a recording was made on.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct HostFacts {
+    /// Host name.
+    pub name: String,
+    /// Kernel release.
+    pub kernel: String,
+    /// Processor model.
+    pub cpu: String,
+    /// Logical processors.
+    pub cpus: u32,
+    /// Memory in bytes.
+    pub memory_bytes: u64,
+}
+
+/// Geometry and speeds of a modelled machine.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MachineFacts {
+    /// Preset or file name, or the processor it was read from.
+    pub name: String,
+    /// Clock rate in hertz.
+    pub frequency_hz: u64,
+    /// First-level data cache.
+    pub l1d: CacheGeometry,
+    /// Second-level cache.
+    pub l2: CacheGeometry,
+    /// Last-level cache.
+    pub llc: CacheGeometry,
+    /// First-level data TLB.
+    pub dtlb: TlbGeometry,
+    /// Second-level TLB.
+    pub stlb: TlbGeometry,
+    /// Prefetchers switched on.
+    pub prefetchers: Vec<String>,
+    /// Memory bandwidth in bytes per second.
+    pub dram_bytes_per_s: u64,
+}
+
+/// Geometry of a cache.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CacheGeometry {
+    /// Capacity in bytes.
+    pub size_bytes: u64,
+    /// Lines per set.
+    pub ways: u32,
+    /// Line size in bytes.
+    pub line_bytes: u32,
+}
+
+/// Geometry of a TLB.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TlbGeometry {
+    /// Entries.
+    pub entries: u32,
+    /// Entries per set.
+    pub ways: u32,
+}
+
+/// What the recorder itself used.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct OwnCost {
+    /// Wall-clock seconds of the recorded run.
+    pub wall_s: f64,
+    /// Processor seconds of the recorder.
+    pub cpu_s: f64,
+    /// Largest resident memory of the recorder in bytes.
+    pub peak_memory_bytes: u64,
+    /// Processor seconds of the recorded program and all its children (under the emulator, where one is used).
+    pub program_cpu_s: f64,
+    /// Bytes the recording takes on disk.
+    pub recording_bytes: u64,
+}

@@ -1,0 +1,202 @@
+//! How a row type lies in columns, and back.
+//!
+//! A column is a name, a Parquet type and two functions (get, set), so a table
+//! is a list one can read. Rejected: derive macros (a crate for seven tables)
+//! and rows that are Arrow arrays themselves (every source and analysis would
+//! see Arrow).
+
+use arrow_array::cast::AsArray;
+use arrow_array::types::{UInt8Type, UInt16Type, UInt32Type, UInt64Type};
+use arrow_array::{
+    Array, ArrayRef, ArrowPrimitiveType, BooleanArray, PrimitiveArray, RecordBatch, StringArray,
+};
+use arrow_schema::{DataType, Field, Schema};
+use std::sync::Arc;
+
+/// Type of a numeric column.
+#[derive(Clone, Copy)]
+pub enum Width {
+    Bool,
+    U8,
+    U16,
+    U32,
+    U64,
+}
+
+/// Parquet encoding of a column.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Packing {
+    /// Differences of neighbours, bit-packed.
+    Delta,
+    /// Few distinct values; where they are many after all, as `Delta`.
+    Dictionary,
+    /// As they are, left to zstd.
+    Plain,
+}
+
+/// How to read and write one field of a row.
+pub enum Access<R> {
+    Number {
+        width: Width,
+        get: fn(&R) -> Option<u64>,
+        set: fn(&mut R, u64),
+    },
+    Text {
+        get: fn(&R) -> &str,
+        set: fn(&mut R, &str),
+    },
+}
+
+/// One column of a table.
+pub struct Column<R> {
+    pub name: &'static str,
+    pub nullable: bool,
+    pub packing: Packing,
+    pub access: Access<R>,
+}
+
+impl<R> Column<R> {
+    pub const fn number(
+        name: &'static str,
+        width: Width,
+        packing: Packing,
+        get: fn(&R) -> Option<u64>,
+        set: fn(&mut R, u64),
+    ) -> Self {
+        let access = Access::Number { width, get, set };
+        Column {
+            name,
+            nullable: false,
+            packing,
+            access,
+        }
+    }
+
+    pub const fn text(name: &'static str, get: fn(&R) -> &str, set: fn(&mut R, &str)) -> Self {
+        let access = Access::Text { get, set };
+        Column {
+            name,
+            nullable: false,
+            packing: Packing::Dictionary,
+            access,
+        }
+    }
+
+    pub const fn optional(mut self) -> Self {
+        self.nullable = true;
+        self
+    }
+
+    fn data_type(&self) -> DataType {
+        match self.access {
+            Access::Text { .. } => DataType::Utf8,
+            Access::Number { width, .. } => match width {
+                Width::Bool => DataType::Boolean,
+                Width::U8 => DataType::UInt8,
+                Width::U16 => DataType::UInt16,
+                Width::U32 => DataType::UInt32,
+                Width::U64 => DataType::UInt64,
+            },
+        }
+    }
+
+    fn encode(&self, rows: &[R]) -> ArrayRef {
+        match self.access {
+            Access::Text { get, .. } => {
+                Arc::new(StringArray::from_iter_values(rows.iter().map(get)))
+            }
+            Access::Number { width, get, .. } => match width {
+                Width::Bool => {
+                    let values = rows.iter().map(|row| get(row).map(|v| v != 0));
+                    Arc::new(values.collect::<BooleanArray>())
+                }
+                Width::U8 => narrow::<R, UInt8Type>(rows, get, |v| v as u8),
+                Width::U16 => narrow::<R, UInt16Type>(rows, get, |v| v as u16),
+                Width::U32 => narrow::<R, UInt32Type>(rows, get, |v| v as u32),
+                Width::U64 => narrow::<R, UInt64Type>(rows, get, |v| v),
+            },
+        }
+    }
+
+    /// Fills this column's field of `rows`; `false` if the array has another
+    /// type or length than the format says.
+    pub fn decode(&self, array: &dyn Array, rows: &mut [R]) -> bool {
+        if array.len() != rows.len() {
+            return false;
+        }
+        let done = match self.access {
+            Access::Text { set, .. } => fill_text(array, rows, set),
+            Access::Number { width, set, .. } => match width {
+                Width::Bool => fill_bool(array, rows, set),
+                Width::U8 => fill::<R, UInt8Type>(array, rows, set),
+                Width::U16 => fill::<R, UInt16Type>(array, rows, set),
+                Width::U32 => fill::<R, UInt32Type>(array, rows, set),
+                Width::U64 => fill::<R, UInt64Type>(array, rows, set),
+            },
+        };
+        done.is_some()
+    }
+}
+
+fn narrow<R, T: ArrowPrimitiveType>(
+    rows: &[R],
+    get: fn(&R) -> Option<u64>,
+    cast: fn(u64) -> T::Native,
+) -> ArrayRef {
+    Arc::new(
+        rows.iter()
+            .map(|row| get(row).map(cast))
+            .collect::<PrimitiveArray<T>>(),
+    )
+}
+
+fn fill<R, T: ArrowPrimitiveType>(
+    array: &dyn Array,
+    rows: &mut [R],
+    set: fn(&mut R, u64),
+) -> Option<()>
+where
+    T::Native: Into<u64>,
+{
+    let array = array.as_primitive_opt::<T>()?;
+    if array.null_count() == 0 {
+        rows.iter_mut()
+            .zip(array.values())
+            .for_each(|(row, &value)| set(row, value.into()));
+        return Some(());
+    }
+    for (row, value) in rows.iter_mut().zip(array.iter()) {
+        if let Some(value) = value {
+            set(row, value.into());
+        }
+    }
+    Some(())
+}
+
+fn fill_bool<R>(array: &dyn Array, rows: &mut [R], set: fn(&mut R, u64)) -> Option<()> {
+    for (row, value) in rows.iter_mut().zip(array.as_boolean_opt()?.iter()) {
+        set(row, value.unwrap_or_default().into());
+    }
+    Some(())
+}
+
+fn fill_text<R>(array: &dyn Array, rows: &mut [R], set: fn(&mut R, &str)) -> Option<()> {
+    for (row, value) in rows.iter_mut().zip(array.as_string_opt::<i32>()?.iter()) {
+        set(row, value.unwrap_or_default());
+    }
+    Some(())
+}
+
+/// Arrow's schema of a table.
+pub(super) fn schema<R>(columns: &[Column<R>]) -> Arc<Schema> {
+    let field = |c: &Column<R>| Field::new(c.name, c.data_type(), c.nullable);
+    Arc::new(Schema::new(columns.iter().map(field).collect::<Vec<_>>()))
+}
+
+/// Rows turned into columns.
+pub(super) fn encode<R>(columns: &[Column<R>], schema: Arc<Schema>, rows: &[R]) -> RecordBatch {
+    let arrays = columns.iter().map(|c| c.encode(rows)).collect();
+    RecordBatch::try_new(schema, arrays).expect(
+        "SANITY: schema and arrays come from the same columns, and only optional ones yield nulls",
+    )
+}

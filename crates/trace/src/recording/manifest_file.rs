@@ -1,0 +1,130 @@
+//! `manifest.json`: written whole, read with suspicion.
+
+use super::FORMAT_VERSION;
+use super::sink::Create;
+use super::table_writer::{reason, replace_file};
+use crate::{Error, ErrorKind, Manifest, Result};
+use serde_json::Value;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+
+pub(super) const FILE: &str = "manifest.json";
+const TEMPORARY: &str = ".manifest.json.tmp";
+
+/// No manifest comes near this (the longest command line Linux accepts is
+/// 2 MiB); a file beyond it is not one.
+const MAX_BYTES: u64 = 64 << 20;
+
+/// Replaces the manifest; its size in bytes.
+pub(super) fn save(dir: &Path, manifest: &Manifest, create: &Create) -> Result<u64> {
+    let path = dir.join(FILE);
+    let failed = |kind: ErrorKind, why: &str| {
+        Error::new(
+            kind,
+            format!("failed to write manifest `{}`: {why}", path.display()),
+        )
+    };
+    let mut bytes = serde_json::to_vec_pretty(&finite(manifest))
+        .map_err(|e| failed(ErrorKind::Io, "it has no JSON form").caused_by(e))?;
+    bytes.push(b'\n');
+    replace_file(&path, &dir.join(TEMPORARY), create, &bytes).map_err(|e| {
+        let (kind, why) = reason(e.kind());
+        failed(kind, &why).caused_by(e)
+    })?;
+    Ok(bytes.len() as u64)
+}
+
+/// JSON has no infinities and no NaN; a cost that is one of them says nothing.
+fn finite(manifest: &Manifest) -> Manifest {
+    let mut manifest = manifest.clone();
+    let cost = &mut manifest.own_cost;
+    for seconds in [&mut cost.wall_s, &mut cost.cpu_s, &mut cost.program_cpu_s] {
+        if !seconds.is_finite() {
+            *seconds = 0.0;
+        }
+    }
+    manifest
+}
+
+/// Reads and judges the manifest of the recording at `dir`.
+pub(super) fn load(dir: &Path) -> Result<Manifest> {
+    check_dir(dir)?;
+    let path = dir.join(FILE);
+    let bytes = read_limited(&path).map_err(|e| unreadable(dir, e))?;
+    let corrupt = |why: &str| {
+        let message = format!(
+            "failed to read manifest `{}`: {why}; the tables beside it are ordinary Parquet files and may still be read",
+            path.display()
+        );
+        Error::new(ErrorKind::Corrupt, message)
+    };
+    let value: Value =
+        serde_json::from_slice(&bytes).map_err(|e| corrupt("not JSON").caused_by(e))?;
+    let version = value
+        .get("format_version")
+        .and_then(Value::as_u64)
+        .filter(|&v| v > 0);
+    let version = version.ok_or_else(|| corrupt("no format version"))?;
+    if version > u64::from(FORMAT_VERSION) {
+        return Err(newer(dir, version));
+    }
+    serde_json::from_value(value).map_err(|e| corrupt(&e.to_string()))
+}
+
+fn newer(dir: &Path, version: u64) -> Error {
+    let message = format!(
+        "failed to open recording `{}`: it has format version {version}, this memgauge reads up to {FORMAT_VERSION}; update memgauge",
+        dir.display()
+    );
+    Error::new(ErrorKind::NewerVersion, message)
+}
+
+fn check_dir(dir: &Path) -> Result<()> {
+    match std::fs::metadata(dir) {
+        Ok(found) if found.is_dir() => Ok(()),
+        Ok(_) => Err(not_a_recording(
+            dir,
+            "a recording is a directory, this is a file",
+        )),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Err(not_a_recording(
+            dir,
+            "no such directory; `memgauge record -o NAME.mg -- COMMAND` makes one",
+        )),
+        Err(e) => Err(cannot_read(dir, e)),
+    }
+}
+
+fn unreadable(dir: &Path, error: io::Error) -> Error {
+    if error.kind() == io::ErrorKind::NotFound {
+        return not_a_recording(
+            dir,
+            "it has no manifest.json; name a directory that `memgauge record` wrote",
+        );
+    }
+    cannot_read(&dir.join(FILE), error)
+}
+
+fn not_a_recording(dir: &Path, why: &str) -> Error {
+    let message = format!("failed to open recording `{}`: {why}", dir.display());
+    Error::new(ErrorKind::NotARecording, message)
+}
+
+fn cannot_read(path: &Path, error: io::Error) -> Error {
+    let message = format!("failed to read `{}`: {error}", path.display());
+    Error::new(ErrorKind::Io, message).caused_by(error)
+}
+
+fn read_limited(path: &Path) -> io::Result<Vec<u8>> {
+    if !std::fs::metadata(path)?.is_file() {
+        return Err(io::Error::other("not a regular file"));
+    }
+    let mut bytes = Vec::new();
+    File::open(path)?
+        .take(MAX_BYTES + 1)
+        .read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > MAX_BYTES {
+        return Err(io::Error::other("larger than any manifest"));
+    }
+    Ok(bytes)
+}

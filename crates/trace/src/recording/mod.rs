@@ -1,0 +1,45 @@
+//! The recording: a directory of Parquet parts and a manifest.
+//!
+//! ```text
+//! NAME.mg/
+//! ├── manifest.json             what was run, on what, what the events mean
+//! ├── samples/part-000000.parquet
+//! │           part-000001.parquet
+//! │           .part-000002.parquet.tmp     being written; readers pass over it
+//! └── series/ overflows/ sites/ threads/ modules/ losses/
+//! ```
+//!
+//! A [`Writer`] gathers rows into parts and gives each its name by a rename
+//! when it is complete, so that whatever ends the writer, the parts with names
+//! are whole. Nothing is forced to the disk: the guarantee is against a killed
+//! process, not against a power cut. A [`Recording`] reads batches of rows and
+//! reports damaged parts as [`Recording::problems`] instead of refusing the
+//! rest.
+//!
+//! This module refuses to interpret rows and to append to a recording that
+//! exists. A single file was rejected because a killed writer leaves it without
+//! its index; a database because nothing else could read it as it is. The
+//! schema is in `docs/format.md`.
+
+mod columns;
+mod crc;
+mod manifest_file;
+mod part_reader;
+mod part_writer;
+mod reader;
+mod selection;
+mod sink;
+mod table_writer;
+mod tables;
+mod writer;
+
+pub use reader::{Recording, Rows};
+pub use selection::Selection;
+pub use tables::Row;
+pub use writer::Writer;
+
+/// Version of the format this crate writes; it reads this and older ones.
+pub const FORMAT_VERSION: u32 = 1;
+
+#[cfg(test)]
+mod tests;

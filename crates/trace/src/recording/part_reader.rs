@@ -1,0 +1,334 @@
+//! Reading one part, once its checksums have said that it is whole.
+//!
+//! Two steps keep opening a long recording cheap: the footer is checked when
+//! the recording is opened, the data when rows are asked for, in one pass of
+//! [`PIECE_BYTES`] pieces before anything is decoded.
+
+use super::columns::Column;
+use super::crc::Crc32;
+use super::sink::{CHECKSUM_DIGITS, CRC_DIGITS, checksum_position};
+use super::table_writer::PART_ROWS;
+use super::tables::{Columns, Row};
+use arrow_array::RecordBatch;
+use parquet::arrow::ProjectionMask;
+use parquet::arrow::arrow_reader::{
+    ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader,
+    ParquetRecordBatchReaderBuilder,
+};
+use parquet::file::metadata::{
+    ColumnChunkMetaData, ParquetMetaData, ParquetMetaDataReader, RowGroupMetaData,
+};
+use parquet::file::statistics::Statistics;
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::Arc;
+
+/// Most rows of a batch.
+pub(super) const BATCH_ROWS: usize = 65_536;
+
+/// No footer comes near this: one of a full part of samples has 60 KiB.
+const MAX_FOOTER_BYTES: u64 = 64 << 20;
+
+/// Length and magic at the end of a Parquet file.
+const TAIL_BYTES: u64 = 8;
+const MAGIC: &[u8; 4] = b"PAR1";
+
+const PIECE_BYTES: usize = 256 << 10;
+
+/// What is wrong with a part, in words.
+pub(super) type Damage = String;
+
+/// A part whose footer is whole.
+pub(super) struct Part {
+    file: File,
+    metadata: Arc<ParquetMetaData>,
+    data_bytes: u64,
+    data_crc: u32,
+}
+
+impl Part {
+    /// Opens the file and checks its footer.
+    pub(super) fn open(path: &Path) -> Result<Part, Damage> {
+        let mut file = open_regular(path)?;
+        let (footer, data_bytes) = read_footer(&mut file)?;
+        let data_crc = check_footer(&footer)?;
+        let thrift = &footer[..footer.len() - TAIL_BYTES as usize];
+        let metadata = contained(|| ParquetMetaDataReader::decode_metadata(thrift))?;
+        check_extent(&metadata, data_bytes)?;
+        Ok(Part {
+            file,
+            metadata: Arc::new(metadata),
+            data_bytes,
+            data_crc,
+        })
+    }
+
+    /// Earliest and latest time of its rows, for tables that have one.
+    pub(super) fn times_ns<R: Row>(&self) -> Option<Range<u64>> {
+        let groups = self.metadata.row_groups().iter().map(group_times_ns::<R>);
+        groups.reduce(joined).flatten()
+    }
+
+    /// Checks every byte of the data.
+    pub(super) fn check_data(&mut self) -> Result<(), Damage> {
+        self.file
+            .seek(SeekFrom::Start(0))
+            .map_err(|e| e.to_string())?;
+        let mut crc = Crc32::new();
+        let mut piece = vec![0; PIECE_BYTES];
+        let mut left = self.data_bytes;
+        while left > 0 {
+            let wanted = piece.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+            self.file
+                .read_exact(&mut piece[..wanted])
+                .map_err(|e| e.to_string())?;
+            crc.update(&piece[..wanted]);
+            left -= wanted as u64;
+        }
+        if crc.value() != self.data_crc {
+            return Err("damaged (its data do not match their checksum)".into());
+        }
+        Ok(())
+    }
+
+    /// The rows, by batches.
+    pub(super) fn rows<R: Row>(
+        self,
+        columns: &[&'static Column<R>],
+        time_ns: Option<Range<u64>>,
+    ) -> Result<PartRows<R>, Damage> {
+        let mut wanted = columns.to_vec();
+        if time_ns.is_some() && !wanted.iter().any(|c| Some(c.name) == R::TIME) {
+            wanted.extend(R::COLUMNS.iter().find(|c| Some(c.name) == R::TIME));
+        }
+        let columns = columns.to_vec();
+        let reader = contained(|| self.reader::<R>(&wanted, time_ns.as_ref()))?;
+        Ok(PartRows {
+            reader,
+            columns,
+            time_ns,
+        })
+    }
+
+    fn reader<R: Row>(
+        self,
+        wanted: &[&'static Column<R>],
+        time_ns: Option<&Range<u64>>,
+    ) -> Result<ParquetRecordBatchReader, Damage> {
+        let options = ArrowReaderOptions::new().with_skip_arrow_metadata(true);
+        let metadata = ArrowReaderMetadata::try_new(self.metadata.clone(), options)
+            .map_err(|e| e.to_string())?;
+        let mask = projection(&metadata, wanted)?;
+        let groups = self.metadata.row_groups().iter().enumerate();
+        let groups = groups.filter(|(_, group)| may_overlap::<R>(group, time_ns));
+        let groups = groups.map(|(index, _)| index).collect();
+        ParquetRecordBatchReaderBuilder::new_with_metadata(self.file, metadata)
+            .with_batch_size(BATCH_ROWS)
+            .with_projection(mask)
+            .with_row_groups(groups)
+            .build()
+            .map_err(|e| e.to_string())
+    }
+}
+
+/// The rows of one part.
+pub(super) struct PartRows<R: 'static> {
+    reader: ParquetRecordBatchReader,
+    columns: Vec<&'static Column<R>>,
+    time_ns: Option<Range<u64>>,
+}
+
+impl<R: Row> PartRows<R> {
+    /// The next rows; `None` at the end.
+    pub(super) fn next_rows(&mut self) -> Option<Result<Vec<R>, Damage>> {
+        let reader = AssertUnwindSafe(&mut self.reader);
+        let batch = contained(move || { reader }.0.next().transpose());
+        match batch {
+            Ok(batch) => batch.map(|batch| self.decode(&batch)),
+            Err(damage) => Some(Err(damage)),
+        }
+    }
+
+    fn decode(&self, batch: &RecordBatch) -> Result<Vec<R>, Damage> {
+        let mut rows = vec![R::default(); batch.num_rows()];
+        for column in &self.columns {
+            fill(column, batch, &mut rows)?;
+        }
+        let Some(range) = &self.time_ns else {
+            return Ok(rows);
+        };
+        let times = times_ns::<R>(batch)?;
+        let mut times = times.iter();
+        rows.retain(|_| times.next().is_some_and(|time| range.contains(time)));
+        Ok(rows)
+    }
+}
+
+fn times_ns<R: Row>(batch: &RecordBatch) -> Result<Vec<u64>, Damage> {
+    let mut timed = vec![R::default(); batch.num_rows()];
+    let column = R::COLUMNS.iter().find(|c| Some(c.name) == R::TIME);
+    column.map_or(Ok(()), |column| fill(column, batch, &mut timed))?;
+    Ok(timed.iter().map(Columns::time_ns).collect())
+}
+
+fn fill<R>(column: &Column<R>, batch: &RecordBatch, rows: &mut [R]) -> Result<(), Damage> {
+    let Some(array) = batch.column_by_name(column.name) else {
+        return Ok(());
+    };
+    if column.decode(array, rows) {
+        return Ok(());
+    }
+    Err(format!(
+        "column `{}` is of another type than the format says",
+        column.name
+    ))
+}
+
+fn projection<R>(
+    metadata: &ArrowReaderMetadata,
+    wanted: &[&'static Column<R>],
+) -> Result<ProjectionMask, Damage> {
+    let mut roots = Vec::new();
+    for column in wanted {
+        match metadata.schema().index_of(column.name) {
+            Ok(root) => roots.push(root),
+            Err(_) if column.nullable => {}
+            Err(_) => return Err(format!("it has no column `{}`", column.name)),
+        }
+    }
+    Ok(ProjectionMask::roots(metadata.parquet_schema(), roots))
+}
+
+fn may_overlap<R: Row>(group: &RowGroupMetaData, time_ns: Option<&Range<u64>>) -> bool {
+    match (time_ns, group_times_ns::<R>(group)) {
+        (Some(wanted), Some(there)) => overlap(wanted, &there),
+        _ => true,
+    }
+}
+
+/// Whether two ranges share a moment.
+pub(super) fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
+    a.start < b.end && b.start < a.end
+}
+
+/// First and one past the last time of a row group, by its statistics.
+fn group_times_ns<R: Row>(group: &RowGroupMetaData) -> Option<Range<u64>> {
+    let time = R::TIME?;
+    let column = group
+        .columns()
+        .iter()
+        .find(|c| c.column_path().string() == time)?;
+    let Some(Statistics::Int64(statistics)) = column.statistics() else {
+        return None;
+    };
+    let (first, last) = (*statistics.min_opt()? as u64, *statistics.max_opt()? as u64);
+    // A row at the very last nanosecond has no end to its range: no statement.
+    (first <= last).then_some(first..last.checked_add(1)?)
+}
+
+fn joined(a: Option<Range<u64>>, b: Option<Range<u64>>) -> Option<Range<u64>> {
+    let (a, b) = (a?, b?);
+    Some(a.start.min(b.start)..a.end.max(b.end))
+}
+
+fn open_regular(path: &Path) -> Result<File, Damage> {
+    // Asked before opening: opening a pipe would wait for its writer.
+    let found = std::fs::metadata(path).map_err(|e| format!("cannot be read ({e})"))?;
+    if !found.is_file() {
+        return Err("not a regular file".into());
+    }
+    File::open(path).map_err(|e| format!("cannot be read ({e})"))
+}
+
+/// The footer with its length and magic, and the bytes of data before it.
+fn read_footer(file: &mut File) -> Result<(Vec<u8>, u64), Damage> {
+    let io = |e: std::io::Error| format!("cannot be read ({e})");
+    let bytes = file.metadata().map_err(io)?.len();
+    let cut = || "truncated (no Parquet footer at its end)".to_owned();
+    let tail_at = bytes.checked_sub(TAIL_BYTES).ok_or_else(cut)?;
+    let mut tail = [0; TAIL_BYTES as usize];
+    file.seek(SeekFrom::Start(tail_at)).map_err(io)?;
+    file.read_exact(&mut tail).map_err(io)?;
+    let [a, b, c, d, magic @ ..] = tail;
+    let thrift_bytes = u64::from(u32::from_le_bytes([a, b, c, d]));
+    if magic != *MAGIC {
+        return Err(cut());
+    }
+    if thrift_bytes > tail_at || thrift_bytes > MAX_FOOTER_BYTES {
+        return Err("damaged (its footer is longer than it can be)".into());
+    }
+    let data_bytes = tail_at - thrift_bytes;
+    let mut footer = vec![0; (thrift_bytes + TAIL_BYTES) as usize];
+    file.seek(SeekFrom::Start(data_bytes)).map_err(io)?;
+    file.read_exact(&mut footer).map_err(io)?;
+    Ok((footer, data_bytes))
+}
+
+/// Checks the footer against its checksum; the checksum of the data.
+fn check_footer(footer: &[u8]) -> Result<u32, Damage> {
+    let at = checksum_position(footer)
+        .ok_or("not as memgauge wrote it (its footer holds no memgauge.checksum)")?;
+    let own = at + CRC_DIGITS..at + CHECKSUM_DIGITS;
+    let damaged = "damaged (its footer does not match its checksum)";
+    let expected = digits(&footer[own.clone()]).ok_or(damaged)?;
+    let mut blank = footer.to_vec();
+    blank[own].fill(b'0');
+    if Crc32::of(&blank) != expected {
+        return Err(damaged.into());
+    }
+    digits(&footer[at..at + CRC_DIGITS]).ok_or_else(|| damaged.into())
+}
+
+/// Checks that the footer speaks of rows and bytes a part can have.
+fn check_extent(metadata: &ParquetMetaData, data_bytes: u64) -> Result<(), Damage> {
+    let mut rows = 0u64;
+    for group in metadata.row_groups() {
+        // A negative number turns into one that is too large.
+        rows = rows.saturating_add(group.num_rows() as u64);
+        if !group
+            .columns()
+            .iter()
+            .all(|column| lies_within(column, data_bytes))
+        {
+            return Err("damaged (a column lies outside the file)".into());
+        }
+    }
+    if rows > PART_ROWS as u64 {
+        return Err(format!(
+            "damaged (it claims {rows} rows, a part has at most {PART_ROWS})"
+        ));
+    }
+    Ok(())
+}
+
+fn lies_within(column: &ColumnChunkMetaData, data_bytes: u64) -> bool {
+    let start = column
+        .dictionary_page_offset()
+        .unwrap_or(column.data_page_offset());
+    let end = (start as u64).checked_add(column.compressed_size() as u64);
+    start >= 0 && column.compressed_size() >= 0 && end.is_some_and(|end| end <= data_bytes)
+}
+
+/// Exactly what the writer writes: lower-case digits, no sign.
+fn digits(bytes: &[u8]) -> Option<u32> {
+    let text = std::str::from_utf8(bytes).ok()?;
+    let plain = text
+        .bytes()
+        .all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
+    plain.then(|| u32::from_str_radix(text, 16).ok()).flatten()
+}
+
+/// Runs the Parquet decoder, whose panics on nonsense become damage.
+///
+/// The checksums keep accidents away from it; this is for parts that somebody
+/// forged together with their checksums. The panic's own message still goes to
+/// standard error: the process's hook is not a library's to change.
+fn contained<T, E: ToString>(decode: impl FnOnce() -> Result<T, E>) -> Result<T, Damage> {
+    match catch_unwind(AssertUnwindSafe(decode)) {
+        Ok(result) => result.map_err(|e| e.to_string()),
+        Err(_) => Err("damaged (its content makes no sense)".into()),
+    }
+}

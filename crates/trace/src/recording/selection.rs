@@ -1,0 +1,67 @@
+//! Which rows and columns to read.
+
+use super::columns::Column;
+use super::tables::Row;
+use crate::{Error, ErrorKind, Result};
+use std::ops::Range;
+
+/// What to read of a table; by default everything.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Selection {
+    time_ns: Option<Range<u64>>,
+    columns: Option<Vec<String>>,
+}
+
+impl Selection {
+    /// Every row, every column.
+    pub fn all() -> Self {
+        Selection::default()
+    }
+
+    /// Only rows whose `time_ns` is in the range.
+    ///
+    /// This concerns samples, series, overflows and losses. Threads, modules
+    /// and sites hold for longer than a moment (a module mapped before the
+    /// range is still there in it) and always come whole.
+    pub fn time(mut self, range: Range<u64>) -> Self {
+        self.time_ns = Some(range);
+        self
+    }
+
+    /// Only these columns; fields of the others hold their type's default.
+    /// A name the table does not have is an error of the first batch.
+    pub fn columns(mut self, names: &[&str]) -> Self {
+        self.columns = Some(names.iter().map(|&name| name.to_owned()).collect());
+        self
+    }
+
+    /// The time range, for tables it concerns.
+    pub(super) fn time_for<R: Row>(&self) -> Option<Range<u64>> {
+        R::TIME.and(self.time_ns.clone())
+    }
+
+    /// The selected columns, in the table's order.
+    pub(super) fn columns_for<R: Row>(&self) -> Result<Vec<&'static Column<R>>> {
+        let Some(names) = &self.columns else {
+            return Ok(R::COLUMNS.iter().collect());
+        };
+        if let Some(unknown) = names
+            .iter()
+            .find(|name| !R::COLUMNS.iter().any(|c| c.name == **name))
+        {
+            return Err(unknown_column::<R>(unknown));
+        }
+        let wanted = |c: &&Column<R>| names.iter().any(|name| name == c.name);
+        Ok(R::COLUMNS.iter().filter(wanted).collect())
+    }
+}
+
+fn unknown_column<R: Row>(name: &str) -> Error {
+    let known: Vec<&str> = R::COLUMNS.iter().map(|c| c.name).collect();
+    let message = format!(
+        "failed to read column `{name}` of table `{}`: it has {}",
+        R::TABLE,
+        known.join(", ")
+    );
+    Error::new(ErrorKind::UnknownColumn, message)
+}

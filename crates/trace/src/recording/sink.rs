@@ -1,0 +1,129 @@
+//! Where a part's bytes go: through a checksum into a file.
+//!
+//! The checksum stands in the part's own Parquet footer, as the value of
+//! [`CHECKSUM_KEY`]: sixteen hexadecimal digits.
+//!
+//! ```text
+//! PAR1 │ row groups … │ footer … "memgauge.checksum" 18 10 "0a1b2c3d" "4e5f6071" … │ length │ PAR1
+//! └──────────┬────────┘ └─────────────────────────────────┬────────┘ └─────────────────────────┘
+//!     CRC-32 = 0a1b2c3d                     CRC-32 of all this, its own eight digits as zeros
+//! ```
+//!
+//! So every byte of a part is covered, and nothing of a damaged part reaches
+//! the Parquet decoder, which trusts what it reads more than a profiler's user
+//! can. Parquet's own page checksums were rejected because they leave page
+//! headers and the footer uncovered.
+
+use super::crc::Crc32;
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::Arc;
+
+/// Key of the checksum in the footer's key-value metadata.
+pub(super) const CHECKSUM_KEY: &str = "memgauge.checksum";
+
+/// Digits of one CRC-32.
+pub(super) const CRC_DIGITS: usize = 8;
+
+/// Digits of both.
+pub(super) const CHECKSUM_DIGITS: usize = 2 * CRC_DIGITS;
+
+/// What stands for the checksum until it is known.
+pub(super) const UNKNOWN_CHECKSUM: &str = "0000000000000000";
+
+/// A file being written.
+pub(super) type Out = Box<dyn Write + Send>;
+
+/// How files are created; tests put a failing one in its place.
+pub(super) type Create = Arc<dyn Fn(&Path) -> io::Result<Out> + Send + Sync>;
+
+/// The file system.
+pub(super) fn file_system() -> Create {
+    Arc::new(|path| Ok(Box::new(std::fs::File::create(path)?)))
+}
+
+/// A part's bytes on their way to its file.
+pub(super) struct PartSink {
+    out: Out,
+    data: Crc32,
+    footer: Option<Vec<u8>>,
+    failure: Option<io::ErrorKind>,
+}
+
+impl PartSink {
+    pub(super) fn new(out: Out) -> Self {
+        PartSink {
+            out,
+            data: Crc32::new(),
+            footer: None,
+            failure: None,
+        }
+    }
+
+    /// What the file system said when it refused.
+    pub(super) fn failure(&self) -> Option<io::ErrorKind> {
+        self.failure
+    }
+
+    /// From here on bytes belong to the footer and are held back for
+    /// [`PartSink::seal`].
+    pub(super) fn begin_footer(&mut self) {
+        self.footer = Some(Vec::new());
+    }
+
+    /// Writes the footer with the checksum in it; the bytes written.
+    pub(super) fn seal(&mut self) -> io::Result<()> {
+        let mut footer = self.footer.take().unwrap_or_default();
+        let at = checksum_position(&footer)
+            .ok_or_else(|| io::Error::other("the footer has no room for its checksum"))?;
+        put_crc(&mut footer[at..], self.data.value());
+        let crc = Crc32::of(&footer);
+        put_crc(&mut footer[at + CRC_DIGITS..], crc);
+        let written = self.out.write_all(&footer).and_then(|()| self.out.flush());
+        self.noted(written)
+    }
+
+    fn noted<T>(&mut self, result: io::Result<T>) -> io::Result<T> {
+        if let Err(error) = &result
+            && error.kind() != io::ErrorKind::Interrupted
+        {
+            self.failure = Some(error.kind());
+        }
+        result
+    }
+}
+
+impl Write for PartSink {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if let Some(footer) = &mut self.footer {
+            footer.extend_from_slice(bytes);
+            return Ok(bytes.len());
+        }
+        let written = self.out.write(bytes);
+        let written = self.noted(written)?;
+        self.data.update(&bytes[..written]);
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let flushed = self.out.flush();
+        self.noted(flushed)
+    }
+}
+
+fn put_crc(digits: &mut [u8], crc: u32) {
+    digits[..CRC_DIGITS].copy_from_slice(format!("{crc:08x}").as_bytes());
+}
+
+/// Where the checksum's digits stand in a footer: behind the key, a Thrift
+/// field header (string, one field on) and the length.
+pub(super) fn checksum_position(footer: &[u8]) -> Option<usize> {
+    const FIELD: [u8; 2] = [0x18, CHECKSUM_DIGITS as u8];
+    let key = CHECKSUM_KEY.as_bytes();
+    let found = footer
+        .windows(key.len())
+        .rposition(|window| window == key)?;
+    let value = found + key.len() + FIELD.len();
+    let whole = footer.len() >= value + CHECKSUM_DIGITS;
+    (whole && footer[found + key.len()..value] == FIELD).then_some(value)
+}

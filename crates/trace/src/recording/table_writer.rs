@@ -1,0 +1,292 @@
+//! One table while it is written: rows gathered into parts.
+//!
+//! What a table holds in memory: the rows waiting for the encoder (at most
+//! 4 096, or a mebibyte of text) and one encoded row group of about 2 MiB with
+//! its dictionaries.
+
+use super::part_writer::{OpenPart, PartFailure};
+use super::sink::{Create, Out};
+use super::tables::{self, Row};
+use crate::{
+    Error, ErrorKind, Loss, Module, Overflow, Result, Sample, SeriesRow, SiteCount, Thread,
+};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Rows handed to the encoder at once.
+const CHUNK_ROWS: usize = 4 * 1024;
+
+/// Text of waiting rows that also sends them to the encoder.
+const CHUNK_TEXT_BYTES: usize = 1 << 20;
+
+/// Rows after which a part is closed.
+pub(super) const PART_ROWS: usize = 1_000_000;
+
+/// Age of its oldest row at which a part is closed.
+const PART_AGE: Duration = Duration::from_secs(2);
+
+/// Writers of all tables.
+pub struct Tables {
+    pub(super) samples: TableWriter<Sample>,
+    pub(super) series: TableWriter<SeriesRow>,
+    pub(super) overflows: TableWriter<Overflow>,
+    pub(super) sites: TableWriter<SiteCount>,
+    pub(super) threads: TableWriter<Thread>,
+    pub(super) modules: TableWriter<Module>,
+    pub(super) losses: TableWriter<Loss>,
+}
+
+impl Tables {
+    pub(super) fn new(recording: &Path, create: &Create) -> Self {
+        Tables {
+            samples: TableWriter::new(recording, create),
+            series: TableWriter::new(recording, create),
+            overflows: TableWriter::new(recording, create),
+            sites: TableWriter::new(recording, create),
+            threads: TableWriter::new(recording, create),
+            modules: TableWriter::new(recording, create),
+            losses: TableWriter::new(recording, create),
+        }
+    }
+
+    pub(super) fn each(&mut self) -> [&mut dyn AnyTable; tables::NAMES.len()] {
+        [
+            &mut self.samples,
+            &mut self.series,
+            &mut self.overflows,
+            &mut self.sites,
+            &mut self.threads,
+            &mut self.modules,
+            &mut self.losses,
+        ]
+    }
+
+    pub(super) fn each_ref(&self) -> [&dyn AnyTable; tables::NAMES.len()] {
+        [
+            &self.samples,
+            &self.series,
+            &self.overflows,
+            &self.sites,
+            &self.threads,
+            &self.modules,
+            &self.losses,
+        ]
+    }
+}
+
+/// What can be asked of a table without knowing its rows.
+pub(super) trait AnyTable {
+    fn name(&self) -> &'static str;
+    fn close(&mut self) -> Result<()>;
+    fn close_if_due(&mut self) -> Result<()>;
+    fn bytes(&self) -> u64;
+    fn lost_rows(&self) -> u64;
+}
+
+/// Writer of one table.
+pub struct TableWriter<R> {
+    dir: PathBuf,
+    create: Create,
+    waiting: Vec<R>,
+    waiting_text_bytes: usize,
+    part: Option<OpenPart>,
+    oldest: Option<Instant>,
+    closed_parts: u32,
+    closed_rows: u64,
+    closed_bytes: u64,
+    lost_rows: u64,
+}
+
+impl<R: Row> TableWriter<R> {
+    fn new(recording: &Path, create: &Create) -> Self {
+        TableWriter {
+            dir: recording.join(R::TABLE),
+            create: create.clone(),
+            waiting: Vec::new(),
+            waiting_text_bytes: 0,
+            part: None,
+            oldest: None,
+            closed_parts: 0,
+            closed_rows: 0,
+            closed_bytes: 0,
+            lost_rows: 0,
+        }
+    }
+
+    #[inline]
+    pub(super) fn push(&mut self, row: R) -> Result<()> {
+        if self.oldest.is_none() {
+            self.oldest = Some(Instant::now());
+        }
+        self.waiting_text_bytes += row.text_bytes();
+        self.waiting.push(row);
+        if self.waiting.len() >= CHUNK_ROWS.min(self.room())
+            || self.waiting_text_bytes >= CHUNK_TEXT_BYTES
+        {
+            return self.encode();
+        }
+        Ok(())
+    }
+
+    /// Sends the waiting rows to the encoder, and closes the part if that
+    /// fills it or it has grown old.
+    fn encode(&mut self) -> Result<()> {
+        if self.waiting.len() >= self.room() {
+            return self.close();
+        }
+        let written = self.write_waiting();
+        self.checked(written)?;
+        self.close_if_due()
+    }
+
+    /// Rows the open part still takes, which is never fewer than are waiting.
+    #[inline]
+    fn room(&self) -> usize {
+        PART_ROWS - self.part.as_ref().map_or(0, OpenPart::rows)
+    }
+
+    fn write_waiting(&mut self) -> std::result::Result<(), PartFailure> {
+        if self.waiting.is_empty() {
+            return Ok(());
+        }
+        if self.part.is_none() {
+            make_dir(&self.dir)?;
+            self.part = Some(OpenPart::create::<R>(self.temporary_path(), &self.create)?);
+        }
+        if let Some(part) = &mut self.part {
+            part.write(&self.waiting)?;
+        }
+        self.waiting.clear();
+        self.waiting_text_bytes = 0;
+        Ok(())
+    }
+
+    fn write_and_close(&mut self) -> std::result::Result<(), PartFailure> {
+        self.write_waiting()?;
+        let path = self.part_path();
+        if let Some(part) = self.part.take() {
+            let rows = part.rows() as u64;
+            // The rows count as lost until the part has its name.
+            self.lost_rows += rows;
+            self.closed_bytes += part.close(&path)?;
+            self.lost_rows -= rows;
+            self.closed_rows += rows;
+            self.closed_parts += 1;
+        }
+        self.oldest = None;
+        Ok(())
+    }
+
+    /// Turns a failure into an error, after dropping the part it happened in.
+    fn checked(&mut self, result: std::result::Result<(), PartFailure>) -> Result<()> {
+        let Err(failure) = result else { return Ok(()) };
+        let path = self.part_path();
+        let open = self.part.take().map_or(0, |part| part.rows()) + self.waiting.len();
+        self.lost_rows += open as u64;
+        self.waiting.clear();
+        self.waiting_text_bytes = 0;
+        self.oldest = None;
+        Err(self.error(&path, failure))
+    }
+
+    fn error(&self, path: &Path, failure: PartFailure) -> Error {
+        let (kind, why) = reason(failure.kind);
+        let message = format!(
+            "failed to write part `{}`: {why}; the {} rows of table `{}` written before are kept, {} are lost",
+            path.display(),
+            self.closed_rows,
+            R::TABLE,
+            self.lost_rows,
+        );
+        Error::new(kind, message).caused_by(failure.source)
+    }
+
+    fn part_path(&self) -> PathBuf {
+        self.dir.join(part_name(self.closed_parts))
+    }
+
+    fn temporary_path(&self) -> PathBuf {
+        self.dir
+            .join(format!(".{}.tmp", part_name(self.closed_parts)))
+    }
+}
+
+impl<R: Row> AnyTable for TableWriter<R> {
+    fn name(&self) -> &'static str {
+        R::TABLE
+    }
+
+    fn close(&mut self) -> Result<()> {
+        let closed = self.write_and_close();
+        self.checked(closed)
+    }
+
+    fn close_if_due(&mut self) -> Result<()> {
+        match self.oldest {
+            Some(oldest) if oldest.elapsed() >= PART_AGE => self.close(),
+            _ => Ok(()),
+        }
+    }
+
+    fn bytes(&self) -> u64 {
+        self.closed_bytes + self.part.as_ref().map_or(0, OpenPart::bytes)
+    }
+
+    fn lost_rows(&self) -> u64 {
+        self.lost_rows
+    }
+}
+
+/// File name of a part.
+pub(super) fn part_name(number: u32) -> String {
+    format!("part-{number:06}.parquet")
+}
+
+fn make_dir(dir: &Path) -> io::Result<()> {
+    match std::fs::create_dir(dir) {
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        other => other,
+    }
+}
+
+/// What a refusal of the file system means, and what helps.
+pub(super) fn reason(kind: io::ErrorKind) -> (ErrorKind, String) {
+    match kind {
+        io::ErrorKind::StorageFull => (
+            ErrorKind::DiskFull,
+            "no space left; free some or record to another disk".into(),
+        ),
+        io::ErrorKind::QuotaExceeded => (
+            ErrorKind::DiskFull,
+            "disk quota exceeded; free some space or record elsewhere".into(),
+        ),
+        io::ErrorKind::PermissionDenied => (
+            ErrorKind::Io,
+            "permission denied; choose a directory you may write to".into(),
+        ),
+        io::ErrorKind::ReadOnlyFilesystem => (
+            ErrorKind::Io,
+            "the file system is read-only; record to another directory".into(),
+        ),
+        other => (ErrorKind::Io, other.to_string()),
+    }
+}
+
+/// Writes a whole file under a temporary name, then gives it its own.
+pub(super) fn replace_file(
+    path: &Path,
+    temporary: &Path,
+    create: &Create,
+    bytes: &[u8],
+) -> io::Result<()> {
+    let write = |mut out: Out| out.write_all(bytes).and_then(|()| out.flush());
+    let written = create(temporary)
+        .and_then(write)
+        .and_then(|()| std::fs::rename(temporary, path));
+    if written.is_err() {
+        // Best effort: a leftover would only take space.
+        let _ = std::fs::remove_file(temporary);
+    }
+    written
+}

@@ -1,0 +1,216 @@
+//! What only the inside can arrange: a full disk, and parts forged together
+//! with their checksums.
+
+use super::crc::Crc32;
+use super::sink::{CHECKSUM_DIGITS, CRC_DIGITS, Create, Out, checksum_position};
+use super::*;
+use crate::*;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// A disk with room for so many bytes; files removed do not give theirs back.
+#[derive(Clone)]
+struct SmallDisk(Arc<AtomicUsize>);
+
+struct SmallFile(std::fs::File, SmallDisk);
+
+impl io::Write for SmallFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let room = self.1.0.load(Ordering::SeqCst).min(bytes.len());
+        if room == 0 && !bytes.is_empty() {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        self.1.0.fetch_sub(room, Ordering::SeqCst);
+        self.0.write(&bytes[..room])
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl SmallDisk {
+    fn of(bytes: usize) -> Self {
+        SmallDisk(Arc::new(AtomicUsize::new(bytes)))
+    }
+
+    fn create(&self) -> Create {
+        let disk = self.clone();
+        Arc::new(move |path: &Path| {
+            let file = std::fs::File::create(path)?;
+            Ok(Box::new(SmallFile(file, disk.clone())) as Out)
+        })
+    }
+
+    fn set_room(&self, bytes: usize) {
+        self.0.store(bytes, Ordering::SeqCst);
+    }
+}
+
+fn place() -> (tempfile::TempDir, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("run.mg");
+    (dir, path)
+}
+
+fn sample(time_ns: u64) -> Sample {
+    Sample {
+        time_ns,
+        ip: VirtAddr(time_ns.wrapping_mul(0x9E37_79B9)),
+        ..Sample::default()
+    }
+}
+
+fn times(recording: &Recording) -> Vec<u64> {
+    let rows = recording.rows::<Sample>(&Selection::all());
+    rows.flat_map(|rows| rows.unwrap())
+        .map(|row| row.time_ns)
+        .collect()
+}
+
+#[test]
+fn a_full_disk_keeps_closed_parts_and_says_what_was_lost() {
+    let (_dir, path) = place();
+    let disk = SmallDisk::of(1 << 20);
+    let mut writer = Writer::create_with(&path, Manifest::default(), disk.create()).unwrap();
+    writer.extend((0..100).map(sample)).unwrap();
+    writer.flush().unwrap();
+    disk.set_room(1_000);
+    writer.extend((100..9_000).map(sample)).unwrap();
+    let error = writer.flush().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::DiskFull);
+    let expected = "no space left; free some or record to another disk; the 100 rows of table `samples` written before are kept, 8900 are lost";
+    assert!(error.to_string().ends_with(expected), "{error}");
+    assert_eq!(std::fs::read_dir(path.join("samples")).unwrap().count(), 1);
+    assert_eq!(writer.lost_rows(), 8_900);
+    assert_eq!(
+        times(&Recording::open(&path).unwrap()),
+        (0..100).collect::<Vec<_>>()
+    );
+}
+
+#[test]
+fn a_writer_goes_on_when_there_is_room_again_and_names_the_loss() {
+    let (_dir, path) = place();
+    let disk = SmallDisk::of(1 << 20);
+    let mut writer = Writer::create_with(&path, Manifest::default(), disk.create()).unwrap();
+    writer.extend((0..10).map(sample)).unwrap();
+    disk.set_room(10);
+    writer.flush().unwrap_err();
+    disk.set_room(1 << 20);
+    writer.extend((10..20).map(sample)).unwrap();
+    writer
+        .finish(|manifest| manifest.recorder = "ended".into())
+        .unwrap();
+    let recording = Recording::open(&path).unwrap();
+    assert_eq!(times(&recording), (10..20).collect::<Vec<_>>());
+    assert_eq!(recording.problems(), Vec::<String>::new());
+    assert_eq!(recording.manifest().recorder, "ended");
+    assert!(!recording.manifest().complete);
+    let losses: Vec<Loss> = recording
+        .rows::<Loss>(&Selection::all())
+        .flat_map(|rows| rows.unwrap())
+        .collect();
+    let kind = LossKind::PartNotWritten;
+    let detail = "rows of table samples".to_owned();
+    assert_eq!(
+        losses,
+        [Loss {
+            kind,
+            count: 10,
+            detail,
+            ..Loss::default()
+        }]
+    );
+}
+
+#[test]
+fn a_manifest_without_room_leaves_the_old_one() {
+    let (_dir, path) = place();
+    let disk = SmallDisk::of(1 << 20);
+    let mut writer = Writer::create_with(&path, Manifest::default(), disk.create()).unwrap();
+    writer
+        .update_manifest(|manifest| manifest.recorder = "first".into())
+        .unwrap();
+    disk.set_room(20);
+    let error = writer
+        .finish(|manifest| manifest.recorder = "second".into())
+        .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::DiskFull);
+    assert_eq!(std::fs::read_dir(&path).unwrap().count(), 1);
+    assert_eq!(Recording::open(&path).unwrap().manifest().recorder, "first");
+}
+
+#[test]
+fn every_moment_of_a_filling_disk_leaves_a_readable_recording() {
+    for room in (0..6_000).step_by(97) {
+        let (_dir, path) = place();
+        let disk = SmallDisk::of(1 << 20);
+        let mut writer = Writer::create_with(&path, Manifest::default(), disk.create()).unwrap();
+        disk.set_room(room);
+        let first = writer
+            .extend((0..10).map(sample))
+            .and_then(|()| writer.flush());
+        let second = writer
+            .extend((10..20).map(sample))
+            .and_then(|()| writer.flush());
+        let expected = [(first, 0..10), (second, 10..20)];
+        let expected = expected.into_iter().filter(|(written, _)| written.is_ok());
+        let expected: Vec<u64> = expected.flat_map(|(_, times)| times).collect();
+        let _ = writer.finish(|_| {});
+        let recording = Recording::open(&path).unwrap();
+        assert_eq!(recording.problems(), Vec::<String>::new());
+        assert_eq!(times(&recording), expected, "room for {room} bytes");
+    }
+}
+
+/// Puts right the checksums of an altered part, as a forger would.
+fn reseal(part: &mut [u8]) {
+    let tail = part.len() - 8;
+    let length: [u8; 4] = part[tail..tail + 4].try_into().unwrap();
+    let footer_at = tail.saturating_sub(u32::from_le_bytes(length) as usize);
+    let Some(at) = checksum_position(&part[footer_at..]) else {
+        return;
+    };
+    let at = footer_at + at;
+    let data = format!("{:08x}", Crc32::of(&part[..footer_at]));
+    part[at..at + CRC_DIGITS].copy_from_slice(data.as_bytes());
+    part[at + CRC_DIGITS..at + CHECKSUM_DIGITS].fill(b'0');
+    let footer = format!("{:08x}", Crc32::of(&part[footer_at..]));
+    part[at + CRC_DIGITS..at + CHECKSUM_DIGITS].copy_from_slice(footer.as_bytes());
+}
+
+#[test]
+fn forged_parts_never_panic() {
+    let (_dir, path) = place();
+    let mut writer = Writer::create(&path, Manifest::default()).unwrap();
+    writer.extend((0..3_000).map(sample)).unwrap();
+    writer.finish(|_| {}).unwrap();
+    let part_path = path.join("samples/part-000000.parquet");
+    let sound = std::fs::read(&part_path).unwrap();
+    let mut unaltered = sound.clone();
+    reseal(&mut unaltered);
+    assert!(unaltered == sound);
+    let mut noticed = 0;
+    let mut dice = 0x2545_F491_4F6C_DD1D_u64;
+    for round in 0..1_200 {
+        dice = dice
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        let near_end = round % 2 * (sound.len() - 2_000.min(sound.len()));
+        let at = near_end + (dice >> 33) as usize % (sound.len() - 8 - near_end);
+        let mut forged = sound.clone();
+        forged[at] ^= (dice >> 20) as u8 | 1;
+        reseal(&mut forged);
+        std::fs::write(&part_path, &forged).unwrap();
+        let recording = Recording::open(&path).unwrap();
+        let errors = recording
+            .rows::<Sample>(&Selection::all())
+            .filter(|rows| rows.is_err())
+            .count();
+        noticed += (errors + recording.problems().len()).min(1);
+    }
+    assert!(noticed > 0);
+}

@@ -1,0 +1,245 @@
+//! The rows a recording is made of.
+//!
+//! Times are nanoseconds since the recording began, on the clock the manifest
+//! names (virtual for `emulate`, monotonic for hardware).
+
+use crate::{Cpu, EventId, PhysAddr, Pid, Tid, VirtAddr};
+
+/// What an access did to memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum AccessKind {
+    /// The source could not tell.
+    #[default]
+    Unknown = 0,
+    /// Read only.
+    Load = 1,
+    /// Written only.
+    Store = 2,
+    /// Read and written by one instruction.
+    Modify = 3,
+}
+
+impl AccessKind {
+    /// The value a recording keeps as this number; `Unknown` for a number of
+    /// a later version.
+    pub fn from_code(code: u64) -> Self {
+        match code {
+            1 => AccessKind::Load,
+            2 => AccessKind::Store,
+            3 => AccessKind::Modify,
+            _ => AccessKind::Unknown,
+        }
+    }
+}
+
+/// The level that delivered the data.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum DataSource {
+    /// The source could not tell.
+    #[default]
+    Unknown = 0,
+    /// First-level data cache.
+    L1d = 1,
+    /// Second-level cache.
+    L2 = 2,
+    /// Last-level cache.
+    Llc = 3,
+    /// Memory.
+    Dram = 4,
+}
+
+impl DataSource {
+    /// The value a recording keeps as this number; `Unknown` for a number of
+    /// a later version.
+    pub fn from_code(code: u64) -> Self {
+        match code {
+            1 => DataSource::L1d,
+            2 => DataSource::L2,
+            3 => DataSource::Llc,
+            4 => DataSource::Dram,
+            _ => DataSource::Unknown,
+        }
+    }
+}
+
+/// One sampled event: where, when, and which data.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sample {
+    /// Nanoseconds since the recording began.
+    pub time_ns: u64,
+    /// Processor it ran on, where the source says.
+    pub cpu: Option<Cpu>,
+    /// Process.
+    pub pid: Pid,
+    /// Thread.
+    pub tid: Tid,
+    /// The event whose counter overflowed.
+    pub event: EventId,
+    /// Address of the instruction.
+    pub ip: VirtAddr,
+    /// Address of the data, where the source says.
+    pub addr: Option<VirtAddr>,
+    /// Physical address of the data, where the source says.
+    pub phys: Option<PhysAddr>,
+    /// Read, written, or both.
+    pub kind: AccessKind,
+    /// Bytes accessed; 0 where unknown.
+    pub size_bytes: u16,
+    /// Cycles until the data arrived; 0 where unknown.
+    pub latency_cycles: u32,
+    /// Level that delivered the data.
+    pub source: DataSource,
+    /// Events this sample stands for.
+    pub period: u64,
+}
+
+/// What an event's counter gained in one interval of one thread.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SeriesRow {
+    /// End of the interval, nanoseconds since the recording began.
+    pub time_ns: u64,
+    /// Processor, for per-processor series.
+    pub cpu: Option<Cpu>,
+    /// Process.
+    pub pid: Pid,
+    /// Thread.
+    pub tid: Tid,
+    /// The event counted.
+    pub event: EventId,
+    /// Events (in the event's unit) in the interval.
+    pub value: u64,
+    /// True length of the interval in nanoseconds.
+    pub interval_ns: u64,
+}
+
+/// One counter overflow, without the details of a sample.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Overflow {
+    /// Nanoseconds since the recording began.
+    pub time_ns: u64,
+    /// Thread.
+    pub tid: Tid,
+    /// The event whose counter overflowed.
+    pub event: EventId,
+}
+
+/// Exact total of an event at one instruction of one process, from sources
+/// that see every event.
+///
+/// Rows add up: a reader sums rows of equal `pid`, `ip` and `event`, so a
+/// source may write its totals in instalments.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SiteCount {
+    /// Process.
+    pub pid: Pid,
+    /// Address of the instruction.
+    pub ip: VirtAddr,
+    /// The event counted.
+    pub event: EventId,
+    /// Events (in the event's unit).
+    pub count: u64,
+}
+
+/// One thread of the recorded program. A thread that execs another program
+/// has one row for each program.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Thread {
+    /// Process.
+    pub pid: Pid,
+    /// Thread.
+    pub tid: Tid,
+    /// Process that started this one; 0 where unknown.
+    pub parent_pid: Pid,
+    /// Path of the program.
+    pub program: String,
+    /// First event, nanoseconds since the recording began.
+    pub start_ns: u64,
+    /// Last event; `None` for a thread still running at the end.
+    pub end_ns: Option<u64>,
+}
+
+/// One mapping of a process's address space.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Module {
+    /// Process.
+    pub pid: Pid,
+    /// When it was mapped, nanoseconds since the recording began.
+    pub time_ns: u64,
+    /// First byte.
+    pub start: VirtAddr,
+    /// One past the last byte.
+    pub end: VirtAddr,
+    /// Offset of `start` in the file.
+    pub file_offset: u64,
+    /// Path of the file, or `[heap]`, `[stack]`, `[anon]`.
+    pub path: String,
+    /// Whether instructions may be fetched from it.
+    pub executable: bool,
+}
+
+/// Why something that happened is not in the recording.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u16)]
+pub enum LossKind {
+    /// A reason this version does not know.
+    #[default]
+    Unknown = 0,
+    /// Records the ring had no room for.
+    RingFull = 1,
+    /// Samples the kernel throttled.
+    Throttled = 2,
+    /// Programs started by exec that could not be followed.
+    ProgramNotFollowed = 3,
+    /// Threads or processes that could not be recorded.
+    ThreadNotRecorded = 4,
+    /// Processes still running when the recording ended.
+    StillRunning = 5,
+    /// Blocks of code left in the middle (a fault), whose remaining accesses
+    /// did not happen.
+    BlockCut = 6,
+    /// Accesses that came without the instruction they belong to.
+    StrayAccess = 7,
+    /// Threads whose stream ended abruptly because they were killed.
+    ThreadKilled = 8,
+    /// Recording parts that could not be written.
+    PartNotWritten = 9,
+    /// Code that could not be decoded.
+    Undecoded = 10,
+}
+
+impl LossKind {
+    /// The value a recording keeps as this number; `Unknown` for a number of
+    /// a later version.
+    pub fn from_code(code: u64) -> Self {
+        match code {
+            1 => LossKind::RingFull,
+            2 => LossKind::Throttled,
+            3 => LossKind::ProgramNotFollowed,
+            4 => LossKind::ThreadNotRecorded,
+            5 => LossKind::StillRunning,
+            6 => LossKind::BlockCut,
+            7 => LossKind::StrayAccess,
+            8 => LossKind::ThreadKilled,
+            9 => LossKind::PartNotWritten,
+            10 => LossKind::Undecoded,
+            _ => LossKind::Unknown,
+        }
+    }
+}
+
+/// A named loss and how often it happened.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Loss {
+    /// When it was noticed, nanoseconds since the recording began.
+    pub time_ns: u64,
+    /// The process it happened in; 0 where it cannot be told.
+    pub pid: Pid,
+    /// Why.
+    pub kind: LossKind,
+    /// How many.
+    pub count: u64,
+    /// What exactly, in words (a path, a reason); may be empty.
+    pub detail: String,
+}

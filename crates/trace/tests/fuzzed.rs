@@ -1,0 +1,127 @@
+//! A bounded, repeatable run of the fuzz targets' bodies on mutants of sound
+//! files, for compilers that cannot fuzz.
+
+#![allow(clippy::unwrap_used)] // in the helpers; the tests may anyway
+
+#[path = "../../../fuzz/src/entry.rs"]
+mod entry;
+mod rows;
+
+use memgauge_trace::recording::Writer;
+use memgauge_trace::{Loss, LossKind, Manifest, Module, Overflow, SeriesRow, SiteCount, Thread};
+use rows::{place, ticking};
+use std::fs;
+
+const TABLES: [&str; 7] = [
+    "samples",
+    "series",
+    "overflows",
+    "sites",
+    "threads",
+    "modules",
+    "losses",
+];
+
+/// Xorshift64 (Marsaglia 2003), so that every run makes the same mutants.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % limit.max(1) as u64) as usize
+    }
+}
+
+/// One to four random edits.
+fn mutant(sound: &[u8], dice: &mut Dice) -> Vec<u8> {
+    let mut bytes = sound.to_vec();
+    for _ in 0..=dice.below(4) {
+        let at = dice.below(bytes.len());
+        match dice.below(5) {
+            0 => bytes.truncate(at),
+            1 if at < bytes.len() => bytes[at] ^= 1 << dice.below(8),
+            2 if at < bytes.len() => bytes[at] = dice.below(256) as u8,
+            3 => bytes.insert(at, dice.below(256) as u8),
+            _ => drop(bytes.drain(at..(at + dice.below(9)).min(bytes.len()))),
+        }
+    }
+    bytes
+}
+
+/// A sound part of every table behind the byte that selects it, and a manifest.
+fn sound_files() -> (Vec<Vec<u8>>, Vec<u8>) {
+    let (_dir, path) = place();
+    let mut writer = Writer::create(&path, Manifest::default()).unwrap();
+    writer.extend(ticking(500)).unwrap();
+    writer
+        .extend((0..500).map(|time_ns| SeriesRow {
+            time_ns,
+            ..SeriesRow::default()
+        }))
+        .unwrap();
+    writer
+        .extend((0..500).map(|time_ns| Overflow {
+            time_ns,
+            ..Overflow::default()
+        }))
+        .unwrap();
+    writer
+        .extend((0..500).map(|count| SiteCount {
+            count,
+            ..SiteCount::default()
+        }))
+        .unwrap();
+    writer
+        .push(Thread {
+            program: "/bin/true".into(),
+            ..Thread::default()
+        })
+        .unwrap();
+    writer
+        .push(Module {
+            path: "[heap]".into(),
+            ..Module::default()
+        })
+        .unwrap();
+    writer
+        .push(Loss {
+            kind: LossKind::RingFull,
+            ..Loss::default()
+        })
+        .unwrap();
+    writer.finish(|_| {}).unwrap();
+    let part = |(index, table): (usize, &&str)| {
+        let part = fs::read(path.join(table).join("part-000000.parquet")).unwrap();
+        [vec![index as u8], part].concat()
+    };
+    let parts = TABLES.iter().enumerate().map(part).collect();
+    (parts, fs::read(path.join("manifest.json")).unwrap())
+}
+
+#[test]
+fn mutants_of_parts_never_panic_and_never_yield_rows() {
+    let (parts, _) = sound_files();
+    let scratch = tempfile::tempdir().unwrap();
+    let mut dice = Dice(0x9E37_79B9_7F4A_7C15);
+    for part in &parts {
+        assert!(entry::read_part(scratch.path(), part) > 0);
+        for _ in 0..150 {
+            let mutant = [vec![part[0]], mutant(&part[1..], &mut dice)].concat();
+            let rows = entry::read_part(scratch.path(), &mutant);
+            assert!(rows == 0 || mutant == *part);
+        }
+    }
+}
+
+#[test]
+fn mutants_of_manifests_never_panic() {
+    let (_, manifest) = sound_files();
+    let scratch = tempfile::tempdir().unwrap();
+    let mut dice = Dice(0xD1B5_4A32_D192_ED03);
+    assert!(entry::open_recording(scratch.path(), &manifest));
+    for _ in 0..1_000 {
+        entry::open_recording(scratch.path(), &mutant(&manifest, &mut dice));
+    }
+}

@@ -1,0 +1,162 @@
+//! Rows of every table, small and arbitrary.
+#![allow(dead_code)]
+
+use memgauge_trace::recording::{Recording, Row, Selection, Writer};
+use memgauge_trace::*;
+use proptest::prelude::*;
+use std::path::{Path, PathBuf};
+
+pub(crate) fn sample() -> impl Strategy<Value = Sample> {
+    let places = (
+        any::<u64>(),
+        any::<u64>(),
+        any::<Option<u64>>(),
+        any::<Option<u64>>(),
+    );
+    let ids = (
+        any::<Option<u32>>(),
+        any::<u32>(),
+        any::<u32>(),
+        any::<u16>(),
+    );
+    let details = (0u64..6, any::<u16>(), any::<u32>(), 0u64..7, any::<u64>());
+    (places, ids, details).prop_map(|((time_ns, ip, addr, phys), (cpu, pid, tid, event), d)| {
+        Sample {
+            time_ns,
+            cpu: cpu.map(Cpu),
+            pid: Pid(pid),
+            tid: Tid(tid),
+            event: EventId(event),
+            ip: VirtAddr(ip),
+            addr: addr.map(VirtAddr),
+            phys: phys.map(PhysAddr),
+            kind: AccessKind::from_code(d.0),
+            size_bytes: d.1,
+            latency_cycles: d.2,
+            source: DataSource::from_code(d.3),
+            period: d.4,
+        }
+    })
+}
+
+pub(crate) fn series() -> impl Strategy<Value = SeriesRow> {
+    let ids = (
+        any::<Option<u32>>(),
+        any::<u32>(),
+        any::<u32>(),
+        any::<u16>(),
+    );
+    (any::<u64>(), ids, any::<u64>(), any::<u64>()).prop_map(
+        |(time_ns, (cpu, pid, tid, event), value, interval_ns)| SeriesRow {
+            time_ns,
+            cpu: cpu.map(Cpu),
+            pid: Pid(pid),
+            tid: Tid(tid),
+            event: EventId(event),
+            value,
+            interval_ns,
+        },
+    )
+}
+
+pub(crate) fn overflow() -> impl Strategy<Value = Overflow> {
+    (any::<u64>(), any::<u32>(), any::<u16>()).prop_map(|(time_ns, tid, event)| Overflow {
+        time_ns,
+        tid: Tid(tid),
+        event: EventId(event),
+    })
+}
+
+pub(crate) fn site() -> impl Strategy<Value = SiteCount> {
+    (any::<u32>(), any::<u64>(), any::<u16>(), any::<u64>()).prop_map(|(pid, ip, event, count)| {
+        SiteCount {
+            pid: Pid(pid),
+            ip: VirtAddr(ip),
+            event: EventId(event),
+            count,
+        }
+    })
+}
+
+pub(crate) fn thread() -> impl Strategy<Value = Thread> {
+    let ids = (any::<u32>(), any::<u32>(), any::<u32>());
+    (ids, any::<String>(), any::<u64>(), any::<Option<u64>>()).prop_map(
+        |((pid, tid, parent), program, start_ns, end_ns)| Thread {
+            pid: Pid(pid),
+            tid: Tid(tid),
+            parent_pid: Pid(parent),
+            program,
+            start_ns,
+            end_ns,
+        },
+    )
+}
+
+pub(crate) fn module() -> impl Strategy<Value = Module> {
+    let places = (any::<u64>(), any::<u64>(), any::<u64>(), any::<u64>());
+    (any::<u32>(), places, any::<String>(), any::<bool>()).prop_map(
+        |(pid, (time_ns, start, end, file_offset), path, executable)| Module {
+            pid: Pid(pid),
+            time_ns,
+            start: VirtAddr(start),
+            end: VirtAddr(end),
+            file_offset,
+            path,
+            executable,
+        },
+    )
+}
+
+pub(crate) fn loss() -> impl Strategy<Value = Loss> {
+    (
+        any::<u64>(),
+        any::<u32>(),
+        0u64..14,
+        any::<u64>(),
+        any::<String>(),
+    )
+        .prop_map(|(time_ns, pid, kind, count, detail)| Loss {
+            time_ns,
+            pid: Pid(pid),
+            kind: LossKind::from_code(kind),
+            count,
+            detail,
+        })
+}
+
+/// Samples one nanosecond apart, from 0.
+pub(crate) fn ticking(count: u64) -> impl Iterator<Item = Sample> {
+    (0..count).map(|i| Sample {
+        time_ns: i,
+        pid: Pid(7),
+        ip: VirtAddr(0x40_0000 + i % 5),
+        addr: Some(VirtAddr(0x7000_0000 + 8 * i)),
+        period: 1_000,
+        ..Sample::default()
+    })
+}
+
+/// An empty directory and the path of a recording to be made in it.
+pub(crate) fn place() -> (tempfile::TempDir, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("run.mg");
+    (dir, path)
+}
+
+/// A finished recording of these parts of samples.
+pub(crate) fn record(path: &Path, parts: &[&[Sample]]) {
+    let mut writer = Writer::create(path, Manifest::default()).unwrap();
+    for part in parts {
+        writer.extend(part.iter().cloned()).unwrap();
+        writer.flush().unwrap();
+    }
+    writer.finish(|_| {}).unwrap();
+}
+
+/// Every row of a table; panics on an error.
+pub(crate) fn read<R: Row>(recording: &Recording, selection: &Selection) -> Vec<R> {
+    recording
+        .rows::<R>(selection)
+        .flat_map(|rows| rows.unwrap())
+        .collect()
+}

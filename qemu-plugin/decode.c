@@ -1,0 +1,428 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later
+ *
+ * Which memory each instruction of a block accesses, and which of those
+ * addresses follow from one another.
+ *
+ * Every general register holds a symbolic value: a symbol plus a constant. A
+ * block starts with one symbol a register; instructions that add constants or
+ * copy registers keep it, everything else that writes a register gives it a
+ * new symbol. Two accesses whose base and index symbols, scale and segment are
+ * equal differ by a known constant: only the first, the leader, needs a
+ * callback. Symbol 0 is the number zero, so that addresses relative to the
+ * instruction pointer and absolute ones need none at all.
+ */
+#include "decode.h"
+
+#include <Zydis/Zydis.h>
+
+enum { RSP = 4, RBP = 5, REGS = 16 };
+
+struct value {
+    uint32_t symbol;
+    int64_t add;
+};
+
+struct key {
+    uint32_t base, index;
+    uint8_t scale, segment;
+};
+
+static bool same_key(const struct key *a, const struct key *b)
+{
+    return a->base == b->base && a->index == b->index && a->scale == b->scale &&
+           a->segment == b->segment;
+}
+
+static ZydisDecoder decoder;
+static struct value reg[REGS];
+static uint32_t next_symbol;
+static struct key leader_key[MG_MAX_ACCESSES];
+static int64_t leader_add[MG_MAX_ACCESSES];
+
+/* An instruction being decoded. */
+struct insn {
+    const ZydisDecodedInstruction *z;
+    const ZydisDecodedOperand *ops;
+    uint64_t vaddr;
+    uint16_t offset;
+};
+
+static struct value fresh(void)
+{
+    return (struct value){ next_symbol++, 0 };
+}
+
+static struct value constant(int64_t value)
+{
+    return (struct value){ 0, value };
+}
+
+void mg_decode_begin(struct mg_decoded *block)
+{
+    static bool ready;
+    if (!ready) {
+        ZydisDecoderInit(&decoder, ZYDIS_MACHINE_MODE_LONG_64, ZYDIS_STACK_WIDTH_64);
+        ready = true;
+    }
+    block->insns = block->accesses = block->leaders = block->hooks = block->flags = 0;
+    block->undecoded = 0;
+    block->header_apart = false;
+    next_symbol = 1;
+    for (int i = 0; i < REGS; i++)
+        reg[i] = fresh();
+}
+
+/* Number of the 64-bit register holding `r`, or -1. */
+static int gpr(ZydisRegister r)
+{
+    ZydisRegister whole = ZydisRegisterGetLargestEnclosing(ZYDIS_MACHINE_MODE_LONG_64, r);
+    if (whole < ZYDIS_REGISTER_RAX || whole > ZYDIS_REGISTER_R15)
+        return -1;
+    return whole - ZYDIS_REGISTER_RAX;
+}
+
+static bool is_gpr64(ZydisRegister r)
+{
+    return r >= ZYDIS_REGISTER_RAX && r <= ZYDIS_REGISTER_R15;
+}
+
+/* Base, index and constant part of a memory operand. */
+struct place {
+    struct key key;
+    int64_t add;
+};
+
+static struct place place_of(const struct insn *in, const ZydisDecodedOperandMem *m)
+{
+    struct place p = { .key = { 0, 0, 0, 0 }, .add = m->disp.value };
+    if (m->base == ZYDIS_REGISTER_RIP) {
+        p.add += in->vaddr + in->z->length;
+    } else if (is_gpr64(m->base)) {
+        struct value v = reg[gpr(m->base)];
+        p.key.base = v.symbol;
+        p.add += v.add;
+    } else if (m->base != ZYDIS_REGISTER_NONE) {
+        p.key.base = next_symbol++; /* 32-bit addressing: known to no other access */
+    }
+    if (is_gpr64(m->index)) {
+        struct value v = reg[gpr(m->index)];
+        p.key.index = v.symbol;
+        p.key.scale = v.symbol ? m->scale : 0;
+        p.add += v.add * m->scale;
+    } else if (m->index != ZYDIS_REGISTER_NONE) {
+        p.key.index = next_symbol++;
+    }
+    if (m->segment == ZYDIS_REGISTER_FS || m->segment == ZYDIS_REGISTER_GS)
+        p.key.segment = m->segment;
+    return p;
+}
+
+static void add_access(struct mg_decoded *b, const struct insn *in, uint16_t leader,
+                       int64_t delta, unsigned size, unsigned kind)
+{
+    b->access[b->accesses++] = (struct mg_access){
+        .delta = delta, .offset = in->offset, .insn = b->insns,
+        .leader = leader, .size = size, .kind = kind,
+    };
+}
+
+static void add_hook(struct mg_decoded *b, unsigned size, unsigned kind, bool varying)
+{
+    b->hook[b->hooks++] = (struct mg_hook){
+        .insn = b->insns, .kind = kind, .size = size, .varying = varying,
+    };
+}
+
+static bool repeats(const ZydisDecodedInstruction *z)
+{
+    return z->attributes &
+           (ZYDIS_ATTRIB_HAS_REP | ZYDIS_ATTRIB_HAS_REPE | ZYDIS_ATTRIB_HAS_REPNE);
+}
+
+/* An access whose address is the same function of registers at each execution. */
+static void simple_access(struct mg_decoded *b, const struct insn *in, struct place p,
+                          unsigned size, unsigned kind)
+{
+    if (!p.key.base && !p.key.index && !p.key.segment) {
+        add_access(b, in, MG_LEADER_CONSTANT, p.add, size, kind);
+        return;
+    }
+    /* Registers change between iterations of a rep instruction, and an
+     * iteration that does not happen makes no access: no leader for others. */
+    bool rep = repeats(in->z);
+    for (int l = b->leaders - 1; !rep && l >= 0; l--) {
+        if (same_key(&leader_key[l], &p.key)) {
+            add_access(b, in, l, p.add - leader_add[l], size, kind);
+            return;
+        }
+    }
+    if (b->leaders == 0 && rep)
+        b->header_apart = true;
+    if (rep)
+        p.key.base = next_symbol++;
+    leader_key[b->leaders] = p.key;
+    leader_add[b->leaders] = p.add;
+    add_access(b, in, b->leaders++, 0, size, kind);
+    add_hook(b, size, kind, false);
+}
+
+static void varying_access(struct mg_decoded *b, const struct insn *in, unsigned bytes,
+                           unsigned kind)
+{
+    if (b->leaders == 0)
+        b->header_apart = true;
+    b->flags |= MG_CODE_VARYING;
+    add_access(b, in, MG_LEADER_VARYING, bytes, 0, kind);
+    add_hook(b, 0, kind, true);
+}
+
+/* Operands that look like memory but are never accessed. */
+static bool touches_nothing(const ZydisDecodedInstruction *z)
+{
+    switch (z->meta.category) {
+    case ZYDIS_CATEGORY_PREFETCH:
+    case ZYDIS_CATEGORY_PREFETCHWT1:
+    case ZYDIS_CATEGORY_NOP:
+    case ZYDIS_CATEGORY_WIDENOP:
+    case ZYDIS_CATEGORY_CLFLUSHOPT:
+    case ZYDIS_CATEGORY_CLWB:
+        return true;
+    default:
+        return z->mnemonic == ZYDIS_MNEMONIC_CLFLUSH || z->mnemonic == ZYDIS_MNEMONIC_LEA ||
+               z->mnemonic == ZYDIS_MNEMONIC_INVLPG || z->mnemonic == ZYDIS_MNEMONIC_CLDEMOTE ||
+               z->mnemonic == ZYDIS_MNEMONIC_NOP;
+    }
+}
+
+static unsigned kind_of(const ZydisDecodedOperand *op)
+{
+    bool r = op->actions & ZYDIS_OPERAND_ACTION_MASK_READ;
+    bool w = op->actions & ZYDIS_OPERAND_ACTION_MASK_WRITE;
+    return (r ? MG_LOAD : 0) | (w ? MG_STORE : 0);
+}
+
+static bool is_memory(const ZydisDecodedOperand *op)
+{
+    return op->type == ZYDIS_OPERAND_TYPE_MEMORY && op->mem.type != ZYDIS_MEMOP_TYPE_AGEN;
+}
+
+/* Whether the number or place of accesses depends on more than the registers
+ * of the operand: masks, element-wise addresses, state components, or pieces
+ * that are not equal in size. */
+static bool varies(const struct insn *in, unsigned operands)
+{
+    const ZydisDecodedInstruction *z = in->z;
+    unsigned reads = 0, writes = 0;
+    for (unsigned i = 0; i < operands; i++) {
+        const ZydisDecodedOperand *op = &in->ops[i];
+        if (!is_memory(op))
+            continue;
+        unsigned bytes = op->size / 8;
+        bool even = bytes == 1 || bytes == 2 || bytes == 4 || bytes == 8 || bytes == 16 ||
+                    bytes == 32 || bytes == 64;
+        bool conditional = op->actions & (ZYDIS_OPERAND_ACTION_CONDREAD |
+                                          ZYDIS_OPERAND_ACTION_CONDWRITE);
+        if (!even || op->mem.type != ZYDIS_MEMOP_TYPE_MEM)
+            return true;
+        /* the emulator's conditional moves and exchanges access unconditionally */
+        bool always = repeats(z) || z->mnemonic == ZYDIS_MNEMONIC_CMPXCHG ||
+                      z->meta.category == ZYDIS_CATEGORY_CMOV;
+        if (conditional && !always)
+            return true;
+        reads += (kind_of(op) & MG_LOAD) != 0;
+        writes += (kind_of(op) & MG_STORE) != 0;
+    }
+    if (reads > 1 || writes > 1)
+        return true;
+    switch (z->mnemonic) {
+    case ZYDIS_MNEMONIC_BT:  /* a register operand moves the address */
+    case ZYDIS_MNEMONIC_BTS:
+    case ZYDIS_MNEMONIC_BTR:
+    case ZYDIS_MNEMONIC_BTC:
+    case ZYDIS_MNEMONIC_ENTER:
+    case ZYDIS_MNEMONIC_CMPXCHG8B:
+    case ZYDIS_MNEMONIC_CMPXCHG16B:
+    case ZYDIS_MNEMONIC_XLAT:
+        return true;
+    default:
+        return false;
+    }
+}
+
+/* Stack accesses: where they go relative to the stack pointer before the
+ * instruction. Returns false where `op` is not the implicit stack operand. */
+static bool stack_place(const struct insn *in, const ZydisDecodedOperand *op, struct place *p)
+{
+    if (op->visibility != ZYDIS_OPERAND_VISIBILITY_HIDDEN ||
+        (op->mem.base != ZYDIS_REGISTER_RSP && op->mem.base != ZYDIS_REGISTER_RBP))
+        return false;
+    struct value sp = in->z->mnemonic == ZYDIS_MNEMONIC_LEAVE ? reg[RBP] : reg[RSP];
+    int64_t bytes = op->size / 8;
+    p->key = (struct key){ sp.symbol, 0, 0, 0 };
+    p->add = sp.add - ((kind_of(op) & MG_STORE) ? bytes : 0);
+    return true;
+}
+
+static void memory_operands(struct mg_decoded *b, const struct insn *in)
+{
+    unsigned n = in->z->operand_count;
+    if (touches_nothing(in->z))
+        return;
+    if (varies(in, n)) {
+        unsigned kind = 0, bytes = 0;
+        for (unsigned i = 0; i < n; i++) {
+            if (is_memory(&in->ops[i])) {
+                kind |= kind_of(&in->ops[i]);
+                unsigned size = in->ops[i].mem.type == ZYDIS_MEMOP_TYPE_MEM
+                                    ? in->ops[i].size / 8 : in->ops[i].element_size / 8;
+                bytes = size > bytes ? size : bytes;
+            }
+        }
+        if (kind)
+            varying_access(b, in, bytes, kind);
+        return;
+    }
+    for (int store = 0; store <= 1; store++) { /* reads come before writes */
+        for (unsigned i = 0; i < n; i++) {
+            const ZydisDecodedOperand *op = &in->ops[i];
+            if (!is_memory(op) || !kind_of(op) || (kind_of(op) == MG_STORE) != store)
+                continue;
+            struct place p;
+            if (!stack_place(in, op, &p)) {
+                /* pop writes relative to the stack pointer it has already moved */
+                bool after = in->z->mnemonic == ZYDIS_MNEMONIC_POP;
+                p = place_of(in, &op->mem);
+                if (after && op->mem.base == ZYDIS_REGISTER_RSP)
+                    p.add += op->size / 8;
+            }
+            simple_access(b, in, p, op->size / 8, kind_of(op));
+        }
+    }
+}
+
+static int64_t immediate(const ZydisDecodedOperand *op)
+{
+    return op->imm.value.s;
+}
+
+/* New value of the first operand for instructions whose result is known;
+ * false for all others. */
+static bool known_result(const struct insn *in, struct value *out)
+{
+    const ZydisDecodedOperand *dst = &in->ops[0], *src = &in->ops[1];
+    if (dst->type != ZYDIS_OPERAND_TYPE_REGISTER || !is_gpr64(dst->reg.value))
+        return false;
+    struct value old = reg[gpr(dst->reg.value)];
+    bool imm = in->z->operand_count > 1 && src->type == ZYDIS_OPERAND_TYPE_IMMEDIATE;
+    switch (in->z->mnemonic) {
+    case ZYDIS_MNEMONIC_MOV:
+        if (imm)
+            *out = constant(immediate(src));
+        else if (src->type == ZYDIS_OPERAND_TYPE_REGISTER && is_gpr64(src->reg.value))
+            *out = reg[gpr(src->reg.value)];
+        else
+            return false;
+        return true;
+    case ZYDIS_MNEMONIC_LEA: {
+        struct place p = place_of(in, &src->mem);
+        if (p.key.index || in->z->address_width != 64)
+            return false;
+        *out = (struct value){ p.key.base, p.add };
+        return true;
+    }
+    case ZYDIS_MNEMONIC_ADD:
+        *out = (struct value){ old.symbol, old.add + (imm ? immediate(src) : 0) };
+        return imm;
+    case ZYDIS_MNEMONIC_SUB:
+        *out = (struct value){ old.symbol, old.add - (imm ? immediate(src) : 0) };
+        return imm;
+    case ZYDIS_MNEMONIC_INC:
+    case ZYDIS_MNEMONIC_DEC:
+        old.add += in->z->mnemonic == ZYDIS_MNEMONIC_INC ? 1 : -1;
+        *out = old;
+        return true;
+    default:
+        return false;
+    }
+}
+
+/* Change of the stack pointer by implicit stack operands. */
+static int64_t stack_change(const struct insn *in)
+{
+    int64_t change = 0;
+    for (unsigned i = 0; i < in->z->operand_count; i++) {
+        const ZydisDecodedOperand *op = &in->ops[i];
+        if (!is_memory(op) || op->visibility != ZYDIS_OPERAND_VISIBILITY_HIDDEN ||
+            op->mem.base != ZYDIS_REGISTER_RSP)
+            continue;
+        change += (kind_of(op) & MG_STORE) ? -(int64_t)(op->size / 8) : op->size / 8;
+    }
+    return change;
+}
+
+static bool moves_stack(const ZydisDecodedInstruction *z)
+{
+    switch (z->mnemonic) {
+    case ZYDIS_MNEMONIC_PUSH:
+    case ZYDIS_MNEMONIC_PUSHFQ:
+    case ZYDIS_MNEMONIC_POP:
+    case ZYDIS_MNEMONIC_POPFQ:
+    case ZYDIS_MNEMONIC_CALL:
+        return true;
+    default:
+        return false;
+    }
+}
+
+static void register_effects(const struct insn *in)
+{
+    struct value result;
+    bool known = in->z->operand_count > 0 && known_result(in, &result);
+    bool stack = moves_stack(in->z);
+    struct value sp = { reg[RSP].symbol, reg[RSP].add + (stack ? stack_change(in) : 0) };
+    struct value frame = { reg[RBP].symbol, reg[RBP].add + 8 };
+    for (unsigned i = 0; i < in->z->operand_count; i++) {
+        const ZydisDecodedOperand *op = &in->ops[i];
+        int r = op->type == ZYDIS_OPERAND_TYPE_REGISTER ? gpr(op->reg.value) : -1;
+        if (r >= 0 && (op->actions & ZYDIS_OPERAND_ACTION_MASK_WRITE))
+            reg[r] = fresh();
+    }
+    if (in->z->mnemonic == ZYDIS_MNEMONIC_LEAVE)
+        reg[RSP] = frame;
+    else if (stack && !(in->z->mnemonic == ZYDIS_MNEMONIC_POP &&
+                        in->ops[0].type == ZYDIS_OPERAND_TYPE_REGISTER &&
+                        gpr(in->ops[0].reg.value) == RSP))
+        reg[RSP] = sp;
+    if (known)
+        reg[gpr(in->ops[0].reg.value)] = result;
+    /* A rep instruction moves its pointers by a count we do not know; its
+     * registers are among the written operands and have new symbols now. */
+}
+
+static void forget_registers(void)
+{
+    for (int i = 0; i < REGS; i++)
+        reg[i] = fresh();
+}
+
+void mg_decode_insn(struct mg_decoded *b, const uint8_t *code, size_t bytes, uint64_t vaddr,
+                    uint16_t offset)
+{
+    ZydisDecodedInstruction z;
+    ZydisDecodedOperand ops[ZYDIS_MAX_OPERAND_COUNT];
+    if (b->insns >= MG_MAX_INSNS)
+        return;
+    if (!ZYAN_SUCCESS(ZydisDecoderDecodeFull(&decoder, code, bytes, &z, ops)) ||
+        z.length != bytes) {
+        b->undecoded++;
+        forget_registers();
+    } else {
+        struct insn in = { &z, ops, vaddr, offset };
+        if (repeats(&z)) {
+            b->flags |= MG_CODE_ENDS_REP | (b->insns == 0 ? MG_CODE_BEGINS_REP : 0);
+        }
+        memory_operands(b, &in);
+        register_effects(&in);
+    }
+    b->insns++;
+}

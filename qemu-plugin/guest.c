@@ -1,0 +1,365 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later
+ *
+ * What the program does to its address space, and the programs it starts.
+ */
+#define _GNU_SOURCE
+#include "guest.h"
+
+#include <dlfcn.h>
+#include <elf.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+#include "session.h"
+
+/* System call numbers of x86-64 programs. */
+enum { SYS_G_MMAP = 9, SYS_G_MUNMAP = 11, SYS_G_BRK = 12, SYS_G_MREMAP = 25, SYS_G_EXECVE = 59,
+       SYS_G_EXECVEAT = 322 };
+enum { MAX_ARGS = 1 << 16, MAX_SHEBANGS = 4 };
+
+static uint64_t guest_base;
+static uint64_t (*host_maps)[2];
+static size_t host_map_count;
+static char qemu_path[PATH_MAX], plugin_path[PATH_MAX];
+static __thread uint64_t sys_arg[6];
+
+/* ---- address space ---- */
+
+static void report_map(uint32_t kind, uint64_t start, uint64_t end, uint64_t offset, uint32_t prot,
+                       const char *path)
+{
+    uint32_t path_bytes = path ? strlen(path) : 0;
+    uint32_t padded = (path_bytes + 7) & ~7u;
+    char name[PATH_MAX + 8] = "";
+    if (path)
+        memcpy(name, path, path_bytes);
+    struct mg_map m = {
+        .record = { kind, sizeof m + padded }, .start = start, .end = end,
+        .file_offset = offset, .prot = prot, .path_bytes = path_bytes,
+    };
+    mg_catalogue(&m, sizeof m, name, padded);
+}
+
+typedef void (*map_visitor)(uint64_t start, uint64_t end, uint64_t offset, const char *perms,
+                            const char *path);
+
+static void for_each_host_map(map_visitor visit)
+{
+    FILE *f = fopen("/proc/self/maps", "re");
+    char *line = NULL;
+    size_t room = 0;
+    while (f && getline(&line, &room, f) > 0) {
+        unsigned long long start, end, offset;
+        char perms[8];
+        int name = 0;
+        if (sscanf(line, "%llx-%llx %7s %llx %*s %*s %n", &start, &end, perms, &offset, &name) < 4)
+            continue;
+        line[strcspn(line, "\n")] = 0;
+        visit(start, end, offset, perms, line + name);
+    }
+    free(line);
+    if (f)
+        fclose(f);
+}
+
+static void remember_host_map(uint64_t start, uint64_t end, uint64_t offset, const char *perms,
+                              const char *path)
+{
+    (void)offset, (void)perms, (void)path;
+    host_maps = realloc(host_maps, (host_map_count + 1) * sizeof *host_maps);
+    host_maps[host_map_count][0] = start;
+    host_maps[host_map_count++][1] = end;
+}
+
+static bool known_to_host(uint64_t start, uint64_t end)
+{
+    for (size_t i = 0; i < host_map_count; i++)
+        if (start < host_maps[i][1] && host_maps[i][0] < end)
+            return true;
+    return false;
+}
+
+static void report_loaded_map(uint64_t start, uint64_t end, uint64_t offset, const char *perms,
+                              const char *path)
+{
+    bool session = strncmp(path, mg_session_dir, strlen(mg_session_dir)) == 0;
+    if (known_to_host(start, end) || session || perms[0] != 'r' || start < guest_base)
+        return;
+    uint32_t prot = PROT_READ | (perms[1] == 'w' ? PROT_WRITE : 0);
+    /* QEMU maps code readable, never executable: what is file-backed and not
+     * writable may hold code. */
+    if (path[0] == '/' && perms[1] != 'w')
+        prot |= PROT_EXEC;
+    report_map(MG_REC_MAP, start - guest_base, end - guest_base, offset, prot,
+               path[0] == '/' ? path : "");
+}
+
+/* Path of the program under the emulator; NULL where QEMU is too old to say. */
+static char *own_program(void)
+{
+    const char *(*path)(void) = (const char *(*)(void))dlsym(RTLD_DEFAULT,
+                                                             "qemu_plugin_path_to_binary");
+    return path ? (char *)path() : NULL;
+}
+
+void mg_guest_loaded(uint64_t base)
+{
+    guest_base = base;
+    for_each_host_map(report_loaded_map);
+    report_map(MG_REC_PROGRAM, 0, 0, 0, 0, own_program());
+    mg_ring_sync();
+}
+
+static void mapped(uint64_t start, int64_t fd)
+{
+    char link[64], path[PATH_MAX] = "";
+    uint64_t bytes = (sys_arg[1] + MG_PAGE - 1) & ~(uint64_t)(MG_PAGE - 1);
+    if (fd >= 0 && !(sys_arg[3] & MAP_ANONYMOUS)) {
+        snprintf(link, sizeof link, "/proc/self/fd/%d", (int)fd);
+        ssize_t n = readlink(link, path, sizeof path - 1);
+        path[n > 0 ? n : 0] = 0;
+    }
+    report_map(MG_REC_MAP, start, start + bytes, path[0] ? sys_arg[5] : 0, sys_arg[2], path);
+    mg_ring_sync();
+}
+
+static void after_syscall(qemu_plugin_id_t id, unsigned vcpu, int64_t num, int64_t ret)
+{
+    (void)id, (void)vcpu;
+    bool failed = ret < 0 && ret > -4096;
+    if (failed)
+        return;
+    int saved = errno;
+    if (num == SYS_G_MMAP) {
+        mapped(ret, (int32_t)sys_arg[4]);
+    } else if (num == SYS_G_MUNMAP) {
+        report_map(MG_REC_UNMAP, sys_arg[0], sys_arg[0] + sys_arg[1], 0, 0, NULL);
+        mg_ring_sync();
+    } else if (num == SYS_G_MREMAP) {
+        report_map(MG_REC_UNMAP, sys_arg[0], sys_arg[0] + sys_arg[1], 0, 0, NULL);
+        report_map(MG_REC_MAP, ret, ret + sys_arg[2], 0, PROT_READ | PROT_WRITE, NULL);
+        mg_ring_sync();
+    } else if (num == SYS_G_BRK) {
+        report_map(MG_REC_BRK, ret, ret, 0, PROT_READ | PROT_WRITE, NULL);
+        mg_ring_sync();
+    }
+    errno = saved;
+}
+
+/* ---- programs started by exec ---- */
+
+/* Copies from the program's memory without trusting its pointers. */
+static bool guest_read(void *to, uint64_t from, size_t bytes)
+{
+    struct iovec l = { to, bytes }, r = { (void *)(from + guest_base), bytes };
+    return process_vm_readv(getpid(), &l, 1, &r, 1, 0) == (ssize_t)bytes;
+}
+
+static char *guest_string(uint64_t from)
+{
+    size_t room = 0, used = 0;
+    char *s = NULL;
+    for (;;) {
+        size_t to_page_end = MG_PAGE - (from + used) % MG_PAGE;
+        char *grown = realloc(s, room = used + to_page_end);
+        if (!grown || !guest_read(grown + used, from + used, to_page_end)) {
+            free(grown ? grown : s);
+            return NULL;
+        }
+        s = grown;
+        if (memchr(s + used, 0, to_page_end))
+            return s;
+        used += to_page_end;
+        if (used > (2u << 20)) {
+            free(s);
+            return NULL;
+        }
+    }
+}
+
+/* Copies a NULL-terminated list of strings; leaves `lead` empty places before it. */
+static char **guest_strings(uint64_t from, size_t lead, size_t *count)
+{
+    char **list = NULL;
+    for (size_t n = 0; n < MAX_ARGS; n++) {
+        uint64_t p = 0;
+        if (from && !guest_read(&p, from + 8 * n, 8))
+            return NULL;
+        list = realloc(list, (lead + n + 1) * sizeof *list);
+        if (!p) {
+            list[lead + n] = NULL;
+            *count = n;
+            return list;
+        }
+        if (!(list[lead + n] = guest_string(p)))
+            return NULL;
+    }
+    return NULL;
+}
+
+static void not_followed(const char *path, const char *why)
+{
+    char text[PATH_MAX];
+    int room = sizeof text - (int)strlen(why) - 3;
+    snprintf(text, sizeof text, "%.*s: %s", room, path, why);
+    report_map(MG_REC_NOT_FOLLOWED, 0, 0, 0, 0, text);
+    mg_ring_sync();
+}
+
+static bool privileged(int fd, const struct stat *st)
+{
+    char caps[64];
+    bool changes_user = (st->st_mode & S_ISUID) && st->st_uid != geteuid();
+    bool changes_group = (st->st_mode & S_ISGID) && st->st_gid != getegid();
+    bool has_caps = geteuid() != 0 &&
+                    fgetxattr(fd, "security.capability", caps, sizeof caps) > 0;
+    return changes_user || changes_group || has_caps;
+}
+
+/* An exec on its way: what will run, under which arguments. */
+struct exec {
+    char *path;
+    char **args; /* room for the emulator's own arguments in front */
+    size_t lead, count;
+    bool script;
+};
+
+enum { LEAD = 8 + 2 * MAX_SHEBANGS };
+
+static void put_front(struct exec *e, char *arg)
+{
+    e->args[--e->lead] = arg;
+    e->count++;
+}
+
+/* `#!interpreter [argument]`: the interpreter runs with the script's path. */
+static bool unwrap_script(struct exec *e, char *line)
+{
+    char *at = line + 2 + strspn(line + 2, " \t");
+    char *end = at + strcspn(at, " \t\n");
+    char *arg = end + strspn(end, " \t");
+    char *arg_end = arg + strcspn(arg, "\n");
+    while (arg_end > arg && strchr(" \t\r", arg_end[-1]))
+        arg_end--;
+    if (end == at)
+        return false;
+    char *interpreter = strndup(at, end - at);
+    if (e->count)
+        e->args[e->lead] = e->path; /* replaces argv[0] */
+    else
+        put_front(e, e->path);
+    if (arg_end > arg)
+        put_front(e, strndup(arg, arg_end - arg));
+    put_front(e, interpreter);
+    e->path = interpreter;
+    e->script = true;
+    return true;
+}
+
+/* Why the program at `e->path` cannot run under the emulator; NULL when it can.
+ * An empty reason: let the kernel say what is wrong with it. */
+static const char *resolve_program(struct exec *e)
+{
+    for (int depth = 0; depth <= MAX_SHEBANGS; depth++) {
+        char head[257] = "";
+        struct stat st;
+        int fd = open(e->path, O_RDONLY | O_CLOEXEC);
+        if (fd < 0)
+            return access(e->path, X_OK) == 0 ? "not readable" : "";
+        ssize_t n = read(fd, head, 256);
+        bool usable = fstat(fd, &st) == 0 && S_ISREG(st.st_mode) &&
+                      faccessat(AT_FDCWD, e->path, X_OK, AT_EACCESS) == 0;
+        bool raised = usable && privileged(fd, &st);
+        close(fd);
+        if (!usable || n < 20)
+            return "";
+        if (raised)
+            return "set-uid or with capabilities";
+        if (head[0] == '#' && head[1] == '!') {
+            if (!unwrap_script(e, head))
+                return "";
+            continue;
+        }
+        const Elf64_Ehdr *elf = (const Elf64_Ehdr *)head;
+        if (memcmp(head, ELFMAG, SELFMAG) != 0)
+            return "";
+        if (head[EI_CLASS] != ELFCLASS64 || elf->e_machine != EM_X86_64)
+            return "not an x86-64 program";
+        return NULL;
+    }
+    return "";
+}
+
+static void follow(uint64_t path, uint64_t argv, uint64_t envp, int dirfd)
+{
+    struct exec e = { .path = guest_string(path), .lead = LEAD };
+    size_t env_count;
+    char option[PATH_MAX + 256], at_dir[PATH_MAX + 32];
+    e.args = guest_strings(argv, LEAD, &e.count);
+    char **env = guest_strings(envp, 0, &env_count);
+    if (!e.path || !e.args || !env)
+        return; /* the kernel will say EFAULT */
+    if (strcmp(e.path, "/proc/self/exe") == 0 && own_program())
+        e.path = own_program();
+    if (dirfd >= 0 && e.path[0] != '/') {
+        snprintf(at_dir, sizeof at_dir, "/proc/self/fd/%d%s%s", dirfd, e.path[0] ? "/" : "",
+                 e.path);
+        e.path = at_dir;
+    }
+    const char *why = resolve_program(&e);
+    if (why) {
+        if (why[0])
+            not_followed(e.path, why);
+        return;
+    }
+    char *arg0 = e.count ? e.args[e.lead] : e.path;
+    snprintf(option, sizeof option, "%s,session=%s", plugin_path, mg_session_dir);
+    if (e.count)
+        e.args[e.lead] = e.path; /* QEMU takes argv[0] apart */
+    else
+        put_front(&e, e.path);
+    put_front(&e, option);
+    put_front(&e, "-plugin");
+    put_front(&e, arg0);
+    put_front(&e, "-0");
+    put_front(&e, "memgauge-emulator");
+    execve(qemu_path, e.args + e.lead, env);
+    not_followed(e.path, "the emulator could not be started");
+}
+
+static void before_syscall(qemu_plugin_id_t id, unsigned vcpu, int64_t num, uint64_t a1,
+                           uint64_t a2, uint64_t a3, uint64_t a4, uint64_t a5, uint64_t a6,
+                           uint64_t a7, uint64_t a8)
+{
+    (void)id, (void)vcpu, (void)a7, (void)a8;
+    uint64_t args[6] = { a1, a2, a3, a4, a5, a6 };
+    int saved = errno;
+    memcpy(sys_arg, args, sizeof args);
+    if (num == SYS_G_EXECVE)
+        follow(a1, a2, a3, -1);
+    else if (num == SYS_G_EXECVEAT)
+        follow(a2, a3, a4, (int32_t)a1);
+    errno = saved;
+}
+
+void mg_guest_install(qemu_plugin_id_t id)
+{
+    Dl_info self;
+    for_each_host_map(remember_host_map);
+    ssize_t n = readlink("/proc/self/exe", qemu_path, sizeof qemu_path - 1);
+    qemu_path[n > 0 ? n : 0] = 0;
+    if (dladdr((void *)mg_guest_install, &self) && self.dli_fname)
+        if (!realpath(self.dli_fname, plugin_path))
+            plugin_path[0] = 0;
+    qemu_plugin_register_vcpu_syscall_cb(id, before_syscall);
+    qemu_plugin_register_vcpu_syscall_ret_cb(id, after_syscall);
+}

@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later
+ *
+ * Shared memory with the recorder: entries, rings, the catalogue. No file
+ * descriptor stays open, because the program under the emulator owns them all
+ * and may close any.
+ */
+#define _GNU_SOURCE
+#include "session.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+char mg_session_dir[200];
+
+static struct mg_ring dummy; /* w == end == NULL: its first use turns it */
+__thread struct mg_ring *mg_ring __attribute__((tls_model("initial-exec"))) = &dummy;
+
+static uint64_t scratch[MG_BLOCK_WORDS]; /* where unrecorded threads write */
+static struct mg_control *control;
+static struct mg_process *process;
+static uint8_t *catalogue;
+static uint32_t process_entry = MG_NO_ENTRY;
+static uint32_t next_block;
+static pthread_mutex_t catalogue_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_key_t thread_end;
+
+static void *map_file(const char *path, int flags, size_t bytes, bool reserve)
+{
+    int fd = open(path, flags | O_RDWR | O_CLOEXEC, 0600);
+    if (fd < 0)
+        return NULL;
+    void *p = MAP_FAILED;
+    bool sized = !(flags & O_CREAT) || (ftruncate(fd, bytes) == 0 &&
+                                        (!reserve || posix_fallocate(fd, 0, bytes) == 0));
+    if (sized)
+        p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+    close(fd);
+    if (p == MAP_FAILED) {
+        if (flags & O_CREAT)
+            unlink(path);
+        return NULL;
+    }
+    return p;
+}
+
+bool mg_session_open(const char *dir)
+{
+    char path[256];
+    snprintf(mg_session_dir, sizeof mg_session_dir, "%s", dir);
+    snprintf(path, sizeof path, "%s/control", dir);
+    control = map_file(path, 0, MG_PAGE, false);
+    return control && control->magic == MG_MAGIC && control->version == MG_WIRE_VERSION;
+}
+
+/* A new entry file of `bytes`, or NULL with the refusal counted. */
+static void *new_entry(uint32_t kind, size_t bytes, bool reserve, uint32_t owner, uint32_t first,
+                       uint32_t *number)
+{
+    char path[256];
+    *number = atomic_fetch_add(&control->entries, 1);
+    snprintf(path, sizeof path, "%s/e%08x", mg_session_dir, *number);
+    struct mg_entry *e = map_file(path, O_CREAT | O_EXCL, bytes, reserve);
+    if (!e) {
+        atomic_fetch_add(&control->refused, 1);
+        return NULL;
+    }
+    e->magic = MG_MAGIC;
+    e->kind = kind;
+    e->pid = getpid();
+    e->tid = syscall(SYS_gettid);
+    e->owner = owner;
+    e->first_block = first;
+    return e;
+}
+
+static void publish(struct mg_entry *e)
+{
+    atomic_store_explicit(&e->ready, 1, memory_order_release);
+}
+
+/* A ring nobody reads: the thread runs on, its words are overwritten. */
+static void unrecorded(void)
+{
+    static __thread struct mg_ring blind;
+    blind.w = blind.data = scratch;
+    blind.end = scratch + MG_BLOCK_WORDS - MG_BLOCK_SLACK;
+    mg_ring = &blind;
+}
+
+static void ring_begin(void)
+{
+    uint32_t number;
+    size_t bytes = MG_PAGE + 8ull * MG_BLOCKS * MG_BLOCK_WORDS;
+    struct mg_ring *r = NULL;
+    if (process && !atomic_load(&control->stop))
+        r = new_entry(MG_THREAD, bytes, true, process_entry, 0, &number);
+    if (!r) {
+        unrecorded();
+        return;
+    }
+    r->data = r->w = (uint64_t *)((uint8_t *)r + MG_PAGE);
+    r->end = r->w + MG_BLOCK_WORDS - MG_BLOCK_SLACK;
+    publish(&r->entry);
+    mg_ring = r;
+    pthread_setspecific(thread_end, r);
+}
+
+/* The recorder is gone when its process is: then nobody makes room. */
+static bool recorder_lives(void)
+{
+    return !atomic_load(&control->stop) &&
+           (kill(control->recorder_pid, 0) == 0 || errno == EPERM);
+}
+
+/* Waits until a block is free; false when nobody will ever free one. */
+static bool wait_for_room(struct mg_ring *r)
+{
+    for (;;) {
+        uint32_t tail = atomic_load_explicit(&r->tail, memory_order_acquire);
+        if (atomic_load(&r->head) - tail < MG_BLOCKS)
+            return true;
+        if (!recorder_lives())
+            return false;
+        atomic_store(&r->waiting, 1);
+        struct timespec timeout = { 0, 20 * 1000 * 1000 };
+        syscall(SYS_futex, &r->tail, FUTEX_WAIT, tail, &timeout, NULL, 0);
+        atomic_store(&r->waiting, 0);
+    }
+}
+
+uint64_t *mg_ring_turn(void)
+{
+    struct mg_ring *r = mg_ring;
+    int saved = errno;
+    if (r == &dummy) {
+        ring_begin();
+    } else if (r->data == scratch) {
+        r->w = scratch;
+    } else {
+        uint32_t head = atomic_load(&r->head);
+        uint64_t *block = r->data + (uint64_t)(head % MG_BLOCKS) * MG_BLOCK_WORDS;
+        r->used[head % MG_BLOCKS] = r->w - block;
+        atomic_store_explicit(&r->head, head + 1, memory_order_release);
+        if (wait_for_room(r)) {
+            r->w = r->data + (uint64_t)((head + 1) % MG_BLOCKS) * MG_BLOCK_WORDS;
+            r->end = r->w + MG_BLOCK_WORDS - MG_BLOCK_SLACK;
+        } else {
+            unrecorded();
+        }
+    }
+    errno = saved;
+    return mg_ring->w;
+}
+
+void mg_ring_sync(void)
+{
+    struct mg_ring *r = mg_ring;
+    uint64_t *w = r->w < r->end ? r->w : mg_ring_turn();
+    if (!process)
+        return;
+    *w = MG_WORD_SYNC | atomic_load(&process->used);
+    r = mg_ring;
+    __atomic_store_n(&r->w, w + 1, __ATOMIC_RELEASE);
+}
+
+bool mg_catalogue(const void *head, size_t head_bytes, const void *tail, size_t tail_bytes)
+{
+    if (!process || atomic_load_explicit(&control->stop, memory_order_relaxed))
+        return false;
+    pthread_mutex_lock(&catalogue_lock);
+    uint64_t at = atomic_load(&process->used);
+    size_t bytes = (head_bytes + tail_bytes + 7) & ~7ull;
+    bool fits = at + bytes <= MG_CATALOGUE_BYTES;
+    if (fits) {
+        memcpy(catalogue + at, head, head_bytes);
+        memcpy(catalogue + at + head_bytes, tail, tail_bytes);
+        atomic_store_explicit(&process->used, at + bytes, memory_order_release);
+    }
+    pthread_mutex_unlock(&catalogue_lock);
+    return fits;
+}
+
+void mg_note_undecoded(uint32_t count)
+{
+    if (process && count)
+        atomic_fetch_add(&process->undecoded, count);
+}
+
+uint32_t mg_new_block_id(void)
+{
+    return next_block++;
+}
+
+static void end_thread(void *ring)
+{
+    struct mg_ring *r = ring;
+    if (r == mg_ring) {
+        atomic_store_explicit(&r->entry.finished, 1, memory_order_release);
+        unrecorded();
+    }
+}
+
+static void before_fork(void)
+{
+    if (process)
+        atomic_fetch_add(&process->forks, 1);
+}
+
+/* The child shares the parent's rings until it gets its own: leave them at once. */
+static void child_of_fork(void)
+{
+    uint32_t owner = process_entry, first = next_block;
+    pthread_mutex_init(&catalogue_lock, NULL);
+    mg_ring = &dummy;
+    pthread_setspecific(thread_end, NULL);
+    if (owner != MG_NO_ENTRY)
+        mg_process_begin(owner, first);
+}
+
+void mg_process_begin(uint32_t owner, uint32_t first_block)
+{
+    uint32_t number;
+    struct mg_process *p = new_entry(MG_PROCESS, MG_PAGE + MG_CATALOGUE_BYTES, false, owner,
+                                     first_block, &number);
+    if (!process && owner == MG_NO_ENTRY) {
+        pthread_key_create(&thread_end, end_thread);
+        pthread_atfork(before_fork, NULL, child_of_fork);
+    }
+    if (process) {
+        munmap(process, MG_PAGE + MG_CATALOGUE_BYTES);
+        process = NULL;
+        process_entry = MG_NO_ENTRY;
+    }
+    if (!p)
+        return;
+    process = p;
+    process_entry = number;
+    catalogue = (uint8_t *)p + MG_PAGE;
+    publish(&p->entry);
+}

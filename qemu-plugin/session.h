@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+#ifndef MG_SESSION_H
+#define MG_SESSION_H
+
+#include <stdbool.h>
+
+#include "stream.h"
+
+extern char mg_session_dir[];
+
+/* The calling thread's ring; a dummy that is always full before its first use. */
+extern __thread struct mg_ring *mg_ring __attribute__((tls_model("initial-exec")));
+
+/* Maps the control page; false where the directory is not a live session. */
+bool mg_session_open(const char *dir);
+/* Registers this process; `owner` and `first_block` name the parent after a fork. */
+void mg_process_begin(uint32_t owner, uint32_t first_block);
+/* Seals the ring's block, waits for room and returns where to write next.
+ * Creates the ring at a thread's first use. */
+uint64_t *mg_ring_turn(void);
+
+/* Appends a record to the catalogue; false when it is full or nobody reads. */
+bool mg_catalogue(const void *head, size_t head_bytes, const void *tail, size_t tail_bytes);
+/* Puts a mark into the thread's words: the catalogue so far belongs before it. */
+void mg_ring_sync(void);
+void mg_note_undecoded(uint32_t count);
+uint32_t mg_new_block_id(void);
+
+#endif

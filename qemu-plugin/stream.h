@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later
+ *
+ * What the plugin and the recorder share: files in one directory, mapped by
+ * both. The recorder's twin of this file is crates/collect/src/emulate/wire.rs;
+ * sizes and offsets are asserted on both sides.
+ *
+ *   DIR/control     one page, made by the recorder
+ *   DIR/e00000000…  entries in order of birth: processes and threads
+ *
+ * A process entry is a page of header and a growing *catalogue*: every block
+ * of code translated, every mapping made, the program's path. A thread entry is a page
+ * of header and a ring of blocks of 64-bit *words*, the thread's execution:
+ *
+ *   1 0 …            id      a block of code begins (id is its catalogue number)
+ *   0 address                the next leader of that block accessed this address
+ *   1 1 store size insn      a piece of a varying access (next word: its address)
+ *   1 1 1…1          offset  the catalogue up to this offset belongs before here
+ *
+ * A *leader* is an access whose address the catalogue cannot tell from an
+ * earlier one of the same block; all others follow from a leader by a constant.
+ */
+#ifndef MG_STREAM_H
+#define MG_STREAM_H
+
+#include <assert.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define MG_MAGIC 0x3147474du /* "MGG1", little endian */
+#define MG_WIRE_VERSION 1u
+#define MG_PAGE 4096u
+
+#define MG_BLOCK_WORDS 16384u
+/* Words one block of code can need: 512 instructions of two leaders each, and
+ * room for the pieces of varying accesses. */
+#define MG_BLOCK_SLACK 2048u
+#define MG_BLOCKS 8u
+#define MG_CATALOGUE_BYTES (1ull << 30)
+
+#define MG_WORD_BLOCK (1ull << 63)
+#define MG_WORD_PIECE (3ull << 62)
+#define MG_WORD_SYNC (0xffull << 56)
+#define MG_PIECE_STORE (1ull << 48)
+#define MG_PIECE_SIZE_SHIFT 32
+
+enum mg_entry_kind { MG_PROCESS = 1, MG_THREAD = 2 };
+#define MG_NO_ENTRY 0xffffffffu
+
+struct mg_control {
+    uint32_t magic;
+    uint32_t version;
+    uint32_t recorder_pid;
+    _Atomic uint32_t entries;  /* entry files claimed so far */
+    _Atomic uint32_t refused;  /* processes and threads that got no entry */
+    _Atomic uint32_t stop;     /* recorder: nobody reads any more */
+};
+
+struct mg_entry {
+    uint32_t magic;
+    uint32_t kind;
+    uint32_t pid;
+    uint32_t tid;
+    uint32_t owner;            /* thread: its process; process: the one it was forked from */
+    uint32_t first_block;      /* process: code blocks known to the parent at the fork */
+    _Atomic uint32_t ready;    /* all fields above are valid */
+    _Atomic uint32_t finished; /* thread: ended in order */
+};
+
+struct mg_process {
+    struct mg_entry entry;
+    _Atomic uint64_t used;     /* bytes of catalogue written */
+    _Atomic uint32_t forks;    /* forks begun; children name this entry as owner */
+    _Atomic uint32_t undecoded; /* instructions the decoder did not know */
+};
+
+struct mg_ring {
+    struct mg_entry entry;
+    uint8_t pad0[32];
+    /* written by the thread, polled by the recorder */
+    uint64_t *w;               /* next word */
+    uint64_t *end;             /* no code block may begin at or after this word */
+    uint64_t *data;            /* first word of the ring, in the thread's address space */
+    _Atomic uint32_t head;     /* blocks sealed */
+    uint32_t piece_left;       /* pieces of a wide access still to come */
+    uint64_t piece_next;       /* where the next of them begins */
+    _Atomic uint32_t dropped;  /* words without room; stays 0 */
+    uint8_t pad1[20];
+    /* written by the recorder */
+    _Atomic uint32_t tail;     /* blocks read */
+    _Atomic uint32_t waiting;  /* the thread sleeps on tail */
+    uint8_t pad2[56];
+    uint32_t used[MG_BLOCKS];  /* words in each sealed block */
+};
+
+enum mg_record_kind { MG_REC_CODE = 1, MG_REC_MAP = 2, MG_REC_UNMAP = 3, MG_REC_BRK = 4,
+                      MG_REC_PROGRAM = 5, MG_REC_NOT_FOLLOWED = 6 };
+
+struct mg_record {
+    uint32_t kind;
+    uint32_t bytes;            /* of the whole record, a multiple of 8 */
+};
+
+/* MG_REC_CODE: followed by `accesses` of struct mg_access in program order. */
+struct mg_code {
+    struct mg_record record;
+    uint64_t vaddr;
+    uint32_t id;
+    uint16_t insns;
+    uint16_t accesses;
+    uint16_t leaders;
+    uint16_t flags;
+    uint32_t pad;
+};
+#define MG_CODE_BEGINS_REP 1u  /* first instruction is a rep string instruction */
+#define MG_CODE_ENDS_REP 2u    /* last one is */
+#define MG_CODE_VARYING 4u     /* has varying accesses */
+
+#define MG_LEADER_CONSTANT 0xffffu
+#define MG_LEADER_VARYING 0xfffeu
+enum mg_access_kind { MG_LOAD = 1, MG_STORE = 2, MG_MODIFY = 3 };
+
+struct mg_access {
+    int64_t delta;             /* from the leader; the address itself if constant; operand bytes if varying */
+    uint16_t offset;           /* of the instruction from the block's first byte */
+    uint16_t insn;             /* number of the instruction in the block */
+    uint16_t leader;
+    uint8_t size;
+    uint8_t kind;
+};
+
+/* MG_REC_MAP: followed by the path, NUL-padded. UNMAP and BRK
+ * use start and end, PROGRAM the path, NOT_FOLLOWED a sentence as path. */
+struct mg_map {
+    struct mg_record record;
+    uint64_t start;
+    uint64_t end;
+    uint64_t file_offset;
+    uint32_t prot;
+    uint32_t path_bytes;
+};
+
+static_assert(sizeof(struct mg_control) == 24, "wire");
+static_assert(sizeof(struct mg_entry) == 32, "wire");
+static_assert(offsetof(struct mg_process, used) == 32, "wire");
+static_assert(sizeof(struct mg_process) == 48, "wire");
+static_assert(offsetof(struct mg_ring, w) == 64, "wire");
+static_assert(offsetof(struct mg_ring, head) == 88, "wire");
+static_assert(offsetof(struct mg_ring, dropped) == 104, "wire");
+static_assert(offsetof(struct mg_ring, tail) == 128, "wire");
+static_assert(offsetof(struct mg_ring, used) == 192, "wire");
+static_assert(sizeof(struct mg_code) == 32, "wire");
+static_assert(sizeof(struct mg_access) == 16, "wire");
+static_assert(sizeof(struct mg_map) == 40, "wire");
+
+#endif
