@@ -129,7 +129,8 @@ static void add_access(struct mg_decoded *b, const struct insn *in, uint16_t lea
 static void add_hook(struct mg_decoded *b, unsigned size, unsigned kind, bool varying)
 {
     b->hook[b->hooks++] = (struct mg_hook){
-        .insn = b->insns, .kind = kind, .size = size, .varying = varying,
+        .insn = b->insns, .size = size, .varying = varying,
+        .kind = kind & MG_LOAD ? MG_LOAD : MG_STORE, /* a read-modify-write reads once */
     };
 }
 
@@ -300,6 +301,16 @@ static void memory_operands(struct mg_decoded *b, const struct insn *in)
     }
 }
 
+/* Marks the hooks that must tell the instruction's accesses apart. */
+static void filter_hooks(struct mg_decoded *b, unsigned first_access, unsigned first_hook)
+{
+    unsigned kinds = 0;
+    for (unsigned i = first_access; i < b->accesses; i++)
+        kinds |= b->access[i].kind;
+    for (unsigned i = first_hook; i < b->hooks; i++)
+        b->hook[i].filtered = kinds != b->hook[i].kind;
+}
+
 static int64_t immediate(const ZydisDecodedOperand *op)
 {
     return op->imm.value.s;
@@ -421,7 +432,9 @@ void mg_decode_insn(struct mg_decoded *b, const uint8_t *code, size_t bytes, uin
         if (repeats(&z)) {
             b->flags |= MG_CODE_ENDS_REP | (b->insns == 0 ? MG_CODE_BEGINS_REP : 0);
         }
+        unsigned access = b->accesses, hook = b->hooks;
         memory_operands(b, &in);
+        filter_hooks(b, access, hook);
         register_effects(&in);
     }
     b->insns++;

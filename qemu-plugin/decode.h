@@ -12,8 +12,9 @@
 /* What a callback on one access has to do. */
 struct mg_hook {
     uint16_t insn;
-    uint8_t kind;     /* enum mg_access_kind: which callbacks to ask QEMU for */
+    uint8_t kind;     /* MG_LOAD or MG_STORE: which of the instruction's accesses it wants */
     uint8_t size;     /* operand bytes; above 8 it arrives in pieces */
+    bool filtered;    /* the instruction makes accesses it does not want, too */
     bool varying;     /* pieces are streamed as they come */
 };
 

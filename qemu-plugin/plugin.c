@@ -65,35 +65,57 @@ static void on_leader(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t vaddr,
     advance(r, w + 1);
 }
 
-/* QEMU splits accesses wider than its registers. Returns whether this is a
- * further piece of the access that began before. */
-static inline bool further_piece(qemu_plugin_meminfo_t info, uint64_t vaddr, unsigned size)
+/* Bits of a meminfo that say "reads" and "writes". QEMU's own selection of
+ * loads or stores at registration is wrong in 7.2 (loads match as writes, and
+ * stores as both), so callbacks that need one kind ask for both and look. */
+static uint32_t load_bit, store_bit;
+
+static void find_meminfo_bits(void)
+{
+    for (unsigned bit = 1; bit < 32 && !store_bit; bit++)
+        if (qemu_plugin_mem_is_store(1u << bit))
+            store_bit = 1u << bit;
+    load_bit = store_bit >> 1; /* enum qemu_plugin_mem_rw: R is 1, W is 2 */
+}
+
+/* udata of callbacks that look closer: block number, operand size, kind. */
+#define UDATA(id, size, kind) ((uint64_t)(id) | (uint64_t)(size) << 32 | (uint64_t)(kind) << 40)
+
+/* Whether this callback is the start of an access of the wanted kind: neither
+ * the other half of a read-modify-write nor a further piece of an access wider
+ * than QEMU's registers. */
+static inline bool begins_access(qemu_plugin_meminfo_t info, uint64_t vaddr, uint64_t udata)
 {
     struct mg_ring *r = mg_ring;
+    unsigned size = udata >> 32 & 0xff;
+    if (!(info & (udata >> 40 & MG_LOAD ? load_bit : store_bit)))
+        return false;
+    if (size <= 8)
+        return true;
     unsigned piece = 1u << qemu_plugin_mem_size_shift(info);
     if (r->piece_left && vaddr == r->piece_next) {
         r->piece_left--;
         r->piece_next += piece;
-        return true;
+        return false;
     }
     r->piece_left = size / piece - 1;
     r->piece_next = vaddr + piece;
-    return false;
+    return true;
 }
 
-static void on_wide_leader(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t vaddr, void *size)
+static void on_chosen_leader(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t vaddr,
+                             void *udata)
 {
-    if (!further_piece(info, vaddr, (uintptr_t)size))
+    if (begins_access(info, vaddr, (uintptr_t)udata))
         on_leader(vcpu, info, vaddr, NULL);
 }
 
-/* udata: operand size above the block number. */
-static void on_block_and_wide_leader(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t vaddr,
-                                     void *udata)
+static void on_block_and_chosen_leader(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t vaddr,
+                                       void *udata)
 {
-    uintptr_t u = (uintptr_t)udata;
-    if (!further_piece(info, vaddr, u >> 32))
-        on_block_and_leader(vcpu, info, vaddr, (void *)(u & 0xffffffffu));
+    uint64_t u = (uintptr_t)udata;
+    if (begins_access(info, vaddr, u))
+        on_block_and_leader(vcpu, info, vaddr, (void *)(uintptr_t)(uint32_t)u);
 }
 
 /* A varying access, piece by piece; udata: number of the instruction. */
@@ -108,7 +130,7 @@ static void on_piece(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t vaddr, 
     }
     w[0] = MG_WORD_PIECE | (uintptr_t)insn |
            (uint64_t)(1u << qemu_plugin_mem_size_shift(info)) << MG_PIECE_SIZE_SHIFT |
-           (qemu_plugin_mem_is_store(info) ? MG_PIECE_STORE : 0);
+           (info & load_bit ? MG_PIECE_LOAD : 0) | (info & store_bit ? MG_PIECE_STORE : 0);
     w[1] = vaddr;
     advance(r, w + 2);
 }
@@ -116,13 +138,11 @@ static void on_piece(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t vaddr, 
 static void hook_leader(struct qemu_plugin_insn *insn, const struct mg_hook *h, bool first,
                         uint64_t id)
 {
-    bool wide = h->size > 8;
-    /* A read-modify-write reads once; its write is implied. */
-    enum qemu_plugin_mem_rw rw = h->kind == MG_STORE ? QEMU_PLUGIN_MEM_W : QEMU_PLUGIN_MEM_R;
-    qemu_plugin_mem_cb_t cb = first ? (wide ? on_block_and_wide_leader : on_block_and_leader)
-                                    : (wide ? on_wide_leader : on_leader);
-    uint64_t udata = (first ? id : 0) | (wide ? (first ? (uint64_t)h->size << 32 : h->size) : 0);
-    qemu_plugin_register_vcpu_mem_cb(insn, cb, QEMU_PLUGIN_CB_NO_REGS, rw,
+    bool look = h->filtered || h->size > 8;
+    qemu_plugin_mem_cb_t cb = first ? (look ? on_block_and_chosen_leader : on_block_and_leader)
+                                    : (look ? on_chosen_leader : on_leader);
+    uint64_t udata = look ? UDATA(id, h->size, h->kind) : id;
+    qemu_plugin_register_vcpu_mem_cb(insn, cb, QEMU_PLUGIN_CB_NO_REGS, QEMU_PLUGIN_MEM_RW,
                                      (void *)(uintptr_t)udata);
 }
 
@@ -203,6 +223,7 @@ MG_EXPORT int qemu_plugin_install(qemu_plugin_id_t id, const qemu_info_t *info, 
         fprintf(stderr, "memgauge: the recording session is gone; the program is not recorded\n");
         return 0; /* the program itself must still run */
     }
+    find_meminfo_bits();
     mg_process_begin(MG_NO_ENTRY, 0);
     pthread_atfork(NULL, NULL, reset_translate_lock);
     mg_guest_install(id);

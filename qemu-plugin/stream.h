@@ -13,7 +13,7 @@
  *
  *   1 0 …            id      a block of code begins (id is its catalogue number)
  *   0 address                the next leader of that block accessed this address
- *   1 1 store size insn      a piece of a varying access (next word: its address)
+ *   1 1 kind size insn       a piece of a varying access (next word: its address)
  *   1 1 1…1          offset  the catalogue up to this offset belongs before here
  *
  * A *leader* is an access whose address the catalogue cannot tell from an
@@ -41,7 +41,8 @@
 #define MG_WORD_BLOCK (1ull << 63)
 #define MG_WORD_PIECE (3ull << 62)
 #define MG_WORD_SYNC (0xffull << 56)
-#define MG_PIECE_STORE (1ull << 48)
+#define MG_PIECE_LOAD (1ull << 48)
+#define MG_PIECE_STORE (1ull << 49)
 #define MG_PIECE_SIZE_SHIFT 32
 
 enum mg_entry_kind { MG_PROCESS = 1, MG_THREAD = 2 };

@@ -150,8 +150,9 @@ pub struct RunFacts {
     /// Length of the run on the recording's clock, in nanoseconds: the end of
     /// the last interval, sample or thread.
     pub duration_ns: u64,
-    /// Wall-clock seconds of the recorded run.
-    pub wall_s: f64,
+    /// Wall-clock seconds the run took while being recorded; `None` where the
+    /// recorder did not live to say.
+    pub wall_s: Option<f64>,
     /// Instructions executed.
     pub instructions: Option<u64>,
     /// Loads.
@@ -170,7 +171,7 @@ impl RunFacts {
         let get = |id| catalogue::name(id).and_then(|name| totals.get(name).copied());
         RunFacts {
             duration_ns,
-            wall_s,
+            wall_s: (wall_s > 0.0).then_some(wall_s),
             instructions: get(catalogue::INSTRUCTIONS),
             loads: get(catalogue::LOADS),
             stores: get(catalogue::STORES),

@@ -1,6 +1,7 @@
 //! `memgauge report`.
 
-use memgauge_report::Style;
+use memgauge_analyze::{Limits, Options, summarise};
+use memgauge_report::{Style, json, text};
 use memgauge_trace::recording::Recording;
 
 use crate::args::Report;
@@ -25,5 +26,8 @@ pub(crate) fn report(args: &Report) -> anyhow::Result<Exit> {
 
 /// The report as text or JSON.
 pub(crate) fn render(recording: &Recording, style: Style, as_json: bool, rows: usize) -> anyhow::Result<String> {
-    let _=(style,as_json,rows,Symbols::new()); Ok(serde_json::to_string_pretty(recording.manifest())?)
+    let limits = Limits { rows, ..Limits::default() };
+    let options = Options { limits, regions: rows, ..Options::default() };
+    let summary = summarise(recording, &mut Symbols::new(), &options)?;
+    Ok(if as_json { json(&summary) } else { text(&summary, &style) })
 }

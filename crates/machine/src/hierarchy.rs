@@ -29,6 +29,8 @@ pub(crate) struct Costs {
     pub(crate) latency: [u32; SOURCES],
     /// Millicycles a load miss stops the core, by source; irregular, regular.
     stall: [[u64; 2]; SOURCES],
+    /// What a first-level hit with its page at hand is.
+    pub(crate) plain_hit: Outcome,
     stlb_cycles: u32,
     walk_cycles: u32,
     /// Millicycles of stall for a cycle of translation.
@@ -70,6 +72,11 @@ impl Costs {
             instruction_shift: instruction.ilog2(),
             latency,
             stall,
+            plain_hit: Outcome {
+                source: DataSource::L1d,
+                latency_cycles: l1d,
+                ..Outcome::default()
+            },
             stlb_cycles: timing.stlb_cycles,
             walk_cycles: timing.walk_cycles,
             translation_stall: exposed,
@@ -95,6 +102,7 @@ fn is_load(kind: AccessKind) -> bool {
 
 impl Core {
     /// Looks a page up in both TLB levels.
+    #[inline(never)]
     pub(crate) fn translate(&mut self, addr: u64, kind: AccessKind, out: &mut Outcome) {
         if self.dtlb.take(addr) {
             return;
@@ -117,6 +125,7 @@ impl Core {
 
     /// A line missed the first level, which has taken it in already and lost
     /// `left` for it.
+    #[inline(never)]
     pub(crate) fn miss(
         &mut self,
         shared: &mut Shared,

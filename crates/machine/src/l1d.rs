@@ -7,7 +7,8 @@
 //! of sets works with a table of constant size.
 
 use crate::CacheConfig;
-use crate::cache::{Cache, DIRTY, EMPTY, Found, tag_in, tag_of};
+use crate::cache::narrow::Narrow;
+use crate::cache::{DIRTY, EMPTY, Found, tag_in, tag_of};
 
 /// Entries of the front; a power of two, no smaller than the sets of any common
 /// first level.
@@ -15,9 +16,7 @@ const FRONT: usize = 512;
 
 pub(crate) struct L1d {
     front: [u64; FRONT],
-    cache: Cache,
-    /// The latest used line of each set, as a tag.
-    latest: Vec<u64>,
+    cache: Narrow,
 }
 
 #[inline(always)]
@@ -27,10 +26,10 @@ fn front_index(tag: u64) -> usize {
 
 impl L1d {
     pub(crate) fn new(config: &CacheConfig) -> Self {
+        let cache = Narrow::new(config.sets(), config.ways as usize, config.replacement);
         L1d {
             front: [EMPTY; FRONT],
-            cache: Cache::new(config),
-            latest: vec![EMPTY; config.sets() as usize],
+            cache,
         }
     }
 
@@ -42,20 +41,31 @@ impl L1d {
         (self.front[front_index(tag)] | u64::from(!store)) == (tag | DIRTY)
     }
 
-    /// Uses a line, filling it if it is absent.
+    /// Uses a line if it is held; whether it is.
     #[inline(always)]
-    pub(crate) fn take(&mut self, tag: u64, set: u64) -> Found {
-        let index = self.cache.private_set_of(tag);
-        let found = self.cache.take_in(index, tag, set, 0);
-        let before = std::mem::replace(&mut self.latest[index], tag);
-        self.front[front_index(before)] = EMPTY;
-        let flags = if let Found::Hit(word) = found {
-            word & DIRTY
-        } else {
-            0
+    pub(crate) fn reuse(&mut self, tag: u64, set: u64) -> bool {
+        let Some((word, before)) = self.cache.reuse(tag, set) else {
+            return false;
         };
-        self.front[front_index(tag)] = tag | flags | set;
-        found
+        self.front[front_index(before)] = EMPTY;
+        self.front[front_index(tag)] = word;
+        true
+    }
+
+    /// Takes in a line that is not held; the word that left.
+    pub(crate) fn fill(&mut self, tag: u64, set: u64) -> u64 {
+        let (left, before) = self.cache.fill(tag, set);
+        self.front[front_index(before)] = EMPTY;
+        self.front[front_index(tag)] = tag | set;
+        left
+    }
+
+    /// Uses a line, filling it if it is absent.
+    pub(crate) fn take(&mut self, tag: u64, set: u64) -> Found {
+        if self.reuse(tag, set) {
+            return Found::Hit(tag);
+        }
+        Found::Miss(self.fill(tag, set))
     }
 
     /// Takes a line out; its word, if it was there.

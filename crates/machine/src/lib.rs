@@ -42,7 +42,7 @@
 //! a store; hits are not counted there but derived from the block's loads and
 //! stores. What the model means, event by event and level by level, and what
 //! it leaves out, is in `docs/machine-model.md`.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod cache;
 mod clock;

@@ -149,24 +149,37 @@ impl Core {
         size: u32,
         kind: AccessKind,
     ) -> Outcome {
-        let dirty = u64::from(matches!(kind, AccessKind::Store | AccessKind::Modify)) * DIRTY;
+        let dirty = dirt(kind);
         let slot = self.dtlb.front_slot(addr);
         if Self::crosses_line(addr, size) || !self.dtlb.stamp(slot) {
             return self.access_in_full(shared, addr, size, kind);
         }
         let tag = tag_of(addr);
-        let mut out = Outcome {
-            source: DataSource::L1d,
-            latency_cycles: self.costs.latency[DataSource::L1d as usize],
-            ..Outcome::default()
-        };
-        if let Found::Miss(left) = self.l1d.take(tag, dirty) {
-            self.miss(shared, tag, left, kind, &mut out);
-            self.sample(addr, size, kind, &mut out);
+        if self.l1d.reuse(tag, dirty) {
+            return self.costs.plain_hit;
         }
+        self.access_missing(shared, addr, size, kind)
+    }
+
+    /// An access to one line the first level does not hold.
+    #[inline(never)]
+    fn access_missing(
+        &mut self,
+        shared: &mut Shared,
+        addr: u64,
+        size: u32,
+        kind: AccessKind,
+    ) -> Outcome {
+        let mut out = Outcome::default();
+        let tag = tag_of(addr);
+        shared.llc.expect(tag | self.space_bits);
+        let left = self.l1d.fill(tag, dirt(kind));
+        self.miss(shared, tag, left, kind, &mut out);
+        self.sample(addr, size, kind, &mut out);
         out
     }
 
+    #[inline(never)]
     fn access_in_full(
         &mut self,
         shared: &mut Shared,
@@ -175,6 +188,7 @@ impl Core {
         kind: AccessKind,
     ) -> Outcome {
         let mut out = Outcome::default();
+        shared.llc.expect(tag_of(addr) | self.space_bits);
         let last = addr.wrapping_add(u64::from(size.max(1) - 1));
         self.translate_all(addr, last, kind, &mut out);
         let translation_cycles = std::mem::take(&mut out.latency_cycles);
@@ -204,7 +218,7 @@ impl Core {
         self.counts[SPLITS] += u64::from(extra > 0);
         self.extra_lookups += extra;
         self.fuse -= extra as i64;
-        let dirty = u64::from(matches!(kind, AccessKind::Store | AccessKind::Modify)) * DIRTY;
+        let dirty = dirt(kind);
         for line in 0..=extra {
             let tag = tag_of(addr.wrapping_add(line * line_bytes));
             match self.l1d.take(tag, dirty) {
@@ -214,24 +228,26 @@ impl Core {
         }
     }
 
+    #[inline(always)]
     fn sample(&mut self, addr: u64, size: u32, kind: AccessKind, out: &mut Outcome) {
-        if !self.sampler.samples_accesses() {
-            return;
+        if self.sampler.is_due(&self.counts) {
+            let access = Access {
+                addr,
+                size,
+                kind,
+                latency_cycles: out.latency_cycles,
+                source: out.source,
+            };
+            self.record(&access);
+            out.overflow = true;
         }
-        let access = Access {
-            addr,
-            size,
-            kind,
-            latency_cycles: out.latency_cycles,
-            source: out.source,
-        };
-        let (clock, now) = (self.clock, self.now());
-        out.overflow = self
-            .sampler
-            .check_access(&self.counts, &access, || clock.ns(now));
-        if out.overflow {
-            self.fuse = -1;
-        }
+    }
+
+    #[inline(never)]
+    fn record(&mut self, access: &Access) {
+        let now_ns = self.time_ns();
+        self.sampler.check_access(&self.counts, access, now_ns);
+        self.fuse = -1;
     }
 
     /// Millicycles since virtual time zero.
@@ -363,4 +379,10 @@ impl Core {
             .filter(|w| w & DIRTY != 0);
         dirty.map(|word| tag_in(word) | self.space_bits)
     }
+}
+
+/// Flags an access of a kind leaves on its lines.
+#[inline(always)]
+fn dirt(kind: AccessKind) -> u64 {
+    u64::from(matches!(kind, AccessKind::Store | AccessKind::Modify)) * DIRTY
 }

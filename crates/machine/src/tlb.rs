@@ -17,12 +17,16 @@
 //! although a hit moves nothing, which a set in recency order (or skipping the
 //! update) could not give for as little.
 //!
-//! Fully associative TLBs are large, so slots stand in groups of eight, each with
-//! a *floor*: a stamp that was the group's least once. Stamps only grow, so a
-//! floor that is still in the group, and least among floors, is least of all.
+//! Fully associative TLBs are large, so they have a queue of stamps beside, each
+//! slot's as it was when it was queued. Stamps only grow: a first in the queue
+//! that still is its slot's is least of all, and one that is not is queued again
+//! with the slot's present one. A slot comes to the front once in as many misses
+//! as there are slots, so a miss costs no search.
 
-use crate::TlbConfig;
+use std::collections::VecDeque;
+
 use crate::cache::{Cache, Found};
+use crate::{Replacement, TlbConfig};
 
 /// Entries of the front, and the most slots.
 const SLOTS: usize = 512;
@@ -35,8 +39,6 @@ const NO_PAGE: u64 = u64::MAX;
 
 /// What a stamp grows by; below it is the slot's number.
 const STAMP_STEP: u64 = SLOTS as u64;
-/// Slots with a common floor.
-const GROUP: usize = 8;
 
 /// The first level.
 pub(crate) struct Dtlb {
@@ -47,8 +49,8 @@ pub(crate) struct Dtlb {
     pages: Vec<u64>,
     /// How many of the pages held share each front entry.
     sharing: [u16; SLOTS],
-    /// Of each group, where there is one set.
-    floors: Vec<u64>,
+    /// Stamps as they were queued, in order; where there is one set.
+    queue: VecDeque<u64>,
     ways: usize,
     sets: u64,
 }
@@ -56,20 +58,14 @@ pub(crate) struct Dtlb {
 impl Dtlb {
     pub(crate) fn new(config: &TlbConfig) -> Self {
         let entries = config.entries as usize;
-        let groups = (0..entries.div_ceil(GROUP)).map(|group| (group * GROUP) as u64);
+        let queued = if config.sets() == 1 { entries } else { 0 };
         Dtlb {
             front: [NO_ENTRY; SLOTS],
-            stamps: std::array::from_fn(|slot| {
-                if slot < entries {
-                    slot as u64
-                } else {
-                    u64::MAX
-                }
-            }),
+            stamps: std::array::from_fn(|slot| slot as u64),
             stamp: 0,
             pages: vec![NO_PAGE; entries],
             sharing: [0; SLOTS],
-            floors: groups.collect(),
+            queue: (0..queued as u64).collect(),
             ways: config.ways as usize,
             sets: u64::from(config.sets()),
         }
@@ -137,19 +133,25 @@ impl Dtlb {
         self.enter(page, slot);
     }
 
-    /// The slot of the set with the least stamp; those of empty slots are least.
+    /// The least recently used slot of a set; empty ones have the least stamps.
     fn coldest(&mut self, start: usize) -> usize {
         if self.sets > 1 {
-            return slot_of(least(&self.stamps[start..start + self.ways]));
+            let stamps = &self.stamps[start..start + self.ways];
+            return stamps.iter().min().map_or(start, |&stamp| slot_of(stamp));
         }
         loop {
-            let floor = least(&self.floors);
-            let group = slot_of(floor) / GROUP;
-            let stamp = least(&self.stamps[group * GROUP..(group + 1) * GROUP]);
-            if stamp == floor {
-                return slot_of(stamp);
+            let stamp = self.queue.pop_front().unwrap_or_default();
+            let slot = slot_of(stamp);
+            if self.stamps[slot] == stamp {
+                // It is filled at once, with a stamp greater than any.
+                self.queue
+                    .push_back(self.stamp + STAMP_STEP | stamp % STAMP_STEP);
+                return slot;
             }
-            self.floors[group] = stamp;
+            let place = self
+                .queue
+                .partition_point(|&queued| queued < self.stamps[slot]);
+            self.queue.insert(place, self.stamps[slot]);
         }
     }
 
@@ -172,26 +174,19 @@ fn slot_of(stamp: u64) -> usize {
     (stamp % STAMP_STEP) as usize
 }
 
-#[inline(always)]
-fn least(stamps: &[u64]) -> u64 {
-    stamps
-        .iter()
-        .fold(u64::MAX, |least, &stamp| least.min(stamp))
-}
-
 /// The second level: asked only when the first missed, so a plain LRU cache of
 /// page numbers.
 pub(crate) struct Stlb(Cache);
 
 impl Stlb {
     pub(crate) fn new(config: &TlbConfig) -> Self {
-        Stlb(Cache::lru(u64::from(config.sets()), config.ways as usize))
+        let (sets, ways) = (u64::from(config.sets()), config.ways as usize);
+        Stlb(Cache::with_shape(sets, ways, Replacement::Lru))
     }
 
     /// Uses a page, filling it if it is absent; whether it was there.
     pub(crate) fn take(&mut self, addr: u64) -> bool {
-        let tag = addr >> PAGE_SHIFT << 2;
-        let set = self.0.private_set_of(tag);
-        matches!(self.0.take_in(set, tag, 0, 0), Found::Hit(_))
+        let page = addr >> PAGE_SHIFT;
+        matches!(self.0.take(page << 2, 0, 0), Found::Hit(_))
     }
 }

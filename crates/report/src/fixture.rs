@@ -39,6 +39,10 @@ pub(crate) fn killed() -> Summary {
         own_cost: OwnCost::default(),
         ..manifest()
     };
+    let unfinished = Thread {
+        end_ns: None,
+        ..threads_of()[0].clone()
+    };
     let spaces = spaces();
     let (curves, threads) = run(
         (Series::growing(100), ThreadTotals::default()),
@@ -47,7 +51,7 @@ pub(crate) fn killed() -> Summary {
     let parts = Parts {
         curves,
         threads,
-        known_threads: run(ThreadNames::default(), &threads_of()[..1]),
+        known_threads: run(ThreadNames::default(), &[unfinished]),
         sites: run(Sites::new(&spaces), &sites()[..2]),
         regions: run(Regions::new(&spaces), &samples()[..20]),
         losses: Vec::new(),

@@ -52,6 +52,16 @@ impl Style {
         format!("{}{text}\x1b[0m", role.escape())
     }
 
+    /// Lines in their role's colour, each by itself, their indent left alone.
+    pub(crate) fn paint_lines(&self, role: Role, lines: &str) -> String {
+        let painted = lines.lines().map(|line| {
+            let text = line.trim_start();
+            let indent = line.len() - text.len();
+            format!("{:indent$}{}\n", "", self.paint(role, text))
+        });
+        painted.collect()
+    }
+
     /// A section's first line: what it shows, and how the numbers came to be.
     pub(crate) fn heading(&self, title: &str, note: &str) -> String {
         let painted = self.paint(Role::Heading, title);

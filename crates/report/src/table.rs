@@ -52,10 +52,6 @@ impl Table {
         self.rows.push((role, cells));
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.rows.is_empty()
-    }
-
     pub(crate) fn draw(&self, style: &Style) -> String {
         let widths = self.widths(style.width);
         let titles: Vec<String> = self.columns.iter().map(|c| c.0.clone()).collect();

@@ -149,11 +149,13 @@ mod tests {
 
     #[test]
     fn per_cents_are_never_rounded_to_none_or_all() {
-        let seen = [0.0, 0.00001, 0.0277, 0.268, 0.9999, 1.0, 1.5].map(percent);
+        let seen = [0.0, 0.00001, 0.0277, 0.268, 0.9998, 1.0, 1.5].map(percent);
         let expected = [
-            "0 %", "<0.01 %", "2.77 %", "26.8 %", ">99.9 %", "100 %", "150 %",
+            "0 %", "<0.01 %", "2.77 %", "26.80 %", "99.98 %", "100 %", "150 %",
         ];
         assert_eq!(seen, expected);
+        let seen = [0.0005, 0.9995, 0.99].map(share);
+        assert_eq!(seen, ["<0.1 %", ">99.9 %", "99.0 %"]);
     }
 
     #[test]

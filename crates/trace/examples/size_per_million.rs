@@ -1,11 +1,11 @@
 //! What a recording takes: bytes per million rows on disk, and the writer's
 //! memory with every table full. The figures of `docs/format.md` are this
 //! program's; `cargo run --release -p memgauge-trace --example size_per_million`
-//! makes them again.
+//! makes them again, and keeps the recordings if it is given a directory.
 
 use memgauge_trace::recording::{Recording, Row, Selection, Writer};
 use memgauge_trace::*;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 const ROWS: u64 = 1_000_000;
@@ -116,7 +116,7 @@ fn series(i: u64, dice: &mut Dice) -> SeriesRow {
 }
 
 fn measure<R: Row>(dir: &Path, name: &str, mut row: impl FnMut(u64) -> R) {
-    let path = dir.join(name);
+    let path = dir.join(name).with_extension("mg");
     let mut writer = Writer::create(&path, Manifest::default()).expect("the place is new");
     let rows: Vec<R> = (0..ROWS).map(&mut row).collect();
     let begin = Instant::now();
@@ -210,21 +210,24 @@ fn fill_one_row(writer: &mut Writer, any: &mut dyn FnMut() -> u64) -> Result<()>
 }
 
 fn main() {
-    let dir = tempfile::tempdir().expect("a temporary directory can be made");
+    let scratch = tempfile::tempdir().expect("a temporary directory can be made");
+    let dir = std::env::args()
+        .nth(1)
+        .map_or(scratch.path().to_owned(), PathBuf::from);
     let before = resident_mib();
-    fill_all_tables(dir.path());
+    fill_all_tables(&dir);
     println!(
         "writer, all tables full: {} MiB of resident memory at most",
         resident_mib() - before
     );
     let mut samples = Samples::new();
-    measure(dir.path(), "samples, emulated", |_| samples.next());
+    measure(&dir, "samples, emulated", |_| samples.next());
     let mut samples = Samples::new();
-    measure(dir.path(), "samples, measured", |_| samples.next_measured());
+    measure(&dir, "samples, measured", |_| samples.next_measured());
     let mut dice = Dice(7);
-    measure(dir.path(), "series", |i| series(i, &mut dice));
+    measure(&dir, "series", |i| series(i, &mut dice));
     let mut samples = Samples::new();
-    measure(dir.path(), "overflows", |_| {
+    measure(&dir, "overflows", |_| {
         let Sample {
             time_ns,
             tid,
@@ -238,7 +241,7 @@ fn main() {
         }
     });
     let mut dice = Dice(7);
-    measure(dir.path(), "sites", |i| {
+    measure(&dir, "sites", |i| {
         let magnitude = dice.below(30);
         SiteCount {
             pid: Pid(4_242),

@@ -203,7 +203,7 @@ pub enum LossKind {
     StrayAccess = 7,
     /// Threads whose stream ended abruptly because they were killed.
     ThreadKilled = 8,
-    /// Recording parts that could not be written.
+    /// Rows that could not be written to the recording.
     PartNotWritten = 9,
     /// Code that could not be decoded.
     Undecoded = 10,

@@ -229,8 +229,7 @@ impl<D: Due> Replay<'_, D> {
             let access = self.program.catalogue.accesses[index];
             let index = index as u32;
             if access.leader == wire::LEADER_VARYING {
-                while let Some((store, addr, size)) = stream.piece(&access) {
-                    let kind = if store { AccessKind::Store } else { AccessKind::Load };
+                while let Some((kind, addr, size)) = stream.piece(&access) {
                     tally.add(kind);
                     self.access(id, index, &Access { kind, ..access }, addr, size);
                 }
@@ -309,27 +308,32 @@ impl Words<'_> {
         Some(word)
     }
 
-    fn peek_piece(&self, insn: u16) -> Option<(bool, u64, u32)> {
+    fn peek_piece(&self, insn: u16) -> Option<(AccessKind, u64, u32)> {
         let word = self.words.get(self.at)?.load(Ordering::Relaxed);
         let addr = self.words.get(self.at + 1)?.load(Ordering::Relaxed);
         let here = word & wire::WORD_PIECE == wire::WORD_PIECE && word as u16 == insn;
         let size = (word >> wire::PIECE_SIZE_SHIFT) as u32 & 0xff;
-        here.then_some((word & wire::PIECE_STORE != 0, addr, size))
+        let kind = match (word & wire::PIECE_LOAD != 0, word & wire::PIECE_STORE != 0) {
+            (true, true) => AccessKind::Modify,
+            (_, true) => AccessKind::Store,
+            _ => AccessKind::Load,
+        };
+        here.then_some((kind, addr, size))
     }
 
     /// The next access of a varying instruction: pieces that continue one
     /// another, up to the operand's size, are one access.
-    fn piece(&mut self, access: &Access) -> Option<(bool, u64, u32)> {
-        let (store, addr, mut size) = self.peek_piece(access.insn)?;
+    fn piece(&mut self, access: &Access) -> Option<(AccessKind, u64, u32)> {
+        let (kind, addr, mut size) = self.peek_piece(access.insn)?;
         self.at += 2;
-        while let Some((next_store, next, more)) = self.peek_piece(access.insn) {
-            let continues = next_store == store && next == addr.wrapping_add(u64::from(size));
+        while let Some((next_kind, next, more)) = self.peek_piece(access.insn) {
+            let continues = next_kind == kind && next == addr.wrapping_add(u64::from(size));
             if !continues || i64::from(size + more) > access.delta {
                 break;
             }
             size += more;
             self.at += 2;
         }
-        Some((store, addr, size))
+        Some((kind, addr, size))
     }
 }

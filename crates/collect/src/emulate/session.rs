@@ -255,12 +255,12 @@ impl Ring {
             return (&[], false);
         }
         let w = self.shared.u64(ring::W).load(Ordering::Acquire);
-        if self.shared.u32(ring::HEAD).load(Ordering::Acquire) != head {
-            return (&[], false); // sealed in between: the next call sees it whole
-        }
         let data = self.shared.u64(ring::DATA).load(Ordering::Relaxed);
-        let start = data + (self.tail as usize % wire::BLOCKS * 8 * wire::BLOCK_WORDS) as u64;
-        (self.slice(w.saturating_sub(start) as usize / 8), false)
+        let block = 8 * wire::BLOCK_WORDS as u64;
+        let start = data + u64::from(self.tail) % wire::BLOCKS as u64 * block;
+        // While the thread goes over to this block, `w` is still in the last one.
+        let written = w.checked_sub(start).filter(|&bytes| bytes <= block).unwrap_or(0);
+        (self.slice(written as usize / 8), false)
     }
 
     fn slice(&self, used: usize) -> &[AtomicU64] {

@@ -15,7 +15,8 @@ pub(super) const WORD_BLOCK: u64 = 1 << 63;
 /// Top two bits: a piece, or a mark when the whole top byte is ones.
 pub(super) const WORD_PIECE: u64 = 3 << 62;
 pub(super) const WORD_SYNC: u64 = 0xff << 56;
-pub(super) const PIECE_STORE: u64 = 1 << 48;
+pub(super) const PIECE_LOAD: u64 = 1 << 48;
+pub(super) const PIECE_STORE: u64 = 1 << 49;
 pub(super) const PIECE_SIZE_SHIFT: u32 = 32;
 
 /// Offsets in the control page.
@@ -72,6 +73,5 @@ pub(super) mod record {
 
 pub(super) const CODE_BEGINS_REP: u16 = 1;
 pub(super) const CODE_ENDS_REP: u16 = 2;
-pub(super) const CODE_VARYING: u16 = 4;
 pub(super) const LEADER_CONSTANT: u16 = 0xffff;
 pub(super) const LEADER_VARYING: u16 = 0xfffe;

@@ -70,27 +70,27 @@ impl Sampler {
         }
     }
 
-    /// Whether any event is sampled at accesses.
-    pub(crate) fn samples_accesses(&self) -> bool {
-        !self.by_access.is_empty()
+    /// Whether an event sampled at accesses has reached its period.
+    #[inline(always)]
+    pub(crate) fn is_due(&self, counts: &[u64; catalogue::COUNT]) -> bool {
+        self.by_access.iter().any(|c| c.is_due(counts))
     }
 
     pub(crate) fn is_pending(&self) -> bool {
         !self.pending.is_empty()
     }
 
-    /// Records the overflows an access caused; whether there were any.
+    /// Records the overflows an access caused.
     pub(crate) fn check_access(
         &mut self,
         counts: &[u64; catalogue::COUNT],
         access: &Access,
-        now_ns: impl Fn() -> u64,
-    ) -> bool {
-        let before = self.pending.len();
+        now_ns: u64,
+    ) {
         for counter in &mut self.by_access {
             counter.advance(counts, &mut self.pending, |event, period| Overflow {
                 event,
-                time_ns: now_ns(),
+                time_ns: now_ns,
                 period,
                 addr: Some(access.addr),
                 kind: access.kind,
@@ -99,7 +99,6 @@ impl Sampler {
                 source: access.source,
             });
         }
-        self.pending.len() > before
     }
 
     /// Records the overflows of events counted by block.
@@ -135,13 +134,18 @@ impl Sampler {
 }
 
 impl Counter {
+    #[inline(always)]
+    fn is_due(&self, counts: &[u64; catalogue::COUNT]) -> bool {
+        counts[usize::from(self.event.0) % catalogue::COUNT] >= self.next
+    }
+
     fn advance(
         &mut self,
         counts: &[u64; catalogue::COUNT],
         pending: &mut Vec<Overflow>,
         record: impl Fn(EventId, u64) -> Overflow,
     ) {
-        while counts[usize::from(self.event.0)] >= self.next {
+        while self.is_due(counts) {
             self.next = self.next.saturating_add(self.period);
             pending.push(record(self.event, self.period));
         }

@@ -1,6 +1,7 @@
 //! What was lost, what recording cost, and what the numbers say.
 
 use memgauge_analyze::{Finding, LossRow, Summary};
+use memgauge_trace::OwnCost;
 
 use super::clock;
 use super::levels::title;
@@ -43,17 +44,14 @@ fn loss_sentence(loss: &LossRow, style: &Style) -> String {
 fn warning(sentence: &str, style: &Style) -> String {
     let words = sentence.trim_start();
     let indent = 2 + sentence.len() - words.len();
-    let lines = style.wrap(words, indent);
-    let painted = lines.lines().map(|line| {
-        let text = line.trim_start();
-        let indent = line.len() - text.len();
-        format!("{:indent$}{}\n", "", style.paint(Role::Warning, text))
-    });
-    painted.collect()
+    style.paint_lines(Role::Warning, &style.wrap(words, indent))
 }
 
 pub(super) fn cost(summary: &Summary, style: &Style) -> String {
     let cost = &summary.own_cost;
+    if *cost == OwnCost::default() {
+        return style.heading("Cost of recording", "not recorded");
+    }
     let seconds = |s| units::seconds(s, style);
     let pairs = [
         ("wall time", seconds(cost.wall_s)),

@@ -23,7 +23,7 @@ pub(super) fn headline(summary: &Summary, style: &Style) -> String {
     if summary.totals_from != TotalsFrom::Manifest && !facts.complete {
         let note = "the recorder did not end in order: \
                     numbers are sums of the parts it had written";
-        text += &style.paint(Role::Warning, &style.wrap(note, 2));
+        text += &style.paint_lines(Role::Warning, &style.wrap(note, 2));
     }
     text
 }
@@ -38,7 +38,7 @@ fn modelled(machine: &MachineFacts, style: &Style) -> String {
     let frequency = machine.frequency_hz as f64 / 1e9;
     let memory = units::few_gigabytes(machine.dram_bytes_per_s as f64);
     let speeds = format!("{frequency:.2} GHz, memory {memory} GB/s, prefetchers {prefetchers}");
-    style.wrap(&line, 2) + &style.paint(Role::Quiet, &style.wrap(&speeds, 2))
+    style.wrap(&line, 2) + &style.paint_lines(Role::Quiet, &style.wrap(&speeds, 2))
 }
 
 /// The command as a shell would take it.
@@ -98,7 +98,10 @@ pub(super) fn run(summary: &Summary, style: &Style) -> String {
     let count = |n| or_none(n, units::count, style);
     let pairs = [
         (clock(summary), units::nanoseconds(run.duration_ns, style)),
-        ("wall time under memgauge", units::seconds(run.wall_s, style)),
+        (
+            "wall time under memgauge",
+            or_none(run.wall_s, |s| units::seconds(s, style), style),
+        ),
         ("instructions", count(run.instructions)),
         ("split accesses", count(run.splits)),
         ("loads", count(run.loads)),

@@ -13,38 +13,29 @@ const LLC: &str = "llc.miss";
 const L1D: &str = "l1d.miss";
 
 pub(super) fn functions(summary: &Summary, style: &Style) -> String {
-    let names = |row: &HotRow| {
-        [
-            style.name(&row.function),
-            style.name(file_name(&row.module)),
-        ]
+    let shown = Shown {
+        title: "Hottest functions",
+        what: "function",
+        names: [("function", Kind::Text), ("module", Kind::Text)],
+        name: |row, style| [style.name(&row.function), style.name(module(row))],
     };
-    let columns = [("function", Kind::Text), ("module", Kind::Text)];
-    let title = "Hottest functions";
-    section(
-        title,
-        "function",
-        &summary.hot.functions,
-        &columns,
-        names,
-        summary,
-        style,
-    )
+    shown.draw(&summary.hot.functions, &provenance(summary), style)
 }
 
 pub(super) fn lines(summary: &Summary, style: &Style) -> String {
-    let names = |row: &HotRow| [style.name(&location(row)), style.name(&row.function)];
-    let columns = [("line", Kind::Path), ("function", Kind::Text)];
-    let title = "Hottest source lines";
-    section(
-        title,
-        "line",
-        &summary.hot.lines,
-        &columns,
-        names,
-        summary,
-        style,
-    )
+    let shown = Shown {
+        title: "Hottest source lines",
+        what: "line",
+        names: [("line", Kind::Path), ("function", Kind::Text)],
+        name: |row, style| [style.name(&location(row)), style.name(&row.function)],
+    };
+    shown.draw(&summary.hot.lines, &provenance(summary), style)
+}
+
+/// The module's file name, unless the function column already says it all.
+fn module(row: &HotRow) -> &str {
+    let named = row.function != row.module;
+    if named { file_name(&row.module) } else { "" }
 }
 
 fn location(row: &HotRow) -> String {
@@ -66,44 +57,49 @@ pub(super) fn rank_name(rank: &str) -> String {
     }
 }
 
-fn section(
-    title: &str,
-    what: &str,
-    hot: &HotTable,
-    names: &[(&str, Kind); 2],
-    name: impl Fn(&HotRow) -> [String; 2],
-    summary: &Summary,
-    style: &Style,
-) -> String {
-    let rank = style.name(&rank_name(&hot.rank));
-    let heading = style.heading(&format!("{title} by {rank}"), &provenance(summary));
-    if hot.total == 0 {
-        return format!("{heading}  no {rank} at any place in the code\n");
+/// How a table of hot places is shown.
+struct Shown {
+    title: &'static str,
+    what: &'static str,
+    names: [(&'static str, Kind); 2],
+    name: fn(&HotRow, &Style) -> [String; 2],
+}
+
+impl Shown {
+    fn draw(&self, hot: &HotTable, provenance: &str, style: &Style) -> String {
+        let rank = style.name(&rank_name(&hot.rank));
+        let heading = style.heading(&format!("{} by {rank}", self.title), provenance);
+        if hot.total == 0 {
+            return format!("{heading}  no {rank} at any place in the code\n");
+        }
+        heading + &self.table(hot, &rank, style).draw(style)
     }
-    let own = ["dram_bytes", LLC, L1D].contains(&hot.rank.as_str());
-    let mut columns = vec![("share", Kind::Number)];
-    columns.extend((!own).then_some((rank.as_str(), Kind::Number)));
-    let counts = ["DRAM", "LLC miss", "L1D miss"];
-    columns.extend(counts.map(|title| (title, Kind::Number)));
-    columns.extend(names);
-    let mut table = Table::new(&columns);
-    for row in hot.rows.iter().take(SHOWN).filter(|row| row.value > 0) {
-        let mut cells = numbers(row.share, (!own).then_some(row.value), &row.counts, style);
-        cells.extend(name(row));
-        table.row(cells);
+
+    fn table(&self, hot: &HotTable, rank: &str, style: &Style) -> Table {
+        let own_column = !["dram_bytes", LLC, L1D].contains(&hot.rank.as_str());
+        let own = |value| own_column.then_some(value);
+        let mut table = self.titles(own_column.then_some(rank));
+        for row in hot.rows.iter().take(SHOWN).filter(|row| row.value > 0) {
+            let mut cells = numbers(row.share, own(row.value), &row.counts, style);
+            cells.extend((self.name)(row, style));
+            table.row(cells);
+        }
+        let rest = Rest::of(hot);
+        if rest.value > 0 {
+            let mut cells = numbers(rest.share, own(rest.value), &rest.counts, style);
+            cells.extend([rest.words(self.what), String::new()]);
+            table.painted_row(Role::Quiet, cells);
+        }
+        table
     }
-    let rest = Rest::of(hot);
-    if rest.value > 0 {
-        let mut cells = numbers(
-            rest.share,
-            (!own).then_some(rest.value),
-            &rest.counts,
-            style,
-        );
-        cells.extend([rest.words(what), String::new()]);
-        table.painted_row(Role::Quiet, cells);
+
+    fn titles(&self, rank: Option<&str>) -> Table {
+        let mut columns = vec![("share", Kind::Number)];
+        columns.extend(rank.map(|rank| (rank, Kind::Number)));
+        columns.extend(["DRAM", "LLC miss", "L1D miss"].map(|title| (title, Kind::Number)));
+        columns.extend(self.names);
+        Table::new(&columns)
     }
-    heading + &table.draw(style)
 }
 
 fn numbers(share: Option<f64>, value: Option<u64>, counts: &Counts, style: &Style) -> Vec<String> {

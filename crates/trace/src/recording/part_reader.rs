@@ -29,7 +29,7 @@ use std::sync::Arc;
 /// Most rows of a batch.
 pub(super) const BATCH_ROWS: usize = 65_536;
 
-/// No footer comes near this: one of a full part of samples has 60 KiB.
+/// No footer comes near this: one of a full part of samples has 7 kB.
 const MAX_FOOTER_BYTES: u64 = 64 << 20;
 
 /// Length and magic at the end of a Parquet file.

@@ -208,6 +208,7 @@ impl<R: Row> Rows<R> {
 
     /// Moves to the next part; `false` behind the last.
     fn advance(&mut self) -> Result<bool> {
+        self.current = None;
         let Some(path) = self.parts.next() else {
             return Ok(false);
         };
@@ -235,20 +236,13 @@ impl<R: Row> Iterator for Rows<R> {
         }
         loop {
             match self.next_of_part() {
-                Some(Ok(rows)) if rows.is_empty() => continue,
-                Some(item) => return Some(item),
-                None => {}
-            }
-            match self.advance() {
-                Ok(true) => {}
-                Ok(false) => {
-                    self.current = None;
-                    return None;
-                }
-                Err(error) => {
-                    self.current = None;
-                    return Some(Err(error));
-                }
+                Some(Ok(rows)) if rows.is_empty() => {}
+                Some(rows) => return Some(rows),
+                None => match self.advance() {
+                    Ok(true) => {}
+                    Ok(false) => return None,
+                    Err(error) => return Some(Err(error)),
+                },
             }
         }
     }

@@ -214,3 +214,72 @@ fn forged_parts_never_panic() {
     }
     assert!(noticed > 0);
 }
+
+/// Name, type and nullability of a table's columns as `docs/format.md` has them.
+fn documented<R: Row>(text: &str) -> Vec<[String; 3]> {
+    let heading = format!("### `{}`\n", R::TABLE);
+    let (_, section) = text.split_once(&heading).unwrap();
+    let lines = section.lines().skip_while(|line| !line.starts_with("| `"));
+    let lines = lines.take_while(|line| line.starts_with("| `"));
+    let cell = |line: &str, n: usize| {
+        line.split('|')
+            .nth(n)
+            .unwrap()
+            .trim()
+            .trim_matches('`')
+            .to_owned()
+    };
+    lines.map(|line| [1, 2, 3].map(|n| cell(line, n))).collect()
+}
+
+#[track_caller]
+fn check_documented<R: Row>(text: &str) {
+    let schema = super::columns::schema(R::COLUMNS);
+    let fields = schema.fields().iter().map(|field| {
+        let kind = match field.data_type().to_string().as_str() {
+            "UInt8" => "UINT_8",
+            "UInt16" => "UINT_16",
+            "UInt32" => "UINT_32",
+            "UInt64" => "UINT_64",
+            "Boolean" => "BOOLEAN",
+            "Utf8" => "STRING",
+            other => panic!("the format has no type {other}"),
+        };
+        let null = if field.is_nullable() { "yes" } else { "no" };
+        [field.name().as_str(), kind, null].map(str::to_owned)
+    });
+    assert_eq!(documented::<R>(text), fields.collect::<Vec<_>>());
+}
+
+#[test]
+fn the_documented_columns_are_those_written() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/format.md");
+    let text = std::fs::read_to_string(path).unwrap();
+    check_documented::<Sample>(&text);
+    check_documented::<SeriesRow>(&text);
+    check_documented::<Overflow>(&text);
+    check_documented::<SiteCount>(&text);
+    check_documented::<Thread>(&text);
+    check_documented::<Module>(&text);
+    check_documented::<Loss>(&text);
+}
+
+#[test]
+fn a_file_that_cannot_be_made_is_an_error_that_says_why() {
+    let (_dir, path) = place();
+    let refuse: Create = Arc::new(|path: &Path| match path.extension() {
+        Some(_) if path.to_string_lossy().contains("part-") => {
+            Err(io::ErrorKind::ReadOnlyFilesystem.into())
+        }
+        _ => Ok(Box::new(std::fs::File::create(path)?) as Out),
+    });
+    let mut writer = Writer::create_with(&path, Manifest::default(), refuse).unwrap();
+    writer.push(sample(1)).unwrap();
+    let error = writer.flush().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Io);
+    assert!(
+        error.to_string().contains("the file system is read-only"),
+        "{error}"
+    );
+    assert_eq!(writer.lost_rows(), 1);
+}

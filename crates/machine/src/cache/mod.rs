@@ -1,0 +1,165 @@
+//! One set-associative cache of tags, exact under LRU and tree-PLRU.
+//!
+//! A line is one 64-bit word:
+//!
+//! ```text
+//!  63            46 45                        2   1   0
+//! +----------------+--------------------------+---+---+
+//! | address space  | line number, 44 bits     | P | D |
+//! +----------------+--------------------------+---+---+
+//! ```
+//!
+//! D: the line is dirty. P: a prefetcher brought it and nothing used it yet.
+//! The word without its flags is a *tag*. Example: line 5, dirty, in address
+//! space 0 is `0b10101`.
+//!
+//! Sets of up to 16 ways are [`narrow`], laid out for speed; the few wider ones
+//! (last-level caches of 20 or 48 ways) are [`wide`], laid out for simplicity.
+
+mod host;
+pub(crate) mod narrow;
+mod tree;
+mod wide;
+
+use crate::{CacheConfig, Replacement};
+use narrow::Narrow;
+use wide::Wide;
+
+/// The line was written since it came.
+pub(crate) const DIRTY: u64 = 1;
+/// The line was prefetched and not used yet.
+pub(crate) const PREFETCHED: u64 = 2;
+/// Both flags.
+const FLAGS: u64 = DIRTY | PREFETCHED;
+/// No line: a tag no address has, without flags.
+pub(crate) const EMPTY: u64 = !FLAGS;
+/// Bits of a line number that are kept; addresses are taken modulo 2^50, which
+/// tells all canonical addresses of 48-bit machines apart.
+pub(crate) const LINE_BITS: u32 = 44;
+/// Where the line number stands in a word.
+const TAG_MASK: u64 = ((1 << LINE_BITS) - 1) << 2;
+/// Where the address space stands in a word.
+pub(crate) const SPACE_SHIFT: u32 = LINE_BITS + 2;
+
+/// Tag of the line that holds `addr`, in address space 0.
+#[inline(always)]
+pub(crate) fn tag_of(addr: u64) -> u64 {
+    (addr >> 4) & TAG_MASK
+}
+
+/// The word without its flags.
+#[inline(always)]
+pub(crate) fn tag_in(word: u64) -> u64 {
+    word & !FLAGS
+}
+
+/// What a cache had for a line it was asked for, and now holds.
+pub(crate) enum Found {
+    /// It held the line; the word as it was before.
+    Hit(u64),
+    /// It did not; the word that left for it, or [`EMPTY`].
+    Miss(u64),
+}
+
+/// Number of sets, and how a line finds its own.
+#[derive(Clone, Copy)]
+pub(crate) struct Sets {
+    count: u64,
+    /// `count - 1` where that is a mask, else 0.
+    mask: u64,
+}
+
+impl Sets {
+    fn new(count: u64) -> Self {
+        let mask = if count.is_power_of_two() {
+            count - 1
+        } else {
+            0
+        };
+        Sets { count, mask }
+    }
+
+    /// The set of a tag without address space: its line number modulo the number
+    /// of sets.
+    #[inline(always)]
+    fn of_private(self, tag: u64) -> usize {
+        self.of_line(tag >> 2)
+    }
+
+    /// The set of any tag: as above, moved along by an odd step for each address
+    /// space, so that programs at equal addresses do not meet in the same sets.
+    #[inline(always)]
+    fn of(self, tag: u64) -> usize {
+        let line = (tag & TAG_MASK) >> 2;
+        self.of_line(line + (tag >> SPACE_SHIFT) * 0x1_9e37)
+    }
+
+    #[inline(always)]
+    fn of_line(self, line: u64) -> usize {
+        if self.mask != 0 {
+            return (line & self.mask) as usize;
+        }
+        (line % self.count) as usize
+    }
+}
+
+/// Tags of one cache.
+pub(crate) enum Cache {
+    Narrow(Narrow),
+    Wide(Wide),
+}
+
+impl Cache {
+    pub(crate) fn new(config: &CacheConfig) -> Self {
+        Self::with_shape(config.sets(), config.ways as usize, config.replacement)
+    }
+
+    pub(crate) fn with_shape(sets: u64, ways: usize, replacement: Replacement) -> Self {
+        if ways <= narrow::MOST_WAYS {
+            return Cache::Narrow(Narrow::new(sets, ways, replacement));
+        }
+        Cache::Wide(Wide::new(sets, ways, replacement))
+    }
+
+    /// Makes the cache hold the line as its latest used, with `set` added to its
+    /// flags and, if it was there, `clear` taken from them.
+    #[inline]
+    pub(crate) fn take(&mut self, tag: u64, set: u64, clear: u64) -> Found {
+        match self {
+            Cache::Narrow(cache) => cache.take(tag, set, clear),
+            Cache::Wide(cache) => cache.take(tag, set, clear),
+        }
+    }
+
+    /// Tells the host that a tag will be asked for soon.
+    #[inline(always)]
+    pub(crate) fn expect(&self, tag: u64) {
+        if let Cache::Narrow(cache) = self {
+            cache.expect(tag);
+        }
+    }
+
+    /// Whether the cache holds the line.
+    pub(crate) fn holds(&self, tag: u64) -> bool {
+        match self {
+            Cache::Narrow(cache) => cache.holds(tag),
+            Cache::Wide(cache) => cache.holds(tag),
+        }
+    }
+
+    /// Takes the line out; its word, if it was there.
+    pub(crate) fn drop_line(&mut self, tag: u64) -> Option<u64> {
+        match self {
+            Cache::Narrow(cache) => cache.drop_line(tag),
+            Cache::Wide(cache) => cache.drop_line(tag),
+        }
+    }
+
+    /// The words of all lines held.
+    pub(crate) fn lines(&self) -> Vec<u64> {
+        match self {
+            Cache::Narrow(cache) => cache.lines().collect(),
+            Cache::Wide(cache) => cache.lines().collect(),
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! Sets of up to 16 ways.
+//!
+//! ```text
+//! | order | 16 hashes of a byte | line 0 | line 1 | … | line 15 | latest |
+//! ```
+//!
+//! The hashes of a set's tags are compared all at once, so a search reads the
+//! one line it finds and a miss reads almost none; neither depends on where in
+//! the set a line is, which the host could not predict. LRU order is a list of
+//! 4-bit way numbers, latest used first:
+//!
+//! ```text
+//! order of a 4-way set after uses of ways 0, 1, 2, 3, 1:  0xffff_ffff_ffff_0231
+//! ```
+//!
+//! Rows in order of use, shifted at every use, were tried and rejected: slower
+//! on random hits, and slower the more ways there are.
+
+use super::host::{equal_bytes, fetch_early};
+use super::{EMPTY, Found, Sets, tag_in, tree};
+use crate::Replacement;
+
+/// Most ways of a narrow set.
+pub(crate) const MOST_WAYS: usize = 16;
+/// A 1 in every group of four bits.
+const NIBBLES: u64 = 0x1111_1111_1111_1111;
+
+#[derive(Clone)]
+struct Set {
+    /// LRU: way numbers, latest used first. Tree-PLRU: the tree.
+    order: u64,
+    hashes: [u64; 2],
+    lines: [u64; MOST_WAYS],
+    /// Tag of the line used last; kept by [`Narrow::reuse`] and [`Narrow::fill`].
+    latest: u64,
+}
+
+/// Tags of a cache with narrow sets.
+pub(crate) struct Narrow {
+    rows: Vec<Set>,
+    ways: usize,
+    tree: bool,
+    sets: Sets,
+}
+
+impl Narrow {
+    pub(crate) fn new(sets: u64, ways: usize, replacement: Replacement) -> Self {
+        let tree = replacement == Replacement::TreePlru;
+        let order = if tree { 0 } else { first_order(ways) };
+        let row = Set {
+            order,
+            hashes: [0; 2],
+            lines: [EMPTY; MOST_WAYS],
+            latest: EMPTY,
+        };
+        Narrow {
+            rows: vec![row; sets as usize],
+            ways,
+            tree,
+            sets: Sets::new(sets),
+        }
+    }
+
+    #[inline(never)]
+    pub(crate) fn take(&mut self, tag: u64, set: u64, clear: u64) -> Found {
+        let row = &mut self.rows[self.sets.of(tag)];
+        if let Some(way) = row.find(tag) {
+            let before = row.lines[way];
+            row.lines[way] = (before & !clear) | set;
+            row.use_way(way, self.ways, self.tree);
+            return Found::Hit(before);
+        }
+        Found::Miss(row.fill(tag, set, self.ways, self.tree))
+    }
+
+    /// [`Narrow::take`] of a line that is held, in a private cache: its word, and
+    /// the tag of the line used last before. `None`, and nothing done, if absent.
+    #[inline(always)]
+    pub(crate) fn reuse(&mut self, tag: u64, set: u64) -> Option<(u64, u64)> {
+        let row = &mut self.rows[self.sets.of_private(tag)];
+        let way = row.find(tag)?;
+        let word = row.lines[way] | set;
+        row.lines[way] = word;
+        row.use_way(way, self.ways, self.tree);
+        Some((word, std::mem::replace(&mut row.latest, tag)))
+    }
+
+    /// [`Narrow::take`] of a line that is absent, in a private cache: the word
+    /// that left, and the tag of the line used last before.
+    pub(crate) fn fill(&mut self, tag: u64, set: u64) -> (u64, u64) {
+        let row = &mut self.rows[self.sets.of_private(tag)];
+        let left = row.fill(tag, set, self.ways, self.tree);
+        (left, std::mem::replace(&mut row.latest, tag))
+    }
+
+    /// Starts bringing the tag's set into the host's cache.
+    #[inline(always)]
+    pub(crate) fn expect(&self, tag: u64) {
+        fetch_early(&self.rows[self.sets.of(tag)]);
+    }
+
+    pub(crate) fn holds(&self, tag: u64) -> bool {
+        self.rows[self.sets.of(tag)].find(tag).is_some()
+    }
+
+    pub(crate) fn drop_line(&mut self, tag: u64) -> Option<u64> {
+        let row = &mut self.rows[self.sets.of(tag)];
+        let way = row.find(tag)?;
+        if !self.tree {
+            row.order = moved_last(row.order, way, self.ways);
+        }
+        Some(std::mem::replace(&mut row.lines[way], EMPTY))
+    }
+
+    pub(crate) fn lines(&self) -> impl Iterator<Item = u64> + '_ {
+        self.rows
+            .iter()
+            .flat_map(|row| row.lines)
+            .filter(|&word| word != EMPTY)
+    }
+}
+
+impl Set {
+    /// The way that holds a tag.
+    #[inline(always)]
+    fn find(&self, tag: u64) -> Option<usize> {
+        let mut likely = equal_bytes(self.hashes, hash(tag));
+        while likely != 0 {
+            let way = likely.trailing_zeros() as usize % MOST_WAYS;
+            if tag_in(self.lines[way]) == tag {
+                return Some(way);
+            }
+            likely &= likely - 1;
+        }
+        None
+    }
+
+    /// Puts a line where the next one goes; the word that was there.
+    #[inline(always)]
+    fn fill(&mut self, tag: u64, set: u64, ways: usize, tree: bool) -> u64 {
+        let way = if tree {
+            self.coldest_leaf(ways)
+        } else {
+            (self.order >> (4 * (ways - 1))) as usize
+        } % MOST_WAYS;
+        let shift = 8 * (way % 8);
+        let hashes = &mut self.hashes[way / 8];
+        *hashes = (*hashes & !(0xff << shift)) | (u64::from(hash(tag)) << shift);
+        self.use_way(way, ways, tree);
+        std::mem::replace(&mut self.lines[way], tag | set)
+    }
+
+    fn coldest_leaf(&self, ways: usize) -> usize {
+        let empty = self.lines[..ways].iter().position(|&word| word == EMPTY);
+        empty.unwrap_or_else(|| tree::coldest(self.order, ways))
+    }
+
+    #[inline(always)]
+    fn use_way(&mut self, way: usize, ways: usize, tree: bool) {
+        self.order = if tree {
+            tree::pointed_away(self.order, ways, way)
+        } else {
+            moved_first(self.order, way)
+        };
+    }
+}
+
+/// A byte to tell tags of a set apart by: the top of a Fibonacci hash.
+#[inline(always)]
+fn hash(tag: u64) -> u8 {
+    (tag.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
+}
+
+/// Ways in order, the rest of the word filled with ones (a way such a set lacks).
+fn first_order(ways: usize) -> u64 {
+    let all = 0xfedc_ba98_7654_3210;
+    if ways == MOST_WAYS {
+        all
+    } else {
+        all | (u64::MAX << (4 * ways))
+    }
+}
+
+/// Where in an order a way stands, in bits.
+#[inline(always)]
+fn shift_of(order: u64, way: usize) -> u32 {
+    let x = order ^ (way as u64 * NIBBLES);
+    // The lowest group found is surely zero; higher ones may be an artefact.
+    let zero = x.wrapping_sub(NIBBLES) & !x & (NIBBLES << 3);
+    zero.trailing_zeros() & 0x3c
+}
+
+/// The order with a way moved to its front.
+#[inline(always)]
+fn moved_first(order: u64, way: usize) -> u64 {
+    let below = (1 << shift_of(order, way)) - 1;
+    (order & !(below << 4 | 15)) | (order & below) << 4 | way as u64
+}
+
+/// The order with a way moved to the end of its `ways` places.
+fn moved_last(order: u64, way: usize, ways: usize) -> u64 {
+    let below = (1u64 << shift_of(order, way)) - 1;
+    let end = 4 * (ways as u32 - 1);
+    let places = u64::MAX >> (60 - end);
+    let closed = (order & below) | ((order & places) >> 4 & !below);
+    (order & !places) | closed | (way as u64) << end
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn order_follows_the_example() {
+        let used = [0, 1, 2, 3, 1]
+            .into_iter()
+            .fold(first_order(4), moved_first);
+        assert_eq!(used, 0xffff_ffff_ffff_0231);
+        assert_eq!(moved_last(used, 3, 4), 0xffff_ffff_ffff_3021);
+        assert_eq!(moved_last(first_order(16), 0, 16), 0x0fed_cba9_8765_4321);
+    }
+}

@@ -1,0 +1,25 @@
+//! The tree of tree-PLRU, in one word.
+//!
+//! Node 1 is the root, node `n` has the children `2n` and `2n + 1`, the leaves
+//! are the ways; bit `n` is 1 where node `n` points to its right child.
+
+/// The way the tree points to.
+pub(super) fn coldest(tree: u64, ways: usize) -> usize {
+    let mut node = 1;
+    while node < ways {
+        node = 2 * node + ((tree >> node) & 1) as usize;
+    }
+    node - ways
+}
+
+/// The tree with every node on the way to `way` turned to its other side.
+pub(super) fn pointed_away(mut tree: u64, ways: usize, way: usize) -> u64 {
+    let mut node = ways + way;
+    while node > 1 {
+        let parent = node / 2;
+        let to_the_right = (node & 1) as u64;
+        tree = (tree & !(1 << parent)) | ((1 - to_the_right) << parent);
+        node = parent;
+    }
+    tree
+}
