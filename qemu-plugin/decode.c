@@ -140,27 +140,35 @@ static bool repeats(const ZydisDecodedInstruction *z)
            (ZYDIS_ATTRIB_HAS_REP | ZYDIS_ATTRIB_HAS_REPE | ZYDIS_ATTRIB_HAS_REPNE);
 }
 
+/* Whether QEMU may perform the access in a helper function. Helpers call the
+ * callbacks of the last instruction that had any, so such an instruction must
+ * have its own, whether or not its address follows from another. */
+static bool is_atomic(const ZydisDecodedInstruction *z)
+{
+    return (z->attributes & ZYDIS_ATTRIB_HAS_LOCK) || z->mnemonic == ZYDIS_MNEMONIC_XCHG;
+}
+
 /* An access whose address is the same function of registers at each execution. */
 static void simple_access(struct mg_decoded *b, const struct insn *in, struct place p,
                           unsigned size, unsigned kind)
 {
-    if (!p.key.base && !p.key.index && !p.key.segment) {
+    bool own = repeats(in->z) || is_atomic(in->z);
+    if (!own && !p.key.base && !p.key.index && !p.key.segment) {
         add_access(b, in, MG_LEADER_CONSTANT, p.add, size, kind);
         return;
     }
-    /* Registers change between iterations of a rep instruction, and an
-     * iteration that does not happen makes no access: no leader for others. */
-    bool rep = repeats(in->z);
-    for (int l = b->leaders - 1; !rep && l >= 0; l--) {
+    for (int l = b->leaders - 1; !own && l >= 0; l--) {
         if (same_key(&leader_key[l], &p.key)) {
             add_access(b, in, l, p.add - leader_add[l], size, kind);
             return;
         }
     }
-    if (b->leaders == 0 && rep)
+    /* Registers change between iterations of a rep instruction, and an
+     * iteration that does not happen makes no access. */
+    if (b->leaders == 0 && repeats(in->z))
         b->header_apart = true;
-    if (rep)
-        p.key.base = next_symbol++;
+    if (own)
+        p.key.base = next_symbol++; /* a leader of nobody else */
     leader_key[b->leaders] = p.key;
     leader_add[b->leaders] = p.add;
     add_access(b, in, b->leaders++, 0, size, kind);
@@ -423,8 +431,13 @@ void mg_decode_insn(struct mg_decoded *b, const uint8_t *code, size_t bytes, uin
     ZydisDecodedOperand ops[ZYDIS_MAX_OPERAND_COUNT];
     if (b->insns >= MG_MAX_INSNS)
         return;
-    if (!ZYAN_SUCCESS(ZydisDecoderDecodeFull(&decoder, code, bytes, &z, ops)) ||
-        z.length != bytes) {
+    ZyanStatus status = ZydisDecoderDecodeFull(&decoder, code, bytes, &z, ops);
+    /* QEMU drops an instruction that reaches into the next page from the end of
+     * a block and begins the next block with it, but still lists the bytes it
+     * had read. */
+    if (status == ZYDIS_STATUS_NO_MORE_DATA && b->insns > 0)
+        return;
+    if (!ZYAN_SUCCESS(status)) {
         b->undecoded++;
         forget_registers();
     } else {

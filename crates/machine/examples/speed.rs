@@ -38,7 +38,7 @@ fn numbers(seed: u64) -> impl Iterator<Item = u64> {
 fn mix(name: &'static str) -> Stream {
     let access = |n: u64| match n % 3 {
         0 => (HEAP + n / 3 * 4 % (16 << 10), false),
-        1 => (STACK + 8 * (n / 3 % 4), n % 2 == 0),
+        1 => (STACK + 8 * (n / 3 % 4), n.is_multiple_of(2)),
         _ => (STACK + 64, true),
     };
     Stream {

@@ -19,6 +19,10 @@ pub const PAGE_BYTES: u64 = 4096;
 /// Most lines a set may hold: the widest last-level cache on the market has 48.
 const MAX_WAYS: u32 = 64;
 
+/// Most lines a set of the first level may hold, for its fast layout; real ones
+/// have 2 to 12.
+const MAX_L1D_WAYS: u32 = 16;
+
 /// Most entries of a first-level TLB: the largest on the market has 128.
 const MAX_DTLB_ENTRIES: u32 = 512;
 
@@ -160,9 +164,9 @@ impl CacheConfig {
         self.size_bytes / (u64::from(self.ways) * u64::from(LINE_BYTES))
     }
 
-    fn check(&self) -> Result<(), (&'static str, String)> {
-        if self.ways == 0 || self.ways > MAX_WAYS {
-            return Err(("ways", format!("`{}` is not in 1..={MAX_WAYS}", self.ways)));
+    fn check(&self, most_ways: u32) -> Result<(), (&'static str, String)> {
+        if self.ways == 0 || self.ways > most_ways {
+            return Err(("ways", format!("`{}` is not in 1..={most_ways}", self.ways)));
         }
         let set_bytes = u64::from(self.ways) * u64::from(LINE_BYTES);
         if self.size_bytes == 0 || !self.size_bytes.is_multiple_of(set_bytes) {
@@ -320,9 +324,9 @@ impl Config {
             ));
         }
         let parts = [
-            ("l1d", self.l1d.check()),
-            ("l2", self.l2.check()),
-            ("llc", self.llc.check()),
+            ("l1d", self.l1d.check(MAX_L1D_WAYS)),
+            ("l2", self.l2.check(MAX_WAYS)),
+            ("llc", self.llc.check(MAX_WAYS)),
             ("dtlb", self.dtlb.check(MAX_DTLB_ENTRIES, MAX_DTLB_ENTRIES)),
             ("stlb", self.stlb.check(1 << 20, 1 << 10)),
             ("timing", self.timing.check()),

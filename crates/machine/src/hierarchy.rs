@@ -101,11 +101,11 @@ fn is_load(kind: AccessKind) -> bool {
 }
 
 impl Core {
-    /// Looks a page up in both TLB levels.
+    /// Looks a page up in both TLB levels; cycles that adds.
     #[inline(never)]
-    pub(crate) fn translate(&mut self, addr: u64, kind: AccessKind, out: &mut Outcome) {
+    pub(crate) fn translate(&mut self, addr: u64, kind: AccessKind, out: &mut Outcome) -> u32 {
         if self.dtlb.take(addr) {
-            return;
+            return 0;
         }
         self.counts[DTLB_MISS] += 1;
         out.dtlb_misses += 1;
@@ -117,10 +117,10 @@ impl Core {
             out.walks += 1;
             self.costs.walk_cycles
         };
-        out.latency_cycles += cycles;
         if is_load(kind) {
             self.stall(u64::from(cycles) * self.costs.translation_stall);
         }
+        cycles
     }
 
     /// A line missed the first level, which has taken it in already and lost

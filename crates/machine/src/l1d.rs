@@ -8,7 +8,7 @@
 
 use crate::CacheConfig;
 use crate::cache::narrow::Narrow;
-use crate::cache::{DIRTY, EMPTY, Found, tag_in, tag_of};
+use crate::cache::{DIRTY, EMPTY, tag_in, tag_of};
 
 /// Entries of the front; a power of two, no smaller than the sets of any common
 /// first level.
@@ -58,14 +58,6 @@ impl L1d {
         self.front[front_index(before)] = EMPTY;
         self.front[front_index(tag)] = tag | set;
         left
-    }
-
-    /// Uses a line, filling it if it is absent.
-    pub(crate) fn take(&mut self, tag: u64, set: u64) -> Found {
-        if self.reuse(tag, set) {
-            return Found::Hit(tag);
-        }
-        Found::Miss(self.fill(tag, set))
     }
 
     /// Takes a line out; its word, if it was there.

@@ -145,7 +145,7 @@ impl Dtlb {
             if self.stamps[slot] == stamp {
                 // It is filled at once, with a stamp greater than any.
                 self.queue
-                    .push_back(self.stamp + STAMP_STEP | stamp % STAMP_STEP);
+                    .push_back((self.stamp + STAMP_STEP) | (stamp % STAMP_STEP));
                 return slot;
             }
             let place = self

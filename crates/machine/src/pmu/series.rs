@@ -56,9 +56,11 @@ impl Series {
     }
 
     fn end_interval(&mut self, end_ns: u64, counts: &Counts) {
-        let mut deltas = *counts;
-        for (delta, reported) in deltas.0.iter_mut().zip(self.reported.0) {
-            *delta -= reported;
+        let mut deltas = Counts::default();
+        for (at, count) in counts.0.into_iter().enumerate() {
+            // First-level hits can be behind for as long as a block is under way.
+            deltas.0[at] = count.saturating_sub(self.reported[at]);
+            self.reported.0[at] += deltas.0[at];
         }
         // The rest of a block that ended on the boundary has no length of its own.
         let interval_ns = (end_ns - self.last_ns).max(1);
@@ -68,7 +70,6 @@ impl Series {
             deltas,
         });
         self.last_ns = end_ns;
-        self.reported = *counts;
     }
 
     pub(crate) fn is_pending(&self) -> bool {

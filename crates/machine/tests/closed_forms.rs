@@ -1,0 +1,282 @@
+//! Streams whose counts are known by arithmetic.
+
+use memgauge_machine::{
+    AccessKind, CacheConfig, Config, Counts, Machine, PmuConfig, Prefetch, Replacement, TlbConfig,
+};
+use memgauge_trace::{EventId, catalogue as c};
+
+const KIB: u64 = 1024;
+const BASE: u64 = 0x5555_5555_0000;
+
+/// 4 KiB, 16 KiB and 64 KiB, 8 ways each; 8 and 32 pages.
+fn small() -> Config {
+    let cache = |kib| CacheConfig {
+        size_bytes: kib * KIB,
+        ..CacheConfig::fitted(kib * KIB, 8, 4)
+    };
+    Config {
+        l1d: cache(4),
+        l2: cache(16),
+        llc: cache(64),
+        dtlb: TlbConfig {
+            entries: 8,
+            ways: 8,
+        },
+        stlb: TlbConfig {
+            entries: 32,
+            ways: 4,
+        },
+        ..Config::preset("zen5").unwrap()
+    }
+}
+
+/// Counts of one core fed with one access a block.
+fn run(config: Config, stream: impl Iterator<Item = (u64, u32, AccessKind)>) -> Counts {
+    let mut machine = Machine::new(config, PmuConfig::default()).unwrap();
+    let id = machine.add_core(0);
+    let (core, shared) = machine.core_mut(id);
+    for (addr, size, kind) in stream {
+        let (load, store) = (
+            u32::from(kind != AccessKind::Store),
+            u32::from(kind != AccessKind::Load),
+        );
+        core.retire(3, load, store, load & store);
+        core.access(shared, addr, size, kind);
+    }
+    core.counts()
+}
+
+fn scan(bytes: u64, kind: AccessKind) -> impl Iterator<Item = (u64, u32, AccessKind)> {
+    (0..bytes / 8).map(move |n| (BASE + 8 * n, 8, kind))
+}
+
+fn check(counts: &Counts, expected: &[(EventId, u64)]) {
+    for &(event, value) in expected {
+        assert_eq!(counts.get(event), value, "{}", c::name(event).unwrap());
+    }
+}
+
+#[test]
+fn reading_far_beyond_the_last_level_misses_each_line_once() {
+    let bytes = 1024 * KIB;
+    check(
+        &run(small(), scan(bytes, AccessKind::Load)),
+        &[
+            (c::LOADS, bytes / 8),
+            (c::L1D_HIT, bytes / 8 - bytes / 64),
+            (c::L1D_MISS, bytes / 64),
+            (c::L2_MISS, bytes / 64),
+            (c::LLC_MISS, bytes / 64),
+            (c::DRAM_READ_BYTES, bytes),
+            (c::DRAM_WRITE_BYTES, 0),
+            (
+                c::DTLB_WALK,
+                bytes / 4096 + 1 - u64::from(BASE.is_multiple_of(4096)),
+            ),
+        ],
+    );
+}
+
+#[test]
+fn writing_sends_back_all_but_what_the_last_level_keeps() {
+    let bytes = 1024 * KIB;
+    let counts = run(small(), scan(bytes, AccessKind::Store));
+    check(
+        &counts,
+        &[
+            (c::L1D_STORE_MISS, bytes / 64),
+            (c::L1D_LOAD_MISS, 0),
+            (c::L1D_WRITEBACK, (bytes - 4 * KIB) / 64),
+            (c::L2_WRITEBACK, (bytes - 4 * KIB - 16 * KIB) / 64),
+            (c::DRAM_READ_BYTES, bytes),
+            (c::DRAM_WRITE_BYTES, bytes - 64 * KIB),
+        ],
+    );
+}
+
+#[test]
+fn a_cyclic_scan_hits_always_up_to_the_capacity_and_never_beyond_it() {
+    // A fully associative level, where one line more is enough.
+    let llc = CacheConfig {
+        ways: 16,
+        size_bytes: 16 * 64,
+        ..small().llc
+    };
+    let tiny = CacheConfig {
+        ways: 2,
+        size_bytes: 128,
+        ..llc
+    };
+    let config = Config {
+        l1d: tiny,
+        l2: tiny,
+        llc,
+        ..small()
+    };
+    let passes = 10;
+    for (lines, misses) in [(16, 16), (17, 17 * passes)] {
+        let stream =
+            (0..passes).flat_map(move |_| (0..lines).map(|n| (BASE + 64 * n, 8, AccessKind::Load)));
+        check(
+            &run(config.clone(), stream),
+            &[(c::LLC_MISS, misses), (c::L1D_MISS, lines * passes)],
+        );
+    }
+}
+
+#[test]
+fn a_cyclic_scan_of_pages_walks_only_beyond_both_tlbs() {
+    let passes = 10;
+    for (pages, first, walks) in [
+        (8, 8, 8),
+        (9, 9 * passes, 9),
+        (32, 32 * passes, 32),
+        (40, 40 * passes, 40 * passes),
+    ] {
+        let stream = (0..passes)
+            .flat_map(move |_| (0..pages).map(|n| (BASE + 4096 * n, 8, AccessKind::Load)));
+        check(
+            &run(small(), stream),
+            &[
+                (c::DTLB_MISS, first),
+                (c::DTLB_WALK, walks),
+                (c::STLB_HIT, first - walks),
+            ],
+        );
+    }
+}
+
+#[test]
+fn a_split_access_looks_two_lines_up_and_counts_once() {
+    let stream = (0..1000u64).map(|n| (BASE + 60 + 64 * n, 8, AccessKind::Load));
+    check(
+        &run(small(), stream),
+        &[
+            (c::LOADS, 1000),
+            (c::SPLITS, 1000),
+            (c::L1D_MISS, 1001),
+            (c::L1D_HIT, 999),
+            (c::DRAM_READ_BYTES, 1001 * 64),
+        ],
+    );
+}
+
+#[test]
+fn a_modify_is_one_look_up_and_a_load_miss() {
+    check(
+        &run(small(), scan(256 * KIB, AccessKind::Modify)),
+        &[
+            (c::LOADS, 32 * KIB),
+            (c::STORES, 32 * KIB),
+            (c::MODIFIES, 32 * KIB),
+            (c::L1D_HIT, 28 * KIB),
+            (c::L1D_LOAD_MISS, 4 * KIB),
+            (c::L1D_STORE_MISS, 0),
+        ],
+    );
+}
+
+#[test]
+fn the_next_line_prefetcher_leaves_one_miss_a_page_on_a_scan() {
+    let prefetch = Prefetch {
+        next_line: true,
+        stride: false,
+    };
+    let pages = 256;
+    check(
+        &run(
+            Config {
+                prefetch,
+                ..small()
+            },
+            scan(pages * 4096, AccessKind::Load),
+        ),
+        &[
+            (c::L2_MISS, pages),
+            (c::PREFETCHES, pages * 63),
+            (c::PREFETCH_HITS, pages * 63),
+            (c::DRAM_READ_BYTES, pages * 4096),
+        ],
+    );
+}
+
+#[test]
+fn the_stride_prefetcher_learns_a_distance_within_a_page() {
+    let prefetch = Prefetch {
+        next_line: false,
+        stride: true,
+    };
+    let stream = (0..16u64).map(|n| (BASE + 256 * n, 8, AccessKind::Load));
+    // Distances 4, 4 are known at the third miss; lines 12 to 60 of the page follow.
+    check(
+        &run(
+            Config {
+                prefetch,
+                ..small()
+            },
+            stream,
+        ),
+        &[(c::L2_MISS, 3), (c::PREFETCHES, 13), (c::PREFETCH_HITS, 13)],
+    );
+}
+
+#[test]
+fn tree_plru_keeps_a_line_used_between_all_others() {
+    let l1d = CacheConfig {
+        replacement: Replacement::TreePlru,
+        ..small().l1d
+    };
+    let set_step = l1d.size_bytes / 8;
+    let stream = (0..100u64)
+        .flat_map(|n| [BASE, BASE + set_step * (1 + n)])
+        .map(|a| (a, 8, AccessKind::Load));
+    check(
+        &run(Config { l1d, ..small() }, stream),
+        &[(c::L1D_MISS, 101), (c::L1D_HIT, 99)],
+    );
+}
+
+/// Nanoseconds an access takes.
+fn ns_per_access(config: &Config, addresses: &[u64]) -> f64 {
+    let mut machine = Machine::new(config.clone(), PmuConfig::default()).unwrap();
+    let id = machine.add_core(0);
+    let (core, shared) = machine.core_mut(id);
+    for &addr in addresses {
+        core.retire(3, 1, 0, 0);
+        core.access(shared, addr, 8, AccessKind::Load);
+    }
+    core.time_ns() as f64 / addresses.len() as f64
+}
+
+#[test]
+fn a_chase_takes_memory_latency_and_a_scan_its_bandwidth() {
+    for config in memgauge_machine::presets() {
+        let timing = config.timing;
+        let mut at = 1u64;
+        let chase: Vec<u64> = std::iter::repeat_with(|| {
+            at = at
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            BASE + (at >> 34) / 8 * 8
+        })
+        .take(100_000)
+        .collect();
+        let ns = ns_per_access(config, &chase);
+        assert!(
+            (60.0..140.0).contains(&ns),
+            "{}: {ns} ns a chased access",
+            config.name
+        );
+
+        let scan: Vec<u64> = (0..500_000).map(|n| BASE + 64 * n).collect();
+        let bytes_per_s = 64e9 / ns_per_access(config, &scan);
+        let core_limit =
+            64e9 * f64::from(timing.misses_in_flight) / f64::from(timing.dram_latency_ns);
+        let limit = core_limit.min(timing.dram_bytes_per_s as f64);
+        assert!(
+            (0.4 * limit..=1.01 * limit).contains(&bytes_per_s),
+            "{}: {bytes_per_s} of {limit}",
+            config.name
+        );
+    }
+}

@@ -1,0 +1,242 @@
+//! Configurations, and cores that share a machine.
+
+use memgauge_machine::{
+    AccessKind, CacheConfig, Config, Core, CoreId, Machine, PmuConfig, Replacement, TlbConfig,
+    presets,
+};
+use memgauge_trace::catalogue as c;
+
+const BASE: u64 = 0x4000_0000;
+
+fn load(machine: &mut Machine, id: CoreId, addr: u64) {
+    let (core, shared) = machine.core_mut(id);
+    core.retire(1, 1, 0, 0);
+    core.access(shared, addr, 8, AccessKind::Load);
+}
+
+fn store(machine: &mut Machine, id: CoreId, addr: u64) {
+    let (core, shared) = machine.core_mut(id);
+    core.retire(1, 0, 1, 0);
+    core.access(shared, addr, 8, AccessKind::Store);
+}
+
+fn count(machine: &Machine, id: CoreId, event: memgauge_trace::EventId) -> u64 {
+    machine.core(id).counts().get(event)
+}
+
+fn machine(config: Config) -> Machine {
+    Machine::new(config, PmuConfig::default()).unwrap()
+}
+
+#[test]
+fn presets_are_valid_and_survive_json() {
+    for config in presets() {
+        config.validate().unwrap();
+        let json = serde_json::to_string(config).unwrap();
+        assert_eq!(&serde_json::from_str::<Config>(&json).unwrap(), config);
+        assert_eq!(Config::preset(&config.name).as_ref(), Some(config));
+        assert_eq!(config.to_facts().llc.size_bytes, config.llc.size_bytes);
+    }
+    assert_eq!(presets().len(), 9);
+    assert_eq!(Config::preset("pdp-11"), None);
+}
+
+#[test]
+fn a_refusal_names_the_field_and_the_value() {
+    let good = Config::preset("zen3").unwrap();
+    let check = |config: Config, field: &str, part: &str| {
+        let error = config.validate().unwrap_err();
+        assert_eq!(error.field(), field);
+        assert!(error.to_string().contains(part), "{error}");
+    };
+    check(
+        Config {
+            line_bytes: 128,
+            ..good.clone()
+        },
+        "line_bytes",
+        "`128`",
+    );
+    check(
+        Config {
+            frequency_hz: 0,
+            ..good.clone()
+        },
+        "frequency_hz",
+        "`0`",
+    );
+    let l2 = CacheConfig {
+        size_bytes: 1000,
+        ..good.l2
+    };
+    check(Config { l2, ..good.clone() }, "l2.size_bytes", "`1000`");
+    let llc = CacheConfig {
+        replacement: Replacement::TreePlru,
+        ..CacheConfig::fitted(1 << 20, 12, 9)
+    };
+    check(
+        Config {
+            llc,
+            ..good.clone()
+        },
+        "llc.ways",
+        "tree-plru",
+    );
+    let l1d = CacheConfig::fitted(32 << 10, 32, 4);
+    check(
+        Config {
+            l1d,
+            ..good.clone()
+        },
+        "l1d.ways",
+        "`32`",
+    );
+    check(
+        Config {
+            dtlb: TlbConfig {
+                entries: 64,
+                ways: 5,
+            },
+            ..good.clone()
+        },
+        "dtlb.ways",
+        "`5`",
+    );
+    let mut slow = good;
+    slow.timing.dram_bytes_per_s = 0;
+    check(slow, "timing.dram_bytes_per_s", "`0`");
+}
+
+#[test]
+fn odd_geometries_are_fitted() {
+    assert_eq!(CacheConfig::fitted(48 << 10, 12, 4).sets(), 64);
+    assert_eq!(CacheConfig::fitted(30 << 20, 12, 4).sets(), 40960);
+    assert_eq!(CacheConfig::fitted(1000, 3, 4).size_bytes, 960);
+    assert_eq!(CacheConfig::fitted(0, 0, 4).size_bytes, 64);
+    assert_eq!(
+        TlbConfig::fitted(72, 0),
+        TlbConfig {
+            entries: 72,
+            ways: 72
+        }
+    );
+    assert_eq!(
+        TlbConfig::fitted(65, 4),
+        TlbConfig {
+            entries: 64,
+            ways: 4
+        }
+    );
+}
+
+#[test]
+fn cores_share_the_last_level_only() {
+    let mut m = machine(Config::preset("zen5").unwrap());
+    let (a, b) = (m.add_core(0), m.add_core(0));
+    load(&mut m, a, BASE);
+    load(&mut m, b, BASE);
+    assert_eq!(count(&m, a, c::LLC_MISS), 1);
+    assert_eq!((count(&m, b, c::L2_MISS), count(&m, b, c::LLC_HIT)), (1, 1));
+}
+
+#[test]
+fn equal_addresses_in_two_spaces_are_two_lines() {
+    let mut m = machine(Config::preset("zen5").unwrap());
+    let (a, b) = (m.add_core_in(0, 1), m.add_core_in(0, 2));
+    load(&mut m, a, BASE);
+    load(&mut m, b, BASE);
+    assert_eq!(
+        (count(&m, a, c::LLC_MISS), count(&m, b, c::LLC_MISS)),
+        (1, 1)
+    );
+}
+
+/// A last level of four lines under private caches that hold more.
+fn inclusive() -> Config {
+    let good = Config::preset("i5-6600k").unwrap();
+    Config {
+        llc: CacheConfig {
+            size_bytes: 256,
+            ways: 4,
+            ..good.llc
+        },
+        ..good
+    }
+}
+
+#[test]
+fn an_inclusive_last_level_recalls_lines_from_other_cores() {
+    for others in [4u64, 10_000] {
+        let mut m = machine(inclusive());
+        let (a, b) = (m.add_core(0), m.add_core(0));
+        store(&mut m, a, BASE);
+        (1..=others).for_each(|n| load(&mut m, b, BASE + 64 * n));
+        load(&mut m, a, BASE);
+        assert_eq!(count(&m, a, c::L1D_MISS), 2, "the line was recalled");
+        assert_eq!(count(&m, a, c::DRAM_WRITE_BYTES), 64, "and was dirty");
+    }
+}
+
+#[test]
+fn a_line_fetched_again_is_not_recalled() {
+    let mut m = machine(inclusive());
+    let (a, b) = (m.add_core(0), m.add_core(0));
+    load(&mut m, a, BASE);
+    (1..=4).for_each(|n| load(&mut m, b, BASE + 64 * n));
+    load(&mut m, b, BASE);
+    load(&mut m, a, BASE);
+    assert_eq!(count(&m, a, c::L1D_MISS), 1);
+}
+
+#[test]
+fn a_removed_core_leaves_its_dirty_lines_to_the_last_level() {
+    let config = Config {
+        inclusive_llc: false,
+        ..inclusive()
+    };
+    let mut m = machine(config);
+    let (a, b) = (m.add_core(0), m.add_core(0));
+    (0..8).for_each(|n| store(&mut m, a, BASE + 64 * n));
+    assert_eq!(count(&m, a, c::DRAM_WRITE_BYTES), 0);
+    assert!(m.remove_core(a) && !m.remove_core(a));
+    // Four of the eight fit the last level, over four clean lines.
+    assert_eq!(m.unattributed_write_bytes(), 4 * 64);
+    (100..104).for_each(|n| load(&mut m, b, BASE + 64 * n));
+    assert_eq!(count(&m, b, c::DRAM_WRITE_BYTES), 4 * 64);
+}
+
+#[test]
+fn cores_that_run_together_share_memory_bandwidth() {
+    let mut config = Config::preset("zen5").unwrap();
+    config.timing.dram_bytes_per_s = 10_000_000_000;
+    let time_of = |cores: u64| {
+        let mut m = machine(config.clone());
+        let ids: Vec<CoreId> = (0..cores).map(|_| m.add_core(0)).collect();
+        for n in 0..40_000 {
+            ids.iter()
+                .zip(0..)
+                .for_each(|(&id, k)| load(&mut m, id, BASE + (k << 32) + 64 * n));
+        }
+        m.core(ids[0]).time_ns() as f64
+    };
+    let (alone, four) = (time_of(1), time_of(4));
+    assert!(
+        (3.8..4.2).contains(&(four / alone)),
+        "{alone} ns alone, {four} ns among four"
+    );
+}
+
+#[test]
+fn a_core_far_behind_does_not_wait_for_one_ahead() {
+    let mut m = machine(Config::preset("zen5").unwrap());
+    let (ahead, behind) = (m.add_core(50_000_000), m.add_core(0));
+    (0..10_000).for_each(|n| load(&mut m, ahead, BASE + 64 * n));
+    (0..10_000).for_each(|n| load(&mut m, behind, BASE + (1 << 32) + 64 * n));
+    assert!(m.core(behind).time_ns() < 1_000_000);
+}
+
+#[test]
+fn an_access_that_ends_at_the_line_does_not_cross_it() {
+    assert!(!Core::crosses_line(56, 8) && Core::crosses_line(57, 8));
+    assert!(!Core::crosses_line(63, 0) && Core::crosses_line(0, 65));
+}

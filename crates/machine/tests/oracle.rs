@@ -1,0 +1,216 @@
+//! The fast machine against its slow twin on random streams and geometries:
+//! every counter must be equal.
+
+mod twin;
+
+use memgauge_machine::{
+    AccessKind, CacheConfig, Config, Core, CoreId, Machine, Outcome, PmuConfig, Prefetch,
+    Replacement, Shared, TlbConfig,
+};
+use memgauge_trace::catalogue as c;
+use proptest::prelude::*;
+use twin::{TwinCore, TwinLlc};
+
+/// One access of a stream.
+#[derive(Clone, Copy, Debug)]
+struct Op {
+    core: usize,
+    addr: u64,
+    size: u32,
+    kind: AccessKind,
+    /// Whether the block is counted before or after its access.
+    retire_first: bool,
+    /// Whether the quick path is tried.
+    quick: bool,
+}
+
+fn kinds() -> impl Strategy<Value = AccessKind> {
+    use AccessKind::{Load, Modify, Store};
+    prop_oneof![4 => Just(Load), 2 => Just(Store), 1 => Just(Modify)]
+}
+
+/// Addresses in few pages, some far apart and equal in their low bits, some
+/// repeated word by word.
+fn addresses() -> impl Strategy<Value = u64> {
+    let base = prop_oneof![
+        Just(0u64),
+        Just(0x5555_0000_0000),
+        Just(0x7fff_ff00_0000),
+        Just(1 << 21)
+    ];
+    let offset =
+        prop_oneof![3 => 0u64..1024, 3 => 0u64..0x8000, 1 => (0u64..64).prop_map(|n| n * 4032)];
+    (base, offset).prop_map(|(base, offset)| base + offset)
+}
+
+fn ops(cores: usize) -> impl Strategy<Value = Vec<Op>> {
+    let size = prop_oneof![8 => Just(8u32), 2 => 0u32..70, 1 => 100u32..6000];
+    let op = (
+        0..cores,
+        addresses(),
+        size,
+        kinds(),
+        any::<bool>(),
+        any::<bool>(),
+    )
+        .prop_map(|(core, addr, size, kind, retire_first, quick)| Op {
+            core,
+            addr,
+            size,
+            kind,
+            retire_first,
+            quick,
+        });
+    let op = op.boxed();
+    // Runs over an array, so that patterns and latest lines occur too.
+    let run = (op.clone(), 1u64..200, 1usize..12).prop_map(|(op, step, times)| {
+        (0..times)
+            .map(|n| Op {
+                addr: op.addr + step * n as u64,
+                ..op
+            })
+            .collect::<Vec<_>>()
+    });
+    let one = op.prop_map(|op| vec![op]);
+    prop::collection::vec(prop_oneof![one, run], 1..300).prop_map(|runs| runs.concat())
+}
+
+fn cache(sets: std::ops::Range<u64>, most_ways: u32) -> impl Strategy<Value = CacheConfig> {
+    (sets, 1..=most_ways, any::<bool>()).prop_map(|(sets, ways, tree)| {
+        let (replacement, ways) = match tree {
+            true => (Replacement::TreePlru, ways.next_power_of_two().min(32)),
+            false => (Replacement::Lru, ways),
+        };
+        CacheConfig {
+            size_bytes: sets * u64::from(ways) * 64,
+            ways,
+            replacement,
+            latency_cycles: 4,
+        }
+    })
+}
+
+fn tlb() -> impl Strategy<Value = TlbConfig> {
+    (1u32..5, 1u32..20).prop_map(|(sets, ways)| TlbConfig {
+        entries: sets * ways,
+        ways,
+    })
+}
+
+fn configs() -> impl Strategy<Value = Config> {
+    let caches = (cache(1..6, 12), cache(1..8, 16), cache(1..10, 24));
+    (caches, tlb(), tlb(), any::<[bool; 3]>()).prop_map(|((l1d, l2, llc), dtlb, stlb, flags)| {
+        let prefetch = Prefetch {
+            next_line: flags[1],
+            stride: flags[2],
+        };
+        let zen = Config::preset("zen5").unwrap();
+        Config {
+            l1d,
+            l2,
+            llc,
+            dtlb,
+            stlb,
+            inclusive_llc: flags[0],
+            prefetch,
+            ..zen
+        }
+    })
+}
+
+fn retire(core: &mut Core, op: &Op) {
+    let loads = u32::from(op.kind != AccessKind::Store);
+    let stores = u32::from(op.kind != AccessKind::Load);
+    core.retire(5, loads, stores, loads & stores);
+}
+
+/// Feeds as a front end does.
+fn feed(core: &mut Core, shared: &mut Shared, op: &Op) -> Outcome {
+    if op.retire_first {
+        retire(core, op);
+    }
+    let store = op.kind != AccessKind::Load;
+    let quick = op.quick && !Core::crosses_line(op.addr, op.size) && core.touch(op.addr, store);
+    let outcome = match quick {
+        true => Outcome::default(),
+        false => core.access(shared, op.addr, op.size, op.kind),
+    };
+    if !op.retire_first {
+        retire(core, op);
+    }
+    outcome
+}
+
+fn check(config: &Config, ops: &[Op], cores: usize) {
+    let mut machine = Machine::new(config.clone(), PmuConfig::default()).unwrap();
+    let ids: Vec<CoreId> = (0..cores).map(|_| machine.add_core(0)).collect();
+    let mut twins: Vec<TwinCore> = (0..cores).map(|_| TwinCore::new(config)).collect();
+    let mut llc = TwinLlc::new(config);
+    let mut seen = [0u64; 7];
+    for op in ops {
+        let (core, shared) = machine.core_mut(ids[op.core]);
+        let out = feed(core, shared, op);
+        twins[op.core].retire(5);
+        twins[op.core].access(&mut llc, op.addr, op.size, op.kind);
+        let gained = [
+            out.l1d_misses,
+            out.l2_misses,
+            out.llc_misses,
+            out.dtlb_misses,
+            out.walks,
+        ];
+        seen.iter_mut()
+            .zip(gained)
+            .for_each(|(sum, by)| *sum += u64::from(by));
+        seen[5] += u64::from(out.dram_read_bytes);
+        seen[6] += u64::from(out.dram_write_bytes);
+    }
+    for (id, twin) in ids.iter().zip(&twins) {
+        for (event, value) in machine
+            .core(*id)
+            .counts()
+            .iter()
+            .filter(|e| e.0 != c::CYCLES)
+        {
+            assert_eq!(value, twin.get(event), "{}", c::name(event).unwrap());
+        }
+    }
+    let charged = [
+        c::L1D_MISS,
+        c::L2_MISS,
+        c::LLC_MISS,
+        c::DTLB_MISS,
+        c::DTLB_WALK,
+        c::DRAM_READ_BYTES,
+        c::DRAM_WRITE_BYTES,
+    ];
+    let totals = charged.map(|event| twins.iter().map(|t| t.get(event)).sum::<u64>());
+    assert_eq!(seen, totals, "outcomes add up to the counters");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn one_core_counts_as_its_twin(config in configs(), ops in ops(1)) {
+        check(&config, &ops, 1);
+    }
+
+    #[test]
+    fn cores_share_the_last_level_as_their_twins(config in configs(), ops in ops(3)) {
+        check(&Config { inclusive_llc: false, ..config }, &ops, 3);
+    }
+
+    #[test]
+    fn full_size_tlb_and_first_level_count_as_their_twins(
+        jumps in prop::collection::vec((0u64..2000, any::<bool>()), 1..3000),
+        name in prop::sample::select(vec!["zen5", "opteron-6128", "icelake-sp"]),
+    ) {
+        let config = Config::preset(name).unwrap();
+        let op = |(n, quick): (u64, bool)| {
+            let addr = (n % 150) * 4096 * 7 + n % 64 * 64;
+            Op { core: 0, addr, size: 8, kind: AccessKind::Load, retire_first: true, quick }
+        };
+        check(&config, &jumps.into_iter().map(op).collect::<Vec<_>>(), 1);
+    }
+}

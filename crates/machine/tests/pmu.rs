@@ -1,0 +1,228 @@
+//! Sampling and series: totals, times, what records name.
+
+use memgauge_machine::{
+    AccessKind, Config, Core, Machine, Overflow, PmuConfig, SampleSpec, Shared, Tick,
+};
+use memgauge_trace::{DataSource, EventId, catalogue as c};
+use proptest::prelude::*;
+
+const BASE: u64 = 0x1000_0000;
+
+/// Everything one core said.
+#[derive(Debug, Default, PartialEq)]
+struct Heard {
+    overflows: Vec<Overflow>,
+    ticks: Vec<Tick>,
+    counts: Vec<u64>,
+    time_ns: u64,
+}
+
+fn drain(core: &mut Core, heard: &mut Heard) {
+    core.take_overflows(|o| heard.overflows.push(o));
+    core.take_ticks(|t| heard.ticks.push(t));
+}
+
+/// Feeds blocks of one instruction count and one access each.
+fn feed(core: &mut Core, shared: &mut Shared, blocks: &[(u32, u64, bool)], heard: &mut Heard) {
+    for (n, &(instructions, at, store)) in blocks.iter().enumerate() {
+        let (kind, loads) = if store {
+            (AccessKind::Store, 0)
+        } else {
+            (AccessKind::Load, 1)
+        };
+        let retire_first = n % 2 == 0;
+        let mut due = retire_first && core.retire(instructions, loads, 1 - loads, 0);
+        if Core::crosses_line(BASE + at, 8) || !core.touch(BASE + at, store) {
+            due |= core.access(shared, BASE + at, 8, kind).overflow;
+        }
+        due |= !retire_first && core.retire(instructions, loads, 1 - loads, 0);
+        if due {
+            drain(core, heard);
+        }
+    }
+}
+
+fn run(pmu: PmuConfig, start_ns: u64, blocks: &[(u32, u64, bool)]) -> Heard {
+    let mut machine = Machine::new(Config::preset("i5-6600k").unwrap(), pmu).unwrap();
+    let id = machine.add_core(start_ns);
+    let mut heard = Heard::default();
+    let (core, shared) = machine.core_mut(id);
+    feed(core, shared, blocks, &mut heard);
+    machine.finish_core(id);
+    let core = machine.core_mut(id).0;
+    drain(core, &mut heard);
+    heard.counts = core.counts().to_vec();
+    heard.time_ns = core.time_ns();
+    heard
+}
+
+fn blocks() -> impl Strategy<Value = Vec<(u32, u64, bool)>> {
+    let at = prop_oneof![4 => 0u64..4096, 2 => 0u64..(1 << 20), 1 => 0u64..(1 << 28)];
+    prop::collection::vec((1u32..40, at, any::<bool>()), 1..800)
+}
+
+fn all_sampled(period: u64) -> Vec<SampleSpec> {
+    c::ALL
+        .iter()
+        .map(|e| SampleSpec { event: e.0, period })
+        .collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(150))]
+
+    #[test]
+    fn every_event_overflows_once_a_period(period in 1u64..200, blocks in blocks()) {
+        let pmu = PmuConfig { samples: all_sampled(period), interval_ns: None };
+        let heard = run(pmu, 0, &blocks);
+        for (event, name, ..) in c::ALL {
+            let overflows = heard.overflows.iter().filter(|o| o.event == *event).count() as u64;
+            prop_assert_eq!(overflows, heard.counts[usize::from(event.0)] / period, "{}", name);
+        }
+        prop_assert!(heard.overflows.is_sorted_by_key(|o| o.time_ns));
+    }
+
+    #[test]
+    fn ticks_add_up_to_the_counts_and_to_the_time(
+        interval_ns in 1u64..5000,
+        start_ns in 0u64..100_000,
+        blocks in blocks(),
+    ) {
+        let pmu = PmuConfig { samples: Vec::new(), interval_ns: Some(interval_ns) };
+        let heard = run(pmu, start_ns, &blocks);
+        let mut sum = memgauge_machine::Counts::default();
+        heard.ticks.iter().for_each(|t| sum.add(&t.deltas));
+        prop_assert_eq!(sum.to_vec(), heard.counts);
+        let mut last_ns = start_ns;
+        let (end, whole) = heard.ticks.split_last().unwrap();
+        for tick in whole {
+            prop_assert!(tick.time_ns.is_multiple_of(interval_ns));
+            prop_assert_eq!(tick.time_ns - last_ns, tick.interval_ns);
+            last_ns = tick.time_ns;
+        }
+        prop_assert_eq!(end.time_ns, heard.time_ns);
+    }
+
+    #[test]
+    fn the_same_feed_gives_the_same_records(blocks in blocks()) {
+        let pmu = PmuConfig { samples: all_sampled(7), interval_ns: Some(1000) };
+        prop_assert_eq!(run(pmu.clone(), 5, &blocks), run(pmu, 5, &blocks));
+    }
+
+    #[test]
+    fn observing_changes_no_count(blocks in blocks()) {
+        let pmu = PmuConfig { samples: all_sampled(3), interval_ns: Some(500) };
+        let plain = run(PmuConfig::default(), 0, &blocks);
+        prop_assert_eq!(run(pmu, 0, &blocks).counts, plain.counts);
+    }
+}
+
+fn sampled(event: EventId, blocks: &[(u32, u64, bool)]) -> Vec<Overflow> {
+    let samples = vec![SampleSpec { event, period: 1 }];
+    run(
+        PmuConfig {
+            samples,
+            interval_ns: None,
+        },
+        0,
+        blocks,
+    )
+    .overflows
+}
+
+#[test]
+fn a_miss_names_its_access() {
+    let found = sampled(
+        c::LLC_MISS,
+        &[(3, 64, false), (3, 72, false), (3, 640, true)],
+    );
+    let addresses: Vec<_> = found.iter().map(|o| o.addr).collect();
+    assert_eq!(addresses, [Some(BASE + 64), Some(BASE + 640)]);
+    let kinds: Vec<_> = found.iter().map(|o| o.kind).collect();
+    assert_eq!(kinds, [AccessKind::Load, AccessKind::Store]);
+    assert!(
+        found
+            .iter()
+            .all(|o| o.source == DataSource::Dram && o.size_bytes == 8)
+    );
+    // 70 ns at 3.5 GHz, and the first has its page walked (30 cycles).
+    assert_eq!(found[0].latency_cycles, 245 + 30);
+}
+
+#[test]
+fn block_events_name_no_access() {
+    let found = sampled(c::LOADS, &[(3, 64, false), (3, 64, false)]);
+    assert_eq!(found.len(), 2);
+    assert!(
+        found
+            .iter()
+            .all(|o| o.addr.is_none() && o.source == DataSource::Unknown)
+    );
+}
+
+#[test]
+fn a_wait_is_one_long_interval_without_cycles() {
+    let pmu = PmuConfig {
+        samples: Vec::new(),
+        interval_ns: Some(1000),
+    };
+    let mut machine = Machine::new(Config::preset("zen5").unwrap(), pmu).unwrap();
+    let id = machine.add_core(0);
+    let core = machine.core_mut(id).0;
+    core.retire(10, 0, 0, 0);
+    core.wait_until(10_500);
+    assert!(core.retire(10, 0, 0, 0));
+    let mut ticks = Vec::new();
+    core.take_ticks(|t| ticks.push(t));
+    assert_eq!(
+        (ticks.len(), ticks[0].time_ns, ticks[0].interval_ns),
+        (1, 10_000, 10_000)
+    );
+    assert_eq!(core.counts().get(c::CYCLES), 6);
+    assert!((10_500..10_505).contains(&core.time_ns()));
+}
+
+#[test]
+fn time_is_instructions_when_all_data_are_near() {
+    let mut machine = Machine::new(Config::preset("zen5").unwrap(), PmuConfig::default()).unwrap();
+    let id = machine.add_core(123_456_789);
+    let core = machine.core_mut(id).0;
+    assert_eq!(core.time_ns(), 123_456_789);
+    (0..9_000_000).for_each(|_| {
+        core.retire(1000, 0, 0, 0);
+    });
+    // 9 G instructions at 0.3 cycles and 2.7 GHz are a second.
+    assert_eq!(core.time_ns(), 1_123_456_789);
+    assert_eq!(core.counts().get(c::CYCLES), 2_700_000_000);
+}
+
+#[test]
+fn specs_that_mean_nothing_are_refused() {
+    let config = Config::preset("zen5").unwrap();
+    let bad = |samples, interval_ns| {
+        Machine::new(
+            config.clone(),
+            PmuConfig {
+                samples,
+                interval_ns,
+            },
+        )
+        .err()
+        .unwrap()
+        .to_string()
+    };
+    let never = SampleSpec {
+        event: c::LOADS,
+        period: 0,
+    };
+    assert_eq!(
+        bad(vec![never], None),
+        "failed to accept machine `zen5`: samples[0].period `0` is not positive"
+    );
+    let unknown = SampleSpec {
+        event: EventId(999),
+        period: 1,
+    };
+    assert!(bad(vec![unknown], None).contains("`999` is not a catalogued event"));
+    assert!(bad(Vec::new(), Some(0)).contains("interval_ns `0`"));
+}

@@ -1,0 +1,358 @@
+//! A slow machine with the same rules as the fast one, written from the rules:
+//! lists and maps instead of words and fronts.
+#![allow(dead_code, reason = "each test binary uses a part")]
+
+use std::collections::{HashMap, VecDeque};
+
+use memgauge_machine::{AccessKind, CacheConfig, Config, Replacement, TlbConfig};
+use memgauge_trace::{EventId, catalogue as c};
+
+const LINES_PER_PAGE: u64 = 64;
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Line {
+    number: u64,
+    dirty: bool,
+    prefetched: bool,
+}
+
+/// One set: places with lines, and who was used when.
+struct Set {
+    places: Vec<Option<Line>>,
+    /// Places, least recently used first.
+    used: VecDeque<usize>,
+    /// Which half of a range of places was used last: `true` for the upper one.
+    upper_used: HashMap<(usize, usize), bool>,
+}
+
+impl Set {
+    fn new(ways: usize) -> Self {
+        Set {
+            places: vec![None; ways],
+            used: (0..ways).collect(),
+            upper_used: HashMap::new(),
+        }
+    }
+
+    fn place_of(&self, number: u64) -> Option<usize> {
+        self.places
+            .iter()
+            .position(|p| p.is_some_and(|l| l.number == number))
+    }
+
+    fn note_use(&mut self, place: usize) {
+        self.used.retain(|&p| p != place);
+        self.used.push_back(place);
+        let (mut low, mut high) = (0, self.places.len());
+        while high - low > 1 {
+            let middle = (low + high) / 2;
+            self.upper_used.insert((low, high), place >= middle);
+            if place >= middle {
+                low = middle
+            } else {
+                high = middle
+            }
+        }
+    }
+
+    fn coldest(&self, replacement: Replacement) -> usize {
+        if let Some(empty) = self.places.iter().position(Option::is_none) {
+            return empty;
+        }
+        if replacement == Replacement::Lru {
+            return self.used[0];
+        }
+        let (mut low, mut high) = (0, self.places.len());
+        while high - low > 1 {
+            let middle = (low + high) / 2;
+            // Untouched nodes point to the lower half, as if the upper was used.
+            let upper = *self.upper_used.get(&(low, high)).unwrap_or(&true);
+            if upper { high = middle } else { low = middle }
+        }
+        low
+    }
+}
+
+struct Cache {
+    sets: Vec<Set>,
+    replacement: Replacement,
+}
+
+impl Cache {
+    fn new(config: &CacheConfig) -> Self {
+        let sets = (0..config.sets())
+            .map(|_| Set::new(config.ways as usize))
+            .collect();
+        Cache {
+            sets,
+            replacement: config.replacement,
+        }
+    }
+
+    fn set(&mut self, number: u64) -> &mut Set {
+        let count = self.sets.len() as u64;
+        &mut self.sets[(number % count) as usize]
+    }
+
+    fn get(&mut self, number: u64) -> Option<&mut Line> {
+        let set = self.set(number);
+        let place = set.place_of(number)?;
+        set.places[place].as_mut()
+    }
+
+    /// Uses a held line.
+    fn hit(&mut self, number: u64) -> Option<&mut Line> {
+        let set = self.set(number);
+        let place = set.place_of(number)?;
+        set.note_use(place);
+        set.places[place].as_mut()
+    }
+
+    /// Puts an absent line in; the one that left.
+    fn put(&mut self, line: Line) -> Option<Line> {
+        let replacement = self.replacement;
+        let set = self.set(line.number);
+        let place = set.coldest(replacement);
+        set.note_use(place);
+        set.places[place].replace(line)
+    }
+
+    fn remove(&mut self, number: u64) -> Option<Line> {
+        let set = self.set(number);
+        let place = set.place_of(number)?;
+        set.places[place].take()
+    }
+}
+
+struct Tlb {
+    sets: Vec<VecDeque<u64>>,
+    ways: usize,
+}
+
+impl Tlb {
+    fn new(config: &TlbConfig) -> Self {
+        let sets = vec![VecDeque::new(); config.sets() as usize];
+        Tlb {
+            sets,
+            ways: config.ways as usize,
+        }
+    }
+
+    fn take(&mut self, page: u64) -> bool {
+        let at = page as usize % self.sets.len();
+        let set = &mut self.sets[at];
+        let held = set.contains(&page);
+        set.retain(|&p| p != page);
+        set.push_back(page);
+        if set.len() > self.ways {
+            set.pop_front();
+        }
+        held
+    }
+}
+
+/// One core's private part and counters.
+pub struct TwinCore {
+    l1d: Cache,
+    l2: Cache,
+    dtlb: Tlb,
+    stlb: Tlb,
+    /// Of the page that last had a miss at each of 64 places: the page, the last
+    /// miss's line, its distance, how often in a row.
+    streams: HashMap<u64, (u64, i64, i64, u32)>,
+    counts: HashMap<EventId, u64>,
+    config: Config,
+}
+
+/// The shared cache.
+pub struct TwinLlc(Cache);
+
+impl TwinLlc {
+    pub fn new(config: &Config) -> Self {
+        TwinLlc(Cache::new(&config.llc))
+    }
+}
+
+impl TwinCore {
+    pub fn new(config: &Config) -> Self {
+        TwinCore {
+            l1d: Cache::new(&config.l1d),
+            l2: Cache::new(&config.l2),
+            dtlb: Tlb::new(&config.dtlb),
+            stlb: Tlb::new(&config.stlb),
+            streams: HashMap::new(),
+            counts: HashMap::new(),
+            config: config.clone(),
+        }
+    }
+
+    fn count(&mut self, event: EventId, by: u64) {
+        *self.counts.entry(event).or_default() += by;
+    }
+
+    /// Value of an event; time is not modelled here.
+    pub fn get(&self, event: EventId) -> u64 {
+        self.counts.get(&event).copied().unwrap_or(0)
+    }
+
+    pub fn retire(&mut self, instructions: u32) {
+        self.count(c::INSTRUCTIONS, u64::from(instructions));
+    }
+
+    pub fn access(&mut self, llc: &mut TwinLlc, addr: u64, size: u32, kind: AccessKind) {
+        let stores = matches!(kind, AccessKind::Store | AccessKind::Modify);
+        let loads = kind != AccessKind::Store;
+        self.count(c::LOADS, u64::from(loads));
+        self.count(c::STORES, u64::from(stores));
+        self.count(c::MODIFIES, u64::from(kind == AccessKind::Modify));
+        let last = addr + u64::from(size.max(1)) - 1;
+        self.count(c::SPLITS, u64::from(addr / 64 != last / 64));
+        for page in addr / 4096..=last / 4096 {
+            self.translate(page);
+        }
+        for number in addr / 64..=last / 64 {
+            self.line(llc, number, loads, stores);
+        }
+    }
+
+    fn translate(&mut self, page: u64) {
+        if !self.dtlb.take(page) {
+            self.count(c::DTLB_MISS, 1);
+            let event = if self.stlb.take(page) {
+                c::STLB_HIT
+            } else {
+                c::DTLB_WALK
+            };
+            self.count(event, 1);
+        }
+    }
+
+    fn line(&mut self, llc: &mut TwinLlc, number: u64, loads: bool, stores: bool) {
+        if let Some(line) = self.l1d.hit(number) {
+            line.dirty |= stores;
+            return self.count(c::L1D_HIT, 1);
+        }
+        self.count(c::L1D_MISS, 1);
+        self.count(
+            if loads {
+                c::L1D_LOAD_MISS
+            } else {
+                c::L1D_STORE_MISS
+            },
+            1,
+        );
+        let left = self.l1d.put(Line {
+            number,
+            dirty: stores,
+            prefetched: false,
+        });
+        if let Some(left) = left.filter(|l| l.dirty) {
+            self.count(c::L1D_WRITEBACK, 1);
+            self.write_l2(llc, left.number);
+        }
+        let stride = self.stride(number);
+        let eager = self.from_l2(llc, number);
+        if self.config.prefetch.next_line && eager {
+            self.prefetch(llc, number, 1);
+        }
+        if self.config.prefetch.stride && stride != 0 {
+            self.prefetch(llc, number, stride);
+            self.prefetch(llc, number, 2 * stride);
+        }
+    }
+
+    fn from_l2(&mut self, llc: &mut TwinLlc, number: u64) -> bool {
+        if let Some(line) = self.l2.hit(number) {
+            let first_use = std::mem::take(&mut line.prefetched);
+            self.count(c::L2_HIT, 1);
+            self.count(c::PREFETCH_HITS, u64::from(first_use));
+            return first_use;
+        }
+        self.count(c::L2_MISS, 1);
+        let left = self.l2.put(Line {
+            number,
+            ..Line::default()
+        });
+        self.leave_l2(llc, left);
+        let held = self.into_llc(llc, number, false);
+        self.count(if held { c::LLC_HIT } else { c::LLC_MISS }, 1);
+        self.count(c::DRAM_READ_BYTES, if held { 0 } else { 64 });
+        true
+    }
+
+    fn write_l2(&mut self, llc: &mut TwinLlc, number: u64) {
+        match self.l2.hit(number) {
+            Some(line) => line.dirty = true,
+            None => {
+                let left = self.l2.put(Line {
+                    number,
+                    dirty: true,
+                    prefetched: false,
+                });
+                self.leave_l2(llc, left);
+            }
+        }
+    }
+
+    fn leave_l2(&mut self, llc: &mut TwinLlc, left: Option<Line>) {
+        if let Some(left) = left.filter(|l| l.dirty) {
+            self.count(c::L2_WRITEBACK, 1);
+            self.into_llc(llc, left.number, true);
+        }
+    }
+
+    fn into_llc(&mut self, llc: &mut TwinLlc, number: u64, dirty: bool) -> bool {
+        if let Some(line) = llc.0.hit(number) {
+            line.dirty |= dirty;
+            return true;
+        }
+        if let Some(left) = llc.0.put(Line {
+            number,
+            dirty,
+            prefetched: false,
+        }) {
+            let mut dirty = left.dirty;
+            if self.config.inclusive_llc {
+                dirty |= self.l1d.remove(left.number).is_some_and(|l| l.dirty);
+                dirty |= self.l2.remove(left.number).is_some_and(|l| l.dirty);
+            }
+            self.count(c::LLC_WRITEBACK, u64::from(dirty));
+            self.count(c::DRAM_WRITE_BYTES, if dirty { 64 } else { 0 });
+        }
+        false
+    }
+
+    /// The distance seen at least twice in a row in the line's page, else 0.
+    fn stride(&mut self, number: u64) -> i64 {
+        let at = (number % LINES_PER_PAGE) as i64;
+        let page = number / LINES_PER_PAGE;
+        // The top six bits of a Fibonacci hash, as in the model.
+        let place = page.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58;
+        let known = self.streams.get(&place).filter(|s| s.0 == page).copied();
+        let Some((_, last, stride, times)) = known else {
+            self.streams.insert(place, (page, at, 0, 0));
+            return 0;
+        };
+        let now = at - last;
+        let times = if now == stride { times + 1 } else { 1 };
+        self.streams.insert(place, (page, at, now, times));
+        if times >= 2 { now } else { 0 }
+    }
+
+    fn prefetch(&mut self, llc: &mut TwinLlc, number: u64, distance: i64) {
+        let wanted = number.wrapping_add_signed(distance);
+        if wanted / LINES_PER_PAGE != number / LINES_PER_PAGE || self.l2.get(wanted).is_some() {
+            return;
+        }
+        self.count(c::PREFETCHES, 1);
+        let left = self.l2.put(Line {
+            number: wanted,
+            dirty: false,
+            prefetched: true,
+        });
+        self.leave_l2(llc, left);
+        if !self.into_llc(llc, wanted, false) {
+            self.count(c::DRAM_READ_BYTES, 64);
+        }
+    }
+}
