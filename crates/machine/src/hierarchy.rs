@@ -125,7 +125,7 @@ impl Core {
 
     /// A line missed the first level, which has taken it in already and lost
     /// `left` for it.
-    #[inline(never)]
+    #[inline(always)]
     pub(crate) fn miss(
         &mut self,
         shared: &mut Shared,

@@ -102,8 +102,8 @@ impl Core {
 
     /// Counts a block: its instructions, the operands they load and store, and
     /// how many of those are one operand both loaded and stored (counted in both
-    /// too). Moves the clock. `true` if overflows or ticks wait to be taken and
-    /// something has been added to them, or to what accesses left, since last time.
+    /// too). Moves the clock. `true` if overflows or ticks wait to be taken, those
+    /// of accesses since the last call included; it may not be said again.
     #[inline(always)]
     pub fn retire(&mut self, instructions: u32, loads: u32, stores: u32, modifies: u32) -> bool {
         let block = Retired {

@@ -27,7 +27,8 @@ struct Stream {
 /// What is known about a miss.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Pattern {
-    /// It came within eight lines of the page's last one.
+    /// It came within eight lines of the last one in its page, or in the page
+    /// beside for a page's first.
     pub(crate) regular: bool,
     /// The distance in lines that was seen at least twice in a row, else 0.
     pub(crate) stride: i64,
@@ -52,20 +53,40 @@ impl Streams {
     pub(crate) fn note(&mut self, line: u64) -> Pattern {
         let page = line / PAGE_LINES;
         let at = (line % PAGE_LINES) as u8;
-        // Fibonacci hashing: arrays that start at equal offsets must not meet.
-        let place = (page.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58) as usize;
-        let stream = &mut self.0[place % STREAMS];
-        if stream.page != page {
-            *stream = Stream {
-                page,
-                line: at,
-                seen: 0,
-                stride: 0,
-            };
-            return Pattern::default();
+        let stream = &mut self.0[place_of(page)];
+        if stream.page == page {
+            return stream.step(at);
         }
-        stream.step(at)
+        *stream = Stream {
+            page,
+            line: at,
+            seen: 0,
+            stride: 0,
+        };
+        Pattern {
+            regular: self.enters_page(line),
+            stride: 0,
+        }
     }
+
+    /// Whether the first miss in a page comes within eight lines of the last one
+    /// in a page beside it.
+    fn enters_page(&self, line: u64) -> bool {
+        let beside = [line.wrapping_sub(NEAR), line.wrapping_add(NEAR)];
+        beside.iter().any(|&near| {
+            let stream = &self.0[place_of(near / PAGE_LINES)];
+            stream.page == near / PAGE_LINES
+                && stream.page != line / PAGE_LINES
+                && line.abs_diff(stream.page * PAGE_LINES + u64::from(stream.line)) <= NEAR
+        })
+    }
+}
+
+/// Where a page's stream is kept: by Fibonacci hashing, since arrays that start at
+/// equal offsets must not meet.
+#[inline(always)]
+fn place_of(page: u64) -> usize {
+    (page.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58) as usize % STREAMS
 }
 
 impl Stream {

@@ -1,4 +1,5 @@
 //! Sampling and series: totals, times, what records name.
+#![allow(clippy::unwrap_used, reason = "a test that fails here fails")]
 
 use memgauge_machine::{
     AccessKind, Config, Core, Machine, Overflow, PmuConfig, SampleSpec, Shared, Tick,
@@ -114,6 +115,58 @@ proptest! {
         let pmu = PmuConfig { samples: all_sampled(3), interval_ns: Some(500) };
         let plain = run(PmuConfig::default(), 0, &blocks);
         prop_assert_eq!(run(pmu, 0, &blocks).counts, plain.counts);
+    }
+}
+
+/// Feeds blocks and looks after each whether all that is due has been said.
+fn check_promptness(period: u64, blocks: &[(u32, u64, bool)]) {
+    let pmu = PmuConfig {
+        samples: all_sampled(period),
+        interval_ns: Some(period * 10),
+    };
+    let mut machine = Machine::new(Config::preset("i5-6600k").unwrap(), pmu).unwrap();
+    let id = machine.add_core(0);
+    let (core, shared) = machine.core_mut(id);
+    let mut heard = Heard::default();
+    for &(instructions, at, store) in blocks {
+        let hits_before = core.counts().get(c::L1D_HIT);
+        if core.retire(instructions, u32::from(!store), u32::from(store), 0) {
+            drain(core, &mut heard);
+        }
+        let said = |event| heard.overflows.iter().filter(|o| o.event == event).count() as u64;
+        for event in [c::INSTRUCTIONS, c::CYCLES, c::LOADS, c::STORES] {
+            assert_eq!(
+                said(event),
+                core.counts().get(event) / period,
+                "{}",
+                c::name(event).unwrap()
+            );
+        }
+        assert_eq!(said(c::L1D_HIT), hits_before / period);
+        let end_ns = heard.ticks.last().map_or(0, |t| t.time_ns);
+        assert_eq!(
+            end_ns / (period * 10),
+            core.time_ns() / (period * 10),
+            "the last tick"
+        );
+        let kind = if store {
+            AccessKind::Store
+        } else {
+            AccessKind::Load
+        };
+        // Wider than a line, so that one block may bring several hits.
+        if core.access(shared, BASE + at, 200, kind).overflow {
+            drain(core, &mut heard);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(100))]
+
+    #[test]
+    fn what_is_due_is_said_with_the_block_that_makes_it_so(period in 1u64..300, blocks in blocks()) {
+        check_promptness(period, &blocks);
     }
 }
 

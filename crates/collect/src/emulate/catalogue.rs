@@ -12,6 +12,12 @@ use memgauge_trace::{AccessKind, VirtAddr};
 
 use super::wire;
 
+/// More blocks than any process translates; a larger id is damage.
+const MAX_BLOCKS: usize = 1 << 28;
+
+/// Flag of a block whose record has not come yet; not on the wire.
+const UNKNOWN: u16 = 1 << 15;
+
 /// Lines of the machines modelled; longer ones would only join less.
 const LINE_BYTES: i64 = 64;
 
@@ -34,37 +40,91 @@ pub(super) struct Access {
 pub(super) struct Run {
     /// First byte of the run, from the leader.
     pub(super) low: i64,
-    /// All ones, or zero where the addresses are constants.
-    pub(super) leader_mask: u64,
-    /// Which of the block's address words is the leader's.
-    pub(super) leader: u32,
-    /// Last byte of the run, from its first.
-    pub(super) reach: u32,
-    pub(super) store: bool,
-    /// First and one-past-last access, in the process's list.
+    /// First access, in the process's list.
     pub(super) first: u32,
-    pub(super) end: u32,
+    pub(super) accesses: u16,
+    /// Which of the block's address words is the leader's.
+    pub(super) leader: u16,
+    /// All ones, or zero where the addresses are constants.
+    pub(super) leader_mask: i8,
+    /// Last byte of the run, from its first.
+    pub(super) reach: u8,
+    pub(super) store: bool,
+}
+
+impl Run {
+    pub(super) fn accesses(&self) -> Range<u32> {
+        self.first..self.first + u32::from(self.accesses)
+    }
+}
+
+/// What an execution of a block adds to the thread's counts: two numbers in one
+/// word, so that the hot loop adds half as often.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Tally {
+    /// Instructions; loads above bit 32.
+    pub(super) insns_loads: u64,
+    /// Stores; read-modify-writes (also in loads and stores) above bit 32.
+    pub(super) stores_modifies: u64,
+}
+
+impl Tally {
+    pub(super) fn instructions(insns: u32) -> Tally {
+        Tally { insns_loads: u64::from(insns), stores_modifies: 0 }
+    }
+
+    pub(super) fn insns(&self) -> u32 {
+        self.insns_loads as u32
+    }
+
+    pub(super) fn loads(&self) -> u32 {
+        (self.insns_loads >> 32) as u32
+    }
+
+    pub(super) fn stores(&self) -> u32 {
+        self.stores_modifies as u32
+    }
+
+    pub(super) fn modifies(&self) -> u32 {
+        (self.stores_modifies >> 32) as u32
+    }
+
+    /// Adds one access.
+    pub(super) fn access(&mut self, kind: AccessKind) {
+        self.insns_loads += u64::from(kind != AccessKind::Store) << 32;
+        self.stores_modifies += u64::from(kind != AccessKind::Load);
+        self.stores_modifies += u64::from(kind == AccessKind::Modify) << 32;
+    }
+
+    #[inline(always)]
+    pub(super) fn add(&mut self, other: Tally) {
+        self.insns_loads += other.insns_loads;
+        self.stores_modifies += other.stores_modifies;
+    }
 }
 
 /// A block of code.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Block {
     pub(super) vaddr: u64,
-    pub(super) insns: u32,
-    /// Accesses per execution, without those of rep and varying instructions.
-    pub(super) loads: u32,
-    pub(super) stores: u32,
-    pub(super) modifies: u32,
-    pub(super) leaders: u32,
-    pub(super) flags: u16,
+    /// Per execution, without accesses of rep and varying instructions.
+    pub(super) tally: Tally,
     pub(super) runs: Range<u32>,
     pub(super) accesses: Range<u32>,
     /// Executions not yet written to the recording.
     pub(super) execs: u32,
+    pub(super) leaders: u16,
+    pub(super) flags: u16,
 }
 
 impl Block {
-    /// Whether the number of accesses differs between executions.
+    /// Whether its record has not come yet.
+    pub(super) fn unknown(&self) -> bool {
+        self.tally.insns() == 0
+    }
+
+    /// Whether it needs more than the hot loop does: the number of its accesses
+    /// differs between executions, or it is not known yet.
     #[inline(always)]
     pub(super) fn special(&self) -> bool {
         self.flags != 0
@@ -138,12 +198,12 @@ fn run_of(index: u32, a: &Access) -> Run {
     let constant = a.leader == wire::LEADER_CONSTANT;
     Run {
         low: a.delta,
-        leader_mask: if constant { 0 } else { u64::MAX },
-        leader: if constant { 0 } else { u32::from(a.leader) },
-        reach: u32::from(a.size.max(1)) - 1,
-        store: a.kind != AccessKind::Load,
         first: index,
-        end: index + 1,
+        accesses: 1,
+        leader: if constant { 0 } else { a.leader },
+        leader_mask: if constant { 0 } else { -1 },
+        reach: a.size.max(1) - 1,
+        store: a.kind != AccessKind::Load,
     }
 }
 
@@ -155,9 +215,9 @@ fn join(run: &Run, next: &Run) -> Option<Run> {
     let same = run.leader == next.leader && run.leader_mask == next.leader_mask;
     (same && reach < LINE_BYTES).then(|| Run {
         low,
-        reach: reach as u32,
+        reach: reach as u8,
         store: run.store || next.store,
-        end: next.end,
+        accesses: run.accesses + next.accesses,
         ..*run
     })
 }
@@ -188,8 +248,8 @@ impl Catalogue {
         let leaders = u16_at(body, 24)?;
         let mut block = Block {
             vaddr: u64_at(body, 8)?,
-            insns: u32::from(u16_at(body, 20)?),
-            leaders: u32::from(leaders),
+            tally: Tally::instructions(u32::from(u16_at(body, 20)?)),
+            leaders,
             flags: u16_at(body, 26)?,
             ..Block::default()
         };
@@ -206,22 +266,21 @@ impl Catalogue {
         block.runs = self.add_runs(block.accesses.clone());
         if id >= self.blocks.len() {
             // Ids are dense: a gap is a few blocks another thread is adding.
-            self.blocks.resize_with(id.checked_add(1).filter(|&n| n < 1 << 28)?, Block::default);
+            let count = id.checked_add(1).filter(|&n| n < MAX_BLOCKS)?;
+            self.blocks.resize_with(count, || Block { flags: UNKNOWN, ..Block::default() });
         }
         self.blocks[id] = block;
         Some(())
     }
 
     fn count_accesses(&self, block: &mut Block) {
-        let last_insn = (block.insns as u16).saturating_sub(1);
+        let last_insn = (block.tally.insns() as u16).saturating_sub(1);
         for a in &self.accesses[to_usize(&block.accesses)] {
             let rep = block.ends_rep() && a.insn == last_insn;
             if rep || a.leader == wire::LEADER_VARYING {
                 continue;
             }
-            block.loads += u32::from(a.kind != AccessKind::Store);
-            block.stores += u32::from(a.kind != AccessKind::Load);
-            block.modifies += u32::from(a.kind == AccessKind::Modify);
+            block.tally.access(a.kind);
         }
     }
 

@@ -290,7 +290,7 @@ impl Recorder {
     fn find_block(&mut self, process: u32, thread: usize, id: u32) {
         self.read_catalogue(process, u64::MAX);
         let blocks = self.processes.get(&process).map(|p| &p.program.catalogue.blocks);
-        let known = blocks.and_then(|b| b.get(id as usize)).is_some_and(|b| b.insns > 0);
+        let known = blocks.and_then(|b| b.get(id as usize)).is_some_and(|b| !b.unknown());
         if !known {
             // The plugin writes a block's record before its first word, so the
             // word is damaged: pass over it.
@@ -428,8 +428,9 @@ impl Recorder {
     }
 
     fn end_thread(&mut self, index: usize) {
-        let thread = self.threads.swap_remove(index);
+        let mut thread = self.threads.swap_remove(index);
         let number = thread.process;
+        thread.cursor.settle(self.machine.core_mut(thread.core).0);
         self.machine.finish_core(thread.core);
         let (core, _) = self.machine.core_mut(thread.core);
         let Some(process) = self.processes.get_mut(&number) else { return };
@@ -583,9 +584,9 @@ fn take_blocks(process: &mut Process, rows: &mut Vec<SiteCount>) {
     for block in process.program.catalogue.blocks.iter_mut().filter(|b| b.execs > 0) {
         let execs = u64::from(std::mem::take(&mut block.execs));
         let counts = [
-            (events::INSTRUCTIONS, block.insns),
-            (events::LOADS, block.loads),
-            (events::STORES, block.stores),
+            (events::INSTRUCTIONS, block.tally.insns()),
+            (events::LOADS, block.tally.loads()),
+            (events::STORES, block.tally.stores()),
         ];
         let ip = VirtAddr(block.vaddr);
         rows.extend(counts.iter().filter(|c| c.1 > 0).map(|&(event, each)| SiteCount {

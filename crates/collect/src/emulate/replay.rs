@@ -10,8 +10,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use memgauge_machine::{Core, Outcome, Shared};
 use memgauge_trace::{AccessKind, VirtAddr};
 
-use super::catalogue::{Access, Block, Catalogue, Run, to_usize};
+use super::catalogue::{Access, Block, Catalogue, Run, Tally, to_usize};
 use super::wire;
+
+/// Instructions after which the core is told even without an access: far from
+/// what the counters of a [`Tally`] hold, and a small part of a microsecond.
+const MOST_PENDING: u32 = 4096;
 
 /// Line size of the modelled machines, in bytes; the machine refuses others.
 const LINE_MASK: u64 = 63;
@@ -39,6 +43,9 @@ pub(super) struct Program {
 /// What one thread carries from one slice of words to the next.
 #[derive(Debug, Default)]
 pub(super) struct Cursor {
+    /// Executed, but not yet told the core: it is told before anything that
+    /// takes time or changes a cache, so no count or time differs for it.
+    pending: Tally,
     /// Where a rep instruction is being repeated, if the last block ended in one.
     repeating: Option<u64>,
     /// First store of the thread: it lies in its stack.
@@ -47,6 +54,14 @@ pub(super) struct Cursor {
     pub(super) cut: u64,
     /// Words that belong to no block.
     pub(super) stray: u64,
+}
+
+impl Cursor {
+    /// Tells the core what has been executed; whether something fell due.
+    pub(super) fn settle(&mut self, core: &mut Core) -> bool {
+        let t = std::mem::take(&mut self.pending);
+        core.retire(t.insns(), t.loads(), t.stores(), t.modifies())
+    }
 }
 
 /// Why `replay` stopped before the end of its words.
@@ -99,8 +114,8 @@ impl<D: Due> Replay<'_, D> {
             let Some(block) = self.program.catalogue.blocks.get_mut(id as usize) else {
                 return (at, Stop::UnknownBlock(id));
             };
-            if block.special() || block.insns == 0 {
-                if block.insns == 0 {
+            if block.special() {
+                if block.unknown() {
                     return (at, Stop::UnknownBlock(id));
                 }
                 match self.special(id, &words[at + 1..], whole) {
@@ -109,22 +124,21 @@ impl<D: Due> Replay<'_, D> {
                 }
                 continue;
             }
-            let end = at + 1 + block.leaders as usize;
-            if end > words.len() {
-                if !whole {
-                    return (at, Stop::End);
+            let Some(leaders) = words.get(at + 1..at + 1 + usize::from(block.leaders)) else {
+                if whole {
+                    self.cursor.cut += 1;
+                    at = words.len();
                 }
-                self.cut(words.len() - at);
-                return (words.len(), Stop::End);
-            }
+                return (at, Stop::End);
+            };
             block.execs += 1;
             self.cursor.repeating = None;
-            let (vaddr, runs) = (block.vaddr, to_usize(&block.runs));
-            if self.core.retire(block.insns, block.loads, block.stores, block.modifies) {
-                self.due.take(self.core, VirtAddr(vaddr));
+            self.cursor.pending.add(block.tally);
+            if self.cursor.pending.insns() > MOST_PENDING {
+                self.settle(id);
             }
-            match self.runs(id, runs, &words[at + 1..end]) {
-                None => at = end,
+            match self.runs(id, leaders) {
+                None => at += 1 + leaders.len(),
                 Some(read) => {
                     self.cursor.cut += 1;
                     at += 1 + read;
@@ -134,30 +148,37 @@ impl<D: Due> Replay<'_, D> {
         (at, Stop::End)
     }
 
-    fn cut(&mut self, _words: usize) {
-        self.cursor.cut += 1;
+    /// Tells the core what has been executed.
+    #[inline(never)]
+    fn settle(&mut self, id: u32) {
+        if self.cursor.settle(self.core) {
+            let ip = VirtAddr(self.program.catalogue.blocks[id as usize].vaddr);
+            self.due.take(self.core, ip);
+        }
     }
 
     /// Runs the accesses of a block whose address words are `leaders`. Returns
     /// `Some(n)` where the n-th of them is not an address: the block was left
     /// before that access.
     #[inline(always)]
-    fn runs(&mut self, id: u32, runs: std::ops::Range<usize>, leaders: &[AtomicU64]) -> Option<usize> {
-        for index in runs {
-            let run = &self.program.catalogue.runs[index];
-            let leader = match leaders.get(run.leader as usize) {
-                Some(word) => word.load(Ordering::Relaxed) & run.leader_mask,
+    fn runs(&mut self, id: u32, leaders: &[AtomicU64]) -> Option<usize> {
+        let catalogue = &self.program.catalogue;
+        let range = to_usize(&catalogue.blocks[id as usize].runs);
+        let mut at = range.start;
+        while let Some(run) = self.program.catalogue.runs.get(at).filter(|_| at < range.end) {
+            let leader = match leaders.get(usize::from(run.leader)) {
+                Some(word) => word.load(Ordering::Relaxed) & i64::from(run.leader_mask) as u64,
                 None => 0,
             };
             let first = leader.wrapping_add(run.low as u64);
             let one_line = (first & LINE_MASK) + u64::from(run.reach) <= LINE_MASK;
-            if one_line && self.core.touch(first, run.store) {
-                continue;
+            if !(one_line && self.core.touch(first, run.store)) {
+                let run = *run;
+                if let Some(word) = self.walk(id, &run, leader) {
+                    return Some(word);
+                }
             }
-            let run = *run;
-            if let Some(word) = self.walk(id, &run, leader) {
-                return Some(word);
-            }
+            at += 1;
         }
         None
     }
@@ -166,9 +187,10 @@ impl<D: Due> Replay<'_, D> {
     #[inline(never)]
     fn walk(&mut self, id: u32, run: &Run, leader: u64) -> Option<usize> {
         if leader & wire::WORD_BLOCK != 0 {
-            return Some(run.leader as usize);
+            return Some(usize::from(run.leader));
         }
-        for index in run.first..run.end {
+        self.settle(id);
+        for index in run.accesses() {
             let access = self.program.catalogue.accesses[index as usize];
             let addr = leader.wrapping_add(access.delta as u64);
             self.access(id, index, &access, addr, u32::from(access.size));
@@ -223,38 +245,41 @@ impl<D: Due> Replay<'_, D> {
             .or(whole.then_some(words.len()))?;
         let block = self.program.catalogue.blocks[id as usize].clone();
         self.program.catalogue.blocks[id as usize].execs += 1;
-        let mut tally = Tally::default();
+        let mut tally = block.tally;
+        if block.flags & wire::CODE_BEGINS_REP != 0 && self.cursor.repeating == Some(block.vaddr) {
+            tally.insns_loads -= 1; // the next iteration of an instruction counted before
+        }
+        self.cursor.repeating = self.rep_ip(&block);
+        self.settle(id);
         let mut stream = Words { words: &words[..body], at: 0, leaders: Vec::new() };
         for index in to_usize(&block.accesses) {
             let access = self.program.catalogue.accesses[index];
             let index = index as u32;
-            if access.leader == wire::LEADER_VARYING {
-                while let Some((kind, addr, size)) = stream.piece(&access) {
-                    tally.add(kind);
-                    self.access(id, index, &Access { kind, ..access }, addr, size);
-                }
-            } else if let Some(leader) = stream.leader(access.leader) {
+            let fixed = access.leader != wire::LEADER_VARYING;
+            if fixed {
+                // A rep instruction with nothing left to do, or a fault.
+                let Some(leader) = stream.leader(access.leader) else { break };
                 let addr = leader.wrapping_add(access.delta as u64);
-                tally.add(access.kind);
+                if self.of_rep(&block, index) {
+                    tally.access(access.kind);
+                }
                 self.access(id, index, &access, addr, u32::from(access.size));
-            } else {
-                break; // a rep instruction with nothing left to do, or a fault
+            }
+            while let Some((kind, addr, size)) = (!fixed).then(|| stream.piece(&access)).flatten() {
+                tally.access(kind);
+                self.access(id, index, &Access { kind, ..access }, addr, size);
             }
         }
         self.cursor.stray += (body - stream.at) as u64;
-        self.retire_special(&block, &tally);
+        self.cursor.pending.add(tally);
+        self.settle(id);
         Some(body)
     }
 
-    fn retire_special(&mut self, block: &Block, t: &Tally) {
-        let begins = block.flags & wire::CODE_BEGINS_REP != 0;
-        let continues = begins && self.cursor.repeating == Some(block.vaddr);
-        let insns = block.insns - u32::from(continues);
-        let rep_ip = self.rep_ip(block);
-        self.cursor.repeating = rep_ip;
-        if self.core.retire(insns, t.loads, t.stores, t.modifies) {
-            self.due.take(self.core, VirtAddr(block.vaddr));
-        }
+    /// Whether an access belongs to the rep instruction that ends the block.
+    fn of_rep(&self, block: &Block, index: u32) -> bool {
+        let offset = u64::from(self.program.catalogue.accesses[index as usize].offset);
+        self.rep_ip(block) == Some(block.vaddr + offset)
     }
 
     /// Address of the rep instruction that ends the block.
@@ -264,22 +289,6 @@ impl<D: Due> Replay<'_, D> {
         }
         let last = block.accesses.end.checked_sub(1).filter(|_| !block.accesses.is_empty())?;
         Some(self.program.catalogue.ip(block, last).0)
-    }
-}
-
-/// Accesses of one execution of a special block.
-#[derive(Default)]
-struct Tally {
-    loads: u32,
-    stores: u32,
-    modifies: u32,
-}
-
-impl Tally {
-    fn add(&mut self, kind: AccessKind) {
-        self.loads += u32::from(kind != AccessKind::Store);
-        self.stores += u32::from(kind != AccessKind::Load);
-        self.modifies += u32::from(kind == AccessKind::Modify);
     }
 }
 

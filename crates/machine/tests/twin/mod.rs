@@ -1,6 +1,5 @@
 //! A slow machine with the same rules as the fast one, written from the rules:
 //! lists and maps instead of words and fronts.
-#![allow(dead_code, reason = "each test binary uses a part")]
 
 use std::collections::{HashMap, VecDeque};
 
@@ -152,7 +151,7 @@ impl Tlb {
 }
 
 /// One core's private part and counters.
-pub struct TwinCore {
+pub(crate) struct TwinCore {
     l1d: Cache,
     l2: Cache,
     dtlb: Tlb,
@@ -165,16 +164,16 @@ pub struct TwinCore {
 }
 
 /// The shared cache.
-pub struct TwinLlc(Cache);
+pub(crate) struct TwinLlc(Cache);
 
 impl TwinLlc {
-    pub fn new(config: &Config) -> Self {
+    pub(crate) fn new(config: &Config) -> Self {
         TwinLlc(Cache::new(&config.llc))
     }
 }
 
 impl TwinCore {
-    pub fn new(config: &Config) -> Self {
+    pub(crate) fn new(config: &Config) -> Self {
         TwinCore {
             l1d: Cache::new(&config.l1d),
             l2: Cache::new(&config.l2),
@@ -191,15 +190,15 @@ impl TwinCore {
     }
 
     /// Value of an event; time is not modelled here.
-    pub fn get(&self, event: EventId) -> u64 {
+    pub(crate) fn get(&self, event: EventId) -> u64 {
         self.counts.get(&event).copied().unwrap_or(0)
     }
 
-    pub fn retire(&mut self, instructions: u32) {
+    pub(crate) fn retire(&mut self, instructions: u32) {
         self.count(c::INSTRUCTIONS, u64::from(instructions));
     }
 
-    pub fn access(&mut self, llc: &mut TwinLlc, addr: u64, size: u32, kind: AccessKind) {
+    pub(crate) fn access(&mut self, llc: &mut TwinLlc, addr: u64, size: u32, kind: AccessKind) {
         let stores = matches!(kind, AccessKind::Store | AccessKind::Modify);
         let loads = kind != AccessKind::Store;
         self.count(c::LOADS, u64::from(loads));
@@ -251,7 +250,7 @@ impl TwinCore {
             self.write_l2(llc, left.number);
         }
         let stride = self.stride(number);
-        let eager = self.from_l2(llc, number);
+        let eager = self.fetch(llc, number);
         if self.config.prefetch.next_line && eager {
             self.prefetch(llc, number, 1);
         }
@@ -261,7 +260,7 @@ impl TwinCore {
         }
     }
 
-    fn from_l2(&mut self, llc: &mut TwinLlc, number: u64) -> bool {
+    fn fetch(&mut self, llc: &mut TwinLlc, number: u64) -> bool {
         if let Some(line) = self.l2.hit(number) {
             let first_use = std::mem::take(&mut line.prefetched);
             self.count(c::L2_HIT, 1);
@@ -274,7 +273,7 @@ impl TwinCore {
             ..Line::default()
         });
         self.leave_l2(llc, left);
-        let held = self.into_llc(llc, number, false);
+        let held = self.fill_llc(llc, number, false);
         self.count(if held { c::LLC_HIT } else { c::LLC_MISS }, 1);
         self.count(c::DRAM_READ_BYTES, if held { 0 } else { 64 });
         true
@@ -297,11 +296,11 @@ impl TwinCore {
     fn leave_l2(&mut self, llc: &mut TwinLlc, left: Option<Line>) {
         if let Some(left) = left.filter(|l| l.dirty) {
             self.count(c::L2_WRITEBACK, 1);
-            self.into_llc(llc, left.number, true);
+            self.fill_llc(llc, left.number, true);
         }
     }
 
-    fn into_llc(&mut self, llc: &mut TwinLlc, number: u64, dirty: bool) -> bool {
+    fn fill_llc(&mut self, llc: &mut TwinLlc, number: u64, dirty: bool) -> bool {
         if let Some(line) = llc.0.hit(number) {
             line.dirty |= dirty;
             return true;
@@ -351,7 +350,7 @@ impl TwinCore {
             prefetched: true,
         });
         self.leave_l2(llc, left);
-        if !self.into_llc(llc, wanted, false) {
+        if !self.fill_llc(llc, wanted, false) {
             self.count(c::DRAM_READ_BYTES, 64);
         }
     }
