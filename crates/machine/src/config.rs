@@ -22,6 +22,10 @@ const MAX_WAYS: u32 = 64;
 /// Most lines a set of the first level may hold, for its fast layout; real ones
 /// have 2 to 12.
 const MAX_L1D_WAYS: u32 = 16;
+/// Largest cache: larger than any built so far.
+const MAX_BYTES: u64 = 4 << 30;
+/// Largest first level: any built so far fits.
+pub(crate) const MAX_L1D_BYTES: u64 = 192 << 10;
 
 /// Most entries of a first-level TLB: the largest on the market has 128.
 const MAX_DTLB_ENTRIES: u32 = 512;
@@ -164,7 +168,7 @@ impl CacheConfig {
         self.size_bytes / (u64::from(self.ways) * u64::from(LINE_BYTES))
     }
 
-    fn check(&self, most_ways: u32) -> Result<(), (&'static str, String)> {
+    fn check(&self, most_ways: u32, most_bytes: u64) -> Result<(), (&'static str, String)> {
         if self.ways == 0 || self.ways > most_ways {
             return Err(("ways", format!("`{}` is not in 1..={most_ways}", self.ways)));
         }
@@ -176,11 +180,9 @@ impl CacheConfig {
                 format!("`{size}` is not a multiple of ways x line, {set_bytes}"),
             ));
         }
-        if self.sets() > 1 << 26 {
-            return Err((
-                "size_bytes",
-                format!("`{}` has more than 2^26 sets", self.size_bytes),
-            ));
+        if self.size_bytes > most_bytes {
+            let size = self.size_bytes;
+            return Err(("size_bytes", format!("`{size}` is over {most_bytes}")));
         }
         if self.replacement == Replacement::TreePlru && !self.ways.is_power_of_two() {
             return Err((
@@ -324,9 +326,9 @@ impl Config {
             ));
         }
         let parts = [
-            ("l1d", self.l1d.check(MAX_L1D_WAYS)),
-            ("l2", self.l2.check(MAX_WAYS)),
-            ("llc", self.llc.check(MAX_WAYS)),
+            ("l1d", self.l1d.check(MAX_L1D_WAYS, MAX_L1D_BYTES)),
+            ("l2", self.l2.check(MAX_WAYS, MAX_BYTES)),
+            ("llc", self.llc.check(MAX_WAYS, MAX_BYTES)),
             ("dtlb", self.dtlb.check(MAX_DTLB_ENTRIES, MAX_DTLB_ENTRIES)),
             ("stlb", self.stlb.check(1 << 20, 1 << 10)),
             ("timing", self.timing.check()),

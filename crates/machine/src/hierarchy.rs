@@ -104,7 +104,8 @@ impl Core {
     /// Looks a page up in both TLB levels; cycles that adds.
     #[inline(never)]
     pub(crate) fn translate(&mut self, addr: u64, kind: AccessKind, out: &mut Outcome) -> u32 {
-        if self.dtlb.take(addr) {
+        let stamp = self.next_stamp();
+        if self.dtlb.take(addr, stamp) {
             return 0;
         }
         self.counts[DTLB_MISS] += 1;

@@ -1,76 +1,205 @@
-//! The first-level data cache, with a front for its latest used lines.
+//! The first-level data cache, laid out for hits.
 //!
-//! The front is a direct-mapped table by line number. The word of a line stands
-//! there only while the line is the latest used of its set: seeing it there
-//! means that using the line again changes nothing (under tree-PLRU too, whose
-//! bits already point away from it). The converse need not hold, so any number
-//! of sets works with a table of constant size.
+//! Every line held stands in a slot. A direct-mapped table by line number, the
+//! front, remembers the slot in which a line was last seen: comparing that
+//! slot's word decides a hit without searching the set, wherever in the set the
+//! line is. A stale entry of the front only fails to match.
+//!
+//! Under LRU a hit writes a growing stamp, with the way in its low bits, to the
+//! slot; the least stamp of a set is its least recently used line. So a hit moves
+//! nothing and depends on no branch that the host cannot predict; rows in order
+//! of use were tried before and cost a mispredicted branch at every change of
+//! line. Under tree-PLRU the front knows only the line its set used last, whose
+//! reuse changes no bit of the tree; other hits go the long way.
 
-use crate::CacheConfig;
-use crate::cache::narrow::Narrow;
-use crate::cache::{DIRTY, EMPTY, tag_in, tag_of};
+use crate::cache::{DIRTY, EMPTY, Sets, tree};
+use crate::{CacheConfig, Replacement};
 
-/// Entries of the front; a power of two, no smaller than the sets of any common
-/// first level.
-const FRONT: usize = 512;
+/// Entries of the front; several times the lines of common first levels, so
+/// that few of them share one.
+const FRONT: usize = 4096;
+/// More slots than the largest first level has lines; the last one stays empty.
+const SLOTS: usize = 4096;
+/// The place in the front of a line it does not know.
+const NOBODY: u16 = u16::MAX;
+/// Below a stamp's growing part is the way.
+const STAMP_STEP: u64 = 16;
 
 pub(crate) struct L1d {
-    front: [u64; FRONT],
-    cache: Narrow,
+    /// Slot times 16 plus way.
+    front: [u16; FRONT],
+    words: [u64; SLOTS],
+    stamps: [u64; SLOTS],
+    sets: Sets,
+    ways: usize,
+    /// Tree-PLRU: one for each set.
+    trees: Vec<Tree>,
+}
+
+/// A slot, and which way of its set it is.
+#[derive(Clone, Copy)]
+pub(crate) struct Place(u16);
+
+impl Place {
+    fn new(start: usize, way: usize) -> Self {
+        Place(((start + way) * STAMP_STEP as usize + way) as u16)
+    }
+
+    #[inline(always)]
+    fn slot(self) -> usize {
+        usize::from(self.0) / STAMP_STEP as usize
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Tree {
+    bits: u64,
+    /// Tag of the line used last.
+    latest: u64,
 }
 
 #[inline(always)]
 fn front_index(tag: u64) -> usize {
-    (tag >> 2) as usize & (FRONT - 1)
+    (tag >> 2) as usize % FRONT
+}
+
+#[inline(always)]
+fn holds(word: u64, tag: u64) -> bool {
+    word | DIRTY == tag | DIRTY
 }
 
 impl L1d {
     pub(crate) fn new(config: &CacheConfig) -> Self {
-        let cache = Narrow::new(config.sets(), config.ways as usize, config.replacement);
+        let (sets, ways) = (config.sets() as usize, config.ways as usize);
+        let tree = Tree { bits: 0, latest: EMPTY };
         L1d {
-            front: [EMPTY; FRONT],
-            cache,
+            front: [NOBODY; FRONT],
+            words: [EMPTY; SLOTS],
+            stamps: std::array::from_fn(|slot| (slot % ways) as u64),
+            sets: Sets::new(config.sets()),
+            ways,
+            trees: match config.replacement {
+                Replacement::Lru => Vec::new(),
+                Replacement::TreePlru => vec![tree; sets],
+            },
         }
     }
 
-    /// Whether using the line that holds `addr` would change nothing: it is the
-    /// latest used of its set and, for a store, dirty already.
+    /// Where the line is if the front knows it, else some other place.
     #[inline(always)]
-    pub(crate) fn is_settled(&self, addr: u64, store: bool) -> bool {
-        let tag = tag_of(addr);
-        (self.front[front_index(tag)] | u64::from(!store)) == (tag | DIRTY)
+    pub(crate) fn front_place(&self, tag: u64) -> Place {
+        Place(self.front[front_index(tag)])
+    }
+
+    /// Whether a line is at a place.
+    #[inline(always)]
+    pub(crate) fn is_at(&self, tag: u64, place: Place) -> bool {
+        holds(self.words[place.slot()], tag)
+    }
+
+    /// Uses the line at a place; `stamp` is greater than any before and a
+    /// multiple of [`STAMP_STEP`].
+    #[inline(always)]
+    pub(crate) fn use_place(&mut self, place: Place, dirty: u64, stamp: u64) {
+        self.words[place.slot()] |= dirty;
+        self.stamps[place.slot()] = stamp | u64::from(place.0) % STAMP_STEP;
     }
 
     /// Uses a line if it is held; whether it is.
     #[inline(always)]
-    pub(crate) fn reuse(&mut self, tag: u64, set: u64) -> bool {
-        let Some((word, before)) = self.cache.reuse(tag, set) else {
+    pub(crate) fn reuse(&mut self, tag: u64, dirty: u64, stamp: u64) -> bool {
+        let place = self.front_place(tag);
+        if self.is_at(tag, place) {
+            self.use_place(place, dirty, stamp);
+            return true;
+        }
+        self.reuse_behind(tag, dirty, stamp)
+    }
+
+    /// The same for a line the front does not know.
+    #[inline(never)]
+    fn reuse_behind(&mut self, tag: u64, dirty: u64, stamp: u64) -> bool {
+        let Some(place) = self.find(tag) else {
             return false;
         };
-        self.front[front_index(before)] = EMPTY;
-        self.front[front_index(tag)] = word;
+        self.show(tag, place);
+        self.use_place(place, dirty, stamp);
         true
     }
 
     /// Takes in a line that is not held; the word that left.
-    pub(crate) fn fill(&mut self, tag: u64, set: u64) -> u64 {
-        let (left, before) = self.cache.fill(tag, set);
-        self.front[front_index(before)] = EMPTY;
-        self.front[front_index(tag)] = tag | set;
+    pub(crate) fn fill(&mut self, tag: u64, dirty: u64, stamp: u64) -> u64 {
+        let place = self.coldest(self.sets.of_private(tag));
+        let left = std::mem::replace(&mut self.words[place.slot()], tag | dirty);
+        self.show(tag, place);
+        self.use_place(place, 0, stamp);
         left
     }
 
     /// Takes a line out; its word, if it was there.
     pub(crate) fn drop_line(&mut self, tag: u64) -> Option<u64> {
-        let slot = &mut self.front[front_index(tag)];
-        if tag_in(*slot) == tag {
-            *slot = EMPTY;
-        }
-        self.cache.drop_line(tag)
+        let place = self.find(tag)?;
+        self.stamps[place.slot()] %= STAMP_STEP;
+        Some(std::mem::replace(&mut self.words[place.slot()], EMPTY))
     }
 
     /// The words of all lines held.
     pub(crate) fn lines(&self) -> impl Iterator<Item = u64> + '_ {
-        self.cache.lines()
+        self.words.iter().copied().filter(|&word| word != EMPTY)
+    }
+
+    fn find(&self, tag: u64) -> Option<Place> {
+        let start = self.sets.of_private(tag) * self.ways;
+        let words = &self.words[start..start + self.ways];
+        let way = words.iter().position(|&word| holds(word, tag))?;
+        Some(Place::new(start, way))
+    }
+
+    /// The place in a set whose line is to leave: an empty one if there is one.
+    fn coldest(&self, set: usize) -> Place {
+        let start = set * self.ways;
+        let Some(tree) = self.trees.get(set) else {
+            let stamps = &self.stamps[start..start + self.ways];
+            let least = stamps.iter().copied().min().unwrap_or_default();
+            return Place::new(start, (least % STAMP_STEP) as usize);
+        };
+        let words = &self.words[start..start + self.ways];
+        let empty = words.iter().position(|&word| word == EMPTY);
+        Place::new(start, empty.unwrap_or_else(|| tree::coldest(tree.bits, self.ways)))
+    }
+
+    /// Enters a line that is being used into the front.
+    fn show(&mut self, tag: u64, place: Place) {
+        let slot = place.slot();
+        if let Some(tree) = self.trees.get_mut(slot / self.ways) {
+            tree.bits = tree::pointed_away(tree.bits, self.ways, slot % self.ways);
+            let before = std::mem::replace(&mut tree.latest, tag);
+            self.front[front_index(before)] = NOBODY;
+        }
+        self.front[front_index(tag)] = place.0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_place_of_nobody_is_no_line_of_the_largest_cache() {
+        let config = CacheConfig::fitted(crate::config::MAX_L1D_BYTES, 16, 4);
+        let lines = config.sets() * u64::from(config.ways);
+        assert!(lines <= Place(NOBODY).slot() as u64);
+    }
+
+    #[test]
+    fn a_line_hidden_by_another_in_the_front_is_found_in_its_set() {
+        let mut cache = L1d::new(&CacheConfig::fitted(32 << 10, 8, 4));
+        let (one, other) = (4, 4 + ((FRONT as u64) << 2));
+        cache.fill(one, 0, 16);
+        cache.fill(other, DIRTY, 32);
+        assert!(!cache.is_at(one, cache.front_place(one)));
+        assert!(cache.reuse(one, 0, 48) && cache.reuse(other, 0, 64));
+        assert_eq!(cache.drop_line(other), Some(other | DIRTY));
+        assert!(!cache.reuse(other, 0, 80));
     }
 }

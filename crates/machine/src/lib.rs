@@ -36,12 +36,12 @@
 //!
 //! # The fast path
 //!
-//! Most accesses of real programs go to the line their L1D set used last and to
-//! a page the first-level TLB holds. Such an access changes nothing but the
-//! page's recency, so [`Core::touch`] decides it with two loads, a compare and
-//! a store; hits are not counted there but derived from the block's loads and
-//! stores. What the model means, event by event and level by level, and what
-//! it leaves out, is in `docs/machine-model.md`.
+//! Most accesses of real programs go to a line and a page that the first level
+//! holds. Such an access changes nothing but recency, so [`Touches::touch`]
+//! decides it with four loads, two compares and three stores, and no branch that
+//! is hard to predict; hits are not counted there but derived from the block's
+//! loads and stores. What the model means, event by event and level by level, and
+//! what it leaves out, is in `docs/machine-model.md`.
 #![deny(unsafe_code)]
 
 mod cache;
@@ -71,5 +71,5 @@ pub use memgauge_trace::{AccessKind, DataSource};
 pub use outcome::Outcome;
 pub use pmu::{Overflow, PmuConfig, SampleSpec, Tick};
 pub use presets::presets;
-pub use processor::Core;
+pub use processor::{Core, Touches};
 pub use uncore::Shared;

@@ -9,7 +9,7 @@ use crate::hierarchy::Costs;
 use crate::l1d::L1d;
 use crate::pmu::{Access, Sampler, Series};
 use crate::streams::Streams;
-use crate::tlb::{Dtlb, Stlb};
+use crate::tlb::{Dtlb, STAMP_STEP, Stlb};
 use crate::{
     Config, Counts, LINE_BYTES, Outcome, Overflow, PAGE_BYTES, PmuConfig, Prefetch, Shared, Tick,
 };
@@ -21,6 +21,8 @@ const LONGEST_FUSE: u64 = 1 << 40;
 pub struct Core {
     pub(crate) l1d: L1d,
     pub(crate) dtlb: Dtlb,
+    /// Grows with every use of a line or page; orders them by time of use.
+    stamp: u64,
     retired: Retired,
     /// Progress (instructions + loads + stores, and what stalls are worth) that
     /// can surely be made before any deadline; looked at when used up.
@@ -46,6 +48,47 @@ pub struct Core {
     clock: Clock,
     sampler: Sampler,
     series: Option<Series>,
+}
+
+/// Accesses that hit the first-level cache and TLB where their fronts know line
+/// and page. Such an access changes nothing but their recency and, for a store,
+/// makes the line dirty.
+///
+/// Apart from [`Core`] so that a loop of them keeps its clock in a register.
+pub struct Touches<'a> {
+    l1d: &'a mut L1d,
+    dtlb: &'a mut Dtlb,
+    stamp: &'a mut u64,
+    now: u64,
+}
+
+impl Touches<'_> {
+    /// Performs the access if it is such a hit: then it is completely accounted
+    /// for. If not, nothing was done and it must go to [`Core::access`], hit or
+    /// not.
+    ///
+    /// All bytes must lie in the line of `addr` (see [`Core::crosses_line`]); a
+    /// read-modify-write is a store here. One call serves any number of accesses
+    /// in a row to one line, as a store if one of them is.
+    #[inline(always)]
+    pub fn touch(&mut self, addr: u64, store: bool) -> bool {
+        let tag = tag_of(addr);
+        let (page, line) = (self.dtlb.front_slot(addr), self.l1d.front_place(tag));
+        let now = self.now + STAMP_STEP;
+        if !self.l1d.is_at(tag, line) || !self.dtlb.stamp(page, now) {
+            return false;
+        }
+        self.now = now;
+        self.l1d.use_place(line, u64::from(store), now);
+        true
+    }
+}
+
+impl Drop for Touches<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        *self.stamp = self.now;
+    }
 }
 
 /// What blocks bring.
@@ -80,6 +123,7 @@ impl Core {
         Core {
             l1d: L1d::new(&config.l1d),
             dtlb: Dtlb::new(&config.dtlb),
+            stamp: 0,
             retired: Retired::default(),
             fuse: -1,
             extra_lookups: 0,
@@ -118,18 +162,27 @@ impl Core {
         pending
     }
 
-    /// Whether the access changes nothing but its page's recency: its line is
-    /// the latest used of its first-level set and, for a store, dirty, and the
-    /// first-level TLB holds its page. If so it is completely accounted for; if
-    /// not, nothing was done and it must go to [`Core::access`].
-    ///
-    /// All bytes must lie in the line of `addr` (see [`Core::crosses_line`]); a
-    /// read-modify-write is a store here. One call serves any number of accesses
-    /// in a row to one line, if none of them stores or all do.
+    /// The fast path of [`Core::access`], for as many accesses as it can serve.
+    #[inline(always)]
+    pub fn touches(&mut self) -> Touches<'_> {
+        Touches {
+            now: self.stamp,
+            l1d: &mut self.l1d,
+            dtlb: &mut self.dtlb,
+            stamp: &mut self.stamp,
+        }
+    }
+
+    /// One [`Touches::touch`].
     #[inline(always)]
     pub fn touch(&mut self, addr: u64, store: bool) -> bool {
-        let slot = self.dtlb.front_slot(addr);
-        self.l1d.is_settled(addr, store) && self.dtlb.stamp(slot)
+        self.touches().touch(addr, store)
+    }
+
+    #[inline(always)]
+    pub(crate) fn next_stamp(&mut self) -> u64 {
+        self.stamp += STAMP_STEP;
+        self.stamp
     }
 
     /// Whether an access of `size` bytes reaches beyond the line of `addr`.
@@ -165,10 +218,10 @@ impl Core {
         kind: AccessKind,
         out: &mut Outcome,
     ) {
-        let slot = self.dtlb.front_slot(addr);
-        if Self::crosses_line(addr, size) || !self.dtlb.stamp(slot) {
+        let (slot, stamp) = (self.dtlb.front_slot(addr), self.next_stamp());
+        if Self::crosses_line(addr, size) || !self.dtlb.stamp(slot, stamp) {
             self.access_in_full(shared, addr, size, kind, out);
-        } else if !self.l1d.reuse(tag_of(addr), dirt(kind)) {
+        } else if !self.l1d.reuse(tag_of(addr), dirt(kind), stamp) {
             self.access_missing(shared, addr, size, kind, out);
         }
     }
@@ -184,7 +237,7 @@ impl Core {
         out: &mut Outcome,
     ) {
         let tag = tag_of(addr);
-        let left = self.l1d.fill(tag, dirt(kind));
+        let left = self.l1d.fill(tag, dirt(kind), self.stamp);
         self.miss(shared, tag, left, kind, out);
         self.sample(addr, size, kind, out);
     }
@@ -231,8 +284,9 @@ impl Core {
         let dirty = dirt(kind);
         for line in 0..=extra {
             let tag = tag_of(addr.wrapping_add(line * line_bytes));
-            if !self.l1d.reuse(tag, dirty) {
-                let left = self.l1d.fill(tag, dirty);
+            let stamp = self.next_stamp();
+            if !self.l1d.reuse(tag, dirty, stamp) {
+                let left = self.l1d.fill(tag, dirty, stamp);
                 self.miss(shared, tag, left, kind, out);
             }
         }

@@ -38,13 +38,12 @@ const NO_ENTRY: u64 = (1 << PAGE_SHIFT) - 1;
 const NO_PAGE: u64 = u64::MAX;
 
 /// What a stamp grows by; below it is the slot's number.
-const STAMP_STEP: u64 = SLOTS as u64;
+pub(crate) const STAMP_STEP: u64 = SLOTS as u64;
 
 /// The first level.
 pub(crate) struct Dtlb {
     front: [u64; SLOTS],
     stamps: [u64; SLOTS],
-    stamp: u64,
     /// Page of each slot.
     pages: Vec<u64>,
     /// How many of the pages held share each front entry.
@@ -62,7 +61,6 @@ impl Dtlb {
         Dtlb {
             front: [NO_ENTRY; SLOTS],
             stamps: std::array::from_fn(|slot| slot as u64),
-            stamp: 0,
             pages: vec![NO_PAGE; entries],
             sharing: [0; SLOTS],
             queue: (0..queued as u64).collect(),
@@ -78,30 +76,30 @@ impl Dtlb {
     }
 
     /// Marks a slot as the latest used; `false` and nothing done if it is none.
+    /// `stamp` is greater than any before and a multiple of [`STAMP_STEP`].
     #[inline(always)]
-    pub(crate) fn stamp(&mut self, slot: u64) -> bool {
+    pub(crate) fn stamp(&mut self, slot: u64, stamp: u64) -> bool {
         let Some(place) = self.stamps.get_mut(slot as usize) else {
             return false;
         };
-        self.stamp += STAMP_STEP;
-        *place = self.stamp | slot;
+        *place = stamp | slot;
         true
     }
 
     /// Uses a page, filling it if it is absent; whether it was there.
-    pub(crate) fn take(&mut self, addr: u64) -> bool {
+    pub(crate) fn take(&mut self, addr: u64, stamp: u64) -> bool {
         let slot = self.front_slot(addr);
-        if self.stamp(slot) {
+        if self.stamp(slot, stamp) {
             return true;
         }
         let page = addr >> PAGE_SHIFT;
         match self.find(page) {
             Some(slot) => {
-                self.enter(page, slot);
+                self.enter(page, slot, stamp);
                 true
             }
             None => {
-                self.fill(page);
+                self.fill(page, stamp);
                 false
             }
         }
@@ -123,18 +121,18 @@ impl Dtlb {
         (page % self.sets) as usize * self.ways
     }
 
-    fn fill(&mut self, page: u64) {
-        let slot = self.coldest(self.set_start(page));
+    fn fill(&mut self, page: u64, stamp: u64) {
+        let slot = self.coldest(self.set_start(page), stamp);
         let leaving = std::mem::replace(&mut self.pages[slot], page);
         if leaving != NO_PAGE {
             self.forget(leaving, slot);
         }
         self.sharing[page as usize & (SLOTS - 1)] += 1;
-        self.enter(page, slot);
+        self.enter(page, slot, stamp);
     }
 
     /// The least recently used slot of a set; empty ones have the least stamps.
-    fn coldest(&mut self, start: usize) -> usize {
+    fn coldest(&mut self, start: usize, now: u64) -> usize {
         if self.sets > 1 {
             let stamps = &self.stamps[start..start + self.ways];
             return stamps.iter().min().map_or(start, |&stamp| slot_of(stamp));
@@ -143,9 +141,9 @@ impl Dtlb {
             let stamp = self.queue.pop_front().unwrap_or_default();
             let slot = slot_of(stamp);
             if self.stamps[slot] == stamp {
-                // It is filled at once, with a stamp greater than any.
+                // It is filled at once, with the stamp of now.
                 self.queue
-                    .push_back((self.stamp + STAMP_STEP) | (stamp % STAMP_STEP));
+                    .push_back(now | (stamp % STAMP_STEP));
                 return slot;
             }
             let place = self
@@ -163,9 +161,9 @@ impl Dtlb {
         }
     }
 
-    fn enter(&mut self, page: u64, slot: usize) {
+    fn enter(&mut self, page: u64, slot: usize, stamp: u64) {
         self.front[page as usize & (SLOTS - 1)] = page << PAGE_SHIFT | slot as u64;
-        self.stamp(slot as u64);
+        self.stamp(slot as u64, stamp);
     }
 }
 

@@ -7,7 +7,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use memgauge_machine::{Core, Outcome, Shared};
+use memgauge_machine::{Core, Outcome, Shared, Touches};
 use memgauge_trace::{AccessKind, VirtAddr};
 
 use super::catalogue::{Access, Block, Catalogue, Run, Tally, to_usize};
@@ -90,9 +90,87 @@ pub(super) struct Replay<'a, D: Due> {
     pub(super) due: &'a mut D,
 }
 
+/// Why the hot loop cannot go on by itself.
+enum Pause {
+    /// No words are left.
+    End,
+    /// The words end within a block.
+    Short,
+    /// The word begins no block.
+    Other(u64),
+    /// The catalogue does not have the block.
+    Unknown(u32),
+    /// The block has varying accesses, or its record has not come yet.
+    Special(u32),
+    /// The core must be told of what is pending.
+    Full(u32),
+    /// Run number `run` of the block is not all hits; it and those after it are
+    /// still to be done.
+    Slow { id: u32, run: usize },
+}
+
+/// The address run `run` begins from: its leader's, or 0.
 #[inline(always)]
-fn load(words: &[AtomicU64], at: usize) -> u64 {
-    words[at].load(Ordering::Relaxed)
+fn leader_of(run: &Run, leaders: &[AtomicU64]) -> u64 {
+    match leaders.get(usize::from(run.leader)) {
+        Some(word) => word.load(Ordering::Relaxed) & i64::from(run.leader_mask) as u64,
+        None => 0,
+    }
+}
+
+/// Whether the whole run hits where [`Touches::touch`] can tell; then it is done.
+#[inline(always)]
+fn hits(touches: &mut Touches<'_>, run: &Run, leader: u64) -> bool {
+    let first = leader.wrapping_add(run.low as u64);
+    let one_line = (first & LINE_MASK) + u64::from(run.reach) <= LINE_MASK;
+    one_line && touches.touch(first, run.store)
+}
+
+/// The hot loop: runs blocks from `words[at]` on for as long as they hit. Only
+/// locals and slices here: everything that could call is left to the caller.
+#[inline(never)]
+fn run_hits(
+    touches: &mut Touches<'_>,
+    catalogue: &mut Catalogue,
+    pending: &mut Tally,
+    words: &[AtomicU64],
+    mut at: usize,
+) -> (usize, Pause) {
+    let mut tally = *pending;
+    let runs = &catalogue.runs[..];
+    let blocks = &mut catalogue.blocks[..];
+    let pause = 'blocks: loop {
+        let Some(word) = words.get(at).map(|w| w.load(Ordering::Relaxed)) else {
+            break Pause::End;
+        };
+        if word & wire::WORD_PIECE != wire::WORD_BLOCK {
+            break Pause::Other(word);
+        }
+        let id = word as u32;
+        let Some(block) = blocks.get_mut(id as usize) else {
+            break Pause::Unknown(id);
+        };
+        if block.special() {
+            break Pause::Special(id);
+        }
+        let Some(leaders) = words.get(at + 1..at + 1 + usize::from(block.leaders)) else {
+            break Pause::Short;
+        };
+        if tally.insns() > MOST_PENDING {
+            break Pause::Full(id);
+        }
+        block.execs += 1;
+        tally.add(block.tally);
+        let runs = runs.get(to_usize(&block.runs)).unwrap_or(&[]);
+        for (number, run) in runs.iter().enumerate() {
+            if !hits(touches, run, leader_of(run, leaders)) {
+                break 'blocks Pause::Slow { id, run: number };
+            }
+        }
+        at += 1 + leaders.len();
+    };
+    *pending = tally;
+    (at, pause)
 }
 
 impl<D: Due> Replay<'_, D> {
@@ -100,52 +178,68 @@ impl<D: Due> Replay<'_, D> {
     /// why it stopped. With `whole`, no words will follow the last ones.
     pub(super) fn run(&mut self, words: &[AtomicU64], whole: bool) -> (usize, Stop) {
         let mut at = 0;
-        while at < words.len() {
-            let word = load(words, at);
-            if word & wire::WORD_PIECE != wire::WORD_BLOCK {
-                if word & wire::WORD_SYNC == wire::WORD_SYNC {
+        loop {
+            let from = at;
+            let pause;
+            (at, pause) = run_hits(
+                &mut self.core.touches(),
+                &mut self.program.catalogue,
+                &mut self.cursor.pending,
+                words,
+                at,
+            );
+            if at != from || matches!(pause, Pause::Slow { .. }) {
+                self.cursor.repeating = None;
+            }
+            match pause {
+                Pause::End => return (at, Stop::End),
+                Pause::Short if whole => {
+                    self.cursor.cut += 1;
+                    return (words.len(), Stop::End);
+                }
+                Pause::Short => return (at, Stop::End),
+                Pause::Other(word) if word & wire::WORD_SYNC == wire::WORD_SYNC => {
                     return (at + 1, Stop::Sync(word & !wire::WORD_SYNC));
                 }
-                self.cursor.stray += 1;
-                at += 1;
-                continue;
-            }
-            let id = word as u32;
-            let Some(block) = self.program.catalogue.blocks.get_mut(id as usize) else {
-                return (at, Stop::UnknownBlock(id));
-            };
-            if block.special() {
-                if block.unknown() {
+                Pause::Other(_) => {
+                    self.cursor.stray += 1;
+                    at += 1;
+                }
+                Pause::Unknown(id) => return (at, Stop::UnknownBlock(id)),
+                Pause::Special(id) if self.program.catalogue.blocks[id as usize].unknown() => {
                     return (at, Stop::UnknownBlock(id));
                 }
-                match self.special(id, &words[at + 1..], whole) {
+                Pause::Special(id) => match self.special(id, &words[at + 1..], whole) {
                     Some(used) => at += 1 + used,
                     None => return (at, Stop::End),
-                }
-                continue;
-            }
-            let Some(leaders) = words.get(at + 1..at + 1 + usize::from(block.leaders)) else {
-                if whole {
-                    self.cursor.cut += 1;
-                    at = words.len();
-                }
-                return (at, Stop::End);
-            };
-            block.execs += 1;
-            self.cursor.repeating = None;
-            self.cursor.pending.add(block.tally);
-            if self.cursor.pending.insns() > MOST_PENDING {
-                self.settle(id);
-            }
-            match self.runs(id, leaders) {
-                None => at += 1 + leaders.len(),
-                Some(read) => {
-                    self.cursor.cut += 1;
-                    at += 1 + read;
-                }
+                },
+                Pause::Full(id) => self.settle(id),
+                Pause::Slow { id, run } => at += 1 + self.rest_of_block(id, run, &words[at + 1..]),
             }
         }
-        (at, Stop::End)
+    }
+
+    /// Runs a block from its run number `from` on, hit or not. Returns how many
+    /// of its address words it had.
+    #[inline(never)]
+    fn rest_of_block(&mut self, id: u32, from: usize, words: &[AtomicU64]) -> usize {
+        self.settle(id);
+        let block = &self.program.catalogue.blocks[id as usize];
+        let leaders = &words[..usize::from(block.leaders)];
+        let runs = to_usize(&block.runs);
+        for at in runs.start + from..runs.end {
+            let run = self.program.catalogue.runs[at];
+            let leader = leader_of(&run, leaders);
+            if leader & wire::WORD_BLOCK != 0 {
+                // Not an address but the next block: this one was left before.
+                self.cursor.cut += 1;
+                return usize::from(run.leader);
+            }
+            if !hits(&mut self.core.touches(), &run, leader) {
+                self.walk(id, &run, leader);
+            }
+        }
+        leaders.len()
     }
 
     /// Tells the core what has been executed.
@@ -157,45 +251,14 @@ impl<D: Due> Replay<'_, D> {
         }
     }
 
-    /// Runs the accesses of a block whose address words are `leaders`. Returns
-    /// `Some(n)` where the n-th of them is not an address: the block was left
-    /// before that access.
-    #[inline(always)]
-    fn runs(&mut self, id: u32, leaders: &[AtomicU64]) -> Option<usize> {
-        let catalogue = &self.program.catalogue;
-        let range = to_usize(&catalogue.blocks[id as usize].runs);
-        let mut at = range.start;
-        while let Some(run) = self.program.catalogue.runs.get(at).filter(|_| at < range.end) {
-            let leader = match leaders.get(usize::from(run.leader)) {
-                Some(word) => word.load(Ordering::Relaxed) & i64::from(run.leader_mask) as u64,
-                None => 0,
-            };
-            let first = leader.wrapping_add(run.low as u64);
-            let one_line = (first & LINE_MASK) + u64::from(run.reach) <= LINE_MASK;
-            if !(one_line && self.core.touch(first, run.store)) {
-                let run = *run;
-                if let Some(word) = self.walk(id, &run, leader) {
-                    return Some(word);
-                }
-            }
-            at += 1;
-        }
-        None
-    }
-
     /// The accesses of a run one by one.
-    #[inline(never)]
-    fn walk(&mut self, id: u32, run: &Run, leader: u64) -> Option<usize> {
-        if leader & wire::WORD_BLOCK != 0 {
-            return Some(usize::from(run.leader));
-        }
-        self.settle(id);
+    #[inline(always)]
+    fn walk(&mut self, id: u32, run: &Run, leader: u64) {
         for index in run.accesses() {
             let access = self.program.catalogue.accesses[index as usize];
             let addr = leader.wrapping_add(access.delta as u64);
             self.access(id, index, &access, addr, u32::from(access.size));
         }
-        None
     }
 
     #[inline(always)]

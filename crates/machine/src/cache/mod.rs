@@ -18,7 +18,7 @@
 
 mod host;
 pub(crate) mod narrow;
-mod tree;
+pub(crate) mod tree;
 mod wide;
 
 use crate::{CacheConfig, Replacement};
@@ -70,7 +70,7 @@ pub(crate) struct Sets {
 }
 
 impl Sets {
-    fn new(count: u64) -> Self {
+    pub(crate) fn new(count: u64) -> Self {
         let mask = if count.is_power_of_two() {
             count - 1
         } else {
@@ -82,7 +82,7 @@ impl Sets {
     /// The set of a tag without address space: its line number modulo the number
     /// of sets.
     #[inline(always)]
-    fn of_private(self, tag: u64) -> usize {
+    pub(crate) fn of_private(self, tag: u64) -> usize {
         self.of_line(tag >> 2)
     }
 

@@ -1,7 +1,7 @@
 //! Sets of up to 16 ways.
 //!
 //! ```text
-//! | order | 16 hashes of a byte | line 0 | line 1 | … | line 15 | latest |
+//! | order | 16 hashes of a byte | line 0 | line 1 | … | line 15 |
 //! ```
 //!
 //! The hashes of a set's tags are compared all at once, so a search reads the
@@ -31,8 +31,6 @@ struct Set {
     order: u64,
     hashes: [u64; 2],
     lines: [u64; MOST_WAYS],
-    /// Tag of the line used last; kept by [`Narrow::reuse`] and [`Narrow::fill`].
-    latest: u64,
 }
 
 /// Tags of a cache with narrow sets.
@@ -51,7 +49,6 @@ impl Narrow {
             order,
             hashes: [0; 2],
             lines: [EMPTY; MOST_WAYS],
-            latest: EMPTY,
         };
         Narrow {
             rows: vec![row; sets as usize],
@@ -71,26 +68,6 @@ impl Narrow {
             return Found::Hit(before);
         }
         Found::Miss(row.fill(tag, set, self.ways, self.tree))
-    }
-
-    /// [`Narrow::take`] of a line that is held, in a private cache: its word, and
-    /// the tag of the line used last before. `None`, and nothing done, if absent.
-    #[inline(always)]
-    pub(crate) fn reuse(&mut self, tag: u64, set: u64) -> Option<(u64, u64)> {
-        let row = &mut self.rows[self.sets.of_private(tag)];
-        let way = row.find(tag)?;
-        let word = row.lines[way] | set;
-        row.lines[way] = word;
-        row.use_way(way, self.ways, self.tree);
-        Some((word, std::mem::replace(&mut row.latest, tag)))
-    }
-
-    /// [`Narrow::take`] of a line that is absent, in a private cache: the word
-    /// that left, and the tag of the line used last before.
-    pub(crate) fn fill(&mut self, tag: u64, set: u64) -> (u64, u64) {
-        let row = &mut self.rows[self.sets.of_private(tag)];
-        let left = row.fill(tag, set, self.ways, self.tree);
-        (left, std::mem::replace(&mut row.latest, tag))
     }
 
     /// Starts bringing the tag's set into the host's cache.

@@ -4,7 +4,7 @@
 //! are the ways; bit `n` is 1 where node `n` points to its right child.
 
 /// The way the tree points to.
-pub(super) fn coldest(tree: u64, ways: usize) -> usize {
+pub(crate) fn coldest(tree: u64, ways: usize) -> usize {
     let mut node = 1;
     while node < ways {
         node = 2 * node + ((tree >> node) & 1) as usize;
@@ -13,7 +13,7 @@ pub(super) fn coldest(tree: u64, ways: usize) -> usize {
 }
 
 /// The tree with every node on the way to `way` turned to its other side.
-pub(super) fn pointed_away(mut tree: u64, ways: usize, way: usize) -> u64 {
+pub(crate) fn pointed_away(mut tree: u64, ways: usize, way: usize) -> u64 {
     let mut node = ways + way;
     while node > 1 {
         let parent = node / 2;

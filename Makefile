@@ -1,0 +1,43 @@
+# The tasks of this repository. `make help` lists them.
+PREFIX ?= /usr/local
+TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
+PLUGINS := $(TARGET)/qemu-plugin
+
+# Where rustup puts cargo, for shells that have not read its profile.
+export PATH := $(PATH):$(HOME)/.cargo/bin
+
+help: ## this list
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
+
+setup: ## install what is missing (Debian), check the Rust toolchain
+	@./setup.sh
+
+plugin: setup ## build the QEMU plugin
+	@$(MAKE) -C qemu-plugin OUT=$(PLUGINS)
+
+build: setup plugin ## build memgauge for use (target/release/memgauge)
+	cargo build --release -p memgauge
+
+demo: build ## record sqlite3 at work and show the report
+	@bench/demo $(TARGET)/release/memgauge $(TARGET)/demo
+
+test: setup plugin ## run all tests
+	cargo test --workspace
+
+bench: build ## speed against native, QEMU alone and cachegrind
+	@bench/run --memgauge $(TARGET)/release/memgauge $(BENCH_ARGS)
+
+lint: setup plugin ## formatting, clippy, documentation, plugin warnings
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
+
+install: build ## install below PREFIX (/usr/local)
+	install -D -s $(TARGET)/release/memgauge $(DESTDIR)$(PREFIX)/bin/memgauge
+	install -d $(DESTDIR)$(PREFIX)/lib/memgauge
+	install -m 644 $(PLUGINS)/memgauge-qemu-api*.so $(DESTDIR)$(PREFIX)/lib/memgauge/
+
+clean: ## remove everything built
+	cargo clean
+
+.PHONY: help setup plugin build demo test bench lint install clean

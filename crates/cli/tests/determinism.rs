@@ -1,0 +1,46 @@
+//! A program with one thread, started twice with equal arguments and environment,
+//! gives equal counts and equal virtual time: not nearly, exactly.
+//!
+//! The emulator places the program, its libraries and its stack at the same
+//! addresses in every run whatever the kernel's address randomisation does. What
+//! still differs between runs are the sixteen random bytes the kernel hands to
+//! every program and what the program itself asks for (clock, process number,
+//! directory order); none of the programs here makes an access depend on them.
+
+#[allow(dead_code, reason = "each test file uses a part of it")]
+mod harness;
+
+use harness::{Recorded, needs, workloads};
+
+/// Records `program` twice on the host's machine; all totals, virtual time
+/// included, must agree.
+fn check(program: &[&str], input: &str) {
+    let run = || {
+        Recorded::with(&[], program, |command| {
+            command.env("PYTHONHASHSEED", "0").write_stdin(input);
+        })
+    };
+    let (first, second) = (run().totals(), run().totals());
+    assert!(first["instructions"] > 100_000 && first["virtual_ns"] > 10_000, "{first:?}");
+    assert_eq!(first, second, "{program:?}");
+}
+
+#[test]
+fn a_program_with_one_thread_gives_the_same_counts_twice() {
+    if !needs(&["sort", "xz"]) {
+        return;
+    }
+    let numbers: String = (0_u64..20_000).map(|i| format!("{}\n", i * 7919 % 20_011)).collect();
+    check(&["/bin/true"], "");
+    check(&["sort", "-n"], &numbers);
+    check(&["xz", "-3", "-c"], &numbers);
+    check(&[workloads(), "rand", "--bytes", "4MiB", "--steps", "100000"], "");
+}
+
+#[test]
+fn an_interpreter_gives_the_same_counts_twice() {
+    if !needs(&["/usr/bin/python3"]) {
+        return;
+    }
+    check(&["/usr/bin/python3", "-S", "-E", "-c", "print(sum({i: i * i for i in range(20000)}.values()))"], "");
+}
