@@ -21,7 +21,7 @@ fn check(program: &[&str], input: &str) {
         })
     };
     let (first, second) = (run().totals(), run().totals());
-    assert!(first["instructions"] > 100_000 && first["virtual_ns"] > 10_000, "{first:?}");
+    assert!(first["instructions"] > 50_000 && first["virtual_ns"] > 10_000, "{first:?}");
     assert_eq!(first, second, "{program:?}");
 }
 
@@ -42,5 +42,5 @@ fn an_interpreter_gives_the_same_counts_twice() {
     if !needs(&["/usr/bin/python3"]) {
         return;
     }
-    check(&["/usr/bin/python3", "-S", "-E", "-c", "print(sum({i: i * i for i in range(20000)}.values()))"], "");
+    check(&["/usr/bin/python3", "-S", "-c", "print(sum({i: i * i for i in range(20000)}.values()))"], "");
 }

@@ -5,6 +5,16 @@
 //! slot's word decides a hit without searching the set, wherever in the set the
 //! line is. A stale entry of the front only fails to match.
 //!
+//! ```text
+//!  63           50 49                     6 5    1   0
+//! +---------------+------------------------+------+---+
+//! |       0       | address of the line    |  0   | D |
+//! +---------------+------------------------+------+---+
+//! ```
+//!
+//! A word (D: dirty) XOR an address in its line is below 64, which makes
+//! comparing one operation.
+//!
 //! Under LRU a hit writes a growing stamp, with the way in its low bits, to the
 //! slot; the least stamp of a set is its least recently used line. So a hit moves
 //! nothing and depends on no branch that the host cannot predict; rows in order
@@ -12,16 +22,20 @@
 //! line. Under tree-PLRU the front knows only the line its set used last, whose
 //! reuse changes no bit of the tree; other hits go the long way.
 
-use crate::cache::{DIRTY, EMPTY, Sets, tree};
+use crate::cache::{DIRTY, EMPTY, Sets, tag_in, tree};
 use crate::{CacheConfig, Replacement};
 
-/// Entries of the front; several times the lines of common first levels, so
-/// that few of them share one.
-const FRONT: usize = 4096;
+/// Entries of the front; many times the lines of common first levels, so that
+/// few of them share one.
+const FRONT: usize = 16384;
 /// More slots than the largest first level has lines; the last one stays empty.
 const SLOTS: usize = 4096;
 /// The place in the front of a line it does not know.
 const NOBODY: u16 = u16::MAX;
+/// Bytes in a line.
+const LINE: u64 = 64;
+/// Word of an empty slot; no program can use this address.
+const NO_LINE: u64 = 1 << 63;
 /// Below a stamp's growing part is the way.
 const STAMP_STEP: u64 = 16;
 
@@ -59,13 +73,29 @@ struct Tree {
 }
 
 #[inline(always)]
-fn front_index(tag: u64) -> usize {
-    (tag >> 2) as usize % FRONT
+fn front_index(addr: u64) -> usize {
+    (addr / LINE) as usize % FRONT
 }
 
+/// Whether a word is that of the line of `addr`: they differ in the bits below
+/// the line's address only, where the word has its flag.
 #[inline(always)]
-fn holds(word: u64, tag: u64) -> bool {
-    word | DIRTY == tag | DIRTY
+fn holds(word: u64, addr: u64) -> bool {
+    word ^ addr < LINE
+}
+
+/// Address of a tag's line.
+#[inline(always)]
+fn address(tag: u64) -> u64 {
+    tag << 4
+}
+
+/// A word as the other levels write it.
+fn cache_word(word: u64) -> u64 {
+    if word == NO_LINE {
+        return EMPTY;
+    }
+    tag_in(word >> 4) | (word & DIRTY)
 }
 
 impl L1d {
@@ -74,7 +104,7 @@ impl L1d {
         let tree = Tree { bits: 0, latest: EMPTY };
         L1d {
             front: [NOBODY; FRONT],
-            words: [EMPTY; SLOTS],
+            words: [NO_LINE; SLOTS],
             stamps: std::array::from_fn(|slot| (slot % ways) as u64),
             sets: Sets::new(config.sets()),
             ways,
@@ -85,16 +115,16 @@ impl L1d {
         }
     }
 
-    /// Where the line is if the front knows it, else some other place.
+    /// Where the line of `addr` is if the front knows it, else some other place.
     #[inline(always)]
-    pub(crate) fn front_place(&self, tag: u64) -> Place {
-        Place(self.front[front_index(tag)])
+    pub(crate) fn front_place(&self, addr: u64) -> Place {
+        Place(self.front[front_index(addr)])
     }
 
-    /// Whether a line is at a place.
+    /// Whether the line of `addr` is at a place.
     #[inline(always)]
-    pub(crate) fn is_at(&self, tag: u64, place: Place) -> bool {
-        holds(self.words[place.slot()], tag)
+    pub(crate) fn is_at(&self, addr: u64, place: Place) -> bool {
+        holds(self.words[place.slot()], addr)
     }
 
     /// Uses the line at a place; `stamp` is greater than any before and a
@@ -108,8 +138,8 @@ impl L1d {
     /// Uses a line if it is held; whether it is.
     #[inline(always)]
     pub(crate) fn reuse(&mut self, tag: u64, dirty: u64, stamp: u64) -> bool {
-        let place = self.front_place(tag);
-        if self.is_at(tag, place) {
+        let place = self.front_place(address(tag));
+        if self.is_at(address(tag), place) {
             self.use_place(place, dirty, stamp);
             return true;
         }
@@ -130,28 +160,29 @@ impl L1d {
     /// Takes in a line that is not held; the word that left.
     pub(crate) fn fill(&mut self, tag: u64, dirty: u64, stamp: u64) -> u64 {
         let place = self.coldest(self.sets.of_private(tag));
-        let left = std::mem::replace(&mut self.words[place.slot()], tag | dirty);
+        let left = std::mem::replace(&mut self.words[place.slot()], address(tag) | dirty);
         self.show(tag, place);
         self.use_place(place, 0, stamp);
-        left
+        cache_word(left)
     }
 
     /// Takes a line out; its word, if it was there.
     pub(crate) fn drop_line(&mut self, tag: u64) -> Option<u64> {
         let place = self.find(tag)?;
         self.stamps[place.slot()] %= STAMP_STEP;
-        Some(std::mem::replace(&mut self.words[place.slot()], EMPTY))
+        Some(cache_word(std::mem::replace(&mut self.words[place.slot()], NO_LINE)))
     }
 
     /// The words of all lines held.
     pub(crate) fn lines(&self) -> impl Iterator<Item = u64> + '_ {
-        self.words.iter().copied().filter(|&word| word != EMPTY)
+        let held = self.words.iter().filter(|&&word| word != NO_LINE);
+        held.map(|&word| cache_word(word))
     }
 
     fn find(&self, tag: u64) -> Option<Place> {
         let start = self.sets.of_private(tag) * self.ways;
         let words = &self.words[start..start + self.ways];
-        let way = words.iter().position(|&word| holds(word, tag))?;
+        let way = words.iter().position(|&word| holds(word, address(tag)))?;
         Some(Place::new(start, way))
     }
 
@@ -164,7 +195,7 @@ impl L1d {
             return Place::new(start, (least % STAMP_STEP) as usize);
         };
         let words = &self.words[start..start + self.ways];
-        let empty = words.iter().position(|&word| word == EMPTY);
+        let empty = words.iter().position(|&word| word == NO_LINE);
         Place::new(start, empty.unwrap_or_else(|| tree::coldest(tree.bits, self.ways)))
     }
 
@@ -174,9 +205,9 @@ impl L1d {
         if let Some(tree) = self.trees.get_mut(slot / self.ways) {
             tree.bits = tree::pointed_away(tree.bits, self.ways, slot % self.ways);
             let before = std::mem::replace(&mut tree.latest, tag);
-            self.front[front_index(before)] = NOBODY;
+            self.front[front_index(address(before))] = NOBODY;
         }
-        self.front[front_index(tag)] = place.0;
+        self.front[front_index(address(tag))] = place.0;
     }
 }
 
@@ -197,7 +228,8 @@ mod tests {
         let (one, other) = (4, 4 + ((FRONT as u64) << 2));
         cache.fill(one, 0, 16);
         cache.fill(other, DIRTY, 32);
-        assert!(!cache.is_at(one, cache.front_place(one)));
+        let at = address(one);
+        assert!(!cache.is_at(at, cache.front_place(at)));
         assert!(cache.reuse(one, 0, 48) && cache.reuse(other, 0, 64));
         assert_eq!(cache.drop_line(other), Some(other | DIRTY));
         assert!(!cache.reuse(other, 0, 80));

@@ -72,10 +72,9 @@ impl Touches<'_> {
     /// in a row to one line, as a store if one of them is.
     #[inline(always)]
     pub fn touch(&mut self, addr: u64, store: bool) -> bool {
-        let tag = tag_of(addr);
-        let (page, line) = (self.dtlb.front_slot(addr), self.l1d.front_place(tag));
+        let (page, line) = (self.dtlb.front_slot(addr), self.l1d.front_place(addr));
         let now = self.now + STAMP_STEP;
-        if !self.l1d.is_at(tag, line) || !self.dtlb.stamp(page, now) {
+        if !self.l1d.is_at(addr, line) || !self.dtlb.stamp(page, now) {
             return false;
         }
         self.now = now;

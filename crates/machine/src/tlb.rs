@@ -28,8 +28,11 @@ use std::collections::VecDeque;
 use crate::cache::{Cache, Found};
 use crate::{Replacement, TlbConfig};
 
-/// Entries of the front, and the most slots.
+/// Most slots.
 const SLOTS: usize = 512;
+/// Entries of the front; many times the pages of common TLBs, so that few of
+/// them share one.
+const FRONT: usize = 4096;
 /// Bits of an address below its page number.
 const PAGE_SHIFT: u32 = 12;
 /// Front entry that matches no page: its low bits are no slot.
@@ -42,12 +45,12 @@ pub(crate) const STAMP_STEP: u64 = SLOTS as u64;
 
 /// The first level.
 pub(crate) struct Dtlb {
-    front: [u64; SLOTS],
+    front: [u64; FRONT],
     stamps: [u64; SLOTS],
     /// Page of each slot.
     pages: Vec<u64>,
     /// How many of the pages held share each front entry.
-    sharing: [u16; SLOTS],
+    sharing: [u16; FRONT],
     /// Stamps as they were queued, in order; where there is one set.
     queue: VecDeque<u64>,
     ways: usize,
@@ -59,10 +62,10 @@ impl Dtlb {
         let entries = config.entries as usize;
         let queued = if config.sets() == 1 { entries } else { 0 };
         Dtlb {
-            front: [NO_ENTRY; SLOTS],
+            front: [NO_ENTRY; FRONT],
             stamps: std::array::from_fn(|slot| slot as u64),
             pages: vec![NO_PAGE; entries],
-            sharing: [0; SLOTS],
+            sharing: [0; FRONT],
             queue: (0..queued as u64).collect(),
             ways: config.ways as usize,
             sets: u64::from(config.sets()),
@@ -72,7 +75,7 @@ impl Dtlb {
     /// The slot of the page that holds `addr`, or a number that is no slot.
     #[inline(always)]
     pub(crate) fn front_slot(&self, addr: u64) -> u64 {
-        self.front[(addr >> PAGE_SHIFT) as usize & (SLOTS - 1)] ^ (addr & !NO_ENTRY)
+        self.front[(addr >> PAGE_SHIFT) as usize % FRONT] ^ (addr & !NO_ENTRY)
     }
 
     /// Marks a slot as the latest used; `false` and nothing done if it is none.
@@ -107,7 +110,7 @@ impl Dtlb {
 
     /// The slot of a page whose front entry is another's or none.
     fn find(&self, page: u64) -> Option<usize> {
-        let at = page as usize & (SLOTS - 1);
+        let at = page as usize % FRONT;
         let shown = u16::from(self.front[at] != NO_ENTRY);
         if self.sharing[at] == shown {
             return None;
@@ -127,7 +130,7 @@ impl Dtlb {
         if leaving != NO_PAGE {
             self.forget(leaving, slot);
         }
-        self.sharing[page as usize & (SLOTS - 1)] += 1;
+        self.sharing[page as usize % FRONT] += 1;
         self.enter(page, slot, stamp);
     }
 
@@ -154,7 +157,7 @@ impl Dtlb {
     }
 
     fn forget(&mut self, page: u64, slot: usize) {
-        let at = page as usize & (SLOTS - 1);
+        let at = page as usize % FRONT;
         self.sharing[at] -= 1;
         if self.front[at] == (page << PAGE_SHIFT | slot as u64) {
             self.front[at] = NO_ENTRY;
@@ -162,7 +165,7 @@ impl Dtlb {
     }
 
     fn enter(&mut self, page: u64, slot: usize, stamp: u64) {
-        self.front[page as usize & (SLOTS - 1)] = page << PAGE_SHIFT | slot as u64;
+        self.front[page as usize % FRONT] = page << PAGE_SHIFT | slot as u64;
         self.stamp(slot as u64, stamp);
     }
 }

@@ -12,21 +12,21 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 /// The program under test.
-pub const PROGRAM: &str = env!("CARGO_BIN_EXE_memgauge");
+pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_memgauge");
 
 /// Where programs are looked for. Fixed, because the length of the environment
 /// moves the stack and with it the cache sets that the stack's lines fall in.
-pub const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
+pub(crate) const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
 /// Longer than any run takes, so that one that hangs is told from a slow one.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Event totals, signed so that they can be subtracted.
-pub type Totals = BTreeMap<String, i64>;
+pub(crate) type Totals = BTreeMap<String, i64>;
 
 /// Whether all of `tools` (programs, `root`, `libc.a`) and what recording itself
 /// takes are here; says what is not, for the test to return.
-pub fn needs(tools: &[&str]) -> bool {
+pub(crate) fn needs(tools: &[&str]) -> bool {
     let missing = ["qemu-x86_64", "plugin"].iter().chain(tools).find(|tool| !is_here(tool));
     if let Some(tool) = missing {
         println!("skipped: needs {tool}");
@@ -56,7 +56,7 @@ fn is_root() -> bool {
 }
 
 /// The workloads, built in the profile of the program under test.
-pub fn workloads() -> &'static str {
+pub(crate) fn workloads() -> &'static str {
     static BUILT: OnceLock<String> = OnceLock::new();
     BUILT.get_or_init(build_workloads)
 }
@@ -76,26 +76,26 @@ fn build_workloads() -> String {
 }
 
 /// memgauge with the fixed environment and nothing to read.
-pub fn memgauge() -> Command {
+pub(crate) fn memgauge() -> Command {
     let mut command = Command::new(PROGRAM);
     command.env_clear().env("PATH", PATH).env("LC_ALL", "C").timeout(PATIENCE);
     command
 }
 
 /// A recording in a folder of its own, and what memgauge said while making it.
-pub struct Recorded {
-    pub folder: TempDir,
-    pub output: Output,
+pub(crate) struct Recorded {
+    pub(crate) folder: TempDir,
+    pub(crate) output: Output,
 }
 
 impl Recorded {
     /// Records `program`; memgauge's `options` come before it.
-    pub fn new<S: AsRef<str>>(options: &[&str], program: &[S]) -> Recorded {
+    pub(crate) fn new<S: AsRef<str>>(options: &[&str], program: &[S]) -> Recorded {
         Recorded::with(options, program, |_| ())
     }
 
     /// The same, with more said about the run (input, environment).
-    pub fn with<S: AsRef<str>>(options: &[&str], program: &[S], say: impl FnOnce(&mut Command)) -> Recorded {
+    pub(crate) fn with<S: AsRef<str>>(options: &[&str], program: &[S], say: impl FnOnce(&mut Command)) -> Recorded {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let mut command = memgauge();
         command.args(["record", "--quiet", "--source", "emulate", "--output"]).arg(folder.path().join("run.mg"));
@@ -106,35 +106,35 @@ impl Recorded {
     }
 
     /// The recording's directory.
-    pub fn path(&self) -> PathBuf {
+    pub(crate) fn path(&self) -> PathBuf {
         self.folder.path().join("run.mg")
     }
 
     /// What memgauge exited with.
-    pub fn code(&self) -> Option<i32> {
+    pub(crate) fn code(&self) -> Option<i32> {
         self.output.status.code()
     }
 
     /// Standard error of program and memgauge.
-    pub fn said(&self) -> String {
+    pub(crate) fn said(&self) -> String {
         String::from_utf8_lossy(&self.output.stderr).into_owned()
     }
 
     /// The manifest.
-    pub fn manifest(&self) -> Value {
+    pub(crate) fn manifest(&self) -> Value {
         let path = self.path().join("manifest.json");
         let text = std::fs::read(&path).unwrap_or_else(|error| panic!("{error}: {}", self.said()));
         serde_json::from_slice(&text).expect("the manifest is JSON")
     }
 
     /// Totals of the manifest of a run that went well.
-    pub fn totals(&self) -> Totals {
+    pub(crate) fn totals(&self) -> Totals {
         assert!(self.output.status.success(), "{:?}: {}", self.output.status, self.said());
         totals_of(&self.manifest()["totals"])
     }
 
     /// What `memgauge report --json` says of it.
-    pub fn report(&self) -> Value {
+    pub(crate) fn report(&self) -> Value {
         let output = report(&self.path());
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         serde_json::from_slice(&output.stdout).expect("the report is JSON")
@@ -142,27 +142,30 @@ impl Recorded {
 }
 
 /// A JSON object of numbers as totals.
-pub fn totals_of(object: &Value) -> Totals {
+pub(crate) fn totals_of(object: &Value) -> Totals {
     let entries = object.as_object().expect("totals are an object").iter();
     entries.map(|(name, value)| (name.clone(), value.as_i64().expect("totals are counts"))).collect()
 }
 
 /// Shows a recording as JSON.
-pub fn report(path: &Path) -> Output {
+pub(crate) fn report(path: &Path) -> Output {
     memgauge().args(["report", "--json"]).arg(path).output().expect("memgauge runs")
 }
 
-/// A machine without prefetchers, exact LRU everywhere, and caches of the sizes
-/// given in KiB (8 ways, 8 ways, 16 ways).
-pub fn write_machine(path: &Path, l1d: u64, l2: u64, llc: u64) {
-    let cache = |kib: u64, ways: u64, cycles: u64| json!({"size_bytes": kib * 1024, "ways": ways, "replacement": "lru", "latency_cycles": cycles});
+/// A machine without prefetchers and exact LRU everywhere, whose caches L1D, L2
+/// and LLC have the sizes (in KiB) and ways given.
+pub(crate) fn write_machine(path: &Path, caches: [(u64, u64); 3]) {
+    let cache = |level: usize, cycles: u64| {
+        let (kib, ways) = caches[level];
+        json!({"size_bytes": kib * 1024, "ways": ways, "replacement": "lru", "latency_cycles": cycles})
+    };
     let machine = json!({
         "name": "small",
         "frequency_hz": 3_000_000_000_u64,
         "line_bytes": 64,
-        "l1d": cache(l1d, 8, 4),
-        "l2": cache(l2, 8, 14),
-        "llc": cache(llc, 16, 40),
+        "l1d": cache(0, 4),
+        "l2": cache(1, 14),
+        "llc": cache(2, 40),
         "dtlb": {"entries": 64, "ways": 4},
         "stlb": {"entries": 1536, "ways": 12},
         "inclusive_llc": false,
@@ -181,24 +184,24 @@ pub fn write_machine(path: &Path, l1d: u64, l2: u64, llc: u64) {
 }
 
 /// Records a workload on the small machine: L1D 32 KiB, L2 256 KiB, LLC 1 MiB.
-pub fn record_workload(arguments: &str) -> Totals {
+pub(crate) fn record_workload(arguments: &str) -> Totals {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let machine = folder.path().join("small.json");
-    write_machine(&machine, 32, 256, 1024);
+    write_machine(&machine, [(32, 8), (256, 8), (1024, 16)]);
     let program: Vec<&str> = std::iter::once(workloads()).chain(arguments.split_whitespace()).collect();
     Recorded::new(&["--machine", machine.to_str().expect("temporary paths are text")], &program).totals()
 }
 
 /// What the run `with` counts beyond the run `without`, whose command lines are
 /// equally long so that their stacks hold the same.
-pub fn beyond(with: &str, without: &str) -> Totals {
+pub(crate) fn beyond(with: &str, without: &str) -> Totals {
     assert_eq!(with.len(), without.len(), "`{with}` and `{without}`");
     let without = record_workload(without);
     record_workload(with).into_iter().map(|(name, count)| (name.clone(), count - without[&name])).collect()
 }
 
 /// Loads, stores and splits that the workload itself says its loop makes.
-pub fn expectation(arguments: &str) -> [i64; 3] {
+pub(crate) fn expectation(arguments: &str) -> [i64; 3] {
     let output = std::process::Command::new(workloads())
         .arg("--expect")
         .args(arguments.split_whitespace())
@@ -213,7 +216,7 @@ pub fn expectation(arguments: &str) -> [i64; 3] {
 }
 
 /// Asserts that `value` lies within `part` of `expected`.
-pub fn assert_near(what: &str, value: i64, expected: i64, part: f64) {
+pub(crate) fn assert_near(what: &str, value: i64, expected: i64, part: f64) {
     let off = (value - expected).abs() as f64 / expected as f64;
     assert!(off <= part, "{what}: {value} instead of {expected}, off by {:.3} %", 100.0 * off);
 }

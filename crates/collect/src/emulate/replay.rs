@@ -18,7 +18,7 @@ use super::wire;
 const MOST_PENDING: u32 = 4096;
 
 /// Line size of the modelled machines, in bytes; the machine refuses others.
-const LINE_MASK: u64 = 63;
+const LINE_BYTES: u64 = 64;
 
 /// Misses of one access of the code since they were last written out.
 #[derive(Clone, Copy, Debug, Default)]
@@ -122,15 +122,15 @@ fn leader_of(run: &Run, leaders: &[AtomicU64]) -> u64 {
 #[inline(always)]
 fn hits(touches: &mut Touches<'_>, run: &Run, leader: u64) -> bool {
     let first = leader.wrapping_add(run.low as u64);
-    let one_line = (first & LINE_MASK) + u64::from(run.reach) <= LINE_MASK;
-    one_line && touches.touch(first, run.store)
+    let last = first.wrapping_add(u64::from(run.reach));
+    first ^ last < LINE_BYTES && touches.touch(first, run.store)
 }
 
 /// The hot loop: runs blocks from `words[at]` on for as long as they hit. Only
 /// locals and slices here: everything that could call is left to the caller.
 #[inline(never)]
 fn run_hits(
-    touches: &mut Touches<'_>,
+    mut touches: Touches<'_>,
     catalogue: &mut Catalogue,
     pending: &mut Tally,
     words: &[AtomicU64],
@@ -163,7 +163,7 @@ fn run_hits(
         tally.add(block.tally);
         let runs = runs.get(to_usize(&block.runs)).unwrap_or(&[]);
         for (number, run) in runs.iter().enumerate() {
-            if !hits(touches, run, leader_of(run, leaders)) {
+            if !hits(&mut touches, run, leader_of(run, leaders)) {
                 break 'blocks Pause::Slow { id, run: number };
             }
         }
@@ -182,7 +182,7 @@ impl<D: Due> Replay<'_, D> {
             let from = at;
             let pause;
             (at, pause) = run_hits(
-                &mut self.core.touches(),
+                self.core.touches(),
                 &mut self.program.catalogue,
                 &mut self.cursor.pending,
                 words,
