@@ -22,7 +22,7 @@ demo: build ## record sqlite3 at work and show the report
 	@bench/demo $(TARGET)/release/memgauge $(TARGET)/demo
 
 test: setup plugin ## run all tests
-	cargo test --workspace
+	cargo test --workspace --no-fail-fast
 
 bench: build ## speed against native, QEMU alone and cachegrind
 	@bench/run --memgauge $(TARGET)/release/memgauge $(BENCH_ARGS)

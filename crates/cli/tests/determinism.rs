@@ -21,7 +21,10 @@ fn check(program: &[&str], input: &str) {
         })
     };
     let (first, second) = (run().totals(), run().totals());
-    assert!(first["instructions"] > 50_000 && first["virtual_ns"] > 10_000, "{first:?}");
+    assert!(
+        first["instructions"] > 50_000 && first["virtual_ns"] > 10_000,
+        "{first:?}"
+    );
     assert_eq!(first, second, "{program:?}");
 }
 
@@ -30,11 +33,16 @@ fn a_program_with_one_thread_gives_the_same_counts_twice() {
     if !needs(&["sort", "xz"]) {
         return;
     }
-    let numbers: String = (0_u64..20_000).map(|i| format!("{}\n", i * 7919 % 20_011)).collect();
+    let numbers: String = (0_u64..20_000)
+        .map(|i| format!("{}\n", i * 7919 % 20_011))
+        .collect();
     check(&["/bin/true"], "");
     check(&["sort", "-n"], &numbers);
     check(&["xz", "-3", "-c"], &numbers);
-    check(&[workloads(), "rand", "--bytes", "4MiB", "--steps", "100000"], "");
+    check(
+        &[workloads(), "rand", "--bytes", "4MiB", "--steps", "100000"],
+        "",
+    );
 }
 
 #[test]
@@ -42,5 +50,13 @@ fn an_interpreter_gives_the_same_counts_twice() {
     if !needs(&["/usr/bin/python3"]) {
         return;
     }
-    check(&["/usr/bin/python3", "-S", "-c", "print(sum({i: i * i for i in range(20000)}.values()))"], "");
+    check(
+        &[
+            "/usr/bin/python3",
+            "-S",
+            "-c",
+            "print(sum({i: i * i for i in range(20000)}.values()))",
+        ],
+        "",
+    );
 }

@@ -30,7 +30,8 @@ const TOLERANCE: f64 = 0.01;
 const PAGE: u64 = 4096;
 
 /// Features of a processor by which the C library would pick string functions.
-const TUNABLES: &str = "glibc.cpu.hwcaps=-AVX512F,-AVX512VL,-AVX2,-AVX,-ERMS,-FSRM,-SSE4_2,-SSE4_1,-SSSE3";
+const TUNABLES: &str =
+    "glibc.cpu.hwcaps=-AVX512F,-AVX512VL,-AVX2,-AVX,-ERMS,-FSRM,-SSE4_2,-SSE4_1,-SSSE3";
 
 /// The environment of both, with `padding` bytes of no meaning.
 fn environment(padding: usize) -> Vec<(&'static str, String)> {
@@ -42,9 +43,18 @@ fn environment(padding: usize) -> Vec<(&'static str, String)> {
     ]
 }
 
+/// Without its debug server, whose mapping has a name with process and file
+/// numbers: a program that reads its own maps would make as many loads as they have digits.
 fn valgrind(tool: &[&str], program: &[&str]) -> Command {
     let mut command = Command::new("valgrind");
-    command.env_clear().envs(environment(0)).args(tool).args(program).stdin(Stdio::null()).stdout(Stdio::null());
+    command
+        .env_clear()
+        .envs(environment(0))
+        .arg("--vgdb=no")
+        .args(tool)
+        .args(program)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null());
     command
 }
 
@@ -52,32 +62,62 @@ fn valgrind(tool: &[&str], program: &[&str]) -> Command {
 /// the dynamic loader calls its first function.
 fn stack_under_valgrind(program: &[&str]) -> u64 {
     let mut command = valgrind(&["--tool=lackey", "--trace-mem=yes"], program);
-    let mut child = command.stderr(Stdio::piped()).spawn().expect("valgrind runs");
+    let mut child = command
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("valgrind runs");
     let log = BufReader::new(child.stderr.take().expect("its log is piped"));
-    let store = log.lines().map_while(Result::ok).find_map(|line| line.strip_prefix(" S ").map(str::to_owned));
-    child.kill().and_then(|()| child.wait()).expect("valgrind can be ended");
+    let store = log
+        .lines()
+        .map_while(Result::ok)
+        .find_map(|line| line.strip_prefix(" S ").map(str::to_owned));
+    child
+        .kill()
+        .and_then(|()| child.wait())
+        .expect("valgrind can be ended");
     let store = store.expect("a program stores");
-    let address = store.split(',').next().and_then(|text| u64::from_str_radix(text, 16).ok());
+    let address = store
+        .split(',')
+        .next()
+        .and_then(|text| u64::from_str_radix(text, 16).ok());
     address.expect("lackey prints addresses") + 8
 }
 
 /// Where the stack starts under the emulator, as its own log says.
 fn stack_under_qemu(program: &[&str], folder: &Path) -> u64 {
     let log = folder.join("pages");
-    let path = std::env::split_paths(PATH).map(|dir| dir.join(program[0])).find(|path| path.is_file());
+    let path = std::env::split_paths(PATH)
+        .map(|dir| dir.join(program[0]))
+        .find(|path| path.is_file());
     let mut command = Command::new("qemu-x86_64");
-    command.args(["-d", "page", "-D"]).arg(&log).args(["-0", program[0]]);
-    command.arg(path.expect("the program is on the path")).args(&program[1..]);
-    command.env_clear().envs(environment(0)).stdin(Stdio::null()).stdout(Stdio::null());
+    command
+        .args(["-d", "page", "-D"])
+        .arg(&log)
+        .args(["-0", program[0]]);
+    command
+        .arg(path.expect("the program is on the path"))
+        .args(&program[1..]);
+    command
+        .env_clear()
+        .envs(environment(0))
+        .stdin(Stdio::null())
+        .stdout(Stdio::null());
     command.status().expect("qemu runs");
     let text = std::fs::read_to_string(log).expect("qemu writes its log");
-    let start = text.lines().find_map(|line| line.strip_prefix("start_stack")).expect("qemu logs the stack");
-    u64::from_str_radix(start.trim().trim_start_matches("0x"), 16).expect("an address in hexadecimal")
+    let start = text
+        .lines()
+        .find_map(|line| line.strip_prefix("start_stack"))
+        .expect("qemu logs the stack");
+    u64::from_str_radix(start.trim().trim_start_matches("0x"), 16)
+        .expect("an address in hexadecimal")
 }
 
 /// Bytes of environment that memgauge's program needs beyond cachegrind's.
 fn padding(program: &[&str], folder: &Path) -> usize {
-    let (theirs, ours) = (stack_under_valgrind(program), stack_under_qemu(program, folder));
+    let (theirs, ours) = (
+        stack_under_valgrind(program),
+        stack_under_qemu(program, folder),
+    );
     (ours.wrapping_sub(theirs) % PAGE) as usize
 }
 
@@ -93,23 +133,39 @@ fn cachegrind(program: &[&str], input: &Path) -> Counts {
         "--LL=1048576,16,64",
     ];
     let mut command = valgrind(&tool, program);
-    let output = command.stdin(std::fs::File::open(input).expect("the input is there")).output();
+    let output = command
+        .stdin(std::fs::File::open(input).expect("the input is there"))
+        .output();
     let log = String::from_utf8(output.expect("valgrind runs").stderr).expect("its log is text");
     ["D   refs:", "D1  misses:", "LLd misses:"].map(|label| {
-        let number = log.split_once(label).and_then(|(_, rest)| rest.split_whitespace().next());
-        number.and_then(|number| number.replace(',', "").parse().ok()).expect(label)
+        let number = log
+            .split_once(label)
+            .and_then(|(_, rest)| rest.split_whitespace().next());
+        number
+            .and_then(|number| number.replace(',', "").parse().ok())
+            .expect(label)
     })
 }
 
 fn memgauge(program: &[&str], input: &Path, padding: usize, folder: &Path) -> Counts {
     let machine = folder.join("machine.json");
     write_machine(&machine, [(32, 8), (1024, 16), (4096, 16)]);
-    let options = ["--machine", machine.to_str().expect("temporary paths are text")];
+    let options = [
+        "--machine",
+        machine.to_str().expect("temporary paths are text"),
+    ];
     let recorded = Recorded::with(&options, program, |command| {
-        command.env_clear().envs(environment(padding)).write_stdin(std::fs::read(input).expect("the input is there"));
+        command
+            .env_clear()
+            .envs(environment(padding))
+            .write_stdin(std::fs::read(input).expect("the input is there"));
     });
     let totals = recorded.totals();
-    [totals["loads"] + totals["stores"] - totals["modifies"], totals["l1d.miss"], totals["l2.miss"]]
+    [
+        totals["loads"] + totals["stores"] - totals["modifies"],
+        totals["l1d.miss"],
+        totals["l2.miss"],
+    ]
 }
 
 /// Compares a whole program on `input`, in a folder of its own.
@@ -121,7 +177,10 @@ fn check(program: &[&str], input: &str) {
     let theirs = cachegrind(program, &path);
     let ours = memgauge(program, &path, padding, folder.path());
     println!("{program:?}: cachegrind {theirs:?}, memgauge {ours:?}");
-    for (what, (value, expected)) in ["references", "D1 misses", "LL misses"].iter().zip(ours.into_iter().zip(theirs)) {
+    for (what, (value, expected)) in ["references", "D1 misses", "LL misses"]
+        .iter()
+        .zip(ours.into_iter().zip(theirs))
+    {
         assert_near(&format!("{program:?}: {what}"), value, expected, TOLERANCE);
     }
 }
@@ -134,16 +193,22 @@ fn scattered(count: u64) -> impl Iterator<Item = u64> {
 #[test]
 fn cachegrind_agrees_on_sort() {
     if needs(&["valgrind", "sort"]) {
-        let lines: String = scattered(50_000).map(|number| format!("{number}\n")).collect();
+        let lines: String = scattered(50_000)
+            .map(|number| format!("{number}\n"))
+            .collect();
         check(&["sort", "-n"], &lines);
     }
 }
 
 #[test]
 fn cachegrind_agrees_on_xz() {
-    const WORDS: [&str; 8] = ["memory ", "cache ", "line ", "the ", "of ", "a ", "moves ", "bytes\n"];
+    const WORDS: [&str; 8] = [
+        "memory ", "cache ", "line ", "the ", "of ", "a ", "moves ", "bytes\n",
+    ];
     if needs(&["valgrind", "xz"]) {
-        let text: String = scattered(200_000).map(|number| WORDS[(number % 8) as usize]).collect();
+        let text: String = scattered(200_000)
+            .map(|number| WORDS[(number % 8) as usize])
+            .collect();
         check(&["xz", "-3", "-c"], &text);
     }
 }
@@ -152,7 +217,10 @@ fn cachegrind_agrees_on_xz() {
 fn cachegrind_agrees_on_sqlite() {
     if needs(&["valgrind", "sqlite3"]) {
         let rows = scattered(5_000).enumerate().map(|(id, key)| {
-            format!("INSERT INTO t VALUES({id}, {key}, 'value {}');\n", key % 977)
+            format!(
+                "INSERT INTO t VALUES({id}, {key}, 'value {}');\n",
+                key % 977
+            )
         });
         let fill: String = rows.collect();
         let create = "CREATE TABLE t(id INTEGER PRIMARY KEY, k INTEGER, v TEXT); BEGIN;\n";
@@ -163,12 +231,21 @@ fn cachegrind_agrees_on_sqlite() {
 
 /// Loads and stores that lackey counts, of all operand types.
 fn lackey(arguments: &str) -> [i64; 2] {
-    let program: Vec<&str> = std::iter::once(workloads()).chain(arguments.split_whitespace()).collect();
-    let tool = ["--tool=lackey", "--basic-counts=no", "--detailed-counts=yes"];
+    let program: Vec<&str> = std::iter::once(workloads())
+        .chain(arguments.split_whitespace())
+        .collect();
+    let tool = [
+        "--tool=lackey",
+        "--basic-counts=no",
+        "--detailed-counts=yes",
+    ];
     let output = valgrind(&tool, &program).output().expect("valgrind runs");
     let log = String::from_utf8(output.stderr).expect("its log is text");
     let mut sum = [0, 0];
-    for row in log.lines().filter(|line| line.contains("    I") || line.contains("    F") || line.contains("    V")) {
+    for row in log
+        .lines()
+        .filter(|line| line.contains("    I") || line.contains("    F") || line.contains("    V"))
+    {
         for (total, count) in sum.iter_mut().zip(row.split_whitespace().skip(2)) {
             *total += count.replace(',', "").parse::<i64>().unwrap_or(0);
         }
@@ -183,13 +260,23 @@ fn lackey_counts_the_same_loads_and_stores() {
     }
     for (with, without) in [
         ("triad --bytes 08007", "triad --bytes 00000"),
-        ("chase --bytes 64KiB --steps 100", "chase --bytes 64KiB --steps 000"),
-        ("chase --steps 0 --bytes 64KiB", "chase --steps 0 --bytes 00KiB"),
+        (
+            "chase --bytes 64KiB --steps 100",
+            "chase --bytes 64KiB --steps 000",
+        ),
+        (
+            "chase --steps 0 --bytes 64KiB",
+            "chase --steps 0 --bytes 00KiB",
+        ),
     ] {
         let (lackey_with, lackey_without) = (lackey(with), lackey(without));
         let extra = beyond(with, without);
         assert!(extra["loads"] > 0, "{with}");
         assert_eq!(extra["loads"], lackey_with[0] - lackey_without[0], "{with}");
-        assert_eq!(extra["stores"], lackey_with[1] - lackey_without[1], "{with}");
+        assert_eq!(
+            extra["stores"],
+            lackey_with[1] - lackey_without[1],
+            "{with}"
+        );
     }
 }

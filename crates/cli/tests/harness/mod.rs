@@ -27,7 +27,10 @@ pub(crate) type Totals = BTreeMap<String, i64>;
 /// Whether all of `tools` (programs, `root`, `libc.a`) and what recording itself
 /// takes are here; says what is not, for the test to return.
 pub(crate) fn needs(tools: &[&str]) -> bool {
-    let missing = ["qemu-x86_64", "plugin"].iter().chain(tools).find(|tool| !is_here(tool));
+    let missing = ["qemu-x86_64", "plugin"]
+        .iter()
+        .chain(tools)
+        .find(|tool| !is_here(tool));
     if let Some(tool) = missing {
         println!("skipped: needs {tool}");
     }
@@ -45,8 +48,13 @@ fn is_here(tool: &str) -> bool {
 
 /// Where the build leaves the plugin: `target/qemu-plugin`.
 fn plugin_folder() -> PathBuf {
-    let profile = Path::new(PROGRAM).parent().expect("the program lies in a folder");
-    profile.parent().expect("profiles lie in the target folder").join("qemu-plugin")
+    let profile = Path::new(PROGRAM)
+        .parent()
+        .expect("the program lies in a folder");
+    profile
+        .parent()
+        .expect("profiles lie in the target folder")
+        .join("qemu-plugin")
 }
 
 /// Whether this user may do what only root may.
@@ -62,15 +70,26 @@ pub(crate) fn workloads() -> &'static str {
 }
 
 fn build_workloads() -> String {
-    let release = Path::new(PROGRAM).parent().is_some_and(|folder| folder.ends_with("release"));
+    let release = Path::new(PROGRAM)
+        .parent()
+        .is_some_and(|folder| folder.ends_with("release"));
     let output = std::process::Command::new(env!("CARGO"))
-        .args(["build", "--quiet", "--package", "memgauge-workloads", "--message-format", "json"])
+        .args([
+            "build",
+            "--quiet",
+            "--package",
+            "memgauge-workloads",
+            "--message-format",
+            "json",
+        ])
         .args(release.then_some("--release"))
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .output()
         .expect("cargo runs");
     let messages = String::from_utf8_lossy(&output.stdout);
-    let built = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let built = messages
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let paths = built.filter_map(|message| Some(message["executable"].as_str()?.to_owned()));
     paths.last().expect("cargo builds the workloads")
 }
@@ -78,7 +97,11 @@ fn build_workloads() -> String {
 /// memgauge with the fixed environment and nothing to read.
 pub(crate) fn memgauge() -> Command {
     let mut command = Command::new(PROGRAM);
-    command.env_clear().env("PATH", PATH).env("LC_ALL", "C").timeout(PATIENCE);
+    command
+        .env_clear()
+        .env("PATH", PATH)
+        .env("LC_ALL", "C")
+        .timeout(PATIENCE);
     command
 }
 
@@ -95,11 +118,20 @@ impl Recorded {
     }
 
     /// The same, with more said about the run (input, environment).
-    pub(crate) fn with<S: AsRef<str>>(options: &[&str], program: &[S], say: impl FnOnce(&mut Command)) -> Recorded {
+    pub(crate) fn with<S: AsRef<str>>(
+        options: &[&str],
+        program: &[S],
+        say: impl FnOnce(&mut Command),
+    ) -> Recorded {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let mut command = memgauge();
-        command.args(["record", "--quiet", "--source", "emulate", "--output"]).arg(folder.path().join("run.mg"));
-        command.args(options).arg("--").args(program.iter().map(S::as_ref));
+        command
+            .args(["record", "--quiet", "--source", "emulate", "--output"])
+            .arg(folder.path().join("run.mg"));
+        command
+            .args(options)
+            .arg("--")
+            .args(program.iter().map(S::as_ref));
         say(&mut command);
         let output = command.output().expect("memgauge runs");
         Recorded { folder, output }
@@ -129,14 +161,23 @@ impl Recorded {
 
     /// Totals of the manifest of a run that went well.
     pub(crate) fn totals(&self) -> Totals {
-        assert!(self.output.status.success(), "{:?}: {}", self.output.status, self.said());
+        assert!(
+            self.output.status.success(),
+            "{:?}: {}",
+            self.output.status,
+            self.said()
+        );
         totals_of(&self.manifest()["totals"])
     }
 
     /// What `memgauge report --json` says of it.
     pub(crate) fn report(&self) -> Value {
         let output = report(&self.path());
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
         serde_json::from_slice(&output.stdout).expect("the report is JSON")
     }
 }
@@ -144,12 +185,18 @@ impl Recorded {
 /// A JSON object of numbers as totals.
 pub(crate) fn totals_of(object: &Value) -> Totals {
     let entries = object.as_object().expect("totals are an object").iter();
-    entries.map(|(name, value)| (name.clone(), value.as_i64().expect("totals are counts"))).collect()
+    entries
+        .map(|(name, value)| (name.clone(), value.as_i64().expect("totals are counts")))
+        .collect()
 }
 
 /// Shows a recording as JSON.
 pub(crate) fn report(path: &Path) -> Output {
-    memgauge().args(["report", "--json"]).arg(path).output().expect("memgauge runs")
+    memgauge()
+        .args(["report", "--json"])
+        .arg(path)
+        .output()
+        .expect("memgauge runs")
 }
 
 /// A machine without prefetchers and exact LRU everywhere, whose caches L1D, L2
@@ -188,8 +235,17 @@ pub(crate) fn record_workload(arguments: &str) -> Totals {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let machine = folder.path().join("small.json");
     write_machine(&machine, [(32, 8), (256, 8), (1024, 16)]);
-    let program: Vec<&str> = std::iter::once(workloads()).chain(arguments.split_whitespace()).collect();
-    Recorded::new(&["--machine", machine.to_str().expect("temporary paths are text")], &program).totals()
+    let program: Vec<&str> = std::iter::once(workloads())
+        .chain(arguments.split_whitespace())
+        .collect();
+    Recorded::new(
+        &[
+            "--machine",
+            machine.to_str().expect("temporary paths are text"),
+        ],
+        &program,
+    )
+    .totals()
 }
 
 /// What the run `with` counts beyond the run `without`, whose command lines are
@@ -197,7 +253,10 @@ pub(crate) fn record_workload(arguments: &str) -> Totals {
 pub(crate) fn beyond(with: &str, without: &str) -> Totals {
     assert_eq!(with.len(), without.len(), "`{with}` and `{without}`");
     let without = record_workload(without);
-    record_workload(with).into_iter().map(|(name, count)| (name.clone(), count - without[&name])).collect()
+    record_workload(with)
+        .into_iter()
+        .map(|(name, count)| (name.clone(), count - without[&name]))
+        .collect()
 }
 
 /// Loads, stores and splits that the workload itself says its loop makes.
@@ -218,5 +277,9 @@ pub(crate) fn expectation(arguments: &str) -> [i64; 3] {
 /// Asserts that `value` lies within `part` of `expected`.
 pub(crate) fn assert_near(what: &str, value: i64, expected: i64, part: f64) {
     let off = (value - expected).abs() as f64 / expected as f64;
-    assert!(off <= part, "{what}: {value} instead of {expected}, off by {:.3} %", 100.0 * off);
+    assert!(
+        off <= part,
+        "{what}: {value} instead of {expected}, off by {:.3} %",
+        100.0 * off
+    );
 }

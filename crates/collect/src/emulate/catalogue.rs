@@ -15,11 +15,14 @@ use super::wire;
 /// More blocks than any process translates; a larger id is damage.
 const MAX_BLOCKS: usize = 1 << 28;
 
+/// More leaders than a block of 512 instructions has; more is damage.
+const MAX_LEADERS: u16 = 4096;
+
 /// Flag of a block whose record has not come yet; not on the wire.
 const UNKNOWN: u16 = 1 << 15;
 
 /// Lines of the machines modelled; longer ones would only join less.
-const LINE_BYTES: i64 = 64;
+const LINE_BYTES: u64 = 64;
 
 /// One access of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,15 +41,14 @@ pub(super) struct Access {
 /// Consecutive accesses with one leader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Run {
-    /// First byte of the run, from the leader.
-    pub(super) low: i64,
+    /// First byte of the run, from the value of `word`, modulo 2^64.
+    pub(super) low: u64,
     /// First access, in the process's list.
     pub(super) first: u32,
     pub(super) accesses: u16,
-    /// Which of the block's address words is the leader's.
-    pub(super) leader: u16,
-    /// All ones, or zero where the addresses are constants.
-    pub(super) leader_mask: i8,
+    /// Which of the block's words the addresses follow from: its leader's, or 0,
+    /// the block's own, whose value is known, where they are constants.
+    pub(super) word: u16,
     /// Last byte of the run, from its first.
     pub(super) reach: u8,
     pub(super) store: bool,
@@ -103,19 +105,25 @@ impl Tally {
     }
 }
 
-/// A block of code.
+/// A block of code: what the hot loop needs, in one line of the host's cache.
 #[derive(Clone, Debug, Default)]
+#[repr(align(64))]
 pub(super) struct Block {
-    pub(super) vaddr: u64,
     /// Per execution, without accesses of rep and varying instructions.
     pub(super) tally: Tally,
-    pub(super) runs: Range<u32>,
-    pub(super) accesses: Range<u32>,
+    /// First and number of its runs, in the process's list.
+    pub(super) first_run: u32,
+    pub(super) runs: u16,
+    /// Words it has in a thread's stream: its own and its leaders'.
+    pub(super) words: u16,
+    pub(super) flags: u16,
     /// Executions not yet written to the recording.
     pub(super) execs: u32,
-    pub(super) leaders: u16,
-    pub(super) flags: u16,
+    pub(super) vaddr: u64,
+    pub(super) accesses: Range<u32>,
 }
+
+const _: () = assert!(size_of::<Block>() == 64);
 
 impl Block {
     /// Whether its record has not come yet.
@@ -128,6 +136,12 @@ impl Block {
     #[inline(always)]
     pub(super) fn special(&self) -> bool {
         self.flags != 0
+    }
+
+    /// Where its runs are, in the process's list.
+    pub(super) fn run_range(&self) -> Range<usize> {
+        let first = self.first_run as usize;
+        first..first + usize::from(self.runs)
     }
 
     fn ends_rep(&self) -> bool {
@@ -194,14 +208,14 @@ fn access_at(bytes: &[u8], at: usize) -> Option<Access> {
     })
 }
 
-fn run_of(index: u32, a: &Access) -> Run {
+fn run_of(block: u32, index: u32, a: &Access) -> Run {
     let constant = a.leader == wire::LEADER_CONSTANT;
+    let own_word = wire::WORD_BLOCK | u64::from(block);
     Run {
-        low: a.delta,
+        low: (a.delta as u64).wrapping_sub(if constant { own_word } else { 0 }),
         first: index,
         accesses: 1,
-        leader: if constant { 0 } else { a.leader },
-        leader_mask: if constant { 0 } else { -1 },
+        word: if constant { 0 } else { a.leader + 1 },
         reach: a.size.max(1) - 1,
         store: a.kind != AccessKind::Load,
     }
@@ -209,13 +223,15 @@ fn run_of(index: u32, a: &Access) -> Run {
 
 /// `run` and `next` as one, where both may lie in one line.
 fn join(run: &Run, next: &Run) -> Option<Run> {
-    let end = |r: &Run| r.low.checked_add(i64::from(r.reach));
-    let low = run.low.min(next.low);
-    let reach = end(run)?.max(end(next)?).checked_sub(low)?;
-    let same = run.leader == next.leader && run.leader_mask == next.leader_mask;
-    (same && reach < LINE_BYTES).then(|| Run {
+    let ahead = next.low.wrapping_sub(run.low) as i64;
+    if run.word != next.word || ahead.unsigned_abs() >= LINE_BYTES {
+        return None;
+    }
+    let (low, before) = if ahead < 0 { (next.low, -ahead) } else { (run.low, 0) };
+    let end = (before + i64::from(run.reach)).max(before + ahead + i64::from(next.reach));
+    (end.unsigned_abs() < LINE_BYTES).then(|| Run {
         low,
-        reach: reach as u8,
+        reach: end as u8,
         store: run.store || next.store,
         accesses: run.accesses + next.accesses,
         ..*run
@@ -249,21 +265,25 @@ impl Catalogue {
         let mut block = Block {
             vaddr: u64_at(body, 8)?,
             tally: Tally::instructions(u32::from(u16_at(body, 20)?)),
-            leaders,
+            words: leaders + 1,
             flags: u16_at(body, 26)?,
             ..Block::default()
         };
         let first = self.accesses.len() as u32;
         for i in 0..count {
             let access = access_at(body, 32 + 16 * i)?;
-            if access.leader < wire::LEADER_VARYING && access.leader >= leaders {
+            if access.leader < wire::LEADER_VARYING && access.leader >= leaders
+                || leaders >= MAX_LEADERS
+            {
                 return None;
             }
             self.accesses.push(access);
         }
         block.accesses = first..self.accesses.len() as u32;
         self.count_accesses(&mut block);
-        block.runs = self.add_runs(block.accesses.clone());
+        let runs = self.add_runs(id as u32, block.accesses.clone());
+        block.first_run = runs.start;
+        block.runs = (runs.end - runs.start) as u16;
         if id >= self.blocks.len() {
             // Ids are dense: a gap is a few blocks another thread is adding.
             let count = id.checked_add(1).filter(|&n| n < MAX_BLOCKS)?;
@@ -284,10 +304,10 @@ impl Catalogue {
         }
     }
 
-    fn add_runs(&mut self, accesses: Range<u32>) -> Range<u32> {
+    fn add_runs(&mut self, block: u32, accesses: Range<u32>) -> Range<u32> {
         let first = self.runs.len();
         for index in accesses {
-            let next = run_of(index, &self.accesses[index as usize]);
+            let next = run_of(block, index, &self.accesses[index as usize]);
             match self.runs[first..].last_mut() {
                 Some(run) if join(run, &next).is_some() => {
                     *run = join(run, &next).unwrap_or(next);

@@ -109,19 +109,10 @@ enum Pause {
     Slow { id: u32, run: usize },
 }
 
-/// The address run `run` begins from: its leader's, or 0.
-#[inline(always)]
-fn leader_of(run: &Run, leaders: &[AtomicU64]) -> u64 {
-    match leaders.get(usize::from(run.leader)) {
-        Some(word) => word.load(Ordering::Relaxed) & i64::from(run.leader_mask) as u64,
-        None => 0,
-    }
-}
-
 /// Whether the whole run hits where [`Touches::touch`] can tell; then it is done.
 #[inline(always)]
-fn hits(touches: &mut Touches<'_>, run: &Run, leader: u64) -> bool {
-    let first = leader.wrapping_add(run.low as u64);
+fn hits(touches: &mut Touches<'_>, run: &Run, from: u64) -> bool {
+    let first = from.wrapping_add(run.low);
     let last = first.wrapping_add(u64::from(run.reach));
     first ^ last < LINE_BYTES && touches.touch(first, run.store)
 }
@@ -130,12 +121,13 @@ fn hits(touches: &mut Touches<'_>, run: &Run, leader: u64) -> bool {
 /// locals and slices here: everything that could call is left to the caller.
 #[inline(never)]
 fn run_hits(
-    mut touches: Touches<'_>,
+    core: &mut Core,
     catalogue: &mut Catalogue,
     pending: &mut Tally,
     words: &[AtomicU64],
     mut at: usize,
 ) -> (usize, Pause) {
+    let mut touches = core.touches();
     let mut tally = *pending;
     let runs = &catalogue.runs[..];
     let blocks = &mut catalogue.blocks[..];
@@ -153,7 +145,7 @@ fn run_hits(
         if block.special() {
             break Pause::Special(id);
         }
-        let Some(leaders) = words.get(at + 1..at + 1 + usize::from(block.leaders)) else {
+        let Some(own) = words.get(at..at + usize::from(block.words)) else {
             break Pause::Short;
         };
         if tally.insns() > MOST_PENDING {
@@ -161,13 +153,16 @@ fn run_hits(
         }
         block.execs += 1;
         tally.add(block.tally);
-        let runs = runs.get(to_usize(&block.runs)).unwrap_or(&[]);
+        let Some(runs) = runs.get(block.run_range()) else {
+            break Pause::Unknown(id);
+        };
         for (number, run) in runs.iter().enumerate() {
-            if !hits(&mut touches, run, leader_of(run, leaders)) {
+            let from = own.get(usize::from(run.word)).map(|w| w.load(Ordering::Relaxed));
+            if !from.is_some_and(|from| hits(&mut touches, run, from)) {
                 break 'blocks Pause::Slow { id, run: number };
             }
         }
-        at += 1 + leaders.len();
+        at += own.len();
     };
     *pending = tally;
     (at, pause)
@@ -182,7 +177,7 @@ impl<D: Due> Replay<'_, D> {
             let from = at;
             let pause;
             (at, pause) = run_hits(
-                self.core.touches(),
+                self.core,
                 &mut self.program.catalogue,
                 &mut self.cursor.pending,
                 words,
@@ -214,32 +209,31 @@ impl<D: Due> Replay<'_, D> {
                     None => return (at, Stop::End),
                 },
                 Pause::Full(id) => self.settle(id),
-                Pause::Slow { id, run } => at += 1 + self.rest_of_block(id, run, &words[at + 1..]),
+                Pause::Slow { id, run } => at += self.rest_of_block(id, run, &words[at..]),
             }
         }
     }
 
     /// Runs a block from its run number `from` on, hit or not. Returns how many
-    /// of its address words it had.
+    /// words it had.
     #[inline(never)]
     fn rest_of_block(&mut self, id: u32, from: usize, words: &[AtomicU64]) -> usize {
         self.settle(id);
         let block = &self.program.catalogue.blocks[id as usize];
-        let leaders = &words[..usize::from(block.leaders)];
-        let runs = to_usize(&block.runs);
+        let (count, runs) = (usize::from(block.words), block.run_range());
         for at in runs.start + from..runs.end {
             let run = self.program.catalogue.runs[at];
-            let leader = leader_of(&run, leaders);
-            if leader & wire::WORD_BLOCK != 0 {
+            let value = words[usize::from(run.word)].load(Ordering::Relaxed);
+            if run.word > 0 && value & wire::WORD_BLOCK != 0 {
                 // Not an address but the next block: this one was left before.
                 self.cursor.cut += 1;
-                return usize::from(run.leader);
+                return usize::from(run.word);
             }
-            if !hits(&mut self.core.touches(), &run, leader) {
-                self.walk(id, &run, leader);
+            if !hits(&mut self.core.touches(), &run, value) {
+                self.walk(id, &run, if run.word > 0 { value } else { 0 });
             }
         }
-        leaders.len()
+        count
     }
 
     /// Tells the core what has been executed.

@@ -1,0 +1,496 @@
+//! What memgauge says when it cannot do what it was asked: one clear line with the
+//! fix, the exit code the command line promises, no panic, nothing lost.
+
+#[allow(dead_code, reason = "each test file uses a part of it")]
+mod harness;
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use harness::{PROGRAM, Recorded, memgauge, needs, report, workloads, write_machine};
+use tempfile::TempDir;
+
+const USAGE: i32 = 2;
+const FAILED: i32 = 125;
+const NOT_EXECUTABLE: i32 = 126;
+const NOT_FOUND: i32 = 127;
+
+fn folder() -> TempDir {
+    tempfile::tempdir().expect("a temporary folder")
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("temporary paths are text")
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Asserts the exit code and that standard error is one line of memgauge's that
+/// says all of `words`.
+fn check_line(output: &Output, code: i32, words: &[&str]) {
+    let said = said(output);
+    assert_eq!(output.status.code(), Some(code), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+    assert!(said.starts_with("memgauge: "), "{said}");
+    for word in words {
+        assert!(said.contains(word), "`{word}` is not in: {said}");
+    }
+}
+
+/// Records `program`, which cannot run; nothing must be left behind.
+fn check_program(program: &str, code: i32, words: &[&str]) {
+    let recorded = Recorded::new(&[], &[program]);
+    check_line(&recorded.output, code, words);
+    assert!(!recorded.path().exists(), "a recording of nothing is left");
+}
+
+fn write_program(path: &Path, content: &[u8], mode: u32) {
+    fs::write(path, content).expect("the program can be written");
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("the mode can be set");
+}
+
+/// The start of an ELF program for a word size (1: 32 bits, 2: 64) and processor.
+fn elf(class: u8, machine: u8) -> [u8; 64] {
+    let mut header = [0; 64];
+    header[..6].copy_from_slice(&[0x7f, b'E', b'L', b'F', class, 1]);
+    (header[16], header[18], header[20]) = (2, machine, 1);
+    header
+}
+
+#[test]
+fn a_program_that_is_not_there_is_named() {
+    check_program(
+        "no-such-program-anywhere",
+        NOT_FOUND,
+        &["no-such-program-anywhere"],
+    );
+    check_program("/no/such/program", NOT_FOUND, &["/no/such/program"]);
+}
+
+#[test]
+fn a_program_that_cannot_run_is_refused_with_the_reason() {
+    const AARCH64: u8 = 183;
+    const I386: u8 = 3;
+    let folder = folder();
+    let path = |name: &str| folder.path().join(name);
+    write_program(&path("plain"), b"#!/bin/sh\n", 0o644);
+    write_program(&path("old"), &elf(1, I386), 0o755);
+    write_program(&path("foreign"), &elf(2, AARCH64), 0o755);
+    write_program(&path("text"), b"just text\n", 0o755);
+    write_program(&path("empty"), b"", 0o755);
+    check_program(
+        text(&path("plain")),
+        NOT_EXECUTABLE,
+        &["plain", "not executable", "chmod +x"],
+    );
+    check_program(text(folder.path()), NOT_EXECUTABLE, &["directory"]);
+    check_program(text(&path("old")), NOT_EXECUTABLE, &["32-bit", "x86-64"]);
+    check_program(
+        text(&path("foreign")),
+        NOT_EXECUTABLE,
+        &["another processor", "x86-64"],
+    );
+    check_program(
+        text(&path("text")),
+        NOT_EXECUTABLE,
+        &["neither an ELF program nor a script"],
+    );
+    check_program(
+        text(&path("empty")),
+        NOT_EXECUTABLE,
+        &["neither an ELF program nor a script"],
+    );
+}
+
+#[test]
+fn a_script_whose_interpreter_is_not_there_names_script_and_interpreter() {
+    let folder = folder();
+    let script = folder.path().join("script");
+    write_program(&script, b"#!/no/such/interpreter\n", 0o755);
+    check_program(
+        text(&script),
+        NOT_FOUND,
+        &["/no/such/interpreter", text(&script)],
+    );
+}
+
+#[test]
+fn an_emulator_that_is_not_there_names_its_package() {
+    let folder = folder();
+    let recorded = Recorded::with(&[], &["/bin/true"], |command| {
+        command.env("PATH", folder.path());
+    });
+    check_line(
+        &recorded.output,
+        FAILED,
+        &["qemu-x86_64", "package qemu-user"],
+    );
+    assert!(!recorded.path().exists());
+}
+
+#[test]
+fn an_emulator_without_plugins_says_which_is_needed() {
+    let folder = folder();
+    let old = folder.path().join("qemu");
+    write_program(&old, b"#!/bin/sh\necho qemu-x86_64 version 5.2.0\n", 0o755);
+    let recorded = Recorded::with(&[], &["/bin/true"], |command| {
+        command.env("MEMGAUGE_QEMU", &old);
+    });
+    check_line(&recorded.output, FAILED, &["5.2.0", "6.0 or later"]);
+}
+
+/// memgauge looks for its plugin around itself, so it is moved away (linked: the
+/// file is large).
+#[test]
+fn a_plugin_that_is_not_there_says_how_to_build_it() {
+    if !needs(&[]) {
+        return;
+    }
+    let far = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a temporary folder");
+    let place = far.path().join("a/b/c/d");
+    fs::create_dir_all(&place).expect("folders can be made");
+    fs::hard_link(PROGRAM, place.join("memgauge")).expect("the program can be linked");
+    let output = Command::new(place.join("memgauge"))
+        .args(["record", "-q", "--source", "emulate", "-o"])
+        .arg(far.path().join("run.mg"))
+        .args(["--", "/bin/true"])
+        .env_clear()
+        .env("PATH", harness::PATH)
+        .output();
+    check_line(
+        &output.expect("memgauge runs"),
+        FAILED,
+        &["plugin", "make plugin", "MEMGAUGE_PLUGIN_DIR"],
+    );
+}
+
+/// Not the emulator's failure passed off as the program's.
+#[test]
+fn a_plugin_that_cannot_be_loaded_is_a_failure_of_memgauge() {
+    if !needs(&[]) {
+        return;
+    }
+    let folder = folder();
+    for api in 1..=4 {
+        let name = format!("memgauge-qemu-api{api}.so");
+        fs::write(folder.path().join(name), "no library").expect("the plugin can be written");
+    }
+    let recorded = Recorded::with(&[], &["/bin/true"], |command| {
+        command.env("MEMGAUGE_PLUGIN_DIR", folder.path());
+    });
+    assert_eq!(recorded.code(), Some(FAILED), "{}", recorded.said());
+    let ours: Vec<String> = recorded
+        .said()
+        .lines()
+        .filter(|line| line.starts_with("memgauge: "))
+        .map(str::to_owned)
+        .collect();
+    assert!(
+        ours.len() == 1 && ours[0].contains("plugin"),
+        "{}",
+        recorded.said()
+    );
+}
+
+/// memgauge with a recording to write to `path`.
+fn record_to(path: &Path) -> Output {
+    let mut command = memgauge();
+    command
+        .args(["record", "-q", "--source", "emulate", "-o"])
+        .arg(path)
+        .args(["--", "/bin/true"]);
+    command.output().expect("memgauge runs")
+}
+
+#[test]
+fn what_exists_is_not_written_over() {
+    if !needs(&[]) {
+        return;
+    }
+    let folder = folder();
+    let (file, run) = (folder.path().join("file"), folder.path().join("run.mg"));
+    fs::write(&file, "mine").expect("a file can be written");
+    check_line(
+        &record_to(&file),
+        FAILED,
+        &["file", "exists and is not a recording"],
+    );
+    check_line(
+        &record_to(folder.path()),
+        FAILED,
+        &["exists and is not a recording"],
+    );
+    assert_eq!(fs::read(&file).expect("it is still there"), b"mine");
+    assert!(record_to(&run).status.success());
+    let before = fs::read(run.join("manifest.json")).expect("it was recorded");
+    check_line(&record_to(&run), FAILED, &["run.mg", "exists", "--force"]);
+    assert_eq!(
+        fs::read(run.join("manifest.json")).expect("it is still there"),
+        before
+    );
+}
+
+#[test]
+fn an_output_that_cannot_be_made_is_named() {
+    if !needs(&[]) {
+        return;
+    }
+    let folder = folder();
+    check_line(
+        &record_to(&folder.path().join("no/such/run.mg")),
+        FAILED,
+        &["no/such/run.mg"],
+    );
+    check_line(
+        &record_to(Path::new("/proc/run.mg")),
+        FAILED,
+        &["/proc/run.mg"],
+    );
+    let file = folder.path().join("file");
+    fs::write(&file, "").expect("a file can be written");
+    check_line(&record_to(&file.join("run.mg")), FAILED, &["file/run.mg"]);
+}
+
+/// A mounted file system of `bytes`, unmounted when dropped.
+struct SmallDisk(TempDir);
+
+impl SmallDisk {
+    fn mount(bytes: u64) -> Option<SmallDisk> {
+        let folder = folder();
+        let mut mount = Command::new("mount");
+        mount
+            .args([
+                "-t",
+                "tmpfs",
+                "-o",
+                &format!("size={bytes}"),
+                "memgauge-test",
+            ])
+            .arg(folder.path());
+        let mounted = mount.output().is_ok_and(|output| output.status.success());
+        mounted.then(|| SmallDisk(folder))
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _best_effort = Command::new("umount").arg(self.0.path()).status();
+    }
+}
+
+/// A sample for every miss: a million rows close a part, and the third does not fit.
+#[test]
+fn a_full_disk_is_told_and_keeps_what_was_recorded() {
+    if !needs(&["root"]) {
+        return;
+    }
+    let Some(disk) = SmallDisk::mount(12 << 20) else {
+        println!("skipped: needs the right to mount a tmpfs");
+        return;
+    };
+    let run = disk.0.path().join("run.mg");
+    let mut command = memgauge();
+    command
+        .args([
+            "record",
+            "-q",
+            "--source",
+            "emulate",
+            "-e",
+            "l1d.miss:1",
+            "-o",
+        ])
+        .arg(&run)
+        .arg("--");
+    command.args([
+        workloads(),
+        "rand",
+        "--bytes",
+        "256MiB",
+        "--steps",
+        "4000000",
+    ]);
+    let output = command.output().expect("memgauge runs");
+    check_line(&output, FAILED, &["run.mg"]);
+    let shown = report(&run);
+    assert_eq!(shown.status.code(), Some(0), "{}", said(&shown));
+    let shown: serde_json::Value =
+        serde_json::from_slice(&shown.stdout).expect("the report is JSON");
+    assert_eq!(shown["recording"]["complete"], false);
+    assert!(
+        shown["totals"]["loads"].as_u64() > Some(0),
+        "{}",
+        shown["totals"]
+    );
+}
+
+/// A sound recording to spoil.
+fn sound() -> Recorded {
+    let recorded = Recorded::new(&["-e", "l1d.miss:7"], &["/bin/true"]);
+    assert_eq!(recorded.code(), Some(0), "{}", recorded.said());
+    recorded
+}
+
+#[test]
+fn what_is_not_a_recording_is_refused() {
+    let folder = folder();
+    let file = folder.path().join("file");
+    check_line(
+        &report(&folder.path().join("nowhere.mg")),
+        FAILED,
+        &["nowhere.mg"],
+    );
+    check_line(
+        &report(folder.path()),
+        FAILED,
+        &[text(folder.path()), "memgauge record"],
+    );
+    fs::write(&file, "PAR1").expect("a file can be written");
+    check_line(&report(&file), FAILED, &["file"]);
+    check_line(
+        &report(folder.path()),
+        FAILED,
+        &[text(folder.path()), "memgauge record"],
+    );
+}
+
+fn spoil(path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
+    let mut bytes = fs::read(path).expect("the file is there");
+    change(&mut bytes);
+    fs::write(path, bytes).expect("the file can be written");
+}
+
+#[test]
+fn a_manifest_that_is_cut_off_or_newer_is_refused() {
+    if !needs(&[]) {
+        return;
+    }
+    let recorded = sound();
+    let manifest = recorded.path().join("manifest.json");
+    spoil(&manifest, |bytes| {
+        let text = String::from_utf8_lossy(bytes)
+            .replace("\"format_version\": 1", "\"format_version\": 99");
+        *bytes = text.into_bytes();
+    });
+    check_line(&report(&recorded.path()), FAILED, &["99", "version"]);
+    spoil(&manifest, |bytes| bytes.truncate(bytes.len() / 2));
+    check_line(&report(&recorded.path()), FAILED, &["manifest.json"]);
+    spoil(&manifest, Vec::clear);
+    check_line(&report(&recorded.path()), FAILED, &["manifest.json"]);
+}
+
+/// The first part of a table.
+fn part(recorded: &Recorded, table: &str) -> PathBuf {
+    recorded.path().join(table).join("part-000000.parquet")
+}
+
+/// Reports on a recording whose samples are spoilt: they are named, the rest is shown.
+fn check_spoilt(change: impl FnOnce(&mut Vec<u8>)) {
+    let recorded = sound();
+    spoil(&part(&recorded, "samples"), change);
+    let output = report(&recorded.path());
+    check_line(&output, 0, &["samples/part-000000.parquet"]);
+    let shown: serde_json::Value =
+        serde_json::from_slice(&output.stdout).expect("the report is JSON");
+    assert_eq!(shown["totals"], recorded.manifest()["totals"]);
+    assert_eq!(
+        shown["problems"].as_array().map(Vec::len),
+        Some(1),
+        "{}",
+        shown["problems"]
+    );
+}
+
+#[test]
+fn a_spoilt_part_is_named_and_the_rest_is_shown() {
+    if !needs(&[]) {
+        return;
+    }
+    check_spoilt(|bytes| bytes.truncate(bytes.len() / 2));
+    check_spoilt(Vec::clear);
+    check_spoilt(|bytes| {
+        let at = bytes.len() - 100;
+        bytes[at] ^= 1;
+    });
+    check_spoilt(|bytes| bytes[100] ^= 1);
+}
+
+fn record_with(options: &[&str]) -> Output {
+    let recorded = Recorded::new(options, &["/bin/true"]);
+    assert!(!recorded.path().exists(), "a recording was begun");
+    recorded.output
+}
+
+/// A mistake on the command line: the line names the fix, and usage may follow.
+fn check_usage(options: &[&str], words: &[&str]) {
+    let output = record_with(options);
+    let said = said(&output);
+    assert_eq!(output.status.code(), Some(USAGE), "{said}");
+    for word in words {
+        assert!(said.contains(word), "`{word}` is not in: {said}");
+    }
+    assert!(!said.contains("panicked"), "{said}");
+}
+
+#[test]
+fn usage_errors_name_what_would_be_right() {
+    check_usage(
+        &["-e", "llc.mis"],
+        &["`llc.mis`", "llc.miss", "memgauge list"],
+    );
+    check_usage(&["-e", "llc.miss:0"], &["period", "positive"]);
+    check_usage(&["-I", "999ns"], &["1us"]);
+    check_usage(&["-I", "0"], &["1us"]);
+    check_usage(&["-I", "5parsecs"], &["parsecs", "ns, us, ms or s"]);
+    check_usage(&["-c", "0"], &["1"]);
+}
+
+#[test]
+fn an_unknown_machine_lists_those_there_are() {
+    check_line(
+        &record_with(&["--machine", "cray-1"]),
+        FAILED,
+        &["cray-1", "zen5", "i5-6600k", "JSON"],
+    );
+}
+
+#[test]
+fn a_machine_file_that_makes_no_sense_is_named() {
+    let folder = folder();
+    let path = folder.path().join("machine.json");
+    let options = ["--machine", text(&path)];
+    fs::write(&path, "{ not JSON").expect("the file can be written");
+    check_line(&record_with(&options), FAILED, &["machine.json"]);
+    fs::write(&path, "{}").expect("the file can be written");
+    check_line(
+        &record_with(&options),
+        FAILED,
+        &["machine.json", "missing field"],
+    );
+    write_machine(&path, [(32, 7), (256, 8), (1024, 16)]);
+    check_line(&record_with(&options), FAILED, &["l1d"]);
+    write_machine(&path, [(32, 0), (256, 8), (1024, 16)]);
+    check_line(&record_with(&options), FAILED, &["l1d"]);
+    check_line(
+        &record_with(&["--machine", text(folder.path())]),
+        FAILED,
+        &[text(folder.path())],
+    );
+}
+
+/// Bytes that are no text, as a file name may be.
+#[test]
+fn an_argument_that_is_no_text_does_not_panic() {
+    use std::os::unix::ffi::OsStrExt;
+    let mut command = memgauge();
+    command
+        .args(["report", "--json"])
+        .arg(OsStr::from_bytes(b"/tmp/\xff\xfe.mg"));
+    let output = command.output().expect("memgauge runs");
+    check_line(&output, FAILED, &["/tmp/"]);
+}
