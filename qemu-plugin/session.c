@@ -128,8 +128,10 @@ static bool wait_for_room(struct mg_ring *r)
         uint32_t tail = atomic_load_explicit(&r->tail, memory_order_acquire);
         if (atomic_load(&r->head) - tail < MG_BLOCKS)
             return true;
-        if (!recorder_lives())
+        if (!recorder_lives()) {
+            atomic_store(&control->stop, 1); /* no more catalogue, no more rings */
             return false;
+        }
         atomic_store(&r->waiting, 1);
         struct timespec timeout = { 0, 20 * 1000 * 1000 };
         syscall(SYS_futex, &r->tail, FUTEX_WAIT, tail, &timeout, NULL, 0);

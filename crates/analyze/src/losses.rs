@@ -97,7 +97,6 @@ pub fn sentence(kind: LossKind) -> (&'static str, &'static str) {
         ),
         LossKind::BlockCut => ("block_cut", "blocks of code left in the middle by a fault"),
         LossKind::StrayAccess => ("stray_access", "accesses without their instruction"),
-        LossKind::ThreadKilled => ("thread_killed", "threads killed before their stream ended"),
         LossKind::PartNotWritten => ("part_not_written", "recording parts not written"),
         LossKind::Undecoded => ("undecoded", "places in the code that could not be decoded"),
     }

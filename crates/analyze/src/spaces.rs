@@ -6,6 +6,9 @@
 //! highest end so far beside them: a look-up walks back from the last mapping
 //! that starts at or before the address until no earlier one can reach it.
 //!
+//! A row of path `[exec]` says that the process began another program: nothing
+//! mapped before is there from its time on.
+//!
 //! Memory: 48 bytes a recorded mapping, each path once.
 
 use std::collections::BTreeMap;
@@ -21,6 +24,13 @@ const OWN_REGION_BYTES: u64 = 128 * 1024;
 
 /// Name of executable memory that belongs to no file.
 pub(crate) const JIT: &str = "[jit]";
+
+/// Path of the rows that end all mappings of a process.
+const EXEC: &str = "[exec]";
+
+/// Mappings of one path farther apart than this belong to different programs
+/// of one process: parts of one file are mapped side by side.
+const APART_BYTES: u64 = 1 << 30;
 
 /// Name of what lies in no recorded mapping.
 pub(crate) const UNKNOWN: &str = "[unknown]";
@@ -95,15 +105,18 @@ impl AddressSpaces {
         let mut paths = Paths::default();
         paths.id(UNKNOWN);
         paths.id(JIT);
-        let mut by_pid: BTreeMap<Pid, Vec<Mapping>> = BTreeMap::new();
+        let mut by_pid: BTreeMap<Pid, (Vec<Mapping>, Vec<u64>)> = BTreeMap::new();
         for module in &modules {
-            let mapping = paths.mapping(module);
-            by_pid.entry(module.pid).or_default().push(mapping);
+            let (maps, execs) = by_pid.entry(module.pid).or_default();
+            match module.path.as_str() {
+                EXEC => execs.push(module.time_ns),
+                _ => maps.push(paths.mapping(module)),
+            }
         }
         let spaces = by_pid.into_iter();
         AddressSpaces {
             spaces: spaces
-                .map(|(p, maps)| (p, Space::of(maps, &paths)))
+                .map(|(p, (maps, execs))| (p, Space::of(maps, execs, &paths)))
                 .collect(),
             paths: paths.list,
         }
@@ -125,11 +138,14 @@ impl AddressSpaces {
     }
 
     /// The mapping that held a data address at `time_ns`: the latest not later
-    /// than that, else the latest of all.
+    /// than that, else the latest of all; of the program that ran at that time.
     pub(crate) fn data_at(&self, pid: Pid, addr: u64, time_ns: u64) -> Option<&Mapping> {
         let space = self.spaces.get(&pid)?;
-        let alive = space.best(addr, |m| m.time_ns <= time_ns);
-        alive.or_else(|| space.best(addr, |_| true))
+        let program = space.program_at(time_ns);
+        let alive = space.best(addr, |m| {
+            program.contains(&m.time_ns) && m.time_ns <= time_ns
+        });
+        alive.or_else(|| space.best(addr, |m| program.contains(&m.time_ns)))
     }
 
     /// First byte and one past the last of the anonymous region a mapping
@@ -148,17 +164,30 @@ impl AddressSpaces {
     pub(crate) fn file_before(&self, pid: Pid, mapping: &Mapping) -> Option<&Mapping> {
         let before = mapping.start.checked_sub(1)?;
         let found = self.data_at(pid, before, mapping.time_ns)?;
-        let is_data = is_file(self.path(found.path)) && !found.executable;
+        let is_data = !found.executable && self.holds_code(pid, found.path);
         (is_data && found.end == mapping.start).then_some(found)
     }
 
-    /// Bytes between the first and the last byte ever mapped under this path.
+    /// Whether a path is a program or library: a part of it may be executed.
+    fn holds_code(&self, pid: Pid, path: PathId) -> bool {
+        let maps = self.spaces.get(&pid).map_or(&[][..], |s| &s.maps);
+        is_file(self.path(path)) && maps.iter().any(|m| m.path == path && m.executable)
+    }
+
+    /// First byte and one past the last mapped under this path, where its
+    /// mappings lie side by side; the largest such place where there are several.
     pub(crate) fn extent(&self, pid: Pid, path: PathId) -> Option<(u64, u64)> {
         let maps = &self.spaces.get(&pid)?.maps;
-        let named = || maps.iter().filter(|m| m.path == path);
-        let start = named().map(|m| m.start).min()?;
-        let end = named().map(|m| m.end).max()?;
-        Some((start, end))
+        let mut places: Vec<(u64, u64)> = Vec::new();
+        for m in maps.iter().filter(|m| m.path == path) {
+            match places.last_mut() {
+                Some(last) if m.start.saturating_sub(last.1) < APART_BYTES => {
+                    last.1 = last.1.max(m.end);
+                }
+                _ => places.push((m.start, m.end)),
+            }
+        }
+        places.into_iter().max_by_key(|(start, end)| end - start)
     }
 }
 
@@ -218,10 +247,13 @@ struct Space {
     highest_end: Vec<u64>,
     /// Small anonymous mappings that touch, joined; sorted.
     runs: Vec<(u64, u64)>,
+    /// When it began another program; sorted.
+    execs: Vec<u64>,
 }
 
 impl Space {
-    fn of(maps: Vec<Mapping>, paths: &Paths) -> Self {
+    fn of(maps: Vec<Mapping>, mut execs: Vec<u64>, paths: &Paths) -> Self {
+        execs.sort_unstable();
         let ends = maps.iter().scan(0, |highest, m| {
             *highest = m.end.max(*highest);
             Some(*highest)
@@ -233,7 +265,15 @@ impl Space {
             highest_end: ends.collect(),
             runs: join(small.map(|m| (m.start, m.end))),
             maps,
+            execs,
         }
+    }
+
+    /// From when to when the program ran that ran at `time_ns`.
+    fn program_at(&self, time_ns: u64) -> std::ops::RangeInclusive<u64> {
+        let next = self.execs.partition_point(|&exec| exec <= time_ns);
+        let start = next.checked_sub(1).map_or(0, |i| self.execs[i]);
+        start..=self.execs.get(next).copied().unwrap_or(u64::MAX)
     }
 
     /// Of the acceptable mappings over `addr`, the one that takes precedence.
@@ -281,6 +321,21 @@ pub(crate) mod tests {
             path: path.to_owned(),
             ..Module::default()
         }
+    }
+
+    #[test]
+    fn an_exec_ends_the_mappings_before_it() {
+        let spaces = AddressSpaces::of(vec![
+            module(0, 0x1000, 0x9000, "[heap]"),
+            module(50, 0, u64::MAX, EXEC),
+            module(60, 0x4000_0000_0000, 0x4000_0000_1000, "[heap]"),
+        ]);
+        let at = |addr, time| spaces.data_at(Pid(1), addr, time).map(|m| m.start);
+        assert_eq!(at(0x2000, 49), Some(0x1000));
+        assert_eq!(at(0x2000, 70), None);
+        assert_eq!(at(0x4000_0000_0800, 70), Some(0x4000_0000_0000));
+        let heap = spaces.data_at(Pid(1), 0x2000, 10).unwrap().path;
+        assert_eq!(spaces.extent(Pid(1), heap), Some((0x1000, 0x9000)));
     }
 
     pub(crate) fn code(time_ns: u64, start: u64, end: u64, path: &str) -> Module {

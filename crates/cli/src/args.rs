@@ -66,8 +66,13 @@ pub(crate) struct Settings {
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub(crate) prefetch: Vec<Prefetcher>,
     /// Sample these events: NAME or NAME:PERIOD
-    #[arg(short, long = "event", value_name = "EVENTS", value_delimiter = ',',
-          default_value = "llc.miss:127,l1d.miss:4099")]
+    #[arg(
+        short,
+        long = "event",
+        value_name = "EVENTS",
+        value_delimiter = ',',
+        default_value = "llc.miss:127,l1d.miss:4099"
+    )]
     pub(crate) events: Vec<EventSpec>,
     /// Period of events named without one
     #[arg(short = 'c', long = "count", value_name = "PERIOD", default_value_t = 1009,
@@ -107,14 +112,23 @@ pub(crate) struct Record {
     #[command(flatten)]
     pub(crate) settings: Settings,
     /// Program to run and its arguments
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true, value_name = "CMD")]
+    #[arg(
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        required = true,
+        value_name = "CMD"
+    )]
     pub(crate) command: Vec<String>,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Report {
     /// Recording to show
-    #[arg(value_name = "DIR", default_value = "memgauge.mg", conflicts_with = "input")]
+    #[arg(
+        value_name = "DIR",
+        default_value = "memgauge.mg",
+        conflicts_with = "input"
+    )]
     pub(crate) recording: PathBuf,
     /// The same, as perf spells it
     #[arg(short, long, value_name = "DIR")]

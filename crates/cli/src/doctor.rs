@@ -9,7 +9,11 @@ use crate::terminal;
 /// Prints what was found, a line each, with the fix for what is missing.
 pub(crate) fn doctor(args: &Json) -> anyhow::Result<Exit> {
     let checks = examine();
-    let text = if args.json { as_json(&checks)? } else { as_text(&checks) };
+    let text = if args.json {
+        as_json(&checks)?
+    } else {
+        as_text(&checks)
+    };
     terminal::print(&text)?;
     Ok(Exit::Success)
 }

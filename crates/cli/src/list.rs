@@ -32,7 +32,13 @@ fn as_text() -> String {
     }
     out += "\nMachines (use with --machine NAME; `host` is this one)\n";
     for m in memgauge_machine::presets() {
-        let kib = |bytes: u64| if bytes >= 1 << 20 { format!("{} MiB", bytes >> 20) } else { format!("{} KiB", bytes >> 10) };
+        let kib = |bytes: u64| {
+            if bytes >= 1 << 20 {
+                format!("{} MiB", bytes >> 20)
+            } else {
+                format!("{} KiB", bytes >> 10)
+            }
+        };
         out += &format!(
             "  {:<18}L1D {}, L2 {}, LLC {}, DTLB {} + {}, {:.2} GHz, {:.1} GB/s\n",
             m.name,

@@ -38,7 +38,9 @@ impl Exit {
 /// Prints one line with the causes and returns the exit code for it.
 pub(crate) fn explain(error: &anyhow::Error) -> ExitCode {
     eprintln!("memgauge: {error:#}");
-    let kind = error.downcast_ref::<memgauge_collect::Error>().map(memgauge_collect::Error::kind);
+    let kind = error
+        .downcast_ref::<memgauge_collect::Error>()
+        .map(memgauge_collect::Error::kind);
     ExitCode::from(match kind {
         Some(ErrorKind::ProgramNotFound) => 127,
         Some(ErrorKind::ProgramNotExecutable) => 126,

@@ -29,21 +29,33 @@ fn short(value: f64) -> String {
 
 impl Line {
     pub(crate) fn new(shown: bool) -> Line {
-        let target = if shown { ProgressDrawTarget::stderr_with_hz(10) } else { ProgressDrawTarget::hidden() };
+        let target = if shown {
+            ProgressDrawTarget::stderr_with_hz(10)
+        } else {
+            ProgressDrawTarget::hidden()
+        };
         let bar = ProgressBar::with_draw_target(None, target);
-        let style = ProgressStyle::with_template("{spinner} {msg}").expect("SANITY: a constant template");
+        let style =
+            ProgressStyle::with_template("{spinner} {msg}").expect("SANITY: a constant template");
         bar.set_style(style);
-        Line { bar, last: Progress::default(), accesses_per_s: 0.0, bandwidth: 0.0 }
+        Line {
+            bar,
+            last: Progress::default(),
+            accesses_per_s: 0.0,
+            bandwidth: 0.0,
+        }
     }
 
     pub(crate) fn show(&mut self, now: &Progress) {
         let wall = now.elapsed.saturating_sub(self.last.elapsed);
         let virtual_ns = now.virtual_ns.saturating_sub(self.last.virtual_ns);
         if wall > Duration::from_millis(50) {
-            self.accesses_per_s = (now.accesses.saturating_sub(self.last.accesses)) as f64 / wall.as_secs_f64();
+            self.accesses_per_s =
+                (now.accesses.saturating_sub(self.last.accesses)) as f64 / wall.as_secs_f64();
         }
         if virtual_ns > 0 {
-            self.bandwidth = now.dram_bytes.saturating_sub(self.last.dram_bytes) as f64 / (virtual_ns as f64 / 1e9);
+            self.bandwidth = now.dram_bytes.saturating_sub(self.last.dram_bytes) as f64
+                / (virtual_ns as f64 / 1e9);
         }
         self.last = *now;
         let children = match now.processes {

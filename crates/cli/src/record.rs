@@ -18,7 +18,7 @@ const DEFAULT_OUTPUT: &str = "memgauge.mg";
 
 /// Runs the command and writes the recording.
 pub(crate) fn record(args: &Record) -> anyhow::Result<Exit> {
-    let end = run(&args.settings, &args.command)?;
+    let end = run(&args.settings, &args.command, !args.settings.quiet)?;
     if !args.settings.quiet {
         closing_line(&args.settings.output)?;
     }
@@ -28,18 +28,19 @@ pub(crate) fn record(args: &Record) -> anyhow::Result<Exit> {
 
 /// The same, then the report on standard error: standard output is the program's.
 pub(crate) fn record_and_report(args: &Launch) -> anyhow::Result<Exit> {
-    let end = run(&args.settings, &args.command)?;
+    let talk = !args.settings.quiet && !args.json;
+    let end = run(&args.settings, &args.command, talk)?;
     let recording = Recording::open(&args.settings.output)?;
     let style = terminal::style(terminal::stderr_is_terminal());
     let limits = report::DEFAULT_ROWS;
     eprint!("{}", report::render(&recording, style, args.json, limits)?);
-    if !args.settings.quiet && !args.json {
+    if talk {
         eprintln!("\nrecording: {}", args.settings.output.display());
     }
     Ok(Exit::of(&end))
 }
 
-fn run(settings: &Settings, command: &[String]) -> anyhow::Result<CommandEnd> {
+fn run(settings: &Settings, command: &[String], talk: bool) -> anyhow::Result<CommandEnd> {
     // Before anything is replaced: a command that cannot run costs no recording.
     emulate::resolve(command)?;
     let options = Options {
@@ -49,9 +50,11 @@ fn run(settings: &Settings, command: &[String]) -> anyhow::Result<CommandEnd> {
         pmu: pmu(settings),
     };
     make_room(settings)?;
-    announce(settings, &options.machine);
+    if talk && settings.source == Source::Auto {
+        announce(&options.machine);
+    }
     sys::process::catch_interrupts().context("failed to catch interrupts")?;
-    let mut line = progress::Line::new(terminal::stderr_is_terminal() && !settings.quiet);
+    let mut line = progress::Line::new(terminal::stderr_is_terminal() && talk);
     let end = emulate::record(&options, &mut |p| line.show(p));
     line.clear();
     Ok(end?)
@@ -69,17 +72,17 @@ fn pmu(settings: &Settings) -> PmuConfig {
         event: e.event,
         period: e.period.unwrap_or(settings.period),
     });
-    PmuConfig { samples: samples.collect(), interval_ns: Some(settings.interval.ns) }
+    PmuConfig {
+        samples: samples.collect(),
+        interval_ns: Some(settings.interval.ns),
+    }
 }
 
 /// Says which source was chosen, why, and what it costs.
-fn announce(settings: &Settings, machine: &Config) {
-    if settings.quiet || settings.source != Source::Auto {
-        return;
-    }
+fn announce(machine: &Config) {
     eprintln!(
         "memgauge: source emulate (this version has no other for a program it starts): \
-         modelled on {}, 5 to 20 times slower than native",
+         modelled on {}, 10 to 40 times slower than native",
         machine.name
     );
 }
@@ -96,17 +99,25 @@ fn make_room(settings: &Settings) -> anyhow::Result<()> {
         return Ok(());
     }
     if !recording {
-        bail!("failed to write `{}`: it exists and is not a recording", path.display());
+        bail!(
+            "failed to write `{}`: it exists and is not a recording",
+            path.display()
+        );
     }
     if path == Path::new(DEFAULT_OUTPUT) {
         let old = path.with_extension("mg.old");
         if old.join("manifest.json").exists() {
-            std::fs::remove_dir_all(&old).with_context(|| format!("failed to remove `{}`", old.display()))?;
+            std::fs::remove_dir_all(&old)
+                .with_context(|| format!("failed to remove `{}`", old.display()))?;
         }
-        return std::fs::rename(path, &old).with_context(|| format!("failed to move `{}` aside", path.display()));
+        return std::fs::rename(path, &old)
+            .with_context(|| format!("failed to move `{}` aside", path.display()));
     }
     if !settings.force {
-        bail!("failed to write `{}`: it exists (use --force to replace it)", path.display());
+        bail!(
+            "failed to write `{}`: it exists (use --force to replace it)",
+            path.display()
+        );
     }
     std::fs::remove_dir_all(path).with_context(|| format!("failed to remove `{}`", path.display()))
 }

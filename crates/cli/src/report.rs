@@ -25,9 +25,25 @@ pub(crate) fn report(args: &Report) -> anyhow::Result<Exit> {
 }
 
 /// The report as text or JSON.
-pub(crate) fn render(recording: &Recording, style: Style, as_json: bool, rows: usize) -> anyhow::Result<String> {
-    let limits = Limits { rows, ..Limits::default() };
-    let options = Options { limits, regions: rows, ..Options::default() };
+pub(crate) fn render(
+    recording: &Recording,
+    style: Style,
+    as_json: bool,
+    rows: usize,
+) -> anyhow::Result<String> {
+    let limits = Limits {
+        rows,
+        ..Limits::default()
+    };
+    let options = Options {
+        limits,
+        regions: rows,
+        ..Options::default()
+    };
     let summary = summarise(recording, &mut Symbols::new(), &options)?;
-    Ok(if as_json { json(&summary) } else { text(&summary, &style) })
+    Ok(if as_json {
+        json(&summary)
+    } else {
+        text(&summary, &style)
+    })
 }

@@ -30,7 +30,10 @@ struct Segment {
 
 impl Symbols {
     pub(crate) fn new() -> Symbols {
-        Symbols { symbolizer: Symbolizer::new(), variables: HashMap::new() }
+        Symbols {
+            symbolizer: Symbolizer::new(),
+            variables: HashMap::new(),
+        }
     }
 }
 
@@ -41,7 +44,10 @@ fn file_of(info: &CodeInfo<'_>) -> String {
 impl Resolve for Symbols {
     fn resolve(&mut self, module_path: &str, offset: u64) -> Option<Symbol> {
         let source = Source::Elf(Elf::new(module_path));
-        let found = self.symbolizer.symbolize_single(&source, Input::FileOffset(offset)).ok()?;
+        let found = self
+            .symbolizer
+            .symbolize_single(&source, Input::FileOffset(offset))
+            .ok()?;
         let sym = found.into_sym()?;
         let info = sym.code_info.as_deref();
         Some(Symbol {
@@ -67,17 +73,25 @@ impl Variables {
         let file = object::File::parse(&cache).ok()?;
         let segments = file
             .segments()
-            .map(|s| Segment { file_offset: s.file_range().0, address: s.address(), memory_bytes: s.size() })
+            .map(|s| Segment {
+                file_offset: s.file_range().0,
+                address: s.address(),
+                memory_bytes: s.size(),
+            })
             .collect();
         let mut by_address = BTreeMap::new();
         for symbol in file.symbols().chain(file.dynamic_symbols()) {
-            if symbol.kind() == SymbolKind::Data && symbol.size() > 0
+            if symbol.kind() == SymbolKind::Data
+                && symbol.size() > 0
                 && let Ok(name) = symbol.name()
             {
                 by_address.insert(symbol.address(), (name.to_owned(), symbol.size()));
             }
         }
-        Some(Variables { by_address, segments })
+        Some(Variables {
+            by_address,
+            segments,
+        })
     }
 
     /// The variable at a byte of the file; zero-initialised data goes on

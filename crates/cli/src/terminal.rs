@@ -11,7 +11,8 @@ const PLAIN_WIDTH: usize = 80;
 
 fn width() -> usize {
     let told = std::env::var("COLUMNS").ok().and_then(|c| c.parse().ok());
-    let asked = || terminal_size::terminal_size_of(std::io::stderr()).map(|(w, _)| usize::from(w.0));
+    let asked =
+        || terminal_size::terminal_size_of(std::io::stderr()).map(|(w, _)| usize::from(w.0));
     told.or_else(asked).unwrap_or(PLAIN_WIDTH).clamp(40, WIDEST)
 }
 
@@ -29,7 +30,11 @@ pub(crate) fn style(terminal: bool) -> Style {
     let colour = terminal
         && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
         && std::env::var_os("TERM").is_none_or(|t| t != "dumb");
-    Style { width: if terminal { width() } else { PLAIN_WIDTH }, colour, unicode: !terminal || is_utf8() }
+    Style {
+        width: if terminal { width() } else { PLAIN_WIDTH },
+        colour,
+        unicode: !terminal || is_utf8(),
+    }
 }
 
 /// Prints to standard output; a reader that has gone away is no failure.

@@ -14,7 +14,9 @@ impl FromStr for Duration {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+        let digits = text
+            .find(|c: char| !c.is_ascii_digit())
+            .unwrap_or(text.len());
         let (number, unit) = text.split_at(digits);
         let each: u64 = match unit {
             "ns" => 1,
@@ -23,7 +25,9 @@ impl FromStr for Duration {
             "s" => 1_000_000_000,
             _ => return Err(format!("unknown unit `{unit}` (use ns, us, ms or s)")),
         };
-        let number: u64 = number.parse().map_err(|_| "expected a number with a unit, as in 100us".to_owned())?;
+        let number: u64 = number
+            .parse()
+            .map_err(|_| "expected a number with a unit, as in 100us".to_owned())?;
         match number.checked_mul(each) {
             Some(ns) if ns >= 1_000 => Ok(Duration { ns }),
             Some(_) => Err("the shortest interval is 1us".to_owned()),
@@ -49,18 +53,28 @@ impl FromStr for EventSpec {
         };
         let event = catalogue::by_name(name).ok_or_else(|| unknown_event(name))?;
         let period = period
-            .map(|p| p.parse::<u64>().ok().filter(|&p| p > 0).ok_or(format!("period `{p}` is not a positive number")))
+            .map(|p| {
+                p.parse::<u64>()
+                    .ok()
+                    .filter(|&p| p > 0)
+                    .ok_or(format!("period `{p}` is not a positive number"))
+            })
             .transpose()?;
         Ok(EventSpec { event, period })
     }
 }
 
 fn unknown_event(name: &str) -> String {
-    let mut near: Vec<(usize, &str)> =
-        catalogue::ALL.iter().map(|e| (distance(name, e.1), e.1)).collect();
+    let mut near: Vec<(usize, &str)> = catalogue::ALL
+        .iter()
+        .map(|e| (distance(name, e.1), e.1))
+        .collect();
     near.sort();
     let near: Vec<&str> = near.iter().take(3).map(|n| n.1).collect();
-    format!("there is no event `{name}`; near it: {} (see `memgauge list`)", near.join(", "))
+    format!(
+        "there is no event `{name}`; near it: {} (see `memgauge list`)",
+        near.join(", ")
+    )
 }
 
 /// Levenshtein distance.
@@ -85,7 +99,8 @@ mod tests {
 
     #[test]
     fn a_bare_interval_is_milliseconds() {
-        let check = |text: &str, ns: u64| assert_eq!(text.parse::<Duration>().unwrap().ns, ns, "{text}");
+        let check =
+            |text: &str, ns: u64| assert_eq!(text.parse::<Duration>().unwrap().ns, ns, "{text}");
         check("5", 5_000_000);
         check("100us", 100_000);
         check("2s", 2_000_000_000);
@@ -93,7 +108,14 @@ mod tests {
 
     #[test]
     fn an_interval_that_makes_no_sense_is_refused() {
-        for text in ["", "us", "10 parsecs", "-1ms", "999ns", "99999999999999999s"] {
+        for text in [
+            "",
+            "us",
+            "10 parsecs",
+            "-1ms",
+            "999ns",
+            "99999999999999999s",
+        ] {
             assert!(text.parse::<Duration>().is_err(), "{text}");
         }
     }

@@ -3,7 +3,7 @@
 use std::fs::read_to_string;
 use std::path::Path;
 
-use crate::emulate::Emulator;
+use crate::emulate::{self, Emulator};
 use crate::sys::probe::{Trial, bpf_map, perf_event};
 use crate::sys::process::free_bytes;
 use crate::{geometry, host};
@@ -22,11 +22,21 @@ pub struct Check {
 }
 
 fn fact(name: &'static str, found: String) -> Check {
-    Check { name, ok: None, found, fix: None }
+    Check {
+        name,
+        ok: None,
+        found,
+        fix: None,
+    }
 }
 
 fn verdict(name: &'static str, ok: bool, found: String, fix: &str) -> Check {
-    Check { name, ok: Some(ok), found, fix: (!ok).then(|| fix.to_owned()) }
+    Check {
+        name,
+        ok: Some(ok),
+        found,
+        fix: (!ok).then(|| fix.to_owned()),
+    }
 }
 
 /// Everything, in the order it is shown.
@@ -45,9 +55,18 @@ fn machine() -> Vec<Check> {
     let config = geometry::host();
     let kib = |bytes: u64| format!("{} KiB", bytes / 1024);
     vec![
-        fact("processor", format!("{}, {} logical", facts.cpu, facts.cpus)),
+        fact(
+            "processor",
+            format!("{}, {} logical", facts.cpu, facts.cpus),
+        ),
         fact("kernel", facts.kernel),
-        fact("memory", format!("{:.1} GiB", facts.memory_bytes as f64 / f64::from(1u32 << 30))),
+        fact(
+            "memory",
+            format!(
+                "{:.1} GiB",
+                facts.memory_bytes as f64 / f64::from(1u32 << 30)
+            ),
+        ),
         fact(
             "caches",
             format!(
@@ -66,7 +85,11 @@ fn machine() -> Vec<Check> {
 /// Names of the kernel's performance-monitoring units.
 fn units() -> Vec<String> {
     let mut names: Vec<String> = std::fs::read_dir("/sys/bus/event_source/devices")
-        .map(|list| list.flatten().filter_map(|e| e.file_name().into_string().ok()).collect())
+        .map(|list| {
+            list.flatten()
+                .filter_map(|e| e.file_name().into_string().ok())
+                .collect()
+        })
         .unwrap_or_default();
     names.sort();
     names
@@ -78,7 +101,9 @@ fn virtualised() -> bool {
 
 fn pmu() -> Vec<Check> {
     let units = units();
-    let core = units.iter().any(|u| u == "cpu" || u.starts_with("cpu_") || u.starts_with("armv8"));
+    let core = units
+        .iter()
+        .any(|u| u == "cpu" || u.starts_with("cpu_") || u.starts_with("armv8"));
     let why = if virtualised() {
         "this virtual machine has none: ask for one with a virtual PMU, or use --source emulate"
     } else {
@@ -91,7 +116,9 @@ fn pmu() -> Vec<Check> {
         (Err(_), false) => "no core PMU".to_owned(),
     };
     let precise = perf_event(Trial::PreciseCycles);
-    let sampler = ["ibs_op", "arm_spe_0"].iter().find(|s| units.iter().any(|u| u == **s));
+    let sampler = ["ibs_op", "arm_spe_0"]
+        .iter()
+        .find(|s| units.iter().any(|u| u == **s));
     let precise_found = match (&precise, sampler) {
         (Ok(()), _) => "PEBS works".to_owned(),
         (_, Some(name)) => format!("{name} is present"),
@@ -105,11 +132,20 @@ fn pmu() -> Vec<Check> {
     let clock = perf_event(Trial::CpuClock);
     vec![
         verdict("core PMU", cycles.is_ok(), found, why),
-        verdict("precise sampling", precise.is_ok() || sampler.is_some(), precise_found, why),
+        verdict(
+            "precise sampling",
+            precise.is_ok() || sampler.is_some(),
+            precise_found,
+            why,
+        ),
         verdict(
             "uncore counters",
             !uncore.is_empty(),
-            if uncore.is_empty() { "none".to_owned() } else { format!("{} units", uncore.len()) },
+            if uncore.is_empty() {
+                "none".to_owned()
+            } else {
+                format!("{} units", uncore.len())
+            },
             "they need the bare machine; I/O and memory totals are estimated without them",
         ),
         verdict(
@@ -123,16 +159,25 @@ fn pmu() -> Vec<Check> {
 
 fn rights() -> Check {
     let read = |name: &str| {
-        read_to_string(Path::new("/proc/sys/kernel").join(name)).ok().and_then(|s| s.trim().parse::<i64>().ok())
+        read_to_string(Path::new("/proc/sys/kernel").join(name))
+            .ok()
+            .and_then(|s| s.trim().parse::<i64>().ok())
     };
     let level = read("perf_event_paranoid");
     let mlock = read("perf_event_mlock_kb");
     let found = match (level, mlock) {
-        (Some(l), Some(m)) => format!("perf_event_paranoid {l}, {m} KiB of ring memory a processor"),
+        (Some(l), Some(m)) => {
+            format!("perf_event_paranoid {l}, {m} KiB of ring memory a processor")
+        }
         _ => "this kernel has no perf events".to_owned(),
     };
     let ok = level.is_some_and(|l| l <= 2);
-    verdict("perf rights", ok, found, "sysctl kernel.perf_event_paranoid=2 (1 for kernel samples, 0 for whole processors)")
+    verdict(
+        "perf rights",
+        ok,
+        found,
+        "sysctl kernel.perf_event_paranoid=2 (1 for kernel samples, 0 for whole processors)",
+    )
 }
 
 fn bpf() -> Check {
@@ -143,13 +188,23 @@ fn bpf() -> Check {
         (Ok(()), false) => "maps, but no kernel types (BTF)".to_owned(),
         (Err(e), _) => format!("refused: {e}"),
     };
-    verdict("BPF", tried.is_ok() && btf, found, "run as root or with CAP_BPF, on a kernel with CONFIG_DEBUG_INFO_BTF")
+    verdict(
+        "BPF",
+        tried.is_ok() && btf,
+        found,
+        "run as root or with CAP_BPF, on a kernel with CONFIG_DEBUG_INFO_BTF",
+    )
 }
 
 fn emulator() -> Check {
     let tried = Emulator::find().and_then(|e| e.try_out().map(|()| e));
     match tried {
-        Ok(e) => verdict("emulator", true, format!("QEMU {} with plugin", e.version), ""),
+        Ok(e) => verdict(
+            "emulator",
+            true,
+            format!("QEMU {} with plugin", e.version),
+            "",
+        ),
         Err(e) => Check {
             name: "emulator",
             ok: Some(false),
@@ -162,5 +217,10 @@ fn emulator() -> Check {
 fn shared_memory() -> Check {
     let free = free_bytes(Path::new("/dev/shm")).unwrap_or(0);
     let found = format!("{} MiB free in /dev/shm", free >> 20);
-    verdict("shared memory", free >= 64 << 20, found, "mount a larger /dev/shm (a slower TMPDIR is used instead)")
+    verdict(
+        "shared memory",
+        free >= emulate::SHARED_MEMORY_BYTES,
+        found,
+        "mount a larger /dev/shm (a slower TMPDIR is used instead)",
+    )
 }

@@ -31,11 +31,19 @@ pub struct Error {
 
 impl Error {
     pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Error { kind, message: message.into(), source: None }
+        Error {
+            kind,
+            message: message.into(),
+            source: None,
+        }
     }
 
     pub(crate) fn system(action: impl Into<String>, cause: std::io::Error) -> Self {
-        Error { kind: ErrorKind::System, message: action.into(), source: Some(Box::new(cause)) }
+        Error {
+            kind: ErrorKind::System,
+            message: action.into(),
+            source: Some(Box::new(cause)),
+        }
     }
 
     /// What happened, for programs.
@@ -62,6 +70,8 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        self.source.as_deref().map(|e| e as &(dyn std::error::Error + 'static))
+        self.source
+            .as_deref()
+            .map(|e| e as &(dyn std::error::Error + 'static))
     }
 }

@@ -23,7 +23,10 @@ pub fn machine(name: &str) -> Result<Config> {
     } else if Path::new(name).exists() {
         from_file(Path::new(name))?
     } else {
-        let names: Vec<&str> = memgauge_machine::presets().iter().map(|p| p.name.as_str()).collect();
+        let names: Vec<&str> = memgauge_machine::presets()
+            .iter()
+            .map(|p| p.name.as_str())
+            .collect();
         return Err(refused(format!(
             "failed to find a machine `{name}`: give a JSON file, `host`, or one of {}",
             names.join(", ")
@@ -38,10 +41,18 @@ fn refused(message: String) -> Error {
 }
 
 fn from_file(path: &Path) -> Result<Config> {
-    let text = read_to_string(path)
-        .map_err(|e| Error::system(format!("failed to read machine file `{}`", path.display()), e))?;
-    serde_json::from_str(&text)
-        .map_err(|e| refused(format!("failed to read machine file `{}`: {e}", path.display())))
+    let text = read_to_string(path).map_err(|e| {
+        Error::system(
+            format!("failed to read machine file `{}`", path.display()),
+            e,
+        )
+    })?;
+    serde_json::from_str(&text).map_err(|e| {
+        refused(format!(
+            "failed to read machine file `{}`: {e}",
+            path.display()
+        ))
+    })
 }
 
 /// A cache as sysfs tells it.
@@ -53,7 +64,11 @@ struct Found {
 }
 
 fn read_cache(dir: &Path) -> Option<Found> {
-    let get = |file: &str| read_to_string(dir.join(file)).ok().map(|s| s.trim().to_owned());
+    let get = |file: &str| {
+        read_to_string(dir.join(file))
+            .ok()
+            .map(|s| s.trim().to_owned())
+    };
     let kib = get("size")?.strip_suffix('K')?.parse::<u64>().ok()?;
     Some(Found {
         level: get("level")?.parse().ok()?,
@@ -64,14 +79,20 @@ fn read_cache(dir: &Path) -> Option<Found> {
 }
 
 fn caches() -> Vec<Found> {
-    (0..8).filter_map(|i| read_cache(&Path::new(CACHES).join(format!("index{i}")))).collect()
+    (0..8)
+        .filter_map(|i| read_cache(&Path::new(CACHES).join(format!("index{i}"))))
+        .collect()
 }
 
 /// The preset whose speeds are nearest to this processor's.
 fn nearest_preset() -> &'static str {
     let id = CpuId::new();
-    let amd = id.get_vendor_info().is_some_and(|v| v.as_str() == "AuthenticAMD");
-    let Some(f) = id.get_feature_info() else { return "skylake-sp" };
+    let amd = id
+        .get_vendor_info()
+        .is_some_and(|v| v.as_str() == "AuthenticAMD");
+    let Some(f) = id.get_feature_info() else {
+        return "skylake-sp";
+    };
     match (amd, f.family_id(), f.model_id()) {
         (true, 0x1a.., _) => "zen5",
         (true, 0x19, 0x10..=0x1f | 0x60..=0xaf) => "zen4",
@@ -96,7 +117,12 @@ fn reported_dtlb() -> Option<TlbConfig> {
 
 fn highest_clock_hz() -> Option<u64> {
     let path = "/sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq";
-    read_to_string(path).ok()?.trim().parse::<u64>().ok().map(|khz| khz * 1000)
+    read_to_string(path)
+        .ok()?
+        .trim()
+        .parse::<u64>()
+        .ok()
+        .map(|khz| khz * 1000)
 }
 
 /// This processor: cache geometry from sysfs, first-level TLB and clock where
@@ -131,6 +157,9 @@ mod tests {
     #[test]
     fn an_unknown_name_lists_the_presets() {
         let message = machine("no-such-machine").unwrap_err().to_string();
-        assert!(message.contains("zen5") && message.contains("no-such-machine"), "{message}");
+        assert!(
+            message.contains("zen5") && message.contains("no-such-machine"),
+            "{message}"
+        );
     }
 }

@@ -5,12 +5,17 @@ use std::fs::read_to_string;
 use memgauge_trace::HostFacts;
 
 fn first_line(path: &str) -> String {
-    read_to_string(path).map(|s| s.lines().next().unwrap_or("").trim().to_owned()).unwrap_or_default()
+    read_to_string(path)
+        .map(|s| s.lines().next().unwrap_or("").trim().to_owned())
+        .unwrap_or_default()
 }
 
 /// The value of the first line of `text` that begins with `key`, after its colon.
 fn value_of<'a>(text: &'a str, key: &str) -> Option<&'a str> {
-    text.lines().find(|l| l.starts_with(key))?.split_once(':').map(|(_, v)| v.trim())
+    text.lines()
+        .find(|l| l.starts_with(key))?
+        .split_once(':')
+        .map(|(_, v)| v.trim())
 }
 
 /// Name, kernel, processor and memory of this machine; empty where `/proc` does not tell.
@@ -23,8 +28,13 @@ pub fn facts() -> HostFacts {
     HostFacts {
         name: first_line("/proc/sys/kernel/hostname"),
         kernel: first_line("/proc/sys/kernel/osrelease"),
-        cpu: value_of(&cpuinfo, "model name").unwrap_or("unknown").to_owned(),
-        cpus: cpuinfo.lines().filter(|l| l.starts_with("processor")).count() as u32,
+        cpu: value_of(&cpuinfo, "model name")
+            .unwrap_or("unknown")
+            .to_owned(),
+        cpus: cpuinfo
+            .lines()
+            .filter(|l| l.starts_with("processor"))
+            .count() as u32,
         memory_bytes: total_kib * 1024,
     }
 }

@@ -101,7 +101,10 @@ fn cache_word(word: u64) -> u64 {
 impl L1d {
     pub(crate) fn new(config: &CacheConfig) -> Self {
         let (sets, ways) = (config.sets() as usize, config.ways as usize);
-        let tree = Tree { bits: 0, latest: EMPTY };
+        let tree = Tree {
+            bits: 0,
+            latest: EMPTY,
+        };
         L1d {
             front: [NOBODY; FRONT],
             words: [NO_LINE; SLOTS],
@@ -170,7 +173,10 @@ impl L1d {
     pub(crate) fn drop_line(&mut self, tag: u64) -> Option<u64> {
         let place = self.find(tag)?;
         self.stamps[place.slot()] %= STAMP_STEP;
-        Some(cache_word(std::mem::replace(&mut self.words[place.slot()], NO_LINE)))
+        Some(cache_word(std::mem::replace(
+            &mut self.words[place.slot()],
+            NO_LINE,
+        )))
     }
 
     /// The words of all lines held.
@@ -196,7 +202,10 @@ impl L1d {
         };
         let words = &self.words[start..start + self.ways];
         let empty = words.iter().position(|&word| word == NO_LINE);
-        Place::new(start, empty.unwrap_or_else(|| tree::coldest(tree.bits, self.ways)))
+        Place::new(
+            start,
+            empty.unwrap_or_else(|| tree::coldest(tree.bits, self.ways)),
+        )
     }
 
     /// Enters a line that is being used into the front.

@@ -145,8 +145,7 @@ impl Dtlb {
             let slot = slot_of(stamp);
             if self.stamps[slot] == stamp {
                 // It is filled at once, with the stamp of now.
-                self.queue
-                    .push_back(now | (stamp % STAMP_STEP));
+                self.queue.push_back(now | (stamp % STAMP_STEP));
                 return slot;
             }
             let place = self

@@ -173,7 +173,9 @@ pub struct Module {
     pub end: VirtAddr,
     /// Offset of `start` in the file.
     pub file_offset: u64,
-    /// Path of the file, or `[heap]`, `[stack]`, `[anon]`.
+    /// Path of the file, or `[heap]`, `[stack]`, `[stack TID]`, `[anon]`; or
+    /// `[exec]`: the process began another program, and nothing mapped before is
+    /// there any more.
     pub path: String,
     /// Whether instructions may be fetched from it.
     pub executable: bool,
@@ -201,8 +203,6 @@ pub enum LossKind {
     BlockCut = 6,
     /// Accesses that came without the instruction they belong to.
     StrayAccess = 7,
-    /// Threads whose stream ended abruptly because they were killed.
-    ThreadKilled = 8,
     /// Rows that could not be written to the recording.
     PartNotWritten = 9,
     /// Code that could not be decoded.
@@ -221,7 +221,6 @@ impl LossKind {
             5 => LossKind::StillRunning,
             6 => LossKind::BlockCut,
             7 => LossKind::StrayAccess,
-            8 => LossKind::ThreadKilled,
             9 => LossKind::PartNotWritten,
             10 => LossKind::Undecoded,
             _ => LossKind::Unknown,

@@ -39,21 +39,35 @@ impl AddressSpace {
             .map(|(&start, _)| start)
             .collect();
         for start in touched {
-            let Some(old) = self.mappings.remove(&start) else { continue };
+            let Some(old) = self.mappings.remove(&start) else {
+                continue;
+            };
             if old.end > range.end {
                 let cut = range.end - start;
                 let file_offset = old.file_offset.saturating_add(cut);
-                self.mappings.insert(range.end, Mapping { file_offset, ..old.clone() });
+                self.mappings.insert(
+                    range.end,
+                    Mapping {
+                        file_offset,
+                        ..old.clone()
+                    },
+                );
             }
             if start < range.start {
-                self.mappings.insert(start, Mapping { end: range.start, ..old });
+                self.mappings.insert(
+                    start,
+                    Mapping {
+                        end: range.start,
+                        ..old
+                    },
+                );
             }
         }
     }
 
     /// Follows the program break; the first call tells where the heap begins.
-    /// Returns the heap as it is now.
-    pub(super) fn set_break(&mut self, at: u64) -> Option<Range<u64>> {
+    /// Returns the heap as it is now, with its first byte.
+    pub(super) fn set_break(&mut self, at: u64) -> Option<(u64, Mapping)> {
         let start = self.heap.as_ref().map_or(at, |h| h.start);
         self.heap = Some(start..at.max(start));
         let heap = start..at.max(start);
@@ -66,8 +80,8 @@ impl AddressSpace {
             executable: false,
             path: "[heap]".to_owned(),
         };
-        self.map(heap.clone(), mapping);
-        Some(heap)
+        self.map(heap.clone(), mapping.clone());
+        Some((heap.start, mapping))
     }
 
     /// Calls the nameless mapping around `address` `name`; returns it if found.
@@ -91,11 +105,19 @@ mod tests {
     use super::*;
 
     fn anon(end: u64) -> Mapping {
-        Mapping { end, file_offset: 0x100, executable: false, path: "[anon]".to_owned() }
+        Mapping {
+            end,
+            file_offset: 0x100,
+            executable: false,
+            path: "[anon]".to_owned(),
+        }
     }
 
     fn ranges(space: &AddressSpace) -> Vec<(u64, u64, u64)> {
-        space.iter().map(|(start, m)| (start, m.end, m.file_offset)).collect()
+        space
+            .iter()
+            .map(|(start, m)| (start, m.end, m.file_offset))
+            .collect()
     }
 
     #[test]
@@ -103,7 +125,10 @@ mod tests {
         let mut space = AddressSpace::default();
         space.map(0x1000..0x9000, anon(0x9000));
         space.unmap(&(0x3000..0x5000));
-        assert_eq!(ranges(&space), [(0x1000, 0x3000, 0x100), (0x5000, 0x9000, 0x4100)]);
+        assert_eq!(
+            ranges(&space),
+            [(0x1000, 0x3000, 0x100), (0x5000, 0x9000, 0x4100)]
+        );
     }
 
     #[test]
@@ -115,7 +140,11 @@ mod tests {
         space.map(0x1800..0x4000, anon(0x4000));
         assert_eq!(
             ranges(&space),
-            [(0x1000, 0x1800, 0x100), (0x1800, 0x4000, 0x100), (0x4000, 0x5000, 0x1100)]
+            [
+                (0x1000, 0x1800, 0x100),
+                (0x1800, 0x4000, 0x100),
+                (0x4000, 0x5000, 0x1100)
+            ]
         );
     }
 
@@ -123,8 +152,9 @@ mod tests {
     fn the_heap_grows_from_the_first_break() {
         let mut space = AddressSpace::default();
         assert_eq!(space.set_break(0x1000), None);
-        assert_eq!(space.set_break(0x4000), Some(0x1000..0x4000));
-        assert_eq!(space.set_break(0x2000), Some(0x1000..0x2000));
+        let mut grown = |at| space.set_break(at).map(|(start, heap)| (start, heap.end));
+        assert_eq!(grown(0x4000), Some((0x1000, 0x4000)));
+        assert_eq!(grown(0x2000), Some((0x1000, 0x2000)));
         assert_eq!(ranges(&space).first(), Some(&(0x1000, 0x2000, 0)));
     }
 

@@ -72,7 +72,10 @@ pub(super) struct Tally {
 
 impl Tally {
     pub(super) fn instructions(insns: u32) -> Tally {
-        Tally { insns_loads: u64::from(insns), stores_modifies: 0 }
+        Tally {
+            insns_loads: u64::from(insns),
+            stores_modifies: 0,
+        }
     }
 
     pub(super) fn insns(&self) -> u32 {
@@ -160,7 +163,12 @@ pub(super) struct Catalogue {
 /// Something other than code that a catalogue tells.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Happening {
-    Mapped { range: Range<u64>, file_offset: u64, executable: bool, path: String },
+    Mapped {
+        range: Range<u64>,
+        file_offset: u64,
+        executable: bool,
+        path: String,
+    },
     Unmapped(Range<u64>),
     Break(u64),
     Program(String),
@@ -227,7 +235,11 @@ fn join(run: &Run, next: &Run) -> Option<Run> {
     if run.word != next.word || ahead.unsigned_abs() >= LINE_BYTES {
         return None;
     }
-    let (low, before) = if ahead < 0 { (next.low, -ahead) } else { (run.low, 0) };
+    let (low, before) = if ahead < 0 {
+        (next.low, -ahead)
+    } else {
+        (run.low, 0)
+    };
     let end = (before + i64::from(run.reach)).max(before + ahead + i64::from(next.reach));
     (end.unsigned_abs() < LINE_BYTES).then(|| Run {
         low,
@@ -247,8 +259,14 @@ impl Catalogue {
     pub(super) fn read(&mut self, bytes: &[u8]) -> Result<(usize, Option<Happening>), BadRecord> {
         let kind = u32_at(bytes, 0).unwrap_or(0);
         let length = u32_at(bytes, 4).unwrap_or(0);
-        let bad = BadRecord { kind, bytes: length };
-        let body = bytes.get(..length as usize).filter(|b| b.len() >= 8).ok_or(BadRecord { ..bad })?;
+        let bad = BadRecord {
+            kind,
+            bytes: length,
+        };
+        let body = bytes
+            .get(..length as usize)
+            .filter(|b| b.len() >= 8)
+            .ok_or(BadRecord { ..bad })?;
         let happening = if kind == wire::record::CODE {
             self.add_code(body).ok_or(bad)?;
             None
@@ -287,7 +305,10 @@ impl Catalogue {
         if id >= self.blocks.len() {
             // Ids are dense: a gap is a few blocks another thread is adding.
             let count = id.checked_add(1).filter(|&n| n < MAX_BLOCKS)?;
-            self.blocks.resize_with(count, || Block { flags: UNKNOWN, ..Block::default() });
+            self.blocks.resize_with(count, || Block {
+                flags: UNKNOWN,
+                ..Block::default()
+            });
         }
         self.blocks[id] = block;
         Some(())

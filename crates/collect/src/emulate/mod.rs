@@ -23,15 +23,14 @@ use std::time::{Duration, Instant};
 
 use memgauge_machine::{Config, Machine, PmuConfig};
 use memgauge_trace::recording::Writer;
-use memgauge_trace::{
-    CommandEnd, Manifest, OwnCost, Provenance, SourceFacts, catalogue as events,
-};
+use memgauge_trace::{CommandEnd, Manifest, OwnCost, Provenance, SourceFacts, catalogue as events};
 
 pub use qemu::{Emulator, find_on_path, resolve};
 
 use crate::sys::process::{children_usage, interrupts, own_usage};
 use crate::{Error, Result, host};
 use recorder::{Recorder, Seen};
+pub use session::SHARED_MEMORY_BYTES;
 use session::Session;
 
 /// What to record and how.
@@ -77,9 +76,8 @@ const IDLE: Duration = Duration::from_micros(200);
 const GRACE: Duration = Duration::from_secs(2);
 
 fn facts(options: &Options, emulator: &Emulator) -> SourceFacts {
-    let mut settings = std::collections::BTreeMap::from([
-        ("qemu".to_owned(), emulator.version.clone()),
-    ]);
+    let mut settings =
+        std::collections::BTreeMap::from([("qemu".to_owned(), emulator.version.clone())]);
     if let Some(interval) = options.pmu.interval_ns {
         settings.insert("interval_ns".to_owned(), interval.to_string());
     }
@@ -87,7 +85,10 @@ fn facts(options: &Options, emulator: &Emulator) -> SourceFacts {
         let event = events::name(spec.event).unwrap_or("?");
         settings.insert(format!("period.{event}"), spec.period.to_string());
     }
-    SourceFacts { name: "emulate".to_owned(), settings }
+    SourceFacts {
+        name: "emulate".to_owned(),
+        settings,
+    }
 }
 
 fn manifest(options: &Options, emulator: &Emulator) -> Manifest {
@@ -108,7 +109,11 @@ fn manifest(options: &Options, emulator: &Emulator) -> Manifest {
 
 fn spawn(options: &Options, emulator: &Emulator, session: &Session) -> Result<Child> {
     let (path, args) = resolve(&options.command)?;
-    let plugin = format!("{},session={}", emulator.plugin.display(), session.dir().display());
+    let plugin = format!(
+        "{},session={}",
+        emulator.plugin.display(),
+        session.dir().display()
+    );
     Command::new(&emulator.qemu)
         .args(["-0", &args[0], "-plugin", &plugin])
         .arg(path)
@@ -197,7 +202,9 @@ impl Run {
     }
 
     fn ended(&mut self) -> Result<Option<ExitStatus>> {
-        self.child.try_wait().map_err(|e| Error::system("failed to wait for the program", e))
+        self.child
+            .try_wait()
+            .map_err(|e| Error::system("failed to wait for the program", e))
     }
 
     fn progress(&self, seen: &Seen) -> Progress {
@@ -262,8 +269,13 @@ impl Run {
 }
 
 fn totals(seen: &Seen) -> std::collections::BTreeMap<String, u64> {
-    let named = seen.counts.iter().filter_map(|(id, n)| Some((events::name(id)?.to_owned(), n)));
-    named.chain([("virtual_ns".to_owned(), seen.virtual_ns)]).collect()
+    let named = seen
+        .counts
+        .iter()
+        .filter_map(|(id, n)| Some((events::name(id)?.to_owned(), n)));
+    named
+        .chain([("virtual_ns".to_owned(), seen.virtual_ns)])
+        .collect()
 }
 
 fn ending(status: ExitStatus) -> CommandEnd {

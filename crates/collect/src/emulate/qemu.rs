@@ -42,7 +42,10 @@ pub fn find_on_path(name: &str) -> Option<PathBuf> {
 /// Where plugins may lie, in order: named by the user, beside the program,
 /// installed, in the build tree.
 fn plugin_dirs() -> Vec<PathBuf> {
-    let mut dirs: Vec<PathBuf> = std::env::var_os("MEMGAUGE_PLUGIN_DIR").map(PathBuf::from).into_iter().collect();
+    let mut dirs: Vec<PathBuf> = std::env::var_os("MEMGAUGE_PLUGIN_DIR")
+        .map(PathBuf::from)
+        .into_iter()
+        .collect();
     if let Ok(exe) = std::env::current_exe()
         && let Some(dir) = exe.parent()
     {
@@ -58,7 +61,9 @@ fn plugin_dirs() -> Vec<PathBuf> {
 fn find_plugin(version: &str) -> Result<PathBuf> {
     let missing = |message: String| Error::new(ErrorKind::Missing, message);
     let api = interface(version).ok_or_else(|| {
-        missing(format!("QEMU {version} is too old for plugins: install qemu-user 6.0 or later"))
+        missing(format!(
+            "QEMU {version} is too old for plugins: install qemu-user 6.0 or later"
+        ))
     })?;
     let name = format!("memgauge-qemu-api{api}.so");
     plugin_dirs().into_iter().map(|d| d.join(&name)).find(|p| p.is_file()).ok_or_else(|| {
@@ -93,7 +98,11 @@ impl Emulator {
             .ok_or_else(|| missing("failed to read the version of `qemu-x86_64`"))?
             .to_owned();
         let plugin = find_plugin(&version)?;
-        Ok(Emulator { qemu, version, plugin })
+        Ok(Emulator {
+            qemu,
+            version,
+            plugin,
+        })
     }
 
     /// Runs `true` under the emulator with the plugin; says what went wrong.
@@ -115,12 +124,18 @@ impl Emulator {
             Some(signal) => format!("killed by signal {signal}"),
             None => said.lines().next().unwrap_or("no reason given").to_owned(),
         };
-        Err(Error::new(ErrorKind::Missing, format!("failed to load the QEMU plugin: {why}")))
+        Err(Error::new(
+            ErrorKind::Missing,
+            format!("failed to load the QEMU plugin: {why}"),
+        ))
     }
 }
 
 fn no_program(name: &str) -> Error {
-    Error::new(ErrorKind::ProgramNotFound, format!("failed to find the program `{name}`"))
+    Error::new(
+        ErrorKind::ProgramNotFound,
+        format!("failed to find the program `{name}`"),
+    )
 }
 
 fn not_executable(path: &Path, why: &str) -> Error {
@@ -160,13 +175,16 @@ pub fn resolve(command: &[String]) -> Result<(PathBuf, Vec<String>)> {
     let mut args = command.to_vec();
     for _ in 0..4 {
         let mut head = Vec::new();
-        let file = std::fs::File::open(&path).map_err(|_| not_executable(&path, "it is not readable"))?;
+        let file =
+            std::fs::File::open(&path).map_err(|_| not_executable(&path, "it is not readable"))?;
         std::io::Read::read_to_end(&mut std::io::Read::take(file, 256), &mut head)
             .map_err(|e| Error::system(format!("failed to read `{}`", path.display()), e))?;
         match head.strip_prefix(b"#!") {
             None => return check_elf(&path, &head).map(|()| (path, args)),
             Some(line) => {
-                let line = String::from_utf8_lossy(line.split(|&b| b == b'\n').next().unwrap_or(line)).into_owned();
+                let line =
+                    String::from_utf8_lossy(line.split(|&b| b == b'\n').next().unwrap_or(line))
+                        .into_owned();
                 let (interpreter, argument) = match line.trim().split_once([' ', '\t']) {
                     Some((i, a)) => (i.to_owned(), Some(a.trim().to_owned())),
                     None => (line.trim().to_owned(), None),
@@ -183,13 +201,22 @@ pub fn resolve(command: &[String]) -> Result<(PathBuf, Vec<String>)> {
 fn check_elf(path: &Path, head: &[u8]) -> Result<()> {
     const X86_64: [u8; 2] = [62, 0];
     if !head.starts_with(b"\x7fELF") {
-        return Err(not_executable(path, "it is neither an ELF program nor a script with #!"));
+        return Err(not_executable(
+            path,
+            "it is neither an ELF program nor a script with #!",
+        ));
     }
     if head.get(4) != Some(&2) {
-        return Err(not_executable(path, "it is a 32-bit program; only x86-64 ones can be emulated"));
+        return Err(not_executable(
+            path,
+            "it is a 32-bit program; only x86-64 ones can be emulated",
+        ));
     }
     if head.get(18..20) != Some(&X86_64) {
-        return Err(not_executable(path, "it is for another processor; only x86-64 programs can be emulated"));
+        return Err(not_executable(
+            path,
+            "it is for another processor; only x86-64 programs can be emulated",
+        ));
     }
     Ok(())
 }

@@ -178,11 +178,25 @@ impl Recorder {
         self.born.0 += 1;
         let number = entry.number;
         let pid = entry.pid;
-        let before = self.processes.values_mut().rev().find(|p| p.entry.pid == pid && !p.ended);
+        let before = self
+            .processes
+            .values_mut()
+            .rev()
+            .find(|p| p.entry.pid == pid && !p.ended);
         let (now_ns, mut parent_pid) = before.map_or((0, Pid(0)), |old| {
             old.ended = true; // exec: its threads read to their end
             (old.now_ns, old.parent_pid)
         });
+        if now_ns > 0 {
+            let all = Mapping {
+                end: u64::MAX,
+                file_offset: 0,
+                executable: false,
+                path: "[exec]".to_owned(),
+            };
+            let written = self.writer.push(module(pid, now_ns, 0, &all));
+            self.note(written);
+        }
         let mut process = Process {
             watched: Watched::new(pid),
             program: Program::default(),
@@ -225,9 +239,14 @@ impl Recorder {
 
     /// Writes all mappings of a process, as a forked child has them from the start.
     fn write_space(&mut self, number: u32) {
-        let Some(process) = self.processes.get(&number) else { return };
-        let rows: Vec<Module> =
-            process.space.iter().map(|(start, m)| module(process, start, m)).collect();
+        let Some(process) = self.processes.get(&number) else {
+            return;
+        };
+        let rows: Vec<Module> = process
+            .space
+            .iter()
+            .map(|(start, m)| module(process.entry.pid, process.now_ns, start, m))
+            .collect();
         let written = self.writer.extend(rows);
         self.note(written);
     }
@@ -240,19 +259,32 @@ impl Recorder {
 
     fn add_thread(&mut self, ring: Ring) {
         let number = ring.process;
-        let Some(process) = self.processes.get_mut(&number) else { return };
+        let Some(process) = self.processes.get_mut(&number) else {
+            return;
+        };
         self.born.1 += 1;
         process.live_threads += 1;
         let start_ns = process.now_ns;
-        let core = self.machine.add_core_in(start_ns, process.entry.number % ADDRESS_SPACES);
+        let core = self
+            .machine
+            .add_core_in(start_ns, process.entry.number % ADDRESS_SPACES);
         let cursor = Cursor::default();
-        self.threads.push(Thread { ring, process: number, core, cursor, start_ns, drained: false });
+        self.threads.push(Thread {
+            ring,
+            process: number,
+            core,
+            cursor,
+            start_ns,
+            drained: false,
+        });
     }
 
     /// Runs the next words of a thread through its core.
     fn step(&mut self, index: usize, eager: bool) -> bool {
         let thread = &mut self.threads[index];
-        let Some(process) = self.processes.get_mut(&thread.process) else { return false };
+        let Some(process) = self.processes.get_mut(&thread.process) else {
+            return false;
+        };
         let (words, sealed) = thread.ring.words(eager);
         let length = words.len();
         if length == 0 && !sealed {
@@ -289,8 +321,13 @@ impl Recorder {
     /// Reads on in the catalogue for a block that words speak of.
     fn find_block(&mut self, process: u32, thread: usize, id: u32) {
         self.read_catalogue(process, u64::MAX);
-        let blocks = self.processes.get(&process).map(|p| &p.program.catalogue.blocks);
-        let known = blocks.and_then(|b| b.get(id as usize)).is_some_and(|b| !b.unknown());
+        let blocks = self
+            .processes
+            .get(&process)
+            .map(|p| &p.program.catalogue.blocks);
+        let known = blocks
+            .and_then(|b| b.get(id as usize))
+            .is_some_and(|b| !b.unknown());
         if !known {
             // The plugin writes a block's record before its first word, so the
             // word is damaged: pass over it.
@@ -300,7 +337,9 @@ impl Recorder {
     }
 
     fn read_catalogue(&mut self, number: u32, _up_to: u64) {
-        let Some(process) = self.processes.get_mut(&number) else { return };
+        let Some(process) = self.processes.get_mut(&number) else {
+            return;
+        };
         let bytes = process.entry.unread();
         let mut rest = &bytes[..];
         let mut happenings = Vec::new();
@@ -323,28 +362,36 @@ impl Recorder {
     }
 
     fn happened(&mut self, number: u32, happening: Happening) {
-        let Some(process) = self.processes.get_mut(&number) else { return };
+        let Some(process) = self.processes.get_mut(&number) else {
+            return;
+        };
         match happening {
-            Happening::Mapped { range, file_offset, executable, path } => {
-                let path = if path.is_empty() { "[anon]".to_owned() } else { path };
-                let mapping = Mapping { end: range.end, file_offset, executable, path };
-                let row = module(process, range.start, &mapping);
+            Happening::Mapped {
+                range,
+                file_offset,
+                executable,
+                path,
+            } => {
+                let path = if path.is_empty() {
+                    "[anon]".to_owned()
+                } else {
+                    path
+                };
+                let mapping = Mapping {
+                    end: range.end,
+                    file_offset,
+                    executable,
+                    path,
+                };
+                let row = module(process.entry.pid, process.now_ns, range.start, &mapping);
                 process.space.map(range, mapping);
                 let written = self.writer.push(row);
                 self.note(written);
             }
             Happening::Unmapped(range) => process.space.unmap(&range),
             Happening::Break(at) => {
-                if let Some(heap) = process.space.set_break(at) {
-                    let row = Module {
-                        pid: Pid(process.entry.pid),
-                        time_ns: process.now_ns,
-                        start: VirtAddr(heap.start),
-                        end: VirtAddr(heap.end),
-                        file_offset: 0,
-                        path: "[heap]".to_owned(),
-                        executable: false,
-                    };
+                if let Some((start, heap)) = process.space.set_break(at) {
+                    let row = module(process.entry.pid, process.now_ns, start, &heap);
                     let written = self.writer.push(row);
                     self.note(written);
                 }
@@ -372,16 +419,20 @@ impl Recorder {
     /// A thread's first store lies in its stack: a name for that mapping.
     fn name_stack(&mut self, index: usize) {
         let thread = &mut self.threads[index];
-        let Some(address) = thread.cursor.first_store.filter(|&a| a != 0) else { return };
+        let Some(address) = thread.cursor.first_store.filter(|&a| a != 0) else {
+            return;
+        };
         thread.cursor.first_store = Some(0);
         let tid = thread.ring.tid;
-        let Some(process) = self.processes.get_mut(&thread.process) else { return };
+        let Some(process) = self.processes.get_mut(&thread.process) else {
+            return;
+        };
         let name = match std::mem::replace(&mut process.stack_named, true) {
             false => "[stack]".to_owned(),
             true => format!("[stack {tid}]"),
         };
         if let Some((start, mapping)) = process.space.name_around(address, &name) {
-            let row = module(process, start, &mapping);
+            let row = module(process.entry.pid, process.now_ns, start, &mapping);
             let written = self.writer.push(row);
             self.note(written);
         }
@@ -433,7 +484,9 @@ impl Recorder {
         thread.cursor.settle(self.machine.core_mut(thread.core).0);
         self.machine.finish_core(thread.core);
         let (core, _) = self.machine.core_mut(thread.core);
-        let Some(process) = self.processes.get_mut(&number) else { return };
+        let Some(process) = self.processes.get_mut(&number) else {
+            return;
+        };
         let mut rows = Rows {
             pid: Pid(process.entry.pid),
             tid: Tid(thread.ring.tid),
@@ -479,7 +532,10 @@ impl Recorder {
     }
 
     fn write_undecoded(&mut self, number: u32) {
-        let undecoded = self.processes.get(&number).map_or(0, |p| p.entry.undecoded());
+        let undecoded = self
+            .processes
+            .get(&number)
+            .map_or(0, |p| p.entry.undecoded());
         if undecoded > 0 {
             let detail = "instructions whose accesses are not seen".to_owned();
             self.lose(number, LossKind::Undecoded, u64::from(undecoded), detail);
@@ -502,7 +558,9 @@ impl Recorder {
     }
 
     fn write_sites(&mut self, number: u32) {
-        let Some(process) = self.processes.get_mut(&number) else { return };
+        let Some(process) = self.processes.get_mut(&number) else {
+            return;
+        };
         let mut rows = Vec::new();
         take_blocks(process, &mut rows);
         take_misses(process, &mut rows);
@@ -517,10 +575,26 @@ impl Recorder {
     pub(super) fn write_losses(&mut self, session: &Session, still_running: u64) -> Result<()> {
         let refused = u64::from(session.refused());
         let losses = [
-            (LossKind::ThreadNotRecorded, refused, "no room for shared memory"),
-            (LossKind::BlockCut, self.cut, "blocks of code left by a fault or a kill"),
-            (LossKind::StrayAccess, self.stray, "words that belong to no block"),
-            (LossKind::StillRunning, still_running, "processes outlived the recorded command"),
+            (
+                LossKind::ThreadNotRecorded,
+                refused,
+                "no room for shared memory",
+            ),
+            (
+                LossKind::BlockCut,
+                self.cut,
+                "blocks of code left by a fault or a kill",
+            ),
+            (
+                LossKind::StrayAccess,
+                self.stray,
+                "words that belong to no block",
+            ),
+            (
+                LossKind::StillRunning,
+                still_running,
+                "processes outlived the recorded command",
+            ),
         ];
         for (kind, count, detail) in losses {
             if count > 0 {
@@ -535,12 +609,17 @@ impl Recorder {
 
     /// Processes that have not ended.
     pub(super) fn live_processes(&self) -> u64 {
-        self.processes.values().filter(|p| !p.ended && !p.watched.ended()).count() as u64
+        self.processes
+            .values()
+            .filter(|p| !p.ended && !p.watched.ended())
+            .count() as u64
     }
 
     /// Sends `signal` to every live process.
     pub(super) fn signal_all(&self, signal: i32) {
-        self.processes.values().for_each(|p| p.watched.signal(signal));
+        self.processes
+            .values()
+            .for_each(|p| p.watched.signal(signal));
     }
 
     /// Bytes of dirty lines that ended threads left to the shared cache and that
@@ -566,10 +645,10 @@ impl Recorder {
     }
 }
 
-fn module(process: &Process, start: u64, m: &Mapping) -> Module {
+fn module(pid: u32, time_ns: u64, start: u64, m: &Mapping) -> Module {
     Module {
-        pid: Pid(process.entry.pid),
-        time_ns: process.now_ns,
+        pid: Pid(pid),
+        time_ns,
         start: VirtAddr(start),
         end: VirtAddr(m.end),
         file_offset: m.file_offset,
@@ -581,30 +660,47 @@ fn module(process: &Process, start: u64, m: &Mapping) -> Module {
 /// Executions: charged to the first instruction of each block.
 fn take_blocks(process: &mut Process, rows: &mut Vec<SiteCount>) {
     let pid = Pid(process.entry.pid);
-    for block in process.program.catalogue.blocks.iter_mut().filter(|b| b.execs > 0) {
+    let Program {
+        catalogue, special, ..
+    } = &mut process.program;
+    for (id, block) in catalogue
+        .blocks
+        .iter_mut()
+        .enumerate()
+        .filter(|(_, b)| b.execs > 0)
+    {
         let execs = u64::from(std::mem::take(&mut block.execs));
-        let counts = [
-            (events::INSTRUCTIONS, block.tally.insns()),
-            (events::LOADS, block.tally.loads()),
-            (events::STORES, block.tally.stores()),
-        ];
+        let each = &block.tally;
+        let fixed = [each.insns(), each.loads(), each.stores()].map(|n| execs * u64::from(n));
+        let counts = special.remove(&(id as u32)).unwrap_or(fixed);
+        let events = [events::INSTRUCTIONS, events::LOADS, events::STORES];
         let ip = VirtAddr(block.vaddr);
-        rows.extend(counts.iter().filter(|c| c.1 > 0).map(|&(event, each)| SiteCount {
-            pid,
-            ip,
-            event,
-            count: execs * u64::from(each),
-        }));
+        rows.extend(
+            events
+                .into_iter()
+                .zip(counts)
+                .filter(|c| c.1 > 0)
+                .map(|(event, count)| SiteCount {
+                    pid,
+                    ip,
+                    event,
+                    count,
+                }),
+        );
     }
 }
 
 /// Misses: charged to the very instruction.
 fn take_misses(process: &mut Process, rows: &mut Vec<SiteCount>) {
     let pid = Pid(process.entry.pid);
-    let Program { catalogue, sites } = &mut process.program;
+    let Program {
+        catalogue, sites, ..
+    } = &mut process.program;
     for block in &catalogue.blocks {
         for index in block.accesses.clone() {
-            let Some(site) = sites.get_mut(index as usize) else { break };
+            let Some(site) = sites.get_mut(index as usize) else {
+                break;
+            };
             let m = std::mem::take(site);
             let counts: [(EventId, u32); 7] = [
                 (events::L1D_MISS, m.l1d),
@@ -616,12 +712,17 @@ fn take_misses(process: &mut Process, rows: &mut Vec<SiteCount>) {
                 (events::DRAM_WRITE_BYTES, m.dram_write_bytes),
             ];
             let ip = catalogue.ip(block, index);
-            rows.extend(counts.iter().filter(|c| c.1 > 0).map(|&(event, count)| SiteCount {
-                pid,
-                ip,
-                event,
-                count: u64::from(count),
-            }));
+            rows.extend(
+                counts
+                    .iter()
+                    .filter(|c| c.1 > 0)
+                    .map(|&(event, count)| SiteCount {
+                        pid,
+                        ip,
+                        event,
+                        count: u64::from(count),
+                    }),
+            );
         }
     }
 }

@@ -5,6 +5,7 @@
 //! accesses in one line, one look at the most recent line of its cache set;
 //! only what changes the state of a cache or TLB takes the long way.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use memgauge_machine::{Core, Outcome, Shared, Touches};
@@ -38,6 +39,9 @@ pub(super) struct Program {
     pub(super) catalogue: Catalogue,
     /// One for each access of the catalogue.
     pub(super) sites: Vec<SiteMisses>,
+    /// Instructions, loads and stores of blocks whose executions differ, since
+    /// they were last written out.
+    pub(super) special: HashMap<u32, [u64; 3]>,
 }
 
 /// What one thread carries from one slice of words to the next.
@@ -157,7 +161,9 @@ fn run_hits(
             break Pause::Unknown(id);
         };
         for (number, run) in runs.iter().enumerate() {
-            let from = own.get(usize::from(run.word)).map(|w| w.load(Ordering::Relaxed));
+            let from = own
+                .get(usize::from(run.word))
+                .map(|w| w.load(Ordering::Relaxed));
             if !from.is_some_and(|from| hits(&mut touches, run, from)) {
                 break 'blocks Pause::Slow { id, run: number };
             }
@@ -284,7 +290,9 @@ impl<D: Due> Replay<'_, D> {
         site.dtlb += u32::from(outcome.dtlb_misses);
         site.walks += u32::from(outcome.walks);
         site.dram_read_bytes = site.dram_read_bytes.saturating_add(outcome.dram_read_bytes);
-        site.dram_write_bytes = site.dram_write_bytes.saturating_add(outcome.dram_write_bytes);
+        site.dram_write_bytes = site
+            .dram_write_bytes
+            .saturating_add(outcome.dram_write_bytes);
     }
 
     /// A block whose number of accesses differs between executions: rep
@@ -308,14 +316,20 @@ impl<D: Due> Replay<'_, D> {
         }
         self.cursor.repeating = self.rep_ip(&block);
         self.settle(id);
-        let mut stream = Words { words: &words[..body], at: 0, leaders: Vec::new() };
+        let mut stream = Words {
+            words: &words[..body],
+            at: 0,
+            leaders: Vec::new(),
+        };
         for index in to_usize(&block.accesses) {
             let access = self.program.catalogue.accesses[index];
             let index = index as u32;
             let fixed = access.leader != wire::LEADER_VARYING;
             if fixed {
                 // A rep instruction with nothing left to do, or a fault.
-                let Some(leader) = stream.leader(access.leader) else { break };
+                let Some(leader) = stream.leader(access.leader) else {
+                    break;
+                };
                 let addr = leader.wrapping_add(access.delta as u64);
                 if self.of_rep(&block, index) {
                     tally.access(access.kind);
@@ -330,6 +344,13 @@ impl<D: Due> Replay<'_, D> {
         self.cursor.stray += (body - stream.at) as u64;
         self.cursor.pending.add(tally);
         self.settle(id);
+        let sums = self.program.special.entry(id).or_default();
+        for (sum, n) in sums
+            .iter_mut()
+            .zip([tally.insns(), tally.loads(), tally.stores()])
+        {
+            *sum += u64::from(n);
+        }
         Some(body)
     }
 
@@ -344,7 +365,11 @@ impl<D: Due> Replay<'_, D> {
         if block.flags & wire::CODE_ENDS_REP == 0 {
             return None;
         }
-        let last = block.accesses.end.checked_sub(1).filter(|_| !block.accesses.is_empty())?;
+        let last = block
+            .accesses
+            .end
+            .checked_sub(1)
+            .filter(|_| !block.accesses.is_empty())?;
         Some(self.program.catalogue.ip(block, last).0)
     }
 }

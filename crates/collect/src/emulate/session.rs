@@ -7,11 +7,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::wire::{self, control, entry, process, ring};
-use crate::sys::{process::free_bytes, shm::{Shared, futex_wake}};
+use crate::sys::{
+    process::free_bytes,
+    shm::{Shared, futex_wake},
+};
 use crate::{Error, Result};
 
 /// Below this much free memory-backed space a disk-backed directory is used.
-const ENOUGH_BYTES: u64 = 256 << 20;
+pub const SHARED_MEMORY_BYTES: u64 = 256 << 20;
 
 /// How long an entry may take from its number to its contents.
 const ENTRY_PATIENCE: Duration = Duration::from_millis(500);
@@ -56,7 +59,7 @@ pub(super) struct Ring {
 
 fn candidate_dirs() -> Vec<PathBuf> {
     let shm = PathBuf::from("/dev/shm");
-    let enough = free_bytes(&shm).is_some_and(|free| free >= ENOUGH_BYTES);
+    let enough = free_bytes(&shm).is_some_and(|free| free >= SHARED_MEMORY_BYTES);
     let mut dirs = vec![std::env::temp_dir()];
     dirs.insert(if enough { 0 } else { 1 }, shm);
     dirs
@@ -77,17 +80,27 @@ fn make_dir() -> Result<PathBuf> {
             }
         }
     }
-    Err(Error::system("failed to make a directory for shared memory in /dev/shm or TMPDIR", last))
+    Err(Error::system(
+        "failed to make a directory for shared memory in /dev/shm or TMPDIR",
+        last,
+    ))
 }
 
 /// Removes directories whose recorder was killed.
 fn remove_orphans() {
     for base in candidate_dirs() {
-        let Ok(list) = fs::read_dir(&base) else { continue };
+        let Ok(list) = fs::read_dir(&base) else {
+            continue;
+        };
         for path in list.flatten().map(|e| e.path()) {
-            let pid = path
-                .file_name()
-                .and_then(|n| n.to_str()?.strip_prefix("memgauge-")?.split('-').next()?.parse::<u32>().ok());
+            let pid = path.file_name().and_then(|n| {
+                n.to_str()?
+                    .strip_prefix("memgauge-")?
+                    .split('-')
+                    .next()?
+                    .parse::<u32>()
+                    .ok()
+            });
             if pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
                 // Best effort: what another user left is theirs to remove.
                 let _ = fs::remove_dir_all(&path);
@@ -97,7 +110,10 @@ fn remove_orphans() {
 }
 
 fn open_shared(path: &Path, bytes: usize) -> std::io::Result<Shared> {
-    Shared::map(&OpenOptions::new().read(true).write(true).open(path)?, bytes)
+    Shared::map(
+        &OpenOptions::new().read(true).write(true).open(path)?,
+        bytes,
+    )
 }
 
 impl Session {
@@ -111,10 +127,21 @@ impl Session {
             open_shared(&path, wire::PAGE)
         };
         let shared = page().map_err(|e| Error::system("failed to make shared memory", e))?;
-        shared.u32(control::VERSION).store(wire::WIRE_VERSION, Ordering::Relaxed);
-        shared.u32(control::RECORDER_PID).store(std::process::id(), Ordering::Relaxed);
-        shared.u32(control::MAGIC).store(wire::MAGIC, Ordering::Release);
-        Ok(Session { dir, control: shared, seen: 0, waiting: None })
+        shared
+            .u32(control::VERSION)
+            .store(wire::WIRE_VERSION, Ordering::Relaxed);
+        shared
+            .u32(control::RECORDER_PID)
+            .store(std::process::id(), Ordering::Relaxed);
+        shared
+            .u32(control::MAGIC)
+            .store(wire::MAGIC, Ordering::Release);
+        Ok(Session {
+            dir,
+            control: shared,
+            seen: 0,
+            waiting: None,
+        })
     }
 
     /// Where the plugin finds it.
@@ -216,9 +243,15 @@ impl ProcessEntry {
         if used <= self.read {
             return Vec::new();
         }
-        let words = self.shared.u64s(wire::PAGE + self.read, (used - self.read) / 8);
-        let bytes = words.iter().flat_map(|w| w.load(Ordering::Relaxed).to_le_bytes()).collect();
-        self.shared.release(wire::PAGE + self.read, used - self.read);
+        let words = self
+            .shared
+            .u64s(wire::PAGE + self.read, (used - self.read) / 8);
+        let bytes = words
+            .iter()
+            .flat_map(|w| w.load(Ordering::Relaxed).to_le_bytes())
+            .collect();
+        self.shared
+            .release(wire::PAGE + self.read, used - self.read);
         self.read = used;
         bytes
     }
@@ -237,7 +270,8 @@ impl Ring {
 
     fn block(&self) -> &[AtomicU64] {
         let at = self.tail as usize % wire::BLOCKS;
-        self.shared.u64s(wire::PAGE + at * 8 * wire::BLOCK_WORDS, wire::BLOCK_WORDS)
+        self.shared
+            .u64s(wire::PAGE + at * 8 * wire::BLOCK_WORDS, wire::BLOCK_WORDS)
     }
 
     /// Words of the oldest unread block, from the first unread on, and whether
@@ -259,12 +293,17 @@ impl Ring {
         let block = 8 * wire::BLOCK_WORDS as u64;
         let start = data + u64::from(self.tail) % wire::BLOCKS as u64 * block;
         // While the thread goes over to this block, `w` is still in the last one.
-        let written = w.checked_sub(start).filter(|&bytes| bytes <= block).unwrap_or(0);
+        let written = w
+            .checked_sub(start)
+            .filter(|&bytes| bytes <= block)
+            .unwrap_or(0);
         (self.slice(written as usize / 8), false)
     }
 
     fn slice(&self, used: usize) -> &[AtomicU64] {
-        self.block().get(self.partial..used.min(wire::BLOCK_WORDS)).unwrap_or(&[])
+        self.block()
+            .get(self.partial..used.min(wire::BLOCK_WORDS))
+            .unwrap_or(&[])
     }
 
     /// Marks `words` as read, and with `whole` the block as free again.

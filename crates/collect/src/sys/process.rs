@@ -26,7 +26,11 @@ impl Watched {
     /// Whether the process has ended (also as a zombie).
     pub fn ended(&self) -> bool {
         let Some(fd) = &self.pidfd else { return true };
-        let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        let mut poll = libc::pollfd {
+            fd: fd.as_raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        };
         // SAFETY: one valid pollfd, no wait.
         unsafe { libc::poll(&mut poll, 1, 0) == 1 }
     }
@@ -36,7 +40,13 @@ impl Watched {
         if let Some(fd) = &self.pidfd {
             // SAFETY: valid descriptor, no siginfo.
             unsafe {
-                libc::syscall(libc::SYS_pidfd_send_signal, fd.as_raw_fd(), signal, 0usize, 0)
+                libc::syscall(
+                    libc::SYS_pidfd_send_signal,
+                    fd.as_raw_fd(),
+                    signal,
+                    0usize,
+                    0,
+                )
             };
         }
     }
@@ -60,7 +70,10 @@ fn usage(who: i32) -> Usage {
     let time = |t: libc::timeval| {
         Duration::from_secs(t.tv_sec as u64) + Duration::from_micros(t.tv_usec as u64)
     };
-    Usage { cpu: time(u.ru_utime) + time(u.ru_stime), peak_memory_bytes: u.ru_maxrss as u64 * 1024 }
+    Usage {
+        cpu: time(u.ru_utime) + time(u.ru_stime),
+        peak_memory_bytes: u.ru_maxrss as u64 * 1024,
+    }
 }
 
 /// What this process has used so far.
@@ -109,7 +122,9 @@ pub fn interrupts() -> u32 {
 /// Whether `path` may be executed by this user.
 pub fn may_execute(path: &std::path::Path) -> bool {
     use std::os::unix::ffi::OsStrExt;
-    let Ok(path) = std::ffi::CString::new(path.as_os_str().as_bytes()) else { return false };
+    let Ok(path) = std::ffi::CString::new(path.as_os_str().as_bytes()) else {
+        return false;
+    };
     // SAFETY: a NUL-terminated string that lives through the call.
     unsafe { libc::faccessat(libc::AT_FDCWD, path.as_ptr(), libc::X_OK, libc::AT_EACCESS) == 0 }
 }

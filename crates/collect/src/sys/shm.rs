@@ -42,12 +42,18 @@ impl Shared {
         if base == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        Ok(Shared { base: base.cast(), bytes })
+        Ok(Shared {
+            base: base.cast(),
+            bytes,
+        })
     }
 
     fn check(&self, offset: usize, bytes: usize, align: usize) {
         assert!(
-            offset.is_multiple_of(align) && offset.checked_add(bytes).is_some_and(|end| end <= self.bytes),
+            offset.is_multiple_of(align)
+                && offset
+                    .checked_add(bytes)
+                    .is_some_and(|end| end <= self.bytes),
             "range {offset}+{bytes} is outside a mapping of {} bytes",
             self.bytes
         );
