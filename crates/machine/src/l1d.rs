@@ -135,7 +135,7 @@ impl L1d {
     #[inline(always)]
     pub(crate) fn use_place(&mut self, place: Place, dirty: u64, stamp: u64) {
         self.words[place.slot()] |= dirty;
-        self.stamps[place.slot()] = stamp | u64::from(place.0) % STAMP_STEP;
+        self.stamps[place.slot()] = stamp | (u64::from(place.0) % STAMP_STEP);
     }
 
     /// Uses a line if it is held; whether it is.

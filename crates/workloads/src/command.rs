@@ -54,7 +54,7 @@ pub(crate) enum Command {
     /// last-level cache N bytes are read and N bytes written back a pass.
     Write(Walk),
 
-    /// a[i] = b[i] + k × c[i] over three arrays of N bytes each.
+    /// `a[i] = b[i] + k × c[i]` over three arrays of N bytes each.
     ///
     /// The triad of STREAM on 64-bit integers (k = 3). The arrays start on line
     /// boundaries, a page-rounded N and four lines apart.

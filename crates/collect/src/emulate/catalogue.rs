@@ -12,8 +12,8 @@ use memgauge_trace::{AccessKind, VirtAddr};
 
 use super::wire;
 
-/// More blocks than any process translates; a larger id is damage.
-const MAX_BLOCKS: usize = 1 << 28;
+/// Ids are dense; one this far ahead of the last is damage.
+const MAX_GAP: usize = 1 << 16;
 
 /// More leaders than a block of 512 instructions has; more is damage.
 const MAX_LEADERS: u16 = 4096;
@@ -304,7 +304,8 @@ impl Catalogue {
         block.runs = (runs.end - runs.start) as u16;
         if id >= self.blocks.len() {
             // Ids are dense: a gap is a few blocks another thread is adding.
-            let count = id.checked_add(1).filter(|&n| n < MAX_BLOCKS)?;
+            let most = self.blocks.len() + MAX_GAP;
+            let count = Some(id + 1).filter(|&count| count <= most)?;
             self.blocks.resize_with(count, || Block {
                 flags: UNKNOWN,
                 ..Block::default()
@@ -368,5 +369,94 @@ fn happening(kind: u32, body: &[u8]) -> Option<Happening> {
         wire::record::PROGRAM => Some(Happening::Program(path)),
         wire::record::NOT_FOLLOWED => Some(Happening::NotFollowed(path)),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// A record as the plugin writes it.
+    pub(in super::super) fn code(
+        id: u32,
+        vaddr: u64,
+        insns: u16,
+        flags: u16,
+        accesses: &[Access],
+    ) -> Vec<u8> {
+        let leaders = accesses.iter().map(|a| a.leader).filter(|&l| l < wire::LEADER_VARYING);
+        let leaders = leaders.max().map_or(0, |l| l + 1);
+        let mut body = Vec::new();
+        body.extend(wire::record::CODE.to_le_bytes());
+        body.extend((32 + 16 * accesses.len() as u32).to_le_bytes());
+        body.extend(vaddr.to_le_bytes());
+        body.extend(id.to_le_bytes());
+        for half in [insns, accesses.len() as u16, leaders, flags, 0, 0] {
+            body.extend(half.to_le_bytes());
+        }
+        for a in accesses {
+            body.extend(a.delta.to_le_bytes());
+            for half in [a.offset, a.insn, a.leader] {
+                body.extend(half.to_le_bytes());
+            }
+            body.extend([a.size, a.kind as u8]);
+        }
+        body
+    }
+
+    pub(in super::super) fn access(leader: u16, delta: i64, size: u8, kind: AccessKind) -> Access {
+        Access { delta, offset: 0, insn: 0, leader, size, kind }
+    }
+
+    fn runs_of(accesses: &[Access]) -> Vec<(u64, u8, u16, bool)> {
+        let mut catalogue = Catalogue::default();
+        catalogue.read(&code(0, 0x1000, 9, 0, accesses)).unwrap();
+        catalogue.runs.iter().map(|r| (r.low, r.reach, r.accesses, r.store)).collect()
+    }
+
+    #[test]
+    fn neighbours_of_one_leader_become_a_run() {
+        use AccessKind::{Load, Store};
+        let pushes = [
+            access(0, 0, 8, Store),
+            access(0, -8, 8, Store),
+            access(0, -16, 8, Load),
+            access(1, 0, 4, Load),
+            access(0, 100, 8, Load),
+        ];
+        assert_eq!(
+            runs_of(&pushes),
+            [(-16i64 as u64, 23, 3, true), (0, 3, 1, false), (100, 7, 1, false)]
+        );
+    }
+
+    #[test]
+    fn constant_addresses_follow_from_the_block_s_own_word() {
+        let constant = access(wire::LEADER_CONSTANT, 0x5000, 8, AccessKind::Load);
+        let (low, ..) = runs_of(&[constant])[0];
+        assert_eq!(low.wrapping_add(wire::WORD_BLOCK), 0x5000);
+    }
+
+    #[test]
+    fn a_record_with_a_leader_it_does_not_have_is_refused() {
+        let mut bytes = code(0, 0x1000, 1, 0, &[access(3, 0, 8, AccessKind::Load)]);
+        bytes[24] = 3;
+        assert!(Catalogue::default().read(&bytes).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_the_reader_panic_or_grow_without_bound(
+            mut bytes in prop::collection::vec(any::<u8>(), 0..200),
+            kind in 0u32..8,
+        ) {
+            let mut catalogue = Catalogue::default();
+            for (at, byte) in kind.to_le_bytes().into_iter().enumerate().take(bytes.len()) {
+                bytes[at] = byte;
+            }
+            let _ = catalogue.read(&bytes);
+            prop_assert!(catalogue.blocks.len() <= MAX_GAP + 1);
+        }
     }
 }

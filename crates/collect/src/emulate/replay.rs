@@ -428,3 +428,181 @@ impl Words<'_> {
         Some((kind, addr, size))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::catalogue::tests::{access, code};
+    use super::*;
+    use AccessKind::{Load, Modify, Store};
+    use memgauge_machine::{Config, Counts, Machine, PmuConfig};
+    use memgauge_trace::catalogue as events;
+    use proptest::prelude::*;
+
+    struct Ignore;
+
+    impl Due for Ignore {
+        fn take(&mut self, core: &mut Core, _ip: VirtAddr) {
+            core.take_overflows(|_| {});
+            core.take_ticks(|_| {});
+        }
+    }
+
+    /// A block that loads and stores beside one leader, one that loads a
+    /// constant, a `rep movsb`, and one instruction with a varying operand.
+    fn program() -> Program {
+        let mut program = Program::default();
+        let blocks = [
+            code(0, 0x1000, 5, 0, &[access(0, 0, 8, Load), access(0, 8, 8, Store)]),
+            code(1, 0x2000, 2, 0, &[access(wire::LEADER_CONSTANT, 0x9000, 4, Modify)]),
+            code(
+                2,
+                0x3000,
+                1,
+                wire::CODE_BEGINS_REP | wire::CODE_ENDS_REP,
+                &[access(0, 0, 1, Load), access(1, 0, 1, Store)],
+            ),
+            code(3, 0x4000, 3, 4, &[access(wire::LEADER_VARYING, 16, 0, Load)]),
+        ];
+        for block in &blocks {
+            program.catalogue.read(block).unwrap();
+        }
+        program
+    }
+
+    fn block(id: u64) -> u64 {
+        wire::WORD_BLOCK | id
+    }
+
+    fn piece(size: u64) -> u64 {
+        wire::WORD_PIECE | wire::PIECE_LOAD | size << wire::PIECE_SIZE_SHIFT
+    }
+
+    struct Ran {
+        counts: Counts,
+        cursor: Cursor,
+        program: Program,
+        used: usize,
+        stop: Stop,
+    }
+
+    fn run(words: &[u64], whole: bool) -> Ran {
+        let config = Config::preset("skylake-sp").unwrap();
+        let mut machine = Machine::new(config, PmuConfig::default()).unwrap();
+        let id = machine.add_core(0);
+        let (core, shared) = machine.core_mut(id);
+        let (mut program, mut cursor) = (program(), Cursor::default());
+        let words: Vec<AtomicU64> = words.iter().map(|&w| AtomicU64::new(w)).collect();
+        let mut replay = Replay {
+            core,
+            shared,
+            program: &mut program,
+            cursor: &mut cursor,
+            due: &mut Ignore,
+        };
+        let (used, stop) = replay.run(&words, whole);
+        cursor.settle(core);
+        Ran { counts: core.counts(), cursor, program, used, stop }
+    }
+
+    fn check(words: &[u64], expected: &[(memgauge_trace::EventId, u64)]) -> Ran {
+        let ran = run(words, true);
+        assert_eq!((ran.used, ran.stop), (words.len(), Stop::End));
+        for &(event, value) in expected {
+            assert_eq!(ran.counts.get(event), value, "{:?}", events::name(event));
+        }
+        ran
+    }
+
+    #[test]
+    fn a_block_counts_its_instructions_and_what_follows_from_its_leader() {
+        let ran = check(
+            &[block(0), 0x10_0000, block(0), 0x10_0038, block(1)],
+            &[
+                (events::INSTRUCTIONS, 12),
+                (events::LOADS, 3),
+                (events::STORES, 3),
+                (events::MODIFIES, 1),
+                (events::SPLITS, 0),
+                (events::L1D_MISS, 3), // 0x100000, 0x100040, 0x9000
+                (events::DTLB_WALK, 2),
+            ],
+        );
+        assert_eq!(ran.program.catalogue.blocks[0].execs, 2);
+        assert_eq!(ran.program.sites[0].l1d, 1);
+    }
+
+    #[test]
+    fn a_repeated_string_instruction_is_one_instruction() {
+        let rep = [block(2), 0x10_0000, 0x20_0000];
+        let words = [&rep[..], &rep[..], &[block(2)], &[block(1)], &rep[..], &[block(2)]].concat();
+        check(
+            &words,
+            &[(events::INSTRUCTIONS, 1 + 2 + 1), (events::LOADS, 4), (events::STORES, 4)],
+        );
+    }
+
+    #[test]
+    fn pieces_that_continue_one_another_are_one_access() {
+        let words = [block(3), piece(8), 0x5000, piece(8), 0x5008, piece(8), 0x6000];
+        check(&words, &[(events::INSTRUCTIONS, 3), (events::LOADS, 2), (events::DTLB_WALK, 2)]);
+    }
+
+    #[test]
+    fn a_block_left_before_its_leader_is_counted_as_cut() {
+        let ran = check(&[block(0), block(1)], &[(events::INSTRUCTIONS, 7), (events::L1D_MISS, 1)]);
+        assert_eq!((ran.cursor.cut, ran.cursor.stray), (1, 0));
+    }
+
+    #[test]
+    fn an_address_without_a_block_is_counted_as_stray() {
+        let ran = check(&[0x1234, block(1)], &[(events::INSTRUCTIONS, 2)]);
+        assert_eq!((ran.cursor.cut, ran.cursor.stray), (0, 1));
+    }
+
+    #[test]
+    fn an_unfinished_block_waits_for_its_words() {
+        for words in [&[block(1), block(0)][..], &[block(1), block(2), 0x1000]] {
+            let ran = run(words, false);
+            assert_eq!((ran.used, ran.stop), (1, Stop::End));
+            assert_eq!(ran.counts.get(events::INSTRUCTIONS), 2);
+        }
+    }
+
+    #[test]
+    fn a_mark_and_an_unknown_block_stop_the_loop() {
+        assert_eq!(run(&[block(1), wire::WORD_SYNC | 64], false).stop, Stop::Sync(64));
+        let ran = run(&[block(1), block(77)], false);
+        assert_eq!((ran.used, ran.stop), (1, Stop::UnknownBlock(77)));
+    }
+
+    fn any_word() -> impl Strategy<Value = u64> {
+        prop_oneof![
+            (0u64..5).prop_map(block),
+            0u64..1 << 47,
+            any::<u64>(),
+            (0u64..64).prop_map(piece),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn no_words_make_the_loop_panic_or_stand_still(
+            words in prop::collection::vec(any_word(), 0..100),
+        ) {
+            let ran = run(&words, true);
+            prop_assert!(ran.used == words.len() || ran.stop != Stop::End);
+        }
+
+        #[test]
+        fn slicing_the_words_changes_nothing(
+            addrs in prop::collection::vec(0u64..1 << 20, 1..50),
+            cut in 0usize..100,
+        ) {
+            let words: Vec<u64> = addrs.iter().flat_map(|&a| [block(0), a]).collect();
+            let once = run(&words, true);
+            let first = run(&words[..cut.min(words.len())], false);
+            prop_assert_eq!(once.used, words.len());
+            prop_assert_eq!(first.used, cut.min(words.len()) / 2 * 2);
+        }
+    }
+}
