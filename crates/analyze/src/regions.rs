@@ -452,6 +452,10 @@ mod tests {
     #[test]
     fn variables_are_summed_by_symbol_even_past_the_files_bytes() {
         let modules = [
+            Module {
+                executable: true,
+                ..module(0, 0x1000, 0x2000, "/bin/p")
+            },
             module(0, 0x2000, 0x3000, "/bin/p"),
             module(0, 0x3000, 0x9000, "[anon]"),
         ];

@@ -28,6 +28,10 @@ pub(crate) const JIT: &str = "[jit]";
 /// Path of the rows that end all mappings of a process.
 const EXEC: &str = "[exec]";
 
+/// A loader maps a file's parts and its zero-initialised data in one go; what
+/// comes to lie behind them later is something else.
+const LOADING_NS: u64 = 100_000;
+
 /// Mappings of one path farther apart than this belong to different programs
 /// of one process: parts of one file are mapped side by side.
 const APART_BYTES: u64 = 1 << 30;
@@ -159,13 +163,14 @@ impl AddressSpaces {
         space.map_or(own, |s| s.run_of(mapping.start).unwrap_or(own))
     }
 
-    /// The file mapping that ends where an anonymous one begins: the file's
-    /// zero-initialised data has no other name.
+    /// The file mapping that ends where an anonymous one begins, where both were
+    /// made by one loader: the file's zero-initialised data has no other name.
     pub(crate) fn file_before(&self, pid: Pid, mapping: &Mapping) -> Option<&Mapping> {
         let before = mapping.start.checked_sub(1)?;
         let found = self.data_at(pid, before, mapping.time_ns)?;
         let is_data = !found.executable && self.holds_code(pid, found.path);
-        (is_data && found.end == mapping.start).then_some(found)
+        let together = mapping.time_ns.saturating_sub(found.time_ns) <= LOADING_NS;
+        (is_data && together && found.end == mapping.start).then_some(found)
     }
 
     /// Whether a path is a program or library: a part of it may be executed.

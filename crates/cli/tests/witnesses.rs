@@ -229,8 +229,22 @@ fn cachegrind_agrees_on_sqlite() {
     }
 }
 
-/// Loads and stores that lackey counts, of all operand types.
+/// What lackey counts in most runs. On a busy machine, about one run in ten of
+/// the same program makes one to three loads more while it starts.
 fn lackey(arguments: &str) -> [i64; 2] {
+    let mut seen = Vec::new();
+    loop {
+        let counts = lackey_once(arguments);
+        if seen.contains(&counts) {
+            return counts;
+        }
+        assert!(seen.len() < 5, "lackey never counts the same: {seen:?}");
+        seen.push(counts);
+    }
+}
+
+/// Loads and stores of one run, of all operand types.
+fn lackey_once(arguments: &str) -> [i64; 2] {
     let program: Vec<&str> = std::iter::once(workloads())
         .chain(arguments.split_whitespace())
         .collect();

@@ -90,8 +90,8 @@ fn build_workloads() -> String {
     let built = messages
         .lines()
         .filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let paths = built.filter_map(|message| Some(message["executable"].as_str()?.to_owned()));
-    paths.last().expect("cargo builds the workloads")
+    let mut paths = built.filter_map(|message| Some(message["executable"].as_str()?.to_owned()));
+    paths.next_back().expect("cargo builds the workloads")
 }
 
 /// memgauge with the fixed environment and nothing to read.

@@ -385,7 +385,10 @@ pub(super) mod tests {
         flags: u16,
         accesses: &[Access],
     ) -> Vec<u8> {
-        let leaders = accesses.iter().map(|a| a.leader).filter(|&l| l < wire::LEADER_VARYING);
+        let leaders = accesses
+            .iter()
+            .map(|a| a.leader)
+            .filter(|&l| l < wire::LEADER_VARYING);
         let leaders = leaders.max().map_or(0, |l| l + 1);
         let mut body = Vec::new();
         body.extend(wire::record::CODE.to_le_bytes());
@@ -406,13 +409,24 @@ pub(super) mod tests {
     }
 
     pub(in super::super) fn access(leader: u16, delta: i64, size: u8, kind: AccessKind) -> Access {
-        Access { delta, offset: 0, insn: 0, leader, size, kind }
+        Access {
+            delta,
+            offset: 0,
+            insn: 0,
+            leader,
+            size,
+            kind,
+        }
     }
 
     fn runs_of(accesses: &[Access]) -> Vec<(u64, u8, u16, bool)> {
         let mut catalogue = Catalogue::default();
         catalogue.read(&code(0, 0x1000, 9, 0, accesses)).unwrap();
-        catalogue.runs.iter().map(|r| (r.low, r.reach, r.accesses, r.store)).collect()
+        catalogue
+            .runs
+            .iter()
+            .map(|r| (r.low, r.reach, r.accesses, r.store))
+            .collect()
     }
 
     #[test]
@@ -427,7 +441,11 @@ pub(super) mod tests {
         ];
         assert_eq!(
             runs_of(&pushes),
-            [(-16i64 as u64, 23, 3, true), (0, 3, 1, false), (100, 7, 1, false)]
+            [
+                (-16i64 as u64, 23, 3, true),
+                (0, 3, 1, false),
+                (100, 7, 1, false)
+            ]
         );
     }
 

@@ -40,11 +40,21 @@ struct Thread {
     core: CoreId,
     cursor: Cursor,
     start_ns: u64,
-    drained: bool,
 }
 
 /// Address spaces the machine tells apart; later processes share numbers.
 const ADDRESS_SPACES: u32 = (1 << 18) - 1;
+
+/// How far to read a thread's words.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Until {
+    /// Whole blocks of the ring.
+    Sealed,
+    /// What is written by now.
+    Now,
+    /// The last word: the thread has ended.
+    End,
+}
 
 /// What has been seen so far, for progress.
 #[derive(Clone, Copy, Debug, Default)]
@@ -166,7 +176,7 @@ impl Recorder {
             }
         }
         for index in 0..self.threads.len() {
-            busy |= self.step(index, eager);
+            busy |= self.step(index, if eager { Until::Now } else { Until::Sealed });
         }
         match self.failure.take() {
             Some(e) => Err(e.into()),
@@ -275,21 +285,21 @@ impl Recorder {
             core,
             cursor,
             start_ns,
-            drained: false,
         });
     }
 
-    /// Runs the next words of a thread through its core.
-    fn step(&mut self, index: usize, eager: bool) -> bool {
+    /// Runs the next words of a thread through its core; whether there were any.
+    fn step(&mut self, index: usize, until: Until) -> bool {
         let thread = &mut self.threads[index];
         let Some(process) = self.processes.get_mut(&thread.process) else {
             return false;
         };
-        let (words, sealed) = thread.ring.words(eager);
+        let (words, sealed) = thread.ring.words(until != Until::Sealed);
         let length = words.len();
         if length == 0 && !sealed {
             return false;
         }
+        let whole = sealed || until == Until::End;
         let (core, shared) = self.machine.core_mut(thread.core);
         let mut rows = Rows {
             pid: Pid(process.entry.pid),
@@ -305,7 +315,7 @@ impl Recorder {
             cursor: &mut thread.cursor,
             due: &mut rows,
         };
-        let (used, stop) = replay.run(words, sealed);
+        let (used, stop) = replay.run(words, whole);
         process.now_ns = process.now_ns.max(core.time_ns());
         thread.ring.consume(used, sealed && used == length);
         let process = thread.process;
@@ -464,18 +474,10 @@ impl Recorder {
         }
     }
 
-    /// Whether all words are read; the last, partial block is read as whole.
+    /// Reads what an ended thread left; whether that was all.
     fn thread_is_read(&mut self, index: usize) -> bool {
-        while self.step(index, true) {}
-        let thread = &mut self.threads[index];
-        if !thread.drained && !thread.ring.drained() {
-            // A block waits for words that will not come: it was cut short.
-            thread.drained = true;
-            let left = thread.ring.words(true).0.len();
-            thread.cursor.cut += 1;
-            thread.ring.consume(left, false);
-        }
-        thread.ring.drained()
+        while self.step(index, Until::End) {}
+        self.threads[index].ring.drained()
     }
 
     fn end_thread(&mut self, index: usize) {
@@ -580,21 +582,9 @@ impl Recorder {
                 refused,
                 "no room for shared memory",
             ),
-            (
-                LossKind::BlockCut,
-                self.cut,
-                "blocks of code left by a fault or a kill",
-            ),
-            (
-                LossKind::StrayAccess,
-                self.stray,
-                "words that belong to no block",
-            ),
-            (
-                LossKind::StillRunning,
-                still_running,
-                "processes outlived the recorded command",
-            ),
+            (LossKind::BlockCut, self.cut, ""),
+            (LossKind::StrayAccess, self.stray, ""),
+            (LossKind::StillRunning, still_running, ""),
         ];
         for (kind, count, detail) in losses {
             if count > 0 {

@@ -452,8 +452,20 @@ mod tests {
     fn program() -> Program {
         let mut program = Program::default();
         let blocks = [
-            code(0, 0x1000, 5, 0, &[access(0, 0, 8, Load), access(0, 8, 8, Store)]),
-            code(1, 0x2000, 2, 0, &[access(wire::LEADER_CONSTANT, 0x9000, 4, Modify)]),
+            code(
+                0,
+                0x1000,
+                5,
+                0,
+                &[access(0, 0, 8, Load), access(0, 8, 8, Store)],
+            ),
+            code(
+                1,
+                0x2000,
+                2,
+                0,
+                &[access(wire::LEADER_CONSTANT, 0x9000, 4, Modify)],
+            ),
             code(
                 2,
                 0x3000,
@@ -461,7 +473,13 @@ mod tests {
                 wire::CODE_BEGINS_REP | wire::CODE_ENDS_REP,
                 &[access(0, 0, 1, Load), access(1, 0, 1, Store)],
             ),
-            code(3, 0x4000, 3, 4, &[access(wire::LEADER_VARYING, 16, 0, Load)]),
+            code(
+                3,
+                0x4000,
+                3,
+                4,
+                &[access(wire::LEADER_VARYING, 16, 0, Load)],
+            ),
         ];
         for block in &blocks {
             program.catalogue.read(block).unwrap();
@@ -501,7 +519,13 @@ mod tests {
         };
         let (used, stop) = replay.run(&words, whole);
         cursor.settle(core);
-        Ran { counts: core.counts(), cursor, program, used, stop }
+        Ran {
+            counts: core.counts(),
+            cursor,
+            program,
+            used,
+            stop,
+        }
     }
 
     fn check(words: &[u64], expected: &[(memgauge_trace::EventId, u64)]) -> Ran {
@@ -534,22 +558,52 @@ mod tests {
     #[test]
     fn a_repeated_string_instruction_is_one_instruction() {
         let rep = [block(2), 0x10_0000, 0x20_0000];
-        let words = [&rep[..], &rep[..], &[block(2)], &[block(1)], &rep[..], &[block(2)]].concat();
+        let words = [
+            &rep[..],
+            &rep[..],
+            &[block(2)],
+            &[block(1)],
+            &rep[..],
+            &[block(2)],
+        ]
+        .concat();
         check(
             &words,
-            &[(events::INSTRUCTIONS, 1 + 2 + 1), (events::LOADS, 4), (events::STORES, 4)],
+            &[
+                (events::INSTRUCTIONS, 1 + 2 + 1),
+                (events::LOADS, 4),
+                (events::STORES, 4),
+            ],
         );
     }
 
     #[test]
     fn pieces_that_continue_one_another_are_one_access() {
-        let words = [block(3), piece(8), 0x5000, piece(8), 0x5008, piece(8), 0x6000];
-        check(&words, &[(events::INSTRUCTIONS, 3), (events::LOADS, 2), (events::DTLB_WALK, 2)]);
+        let words = [
+            block(3),
+            piece(8),
+            0x5000,
+            piece(8),
+            0x5008,
+            piece(8),
+            0x6000,
+        ];
+        check(
+            &words,
+            &[
+                (events::INSTRUCTIONS, 3),
+                (events::LOADS, 2),
+                (events::DTLB_WALK, 2),
+            ],
+        );
     }
 
     #[test]
     fn a_block_left_before_its_leader_is_counted_as_cut() {
-        let ran = check(&[block(0), block(1)], &[(events::INSTRUCTIONS, 7), (events::L1D_MISS, 1)]);
+        let ran = check(
+            &[block(0), block(1)],
+            &[(events::INSTRUCTIONS, 7), (events::L1D_MISS, 1)],
+        );
         assert_eq!((ran.cursor.cut, ran.cursor.stray), (1, 0));
     }
 
@@ -570,7 +624,10 @@ mod tests {
 
     #[test]
     fn a_mark_and_an_unknown_block_stop_the_loop() {
-        assert_eq!(run(&[block(1), wire::WORD_SYNC | 64], false).stop, Stop::Sync(64));
+        assert_eq!(
+            run(&[block(1), wire::WORD_SYNC | 64], false).stop,
+            Stop::Sync(64)
+        );
         let ran = run(&[block(1), block(77)], false);
         assert_eq!((ran.used, ran.stop), (1, Stop::UnknownBlock(77)));
     }
