@@ -16,9 +16,6 @@ pub(crate) const DEFAULT_ROWS: usize = 10;
 pub(crate) fn report(args: &Report) -> anyhow::Result<Exit> {
     let path = args.input.as_ref().unwrap_or(&args.recording);
     let recording = Recording::open(path)?;
-    for problem in recording.problems() {
-        eprintln!("memgauge: {problem}");
-    }
     let style = terminal::style(terminal::stdout_is_terminal());
     terminal::print(&render(&recording, style, args.json, args.rows)?)?;
     Ok(Exit::Success)
@@ -41,6 +38,9 @@ pub(crate) fn render(
         ..Options::default()
     };
     let summary = summarise(recording, &mut Symbols::new(), &options)?;
+    for problem in &summary.problems {
+        eprintln!("memgauge: {problem}");
+    }
     Ok(if as_json {
         json(&summary)
     } else {

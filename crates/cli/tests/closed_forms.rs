@@ -10,7 +10,7 @@
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;
 
-use harness::{Totals, assert_near, beyond, expectation, needs};
+use harness::{Recorded, Totals, assert_near, beyond, expectation, needs};
 
 const MIB: i64 = 1 << 20;
 const LINE: i64 = 64;
@@ -207,4 +207,71 @@ fn a_vector_that_does_not_fit_is_missed_once_a_row() {
     );
     let misses = passes * 2 * rows * columns * 8 / LINE;
     assert_near("LLC misses", extra["llc.miss"], misses, TOLERANCE);
+}
+
+/// A whole program without a library: fifty times, a child that makes a hundred
+/// stores in blocks it runs once, while its parent makes 200 000 loads.
+const FORKS: &str = "
+.globl _start
+_start: mov $50, %r12d
+fork:   mov $57, %eax
+        syscall
+        test %eax, %eax
+        jnz parent
+        .rept 100
+        mov %rax, -8(%rsp)
+        jmp 1f
+1:
+        .endr
+        xor %edi, %edi
+        mov $60, %eax
+        syscall
+parent: mov $200000, %ecx
+busy:   add -8(%rsp), %rax
+        dec %ecx
+        jnz busy
+        dec %r12d
+        jnz fork
+        mov $50, %r12d
+wait:   mov $61, %eax
+        mov $-1, %rdi
+        xor %esi, %esi
+        xor %edx, %edx
+        xor %r10d, %r10d
+        syscall
+        dec %r12d
+        jnz wait
+        xor %edi, %edi
+        mov $60, %eax
+        syscall
+";
+
+/// From the first to the last: nothing is subtracted here. Children this short are
+/// over before the recorder first looks at them.
+#[test]
+fn every_instruction_of_a_program_and_its_children_is_counted() {
+    if !needs(&["cc"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (source, program) = (folder.path().join("forks.s"), folder.path().join("forks"));
+    std::fs::write(&source, FORKS).expect("the source can be written");
+    let mut cc = std::process::Command::new("cc");
+    cc.args(["-nostdlib", "-static", "-o"])
+        .arg(&program)
+        .arg(&source);
+    assert!(cc.status().expect("cc runs").success());
+    let (children, stores, loads) = (50, 100, 200_000);
+    let child = 2 + 2 * stores + 3;
+    let parent = 4 + 1 + 3 * loads + 2 + 8;
+    for _ in 0..8 {
+        let totals =
+            Recorded::new(&[], &[program.to_str().expect("temporary paths are text")]).totals();
+        assert_eq!(totals["loads"], children * loads);
+        assert_eq!(totals["stores"], children * stores);
+        assert_eq!(
+            totals["instructions"],
+            1 + children * (child + parent) + 1 + 3
+        );
+    }
 }

@@ -46,6 +46,12 @@ impl Error {
         }
     }
 
+    /// The same failure, of the interpreter that `script` names.
+    pub(crate) fn of_interpreter(mut self, script: &str) -> Self {
+        self.message = format!("failed to run the script `{script}`: {}", self.message);
+        self
+    }
+
     /// What happened, for programs.
     pub fn kind(&self) -> ErrorKind {
         self.kind

@@ -147,10 +147,7 @@ pub fn record(options: &Options, progress: &mut dyn FnMut(&Progress)) -> Result<
     let end = match end {
         Ok(end) => end,
         Err(e) => {
-            // Nobody reads the rings any more: the program must not wait for it.
-            session.stop();
-            let _ = run.child.kill();
-            let _ = run.child.wait();
+            run.give_up(&session);
             return Err(e);
         }
     };
@@ -236,8 +233,26 @@ impl Run {
         Ok(CommandEnd::Interrupted)
     }
 
+    /// Ends after a failure: what is in memory is written as far as it can be.
+    fn give_up(mut self, session: &Session) {
+        // Nobody reads the rings any more: the program must not wait for it.
+        session.stop();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        // The failure itself is what the user hears of; these may fail for the
+        // same reason, and the recording counts what is lost.
+        let _ = self.recorder.write_all_sites();
+        let _ = self.recorder.into_writer().finish(|_| {});
+    }
+
     fn finish(mut self, session: &mut Session, end: CommandEnd) -> Result<CommandEnd> {
         while self.recorder.poll(session, true)? {}
+        if self.recorder.seen().processes == 0 && end != CommandEnd::Interrupted {
+            return Err(Error::new(
+                crate::ErrorKind::Missing,
+                "failed to load the QEMU plugin: `memgauge doctor` says why, `make plugin` builds it anew",
+            ));
+        }
         self.recorder.reap(false)?;
         let still_running = self.recorder.live_processes();
         session.stop();

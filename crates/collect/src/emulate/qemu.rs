@@ -191,7 +191,8 @@ pub fn resolve(command: &[String]) -> Result<(PathBuf, Vec<String>)> {
                 };
                 args[0] = path.display().to_string();
                 args.splice(0..0, std::iter::once(interpreter.clone()).chain(argument));
-                path = locate(&interpreter)?;
+                let script = path.display().to_string();
+                path = locate(&interpreter).map_err(|e| e.of_interpreter(&script))?;
             }
         }
     }

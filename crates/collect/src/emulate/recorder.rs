@@ -325,7 +325,8 @@ impl Recorder {
             Stop::UnknownBlock(id) => self.find_block(process, index, id),
         }
         self.name_stack(index);
-        used > 0 || sealed
+        // A block whose record has just been read can go on.
+        used > 0 || sealed || matches!(stop, Stop::UnknownBlock(_))
     }
 
     /// Reads on in the catalogue for a block that words speak of.
