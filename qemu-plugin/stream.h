@@ -28,7 +28,7 @@
 #include <stdint.h>
 
 #define MG_MAGIC 0x3147474du /* "MGG1", little endian */
-#define MG_WIRE_VERSION 1u
+#define MG_WIRE_VERSION 2u
 #define MG_PAGE 4096u
 
 #define MG_BLOCK_WORDS 16384u
@@ -78,20 +78,22 @@ struct mg_process {
 struct mg_ring {
     struct mg_entry entry;
     uint8_t pad0[32];
-    /* written by the thread, polled by the recorder */
+    /* written by the thread at every access; the recorder looks at w only when
+     * a block takes long to fill */
     uint64_t *w;               /* next word */
     uint64_t *end;             /* no code block may begin at or after this word */
     uint64_t *data;            /* first word of the ring, in the thread's address space */
-    _Atomic uint32_t head;     /* blocks sealed */
-    uint32_t piece_left;       /* pieces of a wide access still to come */
-    uint64_t piece_next;       /* where the next of them begins */
+    uint64_t piece_next;       /* where the next piece of a wide access begins */
+    uint32_t piece_left;       /* pieces still to come */
     _Atomic uint32_t dropped;  /* words without room; stays 0 */
-    uint8_t pad1[20];
+    uint8_t pad1[24];
     /* written by the recorder */
     _Atomic uint32_t tail;     /* blocks read */
     _Atomic uint32_t waiting;  /* the thread sleeps on tail */
     uint8_t pad2[56];
+    /* written by the thread once a block, so that polling it costs nothing */
     uint32_t used[MG_BLOCKS];  /* words in each sealed block */
+    _Atomic uint32_t head;     /* blocks sealed */
 };
 
 enum mg_record_kind { MG_REC_CODE = 1, MG_REC_MAP = 2, MG_REC_UNMAP = 3, MG_REC_BRK = 4,
@@ -146,10 +148,10 @@ static_assert(sizeof(struct mg_entry) == 32, "wire");
 static_assert(offsetof(struct mg_process, used) == 32, "wire");
 static_assert(sizeof(struct mg_process) == 48, "wire");
 static_assert(offsetof(struct mg_ring, w) == 64, "wire");
-static_assert(offsetof(struct mg_ring, head) == 88, "wire");
-static_assert(offsetof(struct mg_ring, dropped) == 104, "wire");
+static_assert(offsetof(struct mg_ring, dropped) == 100, "wire");
 static_assert(offsetof(struct mg_ring, tail) == 128, "wire");
 static_assert(offsetof(struct mg_ring, used) == 192, "wire");
+static_assert(offsetof(struct mg_ring, head) == 224, "wire");
 static_assert(sizeof(struct mg_code) == 32, "wire");
 static_assert(sizeof(struct mg_access) == 16, "wire");
 static_assert(sizeof(struct mg_map) == 40, "wire");

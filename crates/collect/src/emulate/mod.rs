@@ -71,7 +71,10 @@ const REAP_EVERY: Duration = Duration::from_millis(50);
 /// same pace (docs/format.md).
 const FLUSH_EVERY: Duration = Duration::from_secs(2);
 /// What an idle recorder sleeps; a ring holds several of these at full speed.
-const IDLE: Duration = Duration::from_micros(200);
+const IDLE: Duration = Duration::from_micros(50);
+/// Sleeps without a full block after which blocks being filled are looked at.
+/// Looking costs the program: the word looked at is written at every access.
+const PATIENCE: u32 = 10;
 /// What an interrupted program gets to end by itself.
 const GRACE: Duration = Duration::from_secs(2);
 
@@ -168,13 +171,13 @@ impl Run {
         progress: &mut dyn FnMut(&Progress),
     ) -> Result<CommandEnd> {
         let (mut reaped, mut flushed, mut shown) = (self.started, self.started, self.started);
-        let mut idle = false;
+        let mut idle = 0;
         loop {
-            let busy = self.recorder.poll(session, idle)?;
-            if !busy && idle {
+            let busy = self.recorder.poll(session, idle >= PATIENCE)?;
+            idle = if busy || idle >= PATIENCE { 0 } else { idle + 1 };
+            if !busy {
                 std::thread::sleep(IDLE);
             }
-            idle = !busy;
             if reaped.elapsed() > REAP_EVERY {
                 reaped = Instant::now();
                 self.recorder.reap(false)?;

@@ -3,7 +3,7 @@
 /// First word of every shared file.
 pub(super) const MAGIC: u32 = 0x3147_474d;
 /// Version of everything below.
-pub(super) const WIRE_VERSION: u32 = 1;
+pub(super) const WIRE_VERSION: u32 = 2;
 pub(super) const PAGE: usize = 4096;
 pub(super) const BLOCK_WORDS: usize = 16384;
 pub(super) const BLOCKS: usize = 8;
@@ -54,8 +54,8 @@ pub(super) mod process {
 pub(super) mod ring {
     pub(in super::super) const W: usize = 64;
     pub(in super::super) const DATA: usize = 80;
-    pub(in super::super) const HEAD: usize = 88;
-    pub(in super::super) const DROPPED: usize = 104;
+    pub(in super::super) const HEAD: usize = 224;
+    pub(in super::super) const DROPPED: usize = 100;
     pub(in super::super) const TAIL: usize = 128;
     pub(in super::super) const WAITING: usize = 132;
     pub(in super::super) const USED: usize = 192;
