@@ -174,7 +174,11 @@ impl Run {
         let mut idle = 0;
         loop {
             let busy = self.recorder.poll(session, idle >= PATIENCE)?;
-            idle = if busy || idle >= PATIENCE { 0 } else { idle + 1 };
+            idle = if busy || idle >= PATIENCE {
+                0
+            } else {
+                idle + 1
+            };
             if !busy {
                 std::thread::sleep(IDLE);
             }
