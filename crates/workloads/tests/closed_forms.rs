@@ -20,7 +20,22 @@ fn valgrind_is_missing() -> bool {
     missing
 }
 
+/// What lackey counts in most runs. On a busy machine, about one run in ten of
+/// the same program makes one to three loads more while it starts: the first
+/// counts that two runs agree on are taken.
 fn count(arguments: &str, log: &Path) -> Counts {
+    let mut seen: Vec<Counts> = Vec::new();
+    for _ in 0..8 {
+        let counts = count_once(arguments, log);
+        if seen.contains(&counts) {
+            return counts;
+        }
+        seen.push(counts);
+    }
+    panic!("no two of eight runs of `{arguments}` agree: {seen:?}");
+}
+
+fn count_once(arguments: &str, log: &Path) -> Counts {
     let status = Command::new("valgrind")
         .args([
             "--tool=lackey",
@@ -48,6 +63,15 @@ fn row(line: &str) -> Option<(String, (i64, i64))> {
 
 /// Accesses `with` makes more than `without`, by type, leaving out types that agree.
 fn difference(with: &str, without: &str) -> Counts {
+    difference_by(count, with, without)
+}
+
+/// The same for programs of which no two runs agree: one run each.
+fn difference_of_one_run(with: &str, without: &str) -> Counts {
+    difference_by(count_once, with, without)
+}
+
+fn difference_by(count: fn(&str, &Path) -> Counts, with: &str, without: &str) -> Counts {
     assert_eq!(with.len(), without.len(), "`{with}` and `{without}`");
     let folder = tempfile::tempdir().expect("a temporary folder");
     let log = folder.path().join("log");
@@ -196,7 +220,7 @@ fn threads_make_a_load_and_a_store_a_step_each() {
         if valgrind_is_missing() {
             return;
         }
-        let (loads, stores) = difference(&with, &without)["I64"];
+        let (loads, stores) = difference_of_one_run(&with, &without)["I64"];
         for (accesses, expected) in [(loads, lackey_loads * 200_000), (stores, 200_000)] {
             assert!((accesses - expected).abs() < 2_000, "{with}: {accesses}");
         }
@@ -208,7 +232,7 @@ fn idle_makes_no_access() {
     if valgrind_is_missing() {
         return;
     }
-    let extra = difference("idle --for 20ms", "idle --for 00ms");
+    let extra = difference_of_one_run("idle --for 20ms", "idle --for 00ms");
     let accesses: i64 = extra.values().map(|(loads, stores)| loads + stores).sum();
     assert!(accesses.abs() < 50, "{extra:?}");
 }
