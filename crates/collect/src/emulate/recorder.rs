@@ -228,7 +228,7 @@ impl Recorder {
             },
         };
         if let Some((owner, first_block)) = process.entry.parent {
-            self.read_catalogue(owner, u64::MAX);
+            self.read_catalogue(owner);
             if let Some(parent) = self.processes.get_mut(&owner) {
                 parent.children += 1;
                 parent_pid = Pid(parent.entry.pid);
@@ -270,7 +270,8 @@ impl Recorder {
     fn add_thread(&mut self, ring: Ring) {
         let number = ring.process;
         let Some(process) = self.processes.get_mut(&number) else {
-            return;
+            let why = "its process could not be opened".to_owned();
+            return self.lose(number, LossKind::ThreadNotRecorded, 1, why);
         };
         self.born.1 += 1;
         process.live_threads += 1;
@@ -321,7 +322,7 @@ impl Recorder {
         let process = thread.process;
         match stop {
             Stop::End => {}
-            Stop::Sync(bytes) => self.read_catalogue(process, bytes),
+            Stop::Sync => self.read_catalogue(process),
             Stop::UnknownBlock(id) => self.find_block(process, index, id),
         }
         self.name_stack(index);
@@ -331,7 +332,7 @@ impl Recorder {
 
     /// Reads on in the catalogue for a block that words speak of.
     fn find_block(&mut self, process: u32, thread: usize, id: u32) {
-        self.read_catalogue(process, u64::MAX);
+        self.read_catalogue(process);
         let blocks = self
             .processes
             .get(&process)
@@ -347,7 +348,7 @@ impl Recorder {
         }
     }
 
-    fn read_catalogue(&mut self, number: u32, _up_to: u64) {
+    fn read_catalogue(&mut self, number: u32) {
         let Some(process) = self.processes.get_mut(&number) else {
             return;
         };

@@ -2,8 +2,8 @@
 //!
 //! This is the hot loop of a recording: every code block and every access of
 //! the program passes here. A block costs one bulk count and, for each run of
-//! accesses in one line, one look at the most recent line of its cache set;
-//! only what changes the state of a cache or TLB takes the long way.
+//! accesses in one line, one look at where the first level last had the line;
+//! only what it does not find there takes the long way.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -73,8 +73,8 @@ impl Cursor {
 pub(super) enum Stop {
     /// All read, or the rest waits for words to come.
     End,
-    /// The catalogue must be read up to this byte first.
-    Sync(u64),
+    /// The catalogue must be read first: it has news that belong here.
+    Sync,
     /// The catalogue must be read until it has this block.
     UnknownBlock(u32),
 }
@@ -200,7 +200,7 @@ impl<D: Due> Replay<'_, D> {
                 }
                 Pause::Short => return (at, Stop::End),
                 Pause::Other(word) if word & wire::WORD_SYNC == wire::WORD_SYNC => {
-                    return (at + 1, Stop::Sync(word & !wire::WORD_SYNC));
+                    return (at + 1, Stop::Sync);
                 }
                 Pause::Other(_) => {
                     self.cursor.stray += 1;
@@ -626,7 +626,7 @@ mod tests {
     fn a_mark_and_an_unknown_block_stop_the_loop() {
         assert_eq!(
             run(&[block(1), wire::WORD_SYNC | 64], false).stop,
-            Stop::Sync(64)
+            Stop::Sync
         );
         let ran = run(&[block(1), block(77)], false);
         assert_eq!((ran.used, ran.stop), (1, Stop::UnknownBlock(77)));

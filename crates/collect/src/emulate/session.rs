@@ -2,6 +2,7 @@
 //! that processes and threads leave in it.
 
 use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -25,6 +26,8 @@ pub(super) struct Session {
     dir: PathBuf,
     control: Shared,
     seen: u32,
+    /// Entries that were there but could not be mapped.
+    unopened: u32,
     /// The entry being waited for, and since when.
     waiting: Option<(u32, Instant)>,
 }
@@ -70,7 +73,7 @@ fn make_dir() -> Result<PathBuf> {
     for base in candidate_dirs() {
         for attempt in 0..100 {
             let dir = base.join(format!("memgauge-{}-{attempt}", std::process::id()));
-            match fs::create_dir(&dir) {
+            match fs::DirBuilder::new().mode(0o700).create(&dir) {
                 Ok(()) => return Ok(dir),
                 Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => continue,
                 Err(e) => {
@@ -140,6 +143,7 @@ impl Session {
             dir,
             control: shared,
             seen: 0,
+            unopened: 0,
             waiting: None,
         })
     }
@@ -151,7 +155,7 @@ impl Session {
 
     /// Processes and threads that could not be given an entry.
     pub(super) fn refused(&self) -> u32 {
-        self.control.u32(control::REFUSED).load(Ordering::Relaxed)
+        self.control.u32(control::REFUSED).load(Ordering::Relaxed) + self.unopened
     }
 
     /// Tells every recorded process that nobody reads any more.
@@ -174,7 +178,10 @@ impl Session {
                 return None;
             }
             self.seen += 1;
-            let opened = ready.and_then(|head| open_entry(&path, number, &head));
+            let opened = ready
+                .as_ref()
+                .and_then(|head| open_entry(&path, number, head));
+            self.unopened += u32::from(ready.is_some() && opened.is_none());
             // The mapping lives on; the name is not needed again.
             let _ = fs::remove_file(&path);
             if opened.is_some() {
