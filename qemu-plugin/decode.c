@@ -7,9 +7,10 @@
  * block starts with one symbol a register; instructions that add constants or
  * copy registers keep it, everything else that writes a register gives it a
  * new symbol. Two accesses whose base and index symbols, scale and segment are
- * equal differ by a known constant: only the first, the leader, needs a
- * callback. Symbol 0 is the number zero, so that addresses relative to the
- * instruction pointer and absolute ones need none at all.
+ * equal differ by a known constant: where they follow one another within less
+ * than a line, they are a run and only the first needs a callback. Symbol 0 is
+ * the number zero, for addresses relative to the instruction pointer and
+ * absolute ones.
  */
 #include "decode.h"
 
@@ -36,8 +37,13 @@ static bool same_key(const struct key *a, const struct key *b)
 static ZydisDecoder decoder;
 static struct value reg[REGS];
 static uint32_t next_symbol;
-static struct key leader_key[MG_MAX_ACCESSES];
-static int64_t leader_add[MG_MAX_ACCESSES];
+
+/* The run under way, which the next access may join. */
+static struct {
+    bool open;
+    struct key key;
+    int64_t first, low, end; /* constant parts of the addresses */
+} current;
 
 /* An instruction being decoded. */
 struct insn {
@@ -64,9 +70,9 @@ void mg_decode_begin(struct mg_decoded *block)
         ZydisDecoderInit(&decoder, ZYDIS_MACHINE_MODE_LONG_64, ZYDIS_STACK_WIDTH_64);
         ready = true;
     }
-    block->insns = block->accesses = block->leaders = block->hooks = block->flags = 0;
+    block->insns = block->accesses = block->runs = block->hooks = block->flags = 0;
     block->undecoded = 0;
-    block->header_apart = false;
+    current.open = false;
     next_symbol = 1;
     for (int i = 0; i < REGS; i++)
         reg[i] = fresh();
@@ -117,19 +123,19 @@ static struct place place_of(const struct insn *in, const ZydisDecodedOperandMem
     return p;
 }
 
-static void add_access(struct mg_decoded *b, const struct insn *in, uint16_t leader,
+static void add_access(struct mg_decoded *b, const struct insn *in, uint16_t run,
                        int64_t delta, unsigned size, unsigned kind)
 {
     b->access[b->accesses++] = (struct mg_access){
         .delta = delta, .offset = in->offset, .insn = b->insns,
-        .leader = leader, .size = size, .kind = kind,
+        .run = run, .size = size, .kind = kind,
     };
 }
 
-static void add_hook(struct mg_decoded *b, unsigned size, unsigned kind, bool varying)
+static void add_hook(struct mg_decoded *b, uint16_t run, unsigned size, unsigned kind)
 {
     b->hook[b->hooks++] = (struct mg_hook){
-        .insn = b->insns, .size = size, .varying = varying,
+        .insn = b->insns, .run = run, .size = size, .varying = run == MG_RUN_VARYING,
         .kind = kind & MG_LOAD ? MG_LOAD : MG_STORE, /* a read-modify-write reads once */
     };
 }
@@ -148,41 +154,50 @@ static bool is_atomic(const ZydisDecodedInstruction *z)
     return (z->attributes & ZYDIS_ATTRIB_HAS_LOCK) || z->mnemonic == ZYDIS_MNEMONIC_XCHG;
 }
 
+/* Makes the access at `add` part of the run under way, if it can be. */
+static bool join(struct mg_decoded *b, const struct key *key, int64_t add, unsigned size,
+                 unsigned kind)
+{
+    if (!current.open || !same_key(&current.key, key))
+        return false;
+    int64_t low = add < current.low ? add : current.low;
+    int64_t end = add + size > current.end ? add + size : current.end;
+    if (end - low > MG_LINE_BYTES)
+        return false;
+    current.low = low;
+    current.end = end;
+    struct mg_run *run = &b->run[b->runs - 1];
+    run->down = current.first - low;
+    run->up = end - current.first - 1;
+    run->stores |= (kind & MG_STORE) != 0;
+    return true;
+}
+
 /* An access whose address is the same function of registers at each execution. */
 static void simple_access(struct mg_decoded *b, const struct insn *in, struct place p,
                           unsigned size, unsigned kind)
 {
-    bool own = repeats(in->z) || is_atomic(in->z);
-    if (!own && !p.key.base && !p.key.index && !p.key.segment) {
-        add_access(b, in, MG_LEADER_CONSTANT, p.add, size, kind);
-        return;
-    }
-    for (int l = b->leaders - 1; !own && l >= 0; l--) {
-        if (same_key(&leader_key[l], &p.key)) {
-            add_access(b, in, l, p.add - leader_add[l], size, kind);
-            return;
-        }
-    }
     /* Registers change between iterations of a rep instruction, and an
      * iteration that does not happen makes no access. */
-    if (b->leaders == 0 && repeats(in->z))
-        b->header_apart = true;
-    if (own)
-        p.key.base = next_symbol++; /* a leader of nobody else */
-    leader_key[b->leaders] = p.key;
-    leader_add[b->leaders] = p.add;
-    add_access(b, in, b->leaders++, 0, size, kind);
-    add_hook(b, size, kind, false);
+    bool own = repeats(in->z) || is_atomic(in->z);
+    if (own || !join(b, &p.key, p.add, size, kind)) {
+        b->run[b->runs++] = (struct mg_run){ .up = size - 1, .stores = (kind & MG_STORE) != 0 };
+        current.open = !own;
+        current.key = p.key;
+        current.first = current.low = p.add;
+        current.end = p.add + size;
+        add_hook(b, b->runs - 1, size, kind);
+    }
+    add_access(b, in, b->runs - 1, p.add - current.first, size, kind);
 }
 
 static void varying_access(struct mg_decoded *b, const struct insn *in, unsigned bytes,
                            unsigned kind)
 {
-    if (b->leaders == 0)
-        b->header_apart = true;
     b->flags |= MG_CODE_VARYING;
-    add_access(b, in, MG_LEADER_VARYING, bytes, 0, kind);
-    add_hook(b, 0, kind, true);
+    current.open = false;
+    add_access(b, in, MG_RUN_VARYING, bytes, 0, kind);
+    add_hook(b, MG_RUN_VARYING, 0, kind);
 }
 
 /* Operands that look like memory but are never accessed. */

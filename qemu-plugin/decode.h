@@ -9,9 +9,16 @@
 #define MG_MAX_INSNS 512
 #define MG_MAX_ACCESSES (4 * MG_MAX_INSNS)
 
+/* Accesses that follow one another at constant distances, less than a line in all. */
+struct mg_run {
+    uint8_t down, up; /* its first and last byte, from the first access's address */
+    bool stores;
+};
+
 /* What a callback on one access has to do. */
 struct mg_hook {
     uint16_t insn;
+    uint16_t run;
     uint8_t kind;     /* MG_LOAD or MG_STORE: which of the instruction's accesses it wants */
     uint8_t size;     /* operand bytes; above 8 it arrives in pieces */
     bool filtered;    /* the instruction makes accesses it does not want, too */
@@ -20,9 +27,9 @@ struct mg_hook {
 
 /* One block of code, decoded. */
 struct mg_decoded {
-    uint16_t insns, accesses, leaders, hooks, flags;
+    uint16_t insns, accesses, runs, hooks, flags;
     uint32_t undecoded;
-    bool header_apart; /* no hook is sure to run, or a varying one comes first */
+    struct mg_run run[MG_MAX_ACCESSES];
     struct mg_access access[MG_MAX_ACCESSES];
     struct mg_hook hook[MG_MAX_ACCESSES];
 };

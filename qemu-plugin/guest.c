@@ -116,7 +116,6 @@ void mg_guest_loaded(uint64_t base)
     guest_base = base;
     for_each_host_map(report_loaded_map);
     report_map(MG_REC_PROGRAM, 0, 0, 0, 0, own_program());
-    mg_ring_sync();
 }
 
 static void mapped(uint64_t start, int64_t fd)
@@ -129,7 +128,6 @@ static void mapped(uint64_t start, int64_t fd)
         path[n > 0 ? n : 0] = 0;
     }
     report_map(MG_REC_MAP, start, start + bytes, path[0] ? sys_arg[5] : 0, sys_arg[2], path);
-    mg_ring_sync();
 }
 
 static void after_syscall(qemu_plugin_id_t id, unsigned vcpu, int64_t num, int64_t ret)
@@ -143,15 +141,12 @@ static void after_syscall(qemu_plugin_id_t id, unsigned vcpu, int64_t num, int64
         mapped(ret, (int32_t)sys_arg[4]);
     } else if (num == SYS_G_MUNMAP) {
         report_map(MG_REC_UNMAP, sys_arg[0], sys_arg[0] + sys_arg[1], 0, 0, NULL);
-        mg_ring_sync();
-    } else if (num == SYS_G_MREMAP) {
+        } else if (num == SYS_G_MREMAP) {
         report_map(MG_REC_UNMAP, sys_arg[0], sys_arg[0] + sys_arg[1], 0, 0, NULL);
         report_map(MG_REC_MAP, ret, ret + sys_arg[2], 0, PROT_READ | PROT_WRITE, NULL);
-        mg_ring_sync();
-    } else if (num == SYS_G_BRK) {
+        } else if (num == SYS_G_BRK) {
         report_map(MG_REC_BRK, ret, ret, 0, PROT_READ | PROT_WRITE, NULL);
-        mg_ring_sync();
-    }
+        }
     errno = saved;
 }
 
@@ -212,7 +207,6 @@ static void not_followed(const char *path, const char *why)
     int room = sizeof text - (int)strlen(why) - 3;
     snprintf(text, sizeof text, "%.*s: %s", room, path, why);
     report_map(MG_REC_NOT_FOLLOWED, 0, 0, 0, 0, text);
-    mg_ring_sync();
 }
 
 static bool privileged(int fd, const struct stat *st)

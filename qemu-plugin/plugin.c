@@ -24,10 +24,16 @@ static struct mg_decoded block; /* translation is serialised by translate_lock *
 static pthread_mutex_t translate_lock = PTHREAD_MUTEX_INITIALIZER;
 static bool loaded;
 
+#ifndef AHEAD
+#define AHEAD 128
+#endif
 #define UNLIKELY(x) __builtin_expect(!!(x), 0)
 
 static inline void advance(struct mg_ring *r, uint64_t *w)
 {
+#ifdef __x86_64__
+    __asm__ volatile("prefetchw %0" : : "m"(w[AHEAD]));
+#endif
     __atomic_store_n(&r->w, w, __ATOMIC_RELEASE);
 }
 
@@ -38,30 +44,49 @@ static inline uint64_t *begin_block(void)
     return UNLIKELY(w >= mg_ring->end) ? mg_ring_turn() : w;
 }
 
-static void on_block(unsigned vcpu, void *id)
+static void on_block(unsigned vcpu, void *word)
 {
     (void)vcpu;
     uint64_t *w = begin_block();
-    w[0] = MG_WORD_BLOCK | (uintptr_t)id;
+    *w = (uintptr_t)word;
     advance(mg_ring, w + 1);
 }
 
-static void on_block_and_leader(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t vaddr,
-                                void *id)
+/* udata of a run's callback: its id in place and, where the address goes, its
+ * extent and what the callback has to look for. */
+enum { UP_BITS = 0, DOWN_BITS = 8, SIZE_BITS = 16, KIND_BITS = 24 };
+#define ID_BITS (~0ull << MG_ID_SHIFT)
+
+static uint64_t run_udata(uint64_t id, const struct mg_run *run, const struct mg_hook *h)
+{
+    return id << MG_ID_SHIFT | (uint64_t)run->up << UP_BITS | (uint64_t)run->down << DOWN_BITS |
+           (uint64_t)h->size << SIZE_BITS | (uint64_t)h->kind << KIND_BITS;
+}
+
+/* The word of a run at `vaddr`, which is below 2^47. */
+static inline uint64_t run_word(uint64_t vaddr, uint64_t udata)
+{
+    unsigned within = vaddr % MG_LINE_BYTES;
+    unsigned up = udata >> UP_BITS & 0xff, down = udata >> DOWN_BITS & 0xff;
+    /* 64 or more, or less than nothing: beyond the line either way */
+    uint64_t beyond = ((within + up) | (within - down)) & MG_LINE_BYTES;
+    return (udata & ID_BITS) | vaddr | beyond << (63 - 6);
+}
+
+static void on_first_run(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t vaddr, void *udata)
 {
     (void)vcpu, (void)info;
     uint64_t *w = begin_block();
-    w[0] = MG_WORD_BLOCK | (uintptr_t)id;
-    w[1] = vaddr;
-    advance(mg_ring, w + 2);
+    *w = run_word(vaddr, (uintptr_t)udata);
+    advance(mg_ring, w + 1);
 }
 
-static void on_leader(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t vaddr, void *unused)
+static void on_run(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t vaddr, void *udata)
 {
-    (void)vcpu, (void)info, (void)unused;
+    (void)vcpu, (void)info;
     struct mg_ring *r = mg_ring;
     uint64_t *w = r->w;
-    w[0] = vaddr;
+    *w = run_word(vaddr, (uintptr_t)udata);
     advance(r, w + 1);
 }
 
@@ -78,17 +103,14 @@ static void find_meminfo_bits(void)
     load_bit = store_bit >> 1; /* enum qemu_plugin_mem_rw: R is 1, W is 2 */
 }
 
-/* udata of callbacks that look closer: block number, operand size, kind. */
-#define UDATA(id, size, kind) ((uint64_t)(id) | (uint64_t)(size) << 32 | (uint64_t)(kind) << 40)
-
 /* Whether this callback is the start of an access of the wanted kind: neither
  * the other half of a read-modify-write nor a further piece of an access wider
  * than QEMU's registers. */
 static inline bool begins_access(qemu_plugin_meminfo_t info, uint64_t vaddr, uint64_t udata)
 {
     struct mg_ring *r = mg_ring;
-    unsigned size = udata >> 32 & 0xff;
-    if (!(info & (udata >> 40 & MG_LOAD ? load_bit : store_bit)))
+    unsigned size = udata >> SIZE_BITS & 0xff;
+    if (!(info & (udata >> KIND_BITS & MG_LOAD ? load_bit : store_bit)))
         return false;
     if (size <= 8)
         return true;
@@ -103,19 +125,17 @@ static inline bool begins_access(qemu_plugin_meminfo_t info, uint64_t vaddr, uin
     return true;
 }
 
-static void on_chosen_leader(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t vaddr,
-                             void *udata)
+static void on_chosen_run(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t vaddr, void *udata)
 {
     if (begins_access(info, vaddr, (uintptr_t)udata))
-        on_leader(vcpu, info, vaddr, NULL);
+        on_run(vcpu, info, vaddr, udata);
 }
 
-static void on_block_and_chosen_leader(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t vaddr,
-                                       void *udata)
+static void on_chosen_first_run(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t vaddr,
+                                void *udata)
 {
-    uint64_t u = (uintptr_t)udata;
-    if (begins_access(info, vaddr, u))
-        on_block_and_leader(vcpu, info, vaddr, (void *)(uintptr_t)(uint32_t)u);
+    if (begins_access(info, vaddr, (uintptr_t)udata))
+        on_first_run(vcpu, info, vaddr, udata);
 }
 
 /* A varying access, piece by piece; udata: number of the instruction. */
@@ -128,30 +148,32 @@ static void on_piece(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t vaddr, 
         atomic_fetch_add(&r->dropped, 1);
         return;
     }
-    w[0] = MG_WORD_PIECE | (uintptr_t)insn |
+    w[0] = MG_MARK_PIECE | (uintptr_t)insn |
            (uint64_t)(1u << qemu_plugin_mem_size_shift(info)) << MG_PIECE_SIZE_SHIFT |
            (info & load_bit ? MG_PIECE_LOAD : 0) | (info & store_bit ? MG_PIECE_STORE : 0);
     w[1] = vaddr;
     advance(r, w + 2);
 }
 
-static void hook_leader(struct qemu_plugin_insn *insn, const struct mg_hook *h, bool first,
-                        uint64_t id)
+static void hook_run(struct qemu_plugin_insn *insn, const struct mg_hook *h, bool first,
+                     uint64_t id)
 {
     bool look = h->filtered || h->size > 8;
-    qemu_plugin_mem_cb_t cb = first ? (look ? on_block_and_chosen_leader : on_block_and_leader)
-                                    : (look ? on_chosen_leader : on_leader);
-    uint64_t udata = look ? UDATA(id, h->size, h->kind) : id;
+    qemu_plugin_mem_cb_t cb = first ? (look ? on_chosen_first_run : on_first_run)
+                                    : (look ? on_chosen_run : on_run);
     qemu_plugin_register_vcpu_mem_cb(insn, cb, QEMU_PLUGIN_CB_NO_REGS, QEMU_PLUGIN_MEM_RW,
-                                     (void *)(uintptr_t)udata);
+                                     (void *)(uintptr_t)run_udata(id, &block.run[h->run], h));
 }
 
-static void hook_block(struct qemu_plugin_tb *tb, uint64_t id)
+static void hook_block(struct qemu_plugin_tb *tb, uint64_t number)
 {
-    bool first = block.leaders > 0 && !block.header_apart;
+    /* Only a block all of whose runs surely come, in order, begins with one. */
+    bool marked = block.flags || number >= MG_MARKS;
+    bool first = !marked && block.runs;
+    uint64_t word = marked ? MG_MARK_BLOCK | number : number << MG_ID_SHIFT | MG_NO_ACCESS;
     if (!first)
         qemu_plugin_register_vcpu_tb_exec_cb(tb, on_block, QEMU_PLUGIN_CB_NO_REGS,
-                                             (void *)(uintptr_t)id);
+                                             (void *)(uintptr_t)word);
     for (unsigned i = 0; i < block.hooks; i++) {
         const struct mg_hook *h = &block.hook[i];
         struct qemu_plugin_insn *insn = qemu_plugin_tb_get_insn(tb, h->insn);
@@ -159,7 +181,9 @@ static void hook_block(struct qemu_plugin_tb *tb, uint64_t id)
             qemu_plugin_register_vcpu_mem_cb(insn, on_piece, QEMU_PLUGIN_CB_NO_REGS,
                                              QEMU_PLUGIN_MEM_RW, (void *)(uintptr_t)h->insn);
         } else {
-            hook_leader(insn, h, first, id);
+            bool stores = block.run[h->run].stores;
+            hook_run(insn, h, first, first ? number : stores ? MG_FURTHER_STORES
+                                                             : MG_FURTHER_LOADS);
             first = false;
         }
     }
@@ -193,7 +217,7 @@ static void on_translate(qemu_plugin_id_t plugin, struct qemu_plugin_tb *tb)
     struct mg_code code = {
         .record = { MG_REC_CODE, sizeof code + block.accesses * sizeof block.access[0] },
         .vaddr = qemu_plugin_tb_vaddr(tb), .insns = block.insns, .accesses = block.accesses,
-        .leaders = block.leaders, .flags = block.flags,
+        .runs = block.runs, .flags = block.flags,
     };
     code.id = mg_new_block_id();
     if (mg_catalogue(&code, sizeof code, block.access, block.accesses * sizeof block.access[0]))

@@ -29,7 +29,7 @@ static struct mg_control *control;
 static struct mg_process *process;
 static uint8_t *catalogue;
 static uint32_t process_entry = MG_NO_ENTRY;
-static uint32_t next_block;
+static uint32_t next_block = MG_FIRST_BLOCK;
 static pthread_mutex_t catalogue_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_key_t thread_end;
 
@@ -161,17 +161,6 @@ uint64_t *mg_ring_turn(void)
     }
     errno = saved;
     return mg_ring->w;
-}
-
-void mg_ring_sync(void)
-{
-    struct mg_ring *r = mg_ring;
-    uint64_t *w = r->w < r->end ? r->w : mg_ring_turn();
-    if (!process)
-        return;
-    *w = MG_WORD_SYNC | atomic_load(&process->used);
-    r = mg_ring;
-    __atomic_store_n(&r->w, w + 1, __ATOMIC_RELEASE);
 }
 
 bool mg_catalogue(const void *head, size_t head_bytes, const void *tail, size_t tail_bytes)

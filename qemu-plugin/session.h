@@ -21,8 +21,6 @@ uint64_t *mg_ring_turn(void);
 
 /* Appends a record to the catalogue; false when it is full or nobody reads. */
 bool mg_catalogue(const void *head, size_t head_bytes, const void *tail, size_t tail_bytes);
-/* Puts a mark into the thread's words: the catalogue so far belongs before it. */
-void mg_ring_sync(void);
 void mg_note_undecoded(uint32_t count);
 uint32_t mg_new_block_id(void);
 

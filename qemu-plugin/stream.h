@@ -8,16 +8,28 @@
  *   DIR/e00000000…  entries in order of birth: processes and threads
  *
  * A process entry is a page of header and a growing *catalogue*: every block
- * of code translated, every mapping made, the program's path. A thread entry is a page
- * of header and a ring of blocks of 64-bit *words*, the thread's execution:
+ * of code translated, every mapping made, the program's path. A thread entry is
+ * a page of header and a ring of blocks of 64-bit *words*, the thread's
+ * execution, a word for each run of accesses:
  *
- *   1 0 …            id      a block of code begins (id is its catalogue number)
- *   0 address                the next leader of that block accessed this address
- *   1 1 kind size insn       a piece of a varying access (next word: its address)
- *   1 1 1…1          offset  the catalogue up to this offset belongs before here
+ *   63 62      47 46            0
+ *   +-+----------+---------------+
+ *   |s| id       | address       |
+ *   +-+----------+---------------+
  *
- * A *leader* is an access whose address the catalogue cannot tell from an
- * earlier one of the same block; all others follow from a leader by a constant.
+ * A *run* is accesses of one block that follow one another and whose addresses
+ * differ from the first one's by constants, all within less than a line. The
+ * address is that of its first access; s is set where the run lies in more than
+ * one line. The id of a block's first run is the block's; it stands for the
+ * execution of the block, and a block without accesses sends it with the address
+ * MG_NO_ACCESS. Further runs have MG_FURTHER_LOADS or, where one of the accesses
+ * stores, MG_FURTHER_STORES.
+ *
+ * Ids from MG_MARKS on, with s set, are other things:
+ *
+ *   MG_MARK_BLOCK | number   a block begins; all its runs come as further ones
+ *   MG_MARK_PIECE | kind size insn   a piece of a varying access; the next word
+ *                                    is its address, as of a further run
  */
 #ifndef MG_STREAM_H
 #define MG_STREAM_H
@@ -28,7 +40,7 @@
 #include <stdint.h>
 
 #define MG_MAGIC 0x3147474du /* "MGG1", little endian */
-#define MG_WIRE_VERSION 2u
+#define MG_WIRE_VERSION 3u
 #define MG_PAGE 4096u
 
 #define MG_BLOCK_WORDS 16384u
@@ -38,12 +50,20 @@
 #define MG_BLOCKS 8u
 #define MG_CATALOGUE_BYTES (1ull << 30)
 
-#define MG_WORD_BLOCK (1ull << 63)
-#define MG_WORD_PIECE (3ull << 62)
-#define MG_WORD_SYNC (0xffull << 56)
-#define MG_PIECE_LOAD (1ull << 48)
-#define MG_PIECE_STORE (1ull << 49)
-#define MG_PIECE_SIZE_SHIFT 32
+#define MG_ID_SHIFT 47
+#define MG_SEVERAL (1ull << 63)
+#define MG_FURTHER_LOADS 0u
+#define MG_FURTHER_STORES 1u
+#define MG_FIRST_BLOCK 2u      /* number of the first block */
+#define MG_MARKS 0xff00u       /* blocks from this number on have no id */
+#define MG_MARK_BLOCK (MG_SEVERAL | 0xff01ull << MG_ID_SHIFT)
+#define MG_MARK_PIECE (MG_SEVERAL | 0xff02ull << MG_ID_SHIFT)
+#define MG_PIECE_LOAD (1ull << 32)
+#define MG_PIECE_STORE (1ull << 33)
+#define MG_PIECE_SIZE_SHIFT 16
+/* In the last page of the user's half, which Linux maps for nobody. */
+#define MG_NO_ACCESS 0x7ffffffff000ull
+#define MG_LINE_BYTES 64u
 
 enum mg_entry_kind { MG_PROCESS = 1, MG_THREAD = 2 };
 #define MG_NO_ENTRY 0xffffffffu
@@ -111,7 +131,7 @@ struct mg_code {
     uint32_t id;
     uint16_t insns;
     uint16_t accesses;
-    uint16_t leaders;
+    uint16_t runs;
     uint16_t flags;
     uint32_t pad;
 };
@@ -119,15 +139,14 @@ struct mg_code {
 #define MG_CODE_ENDS_REP 2u    /* last one is */
 #define MG_CODE_VARYING 4u     /* has varying accesses */
 
-#define MG_LEADER_CONSTANT 0xffffu
-#define MG_LEADER_VARYING 0xfffeu
+#define MG_RUN_VARYING 0xffffu
 enum mg_access_kind { MG_LOAD = 1, MG_STORE = 2, MG_MODIFY = 3 };
 
 struct mg_access {
-    int64_t delta;             /* from the leader; the address itself if constant; operand bytes if varying */
+    int64_t delta;             /* from the run's first; operand bytes if varying */
     uint16_t offset;           /* of the instruction from the block's first byte */
     uint16_t insn;             /* number of the instruction in the block */
-    uint16_t leader;
+    uint16_t run;
     uint8_t size;
     uint8_t kind;
 };

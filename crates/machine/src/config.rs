@@ -28,7 +28,7 @@ const MAX_BYTES: u64 = 4 << 30;
 pub(crate) const MAX_L1D_BYTES: u64 = 192 << 10;
 
 /// Most entries of a first-level TLB: the largest on the market has 128.
-const MAX_DTLB_ENTRIES: u32 = 512;
+const MAX_DTLB_ENTRIES: u32 = 256;
 
 /// A configuration the model cannot represent.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

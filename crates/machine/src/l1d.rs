@@ -5,36 +5,34 @@
 //! slot's word decides a hit without searching the set, wherever in the set the
 //! line is. A stale entry of the front only fails to match.
 //!
-//! ```text
-//!  63           50 49                     6 5    1   0
-//! +---------------+------------------------+------+---+
-//! |       0       | address of the line    |  0   | D |
-//! +---------------+------------------------+------+---+
-//! ```
-//!
-//! A word (D: dirty) XOR an address in its line is below 64, which makes
-//! comparing one operation.
+//! Slots hold addresses of lines; one XOR an address in its line is below 64,
+//! which makes comparing one operation.
 //!
 //! Under LRU a hit writes a growing stamp, with the way in its low bits, to the
 //! slot; the least stamp of a set is its least recently used line. So a hit moves
 //! nothing and depends on no branch that the host cannot predict; rows in order
 //! of use were tried before and cost a mispredicted branch at every change of
-//! line. Under tree-PLRU the front knows only the line its set used last, whose
+//! line. Loads and stores have stamps of their own: the later one is the line's,
+//! and a line with a stamp of a store is dirty. So a hit only writes, and waits
+//! for no hit of the same line before it, as adding a flag to a word would. Under tree-PLRU the front knows only the line its set used last, whose
 //! reuse changes no bit of the tree; other hits go the long way.
 
-use crate::cache::{DIRTY, EMPTY, Sets, tag_in, tree};
-use crate::{CacheConfig, Replacement};
+use crate::cache::{DIRTY, EMPTY, Sets, least_of_later, tag_in, tree};
+use crate::{CacheConfig, NO_ACCESS, Replacement};
 
 /// Entries of the front; many times the lines of common first levels, so that
 /// few of them share one.
 const FRONT: usize = 16384;
-/// More slots than the largest first level has lines; the last one stays empty.
+/// More slots than the largest first level has lines; the last one stays empty,
+/// the one before belongs to [`NO_ACCESS`].
 const SLOTS: usize = 4096;
+/// Where [`NO_ACCESS`] stands: in no set, so that nothing takes its place.
+const NO_ACCESS_PLACE: Place = Place(((SLOTS - 2) * STAMP_STEP as usize) as u16);
 /// The place in the front of a line it does not know.
 const NOBODY: u16 = u16::MAX;
 /// Bytes in a line.
 const LINE: u64 = 64;
-/// Word of an empty slot; no program can use this address.
+/// In an empty slot; no program can use this address.
 const NO_LINE: u64 = 1 << 63;
 /// Below a stamp's growing part is the way.
 const STAMP_STEP: u64 = 16;
@@ -42,8 +40,10 @@ const STAMP_STEP: u64 = 16;
 pub(crate) struct L1d {
     /// Slot times 16 plus way.
     front: [u16; FRONT],
-    words: [u64; SLOTS],
-    stamps: [u64; SLOTS],
+    lines: [u64; SLOTS],
+    /// Of the last load and of the last store; below [`STAMP_STEP`] where there was
+    /// none since the line came.
+    stamps: [[u64; SLOTS]; 2],
     sets: Sets,
     ways: usize,
     /// Tree-PLRU: one for each set.
@@ -77,25 +77,16 @@ fn front_index(addr: u64) -> usize {
     (addr / LINE) as usize % FRONT
 }
 
-/// Whether a word is that of the line of `addr`: they differ in the bits below
-/// the line's address only, where the word has its flag.
+/// Whether `addr` is in a line.
 #[inline(always)]
-fn holds(word: u64, addr: u64) -> bool {
-    word ^ addr < LINE
+fn holds(line: u64, addr: u64) -> bool {
+    line ^ addr < LINE
 }
 
 /// Address of a tag's line.
 #[inline(always)]
 fn address(tag: u64) -> u64 {
     tag << 4
-}
-
-/// A word as the other levels write it.
-fn cache_word(word: u64) -> u64 {
-    if word == NO_LINE {
-        return EMPTY;
-    }
-    tag_in(word >> 4) | (word & DIRTY)
 }
 
 impl L1d {
@@ -105,10 +96,12 @@ impl L1d {
             bits: 0,
             latest: EMPTY,
         };
+        let mut lines = [NO_LINE; SLOTS];
+        lines[NO_ACCESS_PLACE.slot()] = NO_ACCESS;
         L1d {
             front: [NOBODY; FRONT],
-            words: [NO_LINE; SLOTS],
-            stamps: std::array::from_fn(|slot| (slot % ways) as u64),
+            lines,
+            stamps: [std::array::from_fn(|slot| (slot % ways) as u64); 2],
             sets: Sets::new(config.sets()),
             ways,
             trees: match config.replacement {
@@ -127,68 +120,92 @@ impl L1d {
     /// Whether the line of `addr` is at a place.
     #[inline(always)]
     pub(crate) fn is_at(&self, addr: u64, place: Place) -> bool {
-        holds(self.words[place.slot()], addr)
+        holds(self.lines[place.slot()], addr)
     }
 
     /// Uses the line at a place; `stamp` is greater than any before and a
     /// multiple of [`STAMP_STEP`].
     #[inline(always)]
-    pub(crate) fn use_place(&mut self, place: Place, dirty: u64, stamp: u64) {
-        self.words[place.slot()] |= dirty;
-        self.stamps[place.slot()] = stamp | (u64::from(place.0) % STAMP_STEP);
+    pub(crate) fn use_place(&mut self, place: Place, store: bool, stamp: u64) {
+        let way = u64::from(place.0) % STAMP_STEP;
+        self.stamps[usize::from(store)][place.slot()] = stamp | way;
     }
 
     /// Uses a line if it is held; whether it is.
     #[inline(always)]
-    pub(crate) fn reuse(&mut self, tag: u64, dirty: u64, stamp: u64) -> bool {
+    pub(crate) fn reuse(&mut self, tag: u64, store: bool, stamp: u64) -> bool {
         let place = self.front_place(address(tag));
         if self.is_at(address(tag), place) {
-            self.use_place(place, dirty, stamp);
+            self.use_place(place, store, stamp);
             return true;
         }
-        self.reuse_behind(tag, dirty, stamp)
+        self.reuse_behind(tag, store, stamp)
     }
 
     /// The same for a line the front does not know.
     #[inline(never)]
-    fn reuse_behind(&mut self, tag: u64, dirty: u64, stamp: u64) -> bool {
+    fn reuse_behind(&mut self, tag: u64, store: bool, stamp: u64) -> bool {
         let Some(place) = self.find(tag) else {
             return false;
         };
         self.show(tag, place);
-        self.use_place(place, dirty, stamp);
+        self.use_place(place, store, stamp);
         true
     }
 
-    /// Takes in a line that is not held; the word that left.
-    pub(crate) fn fill(&mut self, tag: u64, dirty: u64, stamp: u64) -> u64 {
+    /// Takes in a line that is not held; the word that left, as the other levels
+    /// write it.
+    pub(crate) fn fill(&mut self, tag: u64, store: bool, stamp: u64) -> u64 {
         let place = self.coldest(self.sets.of_private(tag));
-        let left = std::mem::replace(&mut self.words[place.slot()], address(tag) | dirty);
+        let left = self.clear(place, address(tag));
         self.show(tag, place);
-        self.use_place(place, 0, stamp);
-        cache_word(left)
+        self.use_place(place, store, stamp);
+        left
     }
 
     /// Takes a line out; its word, if it was there.
     pub(crate) fn drop_line(&mut self, tag: u64) -> Option<u64> {
         let place = self.find(tag)?;
-        self.stamps[place.slot()] %= STAMP_STEP;
-        Some(cache_word(std::mem::replace(
-            &mut self.words[place.slot()],
-            NO_LINE,
-        )))
+        Some(self.clear(place, NO_LINE))
+    }
+
+    /// Puts another line, not used yet, at a place; the word that was there.
+    #[inline(always)]
+    fn clear(&mut self, place: Place, line: u64) -> u64 {
+        let slot = place.slot();
+        let left = self.word(slot);
+        self.lines[slot] = line;
+        for stamps in &mut self.stamps {
+            stamps[slot] %= STAMP_STEP;
+        }
+        left
+    }
+
+    /// What is in a slot, as the other levels write it.
+    #[inline(always)]
+    fn word(&self, slot: usize) -> u64 {
+        if self.lines[slot] == NO_LINE {
+            return EMPTY;
+        }
+        let dirty = self.stamps[1][slot] >= STAMP_STEP;
+        tag_in(self.lines[slot] >> 4) | if dirty { DIRTY } else { 0 }
+    }
+
+    /// Enters [`NO_ACCESS`] into the front.
+    pub(crate) fn show_no_access(&mut self) {
+        self.front[front_index(NO_ACCESS)] = NO_ACCESS_PLACE.0;
     }
 
     /// The words of all lines held.
     pub(crate) fn lines(&self) -> impl Iterator<Item = u64> + '_ {
-        let held = self.words.iter().filter(|&&word| word != NO_LINE);
-        held.map(|&word| cache_word(word))
+        let words = (0..NO_ACCESS_PLACE.slot()).map(|slot| self.word(slot));
+        words.filter(|&word| word != EMPTY)
     }
 
     fn find(&self, tag: u64) -> Option<Place> {
         let start = self.sets.of_private(tag) * self.ways;
-        let words = &self.words[start..start + self.ways];
-        let way = words.iter().position(|&word| holds(word, address(tag)))?;
+        let lines = &self.lines[start..start + self.ways];
+        let way = lines.iter().position(|&line| holds(line, address(tag)))?;
         Some(Place::new(start, way))
     }
 
@@ -196,12 +213,13 @@ impl L1d {
     fn coldest(&self, set: usize) -> Place {
         let start = set * self.ways;
         let Some(tree) = self.trees.get(set) else {
-            let stamps = &self.stamps[start..start + self.ways];
-            let least = stamps.iter().copied().min().unwrap_or_default();
-            return Place::new(start, (least % STAMP_STEP) as usize);
+            let [loads, stores] = &self.stamps;
+            let set = start..start + self.ways;
+            let stamp = least_of_later(&loads[set.clone()], &stores[set]);
+            return Place::new(start, (stamp % STAMP_STEP) as usize);
         };
-        let words = &self.words[start..start + self.ways];
-        let empty = words.iter().position(|&word| word == NO_LINE);
+        let lines = &self.lines[start..start + self.ways];
+        let empty = lines.iter().position(|&line| line == NO_LINE);
         Place::new(
             start,
             empty.unwrap_or_else(|| tree::coldest(tree.bits, self.ways)),
@@ -225,22 +243,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_place_of_nobody_is_no_line_of_the_largest_cache() {
+    fn places_of_no_line_are_beyond_the_largest_cache() {
         let config = CacheConfig::fitted(crate::config::MAX_L1D_BYTES, 16, 4);
         let lines = config.sets() * u64::from(config.ways);
-        assert!(lines <= Place(NOBODY).slot() as u64);
+        assert!(lines <= NO_ACCESS_PLACE.slot() as u64);
+        assert_eq!(Place(NOBODY).slot(), NO_ACCESS_PLACE.slot() + 1);
     }
 
     #[test]
     fn a_line_hidden_by_another_in_the_front_is_found_in_its_set() {
         let mut cache = L1d::new(&CacheConfig::fitted(32 << 10, 8, 4));
         let (one, other) = (4, 4 + ((FRONT as u64) << 2));
-        cache.fill(one, 0, 16);
-        cache.fill(other, DIRTY, 32);
+        cache.fill(one, false, 16);
+        cache.fill(other, true, 32);
         let at = address(one);
         assert!(!cache.is_at(at, cache.front_place(at)));
-        assert!(cache.reuse(one, 0, 48) && cache.reuse(other, 0, 64));
+        assert!(cache.reuse(one, false, 48) && cache.reuse(other, false, 64));
         assert_eq!(cache.drop_line(other), Some(other | DIRTY));
-        assert!(!cache.reuse(other, 0, 80));
+        assert!(!cache.reuse(other, false, 80));
     }
 }

@@ -71,5 +71,5 @@ pub use memgauge_trace::{AccessKind, DataSource};
 pub use outcome::Outcome;
 pub use pmu::{Overflow, PmuConfig, SampleSpec, Tick};
 pub use presets::presets;
-pub use processor::{Core, Touches};
+pub use processor::{Core, NO_ACCESS, Touches};
 pub use uncore::Shared;

@@ -14,6 +14,10 @@ use crate::{
     Config, Counts, LINE_BYTES, Outcome, Overflow, PAGE_BYTES, PmuConfig, Prefetch, Shared, Tick,
 };
 
+/// An address in the last page of the user's half, which Linux maps for nobody.
+/// Touching it changes nothing, so that a feed may have an entry without access.
+pub const NO_ACCESS: u64 = 0x7fff_ffff_f000;
+
 /// The longest stretch of progress between two looks at the deadlines.
 const LONGEST_FUSE: u64 = 1 << 40;
 
@@ -47,6 +51,8 @@ pub struct Core {
     pub(crate) space_bits: u64,
     clock: Clock,
     sampler: Sampler,
+    /// Whether a split may be an overflow.
+    samples_splits: bool,
     series: Option<Series>,
 }
 
@@ -78,7 +84,7 @@ impl Touches<'_> {
             return false;
         }
         self.now = now;
-        self.l1d.use_place(line, u64::from(store), now);
+        self.l1d.use_place(line, store, now);
         true
     }
 }
@@ -139,6 +145,7 @@ impl Core {
             space_bits: u64::from(space) << SPACE_SHIFT,
             clock,
             sampler: Sampler::new(&pmu.samples),
+            samples_splits: pmu.samples.iter().any(|s| usize::from(s.event.0) == SPLITS),
             series: pmu.interval_ns.map(|ns| Series::new(ns, start_ns)),
         }
     }
@@ -172,10 +179,30 @@ impl Core {
         }
     }
 
+    /// To be called when a [touch](Touches::touch) of [`NO_ACCESS`] says `false`;
+    /// [`Core::access`] is not for it.
+    pub fn show_no_access(&mut self) {
+        self.l1d.show_no_access();
+        self.dtlb.show_no_access();
+    }
+
     /// One [`Touches::touch`].
     #[inline(always)]
     pub fn touch(&mut self, addr: u64, store: bool) -> bool {
         self.touches().touch(addr, store)
+    }
+
+    /// The same for an access of `size` bytes that lies in two lines, which is a
+    /// [split](catalogue::SPLITS): both must hit so.
+    pub fn touch_split(&mut self, addr: u64, size: u32, store: bool) -> bool {
+        let last = addr.wrapping_add(u64::from(size) - 1);
+        if self.samples_splits || !self.touch(addr, store) || !self.touch(last, store) {
+            return false;
+        }
+        self.counts[SPLITS] += 1;
+        self.extra_lookups += 1;
+        self.fuse -= 1;
+        true
     }
 
     #[inline(always)]
@@ -220,7 +247,7 @@ impl Core {
         let (slot, stamp) = (self.dtlb.front_slot(addr), self.next_stamp());
         if Self::crosses_line(addr, size) || !self.dtlb.stamp(slot, stamp) {
             self.access_in_full(shared, addr, size, kind, out);
-        } else if !self.l1d.reuse(tag_of(addr), dirt(kind), stamp) {
+        } else if !self.l1d.reuse(tag_of(addr), stores(kind), stamp) {
             self.access_missing(shared, addr, size, kind, out);
         }
     }
@@ -236,7 +263,7 @@ impl Core {
         out: &mut Outcome,
     ) {
         let tag = tag_of(addr);
-        let left = self.l1d.fill(tag, dirt(kind), self.stamp);
+        let left = self.l1d.fill(tag, stores(kind), self.stamp);
         self.miss(shared, tag, left, kind, out);
         self.sample(addr, size, kind, out);
     }
@@ -280,12 +307,12 @@ impl Core {
         self.counts[SPLITS] += u64::from(extra > 0);
         self.extra_lookups += extra;
         self.fuse -= extra as i64;
-        let dirty = dirt(kind);
+        let store = stores(kind);
         for line in 0..=extra {
             let tag = tag_of(addr.wrapping_add(line * line_bytes));
             let stamp = self.next_stamp();
-            if !self.l1d.reuse(tag, dirty, stamp) {
-                let left = self.l1d.fill(tag, dirty, stamp);
+            if !self.l1d.reuse(tag, store, stamp) {
+                let left = self.l1d.fill(tag, store, stamp);
                 self.miss(shared, tag, left, kind, out);
             }
         }
@@ -444,8 +471,8 @@ impl Core {
     }
 }
 
-/// Flags an access of a kind leaves on its lines.
+/// Whether an access of a kind makes its lines dirty.
 #[inline(always)]
-fn dirt(kind: AccessKind) -> u64 {
-    u64::from(matches!(kind, AccessKind::Store | AccessKind::Modify)) * DIRTY
+fn stores(kind: AccessKind) -> bool {
+    matches!(kind, AccessKind::Store | AccessKind::Modify)
 }

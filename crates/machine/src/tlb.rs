@@ -16,19 +16,12 @@
 //! stamp of a set belongs to its least recently used slot. So LRU stays exact
 //! although a hit moves nothing, which a set in recency order (or skipping the
 //! update) could not give for as little.
-//!
-//! Fully associative TLBs are large, so they have a queue of stamps beside, each
-//! slot's as it was when it was queued. Stamps only grow: a first in the queue
-//! that still is its slot's is least of all, and one that is not is queued again
-//! with the slot's present one. A slot comes to the front once in as many misses
-//! as there are slots, so a miss costs no search.
 
-use std::collections::VecDeque;
+use crate::cache::{Cache, Found, least};
+use crate::{NO_ACCESS, Replacement, TlbConfig};
 
-use crate::cache::{Cache, Found};
-use crate::{Replacement, TlbConfig};
-
-/// Most slots.
+/// More slots than the largest first level has entries; the last one belongs to
+/// [`NO_ACCESS`].
 const SLOTS: usize = 512;
 /// Entries of the front; many times the pages of common TLBs, so that few of
 /// them share one.
@@ -51,8 +44,6 @@ pub(crate) struct Dtlb {
     pages: Vec<u64>,
     /// How many of the pages held share each front entry.
     sharing: [u16; FRONT],
-    /// Stamps as they were queued, in order; where there is one set.
-    queue: VecDeque<u64>,
     ways: usize,
     sets: u64,
 }
@@ -60,13 +51,13 @@ pub(crate) struct Dtlb {
 impl Dtlb {
     pub(crate) fn new(config: &TlbConfig) -> Self {
         let entries = config.entries as usize;
-        let queued = if config.sets() == 1 { entries } else { 0 };
+        let mut sharing = [0; FRONT];
+        sharing[(NO_ACCESS >> PAGE_SHIFT) as usize % FRONT] = 1;
         Dtlb {
             front: [NO_ENTRY; FRONT],
             stamps: std::array::from_fn(|slot| slot as u64),
             pages: vec![NO_PAGE; entries],
-            sharing: [0; FRONT],
-            queue: (0..queued as u64).collect(),
+            sharing,
             ways: config.ways as usize,
             sets: u64::from(config.sets()),
         }
@@ -120,12 +111,17 @@ impl Dtlb {
         set.iter().position(|&p| p == page).map(|way| start + way)
     }
 
+    /// Enters the page of [`NO_ACCESS`] into the front.
+    pub(crate) fn show_no_access(&mut self) {
+        self.front[(NO_ACCESS >> PAGE_SHIFT) as usize % FRONT] = NO_ACCESS | (SLOTS as u64 - 1);
+    }
+
     fn set_start(&self, page: u64) -> usize {
         (page % self.sets) as usize * self.ways
     }
 
     fn fill(&mut self, page: u64, stamp: u64) {
-        let slot = self.coldest(self.set_start(page), stamp);
+        let slot = self.coldest(self.set_start(page));
         let leaving = std::mem::replace(&mut self.pages[slot], page);
         if leaving != NO_PAGE {
             self.forget(leaving, slot);
@@ -135,24 +131,8 @@ impl Dtlb {
     }
 
     /// The least recently used slot of a set; empty ones have the least stamps.
-    fn coldest(&mut self, start: usize, now: u64) -> usize {
-        if self.sets > 1 {
-            let stamps = &self.stamps[start..start + self.ways];
-            return stamps.iter().min().map_or(start, |&stamp| slot_of(stamp));
-        }
-        loop {
-            let stamp = self.queue.pop_front().unwrap_or_default();
-            let slot = slot_of(stamp);
-            if self.stamps[slot] == stamp {
-                // It is filled at once, with the stamp of now.
-                self.queue.push_back(now | (stamp % STAMP_STEP));
-                return slot;
-            }
-            let place = self
-                .queue
-                .partition_point(|&queued| queued < self.stamps[slot]);
-            self.queue.insert(place, self.stamps[slot]);
-        }
+    fn coldest(&self, start: usize) -> usize {
+        slot_of(least(&self.stamps[start..start + self.ways]))
     }
 
     fn forget(&mut self, page: u64, slot: usize) {

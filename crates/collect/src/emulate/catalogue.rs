@@ -1,10 +1,5 @@
 //! What a process's code does to memory, block by block, as the plugin
 //! decoded it: the catalogue.
-//!
-//! The plugin reports for each block its accesses and from which *leader* each
-//! address follows. Here consecutive accesses that follow from one leader and
-//! span less than a line are joined to a [`Run`]: when the whole run lies in
-//! one line, one look at the cache stands for all of it.
 
 use std::ops::Range;
 
@@ -12,46 +7,179 @@ use memgauge_trace::{AccessKind, VirtAddr};
 
 use super::wire;
 
-/// Ids are dense; one this far ahead of the last is damage.
+/// Numbers are dense; one this far ahead of the last is damage.
 const MAX_GAP: usize = 1 << 16;
 
-/// More leaders than a block of 512 instructions has; more is damage.
-const MAX_LEADERS: u16 = 4096;
+/// More instructions, and more accesses, than QEMU puts in a block; more is damage.
+pub(super) const MOST_IN_BLOCK: u16 = 2048;
 
 /// Flag of a block whose record has not come yet; not on the wire.
 const UNKNOWN: u16 = 1 << 15;
 
-/// Lines of the machines modelled; longer ones would only join less.
-const LINE_BYTES: u64 = 64;
-
 /// One access of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Access {
-    /// From the leader's address; the address itself for a constant one; the
-    /// operand's bytes for a varying one.
+    /// From the address of its run's first access; the operand's bytes for a
+    /// varying one.
     pub(super) delta: i64,
     /// Of the instruction, from the first byte of the block.
     pub(super) offset: u16,
     pub(super) insn: u16,
-    pub(super) leader: u16,
+    /// Which of the block's runs it belongs to.
+    pub(super) run: u16,
     pub(super) size: u8,
     pub(super) kind: AccessKind,
 }
 
-/// Consecutive accesses with one leader.
+/// What executions add to a thread's counts, four numbers in one word so that
+/// the hot loop adds once:
+///
+/// ```text
+///  63       48 47       32 31       16 15           0
+/// +-----------+-----------+-----------+--------------+
+/// | modifies  | stores    | loads     | instructions |
+/// +-----------+-----------+-----------+--------------+
+/// ```
+///
+/// A read-modify-write is counted in all of loads, stores and modifies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Tally(u64);
+
+impl Tally {
+    pub(super) fn instructions(insns: u16) -> Tally {
+        Tally(u64::from(insns))
+    }
+
+    fn field(self, number: u32) -> u32 {
+        (self.0 >> (16 * number)) as u32 & 0xffff
+    }
+
+    pub(super) fn insns(self) -> u32 {
+        self.field(0)
+    }
+
+    pub(super) fn loads(self) -> u32 {
+        self.field(1)
+    }
+
+    pub(super) fn stores(self) -> u32 {
+        self.field(2)
+    }
+
+    pub(super) fn modifies(self) -> u32 {
+        self.field(3)
+    }
+
+    /// Adds one access.
+    pub(super) fn access(&mut self, kind: AccessKind) {
+        self.0 += u64::from(kind != AccessKind::Store) << 16;
+        self.0 += u64::from(kind != AccessKind::Load) << 32;
+        self.0 += u64::from(kind == AccessKind::Modify) << 48;
+    }
+
+    /// Adds another's. A sum that is not [full](Self::is_full) has room for
+    /// [`Tally::ROOM`] blocks.
+    #[inline(always)]
+    pub(super) fn add(&mut self, other: Tally) {
+        self.0 = self.0.wrapping_add(other.0);
+    }
+
+    /// Blocks of [`MOST_IN_BLOCK`] instructions and accesses that a sum below
+    /// 2^12 instructions and 2^13 of each kind of access can take.
+    pub(super) const ROOM: usize = 16;
+
+    /// Whether it has 2^12 instructions or more, or 2^13 of a kind of access.
+    #[inline(always)]
+    pub(super) fn is_full(self) -> bool {
+        self.0 & 0xe000_e000_e000_f000 != 0
+    }
+}
+
+const _: () = assert!(Tally::ROOM * (MOST_IN_BLOCK as usize) + (1 << 13) < 1 << 16);
+
+/// What the hot loop knows of each id: for a block its tally, its executions
+/// since they were last taken, and whether its first run stores. 16 bytes each,
+/// so that those in use stay in the host's caches.
+///
+/// ```text
+///  127              96 95    94       64 63     0
+/// +-------------------+--------+----------+-------+
+/// | executions (odd)  | stores | (even)   | tally |
+/// +-------------------+--------+----------+-------+
+/// ```
+///
+/// Executions are counted in two places in turn: a block often follows itself,
+/// and would wait for its last count to be written.
+#[derive(Clone)]
+pub(super) struct Entries(Box<[Entry; 1 << 16]>);
+
+/// Halves of the tally, then the two counts.
+type Entry = [u32; 4];
+
+/// Top bit of the even count.
+const STORES: u32 = 1 << 31;
+
+impl Default for Entries {
+    fn default() -> Self {
+        // A vector of zeros takes no memory until it is used.
+        let boxed: Result<Box<[Entry; 1 << 16]>, _> = vec![[0; 4]; 1 << 16].try_into();
+        let mut entries = Entries(boxed.expect("SANITY: so many were asked for"));
+        entries.0[wire::FURTHER_STORES as usize][2] = STORES;
+        entries
+    }
+}
+
+impl Entries {
+    fn set(&mut self, id: usize, tally: Tally, stores: bool) {
+        if let Some(entry) = self.0.get_mut(id).filter(|_| id < wire::MARKS as usize) {
+            let stores = if stores { STORES } else { 0 };
+            *entry = [tally.0 as u32, (tally.0 >> 32) as u32, stores, 0];
+        }
+    }
+
+    /// Whether the run of `word` stores.
+    #[inline(always)]
+    pub(super) fn stores(&self, word: u64) -> bool {
+        self.0[wire::id(word) as usize][2] & STORES != 0
+    }
+
+    /// Counts an execution of `word`'s id, in turn by `at`; what it adds.
+    #[inline(always)]
+    pub(super) fn execute(&mut self, word: u64, at: usize) -> Tally {
+        let entry = &mut self.0[wire::id(word) as usize];
+        entry[2 + at % 2] += 1;
+        Tally(u64::from(entry[0]) | u64::from(entry[1]) << 32)
+    }
+
+    /// Executions of an id since the last call, which must come before they are
+    /// 2^31.
+    pub(super) fn take(&mut self, id: usize) -> u64 {
+        let Some(entry) = self.0.get_mut(id) else {
+            return 0;
+        };
+        let count = u64::from(entry[2] & !STORES) + u64::from(entry[3]);
+        (entry[2], entry[3]) = (entry[2] & STORES, 0);
+        count
+    }
+
+    /// As for a forked child: those of the first `count` ids, nothing executed.
+    fn inherited(&self, count: usize) -> Entries {
+        let mut child = Entries::default();
+        for (mine, theirs) in child.0.iter_mut().zip(self.0.iter()).take(count) {
+            *mine = [theirs[0], theirs[1], theirs[2] & STORES, 0];
+        }
+        child
+    }
+}
+
+/// Consecutive accesses with one word in the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Run {
-    /// First byte of the run, from the value of `word`, modulo 2^64.
-    pub(super) low: u64,
     /// First access, in the process's list.
-    pub(super) first: u32,
-    pub(super) accesses: u16,
-    /// Which of the block's words the addresses follow from: its leader's, or 0,
-    /// the block's own, whose value is known, where they are constants.
-    pub(super) word: u16,
-    /// Last byte of the run, from its first.
-    pub(super) reach: u8,
-    pub(super) store: bool,
+    first: u32,
+    accesses: u16,
+    /// Whether one of them stores.
+    pub(super) stores: bool,
 }
 
 impl Run {
@@ -60,104 +188,63 @@ impl Run {
     }
 }
 
-/// What an execution of a block adds to the thread's counts: two numbers in one
-/// word, so that the hot loop adds half as often.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Tally {
-    /// Instructions; loads above bit 32.
-    pub(super) insns_loads: u64,
-    /// Stores; read-modify-writes (also in loads and stores) above bit 32.
-    pub(super) stores_modifies: u64,
+/// A block of code.
+#[derive(Clone, Debug)]
+pub(super) struct Block {
+    pub(super) vaddr: u64,
+    /// Per execution, without accesses of rep and varying instructions.
+    pub(super) tally: Tally,
+    pub(super) flags: u16,
+    /// First and number of its runs, in the process's list.
+    first_run: u32,
+    runs: u16,
+    /// In the process's list.
+    pub(super) accesses: Range<u32>,
+    /// Executions of a block that comes as a mark, since they were last taken.
+    pub(super) execs: u64,
+    /// Instructions, loads and stores of a special block, since they were last
+    /// taken.
+    pub(super) sums: [u64; 3],
 }
 
-impl Tally {
-    pub(super) fn instructions(insns: u32) -> Tally {
-        Tally {
-            insns_loads: u64::from(insns),
-            stores_modifies: 0,
+impl Block {
+    fn unknown() -> Block {
+        Block {
+            vaddr: 0,
+            tally: Tally::default(),
+            flags: UNKNOWN,
+            first_run: 0,
+            runs: 0,
+            accesses: 0..0,
+            execs: 0,
+            sums: [0; 3],
         }
     }
 
-    pub(super) fn insns(&self) -> u32 {
-        self.insns_loads as u32
+    /// Whether its record has come.
+    pub(super) fn is_known(&self) -> bool {
+        self.flags & UNKNOWN == 0
     }
 
-    pub(super) fn loads(&self) -> u32 {
-        (self.insns_loads >> 32) as u32
-    }
-
-    pub(super) fn stores(&self) -> u32 {
-        self.stores_modifies as u32
-    }
-
-    pub(super) fn modifies(&self) -> u32 {
-        (self.stores_modifies >> 32) as u32
-    }
-
-    /// Adds one access.
-    pub(super) fn access(&mut self, kind: AccessKind) {
-        self.insns_loads += u64::from(kind != AccessKind::Store) << 32;
-        self.stores_modifies += u64::from(kind != AccessKind::Load);
-        self.stores_modifies += u64::from(kind == AccessKind::Modify) << 32;
-    }
-
-    #[inline(always)]
-    pub(super) fn add(&mut self, other: Tally) {
-        self.insns_loads += other.insns_loads;
-        self.stores_modifies += other.stores_modifies;
-    }
-}
-
-/// A block of code: what the hot loop needs, in one line of the host's cache.
-#[derive(Clone, Debug, Default)]
-#[repr(align(64))]
-pub(super) struct Block {
-    /// Per execution, without accesses of rep and varying instructions.
-    pub(super) tally: Tally,
-    /// First and number of its runs, in the process's list.
-    pub(super) first_run: u32,
-    pub(super) runs: u16,
-    /// Words it has in a thread's stream: its own and its leaders'.
-    pub(super) words: u16,
-    pub(super) flags: u16,
-    /// Executions not yet written to the recording.
-    pub(super) execs: u32,
-    pub(super) vaddr: u64,
-    pub(super) accesses: Range<u32>,
-}
-
-const _: () = assert!(size_of::<Block>() == 64);
-
-impl Block {
-    /// Whether its record has not come yet.
-    pub(super) fn unknown(&self) -> bool {
-        self.tally.insns() == 0
-    }
-
-    /// Whether it needs more than the hot loop does: the number of its accesses
-    /// differs between executions, or it is not known yet.
-    #[inline(always)]
-    pub(super) fn special(&self) -> bool {
+    /// Whether the number of its accesses differs between executions.
+    pub(super) fn is_special(&self) -> bool {
         self.flags != 0
     }
 
-    /// Where its runs are, in the process's list.
-    pub(super) fn run_range(&self) -> Range<usize> {
-        let first = self.first_run as usize;
-        first..first + usize::from(self.runs)
-    }
-
-    fn ends_rep(&self) -> bool {
-        self.flags & wire::CODE_ENDS_REP != 0
+    /// Words of further runs that each execution brings.
+    pub(super) fn further_runs(&self, number: usize) -> u64 {
+        let marked = self.is_special() || number >= wire::MARKS as usize;
+        u64::from(self.runs) - u64::from(!marked && self.runs > 0)
     }
 }
 
 /// Everything known of a process's code. A forked child starts with a copy.
-#[derive(Clone, Debug, Default)]
+#[derive(Default)]
 pub(super) struct Catalogue {
-    pub(super) blocks: Vec<Block>,
-    pub(super) runs: Vec<Run>,
-    pub(super) accesses: Vec<Access>,
+    pub(super) entries: Entries,
+    blocks: Vec<Block>,
+    runs: Vec<Run>,
+    accesses: Vec<Access>,
 }
 
 /// Something other than code that a catalogue tells.
@@ -210,43 +297,9 @@ fn access_at(bytes: &[u8], at: usize) -> Option<Access> {
         delta: u64_at(bytes, at)? as i64,
         offset: u16_at(bytes, at + 8)?,
         insn: u16_at(bytes, at + 10)?,
-        leader: u16_at(bytes, at + 12)?,
+        run: u16_at(bytes, at + 12)?,
         size: bytes[at + 14],
         kind,
-    })
-}
-
-fn run_of(block: u32, index: u32, a: &Access) -> Run {
-    let constant = a.leader == wire::LEADER_CONSTANT;
-    let own_word = wire::WORD_BLOCK | u64::from(block);
-    Run {
-        low: (a.delta as u64).wrapping_sub(if constant { own_word } else { 0 }),
-        first: index,
-        accesses: 1,
-        word: if constant { 0 } else { a.leader + 1 },
-        reach: a.size.max(1) - 1,
-        store: a.kind != AccessKind::Load,
-    }
-}
-
-/// `run` and `next` as one, where both may lie in one line.
-fn join(run: &Run, next: &Run) -> Option<Run> {
-    let ahead = next.low.wrapping_sub(run.low) as i64;
-    if run.word != next.word || ahead.unsigned_abs() >= LINE_BYTES {
-        return None;
-    }
-    let (low, before) = if ahead < 0 {
-        (next.low, -ahead)
-    } else {
-        (run.low, 0)
-    };
-    let end = (before + i64::from(run.reach)).max(before + ahead + i64::from(next.reach));
-    (end.unsigned_abs() < LINE_BYTES).then(|| Run {
-        low,
-        reach: end as u8,
-        store: run.store || next.store,
-        accesses: run.accesses + next.accesses,
-        ..*run
     })
 }
 
@@ -277,72 +330,137 @@ impl Catalogue {
     }
 
     fn add_code(&mut self, body: &[u8]) -> Option<()> {
-        let id = u32_at(body, 16)? as usize;
-        let count = usize::from(u16_at(body, 22)?);
-        let leaders = u16_at(body, 24)?;
-        let mut block = Block {
+        let number = u32_at(body, 16)? as usize;
+        let [insns, accesses, runs, flags] = [20, 22, 24, 26].map(|at| u16_at(body, at));
+        let (insns, flags) = (insns?, flags?);
+        if insns.max(accesses?) > MOST_IN_BLOCK || number < wire::FIRST_BLOCK as usize {
+            return None;
+        }
+        let accesses = self.add_accesses(body.get(32..)?, accesses?)?;
+        let block = Block {
             vaddr: u64_at(body, 8)?,
-            tally: Tally::instructions(u32::from(u16_at(body, 20)?)),
-            words: leaders + 1,
-            flags: u16_at(body, 26)?,
-            ..Block::default()
+            tally: self.tally(&accesses, insns, flags),
+            flags,
+            first_run: self.runs.len() as u32,
+            runs: runs?,
+            accesses: accesses.clone(),
+            ..Block::unknown()
         };
-        let first = self.accesses.len() as u32;
-        for i in 0..count {
-            let access = access_at(body, 32 + 16 * i)?;
-            if access.leader < wire::LEADER_VARYING && access.leader >= leaders
-                || leaders >= MAX_LEADERS
-            {
-                return None;
-            }
-            self.accesses.push(access);
+        self.add_runs(accesses);
+        if self.runs.len() - block.first_run as usize != usize::from(block.runs) {
+            return None;
         }
-        block.accesses = first..self.accesses.len() as u32;
-        self.count_accesses(&mut block);
-        let runs = self.add_runs(id as u32, block.accesses.clone());
-        block.first_run = runs.start;
-        block.runs = (runs.end - runs.start) as u16;
-        if id >= self.blocks.len() {
-            // Ids are dense: a gap is a few blocks another thread is adding.
+        if number >= self.blocks.len() {
+            // Numbers are dense: a gap is a few blocks another thread is adding.
             let most = self.blocks.len() + MAX_GAP;
-            let count = Some(id + 1).filter(|&count| count <= most)?;
-            self.blocks.resize_with(count, || Block {
-                flags: UNKNOWN,
-                ..Block::default()
-            });
+            let count = Some(number + 1).filter(|&count| count <= most)?;
+            self.blocks.resize_with(count, Block::unknown);
         }
-        self.blocks[id] = block;
+        let first = self.runs.get(block.first_run as usize);
+        let stores = block.runs > 0 && first.is_some_and(|run| run.stores);
+        self.entries.set(number, block.tally, stores);
+        self.blocks[number] = block;
         Some(())
     }
 
-    fn count_accesses(&self, block: &mut Block) {
-        let last_insn = (block.tally.insns() as u16).saturating_sub(1);
-        for a in &self.accesses[to_usize(&block.accesses)] {
-            let rep = block.ends_rep() && a.insn == last_insn;
-            if rep || a.leader == wire::LEADER_VARYING {
-                continue;
-            }
-            block.tally.access(a.kind);
+    fn add_accesses(&mut self, body: &[u8], count: u16) -> Option<Range<u32>> {
+        let first = self.accesses.len() as u32;
+        for i in 0..usize::from(count) {
+            self.accesses.push(access_at(body, 16 * i)?);
         }
+        Some(first..self.accesses.len() as u32)
     }
 
-    fn add_runs(&mut self, block: u32, accesses: Range<u32>) -> Range<u32> {
-        let first = self.runs.len();
+    fn tally(&self, accesses: &Range<u32>, insns: u16, flags: u16) -> Tally {
+        let mut tally = Tally::instructions(insns);
+        let last_insn = insns.saturating_sub(1);
+        for a in &self.accesses[to_usize(accesses)] {
+            let rep = flags & wire::CODE_ENDS_REP != 0 && a.insn == last_insn;
+            if !rep && a.run != wire::RUN_VARYING {
+                tally.access(a.kind);
+            }
+        }
+        tally
+    }
+
+    fn add_runs(&mut self, accesses: Range<u32>) {
+        let mut last = wire::RUN_VARYING;
         for index in accesses {
-            let next = run_of(block, index, &self.accesses[index as usize]);
-            match self.runs[first..].last_mut() {
-                Some(run) if join(run, &next).is_some() => {
-                    *run = join(run, &next).unwrap_or(next);
+            let access = &self.accesses[index as usize];
+            let stores = access.kind != AccessKind::Load;
+            match self.runs.last_mut() {
+                _ if access.run == wire::RUN_VARYING => {}
+                Some(run) if access.run == last => {
+                    run.accesses += 1;
+                    run.stores |= stores;
                 }
-                _ => self.runs.push(next),
+                _ => self.runs.push(Run {
+                    first: index,
+                    accesses: 1,
+                    stores,
+                }),
             }
+            last = access.run;
         }
-        first as u32..self.runs.len() as u32
     }
 
-    /// The instruction at which access `index` of `block` happens.
-    pub(super) fn ip(&self, block: &Block, index: u32) -> VirtAddr {
-        VirtAddr(block.vaddr + u64::from(self.accesses[index as usize].offset))
+    /// A block, if its record has come.
+    pub(super) fn block(&self, number: u32) -> Option<&Block> {
+        let block = self.blocks.get(number as usize)?;
+        block.is_known().then_some(block)
+    }
+
+    /// The same, to count in.
+    pub(super) fn block_mut(&mut self, number: u32) -> Option<&mut Block> {
+        let block = self.blocks.get_mut(number as usize)?;
+        block.is_known().then_some(block)
+    }
+
+    /// Numbers of all blocks, those to come included.
+    pub(super) fn numbers(&self) -> Range<u32> {
+        0..self.blocks.len() as u32
+    }
+
+    /// Run `number` of a block.
+    pub(super) fn run(&self, block: u32, number: usize) -> Option<Run> {
+        let block = self.block(block)?;
+        let first = block.first_run as usize;
+        let runs = self.runs.get(first..first + usize::from(block.runs))?;
+        runs.get(number).copied()
+    }
+
+    pub(super) fn access(&self, index: u32) -> Access {
+        self.accesses[index as usize]
+    }
+
+    pub(super) fn accesses(&self, range: Range<u32>) -> &[Access] {
+        &self.accesses[to_usize(&range)]
+    }
+
+    /// Accesses of all blocks.
+    pub(super) fn access_count(&self) -> usize {
+        self.accesses.len()
+    }
+
+    /// What a child inherits that was forked when blocks had numbers below `count`.
+    pub(super) fn inherited(&self, count: u32) -> Catalogue {
+        let mut blocks = self.blocks.clone();
+        blocks.truncate(count as usize);
+        for block in &mut blocks {
+            (block.execs, block.sums) = (0, [0; 3]);
+        }
+        Catalogue {
+            entries: self.entries.inherited(count as usize),
+            blocks,
+            runs: self.runs.clone(),
+            accesses: self.accesses.clone(),
+        }
+    }
+
+    /// The instruction at which access `index` of a block happens.
+    pub(super) fn ip(&self, block: u32, index: u32) -> VirtAddr {
+        let start = self.block(block).map_or(0, |block| block.vaddr);
+        VirtAddr(start + u64::from(self.access(index).offset))
     }
 }
 
@@ -379,28 +497,28 @@ pub(super) mod tests {
 
     /// A record as the plugin writes it.
     pub(in super::super) fn code(
-        id: u32,
+        number: u32,
         vaddr: u64,
         insns: u16,
         flags: u16,
         accesses: &[Access],
     ) -> Vec<u8> {
-        let leaders = accesses
+        let runs = accesses
             .iter()
-            .map(|a| a.leader)
-            .filter(|&l| l < wire::LEADER_VARYING);
-        let leaders = leaders.max().map_or(0, |l| l + 1);
+            .map(|a| a.run)
+            .filter(|&r| r != wire::RUN_VARYING);
+        let runs = runs.max().map_or(0, |r| r + 1);
         let mut body = Vec::new();
         body.extend(wire::record::CODE.to_le_bytes());
         body.extend((32 + 16 * accesses.len() as u32).to_le_bytes());
         body.extend(vaddr.to_le_bytes());
-        body.extend(id.to_le_bytes());
-        for half in [insns, accesses.len() as u16, leaders, flags, 0, 0] {
+        body.extend(number.to_le_bytes());
+        for half in [insns, accesses.len() as u16, runs, flags, 0, 0] {
             body.extend(half.to_le_bytes());
         }
         for a in accesses {
             body.extend(a.delta.to_le_bytes());
-            for half in [a.offset, a.insn, a.leader] {
+            for half in [a.offset, a.insn, a.run] {
                 body.extend(half.to_le_bytes());
             }
             body.extend([a.size, a.kind as u8]);
@@ -408,59 +526,71 @@ pub(super) mod tests {
         body
     }
 
-    pub(in super::super) fn access(leader: u16, delta: i64, size: u8, kind: AccessKind) -> Access {
+    pub(in super::super) fn access(run: u16, delta: i64, size: u8, kind: AccessKind) -> Access {
         Access {
             delta,
             offset: 0,
             insn: 0,
-            leader,
+            run,
             size,
             kind,
         }
     }
 
-    fn runs_of(accesses: &[Access]) -> Vec<(u64, u8, u16, bool)> {
-        let mut catalogue = Catalogue::default();
-        catalogue.read(&code(0, 0x1000, 9, 0, accesses)).unwrap();
-        catalogue
-            .runs
-            .iter()
-            .map(|r| (r.low, r.reach, r.accesses, r.store))
-            .collect()
-    }
-
     #[test]
-    fn neighbours_of_one_leader_become_a_run() {
+    fn runs_are_accesses_of_one_number() {
         use AccessKind::{Load, Store};
-        let pushes = [
+        let accesses = [
             access(0, 0, 8, Store),
-            access(0, -8, 8, Store),
-            access(0, -16, 8, Load),
+            access(0, -8, 8, Load),
+            access(wire::RUN_VARYING, 16, 0, Load),
             access(1, 0, 4, Load),
-            access(0, 100, 8, Load),
         ];
-        assert_eq!(
-            runs_of(&pushes),
-            [
-                (-16i64 as u64, 23, 3, true),
-                (0, 3, 1, false),
-                (100, 7, 1, false)
-            ]
-        );
+        let mut catalogue = Catalogue::default();
+        catalogue.read(&code(2, 0x1000, 9, 0, &accesses)).unwrap();
+        let found = [0, 1, 2].map(|n| catalogue.run(2, n).map(|r| (r.accesses(), r.stores)));
+        assert_eq!(found, [Some((0..2, true)), Some((3..4, false)), None]);
+        assert_eq!(catalogue.block(2).unwrap().further_runs(2), 1);
+        assert_eq!(catalogue.block(2).unwrap().further_runs(0xff00), 2);
     }
 
     #[test]
-    fn constant_addresses_follow_from_the_block_s_own_word() {
-        let constant = access(wire::LEADER_CONSTANT, 0x5000, 8, AccessKind::Load);
-        let (low, ..) = runs_of(&[constant])[0];
-        assert_eq!(low.wrapping_add(wire::WORD_BLOCK), 0x5000);
-    }
-
-    #[test]
-    fn a_record_with_a_leader_it_does_not_have_is_refused() {
-        let mut bytes = code(0, 0x1000, 1, 0, &[access(3, 0, 8, AccessKind::Load)]);
+    fn a_record_with_another_number_of_runs_than_it_says_is_refused() {
+        let mut bytes = code(2, 0x1000, 1, 0, &[access(0, 0, 8, AccessKind::Load)]);
         bytes[24] = 3;
         assert!(Catalogue::default().read(&bytes).is_err());
+    }
+
+    #[test]
+    fn a_child_inherits_what_was_known_and_no_executions() {
+        let mut parent = Catalogue::default();
+        for number in [2, 3] {
+            let bytes = code(number, 0x1000, 1, 0, &[access(0, 0, 8, AccessKind::Store)]);
+            parent.read(&bytes).unwrap();
+        }
+        let word = 2 << wire::ID_SHIFT;
+        parent.entries.execute(word, 0);
+        let mut child = parent.inherited(3);
+        assert!(child.block(2).is_some() && child.block(3).is_none());
+        assert!(child.entries.stores(word) && !child.entries.stores(3 << wire::ID_SHIFT));
+        assert_eq!((parent.entries.take(2), child.entries.take(2)), (1, 0));
+    }
+
+    #[test]
+    fn a_sum_that_is_not_full_has_room_for_the_largest_blocks() {
+        let mut sum = Tally::instructions(0xfff);
+        (0..0x1fff).for_each(|_| sum.access(AccessKind::Modify));
+        assert!(!sum.is_full());
+        let mut block = Tally::instructions(MOST_IN_BLOCK);
+        (0..MOST_IN_BLOCK).for_each(|_| block.access(AccessKind::Modify));
+        (0..Tally::ROOM).for_each(|_| sum.add(block));
+        let most = u32::from(MOST_IN_BLOCK) * Tally::ROOM as u32;
+        assert_eq!((sum.insns(), sum.loads()), (most + 0xfff, most + 0x1fff));
+        assert_eq!(
+            (sum.stores(), sum.modifies()),
+            (most + 0x1fff, most + 0x1fff)
+        );
+        assert!(sum.is_full());
     }
 
     proptest! {

@@ -12,8 +12,9 @@ use memgauge_trace::{
 
 use super::address_space::{AddressSpace, Mapping};
 use super::catalogue::Happening;
-use super::replay::{Cursor, Due, Program, Replay, Stop};
+use super::replay::{Cursor, Due, Program, Replay};
 use super::session::{Entry, ProcessEntry, Ring, Session};
+use super::wire;
 use crate::Result;
 use crate::sys::process::Watched;
 
@@ -30,6 +31,10 @@ struct Process {
     live_threads: u32,
     stack_named: bool,
     ended: bool,
+    /// Runs of accesses that executed blocks have and that did not come.
+    missing_runs: i64,
+    /// Executions of blocks the catalogue does not have.
+    unknown: u64,
     /// Latest time of any of its threads.
     now_ns: u64,
 }
@@ -217,6 +222,8 @@ impl Recorder {
             live_threads: 0,
             stack_named: false,
             ended: false,
+            missing_runs: 0,
+            unknown: 0,
             now_ns,
             entry: {
                 if let Some((owner, _)) = entry.parent
@@ -232,10 +239,7 @@ impl Recorder {
             if let Some(parent) = self.processes.get_mut(&owner) {
                 parent.children += 1;
                 parent_pid = Pid(parent.entry.pid);
-                process.program.catalogue = parent.program.catalogue.clone();
-                let blocks = &mut process.program.catalogue.blocks;
-                blocks.truncate(first_block as usize);
-                blocks.iter_mut().for_each(|b| b.execs = 0);
+                process.program.catalogue = parent.program.catalogue.inherited(first_block);
                 process.space = parent.space.clone();
                 process.path = parent.path.clone();
                 process.now_ns = parent.now_ns;
@@ -291,16 +295,17 @@ impl Recorder {
 
     /// Runs the next words of a thread through its core; whether there were any.
     fn step(&mut self, index: usize, until: Until) -> bool {
-        let thread = &mut self.threads[index];
-        let Some(process) = self.processes.get_mut(&thread.process) else {
-            return false;
-        };
-        let (words, sealed) = thread.ring.words(until != Until::Sealed);
-        let length = words.len();
-        if length == 0 && !sealed {
+        let thread = &self.threads[index];
+        let (number, unread) = (thread.process, thread.ring.unread(until != Until::Sealed));
+        if unread.from == unread.to && !unread.sealed {
             return false;
         }
-        let whole = sealed || until == Until::End;
+        // After the words were seen: what they speak of was written before them.
+        self.read_catalogue(number);
+        let thread = &mut self.threads[index];
+        let Some(process) = self.processes.get_mut(&number) else {
+            return false;
+        };
         let (core, shared) = self.machine.core_mut(thread.core);
         let mut rows = Rows {
             pid: Pid(process.entry.pid),
@@ -309,49 +314,24 @@ impl Recorder {
             writer: &mut self.writer,
             failure: &mut self.failure,
         };
-        let mut replay = Replay {
-            core,
-            shared,
-            program: &mut process.program,
-            cursor: &mut thread.cursor,
-            due: &mut rows,
-        };
-        let (used, stop) = replay.run(words, whole);
+        let (program, cursor) = (&mut process.program, &mut thread.cursor);
+        let whole = unread.sealed || until == Until::End;
+        let words = thread.ring.words(unread.to);
+        let at =
+            Replay::new(core, shared, program, cursor, &mut rows).run(words, unread.from, whole);
         process.now_ns = process.now_ns.max(core.time_ns());
-        thread.ring.consume(used, sealed && used == length);
-        let process = thread.process;
-        match stop {
-            Stop::End => {}
-            Stop::Sync => self.read_catalogue(process),
-            Stop::UnknownBlock(id) => self.find_block(process, index, id),
-        }
+        thread.ring.consume(at, unread.sealed);
         self.name_stack(index);
-        // A block whose record has just been read can go on.
-        used > 0 || sealed || matches!(stop, Stop::UnknownBlock(_))
-    }
-
-    /// Reads on in the catalogue for a block that words speak of.
-    fn find_block(&mut self, process: u32, thread: usize, id: u32) {
-        self.read_catalogue(process);
-        let blocks = self
-            .processes
-            .get(&process)
-            .map(|p| &p.program.catalogue.blocks);
-        let known = blocks
-            .and_then(|b| b.get(id as usize))
-            .is_some_and(|b| !b.unknown());
-        if !known {
-            // The plugin writes a block's record before its first word, so the
-            // word is damaged: pass over it.
-            self.threads[thread].cursor.stray += 1;
-            self.threads[thread].ring.consume(1, false);
-        }
+        at > unread.from || unread.sealed
     }
 
     fn read_catalogue(&mut self, number: u32) {
         let Some(process) = self.processes.get_mut(&number) else {
             return;
         };
+        if !process.entry.has_news() {
+            return;
+        }
         let bytes = process.entry.unread();
         let mut rest = &bytes[..];
         let mut happenings = Vec::new();
@@ -483,9 +463,8 @@ impl Recorder {
     }
 
     fn end_thread(&mut self, index: usize) {
-        let mut thread = self.threads.swap_remove(index);
+        let thread = self.threads.swap_remove(index);
         let number = thread.process;
-        thread.cursor.settle(self.machine.core_mut(thread.core).0);
         self.machine.finish_core(thread.core);
         let (core, _) = self.machine.core_mut(thread.core);
         let Some(process) = self.processes.get_mut(&number) else {
@@ -502,7 +481,6 @@ impl Recorder {
         let end_ns = core.time_ns();
         self.past.add(&core.counts());
         self.past_ns = self.past_ns.max(end_ns);
-        self.cut += thread.cursor.cut;
         self.stray += thread.cursor.stray + u64::from(thread.ring.dropped());
         let row = ThreadRow {
             pid: Pid(process.entry.pid),
@@ -531,7 +509,10 @@ impl Recorder {
         for number in done {
             self.write_sites(number);
             self.write_undecoded(number);
-            self.processes.remove(&number);
+            if let Some(process) = self.processes.remove(&number) {
+                self.cut += process.missing_runs.max(0).unsigned_abs();
+                self.stray += process.unknown;
+            }
         }
     }
 
@@ -652,19 +633,32 @@ fn module(pid: u32, time_ns: u64, start: u64, m: &Mapping) -> Module {
 /// Executions: charged to the first instruction of each block.
 fn take_blocks(process: &mut Process, rows: &mut Vec<SiteCount>) {
     let pid = Pid(process.entry.pid);
-    let Program {
-        catalogue, special, ..
-    } = &mut process.program;
-    for (id, block) in catalogue
-        .blocks
-        .iter_mut()
-        .enumerate()
-        .filter(|(_, b)| b.execs > 0)
-    {
-        let execs = u64::from(std::mem::take(&mut block.execs));
-        let each = &block.tally;
-        let fixed = [each.insns(), each.loads(), each.stores()].map(|n| execs * u64::from(n));
-        let counts = special.remove(&(id as u32)).unwrap_or(fixed);
+    let catalogue = &mut process.program.catalogue;
+    for further in [wire::FURTHER_LOADS, wire::FURTHER_STORES] {
+        process.missing_runs -= catalogue.entries.take(further as usize) as i64;
+    }
+    for number in catalogue.numbers() {
+        let plain = catalogue.entries.take(number as usize);
+        let Some(block) = catalogue.block_mut(number) else {
+            process.unknown += plain;
+            continue;
+        };
+        let sums = std::mem::take(&mut block.sums);
+        let execs = plain + std::mem::take(&mut block.execs);
+        if execs == 0 {
+            continue;
+        }
+        let counts = if block.is_special() {
+            sums
+        } else {
+            process.missing_runs += (execs * block.further_runs(number as usize)) as i64;
+            [
+                block.tally.insns(),
+                block.tally.loads(),
+                block.tally.stores(),
+            ]
+            .map(|n| execs * u64::from(n))
+        };
         let events = [events::INSTRUCTIONS, events::LOADS, events::STORES];
         let ip = VirtAddr(block.vaddr);
         rows.extend(
@@ -688,7 +682,10 @@ fn take_misses(process: &mut Process, rows: &mut Vec<SiteCount>) {
     let Program {
         catalogue, sites, ..
     } = &mut process.program;
-    for block in &catalogue.blocks {
+    for number in catalogue.numbers() {
+        let Some(block) = catalogue.block(number) else {
+            continue;
+        };
         for index in block.accesses.clone() {
             let Some(site) = sites.get_mut(index as usize) else {
                 break;
@@ -703,7 +700,7 @@ fn take_misses(process: &mut Process, rows: &mut Vec<SiteCount>) {
                 (events::DRAM_READ_BYTES, m.dram_read_bytes),
                 (events::DRAM_WRITE_BYTES, m.dram_write_bytes),
             ];
-            let ip = catalogue.ip(block, index);
+            let ip = catalogue.ip(number, index);
             rows.extend(
                 counts
                     .iter()

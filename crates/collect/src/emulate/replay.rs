@@ -1,25 +1,20 @@
 //! Runs a thread's words through the modelled machine.
 //!
-//! This is the hot loop of a recording: every code block and every access of
-//! the program passes here. A block costs one bulk count and, for each run of
-//! accesses in one line, one look at where the first level last had the line;
-//! only what it does not find there takes the long way.
+//! This is the hot path of a recording: every block and every access of the
+//! program passes here. A word costs one look at where the first level last had
+//! its line and page, and a sum; only what is not found there takes the long
+//! way. The hot loop takes all words alike, so that it has no branch which
+//! depends on them but that one: a loop over blocks and their runs of accesses
+//! took two and a half times as long.
 
-use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use memgauge_machine::{Core, Outcome, Shared, Touches};
+use memgauge_machine::{Core, Outcome, Shared};
 use memgauge_trace::{AccessKind, VirtAddr};
 
-use super::catalogue::{Access, Block, Catalogue, Run, Tally, to_usize};
+use super::catalogue::{Access, Catalogue, Entries, Run, Tally};
 use super::wire;
-
-/// Instructions after which the core is told even without an access: far from
-/// what the counters of a [`Tally`] hold, and a small part of a microsecond.
-const MOST_PENDING: u32 = 4096;
-
-/// Line size of the modelled machines, in bytes; the machine refuses others.
-const LINE_BYTES: u64 = 64;
 
 /// Misses of one access of the code since they were last written out.
 #[derive(Clone, Copy, Debug, Default)]
@@ -34,49 +29,22 @@ pub(super) struct SiteMisses {
 }
 
 /// What a process's threads share.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Program {
     pub(super) catalogue: Catalogue,
     /// One for each access of the catalogue.
     pub(super) sites: Vec<SiteMisses>,
-    /// Instructions, loads and stores of blocks whose executions differ, since
-    /// they were last written out.
-    pub(super) special: HashMap<u32, [u64; 3]>,
 }
 
 /// What one thread carries from one slice of words to the next.
 #[derive(Debug, Default)]
 pub(super) struct Cursor {
-    /// Executed, but not yet told the core: it is told before anything that
-    /// takes time or changes a cache, so no count or time differs for it.
-    pending: Tally,
     /// Where a rep instruction is being repeated, if the last block ended in one.
     repeating: Option<u64>,
     /// First store of the thread: it lies in its stack.
     pub(super) first_store: Option<u64>,
-    /// Blocks left in the middle.
-    pub(super) cut: u64,
     /// Words that belong to no block.
     pub(super) stray: u64,
-}
-
-impl Cursor {
-    /// Tells the core what has been executed; whether something fell due.
-    pub(super) fn settle(&mut self, core: &mut Core) -> bool {
-        let t = std::mem::take(&mut self.pending);
-        core.retire(t.insns(), t.loads(), t.stores(), t.modifies())
-    }
-}
-
-/// Why `replay` stopped before the end of its words.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stop {
-    /// All read, or the rest waits for words to come.
-    End,
-    /// The catalogue must be read first: it has news that belong here.
-    Sync,
-    /// The catalogue must be read until it has this block.
-    UnknownBlock(u32),
 }
 
 /// Receives overflows and ticks as they fall due.
@@ -85,194 +53,244 @@ pub(super) trait Due {
     fn take(&mut self, core: &mut Core, ip: VirtAddr);
 }
 
-/// Everything the loop changes.
+/// Everything a run of words changes.
 pub(super) struct Replay<'a, D: Due> {
     pub(super) core: &'a mut Core,
     pub(super) shared: &'a mut Shared,
     pub(super) program: &'a mut Program,
     pub(super) cursor: &'a mut Cursor,
     pub(super) due: &'a mut D,
+    /// Executed, but not yet told the core: it is told before anything that takes
+    /// time or changes a cache, so no count or time differs for it.
+    pending: Tally,
 }
 
-/// Why the hot loop cannot go on by itself.
-enum Pause {
-    /// No words are left.
-    End,
-    /// The words end within a block.
-    Short,
-    /// The word begins no block.
-    Other(u64),
-    /// The catalogue does not have the block.
-    Unknown(u32),
-    /// The block has varying accesses, or its record has not come yet.
-    Special(u32),
-    /// The core must be told of what is pending.
-    Full(u32),
-    /// Run number `run` of the block is not all hits; it and those after it are
-    /// still to be done.
-    Slow { id: u32, run: usize },
-}
-
-/// Whether the whole run hits where [`Touches::touch`] can tell; then it is done.
-#[inline(always)]
-fn hits(touches: &mut Touches<'_>, run: &Run, from: u64) -> bool {
-    let first = from.wrapping_add(run.low);
-    let last = first.wrapping_add(u64::from(run.reach));
-    first ^ last < LINE_BYTES && touches.touch(first, run.store)
-}
-
-/// The hot loop: runs blocks from `words[at]` on for as long as they hit. Only
-/// locals and slices here: everything that could call is left to the caller.
+/// The hot loop: takes words for as long as they hit; how many. Stops where
+/// `pending` is full, too.
 #[inline(never)]
-fn run_hits(
+fn take_hits(
     core: &mut Core,
-    catalogue: &mut Catalogue,
+    entries: &mut Entries,
     pending: &mut Tally,
     words: &[AtomicU64],
-    mut at: usize,
-) -> (usize, Pause) {
+) -> usize {
     let mut touches = core.touches();
-    let mut tally = *pending;
-    let runs = &catalogue.runs[..];
-    let blocks = &mut catalogue.blocks[..];
-    let pause = 'blocks: loop {
-        let Some(word) = words.get(at).map(|w| w.load(Ordering::Relaxed)) else {
-            break Pause::End;
-        };
-        if word & wire::WORD_PIECE != wire::WORD_BLOCK {
-            break Pause::Other(word);
-        }
-        let id = word as u32;
-        let Some(block) = blocks.get_mut(id as usize) else {
-            break Pause::Unknown(id);
-        };
-        if block.special() {
-            break Pause::Special(id);
-        }
-        let Some(own) = words.get(at..at + usize::from(block.words)) else {
-            break Pause::Short;
-        };
-        if tally.insns() > MOST_PENDING {
-            break Pause::Full(id);
-        }
-        block.execs += 1;
-        tally.add(block.tally);
-        let Some(runs) = runs.get(block.run_range()) else {
-            break Pause::Unknown(id);
-        };
-        for (number, run) in runs.iter().enumerate() {
-            let from = own
-                .get(usize::from(run.word))
-                .map(|w| w.load(Ordering::Relaxed));
-            if !from.is_some_and(|from| hits(&mut touches, run, from)) {
-                break 'blocks Pause::Slow { id, run: number };
+    let mut sum = *pending;
+    let mut taken = 0;
+    'all: for some in words.chunks(Tally::ROOM) {
+        for (at, word) in some.iter().enumerate() {
+            let word = word.load(Ordering::Relaxed);
+            let stores = entries.stores(word);
+            if word & wire::SEVERAL != 0 || !touches.touch(word & wire::ADDRESS, stores) {
+                break 'all;
             }
+            sum.add(entries.execute(word, at));
+            taken += 1;
         }
-        at += own.len();
-    };
-    *pending = tally;
-    (at, pause)
+        if sum.is_full() {
+            break;
+        }
+    }
+    *pending = sum;
+    taken
 }
 
-impl<D: Due> Replay<'_, D> {
-    /// Runs whole code blocks from `words`; returns how many words it took and
-    /// why it stopped. With `whole`, no words will follow the last ones.
-    pub(super) fn run(&mut self, words: &[AtomicU64], whole: bool) -> (usize, Stop) {
-        let mut at = 0;
-        loop {
-            let from = at;
-            let pause;
-            (at, pause) = run_hits(
-                self.core,
-                &mut self.program.catalogue,
-                &mut self.cursor.pending,
-                words,
-                at,
-            );
-            if at != from || matches!(pause, Pause::Slow { .. }) {
+fn load(words: &[AtomicU64], at: usize) -> Option<u64> {
+    Some(words.get(at)?.load(Ordering::Relaxed))
+}
+
+fn begins_block(word: u64) -> bool {
+    (wire::FIRST_BLOCK..wire::MARKS).contains(&wire::id(word))
+        || wire::mark(word) == wire::MARK_BLOCK
+}
+
+/// The block and the number of the run whose word is at `at`.
+fn origin(words: &[AtomicU64], at: usize) -> Option<(u32, usize)> {
+    for back in 0..=at {
+        let word = load(words, at - back)?;
+        if wire::mark(word) == wire::MARK_BLOCK {
+            return Some((word as u32, back.checked_sub(1)?));
+        }
+        let id = wire::id(word);
+        if id >= wire::FIRST_BLOCK {
+            return (id < wire::MARKS).then_some((id as u32, back));
+        }
+    }
+    None
+}
+
+impl<'a, D: Due> Replay<'a, D> {
+    pub(super) fn new(
+        core: &'a mut Core,
+        shared: &'a mut Shared,
+        program: &'a mut Program,
+        cursor: &'a mut Cursor,
+        due: &'a mut D,
+    ) -> Self {
+        Replay {
+            core,
+            shared,
+            program,
+            cursor,
+            due,
+            pending: Tally::default(),
+        }
+    }
+
+    /// Takes words from `words[at]` on; those before it have been taken. Returns
+    /// where it stopped: at their end, or where more words must come first. With
+    /// `whole`, none will.
+    pub(super) fn run(&mut self, words: &[AtomicU64], mut at: usize, whole: bool) -> usize {
+        while at < words.len() {
+            let entries = &mut self.program.catalogue.entries;
+            let hits = take_hits(self.core, entries, &mut self.pending, &words[at..]);
+            at += hits;
+            if hits > 0 {
                 self.cursor.repeating = None;
             }
-            match pause {
-                Pause::End => return (at, Stop::End),
-                Pause::Short if whole => {
-                    self.cursor.cut += 1;
-                    return (words.len(), Stop::End);
-                }
-                Pause::Short => return (at, Stop::End),
-                Pause::Other(word) if word & wire::WORD_SYNC == wire::WORD_SYNC => {
-                    return (at + 1, Stop::Sync);
-                }
-                Pause::Other(_) => {
-                    self.cursor.stray += 1;
-                    at += 1;
-                }
-                Pause::Unknown(id) => return (at, Stop::UnknownBlock(id)),
-                Pause::Special(id) if self.program.catalogue.blocks[id as usize].unknown() => {
-                    return (at, Stop::UnknownBlock(id));
-                }
-                Pause::Special(id) => match self.special(id, &words[at + 1..], whole) {
-                    Some(used) => at += 1 + used,
-                    None => return (at, Stop::End),
-                },
-                Pause::Full(id) => self.settle(id),
-                Pause::Slow { id, run } => at += self.rest_of_block(id, run, &words[at..]),
+            if self.pending.is_full() {
+                self.settle(words, at - 1);
+                continue;
             }
+            let Some(taken) = self.slow(words, at, whole) else {
+                break;
+            };
+            at += taken;
         }
+        if at > 0 {
+            self.settle(words, at - 1);
+        }
+        at
     }
 
-    /// Runs a block from its run number `from` on, hit or not. Returns how many
-    /// words it had.
-    #[inline(never)]
-    fn rest_of_block(&mut self, id: u32, from: usize, words: &[AtomicU64]) -> usize {
-        self.settle(id);
-        let block = &self.program.catalogue.blocks[id as usize];
-        let (count, runs) = (usize::from(block.words), block.run_range());
-        for at in runs.start + from..runs.end {
-            let run = self.program.catalogue.runs[at];
-            let value = words[usize::from(run.word)].load(Ordering::Relaxed);
-            if run.word > 0 && value & wire::WORD_BLOCK != 0 {
-                // Not an address but the next block: this one was left before.
-                self.cursor.cut += 1;
-                return usize::from(run.word);
-            }
-            if !hits(&mut self.core.touches(), &run, value) {
-                self.walk(id, &run, if run.word > 0 { value } else { 0 });
-            }
-        }
-        count
-    }
-
-    /// Tells the core what has been executed.
-    #[inline(never)]
-    fn settle(&mut self, id: u32) {
-        if self.cursor.settle(self.core) {
-            let ip = VirtAddr(self.program.catalogue.blocks[id as usize].vaddr);
-            self.due.take(self.core, ip);
-        }
-    }
-
-    /// The accesses of a run one by one.
+    /// Tells the core what has been executed up to the word at `at`.
     #[inline(always)]
-    fn walk(&mut self, id: u32, run: &Run, leader: u64) {
-        for index in run.accesses() {
-            let access = self.program.catalogue.accesses[index as usize];
-            let addr = leader.wrapping_add(access.delta as u64);
-            self.access(id, index, &access, addr, u32::from(access.size));
+    fn settle(&mut self, words: &[AtomicU64], at: usize) {
+        let new = std::mem::take(&mut self.pending);
+        let (insns, loads) = (new.insns(), new.loads());
+        if self.core.retire(insns, loads, new.stores(), new.modifies()) {
+            self.take_due(words, at);
+        }
+    }
+
+    #[cold]
+    fn take_due(&mut self, words: &[AtomicU64], at: usize) {
+        let block = origin(words, at).and_then(|(number, _)| self.program.catalogue.block(number));
+        let ip = VirtAddr(block.map_or(0, |block| block.vaddr));
+        self.due.take(self.core, ip);
+    }
+
+    /// The word at `at`, which the hot loop did not take; how many words that
+    /// were, or `None` where more must come first.
+    #[inline(never)]
+    fn slow(&mut self, words: &[AtomicU64], at: usize, whole: bool) -> Option<usize> {
+        let Some(word) = load(words, at) else {
+            return Some(0);
+        };
+        if wire::id(word) < wire::MARKS {
+            self.cursor.repeating = None;
+            self.run_word(words, at, word);
+            return Some(1);
+        }
+        let number = word as u32;
+        let block = self.program.catalogue.block_mut(number);
+        match block.filter(|_| wire::mark(word) == wire::MARK_BLOCK) {
+            Some(block) if block.is_special() => self.special(number, words, at, whole),
+            Some(block) => {
+                block.execs += 1;
+                self.pending.add(block.tally);
+                self.cursor.repeating = None;
+                Some(1)
+            }
+            None => {
+                self.cursor.stray += 1;
+                Some(1)
+            }
+        }
+    }
+
+    /// A run that is not one line that hits where [`Touches::touch`] can tell.
+    ///
+    /// [`Touches::touch`]: memgauge_machine::Touches::touch
+    #[inline(always)]
+    fn run_word(&mut self, words: &[AtomicU64], at: usize, word: u64) {
+        self.pending
+            .add(self.program.catalogue.entries.execute(word, at));
+        let addr = word & wire::ADDRESS;
+        if addr == wire::NO_ACCESS {
+            return self.core.show_no_access();
+        }
+        let origin = origin(words, at);
+        let run = origin.and_then(|(block, number)| self.program.catalogue.run(block, number));
+        let (Some((block, _)), Some(run)) = (origin, run) else {
+            self.cursor.stray += 1;
+            return;
+        };
+        if word & wire::SEVERAL == 0 {
+            self.settle(words, at);
+            return self.miss(block, &run, addr);
+        }
+        let missing = self.take_hits_of(&run, addr);
+        if !missing.is_empty() {
+            self.settle(words, at);
+            self.walk(block, missing, addr);
+        }
+    }
+
+    /// Makes the accesses of a run that lies in several lines for as long as each
+    /// is one that hits; those that are left.
+    fn take_hits_of(&mut self, run: &Run, first: u64) -> Range<u32> {
+        let mut left = run.accesses();
+        let accesses = self.program.catalogue.accesses(run.accesses());
+        for access in accesses {
+            let addr = first.wrapping_add(access.delta as u64);
+            let store = access.kind != AccessKind::Load;
+            let size = u32::from(access.size);
+            let hit = if Core::crosses_line(addr, size) {
+                self.core.touch_split(addr, size, store)
+            } else {
+                self.core.touch(addr, store)
+            };
+            if !hit {
+                break;
+            }
+            left.start += 1;
+        }
+        left
+    }
+
+    /// The accesses of a run in one line: once the first has brought it in, the
+    /// others hit.
+    #[inline(always)]
+    fn miss(&mut self, block: u32, run: &Run, first: u64) {
+        let accesses = run.accesses();
+        self.walk(block, accesses.start..accesses.start + 1, first);
+        if accesses.len() > 1 && !self.core.touch(first, run.stores) {
+            self.walk(block, accesses.start + 1..accesses.end, first);
+        }
+    }
+
+    /// Accesses of a run one by one.
+    #[inline(always)]
+    fn walk(&mut self, block: u32, accesses: Range<u32>, first: u64) {
+        for index in accesses {
+            let access = self.program.catalogue.access(index);
+            let addr = first.wrapping_add(access.delta as u64);
+            self.access(block, index, access.kind, addr, u32::from(access.size));
         }
     }
 
     #[inline(always)]
-    fn access(&mut self, id: u32, index: u32, access: &Access, addr: u64, size: u32) {
-        if access.kind == AccessKind::Store && self.cursor.first_store.is_none() {
+    fn access(&mut self, block: u32, index: u32, kind: AccessKind, addr: u64, size: u32) {
+        if kind == AccessKind::Store && self.cursor.first_store.is_none() {
             self.cursor.first_store = Some(addr);
         }
-        let outcome = self.core.access(self.shared, addr, size, access.kind);
+        let outcome = self.core.access(self.shared, addr, size, kind);
         if outcome.is_plain_hit() && !outcome.overflow {
             return;
         }
         self.charge(index, outcome);
         if outcome.overflow {
-            let block = &self.program.catalogue.blocks[id as usize];
             let ip = self.program.catalogue.ip(block, index);
             self.due.take(self.core, ip);
         }
@@ -281,7 +299,7 @@ impl<D: Due> Replay<'_, D> {
     fn charge(&mut self, index: u32, outcome: Outcome) {
         let sites = &mut self.program.sites;
         if index as usize >= sites.len() {
-            sites.resize(self.program.catalogue.accesses.len(), SiteMisses::default());
+            sites.resize(self.program.catalogue.access_count(), SiteMisses::default());
         }
         let site = &mut sites[index as usize];
         site.l1d += u32::from(outcome.l1d_misses);
@@ -296,120 +314,131 @@ impl<D: Due> Replay<'_, D> {
     }
 
     /// A block whose number of accesses differs between executions: rep
-    /// instructions and varying operands. Returns the words it took after its
-    /// own, or `None` where more words must come first.
-    #[inline(never)]
-    fn special(&mut self, id: u32, words: &[AtomicU64], whole: bool) -> Option<usize> {
-        let body = words
+    /// instructions and varying operands. Returns the words it took, or `None`
+    /// where more must come first.
+    fn special(
+        &mut self,
+        number: u32,
+        words: &[AtomicU64],
+        at: usize,
+        whole: bool,
+    ) -> Option<usize> {
+        let rest = &words[at + 1..];
+        let next = rest
             .iter()
-            .position(|w| {
-                let word = w.load(Ordering::Relaxed);
-                word & wire::WORD_PIECE == wire::WORD_BLOCK
-                    || word & wire::WORD_SYNC == wire::WORD_SYNC
-            })
-            .or(whole.then_some(words.len()))?;
-        let block = self.program.catalogue.blocks[id as usize].clone();
-        self.program.catalogue.blocks[id as usize].execs += 1;
-        let mut tally = block.tally;
-        if block.flags & wire::CODE_BEGINS_REP != 0 && self.cursor.repeating == Some(block.vaddr) {
-            tally.insns_loads -= 1; // the next iteration of an instruction counted before
+            .position(|w| begins_block(w.load(Ordering::Relaxed)));
+        let rest = &rest[..next.or(whole.then_some(rest.len()))?];
+        self.settle(words, at);
+        let block = self.program.catalogue.block(number)?;
+        let (vaddr, flags) = (block.vaddr, block.flags);
+        let mut sum = Sum::new(block.tally);
+        if flags & wire::CODE_BEGINS_REP != 0 && self.cursor.repeating == Some(vaddr) {
+            sum.insns -= 1; // the next iteration of an instruction counted before
         }
-        self.cursor.repeating = self.rep_ip(&block);
-        self.settle(id);
-        let mut stream = Words {
-            words: &words[..body],
-            at: 0,
-            leaders: Vec::new(),
-        };
-        for index in to_usize(&block.accesses) {
-            let access = self.program.catalogue.accesses[index];
-            let index = index as u32;
-            let fixed = access.leader != wire::LEADER_VARYING;
-            if fixed {
-                // A rep instruction with nothing left to do, or a fault.
-                let Some(leader) = stream.leader(access.leader) else {
-                    break;
-                };
-                let addr = leader.wrapping_add(access.delta as u64);
-                if self.of_rep(&block, index) {
-                    tally.access(access.kind);
+        let last = block.accesses.clone().last();
+        let rep = last.filter(|_| flags & wire::CODE_ENDS_REP != 0);
+        let rep = rep.map(|index| self.program.catalogue.ip(number, index));
+        self.cursor.repeating = rep.map(|ip| ip.0);
+        let mut stream = Words { words: rest, at: 0 };
+        let mut run = None;
+        for index in block.accesses.clone() {
+            let access = self.program.catalogue.access(index);
+            if access.run == wire::RUN_VARYING {
+                while let Some((kind, addr, size)) = stream.piece(&access) {
+                    sum.access(kind);
+                    self.access(number, index, kind, addr, size);
                 }
-                self.access(id, index, &access, addr, u32::from(access.size));
+                continue;
             }
-            while let Some((kind, addr, size)) = (!fixed).then(|| stream.piece(&access)).flatten() {
-                tally.access(kind);
-                self.access(id, index, &Access { kind, ..access }, addr, size);
+            if run.is_none_or(|(number, _)| number != access.run) {
+                run = stream.run().map(|addr| (access.run, addr));
             }
+            // None: a rep instruction with nothing left to do, or a fault.
+            let Some((_, first)) = run else {
+                break;
+            };
+            if rep == Some(self.program.catalogue.ip(number, index)) {
+                sum.access(access.kind);
+            }
+            let addr = first.wrapping_add(access.delta as u64);
+            self.access(number, index, access.kind, addr, u32::from(access.size));
         }
-        self.cursor.stray += (body - stream.at) as u64;
-        self.cursor.pending.add(tally);
-        self.settle(id);
-        let sums = self.program.special.entry(id).or_default();
-        for (sum, n) in sums
-            .iter_mut()
-            .zip([tally.insns(), tally.loads(), tally.stores()])
+        self.cursor.stray += (rest.len() - stream.at) as u64;
+        self.count_special(number, sum, words, at);
+        Some(1 + rest.len())
+    }
+
+    fn count_special(&mut self, number: u32, sum: Sum, words: &[AtomicU64], at: usize) {
+        if let Some(block) = self.program.catalogue.block_mut(number) {
+            block.execs += 1;
+            let all = block
+                .sums
+                .iter_mut()
+                .zip([sum.insns, sum.loads, sum.stores]);
+            all.for_each(|(all, n)| *all += u64::from(n));
+        }
+        if self
+            .core
+            .retire(sum.insns, sum.loads, sum.stores, sum.modifies)
         {
-            *sum += u64::from(n);
+            self.take_due(words, at);
         }
-        Some(body)
-    }
-
-    /// Whether an access belongs to the rep instruction that ends the block.
-    fn of_rep(&self, block: &Block, index: u32) -> bool {
-        let offset = u64::from(self.program.catalogue.accesses[index as usize].offset);
-        self.rep_ip(block) == Some(block.vaddr + offset)
-    }
-
-    /// Address of the rep instruction that ends the block.
-    fn rep_ip(&self, block: &Block) -> Option<u64> {
-        if block.flags & wire::CODE_ENDS_REP == 0 {
-            return None;
-        }
-        let last = block
-            .accesses
-            .end
-            .checked_sub(1)
-            .filter(|_| !block.accesses.is_empty())?;
-        Some(self.program.catalogue.ip(block, last).0)
     }
 }
 
-/// The words of one execution, taken in order.
+/// What one execution of a special block adds.
+struct Sum {
+    insns: u32,
+    loads: u32,
+    stores: u32,
+    modifies: u32,
+}
+
+impl Sum {
+    fn new(tally: Tally) -> Sum {
+        Sum {
+            insns: tally.insns(),
+            loads: tally.loads(),
+            stores: tally.stores(),
+            modifies: tally.modifies(),
+        }
+    }
+
+    fn access(&mut self, kind: AccessKind) {
+        self.loads += u32::from(kind != AccessKind::Store);
+        self.stores += u32::from(kind != AccessKind::Load);
+        self.modifies += u32::from(kind == AccessKind::Modify);
+    }
+}
+
+/// The words of one execution of a special block, taken in order.
 struct Words<'a> {
     words: &'a [AtomicU64],
     at: usize,
-    leaders: Vec<u64>,
 }
 
 impl Words<'_> {
-    /// The address of leader `number`, which comes next if it has not come yet.
-    fn leader(&mut self, number: u16) -> Option<u64> {
-        if number == wire::LEADER_CONSTANT {
-            return Some(0);
-        }
-        if let Some(&known) = self.leaders.get(usize::from(number)) {
-            return Some(known);
-        }
-        let word = self.words.get(self.at)?.load(Ordering::Relaxed);
-        if word & wire::WORD_BLOCK != 0 {
+    /// The address of the next run, if it comes next.
+    fn run(&mut self) -> Option<u64> {
+        let word = load(self.words, self.at)?;
+        if wire::id(word) >= wire::FIRST_BLOCK {
             return None;
         }
         self.at += 1;
-        self.leaders.push(word);
-        Some(word)
+        Some(word & wire::ADDRESS)
     }
 
     fn peek_piece(&self, insn: u16) -> Option<(AccessKind, u64, u32)> {
-        let word = self.words.get(self.at)?.load(Ordering::Relaxed);
-        let addr = self.words.get(self.at + 1)?.load(Ordering::Relaxed);
-        let here = word & wire::WORD_PIECE == wire::WORD_PIECE && word as u16 == insn;
+        let word = load(self.words, self.at)?;
+        let addr = load(self.words, self.at + 1)?;
+        let here = wire::mark(word) == wire::MARK_PIECE && word as u16 == insn;
         let size = (word >> wire::PIECE_SIZE_SHIFT) as u32 & 0xff;
         let kind = match (word & wire::PIECE_LOAD != 0, word & wire::PIECE_STORE != 0) {
             (true, true) => AccessKind::Modify,
             (_, true) => AccessKind::Store,
             _ => AccessKind::Load,
         };
-        here.then_some((kind, addr, size))
+        here.then_some((kind, addr & wire::ADDRESS, size))
     }
 
     /// The next access of a varying instruction: pieces that continue one
@@ -447,90 +476,101 @@ mod tests {
         }
     }
 
-    /// A block that loads and stores beside one leader, one that loads a
-    /// constant, a `rep movsb`, and one instruction with a varying operand.
+    const LOAD_AND_STORE: u64 = 2;
+    const MODIFY: u64 = 3;
+    const REP_MOVSB: u64 = 4;
+    const VARYING: u64 = 5;
+    const NOTHING: u64 = 6;
+    const TWO_RUNS: u64 = 7;
+    /// Beyond those that have ids.
+    const FAR: u64 = 0xff10;
+
     fn program() -> Program {
         let mut program = Program::default();
+        let rep = wire::CODE_BEGINS_REP | wire::CODE_ENDS_REP;
         let blocks = [
-            code(
-                0,
-                0x1000,
+            (
+                LOAD_AND_STORE,
                 5,
                 0,
-                &[access(0, 0, 8, Load), access(0, 8, 8, Store)],
+                vec![access(0, 0, 8, Load), access(0, 8, 8, Store)],
             ),
-            code(
+            (MODIFY, 2, 0, vec![access(0, 0, 4, Modify)]),
+            (
+                REP_MOVSB,
                 1,
-                0x2000,
-                2,
-                0,
-                &[access(wire::LEADER_CONSTANT, 0x9000, 4, Modify)],
+                rep,
+                vec![access(0, 0, 1, Load), access(1, 0, 1, Store)],
             ),
-            code(
-                2,
-                0x3000,
-                1,
-                wire::CODE_BEGINS_REP | wire::CODE_ENDS_REP,
-                &[access(0, 0, 1, Load), access(1, 0, 1, Store)],
-            ),
-            code(
-                3,
-                0x4000,
-                3,
+            (VARYING, 3, 4, vec![access(wire::RUN_VARYING, 16, 0, Load)]),
+            (NOTHING, 7, 0, vec![]),
+            (
+                TWO_RUNS,
                 4,
-                &[access(wire::LEADER_VARYING, 16, 0, Load)],
+                0,
+                vec![access(0, 0, 8, Load), access(1, 0, 8, Store)],
             ),
+            (FAR, 4, 0, vec![access(0, 0, 8, Store)]),
         ];
-        for block in &blocks {
-            program.catalogue.read(block).unwrap();
+        for (number, insns, flags, accesses) in blocks {
+            let bytes = code(number as u32, 0x1000 * number, insns, flags, &accesses);
+            program.catalogue.read(&bytes).unwrap();
         }
         program
     }
 
-    fn block(id: u64) -> u64 {
-        wire::WORD_BLOCK | id
+    fn block(number: u64, addr: u64) -> u64 {
+        number << wire::ID_SHIFT | addr
+    }
+
+    fn marked(number: u64) -> u64 {
+        wire::MARK_BLOCK | number
+    }
+
+    fn further(addr: u64) -> u64 {
+        block(wire::FURTHER_STORES, addr)
     }
 
     fn piece(size: u64) -> u64 {
-        wire::WORD_PIECE | wire::PIECE_LOAD | size << wire::PIECE_SIZE_SHIFT
+        wire::MARK_PIECE | wire::PIECE_LOAD | size << wire::PIECE_SIZE_SHIFT
     }
 
     struct Ran {
         counts: Counts,
         cursor: Cursor,
         program: Program,
-        used: usize,
-        stop: Stop,
+        /// Where it stopped.
+        at: usize,
     }
 
-    fn run(words: &[u64], whole: bool) -> Ran {
+    /// Takes the words up to each of `ends` in turn.
+    fn run_in_slices(words: &[u64], ends: &[usize], whole: bool) -> Ran {
         let config = Config::preset("skylake-sp").unwrap();
         let mut machine = Machine::new(config, PmuConfig::default()).unwrap();
         let id = machine.add_core(0);
         let (core, shared) = machine.core_mut(id);
         let (mut program, mut cursor) = (program(), Cursor::default());
         let words: Vec<AtomicU64> = words.iter().map(|&w| AtomicU64::new(w)).collect();
-        let mut replay = Replay {
-            core,
-            shared,
-            program: &mut program,
-            cursor: &mut cursor,
-            due: &mut Ignore,
-        };
-        let (used, stop) = replay.run(&words, whole);
-        cursor.settle(core);
+        let mut at = 0;
+        for &end in ends {
+            let last = end == words.len();
+            at = Replay::new(core, shared, &mut program, &mut cursor, &mut Ignore).run(
+                &words[..end],
+                at,
+                whole && last,
+            );
+        }
         Ran {
             counts: core.counts(),
             cursor,
             program,
-            used,
-            stop,
+            at,
         }
     }
 
     fn check(words: &[u64], expected: &[(memgauge_trace::EventId, u64)]) -> Ran {
-        let ran = run(words, true);
-        assert_eq!((ran.used, ran.stop), (words.len(), Stop::End));
+        let ran = run_in_slices(words, &[words.len()], true);
+        assert_eq!(ran.at, words.len());
         for &(event, value) in expected {
             assert_eq!(ran.counts.get(event), value, "{:?}", events::name(event));
         }
@@ -538,11 +578,17 @@ mod tests {
     }
 
     #[test]
-    fn a_block_counts_its_instructions_and_what_follows_from_its_leader() {
-        let ran = check(
-            &[block(0), 0x10_0000, block(0), 0x10_0038, block(1)],
+    fn a_word_stands_for_its_block_and_a_run_of_accesses() {
+        let far = wire::SEVERAL;
+        let mut ran = check(
             &[
-                (events::INSTRUCTIONS, 12),
+                block(LOAD_AND_STORE, 0x10_0000),
+                far | block(LOAD_AND_STORE, 0x10_0038),
+                block(MODIFY, 0x9000),
+                block(NOTHING, wire::NO_ACCESS),
+            ],
+            &[
+                (events::INSTRUCTIONS, 5 + 5 + 2 + 7),
                 (events::LOADS, 3),
                 (events::STORES, 3),
                 (events::MODIFIES, 1),
@@ -551,20 +597,76 @@ mod tests {
                 (events::DTLB_WALK, 2),
             ],
         );
-        assert_eq!(ran.program.catalogue.blocks[0].execs, 2);
-        assert_eq!(ran.program.sites[0].l1d, 1);
+        assert_eq!(
+            ran.program.catalogue.entries.take(LOAD_AND_STORE as usize),
+            2
+        );
+        assert_eq!((ran.program.sites[0].l1d, ran.program.sites[1].l1d), (1, 1));
+        assert_eq!(ran.cursor.stray, 0);
+    }
+
+    #[test]
+    fn a_further_run_belongs_to_the_block_before_it() {
+        let words = [block(TWO_RUNS, 0x10_0000), further(0x20_0000)];
+        let ran = check(
+            &words,
+            &[(events::INSTRUCTIONS, 4), (events::L1D_STORE_MISS, 1)],
+        );
+        let store = ran
+            .program
+            .catalogue
+            .block(TWO_RUNS as u32)
+            .unwrap()
+            .accesses
+            .end
+            - 1;
+        assert_eq!(ran.program.sites[store as usize].l1d, 1);
+    }
+
+    #[test]
+    fn a_block_without_an_id_comes_as_a_mark() {
+        let words = [
+            marked(FAR),
+            further(0x10_0000),
+            marked(FAR),
+            further(0x10_0000),
+        ];
+        let mut ran = check(
+            &words,
+            &[
+                (events::INSTRUCTIONS, 8),
+                (events::STORES, 2),
+                (events::L1D_MISS, 1),
+            ],
+        );
+        let block = ran.program.catalogue.block_mut(FAR as u32).unwrap();
+        assert_eq!((block.execs, block.further_runs(FAR as usize)), (2, 1));
+    }
+
+    #[test]
+    fn a_split_that_hits_is_counted_once() {
+        let split = wire::SEVERAL | block(MODIFY, 0x10_003e);
+        let warm = [block(MODIFY, 0x10_0000), block(MODIFY, 0x10_0040)];
+        check(
+            &[warm[0], warm[1], split, split],
+            &[
+                (events::SPLITS, 2),
+                (events::L1D_MISS, 2),
+                (events::L1D_HIT, 4),
+            ],
+        );
     }
 
     #[test]
     fn a_repeated_string_instruction_is_one_instruction() {
-        let rep = [block(2), 0x10_0000, 0x20_0000];
+        let rep = [marked(REP_MOVSB), block(0, 0x10_0000), further(0x20_0000)];
         let words = [
             &rep[..],
             &rep[..],
-            &[block(2)],
-            &[block(1)],
+            &[marked(REP_MOVSB)],
+            &[block(MODIFY, 0x9000)],
             &rep[..],
-            &[block(2)],
+            &[marked(REP_MOVSB)],
         ]
         .concat();
         check(
@@ -580,7 +682,7 @@ mod tests {
     #[test]
     fn pieces_that_continue_one_another_are_one_access() {
         let words = [
-            block(3),
+            marked(VARYING),
             piece(8),
             0x5000,
             piece(8),
@@ -599,43 +701,37 @@ mod tests {
     }
 
     #[test]
-    fn a_block_left_before_its_leader_is_counted_as_cut() {
+    fn words_of_no_block_are_counted_as_stray() {
         let ran = check(
-            &[block(0), block(1)],
-            &[(events::INSTRUCTIONS, 7), (events::L1D_MISS, 1)],
+            &[
+                further(0x1234),
+                block(MODIFY, 0x9000),
+                marked(77),
+                block(77, 0x9000),
+            ],
+            &[(events::INSTRUCTIONS, 2)],
         );
-        assert_eq!((ran.cursor.cut, ran.cursor.stray), (1, 0));
+        assert_eq!(ran.cursor.stray, 2);
+        let mut entries = ran.program.catalogue.entries;
+        assert_eq!(entries.take(77), 1, "seen when the block turns out unknown");
     }
 
     #[test]
-    fn an_address_without_a_block_is_counted_as_stray() {
-        let ran = check(&[0x1234, block(1)], &[(events::INSTRUCTIONS, 2)]);
-        assert_eq!((ran.cursor.cut, ran.cursor.stray), (0, 1));
-    }
-
-    #[test]
-    fn an_unfinished_block_waits_for_its_words() {
-        for words in [&[block(1), block(0)][..], &[block(1), block(2), 0x1000]] {
-            let ran = run(words, false);
-            assert_eq!((ran.used, ran.stop), (1, Stop::End));
-            assert_eq!(ran.counts.get(events::INSTRUCTIONS), 2);
-        }
-    }
-
-    #[test]
-    fn a_mark_and_an_unknown_block_stop_the_loop() {
-        assert_eq!(
-            run(&[block(1), wire::WORD_SYNC | 64], false).stop,
-            Stop::Sync
-        );
-        let ran = run(&[block(1), block(77)], false);
-        assert_eq!((ran.used, ran.stop), (1, Stop::UnknownBlock(77)));
+    fn a_special_block_waits_for_the_next_one() {
+        let words = [
+            block(NOTHING, wire::NO_ACCESS),
+            marked(REP_MOVSB),
+            block(0, 0x1000),
+        ];
+        let ran = run_in_slices(&words, &[words.len()], false);
+        assert_eq!((ran.at, ran.counts.get(events::INSTRUCTIONS)), (1, 7));
     }
 
     fn any_word() -> impl Strategy<Value = u64> {
         prop_oneof![
-            (0u64..5).prop_map(block),
-            0u64..1 << 47,
+            (0u64..9, 0u64..1 << 30).prop_map(|(id, addr)| block(id, addr)),
+            (0u64..9, 0u64..1 << 30).prop_map(|(id, addr)| wire::SEVERAL | block(id, addr)),
+            (0u64..9).prop_map(marked),
             any::<u64>(),
             (0u64..64).prop_map(piece),
         ]
@@ -646,20 +742,18 @@ mod tests {
         fn no_words_make_the_loop_panic_or_stand_still(
             words in prop::collection::vec(any_word(), 0..100),
         ) {
-            let ran = run(&words, true);
-            prop_assert!(ran.used == words.len() || ran.stop != Stop::End);
+            prop_assert_eq!(run_in_slices(&words, &[words.len()], true).at, words.len());
         }
 
         #[test]
         fn slicing_the_words_changes_nothing(
-            addrs in prop::collection::vec(0u64..1 << 20, 1..50),
+            words in prop::collection::vec(any_word(), 1..100),
             cut in 0usize..100,
         ) {
-            let words: Vec<u64> = addrs.iter().flat_map(|&a| [block(0), a]).collect();
-            let once = run(&words, true);
-            let first = run(&words[..cut.min(words.len())], false);
-            prop_assert_eq!(once.used, words.len());
-            prop_assert_eq!(first.used, cut.min(words.len()) / 2 * 2);
+            let once = run_in_slices(&words, &[words.len()], true);
+            let twice = run_in_slices(&words, &[cut.min(words.len()), words.len()], true);
+            prop_assert_eq!(once.counts, twice.counts);
+            prop_assert_eq!(once.cursor.stray, twice.cursor.stray);
         }
     }
 }

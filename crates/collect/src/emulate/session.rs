@@ -56,8 +56,17 @@ pub(super) struct Ring {
     pub(super) tid: u32,
     shared: Shared,
     tail: u32,
-    /// Words read of the block being written.
-    partial: usize,
+    /// Words read of the oldest unread block.
+    read: usize,
+}
+
+/// Words of a block of a ring that wait to be read.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Unread {
+    pub(super) from: usize,
+    pub(super) to: usize,
+    /// Nothing will be added to the block.
+    pub(super) sealed: bool,
 }
 
 fn candidate_dirs() -> Vec<PathBuf> {
@@ -218,7 +227,7 @@ fn open_entry(path: &Path, number: u32, head: &Shared) -> Option<Entry> {
             tid: field(entry::TID),
             shared: open_shared(path, wire::RING_BYTES).ok()?,
             tail: 0,
-            partial: 0,
+            read: 0,
         })),
         _ => None,
     }
@@ -243,10 +252,19 @@ impl ProcessEntry {
         self.shared.u32(process::UNDECODED).load(Ordering::Relaxed)
     }
 
+    fn used(&self) -> usize {
+        let used = self.shared.u64(process::USED).load(Ordering::Acquire) as usize;
+        used.min(wire::CATALOGUE_BYTES) / 8 * 8
+    }
+
+    /// Whether the catalogue has grown since it was last read.
+    pub(super) fn has_news(&self) -> bool {
+        self.used() > self.read
+    }
+
     /// Bytes appended to the catalogue since the last call.
     pub(super) fn unread(&mut self) -> Vec<u8> {
-        let used = self.shared.u64(process::USED).load(Ordering::Acquire) as usize;
-        let used = used.min(wire::CATALOGUE_BYTES) / 8 * 8;
+        let used = self.used();
         if used <= self.read {
             return Vec::new();
         }
@@ -275,51 +293,52 @@ impl Ring {
         self.shared.u32(ring::DROPPED).load(Ordering::Relaxed)
     }
 
-    fn block(&self) -> &[AtomicU64] {
-        let at = self.tail as usize % wire::BLOCKS;
-        self.shared
-            .u64s(wire::PAGE + at * 8 * wire::BLOCK_WORDS, wire::BLOCK_WORDS)
+    /// What there is of the oldest unread block. With `eager`, also of one that
+    /// is being written.
+    pub(super) fn unread(&self, eager: bool) -> Unread {
+        let head = self.shared.u32(ring::HEAD).load(Ordering::Acquire);
+        let sealed = head != self.tail;
+        let words = if sealed {
+            let at = self.tail as usize % wire::BLOCKS;
+            self.shared.u32(ring::USED + 4 * at).load(Ordering::Relaxed) as usize
+        } else if eager {
+            self.written()
+        } else {
+            0
+        };
+        Unread {
+            from: self.read,
+            to: words.clamp(self.read, wire::BLOCK_WORDS),
+            sealed,
+        }
     }
 
-    /// Words of the oldest unread block, from the first unread on, and whether
-    /// the block is sealed: then nothing is added to it.
-    ///
-    /// With `eager`, also the words so far of the block being written.
-    pub(super) fn words(&self, eager: bool) -> (&[AtomicU64], bool) {
-        let head = self.shared.u32(ring::HEAD).load(Ordering::Acquire);
-        if head != self.tail {
-            let at = self.tail as usize % wire::BLOCKS;
-            let used = self.shared.u32(ring::USED + 4 * at).load(Ordering::Relaxed) as usize;
-            return (self.slice(used), true);
-        }
-        if !eager {
-            return (&[], false);
-        }
+    /// Words so far of the block being written.
+    fn written(&self) -> usize {
         let w = self.shared.u64(ring::W).load(Ordering::Acquire);
         let data = self.shared.u64(ring::DATA).load(Ordering::Relaxed);
         let block = 8 * wire::BLOCK_WORDS as u64;
         let start = data + u64::from(self.tail) % wire::BLOCKS as u64 * block;
         // While the thread goes over to this block, `w` is still in the last one.
-        let written = w
-            .checked_sub(start)
-            .filter(|&bytes| bytes <= block)
-            .unwrap_or(0);
-        (self.slice(written as usize / 8), false)
+        let bytes = w.checked_sub(start).filter(|&bytes| bytes <= block);
+        bytes.unwrap_or(0) as usize / 8
     }
 
-    fn slice(&self, used: usize) -> &[AtomicU64] {
-        self.block()
-            .get(self.partial..used.min(wire::BLOCK_WORDS))
-            .unwrap_or(&[])
+    /// The first `to` words of the oldest unread block, those read before included.
+    pub(super) fn words(&self, to: usize) -> &[AtomicU64] {
+        let at = self.tail as usize % wire::BLOCKS;
+        self.shared
+            .u64s(wire::PAGE + at * 8 * wire::BLOCK_WORDS, to)
     }
 
-    /// Marks `words` as read, and with `whole` the block as free again.
-    pub(super) fn consume(&mut self, words: usize, whole: bool) {
-        self.partial += words;
+    /// Marks the block's first `to` words as read, and with `whole` the block as
+    /// free again.
+    pub(super) fn consume(&mut self, to: usize, whole: bool) {
+        self.read = to;
         if !whole {
             return;
         }
-        self.partial = 0;
+        self.read = 0;
         self.tail = self.tail.wrapping_add(1);
         let tail = self.shared.u32(ring::TAIL);
         tail.store(self.tail, Ordering::SeqCst);
@@ -330,6 +349,7 @@ impl Ring {
 
     /// Whether everything written has been read.
     pub(super) fn drained(&self) -> bool {
-        self.words(true).0.is_empty()
+        let unread = self.unread(true);
+        unread.from == unread.to
     }
 }

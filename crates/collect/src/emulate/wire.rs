@@ -3,21 +3,43 @@
 /// First word of every shared file.
 pub(super) const MAGIC: u32 = 0x3147_474d;
 /// Version of everything below.
-pub(super) const WIRE_VERSION: u32 = 2;
+pub(super) const WIRE_VERSION: u32 = 3;
 pub(super) const PAGE: usize = 4096;
 pub(super) const BLOCK_WORDS: usize = 16384;
 pub(super) const BLOCKS: usize = 8;
 pub(super) const RING_BYTES: usize = PAGE + 8 * BLOCKS * BLOCK_WORDS;
 pub(super) const CATALOGUE_BYTES: usize = 1 << 30;
 
-/// Top bit: not an address.
-pub(super) const WORD_BLOCK: u64 = 1 << 63;
-/// Top two bits: a piece, or a mark when the whole top byte is ones.
-pub(super) const WORD_PIECE: u64 = 3 << 62;
-pub(super) const WORD_SYNC: u64 = 0xff << 56;
-pub(super) const PIECE_LOAD: u64 = 1 << 48;
-pub(super) const PIECE_STORE: u64 = 1 << 49;
-pub(super) const PIECE_SIZE_SHIFT: u32 = 32;
+/// Bits of a word below its id.
+pub(super) const ID_SHIFT: u32 = 47;
+/// The address of a run.
+pub(super) const ADDRESS: u64 = (1 << ID_SHIFT) - 1;
+/// Ids of runs that begin no block.
+pub(super) const FURTHER_LOADS: u64 = 0;
+pub(super) const FURTHER_STORES: u64 = 1;
+pub(super) const FIRST_BLOCK: u64 = 2;
+/// Ids from here on are marks, and no block has one.
+pub(super) const MARKS: u64 = 0xff00;
+pub(super) const MARK_BLOCK: u64 = SEVERAL | 0xff01 << ID_SHIFT;
+pub(super) const MARK_PIECE: u64 = SEVERAL | 0xff02 << ID_SHIFT;
+pub(super) const PIECE_LOAD: u64 = 1 << 32;
+pub(super) const PIECE_STORE: u64 = 1 << 33;
+pub(super) const PIECE_SIZE_SHIFT: u32 = 16;
+/// Top bit: a run in several lines, or a mark.
+pub(super) const SEVERAL: u64 = 1 << 63;
+/// The address of a block without accesses.
+pub(super) const NO_ACCESS: u64 = memgauge_machine::NO_ACCESS;
+const _: () = assert!(NO_ACCESS == 0x7fff_ffff_f000);
+
+/// The id of a word.
+pub(super) fn id(word: u64) -> u64 {
+    word >> ID_SHIFT & 0xffff
+}
+
+/// A mark's bits, without what it carries.
+pub(super) fn mark(word: u64) -> u64 {
+    word & !ADDRESS
+}
 
 /// Offsets in the control page.
 pub(super) mod control {
@@ -73,5 +95,4 @@ pub(super) mod record {
 
 pub(super) const CODE_BEGINS_REP: u16 = 1;
 pub(super) const CODE_ENDS_REP: u16 = 2;
-pub(super) const LEADER_CONSTANT: u16 = 0xffff;
-pub(super) const LEADER_VARYING: u16 = 0xfffe;
+pub(super) const RUN_VARYING: u16 = 0xffff;

@@ -22,6 +22,7 @@ pub(crate) mod tree;
 mod wide;
 
 use crate::{CacheConfig, Replacement};
+pub(crate) use host::{least, least_of_later};
 use narrow::Narrow;
 use wide::Wide;
 
