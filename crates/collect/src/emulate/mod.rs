@@ -184,7 +184,7 @@ impl Run {
             }
             if reaped.elapsed() > REAP_EVERY {
                 reaped = Instant::now();
-                self.recorder.reap(false)?;
+                self.recorder.reap(session, false)?;
                 if let Some(status) = self.ended()? {
                     return Ok(ending(status));
                 }
@@ -260,11 +260,11 @@ impl Run {
                 "failed to load the QEMU plugin: `memgauge doctor` says why, `make plugin` builds it anew",
             ));
         }
-        self.recorder.reap(false)?;
+        self.recorder.reap(session, false)?;
         let still_running = self.recorder.live_processes();
         session.stop();
         self.recorder.poll(session, true)?;
-        self.recorder.reap(true)?;
+        self.recorder.reap(session, true)?;
         self.recorder.write_all_sites()?;
         self.recorder.write_losses(session, still_running)?;
         let mut totals = totals(&self.recorder.seen());

@@ -172,14 +172,7 @@ impl Recorder {
     /// # Errors
     /// The recording could not be written; what was written before stays.
     pub(super) fn poll(&mut self, session: &mut Session, eager: bool) -> Result<bool> {
-        let mut busy = false;
-        while let Some(entry) = session.next_entry() {
-            busy = true;
-            match entry {
-                Entry::Process(entry) => self.add_process(entry),
-                Entry::Thread(ring) => self.add_thread(ring),
-            }
-        }
+        let mut busy = self.welcome(session);
         for index in 0..self.threads.len() {
             busy |= self.step(index, if eager { Until::Now } else { Until::Sealed });
         }
@@ -187,6 +180,19 @@ impl Recorder {
             Some(e) => Err(e.into()),
             None => Ok(busy),
         }
+    }
+
+    /// Takes in the processes and threads that have appeared; whether there were any.
+    fn welcome(&mut self, session: &mut Session) -> bool {
+        let mut any = false;
+        while let Some(entry) = session.next_entry() {
+            any = true;
+            match entry {
+                Entry::Process(entry) => self.add_process(entry),
+                Entry::Thread(ring) => self.add_thread(ring),
+            }
+        }
+        any
     }
 
     fn add_process(&mut self, mut entry: ProcessEntry) {
@@ -434,10 +440,13 @@ impl Recorder {
     ///
     /// # Errors
     /// The recording could not be written.
-    pub(super) fn reap(&mut self, all: bool) -> Result<()> {
+    pub(super) fn reap(&mut self, session: &mut Session, all: bool) -> Result<()> {
         for process in self.processes.values_mut() {
             process.ended |= all || process.watched.ended();
         }
+        // Order matters: a thread that appeared before its process ended is seen
+        // after that, unless an older entry keeps it waiting.
+        self.welcome(session);
         let mut index = 0;
         while index < self.threads.len() {
             let thread = &self.threads[index];
@@ -449,7 +458,9 @@ impl Recorder {
                 index += 1;
             }
         }
-        self.end_processes();
+        if all || session.is_caught_up() {
+            self.end_processes();
+        }
         match self.failure.take() {
             Some(e) => Err(e.into()),
             None => Ok(()),

@@ -20,6 +20,10 @@ pub const SHARED_MEMORY_BYTES: u64 = 256 << 20;
 /// How long an entry may take from its number to its contents.
 const ENTRY_PATIENCE: Duration = Duration::from_millis(500);
 
+/// How often entries that were passed over are looked for, and how many at most.
+const LATE_EVERY: Duration = Duration::from_millis(20);
+const MOST_LATE: usize = 256;
+
 /// The recorder's side of the directory; removed when dropped.
 #[derive(Debug)]
 pub(super) struct Session {
@@ -30,6 +34,9 @@ pub(super) struct Session {
     unopened: u32,
     /// The entry being waited for, and since when.
     waiting: Option<(u32, Instant)>,
+    /// Entries passed over, and when they were last looked for.
+    late: Vec<u32>,
+    late_seen: Instant,
 }
 
 /// A process or thread that appeared.
@@ -153,6 +160,8 @@ impl Session {
             control: shared,
             seen: 0,
             unopened: 0,
+            late: Vec::new(),
+            late_seen: Instant::now(),
             waiting: None,
         })
     }
@@ -174,30 +183,72 @@ impl Session {
 
     /// The next entry, once its owner has filled it in.
     ///
-    /// Entries come in order of birth. One that stays unfinished is passed over:
-    /// its file could not be made (the plugin counted it as refused), or its
-    /// owner was killed on the way.
+    /// Entries come in order of birth, but one that stays unfinished keeps the
+    /// others waiting only for a while. It comes later, unless its file could not
+    /// be made (the plugin counted it as refused) or its owner was killed on the
+    /// way.
     pub(super) fn next_entry(&mut self) -> Option<Entry> {
-        while self.seen < self.control.u32(control::ENTRIES).load(Ordering::Acquire) {
+        let entries = self.control.u32(control::ENTRIES).load(Ordering::Acquire);
+        // A late process comes before its threads, whose entries are newer.
+        if let Some(entry) = self.late_entry(self.seen < entries) {
+            return Some(entry);
+        }
+        while self.seen < entries {
             let number = self.seen;
-            let path = self.dir.join(format!("e{number:08x}"));
-            let head = open_shared(&path, wire::PAGE).ok();
-            let ready = head.filter(|h| h.u32(entry::READY).load(Ordering::Acquire) == 1);
-            if ready.is_none() && self.since(number).elapsed() < ENTRY_PATIENCE {
+            let head = self.head(number);
+            if head.is_none() && self.since(number).elapsed() < ENTRY_PATIENCE {
                 return None;
             }
             self.seen += 1;
-            let opened = ready
-                .as_ref()
-                .and_then(|head| open_entry(&path, number, head));
-            self.unopened += u32::from(ready.is_some() && opened.is_none());
-            // The mapping lives on; the name is not needed again.
-            let _ = fs::remove_file(&path);
+            let Some(head) = head else {
+                self.late.push(number);
+                // Those that never come are the oldest.
+                self.late.drain(..self.late.len().saturating_sub(MOST_LATE));
+                continue;
+            };
+            let opened = self.open(number, &head);
             if opened.is_some() {
                 return opened;
             }
         }
         None
+    }
+
+    /// Whether no entry waits to be taken.
+    pub(super) fn is_caught_up(&self) -> bool {
+        self.seen == self.control.u32(control::ENTRIES).load(Ordering::Acquire)
+    }
+
+    /// One that has been passed over and is ready now; looked for from time to
+    /// time, and `at_once` if so asked.
+    fn late_entry(&mut self, at_once: bool) -> Option<Entry> {
+        if self.late.is_empty() || !at_once && self.late_seen.elapsed() < LATE_EVERY {
+            return None;
+        }
+        self.late_seen = Instant::now();
+        let mut ready = self.late.iter().enumerate();
+        let (at, head) = ready.find_map(|(at, &number)| Some((at, self.head(number)?)))?;
+        let number = self.late.remove(at);
+        self.open(number, &head)
+    }
+
+    fn path(&self, number: u32) -> PathBuf {
+        self.dir.join(format!("e{number:08x}"))
+    }
+
+    /// The first page of an entry that is ready.
+    fn head(&self, number: u32) -> Option<Shared> {
+        let head = open_shared(&self.path(number), wire::PAGE).ok()?;
+        (head.u32(entry::READY).load(Ordering::Acquire) == 1).then_some(head)
+    }
+
+    fn open(&mut self, number: u32, head: &Shared) -> Option<Entry> {
+        let path = self.path(number);
+        let opened = open_entry(&path, number, head);
+        self.unopened += u32::from(opened.is_none());
+        // The mapping lives on; the name is not needed again.
+        let _ = fs::remove_file(&path);
+        opened
     }
 
     /// When entry `number` was first waited for.
