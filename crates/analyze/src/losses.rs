@@ -95,7 +95,7 @@ pub fn sentence(kind: LossKind) -> (&'static str, &'static str) {
             "still_running",
             "processes still running when the recording ended",
         ),
-        LossKind::BlockCut => ("block_cut", "blocks of code left in the middle by a fault"),
+        LossKind::BlockCut => ("block_cut", "runs of accesses that faults cut off"),
         LossKind::StrayAccess => ("stray_access", "accesses without their instruction"),
         LossKind::PartNotWritten => ("part_not_written", "recording parts not written"),
         LossKind::Undecoded => ("undecoded", "places in the code that could not be decoded"),

@@ -198,8 +198,8 @@ pub enum LossKind {
     ThreadNotRecorded = 4,
     /// Processes still running when the recording ended.
     StillRunning = 5,
-    /// Blocks of code left in the middle (a fault), whose remaining accesses
-    /// did not happen.
+    /// Runs of accesses that did not happen because a fault left their block of
+    /// code in the middle.
     BlockCut = 6,
     /// Accesses that came without the instruction they belong to.
     StrayAccess = 7,
