@@ -1,0 +1,21 @@
+//! I/O accounting: which process moves how many bytes through which device.
+//!
+//! BPF programs (`bpf/`) charge every request to a disk and every packet of a TCP or
+//! UDP socket to the process it belongs to, in the kernel, as it happens; this module
+//! loads them, reads their tables, and adds what only user space knows: names, users,
+//! control groups, devices, and what the devices counted themselves. `docs/io.md` has
+//! the hooks and the cases, `docs/io-map.md` the tables' layout.
+//!
+//! Attribution is counted, not estimated. What cannot be attributed is left over as
+//! the difference to the device's own counter.
+
+mod hooks;
+mod layout;
+mod names;
+mod programs;
+mod session;
+
+pub use layout::{Account, Facts, Flow};
+pub use names::{Names, cgroup_path};
+pub use programs::unified_hierarchy;
+pub use session::{Key, Loss, Session};

@@ -1,0 +1,129 @@
+//! Accounting from start to end.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use memgauge_trace::{DeviceId, Owner};
+
+use super::layout::{self, Account, Facts};
+use super::programs::Programs;
+use crate::Result;
+
+/// Whose account, at which device.
+pub type Key = (Owner, DeviceId);
+
+/// Something that could not be accounted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Loss {
+    /// Name, for programs.
+    pub name: &'static str,
+    /// What is counted.
+    pub meaning: &'static str,
+    /// How many.
+    pub count: u64,
+}
+
+/// Running accounts. Everything is unloaded when it is dropped.
+pub struct Session {
+    programs: Programs,
+    /// Accounts of owners that have ended, taken out of the kernel's table.
+    closed: BTreeMap<Key, Account>,
+    facts: BTreeMap<Owner, Facts>,
+    /// Owners found gone at the last look; closed at the next one.
+    gone: BTreeSet<Owner>,
+}
+
+impl Session {
+    /// Loads the programs; from now on everything is accounted.
+    ///
+    /// # Errors
+    /// Without rights, on a kernel that refuses what cannot be done without.
+    pub fn start() -> Result<Session> {
+        Ok(Session {
+            programs: Programs::load()?,
+            closed: BTreeMap::new(),
+            facts: BTreeMap::new(),
+            gone: BTreeSet::new(),
+        })
+    }
+
+    /// What cannot be told on this machine, in words.
+    pub fn missing(&self) -> Vec<&'static str> {
+        self.programs.missing()
+    }
+
+    /// Bytes of memory that the kernel's tables take at most.
+    pub fn table_bytes(&self) -> u64 {
+        self.programs.memory_bytes()
+    }
+
+    /// All accounts since the start.
+    ///
+    /// # Errors
+    /// When the kernel's tables cannot be read.
+    pub fn accounts(&mut self) -> Result<BTreeMap<Key, Account>> {
+        self.programs.settle()?;
+        let live = self.programs.accounts()?;
+        self.facts.extend(self.programs.owners()?);
+        let mut all = self.closed.clone();
+        for (key, account) in &live {
+            let sum = all.entry(*key).or_default();
+            *sum = sum.plus(*account);
+        }
+        if live.len() > self.programs.room() / 2 {
+            self.make_room(&live)?;
+        }
+        Ok(all)
+    }
+
+    /// Moves accounts of processes that were gone at the last look as well out of the
+    /// kernel's table, so that it does not fill up on a machine with many short ones.
+    fn make_room(&mut self, live: &[(Key, Account)]) -> Result<()> {
+        let gone: BTreeSet<Owner> = live.iter().map(|(key, _)| key.0).filter(|&o| is_gone(o)).collect();
+        for (key, account) in live {
+            if gone.contains(&key.0) && self.gone.contains(&key.0) {
+                self.programs.close(*key)?;
+                let sum = self.closed.entry(*key).or_default();
+                *sum = sum.plus(*account);
+            }
+        }
+        for owner in gone.intersection(&self.gone) {
+            self.programs.forget(*owner)?;
+        }
+        self.gone = gone;
+        Ok(())
+    }
+
+    /// What is known about an owner that has an account.
+    pub fn facts(&self, owner: Owner) -> Facts {
+        let noted = self.facts.get(&owner).cloned();
+        let mut facts = noted.unwrap_or_else(|| Facts { pid: owner.pid(), ..Facts::default() });
+        if facts.command.is_empty() {
+            facts.command = current_name(owner).unwrap_or_default();
+        }
+        facts
+    }
+
+    /// What could not be accounted, where there is any.
+    ///
+    /// # Errors
+    /// When the kernel's tables cannot be read.
+    pub fn losses(&self) -> Result<Vec<Loss>> {
+        let counts = self.programs.losses()?;
+        let losses = layout::LOSSES.iter().zip(counts).filter(|(_, count)| *count > 0);
+        Ok(losses.map(|(&(name, meaning), count)| Loss { name, meaning, count }).collect())
+    }
+}
+
+fn process(owner: Owner) -> PathBuf {
+    Path::new("/proc").join(owner.pid().0.to_string())
+}
+
+fn is_gone(owner: Owner) -> bool {
+    !process(owner).exists()
+}
+
+fn current_name(owner: Owner) -> Option<String> {
+    let name = std::fs::read_to_string(process(owner).join("comm")).ok()?;
+    Some(name.trim_end().to_owned())
+}
