@@ -182,28 +182,29 @@ impl Network {
         sh(&format!("ip netns del {a} 2>/dev/null; ip netns del {b} 2>/dev/null; true"));
         sh(&format!("ip netns add {a} && ip netns add {b}"));
         for (device, net) in [("one", 1), ("two", 2)] {
-            sh(&format!("ip -n {a} link add {device} type veth peer name {device} netns {b}"));
+            sh(&format!(
+                "ip -n {a} link add {device} address 02:00:00:00:0{net}:01 type veth \
+                 peer name {device} address 02:00:00:00:0{net}:02 netns {b}"
+            ));
             for (namespace, host) in [(&a, 1), (&b, 2)] {
+                let other = 3 - host;
+                // Neighbours are known, so that no datagram is held back or dropped for that.
                 sh(&format!(
                     "ip -n {namespace} addr add 10.77.{net}.{host}/24 dev {device} && \
                      ip -n {namespace} addr add fd77:{net}::{host}/64 dev {device} nodad && \
                      ip netns exec {namespace} sysctl -q -w net.ipv4.conf.{device}.rp_filter=0 \
                        net.ipv6.conf.{device}.router_solicitations=0 && \
-                     ip -n {namespace} link set {device} up && ip -n {namespace} link set lo up"
+                     ip -n {namespace} link set {device} up && ip -n {namespace} link set lo up && \
+                     ip -n {namespace} neigh replace 10.77.{net}.{other} dev {device} \
+                       lladdr 02:00:00:00:0{net}:0{other} nud permanent && \
+                     ip -n {namespace} neigh replace fd77:{net}::{other} dev {device} \
+                       lladdr 02:00:00:00:0{net}:0{other} nud permanent"
                 ));
             }
         }
         for namespace in [&a, &b] {
             sh(&format!("ip netns exec {namespace} sysctl -q -w net.ipv4.conf.all.rp_filter=0"));
         }
-        // Neighbours become known, so that no datagram is held back for that.
-        for net in [1, 2] {
-            sh(&format!(
-                "for i in 1 2 3 4 5 6 7 8 9; do ip netns exec {a} python3 {ACTOR} udp_send 10.77.{net}.2 9 1 1 && \
-                 ip netns exec {a} python3 {ACTOR} udp_send fd77:{net}::2 9 1 1 && break; sleep 0.2; done"
-            ));
-        }
-        std::thread::sleep(std::time::Duration::from_millis(300));
         network
     }
 

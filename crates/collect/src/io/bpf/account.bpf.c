@@ -101,7 +101,7 @@ static __always_inline void settle_received(struct book *book, struct sock *sk, 
 		return;
 	}
 	if (is_udp(sk)) {
-		settle_datagrams(book, &key);
+		settle_datagrams(book, &book->received.sum, &key);
 		return;
 	}
 	tcp = bpf_skc_to_tcp_sock(sk);

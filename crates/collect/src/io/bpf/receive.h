@@ -276,9 +276,8 @@ int BPF_PROG(stream_read, struct sock *sk)
 }
 
 /* Datagrams taken by the one reader of a socket; when the queue is empty, all. */
-static __noinline int settle_datagrams(struct book *book, struct account_key *key)
+static __noinline int settle_datagrams(struct book *book, struct sum *sum, struct account_key *key)
 {
-	struct sum *sum = &book->received.sum;
 	u64 bytes = TAKE(book->reading.read_bytes), packets = TAKE(book->reading.read_packets);
 	struct flow all, flow;
 
@@ -349,21 +348,28 @@ static __noinline int datagram_taken(struct sock *sk, u32 payload)
 	book->sent.netns = netns_of(sk);
 	if (book->received.mixed) {
 		lanes = bpf_sk_storage_get(&lanes_of, sk, 0, 0);
-		if (lanes)
-			take_from_lane(lanes, owner, netns_of(sk), bytes);
+		if (!lanes)
+			return 0;
+		if (book->reading.read_packets) {
+			/* Taken before the second device came. */
+			key = net_key(book->reading.owner ? book->reading.owner : owner,
+				      netns_of(sk), lanes->runs[0].ifindex);
+			settle_datagrams(book, &lanes->runs[0].sum, &key);
+		}
+		take_from_lane(lanes, owner, netns_of(sk), bytes);
 		book->reading.owner = owner;
 		return 0;
 	}
 	key = net_key(book->reading.owner, netns_of(sk), book->received.ifindex);
 	if (key.owner && key.owner != owner) {
-		settle_datagrams(book, &key);
+		settle_datagrams(book, &book->received.sum, &key);
 		book->reading.shared = 1;
 	}
 	ADD(book->reading.read_bytes, bytes);
 	ADD(book->reading.read_packets, 1);
 	key.owner = book->reading.owner = owner;
 	if (book->reading.shared)
-		settle_datagrams(book, &key);
+		settle_datagrams(book, &book->received.sum, &key);
 	return 0;
 }
 
