@@ -9,13 +9,19 @@
 //! Attribution is counted, not estimated. What cannot be attributed is left over as
 //! the difference to the device's own counter.
 
+mod devices;
 mod hooks;
+mod launch;
 mod layout;
+mod meter;
 mod names;
 mod programs;
 mod session;
 
+pub use devices::{Counted, Device, present};
+pub use launch::Launched;
 pub use layout::{Account, Facts, Flow};
+pub use meter::{Filter, Look, Meter};
 pub use names::{Names, cgroup_path};
 pub use programs::unified_hierarchy;
 pub use session::{Key, Loss, Session};

@@ -1,0 +1,232 @@
+//! What happened since the last look, as rows.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use memgauge_trace::{DeviceId, Direction, IoDevice, IoOwner, IoRow, Owner};
+
+use super::devices::{self, Counted, Device};
+use super::layout::{Account, Facts, Flow};
+use super::names::Names;
+use super::session::{Key, Loss, Session};
+use crate::Result;
+
+/// Which owners are looked at.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Filter {
+    /// Process ids; all where empty.
+    pub pids: Vec<u32>,
+    /// A control group by its id, or what is below a path; all where none.
+    pub cgroup: Option<u64>,
+    /// Beginning of the control group's path.
+    pub cgroup_path: Option<String>,
+    /// Names of devices; all where empty.
+    pub devices: Vec<String>,
+}
+
+/// Rows of one look.
+#[derive(Clone, Debug, Default)]
+pub struct Look {
+    /// Since the start of metering.
+    pub time_ns: u64,
+    /// Since the last look.
+    pub interval_ns: u64,
+    /// What moved.
+    pub rows: Vec<IoRow>,
+    /// Owners that are new or have changed.
+    pub owners: Vec<IoOwner>,
+    /// Devices that are new or have changed.
+    pub devices: Vec<IoDevice>,
+}
+
+/// Metering from start to end.
+pub struct Meter {
+    session: Session,
+    filter: Filter,
+    names: Names,
+    started: Instant,
+    looked_ns: u64,
+    accounts: BTreeMap<Key, Account>,
+    counted: BTreeMap<DeviceId, Counted>,
+    known_owners: BTreeMap<Owner, IoOwner>,
+    known_devices: BTreeMap<DeviceId, IoDevice>,
+}
+
+impl Meter {
+    /// Loads the programs and takes the devices' counters as they stand.
+    ///
+    /// # Errors
+    /// As [`Session::start`].
+    pub fn start(filter: Filter) -> Result<Meter> {
+        let mut session = Session::start()?;
+        let present = devices::present(&[]);
+        let accounts = session.accounts()?;
+        Ok(Meter {
+            session,
+            filter,
+            names: Names::default(),
+            started: Instant::now(),
+            looked_ns: 0,
+            accounts,
+            counted: present.into_iter().map(|(id, device)| (id, device.counted)).collect(),
+            known_owners: BTreeMap::new(),
+            known_devices: BTreeMap::new(),
+        })
+    }
+
+    /// Narrows what is looked at from now on.
+    pub fn set_filter(&mut self, filter: Filter) {
+        self.filter = filter;
+    }
+
+    /// What cannot be told on this machine, in words.
+    pub fn missing(&self) -> Vec<&'static str> {
+        self.session.missing()
+    }
+
+    /// Bytes of memory that the kernel's tables take at most.
+    pub fn table_bytes(&self) -> u64 {
+        self.session.table_bytes()
+    }
+
+    /// What could not be accounted since the start.
+    ///
+    /// # Errors
+    /// When the kernel's tables cannot be read.
+    pub fn losses(&self) -> Result<Vec<Loss>> {
+        self.session.losses()
+    }
+
+    /// Since the start.
+    pub fn elapsed(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    /// Everything that moved since the last look.
+    ///
+    /// # Errors
+    /// When the kernel's tables cannot be read.
+    pub fn look(&mut self) -> Result<Look> {
+        let accounts = self.session.accounts()?;
+        let time_ns = self.started.elapsed().as_nanos() as u64;
+        let present = devices::present(&namespaces(&accounts));
+        let mut look = Look {
+            time_ns,
+            interval_ns: time_ns - self.looked_ns,
+            ..Look::default()
+        };
+        self.add_devices(&mut look, &present);
+        self.add_accounts(&mut look, &accounts);
+        self.accounts = accounts;
+        self.looked_ns = time_ns;
+        Ok(look)
+    }
+
+    /// What the devices counted: from their first sight on.
+    fn add_devices(&mut self, look: &mut Look, present: &BTreeMap<DeviceId, Device>) {
+        for (id, device) in present {
+            if !self.wants_device(&device.facts.name) {
+                continue;
+            }
+            let earlier = self.counted.insert(*id, device.counted);
+            let Some(earlier) = earlier else { continue };
+            for (i, direction) in [Direction::In, Direction::Out].into_iter().enumerate() {
+                let operations = device.counted.operations[i].saturating_sub(earlier.operations[i]);
+                let gained = Flow {
+                    bytes: device.counted.bytes[i].saturating_sub(earlier.bytes[i]),
+                    operations,
+                    segments: if id.netns == 0 { 0 } else { operations },
+                    header_bytes: 0,
+                };
+                push(look, (Owner::DEVICE, *id), direction, gained);
+            }
+            self.note_device(look, device);
+        }
+    }
+
+    fn note_device(&mut self, look: &mut Look, device: &Device) {
+        let known = self.known_devices.get(&device.facts.device);
+        if known != Some(&device.facts) {
+            self.known_devices.insert(device.facts.device, device.facts.clone());
+            look.devices.push(IoDevice {
+                time_ns: look.time_ns,
+                ..device.facts.clone()
+            });
+        }
+    }
+
+    fn add_accounts(&mut self, look: &mut Look, accounts: &BTreeMap<Key, Account>) {
+        for (key, account) in accounts {
+            let earlier = self.accounts.get(key).copied().unwrap_or_default();
+            let gained = account.since(earlier);
+            if gained == Account::default() {
+                continue;
+            }
+            let facts = self.session.facts(key.0);
+            if !self.wants_owner(&facts) || !self.wants_device_id(key.1) {
+                continue;
+            }
+            self.note_owner(look, key.0, facts);
+            push(look, *key, Direction::In, gained.input);
+            push(look, *key, Direction::Out, gained.output);
+        }
+    }
+
+    fn note_owner(&mut self, look: &mut Look, owner: Owner, facts: Facts) {
+        let row = IoOwner {
+            time_ns: 0,
+            owner,
+            user: self.names.user(facts.uid),
+            cgroup: self.names.cgroup(facts.cgroup),
+            command: facts.command,
+            uid: facts.uid,
+            kernel: facts.kernel,
+        };
+        if self.known_owners.get(&owner) != Some(&row) {
+            self.known_owners.insert(owner, row.clone());
+            look.owners.push(IoOwner {
+                time_ns: look.time_ns,
+                ..row
+            });
+        }
+    }
+
+    fn wants_owner(&mut self, facts: &Facts) -> bool {
+        let filter = &self.filter;
+        let path = filter.cgroup_path.as_ref();
+        (filter.pids.is_empty() || filter.pids.contains(&facts.pid.0))
+            && filter.cgroup.is_none_or(|id| id == facts.cgroup)
+            && path.is_none_or(|path| self.names.cgroup(facts.cgroup).starts_with(path.as_str()))
+    }
+
+    fn wants_device(&self, name: &str) -> bool {
+        self.filter.devices.is_empty() || self.filter.devices.iter().any(|wanted| wanted == name)
+    }
+
+    /// A device that is gone has a name only if it was seen.
+    fn wants_device_id(&self, id: DeviceId) -> bool {
+        self.filter.devices.is_empty() || self.known_devices.contains_key(&id)
+    }
+}
+
+fn namespaces(accounts: &BTreeMap<Key, Account>) -> Vec<u32> {
+    let all: BTreeSet<u32> = accounts.keys().map(|(_, device)| device.netns).collect();
+    all.into_iter().filter(|&netns| netns != 0).collect()
+}
+
+fn push(look: &mut Look, (owner, device): Key, direction: Direction, flow: Flow) {
+    if flow == Flow::default() {
+        return;
+    }
+    look.rows.push(IoRow {
+        time_ns: look.time_ns,
+        interval_ns: look.interval_ns,
+        owner,
+        device,
+        direction,
+        bytes: flow.bytes,
+        operations: flow.operations,
+        segments: flow.segments,
+        header_bytes: flow.header_bytes,
+    });
+}
