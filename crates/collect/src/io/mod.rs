@@ -16,6 +16,7 @@ mod layout;
 mod meter;
 mod names;
 mod programs;
+mod recorder;
 mod session;
 
 pub use devices::{Counted, Device, present};
@@ -24,4 +25,5 @@ pub use layout::{Account, Facts, Flow};
 pub use meter::{Filter, Look, Meter};
 pub use names::{Names, cgroup_path};
 pub use programs::unified_hierarchy;
+pub use recorder::IoRecorder;
 pub use session::{Key, Loss, Session};
