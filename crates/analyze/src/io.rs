@@ -8,6 +8,8 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
+use memgauge_trace::recording::{Recording, Row, Selection};
+use memgauge_trace::{ErrorKind, Loss, Result};
 use memgauge_trace::{DeviceId, Direction, IoDevice, IoOwner, IoRow, Owner};
 use serde::Serialize;
 
@@ -211,6 +213,52 @@ impl Analysis for IoAccounts {
     fn finish(self) -> IoSummary {
         self.summary(self.end_ns)
     }
+}
+
+/// Summarises a recording of I/O, with what of it could not be read.
+pub fn summarise_io(recording: &Recording) -> Result<(IoSummary, Vec<String>)> {
+    let mut problems = recording.problems();
+    let mut accounts = IoAccounts::default();
+    let mut losses: BTreeMap<String, u64> = BTreeMap::new();
+    each(recording, &mut problems, |rows| accounts.know_owners(rows))?;
+    each(recording, &mut problems, |rows| accounts.know_devices(rows))?;
+    each(recording, &mut problems, |rows: &[IoRow]| accounts.observe(rows))?;
+    each(recording, &mut problems, |rows: &[Loss]| {
+        for row in rows {
+            *losses.entry(row.detail.clone()).or_default() += row.count;
+        }
+    })?;
+    let manifest = recording.manifest();
+    let setting = |name: &str| manifest.source.settings.get(name).cloned().unwrap_or_default();
+    let missing = setting("missing");
+    let losses = losses.into_iter().map(|(meaning, count)| IoLoss {
+        name: "io_not_attributed".to_owned(),
+        meaning,
+        count,
+    });
+    let summary = IoSummary {
+        filtered: setting("filtered") == "true",
+        missing: missing.split("; ").filter(|m| !m.is_empty()).map(str::to_owned).collect(),
+        losses: losses.collect(),
+        ..accounts.finish()
+    };
+    Ok((summary, problems))
+}
+
+/// Hands over a table by batches; damaged parts become problems.
+fn each<R: Row>(
+    recording: &Recording,
+    problems: &mut Vec<String>,
+    mut take: impl FnMut(&[R]),
+) -> Result<()> {
+    for batch in recording.rows::<R>(&Selection::all()) {
+        match batch {
+            Ok(rows) => take(&rows),
+            Err(e) if e.kind() == ErrorKind::Corrupt => problems.push(e.to_string()),
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
 }
 
 /// Who moved what.

@@ -37,7 +37,7 @@ pub use assemble::{Options, Parts, assemble};
 pub use counts::{Counts, EventNames};
 pub use findings::{Finding, findings};
 pub use hotspots::{HotRest, HotRow, HotTable, HotTables, Limits, Rank, hot_tables};
-pub use io::{BothWays, IoAccounts, IoDeviceLine, IoLine, IoLoss, IoSummary, Moved};
+pub use io::{BothWays, IoAccounts, IoDeviceLine, IoLine, IoLoss, IoSummary, Moved, summarise_io};
 pub use levels::{Level, LevelName, levels};
 pub use losses::{LossRow, Losses, sentence};
 pub use regions::{RegionRow, RegionTable, Regions, SampledRegions, wilson_95};

@@ -209,6 +209,9 @@ pub(crate) struct Io {
     /// Replace the recording if it exists
     #[arg(short, long)]
     pub(crate) force: bool,
+    /// Keep every process's rates in a map at this folder of a BPF file system (docs/io-map.md)
+    #[arg(long, value_name = "DIR")]
+    pub(crate) pin: Option<PathBuf>,
     /// Program to run and account with its children, after `--`
     #[arg(last = true, value_name = "CMD")]
     pub(crate) command: Vec<String>,

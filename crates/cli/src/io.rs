@@ -81,14 +81,21 @@ impl Run {
                 ..filter(args)
             });
         }
-        let settings = [("interval_ns", args.interval.ns.to_string())];
+        let filtered = launched.is_some() || !args.pid.is_empty() || args.cgroup.is_some();
+        let settings = [
+            ("interval_ns", args.interval.ns.to_string()),
+            ("filtered", filtered.to_string()),
+        ];
+        if let Some(folder) = &args.pin {
+            meter.pin(folder)?;
+        }
         let recorder = args.output.as_deref();
         let recorder = recorder.map(|path| IoRecorder::create(path, &args.command, &settings));
         Ok(Run {
             meter,
             accounts: IoAccounts::default(),
             recorder: recorder.transpose()?,
-            filtered: launched.is_some() || !args.pid.is_empty() || args.cgroup.is_some(),
+            filtered,
             launched,
             interval: Duration::from_nanos(args.interval.ns),
             until: args.duration.map(|d| Duration::from_nanos(d.ns)),

@@ -126,6 +126,37 @@ pub(super) fn owner(bytes: &[u8]) -> Owner {
     Owner(u64_at(bytes, 0))
 }
 
+/// What a process moved in the last interval: `struct io_rate`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rate {
+    /// Process and when it started.
+    pub owner: Owner,
+    /// CLOCK_MONOTONIC at the interval's end.
+    pub time_ns: u64,
+    /// True length of the interval.
+    pub interval_ns: u64,
+    /// Bytes in, bytes out, and the part of both that devices of hardware moved.
+    pub bytes: [u64; 3],
+    /// Bytes in and out since the accounting began.
+    pub total_bytes: [u64; 2],
+}
+
+impl Rate {
+    fn per_s(&self, bytes: u64) -> u64 {
+        let bytes = u128::from(bytes) * 1_000_000_000;
+        (bytes / u128::from(self.interval_ns.max(1))) as u64
+    }
+
+    /// As it lies in the map.
+    pub(super) fn to_bytes(self) -> Vec<u8> {
+        let [input, output, memory] = self.bytes.map(|bytes| self.per_s(bytes));
+        let [total_in, total_out] = self.total_bytes;
+        let times = [self.owner.0, self.time_ns, self.interval_ns];
+        let fields = times.into_iter().chain([input, output, memory, total_in, total_out]);
+        fields.flat_map(u64::to_ne_bytes).collect()
+    }
+}
+
 /// What the programs noted about a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
@@ -196,6 +227,20 @@ mod tests {
         let expected = Flow { bytes: 10, operations: 12, segments: 14, header_bytes: 16 };
         assert_eq!(sum.output, expected);
         assert_eq!(sum.since(sum), Account::default());
+    }
+
+    #[test]
+    fn rates_are_bytes_per_second_in_eight_words() {
+        let rate = Rate {
+            owner: Owner(7),
+            time_ns: 9,
+            interval_ns: 100_000_000,
+            bytes: [1000, 20, 30],
+            total_bytes: [5, 6],
+        };
+        let bytes = rate.to_bytes();
+        let words: Vec<u64> = bytes.chunks(8).map(|b| u64_at(b, 0)).collect();
+        assert_eq!(words, [7, 9, 100_000_000, 10_000, 200, 300, 5, 6]);
     }
 
     #[test]

@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 use memgauge_trace::{DeviceId, Direction, IoDevice, IoOwner, IoRow, Owner};
 
 use super::devices::{self, Counted, Device};
-use super::layout::{Account, Facts, Flow};
+use super::layout::{Account, Facts, Flow, Rate};
 use super::names::Names;
 use super::session::{Key, Loss, Session};
 use crate::Result;
+use crate::sys::process::monotonic_ns;
 
 /// Which owners are looked at.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -117,9 +118,42 @@ impl Meter {
         };
         self.add_devices(&mut look, &present);
         self.add_accounts(&mut look, &accounts);
+        if self.session.is_pinned() {
+            self.publish(&look, &accounts)?;
+        }
         self.accounts = accounts;
         self.looked_ns = time_ns;
         Ok(look)
+    }
+
+    /// Keeps every process's rates in a map in this folder (docs/io-map.md).
+    ///
+    /// # Errors
+    /// When the folder is not in a BPF file system.
+    pub fn pin(&mut self, folder: &std::path::Path) -> Result<()> {
+        self.session.pin(folder)
+    }
+
+    /// Writes the rates of owners that moved something; others' grow old.
+    fn publish(&self, look: &Look, accounts: &BTreeMap<Key, Account>) -> Result<()> {
+        let time_ns = monotonic_ns();
+        let mut rates: BTreeMap<Owner, Rate> = BTreeMap::new();
+        for (key, account) in accounts {
+            let gained = account.since(self.accounts.get(key).copied().unwrap_or_default());
+            let moved = [gained.input.bytes, gained.output.bytes];
+            let hardware = self.known_devices.get(&key.1).is_some_and(|d| !d.is_virtual);
+            let rate = rates.entry(key.0).or_default();
+            rate.bytes[0] += moved[0];
+            rate.bytes[1] += moved[1];
+            rate.bytes[2] += if hardware { moved[0] + moved[1] } else { 0 };
+            rate.total_bytes[0] += account.input.bytes;
+            rate.total_bytes[1] += account.output.bytes;
+        }
+        for (owner, rate) in rates.into_iter().filter(|(_, r)| r.bytes != [0; 3]) {
+            let interval_ns = look.interval_ns;
+            self.session.publish(&Rate { owner, time_ns, interval_ns, ..rate })?;
+        }
+        Ok(())
     }
 
     /// What the devices counted: from their first sight on.

@@ -21,7 +21,7 @@ mod session;
 
 pub use devices::{Counted, Device, present};
 pub use launch::Launched;
-pub use layout::{Account, Facts, Flow};
+pub use layout::{Account, Facts, Flow, Rate};
 pub use meter::{Filter, Look, Meter};
 pub use names::{Names, cgroup_path};
 pub use programs::unified_hierarchy;

@@ -17,7 +17,7 @@ use libbpf_rs::{
 use memgauge_trace::{DeviceId, Owner};
 
 use super::hooks::{self, Choice, HOOKS, Kernel};
-use super::layout::{self, Account, Facts};
+use super::layout::{self, Account, Facts, Rate};
 use crate::{Error, ErrorKind, Result};
 
 static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/account.bpf.o"));
@@ -47,6 +47,15 @@ pub(super) struct Programs {
     _links: Vec<Link>,
     read_out: Option<Link>,
     missing: BTreeMap<&'static str, &'static str>,
+    pinned: Option<PathBuf>,
+}
+
+impl Drop for Programs {
+    fn drop(&mut self) {
+        if let Some(path) = &self.pinned {
+            let _ = std::fs::remove_file(path);
+        }
+    }
 }
 
 impl Programs {
@@ -88,6 +97,7 @@ impl Programs {
             _links: links,
             read_out,
             missing,
+            pinned: None,
         })
     }
 
@@ -154,6 +164,46 @@ impl Programs {
                 Ok(layout::sum_of_processors(&values.unwrap_or_default()))
             })
             .collect()
+    }
+
+    /// Makes the map of rates a file in a BPF file system; what an earlier run left
+    /// there is replaced.
+    pub(super) fn pin(&mut self, folder: &Path) -> Result<()> {
+        let path = folder.join("io_rates");
+        let failed = |e: &dyn std::fmt::Display| {
+            let message = format!(
+                "failed to pin map `{}`: {e}; the folder must be in a BPF file system \
+                 (mount -t bpf bpf /sys/fs/bpf)",
+                path.display()
+            );
+            Error::new(ErrorKind::System, message)
+        };
+        std::fs::create_dir_all(folder).map_err(|e| failed(&e))?;
+        if path.exists() && libbpf_rs::MapHandle::from_pinned_path(&path).is_ok() {
+            std::fs::remove_file(&path).map_err(|e| failed(&e))?;
+        }
+        let mut maps = self.object.maps_mut();
+        let rates = maps.find(|map| map.name() == "io_rates");
+        let mut rates = rates.ok_or_else(|| failed(&"there is no such map"))?;
+        rates.pin(&path).map_err(|e| failed(&e))?;
+        self.pinned = Some(path.clone());
+        Ok(())
+    }
+
+    /// Writes a process's rate, if the map is pinned.
+    pub(super) fn publish(&self, rate: &Rate) -> Result<()> {
+        let Some(path) = &self.pinned else { return Ok(()) };
+        let pid = rate.owner.pid().0.to_ne_bytes();
+        let written = self.map("io_rates")?.update(&pid, &rate.to_bytes(), MapFlags::ANY);
+        written.map_err(|e| {
+            let message = format!("failed to write map `{}`", path.display());
+            Error::system(message, std::io::Error::other(e))
+        })
+    }
+
+    /// Whether somebody may read rates.
+    pub(super) fn is_pinned(&self) -> bool {
+        self.pinned.is_some()
     }
 
     /// Entries that the accounts have room for.

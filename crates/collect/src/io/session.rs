@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use memgauge_trace::{DeviceId, Owner};
 
-use super::layout::{self, Account, Facts};
+use super::layout::{self, Account, Facts, Rate};
 use super::programs::Programs;
 use crate::Result;
 
@@ -102,6 +102,27 @@ impl Session {
             facts.command = current_name(owner).unwrap_or_default();
         }
         facts
+    }
+
+    /// Keeps rates in a map that is a file in this folder, as long as the session lives.
+    ///
+    /// # Errors
+    /// When the folder is not in a BPF file system.
+    pub fn pin(&mut self, folder: &Path) -> Result<()> {
+        self.programs.pin(folder)
+    }
+
+    /// Whether rates are kept in a map.
+    pub fn is_pinned(&self) -> bool {
+        self.programs.is_pinned()
+    }
+
+    /// Writes a process's rate to the map.
+    ///
+    /// # Errors
+    /// When the map cannot be written.
+    pub fn publish(&self, rate: &Rate) -> Result<()> {
+        self.programs.publish(rate)
     }
 
     /// What could not be accounted, where there is any.

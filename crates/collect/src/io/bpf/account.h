@@ -29,6 +29,14 @@ struct {
 	__type(value, u64);
 } losses SEC(".maps");
 
+/* Written by memgauge, read by whom it may concern. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 4096);
+	__type(key, u32);
+	__type(value, struct io_rate);
+} io_rates SEC(".maps");
+
 /* The owner whose facts this processor wrote last. */
 struct noted {
 	owner_t owner;

@@ -33,6 +33,20 @@ struct account {
 	struct flow out;
 };
 
+/* What a process moved in the last interval, for programs that place processes; the
+ * key is its id. docs/io-map.md is about this.
+ */
+struct io_rate {
+	owner_t owner;
+	u64 time_ns;     /* CLOCK_MONOTONIC at the interval's end */
+	u64 interval_ns; /* its true length */
+	u64 in_bytes_per_s;
+	u64 out_bytes_per_s;
+	u64 memory_bytes_per_s; /* at most: what devices of hardware moved */
+	u64 in_bytes;           /* since the accounting began */
+	u64 out_bytes;
+};
+
 struct owner_facts {
 	u64 cgroup;
 	u64 exec_id;
@@ -58,4 +72,5 @@ enum loss {
 _Static_assert(sizeof(struct account_key) == 16, "twin of io/layout.rs");
 _Static_assert(sizeof(struct account) == 64, "twin of io/layout.rs");
 _Static_assert(sizeof(struct owner_facts) == 40, "twin of io/layout.rs");
+_Static_assert(sizeof(struct io_rate) == 64, "twin of io/layout.rs");
 #endif
