@@ -5,6 +5,8 @@
 
 mod io;
 
+use memgauge_collect::io::Session;
+
 use io::{Disk, MIB, account, act, everyone, session, sh};
 
 const SIZE: u64 = 16 * MIB;
@@ -181,4 +183,36 @@ fn an_owner_that_has_ended_keeps_its_name_user_and_group() {
     let facts = session.facts(*owner);
     assert_eq!((facts.uid, facts.cgroup, facts.kernel), (0, inode, false));
     assert!(path.unwrap().ends_with(&format!("memgauge-test-{}", std::process::id())));
+}
+
+#[test]
+fn what_finds_no_room_in_the_accounts_is_counted() {
+    let Some((session, _turn)) = session() else { return };
+    drop(session);
+    let mut session = Session::start_with_room(1).unwrap();
+    let disk = Disk::new();
+    let path = disk.path("data");
+    for _ in 0..2 {
+        act(&["write_direct", &path, SIZE_TEXT]);
+    }
+    let losses = session.losses().unwrap();
+    let full = losses.iter().find(|loss| loss.name == "accounts_full");
+    assert!(full.is_some_and(|loss| loss.count >= SIZE), "{losses:?}");
+    assert!(everyone(&mut session, disk.id).output.bytes <= SIZE);
+}
+
+#[test]
+fn xfs_tells_the_last_writer_of_a_page_too() {
+    let Some((mut session, _turn)) = session() else { return };
+    let Some(disk) = Disk::with("mkfs.xfs -q -f") else {
+        println!("skipped: needs mkfs.xfs and a kernel with xfs");
+        return;
+    };
+    let path = disk.file("data", SIZE);
+    let even = act(&["write_pages", &path, "0", "2", "2048"]);
+    let odd = act(&["write_pages", &path, "1", "2", "2048"]);
+    act(&["sync", &path]);
+    for pid in [even, odd] {
+        assert_eq!(account(&mut session, pid, disk.id).output.bytes, 8 * MIB);
+    }
 }

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use libbpf_rs::{
-    Iter, Link, Map, MapCore, MapFlags, Object, ObjectBuilder, PrintLevel, ProgramMut,
+    Iter, Link, Map, MapCore, MapFlags, Object, ObjectBuilder, PrintLevel, Program, ProgramMut,
 };
 use memgauge_trace::{DeviceId, Owner};
 
@@ -61,14 +61,16 @@ impl Drop for Programs {
 impl Programs {
     /// Loads what this kernel takes, attaches it, and looks through the sockets
     /// that are open already.
-    pub(super) fn load() -> Result<Programs> {
+    ///
+    /// The table of accounts gets `room` entries, or as many as it is declared with.
+    pub(super) fn load(room: Option<u32>) -> Result<Programs> {
         libbpf_rs::set_print(Some((PrintLevel::Warn, listen)));
         let kernel = Kernel::read(Path::new(BTF)).map_err(|e| no_types(&e))?;
         let mut refused = Vec::new();
         let (object, choice) = loop {
             let choice = hooks::choose(&|target| kernel.has(target), &refused);
             check_required(&choice)?;
-            match open(&choice) {
+            match open(&choice, room) {
                 Ok(object) => break (object, choice),
                 Err(e) => refused.push(refused_program(&choice, &e)?),
             }
@@ -166,6 +168,15 @@ impl Programs {
             .collect()
     }
 
+    /// How often a program could not run, as one of these programs was interrupted by
+    /// its own hook on the same processor.
+    pub(super) fn runs_missed(&self) -> u64 {
+        let ours = |program: &ProgramMut<'_>| Program::id_from_fd(program.as_fd()).ok();
+        let ids: Vec<u32> = self.object.progs_mut().filter_map(|p| ours(&p)).collect();
+        let all = libbpf_rs::query::ProgInfoIter::default();
+        all.filter(|info| ids.contains(&info.id)).map(|info| info.recursion_misses).sum()
+    }
+
     /// Makes the map of rates a file in a BPF file system; what an earlier run left
     /// there is replaced.
     pub(super) fn pin(&mut self, folder: &Path) -> Result<()> {
@@ -233,7 +244,7 @@ fn name_of(program: &ProgramMut<'_>) -> String {
     program.name().to_string_lossy().into_owned()
 }
 
-fn open(choice: &Choice) -> libbpf_rs::Result<Object> {
+fn open(choice: &Choice, room: Option<u32>) -> libbpf_rs::Result<Object> {
     said();
     let mut object = ObjectBuilder::default().name("memgauge_io")?.open_memory(OBJECT)?;
     for mut program in object.progs_mut() {
@@ -243,6 +254,9 @@ fn open(choice: &Choice) -> libbpf_rs::Result<Object> {
     for mut map in object.maps_mut() {
         if map.name() == "dirtiers" {
             map.set_max_entries(chunks())?;
+        }
+        if let ("accounts", Some(room)) = (map.name().to_string_lossy().as_ref(), room) {
+            map.set_max_entries(room)?;
         }
     }
     object.load()

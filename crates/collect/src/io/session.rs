@@ -12,6 +12,8 @@ use crate::Result;
 /// Whose account, at which device.
 pub type Key = (Owner, DeviceId);
 
+const NOT_RUN: &str = "requests or packets that a program could not look at, as it was interrupted by itself";
+
 /// Something that could not be accounted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loss {
@@ -39,8 +41,20 @@ impl Session {
     /// # Errors
     /// Without rights, on a kernel that refuses what cannot be done without.
     pub fn start() -> Result<Session> {
+        Session::load(None)
+    }
+
+    /// The same with room for so many accounts (process and device) at a time.
+    ///
+    /// # Errors
+    /// As [`Session::start`].
+    pub fn start_with_room(accounts: u32) -> Result<Session> {
+        Session::load(Some(accounts))
+    }
+
+    fn load(room: Option<u32>) -> Result<Session> {
         Ok(Session {
-            programs: Programs::load()?,
+            programs: Programs::load(room)?,
             closed: BTreeMap::new(),
             facts: BTreeMap::new(),
             gone: BTreeSet::new(),
@@ -131,8 +145,10 @@ impl Session {
     /// When the kernel's tables cannot be read.
     pub fn losses(&self) -> Result<Vec<Loss>> {
         let counts = self.programs.losses()?;
-        let losses = layout::LOSSES.iter().zip(counts).filter(|(_, count)| *count > 0);
-        Ok(losses.map(|(&(name, meaning), count)| Loss { name, meaning, count }).collect())
+        let missed = [(("not_run", NOT_RUN), self.programs.runs_missed())];
+        let losses = layout::LOSSES.iter().copied().zip(counts).chain(missed);
+        let losses = losses.filter(|(_, count)| *count > 0);
+        Ok(losses.map(|((name, meaning), count)| Loss { name, meaning, count }).collect())
     }
 }
 

@@ -115,20 +115,27 @@ pub(crate) struct Disk {
 
 impl Disk {
     pub(crate) fn new() -> Disk {
+        Disk::with("mkfs.ext4 -q -F -b 4096 -E lazy_itable_init=0,lazy_journal_init=0")
+            .expect("ext4 can be made and mounted")
+    }
+
+    /// A file system made by this command; none where that does not work.
+    pub(crate) fn with(make: &str) -> Option<Disk> {
         let folder = tempfile::tempdir().unwrap();
         let image = folder.path().join("image");
         let mount = folder.path().join("mount");
         std::fs::create_dir(&mount).unwrap();
-        std::fs::File::create(&image).unwrap().set_len(192 * MIB).unwrap();
+        std::fs::File::create(&image).unwrap().set_len(384 * MIB).unwrap();
         let device = sh(&format!("losetup --find --show {}", image.display()));
-        sh(&format!(
-            "mkfs.ext4 -q -F -b 4096 -E lazy_itable_init=0,lazy_journal_init=0 {device} && \
-             mount -o noatime {device} {}",
-            mount.display()
-        ));
+        let command = format!("{make} {device} && mount -o noatime {device} {}", mount.display());
+        let made = Command::new("sh").args(["-c", &command]).stderr(Stdio::null()).status();
+        if !made.is_ok_and(|status| status.success()) {
+            let _ = Command::new("losetup").args(["-d", &device]).status();
+            return None;
+        }
         let rdev = std::fs::metadata(&device).unwrap().rdev();
         let id = DeviceId::of_disk(libc::major(rdev), libc::minor(rdev));
-        Disk { device, folder, id }
+        Some(Disk { device, folder, id })
     }
 
     pub(crate) fn path(&self, name: &str) -> String {

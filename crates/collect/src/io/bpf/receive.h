@@ -248,7 +248,7 @@ int BPF_PROG(stream_read, struct sock *sk)
 
 	if (!book)
 		return 0;
-	tcp = bpf_skc_to_tcp_sock(sk);
+	tcp = tcp_of(sk);
 	if (!tcp)
 		return 0;
 	read = tcp->copied_seq;

@@ -22,7 +22,12 @@ static __always_inline u32 segments_of(struct sk_buff *skb)
 	struct skb_shared_info *info = (void *)(skb->head + skb->end);
 	u16 segments = 0;
 
-	bpf_probe_read_kernel(&segments, sizeof(segments), &info->gso_segs);
+	if (bpf_rdonly_cast) { /* 6.2: a plain load instead of a call */
+		info = bpf_rdonly_cast(info, bpf_core_type_id_kernel(struct skb_shared_info));
+		segments = info->gso_segs;
+	} else {
+		bpf_probe_read_kernel(&segments, sizeof(segments), &info->gso_segs);
+	}
 	return segments ? segments : 1;
 }
 

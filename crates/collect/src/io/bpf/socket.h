@@ -146,6 +146,14 @@ static __always_inline u32 network_bytes(struct sk_buff *skb)
 	return skb->len + (u32)before - skb->network_header;
 }
 
+/* The TCP side of a socket that is known to have one. */
+static __always_inline struct tcp_sock *tcp_of(struct sock *sk)
+{
+	if (bpf_rdonly_cast) /* 6.2: no call */
+		return bpf_rdonly_cast(sk, bpf_core_type_id_kernel(struct tcp_sock));
+	return bpf_skc_to_tcp_sock(sk);
+}
+
 static __always_inline u32 netns_of(struct sock *sk)
 {
 	return sk->__sk_common.skc_net.net->ns.inum;

@@ -147,9 +147,9 @@ static __always_inline void mark(u64 mapping, u64 first, u64 last)
  */
 static __always_inline u64 pages_of(struct folio *folio)
 {
-	unsigned long flags;
+	/* Its first word in all versions, plain or wrapped in a type. */
+	unsigned long flags = *(volatile unsigned long *)folio;
 
-	bpf_probe_read_kernel(&flags, sizeof(flags), folio);
 	if (!(flags & 1UL << bpf_core_enum_value(enum pageflags, PG_head)))
 		return 1;
 	if (bpf_core_field_exists(folio->_flags_1))
@@ -162,13 +162,17 @@ int BPF_PROG(folio_dirtied, struct folio *folio, struct address_space *mapping)
 {
 	struct desk *d = desk();
 	u64 first, pages;
+	bool known;
 
 	if (!mapping || !d)
 		return 0;
 	first = folio->index;
+	known = d->marked.mapping == (u64)mapping && d->marked.last >= first &&
+		d->marked.thread == (u64)bpf_get_current_task_btf();
+	if (known && d->marked.first <= first)
+		return 0;
 	pages = pages_of(folio);
-	if (d->marked.mapping == (u64)mapping && d->marked.first < first + pages &&
-	    d->marked.last >= first && d->marked.thread == bpf_get_current_pid_tgid())
+	if (known && d->marked.first < first + pages)
 		return 0;
 	mark((u64)mapping, first, first + pages - 1);
 	return 0;
@@ -186,7 +190,7 @@ static __always_inline int written(struct inode *inode, u64 position, u32 copied
 	d->marked.mapping = (u64)inode->i_mapping;
 	d->marked.first = first;
 	d->marked.last = last;
-	d->marked.thread = bpf_get_current_pid_tgid();
+	d->marked.thread = (u64)bpf_get_current_task_btf();
 	return 0;
 }
 
