@@ -9,8 +9,8 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use memgauge_trace::recording::{Recording, Row, Selection};
-use memgauge_trace::{ErrorKind, Loss, Result};
 use memgauge_trace::{DeviceId, Direction, IoDevice, IoOwner, IoRow, Owner};
+use memgauge_trace::{ErrorKind, Loss, Result};
 use serde::Serialize;
 
 use crate::Analysis;
@@ -83,12 +83,14 @@ pub struct IoAccounts {
 impl IoAccounts {
     /// Learns about owners; later rows replace earlier ones.
     pub fn know_owners(&mut self, rows: &[IoOwner]) {
-        self.owners.extend(rows.iter().map(|row| (row.owner, row.clone())));
+        self.owners
+            .extend(rows.iter().map(|row| (row.owner, row.clone())));
     }
 
     /// Learns about devices; later rows replace earlier ones.
     pub fn know_devices(&mut self, rows: &[IoDevice]) {
-        self.devices.extend(rows.iter().map(|row| (row.device, row.clone())));
+        self.devices
+            .extend(rows.iter().map(|row| (row.device, row.clone())));
     }
 
     /// Forgets what moved and keeps the names: for the next interval of a live view.
@@ -110,7 +112,8 @@ impl IoAccounts {
             .map(|(&(owner, device), moved)| self.line(owner, device, *moved))
             .collect();
         lines.sort_by_key(|line| (Reverse(line.moved.bytes()), line.pid, line.device.clone()));
-        let mut devices: Vec<IoDeviceLine> = self.device_ids().map(|id| self.device_line(id)).collect();
+        let mut devices: Vec<IoDeviceLine> =
+            self.device_ids().map(|id| self.device_line(id)).collect();
         devices.sort_by_key(|line| (Reverse(line.counted.bytes()), line.name.clone()));
         IoSummary {
             schema_version: 1,
@@ -184,9 +187,13 @@ impl IoAccounts {
 /// they are on the wire has their further headers in its bytes; one that hands over
 /// whole ones has not: its count of packets tells which.
 fn rest(counted: &Moved, attributed: &Moved) -> u64 {
-    let on_the_wire = attributed.segments > attributed.operations
-        && counted.operations >= attributed.segments;
-    let headers = if on_the_wire { attributed.header_bytes } else { 0 };
+    let on_the_wire =
+        attributed.segments > attributed.operations && counted.operations >= attributed.segments;
+    let headers = if on_the_wire {
+        attributed.header_bytes
+    } else {
+        0
+    };
     counted.bytes.saturating_sub(attributed.bytes + headers)
 }
 
@@ -196,7 +203,10 @@ impl Analysis for IoAccounts {
 
     fn observe(&mut self, batch: &[IoRow]) {
         for row in batch {
-            self.moved.entry((row.owner, row.device)).or_default().add_row(row);
+            self.moved
+                .entry((row.owner, row.device))
+                .or_default()
+                .add_row(row);
             self.end_ns = self.end_ns.max(row.time_ns);
         }
     }
@@ -222,14 +232,23 @@ pub fn summarise_io(recording: &Recording) -> Result<(IoSummary, Vec<String>)> {
     let mut losses: BTreeMap<String, u64> = BTreeMap::new();
     each(recording, &mut problems, |rows| accounts.know_owners(rows))?;
     each(recording, &mut problems, |rows| accounts.know_devices(rows))?;
-    each(recording, &mut problems, |rows: &[IoRow]| accounts.observe(rows))?;
+    each(recording, &mut problems, |rows: &[IoRow]| {
+        accounts.observe(rows)
+    })?;
     each(recording, &mut problems, |rows: &[Loss]| {
         for row in rows {
             *losses.entry(row.detail.clone()).or_default() += row.count;
         }
     })?;
     let manifest = recording.manifest();
-    let setting = |name: &str| manifest.source.settings.get(name).cloned().unwrap_or_default();
+    let setting = |name: &str| {
+        manifest
+            .source
+            .settings
+            .get(name)
+            .cloned()
+            .unwrap_or_default()
+    };
     let missing = setting("missing");
     let losses = losses.into_iter().map(|(meaning, count)| IoLoss {
         name: "io_not_attributed".to_owned(),
@@ -238,7 +257,11 @@ pub fn summarise_io(recording: &Recording) -> Result<(IoSummary, Vec<String>)> {
     });
     let summary = IoSummary {
         filtered: setting("filtered") == "true",
-        missing: missing.split("; ").filter(|m| !m.is_empty()).map(str::to_owned).collect(),
+        missing: missing
+            .split("; ")
+            .filter(|m| !m.is_empty())
+            .map(str::to_owned)
+            .collect(),
         losses: losses.collect(),
         ..accounts.finish()
     };
@@ -353,7 +376,10 @@ mod tests {
     use proptest::collection::vec;
     use proptest::prelude::*;
 
-    const DISK: DeviceId = DeviceId { netns: 0, number: 8 << 20 };
+    const DISK: DeviceId = DeviceId {
+        netns: 0,
+        number: 8 << 20,
+    };
 
     fn row(owner: u64, direction: Direction, bytes: u64) -> IoRow {
         IoRow {
@@ -384,7 +410,10 @@ mod tests {
         let device = &summary.devices[0];
         assert_eq!((device.rest_in_bytes, device.rest_out_bytes), (40, 0));
         assert_eq!(summary.lines.len(), 1);
-        assert_eq!((summary.lines[0].pid, summary.lines[0].moved.bytes()), (7, 70));
+        assert_eq!(
+            (summary.lines[0].pid, summary.lines[0].moved.bytes()),
+            (7, 70)
+        );
     }
 
     #[test]
@@ -395,9 +424,18 @@ mod tests {
 
     #[test]
     fn headers_of_segments_count_only_where_the_device_counts_segments() {
-        let attributed = Moved { bytes: 2950, operations: 1, segments: 2, header_bytes: 52 };
+        let attributed = Moved {
+            bytes: 2950,
+            operations: 1,
+            segments: 2,
+            header_bytes: 52,
+        };
         let check = |packets, expected| {
-            let counted = Moved { bytes: 3100, operations: packets, ..Moved::default() };
+            let counted = Moved {
+                bytes: 3100,
+                operations: packets,
+                ..Moved::default()
+            };
             assert_eq!(rest(&counted, &attributed), expected, "{packets} packets");
         };
         check(2, 98);
@@ -406,7 +444,10 @@ mod tests {
 
     #[test]
     fn processes_of_one_id_are_two_lines() {
-        let summary = of(&[row(7 << 32 | 1, Direction::In, 1), row(7 << 32 | 2, Direction::In, 2)]);
+        let summary = of(&[
+            row(7 << 32 | 1, Direction::In, 1),
+            row(7 << 32 | 2, Direction::In, 2),
+        ]);
         assert_eq!(summary.lines.len(), 2);
     }
 

@@ -177,7 +177,13 @@ pub(crate) enum Order {
 #[command(after_help = IO_EXAMPLES)]
 pub(crate) struct Io {
     /// Only these processes
-    #[arg(short, long, value_name = "PIDS", value_delimiter = ',', conflicts_with = "command")]
+    #[arg(
+        short,
+        long,
+        value_name = "PIDS",
+        value_delimiter = ',',
+        conflicts_with = "command"
+    )]
     pub(crate) pid: Vec<u32>,
     /// All processes (the default without -p, -G and CMD)
     #[arg(short, long, conflicts_with_all = ["pid", "cgroup", "command"])]

@@ -134,7 +134,10 @@ impl Run {
     /// Whether it is time to stop, and how the command ended.
     fn over(&mut self) -> anyhow::Result<Option<Option<CommandEnd>>> {
         if let Some(launched) = &mut self.launched {
-            let status = launched.child.try_wait().context("failed to wait for the command")?;
+            let status = launched
+                .child
+                .try_wait()
+                .context("failed to wait for the command")?;
             if let Some(status) = status {
                 return Ok(Some(Some(ending(status))));
             }
@@ -143,12 +146,17 @@ impl Run {
             self.stop_command();
             return Ok(Some(Some(CommandEnd::Interrupted)));
         }
-        Ok(self.until.is_some_and(|until| self.elapsed() >= until).then_some(None))
+        Ok(self
+            .until
+            .is_some_and(|until| self.elapsed() >= until)
+            .then_some(None))
     }
 
     /// The terminal has interrupted the command as well; one that goes on is killed.
     fn stop_command(&mut self) {
-        let Some(launched) = &mut self.launched else { return };
+        let Some(launched) = &mut self.launched else {
+            return;
+        };
         let asked = Instant::now();
         while asked.elapsed() < GRACE {
             if !matches!(launched.child.try_wait(), Ok(None)) {
@@ -226,7 +234,9 @@ fn print(args: &Io, summary: &IoSummary) -> anyhow::Result<()> {
 }
 
 fn check_pids(pids: &[u32]) -> anyhow::Result<()> {
-    let gone = pids.iter().find(|pid| !std::path::Path::new(&format!("/proc/{pid}")).exists());
+    let gone = pids
+        .iter()
+        .find(|pid| !std::path::Path::new(&format!("/proc/{pid}")).exists());
     if let Some(pid) = gone {
         bail!("failed to account process `{pid}`: there is none of that id");
     }

@@ -85,7 +85,8 @@ impl Choice {
         if !self.wanted.is_empty() {
             summary.lines.retain(|line| {
                 let fields = [&line.command, &line.device, &line.cgroup, &line.user];
-                line.pid.to_string() == self.wanted || fields.iter().any(|f| f.contains(&self.wanted))
+                line.pid.to_string() == self.wanted
+                    || fields.iter().any(|f| f.contains(&self.wanted))
             });
         }
         summary
@@ -95,7 +96,11 @@ impl Choice {
         if self.typing {
             return format!("show lines with: {}_", self.wanted);
         }
-        let span = if self.since_start { "since start" } else { "last second" };
+        let span = if self.since_start {
+            "since start"
+        } else {
+            "last second"
+        };
         let paused = if self.paused { ", paused" } else { "" };
         let wanted = match self.wanted.as_str() {
             "" => String::new(),
@@ -118,7 +123,11 @@ pub(crate) struct Live {
 impl Live {
     pub(crate) fn start(order: IoOrder, rows: usize) -> anyhow::Result<Live> {
         screen::enable_raw_mode()?;
-        execute!(std::io::stdout(), screen::EnterAlternateScreen, cursor::Hide)?;
+        execute!(
+            std::io::stdout(),
+            screen::EnterAlternateScreen,
+            cursor::Hide
+        )?;
         let mut live = Live {
             choice: Choice {
                 order,
@@ -172,7 +181,8 @@ impl Live {
         if self.choice.since_start {
             self.all.summary(nanoseconds(elapsed))
         } else {
-            self.recent.summary(nanoseconds(elapsed.saturating_sub(self.drawn)))
+            self.recent
+                .summary(nanoseconds(elapsed.saturating_sub(self.drawn)))
         }
     }
 
@@ -184,7 +194,11 @@ impl Live {
         };
         let shown = self.choice.select(self.shown.clone());
         let body = io_text(&shown, self.choice.order, self.rows, &style);
-        let mut frame = format!("memgauge io  {:.0} s  {}\r\n", elapsed.as_secs_f64(), self.choice.status());
+        let mut frame = format!(
+            "memgauge io  {:.0} s  {}\r\n",
+            elapsed.as_secs_f64(),
+            self.choice.status()
+        );
         for line in body.lines().take(usize::from(height).saturating_sub(2)) {
             frame += line;
             frame += "\x1b[K\r\n";
@@ -199,7 +213,11 @@ impl Live {
 
 impl Drop for Live {
     fn drop(&mut self) {
-        let _ = execute!(std::io::stdout(), cursor::Show, screen::LeaveAlternateScreen);
+        let _ = execute!(
+            std::io::stdout(),
+            cursor::Show,
+            screen::LeaveAlternateScreen
+        );
         let _ = screen::disable_raw_mode();
     }
 }
@@ -212,7 +230,11 @@ mod tests {
     fn press(choice: &mut Choice, keys: &str) -> Request {
         let mut request = Request::Nothing;
         for c in keys.chars() {
-            let code = if c == '\n' { KeyCode::Enter } else { KeyCode::Char(c) };
+            let code = if c == '\n' {
+                KeyCode::Enter
+            } else {
+                KeyCode::Char(c)
+            };
             request = choice.key(KeyEvent::new(code, KeyModifiers::NONE));
         }
         request

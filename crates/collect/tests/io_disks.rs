@@ -16,16 +16,27 @@ const SIZE_TEXT: &str = "16777216";
 const METADATA: u64 = 8 * 4096;
 
 fn check_read(deed: &str) {
-    let Some((mut session, _turn)) = session() else { return };
+    let Some((mut session, _turn)) = session() else {
+        return;
+    };
     let disk = Disk::new();
     let path = disk.file("data", SIZE);
-    let before = (disk.counted().0, everyone(&mut session, disk.id).input.bytes);
+    let before = (
+        disk.counted().0,
+        everyone(&mut session, disk.id).input.bytes,
+    );
     let pid = act(&[deed, &path]);
     let read = account(&mut session, pid, disk.id);
-    assert!((SIZE..=SIZE + METADATA).contains(&read.input.bytes), "{read:?}");
+    assert!(
+        (SIZE..=SIZE + METADATA).contains(&read.input.bytes),
+        "{read:?}"
+    );
     assert_eq!(read.output.bytes, 0);
     let counted = disk.counted().0 - before.0;
-    assert_eq!(everyone(&mut session, disk.id).input.bytes - before.1, counted);
+    assert_eq!(
+        everyone(&mut session, disk.id).input.bytes - before.1,
+        counted
+    );
     if deed != "read_direct" {
         let again = act(&[deed, &path]);
         assert_eq!(account(&mut session, again, disk.id).input.bytes, 0);
@@ -49,20 +60,34 @@ fn reads_through_a_mapping_belong_to_the_process_that_faults() {
 
 /// Runs the writers, then the flush; each must have written exactly so much.
 fn check_write(prepare: u64, writers: &[(&[&str], u64)], flush: &[&str]) {
-    let Some((mut session, _turn)) = session() else { return };
+    let Some((mut session, _turn)) = session() else {
+        return;
+    };
     let disk = Disk::new();
     let path = disk.path("data");
     if prepare > 0 {
         disk.file("data", prepare);
     }
     let words = |words: &[&str]| -> Vec<String> {
-        words.iter().map(|w| if *w == "PATH" { path.clone() } else { (*w).to_owned() }).collect()
+        words
+            .iter()
+            .map(|w| {
+                if *w == "PATH" {
+                    path.clone()
+                } else {
+                    (*w).to_owned()
+                }
+            })
+            .collect()
     };
     let run = |deed: &[&str]| {
         let words = words(deed);
         act(&words.iter().map(String::as_str).collect::<Vec<_>>())
     };
-    let before = (disk.counted().1, everyone(&mut session, disk.id).output.bytes);
+    let before = (
+        disk.counted().1,
+        everyone(&mut session, disk.id).output.bytes,
+    );
     let pids: Vec<u32> = writers.iter().map(|(deed, _)| run(deed)).collect();
     let flusher = match flush {
         [] => 0,
@@ -90,17 +115,29 @@ fn direct_writes_belong_to_the_writer() {
 
 #[test]
 fn buffered_writes_belong_to_the_writer_that_syncs_itself() {
-    check_write(0, &[(&["write", "PATH", "0", SIZE_TEXT, "fsync"], SIZE)], &[]);
+    check_write(
+        0,
+        &[(&["write", "PATH", "0", SIZE_TEXT, "fsync"], SIZE)],
+        &[],
+    );
 }
 
 #[test]
 fn buffered_writes_belong_to_a_writer_that_has_ended_when_another_syncs() {
-    check_write(0, &[(&["write", "PATH", "0", SIZE_TEXT], SIZE)], &["sync", "PATH"]);
+    check_write(
+        0,
+        &[(&["write", "PATH", "0", SIZE_TEXT], SIZE)],
+        &["sync", "PATH"],
+    );
 }
 
 #[test]
 fn buffered_writes_belong_to_the_writer_when_the_system_flushes() {
-    check_write(0, &[(&["write", "PATH", "0", SIZE_TEXT], SIZE)], &["everything"]);
+    check_write(
+        0,
+        &[(&["write", "PATH", "0", SIZE_TEXT], SIZE)],
+        &["everything"],
+    );
 }
 
 #[test]
@@ -142,22 +179,36 @@ fn the_last_writer_of_a_page_is_charged() {
 
 #[test]
 fn writes_through_a_mapping_belong_to_the_process_that_faults() {
-    check_write(SIZE, &[(&["write_mapped", "PATH"], SIZE)], &["sync", "PATH"]);
+    check_write(
+        SIZE,
+        &[(&["write_mapped", "PATH"], SIZE)],
+        &["sync", "PATH"],
+    );
 }
 
 #[test]
 fn a_file_that_is_removed_before_it_is_written_back_costs_nothing() {
-    check_write(0, &[(&["write_unlink", "PATH", SIZE_TEXT], 0)], &["everything"]);
+    check_write(
+        0,
+        &[(&["write_unlink", "PATH", SIZE_TEXT], 0)],
+        &["everything"],
+    );
 }
 
 #[test]
 fn small_writes_add_up_to_pages() {
-    check_write(0, &[(&["write_small", "PATH", "1000", "100"], 25 * 4096)], &[]);
+    check_write(
+        0,
+        &[(&["write_small", "PATH", "1000", "100"], 25 * 4096)],
+        &[],
+    );
 }
 
 #[test]
 fn an_owner_that_has_ended_keeps_its_name_user_and_group() {
-    let Some((mut session, _turn)) = session() else { return };
+    let Some((mut session, _turn)) = session() else {
+        return;
+    };
     let Some(root) = memgauge_collect::io::unified_hierarchy() else {
         println!("skipped: no control groups of version 2");
         return;
@@ -182,12 +233,17 @@ fn an_owner_that_has_ended_keeps_its_name_user_and_group() {
     let ((owner, _), _) = found.expect("dd's account");
     let facts = session.facts(*owner);
     assert_eq!((facts.uid, facts.cgroup, facts.kernel), (0, inode, false));
-    assert!(path.unwrap().ends_with(&format!("memgauge-test-{}", std::process::id())));
+    assert!(
+        path.unwrap()
+            .ends_with(&format!("memgauge-test-{}", std::process::id()))
+    );
 }
 
 #[test]
 fn what_finds_no_room_in_the_accounts_is_counted() {
-    let Some((session, _turn)) = session() else { return };
+    let Some((session, _turn)) = session() else {
+        return;
+    };
     drop(session);
     let mut session = Session::start_with_room(1).unwrap();
     let disk = Disk::new();
@@ -203,7 +259,9 @@ fn what_finds_no_room_in_the_accounts_is_counted() {
 
 #[test]
 fn xfs_tells_the_last_writer_of_a_page_too() {
-    let Some((mut session, _turn)) = session() else { return };
+    let Some((mut session, _turn)) = session() else {
+        return;
+    };
     let Some(disk) = Disk::with("mkfs.xfs -q -f") else {
         println!("skipped: needs mkfs.xfs and a kernel with xfs");
         return;

@@ -28,7 +28,11 @@ pub fn io_text(summary: &IoSummary, order: IoOrder, rows: usize, style: &Style) 
         "counted over {}; MB/s = 10⁶ bytes per second",
         units::nanoseconds(summary.duration_ns, &style)
     );
-    let note = if style.unicode { note } else { note.replace("10⁶", "10^6") };
+    let note = if style.unicode {
+        note
+    } else {
+        note.replace("10⁶", "10^6")
+    };
     let mut text = style.heading("I/O by process and device", &note);
     text += &processes(summary, order, rows, seconds, &style);
     text += "\n";
@@ -57,7 +61,13 @@ fn ordered(summary: &IoSummary, order: IoOrder) -> Vec<&IoLine> {
     lines
 }
 
-fn processes(summary: &IoSummary, order: IoOrder, rows: usize, seconds: f64, style: &Style) -> String {
+fn processes(
+    summary: &IoSummary,
+    order: IoOrder,
+    rows: usize,
+    seconds: f64,
+    style: &Style,
+) -> String {
     if summary.lines.is_empty() {
         return "  nothing moved\n".to_owned();
     }
@@ -88,7 +98,11 @@ fn processes(summary: &IoSummary, order: IoOrder, rows: usize, seconds: f64, sty
         ]);
     }
     let left = summary.lines.len().saturating_sub(rows);
-    let more = if left > 0 { format!("  {left} more\n") } else { String::new() };
+    let more = if left > 0 {
+        format!("  {left} more\n")
+    } else {
+        String::new()
+    };
     table.draw(style) + &style.paint_lines(Role::Quiet, &more)
 }
 
@@ -133,7 +147,9 @@ fn devices(summary: &IoSummary, seconds: f64, style: &Style) -> String {
 
 /// What is below a device: hardware, or other devices.
 fn place(line: &IoDeviceLine) -> String {
-    let node = line.numa_node.map_or_else(String::new, |node| format!(" node {node}"));
+    let node = line
+        .numa_node
+        .map_or_else(String::new, |node| format!(" node {node}"));
     match (line.pci.as_str(), line.below.as_str(), line.is_virtual) {
         ("", "", true) => "virtual".to_owned(),
         ("", "", false) => String::new(),
@@ -143,9 +159,19 @@ fn place(line: &IoDeviceLine) -> String {
 }
 
 fn shortfalls(summary: &IoSummary, style: &Style) -> String {
-    let missing = summary.missing.iter().map(|what| format!("not told on this kernel: {what}\n"));
+    let missing = summary
+        .missing
+        .iter()
+        .map(|what| format!("not told on this kernel: {what}\n"));
     let losses = summary.losses.iter();
-    let losses = losses.map(|l| format!("lost: {} ({} {})\n", l.name, units::count(l.count), l.meaning));
+    let losses = losses.map(|l| {
+        format!(
+            "lost: {} ({} {})\n",
+            l.name,
+            units::count(l.count),
+            l.meaning
+        )
+    });
     let lines: String = missing.chain(losses).collect();
     if lines.is_empty() {
         return String::new();
@@ -193,7 +219,10 @@ mod tests {
         IoSummary {
             schema_version: 1,
             duration_ns: 2_000_000_000,
-            lines: vec![line(10, "dd", 64 << 20, 0), line(7, "evil\x1b[2J", 0, 12 << 20)],
+            lines: vec![
+                line(10, "dd", 64 << 20, 0),
+                line(7, "evil\x1b[2J", 0, 12 << 20),
+            ],
             devices: vec![IoDeviceLine {
                 name: "nvme0n1".to_owned(),
                 kind: "nvme".to_owned(),
@@ -230,12 +259,21 @@ mod tests {
     #[test]
     fn io_of_nothing_is_sensible() {
         let text = io_text(&IoSummary::default(), IoOrder::Total, 10, &STYLE);
-        assert!(text.contains("nothing moved") && !text.contains("NaN"), "{text}");
+        assert!(
+            text.contains("nothing moved") && !text.contains("NaN"),
+            "{text}"
+        );
     }
 
     #[test]
     fn order_and_number_of_rows_are_the_users() {
-        let first = |order| io_text(&summary(), order, 1, &STYLE).lines().nth(2).unwrap().to_owned();
+        let first = |order| {
+            io_text(&summary(), order, 1, &STYLE)
+                .lines()
+                .nth(2)
+                .unwrap()
+                .to_owned()
+        };
         assert!(first(IoOrder::Out).contains("evil"));
         assert!(first(IoOrder::Pid).trim_start().starts_with('7'));
         assert!(io_text(&summary(), IoOrder::In, 1, &STYLE).contains("1 more"));

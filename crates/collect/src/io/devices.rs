@@ -67,14 +67,23 @@ fn find_namespace(inode: u32) -> Option<File> {
     let entries = |folder: &str| std::fs::read_dir(folder).into_iter().flatten().flatten();
     let named = entries("/run/netns").map(|e| e.path());
     let of_processes = entries("/proc").map(|e| e.path().join("ns/net"));
-    named.chain(of_processes).find(is_it).and_then(|path| File::open(path).ok())
+    named
+        .chain(of_processes)
+        .find(is_it)
+        .and_then(|path| File::open(path).ok())
 }
 
 // ---------------------------------------------------------------------- disks
 
 fn disks() -> BTreeMap<DeviceId, Device> {
-    let names = std::fs::read_dir("/sys/block").into_iter().flatten().flatten();
-    names.filter_map(|entry| disk(&entry.path())).map(|d| (d.facts.device, d)).collect()
+    let names = std::fs::read_dir("/sys/block")
+        .into_iter()
+        .flatten()
+        .flatten();
+    names
+        .filter_map(|entry| disk(&entry.path()))
+        .map(|d| (d.facts.device, d))
+        .collect()
 }
 
 /// A disk; none for one that has never moved a byte, as most loop devices.
@@ -95,7 +104,10 @@ fn disk(folder: &Path) -> Option<Device> {
 /// Fields of /sys/block/…/stat: requests, merges, sectors of 512 bytes, time; for
 /// reads, then for writes.
 fn disk_counted(stat: &str) -> Option<Counted> {
-    let fields: Vec<u64> = stat.split_whitespace().map_while(|f| f.parse().ok()).collect();
+    let fields: Vec<u64> = stat
+        .split_whitespace()
+        .map_while(|f| f.parse().ok())
+        .collect();
     Some(Counted {
         bytes: [fields.get(2)? * 512, fields.get(6)? * 512],
         operations: [*fields.first()?, *fields.get(4)?],
@@ -108,7 +120,9 @@ fn disk_facts(folder: &Path) -> Option<IoDevice> {
     let hardware = folder.join("device").exists();
     let subsystem = std::fs::read_link(folder.join("device/subsystem")).ok();
     let subsystem = subsystem.and_then(|s| Some(s.file_name()?.to_string_lossy().into_owned()));
-    let family = name.trim_end_matches(|c: char| c.is_ascii_digit()).trim_end_matches('-');
+    let family = name
+        .trim_end_matches(|c: char| c.is_ascii_digit())
+        .trim_end_matches('-');
     let pci = pci_of(&real);
     Some(IoDevice {
         kind: subsystem.unwrap_or_else(|| family.to_owned()),
@@ -123,12 +137,18 @@ fn disk_facts(folder: &Path) -> Option<IoDevice> {
 }
 
 fn last_part(path: &Path) -> String {
-    path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned())
+    path.file_name()
+        .map_or_else(String::new, |name| name.to_string_lossy().into_owned())
 }
 
 fn disks_below(folder: &Path) -> Vec<String> {
-    let slaves = std::fs::read_dir(folder.join("slaves")).into_iter().flatten().flatten();
-    let mut below: Vec<String> = slaves.map(|e| e.file_name().to_string_lossy().into_owned()).collect();
+    let slaves = std::fs::read_dir(folder.join("slaves"))
+        .into_iter()
+        .flatten()
+        .flatten();
+    let mut below: Vec<String> = slaves
+        .map(|e| e.file_name().to_string_lossy().into_owned())
+        .collect();
     below.extend(backing_disk(folder));
     below.sort();
     below
@@ -138,7 +158,11 @@ fn disks_below(folder: &Path) -> Vec<String> {
 fn backing_disk(folder: &Path) -> Option<String> {
     let file = read_to_string(folder.join("loop/backing_file")).ok()?;
     let number = std::fs::metadata(file.trim_end()).ok()?.dev();
-    let place = format!("/sys/dev/block/{}:{}", libc::major(number), libc::minor(number));
+    let place = format!(
+        "/sys/dev/block/{}:{}",
+        libc::major(number),
+        libc::minor(number)
+    );
     Some(last_part(&Path::new(&place).canonicalize().ok()?))
 }
 
@@ -147,7 +171,9 @@ fn backing_disk(folder: &Path) -> Option<String> {
 /// The nearest PCI function above a device: the last part of its path in sysfs that
 /// looks like `0000:3b:00.0`.
 fn pci_of(real: &Path) -> Option<PathBuf> {
-    real.ancestors().find(|path| is_pci_address(&last_part(path))).map(Path::to_path_buf)
+    real.ancestors()
+        .find(|path| is_pci_address(&last_part(path)))
+        .map(Path::to_path_buf)
 }
 
 fn is_pci_address(name: &str) -> bool {
@@ -161,7 +187,11 @@ fn is_pci_address(name: &str) -> bool {
 
 /// The kernel says -1 where the firmware does not tell.
 fn numa_node(pci: &Path) -> Option<u32> {
-    read_to_string(pci.join("numa_node")).ok()?.trim().parse().ok()
+    read_to_string(pci.join("numa_node"))
+        .ok()?
+        .trim()
+        .parse()
+        .ok()
 }
 
 fn pci_link(pci: &Path) -> Option<u64> {
@@ -183,13 +213,21 @@ fn pci_bytes_per_s(speed: &str, lanes: u64) -> Option<u64> {
 
 fn network_device(id: DeviceId, device: &NetDevice, own: bool) -> Device {
     let folder = Path::new("/sys/class/net").join(&device.name);
-    let mut facts = if own { network_facts(&folder) } else { IoDevice::default() };
+    let mut facts = if own {
+        network_facts(&folder)
+    } else {
+        IoDevice::default()
+    };
     if device.name == "lo" {
         facts.kind = "loopback".to_owned();
     } else if !device.driver.is_empty() {
         facts.kind = device.driver.clone();
     }
-    facts.is_virtual = if own { facts.is_virtual } else { is_virtual_kind(&facts.kind) };
+    facts.is_virtual = if own {
+        facts.is_virtual
+    } else {
+        is_virtual_kind(&facts.kind)
+    };
     facts.device = id;
     facts.name = device.name.clone();
     Device {
@@ -200,12 +238,24 @@ fn network_device(id: DeviceId, device: &NetDevice, own: bool) -> Device {
 
 /// Kinds that move no bytes through hardware, for namespaces whose sysfs is elsewhere.
 fn is_virtual_kind(kind: &str) -> bool {
-    ["loopback", "veth", "bridge", "bonding", "tun", "dummy", "802.1Q VLAN Support", "macvlan", ""].contains(&kind)
+    [
+        "loopback",
+        "veth",
+        "bridge",
+        "bonding",
+        "tun",
+        "dummy",
+        "802.1Q VLAN Support",
+        "macvlan",
+        "",
+    ]
+    .contains(&kind)
 }
 
 fn network_counted(device: &NetDevice) -> Counted {
     let [received, packets_in, sent, packets_out] = device.counted;
-    let without = |bytes: u64, packets: u64| bytes.saturating_sub(packets * ETHERNET_BYTES);
+    let header = if device.ethernet { ETHERNET_BYTES } else { 0 };
+    let without = |bytes: u64, packets: u64| bytes.saturating_sub(packets * header);
     Counted {
         bytes: [without(received, packets_in), without(sent, packets_out)],
         operations: [packets_in, packets_out],

@@ -63,13 +63,19 @@ impl Hook {
     }
 }
 
-const ONE_WRITER: &str = "what several processes send through one socket goes to the last known one";
+const ONE_WRITER: &str =
+    "what several processes send through one socket goes to the last known one";
 const SENT: &str = "packets sent are not accounted";
 const DATAGRAMS: &str = "datagrams received are not attributed";
 
 /// Every program, with the kernel version that brought its hook where it matters.
 pub(super) const HOOKS: &[Hook] = &[
-    hook("request_queued", "btf_trace_block_bio_queue", "disks are not accounted").required(),
+    hook(
+        "request_queued",
+        "btf_trace_block_bio_queue",
+        "disks are not accounted",
+    )
+    .required(),
     // 5.18
     hook(
         "folio_dirtied",
@@ -122,8 +128,14 @@ pub(super) const HOOKS: &[Hook] = &[
     ),
     everywhere("bound_ipv4", "handshakes of listeners are not attributed"),
     everywhere("bound_ipv6", "handshakes of listeners are not attributed"),
-    everywhere("released", "the last packets of a UDP socket are not attributed"),
-    everywhere("seed", "handshakes of listeners that were there before are not attributed"),
+    everywhere(
+        "released",
+        "the last packets of a UDP socket are not attributed",
+    ),
+    everywhere(
+        "seed",
+        "handshakes of listeners that were there before are not attributed",
+    ),
     everywhere("read_out", "open connections are accounted when they end"),
 ];
 
@@ -231,7 +243,11 @@ mod tests {
         check(
             &["btf_trace_tcp_sendmsg_locked", "btf_trace_sock_recv_length"],
             &[],
-            &["stream_write_entry", "datagram_read_ipv4", "datagram_read_ipv6"],
+            &[
+                "stream_write_entry",
+                "datagram_read_ipv4",
+                "datagram_read_ipv6",
+            ],
             &[],
         );
     }

@@ -27,7 +27,12 @@ impl Launched {
     pub fn start(command: &[String]) -> Result<Launched> {
         let home = own_group()?;
         let group = home.join(format!("memgauge-{}", std::process::id()));
-        let failed = |e| Error::system(format!("failed to make control group `{}`", group.display()), e);
+        let failed = |e| {
+            Error::system(
+                format!("failed to make control group `{}`", group.display()),
+                e,
+            )
+        };
         std::fs::create_dir(&group).map_err(failed)?;
         let id = std::fs::metadata(&group).map_err(failed)?.ino();
         // A child is born in its parent's group: this process goes there for a moment.
@@ -72,13 +77,19 @@ fn own_group() -> Result<PathBuf> {
     };
     let root = unified_hierarchy().ok_or_else(missing)?;
     let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    let own = groups.lines().find_map(|line| line.strip_prefix("0::/")).ok_or_else(missing)?;
+    let own = groups
+        .lines()
+        .find_map(|line| line.strip_prefix("0::/"))
+        .ok_or_else(missing)?;
     Ok(root.join(own))
 }
 
 fn spawn(command: &[String]) -> Result<Child> {
     let (program, arguments) = command.split_first().ok_or_else(|| {
-        Error::new(ErrorKind::ProgramNotFound, "failed to run ``: no program was named")
+        Error::new(
+            ErrorKind::ProgramNotFound,
+            "failed to run ``: no program was named",
+        )
     })?;
     Command::new(program).args(arguments).spawn().map_err(|e| {
         let kind = match e.kind() {

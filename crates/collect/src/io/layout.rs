@@ -152,7 +152,9 @@ impl Rate {
         let [input, output, memory] = self.bytes.map(|bytes| self.per_s(bytes));
         let [total_in, total_out] = self.total_bytes;
         let times = [self.owner.0, self.time_ns, self.interval_ns];
-        let fields = times.into_iter().chain([input, output, memory, total_in, total_out]);
+        let fields = times
+            .into_iter()
+            .chain([input, output, memory, total_in, total_out]);
         fields.flat_map(u64::to_ne_bytes).collect()
     }
 }
@@ -187,21 +189,42 @@ pub(super) fn facts(owner: Owner, bytes: &[u8]) -> Facts {
 
 /// Why bytes or facts are missing, in the order of `enum loss`.
 pub(super) const LOSSES: [(&str, &str); 9] = [
-    ("accounts_full", "bytes for which the table of accounts had no room"),
-    ("owners_full", "processes whose name, user and group could not be noted"),
+    (
+        "accounts_full",
+        "bytes for which the table of accounts had no room",
+    ),
+    (
+        "owners_full",
+        "processes whose name, user and group could not be noted",
+    ),
     (
         "writer_unknown",
         "bytes written back that were dirtied before the accounting began, or too long ago",
     ),
-    ("no_book", "bytes of packets whose socket could not be given a book"),
+    (
+        "no_book",
+        "bytes of packets whose socket could not be given a book",
+    ),
     (
         "devices_mixed",
         "packets of a socket whose devices changed too often to keep their order",
     ),
-    ("writers_mixed", "times that a socket had more writers under way than are told apart"),
-    ("pages_unread", "bytes of requests whose pages could not be read"),
-    ("sender_unknown", "bytes sent by an interrupt for nobody known"),
-    ("never_read", "bytes of datagrams that their socket was closed upon"),
+    (
+        "writers_mixed",
+        "times that a socket had more writers under way than are told apart",
+    ),
+    (
+        "pages_unread",
+        "bytes of requests whose pages could not be read",
+    ),
+    (
+        "sender_unknown",
+        "bytes sent by an interrupt for nobody known",
+    ),
+    (
+        "never_read",
+        "bytes of datagrams that their socket was closed upon",
+    ),
 ];
 
 #[cfg(test)]
@@ -224,7 +247,12 @@ mod tests {
         let cpu: Vec<u8> = (1..=8u64).flat_map(u64::to_ne_bytes).collect();
         assert_eq!(cpu.len(), 64);
         let sum = Account::of_processors(&[cpu.clone(), cpu]);
-        let expected = Flow { bytes: 10, operations: 12, segments: 14, header_bytes: 16 };
+        let expected = Flow {
+            bytes: 10,
+            operations: 12,
+            segments: 14,
+            header_bytes: 16,
+        };
         assert_eq!(sum.output, expected);
         assert_eq!(sum.since(sum), Account::default());
     }

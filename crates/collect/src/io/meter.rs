@@ -69,7 +69,10 @@ impl Meter {
             started: Instant::now(),
             looked_ns: 0,
             accounts,
-            counted: present.into_iter().map(|(id, device)| (id, device.counted)).collect(),
+            counted: present
+                .into_iter()
+                .map(|(id, device)| (id, device.counted))
+                .collect(),
             known_owners: BTreeMap::new(),
             known_devices: BTreeMap::new(),
         })
@@ -141,7 +144,10 @@ impl Meter {
         for (key, account) in accounts {
             let gained = account.since(self.accounts.get(key).copied().unwrap_or_default());
             let moved = [gained.input.bytes, gained.output.bytes];
-            let hardware = self.known_devices.get(&key.1).is_some_and(|d| !d.is_virtual);
+            let hardware = self
+                .known_devices
+                .get(&key.1)
+                .is_some_and(|d| !d.is_virtual);
             let rate = rates.entry(key.0).or_default();
             rate.bytes[0] += moved[0];
             rate.bytes[1] += moved[1];
@@ -151,7 +157,12 @@ impl Meter {
         }
         for (owner, rate) in rates.into_iter().filter(|(_, r)| r.bytes != [0; 3]) {
             let interval_ns = look.interval_ns;
-            self.session.publish(&Rate { owner, time_ns, interval_ns, ..rate })?;
+            self.session.publish(&Rate {
+                owner,
+                time_ns,
+                interval_ns,
+                ..rate
+            })?;
         }
         Ok(())
     }
@@ -181,7 +192,8 @@ impl Meter {
     fn note_device(&mut self, look: &mut Look, device: &Device) {
         let known = self.known_devices.get(&device.facts.device);
         if known != Some(&device.facts) {
-            self.known_devices.insert(device.facts.device, device.facts.clone());
+            self.known_devices
+                .insert(device.facts.device, device.facts.clone());
             look.devices.push(IoDevice {
                 time_ns: look.time_ns,
                 ..device.facts.clone()

@@ -53,7 +53,9 @@ impl Names {
     /// The control group's path; its id where it is gone or unknown.
     pub fn cgroup(&mut self, id: u64) -> String {
         let named = self.groups.entry(id);
-        named.or_insert_with(|| cgroup_path(id).unwrap_or_else(|| id.to_string())).clone()
+        named
+            .or_insert_with(|| cgroup_path(id).unwrap_or_else(|| id.to_string()))
+            .clone()
     }
 }
 

@@ -37,7 +37,9 @@ fn listen(_: PrintLevel, text: String) {
 }
 
 fn said() -> Vec<String> {
-    SAID.lock().map(|mut s| std::mem::take(&mut *s)).unwrap_or_default()
+    SAID.lock()
+        .map(|mut s| std::mem::take(&mut *s))
+        .unwrap_or_default()
 }
 
 /// Loaded and attached programs.
@@ -121,7 +123,9 @@ impl Programs {
         let map = self.map("accounts")?;
         let mut accounts = Vec::new();
         for key in map.keys() {
-            let values = map.lookup_percpu(&key, MapFlags::ANY).map_err(|e| unread("accounts", e))?;
+            let values = map
+                .lookup_percpu(&key, MapFlags::ANY)
+                .map_err(|e| unread("accounts", e))?;
             // Another read-out may have removed it between the two calls.
             if let Some(values) = values {
                 accounts.push((layout::key(&key), Account::of_processors(&values)));
@@ -133,7 +137,8 @@ impl Programs {
     /// Takes an account away, with what it had at that moment.
     pub(super) fn close(&self, key: (Owner, DeviceId)) -> Result<()> {
         let map = self.map("accounts")?;
-        map.delete(&layout::key_bytes(key)).map_err(|e| unread("accounts", e))
+        map.delete(&layout::key_bytes(key))
+            .map_err(|e| unread("accounts", e))
     }
 
     /// Owners noted so far.
@@ -141,7 +146,10 @@ impl Programs {
         let map = self.map("owners")?;
         let mut owners = Vec::new();
         for key in map.keys() {
-            if let Some(bytes) = map.lookup(&key, MapFlags::ANY).map_err(|e| unread("owners", e))? {
+            if let Some(bytes) = map
+                .lookup(&key, MapFlags::ANY)
+                .map_err(|e| unread("owners", e))?
+            {
                 let owner = layout::owner(&key);
                 owners.push((owner, layout::facts(owner, &bytes)));
             }
@@ -152,7 +160,8 @@ impl Programs {
     /// Forgets what was noted about an owner.
     pub(super) fn forget(&self, owner: Owner) -> Result<()> {
         let map = self.map("owners")?;
-        map.delete(&owner.0.to_ne_bytes()).map_err(|e| unread("owners", e))
+        map.delete(&owner.0.to_ne_bytes())
+            .map_err(|e| unread("owners", e))
     }
 
     /// How often each of `layout::LOSSES` happened.
@@ -174,7 +183,9 @@ impl Programs {
         let ours = |program: &ProgramMut<'_>| Program::id_from_fd(program.as_fd()).ok();
         let ids: Vec<u32> = self.object.progs_mut().filter_map(|p| ours(&p)).collect();
         let all = libbpf_rs::query::ProgInfoIter::default();
-        all.filter(|info| ids.contains(&info.id)).map(|info| info.recursion_misses).sum()
+        all.filter(|info| ids.contains(&info.id))
+            .map(|info| info.recursion_misses)
+            .sum()
     }
 
     /// Makes the map of rates a file in a BPF file system; what an earlier run left
@@ -203,9 +214,13 @@ impl Programs {
 
     /// Writes a process's rate, if the map is pinned.
     pub(super) fn publish(&self, rate: &Rate) -> Result<()> {
-        let Some(path) = &self.pinned else { return Ok(()) };
+        let Some(path) = &self.pinned else {
+            return Ok(());
+        };
         let pid = rate.owner.pid().0.to_ne_bytes();
-        let written = self.map("io_rates")?.update(&pid, &rate.to_bytes(), MapFlags::ANY);
+        let written = self
+            .map("io_rates")?
+            .update(&pid, &rate.to_bytes(), MapFlags::ANY);
         written.map_err(|e| {
             let message = format!("failed to write map `{}`", path.display());
             Error::system(message, std::io::Error::other(e))
@@ -219,13 +234,17 @@ impl Programs {
 
     /// Entries that the accounts have room for.
     pub(super) fn room(&self) -> usize {
-        self.map("accounts").map_or(0, |map| map.max_entries() as usize)
+        self.map("accounts")
+            .map_or(0, |map| map.max_entries() as usize)
     }
 
     /// Bytes of the maps at most, with all of their entries and on all processors.
     pub(super) fn memory_bytes(&self) -> u64 {
         let processors = libbpf_rs::num_possible_cpus().unwrap_or(1) as u64;
-        self.object.maps().map(|map| most_bytes(&map, processors)).sum()
+        self.object
+            .maps()
+            .map(|map| most_bytes(&map, processors))
+            .sum()
     }
 
     fn map(&self, name: &str) -> Result<Map<'_>> {
@@ -236,7 +255,11 @@ impl Programs {
 
 fn most_bytes(map: &Map<'_>, processors: u64) -> u64 {
     let entry = u64::from(map.key_size()) + u64::from(map.value_size());
-    let copies = if map.map_type().is_percpu() { processors } else { 1 };
+    let copies = if map.map_type().is_percpu() {
+        processors
+    } else {
+        1
+    };
     u64::from(map.max_entries()) * entry * copies
 }
 
@@ -246,7 +269,9 @@ fn name_of(program: &ProgramMut<'_>) -> String {
 
 fn open(choice: &Choice, room: Option<u32>) -> libbpf_rs::Result<Object> {
     said();
-    let mut object = ObjectBuilder::default().name("memgauge_io")?.open_memory(OBJECT)?;
+    let mut object = ObjectBuilder::default()
+        .name("memgauge_io")?
+        .open_memory(OBJECT)?;
     for mut program in object.progs_mut() {
         let name = program.name().to_string_lossy().into_owned();
         program.set_autoload(choice.load.contains(&name.as_str()));
@@ -277,10 +302,10 @@ fn chunks() -> u32 {
 /// The program that the kernel did not take, if the others can do without it.
 fn refused_program(choice: &Choice, cause: &libbpf_rs::Error) -> Result<String> {
     let said = said();
-    let named = choice
-        .load
-        .iter()
-        .find(|program| said.iter().any(|line| line.contains(&format!("prog '{program}':"))));
+    let named = choice.load.iter().find(|program| {
+        said.iter()
+            .any(|line| line.contains(&format!("prog '{program}':")))
+    });
     if cause.kind() == libbpf_rs::ErrorKind::PermissionDenied && !may_load() {
         return Err(no_rights());
     }
@@ -291,11 +316,15 @@ fn refused_program(choice: &Choice, cause: &libbpf_rs::Error) -> Result<String> 
 }
 
 fn is_required(program: &str) -> bool {
-    HOOKS.iter().any(|hook| hook.required && hook.program == program)
+    HOOKS
+        .iter()
+        .any(|hook| hook.required && hook.program == program)
 }
 
 fn check_required(choice: &Choice) -> Result<()> {
-    let lacking = HOOKS.iter().find(|hook| hook.required && !choice.load.contains(&hook.program));
+    let lacking = HOOKS
+        .iter()
+        .find(|hook| hook.required && !choice.load.contains(&hook.program));
     lacking.map_or(Ok(()), |hook| {
         let target = hook.target.unwrap_or_default();
         let message = format!(
@@ -387,7 +416,8 @@ fn may_load() -> bool {
 
 fn capabilities() -> u64 {
     let held = status_field("CapEff:");
-    held.and_then(|h| u64::from_str_radix(&h, 16).ok()).unwrap_or(0)
+    held.and_then(|h| u64::from_str_radix(&h, 16).ok())
+        .unwrap_or(0)
 }
 
 fn status_field(name: &str) -> Option<String> {
@@ -418,7 +448,9 @@ fn no_types(cause: &std::io::Error) -> Error {
 fn why_forbidden() -> Option<&'static str> {
     let lockdown = std::fs::read_to_string("/sys/kernel/security/lockdown").unwrap_or_default();
     if lockdown.contains("[confidentiality]") {
-        return Some("the kernel is locked down (lockdown=confidentiality); boot it with lockdown=integrity");
+        return Some(
+            "the kernel is locked down (lockdown=confidentiality); boot it with lockdown=integrity",
+        );
     }
     (status_field("Seccomp:").as_deref() == Some("2"))
         .then_some("a seccomp filter is in force here; allow bpf(2) in the container's profile")
@@ -427,9 +459,16 @@ fn why_forbidden() -> Option<&'static str> {
 fn refusal(cause: &libbpf_rs::Error, said: &[String]) -> Error {
     let denied = cause.kind() == libbpf_rs::ErrorKind::PermissionDenied;
     let why = denied.then(why_forbidden).flatten();
-    let last = said.iter().rev().find(|line| !line.is_empty()).map(String::as_str);
+    let last = said
+        .iter()
+        .rev()
+        .find(|line| !line.is_empty())
+        .map(String::as_str);
     let why = why.or(last).unwrap_or("the kernel gave no reason");
-    let message = format!("failed to load the accounting programs: {cause}: {}", one_line(why));
+    let message = format!(
+        "failed to load the accounting programs: {cause}: {}",
+        one_line(why)
+    );
     Error::new(ErrorKind::System, message)
 }
 
@@ -438,7 +477,10 @@ fn one_line(text: &str) -> String {
 }
 
 fn unread(map: &str, cause: libbpf_rs::Error) -> Error {
-    Error::system(format!("failed to read map `{map}`"), std::io::Error::other(cause))
+    Error::system(
+        format!("failed to read map `{map}`"),
+        std::io::Error::other(cause),
+    )
 }
 
 #[cfg(test)]
@@ -450,6 +492,9 @@ mod tests {
         let v1 = "30 25 0:26 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu";
         let v2 = "31 25 0:27 / /sys/fs/cgroup/unified rw,relatime shared:4 - cgroup2 cgroup2 rw";
         assert_eq!(mounted_unified(v1), None);
-        assert_eq!(mounted_unified(v2), Some(PathBuf::from("/sys/fs/cgroup/unified")));
+        assert_eq!(
+            mounted_unified(v2),
+            Some(PathBuf::from("/sys/fs/cgroup/unified"))
+        );
     }
 }

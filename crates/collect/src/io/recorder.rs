@@ -26,12 +26,20 @@ impl IoRecorder {
     ///
     /// # Errors
     /// The recording cannot be made.
-    pub fn create(path: &Path, command: &[String], settings: &[(&str, String)]) -> Result<IoRecorder> {
-        let settings = settings.iter().map(|(name, value)| ((*name).to_owned(), value.clone()));
+    pub fn create(
+        path: &Path,
+        command: &[String],
+        settings: &[(&str, String)],
+    ) -> Result<IoRecorder> {
+        let settings = settings
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), value.clone()));
         let manifest = Manifest {
             recorder: concat!("memgauge ", env!("CARGO_PKG_VERSION")).to_owned(),
             command: command.to_vec(),
-            started_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs()),
+            started_unix_s: SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .map_or(0, |d| d.as_secs()),
             clock: "monotonic".to_owned(),
             source: SourceFacts {
                 name: "io".to_owned(),
@@ -66,7 +74,12 @@ impl IoRecorder {
     ///
     /// # Errors
     /// The recording cannot be written.
-    pub fn finish(mut self, end: Option<CommandEnd>, losses: &[Loss], missing: &[&str]) -> Result<()> {
+    pub fn finish(
+        mut self,
+        end: Option<CommandEnd>,
+        losses: &[Loss],
+        missing: &[&str],
+    ) -> Result<()> {
         let time_ns = self.started.elapsed().as_nanos() as u64;
         let row = |detail: &str, count| memgauge_trace::Loss {
             time_ns,
@@ -75,7 +88,8 @@ impl IoRecorder {
             detail: detail.to_owned(),
             ..memgauge_trace::Loss::default()
         };
-        self.writer.extend(losses.iter().map(|loss| row(loss.meaning, loss.count)))?;
+        self.writer
+            .extend(losses.iter().map(|loss| row(loss.meaning, loss.count)))?;
         self.writer.flush()?;
         let own = own_usage();
         let own_cost = OwnCost {
@@ -90,7 +104,10 @@ impl IoRecorder {
             manifest.end = end;
             manifest.own_cost = own_cost;
             if !missing.is_empty() {
-                manifest.source.settings.insert("missing".to_owned(), missing);
+                manifest
+                    .source
+                    .settings
+                    .insert("missing".to_owned(), missing);
             }
         })?;
         Ok(())

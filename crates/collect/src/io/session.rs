@@ -12,7 +12,8 @@ use crate::Result;
 /// Whose account, at which device.
 pub type Key = (Owner, DeviceId);
 
-const NOT_RUN: &str = "requests or packets that a program could not look at, as it was interrupted by itself";
+const NOT_RUN: &str =
+    "requests or packets that a program could not look at, as it was interrupted by itself";
 
 /// Something that could not be accounted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,7 +94,11 @@ impl Session {
     /// Moves accounts of processes that were gone at the last look as well out of the
     /// kernel's table, so that it does not fill up on a machine with many short ones.
     fn make_room(&mut self, live: &[(Key, Account)]) -> Result<()> {
-        let gone: BTreeSet<Owner> = live.iter().map(|(key, _)| key.0).filter(|&o| is_gone(o)).collect();
+        let gone: BTreeSet<Owner> = live
+            .iter()
+            .map(|(key, _)| key.0)
+            .filter(|&o| is_gone(o))
+            .collect();
         for (key, account) in live {
             if gone.contains(&key.0) && self.gone.contains(&key.0) {
                 self.programs.close(*key)?;
@@ -111,7 +116,10 @@ impl Session {
     /// What is known about an owner that has an account.
     pub fn facts(&self, owner: Owner) -> Facts {
         let noted = self.facts.get(&owner).cloned();
-        let mut facts = noted.unwrap_or_else(|| Facts { pid: owner.pid(), ..Facts::default() });
+        let mut facts = noted.unwrap_or_else(|| Facts {
+            pid: owner.pid(),
+            ..Facts::default()
+        });
         if facts.command.is_empty() {
             facts.command = current_name(owner).unwrap_or_default();
         }
@@ -148,7 +156,13 @@ impl Session {
         let missed = [(("not_run", NOT_RUN), self.programs.runs_missed())];
         let losses = layout::LOSSES.iter().copied().zip(counts).chain(missed);
         let losses = losses.filter(|(_, count)| *count > 0);
-        Ok(losses.map(|((name, meaning), count)| Loss { name, meaning, count }).collect())
+        Ok(losses
+            .map(|((name, meaning), count)| Loss {
+                name,
+                meaning,
+                count,
+            })
+            .collect())
     }
 }
 

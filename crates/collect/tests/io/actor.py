@@ -275,5 +275,33 @@ def tcp_passed(address, port, size):
     print(child, flush=True)
 
 
+def web_server(address, port):
+    """Two workers answer requests, a connection each, on a listener they inherit."""
+    s = listen(address, port)
+    workers = []
+    for _ in range(2):
+        worker = os.fork()
+        if worker == 0:
+            while True:
+                connection, _ = s.accept()
+                take(connection, 100)
+                connection.sendall(b"r" * 600)
+                connection.close()
+        workers.append(worker)
+    print(*workers, flush=True)
+    wait()
+    for worker in workers:
+        os.kill(worker, 9)
+
+
+def web_client(address, port, count):
+    for _ in range(int(count)):
+        s = inet(socket.SOCK_STREAM, address)
+        s.connect((address, int(port)))
+        s.sendall(b"q" * 100)
+        drain(s)
+        s.close()
+
+
 if __name__ == "__main__":
     globals()[sys.argv[1]](*sys.argv[2:])

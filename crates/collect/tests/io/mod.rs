@@ -39,7 +39,9 @@ pub(crate) fn session() -> Option<(Session, MutexGuard<'static, ()>)> {
 
 fn has(tool: &str) -> bool {
     let places = ["/bin", "/sbin", "/usr/bin", "/usr/sbin"];
-    places.iter().any(|place| Path::new(place).join(tool).exists())
+    places
+        .iter()
+        .any(|place| Path::new(place).join(tool).exists())
 }
 
 /// Runs a command of the system; its output.
@@ -70,7 +72,11 @@ impl Actor {
             .unwrap();
         let input = child.stdin.take().unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());
-        Actor { child, input, output }
+        Actor {
+            child,
+            input,
+            output,
+        }
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -125,10 +131,19 @@ impl Disk {
         let image = folder.path().join("image");
         let mount = folder.path().join("mount");
         std::fs::create_dir(&mount).unwrap();
-        std::fs::File::create(&image).unwrap().set_len(384 * MIB).unwrap();
+        std::fs::File::create(&image)
+            .unwrap()
+            .set_len(384 * MIB)
+            .unwrap();
         let device = sh(&format!("losetup --find --show {}", image.display()));
-        let command = format!("{make} {device} && mount -o noatime {device} {}", mount.display());
-        let made = Command::new("sh").args(["-c", &command]).stderr(Stdio::null()).status();
+        let command = format!(
+            "{make} {device} && mount -o noatime {device} {}",
+            mount.display()
+        );
+        let made = Command::new("sh")
+            .args(["-c", &command])
+            .stderr(Stdio::null())
+            .status();
         if !made.is_ok_and(|status| status.success()) {
             let _ = Command::new("losetup").args(["-d", &device]).status();
             return None;
@@ -153,14 +168,20 @@ impl Disk {
 
     /// Writes everything and drops what is cached.
     pub(crate) fn forget(&self) {
-        sh(&format!("sync -f {} && echo 3 > /proc/sys/vm/drop_caches", self.path(".")));
+        sh(&format!(
+            "sync -f {} && echo 3 > /proc/sys/vm/drop_caches",
+            self.path(".")
+        ));
     }
 
     /// Bytes read and written as the disk counts them.
     pub(crate) fn counted(&self) -> (u64, u64) {
         let name = self.device.trim_start_matches("/dev/");
         let stat = std::fs::read_to_string(format!("/sys/block/{name}/stat")).unwrap();
-        let fields: Vec<u64> = stat.split_whitespace().map(|f| f.parse().unwrap()).collect();
+        let fields: Vec<u64> = stat
+            .split_whitespace()
+            .map(|f| f.parse().unwrap())
+            .collect();
         (fields[2] * 512, fields[6] * 512)
     }
 }
@@ -186,7 +207,9 @@ impl Network {
             name: format!("mg{}", std::process::id()),
         };
         let (a, b) = (network.namespace('a'), network.namespace('b'));
-        sh(&format!("ip netns del {a} 2>/dev/null; ip netns del {b} 2>/dev/null; true"));
+        sh(&format!(
+            "ip netns del {a} 2>/dev/null; ip netns del {b} 2>/dev/null; true"
+        ));
         sh(&format!("ip netns add {a} && ip netns add {b}"));
         for (device, net) in [("one", 1), ("two", 2)] {
             sh(&format!(
@@ -210,7 +233,9 @@ impl Network {
             }
         }
         for namespace in [&a, &b] {
-            sh(&format!("ip netns exec {namespace} sysctl -q -w net.ipv4.conf.all.rp_filter=0"));
+            sh(&format!(
+                "ip netns exec {namespace} sysctl -q -w net.ipv4.conf.all.rp_filter=0"
+            ));
         }
         network
     }
@@ -234,8 +259,13 @@ impl Network {
     }
 
     pub(crate) fn device(&self, side: char, device: &str) -> DeviceId {
-        let netns = std::fs::metadata(format!("/run/netns/{}", self.namespace(side))).unwrap().ino();
-        let link = sh(&format!("ip -n {} -o link show dev {device}", self.namespace(side)));
+        let netns = std::fs::metadata(format!("/run/netns/{}", self.namespace(side)))
+            .unwrap()
+            .ino();
+        let link = sh(&format!(
+            "ip -n {} -o link show dev {device}",
+            self.namespace(side)
+        ));
         let number = link.split(':').next().unwrap().parse().unwrap();
         DeviceId {
             netns: netns as u32,
@@ -246,8 +276,14 @@ impl Network {
     /// Bytes and packets received and sent, as the device counts them.
     pub(crate) fn counted(&self, side: char, device: &str) -> [u64; 4] {
         let all = self.on(side, "cat /proc/net/dev");
-        let line = all.lines().find_map(|l| l.trim().strip_prefix(&format!("{device}:"))).unwrap();
-        let fields: Vec<u64> = line.split_whitespace().map(|f| f.parse().unwrap()).collect();
+        let line = all
+            .lines()
+            .find_map(|l| l.trim().strip_prefix(&format!("{device}:")))
+            .unwrap();
+        let fields: Vec<u64> = line
+            .split_whitespace()
+            .map(|f| f.parse().unwrap())
+            .collect();
         [fields[0], fields[1], fields[8], fields[9]]
     }
 }
@@ -255,7 +291,9 @@ impl Network {
 impl Drop for Network {
     fn drop(&mut self) {
         for side in ['a', 'b'] {
-            let _ = Command::new("ip").args(["netns", "del", &self.namespace(side)]).status();
+            let _ = Command::new("ip")
+                .args(["netns", "del", &self.namespace(side)])
+                .status();
         }
     }
 }
@@ -263,7 +301,9 @@ impl Drop for Network {
 /// What a process moved through a device.
 pub(crate) fn account(session: &mut Session, pid: u32, device: DeviceId) -> Account {
     let accounts = session.accounts().unwrap();
-    let of_pid = accounts.iter().filter(|((o, d), _)| o.pid().0 == pid && *d == device);
+    let of_pid = accounts
+        .iter()
+        .filter(|((o, d), _)| o.pid().0 == pid && *d == device);
     of_pid.fold(Account::default(), |sum, (_, account)| sum.plus(*account))
 }
 

@@ -144,22 +144,34 @@ pub(crate) fn io() -> impl Strategy<Value = IoRow> {
 
 pub(crate) fn io_owner() -> impl Strategy<Value = IoOwner> {
     let texts = (any::<String>(), any::<String>(), any::<String>());
-    (any::<u64>(), any::<u64>(), any::<u32>(), texts, any::<bool>()).prop_map(
-        |(time_ns, owner, uid, (command, user, cgroup), kernel)| IoOwner {
-            time_ns,
-            owner: Owner(owner),
-            command,
-            uid,
-            user,
-            cgroup,
-            kernel,
-        },
+    (
+        any::<u64>(),
+        any::<u64>(),
+        any::<u32>(),
+        texts,
+        any::<bool>(),
     )
+        .prop_map(
+            |(time_ns, owner, uid, (command, user, cgroup), kernel)| IoOwner {
+                time_ns,
+                owner: Owner(owner),
+                command,
+                uid,
+                user,
+                cgroup,
+                kernel,
+            },
+        )
 }
 
 pub(crate) fn io_device() -> impl Strategy<Value = IoDevice> {
     let ids = (any::<u64>(), any::<u32>(), any::<u32>());
-    let texts = (any::<String>(), any::<String>(), any::<String>(), any::<String>());
+    let texts = (
+        any::<String>(),
+        any::<String>(),
+        any::<String>(),
+        any::<String>(),
+    );
     let facts = (any::<Option<u32>>(), any::<Option<u64>>(), any::<bool>());
     (ids, texts, facts).prop_map(|((time_ns, netns, number), texts, facts)| IoDevice {
         time_ns,
