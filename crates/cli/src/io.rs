@@ -124,7 +124,7 @@ impl Run {
                 continue;
             }
             next = (next + self.interval).max(Instant::now());
-            let look = self.look()?;
+            let look = self.look(false)?;
             if !show(self, Some(&look))? {
                 return Ok(None);
             }
@@ -168,8 +168,8 @@ impl Run {
         let _ = launched.child.wait();
     }
 
-    fn look(&mut self) -> anyhow::Result<Look> {
-        let look = self.meter.look()?;
+    fn look(&mut self, last: bool) -> anyhow::Result<Look> {
+        let look = self.meter.look(last)?;
         self.accounts.know_owners(&look.owners);
         self.accounts.know_devices(&look.devices);
         self.accounts.observe(&look.rows);
@@ -180,7 +180,7 @@ impl Run {
     }
 
     fn finish(mut self, args: &Io, live: bool, end: Option<CommandEnd>) -> anyhow::Result<Exit> {
-        self.look()?;
+        self.look(true)?;
         let losses = self.meter.losses()?;
         let missing = self.meter.missing();
         let duration_ns = self.elapsed().as_nanos() as u64;

@@ -228,10 +228,10 @@ fn an_owner_that_has_ended_keeps_its_name_user_and_group() {
     std::fs::remove_dir(&group).unwrap();
     let accounts = session.accounts().unwrap();
     let found = accounts.iter().find(|((o, d), a)| {
-        *d == disk.id && a.output.bytes == 4 * MIB && session.facts(*o).command == "dd"
+        *d == disk.id && a.output.bytes == 4 * MIB && session.facts(*o).unwrap().command == "dd"
     });
     let ((owner, _), _) = found.expect("dd's account");
-    let facts = session.facts(*owner);
+    let facts = session.facts(*owner).unwrap();
     assert_eq!((facts.uid, facts.cgroup, facts.kernel), (0, inode, false));
     assert!(
         path.unwrap()

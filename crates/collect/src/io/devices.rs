@@ -37,7 +37,7 @@ pub struct Device {
 /// Devices that are there now.
 pub fn present(wanted_namespaces: &[u32]) -> BTreeMap<DeviceId, Device> {
     let mut all = disks();
-    let own = namespace_of(Path::new("/proc/self"));
+    let own = own_namespace();
     for namespace in wanted_namespaces.iter().copied().chain(own) {
         let devices = match Some(namespace) == own {
             true => netns::devices_here().unwrap_or_default(),
@@ -56,8 +56,9 @@ pub fn present(wanted_namespaces: &[u32]) -> BTreeMap<DeviceId, Device> {
     all
 }
 
-fn namespace_of(process: &Path) -> Option<u32> {
-    let namespace = std::fs::metadata(process.join("ns/net")).ok()?;
+/// Inode of this process's network namespace.
+pub(super) fn own_namespace() -> Option<u32> {
+    let namespace = std::fs::metadata("/proc/self/ns/net").ok()?;
     Some(namespace.ino() as u32)
 }
 

@@ -92,7 +92,6 @@ pub(super) const HOOKS: &[Hook] = &[
         "ext4/btf_trace_ext4_write_end",
         "a page of ext4 that is dirty already stays with its first writer",
     ),
-    // 6.3 (as `iomap_iter`, 5.10, without its state)
     hook(
         "iomap_write",
         "iomap/btf_trace_iomap_iter",

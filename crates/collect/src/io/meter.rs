@@ -12,6 +12,9 @@ use super::session::{Key, Loss, Session};
 use crate::Result;
 use crate::sys::process::monotonic_ns;
 
+/// To find a namespace may take a look at every process.
+const ABROAD_EVERY_NS: u64 = 1_000_000_000;
+
 /// Which owners are looked at.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
@@ -48,7 +51,11 @@ pub struct Meter {
     started: Instant,
     looked_ns: u64,
     accounts: BTreeMap<Key, Account>,
-    counted: BTreeMap<DeviceId, Counted>,
+    /// What devices had counted when they were looked at last, and when that was.
+    counted: BTreeMap<DeviceId, (Counted, u64)>,
+    /// When other network namespaces were entered last.
+    abroad_ns: u64,
+    own_namespace: Option<u32>,
     known_owners: BTreeMap<Owner, IoOwner>,
     known_devices: BTreeMap<DeviceId, IoDevice>,
 }
@@ -71,8 +78,10 @@ impl Meter {
             accounts,
             counted: present
                 .into_iter()
-                .map(|(id, device)| (id, device.counted))
+                .map(|(id, device)| (id, (device.counted, 0)))
                 .collect(),
+            abroad_ns: 0,
+            own_namespace: devices::own_namespace(),
             known_owners: BTreeMap::new(),
             known_devices: BTreeMap::new(),
         })
@@ -106,21 +115,27 @@ impl Meter {
         self.started.elapsed()
     }
 
-    /// Everything that moved since the last look.
+    /// Everything that moved since the last look. Devices of other network namespaces
+    /// are looked at once a second, and at the `last` look.
     ///
     /// # Errors
     /// When the kernel's tables cannot be read.
-    pub fn look(&mut self) -> Result<Look> {
+    pub fn look(&mut self, last: bool) -> Result<Look> {
         let accounts = self.session.accounts()?;
         let time_ns = self.started.elapsed().as_nanos() as u64;
-        let present = devices::present(&namespaces(&accounts));
+        let abroad = last || time_ns - self.abroad_ns >= ABROAD_EVERY_NS;
+        let namespaces = if abroad { namespaces(&accounts) } else { Vec::new() };
+        if abroad {
+            self.abroad_ns = time_ns;
+        }
+        let present = devices::present(&namespaces);
         let mut look = Look {
             time_ns,
             interval_ns: time_ns - self.looked_ns,
             ..Look::default()
         };
         self.add_devices(&mut look, &present);
-        self.add_accounts(&mut look, &accounts);
+        self.add_accounts(&mut look, &accounts)?;
         if self.session.is_pinned() {
             self.publish(&look, &accounts)?;
         }
@@ -173,8 +188,15 @@ impl Meter {
             if !self.wants_device(&device.facts.name) {
                 continue;
             }
-            let earlier = self.counted.insert(*id, device.counted);
-            let Some(earlier) = earlier else { continue };
+            let earlier = self.counted.insert(*id, (device.counted, look.time_ns));
+            self.note_device(look, device);
+            // A disk or a device of this namespace that was not there before began to
+            // count at 0; one elsewhere may only not have been seen.
+            let young = id.netns == 0 || Some(id.netns) == self.own_namespace;
+            let Some((earlier, since_ns)) = earlier.or(young.then_some((Counted::default(), 0)))
+            else {
+                continue;
+            };
             for (i, direction) in [Direction::In, Direction::Out].into_iter().enumerate() {
                 let operations = device.counted.operations[i].saturating_sub(earlier.operations[i]);
                 let gained = Flow {
@@ -183,9 +205,9 @@ impl Meter {
                     segments: if id.netns == 0 { 0 } else { operations },
                     header_bytes: 0,
                 };
-                push(look, (Owner::DEVICE, *id), direction, gained);
+                let interval_ns = look.time_ns - since_ns;
+                push(look, interval_ns, (Owner::DEVICE, *id), direction, gained);
             }
-            self.note_device(look, device);
         }
     }
 
@@ -201,21 +223,23 @@ impl Meter {
         }
     }
 
-    fn add_accounts(&mut self, look: &mut Look, accounts: &BTreeMap<Key, Account>) {
+    fn add_accounts(&mut self, look: &mut Look, accounts: &BTreeMap<Key, Account>) -> Result<()> {
         for (key, account) in accounts {
             let earlier = self.accounts.get(key).copied().unwrap_or_default();
             let gained = account.since(earlier);
             if gained == Account::default() {
                 continue;
             }
-            let facts = self.session.facts(key.0);
+            let facts = self.session.facts(key.0)?;
             if !self.wants_owner(&facts) || !self.wants_device_id(key.1) {
                 continue;
             }
             self.note_owner(look, key.0, facts);
-            push(look, *key, Direction::In, gained.input);
-            push(look, *key, Direction::Out, gained.output);
+            let interval_ns = look.interval_ns;
+            push(look, interval_ns, *key, Direction::In, gained.input);
+            push(look, interval_ns, *key, Direction::Out, gained.output);
         }
+        Ok(())
     }
 
     fn note_owner(&mut self, look: &mut Look, owner: Owner, facts: Facts) {
@@ -260,15 +284,15 @@ fn namespaces(accounts: &BTreeMap<Key, Account>) -> Vec<u32> {
     all.into_iter().filter(|&netns| netns != 0).collect()
 }
 
-fn push(look: &mut Look, (owner, device): Key, direction: Direction, flow: Flow) {
+fn push(look: &mut Look, interval_ns: u64, key: Key, direction: Direction, flow: Flow) {
     if flow == Flow::default() {
         return;
     }
     look.rows.push(IoRow {
         time_ns: look.time_ns,
-        interval_ns: look.interval_ns,
-        owner,
-        device,
+        interval_ns,
+        owner: key.0,
+        device: key.1,
         direction,
         bytes: flow.bytes,
         operations: flow.operations,

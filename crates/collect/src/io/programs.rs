@@ -141,20 +141,12 @@ impl Programs {
             .map_err(|e| unread("accounts", e))
     }
 
-    /// Owners noted so far.
-    pub(super) fn owners(&self) -> Result<Vec<(Owner, Facts)>> {
-        let map = self.map("owners")?;
-        let mut owners = Vec::new();
-        for key in map.keys() {
-            if let Some(bytes) = map
-                .lookup(&key, MapFlags::ANY)
-                .map_err(|e| unread("owners", e))?
-            {
-                let owner = layout::owner(&key);
-                owners.push((owner, layout::facts(owner, &bytes)));
-            }
-        }
-        Ok(owners)
+    /// What was noted about an owner.
+    pub(super) fn facts(&self, owner: Owner) -> Result<Option<Facts>> {
+        let key = owner.0.to_ne_bytes();
+        let found = self.map("owners")?.lookup(&key, MapFlags::ANY);
+        let found = found.map_err(|e| unread("owners", e))?;
+        Ok(found.map(|bytes| layout::facts(owner, &bytes)))
     }
 
     /// Forgets what was noted about an owner.

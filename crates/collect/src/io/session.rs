@@ -31,7 +31,8 @@ pub struct Session {
     programs: Programs,
     /// Accounts of owners that have ended, taken out of the kernel's table.
     closed: BTreeMap<Key, Account>,
-    facts: BTreeMap<Owner, Facts>,
+    /// What was noted about them.
+    ended: BTreeMap<Owner, Facts>,
     /// Owners found gone at the last look; closed at the next one.
     gone: BTreeSet<Owner>,
 }
@@ -57,7 +58,7 @@ impl Session {
         Ok(Session {
             programs: Programs::load(room)?,
             closed: BTreeMap::new(),
-            facts: BTreeMap::new(),
+            ended: BTreeMap::new(),
             gone: BTreeSet::new(),
         })
     }
@@ -79,7 +80,6 @@ impl Session {
     pub fn accounts(&mut self) -> Result<BTreeMap<Key, Account>> {
         self.programs.settle()?;
         let live = self.programs.accounts()?;
-        self.facts.extend(self.programs.owners()?);
         let mut all = self.closed.clone();
         for (key, account) in &live {
             let sum = all.entry(*key).or_default();
@@ -107,15 +107,25 @@ impl Session {
             }
         }
         for owner in gone.intersection(&self.gone) {
-            self.programs.forget(*owner)?;
+            // Without an entry it was never noted, as the table was full.
+            if let Some(facts) = self.programs.facts(*owner)? {
+                self.ended.insert(*owner, facts);
+                self.programs.forget(*owner)?;
+            }
         }
         self.gone = gone;
         Ok(())
     }
 
     /// What is known about an owner that has an account.
-    pub fn facts(&self, owner: Owner) -> Facts {
-        let noted = self.facts.get(&owner).cloned();
+    ///
+    /// # Errors
+    /// When the kernel's tables cannot be read.
+    pub fn facts(&self, owner: Owner) -> Result<Facts> {
+        let noted = match self.ended.get(&owner) {
+            Some(facts) => Some(facts.clone()),
+            None => self.programs.facts(owner)?,
+        };
         let mut facts = noted.unwrap_or_else(|| Facts {
             pid: owner.pid(),
             ..Facts::default()
@@ -123,7 +133,7 @@ impl Session {
         if facts.command.is_empty() {
             facts.command = current_name(owner).unwrap_or_default();
         }
-        facts
+        Ok(facts)
     }
 
     /// Keeps rates in a map that is a file in this folder, as long as the session lives.
