@@ -130,19 +130,31 @@ fn devices(summary: &IoSummary, seconds: f64, style: &Style) -> String {
         ("rest out", Kind::Number),
     ]);
     for line in &summary.devices {
-        table.row(vec![
+        let mut cells = vec![
             style.name(&line.name),
             style.name(&line.kind),
             style.name(&place(line)),
-            units::bytes(line.counted.r#in.bytes),
-            units::bytes(line.counted.out.bytes),
-            rate(line.counted.r#in.bytes, seconds, style),
-            rate(line.counted.out.bytes, seconds, style),
-            units::bytes(line.rest_in_bytes),
-            units::bytes(line.rest_out_bytes),
-        ]);
+        ];
+        cells.extend(counters(line, seconds, style));
+        table.row(cells);
     }
     table.draw(style)
+}
+
+/// What a device counted; nothing is known of one that was gone before the first look.
+fn counters(line: &IoDeviceLine, seconds: f64, style: &Style) -> [String; 6] {
+    let counted = &line.counted;
+    if counted.bytes() == 0 && line.attributed.bytes() > 0 {
+        return [style.none(); 6].map(str::to_owned);
+    }
+    [
+        units::bytes(counted.r#in.bytes),
+        units::bytes(counted.out.bytes),
+        rate(counted.r#in.bytes, seconds, style),
+        rate(counted.out.bytes, seconds, style),
+        units::bytes(line.rest_in_bytes),
+        units::bytes(line.rest_out_bytes),
+    ]
 }
 
 /// What is below a device: hardware, or other devices.
@@ -263,6 +275,15 @@ mod tests {
             text.contains("nothing moved") && !text.contains("NaN"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn a_device_that_was_never_seen_has_no_counters() {
+        let mut summary = summary();
+        summary.devices[0].counted = BothWays::default();
+        let text = io_text(&summary, IoOrder::Total, 10, &STYLE);
+        let line = text.lines().find(|l| l.contains("0000:3b")).unwrap();
+        assert_eq!(line.matches('–').count(), 6, "{text}");
     }
 
     #[test]

@@ -34,44 +34,57 @@ pub struct Device {
     pub counted: Counted,
 }
 
-/// Devices that are there now.
-pub fn present(wanted_namespaces: &[u32]) -> BTreeMap<DeviceId, Device> {
+/// Disks and this namespace's network devices, and those of the other namespaces that
+/// are `wanted`.
+pub fn present(wanted: Option<&dyn Fn(u32) -> bool>) -> BTreeMap<DeviceId, Device> {
     let mut all = disks();
-    let own = own_namespace();
-    for namespace in wanted_namespaces.iter().copied().chain(own) {
-        let devices = match Some(namespace) == own {
-            true => netns::devices_here().unwrap_or_default(),
-            false => find_namespace(namespace)
-                .and_then(|file| netns::devices_in(file).ok())
-                .unwrap_or_default(),
-        };
-        for device in devices {
-            let id = DeviceId {
-                netns: namespace,
-                number: device.index,
-            };
-            all.insert(id, network_device(id, &device, Some(namespace) == own));
-        }
+    let Some(own) = inode(Path::new("/proc/self/ns/net")) else {
+        return all;
+    };
+    add_network(
+        &mut all,
+        own,
+        netns::devices_here().unwrap_or_default(),
+        true,
+    );
+    let Some(wanted) = wanted else { return all };
+    let others = namespaces().into_iter();
+    for (namespace, path) in others.filter(|(n, _)| *n != own && wanted(*n)) {
+        // One that is gone by now has no devices any more.
+        let devices = File::open(path).and_then(netns::devices_in);
+        add_network(&mut all, namespace, devices.unwrap_or_default(), false);
     }
     all
 }
 
-/// Inode of this process's network namespace.
-pub(super) fn own_namespace() -> Option<u32> {
-    let namespace = std::fs::metadata("/proc/self/ns/net").ok()?;
-    Some(namespace.ino() as u32)
+fn add_network(
+    all: &mut BTreeMap<DeviceId, Device>,
+    netns: u32,
+    devices: Vec<NetDevice>,
+    own: bool,
+) {
+    for device in devices {
+        let id = DeviceId {
+            netns,
+            number: device.index,
+        };
+        all.insert(id, network_device(id, &device, own));
+    }
 }
 
-/// The namespace by its inode: among named ones, then among the processes'.
-fn find_namespace(inode: u32) -> Option<File> {
-    let is_it = |path: &PathBuf| std::fs::metadata(path).is_ok_and(|m| m.ino() as u32 == inode);
+fn inode(path: &Path) -> Option<u32> {
+    std::fs::metadata(path).ok().map(|m| m.ino() as u32)
+}
+
+/// Network namespaces by inode, with a file of each: named ones, and processes'.
+fn namespaces() -> BTreeMap<u32, PathBuf> {
     let entries = |folder: &str| std::fs::read_dir(folder).into_iter().flatten().flatten();
     let named = entries("/run/netns").map(|e| e.path());
     let of_processes = entries("/proc").map(|e| e.path().join("ns/net"));
-    named
-        .chain(of_processes)
-        .find(is_it)
-        .and_then(|path| File::open(path).ok())
+    let paths = named.chain(of_processes);
+    paths
+        .filter_map(|path| Some((inode(&path)?, path)))
+        .collect()
 }
 
 // ---------------------------------------------------------------------- disks

@@ -55,7 +55,6 @@ pub struct Meter {
     counted: BTreeMap<DeviceId, (Counted, u64)>,
     /// When other network namespaces were entered last.
     abroad_ns: u64,
-    own_namespace: Option<u32>,
     known_owners: BTreeMap<Owner, IoOwner>,
     known_devices: BTreeMap<DeviceId, IoDevice>,
 }
@@ -67,7 +66,7 @@ impl Meter {
     /// As [`Session::start`].
     pub fn start(filter: Filter) -> Result<Meter> {
         let mut session = Session::start()?;
-        let present = devices::present(&[]);
+        let present = devices::present(Some(&|_| true));
         let accounts = session.accounts()?;
         Ok(Meter {
             session,
@@ -81,7 +80,6 @@ impl Meter {
                 .map(|(id, device)| (id, (device.counted, 0)))
                 .collect(),
             abroad_ns: 0,
-            own_namespace: devices::own_namespace(),
             known_owners: BTreeMap::new(),
             known_devices: BTreeMap::new(),
         })
@@ -124,11 +122,12 @@ impl Meter {
         let accounts = self.session.accounts()?;
         let time_ns = self.started.elapsed().as_nanos() as u64;
         let abroad = last || time_ns - self.abroad_ns >= ABROAD_EVERY_NS;
-        let namespaces = if abroad { namespaces(&accounts) } else { Vec::new() };
+        let moved: BTreeSet<u32> = accounts.keys().map(|(_, device)| device.netns).collect();
+        let wanted = |netns: u32| moved.contains(&netns);
         if abroad {
             self.abroad_ns = time_ns;
         }
-        let present = devices::present(&namespaces);
+        let present = devices::present(abroad.then_some(&wanted));
         let mut look = Look {
             time_ns,
             interval_ns: time_ns - self.looked_ns,
@@ -182,7 +181,7 @@ impl Meter {
         Ok(())
     }
 
-    /// What the devices counted: from their first sight on.
+    /// What the devices counted.
     fn add_devices(&mut self, look: &mut Look, present: &BTreeMap<DeviceId, Device>) {
         for (id, device) in present {
             if !self.wants_device(&device.facts.name) {
@@ -190,13 +189,8 @@ impl Meter {
             }
             let earlier = self.counted.insert(*id, (device.counted, look.time_ns));
             self.note_device(look, device);
-            // A disk or a device of this namespace that was not there before began to
-            // count at 0; one elsewhere may only not have been seen.
-            let young = id.netns == 0 || Some(id.netns) == self.own_namespace;
-            let Some((earlier, since_ns)) = earlier.or(young.then_some((Counted::default(), 0)))
-            else {
-                continue;
-            };
+            // All that were there at the start are known: others began to count at 0.
+            let (earlier, since_ns) = earlier.unwrap_or_default();
             for (i, direction) in [Direction::In, Direction::Out].into_iter().enumerate() {
                 let operations = device.counted.operations[i].saturating_sub(earlier.operations[i]);
                 let gained = Flow {
@@ -277,11 +271,6 @@ impl Meter {
     fn wants_device_id(&self, id: DeviceId) -> bool {
         self.filter.devices.is_empty() || self.known_devices.contains_key(&id)
     }
-}
-
-fn namespaces(accounts: &BTreeMap<Key, Account>) -> Vec<u32> {
-    let all: BTreeSet<u32> = accounts.keys().map(|(_, device)| device.netns).collect();
-    all.into_iter().filter(|&netns| netns != 0).collect()
 }
 
 fn push(look: &mut Look, interval_ns: u64, key: Key, direction: Direction, flow: Flow) {
