@@ -16,8 +16,8 @@
 #include "receive.h"
 #include "send.h"
 
-/* The kernel lets only programs of this licence use what these need. */
-char LICENSE[] SEC("license") = "GPL";
+/* The kernel lends what these programs need only to such as are also under the GPL. */
+char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
 /* Handshakes of a listener belong to the process that bound it. */
 static __always_inline int bound(struct bpf_sock *sk)
