@@ -7,7 +7,7 @@ PLUGINS := $(TARGET)/qemu-plugin
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
 help: ## this list
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
 
 setup: ## install what is missing (Debian), check the Rust toolchain
 	@./setup.sh
@@ -17,6 +17,9 @@ plugin: setup ## build the QEMU plugin
 
 build: setup plugin ## build memgauge for use (target/release/memgauge)
 	cargo build --release -p memgauge
+
+bench-io: build ## what accounting I/O costs: paired runs (needs root; perf, nginx, wrk where there)
+	@bench/io --memgauge $(TARGET)/release/memgauge $(BENCH_ARGS)
 
 demo: build ## record sqlite3 at work and show the report
 	@bench/demo $(TARGET)/release/memgauge $(TARGET)/demo
@@ -40,4 +43,4 @@ install: build ## install below PREFIX (/usr/local)
 clean: ## remove everything built
 	cargo clean
 
-.PHONY: help setup plugin build demo test bench lint install clean
+.PHONY: help setup plugin build demo test bench bench-io lint install clean

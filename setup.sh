@@ -6,11 +6,12 @@ set -eu
 cd "$(dirname "$0")"
 PATH="$PATH:$HOME/.cargo/bin"
 
-# Build: gcc make libc6-dev libzydis-dev. Run: qemu-user. Tests, demo and
+# Build: gcc make libc6-dev libzydis-dev, and for the BPF programs clang libelf-dev
+# zlib1g-dev pkg-config. Run: qemu-user. Tests, demo and
 # benchmarks: the rest.
-PACKAGES="gcc make libc6-dev libzydis-dev qemu-user valgrind xz-utils sqlite3 python3 procps"
+PACKAGES="gcc make libc6-dev libzydis-dev clang libelf-dev zlib1g-dev pkg-config qemu-user valgrind xz-utils sqlite3 python3 procps iproute2 e2fsprogs tmux"
 # What stands for a package where there is no dpkg to ask.
-PROGRAMS="gcc make qemu-x86_64 valgrind xz sqlite3 python3 ps"
+PROGRAMS="gcc make clang qemu-x86_64 valgrind xz sqlite3 python3 ps"
 
 say() { echo "setup: $*" >&2; }
 fail() { say "$*"; exit 1; }

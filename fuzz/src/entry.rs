@@ -3,13 +3,15 @@
 //! beyond a batch; errors are right answers.
 
 use memgauge_trace::recording::{Recording, Row, Selection};
-use memgauge_trace::{Loss, Module, Overflow, Sample, SeriesRow, SiteCount, Thread};
+use memgauge_trace::{
+    IoDevice, IoOwner, IoRow, Loss, Module, Overflow, Sample, SeriesRow, SiteCount, Thread,
+};
 use std::path::Path;
 
 /// A manifest that opens.
 pub(crate) const SOUND_MANIFEST: &[u8] = br#"{"format_version":1,"command":["true"]}"#;
 
-const TABLES: [&str; 7] = [
+const TABLES: [&str; 10] = [
     "samples",
     "series",
     "overflows",
@@ -17,6 +19,9 @@ const TABLES: [&str; 7] = [
     "threads",
     "modules",
     "losses",
+    "io",
+    "io_owners",
+    "io_devices",
 ];
 
 /// Opens a recording in `scratch` whose manifest is `input`; whether it opened.
@@ -58,6 +63,9 @@ fn read_all(recording: &Recording) -> usize {
         + read::<Thread>(recording)
         + read::<Module>(recording)
         + read::<Loss>(recording)
+        + read::<IoRow>(recording)
+        + read::<IoOwner>(recording)
+        + read::<IoDevice>(recording)
 }
 
 fn read<R: Row>(recording: &Recording) -> usize {

@@ -98,6 +98,10 @@ pub fn sentence(kind: LossKind) -> (&'static str, &'static str) {
         LossKind::BlockCut => ("block_cut", "runs of accesses that faults cut off"),
         LossKind::StrayAccess => ("stray_access", "accesses without their instruction"),
         LossKind::PartNotWritten => ("part_not_written", "recording parts not written"),
+        LossKind::IoNotAttributed => (
+            "io_not_attributed",
+            "I/O that could not be given to a process",
+        ),
         LossKind::Undecoded => ("undecoded", "places in the code that could not be decoded"),
     }
 }

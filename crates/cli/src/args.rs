@@ -11,6 +11,7 @@ Examples:
   memgauge -- xz -k file            record a program and show what its memory did
   memgauge record -o r.mg -- make   record only, children included
   memgauge report r.mg              show a recording
+  memgauge io                       who moves bytes through which device, live
   memgauge list                     the events and machines there are
   memgauge doctor                   what this machine offers";
 
@@ -32,6 +33,8 @@ pub(crate) enum Verb {
     Record(Record),
     /// Show a recording
     Report(Report),
+    /// Account I/O: which process moves how many bytes through which device
+    Io(Io),
     /// List events and modelled machines
     List(Json),
     /// Tell what this machine offers, and how to get what is missing
@@ -146,4 +149,76 @@ pub(crate) struct Json {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+const IO_EXAMPLES: &str = "\
+Examples:
+  memgauge io                          live table; q ends it
+  memgauge io -- make                  a command and all its children
+  memgauge io -p 4711 --duration 10s   one process, for ten seconds
+  memgauge io --json --duration 1s     everything, as JSON
+  memgauge io -o io.mg --duration 1m   with a recording; `memgauge report io.mg` shows it";
+
+/// How lines are ordered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Order {
+    /// Bytes in and out together
+    #[default]
+    Total,
+    /// Bytes read or received
+    In,
+    /// Bytes written or sent
+    Out,
+    /// Process id
+    Pid,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = IO_EXAMPLES)]
+pub(crate) struct Io {
+    /// Only these processes
+    #[arg(
+        short,
+        long,
+        value_name = "PIDS",
+        value_delimiter = ',',
+        conflicts_with = "command"
+    )]
+    pub(crate) pid: Vec<u32>,
+    /// All processes (the default without -p, -G and CMD)
+    #[arg(short, long, conflicts_with_all = ["pid", "cgroup", "command"])]
+    pub(crate) all: bool,
+    /// Only control groups (version 2) whose path begins so, as in /system.slice
+    #[arg(short = 'G', long, value_name = "PATH")]
+    pub(crate) cgroup: Option<String>,
+    /// Only these devices, as in vda,eth0
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub(crate) device: Vec<String>,
+    /// End after this time (10s, 500ms)
+    #[arg(long, value_name = "TIME")]
+    pub(crate) duration: Option<Duration>,
+    /// Length of a recording's intervals
+    #[arg(short = 'I', long, value_name = "TIME", default_value = "100ms")]
+    pub(crate) interval: Duration,
+    /// Order of lines
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) sort: Order,
+    /// Lines in the table of processes
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    pub(crate) rows: usize,
+    /// Print JSON (docs/metrics.md describes it)
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Directory to write a recording to
+    #[arg(short, long, value_name = "DIR")]
+    pub(crate) output: Option<PathBuf>,
+    /// Replace the recording if it exists
+    #[arg(short, long)]
+    pub(crate) force: bool,
+    /// Keep every process's rates in a map at this folder of a BPF file system (docs/io-map.md)
+    #[arg(long, value_name = "DIR")]
+    pub(crate) pin: Option<PathBuf>,
+    /// Program to run and account with its children, after `--`
+    #[arg(last = true, value_name = "CMD")]
+    pub(crate) command: Vec<String>,
 }

@@ -7,6 +7,8 @@
 
 mod args;
 mod doctor;
+mod io;
+mod io_live;
 mod list;
 mod outcome;
 mod progress;
@@ -27,6 +29,7 @@ fn run(cli: Cli) -> anyhow::Result<Exit> {
     match cli.verb {
         Some(Verb::Record(args)) => record::record(&args),
         Some(Verb::Report(args)) => report::report(&args),
+        Some(Verb::Io(args)) => io::io(&args),
         Some(Verb::List(args)) => list::list(&args),
         Some(Verb::Doctor(args)) => doctor::doctor(&args),
         None => record::record_and_report(&cli.record),

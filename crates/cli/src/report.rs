@@ -1,7 +1,7 @@
 //! `memgauge report`.
 
-use memgauge_analyze::{Limits, Options, summarise};
-use memgauge_report::{Style, json, text};
+use memgauge_analyze::{Limits, Options, summarise, summarise_io};
+use memgauge_report::{IoOrder, Style, io_json, io_text, json, text};
 use memgauge_trace::recording::Recording;
 
 use crate::args::Report;
@@ -28,6 +28,9 @@ pub(crate) fn render(
     as_json: bool,
     rows: usize,
 ) -> anyhow::Result<String> {
+    if recording.manifest().source.name == "io" {
+        return render_io(recording, style, as_json, rows);
+    }
     let limits = Limits {
         rows,
         ..Limits::default()
@@ -45,5 +48,22 @@ pub(crate) fn render(
         json(&summary)
     } else {
         text(&summary, &style)
+    })
+}
+
+fn render_io(
+    recording: &Recording,
+    style: Style,
+    as_json: bool,
+    rows: usize,
+) -> anyhow::Result<String> {
+    let (summary, problems) = summarise_io(recording)?;
+    for problem in &problems {
+        eprintln!("memgauge: {problem}");
+    }
+    Ok(if as_json {
+        io_json(&summary)
+    } else {
+        io_text(&summary, IoOrder::Total, rows, &style)
     })
 }

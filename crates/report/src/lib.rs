@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod grid;
+mod io;
 mod plot;
 mod sections;
 mod style;
@@ -17,6 +18,7 @@ mod fixture;
 
 use memgauge_analyze::Summary;
 
+pub use io::{IoOrder, io_json, io_text};
 pub use style::Style;
 
 /// The report as text, ending in a newline. Lines fit `style.width` columns,

@@ -16,6 +16,7 @@ mod address;
 mod error;
 mod event;
 mod ids;
+mod io;
 mod manifest;
 pub mod recording;
 mod rows;
@@ -24,6 +25,7 @@ pub use address::{Line, ModuleOffset, Page, PhysAddr, VirtAddr};
 pub use error::{Error, ErrorKind, Result};
 pub use event::{EventDef, EventId, Provenance, Unit, catalogue};
 pub use ids::{Cpu, Pid, Tid};
+pub use io::{DeviceId, Direction, IoDevice, IoOwner, IoRow, Owner};
 pub use manifest::{
     CacheGeometry, CommandEnd, HostFacts, MachineFacts, Manifest, OwnCost, SourceFacts, TlbGeometry,
 };

@@ -207,6 +207,8 @@ pub enum LossKind {
     PartNotWritten = 9,
     /// Code that could not be decoded.
     Undecoded = 10,
+    /// I/O that could not be given to a process; the detail says what is counted.
+    IoNotAttributed = 20,
 }
 
 impl LossKind {
@@ -223,6 +225,7 @@ impl LossKind {
             7 => LossKind::StrayAccess,
             9 => LossKind::PartNotWritten,
             10 => LossKind::Undecoded,
+            20 => LossKind::IoNotAttributed,
             _ => LossKind::Unknown,
         }
     }

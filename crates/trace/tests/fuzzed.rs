@@ -8,11 +8,14 @@ mod entry;
 mod rows;
 
 use memgauge_trace::recording::Writer;
-use memgauge_trace::{Loss, LossKind, Manifest, Module, Overflow, SeriesRow, SiteCount, Thread};
+use memgauge_trace::{
+    IoDevice, IoOwner, IoRow, Loss, LossKind, Manifest, Module, Overflow, SeriesRow, SiteCount,
+    Thread,
+};
 use rows::{place, ticking};
 use std::fs;
 
-const TABLES: [&str; 7] = [
+const TABLES: [&str; 10] = [
     "samples",
     "series",
     "overflows",
@@ -20,6 +23,9 @@ const TABLES: [&str; 7] = [
     "threads",
     "modules",
     "losses",
+    "io",
+    "io_owners",
+    "io_devices",
 ];
 
 /// Xorshift64 (Marsaglia 2003), so that every run makes the same mutants.
@@ -48,6 +54,26 @@ fn mutant(sound: &[u8], dice: &mut Dice) -> Vec<u8> {
         }
     }
     bytes
+}
+
+fn push_io(writer: &mut Writer) {
+    writer
+        .extend((0..500).map(|time_ns| IoRow {
+            time_ns,
+            ..IoRow::default()
+        }))
+        .unwrap();
+    let owner = IoOwner {
+        command: "dd".into(),
+        ..IoOwner::default()
+    };
+    let device = IoDevice {
+        name: "vda".into(),
+        numa_node: Some(1),
+        ..IoDevice::default()
+    };
+    writer.push(owner).unwrap();
+    writer.push(device).unwrap();
 }
 
 /// A sound part of every table behind the byte that selects it, and a manifest.
@@ -91,6 +117,7 @@ fn sound_files() -> (Vec<Vec<u8>>, Vec<u8>) {
             ..Loss::default()
         })
         .unwrap();
+    push_io(&mut writer);
     writer.finish(|_| {}).unwrap();
     let part = |(index, table): (usize, &&str)| {
         let part = fs::read(path.join(table).join("part-000000.parquet")).unwrap();

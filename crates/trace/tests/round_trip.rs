@@ -8,7 +8,10 @@ use memgauge_trace::recording::{Recording, Row, Selection, Writer};
 use memgauge_trace::*;
 use proptest::collection::vec;
 use proptest::prelude::*;
-use rows::{loss, module, overflow, place, read, sample, series, site, thread, ticking};
+use rows::{
+    io, io_device, io_owner, loss, module, overflow, place, read, sample, series, site, thread,
+    ticking,
+};
 use std::fmt::Debug;
 use std::time::Duration;
 
@@ -63,6 +66,21 @@ proptest! {
 
     #[test]
     fn losses_come_back_as_they_were(rows in vec(loss(), 0..60), cut in 0usize..60) {
+        check(&rows, cut);
+    }
+
+    #[test]
+    fn io_comes_back_as_it_was(rows in vec(io(), 0..200), cut in 0usize..200) {
+        check(&rows, cut);
+    }
+
+    #[test]
+    fn io_owners_come_back_as_they_were(rows in vec(io_owner(), 0..60), cut in 0usize..60) {
+        check(&rows, cut);
+    }
+
+    #[test]
+    fn io_devices_come_back_as_they_were(rows in vec(io_device(), 0..60), cut in 0usize..60) {
         check(&rows, cut);
     }
 

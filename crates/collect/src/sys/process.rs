@@ -119,6 +119,15 @@ pub fn interrupts() -> u32 {
     INTERRUPTS.load(Ordering::SeqCst)
 }
 
+/// CLOCK_MONOTONIC, which programs in the kernel read as well.
+pub fn monotonic_ns() -> u64 {
+    // SAFETY: an all-zero timespec is valid, and the kernel fills it.
+    let mut now: libc::timespec = unsafe { std::mem::zeroed() };
+    // SAFETY: `now` is a valid timespec.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
 /// Whether `path` may be executed by this user.
 pub fn may_execute(path: &std::path::Path) -> bool {
     use std::os::unix::ffi::OsStrExt;

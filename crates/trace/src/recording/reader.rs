@@ -7,8 +7,8 @@ use super::selection::Selection;
 use super::table_writer::part_name;
 use super::tables::Row;
 use crate::{
-    Error, ErrorKind, Loss, Manifest, Module, Overflow, Result, Sample, SeriesRow, SiteCount,
-    Thread,
+    Error, ErrorKind, IoDevice, IoOwner, IoRow, Loss, Manifest, Module, Overflow, Result, Sample,
+    SeriesRow, SiteCount, Thread,
 };
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -51,6 +51,9 @@ impl Recording {
         recording.find_parts::<Thread>();
         recording.find_parts::<Module>();
         recording.find_parts::<Loss>();
+        recording.find_parts::<IoRow>();
+        recording.find_parts::<IoOwner>();
+        recording.find_parts::<IoDevice>();
         Ok(recording)
     }
 

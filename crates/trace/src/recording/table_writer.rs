@@ -8,7 +8,8 @@ use super::part_writer::{OpenPart, PartFailure};
 use super::sink::{Create, Out};
 use super::tables::{self, Row};
 use crate::{
-    Error, ErrorKind, Loss, Module, Overflow, Result, Sample, SeriesRow, SiteCount, Thread,
+    Error, ErrorKind, IoDevice, IoOwner, IoRow, Loss, Module, Overflow, Result, Sample, SeriesRow,
+    SiteCount, Thread,
 };
 use std::io;
 use std::path::{Path, PathBuf};
@@ -35,6 +36,9 @@ pub struct Tables {
     pub(super) threads: TableWriter<Thread>,
     pub(super) modules: TableWriter<Module>,
     pub(super) losses: TableWriter<Loss>,
+    pub(super) io: TableWriter<IoRow>,
+    pub(super) io_owners: TableWriter<IoOwner>,
+    pub(super) io_devices: TableWriter<IoDevice>,
 }
 
 impl Tables {
@@ -47,6 +51,9 @@ impl Tables {
             threads: TableWriter::new(recording, create),
             modules: TableWriter::new(recording, create),
             losses: TableWriter::new(recording, create),
+            io: TableWriter::new(recording, create),
+            io_owners: TableWriter::new(recording, create),
+            io_devices: TableWriter::new(recording, create),
         }
     }
 
@@ -59,6 +66,9 @@ impl Tables {
             &mut self.threads,
             &mut self.modules,
             &mut self.losses,
+            &mut self.io,
+            &mut self.io_owners,
+            &mut self.io_devices,
         ]
     }
 
@@ -71,6 +81,9 @@ impl Tables {
             &self.threads,
             &self.modules,
             &self.losses,
+            &self.io,
+            &self.io_owners,
+            &self.io_devices,
         ]
     }
 }

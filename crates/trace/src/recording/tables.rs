@@ -6,8 +6,8 @@
 use super::columns::{Column, Packing, Width};
 use super::table_writer::{TableWriter, Tables};
 use crate::{
-    AccessKind, Cpu, DataSource, EventId, Loss, LossKind, Module, Overflow, PhysAddr, Pid, Sample,
-    SeriesRow, SiteCount, Thread, Tid, VirtAddr,
+    AccessKind, Cpu, DataSource, Direction, EventId, IoDevice, IoOwner, IoRow, Loss, LossKind,
+    Module, Overflow, Owner, PhysAddr, Pid, Sample, SeriesRow, SiteCount, Thread, Tid, VirtAddr,
 };
 use Packing::{Delta, Dictionary};
 use Width::{Bool, U8, U16, U32, U64};
@@ -55,6 +55,9 @@ tables! {
     Thread in threads, "threads";
     Module in modules, "modules";
     Loss in losses, "losses";
+    IoRow in io, "io";
+    IoOwner in io_owners, "io_owners";
+    IoDevice in io_devices, "io_devices";
 }
 
 /// A column of a plain field.
@@ -264,5 +267,119 @@ impl Columns for Loss {
 
     fn writer(tables: &mut Tables) -> &mut TableWriter<Self> {
         &mut tables.losses
+    }
+}
+
+/// The two columns of a device.
+macro_rules! device {
+    ($name:literal, $part:ident) => {
+        Column::number(
+            $name,
+            U32,
+            Dictionary,
+            |r| Some(r.device.$part.into()),
+            |r, v| r.device.$part = v as _,
+        )
+    };
+}
+
+/// A column of a field that may be missing.
+macro_rules! maybe {
+    ($name:literal, $width:ident, $field:ident) => {
+        Column::number(
+            $name,
+            $width,
+            Dictionary,
+            |r: &Self| r.$field.map(u64::from),
+            |r, v| r.$field = Some(v as _),
+        )
+        .optional()
+    };
+}
+
+/// A column of text.
+macro_rules! text {
+    ($name:literal, $field:ident) => {
+        Column::text($name, |r| &r.$field, |r, v| v.clone_into(&mut r.$field))
+    };
+}
+
+/// A column of a truth.
+macro_rules! truth {
+    ($name:literal, $field:ident) => {
+        Column::number(
+            $name,
+            Bool,
+            Packing::Plain,
+            |r| Some(r.$field.into()),
+            |r, v| r.$field = v != 0,
+        )
+    };
+}
+
+impl Columns for IoRow {
+    const COLUMNS: &'static [Column<Self>] = &[
+        field!("time_ns", U64, Delta, time_ns),
+        field!("interval_ns", U64, Dictionary, interval_ns),
+        wrapped!("owner", U64, Dictionary, owner, Owner),
+        device!("netns", netns),
+        device!("device", number),
+        coded!("direction", U8, direction, Direction),
+        field!("bytes", U64, Dictionary, bytes),
+        field!("operations", U64, Dictionary, operations),
+        field!("segments", U64, Dictionary, segments),
+        field!("header_bytes", U64, Dictionary, header_bytes),
+    ];
+    const TIME: Option<&'static str> = Some("time_ns");
+
+    fn time_ns(&self) -> u64 {
+        self.time_ns
+    }
+
+    fn writer(tables: &mut Tables) -> &mut TableWriter<Self> {
+        &mut tables.io
+    }
+}
+
+impl Columns for IoOwner {
+    const COLUMNS: &'static [Column<Self>] = &[
+        field!("time_ns", U64, Delta, time_ns),
+        wrapped!("owner", U64, Dictionary, owner, Owner),
+        text!("command", command),
+        field!("uid", U32, Dictionary, uid),
+        text!("user", user),
+        text!("cgroup", cgroup),
+        truth!("kernel", kernel),
+    ];
+
+    fn text_bytes(&self) -> usize {
+        self.command.len() + self.user.len() + self.cgroup.len()
+    }
+
+    fn writer(tables: &mut Tables) -> &mut TableWriter<Self> {
+        &mut tables.io_owners
+    }
+}
+
+impl Columns for IoDevice {
+    const COLUMNS: &'static [Column<Self>] = &[
+        field!("time_ns", U64, Delta, time_ns),
+        device!("netns", netns),
+        device!("device", number),
+        text!("name", name),
+        text!("kind", kind),
+        text!("pci", pci),
+        maybe!("numa_node", U32, numa_node),
+        maybe!("link_bytes_per_s", U64, link_bytes_per_s),
+        text!("below", below),
+        truth!("is_virtual", is_virtual),
+    ];
+
+    fn text_bytes(&self) -> usize {
+        self.name.len() + self.kind.len() + self.pci.len() + self.below.len()
+    }
+
+    fn writer(tables: &mut Tables) -> &mut TableWriter<Self> {
+        &mut tables.io_devices
     }
 }

@@ -262,6 +262,9 @@ fn the_documented_columns_are_those_written() {
     check_documented::<Thread>(&text);
     check_documented::<Module>(&text);
     check_documented::<Loss>(&text);
+    check_documented::<IoRow>(&text);
+    check_documented::<IoOwner>(&text);
+    check_documented::<IoDevice>(&text);
 }
 
 #[test]

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 /// process is killed or the writer dropped without [`Writer::finish`];
 /// everything before stays readable.
 ///
-/// Memory: under 64 MiB with all tables full of rows that do not compress
+/// Memory: under 64 MiB with all tables but those of I/O full of rows that do not compress
 /// (`examples/size_per_million.rs` measures 56 MiB); a table holds 4 096 rows
 /// and an encoded row group of about 2 MiB.
 ///

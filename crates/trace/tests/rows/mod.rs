@@ -124,6 +124,68 @@ pub(crate) fn loss() -> impl Strategy<Value = Loss> {
         })
 }
 
+pub(crate) fn io() -> impl Strategy<Value = IoRow> {
+    let ids = (any::<u64>(), any::<u32>(), any::<u32>(), 0u64..4);
+    let counts = (any::<u64>(), any::<u64>(), any::<u64>(), any::<u64>());
+    (any::<u64>(), any::<u64>(), ids, counts).prop_map(
+        |(time_ns, interval_ns, (owner, netns, number, direction), counts)| IoRow {
+            time_ns,
+            interval_ns,
+            owner: Owner(owner),
+            device: DeviceId { netns, number },
+            direction: Direction::from_code(direction),
+            bytes: counts.0,
+            operations: counts.1,
+            segments: counts.2,
+            header_bytes: counts.3,
+        },
+    )
+}
+
+pub(crate) fn io_owner() -> impl Strategy<Value = IoOwner> {
+    let texts = (any::<String>(), any::<String>(), any::<String>());
+    (
+        any::<u64>(),
+        any::<u64>(),
+        any::<u32>(),
+        texts,
+        any::<bool>(),
+    )
+        .prop_map(
+            |(time_ns, owner, uid, (command, user, cgroup), kernel)| IoOwner {
+                time_ns,
+                owner: Owner(owner),
+                command,
+                uid,
+                user,
+                cgroup,
+                kernel,
+            },
+        )
+}
+
+pub(crate) fn io_device() -> impl Strategy<Value = IoDevice> {
+    let ids = (any::<u64>(), any::<u32>(), any::<u32>());
+    let texts = (
+        any::<String>(),
+        any::<String>(),
+        any::<String>(),
+        any::<String>(),
+    );
+    let facts = (any::<Option<u32>>(), any::<Option<u64>>(), any::<bool>());
+    (ids, texts, facts).prop_map(|((time_ns, netns, number), texts, facts)| IoDevice {
+        time_ns,
+        device: DeviceId { netns, number },
+        name: texts.0,
+        kind: texts.1,
+        pci: texts.2,
+        below: texts.3,
+        numa_node: facts.0,
+        link_bytes_per_s: facts.1,
+        is_virtual: facts.2,
+    })
+}
+
 /// Samples one nanosecond apart, from 0.
 pub(crate) fn ticking(count: u64) -> impl Iterator<Item = Sample> {
     (0..count).map(|i| Sample {

@@ -1,0 +1,486 @@
+//! I/O: who moved how much through which device, and what belongs to nobody known.
+//!
+//! Sums are exact. A device's rest is what it counted itself less what its owners
+//! have; where the two are counted at different moments (a request is charged when it
+//! is queued and counted when it is done) the rest of a short interval is that much
+//! off, and never shown below zero.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use memgauge_trace::recording::{Recording, Row, Selection};
+use memgauge_trace::{DeviceId, Direction, IoDevice, IoOwner, IoRow, Owner};
+use memgauge_trace::{ErrorKind, Loss, Result};
+use serde::Serialize;
+
+use crate::Analysis;
+
+/// What moved in one direction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Moved {
+    /// Bytes handed to the device or taken from it.
+    pub bytes: u64,
+    /// Requests to a disk, packets of the network stack.
+    pub operations: u64,
+    /// Packets on the wire; 0 for disks.
+    pub segments: u64,
+    /// Further headers on the wire of packets that the device segments or joins.
+    pub header_bytes: u64,
+}
+
+impl Moved {
+    fn add(&mut self, other: &Moved) {
+        self.bytes += other.bytes;
+        self.operations += other.operations;
+        self.segments += other.segments;
+        self.header_bytes += other.header_bytes;
+    }
+}
+
+/// Both directions, from the program's side.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct BothWays {
+    /// Read or received: the device wrote memory.
+    pub r#in: Moved,
+    /// Written or sent: the device read memory.
+    pub out: Moved,
+}
+
+impl BothWays {
+    fn add(&mut self, other: &BothWays) {
+        self.r#in.add(&other.r#in);
+        self.out.add(&other.out);
+    }
+
+    fn add_row(&mut self, row: &IoRow) {
+        let way = match row.direction {
+            Direction::Out => &mut self.out,
+            Direction::In | Direction::Unknown => &mut self.r#in,
+        };
+        way.add(&Moved {
+            bytes: row.bytes,
+            operations: row.operations,
+            segments: row.segments,
+            header_bytes: row.header_bytes,
+        });
+    }
+
+    /// Bytes of both.
+    pub fn bytes(&self) -> u64 {
+        self.r#in.bytes + self.out.bytes
+    }
+}
+
+/// Sums rows by owner and device.
+#[derive(Clone, Debug, Default)]
+pub struct IoAccounts {
+    moved: BTreeMap<(Owner, DeviceId), BothWays>,
+    owners: BTreeMap<Owner, IoOwner>,
+    devices: BTreeMap<DeviceId, IoDevice>,
+    end_ns: u64,
+}
+
+impl IoAccounts {
+    /// Learns about owners; later rows replace earlier ones.
+    pub fn know_owners(&mut self, rows: &[IoOwner]) {
+        self.owners
+            .extend(rows.iter().map(|row| (row.owner, row.clone())));
+    }
+
+    /// Learns about devices; later rows replace earlier ones.
+    pub fn know_devices(&mut self, rows: &[IoDevice]) {
+        self.devices
+            .extend(rows.iter().map(|row| (row.device, row.clone())));
+    }
+
+    /// Forgets what moved and keeps the names: for the next interval of a live view.
+    pub fn clear(&mut self) {
+        self.moved.clear();
+    }
+
+    /// Time of the last row seen.
+    pub fn end_ns(&self) -> u64 {
+        self.end_ns
+    }
+
+    /// The result for `duration_ns` of metering.
+    pub fn summary(&self, duration_ns: u64) -> IoSummary {
+        let mut lines: Vec<IoLine> = self
+            .moved
+            .iter()
+            .filter(|((owner, _), _)| *owner != Owner::DEVICE)
+            .map(|(&(owner, device), moved)| self.line(owner, device, *moved))
+            .collect();
+        lines.sort_by_key(|line| (Reverse(line.moved.bytes()), line.pid, line.device.clone()));
+        let mut devices: Vec<IoDeviceLine> =
+            self.device_ids().map(|id| self.device_line(id)).collect();
+        devices.sort_by_key(|line| (Reverse(line.counted.bytes()), line.name.clone()));
+        IoSummary {
+            schema_version: 1,
+            duration_ns,
+            lines,
+            devices,
+            ..IoSummary::default()
+        }
+    }
+
+    fn line(&self, owner: Owner, device: DeviceId, moved: BothWays) -> IoLine {
+        let known = self.owners.get(&owner).cloned().unwrap_or_default();
+        let hardware = self.devices.get(&device).is_some_and(|d| !d.is_virtual);
+        IoLine {
+            pid: owner.pid().0,
+            owner: owner.0,
+            command: known.command,
+            user: known.user,
+            cgroup: known.cgroup,
+            kernel: known.kernel,
+            device: self.device_name(device),
+            memory_bytes_at_most: if hardware { moved.bytes() } else { 0 },
+            moved,
+        }
+    }
+
+    fn device_name(&self, id: DeviceId) -> String {
+        match (self.devices.get(&id), id.disk()) {
+            (Some(device), _) => device.name.clone(),
+            (None, Some((major, minor))) => format!("{major}:{minor}"),
+            (None, None) => format!("if{}@{}", id.number, id.netns),
+        }
+    }
+
+    fn device_ids(&self) -> impl Iterator<Item = DeviceId> + '_ {
+        let mut ids: Vec<DeviceId> = self.moved.keys().map(|(_, device)| *device).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        ids.into_iter()
+    }
+
+    fn device_line(&self, id: DeviceId) -> IoDeviceLine {
+        let known = self.devices.get(&id).cloned().unwrap_or_default();
+        let of_device = self.moved.iter().filter(|((_, device), _)| *device == id);
+        let (mut attributed, mut counted) = (BothWays::default(), BothWays::default());
+        for ((owner, _), moved) in of_device {
+            match *owner {
+                Owner::DEVICE => counted.add(moved),
+                _ => attributed.add(moved),
+            }
+        }
+        IoDeviceLine {
+            name: self.device_name(id),
+            netns: id.netns,
+            number: id.number,
+            kind: known.kind,
+            pci: known.pci,
+            numa_node: known.numa_node,
+            link_bytes_per_s: known.link_bytes_per_s,
+            below: known.below,
+            is_virtual: known.is_virtual,
+            rest_in_bytes: rest(&counted.r#in, &attributed.r#in),
+            rest_out_bytes: rest(&counted.out, &attributed.out),
+            attributed,
+            counted,
+        }
+    }
+}
+
+/// What a device counted beyond what its owners have. A device that counts packets as
+/// they are on the wire has their further headers in its bytes; one that hands over
+/// whole ones has not: its count of packets tells which.
+fn rest(counted: &Moved, attributed: &Moved) -> u64 {
+    let on_the_wire =
+        attributed.segments > attributed.operations && counted.operations >= attributed.segments;
+    let headers = if on_the_wire {
+        attributed.header_bytes
+    } else {
+        0
+    };
+    counted.bytes.saturating_sub(attributed.bytes + headers)
+}
+
+impl Analysis for IoAccounts {
+    type Row = IoRow;
+    type Output = IoSummary;
+
+    fn observe(&mut self, batch: &[IoRow]) {
+        for row in batch {
+            self.moved
+                .entry((row.owner, row.device))
+                .or_default()
+                .add_row(row);
+            self.end_ns = self.end_ns.max(row.time_ns);
+        }
+    }
+
+    fn merge(&mut self, other: Self) {
+        for (key, moved) in &other.moved {
+            self.moved.entry(*key).or_default().add(moved);
+        }
+        self.owners.extend(other.owners);
+        self.devices.extend(other.devices);
+        self.end_ns = self.end_ns.max(other.end_ns);
+    }
+
+    fn finish(self) -> IoSummary {
+        self.summary(self.end_ns)
+    }
+}
+
+/// Summarises a recording of I/O, with what of it could not be read.
+pub fn summarise_io(recording: &Recording) -> Result<(IoSummary, Vec<String>)> {
+    let mut problems = recording.problems();
+    let mut accounts = IoAccounts::default();
+    let mut losses: BTreeMap<String, u64> = BTreeMap::new();
+    each(recording, &mut problems, |rows| accounts.know_owners(rows))?;
+    each(recording, &mut problems, |rows| accounts.know_devices(rows))?;
+    each(recording, &mut problems, |rows: &[IoRow]| {
+        accounts.observe(rows)
+    })?;
+    each(recording, &mut problems, |rows: &[Loss]| {
+        for row in rows {
+            *losses.entry(row.detail.clone()).or_default() += row.count;
+        }
+    })?;
+    let manifest = recording.manifest();
+    let setting = |name: &str| {
+        manifest
+            .source
+            .settings
+            .get(name)
+            .cloned()
+            .unwrap_or_default()
+    };
+    let missing = setting("missing");
+    let losses = losses.into_iter().map(|(meaning, count)| IoLoss {
+        name: "io_not_attributed".to_owned(),
+        meaning,
+        count,
+    });
+    let summary = IoSummary {
+        filtered: setting("filtered") == "true",
+        missing: missing
+            .split("; ")
+            .filter(|m| !m.is_empty())
+            .map(str::to_owned)
+            .collect(),
+        losses: losses.collect(),
+        ..accounts.finish()
+    };
+    Ok((summary, problems))
+}
+
+/// Hands over a table by batches; damaged parts become problems.
+fn each<R: Row>(
+    recording: &Recording,
+    problems: &mut Vec<String>,
+    mut take: impl FnMut(&[R]),
+) -> Result<()> {
+    for batch in recording.rows::<R>(&Selection::all()) {
+        match batch {
+            Ok(rows) => take(&rows),
+            Err(e) if e.kind() == ErrorKind::Corrupt => problems.push(e.to_string()),
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
+/// Who moved what.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct IoSummary {
+    /// Version of the JSON form.
+    pub schema_version: u32,
+    /// Time metered, in nanoseconds.
+    pub duration_ns: u64,
+    /// Whether only some processes were looked at, so that a device's rest has others'.
+    pub filtered: bool,
+    /// One line a process and device, by falling bytes.
+    pub lines: Vec<IoLine>,
+    /// One line a device, by falling bytes.
+    pub devices: Vec<IoDeviceLine>,
+    /// What this machine's kernel does not let be told, in words.
+    pub missing: Vec<String>,
+    /// What could not be accounted.
+    pub losses: Vec<IoLoss>,
+}
+
+/// What a process moved through a device.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct IoLine {
+    /// Process.
+    pub pid: u32,
+    /// Process and when it started; tells two processes of one id apart.
+    pub owner: u64,
+    /// Program it ran last.
+    pub command: String,
+    /// User.
+    pub user: String,
+    /// Control group.
+    pub cgroup: String,
+    /// Whether it is a thread of the kernel.
+    pub kernel: bool,
+    /// Name of the device.
+    pub device: String,
+    /// What moved.
+    #[serde(flatten)]
+    pub moved: BothWays,
+    /// Memory traffic that this made at most: each byte that a device of hardware
+    /// moves is read from or written to memory at most once by it.
+    pub memory_bytes_at_most: u64,
+}
+
+/// What a device moved.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct IoDeviceLine {
+    /// Name.
+    pub name: String,
+    /// Inode of its network namespace; 0 for disks.
+    pub netns: u32,
+    /// Its number there.
+    pub number: u32,
+    /// Driver or kind.
+    pub kind: String,
+    /// PCI address behind it; may be empty.
+    pub pci: String,
+    /// Node of memory it is attached to.
+    pub numa_node: Option<u32>,
+    /// Bytes per second of its link, each way.
+    pub link_bytes_per_s: Option<u64>,
+    /// Names of the devices below it.
+    pub below: String,
+    /// Whether no hardware moves its bytes.
+    pub is_virtual: bool,
+    /// What the device itself counted.
+    pub counted: BothWays,
+    /// What processes have of it.
+    pub attributed: BothWays,
+    /// Bytes in that belong to nobody known (with a filter: to others).
+    pub rest_in_bytes: u64,
+    /// Bytes out that belong to nobody known (with a filter: to others).
+    pub rest_out_bytes: u64,
+}
+
+/// Something that could not be accounted.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct IoLoss {
+    /// Name.
+    pub name: String,
+    /// What is counted.
+    pub meaning: String,
+    /// How many.
+    pub count: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    const DISK: DeviceId = DeviceId {
+        netns: 0,
+        number: 8 << 20,
+    };
+
+    fn row(owner: u64, direction: Direction, bytes: u64) -> IoRow {
+        IoRow {
+            owner: Owner(owner),
+            device: DISK,
+            direction,
+            bytes,
+            operations: 1,
+            ..IoRow::default()
+        }
+    }
+
+    fn of(rows: &[IoRow]) -> IoSummary {
+        let mut accounts = IoAccounts::default();
+        accounts.observe(rows);
+        accounts.finish()
+    }
+
+    #[test]
+    fn what_no_owner_has_is_the_devices_rest() {
+        let owner = 7 << 32;
+        let summary = of(&[
+            row(0, Direction::In, 100),
+            row(owner, Direction::In, 60),
+            row(0, Direction::Out, 10),
+            row(owner, Direction::Out, 10),
+        ]);
+        let device = &summary.devices[0];
+        assert_eq!((device.rest_in_bytes, device.rest_out_bytes), (40, 0));
+        assert_eq!(summary.lines.len(), 1);
+        assert_eq!(
+            (summary.lines[0].pid, summary.lines[0].moved.bytes()),
+            (7, 70)
+        );
+    }
+
+    #[test]
+    fn owners_ahead_of_their_device_leave_no_negative_rest() {
+        let summary = of(&[row(0, Direction::Out, 5), row(7 << 32, Direction::Out, 9)]);
+        assert_eq!(summary.devices[0].rest_out_bytes, 0);
+    }
+
+    #[test]
+    fn headers_of_segments_count_only_where_the_device_counts_segments() {
+        let attributed = Moved {
+            bytes: 2950,
+            operations: 1,
+            segments: 2,
+            header_bytes: 52,
+        };
+        let check = |packets, expected| {
+            let counted = Moved {
+                bytes: 3100,
+                operations: packets,
+                ..Moved::default()
+            };
+            assert_eq!(rest(&counted, &attributed), expected, "{packets} packets");
+        };
+        check(2, 98);
+        check(1, 150);
+    }
+
+    #[test]
+    fn processes_of_one_id_are_two_lines() {
+        let summary = of(&[
+            row(7 << 32 | 1, Direction::In, 1),
+            row(7 << 32 | 2, Direction::In, 2),
+        ]);
+        assert_eq!(summary.lines.len(), 2);
+    }
+
+    fn any_row() -> impl Strategy<Value = IoRow> {
+        (0u64..4, 0u32..3, 0u64..3, 0u64..1000).prop_map(|(pid, number, way, bytes)| IoRow {
+            owner: Owner(pid << 32),
+            device: DeviceId { netns: 0, number },
+            direction: Direction::from_code(way),
+            bytes,
+            operations: bytes / 3,
+            segments: bytes / 2,
+            header_bytes: bytes / 5,
+            ..IoRow::default()
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn batches_and_merges_change_nothing(rows in vec(any_row(), 0..60), cut in 0usize..60) {
+            let cut = cut.min(rows.len());
+            let (mut first, mut second) = (IoAccounts::default(), IoAccounts::default());
+            first.observe(&rows[..cut]);
+            rows[cut..].iter().for_each(|row| second.observe(std::slice::from_ref(row)));
+            first.merge(second);
+            prop_assert_eq!(first.finish(), of(&rows));
+        }
+
+        #[test]
+        fn nothing_is_lost_between_rows_and_lines(rows in vec(any_row(), 0..60)) {
+            let summary = of(&rows);
+            let rows_sum: u64 = rows.iter().filter(|r| r.owner != Owner::DEVICE).map(|r| r.bytes).sum();
+            let lines_sum: u64 = summary.lines.iter().map(|l| l.moved.bytes()).sum();
+            prop_assert_eq!(rows_sum, lines_sum);
+        }
+    }
+}

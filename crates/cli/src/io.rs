@@ -1,0 +1,253 @@
+//! `memgauge io`: who moves how many bytes through which device.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use memgauge_analyze::{Analysis, IoAccounts, IoLoss, IoSummary};
+use memgauge_collect::io::{Filter, IoRecorder, Launched, Look, Meter};
+use memgauge_collect::sys::process::{catch_interrupts, interrupts};
+use memgauge_report::{IoOrder, io_json, io_text};
+use memgauge_trace::CommandEnd;
+
+use crate::args::{Io, Order};
+use crate::io_live::Live;
+use crate::outcome::Exit;
+use crate::{record, terminal};
+
+/// Between two looks at whether the command has ended or a key was hit.
+const LOOK_AROUND: Duration = Duration::from_millis(20);
+
+/// What an interrupted command gets to end by itself.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// Accounts until the command ends, the time is over, or the user has seen enough.
+pub(crate) fn io(args: &Io) -> anyhow::Result<Exit> {
+    if let Some(output) = &args.output {
+        record::make_room(output, args.force)?;
+    }
+    catch_interrupts().context("failed to catch interrupts")?;
+    let mut run = Run::start(args)?;
+    let live = terminal::stdout_is_terminal() && !args.json && args.command.is_empty();
+    let ended = if live && args.duration.is_none() {
+        let mut live = Live::start(order(args), args.rows)?;
+        run.until(&mut |run, look| live.show(run.elapsed(), look))
+    } else {
+        run.until(&mut |_, _| Ok(true))
+    };
+    let end = ended?;
+    run.finish(args, live, end)
+}
+
+fn order(args: &Io) -> IoOrder {
+    match args.sort {
+        Order::Total => IoOrder::Total,
+        Order::In => IoOrder::In,
+        Order::Out => IoOrder::Out,
+        Order::Pid => IoOrder::Pid,
+    }
+}
+
+fn filter(args: &Io) -> Filter {
+    Filter {
+        pids: args.pid.clone(),
+        cgroup: None,
+        cgroup_path: args.cgroup.clone(),
+        devices: args.device.clone(),
+    }
+}
+
+/// Accounting under way.
+pub(crate) struct Run {
+    meter: Meter,
+    accounts: IoAccounts,
+    recorder: Option<IoRecorder>,
+    launched: Option<Launched>,
+    interval: Duration,
+    until: Option<Duration>,
+    filtered: bool,
+}
+
+impl Run {
+    fn start(args: &Io) -> anyhow::Result<Run> {
+        check_pids(&args.pid)?;
+        let mut meter = Meter::start(filter(args))?;
+        let launched = match args.command.as_slice() {
+            [] => None,
+            command => Some(Launched::start(command)?),
+        };
+        if let Some(launched) = &launched {
+            meter.set_filter(Filter {
+                cgroup: Some(launched.group_id()),
+                ..filter(args)
+            });
+        }
+        let filtered = launched.is_some() || !args.pid.is_empty() || args.cgroup.is_some();
+        let settings = [
+            ("interval_ns", args.interval.ns.to_string()),
+            ("filtered", filtered.to_string()),
+        ];
+        if let Some(folder) = &args.pin {
+            meter.pin(folder)?;
+        }
+        let recorder = args.output.as_deref();
+        let recorder = recorder.map(|path| IoRecorder::create(path, &args.command, &settings));
+        Ok(Run {
+            meter,
+            accounts: IoAccounts::default(),
+            recorder: recorder.transpose()?,
+            filtered,
+            launched,
+            interval: Duration::from_nanos(args.interval.ns),
+            until: args.duration.map(|d| Duration::from_nanos(d.ns)),
+        })
+    }
+
+    fn elapsed(&self) -> Duration {
+        self.meter.elapsed()
+    }
+
+    /// Looks every interval; `show` is called often and says whether to go on.
+    fn until(
+        &mut self,
+        show: &mut dyn FnMut(&Run, Option<&Look>) -> anyhow::Result<bool>,
+    ) -> anyhow::Result<Option<CommandEnd>> {
+        let mut next = Instant::now() + self.interval;
+        loop {
+            if let Some(end) = self.over()? {
+                return Ok(end);
+            }
+            if !show(self, None)? {
+                return Ok(None);
+            }
+            if Instant::now() < next {
+                std::thread::sleep(LOOK_AROUND.min(next.saturating_duration_since(Instant::now())));
+                continue;
+            }
+            next = (next + self.interval).max(Instant::now());
+            let look = self.look(false)?;
+            if !show(self, Some(&look))? {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Whether it is time to stop, and how the command ended.
+    fn over(&mut self) -> anyhow::Result<Option<Option<CommandEnd>>> {
+        if let Some(launched) = &mut self.launched {
+            let status = launched
+                .child
+                .try_wait()
+                .context("failed to wait for the command")?;
+            if let Some(status) = status {
+                return Ok(Some(Some(ending(status))));
+            }
+        }
+        if interrupts() > 0 {
+            self.stop_command();
+            return Ok(Some(Some(CommandEnd::Interrupted)));
+        }
+        Ok(self
+            .until
+            .is_some_and(|until| self.elapsed() >= until)
+            .then_some(None))
+    }
+
+    /// The terminal has interrupted the command as well; one that goes on is killed.
+    fn stop_command(&mut self) {
+        let Some(launched) = &mut self.launched else {
+            return;
+        };
+        let asked = Instant::now();
+        while asked.elapsed() < GRACE {
+            if !matches!(launched.child.try_wait(), Ok(None)) {
+                return;
+            }
+            std::thread::sleep(LOOK_AROUND);
+        }
+        let _ = launched.child.kill();
+        let _ = launched.child.wait();
+    }
+
+    fn look(&mut self, last: bool) -> anyhow::Result<Look> {
+        let look = self.meter.look(last)?;
+        self.accounts.know_owners(&look.owners);
+        self.accounts.know_devices(&look.devices);
+        self.accounts.observe(&look.rows);
+        if let Some(recorder) = &mut self.recorder {
+            recorder.put(&look)?;
+        }
+        Ok(look)
+    }
+
+    fn finish(mut self, args: &Io, live: bool, end: Option<CommandEnd>) -> anyhow::Result<Exit> {
+        self.look(true)?;
+        let losses = self.meter.losses()?;
+        let missing = self.meter.missing();
+        let duration_ns = self.elapsed().as_nanos() as u64;
+        if let Some(recorder) = self.recorder {
+            recorder.finish(end.clone(), &losses, &missing)?;
+        }
+        let loss = |loss: &memgauge_collect::io::Loss| IoLoss {
+            name: loss.name.to_owned(),
+            meaning: loss.meaning.to_owned(),
+            count: loss.count,
+        };
+        let summary = IoSummary {
+            filtered: self.filtered,
+            losses: losses.iter().map(loss).collect(),
+            missing: missing.iter().map(|&what| what.to_owned()).collect(),
+            ..self.accounts.summary(duration_ns)
+        };
+        if !live {
+            print(args, &summary)?;
+        }
+        Ok(exit(end, self.launched.is_some()))
+    }
+}
+
+/// The exit code: the command's; a meter that was interrupted has done its work.
+fn exit(end: Option<CommandEnd>, command: bool) -> Exit {
+    match end {
+        Some(end) if command => Exit::of(&end),
+        _ => Exit::Success,
+    }
+}
+
+/// Standard output is the command's, where there is one.
+fn print(args: &Io, summary: &IoSummary) -> anyhow::Result<()> {
+    let to_stderr = !args.command.is_empty();
+    let style = terminal::style(if to_stderr {
+        terminal::stderr_is_terminal()
+    } else {
+        terminal::stdout_is_terminal()
+    });
+    let text = if args.json {
+        io_json(summary)
+    } else {
+        io_text(summary, order(args), args.rows, &style)
+    };
+    if to_stderr {
+        eprint!("{text}");
+        return Ok(());
+    }
+    terminal::print(&text)
+}
+
+fn check_pids(pids: &[u32]) -> anyhow::Result<()> {
+    let gone = pids
+        .iter()
+        .find(|pid| !std::path::Path::new(&format!("/proc/{pid}")).exists());
+    if let Some(pid) = gone {
+        bail!("failed to account process `{pid}`: there is none of that id");
+    }
+    Ok(())
+}
+
+fn ending(status: std::process::ExitStatus) -> CommandEnd {
+    use std::os::unix::process::ExitStatusExt;
+    match (status.code(), status.signal()) {
+        (Some(code), _) => CommandEnd::Exited(code),
+        (None, Some(signal)) => CommandEnd::Signalled(signal),
+        (None, None) => CommandEnd::Interrupted,
+    }
+}

@@ -1,0 +1,269 @@
+//! The live table of `memgauge io`: what keys do is apart from what is drawn, and both
+//! from the terminal.
+
+use std::io::Write;
+use std::time::Duration;
+
+use crossterm::event::{Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers, poll, read};
+use crossterm::{cursor, execute, terminal as screen};
+use memgauge_analyze::{Analysis, IoAccounts, IoSummary};
+use memgauge_collect::io::Look;
+use memgauge_report::{IoOrder, Style, io_text};
+
+use crate::terminal;
+
+/// Between two drawings, unless a key asks for one.
+const REFRESH: Duration = Duration::from_secs(1);
+
+/// What the user has chosen.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Choice {
+    order: IoOrder,
+    /// Sums since the start, not of the last refresh.
+    since_start: bool,
+    paused: bool,
+    /// Shown are lines that contain this.
+    wanted: String,
+    typing: bool,
+}
+
+/// What a key asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Request {
+    Quit,
+    Redraw,
+    Nothing,
+}
+
+impl Choice {
+    fn key(&mut self, key: KeyEvent) -> Request {
+        if key.kind == KeyEventKind::Release {
+            return Request::Nothing;
+        }
+        let control = key.modifiers.contains(KeyModifiers::CONTROL);
+        match key.code {
+            KeyCode::Char('c') if control => Request::Quit,
+            code if self.typing => self.type_key(code),
+            code => self.command_key(code),
+        }
+    }
+
+    fn type_key(&mut self, code: KeyCode) -> Request {
+        match code {
+            KeyCode::Char(c) => self.wanted.push(c),
+            KeyCode::Backspace => {
+                self.wanted.pop();
+            }
+            KeyCode::Enter => self.typing = false,
+            KeyCode::Esc => {
+                self.typing = false;
+                self.wanted.clear();
+            }
+            _ => return Request::Nothing,
+        }
+        Request::Redraw
+    }
+
+    fn command_key(&mut self, code: KeyCode) -> Request {
+        match code {
+            KeyCode::Char('q') => return Request::Quit,
+            KeyCode::Char('t') => self.order = IoOrder::Total,
+            KeyCode::Char('i') => self.order = IoOrder::In,
+            KeyCode::Char('o') => self.order = IoOrder::Out,
+            KeyCode::Char('p') => self.order = IoOrder::Pid,
+            KeyCode::Char('s') => self.since_start = !self.since_start,
+            KeyCode::Char(' ') => self.paused = !self.paused,
+            KeyCode::Char('/') => self.typing = true,
+            KeyCode::Esc => self.wanted.clear(),
+            _ => return Request::Nothing,
+        }
+        Request::Redraw
+    }
+
+    /// Lines of the summary that the user wants to see.
+    fn select(&self, mut summary: IoSummary) -> IoSummary {
+        if !self.wanted.is_empty() {
+            summary.lines.retain(|line| {
+                let fields = [&line.command, &line.device, &line.cgroup, &line.user];
+                line.pid.to_string() == self.wanted
+                    || fields.iter().any(|f| f.contains(&self.wanted))
+            });
+        }
+        summary
+    }
+
+    fn status(&self) -> String {
+        if self.typing {
+            return format!("show lines with: {}_", self.wanted);
+        }
+        let span = if self.since_start {
+            "since start"
+        } else {
+            "last second"
+        };
+        let paused = if self.paused { ", paused" } else { "" };
+        let wanted = match self.wanted.as_str() {
+            "" => String::new(),
+            wanted => format!(", only `{wanted}`"),
+        };
+        format!("{span}{paused}{wanted}   q quit  t/i/o/p sort  s span  / filter  space pause")
+    }
+}
+
+/// The terminal while it shows the table.
+pub(crate) struct Live {
+    choice: Choice,
+    rows: usize,
+    recent: IoAccounts,
+    all: IoAccounts,
+    shown: IoSummary,
+    drawn: Duration,
+}
+
+impl Live {
+    pub(crate) fn start(order: IoOrder, rows: usize) -> anyhow::Result<Live> {
+        screen::enable_raw_mode()?;
+        execute!(
+            std::io::stdout(),
+            screen::EnterAlternateScreen,
+            cursor::Hide
+        )?;
+        let mut live = Live {
+            choice: Choice {
+                order,
+                ..Choice::default()
+            },
+            rows,
+            recent: IoAccounts::default(),
+            all: IoAccounts::default(),
+            shown: IoSummary::default(),
+            drawn: Duration::ZERO,
+        };
+        live.draw(Duration::ZERO)?;
+        Ok(live)
+    }
+
+    /// Takes in a look, answers keys, draws when due; whether to go on.
+    pub(crate) fn show(&mut self, elapsed: Duration, look: Option<&Look>) -> anyhow::Result<bool> {
+        if let Some(look) = look {
+            for accounts in [&mut self.recent, &mut self.all] {
+                accounts.know_owners(&look.owners);
+                accounts.know_devices(&look.devices);
+                accounts.observe(&look.rows);
+            }
+        }
+        let mut redraw = false;
+        while poll(Duration::ZERO)? {
+            match read()? {
+                Event::Key(key) => match self.choice.key(key) {
+                    Request::Quit => return Ok(false),
+                    Request::Redraw => redraw = true,
+                    Request::Nothing => {}
+                },
+                Event::Resize(..) => redraw = true,
+                _ => {}
+            }
+        }
+        if elapsed.saturating_sub(self.drawn) >= REFRESH && !self.choice.paused {
+            self.shown = self.summary(elapsed);
+            self.drawn = elapsed;
+            self.recent.clear();
+            redraw = true;
+        }
+        if redraw {
+            self.draw(elapsed)?;
+        }
+        Ok(true)
+    }
+
+    fn summary(&self, elapsed: Duration) -> IoSummary {
+        let nanoseconds = |d: Duration| d.as_nanos() as u64;
+        if self.choice.since_start {
+            self.all.summary(nanoseconds(elapsed))
+        } else {
+            self.recent
+                .summary(nanoseconds(elapsed.saturating_sub(self.drawn)))
+        }
+    }
+
+    fn draw(&mut self, elapsed: Duration) -> anyhow::Result<()> {
+        let (width, height) = screen::size().unwrap_or((80, 24));
+        let style = Style {
+            width: usize::from(width),
+            ..terminal::style(true)
+        };
+        let shown = self.choice.select(self.shown.clone());
+        let body = io_text(&shown, self.choice.order, self.rows, &style);
+        let mut frame = format!(
+            "memgauge io  {:.0} s  {}\r\n",
+            elapsed.as_secs_f64(),
+            self.choice.status()
+        );
+        for line in body.lines().take(usize::from(height).saturating_sub(2)) {
+            frame += line;
+            frame += "\x1b[K\r\n";
+        }
+        let mut out = std::io::stdout().lock();
+        execute!(out, cursor::MoveTo(0, 0))?;
+        out.write_all(frame.as_bytes())?;
+        execute!(out, screen::Clear(screen::ClearType::FromCursorDown))?;
+        Ok(())
+    }
+}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        let _ = execute!(
+            std::io::stdout(),
+            cursor::Show,
+            screen::LeaveAlternateScreen
+        );
+        let _ = screen::disable_raw_mode();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use memgauge_analyze::IoLine;
+
+    fn press(choice: &mut Choice, keys: &str) -> Request {
+        let mut request = Request::Nothing;
+        for c in keys.chars() {
+            let code = if c == '\n' {
+                KeyCode::Enter
+            } else {
+                KeyCode::Char(c)
+            };
+            request = choice.key(KeyEvent::new(code, KeyModifiers::NONE));
+        }
+        request
+    }
+
+    #[test]
+    fn keys_sort_pause_and_quit() {
+        let mut choice = Choice::default();
+        assert_eq!(press(&mut choice, "o s"), Request::Redraw);
+        assert!(choice.paused && choice.since_start && choice.order == IoOrder::Out);
+        assert_eq!(press(&mut choice, "x"), Request::Nothing);
+        assert_eq!(press(&mut choice, "q"), Request::Quit);
+    }
+
+    #[test]
+    fn what_is_typed_after_a_slash_selects_lines() {
+        let mut choice = Choice::default();
+        press(&mut choice, "/quack\n");
+        assert_eq!((choice.wanted.as_str(), choice.typing), ("quack", false));
+        let line = |command: &str| IoLine {
+            command: command.to_owned(),
+            ..IoLine::default()
+        };
+        let summary = IoSummary {
+            lines: vec![line("quacker"), line("dd")],
+            ..IoSummary::default()
+        };
+        assert_eq!(choice.select(summary.clone()).lines.len(), 1);
+        choice.key(KeyEvent::new(KeyCode::Esc, KeyModifiers::NONE));
+        assert_eq!(choice.select(summary).lines.len(), 2);
+    }
+}

@@ -1,0 +1,155 @@
+/* Owners, accounts and losses: where every byte ends up. */
+#ifndef MEMGAUGE_IO_ACCOUNT_H
+#define MEMGAUGE_IO_ACCOUNT_H
+
+/* An interrupt may come between any two instructions of a program, and its own
+ * program may touch the same numbers on the same processor.
+ */
+#define ADD(place, n) __sync_fetch_and_add(&(place), (u64)(n))
+#define TAKE(place) __sync_lock_test_and_set(&(place), 0)
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_HASH);
+	__uint(max_entries, 16384);
+	__type(key, struct account_key);
+	__type(value, struct account);
+} accounts SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 16384);
+	__type(key, owner_t);
+	__type(value, struct owner_facts);
+} owners SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, LOSSES);
+	__type(key, u32);
+	__type(value, u64);
+} losses SEC(".maps");
+
+/* Written by memgauge, read by whom it may concern. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 4096);
+	__type(key, u32);
+	__type(value, struct io_rate);
+} io_rates SEC(".maps");
+
+/* The owner whose facts this processor wrote last. */
+struct noted {
+	owner_t owner;
+	u64 exec_id;
+};
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct noted);
+} last_noted SEC(".maps");
+
+extern const int __preempt_count __ksym __weak;
+extern const struct pcpu_hot pcpu_hot __ksym __weak;
+extern void *bpf_rdonly_cast(const void *object, u32 type) __ksym __weak;
+
+static __noinline int lose(u32 reason, u64 amount)
+{
+	u64 *lost = bpf_map_lookup_elem(&losses, &reason);
+
+	if (lost)
+		ADD(*lost, amount);
+	return 0;
+}
+
+/* Whether the current task is only what an interrupt happened upon. */
+static __always_inline bool in_interrupt(void)
+{
+	if (&pcpu_hot) {
+		const struct pcpu_hot *hot = bpf_this_cpu_ptr(&pcpu_hot);
+		return hot->preempt_count & IN_INTERRUPT;
+	}
+	if (&__preempt_count)
+		return *(const int *)bpf_this_cpu_ptr(&__preempt_count) & IN_INTERRUPT;
+	return false;
+}
+
+static __always_inline owner_t owner_of(struct task_struct *task)
+{
+	return (u64)task->tgid << 32 | (u32)(task->group_leader->start_boottime >> 20);
+}
+
+static __noinline int note_facts(owner_t owner, u64 exec_id)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	u64 cgroup = bpf_get_current_cgroup_id();
+	struct owner_facts *known = bpf_map_lookup_elem(&owners, &owner);
+	struct owner_facts facts = {
+		.cgroup = cgroup,
+		.exec_id = exec_id,
+		.uid = (u32)bpf_get_current_uid_gid(),
+		.kernel = !!(task->flags & PF_KTHREAD),
+	};
+
+	if (known && known->exec_id == exec_id && known->cgroup == cgroup)
+		return 0;
+	bpf_probe_read_kernel_str(facts.command, sizeof(facts.command), task->group_leader->comm);
+	if (bpf_map_update_elem(&owners, &owner, &facts, BPF_ANY))
+		lose(LOSS_OWNERS_FULL, 1);
+	return 0;
+}
+
+/* The current process, whose name, user and cgroup are noted for the time after
+ * its end: once a program it runs, as long as no other owner comes between.
+ */
+static __always_inline owner_t current_owner(void)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	owner_t owner = owner_of(task);
+	u64 exec_id = task->self_exec_id;
+	u32 zero = 0;
+	struct noted *noted = bpf_map_lookup_elem(&last_noted, &zero);
+
+	if (noted && (noted->owner != owner || noted->exec_id != exec_id)) {
+		noted->owner = owner;
+		noted->exec_id = exec_id;
+		note_facts(owner, exec_id);
+	}
+	return owner;
+}
+
+static __always_inline bool is_current(owner_t owner)
+{
+	return (u32)(owner >> 32) == bpf_get_current_task_btf()->tgid;
+}
+
+static __always_inline struct account *account_of(struct account_key *key)
+{
+	struct account *account = bpf_map_lookup_elem(&accounts, key);
+	struct account fresh = {};
+
+	if (account)
+		return account;
+	bpf_map_update_elem(&accounts, key, &fresh, BPF_NOEXIST);
+	return bpf_map_lookup_elem(&accounts, key);
+}
+
+static __noinline int charge(struct account_key *key, bool out, struct flow *flow)
+{
+	struct account *account = account_of(key);
+	struct flow *sum;
+
+	if (!account) {
+		lose(LOSS_ACCOUNTS_FULL, flow->bytes);
+		return 0;
+	}
+	sum = out ? &account->out : &account->in;
+	ADD(sum->bytes, flow->bytes);
+	ADD(sum->operations, flow->operations);
+	if (flow->segments)
+		ADD(sum->segments, flow->segments);
+	if (flow->header_bytes)
+		ADD(sum->header_bytes, flow->header_bytes);
+	return 0;
+}
+#endif

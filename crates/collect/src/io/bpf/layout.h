@@ -1,0 +1,76 @@
+/* What the programs and memgauge share. `src/io/layout.rs` is its twin; both
+ * assert the sizes. All fields are in the machine's byte order.
+ *
+ * Directions are the program's: `in` is read from a disk or received (the device
+ * writes memory), `out` is written or sent (the device reads memory).
+ */
+#ifndef MEMGAUGE_IO_LAYOUT_H
+#define MEMGAUGE_IO_LAYOUT_H
+
+/* A process: its id in the upper half; in the lower one when it started, in units
+ * of 2^20 ns of the boot clock. A process id that is used again is another owner.
+ */
+typedef u64 owner_t;
+
+/* A device: a disk has netns 0 and its device number (major << 20 | minor), a
+ * network device the inode of its namespace and its index there.
+ */
+struct account_key {
+	owner_t owner;
+	u32 netns;
+	u32 device;
+};
+
+struct flow {
+	u64 bytes;        /* as handed to, or taken from, the device */
+	u64 operations;   /* requests (bio), packets (skb) */
+	u64 segments;     /* packets on the wire; 0 for disks */
+	u64 header_bytes; /* further headers on the wire of segmented packets */
+};
+
+struct account {
+	struct flow in;
+	struct flow out;
+};
+
+/* What a process moved in the last interval, for programs that place processes; the
+ * key is its id. docs/io-map.md is about this.
+ */
+struct io_rate {
+	owner_t owner;
+	u64 time_ns;     /* CLOCK_MONOTONIC at the interval's end */
+	u64 interval_ns; /* its true length */
+	u64 in_bytes_per_s;
+	u64 out_bytes_per_s;
+	u64 memory_bytes_per_s; /* at most: what devices of hardware moved */
+	u64 in_bytes;           /* since the accounting began */
+	u64 out_bytes;
+};
+
+struct owner_facts {
+	u64 cgroup;
+	u64 exec_id;
+	u32 uid;
+	u32 kernel; /* 1: a thread of the kernel */
+	char command[16];
+};
+
+/* What could not be attributed, by reason; units in io/layout.rs. */
+enum loss {
+	LOSS_ACCOUNTS_FULL,
+	LOSS_OWNERS_FULL,
+	LOSS_WRITER_UNKNOWN,
+	LOSS_NO_BOOK,
+	LOSS_DEVICES_MIXED,
+	LOSS_WRITERS_MIXED,
+	LOSS_PAGES_UNREAD,
+	LOSS_SENDER_UNKNOWN,
+	LOSS_NEVER_READ,
+	LOSSES,
+};
+
+_Static_assert(sizeof(struct account_key) == 16, "twin of io/layout.rs");
+_Static_assert(sizeof(struct account) == 64, "twin of io/layout.rs");
+_Static_assert(sizeof(struct owner_facts) == 40, "twin of io/layout.rs");
+_Static_assert(sizeof(struct io_rate) == 64, "twin of io/layout.rs");
+#endif

@@ -1,0 +1,257 @@
+/* Sending: packets are charged when they are queued at their device, to the process
+ * that gave their bytes to the socket.
+ */
+#ifndef MEMGAUGE_IO_SEND_H
+#define MEMGAUGE_IO_SEND_H
+
+/* Whether a packet's sender is known to be another task than the current one. */
+enum awareness {
+	AWARE,   /* by the processor's state */
+	UNAWARE, /* only by the current task being the kernel's */
+};
+
+struct packet {
+	u32 bytes; /* from the network header on */
+	u32 segments;
+	u32 header_bytes;
+	u32 position; /* of its first byte in the stream, where needed */
+};
+
+static __always_inline u32 segments_of(struct sk_buff *skb)
+{
+	struct skb_shared_info *info = (void *)(skb->head + skb->end);
+	u16 segments = 0;
+
+	if (bpf_rdonly_cast) { /* 6.2: a plain load instead of a call */
+		info = bpf_rdonly_cast(info, bpf_core_type_id_kernel(struct skb_shared_info));
+		segments = info->gso_segs;
+	} else {
+		bpf_probe_read_kernel(&segments, sizeof(segments), &info->gso_segs);
+	}
+	return segments ? segments : 1;
+}
+
+static __always_inline void parse_sent(struct sk_buff *skb, struct packet *packet)
+{
+	u32 headers = skb->transport_header - skb->network_header;
+	struct tcp_start tcp = {};
+
+	bpf_probe_read_kernel(&tcp, sizeof(tcp), skb->head + skb->transport_header);
+	headers += (tcp.offset >> 4) * 4;
+	packet->header_bytes = (packet->segments - 1) * headers;
+	packet->position = bpf_ntohl(tcp.seq);
+}
+
+static __always_inline int charge_sent(struct packet *packet, owner_t owner, u32 netns, u32 ifindex)
+{
+	struct account_key key = net_key(owner, netns, ifindex);
+	struct flow flow = {
+		.bytes = packet->bytes,
+		.operations = 1,
+		.segments = packet->segments,
+		.header_bytes = packet->header_bytes,
+	};
+
+	if (!owner)
+		return lose(LOSS_SENDER_UNKNOWN, packet->bytes);
+	return charge(&key, true, &flow);
+}
+
+static __always_inline void sum_sent(struct book *book, struct packet *packet, struct sock *sk, u32 ifindex)
+{
+	if (book->sent.ifindex != ifindex) {
+		settle_sent(book, netns_of(sk));
+		book->sent.ifindex = ifindex;
+	}
+	put(&book->sent.sum, packet->bytes, packet->segments, packet->header_bytes);
+}
+
+/* ---------------------------------------------------------------- several writers */
+/* The writer whose bytes begin at or before the position; the oldest known for
+ * bytes that are older still.
+ */
+static __always_inline owner_t writer_at(struct lanes *lanes, u32 position)
+{
+	owner_t owner = 0, oldest = 0;
+
+#pragma unroll
+	for (u32 back = 1; back <= WRITERS; back++) {
+		struct writer *writer = &lanes->writer[(lanes->writers - back) & (WRITERS - 1)];
+		if (lanes->writers < back)
+			continue;
+		oldest = writer->owner;
+		if (!owner && !BEFORE(position, writer->start))
+			owner = writer->owner;
+	}
+	return owner ? owner : oldest;
+}
+
+static __always_inline void add_writer(struct lanes *lanes, owner_t owner, u32 start, u32 acknowledged)
+{
+	struct writer *oldest = &lanes->writer[(lanes->writers + 1) & (WRITERS - 1)];
+	struct writer *writer = &lanes->writer[lanes->writers & (WRITERS - 1)];
+
+	if (lanes->writers >= WRITERS && BEFORE(acknowledged, oldest->start))
+		lose(LOSS_WRITERS_MIXED, 1);
+	writer->start = start;
+	writer->owner = owner;
+	lanes->writers++;
+}
+
+/* Before the first byte of a send is queued. */
+static __noinline int about_to_send(struct sock *sk)
+{
+	struct book *book = bpf_sk_storage_get(&books, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
+	struct tcp_sock *tcp;
+	struct lanes *lanes;
+	owner_t owner;
+
+	if (!book || is_current(book->sent.owner))
+		return 0;
+	tcp = bpf_skc_to_tcp_sock(sk);
+	if (!tcp)
+		return 0;
+	owner = current_owner();
+	if (!book->sent.owner || tcp->write_seq == tcp->snd_una) {
+		/* Nothing of the one before is under way. */
+		settle_sent(book, netns_of(sk));
+		book->sent.shared = 0;
+		book->sent.owner = owner;
+		return 0;
+	}
+	lanes = bpf_sk_storage_get(&lanes_of, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
+	if (!lanes) {
+		lose(LOSS_WRITERS_MIXED, 1);
+		return 0;
+	}
+	settle_sent(book, netns_of(sk));
+	if (!book->sent.shared) {
+		lanes->writers = 0;
+		add_writer(lanes, book->sent.owner, tcp->snd_una, tcp->snd_una);
+	}
+	add_writer(lanes, owner, tcp->write_seq, tcp->snd_una);
+	book->sent.shared = 1;
+	book->sent.owner = owner;
+	return 0;
+}
+
+SEC("tp_btf/tcp_sendmsg_locked")
+int BPF_PROG(stream_write, struct sock *sk)
+{
+	return about_to_send(sk);
+}
+
+/* The same before 6.16, where there is no such tracepoint. */
+SEC("fentry/tcp_sendmsg_locked")
+int BPF_PROG(stream_write_entry, struct sock *sk)
+{
+	return about_to_send(sk);
+}
+
+/* ----------------------------------------------------------------------- queueing */
+static __always_inline bool deferred(enum awareness awareness, owner_t sender)
+{
+	if (awareness == AWARE)
+		return in_interrupt();
+	return sender && bpf_get_current_task_btf()->flags & PF_KTHREAD;
+}
+
+static __always_inline int datagram_queued(struct sk_buff *skb, struct sock *sk, struct packet *packet,
+					   enum awareness awareness)
+{
+	struct book *book = bpf_sk_storage_get(&books, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
+	u32 ifindex = skb->dev->ifindex;
+	owner_t owner;
+
+	packet->header_bytes = (packet->segments - 1) *
+			       (skb->transport_header - skb->network_header + 8);
+	if (!book)
+		return lose(LOSS_NO_BOOK, packet->bytes);
+	if (book->sent.dead)
+		return charge_sent(packet, sender_of(book), netns_of(sk), ifindex);
+	/* Held back until its neighbour was known, and sent on by an interrupt. */
+	if (deferred(awareness, book->sent.owner) || (is_current(book->sent.owner) && !book->sent.shared)) {
+		sum_sent(book, packet, sk, ifindex);
+		return 0;
+	}
+	owner = current_owner();
+	if (book->sent.owner && book->sent.owner != owner) {
+		settle_sent(book, netns_of(sk));
+		book->sent.shared = 1;
+	}
+	book->sent.owner = owner;
+	book->sent.netns = netns_of(sk);
+	if (book->sent.shared)
+		return charge_sent(packet, owner, netns_of(sk), ifindex);
+	sum_sent(book, packet, sk, ifindex);
+	return 0;
+}
+
+static __always_inline int stream_queued(struct sk_buff *skb, struct sock *sk, u32 state, struct packet *packet)
+{
+	struct book *book = bpf_sk_storage_get(&books, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
+	u32 ifindex = skb->dev->ifindex;
+	struct lanes *lanes;
+
+	if (!book)
+		return lose(LOSS_NO_BOOK, packet->bytes);
+	if (packet->segments > 1 || book->sent.shared)
+		parse_sent(skb, packet);
+	if (state == TCP_SYN_SENT && !book->sent.owner)
+		book->sent.owner = current_owner();
+	if (book->sent.shared) {
+		lanes = bpf_sk_storage_get(&lanes_of, sk, 0, 0);
+		if (lanes)
+			return charge_sent(packet, writer_at(lanes, packet->position),
+					   netns_of(sk), ifindex);
+	}
+	if (book->sent.dead)
+		return charge_sent(packet, sender_of(book), netns_of(sk), ifindex);
+	sum_sent(book, packet, sk, ifindex);
+	return 0;
+}
+
+static __always_inline int queued(struct sk_buff *skb, enum awareness awareness)
+{
+	struct sock *sk = skb->sk;
+	struct packet packet = {};
+	u16 family;
+	u8 state;
+
+	if (!sk)
+		return 0;
+	packet.bytes = network_bytes(skb);
+	state = sk->__sk_common.skc_state;
+	if (state == TCP_TIME_WAIT)
+		return 0; /* what is left of a closed connection; has no owner */
+	packet.segments = segments_of(skb);
+	if (state == TCP_NEW_SYN_RECV) {
+		u64 listener = (u64)sk->__sk_common.skc_listener;
+		owner_t *owner = bpf_map_lookup_elem(&listeners, &listener);
+		u32 ifindex = skb->dev->ifindex;
+		return charge_sent(&packet, owner ? *owner : 0, netns_of(sk), ifindex);
+	}
+	family = sk->__sk_common.skc_family;
+	if (family == AF_INET || family == AF_INET6) {
+		if (sk->sk_protocol == IPPROTO_TCP)
+			return stream_queued(skb, sk, state, &packet);
+		if (sk->sk_protocol == IPPROTO_UDP)
+			return datagram_queued(skb, sk, &packet, awareness);
+	}
+	return charge_sent(&packet, deferred(awareness, 1) ? 0 : current_owner(), netns_of(sk),
+			   skb->dev->ifindex);
+}
+
+SEC("tp_btf/net_dev_queue")
+int BPF_PROG(packet_queued, struct sk_buff *skb)
+{
+	return queued(skb, AWARE);
+}
+
+/* The same on kernels whose data has no symbols. */
+SEC("tp_btf/net_dev_queue")
+int BPF_PROG(packet_queued_unaware, struct sk_buff *skb)
+{
+	return queued(skb, UNAWARE);
+}
+#endif

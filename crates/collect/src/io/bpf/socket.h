@@ -1,0 +1,224 @@
+/* Sockets: each carries a book, in which its packets are summed until it is known
+ * whose they are. A packet costs a look-up of the book and two additions; `accounts`
+ * is touched when the reader, writer or device changes, at the end, and at read-out.
+ *
+ * A book has three cache lines, by who writes them:
+ *
+ *   received   interrupts on the way in
+ *   reading    the process that reads
+ *   sent       the process that sends, interrupts that acknowledge
+ *
+ * What few sockets need is in `lanes`, made when the first of these happens: packets
+ * of a second device, a second writer.
+ */
+#ifndef MEMGAUGE_IO_SOCKET_H
+#define MEMGAUGE_IO_SOCKET_H
+
+/* Bytes, operations and segments of a flow in two words, as two atomic additions
+ * cost less than three. Read-outs come long before either half is full.
+ */
+struct sum {
+	u64 bytes;
+	u64 packets; /* operations << 32 | segments */
+	u64 header_bytes;
+};
+
+struct received {
+	struct sum sum;
+	u32 ifindex; /* 0: nothing yet */
+	u32 mixed;   /* several devices: `lanes` has the sums */
+	u64 pad[4];
+};
+
+struct reading {
+	owner_t owner;
+	u32 settled; /* TCP: position in the stream up to which `owner` was charged */
+	u32 read;    /* TCP: position up to which `owner` has read */
+	u64 read_bytes;   /* UDP: of datagrams taken since the last charge */
+	u64 read_packets;
+	u32 known;   /* `settled` and `read` mean something */
+	u32 shared;  /* UDP: several readers, charged one by one */
+	u64 pad[3];
+};
+
+struct sent {
+	struct sum sum;
+	owner_t owner;
+	u32 ifindex; /* 0: nothing yet */
+	u32 shared;  /* several writers: TCP has their positions in `lanes` */
+	u32 dead;    /* destroyed: what still comes is charged at once */
+	u32 netns;   /* UDP: the namespace, once known */
+	u64 pad[2];
+};
+
+struct book {
+	struct received received;
+	struct reading reading;
+	struct sent sent;
+};
+_Static_assert(sizeof(struct received) == 64, "a cache line");
+_Static_assert(sizeof(struct reading) == 64, "a cache line");
+_Static_assert(sizeof(struct sent) == 64, "a cache line");
+
+enum { RUNS = 8, WRITERS = 4 };
+
+/* Packets that came from one device in a row; positions are of the stream (TCP) or
+ * numbers of datagrams (UDP).
+ */
+struct run {
+	u32 ifindex;
+	u32 start;
+	u32 end;
+	u32 pad;
+	struct sum sum;
+};
+
+struct writer {
+	u32 start; /* position of its first byte */
+	u32 pad;
+	owner_t owner;
+};
+
+struct lanes {
+	u32 position; /* highest received */
+	u32 first;    /* run being read */
+	u32 last;     /* run being received */
+	u32 writers;
+	struct run runs[RUNS];
+	struct writer writer[WRITERS];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct book);
+} books SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct lanes);
+} lanes_of SEC(".maps");
+
+/* Who bound a listener, by its address: a handshake's answer knows no more of it. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 8192);
+	__type(key, u64);
+	__type(value, owner_t);
+} listeners SEC(".maps");
+
+/* a lies before b in a stream whose positions wrap. */
+#define BEFORE(a, b) ((s32)((a) - (b)) < 0)
+typedef __s32 s32;
+
+#define PACKETS(operations, segments) ((u64)(operations) << 32 | (u32)(segments))
+
+static __always_inline void put(struct sum *sum, u32 bytes, u32 segments, u32 header_bytes)
+{
+	ADD(sum->bytes, bytes);
+	ADD(sum->packets, PACKETS(1, segments));
+	if (header_bytes)
+		ADD(sum->header_bytes, header_bytes);
+}
+
+static __always_inline struct flow flow_of(const struct sum *sum)
+{
+	struct flow flow = {
+		.bytes = sum->bytes,
+		.operations = sum->packets >> 32,
+		.segments = (u32)sum->packets,
+		.header_bytes = sum->header_bytes,
+	};
+	return flow;
+}
+
+/* A packet's bytes from the network header on. The barrier keeps the compiler from
+ * subtracting halves of pointers, which the kernel refuses.
+ */
+static __always_inline u32 network_bytes(struct sk_buff *skb)
+{
+	u64 before = (u64)skb->data - (u64)skb->head;
+
+	asm volatile("" : "+r"(before));
+	return skb->len + (u32)before - skb->network_header;
+}
+
+/* The TCP side of a socket that is known to have one. */
+static __always_inline struct tcp_sock *tcp_of(struct sock *sk)
+{
+	if (bpf_rdonly_cast) /* 6.2: no call */
+		return bpf_rdonly_cast(sk, bpf_core_type_id_kernel(struct tcp_sock));
+	return bpf_skc_to_tcp_sock(sk);
+}
+
+static __always_inline u32 netns_of(struct sock *sk)
+{
+	return sk->__sk_common.skc_net.net->ns.inum;
+}
+
+static __always_inline struct account_key net_key(owner_t owner, u32 netns, u32 ifindex)
+{
+	struct account_key key = { .owner = owner, .netns = netns, .device = ifindex };
+	return key;
+}
+
+/* All of a sum goes to the owner. */
+static __noinline int settle(struct sum *sum, struct account_key *key, bool out)
+{
+	struct sum taken;
+	struct flow flow;
+
+	if (!sum->packets)
+		return 0;
+	taken.bytes = TAKE(sum->bytes);
+	taken.packets = TAKE(sum->packets);
+	taken.header_bytes = TAKE(sum->header_bytes);
+	flow = flow_of(&taken);
+	return charge(key, out, &flow);
+}
+
+/* Of a sum, `part` bytes in `whole` of the payload go to the owner, headers in
+ * proportion; `payload` is what the headers are not.
+ */
+static __noinline int settle_part(struct sum *sum, struct account_key *key, u32 part, u32 whole)
+{
+	struct sum seen = *sum;
+	struct flow all = flow_of(&seen), flow;
+	u64 headers = all.bytes > whole ? all.bytes - whole : 0;
+
+	if (!whole)
+		return 0;
+	flow.bytes = part + headers * part / whole;
+	if (flow.bytes > all.bytes)
+		flow.bytes = all.bytes;
+	flow.operations = all.operations * part / whole;
+	flow.segments = all.segments * part / whole;
+	flow.header_bytes = all.header_bytes * part / whole;
+	ADD(sum->bytes, -flow.bytes);
+	ADD(sum->packets, -PACKETS(flow.operations, flow.segments));
+	ADD(sum->header_bytes, -flow.header_bytes);
+	return charge(key, false, &flow);
+}
+
+static __always_inline owner_t reader_of(struct book *book)
+{
+	return book->reading.owner ? book->reading.owner : book->sent.owner;
+}
+
+static __always_inline owner_t sender_of(struct book *book)
+{
+	return book->sent.owner ? book->sent.owner : book->reading.owner;
+}
+
+/* Moves what was sent to the account of who sent it. */
+static __always_inline void settle_sent(struct book *book, u32 netns)
+{
+	struct account_key key = net_key(sender_of(book), netns, book->sent.ifindex);
+
+	if (key.owner && key.device)
+		settle(&book->sent.sum, &key, true);
+}
+#endif

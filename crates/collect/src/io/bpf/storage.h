@@ -1,0 +1,386 @@
+/* Disks: every request is charged when it is queued at its device.
+ *
+ * Reads and direct writes belong to the current process. A buffered write is
+ * queued by whoever writes pages back, so each page remembers who dirtied it:
+ *
+ *   dirtiers: (mapping, page index / 16) -> 16 owners
+ *
+ * marked when a folio becomes dirty, and, where the file system tells, at each
+ * write: a large folio gets dirty once, but may be written by many. Marks are
+ * never deleted, as a page may be queued again; the oldest give way when the map
+ * is full. It has room for twice the pages that the kernel lets be dirty.
+ */
+#ifndef MEMGAUGE_IO_STORAGE_H
+#define MEMGAUGE_IO_STORAGE_H
+
+enum { CHUNK_SHIFT = 4, CHUNK_PAGES = 1 << CHUNK_SHIFT, CHUNK_MASK = CHUNK_PAGES - 1 };
+/* A page's descriptor, and where `PageAnon` and other non-files say so in `mapping`. */
+enum { PAGE_BYTES = 64, MAPPING_KIND = 3 };
+/* A request has at most 256 pieces of at most 2 MiB each on common drivers; a walk
+ * that is longer is cut and counted.
+ */
+enum { LONGEST_WALK = 1 << 18 };
+
+struct chunk_key {
+	u64 mapping;
+	u64 chunk;
+};
+
+struct chunk {
+	owner_t owner[CHUNK_PAGES];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 65536);
+	__type(key, struct chunk_key);
+	__type(value, struct chunk);
+} dirtiers SEC(".maps");
+
+/* Pages marked last on this processor by a file system's own hook. */
+struct marked {
+	u64 mapping;
+	u64 first;
+	u64 last;
+	u64 thread;
+};
+
+/* A walk over the pages of a request being written. */
+struct walk {
+	struct bio_vec *pieces;
+	u32 piece;
+	u32 done;  /* bytes of the current piece */
+	u32 left;  /* bytes of the request */
+	u32 kthread;
+	struct bio_vec current;
+	u64 head;  /* first page of the folio looked at */
+	u64 mapping;
+	u64 index; /* of the folio's first page */
+	u64 is_file;
+	struct chunk_key key;
+	struct chunk chunk; /* copy of `key`'s */
+	owner_t submitter;
+	/* what is charged when the owner changes */
+	owner_t owner;
+	struct account_key account;
+	u64 bytes;
+	u64 operations;
+	u64 fresh; /* a folio's descriptor follows in `raw` */
+	u8 raw[PAGE_BYTES];
+};
+
+struct desk {
+	struct marked marked;
+	struct walk walk;
+	struct chunk empty;
+};
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct desk);
+} desks SEC(".maps");
+
+static __always_inline struct desk *desk(void)
+{
+	u32 zero = 0;
+
+	return bpf_map_lookup_elem(&desks, &zero);
+}
+
+/* ------------------------------------------------------------------ marking */
+struct span {
+	u64 mapping;
+	u64 first;
+	u64 last;
+	owner_t owner;
+};
+
+static __always_inline struct chunk *chunk_of(struct chunk_key *key)
+{
+	struct chunk *chunk = bpf_map_lookup_elem(&dirtiers, key);
+	struct desk *d;
+
+	if (chunk)
+		return chunk;
+	d = desk();
+	if (!d)
+		return NULL;
+	bpf_map_update_elem(&dirtiers, key, &d->empty, BPF_NOEXIST);
+	return bpf_map_lookup_elem(&dirtiers, key);
+}
+
+static long mark_chunk(u32 nth, struct span *span)
+{
+	u64 number = (span->first >> CHUNK_SHIFT) + nth, base = number << CHUNK_SHIFT;
+	struct chunk_key key = { span->mapping, number };
+	struct chunk *chunk = chunk_of(&key);
+	u32 from = span->first > base ? span->first - base : 0;
+	u32 to = span->last - base < CHUNK_MASK ? span->last - base : CHUNK_MASK;
+
+	if (!chunk)
+		return 1;
+#pragma unroll
+	for (u32 page = 0; page < CHUNK_PAGES; page++)
+		if (page >= from && page <= to)
+			chunk->owner[page] = span->owner;
+	return 0;
+}
+
+static __always_inline void mark(u64 mapping, u64 first, u64 last)
+{
+	struct span span = { mapping, first, last, current_owner() };
+	struct chunk_key key = { mapping, first >> CHUNK_SHIFT };
+	struct chunk *chunk;
+
+	if (first == last) {
+		chunk = chunk_of(&key);
+		if (chunk)
+			chunk->owner[first & CHUNK_MASK] = span.owner;
+		return;
+	}
+	bpf_loop((last >> CHUNK_SHIFT) - (first >> CHUNK_SHIFT) + 1, mark_chunk, &span, 0);
+}
+
+/* A folio's pages: its first tail page's flags hold the order since 6.1, which is
+ * when file systems began to use large folios widely; a single page before.
+ */
+static __always_inline u64 pages_of(struct folio *folio)
+{
+	/* Its first word in all versions, plain or wrapped in a type. */
+	unsigned long flags = *(volatile unsigned long *)folio;
+
+	if (!(flags & 1UL << bpf_core_enum_value(enum pageflags, PG_head)))
+		return 1;
+	if (bpf_core_field_exists(folio->_flags_1))
+		return 1UL << (folio->_flags_1 & 0xff);
+	return 1;
+}
+
+SEC("tp_btf/writeback_dirty_folio")
+int BPF_PROG(folio_dirtied, struct folio *folio, struct address_space *mapping)
+{
+	struct desk *d = desk();
+	u64 first, pages;
+	bool known;
+
+	if (!mapping || !d)
+		return 0;
+	first = folio->index;
+	known = d->marked.mapping == (u64)mapping && d->marked.last >= first &&
+		d->marked.thread == (u64)bpf_get_current_task_btf();
+	if (known && d->marked.first <= first)
+		return 0;
+	pages = pages_of(folio);
+	if (known && d->marked.first < first + pages)
+		return 0;
+	mark((u64)mapping, first, first + pages - 1);
+	return 0;
+}
+
+/* A write's own pages; ext4 tells before the folio is marked dirty. */
+static __always_inline int written(struct inode *inode, u64 position, u32 copied)
+{
+	struct desk *d = desk();
+	u64 first = position >> PAGE_SHIFT, last = (position + copied - 1) >> PAGE_SHIFT;
+
+	if (!copied || !d)
+		return 0;
+	mark((u64)inode->i_mapping, first, last);
+	d->marked.mapping = (u64)inode->i_mapping;
+	d->marked.first = first;
+	d->marked.last = last;
+	d->marked.thread = (u64)bpf_get_current_task_btf();
+	return 0;
+}
+
+SEC("tp_btf/ext4_da_write_end")
+int BPF_PROG(ext4_delayed_write, struct inode *inode, loff_t position, u32 length, u32 copied)
+{
+	return written(inode, position, copied);
+}
+
+SEC("tp_btf/ext4_write_end")
+int BPF_PROG(ext4_write, struct inode *inode, loff_t position, u32 length, u32 copied)
+{
+	return written(inode, position, copied);
+}
+
+SEC("tp_btf/iomap_iter")
+int BPF_PROG(iomap_write, struct iomap_iter *iter)
+{
+	if ((iter->flags & (IOMAP_WRITE | IOMAP_DIRECT)) != IOMAP_WRITE || !iter->len)
+		return 0;
+	mark((u64)iter->inode->i_mapping, iter->pos >> PAGE_SHIFT,
+	     (iter->pos + iter->len - 1) >> PAGE_SHIFT);
+	return 0;
+}
+
+/* ------------------------------------------------------------------ charging */
+static __always_inline void settle_walk(struct walk *walk)
+{
+	struct flow flow = { .bytes = walk->bytes, .operations = walk->operations };
+
+	if (!walk->bytes)
+		return;
+	walk->account.owner = walk->owner;
+	if (walk->owner)
+		charge(&walk->account, true, &flow);
+	else
+		lose(LOSS_WRITER_UNKNOWN, walk->bytes);
+	walk->bytes = 0;
+	walk->operations = 0;
+}
+
+#define PAGE_FIELD(raw, field) \
+	(*(u64 *)((raw) + (bpf_core_field_offset(struct page, field) & (PAGE_BYTES - 8))))
+
+static __always_inline u64 index_in(const u8 *raw)
+{
+	if (bpf_core_field_exists(struct page, index))
+		return PAGE_FIELD(raw, index);
+	return *(u64 *)(raw + (bpf_core_field_offset(struct page___index, __folio_index) &
+			       (PAGE_BYTES - 8)));
+}
+
+/* Reads the descriptor of the folio that `page` belongs to, once a folio. */
+static __always_inline void look_at(struct walk *walk, u64 page)
+{
+	u64 head;
+
+	if (bpf_probe_read_kernel(walk->raw, PAGE_BYTES, (void *)page))
+		return;
+	head = PAGE_FIELD(walk->raw, compound_head);
+	head = head & 1 ? head - 1 : page;
+	if (head == walk->head)
+		return;
+	if (head != page && bpf_probe_read_kernel(walk->raw, PAGE_BYTES, (void *)head))
+		return;
+	walk->head = head;
+	walk->mapping = PAGE_FIELD(walk->raw, mapping);
+	walk->index = index_in(walk->raw);
+	walk->is_file = 0;
+	if (walk->mapping && !(walk->mapping & MAPPING_KIND)) {
+		struct address_space *mapping = (void *)walk->mapping;
+		walk->is_file = (BPF_CORE_READ(mapping, host, i_mode) & S_IFMT) == S_IFREG;
+	}
+}
+
+/* Who dirtied the page, or 0. */
+static __always_inline owner_t dirtier(struct walk *walk, u64 index)
+{
+	if (walk->key.mapping != walk->mapping || walk->key.chunk != index >> CHUNK_SHIFT) {
+		struct chunk *chunk;
+
+		walk->key.mapping = walk->mapping;
+		walk->key.chunk = index >> CHUNK_SHIFT;
+		chunk = bpf_map_lookup_elem(&dirtiers, &walk->key);
+		if (chunk)
+			walk->chunk = *chunk;
+		else
+			__builtin_memset(&walk->chunk, 0, sizeof(walk->chunk));
+	}
+	return walk->chunk.owner[index & CHUNK_MASK];
+}
+
+/* A page of a file that a thread of the kernel writes back and nobody was seen to
+ * dirty has owner 0: it was dirtied before the programs were there.
+ */
+static __always_inline owner_t writer_of(struct walk *walk, u64 page)
+{
+	owner_t owner;
+
+	look_at(walk, page);
+	if (!walk->mapping || walk->mapping & MAPPING_KIND)
+		return walk->submitter;
+	owner = dirtier(walk, walk->index + (page - walk->head) / bpf_core_type_size(struct page));
+	if (owner || !walk->is_file || !walk->kthread)
+		return owner ? owner : walk->submitter;
+	return 0;
+}
+
+static __always_inline bool next_piece(struct walk *walk)
+{
+	return !bpf_probe_read_kernel(&walk->current, sizeof(walk->current),
+				      walk->pieces + walk->piece);
+}
+
+static long walk_page(u32 nth, void *unused)
+{
+	struct desk *d = desk();
+	struct walk *walk;
+	u32 offset, bytes;
+	owner_t owner;
+
+	if (!d || !d->walk.left)
+		return 1;
+	walk = &d->walk;
+	if (walk->fresh && !next_piece(walk))
+		return 1;
+	walk->fresh = 0;
+	offset = walk->current.bv_offset + walk->done;
+	bytes = PAGE_SIZE - (offset & (PAGE_SIZE - 1));
+	if (bytes > walk->current.bv_len - walk->done)
+		bytes = walk->current.bv_len - walk->done;
+	if (bytes > walk->left)
+		bytes = walk->left;
+	owner = writer_of(walk, (u64)walk->current.bv_page +
+				(u64)(offset >> PAGE_SHIFT) * bpf_core_type_size(struct page));
+	if (owner != walk->owner) {
+		settle_walk(walk);
+		walk->owner = owner;
+		walk->operations = 1;
+	}
+	walk->bytes += bytes;
+	walk->left -= bytes;
+	walk->done += bytes;
+	if (walk->done >= walk->current.bv_len) {
+		walk->done = 0;
+		walk->piece++;
+		walk->fresh = 1;
+	}
+	return 0;
+}
+
+static __always_inline int written_back(struct bio *bio, struct account_key *key)
+{
+	struct desk *d = desk();
+	struct walk *walk;
+
+	if (!d)
+		return 0;
+	walk = &d->walk;
+	walk->pieces = bio->bi_io_vec;
+	walk->piece = bio->bi_iter.bi_idx;
+	walk->done = bio->bi_iter.bi_bvec_done;
+	walk->left = bio->bi_iter.bi_size;
+	walk->kthread = !!(bpf_get_current_task_btf()->flags & PF_KTHREAD);
+	walk->head = walk->mapping = walk->key.mapping = 0;
+	walk->submitter = walk->owner = key->owner;
+	walk->account = *key;
+	walk->bytes = 0;
+	walk->operations = walk->fresh = 1;
+	bpf_loop(LONGEST_WALK, walk_page, NULL, 0);
+	settle_walk(walk);
+	if (walk->left)
+		lose(LOSS_PAGES_UNREAD, walk->left);
+	return 0;
+}
+
+SEC("tp_btf/block_bio_queue")
+int BPF_PROG(request_queued, struct bio *bio)
+{
+	u32 operation = bio->bi_opf & REQ_OP_MASK, bytes = bio->bi_iter.bi_size;
+	struct flow flow = { .bytes = bytes, .operations = 1 };
+	struct account_key key = {};
+
+	if (!bytes || (operation != REQ_OP_READ && operation != REQ_OP_WRITE &&
+		       operation != REQ_OP_ZONE_APPEND))
+		return 0;
+	key.owner = current_owner();
+	key.device = bio->bi_bdev->bd_disk->part0->bd_dev;
+	if (operation != REQ_OP_READ)
+		return written_back(bio, &key);
+	return charge(&key, false, &flow);
+}
+#endif

@@ -1,0 +1,275 @@
+//! Which program hangs on which hook, and what is missing without it.
+//!
+//! Kernels differ: a hook that this one lacks is served by another where there is
+//! one; where not, what can no longer be told is said once, in words, and goes into
+//! the recording. The kernel's type information (BTF) lists its tracepoints and
+//! functions by name, and is searched as text: to find a name in five megabytes
+//! takes a millisecond.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// A program and where it hangs.
+pub(super) struct Hook {
+    pub(super) program: &'static str,
+    /// Name in BTF, `/` after the module that may have it; none for hooks that every kernel has.
+    pub(super) target: Option<&'static str>,
+    /// The program it stands in for.
+    pub(super) instead_of: Option<&'static str>,
+    /// What a stand-in cannot tell.
+    pub(super) worse: Option<&'static str>,
+    /// What cannot be told without this one (and what it stands in for).
+    pub(super) without: &'static str,
+    /// Without it there is nothing to account.
+    pub(super) required: bool,
+}
+
+const fn hook(program: &'static str, target: &'static str, without: &'static str) -> Hook {
+    Hook {
+        program,
+        target: Some(target),
+        instead_of: None,
+        worse: None,
+        without,
+        required: false,
+    }
+}
+
+const fn everywhere(program: &'static str, without: &'static str) -> Hook {
+    Hook {
+        program,
+        target: None,
+        instead_of: None,
+        worse: None,
+        without,
+        required: false,
+    }
+}
+
+impl Hook {
+    const fn required(mut self) -> Hook {
+        self.required = true;
+        self
+    }
+
+    const fn instead_of(mut self, program: &'static str) -> Hook {
+        self.instead_of = Some(program);
+        self
+    }
+
+    const fn but(mut self, worse: &'static str) -> Hook {
+        self.worse = Some(worse);
+        self
+    }
+}
+
+const ONE_WRITER: &str =
+    "what several processes send through one socket goes to the last known one";
+const SENT: &str = "packets sent are not accounted";
+const DATAGRAMS: &str = "datagrams received are not attributed";
+
+/// Every program, with the kernel version that brought its hook where it matters.
+pub(super) const HOOKS: &[Hook] = &[
+    hook(
+        "request_queued",
+        "btf_trace_block_bio_queue",
+        "disks are not accounted",
+    )
+    .required(),
+    // 5.18
+    hook(
+        "folio_dirtied",
+        "btf_trace_writeback_dirty_folio",
+        "buffered writes are charged to whoever writes them back",
+    ),
+    hook(
+        "ext4_delayed_write",
+        "ext4/btf_trace_ext4_da_write_end",
+        "a page of ext4 that is dirty already stays with its first writer",
+    ),
+    hook(
+        "ext4_write",
+        "ext4/btf_trace_ext4_write_end",
+        "a page of ext4 that is dirty already stays with its first writer",
+    ),
+    hook(
+        "iomap_write",
+        "iomap/btf_trace_iomap_iter",
+        "a page of xfs that is dirty already stays with its first writer",
+    ),
+    everywhere("packet_arrived", "packets received are not accounted"),
+    hook("packet_queued", "btf_trace_net_dev_queue", SENT),
+    // Kernels without CONFIG_KALLSYMS_ALL
+    hook("packet_queued_unaware", "btf_trace_net_dev_queue", SENT)
+        .instead_of("packet_queued")
+        .but("datagrams held back for a neighbour's address may go to another process"),
+    hook(
+        "stream_read",
+        "btf_trace_tcp_rcv_space_adjust",
+        "what is received over TCP goes to the process that sends on the socket",
+    ),
+    // 6.16
+    hook("stream_write", "btf_trace_tcp_sendmsg_locked", ONE_WRITER),
+    hook("stream_write_entry", "tcp_sendmsg_locked", ONE_WRITER).instead_of("stream_write"),
+    // 6.3
+    hook("datagram_read", "btf_trace_sock_recv_length", DATAGRAMS),
+    hook("datagram_read_ipv4", "udp_recvmsg", DATAGRAMS).instead_of("datagram_read"),
+    hook("datagram_read_ipv6", "udpv6_recvmsg", DATAGRAMS).instead_of("datagram_read"),
+    hook(
+        "datagram_dropped",
+        "btf_trace_udp_fail_queue_rcv_skb",
+        "datagrams that found no room are charged late",
+    ),
+    hook(
+        "stream_ended",
+        "btf_trace_tcp_destroy_sock",
+        "the last packets of a TCP connection are not attributed",
+    ),
+    everywhere("bound_ipv4", "handshakes of listeners are not attributed"),
+    everywhere("bound_ipv6", "handshakes of listeners are not attributed"),
+    everywhere(
+        "released",
+        "the last packets of a UDP socket are not attributed",
+    ),
+    everywhere(
+        "seed",
+        "handshakes of listeners that were there before are not attributed",
+    ),
+    everywhere("read_out", "open connections are accounted when they end"),
+];
+
+/// Programs to load, and those that are left out with what is missing for it.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Choice {
+    pub(super) load: Vec<&'static str>,
+    pub(super) missing: BTreeMap<&'static str, &'static str>,
+}
+
+/// Chooses by what the kernel `has`; programs in `refused` did not load.
+pub(super) fn choose(has: &dyn Fn(&str) -> bool, refused: &[String]) -> Choice {
+    let available = |hook: &Hook| {
+        !refused.iter().any(|program| program == hook.program) && hook.target.is_none_or(has)
+    };
+    let mut choice = Choice::default();
+    for hook in HOOKS {
+        let better = hook.instead_of.is_some_and(|p| choice.load.contains(&p));
+        if better {
+            continue;
+        }
+        if available(hook) {
+            choice.load.push(hook.program);
+        } else {
+            choice.missing.insert(hook.program, hook.without);
+        }
+    }
+    stand_ins(&mut choice);
+    choice
+}
+
+/// What is served by a stand-in is not missing; nor is a stand-in that is not needed.
+fn stand_ins(choice: &mut Choice) {
+    for hook in HOOKS {
+        if let Some(first) = hook.instead_of
+            && choice.load.contains(&hook.program)
+        {
+            choice.missing.remove(first);
+            if let Some(worse) = hook.worse {
+                choice.missing.insert(hook.program, worse);
+            }
+        }
+    }
+}
+
+/// The kernel's type information, as text to be searched.
+pub(super) struct Kernel {
+    texts: BTreeMap<&'static str, Vec<u8>>,
+}
+
+impl Kernel {
+    /// Reads what `dir` (usually `/sys/kernel/btf`) has.
+    pub(super) fn read(dir: &Path) -> std::io::Result<Kernel> {
+        let mut texts = BTreeMap::from([("vmlinux", std::fs::read(dir.join("vmlinux"))?)]);
+        for module in ["ext4", "iomap"] {
+            if let Ok(text) = std::fs::read(dir.join(module)) {
+                texts.insert(module, text);
+            }
+        }
+        Ok(Kernel { texts })
+    }
+
+    /// Whether a tracepoint or function of that name is there.
+    pub(super) fn has(&self, target: &str) -> bool {
+        let (module, name) = target.split_once('/').unwrap_or(("vmlinux", target));
+        let mut places = vec!["vmlinux"];
+        places.extend((module != "vmlinux").then_some(module));
+        let texts = places.iter().filter_map(|place| self.texts.get(place));
+        texts.into_iter().any(|text| contains(text, name))
+    }
+}
+
+/// Whether the string table has exactly this string.
+fn contains(text: &[u8], name: &str) -> bool {
+    let mut wanted = vec![0];
+    wanted.extend(name.as_bytes());
+    wanted.push(0);
+    memchr::memmem::find(text, &wanted).is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(lacks: &[&str], refused: &[&str], loads: &[&str], missing: &[&str]) {
+        let refused: Vec<String> = refused.iter().map(|&p| p.to_owned()).collect();
+        let choice = choose(&|target| !lacks.contains(&target), &refused);
+        for program in loads {
+            assert!(choice.load.contains(program), "{program} of {choice:?}");
+        }
+        let found: Vec<&str> = choice.missing.keys().copied().collect();
+        assert_eq!(found, missing);
+    }
+
+    #[test]
+    fn a_recent_kernel_needs_no_stand_in() {
+        check(&[], &[], &["stream_write", "datagram_read"], &[]);
+        let choice = choose(&|_| true, &[]);
+        assert!(!choice.load.contains(&"stream_write_entry"));
+        assert_eq!(choice.load.len(), HOOKS.len() - 4);
+    }
+
+    #[test]
+    fn an_older_kernel_is_served_by_stand_ins() {
+        check(
+            &["btf_trace_tcp_sendmsg_locked", "btf_trace_sock_recv_length"],
+            &[],
+            &[
+                "stream_write_entry",
+                "datagram_read_ipv4",
+                "datagram_read_ipv6",
+            ],
+            &[],
+        );
+    }
+
+    #[test]
+    fn what_nothing_serves_is_named() {
+        check(
+            &["btf_trace_tcp_sendmsg_locked"],
+            &["stream_write_entry"],
+            &["stream_read"],
+            &["stream_write", "stream_write_entry"],
+        );
+    }
+
+    #[test]
+    fn a_name_is_found_only_whole() {
+        let kernel = Kernel {
+            texts: BTreeMap::from([
+                ("vmlinux", b"\0btf_trace_one_more\0tcp\0".to_vec()),
+                ("ext4", b"\0btf_trace_ext4\0".to_vec()),
+            ]),
+        };
+        assert!(kernel.has("tcp") && kernel.has("ext4/btf_trace_ext4"));
+        assert!(!kernel.has("btf_trace_one") && !kernel.has("btf_trace_ext4"));
+    }
+}

@@ -1,0 +1,190 @@
+//! Accounting from start to end.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use memgauge_trace::{DeviceId, Owner};
+
+use super::layout::{self, Account, Facts, Rate};
+use super::programs::Programs;
+use crate::Result;
+
+/// Whose account, at which device.
+pub type Key = (Owner, DeviceId);
+
+const NOT_RUN: &str =
+    "requests or packets that a program could not look at, as it was interrupted by itself";
+
+/// Something that could not be accounted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Loss {
+    /// Name, for programs.
+    pub name: &'static str,
+    /// What is counted.
+    pub meaning: &'static str,
+    /// How many.
+    pub count: u64,
+}
+
+/// Running accounts. Everything is unloaded when it is dropped.
+pub struct Session {
+    programs: Programs,
+    /// Accounts of owners that have ended, taken out of the kernel's table.
+    closed: BTreeMap<Key, Account>,
+    /// What was noted about them.
+    ended: BTreeMap<Owner, Facts>,
+    /// Owners found gone at the last look; closed at the next one.
+    gone: BTreeSet<Owner>,
+}
+
+impl Session {
+    /// Loads the programs; from now on everything is accounted.
+    ///
+    /// # Errors
+    /// Without rights, on a kernel that refuses what cannot be done without.
+    pub fn start() -> Result<Session> {
+        Session::load(None)
+    }
+
+    /// The same with room for so many accounts (process and device) at a time.
+    ///
+    /// # Errors
+    /// As [`Session::start`].
+    pub fn start_with_room(accounts: u32) -> Result<Session> {
+        Session::load(Some(accounts))
+    }
+
+    fn load(room: Option<u32>) -> Result<Session> {
+        Ok(Session {
+            programs: Programs::load(room)?,
+            closed: BTreeMap::new(),
+            ended: BTreeMap::new(),
+            gone: BTreeSet::new(),
+        })
+    }
+
+    /// What cannot be told on this machine, in words.
+    pub fn missing(&self) -> Vec<&'static str> {
+        self.programs.missing()
+    }
+
+    /// Bytes of memory that the kernel's tables take at most.
+    pub fn table_bytes(&self) -> u64 {
+        self.programs.memory_bytes()
+    }
+
+    /// All accounts since the start.
+    ///
+    /// # Errors
+    /// When the kernel's tables cannot be read.
+    pub fn accounts(&mut self) -> Result<BTreeMap<Key, Account>> {
+        self.programs.settle()?;
+        let live = self.programs.accounts()?;
+        let mut all = self.closed.clone();
+        for (key, account) in &live {
+            let sum = all.entry(*key).or_default();
+            *sum = sum.plus(*account);
+        }
+        if live.len() > self.programs.room() / 2 {
+            self.make_room(&live)?;
+        }
+        Ok(all)
+    }
+
+    /// Moves accounts of processes that were gone at the last look as well out of the
+    /// kernel's table, so that it does not fill up on a machine with many short ones.
+    fn make_room(&mut self, live: &[(Key, Account)]) -> Result<()> {
+        let gone: BTreeSet<Owner> = live
+            .iter()
+            .map(|(key, _)| key.0)
+            .filter(|&o| is_gone(o))
+            .collect();
+        for (key, account) in live {
+            if gone.contains(&key.0) && self.gone.contains(&key.0) {
+                self.programs.close(*key)?;
+                let sum = self.closed.entry(*key).or_default();
+                *sum = sum.plus(*account);
+            }
+        }
+        for owner in gone.intersection(&self.gone) {
+            // Without an entry it was never noted, as the table was full.
+            if let Some(facts) = self.programs.facts(*owner)? {
+                self.ended.insert(*owner, facts);
+                self.programs.forget(*owner)?;
+            }
+        }
+        self.gone = gone;
+        Ok(())
+    }
+
+    /// What is known about an owner that has an account.
+    ///
+    /// # Errors
+    /// When the kernel's tables cannot be read.
+    pub fn facts(&self, owner: Owner) -> Result<Facts> {
+        let noted = match self.ended.get(&owner) {
+            Some(facts) => Some(facts.clone()),
+            None => self.programs.facts(owner)?,
+        };
+        let mut facts = noted.unwrap_or_else(|| Facts {
+            pid: owner.pid(),
+            ..Facts::default()
+        });
+        if facts.command.is_empty() {
+            facts.command = current_name(owner).unwrap_or_default();
+        }
+        Ok(facts)
+    }
+
+    /// Keeps rates in a map that is a file in this folder, as long as the session lives.
+    ///
+    /// # Errors
+    /// When the folder is not in a BPF file system.
+    pub fn pin(&mut self, folder: &Path) -> Result<()> {
+        self.programs.pin(folder)
+    }
+
+    /// Whether rates are kept in a map.
+    pub fn is_pinned(&self) -> bool {
+        self.programs.is_pinned()
+    }
+
+    /// Writes a process's rate to the map.
+    ///
+    /// # Errors
+    /// When the map cannot be written.
+    pub fn publish(&self, rate: &Rate) -> Result<()> {
+        self.programs.publish(rate)
+    }
+
+    /// What could not be accounted, where there is any.
+    ///
+    /// # Errors
+    /// When the kernel's tables cannot be read.
+    pub fn losses(&self) -> Result<Vec<Loss>> {
+        let counts = self.programs.losses()?;
+        let missed = [(("not_run", NOT_RUN), self.programs.runs_missed())];
+        let losses = layout::LOSSES.iter().copied().zip(counts).chain(missed);
+        let losses = losses.filter(|(_, count)| *count > 0);
+        Ok(losses
+            .map(|((name, meaning), count)| Loss {
+                name,
+                meaning,
+                count,
+            })
+            .collect())
+    }
+}
+
+fn process(owner: Owner) -> PathBuf {
+    Path::new("/proc").join(owner.pid().0.to_string())
+}
+
+fn is_gone(owner: Owner) -> bool {
+    !process(owner).exists()
+}
+
+fn current_name(owner: Owner) -> Option<String> {
+    let name = std::fs::read_to_string(process(owner).join("comm")).ok()?;
+    Some(name.trim_end().to_owned())
+}

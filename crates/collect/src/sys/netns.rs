@@ -1,0 +1,169 @@
+//! Network devices as another network namespace sees them.
+
+use std::ffi::CString;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+
+/// A network device: where it is, what drives it, what it counted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NetDevice {
+    /// Index in its namespace.
+    pub index: u32,
+    /// Name.
+    pub name: String,
+    /// Driver, as the kernel names it; empty where it has none.
+    pub driver: String,
+    /// Whether its counters include a header of Ethernet for each packet: those of
+    /// the loopback device and of tunnels do not.
+    pub ethernet: bool,
+    /// Bytes and packets received, bytes and packets sent.
+    pub counted: [u64; 4],
+}
+
+/// Devices of the namespace, seen from a thread that enters it and ends there.
+///
+/// # Errors
+/// When the namespace cannot be entered or is gone.
+pub fn devices_in(namespace: File) -> io::Result<Vec<NetDevice>> {
+    let thread = std::thread::Builder::new().spawn(move || {
+        enter(&namespace)?;
+        devices_here()
+    })?;
+    let failed = |_| io::Error::other("the thread that entered the namespace ended early");
+    thread.join().map_err(failed)?
+}
+
+fn enter(namespace: &File) -> io::Result<()> {
+    // SAFETY: a valid descriptor; only this thread changes its namespace.
+    match unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Devices of the calling thread's namespace.
+///
+/// # Errors
+/// When `/proc` cannot be read.
+pub fn devices_here() -> io::Result<Vec<NetDevice>> {
+    let table = std::fs::read_to_string("/proc/thread-self/net/dev")?;
+    let socket = query_socket()?;
+    let mut devices: Vec<NetDevice> = table.lines().filter_map(counters).collect();
+    for device in &mut devices {
+        device.index = index_of(&device.name);
+        device.driver = driver_of(&socket, &device.name).unwrap_or_default();
+        device.ethernet = is_ethernet(&socket, &device.name);
+    }
+    Ok(devices)
+}
+
+/// A line of /proc/net/dev: a name and sixteen numbers.
+fn counters(line: &str) -> Option<NetDevice> {
+    let (name, rest) = line.split_once(':')?;
+    let numbers: Vec<u64> = rest
+        .split_whitespace()
+        .map_while(|f| f.parse().ok())
+        .collect();
+    Some(NetDevice {
+        name: name.trim().to_owned(),
+        counted: [
+            *numbers.first()?,
+            *numbers.get(1)?,
+            *numbers.get(8)?,
+            *numbers.get(9)?,
+        ],
+        ..NetDevice::default()
+    })
+}
+
+fn index_of(name: &str) -> u32 {
+    let Ok(name) = CString::new(name) else {
+        return 0;
+    };
+    // SAFETY: a NUL-terminated string that lives through the call.
+    unsafe { libc::if_nametoindex(name.as_ptr()) }
+}
+
+fn query_socket() -> io::Result<File> {
+    use std::os::fd::FromRawFd;
+    // SAFETY: plain system call without pointers.
+    let fd = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel just made this descriptor for us.
+    Ok(unsafe { File::from_raw_fd(fd) })
+}
+
+/// `struct ethtool_drvinfo` (linux/ethtool.h), 196 bytes.
+#[repr(C)]
+struct DriverInfo {
+    command: u32,
+    driver: [u8; 32],
+    rest: [u8; 160],
+}
+const _: () = assert!(size_of::<DriverInfo>() == 196);
+
+/// ETHTOOL_GDRVINFO of linux/ethtool.h.
+const GET_DRIVER: u32 = 3;
+
+/// SIOCETHTOOL of linux/sockios.h.
+const ETHTOOL: u64 = 0x8946;
+
+fn driver_of(socket: &File, name: &str) -> Option<String> {
+    let mut info = DriverInfo {
+        command: GET_DRIVER,
+        driver: [0; 32],
+        rest: [0; 160],
+    };
+    let mut request = request_about(name);
+    request.ifr_ifru.ifru_data = (&raw mut info).cast();
+    // SAFETY: `request` and the structure it points to are valid for the call.
+    let done = unsafe { libc::ioctl(socket.as_raw_fd(), ETHTOOL as _, &mut request) };
+    let driver = info.driver.split(|&b| b == 0).next()?;
+    (done == 0).then(|| String::from_utf8_lossy(driver).into_owned())
+}
+
+fn request_about(name: &str) -> libc::ifreq {
+    // SAFETY: an all-zero ifreq is valid.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    let room = request.ifr_name.len() - 1;
+    for (to, from) in request.ifr_name[..room].iter_mut().zip(name.bytes()) {
+        *to = from as libc::c_char;
+    }
+    request
+}
+
+fn is_ethernet(socket: &File, name: &str) -> bool {
+    let mut request = request_about(name);
+    // SAFETY: `request` is valid for the call.
+    let done = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFHWADDR as _, &mut request) };
+    // SAFETY: the request was all zero, and a socket address is valid with any contents.
+    let address = unsafe { request.ifr_ifru.ifru_hwaddr };
+    done == 0 && address.sa_family == libc::ARPHRD_ETHER
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_counters_is_read_by_its_columns() {
+        let line = "  eth0: 1000 10 0 0 0 0 0 0 2000 20 0 0 0 0 0 0";
+        let device = counters(line).unwrap();
+        assert_eq!(
+            (device.name.as_str(), device.counted),
+            ("eth0", [1000, 10, 2000, 20])
+        );
+        assert_eq!(counters("Inter-|   Receive"), None);
+        assert_eq!(counters(" face |bytes    packets: 1"), None);
+    }
+
+    #[test]
+    fn this_namespace_has_a_loopback_device() {
+        let devices = devices_here().unwrap();
+        let lo = devices.iter().find(|d| d.name == "lo");
+        assert_eq!(lo.map(|d| (d.index, d.ethernet)), Some((1, false)));
+    }
+}

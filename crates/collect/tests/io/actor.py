@@ -1,0 +1,307 @@
+"""Processes with known I/O, for the tests of accounting: actor.py DEED ARGUMENT...
+
+Each says `ready` where others wait for it, and goes on at a line of input.
+"""
+import array, mmap, os, socket, struct, sys
+
+MIB = 1 << 20
+
+
+def ready():
+    print("ready", flush=True)
+
+
+def wait():
+    sys.stdin.readline()
+
+
+def aligned(size):
+    buffer = mmap.mmap(-1, size)
+    buffer.write(os.urandom(4096) * (size // 4096))
+    return buffer
+
+
+# ---------------------------------------------------------------------- disks
+def read_direct(path):
+    file = os.open(path, os.O_RDONLY | os.O_DIRECT)
+    buffer = aligned(MIB)
+    while os.readv(file, [buffer]):
+        pass
+
+
+def read_buffered(path):
+    with open(path, "rb", buffering=0) as file:
+        while file.read(MIB):
+            pass
+
+
+def read_mapped(path):
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as view:
+        sum(view[i] for i in range(0, len(view), 4096))
+
+
+def write_direct(path, size):
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_DIRECT)
+    buffer = aligned(MIB)
+    for _ in range(int(size) // MIB):
+        os.writev(file, [buffer])
+
+
+def write(path, start, size, fsync=""):
+    file = os.open(path, os.O_WRONLY | os.O_CREAT)
+    block = b"x" * MIB
+    for at in range(int(start), int(start) + int(size), MIB):
+        os.pwrite(file, block, at)
+    if fsync:
+        os.fsync(file)
+
+
+def write_small(path, count, size):
+    file = os.open(path, os.O_WRONLY | os.O_CREAT)
+    for _ in range(int(count)):
+        os.write(file, b"y" * int(size))
+    os.fsync(file)
+
+
+def write_mapped(path):
+    with open(path, "r+b") as file, mmap.mmap(file.fileno(), 0) as view:
+        for at in range(0, len(view), 4096):
+            view[at] = 90
+
+
+def write_pages(path, first, step, count):
+    file = os.open(path, os.O_WRONLY)
+    for page in range(int(first), int(first) + int(step) * int(count), int(step)):
+        os.pwrite(file, b"z" * 4096, page * 4096)
+
+
+def write_unlink(path, size):
+    write(path, 0, size)
+    os.unlink(path)
+
+
+def sync(path):
+    file = os.open(path, os.O_RDONLY)
+    os.fsync(file)
+
+
+# -------------------------------------------------------------------- network
+def inet(kind, address):
+    return socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, kind)
+
+
+def udp_socket(address, port, room=64 * MIB):
+    s = inet(socket.SOCK_DGRAM, address)
+    s.setsockopt(socket.SOL_SOCKET, 33, room)  # SO_RCVBUFFORCE
+    s.bind((address, int(port)))
+    return s
+
+
+def udp_receive(address, port, count):
+    s = udp_socket(address, port)
+    ready()
+    for i in range(int(count)):
+        if i % 10 == 0:
+            s.recv(2000, socket.MSG_PEEK)
+        s.recv(2000)
+    s.close()
+
+
+def udp_overflow(address, port):
+    s = udp_socket(address, port, 16384)
+    ready()
+    wait()
+    s.settimeout(0.2)
+    try:
+        while True:
+            s.recv(2000)
+    except TimeoutError:
+        pass
+
+
+def udp_readers(address, port, mine, childs):
+    """A parent takes its datagrams, then a child takes its own, from one socket."""
+    s = udp_socket(address, port)
+    ready()
+    wait()
+    for _ in range(int(mine)):
+        s.recv(2000)
+    child = os.fork()
+    if child == 0:
+        for _ in range(int(childs)):
+            s.recv(2000)
+        os._exit(0)
+    os.waitpid(child, 0)
+    print(child, flush=True)
+    wait()
+
+
+def udp_send(address, port, count, size):
+    s = inet(socket.SOCK_DGRAM, address)
+    for _ in range(int(count)):
+        s.sendto(b"u" * int(size), (address, int(port)))
+
+
+def udp_senders(address, port, count, size, childs, childs_size):
+    s = inet(socket.SOCK_DGRAM, address)
+    for _ in range(int(count)):
+        s.sendto(b"u" * int(size), (address, int(port)))
+    child = os.fork()
+    if child == 0:
+        for _ in range(int(childs)):
+            s.sendto(b"v" * int(childs_size), (address, int(port)))
+        os._exit(0)
+    os.waitpid(child, 0)
+    print(child, flush=True)
+
+
+def listen(address, port):
+    s = inet(socket.SOCK_STREAM, address)
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    s.bind((address, int(port)))
+    s.listen(5)
+    return s
+
+
+def take(s, size):
+    left = int(size)
+    while left:
+        got = s.recv(min(left, MIB))
+        if not got:
+            raise SystemExit("the stream ended early")
+        left -= len(got)
+
+
+def drain(s):
+    while s.recv(MIB):
+        pass
+
+
+def tcp_receive(address, port, size):
+    s = listen(address, port)
+    ready()
+    connection, _ = s.accept()
+    take(connection, size)
+    connection.sendall(b"k")
+    drain(connection)
+
+
+def tcp_accept_before(address, port, size):
+    """The connection stands before the accounting begins."""
+    s = listen(address, port)
+    ready()
+    connection, _ = s.accept()
+    ready()
+    take(connection, size)
+    connection.sendall(b"k")
+    drain(connection)
+
+
+def tcp_send(address, port, *sizes):
+    """Sends the sizes; before each but the first it waits for a line."""
+    s = inet(socket.SOCK_STREAM, address)
+    s.connect((address, int(port)))
+    for i, size in enumerate(sizes):
+        if i:
+            ready()
+            wait()
+        block = b"t" * MIB
+        left = int(size)
+        while left:
+            left -= s.send(block[: min(left, MIB)])
+    s.recv(1)
+    s.close()
+
+
+def tcp_sendfile(address, port, path):
+    s = inet(socket.SOCK_STREAM, address)
+    s.connect((address, int(port)))
+    with open(path, "rb") as file:
+        s.sendfile(file)
+    s.recv(1)
+    s.close()
+
+
+def tcp_writers(address, port, mine, childs):
+    s = inet(socket.SOCK_STREAM, address)
+    s.connect((address, int(port)))
+    s.sendall(b"a" * int(mine))
+    child = os.fork()
+    if child == 0:
+        s.sendall(b"b" * int(childs))
+        os._exit(0)
+    os.waitpid(child, 0)
+    print(child, flush=True)
+    s.recv(1)
+    s.close()
+
+
+def tcp_readers(address, port, *sizes):
+    """A connection accepted here is read by one child after the other."""
+    s = listen(address, port)
+    ready()
+    connection, _ = s.accept()
+    for size in sizes:
+        child = os.fork()
+        if child == 0:
+            take(connection, size)
+            os._exit(0)
+        os.waitpid(child, 0)
+        print(child, flush=True)
+    connection.sendall(b"k")
+    drain(connection)
+
+
+def tcp_passed(address, port, size):
+    """The child that reads gets the connection over a UNIX socket."""
+    s = listen(address, port)
+    ours, its = socket.socketpair(socket.AF_UNIX)
+    child = os.fork()
+    if child == 0:
+        _, ancillary, _, _ = its.recvmsg(1, socket.CMSG_SPACE(4))
+        handle = array.array("i")
+        handle.frombytes(ancillary[0][2][:4])
+        connection = socket.socket(fileno=handle[0])
+        take(connection, size)
+        connection.sendall(b"k")
+        drain(connection)
+        os._exit(0)
+    ready()
+    connection, _ = s.accept()
+    handles = struct.pack("i", connection.fileno())
+    ours.sendmsg([b"h"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, handles)])
+    connection.close()
+    os.waitpid(child, 0)
+    print(child, flush=True)
+
+
+def web_server(address, port):
+    """Two workers answer requests, a connection each, on a listener they inherit."""
+    s = listen(address, port)
+    workers = []
+    for _ in range(2):
+        worker = os.fork()
+        if worker == 0:
+            while True:
+                connection, _ = s.accept()
+                take(connection, 100)
+                connection.sendall(b"r" * 600)
+                connection.close()
+        workers.append(worker)
+    print(*workers, flush=True)
+    wait()
+    for worker in workers:
+        os.kill(worker, 9)
+
+
+def web_client(address, port, count):
+    for _ in range(int(count)):
+        s = inet(socket.SOCK_STREAM, address)
+        s.connect((address, int(port)))
+        s.sendall(b"q" * 100)
+        drain(s)
+        s.close()
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]](*sys.argv[2:])

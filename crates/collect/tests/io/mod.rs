@@ -1,0 +1,315 @@
+//! Private disks and networks, and actors on them.
+
+#![allow(dead_code, clippy::unwrap_used)]
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::{Mutex, MutexGuard};
+
+use memgauge_collect::io::{Account, Session};
+use memgauge_trace::DeviceId;
+
+pub(crate) const MIB: u64 = 1 << 20;
+
+const ACTOR: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/io/actor.py");
+
+/// Tests of accounting drop caches and load programs: one at a time.
+static TURN: Mutex<()> = Mutex::new(());
+
+/// The session of one test and its turn; none, with the reason printed, where this
+/// machine does not let it account.
+pub(crate) fn session() -> Option<(Session, MutexGuard<'static, ()>)> {
+    let turn = TURN.lock().unwrap_or_else(|e| e.into_inner());
+    for tool in ["python3", "mkfs.ext4", "losetup", "ip"] {
+        if !has(tool) {
+            println!("skipped: needs {tool}");
+            return None;
+        }
+    }
+    match Session::start() {
+        Ok(session) => Some((session, turn)),
+        Err(error) => {
+            println!("skipped: {error}");
+            None
+        }
+    }
+}
+
+fn has(tool: &str) -> bool {
+    let places = ["/bin", "/sbin", "/usr/bin", "/usr/sbin"];
+    places
+        .iter()
+        .any(|place| Path::new(place).join(tool).exists())
+}
+
+/// Runs a command of the system; its output.
+pub(crate) fn sh(command: &str) -> String {
+    let output = Command::new("sh").args(["-c", command]).output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command}: {error}");
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
+
+/// A process that does I/O.
+pub(crate) struct Actor {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Actor {
+    pub(crate) fn start(wrapper: &[&str], words: &[&str]) -> Actor {
+        let mut all = wrapper.to_vec();
+        all.extend(["python3", ACTOR]);
+        all.extend(words);
+        let mut child = Command::new(all[0])
+            .args(&all[1..])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let input = child.stdin.take().unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        Actor {
+            child,
+            input,
+            output,
+        }
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The next line it says.
+    pub(crate) fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.output.read_line(&mut line).unwrap();
+        line.trim().to_owned()
+    }
+
+    pub(crate) fn ready(mut self) -> Actor {
+        assert_eq!(self.line(), "ready");
+        self
+    }
+
+    pub(crate) fn go_on(&mut self) {
+        self.input.write_all(b"\n").unwrap();
+    }
+
+    /// Waits for its end; its id.
+    pub(crate) fn end(mut self) -> u32 {
+        drop(self.input);
+        assert!(self.child.wait().unwrap().success());
+        self.child.id()
+    }
+}
+
+/// Runs an actor to its end; its id.
+pub(crate) fn act(words: &[&str]) -> u32 {
+    Actor::start(&["env"], words).end()
+}
+
+/// A file system of its own on a loop device.
+pub(crate) struct Disk {
+    device: String,
+    folder: tempfile::TempDir,
+    pub(crate) id: DeviceId,
+}
+
+impl Disk {
+    pub(crate) fn new() -> Disk {
+        Disk::with("mkfs.ext4 -q -F -b 4096 -E lazy_itable_init=0,lazy_journal_init=0")
+            .expect("ext4 can be made and mounted")
+    }
+
+    /// A file system made by this command; none where that does not work.
+    pub(crate) fn with(make: &str) -> Option<Disk> {
+        let folder = tempfile::tempdir().unwrap();
+        let image = folder.path().join("image");
+        let mount = folder.path().join("mount");
+        std::fs::create_dir(&mount).unwrap();
+        std::fs::File::create(&image)
+            .unwrap()
+            .set_len(384 * MIB)
+            .unwrap();
+        let device = sh(&format!("losetup --find --show {}", image.display()));
+        let command = format!(
+            "{make} {device} && mount -o noatime {device} {}",
+            mount.display()
+        );
+        let made = Command::new("sh")
+            .args(["-c", &command])
+            .stderr(Stdio::null())
+            .status();
+        if !made.is_ok_and(|status| status.success()) {
+            let _ = Command::new("losetup").args(["-d", &device]).status();
+            return None;
+        }
+        let rdev = std::fs::metadata(&device).unwrap().rdev();
+        let id = DeviceId::of_disk(libc::major(rdev), libc::minor(rdev));
+        Some(Disk { device, folder, id })
+    }
+
+    pub(crate) fn path(&self, name: &str) -> String {
+        let path: PathBuf = self.folder.path().join("mount").join(name);
+        path.display().to_string()
+    }
+
+    /// A file of that many bytes that lies on the disk and not in memory.
+    pub(crate) fn file(&self, name: &str, bytes: u64) -> String {
+        let path = self.path(name);
+        std::fs::write(&path, vec![7u8; bytes as usize]).unwrap();
+        self.forget();
+        path
+    }
+
+    /// Writes everything and drops what is cached.
+    pub(crate) fn forget(&self) {
+        sh(&format!(
+            "sync -f {} && echo 3 > /proc/sys/vm/drop_caches",
+            self.path(".")
+        ));
+    }
+
+    /// Bytes read and written as the disk counts them.
+    pub(crate) fn counted(&self) -> (u64, u64) {
+        let name = self.device.trim_start_matches("/dev/");
+        let stat = std::fs::read_to_string(format!("/sys/block/{name}/stat")).unwrap();
+        let fields: Vec<u64> = stat
+            .split_whitespace()
+            .map(|f| f.parse().unwrap())
+            .collect();
+        (fields[2] * 512, fields[6] * 512)
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let mount = self.path("");
+        let _ = Command::new("umount").arg(mount).status();
+        let _ = Command::new("losetup").args(["-d", &self.device]).status();
+    }
+}
+
+/// Two network namespaces, `a` and `b`, joined by two pairs of devices, `one` and
+/// `two`, with 10.77.1.x and fd77:1::x on the first, 10.77.2.x and fd77:2::x on the
+/// second; x is 1 in `a`, 2 in `b`.
+pub(crate) struct Network {
+    name: String,
+}
+
+impl Network {
+    pub(crate) fn new() -> Network {
+        let network = Network {
+            name: format!("mg{}", std::process::id()),
+        };
+        let (a, b) = (network.namespace('a'), network.namespace('b'));
+        sh(&format!(
+            "ip netns del {a} 2>/dev/null; ip netns del {b} 2>/dev/null; true"
+        ));
+        sh(&format!("ip netns add {a} && ip netns add {b}"));
+        for (device, net) in [("one", 1), ("two", 2)] {
+            sh(&format!(
+                "ip -n {a} link add {device} address 02:00:00:00:0{net}:01 type veth \
+                 peer name {device} address 02:00:00:00:0{net}:02 netns {b}"
+            ));
+            for (namespace, host) in [(&a, 1), (&b, 2)] {
+                let other = 3 - host;
+                // Neighbours are known, so that no datagram is held back or dropped for that.
+                sh(&format!(
+                    "ip -n {namespace} addr add 10.77.{net}.{host}/24 dev {device} && \
+                     ip -n {namespace} addr add fd77:{net}::{host}/64 dev {device} nodad && \
+                     ip netns exec {namespace} sysctl -q -w net.ipv4.conf.{device}.rp_filter=0 \
+                       net.ipv6.conf.{device}.router_solicitations=0 && \
+                     ip -n {namespace} link set {device} up && ip -n {namespace} link set lo up && \
+                     ip -n {namespace} neigh replace 10.77.{net}.{other} dev {device} \
+                       lladdr 02:00:00:00:0{net}:0{other} nud permanent && \
+                     ip -n {namespace} neigh replace fd77:{net}::{other} dev {device} \
+                       lladdr 02:00:00:00:0{net}:0{other} nud permanent"
+                ));
+            }
+        }
+        for namespace in [&a, &b] {
+            sh(&format!(
+                "ip netns exec {namespace} sysctl -q -w net.ipv4.conf.all.rp_filter=0"
+            ));
+        }
+        network
+    }
+
+    fn namespace(&self, side: char) -> String {
+        format!("{}{side}", self.name)
+    }
+
+    /// Runs a command of the system on one side.
+    pub(crate) fn on(&self, side: char, command: &str) -> String {
+        sh(&format!("ip netns exec {} {command}", self.namespace(side)))
+    }
+
+    pub(crate) fn actor(&self, side: char, words: &[&str]) -> Actor {
+        let namespace = self.namespace(side);
+        Actor::start(&["ip", "netns", "exec", &namespace], words)
+    }
+
+    pub(crate) fn act(&self, side: char, words: &[&str]) -> u32 {
+        self.actor(side, words).end()
+    }
+
+    pub(crate) fn device(&self, side: char, device: &str) -> DeviceId {
+        let netns = std::fs::metadata(format!("/run/netns/{}", self.namespace(side)))
+            .unwrap()
+            .ino();
+        let link = sh(&format!(
+            "ip -n {} -o link show dev {device}",
+            self.namespace(side)
+        ));
+        let number = link.split(':').next().unwrap().parse().unwrap();
+        DeviceId {
+            netns: netns as u32,
+            number,
+        }
+    }
+
+    /// Bytes and packets received and sent, as the device counts them.
+    pub(crate) fn counted(&self, side: char, device: &str) -> [u64; 4] {
+        let all = self.on(side, "cat /proc/net/dev");
+        let line = all
+            .lines()
+            .find_map(|l| l.trim().strip_prefix(&format!("{device}:")))
+            .unwrap();
+        let fields: Vec<u64> = line
+            .split_whitespace()
+            .map(|f| f.parse().unwrap())
+            .collect();
+        [fields[0], fields[1], fields[8], fields[9]]
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        for side in ['a', 'b'] {
+            let _ = Command::new("ip")
+                .args(["netns", "del", &self.namespace(side)])
+                .status();
+        }
+    }
+}
+
+/// What a process moved through a device.
+pub(crate) fn account(session: &mut Session, pid: u32, device: DeviceId) -> Account {
+    let accounts = session.accounts().unwrap();
+    let of_pid = accounts
+        .iter()
+        .filter(|((o, d), _)| o.pid().0 == pid && *d == device);
+    of_pid.fold(Account::default(), |sum, (_, account)| sum.plus(*account))
+}
+
+/// What all processes moved through a device.
+pub(crate) fn everyone(session: &mut Session, device: DeviceId) -> Account {
+    let accounts = session.accounts().unwrap();
+    let of_device = accounts.iter().filter(|((_, d), _)| *d == device);
+    of_device.fold(Account::default(), |sum, (_, account)| sum.plus(*account))
+}

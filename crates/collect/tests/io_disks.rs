@@ -1,0 +1,276 @@
+//! Accounting of disks against known amounts and the disk's own counters. Needs root
+//! and a kernel that takes the programs; says why it is skipped elsewhere.
+
+#![allow(clippy::unwrap_used)]
+
+mod io;
+
+use memgauge_collect::io::Session;
+
+use io::{Disk, MIB, account, act, everyone, session, sh};
+
+const SIZE: u64 = 16 * MIB;
+const SIZE_TEXT: &str = "16777216";
+
+/// Metadata that a first look at a file reads: a directory's block, the inode's.
+const METADATA: u64 = 8 * 4096;
+
+fn check_read(deed: &str) {
+    let Some((mut session, _turn)) = session() else {
+        return;
+    };
+    let disk = Disk::new();
+    let path = disk.file("data", SIZE);
+    let before = (
+        disk.counted().0,
+        everyone(&mut session, disk.id).input.bytes,
+    );
+    let pid = act(&[deed, &path]);
+    let read = account(&mut session, pid, disk.id);
+    assert!(
+        (SIZE..=SIZE + METADATA).contains(&read.input.bytes),
+        "{read:?}"
+    );
+    assert_eq!(read.output.bytes, 0);
+    let counted = disk.counted().0 - before.0;
+    assert_eq!(
+        everyone(&mut session, disk.id).input.bytes - before.1,
+        counted
+    );
+    if deed != "read_direct" {
+        let again = act(&[deed, &path]);
+        assert_eq!(account(&mut session, again, disk.id).input.bytes, 0);
+    }
+}
+
+#[test]
+fn direct_reads_belong_to_the_reader() {
+    check_read("read_direct");
+}
+
+#[test]
+fn buffered_reads_belong_to_the_reader_once() {
+    check_read("read_buffered");
+}
+
+#[test]
+fn reads_through_a_mapping_belong_to_the_process_that_faults() {
+    check_read("read_mapped");
+}
+
+/// Runs the writers, then the flush; each must have written exactly so much.
+fn check_write(prepare: u64, writers: &[(&[&str], u64)], flush: &[&str]) {
+    let Some((mut session, _turn)) = session() else {
+        return;
+    };
+    let disk = Disk::new();
+    let path = disk.path("data");
+    if prepare > 0 {
+        disk.file("data", prepare);
+    }
+    let words = |words: &[&str]| -> Vec<String> {
+        words
+            .iter()
+            .map(|w| {
+                if *w == "PATH" {
+                    path.clone()
+                } else {
+                    (*w).to_owned()
+                }
+            })
+            .collect()
+    };
+    let run = |deed: &[&str]| {
+        let words = words(deed);
+        act(&words.iter().map(String::as_str).collect::<Vec<_>>())
+    };
+    let before = (
+        disk.counted().1,
+        everyone(&mut session, disk.id).output.bytes,
+    );
+    let pids: Vec<u32> = writers.iter().map(|(deed, _)| run(deed)).collect();
+    let flusher = match flush {
+        [] => 0,
+        ["everything"] => {
+            disk.forget();
+            0
+        }
+        _ => run(flush),
+    };
+    for (pid, (deed, bytes)) in pids.iter().zip(writers) {
+        let written = account(&mut session, *pid, disk.id).output.bytes;
+        assert_eq!(written, *bytes, "{deed:?}");
+    }
+    assert_eq!(account(&mut session, flusher, disk.id).output.bytes, 0);
+    disk.forget();
+    let counted = disk.counted().1 - before.0;
+    let sum = everyone(&mut session, disk.id).output.bytes - before.1;
+    assert_eq!(sum, counted, "all that the disk counted has an owner");
+}
+
+#[test]
+fn direct_writes_belong_to_the_writer() {
+    check_write(0, &[(&["write_direct", "PATH", SIZE_TEXT], SIZE)], &[]);
+}
+
+#[test]
+fn buffered_writes_belong_to_the_writer_that_syncs_itself() {
+    check_write(
+        0,
+        &[(&["write", "PATH", "0", SIZE_TEXT, "fsync"], SIZE)],
+        &[],
+    );
+}
+
+#[test]
+fn buffered_writes_belong_to_a_writer_that_has_ended_when_another_syncs() {
+    check_write(
+        0,
+        &[(&["write", "PATH", "0", SIZE_TEXT], SIZE)],
+        &["sync", "PATH"],
+    );
+}
+
+#[test]
+fn buffered_writes_belong_to_the_writer_when_the_system_flushes() {
+    check_write(
+        0,
+        &[(&["write", "PATH", "0", SIZE_TEXT], SIZE)],
+        &["everything"],
+    );
+}
+
+#[test]
+fn halves_of_a_file_belong_to_their_writers() {
+    let half = (8 * MIB).to_string();
+    check_write(
+        0,
+        &[
+            (&["write", "PATH", "0", &half], 8 * MIB),
+            (&["write", "PATH", &half, &half], 8 * MIB),
+        ],
+        &["sync", "PATH"],
+    );
+}
+
+#[test]
+fn alternate_pages_belong_to_their_writers() {
+    check_write(
+        SIZE,
+        &[
+            (&["write_pages", "PATH", "0", "2", "2048"], 8 * MIB),
+            (&["write_pages", "PATH", "1", "2", "2048"], 8 * MIB),
+        ],
+        &["sync", "PATH"],
+    );
+}
+
+#[test]
+fn the_last_writer_of_a_page_is_charged() {
+    check_write(
+        SIZE,
+        &[
+            (&["write_pages", "PATH", "0", "1", "512"], MIB),
+            (&["write_pages", "PATH", "256", "1", "512"], 2 * MIB),
+        ],
+        &["sync", "PATH"],
+    );
+}
+
+#[test]
+fn writes_through_a_mapping_belong_to_the_process_that_faults() {
+    check_write(
+        SIZE,
+        &[(&["write_mapped", "PATH"], SIZE)],
+        &["sync", "PATH"],
+    );
+}
+
+#[test]
+fn a_file_that_is_removed_before_it_is_written_back_costs_nothing() {
+    check_write(
+        0,
+        &[(&["write_unlink", "PATH", SIZE_TEXT], 0)],
+        &["everything"],
+    );
+}
+
+#[test]
+fn small_writes_add_up_to_pages() {
+    check_write(
+        0,
+        &[(&["write_small", "PATH", "1000", "100"], 25 * 4096)],
+        &[],
+    );
+}
+
+#[test]
+fn an_owner_that_has_ended_keeps_its_name_user_and_group() {
+    let Some((mut session, _turn)) = session() else {
+        return;
+    };
+    let Some(root) = memgauge_collect::io::unified_hierarchy() else {
+        println!("skipped: no control groups of version 2");
+        return;
+    };
+    let disk = Disk::new();
+    let group = root.join(format!("memgauge-test-{}", std::process::id()));
+    std::fs::create_dir_all(&group).unwrap();
+    let script = format!(
+        "echo $$ > {}/cgroup.procs && exec dd if=/dev/zero of={} bs=1M count=4 2>/dev/null",
+        group.display(),
+        disk.path("data")
+    );
+    sh(&format!("sh -c '{script}'"));
+    disk.forget();
+    let inode = std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(&group).unwrap());
+    let path = memgauge_collect::io::cgroup_path(inode);
+    std::fs::remove_dir(&group).unwrap();
+    let accounts = session.accounts().unwrap();
+    let found = accounts.iter().find(|((o, d), a)| {
+        *d == disk.id && a.output.bytes == 4 * MIB && session.facts(*o).unwrap().command == "dd"
+    });
+    let ((owner, _), _) = found.expect("dd's account");
+    let facts = session.facts(*owner).unwrap();
+    assert_eq!((facts.uid, facts.cgroup, facts.kernel), (0, inode, false));
+    assert!(
+        path.unwrap()
+            .ends_with(&format!("memgauge-test-{}", std::process::id()))
+    );
+}
+
+#[test]
+fn what_finds_no_room_in_the_accounts_is_counted() {
+    let Some((session, _turn)) = session() else {
+        return;
+    };
+    drop(session);
+    let mut session = Session::start_with_room(1).unwrap();
+    let disk = Disk::new();
+    let path = disk.path("data");
+    for _ in 0..2 {
+        act(&["write_direct", &path, SIZE_TEXT]);
+    }
+    let losses = session.losses().unwrap();
+    let full = losses.iter().find(|loss| loss.name == "accounts_full");
+    assert!(full.is_some_and(|loss| loss.count >= SIZE), "{losses:?}");
+    assert!(everyone(&mut session, disk.id).output.bytes <= SIZE);
+}
+
+#[test]
+fn xfs_tells_the_last_writer_of_a_page_too() {
+    let Some((mut session, _turn)) = session() else {
+        return;
+    };
+    let Some(disk) = Disk::with("mkfs.xfs -q -f") else {
+        println!("skipped: needs mkfs.xfs and a kernel with xfs");
+        return;
+    };
+    let path = disk.file("data", SIZE);
+    let even = act(&["write_pages", &path, "0", "2", "2048"]);
+    let odd = act(&["write_pages", &path, "1", "2", "2048"]);
+    act(&["sync", &path]);
+    for pid in [even, odd] {
+        assert_eq!(account(&mut session, pid, disk.id).output.bytes, 8 * MIB);
+    }
+}

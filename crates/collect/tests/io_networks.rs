@@ -1,0 +1,456 @@
+//! Accounting of network devices against known amounts and the devices' own counters,
+//! over IPv4 and IPv6. Needs root and a kernel that takes the programs; says why it is
+//! skipped elsewhere.
+
+#![allow(clippy::unwrap_used)]
+
+mod io;
+
+use io::{MIB, Network, account, everyone, session};
+use memgauge_collect::io::{Flow, Session};
+
+/// Header of Ethernet, which the devices count and accounts do not.
+const LINK: u64 = 14;
+
+/// Addresses in `b` on device `one` and `two`, and the headers of a datagram.
+struct Family {
+    one: &'static str,
+    two: &'static str,
+    any: &'static str,
+    udp_headers: u64,
+}
+
+const IPV4: Family = Family {
+    one: "10.77.1.2",
+    two: "10.77.2.2",
+    any: "0.0.0.0",
+    udp_headers: 28,
+};
+
+const IPV6: Family = Family {
+    one: "fd77:1::2",
+    two: "fd77:2::2",
+    any: "::",
+    udp_headers: 48,
+};
+
+fn each_family(check: fn(&mut Session, &Network, &Family)) {
+    let Some((mut session, _turn)) = session() else {
+        return;
+    };
+    let network = Network::new();
+    for family in [&IPV4, &IPV6] {
+        check(&mut session, &network, family);
+    }
+}
+
+/// A datagram socket's flow of `count` datagrams of `size`.
+fn datagrams(family: &Family, groups: &[(u64, u64)]) -> Flow {
+    let count: u64 = groups.iter().map(|g| g.0).sum();
+    Flow {
+        bytes: groups
+            .iter()
+            .map(|(n, size)| n * (size + family.udp_headers))
+            .sum(),
+        operations: count,
+        segments: count,
+        header_bytes: 0,
+    }
+}
+
+#[test]
+fn datagrams_of_two_devices_at_one_socket_are_told_apart() {
+    each_family(|session, network, family| {
+        let receiver = network
+            .actor('b', &["udp_receive", family.any, "7000", "3000"])
+            .ready();
+        let pid = receiver.pid();
+        let first = network.act('a', &["udp_send", family.one, "7000", "1000", "500"]);
+        let second = network.act('a', &["udp_send", family.two, "7000", "1000", "700"]);
+        let third = network.act('a', &["udp_send", family.one, "7000", "1000", "500"]);
+        receiver.end();
+        let (one, two) = (network.device('b', "one"), network.device('b', "two"));
+        assert_eq!(
+            account(session, pid, one).input,
+            datagrams(family, &[(2000, 500)])
+        );
+        assert_eq!(
+            account(session, pid, two).input,
+            datagrams(family, &[(1000, 700)])
+        );
+        let sent = [
+            (first, "one", 500),
+            (second, "two", 700),
+            (third, "one", 500),
+        ];
+        for (pid, device, size) in sent {
+            let device = network.device('a', device);
+            assert_eq!(
+                account(session, pid, device).output,
+                datagrams(family, &[(1000, size)])
+            );
+        }
+    });
+}
+
+#[test]
+fn datagrams_of_a_shared_socket_belong_to_who_reads_them() {
+    each_family(|session, network, family| {
+        let mut receiver = network
+            .actor('b', &["udp_readers", family.any, "7001", "300", "700"])
+            .ready();
+        network.act('a', &["udp_send", family.one, "7001", "1000", "400"]);
+        receiver.go_on();
+        let child: u32 = receiver.line().parse().unwrap();
+        let device = network.device('b', "one");
+        let parent = account(session, receiver.pid(), device).input;
+        assert_eq!(parent, datagrams(family, &[(300, 400)]));
+        assert_eq!(
+            account(session, child, device).input,
+            datagrams(family, &[(700, 400)])
+        );
+        receiver.go_on();
+        receiver.end();
+    });
+}
+
+#[test]
+fn datagrams_sent_through_a_shared_socket_belong_to_who_sends_them() {
+    each_family(|session, network, family| {
+        let words = [
+            "udp_senders",
+            family.one,
+            "7002",
+            "1000",
+            "100",
+            "2000",
+            "200",
+        ];
+        let mut sender = network.actor('a', &words);
+        let child: u32 = sender.line().parse().unwrap();
+        let pid = sender.end();
+        let device = network.device('a', "one");
+        assert_eq!(
+            account(session, pid, device).output,
+            datagrams(family, &[(1000, 100)])
+        );
+        assert_eq!(
+            account(session, child, device).output,
+            datagrams(family, &[(2000, 200)])
+        );
+    });
+}
+
+#[test]
+fn datagrams_that_find_no_room_are_charged_too() {
+    each_family(|session, network, family| {
+        let mut receiver = network
+            .actor('b', &["udp_overflow", family.any, "7003"])
+            .ready();
+        network.act('a', &["udp_send", family.one, "7003", "2000", "500"]);
+        receiver.go_on();
+        let pid = receiver.end();
+        let device = network.device('b', "one");
+        assert_eq!(
+            account(session, pid, device).input,
+            datagrams(family, &[(2000, 500)])
+        );
+    });
+}
+
+/// What a device counted between two looks, less the link's headers, against what all
+/// processes have: short of it by at most what the kernel itself exchanges (addresses
+/// of neighbours, the last acknowledgement of a closed connection).
+struct Totals {
+    before: [u64; 4],
+    accounts: (u64, u64),
+    side: char,
+}
+
+impl Totals {
+    fn start(session: &mut Session, network: &Network, side: char) -> Totals {
+        let all = everyone(session, network.device(side, "one"));
+        Totals {
+            before: network.counted(side, "one"),
+            accounts: (all.input.bytes, all.output.bytes),
+            side,
+        }
+    }
+
+    fn check(&self, session: &mut Session, network: &Network) {
+        let now = network.counted(self.side, "one");
+        let gained = |i: usize| now[i] - self.before[i];
+        let all = everyone(session, network.device(self.side, "one"));
+        let pairs = [
+            (
+                gained(0) - LINK * gained(1),
+                all.input.bytes - self.accounts.0,
+                "in",
+            ),
+            (
+                gained(2) - LINK * gained(3),
+                all.output.bytes - self.accounts.1,
+                "out",
+            ),
+        ];
+        for (counted, accounted, way) in pairs {
+            assert!(
+                accounted <= counted && counted - accounted <= 400,
+                "{} {way}: {accounted} of {counted}",
+                self.side
+            );
+        }
+    }
+}
+
+#[test]
+fn a_stream_is_exact_both_ways() {
+    each_family(|session, network, family| {
+        let sides = ['a', 'b'].map(|side| Totals::start(session, network, side));
+        let size = (16 * MIB).to_string();
+        let receiver = network
+            .actor('b', &["tcp_receive", family.one, "7100", &size])
+            .ready();
+        let sender = network.act('a', &["tcp_send", family.one, "7100", &size]);
+        let receiver = receiver.end();
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        for totals in &sides {
+            totals.check(session, network);
+        }
+        let sent = account(session, sender, network.device('a', "one"));
+        let received = account(session, receiver, network.device('b', "one"));
+        assert!(sent.output.bytes > 16 * MIB && received.input.bytes > 16 * MIB);
+        assert!(sent.output.segments > 16 * MIB / 1500 && sent.output.header_bytes > 0);
+    });
+}
+
+#[test]
+fn a_file_sent_without_copying_is_exact() {
+    each_family(|session, network, family| {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), vec![1u8; 8 << 20]).unwrap();
+        let sides = ['a', 'b'].map(|side| Totals::start(session, network, side));
+        let receiver = network
+            .actor('b', &["tcp_receive", family.one, "7101", "8388608"])
+            .ready();
+        let path = file.path().display().to_string();
+        let sender = network.act('a', &["tcp_sendfile", family.one, "7101", &path]);
+        receiver.end();
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        for totals in &sides {
+            totals.check(session, network);
+        }
+        let sent = account(session, sender, network.device('a', "one")).output;
+        assert!(sent.bytes > 8 * MIB && sent.bytes < 9 * MIB, "{sent:?}");
+    });
+}
+
+/// Whether a flow carries the payload within a thousandth. Each packet has headers of
+/// 52 bytes (IPv4) or 72 (IPv6), the time stamp among them.
+fn carries(flow: Flow, payload: u64, family: &Family) -> bool {
+    let headers = flow.operations * (family.udp_headers + 24);
+    let carried = flow.bytes.saturating_sub(headers);
+    (payload * 999 / 1000..=payload * 1001 / 1000).contains(&carried)
+}
+
+#[test]
+fn readers_of_one_stream_get_what_they_read() {
+    each_family(|session, network, family| {
+        let sizes = ["5000000", "7000000", "4000000"];
+        let mut words = vec!["tcp_readers", family.one, "7102"];
+        words.extend(sizes);
+        let mut receiver = network.actor('b', &words).ready();
+        let totals = Totals::start(session, network, 'b');
+        let sender = network.actor('a', &["tcp_send", family.one, "7102", "16000000"]);
+        let children: Vec<u32> = sizes
+            .iter()
+            .map(|_| receiver.line().parse().unwrap())
+            .collect();
+        sender.end();
+        receiver.end();
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        totals.check(session, network);
+        let device = network.device('b', "one");
+        for (child, size) in children.iter().zip(sizes) {
+            let read = account(session, *child, device).input;
+            assert!(
+                carries(read, size.parse().unwrap(), family),
+                "{read:?} of {size}"
+            );
+        }
+    });
+}
+
+#[test]
+fn a_connection_passed_to_another_process_belongs_to_its_reader() {
+    each_family(|session, network, family| {
+        let mut receiver = network
+            .actor('b', &["tcp_passed", family.one, "7103", "8000000"])
+            .ready();
+        let sender = network.actor('a', &["tcp_send", family.one, "7103", "8000000"]);
+        let child: u32 = receiver.line().parse().unwrap();
+        sender.end();
+        let parent = receiver.end();
+        let device = network.device('b', "one");
+        let read = account(session, child, device).input;
+        assert!(carries(read, 8_000_000, family), "{read:?}");
+        assert!(account(session, parent, device).input.bytes < 1000);
+    });
+}
+
+#[test]
+fn writers_of_one_stream_get_what_they_write() {
+    each_family(|session, network, family| {
+        let receiver = network
+            .actor('b', &["tcp_receive", family.one, "7104", "6500000"])
+            .ready();
+        let totals = Totals::start(session, network, 'a');
+        let words = ["tcp_writers", family.one, "7104", "1500000", "5000000"];
+        let mut sender = network.actor('a', &words);
+        let child: u32 = sender.line().parse().unwrap();
+        let pid = sender.end();
+        receiver.end();
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        totals.check(session, network);
+        let device = network.device('a', "one");
+        let (mine, childs) = (
+            account(session, pid, device).output,
+            account(session, child, device).output,
+        );
+        assert!(carries(mine, 1_500_000, family), "{mine:?}");
+        assert!(carries(childs, 5_000_000, family), "{childs:?}");
+    });
+}
+
+#[test]
+fn a_stream_whose_route_changes_is_told_apart_by_device() {
+    each_family(|session, network, family| {
+        let (version, target, via) = match family.any {
+            "::" => ("-6", "fd99::2", ["fd77:1::2", "fd77:2::2"]),
+            _ => ("-4", "10.99.0.2", ["10.77.1.2", "10.77.2.2"]),
+        };
+        network.on('b', &format!("ip {version} addr add {target} dev lo"));
+        network.on(
+            'a',
+            &format!("ip {version} route add {target} via {}", via[0]),
+        );
+        let receiver = network
+            .actor('b', &["tcp_receive", target, "7105", "12000000"])
+            .ready();
+        let mut sender = network
+            .actor('a', &["tcp_send", target, "7105", "4000000", "8000000"])
+            .ready();
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        network.on(
+            'a',
+            &format!("ip {version} route replace {target} via {}", via[1]),
+        );
+        sender.go_on();
+        let sender = sender.end();
+        let receiver = receiver.end();
+        for (device, size) in [("one", 4_000_000), ("two", 8_000_000)] {
+            let sent = account(session, sender, network.device('a', device)).output;
+            let received = account(session, receiver, network.device('b', device)).input;
+            assert!(carries(sent, size, family), "{device}: {sent:?}");
+            assert!(carries(received, size, family), "{device}: {received:?}");
+        }
+    });
+}
+
+#[test]
+fn a_connection_that_was_open_before_is_accounted_from_then_on() {
+    let Some((first, _turn)) = session() else {
+        return;
+    };
+    drop(first);
+    let network = Network::new();
+    let mut receiver = network
+        .actor('b', &["tcp_accept_before", IPV4.one, "7106", "5000000"])
+        .ready();
+    let mut sender = network
+        .actor('a', &["tcp_send", IPV4.one, "7106", "1000000", "4000000"])
+        .ready();
+    assert_eq!(receiver.line(), "ready");
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    let mut session = Session::start().unwrap();
+    sender.go_on();
+    let (sender, receiver) = (sender.end(), receiver.end());
+    let sent = account(&mut session, sender, network.device('a', "one")).output;
+    let received = account(&mut session, receiver, network.device('b', "one")).input;
+    assert!(carries(sent, 4_000_000, &IPV4), "{sent:?}");
+    assert!(carries(received, 4_000_000, &IPV4), "{received:?}");
+}
+
+#[test]
+fn a_server_that_listened_before_is_accounted_to_its_workers() {
+    let Some((first, _turn)) = session() else {
+        return;
+    };
+    drop(first);
+    let network = Network::new();
+    for (address, headers) in [("127.0.0.1", 52), ("::1", 72)] {
+        let mut server = network.actor('a', &["web_server", address, "7107"]);
+        let workers: Vec<u32> = server
+            .line()
+            .split(' ')
+            .map(|w| w.parse().unwrap())
+            .collect();
+        let mut session = Session::start().unwrap();
+        let lo = network.device('a', "lo");
+        let before = network.counted('a', "lo");
+        let client = network.act('a', &["web_client", address, "7107", "200"]);
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        let counted = network.counted('a', "lo");
+        let all = everyone(&mut session, lo);
+        let gained = |i: usize| counted[i] - before[i];
+        // A connection has 3 packets of handshake, 2 of data, their acknowledgements, and
+        // 3 or 4 at its end, of which the last is nobody's: it has no socket any more.
+        let nobodys = 200 * headers;
+        for (bytes, packets, sum) in [(0, 1, all.input), (2, 3, all.output)] {
+            // The loopback device does not count a link's header.
+            let device = gained(bytes);
+            assert!(gained(packets) >= sum.operations);
+            assert!(
+                sum.bytes <= device && device - sum.bytes <= nobodys,
+                "{address}: {} of {device}",
+                sum.bytes
+            );
+        }
+        let answered = |pid| account(&mut session, pid, lo).output.bytes;
+        let answers: u64 = workers.into_iter().map(answered).sum();
+        assert!(
+            (200 * 600..200 * (600 + 6 * headers)).contains(&answers),
+            "{answers}"
+        );
+        assert!(account(&mut session, client, lo).output.bytes >= 200 * 100);
+        server.go_on();
+        server.end();
+    }
+}
+
+/// Ids of loaded programs that send packets' bytes to accounts.
+fn loaded() -> Vec<u32> {
+    let programs = libbpf_rs::query::ProgInfoIter::default();
+    let ours = programs.filter(|p| p.name.to_string_lossy().starts_with("packet_queued"));
+    ours.map(|p| p.id).collect()
+}
+
+#[test]
+fn nothing_stays_behind_in_the_kernel() {
+    let Some((first, _turn)) = session() else {
+        return;
+    };
+    drop(first);
+    let before = loaded();
+    let session = Session::start().unwrap();
+    let mut ours = loaded();
+    ours.retain(|id| !before.contains(id));
+    assert!(!ours.is_empty());
+    drop(session);
+    // The kernel frees a program a moment after its last link is gone.
+    let gone = (0..100).any(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        !loaded().iter().any(|id| ours.contains(id))
+    });
+    assert!(gone, "{:?}", loaded());
+}

@@ -1,0 +1,302 @@
+//! Who moved how much through which device, as tables.
+
+use memgauge_analyze::{IoDeviceLine, IoLine, IoSummary};
+
+use crate::style::{Role, Style};
+use crate::table::{Kind, Table};
+use crate::units;
+
+/// How lines are ordered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum IoOrder {
+    /// By bytes in and out together.
+    #[default]
+    Total,
+    /// By bytes in.
+    In,
+    /// By bytes out.
+    Out,
+    /// By process id.
+    Pid,
+}
+
+/// The tables as text: processes, devices, what is missing.
+pub fn io_text(summary: &IoSummary, order: IoOrder, rows: usize, style: &Style) -> String {
+    let style = style.at_least(80);
+    let seconds = summary.duration_ns as f64 / 1e9;
+    let note = format!(
+        "counted over {}; MB/s = 10⁶ bytes per second",
+        units::nanoseconds(summary.duration_ns, &style)
+    );
+    let note = if style.unicode {
+        note
+    } else {
+        note.replace("10⁶", "10^6")
+    };
+    let mut text = style.heading("I/O by process and device", &note);
+    text += &processes(summary, order, rows, seconds, &style);
+    text += "\n";
+    text += &style.heading("Devices", rest_note(summary));
+    text += &devices(summary, seconds, &style);
+    text + &shortfalls(summary, &style)
+}
+
+fn rest_note(summary: &IoSummary) -> &'static str {
+    if summary.filtered {
+        "rest: what others moved, or nobody known"
+    } else {
+        "rest: what the device counted and no process has"
+    }
+}
+
+fn ordered(summary: &IoSummary, order: IoOrder) -> Vec<&IoLine> {
+    let mut lines: Vec<&IoLine> = summary.lines.iter().collect();
+    let key = |line: &IoLine| match order {
+        IoOrder::Total => line.moved.bytes(),
+        IoOrder::In => line.moved.r#in.bytes,
+        IoOrder::Out => line.moved.out.bytes,
+        IoOrder::Pid => u64::MAX - u64::from(line.pid),
+    };
+    lines.sort_by_key(|line| std::cmp::Reverse(key(line)));
+    lines
+}
+
+fn processes(
+    summary: &IoSummary,
+    order: IoOrder,
+    rows: usize,
+    seconds: f64,
+    style: &Style,
+) -> String {
+    if summary.lines.is_empty() {
+        return "  nothing moved\n".to_owned();
+    }
+    let mut table = Table::new(&[
+        ("pid", Kind::Number),
+        ("command", Kind::Text),
+        ("user", Kind::Text),
+        ("device", Kind::Text),
+        ("in", Kind::Number),
+        ("out", Kind::Number),
+        ("in MB/s", Kind::Number),
+        ("out MB/s", Kind::Number),
+        ("ops", Kind::Number),
+        ("group", Kind::Path),
+    ]);
+    for line in ordered(summary, order).into_iter().take(rows) {
+        table.row(vec![
+            line.pid.to_string(),
+            style.name(&line.command),
+            style.name(&line.user),
+            style.name(&line.device),
+            units::bytes(line.moved.r#in.bytes),
+            units::bytes(line.moved.out.bytes),
+            rate(line.moved.r#in.bytes, seconds, style),
+            rate(line.moved.out.bytes, seconds, style),
+            units::count(line.moved.r#in.operations + line.moved.out.operations),
+            style.name(&line.cgroup),
+        ]);
+    }
+    let left = summary.lines.len().saturating_sub(rows);
+    let more = if left > 0 {
+        format!("  {left} more\n")
+    } else {
+        String::new()
+    };
+    table.draw(style) + &style.paint_lines(Role::Quiet, &more)
+}
+
+fn rate(bytes: u64, seconds: f64, style: &Style) -> String {
+    if seconds <= 0.0 {
+        return style.none().to_owned();
+    }
+    match bytes as f64 / seconds / 1e6 {
+        v if v <= 0.0 => "0".to_owned(),
+        v if v < 0.01 => "<0.01".to_owned(),
+        v => format!("{v:.2}"),
+    }
+}
+
+fn devices(summary: &IoSummary, seconds: f64, style: &Style) -> String {
+    let mut table = Table::new(&[
+        ("device", Kind::Text),
+        ("kind", Kind::Text),
+        ("at", Kind::Text),
+        ("in", Kind::Number),
+        ("out", Kind::Number),
+        ("in MB/s", Kind::Number),
+        ("out MB/s", Kind::Number),
+        ("rest in", Kind::Number),
+        ("rest out", Kind::Number),
+    ]);
+    for line in &summary.devices {
+        let mut cells = vec![
+            style.name(&line.name),
+            style.name(&line.kind),
+            style.name(&place(line)),
+        ];
+        cells.extend(counters(line, seconds, style));
+        table.row(cells);
+    }
+    table.draw(style)
+}
+
+/// What a device counted; nothing is known of one that was gone before the first look.
+fn counters(line: &IoDeviceLine, seconds: f64, style: &Style) -> [String; 6] {
+    let counted = &line.counted;
+    if counted.bytes() == 0 && line.attributed.bytes() > 0 {
+        return [style.none(); 6].map(str::to_owned);
+    }
+    [
+        units::bytes(counted.r#in.bytes),
+        units::bytes(counted.out.bytes),
+        rate(counted.r#in.bytes, seconds, style),
+        rate(counted.out.bytes, seconds, style),
+        units::bytes(line.rest_in_bytes),
+        units::bytes(line.rest_out_bytes),
+    ]
+}
+
+/// What is below a device: hardware, or other devices.
+fn place(line: &IoDeviceLine) -> String {
+    let node = line
+        .numa_node
+        .map_or_else(String::new, |node| format!(" node {node}"));
+    match (line.pci.as_str(), line.below.as_str(), line.is_virtual) {
+        ("", "", true) => "virtual".to_owned(),
+        ("", "", false) => String::new(),
+        ("", below, _) => format!("on {below}"),
+        (pci, _, _) => format!("{pci}{node}"),
+    }
+}
+
+fn shortfalls(summary: &IoSummary, style: &Style) -> String {
+    let missing = summary
+        .missing
+        .iter()
+        .map(|what| format!("not told on this kernel: {what}\n"));
+    let losses = summary.losses.iter();
+    let losses = losses.map(|l| {
+        format!(
+            "lost: {} ({} {})\n",
+            l.name,
+            units::count(l.count),
+            l.meaning
+        )
+    });
+    let lines: String = missing.chain(losses).collect();
+    if lines.is_empty() {
+        return String::new();
+    }
+    format!("\n{}", style.paint_lines(Role::Warning, &lines))
+}
+
+/// The summary as indented JSON, ending in a newline; described in `docs/metrics.md`.
+pub fn io_json(summary: &IoSummary) -> String {
+    let text = serde_json::to_string_pretty(summary)
+        .expect("SANITY: a summary has string keys and writing to memory cannot fail");
+    text + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use memgauge_analyze::{BothWays, IoLoss, Moved};
+
+    fn moved(input: u64, output: u64) -> BothWays {
+        let way = |bytes: u64| Moved {
+            bytes,
+            operations: bytes.div_ceil(4096),
+            ..Moved::default()
+        };
+        BothWays {
+            r#in: way(input),
+            out: way(output),
+        }
+    }
+
+    fn line(pid: u32, command: &str, input: u64, output: u64) -> IoLine {
+        IoLine {
+            pid,
+            command: command.to_owned(),
+            user: "root".to_owned(),
+            cgroup: "/system.slice/db.service".to_owned(),
+            device: "nvme0n1".to_owned(),
+            moved: moved(input, output),
+            ..IoLine::default()
+        }
+    }
+
+    fn summary() -> IoSummary {
+        IoSummary {
+            schema_version: 1,
+            duration_ns: 2_000_000_000,
+            lines: vec![
+                line(10, "dd", 64 << 20, 0),
+                line(7, "evil\x1b[2J", 0, 12 << 20),
+            ],
+            devices: vec![IoDeviceLine {
+                name: "nvme0n1".to_owned(),
+                kind: "nvme".to_owned(),
+                pci: "0000:3b:00.0".to_owned(),
+                numa_node: Some(1),
+                counted: moved(66 << 20, 12 << 20),
+                attributed: moved(64 << 20, 12 << 20),
+                rest_in_bytes: 2 << 20,
+                ..IoDeviceLine::default()
+            }],
+            missing: vec!["datagrams received are not attributed".to_owned()],
+            losses: vec![IoLoss {
+                name: "accounts_full".to_owned(),
+                meaning: "bytes for which the table had no room".to_owned(),
+                count: 12,
+            }],
+            ..IoSummary::default()
+        }
+    }
+
+    const STYLE: Style = Style {
+        width: 110,
+        colour: false,
+        unicode: true,
+    };
+
+    #[test]
+    fn io_tables_show_processes_devices_and_losses() {
+        let text = io_text(&summary(), IoOrder::Total, 10, &STYLE);
+        assert!(!text.contains('\x1b'));
+        insta::assert_snapshot!(text);
+    }
+
+    #[test]
+    fn io_of_nothing_is_sensible() {
+        let text = io_text(&IoSummary::default(), IoOrder::Total, 10, &STYLE);
+        assert!(
+            text.contains("nothing moved") && !text.contains("NaN"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_device_that_was_never_seen_has_no_counters() {
+        let mut summary = summary();
+        summary.devices[0].counted = BothWays::default();
+        let text = io_text(&summary, IoOrder::Total, 10, &STYLE);
+        let line = text.lines().find(|l| l.contains("0000:3b")).unwrap();
+        assert_eq!(line.matches('–').count(), 6, "{text}");
+    }
+
+    #[test]
+    fn order_and_number_of_rows_are_the_users() {
+        let first = |order| {
+            io_text(&summary(), order, 1, &STYLE)
+                .lines()
+                .nth(2)
+                .unwrap()
+                .to_owned()
+        };
+        assert!(first(IoOrder::Out).contains("evil"));
+        assert!(first(IoOrder::Pid).trim_start().starts_with('7'));
+        assert!(io_text(&summary(), IoOrder::In, 1, &STYLE).contains("1 more"));
+    }
+}
