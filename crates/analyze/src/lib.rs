@@ -16,6 +16,7 @@
 
 mod assemble;
 mod counts;
+mod derived;
 mod findings;
 mod hotspots;
 mod levels;
@@ -34,6 +35,7 @@ mod oracle;
 
 pub use assemble::{Options, Parts, assemble};
 pub use counts::{Counts, EventNames};
+pub use derived::{Derived, derived};
 pub use findings::{Finding, findings};
 pub use hotspots::{HotRest, HotRow, HotTable, HotTables, Limits, Rank, hot_tables};
 pub use levels::{Level, LevelName, levels};

@@ -32,6 +32,8 @@ pub(crate) enum Verb {
     Record(Record),
     /// Show a recording
     Report(Report),
+    /// Count events: totals, or a row every 100 us
+    Stat(crate::stat::Stat),
     /// List events and modelled machines
     List(Json),
     /// Tell what this machine offers, and how to get what is missing

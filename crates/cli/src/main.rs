@@ -12,6 +12,7 @@ mod outcome;
 mod progress;
 mod record;
 mod report;
+mod stat;
 mod symbols;
 mod terminal;
 mod units;
@@ -27,6 +28,7 @@ fn run(cli: Cli) -> anyhow::Result<Exit> {
     match cli.verb {
         Some(Verb::Record(args)) => record::record(&args),
         Some(Verb::Report(args)) => report::report(&args),
+        Some(Verb::Stat(args)) => stat::stat(&args),
         Some(Verb::List(args)) => list::list(&args),
         Some(Verb::Doctor(args)) => doctor::doctor(&args),
         None => record::record_and_report(&cli.record),

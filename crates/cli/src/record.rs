@@ -49,7 +49,7 @@ fn run(settings: &Settings, command: &[String], talk: bool) -> anyhow::Result<Co
         machine: machine(settings)?,
         pmu: pmu(settings),
     };
-    make_room(settings)?;
+    make_room(&settings.output, settings.force)?;
     if talk && settings.source == Source::Auto {
         announce(&options.machine);
     }
@@ -89,8 +89,7 @@ fn announce(machine: &Config) {
 
 /// Moves the last unnamed recording aside, as perf does; refuses to touch a
 /// named one without `--force`.
-fn make_room(settings: &Settings) -> anyhow::Result<()> {
-    let path = &settings.output;
+pub(crate) fn make_room(path: &Path, force: bool) -> anyhow::Result<()> {
     if !path.exists() {
         return Ok(());
     }
@@ -113,7 +112,7 @@ fn make_room(settings: &Settings) -> anyhow::Result<()> {
         return std::fs::rename(path, &old)
             .with_context(|| format!("failed to move `{}` aside", path.display()));
     }
-    if !settings.force {
+    if !force {
         bail!(
             "failed to write `{}`: it exists (use --force to replace it)",
             path.display()

@@ -15,6 +15,12 @@ pub enum ErrorKind {
     ProgramNotExecutable,
     /// Something the source needs is missing on this machine.
     Missing,
+    /// The command line asks for what makes no sense.
+    Usage,
+    /// This user may not do it.
+    Refused,
+    /// A file is not what it should be.
+    BadInput,
     /// The recording could not be written.
     Recording,
     /// The system refused.

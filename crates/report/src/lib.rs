@@ -8,6 +8,7 @@
 mod grid;
 mod plot;
 mod sections;
+mod stat;
 mod style;
 mod table;
 mod units;
@@ -17,6 +18,7 @@ mod fixture;
 
 use memgauge_analyze::Summary;
 
+pub use stat::{CURVE_COLUMNS, CounterRow, Counted, counted_text};
 pub use style::Style;
 
 /// The report as text, ending in a newline. Lines fit `style.width` columns,

@@ -207,6 +207,10 @@ pub enum LossKind {
     PartNotWritten = 9,
     /// Code that could not be decoded.
     Undecoded = 10,
+    /// Parts of records that a recording has no place for.
+    NotKept = 20,
+    /// Records, or bytes of them, that could not be read.
+    Unreadable = 21,
 }
 
 impl LossKind {
@@ -223,6 +227,8 @@ impl LossKind {
             7 => LossKind::StrayAccess,
             9 => LossKind::PartNotWritten,
             10 => LossKind::Undecoded,
+            20 => LossKind::NotKept,
+            21 => LossKind::Unreadable,
             _ => LossKind::Unknown,
         }
     }

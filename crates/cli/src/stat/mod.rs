@@ -1,0 +1,115 @@
+//! `memgauge stat`: counters' totals and their series.
+
+mod args;
+mod live;
+mod rows;
+mod summary;
+
+use anyhow::Context;
+use memgauge_collect::pmu::events::{self, Group, Pmus};
+use memgauge_collect::pmu::stat::{self, Options, Update};
+use memgauge_collect::pmu::target::{self, Target};
+use memgauge_collect::sys;
+use memgauge_trace::CommandEnd;
+
+pub(crate) use args::Stat;
+
+use crate::outcome::Exit;
+use crate::{record, terminal};
+
+/// Events counted where none are named: what every machine has, then what a PMU
+/// adds.
+const DEFAULT_EVENTS: &str = "task-clock,context-switches,cpu-migrations,page-faults,\
+    cycles,instructions,branches,branch-misses,cache-references,cache-misses,\
+    L1-dcache-loads,L1-dcache-load-misses,dTLB-loads,dTLB-load-misses";
+/// In a series: each event costs a word a tick.
+const DEFAULT_SERIES: &str = "page-faults,context-switches,instructions,cycles,cache-misses";
+
+/// Runs, counts, and says what was counted.
+pub(crate) fn stat(args: &Stat) -> anyhow::Result<Exit> {
+    let options = options(args)?;
+    if let Some(path) = &args.output {
+        record::make_room(path, args.force)?;
+    }
+    sys::process::catch_interrupts().context("failed to catch interrupts")?;
+    let mut outputs = rows::Outputs::open(args)?;
+    let mut summary = summary::Curves::new();
+    let shows = !args.quiet && terminal::stderr_is_terminal() && args.interval.is_some();
+    let mut live = live::Table::new(shows && !outputs.take_stderr());
+    let mut failed = None;
+    let outcome = stat::run(&options, &mut |update| {
+        match &update {
+            Update::Columns(columns) => summary.columns(columns),
+            Update::Rows(rows) => summary.observe(rows),
+            Update::Sums(sums) => live.show(sums),
+        }
+        failed = failed.take().or(outputs.write(&update).err());
+    });
+    live.clear();
+    let outcome = outcome?;
+    failed.map_or(Ok(()), Err).context("failed to write rows")?;
+    outputs.finish(&outcome)?;
+    if !args.quiet && !outputs.take_stderr() {
+        let style = terminal::style(terminal::stderr_is_terminal());
+        eprint!("\n{}", summary::text(args, &options, &outcome, summary, &style));
+    }
+    Ok(match &outcome.end {
+        Some(end) => Exit::of(end),
+        None => Exit::Success,
+    })
+}
+
+fn options(args: &Stat) -> anyhow::Result<Options> {
+    let (target, while_running) = target(args)?;
+    Ok(Options {
+        target,
+        while_running,
+        groups: groups(args)?,
+        interval_ns: args.interval.map(|interval| interval.ns),
+        output: args.output.clone(),
+        ring_pages: args.ring,
+    })
+}
+
+fn groups(args: &Stat) -> anyhow::Result<Vec<Group>> {
+    let default = match args.interval {
+        Some(_) => DEFAULT_SERIES,
+        None => DEFAULT_EVENTS,
+    };
+    let text = match args.events.is_empty() {
+        true => default.to_owned(),
+        false => args.events.join(","),
+    };
+    Ok(events::parse(&text, &Pmus::default())?)
+}
+
+fn target(args: &Stat) -> anyhow::Result<(Target, Option<Vec<String>>)> {
+    let target = if !args.pid.is_empty() {
+        Target::Processes(args.pid.clone())
+    } else if !args.tid.is_empty() {
+        Target::Threads(args.tid.clone())
+    } else if let Some(cpus) = &args.cpu {
+        Target::Everybody(Some(cpus.0.clone()))
+    } else if args.all {
+        Target::Everybody(None)
+    } else if let Some(name) = &args.cgroup {
+        Target::Cgroup(target::cgroup(name)?)
+    } else if let Some(name) = &args.container {
+        Target::Cgroup(target::container(name)?)
+    } else {
+        return Ok((Target::Command(args.command.clone()), None));
+    };
+    let command = (!args.command.is_empty()).then(|| args.command.clone());
+    Ok((target, command))
+}
+
+/// The end in words, for the title.
+fn end_in_words(end: Option<&CommandEnd>) -> String {
+    match end {
+        None => String::new(),
+        Some(CommandEnd::Exited(0)) => " (exited with status 0)".to_owned(),
+        Some(CommandEnd::Exited(n)) => format!(" (exited with status {n})"),
+        Some(CommandEnd::Signalled(n)) => format!(" (killed by signal {n})"),
+        Some(CommandEnd::Interrupted) => " (interrupted)".to_owned(),
+    }
+}
