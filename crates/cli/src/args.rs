@@ -32,6 +32,8 @@ pub(crate) enum Verb {
     Record(Record),
     /// Show a recording
     Report(Report),
+    /// Make a recording of what perf recorded
+    Import(crate::import::Import),
     /// Count events: totals, or a row every 100 us
     Stat(crate::stat::Stat),
     /// List events and modelled machines

@@ -52,6 +52,14 @@ impl Error {
         }
     }
 
+    /// The same complaint about an input, with what it was about.
+    pub(crate) fn about(self, what: &str) -> Self {
+        match self.kind {
+            ErrorKind::BadInput => Error::new(ErrorKind::BadInput, format!("{what}: {self}")),
+            _ => self,
+        }
+    }
+
     /// The same failure, of the interpreter that `script` names.
     pub(crate) fn of_interpreter(mut self, script: &str) -> Self {
         self.message = format!("failed to run the script `{script}`: {}", self.message);

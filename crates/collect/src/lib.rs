@@ -13,6 +13,7 @@ pub mod emulate;
 mod error;
 pub mod geometry;
 pub mod host;
+pub mod import;
 pub mod pmu;
 #[allow(unsafe_code)]
 pub mod sys;

@@ -48,6 +48,12 @@ pub enum DataSource {
     Llc = 3,
     /// Memory.
     Dram = 4,
+    /// A buffer for lines on their way to the first-level data cache.
+    FillBuffer = 5,
+    /// Another socket's or node's cache.
+    RemoteCache = 6,
+    /// Another socket's or node's memory.
+    RemoteDram = 7,
 }
 
 impl DataSource {
@@ -59,6 +65,9 @@ impl DataSource {
             2 => DataSource::L2,
             3 => DataSource::Llc,
             4 => DataSource::Dram,
+            5 => DataSource::FillBuffer,
+            6 => DataSource::RemoteCache,
+            7 => DataSource::RemoteDram,
             _ => DataSource::Unknown,
         }
     }

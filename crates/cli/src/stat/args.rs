@@ -61,6 +61,9 @@ pub(crate) struct Stat {
     /// Pages of each processor's ring (a power of two)
     #[arg(long, value_name = "PAGES", default_value_t = memgauge_collect::pmu::stat::RING_PAGES, value_parser = pages)]
     pub(crate) ring: usize,
+    /// Measure at the end what the timer alone costs here (a quarter of a second)
+    #[arg(long, requires = "interval")]
+    pub(crate) timer_cost: bool,
     /// Print no report
     #[arg(short, long)]
     pub(crate) quiet: bool,

@@ -68,6 +68,7 @@ fn options(args: &Stat) -> anyhow::Result<Options> {
         interval_ns: args.interval.map(|interval| interval.ns),
         output: args.output.clone(),
         ring_pages: args.ring,
+        measure_timer: args.timer_cost,
     })
 }
 

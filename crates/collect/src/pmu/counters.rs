@@ -6,7 +6,7 @@
 //! its own.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 
 use super::abi::{Attr, flag, read};
 use super::events::Event;
@@ -167,13 +167,17 @@ pub struct Setup {
     pub clockid: i32,
 }
 
-/// Format of every reading.
+/// Format of a group's readings.
 pub const READ_FORMAT: u64 = read::GROUP | read::TIME_ENABLED | read::TIME_RUNNING;
+/// Format of a member's own: in a READ record of a thread that ends, a member
+/// with the group's format would have the values of all *others*, since the
+/// kernel takes it out of the group first.
+pub const MEMBER_FORMAT: u64 = read::TIME_ENABLED | read::TIME_RUNNING;
 
 fn prepared(mut attr: Attr, setup: &Setup, is_leader: bool) -> Attr {
     attr.flags |= setup.flags | if is_leader { setup.leader_flags } else { 0 };
     attr.sample_type |= setup.sample_type;
-    attr.read_format = READ_FORMAT;
+    attr.read_format = if is_leader { READ_FORMAT } else { MEMBER_FORMAT };
     attr.clockid = setup.clockid;
     attr
 }
@@ -238,6 +242,16 @@ impl Counters {
     /// What the kernel says.
     pub fn ids(&self) -> io::Result<Vec<u64>> {
         self.fds.iter().map(perf::id).collect()
+    }
+
+    /// Lets all of them write into the ring of `owner`, the leader of these or of
+    /// others on the same processor. Members have records too: their last values.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn write_into(&self, owner: &OwnedFd) -> io::Result<()> {
+        let others = self.fds.iter().filter(|fd| fd.as_raw_fd() != owner.as_raw_fd());
+        others.map(|fd| perf::write_into(fd, owner)).collect()
     }
 
     /// Reads every counter of the group: times, then values.

@@ -7,6 +7,7 @@
 pub mod abi;
 pub mod events;
 pub mod counters;
+pub mod data_src;
 pub mod record;
 pub mod ring;
 pub mod stat;

@@ -15,6 +15,7 @@
 //! Rejected: reading counters from here every interval (a switch each time, and
 //! short-lived threads are missed), and one ring a thread (memory).
 
+mod bare;
 mod open;
 mod plan;
 mod series;
@@ -57,6 +58,8 @@ pub struct Options {
     pub interval_ns: Option<u64>,
     /// Directory of the recording.
     pub output: Option<PathBuf>,
+    /// Measure at the end what the timer alone costs.
+    pub measure_timer: bool,
     /// Pages of each ring, a power of two.
     pub ring_pages: usize,
 }

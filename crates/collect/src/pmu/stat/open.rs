@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use super::plan::Planned;
 use super::series::Counter;
 use crate::pmu::abi::{Attr, flag, kind, sample, software};
-use crate::pmu::counters::{Counters, Opened, READ_FORMAT, Setup, Tried, refusal, try_out};
+use crate::pmu::counters::{Counters, MEMBER_FORMAT, Opened, READ_FORMAT, Setup, Tried, refusal, try_out};
 use crate::pmu::events::{Event, Modifiers};
 use crate::pmu::record::Layout;
 use crate::pmu::target::{Aimed, Place};
@@ -19,9 +19,10 @@ const SAMPLE_TYPE: u64 = sample::IDENTIFIER | sample::TID | sample::TIME | sampl
 /// `CLOCK_MONOTONIC`: the clock of `perf::monotonic_ns`.
 const CLOCK: i32 = libc::CLOCK_MONOTONIC;
 
-/// The layout of a session's records.
-pub(super) fn layout() -> Layout {
-    super::series::layout(SAMPLE_TYPE, READ_FORMAT)
+/// The layout of a leader's records, and of a member's.
+pub(super) fn layouts() -> (Layout, Layout) {
+    let of = |format| super::series::layout(SAMPLE_TYPE, format);
+    (of(READ_FORMAT), of(MEMBER_FORMAT))
 }
 
 /// Everything that is open.
@@ -225,15 +226,15 @@ impl Opener<'_> {
         let mut pages = self.ring_pages;
         for at in 0..open.counters.len() {
             let cpu = open.counters[at].place.cpu.unwrap_or(0);
-            if let Some(&owner) = owners.get(&cpu) {
-                let (event, owner) = (open.counters[at].leader(), open.counters[owner].leader());
-                perf::write_into(event, owner).map_err(|e| refusal("share a ring", e))?;
-                continue;
+            let owner = *owners.entry(cpu).or_insert(at);
+            if owner == at {
+                let ring = smaller_until_allowed(&open.counters[at], &mut pages)?;
+                open.wakers.push(open.counters[at].leader().as_raw_fd());
+                open.rings.push(ring);
             }
-            let ring = smaller_until_allowed(&open.counters[at], &mut pages)?;
-            open.wakers.push(open.counters[at].leader().as_raw_fd());
-            open.rings.push(ring);
-            owners.insert(cpu, at);
+            let owner = open.counters[owner].leader();
+            let shared = open.counters[at].write_into(owner);
+            shared.map_err(|e| refusal("share a ring", e))?;
         }
         if pages < self.ring_pages {
             open.notes.push(format!(

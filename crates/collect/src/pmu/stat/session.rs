@@ -302,6 +302,9 @@ impl<'a> Session<'a> {
         let threads = self.stream.threads(self.start_ns);
         self.outcome.threads = threads.len() as u64;
         self.costs();
+        if self.options.measure_timer && self.options.interval_ns.is_some() {
+            self.outcome.bare_tick_ns = super::bare::tick_ns();
+        }
         self.write_end(&threads)?;
         Ok(self.outcome)
     }

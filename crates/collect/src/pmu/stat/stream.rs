@@ -10,10 +10,11 @@ use std::os::fd::RawFd;
 
 use memgauge_trace::{Loss, LossKind};
 
-use super::open::{Open, layout};
+use super::open::{Open, layouts};
 use super::series::{Happening, Row, Series, What};
 use super::{SeenThread, Ticks};
 use crate::Result;
+use crate::pmu::abi::record;
 use crate::pmu::counters::{Totals, refusal};
 use crate::pmu::record::{Header, Layout, Record};
 use crate::pmu::ring::walk;
@@ -23,7 +24,8 @@ use crate::sys::process::Watched;
 pub(super) struct Stream {
     pub(super) open: Open,
     pub(super) ticks: Ticks,
-    layout: Layout,
+    /// Of leaders and of members.
+    layouts: (Layout, Layout),
     series: Series,
     per_task: bool,
     pending: Vec<Happening>,
@@ -40,7 +42,7 @@ impl Stream {
         Stream {
             open,
             ticks: Ticks::new(interval_ns),
-            layout: layout(),
+            layouts: layouts(),
             series: Series::default(),
             per_task,
             pending: Vec::new(),
@@ -118,8 +120,19 @@ impl Stream {
         self.scratch = scratch;
     }
 
+    /// Only last values differ: they are a reading of the counter alone.
+    fn layout(&self, header: Header, body: &[u8]) -> Layout {
+        let (leader, member) = self.layouts;
+        if header.kind != record::READ {
+            return leader;
+        }
+        let id = leader.trailer(body).map(|(_, trailer)| trailer.id);
+        let counter = id.and_then(|id| self.open.ids.get(&id));
+        if counter.is_some_and(|c| c.index > 0) { member } else { leader }
+    }
+
     fn record(&mut self, header: Header, body: &[u8]) {
-        let Some((record, trailer)) = self.layout.record(header, body) else {
+        let Some((record, trailer)) = self.layout(header, body).record(header, body) else {
             self.unreadable += 1;
             return;
         };
