@@ -50,6 +50,8 @@ pub(crate) enum Source {
     Auto,
     /// Run the program under QEMU and model a machine
     Emulate,
+    /// Sample by a timer; data addresses are rebuilt from registers and code
+    Clock,
 }
 
 #[derive(Clone, Debug, Args)]
@@ -85,6 +87,10 @@ pub(crate) struct Settings {
     /// Length of a series interval in virtual time (100us, 1ms; a bare number is milliseconds)
     #[arg(short = 'I', long, value_name = "TIME", default_value = "1ms")]
     pub(crate) interval: Duration,
+    /// Samples a second of source clock
+    #[arg(short = 'F', long, value_name = "HZ", default_value_t = 1000,
+          value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    pub(crate) frequency: u64,
     /// No progress and no closing line
     #[arg(short, long)]
     pub(crate) quiet: bool,
@@ -115,11 +121,15 @@ pub(crate) struct Launch {
 pub(crate) struct Record {
     #[command(flatten)]
     pub(crate) settings: Settings,
+    /// Running processes to sample (source clock)
+    #[arg(short, long, value_name = "PIDS", value_delimiter = ',')]
+    pub(crate) pid: Vec<u32>,
     /// Program to run and its arguments
     #[arg(
         trailing_var_arg = true,
         allow_hyphen_values = true,
-        required = true,
+        required_unless_present = "pid",
+        conflicts_with = "pid",
         value_name = "CMD"
     )]
     pub(crate) command: Vec<String>,

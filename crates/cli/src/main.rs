@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod clock;
 mod doctor;
 mod import;
 mod list;

@@ -8,6 +8,7 @@
 
 #![deny(unsafe_code)]
 
+pub mod clock;
 pub mod doctor;
 pub mod emulate;
 mod error;

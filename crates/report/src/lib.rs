@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod grid;
+mod heat;
 mod plot;
 mod sections;
 mod stat;
@@ -18,6 +19,7 @@ mod fixture;
 
 use memgauge_analyze::Summary;
 
+pub use heat::{Share, heat_text};
 pub use stat::{CURVE_COLUMNS, CounterRow, Counted, counted_text};
 pub use style::Style;
 

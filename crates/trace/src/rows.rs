@@ -73,6 +73,31 @@ impl DataSource {
     }
 }
 
+/// How a sample's data address was found, where the source did not report it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum Derivation {
+    /// From the registers and the sampled instruction.
+    Exact = 1,
+    /// From the instruction that ran before it.
+    Previous = 2,
+    /// From one that follows.
+    Next = 3,
+}
+
+impl Derivation {
+    /// The value a recording keeps as this number; `None` for a number of a later
+    /// version.
+    pub fn from_code(code: u64) -> Option<Self> {
+        match code {
+            1 => Some(Derivation::Exact),
+            2 => Some(Derivation::Previous),
+            3 => Some(Derivation::Next),
+            _ => None,
+        }
+    }
+}
+
 /// One sampled event: where, when, and which data.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sample {
@@ -102,6 +127,8 @@ pub struct Sample {
     pub source: DataSource,
     /// Events this sample stands for.
     pub period: u64,
+    /// How `addr` was found; `None` where the source reported it or there is none.
+    pub derivation: Option<Derivation>,
 }
 
 /// What an event's counter gained in one interval of one thread.

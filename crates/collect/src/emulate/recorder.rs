@@ -115,6 +115,7 @@ impl Due for Rows<'_> {
                 latency_cycles: o.latency_cycles,
                 source: o.source,
                 period: o.period,
+                ..Sample::default()
             });
         });
         let mut rows: Vec<SeriesRow> = Vec::new();

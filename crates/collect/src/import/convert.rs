@@ -80,10 +80,36 @@ pub fn import(options: &Options) -> Result<Imported> {
 /// # Errors
 /// As of [`import`].
 pub fn convert(source: impl Read + Seek, output: &Path) -> Result<Imported> {
+    let mut source = source;
+    let start_ns = earliest(&mut source)?;
     let mut file = PerfData::open(source)?;
-    let mut converter = Converter::new(output, file.facts.sample_times)?;
+    let mut converter = Converter::new(output, start_ns)?;
     let damage = file.read(&mut converter)?;
     converter.finish(&file, damage)
+}
+
+/// The earliest time in a file. Records lie in it ring by ring, not in order.
+fn earliest(source: &mut (impl Read + Seek)) -> Result<u64> {
+    let mut earliest = Earliest(u64::MAX);
+    PerfData::open(&mut *source)?.read(&mut earliest)?;
+    source.rewind().map_err(|e| Error::system("failed to read perf data again", e))?;
+    Ok(earliest.0)
+}
+
+struct Earliest(u64);
+
+impl Visit for Earliest {
+    fn record(&mut self, events: &Events, header: Header, body: &[u8]) -> Result<()> {
+        let time_ns = match header.kind {
+            record::SAMPLE => events.of_sample(body).and_then(|(_, l)| Some(l.sample(body)?.time_ns)),
+            _ => events.of_others().and_then(|l| Some(l.trailer(body)?.1.time_ns)),
+        };
+        // What perf makes up for what was there before has time 0.
+        if let Some(time_ns) = time_ns.filter(|&t| t > 0) {
+            self.0 = self.0.min(time_ns);
+        }
+        Ok(())
+    }
 }
 
 /// Of a counter in one thread (0 where the counter is a processor's).
@@ -94,32 +120,29 @@ struct Converter {
     threads: Threads,
     imported: Imported,
     by_event: Vec<u64>,
-    /// When the recording begins, once that is known.
-    start_ns: Option<u64>,
+    /// When the recording begins, on perf's clock.
+    start_ns: u64,
     /// Values of group members at their last sample.
     values: HashMap<CounterKey, (u64, u64)>,
     lost: BTreeMap<(LossKind, &'static str), u64>,
 }
 
 impl Converter {
-    fn new(output: &Path, times: Option<(u64, u64)>) -> Result<Converter> {
+    fn new(output: &Path, start_ns: u64) -> Result<Converter> {
         Ok(Converter {
             writer: Writer::create(output, Manifest { clock: "monotonic".to_owned(), ..Manifest::default() })?,
             threads: Threads::default(),
             imported: Imported::default(),
             by_event: Vec::new(),
-            start_ns: times.map(|t| t.0).filter(|&t| t > 0),
+            start_ns,
             values: HashMap::new(),
             lost: BTreeMap::new(),
         })
     }
 
     /// Time since the recording began; what has no time came before.
-    fn since_start(&mut self, time_ns: u64) -> u64 {
-        if time_ns == 0 {
-            return 0;
-        }
-        time_ns.saturating_sub(*self.start_ns.get_or_insert(time_ns))
+    fn since_start(&self, time_ns: u64) -> u64 {
+        time_ns.saturating_sub(self.start_ns)
     }
 
     fn lose(&mut self, kind: LossKind, what: &'static str, count: u64) {

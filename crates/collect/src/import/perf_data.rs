@@ -190,7 +190,7 @@ impl<R: Read + Seek> PerfData<R> {
         // A recorder that was killed left no length.
         let bytes = if data.bytes == 0 { end.saturating_sub(data.at) } else { data.bytes };
         let data_end = data.at.checked_add(bytes)?;
-        self.data = data.at..data_end.min(end);
+        self.data = data.at.min(end)..data_end.min(end);
         if data_end > end {
             self.damage.problems.push("the records are cut off".to_owned());
             self.damage.unread_bytes += data_end - end;

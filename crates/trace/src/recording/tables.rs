@@ -6,7 +6,7 @@
 use super::columns::{Column, Packing, Width};
 use super::table_writer::{TableWriter, Tables};
 use crate::{
-    AccessKind, Cpu, DataSource, EventId, Loss, LossKind, Module, Overflow, PhysAddr, Pid, Sample,
+    AccessKind, Cpu, DataSource, Derivation, EventId, Loss, LossKind, Module, Overflow, PhysAddr, Pid, Sample,
     SeriesRow, SiteCount, Thread, Tid, VirtAddr,
 };
 use Packing::{Delta, Dictionary};
@@ -125,6 +125,14 @@ impl Columns for Sample {
         field!("latency_cycles", U32, Dictionary, latency_cycles),
         coded!("source", U8, source, DataSource),
         field!("period", U64, Dictionary, period),
+        Column::number(
+            "derivation",
+            U8,
+            Dictionary,
+            |r: &Self| r.derivation.map(|d| d as u64),
+            |r, v| r.derivation = Derivation::from_code(v),
+        )
+        .optional(),
     ];
     const TIME: Option<&'static str> = Some("time_ns");
 

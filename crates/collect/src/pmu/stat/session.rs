@@ -61,7 +61,7 @@ fn start(command: &[String]) -> Result<Held> {
 }
 
 /// What the shell would say of a program that does not run.
-pub(in crate::pmu) fn not_started(program: &str, error: std::io::Error) -> Error {
+pub(crate) fn not_started(program: &str, error: std::io::Error) -> Error {
     let (kind, why) = match error.kind() {
         std::io::ErrorKind::NotFound => (ErrorKind::ProgramNotFound, "there is no such program"),
         std::io::ErrorKind::PermissionDenied => {
@@ -353,7 +353,7 @@ fn end_program(child: &mut Child) -> Result<()> {
     child.wait().map(drop).map_err(|e| Error::system("failed to wait for the program", e))
 }
 
-pub(in crate::pmu) fn ending(status: std::process::ExitStatus) -> CommandEnd {
+pub(crate) fn ending(status: std::process::ExitStatus) -> CommandEnd {
     use std::os::unix::process::ExitStatusExt;
     match (status.code(), status.signal()) {
         (Some(code), _) => CommandEnd::Exited(code),
