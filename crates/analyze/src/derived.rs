@@ -31,20 +31,111 @@ type Ratio = (
 );
 
 const RATIOS: &[Ratio] = &[
-    ("IPC", "instructions a cycle", "instructions / cycles", "instructions", "cycles", 1.0),
-    ("frequency", "GHz while running", "cycles / task-clock", "cycles", "task-clock", 1.0),
-    ("LLC MPKI", "misses per 1000 instructions", "1000 × cache-misses / instructions", "cache-misses", "instructions", 1e3),
-    ("LLC miss ratio", "of look-ups", "cache-misses / cache-references", "cache-misses", "cache-references", 1.0),
-    ("LLC load miss ratio", "of loads that reach it", "LLC-load-misses / LLC-loads", "LLC-load-misses", "LLC-loads", 1.0),
-    ("L1D load MPKI", "misses per 1000 instructions", "1000 × L1-dcache-load-misses / instructions", "L1-dcache-load-misses", "instructions", 1e3),
-    ("L1D load miss ratio", "of loads", "L1-dcache-load-misses / L1-dcache-loads", "L1-dcache-load-misses", "L1-dcache-loads", 1.0),
-    ("DTLB load MPKI", "misses per 1000 instructions", "1000 × dTLB-load-misses / instructions", "dTLB-load-misses", "instructions", 1e3),
-    ("DTLB load miss ratio", "of loads", "dTLB-load-misses / dTLB-loads", "dTLB-load-misses", "dTLB-loads", 1.0),
-    ("branch miss ratio", "of branches", "branch-misses / branches", "branch-misses", "branches", 1.0),
+    (
+        "IPC",
+        "instructions a cycle",
+        "instructions / cycles",
+        "instructions",
+        "cycles",
+        1.0,
+    ),
+    (
+        "frequency",
+        "GHz while running",
+        "cycles / task-clock",
+        "cycles",
+        "task-clock",
+        1.0,
+    ),
+    (
+        "LLC MPKI",
+        "misses per 1000 instructions",
+        "1000 × cache-misses / instructions",
+        "cache-misses",
+        "instructions",
+        1e3,
+    ),
+    (
+        "LLC miss ratio",
+        "of look-ups",
+        "cache-misses / cache-references",
+        "cache-misses",
+        "cache-references",
+        1.0,
+    ),
+    (
+        "LLC load miss ratio",
+        "of loads that reach it",
+        "LLC-load-misses / LLC-loads",
+        "LLC-load-misses",
+        "LLC-loads",
+        1.0,
+    ),
+    (
+        "L1D load MPKI",
+        "misses per 1000 instructions",
+        "1000 × L1-dcache-load-misses / instructions",
+        "L1-dcache-load-misses",
+        "instructions",
+        1e3,
+    ),
+    (
+        "L1D load miss ratio",
+        "of loads",
+        "L1-dcache-load-misses / L1-dcache-loads",
+        "L1-dcache-load-misses",
+        "L1-dcache-loads",
+        1.0,
+    ),
+    (
+        "DTLB load MPKI",
+        "misses per 1000 instructions",
+        "1000 × dTLB-load-misses / instructions",
+        "dTLB-load-misses",
+        "instructions",
+        1e3,
+    ),
+    (
+        "DTLB load miss ratio",
+        "of loads",
+        "dTLB-load-misses / dTLB-loads",
+        "dTLB-load-misses",
+        "dTLB-loads",
+        1.0,
+    ),
+    (
+        "branch miss ratio",
+        "of branches",
+        "branch-misses / branches",
+        "branch-misses",
+        "branches",
+        1.0,
+    ),
     // Names of the modelled machine's events.
-    ("L1D miss ratio", "of look-ups", "l1d.miss / (l1d.hit + l1d.miss)", "l1d.miss", "l1d.hit", 1.0),
-    ("LLC MPKI", "misses per 1000 instructions", "1000 × llc.miss / instructions", "llc.miss", "instructions", 1e3),
-    ("DTLB MPKI", "misses per 1000 instructions", "1000 × dtlb.miss / instructions", "dtlb.miss", "instructions", 1e3),
+    (
+        "L1D miss ratio",
+        "of look-ups",
+        "l1d.miss / (l1d.hit + l1d.miss)",
+        "l1d.miss",
+        "l1d.hit",
+        1.0,
+    ),
+    (
+        "LLC MPKI",
+        "misses per 1000 instructions",
+        "1000 × llc.miss / instructions",
+        "llc.miss",
+        "instructions",
+        1e3,
+    ),
+    (
+        "DTLB MPKI",
+        "misses per 1000 instructions",
+        "1000 × dtlb.miss / instructions",
+        "dtlb.miss",
+        "instructions",
+        1e3,
+    ),
 ];
 
 /// Figures from totals by event name, over `seconds` of time.
@@ -135,21 +226,32 @@ mod tests {
 
     fn check(totals: &[(&str, f64)], expected: &[(&str, f64)]) {
         let totals: Vec<(String, f64)> = totals.iter().map(|t| (t.0.to_owned(), t.1)).collect();
-        let seen: Vec<(&str, f64)> =
-            derived(&totals, 2.0).into_iter().map(|d| (d.name, d.value)).collect();
+        let seen: Vec<(&str, f64)> = derived(&totals, 2.0)
+            .into_iter()
+            .map(|d| (d.name, d.value))
+            .collect();
         assert_eq!(seen, expected);
     }
 
     #[test]
     fn figures_follow_their_formulas() {
-        check(&[("instructions", 300.0), ("cycles", 200.0)], &[("IPC", 1.5)]);
-        check(&[("cache-misses", 5.0), ("instructions", 2500.0)], &[("LLC MPKI", 2.0)]);
+        check(
+            &[("instructions", 300.0), ("cycles", 200.0)],
+            &[("IPC", 1.5)],
+        );
+        check(
+            &[("cache-misses", 5.0), ("instructions", 2500.0)],
+            &[("LLC MPKI", 2.0)],
+        );
         check(&[("task-clock", 1e9)], &[("processors used", 0.5)]);
         check(
             &[("page-faults", 50.0), ("cpu-clock", 5e8)],
             &[("processors used", 0.25), ("page faults", 100.0)],
         );
-        check(&[("l1d.hit", 75.0), ("l1d.miss", 25.0)], &[("L1D miss ratio", 0.25)]);
+        check(
+            &[("l1d.hit", 75.0), ("l1d.miss", 25.0)],
+            &[("L1D miss ratio", 0.25)],
+        );
     }
 
     #[test]
@@ -163,7 +265,10 @@ mod tests {
     #[test]
     fn events_of_other_modes_are_not_divided_by_one_another() {
         check(&[("instructions:u", 300.0), ("cycles", 200.0)], &[]);
-        check(&[("instructions:u", 300.0), ("cycles:u", 200.0)], &[("IPC", 1.5)]);
+        check(
+            &[("instructions:u", 300.0), ("cycles:u", 200.0)],
+            &[("IPC", 1.5)],
+        );
     }
 
     #[test]

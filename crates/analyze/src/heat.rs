@@ -150,7 +150,10 @@ impl Heat {
         let gap = (GAP_BYTES >> self.block_shift).max(1);
         let mut groups: Vec<Vec<(u64, &Vec<u64>)>> = Vec::new();
         for (&block, cell) in &self.cells {
-            match groups.last_mut().filter(|g| block - g[g.len() - 1].0 <= gap) {
+            match groups
+                .last_mut()
+                .filter(|g| block - g[g.len() - 1].0 <= gap)
+            {
                 Some(group) => group.push((block, cell)),
                 None => groups.push(vec![(block, cell)]),
             }
@@ -227,8 +230,14 @@ impl Analysis for Heat {
         while self.cells.len() > MOST_BLOCKS {
             self.double_blocks();
         }
-        other.lines.into_iter().for_each(|(key, n)| count(&mut self.lines, key, n));
-        other.code.into_iter().for_each(|(key, n)| count(&mut self.code, key, n));
+        other
+            .lines
+            .into_iter()
+            .for_each(|(key, n)| count(&mut self.lines, key, n));
+        other
+            .code
+            .into_iter()
+            .for_each(|(key, n)| count(&mut self.code, key, n));
         self.samples += other.samples;
         self.end_ns = self.end_ns.max(other.end_ns);
     }
@@ -238,7 +247,10 @@ impl Analysis for Heat {
             return HeatMap::default();
         }
         let columns = self.end_ns / self.bin_ns + 1;
-        let by_block = self.cells.iter().map(|(b, cell)| (b << self.block_shift, cell.iter().sum()));
+        let by_block = self
+            .cells
+            .iter()
+            .map(|(b, cell)| (b << self.block_shift, cell.iter().sum()));
         let by_line = self.lines.iter().map(|(line, n)| (line << LINE_SHIFT, *n));
         let by_ip = self.code.iter().map(|(ip, n)| (*ip, *n));
         HeatMap {
@@ -258,7 +270,12 @@ mod tests {
     use super::*;
 
     fn sample(time_ns: u64, addr: u64) -> Sample {
-        Sample { time_ns, addr: Some(VirtAddr(addr)), ip: VirtAddr(addr % 3), ..Sample::default() }
+        Sample {
+            time_ns,
+            addr: Some(VirtAddr(addr)),
+            ip: VirtAddr(addr % 3),
+            ..Sample::default()
+        }
     }
 
     /// A sweep over 1 MiB in 1 ms, and one hot line far away.
@@ -281,13 +298,19 @@ mod tests {
         let map = map(&[&sweep()]);
         assert_eq!(map.samples, 1500);
         let stretch = &map.stretches[0];
-        assert_eq!((stretch.start.0, stretch.samples, stretch.rows.len()), (0x10_0000, 1000, 8));
+        assert_eq!(
+            (stretch.start.0, stretch.samples, stretch.rows.len()),
+            (0x10_0000, 1000, 8)
+        );
         let centre = |row: &Vec<u64>| {
             let weighted: u64 = row.iter().zip(0..).map(|(n, at)| n * at).sum();
             weighted / row.iter().sum::<u64>()
         };
         let centres: Vec<u64> = stretch.rows.iter().map(centre).collect();
-        assert!(centres.is_sorted() && centres[7] - centres[0] > 30, "{centres:?}");
+        assert!(
+            centres.is_sorted() && centres[7] - centres[0] > 30,
+            "{centres:?}"
+        );
         assert_eq!(map.stretches[1].samples, 500);
     }
 
@@ -317,9 +340,14 @@ mod tests {
 
     #[test]
     fn more_blocks_than_are_told_apart_become_larger() {
-        let samples: Vec<Sample> = (0..MOST_BLOCKS as u64 + 5).map(|i| sample(i, i << 12)).collect();
+        let samples: Vec<Sample> = (0..MOST_BLOCKS as u64 + 5)
+            .map(|i| sample(i, i << 12))
+            .collect();
         let map = map(&[&samples]);
         assert_eq!(map.page_bytes, 8192);
-        assert_eq!(map.stretches.iter().map(|s| s.samples).sum::<u64>(), samples.len() as u64);
+        assert_eq!(
+            map.stretches.iter().map(|s| s.samples).sum::<u64>(),
+            samples.len() as u64
+        );
     }
 }

@@ -99,8 +99,14 @@ pub fn sentence(kind: LossKind) -> (&'static str, &'static str) {
         LossKind::StrayAccess => ("stray_access", "accesses without their instruction"),
         LossKind::PartNotWritten => ("part_not_written", "recording parts not written"),
         LossKind::Undecoded => ("undecoded", "places in the code that could not be decoded"),
-        LossKind::NotKept => ("not_kept", "parts of records that a recording has no place for"),
-        LossKind::Unreadable => ("unreadable", "records, or bytes of them, that could not be read"),
+        LossKind::NotKept => (
+            "not_kept",
+            "parts of records that a recording has no place for",
+        ),
+        LossKind::Unreadable => (
+            "unreadable",
+            "records, or bytes of them, that could not be read",
+        ),
     }
 }
 

@@ -37,7 +37,7 @@ pub(crate) enum Verb {
     /// Count events: totals, or a row every 100 us
     Stat(crate::stat::Stat),
     /// List events and modelled machines
-    List(Json),
+    List(crate::list::List),
     /// Tell what this machine offers, and how to get what is missing
     Doctor(Json),
 }

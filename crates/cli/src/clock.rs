@@ -14,7 +14,11 @@ use crate::args::Settings;
 use crate::record;
 
 /// Samples a command, or the processes.
-pub(crate) fn run(settings: &Settings, command: &[String], pids: &[u32]) -> anyhow::Result<CommandEnd> {
+pub(crate) fn run(
+    settings: &Settings,
+    command: &[String],
+    pids: &[u32],
+) -> anyhow::Result<CommandEnd> {
     let target = match pids {
         [] => Target::Command(command.to_vec()),
         pids => Target::Processes(pids.to_vec()),
@@ -40,7 +44,12 @@ pub(crate) fn section(recording: &Recording, style: &Style) -> anyhow::Result<Op
     }
     let modules = modules(recording)?;
     let describe = |ip: u64| place(&modules, ip);
-    Ok(Some(heat_text(&heat(recording)?, &shares, &describe, style)))
+    Ok(Some(heat_text(
+        &heat(recording)?,
+        &shares,
+        &describe,
+        style,
+    )))
 }
 
 fn heat(recording: &Recording) -> anyhow::Result<HeatMap> {
@@ -53,14 +62,25 @@ fn heat(recording: &Recording) -> anyhow::Result<HeatMap> {
 
 fn shares(manifest: &Manifest) -> Vec<Share> {
     let names = [
-        ("samples.exact", "exact: an operand of the sampled instruction"),
-        ("samples.previous", "previous: an operand of the instruction before"),
+        (
+            "samples.exact",
+            "exact: an operand of the sampled instruction",
+        ),
+        (
+            "samples.previous",
+            "previous: an operand of the instruction before",
+        ),
         ("samples.next", "next: an operand of an instruction ahead"),
         ("samples.no_operand", "none: no operand in memory near"),
-        ("samples.no_registers", "none: registers overwritten or not known"),
+        (
+            "samples.no_registers",
+            "none: registers overwritten or not known",
+        ),
         ("samples.no_code", "none: code could not be read"),
     ];
-    let known = names.iter().filter_map(|(key, name)| Some((*name, *manifest.totals.get(*key)?)));
+    let known = names
+        .iter()
+        .filter_map(|(key, name)| Some((*name, *manifest.totals.get(*key)?)));
     known.collect()
 }
 

@@ -46,10 +46,17 @@ pub(crate) fn import(args: &Import) -> anyhow::Result<Exit> {
     };
     let imported = import::import(&options)?;
     for problem in &imported.problems {
-        eprintln!("memgauge: {}: {problem}; imported what comes before", args.input.display());
+        eprintln!(
+            "memgauge: {}: {problem}; imported what comes before",
+            args.input.display()
+        );
     }
     if !args.quiet {
-        let text = if args.json { as_json(&imported) } else { as_text(args, &imported) };
+        let text = if args.json {
+            as_json(&imported)
+        } else {
+            as_text(args, &imported)
+        };
         terminal::print(&text)?;
     }
     Ok(Exit::Success)
@@ -92,7 +99,9 @@ fn as_text(args: &Import, imported: &Imported) -> String {
 
 /// Without what a terminal would obey.
 fn plain(name: &str) -> String {
-    name.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+    name.chars()
+        .map(|c| if c.is_control() { '?' } else { c })
+        .collect()
 }
 
 fn as_json(imported: &Imported) -> String {
@@ -104,7 +113,9 @@ fn as_json(imported: &Imported) -> String {
     let sources: Vec<Value> = imported
         .sources
         .iter()
-        .map(|(words, (n, cycles))| json!({"source": words, "samples": n, "latency_cycles": cycles}))
+        .map(
+            |(words, (n, cycles))| json!({"source": words, "samples": n, "latency_cycles": cycles}),
+        )
         .collect();
     let losses: Vec<Value> = imported
         .losses

@@ -73,7 +73,12 @@ fn records() -> Vec<u8> {
     bytes.extend(side_band(2, 0, &words(&[100, 3]), 1050));
     bytes.extend(side_band(13, 0, &words(&[2]), 1051));
     bytes.extend(side_band(5, 0, &words(&[1052, 100, 100]), 1052));
-    bytes.extend(side_band(4, 0, &words(&[pair(7, 7), pair(8, 7), 1060]), 1060));
+    bytes.extend(side_band(
+        4,
+        0,
+        &words(&[pair(7, 7), pair(8, 7), 1060]),
+        1060,
+    ));
     bytes
 }
 
@@ -81,15 +86,38 @@ fn records() -> Vec<u8> {
 fn file(attributes: &[Vec<u8>], data: &[u8]) -> Vec<u8> {
     let ids = words(&(100..100 + attributes.len() as u64).collect::<Vec<_>>());
     let numbered = attributes.iter().enumerate();
-    let entry = |(n, attr): (usize, &Vec<u8>)| [attr.clone(), words(&[104 + 8 * n as u64, 8])].concat();
+    let entry =
+        |(n, attr): (usize, &Vec<u8>)| [attr.clone(), words(&[104 + 8 * n as u64, 8])].concat();
     let entries: Vec<u8> = numbered.flat_map(entry).collect();
     let attrs_at = 104 + ids.len() as u64;
     let (attrs_bytes, data_bytes) = (entries.len() as u64, data.len() as u64);
     let data_at = attrs_at + attrs_bytes;
-    let head = [104, 144, attrs_at, attrs_bytes, data_at, data_bytes, 0, 0, 1 << 3, 0, 0, 0];
+    let head = [
+        104,
+        144,
+        attrs_at,
+        attrs_bytes,
+        data_at,
+        data_bytes,
+        0,
+        0,
+        1 << 3,
+        0,
+        0,
+        0,
+    ];
     let name = [&5u32.to_le_bytes()[..], b"host\0"].concat();
     let feature = words(&[data_at + data_bytes + 16, name.len() as u64]);
-    [b"PERFILE2", &words(&head)[..], &ids, &entries, data, &feature, &name].concat()
+    [
+        b"PERFILE2",
+        &words(&head)[..],
+        &ids,
+        &entries,
+        data,
+        &feature,
+        &name,
+    ]
+    .concat()
 }
 
 fn two_events() -> [Vec<u8>; 2] {
@@ -112,7 +140,10 @@ fn stream(records: &[u8]) -> Vec<u8> {
 /// The records in compressed ones, cut where no record ends.
 fn compressed() -> Vec<u8> {
     let packed = zstd::encode_all(records().as_slice(), 1).unwrap();
-    packed.chunks(100).flat_map(|piece| record(81, 0, piece)).collect()
+    packed
+        .chunks(100)
+        .flat_map(|piece| record(81, 0, piece))
+        .collect()
 }
 
 struct Read {
@@ -139,7 +170,11 @@ fn read(bytes: &[u8]) -> Result<Read, String> {
     let path = dir.path().join("x.mg");
     let imported = convert(Cursor::new(bytes), &path).map_err(|e| e.to_string())?;
     let samples = rows(&path);
-    Ok(Read { imported, samples, dir })
+    Ok(Read {
+        imported,
+        samples,
+        dir,
+    })
 }
 
 fn check_content(bytes: &[u8]) -> Read {
@@ -153,7 +188,11 @@ fn check_content(bytes: &[u8]) -> Read {
         assert_eq!(place, (0x40_0000 + i, 0x7000 + 8 * i, 100 + i));
         assert_eq!((s.pid.0, s.tid.0, s.cpu.unwrap().0), (7, 8, 1));
         assert_eq!((s.period, u64::from(s.latency_cycles)), (500, 30 + i));
-        let source = if i % 2 == 0 { DataSource::L1d } else { DataSource::Llc };
+        let source = if i % 2 == 0 {
+            DataSource::L1d
+        } else {
+            DataSource::Llc
+        };
         assert_eq!((u64::from(s.event.0), s.source), (256 + i % 2, source));
     }
     result
@@ -165,14 +204,24 @@ fn everything_in_a_file_is_imported() {
     assert_eq!(result.imported.samples[0].0, "cache-misses");
     let losses = result.imported.losses.iter();
     let lost: Vec<(LossKind, u64)> = losses.map(|l| (l.kind, l.count)).collect();
-    let expected = [(LossKind::RingFull, 3), (LossKind::RingFull, 2), (LossKind::Throttled, 1)];
+    let expected = [
+        (LossKind::RingFull, 3),
+        (LossKind::RingFull, 2),
+        (LossKind::Throttled, 1),
+    ];
     assert_eq!(lost, expected);
     let map = result.rows::<Module>().pop().unwrap();
     assert_eq!((map.path.as_str(), map.executable), ("/bin/prog", true));
-    assert_eq!((map.start.0, map.end.0, map.file_offset), (0x40_0000, 0x40_1000, 0x2000));
+    assert_eq!(
+        (map.start.0, map.end.0, map.file_offset),
+        (0x40_0000, 0x40_1000, 0x2000)
+    );
     let threads = result.rows::<Thread>();
     let seen = |t: &Thread| (t.tid.0, t.program.clone(), t.start_ns, t.end_ns);
-    let expected = [(7, "prog".to_owned(), 0, None), (8, "prog".to_owned(), 50, Some(160))];
+    let expected = [
+        (7, "prog".to_owned(), 0, None),
+        (8, "prog".to_owned(), 50, Some(160)),
+    ];
     assert_eq!(threads.iter().map(seen).collect::<Vec<_>>(), expected);
     let recording = Recording::open(&result.dir.path().join("x.mg")).unwrap();
     assert_eq!(recording.manifest().host.name, "host");
@@ -189,7 +238,10 @@ fn a_stream_and_compressed_records_have_the_same_content() {
 fn values_of_a_group_become_a_series() {
     // IP, TID, TIME, READ, ID; a group with ids.
     let sample_type = 0x1 | 0x2 | 0x4 | 0x10 | 0x40;
-    let attrs = [attribute(0, sample_type, 8 | 4), attribute(1, sample_type, 8 | 4)];
+    let attrs = [
+        attribute(0, sample_type, 8 | 4),
+        attribute(1, sample_type, 8 | 4),
+    ];
     let tick = |time: u64, a: u64, b: u64| {
         record(9, 2, &words(&[1, pair(7, 7), time, 100, 2, a, 100, b, 101]))
     };
@@ -306,8 +358,16 @@ fn recordings_of_hardware_have_the_counts_of_their_makers() {
     let Some(folder) = recordings() else { return };
     for (name, samples, kinds) in [
         ("intel-skx-pebs-loadlat-weightstruct.perf.data", 14, vec![]),
-        ("intel-hsw-pebs-group-lostsamples.perf.data", 191, vec![(13, 2)]),
-        ("intel-snb-throttle.perf.data", 14980, vec![(5, 68), (6, 64)]),
+        (
+            "intel-hsw-pebs-group-lostsamples.perf.data",
+            191,
+            vec![(13, 2)],
+        ),
+        (
+            "intel-snb-throttle.perf.data",
+            14980,
+            vec![(5, 68), (6, 64)],
+        ),
         ("piped-throttled.perf.data", 228, vec![(5, 1), (6, 1)]),
         ("intel-rpl-hybrid-pebs.perf.data", 7, vec![]),
         ("intel-skl-group.perf.data", 13, vec![]),
@@ -332,7 +392,13 @@ fn a_compressed_recording_of_another_processor_is_read_to_its_end() {
     assert_eq!(result.samples.len(), result.imported.records[&9] as usize);
     let named = |t: &Thread| t.program == "sleep";
     assert!(result.rows::<Thread>().iter().any(named));
-    assert!(result.imported.losses.iter().all(|l| l.kind != LossKind::Unreadable));
+    assert!(
+        result
+            .imported
+            .losses
+            .iter()
+            .all(|l| l.kind != LossKind::Unreadable)
+    );
 }
 
 /// Lines of `perf script` with these fields; none where perf is missing or
@@ -378,14 +444,26 @@ fn compare(path: &Path, lines: &[Vec<String>]) {
     // Of a call chain perf prints each frame in a line of its own.
     let heads = lines.iter().filter(|l| l[0].contains('/') && l.len() >= 3);
     let mut theirs: Vec<_> = heads
-        .map(|l| (nanoseconds(&l[1]), l[0].clone(), l[2].clone(), l.get(3).cloned()))
+        .map(|l| {
+            (
+                nanoseconds(&l[1]),
+                l[0].clone(),
+                l[2].clone(),
+                l.get(3).cloned(),
+            )
+        })
         .collect();
     let mut ours: Vec<_> = result
         .samples
         .iter()
         .map(|s| {
             let ids = format!("{}/{}", s.pid.0, s.tid.0);
-            (s.time_ns, ids, s.period.to_string(), Some(format!("{:x}", s.ip.0)))
+            (
+                s.time_ns,
+                ids,
+                s.period.to_string(),
+                Some(format!("{:x}", s.ip.0)),
+            )
         })
         .collect();
     assert_eq!(theirs.len(), ours.len(), "{}", path.display());
@@ -415,7 +493,11 @@ fn addresses_latencies_and_sources_agree_with_perf_script() {
     assert_eq!(lines.len(), ours.len());
     for (line, s) in lines.iter().zip(&ours) {
         assert_eq!(line[1], format!("{:x}", s.addr.map_or(0, |a| a.0)));
-        assert_eq!(*line.last().unwrap(), s.latency_cycles.to_string(), "{line:?}");
+        assert_eq!(
+            *line.last().unwrap(),
+            s.latency_cycles.to_string(),
+            "{line:?}"
+        );
         let text = line.join(" ");
         let level = match s.source {
             DataSource::FillBuffer => "LFB/MAB hit",
@@ -425,6 +507,9 @@ fn addresses_latencies_and_sources_agree_with_perf_script() {
             DataSource::Dram => "RAM hit",
             other => panic!("{other:?} of {text}"),
         };
-        assert!(text.contains(level) && text.contains("OP LOAD"), "{level} of {text}");
+        assert!(
+            text.contains(level) && text.contains("OP LOAD"),
+            "{level} of {text}"
+        );
     }
 }

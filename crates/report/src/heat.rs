@@ -18,7 +18,10 @@ pub fn heat_text(
 ) -> String {
     let style = style.at_least(80);
     let all: u64 = shares.iter().map(|s| s.1).sum();
-    let mut text = style.heading("Data addresses", &format!("rebuilt from registers and code, n = {all}"));
+    let mut text = style.heading(
+        "Data addresses",
+        &format!("rebuilt from registers and code, n = {all}"),
+    );
     for (name, count) in shares.iter().filter(|s| s.1 > 0) {
         let share = units::share(*count as f64 / all as f64);
         text += &format!("  {share:>7}  {}\n", style.name(name));
@@ -38,17 +41,33 @@ pub fn heat_text(
     let pages = format!("Hottest pages of {}", units::capacity(map.page_bytes));
     text += &places(&pages, &map.pages, map.samples, None, &style);
     text += &places("Hottest cache lines", &map.lines, map.samples, None, &style);
-    text + &places("Hottest instructions with data", &map.code, map.samples, Some(describe), &style)
+    text + &places(
+        "Hottest instructions with data",
+        &map.code,
+        map.samples,
+        Some(describe),
+        &style,
+    )
 }
 
 fn draw(stretch: &Stretch, all: u64, style: &Style) -> String {
     const SHADES: [char; 5] = [' ', '░', '▒', '▓', '█'];
     const ASCII: [char; 5] = [' ', '.', ':', '*', '#'];
     let shades = if style.unicode { &SHADES } else { &ASCII };
-    let most = stretch.rows.iter().flatten().copied().max().unwrap_or(1).max(1);
+    let most = stretch
+        .rows
+        .iter()
+        .flatten()
+        .copied()
+        .max()
+        .unwrap_or(1)
+        .max(1);
     let share = units::share(stretch.samples as f64 / all as f64);
     let row_bytes = units::capacity(stretch.row_bytes);
-    let mut text = style.paint(Role::Quiet, &format!("  {share} of samples; a row is {row_bytes}")) + "\n";
+    let mut text = style.paint(
+        Role::Quiet,
+        &format!("  {share} of samples; a row is {row_bytes}"),
+    ) + "\n";
     for (number, row) in stretch.rows.iter().enumerate() {
         let start = stretch.start.0 + number as u64 * stretch.row_bytes;
         let shade = |&n: &u64| shades[(n as f64 / most as f64 * 4.0).ceil() as usize];
@@ -84,7 +103,11 @@ fn places(
         cells.extend(describe.map(|describe| style.name(&describe(place.start.0))));
         table.row(cells);
     }
-    format!("\n{}{}", style.heading(title, &format!("sampled, n = {all}; estimated")), table.draw(style))
+    format!(
+        "\n{}{}",
+        style.heading(title, &format!("sampled, n = {all}; estimated")),
+        table.draw(style)
+    )
 }
 
 #[cfg(test)]
@@ -116,7 +139,11 @@ mod tests {
     }
 
     fn text(unicode: bool) -> String {
-        let style = Style { width: 80, colour: false, unicode };
+        let style = Style {
+            width: 80,
+            colour: false,
+            unicode,
+        };
         let shares = [("exact", 70), ("before", 30), ("none", 0)];
         heat_text(&example(), &shares, &|ip| format!("main+{ip:#x}"), &style)
     }
@@ -126,7 +153,10 @@ mod tests {
         let text = text(true);
         assert!(text.contains("100000 █▒░ \n"), "{text}");
         assert!(text.contains("102000  ░▒▓\n"), "{text}");
-        assert!(text.contains("70.0 %  exact") && !text.contains("none"), "{text}");
+        assert!(
+            text.contains("70.0 %  exact") && !text.contains("none"),
+            "{text}"
+        );
         assert!(text.contains("main+0x401000"), "{text}");
     }
 

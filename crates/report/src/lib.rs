@@ -20,7 +20,7 @@ mod fixture;
 use memgauge_analyze::Summary;
 
 pub use heat::{Share, heat_text};
-pub use stat::{CURVE_COLUMNS, CounterRow, Counted, counted_text};
+pub use stat::{CURVE_COLUMNS, Counted, CounterRow, counted_text};
 pub use style::Style;
 
 /// The report as text, ending in a newline. Lines fit `style.width` columns,

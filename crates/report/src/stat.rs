@@ -50,7 +50,11 @@ pub fn counted_text(counted: &Counted, style: &Style) -> String {
     let style = style.at_least(80);
     let title = style.clip(&style.name(&counted.title), style.width);
     let mut text = style.paint(Role::Heading, &title) + "\n\n";
-    let note = format!("{}, in {}", counted.provenance, units::seconds(counted.seconds, &style));
+    let note = format!(
+        "{}, in {}",
+        counted.provenance,
+        units::seconds(counted.seconds, &style)
+    );
     text += &style.heading("Counters", &note);
     text += &counters(counted, &style);
     for (name, why) in &counted.unsupported {
@@ -133,7 +137,10 @@ fn rate(row: &CounterRow, seconds: f64, style: &Style) -> String {
 fn remarks(row: &CounterRow, style: &Style) -> String {
     let mut remarks = Vec::new();
     if row.share_counted < 0.9995 && row.share_counted > 0.0 {
-        remarks.push(format!("scaled: counted {} of the time", units::share(row.share_counted)));
+        remarks.push(format!(
+            "scaled: counted {} of the time",
+            units::share(row.share_counted)
+        ));
     }
     if row.share_counted == 0.0 {
         remarks.push("never counted: no counter was free".to_owned());
@@ -178,7 +185,12 @@ fn figures(derived: &[Derived], style: &Style) -> String {
             v if v >= 0.01 || v == 0.0 => format!("{v:.3}"),
             v => format!("{v:.2e}"),
         };
-        table.row(vec![figure.name.to_owned(), value, figure.unit.to_owned(), formula]);
+        table.row(vec![
+            figure.name.to_owned(),
+            value,
+            figure.unit.to_owned(),
+            formula,
+        ]);
     }
     table.draw(style)
 }
@@ -188,7 +200,11 @@ mod tests {
     use super::*;
 
     fn style(unicode: bool) -> Style {
-        Style { width: 80, colour: false, unicode }
+        Style {
+            width: 80,
+            colour: false,
+            unicode,
+        }
     }
 
     fn example() -> Counted {
@@ -205,7 +221,10 @@ mod tests {
             rows: vec![
                 row("cpu-clock", 1_500_000_000, &[1.0, 1.0, 0.5]),
                 row("page-faults", 1_234_567, &[0.0, 8.0, 0.001]),
-                CounterRow { share_counted: 0.25, ..row("instructions", 999, &[]) },
+                CounterRow {
+                    share_counted: 0.25,
+                    ..row("instructions", 999, &[])
+                },
                 CounterRow {
                     scaled: Some((12.5, "MiB".to_owned())),
                     machine_wide: true,
@@ -213,7 +232,13 @@ mod tests {
                 },
             ],
             unsupported: vec![("cycles".to_owned(), "this machine has no PMU".to_owned())],
-            derived: memgauge_analyze::derived(&[("page-faults".to_owned(), 3.0), ("cpu-clock".to_owned(), 1.5e9)], 2.0),
+            derived: memgauge_analyze::derived(
+                &[
+                    ("page-faults".to_owned(), 3.0),
+                    ("cpu-clock".to_owned(), 1.5e9),
+                ],
+                2.0,
+            ),
             closing: vec![("Losses: none", String::new())],
             seconds: 2.0,
         }
@@ -231,6 +256,9 @@ mod tests {
 
     #[test]
     fn counts_have_all_their_digits() {
-        assert_eq!([0, 999, 1000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
+        assert_eq!(
+            [0, 999, 1000, 1_234_567].map(grouped),
+            ["0", "999", "1,000", "1,234,567"]
+        );
     }
 }

@@ -38,10 +38,22 @@ pub(crate) struct Stat {
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
     pub(crate) json: Option<PathBuf>,
     /// Running processes, with all their threads
-    #[arg(short, long, value_name = "PIDS", value_delimiter = ',', group = "target")]
+    #[arg(
+        short,
+        long,
+        value_name = "PIDS",
+        value_delimiter = ',',
+        group = "target"
+    )]
     pub(crate) pid: Vec<u32>,
     /// Single threads
-    #[arg(short, long, value_name = "TIDS", value_delimiter = ',', group = "target")]
+    #[arg(
+        short,
+        long,
+        value_name = "TIDS",
+        value_delimiter = ',',
+        group = "target"
+    )]
     pub(crate) tid: Vec<u32>,
     /// Everybody, on all processors
     #[arg(short, long, group = "target")]
@@ -68,8 +80,12 @@ pub(crate) struct Stat {
     #[arg(short, long)]
     pub(crate) quiet: bool,
     /// Program to run; with -p, -a and the like: for as long as it runs
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD",
-          required_unless_present = "target")]
+    #[arg(
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "CMD",
+        required_unless_present = "target"
+    )]
     pub(crate) command: Vec<String>,
 }
 
@@ -89,11 +105,15 @@ pub(crate) struct Cpus(pub(crate) Vec<u32>);
 
 fn cpus(text: &str) -> Result<Cpus, String> {
     let list = memgauge_collect::pmu::events::cpu_list(text).filter(|list| !list.is_empty());
-    list.map(Cpus).ok_or_else(|| "expected processors, as in 0-3,8".to_owned())
+    list.map(Cpus)
+        .ok_or_else(|| "expected processors, as in 0-3,8".to_owned())
 }
 
 fn pages(text: &str) -> Result<usize, String> {
-    let pages = text.parse().ok().filter(|n: &usize| n.is_power_of_two() && *n <= 1 << 18);
+    let pages = text
+        .parse()
+        .ok()
+        .filter(|n: &usize| n.is_power_of_two() && *n <= 1 << 18);
     pages.ok_or_else(|| "expected a power of two up to 262144".to_owned())
 }
 

@@ -51,7 +51,11 @@ impl Table {
 fn lines(sums: &BTreeMap<String, u64>, last: &BTreeMap<String, u64>, seconds: f64) -> String {
     let line = |(name, &sum): (&String, &u64)| {
         let gained = sum - last.get(name).copied().unwrap_or(0).min(sum);
-        let rate = if seconds > 0.0 { gained as f64 / seconds } else { 0.0 };
+        let rate = if seconds > 0.0 {
+            gained as f64 / seconds
+        } else {
+            0.0
+        };
         format!("  {name:<28} {sum:>16} {rate:>14.0}/s")
     };
     sums.iter().map(line).collect::<Vec<_>>().join("\n")

@@ -1,6 +1,7 @@
 //! `memgauge stat`: counters' totals and their series.
 
 mod args;
+mod emulated;
 mod live;
 mod rows;
 mod summary;
@@ -13,6 +14,8 @@ use memgauge_collect::sys;
 use memgauge_trace::CommandEnd;
 
 pub(crate) use args::Stat;
+
+use args::StatSource;
 
 use crate::outcome::Exit;
 use crate::{record, terminal};
@@ -27,7 +30,11 @@ const DEFAULT_SERIES: &str = "page-faults,context-switches,instructions,cycles,c
 
 /// Runs, counts, and says what was counted.
 pub(crate) fn stat(args: &Stat) -> anyhow::Result<Exit> {
-    let options = options(args)?;
+    let emulated = args.source == StatSource::Emulate;
+    let options = match emulated {
+        true => None,
+        false => Some(options(args)?),
+    };
     if let Some(path) = &args.output {
         record::make_room(path, args.force)?;
     }
@@ -37,21 +44,28 @@ pub(crate) fn stat(args: &Stat) -> anyhow::Result<Exit> {
     let shows = !args.quiet && terminal::stderr_is_terminal() && args.interval.is_some();
     let mut live = live::Table::new(shows && !outputs.take_stderr());
     let mut failed = None;
-    let outcome = stat::run(&options, &mut |update| {
+    let mut tell = |update: Update<'_>| {
         match &update {
             Update::Columns(columns) => summary.columns(columns),
             Update::Rows(rows) => summary.observe(rows),
             Update::Sums(sums) => live.show(sums),
         }
         failed = failed.take().or(outputs.write(&update).err());
-    });
+    };
+    let outcome = match &options {
+        Some(options) => stat::run(options, &mut tell).map_err(anyhow::Error::from),
+        None => emulated::run(args, &mut tell),
+    };
     live.clear();
     let outcome = outcome?;
     failed.map_or(Ok(()), Err).context("failed to write rows")?;
     outputs.finish(&outcome)?;
     if !args.quiet && !outputs.take_stderr() {
         let style = terminal::style(terminal::stderr_is_terminal());
-        eprint!("\n{}", summary::text(args, &options, &outcome, summary, &style));
+        eprint!(
+            "\n{}",
+            summary::text(args, options.as_ref(), &outcome, summary, &style)
+        );
     }
     Ok(match &outcome.end {
         Some(end) => Exit::of(end),

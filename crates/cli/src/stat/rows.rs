@@ -29,15 +29,15 @@ fn open(path: &Path) -> anyhow::Result<Sink> {
     if path.as_os_str() == "-" {
         return Ok(Box::new(BufWriter::new(io::stderr())));
     }
-    let file = File::create(path).with_context(|| format!("failed to write `{}`", path.display()))?;
+    let file =
+        File::create(path).with_context(|| format!("failed to write `{}`", path.display()))?;
     Ok(Box::new(BufWriter::new(file)))
 }
 
 impl Outputs {
     pub(super) fn open(args: &Stat) -> anyhow::Result<Outputs> {
-        let is_stderr = |path: &Option<std::path::PathBuf>| {
-            path.as_ref().is_some_and(|p| p.as_os_str() == "-")
-        };
+        let is_stderr =
+            |path: &Option<std::path::PathBuf>| path.as_ref().is_some_and(|p| p.as_os_str() == "-");
         Ok(Outputs {
             csv: args.csv.as_deref().map(open).transpose()?,
             json: args.json.as_deref().map(open).transpose()?,
@@ -68,7 +68,11 @@ impl Outputs {
             let mut slots = Vec::new();
             for (at, name) in group.iter().enumerate() {
                 // Every group has the timer first; it is one column.
-                let known = self.header.iter().position(|n| n == name).filter(|_| at == 0);
+                let known = self
+                    .header
+                    .iter()
+                    .position(|n| n == name)
+                    .filter(|_| at == 0);
                 slots.push(known.unwrap_or(self.header.len()));
                 if known.is_none() {
                     self.header.push(name.clone());
@@ -95,7 +99,11 @@ impl Outputs {
             let cpu = row.cpu.map_or(String::new(), |c| c.to_string());
             let (time, interval) = (row.time_ns, row.interval_ns);
             let cells = cells.join(",");
-            writeln!(csv, "{time},{interval},{cpu},{},{},{cells}", row.pid, row.tid)?;
+            writeln!(
+                csv,
+                "{time},{interval},{cpu},{},{},{cells}",
+                row.pid, row.tid
+            )?;
         }
         if let Some(json) = &mut self.json {
             writeln!(json, "{}", line(row, &self.columns[row.group]))?;

@@ -3,7 +3,7 @@
 use memgauge_analyze::{Analysis, Series, derived, sentence};
 use memgauge_collect::pmu::stat::{Options, Outcome, Row, Ticks, Total};
 use memgauge_collect::pmu::target::Target;
-use memgauge_report::{CURVE_COLUMNS, CounterRow, Counted, Style, counted_text};
+use memgauge_report::{CURVE_COLUMNS, Counted, CounterRow, Style, counted_text};
 use memgauge_trace::{EventId, Pid, SeriesRow, Tid};
 use serde_json::{Value, json};
 
@@ -35,7 +35,9 @@ impl Curves {
         let mut batch = Vec::with_capacity(rows.len() * 4);
         for row in rows {
             for (at, &value) in row.values.iter().enumerate() {
-                let Some(event) = self.number(row.group, at) else { continue };
+                let Some(event) = self.number(row.group, at) else {
+                    continue;
+                };
                 batch.push(SeriesRow {
                     time_ns: row.time_ns,
                     interval_ns: row.interval_ns,
@@ -65,20 +67,28 @@ impl Curves {
             }
         }
         let curves = self.series.finish();
-        named.into_iter().map(|(name, id)| (name, curves.event(id).rates(CURVE_COLUMNS))).collect()
+        named
+            .into_iter()
+            .map(|(name, id)| (name, curves.event(id).rates(CURVE_COLUMNS)))
+            .collect()
     }
 }
 
 /// The report.
 pub(super) fn text(
     args: &Stat,
-    options: &Options,
+    options: Option<&Options>,
     outcome: &Outcome,
     curves: Curves,
     style: &Style,
 ) -> String {
     let rates = curves.rates();
-    let curve = |name: &str| rates.iter().find(|r| r.0 == name).map_or(Vec::new(), |r| r.1.clone());
+    let curve = |name: &str| {
+        rates
+            .iter()
+            .find(|r| r.0 == name)
+            .map_or(Vec::new(), |r| r.1.clone())
+    };
     let seconds = outcome.wall_ns as f64 / 1e9;
     let mut rows = Vec::new();
     rows.extend(outcome.ticks.as_ref().map(|ticks| CounterRow {
@@ -93,8 +103,13 @@ pub(super) fn text(
         ..counter_row(total)
     }));
     let counted = Counted {
-        title: title(options) + &end_in_words(outcome.end.as_ref()),
-        provenance: "counted",
+        title: options.map_or_else(|| args.command.join(" "), title)
+            + &end_in_words(outcome.end.as_ref()),
+        provenance: if options.is_some() {
+            "counted"
+        } else {
+            "modelled"
+        },
         rows,
         unsupported: unsupported(outcome),
         derived: derived(&totals(outcome), seconds),
@@ -117,14 +132,24 @@ fn counter_row(total: &Total) -> CounterRow {
 }
 
 fn totals(outcome: &Outcome) -> Vec<(String, f64)> {
-    let clock = outcome.ticks.as_ref().map(|t| ("cpu-clock".to_owned(), t.running_ns as f64));
-    let counted = outcome.totals.iter().map(|t| (t.name.clone(), t.value as f64));
+    let clock = outcome
+        .ticks
+        .as_ref()
+        .map(|t| ("cpu-clock".to_owned(), t.running_ns as f64));
+    let counted = outcome
+        .totals
+        .iter()
+        .map(|t| (t.name.clone(), t.value as f64));
     counted.chain(clock).collect()
 }
 
 fn title(options: &Options) -> String {
     let list = |numbers: &[u32]| {
-        numbers.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
+        numbers
+            .iter()
+            .map(u32::to_string)
+            .collect::<Vec<_>>()
+            .join(", ")
     };
     match &options.target {
         Target::Command(command) => command.join(" "),
@@ -174,7 +199,8 @@ fn closing(args: &Stat, outcome: &Outcome) -> Vec<(&'static str, String)> {
 }
 
 fn in_words(ticks: &Ticks, outcome: &Outcome) -> String {
-    let us = |ns: Option<u64>| ns.map_or("–".to_owned(), |ns| format!("{:.1} us", ns as f64 / 1e3));
+    let us =
+        |ns: Option<u64>| ns.map_or("–".to_owned(), |ns| format!("{:.1} us", ns as f64 / 1e3));
     let expected = ticks.expected().max(1) as f64;
     format!(
         "{} seen of {} expected ({:.2} %) every {:.1} us of running time; {} lost in rings, {} late\n\
@@ -200,7 +226,12 @@ fn losses(outcome: &Outcome) -> String {
         let (_, meaning) = sentence(loss.kind);
         format!("{} {meaning} ({})", loss.count, loss.detail)
     };
-    outcome.losses.iter().map(line).collect::<Vec<_>>().join("\n")
+    outcome
+        .losses
+        .iter()
+        .map(line)
+        .collect::<Vec<_>>()
+        .join("\n")
 }
 
 fn cost(outcome: &Outcome) -> String {
@@ -243,8 +274,11 @@ pub(super) fn as_json(outcome: &Outcome) -> Value {
             "p99_gap_ns": t.gap_ns(0.99), "bare_tick_ns": outcome.bare_tick_ns,
         })
     });
-    let unsupported: Vec<Value> =
-        outcome.unsupported.iter().map(|u| json!({"name": u.name, "why": u.why})).collect();
+    let unsupported: Vec<Value> = outcome
+        .unsupported
+        .iter()
+        .map(|u| json!({"name": u.name, "why": u.why}))
+        .collect();
     let losses: Vec<Value> = outcome
         .losses
         .iter()

@@ -30,7 +30,14 @@ const MOST_RECIPES: usize = 1 << 20;
 
 impl Code {
     /// Executable code was mapped.
-    pub(super) fn mapped(&mut self, pid: u32, start: u64, bytes: u64, file_offset: u64, path: &str) {
+    pub(super) fn mapped(
+        &mut self,
+        pid: u32,
+        start: u64,
+        bytes: u64,
+        file_offset: u64,
+        path: &str,
+    ) {
         let end = start.saturating_add(bytes);
         let all = self.mappings.entry(pid).or_default();
         let before = all.len();
@@ -39,7 +46,12 @@ impl Code {
             self.recipes.retain(|key, _| key.0 != pid);
         }
         let path = path.to_owned();
-        all.push(Mapping { start, end, file_offset, path });
+        all.push(Mapping {
+            start,
+            end,
+            file_offset,
+            path,
+        });
     }
 
     /// Another program began.
@@ -73,7 +85,11 @@ impl Code {
     }
 
     fn around(&mut self, pid: u32, ip: u64) -> Option<(Vec<u8>, u64)> {
-        let mapping = self.mappings.get(&pid)?.iter().find(|m| (m.start..m.end).contains(&ip))?;
+        let mapping = self
+            .mappings
+            .get(&pid)?
+            .iter()
+            .find(|m| (m.start..m.end).contains(&ip))?;
         let start = ip.saturating_sub(BEFORE).max(mapping.start);
         let end = ip.saturating_add(BEHIND).min(mapping.end);
         let mut bytes = vec![0u8; (end - start) as usize];
@@ -94,7 +110,10 @@ impl Code {
 }
 
 fn regular(path: &str) -> Option<File> {
-    let file = path.starts_with('/').then(|| File::open(path).ok()).flatten()?;
+    let file = path
+        .starts_with('/')
+        .then(|| File::open(path).ok())
+        .flatten()?;
     file.metadata().ok().filter(|m| m.is_file()).map(|_| file)
 }
 

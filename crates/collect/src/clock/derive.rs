@@ -65,7 +65,10 @@ pub fn recipe(code: &[u8], start: u64, ip: u64) -> Result<Recipe, NoRecipe> {
             false => reason = NoRecipe::NoRegisters,
         }
     }
-    if let Some(memory) = eye.before(ip).and_then(|before| eye.operand_left(&before, &mut reason)) {
+    if let Some(memory) = eye
+        .before(ip)
+        .and_then(|before| eye.operand_left(&before, &mut reason))
+    {
         return Ok(made(Derivation::Previous, &memory));
     }
     let memory = eye.ahead(&at).ok_or(reason)?;
@@ -110,7 +113,9 @@ fn number(register: Register) -> Option<u32> {
         Register::R14,
         Register::R15,
     ];
-    let found = ORDER.iter().position(|&r| r == register && r != Register::None);
+    let found = ORDER
+        .iter()
+        .position(|&r| r == register && r != Register::None);
     found.map(|n| n as u32)
 }
 
@@ -139,7 +144,10 @@ fn kind(access: OpAccess) -> AccessKind {
 
 fn parts(memory: &UsedMemory) -> impl Iterator<Item = Register> {
     let parts = [memory.base(), memory.index()];
-    parts.into_iter().filter(|r| *r != Register::None).map(|r| r.full_register())
+    parts
+        .into_iter()
+        .filter(|r| *r != Register::None)
+        .map(|r| r.full_register())
 }
 
 /// Whether samples have all that makes up the address.
@@ -156,7 +164,11 @@ struct Eye<'a> {
 
 impl<'a> Eye<'a> {
     fn new(code: &'a [u8], start: u64) -> Eye<'a> {
-        Eye { code, start, info: InstructionInfoFactory::new() }
+        Eye {
+            code,
+            start,
+            info: InstructionInfoFactory::new(),
+        }
     }
 
     fn decode(&self, at: u64) -> Option<Instruction> {
@@ -178,7 +190,10 @@ impl<'a> Eye<'a> {
     fn writes(&mut self, instruction: &Instruction) -> Vec<Register> {
         let used = self.info.info(instruction).used_registers();
         let written = used.iter().filter(|r| {
-            !matches!(r.access(), OpAccess::Read | OpAccess::CondRead | OpAccess::None)
+            !matches!(
+                r.access(),
+                OpAccess::Read | OpAccess::CondRead | OpAccess::None
+            )
         });
         written.map(|r| r.register().full_register()).collect()
     }
@@ -237,7 +252,9 @@ impl<'a> Eye<'a> {
             }
         }
         let best = (1..=LONGEST).max_by_key(|&length| votes[length])?;
-        (votes[best] > 0).then(|| self.decode(place - best as u64)).flatten()
+        (votes[best] > 0)
+            .then(|| self.decode(place - best as u64))
+            .flatten()
     }
 
     /// Decoding from `from` on: the start of the instruction that ends at `place`.
@@ -283,9 +300,19 @@ mod tests {
         Some(0x1000 * (u64::from(number) + 1))
     }
 
-    fn check(code: &[u8], ip_offset: u64, expected: Result<(Derivation, AccessKind, u16, u64), NoRecipe>) {
-        let seen = recipe(code, BASE, BASE + ip_offset)
-            .map(|r| (r.derivation, r.kind, r.size_bytes, r.address(value).unwrap()));
+    fn check(
+        code: &[u8],
+        ip_offset: u64,
+        expected: Result<(Derivation, AccessKind, u16, u64), NoRecipe>,
+    ) {
+        let seen = recipe(code, BASE, BASE + ip_offset).map(|r| {
+            (
+                r.derivation,
+                r.kind,
+                r.size_bytes,
+                r.address(value).unwrap(),
+            )
+        });
         assert_eq!(seen, expected, "{code:x?} at {ip_offset}");
     }
 
@@ -296,13 +323,25 @@ mod tests {
     fn the_sampled_instructions_own_operand_is_exact() {
         let exact = |kind, size, address| Ok((Derivation::Exact, kind, size, address));
         // mov rax, [rbx + rcx*8 + 0x10]: rbx 0x2000, rcx 0x3000
-        check(&[0x48, 0x8b, 0x44, 0xcb, 0x10], 0, exact(AccessKind::Load, 8, 0x2000 + 0x18000 + 0x10));
+        check(
+            &[0x48, 0x8b, 0x44, 0xcb, 0x10],
+            0,
+            exact(AccessKind::Load, 8, 0x2000 + 0x18000 + 0x10),
+        );
         // mov [r9], eax: r9 0x12000
         check(&[0x41, 0x89, 0x01], 0, exact(AccessKind::Store, 4, 0x12000));
         // add qword ptr [rdi], 1
-        check(&[0x48, 0x83, 0x07, 0x01], 0, exact(AccessKind::Modify, 8, 0x6000));
+        check(
+            &[0x48, 0x83, 0x07, 0x01],
+            0,
+            exact(AccessKind::Modify, 8, 0x6000),
+        );
         // mov al, [rip + 0x100]
-        check(&[0x8a, 0x05, 0, 1, 0, 0], 0, exact(AccessKind::Load, 1, BASE + 6 + 0x100));
+        check(
+            &[0x8a, 0x05, 0, 1, 0, 0],
+            0,
+            exact(AccessKind::Load, 1, BASE + 6 + 0x100),
+        );
         // push rbp: below rsp 0x8000
         check(&[0x55], 0, exact(AccessKind::Store, 8, 0x7ff8));
     }
@@ -310,7 +349,7 @@ mod tests {
     #[test]
     fn the_instruction_before_serves_where_its_registers_are_intact() {
         let previous = |address| Ok((Derivation::Previous, AccessKind::Load, 8, address));
-        let code = |load: &[u8]| [&[NOP; 16], load, &[NOP; 40]].concat();
+        let code = |load: &[u8]| [&[NOP; 16][..], load, &[NOP; 40]].concat();
         // mov rax, [rbx]
         check(&code(&[0x48, 0x8b, 0x03]), 19, previous(0x2000));
         // mov rbx, [rbx] overwrites its own base
@@ -321,9 +360,8 @@ mod tests {
 
     #[test]
     fn what_lies_ahead_serves_until_something_writes_its_registers() {
-        let code = |between: &[u8]| {
-            [&[NOP; 16], between, &[0x48, 0x8b, 0x03], &[NOP; 40]].concat()
-        };
+        let code =
+            |between: &[u8]| [&[NOP; 16][..], between, &[0x48, 0x8b, 0x03], &[NOP; 40]].concat();
         let next = Ok((Derivation::Next, AccessKind::Load, 8, 0x2000));
         check(&code(&[NOP; 3]), 16, next);
         // inc rbx before mov rax, [rbx]
@@ -336,14 +374,22 @@ mod tests {
     fn at_a_loops_head_the_instruction_before_the_jump_back_ran_last() {
         // mov rdx, [rsi]; head: inc rcx; nop; mov rax, [rbx]; jne head
         let body = [0x48, 0xff, 0xc1, NOP, 0x48, 0x8b, 0x03, 0x75, 0xf7];
-        let code = [&[NOP; 16], &[0x48, 0x8b, 0x16], &body[..], &[NOP; 16]].concat();
-        check(&code, 19, Ok((Derivation::Previous, AccessKind::Load, 8, 0x2000)));
+        let code = [&[NOP; 16][..], &[0x48, 0x8b, 0x16], &body, &[NOP; 16]].concat();
+        check(
+            &code,
+            19,
+            Ok((Derivation::Previous, AccessKind::Load, 8, 0x2000)),
+        );
     }
 
     #[test]
     fn operands_without_an_address_are_refused() {
         // mov rax, fs:[0x28], then nothing
-        let code = [&[0x64, 0x48, 0x8b, 0x04, 0x25, 0x28, 0, 0, 0], &[NOP; 40][..]].concat();
+        let code = [
+            &[0x64, 0x48, 0x8b, 0x04, 0x25, 0x28, 0, 0, 0],
+            &[NOP; 40][..],
+        ]
+        .concat();
         check(&code, 0, Err(NoRecipe::NoRegisters));
         // lea rax, [rbx] accesses nothing
         let code = [&[0x48, 0x8d, 0x03], &[NOP; 40][..]].concat();

@@ -164,9 +164,14 @@ fn manifest(options: &Options) -> Manifest {
             Target::Command(command) => command.clone(),
             other => vec![format!("{other:?}")],
         },
-        started_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs()),
+        started_unix_s: SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, |d| d.as_secs()),
         clock: "monotonic".to_owned(),
-        source: SourceFacts { name: "clock".to_owned(), settings: settings.into() },
+        source: SourceFacts {
+            name: "clock".to_owned(),
+            settings: settings.into(),
+        },
         host: host::facts(),
         events: vec![EventDef {
             id: EVENT,
@@ -190,7 +195,11 @@ struct Sources {
 
 impl Sources {
     fn open(aimed: &Aimed, attr: &Attr, pages: usize) -> Result<Sources> {
-        let mut sources = Sources { fds: Vec::new(), rings: Vec::new(), wakers: Vec::new() };
+        let mut sources = Sources {
+            fds: Vec::new(),
+            rings: Vec::new(),
+            wakers: Vec::new(),
+        };
         let mut owners: HashMap<Option<u32>, usize> = HashMap::new();
         for place in aimed.places() {
             let fd = perf::open(attr, place.whom, place.cpu, None)
@@ -201,7 +210,9 @@ impl Sources {
             } else {
                 owners.insert(place.cpu, sources.fds.len());
                 let ring = Ring::map(&fd, pages).or_else(|_| Ring::map(&fd, pages.div_ceil(8)));
-                sources.rings.push(ring.map_err(|e| refusal("map a ring", e))?);
+                sources
+                    .rings
+                    .push(ring.map_err(|e| refusal("map a ring", e))?);
                 sources.wakers.push(fd.as_raw_fd());
             }
             sources.fds.push(fd);
@@ -233,7 +244,12 @@ struct Recorder {
 }
 
 impl Recorder {
-    fn run(mut self, options: &Options, mut sources: Sources, held: Option<Held>) -> Result<Outcome> {
+    fn run(
+        mut self,
+        options: &Options,
+        mut sources: Sources,
+        held: Option<Held>,
+    ) -> Result<Outcome> {
         let watched: Vec<Watched> = match (&options.target, &held) {
             (_, Some(held)) => vec![Watched::new(held.pid())],
             (Target::Processes(ids) | Target::Threads(ids), _) => {
@@ -268,7 +284,8 @@ impl Recorder {
         loop {
             if let Some(child) = child.as_deref_mut() {
                 let status = child.try_wait();
-                let status = status.map_err(|e| Error::system("failed to wait for the program", e))?;
+                let status =
+                    status.map_err(|e| Error::system("failed to wait for the program", e))?;
                 if let Some(status) = status {
                     return Ok(Some(ending(status)));
                 }
@@ -316,7 +333,11 @@ impl Recorder {
                     }
                 })
             });
-            self.lose(LossKind::Unreadable, "bytes of a ring", walked.unreadable_bytes);
+            self.lose(
+                LossKind::Unreadable,
+                "bytes of a ring",
+                walked.unreadable_bytes,
+            );
         }
         for (header, body) in samples {
             self.take(header, &body);
@@ -339,9 +360,12 @@ impl Recorder {
         let done = match record {
             Record::Sample(s) => self.sample(&s),
             Record::Mmap(map) => self.mapped(&map, time_ns),
-            Record::Comm { pid, tid, exec, name } => {
-                self.named(pid, tid, exec, &String::from_utf8_lossy(name), time_ns)
-            }
+            Record::Comm {
+                pid,
+                tid,
+                exec,
+                name,
+            } => self.named(pid, tid, exec, &String::from_utf8_lossy(name), time_ns),
             Record::Fork(task) => {
                 self.forked(&task);
                 Ok(())
@@ -412,7 +436,8 @@ impl Recorder {
         let path = String::from_utf8_lossy(map.path);
         let path = if path == "//anon" { "[anon]" } else { &path };
         if map.executable {
-            self.code.mapped(map.pid, map.start, map.bytes, map.file_offset, path);
+            self.code
+                .mapped(map.pid, map.start, map.bytes, map.file_offset, path);
         }
         self.writer.push(Module {
             pid: Pid(map.pid),
@@ -431,7 +456,9 @@ impl Recorder {
         let maps = std::fs::read_to_string(format!("/proc/{pid}/maps"))
             .map_err(|e| refusal(&format!("read the mappings of process `{pid}`"), e))?;
         for line in maps.lines() {
-            let Some((start, end, file_offset, executable, path)) = mapping(line) else { continue };
+            let Some((start, end, file_offset, executable, path)) = mapping(line) else {
+                continue;
+            };
             let path = if path.is_empty() { "//anon" } else { path };
             let map = Mmap {
                 pid,
@@ -453,7 +480,12 @@ impl Recorder {
         if exec {
             self.code.replaced(pid);
             let path = "[exec]".to_owned();
-            self.writer.push(Module { pid: Pid(pid), time_ns, path, ..Module::default() })?;
+            self.writer.push(Module {
+                pid: Pid(pid),
+                time_ns,
+                path,
+                ..Module::default()
+            })?;
             if let Some(mut before) = self.threads.remove(&tid).filter(|t| !t.program.is_empty()) {
                 before.end_ns = Some(time_ns);
                 self.done.push(before);
@@ -466,7 +498,10 @@ impl Recorder {
     fn forked(&mut self, task: &Task) {
         let time_ns = task.time_ns.saturating_sub(self.start_ns);
         self.done.extend(self.threads.remove(&task.tid));
-        let program = self.threads.get(&task.parent_tid).map(|t| t.program.clone());
+        let program = self
+            .threads
+            .get(&task.parent_tid)
+            .map(|t| t.program.clone());
         self.code.forked(task.pid, task.parent_pid);
         let thread = self.thread(task.pid, task.tid, time_ns);
         thread.program = program.unwrap_or_default();
@@ -474,16 +509,26 @@ impl Recorder {
     }
 
     fn thread(&mut self, pid: u32, tid: u32, time_ns: u64) -> &mut Thread {
-        let new = || Thread { pid: Pid(pid), tid: Tid(tid), start_ns: time_ns, ..Thread::default() };
+        let new = || Thread {
+            pid: Pid(pid),
+            tid: Tid(tid),
+            start_ns: time_ns,
+            ..Thread::default()
+        };
         self.threads.entry(tid).or_insert_with(new)
     }
 
     fn finish(mut self, end: Option<CommandEnd>) -> Result<Outcome> {
-        self.done.extend(std::mem::take(&mut self.threads).into_values());
+        self.done
+            .extend(std::mem::take(&mut self.threads).into_values());
         self.done.sort_by_key(|t| (t.start_ns, t.tid));
         self.writer.extend(std::mem::take(&mut self.done))?;
         let no_code = self.derivations.no_code;
-        self.lose(LossKind::Undecoded, "samples whose code could not be read", no_code);
+        self.lose(
+            LossKind::Undecoded,
+            "samples whose code could not be read",
+            no_code,
+        );
         let loss = |((kind, detail), count): (&(LossKind, &str), &u64)| Loss {
             kind: *kind,
             count: *count,
@@ -507,7 +552,12 @@ impl Recorder {
             manifest.own_cost = cost.clone();
             manifest.totals = totals(&d);
         })?;
-        Ok(Outcome { end, derivations: d, losses, cost })
+        Ok(Outcome {
+            end,
+            derivations: d,
+            losses,
+            cost,
+        })
     }
 }
 
@@ -540,11 +590,15 @@ mod tests {
 
     #[test]
     fn lines_of_maps_are_taken_apart() {
-        let line = "7f0a1000-7f0a3000 r-xp 00002000 fe:00 1234                       /usr/lib/a b.so";
+        let line =
+            "7f0a1000-7f0a3000 r-xp 00002000 fe:00 1234                       /usr/lib/a b.so";
         let expected = (0x7f0a_1000, 0x7f0a_3000, 0x2000, true, "/usr/lib/a b.so");
         assert_eq!(mapping(line), Some(expected));
         let line = "7f0a1000-7f0a3000 rw-p 00000000 00:00 0 ";
-        assert_eq!(mapping(line), Some((0x7f0a_1000, 0x7f0a_3000, 0, false, "")));
+        assert_eq!(
+            mapping(line),
+            Some((0x7f0a_1000, 0x7f0a_3000, 0, false, ""))
+        );
         assert_eq!(mapping("nonsense"), None);
     }
 }

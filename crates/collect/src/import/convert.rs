@@ -54,7 +54,9 @@ pub struct Imported {
 /// # Errors
 /// It is no perf.data, or cannot be read.
 pub fn check(input: &Path) -> Result<()> {
-    PerfData::open(open(input)?).map(drop).map_err(|e| about(input, e))
+    PerfData::open(open(input)?)
+        .map(drop)
+        .map_err(|e| about(input, e))
 }
 
 fn open(input: &Path) -> Result<BufReader<File>> {
@@ -92,7 +94,9 @@ pub fn convert(source: impl Read + Seek, output: &Path) -> Result<Imported> {
 fn earliest(source: &mut (impl Read + Seek)) -> Result<u64> {
     let mut earliest = Earliest(u64::MAX);
     PerfData::open(&mut *source)?.read(&mut earliest)?;
-    source.rewind().map_err(|e| Error::system("failed to read perf data again", e))?;
+    source
+        .rewind()
+        .map_err(|e| Error::system("failed to read perf data again", e))?;
     Ok(earliest.0)
 }
 
@@ -101,8 +105,12 @@ struct Earliest(u64);
 impl Visit for Earliest {
     fn record(&mut self, events: &Events, header: Header, body: &[u8]) -> Result<()> {
         let time_ns = match header.kind {
-            record::SAMPLE => events.of_sample(body).and_then(|(_, l)| Some(l.sample(body)?.time_ns)),
-            _ => events.of_others().and_then(|l| Some(l.trailer(body)?.1.time_ns)),
+            record::SAMPLE => events
+                .of_sample(body)
+                .and_then(|(_, l)| Some(l.sample(body)?.time_ns)),
+            _ => events
+                .of_others()
+                .and_then(|l| Some(l.trailer(body)?.1.time_ns)),
         };
         // What perf makes up for what was there before has time 0.
         if let Some(time_ns) = time_ns.filter(|&t| t > 0) {
@@ -130,7 +138,13 @@ struct Converter {
 impl Converter {
     fn new(output: &Path, start_ns: u64) -> Result<Converter> {
         Ok(Converter {
-            writer: Writer::create(output, Manifest { clock: "monotonic".to_owned(), ..Manifest::default() })?,
+            writer: Writer::create(
+                output,
+                Manifest {
+                    clock: "monotonic".to_owned(),
+                    ..Manifest::default()
+                },
+            )?,
             threads: Threads::default(),
             imported: Imported::default(),
             by_event: Vec::new(),
@@ -151,7 +165,13 @@ impl Converter {
         }
     }
 
-    fn sample(&mut self, number: usize, layout: &Layout, s: &Sample<'_>) -> Result<()> {
+    /// `usual` is what a sample stands for where it does not say.
+    fn sample(
+        &mut self,
+        (number, usual): (usize, u64),
+        layout: &Layout,
+        s: &Sample<'_>,
+    ) -> Result<()> {
         let time_ns = self.since_start(s.time_ns);
         if self.by_event.len() <= number {
             self.by_event.resize(number + 1, 0);
@@ -173,7 +193,11 @@ impl Converter {
             kind: source.kind(),
             latency_cycles,
             source: source.level(),
-            period: s.period,
+            period: if layout.has(sample::PERIOD) {
+                s.period
+            } else {
+                usual
+            },
             ..SampleRow::default()
         };
         self.imported.with_address += u64::from(row.addr.is_some());
@@ -215,7 +239,10 @@ impl Converter {
                 self.lose(LossKind::Unreadable, "values of counters of unknown id", 1);
                 continue;
             };
-            let (before, since) = self.values.insert((id, s.tid), (value, time_ns)).unwrap_or((0, 0));
+            let (before, since) = self
+                .values
+                .insert((id, s.tid), (value, time_ns))
+                .unwrap_or((0, 0));
             self.imported.series_rows += 1;
             self.writer.push(SeriesRow {
                 time_ns,
@@ -236,7 +263,11 @@ impl Converter {
             return Ok(());
         };
         let path = String::from_utf8_lossy(map.path);
-        let path = if path == "//anon" { "[anon]".into() } else { path };
+        let path = if path == "//anon" {
+            "[anon]".into()
+        } else {
+            path
+        };
         self.writer.push(Module {
             pid: Pid(map.pid),
             time_ns,
@@ -252,42 +283,77 @@ impl Converter {
     fn other(&mut self, record: &Record<'_>, time_ns: u64) -> Result<()> {
         match record {
             Record::Mmap(map) => self.mapping(map, time_ns)?,
-            Record::Comm { pid, tid, exec, name } => {
+            Record::Comm {
+                pid,
+                tid,
+                exec,
+                name,
+            } => {
                 let name = String::from_utf8_lossy(name);
                 self.threads.named(*pid, *tid, *exec, &name, time_ns);
                 if *exec {
                     let pid = Pid(*pid);
                     let path = "[exec]".to_owned();
-                    self.writer.push(Module { pid, time_ns, path, ..Module::default() })?;
+                    self.writer.push(Module {
+                        pid,
+                        time_ns,
+                        path,
+                        ..Module::default()
+                    })?;
                 }
             }
             Record::Fork(task) => self.threads.forked(task, time_ns),
             Record::Exit(task) => self.threads.ended(task, time_ns),
-            Record::Lost { count, .. } => self.lose(LossKind::RingFull, "records lost in perf's rings", *count),
-            Record::LostSamples { count } => {
-                self.lose(LossKind::RingFull, "samples lost in hardware buffers", *count);
+            Record::Lost { count, .. } => {
+                self.lose(LossKind::RingFull, "records lost in perf's rings", *count)
             }
-            Record::Throttle { .. } => self.lose(LossKind::Throttled, "times sampling was stopped", 1),
-            Record::Aux { bytes, .. } => self.lose(LossKind::NotKept, "bytes of AUX traces", *bytes),
+            Record::LostSamples { count } => {
+                self.lose(
+                    LossKind::RingFull,
+                    "samples lost in hardware buffers",
+                    *count,
+                );
+            }
+            Record::Throttle { .. } => {
+                self.lose(LossKind::Throttled, "times sampling was stopped", 1)
+            }
+            Record::Aux { bytes, .. } => {
+                self.lose(LossKind::NotKept, "bytes of AUX traces", *bytes)
+            }
             _ => {}
         }
         Ok(())
     }
 
     fn finish<R: Read + Seek>(mut self, file: &PerfData<R>, damage: Damage) -> Result<Imported> {
-        self.lose(LossKind::Unreadable, "bytes of the file", damage.unread_bytes);
-        self.lose(LossKind::NotKept, "bytes of AUX traces", file.facts.trace_bytes);
+        self.lose(
+            LossKind::Unreadable,
+            "bytes of the file",
+            damage.unread_bytes,
+        );
+        self.lose(
+            LossKind::NotKept,
+            "bytes of AUX traces",
+            file.facts.trace_bytes,
+        );
         let named = |number: usize| event_name(&file.events.all[number], number);
         let counted = self.by_event.iter().enumerate();
         self.imported.samples = counted.map(|(n, &count)| (named(n), count)).collect();
         self.imported.problems = damage.problems;
         self.imported.losses = losses(self.lost);
-        self.writer.extend(std::mem::take(&mut self.threads).rows())?;
+        self.writer
+            .extend(std::mem::take(&mut self.threads).rows())?;
         self.writer.extend(self.imported.losses.iter().cloned())?;
         self.writer.flush()?;
         self.imported.recording_bytes = self.writer.bytes_written();
         let whole = self.imported.problems.is_empty();
-        let definitions = file.events.all.iter().enumerate().map(|(n, e)| definition(e, n)).collect();
+        let definitions = file
+            .events
+            .all
+            .iter()
+            .enumerate()
+            .map(|(n, e)| definition(e, n))
+            .collect();
         self.writer.finish(|manifest| {
             manifest.recorder = recorder(&file.facts.version);
             manifest.command.clone_from(&file.facts.command);
@@ -306,19 +372,23 @@ impl Visit for Converter {
     fn record(&mut self, events: &Events, header: Header, body: &[u8]) -> Result<()> {
         *self.imported.records.entry(header.kind).or_default() += 1;
         if header.kind == record::SAMPLE {
-            let parsed = events.of_sample(body).filter(|(_, layout)| !layout.is_unknown());
+            let parsed = events
+                .of_sample(body)
+                .filter(|(_, layout)| !layout.is_unknown());
             let parsed = parsed.and_then(|(n, layout)| Some((n, layout, layout.sample(body)?)));
             let Some((number, layout, sample)) = parsed else {
                 self.lose(LossKind::Unreadable, "samples", 1);
                 return Ok(());
             };
-            self.sample(number, layout, &sample)?;
+            let usual = events.all[number].attr.period;
+            self.sample((number, usual), layout, &sample)?;
             return match &sample.reading {
                 Some(reading) => self.readings(events, &sample, reading),
                 None => Ok(()),
             };
         }
-        let Some((record, trailer)) = events.of_others().and_then(|l| l.record(header, body)) else {
+        let Some((record, trailer)) = events.of_others().and_then(|l| l.record(header, body))
+        else {
             self.lose(LossKind::Unreadable, "records", 1);
             return Ok(());
         };
@@ -341,10 +411,16 @@ fn event_name(event: &FileEvent, number: usize) -> String {
         return event.name.clone();
     }
     let attr = &event.attr;
-    let same = |named: &crate::pmu::events::Named| (named.kind, named.config) == (attr.kind, attr.config);
+    let same =
+        |named: &crate::pmu::events::Named| (named.kind, named.config) == (attr.kind, attr.config);
     let named = builtin_events().into_iter().find(same);
     named.map_or_else(
-        || format!("event{number}/type={},config={:#x}/", attr.kind, attr.config),
+        || {
+            format!(
+                "event{number}/type={},config={:#x}/",
+                attr.kind, attr.config
+            )
+        },
         |named| named.name,
     )
 }
@@ -381,8 +457,15 @@ fn settings(events: &Events, whole: bool) -> BTreeMap<String, String> {
     }
     for (number, event) in events.all.iter().enumerate() {
         let attr = &event.attr;
-        let what = if attr.has(crate::pmu::abi::flag::FREQ) { "frequency" } else { "period" };
-        settings.insert(format!("{what}.{}", event_name(event, number)), attr.period.to_string());
+        let what = if attr.has(crate::pmu::abi::flag::FREQ) {
+            "frequency"
+        } else {
+            "period"
+        };
+        settings.insert(
+            format!("{what}.{}", event_name(event, number)),
+            attr.period.to_string(),
+        );
     }
     settings
 }

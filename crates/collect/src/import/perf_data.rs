@@ -56,7 +56,10 @@ impl Events {
         let room = MOST_IDS.saturating_sub(self.by_id.len());
         self.by_id.extend(ids.take(room).map(|id| (id, number)));
         self.layouts.push(Layout::of(&attr));
-        self.all.push(FileEvent { attr, name: String::new() });
+        self.all.push(FileEvent {
+            attr,
+            name: String::new(),
+        });
     }
 
     /// Number of the event with that id.
@@ -140,7 +143,10 @@ struct Section {
 
 impl Section {
     fn parse(f: &mut Fields<'_>) -> Option<Section> {
-        Some(Section { at: f.u64()?, bytes: f.u64()? })
+        Some(Section {
+            at: f.u64()?,
+            bytes: f.u64()?,
+        })
     }
 }
 
@@ -154,9 +160,13 @@ impl<R: Read + Seek> PerfData<R> {
         let mut head = [0u8; FILE_HEADER_BYTES as usize];
         let n = read_up_to(&mut source, &mut head).map_err(unreadable)?;
         let mut f = Fields(&head[..n]);
-        let magic = f.bytes(8).ok_or_else(|| bad("it is too short to be perf data"))?;
+        let magic = f
+            .bytes(8)
+            .ok_or_else(|| bad("it is too short to be perf data"))?;
         if magic == SWAPPED {
-            return Err(bad("it was made on a processor of the other byte order, which is not read"));
+            return Err(bad(
+                "it was made on a processor of the other byte order, which is not read",
+            ));
         }
         if magic != MAGIC {
             return Err(bad("it is no perf data: it does not begin with PERFILE2"));
@@ -171,7 +181,8 @@ impl<R: Read + Seek> PerfData<R> {
             damage: Damage::default(),
         };
         if !file.is_stream {
-            file.read_head(f).ok_or_else(|| bad("it is cut off or damaged in its header"))?;
+            file.read_head(f)
+                .ok_or_else(|| bad("it is cut off or damaged in its header"))?;
         }
         Ok(file)
     }
@@ -188,11 +199,17 @@ impl<R: Read + Seek> PerfData<R> {
         let end = self.source.seek(SeekFrom::End(0)).ok()?;
         self.read_attributes(attributes, entry_bytes, end)?;
         // A recorder that was killed left no length.
-        let bytes = if data.bytes == 0 { end.saturating_sub(data.at) } else { data.bytes };
+        let bytes = if data.bytes == 0 {
+            end.saturating_sub(data.at)
+        } else {
+            data.bytes
+        };
         let data_end = data.at.checked_add(bytes)?;
         self.data = data.at.min(end)..data_end.min(end);
         if data_end > end {
-            self.damage.problems.push("the records are cut off".to_owned());
+            self.damage
+                .problems
+                .push("the records are cut off".to_owned());
             self.damage.unread_bytes += data_end - end;
         } else {
             self.read_features(data_end, present, end);
@@ -229,11 +246,16 @@ impl<R: Read + Seek> PerfData<R> {
         const MOST_BYTES: u64 = 1 << 24;
         let numbers = (0..256u32).filter(|n| present[*n as usize / 64] >> (n % 64) & 1 == 1);
         for (at, number) in numbers.enumerate() {
-            let entry = Section { at: table_at + 16 * at as u64, bytes: 16 };
+            let entry = Section {
+                at: table_at + 16 * at as u64,
+                bytes: 16,
+            };
             let place = self.section(entry, 16, end);
             let place = place.and_then(|bytes| Section::parse(&mut Fields(&bytes)));
             let Some(place) = place else {
-                self.damage.problems.push("the table of features is cut off".to_owned());
+                self.damage
+                    .problems
+                    .push("the table of features is cut off".to_owned());
                 return;
             };
             if !features::is_read(number) {
@@ -241,7 +263,10 @@ impl<R: Read + Seek> PerfData<R> {
             }
             match self.section(place, MOST_BYTES, end) {
                 Some(bytes) => self.facts.take(number, &bytes, &mut self.events),
-                None => self.damage.problems.push(format!("feature {number} is cut off")),
+                None => self
+                    .damage
+                    .problems
+                    .push(format!("feature {number} is cut off")),
             }
         }
     }
@@ -252,7 +277,9 @@ impl<R: Read + Seek> PerfData<R> {
     /// # Errors
     /// Those of `visit`, and of the system when it cannot read the file.
     pub fn read(&mut self, visit: &mut dyn Visit) -> Result<Damage> {
-        self.source.seek(SeekFrom::Start(self.data.start)).map_err(unreadable)?;
+        self.source
+            .seek(SeekFrom::Start(self.data.start))
+            .map_err(unreadable)?;
         let mut walk = Walk {
             buffer: vec![0; BUFFER_BYTES],
             filled: 0..0,
@@ -267,7 +294,11 @@ impl<R: Read + Seek> PerfData<R> {
             Err(Stop::Damaged(why)) => {
                 damage.problems.push(why);
                 let rest = walk.left.min(1 << 62) + walk.filled.len() as u64;
-                damage.unread_bytes += if self.is_stream { walk.filled.len() as u64 } else { rest };
+                damage.unread_bytes += if self.is_stream {
+                    walk.filled.len() as u64
+                } else {
+                    rest
+                };
             }
         }
         Ok(damage)
@@ -343,7 +374,11 @@ impl Walk {
         Ok(self.filled.len() >= bytes)
     }
 
-    fn records<R: Read + Seek>(&mut self, file: &mut PerfData<R>, visit: &mut dyn Visit) -> Step<()> {
+    fn records<R: Read + Seek>(
+        &mut self,
+        file: &mut PerfData<R>,
+        visit: &mut dyn Visit,
+    ) -> Step<()> {
         loop {
             if !self.fill(&mut file.source, HEADER_BYTES)? {
                 return match self.filled.is_empty() {

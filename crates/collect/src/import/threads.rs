@@ -46,10 +46,17 @@ impl Threads {
     }
 
     pub(super) fn forked(&mut self, task: &Task, time_ns: u64) {
-        if self.current.get(&task.tid).is_some_and(|t| t.end_ns.is_some()) {
+        if self
+            .current
+            .get(&task.tid)
+            .is_some_and(|t| t.end_ns.is_some())
+        {
             self.retire(task.tid);
         }
-        let program = self.current.get(&task.parent_tid).map(|p| p.program.clone());
+        let program = self
+            .current
+            .get(&task.parent_tid)
+            .map(|p| p.program.clone());
         let thread = self.entry(task.pid, task.tid, time_ns);
         thread.parent_pid = Pid(task.parent_pid);
         if thread.program.is_empty() {
@@ -81,11 +88,21 @@ mod tests {
     fn a_thread_has_a_row_for_each_program() {
         let mut threads = Threads::default();
         threads.named(5, 5, false, "sh", 10);
-        let task = Task { pid: 6, tid: 6, parent_pid: 5, parent_tid: 5, time_ns: 20 };
+        let task = Task {
+            pid: 6,
+            tid: 6,
+            parent_pid: 5,
+            parent_tid: 5,
+            time_ns: 20,
+        };
         threads.forked(&task, 20);
         threads.named(6, 6, true, "ls", 30);
         threads.ended(&task, 40);
-        let rows: Vec<_> = threads.rows().into_iter().map(|t| (t.tid.0, t.parent_pid.0, t.program, t.start_ns, t.end_ns)).collect();
+        let rows: Vec<_> = threads
+            .rows()
+            .into_iter()
+            .map(|t| (t.tid.0, t.parent_pid.0, t.program, t.start_ns, t.end_ns))
+            .collect();
         let expected = [
             (5, 0, "sh".to_owned(), 10, None),
             (6, 5, "sh".to_owned(), 20, Some(30)),

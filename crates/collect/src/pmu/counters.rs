@@ -177,7 +177,11 @@ pub const MEMBER_FORMAT: u64 = read::TIME_ENABLED | read::TIME_RUNNING;
 fn prepared(mut attr: Attr, setup: &Setup, is_leader: bool) -> Attr {
     attr.flags |= setup.flags | if is_leader { setup.leader_flags } else { 0 };
     attr.sample_type |= setup.sample_type;
-    attr.read_format = if is_leader { READ_FORMAT } else { MEMBER_FORMAT };
+    attr.read_format = if is_leader {
+        READ_FORMAT
+    } else {
+        MEMBER_FORMAT
+    };
     attr.clockid = setup.clockid;
     attr
 }
@@ -250,7 +254,10 @@ impl Counters {
     /// # Errors
     /// What the kernel says.
     pub fn write_into(&self, owner: &OwnedFd) -> io::Result<()> {
-        let others = self.fds.iter().filter(|fd| fd.as_raw_fd() != owner.as_raw_fd());
+        let others = self
+            .fds
+            .iter()
+            .filter(|fd| fd.as_raw_fd() != owner.as_raw_fd());
         others.map(|fd| perf::write_into(fd, owner)).collect()
     }
 
@@ -266,7 +273,9 @@ impl Counters {
         Ok(Totals {
             enabled_ns: reading.enabled_ns,
             running_ns: reading.running_ns,
-            values: (0..reading.len()).filter_map(|i| reading.value(i)).collect(),
+            values: (0..reading.len())
+                .filter_map(|i| reading.value(i))
+                .collect(),
         })
     }
 }

@@ -125,15 +125,31 @@ impl DataSrc {
 
     fn level_words(self) -> Option<String> {
         const NUMBERS: [&str; 15] = [
-            "", "L1", "L2", "L3", "L4", "L2 miss buffer", "memory-side cache", "",
-            "uncached memory", "CXL memory", "I/O", "some cache", "line-fill buffer", "memory",
+            "",
+            "L1",
+            "L2",
+            "L3",
+            "L4",
+            "L2 miss buffer",
+            "memory-side cache",
+            "",
+            "uncached memory",
+            "CXL memory",
+            "I/O",
+            "some cache",
+            "line-fill buffer",
+            "memory",
             "persistent memory",
         ];
         let level = self.field(5, 14);
         let number = self.field(33, 4) as usize;
         let names = match NUMBERS.get(number) {
             Some(name) if !name.is_empty() => {
-                let remote = if self.field(37, 1) == 1 { "remote " } else { "" };
+                let remote = if self.field(37, 1) == 1 {
+                    "remote "
+                } else {
+                    ""
+                };
                 format!("{remote}{name}")
             }
             _ => named(level, LEVELS).join(" or "),
@@ -179,7 +195,11 @@ mod tests {
 
     fn check(packed: u64, kind: AccessKind, level: DataSource, words: &str) {
         let source = DataSrc(packed);
-        assert_eq!((source.kind(), source.level()), (kind, level), "{packed:#x}");
+        assert_eq!(
+            (source.kind(), source.level()),
+            (kind, level),
+            "{packed:#x}"
+        );
         assert_eq!(source.words(), words, "{packed:#x}");
     }
 
@@ -187,21 +207,41 @@ mod tests {
     #[test]
     fn packed_sources_have_the_meaning_perf_gives_them() {
         let load = AccessKind::Load;
-        check(0x68100142, load, DataSource::L1d, "load, L1 hit, no snoop, TLB L1 or L2 hit");
-        check(0x68100842, load, DataSource::Llc, "load, L3 hit, no snoop, TLB L1 or L2 hit");
+        check(
+            0x68100142,
+            load,
+            DataSource::L1d,
+            "load, L1 hit, no snoop, TLB L1 or L2 hit",
+        );
+        check(
+            0x68100842,
+            load,
+            DataSource::Llc,
+            "load, L3 hit, no snoop, TLB L1 or L2 hit",
+        );
         check(
             0x68801042,
             load,
             DataSource::Dram,
             "load, memory hit, snoop hit a modified line, TLB L1 or L2 hit",
         );
-        check(0x68100242, load, DataSource::FillBuffer, "load, line-fill buffer hit, no snoop, TLB L1 or L2 hit");
+        check(
+            0x68100242,
+            load,
+            DataSource::FillBuffer,
+            "load, line-fill buffer hit, no snoop, TLB L1 or L2 hit",
+        );
         check(0, AccessKind::Unknown, DataSource::Unknown, "");
     }
 
     #[test]
     fn the_newer_level_wins() {
         let packed = 13 << 33 | 1 << 37 | 2;
-        check(packed, AccessKind::Load, DataSource::RemoteDram, "load, remote memory");
+        check(
+            packed,
+            AccessKind::Load,
+            DataSource::RemoteDram,
+            "load, remote memory",
+        );
     }
 }

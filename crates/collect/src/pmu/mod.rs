@@ -5,9 +5,10 @@
 //! writes; both are pure.
 
 pub mod abi;
-pub mod events;
+pub(crate) mod checks;
 pub mod counters;
 pub mod data_src;
+pub mod events;
 pub mod record;
 pub mod ring;
 pub mod stat;

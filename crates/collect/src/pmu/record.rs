@@ -122,9 +122,7 @@ impl<'a> Words<'a> {
 
     /// All of them.
     pub fn iter(self) -> impl Iterator<Item = u64> + 'a {
-        self.0
-            .chunks_exact(8)
-            .filter_map(|word| Fields(word).u64())
+        self.0.chunks_exact(8).filter_map(|word| Fields(word).u64())
     }
 }
 
@@ -662,7 +660,12 @@ impl Layout {
                 let (pid, tid) = f.pair()?;
                 let exec = header.misc & misc::DATA_OR_EXEC != 0;
                 let name = f.text();
-                Record::Comm { pid, tid, exec, name }
+                Record::Comm {
+                    pid,
+                    tid,
+                    exec,
+                    name,
+                }
             }
             record::FORK => Record::Fork(task(f)?),
             record::EXIT => Record::Exit(task(f)?),

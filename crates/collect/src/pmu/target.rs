@@ -70,7 +70,9 @@ impl Aimed {
             Target::Command(_) => aimed.whom.extend(pid.map(Whom::Thread)),
             Target::Processes(pids) => {
                 for &pid in pids {
-                    aimed.whom.extend(threads_of(pid)?.into_iter().map(Whom::Thread));
+                    aimed
+                        .whom
+                        .extend(threads_of(pid)?.into_iter().map(Whom::Thread));
                 }
             }
             Target::Threads(tids) => {
@@ -87,7 +89,10 @@ impl Aimed {
             }
             Target::Cgroup(path) => {
                 let file = File::open(path).map_err(|e| {
-                    Error::system(format!("failed to open control group `{}`", path.display()), e)
+                    Error::system(
+                        format!("failed to open control group `{}`", path.display()),
+                        e,
+                    )
                 })?;
                 aimed.per_task = false;
                 aimed.whom.push(Whom::Cgroup(file.as_raw_fd()));
@@ -102,7 +107,10 @@ impl Aimed {
     pub fn places(&self) -> Vec<Place> {
         let on = |whom: &Whom| {
             let whom = *whom;
-            self.cpus.iter().map(move |&cpu| Place { whom, cpu: Some(cpu) })
+            self.cpus.iter().map(move |&cpu| Place {
+                whom,
+                cpu: Some(cpu),
+            })
         };
         self.whom.iter().flat_map(on).collect()
     }
@@ -187,14 +195,21 @@ fn find_cgroup(name: &str, roots: &[PathBuf]) -> Result<PathBuf> {
     if roots.iter().any(inside) {
         return Ok(given.to_owned());
     }
-    let found = roots.iter().map(|root| root.join(relative)).find(|p| p.is_dir());
+    let found = roots
+        .iter()
+        .map(|root| root.join(relative))
+        .find(|p| p.is_dir());
     found.ok_or_else(|| {
         let looked: Vec<String> = roots.iter().map(|r| r.display().to_string()).collect();
         Error::new(
             ErrorKind::Usage,
             format!(
                 "failed to find control group `{name}`: it is not below {}",
-                if looked.is_empty() { "any mounted hierarchy".to_owned() } else { looked.join(", ") }
+                if looked.is_empty() {
+                    "any mounted hierarchy".to_owned()
+                } else {
+                    looked.join(", ")
+                }
             ),
         )
     })
@@ -230,7 +245,9 @@ const ID_DIGITS: usize = 8;
 
 fn find_container(id: &str, roots: &[PathBuf]) -> Option<PathBuf> {
     let valid = id.len() >= ID_DIGITS && id.chars().all(|c| c.is_ascii_hexdigit());
-    valid.then(|| roots.iter().find_map(|root| search(root, id, DEPTH))).flatten()
+    valid
+        .then(|| roots.iter().find_map(|root| search(root, id, DEPTH)))
+        .flatten()
 }
 
 fn search(folder: &Path, id: &str, depth: usize) -> Option<PathBuf> {
@@ -286,7 +303,11 @@ mod tests {
             assert_eq!(find_container(id, &roots), Some(path.clone()), "{folder}");
         }
         assert_eq!(find_container("deadbeef0000", &roots), None);
-        assert_eq!(find_container("4f2c", &roots), None, "too short to be an id");
+        assert_eq!(
+            find_container("4f2c", &roots),
+            None,
+            "too short to be an id"
+        );
     }
 
     #[test]
@@ -296,7 +317,9 @@ mod tests {
         check("machine.slice/libpod-ID.scope");
         check("user.slice/user-1000.slice/user@1000.service/user.slice/libpod-ID.scope");
         check("default/ID");
-        check("kubepods.slice/kubepods-burstable.slice/kubepods-pod1.slice/cri-containerd-ID.scope");
+        check(
+            "kubepods.slice/kubepods-burstable.slice/kubepods-pod1.slice/cri-containerd-ID.scope",
+        );
     }
 
     #[test]

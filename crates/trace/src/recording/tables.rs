@@ -6,8 +6,8 @@
 use super::columns::{Column, Packing, Width};
 use super::table_writer::{TableWriter, Tables};
 use crate::{
-    AccessKind, Cpu, DataSource, Derivation, EventId, Loss, LossKind, Module, Overflow, PhysAddr, Pid, Sample,
-    SeriesRow, SiteCount, Thread, Tid, VirtAddr,
+    AccessKind, Cpu, DataSource, Derivation, EventId, Loss, LossKind, Module, Overflow, PhysAddr,
+    Pid, Sample, SeriesRow, SiteCount, Thread, Tid, VirtAddr,
 };
 use Packing::{Delta, Dictionary};
 use Width::{Bool, U8, U16, U32, U64};

@@ -4,8 +4,8 @@
 use zstd::stream::raw::{Decoder, InBuffer, Operation, OutBuffer};
 
 use super::Stop;
-use crate::pmu::record::{HEADER_BYTES, Header};
 use crate::Result;
+use crate::pmu::record::{HEADER_BYTES, Header};
 
 /// Bytes unpacked at a time: memory does not grow with what a record unpacks to.
 const STEP_BYTES: usize = 1 << 18;
@@ -20,7 +20,11 @@ pub(super) struct Unpacker {
 type Each<'a> = &'a mut dyn FnMut(Header, &[u8]) -> Result<()>;
 
 impl Unpacker {
-    pub(super) fn unpack(&mut self, packed: &[u8], each: Each<'_>) -> std::result::Result<(), Stop> {
+    pub(super) fn unpack(
+        &mut self,
+        packed: &[u8],
+        each: Each<'_>,
+    ) -> std::result::Result<(), Stop> {
         let damaged = |e: std::io::Error| Stop::Damaged(format!("compressed records: {e}"));
         let mut decoder = match self.decoder.take() {
             Some(decoder) => decoder,
@@ -53,7 +57,9 @@ impl Unpacker {
             if size < HEADER_BYTES {
                 return Err(Stop::Damaged("a compressed record has no size".to_owned()));
             }
-            let Some(record) = self.rest.get(at..at + size) else { break };
+            let Some(record) = self.rest.get(at..at + size) else {
+                break;
+            };
             each(header, &record[HEADER_BYTES..])?;
             at += size;
         }

@@ -24,19 +24,49 @@ const HARDWARE: &[Row] = &[
     ("cycles", 0, "Cycles of the processor", "CPU"),
     ("cpu-cycles", 0, "Cycles of the processor", "CPU"),
     ("instructions", 1, "Instructions retired", "CPU"),
-    ("cache-references", 2, "Look-ups in the last-level cache, as the processor defines them", "CACHE"),
-    ("cache-misses", 3, "Misses of the last-level cache, as the processor defines them", "CACHE"),
+    (
+        "cache-references",
+        2,
+        "Look-ups in the last-level cache, as the processor defines them",
+        "CACHE",
+    ),
+    (
+        "cache-misses",
+        3,
+        "Misses of the last-level cache, as the processor defines them",
+        "CACHE",
+    ),
     ("branches", 4, "Branch instructions retired", "BRANCH"),
-    ("branch-instructions", 4, "Branch instructions retired", "BRANCH"),
+    (
+        "branch-instructions",
+        4,
+        "Branch instructions retired",
+        "BRANCH",
+    ),
     ("branch-misses", 5, "Branches mispredicted", "BRANCH"),
     ("bus-cycles", 6, "Cycles of the bus", "CPU"),
-    ("stalled-cycles-frontend", 7, "Cycles in which no instruction could be issued", "CPU"),
-    ("stalled-cycles-backend", 8, "Cycles in which nothing could be executed", "CPU"),
+    (
+        "stalled-cycles-frontend",
+        7,
+        "Cycles in which no instruction could be issued",
+        "CPU",
+    ),
+    (
+        "stalled-cycles-backend",
+        8,
+        "Cycles in which nothing could be executed",
+        "CPU",
+    ),
     ("ref-cycles", 9, "Cycles at the nominal frequency", "CPU"),
 ];
 
 const SOFTWARE: &[Row] = &[
-    ("cpu-clock", 0, "Time on a processor by its timer, in nanoseconds", "OS"),
+    (
+        "cpu-clock",
+        0,
+        "Time on a processor by its timer, in nanoseconds",
+        "OS",
+    ),
     ("task-clock", 1, "Time the task ran, in nanoseconds", "OS"),
     ("page-faults", 2, "Page faults", "MEM"),
     ("faults", 2, "Page faults", "MEM"),
@@ -44,22 +74,58 @@ const SOFTWARE: &[Row] = &[
     ("cs", 3, "Context switches", "OS"),
     ("cpu-migrations", 4, "Moves to another processor", "OS"),
     ("migrations", 4, "Moves to another processor", "OS"),
-    ("minor-faults", 5, "Page faults served without input or output", "MEM"),
+    (
+        "minor-faults",
+        5,
+        "Page faults served without input or output",
+        "MEM",
+    ),
     ("major-faults", 6, "Page faults that had to read", "MEM"),
-    ("alignment-faults", 7, "Unaligned accesses the kernel had to complete", "MEM"),
-    ("emulation-faults", 8, "Instructions the kernel had to emulate", "CPU"),
+    (
+        "alignment-faults",
+        7,
+        "Unaligned accesses the kernel had to complete",
+        "MEM",
+    ),
+    (
+        "emulation-faults",
+        8,
+        "Instructions the kernel had to emulate",
+        "CPU",
+    ),
     ("dummy", 9, "Nothing", "OS"),
-    ("cgroup-switches", 11, "Context switches between control groups", "OS"),
+    (
+        "cgroup-switches",
+        11,
+        "Context switches between control groups",
+        "OS",
+    ),
 ];
 
 /// `PERF_COUNT_HW_CACHE_*`: the names of a cache, and its topic.
 const CACHES: &[(&[&str], &str, &str)] = &[
-    (&["L1-dcache", "l1-d", "l1d", "L1-data"], "first-level data cache", "CACHE"),
-    (&["L1-icache", "l1-i", "l1i", "L1-instruction"], "first-level instruction cache", "CACHE"),
+    (
+        &["L1-dcache", "l1-d", "l1d", "L1-data"],
+        "first-level data cache",
+        "CACHE",
+    ),
+    (
+        &["L1-icache", "l1-i", "l1i", "L1-instruction"],
+        "first-level instruction cache",
+        "CACHE",
+    ),
     (&["LLC", "L2"], "last-level cache", "CACHE"),
     (&["dTLB", "d-tlb", "Data-TLB"], "data TLB", "TLB"),
-    (&["iTLB", "i-tlb", "Instruction-TLB"], "instruction TLB", "TLB"),
-    (&["branch", "bpu", "btb", "bpc"], "branch predictor", "BRANCH"),
+    (
+        &["iTLB", "i-tlb", "Instruction-TLB"],
+        "instruction TLB",
+        "TLB",
+    ),
+    (
+        &["branch", "bpu", "btb", "bpc"],
+        "branch predictor",
+        "BRANCH",
+    ),
     (&["node"], "memory of a node", "MEM"),
 ];
 
@@ -96,7 +162,8 @@ fn cache(name: &str) -> Option<Named> {
         let rest = cache.0.iter().find_map(|alias| {
             let head = name.get(..alias.len())?;
             let same = head.eq_ignore_ascii_case(alias);
-            same.then(|| name[alias.len()..].strip_prefix('-')).flatten()
+            same.then(|| name[alias.len()..].strip_prefix('-'))
+                .flatten()
         })?;
         let operation = OPERATIONS.iter().find(|o| o.0 == rest)?;
         Some((number, operation))

@@ -122,8 +122,15 @@ impl Pmus {
         number.filter(|_| valid).ok_or_else(|| {
             let near = nearest(pmu, self.names().into_iter(), 3);
             let is_core = matches!(pmu, "cpu" | "cpu_core" | "cpu_atom");
-            let why = if is_core { ": this machine has no core PMU" } else { "" };
-            format!("there is no PMU `{pmu}`{why}; there are {}", near.join(", "))
+            let why = if is_core {
+                ": this machine has no core PMU"
+            } else {
+                ""
+            };
+            format!(
+                "there is no PMU `{pmu}`{why}; there are {}",
+                near.join(", ")
+            )
         })
     }
 
@@ -189,7 +196,10 @@ impl Pmus {
         let found = formats.iter().find(|f| f.0 == name).map(|f| f.1.clone());
         found.ok_or_else(|| {
             let terms: Vec<String> = formats.into_iter().map(|f| f.0).collect();
-            format!("PMU `{pmu}` has no term `{name}`; it has {}", terms.join(", "))
+            format!(
+                "PMU `{pmu}` has no term `{name}`; it has {}",
+                terms.join(", ")
+            )
         })
     }
 
@@ -198,10 +208,15 @@ impl Pmus {
         let (system, event) = name.split_once(':').unwrap_or((name, ""));
         let valid = |part: &str| !part.is_empty() && !part.contains(['/', '.', '*']);
         if !valid(system) || !valid(event) {
-            return Err(format!("`{name}` is not a tracepoint, as in sched:sched_switch"));
+            return Err(format!(
+                "`{name}` is not a tracepoint, as in sched:sched_switch"
+            ));
         }
         let path = |root: &PathBuf| root.join(system).join(event).join("id");
-        let id = self.tracepoints.iter().find_map(|root| text(&path(root))?.parse().ok());
+        let id = self
+            .tracepoints
+            .iter()
+            .find_map(|root| text(&path(root))?.parse().ok());
         let id = id.ok_or_else(|| {
             let readable = self.tracepoints.iter().any(|root| read_dir(root).is_ok());
             match readable {
@@ -247,7 +262,10 @@ fn scatter(format: &str, name: &str, value: u64, attr: &mut Attr) -> Parsed<()> 
         return Err(broken());
     }
     if bits.len() < 64 && value >> bits.len() != 0 {
-        return Err(format!("{value:#x} is too large for `{name}`, which has {} bits", bits.len()));
+        return Err(format!(
+            "{value:#x} is too large for `{name}`, which has {} bits",
+            bits.len()
+        ));
     }
     for (place, bit) in bits.iter().enumerate() {
         *word = *word & !(1 << bit) | (value >> place & 1) << bit;

@@ -44,7 +44,11 @@ fn one(text: &str) -> Event {
 
 fn check(text: &str, kind: u32, config: u64) {
     let event = one(text);
-    assert_eq!((event.attr.kind, event.attr.config), (kind, config), "{text}");
+    assert_eq!(
+        (event.attr.kind, event.attr.config),
+        (kind, config),
+        "{text}"
+    );
     assert_eq!(event.name, text);
 }
 

@@ -6,7 +6,9 @@ use std::os::fd::{AsRawFd, RawFd};
 use super::plan::Planned;
 use super::series::Counter;
 use crate::pmu::abi::{Attr, flag, kind, sample, software};
-use crate::pmu::counters::{Counters, MEMBER_FORMAT, Opened, READ_FORMAT, Setup, Tried, refusal, try_out};
+use crate::pmu::counters::{
+    Counters, MEMBER_FORMAT, Opened, READ_FORMAT, Setup, Tried, refusal, try_out,
+};
 use crate::pmu::events::{Event, Modifiers};
 use crate::pmu::record::Layout;
 use crate::pmu::target::{Aimed, Place};
@@ -76,7 +78,11 @@ impl Opener<'_> {
         let mut setup = self.setup();
         let mut queue: std::collections::VecDeque<Planned> = planned.iter().cloned().collect();
         if queue.is_empty() {
-            queue.push_back(Planned { events: Vec::new(), whole: false, cpus: None });
+            queue.push_back(Planned {
+                events: Vec::new(),
+                whole: false,
+                cpus: None,
+            });
         }
         while let Some(group) = queue.pop_front() {
             let rest = match self.open_group(&mut open, timer.as_ref(), events, &group, &setup) {
@@ -110,7 +116,11 @@ impl Opener<'_> {
             (true, None) => flag::INHERIT,
             (false, _) => 0,
         };
-        let start = if self.on_exec { flag::ENABLE_ON_EXEC } else { 0 };
+        let start = if self.on_exec {
+            flag::ENABLE_ON_EXEC
+        } else {
+            0
+        };
         let (ring, sample_type) = match self.interval_ns {
             Some(_) => (flag::SAMPLE_ID_ALL | flag::USE_CLOCKID, SAMPLE_TYPE),
             None => (0, 0),
@@ -127,13 +137,22 @@ impl Opener<'_> {
         let Some(interval_ns) = self.interval_ns else {
             return Ok(None);
         };
-        let whom = if self.aimed.per_task { Whom::Thread(0) } else { Whom::Everybody };
+        let whom = if self.aimed.per_task {
+            Whom::Thread(0)
+        } else {
+            Whom::Everybody
+        };
         let bytes = self.ring_pages * perf::page_bytes();
-        let Tried { usable, user_only, .. } = try_out(&[timer(interval_ns, bytes)], whom);
+        let Tried {
+            usable, user_only, ..
+        } = try_out(&[timer(interval_ns, bytes)], whom);
         open.timer_user_only = !user_only.is_empty();
         let usable = usable.first().map(|event| event.attr);
         usable.map(Some).ok_or_else(|| {
-            refusal("open the timer cpu-clock", std::io::Error::from_raw_os_error(libc::EACCES))
+            refusal(
+                "open the timer cpu-clock",
+                std::io::Error::from_raw_os_error(libc::EACCES),
+            )
         })
     }
 
@@ -180,7 +199,11 @@ impl Opener<'_> {
         open.groups.push(fitting.clone());
         let rest = group.events[fitting.len()..].to_vec();
         let cpus = group.cpus.clone();
-        Ok((!rest.is_empty()).then_some(Planned { events: rest, whole: false, cpus }))
+        Ok((!rest.is_empty()).then_some(Planned {
+            events: rest,
+            whole: false,
+            cpus,
+        }))
     }
 
     fn what(&self, place: Place) -> String {
@@ -192,7 +215,10 @@ impl Opener<'_> {
     }
 
     fn places(&self, group: &Planned) -> Vec<Place> {
-        let whole = |&cpu: &u32| Place { whom: Whom::Everybody, cpu: Some(cpu) };
+        let whole = |&cpu: &u32| Place {
+            whom: Whom::Everybody,
+            cpu: Some(cpu),
+        };
         match (&group.cpus, self.interval_ns) {
             (Some(cpus), _) => cpus.iter().map(whole).collect(),
             (None, Some(_)) => self.aimed.places(),
@@ -208,7 +234,15 @@ impl Opener<'_> {
                 let leader = ids[0];
                 let cpu = counters.place.cpu.unwrap_or(0);
                 for (index, id) in ids.into_iter().enumerate() {
-                    open.ids.insert(id, Counter { group, leader, index, cpu });
+                    open.ids.insert(
+                        id,
+                        Counter {
+                            group,
+                            leader,
+                            index,
+                            cpu,
+                        },
+                    );
                 }
             }
             open.counters.push(counters);

@@ -28,11 +28,17 @@ pub(super) fn plan(typed: &[Group], series: bool) -> (Vec<Event>, Vec<Planned>) 
             let whole = group.braces && !event.modifiers.weak;
             let continues = |p: &&mut Planned| {
                 let same = p.cpus == event.cpus;
-                same && if group.braces { i > 0 } else { series && !p.whole }
+                same && if group.braces {
+                    i > 0
+                } else {
+                    series && !p.whole
+                }
             };
             let last_or_open = match group.braces {
                 true => planned.last_mut(),
-                false => planned.iter_mut().find(|p| !p.whole && p.cpus == event.cpus),
+                false => planned
+                    .iter_mut()
+                    .find(|p| !p.whole && p.cpus == event.cpus),
             };
             match last_or_open.filter(|p| continues(p)) {
                 Some(group) => group.events.push(number),
@@ -63,12 +69,20 @@ mod tests {
     #[test]
     fn a_series_has_one_group_besides_those_in_braces() {
         check("cycles,instructions,faults", true, &[&[0, 1, 2]]);
-        check("cycles,{instructions,branches},faults", true, &[&[0, 3], &[1, 2]]);
+        check(
+            "cycles,{instructions,branches},faults",
+            true,
+            &[&[0, 3], &[1, 2]],
+        );
         check("{cycles},{faults}", true, &[&[0], &[1]]);
     }
 
     #[test]
     fn totals_are_counted_event_by_event() {
-        check("cycles,instructions,{faults,cs}", false, &[&[0], &[1], &[2, 3]]);
+        check(
+            "cycles,instructions,{faults,cs}",
+            false,
+            &[&[0], &[1], &[2, 3]],
+        );
     }
 }

@@ -103,20 +103,52 @@ impl Happening {
         match *record {
             Record::Sample(s) => {
                 let reading = s.reading?;
-                let values = (0..reading.len()).filter_map(|i| reading.value(i)).collect();
+                let values = (0..reading.len())
+                    .filter_map(|i| reading.value(i))
+                    .collect();
                 let (leader, pid, tid) = (s.id, s.pid, s.tid);
                 let times = (reading.enabled_ns, reading.running_ns);
-                at(s.time_ns, What::Tick { leader, pid, tid, times, values })
+                at(
+                    s.time_ns,
+                    What::Tick {
+                        leader,
+                        pid,
+                        tid,
+                        times,
+                        values,
+                    },
+                )
             }
             Record::Read { pid, tid, reading } => {
                 let (id, value) = (trailer.id, reading.value(0)?);
-                at(trailer.time_ns, What::Last { id, pid, tid, value })
+                at(
+                    trailer.time_ns,
+                    What::Last {
+                        id,
+                        pid,
+                        tid,
+                        value,
+                    },
+                )
             }
             Record::Fork(task) => at(task.time_ns, What::Fork(task)),
             Record::Exit(task) => at(task.time_ns, What::Exit(task)),
-            Record::Comm { pid, tid, exec, name } => {
+            Record::Comm {
+                pid,
+                tid,
+                exec,
+                name,
+            } => {
                 let name = String::from_utf8_lossy(name).into_owned();
-                at(trailer.time_ns, What::Comm { pid, tid, exec, name })
+                at(
+                    trailer.time_ns,
+                    What::Comm {
+                        pid,
+                        tid,
+                        exec,
+                        name,
+                    },
+                )
             }
             _ => None,
         }
@@ -177,10 +209,21 @@ impl Series {
     pub fn observe(&mut self, happening: Happening, rows: &mut Vec<Row>) {
         let time_ns = happening.time_ns;
         match happening.what {
-            What::Tick { leader, pid, tid, times, values } => {
+            What::Tick {
+                leader,
+                pid,
+                tid,
+                times,
+                values,
+            } => {
                 self.tick(time_ns, leader, (pid, tid), times, values, rows);
             }
-            What::Last { id, pid, tid, value } => self.last_value(time_ns, id, (pid, tid), value),
+            What::Last {
+                id,
+                pid,
+                tid,
+                value,
+            } => self.last_value(time_ns, id, (pid, tid), value),
             What::Fork(task) => {
                 self.since.insert(task.tid, time_ns);
             }
@@ -201,7 +244,11 @@ impl Series {
             self.strange += 1;
             return;
         };
-        let (pid, tid) = if self.by_processor { (0, 0) } else { (pid, tid) };
+        let (pid, tid) = if self.by_processor {
+            (0, 0)
+        } else {
+            (pid, tid)
+        };
         let stream = self.streams.entry((leader, tid)).or_default();
         let mut gained = differences(&values, &stream.values);
         if self.scaled {
@@ -251,7 +298,10 @@ impl Series {
     }
 
     fn since_last(&mut self, whose: u32, row: &mut Row) {
-        let since = self.since.insert(whose, row.time_ns).unwrap_or(self.start_ns);
+        let since = self
+            .since
+            .insert(whose, row.time_ns)
+            .unwrap_or(self.start_ns);
         row.interval_ns = row.time_ns.saturating_sub(since);
     }
 
@@ -283,7 +333,10 @@ impl Series {
 
 fn differences(now: &[u64], before: &[u64]) -> Vec<u64> {
     let before = before.iter().copied().chain(std::iter::repeat(0));
-    now.iter().zip(before).map(|(n, b)| n.saturating_sub(b)).collect()
+    now.iter()
+        .zip(before)
+        .map(|(n, b)| n.saturating_sub(b))
+        .collect()
 }
 
 /// Scales what was counted in `running` up to `enabled`, the timer excepted: it
@@ -306,7 +359,12 @@ mod tests {
 
     /// Two processors, a group of a timer (ids 10, 20) and a counter (11, 21).
     fn series() -> Series {
-        let counter = |leader, index, cpu| Counter { group: 0, leader, index, cpu };
+        let counter = |leader, index, cpu| Counter {
+            group: 0,
+            leader,
+            index,
+            cpu,
+        };
         let counters = HashMap::from([
             (10, counter(10, 0, 0)),
             (11, counter(10, 1, 0)),
@@ -317,17 +375,39 @@ mod tests {
     }
 
     fn tick(time_ns: u64, leader: u64, tid: u32, values: &[u64]) -> Happening {
-        let what = What::Tick { leader, pid: 7, tid, times: (0, 0), values: values.to_vec() };
+        let what = What::Tick {
+            leader,
+            pid: 7,
+            tid,
+            times: (0, 0),
+            values: values.to_vec(),
+        };
         Happening { time_ns, what }
     }
 
     fn last(time_ns: u64, id: u64, tid: u32, value: u64) -> Happening {
-        Happening { time_ns, what: What::Last { id, pid: 7, tid, value } }
+        Happening {
+            time_ns,
+            what: What::Last {
+                id,
+                pid: 7,
+                tid,
+                value,
+            },
+        }
     }
 
     fn fork(time_ns: u64, tid: u32) -> Happening {
-        let task = Task { pid: 7, tid, time_ns, ..Task::default() };
-        Happening { time_ns, what: What::Fork(task) }
+        let task = Task {
+            pid: 7,
+            tid,
+            time_ns,
+            ..Task::default()
+        };
+        Happening {
+            time_ns,
+            what: What::Fork(task),
+        }
     }
 
     fn run(series: &mut Series, happenings: Vec<Happening>) -> Vec<(u64, u64, u32, Vec<u64>)> {
@@ -336,7 +416,9 @@ mod tests {
             series.observe(happening, &mut rows);
         }
         series.ended(&mut rows);
-        rows.into_iter().map(|r| (r.time_ns, r.interval_ns, r.tid, r.values)).collect()
+        rows.into_iter()
+            .map(|r| (r.time_ns, r.interval_ns, r.tid, r.values))
+            .collect()
     }
 
     #[test]
@@ -359,10 +441,22 @@ mod tests {
 
     #[test]
     fn a_lost_tick_makes_the_next_row_longer_and_loses_nothing() {
-        let all = run(&mut series(), vec![tick(1100, 10, 7, &[100, 5]), tick(1200, 10, 7, &[200, 9]), tick(1300, 10, 7, &[300, 9])]);
-        let one_lost = run(&mut series(), vec![tick(1100, 10, 7, &[100, 5]), tick(1300, 10, 7, &[300, 9])]);
+        let all = run(
+            &mut series(),
+            vec![
+                tick(1100, 10, 7, &[100, 5]),
+                tick(1200, 10, 7, &[200, 9]),
+                tick(1300, 10, 7, &[300, 9]),
+            ],
+        );
+        let one_lost = run(
+            &mut series(),
+            vec![tick(1100, 10, 7, &[100, 5]), tick(1300, 10, 7, &[300, 9])],
+        );
         let sum = |rows: &[(u64, u64, u32, Vec<u64>)]| {
-            rows.iter().map(|r| (r.1, r.3[0], r.3[1])).fold((0, 0, 0), |a, r| (a.0 + r.0, a.1 + r.1, a.2 + r.2))
+            rows.iter()
+                .map(|r| (r.1, r.3[0], r.3[1]))
+                .fold((0, 0, 0), |a, r| (a.0 + r.0, a.1 + r.1, a.2 + r.2))
         };
         assert_eq!(sum(&all), sum(&one_lost));
         assert_eq!(one_lost[1].1, 200);
@@ -372,7 +466,12 @@ mod tests {
     fn a_thread_too_short_for_a_tick_has_its_one_row() {
         let rows = run(
             &mut series(),
-            vec![fork(1040, 8), last(1070, 10, 8, 30), last(1070, 11, 8, 4), last(1071, 21, 8, 2)],
+            vec![
+                fork(1040, 8),
+                last(1070, 10, 8, 30),
+                last(1070, 11, 8, 4),
+                last(1071, 21, 8, 2),
+            ],
         );
         assert_eq!(rows, [(1071, 31, 8, vec![30, 6])]);
     }
@@ -381,7 +480,12 @@ mod tests {
     fn what_comes_after_a_threads_last_tick_is_in_its_last_row() {
         let rows = run(
             &mut series(),
-            vec![fork(1000, 8), tick(1100, 10, 8, &[100, 5]), last(1150, 10, 8, 140), last(1150, 11, 8, 7)],
+            vec![
+                fork(1000, 8),
+                tick(1100, 10, 8, &[100, 5]),
+                last(1150, 10, 8, 140),
+                last(1150, 11, 8, 7),
+            ],
         );
         assert_eq!(rows[1], (1150, 50, 8, vec![40, 2]));
     }
@@ -390,16 +494,28 @@ mod tests {
     fn rows_and_rest_sum_to_the_totals() {
         let mut series = series();
         let mut rows = Vec::new();
-        for h in [tick(1100, 10, 7, &[100, 5]), tick(1150, 10, 8, &[50, 1]), last(1160, 11, 8, 3)] {
+        for h in [
+            tick(1100, 10, 7, &[100, 5]),
+            tick(1150, 10, 8, &[50, 1]),
+            last(1160, 11, 8, 3),
+        ] {
             series.observe(h, &mut rows);
         }
         series.ended(&mut rows);
-        let mut row = Row { time_ns: 1200, tid: 7, ..Row::default() };
+        let mut row = Row {
+            time_ns: 1200,
+            tid: 7,
+            ..Row::default()
+        };
         // Thread 7 went on to 130 and 6, thread 8 ended at 50 and 3.
         series.rest(10, &[180, 9], &mut row);
         series.rest(20, &[4, 1], &mut row);
         series.close(row, &mut rows);
-        let sum = |i: usize| rows.iter().map(|r| r.values.get(i).unwrap_or(&0)).sum::<u64>();
+        let sum = |i: usize| {
+            rows.iter()
+                .map(|r| r.values.get(i).unwrap_or(&0))
+                .sum::<u64>()
+        };
         assert_eq!((sum(0), sum(1)), (184, 10));
         assert_eq!(rows.last().unwrap().values, [34, 2]);
         assert_eq!(rows.last().unwrap().interval_ns, 100);
@@ -421,7 +537,10 @@ mod tests {
     #[test]
     fn ticks_of_nobody_are_counted() {
         let mut series = series();
-        let rows = run(&mut series, vec![tick(1100, 99, 7, &[1]), last(1100, 98, 7, 1)]);
+        let rows = run(
+            &mut series,
+            vec![tick(1100, 99, 7, &[1]), last(1100, 98, 7, 1)],
+        );
         assert!(rows.is_empty());
         assert_eq!(series.strange, 2);
     }

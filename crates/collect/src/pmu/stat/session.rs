@@ -40,7 +40,11 @@ pub fn run(options: &Options, tell: &mut dyn FnMut(Update<'_>)) -> Result<Outcom
     };
     let aimed = Aimed::at(&options.target, program.as_ref().map(Held::pid))?;
     let tried = usable(options, &aimed)?;
-    let groups = keep(&options.groups, &tried.usable, options.interval_ns.is_some());
+    let groups = keep(
+        &options.groups,
+        &tried.usable,
+        options.interval_ns.is_some(),
+    );
     let (events, planned) = plan(&groups, options.interval_ns.is_some());
     let opener = Opener {
         aimed: &aimed,
@@ -67,7 +71,10 @@ pub(crate) fn not_started(program: &str, error: std::io::Error) -> Error {
         std::io::ErrorKind::PermissionDenied => {
             (ErrorKind::ProgramNotExecutable, "it may not be executed")
         }
-        _ => (ErrorKind::ProgramNotExecutable, "the system does not execute it"),
+        _ => (
+            ErrorKind::ProgramNotExecutable,
+            "the system does not execute it",
+        ),
     };
     let detail = match kind {
         ErrorKind::ProgramNotFound => String::new(),
@@ -77,8 +84,16 @@ pub(crate) fn not_started(program: &str, error: std::io::Error) -> Error {
 }
 
 fn usable(options: &Options, aimed: &Aimed) -> Result<Tried> {
-    let all: Vec<Event> = options.groups.iter().flat_map(|g| g.events.clone()).collect();
-    let whom = if aimed.per_task { Whom::Thread(0) } else { Whom::Everybody };
+    let all: Vec<Event> = options
+        .groups
+        .iter()
+        .flat_map(|g| g.events.clone())
+        .collect();
+    let whom = if aimed.per_task {
+        Whom::Thread(0)
+    } else {
+        Whom::Everybody
+    };
     let tried = try_out(&all, whom);
     match (tried.usable.is_empty(), tried.unsupported.first()) {
         (true, Some(first)) => Err(Error::new(
@@ -159,14 +174,12 @@ impl<'a> Session<'a> {
         let name = |&event: &usize| self.events[event].name.clone();
         let timer = || std::iter::once(TIMER.to_owned());
         let groups = self.stream.open.groups.iter();
-        groups.map(|group| timer().chain(group.iter().map(name)).collect()).collect()
+        groups
+            .map(|group| timer().chain(group.iter().map(name)).collect())
+            .collect()
     }
 
-    fn run(
-        mut self,
-        program: Option<Held>,
-        tell: &mut dyn FnMut(Update<'_>),
-    ) -> Result<Outcome> {
+    fn run(mut self, program: Option<Held>, tell: &mut dyn FnMut(Update<'_>)) -> Result<Outcome> {
         let watched = self.watched(program.as_ref());
         self.start_ns = perf::monotonic_ns();
         self.stream.start(self.start_ns, self.takes_turns());
@@ -219,7 +232,14 @@ impl<'a> Session<'a> {
         let Some(interval_ns) = self.options.interval_ns else {
             return LOOK_EVERY_MS;
         };
-        let widest = self.stream.open.groups.iter().map(Vec::len).max().unwrap_or(0);
+        let widest = self
+            .stream
+            .open
+            .groups
+            .iter()
+            .map(Vec::len)
+            .max()
+            .unwrap_or(0);
         let record = 64 + 8 * (widest as u64 + 1);
         let records = (self.options.ring_pages * perf::page_bytes()) as u64 / record;
         let threads = (self.stream.open.counters.len() as u64).max(1);
@@ -350,7 +370,10 @@ fn end_program(child: &mut Child) -> Result<()> {
     }
     // One that has ended is no error.
     let _ = child.kill();
-    child.wait().map(drop).map_err(|e| Error::system("failed to wait for the program", e))
+    child
+        .wait()
+        .map(drop)
+        .map_err(|e| Error::system("failed to wait for the program", e))
 }
 
 pub(crate) fn ending(status: std::process::ExitStatus) -> CommandEnd {

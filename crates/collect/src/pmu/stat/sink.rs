@@ -40,7 +40,9 @@ fn id(event: &Event, number: usize) -> EventId {
 const TIMER_ID: EventId = EventId(catalogue::FIRST_FREE);
 
 fn definition(event: &Event, number: usize) -> EventDef {
-    let named = builtin_events().into_iter().find(|named| named.name == event.name);
+    let named = builtin_events()
+        .into_iter()
+        .find(|named| named.name == event.name);
     let description = named.map_or_else(
         || format!("Event of the kernel or a PMU: {}", event.name),
         |named| named.description,
@@ -48,7 +50,11 @@ fn definition(event: &Event, number: usize) -> EventDef {
     EventDef {
         id: id(event, number),
         name: event.name.clone(),
-        unit: if event.name == "cycles" { Unit::Cycles } else { Unit::Count },
+        unit: if event.name == "cycles" {
+            Unit::Cycles
+        } else {
+            Unit::Count
+        },
         provenance: Provenance::Counted,
         description,
     }
@@ -70,7 +76,10 @@ fn facts(options: &Options) -> SourceFacts {
         settings.insert("interval_ns".to_owned(), interval_ns.to_string());
     }
     settings.insert("ring_pages".to_owned(), options.ring_pages.to_string());
-    SourceFacts { name: "pmu".to_owned(), settings }
+    SourceFacts {
+        name: "pmu".to_owned(),
+        settings,
+    }
 }
 
 fn command(options: &Options) -> Vec<String> {
@@ -92,7 +101,9 @@ impl Sink {
         let manifest = Manifest {
             recorder: concat!("memgauge ", env!("CARGO_PKG_VERSION")).to_owned(),
             command: command(options),
-            started_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs()),
+            started_unix_s: SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .map_or(0, |d| d.as_secs()),
             clock: "monotonic".to_owned(),
             source: facts(options),
             host: host::facts(),
@@ -146,7 +157,10 @@ impl Sink {
         self.writer.extend(outcome.losses.iter().cloned())?;
         self.writer.flush()?;
         let bytes = self.writer.bytes_written();
-        let cpu_clock = outcome.ticks.as_ref().map(|t| (TIMER.to_owned(), t.running_ns));
+        let cpu_clock = outcome
+            .ticks
+            .as_ref()
+            .map(|t| (TIMER.to_owned(), t.running_ns));
         let counted = outcome.totals.iter().map(|t| (t.name.clone(), t.value));
         self.writer.finish(|manifest| {
             manifest.end.clone_from(&outcome.end);

@@ -114,7 +114,9 @@ impl Stream {
     fn read_ring(&mut self, ring: &mut Ring) {
         let mut scratch = std::mem::take(&mut self.scratch);
         let walked = ring.drain(|first, second| {
-            walk(first, second, &mut scratch, |header, body| self.record(header, body))
+            walk(first, second, &mut scratch, |header, body| {
+                self.record(header, body)
+            })
         });
         self.unreadable += walked.unreadable_bytes;
         self.scratch = scratch;
@@ -128,7 +130,11 @@ impl Stream {
         }
         let id = leader.trailer(body).map(|(_, trailer)| trailer.id);
         let counter = id.and_then(|id| self.open.ids.get(&id));
-        if counter.is_some_and(|c| c.index > 0) { member } else { leader }
+        if counter.is_some_and(|c| c.index > 0) {
+            member
+        } else {
+            leader
+        }
     }
 
     fn record(&mut self, header: Header, body: &[u8]) {
@@ -173,7 +179,12 @@ impl Stream {
     }
 
     fn thread(&mut self, pid: u32, tid: u32, time_ns: u64) -> &mut SeenThread {
-        let new = || SeenThread { pid, tid, start_ns: time_ns, ..SeenThread::default() };
+        let new = || SeenThread {
+            pid,
+            tid,
+            start_ns: time_ns,
+            ..SeenThread::default()
+        };
         let thread = self.threads.entry(tid).or_insert_with(new);
         // A number used again, except for the last values, which come after the end.
         if thread.end_ns.is_some_and(|end| end + 1_000_000 < time_ns) {
@@ -185,7 +196,10 @@ impl Stream {
     /// Threads seen, their times beginning at `start_ns`.
     pub(super) fn threads(&mut self, start_ns: u64) -> Vec<SeenThread> {
         let running = std::mem::take(&mut self.threads).into_values();
-        let mut all: Vec<SeenThread> = std::mem::take(&mut self.ended).into_iter().chain(running).collect();
+        let mut all: Vec<SeenThread> = std::mem::take(&mut self.ended)
+            .into_iter()
+            .chain(running)
+            .collect();
         for thread in &mut all {
             thread.start_ns = thread.start_ns.saturating_sub(start_ns);
             thread.end_ns = thread.end_ns.map(|end| end.saturating_sub(start_ns));
@@ -205,8 +219,12 @@ impl Stream {
     /// The last rows, of the threads and processors that counters were opened on.
     pub(super) fn close(&mut self, readings: &[Totals], end_ns: u64, rows: &mut Vec<Row>) {
         let mut last: BTreeMap<(u32, usize), Row> = BTreeMap::new();
-        for ((counters, reading), &group) in
-            self.open.counters.iter().zip(readings).zip(&self.open.group_of)
+        for ((counters, reading), &group) in self
+            .open
+            .counters
+            .iter()
+            .zip(readings)
+            .zip(&self.open.group_of)
         {
             let Ok(ids) = counters.ids() else { continue };
             let (whose, mut row) = self.last_row(counters.place, end_ns);
@@ -220,17 +238,34 @@ impl Stream {
     }
 
     fn last_row(&self, place: crate::pmu::target::Place, end_ns: u64) -> (u32, Row) {
-        let row = Row { time_ns: end_ns, ..Row::default() };
+        let row = Row {
+            time_ns: end_ns,
+            ..Row::default()
+        };
         match place.whom {
             Whom::Thread(tid) if self.per_task => {
                 let thread = self.threads.get(&tid);
                 let pid = thread.map_or(tid, |t| t.pid);
                 let time_ns = thread.and_then(|t| t.end_ns).unwrap_or(end_ns);
-                (tid, Row { time_ns, pid, tid, ..row })
+                (
+                    tid,
+                    Row {
+                        time_ns,
+                        pid,
+                        tid,
+                        ..row
+                    },
+                )
             }
             _ => {
                 let cpu = place.cpu.unwrap_or(0);
-                (cpu, Row { cpu: Some(cpu), ..row })
+                (
+                    cpu,
+                    Row {
+                        cpu: Some(cpu),
+                        ..row
+                    },
+                )
             }
         }
     }
@@ -239,9 +274,21 @@ impl Stream {
     pub(super) fn losses(&self) -> Vec<Loss> {
         let unreadable = self.unreadable + self.series.strange;
         let all = [
-            (LossKind::RingFull, self.ticks.lost, "ticks; their counts are in the next row"),
-            (LossKind::Throttled, self.ticks.throttled, "times the timer was stopped"),
-            (LossKind::Unreadable, unreadable, "records or bytes of a ring"),
+            (
+                LossKind::RingFull,
+                self.ticks.lost,
+                "ticks; their counts are in the next row",
+            ),
+            (
+                LossKind::Throttled,
+                self.ticks.throttled,
+                "times the timer was stopped",
+            ),
+            (
+                LossKind::Unreadable,
+                unreadable,
+                "records or bytes of a ring",
+            ),
         ];
         let lost = all.into_iter().filter(|(_, count, _)| *count > 0);
         lost.map(|(kind, count, detail)| Loss {

@@ -35,7 +35,11 @@ pub(super) fn totals(
         let counted_already = same.map_or(0, |p| p.2);
         let enabled_ns = reading.enabled_ns.saturating_sub(counted_already);
         previous = Some((whom, group, counted_already.max(reading.enabled_ns)));
-        for (&event, &value) in counters.events.iter().zip(reading.values.iter().skip(timers)) {
+        for (&event, &value) in counters
+            .events
+            .iter()
+            .zip(reading.values.iter().skip(timers))
+        {
             let sum = &mut sums[event];
             sum.counted += value;
             sum.enabled_ns += enabled_ns;
@@ -43,7 +47,11 @@ pub(super) fn totals(
             sum.machine_wide = events[event].cpus.is_some();
         }
     }
-    events.iter().zip(sums).map(|(event, sum)| total(event, sum)).collect()
+    events
+        .iter()
+        .zip(sums)
+        .map(|(event, sum)| total(event, sum))
+        .collect()
 }
 
 fn total(event: &Event, sum: Sum) -> Total {
@@ -81,7 +89,12 @@ mod tests {
 
     #[test]
     fn counts_of_a_part_of_the_time_are_scaled_to_the_whole() {
-        let sum = |enabled_ns, running_ns| Sum { counted: 100, enabled_ns, running_ns, machine_wide: false };
+        let sum = |enabled_ns, running_ns| Sum {
+            counted: 100,
+            enabled_ns,
+            running_ns,
+            machine_wide: false,
+        };
         check("cycles", sum(1000, 250), 400, 0.25);
         check("cycles", sum(1000, 1000), 100, 1.0);
         check("cycles", sum(0, 0), 100, 1.0);
