@@ -80,19 +80,19 @@ fn rows_sum_to_the_counters_totals() {
     );
 }
 
-/// perf counts the same program with a counter that is never read in between.
-/// Its page faults vary with address-space randomisation by a few.
+/// The same programs with a counter that is never read in between. Their page
+/// faults vary with address-space randomisation, by less than a hundredth.
 #[test]
 fn totals_of_a_series_are_those_of_a_plain_counter() {
     if !perf_works() {
         return;
     }
-    let program = [workloads(), "write", "--bytes", "64MiB"];
+    let script = "for i in 1 2 3 4 5 6 7 8 9 10; do ls / >/dev/null; done";
+    let program = ["sh", "-c", script];
     let (_, series) = json(&["-I", "50us", "-e", "page-faults"], &program);
     let (_, plain) = json(&["-e", "page-faults"], &program);
     let (series, plain) = (total(&series, "page-faults"), total(&plain, "page-faults"));
-    assert!(plain >= 16384, "64 MiB are 16384 pages: {plain}");
-    assert!(series.abs_diff(plain) <= 20, "{series} and {plain}");
+    assert!(series.abs_diff(plain) * 50 <= plain, "{series} and {plain}");
 }
 
 #[test]
@@ -242,10 +242,9 @@ fn an_ordinary_user_counts_and_samples_own_programs() {
         println!("skipped: needs root to become nobody, and perf_event_paranoid <= 2");
         return;
     }
-    let folder = tempfile::Builder::new()
-        .permissions(world())
-        .tempdir()
-        .expect("a folder");
+    let folder = folder();
+    let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+    std::fs::set_permissions(folder.path(), everybody).expect("the mode can be set");
     let program = folder.path().join("memgauge");
     std::fs::copy(PROGRAM, &program).expect("the program can be copied");
     let as_nobody = |arguments: &[&str]| {
@@ -288,11 +287,6 @@ fn an_ordinary_user_counts_and_samples_own_programs() {
     }
 }
 
-fn world() -> std::fs::Permissions {
-    use std::os::unix::fs::PermissionsExt;
-    std::fs::Permissions::from_mode(0o777)
-}
-
 /// Every access of the loop lies in the array, so every address that is rebuilt
 /// in it must. Start and end of the program take a few samples of a hundred.
 fn check_addresses(arguments: &[&str], bytes: u64) {
@@ -314,7 +308,7 @@ fn check_addresses(arguments: &[&str], bytes: u64) {
         .flat_map(|batch| batch.expect("sound"))
         .filter(|m| m.path == "[anon]" && m.end.0 - m.start.0 >= bytes)
         .map(|m| (m.start.0, m.end.0))
-        .next_back()
+        .last()
         .expect("the array is mapped");
     let samples = recording.rows::<memgauge_trace::Sample>(&selection);
     let samples: Vec<_> = samples.flat_map(|batch| batch.expect("sound")).collect();
