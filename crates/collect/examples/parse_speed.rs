@@ -51,7 +51,10 @@ fn measure(name: &str, attr: &Attr, words: usize) {
         black_box(sum);
         assert_eq!(parsed, samples, "all samples are read");
     }
-    println!("{name}: {:.1} million samples a second", samples as f64 / best / 1e6);
+    println!(
+        "{name}: {:.1} million samples a second",
+        samples as f64 / best / 1e6
+    );
 }
 
 fn main() {

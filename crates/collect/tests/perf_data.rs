@@ -57,7 +57,11 @@ fn side_band(kind: u32, misc: u16, body: &[u8], time_ns: u64) -> Vec<u8> {
 
 /// Sample `i`, of event 100 or 101; address, latency and source follow from `i`.
 fn sample(i: u64) -> Vec<u8> {
-    let source = if i % 2 == 0 { 0x6810_0142 } else { 0x6810_0842 };
+    let source = if i.is_multiple_of(2) {
+        0x6810_0142
+    } else {
+        0x6810_0842
+    };
     let (ip, addr, id) = (0x40_0000 + i, 0x7000 + 8 * i, 100 + i % 2);
     let head = [ip, pair(7, 8), 1000 + i, addr, id, 1, 500];
     record(9, 2, &words(&[&head[..], &[30 + i, source]].concat()))
@@ -188,7 +192,7 @@ fn check_content(bytes: &[u8]) -> Read {
         assert_eq!(place, (0x40_0000 + i, 0x7000 + 8 * i, 100 + i));
         assert_eq!((s.pid.0, s.tid.0, s.cpu.unwrap().0), (7, 8, 1));
         assert_eq!((s.period, u64::from(s.latency_cycles)), (500, 30 + i));
-        let source = if i % 2 == 0 {
+        let source = if i.is_multiple_of(2) {
             DataSource::L1d
         } else {
             DataSource::Llc

@@ -8,7 +8,7 @@ mod summary;
 
 use anyhow::Context;
 use memgauge_collect::pmu::events::{self, Group, Pmus};
-use memgauge_collect::pmu::stat::{self, Options, Update};
+use memgauge_collect::pmu::stat::{self, Options, Outcome, Update};
 use memgauge_collect::pmu::target::{self, Target};
 use memgauge_collect::sys;
 use memgauge_trace::CommandEnd;
@@ -30,47 +30,53 @@ const DEFAULT_SERIES: &str = "page-faults,context-switches,instructions,cycles,c
 
 /// Runs, counts, and says what was counted.
 pub(crate) fn stat(args: &Stat) -> anyhow::Result<Exit> {
-    let emulated = args.source == StatSource::Emulate;
-    let options = match emulated {
-        true => None,
-        false => Some(options(args)?),
+    // Before anything is replaced: events that do not exist cost no recording.
+    let options = match args.source {
+        StatSource::Emulate => None,
+        StatSource::Pmu => Some(options(args)?),
     };
     if let Some(path) = &args.output {
         record::make_room(path, args.force)?;
     }
     sys::process::catch_interrupts().context("failed to catch interrupts")?;
     let mut outputs = rows::Outputs::open(args)?;
-    let mut summary = summary::Curves::new();
-    let shows = !args.quiet && terminal::stderr_is_terminal() && args.interval.is_some();
-    let mut live = live::Table::new(shows && !outputs.take_stderr());
+    let mut curves = summary::Curves::new();
+    let outcome = observe(args, options.as_ref(), &mut outputs, &mut curves)?;
+    outputs.finish(&outcome)?;
+    if !args.quiet && !outputs.take_stderr() {
+        let style = terminal::style(terminal::stderr_is_terminal());
+        let text = summary::text(args, options.as_ref(), &outcome, curves, &style);
+        eprint!("\n{text}");
+    }
+    Ok(outcome.end.as_ref().map_or(Exit::Success, Exit::of))
+}
+
+fn observe(
+    args: &Stat,
+    options: Option<&Options>,
+    outputs: &mut rows::Outputs,
+    curves: &mut summary::Curves,
+) -> anyhow::Result<Outcome> {
+    let on_terminal = !args.quiet && terminal::stderr_is_terminal();
+    let shows = on_terminal && args.interval.is_some() && !outputs.take_stderr();
+    let mut live = live::Table::new(shows);
     let mut failed = None;
     let mut tell = |update: Update<'_>| {
         match &update {
-            Update::Columns(columns) => summary.columns(columns),
-            Update::Rows(rows) => summary.observe(rows),
+            Update::Columns(columns) => curves.columns(columns),
+            Update::Rows(rows) => curves.observe(rows),
             Update::Sums(sums) => live.show(sums),
         }
         failed = failed.take().or(outputs.write(&update).err());
     };
-    let outcome = match &options {
+    let outcome = match options {
         Some(options) => stat::run(options, &mut tell).map_err(anyhow::Error::from),
         None => emulated::run(args, &mut tell),
     };
     live.clear();
     let outcome = outcome?;
     failed.map_or(Ok(()), Err).context("failed to write rows")?;
-    outputs.finish(&outcome)?;
-    if !args.quiet && !outputs.take_stderr() {
-        let style = terminal::style(terminal::stderr_is_terminal());
-        eprint!(
-            "\n{}",
-            summary::text(args, options.as_ref(), &outcome, summary, &style)
-        );
-    }
-    Ok(match &outcome.end {
-        Some(end) => Exit::of(end),
-        None => Exit::Success,
-    })
+    Ok(outcome)
 }
 
 fn options(args: &Stat) -> anyhow::Result<Options> {

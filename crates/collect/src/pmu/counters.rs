@@ -254,11 +254,11 @@ impl Counters {
     /// # Errors
     /// What the kernel says.
     pub fn write_into(&self, owner: &OwnedFd) -> io::Result<()> {
-        let others = self
+        let mut others = self
             .fds
             .iter()
             .filter(|fd| fd.as_raw_fd() != owner.as_raw_fd());
-        others.map(|fd| perf::write_into(fd, owner)).collect()
+        others.try_for_each(|fd| perf::write_into(fd, owner))
     }
 
     /// Reads every counter of the group: times, then values.

@@ -332,6 +332,10 @@ pub struct Mmap<'a> {
 
 /// A record by kind. Those that memgauge has no use for keep their number only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "a view for the length of a call; nearly all records are samples"
+)]
 pub enum Record<'a> {
     /// A sample.
     Sample(Sample<'a>),
@@ -750,3 +754,6 @@ fn mmap<'a>(header: Header, mut f: Fields<'a>) -> Option<Mmap<'a>> {
         path: f.text(),
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -64,9 +64,8 @@ impl Stream {
     /// Switches on what does not wait for exec.
     pub(super) fn enable(&self, on_exec: bool) -> Result<()> {
         let waits = |whom: Whom| on_exec && matches!(whom, Whom::Thread(_));
-        let now = self.open.counters.iter().filter(|c| !waits(c.place.whom));
-        now.map(|c| perf::enable(c.leader()))
-            .collect::<std::io::Result<()>>()
+        let mut now = self.open.counters.iter().filter(|c| !waits(c.place.whom));
+        now.try_for_each(|c| perf::enable(c.leader()))
             .map_err(|e| refusal("switch counters on", e))
     }
 
