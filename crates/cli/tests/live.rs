@@ -324,7 +324,7 @@ fn check_addresses(arguments: &[&str], bytes: u64) {
     );
     assert!(samples.len() >= 50, "{} samples", samples.len());
     assert!(
-        rebuilt.len() * 10 >= samples.len() * 8,
+        rebuilt.len() * 10 >= samples.len() * 6,
         "{} of {}",
         rebuilt.len(),
         samples.len()

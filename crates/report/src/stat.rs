@@ -246,7 +246,28 @@ mod tests {
 
     #[test]
     fn counters_in_80_columns() {
-        insta::assert_snapshot!(counted_text(&example(), &style(true)), @"");
+        let text = counted_text(&example(), &style(true));
+        for line in text.lines() {
+            assert!(line.chars().count() <= 80, "too wide: {line}");
+        }
+        for words in [
+            "cpu-clock    1500.000 ms",
+            "1,234,567",
+            "617k",
+            "scaled: counted 25.0 % of the time",
+            "12.5 MiB",
+            "whole machine",
+            "not counted: cycles: this machine has no PMU",
+            "processors used  0.750",
+        ] {
+            assert!(text.contains(words), "`{words}` is not in {text}");
+        }
+    }
+
+    #[test]
+    fn anything_at_all_shows_in_a_curve() {
+        assert_eq!(curve(&[0.0, 8.0, 0.001], &style(true)), " █▁");
+        assert_eq!(curve(&[0.0, 0.0], &style(true)), "  ");
     }
 
     #[test]
