@@ -30,6 +30,10 @@ test: setup plugin ## run all tests
 bench: build ## speed against native, QEMU alone and cachegrind
 	@bench/run --memgauge $(TARGET)/release/memgauge $(BENCH_ARGS)
 
+bench-stat: build ## cost of counter series against perf record and perf stat
+	@bench/stat --memgauge $(TARGET)/release/memgauge $(BENCH_ARGS)
+	cargo run --release -p memgauge-collect --example parse_speed
+
 lint: setup plugin ## formatting, clippy, documentation, plugin warnings
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
@@ -43,4 +47,4 @@ install: build ## install below PREFIX (/usr/local)
 clean: ## remove everything built
 	cargo clean
 
-.PHONY: help setup plugin build demo test bench bench-io lint install clean
+.PHONY: help setup plugin build demo test bench bench-io bench-stat lint install clean

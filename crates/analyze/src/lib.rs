@@ -16,7 +16,9 @@
 
 mod assemble;
 mod counts;
+mod derived;
 mod findings;
+mod heat;
 mod hotspots;
 mod io;
 mod levels;
@@ -35,7 +37,9 @@ mod oracle;
 
 pub use assemble::{Options, Parts, assemble};
 pub use counts::{Counts, EventNames};
+pub use derived::{Derived, derived};
 pub use findings::{Finding, findings};
+pub use heat::{Heat, HeatMap, HotPlace, Stretch};
 pub use hotspots::{HotRest, HotRow, HotTable, HotTables, Limits, Rank, hot_tables};
 pub use io::{BothWays, IoAccounts, IoDeviceLine, IoLine, IoLoss, IoSummary, Moved, summarise_io};
 pub use levels::{Level, LevelName, levels};

@@ -103,6 +103,14 @@ pub fn sentence(kind: LossKind) -> (&'static str, &'static str) {
             "I/O that could not be given to a process",
         ),
         LossKind::Undecoded => ("undecoded", "places in the code that could not be decoded"),
+        LossKind::NotKept => (
+            "not_kept",
+            "parts of records that a recording has no place for",
+        ),
+        LossKind::Unreadable => (
+            "unreadable",
+            "records, or bytes of them, that could not be read",
+        ),
     }
 }
 

@@ -35,8 +35,12 @@ pub(crate) enum Verb {
     Report(Report),
     /// Account I/O: which process moves how many bytes through which device
     Io(Io),
+    /// Make a recording of what perf recorded
+    Import(crate::import::Import),
+    /// Count events: totals, or a row every 100 us
+    Stat(crate::stat::Stat),
     /// List events and modelled machines
-    List(Json),
+    List(crate::list::List),
     /// Tell what this machine offers, and how to get what is missing
     Doctor(Json),
 }
@@ -49,6 +53,8 @@ pub(crate) enum Source {
     Auto,
     /// Run the program under QEMU and model a machine
     Emulate,
+    /// Sample by a timer; data addresses are rebuilt from registers and code
+    Clock,
 }
 
 #[derive(Clone, Debug, Args)]
@@ -84,6 +90,10 @@ pub(crate) struct Settings {
     /// Length of a series interval in virtual time (100us, 1ms; a bare number is milliseconds)
     #[arg(short = 'I', long, value_name = "TIME", default_value = "1ms")]
     pub(crate) interval: Duration,
+    /// Samples a second of source clock
+    #[arg(short = 'F', long, value_name = "HZ", default_value_t = 1000,
+          value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    pub(crate) frequency: u64,
     /// No progress and no closing line
     #[arg(short, long)]
     pub(crate) quiet: bool,
@@ -114,11 +124,15 @@ pub(crate) struct Launch {
 pub(crate) struct Record {
     #[command(flatten)]
     pub(crate) settings: Settings,
+    /// Running processes to sample (source clock)
+    #[arg(short, long, value_name = "PIDS", value_delimiter = ',')]
+    pub(crate) pid: Vec<u32>,
     /// Program to run and its arguments
     #[arg(
         trailing_var_arg = true,
         allow_hyphen_values = true,
-        required = true,
+        required_unless_present = "pid",
+        conflicts_with = "pid",
         value_name = "CMD"
     )]
     pub(crate) command: Vec<String>,

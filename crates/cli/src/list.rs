@@ -2,13 +2,58 @@
 
 use memgauge_trace::{Provenance, Unit, catalogue};
 
-use crate::args::Json;
+use clap::Args;
+use memgauge_collect::pmu::events::{Pmus, builtin_events};
+
 use crate::outcome::Exit;
 use crate::terminal;
 
+/// List events, of this machine and the modelled ones, and the machines
+#[derive(Debug, Args)]
+pub(crate) struct List {
+    /// Only events of a topic: MEM, CACHE, TLB, CPU, BRANCH, OS
+    #[arg(short, long, value_name = "TOPIC")]
+    group: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Topic of a name that a PMU gives, by the words in it.
+fn topic_of(name: &str) -> &'static str {
+    let name = name.to_lowercase();
+    let words: [(&str, &[&str]); 4] = [
+        ("TLB", &["tlb", "walk"]),
+        ("CACHE", &["cache", "llc", "l1", "l2", "l3"]),
+        ("MEM", &["mem", "cas_count", "umc", "fault", "dram", "imc"]),
+        ("BRANCH", &["branch", "br_"]),
+    ];
+    let found = words
+        .iter()
+        .find(|(_, all)| all.iter().any(|w| name.contains(w)));
+    found.map_or("CPU", |(topic, _)| topic)
+}
+
+/// Name, topic and description of what the kernel knows by name; that it is
+/// listed does not mean that this machine can count it.
+fn live_events() -> Vec<(String, &'static str, String)> {
+    let named = builtin_events()
+        .into_iter()
+        .map(|e| (e.name, e.topic, e.description));
+    let aliases = Pmus::default().aliases().into_iter().map(|alias| {
+        let topic = topic_of(&alias.name);
+        (format!("{}/{}/", alias.pmu, alias.name), topic, alias.terms)
+    });
+    named.chain(aliases).collect()
+}
+
 /// Prints events with their definitions, and the modelled machines.
-pub(crate) fn list(args: &Json) -> anyhow::Result<Exit> {
-    let text = if args.json { as_json()? } else { as_text() };
+pub(crate) fn list(args: &List) -> anyhow::Result<Exit> {
+    let text = match (&args.group, args.json) {
+        (_, true) => as_json()?,
+        (Some(topic), false) => live_text(Some(topic)),
+        (None, false) => as_text() + "\n" + &live_text(None),
+    };
     terminal::print(&text)?;
     Ok(Exit::Success)
 }
@@ -16,8 +61,24 @@ pub(crate) fn list(args: &Json) -> anyhow::Result<Exit> {
 fn as_json() -> anyhow::Result<String> {
     let machines: Vec<_> = memgauge_machine::presets().iter().collect();
     let events = catalogue::definitions(Provenance::Modelled);
-    let value = serde_json::json!({ "events": events, "machines": machines });
+    let live: Vec<_> = live_events()
+        .into_iter()
+        .map(|(name, topic, what)| {
+            serde_json::json!({ "name": name, "topic": topic, "description": what })
+        })
+        .collect();
+    let value = serde_json::json!({ "events": events, "machines": machines, "live": live });
     Ok(serde_json::to_string_pretty(&value)? + "\n")
+}
+
+fn live_text(topic: Option<&str>) -> String {
+    let mut out =
+        String::from("Events of memgauge stat (counted; `memgauge doctor` says what works here)\n");
+    let wanted = |t: &str| topic.is_none_or(|topic| topic.eq_ignore_ascii_case(t));
+    for (name, topic, what) in live_events().into_iter().filter(|e| wanted(e.1)) {
+        out += &format!("  {name:<26}{topic:<7} {what}\n");
+    }
+    out + "  also pmu/terms/, rHEX, mem:ADDRESS/LENGTH:rwx and system:tracepoint\n"
 }
 
 fn as_text() -> String {

@@ -6,7 +6,9 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod clock;
 mod doctor;
+mod import;
 mod io;
 mod io_live;
 mod list;
@@ -14,6 +16,7 @@ mod outcome;
 mod progress;
 mod record;
 mod report;
+mod stat;
 mod symbols;
 mod terminal;
 mod units;
@@ -30,6 +33,8 @@ fn run(cli: Cli) -> anyhow::Result<Exit> {
         Some(Verb::Record(args)) => record::record(&args),
         Some(Verb::Report(args)) => report::report(&args),
         Some(Verb::Io(args)) => io::io(&args),
+        Some(Verb::Import(args)) => import::import(&args),
+        Some(Verb::Stat(args)) => stat::stat(&args),
         Some(Verb::List(args)) => list::list(&args),
         Some(Verb::Doctor(args)) => doctor::doctor(&args),
         None => record::record_and_report(&cli.record),

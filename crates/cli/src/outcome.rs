@@ -16,6 +16,8 @@ pub(crate) enum Exit {
 
 /// memgauge itself failed.
 const FAILED: u8 = 125;
+/// The command line asks for what makes no sense.
+const USAGE: u8 = 2;
 
 impl Exit {
     /// The exit code a shell would report for the program.
@@ -44,6 +46,7 @@ pub(crate) fn explain(error: &anyhow::Error) -> ExitCode {
     ExitCode::from(match kind {
         Some(ErrorKind::ProgramNotFound) => 127,
         Some(ErrorKind::ProgramNotExecutable) => 126,
+        Some(ErrorKind::Usage) => USAGE,
         _ => FAILED,
     })
 }

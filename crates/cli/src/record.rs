@@ -11,14 +11,18 @@ use memgauge_trace::recording::Recording;
 
 use crate::args::{Launch, Prefetcher, Record, Settings, Source};
 use crate::outcome::Exit;
-use crate::{progress, report, terminal};
+use crate::{clock, progress, report, terminal};
 
 /// What is kept of the last recording where nobody named this one.
 const DEFAULT_OUTPUT: &str = "memgauge.mg";
 
 /// Runs the command and writes the recording.
 pub(crate) fn record(args: &Record) -> anyhow::Result<Exit> {
-    let end = run(&args.settings, &args.command, !args.settings.quiet)?;
+    let clock = args.settings.source == Source::Clock || !args.pid.is_empty();
+    let end = match clock {
+        true => attach(args)?,
+        false => run(&args.settings, &args.command, !args.settings.quiet)?,
+    };
     if !args.settings.quiet {
         closing_line(&args.settings.output)?;
     }
@@ -40,7 +44,18 @@ pub(crate) fn record_and_report(args: &Launch) -> anyhow::Result<Exit> {
     Ok(Exit::of(&end))
 }
 
+/// Source clock, which alone can observe what runs already.
+fn attach(args: &Record) -> anyhow::Result<CommandEnd> {
+    if args.settings.source == Source::Emulate {
+        bail!("failed to attach: source emulate only records programs that it starts");
+    }
+    clock::run(&args.settings, &args.command, &args.pid)
+}
+
 fn run(settings: &Settings, command: &[String], talk: bool) -> anyhow::Result<CommandEnd> {
+    if settings.source == Source::Clock {
+        return clock::run(settings, command, &[]);
+    }
     // Before anything is replaced: a command that cannot run costs no recording.
     emulate::resolve(command)?;
     let options = Options {

@@ -7,7 +7,7 @@ use memgauge_trace::recording::Recording;
 use crate::args::Report;
 use crate::outcome::Exit;
 use crate::symbols::Symbols;
-use crate::terminal;
+use crate::{clock, terminal};
 
 /// Rows in each table unless asked otherwise.
 pub(crate) const DEFAULT_ROWS: usize = 10;
@@ -47,7 +47,8 @@ pub(crate) fn render(
     Ok(if as_json {
         json(&summary)
     } else {
-        text(&summary, &style)
+        let heat = clock::section(recording, &style)?;
+        text(&summary, &style) + &heat.map_or(String::new(), |heat| format!("\n{heat}"))
     })
 }
 

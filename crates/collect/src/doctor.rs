@@ -30,7 +30,7 @@ fn fact(name: &'static str, found: String) -> Check {
     }
 }
 
-fn verdict(name: &'static str, ok: bool, found: String, fix: &str) -> Check {
+pub(crate) fn verdict(name: &'static str, ok: bool, found: String, fix: &str) -> Check {
     Check {
         name,
         ok: Some(ok),
@@ -44,6 +44,7 @@ pub fn examine() -> Vec<Check> {
     let mut checks = machine();
     checks.extend(pmu());
     checks.push(rights());
+    checks.extend(crate::pmu::checks::checks());
     checks.push(bpf());
     checks.push(emulator());
     checks.push(shared_memory());

@@ -15,6 +15,12 @@ pub enum ErrorKind {
     ProgramNotExecutable,
     /// Something the source needs is missing on this machine.
     Missing,
+    /// The command line asks for what makes no sense.
+    Usage,
+    /// This user may not do it.
+    Refused,
+    /// A file is not what it should be.
+    BadInput,
     /// The recording could not be written.
     Recording,
     /// The system refused.
@@ -43,6 +49,14 @@ impl Error {
             kind: ErrorKind::System,
             message: action.into(),
             source: Some(Box::new(cause)),
+        }
+    }
+
+    /// The same complaint about an input, with what it was about.
+    pub(crate) fn about(self, what: &str) -> Self {
+        match self.kind {
+            ErrorKind::BadInput => Error::new(ErrorKind::BadInput, format!("{what}: {self}")),
+            _ => self,
         }
     }
 

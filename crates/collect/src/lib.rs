@@ -8,12 +8,15 @@
 
 #![deny(unsafe_code)]
 
+pub mod clock;
 pub mod doctor;
 pub mod emulate;
 mod error;
 pub mod geometry;
 pub mod host;
+pub mod import;
 pub mod io;
+pub mod pmu;
 #[allow(unsafe_code)]
 pub mod sys;
 

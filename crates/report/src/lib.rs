@@ -6,9 +6,11 @@
 #![forbid(unsafe_code)]
 
 mod grid;
+mod heat;
 mod io;
 mod plot;
 mod sections;
+mod stat;
 mod style;
 mod table;
 mod units;
@@ -18,7 +20,9 @@ mod fixture;
 
 use memgauge_analyze::Summary;
 
+pub use heat::{Share, heat_text};
 pub use io::{IoOrder, io_json, io_text};
+pub use stat::{CURVE_COLUMNS, Counted, CounterRow, counted_text};
 pub use style::Style;
 
 /// The report as text, ending in a newline. Lines fit `style.width` columns,

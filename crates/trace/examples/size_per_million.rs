@@ -70,6 +70,7 @@ impl Samples {
                 DataSource::Llc
             },
             period: 1_000,
+            ..Sample::default()
         }
     }
 

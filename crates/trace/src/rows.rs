@@ -48,6 +48,12 @@ pub enum DataSource {
     Llc = 3,
     /// Memory.
     Dram = 4,
+    /// A buffer for lines on their way to the first-level data cache.
+    FillBuffer = 5,
+    /// Another socket's or node's cache.
+    RemoteCache = 6,
+    /// Another socket's or node's memory.
+    RemoteDram = 7,
 }
 
 impl DataSource {
@@ -59,7 +65,35 @@ impl DataSource {
             2 => DataSource::L2,
             3 => DataSource::Llc,
             4 => DataSource::Dram,
+            5 => DataSource::FillBuffer,
+            6 => DataSource::RemoteCache,
+            7 => DataSource::RemoteDram,
             _ => DataSource::Unknown,
+        }
+    }
+}
+
+/// How a sample's data address was found, where the source did not report it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum Derivation {
+    /// From the registers and the sampled instruction.
+    Exact = 1,
+    /// From the instruction that ran before it.
+    Previous = 2,
+    /// From one that follows.
+    Next = 3,
+}
+
+impl Derivation {
+    /// The value a recording keeps as this number; `None` for a number of a later
+    /// version.
+    pub fn from_code(code: u64) -> Option<Self> {
+        match code {
+            1 => Some(Derivation::Exact),
+            2 => Some(Derivation::Previous),
+            3 => Some(Derivation::Next),
+            _ => None,
         }
     }
 }
@@ -93,6 +127,8 @@ pub struct Sample {
     pub source: DataSource,
     /// Events this sample stands for.
     pub period: u64,
+    /// How `addr` was found; `None` where the source reported it or there is none.
+    pub derivation: Option<Derivation>,
 }
 
 /// What an event's counter gained in one interval of one thread.
@@ -208,7 +244,11 @@ pub enum LossKind {
     /// Code that could not be decoded.
     Undecoded = 10,
     /// I/O that could not be given to a process; the detail says what is counted.
-    IoNotAttributed = 20,
+    IoNotAttributed = 22,
+    /// Parts of records that a recording has no place for.
+    NotKept = 20,
+    /// Records, or bytes of them, that could not be read.
+    Unreadable = 21,
 }
 
 impl LossKind {
@@ -225,7 +265,9 @@ impl LossKind {
             7 => LossKind::StrayAccess,
             9 => LossKind::PartNotWritten,
             10 => LossKind::Undecoded,
-            20 => LossKind::IoNotAttributed,
+            22 => LossKind::IoNotAttributed,
+            20 => LossKind::NotKept,
+            21 => LossKind::Unreadable,
             _ => LossKind::Unknown,
         }
     }

@@ -120,6 +120,7 @@ impl Due for Rows<'_> {
                 latency_cycles: o.latency_cycles,
                 source: o.source,
                 period: o.period,
+                ..Sample::default()
             });
         });
         let mut rows: Vec<SeriesRow> = Vec::new();

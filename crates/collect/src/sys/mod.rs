@@ -1,6 +1,9 @@
-//! The only unsafe code of this crate: memory mappings, processes, signals.
+//! The only unsafe code of this crate: memory mappings, processes, signals,
+//! performance events.
 
+pub mod launch;
 pub mod netns;
+pub mod perf;
 pub mod probe;
 pub mod process;
 pub mod shm;

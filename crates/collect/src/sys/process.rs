@@ -23,6 +23,11 @@ impl Watched {
         Watched { pidfd }
     }
 
+    /// A descriptor that becomes readable when the process ends, if there is one.
+    pub fn descriptor(&self) -> Option<std::os::fd::RawFd> {
+        self.pidfd.as_ref().map(AsRawFd::as_raw_fd)
+    }
+
     /// Whether the process has ended (also as a zombie).
     pub fn ended(&self) -> bool {
         let Some(fd) = &self.pidfd else { return true };
@@ -58,6 +63,8 @@ impl Watched {
 pub struct Usage {
     /// User and system time.
     pub cpu: Duration,
+    /// User time alone.
+    pub user: Duration,
     /// Largest resident set in bytes.
     pub peak_memory_bytes: u64,
 }
@@ -72,6 +79,7 @@ fn usage(who: i32) -> Usage {
     };
     Usage {
         cpu: time(u.ru_utime) + time(u.ru_stime),
+        user: time(u.ru_utime),
         peak_memory_bytes: u.ru_maxrss as u64 * 1024,
     }
 }

@@ -18,14 +18,18 @@ const SHOWN: usize = 10;
 
 /// Every section's text; empty where it has nothing to say.
 pub(crate) fn all(summary: &Summary, style: &Style) -> Vec<String> {
+    let caches = |section: fn(&Summary, &Style) -> String| match is_blind(summary) {
+        true => String::new(),
+        false => section(summary, style),
+    };
     vec![
         headline::headline(summary, style),
         headline::run(summary, style),
-        levels::levels(summary, style),
-        dram::traffic(summary, style),
-        dram::over_time(summary, style),
-        hot::functions(summary, style),
-        hot::lines(summary, style),
+        caches(levels::levels),
+        caches(dram::traffic),
+        caches(dram::over_time),
+        caches(hot::functions),
+        caches(hot::lines),
         regions::regions(summary, style),
         threads::threads(summary, style),
         threads::processes(summary, style),
@@ -33,6 +37,14 @@ pub(crate) fn all(summary: &Summary, style: &Style) -> Vec<String> {
         closing::cost(summary, style),
         closing::in_short(summary, style),
     ]
+}
+
+/// Whether nothing was recorded of caches and memory on a real machine: sections
+/// about them would be full of marks for "no such number".
+fn is_blind(summary: &Summary) -> bool {
+    let measured = summary.recording.clock == "monotonic" && summary.recording.machine.is_none();
+    let seen = summary.levels.iter().any(|level| level.lookups.is_some());
+    measured && !seen && summary.dram.read_bytes.is_none() && summary.hot.functions.rows.is_empty()
 }
 
 /// How the recording's counts came to be, in words.

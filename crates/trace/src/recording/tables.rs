@@ -6,8 +6,9 @@
 use super::columns::{Column, Packing, Width};
 use super::table_writer::{TableWriter, Tables};
 use crate::{
-    AccessKind, Cpu, DataSource, Direction, EventId, IoDevice, IoOwner, IoRow, Loss, LossKind,
-    Module, Overflow, Owner, PhysAddr, Pid, Sample, SeriesRow, SiteCount, Thread, Tid, VirtAddr,
+    AccessKind, Cpu, DataSource, Derivation, Direction, EventId, IoDevice, IoOwner, IoRow, Loss,
+    LossKind, Module, Overflow, Owner, PhysAddr, Pid, Sample, SeriesRow, SiteCount, Thread, Tid,
+    VirtAddr,
 };
 use Packing::{Delta, Dictionary};
 use Width::{Bool, U8, U16, U32, U64};
@@ -128,6 +129,14 @@ impl Columns for Sample {
         field!("latency_cycles", U32, Dictionary, latency_cycles),
         coded!("source", U8, source, DataSource),
         field!("period", U64, Dictionary, period),
+        Column::number(
+            "derivation",
+            U8,
+            Dictionary,
+            |r: &Self| r.derivation.map(|d| d as u64),
+            |r, v| r.derivation = Derivation::from_code(v),
+        )
+        .optional(),
     ];
     const TIME: Option<&'static str> = Some("time_ns");
 

@@ -35,6 +35,7 @@ pub(crate) fn sample() -> impl Strategy<Value = Sample> {
             latency_cycles: d.2,
             source: DataSource::from_code(d.3),
             period: d.4,
+            derivation: memgauge_trace::Derivation::from_code(d.0),
         }
     })
 }

@@ -1,0 +1,353 @@
+//! Where in memory samples fall, and when: counts by block of addresses and bin
+//! of time, and the blocks, lines and instructions with the most samples.
+//!
+//! Memory is bounded: beyond [`MOST_BLOCKS`] blocks the blocks double in size,
+//! beyond [`BINS`] bins of time the bins do.
+
+use std::collections::{BTreeMap, HashMap};
+
+use memgauge_trace::{Sample, VirtAddr};
+
+use crate::Analysis;
+use crate::regions::wilson_95;
+
+/// Bins of time.
+const BINS: usize = 64;
+/// Blocks told apart.
+const MOST_BLOCKS: usize = 1 << 16;
+/// A block is a page as long as there are few enough.
+const PAGE_SHIFT: u32 = 12;
+/// Bytes of a cache line.
+const LINE_SHIFT: u32 = 6;
+/// Lines and instructions told apart; the samples of further ones are in the rest.
+const MOST_KEYS: usize = 1 << 20;
+/// Blocks this far apart belong to different stretches: 4 MiB.
+const GAP_BYTES: u64 = 4 << 20;
+/// Stretches and rows shown.
+const STRETCHES: usize = 3;
+const ROWS: usize = 8;
+
+/// Gathers samples with a data address.
+#[derive(Clone, Debug)]
+pub struct Heat {
+    block_shift: u32,
+    bin_ns: u64,
+    cells: BTreeMap<u64, Vec<u64>>,
+    lines: HashMap<u64, u64>,
+    code: HashMap<u64, u64>,
+    samples: u64,
+    end_ns: u64,
+}
+
+impl Default for Heat {
+    fn default() -> Self {
+        Heat {
+            block_shift: PAGE_SHIFT,
+            bin_ns: 1000,
+            cells: BTreeMap::new(),
+            lines: HashMap::new(),
+            code: HashMap::new(),
+            samples: 0,
+            end_ns: 0,
+        }
+    }
+}
+
+/// A stretch of memory over time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stretch {
+    /// First byte.
+    pub start: VirtAddr,
+    /// Bytes of a row.
+    pub row_bytes: u64,
+    /// Samples in it.
+    pub samples: u64,
+    /// Samples by row (of addresses) and column (of time).
+    pub rows: Vec<Vec<u64>>,
+}
+
+/// A place with its share of the samples.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HotPlace {
+    /// First byte.
+    pub start: VirtAddr,
+    /// Samples.
+    pub samples: u64,
+    /// Share of all samples with an address, 0 to 1.
+    pub share: f64,
+    /// Ends of the 95 % confidence interval.
+    pub interval: (f64, f64),
+}
+
+/// What came of it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct HeatMap {
+    /// Samples with a data address.
+    pub samples: u64,
+    /// The stretches with the most samples, by address.
+    pub stretches: Vec<Stretch>,
+    /// The pages with the most samples; larger blocks where `page_bytes` says so.
+    pub pages: Vec<HotPlace>,
+    /// Bytes of a page as counted.
+    pub page_bytes: u64,
+    /// The cache lines (64 bytes) with the most samples.
+    pub lines: Vec<HotPlace>,
+    /// The instructions with the most samples.
+    pub code: Vec<HotPlace>,
+    /// Nanoseconds of the whole width.
+    pub duration_ns: u64,
+}
+
+fn count(map: &mut HashMap<u64, u64>, key: u64, n: u64) {
+    if let Some(known) = map.get_mut(&key) {
+        *known += n;
+    } else if map.len() < MOST_KEYS {
+        map.insert(key, n);
+    }
+}
+
+fn add(sum: &mut Vec<u64>, other: &[u64]) {
+    sum.resize(sum.len().max(other.len()), 0);
+    for (sum, n) in sum.iter_mut().zip(other) {
+        *sum += n;
+    }
+}
+
+impl Heat {
+    fn observe_sample(&mut self, sample: &Sample) {
+        let Some(addr) = sample.addr else { return };
+        self.samples += 1;
+        self.end_ns = self.end_ns.max(sample.time_ns);
+        while sample.time_ns / self.bin_ns >= BINS as u64 {
+            self.double_bins();
+        }
+        let bin = (sample.time_ns / self.bin_ns) as usize;
+        let cell = self.cells.entry(addr.0 >> self.block_shift).or_default();
+        cell.resize(cell.len().max(bin + 1), 0);
+        cell[bin] += 1;
+        while self.cells.len() > MOST_BLOCKS {
+            self.double_blocks();
+        }
+        count(&mut self.lines, addr.0 >> LINE_SHIFT, 1);
+        count(&mut self.code, sample.ip.0, 1);
+    }
+
+    fn double_bins(&mut self) {
+        self.bin_ns *= 2;
+        for cell in self.cells.values_mut() {
+            *cell = cell.chunks(2).map(|pair| pair.iter().sum()).collect();
+        }
+    }
+
+    fn double_blocks(&mut self) {
+        self.block_shift += 1;
+        for (block, cell) in std::mem::take(&mut self.cells) {
+            add(self.cells.entry(block >> 1).or_default(), &cell);
+        }
+    }
+
+    fn stretches(&self) -> Vec<Stretch> {
+        let gap = (GAP_BYTES >> self.block_shift).max(1);
+        let mut groups: Vec<Vec<(u64, &Vec<u64>)>> = Vec::new();
+        for (&block, cell) in &self.cells {
+            match groups
+                .last_mut()
+                .filter(|g| block - g[g.len() - 1].0 <= gap)
+            {
+                Some(group) => group.push((block, cell)),
+                None => groups.push(vec![(block, cell)]),
+            }
+        }
+        let mut all: Vec<Stretch> = groups.iter().map(|group| self.stretch(group)).collect();
+        all.sort_by_key(|s| (std::cmp::Reverse(s.samples), s.start));
+        all.truncate(STRETCHES);
+        all.sort_by_key(|s| s.start);
+        all
+    }
+
+    fn stretch(&self, group: &[(u64, &Vec<u64>)]) -> Stretch {
+        let (first, last) = (group[0].0, group[group.len() - 1].0);
+        let blocks_a_row = (last - first + 1).div_ceil(ROWS as u64);
+        let rows = (last - first + 1).div_ceil(blocks_a_row) as usize;
+        let columns = (self.end_ns / self.bin_ns) as usize + 1;
+        let mut table = vec![vec![0; columns]; rows];
+        for (block, cell) in group {
+            add(&mut table[((block - first) / blocks_a_row) as usize], cell);
+        }
+        Stretch {
+            start: VirtAddr(first << self.block_shift),
+            row_bytes: blocks_a_row << self.block_shift,
+            samples: table.iter().flatten().sum(),
+            rows: table,
+        }
+    }
+
+    fn hottest(&self, counts: impl Iterator<Item = (u64, u64)>, n: usize) -> Vec<HotPlace> {
+        let mut all: Vec<(u64, u64)> = counts.collect();
+        all.sort_by_key(|&(key, count)| (std::cmp::Reverse(count), key));
+        let place = |&(start, samples): &(u64, u64)| {
+            let share = samples as f64 / self.samples as f64;
+            HotPlace {
+                start: VirtAddr(start),
+                samples,
+                share,
+                interval: wilson_95(share, self.samples).unwrap_or((0.0, 1.0)),
+            }
+        };
+        all.iter().take(n).map(place).collect()
+    }
+}
+
+/// Places listed.
+const LISTED: usize = 10;
+
+impl Analysis for Heat {
+    type Row = Sample;
+    type Output = HeatMap;
+
+    fn observe(&mut self, batch: &[Sample]) {
+        for sample in batch {
+            self.observe_sample(sample);
+        }
+    }
+
+    fn merge(&mut self, mut other: Self) {
+        while self.bin_ns < other.bin_ns {
+            self.double_bins();
+        }
+        while other.bin_ns < self.bin_ns {
+            other.double_bins();
+        }
+        while self.block_shift < other.block_shift {
+            self.double_blocks();
+        }
+        while other.block_shift < self.block_shift {
+            other.double_blocks();
+        }
+        for (block, cell) in other.cells {
+            add(self.cells.entry(block).or_default(), &cell);
+        }
+        while self.cells.len() > MOST_BLOCKS {
+            self.double_blocks();
+        }
+        other
+            .lines
+            .into_iter()
+            .for_each(|(key, n)| count(&mut self.lines, key, n));
+        other
+            .code
+            .into_iter()
+            .for_each(|(key, n)| count(&mut self.code, key, n));
+        self.samples += other.samples;
+        self.end_ns = self.end_ns.max(other.end_ns);
+    }
+
+    fn finish(self) -> HeatMap {
+        if self.samples == 0 {
+            return HeatMap::default();
+        }
+        let columns = self.end_ns / self.bin_ns + 1;
+        let by_block = self
+            .cells
+            .iter()
+            .map(|(b, cell)| (b << self.block_shift, cell.iter().sum()));
+        let by_line = self.lines.iter().map(|(line, n)| (line << LINE_SHIFT, *n));
+        let by_ip = self.code.iter().map(|(ip, n)| (*ip, *n));
+        HeatMap {
+            samples: self.samples,
+            stretches: self.stretches(),
+            pages: self.hottest(by_block, LISTED),
+            page_bytes: 1 << self.block_shift,
+            lines: self.hottest(by_line, LISTED),
+            code: self.hottest(by_ip, LISTED),
+            duration_ns: columns * self.bin_ns,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(time_ns: u64, addr: u64) -> Sample {
+        Sample {
+            time_ns,
+            addr: Some(VirtAddr(addr)),
+            ip: VirtAddr(addr % 3),
+            ..Sample::default()
+        }
+    }
+
+    /// A sweep over 1 MiB in 1 ms, and one hot line far away.
+    fn sweep() -> Vec<Sample> {
+        let swept = (0..1000).map(|i| sample(i * 1000, 0x10_0000 + i * 1048));
+        let hot = (0..500).map(|i| sample(i * 2000, 0x7000_0000));
+        swept.chain(hot).collect()
+    }
+
+    fn map(batches: &[&[Sample]]) -> HeatMap {
+        let mut heat = Heat::default();
+        for batch in batches {
+            heat.observe(batch);
+        }
+        heat.finish()
+    }
+
+    #[test]
+    fn a_sweep_is_a_diagonal() {
+        let map = map(&[&sweep()]);
+        assert_eq!(map.samples, 1500);
+        let stretch = &map.stretches[0];
+        assert_eq!(
+            (stretch.start.0, stretch.samples, stretch.rows.len()),
+            (0x10_0000, 1000, 8)
+        );
+        let centre = |row: &Vec<u64>| {
+            let weighted: u64 = row.iter().zip(0..).map(|(n, at)| n * at).sum();
+            weighted / row.iter().sum::<u64>()
+        };
+        let centres: Vec<u64> = stretch.rows.iter().map(centre).collect();
+        assert!(
+            centres.is_sorted() && centres[7] - centres[0] > 30,
+            "{centres:?}"
+        );
+        assert_eq!(map.stretches[1].samples, 500);
+    }
+
+    #[test]
+    fn hot_places_come_with_their_share() {
+        let map = map(&[&sweep()]);
+        let hot = &map.lines[0];
+        assert_eq!((hot.start.0, hot.samples), (0x7000_0000, 500));
+        assert!(hot.interval.0 < 1.0 / 3.0 && 1.0 / 3.0 < hot.interval.1);
+        assert_eq!(map.pages[0].start.0, 0x7000_0000);
+        assert_eq!(map.code.iter().map(|c| c.samples).sum::<u64>(), 1500);
+    }
+
+    #[test]
+    fn parts_merge_to_the_whole() {
+        let all = sweep();
+        let (a, b) = all.split_at(700);
+        let whole = map(&[&all]);
+        assert_eq!(map(&[a, b]), whole);
+        let mut first = Heat::default();
+        first.observe(a);
+        let mut second = Heat::default();
+        second.observe(b);
+        first.merge(second);
+        assert_eq!(first.finish(), whole);
+    }
+
+    #[test]
+    fn more_blocks_than_are_told_apart_become_larger() {
+        let samples: Vec<Sample> = (0..MOST_BLOCKS as u64 + 5)
+            .map(|i| sample(i, i << 12))
+            .collect();
+        let map = map(&[&samples]);
+        assert_eq!(map.page_bytes, 8192);
+        assert_eq!(
+            map.stretches.iter().map(|s| s.samples).sum::<u64>(),
+            samples.len() as u64
+        );
+    }
+}

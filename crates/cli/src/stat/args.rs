@@ -1,0 +1,126 @@
+//! The command line of `memgauge stat`. The doc comments are the help text.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::units::Duration;
+
+const EXAMPLES: &str = "\
+Examples:
+  memgauge stat -- ./prog                      totals
+  memgauge stat -I 100us -o s.mg -- ./prog     a row every 100 µs, recorded
+  memgauge stat -I 10 --csv=s.csv -p 1234      a running process, as CSV
+  memgauge stat -e '{cycles,instructions}' -a -- sleep 5
+  memgauge stat -e mem:0x601040/8:w -- ./prog  how often 8 bytes are written";
+
+/// Count events of a program, of processes, processors or control groups
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Stat {
+    /// Events as in perf: names, {groups}, pmu/terms/, rHEX, mem:ADDR/LEN:rwx,
+    /// system:tracepoint, with modifiers (:u :k :p); `memgauge list` has names
+    #[arg(short, long = "event", value_name = "EVENTS")]
+    pub(crate) events: Vec<String>,
+    /// A row every TIME (100us, 1ms; a bare number is milliseconds), from 10us
+    #[arg(short = 'I', long, value_name = "TIME", value_parser = interval)]
+    pub(crate) interval: Option<Duration>,
+    /// Directory to record the series to
+    #[arg(short, long, value_name = "DIR", requires = "interval")]
+    pub(crate) output: Option<PathBuf>,
+    /// Replace the recording if it exists
+    #[arg(short, long)]
+    pub(crate) force: bool,
+    /// Write CSV, to standard error or to FILE
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
+    pub(crate) csv: Option<PathBuf>,
+    /// Write JSON, to standard error or to FILE; with -I a line a row
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
+    pub(crate) json: Option<PathBuf>,
+    /// Running processes, with all their threads
+    #[arg(
+        short,
+        long,
+        value_name = "PIDS",
+        value_delimiter = ',',
+        group = "target"
+    )]
+    pub(crate) pid: Vec<u32>,
+    /// Single threads
+    #[arg(
+        short,
+        long,
+        value_name = "TIDS",
+        value_delimiter = ',',
+        group = "target"
+    )]
+    pub(crate) tid: Vec<u32>,
+    /// Everybody, on all processors
+    #[arg(short, long, group = "target")]
+    pub(crate) all: bool,
+    /// Everybody, on these processors (0-3,8)
+    #[arg(short = 'C', long, value_name = "CPUS", value_parser = cpus, group = "target")]
+    pub(crate) cpu: Option<Cpus>,
+    /// A control group, by its path below the hierarchy's root
+    #[arg(short = 'G', long, value_name = "CGROUP", group = "target")]
+    pub(crate) cgroup: Option<String>,
+    /// A container, by name or id (Docker, Podman, containerd)
+    #[arg(long, value_name = "NAME|ID", group = "target")]
+    pub(crate) container: Option<String>,
+    /// Where counts come from
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) source: StatSource,
+    /// Pages of each processor's ring (a power of two)
+    #[arg(long, value_name = "PAGES", default_value_t = memgauge_collect::pmu::stat::RING_PAGES, value_parser = pages)]
+    pub(crate) ring: usize,
+    /// Measure at the end what the timer alone costs here (a quarter of a second)
+    #[arg(long, requires = "interval")]
+    pub(crate) timer_cost: bool,
+    /// Print no report
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+    /// Program to run; with -p, -a and the like: for as long as it runs
+    #[arg(
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "CMD",
+        required_unless_present = "target"
+    )]
+    pub(crate) command: Vec<String>,
+}
+
+/// Where counts come from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum StatSource {
+    /// The kernel and, where there is one, the processor's PMU
+    #[default]
+    Pmu,
+    /// The modelled machine, in virtual time
+    Emulate,
+}
+
+/// Processors.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Cpus(pub(crate) Vec<u32>);
+
+fn cpus(text: &str) -> Result<Cpus, String> {
+    let list = memgauge_collect::pmu::events::cpu_list(text).filter(|list| !list.is_empty());
+    list.map(Cpus)
+        .ok_or_else(|| "expected processors, as in 0-3,8".to_owned())
+}
+
+fn pages(text: &str) -> Result<usize, String> {
+    let pages = text
+        .parse()
+        .ok()
+        .filter(|n: &usize| n.is_power_of_two() && *n <= 1 << 18);
+    pages.ok_or_else(|| "expected a power of two up to 262144".to_owned())
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    let interval: Duration = text.parse()?;
+    match interval.ns >= memgauge_collect::pmu::stat::SHORTEST_INTERVAL_NS {
+        true => Ok(interval),
+        false => Err("the shortest interval is 10us: the kernel's timer takes no other".to_owned()),
+    }
+}

@@ -1,0 +1,123 @@
+//! `memgauge stat --source emulate`: the same table of totals and rows, from the
+//! modelled machine and in virtual time.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, bail};
+use memgauge_collect::pmu::events::nearest;
+use memgauge_collect::pmu::stat::{Outcome, Row, Total, Update};
+use memgauge_collect::{emulate, geometry};
+use memgauge_machine::PmuConfig;
+use memgauge_trace::recording::{Recording, Selection};
+use memgauge_trace::{CommandEnd, EventId, SeriesRow, catalogue};
+
+use super::args::Stat;
+
+/// Events counted where none are named.
+const DEFAULT: &str = "instructions,cycles,loads,stores,l1d.hit,l1d.miss,llc.miss,dtlb.miss";
+
+/// Runs the program on the modelled machine; tells rows as the kernel's source
+/// does.
+pub(super) fn run(args: &Stat, tell: &mut dyn FnMut(Update<'_>)) -> anyhow::Result<Outcome> {
+    if args.command.is_empty() {
+        bail!("failed to attach: source emulate only counts programs that it starts");
+    }
+    let events = events(args)?;
+    emulate::resolve(&args.command)?;
+    let scratch = tempfile::tempdir().context("failed to make a temporary directory")?;
+    let output = args
+        .output
+        .clone()
+        .unwrap_or_else(|| scratch.path().join("stat.mg"));
+    let options = emulate::Options {
+        command: args.command.clone(),
+        output: output.clone(),
+        machine: geometry::machine("host")?,
+        pmu: PmuConfig {
+            samples: Vec::new(),
+            interval_ns: args.interval.map(|interval| interval.ns),
+        },
+    };
+    let end = emulate::record(&options, &mut |_| {})?;
+    let recording = Recording::open(&output)?;
+    let mut outcome = outcome(&recording, &events, end);
+    let columns = std::iter::once("cpu-clock").chain(events.iter().map(|e| e.1));
+    tell(Update::Columns(&[columns.map(str::to_owned).collect()]));
+    if args.interval.is_some() {
+        let rows = rows(&recording, &events)?;
+        outcome.rows = rows.len() as u64;
+        tell(Update::Rows(&rows));
+    }
+    Ok(outcome)
+}
+
+fn events(args: &Stat) -> anyhow::Result<Vec<(EventId, &'static str)>> {
+    let text = match args.events.is_empty() {
+        true => DEFAULT.to_owned(),
+        false => args.events.join(","),
+    };
+    let find = |name: &str| {
+        let known = catalogue::ALL.iter().find(|event| event.1 == name);
+        let names = || catalogue::ALL.iter().map(|event| event.1.to_owned());
+        known.map(|event| (event.0, event.1)).with_context(|| {
+            let near = nearest(name, names(), 3).join(", ");
+            format!(
+                "failed to count `{name}`: the modelled machine has no such event; near it: {near}"
+            )
+        })
+    };
+    text.split(',').map(|name| find(name.trim())).collect()
+}
+
+fn outcome(recording: &Recording, events: &[(EventId, &'static str)], end: CommandEnd) -> Outcome {
+    let manifest = recording.manifest();
+    let total = |&(_, name): &(EventId, &str)| {
+        let value = manifest.totals.get(name).copied().unwrap_or(0);
+        Total {
+            name: name.to_owned(),
+            counted: value,
+            value,
+            share_counted: 1.0,
+            scale: 1.0,
+            ..Total::default()
+        }
+    };
+    Outcome {
+        end: Some(end),
+        totals: events.iter().map(total).collect(),
+        wall_ns: manifest.totals.get("virtual_ns").copied().unwrap_or(0),
+        cost: manifest.own_cost.clone(),
+        own_user_s: manifest.own_cost.cpu_s,
+        notes: vec![format!(
+            "modelled, not measured: machine {}, time is virtual",
+            manifest.machine.as_ref().map_or("?", |m| m.name.as_str())
+        )],
+        ..Outcome::default()
+    }
+}
+
+/// Rows of the recording's series, whose events stand in rows of their own: one
+/// row for each thread and tick.
+fn rows(recording: &Recording, events: &[(EventId, &'static str)]) -> anyhow::Result<Vec<Row>> {
+    let mut rows: BTreeMap<(u64, u32), Row> = BTreeMap::new();
+    for batch in recording.rows::<SeriesRow>(&Selection::all()) {
+        for gained in batch? {
+            let row = rows
+                .entry((gained.time_ns, gained.tid.0))
+                .or_insert_with(|| Row {
+                    time_ns: gained.time_ns,
+                    interval_ns: gained.interval_ns,
+                    pid: gained.pid.0,
+                    tid: gained.tid.0,
+                    values: std::iter::once(gained.interval_ns)
+                        .chain(events.iter().map(|_| 0))
+                        .collect(),
+                    ..Row::default()
+                });
+            if let Some(at) = events.iter().position(|e| e.0 == gained.event) {
+                row.values[at + 1] += gained.value;
+            }
+        }
+    }
+    Ok(rows.into_values().collect())
+}

@@ -1,0 +1,136 @@
+//! `memgauge stat`: counters' totals and their series.
+
+mod args;
+mod emulated;
+mod live;
+mod rows;
+mod summary;
+
+use anyhow::Context;
+use memgauge_collect::pmu::events::{self, Group, Pmus};
+use memgauge_collect::pmu::stat::{self, Options, Outcome, Update};
+use memgauge_collect::pmu::target::{self, Target};
+use memgauge_collect::sys;
+use memgauge_trace::CommandEnd;
+
+pub(crate) use args::Stat;
+
+use args::StatSource;
+
+use crate::outcome::Exit;
+use crate::{record, terminal};
+
+/// Events counted where none are named: what every machine has, then what a PMU
+/// adds.
+const DEFAULT_EVENTS: &str = "task-clock,context-switches,cpu-migrations,page-faults,\
+    cycles,instructions,branches,branch-misses,cache-references,cache-misses,\
+    L1-dcache-loads,L1-dcache-load-misses,dTLB-loads,dTLB-load-misses";
+/// In a series: each event costs a word a tick.
+const DEFAULT_SERIES: &str = "page-faults,context-switches,instructions,cycles,cache-misses";
+
+/// Runs, counts, and says what was counted.
+pub(crate) fn stat(args: &Stat) -> anyhow::Result<Exit> {
+    // Before anything is replaced: events that do not exist cost no recording.
+    let options = match args.source {
+        StatSource::Emulate => None,
+        StatSource::Pmu => Some(options(args)?),
+    };
+    if let Some(path) = &args.output {
+        record::make_room(path, args.force)?;
+    }
+    sys::process::catch_interrupts().context("failed to catch interrupts")?;
+    let mut outputs = rows::Outputs::open(args)?;
+    let mut curves = summary::Curves::new();
+    let outcome = observe(args, options.as_ref(), &mut outputs, &mut curves)?;
+    outputs.finish(&outcome)?;
+    if !args.quiet && !outputs.take_stderr() {
+        let style = terminal::style(terminal::stderr_is_terminal());
+        let text = summary::text(args, options.as_ref(), &outcome, curves, &style);
+        eprint!("\n{text}");
+    }
+    Ok(outcome.end.as_ref().map_or(Exit::Success, Exit::of))
+}
+
+fn observe(
+    args: &Stat,
+    options: Option<&Options>,
+    outputs: &mut rows::Outputs,
+    curves: &mut summary::Curves,
+) -> anyhow::Result<Outcome> {
+    let on_terminal = !args.quiet && terminal::stderr_is_terminal();
+    let shows = on_terminal && args.interval.is_some() && !outputs.take_stderr();
+    let mut live = live::Table::new(shows);
+    let mut failed = None;
+    let mut tell = |update: Update<'_>| {
+        match &update {
+            Update::Columns(columns) => curves.columns(columns),
+            Update::Rows(rows) => curves.observe(rows),
+            Update::Sums(sums) => live.show(sums),
+        }
+        failed = failed.take().or(outputs.write(&update).err());
+    };
+    let outcome = match options {
+        Some(options) => stat::run(options, &mut tell).map_err(anyhow::Error::from),
+        None => emulated::run(args, &mut tell),
+    };
+    live.clear();
+    let outcome = outcome?;
+    failed.map_or(Ok(()), Err).context("failed to write rows")?;
+    Ok(outcome)
+}
+
+fn options(args: &Stat) -> anyhow::Result<Options> {
+    let (target, while_running) = target(args)?;
+    Ok(Options {
+        target,
+        while_running,
+        groups: groups(args)?,
+        interval_ns: args.interval.map(|interval| interval.ns),
+        output: args.output.clone(),
+        ring_pages: args.ring,
+        measure_timer: args.timer_cost,
+    })
+}
+
+fn groups(args: &Stat) -> anyhow::Result<Vec<Group>> {
+    let default = match args.interval {
+        Some(_) => DEFAULT_SERIES,
+        None => DEFAULT_EVENTS,
+    };
+    let text = match args.events.is_empty() {
+        true => default.to_owned(),
+        false => args.events.join(","),
+    };
+    Ok(events::parse(&text, &Pmus::default())?)
+}
+
+fn target(args: &Stat) -> anyhow::Result<(Target, Option<Vec<String>>)> {
+    let target = if !args.pid.is_empty() {
+        Target::Processes(args.pid.clone())
+    } else if !args.tid.is_empty() {
+        Target::Threads(args.tid.clone())
+    } else if let Some(cpus) = &args.cpu {
+        Target::Everybody(Some(cpus.0.clone()))
+    } else if args.all {
+        Target::Everybody(None)
+    } else if let Some(name) = &args.cgroup {
+        Target::Cgroup(target::cgroup(name)?)
+    } else if let Some(name) = &args.container {
+        Target::Cgroup(target::container(name)?)
+    } else {
+        return Ok((Target::Command(args.command.clone()), None));
+    };
+    let command = (!args.command.is_empty()).then(|| args.command.clone());
+    Ok((target, command))
+}
+
+/// The end in words, for the title.
+fn end_in_words(end: Option<&CommandEnd>) -> String {
+    match end {
+        None => String::new(),
+        Some(CommandEnd::Exited(0)) => " (exited with status 0)".to_owned(),
+        Some(CommandEnd::Exited(n)) => format!(" (exited with status {n})"),
+        Some(CommandEnd::Signalled(n)) => format!(" (killed by signal {n})"),
+        Some(CommandEnd::Interrupted) => " (interrupted)".to_owned(),
+    }
+}

@@ -1,0 +1,378 @@
+//! Live collection as a user runs it: `memgauge stat`, `record --source clock`
+//! and `import`, on software events, which every Linux has.
+
+#[allow(dead_code, reason = "each test file uses a part of it")]
+mod harness;
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use harness::{PROGRAM, memgauge, workloads};
+use serde_json::Value;
+use tempfile::TempDir;
+
+fn folder() -> TempDir {
+    tempfile::tempdir().expect("a temporary folder")
+}
+
+/// Whether perf events can be opened here at all; says so where not.
+fn perf_works() -> bool {
+    let output = stat(&["-e", "task-clock"], &["true"]);
+    let works = output.status.success();
+    if !works {
+        println!("skipped: {}", said(&output));
+    }
+    works
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn stat(options: &[&str], program: &[&str]) -> Output {
+    let mut command = memgauge();
+    command.arg("stat").args(options).arg("--").args(program);
+    command.output().expect("memgauge runs")
+}
+
+/// Rows and the closing summary of `stat --json`.
+fn json(options: &[&str], program: &[&str]) -> (Vec<Value>, Value) {
+    let output = stat(&[options, &["--json"]].concat(), program);
+    assert!(output.status.success(), "{}", said(&output));
+    let mut lines: Vec<Value> = said(&output)
+        .lines()
+        .map(|line| serde_json::from_str(line).expect(line))
+        .collect();
+    let summary = lines.pop().expect("a summary");
+    (lines, summary)
+}
+
+fn total(summary: &Value, name: &str) -> u64 {
+    let totals = summary["totals"].as_array().expect("totals");
+    let found = totals.iter().find(|t| t["name"] == name);
+    found.and_then(|t| t["value"].as_u64()).expect(name)
+}
+
+fn sum(rows: &[Value], name: &str) -> u64 {
+    rows.iter()
+        .filter_map(|row| row["counts"][name].as_u64())
+        .sum()
+}
+
+#[test]
+fn rows_sum_to_the_counters_totals() {
+    if !perf_works() {
+        return;
+    }
+    let script = "for i in 1 2 3 4 5 6; do (ls / >/dev/null; true) & done; wait";
+    let events = ["-I", "100us", "-e", "page-faults,context-switches"];
+    let (rows, summary) = json(&events, &["sh", "-c", script]);
+    for name in ["page-faults", "context-switches"] {
+        assert_eq!(sum(&rows, name), total(&summary, name), "{name}");
+    }
+    let running = summary["ticks"]["running_ns"].as_u64();
+    assert_eq!(Some(sum(&rows, "cpu-clock")), running);
+    let tids: std::collections::BTreeSet<u64> =
+        rows.iter().filter_map(|row| row["tid"].as_u64()).collect();
+    assert!(
+        tids.len() >= 13,
+        "shell, six shells, six programs: {tids:?}"
+    );
+}
+
+/// The same programs with a counter that is never read in between. Their page
+/// faults vary with address-space randomisation, by less than a hundredth.
+#[test]
+fn totals_of_a_series_are_those_of_a_plain_counter() {
+    if !perf_works() {
+        return;
+    }
+    let script = "for i in 1 2 3 4 5 6 7 8 9 10; do ls / >/dev/null; done";
+    let program = ["sh", "-c", script];
+    let (_, series) = json(&["-I", "50us", "-e", "page-faults"], &program);
+    let (_, plain) = json(&["-e", "page-faults"], &program);
+    let (series, plain) = (total(&series, "page-faults"), total(&plain, "page-faults"));
+    assert!(series.abs_diff(plain) * 50 <= plain, "{series} and {plain}");
+}
+
+#[test]
+fn a_program_too_short_for_a_tick_has_its_one_row() {
+    if !perf_works() {
+        return;
+    }
+    let (rows, summary) = json(&["-I", "10s", "-e", "page-faults"], &["true"]);
+    assert_eq!(rows.len(), 1, "{rows:?}");
+    assert_eq!(summary["ticks"]["seen"], 0);
+    assert_eq!(sum(&rows, "page-faults"), total(&summary, "page-faults"));
+    let (interval, wall) = (&rows[0]["interval_ns"], &summary["wall_ns"]);
+    assert!(interval.as_u64() <= wall.as_u64(), "{interval} of {wall}");
+}
+
+#[test]
+fn intervals_of_a_thread_follow_one_another() {
+    if !perf_works() {
+        return;
+    }
+    let program = [workloads(), "write", "--bytes", "16MiB", "--passes", "4"];
+    let (rows, _) = json(&["-I", "100us", "-e", "page-faults"], &program);
+    let field = |row: &Value, name: &str| row[name].as_u64().expect("a number");
+    for pair in rows.windows(2) {
+        let (before, after) = (field(&pair[0], "time_ns"), field(&pair[1], "time_ns"));
+        assert_eq!(after - before, field(&pair[1], "interval_ns"));
+    }
+}
+
+#[test]
+fn a_recording_of_a_series_has_the_rows_and_totals() {
+    if !perf_works() {
+        return;
+    }
+    let folder = folder();
+    let path = folder.path().join("s.mg");
+    let path = path.to_str().expect("temporary paths are text");
+    let program = [workloads(), "write", "--bytes", "8MiB"];
+    let options = ["-I", "100us", "-e", "page-faults", "-o", path];
+    let (rows, summary) = json(&options, &program);
+    let recording =
+        memgauge_trace::recording::Recording::open(Path::new(path)).expect("a recording");
+    let selection = memgauge_trace::recording::Selection::all();
+    let series = recording.rows::<memgauge_trace::SeriesRow>(&selection);
+    let series: Vec<_> = series.flat_map(|batch| batch.expect("sound")).collect();
+    // The timer's row and the event's for each.
+    assert_eq!(series.len(), 2 * rows.len());
+    let faults = recording.manifest().totals["page-faults"];
+    assert_eq!(faults, total(&summary, "page-faults"));
+    assert!(recording.manifest().complete);
+}
+
+#[test]
+fn the_exit_code_is_the_programs_and_its_output_untouched() {
+    if !perf_works() {
+        return;
+    }
+    let output = stat(&["-I", "1ms"], &["sh", "-c", "echo out; exit 7"]);
+    assert_eq!(output.status.code(), Some(7));
+    assert_eq!(output.stdout, b"out\n");
+}
+
+#[test]
+fn processes_that_run_already_are_observed_until_they_end() {
+    if !perf_works() {
+        return;
+    }
+    let mut running = Command::new("sleep")
+        .arg("0.5")
+        .spawn()
+        .expect("sleep runs");
+    let pid = running.id().to_string();
+    let output = memgauge()
+        .args([
+            "stat",
+            "--json",
+            "-I",
+            "10ms",
+            "-e",
+            "context-switches",
+            "-p",
+            &pid,
+        ])
+        .output()
+        .expect("memgauge runs");
+    running.wait().expect("sleep ends");
+    assert!(output.status.success(), "{}", said(&output));
+    assert!(said(&output).contains("context-switches"));
+}
+
+fn check_refusal(arguments: &[&str], code: i32, words: &[&str]) {
+    let output = memgauge().args(arguments).output().expect("memgauge runs");
+    let said = said(&output);
+    assert_eq!(output.status.code(), Some(code), "{said}");
+    for word in words {
+        assert!(said.contains(word), "`{word}` is not in: {said}");
+    }
+    assert!(!said.contains("panicked"), "{said}");
+}
+
+#[test]
+fn what_cannot_be_counted_is_refused_in_one_line() {
+    let stat = |rest: &[&'static str]| [&["stat"], rest].concat();
+    check_refusal(
+        &stat(&["-e", "page-fault", "--", "true"]),
+        2,
+        &["page-faults"],
+    );
+    check_refusal(&stat(&["-e", "{faults", "--", "true"]), 2, &["not closed"]);
+    check_refusal(&stat(&["-I", "9us", "--", "true"]), 2, &["10us"]);
+    check_refusal(&stat(&["-p", "4194305"]), 125, &["4194305"]);
+    check_refusal(&stat(&["-C", "9999", "--", "true"]), 2, &["9999"]);
+    check_refusal(
+        &stat(&["-G", "no/such/group", "--", "true"]),
+        2,
+        &["no/such/group"],
+    );
+    check_refusal(
+        &stat(&["--container", "deadbeefdead", "--", "true"]),
+        2,
+        &["deadbeefdead"],
+    );
+    check_refusal(&stat(&["--ring", "3", "--", "true"]), 2, &["power of two"]);
+    check_refusal(&["import", "/nonexistent"], 125, &["/nonexistent"]);
+    check_refusal(
+        &["import", "/etc/passwd"],
+        125,
+        &["/etc/passwd", "no perf data"],
+    );
+    check_refusal(&["record", "-p", "4194305"], 125, &["4194305"]);
+    if perf_works() {
+        check_refusal(&stat(&["--", "/nonexistent"]), 127, &["/nonexistent"]);
+        check_refusal(&stat(&["--", "/etc/passwd"]), 126, &["/etc/passwd"]);
+    }
+}
+
+/// Runs as `nobody`, as which `perf_event_paranoid` counts.
+#[test]
+fn an_ordinary_user_counts_and_samples_own_programs() {
+    let level = std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid");
+    let level: i32 = level.ok().and_then(|s| s.trim().parse().ok()).unwrap_or(9);
+    let is_root = Command::new("id")
+        .arg("-u")
+        .output()
+        .is_ok_and(|o| o.stdout == b"0\n");
+    if !is_root || level > 2 || !perf_works() {
+        println!("skipped: needs root to become nobody, and perf_event_paranoid <= 2");
+        return;
+    }
+    let folder = folder();
+    let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+    std::fs::set_permissions(folder.path(), everybody).expect("the mode can be set");
+    let program = folder.path().join("memgauge");
+    std::fs::copy(PROGRAM, &program).expect("the program can be copied");
+    let as_nobody = |arguments: &[&str]| {
+        Command::new("setpriv")
+            .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
+            .arg(&program)
+            .args(arguments)
+            .current_dir(folder.path())
+            .output()
+            .expect("setpriv runs")
+    };
+    let output = as_nobody(&[
+        "stat",
+        "-I",
+        "100us",
+        "-e",
+        "page-faults",
+        "--",
+        "ls",
+        "/usr/bin",
+    ]);
+    assert!(output.status.success(), "{}", said(&output));
+    assert!(
+        level < 2 || said(&output).contains("in user space only"),
+        "{}",
+        said(&output)
+    );
+    let output = as_nobody(&[
+        "record", "--source", "clock", "-o", "c.mg", "--", "ls", "/usr/bin",
+    ]);
+    assert!(output.status.success(), "{}", said(&output));
+    if level >= 1 {
+        let output = as_nobody(&["stat", "-a", "--", "true"]);
+        assert_eq!(output.status.code(), Some(125));
+        assert!(
+            said(&output).contains("perf_event_paranoid"),
+            "{}",
+            said(&output)
+        );
+    }
+}
+
+/// Every access of the loop lies in the array, so every address that is rebuilt
+/// in it must. Start and end of the program take a few samples of a hundred.
+fn check_addresses(arguments: &[&str], bytes: u64) {
+    let folder = folder();
+    let path = folder.path().join("c.mg");
+    let program = [&[workloads()], arguments].concat();
+    let output = memgauge()
+        .args(["record", "-q", "--source", "clock", "-F", "2000", "-o"])
+        .arg(&path)
+        .arg("--")
+        .args(&program)
+        .output()
+        .expect("memgauge runs");
+    assert!(output.status.success(), "{}", said(&output));
+    let recording = memgauge_trace::recording::Recording::open(&path).expect("a recording");
+    let selection = memgauge_trace::recording::Selection::all();
+    let maps = recording.rows::<memgauge_trace::Module>(&selection);
+    let array = maps
+        .flat_map(|batch| batch.expect("sound"))
+        .filter(|m| m.path == "[anon]" && m.end.0 - m.start.0 >= bytes)
+        .map(|m| (m.start.0, m.end.0))
+        .last()
+        .expect("the array is mapped");
+    let samples = recording.rows::<memgauge_trace::Sample>(&selection);
+    let samples: Vec<_> = samples.flat_map(|batch| batch.expect("sound")).collect();
+    let rebuilt: Vec<u64> = samples.iter().filter_map(|s| Some(s.addr?.0)).collect();
+    let inside = rebuilt
+        .iter()
+        .filter(|&&a| (array.0..array.1).contains(&a))
+        .count();
+    println!(
+        "{arguments:?}: {} samples, {} with address, {inside} right",
+        samples.len(),
+        rebuilt.len()
+    );
+    assert!(samples.len() >= 50, "{} samples", samples.len());
+    assert!(
+        rebuilt.len() * 10 >= samples.len() * 6,
+        "{} of {}",
+        rebuilt.len(),
+        samples.len()
+    );
+    assert!(
+        inside * 100 >= rebuilt.len() * 90,
+        "{inside} of {}",
+        rebuilt.len()
+    );
+}
+
+#[test]
+fn addresses_from_the_clock_lie_where_the_program_accesses() {
+    if !perf_works() {
+        return;
+    }
+    const MIB: u64 = 1 << 20;
+    check_addresses(&["rand", "--bytes", "64MiB", "--steps", "20M"], 64 * MIB);
+    check_addresses(&["linear", "--bytes", "64MiB", "--passes", "20"], 64 * MIB);
+    check_addresses(
+        &["bigarray", "--bytes", "64MiB", "--passes", "20"],
+        64 * MIB,
+    );
+}
+
+#[test]
+fn a_report_of_clock_samples_shows_where_and_how() {
+    if !perf_works() {
+        return;
+    }
+    let folder = folder();
+    let output = memgauge()
+        .args(["--source", "clock", "-o", "c.mg", "--", workloads()])
+        .args(["rand", "--bytes", "16MiB", "--steps", "10M"])
+        .current_dir(folder.path())
+        .output()
+        .expect("memgauge runs");
+    assert!(output.status.success(), "{}", said(&output));
+    for words in [
+        "Data addresses",
+        "previous: an operand",
+        "Heat map",
+        "Hottest pages",
+    ] {
+        assert!(
+            said(&output).contains(words),
+            "`{words}` is not in {}",
+            said(&output)
+        );
+    }
+}

@@ -1,0 +1,481 @@
+//! A perf.data into a recording.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use std::io::{BufReader, Read, Seek};
+use std::path::{Path, PathBuf};
+
+use memgauge_trace::recording::Writer;
+use memgauge_trace::{
+    Cpu, EventDef, EventId, Loss, LossKind, Manifest, Module, PhysAddr, Pid, Provenance,
+    Sample as SampleRow, SeriesRow, SourceFacts, Tid, Unit, VirtAddr, catalogue,
+};
+
+use super::perf_data::{Damage, Events, FileEvent, PerfData, Visit};
+use super::threads::Threads;
+use crate::pmu::abi::{record, sample};
+use crate::pmu::data_src::DataSrc;
+use crate::pmu::events::builtin_events;
+use crate::pmu::record::{Header, Layout, Mmap, Reading, Record, Sample};
+use crate::{Error, Result};
+
+/// What to import, and to where.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The file.
+    pub input: PathBuf,
+    /// Directory of the recording.
+    pub output: PathBuf,
+}
+
+/// What was imported.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Imported {
+    /// Samples by event name.
+    pub samples: Vec<(String, u64)>,
+    /// Samples with a data address.
+    pub with_address: u64,
+    /// Rows of counters' values in samples.
+    pub series_rows: u64,
+    /// Records by kind of the kernel's.
+    pub records: BTreeMap<u32, u64>,
+    /// Data sources in words: samples, and the sum of their latencies in cycles.
+    pub sources: BTreeMap<String, (u64, u64)>,
+    /// What was lost or left out.
+    pub losses: Vec<Loss>,
+    /// What of the file could not be read, in words.
+    pub problems: Vec<String>,
+    /// Bytes of the recording.
+    pub recording_bytes: u64,
+}
+
+/// Whether a file can be imported at all, before room is made for the result.
+///
+/// # Errors
+/// It is no perf.data, or cannot be read.
+pub fn check(input: &Path) -> Result<()> {
+    PerfData::open(open(input)?)
+        .map(drop)
+        .map_err(|e| about(input, e))
+}
+
+fn open(input: &Path) -> Result<BufReader<File>> {
+    let failed = |e| Error::system(format!("failed to open `{}`", input.display()), e);
+    let file = File::open(input).map_err(failed)?;
+    Ok(BufReader::with_capacity(1 << 16, file))
+}
+
+fn about(input: &Path, error: Error) -> Error {
+    error.about(&format!("failed to import `{}`", input.display()))
+}
+
+/// Imports a file.
+///
+/// # Errors
+/// It is no perf.data, cannot be read, or the recording cannot be written.
+pub fn import(options: &Options) -> Result<Imported> {
+    convert(open(&options.input)?, &options.output).map_err(|e| about(&options.input, e))
+}
+
+/// Imports from anything that can be read.
+///
+/// # Errors
+/// As of [`import`].
+pub fn convert(source: impl Read + Seek, output: &Path) -> Result<Imported> {
+    let mut source = source;
+    let start_ns = earliest(&mut source)?;
+    let mut file = PerfData::open(source)?;
+    let mut converter = Converter::new(output, start_ns)?;
+    let damage = file.read(&mut converter)?;
+    converter.finish(&file, damage)
+}
+
+/// The earliest time in a file. Records lie in it ring by ring, not in order.
+fn earliest(source: &mut (impl Read + Seek)) -> Result<u64> {
+    let mut earliest = Earliest(u64::MAX);
+    PerfData::open(&mut *source)?.read(&mut earliest)?;
+    source
+        .rewind()
+        .map_err(|e| Error::system("failed to read perf data again", e))?;
+    Ok(earliest.0)
+}
+
+struct Earliest(u64);
+
+impl Visit for Earliest {
+    fn record(&mut self, events: &Events, header: Header, body: &[u8]) -> Result<()> {
+        let time_ns = match header.kind {
+            record::SAMPLE => events
+                .of_sample(body)
+                .and_then(|(_, l)| Some(l.sample(body)?.time_ns)),
+            _ => events
+                .of_others()
+                .and_then(|l| Some(l.trailer(body)?.1.time_ns)),
+        };
+        // What perf makes up for what was there before has time 0.
+        if let Some(time_ns) = time_ns.filter(|&t| t > 0) {
+            self.0 = self.0.min(time_ns);
+        }
+        Ok(())
+    }
+}
+
+/// Of a counter in one thread (0 where the counter is a processor's).
+type CounterKey = (u64, u32);
+
+struct Converter {
+    writer: Writer,
+    threads: Threads,
+    imported: Imported,
+    by_event: Vec<u64>,
+    /// When the recording begins, on perf's clock.
+    start_ns: u64,
+    /// Values of group members at their last sample.
+    values: HashMap<CounterKey, (u64, u64)>,
+    lost: BTreeMap<(LossKind, &'static str), u64>,
+}
+
+impl Converter {
+    fn new(output: &Path, start_ns: u64) -> Result<Converter> {
+        Ok(Converter {
+            writer: Writer::create(
+                output,
+                Manifest {
+                    clock: "monotonic".to_owned(),
+                    ..Manifest::default()
+                },
+            )?,
+            threads: Threads::default(),
+            imported: Imported::default(),
+            by_event: Vec::new(),
+            start_ns,
+            values: HashMap::new(),
+            lost: BTreeMap::new(),
+        })
+    }
+
+    /// Time since the recording began; what has no time came before.
+    fn since_start(&self, time_ns: u64) -> u64 {
+        time_ns.saturating_sub(self.start_ns)
+    }
+
+    fn lose(&mut self, kind: LossKind, what: &'static str, count: u64) {
+        if count > 0 {
+            *self.lost.entry((kind, what)).or_default() += count;
+        }
+    }
+
+    /// `usual` is what a sample stands for where it does not say.
+    fn sample(
+        &mut self,
+        (number, usual): (usize, u64),
+        layout: &Layout,
+        s: &Sample<'_>,
+    ) -> Result<()> {
+        let time_ns = self.since_start(s.time_ns);
+        if self.by_event.len() <= number {
+            self.by_event.resize(number + 1, 0);
+        }
+        self.by_event[number] += 1;
+        self.threads.seen(s.pid, s.tid, time_ns);
+        let source = DataSrc(s.data_src);
+        let latency_cycles = layout.latency(s);
+        self.note_source(layout, source, latency_cycles);
+        let row = SampleRow {
+            time_ns,
+            cpu: layout.has(sample::CPU).then_some(Cpu(s.cpu)),
+            pid: Pid(s.pid),
+            tid: Tid(s.tid),
+            event: event_id(number),
+            ip: VirtAddr(s.ip),
+            addr: (s.addr != 0).then_some(VirtAddr(s.addr)),
+            phys: (s.phys != 0).then_some(PhysAddr(s.phys)),
+            kind: source.kind(),
+            latency_cycles,
+            source: source.level(),
+            period: if layout.has(sample::PERIOD) {
+                s.period
+            } else {
+                usual
+            },
+            ..SampleRow::default()
+        };
+        self.imported.with_address += u64::from(row.addr.is_some());
+        self.writer.push(row)?;
+        self.not_kept(s);
+        Ok(())
+    }
+
+    fn note_source(&mut self, layout: &Layout, source: DataSrc, latency_cycles: u32) {
+        if !layout.has(sample::DATA_SRC) || !source.is_known() {
+            return;
+        }
+        let seen = self.imported.sources.entry(source.words()).or_default();
+        seen.0 += 1;
+        seen.1 += u64::from(latency_cycles);
+    }
+
+    fn not_kept(&mut self, s: &Sample<'_>) {
+        let registers = u64::from(s.user_regs.is_some()) + u64::from(s.intr_regs.is_some());
+        for (what, count) in [
+            ("call chains", u64::from(!s.callchain.is_empty())),
+            ("branch stacks", u64::from(s.branches > 0)),
+            ("user stacks", u64::from(!s.stack.is_empty())),
+            ("raw bytes of samples", u64::from(!s.raw.is_empty())),
+            ("sets of registers", registers),
+        ] {
+            self.lose(LossKind::NotKept, what, count);
+        }
+    }
+
+    /// What the members of a group gained since the group's last sample there.
+    fn readings(&mut self, events: &Events, s: &Sample<'_>, reading: &Reading<'_>) -> Result<()> {
+        let time_ns = self.since_start(s.time_ns);
+        for index in 0..reading.len() {
+            let (Some(id), Some(value)) = (reading.id(index), reading.value(index)) else {
+                continue;
+            };
+            let Some(number) = events.of_id(id) else {
+                self.lose(LossKind::Unreadable, "values of counters of unknown id", 1);
+                continue;
+            };
+            let (before, since) = self
+                .values
+                .insert((id, s.tid), (value, time_ns))
+                .unwrap_or((0, 0));
+            self.imported.series_rows += 1;
+            self.writer.push(SeriesRow {
+                time_ns,
+                cpu: Some(Cpu(s.cpu)),
+                pid: Pid(s.pid),
+                tid: Tid(s.tid),
+                event: event_id(number),
+                value: value.saturating_sub(before),
+                interval_ns: time_ns.saturating_sub(since),
+            })?;
+        }
+        Ok(())
+    }
+
+    fn mapping(&mut self, map: &Mmap<'_>, time_ns: u64) -> Result<()> {
+        let Some(end) = map.start.checked_add(map.bytes) else {
+            self.lose(LossKind::Unreadable, "mappings that end nowhere", 1);
+            return Ok(());
+        };
+        let path = String::from_utf8_lossy(map.path);
+        let path = if path == "//anon" {
+            "[anon]".into()
+        } else {
+            path
+        };
+        self.writer.push(Module {
+            pid: Pid(map.pid),
+            time_ns,
+            start: VirtAddr(map.start),
+            end: VirtAddr(end),
+            file_offset: map.file_offset,
+            path: path.into_owned(),
+            executable: map.executable,
+        })?;
+        Ok(())
+    }
+
+    fn other(&mut self, record: &Record<'_>, time_ns: u64) -> Result<()> {
+        match record {
+            Record::Mmap(map) => self.mapping(map, time_ns)?,
+            Record::Comm {
+                pid,
+                tid,
+                exec,
+                name,
+            } => {
+                let name = String::from_utf8_lossy(name);
+                self.threads.named(*pid, *tid, *exec, &name, time_ns);
+                if *exec {
+                    let pid = Pid(*pid);
+                    let path = "[exec]".to_owned();
+                    self.writer.push(Module {
+                        pid,
+                        time_ns,
+                        path,
+                        ..Module::default()
+                    })?;
+                }
+            }
+            Record::Fork(task) => self.threads.forked(task, time_ns),
+            Record::Exit(task) => self.threads.ended(task, time_ns),
+            Record::Lost { count, .. } => {
+                self.lose(LossKind::RingFull, "records lost in perf's rings", *count)
+            }
+            Record::LostSamples { count } => {
+                self.lose(
+                    LossKind::RingFull,
+                    "samples lost in hardware buffers",
+                    *count,
+                );
+            }
+            Record::Throttle { .. } => {
+                self.lose(LossKind::Throttled, "times sampling was stopped", 1)
+            }
+            Record::Aux { bytes, .. } => {
+                self.lose(LossKind::NotKept, "bytes of AUX traces", *bytes)
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn finish<R: Read + Seek>(mut self, file: &PerfData<R>, damage: Damage) -> Result<Imported> {
+        self.lose(
+            LossKind::Unreadable,
+            "bytes of the file",
+            damage.unread_bytes,
+        );
+        self.lose(
+            LossKind::NotKept,
+            "bytes of AUX traces",
+            file.facts.trace_bytes,
+        );
+        let named = |number: usize| event_name(&file.events.all[number], number);
+        let counted = self.by_event.iter().enumerate();
+        self.imported.samples = counted.map(|(n, &count)| (named(n), count)).collect();
+        self.imported.problems = damage.problems;
+        self.imported.losses = losses(self.lost);
+        self.writer
+            .extend(std::mem::take(&mut self.threads).rows())?;
+        self.writer.extend(self.imported.losses.iter().cloned())?;
+        self.writer.flush()?;
+        self.imported.recording_bytes = self.writer.bytes_written();
+        let whole = self.imported.problems.is_empty();
+        let definitions = file
+            .events
+            .all
+            .iter()
+            .enumerate()
+            .map(|(n, e)| definition(e, n))
+            .collect();
+        self.writer.finish(|manifest| {
+            manifest.recorder = recorder(&file.facts.version);
+            manifest.command.clone_from(&file.facts.command);
+            manifest.host = file.facts.host.clone();
+            manifest.events = definitions;
+            manifest.source = SourceFacts {
+                name: "import".to_owned(),
+                settings: settings(&file.events, whole),
+            };
+        })?;
+        Ok(self.imported)
+    }
+}
+
+impl Visit for Converter {
+    fn record(&mut self, events: &Events, header: Header, body: &[u8]) -> Result<()> {
+        *self.imported.records.entry(header.kind).or_default() += 1;
+        if header.kind == record::SAMPLE {
+            let parsed = events
+                .of_sample(body)
+                .filter(|(_, layout)| !layout.is_unknown());
+            let parsed = parsed.and_then(|(n, layout)| Some((n, layout, layout.sample(body)?)));
+            let Some((number, layout, sample)) = parsed else {
+                self.lose(LossKind::Unreadable, "samples", 1);
+                return Ok(());
+            };
+            let usual = events.all[number].attr.period;
+            self.sample((number, usual), layout, &sample)?;
+            return match &sample.reading {
+                Some(reading) => self.readings(events, &sample, reading),
+                None => Ok(()),
+            };
+        }
+        let Some((record, trailer)) = events.of_others().and_then(|l| l.record(header, body))
+        else {
+            self.lose(LossKind::Unreadable, "records", 1);
+            return Ok(());
+        };
+        let time_ns = match &record {
+            Record::Fork(task) | Record::Exit(task) => task.time_ns,
+            _ => trailer.time_ns,
+        };
+        let time_ns = self.since_start(time_ns);
+        self.other(&record, time_ns)
+    }
+}
+
+fn event_id(number: usize) -> EventId {
+    EventId(catalogue::FIRST_FREE.saturating_add(u16::try_from(number).unwrap_or(u16::MAX)))
+}
+
+/// The name in the file; where it has none, the name of the encoding.
+fn event_name(event: &FileEvent, number: usize) -> String {
+    if !event.name.is_empty() {
+        return event.name.clone();
+    }
+    let attr = &event.attr;
+    let same =
+        |named: &crate::pmu::events::Named| (named.kind, named.config) == (attr.kind, attr.config);
+    let named = builtin_events().into_iter().find(same);
+    named.map_or_else(
+        || {
+            format!(
+                "event{number}/type={},config={:#x}/",
+                attr.kind, attr.config
+            )
+        },
+        |named| named.name,
+    )
+}
+
+fn definition(event: &FileEvent, number: usize) -> EventDef {
+    let attr = &event.attr;
+    EventDef {
+        id: event_id(number),
+        name: event_name(event, number),
+        unit: Unit::Count,
+        provenance: Provenance::Sampled,
+        description: format!(
+            "Sampled by perf: type {}, config {:#x}, config1 {:#x}, precision {}",
+            attr.kind,
+            attr.config,
+            attr.config1,
+            attr.precise_ip()
+        ),
+    }
+}
+
+fn recorder(version: &str) -> String {
+    let own = concat!("memgauge ", env!("CARGO_PKG_VERSION"));
+    match version {
+        "" => format!("{own}, from perf"),
+        version => format!("{own}, from perf {version}"),
+    }
+}
+
+fn settings(events: &Events, whole: bool) -> BTreeMap<String, String> {
+    let mut settings = BTreeMap::from([("format".to_owned(), "perf.data".to_owned())]);
+    if !whole {
+        settings.insert("damaged".to_owned(), "read as far as possible".to_owned());
+    }
+    for (number, event) in events.all.iter().enumerate() {
+        let attr = &event.attr;
+        let what = if attr.has(crate::pmu::abi::flag::FREQ) {
+            "frequency"
+        } else {
+            "period"
+        };
+        settings.insert(
+            format!("{what}.{}", event_name(event, number)),
+            attr.period.to_string(),
+        );
+    }
+    settings
+}
+
+fn losses(lost: BTreeMap<(LossKind, &'static str), u64>) -> Vec<Loss> {
+    let loss = |((kind, detail), count): ((LossKind, &str), u64)| Loss {
+        kind,
+        count,
+        detail: detail.to_owned(),
+        ..Loss::default()
+    };
+    lost.into_iter().map(loss).collect()
+}

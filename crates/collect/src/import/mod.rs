@@ -1,0 +1,10 @@
+//! Source `import`: recordings that others made.
+//!
+//! [`perf_data`] reads what `perf record` writes; [`convert`] makes a recording
+//! of it.
+
+mod convert;
+pub mod perf_data;
+mod threads;
+
+pub use convert::{Imported, Options, check, convert, import};

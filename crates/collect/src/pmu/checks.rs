@@ -1,0 +1,153 @@
+//! What of the live sources works here, found by trying.
+
+use std::fs::read_to_string;
+use std::time::{Duration, Instant};
+
+use super::abi::{Attr, flag, kind, sample, software};
+use super::counters::READ_FORMAT;
+use super::stat::{RING_PAGES, SHORTEST_INTERVAL_NS};
+use crate::doctor::{Check, verdict};
+use crate::sys::perf::{self, Ring, Whom};
+
+/// Series, ring memory, attaching, addresses from the clock.
+pub(crate) fn checks() -> Vec<Check> {
+    vec![
+        series(),
+        rings(),
+        whole_processors(),
+        attach(),
+        confinement(),
+        addresses(),
+    ]
+}
+
+const PARANOID: &str = "sysctl kernel.perf_event_paranoid=2, or setcap cap_perfmon+ep on memgauge";
+
+/// A timer as `memgauge stat -I` has it, on this thread.
+fn timer(interval_ns: u64, inherit: u64) -> Attr {
+    let mut attr = Attr::new(kind::SOFTWARE, software::CPU_CLOCK);
+    attr.period = interval_ns;
+    attr.sample_type = sample::IDENTIFIER | sample::TID | sample::TIME | sample::READ;
+    attr.read_format = READ_FORMAT;
+    attr.flags = flag::EXCLUDE_KERNEL | flag::EXCLUDE_HV | inherit;
+    attr
+}
+
+/// Counts the ticks that arrive in a tenth of a second at the shortest interval.
+fn series() -> Check {
+    let inherit = perf::open(
+        &timer(1_000_000, flag::INHERIT),
+        Whom::Thread(0),
+        Some(0),
+        None,
+    );
+    let ticks = ticks_of(Duration::from_millis(100));
+    let threads = match &inherit {
+        Ok(_) => "threads and children followed",
+        Err(_) => "without threads born later (they need kernel 6.13)",
+    };
+    let found = match &ticks {
+        Ok(rate) => format!(
+            "a tick every {:.0} us at best, {threads}",
+            1e6 / rate.max(1.0)
+        ),
+        Err(e) => format!("refused: {e}"),
+    };
+    verdict("counter series", ticks.is_ok(), found, PARANOID)
+}
+
+/// Ticks a second at the shortest interval.
+fn ticks_of(span: Duration) -> std::io::Result<f64> {
+    let event = perf::open(&timer(SHORTEST_INTERVAL_NS, 0), Whom::Thread(0), None, None)?;
+    let mut ring = Ring::map(&event, RING_PAGES)?;
+    let began = Instant::now();
+    let mut sum = 0u64;
+    while began.elapsed() < span {
+        sum = std::hint::black_box(sum.wrapping_add(1));
+    }
+    let seconds = began.elapsed().as_secs_f64();
+    let records = ring.drain(|a, b| super::ring::walk(a, b, &mut Vec::new(), |_, _| {}).records);
+    Ok(records as f64 / seconds)
+}
+
+fn rings() -> Check {
+    let fits = |pages: &usize| {
+        let event = perf::open(&timer(1_000_000, 0), Whom::Thread(0), None, None);
+        event.is_ok_and(|event| Ring::map(&event, *pages).is_ok())
+    };
+    let most = [1024, 512, 256, RING_PAGES, 64, 16, 1]
+        .into_iter()
+        .find(fits);
+    let found = match most {
+        Some(pages) => format!("{} KiB a ring at least", pages * perf::page_bytes() / 1024),
+        None => "no ring at all".to_owned(),
+    };
+    let ok = most.is_some_and(|pages| pages >= RING_PAGES);
+    verdict(
+        "ring memory",
+        ok,
+        found,
+        "sysctl kernel.perf_event_mlock_kb=516, or ulimit -l unlimited",
+    )
+}
+
+fn whole_processors() -> Check {
+    let mut attr = Attr::new(kind::SOFTWARE, software::CPU_CLOCK);
+    attr.flags = flag::DISABLED;
+    let tried = perf::open(&attr, Whom::Everybody, Some(0), None);
+    let found = match &tried {
+        Ok(_) => "-a, -C, -G and --container work".to_owned(),
+        Err(e) => format!("refused: {e}"),
+    };
+    let fix = "sysctl kernel.perf_event_paranoid=0, or setcap cap_perfmon+ep on memgauge";
+    verdict("whole processors", tried.is_ok(), found, fix)
+}
+
+/// Attaching to one's own processes needs perf alone; reading code that belongs
+/// to no file (JIT) needs the right to trace.
+fn attach() -> Check {
+    let scope = read_to_string("/proc/sys/kernel/yama/ptrace_scope");
+    let scope = scope
+        .ok()
+        .and_then(|s| s.trim().parse::<u32>().ok())
+        .unwrap_or(0);
+    let found = match scope {
+        0 => "own processes, generated code included",
+        1 => "own processes; generated code only of programs started here",
+        _ => "own processes, without generated code",
+    };
+    verdict(
+        "attaching",
+        scope == 0,
+        found.to_owned(),
+        "sysctl kernel.yama.ptrace_scope=0",
+    )
+}
+
+fn confinement() -> Check {
+    let status = read_to_string("/proc/self/status").unwrap_or_default();
+    let mode = status
+        .lines()
+        .find_map(|line| line.strip_prefix("Seccomp:"));
+    let filtered = mode.is_some_and(|mode| mode.trim() == "2");
+    let opens = perf::open(&timer(1_000_000, 0), Whom::Thread(0), None, None).is_ok();
+    let found = match (filtered, opens) {
+        (false, _) => "no system-call filter",
+        (true, true) => "a system-call filter that lets perf_event_open through",
+        (true, false) => "a system-call filter, and perf_event_open fails",
+    };
+    let fix = "start the container with --cap-add PERFMON (or --security-opt seccomp=unconfined)";
+    verdict("confinement", opens || !filtered, found.to_owned(), fix)
+}
+
+fn addresses() -> Check {
+    let mut attr = timer(1_000_000, 0);
+    attr.sample_type |= sample::IP | sample::REGS_USER;
+    attr.sample_regs_user = crate::clock::derive::REGISTERS;
+    let tried = perf::open(&attr, Whom::Thread(0), None, None);
+    let found = match &tried {
+        Ok(_) => "rebuilt from timer samples (record --source clock)".to_owned(),
+        Err(e) => format!("refused: {e}"),
+    };
+    verdict("data addresses", tried.is_ok(), found, PARANOID)
+}

@@ -1,0 +1,247 @@
+//! Where the data of a sampled access came from: `union perf_mem_data_src`.
+//!
+//! ```text
+//! bit 0    5        19     24    26     33       37      38      40     43    46
+//! ├ op ────┼ level ─┼ snoop┼ lock┼ tlb ─┼ number ┼ remote┼ snoop+┼ block┼ hops┤
+//! ```
+//!
+//! A processor fills in either the old bits of `level` or the newer `number`;
+//! the newer wins where both are there.
+
+use memgauge_trace::{AccessKind, DataSource};
+
+/// A data source as the kernel packs it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DataSrc(pub u64);
+
+const LEVELS: &[(u64, &str)] = &[
+    (1 << 3, "L1"),
+    (1 << 4, "line-fill buffer"),
+    (1 << 5, "L2"),
+    (1 << 6, "L3"),
+    (1 << 7, "memory"),
+    (1 << 8, "remote memory, one hop"),
+    (1 << 9, "remote memory, two hops"),
+    (1 << 10, "remote cache, one hop"),
+    (1 << 11, "remote cache, two hops"),
+    (1 << 12, "I/O"),
+    (1 << 13, "uncached memory"),
+];
+
+const TLB: &[(u64, &str)] = &[
+    (1 << 3, "L1"),
+    (1 << 4, "L2"),
+    (1 << 5, "page walk"),
+    (1 << 6, "fault handler"),
+];
+
+const HIT: u64 = 2;
+const MISS: u64 = 4;
+
+/// Words for the bits that are set.
+fn named(bits: u64, names: &[(u64, &'static str)]) -> Vec<&'static str> {
+    let set = names.iter().filter(|(bit, _)| bits & bit != 0);
+    set.map(|(_, name)| *name).collect()
+}
+
+impl DataSrc {
+    fn field(self, at: u32, bits: u32) -> u64 {
+        self.0 >> at & ((1 << bits) - 1)
+    }
+
+    /// Whether the processor said anything at all.
+    pub fn is_known(self) -> bool {
+        self.level() != DataSource::Unknown || self.kind() != AccessKind::Unknown
+    }
+
+    /// What the access did.
+    pub fn kind(self) -> AccessKind {
+        match self.field(0, 5) & 6 {
+            2 => AccessKind::Load,
+            4 => AccessKind::Store,
+            6 => AccessKind::Modify,
+            _ => AccessKind::Unknown,
+        }
+    }
+
+    /// The level that delivered the data.
+    pub fn level(self) -> DataSource {
+        let remote = self.field(37, 1) == 1 || self.field(43, 3) > 0;
+        match self.field(33, 4) {
+            1 => DataSource::L1d,
+            2 | 5 => DataSource::L2,
+            3 | 4 | 11 if remote => DataSource::RemoteCache,
+            3 | 4 | 11 => DataSource::Llc,
+            12 => DataSource::FillBuffer,
+            9 | 13 | 14 if remote => DataSource::RemoteDram,
+            9 | 13 | 14 => DataSource::Dram,
+            _ => self.old_level(),
+        }
+    }
+
+    fn old_level(self) -> DataSource {
+        let level = self.field(5, 14);
+        let found = [
+            (0x8, DataSource::L1d),
+            (0x10, DataSource::FillBuffer),
+            (0x20, DataSource::L2),
+            (0x40, DataSource::Llc),
+            (0x80, DataSource::Dram),
+            (0x300, DataSource::RemoteDram),
+            (0xc00, DataSource::RemoteCache),
+        ];
+        let hit = found.iter().find(|(bits, _)| level & bits != 0);
+        match (hit, level & MISS != 0) {
+            // A miss of L3 went to memory, wherever that is.
+            (Some((0x40, _)), true) => DataSource::Dram,
+            (Some((_, source)), false) => *source,
+            _ => DataSource::Unknown,
+        }
+    }
+
+    /// All of it in words, separated by commas; empty where nothing is known.
+    pub fn words(self) -> String {
+        let mut words: Vec<String> = Vec::new();
+        words.extend(self.operation().map(str::to_owned));
+        words.extend(self.level_words());
+        words.extend(self.snoop_words());
+        words.extend(self.tlb_words());
+        words.extend((self.field(24, 2) & 2 != 0).then(|| "locked".to_owned()));
+        words.extend((self.field(40, 3) & 2 != 0).then(|| "blocked by data".to_owned()));
+        words.extend((self.field(40, 3) & 4 != 0).then(|| "blocked by an address".to_owned()));
+        words.join(", ")
+    }
+
+    fn operation(self) -> Option<&'static str> {
+        match self.field(0, 5) {
+            op if op & 6 == 6 => Some("load and store"),
+            op if op & 2 != 0 => Some("load"),
+            op if op & 4 != 0 => Some("store"),
+            op if op & 8 != 0 => Some("prefetch"),
+            op if op & 16 != 0 => Some("execute"),
+            _ => None,
+        }
+    }
+
+    fn level_words(self) -> Option<String> {
+        const NUMBERS: [&str; 15] = [
+            "",
+            "L1",
+            "L2",
+            "L3",
+            "L4",
+            "L2 miss buffer",
+            "memory-side cache",
+            "",
+            "uncached memory",
+            "CXL memory",
+            "I/O",
+            "some cache",
+            "line-fill buffer",
+            "memory",
+            "persistent memory",
+        ];
+        let level = self.field(5, 14);
+        let number = self.field(33, 4) as usize;
+        let names = match NUMBERS.get(number) {
+            Some(name) if !name.is_empty() => {
+                let remote = if self.field(37, 1) == 1 {
+                    "remote "
+                } else {
+                    ""
+                };
+                format!("{remote}{name}")
+            }
+            _ => named(level, LEVELS).join(" or "),
+        };
+        let outcome = match (level & HIT != 0, level & MISS != 0) {
+            (true, _) => " hit",
+            (_, true) => " miss",
+            _ => "",
+        };
+        (!names.is_empty()).then(|| names + outcome)
+    }
+
+    fn snoop_words(self) -> Option<String> {
+        let snoop = self.field(19, 5);
+        let more = self.field(38, 2);
+        let word = match (snoop, more) {
+            (_, m) if m & 2 != 0 => "snoop of a peer",
+            (_, m) if m & 1 != 0 => "snoop forwarded",
+            (s, _) if s & 16 != 0 => "snoop hit a modified line",
+            (s, _) if s & 4 != 0 => "snoop hit",
+            (s, _) if s & 8 != 0 => "snoop missed",
+            (s, _) if s & 2 != 0 => "no snoop",
+            _ => return None,
+        };
+        Some(word.to_owned())
+    }
+
+    fn tlb_words(self) -> Option<String> {
+        let tlb = self.field(26, 7);
+        let names = named(tlb, TLB).join(" or ");
+        let outcome = match (tlb & HIT != 0, tlb & MISS != 0) {
+            (true, _) => " hit",
+            (_, true) => " miss",
+            _ => "",
+        };
+        (!names.is_empty()).then(|| format!("TLB {names}{outcome}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(packed: u64, kind: AccessKind, level: DataSource, words: &str) {
+        let source = DataSrc(packed);
+        assert_eq!(
+            (source.kind(), source.level()),
+            (kind, level),
+            "{packed:#x}"
+        );
+        assert_eq!(source.words(), words, "{packed:#x}");
+    }
+
+    // Values and their meaning as `perf script -F data_src` (6.1) prints them.
+    #[test]
+    fn packed_sources_have_the_meaning_perf_gives_them() {
+        let load = AccessKind::Load;
+        check(
+            0x68100142,
+            load,
+            DataSource::L1d,
+            "load, L1 hit, no snoop, TLB L1 or L2 hit",
+        );
+        check(
+            0x68100842,
+            load,
+            DataSource::Llc,
+            "load, L3 hit, no snoop, TLB L1 or L2 hit",
+        );
+        check(
+            0x68801042,
+            load,
+            DataSource::Dram,
+            "load, memory hit, snoop hit a modified line, TLB L1 or L2 hit",
+        );
+        check(
+            0x68100242,
+            load,
+            DataSource::FillBuffer,
+            "load, line-fill buffer hit, no snoop, TLB L1 or L2 hit",
+        );
+        check(0, AccessKind::Unknown, DataSource::Unknown, "");
+    }
+
+    #[test]
+    fn the_newer_level_wins() {
+        let packed = 13 << 33 | 1 << 37 | 2;
+        check(
+            packed,
+            AccessKind::Load,
+            DataSource::RemoteDram,
+            "load, remote memory",
+        );
+    }
+}
