@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod grid;
+pub mod mrc;
 mod plot;
 mod sections;
 mod style;

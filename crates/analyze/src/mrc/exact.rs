@@ -298,6 +298,17 @@ impl Exact {
         Ok(self.back.histogram.take(&hits))
     }
 
+    /// The blocks known, the one referenced longest ago first. What was fed is
+    /// counted before.
+    pub(super) fn blocks_by_age(&mut self) -> Vec<u64> {
+        let mut top: Vec<u64> = self.front.top.blocks().collect();
+        let mut aged = self.front.times.entries();
+        aged.retain(|(block, _)| !top.contains(block));
+        aged.sort_unstable_by_key(|entry| entry.1);
+        top.reverse();
+        aged.into_iter().map(|entry| entry.0).chain(top).collect()
+    }
+
     /// The distances of everything fed.
     ///
     /// # Errors

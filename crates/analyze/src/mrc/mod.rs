@@ -1,6 +1,8 @@
 //! Miss-rate curves.
 
 mod batch;
+mod curve;
+mod distinct;
 mod exact;
 mod histogram;
 mod pages;
@@ -13,7 +15,9 @@ mod tests;
 mod times;
 mod top;
 
+pub use curve::{Curve, Difference, Knee, sizes};
 pub use exact::{Exact, Full, Settings};
 pub use histogram::Distances;
 pub use pages::Advise;
+pub use sampled::{Estimate, Sampled, Sampling};
 pub use sys::Vectors;

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::times::hash_crowd;
-use super::{Distances, Exact, Settings, Vectors};
+use super::{Curve, Distances, Estimate, Exact, Sampled, Sampling, Settings, Vectors, sizes};
 use crate::oracle::mrc::distances;
 
 fn exact(addresses: &[u64], block_bytes: u64, vectors: Vectors, chunk: usize) -> Distances {
@@ -146,5 +146,76 @@ proptest! {
             base.wrapping_add(block << shift)
         }).collect();
         check(&stream, 1 << shift);
+    }
+}
+
+fn estimate(addresses: &[u64], sampling: Sampling, salt: u64) -> Estimate {
+    let mut engine = Sampled::new(64, sampling, salt, Settings::default());
+    addresses.chunks(777).for_each(|part| engine.feed(part).unwrap());
+    engine.finish().unwrap()
+}
+
+#[test]
+fn a_sample_of_everything_is_the_exact_curve() {
+    let stream: Vec<u64> = numbers(4).take(30_000).map(|n| n % 500 * 64).collect();
+    let exact = Curve::exact(&distances(&stream, 64), 64);
+    for sampling in [Sampling::Rate(1.0), Sampling::Size(1000)] {
+        let sampled = estimate(&stream, sampling, 1);
+        assert_eq!(sampled.rate, 1.0);
+        for blocks in 0..600 {
+            assert!((sampled.curve.misses(blocks) - exact.misses(blocks)).abs() < 1e-6);
+        }
+    }
+}
+
+#[test]
+fn a_sampled_scan_has_its_cliff_where_the_exact_one_has() {
+    let scan: Vec<u64> = (0..400_000).map(|i| i % 50_000 * 64).collect();
+    for sampling in [Sampling::Rate(0.01), Sampling::Size(1000)] {
+        for salt in 0..5 {
+            let sampled = estimate(&scan, sampling, salt).curve;
+            let knee = sampled.knees()[0].blocks;
+            assert!((49_999..=50_001).contains(&knee), "{sampling:?}: {knee}");
+            assert!((sampled.compulsory - 50_000.0).abs() < 25.0);
+        }
+    }
+}
+
+#[test]
+fn a_sample_stays_within_its_size_and_its_band_holds_the_exact_curve() {
+    let skewed = |n: u64| ((n >> 11) as f64 / (1u64 << 53) as f64).powi(3) * 40_000.0;
+    let stream: Vec<u64> = numbers(5).take(300_000).map(|n| skewed(n) as u64 * 64).collect();
+    let exact = exact(&stream, 64, Vectors::best(), 4096);
+    let exact = Curve::exact(&exact, 64);
+    let (mut inside, mut all) = (0, 0);
+    for salt in 0..8 {
+        let sampled = estimate(&stream, Sampling::Size(2048), salt);
+        assert!(sampled.sampled_blocks <= 2048);
+        for bytes in sizes(64 * 100, 64 * 40_000, 2) {
+            let off = sampled.curve.miss_ratio(bytes).unwrap() - exact.miss_ratio(bytes).unwrap();
+            inside += usize::from(off.abs() <= sampled.half_band(bytes).unwrap() + 0.002);
+            all += 1;
+        }
+    }
+    assert!(inside * 10 >= all * 8, "{inside} of {all}");
+}
+
+#[test]
+fn every_variant_of_the_filter_keeps_the_same_blocks() {
+    let addresses: Vec<u64> = numbers(6).take(1003).collect();
+    for rate in [1e-9, 0.01, 0.5, 1.0] {
+        let curves: Vec<u64> = Vectors::available()
+            .iter()
+            .map(|&vectors| {
+                let settings = Settings {
+                    vectors,
+                    ..Settings::default()
+                };
+                let mut engine = Sampled::new(64, Sampling::Rate(rate), 7, settings);
+                engine.feed(&addresses).unwrap();
+                engine.finish().unwrap().sampled_references
+            })
+            .collect();
+        assert!(curves.iter().all(|&n| n == curves[0]), "{rate}: {curves:?}");
     }
 }

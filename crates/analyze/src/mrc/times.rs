@@ -417,6 +417,11 @@ impl Times {
         on_either!(self, table => table.blocks)
     }
 
+    /// Every block and its time.
+    pub(super) fn entries(&self) -> Vec<(u64, u32)> {
+        on_either!(self, table => table.entries().collect())
+    }
+
     pub(super) fn bytes(&self) -> usize {
         on_either!(self, table => table.lines.len() * size_of::<Line>())
     }

@@ -39,6 +39,11 @@ impl Top {
         used + self.fill_from_full(&addresses[used..], shift, batch)
     }
 
+    /// The blocks here, most recently referenced first.
+    pub(super) fn blocks(&self) -> impl Iterator<Item = u64> + '_ {
+        self.places[..self.taken].iter().map(|place| place.0)
+    }
+
     #[cold]
     fn first_blocks(&mut self, block: u64, batch: &mut Batch) {
         let known = self.places[..self.taken].iter().position(|p| p.0 == block);
