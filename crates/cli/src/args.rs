@@ -32,6 +32,10 @@ pub(crate) enum Verb {
     Record(Record),
     /// Show a recording
     Report(Report),
+    /// Show how many misses a memory of any size would have: a miss-rate curve
+    Mrc(crate::mrc::Mrc),
+    /// Divide memory between programs by their miss-rate curves
+    Partition(crate::mrc::Partition),
     /// List events and modelled machines
     List(Json),
     /// Tell what this machine offers, and how to get what is missing

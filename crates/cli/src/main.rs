@@ -8,6 +8,7 @@
 mod args;
 mod doctor;
 mod list;
+mod mrc;
 mod outcome;
 mod progress;
 mod record;
@@ -27,6 +28,8 @@ fn run(cli: Cli) -> anyhow::Result<Exit> {
     match cli.verb {
         Some(Verb::Record(args)) => record::record(&args),
         Some(Verb::Report(args)) => report::report(&args),
+        Some(Verb::Mrc(args)) => mrc::mrc(&args),
+        Some(Verb::Partition(args)) => mrc::partition(&args),
         Some(Verb::List(args)) => list::list(&args),
         Some(Verb::Doctor(args)) => doctor::doctor(&args),
         None => record::record_and_report(&cli.record),

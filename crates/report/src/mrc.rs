@@ -120,7 +120,11 @@ impl CurveView {
     }
 
     fn value(&self, curve: &Curve, bytes: u64) -> f64 {
-        let left_out = if self.compulsory { 0.0 } else { curve.compulsory };
+        let left_out = if self.compulsory {
+            0.0
+        } else {
+            curve.compulsory
+        };
         let misses = curve.misses(bytes / curve.block_bytes) - left_out;
         self.unit.of(misses.max(0.0), curve.references)
     }
@@ -151,8 +155,16 @@ impl CurveView {
     pub fn text(&self, style: &Style) -> String {
         let style = style.at_least(80);
         let curve = self.curve();
-        let mut text = format!("{}\n  {}", printable(&self.title), self.measured.provenance());
-        let _ = writeln!(text, "; blocks of {}, least recently used", capacity(curve.block_bytes));
+        let mut text = format!(
+            "{}\n  {}",
+            printable(&self.title),
+            self.measured.provenance()
+        );
+        let _ = writeln!(
+            text,
+            "; blocks of {}, least recently used",
+            capacity(curve.block_bytes)
+        );
         if let Some(note) = &self.note {
             let _ = writeln!(text, "  {}", printable(note));
         }
@@ -181,14 +193,25 @@ impl CurveView {
             (low * (high / low).powf(at)).round() as u64
         };
         let mut drawn = vec![vec![' '; columns]; ROWS + 1];
-        let curves = [Some(self.curve()), self.against.as_ref().map(|a| a.1.curve())];
+        let curves = [
+            Some(self.curve()),
+            self.against.as_ref().map(|a| a.1.curve()),
+        ];
         let values: Vec<Vec<f64>> = curves
             .into_iter()
             .flatten()
             .map(|curve| (0..columns).map(|c| self.value(curve, size(c))).collect())
             .collect();
-        let top = values.iter().flatten().copied().fold(f64::MIN_POSITIVE, f64::max);
-        let marks = if style.unicode { ['•', '○'] } else { ['*', 'o'] };
+        let top = values
+            .iter()
+            .flatten()
+            .copied()
+            .fold(f64::MIN_POSITIVE, f64::max);
+        let marks = if style.unicode {
+            ['•', '○']
+        } else {
+            ['*', 'o']
+        };
         for (values, mark) in values.iter().zip(marks).rev() {
             plot(&mut drawn, values, top, mark);
         }
@@ -196,7 +219,11 @@ impl CurveView {
         let mut text = format!("{:LABEL$}  {} by size of memory\n", "", self.unit.name());
         for (row, cells) in drawn.iter().enumerate() {
             let value = top * (ROWS - row) as f64 / ROWS as f64;
-            let label = if row % 2 == 0 { self.unit.show(value) } else { String::new() };
+            let label = if row % 2 == 0 {
+                self.unit.show(value)
+            } else {
+                String::new()
+            };
             let line: String = cells.iter().collect();
             let _ = writeln!(text, "{label:>LABEL$} {bar}{}", line.trim_end());
         }
@@ -212,16 +239,26 @@ impl CurveView {
         let mut lines = Vec::new();
         let ticks = sizes(self.curve().block_bytes, self.end(), 1);
         let step = (ticks.len() * 9).div_ceil(columns).max(1);
-        let ticks: Vec<(String, u64)> = ticks.iter().step_by(step).map(|&b| (capacity(b), b)).collect();
+        let ticks: Vec<(String, u64)> = ticks
+            .iter()
+            .step_by(step)
+            .map(|&b| (capacity(b), b))
+            .collect();
         for labels in [&ticks[..], &self.marks] {
             let mut line = vec![' '; columns];
             for (name, bytes) in labels {
-                let name = if std::ptr::eq(labels, &ticks[..]) { name.clone() } else { format!("^{name}") };
+                let name = if std::ptr::eq(labels, &ticks[..]) {
+                    name.clone()
+                } else {
+                    format!("^{name}")
+                };
                 let width = name.chars().count();
                 let Some(at) = column(*bytes).filter(|at| at + width <= columns) else {
                     continue;
                 };
-                let free = line[at.saturating_sub(1)..at + width].iter().all(|&c| c == ' ');
+                let free = line[at.saturating_sub(1)..at + width]
+                    .iter()
+                    .all(|&c| c == ' ');
                 if free {
                     line.splice(at..at + width, name.chars());
                 }
@@ -257,7 +294,11 @@ impl CurveView {
                 let value = self.unit.show(self.value(other.curve(), size));
                 let _ = write!(text, "  {value:>12}");
             }
-            let name = self.marks.iter().filter(|m| m.1 == size).map(|m| m.0.as_str());
+            let name = self
+                .marks
+                .iter()
+                .filter(|m| m.1 == size)
+                .map(|m| m.0.as_str());
             let names: Vec<&str> = name.collect();
             let _ = writeln!(text, "  {}", names.join(", "));
             text.truncate(text.trim_end().len());
@@ -289,7 +330,11 @@ impl CurveView {
             "  {} of the references are compulsory misses ({}){}",
             percent(curve.compulsory / curve.references),
             count(curve.compulsory as u64),
-            if self.compulsory { "" } else { ", left out above" }
+            if self.compulsory {
+                ""
+            } else {
+                ", left out above"
+            }
         );
         if let Some((name, other)) = &self.against {
             text += &differing(&printable(name), &curve.difference(other.curve()));
@@ -312,9 +357,9 @@ impl CurveView {
             true => sizes(curve.block_bytes, self.end(), 8),
             false => self.sizes.clone(),
         };
-        let knees = curve.knees().into_iter().map(|knee| {
-            json!({ "bytes": knee.blocks * curve.block_bytes, "benefit": knee.benefit })
-        });
+        let knees = curve.knees().into_iter().map(
+            |knee| json!({ "bytes": knee.blocks * curve.block_bytes, "benefit": knee.benefit }),
+        );
         json!({
             "title": self.title,
             "note": self.note,
@@ -350,7 +395,12 @@ impl CurveView {
 }
 
 fn against_json(name: &str, curve: &Curve, other: &Measured) -> Value {
-    let Difference { mean, largest, largest_at_bytes, scale } = curve.difference(other.curve());
+    let Difference {
+        mean,
+        largest,
+        largest_at_bytes,
+        scale,
+    } = curve.difference(other.curve());
     json!({
         "title": name, "mean_difference": mean, "largest_difference": largest,
         "largest_at_bytes": largest_at_bytes, "scale": scale,
@@ -359,7 +409,7 @@ fn against_json(name: &str, curve: &Curve, other: &Measured) -> Value {
 
 fn differing(name: &str, difference: &Difference) -> String {
     let scale = difference.scale.map_or(String::new(), |scale| {
-        format!(", {scale:.3} times its misses come nearest")
+        format!(";\n  {scale:.3} times its misses come nearest")
     });
     format!(
         "  from {name} the miss ratio differs by {} on average and {} at most, at {}{scale}\n",
@@ -409,12 +459,18 @@ mod tests {
     }
 
     fn plain(width: usize, unicode: bool) -> Style {
-        Style { width, unicode, colour: false }
+        Style {
+            width,
+            unicode,
+            colour: false,
+        }
     }
 
     #[test]
     fn two_working_sets_are_drawn_with_their_knees() {
-        insta::assert_snapshot!(view(&[(99, 60_000), (9_999, 40_000)], 5_000).text(&plain(80, true)));
+        insta::assert_snapshot!(
+            view(&[(99, 60_000), (9_999, 40_000)], 5_000).text(&plain(80, true))
+        );
     }
 
     #[test]

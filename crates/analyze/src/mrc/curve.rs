@@ -56,7 +56,12 @@ impl Curve {
     pub fn exact(distances: &Distances, block_bytes: u64) -> Curve {
         let weighted = distances.counts.iter().map(|&(d, n)| (d, n as f64));
         let references = distances.references() as f64;
-        Curve::of(weighted, block_bytes, references, distances.compulsory as f64)
+        Curve::of(
+            weighted,
+            block_bytes,
+            references,
+            distances.compulsory as f64,
+        )
     }
 
     /// The curve of weighted distances, ascending. References that have no
@@ -122,7 +127,11 @@ impl Curve {
     /// Share of the avoidable misses that a memory avoids, 0..=1.
     pub fn benefit(&self, blocks: u64) -> f64 {
         let avoided = self.references - self.misses(blocks);
-        if self.avoidable() > 0.0 { avoided / self.avoidable() } else { 0.0 }
+        if self.avoidable() > 0.0 {
+            avoided / self.avoidable()
+        } else {
+            0.0
+        }
     }
 
     /// The least memory in blocks that avoids this share of the avoidable misses.
@@ -177,11 +186,16 @@ impl Curve {
         let mut from = hull.first().copied().unwrap_or_default();
         for (at, &corner) in hull.iter().enumerate().skip(1) {
             let before = slope(from, corner);
-            let bends = hull.get(at + 1).is_none_or(|&next| slope(corner, next) >= before * KNEE_BEND);
+            let bends = hull
+                .get(at + 1)
+                .is_none_or(|&next| slope(corner, next) >= before * KNEE_BEND);
             let gained = (from.1 - corner.1) / self.avoidable();
             if bends && gained >= KNEE_BENEFIT {
                 let benefit = self.benefit(corner.0);
-                knees.push(Knee { blocks: corner.0, benefit });
+                knees.push(Knee {
+                    blocks: corner.0,
+                    benefit,
+                });
                 from = corner;
             }
         }
@@ -249,7 +263,13 @@ mod tests {
         assert_eq!(scan.misses(99), 1000.0);
         assert_eq!(scan.misses(100), 100.0);
         assert_eq!(scan.enough_blocks(), 100);
-        assert_eq!(scan.knees(), [Knee { blocks: 100, benefit: 1.0 }]);
+        assert_eq!(
+            scan.knees(),
+            [Knee {
+                blocks: 100,
+                benefit: 1.0
+            }]
+        );
         assert_eq!(scan.blocks_for(0.9), 100);
     }
 
@@ -291,7 +311,10 @@ mod tests {
 
     #[test]
     fn a_curve_differs_from_twice_itself_by_a_factor_only() {
-        let (a, b) = (curve(&[(3, 10), (50, 10)], 4), curve(&[(3, 20), (50, 20)], 8));
+        let (a, b) = (
+            curve(&[(3, 10), (50, 10)], 4),
+            curve(&[(3, 20), (50, 20)], 8),
+        );
         let difference = b.difference(&a);
         assert_eq!(difference.mean, 0.0);
         assert!((difference.scale.unwrap() - 2.0).abs() < 1e-12);

@@ -199,13 +199,18 @@ impl Sampled {
     /// # Errors
     /// [`Full`]; the engine cannot go on then.
     pub fn feed(&mut self, addresses: &[u64]) -> Result<(), Full> {
-        addresses.chunks(CHUNK).try_for_each(|chunk| self.chunk(chunk))
+        addresses
+            .chunks(CHUNK)
+            .try_for_each(|chunk| self.chunk(chunk))
     }
 
     fn chunk(&mut self, addresses: &[u64]) -> Result<(), Full> {
         self.references += addresses.len() as u64;
         let limit = self.filter.limit.max(self.distinct.limit());
-        let wider = Filter { limit, ..self.filter };
+        let wider = Filter {
+            limit,
+            ..self.filter
+        };
         let shift = self.block_bytes.trailing_zeros();
         let mut kept = std::mem::take(&mut self.kept);
         let count = keep(self.vectors, &wider, addresses, shift, &mut kept);
@@ -289,7 +294,10 @@ impl Total {
         strand.before.push((rate, distances));
         // A sampled block has one sampled block less than there are as neighbours.
         let (share, spread) = match blocks > 1.0 && self.distinct > 1.0 {
-            true => (blocks / self.distinct, (self.distinct - 1.0) / (blocks - 1.0)),
+            true => (
+                blocks / self.distinct,
+                (self.distinct - 1.0) / (blocks - 1.0),
+            ),
             false => (rate, 1.0 / rate),
         };
         let mut weighted: Vec<(u64, f64)> = Vec::new();
@@ -304,6 +312,11 @@ impl Total {
         weighted.sort_unstable_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
         let compulsory = self.distinct.min(self.references);
         let weighted = weighted.into_iter();
-        Ok(Curve::of(weighted, self.block_bytes, self.references, compulsory))
+        Ok(Curve::of(
+            weighted,
+            self.block_bytes,
+            self.references,
+            compulsory,
+        ))
     }
 }

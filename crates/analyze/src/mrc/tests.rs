@@ -151,7 +151,9 @@ proptest! {
 
 fn estimate(addresses: &[u64], sampling: Sampling, salt: u64) -> Estimate {
     let mut engine = Sampled::new(64, sampling, salt, Settings::default());
-    addresses.chunks(777).for_each(|part| engine.feed(part).unwrap());
+    addresses
+        .chunks(777)
+        .for_each(|part| engine.feed(part).unwrap());
     engine.finish().unwrap()
 }
 
@@ -184,7 +186,10 @@ fn a_sampled_scan_has_its_cliff_where_the_exact_one_has() {
 #[test]
 fn a_sample_stays_within_its_size_and_its_band_holds_the_exact_curve() {
     let skewed = |n: u64| ((n >> 11) as f64 / (1u64 << 53) as f64).powi(3) * 40_000.0;
-    let stream: Vec<u64> = numbers(5).take(300_000).map(|n| skewed(n) as u64 * 64).collect();
+    let stream: Vec<u64> = numbers(5)
+        .take(300_000)
+        .map(|n| skewed(n) as u64 * 64)
+        .collect();
     let exact = exact(&stream, 64, Vectors::best(), 4096);
     let exact = Curve::exact(&exact, 64);
     let (mut inside, mut all) = (0, 0);

@@ -1,0 +1,241 @@
+//! From references to curves.
+
+use std::fs::File;
+use std::path::Path;
+
+use anyhow::{Context, bail};
+use memgauge_analyze::mrc::{Curve, Exact, Full, Sampled, Sampling, Settings};
+use memgauge_collect::sys::advice::large_pages;
+use memgauge_report::mrc::Measured;
+use memgauge_trace::recording::{Recording, Selection};
+use memgauge_trace::{ErrorKind, EventId, Sample};
+
+use super::addresses::{self, Accesses, Junk};
+use super::args::Making;
+use super::memory_limit;
+
+/// Curves of one input, one for each block size, and what is to be said of it.
+pub(super) struct Made {
+    pub(super) curves: Vec<Measured>,
+    pub(super) note: Option<String>,
+}
+
+enum Engine {
+    Exact(Box<Exact>),
+    Sampled(Box<Sampled>),
+}
+
+/// Engines of all block sizes over the same references.
+pub(super) struct Engines {
+    engines: Vec<(u64, Engine)>,
+    pub(super) references: u64,
+}
+
+impl Engines {
+    pub(super) fn new(making: &Making) -> Engines {
+        let settings = Settings {
+            memory_bytes: memory_limit() / making.block.len(),
+            advise: Some(large_pages),
+            ..Settings::default()
+        };
+        let sampling = match (making.sample, making.sample_size) {
+            (Some(rate), _) => Some(Sampling::Rate(rate)),
+            (None, Some(size)) => Some(Sampling::Size(size as usize)),
+            (None, None) => None,
+        };
+        let engine = |&block: &u64| match sampling {
+            Some(sampling) => {
+                let engine = Sampled::new(block, sampling, making.salt, settings);
+                (block, Engine::Sampled(Box::new(engine)))
+            }
+            None => (block, Engine::Exact(Box::new(Exact::new(block, settings)))),
+        };
+        Engines {
+            engines: making.block.iter().map(engine).collect(),
+            references: 0,
+        }
+    }
+
+    /// Takes in references; one that lies in several blocks refers to each.
+    pub(super) fn feed(&mut self, accesses: &Accesses) -> anyhow::Result<()> {
+        self.references += accesses.addresses.len() as u64;
+        for (block, engine) in &mut self.engines {
+            feed_one(engine, *block, accesses).map_err(|full| too_many(full, *block))?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn finish(self) -> anyhow::Result<Vec<Measured>> {
+        let curve = |(block, engine): (u64, Engine)| {
+            let curve = match engine {
+                Engine::Exact(engine) => engine
+                    .finish()
+                    .map(|d| Measured::Exact(Curve::exact(&d, block))),
+                Engine::Sampled(engine) => engine.finish().map(Measured::Sampled),
+            };
+            curve.map_err(|full| too_many(full, block))
+        };
+        self.engines.into_iter().map(curve).collect()
+    }
+}
+
+impl Engine {
+    fn feed(&mut self, addresses: &[u64]) -> Result<(), Full> {
+        match self {
+            Engine::Exact(engine) => engine.feed(addresses),
+            Engine::Sampled(engine) => engine.feed(addresses),
+        }
+    }
+}
+
+fn feed_one(engine: &mut Engine, block: u64, accesses: &Accesses) -> Result<(), Full> {
+    let mut fed = 0;
+    for &(at, bytes) in &accesses.sizes {
+        let first = accesses.addresses[at];
+        let more = first % block + u64::from(bytes) - 1;
+        if more >= block {
+            engine.feed(&accesses.addresses[fed..=at])?;
+            let beyond = (1..=more / block).map(|n| first.wrapping_add(n.wrapping_mul(block)));
+            engine.feed(&beyond.collect::<Vec<u64>>())?;
+            fed = at + 1;
+        }
+    }
+    engine.feed(&accesses.addresses[fed..])
+}
+
+fn too_many(full: Full, block: u64) -> anyhow::Error {
+    anyhow::anyhow!(
+        "failed to hold all blocks of {block} bytes: {full} need more memory than is free; \
+         --sample-size 100000 takes a bounded amount"
+    )
+}
+
+/// The curves of a file of addresses, of standard input, or of a recording.
+pub(super) fn curves(input: &Path, making: &Making) -> anyhow::Result<Made> {
+    let mut engines = Engines::new(making);
+    let note = if input.join("manifest.json").exists() {
+        Some(feed_recording(input, &mut engines)?)
+    } else {
+        feed_file(input, making, &mut engines)?
+    };
+    if engines.references == 0 {
+        let why = note.map_or_else(
+            || "it is empty".to_owned(),
+            |note| format!("it has none; {note}"),
+        );
+        bail!("failed to read addresses from `{}`: {why}", input.display());
+    }
+    Ok(Made {
+        curves: engines.finish()?,
+        note,
+    })
+}
+
+fn feed_file(
+    input: &Path,
+    making: &Making,
+    engines: &mut Engines,
+) -> anyhow::Result<Option<String>> {
+    let format = making.format.as_ref();
+    let mut take = |accesses: &Accesses| engines.feed(accesses);
+    let junk = if input == Path::new("-") {
+        addresses::read(std::io::stdin().lock(), format, &mut take)?
+    } else {
+        let failed = || format!("failed to read addresses from `{}`", input.display());
+        let file = File::open(input).with_context(failed)?;
+        addresses::read(file, format, &mut take).with_context(failed)?
+    };
+    Ok(said_of(&junk))
+}
+
+/// What was passed over, in words.
+fn said_of(junk: &Junk) -> Option<String> {
+    if junk.bytes > 0 {
+        return Some(format!(
+            "passed over: {} bytes behind the last whole word",
+            junk.bytes
+        ));
+    }
+    let (line, text) = junk.first.as_ref()?;
+    Some(format!(
+        "passed over: {} lines that are no address, the first is line {line}: {text}",
+        junk.lines
+    ))
+}
+
+/// Feeds the addresses of a recording's samples; which samples, in words.
+fn feed_recording(input: &Path, engines: &mut Engines) -> anyhow::Result<String> {
+    let recording = Recording::open(input)?;
+    let event = most_sampled(&recording)?;
+    let (mut samples, mut events) = (0u64, 0u64);
+    for_samples(&recording, |batch| {
+        let chosen = batch.iter().filter(|s| Some(s.event) == event);
+        let mut accesses = Accesses::default();
+        for sample in chosen.filter(|s| s.addr.is_some()) {
+            accesses.addresses.extend(sample.addr.map(|a| a.0));
+            (samples, events) = (samples + 1, events + sample.period);
+        }
+        engines.feed(&accesses)
+    })?;
+    let name = recording
+        .manifest()
+        .events
+        .iter()
+        .find(|e| Some(e.id) == event);
+    let name = name.map_or("any event", |e| e.name.as_str());
+    Ok(format!(
+        "of {samples} samples of {name}, one of {} events each, not of all references: \
+         distances between samples, magnitudes are too small",
+        events.checked_div(samples).unwrap_or(0)
+    ))
+}
+
+/// The event with most samples that have an address.
+fn most_sampled(recording: &Recording) -> anyhow::Result<Option<EventId>> {
+    let mut counts = std::collections::BTreeMap::<EventId, u64>::new();
+    for_samples(recording, |batch| {
+        for sample in batch.iter().filter(|s| s.addr.is_some()) {
+            *counts.entry(sample.event).or_default() += 1;
+        }
+        Ok(())
+    })?;
+    Ok(counts.into_iter().max_by_key(|c| c.1).map(|c| c.0))
+}
+
+fn for_samples(
+    recording: &Recording,
+    mut take: impl FnMut(&[Sample]) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let columns = Selection::all().columns(&["event", "addr", "period"]);
+    for batch in recording.rows::<Sample>(&columns) {
+        match batch {
+            Ok(samples) => take(&samples)?,
+            Err(e) if e.kind() == ErrorKind::Corrupt => eprintln!("memgauge: {e}"),
+            Err(e) => return Err(e.into()),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reference_over_a_border_refers_to_both_blocks() {
+        let settings = Settings::default();
+        let mut engine = Engine::Exact(Box::new(Exact::new(64, settings)));
+        let accesses = Accesses {
+            addresses: vec![60, 0, 100],
+            sizes: vec![(0, 8), (1, 8), (2, 200)],
+        };
+        feed_one(&mut engine, 64, &accesses).unwrap();
+        let Engine::Exact(engine) = engine else {
+            unreachable!()
+        };
+        // Lines 0 1, 0, 1 2 3 4: 299 is the last byte.
+        let distances = engine.finish().unwrap();
+        assert_eq!(distances.counts, [(1, 2)]);
+        assert_eq!(distances.compulsory, 5);
+    }
+}
