@@ -319,6 +319,9 @@ impl CurveView {
                 percent(knee.benefit)
             );
         }
+        if curve.references == curve.compulsory {
+            return text + "  every reference is the first to its block: no memory avoids a miss\n";
+        }
         let _ = writeln!(
             text,
             "  {} give 90 % of the benefit, {} all of it",

@@ -1,11 +1,14 @@
 //! From references to curves.
 
 use std::fs::File;
+use std::ops::ControlFlow;
 use std::path::Path;
 
 use anyhow::{Context, bail};
 use memgauge_analyze::mrc::{Curve, Exact, Full, Sampled, Sampling, Settings};
-use memgauge_collect::sys::advice::large_pages;
+use memgauge_analyze::sentence;
+use memgauge_collect::emulate::{Streamed, stream};
+use memgauge_collect::sys::{self, advice::large_pages};
 use memgauge_report::mrc::Measured;
 use memgauge_trace::recording::{Recording, Selection};
 use memgauge_trace::{ErrorKind, EventId, Sample};
@@ -57,10 +60,11 @@ impl Engines {
     }
 
     /// Takes in references; one that lies in several blocks refers to each.
-    pub(super) fn feed(&mut self, accesses: &Accesses) -> anyhow::Result<()> {
-        self.references += accesses.addresses.len() as u64;
+    pub(super) fn feed(&mut self, addresses: &[u64], sizes: &[(usize, u32)]) -> anyhow::Result<()> {
+        self.references += addresses.len() as u64;
         for (block, engine) in &mut self.engines {
-            feed_one(engine, *block, accesses).map_err(|full| too_many(full, *block))?;
+            let fed = feed_one(engine, *block, addresses, sizes);
+            fed.map_err(|full| too_many(full, *block))?;
         }
         Ok(())
     }
@@ -88,19 +92,24 @@ impl Engine {
     }
 }
 
-fn feed_one(engine: &mut Engine, block: u64, accesses: &Accesses) -> Result<(), Full> {
+fn feed_one(
+    engine: &mut Engine,
+    block: u64,
+    addresses: &[u64],
+    sizes: &[(usize, u32)],
+) -> Result<(), Full> {
     let mut fed = 0;
-    for &(at, bytes) in &accesses.sizes {
-        let first = accesses.addresses[at];
+    for &(at, bytes) in sizes {
+        let first = addresses[at];
         let more = first % block + u64::from(bytes) - 1;
         if more >= block {
-            engine.feed(&accesses.addresses[fed..=at])?;
+            engine.feed(&addresses[fed..=at])?;
             let beyond = (1..=more / block).map(|n| first.wrapping_add(n.wrapping_mul(block)));
             engine.feed(&beyond.collect::<Vec<u64>>())?;
             fed = at + 1;
         }
     }
-    engine.feed(&accesses.addresses[fed..])
+    engine.feed(&addresses[fed..])
 }
 
 fn too_many(full: Full, block: u64) -> anyhow::Error {
@@ -131,13 +140,51 @@ pub(super) fn curves(input: &Path, making: &Making) -> anyhow::Result<Made> {
     })
 }
 
+/// The curves of a command that runs under the emulator, how it was, and what is
+/// to be said of it.
+pub(super) fn curves_of_command(
+    command: &[String],
+    making: &Making,
+) -> anyhow::Result<(Made, Streamed)> {
+    let mut engines = Engines::new(making);
+    let granule = making.block.iter().copied().min().unwrap_or(1);
+    let mut failure = None;
+    sys::process::catch_interrupts().context("failed to catch interrupts")?;
+    let streamed = stream(command, granule, &mut |batch| match engines
+        .feed(batch.addresses, batch.crossing)
+    {
+        Ok(()) => ControlFlow::Continue(()),
+        Err(e) => {
+            failure = Some(e);
+            ControlFlow::Break(())
+        }
+    })?;
+    if let Some(failure) = failure {
+        return Err(failure);
+    }
+    let lost = streamed.losses.iter().map(|(kind, count, detail)| {
+        let detail = if detail.is_empty() {
+            String::new()
+        } else {
+            format!(" ({detail})")
+        };
+        format!("{count} {}{detail}", sentence(*kind).1)
+    });
+    let lost: Vec<String> = lost.collect();
+    let made = Made {
+        curves: engines.finish()?,
+        note: (!lost.is_empty()).then(|| format!("lost: {}", lost.join("; "))),
+    };
+    Ok((made, streamed))
+}
+
 fn feed_file(
     input: &Path,
     making: &Making,
     engines: &mut Engines,
 ) -> anyhow::Result<Option<String>> {
     let format = making.format.as_ref();
-    let mut take = |accesses: &Accesses| engines.feed(accesses);
+    let mut take = |accesses: &Accesses| engines.feed(&accesses.addresses, &accesses.sizes);
     let junk = if input == Path::new("-") {
         addresses::read(std::io::stdin().lock(), format, &mut take)?
     } else {
@@ -170,12 +217,12 @@ fn feed_recording(input: &Path, engines: &mut Engines) -> anyhow::Result<String>
     let (mut samples, mut events) = (0u64, 0u64);
     for_samples(&recording, |batch| {
         let chosen = batch.iter().filter(|s| Some(s.event) == event);
-        let mut accesses = Accesses::default();
+        let mut addresses = Vec::new();
         for sample in chosen.filter(|s| s.addr.is_some()) {
-            accesses.addresses.extend(sample.addr.map(|a| a.0));
+            addresses.extend(sample.addr.map(|a| a.0));
             (samples, events) = (samples + 1, events + sample.period);
         }
-        engines.feed(&accesses)
+        engines.feed(&addresses, &[])
     })?;
     let name = recording
         .manifest()
@@ -225,11 +272,8 @@ mod tests {
     fn a_reference_over_a_border_refers_to_both_blocks() {
         let settings = Settings::default();
         let mut engine = Engine::Exact(Box::new(Exact::new(64, settings)));
-        let accesses = Accesses {
-            addresses: vec![60, 0, 100],
-            sizes: vec![(0, 8), (1, 8), (2, 200)],
-        };
-        feed_one(&mut engine, 64, &accesses).unwrap();
+        let sizes = [(0, 8), (1, 8), (2, 200)];
+        feed_one(&mut engine, 64, &[60, 0, 100], &sizes).unwrap();
         let Engine::Exact(engine) = engine else {
             unreachable!()
         };

@@ -25,34 +25,60 @@ pub(crate) fn mrc(args: &Mrc) -> anyhow::Result<Exit> {
     }
     match &args.input {
         Some(input) => of_input(args, input),
-        None => bail!("failed to find references: name a file"),
+        None => of_command(args),
     }
+}
+
+/// The report goes to standard error: standard output is the program's.
+fn of_command(args: &Mrc) -> anyhow::Result<Exit> {
+    let (made, run) = feed::curves_of_command(&args.command, &args.making)?;
+    let other = args.against.as_deref();
+    let views = views(
+        args,
+        args.command.join(" "),
+        made,
+        Some(run.instructions),
+        other,
+    )?;
+    let style = terminal::style(terminal::stderr_is_terminal());
+    eprint!("{}", rendered(args, &views, style));
+    Ok(Exit::of(&run.end))
 }
 
 fn of_input(args: &Mrc, input: &Path) -> anyhow::Result<Exit> {
     let made = feed::curves(input, &args.making)?;
-    let others = match &args.against {
-        Some(other) => Some((name(other), feed::curves(other, &args.making)?)),
-        None => None,
-    };
-    let mut others = others.map(|(name, made)| (name, made.curves.into_iter()));
-    let mut views = Vec::new();
-    for measured in made.curves {
-        let other = others
-            .as_mut()
-            .and_then(|(name, curves)| Some((name.clone(), curves.next()?)));
-        views.push(view(
-            args,
-            name(input),
-            made.note.clone(),
-            measured,
-            args.instructions,
-            other,
-        ));
-    }
+    let other = args.against.as_deref();
+    let views = views(args, name(input), made, args.instructions, other)?;
     let style = terminal::style(terminal::stdout_is_terminal());
     terminal::print(&rendered(args, &views, style))?;
     Ok(Exit::Success)
+}
+
+fn views(
+    args: &Mrc,
+    title: String,
+    made: feed::Made,
+    instructions: Option<u64>,
+    against: Option<&Path>,
+) -> anyhow::Result<Vec<CurveView>> {
+    let mut others = match against {
+        Some(other) => feed::curves(other, &args.making)?.curves,
+        None => Vec::new(),
+    }
+    .into_iter();
+    let views = made.curves.into_iter().map(|measured| {
+        let other = against.zip(others.next());
+        let other = other.map(|(path, measured)| (name(path), measured));
+        view(
+            args,
+            title.clone(),
+            made.note.clone(),
+            measured,
+            instructions,
+            other,
+        )
+    });
+    Ok(views.collect())
 }
 
 fn name(path: &Path) -> String {
