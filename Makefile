@@ -7,7 +7,7 @@ PLUGINS := $(TARGET)/qemu-plugin
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
 help: ## this list
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
 
 setup: ## install what is missing (Debian), check the Rust toolchain
 	@./setup.sh
@@ -27,6 +27,9 @@ test: setup plugin ## run all tests
 bench: build ## speed against native, QEMU alone and cachegrind
 	@bench/run --memgauge $(TARGET)/release/memgauge $(BENCH_ARGS)
 
+bench-mrc: ## speed and errors of miss-rate curves
+	cargo run --release -p memgauge --example mrc_speed
+
 lint: setup plugin ## formatting, clippy, documentation, plugin warnings
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
@@ -40,4 +43,4 @@ install: build ## install below PREFIX (/usr/local)
 clean: ## remove everything built
 	cargo clean
 
-.PHONY: help setup plugin build demo test bench lint install clean
+.PHONY: help setup plugin build demo test bench bench-mrc lint install clean

@@ -70,6 +70,12 @@ impl Distinct {
         values.into_iter().for_each(|value| self.insert(value));
     }
 
+    /// Relative variance of the estimate.
+    pub(super) fn variance(&self) -> f64 {
+        let seen = self.limit as f64 / (1u64 << 32) as f64;
+        (1.0 - seen) / self.held.max(1) as f64
+    }
+
     /// Distinct blocks of the stream.
     pub(super) fn estimate(&self) -> f64 {
         self.held as f64 * ((1u64 << 32) as f64 / self.limit as f64)

@@ -45,7 +45,9 @@ pub(super) struct Histogram {
     low: Vec<u32>,
     /// Distance → how often its counter wrapped.
     wrapped: BTreeMap<u32, u64>,
-    pub(super) compulsory: u64,
+    compulsory: u64,
+    /// First references ever: no distance reaches their number.
+    blocks: usize,
     advise: Option<Advise>,
 }
 
@@ -58,6 +60,7 @@ impl Histogram {
             low: vec![0; FIRST_ROOM],
             wrapped: BTreeMap::new(),
             compulsory: 0,
+            blocks: 0,
             advise,
         }
     }
@@ -65,7 +68,7 @@ impl Histogram {
     /// Makes room for what a batch may add, if it is the first reference to each
     /// of its blocks.
     pub(super) fn make_room(&mut self) {
-        let needed = self.compulsory as usize + BATCH;
+        let needed = self.blocks + BATCH;
         if needed <= self.low.len() {
             return;
         }
@@ -86,6 +89,7 @@ impl Histogram {
     pub(super) fn add(&mut self, distance: u32) {
         if distance == NEVER {
             self.compulsory += 1;
+            self.blocks += 1;
             return;
         }
         let count = &mut self.low[distance as usize];

@@ -8,11 +8,13 @@
 //!
 //! Two things make the plain estimate wrong: the sample has by chance a few
 //! blocks more or fewer than its share, and a block of very many references is
-//! in it or not. The estimate here takes the true share instead of the rate,
-//! distinct blocks of the sample / [`Distinct`] blocks of all, and places the
-//! references that are then missing or too many at the smallest distances, where
-//! such blocks have theirs. The first correction is nearly all of the error where
-//! blocks are alike, the second where they are not.
+//! in it or not. So there are two views of the true share: distinct blocks of
+//! the sample / [`Distinct`] blocks of all, and references of the sample / all
+//! references. Blocks that are alike make the second the better one, others the
+//! first; where they differ, references are missing or too many at the smallest
+//! distances, where such blocks have theirs, and are put there. How alike blocks
+//! are is seen from disjoint parts of the sample: the share taken lies between
+//! both, by their variances.
 //!
 //! The band comes from eight disjoint parts of the sample, whose curves are
 //! estimated in the same way.
@@ -50,7 +52,8 @@ impl Filter {
         let low = u64::from(salted as u32) * LOW;
         let sum = low.wrapping_add((salted >> 32) * HIGH);
         let folded = sum ^ sum >> 29;
-        (u64::from(folded as u32) * LOW) >> 32
+        let product = u64::from(folded as u32) * LOW;
+        (product ^ product >> 32) % ALL
     }
 
     #[inline(always)]
@@ -251,30 +254,65 @@ impl Sampled {
     pub fn finish(mut self) -> Result<Estimate, Full> {
         self.flush()?;
         let rate = self.filter.limit as f64 / ALL as f64;
-        let sampled_blocks = self.whole.engine.blocks();
-        let distinct = match self.distinct.limit() > self.filter.limit {
-            true => self.distinct.estimate(),
-            false => sampled_blocks as f64 / rate,
-        };
-        let total = Total {
-            block_bytes: self.block_bytes,
-            references: self.references as f64,
-            distinct: distinct.max(sampled_blocks as f64),
-        };
-        let curve = total.curve(self.whole, rate)?;
-        let part_rate = rate / PARTS as f64;
-        let parts: Result<Vec<Curve>, Full> = self
+        let whole = Pooled::of(self.whole, rate)?;
+        let parts: Result<Vec<Pooled>, Full> = self
             .parts
             .into_iter()
-            .filter(|part| part.engine.blocks() > 1)
-            .map(|part| total.curve(part, part_rate))
+            .map(|part| Pooled::of(part, rate / PARTS as f64))
             .collect();
+        let parts = parts?;
+        let (distinct, variance) = match self.distinct.limit() > self.filter.limit {
+            true => (self.distinct.estimate(), self.distinct.variance()),
+            false => (whole.blocks / rate, (1.0 - rate) / whole.blocks.max(1.0)),
+        };
+        let mut total = Total {
+            block_bytes: self.block_bytes,
+            references: self.references as f64,
+            distinct: distinct.max(whole.blocks),
+            trust: 1.0,
+        };
+        total.trust = total.trust_in_blocks(&whole, &parts, variance);
+        let sampled_blocks = whole.blocks as u64;
+        let share = total.share(&whole);
+        let curve = total.curve(whole);
+        total.distinct = curve.compulsory.max(1.0);
+        let parts = parts.into_iter().filter(|part| part.blocks > 1.0);
         Ok(Estimate {
             curve,
-            rate: sampled_blocks as f64 / total.distinct.max(1.0),
+            rate: share,
             sampled_blocks,
             sampled_references: self.sampled,
-            parts: parts?,
+            parts: parts.map(|part| total.curve(part)).collect(),
+        })
+    }
+}
+
+/// What a strand counted, as if at the last rate all along.
+struct Pooled {
+    distances: Vec<(u64, f64)>,
+    references: f64,
+    blocks: f64,
+}
+
+impl Pooled {
+    fn of(mut strand: Strand, rate: f64) -> Result<Pooled, Full> {
+        let blocks = strand.engine.blocks() as f64;
+        strand.before.push((rate, strand.engine.take_distances()?));
+        let (mut weighted, mut references) = (Vec::new(), 0.0);
+        for (then, distances) in &strand.before {
+            let thinner = rate / then;
+            let thinned = distances.counts.iter().map(|&(distance, count)| {
+                let distance = (distance as f64 * thinner).round() as u64;
+                (distance, count as f64 * thinner)
+            });
+            weighted.extend(thinned);
+            references += distances.references() as f64 * thinner;
+        }
+        weighted.sort_unstable_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
+        Ok(Pooled {
+            distances: weighted,
+            references,
+            blocks,
         })
     }
 }
@@ -284,39 +322,61 @@ struct Total {
     block_bytes: u64,
     references: f64,
     distinct: f64,
+    /// How far the share is taken from blocks, 1, or from references, 0.
+    trust: f64,
 }
 
+/// From so many standard deviations on, what references miss is not by chance.
+const SURELY: f64 = 4.0;
+
 impl Total {
-    /// The curve that a sample at this rate speaks for.
-    fn curve(&self, mut strand: Strand, rate: f64) -> Result<Curve, Full> {
-        let blocks = strand.engine.blocks() as f64;
-        let distances = strand.engine.take_distances()?;
-        strand.before.push((rate, distances));
-        // A sampled block has one sampled block less than there are as neighbours.
-        let (share, spread) = match blocks > 1.0 && self.distinct > 1.0 {
-            true => (
-                blocks / self.distinct,
-                (self.distinct - 1.0) / (blocks - 1.0),
-            ),
-            false => (rate, 1.0 / rate),
-        };
-        let mut weighted: Vec<(u64, f64)> = Vec::new();
-        for (then, distances) in &strand.before {
-            let thinner = rate / then;
-            let stretched = distances.counts.iter().map(|&(distance, count)| {
-                let distance = (distance as f64 * spread * thinner).round() as u64;
-                (distance, count as f64 / share * thinner)
-            });
-            weighted.extend(stretched);
+    /// The better share lies between the one by blocks, whose relative variance
+    /// this is, and the one by references, whose variance the parts tell.
+    fn trust_in_blocks(&self, whole: &Pooled, parts: &[Pooled], variance: f64) -> f64 {
+        let missing = 1.0 - whole.references / self.share(whole) / self.references.max(1.0);
+        let each: Vec<f64> = parts
+            .iter()
+            .filter(|part| part.blocks > 0.0)
+            .map(|part| part.references / part.blocks)
+            .collect();
+        let mean = each.iter().sum::<f64>() / each.len() as f64;
+        let square: f64 = each.iter().map(|x| (x / mean - 1.0).powi(2)).sum();
+        let by_references = square / (each.len().max(2) - 1) as f64 / each.len() as f64;
+        let known = by_references + variance;
+        if each.len() < 2 || variance == 0.0 || missing.abs() > SURELY * known.sqrt() {
+            return 1.0;
         }
-        weighted.sort_unstable_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
-        let compulsory = self.distinct.min(self.references);
-        let weighted = weighted.into_iter();
-        Ok(Curve::of(
-            weighted,
-            self.block_bytes,
-            self.references,
-            compulsory,
-        ))
+        by_references / known
+    }
+
+    /// The share of the stream that a strand has.
+    fn share(&self, strand: &Pooled) -> f64 {
+        let by_blocks = strand.blocks / self.distinct.max(1.0);
+        if strand.references == 0.0 || by_blocks == 0.0 {
+            return by_blocks;
+        }
+        let missing = self.references - strand.references / by_blocks;
+        strand.references / (self.references - self.trust * missing)
+    }
+
+    /// The curve that a strand speaks for.
+    fn curve(&self, strand: Pooled) -> Curve {
+        let share = self.share(&strand);
+        let distinct = if share > 0.0 {
+            strand.blocks / share
+        } else {
+            self.distinct
+        };
+        // A sampled block has one sampled block less than there are as neighbours.
+        let spread = match strand.blocks > 1.0 {
+            true => (distinct - 1.0) / (strand.blocks - 1.0),
+            false => distinct.max(1.0),
+        };
+        let weighted = strand.distances.into_iter().map(|(distance, count)| {
+            let distance = (distance as f64 * spread).round() as u64;
+            (distance, count / share)
+        });
+        let compulsory = distinct.min(self.references);
+        Curve::of(weighted, self.block_bytes, self.references, compulsory)
     }
 }

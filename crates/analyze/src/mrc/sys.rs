@@ -242,10 +242,11 @@ mod x86 {
                         _mm256_mul_epu32(_mm256_srli_epi64(salted, 32), high),
                     );
                     let folded = _mm256_xor_si256(hash, _mm256_srli_epi64(hash, 29));
-                    let hash = _mm256_srli_epi64(_mm256_mul_epu32(folded, low), 32);
+                    let product = _mm256_mul_epu32(folded, low);
+                    let mixed = _mm256_xor_si256(product, _mm256_srli_epi64(product, 32));
                     let below = _mm256_cmpgt_epi64(
                         limit,
-                        _mm256_and_si256(hash, _mm256_set1_epi64x(0xffff_ffff)),
+                        _mm256_and_si256(mixed, _mm256_set1_epi64x(0xffff_ffff)),
                     );
                     let mut found = _mm256_movemask_pd(_mm256_castsi256_pd(below)) as u32;
                     while found != 0 {
@@ -320,7 +321,9 @@ mod x86 {
                         _mm512_mul_epu32(_mm512_srli_epi64(salted, 32), high),
                     );
                     let folded = _mm512_xor_si512(hash, _mm512_srli_epi64(hash, 29));
-                    let hash = _mm512_srli_epi64(_mm512_mul_epu32(folded, low), 32);
+                    let product = _mm512_mul_epu32(folded, low);
+                    let mixed = _mm512_xor_si512(product, _mm512_srli_epi64(product, 32));
+                    let hash = _mm512_and_si512(mixed, _mm512_set1_epi64(0xffff_ffff));
                     let below = _mm512_cmplt_epu64_mask(hash, limit);
                     if below != 0 {
                         let packed = _mm512_maskz_compress_epi64(below, blocks);

@@ -100,7 +100,9 @@ fn blocks_of_any_64_bits_and_of_one_home_are_told_apart() {
 
 #[test]
 fn distances_taken_on_the_way_add_up_to_those_of_the_whole() {
-    let stream: Vec<u64> = numbers(3).take(20_000).map(|n| n % 700 * 64).collect();
+    let few = numbers(3).take(20_000).map(|n| n % 700 * 64);
+    let many = (0..9000).map(|n| n * 64);
+    let stream: Vec<u64> = few.chain(many.clone()).chain(many).collect();
     let mut engine = Exact::new(64, Settings::default());
     let mut sum = Distances::default();
     for part in stream.chunks(3333) {
@@ -222,5 +224,21 @@ fn every_variant_of_the_filter_keeps_the_same_blocks() {
             })
             .collect();
         assert!(curves.iter().all(|&n| n == curves[0]), "{rate}: {curves:?}");
+    }
+}
+
+#[test]
+fn a_sample_has_its_share_of_any_regular_set_of_blocks() {
+    for stride in [1u64, 50, 64, 4096, 1 << 20] {
+        for salt in 0..4 {
+            let addresses: Vec<u64> = (0..200_000).map(|i| i * stride * 64).collect();
+            let mut engine = Sampled::new(64, Sampling::Rate(0.05), salt, Settings::default());
+            engine.feed(&addresses).unwrap();
+            let found = engine.finish().unwrap();
+            // Five standard deviations of a random sample.
+            let off = found.sampled_blocks as f64 - 10_000.0;
+            assert!(off.abs() < 500.0, "stride {stride}, salt {salt}: {off}");
+            assert!((found.curve.compulsory / 200_000.0 - 1.0).abs() < 0.03);
+        }
     }
 }
