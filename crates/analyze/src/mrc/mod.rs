@@ -1,4 +1,27 @@
-//! Miss-rate curves.
+//! Miss-rate curves: how many misses a least-recently-used memory of any size has.
+//!
+//! [`Exact`] finds every reference's stack distance, [`Sampled`] those of a
+//! sample of the blocks; a [`Curve`] is what follows from either, [`divide`]
+//! divides memory by curves.
+//!
+//! # How it is fast
+//!
+//! ```text
+//!              blocks not at the top          when last         distances
+//! addresses ─► top ─────────────────► times ────────────► ranks ────────► histogram
+//!              (4 hottest blocks)     (hash table)        (bitmap)
+//! ```
+//!
+//! Every stage but the first touches memory at random, so they work on a batch of
+//! 64 references at a time, whose cache lines are asked for a stage ahead. `times`
+//! holds a block in eight bytes; `ranks` counts the last times after a given one
+//! with one population count and six counters; `sys` has the vector instructions,
+//! in three variants that do the same.
+//!
+//! No operating system is called: a caller that can ask for large pages does so
+//! in [`Advise`]. Rejected: trees (a chain of dependent cache misses for each
+//! reference), and a table of 16-byte entries at half load (fewer of its lines
+//! stay in the caches, and twice the memory).
 
 mod batch;
 mod curve;
