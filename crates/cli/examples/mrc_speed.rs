@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::time::Instant;
 
-use memgauge_analyze::mrc::{Curve, Distances, Exact, Sampled, Sampling, Settings};
+use memgauge_analyze::mrc::{Curve, Distances, Exact, Pipelined, Sampled, Sampling, Settings};
 use memgauge_collect::sys::advice::large_pages;
 
 const ROUNDS: usize = 3;
@@ -238,6 +238,12 @@ fn exact(addresses: &[u64], block: u64) -> (Distances, usize) {
     (engine.finish().expect("memory is not limited"), bytes)
 }
 
+fn two_threads(addresses: &[u64], block: u64) -> Distances {
+    let mut engine = Pipelined::new(block, settings());
+    engine.feed(addresses).expect("memory is not limited");
+    engine.finish().expect("memory is not limited")
+}
+
 fn sampled(addresses: &[u64], block: u64, rate: f64, salt: u64) -> Curve {
     let mut engine = Sampled::new(block, Sampling::Rate(rate), salt, settings());
     engine.feed(addresses).expect("memory is not limited");
@@ -270,12 +276,14 @@ fn median(mut values: Vec<f64>) -> f64 {
 
 fn speed(name: &str, block: u64, addresses: &[u64]) -> Distances {
     let millions = addresses.len() as f64 / 1e6;
-    let mut columns: [Vec<f64>; 5] = Default::default();
+    let mut columns: [Vec<f64>; 6] = Default::default();
     let mut found = None;
     for _ in 0..ROUNDS {
         let (base, expected) = seconds(|| baseline(addresses, block.trailing_zeros()));
         let (own, (distances, bytes)) = seconds(|| exact(addresses, block));
         assert!(distances == expected, "both are exact");
+        let (two, again) = seconds(|| two_threads(addresses, block));
+        assert!(distances == again, "both are exact");
         let (hundredth, _) = seconds(|| sampled(addresses, block, 0.01, 1));
         let each = bytes as f64 / distances.compulsory as f64;
         let values = [
@@ -283,13 +291,16 @@ fn speed(name: &str, block: u64, addresses: &[u64]) -> Distances {
             millions / own,
             base / own,
             each,
+            own / two,
             millions / hundredth,
         ];
         columns.iter_mut().zip(values).for_each(|(c, v)| c.push(v));
         found = Some(distances);
     }
-    let [base, own, ratio, each, hundredth] = columns.map(median);
-    println!("{name:8}  {base:8.1}  {own:8.1}  {ratio:6.1} ×  {each:8.1}  {hundredth:10.0}");
+    let [base, own, ratio, each, two, hundredth] = columns.map(median);
+    println!(
+        "{name:8}  {base:8.1}  {own:8.1}  {ratio:6.1} ×  {each:8.1}  {two:9.2} ×  {hundredth:10.0}"
+    );
     found.expect("there are rounds")
 }
 
@@ -331,8 +342,10 @@ fn main() {
     let traces = TRACES
         .iter()
         .filter(|t| chosen.is_empty() || chosen.iter().any(|c| c == t.0));
-    println!("million references a second of {references}, one thread; bytes a distinct block\n");
-    println!("trace     baseline     exact     ratio     bytes  sample 1 %");
+    println!(
+        "million references a second of {references}, one thread unless said;\nbytes a distinct block\n"
+    );
+    println!("trace     baseline     exact     ratio     bytes  2 threads  sample 1 %");
     let mut all = Vec::new();
     for &(name, block) in traces {
         let addresses = trace(name, references);

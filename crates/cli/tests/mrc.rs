@@ -25,13 +25,16 @@ fn misses(workload: &str, pages: &[u64]) -> Vec<f64> {
         ])
         .args(workload.split(' '))
         .output()
-        .unwrap();
+        .expect("memgauge runs");
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     let json: Value = serde_json::from_str(&text).expect(&text);
-    let points = json["curves"][0]["points"].as_array().unwrap().clone();
+    let points = json["curves"][0]["points"]
+        .as_array()
+        .expect("points")
+        .clone();
     points
         .iter()
-        .map(|p| p["misses"].as_f64().unwrap())
+        .map(|p| p["misses"].as_f64().expect("a number"))
         .collect()
 }
 
@@ -147,6 +150,33 @@ fn a_program_keeps_its_output_and_its_exit_code() {
     assert_eq!(missing.status.code(), Some(127));
 }
 
+#[test]
+fn curves_of_threads_have_the_references_of_the_whole() {
+    if !needs(&[]) {
+        return;
+    }
+    let output = memgauge()
+        .args([
+            "mrc",
+            "--per-thread",
+            "--json",
+            "--",
+            workloads(),
+            "threads",
+            "--threads",
+            "2",
+        ])
+        .args(["--steps", "20000"])
+        .output()
+        .unwrap();
+    let json: Value = serde_json::from_slice(&output.stderr).unwrap();
+    let curves = json["curves"].as_array().unwrap();
+    let references = curves.iter().map(|c| c["references"].as_f64().unwrap());
+    let references: Vec<f64> = references.collect();
+    assert!(references.len() >= 3, "{references:?}");
+    assert_eq!(references[0], references[1..].iter().sum::<f64>());
+}
+
 /// Standard output and error, and exit code, of `mrc -` with such input.
 fn of_list(arguments: &str, input: impl Into<Vec<u8>>) -> (String, String, Option<i32>) {
     let output = memgauge()
@@ -154,7 +184,7 @@ fn of_list(arguments: &str, input: impl Into<Vec<u8>>) -> (String, String, Optio
         .args(arguments.split_whitespace())
         .write_stdin(input)
         .output()
-        .unwrap();
+        .expect("memgauge runs");
     let [out, err] =
         [output.stdout, output.stderr].map(|b| String::from_utf8_lossy(&b).into_owned());
     (out, err, output.status.code())
@@ -166,7 +196,7 @@ fn a_list_s_curve_is_that_of_its_distances() {
     let list: Vec<u8> = (0..5000u64)
         .flat_map(|i| (i % 100 * 64).to_le_bytes())
         .collect();
-    let (csv, _, code) = of_list("--csv --sizes 6336,6400", list);
+    let (csv, _, code) = of_list("--csv --sizes 6336,6400", list.clone());
     assert_eq!(code, Some(0));
     assert_eq!(
         csv,

@@ -17,13 +17,21 @@ pub(super) struct Batch {
     pub(super) blocks: [u64; BATCH],
     /// The seat each takes at the top of the stack, and whose holder it pushes out.
     pub(super) seats: [u8; BATCH],
+    /// Where the table has the block: line and place.
+    pub(super) lines: [u32; BATCH],
+    pub(super) places: [u8; BATCH],
+    /// What the first stages found out.
+    pub(super) looked: Looked,
+}
+
+/// All that the last stages need of a batch.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Looked {
+    pub(super) len: usize,
     /// When the block was pushed out before; [`NEVER`] at its first reference.
     pub(super) previous: [u32; BATCH],
     /// When its seat's last holder is pushed out; [`NEVER`] if there was none.
     pub(super) pushed: [u32; BATCH],
-    /// Where the table has the block: line and place.
-    pub(super) lines: [u32; BATCH],
-    pub(super) places: [u8; BATCH],
 }
 
 impl Batch {
@@ -32,10 +40,13 @@ impl Batch {
             len: 0,
             blocks: [0; BATCH],
             seats: [0; BATCH],
-            previous: [0; BATCH],
-            pushed: [0; BATCH],
             lines: [0; BATCH],
             places: [0; BATCH],
+            looked: Looked {
+                len: 0,
+                previous: [0; BATCH],
+                pushed: [0; BATCH],
+            },
         })
     }
 

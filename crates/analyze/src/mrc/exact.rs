@@ -1,10 +1,10 @@
 //! The exact engine: every reference's stack distance.
 
-use super::batch::{BATCH, Batch, NEVER};
+use super::batch::{BATCH, Batch, Looked, NEVER};
 use super::histogram::{Distances, Histogram};
 use super::pages::Advise;
 use super::ranks::{Ranks, after, slot};
-use super::sys::{self, Operations, Vectors};
+use super::sys::{self, Job, Operations, Vectors};
 use super::times::{NARROW_BITS, Times};
 use super::top::{TOP, Top};
 
@@ -53,7 +53,7 @@ const MOST_SLOTS: u64 = (1 << 32) - (1 << 12);
 /// Finds out when blocks were referenced last.
 #[derive(Debug)]
 pub(super) struct Front {
-    top: Top,
+    pub(super) top: Top,
     times: Times,
     clock: u32,
     window: u32,
@@ -71,7 +71,7 @@ pub(super) struct Back {
 }
 
 impl Front {
-    fn new(settings: &Settings) -> Front {
+    pub(super) fn new(settings: &Settings) -> Front {
         Front {
             top: Top::default(),
             times: Times::new(FIRST_WINDOW, settings.advise),
@@ -115,7 +115,7 @@ impl Front {
 
     /// Makes the table ready for a batch to come and asks for its lines.
     #[inline(always)]
-    fn prepare(&mut self, batch: &Batch) {
+    pub(super) fn prepare(&mut self, batch: &Batch) {
         if self.times.is_narrow() {
             let bits = batch.blocks[..batch.len].iter().fold(0, |all, b| all | b);
             if bits >> NARROW_BITS != 0 {
@@ -131,7 +131,8 @@ impl Front {
         if self.times.is_full(batch.len) {
             self.make_room()?;
         }
-        for pushed in &mut batch.pushed[..batch.len] {
+        batch.looked.len = batch.len;
+        for pushed in &mut batch.looked.pushed[..batch.len] {
             if self.seated < TOP {
                 self.seated += 1;
                 *pushed = NEVER;
@@ -156,7 +157,7 @@ impl Front {
 }
 
 impl Back {
-    fn new(settings: &Settings) -> Back {
+    pub(super) fn new(settings: &Settings) -> Back {
         Back {
             ranks: Ranks::new(FIRST_WINDOW, 0, settings.advise),
             histogram: Histogram::new(settings.advise),
@@ -164,9 +165,14 @@ impl Back {
         }
     }
 
+    /// What was counted, with hits at the top of the stack.
+    pub(super) fn take(&mut self, hits: &[u64]) -> Distances {
+        self.histogram.take(hits)
+    }
+
     /// Counts the distances of a batch.
     #[inline(always)]
-    pub(super) fn count<O: Operations>(&mut self, batch: &Batch) {
+    pub(super) fn count<O: Operations>(&mut self, batch: &Looked) {
         self.histogram.make_room();
         let mut distances = [NEVER; BATCH];
         for &previous in &batch.previous[..batch.len] {
@@ -241,16 +247,12 @@ impl Exact {
     /// # Errors
     /// [`Full`]; the engine cannot go on then.
     pub fn feed(&mut self, addresses: &[u64]) -> Result<(), Full> {
-        sys::feed(self, addresses)
-    }
-
-    /// The instructions it uses.
-    pub(super) fn vectors(&self) -> Vectors {
-        self.vectors
+        let vectors = self.vectors;
+        sys::run(vectors, Feed(self, addresses))
     }
 
     #[inline(always)]
-    pub(super) fn run<O: Operations>(&mut self, addresses: &[u64]) -> Result<(), Full> {
+    fn run<O: Operations>(&mut self, addresses: &[u64]) -> Result<(), Full> {
         let mut rest = addresses;
         loop {
             let used = self.front.top.fill(rest, self.shift, &mut self.next);
@@ -270,7 +272,7 @@ impl Exact {
             self.front.compact(&mut self.back)?;
         }
         self.front.look_up::<O>(&mut self.current)?;
-        self.back.count::<O>(&self.current);
+        self.back.count::<O>(&self.current.looked);
         std::mem::swap(&mut self.current, &mut self.next);
         self.next.len = 0;
         Ok(())
@@ -315,5 +317,17 @@ impl Exact {
     /// [`Full`].
     pub fn finish(mut self) -> Result<Distances, Full> {
         self.take_distances()
+    }
+}
+
+/// Feeding, compiled for each variant.
+struct Feed<'a>(&'a mut Exact, &'a [u64]);
+
+impl Job for Feed<'_> {
+    type Output = Result<(), Full>;
+
+    #[inline(always)]
+    fn run<O: Operations>(self) -> Result<(), Full> {
+        self.0.run::<O>(self.1)
     }
 }

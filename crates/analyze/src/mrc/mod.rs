@@ -18,7 +18,9 @@
 //! with one population count and six counters; `sys` has the vector instructions,
 //! in three variants that do the same.
 //!
-//! No operating system is called: a caller that can ask for large pages does so
+//! [`Pipelined`] runs the stages before and behind `ranks` in two threads.
+//!
+//! No operating system is called but for that thread: a caller that can ask for large pages does so
 //! in [`Advise`]. Rejected: trees (a chain of dependent cache misses for each
 //! reference), and a table of 16-byte entries at half load (fewer of its lines
 //! stay in the caches, and twice the memory).
@@ -30,6 +32,7 @@ mod exact;
 mod histogram;
 mod pages;
 mod partition;
+mod pipelined;
 mod ranks;
 mod sampled;
 #[allow(unsafe_code)]
@@ -44,5 +47,6 @@ pub use exact::{Exact, Full, Settings};
 pub use histogram::Distances;
 pub use pages::Advise;
 pub use partition::{Division, Method, divide};
+pub use pipelined::Pipelined;
 pub use sampled::{Estimate, Sampled, Sampling};
 pub use sys::Vectors;

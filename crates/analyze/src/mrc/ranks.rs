@@ -113,7 +113,7 @@ impl Ranks {
     /// Sets a slot; slots are set in their order, none left out.
     #[inline(always)]
     pub(super) fn push(&mut self, slot: u32) {
-        if slot % (1 << LINE) == 0 {
+        if slot.is_multiple_of(1 << LINE) {
             self.begin_line(slot);
         }
         let line = &mut self.lines.get_mut()[(slot >> LINE) as usize];

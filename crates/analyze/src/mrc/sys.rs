@@ -7,8 +7,6 @@
 //! functions of [`Vectors`] are inlined into it), because a call for each
 //! operation would cost more than the operation.
 
-use super::Full;
-use super::exact::Exact;
 use super::sampled::Filter;
 
 /// Words in a line of the host's cache.
@@ -42,11 +40,11 @@ impl Vectors {
             let avx2 =
                 has!("avx2") && has!("bmi1") && has!("bmi2") && has!("popcnt") && has!("lzcnt");
             let wide = has!("avx512f") && has!("avx512bw") && has!("avx512dq") && has!("avx512vl");
-            return match (avx2, wide) {
+            match (avx2, wide) {
                 (true, true) => &[Vectors::Portable, Vectors::Avx2, Vectors::Avx512],
                 (true, false) => &[Vectors::Portable, Vectors::Avx2],
                 _ => &[Vectors::Portable],
-            };
+            }
         }
         #[cfg(not(target_arch = "x86_64"))]
         &[Vectors::Portable]
@@ -82,17 +80,25 @@ pub(super) fn fetch_early<T>(value: &T) {
     let _ = value;
 }
 
-/// Runs the engine's loop over addresses.
-pub(super) fn feed(engine: &mut Exact, addresses: &[u64]) -> Result<(), Full> {
-    match engine.vectors() {
+/// A loop to be compiled for each variant; its `run` is to be inlined.
+pub(super) trait Job {
+    /// What it gives.
+    type Output;
+
+    fn run<O: Operations>(self) -> Self::Output;
+}
+
+/// Runs a loop with a variant that [`Vectors::available`] has.
+pub(super) fn run<J: Job>(vectors: Vectors, job: J) -> J::Output {
+    match vectors {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: an engine has this variant only if the processor has it
-        // (`Exact::with_vectors` sees to it).
-        Vectors::Avx512 => unsafe { x86::feed_avx512(engine, addresses) },
+        // (its constructor sees to it).
+        Vectors::Avx512 => unsafe { x86::run_avx512(job) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above.
-        Vectors::Avx2 => unsafe { x86::feed_avx2(engine, addresses) },
-        _ => engine.run::<Portable>(addresses),
+        Vectors::Avx2 => unsafe { x86::run_avx2(job) },
+        _ => job.run::<Portable>(),
     }
 }
 
@@ -158,19 +164,19 @@ impl Operations for Portable {
 mod x86 {
     use std::arch::x86_64::*;
 
-    use super::{Exact, Filter, Full, Line, Operations, Portable};
+    use super::{Filter, Job, Line, Operations, Portable};
 
     struct Avx2;
     struct Avx512;
 
     #[target_feature(enable = "avx2,bmi1,bmi2,popcnt,lzcnt")]
-    pub(super) fn feed_avx2(engine: &mut Exact, addresses: &[u64]) -> Result<(), Full> {
-        engine.run::<Avx2>(addresses)
+    pub(super) fn run_avx2<J: Job>(job: J) -> J::Output {
+        job.run::<Avx2>()
     }
 
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,bmi1,bmi2,popcnt,lzcnt")]
-    pub(super) fn feed_avx512(engine: &mut Exact, addresses: &[u64]) -> Result<(), Full> {
-        engine.run::<Avx512>(addresses)
+    pub(super) fn run_avx512<J: Job>(job: J) -> J::Output {
+        job.run::<Avx512>()
     }
 
     #[target_feature(enable = "avx2,bmi1,bmi2,popcnt,lzcnt")]

@@ -3,7 +3,9 @@
 use proptest::prelude::*;
 
 use super::times::hash_crowd;
-use super::{Curve, Distances, Estimate, Exact, Sampled, Sampling, Settings, Vectors, sizes};
+use super::{
+    Curve, Distances, Estimate, Exact, Pipelined, Sampled, Sampling, Settings, Vectors, sizes,
+};
 use crate::oracle::mrc::distances;
 
 fn exact(addresses: &[u64], block_bytes: u64, vectors: Vectors, chunk: usize) -> Distances {
@@ -239,6 +241,29 @@ fn a_sample_has_its_share_of_any_regular_set_of_blocks() {
             let off = found.sampled_blocks as f64 - 10_000.0;
             assert!(off.abs() < 500.0, "stride {stride}, salt {salt}: {off}");
             assert!((found.curve.compulsory / 200_000.0 - 1.0).abs() < 0.03);
+        }
+    }
+}
+
+#[test]
+fn two_threads_have_the_same_distances_as_one() {
+    let random = numbers(11).take(300_000).map(|n| n % 20_000 * 64);
+    let stream: Vec<u64> = random.chain([u64::MAX, 0, u64::MAX]).collect();
+    for length in [0, 1, 64, 65, 5000, stream.len()] {
+        let stream = &stream[..length];
+        for &vectors in Vectors::available() {
+            let settings = Settings {
+                vectors,
+                ..Settings::default()
+            };
+            let mut engine = Pipelined::new(64, settings);
+            stream
+                .chunks(10_007)
+                .for_each(|part| engine.feed(part).unwrap());
+            assert!(
+                engine.finish().unwrap() == exact(stream, 64, vectors, 4096),
+                "{length}"
+            );
         }
     }
 }

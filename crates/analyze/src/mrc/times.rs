@@ -287,7 +287,7 @@ impl<F: Format> Table<F> {
                 self.blocks += 1;
             }
             if at >= entered {
-                batch.previous[at] = if known { 0 } else { NEVER };
+                batch.looked.previous[at] = if known { 0 } else { NEVER };
             }
             batch.lines[at] = line as u32;
             batch.places[at] = place as u8;
@@ -306,11 +306,11 @@ impl<F: Format> Table<F> {
             if seat.taken {
                 let line = &mut lines[seat.line];
                 self.format
-                    .set(line, seat.place, seat.hash, batch.pushed[at]);
+                    .set(line, seat.place, seat.hash, batch.looked.pushed[at]);
             }
             let (line, place) = (batch.lines[at] as usize, usize::from(batch.places[at]));
-            if batch.previous[at] != NEVER {
-                batch.previous[at] = self.format.time(&lines[line], place);
+            if batch.looked.previous[at] != NEVER {
+                batch.looked.previous[at] = self.format.time(&lines[line], place);
             }
             *seat = Seat {
                 hash,

@@ -43,6 +43,9 @@ pub(crate) struct Making {
     /// Which sample: those of different numbers are independent
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) salt: u64,
+    /// Threads for each exact curve: 1 or 2, with the same result
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
+    pub(crate) threads: u8,
     /// How a file has its addresses: raw, text, hex, lackey, csv:COLUMN (by default guessed)
     #[arg(long, value_name = "FORMAT")]
     pub(crate) format: Option<Format>,
@@ -56,6 +59,9 @@ pub(crate) struct Mrc {
     pub(crate) input: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) making: Making,
+    /// A curve for each thread of a program too, as if it had a memory of its own
+    #[arg(long, requires = "command")]
+    pub(crate) per_thread: bool,
     /// Sizes of memory to list (32KiB,1MiB; by default a choice)
     #[arg(long, value_name = "SIZES", value_delimiter = ',', value_parser = size)]
     pub(crate) sizes: Vec<u64>,

@@ -1,17 +1,20 @@
 //! From references to curves.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::ops::ControlFlow;
 use std::path::Path;
 
 use anyhow::{Context, bail};
-use memgauge_analyze::mrc::{Curve, Exact, Full, Sampled, Sampling, Settings};
+use memgauge_analyze::mrc::{
+    Curve, Distances, Exact, Full, Pipelined, Sampled, Sampling, Settings,
+};
 use memgauge_analyze::sentence;
 use memgauge_collect::emulate::{Streamed, stream};
 use memgauge_collect::sys::{self, advice::large_pages};
 use memgauge_report::mrc::Measured;
 use memgauge_trace::recording::{Recording, Selection};
-use memgauge_trace::{ErrorKind, EventId, Sample};
+use memgauge_trace::{ErrorKind, EventId, LossKind, Sample};
 
 use super::addresses::{self, Accesses, Junk};
 use super::args::Making;
@@ -25,6 +28,7 @@ pub(super) struct Made {
 
 enum Engine {
     Exact(Box<Exact>),
+    Pipelined(Box<Pipelined>),
     Sampled(Box<Sampled>),
 }
 
@@ -51,6 +55,10 @@ impl Engines {
                 let engine = Sampled::new(block, sampling, making.salt, settings);
                 (block, Engine::Sampled(Box::new(engine)))
             }
+            None if making.threads > 1 => {
+                let engine = Pipelined::new(block, settings);
+                (block, Engine::Pipelined(Box::new(engine)))
+            }
             None => (block, Engine::Exact(Box::new(Exact::new(block, settings)))),
         };
         Engines {
@@ -70,11 +78,11 @@ impl Engines {
     }
 
     pub(super) fn finish(self) -> anyhow::Result<Vec<Measured>> {
+        let exact = |distances: Distances, block| Measured::Exact(Curve::exact(&distances, block));
         let curve = |(block, engine): (u64, Engine)| {
             let curve = match engine {
-                Engine::Exact(engine) => engine
-                    .finish()
-                    .map(|d| Measured::Exact(Curve::exact(&d, block))),
+                Engine::Exact(engine) => engine.finish().map(|d| exact(d, block)),
+                Engine::Pipelined(engine) => engine.finish().map(|d| exact(d, block)),
                 Engine::Sampled(engine) => engine.finish().map(Measured::Sampled),
             };
             curve.map_err(|full| too_many(full, block))
@@ -87,6 +95,7 @@ impl Engine {
     fn feed(&mut self, addresses: &[u64]) -> Result<(), Full> {
         match self {
             Engine::Exact(engine) => engine.feed(addresses),
+            Engine::Pipelined(engine) => engine.feed(addresses),
             Engine::Sampled(engine) => engine.feed(addresses),
         }
     }
@@ -140,42 +149,70 @@ pub(super) fn curves(input: &Path, making: &Making) -> anyhow::Result<Made> {
     })
 }
 
-/// The curves of a command that runs under the emulator, how it was, and what is
-/// to be said of it.
+/// A command's curves by what they are of (empty: all of it), and how it ran.
+pub(super) struct Ran {
+    pub(super) made: Vec<(String, Made)>,
+    pub(super) run: Streamed,
+}
+
+/// The curves of a command that runs under the emulator.
 pub(super) fn curves_of_command(
     command: &[String],
     making: &Making,
-) -> anyhow::Result<(Made, Streamed)> {
-    let mut engines = Engines::new(making);
+    per_thread: bool,
+) -> anyhow::Result<Ran> {
+    let mut all = Engines::new(making);
+    let mut threads = BTreeMap::<(u32, u32), Engines>::new();
     let granule = making.block.iter().copied().min().unwrap_or(1);
     let mut failure = None;
     sys::process::catch_interrupts().context("failed to catch interrupts")?;
-    let streamed = stream(command, granule, &mut |batch| match engines
-        .feed(batch.addresses, batch.crossing)
-    {
-        Ok(()) => ControlFlow::Continue(()),
-        Err(e) => {
-            failure = Some(e);
-            ControlFlow::Break(())
+    let run = stream(command, granule, &mut |batch| {
+        let mut fed = all.feed(batch.addresses, batch.crossing);
+        if per_thread && fed.is_ok() {
+            let thread = threads.entry((batch.pid, batch.tid));
+            let engines = thread.or_insert_with(|| Engines::new(making));
+            fed = engines.feed(batch.addresses, batch.crossing);
+        }
+        match fed {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(e) => {
+                failure = Some(e);
+                ControlFlow::Break(())
+            }
         }
     })?;
     if let Some(failure) = failure {
         return Err(failure);
     }
-    let lost = streamed.losses.iter().map(|(kind, count, detail)| {
-        let detail = if detail.is_empty() {
-            String::new()
-        } else {
-            format!(" ({detail})")
-        };
-        format!("{count} {}{detail}", sentence(*kind).1)
+    let note = lost(&run);
+    let whole = (String::new(), all);
+    let parts = threads
+        .into_iter()
+        .map(|((pid, tid), engines)| (format!(", thread {tid} of process {pid}"), engines));
+    let made = std::iter::once(whole).chain(parts).map(|(of, engines)| {
+        let curves = engines.finish()?;
+        Ok((
+            of,
+            Made {
+                curves,
+                note: note.clone(),
+            },
+        ))
     });
-    let lost: Vec<String> = lost.collect();
-    let made = Made {
-        curves: engines.finish()?,
-        note: (!lost.is_empty()).then(|| format!("lost: {}", lost.join("; "))),
+    Ok(Ran {
+        made: made.collect::<anyhow::Result<_>>()?,
+        run,
+    })
+}
+
+/// What a run lost, in words.
+fn lost(run: &Streamed) -> Option<String> {
+    let in_words = |(kind, count, detail): &(LossKind, u64, String)| match detail.as_str() {
+        "" => format!("{count} {}", sentence(*kind).1),
+        detail => format!("{count} {} ({detail})", sentence(*kind).1),
     };
-    Ok((made, streamed))
+    let lost: Vec<String> = run.losses.iter().map(in_words).collect();
+    (!lost.is_empty()).then(|| format!("lost: {}", lost.join("; ")))
 }
 
 fn feed_file(
@@ -239,7 +276,7 @@ fn feed_recording(input: &Path, engines: &mut Engines) -> anyhow::Result<String>
 
 /// The event with most samples that have an address.
 fn most_sampled(recording: &Recording) -> anyhow::Result<Option<EventId>> {
-    let mut counts = std::collections::BTreeMap::<EventId, u64>::new();
+    let mut counts = BTreeMap::<EventId, u64>::new();
     for_samples(recording, |batch| {
         for sample in batch.iter().filter(|s| s.addr.is_some()) {
             *counts.entry(sample.event).or_default() += 1;

@@ -31,18 +31,23 @@ pub(crate) fn mrc(args: &Mrc) -> anyhow::Result<Exit> {
 
 /// The report goes to standard error: standard output is the program's.
 fn of_command(args: &Mrc) -> anyhow::Result<Exit> {
-    let (made, run) = feed::curves_of_command(&args.command, &args.making)?;
-    let other = args.against.as_deref();
-    let views = views(
-        args,
-        args.command.join(" "),
-        made,
-        Some(run.instructions),
-        other,
-    )?;
+    let ran = feed::curves_of_command(&args.command, &args.making, args.per_thread)?;
+    let instructions = Some(ran.run.instructions);
+    let mut all = Vec::new();
+    for (of, made) in ran.made {
+        // Instructions are those of the whole, so a thread's MPKI is its part.
+        let title = args.command.join(" ") + &of;
+        all.extend(views(
+            args,
+            title,
+            made,
+            instructions,
+            args.against.as_deref(),
+        )?);
+    }
     let style = terminal::style(terminal::stderr_is_terminal());
-    eprint!("{}", rendered(args, &views, style));
-    Ok(Exit::of(&run.end))
+    eprint!("{}", rendered(args, &all, style));
+    Ok(Exit::of(&ran.run.end))
 }
 
 fn of_input(args: &Mrc, input: &Path) -> anyhow::Result<Exit> {

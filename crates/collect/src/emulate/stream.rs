@@ -277,7 +277,7 @@ impl Followed {
             catalogue: &process.catalogue,
             place: &mut thread.place,
             out: &mut self.references,
-            space: u64::from(process.entry.number) % SPACES << SPACE_SHIFT,
+            space: (u64::from(process.entry.number) % SPACES) << SPACE_SHIFT,
             granule: self.granule,
         };
         let (used, stop) = walk.run(words, sealed || last);
