@@ -7,7 +7,7 @@ PLUGINS := $(TARGET)/qemu-plugin
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
 help: ## this list
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
 
 setup: ## install what is missing (Debian), check the Rust toolchain
 	@./setup.sh
@@ -34,6 +34,9 @@ bench-stat: build ## cost of counter series against perf record and perf stat
 	@bench/stat --memgauge $(TARGET)/release/memgauge $(BENCH_ARGS)
 	cargo run --release -p memgauge-collect --example parse_speed
 
+bench-mrc: ## speed and errors of miss-rate curves
+	cargo run --release -p memgauge --example mrc_speed
+
 lint: setup plugin ## formatting, clippy, documentation, plugin warnings
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
@@ -47,4 +50,4 @@ install: build ## install below PREFIX (/usr/local)
 clean: ## remove everything built
 	cargo clean
 
-.PHONY: help setup plugin build demo test bench bench-io bench-stat lint install clean
+.PHONY: help setup plugin build demo test bench bench-io bench-mrc bench-stat lint install clean

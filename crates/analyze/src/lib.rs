@@ -12,7 +12,7 @@
 //!
 //! Results are deterministic: equal rows in any batching give equal results,
 //! and ties are ordered by name, then address.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod assemble;
 mod counts;
@@ -23,6 +23,7 @@ mod hotspots;
 mod io;
 mod levels;
 mod losses;
+pub mod mrc;
 mod regions;
 mod resolve;
 mod series;

@@ -39,6 +39,10 @@ pub(crate) enum Verb {
     Import(crate::import::Import),
     /// Count events: totals, or a row every 100 us
     Stat(crate::stat::Stat),
+    /// Show how many misses a memory of any size would have: a miss-rate curve
+    Mrc(crate::mrc::Mrc),
+    /// Divide memory between programs by their miss-rate curves
+    Partition(crate::mrc::Partition),
     /// List events and modelled machines
     List(crate::list::List),
     /// Tell what this machine offers, and how to get what is missing

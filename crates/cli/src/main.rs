@@ -12,6 +12,7 @@ mod import;
 mod io;
 mod io_live;
 mod list;
+mod mrc;
 mod outcome;
 mod progress;
 mod record;
@@ -35,6 +36,8 @@ fn run(cli: Cli) -> anyhow::Result<Exit> {
         Some(Verb::Io(args)) => io::io(&args),
         Some(Verb::Import(args)) => import::import(&args),
         Some(Verb::Stat(args)) => stat::stat(&args),
+        Some(Verb::Mrc(args)) => mrc::mrc(&args),
+        Some(Verb::Partition(args)) => mrc::partition(&args),
         Some(Verb::List(args)) => list::list(&args),
         Some(Verb::Doctor(args)) => doctor::doctor(&args),
         None => record::record_and_report(&cli.record),

@@ -8,6 +8,7 @@
 mod grid;
 mod heat;
 mod io;
+pub mod mrc;
 mod plot;
 mod sections;
 mod stat;

@@ -14,7 +14,10 @@ mod qemu;
 mod recorder;
 mod replay;
 mod session;
+mod stream;
+mod walk;
 mod wire;
+mod words;
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
@@ -32,6 +35,7 @@ use crate::{Error, Result, host};
 use recorder::{Recorder, Seen};
 pub use session::SHARED_MEMORY_BYTES;
 use session::Session;
+pub use stream::{Batch, Streamed, stream};
 
 /// What to record and how.
 #[derive(Clone, Debug)]
@@ -110,8 +114,8 @@ fn manifest(options: &Options, emulator: &Emulator) -> Manifest {
     }
 }
 
-fn spawn(options: &Options, emulator: &Emulator, session: &Session) -> Result<Child> {
-    let (path, args) = resolve(&options.command)?;
+fn spawn(command: &[String], emulator: &Emulator, session: &Session) -> Result<Child> {
+    let (path, args) = resolve(command)?;
     let plugin = format!(
         "{},session={}",
         emulator.plugin.display(),
@@ -143,7 +147,7 @@ pub fn record(options: &Options, progress: &mut dyn FnMut(&Progress)) -> Result<
     let mut session = Session::create()?;
     let mut run = Run {
         started: Instant::now(),
-        child: spawn(options, &emulator, &session)?,
+        child: spawn(&options.command, &emulator, &session)?,
         recorder: Recorder::new(machine, writer),
     };
     let end = run.until_the_command_ends(&mut session, progress);

@@ -13,8 +13,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use memgauge_machine::{Core, Outcome, Shared};
 use memgauge_trace::{AccessKind, VirtAddr};
 
-use super::catalogue::{Access, Catalogue, Entries, Run, Tally};
+use super::catalogue::{Catalogue, Entries, Run, Tally};
 use super::wire;
+use super::words::{Words, load};
 
 /// Misses of one access of the code since they were last written out.
 #[derive(Clone, Copy, Debug, Default)]
@@ -93,15 +94,6 @@ fn take_hits(
     }
     *pending = sum;
     taken
-}
-
-fn load(words: &[AtomicU64], at: usize) -> Option<u64> {
-    Some(words.get(at)?.load(Ordering::Relaxed))
-}
-
-fn begins_block(word: u64) -> bool {
-    (wire::FIRST_BLOCK..wire::MARKS).contains(&wire::id(word))
-        || wire::mark(word) == wire::MARK_BLOCK
 }
 
 /// The block and the number of the run whose word is at `at`.
@@ -323,11 +315,7 @@ impl<'a, D: Due> Replay<'a, D> {
         at: usize,
         whole: bool,
     ) -> Option<usize> {
-        let rest = &words[at + 1..];
-        let next = rest
-            .iter()
-            .position(|w| begins_block(w.load(Ordering::Relaxed)));
-        let rest = &rest[..next.or(whole.then_some(rest.len()))?];
+        let mut stream = Words::of_special(&words[at + 1..], whole)?;
         self.settle(words, at);
         let block = self.program.catalogue.block(number)?;
         let (vaddr, flags) = (block.vaddr, block.flags);
@@ -339,7 +327,6 @@ impl<'a, D: Due> Replay<'a, D> {
         let rep = last.filter(|_| flags & wire::CODE_ENDS_REP != 0);
         let rep = rep.map(|index| self.program.catalogue.ip(number, index));
         self.cursor.repeating = rep.map(|ip| ip.0);
-        let mut stream = Words { words: rest, at: 0 };
         let mut run = None;
         for index in block.accesses.clone() {
             let access = self.program.catalogue.access(index);
@@ -363,9 +350,9 @@ impl<'a, D: Due> Replay<'a, D> {
             let addr = first.wrapping_add(access.delta as u64);
             self.access(number, index, access.kind, addr, u32::from(access.size));
         }
-        self.cursor.stray += (rest.len() - stream.at) as u64;
+        self.cursor.stray += stream.left();
         self.count_special(number, sum, words, at);
-        Some(1 + rest.len())
+        Some(1 + stream.len())
     }
 
     fn count_special(&mut self, number: u32, sum: Sum, words: &[AtomicU64], at: usize) {
@@ -408,53 +395,6 @@ impl Sum {
         self.loads += u32::from(kind != AccessKind::Store);
         self.stores += u32::from(kind != AccessKind::Load);
         self.modifies += u32::from(kind == AccessKind::Modify);
-    }
-}
-
-/// The words of one execution of a special block, taken in order.
-struct Words<'a> {
-    words: &'a [AtomicU64],
-    at: usize,
-}
-
-impl Words<'_> {
-    /// The address of the next run, if it comes next.
-    fn run(&mut self) -> Option<u64> {
-        let word = load(self.words, self.at)?;
-        if wire::id(word) >= wire::FIRST_BLOCK {
-            return None;
-        }
-        self.at += 1;
-        Some(word & wire::ADDRESS)
-    }
-
-    fn peek_piece(&self, insn: u16) -> Option<(AccessKind, u64, u32)> {
-        let word = load(self.words, self.at)?;
-        let addr = load(self.words, self.at + 1)?;
-        let here = wire::mark(word) == wire::MARK_PIECE && word as u16 == insn;
-        let size = (word >> wire::PIECE_SIZE_SHIFT) as u32 & 0xff;
-        let kind = match (word & wire::PIECE_LOAD != 0, word & wire::PIECE_STORE != 0) {
-            (true, true) => AccessKind::Modify,
-            (_, true) => AccessKind::Store,
-            _ => AccessKind::Load,
-        };
-        here.then_some((kind, addr & wire::ADDRESS, size))
-    }
-
-    /// The next access of a varying instruction: pieces that continue one
-    /// another, up to the operand's size, are one access.
-    fn piece(&mut self, access: &Access) -> Option<(AccessKind, u64, u32)> {
-        let (kind, addr, mut size) = self.peek_piece(access.insn)?;
-        self.at += 2;
-        while let Some((next_kind, next, more)) = self.peek_piece(access.insn) {
-            let continues = next_kind == kind && next == addr.wrapping_add(u64::from(size));
-            if !continues || i64::from(size + more) > access.delta {
-                break;
-            }
-            size += more;
-            self.at += 2;
-        }
-        Some((kind, addr, size))
     }
 }
 

@@ -1,6 +1,7 @@
 //! The only unsafe code of this crate: memory mappings, processes, signals,
 //! performance events.
 
+pub mod advice;
 pub mod launch;
 pub mod netns;
 pub mod perf;

@@ -1,0 +1,59 @@
+//! What travels from one stage of the engine to the next.
+//!
+//! Every stage touches memory at random, so each takes a whole batch: the cache
+//! lines of a batch are asked for before the first of them is needed.
+
+/// References in a batch: enough to hide a miss of the host's memory, few
+/// enough that two batches' lines fit into its first-level cache.
+pub(super) const BATCH: usize = 64;
+
+/// No time: a block that was never referenced before, or a seat that was empty.
+pub(super) const NEVER: u32 = u32::MAX;
+
+/// References to blocks that were not at the top of the stack.
+#[derive(Debug)]
+pub(super) struct Batch {
+    pub(super) len: usize,
+    pub(super) blocks: [u64; BATCH],
+    /// The seat each takes at the top of the stack, and whose holder it pushes out.
+    pub(super) seats: [u8; BATCH],
+    /// Where the table has the block: line and place.
+    pub(super) lines: [u32; BATCH],
+    pub(super) places: [u8; BATCH],
+    /// What the first stages found out.
+    pub(super) looked: Looked,
+}
+
+/// All that the last stages need of a batch.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Looked {
+    pub(super) len: usize,
+    /// When the block was pushed out before; [`NEVER`] at its first reference.
+    pub(super) previous: [u32; BATCH],
+    /// When its seat's last holder is pushed out; [`NEVER`] if there was none.
+    pub(super) pushed: [u32; BATCH],
+}
+
+impl Batch {
+    pub(super) fn empty() -> Box<Batch> {
+        Box::new(Batch {
+            len: 0,
+            blocks: [0; BATCH],
+            seats: [0; BATCH],
+            lines: [0; BATCH],
+            places: [0; BATCH],
+            looked: Looked {
+                len: 0,
+                previous: [0; BATCH],
+                pushed: [0; BATCH],
+            },
+        })
+    }
+
+    #[inline(always)]
+    pub(super) fn push(&mut self, block: u64, seat: u8) {
+        self.blocks[self.len] = block;
+        self.seats[self.len] = seat;
+        self.len += 1;
+    }
+}

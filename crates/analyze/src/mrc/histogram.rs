@@ -1,0 +1,141 @@
+//! How many references have which stack distance.
+
+use std::collections::BTreeMap;
+
+use super::batch::{BATCH, NEVER};
+use super::pages::{Advise, advise_on};
+use super::sys::fetch_early;
+
+/// What an engine counted: references by stack distance.
+///
+/// A reference of distance `d` (distinct blocks referenced since the last
+/// reference to its block) hits in a least-recently-used memory of `n` blocks
+/// exactly if `d < n`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Distances {
+    /// Stack distance in blocks and references of it, ascending, without zeros.
+    pub counts: Vec<(u64, u64)>,
+    /// References to blocks never referenced before: compulsory misses, in a
+    /// memory of any size.
+    pub compulsory: u64,
+}
+
+impl Distances {
+    /// All references.
+    pub fn references(&self) -> u64 {
+        self.compulsory + self.counts.iter().map(|c| c.1).sum::<u64>()
+    }
+
+    /// Adds what another engine counted: of another thread or run with a memory
+    /// of its own.
+    pub fn merge(&mut self, other: &Distances) {
+        let mut sums: BTreeMap<u64, u64> = self.counts.drain(..).collect();
+        for &(distance, count) in &other.counts {
+            *sums.entry(distance).or_default() += count;
+        }
+        self.counts = sums.into_iter().collect();
+        self.compulsory += other.compulsory;
+    }
+}
+
+/// Counts by distance, four bytes each: where one overflows, what it holds more
+/// is kept apart.
+#[derive(Debug)]
+pub(super) struct Histogram {
+    low: Vec<u32>,
+    /// Distance → how often its counter wrapped.
+    wrapped: BTreeMap<u32, u64>,
+    compulsory: u64,
+    /// First references ever: no distance reaches their number.
+    blocks: usize,
+    advise: Option<Advise>,
+}
+
+/// Distances a new histogram has room for.
+const FIRST_ROOM: usize = 1 << 12;
+
+impl Histogram {
+    pub(super) fn new(advise: Option<Advise>) -> Histogram {
+        Histogram {
+            low: vec![0; FIRST_ROOM],
+            wrapped: BTreeMap::new(),
+            compulsory: 0,
+            blocks: 0,
+            advise,
+        }
+    }
+
+    /// Makes room for what a batch may add, if it is the first reference to each
+    /// of its blocks.
+    pub(super) fn make_room(&mut self) {
+        let needed = self.blocks + BATCH;
+        if needed <= self.low.len() {
+            return;
+        }
+        let mut larger = vec![0; needed + needed / 4];
+        advise_on(self.advise, &larger);
+        larger[..self.low.len()].copy_from_slice(&self.low);
+        self.low = larger;
+    }
+
+    #[inline(always)]
+    pub(super) fn fetch_early(&self, distance: u32) {
+        if let Some(count) = self.low.get(distance as usize) {
+            fetch_early(count);
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn add(&mut self, distance: u32) {
+        if distance == NEVER {
+            self.compulsory += 1;
+            self.blocks += 1;
+            return;
+        }
+        let count = &mut self.low[distance as usize];
+        *count = count.wrapping_add(1);
+        if *count == 0 {
+            self.wrap(distance);
+        }
+    }
+
+    #[cold]
+    fn wrap(&mut self, distance: u32) {
+        *self.wrapped.entry(distance).or_default() += 1;
+    }
+
+    /// Takes what was counted, with `hits` at the smallest distances, and begins anew.
+    pub(super) fn take(&mut self, hits: &[u64]) -> Distances {
+        let exact = |(distance, low): (usize, &u32)| {
+            let wrapped = self.wrapped.get(&(distance as u32)).copied().unwrap_or(0);
+            let top = hits.get(distance).copied().unwrap_or(0);
+            (distance as u64, u64::from(*low) + (wrapped << 32) + top)
+        };
+        let counts = self.low.iter().enumerate().map(exact);
+        let counts = counts.filter(|c| c.1 > 0).collect();
+        self.low.fill(0);
+        self.wrapped.clear();
+        Distances {
+            counts,
+            compulsory: std::mem::take(&mut self.compulsory),
+        }
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.low.len() * size_of::<u32>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_counter_that_wraps_loses_nothing() {
+        let mut histogram = Histogram::new(None);
+        histogram.low[7] = u32::MAX - 1;
+        (0..5).for_each(|_| histogram.add(7));
+        let taken = histogram.take(&[0; 4]);
+        assert_eq!(taken.counts, [(7, u64::from(u32::MAX) + 4)]);
+    }
+}

@@ -1,0 +1,52 @@
+//! Miss-rate curves: how many misses a least-recently-used memory of any size has.
+//!
+//! [`Exact`] finds every reference's stack distance, [`Sampled`] those of a
+//! sample of the blocks; a [`Curve`] is what follows from either, [`divide`]
+//! divides memory by curves.
+//!
+//! # How it is fast
+//!
+//! ```text
+//!              blocks not at the top          when last         distances
+//! addresses ─► top ─────────────────► times ────────────► ranks ────────► histogram
+//!              (4 hottest blocks)     (hash table)        (bitmap)
+//! ```
+//!
+//! Every stage but the first touches memory at random, so they work on a batch of
+//! 64 references at a time, whose cache lines are asked for a stage ahead. `times`
+//! holds a block in eight bytes; `ranks` counts the last times after a given one
+//! with one population count and six counters; `sys` has the vector instructions,
+//! in three variants that do the same.
+//!
+//! [`Pipelined`] runs the stages before and behind `ranks` in two threads.
+//!
+//! No operating system is called but for that thread: a caller that can ask for large pages does so
+//! in [`Advise`]. Rejected: trees (a chain of dependent cache misses for each
+//! reference), and a table of 16-byte entries at half load (fewer of its lines
+//! stay in the caches, and twice the memory).
+
+mod batch;
+mod curve;
+mod distinct;
+mod exact;
+mod histogram;
+mod pages;
+mod partition;
+mod pipelined;
+mod ranks;
+mod sampled;
+#[allow(unsafe_code)]
+mod sys;
+#[cfg(test)]
+mod tests;
+mod times;
+mod top;
+
+pub use curve::{Curve, Difference, Knee, sizes};
+pub use exact::{Exact, Full, Settings};
+pub use histogram::Distances;
+pub use pages::Advise;
+pub use partition::{Division, Method, divide};
+pub use pipelined::Pipelined;
+pub use sampled::{Estimate, Sampled, Sampling};
+pub use sys::Vectors;

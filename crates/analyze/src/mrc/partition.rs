@@ -1,0 +1,167 @@
+//! Dividing memory between programs by their curves.
+//!
+//! Memory is dealt out in equal units. *Greedy* gives each unit to whom it saves
+//! most misses at once, and so never crosses a plateau: a program that needs its
+//! whole working set before anything hits gets nothing. *Look-ahead* asks what the
+//! best rate of saving over any number of further units is, and gives all of
+//! those. *Optimal* tries every division (dynamic programming: programs × units²).
+
+use super::curve::Curve;
+
+/// How to divide.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Method {
+    /// The next unit to whom it saves most.
+    Greedy,
+    /// As many units as have the best saving each.
+    LookAhead,
+    /// The least misses of all divisions.
+    Optimal,
+}
+
+/// A division and what comes of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Division {
+    /// Bytes for each program, in the order given.
+    pub bytes: Vec<u64>,
+    /// Misses of all programs together, compulsory ones included.
+    pub misses: f64,
+}
+
+/// Divides `units` units of `unit_bytes` between programs.
+pub fn divide(curves: &[Curve], unit_bytes: u64, units: usize, method: Method) -> Division {
+    let misses = |program: usize, units: usize| {
+        let curve: &Curve = &curves[program];
+        curve.misses(units as u64 * unit_bytes / curve.block_bytes)
+    };
+    let given = match method {
+        _ if curves.is_empty() => Vec::new(),
+        Method::Greedy => step_by_step(curves.len(), units, 1, &misses),
+        Method::LookAhead => step_by_step(curves.len(), units, units, &misses),
+        Method::Optimal => optimal(curves.len(), units, &misses),
+    };
+    let each = given.iter().enumerate();
+    Division {
+        misses: each.map(|(program, &units)| misses(program, units)).sum(),
+        bytes: given
+            .iter()
+            .map(|&units| units as u64 * unit_bytes)
+            .collect(),
+    }
+}
+
+/// Gives again and again what saves most a unit, looking `ahead` units far.
+/// Where nothing saves anything the rest goes round in turn.
+fn step_by_step(
+    programs: usize,
+    units: usize,
+    ahead: usize,
+    misses: &impl Fn(usize, usize) -> f64,
+) -> Vec<usize> {
+    let mut given = vec![0; programs];
+    let mut left = units;
+    while left > 0 {
+        let (mut best, mut choice) = (0.0, None);
+        for (program, &has) in given.iter().enumerate() {
+            let now = misses(program, has);
+            for more in 1..=ahead.min(left) {
+                let saved = (now - misses(program, has + more)) / more as f64;
+                if saved > best {
+                    (best, choice) = (saved, Some((program, more)));
+                }
+            }
+        }
+        let (program, more) = choice.unwrap_or((left % programs, 1));
+        given[program] += more;
+        left -= more;
+    }
+    given
+}
+
+fn optimal(programs: usize, units: usize, misses: &impl Fn(usize, usize) -> f64) -> Vec<usize> {
+    // Least misses of the programs so far with so many units, and what the last
+    // of them has.
+    let mut least: Vec<f64> = (0..=units).map(|n| misses(0, n)).collect();
+    let mut choices = vec![(0..=units).collect::<Vec<usize>>()];
+    for program in 1..programs {
+        let best = |all: usize| {
+            let with = |own: &usize| least[all - own] + misses(program, *own);
+            let own = (0..=all).min_by(|a, b| with(a).total_cmp(&with(b)));
+            let own = own.unwrap_or(0);
+            (own, with(&own))
+        };
+        let (own, sums): (Vec<usize>, Vec<f64>) = (0..=units).map(best).unzip();
+        choices.push(own);
+        least = sums;
+    }
+    let mut left = units;
+    let mut given: Vec<usize> = choices
+        .iter()
+        .rev()
+        .map(|choice| {
+            let own = choice[left];
+            left -= own;
+            own
+        })
+        .collect();
+    given.reverse();
+    given
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::histogram::Distances;
+    use super::*;
+
+    fn curve(counts: &[(u64, u64)]) -> Curve {
+        let counts = counts.to_vec();
+        let distances = Distances {
+            counts,
+            compulsory: 0,
+        };
+        Curve::exact(&distances, 64)
+    }
+
+    /// One that hits only when all of its 60 blocks fit, one with a gentle slope.
+    fn plateau_and_slope() -> [Curve; 2] {
+        let slope: Vec<(u64, u64)> = (0..100).map(|d| (d, 10)).collect();
+        [curve(&[(59, 5000)]), curve(&slope)]
+    }
+
+    #[test]
+    fn greedy_fails_before_a_plateau_that_look_ahead_crosses() {
+        let divide = |method| divide(&plateau_and_slope(), 64, 100, method);
+        assert_eq!(divide(Method::Greedy).bytes, [0, 6400]);
+        for method in [Method::LookAhead, Method::Optimal] {
+            assert_eq!(divide(method).bytes, [60 * 64, 40 * 64], "{method:?}");
+            assert_eq!(divide(method).misses, 600.0);
+        }
+    }
+
+    #[test]
+    fn no_division_has_fewer_misses_than_the_optimal_one() {
+        let curves = [
+            curve(&[(3, 100), (17, 80)]),
+            curve(&[(9, 150)]),
+            curve(&[(1, 30), (12, 90)]),
+        ];
+        let optimal = divide(&curves, 64, 30, Method::Optimal);
+        for a in 0..=30u64 {
+            for b in 0..=30 - a {
+                let shares = [a, b, 30 - a - b];
+                let each = curves.iter().zip(shares);
+                let misses: f64 = each.map(|(curve, n)| curve.misses(n)).sum();
+                assert!(optimal.misses <= misses, "{shares:?}");
+            }
+        }
+        assert_eq!(optimal.bytes.iter().sum::<u64>(), 30 * 64);
+    }
+
+    #[test]
+    fn memory_that_nobody_needs_goes_round() {
+        let idle = [curve(&[]), curve(&[])];
+        let division = divide(&idle, 64, 5, Method::LookAhead);
+        assert_eq!(division.bytes.iter().sum::<u64>(), 320);
+        assert!(divide(&[], 64, 5, Method::Greedy).bytes.is_empty());
+    }
+}

@@ -1,0 +1,344 @@
+//! What the processor does better than portable code: comparing and counting
+//! down a cache line at once, and fetching one early.
+//!
+//! The only unsafe code of the crate. Three variants of each operation, AVX-512,
+//! AVX2 and portable, do the same; the best that this processor has is chosen
+//! when an engine is made. A whole loop is compiled for each variant (the
+//! functions of [`Vectors`] are inlined into it), because a call for each
+//! operation would cost more than the operation.
+
+use super::sampled::Filter;
+
+/// Words in a line of the host's cache.
+pub(super) type Line = [u64; 8];
+
+/// The instructions that loops are compiled for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Vectors {
+    /// Any processor.
+    Portable,
+    /// x86-64 with AVX2.
+    Avx2,
+    /// x86-64 with AVX-512 (F, BW, DQ, VL).
+    Avx512,
+}
+
+impl Vectors {
+    /// The best this processor has.
+    pub fn best() -> Vectors {
+        Vectors::available()
+            .last()
+            .copied()
+            .unwrap_or(Vectors::Portable)
+    }
+
+    /// All this processor has, the best last.
+    pub fn available() -> &'static [Vectors] {
+        #[cfg(target_arch = "x86_64")]
+        {
+            use std::arch::is_x86_feature_detected as has;
+            let avx2 =
+                has!("avx2") && has!("bmi1") && has!("bmi2") && has!("popcnt") && has!("lzcnt");
+            let wide = has!("avx512f") && has!("avx512bw") && has!("avx512dq") && has!("avx512vl");
+            match (avx2, wide) {
+                (true, true) => &[Vectors::Portable, Vectors::Avx2, Vectors::Avx512],
+                (true, false) => &[Vectors::Portable, Vectors::Avx2],
+                _ => &[Vectors::Portable],
+            }
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        &[Vectors::Portable]
+    }
+}
+
+/// Operations on one cache line.
+pub(super) trait Operations {
+    /// One bit for each word that equals `wanted` in the bits of `mask`.
+    fn equal(line: &Line, wanted: u64, mask: u64) -> u32;
+    /// Subtracts one from the counters from number `from` (at most 32) on.
+    fn less_one_u16(counters: &mut [u16; 32], from: usize);
+    /// Subtracts one from the counters from number `from` (at most 16) on.
+    fn less_one_u32(counters: &mut [u32; 16], from: usize);
+    /// Appends the blocks (`addresses >> shift`) that the filter keeps to
+    /// `kept`, which has room for `addresses.len() + 8`; returns how many. Some
+    /// that the filter does not keep may follow.
+    fn keep(filter: &Filter, addresses: &[u64], shift: u32, kept: &mut [u64]) -> usize;
+}
+
+/// Starts bringing the line of a value into the host's cache.
+#[inline(always)]
+pub(super) fn fetch_early<T>(value: &T) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        let address = std::ptr::from_ref(value).cast::<i8>();
+        // SAFETY: the address is that of a living value; a prefetch needs SSE,
+        // which every x86-64 processor has, and changes nothing a program can see.
+        unsafe { _mm_prefetch(address, _MM_HINT_T0) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = value;
+}
+
+/// A loop to be compiled for each variant; its `run` is to be inlined.
+pub(super) trait Job {
+    /// What it gives.
+    type Output;
+
+    fn run<O: Operations>(self) -> Self::Output;
+}
+
+/// Runs a loop with a variant that [`Vectors::available`] has.
+pub(super) fn run<J: Job>(vectors: Vectors, job: J) -> J::Output {
+    match vectors {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: an engine has this variant only if the processor has it
+        // (its constructor sees to it).
+        Vectors::Avx512 => unsafe { x86::run_avx512(job) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as above.
+        Vectors::Avx2 => unsafe { x86::run_avx2(job) },
+        _ => job.run::<Portable>(),
+    }
+}
+
+/// Runs a filter over addresses; see [`Operations::keep`].
+pub(super) fn keep(
+    vectors: Vectors,
+    filter: &Filter,
+    addresses: &[u64],
+    shift: u32,
+    kept: &mut [u64],
+) -> usize {
+    assert!(kept.len() >= addresses.len() + 8);
+    match vectors {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: filters are made with a variant the processor has.
+        Vectors::Avx512 => unsafe { x86::keep_avx512(filter, addresses, shift, kept) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as above.
+        Vectors::Avx2 => unsafe { x86::keep_avx2(filter, addresses, shift, kept) },
+        _ => Portable::keep(filter, addresses, shift, kept),
+    }
+}
+
+/// What any processor can do.
+pub(super) struct Portable;
+
+impl Operations for Portable {
+    #[inline(always)]
+    fn equal(line: &Line, wanted: u64, mask: u64) -> u32 {
+        let equal = line.iter().map(|word| u32::from(word & mask == wanted));
+        equal
+            .enumerate()
+            .fold(0, |found, (at, bit)| found | bit << at)
+    }
+
+    #[inline(always)]
+    fn less_one_u16(counters: &mut [u16; 32], from: usize) {
+        for counter in &mut counters[from..] {
+            *counter = counter.wrapping_sub(1);
+        }
+    }
+
+    #[inline(always)]
+    fn less_one_u32(counters: &mut [u32; 16], from: usize) {
+        for counter in &mut counters[from..] {
+            *counter = counter.wrapping_sub(1);
+        }
+    }
+
+    #[inline(always)]
+    fn keep(filter: &Filter, addresses: &[u64], shift: u32, kept: &mut [u64]) -> usize {
+        let mut count = 0;
+        for address in addresses {
+            let block = address >> shift;
+            kept[count] = block;
+            count += usize::from(filter.keeps(block));
+        }
+        count
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use std::arch::x86_64::*;
+
+    use super::{Filter, Job, Line, Operations, Portable};
+
+    struct Avx2;
+    struct Avx512;
+
+    #[target_feature(enable = "avx2,bmi1,bmi2,popcnt,lzcnt")]
+    pub(super) fn run_avx2<J: Job>(job: J) -> J::Output {
+        job.run::<Avx2>()
+    }
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,bmi1,bmi2,popcnt,lzcnt")]
+    pub(super) fn run_avx512<J: Job>(job: J) -> J::Output {
+        job.run::<Avx512>()
+    }
+
+    #[target_feature(enable = "avx2,bmi1,bmi2,popcnt,lzcnt")]
+    pub(super) fn keep_avx2(f: &Filter, addresses: &[u64], shift: u32, kept: &mut [u64]) -> usize {
+        Avx2::keep(f, addresses, shift, kept)
+    }
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,bmi1,bmi2,popcnt,lzcnt")]
+    pub(super) fn keep_avx512(
+        f: &Filter,
+        addresses: &[u64],
+        shift: u32,
+        kept: &mut [u64],
+    ) -> usize {
+        Avx512::keep(f, addresses, shift, kept)
+    }
+
+    impl Operations for Avx2 {
+        #[inline(always)]
+        fn equal(line: &Line, wanted: u64, mask: u64) -> u32 {
+            // SAFETY: only reached from functions compiled for AVX2; both loads
+            // lie within the line.
+            unsafe {
+                let (wanted, mask) = (
+                    _mm256_set1_epi64x(wanted as i64),
+                    _mm256_set1_epi64x(mask as i64),
+                );
+                let half = |at: usize| {
+                    let words = _mm256_loadu_si256(line.as_ptr().add(at).cast());
+                    let equal = _mm256_cmpeq_epi64(_mm256_and_si256(words, mask), wanted);
+                    _mm256_movemask_pd(_mm256_castsi256_pd(equal)) as u32
+                };
+                half(0) | half(4) << 4
+            }
+        }
+
+        #[inline(always)]
+        fn less_one_u16(counters: &mut [u16; 32], from: usize) {
+            // The compiler makes this four vector instructions with AVX2.
+            for (at, counter) in counters.iter_mut().enumerate() {
+                *counter = counter.wrapping_sub(u16::from(at as u16 >= from as u16));
+            }
+        }
+
+        #[inline(always)]
+        fn less_one_u32(counters: &mut [u32; 16], from: usize) {
+            for (at, counter) in counters.iter_mut().enumerate() {
+                *counter = counter.wrapping_sub(u32::from(at as u32 >= from as u32));
+            }
+        }
+
+        #[inline(always)]
+        fn keep(filter: &Filter, addresses: &[u64], shift: u32, kept: &mut [u64]) -> usize {
+            // SAFETY: only reached from functions compiled for AVX2; loads lie
+            // within the chunk of four.
+            unsafe {
+                let (chunks, rest) = addresses.as_chunks::<4>();
+                let shift_by = _mm_cvtsi64_si128(i64::from(shift));
+                let [salt, low, high, limit] = filter
+                    .constants()
+                    .map(|value| _mm256_set1_epi64x(value as i64));
+                let mut count = 0;
+                for chunk in chunks {
+                    let blocks =
+                        _mm256_srl_epi64(_mm256_loadu_si256(chunk.as_ptr().cast()), shift_by);
+                    let salted = _mm256_xor_si256(blocks, salt);
+                    let hash = _mm256_add_epi64(
+                        _mm256_mul_epu32(salted, low),
+                        _mm256_mul_epu32(_mm256_srli_epi64(salted, 32), high),
+                    );
+                    let folded = _mm256_xor_si256(hash, _mm256_srli_epi64(hash, 29));
+                    let product = _mm256_mul_epu32(folded, low);
+                    let mixed = _mm256_xor_si256(product, _mm256_srli_epi64(product, 32));
+                    let below = _mm256_cmpgt_epi64(
+                        limit,
+                        _mm256_and_si256(mixed, _mm256_set1_epi64x(0xffff_ffff)),
+                    );
+                    let mut found = _mm256_movemask_pd(_mm256_castsi256_pd(below)) as u32;
+                    while found != 0 {
+                        kept[count] = chunk[found.trailing_zeros() as usize] >> shift;
+                        count += 1;
+                        found &= found - 1;
+                    }
+                }
+                count + Portable::keep(filter, rest, shift, &mut kept[count..])
+            }
+        }
+    }
+
+    impl Operations for Avx512 {
+        #[inline(always)]
+        fn equal(line: &Line, wanted: u64, mask: u64) -> u32 {
+            // SAFETY: only reached from functions compiled for AVX-512; the load
+            // is of the whole line.
+            unsafe {
+                let words = _mm512_loadu_si512(line.as_ptr().cast());
+                let masked = _mm512_and_si512(words, _mm512_set1_epi64(mask as i64));
+                u32::from(_mm512_cmpeq_epi64_mask(
+                    masked,
+                    _mm512_set1_epi64(wanted as i64),
+                ))
+            }
+        }
+
+        #[inline(always)]
+        fn less_one_u16(counters: &mut [u16; 32], from: usize) {
+            // SAFETY: only reached from functions compiled for AVX-512; load and
+            // store are of the whole array.
+            unsafe {
+                let at = counters.as_mut_ptr().cast();
+                let values = _mm512_loadu_si512(at);
+                let lanes = (u64::MAX << from) as u32;
+                let less = _mm512_mask_sub_epi16(values, lanes, values, _mm512_set1_epi16(1));
+                _mm512_storeu_si512(at, less);
+            }
+        }
+
+        #[inline(always)]
+        fn less_one_u32(counters: &mut [u32; 16], from: usize) {
+            // SAFETY: as above.
+            unsafe {
+                let at = counters.as_mut_ptr().cast();
+                let values = _mm512_loadu_si512(at);
+                let lanes = (u32::MAX << from) as u16;
+                let less = _mm512_mask_sub_epi32(values, lanes, values, _mm512_set1_epi32(1));
+                _mm512_storeu_si512(at, less);
+            }
+        }
+
+        #[inline(always)]
+        fn keep(filter: &Filter, addresses: &[u64], shift: u32, kept: &mut [u64]) -> usize {
+            // SAFETY: only reached from functions compiled for AVX-512; loads lie
+            // within the chunk of eight, and `keep` sees to it that `kept` has room
+            // for eight words behind as many as there are addresses.
+            unsafe {
+                let (chunks, rest) = addresses.as_chunks::<8>();
+                let shift_by = _mm_cvtsi64_si128(i64::from(shift));
+                let [salt, low, high, limit] = filter
+                    .constants()
+                    .map(|value| _mm512_set1_epi64(value as i64));
+                let mut count = 0;
+                for chunk in chunks {
+                    let blocks =
+                        _mm512_srl_epi64(_mm512_loadu_si512(chunk.as_ptr().cast()), shift_by);
+                    let salted = _mm512_xor_si512(blocks, salt);
+                    let hash = _mm512_add_epi64(
+                        _mm512_mul_epu32(salted, low),
+                        _mm512_mul_epu32(_mm512_srli_epi64(salted, 32), high),
+                    );
+                    let folded = _mm512_xor_si512(hash, _mm512_srli_epi64(hash, 29));
+                    let product = _mm512_mul_epu32(folded, low);
+                    let mixed = _mm512_xor_si512(product, _mm512_srli_epi64(product, 32));
+                    let hash = _mm512_and_si512(mixed, _mm512_set1_epi64(0xffff_ffff));
+                    let below = _mm512_cmplt_epu64_mask(hash, limit);
+                    if below != 0 {
+                        let packed = _mm512_maskz_compress_epi64(below, blocks);
+                        _mm512_storeu_si512(kept.as_mut_ptr().add(count).cast(), packed);
+                        count += below.count_ones() as usize;
+                    }
+                }
+                count + Portable::keep(filter, rest, shift, &mut kept[count..])
+            }
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! The engine against the definition, in every variant.
+
+use proptest::prelude::*;
+
+use super::times::hash_crowd;
+use super::{
+    Curve, Distances, Estimate, Exact, Pipelined, Sampled, Sampling, Settings, Vectors, sizes,
+};
+use crate::oracle::mrc::distances;
+
+fn exact(addresses: &[u64], block_bytes: u64, vectors: Vectors, chunk: usize) -> Distances {
+    let settings = Settings {
+        vectors,
+        ..Settings::default()
+    };
+    let mut engine = Exact::new(block_bytes, settings);
+    for addresses in addresses.chunks(chunk) {
+        engine.feed(addresses).unwrap();
+    }
+    engine.finish().unwrap()
+}
+
+/// Every variant gives what the definition gives.
+fn check(addresses: &[u64], block_bytes: u64) {
+    let expected = distances(addresses, block_bytes);
+    for &vectors in Vectors::available() {
+        for chunk in [1, 97, usize::MAX] {
+            let found = exact(addresses, block_bytes, vectors, chunk);
+            assert!(found == expected, "{vectors:?}, {chunk} at a time");
+        }
+    }
+}
+
+/// A generator of numbers that look random (splitmix64).
+pub(super) fn numbers(seed: u64) -> impl Iterator<Item = u64> {
+    (1u64..).map(move |n| {
+        let mut z = (seed.wrapping_add(n)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ z >> 31
+    })
+}
+
+#[test]
+fn nothing_one_address_and_the_highest_address_have_their_distances() {
+    check(&[], 64);
+    check(&[0], 64);
+    check(&[u64::MAX], 1);
+    check(&[u64::MAX; 1000], 1);
+    check(&[u64::MAX, 0, u64::MAX, 0, 1, u64::MAX - 1, 0], 1);
+    check(&[5; 300], 1 << 63);
+}
+
+#[test]
+fn a_scan_has_the_distance_of_its_length() {
+    let scan: Vec<u64> = (0..40_000).map(|i| i % 1000 * 64).collect();
+    let expected = Distances {
+        counts: vec![(999, 39_000)],
+        compulsory: 1000,
+    };
+    assert_eq!(exact(&scan, 64, Vectors::best(), 7), expected);
+}
+
+#[test]
+fn windows_are_renumbered_and_tables_grow_without_a_trace() {
+    // More references and blocks than the first window and table have room for.
+    let random: Vec<u64> = numbers(1).take(130_000).map(|n| n % 3000 * 64).collect();
+    let expected = distances(&random, 64);
+    for &vectors in Vectors::available() {
+        assert!(
+            exact(&random, 64, vectors, 1 << 12) == expected,
+            "{vectors:?}"
+        );
+    }
+}
+
+#[test]
+fn many_blocks_have_the_distances_of_a_scan_back_and_forth() {
+    // To and fro over n blocks: 0 at the turns, then 1, 2, … n - 1 each way.
+    let n = 150_000u64;
+    let way = || (0..n).map(|i| i * 4096);
+    let all: Vec<u64> = way().chain(way().rev()).chain(way()).collect();
+    let found = exact(&all, 4096, Vectors::best(), 1 << 14);
+    let expected: Vec<(u64, u64)> = (0..n).map(|d| (d, 2)).collect();
+    assert_eq!(found.compulsory, n);
+    assert!(found.counts == expected);
+}
+
+#[test]
+fn blocks_of_any_64_bits_and_of_one_home_are_told_apart() {
+    let wide: Vec<u64> = numbers(2).take(5000).collect();
+    let again: Vec<u64> = [&wide[..], &wide[..2500], &wide[..]].concat();
+    check(&again, 1);
+    // Hashes made to fall on one line of the narrow table.
+    let crowd: Vec<u64> = hash_crowd(2000).collect();
+    let again: Vec<u64> = [&crowd[..], &crowd[..]].concat();
+    check(&again, 1);
+    // Narrow ones first, then one that is not.
+    let mixed: Vec<u64> = (0..3000).chain(wide).chain(0..3000).collect();
+    check(&mixed, 1);
+}
+
+#[test]
+fn distances_taken_on_the_way_add_up_to_those_of_the_whole() {
+    let few = numbers(3).take(20_000).map(|n| n % 700 * 64);
+    let many = (0..9000).map(|n| n * 64);
+    let stream: Vec<u64> = few.chain(many.clone()).chain(many).collect();
+    let mut engine = Exact::new(64, Settings::default());
+    let mut sum = Distances::default();
+    for part in stream.chunks(3333) {
+        engine.feed(part).unwrap();
+        sum.merge(&engine.take_distances().unwrap());
+    }
+    assert!(sum == distances(&stream, 64));
+}
+
+#[test]
+fn an_engine_stays_below_32_bytes_a_block_and_refuses_more_than_it_may_take() {
+    let mut engine = Exact::new(64, Settings::default());
+    let blocks: Vec<u64> = (0..1 << 20).map(|n| n * 64).collect();
+    for (at, part) in blocks.chunks(1 << 12).enumerate() {
+        engine.feed(part).unwrap();
+        let most = 32 * ((at + 1) << 12) + (400 << 10);
+        assert!(engine.memory_bytes() < most, "{at}");
+    }
+    let settings = Settings {
+        memory_bytes: 4 << 20,
+        ..Settings::default()
+    };
+    let mut small = Exact::new(64, settings);
+    let full = blocks.chunks(4096).find_map(|part| small.feed(part).err());
+    let blocks = full.expect("more blocks than fit").blocks;
+    assert!((100_000..200_000).contains(&blocks), "{blocks}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+    #[test]
+    fn any_stream_has_the_distances_of_the_definition(
+        seed in any::<u64>(),
+        length in 0usize..3000,
+        blocks in prop_oneof![1u64..12, 12u64..900],
+        shift in 0u32..13,
+        base in prop_oneof![Just(0u64), Just(0x7f00_0000_0000), Just(1 << 63), any::<u64>()],
+        skew in 1u32..4,
+    ) {
+        let stream: Vec<u64> = numbers(seed).take(length).map(|n| {
+            let unit = (n >> 11) as f64 / (1u64 << 53) as f64;
+            let block = (unit.powi(skew as i32) * blocks as f64) as u64;
+            base.wrapping_add(block << shift)
+        }).collect();
+        check(&stream, 1 << shift);
+    }
+}
+
+fn estimate(addresses: &[u64], sampling: Sampling, salt: u64) -> Estimate {
+    let mut engine = Sampled::new(64, sampling, salt, Settings::default());
+    addresses
+        .chunks(777)
+        .for_each(|part| engine.feed(part).unwrap());
+    engine.finish().unwrap()
+}
+
+#[test]
+fn a_sample_of_everything_is_the_exact_curve() {
+    let stream: Vec<u64> = numbers(4).take(30_000).map(|n| n % 500 * 64).collect();
+    let exact = Curve::exact(&distances(&stream, 64), 64);
+    for sampling in [Sampling::Rate(1.0), Sampling::Size(1000)] {
+        let sampled = estimate(&stream, sampling, 1);
+        assert_eq!(sampled.rate, 1.0);
+        for blocks in 0..600 {
+            assert!((sampled.curve.misses(blocks) - exact.misses(blocks)).abs() < 1e-6);
+        }
+    }
+}
+
+#[test]
+fn a_sampled_scan_has_its_cliff_where_the_exact_one_has() {
+    let scan: Vec<u64> = (0..400_000).map(|i| i % 50_000 * 64).collect();
+    for sampling in [Sampling::Rate(0.01), Sampling::Size(1000)] {
+        for salt in 0..5 {
+            let sampled = estimate(&scan, sampling, salt).curve;
+            let knee = sampled.knees()[0].blocks;
+            assert!((49_999..=50_001).contains(&knee), "{sampling:?}: {knee}");
+            assert!((sampled.compulsory - 50_000.0).abs() < 25.0);
+        }
+    }
+}
+
+#[test]
+fn a_sample_stays_within_its_size_and_its_band_holds_the_exact_curve() {
+    let skewed = |n: u64| ((n >> 11) as f64 / (1u64 << 53) as f64).powi(3) * 40_000.0;
+    let stream: Vec<u64> = numbers(5)
+        .take(300_000)
+        .map(|n| skewed(n) as u64 * 64)
+        .collect();
+    let exact = exact(&stream, 64, Vectors::best(), 4096);
+    let exact = Curve::exact(&exact, 64);
+    let (mut inside, mut all) = (0, 0);
+    for salt in 0..8 {
+        let sampled = estimate(&stream, Sampling::Size(2048), salt);
+        assert!(sampled.sampled_blocks <= 2048);
+        for bytes in sizes(64 * 100, 64 * 40_000, 2) {
+            let off = sampled.curve.miss_ratio(bytes).unwrap() - exact.miss_ratio(bytes).unwrap();
+            inside += usize::from(off.abs() <= sampled.half_band(bytes).unwrap() + 0.002);
+            all += 1;
+        }
+    }
+    assert!(inside * 10 >= all * 8, "{inside} of {all}");
+}
+
+#[test]
+fn every_variant_of_the_filter_keeps_the_same_blocks() {
+    let addresses: Vec<u64> = numbers(6).take(1003).collect();
+    for rate in [1e-9, 0.01, 0.5, 1.0] {
+        let curves: Vec<u64> = Vectors::available()
+            .iter()
+            .map(|&vectors| {
+                let settings = Settings {
+                    vectors,
+                    ..Settings::default()
+                };
+                let mut engine = Sampled::new(64, Sampling::Rate(rate), 7, settings);
+                engine.feed(&addresses).unwrap();
+                engine.finish().unwrap().sampled_references
+            })
+            .collect();
+        assert!(curves.iter().all(|&n| n == curves[0]), "{rate}: {curves:?}");
+    }
+}
+
+#[test]
+fn a_sample_has_its_share_of_any_regular_set_of_blocks() {
+    for stride in [1u64, 50, 64, 4096, 1 << 20] {
+        for salt in 0..4 {
+            let addresses: Vec<u64> = (0..200_000).map(|i| i * stride * 64).collect();
+            let mut engine = Sampled::new(64, Sampling::Rate(0.05), salt, Settings::default());
+            engine.feed(&addresses).unwrap();
+            let found = engine.finish().unwrap();
+            // Five standard deviations of a random sample.
+            let off = found.sampled_blocks as f64 - 10_000.0;
+            assert!(off.abs() < 500.0, "stride {stride}, salt {salt}: {off}");
+            assert!((found.curve.compulsory / 200_000.0 - 1.0).abs() < 0.03);
+        }
+    }
+}
+
+#[test]
+fn two_threads_have_the_same_distances_as_one() {
+    let random = numbers(11).take(300_000).map(|n| n % 20_000 * 64);
+    let stream: Vec<u64> = random.chain([u64::MAX, 0, u64::MAX]).collect();
+    for length in [0, 1, 64, 65, 5000, stream.len()] {
+        let stream = &stream[..length];
+        for &vectors in Vectors::available() {
+            let settings = Settings {
+                vectors,
+                ..Settings::default()
+            };
+            let mut engine = Pipelined::new(64, settings);
+            stream
+                .chunks(10_007)
+                .for_each(|part| engine.feed(part).unwrap());
+            assert!(
+                engine.finish().unwrap() == exact(stream, 64, vectors, 4096),
+                "{length}"
+            );
+        }
+    }
+}

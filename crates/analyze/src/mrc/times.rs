@@ -1,0 +1,523 @@
+//! When each block was last pushed out of the top of the stack: a hash table of
+//! whole cache lines.
+//!
+//! A block's *home* line follows from its hash; it sits in the first line from
+//! there on that had room. Nothing is ever removed, so a search ends at the
+//! first line with a free place. Lines are in the order of hashes, which makes
+//! growing two streams instead of random accesses.
+//!
+//! Two formats. [`Narrow`] has eight blocks a line, for block numbers below 2⁵¹
+//! (all user-space addresses). Its hash is a bijection; the line tells the upper
+//! bits of a hash, so a place needs only the lower ones:
+//!
+//! ```text
+//!   63            t t-1        0
+//!  ┌───────────────┬────────────┐   t = bits of the window's last time
+//!  │ lower bits of │  time + 1  │   0: free
+//!  │   the hash    │            │
+//!  └───────────────┴────────────┘
+//! ```
+//!
+//! A block sits at most [`REACH`] lines from home and there are enough lower bits
+//! to tell apart all hashes whose homes are that near. [`Wide`] has five blocks a
+//! line, of any 64 bits; the table changes to it when a number needs it or when
+//! some input defeats the hash.
+
+use super::batch::{Batch, NEVER};
+use super::pages::{Advise, Lines};
+use super::ranks::{Ranks, slot};
+use super::sys::{Line, Operations, Portable, fetch_early};
+use super::top::TOP;
+
+/// Bits of a block number that [`Narrow`] can hold.
+pub(super) const NARROW_BITS: u32 = 51;
+/// Lines beyond its home that a block may sit in; so many lines are behind the
+/// last home.
+const REACH: usize = 62;
+/// Homes of a new table.
+const FIRST_HOMES: usize = 1 << 10;
+/// 2⁶⁴ / golden ratio, odd: spreads neighbours far apart.
+const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
+/// Its inverse modulo 2⁶⁴.
+const INVERSE: u64 = inverse(MULTIPLIER);
+
+/// Newton's iteration: each round doubles the right bits, of which an odd number
+/// has three to begin with.
+const fn inverse(odd: u64) -> u64 {
+    let mut inverse = odd;
+    let mut round = 0;
+    while round < 5 {
+        inverse = inverse.wrapping_mul(2u64.wrapping_sub(odd.wrapping_mul(inverse)));
+        round += 1;
+    }
+    inverse
+}
+
+/// Where a search in a line ended.
+pub(super) enum Search {
+    Found(usize),
+    Free(usize),
+    Full,
+}
+
+/// How a line holds blocks and their times. Hashes use the upper bits of 64.
+/// Only blocks below the top of the stack have a time that means something.
+pub(super) trait Format: Copy {
+    /// Blocks in a line.
+    const PLACES: usize;
+
+    fn hash(block: u64) -> u64;
+    /// The block of a hash.
+    fn block(hash: u64) -> u64;
+    fn search<O: Operations>(self, line: &Line, hash: u64) -> Search;
+    fn time(self, line: &Line, place: usize) -> u32;
+    fn set(self, line: &mut Line, place: usize, hash: u64, time: u32);
+    /// Places of a line that are taken; they are its first.
+    fn used(line: &Line) -> usize;
+    /// The hash at a place that is taken; `lowest` is the lowest hash (its upper
+    /// 51 bits) of which the line is within reach.
+    fn hash_at(self, line: &Line, place: usize, lowest: u64) -> u64;
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Narrow {
+    time_bits: u32,
+}
+
+impl Narrow {
+    fn new(window: u32) -> Narrow {
+        Narrow {
+            time_bits: u32::BITS - window.leading_zeros(),
+        }
+    }
+
+    /// The lower bits of a hash, where a place has them.
+    #[inline(always)]
+    fn tag(self, hash: u64) -> u64 {
+        hash >> (64 - NARROW_BITS) << self.time_bits
+    }
+}
+
+impl Format for Narrow {
+    const PLACES: usize = 8;
+
+    #[inline(always)]
+    fn hash(block: u64) -> u64 {
+        (block ^ block >> 26).wrapping_mul(MULTIPLIER << (64 - NARROW_BITS))
+    }
+
+    fn block(hash: u64) -> u64 {
+        let mixed = (hash >> (64 - NARROW_BITS)).wrapping_mul(INVERSE) % (1 << NARROW_BITS);
+        mixed ^ mixed >> 26
+    }
+
+    #[inline(always)]
+    fn search<O: Operations>(self, line: &Line, hash: u64) -> Search {
+        let used = !O::equal(line, 0, u64::MAX) & 0xff;
+        let found = O::equal(line, self.tag(hash), u64::MAX << self.time_bits) & used;
+        match (found, used) {
+            (0, 0xff) => Search::Full,
+            (0, _) => Search::Free(used.trailing_ones() as usize),
+            _ => Search::Found(found.trailing_zeros() as usize),
+        }
+    }
+
+    #[inline(always)]
+    fn time(self, line: &Line, place: usize) -> u32 {
+        (line[place] & !(u64::MAX << self.time_bits)) as u32 - 1
+    }
+
+    #[inline(always)]
+    fn set(self, line: &mut Line, place: usize, hash: u64, time: u32) {
+        line[place] = self.tag(hash) | u64::from(time + 1);
+    }
+
+    fn used(line: &Line) -> usize {
+        line.iter().take_while(|&&word| word != 0).count()
+    }
+
+    fn hash_at(self, line: &Line, place: usize, lowest: u64) -> u64 {
+        // The first hash from the lowest on that has these lower bits.
+        let bits = (64 - self.time_bits).min(NARROW_BITS);
+        let tag = line[place] >> self.time_bits;
+        let ahead = tag.wrapping_sub(lowest) & !(u64::MAX << bits);
+        (lowest + ahead) << (64 - NARROW_BITS)
+    }
+}
+
+/// Five hashes, then five times; the last half word counts the places taken.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wide;
+
+impl Format for Wide {
+    const PLACES: usize = 5;
+
+    #[inline(always)]
+    fn hash(block: u64) -> u64 {
+        (block ^ block >> 32).wrapping_mul(MULTIPLIER)
+    }
+
+    fn block(hash: u64) -> u64 {
+        let mixed = hash.wrapping_mul(INVERSE);
+        mixed ^ mixed >> 32
+    }
+
+    #[inline(always)]
+    fn search<O: Operations>(self, line: &Line, hash: u64) -> Search {
+        let used = (line[7] >> 32) as usize;
+        let found = O::equal(line, hash, u64::MAX) & !(u32::MAX << used);
+        match (found, used) {
+            (0, Wide::PLACES) => Search::Full,
+            (0, _) => Search::Free(used),
+            _ => Search::Found(found.trailing_zeros() as usize),
+        }
+    }
+
+    #[inline(always)]
+    fn time(self, line: &Line, place: usize) -> u32 {
+        (line[5 + place / 2] >> (32 * (place % 2))) as u32
+    }
+
+    #[inline(always)]
+    fn set(self, line: &mut Line, place: usize, hash: u64, time: u32) {
+        line[place] = hash;
+        let (word, shift) = (5 + place / 2, 32 * (place % 2));
+        line[word] = line[word] & !(0xffff_ffff << shift) | u64::from(time) << shift;
+        let used = (line[7] >> 32).max(place as u64 + 1);
+        line[7] = line[7] & 0xffff_ffff | used << 32;
+    }
+
+    fn used(line: &Line) -> usize {
+        (line[7] >> 32) as usize
+    }
+
+    fn hash_at(self, line: &Line, place: usize, _lowest: u64) -> u64 {
+        line[place]
+    }
+}
+
+/// Who sits in a seat at the top of the stack, and where the table has it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Seat {
+    hash: u64,
+    line: usize,
+    place: usize,
+    taken: bool,
+}
+
+/// Lines that are asked for ahead when all are gone through.
+const AHEAD: usize = 6;
+
+/// No room within reach of a block's home.
+struct Crowded;
+
+#[derive(Debug)]
+pub(super) struct Table<F: Format> {
+    format: F,
+    lines: Lines,
+    homes: usize,
+    blocks: usize,
+    seats: [Seat; TOP],
+    advise: Option<Advise>,
+}
+
+impl<F: Format> Table<F> {
+    fn new(format: F, homes: usize, advise: Option<Advise>) -> Table<F> {
+        Table {
+            format,
+            lines: Lines::zeroed(homes + REACH + 1, advise),
+            homes,
+            blocks: 0,
+            seats: [Seat::default(); TOP],
+            advise,
+        }
+    }
+
+    /// Blocks it may hold before it grows: three quarters of the places.
+    fn room(&self) -> usize {
+        self.homes * F::PLACES / 4 * 3
+    }
+
+    #[inline(always)]
+    fn home(&self, hash: u64) -> usize {
+        ((u128::from(hash) * self.homes as u128) >> 64) as usize
+    }
+
+    #[inline(always)]
+    fn fetch_early(&self, batch: &Batch) {
+        let lines = self.lines.get();
+        for &block in &batch.blocks[..batch.len] {
+            fetch_early(&lines[self.home(F::hash(block))]);
+        }
+    }
+
+    /// The line and place of a hash, and whether it was there already.
+    #[inline(always)]
+    fn locate<O: Operations>(&self, hash: u64) -> Result<(usize, usize, bool), Crowded> {
+        let home = self.home(hash);
+        for (ahead, line) in self.lines.get()[home..=home + REACH].iter().enumerate() {
+            match self.format.search::<O>(line, hash) {
+                Search::Found(place) => return Ok((home + ahead, place, true)),
+                Search::Free(place) => return Ok((home + ahead, place, false)),
+                Search::Full => {}
+            }
+        }
+        Err(Crowded)
+    }
+
+    /// Finds the places of a batch's blocks, new ones entered. Only this touches
+    /// lines that may not be near: no store that the next load might depend on
+    /// comes between.
+    ///
+    /// # Errors
+    /// Where a block finds no room: so many are `entered`, and stay so when the
+    /// table has been rebuilt and all are located again.
+    #[inline(always)]
+    fn locate_all<O: Operations>(
+        &mut self,
+        batch: &mut Batch,
+        entered: usize,
+    ) -> Result<(), usize> {
+        for at in 0..batch.len {
+            let hash = F::hash(batch.blocks[at]);
+            let (line, place, known) = self.locate::<O>(hash).map_err(|Crowded| at)?;
+            if !known {
+                self.format
+                    .set(&mut self.lines.get_mut()[line], place, hash, 0);
+                self.blocks += 1;
+            }
+            if at >= entered {
+                batch.looked.previous[at] = if known { 0 } else { NEVER };
+            }
+            batch.lines[at] = line as u32;
+            batch.places[at] = place as u8;
+        }
+        Ok(())
+    }
+
+    /// Reads when the blocks were pushed out last and notes when those that they
+    /// push out are.
+    #[inline(always)]
+    fn exchange(&mut self, batch: &mut Batch) {
+        let lines = self.lines.get_mut();
+        for at in 0..batch.len {
+            let hash = F::hash(batch.blocks[at]);
+            let seat = &mut self.seats[usize::from(batch.seats[at]) % TOP];
+            if seat.taken {
+                let line = &mut lines[seat.line];
+                self.format
+                    .set(line, seat.place, seat.hash, batch.looked.pushed[at]);
+            }
+            let (line, place) = (batch.lines[at] as usize, usize::from(batch.places[at]));
+            if batch.looked.previous[at] != NEVER {
+                batch.looked.previous[at] = self.format.time(&lines[line], place);
+            }
+            *seat = Seat {
+                hash,
+                line,
+                place,
+                taken: true,
+            };
+        }
+    }
+}
+
+impl<F: Format> Table<F> {
+    /// The lowest hash, its upper 51 bits, of which a line is within reach.
+    fn lowest(&self, line: usize) -> u64 {
+        let home = line.saturating_sub(REACH) as u128;
+        (home << NARROW_BITS).div_ceil(self.homes as u128) as u64
+    }
+
+    /// Block and time at every place that is taken, in the order of lines.
+    fn entries(&self) -> impl Iterator<Item = (u64, u32)> + '_ {
+        let lines = self.lines.get().iter().enumerate();
+        lines.flat_map(move |(at, line)| {
+            let lowest = self.lowest(at);
+            (0..F::used(line)).map(move |place| {
+                let hash = self.format.hash_at(line, place, lowest);
+                (F::block(hash), self.format.time(line, place))
+            })
+        })
+    }
+
+    fn insert(&mut self, block: u64, time: u32) -> Result<Seat, Crowded> {
+        let hash = F::hash(block);
+        let (line, place, known) = self.locate::<Portable>(hash)?;
+        if !known {
+            self.blocks += 1;
+            self.format
+                .set(&mut self.lines.get_mut()[line], place, hash, time);
+        }
+        Ok(Seat {
+            hash,
+            line,
+            place,
+            taken: true,
+        })
+    }
+
+    /// The same blocks in a table of another format or size.
+    fn rebuilt<G: Format>(&self, format: G, homes: usize) -> Result<Table<G>, Crowded> {
+        let mut table = Table::new(format, homes, self.advise);
+        for (block, time) in self.entries() {
+            table.insert(block, time)?;
+        }
+        for (at, seat) in self.seats.iter().enumerate().filter(|s| s.1.taken) {
+            table.seats[at] = table.insert(F::block(seat.hash), 0)?;
+        }
+        Ok(table)
+    }
+
+    /// Gives every block the slot that its last time has when no others are left.
+    fn renumber(&mut self, ranks: &Ranks, format: F) {
+        let old = self.format;
+        for at in 0..self.lines.len() {
+            let lowest = self.lowest(at);
+            let lines = self.lines.get_mut();
+            if let Some(line) = lines.get(at + AHEAD) {
+                (0..F::used(line)).for_each(|place| ranks.fetch_early(old.time(line, place)));
+            }
+            let line = &mut lines[at];
+            for place in 0..F::used(line) {
+                let hash = old.hash_at(line, place, lowest);
+                let time = slot(ranks.before(old.time(line, place)));
+                format.set(line, place, hash, time);
+            }
+        }
+        self.format = format;
+    }
+}
+
+/// The table in either format.
+#[derive(Debug)]
+pub(super) enum Times {
+    Narrow(Table<Narrow>),
+    Wide(Table<Wide>),
+}
+
+/// Runs the same on either format.
+macro_rules! on_either {
+    ($times:expr, $table:ident => $result:expr) => {
+        match $times {
+            Times::Narrow($table) => $result,
+            Times::Wide($table) => $result,
+        }
+    };
+}
+
+impl Times {
+    /// An empty table for times below `window`.
+    pub(super) fn new(window: u32, advise: Option<Advise>) -> Times {
+        Times::Narrow(Table::new(Narrow::new(window), FIRST_HOMES, advise))
+    }
+
+    /// Blocks known.
+    pub(super) fn blocks(&self) -> usize {
+        on_either!(self, table => table.blocks)
+    }
+
+    /// Every block and its time.
+    pub(super) fn entries(&self) -> Vec<(u64, u32)> {
+        on_either!(self, table => table.entries().collect())
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        on_either!(self, table => table.lines.len() * size_of::<Line>())
+    }
+
+    /// Bytes it takes to grow, beside what it has.
+    pub(super) fn bytes_to_grow(&self) -> usize {
+        on_either!(self, table => grown(table.homes) * size_of::<Line>())
+    }
+
+    /// Whether so many more blocks need a larger table.
+    #[inline(always)]
+    pub(super) fn is_full(&self, more: usize) -> bool {
+        on_either!(self, table => table.blocks + more > table.room())
+    }
+
+    /// Asks for the home lines of a batch.
+    #[inline(always)]
+    pub(super) fn fetch_early(&self, batch: &Batch) {
+        on_either!(self, table => table.fetch_early(batch));
+    }
+
+    /// Fills in when the blocks of a batch were pushed out last.
+    #[inline(always)]
+    pub(super) fn probe<O: Operations>(&mut self, batch: &mut Batch) {
+        let mut entered = 0;
+        while let Err(at) = on_either!(self, table => table.locate_all::<O>(batch, entered)) {
+            entered = at;
+            self.uncrowd();
+        }
+        on_either!(self, table => table.exchange(batch));
+    }
+
+    /// Changes to a format that holds any block.
+    #[cold]
+    pub(super) fn widen(&mut self) {
+        if let Times::Narrow(table) = self {
+            let homes = (table.blocks + FIRST_HOMES) / 3;
+            *self = Times::Wide(rebuild(table, Wide, homes));
+        }
+    }
+
+    /// Whether block numbers are limited to [`NARROW_BITS`].
+    #[inline(always)]
+    pub(super) fn is_narrow(&self) -> bool {
+        matches!(self, Times::Narrow(_))
+    }
+
+    #[cold]
+    pub(super) fn grow(&mut self) {
+        match self {
+            Times::Narrow(table) => match table.rebuilt(table.format, grown(table.homes)) {
+                Ok(larger) => *table = larger,
+                Err(Crowded) => self.widen(),
+            },
+            Times::Wide(table) => *table = rebuild(table, Wide, grown(table.homes)),
+        }
+    }
+
+    /// A block has no room near its home though the table is not full: hashes
+    /// crowd, by chance in a full one, by design in an empty one.
+    #[cold]
+    fn uncrowd(&mut self) {
+        match self {
+            Times::Narrow(table) if table.blocks < table.room() / 2 => self.widen(),
+            _ => self.grow(),
+        }
+    }
+
+    /// See [`Table::renumber`]; times will be below `window`.
+    #[cold]
+    pub(super) fn renumber(&mut self, ranks: &Ranks, window: u32) {
+        match self {
+            Times::Narrow(table) => table.renumber(ranks, Narrow::new(window)),
+            Times::Wide(table) => table.renumber(ranks, Wide),
+        }
+    }
+}
+
+/// Homes of the next larger table: a third more.
+fn grown(homes: usize) -> usize {
+    homes + homes.div_ceil(3)
+}
+
+/// Rebuilds in the wide format, larger until no block is too far from its home.
+fn rebuild<F: Format>(table: &Table<F>, format: Wide, homes: usize) -> Table<Wide> {
+    let mut homes = homes;
+    loop {
+        match table.rebuilt(format, homes) {
+            Ok(table) => return table,
+            Err(Crowded) => homes = grown(homes),
+        }
+    }
+}
+
+/// Blocks whose homes are the same in a new table, to defeat the hash.
+#[cfg(test)]
+pub(super) fn hash_crowd(count: u64) -> impl Iterator<Item = u64> {
+    (0..count).map(|n| Narrow::block((n + 1) << (64 - NARROW_BITS)))
+}

@@ -1,0 +1,98 @@
+//! The top of the stack: the blocks referenced last, in a handful of registers.
+//!
+//! A reference to one of them has its stack distance at once and touches no
+//! table. Only the others go on, each pushing the lowest of these out: the
+//! tables below hold every block that is not here, and a distance there is
+//! [`TOP`] more than its rank.
+
+use super::batch::{BATCH, Batch};
+
+/// Blocks kept here. Four serve a loop over three arrays; more cost every
+/// reference that finds its block in none of them.
+pub(super) const TOP: usize = 4;
+
+/// A block and the seat it sits in; seats are what the tables know it by.
+type Place = (u64, u8);
+
+#[derive(Debug, Default)]
+pub(super) struct Top {
+    /// Most recently referenced first.
+    places: [Place; TOP],
+    taken: usize,
+    /// References by stack distance.
+    pub(super) hits: [u64; TOP],
+}
+
+impl Top {
+    /// Takes addresses until the batch is full; returns how many. Blocks that are
+    /// not here go into the batch with the seat they take.
+    #[inline(always)]
+    pub(super) fn fill(&mut self, addresses: &[u64], shift: u32, batch: &mut Batch) -> usize {
+        let mut used = 0;
+        while self.taken < TOP {
+            let Some(address) = addresses.get(used).filter(|_| batch.len < BATCH) else {
+                return used;
+            };
+            self.first_blocks(address >> shift, batch);
+            used += 1;
+        }
+        used + self.fill_from_full(&addresses[used..], shift, batch)
+    }
+
+    /// The blocks here, most recently referenced first.
+    pub(super) fn blocks(&self) -> impl Iterator<Item = u64> + '_ {
+        self.places[..self.taken].iter().map(|place| place.0)
+    }
+
+    #[cold]
+    fn first_blocks(&mut self, block: u64, batch: &mut Batch) {
+        let known = self.places[..self.taken].iter().position(|p| p.0 == block);
+        if let Some(at) = known {
+            self.hits[at] += 1;
+            self.places[..=at].rotate_right(1);
+            return;
+        }
+        let seat = self.taken as u8;
+        self.places[self.taken] = (block, seat);
+        self.taken += 1;
+        self.places[..self.taken].rotate_right(1);
+        batch.push(block, seat);
+    }
+
+    #[inline(always)]
+    fn fill_from_full(&mut self, addresses: &[u64], shift: u32, batch: &mut Batch) -> usize {
+        let [mut a, mut b, mut c, mut d] = self.places;
+        let [mut at_a, mut at_b, mut at_c, mut at_d] = self.hits;
+        let mut used = 0;
+        let mut len = batch.len;
+        for address in addresses {
+            if len == BATCH {
+                break;
+            }
+            used += 1;
+            let block = address >> shift;
+            if block == a.0 {
+                at_a += 1;
+            } else if block == b.0 {
+                at_b += 1;
+                (a, b) = (b, a);
+            } else if block == c.0 {
+                at_c += 1;
+                (a, b, c) = (c, a, b);
+            } else if block == d.0 {
+                at_d += 1;
+                (a, b, c, d) = (d, a, b, c);
+            } else {
+                let seat = d.1;
+                (a, b, c, d) = ((block, seat), a, b, c);
+                batch.blocks[len] = block;
+                batch.seats[len] = seat;
+                len += 1;
+            }
+        }
+        batch.len = len;
+        self.places = [a, b, c, d];
+        self.hits = [at_a, at_b, at_c, at_d];
+        used
+    }
+}

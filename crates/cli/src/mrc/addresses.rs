@@ -1,0 +1,380 @@
+//! Lists of addresses, as programs and tools write them.
+//!
+//! | Format | |
+//! |---|---|
+//! | `raw` | 64-bit words, little endian |
+//! | `text` | a line each: decimal, or hexadecimal behind `0x` |
+//! | `hex` | a line each: hexadecimal, with or without `0x` |
+//! | `lackey` | what `valgrind --tool=lackey --trace-mem=yes` prints: ` L`, ` S` and ` M` lines; instruction fetches (`I`) are left out |
+//! | `csv:COLUMN` | a column of a table with a heading, as `text` |
+//!
+//! Empty lines and lines that begin with `#` are nothing; lines that are no
+//! address are counted and the first is named.
+
+use std::io::{BufRead, Read};
+use std::str::FromStr;
+
+/// How addresses are written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Format {
+    Raw,
+    Text,
+    Hex,
+    Lackey,
+    Csv(String),
+}
+
+impl FromStr for Format {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "raw" => Ok(Format::Raw),
+            "text" => Ok(Format::Text),
+            "hex" => Ok(Format::Hex),
+            "lackey" => Ok(Format::Lackey),
+            _ => match text.strip_prefix("csv:") {
+                Some(column) if !column.is_empty() => Ok(Format::Csv(column.to_owned())),
+                _ => Err("expected raw, text, hex, lackey or csv:COLUMN".to_owned()),
+            },
+        }
+    }
+}
+
+/// References in order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Accesses {
+    /// First byte of each.
+    pub(crate) addresses: Vec<u64>,
+    /// Bytes, for those of more than one byte: which, and how many.
+    pub(crate) sizes: Vec<(usize, u32)>,
+}
+
+impl Accesses {
+    fn push(&mut self, address: u64, bytes: u32) {
+        if bytes > 1 {
+            self.sizes.push((self.addresses.len(), bytes));
+        }
+        self.addresses.push(address);
+    }
+
+    fn clear(&mut self) {
+        self.addresses.clear();
+        self.sizes.clear();
+    }
+}
+
+/// What could not be read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Junk {
+    /// Lines that are no address.
+    pub(crate) lines: u64,
+    /// The first of them, by number and content.
+    pub(crate) first: Option<(u64, String)>,
+    /// Bytes behind the last whole word.
+    pub(crate) bytes: usize,
+}
+
+/// References given on at a time.
+const BATCH: usize = 1 << 16;
+/// Longest line looked at; what is beyond is another.
+const LONGEST_LINE: u64 = 1 << 12;
+/// Bytes from which a format is guessed.
+const GUESSED_FROM: usize = 1 << 12;
+
+/// Reads all references; `take` gets them in batches.
+///
+/// # Errors
+/// What the reader or `take` says, or a table without the column.
+pub(crate) fn read(
+    input: impl Read,
+    format: Option<&Format>,
+    take: &mut dyn FnMut(&Accesses) -> anyhow::Result<()>,
+) -> anyhow::Result<Junk> {
+    let mut input = std::io::BufReader::with_capacity(1 << 19, input);
+    let guessed = guess(input.fill_buf()?);
+    match format.unwrap_or(&guessed) {
+        Format::Raw => read_raw(input, take),
+        Format::Csv(column) => read_lines(input, csv(column), take),
+        Format::Text => read_lines(input, |line| Ok(number(line).map(|n| (n, 1)).into()), take),
+        Format::Hex => read_lines(input, |line| Ok(hex(line).map(|n| (n, 1)).into()), take),
+        Format::Lackey => read_lines(input, |line| Ok(lackey(line)), take),
+    }
+}
+
+fn guess(start: &[u8]) -> Format {
+    let start = &start[..start.len().min(GUESSED_FROM)];
+    let is_text = |b: &u8| matches!(b, b'\t' | b'\n' | b'\r' | b' '..=b'~') || *b >= 0x80;
+    if !start.iter().all(is_text)
+        || std::str::from_utf8(start).is_err_and(|e| e.error_len().is_some())
+    {
+        return Format::Raw;
+    }
+    let text = String::from_utf8_lossy(start);
+    let of_lackey = |line: &str| matches!(lackey(line), Line::Access(..));
+    if text.lines().any(of_lackey) {
+        Format::Lackey
+    } else {
+        Format::Text
+    }
+}
+
+fn read_raw(
+    mut input: impl Read,
+    take: &mut dyn FnMut(&Accesses) -> anyhow::Result<()>,
+) -> anyhow::Result<Junk> {
+    let mut bytes = vec![0; 8 * BATCH];
+    let mut accesses = Accesses::default();
+    let mut held = 0;
+    loop {
+        let got = match input.read(&mut bytes[held..]) {
+            Ok(0) => break,
+            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => continue,
+            got => got?,
+        };
+        held += got;
+        let (words, rest) = bytes[..held].as_chunks::<8>();
+        accesses
+            .addresses
+            .extend(words.iter().map(|w| u64::from_le_bytes(*w)));
+        let (whole, left) = (8 * words.len(), rest.len());
+        bytes.copy_within(whole..whole + left, 0);
+        held = left;
+        take(&accesses)?;
+        accesses.clear();
+    }
+    Ok(Junk {
+        bytes: held,
+        ..Junk::default()
+    })
+}
+
+/// What a line is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Line {
+    Access(u64, u32),
+    Nothing,
+    Junk,
+}
+
+impl From<Option<(u64, u32)>> for Line {
+    fn from(access: Option<(u64, u32)>) -> Line {
+        access.map_or(Line::Junk, |(address, bytes)| Line::Access(address, bytes))
+    }
+}
+
+fn read_lines(
+    mut input: impl BufRead,
+    mut parse: impl FnMut(&str) -> anyhow::Result<Line>,
+    take: &mut dyn FnMut(&Accesses) -> anyhow::Result<()>,
+) -> anyhow::Result<Junk> {
+    let mut accesses = Accesses::default();
+    let mut junk = Junk::default();
+    let mut line = Vec::new();
+    for number in 1.. {
+        line.clear();
+        if input
+            .by_ref()
+            .take(LONGEST_LINE)
+            .read_until(b'\n', &mut line)?
+            == 0
+        {
+            break;
+        }
+        let text = String::from_utf8_lossy(&line);
+        let text = text.trim_end();
+        if text.is_empty() || text.starts_with('#') {
+            continue;
+        }
+        match parse(text)? {
+            Line::Access(address, bytes) => accesses.push(address, bytes),
+            Line::Nothing => {}
+            Line::Junk => {
+                junk.lines += 1;
+                junk.first.get_or_insert_with(|| (number, shown(text)));
+            }
+        }
+        if accesses.addresses.len() == BATCH {
+            take(&accesses)?;
+            accesses.clear();
+        }
+    }
+    take(&accesses)?;
+    Ok(junk)
+}
+
+/// The beginning of a line, fit to be shown.
+fn shown(line: &str) -> String {
+    line.chars().filter(|c| !c.is_control()).take(40).collect()
+}
+
+fn number(text: &str) -> Option<u64> {
+    let text = text.trim();
+    match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
+        Some(digits) => digits_of(digits, 16),
+        None => digits_of(text, 10),
+    }
+}
+
+fn hex(text: &str) -> Option<u64> {
+    let text = text.trim();
+    digits_of(
+        text.strip_prefix("0x")
+            .or_else(|| text.strip_prefix("0X"))
+            .unwrap_or(text),
+        16,
+    )
+}
+
+/// `from_str_radix` would take a sign.
+fn digits_of(text: &str, radix: u32) -> Option<u64> {
+    let unsigned = text.starts_with(|c: char| c.is_digit(radix));
+    unsigned
+        .then(|| u64::from_str_radix(text, radix).ok())
+        .flatten()
+}
+
+fn lackey(line: &str) -> Line {
+    let Some((kind, rest)) = line.split_at_checked(3) else {
+        return Line::Junk;
+    };
+    if line.starts_with("==") {
+        return Line::Nothing;
+    }
+    let Some((address, bytes)) = rest.split_once(',') else {
+        return Line::Junk;
+    };
+    match (kind, digits_of(address, 16), bytes.parse::<u32>()) {
+        ("I  ", Some(_), Ok(_)) => Line::Nothing,
+        (" L " | " S " | " M ", Some(address), Ok(bytes @ 1..=4096)) => {
+            Line::Access(address, bytes)
+        }
+        _ => Line::Junk,
+    }
+}
+
+/// Reads the heading from the first line, then numbers from its column.
+fn csv(column: &str) -> impl FnMut(&str) -> anyhow::Result<Line> + '_ {
+    let mut at = None;
+    move |line| {
+        let mut fields = line.split(',').map(|field| field.trim().trim_matches('"'));
+        let Some(at) = at else {
+            let found = fields.position(|field| field == column);
+            at = Some(found.ok_or_else(|| {
+                anyhow::anyhow!(
+                    "failed to find column `{column}`: the heading is `{}`",
+                    shown(line)
+                )
+            })?);
+            return Ok(Line::Nothing);
+        };
+        Ok(fields.nth(at).and_then(number).map(|n| (n, 1)).into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(input: &[u8], format: Option<&str>) -> (Accesses, Junk) {
+        let format = format.map(|f| f.parse().unwrap());
+        let mut all = Accesses::default();
+        let junk = read(input, format.as_ref(), &mut |batch| {
+            let before = all.addresses.len();
+            all.addresses.extend(&batch.addresses);
+            all.sizes
+                .extend(batch.sizes.iter().map(|&(at, n)| (at + before, n)));
+            Ok(())
+        });
+        (all, junk.unwrap())
+    }
+
+    #[test]
+    fn raw_words_are_recognised_and_a_cut_one_is_counted() {
+        let mut bytes: Vec<u8> = [0u64, 0x7f00_0000_1000, u64::MAX]
+            .iter()
+            .flat_map(|w| w.to_le_bytes())
+            .collect();
+        bytes.extend([1, 2, 3]);
+        let (all, junk) = parse(&bytes, None);
+        assert_eq!(all.addresses, [0, 0x7f00_0000_1000, u64::MAX]);
+        assert_eq!(junk.bytes, 3);
+    }
+
+    #[test]
+    fn text_is_decimal_or_hexadecimal_and_junk_is_named() {
+        let (all, junk) = parse(
+            b"# list\n10\n0x10\r\n\nnonsense\n18446744073709551615\n-1\n+5\n0x\n",
+            None,
+        );
+        assert_eq!(all.addresses, [10, 16, u64::MAX]);
+        assert_eq!(junk.lines, 4);
+        assert_eq!(junk.first, Some((5, "nonsense".to_owned())));
+        assert_eq!(parse(b"ff\n0x10\n", Some("hex")).0.addresses, [255, 16]);
+    }
+
+    #[test]
+    fn lackey_output_gives_loads_and_stores_with_their_sizes() {
+        let text =
+            b"==1== Lackey\nI  04001000,3\n L 1ffeffff,8\n S 04025310,4\n M 0421c7cc,1\n L bad\n";
+        let (all, junk) = parse(text, None);
+        assert_eq!(all.addresses, [0x1ffe_ffff, 0x0402_5310, 0x0421_c7cc]);
+        assert_eq!(all.sizes, [(0, 8), (1, 4)]);
+        assert_eq!(junk.lines, 1);
+    }
+
+    #[test]
+    fn a_column_of_a_table_is_read_and_a_missing_one_is_named() {
+        let (all, junk) = parse(b"time,\"addr\",x\n1,0x40,2\n2,128,3\n3\n", Some("csv:addr"));
+        assert_eq!(all.addresses, [64, 128]);
+        assert_eq!(junk.lines, 1);
+        let format = Format::Csv("address".to_owned());
+        let error = read(&b"a,b\n1,2\n"[..], Some(&format), &mut |_| Ok(())).unwrap_err();
+        assert!(error.to_string().contains("`address`"), "{error}");
+    }
+
+    /// Numbers that look random (splitmix64).
+    fn noise(seed: u64) -> impl Iterator<Item = u64> {
+        (1u64..).map(move |n| {
+            let z = seed.wrapping_add(n).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            let z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            z ^ z >> 31
+        })
+    }
+
+    #[test]
+    fn no_bytes_make_the_readers_panic() {
+        let pieces: [&[u8]; 12] = [
+            b" L ",
+            b"I  ",
+            b"0x",
+            b"1",
+            b"f",
+            b",",
+            b"\n",
+            b"\xff",
+            b"==",
+            b"\xc3",
+            b"a,b",
+            b"999999999999999999999",
+        ];
+        for seed in 0..4000 {
+            let picks: Vec<u64> = noise(seed).take(40).collect();
+            let bytes: Vec<u8> = picks
+                .iter()
+                .flat_map(|n| pieces[*n as usize % 12].to_vec())
+                .collect();
+            for format in [
+                None,
+                Some("raw"),
+                Some("text"),
+                Some("hex"),
+                Some("lackey"),
+                Some("csv:a"),
+            ] {
+                let format = format.map(|f| f.parse().unwrap());
+                let _ = read(&bytes[..], format.as_ref(), &mut |_| Ok(()));
+            }
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! The command lines of `mrc` and `partition`.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+
+use super::addresses::Format;
+
+const MRC_EXAMPLES: &str = "\
+Examples:
+  memgauge mrc -- xz -k file                 curve of a program's cache lines
+  memgauge mrc --block 64,4096 -- ./prog     of lines and of pages, in one run
+  memgauge mrc --sample 0.01 addresses.raw   from a hundredth of the blocks
+  valgrind --tool=lackey --trace-mem=yes --log-fd=1 ./prog | memgauge mrc -
+  memgauge mrc a.raw --against b.raw         two curves and how they differ";
+
+/// What the vertical axis counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Axis {
+    /// Misses / references
+    Ratio,
+    /// Misses
+    Misses,
+    /// Misses per 1000 instructions
+    Mpki,
+}
+
+/// How curves are made.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Making {
+    /// Bytes in a block, a power of two; several at once with commas: 64 is a cache line, 4096 a page
+    #[arg(long, value_name = "BYTES", value_delimiter = ',', default_value = "64", value_parser = block)]
+    pub(crate) block: Vec<u64>,
+    /// From every reference (the default)
+    #[arg(long, conflicts_with_all = ["sample", "sample_size"])]
+    pub(crate) exact: bool,
+    /// From this share of the blocks, above 0 and at most 1
+    #[arg(long, value_name = "RATE", conflicts_with = "sample_size", value_parser = rate)]
+    pub(crate) sample: Option<f64>,
+    /// From at most so many blocks, at least 64: bounded memory
+    #[arg(long, value_name = "BLOCKS", value_parser = clap::value_parser!(u64).range(64..1 << 31))]
+    pub(crate) sample_size: Option<u64>,
+    /// Which sample: those of different numbers are independent
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) salt: u64,
+    /// Threads for each exact curve: 1 or 2, with the same result
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
+    pub(crate) threads: u8,
+    /// How a file has its addresses: raw, text, hex, lackey, csv:COLUMN (by default guessed)
+    #[arg(long, value_name = "FORMAT")]
+    pub(crate) format: Option<Format>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = MRC_EXAMPLES)]
+pub(crate) struct Mrc {
+    /// List of addresses, `-` for standard input, or recording whose samples have addresses
+    #[arg(value_name = "FILE|DIR", required_unless_present = "command")]
+    pub(crate) input: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) making: Making,
+    /// A curve for each thread of a program too, as if it had a memory of its own
+    #[arg(long, requires = "command")]
+    pub(crate) per_thread: bool,
+    /// Sizes of memory to list (32KiB,1MiB; by default a choice)
+    #[arg(long, value_name = "SIZES", value_delimiter = ',', value_parser = size)]
+    pub(crate) sizes: Vec<u64>,
+    /// What to show over size
+    #[arg(long, value_enum, default_value = "ratio")]
+    pub(crate) y: Axis,
+    /// Instructions, for MPKI of a list of addresses
+    #[arg(long, value_name = "N")]
+    pub(crate) instructions: Option<u64>,
+    /// Leave first references to a block out of the misses
+    #[arg(long)]
+    pub(crate) no_compulsory: bool,
+    /// Another list to compare with
+    #[arg(long, value_name = "FILE|DIR")]
+    pub(crate) against: Option<PathBuf>,
+    /// Print JSON (docs/mrc.md describes it)
+    #[arg(long, conflicts_with = "csv")]
+    pub(crate) json: bool,
+    /// Print CSV: block_bytes, bytes, misses, miss_ratio
+    #[arg(long)]
+    pub(crate) csv: bool,
+    /// Program to run, after `--`
+    #[arg(last = true, value_name = "CMD", conflicts_with = "input")]
+    pub(crate) command: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Partition {
+    /// Lists of addresses or recordings, one for each program
+    #[arg(value_name = "FILE|DIR", required = true, num_args = 1..=16)]
+    pub(crate) inputs: Vec<PathBuf>,
+    /// Memory to divide (16MiB)
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub(crate) total: u64,
+    #[command(flatten)]
+    pub(crate) making: Making,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+fn block(text: &str) -> Result<u64, String> {
+    match text.parse::<u64>() {
+        Ok(bytes) if bytes.is_power_of_two() => Ok(bytes),
+        _ => Err("a block has a power of two of bytes: 64, 4096".to_owned()),
+    }
+}
+
+fn rate(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(rate) if rate > 0.0 && rate <= 1.0 => Ok(rate),
+        _ => Err("a rate is above 0 and at most 1: 0.01".to_owned()),
+    }
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    let digits = text
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let shift = match unit.trim() {
+        "" | "B" => 0,
+        "K" | "KiB" => 10,
+        "M" | "MiB" => 20,
+        "G" | "GiB" => 30,
+        "T" | "TiB" => 40,
+        _ => return Err(format!("unknown unit `{unit}` (use KiB, MiB, GiB or TiB)")),
+    };
+    let number: u64 = number
+        .parse()
+        .map_err(|_| "expected a size, as in 32KiB".to_owned())?;
+    let bytes = number.checked_mul(1 << shift).filter(|&bytes| bytes > 0);
+    bytes.ok_or_else(|| "a size is above 0 and below 16 EiB".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_binary_units_and_odd_ones_are_refused() {
+        assert_eq!(size("32KiB"), Ok(32 << 10));
+        assert_eq!(size("3M"), Ok(3 << 20));
+        assert_eq!(size("100"), Ok(100));
+        for bad in ["", "0", "KiB", "3 parsecs", "-1", "99999999999GiB"] {
+            assert!(size(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn blocks_and_rates_that_make_no_sense_are_refused() {
+        assert!(block("64").is_ok() && block("1").is_ok());
+        assert!(["0", "63", "-64", "x"].iter().all(|b| block(b).is_err()));
+        assert!(rate("1").is_ok() && rate("0.001").is_ok());
+        assert!(
+            ["0", "1.1", "-1", "NaN", "x"]
+                .iter()
+                .all(|r| rate(r).is_err())
+        );
+    }
+}

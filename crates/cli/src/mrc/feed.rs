@@ -1,0 +1,322 @@
+//! From references to curves.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::ops::ControlFlow;
+use std::path::Path;
+
+use anyhow::{Context, bail};
+use memgauge_analyze::mrc::{
+    Curve, Distances, Exact, Full, Pipelined, Sampled, Sampling, Settings,
+};
+use memgauge_analyze::sentence;
+use memgauge_collect::emulate::{Streamed, stream};
+use memgauge_collect::sys::{self, advice::large_pages};
+use memgauge_report::mrc::Measured;
+use memgauge_trace::recording::{Recording, Selection};
+use memgauge_trace::{ErrorKind, EventId, LossKind, Sample};
+
+use super::addresses::{self, Accesses, Junk};
+use super::args::Making;
+use super::memory_limit;
+
+/// Curves of one input, one for each block size, and what is to be said of it.
+pub(super) struct Made {
+    pub(super) curves: Vec<Measured>,
+    pub(super) note: Option<String>,
+}
+
+enum Engine {
+    Exact(Box<Exact>),
+    Pipelined(Box<Pipelined>),
+    Sampled(Box<Sampled>),
+}
+
+/// Engines of all block sizes over the same references.
+pub(super) struct Engines {
+    engines: Vec<(u64, Engine)>,
+    pub(super) references: u64,
+}
+
+impl Engines {
+    pub(super) fn new(making: &Making) -> Engines {
+        let settings = Settings {
+            memory_bytes: memory_limit() / making.block.len(),
+            advise: Some(large_pages),
+            ..Settings::default()
+        };
+        let sampling = match (making.sample, making.sample_size) {
+            (Some(rate), _) => Some(Sampling::Rate(rate)),
+            (None, Some(size)) => Some(Sampling::Size(size as usize)),
+            (None, None) => None,
+        };
+        let engine = |&block: &u64| match sampling {
+            Some(sampling) => {
+                let engine = Sampled::new(block, sampling, making.salt, settings);
+                (block, Engine::Sampled(Box::new(engine)))
+            }
+            None if making.threads > 1 => {
+                let engine = Pipelined::new(block, settings);
+                (block, Engine::Pipelined(Box::new(engine)))
+            }
+            None => (block, Engine::Exact(Box::new(Exact::new(block, settings)))),
+        };
+        Engines {
+            engines: making.block.iter().map(engine).collect(),
+            references: 0,
+        }
+    }
+
+    /// Takes in references; one that lies in several blocks refers to each.
+    pub(super) fn feed(&mut self, addresses: &[u64], sizes: &[(usize, u32)]) -> anyhow::Result<()> {
+        self.references += addresses.len() as u64;
+        for (block, engine) in &mut self.engines {
+            let fed = feed_one(engine, *block, addresses, sizes);
+            fed.map_err(|full| too_many(full, *block))?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn finish(self) -> anyhow::Result<Vec<Measured>> {
+        let exact = |distances: Distances, block| Measured::Exact(Curve::exact(&distances, block));
+        let curve = |(block, engine): (u64, Engine)| {
+            let curve = match engine {
+                Engine::Exact(engine) => engine.finish().map(|d| exact(d, block)),
+                Engine::Pipelined(engine) => engine.finish().map(|d| exact(d, block)),
+                Engine::Sampled(engine) => engine.finish().map(Measured::Sampled),
+            };
+            curve.map_err(|full| too_many(full, block))
+        };
+        self.engines.into_iter().map(curve).collect()
+    }
+}
+
+impl Engine {
+    fn feed(&mut self, addresses: &[u64]) -> Result<(), Full> {
+        match self {
+            Engine::Exact(engine) => engine.feed(addresses),
+            Engine::Pipelined(engine) => engine.feed(addresses),
+            Engine::Sampled(engine) => engine.feed(addresses),
+        }
+    }
+}
+
+fn feed_one(
+    engine: &mut Engine,
+    block: u64,
+    addresses: &[u64],
+    sizes: &[(usize, u32)],
+) -> Result<(), Full> {
+    let mut fed = 0;
+    for &(at, bytes) in sizes {
+        let first = addresses[at];
+        let more = first % block + u64::from(bytes) - 1;
+        if more >= block {
+            engine.feed(&addresses[fed..=at])?;
+            let beyond = (1..=more / block).map(|n| first.wrapping_add(n.wrapping_mul(block)));
+            engine.feed(&beyond.collect::<Vec<u64>>())?;
+            fed = at + 1;
+        }
+    }
+    engine.feed(&addresses[fed..])
+}
+
+fn too_many(full: Full, block: u64) -> anyhow::Error {
+    anyhow::anyhow!(
+        "failed to hold all blocks of {block} bytes: {full} need more memory than is free; \
+         --sample-size 100000 takes a bounded amount"
+    )
+}
+
+/// The curves of a file of addresses, of standard input, or of a recording.
+pub(super) fn curves(input: &Path, making: &Making) -> anyhow::Result<Made> {
+    let mut engines = Engines::new(making);
+    let note = if input.join("manifest.json").exists() {
+        Some(feed_recording(input, &mut engines)?)
+    } else {
+        feed_file(input, making, &mut engines)?
+    };
+    if engines.references == 0 {
+        let why = note.map_or_else(
+            || "it is empty".to_owned(),
+            |note| format!("it has none; {note}"),
+        );
+        bail!("failed to read addresses from `{}`: {why}", input.display());
+    }
+    Ok(Made {
+        curves: engines.finish()?,
+        note,
+    })
+}
+
+/// A command's curves by what they are of (empty: all of it), and how it ran.
+pub(super) struct Ran {
+    pub(super) made: Vec<(String, Made)>,
+    pub(super) run: Streamed,
+}
+
+/// The curves of a command that runs under the emulator.
+pub(super) fn curves_of_command(
+    command: &[String],
+    making: &Making,
+    per_thread: bool,
+) -> anyhow::Result<Ran> {
+    let mut all = Engines::new(making);
+    let mut threads = BTreeMap::<(u32, u32), Engines>::new();
+    let granule = making.block.iter().copied().min().unwrap_or(1);
+    let mut failure = None;
+    sys::process::catch_interrupts().context("failed to catch interrupts")?;
+    let run = stream(command, granule, &mut |batch| {
+        let mut fed = all.feed(batch.addresses, batch.crossing);
+        if per_thread && fed.is_ok() {
+            let thread = threads.entry((batch.pid, batch.tid));
+            let engines = thread.or_insert_with(|| Engines::new(making));
+            fed = engines.feed(batch.addresses, batch.crossing);
+        }
+        match fed {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(e) => {
+                failure = Some(e);
+                ControlFlow::Break(())
+            }
+        }
+    })?;
+    if let Some(failure) = failure {
+        return Err(failure);
+    }
+    let note = lost(&run);
+    let whole = (String::new(), all);
+    let parts = threads
+        .into_iter()
+        .map(|((pid, tid), engines)| (format!(", thread {tid} of process {pid}"), engines));
+    let made = std::iter::once(whole).chain(parts).map(|(of, engines)| {
+        let curves = engines.finish()?;
+        Ok((
+            of,
+            Made {
+                curves,
+                note: note.clone(),
+            },
+        ))
+    });
+    Ok(Ran {
+        made: made.collect::<anyhow::Result<_>>()?,
+        run,
+    })
+}
+
+/// What a run lost, in words.
+fn lost(run: &Streamed) -> Option<String> {
+    let in_words = |(kind, count, detail): &(LossKind, u64, String)| match detail.as_str() {
+        "" => format!("{count} {}", sentence(*kind).1),
+        detail => format!("{count} {} ({detail})", sentence(*kind).1),
+    };
+    let lost: Vec<String> = run.losses.iter().map(in_words).collect();
+    (!lost.is_empty()).then(|| format!("lost: {}", lost.join("; ")))
+}
+
+fn feed_file(
+    input: &Path,
+    making: &Making,
+    engines: &mut Engines,
+) -> anyhow::Result<Option<String>> {
+    let format = making.format.as_ref();
+    let mut take = |accesses: &Accesses| engines.feed(&accesses.addresses, &accesses.sizes);
+    let junk = if input == Path::new("-") {
+        addresses::read(std::io::stdin().lock(), format, &mut take)?
+    } else {
+        let failed = || format!("failed to read addresses from `{}`", input.display());
+        let file = File::open(input).with_context(failed)?;
+        addresses::read(file, format, &mut take).with_context(failed)?
+    };
+    Ok(said_of(&junk))
+}
+
+/// What was passed over, in words.
+fn said_of(junk: &Junk) -> Option<String> {
+    if junk.bytes > 0 {
+        return Some(format!(
+            "passed over: {} bytes behind the last whole word",
+            junk.bytes
+        ));
+    }
+    let (line, text) = junk.first.as_ref()?;
+    Some(format!(
+        "passed over: {} lines that are no address, the first is line {line}: {text}",
+        junk.lines
+    ))
+}
+
+/// Feeds the addresses of a recording's samples; which samples, in words.
+fn feed_recording(input: &Path, engines: &mut Engines) -> anyhow::Result<String> {
+    let recording = Recording::open(input)?;
+    let event = most_sampled(&recording)?;
+    let (mut samples, mut events) = (0u64, 0u64);
+    for_samples(&recording, |batch| {
+        let chosen = batch.iter().filter(|s| Some(s.event) == event);
+        let mut addresses = Vec::new();
+        for sample in chosen.filter(|s| s.addr.is_some()) {
+            addresses.extend(sample.addr.map(|a| a.0));
+            (samples, events) = (samples + 1, events + sample.period);
+        }
+        engines.feed(&addresses, &[])
+    })?;
+    let name = recording
+        .manifest()
+        .events
+        .iter()
+        .find(|e| Some(e.id) == event);
+    let name = name.map_or("any event", |e| e.name.as_str());
+    Ok(format!(
+        "of {samples} samples of {name}, one of {} events each, not of all references: \
+         distances between samples, magnitudes are too small",
+        events.checked_div(samples).unwrap_or(0)
+    ))
+}
+
+/// The event with most samples that have an address.
+fn most_sampled(recording: &Recording) -> anyhow::Result<Option<EventId>> {
+    let mut counts = BTreeMap::<EventId, u64>::new();
+    for_samples(recording, |batch| {
+        for sample in batch.iter().filter(|s| s.addr.is_some()) {
+            *counts.entry(sample.event).or_default() += 1;
+        }
+        Ok(())
+    })?;
+    Ok(counts.into_iter().max_by_key(|c| c.1).map(|c| c.0))
+}
+
+fn for_samples(
+    recording: &Recording,
+    mut take: impl FnMut(&[Sample]) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let columns = Selection::all().columns(&["event", "addr", "period"]);
+    for batch in recording.rows::<Sample>(&columns) {
+        match batch {
+            Ok(samples) => take(&samples)?,
+            Err(e) if e.kind() == ErrorKind::Corrupt => eprintln!("memgauge: {e}"),
+            Err(e) => return Err(e.into()),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reference_over_a_border_refers_to_both_blocks() {
+        let settings = Settings::default();
+        let mut engine = Engine::Exact(Box::new(Exact::new(64, settings)));
+        let sizes = [(0, 8), (1, 8), (2, 200)];
+        feed_one(&mut engine, 64, &[60, 0, 100], &sizes).unwrap();
+        let Engine::Exact(engine) = engine else {
+            unreachable!()
+        };
+        // Lines 0 1, 0, 1 2 3 4: 299 is the last byte.
+        let distances = engine.finish().unwrap();
+        assert_eq!(distances.counts, [(1, 2)]);
+        assert_eq!(distances.compulsory, 5);
+    }
+}

@@ -1,0 +1,171 @@
+//! `memgauge mrc` and `memgauge partition`.
+
+mod addresses;
+mod args;
+mod feed;
+mod partition;
+
+use std::path::Path;
+
+use anyhow::bail;
+use memgauge_collect::{geometry, sys};
+use memgauge_report::mrc::{CurveView, Measured, Unit};
+
+use crate::outcome::Exit;
+use crate::terminal;
+pub(crate) use args::{Mrc, Partition};
+pub(crate) use partition::partition;
+
+use args::Axis;
+
+/// Shows miss-rate curves.
+pub(crate) fn mrc(args: &Mrc) -> anyhow::Result<Exit> {
+    if args.y == Axis::Mpki && args.instructions.is_none() && args.command.is_empty() {
+        bail!("failed to show MPKI: say how many instructions there were with --instructions");
+    }
+    match &args.input {
+        Some(input) => of_input(args, input),
+        None => of_command(args),
+    }
+}
+
+/// The report goes to standard error: standard output is the program's.
+fn of_command(args: &Mrc) -> anyhow::Result<Exit> {
+    let ran = feed::curves_of_command(&args.command, &args.making, args.per_thread)?;
+    let instructions = Some(ran.run.instructions);
+    let mut all = Vec::new();
+    for (of, made) in ran.made {
+        // Instructions are those of the whole, so a thread's MPKI is its part.
+        let title = args.command.join(" ") + &of;
+        all.extend(views(
+            args,
+            title,
+            made,
+            instructions,
+            args.against.as_deref(),
+        )?);
+    }
+    let style = terminal::style(terminal::stderr_is_terminal());
+    eprint!("{}", rendered(args, &all, style));
+    Ok(Exit::of(&ran.run.end))
+}
+
+fn of_input(args: &Mrc, input: &Path) -> anyhow::Result<Exit> {
+    let made = feed::curves(input, &args.making)?;
+    let other = args.against.as_deref();
+    let views = views(args, name(input), made, args.instructions, other)?;
+    let style = terminal::style(terminal::stdout_is_terminal());
+    terminal::print(&rendered(args, &views, style))?;
+    Ok(Exit::Success)
+}
+
+fn views(
+    args: &Mrc,
+    title: String,
+    made: feed::Made,
+    instructions: Option<u64>,
+    against: Option<&Path>,
+) -> anyhow::Result<Vec<CurveView>> {
+    let mut others = match against {
+        Some(other) => feed::curves(other, &args.making)?.curves,
+        None => Vec::new(),
+    }
+    .into_iter();
+    let views = made.curves.into_iter().map(|measured| {
+        let other = against.zip(others.next());
+        let other = other.map(|(path, measured)| (name(path), measured));
+        view(
+            args,
+            title.clone(),
+            made.note.clone(),
+            measured,
+            instructions,
+            other,
+        )
+    });
+    Ok(views.collect())
+}
+
+fn name(path: &Path) -> String {
+    if path == Path::new("-") {
+        "standard input".to_owned()
+    } else {
+        path.display().to_string()
+    }
+}
+
+fn view(
+    args: &Mrc,
+    title: String,
+    note: Option<String>,
+    measured: Measured,
+    instructions: Option<u64>,
+    against: Option<(String, Measured)>,
+) -> CurveView {
+    CurveView {
+        title,
+        note,
+        marks: marks(measured.curve().block_bytes),
+        measured,
+        unit: match (args.y, instructions) {
+            (Axis::Mpki, Some(n)) => Unit::Mpki(n as f64),
+            (Axis::Misses, _) => Unit::Misses,
+            _ => Unit::Ratio,
+        },
+        compulsory: !args.no_compulsory,
+        sizes: args.sizes.clone(),
+        against,
+    }
+}
+
+/// This machine's caches for lines, its memory for pages.
+fn marks(block_bytes: u64) -> Vec<(String, u64)> {
+    const PAGE: u64 = 4096;
+    if block_bytes >= PAGE {
+        let memory = memgauge_collect::host::facts().memory_bytes;
+        return vec![("memory".to_owned(), memory)];
+    }
+    let host = geometry::host();
+    let levels = [
+        ("L1D", host.l1d.size_bytes),
+        ("L2", host.l2.size_bytes),
+        ("LLC", host.llc.size_bytes),
+    ];
+    levels
+        .map(|(name, bytes)| (name.to_owned(), bytes))
+        .to_vec()
+}
+
+fn rendered(args: &Mrc, views: &[CurveView], style: memgauge_report::Style) -> String {
+    if args.json {
+        let curves: Vec<_> = views.iter().map(CurveView::json).collect();
+        let all = serde_json::json!({ "schema_version": 1, "curves": curves });
+        return format!("{all:#}\n");
+    }
+    if args.csv {
+        let tables = views.iter().map(CurveView::csv).enumerate();
+        // One heading for all.
+        let rows = tables.map(|(at, csv)| {
+            csv.lines()
+                .skip(usize::from(at > 0))
+                .map(|l| format!("{l}\n"))
+                .collect::<String>()
+        });
+        return rows.collect();
+    }
+    views
+        .iter()
+        .map(|view| view.text(&style))
+        .collect::<Vec<_>>()
+        .join("\n")
+}
+
+/// Share of the available memory that tables may take: the rest is for reading
+/// and for others.
+const MEMORY_SHARE: f64 = 0.75;
+
+/// Bytes all engines together may take.
+fn memory_limit() -> usize {
+    let available = sys::advice::available_bytes();
+    available.map_or(usize::MAX, |bytes| (bytes as f64 * MEMORY_SHARE) as usize)
+}

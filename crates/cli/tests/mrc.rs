@@ -1,0 +1,262 @@
+//! Miss-rate curves end to end: of running programs against closed forms, and of
+//! address lists good and bad.
+
+#[allow(dead_code, reason = "each test file uses a part of it")]
+mod harness;
+
+use harness::{memgauge, needs, record_workload, workloads};
+use serde_json::Value;
+
+const PAGE: u64 = 4096;
+
+/// Misses at each of `pages` of a workload's run, references and blocks.
+fn misses(workload: &str, pages: &[u64]) -> Vec<f64> {
+    let sizes: Vec<String> = pages.iter().map(|p| (p * PAGE).to_string()).collect();
+    let output = memgauge()
+        .args([
+            "mrc",
+            "--block",
+            "4096",
+            "--json",
+            "--sizes",
+            &sizes.join(","),
+            "--",
+            workloads(),
+        ])
+        .args(workload.split(' '))
+        .output()
+        .expect("memgauge runs");
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    let json: Value = serde_json::from_str(&text).expect(&text);
+    let points = json["curves"][0]["points"]
+        .as_array()
+        .expect("points")
+        .clone();
+    points
+        .iter()
+        .map(|p| p["misses"].as_f64().expect("a number"))
+        .collect()
+}
+
+/// What the measured loop adds, at each size, against a closed form: within
+/// `slack` misses, for the pages of the rest of the program that the loop pushes
+/// out.
+fn check(with: &str, without: &str, pages: &[u64], slack: f64, form: impl Fn(u64) -> f64) {
+    let (with_loop, alone) = (misses(with, pages), misses(without, pages));
+    for (at, &size) in pages.iter().enumerate() {
+        let (found, expected) = (with_loop[at] - alone[at], form(size));
+        assert!(
+            (found - expected).abs() <= slack,
+            "{with}: {found} at {size} pages, not {expected}"
+        );
+    }
+}
+
+#[test]
+fn sequential_passes_miss_everything_until_the_array_fits() {
+    if !needs(&[]) {
+        return;
+    }
+    let form = |pages: u64| if pages < 256 { 10.0 * 256.0 } else { 256.0 };
+    let pages = [1, 2, 3, 10, 100, 200, 255, 290, 400, 1000];
+    check(
+        "bigarray --bytes 1MiB --passes 10",
+        "bigarray --bytes 1MiB --passes 00",
+        &pages,
+        40.0,
+        form,
+    );
+}
+
+#[test]
+fn random_increments_make_a_straight_line() {
+    if !needs(&[]) {
+        return;
+    }
+    // The standard deviation of the count is at most 512; before the memory has
+    // filled, up to 256 misses more.
+    let steps = 1 << 20;
+    let form = |pages: u64| f64::from(steps) * (1.0 - pages.min(256) as f64 / 256.0);
+    let pages = [2, 16, 64, 128, 192, 240, 300];
+    check(
+        "rand --bytes 1MiB --steps 1048576",
+        "rand --bytes 1MiB --steps 0000000",
+        &pages,
+        2100.0,
+        form,
+    );
+}
+
+#[test]
+fn a_matrix_times_a_vector_steps_where_the_vector_fits_and_where_all_does() {
+    if !needs(&[]) {
+        return;
+    }
+    // 8 rows of 128 pages, a vector of 128, in turn; 5 passes.
+    let form = |pages: u64| match pages {
+        2..256 => 5.0 * 8.0 * 256.0,
+        256..1152 => 128.0 + 5.0 * 1024.0,
+        _ => 1152.0,
+    };
+    let pages = [3, 10, 100, 250, 262, 500, 1000, 1148, 1190, 5000];
+    let with = "randmatmult --rows 8 --columns 65536 --passes 5";
+    let without = "randmatmult --rows 8 --columns 65536 --passes 0";
+    check(with, without, &pages, 90.0, form);
+}
+
+#[test]
+fn every_load_and_store_is_a_reference() {
+    if !needs(&[]) {
+        return;
+    }
+    for workload in ["triad --bytes 64KiB", "rand --bytes 1MiB --steps 10000"] {
+        let totals = record_workload(workload);
+        let output = memgauge()
+            // No access crosses a border of blocks this large.
+            .args([
+                "mrc",
+                "--block",
+                "1099511627776",
+                "--json",
+                "--",
+                workloads(),
+            ])
+            .args(workload.split(' '))
+            .output()
+            .unwrap();
+        let json: Value = serde_json::from_slice(&output.stderr).unwrap();
+        let references = json["curves"][0]["references"].as_f64().unwrap() as i64;
+        let expected = totals["loads"] + totals["stores"] - totals["modifies"];
+        assert_eq!(references, expected, "{workload}");
+    }
+}
+
+#[test]
+fn a_program_keeps_its_output_and_its_exit_code() {
+    if !needs(&[]) {
+        return;
+    }
+    let output = memgauge()
+        .args(["mrc", "--", "sh", "-c", "echo kept; exit 7"])
+        .output()
+        .unwrap();
+    assert_eq!(output.stdout, b"kept\n");
+    assert_eq!(output.status.code(), Some(7));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("distinct blocks"));
+    let missing = memgauge()
+        .args(["mrc", "--", "no-such-program"])
+        .output()
+        .unwrap();
+    assert_eq!(missing.status.code(), Some(127));
+}
+
+#[test]
+fn curves_of_threads_have_the_references_of_the_whole() {
+    if !needs(&[]) {
+        return;
+    }
+    let output = memgauge()
+        .args([
+            "mrc",
+            "--per-thread",
+            "--json",
+            "--",
+            workloads(),
+            "threads",
+            "--threads",
+            "2",
+        ])
+        .args(["--steps", "20000"])
+        .output()
+        .unwrap();
+    let json: Value = serde_json::from_slice(&output.stderr).unwrap();
+    let curves = json["curves"].as_array().unwrap();
+    let references = curves.iter().map(|c| c["references"].as_f64().unwrap());
+    let references: Vec<f64> = references.collect();
+    assert!(references.len() >= 3, "{references:?}");
+    assert_eq!(references[0], references[1..].iter().sum::<f64>());
+}
+
+/// Standard output and error, and exit code, of `mrc -` with such input.
+fn of_list(arguments: &str, input: impl Into<Vec<u8>>) -> (String, String, Option<i32>) {
+    let output = memgauge()
+        .args(["mrc", "-"])
+        .args(arguments.split_whitespace())
+        .write_stdin(input)
+        .output()
+        .expect("memgauge runs");
+    let [out, err] =
+        [output.stdout, output.stderr].map(|b| String::from_utf8_lossy(&b).into_owned());
+    (out, err, output.status.code())
+}
+
+#[test]
+fn a_list_s_curve_is_that_of_its_distances() {
+    // 100 lines in turn, 50 times.
+    let list: Vec<u8> = (0..5000u64)
+        .flat_map(|i| (i % 100 * 64).to_le_bytes())
+        .collect();
+    let (csv, _, code) = of_list("--csv --sizes 6336,6400", list.clone());
+    assert_eq!(code, Some(0));
+    assert_eq!(
+        csv,
+        "block_bytes,bytes,misses,miss_ratio\n64,6336,5000,1\n64,6400,100,0.02\n"
+    );
+}
+
+#[test]
+fn bad_lists_and_options_end_with_one_clear_line() {
+    let check = |arguments: &str, input: &str, code: i32, says: &str| {
+        let (_, error, found) = of_list(arguments, input);
+        assert_eq!(found, Some(code), "{arguments} {input}: {error}");
+        assert!(error.contains(says), "{arguments} {input}: {error}");
+    };
+    check("", "", 125, "it is empty");
+    check(
+        "",
+        "no\naddress\n",
+        125,
+        "2 lines that are no address, the first is line 1: no",
+    );
+    check("--block 63", "1\n", 2, "power of two");
+    check("--sample 0", "1\n", 2, "above 0 and at most 1");
+    check("--sample 1.5", "1\n", 2, "above 0 and at most 1");
+    check("--sample-size 1", "1\n", 2, "64");
+    check(
+        "--format csv:x",
+        "a,b\n1,2\n",
+        125,
+        "failed to find column `x`",
+    );
+    check("--y mpki", "1\n", 125, "--instructions");
+    let (text, _, code) = of_list(
+        "--block 1",
+        "18446744073709551615\n0\njunk\n18446744073709551615\n",
+    );
+    assert_eq!(code, Some(0));
+    assert!(text.contains("3 references, 2 distinct blocks"), "{text}");
+    assert!(text.contains("the first is line 3: junk"), "{text}");
+}
+
+#[test]
+fn partition_shows_where_greedy_fails() {
+    let folder = tempfile::tempdir().unwrap();
+    // One that hits only when 60 lines fit, one that gains a little each line.
+    let scan: String = (0..6000).map(|i| format!("{}\n", i % 60 * 64)).collect();
+    let slope: String = (0..100_000u64)
+        .map(|i| format!("{}\n", i * i * 31 % 101 * 64))
+        .collect();
+    let [a, b] = [("a", scan), ("b", slope)].map(|(name, list)| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, list).unwrap();
+        path
+    });
+    let output = memgauge()
+        .args(["partition", "--total", "6400", "--json"])
+        .args([a, b])
+        .output()
+        .unwrap();
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let misses = |at: usize| json["divisions"][at]["misses"].as_f64().unwrap();
+    assert!(misses(2) <= misses(1) && misses(1) <= misses(0));
+}

@@ -1,0 +1,322 @@
+//! Turns a thread's words back into the references they stand for.
+//!
+//! The modelled machine looks at whole runs of accesses; whoever wants every
+//! single reference, as a miss-rate curve does, gets them here: first accesses
+//! from the words, the others from the catalogue, in program order. Malformed
+//! words are counted and passed over, as the recorder does.
+
+use std::ops::Range;
+use std::sync::atomic::AtomicU64;
+
+use super::catalogue::Catalogue;
+use super::wire;
+use super::words::{Words, load};
+
+/// References of one thread, in order.
+#[derive(Debug, Default)]
+pub(super) struct References {
+    /// First byte of each, with the address space in the bits above user space.
+    pub(super) addresses: Vec<u64>,
+    /// Those that cross a multiple of the granule: which, and their bytes.
+    pub(super) crossing: Vec<(usize, u32)>,
+    pub(super) instructions: u64,
+}
+
+/// What a thread carries from one slice of words to the next.
+#[derive(Debug, Default)]
+pub(super) struct Place {
+    /// The block being executed and the number of its next run.
+    block: Option<(u32, usize)>,
+    /// Where a rep instruction is being repeated, if the last block ended in one.
+    repeating: Option<u64>,
+    /// Runs that executed blocks have and that did not come.
+    pub(super) missing: i64,
+    /// Words that belong to no block.
+    pub(super) stray: u64,
+}
+
+pub(super) struct Walk<'a> {
+    pub(super) catalogue: &'a Catalogue,
+    pub(super) place: &'a mut Place,
+    pub(super) out: &'a mut References,
+    /// Set in every address.
+    pub(super) space: u64,
+    /// A power of two; references that cross a multiple of it are noted.
+    pub(super) granule: u64,
+}
+
+impl Walk<'_> {
+    /// Takes words from `words[at]` on; returns where it stopped: at their end, or
+    /// where more words must come first. With `whole`, none will.
+    pub(super) fn run(&mut self, words: &[AtomicU64], mut at: usize, whole: bool) -> usize {
+        while let Some(word) = load(words, at) {
+            let id = wire::id(word);
+            let taken = if id < wire::FIRST_BLOCK {
+                self.further(word)
+            } else if id < wire::MARKS {
+                self.begin(id as u32, true);
+                self.run_of_block(word)
+            } else {
+                let Some(taken) = self.marked(word, &words[at + 1..], whole) else {
+                    break;
+                };
+                taken
+            };
+            at += taken;
+        }
+        at
+    }
+
+    #[inline(always)]
+    fn push(&mut self, address: u64, bytes: u32) {
+        let last = address.wrapping_add(u64::from(bytes.max(1)) - 1);
+        if (address ^ last) >= self.granule {
+            self.out.crossing.push((self.out.addresses.len(), bytes));
+        }
+        self.out.addresses.push(address ^ self.space);
+    }
+
+    fn push_all(&mut self, accesses: Range<u32>, first: u64) {
+        let catalogue = self.catalogue;
+        for access in catalogue.accesses(accesses) {
+            let address = first.wrapping_add(access.delta as u64);
+            self.push(address, u32::from(access.size));
+        }
+    }
+
+    /// A block's execution begins; `first` if with its first run.
+    #[inline(always)]
+    fn begin(&mut self, number: u32, first: bool) {
+        self.place.repeating = None;
+        self.place.block = Some((number, 0));
+        match self.catalogue.block(number) {
+            Some(block) => {
+                self.out.instructions += u64::from(block.tally.insns());
+                self.place.missing += block.further_runs(number as usize) as i64;
+            }
+            None if !first => self.place.stray += 1,
+            None => {}
+        }
+    }
+
+    fn further(&mut self, word: u64) -> usize {
+        self.place.missing -= 1;
+        self.run_of_block(word)
+    }
+
+    /// The next run of the block being executed; the words it took.
+    #[inline(always)]
+    fn run_of_block(&mut self, word: u64) -> usize {
+        let address = word & wire::ADDRESS;
+        if address == wire::NO_ACCESS {
+            return 1;
+        }
+        let place = self.place.block.as_mut();
+        let run = place.and_then(|(number, next)| {
+            let run = self.catalogue.run(*number, *next);
+            *next += 1;
+            run
+        });
+        match run {
+            Some(run) => self.push_all(run.accesses(), address),
+            None => self.place.stray += 1,
+        }
+        1
+    }
+
+    /// A mark; the words it took, or `None` where more must come first.
+    fn marked(&mut self, word: u64, after: &[AtomicU64], whole: bool) -> Option<usize> {
+        let number = word as u32;
+        let block = self.catalogue.block(number);
+        match block.filter(|_| wire::mark(word) == wire::MARK_BLOCK) {
+            Some(block) if block.is_special() => self.special(number, after, whole),
+            Some(_) => {
+                self.begin(number, false);
+                Some(1)
+            }
+            None => {
+                self.place.stray += 1;
+                Some(1)
+            }
+        }
+    }
+
+    /// A block with rep instructions or varying operands.
+    #[inline(never)]
+    fn special(&mut self, number: u32, after: &[AtomicU64], whole: bool) -> Option<usize> {
+        let mut words = Words::of_special(after, whole)?;
+        let catalogue = self.catalogue;
+        let block = catalogue.block(number)?;
+        let again = block.flags & wire::CODE_BEGINS_REP != 0;
+        let again = again && self.place.repeating == Some(block.vaddr);
+        self.out.instructions += u64::from(block.tally.insns()) - u64::from(again);
+        let last = block.accesses.clone().last();
+        let rep = last.filter(|_| block.flags & wire::CODE_ENDS_REP != 0);
+        self.place.repeating = rep.map(|index| catalogue.ip(number, index).0);
+        let mut run = None;
+        for index in block.accesses.clone() {
+            let access = catalogue.access(index);
+            if access.run == wire::RUN_VARYING {
+                while let Some((_, address, bytes)) = words.piece(&access) {
+                    self.push(address, bytes);
+                }
+                continue;
+            }
+            if run.is_none_or(|(number, _)| number != access.run) {
+                run = words.run().map(|address| (access.run, address));
+            }
+            // None: a rep instruction with nothing left to do, or a fault.
+            let Some((_, first)) = run else {
+                break;
+            };
+            self.push_all(index..index + 1, first);
+        }
+        self.place.stray += words.left();
+        self.place.block = None;
+        Some(1 + words.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::catalogue::tests::{access, code};
+    use super::*;
+    use memgauge_trace::AccessKind::{Load, Modify, Store};
+    use proptest::prelude::*;
+
+    const TWO_RUNS: u64 = 2;
+    const MODIFY: u64 = 3;
+    const REP_MOVSB: u64 = 4;
+    const VARYING: u64 = 5;
+    const NOTHING: u64 = 6;
+
+    fn catalogue() -> Catalogue {
+        let mut catalogue = Catalogue::default();
+        let two = [
+            access(0, 0, 8, Load),
+            access(0, 60, 8, Store),
+            access(1, 0, 8, Load),
+        ];
+        let movsb = [access(0, 0, 1, Load), access(1, 0, 1, Store)];
+        let rep = wire::CODE_BEGINS_REP | wire::CODE_ENDS_REP;
+        for record in [
+            code(TWO_RUNS as u32, 0x1000, 5, 0, &two),
+            code(MODIFY as u32, 0x2000, 2, 0, &[access(0, 0, 4, Modify)]),
+            code(REP_MOVSB as u32, 0x3000, 1, rep, &movsb),
+            code(
+                VARYING as u32,
+                0x4000,
+                1,
+                4,
+                &[access(wire::RUN_VARYING, 32, 0, Load)],
+            ),
+            code(NOTHING as u32, 0x5000, 7, 0, &[]),
+        ] {
+            catalogue.read(&record).unwrap();
+        }
+        catalogue
+    }
+
+    fn walk(words: &[u64], whole: bool) -> (References, Place, usize) {
+        let (mut out, mut place) = (References::default(), Place::default());
+        let words: Vec<AtomicU64> = words.iter().map(|&w| AtomicU64::new(w)).collect();
+        let mut walk = Walk {
+            catalogue: &catalogue(),
+            place: &mut place,
+            out: &mut out,
+            space: 1 << 50,
+            granule: 64,
+        };
+        let at = walk.run(&words, 0, whole);
+        (out, place, at)
+    }
+
+    fn block(number: u64, address: u64) -> u64 {
+        number << wire::ID_SHIFT | address
+    }
+
+    fn marked(number: u64) -> u64 {
+        wire::MARK_BLOCK | number
+    }
+
+    fn addresses(words: &[u64]) -> Vec<u64> {
+        let (out, ..) = walk(words, true);
+        out.addresses.iter().map(|a| a ^ 1 << 50).collect()
+    }
+
+    #[test]
+    fn references_follow_from_the_first_of_each_run_in_program_order() {
+        let words = [
+            block(TWO_RUNS, 0x100),
+            0x500,
+            block(NOTHING, wire::NO_ACCESS),
+            block(MODIFY, 0x9000),
+            wire::SEVERAL | block(TWO_RUNS, 0x200),
+            0x600,
+        ];
+        assert_eq!(
+            addresses(&words),
+            [0x100, 0x13c, 0x500, 0x9000, 0x200, 0x23c, 0x600]
+        );
+        let (out, place, _) = walk(&words, true);
+        assert_eq!(out.instructions, 5 + 7 + 2 + 5);
+        assert_eq!(out.crossing, [(1, 8), (5, 8)]);
+        assert_eq!((place.missing, place.stray), (0, 0));
+    }
+
+    #[test]
+    fn a_repeated_instruction_counts_once_and_refers_each_time() {
+        let words = [
+            marked(REP_MOVSB),
+            0x100,
+            0x200,
+            marked(REP_MOVSB),
+            0x101,
+            0x201,
+            marked(REP_MOVSB),
+            block(MODIFY, 0x9000),
+        ];
+        assert_eq!(addresses(&words), [0x100, 0x200, 0x101, 0x201, 0x9000]);
+        assert_eq!(walk(&words, true).0.instructions, 1 + 2);
+    }
+
+    #[test]
+    fn pieces_that_continue_one_another_are_one_reference() {
+        let piece =
+            |bytes: u64| wire::MARK_PIECE | wire::PIECE_LOAD | bytes << wire::PIECE_SIZE_SHIFT;
+        let words = [
+            marked(VARYING),
+            piece(16),
+            0x130,
+            piece(16),
+            0x140,
+            piece(8),
+            0x800,
+        ];
+        let (out, ..) = walk(&words, true);
+        assert_eq!(out.addresses, [0x130, 0x800].map(|a| a | 1 << 50));
+        assert_eq!(out.crossing, [(0, 32)]);
+    }
+
+    #[test]
+    fn runs_that_do_not_come_are_missing_and_a_special_block_waits_for_the_next() {
+        let (out, place, at) = walk(&[block(TWO_RUNS, 0x100), block(MODIFY, 0x200)], true);
+        assert_eq!((out.addresses.len(), place.missing, at), (3, 1, 2));
+        let (.., at) = walk(&[block(MODIFY, 0x100), marked(REP_MOVSB), 0x100], false);
+        assert_eq!(at, 1);
+        let (_, place, _) = walk(&[0x100, marked(99)], true);
+        assert_eq!(place.stray, 2);
+    }
+
+    proptest! {
+        #[test]
+        fn no_words_make_the_walk_panic_or_stand_still(
+            words in prop::collection::vec(
+                prop_oneof![any::<u64>(), (0u64..8).prop_map(marked), 0u64..1 << 50],
+                0..60,
+            ),
+        ) {
+            prop_assert_eq!(walk(&words, true).2, words.len());
+        }
+    }
+}

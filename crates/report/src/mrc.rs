@@ -1,0 +1,513 @@
+//! Miss-rate curves as text, JSON and CSV.
+//!
+//! Sizes are on a scale of equal ratios, because memories come in such sizes;
+//! the sizes of the machine's caches, or its memory, are marked below.
+
+use std::fmt::Write as _;
+
+use memgauge_analyze::mrc::{Curve, Difference, Estimate, sizes};
+use serde_json::{Value, json};
+
+use crate::style::Style;
+use crate::units::{bytes, capacity, count, percent};
+
+/// A curve and how it came to be.
+#[derive(Clone, Debug)]
+pub enum Measured {
+    /// From every reference.
+    Exact(Curve),
+    /// From a sample of the blocks.
+    Sampled(Estimate),
+}
+
+impl Measured {
+    /// The curve.
+    pub fn curve(&self) -> &Curve {
+        match self {
+            Measured::Exact(curve) => curve,
+            Measured::Sampled(estimate) => &estimate.curve,
+        }
+    }
+
+    fn half_band(&self, bytes: u64) -> Option<f64> {
+        match self {
+            Measured::Exact(_) => None,
+            Measured::Sampled(estimate) => estimate.half_band(bytes),
+        }
+    }
+
+    fn provenance(&self) -> String {
+        match self {
+            Measured::Exact(_) => "every reference".to_owned(),
+            Measured::Sampled(e) => format!(
+                "sampled, n = {} of about {} blocks ({})",
+                count(e.sampled_blocks),
+                count(e.curve.compulsory as u64),
+                percent(e.rate)
+            ),
+        }
+    }
+}
+
+/// What the vertical axis counts.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Unit {
+    /// Misses.
+    Misses,
+    /// Misses / references, 0..=1.
+    Ratio,
+    /// Misses per 1000 instructions, of which there were so many.
+    Mpki(f64),
+}
+
+impl Unit {
+    fn name(self) -> &'static str {
+        match self {
+            Unit::Misses => "misses",
+            Unit::Ratio => "miss ratio",
+            Unit::Mpki(_) => "MPKI",
+        }
+    }
+
+    fn of(self, misses: f64, references: f64) -> f64 {
+        match self {
+            Unit::Misses => misses,
+            Unit::Ratio => misses / references.max(1.0),
+            Unit::Mpki(instructions) => 1000.0 * misses / instructions.max(1.0),
+        }
+    }
+
+    fn show(self, value: f64) -> String {
+        match self {
+            Unit::Misses => count(value.round() as u64),
+            Unit::Ratio => percent(value),
+            Unit::Mpki(_) => format!("{value:.2}"),
+        }
+    }
+}
+
+/// One curve to show, with what is to be said beside it.
+#[derive(Clone, Debug)]
+pub struct CurveView {
+    /// What was referenced: a file, a command.
+    pub title: String,
+    /// A word on the references, if they are not all there were.
+    pub note: Option<String>,
+    /// The curve.
+    pub measured: Measured,
+    /// What the vertical axis counts.
+    pub unit: Unit,
+    /// Whether first references count as misses.
+    pub compulsory: bool,
+    /// Memories to mark, by name and bytes.
+    pub marks: Vec<(String, u64)>,
+    /// Sizes in bytes to list; a choice where empty.
+    pub sizes: Vec<u64>,
+    /// A curve to draw beside it.
+    pub against: Option<(String, Measured)>,
+}
+
+/// Rows of the drawing.
+const ROWS: usize = 10;
+/// Columns for the labels of the vertical axis.
+const LABEL: usize = 10;
+/// Rows of the table unless sizes are asked for.
+const LISTED: usize = 12;
+
+impl CurveView {
+    fn curve(&self) -> &Curve {
+        self.measured.curve()
+    }
+
+    fn value(&self, curve: &Curve, bytes: u64) -> f64 {
+        let left_out = if self.compulsory {
+            0.0
+        } else {
+            curve.compulsory
+        };
+        let misses = curve.misses(bytes / curve.block_bytes) - left_out;
+        self.unit.of(misses.max(0.0), curve.references)
+    }
+
+    /// The largest size that is of interest.
+    fn end(&self) -> u64 {
+        let of = |curve: &Curve| curve.enough_blocks() * curve.block_bytes;
+        let own = of(self.curve());
+        let other = self.against.as_ref().map_or(0, |(_, m)| of(m.curve()));
+        own.max(other).max(16 * self.curve().block_bytes)
+    }
+
+    fn listed(&self) -> Vec<u64> {
+        if !self.sizes.is_empty() {
+            return self.sizes.clone();
+        }
+        let all = sizes(self.curve().block_bytes, self.end(), 1);
+        let step = all.len().div_ceil(LISTED).max(1);
+        let mut listed: Vec<u64> = all.iter().rev().step_by(step).copied().collect();
+        let end = self.end();
+        listed.extend(self.marks.iter().map(|m| m.1).filter(|&m| m <= 2 * end));
+        listed.sort_unstable();
+        listed.dedup();
+        listed
+    }
+
+    /// The view as text, ending in a newline.
+    pub fn text(&self, style: &Style) -> String {
+        let style = style.at_least(80);
+        let curve = self.curve();
+        let mut text = format!(
+            "{}\n  {}",
+            printable(&self.title),
+            self.measured.provenance()
+        );
+        let _ = writeln!(
+            text,
+            "; blocks of {}, least recently used",
+            capacity(curve.block_bytes)
+        );
+        if let Some(note) = &self.note {
+            let _ = writeln!(text, "  {}", printable(note));
+        }
+        if curve.references == 0.0 {
+            return text + "  no references, so no curve\n";
+        }
+        let _ = writeln!(
+            text,
+            "  {} references, {} distinct blocks ({})\n",
+            count(curve.references as u64),
+            count(curve.compulsory as u64),
+            bytes((curve.compulsory as u64).saturating_mul(curve.block_bytes))
+        );
+        text += &self.drawing(&style);
+        text.push('\n');
+        text += &self.table();
+        text.push('\n');
+        text + &self.sentences()
+    }
+
+    fn drawing(&self, style: &Style) -> String {
+        let columns = style.width - LABEL - 4;
+        let (low, high) = (self.curve().block_bytes as f64, self.end() as f64 * 1.05);
+        let size = |column: usize| {
+            let at = column as f64 / (columns - 1) as f64;
+            (low * (high / low).powf(at)).round() as u64
+        };
+        let mut drawn = vec![vec![' '; columns]; ROWS + 1];
+        let curves = [
+            Some(self.curve()),
+            self.against.as_ref().map(|a| a.1.curve()),
+        ];
+        let values: Vec<Vec<f64>> = curves
+            .into_iter()
+            .flatten()
+            .map(|curve| (0..columns).map(|c| self.value(curve, size(c))).collect())
+            .collect();
+        let top = values
+            .iter()
+            .flatten()
+            .copied()
+            .fold(f64::MIN_POSITIVE, f64::max);
+        let marks = if style.unicode {
+            ['•', '○']
+        } else {
+            ['*', 'o']
+        };
+        for (values, mark) in values.iter().zip(marks).rev() {
+            plot(&mut drawn, values, top, mark);
+        }
+        let bar = if style.unicode { '│' } else { '|' };
+        let mut text = format!("{:LABEL$}  {} by size of memory\n", "", self.unit.name());
+        for (row, cells) in drawn.iter().enumerate() {
+            let value = top * (ROWS - row) as f64 / ROWS as f64;
+            let label = if row % 2 == 0 {
+                self.unit.show(value)
+            } else {
+                String::new()
+            };
+            let line: String = cells.iter().collect();
+            let _ = writeln!(text, "{label:>LABEL$} {bar}{}", line.trim_end());
+        }
+        let column = |bytes: u64| {
+            let at = (bytes as f64 / low).ln() / (high / low).ln();
+            (at >= 0.0).then(|| (at * (columns - 1) as f64).round() as usize)
+        };
+        text + &self.axis(columns, column)
+    }
+
+    /// Sizes and marked memories below the drawing.
+    fn axis(&self, columns: usize, column: impl Fn(u64) -> Option<usize>) -> String {
+        let mut lines = Vec::new();
+        let ticks = sizes(self.curve().block_bytes, self.end(), 1);
+        let step = (ticks.len() * 9).div_ceil(columns).max(1);
+        let ticks: Vec<(String, u64)> = ticks
+            .iter()
+            .step_by(step)
+            .map(|&b| (capacity(b), b))
+            .collect();
+        for labels in [&ticks[..], &self.marks] {
+            let mut line = vec![' '; columns];
+            for (name, bytes) in labels {
+                let name = if std::ptr::eq(labels, &ticks[..]) {
+                    name.clone()
+                } else {
+                    format!("^{name}")
+                };
+                let width = name.chars().count();
+                let Some(at) = column(*bytes).filter(|at| at + width <= columns) else {
+                    continue;
+                };
+                let free = line[at.saturating_sub(1)..at + width]
+                    .iter()
+                    .all(|&c| c == ' ');
+                if free {
+                    line.splice(at..at + width, name.chars());
+                }
+            }
+            let line: String = line.into_iter().collect();
+            if !line.trim().is_empty() {
+                lines.push(format!("{:LABEL$}  {}\n", "", line.trim_end()));
+            }
+        }
+        lines.concat()
+    }
+
+    fn table(&self) -> String {
+        let unit = self.unit.name();
+        let banded = matches!(self.measured, Measured::Sampled(_)) && self.unit == Unit::Ratio;
+        let mut text = format!("{:>12}  {unit:>12}", "memory");
+        if banded {
+            text += &format!("  {:>12}", "95 % band");
+        }
+        if self.against.is_some() {
+            text += &format!("  {:>12}", "other");
+        }
+        text.push('\n');
+        for size in self.listed() {
+            let value = self.unit.show(self.value(self.curve(), size));
+            let _ = write!(text, "{:>12}  {value:>12}", capacity(size));
+            if banded {
+                let band = self.measured.half_band(size);
+                let band = band.map_or("–".to_owned(), |b| format!("± {}", percent(b)));
+                let _ = write!(text, "  {band:>12}");
+            }
+            if let Some((_, other)) = &self.against {
+                let value = self.unit.show(self.value(other.curve(), size));
+                let _ = write!(text, "  {value:>12}");
+            }
+            let name = self
+                .marks
+                .iter()
+                .filter(|m| m.1 == size)
+                .map(|m| m.0.as_str());
+            let names: Vec<&str> = name.collect();
+            let _ = writeln!(text, "  {}", names.join(", "));
+            text.truncate(text.trim_end().len());
+            text.push('\n');
+        }
+        text
+    }
+
+    fn sentences(&self) -> String {
+        let curve = self.curve();
+        let in_bytes = |blocks: u64| bytes(blocks.saturating_mul(curve.block_bytes));
+        let mut text = String::new();
+        for knee in curve.knees() {
+            let _ = writeln!(
+                text,
+                "  knee at {}: it avoids {} of the avoidable misses",
+                in_bytes(knee.blocks),
+                percent(knee.benefit)
+            );
+        }
+        if curve.references == curve.compulsory {
+            return text + "  every reference is the first to its block: no memory avoids a miss\n";
+        }
+        let _ = writeln!(
+            text,
+            "  {} give 90 % of the benefit, {} all of it",
+            in_bytes(curve.blocks_for(0.9)),
+            in_bytes(curve.enough_blocks())
+        );
+        let _ = writeln!(
+            text,
+            "  {} of the references are compulsory misses ({}){}",
+            percent(curve.compulsory / curve.references),
+            count(curve.compulsory as u64),
+            if self.compulsory {
+                ""
+            } else {
+                ", left out above"
+            }
+        );
+        if let Some((name, other)) = &self.against {
+            text += &differing(&printable(name), &curve.difference(other.curve()));
+        }
+        text
+    }
+
+    /// The view as one JSON value; docs/mrc.md describes it.
+    pub fn json(&self) -> Value {
+        let curve = self.curve();
+        let point = |bytes: u64| {
+            json!({
+                "bytes": bytes,
+                "misses": curve.misses(bytes / curve.block_bytes),
+                "miss_ratio": curve.miss_ratio(bytes),
+                "half_band_95": self.measured.half_band(bytes),
+            })
+        };
+        let points = match self.sizes.is_empty() {
+            true => sizes(curve.block_bytes, self.end(), 8),
+            false => self.sizes.clone(),
+        };
+        let knees = curve.knees().into_iter().map(
+            |knee| json!({ "bytes": knee.blocks * curve.block_bytes, "benefit": knee.benefit }),
+        );
+        json!({
+            "title": self.title,
+            "note": self.note,
+            "provenance": match self.measured { Measured::Exact(_) => "exact", Measured::Sampled(_) => "sampled" },
+            "sample_rate": match &self.measured { Measured::Exact(_) => None, Measured::Sampled(e) => Some(e.rate) },
+            "block_bytes": curve.block_bytes,
+            "references": curve.references,
+            "compulsory": curve.compulsory,
+            "instructions": match self.unit { Unit::Mpki(n) => Some(n), _ => None },
+            "points": points.into_iter().map(point).collect::<Vec<_>>(),
+            "knees": knees.collect::<Vec<_>>(),
+            "bytes_for_90_percent": curve.blocks_for(0.9) * curve.block_bytes,
+            "bytes_for_all": curve.enough_blocks() * curve.block_bytes,
+            "against": self.against.as_ref().map(|(name, other)| against_json(name, curve, other)),
+        })
+    }
+
+    /// Rows of size in bytes, misses, miss ratio; with a heading.
+    pub fn csv(&self) -> String {
+        let curve = self.curve();
+        let points = match self.sizes.is_empty() {
+            true => sizes(curve.block_bytes, self.end(), 8),
+            false => self.sizes.clone(),
+        };
+        let mut text = "block_bytes,bytes,misses,miss_ratio\n".to_owned();
+        for bytes in points {
+            let misses = curve.misses(bytes / curve.block_bytes);
+            let ratio = curve.miss_ratio(bytes).unwrap_or(f64::NAN);
+            let _ = writeln!(text, "{},{bytes},{misses},{ratio}", curve.block_bytes);
+        }
+        text
+    }
+}
+
+fn against_json(name: &str, curve: &Curve, other: &Measured) -> Value {
+    let Difference {
+        mean,
+        largest,
+        largest_at_bytes,
+        scale,
+    } = curve.difference(other.curve());
+    json!({
+        "title": name, "mean_difference": mean, "largest_difference": largest,
+        "largest_at_bytes": largest_at_bytes, "scale": scale,
+    })
+}
+
+fn differing(name: &str, difference: &Difference) -> String {
+    let scale = difference.scale.map_or(String::new(), |scale| {
+        format!(";\n  {scale:.3} times its misses come nearest")
+    });
+    format!(
+        "  from {name} the miss ratio differs by {} on average and {} at most, at {}{scale}\n",
+        percent(difference.mean),
+        percent(difference.largest),
+        bytes(difference.largest_at_bytes),
+    )
+}
+
+/// Draws values from left to right, joined where they fall by more than a row.
+fn plot(drawn: &mut [Vec<char>], values: &[f64], top: f64, mark: char) {
+    let row = |value: f64| ROWS - (value / top * ROWS as f64).round() as usize;
+    let mut last = values.first().map_or(0, |&v| row(v));
+    for (column, &value) in values.iter().enumerate() {
+        let here = row(value);
+        for line in &mut drawn[last.min(here)..=last.max(here)] {
+            line[column] = mark;
+        }
+        last = here;
+    }
+}
+
+/// The text without what a terminal would obey.
+fn printable(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use memgauge_analyze::mrc::Distances;
+
+    use super::*;
+
+    fn view(counts: &[(u64, u64)], compulsory: u64) -> CurveView {
+        let counts = counts.to_vec();
+        let curve = Curve::exact(&Distances { counts, compulsory }, 64);
+        CurveView {
+            title: "two arrays".to_owned(),
+            note: None,
+            measured: Measured::Exact(curve),
+            unit: Unit::Ratio,
+            compulsory: true,
+            marks: vec![("L1D".to_owned(), 32 << 10), ("L2".to_owned(), 1 << 20)],
+            sizes: vec![],
+            against: None,
+        }
+    }
+
+    fn plain(width: usize, unicode: bool) -> Style {
+        Style {
+            width,
+            unicode,
+            colour: false,
+        }
+    }
+
+    #[test]
+    fn two_working_sets_are_drawn_with_their_knees() {
+        insta::assert_snapshot!(
+            view(&[(99, 60_000), (9_999, 40_000)], 5_000).text(&plain(80, true))
+        );
+    }
+
+    #[test]
+    fn two_curves_are_drawn_beside_one_another() {
+        let mut view = view(&[(99, 60_000), (9_999, 40_000)], 5_000);
+        let other = self::view(&[(49, 60_000), (9_999, 40_000)], 5_000).measured;
+        view.against = Some(("other\x1b[2J".to_owned(), other));
+        let text = view.text(&plain(80, false));
+        assert!(text.is_ascii() && !text.contains('\x1b'), "{text}");
+        insta::assert_snapshot!(text);
+    }
+
+    #[test]
+    fn every_line_fits_and_nothing_is_sensible() {
+        for width in 80..140 {
+            let text = view(&[(5, 10), (70_000, 9)], 70_000).text(&plain(width, true));
+            assert!(text.lines().all(|l| l.chars().count() <= width), "{text}");
+        }
+        let nothing = view(&[], 0).text(&plain(80, true));
+        assert!(nothing.contains("no references"), "{nothing}");
+        assert!(!view(&[(0, 7)], 1).text(&plain(80, true)).contains("NaN"));
+    }
+
+    #[test]
+    fn json_and_csv_have_the_curve_in_full() {
+        let mut view = view(&[(99, 60), (999, 40)], 100);
+        view.sizes = vec![64, 6400, 64_000];
+        let misses: Vec<f64> = view.json()["points"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|p| p["misses"].as_f64().unwrap())
+            .collect();
+        assert_eq!(misses, [200.0, 140.0, 100.0]);
+        assert!(view.csv().ends_with("64,6400,140,0.7\n64,64000,100,0.5\n"));
+    }
+}
