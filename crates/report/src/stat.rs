@@ -78,16 +78,16 @@ pub fn counted_text(counted: &Counted, style: &Style) -> String {
 fn counters(counted: &Counted, style: &Style) -> String {
     let with_curve = counted.rows.iter().any(|row| !row.curve.is_empty());
     let mut columns = vec![
-        ("event", Kind::Text),
+        ("event", Kind::Label),
         ("count", Kind::Number),
         ("a second", Kind::Number),
     ];
     columns.extend(with_curve.then_some(("over time", Kind::Label)));
-    columns.push(("", Kind::Label));
+    columns.push(("", Kind::Text));
     let mut table = Table::new(&columns);
     for row in &counted.rows {
         let mut cells = vec![
-            style.name(&row.name),
+            style.clip(&style.name(&row.name), 40),
             value(row),
             rate(row, counted.seconds, style),
         ];
@@ -137,13 +137,10 @@ fn rate(row: &CounterRow, seconds: f64, style: &Style) -> String {
 fn remarks(row: &CounterRow, style: &Style) -> String {
     let mut remarks = Vec::new();
     if row.share_counted < 0.9995 && row.share_counted > 0.0 {
-        remarks.push(format!(
-            "scaled: counted {} of the time",
-            units::share(row.share_counted)
-        ));
+        remarks.push(format!("scaled, {}", units::share(row.share_counted)));
     }
     if row.share_counted == 0.0 {
-        remarks.push("never counted: no counter was free".to_owned());
+        remarks.push("never counted".to_owned());
     }
     if row.machine_wide {
         remarks.push("whole machine".to_owned());
@@ -251,10 +248,10 @@ mod tests {
             assert!(line.chars().count() <= 80, "too wide: {line}");
         }
         for words in [
-            "cpu-clock    1500.000 ms",
+            "cpu-clock     1500.000 ms",
             "1,234,567",
             "617k",
-            "scaled: counted 25.0 % of the time",
+            "scaled, 25.0 %",
             "12.5 MiB",
             "whole machine",
             "not counted: cycles: this machine has no PMU",
