@@ -38,8 +38,12 @@ fn check_read(deed: &str) {
         counted
     );
     if deed != "read_direct" {
-        let again = act(&[deed, &path]);
-        assert_eq!(account(&mut session, again, disk.id).input.bytes, 0);
+        // The kernel may have taken pages away; it does not do so each time.
+        let cached = (0..5).any(|_| {
+            let again = act(&[deed, &path]);
+            account(&mut session, again, disk.id).input.bytes == 0
+        });
+        assert!(cached);
     }
 }
 

@@ -249,6 +249,21 @@ impl Network {
         sh(&format!("ip netns exec {} {command}", self.namespace(side)))
     }
 
+    /// TCP segments that both sides have sent more than once so far: the devices
+    /// moved them again.
+    pub(crate) fn segments_sent_again(&self) -> u64 {
+        let of = |side| {
+            let snmp = self.on(side, "cat /proc/net/snmp");
+            let mut rows = snmp.lines().filter(|row| row.starts_with("Tcp:"));
+            let names = rows.next().unwrap().split_whitespace();
+            let values = rows.next().unwrap().split_whitespace();
+            let mut both = names.zip(values);
+            let (_, count) = both.find(|(name, _)| *name == "RetransSegs").unwrap();
+            count.parse::<u64>().unwrap()
+        };
+        of('a') + of('b')
+    }
+
     pub(crate) fn actor(&self, side: char, words: &[&str]) -> Actor {
         let namespace = self.namespace(side);
         Actor::start(&["ip", "netns", "exec", &namespace], words)
