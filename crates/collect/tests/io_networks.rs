@@ -383,7 +383,10 @@ fn a_connection_that_was_open_before_is_accounted_from_then_on() {
     let sent = account(&mut session, sender, network.device('a', "one")).output;
     let received = account(&mut session, receiver, network.device('b', "one")).input;
     assert!(carries(sent, 4_000_000, &network, &IPV4), "{sent:?}");
-    assert!(carries(received, 4_000_000, &network, &IPV4), "{received:?}");
+    assert!(
+        carries(received, 4_000_000, &network, &IPV4),
+        "{received:?}"
+    );
 }
 
 #[test]

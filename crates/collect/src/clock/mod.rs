@@ -2,7 +2,7 @@
 //!
 //! A timer samples the program with its registers; the instruction at the sampled
 //! address, or one beside it, is decoded, and its operand's address computed from
-//! the registers ([`derive`]). That works on any Linux and in any virtual
+//! the registers (`derive`). That works on any Linux and in any virtual
 //! machine, on a program that is started and on one that runs.
 //!
 //! What it says is where the program *spends its time* and which data it handles

@@ -10,8 +10,8 @@
 //!            | name [':' modifiers]
 //! ```
 //!
-//! [`syntax`] takes the text apart, [`builtin`] has the names every kernel knows,
-//! [`sysfs`] those of this machine's PMUs, whose `format` files say which bits a
+//! `syntax` takes the text apart, `builtin` has the names every kernel knows,
+//! `sysfs` those of this machine's PMUs, whose `format` files say which bits a
 //! term sets. Nothing here opens an event; that a name resolves does not mean
 //! that the machine can count it.
 //!
