@@ -24,10 +24,12 @@ static struct mg_decoded block; /* translation is serialised by translate_lock *
 static pthread_mutex_t translate_lock = PTHREAD_MUTEX_INITIALIZER;
 static bool loaded;
 
-#ifndef AHEAD
-#define AHEAD 128
-#endif
 #define UNLIKELY(x) __builtin_expect(!!(x), 0)
+
+/* How far ahead of the next word the ring is asked for, in words. The recorder has
+ * read those lines last; without asking early, the thread waits for each to come
+ * back, which doubles its time where the recorder keeps up. */
+#define AHEAD 128
 
 static inline void advance(struct mg_ring *r, uint64_t *w)
 {

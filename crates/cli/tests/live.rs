@@ -343,9 +343,9 @@ fn addresses_from_the_clock_lie_where_the_program_accesses() {
     }
     const MIB: u64 = 1 << 20;
     check_addresses(&["rand", "--bytes", "64MiB", "--steps", "20M"], 64 * MIB);
-    check_addresses(&["linear", "--bytes", "64MiB", "--passes", "20"], 64 * MIB);
+    check_addresses(&["linear", "--bytes", "64MiB", "--passes", "200"], 64 * MIB);
     check_addresses(
-        &["bigarray", "--bytes", "64MiB", "--passes", "20"],
+        &["bigarray", "--bytes", "64MiB", "--passes", "200"],
         64 * MIB,
     );
 }

@@ -5,8 +5,8 @@
 mod twin;
 
 use memgauge_machine::{
-    AccessKind, CacheConfig, Config, Core, CoreId, Machine, Outcome, PmuConfig, Prefetch,
-    Replacement, Shared, TlbConfig,
+    AccessKind, CacheConfig, Config, Core, CoreId, Machine, NO_ACCESS, Outcome, PmuConfig,
+    Prefetch, Replacement, Shared, TlbConfig,
 };
 use memgauge_trace::catalogue as c;
 use proptest::prelude::*;
@@ -125,13 +125,26 @@ fn retire(core: &mut Core, op: &Op) {
     core.retire(5, loads, stores, loads & stores);
 }
 
+/// Whether the quick paths served the access. Between accesses comes an entry
+/// without one.
+fn feed_quickly(core: &mut Core, op: &Op, store: bool) -> bool {
+    if !core.touch(NO_ACCESS, false) {
+        core.show_no_access();
+        assert!(core.touch(NO_ACCESS, false));
+    }
+    match Core::crosses_line(op.addr, op.size) {
+        false => core.touch(op.addr, store),
+        true => op.size <= 64 && core.touch_split(op.addr, op.size, store),
+    }
+}
+
 /// Feeds as a front end does.
 fn feed(core: &mut Core, shared: &mut Shared, op: &Op) -> Outcome {
     if op.retire_first {
         retire(core, op);
     }
     let store = op.kind != AccessKind::Load;
-    let quick = op.quick && !Core::crosses_line(op.addr, op.size) && core.touch(op.addr, store);
+    let quick = op.quick && feed_quickly(core, op, store);
     let outcome = match quick {
         true => Outcome::default(),
         false => core.access(shared, op.addr, op.size, op.kind),

@@ -3,9 +3,9 @@
 //!
 //! Both see every reference once and in order, so the result is the same, count by
 //! count, and no memory is needed twice. They meet only where the window of times
-//! is full. Rejected: a piece of the stream for each thread (each needs a table of
-//! all blocks, and what one piece references first must be looked up in the piece
-//! before: a tenth to a fifth more work on skewed streams).
+//! is full. Not tried: a piece of the stream for each thread. Each would need a table
+//! of all blocks, and what one piece references first must be looked up in the piece
+//! before.
 
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;

@@ -18,9 +18,9 @@
 //! operation a level. Levels above cover 2¹⁴ (16 bits), 2¹⁸, 2²² and 2²⁶ slots
 //! (32 bits), and beyond there is one counter for each 2²⁶.
 //!
-//! Rejected: a Fenwick tree (a chain of dependent cache misses, ten times the
-//! memory), and ranking a batch against the bits before it with corrections
-//! (comparing within the batch cost as much as the counters do).
+//! Rejected: a Fenwick tree, a chain of dependent cache misses with ten times the
+//! memory. Not tried: ranking a batch against the bits before it, with corrections
+//! within the batch.
 
 use super::pages::{Advise, Lines};
 use super::sys::{Line, Operations, fetch_early};

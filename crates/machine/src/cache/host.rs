@@ -30,9 +30,9 @@ pub(super) fn equal_bytes(words: [u64; 2], wanted: u8) -> u32 {
 
 /// The least of `values`, or `u64::MAX` where there are none.
 ///
-/// The search of a fully associative TLB of 96 entries for its least recently
-/// used one: 6 ns with vectors of 512 bits and 12 ns without, where a queue of
-/// stamps in order of use took 30.
+/// This finds the least recently used entry of a fully associative TLB. A queue of
+/// stamps in order of use, which it replaced, made recording xz (47 million misses
+/// of a TLB of 96 entries) 8 % slower.
 #[inline(always)]
 pub(crate) fn least(values: &[u64]) -> u64 {
     #[cfg(target_arch = "x86_64")]

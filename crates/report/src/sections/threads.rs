@@ -8,7 +8,8 @@ use crate::table::{Kind, Table};
 use crate::units;
 
 pub(super) fn threads(summary: &Summary, style: &Style) -> String {
-    if summary.threads.len() < 2 {
+    let told = summary.threads.iter().any(|t| tells(&t.counts));
+    if summary.threads.len() < 2 || !told {
         return String::new();
     }
     let ids = [("pid", Kind::Number), ("tid", Kind::Number)];
@@ -24,7 +25,8 @@ pub(super) fn threads(summary: &Summary, style: &Style) -> String {
 }
 
 pub(super) fn processes(summary: &Summary, style: &Style) -> String {
-    if summary.processes.len() < 2 {
+    let told = summary.processes.iter().any(|p| tells(&p.counts));
+    if summary.processes.len() < 2 || !told {
         return String::new();
     }
     let ids = [("pid", Kind::Number), ("threads", Kind::Number)];
@@ -37,6 +39,21 @@ pub(super) fn processes(summary: &Summary, style: &Style) -> String {
     add_rest(&mut table, sums, rest.len(), "process", style);
     let title = format!("{} processes", units::count(summary.processes.len() as u64));
     style.heading(&title, &provenance(summary)) + &table.draw(style)
+}
+
+/// Events of the tables' columns.
+const COLUMNS: [&str; 5] = [
+    "instructions",
+    "l1d.miss",
+    "llc.miss",
+    "dram.read_bytes",
+    "dram.write_bytes",
+];
+
+/// Whether counts have anything to show: those of samples alone have not.
+fn tells(counts: &Counts) -> bool {
+    let mut columns = COLUMNS.iter();
+    columns.any(|&event| counts.get(event).is_some_and(|&n| n > 0))
 }
 
 fn table(ids: &[(&str, Kind); 2]) -> Table {
