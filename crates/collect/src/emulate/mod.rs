@@ -258,7 +258,8 @@ impl Run {
 
     fn finish(mut self, session: &mut Session, end: CommandEnd) -> Result<CommandEnd> {
         while self.recorder.poll(session, true)? {}
-        if self.recorder.seen().processes == 0 && end != CommandEnd::Interrupted {
+        // One that was killed may not have come so far.
+        if self.recorder.seen().processes == 0 && matches!(end, CommandEnd::Exited(_)) {
             return Err(Error::new(
                 crate::ErrorKind::Missing,
                 "failed to load the QEMU plugin: `memgauge doctor` says why, `make plugin` builds it anew",

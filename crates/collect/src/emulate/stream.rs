@@ -166,7 +166,8 @@ impl Followed {
 
     fn close(mut self, session: &mut Session, end: CommandEnd, sink: Sink<'_>) -> Result<Streamed> {
         while self.poll(session, true, sink) == Some(true) {}
-        if self.born == 0 && end != CommandEnd::Interrupted {
+        // One that was killed may not have come so far.
+        if self.born == 0 && matches!(end, CommandEnd::Exited(_)) {
             return Err(Error::new(
                 crate::ErrorKind::Missing,
                 "failed to load the QEMU plugin: `memgauge doctor` says why, `make plugin` builds it anew",
