@@ -93,7 +93,10 @@ fn rates_are_in_the_pinned_map_while_memgauge_runs() {
         return;
     }
     let map = folder.path().join("io_rates");
-    let seen = format!("test -e {} && echo pinned", map.display());
+    let seen = format!(
+        "for i in 1 2 3 4 5 6 7 8 9; do test -e {} && echo pinned && exit; sleep 0.2; done",
+        map.display()
+    );
     let output = memgauge(&["io", "--pin", &place, "--", "sh", "-c", &seen]);
     let left = map.exists();
     let _ = Command::new("umount").arg(&place).status();
