@@ -44,7 +44,7 @@
 #define MG_PAGE 4096u
 
 #define MG_BLOCK_WORDS 16384u
-/* Words one block of code can need: 512 instructions of two leaders each, and
+/* Words one block of code can need: 512 instructions of two runs each, and
  * room for the pieces of varying accesses. */
 #define MG_BLOCK_SLACK 2048u
 #define MG_BLOCKS 8u

@@ -65,32 +65,12 @@ impl FromStr for EventSpec {
 }
 
 fn unknown_event(name: &str) -> String {
-    let mut near: Vec<(usize, &str)> = catalogue::ALL
-        .iter()
-        .map(|e| (distance(name, e.1), e.1))
-        .collect();
-    near.sort();
-    let near: Vec<&str> = near.iter().take(3).map(|n| n.1).collect();
+    let names = catalogue::ALL.iter().map(|e| e.1.to_owned());
+    let near = memgauge_collect::pmu::events::nearest(name, names, 3);
     format!(
         "there is no event `{name}`; near it: {} (see `memgauge list`)",
         near.join(", ")
     )
-}
-
-/// Levenshtein distance.
-fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, ca) in a.chars().enumerate() {
-        let mut corner = row[0];
-        row[0] = i + 1;
-        for (j, cb) in b.iter().enumerate() {
-            let change = corner + usize::from(ca != *cb);
-            corner = row[j + 1];
-            row[j + 1] = change.min(row[j] + 1).min(corner + 1);
-        }
-    }
-    row[b.len()]
 }
 
 #[cfg(test)]

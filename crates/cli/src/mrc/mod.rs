@@ -20,6 +20,11 @@ use args::Axis;
 
 /// Shows miss-rate curves.
 pub(crate) fn mrc(args: &Mrc) -> anyhow::Result<Exit> {
+    if args.y == Axis::Mpki && args.per_thread {
+        bail!(
+            "failed to show MPKI by thread: instructions are counted for the whole program only; use --y ratio or --y misses"
+        );
+    }
     if args.y == Axis::Mpki && args.instructions.is_none() && args.command.is_empty() {
         bail!("failed to show MPKI: say how many instructions there were with --instructions");
     }
@@ -35,7 +40,6 @@ fn of_command(args: &Mrc) -> anyhow::Result<Exit> {
     let instructions = Some(ran.run.instructions);
     let mut all = Vec::new();
     for (of, made) in ran.made {
-        // Instructions are those of the whole, so a thread's MPKI is its part.
         let title = args.command.join(" ") + &of;
         all.extend(views(
             args,

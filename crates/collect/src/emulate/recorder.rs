@@ -336,24 +336,9 @@ impl Recorder {
         let Some(process) = self.processes.get_mut(&number) else {
             return;
         };
-        if !process.entry.has_news() {
-            return;
-        }
-        let bytes = process.entry.unread();
-        let mut rest = &bytes[..];
-        let mut happenings = Vec::new();
-        while !rest.is_empty() {
-            match process.program.catalogue.read(rest) {
-                Ok((length, happening)) => {
-                    happenings.extend(happening);
-                    rest = &rest[length..];
-                }
-                Err(bad) => {
-                    let detail = bad.to_string();
-                    self.lose(number, LossKind::Undecoded, 1, detail);
-                    break;
-                }
-            }
+        let (happenings, bad) = process.entry.read_into(&mut process.program.catalogue);
+        if let Some(bad) = bad {
+            self.lose(number, LossKind::Undecoded, 1, bad.to_string());
         }
         for happening in happenings {
             self.happened(number, happening);

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use super::catalogue::{BadRecord, Catalogue, Happening};
 use super::wire::{self, control, entry, process, ring};
 use crate::sys::{
     process::free_bytes,
@@ -303,22 +304,39 @@ impl ProcessEntry {
         self.shared.u32(process::UNDECODED).load(Ordering::Relaxed)
     }
 
+    /// Takes what has been appended since the last call into `catalogue`; what it
+    /// told beside code, and the record that is damaged, if one is: nothing after
+    /// it is readable.
+    pub(super) fn read_into(
+        &mut self,
+        catalogue: &mut Catalogue,
+    ) -> (Vec<Happening>, Option<BadRecord>) {
+        let mut happenings = Vec::new();
+        if self.used() <= self.read {
+            return (happenings, None);
+        }
+        let bytes = self.unread();
+        let mut rest = &bytes[..];
+        while !rest.is_empty() {
+            match catalogue.read(rest) {
+                Ok((length, happening)) => {
+                    happenings.extend(happening);
+                    rest = &rest[length..];
+                }
+                Err(bad) => return (happenings, Some(bad)),
+            }
+        }
+        (happenings, None)
+    }
+
     fn used(&self) -> usize {
         let used = self.shared.u64(process::USED).load(Ordering::Acquire) as usize;
         used.min(wire::CATALOGUE_BYTES) / 8 * 8
     }
 
-    /// Whether the catalogue has grown since it was last read.
-    pub(super) fn has_news(&self) -> bool {
-        self.used() > self.read
-    }
-
     /// Bytes appended to the catalogue since the last call.
-    pub(super) fn unread(&mut self) -> Vec<u8> {
+    fn unread(&mut self) -> Vec<u8> {
         let used = self.used();
-        if used <= self.read {
-            return Vec::new();
-        }
         let words = self
             .shared
             .u64s(wire::PAGE + self.read, (used - self.read) / 8);
@@ -402,5 +420,54 @@ impl Ring {
     pub(super) fn drained(&self) -> bool {
         let unread = self.unread(true);
         unread.from == unread.to
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Fills in entry `number` as a thread's plugin does.
+    fn fill(session: &Session, number: u32) {
+        let path = session.path(number);
+        let file = File::create_new(&path).unwrap();
+        file.set_len(wire::RING_BYTES as u64).unwrap();
+        let entry = open_shared(&path, wire::PAGE).unwrap();
+        entry
+            .u32(entry::KIND)
+            .store(entry::THREAD, Ordering::Relaxed);
+        entry.u32(entry::READY).store(1, Ordering::Release);
+    }
+
+    fn patiently(session: &mut Session) -> Option<Entry> {
+        let since = Instant::now();
+        while since.elapsed() < 3 * ENTRY_PATIENCE {
+            let entry = session.next_entry();
+            if entry.is_some() {
+                return entry;
+            }
+            std::thread::sleep(LATE_EVERY);
+        }
+        None
+    }
+
+    #[test]
+    fn an_entry_that_was_passed_over_still_comes() {
+        let mut session = Session::create().unwrap();
+        session
+            .control
+            .u32(control::ENTRIES)
+            .store(2, Ordering::Release);
+        fill(&session, 1);
+        assert!(
+            session.next_entry().is_none(),
+            "the older one is waited for"
+        );
+        assert!(!session.is_caught_up());
+        assert!(patiently(&mut session).is_some(), "the younger one");
+        assert!(session.is_caught_up() && session.next_entry().is_none());
+        fill(&session, 0);
+        assert!(patiently(&mut session).is_some(), "the older one, late");
+        assert_eq!(session.refused(), 0);
     }
 }

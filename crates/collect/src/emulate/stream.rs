@@ -308,28 +308,14 @@ impl Followed {
         let Some(process) = self.processes.get_mut(&number) else {
             return;
         };
-        if !process.entry.has_news() {
-            return;
-        }
-        let bytes = process.entry.unread();
-        let mut rest = &bytes[..];
-        let mut lost = Vec::new();
-        while !rest.is_empty() {
-            match process.catalogue.read(rest) {
-                Ok((length, happening)) => {
-                    if let Some(Happening::NotFollowed(what)) = happening {
-                        lost.push((LossKind::ProgramNotFollowed, what));
-                    }
-                    rest = &rest[length..];
-                }
-                Err(bad) => {
-                    lost.push((LossKind::Undecoded, bad.to_string()));
-                    break;
-                }
+        let (happenings, bad) = process.entry.read_into(&mut process.catalogue);
+        for happening in happenings {
+            if let Happening::NotFollowed(what) = happening {
+                self.lose(LossKind::ProgramNotFollowed, 1, &what);
             }
         }
-        for (kind, detail) in lost {
-            self.lose(kind, 1, &detail);
+        if let Some(bad) = bad {
+            self.lose(LossKind::Undecoded, 1, &bad.to_string());
         }
     }
 
