@@ -61,6 +61,10 @@ fn row(line: &str) -> Option<(String, (i64, i64))> {
     Some((kind.to_owned(), (number()?, number()?)))
 }
 
+/// Vector accesses by which the start of two runs can differ: string functions read
+/// one vector more or less depending on where the environment comes to lie.
+const START_UP: i64 = 2;
+
 /// Accesses `with` makes more than `without`, by type, leaving out types that agree.
 fn difference(with: &str, without: &str) -> Counts {
     difference_by(count, with, without)
@@ -110,7 +114,9 @@ fn check(with: &str, without: &str, loads: i64, stores: i64) {
         return;
     }
     let expected = Counts::from([("I64".to_owned(), (loads, stores))]);
-    assert_eq!(difference(with, without), expected, "{with}");
+    let mut found = difference(with, without);
+    found.retain(|kind, n| !kind.starts_with('V') || n.0.abs().max(n.1.abs()) > START_UP);
+    assert_eq!(found, expected, "{with}");
 }
 
 #[test]
