@@ -8,7 +8,7 @@
 
 use memgauge_trace::{AccessKind, DataSource};
 
-use crate::cache::{DIRTY, EMPTY, Found, PREFETCHED, SPACE_SHIFT, tag_in};
+use crate::cache::{DIRTY, EMPTY, Found, PREFETCHED, Portable, SPACE_SHIFT, tag_in};
 use crate::clock::Clock;
 use crate::events::*;
 use crate::uncore::Recalls;
@@ -102,12 +102,22 @@ fn is_load(kind: AccessKind) -> bool {
 
 impl Core {
     /// Looks a page up in both TLB levels; cycles that adds.
-    #[inline(never)]
     pub(crate) fn translate(&mut self, addr: u64, kind: AccessKind, out: &mut Outcome) -> u32 {
-        let stamp = self.next_stamp();
-        if self.dtlb.take(addr, stamp) {
+        let stamp = self.first.next_stamp();
+        if self.first.dtlb.take::<Portable>(addr, stamp) {
             return 0;
         }
+        self.translate_below(addr, kind, out)
+    }
+
+    /// Looks a page up that the first TLB level lacked; cycles that adds.
+    #[inline(always)]
+    pub(crate) fn translate_below(
+        &mut self,
+        addr: u64,
+        kind: AccessKind,
+        out: &mut Outcome,
+    ) -> u32 {
         self.counts[DTLB_MISS] += 1;
         out.dtlb_misses += 1;
         let cycles = if self.stlb.take(addr) {
@@ -256,7 +266,7 @@ impl Core {
 
     /// Takes a line out of the private caches; its flags.
     fn give_up(&mut self, tag: u64) -> u64 {
-        self.l1d.drop_line(tag).unwrap_or(0) | self.l2.drop_line(tag).unwrap_or(0)
+        self.first.l1d.drop_line(tag).unwrap_or(0) | self.l2.drop_line(tag).unwrap_or(0)
     }
 
     fn write_dram(&mut self, shared: &mut Shared, out: &mut Outcome) {
@@ -310,6 +320,7 @@ impl Core {
         let tags: Vec<u64> = match recalls {
             Recalls::These(tags) => tags.iter().map(|tag| tag ^ self.space_bits).collect(),
             Recalls::Unlisted => self
+                .first
                 .l1d
                 .lines()
                 .chain(self.l2.lines())

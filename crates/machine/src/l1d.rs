@@ -17,7 +17,7 @@
 //! for no hit of the same line before it, as adding a flag to a word would. Under tree-PLRU the front knows only the line its set used last, whose
 //! reuse changes no bit of the tree; other hits go the long way.
 
-use crate::cache::{DIRTY, EMPTY, Sets, least_of_later, tag_in, tree};
+use crate::cache::{DIRTY, EMPTY, Portable, Rows, Sets, tag_in, tree};
 use crate::{CacheConfig, NO_ACCESS, Replacement};
 
 /// Entries of the front; many times the lines of common first levels, so that
@@ -133,19 +133,19 @@ impl L1d {
 
     /// Uses a line if it is held; whether it is.
     #[inline(always)]
-    pub(crate) fn reuse(&mut self, tag: u64, store: bool, stamp: u64) -> bool {
+    pub(crate) fn reuse<R: Rows>(&mut self, tag: u64, store: bool, stamp: u64) -> bool {
         let place = self.front_place(address(tag));
         if self.is_at(address(tag), place) {
             self.use_place(place, store, stamp);
             return true;
         }
-        self.reuse_behind(tag, store, stamp)
+        self.reuse_behind::<R>(tag, store, stamp)
     }
 
     /// The same for a line the front does not know.
-    #[inline(never)]
-    fn reuse_behind(&mut self, tag: u64, store: bool, stamp: u64) -> bool {
-        let Some(place) = self.find(tag) else {
+    #[inline(always)]
+    fn reuse_behind<R: Rows>(&mut self, tag: u64, store: bool, stamp: u64) -> bool {
+        let Some(place) = self.find::<R>(tag) else {
             return false;
         };
         self.show(tag, place);
@@ -155,8 +155,9 @@ impl L1d {
 
     /// Takes in a line that is not held; the word that left, as the other levels
     /// write it.
-    pub(crate) fn fill(&mut self, tag: u64, store: bool, stamp: u64) -> u64 {
-        let place = self.coldest(self.sets.of_private(tag));
+    #[inline(always)]
+    pub(crate) fn fill<R: Rows>(&mut self, tag: u64, store: bool, stamp: u64) -> u64 {
+        let place = self.coldest::<R>(self.sets.of_private(tag));
         let left = self.clear(place, address(tag));
         self.show(tag, place);
         self.use_place(place, store, stamp);
@@ -165,7 +166,7 @@ impl L1d {
 
     /// Takes a line out; its word, if it was there.
     pub(crate) fn drop_line(&mut self, tag: u64) -> Option<u64> {
-        let place = self.find(tag)?;
+        let place = self.find::<Portable>(tag)?;
         Some(self.clear(place, NO_LINE))
     }
 
@@ -202,20 +203,22 @@ impl L1d {
         words.filter(|&word| word != EMPTY)
     }
 
-    fn find(&self, tag: u64) -> Option<Place> {
+    #[inline(always)]
+    fn find<R: Rows>(&self, tag: u64) -> Option<Place> {
         let start = self.sets.of_private(tag) * self.ways;
         let lines = &self.lines[start..start + self.ways];
-        let way = lines.iter().position(|&line| holds(line, address(tag)))?;
+        let way = R::find(lines, address(tag))?;
         Some(Place::new(start, way))
     }
 
     /// The place in a set whose line is to leave: an empty one if there is one.
-    fn coldest(&self, set: usize) -> Place {
+    #[inline(always)]
+    fn coldest<R: Rows>(&self, set: usize) -> Place {
         let start = set * self.ways;
         let Some(tree) = self.trees.get(set) else {
             let [loads, stores] = &self.stamps;
             let set = start..start + self.ways;
-            let stamp = least_of_later(&loads[set.clone()], &stores[set]);
+            let stamp = R::least_of_later(&loads[set.clone()], &stores[set]);
             return Place::new(start, (stamp % STAMP_STEP) as usize);
         };
         let lines = &self.lines[start..start + self.ways];
@@ -254,12 +257,14 @@ mod tests {
     fn a_line_hidden_by_another_in_the_front_is_found_in_its_set() {
         let mut cache = L1d::new(&CacheConfig::fitted(32 << 10, 8, 4));
         let (one, other) = (4, 4 + ((FRONT as u64) << 2));
-        cache.fill(one, false, 16);
-        cache.fill(other, true, 32);
+        cache.fill::<Portable>(one, false, 16);
+        cache.fill::<Portable>(other, true, 32);
         let at = address(one);
         assert!(!cache.is_at(at, cache.front_place(at)));
-        assert!(cache.reuse(one, false, 48) && cache.reuse(other, false, 64));
+        assert!(
+            cache.reuse::<Portable>(one, false, 48) && cache.reuse::<Portable>(other, false, 64)
+        );
         assert_eq!(cache.drop_line(other), Some(other | DIRTY));
-        assert!(!cache.reuse(other, false, 80));
+        assert!(!cache.reuse::<Portable>(other, false, 80));
     }
 }

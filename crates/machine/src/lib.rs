@@ -40,7 +40,9 @@
 //! holds. Such an access changes nothing but recency, so [`Touches::touch`]
 //! decides it with four loads, two compares and three stores, and no branch that
 //! is hard to predict; hits are not counted there but derived from the block's
-//! loads and stores. What the model means, event by event and level by level, and
+//! loads and stores. What misses can be collected: the first level takes it in
+//! ([`Touches::take`]) and the levels below supply it later ([`Core::supply`]),
+//! many misses together, which the host's caches like. What the model means, event by event and level by level, and
 //! what it leaves out, is in `docs/machine-model.md`.
 #![deny(unsafe_code)]
 
@@ -50,6 +52,7 @@ mod config;
 mod counts;
 mod dram;
 mod events;
+mod first;
 mod hierarchy;
 mod l1d;
 mod machine;
@@ -66,10 +69,11 @@ pub use config::{
     TlbConfig,
 };
 pub use counts::Counts;
+pub use first::{Missed, NO_ACCESS, Touches};
 pub use machine::{CoreId, Machine};
 pub use memgauge_trace::{AccessKind, DataSource};
 pub use outcome::Outcome;
 pub use pmu::{Overflow, PmuConfig, SampleSpec, Tick};
 pub use presets::presets;
-pub use processor::{Core, NO_ACCESS, Touches};
+pub use processor::Core;
 pub use uncore::Shared;

@@ -2,31 +2,25 @@
 
 use memgauge_trace::{AccessKind, EventId, catalogue};
 
-use crate::cache::{Cache, DIRTY, SPACE_SHIFT, tag_in, tag_of};
+use crate::cache::{Cache, DIRTY, Portable, SPACE_SHIFT, tag_in, tag_of};
 use crate::clock::Clock;
 use crate::events::*;
+use crate::first::First;
 use crate::hierarchy::Costs;
-use crate::l1d::L1d;
 use crate::pmu::{Access, Sampler, Series};
 use crate::streams::Streams;
-use crate::tlb::{Dtlb, STAMP_STEP, Stlb};
+use crate::tlb::Stlb;
 use crate::{
-    Config, Counts, LINE_BYTES, Outcome, Overflow, PAGE_BYTES, PmuConfig, Prefetch, Shared, Tick,
+    Config, Counts, LINE_BYTES, Missed, Outcome, Overflow, PAGE_BYTES, PmuConfig, Prefetch, Shared,
+    Tick,
 };
-
-/// An address in the last page of the user's half, which Linux maps for nobody.
-/// Touching it changes nothing, so that a feed may have an entry without access.
-pub const NO_ACCESS: u64 = 0x7fff_ffff_f000;
 
 /// The longest stretch of progress between two looks at the deadlines.
 const LONGEST_FUSE: u64 = 1 << 40;
 
 /// A core with its private caches, TLBs, clock and counters.
 pub struct Core {
-    pub(crate) l1d: L1d,
-    pub(crate) dtlb: Dtlb,
-    /// Grows with every use of a line or page; orders them by time of use.
-    stamp: u64,
+    pub(crate) first: First,
     retired: Retired,
     /// Progress (instructions + loads + stores, and what stalls are worth) that
     /// can surely be made before any deadline; looked at when used up.
@@ -54,46 +48,6 @@ pub struct Core {
     /// Whether a split may be an overflow.
     samples_splits: bool,
     series: Option<Series>,
-}
-
-/// Accesses that hit the first-level cache and TLB where their fronts know line
-/// and page. Such an access changes nothing but their recency and, for a store,
-/// makes the line dirty.
-///
-/// Apart from [`Core`] so that a loop of them keeps its clock in a register.
-pub struct Touches<'a> {
-    l1d: &'a mut L1d,
-    dtlb: &'a mut Dtlb,
-    stamp: &'a mut u64,
-    now: u64,
-}
-
-impl Touches<'_> {
-    /// Performs the access if it is such a hit: then it is completely accounted
-    /// for. If not, nothing was done and it must go to [`Core::access`], hit or
-    /// not.
-    ///
-    /// All bytes must lie in the line of `addr` (see [`Core::crosses_line`]); a
-    /// read-modify-write is a store here. One call serves any number of accesses
-    /// in a row to one line, as a store if one of them is.
-    #[inline(always)]
-    pub fn touch(&mut self, addr: u64, store: bool) -> bool {
-        let (page, line) = (self.dtlb.front_slot(addr), self.l1d.front_place(addr));
-        let now = self.now + STAMP_STEP;
-        if !self.l1d.is_at(addr, line) || !self.dtlb.stamp(page, now) {
-            return false;
-        }
-        self.now = now;
-        self.l1d.use_place(line, store, now);
-        true
-    }
-}
-
-impl Drop for Touches<'_> {
-    #[inline(always)]
-    fn drop(&mut self) {
-        *self.stamp = self.now;
-    }
 }
 
 /// What blocks bring.
@@ -126,9 +80,7 @@ impl Core {
         let clock = Clock::new(config.frequency_hz);
         let base = clock.millicycles(start_ns);
         Core {
-            l1d: L1d::new(&config.l1d),
-            dtlb: Dtlb::new(&config.dtlb),
-            stamp: 0,
+            first: First::new(config),
             retired: Retired::default(),
             fuse: -1,
             extra_lookups: 0,
@@ -168,61 +120,62 @@ impl Core {
         pending
     }
 
-    /// The fast path of [`Core::access`], for as many accesses as it can serve.
-    #[inline(always)]
-    pub fn touches(&mut self) -> Touches<'_> {
-        Touches {
-            now: self.stamp,
-            l1d: &mut self.l1d,
-            dtlb: &mut self.dtlb,
-            stamp: &mut self.stamp,
-        }
-    }
-
-    /// To be called when a [touch](Touches::touch) of [`NO_ACCESS`] says `false`;
-    /// [`Core::access`] is not for it.
-    pub fn show_no_access(&mut self) {
-        self.l1d.show_no_access();
-        self.dtlb.show_no_access();
-    }
-
-    /// One [`Touches::touch`].
-    #[inline(always)]
-    pub fn touch(&mut self, addr: u64, store: bool) -> bool {
-        self.touches().touch(addr, store)
-    }
-
-    /// The same for an access of `size` bytes that lies in two lines, which is a
-    /// [split](catalogue::SPLITS): both must hit so.
-    pub fn touch_split(&mut self, addr: u64, size: u32, store: bool) -> bool {
-        let last = addr.wrapping_add(u64::from(size) - 1);
-        if self.samples_splits || !self.touch(addr, store) || !self.touch(last, store) {
-            return false;
-        }
+    /// Counts a [split](catalogue::SPLITS) whose [both parts
+    /// hit](crate::Touches::touch_split).
+    pub fn count_split(&mut self) {
         self.counts[SPLITS] += 1;
         self.extra_lookups += 1;
         self.fuse -= 1;
-        true
     }
 
-    #[inline(always)]
-    pub(crate) fn next_stamp(&mut self) -> u64 {
-        self.stamp += STAMP_STEP;
-        self.stamp
+    /// Whether a split that hits may be an overflow, so that it is one only of
+    /// [`Core::access`].
+    pub fn samples_splits(&self) -> bool {
+        self.samples_splits
     }
 
-    /// Whether an access of `size` bytes reaches beyond the line of `addr`.
+    /// Tells the host that [`Core::supply`] will soon be called with this.
     #[inline(always)]
-    pub fn crosses_line(addr: u64, size: u32) -> bool {
-        (addr % u64::from(LINE_BYTES)) + u64::from(size) > u64::from(LINE_BYTES)
+    pub fn expect(&self, shared: &Shared, addr: u64, missed: Missed) {
+        if missed.page() {
+            self.stlb.expect(addr);
+        }
+        if missed.line().is_some() {
+            self.l2.expect(tag_of(addr));
+            shared.llc.expect(tag_of(addr) | self.space_bits);
+        }
+    }
+
+    /// The rest of an access within a line: what the first level [missed](Missed)
+    /// is supplied from below; time passes and counters may overflow.
+    // Inlined so that the outcome is written where the caller reads it: copying
+    // it costs the host a tenth of a second-level hit.
+    #[inline(always)]
+    pub fn supply(
+        &mut self,
+        shared: &mut Shared,
+        missed: Missed,
+        addr: u64,
+        size: u32,
+        kind: AccessKind,
+    ) -> Outcome {
+        let mut out = self.costs.plain_hit;
+        let cycles = if missed.page() {
+            self.translate_below(addr, kind, &mut out)
+        } else {
+            0
+        };
+        if let Some(left) = missed.line() {
+            self.miss(shared, tag_of(addr), left, kind, &mut out);
+        }
+        out.latency_cycles += cycles;
+        self.sample(addr, size, kind, &mut out);
+        out
     }
 
     /// One access, in full: translation, every line, what leaves the caches for
     /// it, time and sampling. An access of 0 bytes counts as one of 1; an unknown
     /// kind as a load.
-    // Inlined so that the outcome is written where the caller reads it: copying
-    // it costs the host a tenth of a second-level hit.
-    #[inline(always)]
     pub fn access(
         &mut self,
         shared: &mut Shared,
@@ -230,59 +183,31 @@ impl Core {
         size: u32,
         kind: AccessKind,
     ) -> Outcome {
-        let mut out = self.costs.plain_hit;
-        self.access_into(shared, addr, size, kind, &mut out);
-        out
-    }
-
-    #[inline(never)]
-    fn access_into(
-        &mut self,
-        shared: &mut Shared,
-        addr: u64,
-        size: u32,
-        kind: AccessKind,
-        out: &mut Outcome,
-    ) {
-        let (slot, stamp) = (self.dtlb.front_slot(addr), self.next_stamp());
-        if Self::crosses_line(addr, size) || !self.dtlb.stamp(slot, stamp) {
-            self.access_in_full(shared, addr, size, kind, out);
-        } else if !self.l1d.reuse(tag_of(addr), stores(kind), stamp) {
-            self.access_missing(shared, addr, size, kind, out);
+        if Self::crosses_line(addr, size) {
+            return self.access_lines(shared, addr, size, kind);
         }
+        let missed = self.touches().take(addr, stores(kind));
+        if missed.is_nothing() {
+            return self.costs.plain_hit;
+        }
+        self.supply(shared, missed, addr, size, kind)
     }
 
-    /// An access to one line the first level does not hold.
     #[inline(never)]
-    fn access_missing(
+    fn access_lines(
         &mut self,
         shared: &mut Shared,
         addr: u64,
         size: u32,
         kind: AccessKind,
-        out: &mut Outcome,
-    ) {
-        let tag = tag_of(addr);
-        let left = self.l1d.fill(tag, stores(kind), self.stamp);
-        self.miss(shared, tag, left, kind, out);
-        self.sample(addr, size, kind, out);
-    }
-
-    #[inline(never)]
-    fn access_in_full(
-        &mut self,
-        shared: &mut Shared,
-        addr: u64,
-        size: u32,
-        kind: AccessKind,
-        out: &mut Outcome,
-    ) {
-        shared.llc.expect(tag_of(addr) | self.space_bits);
+    ) -> Outcome {
+        let mut out = self.costs.plain_hit;
         let last = addr.wrapping_add(u64::from(size.max(1) - 1));
-        let translation_cycles = self.translate_all(addr, last, kind, out);
-        self.take_all(shared, addr, last, kind, out);
+        let translation_cycles = self.translate_all(addr, last, kind, &mut out);
+        self.take_all(shared, addr, last, kind, &mut out);
         out.latency_cycles += translation_cycles;
-        self.sample(addr, size, kind, out);
+        self.sample(addr, size, kind, &mut out);
+        out
     }
 
     fn translate_all(&mut self, addr: u64, last: u64, kind: AccessKind, out: &mut Outcome) -> u32 {
@@ -310,9 +235,9 @@ impl Core {
         let store = stores(kind);
         for line in 0..=extra {
             let tag = tag_of(addr.wrapping_add(line * line_bytes));
-            let stamp = self.next_stamp();
-            if !self.l1d.reuse(tag, store, stamp) {
-                let left = self.l1d.fill(tag, store, stamp);
+            let stamp = self.first.next_stamp();
+            if !self.first.l1d.reuse::<Portable>(tag, store, stamp) {
+                let left = self.first.l1d.fill::<Portable>(tag, store, stamp);
                 self.miss(shared, tag, left, kind, out);
             }
         }
@@ -463,6 +388,7 @@ impl Core {
     /// them; a line dirty in both comes twice.
     pub(crate) fn dirty_tags(&self) -> impl Iterator<Item = u64> + '_ {
         let dirty = self
+            .first
             .l1d
             .lines()
             .chain(self.l2.lines())

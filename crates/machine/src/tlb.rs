@@ -17,7 +17,7 @@
 //! although a hit moves nothing, which a set in recency order (or skipping the
 //! update) could not give for as little.
 
-use crate::cache::{Cache, Found, least};
+use crate::cache::{Cache, Found, Rows};
 use crate::{NO_ACCESS, Replacement, TlbConfig};
 
 /// More slots than the largest first level has entries; the last one belongs to
@@ -81,7 +81,8 @@ impl Dtlb {
     }
 
     /// Uses a page, filling it if it is absent; whether it was there.
-    pub(crate) fn take(&mut self, addr: u64, stamp: u64) -> bool {
+    #[inline(always)]
+    pub(crate) fn take<R: Rows>(&mut self, addr: u64, stamp: u64) -> bool {
         let slot = self.front_slot(addr);
         if self.stamp(slot, stamp) {
             return true;
@@ -93,7 +94,7 @@ impl Dtlb {
                 true
             }
             None => {
-                self.fill(page, stamp);
+                self.fill::<R>(page, stamp);
                 false
             }
         }
@@ -120,8 +121,9 @@ impl Dtlb {
         (page % self.sets) as usize * self.ways
     }
 
-    fn fill(&mut self, page: u64, stamp: u64) {
-        let slot = self.coldest(self.set_start(page));
+    #[inline(always)]
+    fn fill<R: Rows>(&mut self, page: u64, stamp: u64) {
+        let slot = self.coldest::<R>(self.set_start(page));
         let leaving = std::mem::replace(&mut self.pages[slot], page);
         if leaving != NO_PAGE {
             self.forget(leaving, slot);
@@ -131,8 +133,9 @@ impl Dtlb {
     }
 
     /// The least recently used slot of a set; empty ones have the least stamps.
-    fn coldest(&self, start: usize) -> usize {
-        slot_of(least(&self.stamps[start..start + self.ways]))
+    #[inline(always)]
+    fn coldest<R: Rows>(&self, start: usize) -> usize {
+        slot_of(R::least(&self.stamps[start..start + self.ways]))
     }
 
     fn forget(&mut self, page: u64, slot: usize) {
@@ -162,6 +165,12 @@ impl Stlb {
     pub(crate) fn new(config: &TlbConfig) -> Self {
         let (sets, ways) = (u64::from(config.sets()), config.ways as usize);
         Stlb(Cache::with_shape(sets, ways, Replacement::Lru))
+    }
+
+    /// Tells the host that a page will be asked for soon.
+    #[inline(always)]
+    pub(crate) fn expect(&self, addr: u64) {
+        self.0.expect(addr >> PAGE_SHIFT << 2);
     }
 
     /// Uses a page, filling it if it is absent; whether it was there.

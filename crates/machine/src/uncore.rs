@@ -45,6 +45,12 @@ impl Shared {
         }
     }
 
+    /// Whether lines can be taken out of the first level from below: then it
+    /// cannot be fed ahead.
+    pub fn recalls(&self) -> bool {
+        self.inclusive
+    }
+
     pub(crate) fn join(&mut self, space: u64) -> usize {
         self.peers.push(Peer {
             present: true,

@@ -5,10 +5,10 @@
 mod twin;
 
 use memgauge_machine::{
-    AccessKind, CacheConfig, Config, Core, CoreId, Machine, NO_ACCESS, Outcome, PmuConfig,
+    AccessKind, CacheConfig, Config, Core, CoreId, Machine, Missed, NO_ACCESS, Outcome, PmuConfig,
     Prefetch, Replacement, Shared, TlbConfig,
 };
-use memgauge_trace::catalogue as c;
+use memgauge_trace::{EventId, catalogue as c};
 use proptest::prelude::*;
 use twin::{TwinCore, TwinLlc};
 
@@ -129,13 +129,21 @@ fn retire(core: &mut Core, op: &Op) {
 /// without one.
 fn feed_quickly(core: &mut Core, op: &Op, store: bool) -> bool {
     if !core.touch(NO_ACCESS, false) {
-        core.show_no_access();
+        assert!(core.touches().take(NO_ACCESS, false).is_nothing());
         assert!(core.touch(NO_ACCESS, false));
     }
     match Core::crosses_line(op.addr, op.size) {
         false => core.touch(op.addr, store),
-        true => op.size <= 64 && core.touch_split(op.addr, op.size, store),
+        true => op.size <= 64 && feed_split(core, op, store),
     }
+}
+
+fn feed_split(core: &mut Core, op: &Op, store: bool) -> bool {
+    let hit = core.touches().touch_split(op.addr, op.size, store);
+    if hit {
+        core.count_split();
+    }
+    hit
 }
 
 /// Feeds as a front end does.
@@ -202,8 +210,50 @@ fn check(config: &Config, ops: &[Op], cores: usize) {
     assert_eq!(seen, totals, "outcomes add up to the counters");
 }
 
+/// Supplies what the first level missed.
+fn supply(core: &mut Core, shared: &mut Shared, waiting: &mut Vec<(Op, Missed)>) {
+    for (op, missed) in waiting.drain(..) {
+        retire(core, &op);
+        if !missed.is_nothing() {
+            core.supply(shared, missed, op.addr, op.size, op.kind);
+        }
+    }
+}
+
+/// Counts of one core whose first level is fed up to `ahead` accesses ahead.
+fn counts_ahead(config: &Config, ops: &[Op], ahead: usize) -> Vec<(EventId, u64)> {
+    let mut machine = Machine::new(config.clone(), PmuConfig::default()).unwrap();
+    let id = machine.add_core(0);
+    let (core, shared) = machine.core_mut(id);
+    let mut waiting = Vec::new();
+    for op in ops {
+        if waiting.len() >= ahead || Core::crosses_line(op.addr, op.size) {
+            supply(core, shared, &mut waiting);
+        }
+        if Core::crosses_line(op.addr, op.size) {
+            retire(core, op);
+            core.access(shared, op.addr, op.size, op.kind);
+            continue;
+        }
+        let (mut touches, store) = (core.touches(), op.kind != AccessKind::Load);
+        let missed = match touches.touch(op.addr, store) {
+            true => Missed::NOTHING,
+            false => touches.take(op.addr, store),
+        };
+        waiting.push((*op, missed));
+    }
+    supply(core, shared, &mut waiting);
+    core.counts().iter().collect()
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn feeding_the_first_level_ahead_changes_nothing(config in configs(), ops in ops(1)) {
+        let config = Config { inclusive_llc: false, ..config };
+        prop_assert_eq!(counts_ahead(&config, &ops, 1), counts_ahead(&config, &ops, 100));
+    }
 
     #[test]
     fn one_core_counts_as_its_twin(config in configs(), ops in ops(1)) {

@@ -180,9 +180,48 @@ pub(super) struct Run {
     accesses: u16,
     /// Whether one of them stores.
     pub(super) stores: bool,
+    /// Where they are of one kind and one size, a power of two of which all their
+    /// distances are multiples: that size, else 0. At an address that is a multiple
+    /// of it, none of them is a split.
+    even: u8,
+    /// Of the last access, from the address of the first.
+    last: i32,
 }
 
 impl Run {
+    fn of(index: u32, access: &Access) -> Run {
+        Run {
+            first: index,
+            accesses: 1,
+            stores: access.kind != AccessKind::Load,
+            even: if access.size.is_power_of_two() {
+                access.size
+            } else {
+                0
+            },
+            last: access.delta as i32,
+        }
+    }
+
+    /// Adds the next access, whose `kind` is the one before's or not.
+    fn extend(&mut self, access: &Access, same_kind: bool) {
+        self.accesses += 1;
+        self.stores |= access.kind != AccessKind::Load;
+        self.last = access.delta as i32;
+        let even = i64::from(self.even);
+        if !same_kind || access.size != self.even || access.delta % even.max(1) != 0 {
+            self.even = 0;
+        }
+    }
+
+    /// Address of the last access where the run begins at `first` and is known to
+    /// have no split, and stores or loads only.
+    #[inline(always)]
+    pub(super) fn last_unless_split(&self, first: u64) -> Option<u64> {
+        let even = self.even != 0 && first & (u64::from(self.even) - 1) == 0;
+        even.then(|| first.wrapping_add_signed(i64::from(self.last)))
+    }
+
     pub(super) fn accesses(&self) -> Range<u32> {
         self.first..self.first + u32::from(self.accesses)
     }
@@ -387,18 +426,13 @@ impl Catalogue {
         let mut last = wire::RUN_VARYING;
         for index in accesses {
             let access = &self.accesses[index as usize];
-            let stores = access.kind != AccessKind::Load;
             match self.runs.last_mut() {
                 _ if access.run == wire::RUN_VARYING => {}
                 Some(run) if access.run == last => {
-                    run.accesses += 1;
-                    run.stores |= stores;
+                    let before = self.accesses[index as usize - 1].kind;
+                    run.extend(access, access.kind == before);
                 }
-                _ => self.runs.push(Run {
-                    first: index,
-                    accesses: 1,
-                    stores,
-                }),
+                _ => self.runs.push(Run::of(index, access)),
             }
             last = access.run;
         }

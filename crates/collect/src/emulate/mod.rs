@@ -9,6 +9,7 @@
 //! take the program along); writing accesses to disk (10 GB a second).
 
 mod address_space;
+mod ahead;
 mod catalogue;
 mod qemu;
 mod recorder;

@@ -2,17 +2,18 @@
 //!
 //! This is the hot path of a recording: every block and every access of the
 //! program passes here. A word costs one look at where the first level last had
-//! its line and page, and a sum; only what is not found there takes the long
-//! way. The hot loop takes all words alike, so that it has no branch which
+//! its line and page, and a sum; what is not found there the first level takes in
+//! at once, and what that sets off below is noted and completed later, many
+//! together. The hot loop takes all words alike, so that it has no branch which
 //! depends on them but that one: a loop over blocks and their runs of accesses
 //! took two and a half times as long.
 
-use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use memgauge_machine::{Core, Outcome, Shared};
+use memgauge_machine::{Core, Missed, Outcome, Shared};
 use memgauge_trace::{AccessKind, VirtAddr};
 
+use super::ahead::{Event, Events, What};
 use super::catalogue::{Catalogue, Entries, Run, Tally};
 use super::wire;
 use super::words::{Words, load};
@@ -46,6 +47,8 @@ pub(super) struct Cursor {
     pub(super) first_store: Option<u64>,
     /// Words that belong to no block.
     pub(super) stray: u64,
+    /// Empty between two slices.
+    events: Events,
 }
 
 /// Receives overflows and ticks as they fall due.
@@ -61,39 +64,53 @@ pub(super) struct Replay<'a, D: Due> {
     pub(super) program: &'a mut Program,
     pub(super) cursor: &'a mut Cursor,
     pub(super) due: &'a mut D,
-    /// Executed, but not yet told the core: it is told before anything that takes
-    /// time or changes a cache, so no count or time differs for it.
-    pending: Tally,
 }
 
-/// The hot loop: takes words for as long as they hit; how many. Stops where
-/// `pending` is full, too.
+/// The hot loop: takes words from `words[at]` on until one is not simply a run
+/// within a line or the events are `full`; where it stopped.
 #[inline(never)]
-fn take_hits(
+fn take_runs(
     core: &mut Core,
     entries: &mut Entries,
-    pending: &mut Tally,
+    events: &mut Events,
     words: &[AtomicU64],
+    mut at: usize,
 ) -> usize {
     let mut touches = core.touches();
-    let mut sum = *pending;
-    let mut taken = 0;
-    'all: for some in words.chunks(Tally::ROOM) {
-        for (at, word) in some.iter().enumerate() {
+    let mut ran = std::mem::take(&mut events.ran);
+    'all: for some in words[at..].chunks(Tally::ROOM) {
+        if ran.is_full() {
+            events.ran = std::mem::take(&mut ran);
+            events.note(at - 1, What::Settle, 0, Missed::NOTHING);
+        }
+        for (within, word) in some.iter().enumerate() {
             let word = word.load(Ordering::Relaxed);
             let stores = entries.stores(word);
-            if word & wire::SEVERAL != 0 || !touches.touch(word & wire::ADDRESS, stores) {
+            if word & wire::SEVERAL != 0 {
+                at += within;
                 break 'all;
             }
-            sum.add(entries.execute(word, at));
-            taken += 1;
+            let addr = word & wire::ADDRESS;
+            let hit = touches.touch(addr, stores);
+            ran.add(entries.execute(word, within));
+            if hit {
+                continue;
+            }
+            let missed = touches.take(addr, stores);
+            if missed.is_nothing() {
+                continue;
+            }
+            events.ran = std::mem::take(&mut ran);
+            events.note(at + within, What::Run, addr, missed);
+            if events.is_full() {
+                at += within + 1;
+                break 'all;
+            }
         }
-        if sum.is_full() {
-            break;
-        }
+        at += some.len();
     }
-    *pending = sum;
-    taken
+    events.ran.add(ran);
+    at
 }
 
 /// The block and the number of the run whose word is at `at`.
@@ -125,7 +142,6 @@ impl<'a, D: Due> Replay<'a, D> {
             program,
             cursor,
             due,
-            pending: Tally::default(),
         }
     }
 
@@ -133,34 +149,117 @@ impl<'a, D: Due> Replay<'a, D> {
     /// where it stopped: at their end, or where more words must come first. With
     /// `whole`, none will.
     pub(super) fn run(&mut self, words: &[AtomicU64], mut at: usize, whole: bool) -> usize {
+        let start = at;
+        self.cursor.events.set_most(self.shared.recalls());
         while at < words.len() {
-            let entries = &mut self.program.catalogue.entries;
-            let hits = take_hits(self.core, entries, &mut self.pending, &words[at..]);
-            at += hits;
-            if hits > 0 {
+            let stopped = self.take_runs(words, at);
+            if stopped > at {
                 self.cursor.repeating = None;
+                at = stopped;
             }
-            if self.pending.is_full() {
-                self.settle(words, at - 1);
+            if self.cursor.events.is_full() {
+                self.complete(words);
                 continue;
             }
-            let Some(taken) = self.slow(words, at, whole) else {
-                break;
-            };
-            at += taken;
+            match load(words, at) {
+                Some(word) if wire::id(word) < wire::MARKS => {
+                    self.cursor.repeating = None;
+                    self.run_in_lines(words, at, word);
+                    at += 1;
+                }
+                Some(mark) => match self.marked(mark, words, at, whole) {
+                    Some(taken) => at += taken,
+                    None => break,
+                },
+                None => break,
+            }
         }
-        if at > 0 {
+        if at > start {
+            self.complete(words);
             self.settle(words, at - 1);
         }
         at
     }
 
-    /// Tells the core what has been executed up to the word at `at`.
+    fn take_runs(&mut self, words: &[AtomicU64], at: usize) -> usize {
+        let entries = &mut self.program.catalogue.entries;
+        take_runs(self.core, entries, &mut self.cursor.events, words, at)
+    }
+
+    /// Completes what was noted, in order.
+    fn complete(&mut self, words: &[AtomicU64]) {
+        let mut events = self.cursor.events.take();
+        for event in &mut events {
+            self.look_up(words, event);
+        }
+        for event in &events {
+            self.tell(words, event.at as usize, event.ran);
+            match event.what {
+                What::Access(index) => self.supply(words, event, index),
+                What::Split => self.core.count_split(),
+                What::Run | What::Settle => {}
+            }
+        }
+        self.cursor.events.give_back(events);
+    }
+
+    /// Finds which access of the code an event is of, and has fetched early what
+    /// supplying it needs. One of no known run stays what it is.
     #[inline(always)]
+    fn look_up(&mut self, words: &[AtomicU64], event: &mut Event) {
+        self.core.expect(self.shared, event.addr, event.missed);
+        if event.what != What::Run {
+            return;
+        }
+        match self.run_at(words, event.at as usize) {
+            Some((_, run)) => event.what = What::Access(run.accesses().start),
+            None => self.cursor.stray += 1,
+        }
+    }
+
+    /// The run whose word is at `at`, and its block.
+    #[inline(always)]
+    fn run_at(&self, words: &[AtomicU64], at: usize) -> Option<(u32, Run)> {
+        let (block, number) = origin(words, at)?;
+        Some((block, self.program.catalogue.run(block, number)?))
+    }
+
+    fn supply(&mut self, words: &[AtomicU64], event: &Event, index: u32) {
+        let access = self.program.catalogue.access(index);
+        let (addr, size) = (event.addr, u32::from(access.size));
+        self.note_store(access.kind, addr);
+        let outcome = self
+            .core
+            .supply(self.shared, event.missed, addr, size, access.kind);
+        self.charge(index, &outcome);
+        if outcome.overflow {
+            let block = origin(words, event.at as usize).map_or(0, |(block, _)| block);
+            self.take_overflow(block, index);
+        }
+    }
+
+    fn note_store(&mut self, kind: AccessKind, addr: u64) {
+        if kind == AccessKind::Store && self.cursor.first_store.is_none() {
+            self.cursor.first_store = Some(addr);
+        }
+    }
+
+    #[cold]
+    fn take_overflow(&mut self, block: u32, index: u32) {
+        let ip = self.program.catalogue.ip(block, index);
+        self.due.take(self.core, ip);
+    }
+
+    /// Tells the core what has been executed up to the word at `at`.
     fn settle(&mut self, words: &[AtomicU64], at: usize) {
-        let new = std::mem::take(&mut self.pending);
-        let (insns, loads) = (new.insns(), new.loads());
-        if self.core.retire(insns, loads, new.stores(), new.modifies()) {
+        let ran = std::mem::take(&mut self.cursor.events.ran);
+        self.tell(words, at, ran);
+    }
+
+    #[inline(always)]
+    fn tell(&mut self, words: &[AtomicU64], at: usize, ran: Tally) {
+        let (insns, loads) = (ran.insns(), ran.loads());
+        if self.core.retire(insns, loads, ran.stores(), ran.modifies()) {
             self.take_due(words, at);
         }
     }
@@ -172,25 +271,23 @@ impl<'a, D: Due> Replay<'a, D> {
         self.due.take(self.core, ip);
     }
 
-    /// The word at `at`, which the hot loop did not take; how many words that
-    /// were, or `None` where more must come first.
+    /// The mark at `at`; how many words were taken with it, or `None` where more
+    /// must come first.
     #[inline(never)]
-    fn slow(&mut self, words: &[AtomicU64], at: usize, whole: bool) -> Option<usize> {
-        let Some(word) = load(words, at) else {
-            return Some(0);
-        };
-        if wire::id(word) < wire::MARKS {
-            self.cursor.repeating = None;
-            self.run_word(words, at, word);
-            return Some(1);
-        }
+    fn marked(
+        &mut self,
+        word: u64,
+        words: &[AtomicU64],
+        at: usize,
+        whole: bool,
+    ) -> Option<usize> {
         let number = word as u32;
         let block = self.program.catalogue.block_mut(number);
         match block.filter(|_| wire::mark(word) == wire::MARK_BLOCK) {
             Some(block) if block.is_special() => self.special(number, words, at, whole),
             Some(block) => {
                 block.execs += 1;
-                self.pending.add(block.tally);
+                self.cursor.events.add(at, block.tally);
                 self.cursor.repeating = None;
                 Some(1)
             }
@@ -201,94 +298,92 @@ impl<'a, D: Due> Replay<'a, D> {
         }
     }
 
-    /// A run that is not one line that hits where [`Touches::touch`] can tell.
-    ///
-    /// [`Touches::touch`]: memgauge_machine::Touches::touch
-    #[inline(always)]
-    fn run_word(&mut self, words: &[AtomicU64], at: usize, word: u64) {
-        self.pending
-            .add(self.program.catalogue.entries.execute(word, at));
-        let addr = word & wire::ADDRESS;
-        if addr == wire::NO_ACCESS {
-            return self.core.show_no_access();
-        }
-        let origin = origin(words, at);
-        let run = origin.and_then(|(block, number)| self.program.catalogue.run(block, number));
-        let (Some((block, _)), Some(run)) = (origin, run) else {
+    /// A run that lies in two lines.
+    #[inline(never)]
+    fn run_in_lines(&mut self, words: &[AtomicU64], at: usize, word: u64) {
+        let ran = self.program.catalogue.entries.execute(word, at);
+        self.cursor.events.add(at, ran);
+        let Some((block, run)) = self.run_at(words, at) else {
             self.cursor.stray += 1;
             return;
         };
-        if word & wire::SEVERAL == 0 {
-            self.settle(words, at);
-            return self.miss(block, &run, addr);
+        let first = word & wire::ADDRESS;
+        let mut touches = self.core.touches();
+        if let Some(last) = run.last_unless_split(first)
+            && touches.touch(first, run.stores)
+            && touches.touch(last, run.stores)
+        {
+            return;
         }
-        let missing = self.take_hits_of(&run, addr);
-        if !missing.is_empty() {
-            self.settle(words, at);
-            self.walk(block, missing, addr);
+        drop(touches);
+        for index in run.accesses() {
+            self.access_ahead(words, at, first, block, index);
         }
     }
 
-    /// Makes the accesses of a run that lies in several lines for as long as each
-    /// is one that hits; those that are left.
-    fn take_hits_of(&mut self, run: &Run, first: u64) -> Range<u32> {
-        let mut left = run.accesses();
-        let accesses = self.program.catalogue.accesses(run.accesses());
-        for access in accesses {
-            let addr = first.wrapping_add(access.delta as u64);
-            let store = access.kind != AccessKind::Load;
-            let size = u32::from(access.size);
-            let hit = if Core::crosses_line(addr, size) {
-                self.core.touch_split(addr, size, store)
-            } else {
-                self.core.touch(addr, store)
-            };
-            if !hit {
-                break;
+    /// Access `index` of a run that began at `first`.
+    fn access_ahead(
+        &mut self,
+        words: &[AtomicU64],
+        at: usize,
+        first: u64,
+        block: u32,
+        index: u32,
+    ) {
+        let access = self.program.catalogue.access(index);
+        let addr = first.wrapping_add(access.delta as u64);
+        let (kind, size) = (access.kind, u32::from(access.size));
+        let noted = match Core::crosses_line(addr, size) {
+            true => self.note_split(at, addr, size, kind),
+            false => self.note_access(at, index, addr, kind),
+        };
+        if !noted || self.cursor.events.is_full() {
+            self.complete(words);
+        }
+        if !noted {
+            self.settle(words, at);
+            self.access(block, index, kind, addr, size);
+        }
+    }
+
+    fn note_access(&mut self, at: usize, index: u32, addr: u64, kind: AccessKind) -> bool {
+        let (mut touches, store) = (self.core.touches(), kind != AccessKind::Load);
+        if !touches.touch(addr, store) {
+            let missed = touches.take(addr, store);
+            if !missed.is_nothing() {
+                let events = &mut self.cursor.events;
+                events.note(at, What::Access(index), addr, missed);
             }
-            left.start += 1;
         }
-        left
+        true
     }
 
-    /// The accesses of a run in one line: once the first has brought it in, the
-    /// others hit.
-    #[inline(always)]
-    fn miss(&mut self, block: u32, run: &Run, first: u64) {
-        let accesses = run.accesses();
-        self.walk(block, accesses.start..accesses.start + 1, first);
-        if accesses.len() > 1 && !self.core.touch(first, run.stores) {
-            self.walk(block, accesses.start + 1..accesses.end, first);
+    /// Whether a split hits, and is noted; if not, nothing was done.
+    fn note_split(&mut self, at: usize, addr: u64, size: u32, kind: AccessKind) -> bool {
+        let store = kind != AccessKind::Load;
+        let hit = !self.core.samples_splits() && self.core.touches().touch_split(addr, size, store);
+        if hit {
+            let events = &mut self.cursor.events;
+            events.note(at, What::Split, addr, Missed::NOTHING);
         }
-    }
-
-    /// Accesses of a run one by one.
-    #[inline(always)]
-    fn walk(&mut self, block: u32, accesses: Range<u32>, first: u64) {
-        for index in accesses {
-            let access = self.program.catalogue.access(index);
-            let addr = first.wrapping_add(access.delta as u64);
-            self.access(block, index, access.kind, addr, u32::from(access.size));
-        }
+        hit
     }
 
     #[inline(always)]
     fn access(&mut self, block: u32, index: u32, kind: AccessKind, addr: u64, size: u32) {
-        if kind == AccessKind::Store && self.cursor.first_store.is_none() {
-            self.cursor.first_store = Some(addr);
-        }
+        self.note_store(kind, addr);
         let outcome = self.core.access(self.shared, addr, size, kind);
         if outcome.is_plain_hit() && !outcome.overflow {
             return;
         }
-        self.charge(index, outcome);
+        self.charge(index, &outcome);
         if outcome.overflow {
-            let ip = self.program.catalogue.ip(block, index);
-            self.due.take(self.core, ip);
+            self.take_overflow(block, index);
         }
     }
 
-    fn charge(&mut self, index: u32, outcome: Outcome) {
+    #[inline(always)]
+    fn charge(&mut self, index: u32, outcome: &Outcome) {
         let sites = &mut self.program.sites;
         if index as usize >= sites.len() {
             sites.resize(self.program.catalogue.access_count(), SiteMisses::default());
@@ -316,6 +411,7 @@ impl<'a, D: Due> Replay<'a, D> {
         whole: bool,
     ) -> Option<usize> {
         let mut stream = Words::of_special(&words[at + 1..], whole)?;
+        self.complete(words);
         self.settle(words, at);
         let block = self.program.catalogue.block(number)?;
         let (vaddr, flags) = (block.vaddr, block.flags);

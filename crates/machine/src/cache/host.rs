@@ -28,50 +28,127 @@ pub(super) fn equal_bytes(words: [u64; 2], wanted: u8) -> u32 {
     })
 }
 
-/// The least of `values`, or `u64::MAX` where there are none.
-///
-/// This finds the least recently used entry of a fully associative TLB. A queue of
-/// stamps in order of use, which it replaced, made recording xz (47 million misses
-/// of a TLB of 96 entries) 8 % slower.
-#[inline(always)]
-pub(crate) fn least(values: &[u64]) -> u64 {
-    #[cfg(target_arch = "x86_64")]
-    if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512vl") {
-        #[allow(unsafe_code)]
-        // SAFETY: the processor has what the function is compiled for.
-        return unsafe { least_with_avx512(values) };
-    }
-    least_of_lanes(values)
+/// Searches of the first level, which run at each of its misses.
+pub(crate) trait Rows {
+    /// Which of up to 16 `lines` is this one.
+    fn find(lines: &[u64], line: u64) -> Option<usize>;
+
+    /// The least of the larger ones of each pair, of up to 16 pairs; both slices
+    /// have one length.
+    fn least_of_later(ones: &[u64], others: &[u64]) -> u64;
+
+    /// The least of `values`, or `u64::MAX` where there are none.
+    ///
+    /// This finds the least recently used entry of a fully associative TLB. A queue
+    /// of stamps in order of use, which it replaced, made recording xz (47 million
+    /// misses of a TLB of 96 entries) 8 % slower.
+    fn least(values: &[u64]) -> u64;
 }
+
+/// Any processor.
+pub(crate) struct Portable;
+
+impl Rows for Portable {
+    #[inline(always)]
+    fn find(lines: &[u64], line: u64) -> Option<usize> {
+        lines.iter().position(|&held| held == line)
+    }
+
+    #[inline(always)]
+    fn least_of_later(ones: &[u64], others: &[u64]) -> u64 {
+        let mut later = [u64::MAX; MOST_WAYS];
+        for (later, (one, other)) in later.iter_mut().zip(ones.iter().zip(others)) {
+            *later = *one.max(other);
+        }
+        Self::least(&later)
+    }
+
+    /// Eight lanes, so that no comparison waits for the one before.
+    #[inline(always)]
+    fn least(values: &[u64]) -> u64 {
+        let (eights, rest) = values.as_chunks::<8>();
+        let mut lanes = [u64::MAX; 8];
+        for eight in eights {
+            for (lane, &value) in lanes.iter_mut().zip(eight) {
+                *lane = value.min(*lane);
+            }
+        }
+        let least = |a: u64, &b: &u64| a.min(b);
+        lanes.iter().chain(rest).fold(u64::MAX, least)
+    }
+}
+
+/// Eight numbers at a time, for functions compiled for AVX-512F and hosts that
+/// [have it](has_wide_rows).
+#[cfg(target_arch = "x86_64")]
+pub(crate) struct Wide;
 
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512vl")]
-fn least_with_avx512(values: &[u64]) -> u64 {
-    least_of_lanes(values)
-}
+#[allow(unsafe_code)]
+mod wide {
+    use std::arch::x86_64::*;
 
-/// The least of the larger ones of each pair; both slices have one length.
-#[inline(always)]
-pub(crate) fn least_of_later(ones: &[u64], others: &[u64]) -> u64 {
-    let mut later = [u64::MAX; MOST_WAYS];
-    for (later, (one, other)) in later.iter_mut().zip(ones.iter().zip(others)) {
-        *later = *one.max(other);
-    }
-    least_of_lanes(&later)
-}
+    use super::{MOST_WAYS, Rows, Wide};
 
-/// Eight lanes, so that no comparison waits for the one before.
-#[inline(always)]
-fn least_of_lanes(values: &[u64]) -> u64 {
-    let (eights, rest) = values.as_chunks::<8>();
-    let mut lanes = [u64::MAX; 8];
-    for eight in eights {
-        for (lane, &value) in lanes.iter_mut().zip(eight) {
-            *lane = value.min(*lane);
+    /// Eight of `values` from `start` on, and which of them there are.
+    #[inline(always)]
+    fn eight(values: &[u64], start: usize, or: i64) -> (__m512i, __mmask8) {
+        let count = values.len().saturating_sub(start).min(8);
+        let there = ((1u32 << count) - 1) as __mmask8;
+        // SAFETY: only the lanes of values that are there are read; code that uses
+        // `Wide` runs where AVX-512F is.
+        unsafe {
+            let first = values.as_ptr().wrapping_add(start).cast();
+            let numbers = _mm512_mask_loadu_epi64(_mm512_set1_epi64(or), there, first);
+            (numbers, there)
         }
     }
-    let least = |a: u64, &b: &u64| a.min(b);
-    lanes.iter().chain(rest).fold(u64::MAX, least)
+
+    impl Rows for Wide {
+        #[inline(always)]
+        fn find(lines: &[u64], line: u64) -> Option<usize> {
+            debug_assert!(lines.len() <= MOST_WAYS);
+            let equal = |start| {
+                let (held, there) = eight(lines, start, 0);
+                // SAFETY: as above.
+                unsafe { _mm512_mask_cmpeq_epi64_mask(there, held, _mm512_set1_epi64(line as i64)) }
+            };
+            let found = u32::from(equal(0)) | u32::from(equal(8)) << 8;
+            (found != 0).then(|| found.trailing_zeros() as usize)
+        }
+
+        #[inline(always)]
+        fn least_of_later(ones: &[u64], others: &[u64]) -> u64 {
+            debug_assert!(ones.len() <= MOST_WAYS);
+            let later = |start| {
+                let (ones, others) = (eight(ones, start, -1).0, eight(others, start, -1).0);
+                // SAFETY: as above.
+                unsafe { _mm512_max_epu64(ones, others) }
+            };
+            // SAFETY: as above.
+            unsafe { _mm512_reduce_min_epu64(_mm512_min_epu64(later(0), later(8))) }
+        }
+
+        #[inline(always)]
+        fn least(values: &[u64]) -> u64 {
+            // SAFETY: as above.
+            let mut least = unsafe { _mm512_set1_epi64(-1) };
+            for start in (0..values.len()).step_by(8) {
+                // SAFETY: as above.
+                least = unsafe { _mm512_min_epu64(least, eight(values, start, -1).0) };
+            }
+            // SAFETY: as above.
+            unsafe { _mm512_reduce_min_epu64(least) }
+        }
+    }
+}
+
+/// Whether [`Wide`] may be used.
+pub(crate) fn has_wide_rows() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return is_x86_feature_detected!("avx512f");
+    #[cfg(not(target_arch = "x86_64"))]
+    false
 }
 
 /// Starts bringing a value into the host's cache.
@@ -92,28 +169,48 @@ pub(super) fn fetch_early<T>(value: &T) {
 #[cfg(not(target_arch = "x86_64"))]
 pub(super) fn fetch_early<T>(_value: &T) {}
 
-/// The most values [`least_of_later`] takes.
+/// The most values a row has.
 const MOST_WAYS: usize = 16;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn the_least_of_any_number_of_values_is_found_at_any_place() {
+    fn check<R: Rows>() {
         for count in 1..40usize {
             for at in 0..count {
                 let mut values = vec![1 << 63; count];
                 values[at] = 3;
-                assert_eq!((least(&values), least_of_lanes(&values)), (3, 3));
+                assert_eq!(R::least(&values), 3);
+                if count <= MOST_WAYS {
+                    assert_eq!(R::find(&values, 3), Some(at));
+                    assert_eq!(R::find(&values, 4), None);
+                    assert_eq!(R::least_of_later(&values, &vec![0; count]), 3);
+                }
             }
         }
-        assert_eq!(least(&[]), u64::MAX);
+        assert_eq!(R::least(&[]), u64::MAX);
+        assert_eq!(R::least_of_later(&[1, 7, 3], &[9, 2, 5]), 5);
+        assert_eq!(R::find(&[], 0), None);
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx512f")]
+    fn check_wide() {
+        check::<Wide>();
     }
 
     #[test]
-    fn a_pair_counts_by_its_larger_one() {
-        assert_eq!(least_of_later(&[1, 7, 3], &[9, 2, 5]), 5);
+    fn rows_are_searched_at_any_place_and_length() {
+        check::<Portable>();
+        #[cfg(target_arch = "x86_64")]
+        if has_wide_rows() {
+            #[allow(unsafe_code)]
+            // SAFETY: the processor has what it takes.
+            unsafe {
+                check_wide();
+            }
+        }
     }
 
     #[test]

@@ -22,7 +22,9 @@ pub(crate) mod tree;
 mod wide;
 
 use crate::{CacheConfig, Replacement};
-pub(crate) use host::{least, least_of_later};
+#[cfg(target_arch = "x86_64")]
+pub(crate) use host::Wide as WideRows;
+pub(crate) use host::{Portable, Rows, has_wide_rows};
 use narrow::Narrow;
 use wide::Wide;
 

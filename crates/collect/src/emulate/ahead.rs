@@ -1,0 +1,91 @@
+//! What the first level could not serve, waiting to be supplied from below.
+//!
+//! The hot loop feeds the first level ahead and only notes these; they are
+//! completed together, in order, so that the host fetches what each needs (its
+//! access of the code, its sets of the lower levels) while it works on others.
+
+use memgauge_machine::Missed;
+
+use super::catalogue::Tally;
+
+/// Events noted before they are completed: enough to hide the host's misses, few
+/// enough to stay in its first-level cache.
+const MOST: usize = 128;
+
+/// What is to be done once what ran before has been told the core.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum What {
+    /// Nothing more.
+    Settle,
+    /// A split that hit is to be counted.
+    Split,
+    /// The first access of the run at the word.
+    Run,
+    /// This access of the code.
+    Access(u32),
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Event {
+    /// What ran since the event before, up to this one.
+    pub(super) ran: Tally,
+    pub(super) addr: u64,
+    pub(super) missed: Missed,
+    /// Where its word is.
+    pub(super) at: u32,
+    pub(super) what: What,
+}
+
+/// Events in order, and what ran since the last one.
+#[derive(Debug, Default)]
+pub(super) struct Events {
+    noted: Vec<Event>,
+    most: usize,
+    /// Told the core before anything that takes time or changes a cache below the
+    /// first level, so no count or time differs for its being late.
+    pub(super) ran: Tally,
+}
+
+impl Events {
+    /// With `at_once`, each is to be completed before the next.
+    pub(super) fn set_most(&mut self, at_once: bool) {
+        self.most = if at_once { 1 } else { MOST };
+    }
+
+    /// Whether it is time to complete them.
+    #[inline(always)]
+    pub(super) fn is_full(&self) -> bool {
+        self.noted.len() >= self.most
+    }
+
+    /// Notes an event at the end of what ran.
+    pub(super) fn note(&mut self, at: usize, what: What, addr: u64, missed: Missed) {
+        let ran = std::mem::take(&mut self.ran);
+        self.noted.push(Event {
+            ran,
+            addr,
+            missed,
+            at: at as u32,
+            what,
+        });
+    }
+
+    /// Adds what ran with the word at `at`.
+    #[inline(always)]
+    pub(super) fn add(&mut self, at: usize, ran: Tally) {
+        if self.ran.is_full() {
+            self.note(at, What::Settle, 0, Missed::NOTHING);
+        }
+        self.ran.add(ran);
+    }
+
+    /// Those noted, to be given back empty.
+    pub(super) fn take(&mut self) -> Vec<Event> {
+        std::mem::take(&mut self.noted)
+    }
+
+    pub(super) fn give_back(&mut self, mut noted: Vec<Event>) {
+        noted.clear();
+        self.noted = noted;
+    }
+}

@@ -1,0 +1,207 @@
+//! The first level: data cache and data TLB of a core.
+//!
+//! It depends on nothing below it, as long as no inclusive last-level cache takes
+//! lines out of it. So it can be fed ahead: what an access needs from below is
+//! noted as a [`Missed`], to be [supplied](crate::Core::supply) later, in order.
+//! Feeding many accesses and then supplying what they missed keeps the host busy
+//! with several misses at once.
+
+#[cfg(target_arch = "x86_64")]
+use crate::cache::WideRows;
+use crate::cache::{Portable, Rows, has_wide_rows, tag_of};
+use crate::l1d::L1d;
+use crate::tlb::{Dtlb, STAMP_STEP};
+use crate::{Config, Core};
+
+/// An address in the last page of the user's half, which Linux maps for nobody.
+/// Touching it changes nothing, so that a feed may have an entry without access.
+pub const NO_ACCESS: u64 = 0x7fff_ffff_f000;
+
+pub(crate) struct First {
+    pub(crate) l1d: L1d,
+    pub(crate) dtlb: Dtlb,
+    /// Grows with every use of a line or page; orders them by time of use.
+    stamp: u64,
+    /// Whether the host searches eight ways at a time.
+    wide: bool,
+}
+
+/// What an access within a line did not find in the first level, which has taken
+/// it in already.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Missed {
+    /// The line that left for the access's, with its flags; [`Missed::NO_LINE`]
+    /// if the line was there.
+    left: u64,
+    /// Whether the page was absent.
+    page: bool,
+}
+
+impl Missed {
+    /// No line's word and not that of an empty slot.
+    const NO_LINE: u64 = u64::MAX;
+    /// Nothing.
+    pub const NOTHING: Missed = Missed {
+        left: Missed::NO_LINE,
+        page: false,
+    };
+
+    /// Whether everything was there.
+    #[inline(always)]
+    pub fn is_nothing(self) -> bool {
+        !self.page && self.left == Missed::NO_LINE
+    }
+
+    #[inline(always)]
+    pub(crate) fn page(self) -> bool {
+        self.page
+    }
+
+    /// The word that left for the line, if the line was absent.
+    #[inline(always)]
+    pub(crate) fn line(self) -> Option<u64> {
+        (self.left != Missed::NO_LINE).then_some(self.left)
+    }
+}
+
+impl First {
+    pub(crate) fn new(config: &Config) -> Self {
+        First {
+            l1d: L1d::new(&config.l1d),
+            dtlb: Dtlb::new(&config.dtlb),
+            stamp: 0,
+            wide: has_wide_rows(),
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn next_stamp(&mut self) -> u64 {
+        self.stamp += STAMP_STEP;
+        self.stamp
+    }
+
+    #[inline(always)]
+    pub(crate) fn touches(&mut self) -> Touches<'_> {
+        Touches {
+            now: self.stamp,
+            l1d: &mut self.l1d,
+            dtlb: &mut self.dtlb,
+            stamp: &mut self.stamp,
+            wide: self.wide,
+        }
+    }
+}
+
+/// Accesses as the first level sees them, one after the other.
+///
+/// Apart from [`Core`] so that a loop of them keeps its clock in a register.
+pub struct Touches<'a> {
+    l1d: &'a mut L1d,
+    dtlb: &'a mut Dtlb,
+    stamp: &'a mut u64,
+    now: u64,
+    wide: bool,
+}
+
+impl Touches<'_> {
+    /// Performs the access if it hits where the fronts of cache and TLB know its
+    /// line and page: then it is completely accounted for. If not, nothing was
+    /// done and it must go to [`Touches::take`] or [`Core::access`], hit or not.
+    ///
+    /// All bytes must lie in the line of `addr` (see [`Core::crosses_line`]); a
+    /// read-modify-write is a store here. One call serves any number of accesses
+    /// in a row to one line, as a store if one of them is.
+    #[inline(always)]
+    pub fn touch(&mut self, addr: u64, store: bool) -> bool {
+        let (page, line) = (self.dtlb.front_slot(addr), self.l1d.front_place(addr));
+        let now = self.now + STAMP_STEP;
+        if !self.l1d.is_at(addr, line) || !self.dtlb.stamp(page, now) {
+            return false;
+        }
+        self.now = now;
+        self.l1d.use_place(line, store, now);
+        true
+    }
+
+    /// The same for an access that reaches into the next line: both must hit so.
+    #[inline(always)]
+    pub fn touch_split(&mut self, addr: u64, size: u32, store: bool) -> bool {
+        let last = addr.wrapping_add(u64::from(size) - 1);
+        self.touch(addr, store) && self.touch(last, store)
+    }
+
+    /// Performs any access within a line; what it missed. Of [`NO_ACCESS`] that is
+    /// nothing.
+    #[inline(always)]
+    pub fn take(&mut self, addr: u64, store: bool) -> Missed {
+        self.now += STAMP_STEP;
+        #[cfg(target_arch = "x86_64")]
+        if self.wide {
+            #[allow(unsafe_code)]
+            // SAFETY: `wide` is set only where the host has AVX-512F.
+            return unsafe { take_widely(self.l1d, self.dtlb, addr, store, self.now) };
+        }
+        take_portably(self.l1d, self.dtlb, addr, store, self.now)
+    }
+}
+
+// These are apart from `Touches`, whose clock then need not be in memory.
+
+#[inline(never)]
+fn take_portably(l1d: &mut L1d, dtlb: &mut Dtlb, addr: u64, store: bool, now: u64) -> Missed {
+    take::<Portable>(l1d, dtlb, addr, store, now)
+}
+
+#[cfg(target_arch = "x86_64")]
+#[inline(never)]
+#[target_feature(enable = "avx512f")]
+fn take_widely(l1d: &mut L1d, dtlb: &mut Dtlb, addr: u64, store: bool, now: u64) -> Missed {
+    take::<WideRows>(l1d, dtlb, addr, store, now)
+}
+
+#[inline(always)]
+fn take<R: Rows>(l1d: &mut L1d, dtlb: &mut Dtlb, addr: u64, store: bool, now: u64) -> Missed {
+    if addr == NO_ACCESS {
+        l1d.show_no_access();
+        dtlb.show_no_access();
+        return Missed::NOTHING;
+    }
+    let page = !dtlb.take::<R>(addr, now);
+    let tag = tag_of(addr);
+    let held = l1d.reuse::<R>(tag, store, now);
+    let left = if held {
+        Missed::NO_LINE
+    } else {
+        l1d.fill::<R>(tag, store, now)
+    };
+    Missed { left, page }
+}
+
+impl Drop for Touches<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        *self.stamp = self.now;
+    }
+}
+
+impl Core {
+    /// The first level, to be fed. What is [missed](Missed) there must be
+    /// [supplied](Core::supply) before the core is told anything else, and at
+    /// once where [`Shared::recalls`](crate::Shared::recalls) says so.
+    #[inline(always)]
+    pub fn touches(&mut self) -> Touches<'_> {
+        self.first.touches()
+    }
+
+    /// One [`Touches::touch`].
+    #[inline(always)]
+    pub fn touch(&mut self, addr: u64, store: bool) -> bool {
+        self.touches().touch(addr, store)
+    }
+
+    /// Whether an access of `size` bytes reaches beyond the line of `addr`.
+    #[inline(always)]
+    pub fn crosses_line(addr: u64, size: u32) -> bool {
+        (addr % u64::from(crate::LINE_BYTES)) + u64::from(size) > u64::from(crate::LINE_BYTES)
+    }
+}
