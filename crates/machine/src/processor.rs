@@ -367,7 +367,7 @@ impl Core {
     }
 
     /// What delivery cost and lost, where it is not ideal.
-    pub fn delivered(&self) -> Option<&Delivered> {
+    pub fn delivered(&self) -> Option<Delivered> {
         self.courier.as_ref().map(|courier| courier.done())
     }
 

@@ -100,6 +100,18 @@ pub struct LossCurve {
 }
 
 impl LossCurve {
+    /// For a mixture: this share of the events are of loads, which lose by their
+    /// density; stores lose what the sparsest loop does, as none is aborted.
+    pub fn mixed(mut self, loads: f64) -> LossCurve {
+        for knots in [&mut self.low, &mut self.high] {
+            let sparsest = knots.last().copied().unwrap_or_default();
+            for knot in knots {
+                knot.1 = sparsest.1 + (knot.1 - sparsest.1) * loads;
+            }
+        }
+        self
+    }
+
     /// Events lost with a record, and the standard error of that, where events are
     /// `spacing_ns` apart. Beyond the points that were measured the nearest holds.
     pub fn lost(&self, spacing_ns: f64) -> (f64, f64) {

@@ -132,10 +132,11 @@ pub struct Bandwidth {
     pub overflows: u64,
     /// Bytes the overflows stand for without correction.
     pub raw_bytes: f64,
-    /// Bytes with it, and half a period for each thread's end.
+    /// Bytes with it, and what counters showed behind the last overflow (where that
+    /// is not known: half a period for each thread).
     pub bytes: f64,
     /// Standard error of `bytes` from the correction, and half a period for each
-    /// thread's end.
+    /// thread where its end is not known.
     pub error_bytes: f64,
     /// Events lost with each record, on average, and its standard error.
     pub lost: (f64, f64),

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use memgauge_trace::recording::{Recording, Row, Selection};
 use memgauge_trace::{
-    ErrorKind, EventId, OverflowBlock, Pid, Result, Sample, SeriesRow, SiteCount, Thread, Tid,
-    Unit, VirtAddr, catalogue,
+    AccessKind, ErrorKind, EventId, OverflowBlock, Pid, Result, Sample, SeriesRow, SiteCount,
+    Thread, Tid, Unit, VirtAddr, catalogue,
 };
 
 use super::{
@@ -107,6 +107,7 @@ pub fn read(
     let mut reading = Reading::new(recording, extent, settings);
     reading.series(recording)?;
     reading.correct(correction);
+    reading.curve = std::mem::take(&mut reading.curve).mixed(reading.share_of_loads(recording)?);
     reading.overflows(recording)?;
     reading.threads(recording)?;
     let mut result = reading.finish(recording, settings);
@@ -262,6 +263,27 @@ impl Reading {
         self.curve = model.at(self.period);
     }
 
+    /// Share of the event's samples that were loads; 1 where none says.
+    fn share_of_loads(&mut self, recording: &Recording) -> Result<f64> {
+        let selection = Selection::all().columns(&["event", "kind"]);
+        let (mut loads, mut stores) = (0u64, 0u64);
+        let mut problems = std::mem::take(&mut self.problems);
+        each(recording, &selection, &mut problems, |rows: &[Sample]| {
+            for sample in rows.iter().filter(|s| s.event == self.event) {
+                match sample.kind {
+                    AccessKind::Unknown => {}
+                    AccessKind::Store => stores += 1,
+                    AccessKind::Load | AccessKind::Modify => loads += 1,
+                }
+            }
+        })?;
+        self.problems = problems;
+        Ok(match loads + stores {
+            0 => 1.0,
+            all => loads as f64 / all as f64,
+        })
+    }
+
     fn overflows(&mut self, recording: &Recording) -> Result<()> {
         let mut problems = std::mem::take(&mut self.problems);
         let mut times = Vec::new();
@@ -383,7 +405,7 @@ impl Reading {
         drops.truncate(MOST_DROPS);
         let records = self.overflows.max(1) as f64;
         let lost = (self.lost.0 / records, self.lost.1 / records);
-        let tails = self.threads.len() as f64 * self.period as f64 / 2.0 * self.bytes_per_event;
+        let (rest, rest_error) = self.rest(recording, settings);
         let raw_bytes = self.overflows as f64 * self.period as f64 * self.bytes_per_event;
         let more_threads = self.threads.len().saturating_sub(settings.rows);
         self.threads.truncate(settings.rows);
@@ -396,8 +418,8 @@ impl Reading {
             to_ns: self.end_ns(),
             overflows: self.overflows,
             raw_bytes,
-            bytes: raw_bytes + self.lost.0 * self.bytes_per_event + tails,
-            error_bytes: self.lost.1 * self.bytes_per_event + tails,
+            bytes: raw_bytes + self.lost.0 * self.bytes_per_event + rest,
+            error_bytes: self.lost.1 * self.bytes_per_event + rest_error,
             lost,
             bin_ns: settings.bin_ns,
             quantum: self.period as f64 * self.bytes_per_event * 1e9 / settings.bin_ns as f64,
@@ -417,6 +439,21 @@ impl Reading {
             threads: self.threads,
             problems: self.problems,
             ..Bandwidth::default()
+        }
+    }
+
+    /// Bytes behind the last overflow of each thread, and how wrong that may be: what
+    /// the counters showed at the end, or half a period each.
+    fn rest(&self, recording: &Recording, settings: &Settings) -> (f64, f64) {
+        let told = recording.manifest().totals.get("delivery.rest");
+        let whole = settings.from_ns == 0 && settings.to_ns.is_none();
+        match told.filter(|_| whole) {
+            Some(&events) => (events as f64 * self.bytes_per_event, 0.0),
+            None => {
+                let half = self.period as f64 / 2.0 * self.bytes_per_event;
+                let tails = self.threads.len() as f64 * half;
+                (tails, tails)
+            }
         }
     }
 

@@ -66,9 +66,11 @@ pub struct Drop {
     pub length_ns: u64,
 }
 
-/// Statistics of the windows of a grid of bytes.
+/// Statistics of the windows of a grid of bytes, but the last, which may be cut.
 pub fn window_stats(grid: &Grid) -> WindowStats {
-    let mut rates: Vec<f64> = grid.rates().collect();
+    let whole = grid.values.len().saturating_sub(1).max(1);
+    // The last window may be partly empty.
+    let mut rates: Vec<f64> = grid.rates().take(whole).collect();
     let highest = rates.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1));
     let highest_at = highest.map_or(0, |h| h.0 as u64);
     let windows = rates.len();
@@ -183,7 +185,10 @@ fn moving_mean(values: &[f64]) -> Vec<f64> {
     (0..values.len()).map(mean).collect()
 }
 
-/// The line through points, where they differ at all.
+/// Points below which a line says nothing.
+const FEWEST: f64 = 10.0;
+
+/// The line through points, where there are enough and they differ at all.
 pub fn regression(points: impl Iterator<Item = (f64, f64)> + Clone) -> Option<Regression> {
     let n = points.clone().count() as f64;
     let sum = |f: fn((f64, f64)) -> f64| points.clone().map(f).sum::<f64>();
@@ -195,7 +200,7 @@ pub fn regression(points: impl Iterator<Item = (f64, f64)> + Clone) -> Option<Re
         xy += dx * dy;
         yy += dy * dy;
     }
-    (n > 1.0 && xx > 0.0 && yy > 0.0).then(|| Regression {
+    (n >= FEWEST && xx > 0.0 && yy > 0.0).then(|| Regression {
         slope: xy / xx,
         offset: y - xy / xx * x,
         r2: xy * xy / (xx * yy),
@@ -225,7 +230,7 @@ mod tests {
 
     #[test]
     fn percentiles_and_the_highest_window_are_those_of_the_windows() {
-        let values: Vec<f64> = (1..=100).map(f64::from).collect();
+        let values: Vec<f64> = (1..=100).chain([1]).map(f64::from).collect();
         let stats = window_stats(&grid(&values));
         let per_second = 1e7;
         let got = [stats.p50, stats.p90, stats.p99, stats.highest, stats.mean];
@@ -269,6 +274,7 @@ mod tests {
         let line = regression(points).unwrap();
         assert!((line.slope - 3.0).abs() < 1e-9 && (line.offset - 7.0).abs() < 1e-9);
         assert!((line.r2 - 1.0).abs() < 1e-12);
-        assert!(regression([(1.0, 2.0), (1.0, 3.0)].into_iter()).is_none());
+        assert!(regression((0..50).map(|n| (1.0, f64::from(n)))).is_none());
+        assert!(regression((0..9).map(|n| (f64::from(n), f64::from(n)))).is_none());
     }
 }

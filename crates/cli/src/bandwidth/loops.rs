@@ -152,7 +152,7 @@ pub(crate) fn run(
     if feeder.ran.records == 0 {
         feeder.mark();
     }
-    feeder.ran.delivered = feeder.core.delivered().copied().unwrap_or_default();
+    feeder.ran.delivered = feeder.core.delivered().unwrap_or_default();
     Ok(feeder.ran)
 }
 

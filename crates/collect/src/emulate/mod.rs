@@ -319,12 +319,13 @@ fn totals(seen: &Seen) -> std::collections::BTreeMap<String, u64> {
 /// What delivery did, where it did anything.
 fn delivery_totals(delivered: &Delivered) -> impl Iterator<Item = (String, u64)> {
     let named = [
+        ("delivery.rest", delivered.rest),
         ("delivery.records", delivered.records),
         ("delivery.stops", delivered.stops),
         ("delivery.swaps", delivered.swaps),
         ("delivery.cycles", delivered.millicycles / 1000),
     ];
-    let told = delivered.stops > 0;
+    let told = delivered.stops + delivered.rest > 0;
     named
         .into_iter()
         .filter(move |_| told)

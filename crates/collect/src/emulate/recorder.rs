@@ -502,7 +502,7 @@ impl Recorder {
         rows.take(core, VirtAddr(0));
         rows.write_blocks(true);
         if let Some(delivered) = core.delivered() {
-            self.delivered.add(delivered);
+            self.delivered.add(&delivered);
         }
         let end_ns = core.time_ns();
         self.past.add(&core.counts());

@@ -151,8 +151,12 @@ impl Courier {
         }))
     }
 
-    pub(crate) fn done(&self) -> &Delivered {
-        &self.done
+    pub(crate) fn done(&self) -> Delivered {
+        let counting = |c: &&Counter| !matches!(c.state, State::Passing { .. });
+        Delivered {
+            rest: self.counters.iter().filter(counting).map(|c| c.value).sum(),
+            ..self.done
+        }
     }
 
     /// An access that was not a plain hit has been made.

@@ -242,6 +242,9 @@ pub struct Delivered {
     pub cleared_pages: u64,
     /// Records the buffer had no room for.
     pub full: u64,
+    /// Events that counters have counted since their last record: the rest of a
+    /// period, which a reader of the counters knows.
+    pub rest: u64,
     /// Thousandths of a cycle the core stood still for all this.
     pub millicycles: u64,
 }
@@ -256,6 +259,7 @@ impl Delivered {
         self.cleared_lines += other.cleared_lines;
         self.cleared_pages += other.cleared_pages;
         self.full += other.full;
+        self.rest += other.rest;
         self.millicycles += other.millicycles;
     }
 }
