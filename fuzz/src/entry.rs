@@ -15,6 +15,7 @@ const TABLES: [&str; 10] = [
     "samples",
     "series",
     "overflows",
+    "overflow_blocks",
     "sites",
     "threads",
     "modules",

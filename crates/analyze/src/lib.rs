@@ -15,6 +15,7 @@
 #![deny(unsafe_code)]
 
 mod assemble;
+pub mod bandwidth;
 mod counts;
 mod derived;
 mod findings;

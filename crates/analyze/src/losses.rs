@@ -98,6 +98,18 @@ pub fn sentence(kind: LossKind) -> (&'static str, &'static str) {
         LossKind::BlockCut => ("block_cut", "runs of accesses that faults cut off"),
         LossKind::StrayAccess => ("stray_access", "accesses without their instruction"),
         LossKind::PartNotWritten => ("part_not_written", "recording parts not written"),
+        LossKind::ActivationDelay => (
+            "activation_delay",
+            "events between an overflow and its record, in no record (the model knows)",
+        ),
+        LossKind::MachineClear => (
+            "machine_clear",
+            "misses that no counter saw: records aborted their loads, which then hit (the model knows)",
+        ),
+        LossKind::BufferFull => (
+            "buffer_full",
+            "records the processor's buffer had no room for",
+        ),
         LossKind::IoNotAttributed => (
             "io_not_attributed",
             "I/O that could not be given to a process",

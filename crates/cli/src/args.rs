@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::bandwidth::Way;
 use crate::units::{Duration, EventSpec};
 
 const EXAMPLES: &str = "\
@@ -39,6 +40,10 @@ pub(crate) enum Verb {
     Import(crate::import::Import),
     /// Count events: totals, or a row every 100 us
     Stat(crate::stat::Stat),
+    /// Show bandwidth over time, from the times of counter overflows
+    Bandwidth(crate::bandwidth::Bandwidth),
+    /// Measure what overflow records lose at each period, for `bandwidth` to correct
+    Calibrate(crate::bandwidth::Calibrate),
     /// Show how many misses a memory of any size would have: a miss-rate curve
     Mrc(crate::mrc::Mrc),
     /// Divide memory between programs by their miss-rate curves
@@ -91,6 +96,10 @@ pub(crate) struct Settings {
     #[arg(short = 'c', long = "count", value_name = "PERIOD", default_value_t = 1009,
           value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) period: u64,
+    /// How overflows of the modelled PMU become samples, with what cost and loss: ideal,
+    /// precise, precise-linux, interrupt, tagged (docs/machine-model.md)
+    #[arg(long, value_name = "WAY", default_value = "ideal")]
+    pub(crate) delivery: Way,
     /// Length of a series interval in virtual time (100us, 1ms; a bare number is milliseconds)
     #[arg(short = 'I', long, value_name = "TIME", default_value = "1ms")]
     pub(crate) interval: Duration,

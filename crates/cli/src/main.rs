@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod bandwidth;
 mod clock;
 mod doctor;
 mod import;
@@ -36,6 +37,8 @@ fn run(cli: Cli) -> anyhow::Result<Exit> {
         Some(Verb::Io(args)) => io::io(&args),
         Some(Verb::Import(args)) => import::import(&args),
         Some(Verb::Stat(args)) => stat::stat(&args),
+        Some(Verb::Bandwidth(args)) => bandwidth::bandwidth(&args),
+        Some(Verb::Calibrate(args)) => bandwidth::calibrate(&args),
         Some(Verb::Mrc(args)) => mrc::mrc(&args),
         Some(Verb::Partition(args)) => mrc::partition(&args),
         Some(Verb::List(args)) => list::list(&args),

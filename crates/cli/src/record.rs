@@ -63,6 +63,7 @@ fn run(settings: &Settings, command: &[String], talk: bool) -> anyhow::Result<Co
         output: settings.output.clone(),
         machine: machine(settings)?,
         pmu: pmu(settings),
+        traces: false,
     };
     make_room(&settings.output, settings.force)?;
     if talk && settings.source == Source::Auto {
@@ -90,6 +91,7 @@ fn pmu(settings: &Settings) -> PmuConfig {
     PmuConfig {
         samples: samples.collect(),
         interval_ns: Some(settings.interval.ns),
+        delivery: settings.delivery.0,
     }
 }
 

@@ -5,6 +5,7 @@
 //! has every number in full. What each number means is in `docs/metrics.md`.
 #![forbid(unsafe_code)]
 
+pub mod bandwidth;
 mod grid;
 mod heat;
 mod io;

@@ -1,7 +1,7 @@
 //! Vocabulary of memgauge and the recording it is kept in.
 //!
 //! Everything a source can say about a program's memory is one of the row
-//! types here ([`Sample`], [`SeriesRow`], [`Overflow`], [`SiteCount`],
+//! types here ([`Sample`], [`SeriesRow`], [`Overflow`], [`OverflowBlock`], [`SiteCount`],
 //! [`Thread`], [`Module`], [`Loss`]); a [`recording`] is a directory of Parquet
 //! parts holding them, with a [`Manifest`] that says what was run, on what, and
 //! what the events mean.
@@ -18,6 +18,7 @@ mod event;
 mod ids;
 mod io;
 mod manifest;
+mod packed;
 pub mod recording;
 mod rows;
 
@@ -30,6 +31,6 @@ pub use manifest::{
     CacheGeometry, CommandEnd, HostFacts, MachineFacts, Manifest, OwnCost, SourceFacts, TlbGeometry,
 };
 pub use rows::{
-    AccessKind, DataSource, Derivation, Loss, LossKind, Module, Overflow, Sample, SeriesRow,
-    SiteCount, Thread,
+    AccessKind, DataSource, Derivation, Loss, LossKind, Module, Overflow, OverflowBlock, Sample,
+    SeriesRow, SiteCount, Thread,
 };

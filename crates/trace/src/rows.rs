@@ -3,7 +3,7 @@
 //! Times are nanoseconds since the recording began, on the clock the manifest
 //! names (virtual for `emulate`, monotonic for hardware).
 
-use crate::{Cpu, EventId, PhysAddr, Pid, Tid, VirtAddr};
+use crate::{Cpu, EventId, PhysAddr, Pid, Tid, VirtAddr, packed};
 
 /// What an access did to memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -161,6 +161,69 @@ pub struct Overflow {
     pub event: EventId,
 }
 
+/// A run of overflows of one counter of one thread, in compact form: for traces of
+/// millions of overflows a second, of which rows would be too large.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OverflowBlock {
+    /// First overflow, nanoseconds since the recording began.
+    pub time_ns: u64,
+    /// Last overflow.
+    pub last_ns: u64,
+    /// Process.
+    pub pid: Pid,
+    /// Thread.
+    pub tid: Tid,
+    /// The event whose counter overflowed.
+    pub event: EventId,
+    /// Events (in the event's unit) between two overflows.
+    pub period: u64,
+    /// Overflows in the block; at most [`OverflowBlock::MOST`].
+    pub count: u32,
+    /// Their times after the first; `docs/format.md` has the encoding.
+    pub packed: Vec<u8>,
+}
+
+impl OverflowBlock {
+    /// Most overflows a block may hold, so that a reader's memory is bounded.
+    pub const MOST: usize = 1 << 16;
+
+    /// A block of the leading times that do not descend, at most
+    /// [`OverflowBlock::MOST`]: what is left of `times` begins another. `None`
+    /// where there is none.
+    pub fn of(times: &mut &[u64], pid: Pid, tid: Tid, event: EventId, period: u64) -> Option<Self> {
+        let ascending = times.windows(2).take_while(|two| two[0] <= two[1]).count() + 1;
+        let count = ascending.min(Self::MOST).min(times.len());
+        let (some, rest) = times.split_at(count);
+        *times = rest;
+        let mut packed = Vec::with_capacity(2 * count + 16);
+        packed::pack(some, &mut packed);
+        Some(OverflowBlock {
+            time_ns: *some.first()?,
+            last_ns: *some.last()?,
+            pid,
+            tid,
+            event,
+            period,
+            count: count as u32,
+            packed,
+        })
+    }
+
+    /// Appends the times to `out`; `false` and nothing appended if the block is
+    /// not one that a writer makes.
+    pub fn unpack(&self, out: &mut Vec<u64>) -> bool {
+        let count = self.count as usize;
+        let start = out.len();
+        let whole =
+            count <= Self::MOST && packed::unpack(&self.packed, self.time_ns, count, out).is_some();
+        let sound = whole && out.get(start..).and_then(<[u64]>::last) == Some(&self.last_ns);
+        if !sound {
+            out.truncate(start);
+        }
+        sound
+    }
+}
+
 /// Exact total of an event at one instruction of one process, from sources
 /// that see every event.
 ///
@@ -243,6 +306,13 @@ pub enum LossKind {
     PartNotWritten = 9,
     /// Code that could not be decoded.
     Undecoded = 10,
+    /// Events between an overflow and its record, which no record stands for.
+    ActivationDelay = 30,
+    /// Lines and pages whose load was aborted by a record and then hit: misses that
+    /// no counter saw.
+    MachineClear = 31,
+    /// Records the processor's buffer had no room for.
+    BufferFull = 32,
     /// I/O that could not be given to a process; the detail says what is counted.
     IoNotAttributed = 22,
     /// Parts of records that a recording has no place for.
@@ -266,6 +336,9 @@ impl LossKind {
             9 => LossKind::PartNotWritten,
             10 => LossKind::Undecoded,
             22 => LossKind::IoNotAttributed,
+            30 => LossKind::ActivationDelay,
+            31 => LossKind::MachineClear,
+            32 => LossKind::BufferFull,
             20 => LossKind::NotKept,
             21 => LossKind::Unreadable,
             _ => LossKind::Unknown,

@@ -36,7 +36,9 @@ pub(super) fn run(args: &Stat, tell: &mut dyn FnMut(Update<'_>)) -> anyhow::Resu
         pmu: PmuConfig {
             samples: Vec::new(),
             interval_ns: args.interval.map(|interval| interval.ns),
+            ..PmuConfig::default()
         },
+        traces: false,
     };
     let end = emulate::record(&options, &mut |_| {})?;
     let recording = Recording::open(&output)?;

@@ -16,6 +16,7 @@ mod recorder;
 mod replay;
 mod session;
 mod stream;
+mod trace;
 mod walk;
 mod wire;
 mod words;
@@ -25,7 +26,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
-use memgauge_machine::{Config, Machine, PmuConfig};
+use memgauge_machine::{Config, Delivered, Delivery, Machine, PmuConfig};
 use memgauge_trace::recording::Writer;
 use memgauge_trace::{CommandEnd, Manifest, OwnCost, Provenance, SourceFacts, catalogue as events};
 
@@ -37,6 +38,7 @@ use recorder::{Recorder, Seen};
 pub use session::SHARED_MEMORY_BYTES;
 use session::Session;
 pub use stream::{Batch, Streamed, stream};
+pub use trace::SAMPLED;
 
 /// What to record and how.
 #[derive(Clone, Debug)]
@@ -49,6 +51,9 @@ pub struct Options {
     pub machine: Config,
     /// What its PMU samples and how often it ticks.
     pub pmu: PmuConfig,
+    /// Whether overflows are kept as times in blocks, with one in [`SAMPLED`] as a
+    /// sample, instead of all as samples.
+    pub traces: bool,
 }
 
 /// How far a recording has come.
@@ -92,6 +97,11 @@ fn facts(options: &Options, emulator: &Emulator) -> SourceFacts {
     for spec in &options.pmu.samples {
         let event = events::name(spec.event).unwrap_or("?");
         settings.insert(format!("period.{event}"), spec.period.to_string());
+    }
+    if options.pmu.delivery != Delivery::Ideal {
+        let named = Delivery::NAMED.iter().find(|n| n.1 == options.pmu.delivery);
+        let name = named.map_or("custom", |n| n.0);
+        settings.insert("delivery".to_owned(), name.to_owned());
     }
     SourceFacts {
         name: "emulate".to_owned(),
@@ -149,7 +159,7 @@ pub fn record(options: &Options, progress: &mut dyn FnMut(&Progress)) -> Result<
     let mut run = Run {
         started: Instant::now(),
         child: spawn(&options.command, &emulator, &session)?,
-        recorder: Recorder::new(machine, writer),
+        recorder: Recorder::new(machine, writer, options.traces),
     };
     let end = run.until_the_command_ends(&mut session, progress);
     let end = match end {
@@ -276,6 +286,7 @@ impl Run {
         let mut totals = totals(&self.recorder.seen());
         let unattributed = self.recorder.unattributed_write_bytes();
         totals.insert("dram.unattributed_write_bytes".to_owned(), unattributed);
+        totals.extend(delivery_totals(self.recorder.delivered()));
         let wall_s = self.started.elapsed().as_secs_f64();
         let mut writer = self.recorder.into_writer();
         writer.flush()?;
@@ -304,6 +315,22 @@ fn totals(seen: &Seen) -> std::collections::BTreeMap<String, u64> {
     named
         .chain([("virtual_ns".to_owned(), seen.virtual_ns)])
         .collect()
+}
+
+/// What delivery did, where it did anything.
+fn delivery_totals(delivered: &Delivered) -> impl Iterator<Item = (String, u64)> {
+    let named = [
+        ("delivery.rest", delivered.rest),
+        ("delivery.records", delivered.records),
+        ("delivery.stops", delivered.stops),
+        ("delivery.swaps", delivered.swaps),
+        ("delivery.cycles", delivered.millicycles / 1000),
+    ];
+    let told = delivered.stops + delivered.rest > 0;
+    named
+        .into_iter()
+        .filter(move |_| told)
+        .map(|(name, value)| (name.to_owned(), value))
 }
 
 fn ending(status: ExitStatus) -> CommandEnd {

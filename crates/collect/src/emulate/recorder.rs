@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use memgauge_machine::{Core, CoreId, Counts, Machine};
+use memgauge_machine::{Core, CoreId, Counts, Delivered, Machine};
 use memgauge_trace::recording::Writer;
 use memgauge_trace::{
     Cpu, EventId, Loss, LossKind, Module, Pid, Sample, SeriesRow, SiteCount, Thread as ThreadRow,
@@ -14,6 +14,7 @@ use super::address_space::{AddressSpace, Mapping};
 use super::catalogue::Happening;
 use super::replay::{Cursor, Due, Program, Replay};
 use super::session::{Entry, ProcessEntry, Ring, Session};
+use super::trace::Trace;
 use super::wire;
 use crate::Result;
 use crate::sys::process::Watched;
@@ -45,6 +46,7 @@ struct Thread {
     core: CoreId,
     cursor: Cursor,
     start_ns: u64,
+    trace: Option<Trace>,
 }
 
 /// Address spaces the machine tells apart; later processes share numbers.
@@ -82,6 +84,9 @@ pub(super) struct Recorder {
     cut: u64,
     stray: u64,
     failure: Option<memgauge_trace::Error>,
+    /// Whether overflows are kept as times.
+    traces: bool,
+    delivered: Delivered,
 }
 
 /// Turns what falls due at a core into rows.
@@ -91,6 +96,7 @@ struct Rows<'a> {
     cpu: Cpu,
     writer: &'a mut Writer,
     failure: &'a mut Option<memgauge_trace::Error>,
+    trace: Option<&'a mut Trace>,
 }
 
 impl Rows<'_> {
@@ -105,7 +111,10 @@ impl Due for Rows<'_> {
     fn take(&mut self, core: &mut Core, ip: VirtAddr) {
         let (pid, tid, cpu) = (self.pid, self.tid, Some(self.cpu));
         let mut samples: Vec<Sample> = Vec::new();
+        let trace = &mut self.trace;
         core.take_overflows(|o| {
+            let period = trace.as_mut().map_or(Some(o.period), |t| t.note(&o));
+            let Some(period) = period else { return };
             samples.push(Sample {
                 time_ns: o.time_ns,
                 cpu,
@@ -119,7 +128,7 @@ impl Due for Rows<'_> {
                 size_bytes: o.size_bytes,
                 latency_cycles: o.latency_cycles,
                 source: o.source,
-                period: o.period,
+                period,
                 ..Sample::default()
             });
         });
@@ -140,11 +149,22 @@ impl Due for Rows<'_> {
         self.note(written);
         let written = self.writer.extend(rows);
         self.note(written);
+        self.write_blocks(false);
+    }
+}
+
+impl Rows<'_> {
+    /// Writes blocks of overflows that are full; with `all`, what there is.
+    fn write_blocks(&mut self, all: bool) {
+        if let Some(trace) = self.trace.as_mut() {
+            let written = trace.write(self.pid, self.tid, all, self.writer);
+            self.note(written);
+        }
     }
 }
 
 impl Recorder {
-    pub(super) fn new(machine: Machine, writer: Writer) -> Recorder {
+    pub(super) fn new(machine: Machine, writer: Writer, traces: bool) -> Recorder {
         Recorder {
             machine,
             writer,
@@ -156,6 +176,8 @@ impl Recorder {
             cut: 0,
             stray: 0,
             failure: None,
+            traces,
+            delivered: Delivered::default(),
         }
     }
 
@@ -297,6 +319,7 @@ impl Recorder {
             core,
             cursor,
             start_ns,
+            trace: self.traces.then(Trace::default),
         });
     }
 
@@ -320,6 +343,7 @@ impl Recorder {
             cpu: Cpu(thread.core.0),
             writer: &mut self.writer,
             failure: &mut self.failure,
+            trace: thread.trace.as_mut(),
         };
         let (program, cursor) = (&mut process.program, &mut thread.cursor);
         let whole = unread.sealed || until == Until::End;
@@ -460,7 +484,7 @@ impl Recorder {
     }
 
     fn end_thread(&mut self, index: usize) {
-        let thread = self.threads.swap_remove(index);
+        let mut thread = self.threads.swap_remove(index);
         let number = thread.process;
         self.machine.finish_core(thread.core);
         let (core, _) = self.machine.core_mut(thread.core);
@@ -473,8 +497,13 @@ impl Recorder {
             cpu: Cpu(thread.core.0),
             writer: &mut self.writer,
             failure: &mut self.failure,
+            trace: thread.trace.as_mut(),
         };
         rows.take(core, VirtAddr(0));
+        rows.write_blocks(true);
+        if let Some(delivered) = core.delivered() {
+            self.delivered.add(&delivered);
+        }
         let end_ns = core.time_ns();
         self.past.add(&core.counts());
         self.past_ns = self.past_ns.max(end_ns);
@@ -529,6 +558,7 @@ impl Recorder {
     /// # Errors
     /// The recording could not be written.
     pub(super) fn write_all_sites(&mut self) -> Result<()> {
+        self.write_traces();
         let numbers: Vec<u32> = self.processes.keys().copied().collect();
         for number in numbers {
             self.write_sites(number);
@@ -536,6 +566,22 @@ impl Recorder {
         match self.failure.take() {
             Some(e) => Err(e.into()),
             None => Ok(()),
+        }
+    }
+
+    fn write_traces(&mut self) {
+        for thread in &mut self.threads {
+            let pid = self
+                .processes
+                .get(&thread.process)
+                .map_or(0, |p| p.entry.pid);
+            if let Some(trace) = &mut thread.trace {
+                let tid = Tid(thread.ring.tid);
+                let written = trace.write(Pid(pid), tid, true, &mut self.writer);
+                if let Err(e) = written {
+                    self.failure.get_or_insert(e);
+                }
+            }
         }
     }
 
@@ -565,6 +611,13 @@ impl Recorder {
             (LossKind::BlockCut, self.cut, ""),
             (LossKind::StrayAccess, self.stray, ""),
             (LossKind::StillRunning, still_running, ""),
+            (LossKind::ActivationDelay, self.delivered.passed, ""),
+            (
+                LossKind::MachineClear,
+                self.delivered.cleared_lines + self.delivered.cleared_pages,
+                "",
+            ),
+            (LossKind::BufferFull, self.delivered.full, ""),
         ];
         for (kind, count, detail) in losses {
             if count > 0 {
@@ -596,6 +649,11 @@ impl Recorder {
     /// went to memory on the way; no thread's counts have them.
     pub(super) fn unattributed_write_bytes(&self) -> u64 {
         self.machine.unattributed_write_bytes()
+    }
+
+    /// What delivery cost and lost in threads that have ended.
+    pub(super) fn delivered(&self) -> &Delivered {
+        &self.delivered
     }
 
     /// Totals so far.

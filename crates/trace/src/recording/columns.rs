@@ -8,7 +8,8 @@
 use arrow_array::cast::AsArray;
 use arrow_array::types::{UInt8Type, UInt16Type, UInt32Type, UInt64Type};
 use arrow_array::{
-    Array, ArrayRef, ArrowPrimitiveType, BooleanArray, PrimitiveArray, RecordBatch, StringArray,
+    Array, ArrayRef, ArrowPrimitiveType, BinaryArray, BooleanArray, PrimitiveArray, RecordBatch,
+    StringArray,
 };
 use arrow_schema::{DataType, Field, Schema};
 use std::sync::Arc;
@@ -44,6 +45,10 @@ pub enum Access<R> {
     Text {
         get: fn(&R) -> &str,
         set: fn(&mut R, &str),
+    },
+    Bytes {
+        get: fn(&R) -> &[u8],
+        set: fn(&mut R, &[u8]),
     },
 }
 
@@ -82,6 +87,16 @@ impl<R> Column<R> {
         }
     }
 
+    pub const fn bytes(name: &'static str, get: fn(&R) -> &[u8], set: fn(&mut R, &[u8])) -> Self {
+        let access = Access::Bytes { get, set };
+        Column {
+            name,
+            nullable: false,
+            packing: Packing::Plain,
+            access,
+        }
+    }
+
     pub const fn optional(mut self) -> Self {
         self.nullable = true;
         self
@@ -90,6 +105,7 @@ impl<R> Column<R> {
     fn data_type(&self) -> DataType {
         match self.access {
             Access::Text { .. } => DataType::Utf8,
+            Access::Bytes { .. } => DataType::Binary,
             Access::Number { width, .. } => match width {
                 Width::Bool => DataType::Boolean,
                 Width::U8 => DataType::UInt8,
@@ -104,6 +120,9 @@ impl<R> Column<R> {
         match self.access {
             Access::Text { get, .. } => {
                 Arc::new(StringArray::from_iter_values(rows.iter().map(get)))
+            }
+            Access::Bytes { get, .. } => {
+                Arc::new(BinaryArray::from_iter_values(rows.iter().map(get)))
             }
             Access::Number { width, get, .. } => match width {
                 Width::Bool => {
@@ -126,6 +145,7 @@ impl<R> Column<R> {
         }
         let done = match self.access {
             Access::Text { set, .. } => fill_text(array, rows, set),
+            Access::Bytes { set, .. } => fill_bytes(array, rows, set),
             Access::Number { width, set, .. } => match width {
                 Width::Bool => fill_bool(array, rows, set),
                 Width::U8 => fill::<R, UInt8Type>(array, rows, set),
@@ -182,6 +202,13 @@ fn fill_bool<R>(array: &dyn Array, rows: &mut [R], set: fn(&mut R, u64)) -> Opti
 
 fn fill_text<R>(array: &dyn Array, rows: &mut [R], set: fn(&mut R, &str)) -> Option<()> {
     for (row, value) in rows.iter_mut().zip(array.as_string_opt::<i32>()?.iter()) {
+        set(row, value.unwrap_or_default());
+    }
+    Some(())
+}
+
+fn fill_bytes<R>(array: &dyn Array, rows: &mut [R], set: fn(&mut R, &[u8])) -> Option<()> {
+    for (row, value) in rows.iter_mut().zip(array.as_binary_opt::<i32>()?.iter()) {
         set(row, value.unwrap_or_default());
     }
     Some(())

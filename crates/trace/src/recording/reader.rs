@@ -7,8 +7,8 @@ use super::selection::Selection;
 use super::table_writer::part_name;
 use super::tables::Row;
 use crate::{
-    Error, ErrorKind, IoDevice, IoOwner, IoRow, Loss, Manifest, Module, Overflow, Result, Sample,
-    SeriesRow, SiteCount, Thread,
+    Error, ErrorKind, IoDevice, IoOwner, IoRow, Loss, Manifest, Module, Overflow, OverflowBlock,
+    Result, Sample, SeriesRow, SiteCount, Thread,
 };
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -47,6 +47,7 @@ impl Recording {
         recording.find_parts::<Sample>();
         recording.find_parts::<SeriesRow>();
         recording.find_parts::<Overflow>();
+        recording.find_parts::<OverflowBlock>();
         recording.find_parts::<SiteCount>();
         recording.find_parts::<Thread>();
         recording.find_parts::<Module>();

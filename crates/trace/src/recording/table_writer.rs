@@ -8,8 +8,8 @@ use super::part_writer::{OpenPart, PartFailure};
 use super::sink::{Create, Out};
 use super::tables::{self, Row};
 use crate::{
-    Error, ErrorKind, IoDevice, IoOwner, IoRow, Loss, Module, Overflow, Result, Sample, SeriesRow,
-    SiteCount, Thread,
+    Error, ErrorKind, IoDevice, IoOwner, IoRow, Loss, Module, Overflow, OverflowBlock, Result,
+    Sample, SeriesRow, SiteCount, Thread,
 };
 use std::io;
 use std::path::{Path, PathBuf};
@@ -32,6 +32,7 @@ pub struct Tables {
     pub(super) samples: TableWriter<Sample>,
     pub(super) series: TableWriter<SeriesRow>,
     pub(super) overflows: TableWriter<Overflow>,
+    pub(super) overflow_blocks: TableWriter<OverflowBlock>,
     pub(super) sites: TableWriter<SiteCount>,
     pub(super) threads: TableWriter<Thread>,
     pub(super) modules: TableWriter<Module>,
@@ -47,6 +48,7 @@ impl Tables {
             samples: TableWriter::new(recording, create),
             series: TableWriter::new(recording, create),
             overflows: TableWriter::new(recording, create),
+            overflow_blocks: TableWriter::new(recording, create),
             sites: TableWriter::new(recording, create),
             threads: TableWriter::new(recording, create),
             modules: TableWriter::new(recording, create),
@@ -62,6 +64,7 @@ impl Tables {
             &mut self.samples,
             &mut self.series,
             &mut self.overflows,
+            &mut self.overflow_blocks,
             &mut self.sites,
             &mut self.threads,
             &mut self.modules,
@@ -77,6 +80,7 @@ impl Tables {
             &self.samples,
             &self.series,
             &self.overflows,
+            &self.overflow_blocks,
             &self.sites,
             &self.threads,
             &self.modules,

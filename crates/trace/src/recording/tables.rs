@@ -7,8 +7,8 @@ use super::columns::{Column, Packing, Width};
 use super::table_writer::{TableWriter, Tables};
 use crate::{
     AccessKind, Cpu, DataSource, Derivation, Direction, EventId, IoDevice, IoOwner, IoRow, Loss,
-    LossKind, Module, Overflow, Owner, PhysAddr, Pid, Sample, SeriesRow, SiteCount, Thread, Tid,
-    VirtAddr,
+    LossKind, Module, Overflow, OverflowBlock, Owner, PhysAddr, Pid, Sample, SeriesRow, SiteCount,
+    Thread, Tid, VirtAddr,
 };
 use Packing::{Delta, Dictionary};
 use Width::{Bool, U8, U16, U32, U64};
@@ -52,6 +52,7 @@ tables! {
     Sample in samples, "samples";
     SeriesRow in series, "series";
     Overflow in overflows, "overflows";
+    OverflowBlock in overflow_blocks, "overflow_blocks";
     SiteCount in sites, "sites";
     Thread in threads, "threads";
     Module in modules, "modules";
@@ -184,6 +185,27 @@ impl Columns for Overflow {
 
     fn writer(tables: &mut Tables) -> &mut TableWriter<Self> {
         &mut tables.overflows
+    }
+}
+
+impl Columns for OverflowBlock {
+    const COLUMNS: &'static [Column<Self>] = &[
+        field!("time_ns", U64, Delta, time_ns),
+        field!("last_ns", U64, Delta, last_ns),
+        wrapped!("pid", U32, Dictionary, pid, Pid),
+        wrapped!("tid", U32, Dictionary, tid, Tid),
+        wrapped!("event", U16, Dictionary, event, EventId),
+        field!("period", U64, Dictionary, period),
+        field!("count", U32, Dictionary, count),
+        Column::bytes("packed", |r| &r.packed, |r, v| r.packed = v.to_vec()),
+    ];
+
+    fn text_bytes(&self) -> usize {
+        self.packed.len()
+    }
+
+    fn writer(tables: &mut Tables) -> &mut TableWriter<Self> {
+        &mut tables.overflow_blocks
     }
 }
 

@@ -243,6 +243,7 @@ fn check_documented<R: Row>(text: &str) {
             "UInt64" => "UINT_64",
             "Boolean" => "BOOLEAN",
             "Utf8" => "STRING",
+            "Binary" => "BINARY",
             other => panic!("the format has no type {other}"),
         };
         let null = if field.is_nullable() { "yes" } else { "no" };
@@ -258,6 +259,7 @@ fn the_documented_columns_are_those_written() {
     check_documented::<Sample>(&text);
     check_documented::<SeriesRow>(&text);
     check_documented::<Overflow>(&text);
+    check_documented::<OverflowBlock>(&text);
     check_documented::<SiteCount>(&text);
     check_documented::<Thread>(&text);
     check_documented::<Module>(&text);

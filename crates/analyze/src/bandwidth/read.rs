@@ -1,0 +1,592 @@
+//! From a recording's tables to bandwidth.
+
+use std::collections::BTreeMap;
+
+use memgauge_trace::recording::{Recording, Row, Selection};
+use memgauge_trace::{
+    AccessKind, ErrorKind, EventId, OverflowBlock, Pid, Result, Sample, SeriesRow, SiteCount,
+    Thread, Tid, Unit, VirtAddr, catalogue,
+};
+
+use super::{
+    Bandwidth, Correction, FunctionPart, Grid, Irregular, LossCurve, LossModel, MOST_WINDOWS,
+    Reference, Settings, ThreadPart, bursts, common_drops, mean_error, regression, window_stats,
+};
+use crate::hotspots::{Limits, Rank, hot_tables};
+use crate::{Analysis, EventNames, Modules, Resolve, Sites};
+
+/// Bytes of a line.
+const LINE_BYTES: u64 = 64;
+/// Widths of the windows that statistics are given for.
+const WIDTHS_NS: [u64; 4] = [10_000, 100_000, 1_000_000, 10_000_000];
+/// Width of the windows that curves are compared and bursts are told by.
+const PLAIN_NS: u64 = 100_000;
+/// Windows of a thread's own curve at most.
+const THREAD_WINDOWS: u64 = MOST_WINDOWS / 100;
+/// Threads with curves of their own; the others have totals.
+const THREAD_CURVES: usize = 16;
+/// A pause longer than this, and than so many usual gaps, is none of the events'.
+const PAUSE_NS: u64 = 10_000_000;
+const PAUSE_GAPS: f64 = 50.0;
+/// Drops that are listed.
+const MOST_DROPS: usize = 20;
+
+/// How long a trace is and what it holds, without unpacking it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Extent {
+    /// First moment.
+    pub start_ns: u64,
+    /// Behind the last.
+    pub end_ns: u64,
+    /// Overflows by event and period.
+    pub overflows: BTreeMap<(u16, u64), u64>,
+}
+
+/// Looks a recording's overflows through.
+pub fn extent(recording: &Recording) -> Result<Extent> {
+    let mut problems = Vec::new();
+    let mut found = Extent {
+        start_ns: u64::MAX,
+        ..Extent::default()
+    };
+    let columns = ["time_ns", "last_ns", "event", "period", "count"];
+    let selection = Selection::all().columns(&columns);
+    each(
+        recording,
+        &selection,
+        &mut problems,
+        |rows: &[OverflowBlock]| {
+            for block in rows {
+                found.start_ns = found.start_ns.min(block.time_ns);
+                found.end_ns = found.end_ns.max(block.last_ns.saturating_add(1));
+                let key = (block.event.0, block.period);
+                *found.overflows.entry(key).or_default() += u64::from(block.count);
+            }
+        },
+    )?;
+    each(
+        recording,
+        &Selection::all(),
+        &mut problems,
+        |rows: &[Thread]| {
+            for thread in rows {
+                found.start_ns = found.start_ns.min(thread.start_ns);
+                found.end_ns = found.end_ns.max(thread.end_ns.unwrap_or(0));
+            }
+        },
+    )?;
+    found.start_ns = found.start_ns.min(found.end_ns);
+    Ok(found)
+}
+
+/// Shows every batch; damaged parts are named and passed over.
+fn each<R: Row>(
+    recording: &Recording,
+    selection: &Selection,
+    problems: &mut Vec<String>,
+    mut observe: impl FnMut(&[R]),
+) -> Result<()> {
+    for batch in recording.rows::<R>(selection) {
+        match batch {
+            Ok(rows) => observe(&rows),
+            Err(e) if e.kind() == ErrorKind::Corrupt => problems.push(e.to_string()),
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
+/// Bandwidth of the event with the most overflows.
+pub fn read(
+    recording: &Recording,
+    extent: &Extent,
+    settings: &Settings,
+    correction: &Correction,
+    symbols: &mut dyn Resolve,
+) -> Result<Bandwidth> {
+    let mut reading = Reading::new(recording, extent, settings);
+    reading.series(recording)?;
+    reading.correct(correction);
+    reading.curve = std::mem::take(&mut reading.curve).mixed(reading.share_of_loads(recording)?);
+    reading.overflows(recording)?;
+    reading.threads(recording)?;
+    let mut result = reading.finish(recording, settings);
+    functions(recording, &mut result, symbols, settings.rows)?;
+    Ok(result)
+}
+
+/// What a thread's overflows have come to.
+struct Stream {
+    pid: Pid,
+    last_ns: Option<u64>,
+    /// Mean gap of late, nanoseconds.
+    usual_ns: f64,
+    overflows: u64,
+    bytes: f64,
+    curve: Option<Grid>,
+}
+
+struct Reading {
+    event: EventId,
+    period: u64,
+    bytes_per_event: f64,
+    start_ns: u64,
+    base: Grid,
+    raw: Grid,
+    reference: Grid,
+    written: u64,
+    prefetched: u64,
+    instructions: u64,
+    has_series: bool,
+    reference_whole: f64,
+    overflows_whole: u64,
+    name: Option<String>,
+    curve: LossCurve,
+    lost: (f64, f64),
+    overflows: u64,
+    streams: BTreeMap<u32, Stream>,
+    threads: Vec<ThreadPart>,
+    irregular: Irregular,
+    problems: Vec<String>,
+}
+
+/// The width all others are multiples of, as far as there is room.
+fn base_width(settings: &Settings, length_ns: u64) -> u64 {
+    let (mut a, mut b) = (settings.bin_ns.max(1), WIDTHS_NS[0]);
+    while b > 0 {
+        (a, b) = (b, a % b);
+    }
+    match length_ns / a < MOST_WINDOWS / 2 {
+        true => a,
+        false => settings.bin_ns.max(1),
+    }
+}
+
+impl Reading {
+    fn new(recording: &Recording, extent: &Extent, settings: &Settings) -> Reading {
+        let most = extent.overflows.iter().max_by_key(|(_, count)| **count);
+        let ((event, period), overflows_whole) = most.map_or(((0, 1), 0), |(k, n)| (*k, *n));
+        let event = EventId(event);
+        let definitions = &recording.manifest().events;
+        let in_bytes = |e: &&memgauge_trace::EventDef| e.id == event && e.unit == Unit::Bytes;
+        let bytes_per_event = match definitions.iter().any(|e| in_bytes(&e)) {
+            true => 1,
+            false => LINE_BYTES,
+        };
+        let from_ns = settings.from_ns.max(extent.start_ns);
+        let to_ns = settings
+            .to_ns
+            .unwrap_or(u64::MAX)
+            .min(extent.end_ns)
+            .max(from_ns);
+        let width = base_width(settings, to_ns - from_ns);
+        let base = Grid::new(from_ns, to_ns, width);
+        Reading {
+            event,
+            period,
+            bytes_per_event: bytes_per_event as f64,
+            start_ns: extent.start_ns,
+            raw: Grid::new(from_ns, to_ns, settings.bin_ns),
+            reference: Grid::new(from_ns, to_ns, PLAIN_NS),
+            base,
+            written: 0,
+            prefetched: 0,
+            instructions: 0,
+            has_series: false,
+            reference_whole: 0.0,
+            overflows_whole,
+            name: None,
+            curve: LossCurve::default(),
+            lost: (0.0, 0.0),
+            overflows: 0,
+            streams: BTreeMap::new(),
+            threads: Vec::new(),
+            irregular: Irregular::default(),
+            problems: recording.problems(),
+        }
+    }
+
+    /// Adds up what counters saw beside.
+    fn series(&mut self, recording: &Recording) -> Result<()> {
+        let mut problems = std::mem::take(&mut self.problems);
+        let (from, to) = (self.base.from_ns, self.end_ns());
+        each(
+            recording,
+            &Selection::all(),
+            &mut problems,
+            |rows: &[SeriesRow]| {
+                for row in rows {
+                    self.has_series = true;
+                    let start = row.time_ns.saturating_sub(row.interval_ns);
+                    if row.event == catalogue::DRAM_READ_BYTES {
+                        self.reference
+                            .add_over(start, row.time_ns, row.value as f64);
+                        self.reference_whole += row.value as f64;
+                    }
+                    if row.time_ns <= from || row.time_ns > to {
+                        continue;
+                    }
+                    match row.event {
+                        catalogue::DRAM_WRITE_BYTES => self.written += row.value,
+                        catalogue::PREFETCHES => self.prefetched += row.value * LINE_BYTES,
+                        catalogue::INSTRUCTIONS => self.instructions += row.value,
+                        _ => {}
+                    }
+                }
+            },
+        )?;
+        self.problems = problems;
+        Ok(())
+    }
+
+    fn end_ns(&self) -> u64 {
+        self.base.from_ns + self.base.values.len() as u64 * self.base.width_ns
+    }
+
+    fn correct(&mut self, correction: &Correction) {
+        let model = match correction {
+            Correction::None => return,
+            Correction::Model(name, model) => {
+                self.name = Some(name.clone());
+                model.clone()
+            }
+            Correction::Reference => {
+                let records = self.overflows_whole as f64;
+                let events = self.reference_whole / self.bytes_per_event;
+                if records < 1.0 || events <= 0.0 {
+                    return;
+                }
+                self.name = Some("memory's own counter".to_owned());
+                LossModel::constant((events / records - self.period as f64).max(0.0))
+            }
+        };
+        self.curve = model.at(self.period);
+    }
+
+    /// Share of the event's samples that were loads; 1 where none says.
+    fn share_of_loads(&mut self, recording: &Recording) -> Result<f64> {
+        let selection = Selection::all().columns(&["event", "kind"]);
+        let (mut loads, mut stores) = (0u64, 0u64);
+        let mut problems = std::mem::take(&mut self.problems);
+        each(recording, &selection, &mut problems, |rows: &[Sample]| {
+            for sample in rows.iter().filter(|s| s.event == self.event) {
+                match sample.kind {
+                    AccessKind::Unknown => {}
+                    AccessKind::Store => stores += 1,
+                    AccessKind::Load | AccessKind::Modify => loads += 1,
+                }
+            }
+        })?;
+        self.problems = problems;
+        Ok(match loads + stores {
+            0 => 1.0,
+            all => loads as f64 / all as f64,
+        })
+    }
+
+    fn overflows(&mut self, recording: &Recording) -> Result<()> {
+        let mut problems = std::mem::take(&mut self.problems);
+        let mut times = Vec::new();
+        each(
+            recording,
+            &Selection::all(),
+            &mut problems,
+            |rows: &[OverflowBlock]| {
+                let key = (self.event, self.period);
+                let wanted = |b: &&OverflowBlock| (b.event, b.period) == key;
+                for block in rows.iter().filter(wanted) {
+                    times.clear();
+                    match block.unpack(&mut times) {
+                        true => self.block(block, &times),
+                        false => self.irregular.unreadable += 1,
+                    }
+                }
+            },
+        )?;
+        self.problems = problems;
+        Ok(())
+    }
+
+    fn block(&mut self, block: &OverflowBlock, times: &[u64]) {
+        let (from_ns, end_ns) = (self.base.from_ns, self.end_ns());
+        let curves = self.streams.len() < THREAD_CURVES;
+        let stream = self.streams.entry(block.tid.0).or_insert_with(|| Stream {
+            pid: block.pid,
+            last_ns: None,
+            usual_ns: 0.0,
+            overflows: 0,
+            bytes: 0.0,
+            curve: curves.then(|| {
+                let width = PLAIN_NS.max((end_ns - from_ns).div_ceil(THREAD_WINDOWS));
+                Grid::new(from_ns, end_ns, width)
+            }),
+        });
+        let mut last = stream.last_ns.unwrap_or(self.start_ns.min(block.time_ns));
+        self.irregular.clock_back += u64::from(block.time_ns < last);
+        let (mut lost, mut error, mut seen) = (0.0, 0.0, 0u64);
+        for &time in times {
+            let gap = time.saturating_sub(last);
+            let paused = gap > PAUSE_NS
+                && stream.usual_ns > 0.0
+                && gap as f64 > stream.usual_ns * PAUSE_GAPS;
+            let span = if paused { stream.usual_ns } else { gap as f64 };
+            if paused {
+                self.irregular.pauses += 1;
+                self.irregular.pauses_ns += gap;
+            } else {
+                stream.usual_ns += (gap as f64 - stream.usual_ns) / 16.0;
+            }
+            let loss = self.curve.lost(span / self.period as f64);
+            let bytes = (self.period as f64 + loss.0) * self.bytes_per_event;
+            let start = time - span as u64;
+            self.base.add_over(start, time, bytes);
+            if let Some(curve) = &mut stream.curve {
+                curve.add_over(start, time, bytes);
+            }
+            if time >= from_ns && time < end_ns {
+                self.raw
+                    .add_at(time, self.period as f64 * self.bytes_per_event);
+                stream.bytes += bytes;
+                lost += loss.0;
+                error += loss.1;
+                seen += 1;
+            }
+            last = time;
+        }
+        stream.last_ns = Some(last);
+        stream.overflows += seen;
+        self.overflows += seen;
+        self.lost.0 += lost;
+        self.lost.1 += error;
+    }
+
+    fn threads(&mut self, recording: &Recording) -> Result<()> {
+        let mut problems = std::mem::take(&mut self.problems);
+        let mut programs: BTreeMap<Tid, String> = BTreeMap::new();
+        each(
+            recording,
+            &Selection::all(),
+            &mut problems,
+            |rows: &[Thread]| {
+                programs.extend(rows.iter().map(|t| (t.tid, t.program.clone())));
+            },
+        )?;
+        self.problems = problems;
+        let parts = self.streams.iter().map(|(tid, stream)| ThreadPart {
+            pid: stream.pid.0,
+            tid: *tid,
+            program: programs.get(&Tid(*tid)).cloned().unwrap_or_default(),
+            overflows: stream.overflows,
+            bytes: stream.bytes,
+            highest: stream
+                .curve
+                .as_ref()
+                .map_or(0.0, |c| c.rates().fold(0.0, f64::max)),
+        });
+        self.threads = parts.filter(|t| t.overflows > 0).collect();
+        self.threads.sort_by(|a, b| b.bytes.total_cmp(&a.bytes));
+        Ok(())
+    }
+
+    fn finish(mut self, recording: &Recording, settings: &Settings) -> Bandwidth {
+        let width = self.base.width_ns;
+        let windows = WIDTHS_NS
+            .iter()
+            .filter(|w| w.is_multiple_of(width) && **w >= width);
+        let windows = windows.map(|w| window_stats(&self.base.coarser((w / width) as usize)));
+        let windows = windows.collect();
+        let plain = self.plain();
+        let curves: Vec<&Grid> = self
+            .streams
+            .values()
+            .filter_map(|s| s.curve.as_ref())
+            .collect();
+        let mut drops = common_drops(&curves);
+        drops.truncate(MOST_DROPS);
+        let records = self.overflows.max(1) as f64;
+        let lost = (self.lost.0 / records, self.lost.1 / records);
+        let (rest, rest_error) = self.rest(recording, settings);
+        let raw_bytes = self.overflows as f64 * self.period as f64 * self.bytes_per_event;
+        let more_threads = self.threads.len().saturating_sub(settings.rows);
+        self.threads.truncate(settings.rows);
+        Bandwidth {
+            event: event_name(recording, self.event),
+            bytes_per_event: self.bytes_per_event as u64,
+            period: self.period,
+            correction: self.name.clone(),
+            from_ns: self.base.from_ns,
+            to_ns: self.end_ns(),
+            overflows: self.overflows,
+            raw_bytes,
+            bytes: raw_bytes + self.lost.0 * self.bytes_per_event + rest,
+            error_bytes: self.lost.1 * self.bytes_per_event + rest_error,
+            lost,
+            bin_ns: settings.bin_ns,
+            quantum: self.period as f64 * self.bytes_per_event * 1e9 / settings.bin_ns as f64,
+            windows,
+            bursts: bursts(&plain),
+            more_threads: more_threads as u64,
+            drops_width_ns: curves.first().map_or(0, |c| c.width_ns),
+            drops,
+            reference: self.compare(&plain, recording),
+            written_bytes: self.has_series.then_some(self.written),
+            prefetched_bytes: self.has_series.then_some(self.prefetched),
+            instructions: self.has_series.then_some(self.instructions),
+            overhead: overhead(recording),
+            irregular: self.irregular,
+            curve: Some(self.base.coarser((settings.bin_ns / width).max(1) as usize)),
+            raw_curve: Some(self.raw),
+            threads: self.threads,
+            problems: self.problems,
+            ..Bandwidth::default()
+        }
+    }
+
+    /// Bytes behind the last overflow of each thread, and how wrong that may be: what
+    /// the counters showed at the end, or half a period each.
+    fn rest(&self, recording: &Recording, settings: &Settings) -> (f64, f64) {
+        let told = recording.manifest().totals.get("delivery.rest");
+        let whole = settings.from_ns == 0 && settings.to_ns.is_none();
+        match told.filter(|_| whole) {
+            Some(&events) => (events as f64 * self.bytes_per_event, 0.0),
+            None => {
+                let half = self.period as f64 / 2.0 * self.bytes_per_event;
+                let tails = self.threads.len() as f64 * half;
+                (tails, tails)
+            }
+        }
+    }
+
+    /// The corrected curve in windows of [`PLAIN_NS`], or as fine as there is.
+    fn plain(&self) -> Grid {
+        self.base
+            .coarser((PLAIN_NS / self.base.width_ns).max(1) as usize)
+    }
+
+    fn compare(&self, plain: &Grid, recording: &Recording) -> Option<Reference> {
+        let same = plain.width_ns == PLAIN_NS && self.reference.total() > 0.0;
+        let pairs = || {
+            plain
+                .values
+                .iter()
+                .copied()
+                .zip(self.reference.values.iter().copied())
+        };
+        same.then(|| Reference {
+            event: event_name(recording, catalogue::DRAM_READ_BYTES),
+            bytes: self.reference.total(),
+            regression: regression(pairs()),
+            width_ns: PLAIN_NS,
+            mean_error: mean_error(plain, &self.reference),
+        })
+    }
+}
+
+fn event_name(recording: &Recording, event: EventId) -> String {
+    let definitions = &recording.manifest().events;
+    let defined = definitions.iter().find(|e| e.id == event);
+    defined.map_or_else(|| format!("event {}", event.0), |e| e.name.clone())
+}
+
+/// Share of the modelled time that records took.
+fn overhead(recording: &Recording) -> Option<f64> {
+    let manifest = recording.manifest();
+    let cycles = *manifest.totals.get("delivery.cycles")? as f64;
+    let own = *manifest.totals.get("cycles")? as f64;
+    Some(cycles / own.max(1.0))
+}
+
+/// Whose code ran in bursts, by the samples there.
+fn functions(
+    recording: &Recording,
+    result: &mut Bandwidth,
+    symbols: &mut dyn Resolve,
+    rows: usize,
+) -> Result<()> {
+    let Some(plain) = result.curve.as_ref() else {
+        return Ok(());
+    };
+    let times = (PLAIN_NS / plain.width_ns).max(1) as usize;
+    let plain = plain.coarser(times);
+    let threshold = result.bursts.threshold;
+    let rates: Vec<f64> = plain.rates().collect();
+    let in_burst = |time_ns: u64| {
+        let index = time_ns
+            .checked_sub(plain.from_ns)
+            .map(|t| (t / plain.width_ns) as usize);
+        index
+            .and_then(|i| rates.get(i))
+            .is_some_and(|r| *r > 0.0 && *r >= threshold)
+    };
+    let mut problems = std::mem::take(&mut result.problems);
+    let mut modules = Modules::default();
+    each(recording, &Selection::all(), &mut problems, |rows| {
+        modules.observe(rows)
+    })?;
+    let spaces = modules.finish();
+    let mut sites = Sites::new(&spaces);
+    let selection = Selection::all()
+        .time(result.from_ns..result.to_ns)
+        .columns(&["time_ns", "pid", "event", "ip"]);
+    let mut samples = 0;
+    each(recording, &selection, &mut problems, |rows: &[Sample]| {
+        let here = rows
+            .iter()
+            .filter(|s| in_burst(s.time_ns))
+            .map(|s| SiteCount {
+                pid: s.pid,
+                ip: VirtAddr(s.ip.0),
+                event: s.event,
+                count: 1,
+            });
+        let here: Vec<SiteCount> = here.collect();
+        samples += here.len() as u64;
+        sites.observe(&here);
+    })?;
+    result.problems = problems;
+    let names = EventNames::of(recording.manifest());
+    let events = recording.manifest().events.iter().map(|e| e.id).collect();
+    let rank = Rank {
+        name: "samples".to_owned(),
+        events,
+    };
+    let limits = Limits {
+        rows,
+        ..Limits::default()
+    };
+    let table = hot_tables(&sites.finish(), symbols, &names, &rank, limits).functions;
+    result.burst_samples = samples;
+    result.functions = table
+        .rows
+        .into_iter()
+        .map(|row| FunctionPart {
+            share: row.value as f64 / samples.max(1) as f64,
+            samples: row.value,
+            function: row.function,
+            module: row.module,
+        })
+        .collect();
+    Ok(())
+}
+
+/// Instructions in the windows of a curve, summed over threads: the work done.
+pub fn work(recording: &Recording, curve: &Grid) -> Result<Grid> {
+    let mut work = Grid {
+        values: vec![0.0; curve.values.len()],
+        ..curve.clone()
+    };
+    let mut problems = Vec::new();
+    each(
+        recording,
+        &Selection::all(),
+        &mut problems,
+        |rows: &[SeriesRow]| {
+            let told = rows.iter().filter(|r| r.event == catalogue::INSTRUCTIONS);
+            for row in told {
+                let start = row.time_ns.saturating_sub(row.interval_ns);
+                work.add_over(start, row.time_ns, row.value as f64);
+            }
+        },
+    )?;
+    Ok(work)
+}

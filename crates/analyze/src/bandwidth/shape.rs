@@ -1,0 +1,280 @@
+//! The shape of a bandwidth curve: percentiles, bursts, drops, and how two curves
+//! agree.
+
+use serde::Serialize;
+
+use super::Grid;
+
+/// Rates in windows of one width, bytes a second.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct WindowStats {
+    /// Width of the windows, nanoseconds.
+    pub width_ns: u64,
+    /// Windows.
+    pub windows: u64,
+    /// Mean over all windows.
+    pub mean: f64,
+    /// Half of the windows have at most this.
+    pub p50: f64,
+    /// Nine in ten.
+    pub p90: f64,
+    /// 99 in a hundred.
+    pub p99: f64,
+    /// The highest window.
+    pub highest: f64,
+    /// When the highest begins, nanoseconds.
+    pub highest_ns: u64,
+}
+
+/// Stretches of high bandwidth: windows next to each other that reach half of the
+/// 99th percentile of windows in which anything moved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Bursts {
+    /// Width of the windows, nanoseconds.
+    pub width_ns: u64,
+    /// Bytes a second from which a window belongs to a burst.
+    pub threshold: f64,
+    /// Share of the time in bursts, 0..=1.
+    pub duty: f64,
+    /// Bursts.
+    pub count: u64,
+    /// The longest, nanoseconds.
+    pub longest_ns: u64,
+    /// When it begins.
+    pub longest_at_ns: u64,
+}
+
+/// A line through points: `y = slope · x + offset`, by least squares.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Regression {
+    /// y for each x.
+    pub slope: f64,
+    /// y at x = 0.
+    pub offset: f64,
+    /// Share of the variance of y that the line explains, 0..=1.
+    pub r2: f64,
+    /// Points.
+    pub points: u64,
+}
+
+/// A moment at which every thread that was moving data moved less.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Drop {
+    /// When it begins, nanoseconds.
+    pub time_ns: u64,
+    /// How long it lasts.
+    pub length_ns: u64,
+}
+
+/// Statistics of the windows of a grid of bytes, but the last, which may be cut.
+pub fn window_stats(grid: &Grid) -> WindowStats {
+    let whole = grid.values.len().saturating_sub(1).max(1);
+    // The last window may be partly empty.
+    let mut rates: Vec<f64> = grid.rates().take(whole).collect();
+    let highest = rates.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1));
+    let highest_at = highest.map_or(0, |h| h.0 as u64);
+    let windows = rates.len();
+    let mean = rates.iter().sum::<f64>() / windows.max(1) as f64;
+    rates.sort_unstable_by(f64::total_cmp);
+    WindowStats {
+        width_ns: grid.width_ns,
+        windows: windows as u64,
+        mean,
+        p50: percentile(&rates, 0.50),
+        p90: percentile(&rates, 0.90),
+        p99: percentile(&rates, 0.99),
+        highest: rates.last().copied().unwrap_or(0.0),
+        highest_ns: grid.from_ns + highest_at * grid.width_ns,
+    }
+}
+
+/// The smallest value that a share of the sorted values does not exceed.
+fn percentile(sorted: &[f64], share: f64) -> f64 {
+    let rank = (sorted.len() as f64 * share).ceil() as usize;
+    sorted.get(rank.max(1) - 1).copied().unwrap_or(0.0)
+}
+
+/// The bursts of a grid of bytes.
+pub fn bursts(grid: &Grid) -> Bursts {
+    let rates: Vec<f64> = grid.rates().collect();
+    let mut busy: Vec<f64> = rates.iter().copied().filter(|r| *r > 0.0).collect();
+    busy.sort_unstable_by(f64::total_cmp);
+    let threshold = percentile(&busy, 0.99) / 2.0;
+    let mut found = Bursts {
+        width_ns: grid.width_ns,
+        threshold,
+        ..Bursts::default()
+    };
+    if busy.is_empty() {
+        return found;
+    }
+    let mut windows = 0u64;
+    for (start, length) in runs(rates.iter().map(|r| *r >= threshold)) {
+        found.count += 1;
+        windows += length;
+        if length * grid.width_ns > found.longest_ns {
+            found.longest_ns = length * grid.width_ns;
+            found.longest_at_ns = grid.from_ns + start * grid.width_ns;
+        }
+    }
+    found.duty = windows as f64 / rates.len() as f64;
+    found
+}
+
+/// Where a run of `true` begins, and its length.
+fn runs(marks: impl Iterator<Item = bool>) -> Vec<(u64, u64)> {
+    let mut found: Vec<(u64, u64)> = Vec::new();
+    let mut before = false;
+    for (at, mark) in marks.enumerate() {
+        match (mark, before) {
+            (true, true) => {
+                if let Some(run) = found.last_mut() {
+                    run.1 += 1;
+                }
+            }
+            (true, false) => found.push((at as u64, 1)),
+            _ => {}
+        }
+        before = mark;
+    }
+    found
+}
+
+/// Windows on each side by which a thread's usual rate is told.
+const AROUND: usize = 8;
+
+/// Moments at which all of several threads moved less than half of what they move
+/// around it: something else held them up. None for one thread alone.
+pub fn common_drops(threads: &[&Grid]) -> Vec<Drop> {
+    let Some(first) = threads.first().filter(|_| threads.len() > 1) else {
+        return Vec::new();
+    };
+    let windows = threads.iter().map(|t| t.values.len()).min().unwrap_or(0);
+    let usual: Vec<Vec<f64>> = threads.iter().map(|t| moving_mean(&t.values)).collect();
+    let dropped = (0..windows).map(|at| {
+        let active = threads.iter().zip(&usual).filter(|(_, u)| u[at] > 0.0);
+        let (mut all, mut low) = (0, 0);
+        for (thread, usual) in active {
+            all += 1;
+            low += usize::from(thread.values[at] < usual[at] / 2.0);
+        }
+        all > 1 && low == all
+    });
+    runs(dropped)
+        .into_iter()
+        .filter(|run| (run.1 as usize) < AROUND)
+        .map(|(at, length)| Drop {
+            time_ns: first.from_ns + at * first.width_ns,
+            length_ns: length * first.width_ns,
+        })
+        .collect()
+}
+
+fn moving_mean(values: &[f64]) -> Vec<f64> {
+    let mut sums = vec![0.0; values.len() + 1];
+    for (at, value) in values.iter().enumerate() {
+        sums[at + 1] = sums[at] + value;
+    }
+    let mean = |at: usize| {
+        let (from, to) = (
+            at.saturating_sub(AROUND),
+            (at + AROUND + 1).min(values.len()),
+        );
+        (sums[to] - sums[from]) / (to - from) as f64
+    };
+    (0..values.len()).map(mean).collect()
+}
+
+/// Points below which a line says nothing.
+const FEWEST: f64 = 10.0;
+
+/// The line through points, where there are enough and they differ at all.
+pub fn regression(points: impl Iterator<Item = (f64, f64)> + Clone) -> Option<Regression> {
+    let n = points.clone().count() as f64;
+    let sum = |f: fn((f64, f64)) -> f64| points.clone().map(f).sum::<f64>();
+    let (x, y) = (sum(|p| p.0) / n, sum(|p| p.1) / n);
+    let centred = points.clone().map(|p| (p.0 - x, p.1 - y));
+    let (mut xx, mut xy, mut yy) = (0.0, 0.0, 0.0);
+    for (dx, dy) in centred {
+        xx += dx * dx;
+        xy += dx * dy;
+        yy += dy * dy;
+    }
+    (n >= FEWEST && xx > 0.0 && yy > 0.0).then(|| Regression {
+        slope: xy / xx,
+        offset: y - xy / xx * x,
+        r2: xy * xy / (xx * yy),
+        points: n as u64,
+    })
+}
+
+/// Mean absolute difference of two grids, over the mean of the second.
+pub fn mean_error(of: &Grid, reference: &Grid) -> Option<f64> {
+    let pairs = || of.values.iter().zip(&reference.values);
+    let wrong: f64 = pairs().map(|(a, b)| (a - b).abs()).sum();
+    let whole: f64 = pairs().map(|p| p.1).sum();
+    (whole > 0.0).then(|| wrong / whole)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn grid(values: &[f64]) -> Grid {
+        Grid {
+            from_ns: 1_000,
+            width_ns: 100,
+            values: values.to_vec(),
+        }
+    }
+
+    #[test]
+    fn percentiles_and_the_highest_window_are_those_of_the_windows() {
+        let values: Vec<f64> = (1..=100).chain([1]).map(f64::from).collect();
+        let stats = window_stats(&grid(&values));
+        let per_second = 1e7;
+        let got = [stats.p50, stats.p90, stats.p99, stats.highest, stats.mean];
+        let expected = [50.0, 90.0, 99.0, 100.0, 50.5].map(|v| v * per_second);
+        for (a, b) in got.iter().zip(expected) {
+            assert!((a - b).abs() < 1.0, "{a} {b}");
+        }
+        assert_eq!(stats.highest_ns, 1_000 + 99 * 100);
+        assert_eq!(window_stats(&grid(&[])).highest, 0.0);
+    }
+
+    #[test]
+    fn bursts_are_windows_in_a_row_above_half_of_the_peak() {
+        let found = bursts(&grid(&[0.0, 9.0, 10.0, 1.0, 0.0, 8.0, 8.0, 8.0, 0.0, 0.0]));
+        assert_eq!(
+            (found.count, found.longest_ns, found.longest_at_ns),
+            (2, 300, 1_500)
+        );
+        assert!((found.duty - 0.5).abs() < 1e-9);
+        assert_eq!(bursts(&grid(&[0.0; 5])).count, 0);
+    }
+
+    #[test]
+    fn only_drops_of_all_threads_are_common() {
+        let mut one = vec![10.0; 50];
+        let mut two = vec![4.0; 50];
+        (one[20], two[20]) = (1.0, 0.0);
+        one[30] = 0.0;
+        let drops = common_drops(&[&grid(&one), &grid(&two)]);
+        let expected = Drop {
+            time_ns: 3_000,
+            length_ns: 100,
+        };
+        assert_eq!(drops, [expected]);
+        assert!(common_drops(&[&grid(&one)]).is_empty());
+    }
+
+    #[test]
+    fn a_line_is_found_again() {
+        let points = (0..50).map(|n| (f64::from(n), 3.0 * f64::from(n) + 7.0));
+        let line = regression(points).unwrap();
+        assert!((line.slope - 3.0).abs() < 1e-9 && (line.offset - 7.0).abs() < 1e-9);
+        assert!((line.r2 - 1.0).abs() < 1e-12);
+        assert!(regression((0..50).map(|n| (1.0, f64::from(n)))).is_none());
+        assert!(regression((0..9).map(|n| (f64::from(n), f64::from(n)))).is_none());
+    }
+}

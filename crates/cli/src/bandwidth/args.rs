@@ -1,0 +1,232 @@
+//! The command line of `memgauge bandwidth` and `memgauge calibrate`. The doc
+//! comments are the help text.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::{Args, ValueEnum};
+use memgauge_machine::Delivery;
+
+use crate::args::Prefetcher;
+use crate::units::{Duration, EventSpec};
+
+const EXAMPLES: &str = "\
+Examples:
+  memgauge bandwidth -- ./prog                     run it and show its curve
+  memgauge bandwidth -c 100 --delivery interrupt -- ./prog
+  memgauge bandwidth -i bandwidth.mg --from 10ms --to 12ms --bin 10us
+  memgauge bandwidth -i a.mg --against b.mg        two runs by work done
+  memgauge bandwidth -i bandwidth.mg --csv > curve.csv
+  memgauge calibrate                               what records lose, for the correction";
+
+/// A way from an overflow to a record, by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Way(pub(crate) Delivery);
+
+impl FromStr for Way {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        Delivery::by_name(text).map(Way).ok_or_else(|| {
+            let names = Delivery::NAMED.map(|n| n.0).join(", ");
+            format!("there is no delivery `{text}`; there are {names}")
+        })
+    }
+}
+
+impl Way {
+    /// Its name, for people.
+    pub(crate) fn name(self) -> &'static str {
+        let named = Delivery::NAMED.iter().find(|n| n.1 == self.0);
+        named.map_or("custom", |n| n.0)
+    }
+}
+
+/// How losses are corrected.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Correct {
+    /// By the machine's calibration, else by memory's own counter, else not.
+    Auto,
+    None,
+    Calibration,
+    Reference,
+    /// So many events with each record.
+    Lost(f64),
+}
+
+impl FromStr for Correct {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(Correct::Auto),
+            "none" => Ok(Correct::None),
+            "calibration" => Ok(Correct::Calibration),
+            "reference" => Ok(Correct::Reference),
+            number => match number.parse::<f64>() {
+                Ok(lost) if lost.is_finite() && lost >= 0.0 => Ok(Correct::Lost(lost)),
+                _ => Err("expected auto, none, calibration, reference or a number".to_owned()),
+            },
+        }
+    }
+}
+
+/// Where overflows come from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum From {
+    /// The best there is on this machine
+    #[default]
+    Auto,
+    /// The modelled machine
+    Emulate,
+    /// The processor's counters
+    Pmu,
+}
+
+/// Show bandwidth over time, from the times of counter overflows
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Bandwidth {
+    /// Recording to show, instead of running a program
+    #[arg(short, long, value_name = "DIR", conflicts_with_all = ["command", "pid", "all"])]
+    pub(crate) input: Option<PathBuf>,
+    /// Directory to write the recording to
+    #[arg(short, long, value_name = "DIR", default_value = "memgauge.mg")]
+    pub(crate) output: PathBuf,
+    /// Replace the recording if it exists
+    #[arg(short, long)]
+    pub(crate) force: bool,
+    /// Where overflows come from
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) source: From,
+    /// How overflows become records: precise, precise-linux, interrupt, tagged, ideal
+    /// (docs/machine-model.md)
+    #[arg(long, value_name = "WAY", default_value = "precise")]
+    pub(crate) delivery: Way,
+    /// Event whose overflows are traced
+    #[arg(short, long, value_name = "EVENT", default_value = "llc.miss")]
+    pub(crate) event: EventSpec,
+    /// Events between two overflows
+    #[arg(short = 'c', long = "count", value_name = "PERIOD", default_value_t = 100,
+          value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) period: u64,
+    /// Length of the intervals of the counters beside (100us; a bare number is milliseconds)
+    #[arg(short = 'I', long, value_name = "TIME", default_value = "100us")]
+    pub(crate) interval: Duration,
+    /// Machine to model: `host`, a name from `memgauge list`, or a JSON file
+    #[arg(long, value_name = "NAME|FILE", default_value = "host")]
+    pub(crate) machine: String,
+    /// Hardware prefetchers to model: next-line, stride (none by default)
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub(crate) prefetch: Vec<Prefetcher>,
+    /// Correct losses: auto, none, calibration, reference, or events lost with each record
+    #[arg(long, value_name = "HOW", default_value = "auto")]
+    pub(crate) correct: Correct,
+    /// Show only from here (10ms; a bare number is milliseconds)
+    #[arg(long, value_name = "TIME", value_parser = moment)]
+    pub(crate) from: Option<u64>,
+    /// Show only before this
+    #[arg(long, value_name = "TIME", value_parser = moment)]
+    pub(crate) to: Option<u64>,
+    /// Width of the curve's windows, from 1us (100us; a bare number is milliseconds)
+    #[arg(long, value_name = "TIME", default_value = "100us")]
+    pub(crate) bin: Duration,
+    /// A second recording of the program: both curves by work done, not by time
+    #[arg(long, value_name = "DIR", requires = "input")]
+    pub(crate) against: Option<PathBuf>,
+    /// Rows in each table
+    #[arg(long, value_name = "N", default_value_t = 8)]
+    pub(crate) rows: usize,
+    /// Print the curve as CSV: a line a window
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) csv: bool,
+    /// Print JSON (docs/metrics.md describes it)
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// No progress and no closing line
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+    /// Running processes (needs hardware counters)
+    #[arg(
+        short,
+        long,
+        value_name = "PIDS",
+        value_delimiter = ',',
+        conflicts_with = "command"
+    )]
+    pub(crate) pid: Vec<u32>,
+    /// Everybody, on all processors (needs hardware counters)
+    #[arg(short, long, conflicts_with = "command")]
+    pub(crate) all: bool,
+    /// Program to run, after `--`
+    #[arg(last = true, value_name = "CMD", required_unless_present_any = ["input", "pid", "all"])]
+    pub(crate) command: Vec<String>,
+}
+
+/// A moment: as a duration, and 0 too.
+fn moment(text: &str) -> Result<u64, String> {
+    let zero = text.trim_end_matches(|c: char| c.is_ascii_alphabetic() || c == 'µ') == "0";
+    if zero {
+        Ok(0)
+    } else {
+        Ok(text.parse::<Duration>()?.ns)
+    }
+}
+
+/// Measure what overflow records lose at each period, for `bandwidth` to correct
+#[derive(Debug, Args)]
+pub(crate) struct Calibrate {
+    /// Machine to model: `host`, a name from `memgauge list`, or a JSON file
+    #[arg(long, value_name = "NAME|FILE", default_value = "host")]
+    pub(crate) machine: String,
+    /// How overflows become records: precise, precise-linux, interrupt, tagged
+    #[arg(long, value_name = "WAY", default_value = "precise")]
+    pub(crate) delivery: Way,
+    /// Event whose overflows are measured
+    #[arg(short, long, value_name = "EVENT", default_value = "llc.miss")]
+    pub(crate) event: EventSpec,
+    /// Periods (default: 10 to 100 000)
+    #[arg(short = 'c', long = "count", value_name = "PERIODS", value_delimiter = ',',
+          value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) periods: Vec<u64>,
+    /// Runs of each loop, by which errors are told
+    #[arg(short, long, value_name = "N", default_value_t = 3,
+          value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub(crate) repeat: u32,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Measure and show only
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn corrections_and_ways_are_named() {
+        assert_eq!("17.5".parse(), Ok(Correct::Lost(17.5)));
+        assert_eq!("none".parse(), Ok(Correct::None));
+        for text in ["-1", "inf", "perhaps", ""] {
+            assert!(text.parse::<Correct>().is_err(), "{text}");
+        }
+        assert_eq!("interrupt".parse::<Way>().unwrap().name(), "interrupt");
+        assert!(
+            "pigeon"
+                .parse::<Way>()
+                .unwrap_err()
+                .contains("precise-linux")
+        );
+    }
+
+    #[test]
+    fn a_moment_may_be_the_beginning() {
+        assert_eq!(
+            (moment("0"), moment("0us"), moment("3us")),
+            (Ok(0), Ok(0), Ok(3_000))
+        );
+        assert!(moment("soon").is_err());
+    }
+}

@@ -1,0 +1,224 @@
+//! `memgauge calibrate`, and where its results are kept.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, bail};
+use memgauge_analyze::bandwidth::{LossModel, LossPoint};
+use memgauge_collect::geometry;
+use memgauge_machine::{Config, Delivery};
+use memgauge_trace::{MachineFacts, catalogue};
+use serde::{Deserialize, Serialize};
+
+use super::args::{Calibrate, Way};
+use super::loops::{Loop, Measured, measure};
+use crate::outcome::Exit;
+use crate::terminal;
+
+/// Periods measured unless others are asked for.
+const PERIODS: [u64; 13] = [
+    10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000,
+];
+/// Version of the file.
+const VERSION: u32 = 1;
+
+/// What is kept of a calibration.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Calibration {
+    /// Of the file's format.
+    pub(crate) version: u32,
+    /// The machine it holds for.
+    pub(crate) machine: MachineFacts,
+    /// Name of the way from overflow to record.
+    pub(crate) delivery: String,
+    /// The event.
+    pub(crate) event: String,
+    /// Losses by period and density.
+    pub(crate) points: Vec<LossPoint>,
+}
+
+/// Measures losses, shows them and keeps them.
+pub(crate) fn calibrate(args: &Calibrate) -> anyhow::Result<Exit> {
+    if args.delivery.0 == Delivery::Ideal {
+        bail!("failed to calibrate: ideal delivery loses nothing");
+    }
+    let config = geometry::machine(&args.machine)?;
+    let periods = match args.periods.is_empty() {
+        true => PERIODS.to_vec(),
+        false => args.periods.clone(),
+    };
+    let mut model = Vec::new();
+    let mut beside = Vec::new();
+    for &period in &periods {
+        let one = |what| {
+            measure(
+                &config,
+                args.delivery.0,
+                args.event.event,
+                period,
+                what,
+                args.repeat,
+            )
+        };
+        for what in Loop::DENSITIES {
+            model.extend(one(what)?);
+        }
+        for what in [Loop::Sweep, Loop::Split] {
+            beside.extend(one(what)?);
+        }
+    }
+    let kept = Calibration {
+        version: VERSION,
+        machine: config.to_facts(),
+        delivery: args.delivery.name().to_owned(),
+        event: catalogue::name(args.event.event).unwrap_or("?").to_owned(),
+        points: model.iter().map(|m| m.point.clone()).collect(),
+    };
+    let prefetched = prefetchers(&config, args)?;
+    let path = match args.dry_run {
+        true => None,
+        false => Some(kept.store()?),
+    };
+    let all: Vec<&Measured> = model.iter().chain(&beside).collect();
+    let text = match args.json {
+        true => {
+            let value = serde_json::json!({
+                "schema_version": 1, "provenance": "modelled", "calibration": kept,
+                "measured": all, "seen_with_prefetchers": prefetched,
+            });
+            format!("{value:#}\n")
+        }
+        false => text(&kept, &all, prefetched, path.as_ref()),
+    };
+    terminal::print(&text)?;
+    Ok(Exit::Success)
+}
+
+/// Share of memory's lines that the event still counts with all prefetchers on.
+fn prefetchers(config: &Config, args: &Calibrate) -> anyhow::Result<f64> {
+    let mut with = config.clone();
+    with.prefetch.next_line = true;
+    with.prefetch.stride = true;
+    let pmu = memgauge_machine::PmuConfig {
+        samples: vec![memgauge_machine::SampleSpec {
+            event: args.event.event,
+            period: 1000,
+        }],
+        ..Default::default()
+    };
+    let ran = super::loops::run(&with, &pmu, Loop::Linear { instructions: 4 }, 200_000, 0)?;
+    Ok(ran.counted as f64 / ran.lines.max(1) as f64)
+}
+
+fn text(kept: &Calibration, all: &[&Measured], prefetched: f64, path: Option<&PathBuf>) -> String {
+    let mut text = format!(
+        "CALIBRATION  {} by {} on {}; modelled\n\n",
+        kept.event, kept.delivery, kept.machine.name
+    );
+    text += "  lost: events lost with each record (v/a - t). recorded, counted: share of memory's lines\n  \
+             that records stand for, and that the counter beside shows.\n\n";
+    text +=
+        "  period  loop        apart ns     lost  error  recorded  counted  record ns  slowdown\n";
+    for m in all {
+        text += &format!(
+            "  {:>6}  {:<10}  {:>8.1}  {:>7.2}  {:>5.2}  {:>7.1}%  {:>6.1}%  {:>9.0}  {:>8.2}\n",
+            m.point.period,
+            m.point.name,
+            m.point.spacing_ns,
+            m.point.lost,
+            m.point.error,
+            m.recorded * 100.0,
+            m.counted * 100.0,
+            m.record_ns,
+            m.slowdown
+        );
+    }
+    text += &format!(
+        "\n  With both prefetchers the event counts {:.1} % of memory's lines on linear/4.\n",
+        prefetched * 100.0
+    );
+    if let Some(path) = path {
+        text += &format!(
+            "  Kept in {}; `memgauge bandwidth` uses it.\n",
+            path.display()
+        );
+    }
+    text
+}
+
+/// Where calibrations are kept.
+fn folder() -> anyhow::Result<PathBuf> {
+    let set = |name| {
+        std::env::var_os(name)
+            .filter(|v| !v.is_empty())
+            .map(PathBuf::from)
+    };
+    let config = set("XDG_CONFIG_HOME").or_else(|| Some(set("HOME")?.join(".config")));
+    let config = config.context(
+        "failed to find a place for calibrations: neither XDG_CONFIG_HOME nor HOME is set",
+    )?;
+    Ok(config.join("memgauge").join("calibration"))
+}
+
+fn file_name(machine: &str, delivery: &str, event: &str) -> String {
+    let plain = |c: char| {
+        if c.is_ascii_alphanumeric() || c == '-' {
+            c
+        } else {
+            '_'
+        }
+    };
+    let name = format!("{machine}-{delivery}-{event}")
+        .chars()
+        .map(plain)
+        .collect::<String>();
+    format!("{name}.json")
+}
+
+impl Calibration {
+    fn store(&self) -> anyhow::Result<PathBuf> {
+        let folder = folder()?;
+        std::fs::create_dir_all(&folder)
+            .with_context(|| format!("failed to make `{}`", folder.display()))?;
+        let path = folder.join(file_name(&self.machine.name, &self.delivery, &self.event));
+        let text = serde_json::to_string_pretty(self)?;
+        std::fs::write(&path, text)
+            .with_context(|| format!("failed to write `{}`", path.display()))?;
+        Ok(path)
+    }
+
+    /// The calibration of a machine, if there is one: for just this geometry.
+    pub(crate) fn find(
+        machine: &MachineFacts,
+        delivery: &str,
+        event: &str,
+    ) -> anyhow::Result<Option<Calibration>> {
+        let path = folder()?.join(file_name(&machine.name, delivery, event));
+        let text = match std::fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(e) => return Err(e).context(format!("failed to read `{}`", path.display())),
+        };
+        let kept: Calibration = serde_json::from_str(&text).with_context(|| {
+            format!(
+                "failed to understand `{}`; `memgauge calibrate` makes it anew",
+                path.display()
+            )
+        })?;
+        let same = MachineFacts {
+            prefetchers: kept.machine.prefetchers.clone(),
+            ..machine.clone()
+        };
+        Ok((kept.version == VERSION && kept.machine == same).then_some(kept))
+    }
+
+    /// What bandwidth is corrected by.
+    pub(crate) fn model(&self) -> LossModel {
+        LossModel::new(self.points.iter().cloned())
+    }
+}
+
+/// The name by which a recording's manifest knows a way.
+pub(crate) fn recorded_delivery(settings: &std::collections::BTreeMap<String, String>) -> String {
+    let ideal = Way(Delivery::Ideal).name().to_owned();
+    settings.get("delivery").cloned().unwrap_or(ideal)
+}

@@ -1,0 +1,282 @@
+//! The loops that a calibration runs on the modelled machine.
+//!
+//! They are the loops of `memgauge-workloads`, fed to a core directly: without an
+//! emulator, and as dense as a compiler would unroll them.
+
+use memgauge_analyze::bandwidth::LossPoint;
+use memgauge_machine::{
+    AccessKind, Config, Core, Delivered, Machine, PmuConfig, SampleSpec, Shared,
+};
+use memgauge_trace::{EventId, catalogue};
+
+const LINE: u64 = 64;
+const BASE: u64 = 0x7f00_0000_0000;
+
+/// A loop of loads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Loop {
+    /// One line after the other, with so many instructions a load.
+    Linear { instructions: u32 },
+    /// The same, each load across two lines.
+    Split,
+    /// Working sets of all powers of two, one after the other.
+    Sweep,
+    /// Each load's address comes from the one before.
+    Chase,
+}
+
+impl Loop {
+    /// Those whose losses make the model: from the densest to the sparsest.
+    pub(crate) const DENSITIES: [Loop; 7] = [
+        Loop::Linear { instructions: 1 },
+        Loop::Linear { instructions: 4 },
+        Loop::Linear { instructions: 8 },
+        Loop::Linear { instructions: 16 },
+        Loop::Linear { instructions: 48 },
+        Loop::Linear { instructions: 150 },
+        Loop::Chase,
+    ];
+
+    /// For people.
+    pub(crate) fn name(self) -> String {
+        match self {
+            Loop::Linear { instructions: 1 } => "linear".to_owned(),
+            Loop::Linear { instructions } => format!("linear/{instructions}"),
+            Loop::Split => "split".to_owned(),
+            Loop::Sweep => "sweep".to_owned(),
+            Loop::Chase => "chase".to_owned(),
+        }
+    }
+}
+
+/// What a run came to.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Ran {
+    /// Lines that memory delivered, up to the last record.
+    pub(crate) lines: u64,
+    /// What the event's counter showed then.
+    pub(crate) counted: u64,
+    pub(crate) records: u64,
+    /// Time of the last record, or of the end.
+    pub(crate) time_ns: u64,
+    pub(crate) delivered: Delivered,
+}
+
+struct Feeder<'a> {
+    core: &'a mut Core,
+    shared: &'a mut Shared,
+    event: EventId,
+    ran: Ran,
+}
+
+impl Feeder<'_> {
+    fn load(&mut self, instructions: u32, addr: u64) {
+        let mut due = self.core.retire(instructions, 1, 0, 0);
+        if Core::crosses_line(addr, 8) || !self.core.touch(addr, false) {
+            due |= self
+                .core
+                .access(self.shared, addr, 8, AccessKind::Load)
+                .overflow;
+        }
+        if due {
+            self.note();
+        }
+    }
+
+    fn note(&mut self) {
+        let before = self.ran.records;
+        self.core.take_overflows(|_| self.ran.records += 1);
+        if self.ran.records > before {
+            self.mark();
+        }
+    }
+
+    fn mark(&mut self) {
+        let counts = self.core.counts();
+        self.ran.lines = counts.get(catalogue::DRAM_READ_BYTES) / LINE;
+        self.ran.counted = counts.get(self.event);
+        self.ran.time_ns = self.core.time_ns();
+    }
+
+    fn run(&mut self, what: Loop, lines: u64, seed: u64) {
+        let base = BASE + seed * 37 * LINE;
+        match what {
+            Loop::Linear { instructions } => {
+                // A run may begin anywhere between two overflows.
+                self.load(instructions, base);
+                (0..lines + seed * 61).for_each(|n| self.load(instructions, base + n * LINE));
+            }
+            Loop::Split => (0..lines).for_each(|n| self.load(4, base + 60 + n * LINE)),
+            Loop::Sweep => self.sweep(lines, base),
+            Loop::Chase => {
+                let mut at = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+                for _ in 0..lines {
+                    at ^= at << 13;
+                    at ^= at >> 7;
+                    at ^= at << 17;
+                    self.load(4, base + (at >> 32) * LINE);
+                }
+            }
+        }
+    }
+
+    fn sweep(&mut self, lines: u64, base: u64) {
+        let each = lines / 12;
+        for power in 8..20 {
+            let set = 1u64 << power;
+            (0..each).for_each(|n| self.load(4, base + (n % set) * LINE));
+        }
+    }
+}
+
+/// Runs a loop over about so many lines.
+pub(crate) fn run(
+    config: &Config,
+    pmu: &PmuConfig,
+    what: Loop,
+    lines: u64,
+    seed: u64,
+) -> anyhow::Result<Ran> {
+    let mut machine = Machine::new(config.clone(), pmu.clone())?;
+    let id = machine.add_core(0);
+    let (core, shared) = machine.core_mut(id);
+    let event = pmu.samples.first().map_or(catalogue::LLC_MISS, |s| s.event);
+    let ran = Ran::default();
+    let mut feeder = Feeder {
+        core,
+        shared,
+        event,
+        ran,
+    };
+    feeder.run(what, lines, seed);
+    if feeder.ran.records == 0 {
+        feeder.mark();
+    }
+    feeder.ran.delivered = feeder.core.delivered().unwrap_or_default();
+    Ok(feeder.ran)
+}
+
+/// What one loop showed at one period.
+#[derive(Clone, Debug, serde::Serialize)]
+pub(crate) struct Measured {
+    /// Losses and density.
+    #[serde(flatten)]
+    pub(crate) point: LossPoint,
+    /// Share of memory's lines that records stand for.
+    pub(crate) recorded: f64,
+    /// Share of them that the counter beside counted.
+    pub(crate) counted: f64,
+    /// Records in the first run.
+    pub(crate) records: u64,
+    /// Time a record costs, nanoseconds.
+    pub(crate) record_ns: f64,
+    /// Run time by that without records.
+    pub(crate) slowdown: f64,
+}
+
+/// Measures a loop at a period in repeated runs; `None` where it has no record.
+pub(crate) fn measure(
+    config: &Config,
+    delivery: memgauge_machine::Delivery,
+    event: EventId,
+    period: u64,
+    what: Loop,
+    repeat: u32,
+) -> anyhow::Result<Option<Measured>> {
+    let pmu = |delivery| PmuConfig {
+        samples: vec![SampleSpec { event, period }],
+        delivery,
+        ..PmuConfig::default()
+    };
+    let lines = (period * 20).max(200_000);
+    let runs: anyhow::Result<Vec<Ran>> = (0..repeat)
+        .map(|n| run(config, &pmu(delivery), what, lines, u64::from(n)))
+        .collect();
+    let runs = runs?;
+    let volumes: Vec<_> = runs
+        .iter()
+        .map(|r| (r.lines as f64, r.records as f64))
+        .collect();
+    let Some((lost, error)) = memgauge_analyze::bandwidth::fitted(period, &volumes) else {
+        return Ok(None);
+    };
+    let plain = run(
+        config,
+        &pmu(memgauge_machine::Delivery::Ideal),
+        what,
+        lines,
+        0,
+    )?;
+    let first = runs.first().copied().unwrap_or_default();
+    let records = first.records.max(1) as f64;
+    let per_line = |r: &Ran| r.time_ns as f64 / r.lines.max(1) as f64;
+    let cost_cycles = first.delivered.millicycles as f64 / 1000.0;
+    Ok(Some(Measured {
+        point: LossPoint {
+            name: what.name(),
+            period,
+            spacing_ns: first.time_ns as f64 / records / period as f64,
+            lost,
+            error,
+        },
+        recorded: records * period as f64 / first.lines.max(1) as f64,
+        counted: first.counted as f64 / first.lines.max(1) as f64,
+        records: first.records,
+        record_ns: cost_cycles / records * 1e9 / config.frequency_hz as f64,
+        slowdown: per_line(&first) / per_line(&plain),
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use memgauge_machine::Delivery;
+
+    #[test]
+    fn the_correction_of_the_worst_case_is_within_a_per_cent_at_every_period() {
+        let config = Config::preset("i5-6600k").unwrap();
+        let delivery = Delivery::by_name("precise").unwrap();
+        let dense = Loop::Linear { instructions: 1 };
+        let point = |period| {
+            measure(&config, delivery, catalogue::LLC_MISS, period, dense, 2)
+                .unwrap()
+                .unwrap()
+        };
+        let points = [10, 100, 1000, 10_000].map(point);
+        let model =
+            memgauge_analyze::bandwidth::LossModel::new(points.iter().map(|m| m.point.clone()));
+        for period in [10, 20, 50, 100, 300, 1000, 3000, 10_000] {
+            // Other lengths and places than those calibrated by.
+            let pmu = PmuConfig {
+                samples: vec![SampleSpec {
+                    event: catalogue::LLC_MISS,
+                    period,
+                }],
+                delivery,
+                ..PmuConfig::default()
+            };
+            let ran = run(&config, &pmu, dense, 300_000, 9).unwrap();
+            let spacing = ran.time_ns as f64 / ran.records as f64 / period as f64;
+            let lost = model.at(period).lost(spacing).0;
+            let total = ran.records as f64 * (period as f64 + lost);
+            let error = total / ran.lines as f64 - 1.0;
+            let limit = if [10, 100, 1000, 10_000].contains(&period) {
+                0.01
+            } else {
+                0.04
+            };
+            assert!(error.abs() < limit, "{period}: {error}");
+        }
+    }
+
+    #[test]
+    fn split_loads_are_counted_by_line_here_and_a_chase_loses_little() {
+        let config = Config::preset("i5-6600k").unwrap();
+        let delivery = Delivery::by_name("precise").unwrap();
+        let lost = |what| {
+            let m = measure(&config, delivery, catalogue::LLC_MISS, 100, what, 1);
+            m.unwrap().unwrap().point.lost
+        };
+        assert!(lost(Loop::Chase) < 3.0 && lost(Loop::Split) > 10.0);
+    }
+}
