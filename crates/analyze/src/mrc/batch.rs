@@ -34,6 +34,32 @@ pub(super) struct Looked {
     pub(super) pushed: [u32; BATCH],
 }
 
+impl Looked {
+    /// How many of the last references push a holder out; those before took seats
+    /// that were empty.
+    #[inline(always)]
+    pub(super) fn pushes(&self) -> usize {
+        match self.pushed[..self.len].first() {
+            Some(&NEVER) => self.pushed[..self.len].iter().filter(|&&p| p != NEVER).count(),
+            _ => self.len,
+        }
+    }
+
+    /// The references to blocks that were known: the slots they clear, then 0s,
+    /// and where in the batch they are; how many.
+    #[inline(always)]
+    pub(super) fn known(&self) -> ([u32; BATCH], [u8; BATCH], usize) {
+        let (mut slots, mut places, mut count) = ([0; BATCH], [0; BATCH], 0);
+        for (at, &previous) in self.previous[..self.len].iter().enumerate() {
+            slots[count % BATCH] = previous;
+            places[count % BATCH] = at as u8;
+            count += usize::from(previous != NEVER);
+        }
+        slots[count..].fill(0);
+        (slots, places, count)
+    }
+}
+
 impl Batch {
     pub(super) fn empty() -> Box<Batch> {
         Box::new(Batch {

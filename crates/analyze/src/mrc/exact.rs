@@ -174,23 +174,24 @@ impl Back {
     #[inline(always)]
     pub(super) fn count<O: Operations>(&mut self, batch: &Looked) {
         self.histogram.make_room();
-        let mut distances = [NEVER; BATCH];
-        for &previous in &batch.previous[..batch.len] {
-            if previous != NEVER {
-                self.ranks.fetch_early(previous);
-            }
+        let (slots, places, known) = batch.known();
+        slots[..known].iter().for_each(|&s| self.ranks.fetch_early(s));
+        let (live, pushes) = (self.ranks.live(), batch.pushes());
+        let seated = batch.len - pushes;
+        let end = self.ranks.push(batch.pushed[seated % BATCH], pushes as u32);
+        let mut distances = [0; BATCH];
+        for at in 0..known {
+            let pushed = usize::from(places[at]).saturating_sub(seated) as u32;
+            let before = self.ranks.before(slots[at]) + O::greater(&slots, at) + 1;
+            distances[at] = (live + pushed + TOP as u32).wrapping_sub(before);
+            self.histogram.fetch_early(distances[at]);
         }
-        for (at, distance) in distances[..batch.len].iter_mut().enumerate() {
-            let (previous, pushed) = (batch.previous[at], batch.pushed[at]);
-            if previous != NEVER {
-                *distance = self.ranks.take::<O>(previous) + TOP as u32;
-                self.histogram.fetch_early(*distance);
-            }
-            if pushed != NEVER {
-                self.ranks.push(pushed);
-            }
+        for &slot in &slots[..known] {
+            self.ranks.clear::<O>(slot);
         }
-        for &distance in &distances[..batch.len] {
+        self.ranks.settle(end);
+        self.histogram.add_new(batch.len - known);
+        for &distance in &distances[..known] {
             self.histogram.add(distance);
         }
     }
