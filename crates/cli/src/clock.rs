@@ -13,6 +13,9 @@ use memgauge_trace::{CommandEnd, Manifest, Module, Sample};
 use crate::args::Settings;
 use crate::record;
 
+/// Samples a second where nothing else is said.
+const DEFAULT_HERTZ: u64 = 1000;
+
 /// Samples a command, or the processes.
 pub(crate) fn run(
     settings: &Settings,
@@ -26,7 +29,7 @@ pub(crate) fn run(
     let options = Options {
         target,
         output: settings.output.clone(),
-        period_ns: 1_000_000_000 / settings.frequency,
+        period_ns: 1_000_000_000 / settings.frequency.unwrap_or(DEFAULT_HERTZ),
         ring_pages: RING_PAGES,
     };
     record::make_room(&settings.output, settings.force)?;
@@ -36,10 +39,17 @@ pub(crate) fn run(
     Ok(outcome.end.unwrap_or(CommandEnd::Exited(0)))
 }
 
-/// What samples with rebuilt addresses say, for a recording that has any.
+/// Where the addresses of live samples lie, for a recording that has any.
 pub(crate) fn section(recording: &Recording, style: &Style) -> anyhow::Result<Option<String>> {
-    let shares = shares(recording.manifest());
-    if shares.is_empty() {
+    let manifest = recording.manifest();
+    let shares = shares(manifest);
+    let with_address = |name: &str| name.starts_with("event.") && name.ends_with(".with_address");
+    let sampled: u64 = manifest
+        .totals
+        .iter()
+        .filter_map(|(name, count)| with_address(name).then_some(*count))
+        .sum();
+    if shares.is_empty() && sampled == 0 {
         return Ok(None);
     }
     let modules = modules(recording)?;

@@ -17,6 +17,7 @@ mod outcome;
 mod progress;
 mod record;
 mod report;
+mod sample;
 mod stat;
 mod symbols;
 mod terminal;

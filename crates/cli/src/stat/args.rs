@@ -103,7 +103,7 @@ pub(crate) enum StatSource {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Cpus(pub(crate) Vec<u32>);
 
-fn cpus(text: &str) -> Result<Cpus, String> {
+pub(crate) fn cpus(text: &str) -> Result<Cpus, String> {
     let list = memgauge_collect::pmu::events::cpu_list(text).filter(|list| !list.is_empty());
     list.map(Cpus)
         .ok_or_else(|| "expected processors, as in 0-3,8".to_owned())

@@ -483,6 +483,14 @@ impl Layout {
         }
     }
 
+    /// Bytes that a sample's record has at least: header and fields of fixed size.
+    pub fn least_sample_bytes(&self) -> usize {
+        let fixed = self.sample_type & sample::KNOWN;
+        let registers = self.has(sample::REGS_INTR).then_some(self.regs_intr);
+        let words = fixed.count_ones() + registers.map_or(0, u64::count_ones);
+        HEADER_BYTES + words as usize * 8
+    }
+
     /// Bytes before a sample's id, if samples have one: where the id stands has
     /// to be known before the event is.
     pub fn id_offset(&self) -> Option<usize> {

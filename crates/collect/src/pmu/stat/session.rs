@@ -58,7 +58,7 @@ pub fn run(options: &Options, tell: &mut dyn FnMut(Update<'_>)) -> Result<Outcom
     session.run(program, tell)
 }
 
-fn start(command: &[String]) -> Result<Held> {
+pub(crate) fn start(command: &[String]) -> Result<Held> {
     let mut process = Command::new(&command[0]);
     process.args(&command[1..]);
     Held::start(process).map_err(|e| not_started(&command[0], e))
@@ -361,7 +361,7 @@ impl<'a> Session<'a> {
 }
 
 /// Asks the program to end, then makes it.
-fn end_program(child: &mut Child) -> Result<()> {
+pub(crate) fn end_program(child: &mut Child) -> Result<()> {
     let asked = Instant::now();
     let watched = Watched::new(child.id());
     watched.signal(libc::SIGTERM);
