@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::stat::{Cpus, cpus};
+use crate::stat::{Cpus, cpus, pages};
 use crate::units::{Duration, Percent};
 
 const EXAMPLES: &str = "\
@@ -105,6 +105,9 @@ pub(crate) struct Settings {
     /// that they lack
     #[arg(long)]
     pub(crate) registers: bool,
+    /// Pages of each processor's ring (a power of two), of live sources
+    #[arg(long, value_name = "PAGES", default_value_t = memgauge_collect::pmu::stat::RING_PAGES, value_parser = pages)]
+    pub(crate) ring: usize,
     /// No progress and no closing line
     #[arg(short, long)]
     pub(crate) quiet: bool,

@@ -3,7 +3,6 @@
 use anyhow::Context;
 use memgauge_analyze::{Analysis, Heat, HeatMap};
 use memgauge_collect::clock::{self, Options};
-use memgauge_collect::pmu::stat::RING_PAGES;
 use memgauge_collect::pmu::target::Target;
 use memgauge_collect::sys;
 use memgauge_report::{Share, Style, heat_text};
@@ -30,7 +29,7 @@ pub(crate) fn run(
         target,
         output: settings.output.clone(),
         period_ns: 1_000_000_000 / settings.frequency.unwrap_or(DEFAULT_HERTZ),
-        ring_pages: RING_PAGES,
+        ring_pages: settings.ring,
     };
     record::make_room(&settings.output, settings.force)?;
     sys::process::catch_interrupts().context("failed to catch interrupts")?;
@@ -85,6 +84,10 @@ fn shares(manifest: &Manifest) -> Vec<Share> {
         (
             "samples.no_registers",
             "none: registers overwritten or not known",
+        ),
+        (
+            "samples.no_base",
+            "none: relative to FS or GS, whose bases samples lack",
         ),
         ("samples.no_code", "none: code could not be read"),
     ];

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 use memgauge_collect::emulate::{self, Options};
-use memgauge_collect::pmu::events::Pmus;
+use memgauge_collect::pmu::events::{self, Pmus};
 use memgauge_collect::pmu::target::Target;
 use memgauge_collect::{geometry, sys};
 use memgauge_machine::{Config, PmuConfig, SampleSpec};
@@ -120,15 +120,15 @@ fn pmu(settings: &Settings) -> anyhow::Result<PmuConfig> {
     })
 }
 
-/// Events that neither the modelled machine nor this one knows.
+/// Events that are not all the modelled machine's: what is wrong with them, as
+/// events of this machine where any is one.
 fn usage(settings: &Settings, why: &str) -> anyhow::Error {
     let text = settings.events.join(",");
-    let live = memgauge_collect::pmu::events::parse(&text, &Pmus::default()).err();
-    let plain = text
-        .chars()
-        .all(|c| c.is_ascii_alphanumeric() || ".-_:,".contains(c));
-    let only_modelled = settings.source == Source::Emulate || plain;
-    match live.filter(|_| !only_modelled) {
+    let pmus = Pmus::default();
+    let is_live = |item: &str| events::parse(item, &pmus).is_ok();
+    let spelled_so = text.contains(['/', '{']);
+    let live = settings.source != Source::Emulate && (spelled_so || text.split(',').any(is_live));
+    match events::parse(&text, &pmus).err().filter(|_| live) {
         Some(error) => error.into(),
         None => {
             memgauge_collect::Error::usage(format!("failed to read events `{text}`: {why}")).into()

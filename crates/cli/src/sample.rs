@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 use anyhow::{Context, bail};
 use memgauge_collect::pmu::events::{self, Event, Pmus};
 use memgauge_collect::pmu::sample::{self, Options, Outcome, Rate, usual_rate};
-use memgauge_collect::pmu::stat::RING_PAGES;
 use memgauge_collect::pmu::target::{self, Target};
 use memgauge_collect::sys;
 use memgauge_report::{DataFrom, SampledEvent, Style, samples_text};
@@ -50,7 +49,7 @@ pub(crate) fn run(
         while_running,
         events: chosen(settings)?,
         output: settings.output.clone(),
-        ring_pages: RING_PAGES,
+        ring_pages: settings.ring,
         registers: settings.registers,
         overhead: settings.overhead.map(|percent| percent.0 / 100.0),
         whole_processors: false,

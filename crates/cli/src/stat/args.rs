@@ -109,7 +109,7 @@ pub(crate) fn cpus(text: &str) -> Result<Cpus, String> {
         .ok_or_else(|| "expected processors, as in 0-3,8".to_owned())
 }
 
-fn pages(text: &str) -> Result<usize, String> {
+pub(crate) fn pages(text: &str) -> Result<usize, String> {
     let pages = text
         .parse()
         .ok()

@@ -13,7 +13,7 @@ use memgauge_collect::pmu::target::{self, Target};
 use memgauge_collect::sys;
 use memgauge_trace::CommandEnd;
 
-pub(crate) use args::{Cpus, Stat, cpus};
+pub(crate) use args::{Cpus, Stat, cpus, pages};
 
 use args::StatSource;
 

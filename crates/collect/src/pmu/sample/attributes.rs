@@ -122,10 +122,8 @@ pub(super) fn floor(attr: &Attr, method: Method) -> u64 {
         Method::Ibs => IBS_LEAST,
         Method::Spe => SPE_LEAST,
         Method::Pebs => 2,
-        Method::Interrupt => match (attr.kind, attr.config) {
-            (kind::SOFTWARE, software::CPU_CLOCK | software::TASK_CLOCK) => SHORTEST_INTERVAL_NS,
-            _ => 1,
-        },
+        Method::Interrupt if is_timer(attr) => SHORTEST_INTERVAL_NS,
+        Method::Interrupt => 1,
     }
 }
 
@@ -154,10 +152,30 @@ pub fn attribute(event: &Event, wanted: &Wanted, has: &Facilities) -> Built {
         Method::Pebs => built.pebs(has),
         Method::Ibs => built.ibs(has),
         Method::Spe => built.spe(),
+        Method::Interrupt if counted_by_kernel(&built.attr) => {
+            // With a frequency the period is the kernel's, and only it can tell.
+            let known = !built.attr.has(flag::FREQ);
+            built.attr.sample_type &= if known { !sample::PERIOD } else { u64::MAX };
+        }
         Method::Interrupt if !event.is_software() => built.latencies(),
-        Method::Interrupt => {}
+        Method::Interrupt => built.timer_period(),
     }
     built
+}
+
+/// Events that the kernel itself counts one by one. Asked for the period in their
+/// samples, it makes a sample of each, whatever the period (`perf_swevent_event`).
+fn counted_by_kernel(attr: &Attr) -> bool {
+    match attr.kind {
+        kind::TRACEPOINT | kind::BREAKPOINT => true,
+        kind::SOFTWARE => !is_timer(attr),
+        _ => false,
+    }
+}
+
+/// Whether its period is of time.
+pub(super) fn is_timer(attr: &Attr) -> bool {
+    attr.kind == kind::SOFTWARE && matches!(attr.config, software::CPU_CLOCK | software::TASK_CLOCK)
 }
 
 fn set_rate(attr: &mut Attr, rate: Rate) {
@@ -208,6 +226,16 @@ impl Built {
             self.attr.period = period;
             self.notes.push(format!(
                 "period {period} instead of {asked}: IBS takes multiples of {IBS_STEP} from {IBS_LEAST} on"
+            ));
+        }
+    }
+
+    fn timer_period(&mut self) {
+        let asked = self.attr.period;
+        if !self.attr.has(flag::FREQ) && asked < SHORTEST_INTERVAL_NS {
+            self.attr.period = SHORTEST_INTERVAL_NS;
+            self.notes.push(format!(
+                "period {SHORTEST_INTERVAL_NS} ns instead of {asked}: the kernel's timer takes no shorter"
             ));
         }
     }

@@ -204,8 +204,29 @@ fn spe_samples_into_an_area_at_a_period_it_can_keep() {
 #[test]
 fn software_events_have_no_latencies() {
     let built = attribute(&event("page-faults"), &WANTED, &intel(4));
-    assert_eq!(built.attr.sample_type, EVERY_SAMPLE);
+    assert_eq!(built.attr.sample_type, EVERY_SAMPLE & !sample::PERIOD);
     assert_eq!(built.attr.kind, kind::SOFTWARE);
+}
+
+#[test]
+fn what_the_kernel_counts_has_no_period_in_its_samples() {
+    let asks = |text: &str| {
+        let built = attribute(&event(text), &WANTED, &intel(4));
+        built.attr.sample_type & sample::PERIOD != 0
+    };
+    for text in ["page-faults", "context-switches", "mem:0x1000/8:w"] {
+        assert!(!asks(text), "{text}");
+    }
+    for text in ["cpu-clock", "task-clock", "cycles", "cycles:pp"] {
+        assert!(asks(text), "{text}");
+    }
+}
+
+#[test]
+fn a_timer_has_the_shortest_period_there_is() {
+    let rate = Rate::Period(10);
+    let built = attribute(&event("cpu-clock"), &Wanted { rate, ..WANTED }, &intel(4));
+    assert_eq!((built.attr.period, built.notes.len()), (10_000, 1));
 }
 
 /// What is given up, in order, when every attribute is refused.

@@ -227,6 +227,7 @@ fn totals(outcome: &Outcome) -> BTreeMap<String, u64> {
             ("samples.next", d.next),
             ("samples.no_operand", d.no_operand),
             ("samples.no_registers", d.no_registers),
+            ("samples.no_base", d.no_base),
             ("samples.no_code", d.no_code),
         ];
         all.extend(named.map(|(name, count)| (name.to_owned(), count)));

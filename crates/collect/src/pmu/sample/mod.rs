@@ -85,6 +85,8 @@ pub struct Derivations {
     pub no_operand: u64,
     /// Registers overwritten, or not in samples.
     pub no_registers: u64,
+    /// Relative to FS or GS.
+    pub no_base: u64,
     /// Code that could not be read.
     pub no_code: u64,
 }
@@ -92,7 +94,7 @@ pub struct Derivations {
 impl Derivations {
     /// All samples.
     pub fn all(&self) -> u64 {
-        self.with_address() + self.no_operand + self.no_registers + self.no_code
+        self.with_address() + self.no_operand + self.no_registers + self.no_base + self.no_code
     }
 
     /// Those with an address.

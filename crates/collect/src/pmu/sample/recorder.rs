@@ -32,6 +32,19 @@ struct Reader {
     attr: Attr,
     method: Method,
     drop_kernel: bool,
+    /// Periods, and since when.
+    periods: Vec<(u64, u64)>,
+}
+
+impl Reader {
+    /// The period of a sample that does not say: the one in force at its time.
+    fn period(&self, s: &Sample<'_>) -> u64 {
+        if self.layout.has(sample::PERIOD) {
+            return s.period;
+        }
+        let in_force = self.periods.iter().rev().find(|p| p.0 <= s.time_ns);
+        in_force.or(self.periods.first()).map_or(0, |p| p.1)
+    }
 }
 
 /// What an access did, from the event alone.
@@ -54,6 +67,10 @@ pub(super) struct Recorder {
     /// Data sources in words: samples, and the sum of their latencies.
     pub(super) sources: BTreeMap<String, (u64, u64)>,
     lost: BTreeMap<(LossKind, String), u64>,
+    /// Records of all kinds that rings had no room for.
+    ring_lost: u64,
+    /// When the last sample was taken, on the events' clock.
+    pub(super) latest_ns: u64,
     start_ns: u64,
     failed: Option<Error>,
 }
@@ -66,6 +83,7 @@ impl Recorder {
             attr: wish.built.attr,
             method: wish.built.method,
             drop_kernel: wish.built.drop_kernel,
+            periods: Vec::new(),
         };
         let outcome = |wish: &Wish| EventOutcome {
             name: wish.name.clone(),
@@ -79,6 +97,8 @@ impl Recorder {
             derivations: derive.then(Derivations::default),
             sources: BTreeMap::new(),
             lost: BTreeMap::new(),
+            ring_lost: 0,
+            latest_ns: 0,
             start_ns: 0,
             failed: None,
         }
@@ -87,6 +107,20 @@ impl Recorder {
     /// Times are since then.
     pub(super) fn begin(&mut self, start_ns: u64) {
         self.start_ns = start_ns;
+    }
+
+    /// The periods that events begin with.
+    pub(super) fn begin_periods(&mut self) {
+        self.periods_changed(0);
+    }
+
+    /// Periods are those of the outcomes from now on.
+    pub(super) fn periods_changed(&mut self, now_ns: u64) {
+        for (reader, outcome) in self.readers.iter_mut().zip(&self.outcomes) {
+            if reader.periods.last().is_none_or(|p| p.1 != outcome.period) {
+                reader.periods.push((now_ns, outcome.period));
+            }
+        }
     }
 
     /// Time of a record, for ordering: of a sample at its event's place.
@@ -125,7 +159,7 @@ impl Recorder {
         let done = match (record, event) {
             (Record::Sample(s), Some(event)) => self.sample(event, header, s),
             (Record::Lost { count, .. } | Record::LostSamples { count }, _) => {
-                self.lose(LossKind::RingFull, "records of a ring", *count);
+                self.ring_lost += count;
                 Ok(())
             }
             (Record::Throttle { .. }, Some(event)) => {
@@ -152,6 +186,7 @@ impl Recorder {
             self.outcomes[event].of_others += 1;
             return Ok(());
         }
+        self.latest_ns = self.latest_ns.max(s.time_ns);
         let time_ns = s.time_ns.saturating_sub(self.start_ns);
         self.followed.thread(s.pid, s.tid, time_ns);
         let mut row = self.row(event, s);
@@ -159,7 +194,7 @@ impl Recorder {
         self.complete(event, s, &mut row);
         let outcome = &mut self.outcomes[event];
         outcome.samples += 1;
-        outcome.periods += row.period;
+        outcome.periods = outcome.periods.saturating_add(row.period);
         outcome.with_address += u64::from(row.addr.is_some());
         self.writer.push(row)?;
         Ok(())
@@ -184,7 +219,7 @@ impl Recorder {
             size_bytes,
             latency_cycles: reader.layout.latency(s),
             source: source.level(),
-            period: s.period,
+            period: reader.period(s),
             ..SampleRow::default()
         }
     }
@@ -245,7 +280,7 @@ impl Recorder {
         let period = self.readers[event].attr.period;
         let outcome = &mut self.outcomes[event];
         outcome.samples += 1;
-        outcome.periods += period;
+        outcome.periods = outcome.periods.saturating_add(period);
         outcome.with_address += u64::from(operation.addr.is_some());
         let pushed = self.writer.push(SampleRow {
             time_ns,
@@ -268,6 +303,15 @@ impl Recorder {
 
     /// All losses, those of events under their names.
     pub(super) fn losses(&mut self) -> Vec<Loss> {
+        let of_events: u64 = self.outcomes.iter().map(|o| o.lost).sum();
+        let (what, rest) = match of_events {
+            0 => ("samples and other records", self.ring_lost),
+            n => (
+                "names, mappings and the like",
+                self.ring_lost.saturating_sub(n),
+            ),
+        };
+        self.lose(LossKind::RingFull, what, rest);
         for o in std::mem::take(&mut self.outcomes) {
             let named = |what: &str| format!("{}: {what}", o.name);
             let of_event = [
@@ -331,6 +375,7 @@ impl Derivations {
             Ok(Derivation::Next) => &mut self.next,
             Err(NoRecipe::NoOperand) => &mut self.no_operand,
             Err(NoRecipe::NoRegisters) => &mut self.no_registers,
+            Err(NoRecipe::NoBase) => &mut self.no_base,
             Err(NoRecipe::NoCode) => &mut self.no_code,
         };
         *counter += 1;

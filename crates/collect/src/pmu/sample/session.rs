@@ -31,7 +31,7 @@ use crate::{Error, ErrorKind, Result};
 const LOOK_EVERY_MS: i32 = 50;
 const FLUSH_EVERY: Duration = Duration::from_secs(1);
 /// Time between two looks at the overhead.
-const WINDOW: Duration = Duration::from_millis(250);
+const WINDOW: Duration = Duration::from_millis(100);
 /// Bytes of records that may wait for older ones.
 const MOST_WAITING_BYTES: usize = 64 << 20;
 
@@ -177,6 +177,8 @@ pub(super) struct Session<'a> {
     pub(super) overhead: Option<Overhead>,
     /// Samples, own and observed nanoseconds when the window began.
     window: (Vec<u64>, u64, u64),
+    /// When periods were last changed.
+    changed_ns: u64,
     /// Own processor time when sampling began.
     pub(super) own_before_ns: u64,
     scratch: Vec<u8>,
@@ -197,6 +199,7 @@ impl<'a> Session<'a> {
             };
             outcome.cost = overhead.and_then(|_| super::cost::measure(wish));
         }
+        recorder.begin_periods();
         let batched = |w: &Wish| matches!(w.built.method, Method::Pebs | Method::Spe);
         let behind_ns = match wishes.iter().any(batched) {
             true => clock_behind_ns(),
@@ -217,6 +220,7 @@ impl<'a> Session<'a> {
             batches: Batches::default(),
             overhead,
             own_before_ns: 0,
+            changed_ns: 0,
             scratch: Vec::new(),
         })
     }
@@ -238,6 +242,7 @@ impl<'a> Session<'a> {
         self.own_before_ns = own_usage().cpu.as_nanos() as u64;
         self.window.1 = self.own_before_ns;
         self.existing()?;
+        self.begin_within_budget();
         let by_exec = matches!(self.options.target, Target::Command(_));
         if !by_exec || self.recorder.followed.only.is_some() {
             self.open.enable()?;
@@ -459,12 +464,20 @@ impl<'a> Session<'a> {
         let taken_ns: f64 = gained.clone().zip(costs).map(|(n, ns)| n as f64 * ns).sum();
         let window = Window {
             samples: gained.sum(),
-            cost_ns: taken_ns + own_ns.saturating_sub(*own_before) as f64,
-            observed_ns: observed_ns.saturating_sub(*observed_before),
+            samples_ns: taken_ns,
+            own_ns: own_ns.saturating_sub(*own_before) as f64,
+            observed_ns: observed_ns.saturating_sub(*observed_before) as f64,
         };
         self.window = (samples, own_ns, observed_ns);
+        // Samples from before the last change say nothing of the period since.
+        if window.samples > 0 && self.recorder.latest_ns < self.changed_ns {
+            return;
+        }
         if let Some(factor) = budget::factor(overhead.allowed, &window) {
-            overhead.changes += u64::from(self.change_periods(factor));
+            if self.change_periods(factor) {
+                overhead.changes += 1;
+                self.changed_ns = self.now_ns();
+            }
         }
         self.overhead = Some(overhead);
     }
@@ -489,7 +502,28 @@ impl<'a> Session<'a> {
                 changed = true;
             }
         }
+        if changed {
+            self.recorder.periods_changed(self.now_ns());
+        }
         changed
+    }
+
+    /// A timer's cost tells at once which period the budget allows.
+    fn begin_within_budget(&mut self) {
+        let Some(overhead) = self.overhead else {
+            return;
+        };
+        let costs = self.recorder.outcomes.iter().map(|o| o.cost);
+        let timers = costs.zip(&self.wishes);
+        let timers = timers.filter(|(_, wish)| super::attributes::is_timer(&wish.built.attr));
+        let needed = timers.filter_map(|(cost, wish)| {
+            let period_ns = cost?.ns / overhead.allowed;
+            Some(period_ns / wish.built.attr.period as f64)
+        });
+        let factor = needed.fold(1.0, f64::max);
+        if factor > 1.0 {
+            self.change_periods(factor);
+        }
     }
 }
 
