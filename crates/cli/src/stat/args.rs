@@ -73,6 +73,10 @@ pub(crate) struct Stat {
     /// Pages of each processor's ring (a power of two)
     #[arg(long, value_name = "PAGES", default_value_t = memgauge_collect::pmu::stat::RING_PAGES, value_parser = pages)]
     pub(crate) ring: usize,
+    /// Follow new threads one by one, as on kernels before 6.13, which cannot
+    /// inherit counters that are read with samples
+    #[arg(long, requires = "interval", hide = true)]
+    pub(crate) no_inherit: bool,
     /// Measure at the end what the timer alone costs here (a quarter of a second)
     #[arg(long, requires = "interval")]
     pub(crate) timer_cost: bool,

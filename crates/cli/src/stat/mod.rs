@@ -88,6 +88,7 @@ fn options(args: &Stat) -> anyhow::Result<Options> {
         interval_ns: args.interval.map(|interval| interval.ns),
         output: args.output.clone(),
         ring_pages: args.ring,
+        inherit: !args.no_inherit,
         measure_timer: args.timer_cost,
     })
 }

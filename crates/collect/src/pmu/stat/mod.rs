@@ -16,6 +16,7 @@
 //! short-lived threads are missed), and one ring a thread (memory).
 
 mod bare;
+mod follow;
 mod open;
 mod plan;
 mod series;
@@ -63,6 +64,9 @@ pub struct Options {
     pub measure_timer: bool,
     /// Pages of each ring, a power of two.
     pub ring_pages: usize,
+    /// Let counters be inherited where the kernel can; otherwise, as on kernels
+    /// before 6.13, new threads are followed one by one.
+    pub inherit: bool,
 }
 
 /// An event's total.
