@@ -502,6 +502,17 @@ impl Layout {
             .then(|| before.count_ones() as usize * 8)
     }
 
+    /// A sample's time alone.
+    #[inline]
+    pub fn sample_time(&self, body: &[u8]) -> Option<u64> {
+        let before = self.sample_type & (sample::IDENTIFIER | sample::IP | sample::TID);
+        let at = before.count_ones() as usize * 8;
+        match self.has(sample::TIME) {
+            true => Fields(body.get(at..)?).u64(),
+            false => Some(0),
+        }
+    }
+
     /// Parses a sample's body.
     #[inline]
     pub fn sample<'a>(&self, body: &'a [u8]) -> Option<Sample<'a>> {
