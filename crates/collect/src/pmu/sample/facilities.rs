@@ -6,7 +6,7 @@ use super::attributes::Facilities;
 use crate::pmu::events::Pmus;
 
 /// Of this machine.
-pub(super) fn facilities(pmus: &Pmus) -> Facilities {
+pub(crate) fn facilities(pmus: &Pmus) -> Facilities {
     let cpuinfo = read_to_string("/proc/cpuinfo").unwrap_or_default();
     let mut has = Facilities {
         intel: value(&cpuinfo, "vendor_id") == Some("GenuineIntel"),

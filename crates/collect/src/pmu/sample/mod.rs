@@ -30,6 +30,7 @@ pub use attributes::{
     Built, Facilities, GivenUp, Method, Rate, Wanted, attribute, interrupts_each, relaxed,
 };
 pub use cost::SampleCost;
+pub(crate) use facilities::facilities;
 pub use session::record;
 
 use super::abi::{kind, software};
