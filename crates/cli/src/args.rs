@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::bandwidth::Way;
-use crate::units::{Duration, EventSpec};
+use crate::stat::{Cpus, cpus, pages};
+use crate::units::{Duration, Percent};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -64,6 +65,8 @@ pub(crate) enum Source {
     Emulate,
     /// Sample by a timer; data addresses are rebuilt from registers and code
     Clock,
+    /// Sample events of the processor and the kernel (-e)
+    Pmu,
 }
 
 #[derive(Clone, Debug, Args)]
@@ -83,19 +86,15 @@ pub(crate) struct Settings {
     /// Hardware prefetchers to model: next-line, stride (none by default)
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub(crate) prefetch: Vec<Prefetcher>,
-    /// Sample these events: NAME or NAME:PERIOD
-    #[arg(
-        short,
-        long = "event",
-        value_name = "EVENTS",
-        value_delimiter = ',',
-        default_value = "llc.miss:127,l1d.miss:4099"
-    )]
-    pub(crate) events: Vec<EventSpec>,
+    /// Sample these events: NAME or NAME:PERIOD of the modelled machine
+    /// (llc.miss:127,l1d.miss:4099 unless given), or of this one as in perf
+    /// (page-faults, cpu/mem-loads,ldlat=30/P, ibs_op//, mem:ADDR/LEN:rw)
+    #[arg(short, long = "event", value_name = "EVENTS")]
+    pub(crate) events: Vec<String>,
     /// Period of events named without one
-    #[arg(short = 'c', long = "count", value_name = "PERIOD", default_value_t = 1009,
+    #[arg(short = 'c', long = "count", value_name = "PERIOD", conflicts_with = "frequency",
           value_parser = clap::value_parser!(u64).range(1..))]
-    pub(crate) period: u64,
+    pub(crate) period: Option<u64>,
     /// How overflows of the modelled PMU become samples, with what cost and loss: ideal,
     /// precise, precise-linux, interrupt, tagged (docs/machine-model.md)
     #[arg(long, value_name = "WAY", default_value = "ideal")]
@@ -103,10 +102,21 @@ pub(crate) struct Settings {
     /// Length of a series interval in virtual time (100us, 1ms; a bare number is milliseconds)
     #[arg(short = 'I', long, value_name = "TIME", default_value = "1ms")]
     pub(crate) interval: Duration,
-    /// Samples a second of source clock
-    #[arg(short = 'F', long, value_name = "HZ", default_value_t = 1000,
+    /// Samples a second (1000 of source clock unless given)
+    #[arg(short = 'F', long, value_name = "HZ",
           value_parser = clap::value_parser!(u64).range(1..=100_000))]
-    pub(crate) frequency: u64,
+    pub(crate) frequency: Option<u64>,
+    /// Part of the program's processor time that sampling of live events may
+    /// take, as in 2%: measured, and periods changed to keep to it
+    #[arg(long, value_name = "PERCENT", conflicts_with = "frequency")]
+    pub(crate) overhead: Option<Percent>,
+    /// Ask for registers with samples of live events, and rebuild data addresses
+    /// that they lack
+    #[arg(long)]
+    pub(crate) registers: bool,
+    /// Pages of each processor's ring (a power of two), of live sources
+    #[arg(long, value_name = "PAGES", default_value_t = memgauge_collect::pmu::stat::RING_PAGES, value_parser = pages)]
+    pub(crate) ring: usize,
     /// No progress and no closing line
     #[arg(short, long)]
     pub(crate) quiet: bool,
@@ -137,15 +147,38 @@ pub(crate) struct Launch {
 pub(crate) struct Record {
     #[command(flatten)]
     pub(crate) settings: Settings,
-    /// Running processes to sample (source clock)
-    #[arg(short, long, value_name = "PIDS", value_delimiter = ',')]
+    /// Running processes to sample (source clock, or pmu with -e)
+    #[arg(
+        short,
+        long,
+        value_name = "PIDS",
+        value_delimiter = ',',
+        group = "target"
+    )]
     pub(crate) pid: Vec<u32>,
-    /// Program to run and its arguments
+    /// Single threads to sample (-e)
+    #[arg(
+        short,
+        long,
+        value_name = "TIDS",
+        value_delimiter = ',',
+        group = "target"
+    )]
+    pub(crate) tid: Vec<u32>,
+    /// Everybody, on all processors (-e)
+    #[arg(short, long, group = "target")]
+    pub(crate) all: bool,
+    /// Everybody, on these processors (0-3,8; -e)
+    #[arg(short = 'C', long, value_name = "CPUS", value_parser = cpus, group = "target")]
+    pub(crate) cpu: Option<Cpus>,
+    /// A control group, by its path below the hierarchy's root (-e)
+    #[arg(short = 'G', long, value_name = "CGROUP", group = "target")]
+    pub(crate) cgroup: Option<String>,
+    /// Program to run and its arguments; with -a and the like: for as long as it runs
     #[arg(
         trailing_var_arg = true,
         allow_hyphen_values = true,
-        required_unless_present = "pid",
-        conflicts_with = "pid",
+        required_unless_present = "target",
         value_name = "CMD"
     )]
     pub(crate) command: Vec<String>,

@@ -3,7 +3,6 @@
 use anyhow::Context;
 use memgauge_analyze::{Analysis, Heat, HeatMap};
 use memgauge_collect::clock::{self, Options};
-use memgauge_collect::pmu::stat::RING_PAGES;
 use memgauge_collect::pmu::target::Target;
 use memgauge_collect::sys;
 use memgauge_report::{Share, Style, heat_text};
@@ -12,6 +11,9 @@ use memgauge_trace::{CommandEnd, Manifest, Module, Sample};
 
 use crate::args::Settings;
 use crate::record;
+
+/// Samples a second where nothing else is said.
+const DEFAULT_HERTZ: u64 = 1000;
 
 /// Samples a command, or the processes.
 pub(crate) fn run(
@@ -26,8 +28,8 @@ pub(crate) fn run(
     let options = Options {
         target,
         output: settings.output.clone(),
-        period_ns: 1_000_000_000 / settings.frequency,
-        ring_pages: RING_PAGES,
+        period_ns: 1_000_000_000 / settings.frequency.unwrap_or(DEFAULT_HERTZ),
+        ring_pages: settings.ring,
     };
     record::make_room(&settings.output, settings.force)?;
     sys::process::catch_interrupts().context("failed to catch interrupts")?;
@@ -36,10 +38,17 @@ pub(crate) fn run(
     Ok(outcome.end.unwrap_or(CommandEnd::Exited(0)))
 }
 
-/// What samples with rebuilt addresses say, for a recording that has any.
+/// Where the addresses of live samples lie, for a recording that has any.
 pub(crate) fn section(recording: &Recording, style: &Style) -> anyhow::Result<Option<String>> {
-    let shares = shares(recording.manifest());
-    if shares.is_empty() {
+    let manifest = recording.manifest();
+    let shares = shares(manifest);
+    let with_address = |name: &str| name.starts_with("event.") && name.ends_with(".with_address");
+    let sampled: u64 = manifest
+        .totals
+        .iter()
+        .filter_map(|(name, count)| with_address(name).then_some(*count))
+        .sum();
+    if shares.is_empty() && sampled == 0 {
         return Ok(None);
     }
     let modules = modules(recording)?;
@@ -75,6 +84,10 @@ fn shares(manifest: &Manifest) -> Vec<Share> {
         (
             "samples.no_registers",
             "none: registers overwritten or not known",
+        ),
+        (
+            "samples.no_base",
+            "none: relative to FS or GS, whose bases samples lack",
         ),
         ("samples.no_code", "none: code could not be read"),
     ];

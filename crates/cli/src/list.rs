@@ -4,6 +4,7 @@ use memgauge_trace::{Provenance, Unit, catalogue};
 
 use clap::Args;
 use memgauge_collect::pmu::events::{Pmus, builtin_events};
+use memgauge_collect::sys::pfm;
 
 use crate::outcome::Exit;
 use crate::terminal;
@@ -44,7 +45,11 @@ fn live_events() -> Vec<(String, &'static str, String)> {
         let topic = topic_of(&alias.name);
         (format!("{}/{}/", alias.pmu, alias.name), topic, alias.terms)
     });
-    named.chain(aliases).collect()
+    let vendors = pfm::events().into_iter().map(|event| {
+        let topic = topic_of(&event.name);
+        (event.name, topic, event.description)
+    });
+    named.chain(aliases).chain(vendors).collect()
 }
 
 /// Prints events with their definitions, and the modelled machines.
@@ -72,8 +77,9 @@ fn as_json() -> anyhow::Result<String> {
 }
 
 fn live_text(topic: Option<&str>) -> String {
-    let mut out =
-        String::from("Events of memgauge stat (counted; `memgauge doctor` says what works here)\n");
+    let mut out = String::from(
+        "Events of memgauge stat and record -e (counted, sampled; `memgauge doctor` says what works here)\n",
+    );
     let wanted = |t: &str| topic.is_none_or(|topic| topic.eq_ignore_ascii_case(t));
     for (name, topic, what) in live_events().into_iter().filter(|e| wanted(e.1)) {
         out += &format!("  {name:<26}{topic:<7} {what}\n");

@@ -18,6 +18,7 @@ mod outcome;
 mod progress;
 mod record;
 mod report;
+mod sample;
 mod stat;
 mod symbols;
 mod terminal;

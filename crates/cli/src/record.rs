@@ -4,6 +4,8 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 use memgauge_collect::emulate::{self, Options};
+use memgauge_collect::pmu::events::{self, Pmus};
+use memgauge_collect::pmu::target::Target;
 use memgauge_collect::{geometry, sys};
 use memgauge_machine::{Config, PmuConfig, SampleSpec};
 use memgauge_trace::CommandEnd;
@@ -11,17 +13,21 @@ use memgauge_trace::recording::Recording;
 
 use crate::args::{Launch, Prefetcher, Record, Settings, Source};
 use crate::outcome::Exit;
-use crate::{clock, progress, report, terminal};
+use crate::units::EventSpec;
+use crate::{clock, progress, report, sample, terminal};
 
 /// What is kept of the last recording where nobody named this one.
 const DEFAULT_OUTPUT: &str = "memgauge.mg";
 
 /// Runs the command and writes the recording.
 pub(crate) fn record(args: &Record) -> anyhow::Result<Exit> {
-    let clock = args.settings.source == Source::Clock || !args.pid.is_empty();
-    let end = match clock {
-        true => attach(args)?,
-        false => run(&args.settings, &args.command, !args.settings.quiet)?,
+    let attached = !args.pid.is_empty();
+    let end = if sample::is_wanted(args) {
+        sample::run(&args.settings, sample::target(args)?)?
+    } else if args.settings.source == Source::Clock || attached {
+        attach(args)?
+    } else {
+        run(&args.settings, &args.command, !args.settings.quiet)?
     };
     if !args.settings.quiet {
         closing_line(&args.settings.output)?;
@@ -44,7 +50,7 @@ pub(crate) fn record_and_report(args: &Launch) -> anyhow::Result<Exit> {
     Ok(Exit::of(&end))
 }
 
-/// Source clock, which alone can observe what runs already.
+/// Source clock, which observes what runs already and needs no events.
 fn attach(args: &Record) -> anyhow::Result<CommandEnd> {
     if args.settings.source == Source::Emulate {
         bail!("failed to attach: source emulate only records programs that it starts");
@@ -56,13 +62,18 @@ fn run(settings: &Settings, command: &[String], talk: bool) -> anyhow::Result<Co
     if settings.source == Source::Clock {
         return clock::run(settings, command, &[]);
     }
+    if settings.source == Source::Pmu
+        || settings.source == Source::Auto && sample::is_live(settings)
+    {
+        return sample::run(settings, (Target::Command(command.to_vec()), None));
+    }
     // Before anything is replaced: a command that cannot run costs no recording.
     emulate::resolve(command)?;
     let options = Options {
         command: command.to_vec(),
         output: settings.output.clone(),
         machine: machine(settings)?,
-        pmu: pmu(settings),
+        pmu: pmu(settings)?,
         traces: false,
     };
     make_room(&settings.output, settings.force)?;
@@ -83,22 +94,54 @@ fn machine(settings: &Settings) -> anyhow::Result<Config> {
     Ok(config)
 }
 
-fn pmu(settings: &Settings) -> PmuConfig {
-    let samples = settings.events.iter().map(|e| SampleSpec {
+/// Events of the modelled machine that are sampled where none is named: those that
+/// a report needs, rarely enough not to matter.
+const MODELLED: &str = "llc.miss:127,l1d.miss:4099";
+/// Period of a modelled event that was named without one.
+const MODELLED_PERIOD: u64 = 1009;
+
+/// The events named, as those of the modelled machine.
+pub(crate) fn modelled(settings: &Settings) -> Result<Vec<EventSpec>, String> {
+    let text = match settings.events.is_empty() {
+        true => MODELLED.to_owned(),
+        false => settings.events.join(","),
+    };
+    text.split(',').map(str::parse).collect()
+}
+
+fn pmu(settings: &Settings) -> anyhow::Result<PmuConfig> {
+    let events = modelled(settings).map_err(|why| usage(settings, &why))?;
+    let samples = events.iter().map(|e| SampleSpec {
         event: e.event,
-        period: e.period.unwrap_or(settings.period),
+        period: e.period.or(settings.period).unwrap_or(MODELLED_PERIOD),
     });
-    PmuConfig {
+    Ok(PmuConfig {
         samples: samples.collect(),
         interval_ns: Some(settings.interval.ns),
         delivery: settings.delivery.0,
+    })
+}
+
+/// Events that are not all the modelled machine's: what is wrong with them, as
+/// events of this machine where any is one.
+fn usage(settings: &Settings, why: &str) -> anyhow::Error {
+    let text = settings.events.join(",");
+    let pmus = Pmus::default();
+    let is_live = |item: &str| events::parse(item, &pmus).is_ok();
+    let spelled_so = text.contains(['/', '{']);
+    let live = settings.source != Source::Emulate && (spelled_so || text.split(',').any(is_live));
+    match events::parse(&text, &pmus).err().filter(|_| live) {
+        Some(error) => error.into(),
+        None => {
+            memgauge_collect::Error::usage(format!("failed to read events `{text}`: {why}")).into()
+        }
     }
 }
 
 /// Says which source was chosen, why, and what it costs.
 fn announce(machine: &Config) {
     eprintln!(
-        "memgauge: source emulate (this version has no other for a program it starts): \
+        "memgauge: source emulate (-e samples events of this machine, --source clock its time): \
          modelled on {}, 10 to 40 times slower than native",
         machine.name
     );

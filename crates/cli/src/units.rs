@@ -36,6 +36,25 @@ impl FromStr for Duration {
     }
 }
 
+/// A part of a hundred.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Percent(pub(crate) f64);
+
+impl FromStr for Percent {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = text.strip_suffix('%').unwrap_or(text).trim();
+        let percent = number
+            .parse::<f64>()
+            .ok()
+            .filter(|p| *p > 0.0 && *p <= 100.0);
+        percent
+            .map(Percent)
+            .ok_or_else(|| "expected a percentage above 0 and up to 100, as in 2%".to_owned())
+    }
+}
+
 /// An event and, where given, its period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct EventSpec {
@@ -65,7 +84,9 @@ impl FromStr for EventSpec {
 }
 
 fn unknown_event(name: &str) -> String {
+    let live = memgauge_collect::pmu::events::builtin_events();
     let names = catalogue::ALL.iter().map(|e| e.1.to_owned());
+    let names = names.chain(live.into_iter().map(|e| e.name));
     let near = memgauge_collect::pmu::events::nearest(name, names, 3);
     format!(
         "there is no event `{name}`; near it: {} (see `memgauge list`)",
@@ -97,6 +118,16 @@ mod tests {
             "99999999999999999s",
         ] {
             assert!(text.parse::<Duration>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_percentage_has_its_sign_or_not() {
+        for text in ["2%", "2", "2.0 %"] {
+            assert_eq!(text.parse::<Percent>(), Ok(Percent(2.0)), "{text}");
+        }
+        for text in ["", "%", "0", "-1%", "101%", "NaN", "two"] {
+            assert!(text.parse::<Percent>().is_err(), "{text}");
         }
     }
 

@@ -122,6 +122,47 @@ fn intervals_of_a_thread_follow_one_another() {
     }
 }
 
+/// Two threads and a child that each live for some milliseconds.
+const BIRTHS: &str = r#"
+import os, threading
+def work():
+    for i in range(400):
+        memory = bytearray(1 << 20)
+threads = [threading.Thread(target=work) for _ in range(2)]
+[t.start() for t in threads]
+[t.join() for t in threads]
+child = os.fork()
+work()
+if child:
+    os.wait()
+"#;
+
+#[test]
+fn threads_born_later_are_followed_without_inheritance_too() {
+    if !perf_works() || !harness::needs(&["python3"]) {
+        return;
+    }
+    let python = ["python3", "-c", BIRTHS];
+    let options = ["-I", "1ms", "-e", "page-faults"];
+    let inherited = json(&options, &python);
+    let (rows, summary) = json(&[&options[..], &["--no-inherit"]].concat(), &python);
+    let threads = |rows: &[Value]| {
+        let all: std::collections::BTreeSet<u64> =
+            rows.iter().filter_map(|row| row["tid"].as_u64()).collect();
+        all.len()
+    };
+    assert_eq!((threads(&inherited.0), threads(&rows)), (4, 4));
+    let notes = summary["notes"].to_string();
+    assert!(notes.contains("one by one"), "{notes}");
+    assert_eq!(sum(&rows, "page-faults"), total(&summary, "page-faults"));
+    let (all, followed) = (
+        total(&inherited.1, "page-faults") as f64,
+        total(&summary, "page-faults") as f64,
+    );
+    println!("{followed} of {all} page faults");
+    assert!(followed > 0.5 * all, "{followed} of {all}");
+}
+
 #[test]
 fn a_recording_of_a_series_has_the_rows_and_totals() {
     if !perf_works() {

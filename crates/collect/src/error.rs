@@ -44,6 +44,11 @@ impl Error {
         }
     }
 
+    /// The command line asks for what makes no sense.
+    pub fn usage(message: impl Into<String>) -> Self {
+        Error::new(ErrorKind::Usage, message)
+    }
+
     pub(crate) fn system(action: impl Into<String>, cause: std::io::Error) -> Self {
         Error {
             kind: ErrorKind::System,

@@ -18,10 +18,11 @@ pub fn heat_text(
 ) -> String {
     let style = style.at_least(80);
     let all: u64 = shares.iter().map(|s| s.1).sum();
-    let mut text = style.heading(
-        "Data addresses",
-        &format!("rebuilt from registers and code, n = {all}"),
-    );
+    let how = match shares {
+        [] => "as the source reported them".to_owned(),
+        _ => format!("rebuilt from registers and code, n = {all}"),
+    };
+    let mut text = style.heading("Data addresses", &how);
     for (name, count) in shares.iter().filter(|s| s.1 > 0) {
         let share = units::share(*count as f64 / all as f64);
         text += &format!("  {share:>7}  {}\n", style.name(name));
@@ -33,7 +34,7 @@ pub fn heat_text(
     text += "\n";
     text += &style.heading(
         "Heat map",
-        &format!("time spent at addresses (rows) over {duration} (columns); darker is more"),
+        &format!("samples at addresses (rows) over {duration} (columns); darker is more"),
     );
     for stretch in &map.stretches {
         text += &draw(stretch, map.samples, &style);

@@ -11,6 +11,7 @@ mod heat;
 mod io;
 pub mod mrc;
 mod plot;
+mod samples;
 mod sections;
 mod stat;
 mod style;
@@ -24,6 +25,7 @@ use memgauge_analyze::Summary;
 
 pub use heat::{Share, heat_text};
 pub use io::{IoOrder, io_json, io_text};
+pub use samples::{DataFrom, SampledEvent, samples_text};
 pub use stat::{CURVE_COLUMNS, Counted, CounterRow, counted_text};
 pub use style::Style;
 

@@ -73,6 +73,10 @@ pub(crate) struct Stat {
     /// Pages of each processor's ring (a power of two)
     #[arg(long, value_name = "PAGES", default_value_t = memgauge_collect::pmu::stat::RING_PAGES, value_parser = pages)]
     pub(crate) ring: usize,
+    /// Follow new threads one by one, as on kernels before 6.13, which cannot
+    /// inherit counters that are read with samples
+    #[arg(long, requires = "interval", hide = true)]
+    pub(crate) no_inherit: bool,
     /// Measure at the end what the timer alone costs here (a quarter of a second)
     #[arg(long, requires = "interval")]
     pub(crate) timer_cost: bool,
@@ -103,13 +107,13 @@ pub(crate) enum StatSource {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Cpus(pub(crate) Vec<u32>);
 
-fn cpus(text: &str) -> Result<Cpus, String> {
+pub(crate) fn cpus(text: &str) -> Result<Cpus, String> {
     let list = memgauge_collect::pmu::events::cpu_list(text).filter(|list| !list.is_empty());
     list.map(Cpus)
         .ok_or_else(|| "expected processors, as in 0-3,8".to_owned())
 }
 
-fn pages(text: &str) -> Result<usize, String> {
+pub(crate) fn pages(text: &str) -> Result<usize, String> {
     let pages = text
         .parse()
         .ok()

@@ -13,7 +13,7 @@ use memgauge_collect::pmu::target::{self, Target};
 use memgauge_collect::sys;
 use memgauge_trace::CommandEnd;
 
-pub(crate) use args::Stat;
+pub(crate) use args::{Cpus, Stat, cpus, pages};
 
 use args::StatSource;
 
@@ -88,6 +88,7 @@ fn options(args: &Stat) -> anyhow::Result<Options> {
         interval_ns: args.interval.map(|interval| interval.ns),
         output: args.output.clone(),
         ring_pages: args.ring,
+        inherit: !args.no_inherit,
         measure_timer: args.timer_cost,
     })
 }

@@ -19,7 +19,7 @@ struct Mapping {
 
 /// Recipes by process and address, and what they are made from.
 #[derive(Default)]
-pub(super) struct Code {
+pub(crate) struct Code {
     mappings: HashMap<u32, Vec<Mapping>>,
     files: HashMap<String, Option<File>>,
     recipes: HashMap<(u32, u64), Result<Recipe, NoRecipe>>,
@@ -30,7 +30,7 @@ const MOST_RECIPES: usize = 1 << 20;
 
 impl Code {
     /// Executable code was mapped.
-    pub(super) fn mapped(
+    pub(crate) fn mapped(
         &mut self,
         pid: u32,
         start: u64,
@@ -55,13 +55,13 @@ impl Code {
     }
 
     /// Another program began.
-    pub(super) fn replaced(&mut self, pid: u32) {
+    pub(crate) fn replaced(&mut self, pid: u32) {
         self.mappings.remove(&pid);
         self.recipes.retain(|key, _| key.0 != pid);
     }
 
     /// A process was forked: it has its parent's code.
-    pub(super) fn forked(&mut self, pid: u32, parent: u32) {
+    pub(crate) fn forked(&mut self, pid: u32, parent: u32) {
         if let Some(mappings) = self.mappings.get(&parent).filter(|_| pid != parent) {
             let mappings = mappings.clone();
             self.mappings.insert(pid, mappings);
@@ -69,7 +69,7 @@ impl Code {
     }
 
     /// The recipe for samples there.
-    pub(super) fn recipe(&mut self, pid: u32, ip: u64) -> Result<Recipe, NoRecipe> {
+    pub(crate) fn recipe(&mut self, pid: u32, ip: u64) -> Result<Recipe, NoRecipe> {
         if let Some(known) = self.recipes.get(&(pid, ip)) {
             return *known;
         }

@@ -49,6 +49,9 @@ pub enum NoRecipe {
     NoOperand,
     /// The registers were overwritten, or are not in samples.
     NoRegisters,
+    /// Relative to FS or GS: the kernel puts their bases into no sample, and only
+    /// stopping the thread would tell them.
+    NoBase,
 }
 
 /// The recipe for samples at `ip`, whose code around it begins at `start`.
@@ -62,7 +65,7 @@ pub fn recipe(code: &[u8], start: u64, ip: u64) -> Result<Recipe, NoRecipe> {
     if let Some(memory) = eye.operand(&at) {
         match is_computable(&memory) {
             true => return Ok(made(Derivation::Exact, &memory)),
-            false => reason = NoRecipe::NoRegisters,
+            false => reason = why_not(&memory),
         }
     }
     if let Some(memory) = eye
@@ -156,6 +159,13 @@ fn is_computable(memory: &UsedMemory) -> bool {
     flat && memory.vsib_size() == 0 && parts(memory).all(|r| number(r).is_some())
 }
 
+fn why_not(memory: &UsedMemory) -> NoRecipe {
+    match memory.segment() {
+        Register::FS | Register::GS => NoRecipe::NoBase,
+        _ => NoRecipe::NoRegisters,
+    }
+}
+
 struct Eye<'a> {
     code: &'a [u8],
     start: u64,
@@ -207,7 +217,7 @@ impl<'a> Eye<'a> {
         if intact && is_computable(&memory) {
             return Some(memory);
         }
-        *reason = NoRecipe::NoRegisters;
+        *reason = why_not(&memory);
         None
     }
 
@@ -390,7 +400,7 @@ mod tests {
             &[NOP; 40][..],
         ]
         .concat();
-        check(&code, 0, Err(NoRecipe::NoRegisters));
+        check(&code, 0, Err(NoRecipe::NoBase));
         // lea rax, [rbx] accesses nothing
         let code = [&[0x48, 0x8d, 0x03], &[NOP; 40][..]].concat();
         check(&code, 0, Err(NoRecipe::NoOperand));

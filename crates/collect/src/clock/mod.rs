@@ -13,4 +13,5 @@ mod code;
 pub mod derive;
 mod record;
 
-pub use record::{Derivations, Options, Outcome, record};
+pub(crate) use code::Code;
+pub use record::{Options, Outcome, record};

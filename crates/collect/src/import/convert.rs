@@ -13,6 +13,7 @@ use memgauge_trace::{
 
 use super::perf_data::{Damage, Events, FileEvent, PerfData, Visit};
 use super::threads::Threads;
+use super::writing::Writing;
 use crate::pmu::abi::{record, sample};
 use crate::pmu::data_src::DataSrc;
 use crate::pmu::events::builtin_events;
@@ -107,7 +108,7 @@ impl Visit for Earliest {
         let time_ns = match header.kind {
             record::SAMPLE => events
                 .of_sample(body)
-                .and_then(|(_, l)| Some(l.sample(body)?.time_ns)),
+                .and_then(|(_, l)| l.sample_time(body)),
             _ => events
                 .of_others()
                 .and_then(|l| Some(l.trailer(body)?.1.time_ns)),
@@ -124,7 +125,7 @@ impl Visit for Earliest {
 type CounterKey = (u64, u32);
 
 struct Converter {
-    writer: Writer,
+    writer: Writing,
     threads: Threads,
     imported: Imported,
     by_event: Vec<u64>,
@@ -138,13 +139,13 @@ struct Converter {
 impl Converter {
     fn new(output: &Path, start_ns: u64) -> Result<Converter> {
         Ok(Converter {
-            writer: Writer::create(
+            writer: Writing::new(Writer::create(
                 output,
                 Manifest {
                     clock: "monotonic".to_owned(),
                     ..Manifest::default()
                 },
-            )?,
+            )?),
             threads: Threads::default(),
             imported: Imported::default(),
             by_event: Vec::new(),
@@ -201,7 +202,7 @@ impl Converter {
             ..SampleRow::default()
         };
         self.imported.with_address += u64::from(row.addr.is_some());
-        self.writer.push(row)?;
+        self.writer.sample(row)?;
         self.not_kept(s);
         Ok(())
     }
@@ -244,7 +245,7 @@ impl Converter {
                 .insert((id, s.tid), (value, time_ns))
                 .unwrap_or((0, 0));
             self.imported.series_rows += 1;
-            self.writer.push(SeriesRow {
+            self.writer.series(SeriesRow {
                 time_ns,
                 cpu: Some(Cpu(s.cpu)),
                 pid: Pid(s.pid),
@@ -268,7 +269,7 @@ impl Converter {
         } else {
             path
         };
-        self.writer.push(Module {
+        self.writer.module(Module {
             pid: Pid(map.pid),
             time_ns,
             start: VirtAddr(map.start),
@@ -294,7 +295,7 @@ impl Converter {
                 if *exec {
                     let pid = Pid(*pid);
                     let path = "[exec]".to_owned();
-                    self.writer.push(Module {
+                    self.writer.module(Module {
                         pid,
                         time_ns,
                         path,
@@ -341,11 +342,11 @@ impl Converter {
         self.imported.samples = counted.map(|(n, &count)| (named(n), count)).collect();
         self.imported.problems = damage.problems;
         self.imported.losses = losses(self.lost);
-        self.writer
-            .extend(std::mem::take(&mut self.threads).rows())?;
-        self.writer.extend(self.imported.losses.iter().cloned())?;
-        self.writer.flush()?;
-        self.imported.recording_bytes = self.writer.bytes_written();
+        let mut writer = self.writer.finish()?;
+        writer.extend(self.threads.rows())?;
+        writer.extend(self.imported.losses.iter().cloned())?;
+        writer.flush()?;
+        self.imported.recording_bytes = writer.bytes_written();
         let whole = self.imported.problems.is_empty();
         let definitions = file
             .events
@@ -354,7 +355,7 @@ impl Converter {
             .enumerate()
             .map(|(n, e)| definition(e, n))
             .collect();
-        self.writer.finish(|manifest| {
+        writer.finish(|manifest| {
             manifest.recorder = recorder(&file.facts.version);
             manifest.command.clone_from(&file.facts.command);
             manifest.host = file.facts.host.clone();

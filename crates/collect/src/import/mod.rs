@@ -6,5 +6,6 @@
 mod convert;
 pub mod perf_data;
 mod threads;
+mod writing;
 
 pub use convert::{Imported, Options, check, convert, import};

@@ -13,6 +13,8 @@ use crate::pmu::record::Task;
 pub(super) struct Threads {
     current: HashMap<u32, Thread>,
     done: Vec<Thread>,
+    /// The thread of the last sample: most come one after the other.
+    last_seen: Option<(u32, u64)>,
 }
 
 impl Threads {
@@ -29,8 +31,15 @@ impl Threads {
     }
 
     /// Something happened in a thread.
+    #[inline]
     pub(super) fn seen(&mut self, pid: u32, tid: u32, time_ns: u64) {
-        self.entry(pid, tid, time_ns);
+        if self
+            .last_seen
+            .is_none_or(|(t, since)| t != tid || time_ns < since)
+        {
+            let since = self.entry(pid, tid, time_ns).start_ns;
+            self.last_seen = Some((tid, since));
+        }
     }
 
     pub(super) fn named(&mut self, pid: u32, tid: u32, exec: bool, name: &str, time_ns: u64) {
@@ -69,6 +78,7 @@ impl Threads {
     }
 
     fn retire(&mut self, tid: u32) {
+        self.last_seen = None;
         self.done.extend(self.current.remove(&tid));
     }
 

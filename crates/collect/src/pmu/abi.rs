@@ -26,6 +26,8 @@ pub mod kind {
 pub mod software {
     /// A timer by processor.
     pub const CPU_CLOCK: u64 = 0;
+    /// Time of a task on any processor.
+    pub const TASK_CLOCK: u64 = 1;
     /// Counts nothing; carries side-band records.
     pub const DUMMY: u64 = 9;
 }

@@ -5,14 +5,19 @@ use std::time::{Duration, Instant};
 
 use super::abi::{Attr, flag, kind, sample, software};
 use super::counters::READ_FORMAT;
+use super::events::{self, Pmus};
+use super::sample::{Facilities, Rate, Wanted, attribute, facilities, relaxed};
 use super::stat::{RING_PAGES, SHORTEST_INTERVAL_NS};
 use crate::doctor::{Check, verdict};
 use crate::sys::perf::{self, Ring, Whom};
+use crate::sys::pfm;
 
 /// Series, ring memory, attaching, addresses from the clock.
 pub(crate) fn checks() -> Vec<Check> {
     vec![
         series(),
+        floors(),
+        vendors_names(),
         rings(),
         whole_processors(),
         attach(),
@@ -54,6 +59,84 @@ fn series() -> Check {
         Err(e) => format!("refused: {e}"),
     };
     verdict("counter series", ticks.is_ok(), found, PARANOID)
+}
+
+/// Events whose smallest period is tried: what every machine has, then what
+/// precise sampling adds.
+const SAMPLED: [&str; 8] = [
+    "page-faults:u",
+    "context-switches",
+    "cpu-clock:u",
+    "cycles:u",
+    "cycles:upp",
+    "cpu/mem-loads/upp",
+    "ibs_op//",
+    "arm_spe_0//u",
+];
+
+/// Periods tried, the smallest first: those that some kernel or processor begins
+/// to take.
+const PERIODS: [u64; 10] = [1, 2, 16, 32, 128, 144, 1024, 2048, 10_000, 100_000];
+
+/// The smallest period that the kernel takes, of each event that can be sampled.
+fn floors() -> Check {
+    let pmus = Pmus::default();
+    let has = facilities(&pmus);
+    let floors: Vec<String> = SAMPLED
+        .iter()
+        .filter_map(|name| Some(format!("{name} {}", floor(name, &pmus, &has)?)))
+        .collect();
+    let found = match floors.is_empty() {
+        true => "no event can be sampled".to_owned(),
+        false => format!("smallest periods: {}", floors.join(", ")),
+    };
+    verdict("event samples", !floors.is_empty(), found, PARANOID)
+}
+
+fn floor(name: &str, pmus: &Pmus, has: &Facilities) -> Option<u64> {
+    let groups = events::parse(name, pmus).ok()?;
+    let event = groups.first()?.events.first()?;
+    let taken = |&&period: &&u64| {
+        let wanted = Wanted {
+            rate: Rate::Period(period),
+            registers: false,
+            physical: false,
+        };
+        let built = attribute(event, &wanted, has);
+        let mut attr = built.attr;
+        // What is raised before it is asked for is not taken.
+        attr.period == period && opens(&mut attr)
+    };
+    PERIODS.iter().find(taken).copied()
+}
+
+fn opens(attr: &mut Attr) -> bool {
+    loop {
+        match perf::open(attr, Whom::Thread(0), None, None) {
+            Ok(_) => return true,
+            Err(e) => {
+                let denied = e.kind() == std::io::ErrorKind::PermissionDenied;
+                match relaxed(attr, denied, false) {
+                    Some((less, _)) => *attr = less,
+                    None => return false,
+                }
+            }
+        }
+    }
+}
+
+fn vendors_names() -> Check {
+    let known = pfm::events().len();
+    let found = match pfm::is_installed() {
+        true => format!("libpfm4 knows {known} events of this processor"),
+        false => "libpfm4 is not installed".to_owned(),
+    };
+    verdict(
+        "vendors' names",
+        pfm::is_installed(),
+        found,
+        "apt-get install libpfm4",
+    )
 }
 
 /// Ticks a second at the shortest interval.

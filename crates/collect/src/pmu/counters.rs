@@ -8,7 +8,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use super::abi::{Attr, flag, read};
+use super::abi::{Attr, flag, kind, read};
 use super::events::Event;
 use super::record::{Fields, Reading};
 use super::target::Place;
@@ -94,7 +94,7 @@ fn try_one(event: &Event, whom: Whom) -> io::Result<Event> {
     Err(denied)
 }
 
-fn most_precise(event: &Event, whom: Whom, cpu: Option<u32>) -> u64 {
+pub(crate) fn most_precise(event: &Event, whom: Whom, cpu: Option<u32>) -> u64 {
     let fits = |&precise: &u64| {
         let mut attr = event.attr;
         attr.flags |= flag::DISABLED | precise << flag::PRECISE_SHIFT;
@@ -134,12 +134,36 @@ fn reason(event: &Event, error: &io::Error) -> String {
 }
 
 fn denied_reason(event: &Event) -> String {
-    let wide = event.cpus.is_some() || event.attr.kind == super::abi::kind::TRACEPOINT;
+    let wide = event.cpus.is_some() || event.attr.kind == kind::TRACEPOINT;
     let level = if wide { -1 } else { 2 };
     format!(
         "not allowed to this user: sysctl kernel.perf_event_paranoid={level}, \
          or setcap cap_perfmon+ep on memgauge, or run as root"
     )
+}
+
+/// An event cannot be sampled, although all that can be given up was.
+pub(crate) fn not_sampled(name: &str, attr: &Attr, error: io::Error) -> Error {
+    let is_software = matches!(attr.kind, kind::SOFTWARE | kind::TRACEPOINT);
+    let why = match error.raw_os_error() {
+        Some(libc::EACCES | libc::EPERM | libc::EMFILE | libc::ESRCH) => {
+            return refusal(&format!("sample `{name}`"), error);
+        }
+        Some(libc::ENOENT | libc::ENODEV | libc::EOPNOTSUPP | libc::ENXIO)
+            if !is_software && !has_core_pmu() =>
+        {
+            "this machine has no PMU (a virtual machine needs one from its host); addresses come \
+             without one from --source clock and --source emulate"
+        }
+        Some(libc::ENOENT | libc::ENODEV | libc::EOPNOTSUPP | libc::ENXIO) => {
+            "this processor cannot sample it"
+        }
+        Some(libc::EINVAL) => "the kernel does not take these settings",
+        Some(libc::ENOSPC) => "all debug registers are in use",
+        _ => return refusal(&format!("sample `{name}`"), error),
+    };
+    let message = format!("failed to sample `{name}`: {why}");
+    Error::new(ErrorKind::Missing, message)
 }
 
 /// One group of counters at one place.

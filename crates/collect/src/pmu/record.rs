@@ -483,6 +483,14 @@ impl Layout {
         }
     }
 
+    /// Bytes that a sample's record has at least: header and fields of fixed size.
+    pub fn least_sample_bytes(&self) -> usize {
+        let fixed = self.sample_type & sample::KNOWN;
+        let registers = self.has(sample::REGS_INTR).then_some(self.regs_intr);
+        let words = fixed.count_ones() + registers.map_or(0, u64::count_ones);
+        HEADER_BYTES + words as usize * 8
+    }
+
     /// Bytes before a sample's id, if samples have one: where the id stands has
     /// to be known before the event is.
     pub fn id_offset(&self) -> Option<usize> {
@@ -492,6 +500,17 @@ impl Layout {
         let before = self.sample_type & (sample::IP | sample::TID | sample::TIME | sample::ADDR);
         self.has(sample::ID)
             .then(|| before.count_ones() as usize * 8)
+    }
+
+    /// A sample's time alone.
+    #[inline]
+    pub fn sample_time(&self, body: &[u8]) -> Option<u64> {
+        let before = self.sample_type & (sample::IDENTIFIER | sample::IP | sample::TID);
+        let at = before.count_ones() as usize * 8;
+        match self.has(sample::TIME) {
+            true => Fields(body.get(at..)?).u64(),
+            false => Some(0),
+        }
     }
 
     /// Parses a sample's body.

@@ -5,6 +5,7 @@ pub mod advice;
 pub mod launch;
 pub mod netns;
 pub mod perf;
+pub mod pfm;
 pub mod probe;
 pub mod process;
 pub mod shm;

@@ -229,6 +229,116 @@ impl Drop for Ring {
     }
 }
 
+/// Offsets in `struct perf_event_mmap_page` of what concerns the AUX area and
+/// the processor's counter of time.
+const CAPABILITIES: usize = 40;
+const TIME_SHIFT_AND_MULT: usize = 48;
+const TIME_ZERO: usize = 64;
+const AUX_HEAD: usize = 1056;
+const AUX_TAIL: usize = 1064;
+const AUX_OFFSET: usize = 1072;
+const AUX_SIZE: usize = 1080;
+
+/// `cap_user_time_zero`: the counter can be converted to the events' time.
+const CAN_CONVERT: u64 = 1 << 4;
+
+/// From ticks of the processor's counter to nanoseconds of the events' clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Conversion {
+    zero: u64,
+    mult: u64,
+    shift: u32,
+}
+
+impl Conversion {
+    /// The time of a tick (`perf_event.h`, "time_zero").
+    pub fn ns(&self, ticks: u64) -> u64 {
+        let scaled = u128::from(ticks) * u128::from(self.mult) >> self.shift;
+        self.zero.wrapping_add(scaled as u64)
+    }
+}
+
+impl Ring {
+    /// How the counter's ticks become time, where the kernel says.
+    pub fn conversion(&self) -> Option<Conversion> {
+        let word = |offset| self.pointer(offset).load(Ordering::Relaxed);
+        let both = word(TIME_SHIFT_AND_MULT);
+        let shift = (both >> 16 & 0xffff) as u32;
+        (word(CAPABILITIES) & CAN_CONVERT != 0 && shift < 64).then(|| Conversion {
+            zero: word(TIME_ZERO),
+            mult: both >> 32,
+            shift,
+        })
+    }
+}
+
+/// An event's AUX area: a trace that its PMU writes beside the ring.
+#[derive(Debug)]
+pub struct AuxArea {
+    base: *mut u8,
+    bytes: usize,
+}
+
+// SAFETY: the mapping belongs to this value alone; its pointers are in the ring's
+// first page, which is only reached as atomics.
+unsafe impl Send for AuxArea {}
+
+impl AuxArea {
+    /// Maps `pages` (a power of two) behind the event's ring.
+    ///
+    /// # Errors
+    /// What `mmap` says: EPERM where it exceeds what this user may lock.
+    pub fn map(event: &OwnedFd, ring: &Ring, pages: usize) -> io::Result<AuxArea> {
+        let bytes = ring.page * pages;
+        let offset = (ring.page + ring.bytes).next_multiple_of(bytes);
+        ring.pointer(AUX_OFFSET)
+            .store(offset as u64, Ordering::Relaxed);
+        ring.pointer(AUX_SIZE)
+            .store(bytes as u64, Ordering::Relaxed);
+        // SAFETY: a fresh shared mapping at an address of the kernel's choice.
+        let base = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                bytes,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                event.as_raw_fd(),
+                offset as libc::off_t,
+            )
+        };
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let base = base.cast();
+        Ok(AuxArea { base, bytes })
+    }
+
+    /// Hands out what has not been read, in two pieces where it wraps, and then
+    /// gives its place back to the kernel.
+    pub fn drain<T>(&mut self, ring: &Ring, take: impl FnOnce(&[u8], &[u8]) -> T) -> T {
+        let head = ring.pointer(AUX_HEAD).load(Ordering::Acquire);
+        let tail = ring.pointer(AUX_TAIL).load(Ordering::Relaxed);
+        let unread = (head.wrapping_sub(tail) as usize).min(self.bytes);
+        let start = (tail % self.bytes as u64) as usize;
+        let first = unread.min(self.bytes - start);
+        // SAFETY: inside the mapping; the kernel leaves these bytes alone until
+        // the tail moves, which happens below, after the borrow has ended.
+        let head_piece = unsafe { std::slice::from_raw_parts(self.base.add(start), first) };
+        // SAFETY: as above.
+        let tail_piece = unsafe { std::slice::from_raw_parts(self.base, unread - first) };
+        let taken = take(head_piece, tail_piece);
+        ring.pointer(AUX_TAIL).store(head, Ordering::Release);
+        taken
+    }
+}
+
+impl Drop for AuxArea {
+    fn drop(&mut self) {
+        // SAFETY: `map` made exactly this mapping and no borrow outlives `self`.
+        unsafe { libc::munmap(self.base.cast(), self.bytes) };
+    }
+}
+
 /// Waits until one of the events has reached its watermark, ended, or
 /// `timeout_ms` has passed. Returns which are ready; -1 as descriptor is skipped.
 pub fn wait(events: &[RawFd], timeout_ms: i32) -> Vec<bool> {

@@ -15,8 +15,11 @@
 //! term sets. Nothing here opens an event; that a name resolves does not mean
 //! that the machine can count it.
 //!
+//! Names that neither knows are looked up in libpfm4 (`sys::pfm`), where that is
+//! installed: `RETIRED_INSTRUCTIONS`, `MEM_LOAD_RETIRED:L3_MISS`.
+//!
 //! Rejected: a table of vendors' events of our own. It would be wrong for the
-//! next processor, and the kernel describes what it can.
+//! next processor, the kernel describes what it can, and libpfm4 the rest.
 
 mod builtin;
 mod suggest;
@@ -152,7 +155,10 @@ fn resolve(written: &Written, pmus: &Pmus) -> Result<Event> {
     let mut event = match written.name.as_str() {
         name if name.starts_with("mem:") => breakpoint(name),
         name if name.ends_with('/') => pmus.event(name),
-        name if name.contains(':') => pmus.tracepoint(name),
+        name if name.contains(':') => {
+            let traced = pmus.tracepoint(name);
+            traced.or_else(|why| vendor(name).and_then(std::result::Result::ok).ok_or(why))
+        }
         name => plain(name, pmus),
     }
     .map_err(|why| unusable(&written.text, &why))?;
@@ -183,13 +189,27 @@ fn plain(name: &str, pmus: &Pmus) -> std::result::Result<Event, String> {
     if let Some(event) = pmus.by_alias(name) {
         return event;
     }
+    if let Some(Ok(event)) = vendor(name) {
+        return Ok(event);
+    }
     let known = builtin::all().into_iter().map(|n| n.name);
     let aliases = pmus.aliases().into_iter().map(|a| a.name);
-    let near = nearest(name, known.chain(aliases), 3);
+    let vendors = crate::sys::pfm::events().into_iter().map(|v| v.name);
+    let near = nearest(name, known.chain(aliases).chain(vendors), 3);
+    let more = match crate::sys::pfm::is_installed() {
+        true => "",
+        false => "; vendors' names need libpfm4",
+    };
     Err(format!(
-        "there is no event `{name}` here; near it: {} (see `memgauge list`)",
+        "there is no event `{name}` here; near it: {} (see `memgauge list`{more})",
         near.join(", ")
     ))
+}
+
+/// An event by its vendor's name, where libpfm4 is installed and knows it.
+fn vendor(name: &str) -> Option<std::result::Result<Event, String>> {
+    let encoded = crate::sys::pfm::encode(name)?;
+    Some(encoded.map(simple))
 }
 
 /// `r1a8` is configuration 0x1a8 of the core PMU.

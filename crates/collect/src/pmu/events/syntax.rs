@@ -107,10 +107,17 @@ fn behind_colon(text: &str) -> Parsed<(String, Modifiers)> {
     }
     match modifiers(letters) {
         Some(modifiers) => Ok((name.to_owned(), modifiers)),
-        // A tracepoint, or nothing that anybody knows.
-        None if !name.contains(':') => whole,
+        // A tracepoint, a vendor's event with its mask, or nothing that anybody
+        // knows.
+        None if !name.contains(':') || is_mask(letters) => whole,
         None => Err(no_modifiers(letters)),
     }
+}
+
+/// Masks of vendors' events are in capitals, or have a value (`c=1`).
+fn is_mask(letters: &str) -> bool {
+    let plain = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
+    letters.contains('=') || letters.len() > 1 && letters.chars().all(plain)
 }
 
 fn no_modifiers(letters: &str) -> String {

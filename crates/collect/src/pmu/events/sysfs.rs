@@ -116,8 +116,13 @@ impl Pmus {
         Ok(event)
     }
 
+    /// Number of a PMU (`perf_event_attr.type`).
+    pub fn number(&self, pmu: &str) -> Option<u32> {
+        text(&self.devices.join(pmu).join("type"))?.parse().ok()
+    }
+
     fn number_of(&self, pmu: &str) -> Parsed<u32> {
-        let number = text(&self.devices.join(pmu).join("type")).and_then(|t| t.parse().ok());
+        let number = self.number(pmu);
         let valid = !pmu.is_empty() && !pmu.starts_with('.');
         number.filter(|_| valid).ok_or_else(|| {
             let near = nearest(pmu, self.names().into_iter(), 3);

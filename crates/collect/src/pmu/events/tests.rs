@@ -176,3 +176,22 @@ fn no_text_makes_the_parser_panic() {
         let _ = parse(&text, &pmus);
     }
 }
+
+#[test]
+fn vendors_names_are_those_of_libpfm() {
+    let Some(encoded) = crate::sys::pfm::encode("PERF_COUNT_HW_INSTRUCTIONS") else {
+        return println!("skipped: libpfm4 is not installed");
+    };
+    // A name of the kernel's own, which the library has on every machine.
+    assert_eq!(encoded, Ok(Attr::new(kind::HARDWARE, 1)));
+    let none = std::path::Path::new("/nonexistent");
+    let pmus = Pmus::at(none, none);
+    let groups = parse("PERF_COUNT_HW_INSTRUCTIONS:u", &pmus).unwrap();
+    let event = &groups[0].events[0];
+    assert_eq!((event.attr.kind, event.attr.config), (kind::HARDWARE, 1));
+    assert!(event.attr.has(flag::EXCLUDE_KERNEL));
+    assert!(crate::sys::pfm::encode("NO_SUCH_EVENT").unwrap().is_err());
+    for event in crate::sys::pfm::events().iter().take(50) {
+        assert!(!event.name.is_empty() && !event.pmu.is_empty(), "{event:?}");
+    }
+}

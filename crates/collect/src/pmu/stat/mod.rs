@@ -16,6 +16,7 @@
 //! short-lived threads are missed), and one ring a thread (memory).
 
 mod bare;
+mod follow;
 mod open;
 mod plan;
 mod series;
@@ -32,7 +33,7 @@ use memgauge_trace::{CommandEnd, Loss, OwnCost};
 
 pub use series::{Counter, Happening, Row, Series, What};
 pub use session::run;
-pub(crate) use session::{ending, not_started};
+pub(crate) use session::{end_program, ending, not_started, start};
 pub use ticks::Ticks;
 
 use super::counters::Unsupported;
@@ -63,6 +64,9 @@ pub struct Options {
     pub measure_timer: bool,
     /// Pages of each ring, a power of two.
     pub ring_pages: usize,
+    /// Let counters be inherited where the kernel can; otherwise, as on kernels
+    /// before 6.13, new threads are followed one by one.
+    pub inherit: bool,
 }
 
 /// An event's total.

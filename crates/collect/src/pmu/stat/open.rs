@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd, RawFd};
 
+use super::follow::Follower;
 use super::plan::Planned;
 use super::series::Counter;
 use crate::pmu::abi::{Attr, flag, kind, sample, software};
@@ -28,7 +29,7 @@ pub(super) fn layouts() -> (Layout, Layout) {
 }
 
 /// Everything that is open.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Open {
     pub(super) counters: Vec<Counters>,
     /// Number of its group, for each of `counters`.
@@ -40,6 +41,11 @@ pub(super) struct Open {
     pub(super) ids: HashMap<u64, Counter>,
     pub(super) notes: Vec<String>,
     pub(super) timer_user_only: bool,
+    /// Where counters are not inherited: who tells of new threads, and how their
+    /// counters are opened.
+    pub(super) follower: Option<Follower>,
+    timer: Option<Attr>,
+    of_children: Option<Setup>,
 }
 
 /// The name of the timer.
@@ -62,12 +68,15 @@ fn timer(interval_ns: u64, ring_bytes: usize) -> Event {
 }
 
 /// How the counters of a session are opened.
+#[derive(Clone, Copy)]
 pub(super) struct Opener<'a> {
     pub(super) aimed: &'a Aimed,
     pub(super) interval_ns: Option<u64>,
     pub(super) ring_pages: usize,
     /// Counting begins with exec, not at once.
     pub(super) on_exec: bool,
+    /// Counters may be inherited.
+    pub(super) inherit: bool,
 }
 
 impl Opener<'_> {
@@ -76,6 +85,9 @@ impl Opener<'_> {
         let mut open = Open::default();
         let timer = self.usable_timer(&mut open)?;
         let mut setup = self.setup();
+        if !self.inherit && self.follows() {
+            self.without_inheritance(&mut setup, &mut open)?;
+        }
         let mut queue: std::collections::VecDeque<Planned> = planned.iter().cloned().collect();
         if queue.is_empty() {
             queue.push_back(Planned {
@@ -87,8 +99,7 @@ impl Opener<'_> {
         while let Some(group) = queue.pop_front() {
             let rest = match self.open_group(&mut open, timer.as_ref(), events, &group, &setup) {
                 Err(e) if self.is_old_kernel(&setup, &e) => {
-                    setup.flags &= !(flag::INHERIT | flag::INHERIT_STAT);
-                    open.notes.push(OLD_KERNEL.to_owned());
+                    self.without_inheritance(&mut setup, &mut open)?;
                     queue.push_front(group);
                     continue;
                 }
@@ -99,7 +110,72 @@ impl Opener<'_> {
             }
         }
         self.map_rings(&mut open)?;
+        open.timer = timer;
         Ok(open)
+    }
+
+    /// Whether the series is of tasks, which may begin others.
+    fn follows(&self) -> bool {
+        self.aimed.per_task && self.interval_ns.is_some()
+    }
+
+    fn without_inheritance(&self, setup: &mut Setup, open: &mut Open) -> Result<()> {
+        setup.flags &= !(flag::INHERIT | flag::INHERIT_STAT);
+        open.notes.push(ONE_BY_ONE.to_owned());
+        open.follower = Some(Follower::open(self.aimed)?);
+        open.of_children = Some(Setup {
+            leader_flags: 0,
+            ..*setup
+        });
+        Ok(())
+    }
+
+    /// Opens the counters of a thread that has begun, all groups on all
+    /// processors. Returns their ids; nothing where it has ended already.
+    ///
+    /// # Errors
+    /// What the kernel says: too many open files, mostly.
+    pub(super) fn open_thread(
+        &self,
+        open: &mut Open,
+        events: &[Event],
+        tid: u32,
+    ) -> std::io::Result<Vec<(u64, Counter)>> {
+        let Some(setup) = open.of_children else {
+            return Ok(Vec::new());
+        };
+        let mut ids = Vec::new();
+        for (group, numbers) in open.groups.clone().iter().enumerate() {
+            for &cpu in self.aimed.cpus() {
+                let place = Place {
+                    whom: Whom::Thread(tid),
+                    cpu: Some(cpu),
+                };
+                let timer = open.timer.as_ref();
+                let counters = match Counters::open(timer, events, numbers, place, &setup) {
+                    Opened::Whole(counters) => counters,
+                    Opened::Until(_, _) => return Err(std::io::ErrorKind::Other.into()),
+                    Opened::None(e) if e.raw_os_error() == Some(libc::ESRCH) => return Ok(ids),
+                    Opened::None(e) => return Err(e),
+                };
+                let owner = open.counters.iter().find(|c| c.place.cpu == Some(cpu));
+                let owner = owner.ok_or(std::io::ErrorKind::NotFound)?;
+                counters.write_into(owner.leader())?;
+                let leader = perf::id(counters.leader())?;
+                let counter = |index| Counter {
+                    group,
+                    leader,
+                    index,
+                    cpu,
+                };
+                let numbered = counters.ids()?.into_iter().enumerate();
+                ids.extend(numbered.map(|(index, id)| (id, counter(index))));
+                open.counters.push(counters);
+                open.group_of.push(group);
+            }
+        }
+        open.ids.extend(ids.iter().copied());
+        Ok(ids)
     }
 
     /// Kernels before 6.13 refuse to inherit a group that is read with samples.
@@ -281,8 +357,9 @@ impl Opener<'_> {
     }
 }
 
-const OLD_KERNEL: &str = "this kernel (before 6.13) cannot sample counters of threads \
-                          that are born later: the series and its totals lack them";
+const ONE_BY_ONE: &str = "counters are not inherited (the kernel can from 6.13 on): new threads \
+                          are followed one by one, and what one counts in its first moments \
+                          is missing";
 
 fn smaller_until_allowed(counters: &Counters, pages: &mut usize) -> Result<Ring> {
     loop {

@@ -200,6 +200,11 @@ impl Series {
         }
     }
 
+    /// More counters, of a thread that has begun.
+    pub(super) fn add(&mut self, counters: Vec<(u64, Counter)>) {
+        self.counters.extend(counters);
+    }
+
     /// Scales rows of groups that did not count all the time.
     pub fn scale(&mut self) {
         self.scaled = true;

@@ -51,14 +51,15 @@ pub fn run(options: &Options, tell: &mut dyn FnMut(Update<'_>)) -> Result<Outcom
         interval_ns: options.interval_ns,
         ring_pages: options.ring_pages,
         on_exec: matches!(options.target, Target::Command(_)),
+        inherit: options.inherit,
     };
     let open = opener.open(&events, &planned)?;
-    let session = Session::new(options, &aimed, events, open, &tried)?;
+    let session = Session::new(options, opener, events, open, &tried)?;
     tell(Update::Columns(&session.columns()));
     session.run(program, tell)
 }
 
-fn start(command: &[String]) -> Result<Held> {
+pub(crate) fn start(command: &[String]) -> Result<Held> {
     let mut process = Command::new(&command[0]);
     process.args(&command[1..]);
     Held::start(process).map_err(|e| not_started(&command[0], e))
@@ -124,6 +125,7 @@ fn keep(groups: &[Group], usable: &[Event], series: bool) -> Vec<Group> {
 
 struct Session<'a> {
     options: &'a Options,
+    opener: Opener<'a>,
     per_task: bool,
     events: Vec<Event>,
     stream: Stream,
@@ -136,7 +138,7 @@ struct Session<'a> {
 impl<'a> Session<'a> {
     fn new(
         options: &'a Options,
-        aimed: &Aimed,
+        opener: Opener<'a>,
         events: Vec<Event>,
         open: Open,
         tried: &Tried,
@@ -160,9 +162,14 @@ impl<'a> Session<'a> {
         };
         Ok(Session {
             options,
-            per_task: aimed.per_task,
+            per_task: opener.aimed.per_task,
+            opener,
             events,
-            stream: Stream::new(open, aimed.per_task, options.interval_ns.unwrap_or(0)),
+            stream: Stream::new(
+                open,
+                opener.aimed.per_task,
+                options.interval_ns.unwrap_or(0),
+            ),
             sink,
             sums: BTreeMap::new(),
             start_ns: 0,
@@ -193,6 +200,7 @@ impl<'a> Session<'a> {
         let mut shown = Instant::now();
         while !self.is_over(&mut child, &watched)? {
             self.stream.wait(&watched, self.patience_ms());
+            self.stream.follow(&self.opener, &self.events);
             self.collect(false, tell)?;
             if shown.elapsed() >= Duration::from_millis(LOOK_EVERY_MS) {
                 shown = Instant::now();
@@ -361,7 +369,7 @@ impl<'a> Session<'a> {
 }
 
 /// Asks the program to end, then makes it.
-fn end_program(child: &mut Child) -> Result<()> {
+pub(crate) fn end_program(child: &mut Child) -> Result<()> {
     let asked = Instant::now();
     let watched = Watched::new(child.id());
     watched.signal(libc::SIGTERM);

@@ -10,12 +10,14 @@ use std::os::fd::RawFd;
 
 use memgauge_trace::{Loss, LossKind};
 
-use super::open::{Open, layouts};
+use super::follow::Follower;
+use super::open::{Open, Opener, layouts};
 use super::series::{Happening, Row, Series, What};
 use super::{SeenThread, Ticks};
 use crate::Result;
 use crate::pmu::abi::record;
 use crate::pmu::counters::{Totals, refusal};
+use crate::pmu::events::Event;
 use crate::pmu::record::{Header, Layout, Record};
 use crate::pmu::ring::walk;
 use crate::sys::perf::{self, Ring, Whom};
@@ -33,6 +35,8 @@ pub(super) struct Stream {
     /// When the last round of reading began.
     round_ns: u64,
     unreadable: u64,
+    /// Threads that could not be followed: ended too soon, or files ran out.
+    not_followed: u64,
     threads: BTreeMap<u32, SeenThread>,
     ended: Vec<SeenThread>,
 }
@@ -49,6 +53,7 @@ impl Stream {
             scratch: Vec::new(),
             round_ns: 0,
             unreadable: 0,
+            not_followed: 0,
             threads: BTreeMap::new(),
             ended: Vec::new(),
         }
@@ -81,6 +86,9 @@ impl Stream {
         let wakers = self.open.wakers.len();
         let mut all: Vec<RawFd> = self.open.wakers.clone();
         all.extend(watched.iter().filter_map(Watched::descriptor));
+        if let Some(follower) = &self.open.follower {
+            all.extend(follower.wakers());
+        }
         let ready = perf::wait(&all, timeout_ms as i32);
         let drained = self.open.rings.iter().map(|r| r.unread() * 2 < r.bytes());
         // Ready without being half full: its task has ended, and it will be
@@ -88,6 +96,22 @@ impl Stream {
         let dead: Vec<bool> = ready.iter().zip(drained).map(|(&r, d)| r && d).collect();
         for (waker, dead) in self.open.wakers.iter_mut().zip(dead).take(wakers) {
             *waker = if dead { -1 } else { *waker };
+        }
+    }
+
+    /// Opens counters on threads that have begun, where they are not inherited.
+    pub(super) fn follow(&mut self, opener: &Opener<'_>, events: &[Event]) {
+        let born = self
+            .open
+            .follower
+            .as_mut()
+            .map_or(Vec::new(), Follower::born);
+        for task in born {
+            match opener.open_thread(&mut self.open, events, task.tid) {
+                Ok(ids) if ids.is_empty() => self.not_followed += 1,
+                Ok(ids) => self.series.add(ids),
+                Err(_) => self.not_followed += 1,
+            }
         }
     }
 
@@ -287,6 +311,11 @@ impl Stream {
                 LossKind::Unreadable,
                 unreadable,
                 "records or bytes of a ring",
+            ),
+            (
+                LossKind::ThreadNotRecorded,
+                self.not_followed,
+                "threads that ended before counters were open on them, or open files ran out",
             ),
         ];
         let lost = all.into_iter().filter(|(_, count, _)| *count > 0);

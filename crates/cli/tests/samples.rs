@@ -1,0 +1,426 @@
+//! `memgauge record -e` as a user runs it, on events that every Linux has: page
+//! faults, breakpoints, timers.
+
+#[allow(dead_code, reason = "each test file uses a part of it")]
+mod harness;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use harness::{PROGRAM, memgauge, needs, workloads};
+use memgauge_trace::recording::{Recording, Row, Selection};
+use memgauge_trace::{Derivation, Sample, Thread};
+use tempfile::TempDir;
+
+fn folder() -> TempDir {
+    tempfile::tempdir().expect("a temporary folder")
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Whether events can be sampled here at all; says so where not.
+fn perf_works() -> bool {
+    let folder = folder();
+    let output = record(
+        &folder.path().join("t.mg"),
+        &["-e", "cpu-clock:u"],
+        &["true"],
+    );
+    let works = output.status.success();
+    if !works {
+        println!("skipped: {}", said(&output));
+    }
+    works
+}
+
+fn record(path: &Path, options: &[&str], program: &[&str]) -> Output {
+    let mut command = memgauge();
+    command.arg("record").args(options).arg("-o").arg(path);
+    command.arg("--").args(program);
+    command.output().expect("memgauge runs")
+}
+
+fn recorded(path: &Path, options: &[&str], program: &[&str]) -> Recording {
+    let output = record(path, options, program);
+    assert!(output.status.success(), "{}", said(&output));
+    Recording::open(path).expect("a recording")
+}
+
+fn rows<R: Row>(recording: &Recording) -> Vec<R> {
+    let batches = recording.rows::<R>(&Selection::all());
+    batches.flat_map(|batch| batch.expect("sound")).collect()
+}
+
+fn total(recording: &Recording, name: &str) -> u64 {
+    let totals = &recording.manifest().totals;
+    *totals
+        .get(name)
+        .unwrap_or_else(|| panic!("{name} in {totals:?}"))
+}
+
+/// A C program, not at a random address.
+fn compiled(folder: &Path, source: &str) -> PathBuf {
+    let (text, program) = (folder.join("p.c"), folder.join("p"));
+    std::fs::write(&text, source).expect("the source can be written");
+    let status = Command::new("gcc")
+        .args(["-no-pie", "-O1", "-pthread", "-o"])
+        .args([&program, &text])
+        .status();
+    assert!(status.expect("gcc runs").success());
+    program
+}
+
+/// What the program prints with an argument: an address.
+fn address(program: &Path) -> String {
+    let output = Command::new(program)
+        .arg("where")
+        .output()
+        .expect("it runs");
+    String::from_utf8(output.stdout)
+        .expect("text")
+        .trim()
+        .to_owned()
+}
+
+const WRITER: &str = r#"
+#include <pthread.h>
+#include <stdio.h>
+volatile long watched[8];
+void *more(void *none) { for (int i = 0; i < 500; i++) watched[0]++; return 0; }
+int main(int n, char **words) {
+    pthread_t thread;
+    if (n > 1) return printf("%p\n", (void *)watched) < 0;
+    for (int i = 0; i < 300; i++) watched[0]++;
+    pthread_create(&thread, 0, more, 0);
+    pthread_join(thread, 0);
+    return 0;
+}
+"#;
+
+#[test]
+fn every_write_to_a_watched_address_is_a_sample() {
+    if !needs(&["gcc"]) || !perf_works() {
+        return;
+    }
+    let folder = folder();
+    let program = compiled(folder.path(), WRITER);
+    let watched = address(&program);
+    let event = format!("mem:{watched}/8:w:u");
+    let path = folder.path().join("w.mg");
+    let output = record(
+        &path,
+        &["-e", &event, "-c", "1"],
+        &[program.to_str().unwrap()],
+    );
+    if said(&output).contains("debug registers") || said(&output).contains("cannot sample") {
+        return println!("skipped: {}", said(&output));
+    }
+    assert!(output.status.success(), "{}", said(&output));
+    let recording = Recording::open(&path).expect("a recording");
+    let samples: Vec<Sample> = rows(&recording);
+    // By construction: 300 writes of the main thread and 500 of the other.
+    assert_eq!(samples.len(), 800);
+    let watched = u64::from_str_radix(watched.trim_start_matches("0x"), 16).unwrap();
+    let right = |s: &Sample| s.addr.is_some_and(|a| a.0 == watched) && s.size_bytes == 8;
+    assert!(samples.iter().all(right));
+    assert!(
+        samples
+            .iter()
+            .all(|s| s.kind == memgauge_trace::AccessKind::Store)
+    );
+    let mut by_thread = std::collections::BTreeMap::new();
+    for s in &samples {
+        *by_thread.entry(s.tid).or_insert(0) += 1;
+    }
+    let mut counts: Vec<i32> = by_thread.into_values().collect();
+    counts.sort_unstable();
+    assert_eq!(counts, [300, 500]);
+    assert!(samples.is_sorted_by_key(|s| s.time_ns));
+}
+
+/// Samples, what they stand for, what was counted.
+fn faults(period: &str) -> (u64, u64, u64) {
+    let folder = folder();
+    let path = folder.path().join("f.mg");
+    let program = [workloads(), "linear", "--bytes", "16MiB", "--passes", "1"];
+    let options = ["-e", "page-faults:u", "-c", period, "--ring", "512"];
+    let recording = recorded(&path, &options, &program);
+    let get = |what: &str| total(&recording, &format!("event.page-faults:u.{what}"));
+    assert_eq!(get("samples"), rows::<Sample>(&recording).len() as u64);
+    assert_eq!(get("lost"), 0);
+    (get("samples"), get("stood_for"), get("counted"))
+}
+
+#[test]
+fn samples_stand_for_what_the_counter_counted() {
+    if !perf_works() {
+        return;
+    }
+    let (samples, stood_for, counted) = faults("1");
+    assert_eq!((samples, stood_for), (counted, counted));
+    let (samples, stood_for, counted) = faults("10");
+    assert_eq!(stood_for, samples * 10);
+    // Each processor's counter may hold up to nine that make no sample.
+    let rest = counted - stood_for;
+    assert!(rest < 10 * 64, "{stood_for} of {counted}");
+    assert!(samples > 0 && samples <= counted / 10);
+}
+
+#[test]
+fn children_and_their_names_are_followed() {
+    if !perf_works() {
+        return;
+    }
+    let folder = folder();
+    let script = "ls / > /dev/null; cat /dev/null";
+    let path = folder.path().join("c.mg");
+    let options = ["-e", "page-faults:u", "-c", "1"];
+    let recording = recorded(&path, &options, &["sh", "-c", script]);
+    let threads: Vec<Thread> = rows(&recording);
+    for name in ["sh", "ls", "cat"] {
+        let thread = threads.iter().find(|t| t.program == name);
+        let pid = thread
+            .unwrap_or_else(|| panic!("{name} in {threads:?}"))
+            .pid;
+        let samples: Vec<Sample> = rows(&recording);
+        assert!(samples.iter().any(|s| s.pid == pid), "{name}");
+    }
+}
+
+#[test]
+fn a_budget_is_measured_and_periods_follow() {
+    if !perf_works() {
+        return;
+    }
+    let folder = folder();
+    let path = folder.path().join("o.mg");
+    let options = ["-e", "cpu-clock:u", "-c", "10000", "--overhead", "2%"];
+    let program = [workloads(), "rand", "--bytes", "1MiB", "--steps", "100M"];
+    let output = record(&path, &options, &program);
+    let text = said(&output);
+    assert!(output.status.success(), "{text}");
+    for words in [
+        "2.00 % allowed",
+        "a sample takes",
+        "measured before the start",
+    ] {
+        assert!(text.contains(words), "`{words}` is not in {text}");
+    }
+    let recording = Recording::open(&path).expect("a recording");
+    // A tick costs more than 200 ns anywhere, and 2 % of 10 us are 200 ns.
+    let last = total(&recording, "event.cpu-clock:u.last_period");
+    assert!(last > 10_000, "{last}");
+}
+
+#[test]
+fn a_report_shows_the_samples() {
+    if !perf_works() {
+        return;
+    }
+    let folder = folder();
+    let path = folder.path().join("r.mg");
+    recorded(&path, &["-e", "page-faults", "-c", "1"], &["ls", "/"]);
+    let report = |more: &[&str]| {
+        let output = memgauge().arg("report").arg(&path).args(more).output();
+        String::from_utf8(output.expect("memgauge runs").stdout).expect("text")
+    };
+    let text = report(&[]);
+    for words in [
+        "Samples",
+        "stand for",
+        "page-faults",
+        "Heat map",
+        "Hottest pages",
+    ] {
+        assert!(text.contains(words), "`{words}` is not in {text}");
+    }
+    let json: serde_json::Value = serde_json::from_str(&report(&["--json"])).expect("JSON");
+    assert_eq!(json["schema_version"], 1);
+}
+
+fn check_refusal(options: &[&str], code: i32, words: &[&str]) {
+    let folder = folder();
+    let output = record(&folder.path().join("x.mg"), options, &["true"]);
+    let text = said(&output);
+    assert_eq!(output.status.code(), Some(code), "{options:?}: {text}");
+    for word in words {
+        assert!(
+            text.contains(word),
+            "{options:?}: `{word}` is not in {text}"
+        );
+    }
+    assert!(!text.contains("panicked"), "{text}");
+    assert!(
+        !folder.path().join("x.mg").exists(),
+        "{options:?} left a recording"
+    );
+}
+
+#[test]
+fn what_cannot_be_sampled_is_refused_in_one_line() {
+    check_refusal(&["-e", "pagefaults"], 2, &["`pagefaults`", "page-faults"]);
+    check_refusal(&["-e", "page-faults,nonsense"], 2, &["`nonsense`"]);
+    check_refusal(&["-e", "nosuch/thing=1/"], 2, &["there is no PMU `nosuch`"]);
+    check_refusal(&["-e", "mem:12/3"], 2, &["1, 2, 4 or 8"]);
+    check_refusal(&["-e", "page-faults", "-c", "0"], 2, &["0"]);
+    check_refusal(
+        &["-e", "page-faults", "--overhead", "200%"],
+        2,
+        &["percentage"],
+    );
+    check_refusal(
+        &["-e", "page-faults", "-c", "1", "-F", "1"],
+        2,
+        &["cannot be used"],
+    );
+    check_refusal(&["-e", "page-faults", "--ring", "3"], 2, &["power of two"]);
+    check_refusal(&["--source", "pmu"], 125, &["name an event"]);
+    check_refusal(
+        &["-e", "page-faults", "-G", "no/such/group"],
+        2,
+        &["control group"],
+    );
+    let hardware = Path::new("/sys/bus/event_source/devices/cpu").exists();
+    if !hardware {
+        check_refusal(&["-e", "cycles:pp"], 125, &["no PMU", "--source clock"]);
+    }
+}
+
+#[test]
+fn a_process_that_does_not_exist_is_named() {
+    let folder = folder();
+    let output = memgauge()
+        .args(["record", "-e", "page-faults", "-p", "2147483000", "-o"])
+        .arg(folder.path().join("p.mg"))
+        .output()
+        .expect("memgauge runs");
+    assert_eq!(output.status.code(), Some(125), "{}", said(&output));
+    assert!(said(&output).contains("2147483000"), "{}", said(&output));
+}
+
+#[test]
+fn a_program_that_does_not_run_has_the_shells_exit_code() {
+    let folder = folder();
+    let output = record(
+        &folder.path().join("n.mg"),
+        &["-e", "page-faults"],
+        &["/no/such"],
+    );
+    assert_eq!(output.status.code(), Some(127), "{}", said(&output));
+}
+
+#[test]
+fn an_ordinary_user_samples_own_programs_in_user_space() {
+    let level = std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid");
+    let level: i32 = level.ok().and_then(|s| s.trim().parse().ok()).unwrap_or(9);
+    let is_root = Command::new("id").arg("-u").output();
+    if !is_root.is_ok_and(|o| o.stdout == b"0\n") || level != 2 || !perf_works() {
+        return println!("skipped: needs root to become nobody, and perf_event_paranoid 2");
+    }
+    let folder = folder();
+    let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+    std::fs::set_permissions(folder.path(), everybody).expect("the mode can be set");
+    let program = folder.path().join("memgauge");
+    std::fs::copy(PROGRAM, &program).expect("the program can be copied");
+    let output = Command::new("setpriv")
+        .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
+        .arg(&program)
+        .args([
+            "record",
+            "-e",
+            "page-faults",
+            "-c",
+            "1",
+            "-o",
+            "u.mg",
+            "--",
+            "ls",
+            "/",
+        ])
+        .current_dir(folder.path())
+        .output()
+        .expect("setpriv runs");
+    let text = said(&output);
+    assert!(output.status.success(), "{text}");
+    assert!(
+        text.contains("in user space only") && text.contains("physical"),
+        "{text}"
+    );
+    let recording = Recording::open(&folder.path().join("u.mg")).expect("a recording");
+    assert!(rows::<Sample>(&recording).iter().all(|s| s.ip.0 >> 63 == 0));
+    assert!(total(&recording, "event.page-faults.samples") > 20);
+}
+
+/// Sixteen increments, the k-th of elements k modulo 16, each followed by the
+/// step of the pointer: an address of a stale or missing step is off by one.
+const STEPS: &str = r#"
+#include <stdio.h>
+#include <stdlib.h>
+extern char kernel[];
+static void run(long *from, long *to) {
+    __asm__ volatile(
+        ".p2align 6\n.globl kernel\nkernel:\n"
+        ".rept 16\naddq $1, (%0)\naddq $8, %0\n.endr\n"
+        "cmpq %1, %0\njne kernel\n"
+        : "+r"(from) : "r"(to) : "memory", "cc");
+}
+int main(int n, char **words) {
+    long elements = 8 << 20, *array;
+    if (n > 1) return printf("%p\n", (void *)kernel) < 0;
+    array = aligned_alloc(4096, elements * 8);
+    for (int i = 0; i < 60; i++) run(array, array + elements);
+    return 0;
+}
+"#;
+
+/// Bytes of the two instructions: each has four.
+const STEP_BYTES: u64 = 8;
+
+/// Whether the address is of an element that the named instruction accesses.
+fn names_its_element(sample: &Sample, kernel: u64) -> bool {
+    let (number, within) = (
+        (sample.ip.0 - kernel) / STEP_BYTES,
+        (sample.ip.0 - kernel) % STEP_BYTES,
+    );
+    let accessing = match (sample.derivation, within) {
+        (Some(Derivation::Exact), 0) | (Some(Derivation::Previous), 4) => number,
+        (Some(Derivation::Next), 4) => number + 1,
+        _ => return false,
+    };
+    sample.addr.is_some_and(|a| a.0 / 8 % 16 == accessing % 16)
+}
+
+#[test]
+fn the_clock_names_the_very_element_that_an_instruction_accesses() {
+    if !cfg!(target_arch = "x86_64") || !needs(&["gcc"]) || !perf_works() {
+        return;
+    }
+    let folder = folder();
+    let program = compiled(folder.path(), STEPS);
+    let kernel = address(&program);
+    let kernel = u64::from_str_radix(kernel.trim_start_matches("0x"), 16).unwrap();
+    let path = folder.path().join("e.mg");
+    let options = ["--source", "clock", "-F", "2000"];
+    let recording = recorded(&path, &options, &[program.to_str().unwrap()]);
+    let samples: Vec<Sample> = rows(&recording);
+    let inside = |s: &&Sample| (kernel..kernel + 16 * STEP_BYTES).contains(&s.ip.0);
+    let inside: Vec<&Sample> = samples.iter().filter(inside).collect();
+    let named: Vec<&&Sample> = inside.iter().filter(|s| s.addr.is_some()).collect();
+    let right = named
+        .iter()
+        .filter(|s| names_its_element(s, kernel))
+        .count();
+    println!(
+        "{} samples in the loop, {} with an address, {right} name an element their instruction accesses",
+        inside.len(),
+        named.len()
+    );
+    assert!(named.len() >= 100, "{} of {}", named.len(), samples.len());
+    assert!(
+        right * 100 >= named.len() * 99,
+        "{right} of {}",
+        named.len()
+    );
+}
