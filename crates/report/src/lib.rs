@@ -9,6 +9,7 @@ pub mod bandwidth;
 mod grid;
 mod heat;
 mod io;
+mod io_memory;
 pub mod mrc;
 mod plot;
 mod samples;
