@@ -144,6 +144,18 @@ fn an_emulator_without_plugins_says_which_is_needed() {
     check_line(&recorded.output, FAILED, &["5.2.0", "6.0 or later"]);
 }
 
+#[test]
+fn an_emulator_built_without_plugins_is_refused() {
+    let folder = folder();
+    let bare = folder.path().join("qemu");
+    write_program(&bare, b"#!/bin/sh\necho qemu-x86_64 version 7.2.0\n", 0o755);
+    let recorded = Recorded::with(&[], &["/bin/true"], |command| {
+        command.env("MEMGAUGE_QEMU", &bare);
+    });
+    check_line(&recorded.output, FAILED, &["7.2.0", "without plugins", "MEMGAUGE_QEMU"]);
+    assert!(!recorded.path().exists());
+}
+
 /// memgauge looks for its plugin around itself, so it is moved away (linked: the
 /// file is large).
 #[test]

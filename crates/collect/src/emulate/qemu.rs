@@ -98,6 +98,7 @@ impl Emulator {
             .ok_or_else(|| missing("failed to read the version of `qemu-x86_64`"))?
             .to_owned();
         let plugin = find_plugin(&version)?;
+        check_plugins(&qemu, &version)?;
         Ok(Emulator {
             qemu,
             version,
@@ -129,6 +130,25 @@ impl Emulator {
             format!("failed to load the QEMU plugin: {why}"),
         ))
     }
+}
+
+/// Whether an emulator was built to load plugins, which its list of options tells.
+fn check_plugins(qemu: &Path, version: &str) -> Result<()> {
+    let output = Command::new(qemu)
+        .arg("-help")
+        .output()
+        .map_err(|e| Error::system(format!("failed to run `{}`", qemu.display()), e))?;
+    if String::from_utf8_lossy(&output.stdout).contains("-plugin") {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::Missing,
+        format!(
+            "failed to use `{}` {version}: it was built without plugins; set MEMGAUGE_QEMU to \
+             one with them, as in Debian 12's package qemu-user",
+            qemu.display()
+        ),
+    ))
 }
 
 fn no_program(name: &str) -> Error {
