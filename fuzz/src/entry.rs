@@ -11,7 +11,7 @@ use std::path::Path;
 /// A manifest that opens.
 pub(crate) const SOUND_MANIFEST: &[u8] = br#"{"format_version":1,"command":["true"]}"#;
 
-const TABLES: [&str; 10] = [
+const TABLES: [&str; 11] = [
     "samples",
     "series",
     "overflows",
