@@ -149,10 +149,7 @@ impl Sampling {
         let (core, _) = self.machine.core_mut(self.core);
         let mut pages = Vec::new();
         core.take_overflows(|overflow| pages.extend(overflow.addr));
-        let (time_ns, delivered) = (
-            core.time_ns(),
-            core.delivered().unwrap_or_default(),
-        );
+        let (time_ns, delivered) = (core.time_ns(), core.delivered().unwrap_or_default());
         self.records += pages.len() as u64;
         self.engine.feed(&pages)?;
         let misses = self.misses();

@@ -152,7 +152,11 @@ fn an_emulator_built_without_plugins_is_refused() {
     let recorded = Recorded::with(&[], &["/bin/true"], |command| {
         command.env("MEMGAUGE_QEMU", &bare);
     });
-    check_line(&recorded.output, FAILED, &["7.2.0", "without plugins", "MEMGAUGE_QEMU"]);
+    check_line(
+        &recorded.output,
+        FAILED,
+        &["7.2.0", "without plugins", "MEMGAUGE_QEMU"],
+    );
     assert!(!recorded.path().exists());
 }
 

@@ -274,13 +274,7 @@ impl<'a, D: Due> Replay<'a, D> {
     /// The mark at `at`; how many words were taken with it, or `None` where more
     /// must come first.
     #[inline(never)]
-    fn marked(
-        &mut self,
-        word: u64,
-        words: &[AtomicU64],
-        at: usize,
-        whole: bool,
-    ) -> Option<usize> {
+    fn marked(&mut self, word: u64, words: &[AtomicU64], at: usize, whole: bool) -> Option<usize> {
         let number = word as u32;
         let block = self.program.catalogue.block_mut(number);
         match block.filter(|_| wire::mark(word) == wire::MARK_BLOCK) {
@@ -322,14 +316,7 @@ impl<'a, D: Due> Replay<'a, D> {
     }
 
     /// Access `index` of a run that began at `first`.
-    fn access_ahead(
-        &mut self,
-        words: &[AtomicU64],
-        at: usize,
-        first: u64,
-        block: u32,
-        index: u32,
-    ) {
+    fn access_ahead(&mut self, words: &[AtomicU64], at: usize, first: u64, block: u32, index: u32) {
         let access = self.program.catalogue.access(index);
         let addr = first.wrapping_add(access.delta as u64);
         let (kind, size) = (access.kind, u32::from(access.size));
