@@ -40,9 +40,7 @@ fn look_at(layout: &Layout, header: Header, body: &[u8]) {
     assert!(layout.sample_time(body).is_some(), "a sample has its time");
     let _ = (layout.latency(&sample), DataSrc(sample.data_src).words());
     if let Some(reading) = sample.reading {
-        let _ = (0..reading.len())
-            .map(|i| (reading.value(i), reading.id(i)))
-            .count();
+        (0..reading.len()).for_each(|i| drop((reading.value(i), reading.id(i))));
     }
     let registers = [sample.user_regs, sample.intr_regs];
     let _ = registers.iter().flatten().filter_map(|r| r.get(63)).count();

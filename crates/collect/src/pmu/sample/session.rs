@@ -473,11 +473,10 @@ impl<'a> Session<'a> {
         if window.samples > 0 && self.recorder.latest_ns < self.changed_ns {
             return;
         }
-        if let Some(factor) = budget::factor(overhead.allowed, &window) {
-            if self.change_periods(factor) {
-                overhead.changes += 1;
-                self.changed_ns = self.now_ns();
-            }
+        let factor = budget::factor(overhead.allowed, &window);
+        if factor.is_some_and(|factor| self.change_periods(factor)) {
+            overhead.changes += 1;
+            self.changed_ns = self.now_ns();
         }
         self.overhead = Some(overhead);
     }
