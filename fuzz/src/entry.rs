@@ -4,14 +4,15 @@
 
 use memgauge_trace::recording::{Recording, Row, Selection};
 use memgauge_trace::{
-    IoDevice, IoOwner, IoRow, Loss, Module, Overflow, Sample, SeriesRow, SiteCount, Thread,
+    IoDevice, IoOwner, IoRow, Loss, Module, Overflow, Sample, SampleRegister, SeriesRow, SiteCount,
+    Thread,
 };
 use std::path::Path;
 
 /// A manifest that opens.
 pub(crate) const SOUND_MANIFEST: &[u8] = br#"{"format_version":1,"command":["true"]}"#;
 
-const TABLES: [&str; 10] = [
+const TABLES: [&str; 11] = [
     "samples",
     "series",
     "overflows",
@@ -22,6 +23,7 @@ const TABLES: [&str; 10] = [
     "io",
     "io_owners",
     "io_devices",
+    "registers",
 ];
 
 /// Opens a recording in `scratch` whose manifest is `input`; whether it opened.
@@ -66,6 +68,7 @@ fn read_all(recording: &Recording) -> usize {
         + read::<IoRow>(recording)
         + read::<IoOwner>(recording)
         + read::<IoDevice>(recording)
+        + read::<SampleRegister>(recording)
 }
 
 fn read<R: Row>(recording: &Recording) -> usize {

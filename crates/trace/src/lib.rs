@@ -30,6 +30,6 @@ pub use manifest::{
     CacheGeometry, CommandEnd, HostFacts, MachineFacts, Manifest, OwnCost, SourceFacts, TlbGeometry,
 };
 pub use rows::{
-    AccessKind, DataSource, Derivation, Loss, LossKind, Module, Overflow, Sample, SeriesRow,
-    SiteCount, Thread,
+    AccessKind, DataSource, Derivation, Loss, LossKind, Module, Overflow, Sample, SampleRegister,
+    SeriesRow, SiteCount, Thread,
 };

@@ -6,7 +6,7 @@
 //! ├── samples/part-000000.parquet
 //! │           part-000001.parquet
 //! │           .part-000002.parquet.tmp     being written; readers pass over it
-//! └── series/ overflows/ sites/ threads/ modules/ losses/ io/ io_owners/ io_devices/
+//! └── series/ overflows/ sites/ threads/ modules/ losses/ io/ io_owners/ io_devices/ registers/
 //! ```
 //!
 //! A [`Writer`] gathers rows into parts and gives each its name by a rename

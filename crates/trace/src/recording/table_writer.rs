@@ -8,8 +8,8 @@ use super::part_writer::{OpenPart, PartFailure};
 use super::sink::{Create, Out};
 use super::tables::{self, Row};
 use crate::{
-    Error, ErrorKind, IoDevice, IoOwner, IoRow, Loss, Module, Overflow, Result, Sample, SeriesRow,
-    SiteCount, Thread,
+    Error, ErrorKind, IoDevice, IoOwner, IoRow, Loss, Module, Overflow, Result, Sample,
+    SampleRegister, SeriesRow, SiteCount, Thread,
 };
 use std::io;
 use std::path::{Path, PathBuf};
@@ -39,6 +39,7 @@ pub struct Tables {
     pub(super) io: TableWriter<IoRow>,
     pub(super) io_owners: TableWriter<IoOwner>,
     pub(super) io_devices: TableWriter<IoDevice>,
+    pub(super) registers: TableWriter<SampleRegister>,
 }
 
 impl Tables {
@@ -54,6 +55,7 @@ impl Tables {
             io: TableWriter::new(recording, create),
             io_owners: TableWriter::new(recording, create),
             io_devices: TableWriter::new(recording, create),
+            registers: TableWriter::new(recording, create),
         }
     }
 
@@ -69,6 +71,7 @@ impl Tables {
             &mut self.io,
             &mut self.io_owners,
             &mut self.io_devices,
+            &mut self.registers,
         ]
     }
 
@@ -84,6 +87,7 @@ impl Tables {
             &self.io,
             &self.io_owners,
             &self.io_devices,
+            &self.registers,
         ]
     }
 }

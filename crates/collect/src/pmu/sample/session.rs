@@ -187,7 +187,7 @@ pub(super) struct Session<'a> {
 impl<'a> Session<'a> {
     fn new(options: &'a Options, wishes: Vec<Wish>, open: Open) -> Result<Session<'a>> {
         let writer = Writer::create(&options.output, super::finish::manifest(options, &wishes))?;
-        let mut recorder = Recorder::new(writer, &wishes, options.registers);
+        let mut recorder = Recorder::new(writer, &wishes, options);
         let overhead = options.overhead.map(|allowed| Overhead {
             allowed,
             ..Overhead::default()
