@@ -8,7 +8,7 @@ use super::table_writer::part_name;
 use super::tables::Row;
 use crate::{
     Error, ErrorKind, IoDevice, IoOwner, IoRow, Loss, Manifest, Module, Overflow, Result, Sample,
-    SeriesRow, SiteCount, Thread,
+    SampleRegister, SeriesRow, SiteCount, Thread,
 };
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -54,6 +54,7 @@ impl Recording {
         recording.find_parts::<IoRow>();
         recording.find_parts::<IoOwner>();
         recording.find_parts::<IoDevice>();
+        recording.find_parts::<SampleRegister>();
         Ok(recording)
     }
 
