@@ -4,7 +4,8 @@
 
 use memgauge_trace::recording::{Recording, Row, Selection};
 use memgauge_trace::{
-    IoDevice, IoOwner, IoRow, Loss, Module, Overflow, Sample, SeriesRow, SiteCount, Thread,
+    IoDevice, IoOwner, IoRow, Loss, Module, Overflow, Sample, SampleRegister, SeriesRow, SiteCount,
+    Thread,
 };
 use std::path::Path;
 
@@ -23,6 +24,7 @@ const TABLES: [&str; 11] = [
     "io",
     "io_owners",
     "io_devices",
+    "registers",
 ];
 
 /// Opens a recording in `scratch` whose manifest is `input`; whether it opened.
@@ -67,6 +69,7 @@ fn read_all(recording: &Recording) -> usize {
         + read::<IoRow>(recording)
         + read::<IoOwner>(recording)
         + read::<IoDevice>(recording)
+        + read::<SampleRegister>(recording)
 }
 
 fn read<R: Row>(recording: &Recording) -> usize {

@@ -40,9 +40,10 @@ fn look_at(layout: &Layout, header: Header, body: &[u8]) {
     assert!(layout.sample_time(body).is_some(), "a sample has its time");
     let _ = (layout.latency(&sample), DataSrc(sample.data_src).words());
     if let Some(reading) = sample.reading {
-        let _ = (0..reading.len())
-            .map(|i| (reading.value(i), reading.id(i)))
-            .count();
+        for i in 0..reading.len() {
+            assert!(reading.value(i).is_some(), "as many values as it says");
+            let _ = reading.id(i);
+        }
     }
     let registers = [sample.user_regs, sample.intr_regs];
     let _ = registers.iter().flatten().filter_map(|r| r.get(63)).count();

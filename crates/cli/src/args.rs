@@ -110,8 +110,8 @@ pub(crate) struct Settings {
     /// take, as in 2%: measured, and periods changed to keep to it
     #[arg(long, value_name = "PERCENT", conflicts_with = "frequency")]
     pub(crate) overhead: Option<Percent>,
-    /// Ask for registers with samples of live events, and rebuild data addresses
-    /// that they lack
+    /// Record general registers with samples of live events, and rebuild data
+    /// addresses that the samples lack
     #[arg(long)]
     pub(crate) registers: bool,
     /// Pages of each processor's ring (a power of two), of live sources

@@ -51,6 +51,7 @@ pub(crate) fn run(
         output: settings.output.clone(),
         ring_pages: settings.ring,
         registers: settings.registers,
+        keep_registers: settings.registers,
         overhead: settings.overhead.map(|percent| percent.0 / 100.0),
         whole_processors: false,
         source: "pmu",

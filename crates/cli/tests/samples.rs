@@ -9,7 +9,7 @@ use std::process::{Command, Output};
 
 use harness::{PROGRAM, memgauge, needs, workloads};
 use memgauge_trace::recording::{Recording, Row, Selection};
-use memgauge_trace::{Derivation, Sample, Thread};
+use memgauge_trace::{Derivation, Sample, SampleRegister, Thread};
 use tempfile::TempDir;
 
 fn folder() -> TempDir {
@@ -166,6 +166,27 @@ fn samples_stand_for_what_the_counter_counted() {
     let rest = counted - stood_for;
     assert!(rest < 10 * 64, "{stood_for} of {counted}");
     assert!(samples > 0 && samples <= counted / 10);
+}
+
+#[test]
+fn registers_are_recorded_where_asked_for() {
+    if !cfg!(target_arch = "x86_64") || !perf_works() {
+        return;
+    }
+    let folder = folder();
+    let program = [workloads(), "rand", "--bytes", "1MiB", "--steps", "30M"];
+    let options = ["-e", "cpu-clock:u", "-c", "1000000", "--registers"];
+    let recording = recorded(&folder.path().join("g.mg"), &options, &program);
+    let (samples, registers): (Vec<Sample>, Vec<SampleRegister>) =
+        (rows(&recording), rows(&recording));
+    assert!(samples.len() > 10, "{}", samples.len());
+    // AX to IP and R8 to R15; register 8 is the instruction pointer.
+    assert_eq!(registers.len(), samples.len() * 17);
+    let pointers = registers.iter().filter(|r| r.register == 8);
+    let same = pointers
+        .zip(&samples)
+        .filter(|(r, s)| r.value == s.ip.0 && r.time_ns == s.time_ns);
+    assert_eq!(same.count(), samples.len());
 }
 
 #[test]

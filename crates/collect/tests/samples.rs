@@ -20,6 +20,7 @@ fn options(output: &Path, whole_processors: bool) -> Options {
         output: output.to_owned(),
         ring_pages: 128,
         registers: false,
+        keep_registers: false,
         overhead: None,
         whole_processors,
         source: "pmu",

@@ -32,5 +32,5 @@ pub use manifest::{
 };
 pub use rows::{
     AccessKind, DataSource, Derivation, Loss, LossKind, Module, Overflow, OverflowBlock, Sample,
-    SeriesRow, SiteCount, Thread,
+    SampleRegister, SeriesRow, SiteCount, Thread,
 };

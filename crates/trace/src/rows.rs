@@ -131,6 +131,24 @@ pub struct Sample {
     pub derivation: Option<Derivation>,
 }
 
+/// A register of a sample, where registers were asked for: a sample's registers
+/// are the rows of its time, thread and event.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SampleRegister {
+    /// The sample's time.
+    pub time_ns: u64,
+    /// The sample's thread.
+    pub tid: Tid,
+    /// The sample's event.
+    pub event: EventId,
+    /// Linux' number of the register on the recorded processor
+    /// (`enum perf_event_x86_regs`: 0 AX, 1 BX, 2 CX, 3 DX, 4 SI, 5 DI, 6 BP, 7 SP,
+    /// 8 IP, 16 to 23 R8 to R15).
+    pub register: u8,
+    /// Its value.
+    pub value: u64,
+}
+
 /// What an event's counter gained in one interval of one thread.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SeriesRow {

@@ -9,13 +9,13 @@ mod rows;
 
 use memgauge_trace::recording::Writer;
 use memgauge_trace::{
-    IoDevice, IoOwner, IoRow, Loss, LossKind, Manifest, Module, Overflow, SeriesRow, SiteCount,
-    Thread,
+    IoDevice, IoOwner, IoRow, Loss, LossKind, Manifest, Module, Overflow, SampleRegister,
+    SeriesRow, SiteCount, Thread,
 };
 use rows::{place, ticking};
 use std::fs;
 
-const TABLES: [&str; 10] = [
+const TABLES: [&str; 11] = [
     "samples",
     "series",
     "overflows",
@@ -26,6 +26,7 @@ const TABLES: [&str; 10] = [
     "io",
     "io_owners",
     "io_devices",
+    "registers",
 ];
 
 /// Xorshift64 (Marsaglia 2003), so that every run makes the same mutants.
@@ -118,6 +119,12 @@ fn sound_files() -> (Vec<Vec<u8>>, Vec<u8>) {
         })
         .unwrap();
     push_io(&mut writer);
+    writer
+        .extend((0..500).map(|value| SampleRegister {
+            value,
+            ..SampleRegister::default()
+        }))
+        .unwrap();
     writer.finish(|_| {}).unwrap();
     let part = |(index, table): (usize, &&str)| {
         let part = fs::read(path.join(table).join("part-000000.parquet")).unwrap();

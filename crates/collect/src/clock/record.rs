@@ -77,6 +77,7 @@ pub fn record(options: &Options) -> Result<Outcome> {
         output: options.output.clone(),
         ring_pages: options.ring_pages,
         registers: true,
+        keep_registers: false,
         overhead: None,
         whole_processors: false,
         source: "clock",

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use memgauge_trace::recording::Writer;
 use memgauge_trace::{
     Cpu, EventDef, EventId, Loss, LossKind, Manifest, Module, PhysAddr, Pid, Provenance,
-    Sample as SampleRow, SeriesRow, SourceFacts, Tid, Unit, VirtAddr, catalogue,
+    Sample as SampleRow, SampleRegister, SeriesRow, SourceFacts, Tid, Unit, VirtAddr, catalogue,
 };
 
 use super::perf_data::{Damage, Events, FileEvent, PerfData, Visit};
@@ -204,7 +204,23 @@ impl Converter {
         self.imported.with_address += u64::from(row.addr.is_some());
         self.writer.sample(row)?;
         self.not_kept(s);
-        Ok(())
+        self.registers(event_id(number), time_ns, s)
+    }
+
+    /// Those at the interrupt; where there are none, those of user space.
+    fn registers(&mut self, event: EventId, time_ns: u64, s: &Sample<'_>) -> Result<()> {
+        let Some(registers) = s.intr_regs.or(s.user_regs) else {
+            return Ok(());
+        };
+        let tid = Tid(s.tid);
+        let row = |(register, value)| SampleRegister {
+            time_ns,
+            tid,
+            event,
+            register,
+            value,
+        };
+        self.writer.registers(registers.all().map(row))
     }
 
     fn note_source(&mut self, layout: &Layout, source: DataSrc, latency_cycles: u32) {
@@ -217,13 +233,13 @@ impl Converter {
     }
 
     fn not_kept(&mut self, s: &Sample<'_>) {
-        let registers = u64::from(s.user_regs.is_some()) + u64::from(s.intr_regs.is_some());
+        let both = s.user_regs.is_some() && s.intr_regs.is_some();
         for (what, count) in [
             ("call chains", u64::from(!s.callchain.is_empty())),
             ("branch stacks", u64::from(s.branches > 0)),
             ("user stacks", u64::from(!s.stack.is_empty())),
             ("raw bytes of samples", u64::from(!s.raw.is_empty())),
-            ("sets of registers", registers),
+            ("registers of user space beside others", u64::from(both)),
         ] {
             self.lose(LossKind::NotKept, what, count);
         }

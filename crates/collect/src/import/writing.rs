@@ -8,7 +8,7 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
 use memgauge_trace::recording::Writer;
-use memgauge_trace::{Module, Sample, SeriesRow};
+use memgauge_trace::{Module, Sample, SampleRegister, SeriesRow};
 
 use crate::{Error, ErrorKind, Result};
 
@@ -21,6 +21,7 @@ enum Batch {
     Samples(Vec<Sample>),
     Series(Vec<SeriesRow>),
     Modules(Vec<Module>),
+    Registers(Vec<SampleRegister>),
 }
 
 type Written = memgauge_trace::Result<Writer>;
@@ -40,6 +41,7 @@ pub(super) struct Writing {
     samples: Vec<Sample>,
     series: Vec<SeriesRow>,
     modules: Vec<Module>,
+    registers: Vec<SampleRegister>,
     state: State,
 }
 
@@ -48,6 +50,7 @@ fn write(writer: &mut Writer, batch: Batch) -> memgauge_trace::Result<()> {
         Batch::Samples(rows) => writer.extend(rows),
         Batch::Series(rows) => writer.extend(rows),
         Batch::Modules(rows) => writer.extend(rows),
+        Batch::Registers(rows) => writer.extend(rows),
     }
 }
 
@@ -69,6 +72,7 @@ impl Writing {
             samples: Vec::new(),
             series: Vec::new(),
             modules: Vec::new(),
+            registers: Vec::new(),
             state: State::Waiting(Box::new(writer)),
         }
     }
@@ -92,6 +96,17 @@ impl Writing {
             true => {
                 let full = std::mem::take(&mut self.series);
                 self.send(Batch::Series(full))
+            }
+            false => Ok(()),
+        }
+    }
+
+    pub(super) fn registers(&mut self, rows: impl Iterator<Item = SampleRegister>) -> Result<()> {
+        self.registers.extend(rows);
+        match self.registers.len() >= BATCH_ROWS {
+            true => {
+                let full = std::mem::take(&mut self.registers);
+                self.send(Batch::Registers(full))
             }
             false => Ok(()),
         }
@@ -140,6 +155,7 @@ impl Writing {
             Batch::Samples(std::mem::take(&mut self.samples)),
             Batch::Series(std::mem::take(&mut self.series)),
             Batch::Modules(std::mem::take(&mut self.modules)),
+            Batch::Registers(std::mem::take(&mut self.registers)),
         ];
         for batch in last {
             write(&mut writer, batch)?;

@@ -239,6 +239,12 @@ impl Registers<'_> {
             .flatten()
     }
 
+    /// All of them, by the kernel's numbers.
+    pub fn all(&self) -> impl Iterator<Item = (u8, u64)> + '_ {
+        let recorded = (0..64u8).filter(|n| self.mask >> n & 1 == 1);
+        recorded.zip(self.values.iter())
+    }
+
     fn take<'a>(fields: &mut Fields<'a>, mask: u64) -> Option<Registers<'a>> {
         let abi = fields.u64()?;
         let values = match abi {

@@ -253,7 +253,7 @@ pub struct Conversion {
 impl Conversion {
     /// The time of a tick (`perf_event.h`, "time_zero").
     pub fn ns(&self, ticks: u64) -> u64 {
-        let scaled = u128::from(ticks) * u128::from(self.mult) >> self.shift;
+        let scaled = (u128::from(ticks) * u128::from(self.mult)) >> self.shift;
         self.zero.wrapping_add(scaled as u64)
     }
 }
@@ -398,4 +398,22 @@ pub fn read_memory(pid: u32, address: u64, into: &mut [u8]) -> io::Result<usize>
     // SAFETY: the local buffer is valid; the remote address is checked by the kernel.
     let n = unsafe { libc::process_vm_readv(pid as i32, &local, 1, &remote, 1, 0) };
     usize::try_from(n).map_err(|_| io::Error::last_os_error())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Conversion;
+
+    #[test]
+    fn ticks_become_nanoseconds_without_overflow() {
+        // A counter of 25 MHz: 40 ns a tick, as mult / 2^shift.
+        let conversion = Conversion {
+            zero: 1000,
+            mult: 40 << 20,
+            shift: 20,
+        };
+        assert_eq!(conversion.ns(0), 1000);
+        assert_eq!(conversion.ns(25_000_000), 1_000_001_000);
+        assert_eq!(conversion.ns(1 << 50), 1000 + (40 << 50));
+    }
 }

@@ -7,6 +7,7 @@
 //! │           part-000001.parquet
 //! │           .part-000002.parquet.tmp     being written; readers pass over it
 //! └── series/ overflows/ overflow_blocks/ sites/ threads/ modules/ losses/ io/ io_owners/ io_devices/
+//!     registers/
 //! ```
 //!
 //! A [`Writer`] gathers rows into parts and gives each its name by a rename

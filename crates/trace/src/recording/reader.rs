@@ -8,7 +8,7 @@ use super::table_writer::part_name;
 use super::tables::Row;
 use crate::{
     Error, ErrorKind, IoDevice, IoOwner, IoRow, Loss, Manifest, Module, Overflow, OverflowBlock,
-    Result, Sample, SeriesRow, SiteCount, Thread,
+    Result, Sample, SampleRegister, SeriesRow, SiteCount, Thread,
 };
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -55,6 +55,7 @@ impl Recording {
         recording.find_parts::<IoRow>();
         recording.find_parts::<IoOwner>();
         recording.find_parts::<IoDevice>();
+        recording.find_parts::<SampleRegister>();
         Ok(recording)
     }
 

@@ -9,7 +9,7 @@ use super::sink::{Create, Out};
 use super::tables::{self, Row};
 use crate::{
     Error, ErrorKind, IoDevice, IoOwner, IoRow, Loss, Module, Overflow, OverflowBlock, Result,
-    Sample, SeriesRow, SiteCount, Thread,
+    Sample, SampleRegister, SeriesRow, SiteCount, Thread,
 };
 use std::io;
 use std::path::{Path, PathBuf};
@@ -40,6 +40,7 @@ pub struct Tables {
     pub(super) io: TableWriter<IoRow>,
     pub(super) io_owners: TableWriter<IoOwner>,
     pub(super) io_devices: TableWriter<IoDevice>,
+    pub(super) registers: TableWriter<SampleRegister>,
 }
 
 impl Tables {
@@ -56,6 +57,7 @@ impl Tables {
             io: TableWriter::new(recording, create),
             io_owners: TableWriter::new(recording, create),
             io_devices: TableWriter::new(recording, create),
+            registers: TableWriter::new(recording, create),
         }
     }
 
@@ -72,6 +74,7 @@ impl Tables {
             &mut self.io,
             &mut self.io_owners,
             &mut self.io_devices,
+            &mut self.registers,
         ]
     }
 
@@ -88,6 +91,7 @@ impl Tables {
             &self.io,
             &self.io_owners,
             &self.io_devices,
+            &self.registers,
         ]
     }
 }

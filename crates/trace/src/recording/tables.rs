@@ -7,8 +7,8 @@ use super::columns::{Column, Packing, Width};
 use super::table_writer::{TableWriter, Tables};
 use crate::{
     AccessKind, Cpu, DataSource, Derivation, Direction, EventId, IoDevice, IoOwner, IoRow, Loss,
-    LossKind, Module, Overflow, OverflowBlock, Owner, PhysAddr, Pid, Sample, SeriesRow, SiteCount,
-    Thread, Tid, VirtAddr,
+    LossKind, Module, Overflow, OverflowBlock, Owner, PhysAddr, Pid, Sample, SampleRegister,
+    SeriesRow, SiteCount, Thread, Tid, VirtAddr,
 };
 use Packing::{Delta, Dictionary};
 use Width::{Bool, U8, U16, U32, U64};
@@ -60,6 +60,7 @@ tables! {
     IoRow in io, "io";
     IoOwner in io_owners, "io_owners";
     IoDevice in io_devices, "io_devices";
+    SampleRegister in registers, "registers";
 }
 
 /// A column of a plain field.
@@ -147,6 +148,25 @@ impl Columns for Sample {
 
     fn writer(tables: &mut Tables) -> &mut TableWriter<Self> {
         &mut tables.samples
+    }
+}
+
+impl Columns for SampleRegister {
+    const COLUMNS: &'static [Column<Self>] = &[
+        field!("time_ns", U64, Delta, time_ns),
+        wrapped!("tid", U32, Dictionary, tid, Tid),
+        wrapped!("event", U16, Dictionary, event, EventId),
+        field!("register", U8, Dictionary, register),
+        field!("value", U64, Dictionary, value),
+    ];
+    const TIME: Option<&'static str> = Some("time_ns");
+
+    fn time_ns(&self) -> u64 {
+        self.time_ns
+    }
+
+    fn writer(tables: &mut Tables) -> &mut TableWriter<Self> {
+        &mut tables.registers
     }
 }
 

@@ -68,6 +68,23 @@ pub(crate) fn overflow() -> impl Strategy<Value = Overflow> {
     })
 }
 
+pub(crate) fn register() -> impl Strategy<Value = SampleRegister> {
+    let all = (
+        any::<u64>(),
+        any::<u32>(),
+        any::<u16>(),
+        any::<u8>(),
+        any::<u64>(),
+    );
+    all.prop_map(|(time_ns, tid, event, register, value)| SampleRegister {
+        time_ns,
+        tid: Tid(tid),
+        event: EventId(event),
+        register,
+        value,
+    })
+}
+
 pub(crate) fn site() -> impl Strategy<Value = SiteCount> {
     (any::<u32>(), any::<u64>(), any::<u16>(), any::<u64>()).prop_map(|(pid, ip, event, count)| {
         SiteCount {

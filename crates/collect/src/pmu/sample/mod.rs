@@ -53,6 +53,8 @@ pub struct Options {
     /// Ask for general registers, and rebuild the data address from them and the
     /// code where a sample has none.
     pub registers: bool,
+    /// Write them into the recording, a row each.
+    pub keep_registers: bool,
     /// Part of the observed processor time that sampling may take; periods are
     /// changed to keep to it.
     pub overhead: Option<f64>,

@@ -219,11 +219,7 @@ impl Opener<'_> {
             let shared = perf::write_into(&fd, &open.side_band[owner]);
             shared.map_err(|e| refusal("share a ring", e))?;
         }
-        open.sources.push(Source {
-            fd,
-            event,
-            leader: leader,
-        });
+        open.sources.push(Source { fd, event, leader });
         Ok(())
     }
 

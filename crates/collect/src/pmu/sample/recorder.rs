@@ -6,13 +6,13 @@ use std::collections::BTreeMap;
 use memgauge_trace::recording::Writer;
 use memgauge_trace::{
     AccessKind, Cpu, DataSource, Derivation, EventId, Loss, LossKind, PhysAddr, Pid,
-    Sample as SampleRow, Tid, VirtAddr, catalogue,
+    Sample as SampleRow, SampleRegister, Tid, VirtAddr, catalogue,
 };
 
 use super::attributes::Method;
 use super::follow::Followed;
 use super::open::Wish;
-use super::{Derivations, EventOutcome};
+use super::{Derivations, EventOutcome, Options};
 use crate::clock::derive::{NoRecipe, Recipe};
 use crate::pmu::abi::{Attr, kind, sample};
 use crate::pmu::data_src::DataSrc;
@@ -67,6 +67,7 @@ pub(super) struct Recorder {
     /// Data sources in words: samples, and the sum of their latencies.
     pub(super) sources: BTreeMap<String, (u64, u64)>,
     lost: BTreeMap<(LossKind, String), u64>,
+    keep_registers: bool,
     /// Records of all kinds that rings had no room for.
     ring_lost: u64,
     /// When the last sample was taken, on the events' clock.
@@ -76,8 +77,8 @@ pub(super) struct Recorder {
 }
 
 impl Recorder {
-    /// `derive`: addresses are rebuilt where the source has none.
-    pub(super) fn new(writer: Writer, wishes: &[Wish], derive: bool) -> Recorder {
+    /// Begins without a start time and without periods.
+    pub(super) fn new(writer: Writer, wishes: &[Wish], options: &Options) -> Recorder {
         let reader = |wish: &Wish| Reader {
             layout: Layout::of(&wish.built.attr),
             attr: wish.built.attr,
@@ -94,9 +95,10 @@ impl Recorder {
             followed: Followed::default(),
             readers: wishes.iter().map(reader).collect(),
             outcomes: wishes.iter().map(outcome).collect(),
-            derivations: derive.then(Derivations::default),
+            derivations: options.registers.then(Derivations::default),
             sources: BTreeMap::new(),
             lost: BTreeMap::new(),
+            keep_registers: options.keep_registers,
             ring_lost: 0,
             latest_ns: 0,
             start_ns: 0,
@@ -197,6 +199,16 @@ impl Recorder {
         outcome.periods = outcome.periods.saturating_add(row.period);
         outcome.with_address += u64::from(row.addr.is_some());
         self.writer.push(row)?;
+        if let Some(registers) = s.intr_regs.filter(|_| self.keep_registers) {
+            self.writer
+                .extend(registers.all().map(|(register, value)| SampleRegister {
+                    time_ns,
+                    tid: Tid(s.tid),
+                    event: event_id(event),
+                    register,
+                    value,
+                }))?;
+        }
         Ok(())
     }
 

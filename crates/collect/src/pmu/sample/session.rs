@@ -187,7 +187,7 @@ pub(super) struct Session<'a> {
 impl<'a> Session<'a> {
     fn new(options: &'a Options, wishes: Vec<Wish>, open: Open) -> Result<Session<'a>> {
         let writer = Writer::create(&options.output, super::finish::manifest(options, &wishes))?;
-        let mut recorder = Recorder::new(writer, &wishes, options.registers);
+        let mut recorder = Recorder::new(writer, &wishes, options);
         let overhead = options.overhead.map(|allowed| Overhead {
             allowed,
             ..Overhead::default()
@@ -473,11 +473,10 @@ impl<'a> Session<'a> {
         if window.samples > 0 && self.recorder.latest_ns < self.changed_ns {
             return;
         }
-        if let Some(factor) = budget::factor(overhead.allowed, &window) {
-            if self.change_periods(factor) {
-                overhead.changes += 1;
-                self.changed_ns = self.now_ns();
-            }
+        let factor = budget::factor(overhead.allowed, &window);
+        if factor.is_some_and(|factor| self.change_periods(factor)) {
+            overhead.changes += 1;
+            self.changed_ns = self.now_ns();
         }
         self.overhead = Some(overhead);
     }
