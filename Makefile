@@ -27,6 +27,9 @@ demo: build ## record sqlite3 at work and show the report
 test: setup plugin ## run all tests
 	cargo test --workspace --no-fail-fast
 
+test-kernels: setup ## I/O accounting on Debian's kernel in an emulated machine (some 20 minutes)
+	@tests/kernels/run $(KERNEL_ARGS)
+
 bench: build ## speed against native, QEMU alone and cachegrind
 	@bench/run --memgauge $(TARGET)/release/memgauge $(BENCH_ARGS)
 
@@ -50,4 +53,4 @@ install: build ## install below PREFIX (/usr/local)
 clean: ## remove everything built
 	cargo clean
 
-.PHONY: help setup plugin build demo test bench bench-io bench-mrc bench-stat lint install clean
+.PHONY: help setup plugin build demo test test-kernels bench bench-io bench-mrc bench-stat lint install clean

@@ -9,11 +9,12 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use memgauge_trace::recording::{Recording, Row, Selection};
-use memgauge_trace::{DeviceId, Direction, IoDevice, IoOwner, IoRow, Owner};
-use memgauge_trace::{ErrorKind, Loss, Result};
+use memgauge_trace::{DeviceId, Direction, EventId, IoDevice, IoOwner, IoRow, Owner};
+use memgauge_trace::{ErrorKind, Loss, Result, SeriesRow};
 use serde::Serialize;
 
 use crate::Analysis;
+use crate::io_memory::{IoMemory, MemoryCounters, share_out};
 
 /// What moved in one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -77,10 +78,23 @@ pub struct IoAccounts {
     moved: BTreeMap<(Owner, DeviceId), BothWays>,
     owners: BTreeMap<Owner, IoOwner>,
     devices: BTreeMap<DeviceId, IoDevice>,
+    counters: MemoryCounters,
+    /// Where the counters come from, and why there are none.
+    counted_by: [String; 2],
     end_ns: u64,
 }
 
 impl IoAccounts {
+    /// Says where counters of memory traffic come from, or why there are none.
+    pub fn know_counters(&mut self, source: &str, without: &str) {
+        self.counted_by = [source, without].map(str::to_owned);
+    }
+
+    /// Adds what a counter of memory traffic gained, by its event's name.
+    pub fn count(&mut self, name: &str, bytes: u64) {
+        self.counters.add(name, bytes);
+    }
+
     /// Learns about owners; later rows replace earlier ones.
     pub fn know_owners(&mut self, rows: &[IoOwner]) {
         self.owners
@@ -96,6 +110,7 @@ impl IoAccounts {
     /// Forgets what moved and keeps the names: for the next interval of a live view.
     pub fn clear(&mut self) {
         self.moved.clear();
+        self.counters.clear();
     }
 
     /// Time of the last row seen.
@@ -115,11 +130,18 @@ impl IoAccounts {
         let mut devices: Vec<IoDeviceLine> =
             self.device_ids().map(|id| self.device_line(id)).collect();
         devices.sort_by_key(|line| (Reverse(line.counted.bytes()), line.name.clone()));
+        let [source, without] = self.counted_by.clone();
+        let memory = IoMemory {
+            source,
+            without,
+            ..share_out(&self.counters, &mut devices, &mut lines)
+        };
         IoSummary {
             schema_version: 1,
             duration_ns,
             lines,
             devices,
+            memory,
             ..IoSummary::default()
         }
     }
@@ -128,13 +150,17 @@ impl IoAccounts {
         let known = self.owners.get(&owner).cloned().unwrap_or_default();
         let hardware = self.devices.get(&device).is_some_and(|d| !d.is_virtual);
         IoLine {
-            pid: owner.pid().0,
+            pid: known.process.unwrap_or(owner.pid().0),
+            tid: known.process.map(|_| owner.pid().0),
+            processes: 1,
             owner: owner.0,
             command: known.command,
             user: known.user,
             cgroup: known.cgroup,
             kernel: known.kernel,
             device: self.device_name(device),
+            id: device,
+            memory_bytes: None,
             memory_bytes_at_most: if hardware { moved.bytes() } else { 0 },
             moved,
         }
@@ -171,12 +197,16 @@ impl IoAccounts {
             number: id.number,
             kind: known.kind,
             pci: known.pci,
+            slot: known.slot,
+            pci_root: known.pci_root,
+            peer: known.peer,
             numa_node: known.numa_node,
             link_bytes_per_s: known.link_bytes_per_s,
             below: known.below,
             is_virtual: known.is_virtual,
             rest_in_bytes: rest(&counted.r#in, &attributed.r#in),
             rest_out_bytes: rest(&counted.out, &attributed.out),
+            memory_bytes: None,
             attributed,
             counted,
         }
@@ -217,6 +247,7 @@ impl Analysis for IoAccounts {
         }
         self.owners.extend(other.owners);
         self.devices.extend(other.devices);
+        self.counters.merge(&other.counters);
         self.end_ns = self.end_ns.max(other.end_ns);
     }
 
@@ -241,6 +272,18 @@ pub fn summarise_io(recording: &Recording) -> Result<(IoSummary, Vec<String>)> {
         }
     })?;
     let manifest = recording.manifest();
+    let names: BTreeMap<EventId, &str> = manifest
+        .events
+        .iter()
+        .filter(|event| MemoryCounters::knows(&event.name))
+        .map(|event| (event.id, event.name.as_str()))
+        .collect();
+    each(recording, &mut problems, |rows: &[SeriesRow]| {
+        for row in rows {
+            let name = names.get(&row.event).copied().unwrap_or_default();
+            accounts.count(name, row.value);
+        }
+    })?;
     let setting = |name: &str| {
         manifest
             .source
@@ -249,6 +292,7 @@ pub fn summarise_io(recording: &Recording) -> Result<(IoSummary, Vec<String>)> {
             .cloned()
             .unwrap_or_default()
     };
+    accounts.know_counters(&setting("counters"), &setting("no_counters"));
     let missing = setting("missing");
     let losses = losses.into_iter().map(|(meaning, count)| IoLoss {
         name: "io_not_attributed".to_owned(),
@@ -297,18 +341,69 @@ pub struct IoSummary {
     pub lines: Vec<IoLine>,
     /// One line a device, by falling bytes.
     pub devices: Vec<IoDeviceLine>,
+    /// Memory traffic that this made.
+    pub memory: IoMemory,
     /// What this machine's kernel does not let be told, in words.
     pub missing: Vec<String>,
     /// What could not be accounted.
     pub losses: Vec<IoLoss>,
 }
 
+/// What lines are summed up by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum IoBy {
+    /// Not at all.
+    #[default]
+    Process,
+    /// The program's name.
+    Command,
+    /// The user.
+    User,
+    /// The control group.
+    Cgroup,
+}
+
+impl IoSummary {
+    /// The same with one line for all processes that have something in common.
+    pub fn by(mut self, by: IoBy) -> IoSummary {
+        if by == IoBy::Process {
+            return self;
+        }
+        let mut groups: BTreeMap<(String, DeviceId), IoLine> = BTreeMap::new();
+        for line in self.lines {
+            let common = match by {
+                IoBy::Command => &line.command,
+                IoBy::User => &line.user,
+                IoBy::Cgroup | IoBy::Process => &line.cgroup,
+            };
+            let group = groups.entry((common.clone(), line.id));
+            group
+                .and_modify(|sum| sum.add(&line))
+                .or_insert_with(|| IoLine {
+                    pid: 0,
+                    tid: None,
+                    owner: 0,
+                    ..line
+                });
+        }
+        self.lines = groups.into_values().collect();
+        self.lines
+            .sort_by_key(|line| (Reverse(line.moved.bytes()), line.device.clone()));
+        self
+    }
+}
+
 /// What a process moved through a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct IoLine {
-    /// Process.
+    /// Process; 0 for a line of several.
     pub pid: u32,
-    /// Process and when it started; tells two processes of one id apart.
+    /// Thread, where each is accounted by itself.
+    pub tid: Option<u32>,
+    /// Processes (or threads) that the line sums up.
+    pub processes: u32,
+    /// Process (or thread) and when it started; tells two of one id apart. 0 for a line
+    /// of several.
     pub owner: u64,
     /// Program it ran last.
     pub command: String,
@@ -320,12 +415,45 @@ pub struct IoLine {
     pub kernel: bool,
     /// Name of the device.
     pub device: String,
+    /// The device.
+    #[serde(skip)]
+    pub id: DeviceId,
     /// What moved.
     #[serde(flatten)]
     pub moved: BothWays,
     /// Memory traffic that this made at most: each byte that a device of hardware
     /// moves is read from or written to memory at most once by it.
     pub memory_bytes_at_most: u64,
+    /// Its estimated part of the memory traffic; null where no counters tell it, and for
+    /// devices without hardware.
+    pub memory_bytes: Option<u64>,
+}
+
+impl IoLine {
+    /// Adds another; what they do not have in common is left out.
+    fn add(&mut self, other: &IoLine) {
+        let keep = |own: &mut String, other: &String| {
+            if own != other {
+                own.clear();
+            }
+        };
+        keep(&mut self.command, &other.command);
+        keep(&mut self.user, &other.user);
+        keep(&mut self.cgroup, &other.cgroup);
+        self.kernel &= other.kernel;
+        self.processes += other.processes;
+        self.moved.add(&other.moved);
+        self.memory_bytes_at_most += other.memory_bytes_at_most;
+        self.memory_bytes = match (self.memory_bytes, other.memory_bytes) {
+            (Some(own), Some(other)) => Some(own + other),
+            (own, other) => own.or(other),
+        };
+    }
+
+    /// Whether it is about this device.
+    pub(crate) fn is_at(&self, device: &IoDeviceLine) -> bool {
+        (self.id.netns, self.id.number) == (device.netns, device.number)
+    }
 }
 
 /// What a device moved.
@@ -341,6 +469,12 @@ pub struct IoDeviceLine {
     pub kind: String,
     /// PCI address behind it; may be empty.
     pub pci: String,
+    /// Number of its slot; may be empty.
+    pub slot: String,
+    /// Root bus of its PCI tree; may be empty.
+    pub pci_root: String,
+    /// The other end, of a pair of devices; may be empty.
+    pub peer: String,
     /// Node of memory it is attached to.
     pub numa_node: Option<u32>,
     /// Bytes per second of its link, each way.
@@ -357,6 +491,21 @@ pub struct IoDeviceLine {
     pub rest_in_bytes: u64,
     /// Bytes out that belong to nobody known (with a filter: to others).
     pub rest_out_bytes: u64,
+    /// Its estimated part of the memory traffic; null where no counters tell it, and for
+    /// devices without hardware.
+    pub memory_bytes: Option<u64>,
+}
+
+impl IoDeviceLine {
+    /// Bytes in: what it counted, or what processes have of one that was never seen.
+    pub(crate) fn most_in(&self) -> u64 {
+        self.counted.r#in.bytes.max(self.attributed.r#in.bytes)
+    }
+
+    /// Bytes out, likewise.
+    pub(crate) fn most_out(&self) -> u64 {
+        self.counted.out.bytes.max(self.attributed.out.bytes)
+    }
 }
 
 /// Something that could not be accounted.
@@ -449,6 +598,53 @@ mod tests {
             row(7 << 32 | 2, Direction::In, 2),
         ]);
         assert_eq!(summary.lines.len(), 2);
+    }
+
+    fn owner(pid: u32, command: &str, user: &str) -> IoOwner {
+        IoOwner {
+            owner: Owner(u64::from(pid) << 32),
+            command: command.to_owned(),
+            user: user.to_owned(),
+            ..IoOwner::default()
+        }
+    }
+
+    #[test]
+    fn lines_are_summed_up_by_what_processes_have_in_common() {
+        let mut accounts = IoAccounts::default();
+        accounts.know_owners(&[owner(7, "dd", "ann"), owner(8, "dd", "bob"), owner(9, "tar", "bob")]);
+        accounts.observe(&[
+            row(7 << 32, Direction::In, 1),
+            row(8 << 32, Direction::Out, 20),
+            row(9 << 32, Direction::In, 300),
+        ]);
+        let summary = accounts.summary(1);
+        let shown = |by| {
+            let lines = summary.clone().by(by).lines;
+            let line = |l: &IoLine| (l.command.clone(), l.user.clone(), l.processes, l.moved.bytes());
+            lines.iter().map(line).collect::<Vec<_>>()
+        };
+        let line = |command: &str, user: &str, processes, bytes| {
+            (command.to_owned(), user.to_owned(), processes, bytes)
+        };
+        let by_command = [line("tar", "bob", 1, 300), line("dd", "", 2, 21)];
+        assert_eq!(shown(IoBy::Command), by_command);
+        let by_user = [line("", "bob", 2, 320), line("dd", "ann", 1, 1)];
+        assert_eq!(shown(IoBy::User), by_user);
+        assert_eq!(shown(IoBy::Cgroup), [line("", "", 3, 321)]);
+        assert_eq!(shown(IoBy::Process).len(), 3);
+    }
+
+    #[test]
+    fn threads_are_lines_with_their_process() {
+        let mut accounts = IoAccounts::default();
+        accounts.know_owners(&[IoOwner {
+            process: Some(7),
+            ..owner(8, "worker", "ann")
+        }]);
+        accounts.observe(&[row(8 << 32, Direction::In, 5)]);
+        let lines = accounts.finish().lines;
+        assert_eq!((lines[0].pid, lines[0].tid), (7, Some(8)));
     }
 
     fn any_row() -> impl Strategy<Value = IoRow> {

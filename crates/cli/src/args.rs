@@ -191,6 +191,20 @@ pub(crate) enum Order {
     Pid,
 }
 
+/// What lines are summed up by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum By {
+    /// Not at all: each process has its lines
+    #[default]
+    Process,
+    /// Name of the program
+    Command,
+    /// User
+    User,
+    /// Control group
+    Cgroup,
+}
+
 #[derive(Debug, Args)]
 #[command(after_help = IO_EXAMPLES)]
 pub(crate) struct Io {
@@ -218,6 +232,15 @@ pub(crate) struct Io {
     /// Length of a recording's intervals
     #[arg(short = 'I', long, value_name = "TIME", default_value = "100ms")]
     pub(crate) interval: Duration,
+    /// Counters of memory traffic from this file, in place of the machine's (docs/io.md)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) counters: Option<PathBuf>,
+    /// Account each thread by itself
+    #[arg(long, conflicts_with = "pin")]
+    pub(crate) threads: bool,
+    /// Sum lines up by what processes have in common
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) by: By,
     /// Order of lines
     #[arg(long, value_enum, default_value_t)]
     pub(crate) sort: Order,

@@ -3,13 +3,13 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use memgauge_analyze::{Analysis, IoAccounts, IoLoss, IoSummary};
-use memgauge_collect::io::{Filter, IoRecorder, Launched, Look, Meter};
+use memgauge_analyze::{Analysis, IoAccounts, IoBy, IoLoss, IoSummary};
+use memgauge_collect::io::{Filter, IoRecorder, Launched, Look, MemoryCounting, Meter, Setup};
 use memgauge_collect::sys::process::{catch_interrupts, interrupts};
 use memgauge_report::{IoOrder, io_json, io_text};
 use memgauge_trace::CommandEnd;
 
-use crate::args::{Io, Order};
+use crate::args::{By, Io, Order};
 use crate::io_live::Live;
 use crate::outcome::Exit;
 use crate::{record, terminal};
@@ -29,7 +29,8 @@ pub(crate) fn io(args: &Io) -> anyhow::Result<Exit> {
     let mut run = Run::start(args)?;
     let live = terminal::stdout_is_terminal() && !args.json && args.command.is_empty();
     let ended = if live && args.duration.is_none() {
-        let mut live = Live::start(order(args), args.rows)?;
+        let (source, without) = (run.meter.memory().source(), run.meter.memory().without());
+        let mut live = Live::start(order(args), by(args), args.rows, [&source, without])?;
         run.until(&mut |run, look| live.show(run.elapsed(), look))
     } else {
         run.until(&mut |_, _| Ok(true))
@@ -44,6 +45,15 @@ fn order(args: &Io) -> IoOrder {
         Order::In => IoOrder::In,
         Order::Out => IoOrder::Out,
         Order::Pid => IoOrder::Pid,
+    }
+}
+
+fn by(args: &Io) -> IoBy {
+    match args.by {
+        By::Process => IoBy::Process,
+        By::Command => IoBy::Command,
+        By::User => IoBy::User,
+        By::Cgroup => IoBy::Cgroup,
     }
 }
 
@@ -70,7 +80,12 @@ pub(crate) struct Run {
 impl Run {
     fn start(args: &Io) -> anyhow::Result<Run> {
         check_pids(&args.pid)?;
-        let mut meter = Meter::start(filter(args))?;
+        let memory = MemoryCounting::start(args.counters.as_deref())?;
+        let setup = Setup {
+            by_thread: args.threads,
+            ..Setup::default()
+        };
+        let mut meter = Meter::start(filter(args), setup, memory)?;
         let launched = match args.command.as_slice() {
             [] => None,
             command => Some(Launched::start(command)?),
@@ -82,18 +97,25 @@ impl Run {
             });
         }
         let filtered = launched.is_some() || !args.pid.is_empty() || args.cgroup.is_some();
+        let (source, without) = (meter.memory().source(), meter.memory().without().to_owned());
+        let mut accounts = IoAccounts::default();
+        accounts.know_counters(&source, &without);
         let settings = [
             ("interval_ns", args.interval.ns.to_string()),
             ("filtered", filtered.to_string()),
+            ("counters", source),
+            ("no_counters", without),
         ];
         if let Some(folder) = &args.pin {
             meter.pin(folder)?;
         }
         let recorder = args.output.as_deref();
-        let recorder = recorder.map(|path| IoRecorder::create(path, &args.command, &settings));
+        let series = meter.memory().series();
+        let recorder =
+            recorder.map(|path| IoRecorder::create(path, &args.command, &settings, series));
         Ok(Run {
             meter,
-            accounts: IoAccounts::default(),
+            accounts,
             recorder: recorder.transpose()?,
             filtered,
             launched,
@@ -170,9 +192,10 @@ impl Run {
 
     fn look(&mut self, last: bool) -> anyhow::Result<Look> {
         let look = self.meter.look(last)?;
-        self.accounts.know_owners(&look.owners);
-        self.accounts.know_devices(&look.devices);
-        self.accounts.observe(&look.rows);
+        take_in(&mut self.accounts, &look);
+        if self.meter.is_pinned() && !look.memory.is_empty() {
+            self.meter.set_memory_per_byte(memory_per_byte(&self.accounts, &look));
+        }
         if let Some(recorder) = &mut self.recorder {
             recorder.put(&look)?;
         }
@@ -195,14 +218,39 @@ impl Run {
         let summary = IoSummary {
             filtered: self.filtered,
             losses: losses.iter().map(loss).collect(),
-            missing: missing.iter().map(|&what| what.to_owned()).collect(),
-            ..self.accounts.summary(duration_ns)
+            missing,
+            ..self.accounts.summary(duration_ns).by(by(args))
         };
         if !live {
             print(args, &summary)?;
         }
         Ok(exit(end, self.launched.is_some()))
     }
+}
+
+/// Adds what a look saw.
+pub(crate) fn take_in(accounts: &mut IoAccounts, look: &Look) {
+    accounts.know_owners(&look.owners);
+    accounts.know_devices(&look.devices);
+    accounts.observe(&look.rows);
+    for gained in &look.memory {
+        accounts.count(&gained.series.name(), gained.bytes);
+    }
+}
+
+/// Memory traffic that a byte in and a byte out made in this look's interval: one at
+/// most where the counters do not tell.
+fn memory_per_byte(known: &IoAccounts, look: &Look) -> [f64; 2] {
+    let mut interval = known.clone();
+    interval.clear();
+    take_in(&mut interval, look);
+    let memory = interval.summary(look.interval_ns).memory;
+    let [most_in, most_out] = memory.at_most_bytes;
+    let per_byte = |bytes: Option<u64>, most: u64| match (bytes, most) {
+        (Some(bytes), 1..) => bytes as f64 / most as f64,
+        _ => 1.0,
+    };
+    [per_byte(memory.in_bytes, most_in), per_byte(memory.out_bytes, most_out)]
 }
 
 /// The exit code: the command's; a meter that was interrupted has done its work.

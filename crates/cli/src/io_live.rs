@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use crossterm::event::{Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers, poll, read};
 use crossterm::{cursor, execute, terminal as screen};
-use memgauge_analyze::{Analysis, IoAccounts, IoSummary};
+use memgauge_analyze::{IoAccounts, IoBy, IoSummary};
 use memgauge_collect::io::Look;
 use memgauge_report::{IoOrder, Style, io_text};
 
+use crate::io::take_in;
 use crate::terminal;
 
 /// Between two drawings, unless a key asks for one.
@@ -19,6 +20,7 @@ const REFRESH: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Choice {
     order: IoOrder,
+    by: IoBy,
     /// Sums since the start, not of the last refresh.
     since_start: bool,
     paused: bool,
@@ -71,6 +73,14 @@ impl Choice {
             KeyCode::Char('i') => self.order = IoOrder::In,
             KeyCode::Char('o') => self.order = IoOrder::Out,
             KeyCode::Char('p') => self.order = IoOrder::Pid,
+            KeyCode::Char('g') => {
+                self.by = match self.by {
+                    IoBy::Process => IoBy::Command,
+                    IoBy::Command => IoBy::User,
+                    IoBy::User => IoBy::Cgroup,
+                    IoBy::Cgroup => IoBy::Process,
+                }
+            }
             KeyCode::Char('s') => self.since_start = !self.since_start,
             KeyCode::Char(' ') => self.paused = !self.paused,
             KeyCode::Char('/') => self.typing = true,
@@ -106,7 +116,7 @@ impl Choice {
             "" => String::new(),
             wanted => format!(", only `{wanted}`"),
         };
-        format!("{span}{paused}{wanted}   q quit  t/i/o/p sort  s span  / filter  space pause")
+        format!("{span}{paused}{wanted}   q quit  t/i/o/p sort  g group  s span  / filter  space pause")
     }
 }
 
@@ -121,7 +131,14 @@ pub(crate) struct Live {
 }
 
 impl Live {
-    pub(crate) fn start(order: IoOrder, rows: usize) -> anyhow::Result<Live> {
+    pub(crate) fn start(
+        order: IoOrder,
+        by: IoBy,
+        rows: usize,
+        counters: [&str; 2],
+    ) -> anyhow::Result<Live> {
+        let mut empty = IoAccounts::default();
+        empty.know_counters(counters[0], counters[1]);
         screen::enable_raw_mode()?;
         execute!(
             std::io::stdout(),
@@ -131,11 +148,12 @@ impl Live {
         let mut live = Live {
             choice: Choice {
                 order,
+                by,
                 ..Choice::default()
             },
             rows,
-            recent: IoAccounts::default(),
-            all: IoAccounts::default(),
+            recent: empty.clone(),
+            all: empty,
             shown: IoSummary::default(),
             drawn: Duration::ZERO,
         };
@@ -147,9 +165,7 @@ impl Live {
     pub(crate) fn show(&mut self, elapsed: Duration, look: Option<&Look>) -> anyhow::Result<bool> {
         if let Some(look) = look {
             for accounts in [&mut self.recent, &mut self.all] {
-                accounts.know_owners(&look.owners);
-                accounts.know_devices(&look.devices);
-                accounts.observe(&look.rows);
+                take_in(accounts, look);
             }
         }
         let mut redraw = false;
@@ -192,7 +208,7 @@ impl Live {
             width: usize::from(width),
             ..terminal::style(true)
         };
-        let shown = self.choice.select(self.shown.clone());
+        let shown = self.choice.select(self.shown.clone()).by(self.choice.by);
         let body = io_text(&shown, self.choice.order, self.rows, &style);
         let mut frame = format!(
             "memgauge io  {:.0} s  {}\r\n",
@@ -245,6 +261,8 @@ mod tests {
         let mut choice = Choice::default();
         assert_eq!(press(&mut choice, "o s"), Request::Redraw);
         assert!(choice.paused && choice.since_start && choice.order == IoOrder::Out);
+        assert_eq!(press(&mut choice, "gg"), Request::Redraw);
+        assert_eq!(choice.by, IoBy::User);
         assert_eq!(press(&mut choice, "x"), Request::Nothing);
         assert_eq!(press(&mut choice, "q"), Request::Quit);
     }

@@ -109,6 +109,198 @@ fn rates_are_in_the_pinned_map_while_memgauge_runs() {
     assert!(!left, "nothing is left behind");
 }
 
+/// Counters of a Zen 4 machine: every 100 ms for ten minutes devices read 64 kB and
+/// write 640 kB by its fabric, of more that its memory moves.
+fn counters(folder: &Path) -> std::path::PathBuf {
+    let mut text = "# made up\nplatform zen4\n".to_owned();
+    for tick in 1..6000 {
+        let time = f64::from(tick) / 10.0;
+        for (event, count) in [
+            ("amd_umc_0/event=0x0a,rdwrmask=1/", 100_000),
+            ("amd_umc_0/event=0x0a,rdwrmask=2/", 100_000),
+            ("amd_df/event=0x81f,umask=0x7fe/", 1000),
+            ("amd_df/event=0x81f,umask=0x7ff/", 10_000),
+        ] {
+            text += &format!("{time} 0 {event} {count}\n");
+        }
+    }
+    let path = folder.join("counters");
+    std::fs::write(&path, text).expect("a file");
+    path
+}
+
+#[test]
+fn memory_traffic_is_estimated_from_counters_of_a_file_and_recorded() {
+    if !can_account() {
+        return;
+    }
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
+    let file = counters(folder.path()).display().to_string();
+    let output = Command::new(PROGRAM)
+        .current_dir(folder.path())
+        .args(["io", "--json", "-o", "io.mg", "--counters", &file, "--", "sh", "-c"])
+        .arg("dd if=/dev/zero of=data bs=1M count=4 conv=fsync 2>/dev/null; sleep 0.3")
+        .output()
+        .expect("memgauge runs");
+    assert!(output.status.success());
+    let summary = json(&output.stderr);
+    let memory = &summary["memory"];
+    let (input, out) = (memory["in_bytes"].as_u64(), memory["out_bytes"].as_u64());
+    let (input, out) = (input.expect("in"), out.expect("out"));
+    assert!(out >= 3 * 64_000 && input == 10 * out, "{memory}");
+    assert_eq!(out % 64_000, 0);
+    assert_eq!(memory["source"], "zen4, replayed from a file");
+    let hardware = |line: &Value| line["memory_bytes_at_most"].as_u64() > Some(0);
+    let written: Vec<&Value> = lines_of(&summary, "dd").into_iter().filter(|l| hardware(l)).collect();
+    for line in &written {
+        let bytes = line["memory_bytes"].as_u64().expect("an estimate");
+        assert!(bytes <= input + out, "{line}");
+    }
+    let missing = summary["missing"].to_string();
+    assert!(missing.contains("counts of the file lie beyond the end"), "{missing}");
+
+    let recorded = folder.path().join("io.mg").display().to_string();
+    let report = json(&memgauge(&["report", "--json", &recorded]).stdout);
+    assert_eq!(report["memory"], summary["memory"], "the recording tells the same");
+    let text = String::from_utf8(memgauge(&["report", &recorded]).stdout).expect("text");
+    assert!(text.contains("min(device_reads, memory_reads)"), "{text}");
+}
+
+#[test]
+fn lines_are_summed_up_by_program_and_threads_are_told_apart() {
+    if !can_account() {
+        return;
+    }
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
+    let run = |options: &[&str]| {
+        let output = Command::new(PROGRAM)
+            .current_dir(folder.path())
+            .args(["io", "--json"])
+            .args(options)
+            .args(["--", "sh", "-c"])
+            .arg("for i in 1 2; do dd if=/dev/zero of=$i bs=1M count=2 oflag=direct 2>/dev/null; done")
+            .output()
+            .expect("memgauge runs");
+        assert!(output.status.success());
+        json(&output.stderr)
+    };
+    let grouped = run(&["--by", "command"]);
+    let of_dd = lines_of(&grouped, "dd");
+    assert!(of_dd.iter().any(|l| l["processes"] == 2), "{of_dd:?}");
+    assert!(of_dd.iter().all(|l| l["pid"] == 0 && l["tid"].is_null()));
+    let threads = run(&["--threads"]);
+    let of_dd = lines_of(&threads, "dd");
+    assert!(!of_dd.is_empty() && of_dd.iter().all(|l| l["tid"] == l["pid"]), "{of_dd:?}");
+}
+
+#[test]
+fn what_a_killed_run_leaves_is_removed_by_the_next() {
+    if !can_account() {
+        return;
+    }
+    let mut killed = Command::new(PROGRAM)
+        .args(["io", "--", "sh", "-c", "cat /proc/self/cgroup; exec sleep 1"])
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .expect("memgauge runs");
+    let name = format!("memgauge-{}", killed.id());
+    let mut said = String::new();
+    let stdout = killed.stdout.take().expect("a pipe");
+    let mut lines = std::io::BufReader::new(stdout);
+    while !said.contains(&name) {
+        let got = std::io::BufRead::read_line(&mut lines, &mut said).expect("a line");
+        assert!(got > 0, "the command is not in a group of its own: {said}");
+    }
+    killed.kill().expect("memgauge can be killed");
+    killed.wait().expect("it ends");
+    // The command goes on to its end.
+    std::io::Read::read_to_string(&mut lines, &mut said).expect("its output ends");
+    let left = || {
+        let groups = Command::new("find").args(["/sys/fs/cgroup", "-name", &name]).output();
+        !groups.expect("find runs").stdout.is_empty()
+    };
+    assert!(left(), "the kernel keeps an empty group");
+    // Its last process is taken out of the group a moment after it has ended.
+    let removed = (0..20).any(|_| {
+        assert!(memgauge(&["io", "--", "true"]).status.success());
+        std::thread::sleep(Duration::from_millis(100));
+        !left()
+    });
+    assert!(removed);
+}
+
+/// Runs memgauge behind a shell command in a mount namespace of its own.
+fn behind(prepare: &str, arguments: &str) -> Output {
+    Command::new("unshare")
+        .args(["-m", "sh", "-c", &format!("{prepare} && exec {PROGRAM} {arguments}")])
+        .output()
+        .expect("unshare runs")
+}
+
+#[test]
+fn a_kernel_without_types_is_told() {
+    if !can_account() {
+        return;
+    }
+    let output = behind("mount -t tmpfs none /sys/kernel/btf", "io --duration 1ms");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(125), "{said}");
+    assert!(
+        said.contains("CONFIG_DEBUG_INFO_BTF") && said.lines().count() == 1,
+        "{said}"
+    );
+}
+
+/// The types of a kernel that lacks a tracepoint: its stand-ins serve, or what they
+/// would have told is named.
+#[test]
+fn a_kernel_without_a_hook_is_accounted_without_it() {
+    if !can_account() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let types = folder.path().join("vmlinux").display().to_string();
+    let hide = format!(
+        "sed s/btf_trace_sock_recv_length/btf_trace_sock_recv_nothing/ /sys/kernel/btf/vmlinux > {types} \
+         && sed -i s/btf_trace_tcp_destroy_sock/btf_trace_tcp_destroy_none/ {types} \
+         && mount --bind {types} /sys/kernel/btf/vmlinux"
+    );
+    let output = behind(&hide, "io --json --duration 1ms");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{said}");
+    let missing = json(&output.stdout)["missing"].to_string();
+    let lost = "the last packets of a TCP connection are not attributed";
+    assert!(missing.contains(lost), "{missing}");
+}
+
+/// A filter that refuses bpf(2), as containers have one; linux/filter.h, linux/seccomp.h.
+const SECCOMP: &str = r#"
+import ctypes, os, struct, sys
+libc = ctypes.CDLL(None, use_errno=True)
+code = b"".join(struct.pack("HBBI", *each) for each in [
+    (0x20, 0, 0, 0), (0x15, 0, 1, 321), (0x06, 0, 0, 0x50001), (0x06, 0, 0, 0x7fff0000)])
+program = ctypes.create_string_buffer(code)
+filter = struct.pack("HxxxxxxQ", 4, ctypes.addressof(program))
+assert libc.prctl(38, 1, 0, 0, 0) == 0 and libc.prctl(22, 2, filter, 0, 0) == 0
+os.execv(sys.argv[1], sys.argv[1:])
+"#;
+
+#[test]
+fn a_filter_of_system_calls_is_named() {
+    if !can_account() || !cfg!(target_arch = "x86_64") {
+        println!("skipped: needs root on x86-64");
+        return;
+    }
+    let output = Command::new("python3")
+        .args(["-c", SECCOMP, PROGRAM, "io", "--duration", "1ms"])
+        .output()
+        .expect("python3 runs");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(125), "{said}");
+    assert!(said.contains("seccomp") && said.lines().count() == 1, "{said}");
+}
+
 fn check_refused(arguments: &[&str], code: i32, words: &[&str]) {
     let output = memgauge(arguments);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -132,6 +324,13 @@ fn what_makes_no_sense_is_refused_in_one_line() {
         &["cannot be used with"],
     );
     check_refused(&["io", "-I", "0"], 2, &["1us"]);
+    check_refused(&["io", "--threads", "--pin", "/x"], 2, &["cannot be used with"]);
+    check_refused(&["io", "--counters", "/no/file"], 125, &["/no/file", "No such file"]);
+    check_refused(
+        &["io", "--counters", "/etc/passwd"],
+        125,
+        &["/etc/passwd", "line 1", "platform NAME"],
+    );
     if can_account() {
         check_refused(
             &["io", "--", "/no/such/program"],

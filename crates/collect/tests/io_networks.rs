@@ -7,7 +7,8 @@
 mod io;
 
 use io::{MIB, Network, account, everyone, session};
-use memgauge_collect::io::{Flow, Session};
+use memgauge_collect::io::{Filter, Flow, MemoryCounting, Meter, Session, Setup, present};
+use memgauge_trace::Owner;
 
 /// Header of Ethernet, which the devices count and accounts do not.
 const LINK: u64 = 14;
@@ -89,6 +90,30 @@ fn datagrams_of_two_devices_at_one_socket_are_told_apart() {
                 account(session, pid, device).output,
                 datagrams(family, &[(1000, size)])
             );
+        }
+    });
+}
+
+/// Two processors may handle them at the same moment: nothing may go to the other device.
+#[test]
+fn datagrams_that_come_from_two_devices_at_once_are_told_apart() {
+    each_family(|session, network, family| {
+        for round in 0..4 {
+            let receiver = network
+                .actor('b', &["udp_receive", family.any, "7004", "4000"])
+                .ready();
+            let pid = receiver.pid();
+            let send = |to, size| network.actor('a', &["udp_send", to, "7004", "2000", size]);
+            let senders = [send(family.one, "500"), send(family.two, "700")];
+            senders.into_iter().for_each(|sender| {
+                sender.end();
+            });
+            receiver.end();
+            for (device, size) in [("one", 500), ("two", 700)] {
+                let device = network.device('b', device);
+                let found = account(session, pid, device).input;
+                assert_eq!(found, datagrams(family, &[(2000, size)]), "round {round}");
+            }
         }
     });
 }
@@ -245,6 +270,80 @@ fn a_file_sent_without_copying_is_exact() {
     });
 }
 
+#[test]
+fn a_stream_that_is_spliced_is_exact() {
+    each_family(|session, network, family| {
+        let totals = Totals::start(session, network, 'b');
+        let receiver = network
+            .actor('b', &["tcp_splice", family.one, "7108", "8388608"])
+            .ready();
+        let pid = receiver.pid();
+        network.act('a', &["tcp_send", family.one, "7108", "8388608"]);
+        receiver.end();
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        totals.check(session, network);
+        let read = account(session, pid, network.device('b', "one")).input;
+        assert!(carries(read, 8 * MIB, network, family), "{read:?}");
+    });
+}
+
+/// Packets are charged at the bond and, on their way out, at the device below.
+#[test]
+fn a_bond_is_charged_above_its_devices_and_knows_them() {
+    let Some((mut session, _turn)) = session() else {
+        return;
+    };
+    let network = Network::new();
+    if !network.bond() {
+        println!("skipped: this kernel has no bonds");
+        return;
+    }
+    let receiver = network
+        .actor('b', &["udp_receive", "0.0.0.0", "7005", "1000"])
+        .ready();
+    let pid = receiver.pid();
+    let sender = network.act('a', &["udp_send", "10.77.9.2", "7005", "1000", "500"]);
+    receiver.end();
+    let expected = datagrams(&IPV4, &[(1000, 500)]);
+    let bond = |side| network.device(side, "bond0");
+    assert_eq!(account(&mut session, pid, bond('b')).input, expected);
+    assert_eq!(account(&mut session, sender, bond('a')).output, expected);
+    let one = network.device('a', "one");
+    assert_eq!(account(&mut session, sender, one).output, expected);
+    let devices = present(Some(&|_| true));
+    assert!(devices[&bond('a')].facts.is_virtual);
+    assert_eq!(devices[&bond('a')].facts.kind, "bonding");
+}
+
+#[test]
+fn ends_of_a_pair_name_each_other_and_vanish_with_their_accounts_kept() {
+    let Some((session, _turn)) = session() else {
+        return;
+    };
+    drop(session);
+    let memory = MemoryCounting::start(None).unwrap();
+    let mut meter = Meter::start(Filter::default(), Setup::default(), memory).unwrap();
+    let network = Network::new();
+    let receiver = network
+        .actor('b', &["udp_receive", "0.0.0.0", "7006", "100"])
+        .ready();
+    network.act('a', &["udp_send", "10.77.1.2", "7006", "100", "500"]);
+    let look = meter.look(true).unwrap();
+    let (here, there) = (network.device('a', "one"), network.device('b', "one"));
+    let peer = |id| {
+        let device = look.devices.iter().find(|d| d.device == id).unwrap();
+        (device.peer.clone(), device.is_virtual)
+    };
+    assert_eq!(peer(here), (format!("one@{}", network.namespace('b')), true));
+    assert_eq!(peer(there), (format!("one@{}", network.namespace('a')), true));
+    receiver.end();
+    drop(network);
+    let look = meter.look(true).unwrap();
+    let of_owners = look.rows.iter().filter(|r| r.device == there && r.owner != Owner::DEVICE);
+    let bytes: u64 = of_owners.map(|r| r.bytes).sum();
+    assert_eq!(bytes, datagrams(&IPV4, &[(100, 500)]).bytes);
+}
+
 /// Whether a flow carries the payload within a thousandth, beside what TCP had to send
 /// again. Each packet has headers of
 /// 52 bytes (IPv4) or 72 (IPv6), the time stamp among them.
@@ -377,7 +476,7 @@ fn a_connection_that_was_open_before_is_accounted_from_then_on() {
         .ready();
     assert_eq!(receiver.line(), "ready");
     std::thread::sleep(std::time::Duration::from_millis(200));
-    let mut session = Session::start().unwrap();
+    let mut session = Session::start(Setup::default()).unwrap();
     sender.go_on();
     let (sender, receiver) = (sender.end(), receiver.end());
     let sent = account(&mut session, sender, network.device('a', "one")).output;
@@ -403,7 +502,7 @@ fn a_server_that_listened_before_is_accounted_to_its_workers() {
             .split(' ')
             .map(|w| w.parse().unwrap())
             .collect();
-        let mut session = Session::start().unwrap();
+        let mut session = Session::start(Setup::default()).unwrap();
         let lo = network.device('a', "lo");
         let before = network.counted('a', "lo");
         let client = network.act('a', &["web_client", address, "7107", "200"]);
@@ -450,7 +549,7 @@ fn nothing_stays_behind_in_the_kernel() {
     };
     drop(first);
     let before = loaded();
-    let session = Session::start().unwrap();
+    let session = Session::start(Setup::default()).unwrap();
     let mut ours = loaded();
     ours.retain(|id| !before.contains(id));
     assert!(!ours.is_empty());

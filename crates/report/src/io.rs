@@ -2,6 +2,7 @@
 
 use memgauge_analyze::{IoDeviceLine, IoLine, IoSummary};
 
+use crate::io_memory;
 use crate::style::{Role, Style};
 use crate::table::{Kind, Table};
 use crate::units;
@@ -38,6 +39,8 @@ pub fn io_text(summary: &IoSummary, order: IoOrder, rows: usize, style: &Style) 
     text += "\n";
     text += &style.heading("Devices", rest_note(summary));
     text += &devices(summary, seconds, &style);
+    text += "\n";
+    text += &io_memory::section(&summary.memory, seconds, &style);
     text + &shortfalls(summary, &style)
 }
 
@@ -71,8 +74,13 @@ fn processes(
     if summary.lines.is_empty() {
         return "  nothing moved\n".to_owned();
     }
-    let mut table = Table::new(&[
-        ("pid", Kind::Number),
+    let grouped = summary.lines.iter().any(|line| line.pid == 0 && line.owner == 0);
+    let threads = summary.lines.iter().any(|line| line.tid.is_some());
+    let mut columns = vec![(if grouped { "procs" } else { "pid" }, Kind::Number)];
+    if threads {
+        columns.push(("tid", Kind::Number));
+    }
+    columns.extend([
         ("command", Kind::Text),
         ("user", Kind::Text),
         ("device", Kind::Text),
@@ -81,11 +89,17 @@ fn processes(
         ("in MB/s", Kind::Number),
         ("out MB/s", Kind::Number),
         ("ops", Kind::Number),
+        ("memory", Kind::Number),
         ("group", Kind::Path),
     ]);
+    let mut table = Table::new(&columns);
     for line in ordered(summary, order).into_iter().take(rows) {
-        table.row(vec![
-            line.pid.to_string(),
+        let id = if grouped { line.processes } else { line.pid };
+        let mut cells = vec![id.to_string()];
+        if threads {
+            cells.push(line.tid.map_or_else(String::new, |tid| tid.to_string()));
+        }
+        cells.extend([
             style.name(&line.command),
             style.name(&line.user),
             style.name(&line.device),
@@ -94,8 +108,10 @@ fn processes(
             rate(line.moved.r#in.bytes, seconds, style),
             rate(line.moved.out.bytes, seconds, style),
             units::count(line.moved.r#in.operations + line.moved.out.operations),
+            io_memory::of_line(line, style),
             style.name(&line.cgroup),
         ]);
+        table.row(cells);
     }
     let left = summary.lines.len().saturating_sub(rows);
     let more = if left > 0 {
@@ -106,7 +122,7 @@ fn processes(
     table.draw(style) + &style.paint_lines(Role::Quiet, &more)
 }
 
-fn rate(bytes: u64, seconds: f64, style: &Style) -> String {
+pub(crate) fn rate(bytes: u64, seconds: f64, style: &Style) -> String {
     if seconds <= 0.0 {
         return style.none().to_owned();
     }
@@ -162,11 +178,21 @@ fn place(line: &IoDeviceLine) -> String {
     let node = line
         .numa_node
         .map_or_else(String::new, |node| format!(" node {node}"));
-    match (line.pci.as_str(), line.below.as_str(), line.is_virtual) {
-        ("", "", true) => "virtual".to_owned(),
-        ("", "", false) => String::new(),
+    let slot = match line.slot.as_str() {
+        "" => String::new(),
+        slot => format!(" slot {slot}"),
+    };
+    let words = (line.pci.as_str(), line.below.as_str(), line.peer.as_str());
+    let place = match words {
+        ("", "", "") => String::new(),
+        ("", "", peer) => format!("to {peer}"),
         ("", below, _) => format!("on {below}"),
-        (pci, _, _) => format!("{pci}{node}"),
+        (pci, _, _) => format!("{pci}{slot}{node}"),
+    };
+    match (place.as_str(), line.is_virtual) {
+        ("", true) => "virtual".to_owned(),
+        (place, true) => format!("virtual, {place}"),
+        (place, false) => place.to_owned(),
     }
 }
 

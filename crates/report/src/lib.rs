@@ -8,6 +8,7 @@
 mod grid;
 mod heat;
 mod io;
+mod io_memory;
 pub mod mrc;
 mod plot;
 mod sections;

@@ -113,6 +113,8 @@ pub struct IoOwner {
     pub cgroup: String,
     /// Whether it is a thread of the kernel.
     pub kernel: bool,
+    /// Process that a thread is of, where threads are accounted one by one.
+    pub process: Option<u32>,
 }
 
 /// What is known about a device. Later rows of a device replace earlier ones.
@@ -128,6 +130,12 @@ pub struct IoDevice {
     pub kind: String,
     /// PCI address of the device behind it, where there is one.
     pub pci: String,
+    /// Number of the slot it is in, where the firmware tells.
+    pub slot: String,
+    /// Root bus of its PCI tree, as `0000:17`.
+    pub pci_root: String,
+    /// The other end of a pair of devices, as `NAME` or `NAME@NAMESPACE`.
+    pub peer: String,
     /// Node of memory it is attached to, where the system tells.
     pub numa_node: Option<u32>,
     /// Bytes per second of its link, each way, where the system tells.

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::fs::{File, read_to_string};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use memgauge_trace::{DeviceId, IoDevice};
 
@@ -41,35 +42,70 @@ pub fn present(wanted: Option<&dyn Fn(u32) -> bool>) -> BTreeMap<DeviceId, Devic
     let Some(own) = inode(Path::new("/proc/self/ns/net")) else {
         return all;
     };
-    add_network(
-        &mut all,
-        own,
-        netns::devices_here().unwrap_or_default(),
-        true,
-    );
-    let Some(wanted) = wanted else { return all };
-    let others = namespaces().into_iter();
-    for (namespace, path) in others.filter(|(n, _)| *n != own && wanted(*n)) {
-        // One that is gone by now has no devices any more.
-        let devices = File::open(path).and_then(netns::devices_in);
-        add_network(&mut all, namespace, devices.unwrap_or_default(), false);
+    let mut networks = vec![Network {
+        netns: own,
+        name: String::new(),
+        devices: netns::devices_here().unwrap_or_default(),
+    }];
+    let others = wanted.map(|wanted| (wanted, namespaces()));
+    for (wanted, others) in others {
+        for (netns, path) in others.into_iter().filter(|(n, _)| *n != own && wanted(*n)) {
+            // One that is gone by now has no devices any more.
+            let devices = File::open(&path).and_then(netns::devices_in);
+            networks.push(Network {
+                netns,
+                name: name_of(netns, &path),
+                devices: devices.unwrap_or_default(),
+            });
+        }
+    }
+    for network in &networks {
+        for device in &network.devices {
+            let id = DeviceId {
+                netns: network.netns,
+                number: device.index,
+            };
+            let mut found = network_device(id, device, network.netns == own);
+            found.facts.peer = peer(&networks, network, device).unwrap_or_default();
+            all.insert(id, found);
+        }
     }
     all
 }
 
-fn add_network(
-    all: &mut BTreeMap<DeviceId, Device>,
+/// Devices of a network namespace.
+struct Network {
     netns: u32,
+    /// Empty for the own one.
+    name: String,
     devices: Vec<NetDevice>,
-    own: bool,
-) {
-    for device in devices {
-        let id = DeviceId {
-            netns,
-            number: device.index,
-        };
-        all.insert(id, network_device(id, &device, own));
+}
+
+/// A namespace's name, where it has one; else the inode.
+fn name_of(netns: u32, path: &Path) -> String {
+    match path.starts_with("/run/netns") {
+        true => last_part(path),
+        false => netns.to_string(),
     }
+}
+
+/// The other end of a veth: the one whose other end this is. None where two would do.
+fn peer(networks: &[Network], here: &Network, device: &NetDevice) -> Option<String> {
+    let is_peer = |there: &Network, other: &NetDevice| {
+        let itself = there.netns == here.netns && other.index == device.index;
+        !itself && other.index == device.peer && other.peer == device.index
+    };
+    let all = networks.iter().flat_map(|n| n.devices.iter().map(move |d| (n, d)));
+    let mut found = all.filter(|_| device.peer != 0).filter(|(n, d)| is_peer(n, d));
+    let (there, other) = found.next()?;
+    if found.next().is_some() {
+        return None;
+    }
+    Some(match (there.netns == here.netns, there.name.as_str()) {
+        (true, _) => other.name.clone(),
+        (false, "") => format!("{}@{}", other.name, there.netns),
+        (false, name) => format!("{}@{name}", other.name),
+    })
 }
 
 fn inode(path: &Path) -> Option<u32> {
@@ -139,15 +175,37 @@ fn disk_facts(folder: &Path) -> Option<IoDevice> {
         .trim_end_matches('-');
     let pci = pci_of(&real);
     Some(IoDevice {
-        kind: subsystem.unwrap_or_else(|| family.to_owned()),
-        numa_node: pci.as_deref().and_then(numa_node),
+        kind: subsystem.unwrap_or_else(|| stacked_kind(folder, family)),
         link_bytes_per_s: pci.as_deref().and_then(pci_link),
-        pci: pci.as_deref().map_or_else(String::new, last_part),
+        ..placed(pci.as_deref(), &real)
+    })
+    .map(|placed| IoDevice {
         below: disks_below(folder).join(" "),
         is_virtual: !hardware,
         name,
-        ..IoDevice::default()
+        ..placed
     })
+}
+
+/// What a device mapping is called, and which kind of array it is.
+fn stacked_kind(folder: &Path, family: &str) -> String {
+    let more = ["dm/name", "md/level"].map(|file| read_to_string(folder.join(file)));
+    match more.into_iter().flatten().next() {
+        Some(more) => format!("{family} {}", more.trim_end()),
+        None => family.to_owned(),
+    }
+}
+
+/// Where in the machine a device is.
+fn placed(pci: Option<&Path>, real: &Path) -> IoDevice {
+    let address = pci.map_or_else(String::new, last_part);
+    IoDevice {
+        numa_node: pci.and_then(numa_node),
+        slot: slot_of(slots(), &address),
+        pci_root: root_bus(real),
+        pci: address,
+        ..IoDevice::default()
+    }
 }
 
 fn last_part(path: &Path) -> String {
@@ -197,6 +255,34 @@ fn is_pci_address(name: &str) -> bool {
             'h' => c.is_ascii_hexdigit(),
             _ => c == f,
         })
+}
+
+/// The root bus of a device's tree: `pci0000:17` in its path.
+fn root_bus(real: &Path) -> String {
+    let root = real.iter().filter_map(|part| part.to_str()?.strip_prefix("pci"));
+    let mut root = root.filter(|bus| is_pci_address(&format!("{bus}:00.0")));
+    root.next().unwrap_or_default().to_owned()
+}
+
+/// Slots of the machine by PCI address up to the function; they do not change.
+fn slots() -> &'static BTreeMap<String, String> {
+    static SLOTS: OnceLock<BTreeMap<String, String>> = OnceLock::new();
+    SLOTS.get_or_init(|| slots_in(Path::new("/sys/bus/pci/slots")))
+}
+
+fn slots_in(folder: &Path) -> BTreeMap<String, String> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let slot = |entry: std::fs::DirEntry| {
+        let address = read_to_string(entry.path().join("address")).ok()?;
+        Some((address.trim().to_owned(), last_part(&entry.path())))
+    };
+    entries.filter_map(slot).collect()
+}
+
+/// The slot of a function; empty where it is in none.
+fn slot_of(slots: &BTreeMap<String, String>, address: &str) -> String {
+    let device = address.rsplit_once('.').map_or(address, |(device, _)| device);
+    slots.get(device).cloned().unwrap_or_default()
 }
 
 /// The kernel says -1 where the firmware does not tell.
@@ -282,12 +368,10 @@ fn network_facts(folder: &Path) -> IoDevice {
     let megabits = read_to_string(folder.join("speed")).ok();
     let megabits = megabits.and_then(|s| s.trim().parse::<u64>().ok());
     IoDevice {
-        numa_node: pci.as_deref().and_then(numa_node),
         link_bytes_per_s: megabits.map(|m| m * 1_000_000 / 8),
-        pci: pci.as_deref().map_or_else(String::new, last_part),
         below: networks_below(folder).join(" "),
         is_virtual: real.starts_with("/sys/devices/virtual"),
-        ..IoDevice::default()
+        ..placed(pci.as_deref(), &real)
     }
 }
 
@@ -311,6 +395,54 @@ mod tests {
         let found = pci_of(Path::new(path)).map(|p| last_part(&p));
         assert_eq!(found.as_deref(), Some("0000:3b:00.0"));
         assert_eq!(pci_of(Path::new("/sys/devices/virtual/block/loop0")), None);
+    }
+
+    #[test]
+    fn a_function_has_the_slot_and_the_root_of_its_device() {
+        let folder = tempfile::tempdir().unwrap();
+        for (slot, address) in [("4", "0000:3b:00\n"), ("7-1", "0000:5e:00\n")] {
+            std::fs::create_dir(folder.path().join(slot)).unwrap();
+            std::fs::write(folder.path().join(slot).join("address"), address).unwrap();
+        }
+        let slots = slots_in(folder.path());
+        assert_eq!(slot_of(&slots, "0000:3b:00.1"), "4");
+        assert_eq!(slot_of(&slots, "0000:5e:00.0"), "7-1");
+        assert_eq!(slot_of(&slots, "0000:00:1f.2"), "");
+        let path = "/sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0/nvme/nvme0/nvme0n1";
+        assert_eq!(root_bus(Path::new(path)), "0000:3a");
+        assert_eq!(root_bus(Path::new("/sys/devices/virtual/net/lo")), "");
+    }
+
+    fn veth(index: u32, name: &str, peer: u32) -> NetDevice {
+        NetDevice {
+            index,
+            name: name.to_owned(),
+            peer,
+            ..NetDevice::default()
+        }
+    }
+
+    #[test]
+    fn the_other_end_of_a_pair_is_found_in_its_namespace() {
+        let network = |netns, name: &str, devices| Network {
+            netns,
+            name: name.to_owned(),
+            devices,
+        };
+        let own = vec![veth(1, "lo", 0), veth(5, "veth5", 2), veth(6, "veth6", 2), veth(8, "a", 9), veth(9, "b", 8)];
+        let networks = [
+            network(1, "", own),
+            network(7, "web", vec![veth(1, "lo", 0), veth(2, "eth0", 5)]),
+            network(9, "", vec![veth(2, "eth0", 6)]),
+        ];
+        let of = |network: usize, device: usize| {
+            let here = &networks[network];
+            peer(&networks, here, &here.devices[device])
+        };
+        assert_eq!(of(0, 1).as_deref(), Some("eth0@web"));
+        assert_eq!(of(0, 2).as_deref(), Some("eth0@9"));
+        assert_eq!(of(0, 3).as_deref(), Some("b"));
+        assert_eq!((of(0, 0), of(1, 1).as_deref()), (None, Some("veth5@1")));
     }
 
     #[test]

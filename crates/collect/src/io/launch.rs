@@ -9,6 +9,9 @@ use std::process::{Child, Command};
 use super::programs::unified_hierarchy;
 use crate::{Error, ErrorKind, Result};
 
+/// Names of groups begin so; memgauge's process id follows.
+const PREFIX: &str = "memgauge-";
+
 /// A running command and its control group, which is removed when this is dropped.
 #[derive(Debug)]
 pub struct Launched {
@@ -26,7 +29,8 @@ impl Launched {
     /// The command cannot run, or the group cannot be made.
     pub fn start(command: &[String]) -> Result<Launched> {
         let home = own_group()?;
-        let group = home.join(format!("memgauge-{}", std::process::id()));
+        remove_left_behind(&home);
+        let group = home.join(format!("{PREFIX}{}", std::process::id()));
         let failed = |e| {
             Error::system(
                 format!("failed to make control group `{}`", group.display()),
@@ -60,6 +64,19 @@ impl Drop for Launched {
     /// A group that still has processes stays until they end: it cannot be removed.
     fn drop(&mut self) {
         let _ = std::fs::remove_dir(&self.group);
+    }
+}
+
+/// Groups of runs that were killed, once what they ran has ended: the kernel removes
+/// none that still has processes.
+fn remove_left_behind(home: &Path) {
+    let entries = std::fs::read_dir(home).into_iter().flatten().flatten();
+    for entry in entries {
+        let name = entry.file_name();
+        let pid = name.to_str().and_then(|n| n.strip_prefix(PREFIX)?.parse::<u32>().ok());
+        if pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
+            let _ = std::fs::remove_dir(entry.path());
+        }
     }
 }
 

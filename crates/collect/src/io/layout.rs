@@ -4,7 +4,7 @@ use memgauge_trace::{DeviceId, Owner, Pid};
 
 /// Bytes of an account's key and an owner's facts.
 pub(super) const KEY_BYTES: usize = 16;
-pub(super) const FACTS_BYTES: usize = 40;
+pub(super) const FACTS_BYTES: usize = 48;
 
 fn u32_at(bytes: &[u8], at: usize) -> u32 {
     let field = bytes.get(at..at + 4).and_then(|b| b.try_into().ok());
@@ -172,11 +172,13 @@ pub struct Facts {
     pub cgroup: u64,
     /// Whether it is a thread of the kernel.
     pub kernel: bool,
+    /// Process that it is, or is a thread of.
+    pub process: u32,
 }
 
 /// An owner's facts.
 pub(super) fn facts(owner: Owner, bytes: &[u8]) -> Facts {
-    let name = bytes.get(24..FACTS_BYTES).unwrap_or_default();
+    let name = bytes.get(32..FACTS_BYTES).unwrap_or_default();
     let name = name.split(|&b| b == 0).next().unwrap_or_default();
     Facts {
         pid: owner.pid(),
@@ -184,6 +186,7 @@ pub(super) fn facts(owner: Owner, bytes: &[u8]) -> Facts {
         uid: u32_at(bytes, 16),
         cgroup: u64_at(bytes, 0),
         kernel: u32_at(bytes, 20) != 0,
+        process: u32_at(bytes, 24),
     }
 }
 
@@ -269,6 +272,25 @@ mod tests {
         let bytes = rate.to_bytes();
         let words: Vec<u64> = bytes.chunks(8).map(|b| u64_at(b, 0)).collect();
         assert_eq!(words, [7, 9, 100_000_000, 10_000, 200, 300, 5, 6]);
+    }
+
+    #[test]
+    fn facts_are_read_as_they_are_laid_out() {
+        let mut bytes = Vec::new();
+        bytes.extend(77u64.to_ne_bytes());
+        bytes.extend(3u64.to_ne_bytes());
+        bytes.extend([1000u32, 1, 41, 0].into_iter().flat_map(u32::to_ne_bytes));
+        bytes.extend(*b"kswapd0\0\0\0\0\0\0\0\0\0");
+        assert_eq!(bytes.len(), FACTS_BYTES);
+        let expected = Facts {
+            pid: Pid(42),
+            command: "kswapd0".to_owned(),
+            uid: 1000,
+            cgroup: 77,
+            kernel: true,
+            process: 41,
+        };
+        assert_eq!(facts(Owner(42 << 32), &bytes), expected);
     }
 
     #[test]

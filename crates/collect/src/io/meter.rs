@@ -8,7 +8,9 @@ use memgauge_trace::{DeviceId, Direction, IoDevice, IoOwner, IoRow, Owner};
 use super::devices::{self, Counted, Device};
 use super::layout::{Account, Facts, Flow, Rate};
 use super::names::Names;
+use super::programs::Setup;
 use super::session::{Key, Loss, Session};
+use super::uncore::{Gained, MemoryCounting};
 use crate::Result;
 use crate::sys::process::monotonic_ns;
 
@@ -41,11 +43,14 @@ pub struct Look {
     pub owners: Vec<IoOwner>,
     /// Devices that are new or have changed.
     pub devices: Vec<IoDevice>,
+    /// What the counters of memory traffic gained.
+    pub memory: Vec<Gained>,
 }
 
 /// Metering from start to end.
 pub struct Meter {
     session: Session,
+    by_thread: bool,
     filter: Filter,
     names: Names,
     started: Instant,
@@ -57,6 +62,9 @@ pub struct Meter {
     abroad_ns: u64,
     known_owners: BTreeMap<Owner, IoOwner>,
     known_devices: BTreeMap<DeviceId, IoDevice>,
+    memory: MemoryCounting,
+    /// Bytes of memory traffic that a byte in and a byte out make: one at most.
+    memory_per_byte: [f64; 2],
 }
 
 impl Meter {
@@ -64,12 +72,13 @@ impl Meter {
     ///
     /// # Errors
     /// As [`Session::start`].
-    pub fn start(filter: Filter) -> Result<Meter> {
-        let mut session = Session::start()?;
+    pub fn start(filter: Filter, setup: Setup, memory: MemoryCounting) -> Result<Meter> {
+        let mut session = Session::start(setup)?;
         let present = devices::present(Some(&|_| true));
         let accounts = session.accounts()?;
         Ok(Meter {
             session,
+            by_thread: setup.by_thread,
             filter,
             names: Names::default(),
             started: Instant::now(),
@@ -82,6 +91,8 @@ impl Meter {
             abroad_ns: 0,
             known_owners: BTreeMap::new(),
             known_devices: BTreeMap::new(),
+            memory,
+            memory_per_byte: [1.0; 2],
         })
     }
 
@@ -91,8 +102,25 @@ impl Meter {
     }
 
     /// What cannot be told on this machine, in words.
-    pub fn missing(&self) -> Vec<&'static str> {
-        self.session.missing()
+    pub fn missing(&self) -> Vec<String> {
+        let missing = self.session.missing().into_iter().map(str::to_owned);
+        missing.chain(self.memory.missing()).collect()
+    }
+
+    /// Where counters of memory traffic come from.
+    pub fn memory(&self) -> &MemoryCounting {
+        &self.memory
+    }
+
+    /// Sets how many bytes of memory traffic a byte in and a byte out make, for the rates
+    /// that are kept in a map.
+    pub fn set_memory_per_byte(&mut self, per_byte: [f64; 2]) {
+        self.memory_per_byte = per_byte;
+    }
+
+    /// Whether rates are kept in a map.
+    pub fn is_pinned(&self) -> bool {
+        self.session.is_pinned()
     }
 
     /// Bytes of memory that the kernel's tables take at most.
@@ -131,6 +159,7 @@ impl Meter {
         let mut look = Look {
             time_ns,
             interval_ns: time_ns - self.looked_ns,
+            memory: self.memory.take(time_ns),
             ..Look::default()
         };
         self.add_devices(&mut look, &present);
@@ -165,7 +194,9 @@ impl Meter {
             let rate = rates.entry(key.0).or_default();
             rate.bytes[0] += moved[0];
             rate.bytes[1] += moved[1];
-            rate.bytes[2] += if hardware { moved[0] + moved[1] } else { 0 };
+            let memory = moved[0] as f64 * self.memory_per_byte[0]
+                + moved[1] as f64 * self.memory_per_byte[1];
+            rate.bytes[2] += if hardware { memory.round() as u64 } else { 0 };
             rate.total_bytes[0] += account.input.bytes;
             rate.total_bytes[1] += account.output.bytes;
         }
@@ -206,13 +237,18 @@ impl Meter {
     }
 
     fn note_device(&mut self, look: &mut Look, device: &Device) {
-        let known = self.known_devices.get(&device.facts.device);
-        if known != Some(&device.facts) {
-            self.known_devices
-                .insert(device.facts.device, device.facts.clone());
+        let id = device.facts.device;
+        let known = self.known_devices.get(&id);
+        let mut facts = device.facts.clone();
+        if facts.peer.is_empty() {
+            // Its namespace is not looked at each time.
+            facts.peer = known.map_or_else(String::new, |known| known.peer.clone());
+        }
+        if known != Some(&facts) {
+            self.known_devices.insert(id, facts.clone());
             look.devices.push(IoDevice {
                 time_ns: look.time_ns,
-                ..device.facts.clone()
+                ..facts
             });
         }
     }
@@ -245,6 +281,7 @@ impl Meter {
             command: facts.command,
             uid: facts.uid,
             kernel: facts.kernel,
+            process: self.by_thread.then_some(facts.process),
         };
         if self.known_owners.get(&owner) != Some(&row) {
             self.known_owners.insert(owner, row.clone());
@@ -258,7 +295,7 @@ impl Meter {
     fn wants_owner(&mut self, facts: &Facts) -> bool {
         let filter = &self.filter;
         let path = filter.cgroup_path.as_ref();
-        (filter.pids.is_empty() || filter.pids.contains(&facts.pid.0))
+        (filter.pids.is_empty() || filter.pids.contains(&facts.process))
             && filter.cgroup.is_none_or(|id| id == facts.cgroup)
             && path.is_none_or(|path| self.names.cgroup(facts.cgroup).starts_with(path.as_str()))
     }

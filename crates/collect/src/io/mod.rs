@@ -18,12 +18,14 @@ mod names;
 mod programs;
 mod recorder;
 mod session;
+mod uncore;
 
 pub use devices::{Counted, Device, present};
 pub use launch::Launched;
 pub use layout::{Account, Facts, Flow, Rate};
 pub use meter::{Filter, Look, Meter};
 pub use names::{Names, cgroup_path};
-pub use programs::unified_hierarchy;
+pub use programs::{Setup, unified_hierarchy};
 pub use recorder::IoRecorder;
 pub use session::{Key, Loss, Session};
+pub use uncore::{Gained, MemoryCounting, Series, Term};

@@ -42,6 +42,15 @@ fn said() -> Vec<String> {
         .unwrap_or_default()
 }
 
+/// How to account.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Setup {
+    /// Whether each thread is an owner of its own.
+    pub by_thread: bool,
+    /// Room for so many accounts (process and device) at a time; else as declared.
+    pub room: Option<u32>,
+}
+
 /// Loaded and attached programs.
 pub(super) struct Programs {
     object: Object,
@@ -64,15 +73,14 @@ impl Programs {
     /// Loads what this kernel takes, attaches it, and looks through the sockets
     /// that are open already.
     ///
-    /// The table of accounts gets `room` entries, or as many as it is declared with.
-    pub(super) fn load(room: Option<u32>) -> Result<Programs> {
+    pub(super) fn load(setup: Setup) -> Result<Programs> {
         libbpf_rs::set_print(Some((PrintLevel::Warn, listen)));
         let kernel = Kernel::read(Path::new(BTF)).map_err(|e| no_types(&e))?;
         let mut refused = Vec::new();
         let (object, choice) = loop {
             let choice = hooks::choose(&|target| kernel.has(target), &refused);
             check_required(&choice)?;
-            match open(&choice, room) {
+            match open(&choice, setup) {
                 Ok(object) => break (object, choice),
                 Err(e) => refused.push(refused_program(&choice, &e)?),
             }
@@ -259,7 +267,7 @@ fn name_of(program: &ProgramMut<'_>) -> String {
     program.name().to_string_lossy().into_owned()
 }
 
-fn open(choice: &Choice, room: Option<u32>) -> libbpf_rs::Result<Object> {
+fn open(choice: &Choice, setup: Setup) -> libbpf_rs::Result<Object> {
     said();
     let mut object = ObjectBuilder::default()
         .name("memgauge_io")?
@@ -272,8 +280,13 @@ fn open(choice: &Choice, room: Option<u32>) -> libbpf_rs::Result<Object> {
         if map.name() == "dirtiers" {
             map.set_max_entries(chunks())?;
         }
-        if let ("accounts", Some(room)) = (map.name().to_string_lossy().as_ref(), room) {
+        if let ("accounts", Some(room)) = (map.name().to_string_lossy().as_ref(), setup.room) {
             map.set_max_entries(room)?;
+        }
+        if map.name().to_string_lossy().ends_with(".rodata")
+            && let Some([by_thread, ..]) = map.initial_value_mut()
+        {
+            *by_thread = u8::from(setup.by_thread);
         }
     }
     object.load()

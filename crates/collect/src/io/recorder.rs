@@ -1,13 +1,15 @@
 //! Looks written to a recording.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use memgauge_trace::recording::Writer;
-use memgauge_trace::{CommandEnd, LossKind, Manifest, OwnCost, SourceFacts};
+use memgauge_trace::{CommandEnd, EventId, LossKind, Manifest, OwnCost, SeriesRow, SourceFacts};
 
 use super::meter::Look;
 use super::session::Loss;
+use super::uncore::Series;
 use crate::sys::process::{children_usage, own_usage};
 use crate::{Result, host};
 
@@ -19,10 +21,13 @@ pub struct IoRecorder {
     writer: Writer,
     started: Instant,
     flushed: Instant,
+    /// Counters of memory traffic.
+    series: BTreeMap<Series, EventId>,
 }
 
 impl IoRecorder {
-    /// Begins a recording; `settings` are kept by name.
+    /// Begins a recording; `settings` are kept by name, `series` are the counters that
+    /// looks may have.
     ///
     /// # Errors
     /// The recording cannot be made.
@@ -30,7 +35,11 @@ impl IoRecorder {
         path: &Path,
         command: &[String],
         settings: &[(&str, String)],
+        series: Vec<Series>,
     ) -> Result<IoRecorder> {
+        let events: Vec<_> = series.iter().zip(0..).map(|(s, n)| s.define(n)).collect();
+        let ids = events.iter().map(|event| event.id);
+        let series = series.into_iter().zip(ids).collect();
         let settings = settings
             .iter()
             .map(|(name, value)| ((*name).to_owned(), value.clone()));
@@ -46,12 +55,14 @@ impl IoRecorder {
                 settings: settings.collect(),
             },
             host: host::facts(),
+            events,
             ..Manifest::default()
         };
         Ok(IoRecorder {
             writer: Writer::create(path, manifest)?,
             started: Instant::now(),
             flushed: Instant::now(),
+            series,
         })
     }
 
@@ -63,6 +74,16 @@ impl IoRecorder {
         self.writer.extend(look.owners.iter().cloned())?;
         self.writer.extend(look.devices.iter().cloned())?;
         self.writer.extend(look.rows.iter().cloned())?;
+        let counted = look.memory.iter().filter_map(|gained| {
+            Some(SeriesRow {
+                time_ns: look.time_ns,
+                event: *self.series.get(&gained.series)?,
+                value: gained.bytes,
+                interval_ns: look.interval_ns,
+                ..SeriesRow::default()
+            })
+        });
+        self.writer.extend(counted)?;
         if self.flushed.elapsed() > FLUSH_EVERY {
             self.flushed = Instant::now();
             self.writer.flush_due()?;
@@ -78,7 +99,7 @@ impl IoRecorder {
         mut self,
         end: Option<CommandEnd>,
         losses: &[Loss],
-        missing: &[&str],
+        missing: &[String],
     ) -> Result<()> {
         let time_ns = self.started.elapsed().as_nanos() as u64;
         let row = |detail: &str, count| memgauge_trace::Loss {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use memgauge_trace::{DeviceId, Owner};
 
 use super::layout::{self, Account, Facts, Rate};
-use super::programs::Programs;
+use super::programs::{Programs, Setup};
 use crate::Result;
 
 /// Whose account, at which device.
@@ -42,21 +42,9 @@ impl Session {
     ///
     /// # Errors
     /// Without rights, on a kernel that refuses what cannot be done without.
-    pub fn start() -> Result<Session> {
-        Session::load(None)
-    }
-
-    /// The same with room for so many accounts (process and device) at a time.
-    ///
-    /// # Errors
-    /// As [`Session::start`].
-    pub fn start_with_room(accounts: u32) -> Result<Session> {
-        Session::load(Some(accounts))
-    }
-
-    fn load(room: Option<u32>) -> Result<Session> {
+    pub fn start(setup: Setup) -> Result<Session> {
         Ok(Session {
-            programs: Programs::load(room)?,
+            programs: Programs::load(setup)?,
             closed: BTreeMap::new(),
             ended: BTreeMap::new(),
             gone: BTreeSet::new(),
@@ -128,6 +116,7 @@ impl Session {
         };
         let mut facts = noted.unwrap_or_else(|| Facts {
             pid: owner.pid(),
+            process: owner.pid().0,
             ..Facts::default()
         });
         if facts.command.is_empty() {

@@ -17,6 +17,8 @@ pub struct NetDevice {
     /// Whether its counters include a header of Ethernet for each packet: those of
     /// the loopback device and of tunnels do not.
     pub ethernet: bool,
+    /// Of a pair of devices (veth), the other one's index in its namespace; else 0.
+    pub peer: u32,
     /// Bytes and packets received, bytes and packets sent.
     pub counted: [u64; 4],
 }
@@ -52,7 +54,11 @@ pub fn devices_here() -> io::Result<Vec<NetDevice>> {
     let mut devices: Vec<NetDevice> = table.lines().filter_map(counters).collect();
     for device in &mut devices {
         device.index = index_of(&device.name);
-        device.driver = driver_of(&socket, &device.name).unwrap_or_default();
+        let (driver, statistics) = driver_of(&socket, &device.name).unwrap_or_default();
+        if driver == "veth" {
+            device.peer = peer_of(&socket, &device.name, statistics).unwrap_or(0);
+        }
+        device.driver = driver;
         device.ethernet = is_ethernet(&socket, &device.name);
     }
     Ok(devices)
@@ -101,28 +107,56 @@ fn query_socket() -> io::Result<File> {
 struct DriverInfo {
     command: u32,
     driver: [u8; 32],
-    rest: [u8; 160],
+    versions: [u8; 144],
+    statistics: u32,
+    rest: [u32; 3],
 }
 const _: () = assert!(size_of::<DriverInfo>() == 196);
+const _: () = assert!(std::mem::offset_of!(DriverInfo, statistics) == 180);
 
 /// ETHTOOL_GDRVINFO of linux/ethtool.h.
 const GET_DRIVER: u32 = 3;
 
+/// ETHTOOL_GSTATS of linux/ethtool.h.
+const GET_STATISTICS: u32 = 0x1d;
+
+/// More statistics than a driver has: it may get queues while it is asked.
+const SPARE_STATISTICS: usize = 4096;
+
 /// SIOCETHTOOL of linux/sockios.h.
 const ETHTOOL: u64 = 0x8946;
 
-fn driver_of(socket: &File, name: &str) -> Option<String> {
+/// Name of the driver and how many statistics it keeps.
+fn driver_of(socket: &File, name: &str) -> Option<(String, u32)> {
     let mut info = DriverInfo {
         command: GET_DRIVER,
         driver: [0; 32],
-        rest: [0; 160],
+        versions: [0; 144],
+        statistics: 0,
+        rest: [0; 3],
     };
     let mut request = request_about(name);
     request.ifr_ifru.ifru_data = (&raw mut info).cast();
     // SAFETY: `request` and the structure it points to are valid for the call.
     let done = unsafe { libc::ioctl(socket.as_raw_fd(), ETHTOOL as _, &mut request) };
     let driver = info.driver.split(|&b| b == 0).next()?;
-    (done == 0).then(|| String::from_utf8_lossy(driver).into_owned())
+    let driver = String::from_utf8_lossy(driver).into_owned();
+    (done == 0).then_some((driver, info.statistics))
+}
+
+/// The other end of a veth: the first of its statistics.
+fn peer_of(socket: &File, name: &str, statistics: u32) -> Option<u32> {
+    if statistics == 0 {
+        return None;
+    }
+    let mut words = vec![0u64; 1 + statistics as usize + SPARE_STATISTICS];
+    words[0] = u64::from(GET_STATISTICS);
+    let mut request = request_about(name);
+    request.ifr_ifru.ifru_data = words.as_mut_ptr().cast();
+    // SAFETY: `request` and the words it points to are valid for the call; the kernel
+    // writes as many as the driver has, for which there is room.
+    let done = unsafe { libc::ioctl(socket.as_raw_fd(), ETHTOOL as _, &mut request) };
+    (done == 0).then(|| words[1] as u32)
 }
 
 fn request_about(name: &str) -> libc::ifreq {

@@ -2,7 +2,7 @@
 
 Each says `ready` where others wait for it, and goes on at a line of input.
 """
-import array, mmap, os, socket, struct, sys
+import array, ctypes, mmap, os, socket, struct, sys, threading
 
 MIB = 1 << 20
 
@@ -35,6 +35,40 @@ def read_buffered(path):
             pass
 
 
+def read_uring(path):
+    """Reads through io_uring, a request of a MiB at a time; linux/io_uring.h has the layout."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    setup, enter, read, wait_for_one = 425, 426, 22, 1
+    facts = ctypes.create_string_buffer(120)
+    ring = libc.syscall(setup, 8, facts)
+    if ring < 0:
+        print("none: " + os.strerror(ctypes.get_errno()), flush=True)
+        return
+    print("some", flush=True)
+    _, sq_tail, sq_mask, _, _, _, sq_array = struct.unpack_from("7I", facts, 40)
+    cq_head, _, cq_mask, _, _, cqes = struct.unpack_from("6I", facts, 80)
+    queue = mmap.mmap(ring, 4096, offset=0)
+    done = mmap.mmap(ring, 4096, offset=0x8000000)
+    entries = mmap.mmap(ring, 4096, offset=0x10000000)
+    word = lambda ring, at: struct.unpack_from("I", ring, at)[0]
+    buffer = aligned(MIB)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(buffer))
+    file, at = os.open(path, os.O_RDONLY | os.O_DIRECT), 0
+    while True:
+        struct.pack_into("BBHiQQIIQ", entries, 0, read, 0, 0, file, at, address, MIB, 0, 7)
+        tail = word(queue, sq_tail)
+        struct.pack_into("I", queue, sq_array + 4 * (tail & word(queue, sq_mask)), 0)
+        struct.pack_into("I", queue, sq_tail, tail + 1)
+        if libc.syscall(enter, ring, 1, 1, wait_for_one, None, 0) < 0:
+            raise SystemExit(os.strerror(ctypes.get_errno()))
+        head = word(done, cq_head)
+        _, got = struct.unpack_from("Qi", done, cqes + 16 * (head & word(done, cq_mask)))
+        struct.pack_into("I", done, cq_head, head + 1)
+        if got <= 0:
+            break
+        at += got
+
+
 def read_mapped(path):
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as view:
         sum(view[i] for i in range(0, len(view), 4096))
@@ -45,6 +79,21 @@ def write_direct(path, size):
     buffer = aligned(MIB)
     for _ in range(int(size) // MIB):
         os.writev(file, [buffer])
+
+
+def write_threads(path, *sizes):
+    """Threads that write a file each; says their ids."""
+    ids = []
+
+    def one(number, size):
+        ids.append(f"{number}:{threading.get_native_id()}")
+        write_direct(f"{path}{number}", size)
+
+    threads = [threading.Thread(target=one, args=each) for each in enumerate(sizes)]
+    for thread in threads:
+        thread.start()
+        thread.join()
+    print(*ids, flush=True)
 
 
 def write(path, start, size, fsync=""):
@@ -182,6 +231,22 @@ def tcp_receive(address, port, size):
     ready()
     connection, _ = s.accept()
     take(connection, size)
+    connection.sendall(b"k")
+    drain(connection)
+
+
+def tcp_splice(address, port, size):
+    """What arrives goes on into a pipe without being copied."""
+    s = listen(address, port)
+    ready()
+    connection, _ = s.accept()
+    into, out_of = os.pipe()
+    left = int(size)
+    while left:
+        got = os.splice(connection.fileno(), out_of, min(left, 65536))
+        left -= got
+        while got:
+            got -= len(os.read(into, got))
     connection.sendall(b"k")
     drain(connection)
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::{Mutex, MutexGuard};
 
-use memgauge_collect::io::{Account, Session};
+use memgauge_collect::io::{Account, Session, Setup};
 use memgauge_trace::DeviceId;
 
 pub(crate) const MIB: u64 = 1 << 20;
@@ -28,7 +28,7 @@ pub(crate) fn session() -> Option<(Session, MutexGuard<'static, ()>)> {
             return None;
         }
     }
-    match Session::start() {
+    match Session::start(Setup::default()) {
         Ok(session) => Some((session, turn)),
         Err(error) => {
             println!("skipped: {error}");
@@ -114,9 +114,14 @@ pub(crate) fn act(words: &[&str]) -> u32 {
 
 /// A file system of its own on a loop device.
 pub(crate) struct Disk {
+    /// The loop device.
     device: String,
+    /// Name of the mapping above it, if there is one.
+    mapping: Option<String>,
     folder: tempfile::TempDir,
     pub(crate) id: DeviceId,
+    /// The loop device below a mapping.
+    pub(crate) below: Option<DeviceId>,
 }
 
 impl Disk {
@@ -127,6 +132,15 @@ impl Disk {
 
     /// A file system made by this command; none where that does not work.
     pub(crate) fn with(make: &str) -> Option<Disk> {
+        Disk::on(make, None)
+    }
+
+    /// On a linear mapping of the whole loop device; none where there is no device mapper.
+    pub(crate) fn mapped(name: &str) -> Option<Disk> {
+        Disk::on("mkfs.ext4 -q -F -b 4096 -E lazy_itable_init=0,lazy_journal_init=0", Some(name))
+    }
+
+    fn on(make: &str, mapping: Option<&str>) -> Option<Disk> {
         let folder = tempfile::tempdir().unwrap();
         let image = folder.path().join("image");
         let mount = folder.path().join("mount");
@@ -136,8 +150,18 @@ impl Disk {
             .set_len(384 * MIB)
             .unwrap();
         let device = sh(&format!("losetup --find --show {}", image.display()));
+        let (map, upper) = match mapping {
+            None => ("true".to_owned(), device.clone()),
+            Some(name) => (
+                format!(
+                    "dmsetup create {name} --table \"0 $(blockdev --getsz {device}) linear {device} 0\" \
+                     && dmsetup mknodes"
+                ),
+                format!("/dev/mapper/{name}"),
+            ),
+        };
         let command = format!(
-            "{make} {device} && mount -o noatime {device} {}",
+            "{map} && {make} {upper} && mount -o noatime {upper} {}",
             mount.display()
         );
         let made = Command::new("sh")
@@ -148,9 +172,14 @@ impl Disk {
             let _ = Command::new("losetup").args(["-d", &device]).status();
             return None;
         }
-        let rdev = std::fs::metadata(&device).unwrap().rdev();
-        let id = DeviceId::of_disk(libc::major(rdev), libc::minor(rdev));
-        Some(Disk { device, folder, id })
+        let below = mapping.map(|_| number_of(&device));
+        Some(Disk {
+            id: number_of(&upper),
+            mapping: mapping.map(str::to_owned),
+            device,
+            folder,
+            below,
+        })
     }
 
     pub(crate) fn path(&self, name: &str) -> String {
@@ -186,10 +215,18 @@ impl Disk {
     }
 }
 
+fn number_of(device: &str) -> DeviceId {
+    let number = std::fs::metadata(device).unwrap().rdev();
+    DeviceId::of_disk(libc::major(number), libc::minor(number))
+}
+
 impl Drop for Disk {
     fn drop(&mut self) {
         let mount = self.path("");
         let _ = Command::new("umount").arg(mount).status();
+        if let Some(name) = &self.mapping {
+            let _ = Command::new("dmsetup").args(["remove", name]).status();
+        }
         let _ = Command::new("losetup").args(["-d", &self.device]).status();
     }
 }
@@ -240,7 +277,35 @@ impl Network {
         network
     }
 
-    fn namespace(&self, side: char) -> String {
+    /// Makes device `one` the only one of a bond on both sides, with 10.77.9.x on it;
+    /// whether this kernel can.
+    pub(crate) fn bond(&self) -> bool {
+        let join = |side: char, host: u32| {
+            let (namespace, other) = (self.namespace(side), 3 - host);
+            let command = format!(
+                "ip -n {namespace} link add bond0 type bond mode active-backup && \
+                 ip -n {namespace} link set one down && \
+                 ip -n {namespace} link set one master bond0 && \
+                 ip -n {namespace} addr add 10.77.9.{host}/24 dev bond0 && \
+                 ip -n {namespace} link set bond0 up && \
+                 ip -n {namespace} neigh replace 10.77.9.{other} dev bond0 \
+                   lladdr 02:00:00:00:01:0{other} nud permanent"
+            );
+            let made = Command::new("sh")
+                .args(["-c", &command])
+                .stderr(Stdio::null())
+                .status();
+            made.is_ok_and(|status| status.success())
+        };
+        let made = join('a', 1) && join('b', 2);
+        if made {
+            // A bond uses a device a moment after it has come up.
+            std::thread::sleep(std::time::Duration::from_millis(500));
+        }
+        made
+    }
+
+    pub(crate) fn namespace(&self, side: char) -> String {
         format!("{}{side}", self.name)
     }
 

@@ -309,7 +309,7 @@ macro_rules! maybe {
 /// A column of text.
 macro_rules! text {
     ($name:literal, $field:ident) => {
-        Column::text($name, |r| &r.$field, |r, v| v.clone_into(&mut r.$field))
+        Column::text($name, |r: &Self| &r.$field, |r, v| v.clone_into(&mut r.$field))
     };
 }
 
@@ -359,6 +359,7 @@ impl Columns for IoOwner {
         text!("user", user),
         text!("cgroup", cgroup),
         truth!("kernel", kernel),
+        maybe!("process", U32, process),
     ];
 
     fn text_bytes(&self) -> usize {
@@ -378,6 +379,9 @@ impl Columns for IoDevice {
         text!("name", name),
         text!("kind", kind),
         text!("pci", pci),
+        text!("slot", slot).optional(),
+        text!("pci_root", pci_root).optional(),
+        text!("peer", peer).optional(),
         maybe!("numa_node", U32, numa_node),
         maybe!("link_bytes_per_s", U64, link_bytes_per_s),
         text!("below", below),
@@ -385,7 +389,8 @@ impl Columns for IoDevice {
     ];
 
     fn text_bytes(&self) -> usize {
-        self.name.len() + self.kind.len() + self.pci.len() + self.below.len()
+        let place = self.pci.len() + self.slot.len() + self.pci_root.len();
+        self.name.len() + self.kind.len() + place + self.below.len() + self.peer.len()
     }
 
     fn writer(tables: &mut Tables) -> &mut TableWriter<Self> {

@@ -78,7 +78,8 @@ int released(struct bpf_sock *sk)
 	lanes = book->received.mixed ? bpf_sk_storage_get(&lanes_of, sk, 0, 0) : NULL;
 	if (lanes)
 		settle_runs(lanes, key.owner, key.netns, ALL_RUNS);
-	else if (key.device)
+	/* With runs: what another processor added while they were opened. */
+	if (key.device)
 		settle(&book->received.sum, &key, false);
 	return 1;
 }
@@ -98,6 +99,8 @@ static __always_inline void settle_received(struct book *book, struct sock *sk, 
 		lanes = ended ? bpf_sk_storage_get(&lanes_of, sk, 0, 0) : NULL;
 		if (lanes)
 			settle_runs(lanes, key.owner, key.netns, ALL_RUNS);
+		/* What another processor added while the runs were opened. */
+		settle(&book->received.sum, &key, false);
 		return;
 	}
 	if (is_udp(sk)) {

@@ -49,6 +49,9 @@ struct {
 	__type(value, struct noted);
 } last_noted SEC(".maps");
 
+/* Whether each thread is an owner of its own. The only constant: it is set by its place. */
+const volatile u8 by_thread = 0;
+
 extern const int __preempt_count __ksym __weak;
 extern const struct pcpu_hot pcpu_hot __ksym __weak;
 extern void *bpf_rdonly_cast(const void *object, u32 type) __ksym __weak;
@@ -76,6 +79,8 @@ static __always_inline bool in_interrupt(void)
 
 static __always_inline owner_t owner_of(struct task_struct *task)
 {
+	if (by_thread)
+		return (u64)task->pid << 32 | (u32)(task->start_boottime >> 20);
 	return (u64)task->tgid << 32 | (u32)(task->group_leader->start_boottime >> 20);
 }
 
@@ -89,11 +94,13 @@ static __noinline int note_facts(owner_t owner, u64 exec_id)
 		.exec_id = exec_id,
 		.uid = (u32)bpf_get_current_uid_gid(),
 		.kernel = !!(task->flags & PF_KTHREAD),
+		.process = task->tgid,
 	};
 
 	if (known && known->exec_id == exec_id && known->cgroup == cgroup)
 		return 0;
-	bpf_probe_read_kernel_str(facts.command, sizeof(facts.command), task->group_leader->comm);
+	bpf_probe_read_kernel_str(facts.command, sizeof(facts.command),
+				  by_thread ? task->comm : task->group_leader->comm);
 	if (bpf_map_update_elem(&owners, &owner, &facts, BPF_ANY))
 		lose(LOSS_OWNERS_FULL, 1);
 	return 0;
@@ -120,7 +127,9 @@ static __always_inline owner_t current_owner(void)
 
 static __always_inline bool is_current(owner_t owner)
 {
-	return (u32)(owner >> 32) == bpf_get_current_task_btf()->tgid;
+	struct task_struct *task = bpf_get_current_task_btf();
+
+	return (u32)(owner >> 32) == (by_thread ? task->pid : task->tgid);
 }
 
 static __always_inline struct account *account_of(struct account_key *key)

@@ -59,6 +59,7 @@ enum { PAGE_SHIFT = 12, PAGE_SIZE = 1 << PAGE_SHIFT };
 
 struct task_struct {
 	u32 flags;
+	int pid;
 	int tgid;
 	u64 start_boottime;
 	u64 self_exec_id;

@@ -52,6 +52,8 @@ struct owner_facts {
 	u64 exec_id;
 	u32 uid;
 	u32 kernel; /* 1: a thread of the kernel */
+	u32 process; /* of which the owner is a thread, where threads are owners */
+	u32 pad;
 	char command[16];
 };
 
@@ -71,6 +73,6 @@ enum loss {
 
 _Static_assert(sizeof(struct account_key) == 16, "twin of io/layout.rs");
 _Static_assert(sizeof(struct account) == 64, "twin of io/layout.rs");
-_Static_assert(sizeof(struct owner_facts) == 40, "twin of io/layout.rs");
+_Static_assert(sizeof(struct owner_facts) == 48, "twin of io/layout.rs");
 _Static_assert(sizeof(struct io_rate) == 64, "twin of io/layout.rs");
 #endif

@@ -5,6 +5,25 @@
 #define MEMGAUGE_IO_RECEIVE_H
 
 /* ------------------------------------------------------------ several devices */
+/* Runs are changed by interrupts of several processors and by readers. Whoever does not
+ * get them after some tries goes without: a reader that is interrupted holds them for
+ * as long as the interrupt lasts.
+ */
+enum { TRIES = 64 };
+
+static __always_inline bool enter(struct lanes *lanes)
+{
+	for (int i = 0; i < TRIES; i++)
+		if (!__sync_lock_test_and_set(&lanes->busy, 1))
+			return true;
+	return false;
+}
+
+static __always_inline void leave(struct lanes *lanes)
+{
+	__sync_lock_test_and_set(&lanes->busy, 0);
+}
+
 static __always_inline struct run *run_at(struct lanes *lanes, u32 n)
 {
 	return &lanes->runs[n & (RUNS - 1)];
@@ -19,10 +38,6 @@ static __always_inline struct run *run_for(struct lanes *lanes, u32 ifindex)
 
 	if (last->ifindex == ifindex)
 		return last;
-	if (!last->sum.packets) {
-		last->ifindex = ifindex;
-		return last;
-	}
 	if (lanes->last - lanes->first >= RUNS - 1) {
 		lose(LOSS_DEVICES_MIXED, 1);
 #pragma unroll
@@ -54,6 +69,8 @@ static __noinline int settle_runs(struct lanes *lanes, owner_t owner, u32 netns,
 	bool all = up_to >> 32;
 	u32 position = up_to;
 
+	if (!enter(lanes))
+		return lose(LOSS_DEVICES_MIXED, 1);
 	for (int i = 0; i < RUNS; i++) {
 		struct run *run = run_at(lanes, lanes->first);
 		struct account_key key = net_key(owner, netns, run->ifindex);
@@ -72,6 +89,7 @@ static __noinline int settle_runs(struct lanes *lanes, owner_t owner, u32 netns,
 		run->ifindex = 0;
 		lanes->first++;
 	}
+	leave(lanes);
 	return 0;
 }
 enum { ALL_RUNS_SHIFT = 32 };
@@ -83,7 +101,7 @@ struct arrival {
 	u32 segments;
 	u32 header_bytes;
 	u32 start; /* position in the stream */
-	u32 end;
+	u32 end;   /* 0: of datagrams, the next one */
 };
 
 /* Position and header lengths of a TCP packet from the network header on. Headers
@@ -109,35 +127,61 @@ static __always_inline bool parse_tcp(struct __sk_buff *skb, struct arrival *arr
 	return true;
 }
 
-static __noinline int arrive_in_lane(struct lanes *lanes, struct arrival *arrival, u32 ifindex)
+/* From the first packet of a second device on, runs replace the sum. What was not read
+ * until then is the first run: of a stream by position, of datagrams by number.
+ */
+static __always_inline void open_runs(struct book *book, struct lanes *lanes, struct arrival *arrival)
 {
-	struct run *run;
+	struct run *run = &lanes->runs[0];
 
-	if (!lanes || !arrival)
+	run->ifindex = book->received.ifindex;
+	if (arrival->end) {
+		run->start = book->reading.settled;
+		run->end = arrival->start;
+	} else {
+		run->start = 0;
+		run->end = (book->received.sum.packets >> 32) - book->reading.read_packets;
+	}
+	run->sum.bytes = TAKE(book->received.sum.bytes);
+	run->sum.packets = TAKE(book->received.sum.packets);
+	run->sum.header_bytes = TAKE(book->received.sum.header_bytes);
+	lanes->first = lanes->last = 0;
+	lanes->position = run->end;
+	book->received.mixed = 1;
+}
+
+/* Adds a packet to its device's run. Where the runs are not to be had, it goes to the
+ * socket's reader at once.
+ */
+static __noinline int arrive_in_lane(struct book *book, struct lanes *lanes, struct arrival *arrival, u32 ifindex)
+{
+	struct account_key key;
+	struct run *run;
+	struct sum sum = {};
+	struct flow flow;
+
+	if (!book || !lanes || !arrival)
 		return 0;
+	if (!enter(lanes)) {
+		key = net_key(reader_of(book), book->sent.netns, ifindex);
+		put(&sum, arrival->bytes, arrival->segments, arrival->header_bytes);
+		flow = flow_of(&sum);
+		lose(LOSS_DEVICES_MIXED, 1);
+		return key.owner && key.netns ? charge(&key, false, &flow)
+					      : lose(LOSS_NO_BOOK, arrival->bytes);
+	}
+	if (!book->received.mixed)
+		open_runs(book, lanes, arrival);
+	if (!arrival->end)
+		arrival->end = lanes->position + 1;
 	run = run_for(lanes, ifindex);
 	put(&run->sum, arrival->bytes, arrival->segments, arrival->header_bytes);
 	if (BEFORE(lanes->position, arrival->end)) {
 		lanes->position = arrival->end;
 		run->end = arrival->end;
 	}
+	leave(lanes);
 	return 0;
-}
-
-/* From the first packet of a second device on, runs replace the sum. */
-static __always_inline void open_runs(struct book *book, struct lanes *lanes, u32 start, u32 end)
-{
-	struct run *run = &lanes->runs[0];
-
-	run->ifindex = book->received.ifindex;
-	run->start = start;
-	run->end = end;
-	run->sum.bytes = TAKE(book->received.sum.bytes);
-	run->sum.packets = TAKE(book->received.sum.packets);
-	run->sum.header_bytes = TAKE(book->received.sum.header_bytes);
-	lanes->first = lanes->last = 0;
-	lanes->position = end;
-	book->received.mixed = 1;
 }
 
 static __always_inline int tcp_arrived(struct __sk_buff *skb, struct bpf_sock *sk, struct book *book)
@@ -158,9 +202,7 @@ static __always_inline int tcp_arrived(struct __sk_buff *skb, struct bpf_sock *s
 		lose(LOSS_NO_BOOK, skb->len);
 		return 1;
 	}
-	if (!book->received.mixed)
-		open_runs(book, lanes, book->reading.settled, arrival.start);
-	arrive_in_lane(lanes, &arrival, skb->ifindex);
+	arrive_in_lane(book, lanes, &arrival, skb->ifindex);
 	return 1;
 }
 
@@ -187,11 +229,7 @@ static __always_inline int udp_arrived(struct __sk_buff *skb, struct bpf_sock *s
 		lose(LOSS_NO_BOOK, skb->len);
 		return 1;
 	}
-	if (!book->received.mixed)
-		open_runs(book, lanes, 0, (book->received.sum.packets >> 32) -
-						  book->reading.read_packets);
-	arrival.end = lanes->position + 1;
-	arrive_in_lane(lanes, &arrival, skb->ifindex);
+	arrive_in_lane(book, lanes, &arrival, skb->ifindex);
 	return 1;
 }
 
@@ -296,29 +334,33 @@ static __noinline int settle_datagrams(struct book *book, struct sum *sum, struc
 	return charge(key, false, &flow);
 }
 
-/* A datagram of a socket that several devices feed. */
+/* A datagram of a socket that several devices feed. A run that is through is charged
+ * whole: what two processors did at once may have put its end one off.
+ */
 static __always_inline void take_from_lane(struct lanes *lanes, owner_t owner, u32 netns, u32 bytes)
 {
 	struct run *run = run_at(lanes, lanes->first);
-	struct account_key key;
 	struct flow all, flow = { .bytes = bytes, .operations = 1 };
+	struct account_key key;
 
-	if (run->start == run->end && lanes->first != lanes->last) {
+	for (int i = 0; i < RUNS - 1; i++) {
+		if (lanes->first == lanes->last || (run->start != run->end && run->sum.packets))
+			break;
+		settle_run(run, owner, netns);
 		run->ifindex = 0;
 		lanes->first++;
 		run = run_at(lanes, lanes->first);
 	}
-	if (run->start == run->end || !run->sum.packets)
-		return;
-	key = net_key(owner, netns, run->ifindex);
-	run->start++;
-	if (run->start == run->end) {
-		settle(&run->sum, &key, false);
-		return;
-	}
 	all = flow_of(&run->sum);
 	if (!all.operations)
 		return;
+	if (run->start != run->end)
+		run->start++;
+	key = net_key(owner, netns, run->ifindex);
+	if (all.operations == 1) {
+		settle(&run->sum, &key, false);
+		return;
+	}
 	if (flow.bytes > all.bytes)
 		flow.bytes = all.bytes;
 	flow.segments = all.segments / all.operations;
@@ -327,6 +369,17 @@ static __always_inline void take_from_lane(struct lanes *lanes, owner_t owner, u
 	ADD(run->sum.packets, -PACKETS(1, flow.segments));
 	ADD(run->sum.header_bytes, -flow.header_bytes);
 	charge(&key, false, &flow);
+}
+
+static __noinline int take_datagram(struct lanes *lanes, owner_t owner, u32 netns, u32 bytes)
+{
+	if (!lanes || !owner)
+		return 0;
+	if (!enter(lanes))
+		return lose(LOSS_DEVICES_MIXED, 1);
+	take_from_lane(lanes, owner, netns, bytes);
+	leave(lanes);
+	return 0;
 }
 
 static __noinline int datagram_taken(struct sock *sk, u32 payload)
@@ -353,10 +406,13 @@ static __noinline int datagram_taken(struct sock *sk, u32 payload)
 		if (book->reading.read_packets) {
 			/* Taken before the second device came. */
 			key = net_key(book->reading.owner ? book->reading.owner : owner,
-				      netns_of(sk), lanes->runs[0].ifindex);
-			settle_datagrams(book, &lanes->runs[0].sum, &key);
+				      netns_of(sk), book->received.ifindex);
+			if (lanes->first)
+				TAKE(book->reading.read_packets); /* its run is charged */
+			else
+				settle_datagrams(book, &lanes->runs[0].sum, &key);
 		}
-		take_from_lane(lanes, owner, netns_of(sk), bytes);
+		take_datagram(lanes, owner, netns_of(sk), bytes);
 		book->reading.owner = owner;
 		return 0;
 	}
@@ -422,8 +478,8 @@ int BPF_PROG(datagram_dropped, int error, struct sock *sk, struct sk_buff *skb)
 		return 0;
 	}
 	lanes = bpf_sk_storage_get(&lanes_of, sk, 0, 0);
-	if (lanes && book->reading.owner)
-		take_from_lane(lanes, book->reading.owner, netns_of(sk), bytes);
+	if (lanes)
+		take_datagram(lanes, book->reading.owner, netns_of(sk), bytes);
 	return 0;
 }
 #endif

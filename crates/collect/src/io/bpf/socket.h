@@ -84,6 +84,8 @@ struct lanes {
 	u32 first;    /* run being read */
 	u32 last;     /* run being received */
 	u32 writers;
+	u32 busy;     /* somebody changes the runs */
+	u32 pad;
 	struct run runs[RUNS];
 	struct writer writer[WRITERS];
 };
@@ -171,7 +173,8 @@ static __noinline int settle(struct sum *sum, struct account_key *key, bool out)
 	struct sum taken;
 	struct flow flow;
 
-	if (!sum->packets)
+	/* The two may have been taken apart while a packet was being added. */
+	if (!sum->packets && !sum->bytes)
 		return 0;
 	taken.bytes = TAKE(sum->bytes);
 	taken.packets = TAKE(sum->packets);

@@ -1,0 +1,195 @@
+//! From counts of single boxes to bytes of terms. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Boxes, Counter, Gained, Platform, Series};
+
+/// What one counter of one box gained.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Count {
+    /// The socket (die) the box is on.
+    pub(super) socket: u32,
+    /// The PMU, with the box's number: `uncore_cbox_3`.
+    pub(super) pmu: String,
+    /// Which of the platform's counters.
+    pub(super) counter: usize,
+    /// Counts.
+    pub(super) count: u64,
+}
+
+/// Root bus (`0000:17`) of a stack of ports, by PMU and socket.
+pub(super) type Buses = BTreeMap<(String, u32), String>;
+
+/// Number of a PMU's box; a PMU that is alone of its kind is 0.
+pub(super) fn box_number(pmu: &str, prefix: &str) -> Option<u32> {
+    match pmu.strip_prefix(prefix)? {
+        "" => Some(0),
+        number => number.strip_prefix('_')?.parse().ok(),
+    }
+}
+
+/// Bytes by series. What only some boxes counted is scaled to all boxes that are there.
+pub(super) fn fold(platform: &Platform, counts: &[Count], buses: &Buses) -> Vec<Gained> {
+    let mut sums: BTreeMap<Series, u128> = BTreeMap::new();
+    for (number, counter) in platform.counters.iter().enumerate() {
+        let (counted, present) = share(platform, counter, number, counts);
+        for count in counts.iter().filter(|c| c.counter == number) {
+            let bytes = u128::from(count.count) * u128::from(counter.bytes);
+            let scaled = bytes * present as u128 / counted.max(1) as u128;
+            *sums.entry(series(counter, count, buses)).or_default() += scaled;
+        }
+    }
+    let gained = |(series, bytes): (Series, u128)| Gained {
+        series,
+        bytes: u64::try_from(bytes).unwrap_or(u64::MAX),
+    };
+    sums.into_iter().map(gained).collect()
+}
+
+/// Boxes that count, and boxes that there are.
+fn share(platform: &Platform, counter: &Counter, number: usize, counts: &[Count]) -> (usize, usize) {
+    if counter.boxes == Boxes::All {
+        return (1, 1);
+    }
+    let is_kin = |c: &&Count| {
+        platform
+            .counters
+            .get(c.counter)
+            .is_some_and(|kin| kin.pmu == counter.pmu)
+    };
+    let boxes = |wanted: &dyn Fn(&Count) -> bool| {
+        let of = counts.iter().filter(is_kin).filter(|c| wanted(c));
+        of.map(|c| (c.socket, c.pmu.as_str())).collect::<BTreeSet<_>>().len()
+    };
+    (boxes(&|c| c.counter == number), boxes(&|_| true))
+}
+
+fn series(counter: &Counter, count: &Count, buses: &Buses) -> Series {
+    let port = if counter.term.is_of_a_port() {
+        let bus = buses.get(&(count.pmu.clone(), count.socket));
+        let unknown = || format!("{}@{}", count.pmu, count.socket);
+        format!("{}/{}", bus.cloned().unwrap_or_else(unknown), counter.port)
+    } else {
+        String::new()
+    };
+    Series {
+        term: counter.term,
+        port,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{PLATFORMS, Term};
+    use super::*;
+
+    fn platform(name: &str) -> &'static Platform {
+        PLATFORMS.iter().find(|p| p.name == name).unwrap()
+    }
+
+    /// Every counter of a platform gains `1000 + its number` on each of `boxes` boxes that it
+    /// runs on.
+    fn each(platform: &Platform, boxes: u32) -> Vec<Count> {
+        let all = platform.counters.iter().enumerate();
+        let of = |(number, counter): (usize, &Counter)| {
+            let boxes = (0..boxes).filter(|&n| counter.boxes.has(n));
+            let count = |n: u32| Count {
+                socket: 0,
+                pmu: format!("{}_{n}", counter.pmu),
+                counter: number,
+                count: 1000 + number as u64,
+            };
+            boxes.map(count).collect::<Vec<_>>()
+        };
+        all.flat_map(of).collect()
+    }
+
+    fn check(name: &str, boxes: u32, expected: &[(Term, u64)]) {
+        let gained = fold(platform(name), &each(platform(name), boxes), &Buses::new());
+        let sum = |term| {
+            let of = gained.iter().filter(|g| g.series.term == term);
+            of.map(|g| g.bytes).sum::<u64>()
+        };
+        for &(term, bytes) in expected {
+            assert_eq!(sum(term), bytes, "{name}: {}", term.name());
+        }
+    }
+
+    /// Sums worked out by hand: boxes × counts × bytes a count.
+    #[test]
+    fn counts_become_bytes_on_every_platform() {
+        let line = 64;
+        // Reads on boxes 0, 2, 4 and writes on 1, 3 of five, each scaled to five.
+        check(
+            "haswell-ep",
+            5,
+            &[
+                (Term::IoReadMiss, 5 * 1000 * line),
+                (Term::IoWriteMiss, 5 * 1001 * line),
+                (Term::Miss, 5 * (1002 + 1003) * line),
+                (Term::Writeback, 5 * 1004 * line),
+                (Term::MemoryRead, 5 * 1005 * line),
+                (Term::MemoryWrite, 5 * 1006 * line),
+            ],
+        );
+        check(
+            "skylake-sp",
+            3,
+            &[
+                (Term::IoReadMiss, 3 * 1000 * line),
+                (Term::IoWriteMiss, 3 * 1001 * line),
+                (Term::MemoryWrite, 3 * 1003 * line),
+                (Term::PortIn, 3 * (1004 + 1005 + 1006 + 1007) * 4),
+                (Term::PortOut, 3 * (1008 + 1009 + 1010 + 1011) * 4),
+            ],
+        );
+        let writes = (Term::IoWriteMiss, 2 * (1001 + 1002) * line);
+        let ports = (Term::PortIn, 2 * (1005..=1012).sum::<u64>() * 4);
+        check("ice-lake-sp", 2, &[writes, ports, (Term::PortOut, 0)]);
+        let out = (Term::PortOut, 2 * (1013..=1020).sum::<u64>() * 4);
+        check("sapphire-rapids", 2, &[writes, ports, out]);
+        for zen in ["zen4", "zen5"] {
+            check(
+                zen,
+                1,
+                &[
+                    (Term::MemoryRead, 1000 * line),
+                    (Term::MemoryWrite, 1001 * line),
+                    (Term::DeviceRead, (1002..=1005).sum::<u64>() * line),
+                    (Term::DeviceWrite, (1006..=1009).sum::<u64>() * line),
+                ],
+            );
+        }
+    }
+
+    #[test]
+    fn ports_are_kept_apart_by_the_bus_of_their_stack() {
+        let skylake = platform("skylake-sp");
+        let counter = |port| {
+            let is = |c: &Counter| c.term == Term::PortIn && c.port == port;
+            skylake.counters.iter().position(is).unwrap()
+        };
+        let pmu = "uncore_iio_free_running_1";
+        let count = |socket, port, count| Count {
+            socket,
+            pmu: pmu.to_owned(),
+            counter: counter(port),
+            count,
+        };
+        let buses = Buses::from([((pmu.to_owned(), 0), "0000:17".to_owned())]);
+        let counts = [count(0, 0, 5), count(0, 2, 7), count(1, 0, 9)];
+        let found: Vec<(String, u64)> = fold(skylake, &counts, &buses)
+            .into_iter()
+            .map(|g| (g.series.port, g.bytes))
+            .collect();
+        let expected = [("0000:17/0", 20), ("0000:17/2", 28), ("uncore_iio_free_running_1@1/0", 36)];
+        assert_eq!(found, expected.map(|(port, bytes)| (port.to_owned(), bytes)));
+    }
+
+    #[test]
+    fn a_box_has_a_number() {
+        assert_eq!(box_number("uncore_imc_11", "uncore_imc"), Some(11));
+        assert_eq!(box_number("amd_df", "amd_df"), Some(0));
+        assert_eq!(box_number("uncore_imc_free_running_0", "uncore_imc"), None);
+    }
+}

@@ -1,0 +1,305 @@
+//! Which processor counts what where.
+//!
+//! Encodings are those of Intel's and AMD's uncore manuals, in the words of the
+//! kernel's `format` files; perf's own event lists (tools/perf/pmu-events) agree.
+//! What stands in the way on each:
+//!
+//! - Haswell-EP: a box can filter for one kind of request at a time, so even boxes
+//!   count devices' reads and odd ones their writes; the hash that spreads addresses
+//!   over boxes is even, so each is scaled to all of them.
+//! - Skylake-SP and later: boxes can tell devices' misses apart, but have no counter of
+//!   victims that memory controllers would not count better. Ports are counted always.
+//! - Zen 4 and 5: nothing tells whether devices' bytes came from a cache; the fabric
+//!   counts them by quadrant, memory controllers by channel.
+
+use super::Term;
+
+/// Boxes of a PMU that a counter runs on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Boxes {
+    /// Each.
+    All,
+    /// Those with even numbers; the count is scaled to all.
+    Even,
+    /// Those with odd numbers; the count is scaled to all.
+    Odd,
+}
+
+impl Boxes {
+    /// Whether the counter runs on the box of this number.
+    pub(super) fn has(self, number: u32) -> bool {
+        match self {
+            Boxes::All => true,
+            Boxes::Even => number.is_multiple_of(2),
+            Boxes::Odd => !number.is_multiple_of(2),
+        }
+    }
+}
+
+/// A counter of a platform.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Counter {
+    /// What it means.
+    pub(super) term: Term,
+    /// Name of its PMUs, up to their number.
+    pub(super) pmu: &'static str,
+    /// Which of them.
+    pub(super) boxes: Boxes,
+    /// The event, as between the slashes of perf's `pmu/…/`.
+    pub(super) event: &'static str,
+    /// Bytes that one count stands for.
+    pub(super) bytes: u64,
+    /// Number of the port, for terms of ports.
+    pub(super) port: u32,
+}
+
+const LINE: u64 = 64;
+
+const fn all(term: Term, pmu: &'static str, event: &'static str) -> Counter {
+    Counter {
+        term,
+        pmu,
+        boxes: Boxes::All,
+        event,
+        bytes: LINE,
+        port: 0,
+    }
+}
+
+const fn half(term: Term, boxes: Boxes, event: &'static str) -> Counter {
+    Counter {
+        boxes,
+        ..all(term, "uncore_cbox", event)
+    }
+}
+
+/// A port's free-running counter, in units of four bytes.
+const fn port(term: Term, port: u32, event: &'static str) -> Counter {
+    Counter {
+        bytes: 4,
+        port,
+        ..all(term, "uncore_iio_free_running", event)
+    }
+}
+
+/// A processor whose counters are known.
+#[derive(Debug)]
+pub(super) struct Platform {
+    /// Name, for people.
+    pub(super) name: &'static str,
+    vendor: &'static str,
+    family: u32,
+    /// Models of the family; all where empty.
+    models: &'static [u32],
+    /// Its counters.
+    pub(super) counters: &'static [Counter],
+}
+
+impl Platform {
+    fn is(&self, vendor: &str, family: u32, model: u32) -> bool {
+        let model = self.models.is_empty() || self.models.contains(&model);
+        self.vendor == vendor && self.family == family && model
+    }
+}
+
+const INTEL: &str = "GenuineIntel";
+const AMD: &str = "AuthenticAMD";
+
+/// The platforms.
+pub(super) static PLATFORMS: &[Platform] = &[
+    Platform {
+        name: "haswell-ep",
+        vendor: INTEL,
+        family: 6,
+        models: &[0x3f],
+        counters: &[
+            // Thread 0x3e stands for PCIe; `tid_en` makes the filter look at it.
+            half(
+                Term::IoReadMiss,
+                Boxes::Even,
+                "event=0x35,umask=0x3,tid_en=1,filter_opc=0x19e,filter_tid=0x3e",
+            ),
+            half(
+                Term::IoWriteMiss,
+                Boxes::Odd,
+                "event=0x35,umask=0x3,tid_en=1,filter_opc=0x1c8,filter_tid=0x3e",
+            ),
+            // To this socket's memory, and to another's.
+            all(Term::Miss, "uncore_cbox", "event=0x35,umask=0x2a"),
+            all(Term::Miss, "uncore_cbox", "event=0x35,umask=0x8a"),
+            all(Term::Writeback, "uncore_cbox", "event=0x37,umask=0x1"),
+            all(Term::MemoryRead, "uncore_imc", "event=0x4,umask=0x3"),
+            all(Term::MemoryWrite, "uncore_imc", "event=0x4,umask=0xc"),
+        ],
+    },
+    Platform {
+        name: "skylake-sp",
+        vendor: INTEL,
+        family: 6,
+        models: &[0x55],
+        counters: &[
+            all(
+                Term::IoReadMiss,
+                "uncore_cha",
+                "event=0x35,umask=0x24,config1=0x43c33",
+            ),
+            all(
+                Term::IoWriteMiss,
+                "uncore_cha",
+                "event=0x35,umask=0x24,config1=0x49033",
+            ),
+            all(Term::MemoryRead, "uncore_imc", "event=0x4,umask=0x3"),
+            all(Term::MemoryWrite, "uncore_imc", "event=0x4,umask=0xc"),
+            port(Term::PortIn, 0, "event=0xff,umask=0x20"),
+            port(Term::PortIn, 1, "event=0xff,umask=0x21"),
+            port(Term::PortIn, 2, "event=0xff,umask=0x22"),
+            port(Term::PortIn, 3, "event=0xff,umask=0x23"),
+            port(Term::PortOut, 0, "event=0xff,umask=0x24"),
+            port(Term::PortOut, 1, "event=0xff,umask=0x25"),
+            port(Term::PortOut, 2, "event=0xff,umask=0x26"),
+            port(Term::PortOut, 3, "event=0xff,umask=0x27"),
+        ],
+    },
+    Platform {
+        name: "ice-lake-sp",
+        vendor: INTEL,
+        family: 6,
+        models: &[0x6a, 0x6c],
+        counters: &[
+            all(Term::IoReadMiss, "uncore_cha", "event=0x35,umask=0xc8f3fe04"),
+            // Whole lines, and parts of lines.
+            all(Term::IoWriteMiss, "uncore_cha", "event=0x35,umask=0xcc43fe04"),
+            all(Term::IoWriteMiss, "uncore_cha", "event=0x35,umask=0xcd43fe04"),
+            all(Term::MemoryRead, "uncore_imc", "event=0x4,umask=0xf"),
+            all(Term::MemoryWrite, "uncore_imc", "event=0x4,umask=0x30"),
+            port(Term::PortIn, 0, "event=0xff,umask=0x20"),
+            port(Term::PortIn, 1, "event=0xff,umask=0x21"),
+            port(Term::PortIn, 2, "event=0xff,umask=0x22"),
+            port(Term::PortIn, 3, "event=0xff,umask=0x23"),
+            port(Term::PortIn, 4, "event=0xff,umask=0x24"),
+            port(Term::PortIn, 5, "event=0xff,umask=0x25"),
+            port(Term::PortIn, 6, "event=0xff,umask=0x26"),
+            port(Term::PortIn, 7, "event=0xff,umask=0x27"),
+        ],
+    },
+    Platform {
+        name: "sapphire-rapids",
+        vendor: INTEL,
+        family: 6,
+        models: &[0x8f, 0xcf],
+        counters: &[
+            all(Term::IoReadMiss, "uncore_cha", "event=0x35,umask=0xc8f3fe04"),
+            all(Term::IoWriteMiss, "uncore_cha", "event=0x35,umask=0xcc43fe04"),
+            all(Term::IoWriteMiss, "uncore_cha", "event=0x35,umask=0xcd43fe04"),
+            all(Term::MemoryRead, "uncore_imc", "event=0x5,umask=0xcf"),
+            all(Term::MemoryWrite, "uncore_imc", "event=0x5,umask=0xf0"),
+            port(Term::PortIn, 0, "event=0xff,umask=0x20"),
+            port(Term::PortIn, 1, "event=0xff,umask=0x21"),
+            port(Term::PortIn, 2, "event=0xff,umask=0x22"),
+            port(Term::PortIn, 3, "event=0xff,umask=0x23"),
+            port(Term::PortIn, 4, "event=0xff,umask=0x24"),
+            port(Term::PortIn, 5, "event=0xff,umask=0x25"),
+            port(Term::PortIn, 6, "event=0xff,umask=0x26"),
+            port(Term::PortIn, 7, "event=0xff,umask=0x27"),
+            port(Term::PortOut, 0, "event=0xff,umask=0x30"),
+            port(Term::PortOut, 1, "event=0xff,umask=0x31"),
+            port(Term::PortOut, 2, "event=0xff,umask=0x32"),
+            port(Term::PortOut, 3, "event=0xff,umask=0x33"),
+            port(Term::PortOut, 4, "event=0xff,umask=0x34"),
+            port(Term::PortOut, 5, "event=0xff,umask=0x35"),
+            port(Term::PortOut, 6, "event=0xff,umask=0x36"),
+            port(Term::PortOut, 7, "event=0xff,umask=0x37"),
+        ],
+    },
+    Platform {
+        name: "zen4",
+        vendor: AMD,
+        family: 0x19,
+        models: &[],
+        counters: ZEN,
+    },
+    Platform {
+        name: "zen5",
+        vendor: AMD,
+        family: 0x1a,
+        models: &[],
+        counters: ZEN,
+    },
+];
+
+/// Quadrants of the I/O die lie 0x40 apart.
+const ZEN: &[Counter] = &[
+    all(Term::MemoryRead, "amd_umc", "event=0x0a,rdwrmask=1"),
+    all(Term::MemoryWrite, "amd_umc", "event=0x0a,rdwrmask=2"),
+    all(Term::DeviceRead, "amd_df", "event=0x81f,umask=0x7fe"),
+    all(Term::DeviceRead, "amd_df", "event=0x85f,umask=0x7fe"),
+    all(Term::DeviceRead, "amd_df", "event=0x89f,umask=0x7fe"),
+    all(Term::DeviceRead, "amd_df", "event=0x8df,umask=0x7fe"),
+    all(Term::DeviceWrite, "amd_df", "event=0x81f,umask=0x7ff"),
+    all(Term::DeviceWrite, "amd_df", "event=0x85f,umask=0x7ff"),
+    all(Term::DeviceWrite, "amd_df", "event=0x89f,umask=0x7ff"),
+    all(Term::DeviceWrite, "amd_df", "event=0x8df,umask=0x7ff"),
+];
+
+/// The platform of a machine, by the text of its `/proc/cpuinfo`.
+pub(super) fn platform_of(cpuinfo: &str) -> Option<&'static Platform> {
+    let field = |name: &str| {
+        let line = cpuinfo.lines().find(|line| {
+            line.split_once(':')
+                .is_some_and(|(key, _)| key.trim() == name)
+        })?;
+        Some(line.split_once(':')?.1.trim())
+    };
+    let number = |name| field(name)?.parse::<u32>().ok();
+    let (vendor, family, model) = (field("vendor_id")?, number("cpu family")?, number("model")?);
+    PLATFORMS.iter().find(|p| p.is(vendor, family, model))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(vendor: &str, family: u32, model: u32, expected: Option<&str>) {
+        let text = format!(
+            "processor\t: 0\nvendor_id\t: {vendor}\ncpu family\t: {family}\nmodel\t\t: {model}\n\
+             model name\t: Some CPU\n"
+        );
+        assert_eq!(platform_of(&text).map(|p| p.name), expected);
+    }
+
+    #[test]
+    fn a_machine_is_known_by_its_family_and_model() {
+        check("GenuineIntel", 6, 63, Some("haswell-ep"));
+        check("GenuineIntel", 6, 85, Some("skylake-sp"));
+        check("GenuineIntel", 6, 106, Some("ice-lake-sp"));
+        check("GenuineIntel", 6, 143, Some("sapphire-rapids"));
+        check("AuthenticAMD", 25, 17, Some("zen4"));
+        check("AuthenticAMD", 26, 2, Some("zen5"));
+        check("GenuineIntel", 6, 94, None);
+        assert!(platform_of("").is_none());
+    }
+
+    /// Each box of Haswell-EP has one filter register and four counters.
+    #[test]
+    fn no_box_of_haswell_needs_two_filters_or_more_than_four_counters() {
+        let haswell = PLATFORMS.iter().find(|p| p.name == "haswell-ep").unwrap();
+        for number in [0, 1] {
+            let of_box = haswell.counters.iter();
+            let of_box = of_box.filter(|c| c.pmu == "uncore_cbox" && c.boxes.has(number));
+            let events: Vec<&str> = of_box.map(|c| c.event).collect();
+            let filters = events.iter().filter(|e| e.contains("filter_opc"));
+            assert_eq!((filters.count(), events.len()), (1, 4));
+        }
+    }
+
+    #[test]
+    fn every_platform_tells_devices_traffic_from_all_traffic() {
+        for platform in PLATFORMS {
+            let has = |term| platform.counters.iter().any(|c| c.term == term);
+            let by_misses = has(Term::IoReadMiss) && has(Term::IoWriteMiss);
+            let by_fabric = has(Term::DeviceRead) && has(Term::DeviceWrite);
+            assert!(by_misses || by_fabric, "{}", platform.name);
+            assert!(has(Term::MemoryRead) && has(Term::MemoryWrite), "{}", platform.name);
+        }
+    }
+}
