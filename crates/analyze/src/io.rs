@@ -612,7 +612,11 @@ mod tests {
     #[test]
     fn lines_are_summed_up_by_what_processes_have_in_common() {
         let mut accounts = IoAccounts::default();
-        accounts.know_owners(&[owner(7, "dd", "ann"), owner(8, "dd", "bob"), owner(9, "tar", "bob")]);
+        accounts.know_owners(&[
+            owner(7, "dd", "ann"),
+            owner(8, "dd", "bob"),
+            owner(9, "tar", "bob"),
+        ]);
         accounts.observe(&[
             row(7 << 32, Direction::In, 1),
             row(8 << 32, Direction::Out, 20),
@@ -621,7 +625,14 @@ mod tests {
         let summary = accounts.summary(1);
         let shown = |by| {
             let lines = summary.clone().by(by).lines;
-            let line = |l: &IoLine| (l.command.clone(), l.user.clone(), l.processes, l.moved.bytes());
+            let line = |l: &IoLine| {
+                (
+                    l.command.clone(),
+                    l.user.clone(),
+                    l.processes,
+                    l.moved.bytes(),
+                )
+            };
             lines.iter().map(line).collect::<Vec<_>>()
         };
         let line = |command: &str, user: &str, processes, bytes| {

@@ -72,7 +72,10 @@ impl MemoryCounters {
         let (read, written) = (self.term("io_read_misses")?, self.term("io_write_misses")?);
         let (misses, all) = match self.term("misses") {
             Some(misses) => (misses, "misses"),
-            None => (self.term("memory_reads")? + written, "(memory_reads + W_io)"),
+            None => (
+                self.term("memory_reads")? + written,
+                "(memory_reads + W_io)",
+            ),
         };
         let (written_back, back) = match self.term("writebacks") {
             Some(bytes) => (bytes, "writebacks"),
@@ -80,7 +83,13 @@ impl MemoryCounters {
         };
         // Counters of different boxes are read one after the other: a share stays one.
         let misses = misses.max(read + written);
-        let pushed = |bytes: f64| if misses > 0.0 { bytes / misses * written_back } else { 0.0 };
+        let pushed = |bytes: f64| {
+            if misses > 0.0 {
+                bytes / misses * written_back
+            } else {
+                0.0
+            }
+        };
         Some(Traffic {
             formula: format!("R_io + (R_io + W_io) / {all} × {back}"),
             input: pushed(written),
@@ -91,7 +100,8 @@ impl MemoryCounters {
     fn by_fabric(&self) -> Option<Traffic> {
         let most = |name: &str| self.term(name).unwrap_or(f64::INFINITY);
         Some(Traffic {
-            formula: "min(device_reads, memory_reads) + min(device_writes, memory_writes)".to_owned(),
+            formula: "min(device_reads, memory_reads) + min(device_writes, memory_writes)"
+                .to_owned(),
             input: self.term("device_writes")?.min(most("memory_writes")),
             output: self.term("device_reads")?.min(most("memory_reads")),
         })
@@ -189,17 +199,33 @@ pub(crate) fn share_out(
 ) -> IoMemory {
     let stacks = counters.stacks();
     let moved: Vec<[f64; 2]> = devices.iter().map(|d| moved(d, devices, &stacks)).collect();
-    let all = moved.iter().fold([0.0; 2], |sum, m| [sum[0] + m[0], sum[1] + m[1]]);
+    let all = moved
+        .iter()
+        .fold([0.0; 2], |sum, m| [sum[0] + m[0], sum[1] + m[1]]);
     let traffic = counters.traffic();
     if let Some(traffic) = &traffic {
-        for (device, moved) in devices.iter_mut().zip(&moved).filter(|(d, _)| !d.is_virtual) {
-            let part = |way: usize, bytes: f64| if all[way] > 0.0 { moved[way] / all[way] * bytes } else { 0.0 };
+        for (device, moved) in devices
+            .iter_mut()
+            .zip(&moved)
+            .filter(|(d, _)| !d.is_virtual)
+        {
+            let part = |way: usize, bytes: f64| {
+                if all[way] > 0.0 {
+                    moved[way] / all[way] * bytes
+                } else {
+                    0.0
+                }
+            };
             let ways = [part(0, traffic.input), part(1, traffic.output)];
             device.memory_bytes = Some((ways[0] + ways[1]).round() as u64);
             let own = [device.most_in(), device.most_out()];
             for line in lines.iter_mut().filter(|l| l.is_at(device)) {
                 let of = |way: usize, bytes: u64| {
-                    if own[way] > 0 { bytes as f64 / own[way] as f64 * ways[way] } else { 0.0 }
+                    if own[way] > 0 {
+                        bytes as f64 / own[way] as f64 * ways[way]
+                    } else {
+                        0.0
+                    }
                 };
                 let bytes = of(0, line.moved.r#in.bytes) + of(1, line.moved.out.bytes);
                 line.memory_bytes = Some(bytes.round() as u64);
@@ -208,7 +234,9 @@ pub(crate) fn share_out(
     }
     let hardware = || devices.iter().filter(|d| !d.is_virtual);
     IoMemory {
-        formula: traffic.as_ref().map_or_else(String::new, |t| t.formula.clone()),
+        formula: traffic
+            .as_ref()
+            .map_or_else(String::new, |t| t.formula.clone()),
         in_bytes: traffic.as_ref().map(|t| t.input.round() as u64),
         out_bytes: traffic.as_ref().map(|t| t.output.round() as u64),
         at_most_bytes: [
@@ -222,7 +250,10 @@ pub(crate) fn share_out(
 }
 
 fn terms(counters: &MemoryCounters) -> Vec<IoTerm> {
-    let sums = counters.bytes.iter().filter(|(name, _)| !name.contains('/'));
+    let sums = counters
+        .bytes
+        .iter()
+        .filter(|(name, _)| !name.contains('/'));
     let term = |(name, bytes): (&String, &u64)| IoTerm {
         name: name.clone(),
         bytes: *bytes,
@@ -232,15 +263,25 @@ fn terms(counters: &MemoryCounters) -> Vec<IoTerm> {
 
 /// What a device moved, in and out: by its ports where these are counted, and then only
 /// the split between devices of one stack is by their own counters.
-fn moved(device: &IoDeviceLine, all: &[IoDeviceLine], stacks: &BTreeMap<String, [u64; 2]>) -> [f64; 2] {
+fn moved(
+    device: &IoDeviceLine,
+    all: &[IoDeviceLine],
+    stacks: &BTreeMap<String, [u64; 2]>,
+) -> [f64; 2] {
     if device.is_virtual {
         return [0.0; 2];
     }
     let own = [device.most_in() as f64, device.most_out() as f64];
-    let Some(ports) = stacks.get(&device.pci_root).filter(|_| !device.pci_root.is_empty()) else {
+    let Some(ports) = stacks
+        .get(&device.pci_root)
+        .filter(|_| !device.pci_root.is_empty())
+    else {
         return own;
     };
-    let neighbours = || all.iter().filter(|d| !d.is_virtual && d.pci_root == device.pci_root);
+    let neighbours = || {
+        all.iter()
+            .filter(|d| !d.is_virtual && d.pci_root == device.pci_root)
+    };
     let sums = [
         neighbours().map(IoDeviceLine::most_in).sum::<u64>(),
         neighbours().map(IoDeviceLine::most_out).sum::<u64>(),
@@ -327,7 +368,10 @@ mod tests {
         ];
         let (input, output, formula) = total(&terms);
         assert_eq!((input, output), (Some(150), Some(150)));
-        assert_eq!(formula, "R_io + (R_io + W_io) / (memory_reads + W_io) × memory_writes");
+        assert_eq!(
+            formula,
+            "R_io + (R_io + W_io) / (memory_reads + W_io) × memory_writes"
+        );
     }
 
     #[test]
@@ -349,7 +393,10 @@ mod tests {
         let memory = share_out(&counters(&[("memory_reads", 5)]), &mut devices, &mut lines);
         assert_eq!((memory.in_bytes, memory.out_bytes), (None, None));
         assert_eq!(memory.at_most_bytes, [30, 4]);
-        assert_eq!((devices[0].memory_bytes, lines[0].memory_bytes), (None, None));
+        assert_eq!(
+            (devices[0].memory_bytes, lines[0].memory_bytes),
+            (None, None)
+        );
     }
 
     /// Two devices at one stack moved 300 and 100 by their own counters, and 800 by its

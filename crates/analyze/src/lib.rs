@@ -43,8 +43,10 @@ pub use derived::{Derived, derived};
 pub use findings::{Finding, findings};
 pub use heat::{Heat, HeatMap, HotPlace, Stretch};
 pub use hotspots::{HotRest, HotRow, HotTable, HotTables, Limits, Rank, hot_tables};
+pub use io::{
+    BothWays, IoAccounts, IoBy, IoDeviceLine, IoLine, IoLoss, IoSummary, Moved, summarise_io,
+};
 pub use io_memory::{IoMemory, IoPort, IoTerm, MemoryCounters};
-pub use io::{BothWays, IoAccounts, IoBy, IoDeviceLine, IoLine, IoLoss, IoSummary, Moved, summarise_io};
 pub use levels::{Level, LevelName, levels};
 pub use losses::{LossRow, Losses, sentence};
 pub use regions::{RegionRow, RegionTable, Regions, SampledRegions, wilson_95};

@@ -194,7 +194,8 @@ impl Run {
         let look = self.meter.look(last)?;
         take_in(&mut self.accounts, &look);
         if self.meter.is_pinned() && !look.memory.is_empty() {
-            self.meter.set_memory_per_byte(memory_per_byte(&self.accounts, &look));
+            self.meter
+                .set_memory_per_byte(memory_per_byte(&self.accounts, &look));
         }
         if let Some(recorder) = &mut self.recorder {
             recorder.put(&look)?;
@@ -250,7 +251,10 @@ fn memory_per_byte(known: &IoAccounts, look: &Look) -> [f64; 2] {
         (Some(bytes), 1..) => bytes as f64 / most as f64,
         _ => 1.0,
     };
-    [per_byte(memory.in_bytes, most_in), per_byte(memory.out_bytes, most_out)]
+    [
+        per_byte(memory.in_bytes, most_in),
+        per_byte(memory.out_bytes, most_out),
+    ]
 }
 
 /// The exit code: the command's; a meter that was interrupted has done its work.

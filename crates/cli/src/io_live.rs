@@ -116,7 +116,9 @@ impl Choice {
             "" => String::new(),
             wanted => format!(", only `{wanted}`"),
         };
-        format!("{span}{paused}{wanted}   q quit  t/i/o/p sort  g group  s span  / filter  space pause")
+        format!(
+            "{span}{paused}{wanted}   q quit  t/i/o/p sort  g group  s span  / filter  space pause"
+        )
     }
 }
 

@@ -138,7 +138,17 @@ fn memory_traffic_is_estimated_from_counters_of_a_file_and_recorded() {
     let file = counters(folder.path()).display().to_string();
     let output = Command::new(PROGRAM)
         .current_dir(folder.path())
-        .args(["io", "--json", "-o", "io.mg", "--counters", &file, "--", "sh", "-c"])
+        .args([
+            "io",
+            "--json",
+            "-o",
+            "io.mg",
+            "--counters",
+            &file,
+            "--",
+            "sh",
+            "-c",
+        ])
         .arg("dd if=/dev/zero of=data bs=1M count=4 conv=fsync 2>/dev/null; sleep 0.3")
         .output()
         .expect("memgauge runs");
@@ -151,17 +161,26 @@ fn memory_traffic_is_estimated_from_counters_of_a_file_and_recorded() {
     assert_eq!(out % 64_000, 0);
     assert_eq!(memory["source"], "zen4, replayed from a file");
     let hardware = |line: &Value| line["memory_bytes_at_most"].as_u64() > Some(0);
-    let written: Vec<&Value> = lines_of(&summary, "dd").into_iter().filter(|l| hardware(l)).collect();
+    let written: Vec<&Value> = lines_of(&summary, "dd")
+        .into_iter()
+        .filter(|l| hardware(l))
+        .collect();
     for line in &written {
         let bytes = line["memory_bytes"].as_u64().expect("an estimate");
         assert!(bytes <= input + out, "{line}");
     }
     let missing = summary["missing"].to_string();
-    assert!(missing.contains("counts of the file lie beyond the end"), "{missing}");
+    assert!(
+        missing.contains("counts of the file lie beyond the end"),
+        "{missing}"
+    );
 
     let recorded = folder.path().join("io.mg").display().to_string();
     let report = json(&memgauge(&["report", "--json", &recorded]).stdout);
-    assert_eq!(report["memory"], summary["memory"], "the recording tells the same");
+    assert_eq!(
+        report["memory"], summary["memory"],
+        "the recording tells the same"
+    );
     let text = String::from_utf8(memgauge(&["report", &recorded]).stdout).expect("text");
     assert!(text.contains("min(device_reads, memory_reads)"), "{text}");
 }
@@ -190,7 +209,10 @@ fn lines_are_summed_up_by_program_and_threads_are_told_apart() {
     assert!(of_dd.iter().all(|l| l["pid"] == 0 && l["tid"].is_null()));
     let threads = run(&["--threads"]);
     let of_dd = lines_of(&threads, "dd");
-    assert!(!of_dd.is_empty() && of_dd.iter().all(|l| l["tid"] == l["pid"]), "{of_dd:?}");
+    assert!(
+        !of_dd.is_empty() && of_dd.iter().all(|l| l["tid"] == l["pid"]),
+        "{of_dd:?}"
+    );
 }
 
 #[test]
@@ -199,7 +221,13 @@ fn what_a_killed_run_leaves_is_removed_by_the_next() {
         return;
     }
     let mut killed = Command::new(PROGRAM)
-        .args(["io", "--", "sh", "-c", "cat /proc/self/cgroup; exec sleep 1"])
+        .args([
+            "io",
+            "--",
+            "sh",
+            "-c",
+            "cat /proc/self/cgroup; exec sleep 1",
+        ])
         .stdout(std::process::Stdio::piped())
         .stderr(std::process::Stdio::null())
         .spawn()
@@ -217,7 +245,9 @@ fn what_a_killed_run_leaves_is_removed_by_the_next() {
     // The command goes on to its end.
     std::io::Read::read_to_string(&mut lines, &mut said).expect("its output ends");
     let left = || {
-        let groups = Command::new("find").args(["/sys/fs/cgroup", "-name", &name]).output();
+        let groups = Command::new("find")
+            .args(["/sys/fs/cgroup", "-name", &name])
+            .output();
         !groups.expect("find runs").stdout.is_empty()
     };
     assert!(left(), "the kernel keeps an empty group");
@@ -233,7 +263,12 @@ fn what_a_killed_run_leaves_is_removed_by_the_next() {
 /// Runs memgauge behind a shell command in a mount namespace of its own.
 fn behind(prepare: &str, arguments: &str) -> Output {
     Command::new("unshare")
-        .args(["-m", "sh", "-c", &format!("{prepare} && exec {PROGRAM} {arguments}")])
+        .args([
+            "-m",
+            "sh",
+            "-c",
+            &format!("{prepare} && exec {PROGRAM} {arguments}"),
+        ])
         .output()
         .expect("unshare runs")
 }
@@ -262,7 +297,7 @@ fn a_kernel_without_a_hook_is_accounted_without_it() {
     let folder = tempfile::tempdir().expect("a folder");
     let types = folder.path().join("vmlinux").display().to_string();
     let hide = format!(
-        "sed s/btf_trace_sock_recv_length/btf_trace_sock_recv_nothing/ /sys/kernel/btf/vmlinux > {types} \
+        "export LC_ALL=C; sed s/btf_trace_sock_recv_length/btf_trace_sock_recv_absent/ /sys/kernel/btf/vmlinux > {types} \
          && sed -i s/btf_trace_tcp_destroy_sock/btf_trace_tcp_destroy_none/ {types} \
          && mount --bind {types} /sys/kernel/btf/vmlinux"
     );
@@ -298,7 +333,10 @@ fn a_filter_of_system_calls_is_named() {
         .expect("python3 runs");
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(125), "{said}");
-    assert!(said.contains("seccomp") && said.lines().count() == 1, "{said}");
+    assert!(
+        said.contains("seccomp") && said.lines().count() == 1,
+        "{said}"
+    );
 }
 
 fn check_refused(arguments: &[&str], code: i32, words: &[&str]) {
@@ -324,8 +362,16 @@ fn what_makes_no_sense_is_refused_in_one_line() {
         &["cannot be used with"],
     );
     check_refused(&["io", "-I", "0"], 2, &["1us"]);
-    check_refused(&["io", "--threads", "--pin", "/x"], 2, &["cannot be used with"]);
-    check_refused(&["io", "--counters", "/no/file"], 125, &["/no/file", "No such file"]);
+    check_refused(
+        &["io", "--threads", "--pin", "/x"],
+        2,
+        &["cannot be used with"],
+    );
+    check_refused(
+        &["io", "--counters", "/no/file"],
+        125,
+        &["/no/file", "No such file"],
+    );
     check_refused(
         &["io", "--counters", "/etc/passwd"],
         125,

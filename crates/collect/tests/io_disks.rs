@@ -253,7 +253,8 @@ fn what_finds_no_room_in_the_accounts_is_counted() {
     let mut session = Session::start(Setup {
         room: Some(1),
         ..Setup::default()
-    }).unwrap();
+    })
+    .unwrap();
     let disk = Disk::new();
     let path = disk.path("data");
     for _ in 0..2 {
@@ -309,7 +310,10 @@ fn threads_have_accounts_of_their_own_where_that_is_asked_for() {
         let tid: u32 = tid.parse().unwrap();
         assert_ne!(tid, process);
         let written = account(&mut session, tid, disk.id).output.bytes;
-        assert!((size..=size + METADATA).contains(&written), "{written} of {size}");
+        assert!(
+            (size..=size + METADATA).contains(&written),
+            "{written} of {size}"
+        );
         let accounts = session.accounts().unwrap();
         let owner = accounts.keys().find(|(o, _)| o.pid().0 == tid).unwrap().0;
         assert_eq!(session.facts(owner).unwrap().process, process);
@@ -364,7 +368,10 @@ fn a_mapped_device_is_charged_above_its_disk_and_knows_it() {
     }
     let devices = present(None);
     let (upper, lower) = (&devices[&disk.id].facts, &devices[&below].facts);
-    assert_eq!((upper.below.as_str(), upper.is_virtual), (lower.name.as_str(), true));
+    assert_eq!(
+        (upper.below.as_str(), upper.is_virtual),
+        (lower.name.as_str(), true)
+    );
     assert_eq!(upper.kind, format!("dm {name}"));
 }
 
@@ -385,7 +392,10 @@ fn a_loop_device_knows_the_disk_of_its_file_and_vanishes_with_its_account_kept()
     act(&["write_direct", &disk.path("more"), SIZE_TEXT]);
     drop(disk);
     let look = meter.look(true).unwrap();
-    let of_device = look.rows.iter().filter(|r| r.device == id && r.owner != Owner::DEVICE);
+    let of_device = look
+        .rows
+        .iter()
+        .filter(|r| r.device == id && r.owner != Owner::DEVICE);
     let written: u64 = of_device.map(|r| r.bytes).sum();
     assert!(written >= SIZE, "{written}");
 }

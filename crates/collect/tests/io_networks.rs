@@ -334,12 +334,19 @@ fn ends_of_a_pair_name_each_other_and_vanish_with_their_accounts_kept() {
         let device = look.devices.iter().find(|d| d.device == id).unwrap();
         (device.peer.clone(), device.is_virtual)
     };
-    assert_eq!(peer(here), (format!("one@{}", network.namespace('b')), true));
-    assert_eq!(peer(there), (format!("one@{}", network.namespace('a')), true));
+    assert_eq!(
+        peer(here),
+        (format!("one@{}", network.namespace('b')), true)
+    );
+    assert_eq!(
+        peer(there),
+        (format!("one@{}", network.namespace('a')), true)
+    );
     receiver.end();
     drop(network);
-    let look = meter.look(true).unwrap();
-    let of_owners = look.rows.iter().filter(|r| r.device == there && r.owner != Owner::DEVICE);
+    let after = meter.look(true).unwrap();
+    let rows = look.rows.iter().chain(&after.rows);
+    let of_owners = rows.filter(|r| r.device == there && r.owner != Owner::DEVICE);
     let bytes: u64 = of_owners.map(|r| r.bytes).sum();
     assert_eq!(bytes, datagrams(&IPV4, &[(100, 500)]).bytes);
 }

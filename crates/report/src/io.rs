@@ -74,7 +74,10 @@ fn processes(
     if summary.lines.is_empty() {
         return "  nothing moved\n".to_owned();
     }
-    let grouped = summary.lines.iter().any(|line| line.pid == 0 && line.owner == 0);
+    let grouped = summary
+        .lines
+        .iter()
+        .any(|line| line.pid == 0 && line.owner == 0);
     let threads = summary.lines.iter().any(|line| line.tid.is_some());
     let mut columns = vec![(if grouped { "procs" } else { "pid" }, Kind::Number)];
     if threads {

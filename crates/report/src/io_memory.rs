@@ -114,7 +114,11 @@ fn ports(memory: &IoMemory, seconds: f64, style: &Style) -> String {
         ]);
     }
     let note = "counted at the processor, headers of packets included";
-    format!("\n{}{}", style.heading("PCIe ports", note), table.draw(style))
+    format!(
+        "\n{}{}",
+        style.heading("PCIe ports", note),
+        table.draw(style)
+    )
 }
 
 #[cfg(test)]
@@ -136,7 +140,10 @@ mod tests {
         IoMemory {
             source: "skylake-sp".to_owned(),
             formula: "R_io + (R_io + W_io) / (memory_reads + W_io) × memory_writes".to_owned(),
-            terms: vec![term("io_read_misses", 64 << 20), term("memory_reads", 1 << 30)],
+            terms: vec![
+                term("io_read_misses", 64 << 20),
+                term("memory_reads", 1 << 30),
+            ],
             in_bytes: Some(10 << 20),
             out_bytes: Some(70 << 20),
             at_most_bytes: [200 << 20, 100 << 20],
@@ -163,8 +170,14 @@ mod tests {
             ..IoMemory::default()
         };
         let text = section(&memory, 2.0, &STYLE);
-        assert!(text.contains("upper bound: a virtual machine has none"), "{text}");
-        assert!(text.contains("≤4.00 MiB (3.00 MiB in, 1.00 MiB out), 2.10 MB/s"), "{text}");
+        assert!(
+            text.contains("upper bound: a virtual machine has none"),
+            "{text}"
+        );
+        assert!(
+            text.contains("≤4.00 MiB (3.00 MiB in, 1.00 MiB out), 2.10 MB/s"),
+            "{text}"
+        );
         let ascii = Style {
             unicode: false,
             ..STYLE

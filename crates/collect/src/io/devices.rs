@@ -47,17 +47,8 @@ pub fn present(wanted: Option<&dyn Fn(u32) -> bool>) -> BTreeMap<DeviceId, Devic
         name: String::new(),
         devices: netns::devices_here().unwrap_or_default(),
     }];
-    let others = wanted.map(|wanted| (wanted, namespaces()));
-    for (wanted, others) in others {
-        for (netns, path) in others.into_iter().filter(|(n, _)| *n != own && wanted(*n)) {
-            // One that is gone by now has no devices any more.
-            let devices = File::open(&path).and_then(netns::devices_in);
-            networks.push(Network {
-                netns,
-                name: name_of(netns, &path),
-                devices: devices.unwrap_or_default(),
-            });
-        }
+    if let Some(wanted) = wanted {
+        networks.extend(others(own, wanted));
     }
     for network in &networks {
         for device in &network.devices {
@@ -71,6 +62,21 @@ pub fn present(wanted: Option<&dyn Fn(u32) -> bool>) -> BTreeMap<DeviceId, Devic
         }
     }
     all
+}
+
+/// Namespaces beside the own one that are wanted.
+fn others(own: u32, wanted: &dyn Fn(u32) -> bool) -> Vec<Network> {
+    let others = namespaces().into_iter();
+    let others = others.filter(|(netns, _)| *netns != own && wanted(*netns));
+    let network = |(netns, path): (u32, PathBuf)| Network {
+        netns,
+        name: name_of(netns, &path),
+        // One that is gone by now has no devices any more.
+        devices: File::open(&path)
+            .and_then(netns::devices_in)
+            .unwrap_or_default(),
+    };
+    others.map(network).collect()
 }
 
 /// Devices of a network namespace.
@@ -95,8 +101,12 @@ fn peer(networks: &[Network], here: &Network, device: &NetDevice) -> Option<Stri
         let itself = there.netns == here.netns && other.index == device.index;
         !itself && other.index == device.peer && other.peer == device.index
     };
-    let all = networks.iter().flat_map(|n| n.devices.iter().map(move |d| (n, d)));
-    let mut found = all.filter(|_| device.peer != 0).filter(|(n, d)| is_peer(n, d));
+    let all = networks
+        .iter()
+        .flat_map(|n| n.devices.iter().map(move |d| (n, d)));
+    let mut found = all
+        .filter(|_| device.peer != 0)
+        .filter(|(n, d)| is_peer(n, d));
     let (there, other) = found.next()?;
     if found.next().is_some() {
         return None;
@@ -117,7 +127,8 @@ fn namespaces() -> BTreeMap<u32, PathBuf> {
     let entries = |folder: &str| std::fs::read_dir(folder).into_iter().flatten().flatten();
     let named = entries("/run/netns").map(|e| e.path());
     let of_processes = entries("/proc").map(|e| e.path().join("ns/net"));
-    let paths = named.chain(of_processes);
+    // A name is kept where there is one.
+    let paths = of_processes.chain(named);
     paths
         .filter_map(|path| Some((inode(&path)?, path)))
         .collect()
@@ -259,7 +270,9 @@ fn is_pci_address(name: &str) -> bool {
 
 /// The root bus of a device's tree: `pci0000:17` in its path.
 fn root_bus(real: &Path) -> String {
-    let root = real.iter().filter_map(|part| part.to_str()?.strip_prefix("pci"));
+    let root = real
+        .iter()
+        .filter_map(|part| part.to_str()?.strip_prefix("pci"));
     let mut root = root.filter(|bus| is_pci_address(&format!("{bus}:00.0")));
     root.next().unwrap_or_default().to_owned()
 }
@@ -281,7 +294,9 @@ fn slots_in(folder: &Path) -> BTreeMap<String, String> {
 
 /// The slot of a function; empty where it is in none.
 fn slot_of(slots: &BTreeMap<String, String>, address: &str) -> String {
-    let device = address.rsplit_once('.').map_or(address, |(device, _)| device);
+    let device = address
+        .rsplit_once('.')
+        .map_or(address, |(device, _)| device);
     slots.get(device).cloned().unwrap_or_default()
 }
 
@@ -429,7 +444,13 @@ mod tests {
             name: name.to_owned(),
             devices,
         };
-        let own = vec![veth(1, "lo", 0), veth(5, "veth5", 2), veth(6, "veth6", 2), veth(8, "a", 9), veth(9, "b", 8)];
+        let own = vec![
+            veth(1, "lo", 0),
+            veth(5, "veth5", 2),
+            veth(6, "veth6", 2),
+            veth(8, "a", 9),
+            veth(9, "b", 8),
+        ];
         let networks = [
             network(1, "", own),
             network(7, "web", vec![veth(1, "lo", 0), veth(2, "eth0", 5)]),

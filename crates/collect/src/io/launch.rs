@@ -73,7 +73,9 @@ fn remove_left_behind(home: &Path) {
     let entries = std::fs::read_dir(home).into_iter().flatten().flatten();
     for entry in entries {
         let name = entry.file_name();
-        let pid = name.to_str().and_then(|n| n.strip_prefix(PREFIX)?.parse::<u32>().ok());
+        let pid = name
+            .to_str()
+            .and_then(|n| n.strip_prefix(PREFIX)?.parse::<u32>().ok());
         if pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
             let _ = std::fs::remove_dir(entry.path());
         }

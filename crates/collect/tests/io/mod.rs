@@ -137,7 +137,10 @@ impl Disk {
 
     /// On a linear mapping of the whole loop device; none where there is no device mapper.
     pub(crate) fn mapped(name: &str) -> Option<Disk> {
-        Disk::on("mkfs.ext4 -q -F -b 4096 -E lazy_itable_init=0,lazy_journal_init=0", Some(name))
+        Disk::on(
+            "mkfs.ext4 -q -F -b 4096 -E lazy_itable_init=0,lazy_journal_init=0",
+            Some(name),
+        )
     }
 
     fn on(make: &str, mapping: Option<&str>) -> Option<Disk> {

@@ -309,7 +309,11 @@ macro_rules! maybe {
 /// A column of text.
 macro_rules! text {
     ($name:literal, $field:ident) => {
-        Column::text($name, |r: &Self| &r.$field, |r, v| v.clone_into(&mut r.$field))
+        Column::text(
+            $name,
+            |r: &Self| &r.$field,
+            |r, v| v.clone_into(&mut r.$field),
+        )
     };
 }
 

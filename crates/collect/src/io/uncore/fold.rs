@@ -33,10 +33,14 @@ pub(super) fn fold(platform: &Platform, counts: &[Count], buses: &Buses) -> Vec<
     let mut sums: BTreeMap<Series, u128> = BTreeMap::new();
     for (number, counter) in platform.counters.iter().enumerate() {
         let (counted, present) = share(platform, counter, number, counts);
+        let mut of_counter: BTreeMap<Series, u128> = BTreeMap::new();
         for count in counts.iter().filter(|c| c.counter == number) {
             let bytes = u128::from(count.count) * u128::from(counter.bytes);
+            *of_counter.entry(series(counter, count, buses)).or_default() += bytes;
+        }
+        for (series, bytes) in of_counter {
             let scaled = bytes * present as u128 / counted.max(1) as u128;
-            *sums.entry(series(counter, count, buses)).or_default() += scaled;
+            *sums.entry(series).or_default() += scaled;
         }
     }
     let gained = |(series, bytes): (Series, u128)| Gained {
@@ -47,7 +51,12 @@ pub(super) fn fold(platform: &Platform, counts: &[Count], buses: &Buses) -> Vec<
 }
 
 /// Boxes that count, and boxes that there are.
-fn share(platform: &Platform, counter: &Counter, number: usize, counts: &[Count]) -> (usize, usize) {
+fn share(
+    platform: &Platform,
+    counter: &Counter,
+    number: usize,
+    counts: &[Count],
+) -> (usize, usize) {
     if counter.boxes == Boxes::All {
         return (1, 1);
     }
@@ -59,7 +68,9 @@ fn share(platform: &Platform, counter: &Counter, number: usize, counts: &[Count]
     };
     let boxes = |wanted: &dyn Fn(&Count) -> bool| {
         let of = counts.iter().filter(is_kin).filter(|c| wanted(c));
-        of.map(|c| (c.socket, c.pmu.as_str())).collect::<BTreeSet<_>>().len()
+        of.map(|c| (c.socket, c.pmu.as_str()))
+            .collect::<BTreeSet<_>>()
+            .len()
     };
     (boxes(&|c| c.counter == number), boxes(&|_| true))
 }
@@ -182,8 +193,15 @@ mod tests {
             .into_iter()
             .map(|g| (g.series.port, g.bytes))
             .collect();
-        let expected = [("0000:17/0", 20), ("0000:17/2", 28), ("uncore_iio_free_running_1@1/0", 36)];
-        assert_eq!(found, expected.map(|(port, bytes)| (port.to_owned(), bytes)));
+        let expected = [
+            ("0000:17/0", 20),
+            ("0000:17/2", 28),
+            ("uncore_iio_free_running_1@1/0", 36),
+        ];
+        assert_eq!(
+            found,
+            expected.map(|(port, bytes)| (port.to_owned(), bytes))
+        );
     }
 
     #[test]

@@ -81,7 +81,10 @@ impl Uncore {
         for running in &mut self.running {
             match running.gained() {
                 Ok(count) => counts.push(count),
-                Err(e) => self.refused.push(format!("failed to read a counter of `{}`: {e}", running.pmu)),
+                Err(e) => self.refused.push(format!(
+                    "failed to read a counter of `{}`: {e}",
+                    running.pmu
+                )),
             }
         }
         self.refused.dedup();
@@ -110,7 +113,9 @@ impl Uncore {
             match Counters::open(None, std::slice::from_ref(&event), &[0], place, &setup) {
                 Opened::Whole(counters) => self.add(counter, pmu, cpu, counters),
                 Opened::Until(..) => self.refused.push(format!("`{}` has no room", event.name)),
-                Opened::None(e) => self.refused.push(format!("failed to open `{}`: {e}", event.name)),
+                Opened::None(e) => self
+                    .refused
+                    .push(format!("failed to open `{}`: {e}", event.name)),
             }
         }
     }
@@ -137,7 +142,11 @@ impl Running {
         let totals = self.counters.read()?;
         let value = u128::from(totals.values.first().copied().unwrap_or(0));
         let (enabled, running) = (u128::from(totals.enabled_ns), u128::from(totals.running_ns));
-        let scaled = if running == 0 { 0 } else { value * enabled / running };
+        let scaled = if running == 0 {
+            0
+        } else {
+            value * enabled / running
+        };
         let now = u64::try_from(scaled).unwrap_or(u64::MAX);
         let count = now.saturating_sub(self.seen);
         self.seen = self.seen.max(now);
@@ -239,23 +248,39 @@ mod tests {
         let (found, refused) = wanted(haswell, &pmus);
         assert!(refused.is_empty(), "{refused:?}");
         let of = |term: Term| {
-            let events = found.iter().filter(|(n, ..)| haswell.counters[*n].term == term);
+            let events = found
+                .iter()
+                .filter(|(n, ..)| haswell.counters[*n].term == term);
             let event = |(_, pmu, e): &Wanted| (pmu.clone(), e.attr.config, e.attr.config1);
             events.map(event).collect::<Vec<_>>()
         };
         let (enabled, pcie) = (1 << 19, 0x3e);
-        let expected = ("uncore_cbox_0".to_owned(), enabled | 0x0335, 0x19e << 20 | pcie);
+        let expected = (
+            "uncore_cbox_0".to_owned(),
+            enabled | 0x0335,
+            0x19e << 20 | pcie,
+        );
         assert_eq!(of(Term::IoReadMiss), [expected]);
-        let expected = ("uncore_cbox_1".to_owned(), enabled | 0x0335, 0x1c8 << 20 | pcie);
+        let expected = (
+            "uncore_cbox_1".to_owned(),
+            enabled | 0x0335,
+            0x1c8 << 20 | pcie,
+        );
         assert_eq!(of(Term::IoWriteMiss), [expected]);
-        assert_eq!(of(Term::MemoryRead), [("uncore_imc_0".to_owned(), 0x0304, 0)]);
+        assert_eq!(
+            of(Term::MemoryRead),
+            [("uncore_imc_0".to_owned(), 0x0304, 0)]
+        );
         assert_eq!(found[0].2.cpus, Some(vec![0, 18]));
     }
 
     #[test]
     fn wide_masks_and_fabrics_are_encoded_as_their_formats_say() {
         let cha: &[(&str, &str)] = &[("event", "config:0-7"), ("umask", "config:8-15,32-55")];
-        let df: &[(&str, &str)] = &[("event", "config:0-7,32-37"), ("umask", "config:8-15,24-27")];
+        let df: &[(&str, &str)] = &[
+            ("event", "config:0-7,32-37"),
+            ("umask", "config:8-15,24-27"),
+        ];
         let umc: &[(&str, &str)] = &[("event", "config:0-7"), ("rdwrmask", "config:8-9")];
         let boxes: &[(&str, &[(&str, &str)])] =
             &[("uncore_cha_0", cha), ("amd_df", df), ("amd_umc_3", umc)];
@@ -263,11 +288,19 @@ mod tests {
         let first = |name: &str, term: Term| {
             let platform = platform(name);
             let (found, _) = wanted(platform, &pmus);
-            let of = found.iter().find(|(n, ..)| platform.counters[*n].term == term);
+            let of = found
+                .iter()
+                .find(|(n, ..)| platform.counters[*n].term == term);
             of.unwrap().2.attr.config
         };
-        assert_eq!(first("ice-lake-sp", Term::IoReadMiss), 0xc8f3fe << 32 | 0x0435);
-        assert_eq!(first("zen4", Term::DeviceRead), 0x8 << 32 | 0x7 << 24 | 0xfe1f);
+        assert_eq!(
+            first("ice-lake-sp", Term::IoReadMiss),
+            0xc8f3fe << 32 | 0x0435
+        );
+        assert_eq!(
+            first("zen4", Term::DeviceRead),
+            0x8 << 32 | 0x7 << 24 | 0xfe1f
+        );
         assert_eq!(first("zen4", Term::MemoryWrite), 0x020a);
     }
 
@@ -276,7 +309,10 @@ mod tests {
         let (_folder, pmus) = machine(&[("uncore_cbox_0", PLAIN)]);
         let (found, refused) = wanted(platform("haswell-ep"), &pmus);
         assert_eq!(found.len(), 3);
-        assert!(refused.len() == 1 && refused[0].contains("tid_en"), "{refused:?}");
+        assert!(
+            refused.len() == 1 && refused[0].contains("tid_en"),
+            "{refused:?}"
+        );
     }
 
     #[test]

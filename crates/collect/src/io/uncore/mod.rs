@@ -65,7 +65,10 @@ impl MemoryCounting {
         match self {
             MemoryCounting::Live(uncore) => uncore.refused().to_vec(),
             MemoryCounting::File(replay) if replay.left() > 0 => {
-                vec![format!("{} counts of the file lie beyond the end", replay.left())]
+                vec![format!(
+                    "{} counts of the file lie beyond the end",
+                    replay.left()
+                )]
             }
             _ => Vec::new(),
         }
@@ -169,7 +172,9 @@ impl Term {
             Term::Miss => {
                 "Bytes that anybody read or wrote and the last-level cache did not have (64 a line)."
             }
-            Term::Writeback => "Bytes of modified lines that the last-level cache gave up (64 a line).",
+            Term::Writeback => {
+                "Bytes of modified lines that the last-level cache gave up (64 a line)."
+            }
             Term::MemoryRead => "Bytes read from memory, by the memory controllers (64 a burst).",
             Term::MemoryWrite => "Bytes written to memory, by the memory controllers (64 a burst).",
             Term::DeviceRead => "Bytes that devices read, by the data fabric (64 a beat).",

@@ -166,10 +166,22 @@ pub(super) static PLATFORMS: &[Platform] = &[
         family: 6,
         models: &[0x6a, 0x6c],
         counters: &[
-            all(Term::IoReadMiss, "uncore_cha", "event=0x35,umask=0xc8f3fe04"),
+            all(
+                Term::IoReadMiss,
+                "uncore_cha",
+                "event=0x35,umask=0xc8f3fe04",
+            ),
             // Whole lines, and parts of lines.
-            all(Term::IoWriteMiss, "uncore_cha", "event=0x35,umask=0xcc43fe04"),
-            all(Term::IoWriteMiss, "uncore_cha", "event=0x35,umask=0xcd43fe04"),
+            all(
+                Term::IoWriteMiss,
+                "uncore_cha",
+                "event=0x35,umask=0xcc43fe04",
+            ),
+            all(
+                Term::IoWriteMiss,
+                "uncore_cha",
+                "event=0x35,umask=0xcd43fe04",
+            ),
             all(Term::MemoryRead, "uncore_imc", "event=0x4,umask=0xf"),
             all(Term::MemoryWrite, "uncore_imc", "event=0x4,umask=0x30"),
             port(Term::PortIn, 0, "event=0xff,umask=0x20"),
@@ -188,9 +200,21 @@ pub(super) static PLATFORMS: &[Platform] = &[
         family: 6,
         models: &[0x8f, 0xcf],
         counters: &[
-            all(Term::IoReadMiss, "uncore_cha", "event=0x35,umask=0xc8f3fe04"),
-            all(Term::IoWriteMiss, "uncore_cha", "event=0x35,umask=0xcc43fe04"),
-            all(Term::IoWriteMiss, "uncore_cha", "event=0x35,umask=0xcd43fe04"),
+            all(
+                Term::IoReadMiss,
+                "uncore_cha",
+                "event=0x35,umask=0xc8f3fe04",
+            ),
+            all(
+                Term::IoWriteMiss,
+                "uncore_cha",
+                "event=0x35,umask=0xcc43fe04",
+            ),
+            all(
+                Term::IoWriteMiss,
+                "uncore_cha",
+                "event=0x35,umask=0xcd43fe04",
+            ),
             all(Term::MemoryRead, "uncore_imc", "event=0x5,umask=0xcf"),
             all(Term::MemoryWrite, "uncore_imc", "event=0x5,umask=0xf0"),
             port(Term::PortIn, 0, "event=0xff,umask=0x20"),
@@ -299,7 +323,11 @@ mod tests {
             let by_misses = has(Term::IoReadMiss) && has(Term::IoWriteMiss);
             let by_fabric = has(Term::DeviceRead) && has(Term::DeviceWrite);
             assert!(by_misses || by_fabric, "{}", platform.name);
-            assert!(has(Term::MemoryRead) && has(Term::MemoryWrite), "{}", platform.name);
+            assert!(
+                has(Term::MemoryRead) && has(Term::MemoryWrite),
+                "{}",
+                platform.name
+            );
         }
     }
 }

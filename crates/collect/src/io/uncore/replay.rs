@@ -40,8 +40,10 @@ impl Replay {
         let failed = |e| Error::system(format!("failed to read counters `{}`", path.display()), e);
         let bytes = std::fs::metadata(path).map_err(failed)?.len();
         if bytes > MOST_BYTES {
-            return Err(bad(&format!("it has {bytes} bytes, and at most {MOST_BYTES} are read"))
-                .about(&format!("failed to read counters `{}`", path.display())));
+            return Err(bad(&format!(
+                "it has {bytes} bytes, and at most {MOST_BYTES} are read"
+            ))
+            .about(&format!("failed to read counters `{}`", path.display())));
         }
         let text = std::fs::read(path).map_err(failed)?;
         Replay::parse(&String::from_utf8_lossy(&text))
@@ -92,8 +94,11 @@ impl Replay {
     fn line(&mut self, words: &[&str]) -> std::result::Result<(), String> {
         match words {
             ["bus", pmu, socket, bus] => {
-                let socket = socket.parse().map_err(|_| format!("`{socket}` is no socket"))?;
-                self.buses.insert(((*pmu).to_owned(), socket), (*bus).to_owned());
+                let socket = socket
+                    .parse()
+                    .map_err(|_| format!("`{socket}` is no socket"))?;
+                self.buses
+                    .insert(((*pmu).to_owned(), socket), (*bus).to_owned());
             }
             [time, socket, event, count] => {
                 let time_ns = nanoseconds(time).ok_or_else(|| format!("`{time}` is no time"))?;
@@ -106,18 +111,26 @@ impl Replay {
     }
 
     fn count(&self, socket: &str, event: &str, count: &str) -> std::result::Result<Count, String> {
-        let socket = socket.parse().map_err(|_| format!("`{socket}` is no socket"))?;
-        let value = count.parse().map_err(|_| format!("`{count}` is no count"))?;
+        let socket = socket
+            .parse()
+            .map_err(|_| format!("`{socket}` is no socket"))?;
+        let value = count
+            .parse()
+            .map_err(|_| format!("`{count}` is no count"))?;
         let found = event.strip_suffix('/').and_then(|e| e.split_once('/'));
         let (pmu, terms) = found.ok_or_else(|| format!("`{event}` is not PMU/TERMS/"))?;
-        let terms = settings(terms).ok_or_else(|| format!("`{event}` has a term without a value"))?;
+        let terms =
+            settings(terms).ok_or_else(|| format!("`{event}` has a term without a value"))?;
         let is = |counter: &Counter| {
             let on = box_number(pmu, counter.pmu).is_some_and(|number| counter.boxes.has(number));
             on && settings(counter.event).as_ref() == Some(&terms)
         };
         let counter = self.platform.counters.iter().position(is);
         let counter = counter.ok_or_else(|| {
-            format!("{} has no counter `{event}` that is used here", self.platform.name)
+            format!(
+                "{} has no counter `{event}` that is used here",
+                self.platform.name
+            )
         })?;
         Ok(Count {
             socket,
@@ -141,9 +154,16 @@ fn settings(terms: &str) -> Option<BTreeMap<&str, u64>> {
 }
 
 fn platform(name: &str) -> std::result::Result<Replay, String> {
-    let known = || PLATFORMS.iter().map(|p| p.name).collect::<Vec<_>>().join(", ");
+    let known = || {
+        PLATFORMS
+            .iter()
+            .map(|p| p.name)
+            .collect::<Vec<_>>()
+            .join(", ")
+    };
     let found = PLATFORMS.iter().find(|p| p.name == name);
-    let platform = found.ok_or_else(|| format!("no platform `{name}` is known; there are {}", known()))?;
+    let platform =
+        found.ok_or_else(|| format!("no platform `{name}` is known; there are {}", known()))?;
     Ok(Replay {
         platform,
         buses: Buses::new(),
@@ -154,7 +174,9 @@ fn platform(name: &str) -> std::result::Result<Replay, String> {
 fn nanoseconds(seconds: &str) -> Option<u64> {
     let seconds: f64 = seconds.parse().ok()?;
     // A century: beyond it, the nanoseconds would not fit.
-    (0.0..=3e9).contains(&seconds).then(|| (seconds * 1e9).round() as u64)
+    (0.0..=3e9)
+        .contains(&seconds)
+        .then(|| (seconds * 1e9).round() as u64)
 }
 
 fn bad(why: &str) -> Error {
@@ -204,14 +226,26 @@ bus uncore_iio_free_running_0 0 0000:17
         for (text, words) in [
             ("", "no line `platform NAME`"),
             ("0.1 0 a/b=1/ 1", "line 1: the first line"),
-            ("platform vax", "no platform `vax` is known; there are haswell-ep"),
+            (
+                "platform vax",
+                "no platform `vax` is known; there are haswell-ep",
+            ),
             ("platform zen4\n1 2 3", "line 2: it must have four words"),
             ("platform zen4\nx 0 amd_umc_0/event=1/ 1", "`x` is no time"),
-            ("platform zen4\n-1 0 amd_umc_0/event=1/ 1", "`-1` is no time"),
+            (
+                "platform zen4\n-1 0 amd_umc_0/event=1/ 1",
+                "`-1` is no time",
+            ),
             ("platform zen4\n1 0 amd_umc_0/event=1/ 1", "has no counter"),
-            ("platform zen4\n1 0 amd_umc_0/event/ 1", "term without a value"),
+            (
+                "platform zen4\n1 0 amd_umc_0/event/ 1",
+                "term without a value",
+            ),
             ("platform zen4\n1 0 amd_umc_0 1", "is not PMU/TERMS/"),
-            ("platform zen4\n1 0 amd_umc_0/event=0xa,rdwrmask=1/ -1", "`-1` is no count"),
+            (
+                "platform zen4\n1 0 amd_umc_0/event=0xa,rdwrmask=1/ -1",
+                "`-1` is no count",
+            ),
             (
                 "platform haswell-ep\n1 0 uncore_cbox_1/event=0x35,umask=0x3,tid_en=1,filter_opc=0x19e,filter_tid=0x3e/ 1",
                 "has no counter",
@@ -224,7 +258,12 @@ bus uncore_iio_free_running_0 0 0000:17
 
     #[test]
     fn no_text_makes_it_panic() {
-        for text in ["platform zen4\nbus", "platform zen4\nbus a b c", "platform\nplatform", "\u{0}\u{fffd}"] {
+        for text in [
+            "platform zen4\nbus",
+            "platform zen4\nbus a b c",
+            "platform\nplatform",
+            "\u{0}\u{fffd}",
+        ] {
             assert!(Replay::parse(text).is_err(), "{text}");
         }
         let counts = "platform zen4\n1 0 amd_umc_0/event=0xa,rdwrmask=1/ 18446744073709551615\n";
