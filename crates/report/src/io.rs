@@ -252,6 +252,7 @@ mod tests {
             cgroup: "/system.slice/db.service".to_owned(),
             device: "nvme0n1".to_owned(),
             moved: moved(input, output),
+            memory_bytes_at_most: input + output,
             ..IoLine::default()
         }
     }

@@ -76,19 +76,21 @@ fn symbol(term: &str) -> String {
 
 fn bound(memory: &IoMemory, seconds: f64, style: &Style) -> String {
     let why = match memory.without.as_str() {
-        "" => "upper bound: what devices of hardware moved".to_owned(),
-        why => format!("upper bound: {why}"),
+        "" => String::new(),
+        why => format!("  not counted: {}\n", style.name(why)),
     };
     let [input, output] = memory.at_most_bytes;
     let bytes = input + output;
-    style.heading("Memory traffic of I/O", &style.name(&why))
-        + &format!(
-            "  ≤{} ({} in, {} out), {} MB/s: each byte that hardware moves is written or read once\n",
-            units::bytes(bytes),
-            units::bytes(input),
-            units::bytes(output),
-            rate(bytes, seconds, style)
-        )
+    style.heading(
+        "Memory traffic of I/O",
+        "upper bound: what devices of hardware moved",
+    ) + &format!(
+        "  ≤{} ({} in, {} out), {} MB/s: each byte that hardware moves is written or read once\n",
+        units::bytes(bytes),
+        units::bytes(input),
+        units::bytes(output),
+        rate(bytes, seconds, style)
+    ) + &why
 }
 
 fn ports(memory: &IoMemory, seconds: f64, style: &Style) -> String {
@@ -171,7 +173,7 @@ mod tests {
         };
         let text = section(&memory, 2.0, &STYLE);
         assert!(
-            text.contains("upper bound: a virtual machine has none"),
+            text.contains("not counted: a virtual machine has none"),
             "{text}"
         );
         assert!(

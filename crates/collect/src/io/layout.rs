@@ -210,7 +210,7 @@ pub(super) const LOSSES: [(&str, &str); 9] = [
     ),
     (
         "devices_mixed",
-        "packets of a socket whose devices changed too often to keep their order",
+        "packets of a socket whose devices changed too often, or came at once, to keep their order",
     ),
     (
         "writers_mixed",

@@ -142,11 +142,7 @@ impl Running {
         let totals = self.counters.read()?;
         let value = u128::from(totals.values.first().copied().unwrap_or(0));
         let (enabled, running) = (u128::from(totals.enabled_ns), u128::from(totals.running_ns));
-        let scaled = if running == 0 {
-            0
-        } else {
-            value * enabled / running
-        };
+        let scaled = (value * enabled).checked_div(running).unwrap_or(0);
         let now = u64::try_from(scaled).unwrap_or(u64::MAX);
         let count = now.saturating_sub(self.seen);
         self.seen = self.seen.max(now);
