@@ -151,9 +151,10 @@ pub(crate) fn io_owner() -> impl Strategy<Value = IoOwner> {
         any::<u32>(),
         texts,
         any::<bool>(),
+        any::<Option<u32>>(),
     )
         .prop_map(
-            |(time_ns, owner, uid, (command, user, cgroup), kernel)| IoOwner {
+            |(time_ns, owner, uid, (command, user, cgroup), kernel, process)| IoOwner {
                 time_ns,
                 owner: Owner(owner),
                 command,
@@ -161,6 +162,7 @@ pub(crate) fn io_owner() -> impl Strategy<Value = IoOwner> {
                 user,
                 cgroup,
                 kernel,
+                process,
             },
         )
 }
@@ -173,17 +175,23 @@ pub(crate) fn io_device() -> impl Strategy<Value = IoDevice> {
         any::<String>(),
         any::<String>(),
     );
+    let places = (any::<String>(), any::<String>(), any::<String>());
     let facts = (any::<Option<u32>>(), any::<Option<u64>>(), any::<bool>());
-    (ids, texts, facts).prop_map(|((time_ns, netns, number), texts, facts)| IoDevice {
-        time_ns,
-        device: DeviceId { netns, number },
-        name: texts.0,
-        kind: texts.1,
-        pci: texts.2,
-        below: texts.3,
-        numa_node: facts.0,
-        link_bytes_per_s: facts.1,
-        is_virtual: facts.2,
+    (ids, texts, places, facts).prop_map(|((time_ns, netns, number), texts, places, facts)| {
+        IoDevice {
+            time_ns,
+            device: DeviceId { netns, number },
+            name: texts.0,
+            kind: texts.1,
+            pci: texts.2,
+            slot: places.0,
+            pci_root: places.1,
+            peer: places.2,
+            below: texts.3,
+            numa_node: facts.0,
+            link_bytes_per_s: facts.1,
+            is_virtual: facts.2,
+        }
     })
 }
 
