@@ -197,40 +197,9 @@ pub(crate) fn share_out(
     devices: &mut [IoDeviceLine],
     lines: &mut [IoLine],
 ) -> IoMemory {
-    let stacks = counters.stacks();
-    let moved: Vec<[f64; 2]> = devices.iter().map(|d| moved(d, devices, &stacks)).collect();
-    let all = moved
-        .iter()
-        .fold([0.0; 2], |sum, m| [sum[0] + m[0], sum[1] + m[1]]);
     let traffic = counters.traffic();
     if let Some(traffic) = &traffic {
-        for (device, moved) in devices
-            .iter_mut()
-            .zip(&moved)
-            .filter(|(d, _)| !d.is_virtual)
-        {
-            let part = |way: usize, bytes: f64| {
-                if all[way] > 0.0 {
-                    moved[way] / all[way] * bytes
-                } else {
-                    0.0
-                }
-            };
-            let ways = [part(0, traffic.input), part(1, traffic.output)];
-            device.memory_bytes = Some((ways[0] + ways[1]).round() as u64);
-            let own = [device.most_in(), device.most_out()];
-            for line in lines.iter_mut().filter(|l| l.is_at(device)) {
-                let of = |way: usize, bytes: u64| {
-                    if own[way] > 0 {
-                        bytes as f64 / own[way] as f64 * ways[way]
-                    } else {
-                        0.0
-                    }
-                };
-                let bytes = of(0, line.moved.r#in.bytes) + of(1, line.moved.out.bytes);
-                line.memory_bytes = Some(bytes.round() as u64);
-            }
-        }
+        give(traffic, &counters.stacks(), devices, lines);
     }
     let hardware = || devices.iter().filter(|d| !d.is_virtual);
     IoMemory {
@@ -247,6 +216,35 @@ pub(crate) fn share_out(
         ports: counters.ports(),
         ..IoMemory::default()
     }
+}
+
+fn give(
+    traffic: &Traffic,
+    stacks: &BTreeMap<String, [u64; 2]>,
+    devices: &mut [IoDeviceLine],
+    lines: &mut [IoLine],
+) {
+    let moved: Vec<[f64; 2]> = devices.iter().map(|d| moved(d, devices, stacks)).collect();
+    let all = [0, 1].map(|way: usize| moved.iter().map(|m| m[way]).sum::<f64>());
+    for (device, moved) in devices.iter_mut().zip(&moved) {
+        if device.is_virtual {
+            continue;
+        }
+        let input = part(moved[0], all[0], traffic.input);
+        let output = part(moved[1], all[1], traffic.output);
+        device.memory_bytes = Some((input + output).round() as u64);
+        let (own_in, own_out) = (device.most_in() as f64, device.most_out() as f64);
+        for line in lines.iter_mut().filter(|l| l.is_at(device)) {
+            let input = part(line.moved.r#in.bytes as f64, own_in, input);
+            let output = part(line.moved.out.bytes as f64, own_out, output);
+            line.memory_bytes = Some((input + output).round() as u64);
+        }
+    }
+}
+
+/// As much of `bytes` as `own` is of `all`.
+fn part(own: f64, all: f64, bytes: f64) -> f64 {
+    if all > 0.0 { own / all * bytes } else { 0.0 }
 }
 
 fn terms(counters: &MemoryCounters) -> Vec<IoTerm> {

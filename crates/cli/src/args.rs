@@ -233,7 +233,7 @@ pub(crate) struct Io {
     #[arg(short = 'I', long, value_name = "TIME", default_value = "100ms")]
     pub(crate) interval: Duration,
     /// Counters of memory traffic from this file, in place of the machine's (docs/io.md)
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with = "device")]
     pub(crate) counters: Option<PathBuf>,
     /// Account each thread by itself
     #[arg(long, conflicts_with = "pin")]

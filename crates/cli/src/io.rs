@@ -66,6 +66,21 @@ fn filter(args: &Io) -> Filter {
     }
 }
 
+/// Starts accounting and counting.
+fn meter(args: &Io) -> anyhow::Result<Meter> {
+    // A share is one of what all devices moved.
+    let memory = if args.device.is_empty() {
+        MemoryCounting::start(args.counters.as_deref())?
+    } else {
+        MemoryCounting::None("with --device other devices' shares are not known".to_owned())
+    };
+    let setup = Setup {
+        by_thread: args.threads,
+        ..Setup::default()
+    };
+    Ok(Meter::start(filter(args), setup, memory)?)
+}
+
 /// Accounting under way.
 pub(crate) struct Run {
     meter: Meter,
@@ -80,12 +95,7 @@ pub(crate) struct Run {
 impl Run {
     fn start(args: &Io) -> anyhow::Result<Run> {
         check_pids(&args.pid)?;
-        let memory = MemoryCounting::start(args.counters.as_deref())?;
-        let setup = Setup {
-            by_thread: args.threads,
-            ..Setup::default()
-        };
-        let mut meter = Meter::start(filter(args), setup, memory)?;
+        let mut meter = meter(args)?;
         let launched = match args.command.as_slice() {
             [] => None,
             command => Some(Launched::start(command)?),
@@ -97,7 +107,8 @@ impl Run {
             });
         }
         let filtered = launched.is_some() || !args.pid.is_empty() || args.cgroup.is_some();
-        let (source, without) = (meter.memory().source(), meter.memory().without().to_owned());
+        let memory = meter.memory();
+        let (source, without) = (memory.source(), memory.without().to_owned());
         let mut accounts = IoAccounts::default();
         accounts.know_counters(&source, &without);
         let settings = [
@@ -106,11 +117,11 @@ impl Run {
             ("counters", source),
             ("no_counters", without),
         ];
+        let series = memory.series();
         if let Some(folder) = &args.pin {
             meter.pin(folder)?;
         }
         let recorder = args.output.as_deref();
-        let series = meter.memory().series();
         let recorder =
             recorder.map(|path| IoRecorder::create(path, &args.command, &settings, series));
         Ok(Run {

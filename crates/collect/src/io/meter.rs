@@ -72,10 +72,11 @@ impl Meter {
     ///
     /// # Errors
     /// As [`Session::start`].
-    pub fn start(filter: Filter, setup: Setup, memory: MemoryCounting) -> Result<Meter> {
+    pub fn start(filter: Filter, setup: Setup, mut memory: MemoryCounting) -> Result<Meter> {
         let mut session = Session::start(setup)?;
         let present = devices::present(Some(&|_| true));
         let accounts = session.accounts()?;
+        memory.begin();
         Ok(Meter {
             session,
             by_thread: setup.by_thread,

@@ -29,8 +29,8 @@ static __always_inline struct run *run_at(struct lanes *lanes, u32 n)
 	return &lanes->runs[n & (RUNS - 1)];
 }
 
-/* The run that a packet of the device goes to. A full ring keeps devices exact and
- * gives up the order, which is counted.
+/* The run that a packet of the device goes to. A full ring keeps up to six devices exact
+ * and gives up the order, which is counted.
  */
 static __always_inline struct run *run_for(struct lanes *lanes, u32 ifindex)
 {
@@ -43,7 +43,7 @@ static __always_inline struct run *run_for(struct lanes *lanes, u32 ifindex)
 #pragma unroll
 		for (int back = 1; back < RUNS - 1; back++) {
 			struct run *run = run_at(lanes, lanes->last - back);
-			if (run->ifindex == ifindex && run->sum.packets)
+			if (run->ifindex == ifindex)
 				return run;
 		}
 		return last;

@@ -74,6 +74,13 @@ impl MemoryCounting {
         }
     }
 
+    /// From now on counts.
+    pub(super) fn begin(&mut self) {
+        if let MemoryCounting::Live(uncore) = self {
+            uncore.take();
+        }
+    }
+
     /// What the counters gained up to this time since they were asked last.
     pub fn take(&mut self, time_ns: u64) -> Vec<Gained> {
         match self {
