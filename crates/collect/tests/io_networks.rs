@@ -8,7 +8,6 @@ mod io;
 
 use io::{MIB, Network, account, everyone, session};
 use memgauge_collect::io::{Filter, Flow, MemoryCounting, Meter, Session, Setup, present};
-use memgauge_trace::Owner;
 
 /// Header of Ethernet, which the devices count and accounts do not.
 const LINK: u64 = 14;
@@ -327,6 +326,7 @@ fn ends_of_a_pair_name_each_other_and_vanish_with_their_accounts_kept() {
     let receiver = network
         .actor('b', &["udp_receive", "0.0.0.0", "7006", "100"])
         .ready();
+    let pid = receiver.pid();
     network.act('a', &["udp_send", "10.77.1.2", "7006", "100", "500"]);
     let look = meter.look(true).unwrap();
     let (here, there) = (network.device('a', "one"), network.device('b', "one"));
@@ -346,8 +346,8 @@ fn ends_of_a_pair_name_each_other_and_vanish_with_their_accounts_kept() {
     drop(network);
     let after = meter.look(true).unwrap();
     let rows = look.rows.iter().chain(&after.rows);
-    let of_owners = rows.filter(|r| r.device == there && r.owner != Owner::DEVICE);
-    let bytes: u64 = of_owners.map(|r| r.bytes).sum();
+    let of_receiver = rows.filter(|r| r.device == there && r.owner.pid().0 == pid);
+    let bytes: u64 = of_receiver.map(|r| r.bytes).sum();
     assert_eq!(bytes, datagrams(&IPV4, &[(100, 500)]).bytes);
 }
 
