@@ -74,7 +74,7 @@ fn produce(ring: &Ring, total: u64, rate: Option<f64>) -> u64 {
             continue;
         }
         for record in head..head + BATCH {
-            time += 500 + (record * 0x9e37_79b9 >> 12) % 400;
+            time += 500 + ((record * 0x9e37_79b9) >> 12) % 400;
             ring.stamp(record).store(time, Ordering::Relaxed);
         }
         head += BATCH;
