@@ -37,6 +37,12 @@ bench-stat: build ## cost of counter series against perf record and perf stat
 	@bench/stat --memgauge $(TARGET)/release/memgauge $(BENCH_ARGS)
 	cargo run --release -p memgauge-collect --example parse_speed
 
+bench-bandwidth: build ## overflow traces: accuracy on real programs, codecs, speed of the chain
+	cargo build --release -p memgauge-workloads
+	@bench/bandwidth --memgauge $(TARGET)/release/memgauge $(BENCH_ARGS)
+	cargo run --release -p memgauge-trace --example trace_codecs
+	cargo run --release -p memgauge --example bandwidth_speed
+
 bench-mrc: ## speed and errors of miss-rate curves
 	cargo run --release -p memgauge --example mrc_speed
 
@@ -57,4 +63,4 @@ install: build ## install below PREFIX (/usr/local)
 clean: ## remove everything built
 	cargo clean
 
-.PHONY: help setup plugin build demo test test-kernels bench bench-io bench-mrc bench-stat experiments lint install clean
+.PHONY: help setup plugin build demo test test-kernels bench bench-bandwidth bench-io bench-mrc bench-stat experiments lint install clean

@@ -16,9 +16,8 @@
 //! 02 01 bc 02 00 00 │ 0b00_01_10_00 = 18 │ 03 │ 8300 >> 2 = 2075 = 9b 10
 //! ```
 //!
-//! Compared with 16-bit words, Parquet's delta encoding under zstd and pco on real
-//! traces in `docs/experiments/bandwidth.md`; `examples/trace_codecs.rs` makes the
-//! comparison again.
+//! `examples/trace_codecs.rs` compares it with words of 16 bits and with Parquet's
+//! delta encoding under zstd on recorded traces.
 
 /// Differences in a frame; a place in it is one byte.
 const FRAME: usize = 256;

@@ -104,7 +104,9 @@ mod tests {
     #[test]
     fn an_overflow_at_a_moment_falls_into_its_window() {
         let mut grid = Grid::new(100, 400, 100);
-        [99, 100, 199, 200, 399, 400].map(|t| grid.add_at(t, 1.0));
+        for time in [99, 100, 199, 200, 399, 400] {
+            grid.add_at(time, 1.0);
+        }
         assert_eq!(grid.values, [2.0, 1.0, 1.0]);
     }
 

@@ -118,12 +118,40 @@ pub fn read(
 /// What a thread's overflows have come to.
 struct Stream {
     pid: Pid,
-    last_ns: Option<u64>,
-    /// Mean gap of late, nanoseconds.
+    last_ns: u64,
+    /// Mean gap of late, nanoseconds; 0 before the first.
     usual_ns: f64,
     overflows: u64,
     bytes: f64,
     curve: Option<Grid>,
+}
+
+impl Stream {
+    fn new(pid: Pid, last_ns: u64, curve: Option<Grid>) -> Stream {
+        Stream {
+            pid,
+            last_ns,
+            usual_ns: 0.0,
+            overflows: 0,
+            bytes: 0.0,
+            curve,
+        }
+    }
+
+    /// The time in which the events of an overflow happened: since the one before,
+    /// but for pauses.
+    fn span(&mut self, time_ns: u64, irregular: &mut Irregular) -> u64 {
+        let gap = time_ns.saturating_sub(self.last_ns);
+        self.last_ns = time_ns;
+        let usual = self.usual_ns * PAUSE_GAPS;
+        if gap > PAUSE_NS && usual > 0.0 && gap as f64 > usual {
+            irregular.pauses += 1;
+            irregular.pauses_ns += gap;
+            return self.usual_ns as u64;
+        }
+        self.usual_ns += (gap as f64 - self.usual_ns) / 16.0;
+        gap
+    }
 }
 
 struct Reading {
@@ -310,54 +338,30 @@ impl Reading {
     fn block(&mut self, block: &OverflowBlock, times: &[u64]) {
         let (from_ns, end_ns) = (self.base.from_ns, self.end_ns());
         let curves = self.streams.len() < THREAD_CURVES;
-        let stream = self.streams.entry(block.tid.0).or_insert_with(|| Stream {
-            pid: block.pid,
-            last_ns: None,
-            usual_ns: 0.0,
-            overflows: 0,
-            bytes: 0.0,
-            curve: curves.then(|| {
-                let width = PLAIN_NS.max((end_ns - from_ns).div_ceil(THREAD_WINDOWS));
-                Grid::new(from_ns, end_ns, width)
-            }),
+        let stream = self.streams.entry(block.tid.0).or_insert_with(|| {
+            let width = PLAIN_NS.max((end_ns - from_ns).div_ceil(THREAD_WINDOWS));
+            let curve = curves.then(|| Grid::new(from_ns, end_ns, width));
+            Stream::new(block.pid, self.start_ns.min(block.time_ns), curve)
         });
-        let mut last = stream.last_ns.unwrap_or(self.start_ns.min(block.time_ns));
-        self.irregular.clock_back += u64::from(block.time_ns < last);
-        let (mut lost, mut error, mut seen) = (0.0, 0.0, 0u64);
+        self.irregular.clock_back += u64::from(block.time_ns < stream.last_ns);
         for &time in times {
-            let gap = time.saturating_sub(last);
-            let paused = gap > PAUSE_NS
-                && stream.usual_ns > 0.0
-                && gap as f64 > stream.usual_ns * PAUSE_GAPS;
-            let span = if paused { stream.usual_ns } else { gap as f64 };
-            if paused {
-                self.irregular.pauses += 1;
-                self.irregular.pauses_ns += gap;
-            } else {
-                stream.usual_ns += (gap as f64 - stream.usual_ns) / 16.0;
-            }
-            let loss = self.curve.lost(span / self.period as f64);
-            let bytes = (self.period as f64 + loss.0) * self.bytes_per_event;
-            let start = time - span as u64;
-            self.base.add_over(start, time, bytes);
+            let span = stream.span(time, &mut self.irregular);
+            let (lost, error) = self.curve.lost(span as f64 / self.period as f64);
+            let bytes = (self.period as f64 + lost) * self.bytes_per_event;
+            self.base.add_over(time - span, time, bytes);
             if let Some(curve) = &mut stream.curve {
-                curve.add_over(start, time, bytes);
+                curve.add_over(time - span, time, bytes);
             }
-            if time >= from_ns && time < end_ns {
-                self.raw
-                    .add_at(time, self.period as f64 * self.bytes_per_event);
+            if (from_ns..end_ns).contains(&time) {
+                let raw = self.period as f64 * self.bytes_per_event;
+                self.raw.add_at(time, raw);
                 stream.bytes += bytes;
-                lost += loss.0;
-                error += loss.1;
-                seen += 1;
+                stream.overflows += 1;
+                self.overflows += 1;
+                self.lost.0 += lost;
+                self.lost.1 += error;
             }
-            last = time;
         }
-        stream.last_ns = Some(last);
-        stream.overflows += seen;
-        self.overflows += seen;
-        self.lost.0 += lost;
-        self.lost.1 += error;
     }
 
     fn threads(&mut self, recording: &Recording) -> Result<()> {

@@ -149,7 +149,9 @@ pub fn common_drops(threads: &[&Grid]) -> Vec<Drop> {
     let Some(first) = threads.first().filter(|_| threads.len() > 1) else {
         return Vec::new();
     };
-    let windows = threads.iter().map(|t| t.values.len()).min().unwrap_or(0);
+    // The last window may be cut, which would look like a drop.
+    let shortest = threads.iter().map(|t| t.values.len()).min().unwrap_or(0);
+    let windows = shortest.saturating_sub(1);
     let usual: Vec<Vec<f64>> = threads.iter().map(|t| moving_mean(&t.values)).collect();
     let dropped = (0..windows).map(|at| {
         let active = threads.iter().zip(&usual).filter(|(_, u)| u[at] > 0.0);

@@ -1,0 +1,207 @@
+//! Bandwidth of traces written for the test: sound ones and strange ones.
+#![allow(clippy::unwrap_used, reason = "a test that fails here fails")]
+
+use std::path::Path;
+
+use memgauge_analyze::NoSymbols;
+use memgauge_analyze::bandwidth::{Bandwidth, Correction, LossModel, Settings, extent, read};
+use memgauge_trace::catalogue::{DRAM_READ_BYTES, LLC_MISS};
+use memgauge_trace::recording::{Recording, Writer};
+use memgauge_trace::{Manifest, OverflowBlock, Pid, Provenance, SeriesRow, Thread, Tid, catalogue};
+
+const PERIOD: u64 = 100;
+
+/// A recording of threads' overflow times, in as many blocks as they take.
+fn record(path: &Path, threads: &[(u32, &[u64])]) -> Recording {
+    let manifest = Manifest {
+        events: catalogue::definitions(Provenance::Modelled),
+        ..Manifest::default()
+    };
+    let mut writer = Writer::create(path, manifest).unwrap();
+    for &(tid, times) in threads {
+        let mut left = times;
+        while let Some(block) = OverflowBlock::of(&mut left, Pid(1), Tid(tid), LLC_MISS, PERIOD) {
+            writer.push(block).unwrap();
+        }
+        let end_ns = times.iter().max().copied();
+        let thread = Thread {
+            pid: Pid(1),
+            tid: Tid(tid),
+            end_ns,
+            ..Thread::default()
+        };
+        writer.push(thread).unwrap();
+    }
+    let last = threads.iter().flat_map(|t| t.1).max().copied().unwrap_or(0);
+    let counted = SeriesRow {
+        time_ns: last,
+        interval_ns: last,
+        event: DRAM_READ_BYTES,
+        value: 120 * 64 * threads.iter().map(|t| t.1.len() as u64).sum::<u64>(),
+        ..SeriesRow::default()
+    };
+    writer.push(counted).unwrap();
+    writer.finish(|_| {}).unwrap();
+    Recording::open(path).unwrap()
+}
+
+fn settings(bin_ns: u64) -> Settings {
+    Settings {
+        bin_ns,
+        rows: 10,
+        ..Settings::default()
+    }
+}
+
+fn show(recording: &Recording, settings: &Settings, correction: &Correction) -> Bandwidth {
+    let extent = extent(recording).unwrap();
+    read(recording, &extent, settings, correction, &mut NoSymbols).unwrap()
+}
+
+/// An overflow a microsecond for ten milliseconds.
+fn steady() -> Vec<u64> {
+    (1..=10_000).map(|n| n * 1_000).collect()
+}
+
+#[test]
+fn an_overflow_stands_for_its_period_and_what_its_record_lost() {
+    let dir = tempfile::tempdir().unwrap();
+    let recording = record(&dir.path().join("r.mg"), &[(1, &steady())]);
+    let raw = show(&recording, &settings(100_000), &Correction::None);
+    assert_eq!(
+        (raw.overflows, raw.raw_bytes),
+        (10_000, 10_000.0 * 100.0 * 64.0)
+    );
+    assert_eq!(
+        raw.bytes - raw.raw_bytes,
+        50.0 * 64.0,
+        "half a period behind the last"
+    );
+    let model = Correction::Model("a test".to_owned(), LossModel::constant(20.0));
+    for correction in [model, Correction::Reference] {
+        let whole = show(&recording, &settings(100_000), &correction);
+        assert!((whole.bytes - 50.0 * 64.0 - 1.2 * raw.raw_bytes).abs() < 1.0);
+        assert!((whole.lost.0 - 20.0).abs() < 1e-9);
+        assert!(whole.reference.unwrap().mean_error.unwrap() < 1e-3);
+        let curve = whole.curve.unwrap();
+        assert!(
+            curve.values[..99]
+                .iter()
+                .all(|b| (b - 120.0 * 64.0 * 100.0).abs() < 1.0)
+        );
+    }
+}
+
+#[test]
+fn a_part_of_the_time_has_its_part_of_the_overflows() {
+    let dir = tempfile::tempdir().unwrap();
+    let recording = record(&dir.path().join("r.mg"), &[(1, &steady()), (2, &steady())]);
+    let part = Settings {
+        from_ns: 2_000_000,
+        to_ns: Some(3_000_000),
+        ..settings(1_000)
+    };
+    let part = show(&recording, &part, &Correction::None);
+    assert_eq!((part.overflows, part.threads.len()), (2_000, 2));
+    assert_eq!(part.curve.unwrap().values.len(), 1_000);
+}
+
+#[test]
+fn a_clock_that_goes_back_is_told_and_loses_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut times = steady();
+    times[5_000..].iter_mut().for_each(|t| *t -= 700_000);
+    let recording = record(&dir.path().join("r.mg"), &[(1, &times)]);
+    let shown = show(&recording, &settings(100_000), &Correction::None);
+    assert_eq!((shown.overflows, shown.irregular.clock_back), (10_000, 1));
+}
+
+#[test]
+fn nothing_is_shown_in_a_pause() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut times = steady();
+    times[5_000..].iter_mut().for_each(|t| *t += 500_000_000);
+    let recording = record(&dir.path().join("r.mg"), &[(1, &times)]);
+    let shown = show(&recording, &settings(1_000_000), &Correction::None);
+    assert_eq!(shown.irregular.pauses, 1);
+    let quiet = &shown.curve.unwrap().values[6..504];
+    assert!(quiet.iter().all(|bytes| *bytes == 0.0));
+}
+
+#[test]
+fn drops_of_all_threads_are_found() {
+    let dir = tempfile::tempdir().unwrap();
+    let gap = |t: &u64| !(4_000_000..4_300_000).contains(t);
+    let one: Vec<u64> = steady().into_iter().filter(gap).collect();
+    let two: Vec<u64> = one.iter().map(|t| t + 137).collect();
+    let recording = record(&dir.path().join("r.mg"), &[(1, &one), (2, &two)]);
+    let shown = show(&recording, &settings(100_000), &Correction::None);
+    // Events are spread over the gap that they ended, so it is thin, not empty.
+    assert_eq!(shown.drops.len(), 1, "{:?}", shown.drops);
+    assert!((3_900_000..4_300_000).contains(&shown.drops[0].time_ns));
+}
+
+#[test]
+fn an_empty_trace_has_no_extent() {
+    let dir = tempfile::tempdir().unwrap();
+    let recording = record(&dir.path().join("r.mg"), &[(1, &[])]);
+    assert!(extent(&recording).unwrap().overflows.is_empty());
+}
+
+#[test]
+fn blocks_that_lie_are_counted_and_passed_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("r.mg");
+    let times = steady();
+    let mut writer = Writer::create(&path, Manifest::default()).unwrap();
+    let good = OverflowBlock::of(&mut times.as_slice(), Pid(1), Tid(1), LLC_MISS, 100).unwrap();
+    let lies = [
+        OverflowBlock {
+            count: u32::MAX,
+            ..good.clone()
+        },
+        OverflowBlock {
+            count: good.count - 1,
+            ..good.clone()
+        },
+        OverflowBlock {
+            last_ns: 3,
+            ..good.clone()
+        },
+        OverflowBlock {
+            packed: vec![0xff; 9],
+            ..good.clone()
+        },
+    ];
+    writer.extend(lies).unwrap();
+    writer.push(good).unwrap();
+    writer.finish(|_| {}).unwrap();
+    let recording = Recording::open(&path).unwrap();
+    let shown = show(&recording, &settings(100_000), &Correction::None);
+    assert_eq!((shown.overflows, shown.irregular.unreadable), (10_000, 4));
+}
+
+#[test]
+fn a_damaged_part_is_named_and_the_others_are_shown() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("r.mg");
+    let times = steady();
+    let mut writer = Writer::create(&path, Manifest::default()).unwrap();
+    for half in [&times[..5_000], &times[5_000..]] {
+        let block = OverflowBlock::of(&mut &half[..], Pid(1), Tid(1), LLC_MISS, 100).unwrap();
+        writer.push(block).unwrap();
+        writer.flush().unwrap();
+    }
+    writer.finish(|_| {}).unwrap();
+    let part = path.join("overflow_blocks/part-000000.parquet");
+    let bytes = std::fs::read(&part).unwrap();
+    std::fs::write(&part, &bytes[..bytes.len() / 2]).unwrap();
+    let recording = Recording::open(&path).unwrap();
+    let shown = show(&recording, &settings(100_000), &Correction::None);
+    assert_eq!(
+        (shown.overflows, shown.problems.len()),
+        (5_000, 1),
+        "{:?}",
+        shown.problems
+    );
+}

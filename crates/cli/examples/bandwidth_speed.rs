@@ -1,0 +1,206 @@
+//! How fast overflow traces are taken in and shown; the figures of
+//! `docs/experiments/bandwidth.md`. `make bench-bandwidth`.
+//!
+//! **Chain**: a producer writes PEBS-like records of 200 bytes into a ring in
+//! memory (their time stamps; the other fields are there already), the consumer
+//! takes the time out of each, packs blocks and writes them to disk. First the
+//! producer waits for room, which tells what the chain sustains; then it offers a
+//! fixed rate and drops what finds no room, as a processor would.
+//!
+//! **Hour**: a recording of an hour of overflows is opened, corrected, put into
+//! windows of 100 µs with all statistics, and plotted.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use memgauge_analyze::NoSymbols;
+use memgauge_analyze::bandwidth::{Correction, LossModel, Settings, extent, read};
+use memgauge_report::{Style, bandwidth::text};
+use memgauge_trace::recording::{Recording, Writer};
+use memgauge_trace::{EventId, Manifest, OverflowBlock, Pid, Thread, Tid};
+
+/// 200 bytes of a Skylake record, in words; the last is its time stamp.
+const RECORD_WORDS: usize = 25;
+/// Records of the ring: 3.2 MB, the document's buffer.
+const RING: usize = 1 << 14;
+const EVENT: EventId = EventId(12);
+
+struct Ring {
+    words: Vec<AtomicU64>,
+    head: AtomicU64,
+    tail: AtomicU64,
+    ended: AtomicU64,
+}
+
+impl Ring {
+    fn new() -> Ring {
+        Ring {
+            words: (0..RING * RECORD_WORDS)
+                .map(|n| AtomicU64::new(n as u64))
+                .collect(),
+            head: AtomicU64::new(0),
+            tail: AtomicU64::new(0),
+            ended: AtomicU64::new(0),
+        }
+    }
+
+    fn stamp(&self, record: u64) -> &AtomicU64 {
+        &self.words[(record as usize % RING) * RECORD_WORDS + RECORD_WORDS - 1]
+    }
+}
+
+/// Writes records until `total` are written or dropped; how many were dropped.
+/// Without a rate it waits for room.
+fn produce(ring: &Ring, total: u64, rate: Option<f64>) -> u64 {
+    const BATCH: u64 = 1024;
+    let (start, mut time, mut dropped, mut head) = (Instant::now(), 0u64, 0, 0u64);
+    let mut offered = 0;
+    while offered < total {
+        if let Some(rate) = rate {
+            while (offered as f64) > start.elapsed().as_secs_f64() * rate {
+                std::hint::spin_loop();
+            }
+        }
+        offered += BATCH;
+        while head + BATCH > ring.tail.load(Ordering::Acquire) + RING as u64 {
+            if rate.is_some() {
+                break;
+            }
+            std::thread::yield_now();
+        }
+        if head + BATCH > ring.tail.load(Ordering::Acquire) + RING as u64 {
+            dropped += BATCH;
+            continue;
+        }
+        for record in head..head + BATCH {
+            time += 500 + ((record * 0x9e37_79b9) >> 12) % 400;
+            ring.stamp(record).store(time, Ordering::Relaxed);
+        }
+        head += BATCH;
+        ring.head.store(head, Ordering::Release);
+    }
+    ring.ended.store(1, Ordering::Release);
+    dropped
+}
+
+/// Takes records until there are no more; how many.
+fn consume(ring: &Ring, writer: &mut Writer) -> u64 {
+    let mut tail = 0;
+    let mut times = Vec::with_capacity(OverflowBlock::MOST);
+    loop {
+        let ended = ring.ended.load(Ordering::Acquire) > 0;
+        let head = ring.head.load(Ordering::Acquire);
+        if head == tail && ended {
+            break;
+        }
+        let some = (OverflowBlock::MOST - times.len()).min((head - tail) as usize) as u64;
+        times.extend((tail..tail + some).map(|r| ring.stamp(r).load(Ordering::Relaxed)));
+        tail += some;
+        ring.tail.store(tail, Ordering::Release);
+        if some == 0 {
+            std::thread::yield_now();
+        }
+        if times.len() == OverflowBlock::MOST {
+            store(&mut times, writer);
+        }
+    }
+    store(&mut times, writer);
+    tail
+}
+
+fn store(times: &mut Vec<u64>, writer: &mut Writer) {
+    let mut left = times.as_slice();
+    while let Some(block) = OverflowBlock::of(&mut left, Pid(1), Tid(1), EVENT, 10) {
+        writer.push(block).expect("room on the disk");
+    }
+    times.clear();
+}
+
+fn chain(dir: &Path, total: u64, rate: Option<f64>) {
+    let path = dir.join(format!("chain-{}.mg", rate.unwrap_or(0.0)));
+    let ring = Ring::new();
+    let mut writer = Writer::create(&path, Manifest::default()).expect("a recording");
+    let start = Instant::now();
+    let (dropped, taken) = std::thread::scope(|scope| {
+        let producer = scope.spawn(|| produce(&ring, total, rate));
+        let taken = consume(&ring, &mut writer);
+        (producer.join().expect("a producer that ends"), taken)
+    });
+    writer.flush().expect("room on the disk");
+    let (seconds, bytes) = (start.elapsed().as_secs_f64(), writer.bytes_written());
+    writer.finish(|_| {}).expect("room on the disk");
+    let offered = rate.map_or("all it takes".to_owned(), |r| format!("{:.0} M/s", r / 1e6));
+    println!(
+        "  offered {offered:>12}: {:.1} M records/s to disk, {dropped} dropped, {:.2} bits a record, {:.0} MB/s written",
+        taken as f64 / seconds / 1e6,
+        bytes as f64 * 8.0 / taken as f64,
+        bytes as f64 / seconds / 1e6
+    );
+    // Best effort: the folder goes with the program anyway.
+    let _ = std::fs::remove_dir_all(path);
+}
+
+fn hour(dir: &Path, per_second: u64) {
+    let path = dir.join(format!("hour-{per_second}.mg"));
+    let mut writer = Writer::create(&path, Manifest::default()).expect("a recording");
+    let (mut times, mut time) = (Vec::with_capacity(OverflowBlock::MOST), 0u64);
+    let gap = 1_000_000_000 / per_second;
+    while time < 3_600_000_000_000 {
+        time += gap / 2 + (time.wrapping_mul(0x9e37_79b9) >> 20) % gap;
+        times.push(time);
+        if times.len() == OverflowBlock::MOST {
+            store(&mut times, &mut writer);
+        }
+    }
+    store(&mut times, &mut writer);
+    let thread = Thread {
+        pid: Pid(1),
+        tid: Tid(1),
+        end_ns: Some(time),
+        ..Thread::default()
+    };
+    writer.push(thread).expect("room on the disk");
+    writer.finish(|_| {}).expect("room on the disk");
+    let start = Instant::now();
+    let recording = Recording::open(&path).expect("a recording");
+    let extent = extent(&recording).expect("blocks");
+    let settings = Settings {
+        bin_ns: 100_000,
+        rows: 10,
+        ..Settings::default()
+    };
+    let correction = Correction::Model("a constant".to_owned(), LossModel::constant(20.0));
+    let shown = read(&recording, &extent, &settings, &correction, &mut NoSymbols).expect("blocks");
+    let style = Style {
+        width: 100,
+        colour: false,
+        unicode: true,
+    };
+    let text = text(&shown, recording.manifest(), &style);
+    println!(
+        "  an hour, {:.1} M overflows: opened and plotted in {:.2} s ({} windows, {} lines)",
+        shown.overflows as f64 / 1e6,
+        start.elapsed().as_secs_f64(),
+        shown.curve.map_or(0, |c| c.values.len()),
+        text.lines().count()
+    );
+    // Best effort: the folder goes with the program anyway.
+    let _ = std::fs::remove_dir_all(path);
+}
+
+fn main() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    println!("chain: ring, decoding, packing, storage");
+    for _ in 0..3 {
+        chain(dir.path(), 200_000_000, None);
+    }
+    for rate in [63e6, 30e6] {
+        std::thread::sleep(Duration::from_millis(200));
+        chain(dir.path(), (rate * 2.0) as u64, Some(rate));
+    }
+    println!("windows of 100 us over an hour");
+    for per_second in [1_000, 16_000] {
+        hour(dir.path(), per_second);
+    }
+}
