@@ -34,6 +34,29 @@ pub(super) struct Looked {
     pub(super) pushed: [u32; BATCH],
 }
 
+impl Looked {
+    /// How many of the last references push a holder out; those before took seats
+    /// that were empty.
+    #[inline(always)]
+    pub(super) fn pushes(&self) -> usize {
+        match self.pushed[..self.len].first() {
+            Some(&NEVER) => self.pushed[..self.len].iter().filter(|&&p| p != NEVER).count(),
+            _ => self.len,
+        }
+    }
+
+    /// The slots that the references clear; 0, which is greater than none, where
+    /// they clear none.
+    #[inline(always)]
+    pub(super) fn cleared(&self) -> [u32; BATCH] {
+        let mut cleared = [0; BATCH];
+        for (slot, &previous) in cleared.iter_mut().zip(&self.previous[..self.len]) {
+            *slot = if previous == NEVER { 0 } else { previous };
+        }
+        cleared
+    }
+}
+
 impl Batch {
     pub(super) fn empty() -> Box<Batch> {
         Box::new(Batch {

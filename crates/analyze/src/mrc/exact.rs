@@ -174,22 +174,29 @@ impl Back {
     #[inline(always)]
     pub(super) fn count<O: Operations>(&mut self, batch: &Looked) {
         self.histogram.make_room();
-        let mut distances = [NEVER; BATCH];
         for &previous in &batch.previous[..batch.len] {
-            if previous != NEVER {
-                self.ranks.fetch_early(previous);
+            self.ranks.fetch_early(previous);
+        }
+        let seated = batch.len - batch.pushes();
+        let live = self.ranks.live();
+        let first = batch.pushed[seated % BATCH];
+        let end = self.ranks.push(first, batch.pushes() as u32);
+        let cleared = batch.cleared();
+        let mut distances = [NEVER; BATCH];
+        for at in 0..batch.len {
+            if batch.previous[at] != NEVER {
+                let pushed = at.saturating_sub(seated) as u32;
+                let before = self.ranks.before(cleared[at]) + O::greater(&cleared, at) + 1;
+                distances[at] = (live + pushed + TOP as u32).wrapping_sub(before);
+                self.histogram.fetch_early(distances[at]);
             }
         }
-        for (at, distance) in distances[..batch.len].iter_mut().enumerate() {
-            let (previous, pushed) = (batch.previous[at], batch.pushed[at]);
-            if previous != NEVER {
-                *distance = self.ranks.take::<O>(previous) + TOP as u32;
-                self.histogram.fetch_early(*distance);
-            }
-            if pushed != NEVER {
-                self.ranks.push(pushed);
+        for at in 0..batch.len {
+            if batch.previous[at] != NEVER {
+                self.ranks.clear::<O>(cleared[at]);
             }
         }
+        self.ranks.settle(end);
         for &distance in &distances[..batch.len] {
             self.histogram.add(distance);
         }

@@ -7,6 +7,7 @@
 //! functions of [`Vectors`] are inlined into it), because a call for each
 //! operation would cost more than the operation.
 
+use super::batch::BATCH;
 use super::sampled::Filter;
 
 /// Words in a line of the host's cache.
@@ -59,6 +60,8 @@ pub(super) trait Operations {
     fn less_one_u16(counters: &mut [u16; 32], from: usize);
     /// Subtracts one from the counters from number `from` (at most 16) on.
     fn less_one_u32(counters: &mut [u32; 16], from: usize);
+    /// How many of the first `before` values are greater than the one at `before`.
+    fn greater(values: &[u32; BATCH], before: usize) -> u32;
     /// Appends the blocks (`addresses >> shift`) that the filter keeps to
     /// `kept`, which has room for `addresses.len() + 8`; returns how many. Some
     /// that the filter does not keep may follow.
@@ -149,6 +152,13 @@ impl Operations for Portable {
     }
 
     #[inline(always)]
+    fn greater(values: &[u32; BATCH], before: usize) -> u32 {
+        let value = values[before];
+        let greater = values[..before].iter().map(|&other| u32::from(other > value));
+        greater.sum()
+    }
+
+    #[inline(always)]
     fn keep(filter: &Filter, addresses: &[u64], shift: u32, kept: &mut [u64]) -> usize {
         let mut count = 0;
         for address in addresses {
@@ -164,7 +174,7 @@ impl Operations for Portable {
 mod x86 {
     use std::arch::x86_64::*;
 
-    use super::{Filter, Job, Line, Operations, Portable};
+    use super::{BATCH, Filter, Job, Line, Operations, Portable};
 
     struct Avx2;
     struct Avx512;
@@ -225,6 +235,24 @@ mod x86 {
         fn less_one_u32(counters: &mut [u32; 16], from: usize) {
             for (at, counter) in counters.iter_mut().enumerate() {
                 *counter = counter.wrapping_sub(u32::from(at as u32 >= from as u32));
+            }
+        }
+
+        #[inline(always)]
+        fn greater(values: &[u32; BATCH], before: usize) -> u32 {
+            // SAFETY: only reached from functions compiled for AVX2; the eight
+            // loads are of the whole array.
+            unsafe {
+                // There is no unsigned comparison: the lowest value becomes the lowest.
+                let lowest = _mm256_set1_epi32(i32::MIN);
+                let value = _mm256_xor_si256(_mm256_set1_epi32(values[before] as i32), lowest);
+                let greater = (0..8).fold(0, |all, at| {
+                    let others = _mm256_loadu_si256(values.as_ptr().add(8 * at).cast());
+                    let greater = _mm256_cmpgt_epi32(_mm256_xor_si256(others, lowest), value);
+                    let bits = _mm256_movemask_ps(_mm256_castsi256_ps(greater)) as u8;
+                    all | u64::from(bits) << (8 * at)
+                });
+                (greater & !(u64::MAX << before)).count_ones()
             }
         }
 
@@ -303,6 +331,20 @@ mod x86 {
                 let lanes = (u32::MAX << from) as u16;
                 let less = _mm512_mask_sub_epi32(values, lanes, values, _mm512_set1_epi32(1));
                 _mm512_storeu_si512(at, less);
+            }
+        }
+
+        #[inline(always)]
+        fn greater(values: &[u32; BATCH], before: usize) -> u32 {
+            // SAFETY: only reached from functions compiled for AVX-512; the four
+            // loads are of the whole array.
+            unsafe {
+                let value = _mm512_set1_epi32(values[before] as i32);
+                let greater = (0..4).fold(0, |all, at| {
+                    let others = _mm512_loadu_si512(values.as_ptr().add(16 * at).cast());
+                    all | u64::from(_mm512_cmpgt_epu32_mask(others, value)) << (16 * at)
+                });
+                (greater & !(u64::MAX << before)).count_ones()
             }
         }
 
