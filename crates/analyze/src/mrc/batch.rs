@@ -45,15 +45,18 @@ impl Looked {
         }
     }
 
-    /// The slots that the references clear; 0, which is greater than none, where
-    /// they clear none.
+    /// The references to blocks that were known: the slots they clear, then 0s,
+    /// and where in the batch they are; how many.
     #[inline(always)]
-    pub(super) fn cleared(&self) -> [u32; BATCH] {
-        let mut cleared = [0; BATCH];
-        for (slot, &previous) in cleared.iter_mut().zip(&self.previous[..self.len]) {
-            *slot = if previous == NEVER { 0 } else { previous };
+    pub(super) fn known(&self) -> ([u32; BATCH], [u8; BATCH], usize) {
+        let (mut slots, mut places, mut count) = ([0; BATCH], [0; BATCH], 0);
+        for (at, &previous) in self.previous[..self.len].iter().enumerate() {
+            slots[count % BATCH] = previous;
+            places[count % BATCH] = at as u8;
+            count += usize::from(previous != NEVER);
         }
-        cleared
+        slots[count..].fill(0);
+        (slots, places, count)
     }
 }
 

@@ -174,30 +174,24 @@ impl Back {
     #[inline(always)]
     pub(super) fn count<O: Operations>(&mut self, batch: &Looked) {
         self.histogram.make_room();
-        for &previous in &batch.previous[..batch.len] {
-            self.ranks.fetch_early(previous);
+        let (slots, places, known) = batch.known();
+        slots[..known].iter().for_each(|&s| self.ranks.fetch_early(s));
+        let (live, pushes) = (self.ranks.live(), batch.pushes());
+        let seated = batch.len - pushes;
+        let end = self.ranks.push(batch.pushed[seated % BATCH], pushes as u32);
+        let mut distances = [0; BATCH];
+        for at in 0..known {
+            let pushed = usize::from(places[at]).saturating_sub(seated) as u32;
+            let before = self.ranks.before(slots[at]) + O::greater(&slots, at) + 1;
+            distances[at] = (live + pushed + TOP as u32).wrapping_sub(before);
+            self.histogram.fetch_early(distances[at]);
         }
-        let seated = batch.len - batch.pushes();
-        let live = self.ranks.live();
-        let first = batch.pushed[seated % BATCH];
-        let end = self.ranks.push(first, batch.pushes() as u32);
-        let cleared = batch.cleared();
-        let mut distances = [NEVER; BATCH];
-        for at in 0..batch.len {
-            if batch.previous[at] != NEVER {
-                let pushed = at.saturating_sub(seated) as u32;
-                let before = self.ranks.before(cleared[at]) + O::greater(&cleared, at) + 1;
-                distances[at] = (live + pushed + TOP as u32).wrapping_sub(before);
-                self.histogram.fetch_early(distances[at]);
-            }
-        }
-        for at in 0..batch.len {
-            if batch.previous[at] != NEVER {
-                self.ranks.clear::<O>(cleared[at]);
-            }
+        for &slot in &slots[..known] {
+            self.ranks.clear::<O>(slot);
         }
         self.ranks.settle(end);
-        for &distance in &distances[..batch.len] {
+        self.histogram.add_new(batch.len - known);
+        for &distance in &distances[..known] {
             self.histogram.add(distance);
         }
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::batch::{BATCH, NEVER};
+use super::batch::BATCH;
 use super::pages::{Advise, advise_on};
 use super::sys::fetch_early;
 
@@ -85,13 +85,15 @@ impl Histogram {
         }
     }
 
+    /// Counts first references to blocks.
+    #[inline(always)]
+    pub(super) fn add_new(&mut self, blocks: usize) {
+        self.compulsory += blocks as u64;
+        self.blocks += blocks;
+    }
+
     #[inline(always)]
     pub(super) fn add(&mut self, distance: u32) {
-        if distance == NEVER {
-            self.compulsory += 1;
-            self.blocks += 1;
-            return;
-        }
         let count = &mut self.low[distance as usize];
         *count = count.wrapping_add(1);
         if *count == 0 {

@@ -23,7 +23,7 @@
 //! line, of any 64 bits; the table changes to it when a number needs it or when
 //! some input defeats the hash.
 
-use super::batch::{Batch, NEVER};
+use super::batch::{BATCH, Batch, NEVER};
 use super::pages::{Advise, Lines};
 use super::ranks::{Ranks, slot};
 use super::sys::{Line, Operations, Portable, fetch_early};
@@ -69,6 +69,8 @@ pub(super) trait Format: Copy {
     fn hash(block: u64) -> u64;
     /// The block of a hash.
     fn block(hash: u64) -> u64;
+    /// One bit for the place that has a hash.
+    fn find<O: Operations>(self, line: &Line, hash: u64) -> u32;
     fn search<O: Operations>(self, line: &Line, hash: u64) -> Search;
     fn time(self, line: &Line, place: usize) -> u32;
     fn set(self, line: &mut Line, place: usize, hash: u64, time: u32);
@@ -112,13 +114,18 @@ impl Format for Narrow {
     }
 
     #[inline(always)]
+    fn find<O: Operations>(self, line: &Line, hash: u64) -> u32 {
+        let free = O::equal(line, 0, u64::MAX);
+        O::equal(line, self.tag(hash), u64::MAX << self.time_bits) & !free
+    }
+
+    #[inline(always)]
     fn search<O: Operations>(self, line: &Line, hash: u64) -> Search {
         let used = !O::equal(line, 0, u64::MAX) & 0xff;
-        let found = O::equal(line, self.tag(hash), u64::MAX << self.time_bits) & used;
-        match (found, used) {
+        match (self.find::<O>(line, hash), used) {
             (0, 0xff) => Search::Full,
-            (0, _) => Search::Free(used.trailing_ones() as usize),
-            _ => Search::Found(found.trailing_zeros() as usize),
+            (0, used) => Search::Free(used.trailing_ones() as usize),
+            (found, _) => Search::Found(found.trailing_zeros() as usize),
         }
     }
 
@@ -163,13 +170,16 @@ impl Format for Wide {
     }
 
     #[inline(always)]
+    fn find<O: Operations>(self, line: &Line, hash: u64) -> u32 {
+        O::equal(line, hash, u64::MAX) & !(u32::MAX << Wide::used(line))
+    }
+
+    #[inline(always)]
     fn search<O: Operations>(self, line: &Line, hash: u64) -> Search {
-        let used = (line[7] >> 32) as usize;
-        let found = O::equal(line, hash, u64::MAX) & !(u32::MAX << used);
-        match (found, used) {
+        match (self.find::<O>(line, hash), Wide::used(line)) {
             (0, Wide::PLACES) => Search::Full,
-            (0, _) => Search::Free(used),
-            _ => Search::Found(found.trailing_zeros() as usize),
+            (0, used) => Search::Free(used),
+            (found, _) => Search::Found(found.trailing_zeros() as usize),
         }
     }
 
@@ -267,7 +277,9 @@ impl<F: Format> Table<F> {
 
     /// Finds the places of a batch's blocks, new ones entered. Only this touches
     /// lines that may not be near: no store that the next load might depend on
-    /// comes between.
+    /// comes between. Nearly all blocks are in their home lines, so those are
+    /// searched first, without a branch to be guessed, and the next lines of the
+    /// others asked for.
     ///
     /// # Errors
     /// Where a block finds no room: so many are `entered`, and stay so when the
@@ -278,23 +290,50 @@ impl<F: Format> Table<F> {
         batch: &mut Batch,
         entered: usize,
     ) -> Result<(), usize> {
+        let mut elsewhere = [0; BATCH];
+        let mut count = 0;
         for at in 0..batch.len {
             let hash = F::hash(batch.blocks[at]);
-            let (line, place, known) = self.locate::<O>(hash).map_err(|Crowded| at)?;
-            if !known {
-                self.format
-                    .set(&mut self.lines.get_mut()[line], place, hash, 0);
-                self.blocks += 1;
-            }
+            let home = self.home(hash);
+            let found = self.format.find::<O>(&self.lines.get()[home], hash);
+            batch.lines[at] = home as u32;
+            batch.places[at] = found.trailing_zeros() as u8;
+            elsewhere[count % BATCH] = at;
+            count += usize::from(found == 0);
             if at >= entered {
-                batch.looked.previous[at] = if known { 0 } else { NEVER };
+                batch.looked.previous[at] = 0;
             }
-            batch.lines[at] = line as u32;
-            batch.places[at] = place as u8;
+        }
+        for &at in &elsewhere[..count] {
+            fetch_early(&self.lines.get()[batch.lines[at] as usize + 1]);
+        }
+        for &at in &elsewhere[..count] {
+            let known = self.locate_or_enter::<O>(batch, at).map_err(|Crowded| at)?;
+            if at >= entered && !known {
+                batch.looked.previous[at] = NEVER;
+            }
         }
         Ok(())
     }
 
+    /// Finds a block of a batch wherever it is, or enters it; whether it was known.
+    #[inline(always)]
+    fn locate_or_enter<O: Operations>(
+        &mut self,
+        batch: &mut Batch,
+        at: usize,
+    ) -> Result<bool, Crowded> {
+        let hash = F::hash(batch.blocks[at]);
+        let (line, place, known) = self.locate::<O>(hash)?;
+        if !known {
+            let entry = &mut self.lines.get_mut()[line];
+            self.format.set(entry, place, hash, 0);
+            self.blocks += 1;
+        }
+        batch.lines[at] = line as u32;
+        batch.places[at] = place as u8;
+        Ok(known)
+    }
     /// Reads when the blocks were pushed out last and notes when those that they
     /// push out are.
     #[inline(always)]
@@ -309,9 +348,8 @@ impl<F: Format> Table<F> {
                     .set(line, seat.place, seat.hash, batch.looked.pushed[at]);
             }
             let (line, place) = (batch.lines[at] as usize, usize::from(batch.places[at]));
-            if batch.looked.previous[at] != NEVER {
-                batch.looked.previous[at] = self.format.time(&lines[line], place);
-            }
+            // That of a block just entered is 0, and NEVER has all bits.
+            batch.looked.previous[at] |= self.format.time(&lines[line], place);
             *seat = Seat {
                 hash,
                 line,
