@@ -373,11 +373,10 @@ mod x86 {
                     let mixed = _mm512_xor_si512(product, _mm512_srli_epi64(product, 32));
                     let hash = _mm512_and_si512(mixed, _mm512_set1_epi64(0xffff_ffff));
                     let below = _mm512_cmplt_epu64_mask(hash, limit);
-                    if below != 0 {
-                        let packed = _mm512_maskz_compress_epi64(below, blocks);
-                        _mm512_storeu_si512(kept.as_mut_ptr().add(count).cast(), packed);
-                        count += below.count_ones() as usize;
-                    }
+                    // Stored in any case: whether one is kept cannot be guessed.
+                    let packed = _mm512_maskz_compress_epi64(below, blocks);
+                    _mm512_storeu_si512(kept.as_mut_ptr().add(count).cast(), packed);
+                    count += below.count_ones() as usize;
                 }
                 count + Portable::keep(filter, rest, shift, &mut kept[count..])
             }
