@@ -90,6 +90,7 @@ fn pmu(settings: &Settings) -> PmuConfig {
     PmuConfig {
         samples: samples.collect(),
         interval_ns: Some(settings.interval.ns),
+        ..PmuConfig::default()
     }
 }
 

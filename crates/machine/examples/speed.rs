@@ -131,6 +131,7 @@ fn main() {
             period: 1000,
         }],
         interval_ns: Some(100_000),
+        ..PmuConfig::default()
     };
     let streams = [
         mix("stack and array, mostly latest line"),

@@ -69,7 +69,7 @@ pub use counts::Counts;
 pub use machine::{CoreId, Machine};
 pub use memgauge_trace::{AccessKind, DataSource};
 pub use outcome::Outcome;
-pub use pmu::{Overflow, PmuConfig, SampleSpec, Tick};
+pub use pmu::{Delivered, Delivery, Overflow, PmuConfig, SampleSpec, Tick};
 pub use presets::presets;
 pub use processor::{Core, NO_ACCESS, Touches};
 pub use uncore::Shared;

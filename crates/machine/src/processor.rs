@@ -7,7 +7,7 @@ use crate::clock::Clock;
 use crate::events::*;
 use crate::hierarchy::Costs;
 use crate::l1d::L1d;
-use crate::pmu::{Access, Sampler, Series};
+use crate::pmu::{Access, Courier, Delivered, Sampler, Series, Stage};
 use crate::streams::Streams;
 use crate::tlb::{Dtlb, STAMP_STEP, Stlb};
 use crate::{
@@ -51,6 +51,8 @@ pub struct Core {
     pub(crate) space_bits: u64,
     clock: Clock,
     sampler: Sampler,
+    /// Where delivery is not ideal.
+    courier: Option<Box<Courier>>,
     /// Whether a split may be an overflow.
     samples_splits: bool,
     series: Option<Series>,
@@ -125,6 +127,7 @@ impl Core {
     ) -> Self {
         let clock = Clock::new(config.frequency_hz);
         let base = clock.millicycles(start_ns);
+        let courier = Courier::new(pmu);
         Core {
             l1d: L1d::new(&config.l1d),
             dtlb: Dtlb::new(&config.dtlb),
@@ -144,7 +147,11 @@ impl Core {
             place,
             space_bits: u64::from(space) << SPACE_SHIFT,
             clock,
-            sampler: Sampler::new(&pmu.samples),
+            sampler: match &courier {
+                Some(_) => Sampler::attentive(),
+                None => Sampler::new(&pmu.samples),
+            },
+            courier,
             samples_splits: pmu.samples.iter().any(|s| usize::from(s.event.0) == SPLITS),
             series: pmu.interval_ns.map(|ns| Series::new(ns, start_ns)),
         }
@@ -328,16 +335,40 @@ impl Core {
                 latency_cycles: out.latency_cycles,
                 source: out.source,
             };
-            self.record(&access);
-            out.overflow = true;
+            out.overflow = self.record(&access, out);
         }
     }
 
+    /// Records overflows; whether any wait to be taken.
     #[inline(never)]
-    fn record(&mut self, access: &Access) {
-        let now_ns = self.time_ns();
-        self.sampler.check_access(&self.counts, access, now_ns);
+    fn record(&mut self, access: &Access, out: &mut Outcome) -> bool {
+        let instructions = self.retired.instructions;
+        if let Some(mut courier) = self.courier.take() {
+            courier.access(&mut self.stage(), instructions, access, out);
+            self.courier = Some(courier);
+        } else {
+            let now_ns = self.time_ns();
+            self.sampler.check_access(&self.counts, access, now_ns);
+        }
         self.fuse = -1;
+        self.sampler.is_pending()
+    }
+
+    fn stage(&mut self) -> Stage<'_> {
+        Stage {
+            moving: self.retired.instructions * self.costs.instruction,
+            base: &mut self.base,
+            counts: &mut self.counts,
+            stalled: &mut self.stalled,
+            pipe_free: &mut self.pipe_free,
+            clock: self.clock,
+            pending: self.sampler.pending_mut(),
+        }
+    }
+
+    /// What delivery cost and lost, where it is not ideal.
+    pub fn delivered(&self) -> Option<&Delivered> {
+        self.courier.as_ref().map(|courier| courier.done())
     }
 
     /// Millicycles since virtual time zero.
@@ -396,6 +427,7 @@ impl Core {
         let mut after = self.counts_after(&retired);
         after.0[L1D_HIT] = before.0[L1D_HIT];
         self.sampler.check_block(&after, now_ns);
+        let now = now + self.deliver_sums(&after, now);
         let pending = self.is_pending();
         self.fuse = if pending {
             -1
@@ -403,6 +435,20 @@ impl Core {
             self.fuse_from(now, &after, block.loads + block.stores)
         };
         pending
+    }
+
+    /// Lets a courier see what has retired by `now`; millicycles that took.
+    fn deliver_sums(&mut self, after: &Counts, now: u64) -> u64 {
+        let Some(mut courier) = self.courier.take() else {
+            return 0;
+        };
+        let base = self.base;
+        let moving = now - base - self.stalled;
+        let mut stage = self.stage();
+        stage.moving = moving;
+        courier.sums(&mut stage, after);
+        self.courier = Some(courier);
+        self.base - base
     }
 
     /// Progress that can be made before the nearest deadline. `unseen` accesses
@@ -413,7 +459,9 @@ impl Core {
             L1D_HIT => distance.saturating_sub(unseen),
             _ => distance,
         };
-        let sampled = self.sampler.block_distances(after).map(distance).min();
+        let delivered = self.courier.iter().flat_map(|c| c.distances());
+        let sampled = self.sampler.block_distances(after).chain(delivered);
+        let sampled = sampled.map(distance).min();
         let tick = self.series.as_ref().map(|series| {
             let deadline = self.clock.millicycles(series.deadline_ns());
             deadline.saturating_sub(now) / self.costs.instruction

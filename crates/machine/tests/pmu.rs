@@ -74,7 +74,7 @@ proptest! {
 
     #[test]
     fn every_event_overflows_once_a_period(period in 1u64..200, blocks in blocks()) {
-        let pmu = PmuConfig { samples: all_sampled(period), interval_ns: None };
+        let pmu = PmuConfig { samples: all_sampled(period), interval_ns: None, ..PmuConfig::default() };
         let heard = run(pmu, 0, &blocks);
         for (event, name, ..) in c::ALL {
             let overflows = heard.overflows.iter().filter(|o| o.event == *event).count() as u64;
@@ -89,7 +89,7 @@ proptest! {
         start_ns in 0u64..100_000,
         blocks in blocks(),
     ) {
-        let pmu = PmuConfig { samples: Vec::new(), interval_ns: Some(interval_ns) };
+        let pmu = PmuConfig { samples: Vec::new(), interval_ns: Some(interval_ns), ..PmuConfig::default() };
         let heard = run(pmu, start_ns, &blocks);
         let mut sum = memgauge_machine::Counts::default();
         heard.ticks.iter().for_each(|t| sum.add(&t.deltas));
@@ -106,13 +106,13 @@ proptest! {
 
     #[test]
     fn the_same_feed_gives_the_same_records(blocks in blocks()) {
-        let pmu = PmuConfig { samples: all_sampled(7), interval_ns: Some(1000) };
+        let pmu = PmuConfig { samples: all_sampled(7), interval_ns: Some(1000), ..PmuConfig::default() };
         prop_assert_eq!(run(pmu.clone(), 5, &blocks), run(pmu, 5, &blocks));
     }
 
     #[test]
     fn observing_changes_no_count(blocks in blocks()) {
-        let pmu = PmuConfig { samples: all_sampled(3), interval_ns: Some(500) };
+        let pmu = PmuConfig { samples: all_sampled(3), interval_ns: Some(500), ..PmuConfig::default() };
         let plain = run(PmuConfig::default(), 0, &blocks);
         prop_assert_eq!(run(pmu, 0, &blocks).counts, plain.counts);
     }
@@ -123,6 +123,7 @@ fn check_promptness(period: u64, blocks: &[(u32, u64, bool)]) {
     let pmu = PmuConfig {
         samples: all_sampled(period),
         interval_ns: Some(period * 10),
+        ..PmuConfig::default()
     };
     let mut machine = Machine::new(Config::preset("i5-6600k").unwrap(), pmu).unwrap();
     let id = machine.add_core(0);
@@ -176,6 +177,7 @@ fn sampled(event: EventId, blocks: &[(u32, u64, bool)]) -> Vec<Overflow> {
         PmuConfig {
             samples,
             interval_ns: None,
+            ..PmuConfig::default()
         },
         0,
         blocks,
@@ -218,6 +220,7 @@ fn a_wait_is_one_long_interval_without_cycles() {
     let pmu = PmuConfig {
         samples: Vec::new(),
         interval_ns: Some(1000),
+        ..PmuConfig::default()
     };
     let mut machine = Machine::new(Config::preset("zen5").unwrap(), pmu).unwrap();
     let id = machine.add_core(0);
@@ -258,6 +261,7 @@ fn specs_that_mean_nothing_are_refused() {
             PmuConfig {
                 samples,
                 interval_ns,
+                ..PmuConfig::default()
             },
         )
         .err()

@@ -36,6 +36,7 @@ pub(super) fn run(args: &Stat, tell: &mut dyn FnMut(Update<'_>)) -> anyhow::Resu
         pmu: PmuConfig {
             samples: Vec::new(),
             interval_ns: args.interval.map(|interval| interval.ns),
+            ..PmuConfig::default()
         },
     };
     let end = emulate::record(&options, &mut |_| {})?;

@@ -5,21 +5,26 @@
 //! times, an interval makes a [`Tick`] of all counters at each of its multiples
 //! in virtual time.
 //!
-//! Delivery here is ideal: the overflow record names the access that caused it,
-//! none is lost, and reading costs the program nothing. Other deliveries (with
-//! activation delay, tagging of operations, buffers that fill) belong beside
-//! `sampling`, between the counters that overflow and the records that are
-//! taken; counting and series stay as they are.
+//! By default delivery is ideal: the overflow record names the access that caused
+//! it, none is lost, and reading costs the program nothing (`sampling`). Any
+//! other [`Delivery`] takes a courier's way, which costs time, lets events pass
+//! and makes the program count differently. Series stay as they are.
 
+mod courier;
+mod delivery;
 mod sampling;
 mod series;
 
+pub(crate) use courier::{Courier, Stage};
+pub use delivery::{Delivered, Delivery, Interrupt, Pipeline, Precise, Tagged};
 pub use sampling::Overflow;
 pub(crate) use sampling::{Access, Sampler};
 pub(crate) use series::Series;
 pub use series::Tick;
 
 use memgauge_trace::{EventId, catalogue};
+
+use crate::events;
 
 /// One event to sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +42,8 @@ pub struct PmuConfig {
     pub samples: Vec<SampleSpec>,
     /// Length of the series' intervals in virtual nanoseconds; not 0.
     pub interval_ns: Option<u64>,
+    /// How overflows become records.
+    pub delivery: Delivery,
 }
 
 impl PmuConfig {
@@ -46,6 +53,11 @@ impl PmuConfig {
             if usize::from(spec.event.0) >= catalogue::COUNT {
                 let why = format!("`{}` is not a catalogued event", spec.event.0);
                 return Err((format!("samples[{at}].event"), why));
+            }
+            let tagged = matches!(self.delivery, Delivery::Tagged(_));
+            if tagged && !events::is_memory(spec.event) {
+                let why = "happens at no access, so no operation can be tagged for it";
+                return Err((format!("samples[{at}].event"), why.to_owned()));
             }
             if spec.period == 0 {
                 return Err((
@@ -57,6 +69,6 @@ impl PmuConfig {
         if self.interval_ns == Some(0) {
             return Err(("interval_ns".to_owned(), "`0` is not positive".to_owned()));
         }
-        Ok(())
+        self.delivery.check()
     }
 }

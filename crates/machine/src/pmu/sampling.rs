@@ -70,6 +70,27 @@ impl Sampler {
         }
     }
 
+    /// One that is always due and takes nothing itself: for a courier, which is to
+    /// see every access that is not a plain hit. So a core without one pays
+    /// nothing for the question.
+    pub(crate) fn attentive() -> Self {
+        let always = Counter {
+            event: catalogue::INSTRUCTIONS,
+            period: u64::MAX,
+            next: 0,
+        };
+        Sampler {
+            by_access: vec![always],
+            by_block: Vec::new(),
+            pending: Vec::new(),
+        }
+    }
+
+    /// Records that wait to be taken, for more.
+    pub(crate) fn pending_mut(&mut self) -> &mut Vec<Overflow> {
+        &mut self.pending
+    }
+
     /// Whether an event sampled at accesses has reached its period.
     #[inline(always)]
     pub(crate) fn is_due(&self, counts: &[u64; catalogue::COUNT]) -> bool {

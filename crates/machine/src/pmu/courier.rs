@@ -1,0 +1,526 @@
+//! Delivery with cost and loss, between the counters and the records.
+//!
+//! A courier stands where hardware does: it sees the counters move, stops the
+//! core when a record is to be written, and what the stop aborts or lets pass is
+//! lost. Losses are not prescribed: they follow from what the program does in the
+//! few instructions around an overflow, so that a loop of nothing but missing
+//! loads loses most and a chase of pointers next to nothing.
+//!
+//! **Place.** Delays are counted in instructions. The model is told instructions
+//! by block and the accesses that may miss one by one, so an access's place is
+//! the instructions retired so far, and at least one behind the access before it.
+//!
+//! **A stop.** Loads that had begun are made again and hit; the lines they asked
+//! for come all the same. The model has performed such a load already when it
+//! learns that it was aborted: its demand events are taken back, memory's are
+//! not. A load that stalled for most of its latency waited for another one's data
+//! and had not begun. The time of a stop passes for the program, but no event
+//! counts it: it is microcode's or the kernel's.
+
+use memgauge_trace::{AccessKind, DataSource, EventId, catalogue};
+
+use super::delivery::{Delivered, Delivery, Pipeline, Precise, Tagged};
+use super::sampling::Access;
+use super::{Overflow, PmuConfig};
+use crate::clock::Clock;
+use crate::events::*;
+use crate::{Counts, Outcome};
+
+/// What of a core its courier reads and changes.
+pub(crate) struct Stage<'a> {
+    pub(crate) counts: &'a mut [u64; catalogue::COUNT],
+    /// Millicycles the core stood still.
+    pub(crate) stalled: &'a mut u64,
+    /// When its way to memory is free.
+    pub(crate) pipe_free: &'a mut u64,
+    /// Millicycles since virtual time zero at which it started, waits and stops:
+    /// time that is not its own.
+    pub(crate) base: &'a mut u64,
+    /// Millicycles its instructions took.
+    pub(crate) moving: u64,
+    pub(crate) clock: Clock,
+    pub(crate) pending: &'a mut Vec<Overflow>,
+}
+
+impl Stage<'_> {
+    fn now(&self) -> u64 {
+        *self.base + self.moving + *self.stalled
+    }
+}
+
+/// Where a counter is between two records.
+#[derive(Clone, Copy)]
+enum State {
+    Counting,
+    /// It has overflowed; the next event fires.
+    Armed,
+    /// It has fired: the core stops at the first access beyond a place and a
+    /// moment, in millicycles.
+    Firing {
+        beyond: u64,
+        from: u64,
+        access: Access,
+    },
+    /// The same for events told in sums: so many more will pass.
+    Passing {
+        left: u64,
+    },
+}
+
+struct Counter {
+    event: EventId,
+    period: u64,
+    by_access: bool,
+    /// The event's count when last looked at.
+    seen: u64,
+    /// Events since the last record.
+    value: u64,
+    state: State,
+    /// Place of the next tag.
+    tag: u64,
+}
+
+/// Loads that were under way when the core was stopped.
+#[derive(Default)]
+struct Window {
+    lines: u32,
+    until: u64,
+    /// Millicycles of the stop in which their lines come unnoticed.
+    hidden: u64,
+}
+
+/// Records that wait to be read out.
+#[derive(Default)]
+struct Buffer {
+    records: u32,
+    /// When the interrupt's handler begins, in millicycles.
+    due: Option<u64>,
+    /// When the other buffer is read out.
+    other_free: u64,
+}
+
+/// Delivers one core's overflows.
+pub(crate) struct Courier {
+    delivery: Delivery,
+    pipeline: Pipeline,
+    counters: Vec<Counter>,
+    window: Window,
+    buffer: Buffer,
+    place: u64,
+    /// The core's stalls when last looked at.
+    stalled: u64,
+    /// Instructions when sums were last looked at.
+    summed: u64,
+    /// Long misses since the last stop.
+    misses: u64,
+    /// Whether the last access missed, so that retirement waits behind it.
+    behind_miss: bool,
+    /// Thousandths of an instruction that the last delay left over.
+    carry: u64,
+    random: u64,
+    done: Delivered,
+}
+
+impl Courier {
+    /// `None` where delivery is ideal.
+    pub(crate) fn new(pmu: &PmuConfig) -> Option<Box<Courier>> {
+        let pipeline = *pmu.delivery.pipeline()?;
+        let counter = |spec: &super::SampleSpec| Counter {
+            event: spec.event,
+            period: spec.period,
+            by_access: is_memory(spec.event),
+            seen: 0,
+            value: 0,
+            state: State::Counting,
+            tag: spec.period,
+        };
+        Some(Box::new(Courier {
+            delivery: pmu.delivery,
+            pipeline,
+            counters: pmu.samples.iter().map(counter).collect(),
+            window: Window::default(),
+            buffer: Buffer::default(),
+            place: 0,
+            stalled: 0,
+            summed: 0,
+            misses: 0,
+            behind_miss: false,
+            carry: 0,
+            random: 0x9e37_79b9_7f4a_7c15,
+            done: Delivered::default(),
+        }))
+    }
+
+    pub(crate) fn done(&self) -> &Delivered {
+        &self.done
+    }
+
+    /// An access that was not a plain hit has been made.
+    pub(crate) fn access(
+        &mut self,
+        stage: &mut Stage<'_>,
+        instructions: u64,
+        access: &Access,
+        out: &mut Outcome,
+    ) {
+        let stall = stage.stalled.saturating_sub(self.stalled);
+        self.place = instructions.max(self.place + 1);
+        self.hand_over(stage);
+        if self.is_due(stage.now()) {
+            self.stop(stage);
+        }
+        self.make_again(stage, access.kind, stall, out);
+        self.behind_miss = out.l2_misses > 0;
+        self.misses += u64::from(out.l2_misses);
+        for at in 0..self.counters.len() {
+            if self.counters[at].by_access {
+                self.count(at, stage, access);
+            }
+        }
+        self.stalled = *stage.stalled;
+    }
+
+    /// Instructions have retired, some loads and stores among them.
+    pub(crate) fn sums(&mut self, stage: &mut Stage<'_>, after: &Counts) {
+        let instructions = after[INSTRUCTIONS] - self.summed;
+        self.summed = after[INSTRUCTIONS];
+        self.place = self.place.max(self.summed);
+        for at in 0..self.counters.len() {
+            if !self.counters[at].by_access {
+                self.count_sum(at, stage, after, instructions);
+            }
+        }
+        self.stalled = *stage.stalled;
+    }
+
+    /// Distance to the next deadline of each event told in sums.
+    pub(crate) fn distances(&self) -> impl Iterator<Item = (EventId, u64)> + '_ {
+        let sums = self.counters.iter().filter(|c| !c.by_access);
+        sums.map(|c| match c.state {
+            State::Passing { left } => (c.event, left),
+            _ => (c.event, c.period.saturating_sub(c.value)),
+        })
+    }
+
+    fn is_due(&self, now: u64) -> bool {
+        self.counters.iter().any(|c| c.is_due(self.place, now))
+    }
+
+    /// Writes the records that are due, which stops the core.
+    fn stop(&mut self, stage: &mut Stage<'_>) {
+        let now = stage.now();
+        self.stand_still(stage);
+        for at in 0..self.counters.len() {
+            if self.counters[at].is_due(self.place, now) {
+                self.write(at, stage);
+            }
+        }
+    }
+
+    fn stand_still(&mut self, stage: &mut Stage<'_>) {
+        let cycles = match &self.delivery {
+            Delivery::Ideal => 0,
+            Delivery::Precise(p) => p.assist_cycles,
+            Delivery::Interrupt(p) => p.handler_cycles,
+            Delivery::Tagged(p) => p.handler_cycles,
+        };
+        self.done.stops += 1;
+        self.wait(stage, u64::from(cycles) * 1000);
+        let p = &self.pipeline;
+        let grown = self.misses / u64::from(p.backlog_misses);
+        let backlog = grown.min(u64::from(p.backlog_lines)) as u32;
+        self.window = Window {
+            lines: p.fill_buffers + backlog,
+            until: self.place + u64::from(p.reorder_window),
+            hidden: u64::from(cycles) * 1000,
+        };
+        self.misses = 0;
+    }
+
+    fn wait(&mut self, stage: &mut Stage<'_>, millicycles: u64) {
+        *stage.base += millicycles;
+        self.done.millicycles += millicycles;
+    }
+
+    /// Writes what a counter that has fired has to say.
+    fn write(&mut self, at: usize, stage: &mut Stage<'_>) {
+        let counter = &mut self.counters[at];
+        let access = match counter.state {
+            State::Firing { access, .. } => Some(access),
+            _ => None,
+        };
+        counter.state = State::Counting;
+        let records = match self.delivery {
+            Delivery::Interrupt(_) => counter.value / counter.period,
+            _ => 1,
+        };
+        match self.delivery {
+            Delivery::Interrupt(_) => counter.value %= counter.period,
+            _ => counter.value = 0,
+        }
+        let record = record(counter, access, stage.clock.ns(stage.now()));
+        for _ in 0..records {
+            if self.has_room(stage.now()) {
+                self.done.records += 1;
+                stage.pending.push(record);
+            } else {
+                self.done.full += 1;
+            }
+        }
+    }
+
+    /// Takes a place in the buffer, if records go through one.
+    fn has_room(&mut self, now: u64) -> bool {
+        let Delivery::Precise(precise) = &self.delivery else {
+            return true;
+        };
+        if self.buffer.records == precise.buffer_records {
+            return false;
+        }
+        self.buffer.records += 1;
+        if self.buffer.records >= precise.threshold_records && self.buffer.due.is_none() {
+            self.buffer.due = Some(now + u64::from(precise.latency_cycles) * 1000);
+        }
+        true
+    }
+
+    /// Runs the handler that takes a full buffer away, when it is time.
+    fn hand_over(&mut self, stage: &mut Stage<'_>) {
+        let Delivery::Precise(precise) = self.delivery else {
+            return;
+        };
+        if self.buffer.due.is_none_or(|due| stage.now() < due) {
+            return;
+        }
+        self.done.swaps += 1;
+        let drain = u64::from(precise.drain_cycles) * u64::from(self.buffer.records) * 1000;
+        let mut cost = u64::from(precise.swap_cycles) * 1000;
+        if precise.drained_elsewhere {
+            // The handler waits for the other buffer: losing it would be worse.
+            cost += self.buffer.other_free.saturating_sub(stage.now());
+            self.buffer.other_free = stage.now() + cost + drain;
+        } else {
+            cost += drain;
+        }
+        self.wait(stage, cost);
+        self.buffer.records = 0;
+        self.buffer.due = None;
+    }
+
+    /// Takes back what a load counted that was aborted and made again.
+    fn make_again(
+        &mut self,
+        stage: &mut Stage<'_>,
+        kind: AccessKind,
+        stall: u64,
+        out: &mut Outcome,
+    ) {
+        if self.place > self.window.until || kind == AccessKind::Store {
+            return;
+        }
+        let alone = stall * 2 > u64::from(out.latency_cycles) * 1000;
+        if alone || (out.l1d_misses > 0 && self.window.lines == 0) {
+            return;
+        }
+        self.window.lines = self.window.lines.saturating_sub(u32::from(out.l1d_misses));
+        self.done.cleared_lines += u64::from(out.l1d_misses);
+        self.done.cleared_pages += u64::from(out.dtlb_misses);
+        take_back(stage.counts, out);
+        let hidden = stall.min(self.window.hidden);
+        self.window.hidden -= hidden;
+        *stage.stalled -= hidden;
+        *stage.pipe_free -= hidden.min(*stage.pipe_free);
+    }
+
+    /// Moves a counter of accesses on.
+    fn count(&mut self, at: usize, stage: &Stage<'_>, access: &Access) {
+        let counter = &mut self.counters[at];
+        let now = stage.counts[usize::from(counter.event.0) % catalogue::COUNT];
+        let gained = now - counter.seen;
+        counter.seen = now;
+        match self.delivery {
+            Delivery::Ideal => {}
+            Delivery::Precise(precise) => self.count_precise(at, gained, access, &precise),
+            Delivery::Interrupt(interrupt) => {
+                let from = stage.now() + u64::from(interrupt.skid_cycles) * 1000;
+                self.count_through(at, gained, access, from);
+            }
+            Delivery::Tagged(tagged) => self.tag(at, gained, access, &tagged),
+        }
+    }
+
+    /// A counter that starts anew with each record: what comes between is lost.
+    fn count_precise(&mut self, at: usize, gained: u64, access: &Access, precise: &Precise) {
+        let counter = &mut self.counters[at];
+        match counter.state {
+            State::Counting => {
+                counter.value += gained;
+                if counter.value >= counter.period {
+                    self.done.passed += counter.value - counter.period;
+                    counter.state = State::Armed;
+                }
+            }
+            State::Armed if gained > 0 => {
+                self.done.passed += gained;
+                let beyond = self.place + self.delay(precise);
+                self.counters[at].state = State::Firing {
+                    beyond,
+                    from: 0,
+                    access: *access,
+                };
+            }
+            State::Firing { .. } => self.done.passed += gained,
+            State::Armed | State::Passing { .. } => {}
+        }
+    }
+
+    /// A counter that goes on counting while the interrupt is on its way.
+    fn count_through(&mut self, at: usize, gained: u64, access: &Access, from: u64) {
+        let counter = &mut self.counters[at];
+        counter.value += gained;
+        if counter.value >= counter.period && matches!(counter.state, State::Counting) {
+            counter.state = State::Firing {
+                beyond: self.place,
+                from,
+                access: *access,
+            };
+        }
+    }
+
+    /// The tagged operation is reported if it made the event, else dropped.
+    fn tag(&mut self, at: usize, gained: u64, access: &Access, tagged: &Tagged) {
+        let place = self.place;
+        let counter = &mut self.counters[at];
+        if counter.tag == place && gained > 0 && matches!(counter.state, State::Counting) {
+            counter.state = State::Firing {
+                beyond: place,
+                from: 0,
+                access: *access,
+            };
+        }
+        while self.counters[at].tag <= place {
+            let jitter = u64::from(tagged.jitter);
+            let wander = self.next_random() % (2 * jitter + 1);
+            let counter = &mut self.counters[at];
+            counter.tag += (counter.period + wander).saturating_sub(jitter).max(1);
+        }
+    }
+
+    fn next_random(&mut self) -> u64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        self.random
+    }
+
+    /// Instructions that retire between the event that fires and the assist:
+    /// those that waited behind a miss leave together, others as they come.
+    fn delay(&mut self, precise: &Precise) -> u64 {
+        self.carry += self.delay_milli(precise);
+        let whole = self.carry / 1000;
+        self.carry %= 1000;
+        whole
+    }
+
+    fn delay_milli(&self, precise: &Precise) -> u64 {
+        let rate = match self.behind_miss {
+            true => self.pipeline.retire_width,
+            false => self.pipeline.load_ports,
+        };
+        u64::from(precise.delay_millicycles) * u64::from(rate)
+    }
+
+    /// Moves a counter of sums on, through as many overflows as the sum holds.
+    fn count_sum(&mut self, at: usize, stage: &mut Stage<'_>, after: &Counts, instructions: u64) {
+        let counter = &mut self.counters[at];
+        let now = after.get(counter.event);
+        let gained = now - counter.seen;
+        counter.seen = now;
+        let mut left = Some(gained);
+        while let Some(some) = left {
+            if let State::Passing { .. } = self.counters[at].state {
+                left = self.let_pass(at, some);
+                if left.is_some() {
+                    self.hand_over(stage);
+                    self.stand_still(stage);
+                    self.write(at, stage);
+                }
+                continue;
+            }
+            left = self.next_overflow(at, some);
+            if left.is_some() {
+                let passing = self.passing(gained, instructions);
+                self.counters[at].state = State::Passing { left: passing };
+            }
+        }
+    }
+
+    /// Counts up to the next overflow; what is left of the sum behind it.
+    fn next_overflow(&mut self, at: usize, left: u64) -> Option<u64> {
+        let counter = &mut self.counters[at];
+        let need = counter.period - counter.value;
+        counter.value += left.min(need);
+        left.checked_sub(need)
+    }
+
+    /// Events that pass after an overflow in code of so many events in so many
+    /// instructions.
+    fn passing(&mut self, events: u64, instructions: u64) -> u64 {
+        let Delivery::Precise(precise) = self.delivery else {
+            return 0;
+        };
+        let milli = self.carry + self.delay_milli(&precise) * events / instructions.max(1);
+        self.carry = milli % 1000;
+        1 + milli / 1000
+    }
+
+    /// Loses what passes before the assist; what is left of the sum behind it.
+    fn let_pass(&mut self, at: usize, gained: u64) -> Option<u64> {
+        let State::Passing { left } = self.counters[at].state else {
+            return Some(gained);
+        };
+        let lost = gained.min(left);
+        self.done.passed += lost;
+        self.counters[at].state = State::Passing { left: left - lost };
+        (lost == left).then_some(gained - lost)
+    }
+}
+
+impl Counter {
+    fn is_due(&self, place: u64, now: u64) -> bool {
+        matches!(self.state, State::Firing { beyond, from, .. } if beyond < place && from <= now)
+    }
+}
+
+fn take_back(counts: &mut [u64; catalogue::COUNT], out: &mut Outcome) {
+    let lines = [out.l1d_misses, out.l2_misses, out.llc_misses].map(u64::from);
+    let pages = [out.dtlb_misses, out.walks].map(u64::from);
+    counts[L1D_MISS] -= lines[0];
+    counts[L1D_LOAD_MISS] -= lines[0];
+    counts[L2_HIT] -= lines[0] - lines[1];
+    counts[L2_MISS] -= lines[1];
+    counts[LLC_HIT] -= lines[1] - lines[2];
+    counts[LLC_MISS] -= lines[2];
+    counts[DTLB_MISS] -= pages[0];
+    counts[STLB_HIT] -= pages[0] - pages[1];
+    counts[DTLB_WALK] -= pages[1];
+    out.l1d_misses = 0;
+    out.l2_misses = 0;
+    out.llc_misses = 0;
+    out.dtlb_misses = 0;
+    out.walks = 0;
+    out.source = DataSource::L1d;
+}
+
+fn record(counter: &Counter, access: Option<Access>, time_ns: u64) -> Overflow {
+    Overflow {
+        event: counter.event,
+        time_ns,
+        period: counter.period,
+        addr: access.map(|a| a.addr),
+        kind: access.map_or(AccessKind::Unknown, |a| a.kind),
+        size_bytes: access.map_or(0, |a| u16::try_from(a.size).unwrap_or(u16::MAX)),
+        latency_cycles: access.map_or(0, |a| a.latency_cycles),
+        source: access.map_or(DataSource::Unknown, |a| a.source),
+    }
+}
