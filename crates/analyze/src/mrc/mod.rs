@@ -18,7 +18,9 @@
 //! with one population count and six counters; `sys` has the vector instructions,
 //! in three variants that do the same.
 //!
-//! [`Pipelined`] runs the stages before and behind `ranks` in two threads.
+//! [`Pipelined`] runs the stages before and behind `ranks` in two threads. Curves of
+//! disjoint partitions of the blocks combine in [`join_partitions`], and [`Phases`]
+//! joins windows of a run that are alike.
 //!
 //! No operating system is called but for that thread: a caller that can ask for large pages does so
 //! in [`Advise`]. Rejected: trees (a chain of dependent cache misses for each
@@ -30,8 +32,10 @@ mod curve;
 mod distinct;
 mod exact;
 mod histogram;
+mod join;
 mod pages;
 mod partition;
+mod phases;
 mod pipelined;
 mod ranks;
 mod sampled;
@@ -45,8 +49,10 @@ mod top;
 pub use curve::{Curve, Difference, Knee, sizes};
 pub use exact::{Exact, Full, Settings};
 pub use histogram::Distances;
+pub use join::{join_partitions, partition_of};
 pub use pages::Advise;
 pub use partition::{Division, Method, divide};
+pub use phases::{Monitor, Phase, Phases};
 pub use pipelined::Pipelined;
 pub use sampled::{Estimate, Sampled, Sampling};
 pub use sys::Vectors;

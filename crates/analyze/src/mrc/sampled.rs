@@ -40,6 +40,15 @@ const HIGH: u64 = 0x85eb_ca77;
 const ALL: u64 = 1 << 32;
 
 impl Filter {
+    /// One that keeps this share of the blocks; those of different salts are
+    /// independent.
+    pub(super) fn of_share(salt: u64, share: f64) -> Filter {
+        Filter {
+            salt: salt.wrapping_mul(0xd134_2543_de82_ef95),
+            limit: (share * ALL as f64).ceil() as u64,
+        }
+    }
+
     /// Salt, multipliers and limit, for the vector variants.
     pub(super) fn constants(&self) -> [u64; 4] {
         [self.salt, LOW, HIGH, self.limit]
@@ -170,23 +179,20 @@ impl Sampled {
     /// or the size is below 64.
     pub fn new(block_bytes: u64, sampling: Sampling, salt: u64, settings: Settings) -> Sampled {
         assert!(block_bytes.is_power_of_two());
-        let (limit, most_blocks) = match sampling {
+        let (rate, most_blocks) = match sampling {
             Sampling::Rate(rate) => {
                 assert!(rate > 0.0 && rate <= 1.0);
-                ((rate * ALL as f64).ceil() as u64, usize::MAX)
+                (rate, usize::MAX)
             }
             Sampling::Size(size) => {
                 assert!(size >= 64);
-                (ALL, size)
+                (1.0, size)
             }
         };
         Sampled {
             block_bytes,
             vectors: settings.vectors,
-            filter: Filter {
-                salt: salt.wrapping_mul(0xd134_2543_de82_ef95),
-                limit,
-            },
+            filter: Filter::of_share(salt, rate),
             most_blocks,
             distinct: Distinct::new(),
             references: 0,

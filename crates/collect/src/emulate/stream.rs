@@ -29,6 +29,8 @@ pub struct Batch<'a> {
     pub addresses: &'a [u64],
     /// Those that cross a multiple of the granule: which, and their bytes.
     pub crossing: &'a [(usize, u32)],
+    /// Instructions of the blocks that they belong to.
+    pub instructions: u64,
 }
 
 /// How a streamed run was.
@@ -279,6 +281,7 @@ impl Followed {
         let Some(process) = self.processes.get(&number) else {
             return Some(false);
         };
+        let instructions = self.references.instructions;
         self.references.addresses.clear();
         self.references.crossing.clear();
         let mut walk = Walk {
@@ -296,6 +299,7 @@ impl Followed {
             tid: thread.ring.tid,
             addresses: &self.references.addresses,
             crossing: &self.references.crossing,
+            instructions: self.references.instructions - instructions,
         };
         self.given += batch.addresses.len() as u64;
         if sink(&batch).is_break() {
