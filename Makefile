@@ -37,6 +37,10 @@ bench-stat: build ## cost of counter series against perf record and perf stat
 bench-mrc: ## speed and errors of miss-rate curves
 	cargo run --release -p memgauge --example mrc_speed
 
+experiments: build ## curves from sampled events against exact ones (docs/experiments)
+	cargo build --release -p memgauge-workloads
+	cargo run --release -p memgauge --example mrc_experiment -- $(TARGET)/release/memgauge-workloads docs/experiments >/dev/null
+
 lint: setup plugin ## formatting, clippy, documentation, plugin warnings
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
@@ -50,4 +54,4 @@ install: build ## install below PREFIX (/usr/local)
 clean: ## remove everything built
 	cargo clean
 
-.PHONY: help setup plugin build demo test bench bench-io bench-mrc bench-stat lint install clean
+.PHONY: help setup plugin build demo test bench bench-io bench-mrc bench-stat experiments lint install clean

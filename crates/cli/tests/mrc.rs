@@ -200,7 +200,138 @@ fn a_list_s_curve_is_that_of_its_distances() {
     assert_eq!(code, Some(0));
     assert_eq!(
         csv,
-        "block_bytes,bytes,misses,miss_ratio\n64,6336,5000,1\n64,6400,100,0.02\n"
+        "curve,block_bytes,bytes,misses,miss_ratio,mpki,half_band_95,against_misses,against_miss_ratio\n\
+         \"standard input\",64,6336,5000,1,,,,\n\"standard input\",64,6400,100,0.02,,,,\n"
+    );
+}
+
+/// A hundred lines in turn for a while, then ten thousand.
+fn two_phases() -> Vec<u8> {
+    let few = (0..400_000u64).map(|i| i % 100);
+    let many = (0..400_000u64).map(|i| 1000 + i % 10_000);
+    few.chain(many)
+        .flat_map(|line| (line * 64).to_le_bytes())
+        .collect()
+}
+
+#[test]
+fn a_list_of_two_phases_has_a_curve_for_each() {
+    let (json, error, code) = of_list(
+        "--phases --phase-size 64KiB --phase-window 50000 --sizes 64KiB --json",
+        two_phases(),
+    );
+    assert_eq!(code, Some(0), "{error}");
+    let json: Value = serde_json::from_str(&json).unwrap();
+    let curves = json["curves"].as_array().unwrap();
+    assert_eq!(curves.len(), 2);
+    let references: f64 = curves
+        .iter()
+        .map(|c| c["references"].as_f64().unwrap())
+        .sum();
+    assert_eq!(references, 800_000.0);
+    // Windows end with batches of 65 536 references.
+    let border = curves[1]["span"]["from"].as_u64().unwrap();
+    assert!(border.abs_diff(400_000) <= 65_536, "{border}");
+    let ratio = |at: usize| curves[at]["points"][0]["miss_ratio"].as_f64().unwrap();
+    assert!(
+        ratio(0) < 0.01 && ratio(1) > 0.8,
+        "{} {}",
+        ratio(0),
+        ratio(1)
+    );
+}
+
+#[test]
+fn collecting_on_change_takes_a_part_and_says_which() {
+    let (json, error, code) = of_list(
+        "--phases on-change --phase-size 64KiB --phase-window 1 --sizes 64KiB --json",
+        [two_phases(), two_phases(), two_phases(), two_phases()]
+            .concat()
+            .repeat(2),
+    );
+    assert_eq!(code, Some(0), "{error}");
+    let json: Value = serde_json::from_str(&json).unwrap();
+    let cost = &json["collection"];
+    let [all, some] = ["references", "collected"].map(|f| cost[f].as_u64().unwrap());
+    assert_eq!(all, 6_400_000);
+    assert!(0 < some && some <= all, "{some}");
+    let curves = json["curves"].as_array().unwrap();
+    let collected: f64 = curves
+        .iter()
+        .map(|c| c["references"].as_f64().unwrap())
+        .sum();
+    assert_eq!(collected, some as f64);
+}
+
+#[test]
+fn a_curve_by_thread_has_the_misses_per_instruction_of_the_thread() {
+    if !needs(&[]) {
+        return;
+    }
+    let output = memgauge()
+        .args(["mrc", "--per-thread", "--y", "mpki", "--json", "--"])
+        .args([workloads(), "threads", "--threads", "2", "--steps", "20000"])
+        .output()
+        .unwrap();
+    let json: Value = serde_json::from_slice(&output.stderr).unwrap();
+    let curves = json["curves"].as_array().unwrap();
+    let instructions: Vec<f64> = curves
+        .iter()
+        .map(|c| c["instructions"].as_f64().unwrap())
+        .collect();
+    assert_eq!(instructions[0], instructions[1..].iter().sum::<f64>());
+    assert!(
+        instructions[1..].iter().all(|&n| n > 0.0),
+        "{instructions:?}"
+    );
+}
+
+#[test]
+fn addresses_of_a_recording_s_table_are_a_parquet_column() {
+    if !needs(&[]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let recording = folder.path().join("r.mg");
+    let recorded = memgauge()
+        .args(["record", "-e", "dtlb.miss", "-c", "100", "-o"])
+        .arg(&recording)
+        .args([
+            "--",
+            workloads(),
+            "rand",
+            "--bytes",
+            "4MiB",
+            "--steps",
+            "200000",
+        ])
+        .output()
+        .unwrap();
+    assert!(recorded.status.success(), "{recorded:?}");
+    let part = std::fs::read_dir(recording.join("samples"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .find(|path| path.extension().is_some_and(|e| e == "parquet"))
+        .expect("a part");
+    let run = |column: &str| {
+        let output = memgauge()
+            .args(["mrc", "--json", "--format", column])
+            .arg(&part)
+            .output()
+            .unwrap();
+        let [out, err] =
+            [output.stdout, output.stderr].map(|b| String::from_utf8_lossy(&b).into_owned());
+        (out, err, output.status.code())
+    };
+    let (json, _, code) = run("parquet:addr");
+    assert_eq!(code, Some(0));
+    let json: Value = serde_json::from_str(&json).unwrap();
+    assert!(json["curves"][0]["references"].as_f64().unwrap() > 100.0);
+    let (_, error, code) = run("parquet:nothing");
+    assert_eq!(code, Some(125));
+    assert!(
+        error.contains("`nothing`") && error.contains("addr"),
+        "{error}"
     );
 }
 
@@ -229,6 +360,35 @@ fn bad_lists_and_options_end_with_one_clear_line() {
         "failed to find column `x`",
     );
     check("--y mpki", "1\n", 125, "--instructions");
+    check("", "PAR1", 125, "--format parquet:COLUMN");
+    check("--format parquet:a", "1\n", 125, "no file");
+    check("--format csv:", "1\n", 2, "csv:COLUMN");
+    check("--phases --block 64,4096", "1\n", 125, "one with --block");
+    check("--phases --threads 2", "1\n", 125, "one thread");
+    check(
+        "--phases --phases-by references",
+        "1\n",
+        125,
+        "no instructions",
+    );
+    check("--phases --phase-window 0", "1\n", 2, "0");
+    check("--phases --sample 0.1", "1\n", 2, "cannot be used with");
+    check("--phase-window 5", "1\n", 2, "--phases");
+    let (text, _, code) = of_list("", "7\n");
+    assert_eq!(code, Some(0));
+    assert!(
+        text.contains("every reference is the first to its block"),
+        "{text}"
+    );
+    let (text, _, code) = of_list("", "7\n".repeat(10));
+    assert_eq!(code, Some(0));
+    assert!(text.contains("10 references, 1 distinct blocks"), "{text}");
+    let (text, _, code) = of_list("--format raw", [1u8; 19]);
+    assert_eq!(code, Some(0));
+    assert!(
+        text.contains("3 bytes behind the last whole word"),
+        "{text}"
+    );
     let (text, _, code) = of_list(
         "--block 1",
         "18446744073709551615\n0\njunk\n18446744073709551615\n",

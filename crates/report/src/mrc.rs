@@ -105,6 +105,96 @@ pub struct CurveView {
     pub sizes: Vec<u64>,
     /// A curve to draw beside it.
     pub against: Option<(String, Measured)>,
+    /// The part of the run that it is of, if not all.
+    pub span: Option<Span>,
+}
+
+/// A phase of a run.
+#[derive(Clone, Debug)]
+pub struct Span {
+    /// Which phase, from 1.
+    pub number: usize,
+    /// Of how many.
+    pub of: usize,
+    /// Where it begins and ends, in `unit`.
+    pub from: u64,
+    /// Behind its last.
+    pub to: u64,
+    /// `instructions` or `references`.
+    pub unit: &'static str,
+    /// Mean rate of `event` in its windows.
+    pub rate: f64,
+    /// What told the phases apart.
+    pub event: String,
+    /// Share of its references that the curve is of, 0..=1.
+    pub collected: f64,
+}
+
+impl Span {
+    fn sentence(&self) -> String {
+        format!(
+            "phase {} of {}: {} from {} to {}, {:.2} {}, curve of {} of its references",
+            self.number,
+            self.of,
+            self.unit,
+            count(self.from),
+            count(self.to),
+            self.rate,
+            self.event,
+            percent(self.collected)
+        )
+    }
+}
+
+/// What the curves of phases cost, in references and seconds of engines.
+#[derive(Clone, Copy, Debug)]
+pub struct Collection {
+    /// All references.
+    pub references: u64,
+    /// Those that went into curves.
+    pub collected: u64,
+    /// Time of the engines of curves.
+    pub collecting_s: f64,
+    /// Time of what watches for changes, where that is apart.
+    pub monitoring_s: f64,
+}
+
+impl Collection {
+    /// Seconds that curves of all references would take, estimated from those that
+    /// went into curves.
+    pub fn full_s(&self) -> f64 {
+        self.collecting_s * self.references as f64 / self.collected.max(1) as f64
+    }
+
+    /// Two lines.
+    pub fn text(&self) -> String {
+        let share = self.collected as f64 / self.references.max(1) as f64;
+        let mut text = format!(
+            "curves of {} of the references took {:.2} s",
+            percent(share),
+            self.collecting_s
+        );
+        if self.collected < self.references {
+            let own = self.collecting_s + self.monitoring_s;
+            let _ = write!(
+                text,
+                ", watching for changes {:.2} s;\n{} of the about {:.2} s that curves of all take",
+                self.monitoring_s,
+                percent(own / self.full_s().max(f64::MIN_POSITIVE)),
+                self.full_s()
+            );
+        }
+        text + "\n"
+    }
+
+    /// As JSON; docs/mrc.md describes it.
+    pub fn json(&self) -> Value {
+        json!({
+            "references": self.references, "collected": self.collected,
+            "collecting_s": self.collecting_s, "monitoring_s": self.monitoring_s,
+            "full_s_estimated": self.full_s(),
+        })
+    }
 }
 
 /// Rows of the drawing.
@@ -120,13 +210,35 @@ impl CurveView {
     }
 
     fn value(&self, curve: &Curve, bytes: u64) -> f64 {
+        self.unit.of(self.misses(curve, bytes), curve.references)
+    }
+
+    /// Misses, compulsory ones only if they count.
+    fn misses(&self, curve: &Curve, bytes: u64) -> f64 {
         let left_out = if self.compulsory {
             0.0
         } else {
             curve.compulsory
         };
-        let misses = curve.misses(bytes / curve.block_bytes) - left_out;
-        self.unit.of(misses.max(0.0), curve.references)
+        (curve.misses(bytes / curve.block_bytes) - left_out).max(0.0)
+    }
+
+    fn ratio(&self, curve: &Curve, bytes: u64) -> Option<f64> {
+        let misses = self.misses(curve, bytes);
+        (curve.references > 0.0).then(|| misses / curve.references)
+    }
+
+    fn mpki(&self, bytes: u64) -> Option<f64> {
+        let mpki = matches!(self.unit, Unit::Mpki(_));
+        mpki.then(|| self.value(self.curve(), bytes))
+    }
+
+    /// Sizes in bytes that JSON and CSV list.
+    fn points(&self) -> Vec<u64> {
+        match self.sizes.is_empty() {
+            true => sizes(self.curve().block_bytes, self.end(), 8),
+            false => self.sizes.clone(),
+        }
     }
 
     /// The largest size that is of interest.
@@ -165,6 +277,9 @@ impl CurveView {
             "; blocks of {}, least recently used",
             capacity(curve.block_bytes)
         );
+        if let Some(span) = &self.span {
+            let _ = writeln!(text, "  {}", span.sentence());
+        }
         if let Some(note) = &self.note {
             let _ = writeln!(text, "  {}", printable(note));
         }
@@ -351,14 +466,11 @@ impl CurveView {
         let point = |bytes: u64| {
             json!({
                 "bytes": bytes,
-                "misses": curve.misses(bytes / curve.block_bytes),
-                "miss_ratio": curve.miss_ratio(bytes),
+                "misses": self.misses(curve, bytes),
+                "miss_ratio": self.ratio(curve, bytes),
+                "mpki": self.mpki(bytes),
                 "half_band_95": self.measured.half_band(bytes),
             })
-        };
-        let points = match self.sizes.is_empty() {
-            true => sizes(curve.block_bytes, self.end(), 8),
-            false => self.sizes.clone(),
         };
         let knees = curve.knees().into_iter().map(
             |knee| json!({ "bytes": knee.blocks * curve.block_bytes, "benefit": knee.benefit }),
@@ -372,7 +484,9 @@ impl CurveView {
             "references": curve.references,
             "compulsory": curve.compulsory,
             "instructions": match self.unit { Unit::Mpki(n) => Some(n), _ => None },
-            "points": points.into_iter().map(point).collect::<Vec<_>>(),
+            "compulsory_included": self.compulsory,
+            "span": self.span.as_ref().map(span_json),
+            "points": self.points().into_iter().map(point).collect::<Vec<_>>(),
             "knees": knees.collect::<Vec<_>>(),
             "bytes_for_90_percent": curve.blocks_for(0.9) * curve.block_bytes,
             "bytes_for_all": curve.enough_blocks() * curve.block_bytes,
@@ -380,21 +494,42 @@ impl CurveView {
         })
     }
 
-    /// Rows of size in bytes, misses, miss ratio; with a heading.
-    pub fn csv(&self) -> String {
+    /// The columns of [`CurveView::csv_rows`].
+    pub const CSV_HEADING: &str = "curve,block_bytes,bytes,misses,miss_ratio,mpki,half_band_95,\
+        against_misses,against_miss_ratio\n";
+
+    /// A row for each size; nothing where there is no such number.
+    pub fn csv_rows(&self) -> String {
         let curve = self.curve();
-        let points = match self.sizes.is_empty() {
-            true => sizes(curve.block_bytes, self.end(), 8),
-            false => self.sizes.clone(),
-        };
-        let mut text = "block_bytes,bytes,misses,miss_ratio\n".to_owned();
-        for bytes in points {
-            let misses = curve.misses(bytes / curve.block_bytes);
-            let ratio = curve.miss_ratio(bytes).unwrap_or(f64::NAN);
-            let _ = writeln!(text, "{},{bytes},{misses},{ratio}", curve.block_bytes);
+        let shown = |number: Option<f64>| number.map_or(String::new(), |n| n.to_string());
+        let name = self
+            .span
+            .as_ref()
+            .map_or(String::new(), |span| format!(", phase {}", span.number));
+        let name = printable(&(self.title.clone() + &name)).replace('"', "\"\"");
+        let mut text = String::new();
+        for bytes in self.points() {
+            let other = self.against.as_ref().map(|against| against.1.curve());
+            let numbers = [
+                Some(self.misses(curve, bytes)),
+                self.ratio(curve, bytes),
+                self.mpki(bytes),
+                self.measured.half_band(bytes),
+                other.map(|other| self.misses(other, bytes)),
+                other.and_then(|other| self.ratio(other, bytes)),
+            ];
+            let numbers = numbers.map(shown).join(",");
+            let _ = writeln!(text, "\"{name}\",{},{bytes},{numbers}", curve.block_bytes);
         }
         text
     }
+}
+
+fn span_json(span: &Span) -> Value {
+    json!({
+        "number": span.number, "of": span.of, "from": span.from, "to": span.to,
+        "unit": span.unit, "rate": span.rate, "event": span.event, "collected": span.collected,
+    })
 }
 
 fn against_json(name: &str, curve: &Curve, other: &Measured) -> Value {
@@ -458,6 +593,7 @@ mod tests {
             marks: vec![("L1D".to_owned(), 32 << 10), ("L2".to_owned(), 1 << 20)],
             sizes: vec![],
             against: None,
+            span: None,
         }
     }
 
@@ -508,6 +644,57 @@ mod tests {
             .map(|p| p["misses"].as_f64().unwrap())
             .collect();
         assert_eq!(misses, [200.0, 140.0, 100.0]);
-        assert!(view.csv().ends_with("64,6400,140,0.7\n64,64000,100,0.5\n"));
+        assert!(view.csv_rows().ends_with(
+            "\"two arrays\",64,6400,140,0.7,,,,\n\"two arrays\",64,64000,100,0.5,,,,\n"
+        ));
+    }
+
+    #[test]
+    fn compulsory_misses_are_left_out_everywhere() {
+        let mut view = view(&[(99, 60), (999, 40)], 100);
+        view.compulsory = false;
+        view.sizes = vec![6400];
+        view.unit = Unit::Mpki(1000.0);
+        view.against = Some(("other".to_owned(), view.measured.clone()));
+        let point = &view.json()["points"][0];
+        assert_eq!(
+            (point["misses"].as_f64(), point["mpki"].as_f64()),
+            (Some(40.0), Some(40.0))
+        );
+        assert_eq!(
+            view.csv_rows(),
+            "\"two arrays\",64,6400,40,0.2,40,,40,0.2\n"
+        );
+        assert_eq!(view.json()["compulsory_included"], false);
+    }
+
+    #[test]
+    fn a_phase_says_of_which_part_it_is_and_what_its_curve_cost() {
+        let mut view = view(&[(99, 60)], 4);
+        let span = Span {
+            number: 2,
+            of: 3,
+            from: 1_000_000,
+            to: 3_000_000,
+            unit: "instructions",
+            rate: 4.5,
+            event: "misses of 256 KiB per 1000 instructions".to_owned(),
+            collected: 0.25,
+        };
+        view.span = Some(span);
+        let text = view.text(&plain(80, true));
+        assert!(
+            text.contains("phase 2 of 3: instructions from 1.00M to 3.00M, 4.50 misses"),
+            "{text}"
+        );
+        assert!(view.csv_rows().starts_with("\"two arrays, phase 2\","));
+        let collection = Collection {
+            references: 1000,
+            collected: 100,
+            collecting_s: 2.0,
+            monitoring_s: 1.0,
+        };
+        assert_eq!(collection.full_s(), 20.0);
+        assert!(collection.text().contains("15.0"), "{}", collection.text());
     }
 }

@@ -40,7 +40,10 @@ impl Looked {
     #[inline(always)]
     pub(super) fn pushes(&self) -> usize {
         match self.pushed[..self.len].first() {
-            Some(&NEVER) => self.pushed[..self.len].iter().filter(|&&p| p != NEVER).count(),
+            Some(&NEVER) => self.pushed[..self.len]
+                .iter()
+                .filter(|&&p| p != NEVER)
+                .count(),
             _ => self.len,
         }
     }

@@ -175,7 +175,9 @@ impl Back {
     pub(super) fn count<O: Operations>(&mut self, batch: &Looked) {
         self.histogram.make_room();
         let (slots, places, known) = batch.known();
-        slots[..known].iter().for_each(|&s| self.ranks.fetch_early(s));
+        slots[..known]
+            .iter()
+            .for_each(|&s| self.ranks.fetch_early(s));
         let (live, pushes) = (self.ranks.live(), batch.pushes());
         let seated = batch.len - pushes;
         let end = self.ranks.push(batch.pushed[seated % BATCH], pushes as u32);

@@ -48,7 +48,14 @@ mod tests {
     }
 
     fn check(stream: &[u64], partitions: u32, most_apart: f64) {
-        let part = |n| distances(stream.iter().copied().filter(move |&b| partition_of(b, partitions) == n));
+        let part = |n| {
+            distances(
+                stream
+                    .iter()
+                    .copied()
+                    .filter(move |&b| partition_of(b, partitions) == n),
+            )
+        };
         let parts: Vec<Distances> = (0..partitions).map(part).collect();
         let joined = join_partitions(&parts, 1);
         let exact = Curve::exact(&distances(stream.iter().copied()), 1);
@@ -62,7 +69,10 @@ mod tests {
     fn partitions_of_a_stream_have_its_curve() {
         let uniform: Vec<u64> = numbers(21).take(200_000).map(|n| n % 10_000).collect();
         let skewed = |n: u64| ((n >> 11) as f64 / (1u64 << 53) as f64).powi(3) * 9000.0;
-        let skewed: Vec<u64> = numbers(22).take(200_000).map(|n| skewed(n) as u64).collect();
+        let skewed: Vec<u64> = numbers(22)
+            .take(200_000)
+            .map(|n| skewed(n) as u64)
+            .collect();
         check(&uniform, 1, 0.0);
         for partitions in [2, 4, 7] {
             check(&uniform, partitions, 0.02);
@@ -75,6 +85,9 @@ mod tests {
         let mut sizes = [0u32; 5];
         (0..50_000).for_each(|block| sizes[partition_of(block * 64, 5) as usize] += 1);
         // Five standard deviations.
-        assert!(sizes.iter().all(|size| size.abs_diff(10_000) < 450), "{sizes:?}");
+        assert!(
+            sizes.iter().all(|size| size.abs_diff(10_000) < 450),
+            "{sizes:?}"
+        );
     }
 }

@@ -36,7 +36,9 @@ pub struct Phase {
     pub rate: f64,
     /// Sum of the squared deviations from the mean.
     deviation: f64,
-    /// Instructions in it, if they are known.
+    /// References in it, those whose distances were not collected included.
+    pub references: u64,
+    /// Instructions that its distances are of, if they are known.
     pub instructions: Option<u64>,
     /// What was counted in it.
     pub distances: Distances,
@@ -66,6 +68,7 @@ impl Phase {
         self.rate += before * window.windows as f64 / self.windows as f64;
         self.deviation += before * (window.rate - self.rate);
         self.to = window.to;
+        self.references += window.references;
         let more = window.instructions;
         self.instructions = self.instructions.zip(more).map(|(a, b)| a + b);
         self.distances.merge(&window.distances);
@@ -90,7 +93,9 @@ impl Phases {
         };
         if current.fits(window.rate) || self.done.len() + 1 >= MOST_PHASES {
             let doubtful = self.doubtful.take();
-            doubtful.into_iter().for_each(|outlier| current.append(outlier));
+            doubtful
+                .into_iter()
+                .for_each(|outlier| current.append(outlier));
             current.append(window);
             return false;
         }
@@ -150,7 +155,13 @@ impl Monitor {
     /// [`Full`].
     pub fn feed(&mut self, addresses: &[u64]) -> Result<(), Full> {
         addresses.chunks(CHUNK).try_for_each(|chunk| {
-            let count = keep(self.vectors, &self.filter, chunk, self.shift, &mut self.kept);
+            let count = keep(
+                self.vectors,
+                &self.filter,
+                chunk,
+                self.shift,
+                &mut self.kept,
+            );
             self.engine.feed(&self.kept[..count])
         })
     }
@@ -162,7 +173,10 @@ impl Monitor {
     pub fn take_misses(&mut self, blocks: u64) -> Result<(f64, f64), Full> {
         let curve = Curve::exact(&self.engine.take_distances()?, 1);
         let all = f64::from(1 << MONITORED);
-        Ok((curve.misses(blocks >> MONITORED) * all, curve.compulsory * all))
+        Ok((
+            curve.misses(blocks >> MONITORED) * all,
+            curve.compulsory * all,
+        ))
     }
 }
 
@@ -182,7 +196,10 @@ mod tests {
     fn a_lasting_change_begins_a_phase_and_one_window_alone_does_not() {
         assert_eq!(phases(&[]), []);
         assert_eq!(phases(&[5.0]), [(0, 1)]);
-        assert_eq!(phases(&[5.0, 5.1, 4.9, 5.0, 9.0, 9.1, 9.0]), [(0, 4), (4, 7)]);
+        assert_eq!(
+            phases(&[5.0, 5.1, 4.9, 5.0, 9.0, 9.1, 9.0]),
+            [(0, 4), (4, 7)]
+        );
         assert_eq!(phases(&[5.0, 5.1, 4.9, 99.0, 5.0, 5.0]), [(0, 6)]);
         assert_eq!(phases(&[5.0, 5.1, 4.9, 99.0]), [(0, 4)]);
         assert_eq!(phases(&[0.0, 0.0, 0.001, 0.002]), [(0, 4)]);
@@ -202,7 +219,10 @@ mod tests {
         for at in 0..6 {
             let mut window = Phase::window(10 * at, 10 * at + 10, if at < 3 { 2.0 } else { 8.0 });
             window.instructions = Some(100);
-            window.distances = Distances { counts: vec![(at, 1), (50, 2)], compulsory: 1 };
+            window.distances = Distances {
+                counts: vec![(at, 1), (50, 2)],
+                compulsory: 1,
+            };
             all.observe(window);
         }
         let all = all.finish();

@@ -154,7 +154,9 @@ impl Operations for Portable {
     #[inline(always)]
     fn greater(values: &[u32; BATCH], before: usize) -> u32 {
         let value = values[before];
-        let greater = values[..before].iter().map(|&other| u32::from(other > value));
+        let greater = values[..before]
+            .iter()
+            .map(|&other| u32::from(other > value));
         greater.sum()
     }
 

@@ -7,6 +7,7 @@
 //! | `hex` | a line each: hexadecimal, with or without `0x` |
 //! | `lackey` | what `valgrind --tool=lackey --trace-mem=yes` prints: ` L`, ` S` and ` M` lines; instruction fetches (`I`) are left out |
 //! | `csv:COLUMN` | a column of a table with a heading, as `text` |
+//! | `parquet:COLUMN` | a column of whole numbers of a Parquet file, not from standard input |
 //!
 //! Empty lines and lines that begin with `#` are nothing; lines that are no
 //! address are counted and the first is named.
@@ -22,6 +23,7 @@ pub(crate) enum Format {
     Hex,
     Lackey,
     Csv(String),
+    Parquet(String),
 }
 
 impl FromStr for Format {
@@ -33,9 +35,14 @@ impl FromStr for Format {
             "text" => Ok(Format::Text),
             "hex" => Ok(Format::Hex),
             "lackey" => Ok(Format::Lackey),
-            _ => match text.strip_prefix("csv:") {
-                Some(column) if !column.is_empty() => Ok(Format::Csv(column.to_owned())),
-                _ => Err("expected raw, text, hex, lackey or csv:COLUMN".to_owned()),
+            _ => match text.split_once(':') {
+                Some(("csv", column)) if !column.is_empty() => Ok(Format::Csv(column.to_owned())),
+                Some(("parquet", column)) if !column.is_empty() => {
+                    Ok(Format::Parquet(column.to_owned()))
+                }
+                _ => {
+                    Err("expected raw, text, hex, lackey, csv:COLUMN or parquet:COLUMN".to_owned())
+                }
             },
         }
     }
@@ -51,14 +58,14 @@ pub(crate) struct Accesses {
 }
 
 impl Accesses {
-    fn push(&mut self, address: u64, bytes: u32) {
+    pub(crate) fn push(&mut self, address: u64, bytes: u32) {
         if bytes > 1 {
             self.sizes.push((self.addresses.len(), bytes));
         }
         self.addresses.push(address);
     }
 
-    fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.addresses.clear();
         self.sizes.clear();
     }
@@ -73,6 +80,8 @@ pub(crate) struct Junk {
     pub(crate) first: Option<(u64, String)>,
     /// Bytes behind the last whole word.
     pub(crate) bytes: usize,
+    /// Rows of a Parquet file without an address.
+    pub(crate) gaps: u64,
 }
 
 /// References given on at a time.
@@ -92,13 +101,20 @@ pub(crate) fn read(
     take: &mut dyn FnMut(&Accesses) -> anyhow::Result<()>,
 ) -> anyhow::Result<Junk> {
     let mut input = std::io::BufReader::with_capacity(1 << 19, input);
-    let guessed = guess(input.fill_buf()?);
+    let start = input.fill_buf()?;
+    if start.starts_with(b"PAR1") {
+        anyhow::bail!(
+            "failed to choose a column of a Parquet file: name a file and --format parquet:COLUMN"
+        );
+    }
+    let guessed = guess(start);
     match format.unwrap_or(&guessed) {
         Format::Raw => read_raw(input, take),
         Format::Csv(column) => read_lines(input, csv(column), take),
         Format::Text => read_lines(input, |line| Ok(number(line).map(|n| (n, 1)).into()), take),
         Format::Hex => read_lines(input, |line| Ok(hex(line).map(|n| (n, 1)).into()), take),
         Format::Lackey => read_lines(input, |line| Ok(lackey(line)), take),
+        Format::Parquet(_) => anyhow::bail!("failed to read Parquet: it is none, or no file"),
     }
 }
 
@@ -371,6 +387,7 @@ mod tests {
                 Some("hex"),
                 Some("lackey"),
                 Some("csv:a"),
+                Some("parquet:a"),
             ] {
                 let format = format.map(|f| f.parse().unwrap());
                 let _ = read(&bytes[..], format.as_ref(), &mut |_| Ok(()));

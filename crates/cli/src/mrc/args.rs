@@ -12,6 +12,7 @@ Examples:
   memgauge mrc --block 64,4096 -- ./prog     of lines and of pages, in one run
   memgauge mrc --sample 0.01 addresses.raw   from a hundredth of the blocks
   valgrind --tool=lackey --trace-mem=yes --log-fd=1 ./prog | memgauge mrc -
+  memgauge mrc --phases -- ./prog            a curve for each phase
   memgauge mrc a.raw --against b.raw         two curves and how they differ";
 
 /// What the vertical axis counts.
@@ -23,6 +24,26 @@ pub(crate) enum Axis {
     Misses,
     /// Misses per 1000 instructions
     Mpki,
+}
+
+/// Of which windows the curves of phases are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum When {
+    /// Of all
+    All,
+    /// Of some after each change, which is seen from a 64th of the blocks
+    OnChange,
+}
+
+/// The event whose rate tells phases apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum By {
+    /// Misses of a memory of --phase-size per 1000 instructions (of a list: references)
+    Mpki,
+    /// First references to a block per 1000 of them
+    NewBlocks,
+    /// References per 1000 instructions
+    References,
 }
 
 /// How curves are made.
@@ -46,7 +67,7 @@ pub(crate) struct Making {
     /// Threads for each exact curve: 1 or 2, with the same result
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
     pub(crate) threads: u8,
-    /// How a file has its addresses: raw, text, hex, lackey, csv:COLUMN (by default guessed)
+    /// How a file has its addresses: raw, text, hex, lackey, csv:COLUMN, parquet:COLUMN (by default guessed)
     #[arg(long, value_name = "FORMAT")]
     pub(crate) format: Option<Format>,
 }
@@ -62,6 +83,20 @@ pub(crate) struct Mrc {
     /// A curve for each thread of a program too, as if it had a memory of its own
     #[arg(long, requires = "command")]
     pub(crate) per_thread: bool,
+    /// A curve for each phase of the run; `on-change` collects only at the beginning of each
+    #[arg(long, value_enum, value_name = "WHEN", num_args = 0..=1, default_missing_value = "all",
+          conflicts_with_all = ["sample", "sample_size", "per_thread", "against"])]
+    pub(crate) phases: Option<When>,
+    /// What tells phases apart
+    #[arg(long, value_enum, default_value = "mpki", requires = "phases")]
+    pub(crate) phases_by: By,
+    /// Memory whose misses tell phases apart (by default the L2 cache for lines, 256 blocks for larger ones)
+    #[arg(long, value_name = "SIZE", requires = "phases", value_parser = size)]
+    pub(crate) phase_size: Option<u64>,
+    /// Instructions (of a list: references) in a window, at least
+    #[arg(long, value_name = "N", default_value_t = 1_000_000, requires = "phases",
+          value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) phase_window: u64,
     /// Sizes of memory to list (32KiB,1MiB; by default a choice)
     #[arg(long, value_name = "SIZES", value_delimiter = ',', value_parser = size)]
     pub(crate) sizes: Vec<u64>,
@@ -80,7 +115,7 @@ pub(crate) struct Mrc {
     /// Print JSON (docs/mrc.md describes it)
     #[arg(long, conflicts_with = "csv")]
     pub(crate) json: bool,
-    /// Print CSV: block_bytes, bytes, misses, miss_ratio
+    /// Print CSV, a row for each size
     #[arg(long)]
     pub(crate) csv: bool,
     /// Program to run, after `--`

@@ -13,10 +13,10 @@ use memgauge_analyze::sentence;
 use memgauge_collect::emulate::{Streamed, stream};
 use memgauge_collect::sys::{self, advice::large_pages};
 use memgauge_report::mrc::Measured;
-use memgauge_trace::recording::{Recording, Selection};
+use memgauge_trace::recording::{Numbers, Recording, Selection};
 use memgauge_trace::{ErrorKind, EventId, LossKind, Sample};
 
-use super::addresses::{self, Accesses, Junk};
+use super::addresses::{self, Accesses, Format, Junk};
 use super::args::Making;
 use super::memory_limit;
 
@@ -24,6 +24,8 @@ use super::memory_limit;
 pub(super) struct Made {
     pub(super) curves: Vec<Measured>,
     pub(super) note: Option<String>,
+    /// Instructions that the references are of, if they are known.
+    pub(super) instructions: Option<u64>,
 }
 
 enum Engine {
@@ -35,7 +37,6 @@ enum Engine {
 /// Engines of all block sizes over the same references.
 pub(super) struct Engines {
     engines: Vec<(u64, Engine)>,
-    pub(super) references: u64,
 }
 
 impl Engines {
@@ -63,15 +64,13 @@ impl Engines {
         };
         Engines {
             engines: making.block.iter().map(engine).collect(),
-            references: 0,
         }
     }
 
     /// Takes in references; one that lies in several blocks refers to each.
     pub(super) fn feed(&mut self, addresses: &[u64], sizes: &[(usize, u32)]) -> anyhow::Result<()> {
-        self.references += addresses.len() as u64;
         for (block, engine) in &mut self.engines {
-            let fed = feed_one(engine, *block, addresses, sizes);
+            let fed = feed_blocks(*block, addresses, sizes, &mut |a| engine.feed(a));
             fed.map_err(|full| too_many(full, *block))?;
         }
         Ok(())
@@ -101,27 +100,28 @@ impl Engine {
     }
 }
 
-fn feed_one(
-    engine: &mut Engine,
+/// Gives on references; one that lies in several blocks refers to each.
+pub(super) fn feed_blocks(
     block: u64,
     addresses: &[u64],
     sizes: &[(usize, u32)],
+    feed: &mut dyn FnMut(&[u64]) -> Result<(), Full>,
 ) -> Result<(), Full> {
     let mut fed = 0;
     for &(at, bytes) in sizes {
         let first = addresses[at];
         let more = first % block + u64::from(bytes) - 1;
         if more >= block {
-            engine.feed(&addresses[fed..=at])?;
+            feed(&addresses[fed..=at])?;
             let beyond = (1..=more / block).map(|n| first.wrapping_add(n.wrapping_mul(block)));
-            engine.feed(&beyond.collect::<Vec<u64>>())?;
+            feed(&beyond.collect::<Vec<u64>>())?;
             fed = at + 1;
         }
     }
-    engine.feed(&addresses[fed..])
+    feed(&addresses[fed..])
 }
 
-fn too_many(full: Full, block: u64) -> anyhow::Error {
+pub(super) fn too_many(full: Full, block: u64) -> anyhow::Error {
     anyhow::anyhow!(
         "failed to hold all blocks of {block} bytes: {full} need more memory than is free; \
          --sample-size 100000 takes a bounded amount"
@@ -131,22 +131,42 @@ fn too_many(full: Full, block: u64) -> anyhow::Error {
 /// The curves of a file of addresses, of standard input, or of a recording.
 pub(super) fn curves(input: &Path, making: &Making) -> anyhow::Result<Made> {
     let mut engines = Engines::new(making);
-    let note = if input.join("manifest.json").exists() {
-        Some(feed_recording(input, &mut engines)?)
-    } else {
-        feed_file(input, making, &mut engines)?
+    let format = making.format.as_ref();
+    let note = references_of(input, format, &mut |a, sizes| engines.feed(a, sizes))?;
+    Ok(Made {
+        curves: engines.finish()?,
+        note,
+        instructions: None,
+    })
+}
+
+/// Takes references by address, and the bytes of those of more than one.
+type Take<'a> = &'a mut dyn FnMut(&[u64], &[(usize, u32)]) -> anyhow::Result<()>;
+
+/// Reads all references of an input; a word on them, if there is one to be said.
+pub(super) fn references_of(
+    input: &Path,
+    format: Option<&Format>,
+    take: Take<'_>,
+) -> anyhow::Result<Option<String>> {
+    let mut references = 0;
+    let mut counted = |addresses: &[u64], sizes: &[(usize, u32)]| {
+        references += addresses.len();
+        take(addresses, sizes)
     };
-    if engines.references == 0 {
+    let note = if input.join("manifest.json").exists() {
+        Some(feed_recording(input, &mut counted)?)
+    } else {
+        feed_file(input, format, &mut counted)?
+    };
+    if references == 0 {
         let why = note.map_or_else(
             || "it is empty".to_owned(),
             |note| format!("it has none; {note}"),
         );
         bail!("failed to read addresses from `{}`: {why}", input.display());
     }
-    Ok(Made {
-        curves: engines.finish()?,
-        note,
-    })
+    Ok(note)
 }
 
 /// A command's curves by what they are of (empty: all of it), and how it ran.
@@ -162,7 +182,7 @@ pub(super) fn curves_of_command(
     per_thread: bool,
 ) -> anyhow::Result<Ran> {
     let mut all = Engines::new(making);
-    let mut threads = BTreeMap::<(u32, u32), Engines>::new();
+    let mut threads = BTreeMap::<(u32, u32), (Engines, u64)>::new();
     let granule = making.block.iter().copied().min().unwrap_or(1);
     let mut failure = None;
     sys::process::catch_interrupts().context("failed to catch interrupts")?;
@@ -170,8 +190,9 @@ pub(super) fn curves_of_command(
         let mut fed = all.feed(batch.addresses, batch.crossing);
         if per_thread && fed.is_ok() {
             let thread = threads.entry((batch.pid, batch.tid));
-            let engines = thread.or_insert_with(|| Engines::new(making));
-            fed = engines.feed(batch.addresses, batch.crossing);
+            let thread = thread.or_insert_with(|| (Engines::new(making), 0));
+            thread.1 += batch.instructions;
+            fed = thread.0.feed(batch.addresses, batch.crossing);
         }
         match fed {
             Ok(()) => ControlFlow::Continue(()),
@@ -185,19 +206,18 @@ pub(super) fn curves_of_command(
         return Err(failure);
     }
     let note = lost(&run);
-    let whole = (String::new(), all);
+    let whole = (String::new(), (all, run.instructions));
     let parts = threads
         .into_iter()
-        .map(|((pid, tid), engines)| (format!(", thread {tid} of process {pid}"), engines));
-    let made = std::iter::once(whole).chain(parts).map(|(of, engines)| {
-        let curves = engines.finish()?;
-        Ok((
-            of,
-            Made {
-                curves,
-                note: note.clone(),
-            },
-        ))
+        .map(|((pid, tid), part)| (format!(", thread {tid} of process {pid}"), part));
+    let made = std::iter::once(whole).chain(parts);
+    let made = made.map(|(of, (engines, instructions))| {
+        let made = Made {
+            curves: engines.finish()?,
+            note: note.clone(),
+            instructions: Some(instructions),
+        };
+        Ok((of, made))
     });
     Ok(Ran {
         made: made.collect::<anyhow::Result<_>>()?,
@@ -206,7 +226,7 @@ pub(super) fn curves_of_command(
 }
 
 /// What a run lost, in words.
-fn lost(run: &Streamed) -> Option<String> {
+pub(super) fn lost(run: &Streamed) -> Option<String> {
     let in_words = |(kind, count, detail): &(LossKind, u64, String)| match detail.as_str() {
         "" => format!("{count} {}", sentence(*kind).1),
         detail => format!("{count} {} ({detail})", sentence(*kind).1),
@@ -217,19 +237,41 @@ fn lost(run: &Streamed) -> Option<String> {
 
 fn feed_file(
     input: &Path,
-    making: &Making,
-    engines: &mut Engines,
+    format: Option<&Format>,
+    take: Take<'_>,
 ) -> anyhow::Result<Option<String>> {
-    let format = making.format.as_ref();
-    let mut take = |accesses: &Accesses| engines.feed(&accesses.addresses, &accesses.sizes);
-    let junk = if input == Path::new("-") {
-        addresses::read(std::io::stdin().lock(), format, &mut take)?
-    } else {
-        let failed = || format!("failed to read addresses from `{}`", input.display());
-        let file = File::open(input).with_context(failed)?;
-        addresses::read(file, format, &mut take).with_context(failed)?
+    let mut take = |accesses: &Accesses| take(&accesses.addresses, &accesses.sizes);
+    let failed = || format!("failed to read addresses from `{}`", input.display());
+    let junk = match format {
+        _ if input == Path::new("-") => {
+            addresses::read(std::io::stdin().lock(), format, &mut take)?
+        }
+        Some(Format::Parquet(column)) => read_parquet(input, column, &mut take)?,
+        _ => {
+            let file = File::open(input).with_context(failed)?;
+            addresses::read(file, format, &mut take).with_context(failed)?
+        }
     };
     Ok(said_of(&junk))
+}
+
+fn read_parquet(
+    input: &Path,
+    column: &str,
+    take: &mut dyn FnMut(&Accesses) -> anyhow::Result<()>,
+) -> anyhow::Result<Junk> {
+    let (mut accesses, mut junk) = (Accesses::default(), Junk::default());
+    for batch in Numbers::open(input, column)? {
+        accesses.clear();
+        for number in batch? {
+            match number {
+                Some(address) => accesses.push(address, 1),
+                None => junk.gaps += 1,
+            }
+        }
+        take(&accesses)?;
+    }
+    Ok(junk)
 }
 
 /// What was passed over, in words.
@@ -240,6 +282,12 @@ fn said_of(junk: &Junk) -> Option<String> {
             junk.bytes
         ));
     }
+    if junk.gaps > 0 {
+        return Some(format!(
+            "passed over: {} rows without an address",
+            junk.gaps
+        ));
+    }
     let (line, text) = junk.first.as_ref()?;
     Some(format!(
         "passed over: {} lines that are no address, the first is line {line}: {text}",
@@ -248,7 +296,7 @@ fn said_of(junk: &Junk) -> Option<String> {
 }
 
 /// Feeds the addresses of a recording's samples; which samples, in words.
-fn feed_recording(input: &Path, engines: &mut Engines) -> anyhow::Result<String> {
+fn feed_recording(input: &Path, take: Take<'_>) -> anyhow::Result<String> {
     let recording = Recording::open(input)?;
     let event = most_sampled(&recording)?;
     let (mut samples, mut events) = (0u64, 0u64);
@@ -259,7 +307,7 @@ fn feed_recording(input: &Path, engines: &mut Engines) -> anyhow::Result<String>
             addresses.extend(sample.addr.map(|a| a.0));
             (samples, events) = (samples + 1, events + sample.period);
         }
-        engines.feed(&addresses, &[])
+        take(&addresses, &[])
     })?;
     let name = recording
         .manifest()
@@ -307,13 +355,9 @@ mod tests {
 
     #[test]
     fn a_reference_over_a_border_refers_to_both_blocks() {
-        let settings = Settings::default();
-        let mut engine = Engine::Exact(Box::new(Exact::new(64, settings)));
+        let mut engine = Exact::new(64, Settings::default());
         let sizes = [(0, 8), (1, 8), (2, 200)];
-        feed_one(&mut engine, 64, &[60, 0, 100], &sizes).unwrap();
-        let Engine::Exact(engine) = engine else {
-            unreachable!()
-        };
+        feed_blocks(64, &[60, 0, 100], &sizes, &mut |a| engine.feed(a)).unwrap();
         // Lines 0 1, 0, 1 2 3 4: 299 is the last byte.
         let distances = engine.finish().unwrap();
         assert_eq!(distances.counts, [(1, 2)]);

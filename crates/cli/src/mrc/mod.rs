@@ -4,12 +4,13 @@ mod addresses;
 mod args;
 mod feed;
 mod partition;
+mod phases;
 
 use std::path::Path;
 
 use anyhow::bail;
 use memgauge_collect::{geometry, sys};
-use memgauge_report::mrc::{CurveView, Measured, Unit};
+use memgauge_report::mrc::{Collection, CurveView, Measured, Unit};
 
 use crate::outcome::Exit;
 use crate::terminal;
@@ -20,46 +21,83 @@ use args::Axis;
 
 /// Shows miss-rate curves.
 pub(crate) fn mrc(args: &Mrc) -> anyhow::Result<Exit> {
-    if args.y == Axis::Mpki && args.per_thread {
-        bail!(
-            "failed to show MPKI by thread: instructions are counted for the whole program only; use --y ratio or --y misses"
-        );
-    }
     if args.y == Axis::Mpki && args.instructions.is_none() && args.command.is_empty() {
         bail!("failed to show MPKI: say how many instructions there were with --instructions");
     }
-    match &args.input {
-        Some(input) => of_input(args, input),
-        None => of_command(args),
+    match (&args.input, args.phases) {
+        (Some(input), Some(_)) => phases_of_input(args, input),
+        (None, Some(_)) => phases_of_command(args),
+        (Some(input), None) => of_input(args, input),
+        (None, None) => of_command(args),
     }
+}
+
+fn phases_of_input(args: &Mrc, input: &Path) -> anyhow::Result<Exit> {
+    let ran = phases::of_input(args, input)?;
+    let style = terminal::style(terminal::stdout_is_terminal());
+    let text = rendered_phases(args, &name(input), ran, style);
+    terminal::print(&text)?;
+    Ok(Exit::Success)
+}
+
+fn phases_of_command(args: &Mrc) -> anyhow::Result<Exit> {
+    let (ran, run) = phases::of_command(args)?;
+    let style = terminal::style(terminal::stderr_is_terminal());
+    eprint!(
+        "{}",
+        rendered_phases(args, &args.command.join(" "), ran, style)
+    );
+    Ok(Exit::of(&run.end))
+}
+
+fn rendered_phases(
+    args: &Mrc,
+    title: &str,
+    ran: phases::Ran,
+    style: memgauge_report::Style,
+) -> String {
+    let views: Vec<CurveView> = ran
+        .made
+        .into_iter()
+        .map(|made| {
+            let instructions = made.instructions.or(args.instructions);
+            let note = ran.note.clone();
+            let view = view(
+                args,
+                title.to_owned(),
+                note,
+                made.measured,
+                instructions,
+                None,
+            );
+            CurveView {
+                span: Some(made.span),
+                ..view
+            }
+        })
+        .collect();
+    rendered(args, &views, Some(ran.collection), style)
 }
 
 /// The report goes to standard error: standard output is the program's.
 fn of_command(args: &Mrc) -> anyhow::Result<Exit> {
     let ran = feed::curves_of_command(&args.command, &args.making, args.per_thread)?;
-    let instructions = Some(ran.run.instructions);
     let mut all = Vec::new();
     for (of, made) in ran.made {
         let title = args.command.join(" ") + &of;
-        all.extend(views(
-            args,
-            title,
-            made,
-            instructions,
-            args.against.as_deref(),
-        )?);
+        all.extend(views(args, title, made, args.against.as_deref())?);
     }
     let style = terminal::style(terminal::stderr_is_terminal());
-    eprint!("{}", rendered(args, &all, style));
+    eprint!("{}", rendered(args, &all, None, style));
     Ok(Exit::of(&ran.run.end))
 }
 
 fn of_input(args: &Mrc, input: &Path) -> anyhow::Result<Exit> {
     let made = feed::curves(input, &args.making)?;
     let other = args.against.as_deref();
-    let views = views(args, name(input), made, args.instructions, other)?;
+    let views = views(args, name(input), made, other)?;
     let style = terminal::style(terminal::stdout_is_terminal());
-    terminal::print(&rendered(args, &views, style))?;
+    terminal::print(&rendered(args, &views, None, style))?;
     Ok(Exit::Success)
 }
 
@@ -67,7 +105,6 @@ fn views(
     args: &Mrc,
     title: String,
     made: feed::Made,
-    instructions: Option<u64>,
     against: Option<&Path>,
 ) -> anyhow::Result<Vec<CurveView>> {
     let mut others = match against {
@@ -83,7 +120,7 @@ fn views(
             title.clone(),
             made.note.clone(),
             measured,
-            instructions,
+            made.instructions.or(args.instructions),
             other,
         )
     });
@@ -119,6 +156,7 @@ fn view(
         compulsory: !args.no_compulsory,
         sizes: args.sizes.clone(),
         against,
+        span: None,
     }
 }
 
@@ -140,28 +178,26 @@ fn marks(block_bytes: u64) -> Vec<(String, u64)> {
         .to_vec()
 }
 
-fn rendered(args: &Mrc, views: &[CurveView], style: memgauge_report::Style) -> String {
+fn rendered(
+    args: &Mrc,
+    views: &[CurveView],
+    collection: Option<Collection>,
+    style: memgauge_report::Style,
+) -> String {
     if args.json {
         let curves: Vec<_> = views.iter().map(CurveView::json).collect();
-        let all = serde_json::json!({ "schema_version": 1, "curves": curves });
+        let collection = collection.map(|c| c.json());
+        let all =
+            serde_json::json!({ "schema_version": 1, "curves": curves, "collection": collection });
         return format!("{all:#}\n");
     }
     if args.csv {
-        let tables = views.iter().map(CurveView::csv).enumerate();
-        // One heading for all.
-        let rows = tables.map(|(at, csv)| {
-            csv.lines()
-                .skip(usize::from(at > 0))
-                .map(|l| format!("{l}\n"))
-                .collect::<String>()
-        });
-        return rows.collect();
+        let rows = views.iter().map(CurveView::csv_rows);
+        return CurveView::CSV_HEADING.to_owned() + &rows.collect::<String>();
     }
-    views
-        .iter()
-        .map(|view| view.text(&style))
-        .collect::<Vec<_>>()
-        .join("\n")
+    let texts: Vec<String> = views.iter().map(|view| view.text(&style)).collect();
+    let cost = collection.map_or(String::new(), |c| format!("\n{}", c.text()));
+    texts.join("\n") + &cost
 }
 
 /// Share of the available memory that tables may take: the rest is for reading

@@ -24,6 +24,7 @@
 mod columns;
 mod crc;
 mod manifest_file;
+mod numbers;
 mod part_reader;
 mod part_writer;
 mod reader;
@@ -33,6 +34,7 @@ mod table_writer;
 mod tables;
 mod writer;
 
+pub use numbers::Numbers;
 pub use reader::{Recording, Rows};
 pub use selection::Selection;
 pub use tables::Row;

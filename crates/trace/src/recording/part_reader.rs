@@ -326,7 +326,9 @@ fn digits(bytes: &[u8]) -> Option<u32> {
 /// The checksums keep accidents away from it; this is for parts that somebody
 /// forged together with their checksums. The panic's own message still goes to
 /// standard error: the process's hook is not a library's to change.
-fn contained<T, E: ToString>(decode: impl FnOnce() -> Result<T, E>) -> Result<T, Damage> {
+pub(super) fn contained<T, E: ToString>(
+    decode: impl FnOnce() -> Result<T, E>,
+) -> Result<T, Damage> {
     match catch_unwind(AssertUnwindSafe(decode)) {
         Ok(result) => result.map_err(|e| e.to_string()),
         Err(_) => Err("damaged (its content makes no sense)".into()),

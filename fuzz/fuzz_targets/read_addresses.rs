@@ -1,0 +1,26 @@
+#![no_main]
+
+#[path = "../../crates/cli/src/mrc/addresses.rs"]
+#[allow(dead_code)]
+mod addresses;
+
+use addresses::{Format, read};
+use libfuzzer_sys::fuzz_target;
+
+// The first byte chooses the format. No input makes a reader panic, and none has
+// more references than bytes.
+fuzz_target!(|input: &[u8]| {
+    let Some((&first, rest)) = input.split_first() else {
+        return;
+    };
+    let formats = ["raw", "text", "hex", "lackey", "csv:a", "parquet:a"];
+    let format: Option<Format> = formats
+        .get(usize::from(first) % (formats.len() + 1))
+        .and_then(|name| name.parse().ok());
+    let mut references = 0;
+    let _ = read(rest, format.as_ref(), &mut |accesses| {
+        references += accesses.addresses.len();
+        Ok(())
+    });
+    assert!(references <= rest.len());
+});
