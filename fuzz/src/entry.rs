@@ -12,7 +12,7 @@ use std::path::Path;
 /// A manifest that opens.
 pub(crate) const SOUND_MANIFEST: &[u8] = br#"{"format_version":1,"command":["true"]}"#;
 
-const TABLES: [&str; 11] = [
+const TABLES: [&str; 12] = [
     "samples",
     "series",
     "overflows",
