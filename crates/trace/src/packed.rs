@@ -1,6 +1,6 @@
 //! Overflow times, packed: about as many bits as a difference has.
 //!
-//! Differences of neighbours in frames of 256, each with the smallest width that
+//! Differences of neighbours in frames of 255, each with the smallest width that
 //! pays: a frame's least difference is taken off, and the few that need more bits
 //! than the rest keep their low bits in place and bring the others behind.
 //!
@@ -19,8 +19,8 @@
 //! `examples/trace_codecs.rs` compares it with words of 16 bits and with Parquet's
 //! delta encoding under zstd on recorded traces.
 
-/// Differences in a frame; a place in it is one byte.
-const FRAME: usize = 256;
+/// Differences in a frame: a byte counts them, should all be exceptions.
+const FRAME: usize = 255;
 /// Bytes of a frame's head.
 const HEAD: usize = 6;
 /// Bits an exception takes beside its low ones: its place and mostly two bytes.
@@ -59,8 +59,7 @@ fn pack_frame(frame: &mut [u64], out: &mut Vec<u8>) {
     }
 }
 
-/// The width with the fewest bits in all, of those with fewer exceptions than a
-/// byte can count.
+/// The width with the fewest bits in all.
 fn best_width(frame: &[u64]) -> usize {
     let mut of_length = [0usize; 65];
     for &difference in frame {
@@ -70,7 +69,7 @@ fn best_width(frame: &[u64]) -> usize {
     let mut best = (usize::MAX, WIDEST);
     for length in (0..=64).rev() {
         // `longer` differences do not fit into `length` bits.
-        if longer < FRAME && length <= WIDEST {
+        if length <= WIDEST {
             best = best.min((frame.len() * length + longer * EXCEPTION_BITS, length));
         }
         longer += of_length[length];
