@@ -281,7 +281,7 @@ pub fn csv(result: &Bandwidth) -> String {
     text
 }
 
-/// Everything, the curve in at most [`MOST_JSON`] windows.
+/// Everything, the curve in at most 10 000 windows.
 pub fn json(result: &Bandwidth) -> String {
     let mut value = serde_json::to_value(result).unwrap_or_default();
     value["schema_version"] = json!(1);
