@@ -4,8 +4,8 @@
 
 use memgauge_trace::recording::{Recording, Row, Selection};
 use memgauge_trace::{
-    IoDevice, IoOwner, IoRow, Loss, Module, Overflow, Sample, SampleRegister, SeriesRow, SiteCount,
-    Thread,
+    IoDevice, IoOwner, IoRow, Loss, Module, Overflow, OverflowBlock, Sample, SampleRegister,
+    SeriesRow, SiteCount, Thread,
 };
 use std::path::Path;
 
@@ -62,6 +62,7 @@ fn read_all(recording: &Recording) -> usize {
     read::<Sample>(recording)
         + read::<SeriesRow>(recording)
         + read::<Overflow>(recording)
+        + read::<OverflowBlock>(recording)
         + read::<SiteCount>(recording)
         + read::<Thread>(recording)
         + read::<Module>(recording)

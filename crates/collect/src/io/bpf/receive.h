@@ -6,16 +6,22 @@
 
 /* ------------------------------------------------------------ several devices */
 /* Runs are changed by interrupts of several processors and by readers. Whoever does not
- * get them after some tries goes without: a reader that is interrupted holds them for
- * as long as the interrupt lasts.
+ * get them after some tries goes without, and at once where this processor has them: it
+ * has interrupted a reader, who will not let go before.
  */
-enum { TRIES = 64 };
+enum { TRIES = 1024 };
 
 static __always_inline bool enter(struct lanes *lanes)
 {
-	for (int i = 0; i < TRIES; i++)
-		if (!__sync_lock_test_and_set(&lanes->busy, 1))
+	u32 me = bpf_get_smp_processor_id() + 1, holder;
+
+	for (int i = 0; i < TRIES; i++) {
+		holder = __sync_val_compare_and_swap(&lanes->busy, 0, me);
+		if (!holder)
 			return true;
+		if (holder == me)
+			return false;
+	}
 	return false;
 }
 
@@ -150,6 +156,18 @@ static __always_inline void open_runs(struct book *book, struct lanes *lanes, st
 	book->received.mixed = 1;
 }
 
+/* Packets that another processor was adding to the sum when runs replaced it go to the
+ * socket's reader as soon as there is one.
+ */
+static __always_inline int settle_latecomers(struct book *book)
+{
+	struct account_key key = net_key(reader_of(book), book->sent.netns, book->received.ifindex);
+
+	if (!book->received.sum.packets || !key.owner || !key.netns)
+		return 0;
+	return settle(&book->received.sum, &key, false);
+}
+
 /* Adds a packet to its device's run. Where the runs are not to be had, it goes to the
  * socket's reader at once.
  */
@@ -181,7 +199,7 @@ static __noinline int arrive_in_lane(struct book *book, struct lanes *lanes, str
 		run->end = arrival->end;
 	}
 	leave(lanes);
-	return 0;
+	return settle_latecomers(book);
 }
 
 static __always_inline int tcp_arrived(struct __sk_buff *skb, struct bpf_sock *sk, struct book *book)
@@ -297,8 +315,10 @@ int BPF_PROG(stream_read, struct sock *sk)
 	if (book->reading.known && read == book->reading.read)
 		return 0; /* looked at, not taken */
 	owner = current_owner();
+	book->sent.netns = netns_of(sk);
 	if (book->received.mixed) {
 		lanes = bpf_sk_storage_get(&lanes_of, sk, 0, 0);
+		book->reading.owner = owner;
 		if (lanes)
 			settle_runs(lanes, owner, netns_of(sk), read);
 	} else if (book->reading.owner) {
@@ -412,8 +432,9 @@ static __noinline int datagram_taken(struct sock *sk, u32 payload)
 			else
 				settle_datagrams(book, &lanes->runs[0].sum, &key);
 		}
-		take_datagram(lanes, owner, netns_of(sk), bytes);
+		/* Before the runs are taken: what comes meanwhile is this reader's. */
 		book->reading.owner = owner;
+		take_datagram(lanes, owner, netns_of(sk), bytes);
 		return 0;
 	}
 	key = net_key(book->reading.owner, netns_of(sk), book->received.ifindex);

@@ -47,7 +47,7 @@ struct sent {
 	u32 ifindex; /* 0: nothing yet */
 	u32 shared;  /* several writers: TCP has their positions in `lanes` */
 	u32 dead;    /* destroyed: what still comes is charged at once */
-	u32 netns;   /* UDP: the namespace, once known */
+	u32 netns;   /* the namespace, once known: the first read or UDP's first send */
 	u64 pad[2];
 };
 
@@ -84,7 +84,7 @@ struct lanes {
 	u32 first;    /* run being read */
 	u32 last;     /* run being received */
 	u32 writers;
-	u32 busy;     /* somebody changes the runs */
+	u32 busy;     /* the processor that changes the runs, plus one */
 	u32 pad;
 	struct run runs[RUNS];
 	struct writer writer[WRITERS];
