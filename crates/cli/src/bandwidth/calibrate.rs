@@ -145,18 +145,15 @@ fn text(kept: &Calibration, all: &[&Measured], prefetched: f64, path: Option<&Pa
     text
 }
 
-/// Where calibrations are kept.
-fn folder() -> anyhow::Result<PathBuf> {
+/// Where calibrations are kept, if this user has a place for such.
+fn folder() -> Option<PathBuf> {
     let set = |name| {
         std::env::var_os(name)
             .filter(|v| !v.is_empty())
             .map(PathBuf::from)
     };
-    let config = set("XDG_CONFIG_HOME").or_else(|| Some(set("HOME")?.join(".config")));
-    let config = config.context(
-        "failed to find a place for calibrations: neither XDG_CONFIG_HOME nor HOME is set",
-    )?;
-    Ok(config.join("memgauge").join("calibration"))
+    let config = set("XDG_CONFIG_HOME").or_else(|| Some(set("HOME")?.join(".config")))?;
+    Some(config.join("memgauge").join("calibration"))
 }
 
 fn file_name(machine: &str, delivery: &str, event: &str) -> String {
@@ -176,7 +173,9 @@ fn file_name(machine: &str, delivery: &str, event: &str) -> String {
 
 impl Calibration {
     fn store(&self) -> anyhow::Result<PathBuf> {
-        let folder = folder()?;
+        let folder = folder().context(
+            "failed to find a place for calibrations: neither XDG_CONFIG_HOME nor HOME is set",
+        )?;
         std::fs::create_dir_all(&folder)
             .with_context(|| format!("failed to make `{}`", folder.display()))?;
         let path = folder.join(file_name(&self.machine.name, &self.delivery, &self.event));
@@ -192,7 +191,10 @@ impl Calibration {
         delivery: &str,
         event: &str,
     ) -> anyhow::Result<Option<Calibration>> {
-        let path = folder()?.join(file_name(&machine.name, delivery, event));
+        let Some(folder) = folder() else {
+            return Ok(None);
+        };
+        let path = folder.join(file_name(&machine.name, delivery, event));
         let text = match std::fs::read_to_string(&path) {
             Ok(text) => text,
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
