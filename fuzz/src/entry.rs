@@ -12,7 +12,8 @@ use std::path::Path;
 /// A manifest that opens.
 pub(crate) const SOUND_MANIFEST: &[u8] = br#"{"format_version":1,"command":["true"]}"#;
 
-const TABLES: [&str; 12] = [
+/// Every table, in the order in which a first byte selects it.
+pub(crate) const TABLES: [&str; 12] = [
     "samples",
     "series",
     "overflows",

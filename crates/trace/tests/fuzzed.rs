@@ -9,25 +9,11 @@ mod rows;
 
 use memgauge_trace::recording::Writer;
 use memgauge_trace::{
-    IoDevice, IoOwner, IoRow, Loss, LossKind, Manifest, Module, Overflow, SampleRegister,
-    SeriesRow, SiteCount, Thread,
+    EventId, IoDevice, IoOwner, IoRow, Loss, LossKind, Manifest, Module, Overflow, OverflowBlock,
+    Pid, SampleRegister, SeriesRow, SiteCount, Thread, Tid,
 };
 use rows::{place, ticking};
 use std::fs;
-
-const TABLES: [&str; 11] = [
-    "samples",
-    "series",
-    "overflows",
-    "sites",
-    "threads",
-    "modules",
-    "losses",
-    "io",
-    "io_owners",
-    "io_devices",
-    "registers",
-];
 
 /// Xorshift64 (Marsaglia 2003), so that every run makes the same mutants.
 struct Dice(u64);
@@ -118,6 +104,9 @@ fn sound_files() -> (Vec<Vec<u8>>, Vec<u8>) {
             ..Loss::default()
         })
         .unwrap();
+    let times: Vec<u64> = (0..500).map(|n| n * 7).collect();
+    let block = OverflowBlock::of(&mut &times[..], Pid(1), Tid(1), EventId(0), 10);
+    writer.extend(block).unwrap();
     push_io(&mut writer);
     writer
         .extend((0..500).map(|value| SampleRegister {
@@ -130,7 +119,7 @@ fn sound_files() -> (Vec<Vec<u8>>, Vec<u8>) {
         let part = fs::read(path.join(table).join("part-000000.parquet")).unwrap();
         [vec![index as u8], part].concat()
     };
-    let parts = TABLES.iter().enumerate().map(part).collect();
+    let parts = entry::TABLES.iter().enumerate().map(part).collect();
     (parts, fs::read(path.join("manifest.json")).unwrap())
 }
 
