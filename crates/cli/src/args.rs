@@ -3,9 +3,12 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use memgauge_collect::geometry;
+use memgauge_machine::Config;
 
 use crate::bandwidth::Way;
-use crate::stat::{Cpus, cpus, pages};
+use crate::stat::pages;
+use crate::target::Targets;
 use crate::units::{Duration, Percent};
 
 const EXAMPLES: &str = "\
@@ -80,12 +83,8 @@ pub(crate) struct Settings {
     /// Where events come from
     #[arg(long, value_enum, default_value_t)]
     pub(crate) source: Source,
-    /// Machine to model: `host`, a name from `memgauge list`, or a JSON file
-    #[arg(long, value_name = "NAME|FILE", default_value = "host")]
-    pub(crate) machine: String,
-    /// Hardware prefetchers to model: next-line, stride (none by default)
-    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
-    pub(crate) prefetch: Vec<Prefetcher>,
+    #[command(flatten)]
+    pub(crate) modelled: Modelled,
     /// Sample these events: NAME or NAME:PERIOD of the modelled machine
     /// (llc.miss:127,l1d.miss:4099 unless given), or of this one as in perf
     /// (page-faults, cpu/mem-loads,ldlat=30/P, ibs_op//, mem:ADDR/LEN:rw)
@@ -122,6 +121,30 @@ pub(crate) struct Settings {
     pub(crate) quiet: bool,
 }
 
+/// The machine that source emulate models.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Modelled {
+    /// Machine to model: `host`, a name from `memgauge list`, or a JSON file
+    #[arg(long, value_name = "NAME|FILE", default_value = "host")]
+    pub(crate) machine: String,
+    /// Hardware prefetchers to model: next-line, stride (none by default)
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub(crate) prefetch: Vec<Prefetcher>,
+}
+
+impl Modelled {
+    /// Its geometry.
+    ///
+    /// # Errors
+    /// The name is no machine's, or the file no machine.
+    pub(crate) fn config(&self) -> anyhow::Result<Config> {
+        let mut config = geometry::machine(&self.machine)?;
+        config.prefetch.next_line |= self.prefetch.contains(&Prefetcher::NextLine);
+        config.prefetch.stride |= self.prefetch.contains(&Prefetcher::Stride);
+        Ok(config)
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Prefetcher {
     /// The line after one that missed
@@ -147,33 +170,8 @@ pub(crate) struct Launch {
 pub(crate) struct Record {
     #[command(flatten)]
     pub(crate) settings: Settings,
-    /// Running processes to sample (source clock, or pmu with -e)
-    #[arg(
-        short,
-        long,
-        value_name = "PIDS",
-        value_delimiter = ',',
-        group = "target"
-    )]
-    pub(crate) pid: Vec<u32>,
-    /// Single threads to sample (-e)
-    #[arg(
-        short,
-        long,
-        value_name = "TIDS",
-        value_delimiter = ',',
-        group = "target"
-    )]
-    pub(crate) tid: Vec<u32>,
-    /// Everybody, on all processors (-e)
-    #[arg(short, long, group = "target")]
-    pub(crate) all: bool,
-    /// Everybody, on these processors (0-3,8; -e)
-    #[arg(short = 'C', long, value_name = "CPUS", value_parser = cpus, group = "target")]
-    pub(crate) cpu: Option<Cpus>,
-    /// A control group, by its path below the hierarchy's root (-e)
-    #[arg(short = 'G', long, value_name = "CGROUP", group = "target")]
-    pub(crate) cgroup: Option<String>,
+    #[command(flatten)]
+    pub(crate) target: Targets,
     /// Program to run and its arguments; with -a and the like: for as long as it runs
     #[arg(
         trailing_var_arg = true,

@@ -15,18 +15,14 @@ use crate::record;
 /// Samples a second where nothing else is said.
 const DEFAULT_HERTZ: u64 = 1000;
 
-/// Samples a command, or the processes.
+/// Samples a command, or whoever runs already.
 pub(crate) fn run(
     settings: &Settings,
-    command: &[String],
-    pids: &[u32],
+    (target, while_running): (Target, Option<Vec<String>>),
 ) -> anyhow::Result<CommandEnd> {
-    let target = match pids {
-        [] => Target::Command(command.to_vec()),
-        pids => Target::Processes(pids.to_vec()),
-    };
     let options = Options {
         target,
+        while_running,
         output: settings.output.clone(),
         period_ns: 1_000_000_000 / settings.frequency.unwrap_or(DEFAULT_HERTZ),
         ring_pages: settings.ring,

@@ -21,6 +21,7 @@ mod report;
 mod sample;
 mod stat;
 mod symbols;
+mod target;
 mod terminal;
 mod units;
 

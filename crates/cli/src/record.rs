@@ -6,12 +6,12 @@ use anyhow::{Context, bail};
 use memgauge_collect::emulate::{self, Options};
 use memgauge_collect::pmu::events::{self, Pmus};
 use memgauge_collect::pmu::target::Target;
-use memgauge_collect::{geometry, sys};
+use memgauge_collect::sys;
 use memgauge_machine::{Config, PmuConfig, SampleSpec};
 use memgauge_trace::CommandEnd;
 use memgauge_trace::recording::Recording;
 
-use crate::args::{Launch, Prefetcher, Record, Settings, Source};
+use crate::args::{Launch, Record, Settings, Source};
 use crate::outcome::Exit;
 use crate::units::EventSpec;
 use crate::{clock, progress, report, sample, terminal};
@@ -21,9 +21,9 @@ const DEFAULT_OUTPUT: &str = "memgauge.mg";
 
 /// Runs the command and writes the recording.
 pub(crate) fn record(args: &Record) -> anyhow::Result<Exit> {
-    let attached = !args.pid.is_empty();
+    let attached = args.target.are_any();
     let end = if sample::is_wanted(args) {
-        sample::run(&args.settings, sample::target(args)?)?
+        sample::run(&args.settings, args.target.with(&args.command)?)?
     } else if args.settings.source == Source::Clock || attached {
         attach(args)?
     } else {
@@ -55,12 +55,12 @@ fn attach(args: &Record) -> anyhow::Result<CommandEnd> {
     if args.settings.source == Source::Emulate {
         bail!("failed to attach: source emulate only records programs that it starts");
     }
-    clock::run(&args.settings, &args.command, &args.pid)
+    clock::run(&args.settings, args.target.with(&args.command)?)
 }
 
 fn run(settings: &Settings, command: &[String], talk: bool) -> anyhow::Result<CommandEnd> {
     if settings.source == Source::Clock {
-        return clock::run(settings, command, &[]);
+        return clock::run(settings, (Target::Command(command.to_vec()), None));
     }
     if settings.source == Source::Pmu
         || settings.source == Source::Auto && sample::is_live(settings)
@@ -72,26 +72,32 @@ fn run(settings: &Settings, command: &[String], talk: bool) -> anyhow::Result<Co
     let options = Options {
         command: command.to_vec(),
         output: settings.output.clone(),
-        machine: machine(settings)?,
+        machine: settings.modelled.config()?,
         pmu: pmu(settings)?,
         traces: false,
     };
-    make_room(&settings.output, settings.force)?;
-    if talk && settings.source == Source::Auto {
-        announce(&options.machine);
+    let why = "-e samples events of this machine, --source clock its time";
+    let why = (settings.source == Source::Auto).then_some(why);
+    emulated(&options, settings.force, talk, why)
+}
+
+/// Runs a command on the modelled machine; `chosen` says why, where the user did not
+/// ask for it.
+pub(crate) fn emulated(
+    options: &Options,
+    force: bool,
+    talk: bool,
+    chosen: Option<&str>,
+) -> anyhow::Result<CommandEnd> {
+    make_room(&options.output, force)?;
+    if let Some(why) = chosen.filter(|_| talk) {
+        announce(&options.machine, why);
     }
     sys::process::catch_interrupts().context("failed to catch interrupts")?;
     let mut line = progress::Line::new(terminal::stderr_is_terminal() && talk);
-    let end = emulate::record(&options, &mut |p| line.show(p));
+    let end = emulate::record(options, &mut |p| line.show(p));
     line.clear();
     Ok(end?)
-}
-
-fn machine(settings: &Settings) -> anyhow::Result<Config> {
-    let mut config = geometry::machine(&settings.machine)?;
-    config.prefetch.next_line |= settings.prefetch.contains(&Prefetcher::NextLine);
-    config.prefetch.stride |= settings.prefetch.contains(&Prefetcher::Stride);
-    Ok(config)
 }
 
 /// Events of the modelled machine that are sampled where none is named: those that
@@ -139,10 +145,9 @@ fn usage(settings: &Settings, why: &str) -> anyhow::Error {
 }
 
 /// Says which source was chosen, why, and what it costs.
-fn announce(machine: &Config) {
+fn announce(machine: &Config, why: &str) {
     eprintln!(
-        "memgauge: source emulate (-e samples events of this machine, --source clock its time): \
-         modelled on {}, 10 to 40 times slower than native",
+        "memgauge: source emulate ({why}): modelled on {}, 10 to 40 times slower than native",
         machine.name
     );
 }

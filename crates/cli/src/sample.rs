@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use anyhow::{Context, bail};
 use memgauge_collect::pmu::events::{self, Event, Pmus};
 use memgauge_collect::pmu::sample::{self, Options, Outcome, Rate, usual_rate};
-use memgauge_collect::pmu::target::{self, Target};
+use memgauge_collect::pmu::target::Target;
 use memgauge_collect::sys;
 use memgauge_report::{DataFrom, SampledEvent, Style, samples_text};
 use memgauge_trace::CommandEnd;
@@ -17,11 +17,11 @@ use crate::record;
 
 /// Whether the command line asks for samples of live events.
 pub(crate) fn is_wanted(args: &Record) -> bool {
-    let whole = args.all || args.cpu.is_some() || args.cgroup.is_some() || !args.tid.is_empty();
     match args.settings.source {
         Source::Pmu => true,
         Source::Auto => {
-            whole || is_live(&args.settings) || !args.pid.is_empty() && has_events(args)
+            let attached = !args.target.pid.is_empty() && has_events(args);
+            args.target.are_wide() || is_live(&args.settings) || attached
         }
         Source::Emulate | Source::Clock => false,
     }
@@ -81,25 +81,6 @@ fn chosen(settings: &Settings) -> anyhow::Result<Vec<(Event, Rate)>> {
     };
     let all = groups.into_iter().flat_map(|group| group.events);
     Ok(all.map(|event| (event.clone(), rate(&event))).collect())
-}
-
-/// Whom the command line names, and a program that says when to stop.
-pub(crate) fn target(args: &Record) -> anyhow::Result<(Target, Option<Vec<String>>)> {
-    let target = if !args.pid.is_empty() {
-        Target::Processes(args.pid.clone())
-    } else if !args.tid.is_empty() {
-        Target::Threads(args.tid.clone())
-    } else if let Some(cpus) = &args.cpu {
-        Target::Everybody(Some(cpus.0.clone()))
-    } else if args.all {
-        Target::Everybody(None)
-    } else if let Some(name) = &args.cgroup {
-        Target::Cgroup(target::cgroup(name)?)
-    } else {
-        return Ok((Target::Command(args.command.clone()), None));
-    };
-    let command = (!args.command.is_empty()).then(|| args.command.clone());
-    Ok((target, command))
 }
 
 /// What the user should know at once; all else is in the report.

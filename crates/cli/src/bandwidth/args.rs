@@ -7,7 +7,8 @@ use std::str::FromStr;
 use clap::{Args, ValueEnum};
 use memgauge_machine::Delivery;
 
-use crate::args::Prefetcher;
+use crate::args::Modelled;
+use crate::target::Targets;
 use crate::units::{Duration, EventSpec};
 
 const EXAMPLES: &str = "\
@@ -73,7 +74,7 @@ impl FromStr for Correct {
 
 /// Where overflows come from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum From {
+pub(crate) enum TraceSource {
     /// The best there is on this machine
     #[default]
     Auto,
@@ -88,7 +89,7 @@ pub(crate) enum From {
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Bandwidth {
     /// Recording to show, instead of running a program
-    #[arg(short, long, value_name = "DIR", conflicts_with_all = ["command", "pid", "all"])]
+    #[arg(short, long, value_name = "DIR", conflicts_with_all = ["command", "target"])]
     pub(crate) input: Option<PathBuf>,
     /// Directory to write the recording to
     #[arg(short, long, value_name = "DIR", default_value = "memgauge.mg")]
@@ -98,7 +99,7 @@ pub(crate) struct Bandwidth {
     pub(crate) force: bool,
     /// Where overflows come from
     #[arg(long, value_enum, default_value_t)]
-    pub(crate) source: From,
+    pub(crate) source: TraceSource,
     /// How overflows become records: precise, precise-linux, interrupt, tagged, ideal
     /// (docs/machine-model.md)
     #[arg(long, value_name = "WAY", default_value = "precise")]
@@ -113,12 +114,8 @@ pub(crate) struct Bandwidth {
     /// Length of the intervals of the counters beside (100us; a bare number is milliseconds)
     #[arg(short = 'I', long, value_name = "TIME", default_value = "100us")]
     pub(crate) interval: Duration,
-    /// Machine to model: `host`, a name from `memgauge list`, or a JSON file
-    #[arg(long, value_name = "NAME|FILE", default_value = "host")]
-    pub(crate) machine: String,
-    /// Hardware prefetchers to model: next-line, stride (none by default)
-    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
-    pub(crate) prefetch: Vec<Prefetcher>,
+    #[command(flatten)]
+    pub(crate) modelled: Modelled,
     /// Correct losses: auto, none, calibration, reference, or events lost with each record
     #[arg(long, value_name = "HOW", default_value = "auto")]
     pub(crate) correct: Correct,
@@ -146,20 +143,10 @@ pub(crate) struct Bandwidth {
     /// No progress and no closing line
     #[arg(short, long)]
     pub(crate) quiet: bool,
-    /// Running processes (needs hardware counters)
-    #[arg(
-        short,
-        long,
-        value_name = "PIDS",
-        value_delimiter = ',',
-        conflicts_with = "command"
-    )]
-    pub(crate) pid: Vec<u32>,
-    /// Everybody, on all processors (needs hardware counters)
-    #[arg(short, long, conflicts_with = "command")]
-    pub(crate) all: bool,
+    #[command(flatten)]
+    pub(crate) target: Targets,
     /// Program to run, after `--`
-    #[arg(last = true, value_name = "CMD", required_unless_present_any = ["input", "pid", "all"])]
+    #[arg(last = true, value_name = "CMD", required_unless_present_any = ["input", "target"])]
     pub(crate) command: Vec<String>,
 }
 

@@ -8,21 +8,19 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 use memgauge_analyze::bandwidth::{self, Correction, Extent, LossModel, MOST_WINDOWS, Settings};
-use memgauge_collect::{emulate, geometry, sys};
+use memgauge_collect::emulate;
 use memgauge_machine::{PmuConfig, SampleSpec};
 use memgauge_report::bandwidth::{against_text, csv, json, text};
 use memgauge_trace::CommandEnd;
 use memgauge_trace::recording::Recording;
 
-use crate::args::Prefetcher;
 use crate::outcome::Exit;
-use crate::record::make_room;
 use crate::symbols::Symbols;
-use crate::{progress, terminal};
+use crate::{record, terminal};
 pub(crate) use args::{Bandwidth, Calibrate, Way};
 pub(crate) use calibrate::calibrate;
 
-use args::{Correct, From};
+use args::{Correct, TraceSource};
 use calibrate::{Calibration, recorded_delivery};
 
 /// Shows bandwidth over time.
@@ -36,7 +34,7 @@ pub(crate) fn bandwidth(args: &Bandwidth) -> anyhow::Result<Exit> {
         terminal::print(&shown)?;
         return Ok(Exit::Success);
     }
-    if args.source == From::Pmu || args.all || !args.pid.is_empty() {
+    if args.source == TraceSource::Pmu || args.target.are_any() {
         bail!("failed to trace overflows: {}", without_pmu());
     }
     let end = run(args)?;
@@ -66,21 +64,10 @@ fn without_pmu() -> &'static str {
 /// Runs the program on the modelled machine.
 fn run(args: &Bandwidth) -> anyhow::Result<CommandEnd> {
     emulate::resolve(&args.command)?;
-    let mut machine = geometry::machine(&args.machine)?;
-    machine.prefetch.next_line |= args.prefetch.contains(&Prefetcher::NextLine);
-    machine.prefetch.stride |= args.prefetch.contains(&Prefetcher::Stride);
-    let talk = !args.quiet && !args.json && !args.csv;
-    if talk && args.source == From::Auto {
-        eprintln!(
-            "memgauge: source emulate (this version traces no hardware counters): modelled on {}, \
-             10 to 40 times slower than native",
-            machine.name
-        );
-    }
     let options = emulate::Options {
         command: args.command.clone(),
         output: args.output.clone(),
-        machine,
+        machine: args.modelled.config()?,
         pmu: PmuConfig {
             samples: vec![SampleSpec {
                 event: args.event.event,
@@ -91,12 +78,10 @@ fn run(args: &Bandwidth) -> anyhow::Result<CommandEnd> {
         },
         traces: true,
     };
-    make_room(&args.output, args.force)?;
-    sys::process::catch_interrupts().context("failed to catch interrupts")?;
-    let mut line = progress::Line::new(terminal::stderr_is_terminal() && talk);
-    let end = emulate::record(&options, &mut |p| line.show(p));
-    line.clear();
-    Ok(end?)
+    let talk = !args.quiet && !args.json && !args.csv;
+    let why = "this version traces no hardware counters";
+    let why = (args.source == TraceSource::Auto).then_some(why);
+    record::emulated(&options, args.force, talk, why)
 }
 
 fn settings(args: &Bandwidth) -> Settings {

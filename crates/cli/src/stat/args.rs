@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use crate::target::Targets;
 use crate::units::Duration;
 
 const EXAMPLES: &str = "\
@@ -37,36 +38,8 @@ pub(crate) struct Stat {
     /// Write JSON, to standard error or to FILE; with -I a line a row
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
     pub(crate) json: Option<PathBuf>,
-    /// Running processes, with all their threads
-    #[arg(
-        short,
-        long,
-        value_name = "PIDS",
-        value_delimiter = ',',
-        group = "target"
-    )]
-    pub(crate) pid: Vec<u32>,
-    /// Single threads
-    #[arg(
-        short,
-        long,
-        value_name = "TIDS",
-        value_delimiter = ',',
-        group = "target"
-    )]
-    pub(crate) tid: Vec<u32>,
-    /// Everybody, on all processors
-    #[arg(short, long, group = "target")]
-    pub(crate) all: bool,
-    /// Everybody, on these processors (0-3,8)
-    #[arg(short = 'C', long, value_name = "CPUS", value_parser = cpus, group = "target")]
-    pub(crate) cpu: Option<Cpus>,
-    /// A control group, by its path below the hierarchy's root
-    #[arg(short = 'G', long, value_name = "CGROUP", group = "target")]
-    pub(crate) cgroup: Option<String>,
-    /// A container, by name or id (Docker, Podman, containerd)
-    #[arg(long, value_name = "NAME|ID", group = "target")]
-    pub(crate) container: Option<String>,
+    #[command(flatten)]
+    pub(crate) target: Targets,
     /// Where counts come from
     #[arg(long, value_enum, default_value_t)]
     pub(crate) source: StatSource,
@@ -101,16 +74,6 @@ pub(crate) enum StatSource {
     Pmu,
     /// The modelled machine, in virtual time
     Emulate,
-}
-
-/// Processors.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Cpus(pub(crate) Vec<u32>);
-
-pub(crate) fn cpus(text: &str) -> Result<Cpus, String> {
-    let list = memgauge_collect::pmu::events::cpu_list(text).filter(|list| !list.is_empty());
-    list.map(Cpus)
-        .ok_or_else(|| "expected processors, as in 0-3,8".to_owned())
 }
 
 pub(crate) fn pages(text: &str) -> Result<usize, String> {

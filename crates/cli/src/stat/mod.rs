@@ -9,11 +9,10 @@ mod summary;
 use anyhow::Context;
 use memgauge_collect::pmu::events::{self, Group, Pmus};
 use memgauge_collect::pmu::stat::{self, Options, Outcome, Update};
-use memgauge_collect::pmu::target::{self, Target};
 use memgauge_collect::sys;
 use memgauge_trace::CommandEnd;
 
-pub(crate) use args::{Cpus, Stat, cpus, pages};
+pub(crate) use args::{Stat, pages};
 
 use args::StatSource;
 
@@ -80,7 +79,7 @@ fn observe(
 }
 
 fn options(args: &Stat) -> anyhow::Result<Options> {
-    let (target, while_running) = target(args)?;
+    let (target, while_running) = args.target.with(&args.command)?;
     Ok(Options {
         target,
         while_running,
@@ -103,26 +102,6 @@ fn groups(args: &Stat) -> anyhow::Result<Vec<Group>> {
         false => args.events.join(","),
     };
     Ok(events::parse(&text, &Pmus::default())?)
-}
-
-fn target(args: &Stat) -> anyhow::Result<(Target, Option<Vec<String>>)> {
-    let target = if !args.pid.is_empty() {
-        Target::Processes(args.pid.clone())
-    } else if !args.tid.is_empty() {
-        Target::Threads(args.tid.clone())
-    } else if let Some(cpus) = &args.cpu {
-        Target::Everybody(Some(cpus.0.clone()))
-    } else if args.all {
-        Target::Everybody(None)
-    } else if let Some(name) = &args.cgroup {
-        Target::Cgroup(target::cgroup(name)?)
-    } else if let Some(name) = &args.container {
-        Target::Cgroup(target::container(name)?)
-    } else {
-        return Ok((Target::Command(args.command.clone()), None));
-    };
-    let command = (!args.command.is_empty()).then(|| args.command.clone());
-    Ok((target, command))
 }
 
 /// The end in words, for the title.

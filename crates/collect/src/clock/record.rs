@@ -16,6 +16,8 @@ use crate::{Error, ErrorKind, Result};
 pub struct Options {
     /// A command, processes or threads.
     pub target: Target,
+    /// A program that is started and says when to stop, beside somebody else.
+    pub while_running: Option<Vec<String>>,
     /// Directory of the recording.
     pub output: PathBuf,
     /// Time on a processor between two samples.
@@ -72,7 +74,7 @@ pub fn record(options: &Options) -> Result<Outcome> {
     }
     let outcome = sample::record(&sample::Options {
         target: options.target.clone(),
-        while_running: None,
+        while_running: options.while_running.clone(),
         events: vec![(timer(), Rate::Period(options.period_ns))],
         output: options.output.clone(),
         ring_pages: options.ring_pages,

@@ -320,9 +320,11 @@ impl<'a, D: Due> Replay<'a, D> {
         let access = self.program.catalogue.access(index);
         let addr = first.wrapping_add(access.delta as u64);
         let (kind, size) = (access.kind, u32::from(access.size));
-        let noted = match Core::crosses_line(addr, size) {
-            true => self.note_split(at, addr, size, kind),
-            false => self.note_access(at, index, addr, kind),
+        let noted = if Core::crosses_line(addr, size) {
+            self.note_split(at, addr, size, kind)
+        } else {
+            self.note_access(at, index, addr, kind);
+            true
         };
         if !noted || self.cursor.events.is_full() {
             self.complete(words);
@@ -333,7 +335,7 @@ impl<'a, D: Due> Replay<'a, D> {
         }
     }
 
-    fn note_access(&mut self, at: usize, index: u32, addr: u64, kind: AccessKind) -> bool {
+    fn note_access(&mut self, at: usize, index: u32, addr: u64, kind: AccessKind) {
         let (mut touches, store) = (self.core.touches(), kind != AccessKind::Load);
         if !touches.touch(addr, store) {
             let missed = touches.take(addr, store);
@@ -342,7 +344,6 @@ impl<'a, D: Due> Replay<'a, D> {
                 events.note(at, What::Access(index), addr, missed);
             }
         }
-        true
     }
 
     /// Whether a split hits, and is noted; if not, nothing was done.

@@ -1,0 +1,87 @@
+//! Whom to observe, as the verbs of live sources spell it.
+
+use clap::Args;
+use memgauge_collect::pmu::events;
+use memgauge_collect::pmu::target::{Target, cgroup, container};
+
+/// At most one of them.
+#[derive(Clone, Debug, Default, Args)]
+#[group(id = "target", multiple = false)]
+pub(crate) struct Targets {
+    /// Running processes, with all their threads
+    #[arg(short, long, value_name = "PIDS", value_delimiter = ',')]
+    pub(crate) pid: Vec<u32>,
+    /// Single threads
+    #[arg(short, long, value_name = "TIDS", value_delimiter = ',')]
+    pub(crate) tid: Vec<u32>,
+    /// Everybody, on all processors
+    #[arg(short, long)]
+    pub(crate) all: bool,
+    /// Everybody, on these processors (0-3,8)
+    #[arg(short = 'C', long, value_name = "CPUS", value_parser = cpus)]
+    pub(crate) cpu: Option<Cpus>,
+    /// A control group, by its path below the hierarchy's root
+    #[arg(short = 'G', long, value_name = "CGROUP")]
+    pub(crate) cgroup: Option<String>,
+    /// A container, by name or id (Docker, Podman, containerd)
+    #[arg(long, value_name = "NAME|ID")]
+    pub(crate) container: Option<String>,
+}
+
+/// Processors.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Cpus(Vec<u32>);
+
+fn cpus(text: &str) -> Result<Cpus, String> {
+    let list = events::cpu_list(text).filter(|list| !list.is_empty());
+    list.map(Cpus)
+        .ok_or_else(|| "expected processors, as in 0-3,8".to_owned())
+}
+
+impl Targets {
+    /// Whom they name, if anybody.
+    ///
+    /// # Errors
+    /// There is no such control group or container.
+    fn named(&self) -> anyhow::Result<Option<Target>> {
+        Ok(Some(if !self.pid.is_empty() {
+            Target::Processes(self.pid.clone())
+        } else if !self.tid.is_empty() {
+            Target::Threads(self.tid.clone())
+        } else if let Some(cpus) = &self.cpu {
+            Target::Everybody(Some(cpus.0.clone()))
+        } else if self.all {
+            Target::Everybody(None)
+        } else if let Some(name) = &self.cgroup {
+            Target::Cgroup(cgroup(name)?)
+        } else if let Some(name) = &self.container {
+            Target::Cgroup(container(name)?)
+        } else {
+            return Ok(None);
+        }))
+    }
+
+    /// Whether they name anybody but processes, whom only counters can observe.
+    pub(crate) fn are_wide(&self) -> bool {
+        let group = self.cgroup.is_some() || self.container.is_some();
+        self.all || self.cpu.is_some() || group || !self.tid.is_empty()
+    }
+
+    /// Whether they name anybody.
+    pub(crate) fn are_any(&self) -> bool {
+        self.are_wide() || !self.pid.is_empty()
+    }
+
+    /// Whom to observe, and a program that says when to stop: the command itself
+    /// where nobody is named.
+    ///
+    /// # Errors
+    /// There is no such control group or container.
+    pub(crate) fn with(&self, command: &[String]) -> anyhow::Result<(Target, Option<Vec<String>>)> {
+        let command = command.to_vec();
+        Ok(match self.named()? {
+            None => (Target::Command(command), None),
+            Some(target) => (target, (!command.is_empty()).then_some(command)),
+        })
+    }
+}
