@@ -35,6 +35,7 @@ static bool same_key(const struct key *a, const struct key *b)
 }
 
 static ZydisDecoder decoder;
+static bool loads_too_much; /* QEMU does, for some instructions: bytes_loaded() */
 static struct value reg[REGS];
 static uint32_t next_symbol;
 
@@ -63,13 +64,14 @@ static struct value constant(int64_t value)
     return (struct value){ 0, value };
 }
 
+void mg_decode_init(int interface)
+{
+    ZydisDecoderInit(&decoder, ZYDIS_MACHINE_MODE_LONG_64, ZYDIS_STACK_WIDTH_64);
+    loads_too_much = interface <= 1;
+}
+
 void mg_decode_begin(struct mg_decoded *block)
 {
-    static bool ready;
-    if (!ready) {
-        ZydisDecoderInit(&decoder, ZYDIS_MACHINE_MODE_LONG_64, ZYDIS_STACK_WIDTH_64);
-        ready = true;
-    }
     block->insns = block->accesses = block->runs = block->hooks = block->flags = 0;
     block->undecoded = 0;
     current.open = false;
@@ -140,6 +142,32 @@ static void add_hook(struct mg_decoded *b, uint16_t run, unsigned size, unsigned
     };
 }
 
+/* Bytes QEMU loads for an operand of `bytes`: 7.2 loads more than the operand
+ * for some vector instructions, as if it were as wide as the register. */
+static unsigned bytes_loaded(const ZydisDecodedInstruction *z, unsigned bytes)
+{
+    if (!loads_too_much)
+        return bytes;
+    if (z->meta.isa_ext == ZYDIS_ISA_EXT_FMA && bytes <= 8)
+        return 16;
+    switch (z->mnemonic) {
+    case ZYDIS_MNEMONIC_CVTDQ2PD:
+    case ZYDIS_MNEMONIC_VCVTDQ2PD:
+        return 2 * bytes;
+    case ZYDIS_MNEMONIC_VPSLLW:
+    case ZYDIS_MNEMONIC_VPSLLD:
+    case ZYDIS_MNEMONIC_VPSLLQ:
+    case ZYDIS_MNEMONIC_VPSRLW:
+    case ZYDIS_MNEMONIC_VPSRLD:
+    case ZYDIS_MNEMONIC_VPSRLQ:
+    case ZYDIS_MNEMONIC_VPSRAW:
+    case ZYDIS_MNEMONIC_VPSRAD:
+        return z->avx.vector_length / 8 > bytes ? z->avx.vector_length / 8 : bytes;
+    default:
+        return bytes;
+    }
+}
+
 static bool repeats(const ZydisDecodedInstruction *z)
 {
     return z->attributes &
@@ -186,7 +214,7 @@ static void simple_access(struct mg_decoded *b, const struct insn *in, struct pl
         current.key = p.key;
         current.first = current.low = p.add;
         current.end = p.add + size;
-        add_hook(b, b->runs - 1, size, kind);
+        add_hook(b, b->runs - 1, bytes_loaded(in->z, size), kind);
     }
     add_access(b, in, b->runs - 1, p.add - current.first, size, kind);
 }
@@ -248,8 +276,9 @@ static bool varies(const struct insn *in, unsigned operands)
                                           ZYDIS_OPERAND_ACTION_CONDWRITE);
         if (!even || op->mem.type != ZYDIS_MEMOP_TYPE_MEM)
             return true;
-        /* the emulator's conditional moves and exchanges access unconditionally */
+        /* the emulator's conditional moves, shifts and exchanges access unconditionally */
         bool always = repeats(z) || z->mnemonic == ZYDIS_MNEMONIC_CMPXCHG ||
+                      z->mnemonic == ZYDIS_MNEMONIC_SHLD || z->mnemonic == ZYDIS_MNEMONIC_SHRD ||
                       z->meta.category == ZYDIS_CATEGORY_CMOV;
         if (conditional && !always)
             return true;
@@ -259,10 +288,11 @@ static bool varies(const struct insn *in, unsigned operands)
     if (reads > 1 || writes > 1)
         return true;
     switch (z->mnemonic) {
-    case ZYDIS_MNEMONIC_BT:  /* a register operand moves the address */
+    case ZYDIS_MNEMONIC_BT:
     case ZYDIS_MNEMONIC_BTS:
     case ZYDIS_MNEMONIC_BTR:
-    case ZYDIS_MNEMONIC_BTC:
+    case ZYDIS_MNEMONIC_BTC: /* a register operand moves the address */
+        return in->ops[1].type == ZYDIS_OPERAND_TYPE_REGISTER;
     case ZYDIS_MNEMONIC_ENTER:
     case ZYDIS_MNEMONIC_CMPXCHG8B:
     case ZYDIS_MNEMONIC_CMPXCHG16B:
@@ -324,14 +354,24 @@ static void memory_operands(struct mg_decoded *b, const struct insn *in)
     }
 }
 
-/* Marks the hooks that must tell the instruction's accesses apart. */
-static void filter_hooks(struct mg_decoded *b, unsigned first_access, unsigned first_hook)
+static bool leaves_block(const ZydisDecodedInstruction *z)
+{
+    return z->meta.category == ZYDIS_CATEGORY_CALL || z->meta.category == ZYDIS_CATEGORY_RET ||
+           z->meta.category == ZYDIS_CATEGORY_UNCOND_BR;
+}
+
+/* Marks the hooks that must tell the instruction's accesses apart from others. */
+static void filter_hooks(struct mg_decoded *b, const struct insn *in, unsigned first_access,
+                         unsigned first_hook)
 {
     unsigned kinds = 0;
     for (unsigned i = first_access; i < b->accesses; i++)
         kinds |= b->access[i].kind;
-    for (unsigned i = first_hook; i < b->hooks; i++)
+    for (unsigned i = first_hook; i < b->hooks; i++) {
         b->hook[i].filtered = kinds != b->hook[i].kind;
+        b->hook[i].leaves = leaves_block(in->z);
+        b->hook[i].last = i == b->hooks - 1u;
+    }
 }
 
 static int64_t immediate(const ZydisDecodedOperand *op)
@@ -462,7 +502,7 @@ void mg_decode_insn(struct mg_decoded *b, const uint8_t *code, size_t bytes, uin
         }
         unsigned access = b->accesses, hook = b->hooks;
         memory_operands(b, &in);
-        filter_hooks(b, access, hook);
+        filter_hooks(b, &in, access, hook);
         register_effects(&in);
     }
     b->insns++;

@@ -20,9 +20,11 @@ struct mg_hook {
     uint16_t insn;
     uint16_t run;
     uint8_t kind;     /* MG_LOAD or MG_STORE: which of the instruction's accesses it wants */
-    uint8_t size;     /* operand bytes; above 8 it arrives in pieces */
+    uint8_t size;     /* bytes QEMU accesses for it; above 8 they arrive in pieces */
     bool filtered;    /* the instruction makes accesses it does not want, too */
     bool varying;     /* pieces are streamed as they come */
+    bool leaves;      /* the instruction is a call, return or jump */
+    bool last;        /* of the instruction's hooks */
 };
 
 /* One block of code, decoded. */
@@ -34,6 +36,8 @@ struct mg_decoded {
     struct mg_hook hook[MG_MAX_ACCESSES];
 };
 
+/* Decodes as QEMU `interface` (its plugin interface version) would perform accesses. */
+void mg_decode_init(int interface);
 void mg_decode_begin(struct mg_decoded *block);
 /* Adds the instruction of `bytes` bytes at `code`, which the program sees at `vaddr`. */
 void mg_decode_insn(struct mg_decoded *block, const uint8_t *code, size_t bytes, uint64_t vaddr,

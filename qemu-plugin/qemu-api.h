@@ -16,7 +16,13 @@
 
 typedef uint64_t qemu_plugin_id_t;
 typedef uint32_t qemu_plugin_meminfo_t;
-typedef struct qemu_info_t qemu_info_t;
+/* The beginning of what QEMU tells at start. */
+typedef struct {
+    const char *target_name;
+    struct {
+        int min, cur; /* versions of this interface it understands */
+    } version;
+} qemu_info_t;
 struct qemu_plugin_tb;
 struct qemu_plugin_insn;
 
@@ -36,6 +42,8 @@ typedef void (*qemu_plugin_syscall_ret_cb_t)(qemu_plugin_id_t, unsigned vcpu, in
 void qemu_plugin_register_vcpu_tb_trans_cb(qemu_plugin_id_t, qemu_plugin_tb_trans_cb_t);
 void qemu_plugin_register_vcpu_tb_exec_cb(struct qemu_plugin_tb *, qemu_plugin_exec_cb_t,
                                           enum qemu_plugin_cb_flags, void *udata);
+void qemu_plugin_register_vcpu_insn_exec_cb(struct qemu_plugin_insn *, qemu_plugin_exec_cb_t,
+                                            enum qemu_plugin_cb_flags, void *udata);
 void qemu_plugin_register_vcpu_mem_cb(struct qemu_plugin_insn *, qemu_plugin_mem_cb_t,
                                       enum qemu_plugin_cb_flags, enum qemu_plugin_mem_rw,
                                       void *udata);

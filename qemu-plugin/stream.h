@@ -106,7 +106,8 @@ struct mg_ring {
     uint64_t piece_next;       /* where the next piece of a wide access begins */
     uint32_t piece_left;       /* pieces still to come */
     _Atomic uint32_t dropped;  /* words without room; stays 0 */
-    uint8_t pad1[24];
+    uint32_t leaving;          /* a call, return or jump has begun its accesses */
+    uint8_t pad1[20];
     /* written by the recorder */
     _Atomic uint32_t tail;     /* blocks read */
     _Atomic uint32_t waiting;  /* the thread sleeps on tail */

@@ -1,0 +1,143 @@
+//! Accesses of single instructions: what the emulator makes of an operand in memory
+//! (pieces, too wide loads, accesses of its own) must not show.
+
+#[allow(dead_code, reason = "each test file uses a part of it")]
+mod harness;
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::Command;
+
+use harness::{Recorded, memgauge, needs};
+
+const LIST: &str = include_str!("instructions/list.txt");
+const SIGNALS: &str = include_str!("instructions/signals.c");
+const TURNS: i64 = 100;
+
+/// An instruction and what one execution loads, stores and modifies.
+struct Case {
+    code: String,
+    counts: [i64; 3],
+}
+
+fn cases() -> Vec<Case> {
+    let lines = LIST.lines().filter(|line| !line.starts_with('#'));
+    let case = |line: &str| {
+        let (does, code) = line.split_once(' ').expect("a word and an instruction");
+        let counts = match does {
+            "loads" => [1, 0, 0],
+            "stores" => [0, 1, 0],
+            "modifies" => [1, 1, 1],
+            other => panic!("{other}"),
+        };
+        Case {
+            code: code.replace(';', "\n"),
+            counts,
+        }
+    };
+    lines.map(case).collect()
+}
+
+/// A program that executes each case as often as it has arguments times [`TURNS`],
+/// after `before`; it has no start-up code whose accesses would count.
+fn program(folder: &Path, cases: &[Case], before: &str) -> String {
+    let mut text = format!(
+        ".globl _start\n_start: mov (%rsp), %r12\n dec %r12\n imul ${TURNS}, %r12\n\
+         lea buffer(%rip), %rdi\n"
+    );
+    for Case { code, .. } in cases {
+        write!(
+            text,
+            "mov %r12, %rbx\n test %rbx, %rbx\n jz 2f\n\
+             1: mov $1, %eax\n mov $2, %ecx\n mov $3, %edx\n{before}\n{code}\n\
+             dec %rbx\n jnz 1b\n2:\n"
+        )
+        .expect("text can be written");
+    }
+    // A control word of each unit where the list has them loaded from.
+    text += "xor %edi, %edi\n mov $60, %eax\n syscall\n.data\n.balign 4096\n\
+             buffer: .zero 48\n .long 0x1f80, 0\n .word 0x37f\n .zero 4038\n";
+    let (source, program) = (folder.join("each.s"), folder.join("each"));
+    std::fs::write(&source, text).expect("the source can be written");
+    let mut cc = Command::new("cc");
+    cc.args(["-nostdlib", "-static", "-o"])
+        .args([&program, &source]);
+    assert!(cc.status().expect("cc runs").success());
+    program
+        .to_str()
+        .expect("temporary paths are text")
+        .to_owned()
+}
+
+/// What `program` does with `arguments`: loads, stores and modifies.
+fn done(program: &str, arguments: &[&str]) -> [i64; 3] {
+    let run = Recorded::new(&[], &[&[program], arguments].concat());
+    let losses = &run.report()["losses"];
+    assert_eq!(losses.as_array().map(Vec::len), Some(0), "{losses}");
+    let totals = run.totals();
+    ["loads", "stores", "modifies"].map(|name| totals[name])
+}
+
+/// The cases that do not do what they should once a turn; looked for by halves.
+fn wrong(cases: &[Case], before: &str, more_loads: i64) -> Vec<String> {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let program = program(folder.path(), cases, before);
+    let (none, some) = (done(&program, &[]), done(&program, &["x"]));
+    let each = |i: usize| {
+        let once: i64 = cases.iter().map(|case| case.counts[i]).sum();
+        let more = if i == 0 { more_loads } else { 0 };
+        (once + more * cases.len() as i64) * TURNS
+    };
+    let extra: [i64; 3] = std::array::from_fn(|i| some[i] - none[i]);
+    match cases {
+        _ if extra == std::array::from_fn(each) => Vec::new(),
+        [one] => vec![format!("{}: {extra:?}", one.code)],
+        _ => {
+            let (left, right) = cases.split_at(cases.len() / 2);
+            let mut all = wrong(left, before, more_loads);
+            all.extend(wrong(right, before, more_loads));
+            all
+        }
+    }
+}
+
+#[test]
+fn every_instruction_accesses_its_operand_once() {
+    if needs(&["cc"]) {
+        assert_eq!(wrong(&cases(), "", 0), [""; 0]);
+    }
+}
+
+/// An operand in a run that another instruction began.
+#[test]
+fn every_instruction_accesses_its_operand_once_beside_another() {
+    if needs(&["cc"]) {
+        assert_eq!(wrong(&cases(), "movl 32(%rdi), %r8d", 1), [""; 0]);
+    }
+}
+
+#[test]
+fn frames_of_signals_are_no_accesses_of_the_program() {
+    if !needs(&["cc"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (source, program) = (
+        folder.path().join("signals.c"),
+        folder.path().join("signals"),
+    );
+    std::fs::write(&source, SIGNALS).expect("the source can be written");
+    let mut cc = Command::new("cc");
+    cc.args(["-O1", "-mno-red-zone", "-Wl,-z,now", "-o"])
+        .args([&program, &source]);
+    assert!(cc.status().expect("cc runs").success());
+    // Curves take every access by its place in the code; a recording only misses.
+    let mut curves = memgauge();
+    curves
+        .args(["mrc", "--exact", "--"])
+        .arg(program)
+        .arg("300");
+    let output = curves.output().expect("memgauge runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && !said.contains("lost:"), "{said}");
+}
