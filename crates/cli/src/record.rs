@@ -93,6 +93,15 @@ pub(crate) fn emulated(
     if let Some(why) = chosen.filter(|_| talk) {
         announce(&options.machine, why);
     }
+    if let Ok((program, _)) = emulate::resolve(&options.command)
+        && emulate::would_gain_rights(&program)
+    {
+        eprintln!(
+            "memgauge: `{}` is set-user-ID or has capabilities: under the emulator it runs \
+             with your own rights",
+            program.display()
+        );
+    }
     sys::process::catch_interrupts().context("failed to catch interrupts")?;
     let mut line = progress::Line::new(terminal::stderr_is_terminal() && talk);
     let end = emulate::record(options, &mut |p| line.show(p));

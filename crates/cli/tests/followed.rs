@@ -215,6 +215,13 @@ fn a_set_uid_program_runs_and_is_counted_as_not_followed() {
         losses[0]["detail"],
         format!("{}: set-uid or with capabilities", program.display())
     );
+    let itself = Recorded::new(&[], &[program.to_str().expect("temporary paths are text")]);
+    assert_eq!(itself.code(), Some(0));
+    assert!(
+        itself.said().contains("with your own rights"),
+        "{}",
+        itself.said()
+    );
 }
 
 fn set_mode(path: &Path, mode: u32) {

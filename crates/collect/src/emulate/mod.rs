@@ -30,7 +30,7 @@ use memgauge_machine::{Config, Delivered, Delivery, Machine, PmuConfig};
 use memgauge_trace::recording::Writer;
 use memgauge_trace::{CommandEnd, Manifest, OwnCost, Provenance, SourceFacts, catalogue as events};
 
-pub use qemu::{Emulator, find_on_path, resolve};
+pub use qemu::{Emulator, find_on_path, resolve, would_gain_rights};
 
 use crate::sys::process::{children_usage, interrupts, own_usage};
 use crate::{Error, Result, host};

@@ -1,10 +1,11 @@
 //! Finds QEMU, the plugin that fits it, and the program to run.
 
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::sys::process::may_execute;
+use crate::sys::process::{effective_ids, has_capabilities, may_execute};
 use crate::{Error, ErrorKind, Result};
 
 /// An emulator that can record.
@@ -217,6 +218,18 @@ pub fn resolve(command: &[String]) -> Result<(PathBuf, Vec<String>)> {
         }
     }
     Err(not_executable(&path, "too many #! interpreters"))
+}
+
+/// Whether the system would start the program with more rights than its caller's
+/// (set-user-ID, set-group-ID, capabilities); under the emulator it gets none.
+pub fn would_gain_rights(program: &Path) -> bool {
+    let Ok(file) = std::fs::metadata(program) else {
+        return false;
+    };
+    let (user, group) = effective_ids();
+    let changes_user = file.mode() & libc::S_ISUID != 0 && file.uid() != user;
+    let changes_group = file.mode() & libc::S_ISGID != 0 && file.gid() != group;
+    changes_user || changes_group || user != 0 && has_capabilities(program)
 }
 
 fn check_elf(path: &Path, head: &[u8]) -> Result<()> {

@@ -1,9 +1,32 @@
 //! Processes and signals.
 
+use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
+
+fn c_path(path: &Path) -> Option<CString> {
+    CString::new(path.as_os_str().as_bytes()).ok()
+}
+
+/// The user and group whose rights this process has.
+pub fn effective_ids() -> (u32, u32) {
+    // SAFETY: neither call can fail or touches memory.
+    unsafe { (libc::geteuid(), libc::getegid()) }
+}
+
+/// Whether the file carries capabilities that its execution would give.
+pub fn has_capabilities(path: &Path) -> bool {
+    let Some(path) = c_path(path) else {
+        return false;
+    };
+    let name = c"security.capability";
+    // SAFETY: both are strings of C; no room is given, so nothing is written.
+    unsafe { libc::getxattr(path.as_ptr(), name.as_ptr(), std::ptr::null_mut(), 0) > 0 }
+}
 
 /// A process, watched for its end.
 #[derive(Debug)]
@@ -137,9 +160,8 @@ pub fn monotonic_ns() -> u64 {
 }
 
 /// Whether `path` may be executed by this user.
-pub fn may_execute(path: &std::path::Path) -> bool {
-    use std::os::unix::ffi::OsStrExt;
-    let Ok(path) = std::ffi::CString::new(path.as_os_str().as_bytes()) else {
+pub fn may_execute(path: &Path) -> bool {
+    let Some(path) = c_path(path) else {
         return false;
     };
     // SAFETY: a NUL-terminated string that lives through the call.
@@ -147,9 +169,8 @@ pub fn may_execute(path: &std::path::Path) -> bool {
 }
 
 /// Bytes free to this user on the file system holding `path`.
-pub fn free_bytes(path: &std::path::Path) -> Option<u64> {
-    use std::os::unix::ffi::OsStrExt;
-    let path = std::ffi::CString::new(path.as_os_str().as_bytes()).ok()?;
+pub fn free_bytes(path: &Path) -> Option<u64> {
+    let path = c_path(path)?;
     // SAFETY: an all-zero statvfs is valid, and the kernel fills it.
     let mut s: libc::statvfs = unsafe { std::mem::zeroed() };
     // SAFETY: valid string and struct.
