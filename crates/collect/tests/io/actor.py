@@ -2,7 +2,7 @@
 
 Each says `ready` where others wait for it, and goes on at a line of input.
 """
-import array, ctypes, mmap, os, socket, struct, sys, threading
+import array, ctypes, mmap, os, resource, socket, struct, sys, threading
 
 MIB = 1 << 20
 
@@ -233,6 +233,38 @@ def tcp_receive(address, port, size):
     take(connection, size)
     connection.sendall(b"k")
     drain(connection)
+
+
+def many_files():
+    resource.setrlimit(resource.RLIMIT_NOFILE, (8192, 8192))
+
+
+def tcp_receive_many(address, port, count, size):
+    """Connections that are all open before the first is read."""
+    many_files()
+    s = listen(address, port)
+    s.listen(4096)
+    ready()
+    connections = [s.accept()[0] for _ in range(int(count))]
+    for connection in connections:
+        take(connection, size)
+    for connection in connections:
+        connection.sendall(b"k")
+    for connection in connections:
+        drain(connection)
+
+
+def tcp_send_many(address, port, count, size):
+    many_files()
+    connections = [inet(socket.SOCK_STREAM, address) for _ in range(int(count))]
+    for connection in connections:
+        connection.connect((address, int(port)))
+    for connection in connections:
+        connection.sendall(b"m" * int(size))
+    for connection in connections:
+        connection.recv(1)
+    for connection in connections:
+        connection.close()
 
 
 def tcp_splice(address, port, size):

@@ -308,6 +308,26 @@ impl Network {
         made
     }
 
+    /// Moves device `one` of `b` into a bridge, which gets its address; whether this
+    /// kernel can.
+    pub(crate) fn bridge(&self) -> bool {
+        let namespace = self.namespace('b');
+        let command = format!(
+            "ip -n {namespace} link add bridge0 address 02:00:00:00:01:02 type bridge && \
+             ip -n {namespace} addr flush dev one && \
+             ip -n {namespace} link set one master bridge0 && \
+             ip -n {namespace} addr add 10.77.1.2/24 dev bridge0 && \
+             ip -n {namespace} link set bridge0 up && \
+             ip -n {namespace} neigh replace 10.77.1.1 dev bridge0 \
+               lladdr 02:00:00:00:01:01 nud permanent"
+        );
+        let made = Command::new("sh")
+            .args(["-c", &command])
+            .stderr(Stdio::null())
+            .status();
+        made.is_ok_and(|status| status.success())
+    }
+
     pub(crate) fn namespace(&self, side: char) -> String {
         format!("{}{side}", self.name)
     }
