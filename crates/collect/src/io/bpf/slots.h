@@ -81,8 +81,11 @@ static __always_inline struct book *take_slot(const void *sk, u32 ports)
 {
 	u32 number = slot_number(sk);
 	struct book *book = &slots[number];
-	u64 holder = __sync_val_compare_and_swap(&owns[number], 0, (u64)sk);
+	u64 holder;
 
+	if (!ends_seen)
+		return NULL;
+	holder = __sync_val_compare_and_swap(&owns[number], 0, (u64)sk);
 	if (!holder)
 		book->sent.ports = ports;
 	return !holder || holder == (u64)sk ? book : NULL;
