@@ -312,6 +312,48 @@ fn a_stream_that_is_spliced_is_exact() {
     });
 }
 
+#[test]
+fn a_stream_that_only_one_side_writes_is_exact() {
+    each_family(|session, network, family| {
+        let sides = ['a', 'b'].map(|side| Totals::start(session, network, side));
+        let receiver = network
+            .actor('b', &["tcp_drain", family.one, "7110"])
+            .ready();
+        let sender = network.act('a', &["tcp_send_only", family.one, "7110", "1000000"]);
+        let receiver = receiver.end();
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        for totals in &sides {
+            totals.check(session, network);
+        }
+        let sent = account(session, sender, network.device('a', "one")).output;
+        let received = account(session, receiver, network.device('b', "one")).input;
+        assert!(carries(sent, 1_000_000, network, family), "{sent:?}");
+        assert!(
+            carries(received, 1_000_000, network, family),
+            "{received:?}"
+        );
+    });
+}
+
+#[test]
+fn a_stream_that_is_reset_belongs_to_its_ends() {
+    each_family(|session, network, family| {
+        let server = network
+            .actor('b', &["tcp_refuse", family.one, "7111", "3000"])
+            .ready();
+        let client = network.act('a', &["tcp_refused", family.one, "7111", "20000"]);
+        let server = server.end();
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        let of_client = account(session, client, network.device('a', "one"));
+        let of_server = account(session, server, network.device('b', "one"));
+        // What one end is charged for sending, the other is for receiving.
+        assert_eq!(of_client.output, of_server.input);
+        assert_eq!(of_client.input, of_server.output);
+        assert!((20_000..21_500).contains(&of_client.output.bytes));
+        assert!((3_000..4_000).contains(&of_client.input.bytes));
+    });
+}
+
 /// More sockets than there are slots: some keep their books elsewhere.
 #[test]
 fn thousands_of_open_connections_are_exact_together() {

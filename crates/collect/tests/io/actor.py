@@ -2,7 +2,7 @@
 
 Each says `ready` where others wait for it, and goes on at a line of input.
 """
-import array, ctypes, mmap, os, resource, socket, struct, sys, threading
+import array, ctypes, mmap, os, resource, socket, struct, sys, threading, time
 
 MIB = 1 << 20
 
@@ -265,6 +265,39 @@ def tcp_send_many(address, port, count, size):
         connection.recv(1)
     for connection in connections:
         connection.close()
+
+
+def tcp_drain(address, port):
+    s = listen(address, port)
+    ready()
+    connection, _ = s.accept()
+    drain(connection)
+
+
+def tcp_send_only(address, port, size):
+    """Ends before anything is read; a client's port is given back before its socket ends."""
+    s = inet(socket.SOCK_STREAM, address)
+    s.connect((address, int(port)))
+    s.sendall(b"o" * int(size))
+    s.close()
+
+
+def tcp_refuse(address, port, size):
+    """Closes a connection before what has come is read, which resets it."""
+    s = listen(address, port)
+    ready()
+    connection, _ = s.accept()
+    connection.recv(1)
+    time.sleep(0.2)
+    connection.sendall(b"r" * int(size))
+    connection.close()
+
+
+def tcp_refused(address, port, size):
+    s = inet(socket.SOCK_STREAM, address)
+    s.connect((address, int(port)))
+    s.sendall(b"f" * int(size))
+    time.sleep(0.4)
 
 
 def tcp_splice(address, port, size):

@@ -67,12 +67,14 @@ static __always_inline struct book *slot_at(const void *sk)
 	return book;
 }
 
-/* The book in a socket's slot, if it has one. */
+/* The book in a socket's slot, if it has one. A socket without a port of its own is one
+ * that has given it back at its end.
+ */
 static __always_inline struct book *slot_of(const void *sk, u32 ports)
 {
 	struct book *book = slot_at(sk);
 
-	if (book && book->sent.ports != ports)
+	if (book && book->sent.ports != ports && ports >> 16)
 		renew(book, ports);
 	return book;
 }
