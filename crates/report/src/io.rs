@@ -65,7 +65,7 @@ fn ordered(summary: &IoSummary, order: IoOrder) -> Vec<&IoLine> {
 }
 
 /// Given up on a narrow terminal: rates follow from bytes and the span in the heading.
-const SPARE: [&str; 3] = ["ops", "in MB/s", "out MB/s"];
+const SPARE: [&[&str]; 2] = [&["ops"], &["in MB/s", "out MB/s"]];
 
 fn processes(
     summary: &IoSummary,

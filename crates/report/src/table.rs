@@ -44,13 +44,13 @@ impl Table {
         }
     }
 
-    /// Leaves out columns, in this order, while even the narrowest table is too wide.
-    pub(crate) fn fit(mut self, spare: &[&str], style: &Style) -> Self {
-        for title in spare {
+    /// Leaves out groups of columns, in this order, while even the narrowest table is too wide.
+    pub(crate) fn fit(mut self, spare: &[&[&str]], style: &Style) -> Self {
+        for group in spare {
             let gaps = INDENT + GAP * self.columns.len().saturating_sub(1);
             let narrowest = self.widths(0).iter().sum::<usize>() + gaps;
             if narrowest > style.width {
-                self.leave_out(title);
+                group.iter().for_each(|title| self.leave_out(title));
             }
         }
         self
@@ -171,7 +171,7 @@ mod tests {
             };
             let mut table = Table::new(&[("one", Kind::Number), ("two", Kind::Number)]);
             table.row(["1000", "2000"].map(String::from).into());
-            table.fit(&["two"], &style).draw(&style)
+            table.fit(&[&["two"]], &style).draw(&style)
         };
         assert_eq!(fitted(12), "   one   two\n  1000  2000\n");
         assert_eq!(fitted(11), "   one\n  1000\n");
