@@ -9,7 +9,7 @@ PATH="$PATH:$HOME/.cargo/bin"
 # Build: gcc make libc6-dev libzydis-dev, and for the BPF programs clang libelf-dev
 # zlib1g-dev pkg-config. Run: qemu-user. Tests, demo and
 # benchmarks: the rest.
-PACKAGES="gcc make libc6-dev libzydis-dev clang libelf-dev zlib1g-dev pkg-config qemu-user valgrind xz-utils sqlite3 python3 procps iproute2 e2fsprogs tmux libpfm4"
+PACKAGES="gcc make libc6-dev libzydis-dev clang libelf-dev zlib1g-dev pkg-config qemu-user valgrind xz-utils sqlite3 python3 procps iproute2 e2fsprogs mdadm tmux libpfm4"
 # What stands for a package where there is no dpkg to ask.
 PROGRAMS="gcc make clang qemu-x86_64 valgrind xz sqlite3 python3 ps"
 

@@ -4,7 +4,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use memgauge_analyze::{Analysis, IoAccounts, IoBy, IoLoss, IoSummary};
-use memgauge_collect::io::{Filter, IoRecorder, Launched, Look, MemoryCounting, Meter, Setup};
+use memgauge_collect::io::{
+    Filter, IoRecorder, Launched, Look, MemoryCounting, Meter, Setup, present,
+};
 use memgauge_collect::sys::process::{catch_interrupts, interrupts};
 use memgauge_report::{IoOrder, io_json, io_text};
 use memgauge_trace::CommandEnd;
@@ -95,6 +97,7 @@ pub(crate) struct Run {
 impl Run {
     fn start(args: &Io) -> anyhow::Result<Run> {
         check_pids(&args.pid)?;
+        check_devices(&args.device)?;
         let mut meter = meter(args)?;
         let launched = match args.command.as_slice() {
             [] => None,
@@ -294,6 +297,24 @@ fn print(args: &Io, summary: &IoSummary) -> anyhow::Result<()> {
         return Ok(());
     }
     terminal::print(&text)
+}
+
+/// A disk that has never moved a byte is not among those that count.
+fn check_devices(names: &[String]) -> anyhow::Result<()> {
+    if names.is_empty() {
+        return Ok(());
+    }
+    let known = present(Some(&|_| true));
+    let is_there = |name: &String| {
+        std::path::Path::new("/sys/block").join(name).exists()
+            || known.values().any(|device| device.facts.name == *name)
+    };
+    if let Some(none) = names.iter().find(|name| !is_there(name)) {
+        bail!(
+            "failed to account device `{none}`: there is none of that name; /sys/block and `ip link` list them"
+        );
+    }
+    Ok(())
 }
 
 fn check_pids(pids: &[u32]) -> anyhow::Result<()> {

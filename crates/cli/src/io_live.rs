@@ -116,9 +116,7 @@ impl Choice {
             "" => String::new(),
             wanted => format!(", only `{wanted}`"),
         };
-        format!(
-            "{span}{paused}{wanted}   q quit  t/i/o/p sort  g group  s span  / filter  space pause"
-        )
+        format!("{span}{paused}{wanted}  q quit t/i/o/p sort g group s span / filter space pause")
     }
 }
 
@@ -145,6 +143,8 @@ impl Live {
         execute!(
             std::io::stdout(),
             screen::EnterAlternateScreen,
+            // What is too long for a line is cut, so that the lines are as many as they seem.
+            screen::DisableLineWrap,
             cursor::Hide
         )?;
         let mut live = Live {
@@ -213,7 +213,7 @@ impl Live {
         let shown = self.choice.select(self.shown.clone()).by(self.choice.by);
         let body = io_text(&shown, self.choice.order, self.rows, &style);
         let mut frame = format!(
-            "memgauge io  {:.0} s  {}\r\n",
+            "memgauge io  {:.0} s  {}\x1b[K\r\n",
             elapsed.as_secs_f64(),
             self.choice.status()
         );
@@ -234,6 +234,7 @@ impl Drop for Live {
         let _ = execute!(
             std::io::stdout(),
             cursor::Show,
+            screen::EnableLineWrap,
             screen::LeaveAlternateScreen
         );
         let _ = screen::disable_raw_mode();

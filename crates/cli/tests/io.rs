@@ -339,6 +339,22 @@ fn a_filter_of_system_calls_is_named() {
     );
 }
 
+/// A kernel stays locked down until it is booted again: tests/kernels/run does that to its
+/// guest.
+#[test]
+fn a_kernel_that_is_locked_down_is_named() {
+    let state = std::fs::read_to_string("/sys/kernel/security/lockdown").unwrap_or_default();
+    if !state.contains("[confidentiality]") {
+        println!("skipped: the kernel is not locked down");
+        return;
+    }
+    check_refused(
+        &["io", "--duration", "1ms"],
+        125,
+        &["locked down", "lockdown=integrity"],
+    );
+}
+
 fn check_refused(arguments: &[&str], code: i32, words: &[&str]) {
     let output = memgauge(arguments);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -8,7 +8,7 @@ mod io;
 use memgauge_collect::io::{Filter, MemoryCounting, Meter, Session, Setup, present};
 use memgauge_trace::Owner;
 
-use io::{Actor, Disk, MIB, account, act, everyone, session, sh};
+use io::{Actor, Disk, MIB, Mirror, account, act, everyone, session, sh};
 
 const SIZE: u64 = 16 * MIB;
 const SIZE_TEXT: &str = "16777216";
@@ -373,6 +373,41 @@ fn a_mapped_device_is_charged_above_its_disk_and_knows_it() {
         (lower.name.as_str(), true)
     );
     assert_eq!(upper.kind, format!("dm {name}"));
+}
+
+/// Written to both disks of a mirror, read from either.
+#[test]
+fn a_mirror_is_charged_above_its_disks_and_knows_them() {
+    let Some((mut session, _turn)) = session() else {
+        return;
+    };
+    let Some(mirror) = Mirror::new() else {
+        println!("skipped: needs mdadm and a kernel with md and raid1");
+        return;
+    };
+    let writer = act(&["write_direct", &mirror.path, SIZE_TEXT]);
+    let mut at = |pid, id| account(&mut session, pid, id);
+    let written = |account: memgauge_collect::io::Account| account.output.bytes;
+    assert_eq!(written(at(writer, mirror.id)), SIZE);
+    for disk in mirror.below {
+        assert_eq!(written(at(writer, disk)), SIZE);
+    }
+    let reader = act(&["read_direct", &mirror.path]);
+    let read = at(reader, mirror.id).input.bytes;
+    let below: u64 = mirror.below.map(|d| at(reader, d).input.bytes).iter().sum();
+    assert!(read > 60 * MIB && below == read, "{below} of {read}");
+    let devices = present(None);
+    let (upper, lower) = (
+        &devices[&mirror.id].facts,
+        mirror.below.map(|d| devices[&d].facts.name.clone()),
+    );
+    let mut below: Vec<&str> = upper.below.split(' ').collect();
+    below.sort_unstable();
+    let mut expected = lower.to_vec();
+    expected.sort_unstable();
+    assert_eq!(below, expected);
+    assert_eq!(upper.kind, "md raid1");
+    assert!(upper.is_virtual);
 }
 
 #[test]

@@ -64,6 +64,9 @@ fn ordered(summary: &IoSummary, order: IoOrder) -> Vec<&IoLine> {
     lines
 }
 
+/// Given up on a narrow terminal: rates follow from bytes and the span in the heading.
+const SPARE: [&[&str]; 2] = [&["ops"], &["in MB/s", "out MB/s"]];
+
 fn processes(
     summary: &IoSummary,
     order: IoOrder,
@@ -122,7 +125,7 @@ fn processes(
     } else {
         String::new()
     };
-    table.draw(style) + &style.paint_lines(Role::Quiet, &more)
+    table.fit(&SPARE, style).draw(style) + &style.paint_lines(Role::Quiet, &more)
 }
 
 pub(crate) fn rate(bytes: u64, seconds: f64, style: &Style) -> String {
@@ -157,7 +160,7 @@ fn devices(summary: &IoSummary, seconds: f64, style: &Style) -> String {
         cells.extend(counters(line, seconds, style));
         table.row(cells);
     }
-    table.draw(style)
+    table.fit(&SPARE, style).draw(style)
 }
 
 /// What a device counted; nothing is known of one that was gone before the first look.
@@ -296,6 +299,15 @@ mod tests {
         let text = io_text(&summary(), IoOrder::Total, 10, &STYLE);
         assert!(!text.contains('\x1b'));
         insta::assert_snapshot!(text);
+    }
+
+    #[test]
+    fn tables_fit_a_terminal_of_80_columns() {
+        let style = Style { width: 80, ..STYLE };
+        let text = io_text(&summary(), IoOrder::Total, 10, &style);
+        let rows = text.lines().filter(|l| l.contains("nvme0n1"));
+        let widest = rows.map(|row| row.chars().count()).max();
+        assert!(widest.is_some_and(|widest| widest <= 80), "{text}");
     }
 
     #[test]

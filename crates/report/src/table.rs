@@ -44,6 +44,27 @@ impl Table {
         }
     }
 
+    /// Leaves out groups of columns, in this order, while even the narrowest table is too wide.
+    pub(crate) fn fit(mut self, spare: &[&[&str]], style: &Style) -> Self {
+        for group in spare {
+            let gaps = INDENT + GAP * self.columns.len().saturating_sub(1);
+            let narrowest = self.widths(0).iter().sum::<usize>() + gaps;
+            if narrowest > style.width {
+                group.iter().for_each(|title| self.leave_out(title));
+            }
+        }
+        self
+    }
+
+    fn leave_out(&mut self, title: &str) {
+        if let Some(place) = self.columns.iter().position(|c| c.0 == title) {
+            self.columns.remove(place);
+            for (_, cells) in &mut self.rows {
+                cells.remove(place);
+            }
+        }
+    }
+
     pub(crate) fn row(&mut self, cells: Vec<String>) {
         self.rows.push((Role::Plain, cells));
     }
@@ -138,6 +159,22 @@ mod tests {
             80,
             "   n  name             file\n  10  a_long_function  src/deep/file.c\n   7  f                g.c\n",
         );
+    }
+
+    #[test]
+    fn columns_are_given_up_only_where_there_is_no_room() {
+        let fitted = |width| {
+            let style = Style {
+                width,
+                colour: false,
+                unicode: true,
+            };
+            let mut table = Table::new(&[("one", Kind::Number), ("two", Kind::Number)]);
+            table.row(["1000", "2000"].map(String::from).into());
+            table.fit(&[&["two"]], &style).draw(&style)
+        };
+        assert_eq!(fitted(12), "   one   two\n  1000  2000\n");
+        assert_eq!(fitted(11), "   one\n  1000\n");
     }
 
     #[test]

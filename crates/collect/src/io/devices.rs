@@ -33,6 +33,10 @@ pub struct Device {
     pub facts: IoDevice,
     /// What it counted.
     pub counted: Counted,
+    /// Bytes of header that it counted with each packet, which are taken off.
+    pub header_bytes: u64,
+    /// Whether it is in another network namespace than this process.
+    pub abroad: bool,
 }
 
 /// Disks and this namespace's network devices, and those of the other namespaces that
@@ -159,12 +163,16 @@ fn disk(folder: &Path) -> Option<Device> {
         device: DeviceId::of_disk(major.parse().ok()?, minor.parse().ok()?),
         ..disk_facts(folder)?
     };
-    Some(Device { facts, counted })
+    Some(Device {
+        facts,
+        counted,
+        ..Device::default()
+    })
 }
 
 /// Fields of /sys/block/…/stat: requests, merges, sectors of 512 bytes, time; for
 /// reads, then for writes.
-fn disk_counted(stat: &str) -> Option<Counted> {
+pub(super) fn disk_counted(stat: &str) -> Option<Counted> {
     let fields: Vec<u64> = stat
         .split_whitespace()
         .map_while(|f| f.parse().ok())
@@ -345,9 +353,12 @@ fn network_device(id: DeviceId, device: &NetDevice, own: bool) -> Device {
     };
     facts.device = id;
     facts.name = device.name.clone();
+    let header_bytes = if device.ethernet { ETHERNET_BYTES } else { 0 };
     Device {
-        counted: network_counted(device),
+        counted: without_headers(device.counted, header_bytes),
         facts,
+        header_bytes,
+        abroad: !own,
     }
 }
 
@@ -367,9 +378,9 @@ fn is_virtual_kind(kind: &str) -> bool {
     .contains(&kind)
 }
 
-fn network_counted(device: &NetDevice) -> Counted {
-    let [received, packets_in, sent, packets_out] = device.counted;
-    let header = if device.ethernet { ETHERNET_BYTES } else { 0 };
+/// Bytes and packets received and sent, without the link's headers.
+pub(super) fn without_headers(counted: [u64; 4], header: u64) -> Counted {
+    let [received, packets_in, sent, packets_out] = counted;
     let without = |bytes: u64, packets: u64| bytes.saturating_sub(packets * header);
     Counted {
         bytes: [without(received, packets_in), without(sent, packets_out)],

@@ -5,12 +5,13 @@ use std::time::{Duration, Instant};
 
 use memgauge_trace::{DeviceId, Direction, IoDevice, IoOwner, IoRow, Owner};
 
-use super::devices::{self, Counted, Device};
+use super::devices::{Counted, Device};
 use super::layout::{Account, Facts, Flow, Rate};
 use super::names::Names;
 use super::programs::Setup;
 use super::session::{Key, Loss, Session};
 use super::uncore::{Gained, MemoryCounting};
+use super::watch::Watch;
 use crate::Result;
 use crate::sys::process::monotonic_ns;
 
@@ -53,6 +54,7 @@ pub struct Meter {
     by_thread: bool,
     filter: Filter,
     names: Names,
+    watch: Watch,
     started: Instant,
     looked_ns: u64,
     accounts: BTreeMap<Key, Account>,
@@ -74,7 +76,8 @@ impl Meter {
     /// As [`Session::start`].
     pub fn start(filter: Filter, setup: Setup, mut memory: MemoryCounting) -> Result<Meter> {
         let mut session = Session::start(setup)?;
-        let present = devices::present(Some(&|_| true));
+        let mut watch = Watch::default();
+        let present = watch.look(Some(&|_| true));
         let accounts = session.accounts()?;
         memory.begin();
         Ok(Meter {
@@ -82,6 +85,7 @@ impl Meter {
             by_thread: setup.by_thread,
             filter,
             names: Names::default(),
+            watch,
             started: Instant::now(),
             looked_ns: 0,
             accounts,
@@ -156,7 +160,7 @@ impl Meter {
         if abroad {
             self.abroad_ns = time_ns;
         }
-        let present = devices::present(abroad.then_some(&wanted));
+        let present = self.watch.look(abroad.then_some(&wanted));
         let mut look = Look {
             time_ns,
             interval_ns: time_ns - self.looked_ns,

@@ -19,6 +19,7 @@ mod programs;
 mod recorder;
 mod session;
 mod uncore;
+mod watch;
 
 pub use devices::{Counted, Device, present};
 pub use launch::Launched;

@@ -284,9 +284,10 @@ fn open(choice: &Choice, setup: Setup) -> libbpf_rs::Result<Object> {
             map.set_max_entries(room)?;
         }
         if map.name().to_string_lossy().ends_with(".rodata")
-            && let Some([by_thread, ..]) = map.initial_value_mut()
+            && let Some([by_thread, ends_seen, ..]) = map.initial_value_mut()
         {
             *by_thread = u8::from(setup.by_thread);
+            *ends_seen = u8::from(choice.load.contains(&"stream_ended"));
         }
     }
     object.load()
@@ -449,21 +450,22 @@ fn no_types(cause: &std::io::Error) -> Error {
     Error::new(ErrorKind::Missing, message)
 }
 
-/// Lockdown and seccomp refuse what capabilities would allow.
-fn why_forbidden() -> Option<&'static str> {
+/// Lockdown takes helpers away, which looks like a program that makes no sense; a
+/// filter of system calls refuses what capabilities would allow.
+fn why_forbidden(denied: bool) -> Option<&'static str> {
     let lockdown = std::fs::read_to_string("/sys/kernel/security/lockdown").unwrap_or_default();
     if lockdown.contains("[confidentiality]") {
         return Some(
             "the kernel is locked down (lockdown=confidentiality); boot it with lockdown=integrity",
         );
     }
-    (status_field("Seccomp:").as_deref() == Some("2"))
+    (denied && status_field("Seccomp:").as_deref() == Some("2"))
         .then_some("a seccomp filter is in force here; allow bpf(2) in the container's profile")
 }
 
 fn refusal(cause: &libbpf_rs::Error, said: &[String]) -> Error {
     let denied = cause.kind() == libbpf_rs::ErrorKind::PermissionDenied;
-    let why = denied.then(why_forbidden).flatten();
+    let why = why_forbidden(denied);
     let last = said
         .iter()
         .rev()

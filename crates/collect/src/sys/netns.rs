@@ -1,5 +1,6 @@
 //! Network devices as another network namespace sees them.
 
+use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::fs::File;
 use std::io;
@@ -49,9 +50,15 @@ fn enter(namespace: &File) -> io::Result<()> {
 /// # Errors
 /// When `/proc` cannot be read.
 pub fn devices_here() -> io::Result<Vec<NetDevice>> {
-    let table = std::fs::read_to_string("/proc/thread-self/net/dev")?;
     let socket = query_socket()?;
-    let mut devices: Vec<NetDevice> = table.lines().filter_map(counters).collect();
+    let counted = counters_here()?.into_iter();
+    let mut devices: Vec<NetDevice> = counted
+        .map(|(name, counted)| NetDevice {
+            name,
+            counted,
+            ..NetDevice::default()
+        })
+        .collect();
     for device in &mut devices {
         device.index = index_of(&device.name);
         let (driver, statistics) = driver_of(&socket, &device.name).unwrap_or_default();
@@ -64,23 +71,30 @@ pub fn devices_here() -> io::Result<Vec<NetDevice>> {
     Ok(devices)
 }
 
+/// What devices of the calling thread's namespace counted, by name: bytes and packets
+/// received, bytes and packets sent.
+///
+/// # Errors
+/// When `/proc` cannot be read.
+pub fn counters_here() -> io::Result<BTreeMap<String, [u64; 4]>> {
+    let table = std::fs::read_to_string("/proc/thread-self/net/dev")?;
+    Ok(table.lines().filter_map(counters).collect())
+}
+
 /// A line of /proc/net/dev: a name and sixteen numbers.
-fn counters(line: &str) -> Option<NetDevice> {
+fn counters(line: &str) -> Option<(String, [u64; 4])> {
     let (name, rest) = line.split_once(':')?;
     let numbers: Vec<u64> = rest
         .split_whitespace()
         .map_while(|f| f.parse().ok())
         .collect();
-    Some(NetDevice {
-        name: name.trim().to_owned(),
-        counted: [
-            *numbers.first()?,
-            *numbers.get(1)?,
-            *numbers.get(8)?,
-            *numbers.get(9)?,
-        ],
-        ..NetDevice::default()
-    })
+    let counted = [
+        *numbers.first()?,
+        *numbers.get(1)?,
+        *numbers.get(8)?,
+        *numbers.get(9)?,
+    ];
+    Some((name.trim().to_owned(), counted))
 }
 
 fn index_of(name: &str) -> u32 {
@@ -185,11 +199,8 @@ mod tests {
     #[test]
     fn a_line_of_counters_is_read_by_its_columns() {
         let line = "  eth0: 1000 10 0 0 0 0 0 0 2000 20 0 0 0 0 0 0";
-        let device = counters(line).unwrap();
-        assert_eq!(
-            (device.name.as_str(), device.counted),
-            ("eth0", [1000, 10, 2000, 20])
-        );
+        let expected = ("eth0".to_owned(), [1000, 10, 2000, 20]);
+        assert_eq!(counters(line), Some(expected));
         assert_eq!(counters("Inter-|   Receive"), None);
         assert_eq!(counters(" face |bytes    packets: 1"), None);
     }

@@ -2,7 +2,7 @@
 
 Each says `ready` where others wait for it, and goes on at a line of input.
 """
-import array, ctypes, mmap, os, socket, struct, sys, threading
+import array, ctypes, mmap, os, resource, socket, struct, sys, threading, time
 
 MIB = 1 << 20
 
@@ -233,6 +233,70 @@ def tcp_receive(address, port, size):
     take(connection, size)
     connection.sendall(b"k")
     drain(connection)
+
+
+def many_files():
+    resource.setrlimit(resource.RLIMIT_NOFILE, (8192, 8192))
+
+
+def tcp_receive_many(address, port, count, size):
+    """Connections that are all open before the first is read; one is written at a time, as
+    a device drops what comes too fast for it."""
+    many_files()
+    s = listen(address, port)
+    s.listen(4096)
+    ready()
+    connections = [s.accept()[0] for _ in range(int(count))]
+    for connection in connections:
+        take(connection, size)
+        connection.sendall(b"k")
+    for connection in connections:
+        drain(connection)
+
+
+def tcp_send_many(address, port, count, size):
+    many_files()
+    connections = [inet(socket.SOCK_STREAM, address) for _ in range(int(count))]
+    for connection in connections:
+        connection.connect((address, int(port)))
+    for connection in connections:
+        connection.sendall(b"m" * int(size))
+        connection.recv(1)
+    for connection in connections:
+        connection.close()
+
+
+def tcp_drain(address, port):
+    s = listen(address, port)
+    ready()
+    connection, _ = s.accept()
+    drain(connection)
+
+
+def tcp_send_only(address, port, size):
+    """Ends before anything is read; a client's port is given back before its socket ends."""
+    s = inet(socket.SOCK_STREAM, address)
+    s.connect((address, int(port)))
+    s.sendall(b"o" * int(size))
+    s.close()
+
+
+def tcp_refuse(address, port, size):
+    """Closes a connection before what has come is read, which resets it."""
+    s = listen(address, port)
+    ready()
+    connection, _ = s.accept()
+    connection.recv(1)
+    time.sleep(0.2)
+    connection.sendall(b"r" * int(size))
+    connection.close()
+
+
+def tcp_refused(address, port, size):
+    s = inet(socket.SOCK_STREAM, address)
+    s.connect((address, int(port)))
+    s.sendall(b"f" * int(size))
+    time.sleep(0.4)
 
 
 def tcp_splice(address, port, size):

@@ -218,6 +218,63 @@ impl Disk {
     }
 }
 
+/// A mirror (md) of two loop devices, without a file system.
+pub(crate) struct Mirror {
+    pub(crate) path: String,
+    pub(crate) id: DeviceId,
+    /// The disks below.
+    pub(crate) below: [DeviceId; 2],
+    loops: [String; 2],
+    _folder: tempfile::TempDir,
+}
+
+impl Mirror {
+    /// None where this kernel or machine cannot make one.
+    pub(crate) fn new() -> Option<Mirror> {
+        let folder = tempfile::tempdir().unwrap();
+        let loops = ["one", "two"].map(|name| {
+            let image = folder.path().join(name);
+            std::fs::File::create(&image)
+                .unwrap()
+                .set_len(64 * MIB)
+                .unwrap();
+            sh(&format!("losetup --find --show {}", image.display()))
+        });
+        let path = format!("/dev/md{}", 100 + std::process::id() % 100);
+        let command = format!(
+            "mdadm --create {path} --run --assume-clean --level=1 --raid-devices=2 \
+             --metadata=1.0 --bitmap=none {} {}",
+            loops[0], loops[1]
+        );
+        let made = Command::new("sh")
+            .args(["-c", &command])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status();
+        if !made.is_ok_and(|status| status.success()) {
+            let _ = Command::new("losetup").arg("-d").args(&loops).status();
+            return None;
+        }
+        Some(Mirror {
+            id: number_of(&path),
+            below: [number_of(&loops[0]), number_of(&loops[1])],
+            path,
+            loops,
+            _folder: folder,
+        })
+    }
+}
+
+impl Drop for Mirror {
+    fn drop(&mut self) {
+        let _ = Command::new("mdadm")
+            .args(["--stop", &self.path])
+            .stderr(Stdio::null())
+            .status();
+        let _ = Command::new("losetup").arg("-d").args(&self.loops).status();
+    }
+}
+
 fn number_of(device: &str) -> DeviceId {
     let number = std::fs::metadata(device).unwrap().rdev();
     DeviceId::of_disk(libc::major(number), libc::minor(number))
@@ -306,6 +363,26 @@ impl Network {
             std::thread::sleep(std::time::Duration::from_millis(500));
         }
         made
+    }
+
+    /// Moves device `one` of `b` into a bridge, which gets its address; whether this
+    /// kernel can.
+    pub(crate) fn bridge(&self) -> bool {
+        let namespace = self.namespace('b');
+        let command = format!(
+            "ip -n {namespace} link add bridge0 address 02:00:00:00:01:02 type bridge && \
+             ip -n {namespace} addr flush dev one && \
+             ip -n {namespace} link set one master bridge0 && \
+             ip -n {namespace} addr add 10.77.1.2/24 dev bridge0 && \
+             ip -n {namespace} link set bridge0 up && \
+             ip -n {namespace} neigh replace 10.77.1.1 dev bridge0 \
+               lladdr 02:00:00:00:01:01 nud permanent"
+        );
+        let made = Command::new("sh")
+            .args(["-c", &command])
+            .stderr(Stdio::null())
+            .status();
+        made.is_ok_and(|status| status.success())
     }
 
     pub(crate) fn namespace(&self, side: char) -> String {

@@ -1,7 +1,7 @@
 /* Exact I/O accounting: which process moves how many bytes through which device.
  *
- * account.h has owners and accounts, storage.h disks, socket.h what a socket carries,
- * receive.h and send.h the two ways through it; here is its birth and end.
+ * account.h has owners and accounts, storage.h disks, socket.h what a socket carries and
+ * slots.h where, receive.h and send.h the two ways through it; here is its birth and end.
  * docs/io.md tells which hook serves which case.
  */
 #include "kernel.h"
@@ -13,6 +13,7 @@
 #include "account.h"
 #include "storage.h"
 #include "socket.h"
+#include "slots.h"
 #include "receive.h"
 #include "send.h"
 
@@ -30,7 +31,7 @@ static __always_inline int bound(struct bpf_sock *sk)
 		return 1;
 	owner = current_owner();
 	bpf_map_update_elem(&listeners, &listener, &owner, BPF_ANY);
-	book = bpf_sk_storage_get(&books, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
+	book = NEW_STREAM_BOOK(sk, sk->src_port << 16);
 	if (book)
 		book->sent.owner = owner;
 	return 1;
@@ -54,7 +55,7 @@ int bound_ipv6(struct bpf_sock *sk)
 SEC("cgroup/sock_release")
 int released(struct bpf_sock *sk)
 {
-	struct book *book = bpf_sk_storage_get(&books, sk, 0, 0);
+	struct book *book = slot_at(sk) ?: bpf_sk_storage_get(&books, sk, 0, 0);
 	struct account_key key;
 	struct lanes *lanes;
 
@@ -84,51 +85,70 @@ int released(struct bpf_sock *sk)
 	return 1;
 }
 
-/* Charges what came in. Unless the socket has ended, data that waits to be read is
- * left for its reader.
- */
-static __always_inline void settle_received(struct book *book, struct sock *sk, bool ended)
+/* What is asked of a TCP socket when its book is settled. */
+struct stream {
+	u32 netns;
+	u32 received; /* position */
+	bool unread;  /* data waits for a reader */
+};
+
+/* Charges what came in; data that waits to be read is left for its reader. */
+static __always_inline void settle_received_stream(struct book *book, struct stream *stream)
 {
-	struct account_key key = net_key(reader_of(book), netns_of(sk), book->received.ifindex);
-	struct tcp_sock *tcp;
-	struct lanes *lanes;
+	struct account_key key = net_key(reader_of(book), stream->netns, book->received.ifindex);
 
 	if (!key.owner)
 		return;
-	if (book->received.mixed) {
-		lanes = ended ? bpf_sk_storage_get(&lanes_of, sk, 0, 0) : NULL;
-		if (lanes)
-			settle_runs(lanes, key.owner, key.netns, ALL_RUNS);
-		/* What another processor added while the runs were opened. */
-		settle(&book->received.sum, &key, false);
-		return;
-	}
-	if (is_udp(sk)) {
-		settle_datagrams(book, &book->received.sum, &key);
-		return;
-	}
-	tcp = bpf_skc_to_tcp_sock(sk);
-	/* The FIN takes a position, too. */
-	if (!ended && tcp && sk->__sk_common.skc_state != TCP_LISTEN &&
-	    tcp->rcv_nxt - tcp->copied_seq > 1) {
+	/* With runs: what another processor added while they were opened. */
+	if (!book->received.mixed && stream->unread) {
 		if (book->reading.owner)
-			settle_stream(book, key.owner, key.netns, tcp->rcv_nxt);
+			settle_stream(book, key.owner, key.netns, stream->received);
 		return;
 	}
 	settle(&book->received.sum, &key, false);
-	book->reading.settled = book->reading.read;
+	if (!book->received.mixed)
+		book->reading.settled = book->reading.read;
+}
+
+static __always_inline void settle_received_datagrams(struct book *book, struct sock *sk)
+{
+	struct account_key key = net_key(reader_of(book), netns_of(sk), book->received.ifindex);
+
+	if (!key.owner)
+		return;
+	if (book->received.mixed)
+		settle(&book->received.sum, &key, false);
+	else
+		settle_datagrams(book, &book->received.sum, &key);
 }
 
 SEC("tp_btf/tcp_destroy_sock")
 int BPF_PROG(stream_ended, struct sock *sk)
 {
-	struct book *book = bpf_sk_storage_get(&books, sk, 0, 0);
+	struct book *book = STREAM_BOOK(sk, ports_of(sk)), *later;
+	struct stream stream = { .netns = netns_of(sk) };
+	struct lanes *lanes;
+	owner_t owner;
 
 	if (!book)
 		return 0;
-	settle_received(book, sk, true);
-	settle_sent(book, netns_of(sk));
+	lanes = book->received.mixed ? bpf_sk_storage_get(&lanes_of, sk, 0, 0) : NULL;
+	owner = reader_of(book);
+	if (lanes && owner)
+		settle_runs(lanes, owner, stream.netns, ALL_RUNS);
+	settle_received_stream(book, &stream);
+	settle_sent(book, stream.netns);
 	book->sent.dead = 1;
+	owner = sender_of(book);
+	leave_slot(sk);
+	/* Packets on their way to a device below: the kernel keeps their sender's book. */
+	if (sk->sk_wmem_alloc.refs.counter > 1) {
+		later = bpf_sk_storage_get(&books, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
+		if (later) {
+			later->sent.owner = owner;
+			later->sent.dead = 1;
+		}
+	}
 	return 0;
 }
 
@@ -152,7 +172,7 @@ int seed(struct bpf_iter__task_file *context)
 	sk = socket->sk;
 	if (!sk || sk->sk_protocol != IPPROTO_TCP || sk->__sk_common.skc_state != TCP_LISTEN)
 		return 0;
-	book = bpf_sk_storage_get(&books, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
+	book = NEW_STREAM_BOOK(sk, ports_of(sk));
 	if (book && !book->sent.owner) {
 		u64 listener = (u64)sk;
 		book->sent.owner = owner_of(task);
@@ -161,19 +181,57 @@ int seed(struct bpf_iter__task_file *context)
 	return 0;
 }
 
-/* Run before each read-out: what live sockets hold goes to the accounts. */
+static long read_slot(u32 number, void *unused)
+{
+	struct book *book = &slots[number & (SLOTS - 1)];
+	struct tcp_sock *tcp = (void *)owns[number & (SLOTS - 1)];
+	struct sock *sk = (void *)tcp;
+	struct stream stream;
+
+	if (!tcp || (!book->received.sum.packets && !book->sent.sum.packets))
+		return 0;
+	stream.netns = BPF_CORE_READ(sk, __sk_common.skc_net.net, ns.inum);
+	stream.received = BPF_CORE_READ(tcp, rcv_nxt);
+	/* The FIN takes a position, too. */
+	stream.unread = BPF_CORE_READ(sk, __sk_common.skc_state) != TCP_LISTEN &&
+			stream.received - BPF_CORE_READ(tcp, copied_seq) > 1;
+	if (owns[number & (SLOTS - 1)] != (u64)tcp)
+		return 0; /* gone meanwhile */
+	settle_received_stream(book, &stream);
+	settle_sent(book, stream.netns);
+	return 0;
+}
+
+/* Run before each read-out: what live sockets hold goes to the accounts. The last call
+ * of the iterator has no socket.
+ */
 SEC("iter/bpf_sk_storage_map")
 int read_out(struct bpf_iter__bpf_sk_storage_map *context)
 {
 	struct sock *sk = context->sk;
+	struct stream stream = {};
+	struct tcp_sock *tcp;
 	struct book *book;
 
-	if (!sk || !context->value)
+	if (!sk) {
+		bpf_loop(SLOTS, read_slot, NULL, 0);
 		return 0;
-	book = bpf_sk_storage_get(&books, sk, 0, 0);
+	}
+	book = context->value ? bpf_sk_storage_get(&books, sk, 0, 0) : NULL;
 	if (!book)
 		return 0;
-	settle_received(book, sk, false);
-	settle_sent(book, netns_of(sk));
+	if (is_udp(sk)) {
+		settle_received_datagrams(book, sk);
+		settle_sent(book, netns_of(sk));
+		return 0;
+	}
+	tcp = bpf_skc_to_tcp_sock(sk);
+	stream.netns = netns_of(sk);
+	if (tcp && sk->__sk_common.skc_state != TCP_LISTEN) {
+		stream.received = tcp->rcv_nxt;
+		stream.unread = stream.received - tcp->copied_seq > 1;
+	}
+	settle_received_stream(book, &stream);
+	settle_sent(book, stream.netns);
 	return 0;
 }

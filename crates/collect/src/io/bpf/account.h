@@ -49,8 +49,11 @@ struct {
 	__type(value, struct noted);
 } last_noted SEC(".maps");
 
-/* Whether each thread is an owner of its own. The only constant: it is set by its place. */
+/* Constants, set by their places: whether each thread is an owner of its own, and whether
+ * the end of a TCP socket is seen.
+ */
 const volatile u8 by_thread = 0;
+const volatile u8 ends_seen = 1;
 
 extern const int __preempt_count __ksym __weak;
 extern const struct pcpu_hot pcpu_hot __ksym __weak;

@@ -46,7 +46,7 @@ enum { AF_INET = 2, AF_INET6 = 10 };
 enum { MSG_PEEK = 2 };
 
 /* Values inside the kernel that have not changed since 5.15. */
-enum { TCP_SYN_SENT = 2, TCP_TIME_WAIT = 6, TCP_LISTEN = 10, TCP_NEW_SYN_RECV = 12 };
+enum { TCP_SYN_SENT = 2, TCP_TIME_WAIT = 6, TCP_CLOSE = 7, TCP_LISTEN = 10, TCP_NEW_SYN_RECV = 12 };
 enum { REQ_OP_READ = 0, REQ_OP_WRITE = 1, REQ_OP_ZONE_APPEND = 7, REQ_OP_MASK = 0xff };
 enum { IOMAP_WRITE = 1 << 0, IOMAP_DIRECT = 1 << 4 };
 enum { PF_KTHREAD = 0x00200000 };
@@ -156,13 +156,24 @@ struct sock;
 struct sock_common {
 	u16 skc_family;
 	volatile u8 skc_state;
+	u16 skc_num;
+	__be16 skc_dport;
 	possible_net_t skc_net;
 	struct sock *skc_listener;
 } KERNEL_TYPE;
 
+typedef struct {
+	int counter;
+} KERNEL_TYPE atomic_t;
+
+typedef struct refcount_struct {
+	atomic_t refs;
+} KERNEL_TYPE refcount_t;
+
 struct sock {
 	struct sock_common __sk_common;
 	u16 sk_protocol;
+	refcount_t sk_wmem_alloc;
 } KERNEL_TYPE;
 
 struct tcp_sock {

@@ -251,32 +251,56 @@ static __always_inline int udp_arrived(struct __sk_buff *skb, struct bpf_sock *s
 	return 1;
 }
 
+/* Where reading begins, when the first packet comes to a connection. */
+static __always_inline void begin_stream(struct bpf_sock *sk, struct book *book)
+{
+	struct bpf_tcp_sock *tcp;
+
+	if (book->reading.known || sk->state == TCP_SYN_SENT)
+		return;
+	tcp = bpf_tcp_sock(sk);
+	if (!tcp)
+		return;
+	book->reading.settled = book->reading.read = tcp->rcv_nxt;
+	book->reading.known = 1;
+}
+
 SEC("cgroup_skb/ingress")
 int packet_arrived(struct __sk_buff *skb)
 {
 	struct bpf_sock *sk = skb->sk;
-	struct bpf_tcp_sock *tcp;
 	struct book *book;
+	u32 ports;
 
 	if (!sk)
 		return 1;
+	ports = sk->src_port << 16 | sk->dst_port;
+	book = slot_of(sk, ports);
+	/* The usual packet, without a call. */
+	if (book && book->reading.known && !book->received.mixed && skb->gso_segs <= 1 &&
+	    book->received.ifindex == skb->ifindex) {
+		put(&book->received.sum, skb->len, 1, 0);
+		return 1;
+	}
 	sk = bpf_sk_fullsock(sk);
 	if (!sk || (sk->protocol != IPPROTO_TCP && sk->protocol != IPPROTO_UDP))
 		return 1;
-	book = bpf_sk_storage_get(&books, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
+	if (sk->protocol == IPPROTO_UDP) {
+		book = bpf_sk_storage_get(&books, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
+		if (!book) {
+			lose(LOSS_NO_BOOK, skb->len);
+			return 1;
+		}
+		return udp_arrived(skb, sk, book);
+	}
+	if (!book)
+		book = sk->state == TCP_CLOSE ? bpf_sk_storage_get(&books, sk, 0, 0)
+					      : NEW_STREAM_BOOK(sk, ports);
 	if (!book) {
 		lose(LOSS_NO_BOOK, skb->len);
 		return 1;
 	}
-	if (sk->protocol == IPPROTO_UDP)
-		return udp_arrived(skb, sk, book);
-	if (!book->reading.known && sk->state != TCP_SYN_SENT) {
-		tcp = bpf_tcp_sock(sk);
-		if (tcp) {
-			book->reading.settled = book->reading.read = tcp->rcv_nxt;
-			book->reading.known = 1;
-		}
-	}
+	begin_stream(sk, book);
 	return tcp_arrived(skb, sk, book);
 }
 
@@ -296,7 +320,7 @@ static __always_inline void settle_stream(struct book *book, owner_t owner, u32 
 SEC("tp_btf/tcp_rcv_space_adjust")
 int BPF_PROG(stream_read, struct sock *sk)
 {
-	struct book *book = bpf_sk_storage_get(&books, sk, 0, 0);
+	struct book *book = STREAM_BOOK(sk, ports_of(sk));
 	struct tcp_sock *tcp;
 	struct lanes *lanes;
 	owner_t owner;

@@ -98,10 +98,12 @@ static __always_inline void add_writer(struct lanes *lanes, owner_t owner, u32 s
 	lanes->writers++;
 }
 
-/* Before the first byte of a send is queued. */
-static __noinline int about_to_send(struct sock *sk)
+/* Another process than before is about to send. */
+static __noinline int begin_writer(struct sock *sk)
 {
-	struct book *book = bpf_sk_storage_get(&books, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
+	u32 ports = ports_of(sk);
+	struct book *book = sk->__sk_common.skc_state == TCP_CLOSE ? STREAM_BOOK(sk, ports)
+								   : NEW_STREAM_BOOK(sk, ports);
 	struct tcp_sock *tcp;
 	struct lanes *lanes;
 	owner_t owner;
@@ -133,6 +135,14 @@ static __noinline int about_to_send(struct sock *sk)
 	book->sent.shared = 1;
 	book->sent.owner = owner;
 	return 0;
+}
+
+/* Before the first byte of a send is queued. */
+static __always_inline int about_to_send(struct sock *sk)
+{
+	struct book *book = slot_of(sk, ports_of(sk));
+
+	return book && is_current(book->sent.owner) ? 0 : begin_writer(sk);
 }
 
 SEC("tp_btf/tcp_sendmsg_locked")
@@ -189,10 +199,12 @@ static __always_inline int datagram_queued(struct sk_buff *skb, struct sock *sk,
 
 static __always_inline int stream_queued(struct sk_buff *skb, struct sock *sk, u32 state, struct packet *packet)
 {
-	struct book *book = bpf_sk_storage_get(&books, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
-	u32 ifindex = skb->dev->ifindex;
+	u32 ifindex = skb->dev->ifindex, ports = ports_of(sk);
 	struct lanes *lanes;
+	struct book *book;
 
+	/* Queued at a device below the first one, a packet may outlive its socket. */
+	book = state == TCP_CLOSE ? STREAM_BOOK(sk, ports) : NEW_STREAM_BOOK(sk, ports);
 	if (!book)
 		return lose(LOSS_NO_BOOK, packet->bytes);
 	if (packet->segments > 1 || book->sent.shared)
@@ -211,6 +223,22 @@ static __always_inline int stream_queued(struct sk_buff *skb, struct sock *sk, u
 	return 0;
 }
 
+/* A handshake's answer goes to its listener's owner. */
+static __always_inline int answer_queued(struct sk_buff *skb, struct sock *sk, struct packet *packet)
+{
+	u64 listener = (u64)sk->__sk_common.skc_listener;
+	struct book *book = slot_at((void *)listener);
+	u32 ifindex = skb->dev->ifindex;
+	owner_t *owner;
+
+	if (book && book->sent.owner) {
+		sum_sent(book, packet, sk, ifindex);
+		return 0;
+	}
+	owner = bpf_map_lookup_elem(&listeners, &listener);
+	return charge_sent(packet, owner ? *owner : 0, netns_of(sk), ifindex);
+}
+
 static __always_inline int queued(struct sk_buff *skb, enum awareness awareness)
 {
 	struct sock *sk = skb->sk;
@@ -225,12 +253,8 @@ static __always_inline int queued(struct sk_buff *skb, enum awareness awareness)
 	if (state == TCP_TIME_WAIT)
 		return 0; /* what is left of a closed connection; has no owner */
 	packet.segments = segments_of(skb);
-	if (state == TCP_NEW_SYN_RECV) {
-		u64 listener = (u64)sk->__sk_common.skc_listener;
-		owner_t *owner = bpf_map_lookup_elem(&listeners, &listener);
-		u32 ifindex = skb->dev->ifindex;
-		return charge_sent(&packet, owner ? *owner : 0, netns_of(sk), ifindex);
-	}
+	if (state == TCP_NEW_SYN_RECV)
+		return answer_queued(skb, sk, &packet);
 	family = sk->__sk_common.skc_family;
 	if (family == AF_INET || family == AF_INET6) {
 		if (sk->sk_protocol == IPPROTO_TCP)

@@ -48,7 +48,8 @@ struct sent {
 	u32 shared;  /* several writers: TCP has their positions in `lanes` */
 	u32 dead;    /* destroyed: what still comes is charged at once */
 	u32 netns;   /* the namespace, once known: the first read or UDP's first send */
-	u64 pad[2];
+	u32 ports;   /* of the socket that has this slot (slots.h) */
+	u32 pad[3];
 };
 
 struct book {

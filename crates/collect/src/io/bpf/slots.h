@@ -1,0 +1,114 @@
+/* Where the book of a TCP socket lies: in a slot of a table, found by the socket's
+ * address without a call. A short connection would pay more for memory that the kernel
+ * allocates and frees with a socket (1.5 us each) than for all that is summed in it.
+ *
+ *   owns[hash]   address of the socket that has the slot, 0: free
+ *   slots[hash]  its book
+ *
+ * A socket whose slot another one has keeps its book in the kernel's storage, and so do
+ * UDP sockets, which send and receive after their end. A slot is given back when the
+ * socket is destroyed. Should that go unseen, the ports tell that the address is another
+ * socket's now.
+ */
+#ifndef MEMGAUGE_IO_SLOTS_H
+#define MEMGAUGE_IO_SLOTS_H
+
+enum { SLOT_BITS = 13, SLOTS = 1 << SLOT_BITS };
+
+u64 owns[SLOTS] __attribute__((aligned(64)));
+struct book slots[SLOTS] __attribute__((aligned(64)));
+
+/* Sockets are multiples of 64 bytes apart; the factor is 2^32 divided by the golden
+ * ratio. The kernel lets half a pointer be copied, but not be calculated with.
+ */
+static __always_inline u32 slot_number(const void *sk)
+{
+	u32 half;
+
+	asm volatile("%0 = %1" : "=w"(half) : "w"((u32)(u64)sk));
+	return (half >> 6) * 2654435769u >> (32 - SLOT_BITS);
+}
+
+static __always_inline u32 ports_of(struct sock *sk)
+{
+	return (u32)sk->__sk_common.skc_num << 16 | sk->__sk_common.skc_dport;
+}
+
+/* A book of which another socket has been: what is left in it is its owner's. */
+static __noinline int renew(struct book *book, u32 ports)
+{
+	struct account_key key;
+
+	if (!book)
+		return 0;
+	key = net_key(reader_of(book), book->sent.netns, book->received.ifindex);
+	if (key.owner && key.netns) {
+		settle(&book->received.sum, &key, false);
+		settle_sent(book, key.netns);
+	} else {
+		lose(LOSS_NEVER_READ, book->received.sum.bytes);
+		lose(LOSS_SENDER_UNKNOWN, book->sent.sum.bytes);
+	}
+	__builtin_memset(book, 0, sizeof(*book));
+	book->sent.ports = ports;
+	return 0;
+}
+
+/* The book in the slot that has the socket's address. `sk` is one of several types of
+ * pointer.
+ */
+static __always_inline struct book *slot_at(const void *sk)
+{
+	u32 number = slot_number(sk) & (SLOTS - 1);
+	struct book *book = owns[number] == (u64)sk ? &slots[number] : NULL;
+
+	/* What is tested later is this pointer: the kernel would not see from the address. */
+	asm volatile("" : "+r"(book));
+	return book;
+}
+
+/* The book in a socket's slot, if it has one. A socket without a port of its own is one
+ * that has given it back at its end.
+ */
+static __always_inline struct book *slot_of(const void *sk, u32 ports)
+{
+	struct book *book = slot_at(sk);
+
+	if (book && book->sent.ports != ports && ports >> 16)
+		renew(book, ports);
+	return book;
+}
+
+static __always_inline struct book *take_slot(const void *sk, u32 ports)
+{
+	u32 number = slot_number(sk);
+	struct book *book = &slots[number];
+	u64 holder;
+
+	if (!ends_seen)
+		return NULL;
+	holder = __sync_val_compare_and_swap(&owns[number], 0, (u64)sk);
+	if (!holder)
+		book->sent.ports = ports;
+	return !holder || holder == (u64)sk ? book : NULL;
+}
+
+/* Leaves the slot empty for another socket. */
+static __always_inline void leave_slot(const void *sk)
+{
+	u32 number = slot_number(sk);
+
+	if (owns[number] != (u64)sk)
+		return;
+	__builtin_memset(&slots[number], 0, sizeof(slots[number]));
+	owns[number] = 0;
+}
+
+/* A TCP socket's book, if it has one. */
+#define STREAM_BOOK(sk, ports) (slot_of(sk, ports) ?: bpf_sk_storage_get(&books, sk, 0, 0))
+
+/* The same, made where there is none; not for a socket that has been destroyed. */
+#define NEW_STREAM_BOOK(sk, ports)                                                     \
+	(slot_of(sk, ports) ?: bpf_sk_storage_get(&books, sk, 0, 0) ?:                 \
+	 take_slot(sk, ports) ?: bpf_sk_storage_get(&books, sk, 0, BPF_SK_STORAGE_GET_F_CREATE))
+#endif
