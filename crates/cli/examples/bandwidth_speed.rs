@@ -111,7 +111,14 @@ fn consume(ring: &Ring, writer: &mut Writer) -> u64 {
 
 fn store(times: &mut Vec<u64>, writer: &mut Writer) {
     let mut left = times.as_slice();
-    while let Some(block) = OverflowBlock::of(&mut left, Pid(1), Tid(1), EVENT, 10) {
+    while let Some(block) = OverflowBlock::of(
+        &mut left,
+        Pid(1),
+        Tid(1),
+        EVENT,
+        10,
+        OverflowBlock::RESOLUTION_NS,
+    ) {
         writer.push(block).expect("room on the disk");
     }
     times.clear();

@@ -9,6 +9,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::hidden::Mechanism;
+
 /// Losses measured at one period and density.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LossPoint {
@@ -22,6 +24,18 @@ pub struct LossPoint {
     pub lost: f64,
     /// Standard error of `lost` over repeated runs.
     pub error: f64,
+    /// Instructions for each event.
+    #[serde(default)]
+    pub instructions: f64,
+    /// Part of `lost` that the counter beside did not see either.
+    #[serde(default)]
+    pub hidden: f64,
+    /// Time a record takes, nanoseconds.
+    #[serde(default)]
+    pub record_ns: f64,
+    /// Whether its loads are independent of each other.
+    #[serde(default)]
+    pub dense: bool,
 }
 
 /// Losses by period and density.
@@ -57,6 +71,11 @@ impl LossModel {
             lost,
             ..LossPoint::default()
         }])
+    }
+
+    /// What the records hide at one period, for where counters are beside.
+    pub(super) fn mechanism(&self, period: u64) -> Option<Mechanism> {
+        Mechanism::of(&self.curves, period)
     }
 
     /// The losses at one period.
