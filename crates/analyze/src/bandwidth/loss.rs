@@ -134,7 +134,11 @@ impl LossCurve {
     /// Events lost with a record, and the standard error of that, where events are
     /// `spacing_ns` apart. Beyond the points that were measured the nearest holds.
     pub fn lost(&self, spacing_ns: f64) -> (f64, f64) {
-        let at = spacing_ns.max(f64::MIN_POSITIVE).ln();
+        // One point holds everywhere, and a logarithm for each overflow costs.
+        let at = match self.low.len().max(self.high.len()) {
+            0 | 1 => 0.0,
+            _ => spacing_ns.max(f64::MIN_POSITIVE).ln(),
+        };
         let (low, high) = (between(&self.low, at), between(&self.high, at));
         let mixed = |a: f64, b: f64| a + (b - a) * self.share;
         (mixed(low.0, high.0), mixed(low.1, high.1))
