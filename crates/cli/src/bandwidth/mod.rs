@@ -128,7 +128,10 @@ fn check(args: &Bandwidth, recording: &Recording, extent: &Extent) -> anyhow::Re
         let told: Vec<String> = periods
             .map(|(key, period)| {
                 let event = key.trim_start_matches("period.");
-                let total = manifest.totals.get(event).copied().unwrap_or(0);
+                let live = format!("event.{event}.counted");
+                let totals = &manifest.totals;
+                let total = totals.get(event).or(totals.get(&live)).copied();
+                let total = total.unwrap_or(0);
                 format!("{event} happened {total} times, the period is {period}")
             })
             .collect();
