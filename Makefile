@@ -41,6 +41,9 @@ bench-bandwidth: build ## overflow traces: accuracy on real programs, codecs, sp
 	cargo build --release -p memgauge-workloads
 	@bench/bandwidth --memgauge $(TARGET)/release/memgauge $(BENCH_ARGS)
 	cargo run --release -p memgauge-trace --example trace_codecs
+	mkdir -p $(TARGET)/times
+	cargo run --release -p memgauge-trace --example trace_codecs -- --dump $(TARGET)/times
+	cargo run --release --manifest-path bench/codecs/Cargo.toml --target-dir $(TARGET)/codecs -- $(TARGET)/times/*.times
 	cargo run --release -p memgauge --example bandwidth_speed
 
 bench-mrc: ## speed and errors of miss-rate curves

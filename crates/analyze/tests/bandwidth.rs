@@ -4,7 +4,9 @@
 use std::path::Path;
 
 use memgauge_analyze::NoSymbols;
-use memgauge_analyze::bandwidth::{Bandwidth, Correction, LossModel, Settings, extent, read};
+use memgauge_analyze::bandwidth::{
+    Bandwidth, Correction, LossModel, LossPoint, Settings, extent, read,
+};
 use memgauge_trace::catalogue::{DRAM_READ_BYTES, LLC_MISS};
 use memgauge_trace::recording::{Recording, Writer};
 use memgauge_trace::{Manifest, OverflowBlock, Pid, Provenance, SeriesRow, Thread, Tid, catalogue};
@@ -20,7 +22,8 @@ fn record(path: &Path, threads: &[(u32, &[u64])]) -> Recording {
     let mut writer = Writer::create(path, manifest).unwrap();
     for &(tid, times) in threads {
         let mut left = times;
-        while let Some(block) = OverflowBlock::of(&mut left, Pid(1), Tid(tid), LLC_MISS, PERIOD) {
+        while let Some(block) = OverflowBlock::of(&mut left, Pid(1), Tid(tid), LLC_MISS, PERIOD, 1)
+        {
             writer.push(block).unwrap();
         }
         let end_ns = times.iter().max().copied();
@@ -154,7 +157,7 @@ fn blocks_that_lie_are_counted_and_passed_over() {
     let path = dir.path().join("r.mg");
     let times = steady();
     let mut writer = Writer::create(&path, Manifest::default()).unwrap();
-    let good = OverflowBlock::of(&mut times.as_slice(), Pid(1), Tid(1), LLC_MISS, 100).unwrap();
+    let good = OverflowBlock::of(&mut times.as_slice(), Pid(1), Tid(1), LLC_MISS, 100, 1).unwrap();
     let lies = [
         OverflowBlock {
             count: u32::MAX,
@@ -188,7 +191,7 @@ fn a_damaged_part_is_named_and_the_others_are_shown() {
     let times = steady();
     let mut writer = Writer::create(&path, Manifest::default()).unwrap();
     for half in [&times[..5_000], &times[5_000..]] {
-        let block = OverflowBlock::of(&mut &half[..], Pid(1), Tid(1), LLC_MISS, 100).unwrap();
+        let block = OverflowBlock::of(&mut &half[..], Pid(1), Tid(1), LLC_MISS, 100, 1).unwrap();
         writer.push(block).unwrap();
         writer.flush().unwrap();
     }
@@ -204,4 +207,75 @@ fn a_damaged_part_is_named_and_the_others_are_shown() {
         "{:?}",
         shown.problems
     );
+}
+
+#[test]
+fn what_counters_saw_beside_is_in_the_curve_where_they_saw_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("r.mg");
+    let mut manifest = Manifest {
+        events: catalogue::definitions(Provenance::Modelled),
+        ..Manifest::default()
+    };
+    manifest.machine = Some(memgauge_trace::MachineFacts {
+        frequency_hz: 1_000_000_000,
+        ..Default::default()
+    });
+    let mut writer = Writer::create(&path, manifest).unwrap();
+    // A chase: a miss each 70 ns, of which every record loses one in a hundred and one.
+    let times: Vec<u64> = (1..=5_000).map(|n| n * 101 * 70).collect();
+    let block = OverflowBlock::of(&mut &times[..], Pid(1), Tid(1), LLC_MISS, PERIOD, 1024);
+    writer.push(block.unwrap()).unwrap();
+    for end in (1..=350).map(|n| n * 100_000) {
+        // Three in four of the misses are in the second half of the time.
+        let misses = if end > 17_500_000 { 2_143 } else { 715 };
+        let rows = [
+            (catalogue::INSTRUCTIONS, 6_000),
+            (catalogue::CYCLES, 100_000),
+            (catalogue::L1D_LOAD_MISS, misses),
+            (LLC_MISS, misses),
+            (DRAM_READ_BYTES, misses * 64),
+        ];
+        writer
+            .extend(rows.map(|(event, value)| SeriesRow {
+                time_ns: end,
+                interval_ns: 100_000,
+                tid: Tid(1),
+                event,
+                value,
+                ..SeriesRow::default()
+            }))
+            .unwrap();
+    }
+    writer.finish(|_| {}).unwrap();
+    let point = |name: &str, dense, instructions, spacing_ns, hidden| LossPoint {
+        name: name.to_owned(),
+        period: PERIOD,
+        dense,
+        instructions,
+        spacing_ns,
+        hidden,
+        lost: hidden + 1.0,
+        ..LossPoint::default()
+    };
+    let model = LossModel::new([
+        point("linear", true, 1.0, 7.1, 12.0),
+        point("linear/100", true, 100.0, 17.0, 2.0),
+        point("chase", false, 4.0, 70.4, 0.0),
+    ]);
+    let recording = Recording::open(&path).unwrap();
+    let correction = Correction::Model("a test".to_owned(), model);
+    let shown = show(&recording, &settings(100_000), &correction);
+    let truth = (175 * (715 + 2_143) * 64) as f64;
+    assert!(
+        (shown.bytes / truth - 1.0).abs() < 0.02,
+        "{} {truth}",
+        shown.bytes
+    );
+    let reference = shown.reference.unwrap();
+    assert!(reference.mean_error.unwrap() < 0.02);
+    // Overflows alone, which come evenly, would tell of no second half.
+    assert!(reference.regression.unwrap().r2 > 0.99);
+    assert!(shown.correction.unwrap().contains("counters beside"));
+    assert!(shown.resolution_ns > 1 && shown.resolution_ns <= 1024);
 }

@@ -1,11 +1,13 @@
 //! How fast overflow traces are taken in and shown; the figures of
 //! `docs/experiments/bandwidth.md`. `make bench-bandwidth`.
 //!
-//! **Chain**: a producer writes PEBS-like records of 200 bytes into a ring in
-//! memory (their time stamps; the other fields are there already), the consumer
-//! takes the time out of each, packs blocks and writes them to disk. First the
-//! producer waits for room, which tells what the chain sustains; then it offers a
-//! fixed rate and drops what finds no room, as a processor would.
+//! **Chain**: a producer writes records into a ring in memory, the consumer takes
+//! the time out of each, packs blocks and writes them to disk. Records are times, as
+//! the first document put differences into its ring, or PEBS-like ones of 200 bytes,
+//! of which the producer writes the time stamp (the other fields are there already):
+//! a line that goes from one processor to the other for each. First the producer
+//! waits for room, which tells what the chain sustains; then it offers a fixed rate
+//! and drops what finds no room, as a processor would.
 //!
 //! **Hour**: a recording of an hour of overflows is opened, corrected, put into
 //! windows of 100 µs with all statistics, and plotted.
@@ -21,22 +23,24 @@ use memgauge_trace::recording::{Recording, Writer};
 use memgauge_trace::{EventId, Manifest, OverflowBlock, Pid, Thread, Tid};
 
 /// 200 bytes of a Skylake record, in words; the last is its time stamp.
-const RECORD_WORDS: usize = 25;
-/// Records of the ring: 3.2 MB, the document's buffer.
+const PEBS_WORDS: usize = 25;
+/// Records of the ring: 3.2 MB of PEBS', the document's buffer.
 const RING: usize = 1 << 14;
 const EVENT: EventId = EventId(12);
 
 struct Ring {
     words: Vec<AtomicU64>,
+    record_words: usize,
     head: AtomicU64,
     tail: AtomicU64,
     ended: AtomicU64,
 }
 
 impl Ring {
-    fn new() -> Ring {
+    fn new(record_words: usize) -> Ring {
         Ring {
-            words: (0..RING * RECORD_WORDS)
+            record_words,
+            words: (0..RING * record_words)
                 .map(|n| AtomicU64::new(n as u64))
                 .collect(),
             head: AtomicU64::new(0),
@@ -46,7 +50,7 @@ impl Ring {
     }
 
     fn stamp(&self, record: u64) -> &AtomicU64 {
-        &self.words[(record as usize % RING) * RECORD_WORDS + RECORD_WORDS - 1]
+        &self.words[(record as usize % RING) * self.record_words + self.record_words - 1]
     }
 }
 
@@ -111,15 +115,22 @@ fn consume(ring: &Ring, writer: &mut Writer) -> u64 {
 
 fn store(times: &mut Vec<u64>, writer: &mut Writer) {
     let mut left = times.as_slice();
-    while let Some(block) = OverflowBlock::of(&mut left, Pid(1), Tid(1), EVENT, 10) {
+    while let Some(block) = OverflowBlock::of(
+        &mut left,
+        Pid(1),
+        Tid(1),
+        EVENT,
+        10,
+        OverflowBlock::RESOLUTION_NS,
+    ) {
         writer.push(block).expect("room on the disk");
     }
     times.clear();
 }
 
-fn chain(dir: &Path, total: u64, rate: Option<f64>) {
+fn chain(dir: &Path, words: usize, total: u64, rate: Option<f64>) {
     let path = dir.join(format!("chain-{}.mg", rate.unwrap_or(0.0)));
-    let ring = Ring::new();
+    let ring = Ring::new(words);
     let mut writer = Writer::create(&path, Manifest::default()).expect("a recording");
     let start = Instant::now();
     let (dropped, taken) = std::thread::scope(|scope| {
@@ -132,7 +143,8 @@ fn chain(dir: &Path, total: u64, rate: Option<f64>) {
     writer.finish(|_| {}).expect("room on the disk");
     let offered = rate.map_or("all it takes".to_owned(), |r| format!("{:.0} M/s", r / 1e6));
     println!(
-        "  offered {offered:>12}: {:.1} M records/s to disk, {dropped} dropped, {:.2} bits a record, {:.0} MB/s written",
+        "  {:>3} bytes a record, offered {offered:>12}: {:.1} M records/s to disk, {dropped} dropped, {:.2} bits a record, {:.0} MB/s written",
+        words * 8,
         taken as f64 / seconds / 1e6,
         bytes as f64 * 8.0 / taken as f64,
         bytes as f64 / seconds / 1e6
@@ -192,12 +204,14 @@ fn hour(dir: &Path, per_second: u64) {
 fn main() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     println!("chain: ring, decoding, packing, storage");
-    for _ in 0..3 {
-        chain(dir.path(), 200_000_000, None);
-    }
-    for rate in [63e6, 30e6] {
-        std::thread::sleep(Duration::from_millis(200));
-        chain(dir.path(), (rate * 2.0) as u64, Some(rate));
+    for words in [1, PEBS_WORDS] {
+        for _ in 0..3 {
+            chain(dir.path(), words, 200_000_000, None);
+        }
+        for rate in [63e6, 30e6] {
+            std::thread::sleep(Duration::from_millis(200));
+            chain(dir.path(), words, (rate * 2.0) as u64, Some(rate));
+        }
     }
     println!("windows of 100 us over an hour");
     for per_second in [1_000, 16_000] {

@@ -74,7 +74,7 @@ fn run(settings: &Settings, command: &[String], talk: bool) -> anyhow::Result<Co
         output: settings.output.clone(),
         machine: settings.modelled.config()?,
         pmu: pmu(settings)?,
-        traces: false,
+        traces: None,
     };
     let why = "-e samples events of this machine, --source clock its time";
     let why = (settings.source == Source::Auto).then_some(why);

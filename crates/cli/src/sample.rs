@@ -54,6 +54,7 @@ pub(crate) fn run(
         keep_registers: settings.registers,
         overhead: settings.overhead.map(|percent| percent.0 / 100.0),
         whole_processors: false,
+        tracing: None,
         source: "pmu",
     };
     record::make_room(&settings.output, settings.force)?;

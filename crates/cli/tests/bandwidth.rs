@@ -142,8 +142,17 @@ fn what_cannot_be_is_one_line_and_the_right_code() {
         assert_eq!(found, Some(code), "{args:?}: {text}");
         assert!(text.contains(says), "{args:?}: {text}");
     };
-    check(&["bandwidth", "-a"], 125, "failed to trace overflows");
-    check(&["bandwidth", "-p", "1"], 125, "failed to trace overflows");
+    let no_pmu = !std::path::Path::new("/sys/bus/event_source/devices/cpu").exists();
+    if no_pmu {
+        check(&["bandwidth", "-a"], 125, "no PMU");
+        check(&["bandwidth", "-p", "1"], 125, "no PMU");
+    }
+    let live = ["bandwidth", "-e", "page-faults", "-p", "4194304"];
+    check(&live, 125, "4194304");
+    check(&["bandwidth", "-e", "pigeons", "--", "true"], 2, "pigeons");
+    let coarse = ["bandwidth", "--resolution", "1s", "--", "true"];
+    check(&coarse, 2, "neither exact nor");
+    check(&["bandwidth", "--repeat", "0", "--", "true"], 2, "repeat");
     check(&["bandwidth", "-i", "/nowhere.mg"], 125, "/nowhere.mg");
     check(&["bandwidth"], 2, "required");
     check(
@@ -158,4 +167,63 @@ fn what_cannot_be_is_one_line_and_the_right_code() {
     );
     check(&["bandwidth", "--bin", "10ns", "--", "true"], 2, "shortest");
     check(&["calibrate", "--delivery", "ideal"], 125, "loses nothing");
+}
+
+/// The JSON of a trace of live page faults of a program, if this machine lets us trace
+/// them. How many there are differs a little from run to run.
+fn faults(options: &[&str]) -> Option<Value> {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut command = memgauge();
+    command.args(["bandwidth", "-e", "page-faults:u", "-q", "--json", "-o"]);
+    command.arg(dir.path().join("live.mg")).args(options);
+    command.args([
+        "--",
+        "dd",
+        "if=/dev/zero",
+        "of=/dev/null",
+        "bs=4M",
+        "count=1",
+    ]);
+    let output = command.output().expect("memgauge runs");
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    let Some(at) = text.find("{\n").filter(|_| output.status.success()) else {
+        println!("skipped: {text}");
+        return None;
+    };
+    let end = text.rfind("\n}").map_or(text.len(), |end| end + 2);
+    Some(serde_json::from_str(&text[at..end]).expect("JSON"))
+}
+
+#[test]
+fn live_faults_are_pages_each_and_periods_add_up() {
+    let Some(each) = faults(&["-c", "1", "--resolution", "exact"]) else {
+        return;
+    };
+    let pages = each["overflows"].as_f64().expect("a number");
+    assert!(pages >= 40.0, "even the loader takes more: {pages}");
+    assert_eq!(each["bytes"].as_f64(), Some(pages * 4096.0));
+    assert_eq!(each["resolution_ns"].as_u64(), Some(1));
+    let some = faults(&["-c", "10", "--bytes", "100"]).expect("as before");
+    let total = some["bytes"].as_f64().expect("a number");
+    // The counters' rest is behind the last overflow.
+    assert!((total / 100.0 / pages - 1.0).abs() < 0.2, "{total} {pages}");
+}
+
+#[test]
+fn controllers_counters_are_the_reference_and_repeated_runs_have_an_error() {
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    let count = "0.000001 0 uncore_imc_0/event=0x4,umask=0x3/ 1000\n";
+    std::fs::write(file.path(), format!("platform skylake-sp\n{count}")).expect("written");
+    let path = file.path().to_str().expect("a path");
+    let Some(shown) = faults(&["-c", "1", "--counters", path, "--repeat", "3"]) else {
+        return;
+    };
+    assert_eq!(
+        shown["reference"]["event"].as_str(),
+        Some("dram.read_bytes")
+    );
+    assert_eq!(shown["runs"]["bytes"].as_array().map(Vec::len), Some(3));
+    let mean = shown["runs"]["mean"].as_f64().expect("a mean");
+    assert!((mean / shown["bytes"].as_f64().expect("bytes") - 1.0).abs() < 0.2);
+    assert!(shown["runs"]["error"].as_f64().is_some_and(|e| e >= 0.0));
 }

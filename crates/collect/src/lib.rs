@@ -16,8 +16,10 @@ pub mod geometry;
 pub mod host;
 pub mod import;
 pub mod io;
+mod overflows;
 pub mod pmu;
 #[allow(unsafe_code)]
 pub mod sys;
 
 pub use error::{Error, ErrorKind, Result};
+pub use overflows::SAMPLED;

@@ -23,6 +23,7 @@ fn options(output: &Path, whole_processors: bool) -> Options {
         keep_registers: false,
         overhead: None,
         whole_processors,
+        tracing: None,
         source: "pmu",
     }
 }

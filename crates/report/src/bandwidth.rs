@@ -79,6 +79,15 @@ fn totals(result: &Bandwidth, style: &Style) -> String {
             corrected(result)
         ),
     )];
+    if let Some(runs) = &result.runs {
+        let said = format!(
+            "{} {plus_minus} {} on average over {} runs (standard error)",
+            bytes(runs.mean as u64),
+            bytes(runs.error as u64),
+            runs.bytes.len()
+        );
+        lines.push(("runs".to_owned(), said));
+    }
     if let Some(reference) = &result.reference {
         lines.push((reference.event.clone(), reference_line(result, style)));
     }
@@ -98,6 +107,11 @@ fn totals(result: &Bandwidth, style: &Style) -> String {
         "quantum".to_owned(),
         format!("{quantum} GB/s: one overflow in one window of {bin}"),
     ));
+    let rounded = match result.resolution_ns {
+        0 | 1 => "exact".to_owned(),
+        step => format!("rounded down to at most {step} ns"),
+    };
+    lines.push(("times".to_owned(), rounded));
     if let Some(overhead) = result.overhead {
         lines.push((
             "overhead".to_owned(),
@@ -139,8 +153,16 @@ fn reference_line(result: &Bandwidth, style: &Style) -> String {
         let width = nanoseconds(reference.width_ns, style);
         said += &format!(", {:.1} % on average in windows of {width}", error * 100.0);
     }
+    if let Some(least) = reference.quantised_error {
+        said += &format!(" (overflows alone, none lost: {:.1} %)", least * 100.0);
+    }
     if let Some(line) = reference.regression {
-        said += &format!("; r2 {:.4}, slope {:.3}", line.r2, line.slope);
+        said += &format!(
+            "; r2 {:.4}, slope {:.3}, offset {}",
+            line.r2,
+            line.slope,
+            bytes(line.offset.abs() as u64)
+        );
     }
     said
 }

@@ -1,12 +1,15 @@
 //! Bits and speed of ways to store overflow times, on recorded traces:
 //! `cargo run --release -p memgauge-trace --example trace_codecs REC.mg…`
 //! makes the figures of `docs/experiments/bandwidth.md`. Without recordings it
-//! takes made-up gaps between 500 and 1500 ns.
+//! takes made-up gaps between 500 and 1500 ns. `--dump DIR` writes the times there
+//! instead, for `bench/codecs`; recordings made with `--resolution exact` have all
+//! there is to code.
 //!
 //! Speeds are the best of several rounds over one trace, repeated to a few million
 //! overflows; bits are those of the trace itself, in blocks as a recording has them.
 
 use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -18,8 +21,8 @@ use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use parquet::basic::{Compression, Encoding, ZstdLevel};
 use parquet::file::properties::WriterProperties;
 
-const ROUNDS: usize = 5;
-const AT_LEAST: usize = 4_000_000;
+const ROUNDS: usize = 9;
+const AT_LEAST: usize = 1_000_000;
 
 type Encode = fn(&[u64]) -> Vec<u8>;
 type Decode = fn(&[u8], &mut Vec<u64>);
@@ -93,10 +96,19 @@ fn unwords(bytes: &[u8], out: &mut Vec<u64>) {
     }
 }
 
-fn blocks(times: &[u64]) -> Vec<u8> {
+fn exact(times: &[u64]) -> Vec<u8> {
+    blocks(times, 1)
+}
+
+fn rounded(times: &[u64]) -> Vec<u8> {
+    blocks(times, OverflowBlock::RESOLUTION_NS)
+}
+
+fn blocks(times: &[u64], resolution_ns: u64) -> Vec<u8> {
     let mut left = times;
     let mut out = Vec::with_capacity(times.len() * 2);
-    while let Some(b) = OverflowBlock::of(&mut left, Pid(1), Tid(1), EventId(12), 100) {
+    let (pid, tid, event) = (Pid(1), Tid(1), EventId(12));
+    while let Some(b) = OverflowBlock::of(&mut left, pid, tid, event, 100, resolution_ns) {
         out.extend(b.time_ns.to_le_bytes());
         out.extend(b.last_ns.to_le_bytes());
         out.extend(b.count.to_le_bytes());
@@ -190,13 +202,34 @@ fn measure(name: &str, traces: &[Vec<u64>], encode: Encode, decode: Decode) {
     );
 }
 
+/// Writes the times of each set, thread after thread, as 64-bit numbers.
+fn dump(folder: &Path, sets: &[(String, Vec<Vec<u64>>)]) {
+    for (name, traces) in sets {
+        let times = traces.iter().flatten().flat_map(|t| t.to_le_bytes());
+        let name = Path::new(name).with_extension("times");
+        let path = folder.join(name.file_name().expect("a name"));
+        std::fs::write(path, times.collect::<Vec<u8>>()).expect("room on the disk");
+    }
+}
+
 fn main() {
-    let mut sets: Vec<(String, Vec<Vec<u64>>)> = std::env::args()
-        .skip(1)
+    let mut arguments: Vec<String> = std::env::args().skip(1).collect();
+    let folder = match arguments.first().map(String::as_str) {
+        Some("--dump") => {
+            let two: Vec<String> = arguments.drain(..2).collect();
+            Some(PathBuf::from(&two[1]))
+        }
+        _ => None,
+    };
+    let mut sets: Vec<(String, Vec<Vec<u64>>)> = arguments
+        .into_iter()
         .map(|path| (path.clone(), of_recording(&path)))
         .collect();
     if sets.is_empty() {
         sets.push(("made up".to_owned(), made_up()));
+    }
+    if let Some(folder) = folder {
+        return dump(&folder, &sets);
     }
     for (name, traces) in sets {
         let events: usize = traces.iter().map(Vec::len).sum();
@@ -211,11 +244,12 @@ fn main() {
             parquet_delta,
             parquet_undelta,
         );
-        measure("blocks", &traces, blocks, unblocks);
+        measure("blocks, exact", &traces, exact, unblocks);
+        measure("blocks, rounded", &traces, rounded, unblocks);
         measure(
-            "blocks + zstd 1",
+            "rounded + zstd 1",
             &traces,
-            |t| zstd::bulk::compress(&blocks(t), 1).expect("zstd"),
+            |t| zstd::bulk::compress(&rounded(t), 1).expect("zstd"),
             |b, out| {
                 let plain = zstd::bulk::decompress(b, 1 << 28).expect("zstd");
                 unblocks(&plain, out);

@@ -197,6 +197,9 @@ pub struct OverflowBlock {
     pub period: u64,
     /// Overflows in the block; at most [`OverflowBlock::MOST`].
     pub count: u32,
+    /// Longest step to which times are rounded down, nanoseconds: each is early by
+    /// less than that. 1: exact.
+    pub resolution_ns: u64,
     /// Their times after the first; `docs/format.md` has the encoding.
     pub packed: Vec<u8>,
 }
@@ -205,24 +208,41 @@ impl OverflowBlock {
     /// Most overflows a block may hold, so that a reader's memory is bounded.
     pub const MOST: usize = 1 << 16;
 
+    /// Coarsest resolution of a trace unless another is asked for: the finest window of
+    /// a curve, about, and only where overflows are over 64 of these apart.
+    pub const RESOLUTION_NS: u64 = 1024;
+
     /// A block of the leading times that do not descend, at most
     /// [`OverflowBlock::MOST`]: what is left of `times` begins another. `None`
     /// where there is none.
-    pub fn of(times: &mut &[u64], pid: Pid, tid: Tid, event: EventId, period: u64) -> Option<Self> {
+    ///
+    /// `resolution_ns` is the longest step times may be rounded to; where overflows
+    /// are close, steps are shorter (a 64th of their mean distance). 1 keeps them
+    /// exact.
+    pub fn of(
+        times: &mut &[u64],
+        pid: Pid,
+        tid: Tid,
+        event: EventId,
+        period: u64,
+        resolution_ns: u64,
+    ) -> Option<Self> {
         let ascending = times.windows(2).take_while(|two| two[0] <= two[1]).count() + 1;
         let count = ascending.min(Self::MOST).min(times.len());
         let (some, rest) = times.split_at(count);
         *times = rest;
+        let time_ns = *some.first()?;
         let mut packed = Vec::with_capacity(2 * count + 16);
-        packed::pack(some, &mut packed);
+        let (last_ns, resolution_ns) = packed::pack(some, resolution_ns, &mut packed);
         Some(OverflowBlock {
-            time_ns: *some.first()?,
-            last_ns: *some.last()?,
+            time_ns,
+            last_ns,
             pid,
             tid,
             event,
             period,
             count: count as u32,
+            resolution_ns,
             packed,
         })
     }

@@ -105,7 +105,7 @@ fn sound_files() -> (Vec<Vec<u8>>, Vec<u8>) {
         })
         .unwrap();
     let times: Vec<u64> = (0..500).map(|n| n * 7).collect();
-    let block = OverflowBlock::of(&mut &times[..], Pid(1), Tid(1), EventId(0), 10);
+    let block = OverflowBlock::of(&mut &times[..], Pid(1), Tid(1), EventId(0), 10, 64);
     writer.extend(block).unwrap();
     push_io(&mut writer);
     writer

@@ -9,6 +9,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::hidden::Mechanism;
+
 /// Losses measured at one period and density.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LossPoint {
@@ -22,6 +24,18 @@ pub struct LossPoint {
     pub lost: f64,
     /// Standard error of `lost` over repeated runs.
     pub error: f64,
+    /// Instructions for each event.
+    #[serde(default)]
+    pub instructions: f64,
+    /// Part of `lost` that the counter beside did not see either.
+    #[serde(default)]
+    pub hidden: f64,
+    /// Time a record takes, nanoseconds.
+    #[serde(default)]
+    pub record_ns: f64,
+    /// Whether its loads are independent of each other.
+    #[serde(default)]
+    pub dense: bool,
 }
 
 /// Losses by period and density.
@@ -57,6 +71,11 @@ impl LossModel {
             lost,
             ..LossPoint::default()
         }])
+    }
+
+    /// What the records hide at one period, for where counters are beside.
+    pub(super) fn mechanism(&self, period: u64) -> Option<Mechanism> {
+        Mechanism::of(&self.curves, period)
     }
 
     /// The losses at one period.
@@ -115,7 +134,11 @@ impl LossCurve {
     /// Events lost with a record, and the standard error of that, where events are
     /// `spacing_ns` apart. Beyond the points that were measured the nearest holds.
     pub fn lost(&self, spacing_ns: f64) -> (f64, f64) {
-        let at = spacing_ns.max(f64::MIN_POSITIVE).ln();
+        // One point holds everywhere, and a logarithm for each overflow costs.
+        let at = match self.low.len().max(self.high.len()) {
+            0 | 1 => 0.0,
+            _ => spacing_ns.max(f64::MIN_POSITIVE).ln(),
+        };
         let (low, high) = (between(&self.low, at), between(&self.high, at));
         let mixed = |a: f64, b: f64| a + (b - a) * self.share;
         (mixed(low.0, high.0), mixed(low.1, high.1))

@@ -11,6 +11,7 @@
 //! refused with what would fit.
 
 mod grid;
+mod hidden;
 mod loss;
 mod read;
 mod shape;
@@ -97,6 +98,9 @@ pub struct Reference {
     /// Mean absolute difference of the corrected curve in these windows, over the
     /// reference's mean.
     pub mean_error: Option<f64>,
+    /// The same of the reference itself, known by overflows of this period alone:
+    /// no trace can be nearer without counters beside.
+    pub quantised_error: Option<f64>,
 }
 
 /// What the trace had that a trace should not.
@@ -124,6 +128,8 @@ pub struct Bandwidth {
     pub period: u64,
     /// Where the correction comes from; `None`: uncorrected.
     pub correction: Option<String>,
+    /// Longest step that overflow times were rounded down to, nanoseconds; 1: exact.
+    pub resolution_ns: u64,
     /// First moment looked at, nanoseconds.
     pub from_ns: u64,
     /// Behind the last.
@@ -138,6 +144,8 @@ pub struct Bandwidth {
     /// Standard error of `bytes` from the correction, and half a period for each
     /// thread where its end is not known.
     pub error_bytes: f64,
+    /// Total over repeated runs, where the program ran more than once.
+    pub runs: Option<Runs>,
     /// Events lost with each record, on average, and its standard error.
     pub lost: (f64, f64),
     /// Width of the curve's windows, nanoseconds.
@@ -184,6 +192,32 @@ pub struct Bandwidth {
     pub problems: Vec<String>,
 }
 
+/// Totals of repeated runs.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Runs {
+    /// Bytes of each.
+    pub bytes: Vec<f64>,
+    /// Their mean.
+    pub mean: f64,
+    /// Standard error of the mean.
+    pub error: f64,
+}
+
+impl Runs {
+    /// Of the runs before and the last one; `None` where that is all there is.
+    pub fn of(before: &[f64], last: f64) -> Option<Runs> {
+        let bytes: Vec<f64> = before.iter().copied().chain([last]).collect();
+        let n = bytes.len() as f64;
+        let mean = bytes.iter().sum::<f64>() / n;
+        let spread: f64 = bytes.iter().map(|b| (b - mean) * (b - mean)).sum();
+        (n > 1.0).then(|| Runs {
+            mean,
+            error: (spread / (n - 1.0) / n).sqrt(),
+            bytes,
+        })
+    }
+}
+
 /// Bandwidth by work done: bytes for each of `steps` equal shares of the
 /// instructions, so that a run stretched by its observer lies over another one.
 ///
@@ -213,6 +247,13 @@ pub fn by_work(bytes: &Grid, work: &Grid, steps: usize) -> Vec<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn repeated_runs_have_a_mean_and_its_standard_error() {
+        let runs = Runs::of(&[1.0, 2.0], 3.0).unwrap();
+        assert!((runs.mean - 2.0).abs() < 1e-12 && (runs.error - 1.0 / 3f64.sqrt()).abs() < 1e-12);
+        assert_eq!(Runs::of(&[], 3.0), None);
+    }
 
     #[test]
     fn a_stretched_run_lies_over_the_other_by_its_work() {

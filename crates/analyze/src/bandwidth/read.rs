@@ -8,6 +8,7 @@ use memgauge_trace::{
     Thread, Tid, Unit, VirtAddr, catalogue,
 };
 
+use super::hidden::{self, Counters, Finder, Gathered, Kinds, Mechanism};
 use super::{
     Bandwidth, Correction, FunctionPart, Grid, Irregular, LossCurve, LossModel, MOST_WINDOWS,
     Reference, Settings, ThreadPart, bursts, common_drops, mean_error, regression, window_stats,
@@ -28,6 +29,10 @@ const THREAD_CURVES: usize = 16;
 /// A pause longer than this, and than so many usual gaps, is none of the events'.
 const PAUSE_NS: u64 = 10_000_000;
 const PAUSE_GAPS: f64 = 50.0;
+/// Windows that counters are looked at in, at most.
+const COUNTED_WINDOWS: u64 = MOST_WINDOWS / 100;
+/// Samples that are looked at to tell loads from stores.
+const MOST_SAMPLES: usize = 1 << 22;
 /// Drops that are listed.
 const MOST_DROPS: usize = 20;
 
@@ -105,10 +110,18 @@ pub fn read(
     symbols: &mut dyn Resolve,
 ) -> Result<Bandwidth> {
     let mut reading = Reading::new(recording, extent, settings);
-    reading.series(recording)?;
+    let mut counters = reading.counters(recording, correction);
+    reading.series(recording, counters.as_mut().map(|(_, counters)| counters))?;
     reading.correct(correction);
-    reading.curve = std::mem::take(&mut reading.curve).mixed(reading.share_of_loads(recording)?);
+    match counters.filter(|(_, counters)| counters.are_there()) {
+        Some((mechanism, counters)) => reading.find_hidden(recording, mechanism, counters)?,
+        None => {
+            let loads = reading.share_of_loads(recording)?;
+            reading.curve = std::mem::take(&mut reading.curve).mixed(loads);
+        }
+    }
     reading.overflows(recording)?;
+    reading.weigh();
     reading.threads(recording)?;
     let mut result = reading.finish(recording, settings);
     functions(recording, &mut result, symbols, settings.rows)?;
@@ -124,6 +137,7 @@ struct Stream {
     overflows: u64,
     bytes: f64,
     curve: Option<Grid>,
+    gathered: Gathered,
 }
 
 impl Stream {
@@ -135,6 +149,7 @@ impl Stream {
             overflows: 0,
             bytes: 0.0,
             curve,
+            gathered: Gathered::default(),
         }
     }
 
@@ -166,12 +181,20 @@ struct Reading {
     prefetched: u64,
     instructions: u64,
     has_series: bool,
+    /// Whether the curve has what counters counted, to the end.
+    counted: bool,
+    reference_event: EventId,
+    /// Windows of [`PLAIN_NS`] in which the reference was read.
+    reference_windows: u64,
     reference_whole: f64,
     overflows_whole: u64,
     name: Option<String>,
     curve: LossCurve,
+    /// Where counters beside say what passed and what was hidden.
+    finder: Option<Finder>,
     lost: (f64, f64),
     overflows: u64,
+    resolution_ns: u64,
     streams: BTreeMap<u32, Stream>,
     threads: Vec<ThreadPart>,
     irregular: Irregular,
@@ -197,9 +220,10 @@ impl Reading {
         let event = EventId(event);
         let definitions = &recording.manifest().events;
         let in_bytes = |e: &&memgauge_trace::EventDef| e.id == event && e.unit == Unit::Bytes;
+        let told = recording.manifest().source.settings.get("bytes_per_event");
         let bytes_per_event = match definitions.iter().any(|e| in_bytes(&e)) {
             true => 1,
-            false => LINE_BYTES,
+            false => told.and_then(|t| t.parse().ok()).unwrap_or(LINE_BYTES),
         };
         let from_ns = settings.from_ns.max(extent.start_ns);
         let to_ns = settings
@@ -221,12 +245,17 @@ impl Reading {
             prefetched: 0,
             instructions: 0,
             has_series: false,
+            counted: false,
+            reference_event: catalogue::DRAM_READ_BYTES,
+            reference_windows: 1,
             reference_whole: 0.0,
             overflows_whole,
             name: None,
             curve: LossCurve::default(),
+            finder: None,
             lost: (0.0, 0.0),
             overflows: 0,
+            resolution_ns: 1,
             streams: BTreeMap::new(),
             threads: Vec::new(),
             irregular: Irregular::default(),
@@ -235,9 +264,12 @@ impl Reading {
     }
 
     /// Adds up what counters saw beside.
-    fn series(&mut self, recording: &Recording) -> Result<()> {
+    fn series(&mut self, recording: &Recording, mut counters: Option<&mut Counters>) -> Result<()> {
         let mut problems = std::mem::take(&mut self.problems);
         let (from, to) = (self.base.from_ns, self.end_ns());
+        // Written only where the controllers themselves do not tell.
+        let monitored = named(recording, "mbm.total_bytes");
+        let mut intervals: BTreeMap<u64, f64> = BTreeMap::new();
         each(
             recording,
             &Selection::all(),
@@ -245,8 +277,16 @@ impl Reading {
             |rows: &[SeriesRow]| {
                 for row in rows {
                     self.has_series = true;
+                    if Some(row.event) == monitored {
+                        self.reference_event = row.event;
+                    }
+                    if let Some(counters) = &mut counters {
+                        counters.observe(row);
+                    }
                     let start = row.time_ns.saturating_sub(row.interval_ns);
-                    if row.event == catalogue::DRAM_READ_BYTES {
+                    if row.event == self.reference_event {
+                        let interval = row.interval_ns.div_ceil(PLAIN_NS);
+                        *intervals.entry(interval).or_insert(0.0) += row.value as f64;
                         self.reference
                             .add_over(start, row.time_ns, row.value as f64);
                         self.reference_whole += row.value as f64;
@@ -263,6 +303,7 @@ impl Reading {
                 }
             },
         )?;
+        self.reference_windows = usual(&intervals);
         self.problems = problems;
         Ok(())
     }
@@ -313,7 +354,17 @@ impl Reading {
     }
 
     fn overflows(&mut self, recording: &Recording) -> Result<()> {
+        self.each_block(recording, Reading::block)
+    }
+
+    /// Unpacks every block of the event and period.
+    fn each_block(
+        &mut self,
+        recording: &Recording,
+        mut observe: impl FnMut(&mut Reading, &OverflowBlock, &[u64]),
+    ) -> Result<()> {
         let mut problems = std::mem::take(&mut self.problems);
+        let mut unreadable = 0;
         let mut times = Vec::new();
         each(
             recording,
@@ -325,12 +376,13 @@ impl Reading {
                 for block in rows.iter().filter(wanted) {
                     times.clear();
                     match block.unpack(&mut times) {
-                        true => self.block(block, &times),
-                        false => self.irregular.unreadable += 1,
+                        true => observe(self, block, &times),
+                        false => unreadable += 1,
                     }
                 }
             },
         )?;
+        self.irregular.unreadable = unreadable;
         self.problems = problems;
         Ok(())
     }
@@ -338,6 +390,7 @@ impl Reading {
     fn block(&mut self, block: &OverflowBlock, times: &[u64]) {
         let (from_ns, end_ns) = (self.base.from_ns, self.end_ns());
         let curves = self.streams.len() < THREAD_CURVES;
+        self.resolution_ns = self.resolution_ns.max(block.resolution_ns);
         let stream = self.streams.entry(block.tid.0).or_insert_with(|| {
             let width = PLAIN_NS.max((end_ns - from_ns).div_ceil(THREAD_WINDOWS));
             let curve = curves.then(|| Grid::new(from_ns, end_ns, width));
@@ -346,13 +399,22 @@ impl Reading {
         self.irregular.clock_back += u64::from(block.time_ns < stream.last_ns);
         for &time in times {
             let span = stream.span(time, &mut self.irregular);
-            let (lost, error) = self.curve.lost(span as f64 / self.period as f64);
+            let within = (from_ns..end_ns).contains(&time);
+            let (lost, error) = match &mut self.finder {
+                Some(finder) => {
+                    if within {
+                        finder.take(block.tid.0, &mut stream.gathered, time, span);
+                    }
+                    (0.0, finder.mechanism.error)
+                }
+                None => self.curve.lost(span as f64 / self.period as f64),
+            };
             let bytes = (self.period as f64 + lost) * self.bytes_per_event;
             self.base.add_over(time - span, time, bytes);
             if let Some(curve) = &mut stream.curve {
                 curve.add_over(time - span, time, bytes);
             }
-            if (from_ns..end_ns).contains(&time) {
+            if within {
                 let raw = self.period as f64 * self.bytes_per_event;
                 self.raw.add_at(time, raw);
                 stream.bytes += bytes;
@@ -362,6 +424,126 @@ impl Reading {
                 self.lost.1 += error;
             }
         }
+    }
+
+    /// Counters to look for in the series, where the correction knows how records
+    /// hide events.
+    fn counters(
+        &self,
+        recording: &Recording,
+        correction: &Correction,
+    ) -> Option<(Mechanism, Counters)> {
+        let Correction::Model(_, model) = correction else {
+            return None;
+        };
+        let mechanism = model.mechanism(self.period)?;
+        let hertz = recording.manifest().machine.as_ref()?.frequency_hz;
+        let width = self.base.width_ns;
+        let length = self.end_ns() - self.base.from_ns;
+        // Windows must be those of the curve, or several of them.
+        let least = PLAIN_NS.max(length.div_ceil(COUNTED_WINDOWS)).max(width);
+        let range = (self.base.from_ns, self.end_ns());
+        let mut counters = Counters::new(self.event, range, least.next_multiple_of(width));
+        counters.clock(hertz);
+        Some((mechanism, counters))
+    }
+
+    /// Prepares to find what records hid: which gaps end in loads is told by
+    /// samples.
+    fn find_hidden(
+        &mut self,
+        recording: &Recording,
+        mechanism: Mechanism,
+        counters: Counters,
+    ) -> Result<()> {
+        let mut finder = Finder::new(mechanism, counters, self.period);
+        let mut kinds = Kinds::new(self.samples(recording)?);
+        let mut last: BTreeMap<Tid, (u64, usize)> = BTreeMap::new();
+        self.each_block(recording, |_, block, times| {
+            let (before, class) = last
+                .entry(block.tid)
+                .or_insert((times.first().copied().unwrap_or(0), 0));
+            for &time in times {
+                kinds.until(block.tid, time, *class);
+                *class = hidden::class(finder.own_ns(time.saturating_sub(*before)));
+                *before = time;
+            }
+        })?;
+        for (tid, (_, class)) in last {
+            kinds.until(tid, u64::MAX, class);
+        }
+        finder.loads = kinds.shares();
+        if let Some(name) = &mut self.name {
+            name.push_str(" and counters beside");
+        }
+        self.finder = Some(finder);
+        Ok(())
+    }
+
+    /// The event's samples by thread: when, and whether a load.
+    fn samples(&mut self, recording: &Recording) -> Result<BTreeMap<Tid, Vec<(u64, bool)>>> {
+        let selection = Selection::all().columns(&["time_ns", "tid", "event", "kind"]);
+        let mut problems = std::mem::take(&mut self.problems);
+        let mut samples: BTreeMap<Tid, Vec<(u64, bool)>> = BTreeMap::new();
+        let mut left = MOST_SAMPLES;
+        each(recording, &selection, &mut problems, |rows: &[Sample]| {
+            let told = |s: &&Sample| s.event == self.event && s.kind != AccessKind::Unknown;
+            for sample in rows.iter().filter(told).take(left) {
+                let load = sample.kind != AccessKind::Store;
+                samples
+                    .entry(sample.tid)
+                    .or_default()
+                    .push((sample.time_ns, load));
+            }
+            left = left.saturating_sub(rows.len());
+        })?;
+        self.problems = problems;
+        Ok(samples)
+    }
+
+    /// Gives the curve in each window of the counters what they counted there and
+    /// records hid; where within a window, the overflows tell.
+    fn weigh(&mut self) {
+        let Some(mut finder) = self.finder.take() else {
+            return;
+        };
+        for (tid, stream) in &mut self.streams {
+            finder.settle(*tid, &mut stream.gathered);
+            stream.bytes = 0.0;
+        }
+        let windows = self.end_ns().div_ceil(finder.counters.width_ns);
+        let mut whole = vec![0.0; windows as usize];
+        for (tid, window, events) in finder.events() {
+            let bytes = events * self.bytes_per_event;
+            if let Some(sum) = whole.get_mut(window) {
+                *sum += bytes;
+            }
+            if let Some(stream) = self.streams.get_mut(&tid) {
+                stream.bytes += bytes;
+            }
+        }
+        let times = (finder.counters.width_ns / self.base.width_ns) as usize;
+        for (values, bytes) in self.base.values.chunks_mut(times).zip(whole) {
+            let sum: f64 = values.iter().sum();
+            let even = bytes / values.len() as f64;
+            for value in values {
+                *value = if sum > 0.0 {
+                    *value * bytes / sum
+                } else {
+                    even
+                };
+            }
+        }
+        for stream in self.streams.values_mut() {
+            let shown = stream.curve.as_ref().map_or(0.0, Grid::total);
+            if let Some(curve) = stream.curve.as_mut().filter(|_| shown > 0.0) {
+                let more = stream.bytes / shown;
+                curve.values.iter_mut().for_each(|v| *v *= more);
+            }
+        }
+        let events = self.base.total() / self.bytes_per_event;
+        self.lost.0 = events - self.overflows as f64 * self.period as f64;
+        self.counted = true;
     }
 
     fn threads(&mut self, recording: &Recording) -> Result<()> {
@@ -407,9 +589,14 @@ impl Reading {
             .collect();
         let mut drops = common_drops(&curves);
         drops.truncate(MOST_DROPS);
+        let (rest, mut rest_error) = self.rest(recording, settings);
+        if self.counted {
+            // Counters went on behind the last overflow: that is in the sum.
+            self.lost.0 -= rest / self.bytes_per_event;
+            rest_error = 0.0;
+        }
         let records = self.overflows.max(1) as f64;
         let lost = (self.lost.0 / records, self.lost.1 / records);
-        let (rest, rest_error) = self.rest(recording, settings);
         let raw_bytes = self.overflows as f64 * self.period as f64 * self.bytes_per_event;
         let more_threads = self.threads.len().saturating_sub(settings.rows);
         self.threads.truncate(settings.rows);
@@ -417,6 +604,7 @@ impl Reading {
             event: event_name(recording, self.event),
             bytes_per_event: self.bytes_per_event as u64,
             period: self.period,
+            resolution_ns: self.resolution_ns,
             correction: self.name.clone(),
             from_ns: self.base.from_ns,
             to_ns: self.end_ns(),
@@ -468,22 +656,62 @@ impl Reading {
     }
 
     fn compare(&self, plain: &Grid, recording: &Recording) -> Option<Reference> {
-        let same = plain.width_ns == PLAIN_NS && self.reference.total() > 0.0;
+        if plain.width_ns != PLAIN_NS || self.reference.total() <= 0.0 {
+            return None;
+        }
+        // No finer than the reference was read.
+        let times = self.reference_windows as usize;
+        let (curve, truth) = (plain.coarser(times), self.reference.coarser(times));
         let pairs = || {
-            plain
+            curve
                 .values
                 .iter()
                 .copied()
-                .zip(self.reference.values.iter().copied())
+                .zip(truth.values.iter().copied())
         };
-        same.then(|| Reference {
-            event: event_name(recording, catalogue::DRAM_READ_BYTES),
-            bytes: self.reference.total(),
+        let quantised = self.quantised(&truth);
+        Some(Reference {
+            event: event_name(recording, self.reference_event),
+            bytes: truth.total(),
             regression: regression(pairs()),
-            width_ns: PLAIN_NS,
-            mean_error: mean_error(plain, &self.reference),
+            width_ns: truth.width_ns,
+            mean_error: mean_error(&curve, &truth),
+            quantised_error: mean_error(&quantised, &truth),
         })
     }
+
+    /// What would be known of a curve by overflows of this period, none of them lost.
+    fn quantised(&self, truth: &Grid) -> Grid {
+        let each = self.period as f64 * self.bytes_per_event;
+        let mut known = Grid {
+            values: vec![0.0; truth.values.len()],
+            ..truth.clone()
+        };
+        let mut last = truth.from_ns;
+        for time in truth.overflows(each) {
+            known.add_over(last, time, each);
+            last = time;
+        }
+        known
+    }
+}
+
+/// The interval that nine in ten of the amounts come in, or a shorter one; others are
+/// a thread's sleep.
+fn usual(intervals: &BTreeMap<u64, f64>) -> u64 {
+    let whole: f64 = intervals.values().sum();
+    let mut sum = 0.0;
+    let reached = |(_, amount): &(&u64, &f64)| {
+        sum += **amount;
+        sum >= 0.9 * whole
+    };
+    let usual = intervals.iter().find(reached).map_or(1, |i| *i.0);
+    usual.clamp(1, 10_000)
+}
+
+fn named(recording: &Recording, name: &str) -> Option<EventId> {
+    let definitions = &recording.manifest().events;
+    definitions.iter().find(|e| e.name == name).map(|e| e.id)
 }
 
 fn event_name(recording: &Recording, event: EventId) -> String {

@@ -75,31 +75,35 @@ pub fn window_stats(grid: &Grid) -> WindowStats {
     let highest_at = highest.map_or(0, |h| h.0 as u64);
     let windows = rates.len();
     let mean = rates.iter().sum::<f64>() / windows.max(1) as f64;
-    rates.sort_unstable_by(f64::total_cmp);
+    let top = highest.map_or(0.0, |h| *h.1);
     WindowStats {
         width_ns: grid.width_ns,
         windows: windows as u64,
         mean,
-        p50: percentile(&rates, 0.50),
-        p90: percentile(&rates, 0.90),
-        p99: percentile(&rates, 0.99),
-        highest: rates.last().copied().unwrap_or(0.0),
+        p50: percentile(&mut rates, 0.50),
+        p90: percentile(&mut rates, 0.90),
+        p99: percentile(&mut rates, 0.99),
+        highest: top,
         highest_ns: grid.from_ns + highest_at * grid.width_ns,
     }
 }
 
-/// The smallest value that a share of the sorted values does not exceed.
-fn percentile(sorted: &[f64], share: f64) -> f64 {
-    let rank = (sorted.len() as f64 * share).ceil() as usize;
-    sorted.get(rank.max(1) - 1).copied().unwrap_or(0.0)
+/// The smallest value that a share of the values does not exceed. It moves them
+/// about, and does not sort them: there may be tens of millions.
+fn percentile(values: &mut [f64], share: f64) -> f64 {
+    let rank = (values.len() as f64 * share).ceil() as usize;
+    let at = rank.max(1) - 1;
+    match at < values.len() {
+        true => *values.select_nth_unstable_by(at, f64::total_cmp).1,
+        false => 0.0,
+    }
 }
 
 /// The bursts of a grid of bytes.
 pub fn bursts(grid: &Grid) -> Bursts {
     let rates: Vec<f64> = grid.rates().collect();
     let mut busy: Vec<f64> = rates.iter().copied().filter(|r| *r > 0.0).collect();
-    busy.sort_unstable_by(f64::total_cmp);
-    let threshold = percentile(&busy, 0.99) / 2.0;
+    let threshold = percentile(&mut busy, 0.99) / 2.0;
     let mut found = Bursts {
         width_ns: grid.width_ns,
         threshold,

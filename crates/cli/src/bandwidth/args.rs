@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use clap::{Args, ValueEnum};
 use memgauge_machine::Delivery;
+use memgauge_trace::OverflowBlock;
 
 use crate::args::Modelled;
 use crate::target::Targets;
@@ -15,6 +16,8 @@ const EXAMPLES: &str = "\
 Examples:
   memgauge bandwidth -- ./prog                     run it and show its curve
   memgauge bandwidth -c 100 --delivery interrupt -- ./prog
+  memgauge bandwidth -e page-faults -c 1 -- ./prog pages as the kernel hands them out
+  memgauge bandwidth --source pmu -c 1000 -p 4711  misses of a running process (with a PMU)
   memgauge bandwidth -i bandwidth.mg --from 10ms --to 12ms --bin 10us
   memgauge bandwidth -i a.mg --against b.mg        two runs by work done
   memgauge bandwidth -i bandwidth.mg --csv > curve.csv
@@ -40,6 +43,29 @@ impl Way {
     pub(crate) fn name(self) -> &'static str {
         let named = Delivery::NAMED.iter().find(|n| n.1 == self.0);
         named.map_or("custom", |n| n.0)
+    }
+}
+
+/// Longest step that times may be rounded to, nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Resolution(pub(crate) u64);
+
+impl FromStr for Resolution {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let refused = || format!("`{text}` is neither exact nor 1ns to 1024ns, as in 64ns");
+        let ns = match text {
+            "exact" => 1,
+            _ => {
+                let number = text.strip_suffix("ns").ok_or_else(refused)?;
+                number.parse().map_err(|_| refused())?
+            }
+        };
+        match ns {
+            1..=OverflowBlock::RESOLUTION_NS => Ok(Resolution(ns)),
+            _ => Err(refused()),
+        }
     }
 }
 
@@ -80,7 +106,7 @@ pub(crate) enum TraceSource {
     Auto,
     /// The modelled machine
     Emulate,
-    /// The processor's counters
+    /// Events of this machine: its processor's, or the kernel's
     Pmu,
 }
 
@@ -104,9 +130,16 @@ pub(crate) struct Bandwidth {
     /// (docs/machine-model.md)
     #[arg(long, value_name = "WAY", default_value = "precise")]
     pub(crate) delivery: Way,
-    /// Event whose overflows are traced
-    #[arg(short, long, value_name = "EVENT", default_value = "llc.miss")]
-    pub(crate) event: EventSpec,
+    /// Event whose overflows are traced: of the modelled machine, or as perf spells it
+    /// (default: misses of the last-level cache)
+    #[arg(short, long, value_name = "EVENT")]
+    pub(crate) event: Option<String>,
+    /// Bytes that a live event stands for (default: a page for faults, else a line)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) bytes: Option<u64>,
+    /// Counters of memory traffic from this file, in place of the machine's (docs/io.md)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) counters: Option<PathBuf>,
     /// Events between two overflows
     #[arg(short = 'c', long = "count", value_name = "PERIOD", default_value_t = 100,
           value_parser = clap::value_parser!(u64).range(1..))]
@@ -114,6 +147,10 @@ pub(crate) struct Bandwidth {
     /// Length of the intervals of the counters beside (100us; a bare number is milliseconds)
     #[arg(short = 'I', long, value_name = "TIME", default_value = "100us")]
     pub(crate) interval: Duration,
+    /// How exactly overflow times are kept: exact, or rounded down to at most so many
+    /// nanoseconds, and to at most a 64th of their distance
+    #[arg(long, value_name = "exact|TIME", default_value = "1024ns")]
+    pub(crate) resolution: Resolution,
     #[command(flatten)]
     pub(crate) modelled: Modelled,
     /// Correct losses: auto, none, calibration, reference, or events lost with each record
@@ -128,6 +165,10 @@ pub(crate) struct Bandwidth {
     /// Width of the curve's windows, from 1us (100us; a bare number is milliseconds)
     #[arg(long, value_name = "TIME", default_value = "100us")]
     pub(crate) bin: Duration,
+    /// Run the program so often; totals get a standard error. The last run is kept
+    #[arg(long, value_name = "N", default_value_t = 1, conflicts_with_all = ["input", "target"],
+          value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) repeat: u32,
     /// A second recording of the program: both curves by work done, not by time
     #[arg(long, value_name = "DIR", requires = "input")]
     pub(crate) against: Option<PathBuf>,
@@ -206,6 +247,18 @@ mod tests {
                 .unwrap_err()
                 .contains("precise-linux")
         );
+    }
+
+    #[test]
+    fn a_resolution_is_exact_or_finer_than_a_window() {
+        let of = |text: &str| text.parse::<Resolution>().map(|r| r.0).ok();
+        let texts = [
+            "exact", "64ns", "1024ns", "0ns", "2000ns", "64", "coarse", "",
+        ];
+        let found = texts.map(of);
+        let none = [None; 5];
+        assert_eq!(found[..3], [Some(1), Some(64), Some(1_024)]);
+        assert_eq!(found[3..], none);
     }
 
     #[test]

@@ -15,11 +15,11 @@ use crate::outcome::Exit;
 use crate::terminal;
 
 /// Periods measured unless others are asked for.
-const PERIODS: [u64; 13] = [
-    10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000,
+const PERIODS: [u64; 16] = [
+    10, 20, 50, 100, 200, 300, 360, 400, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000,
 ];
 /// Version of the file.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// What is kept of a calibration.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -128,7 +128,7 @@ fn text(kept: &Calibration, all: &[&Measured], prefetched: f64, path: Option<&Pa
             m.point.error,
             m.recorded * 100.0,
             m.counted * 100.0,
-            m.record_ns,
+            m.point.record_ns,
             m.slowdown
         );
     }

@@ -37,6 +37,14 @@ impl Loop {
         Loop::Chase,
     ];
 
+    /// Instructions for each load.
+    fn instructions(self) -> f64 {
+        match self {
+            Loop::Linear { instructions } => f64::from(instructions),
+            Loop::Split | Loop::Sweep | Loop::Chase => 4.0,
+        }
+    }
+
     /// For people.
     pub(crate) fn name(self) -> String {
         match self {
@@ -168,8 +176,6 @@ pub(crate) struct Measured {
     pub(crate) counted: f64,
     /// Records in the first run.
     pub(crate) records: u64,
-    /// Time a record costs, nanoseconds.
-    pub(crate) record_ns: f64,
     /// Run time by that without records.
     pub(crate) slowdown: f64,
 }
@@ -211,6 +217,7 @@ pub(crate) fn measure(
     let records = first.records.max(1) as f64;
     let per_line = |r: &Ran| r.time_ns as f64 / r.lines.max(1) as f64;
     let cost_cycles = first.delivered.millicycles as f64 / 1000.0;
+    let record_ns = cost_cycles / records * 1e9 / config.frequency_hz as f64;
     Ok(Some(Measured {
         point: LossPoint {
             name: what.name(),
@@ -218,11 +225,14 @@ pub(crate) fn measure(
             spacing_ns: first.time_ns as f64 / records / period as f64,
             lost,
             error,
+            instructions: what.instructions(),
+            hidden: first.lines.saturating_sub(first.counted) as f64 / records,
+            record_ns,
+            dense: matches!(what, Loop::Linear { .. }),
         },
         recorded: records * period as f64 / first.lines.max(1) as f64,
         counted: first.counted as f64 / first.lines.max(1) as f64,
         records: first.records,
-        record_ns: cost_cycles / records * 1e9 / config.frequency_hz as f64,
         slowdown: per_line(&first) / per_line(&plain),
     }))
 }

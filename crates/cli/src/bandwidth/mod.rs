@@ -2,6 +2,7 @@
 
 mod args;
 mod calibrate;
+mod live;
 mod loops;
 
 use std::path::Path;
@@ -16,6 +17,7 @@ use memgauge_trace::recording::Recording;
 
 use crate::outcome::Exit;
 use crate::symbols::Symbols;
+use crate::units::EventSpec;
 use crate::{record, terminal};
 pub(crate) use args::{Bandwidth, Calibrate, Way};
 pub(crate) use calibrate::calibrate;
@@ -29,59 +31,68 @@ pub(crate) fn bandwidth(args: &Bandwidth) -> anyhow::Result<Exit> {
         let style = terminal::style(terminal::stdout_is_terminal());
         let shown = match &args.against {
             Some(other) => against(args, input, other)?,
-            None => shown(args, &Recording::open(input)?, style)?,
+            None => shown(args, &Recording::open(input)?, &[], style)?,
         };
         terminal::print(&shown)?;
         return Ok(Exit::Success);
     }
-    if args.source == TraceSource::Pmu || args.target.are_any() {
-        bail!("failed to trace overflows: {}", without_pmu());
-    }
-    let end = run(args)?;
     let style = terminal::style(terminal::stderr_is_terminal());
-    let recording = Recording::open(&args.output)?;
-    eprint!("{}", shown(args, &recording, style)?);
+    let mut totals = Vec::new();
+    let mut end = CommandEnd::Exited(0);
+    for run in 0..args.repeat {
+        end = record_once(args, run > 0)?;
+        let recording = Recording::open(&args.output)?;
+        if run + 1 == args.repeat || end == CommandEnd::Interrupted {
+            eprint!("{}", shown(args, &recording, &totals, style)?);
+            break;
+        }
+        totals.push(read(args, &recording)?.bytes);
+    }
     if !args.quiet && !args.json && !args.csv {
         eprintln!("\nrecording: {}", args.output.display());
     }
     Ok(Exit::of(&end))
 }
 
-/// Why hardware cannot be asked.
-fn without_pmu() -> &'static str {
-    match Path::new("/sys/bus/event_source/devices/cpu").exists() {
-        true => {
-            "this version does not record overflows of the processor's own counters; \
-             `memgauge bandwidth -- CMD` runs a program on the modelled machine"
-        }
-        false => {
-            "this machine shows no counters of its processor (no PMU); \
-             `memgauge bandwidth -- CMD` runs a program on the modelled machine"
-        }
+/// Records a run, in place of the one before if there was one.
+fn record_once(args: &Bandwidth, again: bool) -> anyhow::Result<CommandEnd> {
+    match live::is_wanted(args) {
+        true => live::run(args, again),
+        false => run(args, again),
     }
 }
 
 /// Runs the program on the modelled machine.
-fn run(args: &Bandwidth) -> anyhow::Result<CommandEnd> {
+fn run(args: &Bandwidth, again: bool) -> anyhow::Result<CommandEnd> {
     emulate::resolve(&args.command)?;
+    let event = modelled(args)?;
     let options = emulate::Options {
         command: args.command.clone(),
         output: args.output.clone(),
         machine: args.modelled.config()?,
         pmu: PmuConfig {
             samples: vec![SampleSpec {
-                event: args.event.event,
-                period: args.event.period.unwrap_or(args.period),
+                event: event.event,
+                period: event.period.unwrap_or(args.period),
             }],
             interval_ns: Some(args.interval.ns),
             delivery: args.delivery.0,
         },
-        traces: true,
+        traces: Some(args.resolution.0),
     };
     let talk = !args.quiet && !args.json && !args.csv;
-    let why = "this version traces no hardware counters";
-    let why = (args.source == TraceSource::Auto).then_some(why);
-    record::emulated(&options, args.force, talk, why)
+    let why = "-e takes events of this machine, --source pmu its misses";
+    let why = (args.source == TraceSource::Auto && !again).then_some(why);
+    record::emulated(&options, args.force || again, talk, why)
+}
+
+/// The event of the modelled machine.
+fn modelled(args: &Bandwidth) -> anyhow::Result<EventSpec> {
+    let name = args.event.as_deref().unwrap_or("llc.miss");
+    let event = name.parse::<EventSpec>();
+    event.map_err(|why| {
+        memgauge_collect::Error::usage(format!("failed to read event `{name}`: {why}")).into()
+    })
 }
 
 fn settings(args: &Bandwidth) -> Settings {
@@ -117,7 +128,10 @@ fn check(args: &Bandwidth, recording: &Recording, extent: &Extent) -> anyhow::Re
         let told: Vec<String> = periods
             .map(|(key, period)| {
                 let event = key.trim_start_matches("period.");
-                let total = manifest.totals.get(event).copied().unwrap_or(0);
+                let live = format!("event.{event}.counted");
+                let totals = &manifest.totals;
+                let total = totals.get(event).or(totals.get(&live)).copied();
+                let total = total.unwrap_or(0);
                 format!("{event} happened {total} times, the period is {period}")
             })
             .collect();
@@ -190,9 +204,11 @@ fn correction(args: &Bandwidth, recording: &Recording) -> anyhow::Result<Correct
 fn shown(
     args: &Bandwidth,
     recording: &Recording,
+    before: &[f64],
     style: memgauge_report::Style,
 ) -> anyhow::Result<String> {
-    let result = read(args, recording)?;
+    let mut result = read(args, recording)?;
+    result.runs = bandwidth::Runs::of(before, result.bytes);
     Ok(match (args.json, args.csv) {
         (true, _) => json(&result),
         (_, true) => csv(&result),

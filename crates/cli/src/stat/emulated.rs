@@ -38,7 +38,7 @@ pub(super) fn run(args: &Stat, tell: &mut dyn FnMut(Update<'_>)) -> anyhow::Resu
             interval_ns: args.interval.map(|interval| interval.ns),
             ..PmuConfig::default()
         },
-        traces: false,
+        traces: None,
     };
     let end = emulate::record(&options, &mut |_| {})?;
     let recording = Recording::open(&output)?;

@@ -82,6 +82,7 @@ pub fn record(options: &Options) -> Result<Outcome> {
         keep_registers: false,
         overhead: None,
         whole_processors: false,
+        tracing: None,
         source: "clock",
     })?;
     Ok(Outcome {

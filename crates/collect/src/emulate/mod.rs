@@ -16,7 +16,6 @@ mod recorder;
 mod replay;
 mod session;
 mod stream;
-mod trace;
 mod walk;
 mod wire;
 mod words;
@@ -38,7 +37,6 @@ use recorder::{Recorder, Seen};
 pub use session::SHARED_MEMORY_BYTES;
 use session::Session;
 pub use stream::{Batch, Streamed, stream};
-pub use trace::SAMPLED;
 
 /// What to record and how.
 #[derive(Clone, Debug)]
@@ -51,9 +49,9 @@ pub struct Options {
     pub machine: Config,
     /// What its PMU samples and how often it ticks.
     pub pmu: PmuConfig,
-    /// Whether overflows are kept as times in blocks, with one in [`SAMPLED`] as a
-    /// sample, instead of all as samples.
-    pub traces: bool,
+    /// Overflows are kept as times in blocks, rounded to at most so many nanoseconds
+    /// (1: exact), with one in [`crate::SAMPLED`] as a sample; `None`: all as samples.
+    pub traces: Option<u64>,
 }
 
 /// How far a recording has come.

@@ -14,9 +14,9 @@ use super::address_space::{AddressSpace, Mapping};
 use super::catalogue::Happening;
 use super::replay::{Cursor, Due, Program, Replay};
 use super::session::{Entry, ProcessEntry, Ring, Session};
-use super::trace::Trace;
 use super::wire;
 use crate::Result;
+use crate::overflows::Trace;
 use crate::sys::process::Watched;
 
 /// A recorded process, from its birth or exec to its end or next exec.
@@ -84,8 +84,8 @@ pub(super) struct Recorder {
     cut: u64,
     stray: u64,
     failure: Option<memgauge_trace::Error>,
-    /// Whether overflows are kept as times.
-    traces: bool,
+    /// Overflows are kept as times, rounded to at most so many nanoseconds.
+    traces: Option<u64>,
     delivered: Delivered,
 }
 
@@ -113,7 +113,9 @@ impl Due for Rows<'_> {
         let mut samples: Vec<Sample> = Vec::new();
         let trace = &mut self.trace;
         core.take_overflows(|o| {
-            let period = trace.as_mut().map_or(Some(o.period), |t| t.note(&o));
+            let period = trace
+                .as_mut()
+                .map_or(Some(o.period), |t| t.note(o.event, o.period, o.time_ns));
             let Some(period) = period else { return };
             samples.push(Sample {
                 time_ns: o.time_ns,
@@ -164,7 +166,7 @@ impl Rows<'_> {
 }
 
 impl Recorder {
-    pub(super) fn new(machine: Machine, writer: Writer, traces: bool) -> Recorder {
+    pub(super) fn new(machine: Machine, writer: Writer, traces: Option<u64>) -> Recorder {
         Recorder {
             machine,
             writer,
@@ -319,7 +321,7 @@ impl Recorder {
             core,
             cursor,
             start_ns,
-            trace: self.traces.then(Trace::default),
+            trace: self.traces.map(Trace::new),
         });
     }
 

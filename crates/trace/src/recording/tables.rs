@@ -209,14 +209,16 @@ impl Columns for Overflow {
 }
 
 impl Columns for OverflowBlock {
+    // A part may hold one row: dictionaries would be most of it.
     const COLUMNS: &'static [Column<Self>] = &[
         field!("time_ns", U64, Delta, time_ns),
         field!("last_ns", U64, Delta, last_ns),
-        wrapped!("pid", U32, Dictionary, pid, Pid),
-        wrapped!("tid", U32, Dictionary, tid, Tid),
-        wrapped!("event", U16, Dictionary, event, EventId),
-        field!("period", U64, Dictionary, period),
-        field!("count", U32, Dictionary, count),
+        wrapped!("pid", U32, Delta, pid, Pid),
+        wrapped!("tid", U32, Delta, tid, Tid),
+        wrapped!("event", U16, Delta, event, EventId),
+        field!("period", U64, Delta, period),
+        field!("count", U32, Delta, count),
+        field!("resolution_ns", U64, Delta, resolution_ns),
         Column::bytes("packed", |r| &r.packed, |r, v| r.packed = v.to_vec()),
     ];
 

@@ -6,6 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use memgauge_trace::{CommandEnd, EventDef, Manifest, OwnCost, Provenance, SourceFacts, Unit};
 
 use super::attributes::{GivenUp, Method};
+use super::beside;
 use super::open::Wish;
 use super::recorder::event_id;
 use super::session::Session;
@@ -22,6 +23,15 @@ fn method_in_words(method: Method) -> &'static str {
         Method::Ibs => "by IBS",
         Method::Spe => "by SPE",
         Method::Interrupt => "at its interrupt",
+    }
+}
+
+/// The name of the way from an overflow to its record.
+fn delivery(method: Method) -> &'static str {
+    match method {
+        Method::Pebs => "precise",
+        Method::Ibs | Method::Spe => "tagged",
+        Method::Interrupt => "interrupt",
     }
 }
 
@@ -59,6 +69,13 @@ pub(super) fn manifest(options: &Options, wishes: &[Wish]) -> Manifest {
         };
         settings.insert(format!("{what}.{}", wish.name), attr.period.to_string());
     }
+    if let Some(tracing) = &options.tracing {
+        let bytes = tracing.bytes_per_event.to_string();
+        settings.insert("bytes_per_event".to_owned(), bytes);
+        let first = wishes.first().map_or(Method::Interrupt, |w| w.built.method);
+        settings.insert("delivery".to_owned(), delivery(first).to_owned());
+    }
+    let beside = options.tracing.iter().flat_map(|_| beside::definitions());
     Manifest {
         recorder: concat!("memgauge ", env!("CARGO_PKG_VERSION")).to_owned(),
         command: command(&options.target),
@@ -75,6 +92,7 @@ pub(super) fn manifest(options: &Options, wishes: &[Wish]) -> Manifest {
             .iter()
             .enumerate()
             .map(|(n, wish)| definition(n, wish, options.registers))
+            .chain(beside)
             .collect(),
         ..Manifest::default()
     }
@@ -147,6 +165,10 @@ impl Session<'_> {
             manifest.end.clone_from(&outcome.end);
             manifest.own_cost = outcome.cost.clone();
             manifest.totals = totals(&outcome);
+            if self.options.tracing.is_some() {
+                let rest = outcome.events.iter().map(behind_the_last).sum();
+                manifest.totals.insert("delivery.rest".to_owned(), rest);
+            }
         })?;
         Ok(outcome)
     }
@@ -178,6 +200,12 @@ impl Session<'_> {
             let said = said.chain(wish.built.notes.iter().cloned());
             notes.extend(said.map(|note| format!("{}: {note}", wish.name)));
         }
+        if let Some(beside) = &self.beside {
+            notes.push(match beside.without() {
+                "" => format!("reference: {}", beside.source()),
+                why => format!("no reference by memory's own counters: {why}"),
+            });
+        }
         if self.recorder.followed.only.is_some() {
             notes.push("whole processors were sampled, and the target's samples kept".to_owned());
         }
@@ -194,6 +222,12 @@ impl Session<'_> {
         overhead.taken = all / (overhead.observed_ns as f64).max(1.0);
         Some(overhead)
     }
+}
+
+/// Events that the counters show beyond those of all overflows recorded: behind the
+/// last of each thread, and those whose records were lost.
+fn behind_the_last(outcome: &EventOutcome) -> u64 {
+    outcome.counted.saturating_sub(outcome.periods)
 }
 
 /// Counts for the manifest, under names that a report finds again.

@@ -11,11 +11,13 @@
 //! only), and one ring a thread (memory).
 
 mod attributes;
+mod beside;
 pub mod budget;
 mod cost;
 mod facilities;
 mod finish;
 mod follow;
+mod mbm;
 mod open;
 mod order;
 mod recorder;
@@ -61,8 +63,22 @@ pub struct Options {
     /// Sample whole processors and keep what is the target's: what happens by
     /// itself where the kernel cannot sample a task.
     pub whole_processors: bool,
+    /// Keep overflows as times, for bandwidth over time.
+    pub tracing: Option<Tracing>,
     /// Name of the source in the recording.
     pub source: &'static str,
+}
+
+/// How overflows are kept as times in blocks, with one in [`crate::SAMPLED`] as a
+/// sample.
+#[derive(Clone, Debug)]
+pub struct Tracing {
+    /// Longest step that times may be rounded to, nanoseconds; 1: exact.
+    pub resolution_ns: u64,
+    /// Bytes that an event stands for.
+    pub bytes_per_event: u64,
+    /// Counts of memory's controllers from a file in place of this machine's.
+    pub counters: Option<PathBuf>,
 }
 
 /// The rate of an event that was named without one.

@@ -14,6 +14,7 @@ use super::follow::Followed;
 use super::open::Wish;
 use super::{Derivations, EventOutcome, Options};
 use crate::clock::derive::{NoRecipe, Recipe};
+use crate::overflows::Traces;
 use crate::pmu::abi::{Attr, kind, sample};
 use crate::pmu::data_src::DataSrc;
 use crate::pmu::ibs::Op;
@@ -68,6 +69,8 @@ pub(super) struct Recorder {
     pub(super) sources: BTreeMap<String, (u64, u64)>,
     lost: BTreeMap<(LossKind, String), u64>,
     keep_registers: bool,
+    /// Overflows as times, where they are wanted.
+    traces: Option<Traces>,
     /// Records of all kinds that rings had no room for.
     ring_lost: u64,
     /// When the last sample was taken, on the events' clock.
@@ -99,6 +102,10 @@ impl Recorder {
             sources: BTreeMap::new(),
             lost: BTreeMap::new(),
             keep_registers: options.keep_registers,
+            traces: options
+                .tracing
+                .as_ref()
+                .map(|t| Traces::new(t.resolution_ns)),
             ring_lost: 0,
             latest_ns: 0,
             start_ns: 0,
@@ -193,11 +200,18 @@ impl Recorder {
         self.followed.thread(s.pid, s.tid, time_ns);
         let mut row = self.row(event, s);
         row.time_ns = time_ns;
+        let Some(stands_for) = self.traced(&row)? else {
+            let outcome = &mut self.outcomes[event];
+            outcome.samples += 1;
+            outcome.periods = outcome.periods.saturating_add(row.period);
+            return Ok(());
+        };
         self.complete(event, s, &mut row);
         let outcome = &mut self.outcomes[event];
         outcome.samples += 1;
         outcome.periods = outcome.periods.saturating_add(row.period);
         outcome.with_address += u64::from(row.addr.is_some());
+        row.period = stands_for;
         self.writer.push(row)?;
         if let Some(registers) = s.intr_regs.filter(|_| self.keep_registers) {
             self.writer
@@ -210,6 +224,24 @@ impl Recorder {
                 }))?;
         }
         Ok(())
+    }
+
+    /// Keeps an overflow's time, where times are wanted. How many events its sample
+    /// stands for, if it is to be one.
+    fn traced(&mut self, row: &SampleRow) -> Result<Option<u64>> {
+        let Some(traces) = &mut self.traces else {
+            return Ok(Some(row.period));
+        };
+        let overflow = (row.event, row.period, row.time_ns);
+        Ok(traces.note((row.pid, row.tid), overflow, &mut self.writer)?)
+    }
+
+    /// Writes the times that wait.
+    pub(super) fn write_traces(&mut self) -> Result<()> {
+        match &mut self.traces {
+            Some(traces) => Ok(traces.write(&mut self.writer)?),
+            None => Ok(()),
+        }
     }
 
     fn row(&self, event: usize, s: &Sample<'_>) -> SampleRow {

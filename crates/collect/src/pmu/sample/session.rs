@@ -9,6 +9,7 @@ use memgauge_trace::recording::Writer;
 use memgauge_trace::{CommandEnd, LossKind};
 
 use super::attributes::{Facilities, Method, Rate, Wanted, attribute};
+use super::beside::Beside;
 use super::budget::{self, Window};
 use super::facilities::facilities;
 use super::open::{Open, Opener, Wish};
@@ -177,6 +178,8 @@ pub(super) struct Session<'a> {
     pub(super) overhead: Option<Overhead>,
     /// Samples, own and observed nanoseconds when the window began.
     window: (Vec<u64>, u64, u64),
+    /// Memory's own counters, where overflows are traced.
+    pub(super) beside: Option<Beside>,
     /// When periods were last changed.
     changed_ns: u64,
     /// Own processor time when sampling began.
@@ -188,6 +191,8 @@ impl<'a> Session<'a> {
     fn new(options: &'a Options, wishes: Vec<Wish>, open: Open) -> Result<Session<'a>> {
         let writer = Writer::create(&options.output, super::finish::manifest(options, &wishes))?;
         let mut recorder = Recorder::new(writer, &wishes, options);
+        let beside = options.tracing.as_ref();
+        let beside = beside.map(|t| Beside::start(t.counters.as_deref()));
         let overhead = options.overhead.map(|allowed| Overhead {
             allowed,
             ..Overhead::default()
@@ -220,6 +225,7 @@ impl<'a> Session<'a> {
             batches: Batches::default(),
             overhead,
             own_before_ns: 0,
+            beside: beside.transpose()?,
             changed_ns: 0,
             scratch: Vec::new(),
         })
@@ -242,6 +248,9 @@ impl<'a> Session<'a> {
         self.own_before_ns = own_usage().cpu.as_nanos() as u64;
         self.window.1 = self.own_before_ns;
         self.existing()?;
+        if let Some(beside) = &mut self.beside {
+            beside.begin();
+        }
         self.begin_within_budget();
         let by_exec = matches!(self.options.target, Target::Command(_));
         if !by_exec || self.recorder.followed.only.is_some() {
@@ -257,6 +266,8 @@ impl<'a> Session<'a> {
         let end = self.until_the_end(&watched, &mut child)?;
         self.open.disable();
         self.round(true);
+        self.count_beside()?;
+        self.recorder.write_traces()?;
         self.recorder.check()?;
         self.finish(end)
     }
@@ -304,15 +315,26 @@ impl<'a> Session<'a> {
             }
             self.wait(watched);
             self.round(false);
+            self.count_beside()?;
             self.recorder.check()?;
             if flushed.elapsed() > FLUSH_EVERY {
                 flushed = Instant::now();
+                self.recorder.write_traces()?;
                 self.recorder.writer.flush_due()?;
             }
             if self.overhead.is_some() && looked.elapsed() > WINDOW {
                 looked = Instant::now();
                 self.keep_to_budget();
             }
+        }
+    }
+
+    /// Asks memory's own counters.
+    fn count_beside(&mut self) -> Result<()> {
+        let now_ns = self.now_ns().saturating_sub(self.start_ns);
+        match &mut self.beside {
+            Some(beside) => beside.take(now_ns, &mut self.recorder.writer),
+            None => Ok(()),
         }
     }
 

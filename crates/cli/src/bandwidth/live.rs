@@ -1,0 +1,171 @@
+//! `memgauge bandwidth` on events of this machine: its processor's, or the kernel's.
+
+use std::path::Path;
+
+use anyhow::{Context, bail};
+use memgauge_collect::Error;
+use memgauge_collect::pmu::events::{self, Event, Pmus};
+use memgauge_collect::pmu::sample::{self, Options, Outcome, Rate, Tracing};
+use memgauge_collect::sys;
+use memgauge_machine::Delivery;
+use memgauge_trace::CommandEnd;
+
+use super::args::{Bandwidth, TraceSource};
+use crate::record;
+use crate::units::EventSpec;
+
+/// Bytes of a line, which is what a miss moves.
+const LINE_BYTES: u64 = 64;
+
+/// Whether the command line asks for live events.
+pub(super) fn is_wanted(args: &Bandwidth) -> bool {
+    let live = |text: &String| text.parse::<EventSpec>().is_err() && is_live(text);
+    match args.source {
+        TraceSource::Pmu => true,
+        TraceSource::Emulate => false,
+        TraceSource::Auto => args.target.are_any() || args.event.as_ref().is_some_and(live),
+    }
+}
+
+fn is_live(text: &str) -> bool {
+    events::parse(text, &Pmus::default()).is_ok()
+}
+
+/// Traces overflows.
+pub(super) fn run(args: &Bandwidth, again: bool) -> anyhow::Result<CommandEnd> {
+    let event = chosen(args)?;
+    let (target, while_running) = args.target.with(&args.command)?;
+    let options = Options {
+        target,
+        while_running,
+        tracing: Some(Tracing {
+            resolution_ns: args.resolution.0,
+            bytes_per_event: args.bytes.unwrap_or_else(|| bytes_of(&event)),
+            counters: args.counters.clone(),
+        }),
+        events: vec![(event, Rate::Period(args.period))],
+        output: args.output.clone(),
+        ring_pages: RING_PAGES,
+        registers: false,
+        keep_registers: false,
+        overhead: None,
+        whole_processors: false,
+        source: "pmu",
+    };
+    record::make_room(&options.output, args.force || again)?;
+    sys::process::catch_interrupts().context("failed to catch interrupts")?;
+    let outcome = sample::record(&options)?;
+    if !args.quiet && !args.json && !args.csv {
+        say(&outcome);
+    }
+    // Of what was attached to, none is ours to report the end of.
+    Ok(outcome.end.unwrap_or(CommandEnd::Exited(0)))
+}
+
+/// Of each processor: 512 KiB, which the kernel grants every user.
+const RING_PAGES: usize = 128;
+
+fn say(outcome: &Outcome) {
+    for note in &outcome.notes {
+        eprintln!("memgauge: {note}");
+    }
+    for loss in &outcome.losses {
+        eprintln!("memgauge: lost or left out: {} {}", loss.count, loss.detail);
+    }
+}
+
+/// The event named, or the misses of this processor; as precise as was asked for.
+fn chosen(args: &Bandwidth) -> anyhow::Result<Event> {
+    let precise = match args.delivery.0 {
+        Delivery::Interrupt(_) => false,
+        Delivery::Precise(_) | Delivery::Tagged(_) => true,
+        Delivery::Ideal => {
+            let why = "failed to trace overflows: ideal delivery is the modelled machine's only";
+            return Err(Error::usage(why).into());
+        }
+    };
+    let name = match &args.event {
+        Some(name) => name.clone(),
+        None => misses(Path::new("/sys/bus/event_source/devices"), precise)
+            .map_err(|why| anyhow::anyhow!("failed to trace overflows: {why}"))?,
+    };
+    let groups = events::parse(&name, &Pmus::default())?;
+    let mut all = groups.into_iter().flat_map(|group| group.events);
+    let (Some(mut event), None) = (all.next(), all.next()) else {
+        bail!("failed to trace overflows of `{name}`: one event makes one curve");
+    };
+    if precise && !event.is_software() && event.modifiers.precise == 0 {
+        event.modifiers.most_precise = true;
+    }
+    Ok(event)
+}
+
+/// The event that tells this processor's misses, as loads that memory answered.
+fn misses(devices: &Path, precise: bool) -> Result<String, String> {
+    let has = |path: &str| devices.join(path).exists();
+    if has("ibs_op") {
+        return match has("ibs_op/format/l3missonly") {
+            true => Ok("ibs_op/l3missonly=1/".to_owned()),
+            false => Err(
+                "this processor's IBS does not tell misses of the last-level cache from \
+                          other operations (it does from Zen 4 on); name an event with -e"
+                    .to_owned(),
+            ),
+        };
+    }
+    let pmu = ["cpu_core", "cpu"].into_iter().find(|pmu| has(pmu));
+    match pmu {
+        // MEM_LOAD_RETIRED.L3_MISS, from Skylake on.
+        Some(pmu) if has(&format!("{pmu}/format/ldlat")) => {
+            let suffix = if precise { "P" } else { "" };
+            Ok(format!("{pmu}/event=0xd1,umask=0x20/{suffix}"))
+        }
+        Some(_) => Ok("cache-misses".to_owned()),
+        None => Err(
+            "this machine shows no counters of its processor (no PMU); name an event that \
+             the kernel counts (-e page-faults), or run a program on the modelled machine \
+             (--source emulate)"
+                .to_owned(),
+        ),
+    }
+}
+
+/// Bytes that an event stands for unless the user says: a page or a line.
+fn bytes_of(event: &Event) -> u64 {
+    match event.name.contains("faults") {
+        true => sys::perf::page_bytes() as u64,
+        false => LINE_BYTES,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The event for a machine with these files under its devices.
+    fn check(files: &[&str], precise: bool, expected: Result<&str, &str>) {
+        let dir = tempfile::tempdir().unwrap();
+        for file in files {
+            std::fs::create_dir_all(dir.path().join(file)).unwrap();
+        }
+        match (misses(dir.path(), precise), expected) {
+            (Ok(found), Ok(expected)) => assert_eq!(found, expected),
+            (Err(why), Err(expected)) => assert!(why.contains(expected), "{why}"),
+            (found, expected) => panic!("{found:?} instead of {expected:?}"),
+        }
+    }
+
+    #[test]
+    fn each_processor_has_its_event_for_misses() {
+        let skylake = ["cpu/format/ldlat"];
+        check(&skylake, true, Ok("cpu/event=0xd1,umask=0x20/P"));
+        check(&skylake, false, Ok("cpu/event=0xd1,umask=0x20/"));
+        let hybrid = ["cpu_core/format/ldlat", "cpu_atom"];
+        check(&hybrid, true, Ok("cpu_core/event=0xd1,umask=0x20/P"));
+        let zen4 = ["cpu", "ibs_op/format/l3missonly"];
+        check(&zen4, true, Ok("ibs_op/l3missonly=1/"));
+        check(&["cpu", "ibs_op/format"], true, Err("from Zen 4 on"));
+        check(&["cpu/format"], true, Ok("cache-misses"));
+        check(&["software"], true, Err("no PMU"));
+    }
+}
