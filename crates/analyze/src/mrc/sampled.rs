@@ -36,6 +36,8 @@ pub(super) struct Filter {
 /// Two odd numbers without pattern: 2³² / golden ratio, and one of xxHash's.
 const LOW: u64 = 0x9e37_79b1;
 const HIGH: u64 = 0x85eb_ca77;
+/// log2 of the blocks that are neighbours.
+pub(super) const NEIGHBOURS: u32 = 12;
 /// A hash has 32 bits.
 const ALL: u64 = 1 << 32;
 
@@ -54,15 +56,16 @@ impl Filter {
         [self.salt, LOW, HIGH, self.limit]
     }
 
-    /// 32 bits that look random.
+    /// 32 bits: those of neighbours are spread evenly, those of blocks far apart
+    /// look random.
     #[inline(always)]
     pub(super) fn hash(&self, block: u64) -> u64 {
-        let salted = block ^ self.salt;
+        let salted = block >> NEIGHBOURS ^ self.salt;
         let low = u64::from(salted as u32) * LOW;
         let sum = low.wrapping_add((salted >> 32) * HIGH);
         let folded = sum ^ sum >> 29;
         let product = u64::from(folded as u32) * LOW;
-        (product ^ product >> 32) % ALL
+        (product ^ product >> 32).wrapping_add(u64::from(block as u32) * LOW) % ALL
     }
 
     #[inline(always)]
@@ -86,6 +89,12 @@ const PARTS: usize = 8;
 const T_95: f64 = 2.365;
 /// Addresses filtered at a time.
 const CHUNK: usize = 4096;
+
+/// Which part a block is in, by its hash.
+fn part_of(hash: u64) -> usize {
+    let mixed = (hash ^ hash >> 15) * HIGH;
+    (mixed ^ mixed >> 17) as usize % PARTS
+}
 
 /// An engine over some of the sampled blocks.
 #[derive(Debug)]
@@ -229,7 +238,7 @@ impl Sampled {
             if hash < self.filter.limit {
                 self.sampled += 1;
                 self.whole.waiting.push(block);
-                self.parts[hash as usize % PARTS].waiting.push(block);
+                self.parts[part_of(hash)].waiting.push(block);
             }
         }
         self.kept = kept;
