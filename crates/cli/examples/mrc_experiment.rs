@@ -8,12 +8,11 @@
 //! The records' pages make the sampled curves.
 
 use std::fmt::Write as _;
-use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use memgauge_analyze::mrc::{Curve, Exact, Settings, sizes};
-use memgauge_collect::emulate::{Batch, stream};
+use memgauge_collect::emulate::{Batch, Wanted, stream};
 use memgauge_machine::pmu::Precise;
 use memgauge_machine::{
     AccessKind, Config, CoreId, Delivered, Delivery, Machine, PmuConfig, SampleSpec,
@@ -173,19 +172,14 @@ fn study(name: &'static str, command: &[String]) -> Result<Studied> {
     let mut all = periods
         .map(Sampling::new)
         .collect::<Result<Vec<Sampling>>>()?;
-    let mut failure = None;
-    let run = stream(command, PAGE, &mut |batch| {
-        let fed = exact.feed(batch.addresses).map_err(Into::into);
-        let fed = fed.and_then(|()| all.iter_mut().try_for_each(|s| s.feed(batch)));
-        match fed {
-            Ok(()) => ControlFlow::Continue(()),
-            Err(e) => {
-                failure = Some(e);
-                ControlFlow::Break(())
-            }
-        }
+    let wanted = Wanted {
+        granule: PAGE,
+        parts: None,
+    };
+    let run = stream(command, wanted, &mut |batch| {
+        exact.feed(batch.addresses)?;
+        all.iter_mut().try_for_each(|s| s.feed(batch))
     })?;
-    failure.map_or(Ok(()), Err)?;
     let mut finished = all
         .into_iter()
         .map(Sampling::finish)

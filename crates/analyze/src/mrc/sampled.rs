@@ -152,6 +152,21 @@ pub struct Estimate {
 }
 
 impl Estimate {
+    /// Adds the curve of another run, whose memory of its own is as large.
+    ///
+    /// # Panics
+    /// If blocks differ in size.
+    pub fn merge(&mut self, other: &Estimate) {
+        self.curve.merge(&other.curve);
+        self.sampled_blocks += other.sampled_blocks;
+        self.sampled_references += other.sampled_references;
+        self.rate = self.sampled_blocks as f64 / self.curve.compulsory.max(1.0);
+        self.parts.truncate(other.parts.len());
+        for (mine, other) in self.parts.iter_mut().zip(&other.parts) {
+            mine.merge(other);
+        }
+    }
+
     /// Half the width of the 95 % band of the miss ratio, from the spread of
     /// disjoint parts of the sample; nothing where they are too few to tell.
     pub fn half_band(&self, bytes: u64) -> Option<f64> {
