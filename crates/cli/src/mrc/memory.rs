@@ -20,10 +20,13 @@ pub(super) fn limit(making: &Making) -> usize {
     making.memory.map_or_else(usual, |bytes| bytes as usize)
 }
 
-/// Sees to it that this process, with all its engines, stays below the limit. Each
-/// engine refuses to grow beyond it; together they may.
+/// Sees to it that all engines together stay below the limit, by what the process
+/// has: each of them refuses to grow beyond it, but of threads or parts there are
+/// many.
 pub(super) struct Guard {
     limit: usize,
+    /// Bytes that the process had before.
+    before: u64,
     asked: Instant,
 }
 
@@ -31,6 +34,7 @@ impl Guard {
     pub(super) fn new(making: &Making) -> Guard {
         Guard {
             limit: limit(making),
+            before: resident_bytes().unwrap_or(0),
             asked: Instant::now(),
         }
     }
@@ -42,12 +46,12 @@ impl Guard {
             return Ok(());
         }
         self.asked = Instant::now();
-        let resident = resident_bytes().unwrap_or(0);
-        if resident > self.limit as u64 {
+        let taken = resident_bytes().unwrap_or(0).saturating_sub(self.before);
+        if taken > self.limit as u64 {
             bail!(
                 "failed to hold all blocks: curves take {} MiB of {} MiB that they may; \
                  --sample-size 100000 takes a bounded amount",
-                resident >> 20,
+                taken >> 20,
                 self.limit >> 20
             );
         }
