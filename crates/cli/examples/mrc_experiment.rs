@@ -337,6 +337,18 @@ impl Studied {
     }
 }
 
+/// Periods that findings are told of.
+const SHOWN: [u64; 3] = [1, 10, 100];
+/// Error after the best scale below which a shape counts as kept.
+const KEPT: f64 = 0.1;
+
+const WHERE_NOT: &str = "\
+\nWhere it is not: misses that come in a regular order (an array gone through again and
+again) let a period pick the same pages each time or none twice, so that distances
+between records are no longer those between misses; a program of few misses has too
+few records at large periods for any curve.
+";
+
 const HEADING: &str = "| period | records | recorded / expected | lost | passed | cleared | buffer full | overhead | error | counted | scaled |\n\
 |--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n";
 
@@ -393,7 +405,7 @@ fn findings(all: &[Studied]) -> String {
         percent(most(&overheads)),
         percent(most(&losses))
     );
-    for period in [1, 10, 100] {
+    for period in SHOWN {
         let _ = writeln!(
             text,
             "| period {period}: mean error; counted; best scale | shape kept, magnitude lost | {}; {}; {} |",
@@ -402,6 +414,33 @@ fn findings(all: &[Studied]) -> String {
             error(period, |s, x| s.nearest(&x.curve))
         );
     }
+    text.push_str("\nIs the shape kept (error after the best scale below 10 %), and the magnitude\n(records times the period, of the counted misses)?\n\n");
+    for period in SHOWN {
+        let shape = |s: &Studied, x: &Sampled| s.error(&x.curve, s.nearest(&x.curve));
+        let names = |kept: bool| {
+            let of = at(period).filter(|(s, x)| (shape(s, x) < KEPT) == kept);
+            let names: Vec<String> = of
+                .map(|(s, x)| format!("{} ({})", s.name, percent(shape(s, x))))
+                .collect();
+            match names.is_empty() {
+                true => "none".to_owned(),
+                false => names.join(", "),
+            }
+        };
+        let seen: Vec<f64> = at(period)
+            .map(|(s, x)| (x.records * period) as f64 / s.misses.max(1) as f64)
+            .collect();
+        let least = seen.iter().copied().fold(f64::INFINITY, f64::min);
+        let _ = writeln!(
+            text,
+            "* Period {period}: the shape is kept by {}; not by {}. Magnitude {} to {}.",
+            names(true),
+            names(false),
+            percent(least),
+            percent(most(&seen))
+        );
+    }
+    text.push_str(WHERE_NOT);
     text
 }
 

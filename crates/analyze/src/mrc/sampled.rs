@@ -51,9 +51,9 @@ impl Filter {
         }
     }
 
-    /// Salt, multipliers and limit, for the vector variants.
-    pub(super) fn constants(&self) -> [u64; 4] {
-        [self.salt, LOW, HIGH, self.limit]
+    /// Salt, multiplier and limit, for the vector variants.
+    pub(super) fn constants(&self) -> [u64; 3] {
+        [self.salt, LOW, self.limit]
     }
 
     /// 32 bits: those of neighbours are spread evenly, those of blocks far apart
@@ -61,9 +61,9 @@ impl Filter {
     #[inline(always)]
     pub(super) fn hash(&self, block: u64) -> u64 {
         let salted = block >> NEIGHBOURS ^ self.salt;
-        let low = u64::from(salted as u32) * LOW;
-        let sum = low.wrapping_add((salted >> 32) * HIGH);
-        let folded = sum ^ sum >> 29;
+        let narrow = (salted ^ salted >> 32) as u32;
+        let spread = u64::from(narrow) * LOW;
+        let folded = spread ^ spread >> 29;
         let product = u64::from(folded as u32) * LOW;
         (product ^ product >> 32).wrapping_add(u64::from(block as u32) * LOW) % ALL
     }

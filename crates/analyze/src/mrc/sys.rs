@@ -338,7 +338,7 @@ mod x86 {
             unsafe {
                 let (chunks, rest) = addresses.as_chunks::<4>();
                 let shift_by = _mm_cvtsi64_si128(i64::from(shift));
-                let [salt, low, high, limit] = filter
+                let [salt, low, limit] = filter
                     .constants()
                     .map(|value| _mm256_set1_epi64x(value as i64));
                 let mut count = 0;
@@ -347,11 +347,9 @@ mod x86 {
                         _mm256_srl_epi64(_mm256_loadu_si256(chunk.as_ptr().cast()), shift_by);
                     let far = _mm256_srli_epi64::<{ NEIGHBOURS as _ }>(blocks);
                     let salted = _mm256_xor_si256(far, salt);
-                    let hash = _mm256_add_epi64(
-                        _mm256_mul_epu32(salted, low),
-                        _mm256_mul_epu32(_mm256_srli_epi64(salted, 32), high),
-                    );
-                    let folded = _mm256_xor_si256(hash, _mm256_srli_epi64(hash, 29));
+                    let narrow = _mm256_xor_si256(salted, _mm256_srli_epi64(salted, 32));
+                    let spread = _mm256_mul_epu32(narrow, low);
+                    let folded = _mm256_xor_si256(spread, _mm256_srli_epi64(spread, 29));
                     let product = _mm256_mul_epu32(folded, low);
                     let mixed = _mm256_add_epi64(
                         _mm256_xor_si256(product, _mm256_srli_epi64(product, 32)),
@@ -477,7 +475,7 @@ mod x86 {
             unsafe {
                 let (chunks, rest) = addresses.as_chunks::<8>();
                 let shift_by = _mm_cvtsi64_si128(i64::from(shift));
-                let [salt, low, high, limit] = filter
+                let [salt, low, limit] = filter
                     .constants()
                     .map(|value| _mm512_set1_epi64(value as i64));
                 let mut count = 0;
@@ -486,11 +484,9 @@ mod x86 {
                         _mm512_srl_epi64(_mm512_loadu_si512(chunk.as_ptr().cast()), shift_by);
                     let far = _mm512_srli_epi64::<{ NEIGHBOURS as _ }>(blocks);
                     let salted = _mm512_xor_si512(far, salt);
-                    let hash = _mm512_add_epi64(
-                        _mm512_mul_epu32(salted, low),
-                        _mm512_mul_epu32(_mm512_srli_epi64(salted, 32), high),
-                    );
-                    let folded = _mm512_xor_si512(hash, _mm512_srli_epi64(hash, 29));
+                    let narrow = _mm512_xor_si512(salted, _mm512_srli_epi64(salted, 32));
+                    let spread = _mm512_mul_epu32(narrow, low);
+                    let folded = _mm512_xor_si512(spread, _mm512_srli_epi64(spread, 29));
                     let product = _mm512_mul_epu32(folded, low);
                     let mixed = _mm512_add_epi64(
                         _mm512_xor_si512(product, _mm512_srli_epi64(product, 32)),
