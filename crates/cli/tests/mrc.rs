@@ -460,6 +460,9 @@ fn bad_lists_and_options_end_with_one_clear_line() {
     check("--phases --phase-window 0", "1\n", 2, "0");
     check("--phases --sample 0.1", "1\n", 2, "cannot be used with");
     check("--phase-window 5", "1\n", 2, "--phases");
+    check("--by module", "1\n", 2, "cannot be used with");
+    check("--per-thread", "1\n", 2, "cannot be used with");
+    check("--memory 0", "1\n", 2, "above 0");
     let (text, _, code) = of_list("", "7\n");
     assert_eq!(code, Some(0));
     assert!(
