@@ -353,7 +353,8 @@ impl Exact {
         Ok(())
     }
 
-    /// Distinct blocks known so far.
+    /// Distinct blocks known so far; the last references may be on their way still,
+    /// which [`Exact::take_distances`] ends.
     pub fn blocks(&self) -> u64 {
         self.front.times.blocks() as u64
     }

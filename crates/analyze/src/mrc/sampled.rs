@@ -326,8 +326,9 @@ struct Pooled {
 
 impl Pooled {
     fn of(mut strand: Strand, rate: f64) -> Result<Pooled, Full> {
-        let blocks = strand.engine.blocks() as f64;
         strand.before.push((rate, strand.engine.take_distances()?));
+        // Only now is every block known that was fed.
+        let blocks = strand.engine.blocks() as f64;
         let (mut weighted, mut references) = (Vec::new(), 0.0);
         for (then, distances) in &strand.before {
             let thinner = rate / then;

@@ -2,9 +2,10 @@
 //! it, or the region whose data it is of.
 //!
 //! A block of code keeps the module that it was first executed in; data is looked
-//! up where the mappings are when its reference is read. Mappings are seen in the
-//! order of the catalogue, which may be up to a ring's length ahead of the
-//! references: those of a region that is mapped anew in that time go to the new one.
+//! up in the mappings that are known when its reference is read. The catalogue tells
+//! of mappings up to a ring's length ahead of the references: so what is unmapped
+//! keeps its name until something else is mapped there, and references of that length
+//! to what is mapped anew go to the new region.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -83,11 +84,10 @@ impl Parts {
                 };
                 self.space.map(range.clone(), mapping);
             }
-            Happening::Unmapped(range) => self.space.unmap(range),
             Happening::Break(at) => {
                 self.space.set_break(*at);
             }
-            Happening::Program(_) | Happening::NotFollowed(_) => return,
+            Happening::Unmapped(_) | Happening::Program(_) | Happening::NotFollowed(_) => return,
         }
         self.ranges.clear();
     }
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn data_is_of_the_region_that_is_mapped_there_now() {
+    fn data_is_of_the_region_that_was_mapped_there_last() {
         let (mut parts, mut names) = (Parts::default(), Names::default());
         parts.observe(&mapped(0x1000..0x3000, "/lib/a"));
         parts.observe(&mapped(0x8000..0x9000, ""));
@@ -217,8 +217,9 @@ mod tests {
         let expected = [(0, "/lib/a"), (2, NOWHERE), (3, "[stack]"), (4, "/lib/a")];
         let expected = expected.map(|(at, name)| (at, name.to_owned()));
         assert_eq!(regions(&mut parts, &mut names, &addresses), expected);
-        parts.observe(&Happening::Unmapped(0x1000..0x2000));
-        let expected = [(0, NOWHERE.to_owned()), (1, "/lib/a".to_owned())];
+        parts.observe(&Happening::Unmapped(0x1000..0x3000));
+        parts.observe(&mapped(0x2000..0x3000, "/lib/b"));
+        let expected = [(0, "/lib/a"), (1, "/lib/b")].map(|(at, name)| (at, name.to_owned()));
         assert_eq!(regions(&mut parts, &mut names, &[0x1800, 0x2000]), expected);
     }
 
