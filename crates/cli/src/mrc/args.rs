@@ -97,7 +97,7 @@ pub(crate) struct Mrc {
     #[command(flatten)]
     pub(crate) making: Making,
     /// A curve for each thread of a program too, as if it had a memory of its own
-    #[arg(long, conflicts_with = "inputs")]
+    #[arg(long)]
     pub(crate) per_thread: bool,
     /// A curve for each module by its code, or for each region by its data, too, as if
     /// it had a memory of its own

@@ -26,6 +26,9 @@ pub(crate) fn mrc(args: &Mrc) -> anyhow::Result<Exit> {
     if args.y == Axis::Mpki && args.instructions.is_none() && args.command.is_empty() {
         bail!("failed to show MPKI: say how many instructions there were with --instructions");
     }
+    if (args.per_thread || args.by.is_some()) && args.command.is_empty() {
+        bail!("failed to tell parts apart in a list: name a command behind `--`");
+    }
     match (&args.inputs[..], args.phases) {
         ([], Some(_)) => phases_of_command(args),
         ([], None) => of_command(args),
