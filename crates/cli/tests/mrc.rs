@@ -183,14 +183,19 @@ fn parts_of_passes(part: &str) -> Vec<(String, f64)> {
         .args(["mrc", "--by", part, "--json", "--", workloads()])
         .args(["bigarray", "--bytes", "1MiB", "--passes", "2"])
         .output()
-        .unwrap();
+        .expect("memgauge runs");
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     let json: Value = serde_json::from_str(&text).expect(&text);
     let of = |curve: &Value| {
-        let title = curve["title"].as_str().unwrap().to_owned();
-        (title, curve["references"].as_f64().unwrap())
+        let title = curve["title"].as_str().expect("a title").to_owned();
+        (title, curve["references"].as_f64().expect("a number"))
     };
-    json["curves"].as_array().unwrap().iter().map(of).collect()
+    json["curves"]
+        .as_array()
+        .expect("curves")
+        .iter()
+        .map(of)
+        .collect()
 }
 
 #[test]
