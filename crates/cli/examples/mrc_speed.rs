@@ -270,6 +270,33 @@ fn seconds<T>(f: impl FnOnce() -> T) -> (f64, T) {
     (started.elapsed().as_secs_f64(), result)
 }
 
+/// Clock ticks of all processors, of those idle ones and ones the host took, and
+/// ticks that this process ran.
+fn ticks() -> [f64; 4] {
+    let numbers = |path: &str, from: usize| -> Vec<f64> {
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        let words = text.lines().next().unwrap_or_default().split_whitespace();
+        words.skip(from).map_while(|w| w.parse().ok()).collect()
+    };
+    // user nice system idle iowait irq softirq steal …; the process's 14th and 15th.
+    let (all, own) = (numbers("/proc/stat", 1), numbers("/proc/self/stat", 13));
+    let at = |at: usize| all.get(at).copied().unwrap_or(0.0);
+    let own = own.iter().take(2).sum();
+    [all.iter().take(8).sum(), at(3) + at(4), at(7), own]
+}
+
+/// Runs something and adds to `others` the ticks it took on all processors, those
+/// that went to other programs and those that went to the host.
+fn watched<T>(others: &mut [f64; 3], f: impl FnOnce() -> T) -> T {
+    let before = ticks();
+    let result = f();
+    let after = ticks();
+    let [all, idle, stolen, own] = std::array::from_fn(|at| after[at] - before[at]);
+    let each = [all, (all - idle - stolen - own).max(0.0), stolen];
+    others.iter_mut().zip(each).for_each(|(sum, n)| *sum += n);
+    result
+}
+
 fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]
@@ -278,12 +305,12 @@ fn median(mut values: Vec<f64>) -> f64 {
 fn speed(name: &str, block: u64, addresses: &[u64]) -> Distances {
     let millions = addresses.len() as f64 / 1e6;
     let mut columns: [Vec<f64>; 6] = Default::default();
-    let mut found = None;
+    let (mut found, mut others) = (None, [0.0; 3]);
     for _ in 0..ROUNDS {
         let (base, expected) = seconds(|| baseline(addresses, block.trailing_zeros()));
         let (own, (distances, bytes)) = seconds(|| exact(addresses, block));
         assert!(distances == expected, "both are exact");
-        let (two, again) = seconds(|| two_threads(addresses, block));
+        let (two, again) = watched(&mut others, || seconds(|| two_threads(addresses, block)));
         assert!(distances == again, "both are exact");
         let (hundredth, _) = seconds(|| sampled(addresses, block, 0.01, 1));
         let each = bytes as f64 / distances.compulsory as f64;
@@ -300,7 +327,9 @@ fn speed(name: &str, block: u64, addresses: &[u64]) -> Distances {
     }
     let [base, own, ratio, each, two, hundredth] = columns.map(median);
     println!(
-        "{name:8}  {base:8.1}  {own:8.1}  {ratio:6.1} ×  {each:8.1}  {two:9.2} ×  {hundredth:10.0}"
+        "{name:8}  {base:8.1}  {own:8.1}  {ratio:6.1} ×  {each:8.1}  {two:9.2} ×  {hundredth:10.0}  {:8.0} %  {:6.1} %",
+        100.0 * others[1] / others[0].max(1.0),
+        100.0 * others[2] / others[0].max(1.0)
     );
     found.expect("there are rounds")
 }
@@ -344,9 +373,11 @@ fn main() {
         .iter()
         .filter(|t| chosen.is_empty() || chosen.iter().any(|c| c == t.0));
     println!(
-        "million references a second of {references}, one thread unless said;\nbytes a distinct block\n"
+        "million references a second of {references}, one thread unless said;\nbytes a distinct block; while two threads ran, share of all processors that other\nprograms had, and the host\n"
     );
-    println!("trace     baseline     exact     ratio     bytes  2 threads  sample 1 %");
+    println!(
+        "trace     baseline     exact     ratio     bytes  2 threads  sample 1 %    others    stolen"
+    );
     let mut all = Vec::new();
     for &(name, block) in traces {
         let addresses = trace(name, references);

@@ -177,6 +177,96 @@ fn curves_of_threads_have_the_references_of_the_whole() {
     assert_eq!(references[0], references[1..].iter().sum::<f64>());
 }
 
+/// Curves by part of a program of two passes over an array: titles and references.
+fn parts_of_passes(part: &str) -> Vec<(String, f64)> {
+    let output = memgauge()
+        .args(["mrc", "--by", part, "--json", "--", workloads()])
+        .args(["bigarray", "--bytes", "1MiB", "--passes", "2"])
+        .output()
+        .expect("memgauge runs");
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    let json: Value = serde_json::from_str(&text).expect(&text);
+    let of = |curve: &Value| {
+        let title = curve["title"].as_str().expect("a title").to_owned();
+        (title, curve["references"].as_f64().expect("a number"))
+    };
+    json["curves"]
+        .as_array()
+        .expect("curves")
+        .iter()
+        .map(of)
+        .collect()
+}
+
+#[test]
+fn curves_of_modules_and_of_regions_have_the_references_of_the_whole() {
+    if !needs(&[]) {
+        return;
+    }
+    // Each of 2^17 words is read and written in each pass.
+    let passes = f64::from(2 << 17);
+    for (part, name) in [("module", "memgauge-workloads"), ("region", "[anon]")] {
+        let parts = parts_of_passes(part);
+        let sum: f64 = parts[1..].iter().map(|part| part.1).sum();
+        assert_eq!(parts[0].1, sum, "{parts:?}");
+        let largest = parts[1..].iter().find(|part| part.0.ends_with(name));
+        assert!(largest.is_some_and(|part| part.1 >= passes), "{parts:?}");
+    }
+    let regions = parts_of_passes("region");
+    assert!(
+        regions
+            .iter()
+            .any(|part| part.0.ends_with("data in [stack]"))
+    );
+}
+
+#[test]
+fn the_curve_of_several_lists_has_the_misses_of_each() {
+    let folder = tempfile::tempdir().unwrap();
+    let list = |name: &str, blocks: u64| {
+        let path = folder.path().join(name);
+        let scan = (0..2 * blocks).map(|n| format!("{}\n", n % blocks * 64));
+        std::fs::write(&path, scan.collect::<String>()).unwrap();
+        path
+    };
+    let (short, long) = (list("short", 10), list("long", 100));
+    for sampling in [&[][..], &["--sample", "1"]] {
+        let output = memgauge()
+            .args(["mrc", "--json", "--sizes", "512,640,6400"])
+            .args(sampling)
+            .args([&short, &long])
+            .output()
+            .unwrap();
+        let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let points = json["curves"][0]["points"].as_array().unwrap();
+        let misses = points.iter().map(|p| p["misses"].as_f64().unwrap());
+        assert_eq!(misses.collect::<Vec<_>>(), [220.0, 210.0, 110.0]);
+    }
+    let phases = memgauge()
+        .args(["mrc", "--phases", "all"])
+        .args([&short, &long])
+        .output()
+        .unwrap();
+    assert_eq!(phases.status.code(), Some(125));
+}
+
+#[test]
+fn more_blocks_than_memory_end_with_a_way_out_and_a_sample_of_them_does_not() {
+    let scan: Vec<u8> = (0..300_000u64)
+        .flat_map(|n| (64 * n).to_le_bytes())
+        .collect();
+    for threads in ["1", "2"] {
+        let arguments = format!("--format raw --memory 2MiB --threads {threads}");
+        let (text, error, code) = of_list(&arguments, scan.clone());
+        assert_eq!((text.as_str(), code), ("", Some(125)), "{error}");
+        assert!(error.contains("--sample-size 100000"), "{error}");
+        assert_eq!(error.lines().count(), 1, "{error}");
+    }
+    let (text, error, code) = of_list("--format raw --memory 2MiB --sample-size 1000", scan);
+    assert_eq!(code, Some(0), "{error}");
+    assert!(text.contains("of about 300"), "{text}");
+}
+
 /// Standard output and error, and exit code, of `mrc -` with such input.
 fn of_list(arguments: &str, input: impl Into<Vec<u8>>) -> (String, String, Option<i32>) {
     let output = memgauge()
@@ -375,6 +465,9 @@ fn bad_lists_and_options_end_with_one_clear_line() {
     check("--phases --phase-window 0", "1\n", 2, "0");
     check("--phases --sample 0.1", "1\n", 2, "cannot be used with");
     check("--phase-window 5", "1\n", 2, "--phases");
+    check("--by module", "1\n", 125, "name a command");
+    check("--per-thread", "1\n", 125, "name a command");
+    check("--memory 0", "1\n", 2, "above 0");
     let (text, _, code) = of_list("", "7\n");
     assert_eq!(code, Some(0));
     assert!(

@@ -29,6 +29,15 @@ impl Measured {
         }
     }
 
+    /// Adds the curve of another run, which has a memory of its own.
+    pub fn merge(&mut self, other: &Measured) {
+        match (self, other) {
+            (Measured::Sampled(mine), Measured::Sampled(other)) => mine.merge(other),
+            (Measured::Exact(mine), other) => mine.merge(other.curve()),
+            (Measured::Sampled(mine), Measured::Exact(other)) => mine.curve.merge(other),
+        }
+    }
+
     fn half_band(&self, bytes: u64) -> Option<f64> {
         match self {
             Measured::Exact(_) => None,

@@ -20,6 +20,8 @@ pub(super) struct Batch {
     /// Where the table has the block: line and place.
     pub(super) lines: [u32; BATCH],
     pub(super) places: [u8; BATCH],
+    /// Those not found in their home lines, one bit each.
+    pub(super) elsewhere: u64,
     /// What the first stages found out.
     pub(super) looked: Looked,
 }
@@ -35,6 +37,12 @@ pub(super) struct Looked {
 }
 
 impl Looked {
+    pub(super) const EMPTY: Looked = Looked {
+        len: 0,
+        previous: [0; BATCH],
+        pushed: [0; BATCH],
+    };
+
     /// How many of the last references push a holder out; those before took seats
     /// that were empty.
     #[inline(always)]
@@ -47,20 +55,16 @@ impl Looked {
             _ => self.len,
         }
     }
+}
 
-    /// The references to blocks that were known: the slots they clear, then 0s,
-    /// and where in the batch they are; how many.
-    #[inline(always)]
-    pub(super) fn known(&self) -> ([u32; BATCH], [u8; BATCH], usize) {
-        let (mut slots, mut places, mut count) = ([0; BATCH], [0; BATCH], 0);
-        for (at, &previous) in self.previous[..self.len].iter().enumerate() {
-            slots[count % BATCH] = previous;
-            places[count % BATCH] = at as u8;
-            count += usize::from(previous != NEVER);
-        }
-        slots[count..].fill(0);
-        (slots, places, count)
-    }
+/// Positions in a batch, by one bit each, in order.
+#[inline(always)]
+pub(super) fn positions(mut bits: u64) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let at = (bits != 0).then(|| bits.trailing_zeros() as usize);
+        bits &= bits.wrapping_sub(1);
+        at
+    })
 }
 
 impl Batch {
@@ -71,11 +75,8 @@ impl Batch {
             seats: [0; BATCH],
             lines: [0; BATCH],
             places: [0; BATCH],
-            looked: Looked {
-                len: 0,
-                previous: [0; BATCH],
-                pushed: [0; BATCH],
-            },
+            elsewhere: 0,
+            looked: Looked::EMPTY,
         })
     }
 

@@ -1,6 +1,6 @@
 //! The exact engine: every reference's stack distance.
 
-use super::batch::{BATCH, Batch, Looked, NEVER};
+use super::batch::{BATCH, Batch, Looked, NEVER, positions};
 use super::histogram::{Distances, Histogram};
 use super::pages::Advise;
 use super::ranks::{Ranks, after, slot};
@@ -46,9 +46,12 @@ impl std::error::Error for Full {}
 
 /// Slots of a new window; a larger one has room for this many times the blocks.
 const FIRST_WINDOW: u32 = 1 << 16;
-const ROOM: u64 = 4;
+const ROOM: u64 = 8;
 /// Slot numbers fit 32 bits with [`NEVER`] to spare.
 const MOST_SLOTS: u64 = (1 << 32) - (1 << 12);
+
+/// Advances that bring a batch through [`Front`].
+pub(super) const STAGES: usize = 3;
 
 /// Finds out when blocks were referenced last.
 #[derive(Debug)]
@@ -60,6 +63,12 @@ pub(super) struct Front {
     /// Seats at the top of the stack that have been taken.
     seated: usize,
     memory_bytes: usize,
+    /// Its home lines are on their way.
+    fetched: Box<Batch>,
+    /// Its home lines were searched; others are on their way.
+    searched: Box<Batch>,
+    /// The batch that was looked up last.
+    pub(super) looked: Looked,
 }
 
 /// Makes stack distances of it.
@@ -67,6 +76,8 @@ pub(super) struct Front {
 pub(super) struct Back {
     ranks: Ranks,
     histogram: Histogram,
+    /// Of the batch to be counted next.
+    runs: Runs,
     advise: Option<Advise>,
 }
 
@@ -79,6 +90,9 @@ impl Front {
             window: FIRST_WINDOW,
             seated: 0,
             memory_bytes: settings.memory_bytes,
+            fetched: Batch::empty(),
+            searched: Batch::empty(),
+            looked: Looked::EMPTY,
         }
     }
 
@@ -92,6 +106,7 @@ impl Front {
     /// Renumbers the times without gaps, in a window with room for more.
     #[cold]
     pub(super) fn compact(&mut self, back: &mut Back) -> Result<(), Full> {
+        back.count::<sys::Portable>(&Looked::EMPTY);
         let live = u64::from(back.ranks.live());
         let slots = u64::from(slot(back.ranks.live())) * ROOM + u64::from(FIRST_WINDOW);
         let window = slots.min(MOST_SLOTS) as u32;
@@ -113,24 +128,39 @@ impl Front {
         }
     }
 
+    /// Moves the batches that are being looked up on by a stage: a new one in, the
+    /// oldest, which [`Front::looked`] then has, out.
+    #[inline(always)]
+    pub(super) fn advance<O: Operations>(&mut self, next: &mut Box<Batch>) -> Result<(), Full> {
+        self.look_up::<O>()?;
+        self.times.search_homes::<O>(&mut self.fetched);
+        self.prepare(next);
+        std::mem::swap(&mut self.searched, &mut self.fetched);
+        std::mem::swap(&mut self.fetched, next);
+        next.len = 0;
+        Ok(())
+    }
+
     /// Makes the table ready for a batch to come and asks for its lines.
     #[inline(always)]
-    pub(super) fn prepare(&mut self, batch: &Batch) {
+    fn prepare(&mut self, batch: &Batch) {
         if self.times.is_narrow() {
             let bits = batch.blocks[..batch.len].iter().fold(0, |all, b| all | b);
             if bits >> NARROW_BITS != 0 {
                 self.times.widen();
+                self.times.search_homes::<sys::Portable>(&mut self.fetched);
             }
         }
         self.times.fetch_early(batch);
     }
 
-    /// Fills in when the blocks of a batch were pushed out last.
+    /// Fills in when the blocks of the oldest batch were pushed out last.
     #[inline(always)]
-    pub(super) fn look_up<O: Operations>(&mut self, batch: &mut Batch) -> Result<(), Full> {
-        if self.times.is_full(batch.len) {
+    fn look_up<O: Operations>(&mut self) -> Result<(), Full> {
+        if self.times.is_full(self.searched.len) {
             self.make_room()?;
         }
+        let batch = &mut *self.searched;
         batch.looked.len = batch.len;
         for pushed in &mut batch.looked.pushed[..batch.len] {
             if self.seated < TOP {
@@ -142,6 +172,7 @@ impl Front {
             }
         }
         self.times.probe::<O>(batch);
+        self.looked = batch.looked;
         Ok(())
     }
 
@@ -152,6 +183,7 @@ impl Front {
             return Err(self.full());
         }
         self.times.grow();
+        self.times.search_homes::<sys::Portable>(&mut self.searched);
         Ok(())
     }
 }
@@ -161,47 +193,94 @@ impl Back {
         Back {
             ranks: Ranks::new(FIRST_WINDOW, 0, settings.advise),
             histogram: Histogram::new(settings.advise),
+            runs: Runs::of::<sys::Portable>(&Looked::EMPTY),
             advise: settings.advise,
         }
     }
 
     /// What was counted, with hits at the top of the stack.
     pub(super) fn take(&mut self, hits: &[u64]) -> Distances {
+        self.count::<sys::Portable>(&Looked::EMPTY);
         self.histogram.take(hits)
     }
 
-    /// Counts the distances of a batch.
+    /// Counts the distances of the batch given before this one, and asks for what
+    /// this one will need.
     #[inline(always)]
-    pub(super) fn count<O: Operations>(&mut self, batch: &Looked) {
+    pub(super) fn count<O: Operations>(&mut self, next: &Looked) {
+        let next = Runs::of::<O>(next);
+        positions(next.firsts).for_each(|at| self.ranks.fetch_early(next.slots[at]));
+        let batch = std::mem::replace(&mut self.runs, next);
         self.histogram.make_room();
-        let (slots, places, known) = batch.known();
-        slots[..known]
-            .iter()
-            .for_each(|&s| self.ranks.fetch_early(s));
-        let (live, pushes) = (self.ranks.live(), batch.pushes());
-        let seated = batch.len - pushes;
-        let end = self.ranks.push(batch.pushed[seated % BATCH], pushes as u32);
+        let (live, seated) = (self.ranks.live(), batch.len - batch.pushes);
+        let end = self.ranks.push(batch.first_pushed, batch.pushes as u32);
         let mut distances = [0; BATCH];
-        for at in 0..known {
-            let pushed = usize::from(places[at]).saturating_sub(seated) as u32;
-            let before = self.ranks.before(slots[at]) + O::greater(&slots, at) + 1;
+        for at in positions(batch.firsts) {
+            let pushed = at.saturating_sub(seated) as u32;
+            let before = self.ranks.before(batch.slots[at]) + O::greater(&batch.slots, at) + 1;
             distances[at] = (live + pushed + TOP as u32).wrapping_sub(before);
             self.histogram.fetch_early(distances[at]);
         }
-        for &slot in &slots[..known] {
-            self.ranks.clear::<O>(slot);
+        for at in positions(batch.firsts) {
+            self.ranks.clear::<O>(batch.slots[at], batch.length(at));
         }
         self.ranks.settle(end);
-        self.histogram.add_new(batch.len - known);
-        for &distance in &distances[..known] {
-            self.histogram.add(distance);
+        self.histogram.add_new(batch.len - batch.known());
+        for at in positions(batch.firsts) {
+            self.histogram.add(distances[at], batch.length(at));
         }
+    }
+}
+
+/// A batch as the last stages see it.
+///
+/// References that repeat a sequence of former ones clear slots that follow one
+/// another, and their distances are equal: each such run takes one rank and one
+/// clearing.
+#[derive(Debug)]
+struct Runs {
+    len: usize,
+    /// The slot each reference clears; 0 where its block is new.
+    slots: [u32; BATCH],
+    /// References that begin a run, and the others of it, one bit each.
+    firsts: u64,
+    followers: u64,
+    /// References that push a block out of the top, the last ones, and when.
+    pushes: usize,
+    first_pushed: u32,
+}
+
+impl Runs {
+    #[inline(always)]
+    fn of<O: Operations>(batch: &Looked) -> Runs {
+        let (slots, known) = O::known(&batch.previous, batch.len);
+        let followers = O::follow(&slots) & known & known << 1;
+        let pushes = batch.pushes();
+        Runs {
+            len: batch.len,
+            slots,
+            firsts: known & !followers,
+            followers,
+            pushes,
+            first_pushed: batch.pushed[(batch.len - pushes) % BATCH],
+        }
+    }
+
+    /// References of the run that begins here.
+    #[inline(always)]
+    fn length(&self, first: usize) -> u32 {
+        1 + (self.followers >> first >> 1).trailing_ones()
+    }
+
+    /// References to blocks that were known.
+    fn known(&self) -> usize {
+        (self.firsts | self.followers).count_ones() as usize
     }
 }
 
 /// Exact stack distances of a stream of addresses.
 ///
-/// Memory: at most 32 bytes for each distinct block of the stream (17 to 31 as
+/// Memory: at most 32 bytes for each distinct block of the stream (16 to 32 as
 /// the tables grow), and a constant 300 KiB.
 ///
 /// ```
@@ -222,8 +301,6 @@ pub struct Exact {
     back: Back,
     /// Being filled.
     next: Box<Batch>,
-    /// Filled; its lines are on their way.
-    current: Box<Batch>,
 }
 
 impl Exact {
@@ -241,7 +318,6 @@ impl Exact {
             front: Front::new(&settings),
             back: Back::new(&settings),
             next: Batch::empty(),
-            current: Batch::empty(),
         }
     }
 
@@ -267,21 +343,18 @@ impl Exact {
         }
     }
 
-    /// Moves the batches on by a stage.
     #[inline(always)]
     fn advance<O: Operations>(&mut self) -> Result<(), Full> {
-        self.front.prepare(&self.next);
         if self.front.must_compact() {
             self.front.compact(&mut self.back)?;
         }
-        self.front.look_up::<O>(&mut self.current)?;
-        self.back.count::<O>(&self.current.looked);
-        std::mem::swap(&mut self.current, &mut self.next);
-        self.next.len = 0;
+        self.front.advance::<O>(&mut self.next)?;
+        self.back.count::<O>(&self.front.looked);
         Ok(())
     }
 
-    /// Distinct blocks known so far.
+    /// Distinct blocks known so far; the last references may be on their way still,
+    /// which [`Exact::take_distances`] ends.
     pub fn blocks(&self) -> u64 {
         self.front.times.blocks() as u64
     }
@@ -297,10 +370,9 @@ impl Exact {
     /// # Errors
     /// [`Full`]; the engine cannot go on then.
     pub fn take_distances(&mut self) -> Result<Distances, Full> {
-        self.advance::<sys::Portable>()?;
-        self.advance::<sys::Portable>()?;
+        (0..STAGES).try_for_each(|_| self.advance::<sys::Portable>())?;
         let hits = std::mem::take(&mut self.front.top.hits);
-        Ok(self.back.histogram.take(&hits))
+        Ok(self.back.take(&hits))
     }
 
     /// The blocks known, the one referenced longest ago first. What was fed is

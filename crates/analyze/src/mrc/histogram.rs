@@ -72,7 +72,8 @@ impl Histogram {
         if needed <= self.low.len() {
             return;
         }
-        let mut larger = vec![0; needed + needed / 4];
+        // Memory is taken where distances are counted, not for all of it.
+        let mut larger = vec![0; 2 * needed];
         advise_on(self.advise, &larger);
         larger[..self.low.len()].copy_from_slice(&self.low);
         self.low = larger;
@@ -93,10 +94,11 @@ impl Histogram {
     }
 
     #[inline(always)]
-    pub(super) fn add(&mut self, distance: u32) {
+    pub(super) fn add(&mut self, distance: u32, references: u32) {
         let count = &mut self.low[distance as usize];
-        *count = count.wrapping_add(1);
-        if *count == 0 {
+        let (sum, wraps) = count.overflowing_add(references);
+        *count = sum;
+        if wraps {
             self.wrap(distance);
         }
     }
@@ -113,9 +115,10 @@ impl Histogram {
             let top = hits.get(distance).copied().unwrap_or(0);
             (distance as u64, u64::from(*low) + (wrapped << 32) + top)
         };
-        let counts = self.low.iter().enumerate().map(exact);
+        let used = self.used();
+        let counts = self.low[..used].iter().enumerate().map(exact);
         let counts = counts.filter(|c| c.1 > 0).collect();
-        self.low.fill(0);
+        self.low[..used].fill(0);
         self.wrapped.clear();
         Distances {
             counts,
@@ -123,8 +126,14 @@ impl Histogram {
         }
     }
 
+    /// Bytes that may have been written to: the rest of the array takes no memory.
     pub(super) fn bytes(&self) -> usize {
-        self.low.len() * size_of::<u32>()
+        self.used() * size_of::<u32>()
+    }
+
+    /// Counters that a distance may have; one reaches the number of blocks never.
+    fn used(&self) -> usize {
+        self.low.len().min(self.blocks + FIRST_ROOM)
     }
 }
 
@@ -136,8 +145,9 @@ mod tests {
     fn a_counter_that_wraps_loses_nothing() {
         let mut histogram = Histogram::new(None);
         histogram.low[7] = u32::MAX - 1;
-        (0..5).for_each(|_| histogram.add(7));
+        (0..5).for_each(|_| histogram.add(7, 1));
+        histogram.add(7, 60);
         let taken = histogram.take(&[0; 4]);
-        assert_eq!(taken.counts, [(7, u64::from(u32::MAX) + 4)]);
+        assert_eq!(taken.counts, [(7, u64::from(u32::MAX) + 64)]);
     }
 }

@@ -11,7 +11,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
 use super::batch::{BATCH, Batch, Looked};
-use super::exact::{Back, Front, Full, Settings};
+use super::exact::{Back, Front, Full, STAGES, Settings};
 use super::histogram::Distances;
 use super::sys::{self, Job, Operations, Vectors};
 
@@ -33,7 +33,6 @@ pub struct Pipelined {
     vectors: Vectors,
     front: Front,
     next: Box<Batch>,
-    current: Box<Batch>,
     group: Vec<Looked>,
     work: SyncSender<Work>,
     lent: Receiver<Box<Back>>,
@@ -61,7 +60,6 @@ impl Pipelined {
             vectors,
             front: Front::new(&settings),
             next: Batch::empty(),
-            current: Batch::empty(),
             group: Vec::with_capacity(GROUP),
             work,
             lent,
@@ -93,17 +91,14 @@ impl Pipelined {
 
     #[inline(always)]
     fn advance<O: Operations>(&mut self) -> Result<(), Full> {
-        self.front.prepare(&self.next);
         if self.front.must_compact() {
             self.compact()?;
         }
-        self.front.look_up::<O>(&mut self.current)?;
-        self.group.push(self.current.looked);
+        self.front.advance::<O>(&mut self.next)?;
+        self.group.push(self.front.looked);
         if self.group.len() == GROUP {
             self.send();
         }
-        std::mem::swap(&mut self.current, &mut self.next);
-        self.next.len = 0;
         Ok(())
     }
 
@@ -135,8 +130,7 @@ impl Pipelined {
     /// # Errors
     /// [`Full`].
     pub fn finish(mut self) -> Result<Distances, Full> {
-        self.advance::<sys::Portable>()?;
-        self.advance::<sys::Portable>()?;
+        (0..STAGES).try_for_each(|_| self.advance::<sys::Portable>())?;
         let mut back = self.borrow();
         let distances = back.take(&self.front.top.hits);
         drop((self.work, self.back));

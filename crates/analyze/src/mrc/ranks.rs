@@ -169,20 +169,20 @@ impl Ranks {
         self.far[middle] + in_middle + u32::from(near) + in_line + in_word
     }
 
-    /// Clears a slot that is set; counts are right again after
-    /// [`Ranks::settle`].
+    /// Clears slots that are set, all of one word: so many from this one on. Counts
+    /// are right again after [`Ranks::settle`].
     #[inline(always)]
-    pub(super) fn clear<O: Operations>(&mut self, slot: u32) {
+    pub(super) fn clear<O: Operations>(&mut self, slot: u32, count: u32) {
         let line = &mut self.lines.get_mut()[(slot >> LINE) as usize];
         let word = (slot >> 6) as usize % 8;
-        line[word] &= !(1 << (slot % 64));
-        line[7] -= STEPS[word];
+        line[word] &= !((u64::MAX >> (64 - count)) << (slot % 64));
+        line[7] -= STEPS[word] * u64::from(count);
         let entry = |shift: u32, entries: u32| (slot >> shift) as usize % entries as usize + 1;
         let near = &mut self.near[(slot >> NEAR) as usize].0;
-        O::less_one_u16(near, entry(LINE, 32));
+        O::less_u16(near, entry(LINE, 32), count as u16);
         let middle = (slot >> MIDDLE) as usize;
-        O::less_one_u32(&mut self.middle[middle].0, entry(NEAR, 16));
-        self.cleared[middle] += 1;
+        O::less_u32(&mut self.middle[middle].0, entry(NEAR, 16), count);
+        self.cleared[middle] += count;
     }
 
     /// Lowers the counts of all for what was cleared, below the slot `end`.

@@ -36,6 +36,8 @@ pub(super) struct Filter {
 /// Two odd numbers without pattern: 2³² / golden ratio, and one of xxHash's.
 const LOW: u64 = 0x9e37_79b1;
 const HIGH: u64 = 0x85eb_ca77;
+/// log2 of the blocks that are neighbours.
+pub(super) const NEIGHBOURS: u32 = 12;
 /// A hash has 32 bits.
 const ALL: u64 = 1 << 32;
 
@@ -49,20 +51,21 @@ impl Filter {
         }
     }
 
-    /// Salt, multipliers and limit, for the vector variants.
-    pub(super) fn constants(&self) -> [u64; 4] {
-        [self.salt, LOW, HIGH, self.limit]
+    /// Salt, multiplier and limit, for the vector variants.
+    pub(super) fn constants(&self) -> [u64; 3] {
+        [self.salt, LOW, self.limit]
     }
 
-    /// 32 bits that look random.
+    /// 32 bits: those of neighbours are spread evenly, those of blocks far apart
+    /// look random.
     #[inline(always)]
     pub(super) fn hash(&self, block: u64) -> u64 {
-        let salted = block ^ self.salt;
-        let low = u64::from(salted as u32) * LOW;
-        let sum = low.wrapping_add((salted >> 32) * HIGH);
-        let folded = sum ^ sum >> 29;
+        let salted = block >> NEIGHBOURS ^ self.salt;
+        let narrow = (salted ^ salted >> 32) as u32;
+        let spread = u64::from(narrow) * LOW;
+        let folded = spread ^ spread >> 29;
         let product = u64::from(folded as u32) * LOW;
-        (product ^ product >> 32) % ALL
+        (product ^ product >> 32).wrapping_add(u64::from(block as u32) * LOW) % ALL
     }
 
     #[inline(always)]
@@ -86,6 +89,12 @@ const PARTS: usize = 8;
 const T_95: f64 = 2.365;
 /// Addresses filtered at a time.
 const CHUNK: usize = 4096;
+
+/// Which part a block is in, by its hash.
+fn part_of(hash: u64) -> usize {
+    let mixed = (hash ^ hash >> 15) * HIGH;
+    (mixed ^ mixed >> 17) as usize % PARTS
+}
 
 /// An engine over some of the sampled blocks.
 #[derive(Debug)]
@@ -143,6 +152,21 @@ pub struct Estimate {
 }
 
 impl Estimate {
+    /// Adds the curve of another run, whose memory of its own is as large.
+    ///
+    /// # Panics
+    /// If blocks differ in size.
+    pub fn merge(&mut self, other: &Estimate) {
+        self.curve.merge(&other.curve);
+        self.sampled_blocks += other.sampled_blocks;
+        self.sampled_references += other.sampled_references;
+        self.rate = self.sampled_blocks as f64 / self.curve.compulsory.max(1.0);
+        self.parts.truncate(other.parts.len());
+        for (mine, other) in self.parts.iter_mut().zip(&other.parts) {
+            mine.merge(other);
+        }
+    }
+
     /// Half the width of the 95 % band of the miss ratio, from the spread of
     /// disjoint parts of the sample; nothing where they are too few to tell.
     pub fn half_band(&self, bytes: u64) -> Option<f64> {
@@ -229,7 +253,7 @@ impl Sampled {
             if hash < self.filter.limit {
                 self.sampled += 1;
                 self.whole.waiting.push(block);
-                self.parts[hash as usize % PARTS].waiting.push(block);
+                self.parts[part_of(hash)].waiting.push(block);
             }
         }
         self.kept = kept;
@@ -302,8 +326,9 @@ struct Pooled {
 
 impl Pooled {
     fn of(mut strand: Strand, rate: f64) -> Result<Pooled, Full> {
-        let blocks = strand.engine.blocks() as f64;
         strand.before.push((rate, strand.engine.take_distances()?));
+        // Only now is every block known that was fed.
+        let blocks = strand.engine.blocks() as f64;
         let (mut weighted, mut references) = (Vec::new(), 0.0);
         for (then, distances) in &strand.before {
             let thinner = rate / then;

@@ -7,8 +7,8 @@
 //! functions of [`Vectors`] are inlined into it), because a call for each
 //! operation would cost more than the operation.
 
-use super::batch::BATCH;
-use super::sampled::Filter;
+use super::batch::{BATCH, NEVER};
+use super::sampled::{Filter, NEIGHBOURS};
 
 /// Words in a line of the host's cache.
 pub(super) type Line = [u64; 8];
@@ -56,12 +56,18 @@ impl Vectors {
 pub(super) trait Operations {
     /// One bit for each word that equals `wanted` in the bits of `mask`.
     fn equal(line: &Line, wanted: u64, mask: u64) -> u32;
-    /// Subtracts one from the counters from number `from` (at most 32) on.
-    fn less_one_u16(counters: &mut [u16; 32], from: usize);
-    /// Subtracts one from the counters from number `from` (at most 16) on.
-    fn less_one_u32(counters: &mut [u32; 16], from: usize);
+    /// Subtracts `by` from the counters from number `from` (at most 32) on.
+    fn less_u16(counters: &mut [u16; 32], from: usize, by: u16);
+    /// Subtracts `by` from the counters from number `from` (at most 16) on.
+    fn less_u32(counters: &mut [u32; 16], from: usize, by: u32);
     /// How many of the first `before` values are greater than the one at `before`.
     fn greater(values: &[u32; BATCH], before: usize) -> u32;
+    /// The first `len` values, [`NEVER`] and those behind as 0, and one bit for each
+    /// that is not.
+    fn known(values: &[u32; BATCH], len: usize) -> ([u32; BATCH], u64);
+    /// One bit for each value that is one more than the one before it and no multiple
+    /// of 64.
+    fn follow(values: &[u32; BATCH]) -> u64;
     /// Appends the blocks (`addresses >> shift`) that the filter keeps to
     /// `kept`, which has room for `addresses.len() + 8`; returns how many. Some
     /// that the filter does not keep may follow.
@@ -138,16 +144,16 @@ impl Operations for Portable {
     }
 
     #[inline(always)]
-    fn less_one_u16(counters: &mut [u16; 32], from: usize) {
+    fn less_u16(counters: &mut [u16; 32], from: usize, by: u16) {
         for counter in &mut counters[from..] {
-            *counter = counter.wrapping_sub(1);
+            *counter = counter.wrapping_sub(by);
         }
     }
 
     #[inline(always)]
-    fn less_one_u32(counters: &mut [u32; 16], from: usize) {
+    fn less_u32(counters: &mut [u32; 16], from: usize, by: u32) {
         for counter in &mut counters[from..] {
-            *counter = counter.wrapping_sub(1);
+            *counter = counter.wrapping_sub(by);
         }
     }
 
@@ -158,6 +164,24 @@ impl Operations for Portable {
             .iter()
             .map(|&other| u32::from(other > value));
         greater.sum()
+    }
+
+    #[inline(always)]
+    fn known(values: &[u32; BATCH], len: usize) -> ([u32; BATCH], u64) {
+        let (mut slots, mut known) = ([0; BATCH], 0);
+        for (at, &value) in values[..len].iter().enumerate() {
+            let is_known = value != NEVER;
+            slots[at] = if is_known { value } else { 0 };
+            known |= u64::from(is_known) << at;
+        }
+        (slots, known)
+    }
+
+    #[inline(always)]
+    fn follow(values: &[u32; BATCH]) -> u64 {
+        let follows =
+            |at: usize| values[at] == values[at - 1] + 1 && !values[at].is_multiple_of(64);
+        (1..BATCH).fold(0, |all, at| all | u64::from(follows(at)) << at)
     }
 
     #[inline(always)]
@@ -176,7 +200,7 @@ impl Operations for Portable {
 mod x86 {
     use std::arch::x86_64::*;
 
-    use super::{BATCH, Filter, Job, Line, Operations, Portable};
+    use super::{BATCH, Filter, Job, Line, NEIGHBOURS, Operations, Portable};
 
     struct Avx2;
     struct Avx512;
@@ -226,17 +250,17 @@ mod x86 {
         }
 
         #[inline(always)]
-        fn less_one_u16(counters: &mut [u16; 32], from: usize) {
+        fn less_u16(counters: &mut [u16; 32], from: usize, by: u16) {
             // The compiler makes this four vector instructions with AVX2.
             for (at, counter) in counters.iter_mut().enumerate() {
-                *counter = counter.wrapping_sub(u16::from(at as u16 >= from as u16));
+                *counter = counter.wrapping_sub(if at >= from { by } else { 0 });
             }
         }
 
         #[inline(always)]
-        fn less_one_u32(counters: &mut [u32; 16], from: usize) {
+        fn less_u32(counters: &mut [u32; 16], from: usize, by: u32) {
             for (at, counter) in counters.iter_mut().enumerate() {
-                *counter = counter.wrapping_sub(u32::from(at as u32 >= from as u32));
+                *counter = counter.wrapping_sub(if at >= from { by } else { 0 });
             }
         }
 
@@ -259,27 +283,78 @@ mod x86 {
         }
 
         #[inline(always)]
+        fn known(values: &[u32; BATCH], len: usize) -> ([u32; BATCH], u64) {
+            // SAFETY: only reached from functions compiled for AVX2; loads and stores
+            // are of the whole arrays.
+            unsafe {
+                let mut slots = [0; BATCH];
+                let mut known = 0;
+                for at in (0..BATCH).step_by(8) {
+                    let values = _mm256_loadu_si256(values.as_ptr().add(at).cast());
+                    let never = _mm256_cmpeq_epi32(values, _mm256_set1_epi32(-1));
+                    let slots = slots.as_mut_ptr().add(at);
+                    _mm256_storeu_si256(slots.cast(), _mm256_andnot_si256(never, values));
+                    let bits = !_mm256_movemask_ps(_mm256_castsi256_ps(never)) as u8;
+                    known |= u64::from(bits) << at;
+                }
+                let behind = u64::MAX.checked_shl(len as u32).unwrap_or(0);
+                slots[len..].fill(0);
+                (slots, known & !behind)
+            }
+        }
+
+        #[inline(always)]
+        fn follow(values: &[u32; BATCH]) -> u64 {
+            // SAFETY: only reached from functions compiled for AVX2; the loads are
+            // of all values, and of all but the last.
+            unsafe {
+                let (one, mut follow) = (_mm256_set1_epi32(1), 0);
+                for at in (0..BATCH).step_by(8) {
+                    let here = values.as_ptr().add(at);
+                    let values = _mm256_loadu_si256(here.cast());
+                    // Nothing follows a value that has all bits.
+                    let before = match at {
+                        0 => _mm256_permutevar8x32_epi32(
+                            _mm256_insert_epi32::<7>(values, -1),
+                            _mm256_setr_epi32(7, 0, 1, 2, 3, 4, 5, 6),
+                        ),
+                        _ => _mm256_loadu_si256(here.sub(1).cast()),
+                    };
+                    let next = _mm256_cmpeq_epi32(values, _mm256_add_epi32(before, one));
+                    let low = _mm256_and_si256(values, _mm256_set1_epi32(63));
+                    let first = _mm256_cmpeq_epi32(low, _mm256_setzero_si256());
+                    let follows = _mm256_andnot_si256(first, next);
+                    let bits = _mm256_movemask_ps(_mm256_castsi256_ps(follows)) as u8;
+                    follow |= u64::from(bits) << at;
+                }
+                follow
+            }
+        }
+
+        #[inline(always)]
         fn keep(filter: &Filter, addresses: &[u64], shift: u32, kept: &mut [u64]) -> usize {
             // SAFETY: only reached from functions compiled for AVX2; loads lie
             // within the chunk of four.
             unsafe {
                 let (chunks, rest) = addresses.as_chunks::<4>();
                 let shift_by = _mm_cvtsi64_si128(i64::from(shift));
-                let [salt, low, high, limit] = filter
+                let [salt, low, limit] = filter
                     .constants()
                     .map(|value| _mm256_set1_epi64x(value as i64));
                 let mut count = 0;
                 for chunk in chunks {
                     let blocks =
                         _mm256_srl_epi64(_mm256_loadu_si256(chunk.as_ptr().cast()), shift_by);
-                    let salted = _mm256_xor_si256(blocks, salt);
-                    let hash = _mm256_add_epi64(
-                        _mm256_mul_epu32(salted, low),
-                        _mm256_mul_epu32(_mm256_srli_epi64(salted, 32), high),
-                    );
-                    let folded = _mm256_xor_si256(hash, _mm256_srli_epi64(hash, 29));
+                    let far = _mm256_srli_epi64::<{ NEIGHBOURS as _ }>(blocks);
+                    let salted = _mm256_xor_si256(far, salt);
+                    let narrow = _mm256_xor_si256(salted, _mm256_srli_epi64(salted, 32));
+                    let spread = _mm256_mul_epu32(narrow, low);
+                    let folded = _mm256_xor_si256(spread, _mm256_srli_epi64(spread, 29));
                     let product = _mm256_mul_epu32(folded, low);
-                    let mixed = _mm256_xor_si256(product, _mm256_srli_epi64(product, 32));
+                    let mixed = _mm256_add_epi64(
+                        _mm256_xor_si256(product, _mm256_srli_epi64(product, 32)),
+                        _mm256_mul_epu32(blocks, low),
+                    );
                     let below = _mm256_cmpgt_epi64(
                         limit,
                         _mm256_and_si256(mixed, _mm256_set1_epi64x(0xffff_ffff)),
@@ -312,26 +387,28 @@ mod x86 {
         }
 
         #[inline(always)]
-        fn less_one_u16(counters: &mut [u16; 32], from: usize) {
+        fn less_u16(counters: &mut [u16; 32], from: usize, by: u16) {
             // SAFETY: only reached from functions compiled for AVX-512; load and
             // store are of the whole array.
             unsafe {
                 let at = counters.as_mut_ptr().cast();
                 let values = _mm512_loadu_si512(at);
                 let lanes = (u64::MAX << from) as u32;
-                let less = _mm512_mask_sub_epi16(values, lanes, values, _mm512_set1_epi16(1));
+                let less =
+                    _mm512_mask_sub_epi16(values, lanes, values, _mm512_set1_epi16(by as i16));
                 _mm512_storeu_si512(at, less);
             }
         }
 
         #[inline(always)]
-        fn less_one_u32(counters: &mut [u32; 16], from: usize) {
+        fn less_u32(counters: &mut [u32; 16], from: usize, by: u32) {
             // SAFETY: as above.
             unsafe {
                 let at = counters.as_mut_ptr().cast();
                 let values = _mm512_loadu_si512(at);
                 let lanes = (u32::MAX << from) as u16;
-                let less = _mm512_mask_sub_epi32(values, lanes, values, _mm512_set1_epi32(1));
+                let less =
+                    _mm512_mask_sub_epi32(values, lanes, values, _mm512_set1_epi32(by as i32));
                 _mm512_storeu_si512(at, less);
             }
         }
@@ -351,6 +428,46 @@ mod x86 {
         }
 
         #[inline(always)]
+        fn known(values: &[u32; BATCH], len: usize) -> ([u32; BATCH], u64) {
+            // SAFETY: only reached from functions compiled for AVX-512; loads and
+            // stores are of the whole arrays.
+            unsafe {
+                let mut slots = [0; BATCH];
+                let within = !u64::MAX.checked_shl(len as u32).unwrap_or(0);
+                let mut all_known = 0;
+                for at in (0..BATCH).step_by(16) {
+                    let values = _mm512_loadu_si512(values.as_ptr().add(at).cast());
+                    let known = _mm512_cmpneq_epu32_mask(values, _mm512_set1_epi32(-1))
+                        & (within >> at) as u16;
+                    let slots = slots.as_mut_ptr().add(at);
+                    _mm512_storeu_si512(slots.cast(), _mm512_maskz_mov_epi32(known, values));
+                    all_known |= u64::from(known) << at;
+                }
+                (slots, all_known)
+            }
+        }
+
+        #[inline(always)]
+        fn follow(values: &[u32; BATCH]) -> u64 {
+            // SAFETY: only reached from functions compiled for AVX-512; the loads are
+            // of all values.
+            unsafe {
+                let (one, mut follow) = (_mm512_set1_epi32(1), 0);
+                // Nothing follows a value that has all bits.
+                let mut before = _mm512_set1_epi32(-1);
+                for at in (0..BATCH).step_by(16) {
+                    let values = _mm512_loadu_si512(values.as_ptr().add(at).cast());
+                    let shifted = _mm512_alignr_epi32::<15>(values, before);
+                    before = values;
+                    let next = _mm512_cmpeq_epu32_mask(values, _mm512_add_epi32(shifted, one));
+                    let inside = _mm512_test_epi32_mask(values, _mm512_set1_epi32(63));
+                    follow |= u64::from(next & inside) << at;
+                }
+                follow
+            }
+        }
+
+        #[inline(always)]
         fn keep(filter: &Filter, addresses: &[u64], shift: u32, kept: &mut [u64]) -> usize {
             // SAFETY: only reached from functions compiled for AVX-512; loads lie
             // within the chunk of eight, and `keep` sees to it that `kept` has room
@@ -358,21 +475,23 @@ mod x86 {
             unsafe {
                 let (chunks, rest) = addresses.as_chunks::<8>();
                 let shift_by = _mm_cvtsi64_si128(i64::from(shift));
-                let [salt, low, high, limit] = filter
+                let [salt, low, limit] = filter
                     .constants()
                     .map(|value| _mm512_set1_epi64(value as i64));
                 let mut count = 0;
                 for chunk in chunks {
                     let blocks =
                         _mm512_srl_epi64(_mm512_loadu_si512(chunk.as_ptr().cast()), shift_by);
-                    let salted = _mm512_xor_si512(blocks, salt);
-                    let hash = _mm512_add_epi64(
-                        _mm512_mul_epu32(salted, low),
-                        _mm512_mul_epu32(_mm512_srli_epi64(salted, 32), high),
-                    );
-                    let folded = _mm512_xor_si512(hash, _mm512_srli_epi64(hash, 29));
+                    let far = _mm512_srli_epi64::<{ NEIGHBOURS as _ }>(blocks);
+                    let salted = _mm512_xor_si512(far, salt);
+                    let narrow = _mm512_xor_si512(salted, _mm512_srli_epi64(salted, 32));
+                    let spread = _mm512_mul_epu32(narrow, low);
+                    let folded = _mm512_xor_si512(spread, _mm512_srli_epi64(spread, 29));
                     let product = _mm512_mul_epu32(folded, low);
-                    let mixed = _mm512_xor_si512(product, _mm512_srli_epi64(product, 32));
+                    let mixed = _mm512_add_epi64(
+                        _mm512_xor_si512(product, _mm512_srli_epi64(product, 32)),
+                        _mm512_mul_epu32(blocks, low),
+                    );
                     let hash = _mm512_and_si512(mixed, _mm512_set1_epi64(0xffff_ffff));
                     let below = _mm512_cmplt_epu64_mask(hash, limit);
                     // Stored in any case: whether one is kept cannot be guessed.

@@ -267,3 +267,16 @@ fn two_threads_have_the_same_distances_as_one() {
         }
     }
 }
+
+#[test]
+fn a_sample_of_all_blocks_has_the_exact_curve_of_a_short_list() {
+    for blocks in [1, 10, 100, 1000] {
+        let scan: Vec<u64> = (0..2 * blocks).map(|n| n % blocks).collect();
+        let mut engine = Sampled::new(1, Sampling::Rate(1.0), 1, Settings::default());
+        engine.feed(&scan).unwrap();
+        let curve = engine.finish().unwrap().curve;
+        assert_eq!(curve.compulsory, blocks as f64);
+        assert_eq!(curve.misses(blocks - 1), 2.0 * blocks as f64);
+        assert_eq!(curve.misses(blocks), blocks as f64);
+    }
+}

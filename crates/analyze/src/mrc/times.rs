@@ -23,7 +23,7 @@
 //! line, of any 64 bits; the table changes to it when a number needs it or when
 //! some input defeats the hash.
 
-use super::batch::{BATCH, Batch, NEVER};
+use super::batch::{Batch, NEVER, positions};
 use super::pages::{Advise, Lines};
 use super::ranks::{Ranks, slot};
 use super::sys::{Line, Operations, Portable, fetch_early};
@@ -36,10 +36,14 @@ pub(super) const NARROW_BITS: u32 = 51;
 const REACH: usize = 62;
 /// Homes of a new table.
 const FIRST_HOMES: usize = 1 << 10;
-/// 2⁶⁴ / golden ratio, odd: spreads neighbours far apart.
+/// 2⁶⁴ / golden ratio, odd: spreads neighbours evenly.
 const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
 /// Its inverse modulo 2⁶⁴.
 const INVERSE: u64 = inverse(MULTIPLIER);
+/// The same of 2⁵¹. (The lower bits of the other one are some number: with them half
+/// of a million neighbours found their home lines full.)
+const NARROW_MULTIPLIER: u64 = MULTIPLIER >> (64 - NARROW_BITS);
+const NARROW_INVERSE: u64 = inverse(NARROW_MULTIPLIER);
 
 /// Newton's iteration: each round doubles the right bits, of which an odd number
 /// has three to begin with.
@@ -105,11 +109,11 @@ impl Format for Narrow {
 
     #[inline(always)]
     fn hash(block: u64) -> u64 {
-        (block ^ block >> 26).wrapping_mul(MULTIPLIER << (64 - NARROW_BITS))
+        (block ^ block >> 26).wrapping_mul(NARROW_MULTIPLIER << (64 - NARROW_BITS))
     }
 
     fn block(hash: u64) -> u64 {
-        let mixed = (hash >> (64 - NARROW_BITS)).wrapping_mul(INVERSE) % (1 << NARROW_BITS);
+        let mixed = (hash >> (64 - NARROW_BITS)).wrapping_mul(NARROW_INVERSE) % (1 << NARROW_BITS);
         mixed ^ mixed >> 26
     }
 
@@ -139,8 +143,9 @@ impl Format for Narrow {
         line[place] = self.tag(hash) | u64::from(time + 1);
     }
 
+    #[inline(always)]
     fn used(line: &Line) -> usize {
-        line.iter().take_while(|&&word| word != 0).count()
+        line.iter().filter(|&&word| word != 0).count()
     }
 
     fn hash_at(self, line: &Line, place: usize, lowest: u64) -> u64 {
@@ -275,41 +280,40 @@ impl<F: Format> Table<F> {
         Err(Crowded)
     }
 
-    /// Finds the places of a batch's blocks, new ones entered. Only this touches
-    /// lines that may not be near: no store that the next load might depend on
-    /// comes between. Nearly all blocks are in their home lines, so those are
-    /// searched first, without a branch to be guessed, and the next lines of the
-    /// others asked for.
-    ///
-    /// # Errors
-    /// Where a block finds no room: so many are `entered`, and stay so when the
-    /// table has been rebuilt and all are located again.
+    /// Finds the blocks of a batch that are in their home lines, as nearly all are,
+    /// without a branch to be guessed, and asks for the lines next to those of the
+    /// others.
     #[inline(always)]
-    fn locate_all<O: Operations>(
-        &mut self,
-        batch: &mut Batch,
-        entered: usize,
-    ) -> Result<(), usize> {
-        let mut elsewhere = [0; BATCH];
-        let mut count = 0;
+    fn search_homes<O: Operations>(&self, batch: &mut Batch) {
+        let lines = self.lines.get();
+        let mut elsewhere = 0;
         for at in 0..batch.len {
             let hash = F::hash(batch.blocks[at]);
             let home = self.home(hash);
-            let found = self.format.find::<O>(&self.lines.get()[home], hash);
+            let found = self.format.find::<O>(&lines[home], hash);
             batch.lines[at] = home as u32;
             batch.places[at] = found.trailing_zeros() as u8;
-            elsewhere[count % BATCH] = at;
-            count += usize::from(found == 0);
-            if at >= entered {
-                batch.looked.previous[at] = 0;
-            }
+            elsewhere |= u64::from(found == 0) << at;
         }
-        for &at in &elsewhere[..count] {
-            fetch_early(&self.lines.get()[batch.lines[at] as usize + 1]);
+        positions(elsewhere).for_each(|at| fetch_early(&lines[batch.lines[at] as usize + 1]));
+        batch.elsewhere = elsewhere;
+    }
+
+    /// Finds the other blocks of a batch, or enters them.
+    ///
+    /// # Errors
+    /// Where a block finds no room. The table is then rebuilt and all are searched
+    /// again; which of them were `new` is not forgotten.
+    #[inline(always)]
+    fn search_elsewhere<O: Operations>(&mut self, batch: &mut Batch) -> Result<(), Crowded> {
+        for at in positions(batch.elsewhere) {
+            let l = batch.lines[at] as usize;
+            fetch_early(&self.lines.get()[l]);
+            fetch_early(&self.lines.get()[l + 1]);
+            fetch_early(&self.lines.get()[l + 2]);
         }
-        for &at in &elsewhere[..count] {
-            let known = self.locate_or_enter::<O>(batch, at).map_err(|Crowded| at)?;
-            if at >= entered && !known {
+        for at in positions(batch.elsewhere) {
+            if !self.locate_or_enter::<O>(batch, at)? {
                 batch.looked.previous[at] = NEVER;
             }
         }
@@ -334,6 +338,7 @@ impl<F: Format> Table<F> {
         batch.places[at] = place as u8;
         Ok(known)
     }
+
     /// Reads when the blocks were pushed out last and notes when those that they
     /// push out are.
     #[inline(always)]
@@ -379,14 +384,21 @@ impl<F: Format> Table<F> {
         })
     }
 
-    fn insert(&mut self, block: u64, time: u32) -> Result<Seat, Crowded> {
+    /// Enters a block that is not there yet.
+    fn enter(&mut self, block: u64, time: u32) -> Result<(), Crowded> {
         let hash = F::hash(block);
-        let (line, place, known) = self.locate::<Portable>(hash)?;
-        if !known {
-            self.blocks += 1;
-            self.format
-                .set(&mut self.lines.get_mut()[line], place, hash, time);
-        }
+        let home = self.home(hash);
+        let lines = &mut self.lines.get_mut()[home..=home + REACH];
+        let with_room = lines.iter_mut().find(|line| F::used(line) < F::PLACES);
+        let line = with_room.ok_or(Crowded)?;
+        self.format.set(line, F::used(line), hash, time);
+        self.blocks += 1;
+        Ok(())
+    }
+
+    /// The seat of a block that is there.
+    fn seat(&self, hash: u64) -> Result<Seat, Crowded> {
+        let (line, place, _) = self.locate::<Portable>(hash)?;
         Ok(Seat {
             hash,
             line,
@@ -399,10 +411,10 @@ impl<F: Format> Table<F> {
     fn rebuilt<G: Format>(&self, format: G, homes: usize) -> Result<Table<G>, Crowded> {
         let mut table = Table::new(format, homes, self.advise);
         for (block, time) in self.entries() {
-            table.insert(block, time)?;
+            table.enter(block, time)?;
         }
         for (at, seat) in self.seats.iter().enumerate().filter(|s| s.1.taken) {
-            table.seats[at] = table.insert(F::block(seat.hash), 0)?;
+            table.seats[at] = table.seat(G::hash(F::block(seat.hash)))?;
         }
         Ok(table)
     }
@@ -481,13 +493,20 @@ impl Times {
         on_either!(self, table => table.fetch_early(batch));
     }
 
-    /// Fills in when the blocks of a batch were pushed out last.
+    /// Searches the home lines of a batch, and asks for more lines where needed.
+    #[inline(always)]
+    pub(super) fn search_homes<O: Operations>(&self, batch: &mut Batch) {
+        on_either!(self, table => table.search_homes::<O>(batch));
+    }
+
+    /// Fills in when the blocks of a batch, whose home lines were searched, were
+    /// pushed out last.
     #[inline(always)]
     pub(super) fn probe<O: Operations>(&mut self, batch: &mut Batch) {
-        let mut entered = 0;
-        while let Err(at) = on_either!(self, table => table.locate_all::<O>(batch, entered)) {
-            entered = at;
+        batch.looked.previous[..batch.len].fill(0);
+        while let Err(Crowded) = on_either!(self, table => table.search_elsewhere::<O>(batch)) {
             self.uncrowd();
+            self.search_homes::<Portable>(batch);
         }
         on_either!(self, table => table.exchange(batch));
     }
@@ -538,9 +557,10 @@ impl Times {
     }
 }
 
-/// Homes of the next larger table: a third more.
+/// Homes of the next larger table: half more, so that old and new take less than 27
+/// bytes a block.
 fn grown(homes: usize) -> usize {
-    homes + homes.div_ceil(3)
+    homes + homes.div_ceil(2)
 }
 
 /// Rebuilds in the wide format, larger until no block is too far from its home.

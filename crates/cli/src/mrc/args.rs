@@ -13,6 +13,8 @@ Examples:
   memgauge mrc --sample 0.01 addresses.raw   from a hundredth of the blocks
   valgrind --tool=lackey --trace-mem=yes --log-fd=1 ./prog | memgauge mrc -
   memgauge mrc --phases -- ./prog            a curve for each phase
+  memgauge mrc --by region -- ./prog         of heap, stack and each mapped file too
+  memgauge mrc run1.mg run2.mg run3.mg       the curve of all runs together
   memgauge mrc a.raw --against b.raw         two curves and how they differ";
 
 /// What the vertical axis counts.
@@ -46,6 +48,15 @@ pub(crate) enum By {
     References,
 }
 
+/// Parts of a program that have curves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Part {
+    /// The program and each library, by the code that refers
+    Module,
+    /// Heap, stacks, files and nameless mappings, by the data referred to
+    Region,
+}
+
 /// How curves are made.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Making {
@@ -67,6 +78,10 @@ pub(crate) struct Making {
     /// Threads for each exact curve: 1 or 2, with the same result
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
     pub(crate) threads: u8,
+    /// Memory that curves may take (by default three quarters of what is free); blocks
+    /// beyond end with a message
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub(crate) memory: Option<u64>,
     /// How a file has its addresses: raw, text, hex, lackey, csv:COLUMN, parquet:COLUMN (by default guessed)
     #[arg(long, value_name = "FORMAT")]
     pub(crate) format: Option<Format>,
@@ -75,17 +90,28 @@ pub(crate) struct Making {
 #[derive(Debug, Args)]
 #[command(after_help = MRC_EXAMPLES)]
 pub(crate) struct Mrc {
-    /// List of addresses, `-` for standard input, or recording whose samples have addresses
+    /// List of addresses, `-` for standard input, or recording whose samples have addresses;
+    /// of several, each with a memory of its own, the curves are added up
     #[arg(value_name = "FILE|DIR", required_unless_present = "command")]
-    pub(crate) input: Option<PathBuf>,
+    pub(crate) inputs: Vec<PathBuf>,
     #[command(flatten)]
     pub(crate) making: Making,
     /// A curve for each thread of a program too, as if it had a memory of its own
-    #[arg(long, requires = "command")]
+    #[arg(long)]
     pub(crate) per_thread: bool,
+    /// A curve for each module by its code, or for each region by its data, too, as if
+    /// it had a memory of its own
+    #[arg(
+        long,
+        value_enum,
+        value_name = "PART",
+        requires = "command",
+        conflicts_with = "per_thread"
+    )]
+    pub(crate) by: Option<Part>,
     /// A curve for each phase of the run; `on-change` collects only at the beginning of each
     #[arg(long, value_enum, value_name = "WHEN", num_args = 0..=1, default_missing_value = "all",
-          conflicts_with_all = ["sample", "sample_size", "per_thread", "against"])]
+          conflicts_with_all = ["sample", "sample_size", "per_thread", "by", "against"])]
     pub(crate) phases: Option<When>,
     /// What tells phases apart
     #[arg(long, value_enum, default_value = "mpki", requires = "phases")]
@@ -119,7 +145,7 @@ pub(crate) struct Mrc {
     #[arg(long)]
     pub(crate) csv: bool,
     /// Program to run, after `--`
-    #[arg(last = true, value_name = "CMD", conflicts_with = "input")]
+    #[arg(last = true, value_name = "CMD", conflicts_with = "inputs")]
     pub(crate) command: Vec<String>,
 }
 

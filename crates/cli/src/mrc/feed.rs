@@ -2,23 +2,23 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::ops::ControlFlow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use memgauge_analyze::mrc::{
     Curve, Distances, Exact, Full, Pipelined, Sampled, Sampling, Settings,
 };
 use memgauge_analyze::sentence;
-use memgauge_collect::emulate::{Streamed, stream};
+use memgauge_collect::emulate::{Batch, PartsBy, Streamed, Wanted, stream};
 use memgauge_collect::sys::{self, advice::large_pages};
 use memgauge_report::mrc::Measured;
 use memgauge_trace::recording::{Numbers, Recording, Selection};
 use memgauge_trace::{ErrorKind, EventId, LossKind, Sample};
 
 use super::addresses::{self, Accesses, Format, Junk};
-use super::args::Making;
-use super::memory_limit;
+use super::args::{Making, Mrc, Part};
+use super::memory::{self, Guard};
+use super::parts::Parts;
 
 /// Curves of one input, one for each block size, and what is to be said of it.
 pub(super) struct Made {
@@ -37,12 +37,13 @@ enum Engine {
 /// Engines of all block sizes over the same references.
 pub(super) struct Engines {
     engines: Vec<(u64, Engine)>,
+    guard: Guard,
 }
 
 impl Engines {
     pub(super) fn new(making: &Making) -> Engines {
         let settings = Settings {
-            memory_bytes: memory_limit() / making.block.len(),
+            memory_bytes: memory::limit(making) / making.block.len(),
             advise: Some(large_pages),
             ..Settings::default()
         };
@@ -64,6 +65,7 @@ impl Engines {
         };
         Engines {
             engines: making.block.iter().map(engine).collect(),
+            guard: Guard::new(making),
         }
     }
 
@@ -73,7 +75,7 @@ impl Engines {
             let fed = feed_blocks(*block, addresses, sizes, &mut |a| engine.feed(a));
             fed.map_err(|full| too_many(full, *block))?;
         }
-        Ok(())
+        self.guard.check()
     }
 
     pub(super) fn finish(self) -> anyhow::Result<Vec<Measured>> {
@@ -123,7 +125,7 @@ pub(super) fn feed_blocks(
 
 pub(super) fn too_many(full: Full, block: u64) -> anyhow::Error {
     anyhow::anyhow!(
-        "failed to hold all blocks of {block} bytes: {full} need more memory than is free; \
+        "failed to hold all blocks of {block} bytes: {full} need more memory than they may take; \
          --sample-size 100000 takes a bounded amount"
     )
 }
@@ -138,6 +140,33 @@ pub(super) fn curves(input: &Path, making: &Making) -> anyhow::Result<Made> {
         note,
         instructions: None,
     })
+}
+
+/// One curve for each block size of several inputs, each with a memory of its own.
+pub(super) fn curves_together(inputs: &[PathBuf], making: &Making) -> anyhow::Result<Made> {
+    let mut all: Option<Made> = None;
+    for input in inputs {
+        let mut made = curves(input, making)?;
+        if inputs.len() > 1 {
+            let of = |note| format!("{}: {note}", input.display());
+            made.note = made.note.map(of);
+        }
+        match &mut all {
+            Some(all) => all.merge(made),
+            None => all = Some(made),
+        }
+    }
+    all.context("failed to read addresses: no input is named")
+}
+
+impl Made {
+    fn merge(&mut self, other: Made) {
+        for (mine, others) in self.curves.iter_mut().zip(&other.curves) {
+            mine.merge(others);
+        }
+        let notes: Vec<String> = self.note.take().into_iter().chain(other.note).collect();
+        self.note = (!notes.is_empty()).then(|| notes.join("; "));
+    }
 }
 
 /// Takes references by address, and the bytes of those of more than one.
@@ -175,54 +204,102 @@ pub(super) struct Ran {
     pub(super) run: Streamed,
 }
 
+/// Whose curves are wanted beside that of the whole run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Beside {
+    Nothing,
+    Threads,
+    Modules,
+    Regions,
+}
+
+impl Beside {
+    pub(super) fn of(args: &Mrc) -> Beside {
+        match args.by {
+            Some(Part::Module) => Beside::Modules,
+            Some(Part::Region) => Beside::Regions,
+            None if args.per_thread => Beside::Threads,
+            None => Beside::Nothing,
+        }
+    }
+
+    fn parts(self) -> Option<PartsBy> {
+        match self {
+            Beside::Modules => Some(PartsBy::Module),
+            Beside::Regions => Some(PartsBy::Region),
+            Beside::Nothing | Beside::Threads => None,
+        }
+    }
+
+    fn title(self, name: &str) -> String {
+        match self {
+            Beside::Modules => format!(", code of {name}"),
+            _ => format!(", data in {name}"),
+        }
+    }
+}
+
 /// The curves of a command that runs under the emulator.
 pub(super) fn curves_of_command(
     command: &[String],
     making: &Making,
-    per_thread: bool,
+    beside: Beside,
 ) -> anyhow::Result<Ran> {
     let mut all = Engines::new(making);
-    let mut threads = BTreeMap::<(u32, u32), (Engines, u64)>::new();
-    let granule = making.block.iter().copied().min().unwrap_or(1);
-    let mut failure = None;
+    let mut threads = Threads::default();
+    let mut parts = Parts::new(making);
+    let wanted = Wanted {
+        granule: making.block.iter().copied().min().unwrap_or(1),
+        parts: beside.parts(),
+    };
     sys::process::catch_interrupts().context("failed to catch interrupts")?;
-    let run = stream(command, granule, &mut |batch| {
-        let mut fed = all.feed(batch.addresses, batch.crossing);
-        if per_thread && fed.is_ok() {
-            let thread = threads.entry((batch.pid, batch.tid));
-            let thread = thread.or_insert_with(|| (Engines::new(making), 0));
-            thread.1 += batch.instructions;
-            fed = thread.0.feed(batch.addresses, batch.crossing);
-        }
-        match fed {
-            Ok(()) => ControlFlow::Continue(()),
-            Err(e) => {
-                failure = Some(e);
-                ControlFlow::Break(())
-            }
+    let run = stream(command, wanted, &mut |batch| {
+        all.feed(batch.addresses, batch.crossing)?;
+        match beside {
+            Beside::Nothing => Ok(()),
+            Beside::Threads => threads.feed(batch, making),
+            Beside::Modules | Beside::Regions => parts.feed(batch),
         }
     })?;
-    if let Some(failure) = failure {
-        return Err(failure);
-    }
     let note = lost(&run);
-    let whole = (String::new(), (all, run.instructions));
-    let parts = threads
-        .into_iter()
-        .map(|((pid, tid), part)| (format!(", thread {tid} of process {pid}"), part));
-    let made = std::iter::once(whole).chain(parts);
-    let made = made.map(|(of, (engines, instructions))| {
-        let made = Made {
-            curves: engines.finish()?,
-            note: note.clone(),
-            instructions: Some(instructions),
+    let whole = Made {
+        curves: all.finish()?,
+        note: note.clone(),
+        instructions: Some(run.instructions),
+    };
+    let mut made = vec![(String::new(), whole)];
+    made.extend(threads.finish()?);
+    let parts = parts.finish(run.instructions)?.into_iter();
+    made.extend(parts.map(|(name, part)| (beside.title(&name), part)));
+    for (_, made) in &mut made {
+        made.note.clone_from(&note);
+    }
+    Ok(Ran { made, run })
+}
+
+/// Engines of each thread, and its instructions, by process and thread.
+#[derive(Default)]
+struct Threads(BTreeMap<(u32, u32), (Engines, u64)>);
+
+impl Threads {
+    fn feed(&mut self, batch: &Batch<'_>, making: &Making) -> anyhow::Result<()> {
+        let thread = self.0.entry((batch.pid, batch.tid));
+        let thread = thread.or_insert_with(|| (Engines::new(making), 0));
+        thread.1 += batch.instructions;
+        thread.0.feed(batch.addresses, batch.crossing)
+    }
+
+    fn finish(self) -> anyhow::Result<Vec<(String, Made)>> {
+        let made = |((pid, tid), (engines, instructions)): ((u32, u32), (Engines, u64))| {
+            let made = Made {
+                curves: engines.finish()?,
+                note: None,
+                instructions: Some(instructions),
+            };
+            Ok((format!(", thread {tid} of process {pid}"), made))
         };
-        Ok((of, made))
-    });
-    Ok(Ran {
-        made: made.collect::<anyhow::Result<_>>()?,
-        run,
-    })
+        self.0.into_iter().map(made).collect()
+    }
 }
 
 /// What a run lost, in words.

@@ -3,13 +3,15 @@
 mod addresses;
 mod args;
 mod feed;
+mod memory;
 mod partition;
+mod parts;
 mod phases;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::bail;
-use memgauge_collect::{geometry, sys};
+use memgauge_collect::geometry;
 use memgauge_report::mrc::{Collection, CurveView, Measured, Unit};
 
 use crate::outcome::Exit;
@@ -24,11 +26,15 @@ pub(crate) fn mrc(args: &Mrc) -> anyhow::Result<Exit> {
     if args.y == Axis::Mpki && args.instructions.is_none() && args.command.is_empty() {
         bail!("failed to show MPKI: say how many instructions there were with --instructions");
     }
-    match (&args.input, args.phases) {
-        (Some(input), Some(_)) => phases_of_input(args, input),
-        (None, Some(_)) => phases_of_command(args),
-        (Some(input), None) => of_input(args, input),
-        (None, None) => of_command(args),
+    if (args.per_thread || args.by.is_some()) && args.command.is_empty() {
+        bail!("failed to tell parts apart in a list: name a command behind `--`");
+    }
+    match (&args.inputs[..], args.phases) {
+        ([], Some(_)) => phases_of_command(args),
+        ([], None) => of_command(args),
+        ([input], Some(_)) => phases_of_input(args, input),
+        (_, Some(_)) => bail!("failed to tell phases apart in several inputs: name one"),
+        (inputs, None) => of_inputs(args, inputs),
     }
 }
 
@@ -81,7 +87,7 @@ fn rendered_phases(
 
 /// The report goes to standard error: standard output is the program's.
 fn of_command(args: &Mrc) -> anyhow::Result<Exit> {
-    let ran = feed::curves_of_command(&args.command, &args.making, args.per_thread)?;
+    let ran = feed::curves_of_command(&args.command, &args.making, feed::Beside::of(args))?;
     let mut all = Vec::new();
     for (of, made) in ran.made {
         let title = args.command.join(" ") + &of;
@@ -92,10 +98,11 @@ fn of_command(args: &Mrc) -> anyhow::Result<Exit> {
     Ok(Exit::of(&ran.run.end))
 }
 
-fn of_input(args: &Mrc, input: &Path) -> anyhow::Result<Exit> {
-    let made = feed::curves(input, &args.making)?;
+fn of_inputs(args: &Mrc, inputs: &[PathBuf]) -> anyhow::Result<Exit> {
+    let made = feed::curves_together(inputs, &args.making)?;
+    let names: Vec<String> = inputs.iter().map(|input| name(input)).collect();
     let other = args.against.as_deref();
-    let views = views(args, name(input), made, other)?;
+    let views = views(args, names.join(" + "), made, other)?;
     let style = terminal::style(terminal::stdout_is_terminal());
     terminal::print(&rendered(args, &views, None, style))?;
     Ok(Exit::Success)
@@ -198,14 +205,4 @@ fn rendered(
     let texts: Vec<String> = views.iter().map(|view| view.text(&style)).collect();
     let cost = collection.map_or(String::new(), |c| format!("\n{}", c.text()));
     texts.join("\n") + &cost
-}
-
-/// Share of the available memory that tables may take: the rest is for reading
-/// and for others.
-const MEMORY_SHARE: f64 = 0.75;
-
-/// Bytes all engines together may take.
-fn memory_limit() -> usize {
-    let available = sys::advice::available_bytes();
-    available.map_or(usize::MAX, |bytes| (bytes as f64 * MEMORY_SHARE) as usize)
 }

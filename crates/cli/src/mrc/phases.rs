@@ -1,19 +1,18 @@
 //! `memgauge mrc --phases`: windows, and the engines that see them.
 
-use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use memgauge_analyze::mrc::{Curve, Distances, Exact, Full, Monitor, Phase, Phases, Settings};
-use memgauge_collect::emulate::{Streamed, stream};
+use memgauge_collect::emulate::{Streamed, Wanted, stream};
 use memgauge_collect::geometry;
 use memgauge_collect::sys::{self, advice::large_pages};
 use memgauge_report::mrc::{Collection, Measured, Span};
 
 use super::args::{By, Mrc, When};
 use super::feed::{feed_blocks, lost, references_of, too_many};
-use super::memory_limit;
+use super::memory;
 
 /// Windows collected after a change.
 const COLLECTED: u64 = 10;
@@ -75,7 +74,7 @@ impl Watch {
             bail!("failed to tell phases apart by references: a list has no instructions");
         }
         let settings = Settings {
-            memory_bytes: memory_limit(),
+            memory_bytes: memory::limit(&args.making),
             advise: Some(large_pages),
             ..Settings::default()
         };
@@ -253,22 +252,13 @@ pub(super) fn of_input(args: &Mrc, input: &Path) -> anyhow::Result<Ran> {
 /// Phases of a command that runs under the emulator.
 pub(super) fn of_command(args: &Mrc) -> anyhow::Result<(Ran, Streamed)> {
     let mut watch = Watch::new(args, true)?;
-    let mut failure = None;
+    let wanted = Wanted {
+        granule: watch.block,
+        parts: None,
+    };
     sys::process::catch_interrupts().context("failed to catch interrupts")?;
-    let granule = watch.block;
-    let run = stream(&args.command, granule, &mut |batch| match watch.feed(
-        batch.addresses,
-        batch.crossing,
-        batch.instructions,
-    ) {
-        Ok(()) => ControlFlow::Continue(()),
-        Err(e) => {
-            failure = Some(e);
-            ControlFlow::Break(())
-        }
+    let run = stream(&args.command, wanted, &mut |batch| {
+        watch.feed(batch.addresses, batch.crossing, batch.instructions)
     })?;
-    match failure {
-        Some(failure) => Err(failure),
-        None => Ok((watch.finish(lost(&run))?, run)),
-    }
+    Ok((watch.finish(lost(&run))?, run))
 }

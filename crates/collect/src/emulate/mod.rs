@@ -11,6 +11,7 @@
 mod address_space;
 mod ahead;
 mod catalogue;
+mod parts;
 mod qemu;
 mod recorder;
 mod replay;
@@ -33,10 +34,11 @@ pub use qemu::{Emulator, find_on_path, resolve, would_gain_rights};
 
 use crate::sys::process::{children_usage, interrupts, own_usage};
 use crate::{Error, Result, host};
+pub use parts::PartsBy;
 use recorder::{Recorder, Seen};
 pub use session::SHARED_MEMORY_BYTES;
 use session::Session;
-pub use stream::{Batch, Streamed, stream};
+pub use stream::{Batch, Streamed, Wanted, stream};
 
 /// What to record and how.
 #[derive(Clone, Debug)]

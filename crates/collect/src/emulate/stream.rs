@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use memgauge_trace::{CommandEnd, LossKind};
 
 use super::catalogue::{Catalogue, Happening};
+use super::parts::{Names, Parts, PartsBy};
 use super::session::{Entry, ProcessEntry, Ring, Session};
 use super::walk::{Place, References, Walk};
 use super::{Emulator, GRACE, IDLE, PATIENCE, REAP_EVERY, ending, resolve, spawn};
@@ -31,6 +32,19 @@ pub struct Batch<'a> {
     pub crossing: &'a [(usize, u32)],
     /// Instructions of the blocks that they belong to.
     pub instructions: u64,
+    /// From which reference on they are of which part; empty if none are wanted.
+    pub parts: &'a [(usize, u32)],
+    /// What the parts are called, by number.
+    pub part_names: &'a [String],
+}
+
+/// What is to be said of references.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted {
+    /// References that cross a multiple of so many bytes, a power of two, are marked.
+    pub granule: u64,
+    /// Which parts of the program they belong to.
+    pub parts: Option<PartsBy>,
 }
 
 /// How a streamed run was.
@@ -55,6 +69,7 @@ struct Process {
     entry: ProcessEntry,
     watched: Watched,
     catalogue: Catalogue,
+    parts: Parts,
     children: u32,
     live_threads: u32,
     ended: bool,
@@ -63,37 +78,55 @@ struct Process {
 struct Thread {
     ring: Ring,
     place: Place,
+    has_begun: bool,
 }
 
 /// Everything followed.
-#[derive(Default)]
 struct Followed {
     processes: BTreeMap<u32, Process>,
     threads: Vec<Thread>,
     born: u32,
-    granule: u64,
+    wanted: Wanted,
     references: References,
+    /// From which of the references on they are of which part.
+    parts: Vec<(usize, u32)>,
+    part_names: Names,
     given: u64,
     losses: BTreeMap<(LossKind, String), u64>,
 }
 
 type Sink<'a> = &'a mut dyn FnMut(&Batch<'_>) -> ControlFlow<()>;
 
-/// Runs the command under the emulator and gives its references to `sink`, which
-/// may break off: the command is then killed. References that cross a multiple of
-/// `granule` bytes, a power of two, are marked.
+/// Runs the command under the emulator and gives its references to `sink`; where
+/// that fails, the command is killed.
 ///
 /// # Errors
-/// The program cannot run or the emulator is missing.
-pub fn stream(command: &[String], granule: u64, sink: Sink<'_>) -> Result<Streamed> {
+/// What `sink` said; the program cannot run or the emulator is missing.
+pub fn stream<E: From<Error>>(
+    command: &[String],
+    wanted: Wanted,
+    sink: &mut dyn FnMut(&Batch<'_>) -> std::result::Result<(), E>,
+) -> std::result::Result<Streamed, E> {
+    let mut failure = None;
+    let streamed = stream_while(command, wanted, &mut |batch| match sink(batch) {
+        Ok(()) => ControlFlow::Continue(()),
+        Err(e) => {
+            failure = Some(e);
+            ControlFlow::Break(())
+        }
+    });
+    match failure {
+        Some(failure) => Err(failure),
+        None => Ok(streamed?),
+    }
+}
+
+fn stream_while(command: &[String], wanted: Wanted, sink: Sink<'_>) -> Result<Streamed> {
     resolve(command)?;
     let emulator = Emulator::find()?;
     let mut session = Session::create()?;
     let mut child = spawn(command, &emulator, &session)?;
-    let mut followed = Followed {
-        granule,
-        ..Followed::default()
-    };
+    let mut followed = Followed::new(wanted);
     let end = followed.until_the_end(&mut child, &mut session, sink);
     if end.is_err() {
         session.stop();
@@ -104,6 +137,20 @@ pub fn stream(command: &[String], granule: u64, sink: Sink<'_>) -> Result<Stream
 }
 
 impl Followed {
+    fn new(wanted: Wanted) -> Followed {
+        Followed {
+            processes: BTreeMap::new(),
+            threads: Vec::new(),
+            born: 0,
+            wanted,
+            references: References::default(),
+            parts: Vec::new(),
+            part_names: Names::default(),
+            given: 0,
+            losses: BTreeMap::new(),
+        }
+    }
+
     fn until_the_end(
         &mut self,
         child: &mut std::process::Child,
@@ -234,17 +281,19 @@ impl Followed {
         if let Some(before) = same.into_iter().find(|p| p.entry.pid == pid && !p.ended) {
             before.ended = true; // exec: its threads are read to their end
         }
-        let mut catalogue = Catalogue::default();
+        let (mut catalogue, mut parts) = (Catalogue::default(), Parts::default());
         if let Some((owner, first_block)) = entry.parent {
             self.read_catalogue(owner);
             if let Some(parent) = self.processes.get_mut(&owner) {
                 parent.children += 1;
                 catalogue = parent.catalogue.inherited(first_block);
+                parts = parent.parts.inherited();
             }
         }
         let process = Process {
             watched: Watched::new(pid),
             catalogue,
+            parts,
             children: 0,
             live_threads: 0,
             ended: false,
@@ -257,8 +306,11 @@ impl Followed {
         match self.processes.get_mut(&ring.process) {
             Some(process) => {
                 process.live_threads += 1;
-                let place = Place::default();
-                self.threads.push(Thread { ring, place });
+                self.threads.push(Thread {
+                    ring,
+                    place: Place::default(),
+                    has_begun: false,
+                });
             }
             None => self.lose(
                 LossKind::ThreadNotRecorded,
@@ -278,28 +330,33 @@ impl Followed {
         // After the words were seen: what they speak of was written before them.
         self.read_catalogue(number);
         let thread = &mut self.threads[index];
-        let Some(process) = self.processes.get(&number) else {
+        let Some(process) = self.processes.get_mut(&number) else {
             return Some(false);
         };
         let instructions = self.references.instructions;
-        self.references.addresses.clear();
-        self.references.crossing.clear();
+        self.references.clear();
+        let space = (u64::from(process.entry.number) % SPACES) << SPACE_SHIFT;
         let mut walk = Walk {
             catalogue: &process.catalogue,
             place: &mut thread.place,
             out: &mut self.references,
-            space: (u64::from(process.entry.number) % SPACES) << SPACE_SHIFT,
-            granule: self.granule,
+            space,
+            granule: self.wanted.granule,
+            by_block: self.wanted.parts == Some(PartsBy::Module),
         };
         let words = thread.ring.words(unread.to);
         let at = walk.run(words, unread.from, unread.sealed || last);
         thread.ring.consume(at, unread.sealed);
+        let (pid, tid) = (process.entry.pid, thread.ring.tid);
+        self.find_parts(index, space);
         let batch = Batch {
-            pid: process.entry.pid,
-            tid: thread.ring.tid,
+            pid,
+            tid,
             addresses: &self.references.addresses,
             crossing: &self.references.crossing,
             instructions: self.references.instructions - instructions,
+            parts: &self.parts,
+            part_names: &self.part_names.all,
         };
         self.given += batch.addresses.len() as u64;
         if sink(&batch).is_break() {
@@ -308,11 +365,40 @@ impl Followed {
         Some(at > unread.from || unread.sealed)
     }
 
+    /// Finds out which parts the references of a thread belong to, if that is wanted.
+    fn find_parts(&mut self, index: usize, space: u64) {
+        let (Some(by), thread) = (self.wanted.parts, &mut self.threads[index]) else {
+            return;
+        };
+        let Some(process) = self.processes.get_mut(&thread.ring.process) else {
+            return;
+        };
+        self.parts.clear();
+        let addresses = &self.references.addresses;
+        if let (false, Some(first)) = (thread.has_begun, addresses.first()) {
+            thread.has_begun = true;
+            process.parts.name_stack(first ^ space);
+        }
+        let (names, out) = (&mut self.part_names, &mut self.parts);
+        match by {
+            PartsBy::Module => {
+                let blocks = &self.references.blocks;
+                process
+                    .parts
+                    .of_code(blocks, &process.catalogue, names, out);
+            }
+            PartsBy::Region => process.parts.of_data(addresses, space, names, out),
+        }
+    }
+
     fn read_catalogue(&mut self, number: u32) {
         let Some(process) = self.processes.get_mut(&number) else {
             return;
         };
         let (happenings, bad) = process.entry.read_into(&mut process.catalogue);
+        if self.wanted.parts.is_some() {
+            happenings.iter().for_each(|h| process.parts.observe(h));
+        }
         for happening in happenings {
             if let Happening::NotFollowed(what) = happening {
                 self.lose(LossKind::ProgramNotFollowed, 1, &what);

@@ -19,7 +19,18 @@ pub(super) struct References {
     pub(super) addresses: Vec<u64>,
     /// Those that cross a multiple of the granule: which, and their bytes.
     pub(super) crossing: Vec<(usize, u32)>,
+    /// From which on they are made by which block of code, if that is wanted.
+    pub(super) blocks: Vec<(usize, u32)>,
     pub(super) instructions: u64,
+}
+
+impl References {
+    /// Forgets the references; instructions are counted on.
+    pub(super) fn clear(&mut self) {
+        self.addresses.clear();
+        self.crossing.clear();
+        self.blocks.clear();
+    }
 }
 
 /// What a thread carries from one slice of words to the next.
@@ -43,6 +54,8 @@ pub(super) struct Walk<'a> {
     pub(super) space: u64,
     /// A power of two; references that cross a multiple of it are noted.
     pub(super) granule: u64,
+    /// Whether to note which block each reference is made by.
+    pub(super) by_block: bool,
 }
 
 impl Walk<'_> {
@@ -99,6 +112,14 @@ impl Walk<'_> {
         }
     }
 
+    #[cold]
+    fn note_block(&mut self, number: u32) {
+        let blocks = &mut self.out.blocks;
+        if blocks.last().is_none_or(|last| last.1 != number) {
+            blocks.push((self.out.addresses.len(), number));
+        }
+    }
+
     fn further(&mut self, word: u64) -> usize {
         self.place.missing -= 1;
         self.run_of_block(word)
@@ -118,7 +139,12 @@ impl Walk<'_> {
             run
         });
         match run {
-            Some(run) => self.push_all(run.accesses(), address),
+            Some(run) => {
+                if let (true, Some((number, _))) = (self.by_block, self.place.block) {
+                    self.note_block(number);
+                }
+                self.push_all(run.accesses(), address);
+            }
             None => self.place.stray += 1,
         }
         1
@@ -145,6 +171,9 @@ impl Walk<'_> {
     #[inline(never)]
     fn special(&mut self, number: u32, after: &[AtomicU64], whole: bool) -> Option<usize> {
         let mut words = Words::of_special(after, whole)?;
+        if self.by_block {
+            self.note_block(number);
+        }
         let catalogue = self.catalogue;
         let block = catalogue.block(number)?;
         let again = block.flags & wire::CODE_BEGINS_REP != 0;
@@ -226,6 +255,7 @@ mod tests {
             out: &mut out,
             space: 1 << 50,
             granule: 64,
+            by_block: true,
         };
         let at = walk.run(&words, 0, whole);
         (out, place, at)
@@ -261,6 +291,8 @@ mod tests {
         let (out, place, _) = walk(&words, true);
         assert_eq!(out.instructions, 5 + 7 + 2 + 5);
         assert_eq!(out.crossing, [(1, 8), (5, 8)]);
+        let (two, modify) = (TWO_RUNS as u32, MODIFY as u32);
+        assert_eq!(out.blocks, [(0, two), (3, modify), (4, two)]);
         assert_eq!((place.missing, place.stray), (0, 0));
     }
 

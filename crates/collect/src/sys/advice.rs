@@ -24,6 +24,14 @@ pub fn available_bytes() -> Option<u64> {
     Some(kibibytes << 10)
 }
 
+/// Bytes of memory that this process has; `None` where the kernel does not say.
+pub fn resident_bytes() -> Option<u64> {
+    let facts = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = facts.lines().find(|l| l.starts_with("VmRSS:"))?;
+    let kibibytes: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
+    Some(kibibytes << 10)
+}
+
 #[cfg(test)]
 mod tests {
     #[test]

@@ -1,0 +1,60 @@
+//! How much memory curves may take, and that they take no more.
+
+use std::time::{Duration, Instant};
+
+use anyhow::bail;
+use memgauge_collect::sys::advice::{available_bytes, resident_bytes};
+
+use super::args::Making;
+
+/// Share of the available memory that tables may take: the rest is for the program
+/// and for others.
+const MEMORY_SHARE: f64 = 0.75;
+/// Often enough that tables cannot grow by much in between.
+const ASK_EVERY: Duration = Duration::from_millis(100);
+
+/// Bytes all engines together may take.
+pub(super) fn limit(making: &Making) -> usize {
+    let share = |bytes: u64| (bytes as f64 * MEMORY_SHARE) as usize;
+    let usual = || available_bytes().map_or(usize::MAX, share);
+    making.memory.map_or_else(usual, |bytes| bytes as usize)
+}
+
+/// Sees to it that all engines together stay below the limit, by what the process
+/// has: each of them refuses to grow beyond it, but of threads or parts there are
+/// many.
+pub(super) struct Guard {
+    limit: usize,
+    /// Bytes that the process had before.
+    before: u64,
+    asked: Instant,
+}
+
+impl Guard {
+    pub(super) fn new(making: &Making) -> Guard {
+        Guard {
+            limit: limit(making),
+            before: resident_bytes().unwrap_or(0),
+            asked: Instant::now(),
+        }
+    }
+
+    /// # Errors
+    /// The process is larger than that.
+    pub(super) fn check(&mut self) -> anyhow::Result<()> {
+        if self.asked.elapsed() < ASK_EVERY {
+            return Ok(());
+        }
+        self.asked = Instant::now();
+        let taken = resident_bytes().unwrap_or(0).saturating_sub(self.before);
+        if taken > self.limit as u64 {
+            bail!(
+                "failed to hold all blocks: curves take {} MiB of {} MiB that they may; \
+                 --sample-size 100000 takes a bounded amount",
+                taken >> 20,
+                self.limit >> 20
+            );
+        }
+        Ok(())
+    }
+}
