@@ -11,7 +11,6 @@ use super::recorder::event_id;
 use super::session::Session;
 use super::{EventOutcome, Options, Outcome, Overhead};
 use crate::pmu::abi::{flag, read};
-use crate::pmu::target::Target;
 use crate::sys::perf;
 use crate::sys::process::{children_usage, own_usage};
 use crate::{Result, host};
@@ -61,7 +60,7 @@ pub(super) fn manifest(options: &Options, wishes: &[Wish]) -> Manifest {
     }
     Manifest {
         recorder: concat!("memgauge ", env!("CARGO_PKG_VERSION")).to_owned(),
-        command: command(&options.target),
+        command: options.target.words(),
         started_unix_s: SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .map_or(0, |d| d.as_secs()),
@@ -77,21 +76,6 @@ pub(super) fn manifest(options: &Options, wishes: &[Wish]) -> Manifest {
             .map(|(n, wish)| definition(n, wish, options.registers))
             .collect(),
         ..Manifest::default()
-    }
-}
-
-fn command(target: &Target) -> Vec<String> {
-    let list = |what: &str, ids: &[u32]| {
-        let ids: Vec<String> = ids.iter().map(u32::to_string).collect();
-        vec![format!("{what} {}", ids.join(", "))]
-    };
-    match target {
-        Target::Command(command) => command.clone(),
-        Target::Processes(ids) => list("process", ids),
-        Target::Threads(ids) => list("thread", ids),
-        Target::Everybody(None) => vec!["all processors".to_owned()],
-        Target::Everybody(Some(cpus)) => list("processors", cpus),
-        Target::Cgroup(path) => vec![format!("control group {}", path.display())],
     }
 }
 
