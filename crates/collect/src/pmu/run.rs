@@ -91,6 +91,9 @@ fn hold(command: &[String]) -> Result<Held> {
 
 /// What the shell would say of a program that does not run.
 fn not_started(program: &str, error: std::io::Error) -> Error {
+    if let Some(libc::EMFILE | libc::ENFILE) = error.raw_os_error() {
+        return super::counters::refusal(&format!("run `{program}`"), error);
+    }
     let (kind, why) = match error.kind() {
         std::io::ErrorKind::NotFound => (ErrorKind::ProgramNotFound, "there is no such program"),
         std::io::ErrorKind::PermissionDenied => {

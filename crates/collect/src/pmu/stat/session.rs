@@ -16,7 +16,7 @@ use crate::pmu::counters::{Totals, Tried, try_out};
 use crate::pmu::events::{Event, Group};
 use crate::pmu::run::Run;
 use crate::pmu::target::{Aimed, Target};
-use crate::sys::perf::{self, Whom};
+use crate::sys::perf::{self, Ring, Whom};
 use crate::sys::process::{children_usage, own_usage};
 use crate::{Error, ErrorKind, Result};
 
@@ -198,7 +198,8 @@ impl<'a> Session<'a> {
             .max()
             .unwrap_or(0);
         let record = 64 + 8 * (widest as u64 + 1);
-        let records = (self.options.ring_pages * perf::page_bytes()) as u64 / record;
+        let bytes = self.stream.open.rings.iter().map(Ring::bytes).min();
+        let records = bytes.unwrap_or(0) as u64 / record;
         let threads = (self.stream.open.counters.len() as u64).max(1);
         (records * interval_ns / 4_000_000 / threads.min(8)).clamp(1, LOOK_EVERY_MS)
     }
