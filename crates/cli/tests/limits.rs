@@ -150,7 +150,7 @@ fn a_process_that_dies_while_attaching_ends_the_run_in_a_line() {
         ] {
             let mut short = Command::new("true").spawn().expect("true runs");
             std::thread::sleep(Duration::from_micros(delay_us));
-            let mut command = memgauge();
+            let mut command = Command::new(PROGRAM);
             command.args(verb);
             if verb[0] == "record" {
                 command.arg(&path);
@@ -212,8 +212,11 @@ fn tracepoints_are_sampled_and_counted() {
     let folder = folder();
     let (source, program) = (folder.path().join("c.c"), folder.path().join("c"));
     std::fs::write(&source, CALLER).expect("the source can be written");
-    let status = Command::new("gcc").arg("-o").args([&program, &source]);
-    assert!(status.status().expect("gcc runs").success());
+    let status = Command::new("gcc")
+        .arg("-o")
+        .args([&program, &source])
+        .status();
+    assert!(status.expect("gcc runs").success());
     let events = "syscalls:sys_enter_getppid,sched:sched_switch";
     let path = folder.path().join("t.mg");
     let mut command = memgauge();

@@ -95,13 +95,26 @@ fn given_up(what: GivenUp) -> &'static str {
     }
 }
 
+/// An overhead this many times the allowed one needs an explanation.
+const FAR: f64 = 1.5;
+
+fn not_kept(overhead: Overhead) -> Option<String> {
+    (overhead.taken > FAR * overhead.allowed).then(|| {
+        "the overhead allowed was not kept: the run was too short to find its period, or \
+         threads and processes that were there when it changed kept theirs (the kernel \
+         changes no period of an inherited event; name a larger one with -c)"
+            .to_owned()
+    })
+}
+
 impl Session<'_> {
     /// Totals, losses, and the closing of the recording.
     pub(super) fn finish(mut self, end: Option<CommandEnd>) -> Result<Outcome> {
         self.read_counters();
-        let notes = self.notes();
         let losses = self.recorder.losses();
         let overhead = self.overhead();
+        let mut notes = self.notes();
+        notes.extend(overhead.and_then(not_kept));
         let recorder = &mut self.recorder;
         let threads = recorder.followed.rows();
         recorder.writer.extend(threads)?;

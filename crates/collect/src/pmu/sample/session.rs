@@ -28,8 +28,10 @@ use crate::{ErrorKind, Result};
 /// Longest time between two rounds.
 const LOOK_EVERY_MS: i32 = 50;
 const FLUSH_EVERY: Duration = Duration::from_secs(1);
-/// Time between two looks at the overhead.
+/// Time between two looks at the overhead: short at first, since a period may be
+/// far too short at the start.
 const WINDOW: Duration = Duration::from_millis(100);
+const FIRST_WINDOW: Duration = Duration::from_millis(5);
 /// Bytes of records that may wait for older ones.
 const MOST_WAITING_BYTES: usize = 64 << 20;
 
@@ -264,6 +266,7 @@ impl<'a> Session<'a> {
 
     fn until_the_end(&mut self, run: &mut Run) -> Result<Option<CommandEnd>> {
         let (mut flushed, mut looked) = (Instant::now(), Instant::now());
+        let mut window = FIRST_WINDOW;
         loop {
             if let Some(end) = run.over()? {
                 return Ok(end);
@@ -275,8 +278,9 @@ impl<'a> Session<'a> {
                 flushed = Instant::now();
                 self.recorder.writer.flush_due()?;
             }
-            if self.overhead.is_some() && looked.elapsed() > WINDOW {
+            if self.overhead.is_some() && looked.elapsed() > window {
                 looked = Instant::now();
+                window = WINDOW.min(2 * window);
                 self.keep_to_budget();
             }
         }
