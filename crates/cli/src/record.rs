@@ -8,8 +8,8 @@ use memgauge_collect::pmu::events::{self, Pmus};
 use memgauge_collect::pmu::target::Target;
 use memgauge_collect::sys;
 use memgauge_machine::{Config, PmuConfig, SampleSpec};
-use memgauge_trace::CommandEnd;
 use memgauge_trace::recording::Recording;
+use memgauge_trace::{CommandEnd, catalogue};
 
 use crate::args::{Launch, Record, Settings, Source};
 use crate::outcome::Exit;
@@ -143,7 +143,13 @@ fn usage(settings: &Settings, why: &str) -> anyhow::Error {
     let text = settings.events.join(",");
     let pmus = Pmus::default();
     let is_live = |item: &str| events::parse(item, &pmus).is_ok();
-    let spelled_so = text.contains(['/', '{']);
+    // A modelled event has a period behind its colon, a tracepoint its name.
+    let is_traced = |item: &str| {
+        item.split_once(':').is_some_and(|(name, behind)| {
+            behind.parse::<u64>().is_err() && catalogue::by_name(name).is_none()
+        })
+    };
+    let spelled_so = text.contains(['/', '{']) || text.split(',').any(is_traced);
     let live = settings.source != Source::Emulate && (spelled_so || text.split(',').any(is_live));
     match events::parse(&text, &pmus).err().filter(|_| live) {
         Some(error) => error.into(),

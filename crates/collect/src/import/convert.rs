@@ -1,16 +1,18 @@
 //! A perf.data into a recording.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufReader, Read, Seek};
 use std::path::{Path, PathBuf};
 
 use memgauge_trace::recording::Writer;
 use memgauge_trace::{
-    Cpu, EventDef, EventId, Loss, LossKind, Manifest, Module, PhysAddr, Pid, Provenance,
-    Sample as SampleRow, SampleRegister, SeriesRow, SourceFacts, Tid, Unit, VirtAddr, catalogue,
+    AccessKind, Cpu, DataSource, EventDef, EventId, Loss, LossKind, Manifest, Module, PhysAddr,
+    Pid, Provenance, Sample as SampleRow, SampleRegister, SeriesRow, SourceFacts, Tid, Unit,
+    VirtAddr, catalogue,
 };
 
+use super::hash::IdMap;
 use super::perf_data::{Damage, Events, FileEvent, PerfData, Visit};
 use super::threads::Threads;
 use super::writing::Writing;
@@ -91,17 +93,24 @@ pub fn convert(source: impl Read + Seek, output: &Path) -> Result<Imported> {
     converter.finish(&file, damage)
 }
 
-/// The earliest time in a file. Records lie in it ring by ring, not in order.
+/// The earliest time in a file. Records lie in it ring by ring, not in order; the
+/// earliest is in one of the first two rounds.
 fn earliest(source: &mut (impl Read + Seek)) -> Result<u64> {
-    let mut earliest = Earliest(u64::MAX);
+    let mut earliest = Earliest {
+        time_ns: u64::MAX,
+        rounds: 0,
+    };
     PerfData::open(&mut *source)?.read(&mut earliest)?;
     source
         .rewind()
         .map_err(|e| Error::system("failed to read perf data again", e))?;
-    Ok(earliest.0)
+    Ok(earliest.time_ns)
 }
 
-struct Earliest(u64);
+struct Earliest {
+    time_ns: u64,
+    rounds: u32,
+}
 
 impl Visit for Earliest {
     fn record(&mut self, events: &Events, header: Header, body: &[u8]) -> Result<()> {
@@ -115,9 +124,14 @@ impl Visit for Earliest {
         };
         // What perf makes up for what was there before has time 0.
         if let Some(time_ns) = time_ns.filter(|&t| t > 0) {
-            self.0 = self.0.min(time_ns);
+            self.time_ns = self.time_ns.min(time_ns);
         }
         Ok(())
+    }
+
+    fn round(&mut self) -> bool {
+        self.rounds += 1;
+        self.rounds < 2 || self.time_ns == u64::MAX
     }
 }
 
@@ -132,9 +146,25 @@ struct Converter {
     /// When the recording begins, on perf's clock.
     start_ns: u64,
     /// Values of group members at their last sample.
-    values: HashMap<CounterKey, (u64, u64)>,
+    values: IdMap<CounterKey, (u64, u64)>,
     lost: BTreeMap<(LossKind, &'static str), u64>,
+    /// Samples with each of [`NOT_KEPT`].
+    not_kept: [u64; NOT_KEPT.len()],
+    /// Records of the kernel by kind.
+    kinds: [u64; KINDS],
 }
+
+/// What samples may have that is left out.
+const NOT_KEPT: [&str; 5] = [
+    "call chains",
+    "branch stacks",
+    "user stacks",
+    "raw bytes of samples",
+    "registers of user space beside others",
+];
+
+/// The kernel's kinds of records are below that.
+const KINDS: usize = 64;
 
 impl Converter {
     fn new(output: &Path, start_ns: u64) -> Result<Converter> {
@@ -150,13 +180,20 @@ impl Converter {
             imported: Imported::default(),
             by_event: Vec::new(),
             start_ns,
-            values: HashMap::new(),
+            values: IdMap::default(),
             lost: BTreeMap::new(),
+            not_kept: [0; NOT_KEPT.len()],
+            kinds: [0; KINDS],
         })
     }
 
-    /// Time since the recording began; what has no time came before.
-    fn since_start(&self, time_ns: u64) -> u64 {
+    /// Time since the recording began; what has no time came before. A record that
+    /// is older than perf's order allows is there at the beginning, and counted.
+    #[inline]
+    fn since_start(&mut self, time_ns: u64) -> u64 {
+        if time_ns < self.start_ns && time_ns > 0 {
+            self.lose(LossKind::Unknown, "records out of the order of rounds", 1);
+        }
         time_ns.saturating_sub(self.start_ns)
     }
 
@@ -179,9 +216,8 @@ impl Converter {
         }
         self.by_event[number] += 1;
         self.threads.seen(s.pid, s.tid, time_ns);
-        let source = DataSrc(s.data_src);
         let latency_cycles = layout.latency(s);
-        self.note_source(layout, source, latency_cycles);
+        let (kind, source) = self.source(layout, DataSrc(s.data_src), latency_cycles);
         let row = SampleRow {
             time_ns,
             cpu: layout.has(sample::CPU).then_some(Cpu(s.cpu)),
@@ -191,9 +227,9 @@ impl Converter {
             ip: VirtAddr(s.ip),
             addr: (s.addr != 0).then_some(VirtAddr(s.addr)),
             phys: (s.phys != 0).then_some(PhysAddr(s.phys)),
-            kind: source.kind(),
+            kind,
             latency_cycles,
-            source: source.level(),
+            source,
             period: if layout.has(sample::PERIOD) {
                 s.period
             } else {
@@ -223,25 +259,36 @@ impl Converter {
         self.writer.registers(registers.all().map(row))
     }
 
-    fn note_source(&mut self, layout: &Layout, source: DataSrc, latency_cycles: u32) {
-        if !layout.has(sample::DATA_SRC) || !source.is_known() {
-            return;
+    /// What kind of access it was and where the data came from, noted in words.
+    #[inline]
+    fn source(
+        &mut self,
+        layout: &Layout,
+        source: DataSrc,
+        latency_cycles: u32,
+    ) -> (AccessKind, DataSource) {
+        if !layout.has(sample::DATA_SRC) {
+            return Default::default();
         }
-        let seen = self.imported.sources.entry(source.words()).or_default();
-        seen.0 += 1;
-        seen.1 += u64::from(latency_cycles);
+        if source.is_known() {
+            let seen = self.imported.sources.entry(source.words()).or_default();
+            seen.0 += 1;
+            seen.1 += u64::from(latency_cycles);
+        }
+        (source.kind(), source.level())
     }
 
+    #[inline]
     fn not_kept(&mut self, s: &Sample<'_>) {
-        let both = s.user_regs.is_some() && s.intr_regs.is_some();
-        for (what, count) in [
-            ("call chains", u64::from(!s.callchain.is_empty())),
-            ("branch stacks", u64::from(s.branches > 0)),
-            ("user stacks", u64::from(!s.stack.is_empty())),
-            ("raw bytes of samples", u64::from(!s.raw.is_empty())),
-            ("registers of user space beside others", u64::from(both)),
-        ] {
-            self.lose(LossKind::NotKept, what, count);
+        let left_out = [
+            !s.callchain.is_empty(),
+            s.branches > 0,
+            !s.stack.is_empty(),
+            !s.raw.is_empty(),
+            s.user_regs.is_some() && s.intr_regs.is_some(),
+        ];
+        for (sum, has) in self.not_kept.iter_mut().zip(left_out) {
+            *sum += u64::from(has);
         }
     }
 
@@ -343,6 +390,11 @@ impl Converter {
     }
 
     fn finish<R: Read + Seek>(mut self, file: &PerfData<R>, damage: Damage) -> Result<Imported> {
+        for (what, count) in NOT_KEPT.into_iter().zip(self.not_kept) {
+            self.lose(LossKind::NotKept, what, count);
+        }
+        let kinds = (0..).zip(self.kinds).filter(|(_, count)| *count > 0);
+        self.imported.records.extend(kinds);
         self.lose(
             LossKind::Unreadable,
             "bytes of the file",
@@ -387,7 +439,10 @@ impl Converter {
 
 impl Visit for Converter {
     fn record(&mut self, events: &Events, header: Header, body: &[u8]) -> Result<()> {
-        *self.imported.records.entry(header.kind).or_default() += 1;
+        match self.kinds.get_mut(header.kind as usize) {
+            Some(sum) => *sum += 1,
+            None => *self.imported.records.entry(header.kind).or_default() += 1,
+        }
         if header.kind == record::SAMPLE {
             let parsed = events
                 .of_sample(body)

@@ -15,9 +15,9 @@
 mod features;
 mod unpack;
 
-use std::collections::HashMap;
 use std::io::{self, Read, Seek, SeekFrom};
 
+use super::hash::IdMap;
 use crate::pmu::abi::Attr;
 use crate::pmu::record::{Fields, HEADER_BYTES, Header, Layout};
 use crate::{Error, ErrorKind, Result};
@@ -40,7 +40,7 @@ pub struct Events {
     /// In the file's order.
     pub all: Vec<FileEvent>,
     layouts: Vec<Layout>,
-    by_id: HashMap<u64, usize>,
+    by_id: IdMap<u64, usize>,
 }
 
 /// More events or ids than any machine has.
@@ -107,6 +107,12 @@ pub trait Visit {
     /// A record of the kernel; events are complete as far as this record needs
     /// them.
     fn record(&mut self, events: &Events, header: Header, body: &[u8]) -> Result<()>;
+
+    /// perf has looked at all rings: no record behind the next of these is older
+    /// than the youngest before this one. False ends the reading.
+    fn round(&mut self) -> bool {
+        true
+    }
 }
 
 /// A file whose head has been read.
@@ -289,7 +295,7 @@ impl<R: Read + Seek> PerfData<R> {
         let result = walk.records(self, visit);
         let mut damage = std::mem::take(&mut self.damage);
         match result {
-            Ok(()) => {}
+            Ok(()) | Err(Stop::Enough) => {}
             Err(Stop::Failed(e)) => return Err(e),
             Err(Stop::Damaged(why)) => {
                 damage.problems.push(why);
@@ -323,6 +329,7 @@ mod user {
     pub(super) const FIRST: u32 = 64;
     pub(super) const ATTR: u32 = 64;
     pub(super) const TRACING_DATA: u32 = 66;
+    pub(super) const FINISHED_ROUND: u32 = 68;
     pub(super) const AUXTRACE: u32 = 71;
     pub(super) const EVENT_UPDATE: u32 = 78;
     pub(super) const FEATURE: u32 = 80;
@@ -338,6 +345,8 @@ const BUFFER_BYTES: usize = 1 << 20;
 enum Stop {
     Damaged(String),
     Failed(Error),
+    /// Who is given the records wants no more.
+    Enough,
 }
 
 impl From<Error> for Stop {
@@ -430,6 +439,7 @@ impl Walk {
                 let bytes = body.u32().ok_or_else(cut)?;
                 self.skip(&mut file.source, u64::from(bytes).next_multiple_of(8))?;
             }
+            user::FINISHED_ROUND if !visit.round() => return Err(Stop::Enough),
             user::AUXTRACE => {
                 let bytes = body.u64().ok_or_else(cut)?;
                 file.facts.trace_bytes = file.facts.trace_bytes.saturating_add(bytes);

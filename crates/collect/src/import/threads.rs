@@ -1,17 +1,16 @@
 //! Threads of an imported recording, from COMM, FORK and EXIT records and from
 //! samples.
 
-use std::collections::HashMap;
-
 use memgauge_trace::{Pid, Thread, Tid};
 
+use super::hash::IdMap;
 use crate::pmu::record::Task;
 
 /// Threads by their id. A thread that begins another program, or whose id is
 /// used again, has one row for each.
 #[derive(Debug, Default)]
 pub(super) struct Threads {
-    current: HashMap<u32, Thread>,
+    current: IdMap<u32, Thread>,
     done: Vec<Thread>,
     /// The thread of the last sample: most come one after the other.
     last_seen: Option<(u32, u64)>,

@@ -1,10 +1,10 @@
 //! Writes rows in a thread of its own, while the next are read from the file.
 //!
 //! Encoding takes as long as parsing, so that an import with both in turn would
-//! take twice as long. Batches wait in a queue of fixed length: memory does not
-//! grow where writing is slower than reading.
+//! take twice as long. Loads of rows wait in a queue of fixed length: memory does
+//! not grow where writing is slower than reading.
 
-use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
 use std::thread::JoinHandle;
 
 use memgauge_trace::recording::Writer;
@@ -12,154 +12,150 @@ use memgauge_trace::{Module, Sample, SampleRegister, SeriesRow};
 
 use crate::{Error, ErrorKind, Result};
 
-/// Rows of one table that are handed over at once.
-const BATCH_ROWS: usize = 4096;
-/// Batches that may wait.
-const WAITING: usize = 8;
+/// Rows that are handed over at once: some 1.5 MiB. Smaller loads cost more
+/// wake-ups, each of which takes tens of microseconds on a virtual machine; larger
+/// ones more new pages.
+const LOAD_ROWS: usize = 1 << 14;
+/// Loads that may wait.
+const WAITING: usize = 2;
 
-enum Batch {
-    Samples(Vec<Sample>),
-    Series(Vec<SeriesRow>),
-    Modules(Vec<Module>),
-    Registers(Vec<SampleRegister>),
+/// Rows of all tables that a large file fills.
+#[derive(Default)]
+struct Load {
+    samples: Vec<Sample>,
+    series: Vec<SeriesRow>,
+    modules: Vec<Module>,
+    registers: Vec<SampleRegister>,
+}
+
+impl Load {
+    #[inline]
+    fn is_full(&self) -> bool {
+        let rows = self.samples.len() + self.series.len();
+        rows + self.modules.len() + self.registers.len() >= LOAD_ROWS
+    }
+
+    /// Writes all rows, and is empty again.
+    fn write(&mut self, writer: &mut Writer) -> memgauge_trace::Result<()> {
+        writer.append(&self.samples)?;
+        writer.append(&self.series)?;
+        writer.append(&self.registers)?;
+        writer.extend(self.modules.drain(..))?;
+        self.samples.clear();
+        self.series.clear();
+        self.registers.clear();
+        Ok(())
+    }
 }
 
 type Written = memgauge_trace::Result<Writer>;
 
+/// A thread that writes.
+struct Hand {
+    loads: SyncSender<Load>,
+    /// Loads that are written, to be filled again.
+    empty: Receiver<Load>,
+    thread: JoinHandle<Written>,
+}
+
 /// Who writes.
 enum State {
-    /// Nobody yet: a small file never fills a batch, and needs no thread.
+    /// Nobody yet: a small file never fills a load, and needs no thread.
     Waiting(Box<Writer>),
     /// A thread, through a queue.
-    Thread(SyncSender<Batch>, JoinHandle<Written>),
+    Thread(Hand),
     /// Nobody any more: it failed.
     Failed,
 }
 
 /// Takes rows; the recording is written behind it.
 pub(super) struct Writing {
-    samples: Vec<Sample>,
-    series: Vec<SeriesRow>,
-    modules: Vec<Module>,
-    registers: Vec<SampleRegister>,
+    load: Load,
     state: State,
 }
 
-fn write(writer: &mut Writer, batch: Batch) -> memgauge_trace::Result<()> {
-    match batch {
-        Batch::Samples(rows) => writer.extend(rows),
-        Batch::Series(rows) => writer.extend(rows),
-        Batch::Modules(rows) => writer.extend(rows),
-        Batch::Registers(rows) => writer.extend(rows),
-    }
-}
-
 /// Hands a writer over to a thread.
-fn handed_over(mut writer: Writer) -> State {
-    let (queue, batches) = sync_channel(WAITING);
+fn handed_over(mut writer: Writer) -> Hand {
+    let (loads, full) = sync_channel::<Load>(WAITING);
+    let (emptied, empty) = channel();
     let thread = std::thread::spawn(move || {
-        for batch in batches {
-            write(&mut writer, batch)?;
+        for mut load in full {
+            load.write(&mut writer)?;
+            // Nobody fills it any more once all has been read.
+            let _ = emptied.send(load);
         }
         Ok(writer)
     });
-    State::Thread(queue, thread)
+    Hand {
+        loads,
+        empty,
+        thread,
+    }
 }
 
 impl Writing {
     pub(super) fn new(writer: Writer) -> Writing {
         Writing {
-            samples: Vec::new(),
-            series: Vec::new(),
-            modules: Vec::new(),
-            registers: Vec::new(),
+            load: Load::default(),
             state: State::Waiting(Box::new(writer)),
         }
     }
 
     #[inline]
     pub(super) fn sample(&mut self, row: Sample) -> Result<()> {
-        self.samples.push(row);
-        match self.samples.len() >= BATCH_ROWS {
-            true => {
-                let next = Vec::with_capacity(BATCH_ROWS);
-                let full = std::mem::replace(&mut self.samples, next);
-                self.send(Batch::Samples(full))
-            }
-            false => Ok(()),
-        }
+        self.load.samples.push(row);
+        self.added()
     }
 
+    #[inline]
     pub(super) fn series(&mut self, row: SeriesRow) -> Result<()> {
-        self.series.push(row);
-        match self.series.len() >= BATCH_ROWS {
-            true => {
-                let full = std::mem::take(&mut self.series);
-                self.send(Batch::Series(full))
-            }
-            false => Ok(()),
-        }
+        self.load.series.push(row);
+        self.added()
     }
 
     pub(super) fn registers(&mut self, rows: impl Iterator<Item = SampleRegister>) -> Result<()> {
-        self.registers.extend(rows);
-        match self.registers.len() >= BATCH_ROWS {
-            true => {
-                let full = std::mem::take(&mut self.registers);
-                self.send(Batch::Registers(full))
-            }
-            false => Ok(()),
-        }
+        self.load.registers.extend(rows);
+        self.added()
     }
 
     pub(super) fn module(&mut self, row: Module) -> Result<()> {
-        self.modules.push(row);
-        match self.modules.len() >= BATCH_ROWS {
-            true => {
-                let full = std::mem::take(&mut self.modules);
-                self.send(Batch::Modules(full))
-            }
+        self.load.modules.push(row);
+        self.added()
+    }
+
+    #[inline]
+    fn added(&mut self) -> Result<()> {
+        match self.load.is_full() {
+            true => self.send(),
             false => Ok(()),
         }
     }
 
-    /// Hands a full batch over, the first to a new thread.
-    fn send(&mut self, batch: Batch) -> Result<()> {
-        let state = match std::mem::replace(&mut self.state, State::Failed) {
+    /// Hands a full load over, the first to a new thread.
+    fn send(&mut self) -> Result<()> {
+        let hand = match std::mem::replace(&mut self.state, State::Failed) {
             State::Waiting(writer) => handed_over(*writer),
-            state => state,
+            State::Thread(hand) => hand,
+            State::Failed => return Err(failed()),
         };
-        let State::Thread(queue, thread) = state else {
-            return Err(failed());
-        };
-        if queue.send(batch).is_ok() {
-            self.state = State::Thread(queue, thread);
-            return Ok(());
+        let next = hand.empty.try_recv().unwrap_or_default();
+        let full = std::mem::replace(&mut self.load, next);
+        if hand.loads.send(full).is_err() {
+            // The other end is gone: the writer has failed, and says why.
+            return joined(hand).map(drop);
         }
-        // The other end is gone: the writer has failed, and says why.
-        drop(queue);
-        joined(thread).map(drop)
+        self.state = State::Thread(hand);
+        Ok(())
     }
 
     /// Everything has been handed over: waits until it is written.
     pub(super) fn finish(mut self) -> Result<Writer> {
         let mut writer = match self.state {
             State::Waiting(writer) => *writer,
-            State::Thread(queue, thread) => {
-                drop(queue);
-                joined(thread)?
-            }
+            State::Thread(hand) => joined(hand)?,
             State::Failed => return Err(failed()),
         };
-        let last = [
-            Batch::Samples(std::mem::take(&mut self.samples)),
-            Batch::Series(std::mem::take(&mut self.series)),
-            Batch::Modules(std::mem::take(&mut self.modules)),
-            Batch::Registers(std::mem::take(&mut self.registers)),
-        ];
-        for batch in last {
-            write(&mut writer, batch)?;
-        }
+        self.load.write(&mut writer)?;
         Ok(writer)
     }
 }
@@ -168,6 +164,7 @@ fn failed() -> Error {
     Error::new(ErrorKind::Recording, "failed to write the recording")
 }
 
-fn joined(thread: JoinHandle<Written>) -> Result<Writer> {
-    Ok(thread.join().map_err(|_| failed())??)
+fn joined(hand: Hand) -> Result<Writer> {
+    drop(hand.loads);
+    Ok(hand.thread.join().map_err(|_| failed())??)
 }

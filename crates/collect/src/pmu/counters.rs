@@ -12,7 +12,7 @@ use super::abi::{Attr, flag, kind, read};
 use super::events::Event;
 use super::record::{Fields, Reading};
 use super::target::Place;
-use crate::sys::perf::{self, Whom};
+use crate::sys::perf::{self, Ring, Whom};
 use crate::{Error, ErrorKind};
 
 /// Why an event is not counted.
@@ -321,6 +321,31 @@ pub struct Totals {
     pub running_ns: u64,
     /// In the group's order, a timer first where there is one.
     pub values: Vec<u64>,
+}
+
+/// A ring; `None` where this user may not lock so much memory, but perhaps less.
+pub(crate) fn ring(event: &OwnedFd, pages: usize) -> crate::Result<Option<Ring>> {
+    let error = match Ring::map(event, pages) {
+        Ok(ring) => return Ok(Some(ring)),
+        Err(e) => e,
+    };
+    match error.raw_os_error() {
+        Some(libc::EPERM) if pages > 1 => Ok(None),
+        Some(libc::EPERM) => Err(Error::new(
+            ErrorKind::Refused,
+            format!("failed to map a ring of a page: {LOCKED}"),
+        )),
+        _ => Err(refusal("map a ring", error)),
+    }
+}
+
+const LOCKED: &str = "this user may not lock more memory (sysctl kernel.perf_event_mlock_kb, \
+                      or ulimit -l)";
+
+/// What to say of rings that are smaller than wanted.
+pub(crate) fn smaller_rings(pages: usize, wanted: usize) -> Option<String> {
+    let said = || format!("rings are of {pages} pages instead of {wanted}: {LOCKED}");
+    (pages < wanted).then(said)
 }
 
 /// A refusal in words, with what would help.

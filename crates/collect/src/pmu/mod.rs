@@ -12,6 +12,7 @@ pub mod events;
 pub mod ibs;
 pub mod record;
 pub mod ring;
+mod run;
 pub mod sample;
 pub mod spe;
 pub mod stat;

@@ -24,6 +24,24 @@ pub enum Target {
     Cgroup(PathBuf),
 }
 
+impl Target {
+    /// The program's words, or whom else it names, in words.
+    pub fn words(&self) -> Vec<String> {
+        let list = |what: &str, ids: &[u32]| {
+            let ids: Vec<String> = ids.iter().map(u32::to_string).collect();
+            vec![format!("{what} {}", ids.join(", "))]
+        };
+        match self {
+            Target::Command(command) => command.clone(),
+            Target::Processes(ids) => list("process", ids),
+            Target::Threads(ids) => list("thread", ids),
+            Target::Everybody(None) => vec!["all processors".to_owned()],
+            Target::Everybody(Some(cpus)) => list("processors", cpus),
+            Target::Cgroup(path) => vec![format!("control group {}", path.display())],
+        }
+    }
+}
+
 /// Where a group of counters is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {

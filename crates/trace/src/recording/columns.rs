@@ -24,6 +24,14 @@ pub enum Width {
     U64,
 }
 
+/// Arrow's types of the widths, by the same names.
+pub(super) mod arrays {
+    pub(in crate::recording) use arrow_array::types::{
+        BooleanType as Bool, UInt8Type as U8, UInt16Type as U16, UInt32Type as U32,
+        UInt64Type as U64,
+    };
+}
+
 /// Parquet encoding of a column.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Packing {
@@ -39,7 +47,9 @@ pub enum Packing {
 pub enum Access<R> {
     Number {
         width: Width,
-        get: fn(&R) -> Option<u64>,
+        /// All rows' values at once, so that a call through a pointer is not one
+        /// a value.
+        get: fn(&[R]) -> ArrayRef,
         set: fn(&mut R, u64),
     },
     Text {
@@ -65,7 +75,7 @@ impl<R> Column<R> {
         name: &'static str,
         width: Width,
         packing: Packing,
-        get: fn(&R) -> Option<u64>,
+        get: fn(&[R]) -> ArrayRef,
         set: fn(&mut R, u64),
     ) -> Self {
         let access = Access::Number { width, get, set };
@@ -124,16 +134,7 @@ impl<R> Column<R> {
             Access::Bytes { get, .. } => {
                 Arc::new(BinaryArray::from_iter_values(rows.iter().map(get)))
             }
-            Access::Number { width, get, .. } => match width {
-                Width::Bool => {
-                    let values = rows.iter().map(|row| get(row).map(|v| v != 0));
-                    Arc::new(values.collect::<BooleanArray>())
-                }
-                Width::U8 => narrow::<R, UInt8Type>(rows, get, |v| v as u8),
-                Width::U16 => narrow::<R, UInt16Type>(rows, get, |v| v as u16),
-                Width::U32 => narrow::<R, UInt32Type>(rows, get, |v| v as u32),
-                Width::U64 => narrow::<R, UInt64Type>(rows, get, |v| v),
-            },
+            Access::Number { get, .. } => get(rows),
         }
     }
 
@@ -158,16 +159,46 @@ impl<R> Column<R> {
     }
 }
 
-fn narrow<R, T: ArrowPrimitiveType>(
+/// How values of a width become an array. Written for each column anew, with its
+/// field's access within.
+pub(super) trait ToArray {
+    fn array<R>(rows: &[R], get: impl Fn(&R) -> Option<u64>) -> ArrayRef;
+}
+
+macro_rules! to_array {
+    ($($width:ident)+) => {
+        $( impl ToArray for arrays::$width {
+            #[inline]
+            fn array<R>(rows: &[R], get: impl Fn(&R) -> Option<u64>) -> ArrayRef {
+                numbers::<R, arrays::$width>(rows, |row| get(row).map(|v| v as _))
+            }
+        } )+
+    };
+}
+
+to_array!(U8 U16 U32 U64);
+
+#[inline]
+fn numbers<R, T: ArrowPrimitiveType>(
     rows: &[R],
-    get: fn(&R) -> Option<u64>,
-    cast: fn(u64) -> T::Native,
+    get: impl Fn(&R) -> Option<T::Native>,
 ) -> ArrayRef {
-    Arc::new(
-        rows.iter()
-            .map(|row| get(row).map(cast))
-            .collect::<PrimitiveArray<T>>(),
-    )
+    let missing = rows.iter().filter(|row| get(row).is_none()).count();
+    if missing == 0 {
+        let values = rows.iter().map(|row| get(row).unwrap_or_default());
+        return Arc::new(PrimitiveArray::<T>::from_iter_values(values));
+    }
+    if missing == rows.len() {
+        return Arc::new(PrimitiveArray::<T>::new_null(missing));
+    }
+    Arc::new(rows.iter().map(get).collect::<PrimitiveArray<T>>())
+}
+
+impl ToArray for arrays::Bool {
+    fn array<R>(rows: &[R], get: impl Fn(&R) -> Option<u64>) -> ArrayRef {
+        let values = rows.iter().map(|row| get(row).map(|v| v != 0));
+        Arc::new(values.collect::<BooleanArray>())
+    }
 }
 
 fn fill<R, T: ArrowPrimitiveType>(

@@ -150,6 +150,29 @@ impl<R: Row> TableWriter<R> {
         Ok(())
     }
 
+    /// Writes many rows without gathering them first; stops at the first error.
+    pub(super) fn append(&mut self, rows: &[R]) -> Result<()> {
+        for chunk in rows.chunks(CHUNK_ROWS) {
+            let fits = self.waiting.len() + chunk.len() < self.room();
+            if fits && chunk.iter().all(|row| row.text_bytes() == 0) {
+                self.append_chunk(chunk)?;
+            } else {
+                chunk.iter().cloned().try_for_each(|row| self.push(row))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn append_chunk(&mut self, chunk: &[R]) -> Result<()> {
+        self.oldest.get_or_insert_with(Instant::now);
+        let written = self.write_waiting().and_then(|()| self.write(chunk));
+        if written.is_err() {
+            self.lost_rows += chunk.len() as u64;
+        }
+        self.checked(written)?;
+        self.close_if_due()
+    }
+
     /// Sends the waiting rows to the encoder, and closes the part if that
     /// fills it or it has grown old.
     fn encode(&mut self) -> Result<()> {
@@ -168,19 +191,27 @@ impl<R: Row> TableWriter<R> {
     }
 
     fn write_waiting(&mut self) -> std::result::Result<(), PartFailure> {
-        if self.waiting.is_empty() {
+        let waiting = std::mem::take(&mut self.waiting);
+        let written = self.write(&waiting);
+        self.waiting = waiting;
+        written?;
+        self.waiting.clear();
+        self.waiting_text_bytes = 0;
+        Ok(())
+    }
+
+    fn write(&mut self, rows: &[R]) -> std::result::Result<(), PartFailure> {
+        if rows.is_empty() {
             return Ok(());
         }
         if self.part.is_none() {
             make_dir(&self.dir)?;
             self.part = Some(OpenPart::create::<R>(self.temporary_path(), &self.create)?);
         }
-        if let Some(part) = &mut self.part {
-            part.write(&self.waiting)?;
+        match &mut self.part {
+            Some(part) => part.write(rows),
+            None => Ok(()),
         }
-        self.waiting.clear();
-        self.waiting_text_bytes = 0;
-        Ok(())
     }
 
     fn write_and_close(&mut self) -> std::result::Result<(), PartFailure> {

@@ -3,7 +3,7 @@
 //! `docs/format.md` lists the same columns for readers of other languages; a
 //! test holds the two together.
 
-use super::columns::{Column, Packing, Width};
+use super::columns::{Column, Packing, ToArray, Width, arrays};
 use super::table_writer::{TableWriter, Tables};
 use crate::{
     AccessKind, Cpu, DataSource, Derivation, Direction, EventId, IoDevice, IoOwner, IoRow, Loss,
@@ -11,7 +11,6 @@ use crate::{
     SeriesRow, SiteCount, Thread, Tid, VirtAddr,
 };
 use Packing::{Delta, Dictionary};
-use Width::{Bool, U8, U16, U32, U64};
 
 /// What only this module can implement, so that the set of tables is closed.
 pub trait Columns: Sized + 'static {
@@ -63,14 +62,27 @@ tables! {
     SampleRegister in registers, "registers";
 }
 
+/// A column of numbers: how a row's value is read, and how it is set.
+macro_rules! number {
+    ($name:literal, $width:ident, $packing:expr, $get:expr, $set:expr $(,)?) => {
+        Column::number(
+            $name,
+            Width::$width,
+            $packing,
+            |rows: &[Self]| <arrays::$width as ToArray>::array(rows, $get),
+            $set,
+        )
+    };
+}
+
 /// A column of a plain field.
 macro_rules! field {
     ($name:literal, $width:ident, $packing:ident, $field:ident) => {
-        Column::number(
+        number!(
             $name,
             $width,
             $packing,
-            |r| Some(r.$field.into()),
+            |r: &Self| Some(r.$field.into()),
             |r, v| r.$field = v as _,
         )
     };
@@ -79,11 +91,11 @@ macro_rules! field {
 /// A column of a field that wraps a number.
 macro_rules! wrapped {
     ($name:literal, $width:ident, $packing:ident, $field:ident, $wrap:ident) => {
-        Column::number(
+        number!(
             $name,
             $width,
             $packing,
-            |r| Some(r.$field.0.into()),
+            |r: &Self| Some(r.$field.0.into()),
             |r, v| r.$field = $wrap(v as _),
         )
     };
@@ -92,7 +104,7 @@ macro_rules! wrapped {
 /// A column of an optional field that wraps a number.
 macro_rules! optional {
     ($name:literal, $width:ident, $packing:ident, $field:ident, $wrap:ident) => {
-        Column::number(
+        number!(
             $name,
             $width,
             $packing,
@@ -106,11 +118,11 @@ macro_rules! optional {
 /// A column of an enumeration's codes.
 macro_rules! coded {
     ($name:literal, $width:ident, $field:ident, $enum:ident) => {
-        Column::number(
+        number!(
             $name,
             $width,
             Dictionary,
-            |r| Some(r.$field as u64),
+            |r: &Self| Some(r.$field as u64),
             |r, v| r.$field = $enum::from_code(v),
         )
     };
@@ -131,7 +143,7 @@ impl Columns for Sample {
         field!("latency_cycles", U32, Dictionary, latency_cycles),
         coded!("source", U8, source, DataSource),
         field!("period", U64, Dictionary, period),
-        Column::number(
+        number!(
             "derivation",
             U8,
             Dictionary,
@@ -255,13 +267,8 @@ impl Columns for Thread {
             |r, v| v.clone_into(&mut r.program),
         ),
         field!("start_ns", U64, Delta, start_ns),
-        Column::number(
-            "end_ns",
-            U64,
-            Delta,
-            |r: &Self| r.end_ns,
-            |r, v| r.end_ns = Some(v),
-        )
+        number!("end_ns", U64, Delta, |r: &Self| r.end_ns, |r, v| r.end_ns =
+            Some(v),)
         .optional(),
     ];
 
@@ -282,11 +289,11 @@ impl Columns for Module {
         wrapped!("end", U64, Delta, end, VirtAddr),
         field!("file_offset", U64, Dictionary, file_offset),
         Column::text("path", |r| &r.path, |r, v| v.clone_into(&mut r.path)),
-        Column::number(
+        number!(
             "executable",
             Bool,
             Packing::Plain,
-            |r| Some(r.executable.into()),
+            |r: &Self| Some(r.executable.into()),
             |r, v| r.executable = v != 0,
         ),
     ];
@@ -326,11 +333,11 @@ impl Columns for Loss {
 /// The two columns of a device.
 macro_rules! device {
     ($name:literal, $part:ident) => {
-        Column::number(
+        number!(
             $name,
             U32,
             Dictionary,
-            |r| Some(r.device.$part.into()),
+            |r: &Self| Some(r.device.$part.into()),
             |r, v| r.device.$part = v as _,
         )
     };
@@ -339,7 +346,7 @@ macro_rules! device {
 /// A column of a field that may be missing.
 macro_rules! maybe {
     ($name:literal, $width:ident, $field:ident) => {
-        Column::number(
+        number!(
             $name,
             $width,
             Dictionary,
@@ -364,11 +371,11 @@ macro_rules! text {
 /// A column of a truth.
 macro_rules! truth {
     ($name:literal, $field:ident) => {
-        Column::number(
+        number!(
             $name,
             Bool,
             Packing::Plain,
-            |r| Some(r.$field.into()),
+            |r: &Self| Some(r.$field.into()),
             |r, v| r.$field = v != 0,
         )
     };

@@ -63,6 +63,11 @@ impl Writer {
         rows.into_iter().try_for_each(|row| table.push(row))
     }
 
+    /// Adds rows that lie together to their table; stops at the first error.
+    pub fn append<R: Row>(&mut self, rows: &[R]) -> Result<()> {
+        R::writer(&mut self.tables).append(rows)
+    }
+
     /// Closes parts whose oldest row came two seconds ago or earlier; to be
     /// called about every second.
     pub fn flush_due(&mut self) -> Result<()> {

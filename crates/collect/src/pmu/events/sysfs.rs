@@ -225,13 +225,25 @@ impl Pmus {
         let id = id.ok_or_else(|| {
             let readable = self.tracepoints.iter().any(|root| read_dir(root).is_ok());
             match readable {
-                true => format!("there is no tracepoint `{name}`"),
+                true => {
+                    let near = nearest(name, self.all_tracepoints(), 3).join(", ");
+                    format!("there is no tracepoint `{name}`; near it: {near}")
+                }
                 false => "tracepoints cannot be read: run as root, with tracefs mounted \
                           (mount -t tracefs tracefs /sys/kernel/tracing)"
                     .to_owned(),
             }
         })?;
         Ok(simple(Attr::new(kind::TRACEPOINT, id)))
+    }
+
+    fn all_tracepoints(&self) -> impl Iterator<Item = String> {
+        self.tracepoints.iter().flat_map(|root| {
+            names(root).into_iter().flat_map(move |system| {
+                let inside = names(&root.join(&system)).into_iter();
+                inside.map(move |event| format!("{system}:{event}"))
+            })
+        })
     }
 }
 

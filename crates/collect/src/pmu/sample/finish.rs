@@ -12,7 +12,6 @@ use super::recorder::event_id;
 use super::session::Session;
 use super::{EventOutcome, Options, Outcome, Overhead};
 use crate::pmu::abi::{flag, read};
-use crate::pmu::target::Target;
 use crate::sys::perf;
 use crate::sys::process::{children_usage, own_usage};
 use crate::{Result, host};
@@ -78,7 +77,7 @@ pub(super) fn manifest(options: &Options, wishes: &[Wish]) -> Manifest {
     let beside = options.tracing.iter().flat_map(|_| beside::definitions());
     Manifest {
         recorder: concat!("memgauge ", env!("CARGO_PKG_VERSION")).to_owned(),
-        command: command(&options.target),
+        command: options.target.words(),
         started_unix_s: SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .map_or(0, |d| d.as_secs()),
@@ -98,21 +97,6 @@ pub(super) fn manifest(options: &Options, wishes: &[Wish]) -> Manifest {
     }
 }
 
-fn command(target: &Target) -> Vec<String> {
-    let list = |what: &str, ids: &[u32]| {
-        let ids: Vec<String> = ids.iter().map(u32::to_string).collect();
-        vec![format!("{what} {}", ids.join(", "))]
-    };
-    match target {
-        Target::Command(command) => command.clone(),
-        Target::Processes(ids) => list("process", ids),
-        Target::Threads(ids) => list("thread", ids),
-        Target::Everybody(None) => vec!["all processors".to_owned()],
-        Target::Everybody(Some(cpus)) => list("processors", cpus),
-        Target::Cgroup(path) => vec![format!("control group {}", path.display())],
-    }
-}
-
 fn given_up(what: GivenUp) -> &'static str {
     match what {
         GivenUp::Physical => {
@@ -129,13 +113,26 @@ fn given_up(what: GivenUp) -> &'static str {
     }
 }
 
+/// An overhead this many times the allowed one needs an explanation.
+const FAR: f64 = 1.5;
+
+fn not_kept(overhead: Overhead) -> Option<String> {
+    (overhead.taken > FAR * overhead.allowed).then(|| {
+        "the overhead allowed was not kept: the run was too short to find its period, or \
+         threads and processes that were there when it changed kept theirs (the kernel \
+         changes no period of an inherited event; name a larger one with -c)"
+            .to_owned()
+    })
+}
+
 impl Session<'_> {
     /// Totals, losses, and the closing of the recording.
     pub(super) fn finish(mut self, end: Option<CommandEnd>) -> Result<Outcome> {
         self.read_counters();
-        let notes = self.notes();
         let losses = self.recorder.losses();
         let overhead = self.overhead();
+        let mut notes = self.notes();
+        notes.extend(overhead.and_then(not_kept));
         let recorder = &mut self.recorder;
         let threads = recorder.followed.rows();
         recorder.writer.extend(threads)?;

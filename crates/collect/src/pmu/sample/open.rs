@@ -11,7 +11,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use super::attributes::{Built, EVERY_SAMPLE, GivenUp, Method, relaxed};
 use crate::pmu::abi::{Attr, flag, kind, sample, software};
-use crate::pmu::counters::refusal;
+use crate::pmu::counters::{refusal, ring, smaller_rings};
 use crate::pmu::target::{Aimed, Place};
 use crate::sys::perf::{self, AuxArea, Ring, Whom};
 use crate::{Error, Result};
@@ -97,7 +97,7 @@ impl Opener<'_> {
             attr.flags |= flag::USE_CLOCKID;
             attr.clockid = libc::CLOCK_MONOTONIC;
         }
-        attr.wakeup = (self.ring_pages * perf::page_bytes() / 2) as u32;
+        attr.wakeup = half_of(self.ring_pages);
         attr
     }
 
@@ -123,23 +123,41 @@ impl Opener<'_> {
         for wish in wishes.iter_mut() {
             self.try_out(wish, first)?;
         }
-        let mut pages = self.ring_pages;
-        let mut owners: HashMap<Option<u32>, usize> = HashMap::new();
-        for &place in &places {
-            let owner = self.side_band(&mut open, place, &mut owners, &mut pages)?;
+        let owners = self.rings(&mut open, &places)?;
+        for (&place, owner) in places.iter().zip(owners) {
             for (event, wish) in wishes.iter().enumerate() {
                 self.open_one(&mut open, place, owner, (event, wish))?;
             }
             self.open_clock(&mut open, place);
         }
-        if pages < self.ring_pages {
-            open.notes.push(format!(
-                "rings are of {pages} pages instead of {}: this user may not lock more memory \
-                 (sysctl kernel.perf_event_mlock_kb)",
-                self.ring_pages
-            ));
-        }
         Ok(open)
+    }
+
+    /// The events beside samples at all places, with equally large rings: as large
+    /// as this user may lock. Returns the owner of each place's ring.
+    fn rings(&self, open: &mut Open, places: &[Place]) -> Result<Vec<usize>> {
+        let mut pages = self.ring_pages;
+        loop {
+            if let Some(owners) = self.side_bands(open, places, pages)? {
+                open.notes.extend(smaller_rings(pages, self.ring_pages));
+                return Ok(owners);
+            }
+            open.buffers.clear();
+            open.side_band.clear();
+            pages /= 2;
+        }
+    }
+
+    /// `None` where rings may not be so large.
+    fn side_bands(
+        &self,
+        open: &mut Open,
+        places: &[Place],
+        pages: usize,
+    ) -> Result<Option<Vec<usize>>> {
+        let mut owners = HashMap::new();
+        let one = |&place: &Place| self.side_band(open, place, &mut owners, pages);
+        places.iter().map(one).collect()
     }
 
     /// Gives up, one thing after the other, what the kernel refuses.
@@ -178,18 +196,22 @@ impl Opener<'_> {
         open: &mut Open,
         place: Place,
         owners: &mut HashMap<Option<u32>, usize>,
-        pages: &mut usize,
-    ) -> Result<usize> {
+        pages: usize,
+    ) -> Result<Option<usize>> {
         let mut attr = Attr::new(kind::SOFTWARE, software::DUMMY);
         attr.sample_type = EVERY_SAMPLE;
         attr.flags = flag::DISABLED | flag::WATERMARK | flag::SAMPLE_ID_ALL | SIDE_BAND;
         attr.period = 1;
-        let fd = perf::open(&self.shared(attr), place.whom, place.cpu, None)
-            .map_err(|e| refusal(&what(place), e))?;
+        let mut attr = self.shared(attr);
+        attr.wakeup = half_of(pages);
+        let fd =
+            perf::open(&attr, place.whom, place.cpu, None).map_err(|e| refusal(&what(place), e))?;
         let number = open.side_band.len();
         let owner = *owners.entry(place.cpu).or_insert(number);
         if owner == number {
-            let ring = smaller_until_allowed(&fd, pages)?;
+            let Some(ring) = ring(&fd, pages)? else {
+                return Ok(None);
+            };
             open.buffers.push(Buffer {
                 ring,
                 area: None,
@@ -200,7 +222,7 @@ impl Opener<'_> {
             shared.map_err(|e| refusal("share a ring", e))?;
         }
         open.side_band.push(fd);
-        Ok(owner)
+        Ok(Some(owner))
     }
 
     fn open_one(
@@ -249,6 +271,11 @@ fn with_area(fd: &OwnedFd, event: usize) -> Result<Buffer> {
     })
 }
 
+/// Bytes at which whoever reads the ring is woken.
+fn half_of(pages: usize) -> u32 {
+    (pages * perf::page_bytes() / 2) as u32
+}
+
 fn what(place: Place) -> String {
     match place.whom {
         Whom::Thread(tid) => format!("sample thread `{tid}`"),
@@ -259,16 +286,6 @@ fn what(place: Place) -> String {
 
 fn refused(wish: &Wish, error: io::Error) -> Error {
     crate::pmu::counters::not_sampled(&wish.name, &wish.built.attr, error)
-}
-
-fn smaller_until_allowed(fd: &OwnedFd, pages: &mut usize) -> Result<Ring> {
-    loop {
-        match Ring::map(fd, *pages) {
-            Ok(ring) => return Ok(ring),
-            Err(e) if e.raw_os_error() == Some(libc::EPERM) && *pages > 1 => *pages /= 2,
-            Err(e) => return Err(refusal("map a ring", e)),
-        }
-    }
 }
 
 impl Open {

@@ -2,7 +2,6 @@
 
 use std::collections::HashSet;
 use std::os::fd::RawFd;
-use std::process::Child;
 use std::time::{Duration, Instant};
 
 use memgauge_trace::recording::Writer;
@@ -20,19 +19,20 @@ use crate::pmu::abi::{Attr, flag, kind, record, sample, software};
 use crate::pmu::events::{Event, Pmus};
 use crate::pmu::record::{Header, Layout, Record, Trailer};
 use crate::pmu::ring::walk;
+use crate::pmu::run::Run;
 use crate::pmu::spe::Decoder;
-use crate::pmu::stat::{end_program, ending, not_started, start};
 use crate::pmu::target::{Aimed, Target};
-use crate::sys::launch::Held;
 use crate::sys::perf::{self, Ring, Whom};
-use crate::sys::process::{Watched, interrupts, own_usage};
-use crate::{Error, ErrorKind, Result};
+use crate::sys::process::{Watched, own_usage};
+use crate::{ErrorKind, Result};
 
 /// Longest time between two rounds.
 const LOOK_EVERY_MS: i32 = 50;
 const FLUSH_EVERY: Duration = Duration::from_secs(1);
-/// Time between two looks at the overhead.
+/// Time between two looks at the overhead: short at first, since a period may be
+/// far too short at the start.
 const WINDOW: Duration = Duration::from_millis(100);
+const FIRST_WINDOW: Duration = Duration::from_millis(5);
 /// Bytes of records that may wait for older ones.
 const MOST_WAITING_BYTES: usize = 64 << 20;
 
@@ -44,18 +44,15 @@ const MOST_WAITING_BYTES: usize = 64 << 20;
 /// written.
 pub fn record(options: &Options) -> Result<super::Outcome> {
     perf::raise_open_files();
-    let program = match (&options.target, &options.while_running) {
-        (Target::Command(command), _) | (_, Some(command)) => Some(start(command)?),
-        _ => None,
-    };
-    let aimed = Aimed::at(&options.target, program.as_ref().map(Held::pid))?;
+    let run = Run::prepare(&options.target, options.while_running.as_ref())?;
+    let aimed = Aimed::at(&options.target, run.pid())?;
     let has = facilities(&Pmus::default());
     let (wishes, open, wide) = opened(options, &aimed, &has)?;
     let mut session = Session::new(options, wishes, open)?;
     if wide && aimed.per_task {
-        session.recorder.followed.only = Some(pids(&options.target, program.as_ref()));
+        session.recorder.followed.only = Some(pids(&options.target, run.pid()));
     }
-    session.run(program)
+    session.run(run)
 }
 
 /// Events, what is open for them, and whether that is whole processors.
@@ -127,10 +124,10 @@ fn leader(event: &Event) -> Option<Attr> {
     Some(attr)
 }
 
-fn pids(target: &Target, program: Option<&Held>) -> HashSet<u32> {
+fn pids(target: &Target, program: Option<u32>) -> HashSet<u32> {
     match target {
         Target::Processes(ids) | Target::Threads(ids) => ids.iter().copied().collect(),
-        _ => program.map(Held::pid).into_iter().collect(),
+        _ => program.into_iter().collect(),
     }
 }
 
@@ -240,8 +237,7 @@ impl<'a> Session<'a> {
         perf::monotonic_ns().saturating_sub(self.behind_ns)
     }
 
-    fn run(mut self, program: Option<Held>) -> Result<super::Outcome> {
-        let watched = self.watched(program.as_ref());
+    fn run(mut self, mut run: Run) -> Result<super::Outcome> {
         self.start_ns = self.now_ns();
         self.round_ns = self.start_ns;
         self.recorder.begin(self.start_ns);
@@ -256,38 +252,14 @@ impl<'a> Session<'a> {
         if !by_exec || self.recorder.followed.only.is_some() {
             self.open.enable()?;
         }
-        let mut child = match program {
-            Some(held) => Some(
-                held.go()
-                    .map_err(|e| not_started(&self.program_name(), e))?,
-            ),
-            None => None,
-        };
-        let end = self.until_the_end(&watched, &mut child)?;
+        run.go()?;
+        let end = self.until_the_end(&mut run)?;
         self.open.disable();
         self.round(true);
         self.count_beside()?;
         self.recorder.write_traces()?;
         self.recorder.check()?;
         self.finish(end)
-    }
-
-    fn program_name(&self) -> String {
-        let command = match (&self.options.target, &self.options.while_running) {
-            (Target::Command(command), _) | (_, Some(command)) => command.first(),
-            _ => None,
-        };
-        command.cloned().unwrap_or_default()
-    }
-
-    fn watched(&self, program: Option<&Held>) -> Vec<Watched> {
-        match (&self.options.target, program) {
-            (_, Some(held)) => vec![Watched::new(held.pid())],
-            (Target::Processes(ids) | Target::Threads(ids), None) => {
-                ids.iter().map(|&id| Watched::new(id)).collect()
-            }
-            _ => Vec::new(),
-        }
     }
 
     /// What runs already, and its mappings.
@@ -303,17 +275,14 @@ impl<'a> Session<'a> {
         }
     }
 
-    fn until_the_end(
-        &mut self,
-        watched: &[Watched],
-        child: &mut Option<Child>,
-    ) -> Result<Option<CommandEnd>> {
+    fn until_the_end(&mut self, run: &mut Run) -> Result<Option<CommandEnd>> {
         let (mut flushed, mut looked) = (Instant::now(), Instant::now());
+        let mut window = FIRST_WINDOW;
         loop {
-            if let Some(end) = is_over(child, watched)? {
+            if let Some(end) = run.over()? {
                 return Ok(end);
             }
-            self.wait(watched);
+            self.wait(&run.watched);
             self.round(false);
             self.count_beside()?;
             self.recorder.check()?;
@@ -322,8 +291,9 @@ impl<'a> Session<'a> {
                 self.recorder.write_traces()?;
                 self.recorder.writer.flush_due()?;
             }
-            if self.overhead.is_some() && looked.elapsed() > WINDOW {
+            if self.overhead.is_some() && looked.elapsed() > window {
                 looked = Instant::now();
+                window = WINDOW.min(2 * window);
                 self.keep_to_budget();
             }
         }
@@ -546,25 +516,4 @@ impl<'a> Session<'a> {
             self.change_periods(factor);
         }
     }
-}
-
-/// The end, if it has come: of the program, of all that was attached to, or by the
-/// user.
-fn is_over(child: &mut Option<Child>, watched: &[Watched]) -> Result<Option<Option<CommandEnd>>> {
-    if let Some(child) = child {
-        let status = child.try_wait();
-        let status = status.map_err(|e| Error::system("failed to wait for the program", e))?;
-        if let Some(status) = status {
-            return Ok(Some(Some(ending(status))));
-        }
-    }
-    if interrupts() > 0 {
-        let Some(child) = child else {
-            return Ok(Some(None));
-        };
-        end_program(child)?;
-        return Ok(Some(Some(CommandEnd::Interrupted)));
-    }
-    let attached = child.is_none() && !watched.is_empty();
-    Ok((attached && watched.iter().all(Watched::ended)).then_some(None))
 }

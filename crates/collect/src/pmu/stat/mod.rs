@@ -33,7 +33,6 @@ use memgauge_trace::{CommandEnd, Loss, OwnCost};
 
 pub use series::{Counter, Happening, Row, Series, What};
 pub use session::run;
-pub(crate) use session::{end_program, ending, not_started, start};
 pub use ticks::Ticks;
 
 use super::counters::Unsupported;

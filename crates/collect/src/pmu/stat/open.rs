@@ -1,14 +1,15 @@
 //! Opens the counters of a session, and their rings.
 
 use std::collections::HashMap;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use super::follow::Follower;
 use super::plan::Planned;
 use super::series::Counter;
 use crate::pmu::abi::{Attr, flag, kind, sample, software};
 use crate::pmu::counters::{
-    Counters, MEMBER_FORMAT, Opened, READ_FORMAT, Setup, Tried, refusal, try_out,
+    Counters, MEMBER_FORMAT, Opened, READ_FORMAT, Setup, Tried, refusal, ring, smaller_rings,
+    try_out,
 };
 use crate::pmu::events::{Event, Modifiers};
 use crate::pmu::record::Layout;
@@ -327,49 +328,53 @@ impl Opener<'_> {
         Ok(())
     }
 
-    /// One ring a processor; the first counters there own it.
+    /// One ring a processor; the first counters there own it. All are equally
+    /// large: as large as this user may lock.
     fn map_rings(&self, open: &mut Open) -> Result<()> {
         if self.interval_ns.is_none() {
             return Ok(());
         }
+        let cpu = |counters: &Counters| counters.place.cpu.unwrap_or(0);
         let mut owners: HashMap<u32, usize> = HashMap::new();
-        let mut pages = self.ring_pages;
-        for at in 0..open.counters.len() {
-            let cpu = open.counters[at].place.cpu.unwrap_or(0);
-            let owner = *owners.entry(cpu).or_insert(at);
-            if owner == at {
-                let ring = smaller_until_allowed(&open.counters[at], &mut pages)?;
-                open.wakers.push(open.counters[at].leader().as_raw_fd());
-                open.rings.push(ring);
-            }
-            let owner = open.counters[owner].leader();
-            let shared = open.counters[at].write_into(owner);
+        for (at, counters) in open.counters.iter().enumerate() {
+            owners.entry(cpu(counters)).or_insert(at);
+        }
+        let mut in_order: Vec<usize> = owners.values().copied().collect();
+        in_order.sort_unstable();
+        let leaders: Vec<&OwnedFd> = in_order
+            .iter()
+            .map(|&owner| open.counters[owner].leader())
+            .collect();
+        let (rings, pages) = self.equal_rings(&leaders)?;
+        open.wakers = leaders.iter().map(|leader| leader.as_raw_fd()).collect();
+        open.rings = rings;
+        for counters in &open.counters {
+            let owner = open.counters[owners[&cpu(counters)]].leader();
+            let shared = counters.write_into(owner);
             shared.map_err(|e| refusal("share a ring", e))?;
         }
-        if pages < self.ring_pages {
-            open.notes.push(format!(
-                "rings are of {pages} pages instead of {}: this user may not lock more memory \
-                 (sysctl kernel.perf_event_mlock_kb)",
-                self.ring_pages
-            ));
-        }
+        open.notes.extend(smaller_rings(pages, self.ring_pages));
         Ok(())
+    }
+
+    fn equal_rings(&self, leaders: &[&OwnedFd]) -> Result<(Vec<Ring>, usize)> {
+        let mut pages = self.ring_pages;
+        loop {
+            let all: Option<Vec<Ring>> = leaders
+                .iter()
+                .map(|leader| ring(leader, pages))
+                .collect::<Result<_>>()?;
+            match all {
+                Some(rings) => return Ok((rings, pages)),
+                None => pages /= 2,
+            }
+        }
     }
 }
 
 const ONE_BY_ONE: &str = "counters are not inherited (the kernel can from 6.13 on): new threads \
                           are followed one by one, and what one counts in its first moments \
                           is missing";
-
-fn smaller_until_allowed(counters: &Counters, pages: &mut usize) -> Result<Ring> {
-    loop {
-        match Ring::map(counters.leader(), *pages) {
-            Ok(ring) => return Ok(ring),
-            Err(e) if e.raw_os_error() == Some(libc::EPERM) && *pages > 1 => *pages /= 2,
-            Err(e) => return Err(refusal("map a ring", e)),
-        }
-    }
-}
 
 fn too_large(events: &[Event], group: &[usize]) -> Error {
     let names: Vec<&str> = group.iter().map(|&e| events[e].name.as_str()).collect();

@@ -1,10 +1,9 @@
 //! A run of `memgauge stat`, from the first counter to the last row.
 
 use std::collections::BTreeMap;
-use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-use memgauge_trace::{CommandEnd, OwnCost};
+use memgauge_trace::OwnCost;
 
 use super::open::{Open, Opener, TIMER};
 use super::plan::plan;
@@ -15,16 +14,14 @@ use super::{Options, Outcome, SeenThread, Ticks, Update};
 use crate::pmu::abi::{kind, software};
 use crate::pmu::counters::{Totals, Tried, try_out};
 use crate::pmu::events::{Event, Group};
+use crate::pmu::run::Run;
 use crate::pmu::target::{Aimed, Target};
-use crate::sys::launch::Held;
-use crate::sys::perf::{self, Whom};
-use crate::sys::process::{Watched, children_usage, interrupts, own_usage};
+use crate::sys::perf::{self, Ring, Whom};
+use crate::sys::process::{children_usage, own_usage};
 use crate::{Error, ErrorKind, Result};
 
 /// Longest time between two looks at the rings and at who has ended.
 const LOOK_EVERY_MS: u64 = 100;
-/// What an interrupted program gets to end by itself.
-const GRACE: Duration = Duration::from_secs(2);
 
 /// Counts what the options name, until the program or the processes have ended
 /// or the user has had enough.
@@ -34,11 +31,8 @@ const GRACE: Duration = Duration::from_secs(2);
 /// written.
 pub fn run(options: &Options, tell: &mut dyn FnMut(Update<'_>)) -> Result<Outcome> {
     perf::raise_open_files();
-    let program = match (&options.target, &options.while_running) {
-        (Target::Command(command), _) | (_, Some(command)) => Some(start(command)?),
-        _ => None,
-    };
-    let aimed = Aimed::at(&options.target, program.as_ref().map(Held::pid))?;
+    let run = Run::prepare(&options.target, options.while_running.as_ref())?;
+    let aimed = Aimed::at(&options.target, run.pid())?;
     let tried = usable(options, &aimed)?;
     let groups = keep(
         &options.groups,
@@ -56,32 +50,7 @@ pub fn run(options: &Options, tell: &mut dyn FnMut(Update<'_>)) -> Result<Outcom
     let open = opener.open(&events, &planned)?;
     let session = Session::new(options, opener, events, open, &tried)?;
     tell(Update::Columns(&session.columns()));
-    session.run(program, tell)
-}
-
-pub(crate) fn start(command: &[String]) -> Result<Held> {
-    let mut process = Command::new(&command[0]);
-    process.args(&command[1..]);
-    Held::start(process).map_err(|e| not_started(&command[0], e))
-}
-
-/// What the shell would say of a program that does not run.
-pub(crate) fn not_started(program: &str, error: std::io::Error) -> Error {
-    let (kind, why) = match error.kind() {
-        std::io::ErrorKind::NotFound => (ErrorKind::ProgramNotFound, "there is no such program"),
-        std::io::ErrorKind::PermissionDenied => {
-            (ErrorKind::ProgramNotExecutable, "it may not be executed")
-        }
-        _ => (
-            ErrorKind::ProgramNotExecutable,
-            "the system does not execute it",
-        ),
-    };
-    let detail = match kind {
-        ErrorKind::ProgramNotFound => String::new(),
-        _ => format!(" ({error})"),
-    };
-    Error::new(kind, format!("failed to run `{program}`: {why}{detail}"))
+    session.run(run, tell)
 }
 
 fn usable(options: &Options, aimed: &Aimed) -> Result<Tried> {
@@ -186,52 +155,32 @@ impl<'a> Session<'a> {
             .collect()
     }
 
-    fn run(mut self, program: Option<Held>, tell: &mut dyn FnMut(Update<'_>)) -> Result<Outcome> {
-        let watched = self.watched(program.as_ref());
+    fn run(mut self, mut run: Run, tell: &mut dyn FnMut(Update<'_>)) -> Result<Outcome> {
         self.start_ns = perf::monotonic_ns();
         self.stream.start(self.start_ns, self.takes_turns());
         let on_exec = matches!(self.options.target, Target::Command(_));
         self.stream.enable(on_exec)?;
-        let name = self.program_name();
-        let mut child = match program {
-            Some(held) => Some(held.go().map_err(|e| not_started(&name, e))?),
-            None => None,
-        };
+        run.go()?;
         let mut shown = Instant::now();
-        while !self.is_over(&mut child, &watched)? {
-            self.stream.wait(&watched, self.patience_ms());
+        self.outcome.end = loop {
+            if let Some(end) = run.over()? {
+                break end;
+            }
+            self.stream.wait(&run.watched, self.patience_ms());
             self.stream.follow(&self.opener, &self.events);
             self.collect(false, tell)?;
             if shown.elapsed() >= Duration::from_millis(LOOK_EVERY_MS) {
                 shown = Instant::now();
                 tell(Update::Sums(&self.sums));
             }
-        }
-        self.finish(tell)
-    }
-
-    fn program_name(&self) -> String {
-        let command = match (&self.options.target, &self.options.while_running) {
-            (Target::Command(command), _) | (_, Some(command)) => command.first(),
-            _ => None,
         };
-        command.cloned().unwrap_or_default()
+        self.finish(tell)
     }
 
     /// More than one group competes for hardware counters.
     fn takes_turns(&self) -> bool {
         let hardware = |group: &&Vec<usize>| group.iter().any(|&e| !self.events[e].is_software());
         self.stream.open.groups.iter().filter(hardware).count() > 1
-    }
-
-    fn watched(&self, program: Option<&Held>) -> Vec<Watched> {
-        match (&self.options.target, program) {
-            (_, Some(held)) => vec![Watched::new(held.pid())],
-            (Target::Processes(ids) | Target::Threads(ids), None) => {
-                ids.iter().map(|&id| Watched::new(id)).collect()
-            }
-            _ => Vec::new(),
-        }
     }
 
     /// A quarter of the time in which the timer fills a ring, so that a ring whose
@@ -249,30 +198,10 @@ impl<'a> Session<'a> {
             .max()
             .unwrap_or(0);
         let record = 64 + 8 * (widest as u64 + 1);
-        let records = (self.options.ring_pages * perf::page_bytes()) as u64 / record;
+        let bytes = self.stream.open.rings.iter().map(Ring::bytes).min();
+        let records = bytes.unwrap_or(0) as u64 / record;
         let threads = (self.stream.open.counters.len() as u64).max(1);
         (records * interval_ns / 4_000_000 / threads.min(8)).clamp(1, LOOK_EVERY_MS)
-    }
-
-    fn is_over(&mut self, child: &mut Option<Child>, watched: &[Watched]) -> Result<bool> {
-        if let Some(child) = child {
-            let status = child
-                .try_wait()
-                .map_err(|e| Error::system("failed to wait for the program", e))?;
-            if let Some(status) = status {
-                self.outcome.end = Some(ending(status));
-                return Ok(true);
-            }
-        }
-        if interrupts() > 0 {
-            if let Some(child) = child {
-                end_program(child)?;
-                self.outcome.end = Some(CommandEnd::Interrupted);
-            }
-            return Ok(true);
-        }
-        let attached = child.is_none() && !watched.is_empty();
-        Ok(attached && watched.iter().all(Watched::ended))
     }
 
     fn collect(&mut self, all: bool, tell: &mut dyn FnMut(Update<'_>)) -> Result<()> {
@@ -365,29 +294,5 @@ impl<'a> Session<'a> {
         };
         self.outcome.cost.recording_bytes = sink.finish(&self.outcome, threads)?;
         Ok(())
-    }
-}
-
-/// Asks the program to end, then makes it.
-pub(crate) fn end_program(child: &mut Child) -> Result<()> {
-    let asked = Instant::now();
-    let watched = Watched::new(child.id());
-    watched.signal(libc::SIGTERM);
-    while !watched.ended() && asked.elapsed() < GRACE {
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    // One that has ended is no error.
-    let _ = child.kill();
-    child
-        .wait()
-        .map(drop)
-        .map_err(|e| Error::system("failed to wait for the program", e))
-}
-
-pub(crate) fn ending(status: std::process::ExitStatus) -> CommandEnd {
-    use std::os::unix::process::ExitStatusExt;
-    match (status.code(), status.signal()) {
-        (Some(code), _) => CommandEnd::Exited(code),
-        (None, signal) => CommandEnd::Signalled(signal.unwrap_or(0)),
     }
 }

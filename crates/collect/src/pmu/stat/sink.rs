@@ -13,7 +13,6 @@ use super::open::TIMER;
 use super::series::Row;
 use super::{Options, Outcome, SeenThread};
 use crate::pmu::events::{Event, builtin_events};
-use crate::pmu::target::Target;
 use crate::{Result, host};
 
 /// Parts are closed at this pace (docs/format.md).
@@ -82,13 +81,6 @@ fn facts(options: &Options) -> SourceFacts {
     }
 }
 
-fn command(options: &Options) -> Vec<String> {
-    match (&options.target, &options.while_running) {
-        (Target::Command(command), _) | (_, Some(command)) => command.clone(),
-        (other, None) => vec![format!("{other:?}")],
-    }
-}
-
 impl Sink {
     pub(super) fn create(
         path: &Path,
@@ -100,7 +92,7 @@ impl Sink {
         let own = numbered.map(|(number, event)| definition(event, number));
         let manifest = Manifest {
             recorder: concat!("memgauge ", env!("CARGO_PKG_VERSION")).to_owned(),
-            command: command(options),
+            command: options.target.words(),
             started_unix_s: SystemTime::now()
                 .duration_since(UNIX_EPOCH)
                 .map_or(0, |d| d.as_secs()),

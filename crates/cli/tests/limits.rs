@@ -1,0 +1,250 @@
+//! What the kernel refuses or shortens while events are opened, and tracepoints:
+//! too many open files, memory that may not be locked, processes that die
+//! meanwhile, periods below the shortest.
+
+#[allow(dead_code, reason = "each test file uses a part of it")]
+mod harness;
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use harness::{PROGRAM, memgauge, needs};
+use memgauge_trace::recording::Recording;
+use tempfile::TempDir;
+
+/// A folder in which anybody may write, with a copy of the program that anybody
+/// may run.
+fn folder() -> TempDir {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+    std::fs::set_permissions(folder.path(), everybody).expect("the mode can be set");
+    std::fs::copy(PROGRAM, folder.path().join("memgauge")).expect("the program can be copied");
+    folder
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn is_root() -> bool {
+    let id = Command::new("id").arg("-u").output();
+    id.is_ok_and(|output| output.stdout == b"0\n")
+}
+
+/// Runs memgauge as an ordinary user under these limits.
+fn limited(folder: &Path, limits: &[&str], arguments: &[&str]) -> Output {
+    let mut words = vec!["prlimit"];
+    words.extend(limits);
+    if is_root() {
+        words.extend([
+            "setpriv",
+            "--reuid=65534",
+            "--regid=65534",
+            "--clear-groups",
+        ]);
+    }
+    words.push("./memgauge");
+    words.extend(arguments);
+    let mut command = Command::new(words[0]);
+    command.args(&words[1..]).current_dir(folder);
+    command.output().expect("prlimit runs")
+}
+
+/// Whether an ordinary user may count here; says so where not.
+fn users_may_count(folder: &Path) -> bool {
+    if !needs(&["prlimit", "setpriv"]) {
+        return false;
+    }
+    let output = limited(folder, &[], &["stat", "-e", "page-faults:u", "--", "true"]);
+    let may = output.status.success();
+    if !may {
+        println!("skipped: {}", said(&output));
+    }
+    may
+}
+
+const STAT: &[&str] = &["stat", "-I", "1ms", "-e", "page-faults:u,minor-faults:u"];
+const RECORD: &[&str] = &[
+    "record",
+    "-f",
+    "-o",
+    "r.mg",
+    "-c",
+    "1",
+    "-e",
+    "page-faults:u,minor-faults:u",
+];
+
+fn with_program<'a>(arguments: &[&'a str], more: &[&'a str]) -> Vec<&'a str> {
+    [arguments, more, &["--", "ls", "/"]].concat()
+}
+
+#[test]
+fn the_limit_of_open_files_is_raised_as_far_as_allowed() {
+    let folder = folder();
+    if !users_may_count(folder.path()) {
+        return;
+    }
+    for arguments in [STAT, RECORD] {
+        let output = limited(
+            folder.path(),
+            &["--nofile=8:1024"],
+            &with_program(arguments, &[]),
+        );
+        assert!(output.status.success(), "{}", said(&output));
+    }
+}
+
+#[test]
+fn open_files_that_run_out_are_named_with_the_remedy() {
+    let folder = folder();
+    if !users_may_count(folder.path()) {
+        return;
+    }
+    // Few are too few for the events, still fewer for the program's start.
+    for limit in ["--nofile=12:12", "--nofile=7:7"] {
+        for arguments in [STAT, RECORD] {
+            let output = limited(folder.path(), &[limit], &with_program(arguments, &[]));
+            let text = said(&output);
+            assert_eq!(output.status.code(), Some(125), "{limit}: {text}");
+            assert!(text.contains("too many open files"), "{limit}: {text}");
+            assert!(text.contains("ulimit -n"), "{limit}: {text}");
+            assert_eq!(text.lines().count(), 1, "{limit}: {text}");
+        }
+    }
+}
+
+#[test]
+fn rings_are_smaller_where_memory_may_not_be_locked() {
+    let folder = folder();
+    if !users_may_count(folder.path()) {
+        return;
+    }
+    for arguments in [STAT, RECORD] {
+        let output = limited(
+            folder.path(),
+            &["--memlock=0:0"],
+            &with_program(arguments, &["--ring", "8192"]),
+        );
+        let text = said(&output);
+        assert!(output.status.success(), "{text}");
+        assert!(text.contains("instead of 8192"), "{text}");
+        assert!(text.contains("perf_event_mlock_kb"), "{text}");
+    }
+    let recording = Recording::open(&folder.path().join("r.mg")).expect("a recording");
+    let totals = &recording.manifest().totals;
+    let samples = totals["event.page-faults:u.samples"];
+    assert_eq!(samples, totals["event.page-faults:u.counted"]);
+    assert!(samples > 20, "{samples}");
+}
+
+#[test]
+fn a_process_that_dies_while_attaching_ends_the_run_in_a_line() {
+    let folder = folder();
+    let path = folder.path().join("d.mg");
+    for delay_us in (0..20).map(|i| i * 150) {
+        for verb in [
+            &["stat", "-I", "1ms", "-e", "page-faults"][..],
+            &["record", "-f", "-q", "-e", "page-faults", "-o"][..],
+        ] {
+            let mut short = Command::new("true").spawn().expect("true runs");
+            std::thread::sleep(Duration::from_micros(delay_us));
+            let mut command = Command::new(PROGRAM);
+            command.args(verb);
+            if verb[0] == "record" {
+                command.arg(&path);
+            }
+            let pid = short.id().to_string();
+            command.args(["-p", &pid]).stdout(Stdio::null());
+            let attached = command.stderr(Stdio::piped()).spawn().expect("it runs");
+            // Its number is free from here on.
+            short.wait().expect("true ends");
+            let output = attached.wait_with_output().expect("it ends");
+            let text = said(&output);
+            assert!(matches!(output.status.code(), Some(0 | 125)), "{text}");
+            assert!(!text.contains("panicked"), "{text}");
+            if output.status.code() == Some(125) {
+                assert!(text.contains(&pid) || text.contains("has ended"), "{text}");
+                assert_eq!(text.lines().count(), 1, "{text}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_period_below_the_shortest_becomes_the_shortest() {
+    let folder = folder();
+    let path = folder.path().join("p.mg");
+    let mut command = memgauge();
+    command.args(["record", "-e", "cpu-clock:u", "-c", "5", "-o"]);
+    let output = command.arg(&path).args(["--", "true"]).output();
+    let output = output.expect("memgauge runs");
+    if output.status.code() == Some(125) {
+        return println!("skipped: {}", said(&output));
+    }
+    let text = said(&output);
+    assert!(text.contains("period 10000 ns instead of 5"), "{text}");
+    let recording = Recording::open(&path).expect("a recording");
+    let totals = &recording.manifest().totals;
+    assert_eq!(totals["event.cpu-clock:u.last_period"], 10_000);
+}
+
+const CALLER: &str = r#"
+#include <sys/syscall.h>
+#include <unistd.h>
+int main(void) { for (int i = 0; i < 1000; i++) syscall(SYS_getppid); return 0; }
+"#;
+
+fn records_tracepoints() -> bool {
+    let there = Path::new("/sys/kernel/tracing/events/syscalls/sys_enter_getppid/id").exists();
+    if !there {
+        println!("skipped: tracepoints cannot be read (root, tracefs, CONFIG_FTRACE_SYSCALLS)");
+    }
+    there && needs(&["gcc"])
+}
+
+#[test]
+fn tracepoints_are_sampled_and_counted() {
+    if !records_tracepoints() {
+        return;
+    }
+    let folder = folder();
+    let (source, program) = (folder.path().join("c.c"), folder.path().join("c"));
+    std::fs::write(&source, CALLER).expect("the source can be written");
+    let status = Command::new("gcc")
+        .arg("-o")
+        .args([&program, &source])
+        .status();
+    assert!(status.expect("gcc runs").success());
+    let events = "syscalls:sys_enter_getppid,sched:sched_switch";
+    let path = folder.path().join("t.mg");
+    let mut command = memgauge();
+    command.args(["record", "-e", events, "-c", "1", "-o"]);
+    let output = command.arg(&path).arg("--").arg(&program).output();
+    let output = output.expect("memgauge runs");
+    assert!(output.status.success(), "{}", said(&output));
+    let recording = Recording::open(&path).expect("a recording");
+    let totals = &recording.manifest().totals;
+    let total = |event: &str, what: &str| totals[&format!("event.{event}.{what}")];
+    // By construction.
+    assert_eq!(total("syscalls:sys_enter_getppid", "samples"), 1000);
+    let switches = total("sched:sched_switch", "samples");
+    assert_eq!(switches, total("sched:sched_switch", "counted"));
+    assert!(switches > 0, "a program that ends leaves its processor");
+}
+
+#[test]
+fn a_tracepoint_that_does_not_exist_has_neighbours() {
+    if !records_tracepoints() {
+        return;
+    }
+    for verb in ["stat", "record"] {
+        let mut command = memgauge();
+        let output = command.args([verb, "-e", "sched:sched_swich", "--", "true"]);
+        let output = output.output().expect("memgauge runs");
+        let text = said(&output);
+        assert_eq!(output.status.code(), Some(2), "{text}");
+        assert!(text.contains("sched:sched_switch"), "{text}");
+    }
+}
