@@ -381,7 +381,7 @@ fn two_interrupts_end_memgauge_at_once() {
         return;
     }
     let stubborn = format!(
-        "trap '' TERM INT; {} linear --bytes 1MiB --passes 400",
+        "trap '' TERM INT; {} linear --bytes 1MiB --passes 3000",
         workloads()
     );
     for (signal, code) in [("INT", 130), ("TERM", 143)] {
