@@ -1,12 +1,14 @@
 //! `memgauge calibrate`, and where its results are kept.
 
 use std::path::PathBuf;
+use std::time::Instant;
 
 use anyhow::{Context, bail};
 use memgauge_analyze::bandwidth::{LossModel, LossPoint};
 use memgauge_collect::geometry;
 use memgauge_machine::{Config, Delivery};
-use memgauge_trace::{MachineFacts, catalogue};
+use memgauge_trace::recording::Writer;
+use memgauge_trace::{MachineFacts, Manifest, OverflowBlock, Pid, Tid, catalogue};
 use serde::{Deserialize, Serialize};
 
 use super::args::{Calibrate, Way};
@@ -74,6 +76,7 @@ pub(crate) fn calibrate(args: &Calibrate) -> anyhow::Result<Exit> {
         points: model.iter().map(|m| m.point.clone()).collect(),
     };
     let prefetched = prefetchers(&config, args)?;
+    let stored = stored_a_second()?;
     let path = match args.dry_run {
         true => None,
         false => Some(kept.store()?),
@@ -84,10 +87,11 @@ pub(crate) fn calibrate(args: &Calibrate) -> anyhow::Result<Exit> {
             let value = serde_json::json!({
                 "schema_version": 1, "provenance": "modelled", "calibration": kept,
                 "measured": all, "seen_with_prefetchers": prefetched,
+                "stored_a_second": stored,
             });
             format!("{value:#}\n")
         }
-        false => text(&kept, &all, prefetched, path.as_ref()),
+        false => text(&kept, &all, prefetched, stored, path.as_ref()),
     };
     terminal::print(&text)?;
     Ok(Exit::Success)
@@ -109,7 +113,43 @@ fn prefetchers(config: &Config, args: &Calibrate) -> anyhow::Result<f64> {
     Ok(ran.counted as f64 / ran.lines.max(1) as f64)
 }
 
-fn text(kept: &Calibration, all: &[&Measured], prefetched: f64, path: Option<&PathBuf>) -> String {
+/// Overflows that one thread of this machine packs and stores a second: measured, the
+/// fastest of three, with times as irregular as a program's.
+fn stored_a_second() -> anyhow::Result<f64> {
+    const BLOCKS: u64 = 100;
+    let most = OverflowBlock::MOST as u64;
+    let folder = tempfile::tempdir().context("failed to make a temporary folder")?;
+    let mut best = 0.0f64;
+    for round in 0..3 {
+        let path = folder.path().join(round.to_string());
+        let mut writer = Writer::create(&path, Manifest::default())?;
+        let start = Instant::now();
+        for block in 0..BLOCKS {
+            let irregular = |n: u64| n * 700 + (n.wrapping_mul(0x9e37_79b9) >> 12) % 400;
+            let times: Vec<u64> = (block * most..(block + 1) * most).map(irregular).collect();
+            pack(&times, &mut writer)?;
+        }
+        writer.flush()?;
+        best = best.max((BLOCKS * most) as f64 / start.elapsed().as_secs_f64());
+    }
+    Ok(best)
+}
+
+fn pack(mut times: &[u64], writer: &mut Writer) -> anyhow::Result<()> {
+    let (pid, tid, step) = (Pid(1), Tid(1), OverflowBlock::RESOLUTION_NS);
+    while let Some(block) = OverflowBlock::of(&mut times, pid, tid, catalogue::LLC_MISS, 10, step) {
+        writer.push(block)?;
+    }
+    Ok(())
+}
+
+fn text(
+    kept: &Calibration,
+    all: &[&Measured],
+    prefetched: f64,
+    stored: f64,
+    path: Option<&PathBuf>,
+) -> String {
     let mut text = format!(
         "CALIBRATION  {} by {} on {}; modelled\n\n",
         kept.event, kept.delivery, kept.machine.name
@@ -135,6 +175,10 @@ fn text(kept: &Calibration, all: &[&Measured], prefetched: f64, path: Option<&Pa
     text += &format!(
         "\n  With both prefetchers the event counts {:.1} % of memory's lines on linear/4.\n",
         prefetched * 100.0
+    );
+    text += &format!(
+        "  One thread of this machine packs and stores {:.0} million overflows a second (measured).\n",
+        stored / 1e6
     );
     if let Some(path) = path {
         text += &format!(

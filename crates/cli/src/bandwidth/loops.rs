@@ -67,6 +67,8 @@ pub(crate) struct Ran {
     pub(crate) records: u64,
     /// Time of the last record, or of the end.
     pub(crate) time_ns: u64,
+    /// Time of the end.
+    pub(crate) end_ns: u64,
     pub(crate) delivered: Delivered,
 }
 
@@ -160,6 +162,7 @@ pub(crate) fn run(
     if feeder.ran.records == 0 {
         feeder.mark();
     }
+    feeder.ran.end_ns = feeder.core.time_ns();
     feeder.ran.delivered = feeder.core.delivered().unwrap_or_default();
     Ok(feeder.ran)
 }
@@ -215,7 +218,6 @@ pub(crate) fn measure(
     )?;
     let first = runs.first().copied().unwrap_or_default();
     let records = first.records.max(1) as f64;
-    let per_line = |r: &Ran| r.time_ns as f64 / r.lines.max(1) as f64;
     let cost_cycles = first.delivered.millicycles as f64 / 1000.0;
     let record_ns = cost_cycles / records * 1e9 / config.frequency_hz as f64;
     Ok(Some(Measured {
@@ -233,7 +235,7 @@ pub(crate) fn measure(
         recorded: records * period as f64 / first.lines.max(1) as f64,
         counted: first.counted as f64 / first.lines.max(1) as f64,
         records: first.records,
-        slowdown: per_line(&first) / per_line(&plain),
+        slowdown: first.end_ns as f64 / plain.end_ns.max(1) as f64,
     }))
 }
 
