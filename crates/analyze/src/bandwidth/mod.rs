@@ -10,6 +10,7 @@
 //! that for each thread), not by overflows: an hour at 10 µs is too much and is
 //! refused with what would fit.
 
+mod functions;
 mod grid;
 mod hidden;
 mod loss;

@@ -4,24 +4,24 @@ use std::collections::BTreeMap;
 
 use memgauge_trace::recording::{Recording, Row, Selection};
 use memgauge_trace::{
-    AccessKind, ErrorKind, EventId, OverflowBlock, Pid, Result, Sample, SeriesRow, SiteCount,
-    Thread, Tid, Unit, VirtAddr, catalogue,
+    AccessKind, ErrorKind, EventId, OverflowBlock, Pid, Result, Sample, SeriesRow, Thread, Tid,
+    Unit, catalogue,
 };
 
+use super::functions::functions;
 use super::hidden::{self, Counters, Finder, Gathered, Kinds, Mechanism};
 use super::{
-    Bandwidth, Correction, FunctionPart, Grid, Irregular, LossCurve, LossModel, MOST_WINDOWS,
-    Reference, Settings, ThreadPart, bursts, common_drops, mean_error, regression, window_stats,
+    Bandwidth, Correction, Grid, Irregular, LossCurve, LossModel, MOST_WINDOWS, Reference,
+    Settings, ThreadPart, bursts, common_drops, mean_error, regression, window_stats,
 };
-use crate::hotspots::{Limits, Rank, hot_tables};
-use crate::{Analysis, EventNames, Modules, Resolve, Sites};
+use crate::Resolve;
 
 /// Bytes of a line.
 const LINE_BYTES: u64 = 64;
 /// Widths of the windows that statistics are given for.
 const WIDTHS_NS: [u64; 4] = [10_000, 100_000, 1_000_000, 10_000_000];
 /// Width of the windows that curves are compared and bursts are told by.
-const PLAIN_NS: u64 = 100_000;
+pub(super) const PLAIN_NS: u64 = 100_000;
 /// Windows of a thread's own curve at most.
 const THREAD_WINDOWS: u64 = MOST_WINDOWS / 100;
 /// Threads with curves of their own; the others have totals.
@@ -85,7 +85,7 @@ pub fn extent(recording: &Recording) -> Result<Extent> {
 }
 
 /// Shows every batch; damaged parts are named and passed over.
-fn each<R: Row>(
+pub(super) fn each<R: Row>(
     recording: &Recording,
     selection: &Selection,
     problems: &mut Vec<String>,
@@ -726,79 +726,6 @@ fn overhead(recording: &Recording) -> Option<f64> {
     let cycles = *manifest.totals.get("delivery.cycles")? as f64;
     let own = *manifest.totals.get("cycles")? as f64;
     Some(cycles / own.max(1.0))
-}
-
-/// Whose code ran in bursts, by the samples there.
-fn functions(
-    recording: &Recording,
-    result: &mut Bandwidth,
-    symbols: &mut dyn Resolve,
-    rows: usize,
-) -> Result<()> {
-    let Some(plain) = result.curve.as_ref() else {
-        return Ok(());
-    };
-    let times = (PLAIN_NS / plain.width_ns).max(1) as usize;
-    let plain = plain.coarser(times);
-    let threshold = result.bursts.threshold;
-    let rates: Vec<f64> = plain.rates().collect();
-    let in_burst = |time_ns: u64| {
-        let index = time_ns
-            .checked_sub(plain.from_ns)
-            .map(|t| (t / plain.width_ns) as usize);
-        index
-            .and_then(|i| rates.get(i))
-            .is_some_and(|r| *r > 0.0 && *r >= threshold)
-    };
-    let mut problems = std::mem::take(&mut result.problems);
-    let mut modules = Modules::default();
-    each(recording, &Selection::all(), &mut problems, |rows| {
-        modules.observe(rows)
-    })?;
-    let spaces = modules.finish();
-    let mut sites = Sites::new(&spaces);
-    let selection = Selection::all()
-        .time(result.from_ns..result.to_ns)
-        .columns(&["time_ns", "pid", "event", "ip"]);
-    let mut samples = 0;
-    each(recording, &selection, &mut problems, |rows: &[Sample]| {
-        let here = rows
-            .iter()
-            .filter(|s| in_burst(s.time_ns))
-            .map(|s| SiteCount {
-                pid: s.pid,
-                ip: VirtAddr(s.ip.0),
-                event: s.event,
-                count: 1,
-            });
-        let here: Vec<SiteCount> = here.collect();
-        samples += here.len() as u64;
-        sites.observe(&here);
-    })?;
-    result.problems = problems;
-    let names = EventNames::of(recording.manifest());
-    let events = recording.manifest().events.iter().map(|e| e.id).collect();
-    let rank = Rank {
-        name: "samples".to_owned(),
-        events,
-    };
-    let limits = Limits {
-        rows,
-        ..Limits::default()
-    };
-    let table = hot_tables(&sites.finish(), symbols, &names, &rank, limits).functions;
-    result.burst_samples = samples;
-    result.functions = table
-        .rows
-        .into_iter()
-        .map(|row| FunctionPart {
-            share: row.value as f64 / samples.max(1) as f64,
-            samples: row.value,
-            function: row.function,
-            module: row.module,
-        })
-        .collect();
-    Ok(())
 }
 
 /// Instructions in the windows of a curve, summed over threads: the work done.

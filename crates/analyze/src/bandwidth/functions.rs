@@ -1,0 +1,82 @@
+//! Whose code ran in bursts.
+
+use memgauge_trace::recording::{Recording, Selection};
+use memgauge_trace::{Result, Sample, SiteCount, VirtAddr};
+
+use super::read::{PLAIN_NS, each};
+use super::{Bandwidth, FunctionPart};
+use crate::hotspots::{Limits, Rank, hot_tables};
+use crate::{Analysis, EventNames, Modules, Resolve, Sites};
+
+/// Whose code ran in bursts, by the samples there.
+pub(super) fn functions(
+    recording: &Recording,
+    result: &mut Bandwidth,
+    symbols: &mut dyn Resolve,
+    rows: usize,
+) -> Result<()> {
+    let Some(plain) = result.curve.as_ref() else {
+        return Ok(());
+    };
+    let times = (PLAIN_NS / plain.width_ns).max(1) as usize;
+    let plain = plain.coarser(times);
+    let threshold = result.bursts.threshold;
+    let rates: Vec<f64> = plain.rates().collect();
+    let in_burst = |time_ns: u64| {
+        let index = time_ns
+            .checked_sub(plain.from_ns)
+            .map(|t| (t / plain.width_ns) as usize);
+        index
+            .and_then(|i| rates.get(i))
+            .is_some_and(|r| *r > 0.0 && *r >= threshold)
+    };
+    let mut problems = std::mem::take(&mut result.problems);
+    let mut modules = Modules::default();
+    each(recording, &Selection::all(), &mut problems, |rows| {
+        modules.observe(rows)
+    })?;
+    let spaces = modules.finish();
+    let mut sites = Sites::new(&spaces);
+    let selection = Selection::all()
+        .time(result.from_ns..result.to_ns)
+        .columns(&["time_ns", "pid", "event", "ip"]);
+    let mut samples = 0;
+    each(recording, &selection, &mut problems, |rows: &[Sample]| {
+        let here = rows
+            .iter()
+            .filter(|s| in_burst(s.time_ns))
+            .map(|s| SiteCount {
+                pid: s.pid,
+                ip: VirtAddr(s.ip.0),
+                event: s.event,
+                count: 1,
+            });
+        let here: Vec<SiteCount> = here.collect();
+        samples += here.len() as u64;
+        sites.observe(&here);
+    })?;
+    result.problems = problems;
+    let names = EventNames::of(recording.manifest());
+    let events = recording.manifest().events.iter().map(|e| e.id).collect();
+    let rank = Rank {
+        name: "samples".to_owned(),
+        events,
+    };
+    let limits = Limits {
+        rows,
+        ..Limits::default()
+    };
+    let table = hot_tables(&sites.finish(), symbols, &names, &rank, limits).functions;
+    result.burst_samples = samples;
+    result.functions = table
+        .rows
+        .into_iter()
+        .map(|row| FunctionPart {
+            share: row.value as f64 / samples.max(1) as f64,
+            samples: row.value,
+            function: row.function,
+            module: row.module,
+        })
+        .collect();
+    Ok(())
+}
