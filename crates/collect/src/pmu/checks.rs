@@ -127,16 +127,21 @@ fn opens(attr: &mut Attr) -> bool {
 
 fn vendors_names() -> Check {
     let known = pfm::events().len();
-    let found = match pfm::is_installed() {
-        true => format!("libpfm4 knows {known} events of this processor"),
-        false => "libpfm4 is not installed".to_owned(),
+    let (found, fix) = match pfm::is_installed() {
+        true if known == 0 => (
+            "libpfm4 knows no events of this processor".to_owned(),
+            "a newer libpfm4, or events by code (cpu/event=0xd1,umask=0x20/)",
+        ),
+        true => (
+            format!("libpfm4 knows {known} events of this processor"),
+            "",
+        ),
+        false => (
+            "libpfm4 is not installed".to_owned(),
+            "apt-get install libpfm4",
+        ),
     };
-    verdict(
-        "vendors' names",
-        pfm::is_installed(),
-        found,
-        "apt-get install libpfm4",
-    )
+    verdict("vendors' names", known > 0, found, fix)
 }
 
 /// Ticks a second at the shortest interval.
