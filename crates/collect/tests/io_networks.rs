@@ -354,11 +354,13 @@ fn a_stream_that_is_reset_belongs_to_its_ends() {
     });
 }
 
-/// More sockets than there are slots: some keep their books elsewhere.
+/// More sockets than there are slots: some keep their books elsewhere, and for those that
+/// come at once the kernel may have no memory at hand at first, which is counted.
 #[test]
-fn thousands_of_open_connections_are_exact_together() {
+fn thousands_of_open_connections_are_exact_together_or_counted_as_lost() {
     const COUNT: &str = "4500";
     each_family(|session, network, family| {
+        let lost_before = given_to_nobody(session);
         let sides = ['a', 'b'].map(|side| Totals::start(session, network, side));
         let receiver = network
             .actor(
@@ -370,22 +372,29 @@ fn thousands_of_open_connections_are_exact_together() {
         let sender = network.act('a', &words);
         let receiver = receiver.end();
         std::thread::sleep(std::time::Duration::from_millis(200));
+        let lost = given_to_nobody(session) - lost_before;
         // The last word of each connection is its TIME_WAIT's, which has no socket.
         for totals in &sides {
-            totals.check_but(session, network, 4500 * 80);
+            totals.check_but(session, network, 4500 * 80 + lost);
         }
         let sent = account(session, sender, network.device('a', "one")).output;
         let received = account(session, receiver, network.device('b', "one")).input;
-        assert!(carries_many(sent, 4500, 1000, family), "{sent:?}");
-        assert!(carries_many(received, 4500, 1000, family), "{received:?}");
+        let lacking = [sent, received].map(|flow| {
+            let all = bytes_of_many(flow.operations, 4500, 1000, family);
+            assert!(flow.bytes <= all, "{flow:?}");
+            all - flow.bytes
+        });
+        assert!(
+            lacking.iter().sum::<u64>() <= lost,
+            "{lacking:?} lacking, {lost} lost"
+        );
     });
 }
 
-/// Whether a flow carries the payload of so many connections exactly, with a packet that
-/// opens each, whose header is 8 bytes longer than others'.
-fn carries_many(flow: Flow, connections: u64, payload: u64, family: &Family) -> bool {
-    let headers = flow.operations * (family.udp_headers + 24) + connections * 8;
-    flow.bytes == headers + connections * payload
+/// Bytes of so many packets that carry the payload of so many connections, with a packet
+/// that opens each, whose header is 8 bytes longer than others'.
+fn bytes_of_many(packets: u64, connections: u64, payload: u64, family: &Family) -> u64 {
+    packets * (family.udp_headers + 24) + connections * (8 + payload)
 }
 
 /// Packets are charged at the bond and, on their way out, at the device below.
