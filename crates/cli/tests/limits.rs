@@ -7,6 +7,7 @@ mod harness;
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use harness::{PROGRAM, memgauge, needs};
@@ -32,8 +33,12 @@ fn is_root() -> bool {
     id.is_ok_and(|output| output.stdout == b"0\n")
 }
 
+/// What one user has locked counts against all of that user's rings: one at a time.
+static TURN: Mutex<()> = Mutex::new(());
+
 /// Runs memgauge as an ordinary user under these limits.
 fn limited(folder: &Path, limits: &[&str], arguments: &[&str]) -> Output {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let mut words = vec!["prlimit"];
     words.extend(limits);
     if is_root() {

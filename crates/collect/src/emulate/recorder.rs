@@ -535,6 +535,8 @@ impl Recorder {
             .map(|(&number, _)| number)
             .collect();
         for number in done {
+            // What it said after its last words, of a program it became, too.
+            self.read_catalogue(number);
             self.write_sites(number);
             self.write_undecoded(number);
             if let Some(process) = self.processes.remove(&number) {
