@@ -24,6 +24,15 @@ impl Grid {
         }
     }
 
+    /// Empty windows where these are.
+    pub fn emptied(&self) -> Grid {
+        Grid {
+            from_ns: self.from_ns,
+            width_ns: self.width_ns,
+            values: vec![0.0; self.values.len()],
+        }
+    }
+
     fn end_ns(&self) -> u64 {
         self.from_ns + self.values.len() as u64 * self.width_ns
     }

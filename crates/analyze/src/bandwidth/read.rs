@@ -683,10 +683,7 @@ impl Reading {
     /// What would be known of a curve by overflows of this period, none of them lost.
     fn quantised(&self, truth: &Grid) -> Grid {
         let each = self.period as f64 * self.bytes_per_event;
-        let mut known = Grid {
-            values: vec![0.0; truth.values.len()],
-            ..truth.clone()
-        };
+        let mut known = truth.emptied();
         let mut last = truth.from_ns;
         for time in truth.overflows(each) {
             known.add_over(last, time, each);
@@ -730,10 +727,7 @@ fn overhead(recording: &Recording) -> Option<f64> {
 
 /// Instructions in the windows of a curve, summed over threads: the work done.
 pub fn work(recording: &Recording, curve: &Grid) -> Result<Grid> {
-    let mut work = Grid {
-        values: vec![0.0; curve.values.len()],
-        ..curve.clone()
-    };
+    let mut work = curve.emptied();
     let mut problems = Vec::new();
     each(
         recording,
