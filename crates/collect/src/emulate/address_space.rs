@@ -13,6 +13,19 @@ pub(super) struct Mapping {
     pub(super) path: String,
 }
 
+impl Mapping {
+    /// As a catalogue tells of one: without a path it is nameless.
+    pub(super) fn new(end: u64, file_offset: u64, executable: bool, path: &str) -> Mapping {
+        let path = if path.is_empty() { "[anon]" } else { path };
+        Mapping {
+            end,
+            file_offset,
+            executable,
+            path: path.to_owned(),
+        }
+    }
+}
+
 /// A process's mappings by first byte; they never overlap.
 #[derive(Clone, Debug, Default)]
 pub(super) struct AddressSpace {

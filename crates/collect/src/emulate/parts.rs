@@ -26,7 +26,6 @@ pub enum PartsBy {
 const MOST: usize = 64;
 const OTHERS: &str = "[others]";
 const NOWHERE: &str = "[unknown]";
-const ANON: &str = "[anon]";
 
 /// Names of parts, the same in all processes, by number.
 #[derive(Debug, Default)]
@@ -75,13 +74,7 @@ impl Parts {
                 executable,
                 path,
             } => {
-                let path = if path.is_empty() { ANON } else { path };
-                let mapping = Mapping {
-                    end: range.end,
-                    file_offset: *file_offset,
-                    executable: *executable,
-                    path: path.to_owned(),
-                };
+                let mapping = Mapping::new(range.end, *file_offset, *executable, path);
                 self.space.map(range.clone(), mapping);
             }
             Happening::Break(at) => {

@@ -382,17 +382,7 @@ impl Recorder {
                 executable,
                 path,
             } => {
-                let path = if path.is_empty() {
-                    "[anon]".to_owned()
-                } else {
-                    path
-                };
-                let mapping = Mapping {
-                    end: range.end,
-                    file_offset,
-                    executable,
-                    path,
-                };
+                let mapping = Mapping::new(range.end, file_offset, executable, &path);
                 let row = module(process.entry.pid, process.now_ns, range.start, &mapping);
                 process.space.map(range, mapping);
                 let written = self.writer.push(row);
