@@ -93,7 +93,17 @@ pub(crate) fn emulated(
     if let Some(why) = chosen.filter(|_| talk) {
         announce(&options.machine, why);
     }
-    if let Ok((program, _)) = emulate::resolve(&options.command)
+    say_rights(&options.command);
+    sys::process::catch_interrupts().context("failed to catch interrupts")?;
+    let mut line = progress::Line::new(terminal::stderr_is_terminal() && talk);
+    let end = emulate::record(options, &mut |p| line.show(p));
+    line.clear();
+    Ok(end?)
+}
+
+/// Says that a program will not get the rights which it would have natively.
+pub(crate) fn say_rights(command: &[String]) {
+    if let Ok((program, _)) = emulate::resolve(command)
         && emulate::would_gain_rights(&program)
     {
         eprintln!(
@@ -102,11 +112,6 @@ pub(crate) fn emulated(
             program.display()
         );
     }
-    sys::process::catch_interrupts().context("failed to catch interrupts")?;
-    let mut line = progress::Line::new(terminal::stderr_is_terminal() && talk);
-    let end = emulate::record(options, &mut |p| line.show(p));
-    line.clear();
-    Ok(end?)
 }
 
 /// Events of the modelled machine that are sampled where none is named: those that

@@ -86,12 +86,7 @@ fn chosen(settings: &Settings) -> anyhow::Result<Vec<(Event, Rate)>> {
 
 /// What the user should know at once; all else is in the report.
 fn say(outcome: &Outcome) {
-    for note in &outcome.notes {
-        eprintln!("memgauge: {note}");
-    }
-    for loss in &outcome.losses {
-        eprintln!("memgauge: lost or left out: {} {}", loss.count, loss.detail);
-    }
+    say_what_lacks(outcome);
     let Some(o) = outcome.overhead else { return };
     eprintln!(
         "memgauge: overhead {:.2} % of {:.2} s on processors ({:.2} % allowed), periods changed {} times",
@@ -113,6 +108,16 @@ fn say(outcome: &Outcome) {
             cost.ns / 1e3,
             event.period,
         );
+    }
+}
+
+/// What was given up, and lost.
+pub(crate) fn say_what_lacks(outcome: &Outcome) {
+    for note in &outcome.notes {
+        eprintln!("memgauge: {note}");
+    }
+    for loss in &outcome.losses {
+        eprintln!("memgauge: lost or left out: {} {}", loss.count, loss.detail);
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Context, bail};
 use memgauge_collect::Error;
 use memgauge_collect::pmu::events::{self, Event, Pmus};
-use memgauge_collect::pmu::sample::{self, Options, Outcome, Rate, Tracing};
+use memgauge_collect::pmu::sample::{self, Options, Rate, Tracing};
 use memgauge_collect::sys;
 use memgauge_machine::Delivery;
 use memgauge_trace::CommandEnd;
@@ -56,7 +56,7 @@ pub(super) fn run(args: &Bandwidth, again: bool) -> anyhow::Result<CommandEnd> {
     sys::process::catch_interrupts().context("failed to catch interrupts")?;
     let outcome = sample::record(&options)?;
     if !args.quiet && !args.json && !args.csv {
-        say(&outcome);
+        crate::sample::say_what_lacks(&outcome);
     }
     // Of what was attached to, none is ours to report the end of.
     Ok(outcome.end.unwrap_or(CommandEnd::Exited(0)))
@@ -64,15 +64,6 @@ pub(super) fn run(args: &Bandwidth, again: bool) -> anyhow::Result<CommandEnd> {
 
 /// Of each processor: 512 KiB, which the kernel grants every user.
 const RING_PAGES: usize = 128;
-
-fn say(outcome: &Outcome) {
-    for note in &outcome.notes {
-        eprintln!("memgauge: {note}");
-    }
-    for loss in &outcome.losses {
-        eprintln!("memgauge: lost or left out: {} {}", loss.count, loss.detail);
-    }
-}
 
 /// The event named, or the misses of this processor; as precise as was asked for.
 fn chosen(args: &Bandwidth) -> anyhow::Result<Event> {

@@ -15,7 +15,7 @@ use memgauge_collect::geometry;
 use memgauge_report::mrc::{Collection, CurveView, Measured, Unit};
 
 use crate::outcome::Exit;
-use crate::terminal;
+use crate::{record, terminal};
 pub(crate) use args::{Mrc, Partition};
 pub(crate) use partition::partition;
 
@@ -47,6 +47,7 @@ fn phases_of_input(args: &Mrc, input: &Path) -> anyhow::Result<Exit> {
 }
 
 fn phases_of_command(args: &Mrc) -> anyhow::Result<Exit> {
+    record::say_rights(&args.command);
     let (ran, run) = phases::of_command(args)?;
     let style = terminal::style(terminal::stderr_is_terminal());
     eprint!(
@@ -87,6 +88,7 @@ fn rendered_phases(
 
 /// The report goes to standard error: standard output is the program's.
 fn of_command(args: &Mrc) -> anyhow::Result<Exit> {
+    record::say_rights(&args.command);
     let ran = feed::curves_of_command(&args.command, &args.making, feed::Beside::of(args))?;
     let mut all = Vec::new();
     for (of, made) in ran.made {
