@@ -56,14 +56,15 @@ static void on_block(unsigned vcpu, void *word)
 
 /* udata of a run's callback: its id in place and, where the address goes, its
  * extent and what the callback has to look for. */
-enum { UP_BITS = 0, DOWN_BITS = 8, SIZE_BITS = 16, KIND_BITS = 24, LAST_BIT = 26 };
+enum { UP_BITS = 0, DOWN_BITS = 8, SIZE_BITS = 16, KIND_BITS = 24, LEAVES_BIT = 26,
+       LAST_BIT = 27 };
 #define ID_BITS (~0ull << MG_ID_SHIFT)
 
 static uint64_t run_udata(uint64_t id, const struct mg_run *run, const struct mg_hook *h)
 {
     return id << MG_ID_SHIFT | (uint64_t)run->up << UP_BITS | (uint64_t)run->down << DOWN_BITS |
            (uint64_t)h->size << SIZE_BITS | (uint64_t)h->kind << KIND_BITS |
-           (uint64_t)h->last << LAST_BIT;
+           (uint64_t)h->leaves << LEAVES_BIT | (uint64_t)h->last << LAST_BIT;
 }
 
 /* The word of a run at `vaddr`, which is below 2^47. */
@@ -106,15 +107,29 @@ static void find_meminfo_bits(void)
     load_bit = store_bit >> 1; /* enum qemu_plugin_mem_rw: R is 1, W is 2 */
 }
 
+/* A call, return or jump begins: accesses are its own until its last. QEMU 7.2 may
+ * leave its callbacks in force, so that what QEMU does itself to the program's memory
+ * later, as it builds and removes frames of signals, comes as accesses of it. */
+static void on_leave(unsigned vcpu, void *udata)
+{
+    (void)vcpu, (void)udata;
+    mg_ring->leaving = 1;
+}
+
 /* Whether this callback is the start of an access of the wanted kind: neither
  * the other half of a read-modify-write nor a further piece of an access wider
- * than QEMU's registers. */
+ * than QEMU's registers, nor QEMU's own. */
 static inline bool begins_access(qemu_plugin_meminfo_t info, uint64_t vaddr, uint64_t udata)
 {
     struct mg_ring *r = mg_ring;
     unsigned size = udata >> SIZE_BITS & 0xff;
     if (!(info & (udata >> KIND_BITS & MG_LOAD ? load_bit : store_bit)))
         return false;
+    if (udata >> LEAVES_BIT & 1) {
+        bool own = r->leaving;
+        r->leaving = own && !(udata >> LAST_BIT & 1);
+        return own; /* of 8 bytes at most */
+    }
     if (size <= 8)
         return true;
     unsigned piece = 1u << qemu_plugin_mem_size_shift(info);
@@ -141,37 +156,6 @@ static void on_chosen_first_run(unsigned vcpu, qemu_plugin_meminfo_t info, uint6
         on_first_run(vcpu, info, vaddr, udata);
 }
 
-/* A call, return or jump begins: accesses are its own until its last. QEMU 7.2 may
- * leave its callbacks in force, so that what QEMU does itself to the program's memory
- * later, as it builds and removes frames of signals, comes as accesses of it. */
-static void on_leave(unsigned vcpu, void *udata)
-{
-    (void)vcpu, (void)udata;
-    mg_ring->leaving = 1;
-}
-
-static bool begins_leaving(qemu_plugin_meminfo_t info, uint64_t vaddr, uint64_t udata)
-{
-    struct mg_ring *r = mg_ring;
-    if (!r->leaving || !begins_access(info, vaddr, udata))
-        return false;
-    r->leaving = !(udata >> LAST_BIT & 1);
-    return true;
-}
-
-static void on_leaving_run(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t vaddr, void *udata)
-{
-    if (begins_leaving(info, vaddr, (uintptr_t)udata))
-        on_run(vcpu, info, vaddr, udata);
-}
-
-static void on_leaving_first_run(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t vaddr,
-                                 void *udata)
-{
-    if (begins_leaving(info, vaddr, (uintptr_t)udata))
-        on_first_run(vcpu, info, vaddr, udata);
-}
-
 /* A varying access, piece by piece; udata: number of the instruction. */
 static void on_piece(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t vaddr, void *insn)
 {
@@ -192,15 +176,12 @@ static void on_piece(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t vaddr, 
 static void hook_run(struct qemu_plugin_insn *insn, const struct mg_hook *h, bool first,
                      uint64_t id)
 {
-    bool look = h->filtered || h->size > 8;
-    qemu_plugin_mem_cb_t begin = h->leaves ? on_leaving_first_run
-                                 : look    ? on_chosen_first_run
-                                           : on_first_run;
-    if (h->leaves)
+    bool look = h->filtered || h->size > 8 || h->leaves;
+    qemu_plugin_mem_cb_t cb = first ? (look ? on_chosen_first_run : on_first_run)
+                                    : (look ? on_chosen_run : on_run);
+    if (h->leaves && h->last)
         qemu_plugin_register_vcpu_insn_exec_cb(insn, on_leave, QEMU_PLUGIN_CB_NO_REGS, NULL);
-    qemu_plugin_mem_cb_t go_on = h->leaves ? on_leaving_run : look ? on_chosen_run : on_run;
-    qemu_plugin_register_vcpu_mem_cb(insn, first ? begin : go_on, QEMU_PLUGIN_CB_NO_REGS,
-                                     QEMU_PLUGIN_MEM_RW,
+    qemu_plugin_register_vcpu_mem_cb(insn, cb, QEMU_PLUGIN_CB_NO_REGS, QEMU_PLUGIN_MEM_RW,
                                      (void *)(uintptr_t)run_udata(id, &block.run[h->run], h));
 }
 
