@@ -354,8 +354,7 @@ fn a_stream_that_is_reset_belongs_to_its_ends() {
     });
 }
 
-/// More sockets than there are slots: some keep their books elsewhere, and for those that
-/// come at once the kernel may have no memory at hand at first, which is counted.
+/// More sockets than there are slots: some keep their books elsewhere.
 #[test]
 #[ignore = "on a busy machine, one run in eight lacks what some of the connections sent"]
 fn thousands_of_open_connections_are_exact_together_or_counted_as_lost() {
