@@ -10,7 +10,7 @@
 //! and drops what finds no room, as a processor would.
 //!
 //! **Hour**: a recording of an hour of overflows is opened, corrected, put into
-//! windows of 100 µs with all statistics, and plotted.
+//! windows of 100 µs with all statistics, and plotted. One part alone: `chain` or `hour`.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -202,19 +202,29 @@ fn hour(dir: &Path, per_second: u64) {
 }
 
 fn main() {
+    let only = std::env::args().nth(1);
+    let wanted = |part: &str| only.as_deref().is_none_or(|only| only == part);
     let dir = tempfile::tempdir().expect("a temporary directory");
+    if wanted("chain") {
+        chains(dir.path());
+    }
+    if wanted("hour") {
+        println!("windows of 100 us over an hour");
+        for per_second in [1_000, 16_000] {
+            (0..3).for_each(|_| hour(dir.path(), per_second));
+        }
+    }
+}
+
+fn chains(dir: &Path) {
     println!("chain: ring, decoding, packing, storage");
     for words in [1, PEBS_WORDS] {
         for _ in 0..3 {
-            chain(dir.path(), words, 200_000_000, None);
+            chain(dir, words, 200_000_000, None);
         }
         for rate in [63e6, 30e6] {
             std::thread::sleep(Duration::from_millis(200));
-            chain(dir.path(), words, (rate * 2.0) as u64, Some(rate));
+            chain(dir, words, (rate * 2.0) as u64, Some(rate));
         }
-    }
-    println!("windows of 100 us over an hour");
-    for per_second in [1_000, 16_000] {
-        hour(dir.path(), per_second);
     }
 }

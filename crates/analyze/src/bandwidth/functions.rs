@@ -21,14 +21,9 @@ pub(super) fn functions(
     let times = (PLAIN_NS / plain.width_ns).max(1) as usize;
     let plain = plain.coarser(times);
     let threshold = result.bursts.threshold;
-    let rates: Vec<f64> = plain.rates().collect();
-    let in_burst = |time_ns: u64| {
-        let index = time_ns
-            .checked_sub(plain.from_ns)
-            .map(|t| (t / plain.width_ns) as usize);
-        index
-            .and_then(|i| rates.get(i))
-            .is_some_and(|r| *r > 0.0 && *r >= threshold)
+    let in_burst = |time_ns| {
+        let rate = plain.rate_at(time_ns);
+        rate.is_some_and(|r| r > 0.0 && r >= threshold)
     };
     let mut problems = std::mem::take(&mut result.problems);
     let mut modules = Modules::default();

@@ -1,6 +1,8 @@
 //! Amounts over time in windows of one width, and the ways between overflows and
 //! series.
 
+use std::borrow::Cow;
+
 /// Amounts in consecutive windows.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Grid {
@@ -65,16 +67,17 @@ impl Grid {
     }
 
     /// The same amounts in windows `times` as wide; the last may be partly empty.
-    pub fn coarser(&self, times: usize) -> Grid {
-        let sums = self
-            .values
-            .chunks(times.max(1))
-            .map(|some| some.iter().sum());
-        Grid {
-            from_ns: self.from_ns,
-            width_ns: self.width_ns * times.max(1) as u64,
-            values: sums.collect(),
+    /// There may be tens of millions: what stays as it is is not copied.
+    pub fn coarser(&self, times: usize) -> Cow<'_, Grid> {
+        if times <= 1 {
+            return Cow::Borrowed(self);
         }
+        let sums = self.values.chunks(times).map(|some| some.iter().sum());
+        Cow::Owned(Grid {
+            from_ns: self.from_ns,
+            width_ns: self.width_ns * times as u64,
+            values: sums.collect(),
+        })
     }
 
     /// Sum over all windows.
@@ -84,8 +87,19 @@ impl Grid {
 
     /// Amounts by second.
     pub fn rates(&self) -> impl Iterator<Item = f64> + '_ {
-        let per_second = 1e9 / self.width_ns as f64;
-        self.values.iter().map(move |v| v * per_second)
+        self.values.iter().map(|v| self.rate(*v))
+    }
+
+    /// By second what a window has.
+    fn rate(&self, amount: f64) -> f64 {
+        amount * 1e9 / self.width_ns as f64
+    }
+
+    /// The rate at a moment; `None` outside.
+    pub fn rate_at(&self, time_ns: u64) -> Option<f64> {
+        let since = time_ns.checked_sub(self.from_ns)?;
+        let value = self.values.get((since / self.width_ns) as usize)?;
+        Some(self.rate(*value))
     }
 
     /// When a counter that gained these amounts evenly would have overflowed: the

@@ -1,5 +1,6 @@
 //! From a recording's tables to bandwidth.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use memgauge_trace::recording::{Recording, Row, Selection};
@@ -11,8 +12,8 @@ use memgauge_trace::{
 use super::functions::functions;
 use super::hidden::{self, Counters, Finder, Gathered, Kinds, Mechanism};
 use super::{
-    Bandwidth, Correction, Grid, Irregular, LossCurve, LossModel, MOST_WINDOWS, Reference,
-    Settings, ThreadPart, bursts, common_drops, mean_error, regression, window_stats,
+    Bandwidth, Bursts, Correction, Grid, Irregular, LossCurve, LossModel, MOST_WINDOWS, Reference,
+    Settings, ThreadPart, WindowStats, bursts, common_drops, mean_error, regression, window_stats,
 };
 use crate::Resolve;
 
@@ -575,13 +576,7 @@ impl Reading {
     }
 
     fn finish(mut self, recording: &Recording, settings: &Settings) -> Bandwidth {
-        let width = self.base.width_ns;
-        let windows = WIDTHS_NS
-            .iter()
-            .filter(|w| w.is_multiple_of(width) && **w >= width);
-        let windows = windows.map(|w| window_stats(&self.base.coarser((w / width) as usize)));
-        let windows = windows.collect();
-        let plain = self.plain();
+        let (windows, bursts, reference) = self.shape(recording);
         let curves: Vec<&Grid> = self
             .streams
             .values()
@@ -616,22 +611,40 @@ impl Reading {
             bin_ns: settings.bin_ns,
             quantum: self.period as f64 * self.bytes_per_event * 1e9 / settings.bin_ns as f64,
             windows,
-            bursts: bursts(&plain),
+            bursts,
             more_threads: more_threads as u64,
             drops_width_ns: curves.first().map_or(0, |c| c.width_ns),
             drops,
-            reference: self.compare(&plain, recording),
+            reference,
             written_bytes: self.has_series.then_some(self.written),
             prefetched_bytes: self.has_series.then_some(self.prefetched),
             instructions: self.has_series.then_some(self.instructions),
             overhead: overhead(recording),
             irregular: self.irregular,
-            curve: Some(self.base.coarser((settings.bin_ns / width).max(1) as usize)),
+            curve: Some(match (settings.bin_ns / self.base.width_ns) as usize {
+                0 | 1 => self.base,
+                times => self.base.coarser(times).into_owned(),
+            }),
             raw_curve: Some(self.raw),
             threads: self.threads,
             problems: self.problems,
             ..Bandwidth::default()
         }
+    }
+
+    /// Statistics of windows, bursts, and how the curve agrees with memory's counter.
+    fn shape(&self, recording: &Recording) -> (Vec<WindowStats>, Bursts, Option<Reference>) {
+        let width = self.base.width_ns;
+        let widths = WIDTHS_NS
+            .iter()
+            .filter(|w| w.is_multiple_of(width) && **w >= width);
+        let mut room = Vec::new();
+        let mut stats = |w| window_stats(&self.base.coarser((w / width) as usize), &mut room);
+        let windows = widths.map(|w| stats(*w)).collect();
+        let plain = self.plain();
+        let bursts = bursts(&plain, &mut room);
+        drop(room);
+        (windows, bursts, self.compare(&plain, recording))
     }
 
     /// Bytes behind the last overflow of each thread, and how wrong that may be: what
@@ -650,13 +663,15 @@ impl Reading {
     }
 
     /// The corrected curve in windows of [`PLAIN_NS`], or as fine as there is.
-    fn plain(&self) -> Grid {
+    fn plain(&self) -> Cow<'_, Grid> {
         self.base
             .coarser((PLAIN_NS / self.base.width_ns).max(1) as usize)
     }
 
     fn compare(&self, plain: &Grid, recording: &Recording) -> Option<Reference> {
-        if plain.width_ns != PLAIN_NS || self.reference.total() <= 0.0 {
+        // Without any reference its windows are not so much as looked at.
+        let there = self.reference_whole > 0.0 && self.reference.total() > 0.0;
+        if plain.width_ns != PLAIN_NS || !there {
             return None;
         }
         // No finer than the reference was read.

@@ -67,53 +67,67 @@ pub struct Drop {
 }
 
 /// Statistics of the windows of a grid of bytes, but the last, which may be cut.
-pub fn window_stats(grid: &Grid) -> WindowStats {
+/// `room` is written over: an array that several calls share.
+pub fn window_stats(grid: &Grid, room: &mut Vec<f64>) -> WindowStats {
     let whole = grid.values.len().saturating_sub(1).max(1);
+    room.clear();
     // The last window may be partly empty.
-    let mut rates: Vec<f64> = grid.rates().take(whole).collect();
-    let highest = rates.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1));
-    let highest_at = highest.map_or(0, |h| h.0 as u64);
-    let windows = rates.len();
-    let mean = rates.iter().sum::<f64>() / windows.max(1) as f64;
-    let top = highest.map_or(0.0, |h| *h.1);
+    room.extend(grid.rates().take(whole));
+    let (windows, mut sum) = (room.len(), 0.0);
+    let mut highest = (0, 0.0);
+    for (at, &rate) in room.iter().enumerate() {
+        sum += rate;
+        if rate >= highest.1 {
+            highest = (at as u64, rate);
+        }
+    }
+    let [p50, p90, p99] = percentiles(room, [0.50, 0.90, 0.99]);
     WindowStats {
         width_ns: grid.width_ns,
         windows: windows as u64,
-        mean,
-        p50: percentile(&mut rates, 0.50),
-        p90: percentile(&mut rates, 0.90),
-        p99: percentile(&mut rates, 0.99),
-        highest: top,
-        highest_ns: grid.from_ns + highest_at * grid.width_ns,
+        mean: sum / windows.max(1) as f64,
+        p50,
+        p90,
+        p99,
+        highest: highest.1,
+        highest_ns: grid.from_ns + highest.0 * grid.width_ns,
     }
 }
 
-/// The smallest value that a share of the values does not exceed. It moves them
-/// about, and does not sort them: there may be tens of millions.
-fn percentile(values: &mut [f64], share: f64) -> f64 {
-    let rank = (values.len() as f64 * share).ceil() as usize;
-    let at = rank.max(1) - 1;
-    match at < values.len() {
-        true => *values.select_nth_unstable_by(at, f64::total_cmp).1,
-        false => 0.0,
-    }
+/// The smallest values that shares of the values, in rising order, do not exceed. It
+/// moves them about, and does not sort them: there may be tens of millions, and each
+/// share is looked for behind the one before.
+fn percentiles<const N: usize>(values: &mut [f64], shares: [f64; N]) -> [f64; N] {
+    let all = values.len();
+    let mut from = 0;
+    shares.map(|share| {
+        let at = ((all as f64 * share).ceil() as usize).max(1) - 1;
+        if at >= all {
+            return 0.0;
+        }
+        let behind = &mut values[from..];
+        let value = *behind.select_nth_unstable_by(at - from, f64::total_cmp).1;
+        from = at;
+        value
+    })
 }
 
-/// The bursts of a grid of bytes.
-pub fn bursts(grid: &Grid) -> Bursts {
-    let rates: Vec<f64> = grid.rates().collect();
-    let mut busy: Vec<f64> = rates.iter().copied().filter(|r| *r > 0.0).collect();
-    let threshold = percentile(&mut busy, 0.99) / 2.0;
+/// The bursts of a grid of bytes. `room` is written over, as by [`window_stats`].
+pub fn bursts(grid: &Grid, room: &mut Vec<f64>) -> Bursts {
+    room.clear();
+    room.extend(grid.rates().filter(|r| *r > 0.0));
+    let [peak] = percentiles(room, [0.99]);
+    let threshold = peak / 2.0;
     let mut found = Bursts {
         width_ns: grid.width_ns,
         threshold,
         ..Bursts::default()
     };
-    if busy.is_empty() {
+    if room.is_empty() {
         return found;
     }
     let mut windows = 0u64;
-    for (start, length) in runs(rates.iter().map(|r| *r >= threshold)) {
+    for (start, length) in runs(grid.rates().map(|r| r >= threshold)) {
         found.count += 1;
         windows += length;
         if length * grid.width_ns > found.longest_ns {
@@ -121,7 +135,7 @@ pub fn bursts(grid: &Grid) -> Bursts {
             found.longest_at_ns = grid.from_ns + start * grid.width_ns;
         }
     }
-    found.duty = windows as f64 / rates.len() as f64;
+    found.duty = windows as f64 / grid.values.len() as f64;
     found
 }
 
@@ -237,7 +251,7 @@ mod tests {
     #[test]
     fn percentiles_and_the_highest_window_are_those_of_the_windows() {
         let values: Vec<f64> = (1..=100).chain([1]).map(f64::from).collect();
-        let stats = window_stats(&grid(&values));
+        let stats = window_stats(&grid(&values), &mut vec![7.0]);
         let per_second = 1e7;
         let got = [stats.p50, stats.p90, stats.p99, stats.highest, stats.mean];
         let expected = [50.0, 90.0, 99.0, 100.0, 50.5].map(|v| v * per_second);
@@ -245,18 +259,21 @@ mod tests {
             assert!((a - b).abs() < 1.0, "{a} {b}");
         }
         assert_eq!(stats.highest_ns, 1_000 + 99 * 100);
-        assert_eq!(window_stats(&grid(&[])).highest, 0.0);
+        assert_eq!(window_stats(&grid(&[]), &mut Vec::new()).highest, 0.0);
     }
 
     #[test]
     fn bursts_are_windows_in_a_row_above_half_of_the_peak() {
-        let found = bursts(&grid(&[0.0, 9.0, 10.0, 1.0, 0.0, 8.0, 8.0, 8.0, 0.0, 0.0]));
+        let found = bursts(
+            &grid(&[0.0, 9.0, 10.0, 1.0, 0.0, 8.0, 8.0, 8.0, 0.0, 0.0]),
+            &mut vec![99.0],
+        );
         assert_eq!(
             (found.count, found.longest_ns, found.longest_at_ns),
             (2, 300, 1_500)
         );
         assert!((found.duty - 0.5).abs() < 1e-9);
-        assert_eq!(bursts(&grid(&[0.0; 5])).count, 0);
+        assert_eq!(bursts(&grid(&[0.0; 5]), &mut Vec::new()).count, 0);
     }
 
     #[test]
