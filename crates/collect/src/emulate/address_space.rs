@@ -3,6 +3,9 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+/// What a nameless mapping is called.
+const ANON: &str = "[anon]";
+
 /// One mapping.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Mapping {
@@ -14,14 +17,17 @@ pub(super) struct Mapping {
 }
 
 impl Mapping {
-    /// As a catalogue tells of one: without a path it is nameless.
-    pub(super) fn new(end: u64, file_offset: u64, executable: bool, path: &str) -> Mapping {
-        let path = if path.is_empty() { "[anon]" } else { path };
+    /// Up to `end`; without a path it is nameless.
+    pub(super) fn new(end: u64, file_offset: u64, executable: bool, path: String) -> Mapping {
         Mapping {
             end,
             file_offset,
             executable,
-            path: path.to_owned(),
+            path: if path.is_empty() {
+                ANON.to_owned()
+            } else {
+                path
+            },
         }
     }
 }
@@ -30,15 +36,16 @@ impl Mapping {
 #[derive(Clone, Debug, Default)]
 pub(super) struct AddressSpace {
     mappings: BTreeMap<u64, Mapping>,
-    heap: Option<Range<u64>>,
+    /// Where the heap begins.
+    heap: Option<u64>,
 }
 
 impl AddressSpace {
-    /// Adds a mapping over whatever was there.
-    pub(super) fn map(&mut self, range: Range<u64>, mapping: Mapping) {
-        self.unmap(&range);
-        if range.start < range.end {
-            self.mappings.insert(range.start, mapping);
+    /// Adds a mapping from `start` on, over whatever was there.
+    pub(super) fn map(&mut self, start: u64, mapping: Mapping) {
+        self.unmap(&(start..mapping.end));
+        if start < mapping.end {
+            self.mappings.insert(start, mapping);
         }
     }
 
@@ -81,26 +88,19 @@ impl AddressSpace {
     /// Follows the program break; the first call tells where the heap begins.
     /// Returns the heap as it is now, with its first byte.
     pub(super) fn set_break(&mut self, at: u64) -> Option<(u64, Mapping)> {
-        let start = self.heap.as_ref().map_or(at, |h| h.start);
-        self.heap = Some(start..at.max(start));
-        let heap = start..at.max(start);
-        if heap.is_empty() {
+        let start = *self.heap.get_or_insert(at);
+        if at <= start {
             return None;
         }
-        let mapping = Mapping {
-            end: heap.end,
-            file_offset: 0,
-            executable: false,
-            path: "[heap]".to_owned(),
-        };
-        self.map(heap.clone(), mapping.clone());
-        Some((heap.start, mapping))
+        let mapping = Mapping::new(at, 0, false, "[heap]".to_owned());
+        self.map(start, mapping.clone());
+        Some((start, mapping))
     }
 
     /// Calls the nameless mapping around `address` `name`; returns it if found.
     pub(super) fn name_around(&mut self, address: u64, name: &str) -> Option<(u64, Mapping)> {
         let (&start, mapping) = self.mappings.range_mut(..=address).next_back()?;
-        if mapping.end <= address || mapping.path != "[anon]" {
+        if mapping.end <= address || mapping.path != ANON {
             return None;
         }
         mapping.path = name.to_owned();
@@ -118,12 +118,7 @@ mod tests {
     use super::*;
 
     fn anon(end: u64) -> Mapping {
-        Mapping {
-            end,
-            file_offset: 0x100,
-            executable: false,
-            path: "[anon]".to_owned(),
-        }
+        Mapping::new(end, 0x100, false, String::new())
     }
 
     fn ranges(space: &AddressSpace) -> Vec<(u64, u64, u64)> {
@@ -136,7 +131,7 @@ mod tests {
     #[test]
     fn unmapping_the_middle_leaves_both_ends_with_their_offsets() {
         let mut space = AddressSpace::default();
-        space.map(0x1000..0x9000, anon(0x9000));
+        space.map(0x1000, anon(0x9000));
         space.unmap(&(0x3000..0x5000));
         assert_eq!(
             ranges(&space),
@@ -147,10 +142,10 @@ mod tests {
     #[test]
     fn mapping_over_several_mappings_replaces_what_it_covers() {
         let mut space = AddressSpace::default();
-        space.map(0x1000..0x2000, anon(0x2000));
-        space.map(0x2000..0x3000, anon(0x3000));
-        space.map(0x3000..0x5000, anon(0x5000));
-        space.map(0x1800..0x4000, anon(0x4000));
+        space.map(0x1000, anon(0x2000));
+        space.map(0x2000, anon(0x3000));
+        space.map(0x3000, anon(0x5000));
+        space.map(0x1800, anon(0x4000));
         assert_eq!(
             ranges(&space),
             [
@@ -174,7 +169,7 @@ mod tests {
     #[test]
     fn a_stack_is_named_once_by_an_address_in_it() {
         let mut space = AddressSpace::default();
-        space.map(0x1000..0x2000, anon(0x2000));
+        space.map(0x1000, anon(0x2000));
         assert!(space.name_around(0x1fff, "[stack]").is_some());
         assert!(space.name_around(0x1fff, "[stack 7]").is_none());
         assert!(space.name_around(0x2000, "[stack]").is_none());

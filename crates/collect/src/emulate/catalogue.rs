@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use memgauge_trace::{AccessKind, VirtAddr};
 
+use super::address_space::Mapping;
 use super::wire;
 
 /// Numbers are dense; one this far ahead of the last is damage.
@@ -289,12 +290,8 @@ pub(super) struct Catalogue {
 /// Something other than code that a catalogue tells.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Happening {
-    Mapped {
-        range: Range<u64>,
-        file_offset: u64,
-        executable: bool,
-        path: String,
-    },
+    /// From this address on.
+    Mapped(u64, Mapping),
     Unmapped(Range<u64>),
     Break(u64),
     Program(String),
@@ -510,12 +507,11 @@ fn happening(kind: u32, body: &[u8]) -> Option<Happening> {
     let path = String::from_utf8_lossy(body.get(40..40 + path_bytes)?).into_owned();
     const PROT_EXEC: u32 = 4;
     match kind {
-        wire::record::MAP => Some(Happening::Mapped {
-            range,
-            file_offset: u64_at(body, 24)?,
-            executable: prot & PROT_EXEC != 0,
-            path,
-        }),
+        wire::record::MAP => {
+            let (file_offset, executable) = (u64_at(body, 24)?, prot & PROT_EXEC != 0);
+            let mapping = Mapping::new(range.end, file_offset, executable, path);
+            Some(Happening::Mapped(range.start, mapping))
+        }
         wire::record::UNMAP => Some(Happening::Unmapped(range)),
         wire::record::BRK => Some(Happening::Break(range.start)),
         wire::record::PROGRAM => Some(Happening::Program(path)),

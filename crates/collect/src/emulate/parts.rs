@@ -10,7 +10,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use super::address_space::{AddressSpace, Mapping};
+use super::address_space::AddressSpace;
 use super::catalogue::{Catalogue, Happening};
 
 /// What parts are told apart by.
@@ -68,15 +68,7 @@ impl Parts {
     /// Takes in what a catalogue tells of mappings.
     pub(super) fn observe(&mut self, happening: &Happening) {
         match happening {
-            Happening::Mapped {
-                range,
-                file_offset,
-                executable,
-                path,
-            } => {
-                let mapping = Mapping::new(range.end, *file_offset, *executable, path);
-                self.space.map(range.clone(), mapping);
-            }
+            Happening::Mapped(start, mapping) => self.space.map(*start, mapping.clone()),
             Happening::Break(at) => {
                 self.space.set_break(*at);
             }
@@ -181,15 +173,12 @@ fn push_if_other(out: &mut Vec<(usize, u32)>, at: usize, part: u32) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::address_space::Mapping;
     use super::*;
 
     fn mapped(range: Range<u64>, path: &str) -> Happening {
-        Happening::Mapped {
-            range,
-            file_offset: 0,
-            executable: false,
-            path: path.to_owned(),
-        }
+        let mapping = Mapping::new(range.end, 0, false, path.to_owned());
+        Happening::Mapped(range.start, mapping)
     }
 
     fn regions(parts: &mut Parts, names: &mut Names, addresses: &[u64]) -> Vec<(usize, String)> {

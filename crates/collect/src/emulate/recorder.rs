@@ -376,15 +376,9 @@ impl Recorder {
             return;
         };
         match happening {
-            Happening::Mapped {
-                range,
-                file_offset,
-                executable,
-                path,
-            } => {
-                let mapping = Mapping::new(range.end, file_offset, executable, &path);
-                let row = module(process.entry.pid, process.now_ns, range.start, &mapping);
-                process.space.map(range, mapping);
+            Happening::Mapped(start, mapping) => {
+                let row = module(process.entry.pid, process.now_ns, start, &mapping);
+                process.space.map(start, mapping);
                 let written = self.writer.push(row);
                 self.note(written);
             }
