@@ -36,6 +36,7 @@ static bool same_key(const struct key *a, const struct key *b)
 
 static ZydisDecoder decoder;
 static bool loads_too_much; /* QEMU does, for some instructions: bytes_loaded() */
+static bool loops_within;   /* QEMU may repeat a rep instruction within its block */
 static struct value reg[REGS];
 static uint32_t next_symbol;
 
@@ -68,12 +69,14 @@ void mg_decode_init(int interface)
 {
     ZydisDecoderInit(&decoder, ZYDIS_MACHINE_MODE_LONG_64, ZYDIS_STACK_WIDTH_64);
     loads_too_much = interface <= 1;
+    loops_within = interface >= 4;
 }
 
 void mg_decode_begin(struct mg_decoded *block)
 {
     block->insns = block->accesses = block->runs = block->hooks = block->flags = 0;
     block->undecoded = 0;
+    block->loops = false;
     current.open = false;
     next_symbol = 1;
     for (int i = 0; i < REGS; i++)
@@ -371,6 +374,7 @@ static void filter_hooks(struct mg_decoded *b, const struct insn *in, unsigned f
         b->hook[i].filtered = kinds != b->hook[i].kind;
         b->hook[i].leaves = leaves_block(in->z);
         b->hook[i].last = i == b->hooks - 1u;
+        b->hook[i].begins_rep = i == first_hook && repeats(in->z) && loops_within;
     }
 }
 
@@ -499,6 +503,7 @@ void mg_decode_insn(struct mg_decoded *b, const uint8_t *code, size_t bytes, uin
         struct insn in = { &z, ops, vaddr, offset };
         if (repeats(&z)) {
             b->flags |= MG_CODE_ENDS_REP | (b->insns == 0 ? MG_CODE_BEGINS_REP : 0);
+            b->loops = loops_within;
         }
         unsigned access = b->accesses, hook = b->hooks;
         memory_operands(b, &in);

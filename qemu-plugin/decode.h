@@ -25,12 +25,14 @@ struct mg_hook {
     bool varying;     /* pieces are streamed as they come */
     bool leaves;      /* the instruction is a call, return or jump */
     bool last;        /* of the instruction's hooks */
+    bool begins_rep;  /* the first of a rep instruction that QEMU repeats within the block */
 };
 
 /* One block of code, decoded. */
 struct mg_decoded {
     uint16_t insns, accesses, runs, hooks, flags;
     uint32_t undecoded;
+    bool loops;       /* QEMU may repeat the last instruction within the block */
     struct mg_run run[MG_MAX_ACCESSES];
     struct mg_access access[MG_MAX_ACCESSES];
     struct mg_hook hook[MG_MAX_ACCESSES];

@@ -103,12 +103,28 @@ static void report_loaded_map(uint64_t start, uint64_t end, uint64_t offset, con
                path[0] == '/' ? path : "");
 }
 
-/* Path of the program under the emulator; NULL where QEMU is too old to say. */
+/* The program among QEMU's own arguments, which the recorder and follow() put so:
+ * EMULATOR -0 NAME -plugin FILE PROGRAM… */
+static char *program_argument(void)
+{
+    static char words[4 * PATH_MAX];
+    int fd = open("/proc/self/cmdline", O_RDONLY | O_CLOEXEC);
+    ssize_t bytes = fd < 0 ? -1 : read(fd, words, sizeof words - 1);
+    if (fd >= 0)
+        close(fd);
+    char *at = words, *end = words + (bytes > 0 ? bytes : 0);
+    for (int before = 5; before > 0 && at < end; before--)
+        at += strlen(at) + 1;
+    return at < end ? at : NULL;
+}
+
+/* Path of the program under the emulator; NULL where nothing says. Some versions of
+ * QEMU lack the function that does. */
 static char *own_program(void)
 {
     const char *(*path)(void) = (const char *(*)(void))dlsym(RTLD_DEFAULT,
                                                              "qemu_plugin_path_to_binary");
-    return path ? (char *)path() : NULL;
+    return path ? (char *)path() : program_argument();
 }
 
 void mg_guest_loaded(uint64_t base)
@@ -141,12 +157,12 @@ static void after_syscall(qemu_plugin_id_t id, unsigned vcpu, int64_t num, int64
         mapped(ret, (int32_t)sys_arg[4]);
     } else if (num == SYS_G_MUNMAP) {
         report_map(MG_REC_UNMAP, sys_arg[0], sys_arg[0] + sys_arg[1], 0, 0, NULL);
-        } else if (num == SYS_G_MREMAP) {
+    } else if (num == SYS_G_MREMAP) {
         report_map(MG_REC_UNMAP, sys_arg[0], sys_arg[0] + sys_arg[1], 0, 0, NULL);
         report_map(MG_REC_MAP, ret, ret + sys_arg[2], 0, PROT_READ | PROT_WRITE, NULL);
-        } else if (num == SYS_G_BRK) {
+    } else if (num == SYS_G_BRK) {
         report_map(MG_REC_BRK, ret, ret, 0, PROT_READ | PROT_WRITE, NULL);
-        }
+    }
     errno = saved;
 }
 

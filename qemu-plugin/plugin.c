@@ -20,7 +20,8 @@
 #endif
 MG_EXPORT int qemu_plugin_version = MG_QEMU_API;
 
-static struct mg_decoded block; /* translation is serialised by translate_lock */
+/* Translation is serialised by translate_lock: a block, and its last instruction. */
+static struct mg_decoded block, rep;
 static pthread_mutex_t translate_lock = PTHREAD_MUTEX_INITIALIZER;
 static bool loaded;
 
@@ -156,6 +157,34 @@ static void on_chosen_first_run(unsigned vcpu, qemu_plugin_meminfo_t info, uint6
         on_first_run(vcpu, info, vaddr, udata);
 }
 
+/* A rep instruction begins. From 10.0 on, QEMU repeats it within one execution of
+ * its block; each iteration but the first is told as an execution of a block of that
+ * instruction alone (udata: its number), as older ones perform it. */
+static void on_rep(unsigned vcpu, void *alone)
+{
+    (void)vcpu;
+    mg_ring->rep_block = (uintptr_t)alone;
+    mg_ring->rep_accesses = 0;
+}
+
+/* Before an access of a rep instruction, of which an iteration makes `all`: whether
+ * this iteration has an execution of its own. */
+static bool repeats_alone(unsigned vcpu, uint32_t all)
+{
+    uint32_t before = mg_ring->rep_accesses++;
+    if (before >= all && before % all == 0)
+        on_block(vcpu, (void *)(uintptr_t)(MG_MARK_BLOCK | mg_ring->rep_block));
+    return before >= all;
+}
+
+static void on_rep_run(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t vaddr, void *udata)
+{
+    if (!begins_access(info, vaddr, (uintptr_t)udata))
+        return;
+    repeats_alone(vcpu, 1);
+    on_run(vcpu, info, vaddr, udata);
+}
+
 /* A varying access, piece by piece; udata: number of the instruction. */
 static void on_piece(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t vaddr, void *insn)
 {
@@ -173,19 +202,28 @@ static void on_piece(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t vaddr, 
     advance(r, w + 2);
 }
 
+/* Compared strings: two loads an iteration, in the order QEMU makes them. */
+static void on_rep_piece(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t vaddr, void *insn)
+{
+    on_piece(vcpu, info, vaddr, repeats_alone(vcpu, 2) ? NULL : insn);
+}
+
 static void hook_run(struct qemu_plugin_insn *insn, const struct mg_hook *h, bool first,
                      uint64_t id)
 {
     bool look = h->filtered || h->size > 8 || h->leaves;
     qemu_plugin_mem_cb_t cb = first ? (look ? on_chosen_first_run : on_first_run)
                                     : (look ? on_chosen_run : on_run);
+    if (h->begins_rep)
+        cb = on_rep_run;
     if (h->leaves && h->last)
         qemu_plugin_register_vcpu_insn_exec_cb(insn, on_leave, QEMU_PLUGIN_CB_NO_REGS, NULL);
     qemu_plugin_register_vcpu_mem_cb(insn, cb, QEMU_PLUGIN_CB_NO_REGS, QEMU_PLUGIN_MEM_RW,
                                      (void *)(uintptr_t)run_udata(id, &block.run[h->run], h));
 }
 
-static void hook_block(struct qemu_plugin_tb *tb, uint64_t number)
+/* `alone`: number of the block of its rep instruction alone, if it ends in one. */
+static void hook_block(struct qemu_plugin_tb *tb, uint64_t number, uint64_t alone)
 {
     /* Only a block all of whose runs surely come, in order, begins with one. */
     bool marked = block.flags || number >= MG_MARKS;
@@ -197,9 +235,13 @@ static void hook_block(struct qemu_plugin_tb *tb, uint64_t number)
     for (unsigned i = 0; i < block.hooks; i++) {
         const struct mg_hook *h = &block.hook[i];
         struct qemu_plugin_insn *insn = qemu_plugin_tb_get_insn(tb, h->insn);
+        if (h->begins_rep)
+            qemu_plugin_register_vcpu_insn_exec_cb(insn, on_rep, QEMU_PLUGIN_CB_NO_REGS,
+                                                   (void *)(uintptr_t)alone);
         if (h->varying) {
-            qemu_plugin_register_vcpu_mem_cb(insn, on_piece, QEMU_PLUGIN_CB_NO_REGS,
-                                             QEMU_PLUGIN_MEM_RW, (void *)(uintptr_t)h->insn);
+            qemu_plugin_register_vcpu_mem_cb(insn, h->begins_rep ? on_rep_piece : on_piece,
+                                             QEMU_PLUGIN_CB_NO_REGS, QEMU_PLUGIN_MEM_RW,
+                                             (void *)(uintptr_t)h->insn);
         } else {
             bool stores = block.run[h->run].stores;
             hook_run(insn, h, first, first ? number : stores ? MG_FURTHER_STORES
@@ -209,17 +251,33 @@ static void hook_block(struct qemu_plugin_tb *tb, uint64_t number)
     }
 }
 
-static void decode_block(struct qemu_plugin_tb *tb, uint64_t guest_base)
+/* Instructions `from` to `end` of a block, as a block of their own, and their
+ * first byte. */
+static uint64_t decode_block(struct mg_decoded *b, struct qemu_plugin_tb *tb, size_t from,
+                             size_t end, uint64_t guest_base)
 {
-    uint64_t start = qemu_plugin_tb_vaddr(tb);
-    size_t n = qemu_plugin_tb_n_insns(tb);
-    mg_decode_begin(&block);
-    for (size_t i = 0; i < n; i++) {
+    uint64_t start = qemu_plugin_insn_vaddr(qemu_plugin_tb_get_insn(tb, from));
+    mg_decode_begin(b);
+    for (size_t i = from; i < end; i++) {
         struct qemu_plugin_insn *insn = qemu_plugin_tb_get_insn(tb, i);
         uint64_t vaddr = qemu_plugin_insn_vaddr(insn);
-        mg_decode_insn(&block, (const uint8_t *)(vaddr + guest_base), qemu_plugin_insn_size(insn),
+        mg_decode_insn(b, (const uint8_t *)(vaddr + guest_base), qemu_plugin_insn_size(insn),
                        vaddr, vaddr - start);
     }
+    return start;
+}
+
+/* The number by which the recorder knows a decoded block from now on; 0: it does
+ * not, the catalogue is full. */
+static uint64_t told(const struct mg_decoded *b, uint64_t vaddr)
+{
+    struct mg_code code = {
+        .record = { MG_REC_CODE, sizeof code + b->accesses * sizeof b->access[0] },
+        .vaddr = vaddr, .insns = b->insns, .accesses = b->accesses,
+        .runs = b->runs, .flags = b->flags, .id = mg_new_block_id(),
+    };
+    bool fits = mg_catalogue(&code, sizeof code, b->access, b->accesses * sizeof b->access[0]);
+    return fits ? code.id : 0;
 }
 
 static void on_translate(qemu_plugin_id_t plugin, struct qemu_plugin_tb *tb)
@@ -232,16 +290,13 @@ static void on_translate(qemu_plugin_id_t plugin, struct qemu_plugin_tb *tb)
         loaded = true;
         mg_guest_loaded(base);
     }
-    decode_block(tb, base);
+    uint64_t vaddr = decode_block(&block, tb, 0, qemu_plugin_tb_n_insns(tb), base);
     mg_note_undecoded(block.undecoded);
-    struct mg_code code = {
-        .record = { MG_REC_CODE, sizeof code + block.accesses * sizeof block.access[0] },
-        .vaddr = qemu_plugin_tb_vaddr(tb), .insns = block.insns, .accesses = block.accesses,
-        .runs = block.runs, .flags = block.flags,
-    };
-    code.id = mg_new_block_id();
-    if (mg_catalogue(&code, sizeof code, block.access, block.accesses * sizeof block.access[0]))
-        hook_block(tb, code.id);
+    uint64_t number = told(&block, vaddr), alone = number;
+    if (number && block.loops && block.insns > 1)
+        alone = told(&rep, decode_block(&rep, tb, block.insns - 1, block.insns, base));
+    if (alone)
+        hook_block(tb, number, alone);
     pthread_mutex_unlock(&translate_lock);
 }
 

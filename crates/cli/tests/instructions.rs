@@ -11,6 +11,7 @@ use std::process::Command;
 use harness::{Recorded, memgauge, needs};
 
 const LIST: &str = include_str!("instructions/list.txt");
+const STRINGS: &str = include_str!("instructions/strings.s");
 const SIGNALS: &str = include_str!("instructions/signals.c");
 const TURNS: i64 = 100;
 
@@ -57,6 +58,11 @@ fn program(folder: &Path, cases: &[Case], before: &str) -> String {
     // A control word of each unit where the list has them loaded from.
     text += "xor %edi, %edi\n mov $60, %eax\n syscall\n.data\n.balign 4096\n\
              buffer: .zero 48\n .long 0x1f80, 0\n .word 0x37f\n .zero 4038\n";
+    assembled(folder, &text)
+}
+
+/// Path of the program that `text` is the source of.
+fn assembled(folder: &Path, text: &str) -> String {
     let (source, program) = (folder.join("each.s"), folder.join("each"));
     std::fs::write(&source, text).expect("the source can be written");
     let mut cc = Command::new("cc");
@@ -114,6 +120,26 @@ fn every_instruction_accesses_its_operand_once_beside_another() {
     if needs(&["cc"]) {
         assert_eq!(wrong(&cases(), "movl 32(%rdi), %r8d", 1), [""; 0]);
     }
+}
+
+/// Each repetition is an access, the instruction one, however QEMU cuts it up; a curve
+/// takes the accesses one by one.
+#[test]
+fn string_instructions_access_each_element_once() {
+    if !needs(&["cc"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let program = assembled(folder.path(), STRINGS);
+    assert_eq!(done(&program, &[]), [581_001, 170_002, 0]);
+    let run = Recorded::new(&[], &[&program]);
+    let listed = STRINGS.lines().filter(|line| line.starts_with(' '));
+    assert_eq!(run.totals()["instructions"], listed.count() as i64 + 1);
+    let mut curves = memgauge();
+    curves.args(["mrc", "--exact", "--json", "--", &program]);
+    let output = curves.output().expect("memgauge runs");
+    let shown: serde_json::Value = serde_json::from_slice(&output.stderr).expect("JSON");
+    assert_eq!(shown["curves"][0]["references"].as_f64(), Some(751_003.0));
 }
 
 #[test]

@@ -32,7 +32,7 @@ use memgauge_trace::{CommandEnd, Manifest, OwnCost, Provenance, SourceFacts, cat
 
 pub use qemu::{Emulator, find_on_path, resolve, would_gain_rights};
 
-use crate::sys::process::{children_usage, interrupts, own_usage};
+use crate::sys::process::{children_usage, interrupts, own_usage, without_randomisation};
 use crate::{Error, Result, host};
 pub use parts::PartsBy;
 use recorder::{Recorder, Seen};
@@ -132,11 +132,12 @@ fn spawn(command: &[String], emulator: &Emulator, session: &Session) -> Result<C
         emulator.plugin.display(),
         session.dir().display()
     );
-    Command::new(&emulator.qemu)
-        .args(["-0", &args[0], "-plugin", &plugin])
+    let mut qemu = Command::new(&emulator.qemu);
+    qemu.args(["-0", &args[0], "-plugin", &plugin])
         .arg(path)
-        .args(&args[1..])
-        .spawn()
+        .args(&args[1..]);
+    without_randomisation(&mut qemu);
+    qemu.spawn()
         .map_err(|e| Error::system(format!("failed to start `{}`", emulator.qemu.display()), e))
 }
 

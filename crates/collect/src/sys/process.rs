@@ -4,7 +4,9 @@ use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
+use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -157,6 +159,24 @@ pub fn monotonic_ns() -> u64 {
     // SAFETY: `now` is a valid timespec.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// Has a command, and what it starts, lie at the same addresses in every run.
+///
+/// Where the system forbids that (containers may), addresses differ as they would
+/// without: nothing but repeatability depends on it.
+pub fn without_randomisation(command: &mut Command) {
+    let plain = || {
+        // SAFETY: both calls change nothing but a flag of this process, a child
+        // about to exec, and may be made after a fork.
+        unsafe {
+            let now = libc::personality(0xffff_ffff);
+            libc::personality((now | libc::ADDR_NO_RANDOMIZE) as libc::c_ulong);
+        }
+        Ok(())
+    };
+    // SAFETY: the closure only makes system calls that may be made after a fork.
+    unsafe { command.pre_exec(plain) };
 }
 
 /// Whether `path` may be executed by this user.
