@@ -41,9 +41,10 @@ bench-stat: build ## cost of counter series and speed of import against perf; pa
 bench-bandwidth: build ## overflow traces: accuracy on real programs, codecs, speed of the chain
 	cargo build --release -p memgauge-workloads
 	@bench/bandwidth --memgauge $(TARGET)/release/memgauge $(BENCH_ARGS)
-	cargo run --release -p memgauge-trace --example trace_codecs
+	@bench/bandwidth --memgauge $(TARGET)/release/memgauge --traces $(TARGET)/traces
+	cargo run --release -p memgauge-trace --example trace_codecs -- $(TARGET)/traces/*.mg
 	mkdir -p $(TARGET)/times
-	cargo run --release -p memgauge-trace --example trace_codecs -- --dump $(TARGET)/times
+	cargo run --release -p memgauge-trace --example trace_codecs -- --dump $(TARGET)/times $(TARGET)/traces/*.mg
 	cargo run --release --manifest-path bench/codecs/Cargo.toml --target-dir $(TARGET)/codecs -- $(TARGET)/times/*.times
 	cargo run --release -p memgauge --example bandwidth_speed
 

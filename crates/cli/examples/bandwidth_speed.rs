@@ -24,23 +24,26 @@ use memgauge_trace::{EventId, Manifest, OverflowBlock, Pid, Thread, Tid};
 
 /// 200 bytes of a Skylake record, in words; the last is its time stamp.
 const PEBS_WORDS: usize = 25;
-/// Records of the ring: 3.2 MB of PEBS', the document's buffer.
-const RING: usize = 1 << 14;
+/// Records of a ring: 3.2 MB of PEBS', the document's buffer, and one that outlasts
+/// the moments in which a part is closed and synchronised with the disk.
+const RINGS: [usize; 2] = [1 << 14, 1 << 18];
 const EVENT: EventId = EventId(12);
 
 struct Ring {
     words: Vec<AtomicU64>,
     record_words: usize,
+    records: usize,
     head: AtomicU64,
     tail: AtomicU64,
     ended: AtomicU64,
 }
 
 impl Ring {
-    fn new(record_words: usize) -> Ring {
+    fn new(records: usize, record_words: usize) -> Ring {
         Ring {
             record_words,
-            words: (0..RING * record_words)
+            records,
+            words: (0..records * record_words)
                 .map(|n| AtomicU64::new(n as u64))
                 .collect(),
             head: AtomicU64::new(0),
@@ -50,7 +53,7 @@ impl Ring {
     }
 
     fn stamp(&self, record: u64) -> &AtomicU64 {
-        &self.words[(record as usize % RING) * self.record_words + self.record_words - 1]
+        &self.words[(record as usize % self.records) * self.record_words + self.record_words - 1]
     }
 }
 
@@ -67,13 +70,13 @@ fn produce(ring: &Ring, total: u64, rate: Option<f64>) -> u64 {
             }
         }
         offered += BATCH;
-        while head + BATCH > ring.tail.load(Ordering::Acquire) + RING as u64 {
+        while head + BATCH > ring.tail.load(Ordering::Acquire) + ring.records as u64 {
             if rate.is_some() {
                 break;
             }
             std::thread::yield_now();
         }
-        if head + BATCH > ring.tail.load(Ordering::Acquire) + RING as u64 {
+        if head + BATCH > ring.tail.load(Ordering::Acquire) + ring.records as u64 {
             dropped += BATCH;
             continue;
         }
@@ -128,14 +131,13 @@ fn store(times: &mut Vec<u64>, writer: &mut Writer) {
     times.clear();
 }
 
-fn chain(dir: &Path, words: usize, total: u64, rate: Option<f64>) {
+fn chain(dir: &Path, ring: &Ring, total: u64, rate: Option<f64>) {
     let path = dir.join(format!("chain-{}.mg", rate.unwrap_or(0.0)));
-    let ring = Ring::new(words);
     let mut writer = Writer::create(&path, Manifest::default()).expect("a recording");
     let start = Instant::now();
     let (dropped, taken) = std::thread::scope(|scope| {
-        let producer = scope.spawn(|| produce(&ring, total, rate));
-        let taken = consume(&ring, &mut writer);
+        let producer = scope.spawn(|| produce(ring, total, rate));
+        let taken = consume(ring, &mut writer);
         (producer.join().expect("a producer that ends"), taken)
     });
     writer.flush().expect("room on the disk");
@@ -143,9 +145,11 @@ fn chain(dir: &Path, words: usize, total: u64, rate: Option<f64>) {
     writer.finish(|_| {}).expect("room on the disk");
     let offered = rate.map_or("all it takes".to_owned(), |r| format!("{:.0} M/s", r / 1e6));
     println!(
-        "  {:>3} bytes a record, offered {offered:>12}: {:.1} M records/s to disk, {dropped} dropped, {:.2} bits a record, {:.0} MB/s written",
-        words * 8,
+        "  {:>3} bytes a record, ring of {:>6}, offered {offered:>12}: {:.1} M records/s to disk, {:.2} % dropped, {:.2} bits a record, {:.0} MB/s written",
+        ring.record_words * 8,
+        ring.records,
         taken as f64 / seconds / 1e6,
+        dropped as f64 * 100.0 / (taken + dropped) as f64,
         bytes as f64 * 8.0 / taken as f64,
         bytes as f64 / seconds / 1e6
     );
@@ -219,12 +223,15 @@ fn main() {
 fn chains(dir: &Path) {
     println!("chain: ring, decoding, packing, storage");
     for words in [1, PEBS_WORDS] {
-        for _ in 0..3 {
-            chain(dir, words, 200_000_000, None);
-        }
-        for rate in [63e6, 30e6] {
-            std::thread::sleep(Duration::from_millis(200));
-            chain(dir, words, (rate * 2.0) as u64, Some(rate));
+        for records in RINGS {
+            let ring = || Ring::new(records, words);
+            for _ in 0..3 {
+                chain(dir, &ring(), 200_000_000, None);
+            }
+            for rate in [63e6, 30e6] {
+                std::thread::sleep(Duration::from_millis(200));
+                chain(dir, &ring(), (rate * 2.0) as u64, Some(rate));
+            }
         }
     }
 }
