@@ -35,8 +35,8 @@ static bool same_key(const struct key *a, const struct key *b)
 }
 
 static ZydisDecoder decoder;
-static bool loads_too_much; /* QEMU does, for some instructions: bytes_loaded() */
-static bool loops_within;   /* QEMU may repeat a rep instruction within its block */
+static int interface;     /* QEMU's version of the plugin interface */
+static bool loops_within; /* QEMU may repeat a rep instruction within its block */
 static struct value reg[REGS];
 static uint32_t next_symbol;
 
@@ -65,11 +65,11 @@ static struct value constant(int64_t value)
     return (struct value){ 0, value };
 }
 
-void mg_decode_init(int interface)
+void mg_decode_init(int version)
 {
     ZydisDecoderInit(&decoder, ZYDIS_MACHINE_MODE_LONG_64, ZYDIS_STACK_WIDTH_64);
-    loads_too_much = interface <= 1;
-    loops_within = interface >= 4;
+    interface = version;
+    loops_within = version >= 4;
 }
 
 void mg_decode_begin(struct mg_decoded *block)
@@ -145,18 +145,22 @@ static void add_hook(struct mg_decoded *b, uint16_t run, unsigned size, unsigned
     };
 }
 
-/* Bytes QEMU loads for an operand of `bytes`: 7.2 loads more than the operand
- * for some vector instructions, as if it were as wide as the register. */
+/* Bytes QEMU loads for an operand of `bytes`: more than the operand for some
+ * vector instructions, as if it were as wide as the register. Seen in 7.2, 10.0
+ * (interface 4) and 10.2 (5). */
 static unsigned bytes_loaded(const ZydisDecodedInstruction *z, unsigned bytes)
 {
-    if (!loads_too_much)
+    if (interface == 2 || interface == 3)
         return bytes;
-    if (z->meta.isa_ext == ZYDIS_ISA_EXT_FMA && bytes <= 8)
+    if (interface <= 1 && z->meta.isa_ext == ZYDIS_ISA_EXT_FMA && bytes <= 8)
         return 16;
     switch (z->mnemonic) {
     case ZYDIS_MNEMONIC_CVTDQ2PD:
     case ZYDIS_MNEMONIC_VCVTDQ2PD:
-        return 2 * bytes;
+        return interface <= 1 || bytes == 16 ? 2 * bytes : bytes;
+    case ZYDIS_MNEMONIC_VINSERTF128:
+    case ZYDIS_MNEMONIC_VINSERTI128:
+        return interface == 4 ? 2 * bytes : bytes;
     case ZYDIS_MNEMONIC_VPSLLW:
     case ZYDIS_MNEMONIC_VPSLLD:
     case ZYDIS_MNEMONIC_VPSLLQ:

@@ -98,14 +98,29 @@ static void on_run(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t vaddr, vo
 /* Bits of a meminfo that say "reads" and "writes". QEMU's own selection of
  * loads or stores at registration is wrong in 7.2 (loads match as writes, and
  * stores as both), so callbacks that need one kind ask for both and look. */
-static uint32_t load_bit, store_bit;
+static uint32_t load_bit, load_value, store_bit;
 
-static void find_meminfo_bits(void)
+static void find_meminfo_bits(int interface)
 {
     for (unsigned bit = 1; bit < 32 && !store_bit; bit++)
         if (qemu_plugin_mem_is_store(1u << bit))
             store_bit = 1u << bit;
-    load_bit = store_bit >> 1; /* enum qemu_plugin_mem_rw: R is 1, W is 2 */
+    load_value = load_bit = store_bit >> 1; /* enum qemu_plugin_mem_rw: R is 1, W is 2 */
+    if (interface >= 4) {
+        /* Nothing is both any more, and in 10.2 another flag lies over "reads". */
+        load_bit = store_bit;
+        load_value = 0;
+    }
+}
+
+static inline bool is_load(qemu_plugin_meminfo_t info)
+{
+    return (info & load_bit) == load_value;
+}
+
+static inline bool is_store(qemu_plugin_meminfo_t info)
+{
+    return info & store_bit;
 }
 
 /* A call, return or jump begins: accesses are its own until its last. QEMU 7.2 may
@@ -124,7 +139,7 @@ static inline bool begins_access(qemu_plugin_meminfo_t info, uint64_t vaddr, uin
 {
     struct mg_ring *r = mg_ring;
     unsigned size = udata >> SIZE_BITS & 0xff;
-    if (!(info & (udata >> KIND_BITS & MG_LOAD ? load_bit : store_bit)))
+    if (!(udata >> KIND_BITS & MG_LOAD ? is_load(info) : is_store(info)))
         return false;
     if (udata >> LEAVES_BIT & 1) {
         bool own = r->leaving;
@@ -197,7 +212,7 @@ static void on_piece(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t vaddr, 
     }
     w[0] = MG_MARK_PIECE | (uintptr_t)insn |
            (uint64_t)(1u << qemu_plugin_mem_size_shift(info)) << MG_PIECE_SIZE_SHIFT |
-           (info & load_bit ? MG_PIECE_LOAD : 0) | (info & store_bit ? MG_PIECE_STORE : 0);
+           (is_load(info) ? MG_PIECE_LOAD : 0) | (is_store(info) ? MG_PIECE_STORE : 0);
     w[1] = vaddr;
     advance(r, w + 2);
 }
@@ -321,7 +336,7 @@ MG_EXPORT int qemu_plugin_install(qemu_plugin_id_t id, const qemu_info_t *info, 
         fprintf(stderr, "memgauge: the recording session is gone; the program is not recorded\n");
         return 0; /* the program itself must still run */
     }
-    find_meminfo_bits();
+    find_meminfo_bits(info->version.cur);
     mg_decode_init(info->version.cur);
     mg_process_begin(MG_NO_ENTRY, 0);
     pthread_atfork(NULL, NULL, reset_translate_lock);

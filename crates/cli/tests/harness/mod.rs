@@ -94,11 +94,14 @@ fn build_workloads() -> String {
     paths.next_back().expect("cargo builds the workloads")
 }
 
-/// memgauge with the fixed environment and nothing to read.
+/// memgauge with the fixed environment and nothing to read. Another emulator may be
+/// tried: `MEMGAUGE_QEMU` is passed on.
 pub(crate) fn memgauge() -> Command {
+    const EMULATOR: &str = "MEMGAUGE_QEMU";
     let mut command = Command::new(PROGRAM);
     command
         .env_clear()
+        .envs(std::env::var_os(EMULATOR).map(|path| (EMULATOR, path)))
         .env("PATH", PATH)
         .env("LC_ALL", "C")
         .timeout(PATIENCE);
