@@ -224,15 +224,7 @@ impl Recorder {
         self.born.0 += 1;
         let number = entry.number;
         let pid = entry.pid;
-        let before = self
-            .processes
-            .values_mut()
-            .rev()
-            .find(|p| p.entry.pid == pid && !p.ended);
-        let (now_ns, mut parent_pid) = before.map_or((0, Pid(0)), |old| {
-            old.ended = true; // exec: its threads read to their end
-            (old.now_ns, old.parent_pid)
-        });
+        let (now_ns, mut parent_pid) = self.end_by_exec(pid).unwrap_or_default();
         if now_ns > 0 {
             let all = Mapping {
                 end: u64::MAX,
@@ -280,6 +272,24 @@ impl Recorder {
         }
         self.processes.insert(number, process);
         self.write_space(number);
+    }
+
+    /// Ends what a process was before it became another program: when that was, and
+    /// who started it. Its threads have stopped, and are read to their end, at which
+    /// the next program begins.
+    fn end_by_exec(&mut self, pid: u32) -> Option<(u64, Pid)> {
+        let mut before = self.processes.iter_mut().rev();
+        let (&number, old) = before.find(|(_, p)| p.entry.pid == pid && !p.ended)?;
+        old.ended = true;
+        let mut index = 0;
+        while index < self.threads.len() {
+            match self.threads[index].process == number && self.thread_is_read(index) {
+                true => self.end_thread(index),
+                false => index += 1,
+            }
+        }
+        let old = self.processes.get(&number)?;
+        Some((old.now_ns, old.parent_pid))
     }
 
     /// Writes all mappings of a process, as a forked child has them from the start.
