@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::time::Instant;
 
-use memgauge_analyze::mrc::{Curve, Distances, Exact, Pipelined, Sampled, Sampling, Settings};
+use memgauge_analyze::mrc::{Curve, Distances, Exact, Parallel, Sampled, Sampling, Settings};
 use memgauge_collect::sys::advice::large_pages;
 
 const ROUNDS: usize = 3;
@@ -240,7 +240,7 @@ fn exact(addresses: &[u64], block: u64) -> (Distances, usize) {
 }
 
 fn two_threads(addresses: &[u64], block: u64) -> Distances {
-    let mut engine = Pipelined::new(block, settings());
+    let mut engine = Parallel::new(block, 2, settings());
     engine.feed(addresses).expect("memory is not limited");
     engine.finish().expect("memory is not limited")
 }

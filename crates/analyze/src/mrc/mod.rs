@@ -28,17 +28,19 @@
 //! stay in the caches, and twice the memory).
 
 mod batch;
+mod crew;
 mod curve;
 mod distinct;
 mod exact;
 mod histogram;
 mod join;
 mod pages;
+mod parallel;
 mod partition;
 mod phases;
-mod pipelined;
 mod ranks;
 mod sampled;
+mod sheet;
 #[allow(unsafe_code)]
 mod sys;
 #[cfg(test)]
@@ -51,8 +53,8 @@ pub use exact::{Exact, Full, Settings};
 pub use histogram::Distances;
 pub use join::{join_partitions, partition_of};
 pub use pages::Advise;
+pub use parallel::Parallel;
 pub use partition::{Division, Method, divide};
 pub use phases::{Monitor, Phase, Phases};
-pub use pipelined::Pipelined;
 pub use sampled::{Estimate, Sampled, Sampling};
 pub use sys::Vectors;

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::times::hash_crowd;
 use super::{
-    Curve, Distances, Estimate, Exact, Pipelined, Sampled, Sampling, Settings, Vectors, sizes,
+    Curve, Distances, Estimate, Exact, Parallel, Sampled, Sampling, Settings, Vectors, sizes,
 };
 use crate::oracle::mrc::distances;
 
@@ -256,7 +256,7 @@ fn two_threads_have_the_same_distances_as_one() {
                 vectors,
                 ..Settings::default()
             };
-            let mut engine = Pipelined::new(64, settings);
+            let mut engine = Parallel::new(64, 2, settings);
             stream
                 .chunks(10_007)
                 .for_each(|part| engine.feed(part).unwrap());
