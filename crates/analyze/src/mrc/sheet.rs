@@ -12,7 +12,7 @@ use super::top::TOP;
 
 /// Parts that the blocks are divided into: a power of two, enough for threads to
 /// find something to do whichever of them are busy.
-pub(super) const PARTS: usize = 8;
+pub(super) const PARTS: usize = 4;
 /// References of a sheet: some tens of microseconds, and the sheets that are on
 /// their way fit into the second-level cache.
 pub(super) const SHEET: usize = 128 * BATCH;

@@ -452,14 +452,17 @@ impl<F: Format> Table<F> {
         })
     }
 
-    /// Enters a block that is not there yet.
-    fn enter(&mut self, block: u64, time: u32) -> Result<(), Crowded> {
+    /// Enters a block that is not there yet; `taken` counts the places of each line.
+    fn enter(&mut self, block: u64, time: u32, taken: &mut [u8]) -> Result<(), Crowded> {
         let hash = F::hash(block);
         let home = self.home(hash);
-        let lines = &mut self.lines.get_mut()[home..=home + REACH];
-        let with_room = lines.iter_mut().find(|line| F::used(line) < F::PLACES);
-        let line = with_room.ok_or(Crowded)?;
-        self.format.set(line, F::used(line), hash, time);
+        let lines = &mut taken[home..=home + REACH];
+        let ahead = lines.iter().position(|&n| usize::from(n) < F::PLACES);
+        let ahead = ahead.ok_or(Crowded)?;
+        let place = usize::from(lines[ahead]);
+        let line = &mut self.lines.get_mut()[home + ahead];
+        self.format.set(line, place, hash, time);
+        lines[ahead] += 1;
         self.blocks += 1;
         Ok(())
     }
@@ -478,8 +481,9 @@ impl<F: Format> Table<F> {
     /// The same blocks in a table of another format or size.
     fn rebuilt<G: Format>(&self, format: G, homes: usize) -> Result<Table<G>, Crowded> {
         let mut table = Table::new(format, self.part, homes, self.advise);
+        let mut taken = vec![0; table.lines.len()];
         for (block, time) in self.entries() {
-            table.enter(block, time)?;
+            table.enter(block, time, &mut taken)?;
         }
         for (at, seat) in self.seats.iter().enumerate().filter(|s| s.1.taken) {
             table.seats[at] = table.seat(G::hash(F::block(seat.hash)))?;
