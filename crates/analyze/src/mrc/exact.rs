@@ -196,8 +196,8 @@ impl Back {
         self.histogram.take(hits)
     }
 
-    /// Slots of a window for the blocks there are and as many more as `first`, when
-    /// all is counted; `None` if there is none with room for more.
+    /// Counts what is left and says how many slots the next window has: for all blocks
+    /// and many references, at least `first`. `None` if none has room for more.
     pub(super) fn next_window(&mut self, first: u32) -> Option<u32> {
         self.count::<sys::Portable>(&Looked::EMPTY);
         let live = u64::from(slot(self.ranks.live()));

@@ -95,7 +95,7 @@ impl Histogram {
 
     #[inline(always)]
     pub(super) fn add(&mut self, distance: u32, references: u32) {
-        // At most a batch's.
+        // At most as many as a batch has.
         let count = &mut self.low[distance as usize];
         let (sum, wraps) = count.overflowing_add(references as u16);
         *count = sum;
