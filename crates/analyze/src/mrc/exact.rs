@@ -109,6 +109,8 @@ impl Front {
         let window = back.next_window(FIRST_WINDOW);
         let window = window.ok_or_else(|| self.full())?;
         self.times.renumber(&back.ranks, window);
+        // The table may have grown for the window.
+        self.times.search_homes::<sys::Portable>(&mut self.searched);
         self.clock = back.begin(window);
         self.window = window;
         Ok(())
