@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::time::Instant;
 
-use memgauge_analyze::mrc::{Curve, Distances, Exact, Pipelined, Sampled, Sampling, Settings};
+use memgauge_analyze::mrc::{Curve, Distances, Exact, Parallel, Sampled, Sampling, Settings};
 use memgauge_collect::sys::advice::large_pages;
 
 const ROUNDS: usize = 3;
@@ -240,9 +240,18 @@ fn exact(addresses: &[u64], block: u64) -> (Distances, usize) {
 }
 
 fn two_threads(addresses: &[u64], block: u64) -> Distances {
-    let mut engine = Pipelined::new(block, settings());
+    let mut engine = Parallel::new(block, 2, settings());
     engine.feed(addresses).expect("memory is not limited");
     engine.finish().expect("memory is not limited")
+}
+
+/// An engine on each of two processors that share nothing, over the same references.
+fn two_apart(addresses: &[u64], block: u64) {
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| exact(addresses, block));
+        exact(addresses, block);
+        other.join().expect("the engine does not panic");
+    });
 }
 
 fn sampled(addresses: &[u64], block: u64, rate: f64, salt: u64) -> Curve {
@@ -304,7 +313,7 @@ fn median(mut values: Vec<f64>) -> f64 {
 
 fn speed(name: &str, block: u64, addresses: &[u64]) -> Distances {
     let millions = addresses.len() as f64 / 1e6;
-    let mut columns: [Vec<f64>; 6] = Default::default();
+    let mut columns: [Vec<f64>; 7] = Default::default();
     let (mut found, mut others) = (None, [0.0; 3]);
     for _ in 0..ROUNDS {
         let (base, expected) = seconds(|| baseline(addresses, block.trailing_zeros()));
@@ -312,6 +321,7 @@ fn speed(name: &str, block: u64, addresses: &[u64]) -> Distances {
         assert!(distances == expected, "both are exact");
         let (two, again) = watched(&mut others, || seconds(|| two_threads(addresses, block)));
         assert!(distances == again, "both are exact");
+        let (apart, ()) = seconds(|| two_apart(addresses, block));
         let (hundredth, _) = seconds(|| sampled(addresses, block, 0.01, 1));
         let each = bytes as f64 / distances.compulsory as f64;
         let values = [
@@ -320,14 +330,15 @@ fn speed(name: &str, block: u64, addresses: &[u64]) -> Distances {
             base / own,
             each,
             own / two,
+            2.0 * own / apart,
             millions / hundredth,
         ];
         columns.iter_mut().zip(values).for_each(|(c, v)| c.push(v));
         found = Some(distances);
     }
-    let [base, own, ratio, each, two, hundredth] = columns.map(median);
+    let [base, own, ratio, each, two, apart, hundredth] = columns.map(median);
     println!(
-        "{name:8}  {base:8.1}  {own:8.1}  {ratio:6.1} ×  {each:8.1}  {two:9.2} ×  {hundredth:10.0}  {:8.0} %  {:6.1} %",
+        "{name:8}  {base:8.1}  {own:8.1}  {ratio:6.1} ×  {each:8.1}  {two:9.2} ×  {apart:7.2} ×  {hundredth:10.0}  {:8.0} %  {:6.1} %",
         100.0 * others[1] / others[0].max(1.0),
         100.0 * others[2] / others[0].max(1.0)
     );
@@ -373,10 +384,10 @@ fn main() {
         .iter()
         .filter(|t| chosen.is_empty() || chosen.iter().any(|c| c == t.0));
     println!(
-        "million references a second of {references}, one thread unless said;\nbytes a distinct block; while two threads ran, share of all processors that other\nprograms had, and the host\n"
+        "million references a second of {references}, one thread unless said;\nbytes a distinct block; 2 apart: two engines that share nothing, each on a processor,\nagainst one; while two threads ran, share of all processors that other programs had,\nand the host\n"
     );
     println!(
-        "trace     baseline     exact     ratio     bytes  2 threads  sample 1 %    others    stolen"
+        "trace     baseline     exact     ratio     bytes  2 threads    2 apart  sample 1 %    others    stolen"
     );
     let mut all = Vec::new();
     for &(name, block) in traces {

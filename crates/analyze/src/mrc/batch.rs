@@ -22,8 +22,10 @@ pub(super) struct Batch {
     pub(super) places: [u8; BATCH],
     /// Those not found in their home lines, one bit each.
     pub(super) elsewhere: u64,
-    /// What the first stages found out.
-    pub(super) looked: Looked,
+    /// When the block was pushed out before; [`NEVER`] at its first reference.
+    pub(super) previous: [u32; BATCH],
+    /// The time that a reference makes its table note.
+    pub(super) pushed: [u32; BATCH],
 }
 
 /// All that the last stages need of a batch.
@@ -32,29 +34,19 @@ pub(super) struct Looked {
     pub(super) len: usize,
     /// When the block was pushed out before; [`NEVER`] at its first reference.
     pub(super) previous: [u32; BATCH],
-    /// When its seat's last holder is pushed out; [`NEVER`] if there was none.
-    pub(super) pushed: [u32; BATCH],
+    /// References that push a block out of the top, the last ones (those before took
+    /// seats that were empty), and when the first of them does.
+    pub(super) pushes: usize,
+    pub(super) first_pushed: u32,
 }
 
 impl Looked {
     pub(super) const EMPTY: Looked = Looked {
         len: 0,
         previous: [0; BATCH],
-        pushed: [0; BATCH],
+        pushes: 0,
+        first_pushed: 0,
     };
-
-    /// How many of the last references push a holder out; those before took seats
-    /// that were empty.
-    #[inline(always)]
-    pub(super) fn pushes(&self) -> usize {
-        match self.pushed[..self.len].first() {
-            Some(&NEVER) => self.pushed[..self.len]
-                .iter()
-                .filter(|&&p| p != NEVER)
-                .count(),
-            _ => self.len,
-        }
-    }
 }
 
 /// Positions in a batch, by one bit each, in order.
@@ -76,7 +68,8 @@ impl Batch {
             lines: [0; BATCH],
             places: [0; BATCH],
             elsewhere: 0,
-            looked: Looked::EMPTY,
+            previous: [0; BATCH],
+            pushed: [0; BATCH],
         })
     }
 

@@ -1,11 +1,11 @@
 //! The exact engine: every reference's stack distance.
 
-use super::batch::{BATCH, Batch, Looked, NEVER, positions};
+use super::batch::{BATCH, Batch, Looked, positions};
 use super::histogram::{Distances, Histogram};
 use super::pages::Advise;
 use super::ranks::{Ranks, after, slot};
 use super::sys::{self, Job, Operations, Vectors};
-use super::times::{NARROW_BITS, Times};
+use super::times::{NARROW_BITS, Part, Times};
 use super::top::{TOP, Top};
 
 /// What an engine may use; by default all of it.
@@ -51,12 +51,12 @@ const ROOM: u64 = 8;
 const MOST_SLOTS: u64 = (1 << 32) - (1 << 12);
 
 /// Advances that bring a batch through [`Front`].
-pub(super) const STAGES: usize = 3;
+const STAGES: usize = 3;
 
 /// Finds out when blocks were referenced last.
 #[derive(Debug)]
-pub(super) struct Front {
-    pub(super) top: Top,
+struct Front {
+    top: Top,
     times: Times,
     clock: u32,
     window: u32,
@@ -68,7 +68,7 @@ pub(super) struct Front {
     /// Its home lines were searched; others are on their way.
     searched: Box<Batch>,
     /// The batch that was looked up last.
-    pub(super) looked: Looked,
+    looked: Looked,
 }
 
 /// Makes stack distances of it.
@@ -82,10 +82,10 @@ pub(super) struct Back {
 }
 
 impl Front {
-    pub(super) fn new(settings: &Settings) -> Front {
+    fn new(settings: &Settings) -> Front {
         Front {
             top: Top::default(),
-            times: Times::new(FIRST_WINDOW, settings.advise),
+            times: Times::new(FIRST_WINDOW, Part::WHOLE, settings.advise),
             clock: 0,
             window: FIRST_WINDOW,
             seated: 0,
@@ -98,26 +98,20 @@ impl Front {
 
     /// Whether a batch needs [`Front::compact`] first.
     #[inline(always)]
-    pub(super) fn must_compact(&self) -> bool {
+    fn must_compact(&self) -> bool {
         // A batch takes as many slots and may pass over the end of a line.
         self.clock as usize + 2 * BATCH > self.window as usize
     }
 
     /// Renumbers the times without gaps, in a window with room for more.
     #[cold]
-    pub(super) fn compact(&mut self, back: &mut Back) -> Result<(), Full> {
-        back.count::<sys::Portable>(&Looked::EMPTY);
-        let live = u64::from(back.ranks.live());
-        let slots = u64::from(slot(back.ranks.live())) * ROOM + u64::from(FIRST_WINDOW);
-        let window = slots.min(MOST_SLOTS) as u32;
-        if slot(live as u32) as usize + 2 * BATCH > window as usize {
-            return Err(self.full());
-        }
+    fn compact(&mut self, back: &mut Back) -> Result<(), Full> {
+        let window = back.next_window(FIRST_WINDOW);
+        let window = window.ok_or_else(|| self.full())?;
         self.times.renumber(&back.ranks, window);
-        // The old one goes before the new one comes.
-        let live = std::mem::take(&mut back.ranks).live();
-        back.ranks = Ranks::new(window, live, back.advise);
-        self.clock = slot(live);
+        // The table may have grown for the window.
+        self.times.search_homes::<sys::Portable>(&mut self.searched);
+        self.clock = back.begin(window);
         self.window = window;
         Ok(())
     }
@@ -131,7 +125,7 @@ impl Front {
     /// Moves the batches that are being looked up on by a stage: a new one in, the
     /// oldest, which [`Front::looked`] then has, out.
     #[inline(always)]
-    pub(super) fn advance<O: Operations>(&mut self, next: &mut Box<Batch>) -> Result<(), Full> {
+    fn advance<O: Operations>(&mut self, next: &mut Box<Batch>) -> Result<(), Full> {
         self.look_up::<O>()?;
         self.times.search_homes::<O>(&mut self.fetched);
         self.prepare(next);
@@ -161,18 +155,17 @@ impl Front {
             self.make_room()?;
         }
         let batch = &mut *self.searched;
-        batch.looked.len = batch.len;
-        for pushed in &mut batch.looked.pushed[..batch.len] {
-            if self.seated < TOP {
-                self.seated += 1;
-                *pushed = NEVER;
-            } else {
-                *pushed = self.clock;
-                self.clock = after(self.clock);
-            }
+        let seated = batch.len.min(TOP - self.seated);
+        self.seated += seated;
+        self.looked.len = batch.len;
+        self.looked.pushes = batch.len - seated;
+        self.looked.first_pushed = self.clock;
+        for pushed in &mut batch.pushed[seated..batch.len] {
+            *pushed = self.clock;
+            self.clock = after(self.clock);
         }
         self.times.probe::<O>(batch);
-        self.looked = batch.looked;
+        self.looked.previous = batch.previous;
         Ok(())
     }
 
@@ -189,9 +182,10 @@ impl Front {
 }
 
 impl Back {
-    pub(super) fn new(settings: &Settings) -> Back {
+    /// With a window of so many slots.
+    pub(super) fn new(settings: &Settings, window: u32) -> Back {
         Back {
-            ranks: Ranks::new(FIRST_WINDOW, 0, settings.advise),
+            ranks: Ranks::new(window, 0, settings.advise),
             histogram: Histogram::new(settings.advise),
             runs: Runs::of::<sys::Portable>(&Looked::EMPTY),
             advise: settings.advise,
@@ -202,6 +196,32 @@ impl Back {
     pub(super) fn take(&mut self, hits: &[u64]) -> Distances {
         self.count::<sys::Portable>(&Looked::EMPTY);
         self.histogram.take(hits)
+    }
+
+    /// Counts what is left and says how many slots the next window has: for all blocks
+    /// and many references, at least `first`. `None` if none has room for more.
+    pub(super) fn next_window(&mut self, first: u32) -> Option<u32> {
+        self.count::<sys::Portable>(&Looked::EMPTY);
+        let live = u64::from(slot(self.ranks.live()));
+        let window = (live * ROOM + u64::from(first)).min(MOST_SLOTS);
+        (live + u64::from(FIRST_WINDOW) / 2 < window).then_some(window as u32)
+    }
+
+    /// Begins a window once times are renumbered; returns its first free slot.
+    pub(super) fn begin(&mut self, window: u32) -> u32 {
+        // The old one goes before the new one comes.
+        let live = std::mem::take(&mut self.ranks).live();
+        self.ranks = Ranks::new(window, live, self.advise);
+        slot(live)
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.ranks.bytes() + self.histogram.bytes()
+    }
+
+    /// The slots of all blocks known.
+    pub(super) fn ranks(&self) -> &Ranks {
+        &self.ranks
     }
 
     /// Counts the distances of the batch given before this one, and asks for what
@@ -255,14 +275,13 @@ impl Runs {
     fn of<O: Operations>(batch: &Looked) -> Runs {
         let (slots, known) = O::known(&batch.previous, batch.len);
         let followers = O::follow(&slots) & known & known << 1;
-        let pushes = batch.pushes();
         Runs {
             len: batch.len,
             slots,
             firsts: known & !followers,
             followers,
-            pushes,
-            first_pushed: batch.pushed[(batch.len - pushes) % BATCH],
+            pushes: batch.pushes,
+            first_pushed: batch.first_pushed,
         }
     }
 
@@ -316,7 +335,7 @@ impl Exact {
             shift: block_bytes.trailing_zeros(),
             vectors: settings.vectors,
             front: Front::new(&settings),
-            back: Back::new(&settings),
+            back: Back::new(&settings, FIRST_WINDOW),
             next: Batch::empty(),
         }
     }
@@ -361,7 +380,7 @@ impl Exact {
 
     /// Bytes the engine's tables take now.
     pub fn memory_bytes(&self) -> usize {
-        self.front.times.bytes() + self.back.ranks.bytes() + self.back.histogram.bytes()
+        self.front.times.bytes() + self.back.bytes()
     }
 
     /// What was counted since the beginning or the last call; the stack stays, so

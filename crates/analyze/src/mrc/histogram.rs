@@ -38,11 +38,11 @@ impl Distances {
     }
 }
 
-/// Counts by distance, four bytes each: where one overflows, what it holds more
+/// Counts by distance, two bytes each: where one overflows, what it holds more
 /// is kept apart.
 #[derive(Debug)]
 pub(super) struct Histogram {
-    low: Vec<u32>,
+    low: Vec<u16>,
     /// Distance → how often its counter wrapped.
     wrapped: BTreeMap<u32, u64>,
     compulsory: u64,
@@ -95,8 +95,9 @@ impl Histogram {
 
     #[inline(always)]
     pub(super) fn add(&mut self, distance: u32, references: u32) {
+        // At most as many as a batch has.
         let count = &mut self.low[distance as usize];
-        let (sum, wraps) = count.overflowing_add(references);
+        let (sum, wraps) = count.overflowing_add(references as u16);
         *count = sum;
         if wraps {
             self.wrap(distance);
@@ -110,10 +111,13 @@ impl Histogram {
 
     /// Takes what was counted, with `hits` at the smallest distances, and begins anew.
     pub(super) fn take(&mut self, hits: &[u64]) -> Distances {
-        let exact = |(distance, low): (usize, &u32)| {
+        let exact = |(distance, low): (usize, &u16)| {
             let wrapped = self.wrapped.get(&(distance as u32)).copied().unwrap_or(0);
             let top = hits.get(distance).copied().unwrap_or(0);
-            (distance as u64, u64::from(*low) + (wrapped << 32) + top)
+            (
+                distance as u64,
+                u64::from(*low) + (wrapped << u16::BITS) + top,
+            )
         };
         let used = self.used();
         let counts = self.low[..used].iter().enumerate().map(exact);
@@ -128,7 +132,7 @@ impl Histogram {
 
     /// Bytes that may have been written to: the rest of the array takes no memory.
     pub(super) fn bytes(&self) -> usize {
-        self.used() * size_of::<u32>()
+        self.used() * size_of::<u16>()
     }
 
     /// Counters that a distance may have; one reaches the number of blocks never.
@@ -144,10 +148,10 @@ mod tests {
     #[test]
     fn a_counter_that_wraps_loses_nothing() {
         let mut histogram = Histogram::new(None);
-        histogram.low[7] = u32::MAX - 1;
+        histogram.low[7] = u16::MAX - 1;
         (0..5).for_each(|_| histogram.add(7, 1));
         histogram.add(7, 60);
         let taken = histogram.take(&[0; 4]);
-        assert_eq!(taken.counts, [(7, u64::from(u32::MAX) + 64)]);
+        assert_eq!(taken.counts, [(7, u64::from(u16::MAX) + 64)]);
     }
 }

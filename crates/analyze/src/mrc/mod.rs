@@ -18,27 +18,30 @@
 //! with one population count and six counters; `sys` has the vector instructions,
 //! in three variants that do the same.
 //!
-//! [`Pipelined`] runs the stages before and behind `ranks` in two threads. Curves of
+//! [`Parallel`] does the same in several threads, with a table for each quarter of the
+//! blocks: whoever is free takes what there is to do. Curves of
 //! disjoint partitions of the blocks combine in [`join_partitions`], and [`Phases`]
 //! joins windows of a run that are alike.
 //!
-//! No operating system is called but for that thread: a caller that can ask for large pages does so
+//! No operating system is called but for threads: a caller that can ask for large pages does so
 //! in [`Advise`]. Rejected: trees (a chain of dependent cache misses for each
 //! reference), and a table of 16-byte entries at half load (fewer of its lines
 //! stay in the caches, and twice the memory).
 
 mod batch;
+mod crew;
 mod curve;
 mod distinct;
 mod exact;
 mod histogram;
 mod join;
 mod pages;
+mod parallel;
 mod partition;
 mod phases;
-mod pipelined;
 mod ranks;
 mod sampled;
+mod sheet;
 #[allow(unsafe_code)]
 mod sys;
 #[cfg(test)]
@@ -51,8 +54,8 @@ pub use exact::{Exact, Full, Settings};
 pub use histogram::Distances;
 pub use join::{join_partitions, partition_of};
 pub use pages::Advise;
+pub use parallel::Parallel;
 pub use partition::{Division, Method, divide};
 pub use phases::{Monitor, Phase, Phases};
-pub use pipelined::Pipelined;
 pub use sampled::{Estimate, Sampled, Sampling};
 pub use sys::Vectors;

@@ -9,7 +9,7 @@ use super::sys::Line;
 pub type Advise = fn(usize, usize);
 
 /// Bytes from which an array is worth large pages.
-const LARGE_BYTES: usize = 4 << 20;
+const LARGE_BYTES: usize = 2 << 20;
 /// Where an array of that size begins: a large page of x86-64.
 const LARGE_ALIGN: usize = 2 << 20;
 

@@ -2,9 +2,10 @@
 
 use proptest::prelude::*;
 
-use super::times::hash_crowd;
+use super::sheet::PARTS;
+use super::times::{Part, hash_crowd};
 use super::{
-    Curve, Distances, Estimate, Exact, Pipelined, Sampled, Sampling, Settings, Vectors, sizes,
+    Curve, Distances, Estimate, Exact, Parallel, Sampled, Sampling, Settings, Vectors, sizes,
 };
 use crate::oracle::mrc::distances;
 
@@ -150,6 +151,7 @@ proptest! {
             base.wrapping_add(block << shift)
         }).collect();
         check(&stream, 1 << shift);
+        check_threads(&stream, 1 << shift, 1 + seed as usize % 5000);
     }
 }
 
@@ -245,27 +247,97 @@ fn a_sample_has_its_share_of_any_regular_set_of_blocks() {
     }
 }
 
+fn parallel(addresses: &[u64], block_bytes: u64, threads: usize, chunk: usize) -> Distances {
+    let mut engine = Parallel::new(block_bytes, threads, Settings::default());
+    let mut parts = addresses.chunks(chunk);
+    parts.try_for_each(|part| engine.feed(part)).unwrap();
+    engine.finish().unwrap()
+}
+
+/// Any number of threads gives what one does.
+fn check_threads(addresses: &[u64], block_bytes: u64, chunk: usize) {
+    let expected = exact(addresses, block_bytes, Vectors::best(), 1 << 14);
+    for threads in 1..5 {
+        let found = parallel(addresses, block_bytes, threads, chunk);
+        assert!(found == expected, "{threads} threads");
+    }
+}
+
 #[test]
-fn two_threads_have_the_same_distances_as_one() {
+fn any_number_of_threads_has_the_same_distances_as_one() {
     let random = numbers(11).take(300_000).map(|n| n % 20_000 * 64);
     let stream: Vec<u64> = random.chain([u64::MAX, 0, u64::MAX]).collect();
-    for length in [0, 1, 64, 65, 5000, stream.len()] {
-        let stream = &stream[..length];
-        for &vectors in Vectors::available() {
-            let settings = Settings {
-                vectors,
-                ..Settings::default()
-            };
-            let mut engine = Pipelined::new(64, settings);
-            stream
-                .chunks(10_007)
-                .for_each(|part| engine.feed(part).unwrap());
-            assert!(
-                engine.finish().unwrap() == exact(stream, 64, vectors, 4096),
-                "{length}"
-            );
-        }
+    for length in [0, 1, 3, 64, 65, 8192, 8193, 50_000, stream.len()] {
+        check_threads(&stream[..length], 64, 10_007);
     }
+}
+
+#[test]
+fn threads_with_every_variant_have_the_distances_of_the_definition() {
+    let stream: Vec<u64> = numbers(12).take(60_000).map(|n| n % 3000).collect();
+    let expected = distances(&stream, 1);
+    for &vectors in Vectors::available() {
+        let settings = Settings {
+            vectors,
+            ..Settings::default()
+        };
+        let mut engine = Parallel::new(1, 2, settings);
+        engine.feed(&stream).unwrap();
+        assert!(engine.finish().unwrap() == expected, "{vectors:?}");
+    }
+}
+
+#[test]
+fn threads_renumber_windows_and_keep_what_stays_at_the_top() {
+    // A block that is never pushed out, beside more references than a window has.
+    let many = numbers(13).take(700_000).map(|n| n % 90_000 + 1);
+    let stream: Vec<u64> = many.flat_map(|block| [block, 0]).collect();
+    check_threads(&stream, 1, usize::MAX);
+}
+
+#[test]
+fn threads_tell_blocks_of_any_64_bits_and_of_one_part_apart() {
+    let wide = || numbers(14).take(40_000);
+    let again: Vec<u64> = (0..3000)
+        .chain(wide())
+        .chain(wide())
+        .chain(0..3000)
+        .collect();
+    check_threads(&again, 1, 999);
+    let crowd: Vec<u64> = hash_crowd(2000).chain(hash_crowd(2000)).collect();
+    check_threads(&crowd, 1, 999);
+    // Nearly all blocks in one part: windows grow with it, other tables do not.
+    let one_part = (0u64..).filter(|&block| Part::of(block, PARTS) == PARTS - 1);
+    let crowded: Vec<u64> = one_part.take(200_000).collect();
+    let few: Vec<u64> = (0..2000).map(|n| n * 4096).collect();
+    let stream = [
+        &few[..],
+        &crowded,
+        &few,
+        &crowded,
+        &crowded,
+        &few,
+        &crowded,
+        &few,
+    ];
+    check_threads(&stream.concat().repeat(2), 1, usize::MAX);
+}
+
+#[test]
+fn threads_stay_below_32_bytes_a_block_and_refuse_more_than_they_may_take() {
+    let blocks: Vec<u64> = (0..1 << 20).map(|n| n * 64).collect();
+    let mut engine = Parallel::new(64, 2, Settings::default());
+    engine.feed(&blocks).unwrap();
+    assert!(engine.memory_bytes() < (32 << 20) + (3 << 20));
+    drop(engine);
+    let settings = Settings {
+        memory_bytes: 6 << 20,
+        ..Settings::default()
+    };
+    let mut small = Parallel::new(64, 2, settings);
+    let full = blocks.chunks(4096).find_map(|part| small.feed(part).err());
+    let blocks = full.expect("more blocks than fit").blocks;
+    assert!((100_000..350_000).contains(&blocks), "{blocks}");
 }
 
 #[test]

@@ -71,6 +71,8 @@ pub(super) trait Format: Copy {
     const PLACES: usize;
 
     fn hash(block: u64) -> u64;
+    /// Hashes of a table for a part of all blocks, spread over all 64 bits.
+    fn spread(hash: u64, part_bits: u32) -> u64;
     /// The block of a hash.
     fn block(hash: u64) -> u64;
     /// One bit for the place that has a hash.
@@ -97,6 +99,12 @@ impl Narrow {
         }
     }
 
+    /// With so many homes the lower bits of a hash tell those within reach apart.
+    fn fewest_homes(self, part: Part) -> usize {
+        let reached = NARROW_BITS - part.bits + (REACH + 1).ilog2() + 1;
+        1 << (reached + self.time_bits).saturating_sub(u64::BITS)
+    }
+
     /// The lower bits of a hash, where a place has them.
     #[inline(always)]
     fn tag(self, hash: u64) -> u64 {
@@ -110,6 +118,11 @@ impl Format for Narrow {
     #[inline(always)]
     fn hash(block: u64) -> u64 {
         (block ^ block >> 26).wrapping_mul(NARROW_MULTIPLIER << (64 - NARROW_BITS))
+    }
+
+    #[inline(always)]
+    fn spread(hash: u64, part_bits: u32) -> u64 {
+        hash << part_bits
     }
 
     fn block(hash: u64) -> u64 {
@@ -169,6 +182,11 @@ impl Format for Wide {
         (block ^ block >> 32).wrapping_mul(MULTIPLIER)
     }
 
+    #[inline(always)]
+    fn spread(hash: u64, _part_bits: u32) -> u64 {
+        hash
+    }
+
     fn block(hash: u64) -> u64 {
         let mixed = hash.wrapping_mul(INVERSE);
         mixed ^ mixed >> 32
@@ -226,9 +244,34 @@ const AHEAD: usize = 6;
 /// No room within reach of a block's home.
 struct Crowded;
 
+/// Which blocks a table is for: those whose narrow hash begins with the `bits` bits
+/// of `number`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Part {
+    number: u64,
+    bits: u32,
+}
+
+impl Part {
+    pub(super) const WHOLE: Part = Part { number: 0, bits: 0 };
+
+    /// All of them, in order, for a power of two.
+    pub(super) fn all(count: usize) -> impl Iterator<Item = Part> {
+        let bits = count.trailing_zeros();
+        (0..count as u64).map(move |number| Part { number, bits })
+    }
+
+    /// The number of a block's part, of a power of two (at least two).
+    #[inline(always)]
+    pub(super) fn of(block: u64, count: usize) -> usize {
+        (Narrow::hash(block) >> (u64::BITS - count.trailing_zeros())) as usize
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Table<F: Format> {
     format: F,
+    part: Part,
     lines: Lines,
     homes: usize,
     blocks: usize,
@@ -237,9 +280,10 @@ pub(super) struct Table<F: Format> {
 }
 
 impl<F: Format> Table<F> {
-    fn new(format: F, homes: usize, advise: Option<Advise>) -> Table<F> {
+    fn new(format: F, part: Part, homes: usize, advise: Option<Advise>) -> Table<F> {
         Table {
             format,
+            part,
             lines: Lines::zeroed(homes + REACH + 1, advise),
             homes,
             blocks: 0,
@@ -255,7 +299,8 @@ impl<F: Format> Table<F> {
 
     #[inline(always)]
     fn home(&self, hash: u64) -> usize {
-        ((u128::from(hash) * self.homes as u128) >> 64) as usize
+        let spread = F::spread(hash, self.part.bits);
+        ((u128::from(spread) * self.homes as u128) >> 64) as usize
     }
 
     #[inline(always)]
@@ -314,7 +359,7 @@ impl<F: Format> Table<F> {
         }
         for at in positions(batch.elsewhere) {
             if !self.locate_or_enter::<O>(batch, at)? {
-                batch.looked.previous[at] = NEVER;
+                batch.previous[at] = NEVER;
             }
         }
         Ok(())
@@ -339,6 +384,28 @@ impl<F: Format> Table<F> {
         Ok(known)
     }
 
+    /// Reads when the blocks were pushed out last and notes when they will be.
+    #[inline(always)]
+    fn stamp(&mut self, batch: &mut Batch) {
+        let lines = self.lines.get_mut();
+        for at in 0..batch.len {
+            let hash = F::hash(batch.blocks[at]);
+            let (line, place) = (batch.lines[at] as usize, usize::from(batch.places[at]));
+            // That of a block just entered is 0, and NEVER has all bits.
+            batch.previous[at] |= self.format.time(&lines[line], place);
+            self.format
+                .set(&mut lines[line], place, hash, batch.pushed[at]);
+        }
+    }
+
+    fn stamp_one(&mut self, block: u64, time: u32) {
+        let hash = F::hash(block);
+        if let Ok((line, place, true)) = self.locate::<Portable>(hash) {
+            let line = &mut self.lines.get_mut()[line];
+            self.format.set(line, place, hash, time);
+        }
+    }
+
     /// Reads when the blocks were pushed out last and notes when those that they
     /// push out are.
     #[inline(always)]
@@ -350,11 +417,11 @@ impl<F: Format> Table<F> {
             if seat.taken {
                 let line = &mut lines[seat.line];
                 self.format
-                    .set(line, seat.place, seat.hash, batch.looked.pushed[at]);
+                    .set(line, seat.place, seat.hash, batch.pushed[at]);
             }
             let (line, place) = (batch.lines[at] as usize, usize::from(batch.places[at]));
             // That of a block just entered is 0, and NEVER has all bits.
-            batch.looked.previous[at] |= self.format.time(&lines[line], place);
+            batch.previous[at] |= self.format.time(&lines[line], place);
             *seat = Seat {
                 hash,
                 line,
@@ -369,7 +436,8 @@ impl<F: Format> Table<F> {
     /// The lowest hash, its upper 51 bits, of which a line is within reach.
     fn lowest(&self, line: usize) -> u64 {
         let home = line.saturating_sub(REACH) as u128;
-        (home << NARROW_BITS).div_ceil(self.homes as u128) as u64
+        let bits = NARROW_BITS - self.part.bits;
+        (self.part.number << bits) + (home << bits).div_ceil(self.homes as u128) as u64
     }
 
     /// Block and time at every place that is taken, in the order of lines.
@@ -384,14 +452,17 @@ impl<F: Format> Table<F> {
         })
     }
 
-    /// Enters a block that is not there yet.
-    fn enter(&mut self, block: u64, time: u32) -> Result<(), Crowded> {
+    /// Enters a block that is not there yet; `taken` counts the places of each line.
+    fn enter(&mut self, block: u64, time: u32, taken: &mut [u8]) -> Result<(), Crowded> {
         let hash = F::hash(block);
         let home = self.home(hash);
-        let lines = &mut self.lines.get_mut()[home..=home + REACH];
-        let with_room = lines.iter_mut().find(|line| F::used(line) < F::PLACES);
-        let line = with_room.ok_or(Crowded)?;
-        self.format.set(line, F::used(line), hash, time);
+        let lines = &mut taken[home..=home + REACH];
+        let ahead = lines.iter().position(|&n| usize::from(n) < F::PLACES);
+        let ahead = ahead.ok_or(Crowded)?;
+        let place = usize::from(lines[ahead]);
+        let line = &mut self.lines.get_mut()[home + ahead];
+        self.format.set(line, place, hash, time);
+        lines[ahead] += 1;
         self.blocks += 1;
         Ok(())
     }
@@ -409,9 +480,10 @@ impl<F: Format> Table<F> {
 
     /// The same blocks in a table of another format or size.
     fn rebuilt<G: Format>(&self, format: G, homes: usize) -> Result<Table<G>, Crowded> {
-        let mut table = Table::new(format, homes, self.advise);
+        let mut table = Table::new(format, self.part, homes, self.advise);
+        let mut taken = vec![0; table.lines.len()];
         for (block, time) in self.entries() {
-            table.enter(block, time)?;
+            table.enter(block, time, &mut taken)?;
         }
         for (at, seat) in self.seats.iter().enumerate().filter(|s| s.1.taken) {
             table.seats[at] = table.seat(G::hash(F::block(seat.hash)))?;
@@ -457,9 +529,11 @@ macro_rules! on_either {
 }
 
 impl Times {
-    /// An empty table for times below `window`.
-    pub(super) fn new(window: u32, advise: Option<Advise>) -> Times {
-        Times::Narrow(Table::new(Narrow::new(window), FIRST_HOMES, advise))
+    /// An empty table of a part of the blocks for times below `window`.
+    pub(super) fn new(window: u32, part: Part, advise: Option<Advise>) -> Times {
+        let format = Narrow::new(window);
+        let homes = format.fewest_homes(part).max(FIRST_HOMES);
+        Times::Narrow(Table::new(format, part, homes, advise))
     }
 
     /// Blocks known.
@@ -503,12 +577,29 @@ impl Times {
     /// pushed out last.
     #[inline(always)]
     pub(super) fn probe<O: Operations>(&mut self, batch: &mut Batch) {
-        batch.looked.previous[..batch.len].fill(0);
+        self.search_elsewhere::<O>(batch);
+        on_either!(self, table => table.exchange(batch));
+    }
+
+    /// The same where it is known when the blocks themselves will be pushed out.
+    #[inline(always)]
+    pub(super) fn probe_and_stamp<O: Operations>(&mut self, batch: &mut Batch) {
+        self.search_elsewhere::<O>(batch);
+        on_either!(self, table => table.stamp(batch));
+    }
+
+    #[inline(always)]
+    fn search_elsewhere<O: Operations>(&mut self, batch: &mut Batch) {
+        batch.previous[..batch.len].fill(0);
         while let Err(Crowded) = on_either!(self, table => table.search_elsewhere::<O>(batch)) {
             self.uncrowd();
             self.search_homes::<Portable>(batch);
         }
-        on_either!(self, table => table.exchange(batch));
+    }
+
+    /// Notes when a block that is there was pushed out.
+    pub(super) fn stamp_one(&mut self, block: u64, time: u32) {
+        on_either!(self, table => table.stamp_one(block, time));
     }
 
     /// Changes to a format that holds any block.
@@ -528,12 +619,18 @@ impl Times {
 
     #[cold]
     pub(super) fn grow(&mut self) {
+        let homes = on_either!(self, table => grown(table.homes));
+        self.rehouse(homes);
+    }
+
+    /// The same in a table of so many homes, or more.
+    fn rehouse(&mut self, homes: usize) {
         match self {
-            Times::Narrow(table) => match table.rebuilt(table.format, grown(table.homes)) {
+            Times::Narrow(table) => match table.rebuilt(table.format, homes) {
                 Ok(larger) => *table = larger,
                 Err(Crowded) => self.widen(),
             },
-            Times::Wide(table) => *table = rebuild(table, Wide, grown(table.homes)),
+            Times::Wide(table) => *table = rebuild(table, Wide, homes),
         }
     }
 
@@ -550,8 +647,15 @@ impl Times {
     /// See [`Table::renumber`]; times will be below `window`.
     #[cold]
     pub(super) fn renumber(&mut self, ranks: &Ranks, window: u32) {
+        let format = Narrow::new(window);
+        if let Times::Narrow(table) = self {
+            let fewest = format.fewest_homes(table.part);
+            if table.homes < fewest {
+                self.rehouse(fewest);
+            }
+        }
         match self {
-            Times::Narrow(table) => table.renumber(ranks, Narrow::new(window)),
+            Times::Narrow(table) => table.renumber(ranks, format),
             Times::Wide(table) => table.renumber(ranks, Wide),
         }
     }

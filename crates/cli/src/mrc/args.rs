@@ -75,8 +75,8 @@ pub(crate) struct Making {
     /// Which sample: those of different numbers are independent
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) salt: u64,
-    /// Threads for each exact curve: 1 or 2, with the same result
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
+    /// Threads for each exact curve, up to 4, with the same result
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=4))]
     pub(crate) threads: u8,
     /// Memory that curves may take (by default three quarters of what is free); blocks
     /// beyond end with a message

@@ -5,9 +5,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use memgauge_analyze::mrc::{
-    Curve, Distances, Exact, Full, Pipelined, Sampled, Sampling, Settings,
-};
+use memgauge_analyze::mrc::{Curve, Distances, Exact, Full, Parallel, Sampled, Sampling, Settings};
 use memgauge_analyze::sentence;
 use memgauge_collect::emulate::{Batch, PartsBy, Streamed, Wanted, stream};
 use memgauge_collect::sys::{self, advice::large_pages};
@@ -30,7 +28,7 @@ pub(super) struct Made {
 
 enum Engine {
     Exact(Box<Exact>),
-    Pipelined(Box<Pipelined>),
+    Parallel(Box<Parallel>),
     Sampled(Box<Sampled>),
 }
 
@@ -58,8 +56,8 @@ impl Engines {
                 (block, Engine::Sampled(Box::new(engine)))
             }
             None if making.threads > 1 => {
-                let engine = Pipelined::new(block, settings);
-                (block, Engine::Pipelined(Box::new(engine)))
+                let engine = Parallel::new(block, making.threads.into(), settings);
+                (block, Engine::Parallel(Box::new(engine)))
             }
             None => (block, Engine::Exact(Box::new(Exact::new(block, settings)))),
         };
@@ -83,7 +81,7 @@ impl Engines {
         let curve = |(block, engine): (u64, Engine)| {
             let curve = match engine {
                 Engine::Exact(engine) => engine.finish().map(|d| exact(d, block)),
-                Engine::Pipelined(engine) => engine.finish().map(|d| exact(d, block)),
+                Engine::Parallel(engine) => engine.finish().map(|d| exact(d, block)),
                 Engine::Sampled(engine) => engine.finish().map(Measured::Sampled),
             };
             curve.map_err(|full| too_many(full, block))
@@ -96,7 +94,7 @@ impl Engine {
     fn feed(&mut self, addresses: &[u64]) -> Result<(), Full> {
         match self {
             Engine::Exact(engine) => engine.feed(addresses),
-            Engine::Pipelined(engine) => engine.feed(addresses),
+            Engine::Parallel(engine) => engine.feed(addresses),
             Engine::Sampled(engine) => engine.feed(addresses),
         }
     }

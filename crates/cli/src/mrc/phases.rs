@@ -68,7 +68,7 @@ impl Watch {
             bail!("failed to tell phases apart by several block sizes: name one with --block");
         };
         if args.making.threads > 1 {
-            bail!("failed to tell phases apart with --threads 2: windows need one thread");
+            bail!("failed to tell phases apart with --threads: windows need one thread");
         }
         if args.phases_by == By::References && !of_instructions {
             bail!("failed to tell phases apart by references: a list has no instructions");

@@ -1,0 +1,408 @@
+//! Threads that share the work on sheets.
+//!
+//! Nobody has a task of its own: whoever is free takes the next there is, the last
+//! stage first, so that threads are busy alike whatever takes the most time in a
+//! stream. Of every part one sheet is looked up at a time, and one sheet is
+//! counted at a time, each in the order of the stream: results do not depend on
+//! who does what.
+
+use std::sync::{Condvar, Mutex, MutexGuard};
+
+use super::batch::{BATCH, Batch, Looked};
+use super::exact::{Back, Full, Settings};
+use super::histogram::Distances;
+use super::sheet::{Dealer, Head, NO_PANIC, PARTS, Piece, SHEET, Sheet, lock};
+use super::sys::{self, Job, Operations};
+use super::times::{NARROW_BITS, Part, Times};
+
+/// Sheets on their way at most.
+const SHEETS: u64 = 4;
+/// Rounds that a thread with nothing to do looks for something before it sleeps,
+/// and pauses of each: together about as long as a task.
+const ROUNDS: u32 = 200;
+const PAUSES: u32 = 32;
+/// Blocks whose renumbering is worth beginning a thread for.
+const WORTH_A_THREAD: u32 = 1 << 16;
+
+/// Sheets that a stage is through with, in their order, and whether it has one now.
+#[derive(Clone, Copy, Debug, Default)]
+struct Stage {
+    done: u64,
+    busy: bool,
+}
+
+/// What is to be done, and who waits for it.
+#[derive(Debug, Default)]
+pub(super) struct Books {
+    handed: u64,
+    looked_up: [Stage; PARTS],
+    counted: Stage,
+    ended: Option<Ended>,
+    asleep: usize,
+}
+
+/// Why nothing more is done.
+#[derive(Clone, Copy, Debug)]
+enum Ended {
+    /// A table found no room.
+    Full,
+    /// Nobody wants more.
+    Closed,
+}
+
+/// What a thread does where it has the choice. The caller leaves counting to others:
+/// its tables stay in their caches, and what others wait for is done at once.
+#[derive(Clone, Copy, Debug)]
+enum Prefers {
+    Counting,
+    LookingUp,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Task {
+    LookUp(u64, usize),
+    Count(u64),
+}
+
+impl Books {
+    /// Whether there is no room for another sheet.
+    fn is_laden(&self) -> bool {
+        self.handed - self.counted.done == SHEETS
+    }
+
+    /// Whether all that was handed over is counted.
+    fn is_settled(&self) -> bool {
+        self.handed == self.counted.done
+    }
+
+    /// Takes on a task, if there is one.
+    fn take(&mut self, prefers: Prefers) -> Option<Task> {
+        match prefers {
+            Prefers::Counting => self.take_sheet().or_else(|| self.take_piece()),
+            Prefers::LookingUp => self.take_piece().or_else(|| self.take_sheet()),
+        }
+    }
+
+    fn take_sheet(&mut self) -> Option<Task> {
+        let ready = self.looked_up.iter().map(|part| part.done).min()?;
+        if self.counted.busy || self.counted.done == ready {
+            return None;
+        }
+        self.counted.busy = true;
+        Some(Task::Count(self.counted.done))
+    }
+
+    fn take_piece(&mut self) -> Option<Task> {
+        let parts = self.looked_up.iter_mut().enumerate();
+        let open = parts.filter(|(_, part)| !part.busy && part.done < self.handed);
+        let (number, part) = open.min_by_key(|(_, part)| part.done)?;
+        part.busy = true;
+        Some(Task::LookUp(part.done, number))
+    }
+
+    fn complete(&mut self, task: Task) {
+        let stage = match task {
+            Task::LookUp(_, part) => &mut self.looked_up[part],
+            Task::Count(_) => &mut self.counted,
+        };
+        stage.busy = false;
+        stage.done += 1;
+    }
+}
+
+/// A table would take more memory than it may.
+struct Crammed;
+
+/// Bytes that each table may take beside a window of so many slots.
+fn share(settings: &Settings, window: u32) -> usize {
+    settings.memory_bytes.saturating_sub(window as usize / 8) / PARTS
+}
+
+/// When the blocks of one part were pushed out, and three batches on their way
+/// through the table.
+#[derive(Debug)]
+struct Table {
+    times: Times,
+    batches: [Box<Batch>; 3],
+    /// Bytes it may take, with the counts of its distances.
+    memory_bytes: usize,
+}
+
+impl Table {
+    fn new(settings: &Settings, window: u32, part: Part) -> Table {
+        Table {
+            times: Times::new(window, part, settings.advise),
+            batches: std::array::from_fn(|_| Batch::empty()),
+            memory_bytes: share(settings, window),
+        }
+    }
+
+    #[inline(always)]
+    fn look_up<O: Operations>(&mut self, piece: &mut Piece, head: &Head) -> Result<(), Crammed> {
+        let bits = piece.blocks.iter().fold(0, |all, block| all | block);
+        if self.times.is_narrow() && bits >> NARROW_BITS != 0 {
+            self.times.widen();
+        }
+        for &(block, time) in &piece.late {
+            self.times.stamp_one(block, time);
+        }
+        let batches = piece.blocks.len().div_ceil(BATCH);
+        piece.previous.clear();
+        for round in 0..batches + 2 {
+            if round >= 2 {
+                self.finish::<O>(piece)?;
+            }
+            self.times.search_homes::<O>(&mut self.batches[1]);
+            self.begin(piece, round, head);
+            self.batches.rotate_right(1);
+        }
+        self.batches.iter_mut().for_each(|batch| batch.len = 0);
+        Ok(())
+    }
+
+    /// Takes in the piece's next batch.
+    #[inline(always)]
+    fn begin(&mut self, piece: &Piece, number: usize, head: &Head) {
+        let batch = &mut *self.batches[0];
+        let (from, to) = (number * BATCH, (number + 1) * BATCH);
+        let range = from.min(piece.blocks.len())..to.min(piece.blocks.len());
+        batch.len = range.len();
+        batch.blocks[..range.len()].copy_from_slice(&piece.blocks[range.clone()]);
+        for (pushed, &number) in batch.pushed.iter_mut().zip(&piece.numbers[range]) {
+            *pushed = head.pushed[usize::from(number) % SHEET];
+        }
+        self.times.fetch_early(batch);
+    }
+
+    /// Looks the oldest batch up.
+    #[inline(always)]
+    fn finish<O: Operations>(&mut self, piece: &mut Piece) -> Result<(), Crammed> {
+        let batch = &mut *self.batches[2];
+        if self.times.is_full(batch.len) {
+            let tables = self.times.bytes() + self.times.bytes_to_grow();
+            if tables + self.times.blocks() * 5 > self.memory_bytes {
+                return Err(Crammed);
+            }
+            self.times.grow();
+            self.times.search_homes::<sys::Portable>(batch);
+        }
+        self.times.probe_and_stamp::<O>(batch);
+        piece
+            .previous
+            .extend_from_slice(&batch.previous[..batch.len]);
+        Ok(())
+    }
+}
+
+/// Makes distances of sheets.
+#[derive(Debug)]
+struct Counter {
+    back: Back,
+    /// Room for what a sheet's pieces found, in the order of the stream.
+    previous: Box<[u32; SHEET]>,
+}
+
+/// All that threads share.
+#[derive(Debug)]
+pub(super) struct Crew {
+    settings: Settings,
+    books: Mutex<Books>,
+    changed: Condvar,
+    sheets: [Sheet; SHEETS as usize],
+    tables: [Mutex<Table>; PARTS],
+    counter: Mutex<Counter>,
+}
+
+impl Crew {
+    pub(super) fn new(settings: &Settings, window: u32) -> Crew {
+        let mut parts = Part::all(PARTS);
+        let mut table = || Table::new(settings, window, parts.next().expect("SANITY: PARTS"));
+        Crew {
+            settings: *settings,
+            books: Mutex::default(),
+            changed: Condvar::new(),
+            sheets: Default::default(),
+            tables: std::array::from_fn(|_| Mutex::new(table())),
+            counter: Mutex::new(Counter {
+                back: Back::new(settings, window),
+                previous: Box::new([0; SHEET]),
+            }),
+        }
+    }
+
+    /// What another thread does: all there is to do, until the end.
+    pub(super) fn serve(&self) {
+        let _alarm = Alarm(self);
+        self.work(Prefers::Counting, |_| false);
+    }
+
+    /// Takes the dealer's sheet over, and works until there is room for the next.
+    pub(super) fn take_over(&self, dealer: &mut Dealer) -> Result<(), Full> {
+        let handed = lock(&self.books).handed;
+        dealer.hand_over(&self.sheets[(handed % SHEETS) as usize]);
+        lock(&self.books).handed += 1;
+        self.changed();
+        self.work(Prefers::LookingUp, |books| !books.is_laden());
+        self.check()
+    }
+
+    /// Works until all is counted.
+    fn settle(&self) -> Result<(), Full> {
+        self.work(Prefers::LookingUp, Books::is_settled);
+        self.check()
+    }
+
+    fn check(&self) -> Result<(), Full> {
+        let ended = lock(&self.books).ended;
+        match ended {
+            None => Ok(()),
+            Some(Ended::Full) => Err(self.full()),
+            Some(Ended::Closed) => panic!("another thread of the engine panicked"),
+        }
+    }
+
+    fn full(&self) -> Full {
+        Full {
+            blocks: self.blocks(),
+        }
+    }
+
+    /// Distinct blocks known.
+    pub(super) fn blocks(&self) -> u64 {
+        let blocks = self.tables.iter().map(|t| lock(t).times.blocks() as u64);
+        blocks.sum()
+    }
+
+    pub(super) fn memory_bytes(&self) -> usize {
+        let tables = self.tables.iter().map(|t| lock(t).times.bytes());
+        tables.sum::<usize>() + lock(&self.counter).back.bytes()
+    }
+
+    /// What was counted since the last call, with hits at the top of the stack.
+    pub(super) fn take(&self, hits: &[u64]) -> Result<Distances, Full> {
+        self.settle()?;
+        Ok(lock(&self.counter).back.take(hits))
+    }
+
+    /// Renumbers all times, in a window with room for more; returns it and its first
+    /// free slot.
+    pub(super) fn compact(&self, first_window: u32) -> Result<(u32, u32), Full> {
+        self.settle()?;
+        let back = &mut lock(&self.counter).back;
+        let window = back.next_window(first_window).ok_or_else(|| self.full())?;
+        let ranks = back.ranks();
+        let memory_bytes = share(&self.settings, window);
+        let renumber = |tables: &[Mutex<Table>]| {
+            for table in tables {
+                let table = &mut *lock(table);
+                table.times.renumber(ranks, window);
+                table.memory_bytes = memory_bytes;
+            }
+        };
+        let (some, others) = self.tables.split_at(PARTS / 2);
+        if ranks.live() < WORTH_A_THREAD {
+            renumber(some);
+            renumber(others);
+        } else {
+            std::thread::scope(|scope| {
+                scope.spawn(|| renumber(some));
+                renumber(others);
+            });
+        }
+        Ok((window, back.begin(window)))
+    }
+
+    /// Ends the work of all threads.
+    pub(super) fn close(&self) {
+        lock(&self.books).ended.get_or_insert(Ended::Closed);
+        self.changed.notify_all();
+    }
+
+    /// Wakes those that wait for something to do.
+    fn changed(&self) {
+        if lock(&self.books).asleep > 0 {
+            self.changed.notify_all();
+        }
+    }
+
+    /// Does what there is to do, whoever's it is, until it is enough or all ended.
+    fn work(&self, prefers: Prefers, enough: impl Fn(&Books) -> bool) {
+        while let Some(task) = self.next(prefers, &enough) {
+            let done = sys::run(self.settings.vectors, Do(self, task));
+            let mut books = lock(&self.books);
+            books.complete(task);
+            if done.is_err() {
+                books.ended = Some(Ended::Full);
+            }
+            drop(books);
+            self.changed();
+        }
+    }
+
+    /// Waits for something to do, or until it is enough.
+    fn next(&self, prefers: Prefers, enough: &impl Fn(&Books) -> bool) -> Option<Task> {
+        let mut books = lock(&self.books);
+        for round in 0.. {
+            if books.ended.is_some() || enough(&books) {
+                return None;
+            }
+            if let Some(task) = books.take(prefers) {
+                return Some(task);
+            }
+            if round < ROUNDS {
+                drop(books);
+                (0..PAUSES).for_each(|_| std::hint::spin_loop());
+                books = lock(&self.books);
+            } else {
+                books = self.sleep(books);
+            }
+        }
+        None
+    }
+
+    fn sleep<'a>(&self, mut books: MutexGuard<'a, Books>) -> MutexGuard<'a, Books> {
+        books.asleep += 1;
+        let woken = self.changed.wait(books);
+        let mut books = woken.expect(NO_PANIC);
+        books.asleep -= 1;
+        books
+    }
+
+    #[inline(always)]
+    fn run<O: Operations>(&self, task: Task) -> Result<(), Crammed> {
+        let sheet = |number: u64| &self.sheets[(number % SHEETS) as usize];
+        match task {
+            Task::LookUp(number, part) => {
+                let piece = &mut lock(&sheet(number).pieces[part]);
+                lock(&self.tables[part]).look_up::<O>(piece, &sheet(number).head())
+            }
+            Task::Count(number) => {
+                let counter = &mut *lock(&self.counter);
+                let count = |batch: &Looked| counter.back.count::<O>(batch);
+                sheet(number).batches(&mut counter.previous, count);
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Ends the work of all if its thread panics, which nobody would wait for in vain.
+struct Alarm<'a>(&'a Crew);
+
+impl Drop for Alarm<'_> {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
+/// A task, compiled for each variant.
+struct Do<'a>(&'a Crew, Task);
+
+impl Job for Do<'_> {
+    type Output = Result<(), Crammed>;
+
+    #[inline(always)]
+    fn run<O: Operations>(self) -> Result<(), Crammed> {
+        self.0.run::<O>(self.1)
+    }
+}

@@ -1,0 +1,153 @@
+//! The exact engine on several processors.
+//!
+//! The caller's thread finds the references that are not at the top of the stack and
+//! deals them out, by block, in sheets; all threads, the caller's too, look the
+//! pieces up and count the sheets. Each block's times are in the one table of its
+//! part, and distances are counted in the order of the stream, so the result is the
+//! same, count by count, and no memory is needed twice.
+//!
+//! Rejected: a thread for each stage, which is as slow as the slowest stage (of
+//! uniform references 60 of 100, of a scan 85); a piece of the stream for each
+//! thread, as each needs a table of all blocks, and what a piece references first
+//! must be looked up in the pieces before it.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use super::batch::{BATCH, Batch};
+use super::crew::Crew;
+use super::exact::{Full, Settings};
+use super::histogram::Distances;
+use super::sheet::{Dealer, SHEET};
+use super::sys::{self, Job, Operations, Vectors};
+use super::top::Top;
+
+/// Slots of a new window: all threads meet when it is full.
+const FIRST_WINDOW: u32 = 1 << 19;
+
+/// The same as [`super::Exact`], on several processors.
+///
+/// Memory: as much for each block, and a constant 3 MiB.
+#[derive(Debug)]
+pub struct Parallel {
+    shift: u32,
+    vectors: Vectors,
+    top: Top,
+    batch: Box<Batch>,
+    dealer: Dealer,
+    clock: u32,
+    window: u32,
+    crew: Arc<Crew>,
+    others: Vec<JoinHandle<()>>,
+}
+
+impl Parallel {
+    /// An engine for blocks of so many bytes that uses so many threads, the caller's
+    /// among them.
+    ///
+    /// # Panics
+    /// As [`super::Exact::new`], and if `threads` is 0.
+    pub fn new(block_bytes: u64, threads: usize, settings: Settings) -> Parallel {
+        assert!(block_bytes.is_power_of_two());
+        assert!(Vectors::available().contains(&settings.vectors));
+        assert!(threads > 0);
+        let crew = Arc::new(Crew::new(&settings, FIRST_WINDOW));
+        let other = |_| {
+            let crew = Arc::clone(&crew);
+            std::thread::spawn(move || crew.serve())
+        };
+        Parallel {
+            shift: block_bytes.trailing_zeros(),
+            vectors: settings.vectors,
+            top: Top::default(),
+            batch: Batch::empty(),
+            dealer: Dealer::default(),
+            clock: 0,
+            window: FIRST_WINDOW,
+            others: (1..threads).map(other).collect(),
+            crew,
+        }
+    }
+
+    /// Takes in references, by address.
+    ///
+    /// # Errors
+    /// [`Full`]; the engine cannot go on then.
+    pub fn feed(&mut self, addresses: &[u64]) -> Result<(), Full> {
+        sys::run(self.vectors, Feed(self, addresses))
+    }
+
+    #[inline(always)]
+    fn run<O: Operations>(&mut self, addresses: &[u64]) -> Result<(), Full> {
+        let mut rest = addresses;
+        loop {
+            let used = self.top.fill(rest, self.shift, &mut self.batch);
+            rest = &rest[used..];
+            if self.batch.len < BATCH {
+                return Ok(());
+            }
+            self.deal();
+            if self.dealer.is_full() {
+                self.hand_over()?;
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn deal(&mut self) {
+        let len = std::mem::take(&mut self.batch.len);
+        let (blocks, seats) = (&self.batch.blocks[..len], &self.batch.seats[..len]);
+        self.clock = self.dealer.deal(blocks, seats, self.clock);
+    }
+
+    fn hand_over(&mut self) -> Result<(), Full> {
+        self.crew.take_over(&mut self.dealer)?;
+        // A sheet takes as many slots and passes over the ends of lines.
+        if self.clock as usize + 2 * SHEET > self.window as usize {
+            (self.window, self.clock) = self.crew.compact(FIRST_WINDOW)?;
+        }
+        Ok(())
+    }
+
+    /// Distinct blocks known so far; the last references may be on their way still.
+    pub fn blocks(&self) -> u64 {
+        self.crew.blocks()
+    }
+
+    /// Bytes the engine's tables take now.
+    pub fn memory_bytes(&self) -> usize {
+        self.crew.memory_bytes()
+    }
+
+    /// The distances of everything fed.
+    ///
+    /// # Errors
+    /// [`Full`].
+    pub fn finish(mut self) -> Result<Distances, Full> {
+        self.deal();
+        self.crew.take_over(&mut self.dealer)?;
+        self.crew.take(&self.top.hits)
+    }
+}
+
+impl Drop for Parallel {
+    fn drop(&mut self) {
+        self.crew.close();
+        for other in self.others.drain(..) {
+            // One that panicked has said so.
+            let _ = other.join();
+        }
+    }
+}
+
+/// Feeding, compiled for each variant.
+struct Feed<'a>(&'a mut Parallel, &'a [u64]);
+
+impl Job for Feed<'_> {
+    type Output = Result<(), Full>;
+
+    #[inline(always)]
+    fn run<O: Operations>(self) -> Result<(), Full> {
+        self.0.run::<O>(self.1)
+    }
+}
