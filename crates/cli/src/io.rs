@@ -4,9 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use memgauge_analyze::{Analysis, IoAccounts, IoBy, IoLoss, IoSummary};
-use memgauge_collect::io::{
-    Filter, IoRecorder, Launched, Look, MemoryCounting, Meter, Setup,
-};
+use memgauge_collect::io::{Filter, IoRecorder, Launched, Look, MemoryCounting, Meter, Setup};
 use memgauge_collect::sys::process::{catch_interrupts, interrupts};
 use memgauge_report::{IoOrder, io_json, io_text};
 use memgauge_trace::CommandEnd;

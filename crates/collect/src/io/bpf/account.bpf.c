@@ -138,6 +138,7 @@ int BPF_PROG(stream_ended, struct sock *sk)
 		settle_runs(lanes, owner, stream.netns, ALL_RUNS);
 	settle_received_stream(book, &stream);
 	settle_sent(book, stream.netns);
+	lose_rest(book);
 	book->sent.dead = 1;
 	owner = sender_of(book);
 	leave_slot(sk);

@@ -225,4 +225,13 @@ static __always_inline void settle_sent(struct book *book, u32 netns)
 	if (key.owner && key.device)
 		settle(&book->sent.sum, &key, true);
 }
+
+/* What is left in a book at its end has no owner. */
+static __always_inline void lose_rest(struct book *book)
+{
+	if (book->received.sum.bytes)
+		lose(LOSS_NEVER_READ, book->received.sum.bytes);
+	if (book->sent.sum.bytes)
+		lose(LOSS_SENDER_UNKNOWN, book->sent.sum.bytes);
+}
 #endif
