@@ -8,6 +8,7 @@ mod io;
 
 use io::{MIB, Network, account, everyone, session};
 use memgauge_collect::io::{Filter, Flow, MemoryCounting, Meter, Session, Setup, present};
+use memgauge_trace::DeviceId;
 
 /// Header of Ethernet, which the devices count and accounts do not.
 const LINK: u64 = 14;
@@ -353,7 +354,7 @@ fn a_stream_that_is_reset_belongs_to_its_ends() {
 
 /// More sockets than there are slots: some keep their books elsewhere.
 #[test]
-#[ignore = "on a busy machine, one run in eight lacks what some of the connections sent"]
+#[ignore = "one run in eight lacked connections on a busy machine; what is known of it is mended, but 30 runs there are to show it"]
 fn thousands_of_open_connections_are_exact_together_or_counted_as_lost() {
     const COUNT: &str = "4500";
     const ENDED: [&str; 3] = ["no_book", "never_read", "sender_unknown"];
@@ -384,6 +385,10 @@ fn thousands_of_open_connections_are_exact_together_or_counted_as_lost() {
             assert!(flow.bytes <= all + again * 1008, "{flow:?}");
             all.saturating_sub(flow.bytes)
         });
+        // Nothing goes to a network device of no namespace.
+        let accounts = session.accounts().unwrap();
+        let nowhere = |id: &DeviceId| id.netns == 0 && id.number >> 20 == 0;
+        assert!(!accounts.keys().any(|(_, device)| nowhere(device)));
         assert!(
             lacking.iter().sum::<u64>() <= lost,
             "{lacking:?} lacking, {lost} lost {:?}",
