@@ -260,8 +260,8 @@ pub(crate) struct Io {
     /// All processes (the default without -p, -G and CMD)
     #[arg(short, long, conflicts_with_all = ["pid", "cgroup", "command"])]
     pub(crate) all: bool,
-    /// Only control groups (version 2) whose path begins so, as in /system.slice
-    #[arg(short = 'G', long, value_name = "PATH")]
+    /// Only this control group (version 2) and those below it, as in /system.slice
+    #[arg(short = 'G', long, value_name = "PATH", conflicts_with = "command")]
     pub(crate) cgroup: Option<String>,
     /// Only these devices, as in vda,eth0
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]

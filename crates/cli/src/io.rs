@@ -2,17 +2,16 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use memgauge_analyze::{Analysis, IoAccounts, IoBy, IoLoss, IoSummary};
-use memgauge_collect::io::{
-    Filter, IoRecorder, Launched, Look, MemoryCounting, Meter, Setup, present,
-};
+use memgauge_collect::io::{Filter, IoRecorder, Launched, Look, MemoryCounting, Meter, Setup};
 use memgauge_collect::sys::process::{catch_interrupts, interrupts};
 use memgauge_report::{IoOrder, io_json, io_text};
 use memgauge_trace::CommandEnd;
 
 use crate::args::{By, Io, Order};
 use crate::io_live::Live;
+use crate::io_target::{check_devices, check_pids, control_group};
 use crate::outcome::Exit;
 use crate::{record, terminal};
 
@@ -59,17 +58,20 @@ fn by(args: &Io) -> IoBy {
     }
 }
 
-fn filter(args: &Io) -> Filter {
-    Filter {
+/// What is asked for, if it is there.
+fn filter(args: &Io) -> anyhow::Result<Filter> {
+    check_pids(&args.pid)?;
+    check_devices(&args.device)?;
+    Ok(Filter {
         pids: args.pid.clone(),
         cgroup: None,
-        cgroup_path: args.cgroup.clone(),
+        cgroup_path: args.cgroup.as_deref().map(control_group).transpose()?,
         devices: args.device.clone(),
-    }
+    })
 }
 
 /// Starts accounting and counting.
-fn meter(args: &Io) -> anyhow::Result<Meter> {
+fn meter(args: &Io, filter: Filter) -> anyhow::Result<Meter> {
     // A share is one of what all devices moved.
     let memory = if args.device.is_empty() {
         MemoryCounting::start(args.counters.as_deref())?
@@ -80,7 +82,7 @@ fn meter(args: &Io) -> anyhow::Result<Meter> {
         by_thread: args.threads,
         ..Setup::default()
     };
-    Ok(Meter::start(filter(args), setup, memory)?)
+    Ok(Meter::start(filter, setup, memory)?)
 }
 
 /// Accounting under way.
@@ -96,9 +98,8 @@ pub(crate) struct Run {
 
 impl Run {
     fn start(args: &Io) -> anyhow::Result<Run> {
-        check_pids(&args.pid)?;
-        check_devices(&args.device)?;
-        let mut meter = meter(args)?;
+        let filter = filter(args)?;
+        let mut meter = meter(args, filter.clone())?;
         let launched = match args.command.as_slice() {
             [] => None,
             command => Some(Launched::start(command)?),
@@ -106,7 +107,7 @@ impl Run {
         if let Some(launched) = &launched {
             meter.set_filter(Filter {
                 cgroup: Some(launched.group_id()),
-                ..filter(args)
+                ..filter
             });
         }
         let filtered = launched.is_some() || !args.pid.is_empty() || args.cgroup.is_some();
@@ -297,34 +298,6 @@ fn print(args: &Io, summary: &IoSummary) -> anyhow::Result<()> {
         return Ok(());
     }
     terminal::print(&text)
-}
-
-/// A disk that has never moved a byte is not among those that count.
-fn check_devices(names: &[String]) -> anyhow::Result<()> {
-    if names.is_empty() {
-        return Ok(());
-    }
-    let known = present(Some(&|_| true));
-    let is_there = |name: &String| {
-        std::path::Path::new("/sys/block").join(name).exists()
-            || known.values().any(|device| device.facts.name == *name)
-    };
-    if let Some(none) = names.iter().find(|name| !is_there(name)) {
-        bail!(
-            "failed to account device `{none}`: there is none of that name; /sys/block and `ip link` list them"
-        );
-    }
-    Ok(())
-}
-
-fn check_pids(pids: &[u32]) -> anyhow::Result<()> {
-    let gone = pids
-        .iter()
-        .find(|pid| !std::path::Path::new(&format!("/proc/{pid}")).exists());
-    if let Some(pid) = gone {
-        bail!("failed to account process `{pid}`: there is none of that id");
-    }
-    Ok(())
 }
 
 fn ending(status: std::process::ExitStatus) -> CommandEnd {

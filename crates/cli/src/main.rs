@@ -12,6 +12,7 @@ mod doctor;
 mod import;
 mod io;
 mod io_live;
+mod io_target;
 mod list;
 mod mrc;
 mod outcome;

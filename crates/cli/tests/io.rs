@@ -393,6 +393,16 @@ fn what_makes_no_sense_is_refused_in_one_line() {
         125,
         &["4000000000", "none of that id"],
     );
+    check_refused(
+        &["io", "-G", "/no/such/group"],
+        125,
+        &["/no/such/group", "nearest that is there is `/`"],
+    );
+    check_refused(
+        &["io", "-G", "/", "--", "true"],
+        2,
+        &["cannot be used with"],
+    );
     check_refused(&["io", "-p", "x"], 2, &["invalid value"]);
     check_refused(
         &["io", "-p", "1", "--", "true"],

@@ -8,6 +8,7 @@ mod io;
 
 use io::{MIB, Network, account, everyone, session};
 use memgauge_collect::io::{Filter, Flow, MemoryCounting, Meter, Session, Setup, present};
+use memgauge_trace::DeviceId;
 
 /// Header of Ethernet, which the devices count and accounts do not.
 const LINK: u64 = 14;
@@ -93,16 +94,11 @@ fn datagrams_of_two_devices_at_one_socket_are_told_apart() {
     });
 }
 
-/// Bytes of packets that were given to nobody so far.
-fn given_to_nobody(session: &Session) -> u64 {
+/// Bytes of packets that were given to nobody so far, by reason.
+fn given_to_nobody(session: &Session, reasons: &[&str]) -> u64 {
     let losses = session.losses().unwrap();
-    let count = |name| {
-        losses
-            .iter()
-            .find(|l| l.name == name)
-            .map_or(0, |l| l.count)
-    };
-    count("no_book")
+    let lost = losses.iter().filter(|loss| reasons.contains(&loss.name));
+    lost.map(|loss| loss.count).sum()
 }
 
 /// Two processors may handle them at the same moment: nothing may go to the other
@@ -112,7 +108,7 @@ fn given_to_nobody(session: &Session) -> u64 {
 fn datagrams_that_come_from_two_devices_at_once_are_told_apart_or_counted_as_lost() {
     each_family(|session, network, family| {
         for round in 0..4 {
-            let lost_before = given_to_nobody(session);
+            let lost_before = given_to_nobody(session, &["no_book"]);
             let receiver = network
                 .actor('b', &["udp_receive", family.any, "7004", "4000"])
                 .ready();
@@ -132,7 +128,7 @@ fn datagrams_that_come_from_two_devices_at_once_are_told_apart_or_counted_as_los
                 );
                 expected.bytes - found.bytes
             });
-            let lost = given_to_nobody(session) - lost_before;
+            let lost = given_to_nobody(session, &["no_book"]) - lost_before;
             assert_eq!(lacking.iter().sum::<u64>(), lost, "round {round}");
         }
     });
@@ -207,7 +203,7 @@ fn datagrams_that_find_no_room_are_charged_too() {
 /// processes have: short of it by at most what the kernel itself exchanges (addresses
 /// of neighbours, the last acknowledgement of a closed connection).
 struct Totals {
-    before: [u64; 4],
+    before: [u64; 5],
     accounts: (u64, u64),
     side: char,
 }
@@ -243,10 +239,12 @@ impl Totals {
                 "out",
             ),
         ];
+        // What a device was handed and had no room for it has not counted.
+        let dropped = gained(4) * 1500;
         for (counted, accounted, way) in pairs {
             assert!(
-                accounted <= counted && counted - accounted <= rest,
-                "{} {way}: {accounted} of {counted}",
+                accounted <= counted + dropped && counted.saturating_sub(accounted) <= rest,
+                "{} {way}: {accounted} of {counted}, at most {dropped} dropped",
                 self.side
             );
         }
@@ -356,11 +354,13 @@ fn a_stream_that_is_reset_belongs_to_its_ends() {
 
 /// More sockets than there are slots: some keep their books elsewhere.
 #[test]
-#[ignore = "on a busy machine, one run in eight lacks what some of the connections sent"]
+#[ignore = "one run in eight lacked connections on a busy machine; what is known of it is mended, but 30 runs there are to show it"]
 fn thousands_of_open_connections_are_exact_together_or_counted_as_lost() {
     const COUNT: &str = "4500";
+    const ENDED: [&str; 3] = ["no_book", "never_read", "sender_unknown"];
     each_family(|session, network, family| {
-        let lost_before = given_to_nobody(session);
+        let again_before = network.segments_sent_again();
+        let lost_before = given_to_nobody(session, &ENDED);
         let sides = ['a', 'b'].map(|side| Totals::start(session, network, side));
         let receiver = network
             .actor(
@@ -372,18 +372,23 @@ fn thousands_of_open_connections_are_exact_together_or_counted_as_lost() {
         let sender = network.act('a', &words);
         let receiver = receiver.end();
         std::thread::sleep(std::time::Duration::from_millis(200));
-        let lost = given_to_nobody(session) - lost_before;
+        let lost = given_to_nobody(session, &ENDED) - lost_before;
         // The last word of each connection is its TIME_WAIT's, which has no socket.
         for totals in &sides {
             totals.check_but(session, network, 4500 * 80 + lost);
         }
         let sent = account(session, sender, network.device('a', "one")).output;
         let received = account(session, receiver, network.device('b', "one")).input;
+        let again = network.segments_sent_again() - again_before;
         let lacking = [sent, received].map(|flow| {
             let all = bytes_of_many(flow.operations, 4500, 1000, family);
-            assert!(flow.bytes <= all, "{flow:?}");
-            all - flow.bytes
+            assert!(flow.bytes <= all + again * 1008, "{flow:?}");
+            all.saturating_sub(flow.bytes)
         });
+        // Nothing goes to a network device of no namespace.
+        let accounts = session.accounts().unwrap();
+        let nowhere = |id: &DeviceId| id.netns == 0 && id.number >> 20 == 0;
+        assert!(!accounts.keys().any(|(_, device)| nowhere(device)));
         assert!(
             lacking.iter().sum::<u64>() <= lost,
             "{lacking:?} lacking, {lost} lost {:?}",

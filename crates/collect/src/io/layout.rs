@@ -220,13 +220,10 @@ pub(super) const LOSSES: [(&str, &str); 9] = [
         "pages_unread",
         "bytes of requests whose pages could not be read",
     ),
-    (
-        "sender_unknown",
-        "bytes sent by an interrupt for nobody known",
-    ),
+    ("sender_unknown", "bytes sent for which no process is known"),
     (
         "never_read",
-        "bytes of datagrams that their socket was closed upon",
+        "bytes received by sockets that ended before it was known who reads them",
     ),
 ];
 

@@ -1,6 +1,7 @@
 //! What happened since the last look, as rows.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use memgauge_trace::{DeviceId, Direction, IoDevice, IoOwner, IoRow, Owner};
@@ -25,7 +26,7 @@ pub struct Filter {
     pub pids: Vec<u32>,
     /// A control group by its id, or what is below a path; all where none.
     pub cgroup: Option<u64>,
-    /// Beginning of the control group's path.
+    /// Path of a control group: that one and those below it.
     pub cgroup_path: Option<String>,
     /// Names of devices; all where empty.
     pub devices: Vec<String>,
@@ -302,7 +303,7 @@ impl Meter {
         let path = filter.cgroup_path.as_ref();
         (filter.pids.is_empty() || filter.pids.contains(&facts.process))
             && filter.cgroup.is_none_or(|id| id == facts.cgroup)
-            && path.is_none_or(|path| self.names.cgroup(facts.cgroup).starts_with(path.as_str()))
+            && path.is_none_or(|path| Path::new(&self.names.cgroup(facts.cgroup)).starts_with(path))
     }
 
     fn wants_device(&self, name: &str) -> bool {

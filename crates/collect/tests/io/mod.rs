@@ -433,8 +433,9 @@ impl Network {
         }
     }
 
-    /// Bytes and packets received and sent, as the device counts them.
-    pub(crate) fn counted(&self, side: char, device: &str) -> [u64; 4] {
+    /// Bytes and packets received and sent, and packets that were to be sent and dropped, as
+    /// the device counts them.
+    pub(crate) fn counted(&self, side: char, device: &str) -> [u64; 5] {
         let all = self.on(side, "cat /proc/net/dev");
         let line = all
             .lines()
@@ -444,7 +445,7 @@ impl Network {
             .split_whitespace()
             .map(|f| f.parse().unwrap())
             .collect();
-        [fields[0], fields[1], fields[8], fields[9]]
+        [fields[0], fields[1], fields[8], fields[9], fields[11]]
     }
 }
 

@@ -97,7 +97,7 @@ static __always_inline void settle_received_stream(struct book *book, struct str
 {
 	struct account_key key = net_key(reader_of(book), stream->netns, book->received.ifindex);
 
-	if (!key.owner)
+	if (!key.owner || !key.netns)
 		return;
 	/* With runs: what another processor added while they were opened. */
 	if (!book->received.mixed && stream->unread) {
@@ -126,18 +126,20 @@ SEC("tp_btf/tcp_destroy_sock")
 int BPF_PROG(stream_ended, struct sock *sk)
 {
 	struct book *book = STREAM_BOOK(sk, ports_of(sk)), *later;
-	struct stream stream = { .netns = netns_of(sk) };
+	struct stream stream = {};
 	struct lanes *lanes;
 	owner_t owner;
 
 	if (!book)
 		return 0;
+	stream.netns = book->sent.netns ?: netns_of(sk);
 	lanes = book->received.mixed ? bpf_sk_storage_get(&lanes_of, sk, 0, 0) : NULL;
 	owner = reader_of(book);
 	if (lanes && owner)
 		settle_runs(lanes, owner, stream.netns, ALL_RUNS);
 	settle_received_stream(book, &stream);
 	settle_sent(book, stream.netns);
+	lose_rest(book);
 	book->sent.dead = 1;
 	owner = sender_of(book);
 	leave_slot(sk);
@@ -190,7 +192,8 @@ static long read_slot(u32 number, void *unused)
 
 	if (!tcp || (!book->received.sum.packets && !book->sent.sum.packets))
 		return 0;
-	stream.netns = BPF_CORE_READ(sk, __sk_common.skc_net.net, ns.inum);
+	/* Of a socket that is being freed only its book still tells. */
+	stream.netns = book->sent.netns ?: BPF_CORE_READ(sk, __sk_common.skc_net.net, ns.inum);
 	stream.received = BPF_CORE_READ(tcp, rcv_nxt);
 	/* The FIN takes a position, too. */
 	stream.unread = BPF_CORE_READ(sk, __sk_common.skc_state) != TCP_LISTEN &&
@@ -226,7 +229,7 @@ int read_out(struct bpf_iter__bpf_sk_storage_map *context)
 		return 0;
 	}
 	tcp = bpf_skc_to_tcp_sock(sk);
-	stream.netns = netns_of(sk);
+	stream.netns = book->sent.netns ?: netns_of(sk);
 	if (tcp && sk->__sk_common.skc_state != TCP_LISTEN) {
 		stream.received = tcp->rcv_nxt;
 		stream.unread = stream.received - tcp->copied_seq > 1;

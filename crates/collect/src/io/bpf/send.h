@@ -62,6 +62,7 @@ static __always_inline void sum_sent(struct book *book, struct packet *packet, s
 	if (book->sent.ifindex != ifindex) {
 		settle_sent(book, netns_of(sk));
 		book->sent.ifindex = ifindex;
+		book->sent.netns = netns_of(sk);
 	}
 	put(&book->sent.sum, packet->bytes, packet->segments, packet->header_bytes);
 }

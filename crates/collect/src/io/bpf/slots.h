@@ -45,10 +45,8 @@ static __noinline int renew(struct book *book, u32 ports)
 	if (key.owner && key.netns) {
 		settle(&book->received.sum, &key, false);
 		settle_sent(book, key.netns);
-	} else {
-		lose(LOSS_NEVER_READ, book->received.sum.bytes);
-		lose(LOSS_SENDER_UNKNOWN, book->sent.sum.bytes);
 	}
+	lose_rest(book);
 	__builtin_memset(book, 0, sizeof(*book));
 	book->sent.ports = ports;
 	return 0;

@@ -47,7 +47,7 @@ struct sent {
 	u32 ifindex; /* 0: nothing yet */
 	u32 shared;  /* several writers: TCP has their positions in `lanes` */
 	u32 dead;    /* destroyed: what still comes is charged at once */
-	u32 netns;   /* the namespace, once known: the first read or UDP's first send */
+	u32 netns;   /* the namespace, once known: by the first packet sent, or read */
 	u32 ports;   /* of the socket that has this slot (slots.h) */
 	u32 pad[3];
 };
@@ -222,7 +222,16 @@ static __always_inline void settle_sent(struct book *book, u32 netns)
 {
 	struct account_key key = net_key(sender_of(book), netns, book->sent.ifindex);
 
-	if (key.owner && key.device)
+	if (key.owner && key.device && netns)
 		settle(&book->sent.sum, &key, true);
+}
+
+/* What is left in a book at its end has no owner. */
+static __always_inline void lose_rest(struct book *book)
+{
+	if (book->received.sum.bytes)
+		lose(LOSS_NEVER_READ, book->received.sum.bytes);
+	if (book->sent.sum.bytes)
+		lose(LOSS_SENDER_UNKNOWN, book->sent.sum.bytes);
 }
 #endif

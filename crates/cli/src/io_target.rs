@@ -1,0 +1,104 @@
+//! What `memgauge io` is asked to account: that it is there is said before anything runs,
+//! as a table that stays empty would not tell a quiet process from a wrong name.
+
+use std::path::{Component, Path, PathBuf};
+
+use anyhow::{Context, bail};
+use memgauge_collect::io::{present, unified_hierarchy};
+
+/// A disk that has never moved a byte is not among those that count.
+pub(crate) fn check_devices(names: &[String]) -> anyhow::Result<()> {
+    if names.is_empty() {
+        return Ok(());
+    }
+    let known = present(Some(&|_| true));
+    let is_there = |name: &String| {
+        Path::new("/sys/block").join(name).exists()
+            || known.values().any(|device| device.facts.name == *name)
+    };
+    if let Some(none) = names.iter().find(|name| !is_there(name)) {
+        bail!(
+            "failed to account device `{none}`: there is none of that name; /sys/block and `ip link` list them"
+        );
+    }
+    Ok(())
+}
+
+pub(crate) fn check_pids(pids: &[u32]) -> anyhow::Result<()> {
+    let gone = pids
+        .iter()
+        .find(|pid| !Path::new(&format!("/proc/{pid}")).exists());
+    if let Some(pid) = gone {
+        bail!("failed to account process `{pid}`: there is none of that id");
+    }
+    Ok(())
+}
+
+/// Path of a control group below the hierarchy's root, however the user wrote it:
+/// `/system.slice`, `system.slice/` or with the place where the hierarchy is mounted.
+pub(crate) fn control_group(name: &str) -> anyhow::Result<String> {
+    let root = unified_hierarchy().with_context(|| {
+        format!(
+            "failed to account control group `{name}`: no control groups of version 2 are \
+             mounted (mount -t cgroup2 none /sys/fs/cgroup/unified)"
+        )
+    })?;
+    group_below(&root, name)
+}
+
+fn group_below(root: &Path, name: &str) -> anyhow::Result<String> {
+    let path = Path::new(name);
+    let steps: PathBuf = path
+        .strip_prefix(root)
+        .unwrap_or(path)
+        .components()
+        .filter(|step| !matches!(step, Component::RootDir | Component::CurDir))
+        .collect();
+    let is_group = |path: &&Path| {
+        path.components().all(|c| matches!(c, Component::Normal(_))) && root.join(path).is_dir()
+    };
+    if is_group(&steps.as_path()) {
+        return Ok(format!("/{}", steps.display()));
+    }
+    let nearest = steps.ancestors().find(is_group).unwrap_or(Path::new(""));
+    bail!(
+        "failed to account control group `{name}`: there is none below {}; the nearest that is \
+         there is `/{}`",
+        root.display(),
+        nearest.display()
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(name: &str, expected: Result<&str, &str>) {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(folder.path().join("a.slice/b")).unwrap();
+        let name = name.replace("ROOT", &folder.path().display().to_string());
+        let found = group_below(folder.path(), &name).map_err(|e| e.to_string());
+        match (found, expected) {
+            (Ok(found), Ok(expected)) => assert_eq!(found, expected),
+            (Err(said), Err(word)) => assert!(said.contains(word), "{said}"),
+            (found, expected) => panic!("{name}: {found:?} instead of {expected:?}"),
+        }
+    }
+
+    #[test]
+    fn a_group_is_known_however_its_path_is_written() {
+        check("/", Ok("/"));
+        check("/a.slice", Ok("/a.slice"));
+        check("a.slice/b/", Ok("/a.slice/b"));
+        check("ROOT/a.slice/b", Ok("/a.slice/b"));
+        check("ROOT", Ok("/"));
+    }
+
+    #[test]
+    fn a_group_that_is_not_there_is_named_with_the_nearest() {
+        check("/a.slic", Err("there is `/`"));
+        check("/a.slice/c/d", Err("there is `/a.slice`"));
+        check("/a.slice/../a.slice", Err("there is `/a.slice`"));
+        check("", Ok("/"));
+    }
+}
