@@ -83,3 +83,38 @@ impl Counters {
         Some(place)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pmu::abi::Attr;
+
+    /// Event 0 has the ids 10 and 11, event 1 the ids 20 and 21.
+    fn events() -> Events {
+        let mut events = Events::default();
+        events.add(Attr::default(), [10, 11].into_iter());
+        events.add(Attr::default(), [20, 21].into_iter());
+        events
+    }
+
+    #[test]
+    fn a_counter_gains_since_its_last_reading_in_the_same_thread() {
+        let (events, mut counters) = (events(), Counters::default());
+        let readings = [
+            (0, (10, 1), (5, 100), Some((0, 5, 100))),
+            (1, (20, 1), (7, 100), Some((1, 7, 100))),
+            (0, (10, 2), (1, 120), Some((0, 1, 120))),
+            (1, (20, 2), (2, 120), Some((1, 2, 120))),
+            (0, (10, 1), (9, 150), Some((0, 4, 50))),
+            (1, (99, 1), (9, 150), None),
+            (2, (21, 1), (3, 150), Some((1, 3, 150))),
+            (1, (20, 1), (7, 160), Some((1, 0, 60))),
+            (0, (10, 2), (0, 170), Some((0, 0, 50))),
+        ];
+        for (index, of, at, expected) in readings {
+            let gain = counters.read(&events, index, of, at);
+            let seen = gain.map(|g| (g.event, g.value, g.interval_ns));
+            assert_eq!(seen, expected, "{of:?} at {at:?}");
+        }
+    }
+}

@@ -48,7 +48,7 @@ const MOST_EVENTS: usize = 1 << 14;
 const MOST_IDS: usize = 1 << 22;
 
 impl Events {
-    fn add(&mut self, attr: Attr, ids: impl Iterator<Item = u64>) {
+    pub(super) fn add(&mut self, attr: Attr, ids: impl Iterator<Item = u64>) {
         if self.all.len() >= MOST_EVENTS {
             return;
         }
