@@ -122,6 +122,12 @@ impl Followed {
         })
     }
 
+    /// Threads that have not ended.
+    pub(super) fn alive(&self) -> impl Iterator<Item = u32> {
+        let alive = self.threads.values().filter(|t| t.end_ns.is_none());
+        alive.map(|t| t.tid.0)
+    }
+
     /// A process that runs already, and what it has mapped. One that ends
     /// meanwhile, or that may not be looked at, has no mappings.
     pub(super) fn existing(&mut self, pid: u32, writer: &mut Writer) -> Result<()> {
