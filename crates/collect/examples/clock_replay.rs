@@ -2,8 +2,8 @@
 //! accessed, on real programs: each runs under source `clock`, and once more in the
 //! emulator, which tells which instruction accessed what.
 //!
-//! `cargo run --release -p memgauge-collect --example clock_replay -- [RUNS]` (RUNS
-//! under the clock, 5 if not said).
+//! `cargo run --release -p memgauge-collect --example clock_replay -- [RUNS [NAME...]]`
+//! (RUNS under the clock, 5 if not said; these programs, all if not said).
 //!
 //! Both runs have the same environment, no address randomisation, the C library's
 //! plain string functions and all of malloc's memory in the heap. Mappings lie at
@@ -38,6 +38,9 @@ use memgauge_trace::{Derivation, Module, Sample};
 type Failure = Box<dyn std::error::Error>;
 type Result<T> = std::result::Result<T, Failure>;
 
+/// What the program is told when it begins anew.
+const HERE: &str = "here";
+const RUNS: usize = 5;
 const PERIOD_NS: u64 = 100_000;
 /// Largest distance of a stack's addresses from its top.
 const STACK_BYTES: u64 = 8 << 20;
@@ -91,11 +94,10 @@ impl Regions {
         }
         for m in modules.iter().filter(|m| m.path == "[anon]") {
             // A file's zeroed data follows it.
-            if let Some(file) = all.iter_mut().find(|r| r.range.end == m.start.0) {
-                if file.name.starts_with('/') {
-                    file.range.end = m.end.0;
-                    continue;
-                }
+            let before = all.iter_mut().find(|r| r.range.end == m.start.0);
+            if let Some(file) = before.filter(|r| r.name.starts_with('/')) {
+                file.range.end = m.end.0;
+                continue;
             }
             let bytes = m.end.0 - m.start.0;
             let turn = sizes.entry(bytes).or_default();
@@ -411,24 +413,21 @@ fn write_input(folder: &Path) -> Result<()> {
 
 /// This program anew, without address randomisation and with the environment that
 /// both runs are to have.
-fn anew(folder: &Path, runs: &str) -> Result<Command> {
+fn anew(folder: &Path, arguments: &[String]) -> Result<Command> {
     let mut command = Command::new("setarch");
-    command
-        .arg("-R")
-        .arg(std::env::current_exe()?)
-        .args([runs, "here"]);
-    command.current_dir(folder).env_clear();
+    command.arg("-R").arg(std::env::current_exe()?);
+    command.arg(HERE).args(arguments).current_dir(folder);
     let plugin = std::env::var_os("MEMGAUGE_PLUGIN_DIR");
+    command.env_clear();
     command.envs(plugin.map(|dir| ("MEMGAUGE_PLUGIN_DIR", dir)));
     command.env("PATH", "/usr/bin:/bin").env("LC_ALL", "C");
-    command
-        .env("PYTHONHASHSEED", "0")
-        .env("PYTHONMALLOC", "malloc");
+    command.env("PYTHONHASHSEED", "0");
+    command.env("PYTHONMALLOC", "malloc");
     command.env("GLIBC_TUNABLES", TUNABLES);
     Ok(command)
 }
 
-fn run_all(runs: usize) -> Result<()> {
+fn run_all(runs: usize, names: &[String]) -> Result<()> {
     let folder = std::env::current_dir()?;
     write_input(&folder)?;
     println!(
@@ -440,10 +439,13 @@ fn run_all(runs: usize) -> Result<()> {
         "xz -k -f -1 -T1 lines",
         "sort -S 8M --parallel=1 -o sorted lines",
         "sqlite3 :memory: -init work.sql .exit",
-        "python3 -I -S work.py",
+        "python3 -s -S work.py",
         "gzip -k -f lines",
     ] {
         let mut command: Vec<String> = words.split(' ').map(str::to_owned).collect();
+        if !names.is_empty() && !names.contains(&command[0]) {
+            continue;
+        }
         let path = PathBuf::from("/usr/bin").join(&command[0]);
         if !path.exists() {
             println!("{:<10} skipped: there is no {}", command[0], path.display());
@@ -461,13 +463,14 @@ fn run_all(runs: usize) -> Result<()> {
 
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let runs = arguments.first().map_or("5", String::as_str);
-    let count: usize = runs.parse()?;
-    if arguments.len() > 1 {
-        return run_all(count);
+    if let Some((first, rest)) = arguments.split_first()
+        && first == HERE
+    {
+        let runs = rest.first().map_or(Ok(RUNS), |runs| runs.parse())?;
+        return run_all(runs, rest.get(1..).unwrap_or_default());
     }
     let folder = tempfile::tempdir()?;
-    match anew(folder.path(), runs)?.status()?.success() {
+    match anew(folder.path(), &arguments)?.status()?.success() {
         true => Ok(()),
         false => Err("the comparison failed".into()),
     }
