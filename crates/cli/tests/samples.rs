@@ -4,7 +4,6 @@
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;
 
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -234,41 +233,6 @@ fn a_budget_is_measured_and_periods_follow() {
     // A tick costs more than 200 ns anywhere, and 2 % of 10 us are 200 ns.
     let last = total(&recording, "event.cpu-clock:u.last_period");
     assert!(last > 10_000, "{last}");
-}
-
-/// Two processes, forked at once, that fault for two seconds.
-const FAULTING: &str = "
-import mmap, os, time
-os.fork()
-memory, until = mmap.mmap(-1, 1 << 20), time.monotonic() + 2
-while time.monotonic() < until:
-    for at in range(0, 1 << 20, 4096):
-        memory[at] = 1
-    memory.madvise(mmap.MADV_DONTNEED)
-";
-
-#[test]
-fn a_budget_reaches_those_who_were_forked_before_the_period_changed() {
-    if !perf_works() || !needs(&["/usr/bin/python3"]) {
-        return;
-    }
-    let folder = folder();
-    let options = ["-e", "page-faults:u", "-c", "1", "--overhead", "2%"];
-    let program = ["/usr/bin/python3", "-S", "-c", FAULTING];
-    let recording = recorded(&folder.path().join("f.mg"), &options, &program);
-    let samples: Vec<Sample> = rows(&recording);
-    let last = total(&recording, "event.page-faults:u.last_period");
-    let pids: BTreeSet<u32> = samples.iter().map(|s| s.pid.0).collect();
-    assert_eq!(pids.len(), 2);
-    for pid in pids {
-        let of = samples.iter().rfind(|s| s.pid.0 == pid);
-        let period = of.map_or(0, |s| s.period);
-        // Some thousand faults a millisecond: each sampled would cost all the time.
-        assert!(
-            period > 1,
-            "{pid} was sampled at {period}, at the end at {last}"
-        );
-    }
 }
 
 #[test]

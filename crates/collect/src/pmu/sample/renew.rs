@@ -2,7 +2,9 @@
 //! processes that the target has started meanwhile.
 //!
 //! The kernel changes the period of an event that was opened, and of no event that a
-//! thread or process inherited from it. So all tasks there are get events of their own
+//! thread or process inherited from it; and it exchanges the events of a task and its
+//! child that follow each other on a processor, so that the opened one may go with the
+//! child. So all tasks there are get events of their own
 //! with the new period, switched off at first; then the old ones are switched off,
 //! with what was inherited from them, and the new ones on. In between, which takes as
 //! long as the system calls, nothing is sampled.
@@ -27,21 +29,23 @@ const LOOKS: usize = 4;
 const ENDED: i32 = libc::ESRCH;
 
 impl Session<'_> {
-    /// Whether tasks of the target have events that they inherited.
+    /// Whether tasks of the target may have events that they inherited. One that has
+    /// ended matters, too: where a task and its child follow each other on a processor,
+    /// the kernel exchanges their events, and the child may have ended with the opened.
     fn has_heirs(&self) -> bool {
         let per_task = self.opener.aimed.per_task && !self.opener.wide;
+        let is_new = |tid: u32| !self.own_events.contains(&tid);
         per_task
-            && self
-                .tasks()
-                .iter()
-                .any(|tid| !self.own_events.contains(tid))
+            && (self.recorder.followed.all().any(is_new) || self.tasks().into_iter().any(is_new))
     }
 
     /// Threads of the target that are alive, by what records and `/proc` say.
     fn tasks(&self) -> BTreeSet<u32> {
+        let followed = &self.recorder.followed;
         let mut tasks = BTreeSet::new();
-        let first = self.own_events.iter().copied();
-        let mut left: Vec<u32> = first.chain(self.recorder.followed.alive()).collect();
+        let first = self.opener.aimed.threads().into_iter();
+        let first = first.filter(|&tid| !followed.has_ended(tid));
+        let mut left: Vec<u32> = first.chain(followed.alive()).collect();
         while let Some(tid) = left.pop() {
             if tasks.contains(&tid) || !std::path::Path::new(&format!("/proc/{tid}")).exists() {
                 continue;
@@ -64,6 +68,7 @@ impl Session<'_> {
             return false;
         };
         self.own_events = tasks;
+        self.own_events.extend(self.recorder.followed.all());
         let is_old = |source: &Source| periods.contains_key(&source.event);
         let all = std::mem::take(&mut self.open.sources);
         let (old, kept): (Vec<Source>, Vec<Source>) = all.into_iter().partition(is_old);
