@@ -119,8 +119,8 @@ const FAR: f64 = 1.5;
 fn not_kept(overhead: Overhead) -> Option<String> {
     (overhead.taken > FAR * overhead.allowed).then(|| {
         "the overhead allowed was not kept: the run was too short to find its period, or its \
-         threads and processes were too many to give each a new one (name a larger period \
-         with -c)"
+         threads and processes were too many to give each a new one, or not all known as \
+         records of forks were lost (name a larger period with -c)"
             .to_owned()
     })
 }
