@@ -33,10 +33,11 @@ test-kernels: setup ## I/O accounting on Debian's kernel in an emulated machine 
 bench: build ## speed against native, QEMU alone and cachegrind
 	@bench/run --memgauge $(TARGET)/release/memgauge $(BENCH_ARGS)
 
-bench-stat: build ## cost of counter series and speed of import against perf; parser
+bench-stat: build ## cost of counter series and speed of import against perf; parser; addresses of the clock
 	@bench/stat --memgauge $(TARGET)/release/memgauge $(BENCH_ARGS)
 	@bench/import --memgauge $(TARGET)/release/memgauge
 	cargo run --release -p memgauge-collect --example parse_speed
+	cargo run --release -p memgauge-collect --example clock_replay
 
 bench-bandwidth: build ## overflow traces: accuracy on real programs, codecs, speed of the chain
 	cargo build --release -p memgauge-workloads

@@ -186,6 +186,7 @@ fn study(name: &'static str, command: &[String]) -> Result<Studied> {
     let wanted = Wanted {
         granule: PAGE,
         parts: None,
+        ips: false,
     };
     let run = stream(command, wanted, &mut |batch| {
         exact.feed(batch.addresses)?;

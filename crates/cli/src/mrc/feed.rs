@@ -249,6 +249,7 @@ pub(super) fn curves_of_command(
     let wanted = Wanted {
         granule: making.block.iter().copied().min().unwrap_or(1),
         parts: beside.parts(),
+        ips: false,
     };
     sys::process::catch_interrupts().context("failed to catch interrupts")?;
     let run = stream(command, wanted, &mut |batch| {

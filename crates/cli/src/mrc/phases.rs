@@ -255,6 +255,7 @@ pub(super) fn of_command(args: &Mrc) -> anyhow::Result<(Ran, Streamed)> {
     let wanted = Wanted {
         granule: watch.block,
         parts: None,
+        ips: false,
     };
     sys::process::catch_interrupts().context("failed to catch interrupts")?;
     let run = stream(&args.command, wanted, &mut |batch| {

@@ -37,6 +37,8 @@ pub struct Recipe {
     pub kind: AccessKind,
     /// Bytes of the operand; 0 unknown.
     pub size_bytes: u16,
+    /// Address of the instruction whose operand it is.
+    pub instruction: u64,
     memory: UsedMemory,
 }
 
@@ -64,18 +66,17 @@ pub fn recipe(code: &[u8], start: u64, ip: u64) -> Result<Recipe, NoRecipe> {
     let mut reason = NoRecipe::NoOperand;
     if let Some(memory) = eye.operand(&at) {
         match is_computable(&memory) {
-            true => return Ok(made(Derivation::Exact, &memory)),
+            true => return Ok(made(Derivation::Exact, ip, &memory)),
             false => reason = why_not(&memory),
         }
     }
-    if let Some(memory) = eye
-        .before(ip)
-        .and_then(|before| eye.operand_left(&before, &mut reason))
+    if let Some(before) = eye.before(ip)
+        && let Some(memory) = eye.operand_left(&before, &mut reason)
     {
-        return Ok(made(Derivation::Previous, &memory));
+        return Ok(made(Derivation::Previous, before.ip(), &memory));
     }
-    let memory = eye.ahead(&at).ok_or(reason)?;
-    Ok(made(Derivation::Next, &memory))
+    let (instruction, memory) = eye.ahead(&at).ok_or(reason)?;
+    Ok(made(Derivation::Next, instruction, &memory))
 }
 
 impl Recipe {
@@ -126,12 +127,13 @@ fn number(register: Register) -> Option<u32> {
 /// ones.
 pub const REGISTERS: u64 = 0x00ff_01ff;
 
-fn made(derivation: Derivation, memory: &UsedMemory) -> Recipe {
+fn made(derivation: Derivation, instruction: u64, memory: &UsedMemory) -> Recipe {
     let size = memory.memory_size().size();
     Recipe {
         derivation,
         kind: kind(memory.access()),
         size_bytes: u16::try_from(size).unwrap_or(0),
+        instruction,
         memory: *memory,
     }
 }
@@ -280,8 +282,9 @@ impl<'a> Eye<'a> {
         }
     }
 
-    /// The first operand that lies ahead and whose registers stay as they are.
-    fn ahead(&mut self, first: &Instruction) -> Option<UsedMemory> {
+    /// The first operand that lies ahead and whose registers stay as they are, and its
+    /// instruction's address.
+    fn ahead(&mut self, first: &Instruction) -> Option<(u64, UsedMemory)> {
         let mut written = Vec::new();
         let mut at = *first;
         for _ in 0..AHEAD {
@@ -292,7 +295,7 @@ impl<'a> Eye<'a> {
             at = self.decode(at.next_ip())?;
             if let Some(memory) = self.operand(&at) {
                 let intact = parts(&memory).all(|r| !written.contains(&r));
-                return (intact && is_computable(&memory)).then_some(memory);
+                return (intact && is_computable(&memory)).then(|| (at.ip(), memory));
             }
         }
         None

@@ -30,6 +30,8 @@ pub struct Batch<'a> {
     pub addresses: &'a [u64],
     /// Those that cross a multiple of the granule: which, and their bytes.
     pub crossing: &'a [(usize, u32)],
+    /// Address of the instruction that makes each; empty if these are not wanted.
+    pub ips: &'a [u64],
     /// Instructions of the blocks that they belong to.
     pub instructions: u64,
     /// From which reference on they are of which part; empty if none are wanted.
@@ -45,6 +47,8 @@ pub struct Wanted {
     pub granule: u64,
     /// Which parts of the program they belong to.
     pub parts: Option<PartsBy>,
+    /// Which instruction makes each.
+    pub ips: bool,
 }
 
 /// How a streamed run was.
@@ -343,6 +347,7 @@ impl Followed {
             space,
             granule: self.wanted.granule,
             by_block: self.wanted.parts == Some(PartsBy::Module),
+            by_instruction: self.wanted.ips,
         };
         let words = thread.ring.words(unread.to);
         let at = walk.run(words, unread.from, unread.sealed || last);
@@ -354,6 +359,7 @@ impl Followed {
             tid,
             addresses: &self.references.addresses,
             crossing: &self.references.crossing,
+            ips: &self.references.ips,
             instructions: self.references.instructions - instructions,
             parts: &self.parts,
             part_names: &self.part_names.all,

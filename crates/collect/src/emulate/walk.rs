@@ -21,6 +21,8 @@ pub(super) struct References {
     pub(super) crossing: Vec<(usize, u32)>,
     /// From which on they are made by which block of code, if that is wanted.
     pub(super) blocks: Vec<(usize, u32)>,
+    /// Address of the instruction that makes each, if that is wanted.
+    pub(super) ips: Vec<u64>,
     pub(super) instructions: u64,
 }
 
@@ -30,6 +32,7 @@ impl References {
         self.addresses.clear();
         self.crossing.clear();
         self.blocks.clear();
+        self.ips.clear();
     }
 }
 
@@ -56,6 +59,8 @@ pub(super) struct Walk<'a> {
     pub(super) granule: u64,
     /// Whether to note which block each reference is made by.
     pub(super) by_block: bool,
+    /// And which instruction.
+    pub(super) by_instruction: bool,
 }
 
 impl Walk<'_> {
@@ -89,12 +94,21 @@ impl Walk<'_> {
         self.out.addresses.push(address ^ self.space);
     }
 
-    fn push_all(&mut self, accesses: Range<u32>, first: u64) {
+    fn push_all(&mut self, block: u32, accesses: Range<u32>, first: u64) {
         let catalogue = self.catalogue;
+        if self.by_instruction {
+            self.note_instructions(block, accesses.clone());
+        }
         for access in catalogue.accesses(accesses) {
             let address = first.wrapping_add(access.delta as u64);
             self.push(address, u32::from(access.size));
         }
+    }
+
+    #[cold]
+    fn note_instructions(&mut self, block: u32, accesses: Range<u32>) {
+        let ips = accesses.map(|index| self.catalogue.ip(block, index).0);
+        self.out.ips.extend(ips);
     }
 
     /// A block's execution begins; `first` if with its first run.
@@ -140,10 +154,11 @@ impl Walk<'_> {
         });
         match run {
             Some(run) => {
-                if let (true, Some((number, _))) = (self.by_block, self.place.block) {
+                let number = self.place.block.map_or(0, |(number, _)| number);
+                if self.by_block {
                     self.note_block(number);
                 }
-                self.push_all(run.accesses(), address);
+                self.push_all(number, run.accesses(), address);
             }
             None => self.place.stray += 1,
         }
@@ -187,6 +202,9 @@ impl Walk<'_> {
             let access = catalogue.access(index);
             if access.run == wire::RUN_VARYING {
                 while let Some((_, address, bytes)) = words.piece(&access) {
+                    if self.by_instruction {
+                        self.note_instructions(number, index..index + 1);
+                    }
                     self.push(address, bytes);
                 }
                 continue;
@@ -198,7 +216,7 @@ impl Walk<'_> {
             let Some((_, first)) = run else {
                 break;
             };
-            self.push_all(index..index + 1, first);
+            self.push_all(number, index..index + 1, first);
         }
         self.place.stray += words.left();
         self.place.block = None;
@@ -256,6 +274,7 @@ mod tests {
             space: 1 << 50,
             granule: 64,
             by_block: true,
+            by_instruction: true,
         };
         let at = walk.run(&words, 0, whole);
         (out, place, at)

@@ -12,7 +12,7 @@ use memgauge_trace::{
     VirtAddr, catalogue,
 };
 
-use super::hash::IdMap;
+use super::counters::Counters;
 use super::perf_data::{Damage, Events, FileEvent, PerfData, Visit};
 use super::threads::Threads;
 use super::writing::Writing;
@@ -135,9 +135,6 @@ impl Visit for Earliest {
     }
 }
 
-/// Of a counter in one thread (0 where the counter is a processor's).
-type CounterKey = (u64, u32);
-
 struct Converter {
     writer: Writing,
     threads: Threads,
@@ -145,8 +142,7 @@ struct Converter {
     by_event: Vec<u64>,
     /// When the recording begins, on perf's clock.
     start_ns: u64,
-    /// Values of group members at their last sample.
-    values: IdMap<CounterKey, (u64, u64)>,
+    counters: Counters,
     lost: BTreeMap<(LossKind, &'static str), u64>,
     /// Samples with each of [`NOT_KEPT`].
     not_kept: [u64; NOT_KEPT.len()],
@@ -180,7 +176,7 @@ impl Converter {
             imported: Imported::default(),
             by_event: Vec::new(),
             start_ns,
-            values: IdMap::default(),
+            counters: Counters::default(),
             lost: BTreeMap::new(),
             not_kept: [0; NOT_KEPT.len()],
             kinds: [0; KINDS],
@@ -299,23 +295,22 @@ impl Converter {
             let (Some(id), Some(value)) = (reading.id(index), reading.value(index)) else {
                 continue;
             };
-            let Some(number) = events.of_id(id) else {
+            let read = self
+                .counters
+                .read(events, index, (id, s.tid), (value, time_ns));
+            let Some(gain) = read else {
                 self.lose(LossKind::Unreadable, "values of counters of unknown id", 1);
                 continue;
             };
-            let (before, since) = self
-                .values
-                .insert((id, s.tid), (value, time_ns))
-                .unwrap_or((0, 0));
             self.imported.series_rows += 1;
             self.writer.series(SeriesRow {
                 time_ns,
                 cpu: Some(Cpu(s.cpu)),
                 pid: Pid(s.pid),
                 tid: Tid(s.tid),
-                event: event_id(number),
-                value: value.saturating_sub(before),
-                interval_ns: time_ns.saturating_sub(since),
+                event: event_id(gain.event),
+                value: gain.value,
+                interval_ns: gain.interval_ns,
             })?;
         }
         Ok(())

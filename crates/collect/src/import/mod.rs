@@ -4,6 +4,7 @@
 //! of it.
 
 mod convert;
+mod counters;
 mod hash;
 pub mod perf_data;
 mod threads;

@@ -48,7 +48,7 @@ const MOST_EVENTS: usize = 1 << 14;
 const MOST_IDS: usize = 1 << 22;
 
 impl Events {
-    fn add(&mut self, attr: Attr, ids: impl Iterator<Item = u64>) {
+    pub(super) fn add(&mut self, attr: Attr, ids: impl Iterator<Item = u64>) {
         if self.all.len() >= MOST_EVENTS {
             return;
         }
@@ -339,8 +339,9 @@ mod user {
     pub(super) const PLAUSIBLE: u32 = 256;
 }
 
-/// Bytes read from the file at a time; a record has at most 64 KiB.
-const BUFFER_BYTES: usize = 1 << 20;
+/// Bytes read from the file at a time; a record has at most 64 KiB. What fits into a
+/// processor's own cache is parsed from there.
+const BUFFER_BYTES: usize = 1 << 18;
 
 enum Stop {
     Damaged(String),

@@ -1,5 +1,6 @@
 //! Whom to observe.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
@@ -140,6 +141,15 @@ impl Aimed {
         }
         let anywhere = |&whom: &Whom| Place { whom, cpu: None };
         self.whom.iter().map(anywhere).collect()
+    }
+
+    /// Threads named, none where whole processors or a group are observed.
+    pub fn threads(&self) -> BTreeSet<u32> {
+        let thread = |whom: &Whom| match *whom {
+            Whom::Thread(tid) => Some(tid),
+            _ => None,
+        };
+        self.whom.iter().filter_map(thread).collect()
     }
 
     /// Processors observed.

@@ -8,8 +8,7 @@
 use arrow_array::cast::AsArray;
 use arrow_array::types::{UInt8Type, UInt16Type, UInt32Type, UInt64Type};
 use arrow_array::{
-    Array, ArrayRef, ArrowPrimitiveType, BinaryArray, BooleanArray, PrimitiveArray, RecordBatch,
-    StringArray,
+    Array, ArrayRef, ArrowPrimitiveType, BinaryArray, BooleanArray, PrimitiveArray, StringArray,
 };
 use arrow_schema::{DataType, Field, Schema};
 use std::sync::Arc;
@@ -110,6 +109,10 @@ impl<R> Column<R> {
     pub const fn optional(mut self) -> Self {
         self.nullable = true;
         self
+    }
+
+    pub(super) fn is_number(&self) -> bool {
+        matches!(self.access, Access::Number { .. })
     }
 
     fn data_type(&self) -> DataType {
@@ -252,9 +255,6 @@ pub(super) fn schema<R>(columns: &[Column<R>]) -> Arc<Schema> {
 }
 
 /// Rows turned into columns.
-pub(super) fn encode<R>(columns: &[Column<R>], schema: Arc<Schema>, rows: &[R]) -> RecordBatch {
-    let arrays = columns.iter().map(|c| c.encode(rows)).collect();
-    RecordBatch::try_new(schema, arrays).expect(
-        "SANITY: schema and arrays come from the same columns, and only optional ones yield nulls",
-    )
+pub(super) fn encode<R>(columns: &[Column<R>], rows: &[R]) -> Vec<ArrayRef> {
+    columns.iter().map(|c| c.encode(rows)).collect()
 }

@@ -24,6 +24,7 @@
 
 mod columns;
 mod crc;
+mod group;
 mod manifest_file;
 mod numbers;
 mod part_reader;

@@ -2,19 +2,19 @@
 //! is complete.
 
 use super::columns::{Column, Packing, encode, schema};
+use super::group::{Group, Groups};
 use super::sink::{CHECKSUM_KEY, Create, PartSink, UNKNOWN_CHECKSUM};
 use super::tables::Row;
-use arrow_schema::Schema;
 use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_writer::ArrowWriterOptions;
 use parquet::basic::{Compression, Encoding, ZstdLevel};
 use parquet::errors::ParquetError;
 use parquet::file::metadata::KeyValue;
 use parquet::file::properties::{EnabledStatistics, WriterProperties, WriterPropertiesBuilder};
+use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::types::ColumnPath;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 /// Rows after which a row group is closed.
 const GROUP_ROWS: usize = 128 * 1024;
@@ -56,8 +56,9 @@ impl From<io::Error> for PartFailure {
 
 /// A part not yet complete. Dropping it removes the file.
 pub(super) struct OpenPart {
-    writer: ArrowWriter<PartSink>,
-    schema: Arc<Schema>,
+    file: SerializedFileWriter<PartSink>,
+    groups: Groups,
+    group: Group,
     temporary: PathBuf,
     rows: usize,
     kept: bool,
@@ -70,11 +71,14 @@ impl OpenPart {
             .with_properties(properties::<R>())
             .with_skip_arrow_metadata(true);
         let sink = PartSink::new(create(&temporary)?);
-        let writer = ArrowWriter::try_new_with_options(sink, schema.clone(), options)
+        let (file, factory) = ArrowWriter::try_new_with_options(sink, schema.clone(), options)
+            .and_then(ArrowWriter::into_serialized_writer)
             .map_err(|e| PartFailure::new(e, None))?;
+        let groups = Groups::new::<R>(schema, factory);
         Ok(OpenPart {
-            writer,
-            schema,
+            file,
+            group: groups.begin(),
+            groups,
             temporary,
             rows: 0,
             kept: false,
@@ -87,21 +91,27 @@ impl OpenPart {
 
     /// Bytes of the row groups closed so far.
     pub(super) fn bytes(&self) -> u64 {
-        self.writer.bytes_written() as u64
+        self.file.bytes_written() as u64
     }
 
     pub(super) fn write<R: Row>(&mut self, rows: &[R]) -> Result<(), PartFailure> {
-        let batch = encode(R::COLUMNS, self.schema.clone(), rows);
-        let written = self.writer.write(&batch);
+        let arrays = encode(R::COLUMNS, rows);
+        let written = self.group.write(&mut self.groups, &arrays);
         self.seen(written)?;
         self.rows += rows.len();
-        let full = self.writer.in_progress_rows() >= GROUP_ROWS
-            || self.writer.in_progress_size() >= GROUP_BYTES;
-        if full {
-            let flushed = self.writer.flush();
-            self.seen(flushed)?;
+        if self.group.rows() >= GROUP_ROWS || self.group.bytes() >= GROUP_BYTES {
+            self.close_group()?;
         }
         Ok(())
+    }
+
+    fn close_group(&mut self) -> Result<(), PartFailure> {
+        if self.group.rows() == 0 {
+            return Ok(());
+        }
+        let group = std::mem::replace(&mut self.group, self.groups.begin());
+        let closed = group.close(&mut self.file);
+        self.seen(closed)
     }
 
     /// Completes the file and gives it its name; its size in bytes.
@@ -113,22 +123,21 @@ impl OpenPart {
     }
 
     fn complete(&mut self) -> Result<(), PartFailure> {
-        let flushed = self.writer.flush();
-        self.seen(flushed)?;
-        self.writer.sync()?;
-        self.writer.inner_mut().begin_footer();
-        self.writer.append_key_value_metadata(KeyValue::new(
+        self.close_group()?;
+        self.file.flush()?;
+        self.file.inner_mut().begin_footer();
+        self.file.append_key_value_metadata(KeyValue::new(
             CHECKSUM_KEY.to_owned(),
             UNKNOWN_CHECKSUM.to_owned(),
         ));
-        let finished = self.writer.finish().map(|_| ());
+        let finished = self.file.finish().map(drop);
         self.seen(finished)?;
-        self.writer.sync()?;
-        Ok(self.writer.inner_mut().seal()?)
+        self.file.flush()?;
+        Ok(self.file.inner_mut().seal()?)
     }
 
     fn seen(&self, result: Result<(), ParquetError>) -> Result<(), PartFailure> {
-        result.map_err(|e| PartFailure::new(e, self.writer.inner().failure()))
+        result.map_err(|e| PartFailure::new(e, self.file.inner().failure()))
     }
 }
 
@@ -182,7 +191,7 @@ impl<R> Column<R> {
     /// Byte-stream split makes samples 2 to 4 % smaller and overflows 27 %
     /// larger, and fewer readers know it for integers.
     fn fallback(&self) -> Option<Encoding> {
-        let numeric = matches!(self.access, super::columns::Access::Number { .. });
+        let numeric = self.is_number();
         (numeric && self.packing != Packing::Plain).then_some(Encoding::DELTA_BINARY_PACKED)
     }
 }

@@ -7,7 +7,7 @@ use memgauge_trace::{CommandEnd, EventDef, Manifest, OwnCost, Provenance, Source
 
 use super::attributes::{GivenUp, Method};
 use super::beside;
-use super::open::Wish;
+use super::open::{Source, Wish};
 use super::recorder::event_id;
 use super::session::Session;
 use super::{EventOutcome, Options, Outcome, Overhead};
@@ -118,9 +118,9 @@ const FAR: f64 = 1.5;
 
 fn not_kept(overhead: Overhead) -> Option<String> {
     (overhead.taken > FAR * overhead.allowed).then(|| {
-        "the overhead allowed was not kept: the run was too short to find its period, or \
-         threads and processes that were there when it changed kept theirs (the kernel \
-         changes no period of an inherited event; name a larger one with -c)"
+        "the overhead allowed was not kept: the run was too short to find its period, or its \
+         threads and processes were too many to give each a new one, or not all known as \
+         records of forks were lost (name a larger period with -c)"
             .to_owned()
     })
 }
@@ -172,21 +172,26 @@ impl Session<'_> {
 
     /// What the counters counted, and how many samples the kernel says were lost.
     fn read_counters(&mut self) {
-        for source in &self.open.sources {
-            let mut bytes = [0u8; 16];
-            let Ok(n) = perf::read_words(&source.fd, &mut bytes) else {
-                continue;
-            };
-            let word = |at: usize| {
-                let word: [u8; 8] = bytes[at..at + 8].try_into().unwrap_or_default();
-                u64::from_le_bytes(word)
-            };
-            let outcome = &mut self.recorder.outcomes[source.event];
-            outcome.counted += word(0);
-            let has_lost = self.wishes[source.event].built.attr.read_format & read::LOST != 0;
-            if has_lost && n == bytes.len() {
-                outcome.lost += word(8);
-            }
+        let sources = std::mem::take(&mut self.open.sources);
+        sources.iter().for_each(|source| self.read_counter(source));
+        self.open.sources = sources;
+    }
+
+    /// Adds what one of them counted.
+    pub(super) fn read_counter(&mut self, source: &Source) {
+        let mut bytes = [0u8; 16];
+        let Ok(n) = perf::read_words(&source.fd, &mut bytes) else {
+            return;
+        };
+        let word = |at: usize| {
+            let word: [u8; 8] = bytes[at..at + 8].try_into().unwrap_or_default();
+            u64::from_le_bytes(word)
+        };
+        let outcome = &mut self.recorder.outcomes[source.event];
+        outcome.counted += word(0);
+        let has_lost = self.wishes[source.event].built.attr.read_format & read::LOST != 0;
+        if has_lost && n == bytes.len() {
+            outcome.lost += word(8);
         }
     }
 

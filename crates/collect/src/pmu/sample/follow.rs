@@ -122,6 +122,23 @@ impl Followed {
         })
     }
 
+    /// Threads that have not ended.
+    pub(super) fn alive(&self) -> impl Iterator<Item = u32> {
+        let alive = self.threads.values().filter(|t| t.end_ns.is_none());
+        alive.map(|t| t.tid.0)
+    }
+
+    /// Threads that there are or were.
+    pub(super) fn all(&self) -> impl Iterator<Item = u32> {
+        let all = self.threads.values().chain(&self.done);
+        all.map(|t| t.tid.0)
+    }
+
+    /// Whether a thread is known to have ended.
+    pub(super) fn has_ended(&self, tid: u32) -> bool {
+        self.threads.get(&tid).is_some_and(|t| t.end_ns.is_some())
+    }
+
     /// A process that runs already, and what it has mapped. One that ends
     /// meanwhile, or that may not be looked at, has no mappings.
     pub(super) fn existing(&mut self, pid: u32, writer: &mut Writer) -> Result<()> {

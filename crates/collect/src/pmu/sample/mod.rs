@@ -21,6 +21,7 @@ mod mbm;
 mod open;
 mod order;
 mod recorder;
+mod renew;
 mod session;
 
 use std::collections::BTreeMap;

@@ -21,8 +21,10 @@ pub(super) struct Source {
     pub(super) fd: OwnedFd,
     /// Number of its event.
     pub(super) event: usize,
+    /// What its records carry.
+    pub(super) id: u64,
     /// An event that has to lead for the kernel to take this one.
-    leader: Option<OwnedFd>,
+    pub(super) leader: Option<OwnedFd>,
 }
 
 /// A ring, and the area of packets where its event has one.
@@ -44,6 +46,8 @@ pub(super) struct Open {
     pub(super) clocks: Vec<OwnedFd>,
     /// Those that carry what happens beside samples; they own the rings.
     side_band: Vec<OwnedFd>,
+    /// Which of them, by processor.
+    owners: HashMap<Option<u32>, usize>,
     pub(super) notes: Vec<String>,
 }
 
@@ -157,7 +161,9 @@ impl Opener<'_> {
     ) -> Result<Option<Vec<usize>>> {
         let mut owners = HashMap::new();
         let one = |&place: &Place| self.side_band(open, place, &mut owners, pages);
-        places.iter().map(one).collect()
+        let all = places.iter().map(one).collect();
+        open.owners = owners;
+        all
     }
 
     /// Gives up, one thing after the other, what the kernel refuses.
@@ -179,7 +185,11 @@ impl Opener<'_> {
         }
     }
 
-    fn open_attr(&self, wish: &Wish, place: Place) -> io::Result<(OwnedFd, Option<OwnedFd>)> {
+    pub(super) fn open_attr(
+        &self,
+        wish: &Wish,
+        place: Place,
+    ) -> io::Result<(OwnedFd, Option<OwnedFd>)> {
         let attr = self.shared(wish.built.attr);
         let leader = wish.leader.map(|leader| {
             let leader = self.shared(leader);
@@ -241,7 +251,12 @@ impl Opener<'_> {
             let shared = perf::write_into(&fd, &open.side_band[owner]);
             shared.map_err(|e| refusal("share a ring", e))?;
         }
-        open.sources.push(Source { fd, event, leader });
+        open.sources.push(Source {
+            fd,
+            event,
+            id,
+            leader,
+        });
         Ok(())
     }
 
@@ -289,6 +304,12 @@ fn refused(wish: &Wish, error: io::Error) -> Error {
 }
 
 impl Open {
+    /// The event whose ring takes the records of a processor.
+    pub(super) fn ring_owner(&self, cpu: Option<u32>) -> io::Result<&OwnedFd> {
+        let owner = self.owners.get(&cpu).and_then(|&at| self.side_band.get(at));
+        owner.ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
     /// Lets samples begin, where exec does not.
     pub(super) fn enable(&self) -> Result<()> {
         let all = self.side_band.iter().chain(&self.clocks);

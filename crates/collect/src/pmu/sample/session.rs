@@ -1,6 +1,6 @@
 //! A run of `memgauge record -e`, from the first event to the last sample.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
@@ -47,21 +47,21 @@ pub fn record(options: &Options) -> Result<super::Outcome> {
     let run = Run::prepare(&options.target, options.while_running.as_ref())?;
     let aimed = Aimed::at(&options.target, run.pid())?;
     let has = facilities(&Pmus::default());
-    let (wishes, open, wide) = opened(options, &aimed, &has)?;
-    let mut session = Session::new(options, wishes, open)?;
-    if wide && aimed.per_task {
+    let opened = opened(options, &aimed, &has)?;
+    let mut session = Session::new(options, opened)?;
+    if session.opener.wide && aimed.per_task {
         session.recorder.followed.only = Some(pids(&options.target, run.pid()));
     }
     session.run(run)
 }
 
-/// Events, what is open for them, and whether that is whole processors.
-type Opened = (Vec<Wish>, Open, bool);
+/// Events, what is open for them, and how it was opened.
+type Opened<'a> = (Vec<Wish>, Open, Opener<'a>);
 
 /// Opens everything: of the target's tasks, else, where the kernel samples IBS by
 /// processor only (before 6.2), of whole processors.
-fn opened(options: &Options, aimed: &Aimed, has: &Facilities) -> Result<Opened> {
-    let attempt = |wide: bool| -> Result<Opened> {
+fn opened<'a>(options: &Options, aimed: &'a Aimed, has: &Facilities) -> Result<Opened<'a>> {
+    let attempt = |wide: bool| -> Result<Opened<'a>> {
         let mut wishes: Vec<Wish> = options
             .events
             .iter()
@@ -76,7 +76,7 @@ fn opened(options: &Options, aimed: &Aimed, has: &Facilities) -> Result<Opened> 
             wide,
         };
         let open = opener.open(&mut wishes)?;
-        Ok((wishes, open, wide))
+        Ok((wishes, open, opener))
     };
     let first = attempt(options.whole_processors);
     let ibs =
@@ -161,7 +161,12 @@ fn clock_behind_ns() -> u64 {
 
 pub(super) struct Session<'a> {
     pub(super) options: &'a Options,
+    pub(super) opener: Opener<'a>,
     pub(super) open: Open,
+    /// Threads with events that they did not inherit.
+    pub(super) own_events: BTreeSet<u32>,
+    /// Ids of events that were last replaced: rings may still hold their records.
+    pub(super) retired: Vec<u64>,
     pub(super) wishes: Vec<Wish>,
     pub(super) recorder: Recorder,
     order: Order,
@@ -185,7 +190,7 @@ pub(super) struct Session<'a> {
 }
 
 impl<'a> Session<'a> {
-    fn new(options: &'a Options, wishes: Vec<Wish>, open: Open) -> Result<Session<'a>> {
+    fn new(options: &'a Options, (wishes, open, opener): Opened<'a>) -> Result<Session<'a>> {
         let writer = Writer::create(&options.output, super::finish::manifest(options, &wishes))?;
         let mut recorder = Recorder::new(writer, &wishes, options);
         let beside = options.tracing.as_ref();
@@ -208,6 +213,9 @@ impl<'a> Session<'a> {
             false => 0,
         };
         Ok(Session {
+            own_events: opener.aimed.threads(),
+            opener,
+            retired: Vec::new(),
             decoders: open.buffers.iter().map(|_| Decoder::default()).collect(),
             options,
             open,
@@ -474,29 +482,41 @@ impl<'a> Session<'a> {
     }
 
     fn change_periods(&mut self, factor: f64) -> bool {
-        let mut changed = false;
-        for (event, outcome) in self.recorder.outcomes.iter_mut().enumerate() {
-            let attr = &self.wishes[event].built.attr;
-            let floor = super::attributes::floor(attr, self.wishes[event].built.method);
-            let mut period = budget::changed(outcome.period, factor, floor);
-            if self.wishes[event].built.method == Method::Ibs {
-                period = period.next_multiple_of(super::attributes::IBS_STEP);
-            }
-            if outcome.period == 0 || period == outcome.period {
-                continue;
-            }
-            let sources = self.open.sources.iter().filter(|s| s.event == event);
-            // An event whose task has ended keeps its period.
-            let set = sources.filter(|s| perf::set_period(&s.fd, period).is_ok());
-            if set.count() > 0 {
-                outcome.period = period;
-                changed = true;
-            }
+        let numbers = 0..self.wishes.len();
+        let mut periods: BTreeMap<usize, u64> = numbers
+            .filter_map(|event| Some((event, self.next_period(event, factor)?)))
+            .collect();
+        if !self.renewed(&periods) {
+            periods.retain(|&event, &mut period| self.set_period(event, period));
         }
-        if changed {
+        for (&event, &period) in &periods {
+            self.recorder.outcomes[event].period = period;
+        }
+        if !periods.is_empty() {
             self.recorder.periods_changed(self.now_ns());
         }
-        changed
+        !periods.is_empty()
+    }
+
+    /// The period that an event's becomes; `None` where it stays.
+    fn next_period(&self, event: usize, factor: f64) -> Option<u64> {
+        let (built, before) = (
+            &self.wishes[event].built,
+            self.recorder.outcomes[event].period,
+        );
+        let floor = super::attributes::floor(&built.attr, built.method);
+        let mut period = budget::changed(before, factor, floor);
+        if built.method == Method::Ibs {
+            period = period.next_multiple_of(super::attributes::IBS_STEP);
+        }
+        (before != 0 && period != before).then_some(period)
+    }
+
+    fn set_period(&self, event: usize, period: u64) -> bool {
+        let sources = self.open.sources.iter().filter(|s| s.event == event);
+        // An event whose task has ended keeps its period.
+        let set = sources.filter(|s| perf::set_period(&s.fd, period).is_ok());
+        set.count() > 0
     }
 
     /// A timer's cost tells at once which period the budget allows.
