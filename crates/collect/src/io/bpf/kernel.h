@@ -46,7 +46,17 @@ enum { AF_INET = 2, AF_INET6 = 10 };
 enum { MSG_PEEK = 2 };
 
 /* Values inside the kernel that have not changed since 5.15. */
-enum { TCP_SYN_SENT = 2, TCP_TIME_WAIT = 6, TCP_CLOSE = 7, TCP_LISTEN = 10, TCP_NEW_SYN_RECV = 12 };
+enum {
+	TCP_SYN_SENT = 2,
+	TCP_FIN_WAIT1 = 4,
+	TCP_FIN_WAIT2 = 5,
+	TCP_TIME_WAIT = 6,
+	TCP_CLOSE = 7,
+	TCP_LAST_ACK = 9,
+	TCP_LISTEN = 10,
+	TCP_CLOSING = 11,
+	TCP_NEW_SYN_RECV = 12,
+};
 enum { REQ_OP_READ = 0, REQ_OP_WRITE = 1, REQ_OP_ZONE_APPEND = 7, REQ_OP_MASK = 0xff };
 enum { IOMAP_WRITE = 1 << 0, IOMAP_DIRECT = 1 << 4 };
 enum { PF_KTHREAD = 0x00200000 };
