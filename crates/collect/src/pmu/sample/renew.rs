@@ -4,10 +4,10 @@
 //! The kernel changes the period of an event that was opened, and of no event that a
 //! thread or process inherited from it; and it exchanges the events of a task and its
 //! child that follow each other on a processor, so that the opened one may go with the
-//! child. So all tasks there are get events of their own
-//! with the new period, switched off at first; then the old ones are switched off,
-//! with what was inherited from them, and the new ones on. In between, which takes as
-//! long as the system calls, nothing is sampled.
+//! child. So all tasks there are get events of their own with the new period, switched
+//! off at first; then the old ones are switched off, with what was inherited from them,
+//! and the new ones on. In between, which takes as long as the system calls, nothing is
+//! sampled.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{read_dir, read_to_string};
