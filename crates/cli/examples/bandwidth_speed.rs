@@ -24,9 +24,14 @@ use memgauge_trace::{EventId, Manifest, OverflowBlock, Pid, Thread, Tid};
 
 /// 200 bytes of a Skylake record, in words; the last is its time stamp.
 const PEBS_WORDS: usize = 25;
-/// Records of a ring: 3.2 MB of PEBS', the document's buffer, and one that outlasts
-/// the moments in which a part is closed and synchronised with the disk.
-const RINGS: [usize; 2] = [1 << 14, 1 << 18];
+/// Words of a record and records of a ring: 3.2 MB of PEBS', the document's buffer, and
+/// rings of 32 and 52 MB, against moments in which a part is closed and synchronised.
+const RINGS: [(usize, usize); 4] = [
+    (1, 1 << 14),
+    (1, 1 << 22),
+    (PEBS_WORDS, 1 << 14),
+    (PEBS_WORDS, 1 << 18),
+];
 const EVENT: EventId = EventId(12);
 
 struct Ring {
@@ -222,16 +227,14 @@ fn main() {
 
 fn chains(dir: &Path) {
     println!("chain: ring, decoding, packing, storage");
-    for words in [1, PEBS_WORDS] {
-        for records in RINGS {
-            let ring = || Ring::new(records, words);
-            for _ in 0..3 {
-                chain(dir, &ring(), 200_000_000, None);
-            }
-            for rate in [63e6, 30e6] {
-                std::thread::sleep(Duration::from_millis(200));
-                chain(dir, &ring(), (rate * 2.0) as u64, Some(rate));
-            }
+    for (words, records) in RINGS {
+        let ring = || Ring::new(records, words);
+        for _ in 0..3 {
+            chain(dir, &ring(), 200_000_000, None);
+        }
+        for rate in [63e6, 30e6] {
+            std::thread::sleep(Duration::from_millis(200));
+            chain(dir, &ring(), (rate * 2.0) as u64, Some(rate));
         }
     }
 }
