@@ -65,6 +65,14 @@ impl Accesses {
         self.addresses.push(address);
     }
 
+    /// Adds further ones, of which those of more than one byte are said apart.
+    pub(crate) fn append(&mut self, addresses: &[u64], sizes: &[(usize, u32)]) {
+        let before = self.addresses.len();
+        let moved = sizes.iter().map(|&(at, bytes)| (before + at, bytes));
+        self.sizes.extend(moved);
+        self.addresses.extend_from_slice(addresses);
+    }
+
     pub(crate) fn clear(&mut self) {
         self.addresses.clear();
         self.sizes.clear();

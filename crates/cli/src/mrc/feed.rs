@@ -5,18 +5,18 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use memgauge_analyze::mrc::{Curve, Distances, Exact, Full, Parallel, Sampled, Sampling, Settings};
 use memgauge_analyze::sentence;
 use memgauge_collect::emulate::{Batch, PartsBy, Streamed, Wanted, stream};
-use memgauge_collect::sys::{self, advice::large_pages};
+use memgauge_collect::sys;
 use memgauge_report::mrc::Measured;
 use memgauge_trace::recording::{Numbers, Recording, Selection};
 use memgauge_trace::{ErrorKind, EventId, LossKind, Sample};
 
 use super::addresses::{self, Accesses, Format, Junk};
 use super::args::{Making, Mrc, Part};
-use super::memory::{self, Guard};
+use super::engine::Engines;
 use super::parts::Parts;
+use super::relay::Relay;
 
 /// Curves of one input, one for each block size, and what is to be said of it.
 pub(super) struct Made {
@@ -26,115 +26,13 @@ pub(super) struct Made {
     pub(super) instructions: Option<u64>,
 }
 
-enum Engine {
-    Exact(Box<Exact>),
-    Parallel(Box<Parallel>),
-    Sampled(Box<Sampled>),
-}
-
-/// Engines of all block sizes over the same references.
-pub(super) struct Engines {
-    engines: Vec<(u64, Engine)>,
-    guard: Guard,
-}
-
-impl Engines {
-    pub(super) fn new(making: &Making) -> Engines {
-        let settings = Settings {
-            memory_bytes: memory::limit(making) / making.block.len(),
-            advise: Some(large_pages),
-            ..Settings::default()
-        };
-        let sampling = match (making.sample, making.sample_size) {
-            (Some(rate), _) => Some(Sampling::Rate(rate)),
-            (None, Some(size)) => Some(Sampling::Size(size as usize)),
-            (None, None) => None,
-        };
-        let engine = |&block: &u64| match sampling {
-            Some(sampling) => {
-                let engine = Sampled::new(block, sampling, making.salt, settings);
-                (block, Engine::Sampled(Box::new(engine)))
-            }
-            None if making.threads > 1 => {
-                let engine = Parallel::new(block, making.threads.into(), settings);
-                (block, Engine::Parallel(Box::new(engine)))
-            }
-            None => (block, Engine::Exact(Box::new(Exact::new(block, settings)))),
-        };
-        Engines {
-            engines: making.block.iter().map(engine).collect(),
-            guard: Guard::new(making),
-        }
-    }
-
-    /// Takes in references; one that lies in several blocks refers to each.
-    pub(super) fn feed(&mut self, addresses: &[u64], sizes: &[(usize, u32)]) -> anyhow::Result<()> {
-        for (block, engine) in &mut self.engines {
-            let fed = feed_blocks(*block, addresses, sizes, &mut |a| engine.feed(a));
-            fed.map_err(|full| too_many(full, *block))?;
-        }
-        self.guard.check()
-    }
-
-    pub(super) fn finish(self) -> anyhow::Result<Vec<Measured>> {
-        let exact = |distances: Distances, block| Measured::Exact(Curve::exact(&distances, block));
-        let curve = |(block, engine): (u64, Engine)| {
-            let curve = match engine {
-                Engine::Exact(engine) => engine.finish().map(|d| exact(d, block)),
-                Engine::Parallel(engine) => engine.finish().map(|d| exact(d, block)),
-                Engine::Sampled(engine) => engine.finish().map(Measured::Sampled),
-            };
-            curve.map_err(|full| too_many(full, block))
-        };
-        self.engines.into_iter().map(curve).collect()
-    }
-}
-
-impl Engine {
-    fn feed(&mut self, addresses: &[u64]) -> Result<(), Full> {
-        match self {
-            Engine::Exact(engine) => engine.feed(addresses),
-            Engine::Parallel(engine) => engine.feed(addresses),
-            Engine::Sampled(engine) => engine.feed(addresses),
-        }
-    }
-}
-
-/// Gives on references; one that lies in several blocks refers to each.
-pub(super) fn feed_blocks(
-    block: u64,
-    addresses: &[u64],
-    sizes: &[(usize, u32)],
-    feed: &mut dyn FnMut(&[u64]) -> Result<(), Full>,
-) -> Result<(), Full> {
-    let mut fed = 0;
-    for &(at, bytes) in sizes {
-        let first = addresses[at];
-        let more = first % block + u64::from(bytes) - 1;
-        if more >= block {
-            feed(&addresses[fed..=at])?;
-            let beyond = (1..=more / block).map(|n| first.wrapping_add(n.wrapping_mul(block)));
-            feed(&beyond.collect::<Vec<u64>>())?;
-            fed = at + 1;
-        }
-    }
-    feed(&addresses[fed..])
-}
-
-pub(super) fn too_many(full: Full, block: u64) -> anyhow::Error {
-    anyhow::anyhow!(
-        "failed to hold all blocks of {block} bytes: {full} need more memory than they may take; \
-         --sample-size 100000 takes a bounded amount"
-    )
-}
-
 /// The curves of a file of addresses, of standard input, or of a recording.
 pub(super) fn curves(input: &Path, making: &Making) -> anyhow::Result<Made> {
-    let mut engines = Engines::new(making);
+    let mut relay = Relay::new(making);
     let format = making.format.as_ref();
-    let note = references_of(input, format, &mut |a, sizes| engines.feed(a, sizes))?;
+    let note = references_of(input, format, &mut |a, sizes| relay.feed(a, sizes))?;
     Ok(Made {
-        curves: engines.finish()?,
+        curves: relay.finish()?,
         note,
         instructions: None,
     })
@@ -243,7 +141,7 @@ pub(super) fn curves_of_command(
     making: &Making,
     beside: Beside,
 ) -> anyhow::Result<Ran> {
-    let mut all = Engines::new(making);
+    let mut all = Relay::new(making);
     let mut threads = Threads::default();
     let mut parts = Parts::new(making);
     let wanted = Wanted {
@@ -423,20 +321,4 @@ fn for_samples(
         }
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_reference_over_a_border_refers_to_both_blocks() {
-        let mut engine = Exact::new(64, Settings::default());
-        let sizes = [(0, 8), (1, 8), (2, 200)];
-        feed_blocks(64, &[60, 0, 100], &sizes, &mut |a| engine.feed(a)).unwrap();
-        // Lines 0 1, 0, 1 2 3 4: 299 is the last byte.
-        let distances = engine.finish().unwrap();
-        assert_eq!(distances.counts, [(1, 2)]);
-        assert_eq!(distances.compulsory, 5);
-    }
 }

@@ -2,11 +2,13 @@
 
 mod addresses;
 mod args;
+mod engine;
 mod feed;
 mod memory;
 mod partition;
 mod parts;
 mod phases;
+mod relay;
 
 use std::path::{Path, PathBuf};
 

@@ -4,7 +4,8 @@ use memgauge_collect::emulate::Batch;
 
 use super::addresses::Accesses;
 use super::args::Making;
-use super::feed::{Engines, Made};
+use super::engine::Engines;
+use super::feed::Made;
 
 /// Engines for each part, by number.
 pub(super) struct Parts<'a> {

@@ -11,7 +11,8 @@ use memgauge_collect::sys::{self, advice::large_pages};
 use memgauge_report::mrc::{Collection, Measured, Span};
 
 use super::args::{By, Mrc, When};
-use super::feed::{feed_blocks, lost, references_of, too_many};
+use super::engine::{feed_blocks, too_many};
+use super::feed::{lost, references_of};
 use super::memory;
 
 /// Windows collected after a change.

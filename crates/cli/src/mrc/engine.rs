@@ -1,0 +1,153 @@
+//! The engine of each block size.
+
+use memgauge_analyze::mrc::{Curve, Distances, Exact, Full, Parallel, Sampled, Sampling, Settings};
+use memgauge_collect::sys::advice::large_pages;
+use memgauge_report::mrc::Measured;
+
+use super::args::Making;
+use super::memory::{self, Guard};
+
+/// What makes the curve of one block size.
+pub(super) struct Engine {
+    block: u64,
+    kind: Kind,
+}
+
+enum Kind {
+    Exact(Box<Exact>),
+    Parallel(Box<Parallel>),
+    Sampled(Box<Sampled>),
+}
+
+impl Engine {
+    /// One for each block size, which share the memory they may take.
+    pub(super) fn all(making: &Making) -> Vec<Engine> {
+        let settings = Settings {
+            memory_bytes: memory::limit(making) / making.block.len(),
+            advise: Some(large_pages),
+            ..Settings::default()
+        };
+        let engine = |&block: &u64| Engine {
+            block,
+            kind: Kind::new(block, making, settings),
+        };
+        making.block.iter().map(engine).collect()
+    }
+
+    /// Takes in references; one that lies in several blocks refers to each.
+    pub(super) fn feed(&mut self, addresses: &[u64], sizes: &[(usize, u32)]) -> anyhow::Result<()> {
+        let Engine { block, kind } = self;
+        let fed = feed_blocks(*block, addresses, sizes, &mut |a| kind.feed(a));
+        fed.map_err(|full| too_many(full, *block))
+    }
+
+    pub(super) fn finish(self) -> anyhow::Result<Measured> {
+        let exact = |d: Distances| Measured::Exact(Curve::exact(&d, self.block));
+        let curve = match self.kind {
+            Kind::Exact(engine) => engine.finish().map(exact),
+            Kind::Parallel(engine) => engine.finish().map(exact),
+            Kind::Sampled(engine) => engine.finish().map(Measured::Sampled),
+        };
+        curve.map_err(|full| too_many(full, self.block))
+    }
+}
+
+impl Kind {
+    fn new(block: u64, making: &Making, settings: Settings) -> Kind {
+        let sampling = match (making.sample, making.sample_size) {
+            (Some(rate), _) => Some(Sampling::Rate(rate)),
+            (None, Some(size)) => Some(Sampling::Size(size as usize)),
+            (None, None) => None,
+        };
+        match sampling {
+            Some(sampling) => {
+                let engine = Sampled::new(block, sampling, making.salt, settings);
+                Kind::Sampled(Box::new(engine))
+            }
+            None if making.threads > 1 => {
+                let engine = Parallel::new(block, making.threads.into(), settings);
+                Kind::Parallel(Box::new(engine))
+            }
+            None => Kind::Exact(Box::new(Exact::new(block, settings))),
+        }
+    }
+
+    fn feed(&mut self, addresses: &[u64]) -> Result<(), Full> {
+        match self {
+            Kind::Exact(engine) => engine.feed(addresses),
+            Kind::Parallel(engine) => engine.feed(addresses),
+            Kind::Sampled(engine) => engine.feed(addresses),
+        }
+    }
+}
+
+/// Engines of all block sizes over the same references, in the caller's thread.
+pub(super) struct Engines {
+    engines: Vec<Engine>,
+    guard: Guard,
+}
+
+impl Engines {
+    pub(super) fn new(making: &Making) -> Engines {
+        Engines {
+            engines: Engine::all(making),
+            guard: Guard::new(making),
+        }
+    }
+
+    /// Takes in references; one that lies in several blocks refers to each.
+    pub(super) fn feed(&mut self, addresses: &[u64], sizes: &[(usize, u32)]) -> anyhow::Result<()> {
+        for engine in &mut self.engines {
+            engine.feed(addresses, sizes)?;
+        }
+        self.guard.check()
+    }
+
+    pub(super) fn finish(self) -> anyhow::Result<Vec<Measured>> {
+        self.engines.into_iter().map(Engine::finish).collect()
+    }
+}
+
+/// Gives on references; one that lies in several blocks refers to each.
+pub(super) fn feed_blocks(
+    block: u64,
+    addresses: &[u64],
+    sizes: &[(usize, u32)],
+    feed: &mut dyn FnMut(&[u64]) -> Result<(), Full>,
+) -> Result<(), Full> {
+    let mut fed = 0;
+    for &(at, bytes) in sizes {
+        let first = addresses[at];
+        let more = first % block + u64::from(bytes) - 1;
+        if more >= block {
+            feed(&addresses[fed..=at])?;
+            let beyond = (1..=more / block).map(|n| first.wrapping_add(n.wrapping_mul(block)));
+            feed(&beyond.collect::<Vec<u64>>())?;
+            fed = at + 1;
+        }
+    }
+    feed(&addresses[fed..])
+}
+
+pub(super) fn too_many(full: Full, block: u64) -> anyhow::Error {
+    anyhow::anyhow!(
+        "failed to hold all blocks of {block} bytes: {full} need more memory than they may take; \
+         --sample-size 100000 takes a bounded amount"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reference_over_a_border_refers_to_both_blocks() {
+        let mut engine = Exact::new(64, Settings::default());
+        let sizes = [(0, 8), (1, 8), (2, 200)];
+        feed_blocks(64, &[60, 0, 100], &sizes, &mut |a| engine.feed(a)).unwrap();
+        // Lines 0 1, 0, 1 2 3 4: 299 is the last byte.
+        let distances = engine.finish().unwrap();
+        assert_eq!(distances.counts, [(1, 2)]);
+        assert_eq!(distances.compulsory, 5);
+    }
+}

@@ -1,0 +1,114 @@
+//! A thread for the engine of each block size, so that none of them, nor whoever finds
+//! the references, waits for another.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+
+use memgauge_report::mrc::Measured;
+
+use super::addresses::Accesses;
+use super::args::Making;
+use super::engine::Engine;
+use super::memory::Guard;
+
+/// References that are handed over together: enough that the hand-over costs nothing
+/// beside them, few enough to stay in a second-level cache.
+const CHUNK: usize = 1 << 15;
+/// Chunks an engine may be behind before whoever finds references waits for it.
+const BEHIND: usize = 4;
+
+/// Engines of all block sizes over the same references, each in a thread of its own.
+///
+/// Memory: the engines', and a constant 2 MiB of chunks.
+pub(super) struct Relay {
+    chunk: Accesses,
+    /// Chunks that engines may still read, oldest first.
+    under_way: VecDeque<Arc<Accesses>>,
+    runners: Vec<Runner>,
+    guard: Guard,
+}
+
+struct Runner {
+    chunks: SyncSender<Arc<Accesses>>,
+    thread: JoinHandle<anyhow::Result<Measured>>,
+}
+
+impl Relay {
+    pub(super) fn new(making: &Making) -> Relay {
+        let engines = Engine::all(making).into_iter();
+        Relay {
+            chunk: Accesses::default(),
+            under_way: VecDeque::new(),
+            runners: engines.map(Runner::new).collect(),
+            guard: Guard::new(making),
+        }
+    }
+
+    /// Takes in references; one that lies in several blocks refers to each.
+    ///
+    /// # Errors
+    /// An engine failed, maybe over earlier references; the others go on to no use.
+    pub(super) fn feed(&mut self, addresses: &[u64], sizes: &[(usize, u32)]) -> anyhow::Result<()> {
+        self.chunk.append(addresses, sizes);
+        match self.chunk.addresses.len() < CHUNK {
+            true => Ok(()),
+            false => self.hand_over(),
+        }
+    }
+
+    fn hand_over(&mut self) -> anyhow::Result<()> {
+        let chunk = Arc::new(std::mem::take(&mut self.chunk));
+        for at in 0..self.runners.len() {
+            if self.runners[at].chunks.send(Arc::clone(&chunk)).is_err() {
+                return self.runners.swap_remove(at).finish().map(drop);
+            }
+        }
+        self.under_way.push_back(chunk);
+        self.reuse();
+        self.guard.check()
+    }
+
+    /// Takes back the oldest chunk if all engines are through with it: fresh memory
+    /// costs more than the copy.
+    fn reuse(&mut self) {
+        match self.under_way.pop_front().map(Arc::try_unwrap) {
+            Some(Ok(mut chunk)) => {
+                chunk.clear();
+                self.chunk = chunk;
+            }
+            Some(Err(chunk)) => self.under_way.push_front(chunk),
+            None => {}
+        }
+    }
+
+    /// The curves, in the order of the block sizes.
+    pub(super) fn finish(mut self) -> anyhow::Result<Vec<Measured>> {
+        self.hand_over()?;
+        self.runners.into_iter().map(Runner::finish).collect()
+    }
+}
+
+impl Runner {
+    fn new(engine: Engine) -> Runner {
+        let (chunks, to_feed) = sync_channel(BEHIND);
+        Runner {
+            chunks,
+            thread: std::thread::spawn(move || run(engine, &to_feed)),
+        }
+    }
+
+    fn finish(self) -> anyhow::Result<Measured> {
+        drop(self.chunks);
+        let measured = self.thread.join();
+        measured.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    }
+}
+
+fn run(mut engine: Engine, chunks: &Receiver<Arc<Accesses>>) -> anyhow::Result<Measured> {
+    while let Ok(chunk) = chunks.recv() {
+        engine.feed(&chunk.addresses, &chunk.sizes)?;
+    }
+    engine.finish()
+}
