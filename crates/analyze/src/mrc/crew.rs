@@ -139,14 +139,14 @@ impl Table {
 
     #[inline(always)]
     fn look_up<O: Operations>(&mut self, piece: &mut Piece, head: &Head) -> Result<(), Crammed> {
-        let bits = piece.blocks.iter().fold(0, |all, block| all | block);
+        let bits = piece.blocks().iter().fold(0, |all, block| all | block);
         if self.times.is_narrow() && bits >> NARROW_BITS != 0 {
             self.times.widen();
         }
         for &(block, time) in &piece.late {
             self.times.stamp_one(block, time);
         }
-        let batches = piece.blocks.len().div_ceil(BATCH);
+        let batches = piece.blocks().len().div_ceil(BATCH);
         piece.previous.clear();
         for round in 0..batches + 2 {
             if round >= 2 {
@@ -165,10 +165,10 @@ impl Table {
     fn begin(&mut self, piece: &Piece, number: usize, head: &Head) {
         let batch = &mut *self.batches[0];
         let (from, to) = (number * BATCH, (number + 1) * BATCH);
-        let range = from.min(piece.blocks.len())..to.min(piece.blocks.len());
+        let range = from.min(piece.blocks().len())..to.min(piece.blocks().len());
         batch.len = range.len();
-        batch.blocks[..range.len()].copy_from_slice(&piece.blocks[range.clone()]);
-        for (pushed, &number) in batch.pushed.iter_mut().zip(&piece.numbers[range]) {
+        batch.blocks[..range.len()].copy_from_slice(&piece.blocks()[range.clone()]);
+        for (pushed, &number) in batch.pushed.iter_mut().zip(&piece.numbers()[range]) {
             *pushed = head.pushed[usize::from(number) % SHEET];
         }
         self.times.fetch_early(batch);

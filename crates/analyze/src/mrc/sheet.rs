@@ -18,15 +18,50 @@ pub(super) const PARTS: usize = 4;
 pub(super) const SHEET: usize = 128 * BATCH;
 
 /// The references of a sheet to the blocks of one part.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Piece {
     /// Blocks of former sheets and when they were pushed out.
     pub(super) late: Vec<(u64, u32)>,
-    pub(super) blocks: Vec<u64>,
-    /// The number of each reference among all of the sheet.
-    pub(super) numbers: Vec<u16>,
+    len: usize,
+    blocks: Box<[u64; SHEET]>,
+    numbers: Box<[u16; SHEET]>,
     /// When the block of each was pushed out before, as batches have it.
     pub(super) previous: Vec<u32>,
+}
+
+impl Default for Piece {
+    fn default() -> Piece {
+        Piece {
+            late: Vec::new(),
+            len: 0,
+            blocks: Box::new([0; SHEET]),
+            numbers: Box::new([0; SHEET]),
+            previous: Vec::new(),
+        }
+    }
+}
+
+impl Piece {
+    pub(super) fn blocks(&self) -> &[u64] {
+        &self.blocks[..self.len]
+    }
+
+    /// The number of each reference among all of the sheet.
+    pub(super) fn numbers(&self) -> &[u16] {
+        &self.numbers[..self.len]
+    }
+
+    #[inline(always)]
+    fn push(&mut self, block: u64, number: u32) {
+        self.blocks[self.len % SHEET] = block;
+        self.numbers[self.len % SHEET] = number as u16;
+        self.len += 1;
+    }
+
+    fn clear(&mut self) {
+        self.late.clear();
+        self.len = 0;
+    }
 }
 
 /// What threads know of a sheet as a whole.
@@ -98,9 +133,7 @@ impl Dealer {
                 self.push_out(left, clock);
                 clock = after(clock);
             }
-            let piece = &mut self.pieces[Part::of(block, PARTS)];
-            piece.blocks.push(block);
-            piece.numbers.push(number as u16);
+            self.pieces[Part::of(block, PARTS)].push(block, number);
         }
         self.head.len += blocks.len();
         clock
@@ -126,9 +159,7 @@ impl Dealer {
         self.head.first_pushed.clear();
         for (piece, old) in self.pieces.iter_mut().zip(&sheet.pieces) {
             std::mem::swap(piece, &mut lock(old));
-            piece.late.clear();
-            piece.blocks.clear();
-            piece.numbers.clear();
+            piece.clear();
         }
     }
 }
@@ -154,7 +185,7 @@ impl Sheet {
     pub(super) fn batches(&self, previous: &mut [u32; SHEET], mut each: impl FnMut(&Looked)) {
         for piece in &self.pieces {
             let piece = lock(piece);
-            for (&number, &time) in piece.numbers.iter().zip(&piece.previous) {
+            for (&number, &time) in piece.numbers().iter().zip(&piece.previous) {
                 previous[usize::from(number) % SHEET] = time;
             }
         }
