@@ -313,7 +313,7 @@ fn median(mut values: Vec<f64>) -> f64 {
 
 fn speed(name: &str, block: u64, addresses: &[u64]) -> Distances {
     let millions = addresses.len() as f64 / 1e6;
-    let mut columns: [Vec<f64>; 7] = Default::default();
+    let mut columns: [Vec<f64>; 8] = Default::default();
     let (mut found, mut others) = (None, [0.0; 3]);
     for _ in 0..ROUNDS {
         let (base, expected) = seconds(|| baseline(addresses, block.trailing_zeros()));
@@ -331,14 +331,15 @@ fn speed(name: &str, block: u64, addresses: &[u64]) -> Distances {
             each,
             own / two,
             2.0 * own / apart,
+            apart / two,
             millions / hundredth,
         ];
         columns.iter_mut().zip(values).for_each(|(c, v)| c.push(v));
         found = Some(distances);
     }
-    let [base, own, ratio, each, two, apart, hundredth] = columns.map(median);
+    let [base, own, ratio, each, two, apart, beside, hundredth] = columns.map(median);
     println!(
-        "{name:8}  {base:8.1}  {own:8.1}  {ratio:6.1} ×  {each:8.1}  {two:9.2} ×  {apart:7.2} ×  {hundredth:10.0}  {:8.0} %  {:6.1} %",
+        "{name:8}  {base:8.1}  {own:8.1}  {ratio:6.1} ×  {each:8.1}  {two:9.2} ×  {apart:7.2} ×  {beside:6.2} ×  {hundredth:10.0}  {:8.0} %  {:6.1} %",
         100.0 * others[1] / others[0].max(1.0),
         100.0 * others[2] / others[0].max(1.0)
     );
@@ -384,10 +385,10 @@ fn main() {
         .iter()
         .filter(|t| chosen.is_empty() || chosen.iter().any(|c| c == t.0));
     println!(
-        "million references a second of {references}, one thread unless said;\nbytes a distinct block; 2 apart: two engines that share nothing, each on a processor,\nagainst one; while two threads ran, share of all processors that other programs had,\nand the host\n"
+        "million references a second of {references}, one thread unless said;\nbytes a distinct block; 2 apart: two engines that share nothing, each on a processor,\nagainst one; beside: 2 threads against one of these two, as fast as a processor is\nwhile the other works too; while two threads ran, share of all processors that other programs had,\nand the host\n"
     );
     println!(
-        "trace     baseline     exact     ratio     bytes  2 threads    2 apart  sample 1 %    others    stolen"
+        "trace     baseline     exact     ratio     bytes  2 threads    2 apart    beside  sample 1 %    others    stolen"
     );
     let mut all = Vec::new();
     for &(name, block) in traces {
