@@ -112,3 +112,59 @@ fn run(mut engine: Engine, chunks: &Receiver<Arc<Accesses>>) -> anyhow::Result<M
     }
     engine.finish()
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::super::engine::Engines;
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        making: Making,
+    }
+
+    fn making(arguments: &str) -> Making {
+        let words = std::iter::once("mrc").chain(arguments.split_whitespace());
+        Line::parse_from(words).making
+    }
+
+    /// Steps of a fixed walk over so many bytes; a third refers to 64 bytes, the others to one.
+    fn walk(steps: u64, bytes: u64) -> Accesses {
+        let mut accesses = Accesses::default();
+        for step in 0..steps {
+            let at = step.wrapping_mul(0x9e37_79b9_7f4a_7c15) % bytes;
+            accesses.push(at, 1 + (step % 3 == 0) as u32 * 63);
+        }
+        accesses
+    }
+
+    #[test]
+    fn curves_are_those_of_engines_in_one_thread() {
+        let making = making("--block 64,4096");
+        let (mut relay, mut engines) = (Relay::new(&making), Engines::new(&making));
+        for steps in [1, 1000, 3 * CHUNK as u64, 7] {
+            let Accesses { addresses, sizes } = walk(steps, 1 << 22);
+            relay.feed(&addresses, &sizes).unwrap();
+            engines.feed(&addresses, &sizes).unwrap();
+        }
+        let (relayed, expected) = (relay.finish().unwrap(), engines.finish().unwrap());
+        for (relayed, expected) in relayed.iter().zip(&expected) {
+            assert_eq!(relayed.curve(), expected.curve());
+            assert!(relayed.curve().references > 3.0 * CHUNK as f64);
+        }
+    }
+
+    #[test]
+    fn an_engine_without_room_ends_it_with_its_message() {
+        let mut relay = Relay::new(&making("--block 64,4096 --memory 1048576"));
+        let Accesses { addresses, sizes } = walk(CHUNK as u64, 1 << 40);
+        let mut feed = || relay.feed(&addresses, &sizes);
+        // Chunks before the end is noticed are bounded by how far an engine may be behind.
+        let failure = (0..1000).find_map(|_| feed().err()).expect("no room");
+        let text = failure.to_string();
+        assert!(text.contains("--sample-size"), "{text}");
+    }
+}
