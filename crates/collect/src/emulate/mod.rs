@@ -11,6 +11,7 @@
 mod address_space;
 mod ahead;
 mod catalogue;
+mod follow;
 mod parts;
 mod qemu;
 mod recorder;

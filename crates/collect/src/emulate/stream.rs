@@ -6,16 +6,18 @@
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
-use std::time::{Duration, Instant};
+use std::process::Child;
+use std::time::Instant;
 
 use memgauge_trace::{CommandEnd, LossKind};
 
 use super::catalogue::{Catalogue, Happening};
+use super::follow::{self, Followed, Origin, Reader, Words};
 use super::parts::{Names, Parts, PartsBy};
-use super::session::{Entry, ProcessEntry, Ring, Session};
+use super::session::{ProcessEntry, Session};
 use super::walk::{Place, References, Walk};
 use super::{Emulator, GRACE, IDLE, PATIENCE, REAP_EVERY, ending, resolve, spawn};
-use crate::sys::process::{Watched, interrupts};
+use crate::sys::process::interrupts;
 use crate::{Error, Result};
 
 /// References of one thread, in order.
@@ -69,27 +71,30 @@ const SPACES: u64 = 1 << 10;
 /// First bit of an address space's number: user space ends there.
 const SPACE_SHIFT: u32 = 47;
 
-struct Process {
-    entry: ProcessEntry,
-    watched: Watched,
+type Process = follow::Process<Streaming>;
+type Thread = follow::Thread<Walking>;
+
+/// What is kept of a process.
+#[derive(Default)]
+struct Streaming {
     catalogue: Catalogue,
     parts: Parts,
-    children: u32,
-    live_threads: u32,
-    ended: bool,
 }
 
-struct Thread {
-    ring: Ring,
+/// What is kept of a thread.
+#[derive(Default)]
+struct Walking {
     place: Place,
     has_begun: bool,
 }
 
-/// Everything followed.
-struct Followed {
-    processes: BTreeMap<u32, Process>,
-    threads: Vec<Thread>,
-    born: u32,
+type Sink<'a> = &'a mut dyn FnMut(&Batch<'_>) -> ControlFlow<()>;
+
+/// Finds the references that words speak of and gives them on.
+struct Giving<'a> {
+    sink: Sink<'a>,
+    /// The sink wants no more.
+    refused: bool,
     wanted: Wanted,
     references: References,
     /// From which of the references on they are of which part.
@@ -98,8 +103,6 @@ struct Followed {
     given: u64,
     losses: BTreeMap<(LossKind, String), u64>,
 }
-
-type Sink<'a> = &'a mut dyn FnMut(&Batch<'_>) -> ControlFlow<()>;
 
 /// Runs the command under the emulator and gives its references to `sink`; where
 /// that fails, the command is killed.
@@ -129,46 +132,36 @@ fn stream_while(command: &[String], wanted: Wanted, sink: Sink<'_>) -> Result<St
     resolve(command)?;
     let emulator = Emulator::find()?;
     let mut session = Session::create()?;
-    let mut child = spawn(command, &emulator, &session)?;
-    let mut followed = Followed::new(wanted);
-    let end = followed.until_the_end(&mut child, &mut session, sink);
+    let mut run = Run {
+        child: spawn(command, &emulator, &session)?,
+        followed: Followed::new(Giving::new(wanted, sink)),
+    };
+    let end = run.until_the_end(&mut session);
     if end.is_err() {
         session.stop();
-        let _ = child.kill();
-        let _ = child.wait();
+        run.kill();
     }
-    followed.close(&mut session, end?, sink)
+    run.close(&mut session, end?)
 }
 
-impl Followed {
-    fn new(wanted: Wanted) -> Followed {
-        Followed {
-            processes: BTreeMap::new(),
-            threads: Vec::new(),
-            born: 0,
-            wanted,
-            references: References::default(),
-            parts: Vec::new(),
-            part_names: Names::default(),
-            given: 0,
-            losses: BTreeMap::new(),
-        }
-    }
+/// A streamed run under way.
+struct Run<'a> {
+    child: Child,
+    followed: Followed<Giving<'a>>,
+}
 
-    fn until_the_end(
-        &mut self,
-        child: &mut std::process::Child,
-        session: &mut Session,
-        sink: Sink<'_>,
-    ) -> Result<CommandEnd> {
+impl Run<'_> {
+    fn until_the_end(&mut self, session: &mut Session) -> Result<CommandEnd> {
         let (mut idle, mut reaped) = (0, Instant::now());
         let mut asked: Option<Instant> = None;
         loop {
-            let eager = idle >= PATIENCE || asked.is_some();
-            let Some(busy) = self.poll(session, eager, sink) else {
-                child.kill().and_then(|()| child.wait()).ok();
+            let busy = self
+                .followed
+                .poll(session, idle >= PATIENCE || asked.is_some());
+            if self.followed.reader.refused {
+                self.kill();
                 return Ok(CommandEnd::Interrupted);
-            };
+            }
             idle = if busy || idle >= PATIENCE {
                 0
             } else {
@@ -181,167 +174,162 @@ impl Followed {
                 continue;
             }
             reaped = Instant::now();
-            let _ = self.reap(session, false, sink);
-            let status = child
-                .try_wait()
-                .map_err(|e| Error::system("failed to wait for the program", e))?;
+            self.followed.reap(session, false);
+            let status = self.child.try_wait();
+            let status = status.map_err(|e| Error::system("failed to wait for the program", e))?;
             match status {
                 Some(_) if asked.is_some() => return Ok(CommandEnd::Interrupted),
                 Some(status) => return Ok(ending(status)),
-                None if interrupts() > 0 => self.interrupt(child, &mut asked, GRACE),
+                None if interrupts() > 0 => self.interrupt(&mut asked),
                 None => {}
             }
         }
     }
 
     /// The user wants to stop: the program is asked, then made to.
-    fn interrupt(
-        &self,
-        child: &mut std::process::Child,
-        asked: &mut Option<Instant>,
-        grace: Duration,
-    ) {
-        let signal_all = |signal| {
-            self.processes
-                .values()
-                .for_each(|p| p.watched.signal(signal))
-        };
+    fn interrupt(&mut self, asked: &mut Option<Instant>) {
         match asked {
-            None => signal_all(libc::SIGTERM),
-            Some(since) if since.elapsed() > grace => {
-                signal_all(libc::SIGKILL);
-                let _ = child.kill();
+            None => self.followed.signal_all(libc::SIGTERM),
+            Some(since) if since.elapsed() > GRACE => {
+                self.followed.signal_all(libc::SIGKILL);
+                let _ = self.child.kill();
             }
             Some(_) => {}
         }
         asked.get_or_insert_with(Instant::now);
     }
 
-    fn close(mut self, session: &mut Session, end: CommandEnd, sink: Sink<'_>) -> Result<Streamed> {
-        while self.poll(session, true, sink) == Some(true) {}
+    fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    fn close(mut self, session: &mut Session, end: CommandEnd) -> Result<Streamed> {
+        while self.followed.poll(session, true) {}
         // One that was killed may not have come so far.
-        if self.born == 0 && matches!(end, CommandEnd::Exited(_)) {
+        if self.followed.born.processes == 0 && matches!(end, CommandEnd::Exited(_)) {
             return Err(Error::new(
                 crate::ErrorKind::Missing,
                 "failed to load the QEMU plugin: `memgauge doctor` says why, `make plugin` builds it anew",
             ));
         }
-        let _ = self.reap(session, false, sink);
-        let running = self.processes.values().filter(|p| !p.ended).count() as u64;
-        self.lose(LossKind::StillRunning, running, "");
+        self.followed.reap(session, false);
+        let running = self.followed.live_processes();
         session.stop();
-        let _ = self.poll(session, true, sink);
-        let _ = self.reap(session, true, sink);
+        self.followed.poll(session, true);
+        self.followed.reap(session, true);
+        let mut giving = self.followed.reader;
         let refused = u64::from(session.refused());
-        self.lose(
+        giving.lose(None, LossKind::StillRunning, running, "");
+        giving.lose(
+            None,
             LossKind::ThreadNotRecorded,
             refused,
             "no room for shared memory",
         );
-        let losses = self.losses.into_iter();
+        let losses = giving.losses.into_iter();
         Ok(Streamed {
             end,
-            instructions: self.references.instructions,
-            references: self.given,
+            instructions: giving.references.instructions,
+            references: giving.given,
             losses: losses
                 .map(|((kind, detail), count)| (kind, count, detail))
                 .collect(),
         })
     }
+}
 
-    fn lose(&mut self, kind: LossKind, count: u64, detail: &str) {
-        if count > 0 {
-            *self.losses.entry((kind, detail.to_owned())).or_default() += count;
+impl Giving<'_> {
+    fn new(wanted: Wanted, sink: Sink<'_>) -> Giving<'_> {
+        Giving {
+            sink,
+            refused: false,
+            wanted,
+            references: References::default(),
+            parts: Vec::new(),
+            part_names: Names::default(),
+            given: 0,
+            losses: BTreeMap::new(),
         }
     }
 
-    /// Reads what there is; whether it found anything, or `None` if the sink
-    /// wants no more.
-    fn poll(&mut self, session: &mut Session, eager: bool, sink: Sink<'_>) -> Option<bool> {
-        let mut busy = self.welcome(session);
-        for index in 0..self.threads.len() {
-            busy |= self.step(index, eager, false, sink)?;
-        }
-        Some(busy)
-    }
-
-    /// Takes in the processes and threads that have appeared; whether there were any.
-    fn welcome(&mut self, session: &mut Session) -> bool {
-        let mut any = false;
-        while let Some(entry) = session.next_entry() {
-            any = true;
-            match entry {
-                Entry::Process(entry) => self.add_process(entry),
-                Entry::Thread(ring) => self.add_thread(ring),
-            }
-        }
-        any
-    }
-
-    fn add_process(&mut self, entry: ProcessEntry) {
-        self.born += 1;
-        let pid = entry.pid;
-        let same = self.processes.values_mut().rev();
-        if let Some(before) = same.into_iter().find(|p| p.entry.pid == pid && !p.ended) {
-            before.ended = true; // exec: its threads are read to their end
-        }
-        let (mut catalogue, mut parts) = (Catalogue::default(), Parts::default());
-        if let Some((owner, first_block)) = entry.parent {
-            self.read_catalogue(owner);
-            if let Some(parent) = self.processes.get_mut(&owner) {
-                parent.children += 1;
-                catalogue = parent.catalogue.inherited(first_block);
-                parts = parent.parts.inherited();
-            }
-        }
-        let process = Process {
-            watched: Watched::new(pid),
-            catalogue,
-            parts,
-            children: 0,
-            live_threads: 0,
-            ended: false,
-            entry,
+    /// Finds out which parts the references of a thread belong to, if that is wanted.
+    fn find_parts(&mut self, process: &mut Process, thread: &mut Walking, space: u64) {
+        let Some(by) = self.wanted.parts else {
+            return;
         };
-        self.processes.insert(process.entry.number, process);
-    }
-
-    fn add_thread(&mut self, ring: Ring) {
-        match self.processes.get_mut(&ring.process) {
-            Some(process) => {
-                process.live_threads += 1;
-                self.threads.push(Thread {
-                    ring,
-                    place: Place::default(),
-                    has_begun: false,
-                });
-            }
-            None => self.lose(
-                LossKind::ThreadNotRecorded,
-                1,
-                "its process could not be opened",
-            ),
+        self.parts.clear();
+        let Streaming { catalogue, parts } = &mut process.kept;
+        let addresses = &self.references.addresses;
+        if let (false, Some(first)) = (thread.has_begun, addresses.first()) {
+            thread.has_begun = true;
+            parts.name_stack(first ^ space);
+        }
+        let (names, out) = (&mut self.part_names, &mut self.parts);
+        match by {
+            PartsBy::Module => parts.of_code(&self.references.blocks, catalogue, names, out),
+            PartsBy::Region => parts.of_data(addresses, space, names, out),
         }
     }
 
-    /// Gives on the next references of a thread; whether there were any words.
-    fn step(&mut self, index: usize, eager: bool, last: bool, sink: Sink<'_>) -> Option<bool> {
-        let thread = &self.threads[index];
-        let (number, unread) = (thread.ring.process, thread.ring.unread(eager || last));
-        if unread.from == unread.to && !unread.sealed {
-            return Some(false);
-        }
-        // After the words were seen: what they speak of was written before them.
-        self.read_catalogue(number);
-        let thread = &mut self.threads[index];
-        let Some(process) = self.processes.get_mut(&number) else {
-            return Some(false);
+    /// Gives the references on, which are of so many instructions.
+    fn give(&mut self, pid: u32, tid: u32, instructions: u64) {
+        let batch = Batch {
+            pid,
+            tid,
+            addresses: &self.references.addresses,
+            crossing: &self.references.crossing,
+            ips: &self.references.ips,
+            instructions,
+            parts: &self.parts,
+            part_names: &self.part_names.all,
         };
-        let instructions = self.references.instructions;
+        self.given += batch.addresses.len() as u64;
+        self.refused |= (self.sink)(&batch).is_break();
+    }
+}
+
+impl Reader for Giving<'_> {
+    type Process = Streaming;
+    type Thread = Walking;
+
+    fn catalogue(kept: &mut Streaming) -> &mut Catalogue {
+        &mut kept.catalogue
+    }
+
+    fn begin_process(&mut self, _: &ProcessEntry, origin: Origin<'_, Streaming>) -> Streaming {
+        let forked = origin.parent.map(|(parent, blocks)| Streaming {
+            catalogue: parent.kept.catalogue.inherited(blocks),
+            parts: parent.kept.parts.inherited(),
+        });
+        forked.unwrap_or_default()
+    }
+
+    fn begin_thread(&mut self, _: &Process) -> Walking {
+        Walking::default()
+    }
+
+    fn happened(&mut self, process: &mut Process, happening: Happening) {
+        if self.wanted.parts.is_some() {
+            process.kept.parts.observe(&happening);
+        }
+        if let Happening::NotFollowed(what) = happening {
+            self.lose(None, LossKind::ProgramNotFollowed, 1, &what);
+        }
+    }
+
+    fn read(
+        &mut self,
+        process: &mut Process,
+        tid: u32,
+        thread: &mut Walking,
+        words: &Words<'_>,
+    ) -> usize {
+        let before = self.references.instructions;
         self.references.clear();
         let space = (u64::from(process.entry.number) % SPACES) << SPACE_SHIFT;
         let mut walk = Walk {
-            catalogue: &process.catalogue,
+            catalogue: &process.kept.catalogue,
             place: &mut thread.place,
             out: &mut self.references,
             space,
@@ -349,122 +337,36 @@ impl Followed {
             by_block: self.wanted.parts == Some(PartsBy::Module),
             by_instruction: self.wanted.ips,
         };
-        let words = thread.ring.words(unread.to);
-        let at = walk.run(words, unread.from, unread.sealed || last);
-        thread.ring.consume(at, unread.sealed);
-        let (pid, tid) = (process.entry.pid, thread.ring.tid);
-        self.find_parts(index, space);
-        let batch = Batch {
-            pid,
+        let at = walk.run(words.all, words.from, words.whole);
+        self.find_parts(process, thread, space);
+        self.give(
+            process.entry.pid,
             tid,
-            addresses: &self.references.addresses,
-            crossing: &self.references.crossing,
-            ips: &self.references.ips,
-            instructions: self.references.instructions - instructions,
-            parts: &self.parts,
-            part_names: &self.part_names.all,
-        };
-        self.given += batch.addresses.len() as u64;
-        if sink(&batch).is_break() {
-            return None;
-        }
-        Some(at > unread.from || unread.sealed)
+            self.references.instructions - before,
+        );
+        at
     }
 
-    /// Finds out which parts the references of a thread belong to, if that is wanted.
-    fn find_parts(&mut self, index: usize, space: u64) {
-        let (Some(by), thread) = (self.wanted.parts, &mut self.threads[index]) else {
-            return;
-        };
-        let Some(process) = self.processes.get_mut(&thread.ring.process) else {
-            return;
-        };
-        self.parts.clear();
-        let addresses = &self.references.addresses;
-        if let (false, Some(first)) = (thread.has_begun, addresses.first()) {
-            thread.has_begun = true;
-            process.parts.name_stack(first ^ space);
-        }
-        let (names, out) = (&mut self.part_names, &mut self.parts);
-        match by {
-            PartsBy::Module => {
-                let blocks = &self.references.blocks;
-                process
-                    .parts
-                    .of_code(blocks, &process.catalogue, names, out);
-            }
-            PartsBy::Region => process.parts.of_data(addresses, space, names, out),
+    fn end_thread(&mut self, _: &mut Process, thread: Thread) {
+        let place = &thread.kept.place;
+        let stray = place.stray + u64::from(thread.ring.dropped());
+        let missing = place.missing.max(0).unsigned_abs();
+        self.lose(None, LossKind::BlockCut, missing, "");
+        self.lose(None, LossKind::StrayAccess, stray, "");
+    }
+
+    fn end_process(&mut self, process: Process) {
+        let undecoded = u64::from(process.entry.undecoded());
+        self.lose(None, LossKind::Undecoded, undecoded, "");
+    }
+
+    fn lose(&mut self, _: Option<&Process>, kind: LossKind, count: u64, detail: &str) {
+        if count > 0 {
+            *self.losses.entry((kind, detail.to_owned())).or_default() += count;
         }
     }
 
-    fn read_catalogue(&mut self, number: u32) {
-        let Some(process) = self.processes.get_mut(&number) else {
-            return;
-        };
-        let (happenings, bad) = process.entry.read_into(&mut process.catalogue);
-        if self.wanted.parts.is_some() {
-            happenings.iter().for_each(|h| process.parts.observe(h));
-        }
-        for happening in happenings {
-            if let Happening::NotFollowed(what) = happening {
-                self.lose(LossKind::ProgramNotFollowed, 1, &what);
-            }
-        }
-        if let Some(bad) = bad {
-            self.lose(LossKind::Undecoded, 1, &bad.to_string());
-        }
-    }
-
-    /// Notices ended threads and processes. With `all`, everything counts as ended.
-    fn reap(&mut self, session: &mut Session, all: bool, sink: Sink<'_>) -> Option<()> {
-        for process in self.processes.values_mut() {
-            process.ended |= all || process.watched.ended();
-        }
-        // Order matters: a thread that appeared before its process ended is seen
-        // after that, unless an older entry keeps it waiting.
-        self.welcome(session);
-        let mut index = 0;
-        while index < self.threads.len() {
-            let ring = &self.threads[index].ring;
-            let ended = self.processes.get(&ring.process).is_none_or(|p| p.ended);
-            // Order matters: what was written before the end is seen after it.
-            if ended || ring.finished() {
-                while self.step(index, true, true, sink)? {}
-                if self.threads[index].ring.drained() {
-                    self.end_thread(index);
-                    continue;
-                }
-            }
-            index += 1;
-        }
-        if all || session.is_caught_up() {
-            self.forget_processes();
-        }
-        Some(())
-    }
-
-    fn end_thread(&mut self, index: usize) {
-        let thread = self.threads.swap_remove(index);
-        let stray = thread.place.stray + u64::from(thread.ring.dropped());
-        let missing = thread.place.missing.max(0).unsigned_abs();
-        self.lose(LossKind::BlockCut, missing, "");
-        self.lose(LossKind::StrayAccess, stray, "");
-        if let Some(process) = self.processes.get_mut(&thread.ring.process) {
-            process.live_threads -= 1;
-        }
-    }
-
-    /// Forgets processes that have ended and whose forked children have all
-    /// appeared (they copy what the parent knew).
-    fn forget_processes(&mut self) {
-        let done = |p: &Process| p.ended && p.live_threads == 0 && p.children >= p.entry.forks();
-        let undecoded: u32 = self
-            .processes
-            .values()
-            .filter(|p| done(p))
-            .map(|p| p.entry.undecoded())
-            .sum();
-        self.lose(LossKind::Undecoded, u64::from(undecoded), "");
-        self.processes.retain(|_, p| !done(p));
+    fn has_enough(&self) -> bool {
+        self.refused
     }
 }
