@@ -16,7 +16,7 @@ use memgauge_trace::{AccessKind, VirtAddr};
 use super::ahead::{Event, Events, What};
 use super::catalogue::{Catalogue, Entries, Run, Tally};
 use super::wire;
-use super::words::{Words, load};
+use super::words::{Special, load};
 
 /// Misses of one access of the code since they were last written out.
 #[derive(Clone, Copy, Debug, Default)]
@@ -42,7 +42,7 @@ pub(super) struct Program {
 #[derive(Debug, Default)]
 pub(super) struct Cursor {
     /// Where a rep instruction is being repeated, if the last block ended in one.
-    repeating: Option<u64>,
+    repeating: Option<VirtAddr>,
     /// First store of the thread: it lies in its stack.
     pub(super) first_store: Option<u64>,
     /// Words that belong to no block.
@@ -398,45 +398,21 @@ impl<'a, D: Due> Replay<'a, D> {
         at: usize,
         whole: bool,
     ) -> Option<usize> {
-        let mut stream = Words::of_special(&words[at + 1..], whole)?;
+        let catalogue = &self.program.catalogue;
+        let mut special = Special::of(catalogue, number, &words[at + 1..], whole)?;
+        let mut sum = Sum::new(catalogue.block(number)?.tally);
         self.complete(words);
         self.settle(words, at);
-        let block = self.program.catalogue.block(number)?;
-        let (vaddr, flags) = (block.vaddr, block.flags);
-        let mut sum = Sum::new(block.tally);
-        if flags & wire::CODE_BEGINS_REP != 0 && self.cursor.repeating == Some(vaddr) {
-            sum.insns -= 1; // the next iteration of an instruction counted before
-        }
-        let last = block.accesses.clone().last();
-        let rep = last.filter(|_| flags & wire::CODE_ENDS_REP != 0);
-        let rep = rep.map(|index| self.program.catalogue.ip(number, index));
-        self.cursor.repeating = rep.map(|ip| ip.0);
-        let mut run = None;
-        for index in block.accesses.clone() {
-            let access = self.program.catalogue.access(index);
-            if access.run == wire::RUN_VARYING {
-                while let Some((kind, addr, size)) = stream.piece(&access) {
-                    sum.access(kind);
-                    self.access(number, index, kind, addr, size);
-                }
-                continue;
-            }
-            if run.is_none_or(|(number, _)| number != access.run) {
-                run = stream.run().map(|addr| (access.run, addr));
-            }
-            // None: a rep instruction with nothing left to do, or a fault.
-            let Some((_, first)) = run else {
-                break;
-            };
-            if rep == Some(self.program.catalogue.ip(number, index)) {
+        sum.insns -= u32::from(special.goes_on(&mut self.cursor.repeating));
+        while let Some(access) = special.next(&self.program.catalogue) {
+            if access.varying {
                 sum.access(access.kind);
             }
-            let addr = first.wrapping_add(access.delta as u64);
-            self.access(number, index, access.kind, addr, u32::from(access.size));
+            self.access(number, access.index, access.kind, access.addr, access.size);
         }
-        self.cursor.stray += stream.left();
+        self.cursor.stray += special.left();
         self.count_special(number, sum, words, at);
-        Some(1 + stream.len())
+        Some(1 + special.len())
     }
 
     fn count_special(&mut self, number: u32, sum: Sum, words: &[AtomicU64], at: usize) {

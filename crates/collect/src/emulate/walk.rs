@@ -8,9 +8,11 @@
 use std::ops::Range;
 use std::sync::atomic::AtomicU64;
 
+use memgauge_trace::VirtAddr;
+
 use super::catalogue::Catalogue;
 use super::wire;
-use super::words::{Words, load};
+use super::words::{Special, load};
 
 /// References of one thread, in order.
 #[derive(Debug, Default)]
@@ -42,7 +44,7 @@ pub(super) struct Place {
     /// The block being executed and the number of its next run.
     block: Option<(u32, usize)>,
     /// Where a rep instruction is being repeated, if the last block ended in one.
-    repeating: Option<u64>,
+    repeating: Option<VirtAddr>,
     /// Runs that executed blocks have and that did not come.
     pub(super) missing: i64,
     /// Words that belong to no block.
@@ -185,42 +187,23 @@ impl Walk<'_> {
     /// A block with rep instructions or varying operands.
     #[inline(never)]
     fn special(&mut self, number: u32, after: &[AtomicU64], whole: bool) -> Option<usize> {
-        let mut words = Words::of_special(after, whole)?;
+        let catalogue = self.catalogue;
+        let mut special = Special::of(catalogue, number, after, whole)?;
         if self.by_block {
             self.note_block(number);
         }
-        let catalogue = self.catalogue;
-        let block = catalogue.block(number)?;
-        let again = block.flags & wire::CODE_BEGINS_REP != 0;
-        let again = again && self.place.repeating == Some(block.vaddr);
-        self.out.instructions += u64::from(block.tally.insns()) - u64::from(again);
-        let last = block.accesses.clone().last();
-        let rep = last.filter(|_| block.flags & wire::CODE_ENDS_REP != 0);
-        self.place.repeating = rep.map(|index| catalogue.ip(number, index).0);
-        let mut run = None;
-        for index in block.accesses.clone() {
-            let access = catalogue.access(index);
-            if access.run == wire::RUN_VARYING {
-                while let Some((_, address, bytes)) = words.piece(&access) {
-                    if self.by_instruction {
-                        self.note_instructions(number, index..index + 1);
-                    }
-                    self.push(address, bytes);
-                }
-                continue;
+        let again = special.goes_on(&mut self.place.repeating);
+        let insns = catalogue.block(number)?.tally.insns();
+        self.out.instructions += u64::from(insns) - u64::from(again);
+        while let Some(access) = special.next(catalogue) {
+            if self.by_instruction {
+                self.note_instructions(number, access.index..access.index + 1);
             }
-            if run.is_none_or(|(number, _)| number != access.run) {
-                run = words.run().map(|address| (access.run, address));
-            }
-            // None: a rep instruction with nothing left to do, or a fault.
-            let Some((_, first)) = run else {
-                break;
-            };
-            self.push_all(number, index..index + 1, first);
+            self.push(access.addr, access.size);
         }
-        self.place.stray += words.left();
+        self.place.stray += special.left();
         self.place.block = None;
-        Some(1 + words.len())
+        Some(1 + special.len())
     }
 }
 

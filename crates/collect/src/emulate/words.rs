@@ -1,10 +1,11 @@
 //! Words of a thread, as `stream.h` draws them.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use memgauge_trace::AccessKind;
+use memgauge_trace::{AccessKind, VirtAddr};
 
-use super::catalogue::Access;
+use super::catalogue::{Access, Catalogue};
 use super::wire;
 
 /// The word at `at`, if there is one.
@@ -18,26 +19,114 @@ pub(super) fn begins_block(word: u64) -> bool {
         || wire::mark(word) == wire::MARK_BLOCK
 }
 
-/// The words of one execution of a special block, taken in order.
-pub(super) struct Words<'a> {
+/// One execution of a special block, one with rep instructions or varying operands:
+/// how many accesses it makes its words tell.
+pub(super) struct Special<'a> {
     words: &'a [AtomicU64],
     at: usize,
+    block: u32,
+    starts: VirtAddr,
+    begins_rep: bool,
+    /// The rep instruction that the block ends in.
+    rep: Option<VirtAddr>,
+    /// Accesses of the block that may still come.
+    to_come: Range<u32>,
+    /// The run under way and its address.
+    run: Option<(u16, u64)>,
 }
 
-impl<'a> Words<'a> {
-    /// Those after the mark of a special block up to where the next one begins,
-    /// or all with `whole`; `None` where more must come first.
-    pub(super) fn of_special(after: &'a [AtomicU64], whole: bool) -> Option<Self> {
-        let next = after
-            .iter()
-            .position(|w| begins_block(w.load(Ordering::Relaxed)));
+/// An access of a special block's execution.
+pub(super) struct Executed {
+    /// Which of the catalogue's accesses it is.
+    pub(super) index: u32,
+    pub(super) kind: AccessKind,
+    pub(super) addr: u64,
+    pub(super) size: u32,
+    /// It is not among those that each execution of the block makes.
+    pub(super) varying: bool,
+}
+
+impl<'a> Special<'a> {
+    /// An execution of a block the catalogue has, by the words after its mark: those up
+    /// to where the next block begins, or all with `whole`; `None` where more must come
+    /// first.
+    pub(super) fn of(
+        catalogue: &Catalogue,
+        number: u32,
+        after: &'a [AtomicU64],
+        whole: bool,
+    ) -> Option<Self> {
+        let begins = |word: &AtomicU64| begins_block(word.load(Ordering::Relaxed));
+        let next = after.iter().position(begins);
         let length = next.or(whole.then_some(after.len()))?;
-        Some(Words {
+        let block = catalogue.block(number)?;
+        let last = block.accesses.clone().last();
+        let rep = last.filter(|_| block.flags & wire::CODE_ENDS_REP != 0);
+        Some(Special {
             words: &after[..length],
             at: 0,
+            block: number,
+            starts: VirtAddr(block.vaddr),
+            begins_rep: block.flags & wire::CODE_BEGINS_REP != 0,
+            rep: rep.map(|index| catalogue.ip(number, index)),
+            to_come: block.accesses.clone(),
+            run: None,
         })
     }
 
+    /// Whether its first instruction goes on where `repeating` says that the block
+    /// before ended in one; it was counted then. Says the same of this block's last.
+    pub(super) fn goes_on(&self, repeating: &mut Option<VirtAddr>) -> bool {
+        std::mem::replace(repeating, self.rep) == Some(self.starts) && self.begins_rep
+    }
+
+    /// The next access. Those of a rep instruction with nothing left to do, and those
+    /// after a fault, do not come.
+    pub(super) fn next(&mut self, catalogue: &Catalogue) -> Option<Executed> {
+        while !self.to_come.is_empty() {
+            let index = self.to_come.start;
+            let access = catalogue.access(index);
+            if access.run != wire::RUN_VARYING {
+                self.to_come.start += 1;
+                return self.next_of_run(catalogue, index, &access);
+            }
+            if let Some((kind, addr, size)) = self.piece(&access) {
+                return Some(Executed {
+                    index,
+                    kind,
+                    addr,
+                    size,
+                    varying: true,
+                });
+            }
+            self.to_come.start += 1;
+        }
+        None
+    }
+
+    fn next_of_run(
+        &mut self,
+        catalogue: &Catalogue,
+        index: u32,
+        access: &Access,
+    ) -> Option<Executed> {
+        if self.run.is_none_or(|(number, _)| number != access.run) {
+            self.run = self.next_run().map(|addr| (access.run, addr));
+        }
+        let Some((_, first)) = self.run else {
+            self.to_come = 0..0;
+            return None;
+        };
+        Some(Executed {
+            index,
+            kind: access.kind,
+            addr: first.wrapping_add(access.delta as u64),
+            size: u32::from(access.size),
+            varying: self.rep == Some(catalogue.ip(self.block, index)),
+        })
+    }
+
+    /// Words it is told by, without its mark.
     pub(super) fn len(&self) -> usize {
         self.words.len()
     }
@@ -48,7 +137,7 @@ impl<'a> Words<'a> {
     }
 
     /// The address of the next run, if it comes next.
-    pub(super) fn run(&mut self) -> Option<u64> {
+    fn next_run(&mut self) -> Option<u64> {
         let word = load(self.words, self.at)?;
         if wire::id(word) >= wire::FIRST_BLOCK {
             return None;
@@ -72,7 +161,7 @@ impl<'a> Words<'a> {
 
     /// The next access of a varying instruction: pieces that continue one
     /// another, up to the operand's size, are one access.
-    pub(super) fn piece(&mut self, access: &Access) -> Option<(AccessKind, u64, u32)> {
+    fn piece(&mut self, access: &Access) -> Option<(AccessKind, u64, u32)> {
         let (kind, addr, mut size) = self.peek_piece(access.insn)?;
         self.at += 2;
         while let Some((next_kind, next, more)) = self.peek_piece(access.insn) {
