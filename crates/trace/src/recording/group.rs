@@ -258,13 +258,17 @@ fn first_value(array: &dyn Array) -> Option<u64> {
 
 /// Adds an array's elements to a dictionary; false where it does not take them.
 fn add(dictionary: &mut Dictionary, array: &dyn Array) -> bool {
+    fn of<T: ArrowPrimitiveType<Native: Into<u64>>>(
+        dictionary: &mut Dictionary,
+        array: &dyn Array,
+    ) -> bool {
+        let values = array.as_primitive::<T>().values().iter();
+        dictionary.add(values.map(|&value| value.into()))
+    }
     if array.null_count() > 0 {
         return false;
     }
-    by_type!(array.data_type(), T => {
-        let values = array.as_primitive::<T>().values().iter();
-        dictionary.add(values.map(|&value| value.into()))
-    }, false)
+    by_type!(array.data_type(), T => of::<T>(dictionary, array), false)
 }
 
 /// An array of these values, of this type.
