@@ -149,6 +149,13 @@ impl<R: Row> TableWriter<R> {
         std::mem::replace(self, away)
     }
 
+    /// Puts back what was taken; rows that were refused meanwhile stay counted.
+    pub(super) fn put_back(&mut self, taken: Self) {
+        let refused = self.lost_rows;
+        *self = taken;
+        self.lost_rows += refused;
+    }
+
     #[inline]
     pub(super) fn push(&mut self, row: R) -> Result<()> {
         if self.oldest.is_none() {

@@ -100,7 +100,7 @@ impl Writer {
 
     /// Puts a table back that was taken out of this writer.
     pub fn put_back<R: Row>(&mut self, table: Table<R>) {
-        *R::writer(&mut self.tables) = table.0;
+        R::writer(&mut self.tables).put_back(table.0);
     }
 
     /// Closes parts whose oldest row came two seconds ago or earlier; to be
