@@ -130,7 +130,8 @@ fn of_distinct_values(distinct: u64) -> Vec<Sample> {
         };
         Sample {
             time_ns,
-            cpu: (distinct % 2 == 0 || time_ns % 500 > 0).then_some(Cpu(number as u32)),
+            cpu: (distinct.is_multiple_of(2) || !time_ns.is_multiple_of(500))
+                .then_some(Cpu(number as u32)),
             tid: Tid(number as u32 + 7),
             event: EventId(number as u16),
             ip: VirtAddr(u64::MAX - number),
