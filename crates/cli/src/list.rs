@@ -12,13 +12,15 @@ use crate::terminal;
 /// List events, of this machine and the modelled ones, and the machines
 #[derive(Debug, Args)]
 pub(crate) struct List {
-    /// Only events of a topic: MEM, CACHE, TLB, CPU, BRANCH, OS
-    #[arg(short, long, value_name = "TOPIC")]
+    /// Only events of a topic
+    #[arg(short, long, value_name = "TOPIC", value_parser = TOPICS, ignore_case = true)]
     group: Option<String>,
     /// Print JSON
     #[arg(long)]
     json: bool,
 }
+
+const TOPICS: [&str; 6] = ["MEM", "CACHE", "TLB", "CPU", "BRANCH", "OS"];
 
 /// Topic of a name that a PMU gives, by the words in it.
 fn topic_of(name: &str) -> &'static str {
@@ -35,9 +37,9 @@ fn topic_of(name: &str) -> &'static str {
     found.map_or("CPU", |(topic, _)| topic)
 }
 
-/// Name, topic and description of what the kernel knows by name; that it is
-/// listed does not mean that this machine can count it.
-fn live_events() -> Vec<(String, &'static str, String)> {
+/// Name, topic and description of what the kernel knows by name, of one topic or all;
+/// that it is listed does not mean that this machine can count it.
+fn live_events(topic: Option<&str>) -> Vec<(String, &'static str, String)> {
     let named = builtin_events()
         .into_iter()
         .map(|e| (e.name, e.topic, e.description));
@@ -49,13 +51,15 @@ fn live_events() -> Vec<(String, &'static str, String)> {
         let topic = topic_of(&event.name);
         (event.name, topic, event.description)
     });
-    named.chain(aliases).chain(vendors).collect()
+    let wanted = |t: &str| topic.is_none_or(|topic| topic.eq_ignore_ascii_case(t));
+    let all = named.chain(aliases).chain(vendors);
+    all.filter(|e| wanted(e.1)).collect()
 }
 
 /// Prints events with their definitions, and the modelled machines.
 pub(crate) fn list(args: &List) -> anyhow::Result<Exit> {
     let text = match (&args.group, args.json) {
-        (_, true) => as_json()?,
+        (topic, true) => as_json(topic.as_deref())?,
         (Some(topic), false) => live_text(Some(topic)),
         (None, false) => as_text() + "\n" + &live_text(None),
     };
@@ -63,16 +67,20 @@ pub(crate) fn list(args: &List) -> anyhow::Result<Exit> {
     Ok(Exit::Success)
 }
 
-fn as_json() -> anyhow::Result<String> {
+/// Of a topic, only live events: modelled ones have none.
+fn as_json(topic: Option<&str>) -> anyhow::Result<String> {
     let machines: Vec<_> = memgauge_machine::presets().iter().collect();
     let events = catalogue::definitions(Provenance::Modelled);
-    let live: Vec<_> = live_events()
+    let live: Vec<_> = live_events(topic)
         .into_iter()
         .map(|(name, topic, what)| {
             serde_json::json!({ "name": name, "topic": topic, "description": what })
         })
         .collect();
-    let value = serde_json::json!({ "events": events, "machines": machines, "live": live });
+    let value = match topic {
+        Some(_) => serde_json::json!({ "live": live }),
+        None => serde_json::json!({ "events": events, "machines": machines, "live": live }),
+    };
     Ok(serde_json::to_string_pretty(&value)? + "\n")
 }
 
@@ -80,8 +88,7 @@ fn live_text(topic: Option<&str>) -> String {
     let mut out = String::from(
         "Events of memgauge stat and record -e (counted, sampled; `memgauge doctor` says what works here)\n",
     );
-    let wanted = |t: &str| topic.is_none_or(|topic| topic.eq_ignore_ascii_case(t));
-    for (name, topic, what) in live_events().into_iter().filter(|e| wanted(e.1)) {
+    for (name, topic, what) in live_events(topic) {
         out += &format!("  {name:<26}{topic:<7} {what}\n");
     }
     out + "  also pmu/terms/, rHEX, mem:ADDRESS/LENGTH:rwx and system:tracepoint\n"

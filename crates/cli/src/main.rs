@@ -5,6 +5,10 @@
 //! [`outcome::Exit`].
 #![forbid(unsafe_code)]
 
+// First: what it says to standard error with holds for all others.
+#[macro_use]
+mod terminal;
+
 mod args;
 mod bandwidth;
 mod clock;
@@ -23,7 +27,6 @@ mod sample;
 mod stat;
 mod symbols;
 mod target;
-mod terminal;
 mod units;
 
 use std::process::ExitCode;

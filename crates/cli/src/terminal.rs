@@ -4,6 +4,23 @@ use std::io::{IsTerminal, Write};
 
 use memgauge_report::Style;
 
+/// As the standard library's, but a reader of standard error that has gone away
+/// (`memgauge … 2>&1 | head`) is no reason to panic: the exit code stays the program's.
+macro_rules! eprint {
+    ($($words:tt)*) => {{
+        use std::io::Write;
+        let _ = write!(std::io::stderr(), $($words)*);
+    }};
+}
+
+/// As [`eprint`], and a new line.
+macro_rules! eprintln {
+    ($($words:tt)*) => {{
+        use std::io::Write;
+        let _ = writeln!(std::io::stderr(), $($words)*);
+    }};
+}
+
 /// Widest text that is still easy to read.
 const WIDEST: usize = 140;
 /// Where nobody says otherwise.

@@ -263,11 +263,28 @@ fn what_cannot_be_counted_is_refused_in_one_line() {
         125,
         &["/etc/passwd", "no perf data"],
     );
+    check_refusal(&["import", "/usr"], 125, &["`/usr`", "directory"]);
+    check_refusal(&["import", "/dev/null"], 125, &["read twice"]);
+    check_refusal(&["list", "-g", "NONE"], 2, &["NONE", "TLB"]);
+    check_refusal(&stat(&["-e", "faults:q", "--", "true"]), 2, &["`q`"]);
     check_refusal(&["record", "-p", "4194305"], 125, &["4194305"]);
     if perf_works() {
         check_refusal(&stat(&["--", "/nonexistent"]), 127, &["/nonexistent"]);
         check_refusal(&stat(&["--", "/etc/passwd"]), 126, &["/etc/passwd"]);
     }
+}
+
+#[test]
+fn a_closed_standard_error_leaves_the_programs_exit_code() {
+    if !perf_works() {
+        return;
+    }
+    // A pipe that nobody reads any more.
+    let run = format!("sleep 0.2; {PROGRAM} stat -- sh -c 'exit 7'; echo $? >&3");
+    let script = format!("{{ {{ {run}; }} 2>&1 | :; }} 3>&1");
+    let output = Command::new("sh").args(["-c", &script]).output();
+    let output = output.expect("sh runs");
+    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "7");
 }
 
 /// Runs as `nobody`, as which `perf_event_paranoid` counts.

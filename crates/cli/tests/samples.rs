@@ -4,12 +4,13 @@
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use harness::{PROGRAM, memgauge, needs, workloads};
 use memgauge_trace::recording::{Recording, Row, Selection};
-use memgauge_trace::{Derivation, Sample, SampleRegister, Thread};
+use memgauge_trace::{Derivation, Pid, Sample, SampleRegister, Thread};
 use tempfile::TempDir;
 
 fn folder() -> TempDir {
@@ -130,7 +131,7 @@ fn every_write_to_a_watched_address_is_a_sample() {
             .iter()
             .all(|s| s.kind == memgauge_trace::AccessKind::Store)
     );
-    let mut by_thread = std::collections::BTreeMap::new();
+    let mut by_thread = BTreeMap::new();
     for s in &samples {
         *by_thread.entry(s.tid).or_insert(0) += 1;
     }
@@ -233,6 +234,86 @@ fn a_budget_is_measured_and_periods_follow() {
     // A tick costs more than 200 ns anywhere, and 2 % of 10 us are 200 ns.
     let last = total(&recording, "event.cpu-clock:u.last_period");
     assert!(last > 10_000, "{last}");
+}
+
+/// A child born at once and one born later; the parent prints what all three had by
+/// the kernel's own count.
+const GENERATIONS: &str = "
+import mmap, os, resource, time
+memory = mmap.mmap(-1, 1 << 20)
+def fault(seconds):
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        for at in range(0, 1 << 20, 4096):
+            memory[at] = 1
+        memory.madvise(mmap.MADV_DONTNEED)
+early = os.fork()
+fault(1.0)
+late = early and os.fork()
+fault(1.0)
+if early and late:
+    os.waitpid(early, 0), os.waitpid(late, 0)
+    all = [resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN]
+    print(sum(resource.getrusage(who).ru_minflt for who in all))
+";
+
+/// Within a part of the other.
+fn check_near(what: &str, seen: u64, expected: u64, part: f64) {
+    let off = seen.abs_diff(expected) as f64 / expected as f64;
+    assert!(off <= part, "{what}: {seen}, not {expected}");
+}
+
+#[test]
+fn a_budget_reaches_children_of_any_age_and_all_are_counted() {
+    if !perf_works() || !needs(&["/usr/bin/python3"]) {
+        return;
+    }
+    let folder = folder();
+    let path = folder.path().join("f.mg");
+    let options = ["-e", "page-faults", "-c", "1", "--overhead", "2%"];
+    let program = ["/usr/bin/python3", "-S", "-c", GENERATIONS];
+    let output = record(&path, &options, &program);
+    assert!(output.status.success(), "{}", said(&output));
+    let recording = Recording::open(&path).expect("a recording");
+    let samples: Vec<Sample> = rows(&recording);
+    let mut periods: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
+    for s in &samples {
+        periods.entry(s.pid.0).or_default().push(s.period);
+    }
+    assert_eq!(periods.len(), 3);
+    // Some hundred thousand faults a second: each sampled would take all the time.
+    let youngest = periods
+        .keys()
+        .max_by_key(|&&pid| first_of(&samples, Pid(pid)));
+    let born_at = youngest.map_or(0, |pid| periods[pid][0]);
+    assert!(born_at > 1, "the last child was born at period {born_at}");
+    // All end within a window of the budget or two.
+    let ends: Vec<u64> = periods.values().filter_map(|p| p.last().copied()).collect();
+    let (least, most) = (ends.iter().min(), ends.iter().max());
+    assert!(
+        least > Some(&1) && most <= least.map(|l| 4 * l).as_ref(),
+        "{ends:?}"
+    );
+
+    let get = |what: &str| total(&recording, &format!("event.page-faults.{what}"));
+    assert_eq!(get("samples"), samples.len() as u64);
+    let stood_for = samples.iter().map(|s| s.period).sum::<u64>();
+    assert_eq!(get("stood_for"), stood_for);
+    if said(&output).contains("user space only") {
+        return println!("the kernel's count is of both spaces: not compared");
+    }
+    let by_kernel = String::from_utf8_lossy(&output.stdout);
+    let by_kernel = by_kernel.trim().parse().expect("a number");
+    // Nothing is counted while events are opened anew, and what is left of a period then
+    // makes no sample. Samples are lost at the start, at period 1, as the ring is full.
+    check_near("counted", get("counted"), by_kernel, 0.1);
+    check_near("stood for", stood_for + get("lost"), get("counted"), 0.2);
+}
+
+/// When a process had its first sample.
+fn first_of(samples: &[Sample], pid: Pid) -> u64 {
+    let of = samples.iter().filter(|s| s.pid == pid);
+    of.map(|s| s.time_ns).min().unwrap_or(0)
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! What this machine offers a memory profiler, found by trying.
 
 use std::fs::read_to_string;
+use std::io;
 use std::path::Path;
 
 use crate::emulate::{self, Emulator};
@@ -37,6 +38,22 @@ pub(crate) fn verdict(name: &'static str, ok: bool, found: String, fix: &str) ->
         found,
         fix: (!ok).then(|| fix.to_owned()),
     }
+}
+
+/// What the kernel means by refusing an event or a map.
+pub(crate) fn in_words(error: &io::Error) -> String {
+    let words = match error.raw_os_error() {
+        Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => "the kernel knows no such event here",
+        Some(libc::EACCES | libc::EPERM) => "not allowed for this user",
+        Some(libc::EOPNOTSUPP) => "the processor's counters cannot do that",
+        Some(libc::EINVAL | libc::E2BIG) => "this kernel is too old for it",
+        Some(libc::ENOSYS) => "the kernel was built without it, or a system-call filter hides it",
+        Some(libc::EMFILE | libc::ENFILE) => "too many files are open",
+        Some(libc::EBUSY) => "somebody else uses it",
+        Some(libc::ENOMEM | libc::ENOSPC) => "no memory or counter is left for it",
+        _ => return error.to_string(),
+    };
+    words.to_owned()
 }
 
 /// Everything, in the order it is shown.
@@ -113,17 +130,19 @@ fn pmu() -> Vec<Check> {
     let cycles = perf_event(Trial::Cycles);
     let found = match (&cycles, core) {
         (Ok(()), _) => "core counters work".to_owned(),
-        (Err(e), true) => format!("present, but opening cycles fails: {e}"),
-        (Err(_), false) => "no core PMU".to_owned(),
+        (Err(e), true) => format!("present, but it counts nothing: {}", in_words(e)),
+        (Err(_), false) => "none: no cycles, cache or TLB misses can be counted".to_owned(),
     };
     let precise = perf_event(Trial::PreciseCycles);
     let sampler = ["ibs_op", "arm_spe_0"]
         .iter()
         .find(|s| units.iter().any(|u| u == **s));
     let precise_found = match (&precise, sampler) {
-        (Ok(()), _) => "PEBS works".to_owned(),
-        (_, Some(name)) => format!("{name} is present"),
-        (Err(e), None) => format!("none ({e})"),
+        (Ok(()), None) => "PEBS works".to_owned(),
+        (Ok(()), Some(name)) => format!("{name} works"),
+        (Err(_), Some(name)) => format!("{name} is present"),
+        (Err(_), None) if !core => "none: it needs a core PMU".to_owned(),
+        (Err(e), None) => format!("none: {}", in_words(e)),
     };
     let uncore: Vec<&str> = units
         .iter()
@@ -152,7 +171,7 @@ fn pmu() -> Vec<Check> {
         verdict(
             "timer samples",
             clock.is_ok(),
-            clock.map_or_else(|e| e.to_string(), |()| "cpu-clock works".to_owned()),
+            clock.map_or_else(|e| in_words(&e), |()| "cpu-clock works".to_owned()),
             "sysctl kernel.perf_event_paranoid=2, or run with CAP_PERFMON",
         ),
     ]
@@ -187,7 +206,7 @@ fn bpf() -> Check {
     let found = match (&tried, btf) {
         (Ok(()), true) => "maps and kernel types (BTF)".to_owned(),
         (Ok(()), false) => "maps, but no kernel types (BTF)".to_owned(),
-        (Err(e), _) => format!("refused: {e}"),
+        (Err(e), _) => format!("refused: {}", in_words(e)),
     };
     verdict(
         "BPF",
@@ -224,4 +243,28 @@ fn shared_memory() -> Check {
         found,
         "mount a larger /dev/shm (a slower TMPDIR is used instead)",
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_line_shows_an_error_number_or_is_empty() {
+        for check in examine() {
+            let text = format!("{}: {} {:?}", check.name, check.found, check.fix);
+            assert!(!text.contains("os error"), "{text}");
+            assert!(!check.found.is_empty(), "{text}");
+            // What does not work says what would help.
+            assert_eq!(check.ok == Some(false), check.fix.is_some(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_is_told_in_words_and_an_unknown_one_as_it_is() {
+        let of = |number| in_words(&io::Error::from_raw_os_error(number));
+        assert_eq!(of(libc::EACCES), "not allowed for this user");
+        assert!(of(libc::ENOENT).contains("no such event"));
+        assert!(of(libc::EILSEQ).contains("os error"));
+    }
 }

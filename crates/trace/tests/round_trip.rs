@@ -120,6 +120,69 @@ proptest! {
     }
 }
 
+/// Rows with so many distinct values, of narrow, wide and optional columns; the first
+/// 10 000, more than the encoder is given at once, have one.
+fn of_distinct_values(distinct: u64) -> Vec<Sample> {
+    let row = |time_ns: u64| {
+        let number = match time_ns < 10_000 {
+            true => 0,
+            false => time_ns * time_ns % distinct,
+        };
+        Sample {
+            time_ns,
+            cpu: (distinct.is_multiple_of(2) || !time_ns.is_multiple_of(500))
+                .then_some(Cpu(number as u32)),
+            tid: Tid(number as u32 + 7),
+            event: EventId(number as u16),
+            ip: VirtAddr(u64::MAX - number),
+            latency_cycles: u32::MAX - number as u32,
+            period: number << 40,
+            ..Sample::default()
+        }
+    };
+    (0..140_000).map(row).collect()
+}
+
+#[test]
+fn columns_of_any_number_of_distinct_values_come_back() {
+    for distinct in [1, 2, 3, 4, 5, 16, 17, 255, 256, 257, 1000, 40_000] {
+        let rows = of_distinct_values(distinct);
+        let (_dir, path) = place();
+        let mut writer = Writer::create(&path, Manifest::default()).unwrap();
+        rows.chunks(3000)
+            .for_each(|rows| writer.append(rows).unwrap());
+        writer.finish(|_| {}).unwrap();
+        let recording = Recording::open(&path).unwrap();
+        assert_eq!(recording.problems(), Vec::<String>::new(), "{distinct}");
+        assert!(
+            read::<Sample>(&recording, &Selection::all()) == rows,
+            "{distinct}"
+        );
+    }
+}
+
+#[test]
+fn a_table_taken_out_is_written_elsewhere_and_put_back() {
+    let (_dir, path) = place();
+    let mut writer = Writer::create(&path, Manifest::default()).unwrap();
+    let rows = of_distinct_values(3);
+    writer.append(&rows[..10]).unwrap();
+    let mut table = writer.take::<Sample>();
+    // Meanwhile the writer has no such table, and says so.
+    assert!(writer.append(&rows[..10]).is_err());
+    let part = rows[10..].to_vec();
+    let thread = std::thread::spawn(move || {
+        table.append(&part).unwrap();
+        table
+    });
+    writer.put_back(thread.join().unwrap());
+    assert_eq!(writer.lost_rows(), 10);
+    writer.finish(|_| {}).unwrap();
+    let recording = Recording::open(&path).unwrap();
+    assert!(!recording.manifest().complete);
+    assert!(read::<Sample>(&recording, &Selection::all()) == rows);
+}
+
 #[test]
 fn a_million_rows_close_a_part_and_batches_stay_small() {
     let (_dir, path) = place();

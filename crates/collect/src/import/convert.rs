@@ -20,7 +20,7 @@ use crate::pmu::abi::{record, sample};
 use crate::pmu::data_src::DataSrc;
 use crate::pmu::events::builtin_events;
 use crate::pmu::record::{Header, Layout, Mmap, Reading, Record, Sample};
-use crate::{Error, Result};
+use crate::{Error, ErrorKind, Result};
 
 /// What to import, and to where.
 #[derive(Clone, Debug)]
@@ -62,10 +62,22 @@ pub fn check(input: &Path) -> Result<()> {
         .map_err(|e| about(input, e))
 }
 
+/// Opens a file; `-` is standard input.
 fn open(input: &Path) -> Result<BufReader<File>> {
     let failed = |e| Error::system(format!("failed to open `{}`", input.display()), e);
-    let file = File::open(input).map_err(failed)?;
-    Ok(BufReader::with_capacity(1 << 16, file))
+    let path = match input.to_str() {
+        Some("-") => Path::new("/dev/stdin"),
+        _ => input,
+    };
+    let file = File::open(path).map_err(failed)?;
+    let kind = file.metadata().map_err(failed)?.file_type();
+    let unfit = match (kind.is_file(), kind.is_dir()) {
+        (true, _) => return Ok(BufReader::with_capacity(1 << 16, file)),
+        (_, true) => "it is a directory; name the perf.data in it",
+        // Times begin with the earliest, which is known when all has been read once.
+        _ => "it cannot be read twice; write it to a file, and import that",
+    };
+    Err(about(input, Error::new(ErrorKind::BadInput, unfit)))
 }
 
 fn about(input: &Path, error: Error) -> Error {
@@ -439,11 +451,12 @@ impl Visit for Converter {
             None => *self.imported.records.entry(header.kind).or_default() += 1,
         }
         if header.kind == record::SAMPLE {
-            let parsed = events
-                .of_sample(body)
-                .filter(|(_, layout)| !layout.is_unknown());
-            let parsed = parsed.and_then(|(n, layout)| Some((n, layout, layout.sample(body)?)));
-            let Some((number, layout, sample)) = parsed else {
+            let known = events.of_sample(body).filter(|(_, l)| !l.is_unknown());
+            let Some((number, layout)) = known else {
+                self.lose(LossKind::Unreadable, "samples", 1);
+                return Ok(());
+            };
+            let Some(sample) = layout.sample(body) else {
                 self.lose(LossKind::Unreadable, "samples", 1);
                 return Ok(());
             };

@@ -7,6 +7,7 @@ mod convert;
 mod counters;
 mod hash;
 pub mod perf_data;
+mod queue;
 mod threads;
 mod writing;
 

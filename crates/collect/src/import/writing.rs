@@ -1,177 +1,118 @@
-//! Writes rows in a thread of its own, while the next are read from the file.
+//! Writes rows in threads of their own, while the next are read from the file.
 //!
-//! Encoding takes as long as parsing, so that an import with both in turn would
-//! take twice as long. Loads of rows wait in a queue of fixed length: memory does
-//! not grow where writing is slower than reading.
+//! Encoding takes longer than parsing. Values of groups, which are several rows a
+//! sample, are written in one thread and all other rows in another.
 
-use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
-use std::thread::JoinHandle;
-
-use memgauge_trace::recording::Writer;
+use memgauge_trace::recording::{Table, Writer};
 use memgauge_trace::{Module, Sample, SampleRegister, SeriesRow};
 
-use crate::{Error, ErrorKind, Result};
+use super::queue::{Load, Queue};
+use crate::Result;
 
 /// Rows that are handed over at once: some 360 KiB, which stay in a processor's
 /// cache. Smaller loads cost more wake-ups, larger ones more new pages, each of which
 /// takes microseconds on a virtual machine.
 const LOAD_ROWS: usize = 1 << 12;
-/// Loads that may wait.
-const WAITING: usize = 3;
 
-/// Rows of all tables that a large file fills.
+/// Rows of all tables that a large file fills, but values of groups.
 #[derive(Default)]
-struct Load {
+struct Rows {
     samples: Vec<Sample>,
-    series: Vec<SeriesRow>,
     modules: Vec<Module>,
     registers: Vec<SampleRegister>,
 }
 
-impl Load {
+impl Rows {
     #[inline]
     fn is_full(&self) -> bool {
-        let rows = self.samples.len() + self.series.len();
-        rows + self.modules.len() + self.registers.len() >= LOAD_ROWS
+        self.samples.len() + self.modules.len() + self.registers.len() >= LOAD_ROWS
     }
+}
 
-    /// Writes all rows, and is empty again.
+impl Load for Rows {
+    type Writer = Writer;
+
     fn write(&mut self, writer: &mut Writer) -> memgauge_trace::Result<()> {
         writer.append(&self.samples)?;
-        writer.append(&self.series)?;
         writer.append(&self.registers)?;
         writer.extend(self.modules.drain(..))?;
         self.samples.clear();
-        self.series.clear();
         self.registers.clear();
         Ok(())
     }
+
+    fn flush(writer: &mut Writer) -> memgauge_trace::Result<()> {
+        writer.flush()
+    }
 }
 
-type Written = memgauge_trace::Result<Writer>;
+impl Load for Vec<SeriesRow> {
+    type Writer = Table<SeriesRow>;
 
-/// A thread that writes.
-struct Hand {
-    loads: SyncSender<Load>,
-    /// Loads that are written, to be filled again.
-    empty: Receiver<Load>,
-    thread: JoinHandle<Written>,
-}
+    fn write(&mut self, table: &mut Table<SeriesRow>) -> memgauge_trace::Result<()> {
+        table.append(self)?;
+        self.clear();
+        Ok(())
+    }
 
-/// Who writes.
-enum State {
-    /// Nobody yet: a small file never fills a load, and needs no thread.
-    Waiting(Box<Writer>),
-    /// A thread, through a queue.
-    Thread(Hand),
-    /// Nobody any more: it failed.
-    Failed,
+    fn flush(table: &mut Table<SeriesRow>) -> memgauge_trace::Result<()> {
+        table.flush()
+    }
 }
 
 /// Takes rows; the recording is written behind it.
 pub(super) struct Writing {
-    load: Load,
-    state: State,
-}
-
-/// Hands a writer over to a thread.
-fn handed_over(mut writer: Writer) -> Hand {
-    let (loads, full) = sync_channel::<Load>(WAITING);
-    let (emptied, empty) = channel();
-    let thread = std::thread::spawn(move || {
-        for mut load in full {
-            load.write(&mut writer)?;
-            // Nobody fills it any more once all has been read.
-            let _ = emptied.send(load);
-        }
-        // Here, where the memory for it is.
-        writer.flush()?;
-        Ok(writer)
-    });
-    Hand {
-        loads,
-        empty,
-        thread,
-    }
+    rows: Queue<Rows>,
+    series: Queue<Vec<SeriesRow>>,
 }
 
 impl Writing {
-    pub(super) fn new(writer: Writer) -> Writing {
+    pub(super) fn new(mut writer: Writer) -> Writing {
+        let series = writer.take();
         Writing {
-            load: Load::default(),
-            state: State::Waiting(Box::new(writer)),
+            rows: Queue::new(writer),
+            series: Queue::new(series),
         }
     }
 
     #[inline]
     pub(super) fn sample(&mut self, row: Sample) -> Result<()> {
-        self.load.samples.push(row);
+        self.rows.load.samples.push(row);
         self.added()
     }
 
     #[inline]
     pub(super) fn series(&mut self, row: SeriesRow) -> Result<()> {
-        self.load.series.push(row);
-        self.added()
+        self.series.load.push(row);
+        match self.series.load.len() >= LOAD_ROWS {
+            true => self.series.send(),
+            false => Ok(()),
+        }
     }
 
     pub(super) fn registers(&mut self, rows: impl Iterator<Item = SampleRegister>) -> Result<()> {
-        self.load.registers.extend(rows);
+        self.rows.load.registers.extend(rows);
         self.added()
     }
 
     pub(super) fn module(&mut self, row: Module) -> Result<()> {
-        self.load.modules.push(row);
+        self.rows.load.modules.push(row);
         self.added()
     }
 
     #[inline]
     fn added(&mut self) -> Result<()> {
-        match self.load.is_full() {
-            true => self.send(),
+        match self.rows.load.is_full() {
+            true => self.rows.send(),
             false => Ok(()),
         }
     }
 
-    /// Hands a full load over, the first to a new thread.
-    fn send(&mut self) -> Result<()> {
-        let hand = match std::mem::replace(&mut self.state, State::Failed) {
-            State::Waiting(writer) => handed_over(*writer),
-            State::Thread(hand) => hand,
-            State::Failed => return Err(failed()),
-        };
-        let next = hand.empty.try_recv().unwrap_or_default();
-        let full = std::mem::replace(&mut self.load, next);
-        if hand.loads.send(full).is_err() {
-            // The other end is gone: the writer has failed, and says why.
-            return joined(hand).map(drop);
-        }
-        self.state = State::Thread(hand);
-        Ok(())
-    }
-
     /// Everything has been handed over: waits until it is written.
-    pub(super) fn finish(mut self) -> Result<Writer> {
-        match self.state {
-            State::Waiting(mut writer) => {
-                self.load.write(&mut writer)?;
-                Ok(*writer)
-            }
-            State::Thread(hand) => {
-                // Where the thread is gone, it says why when it is joined.
-                let _ = hand.loads.send(self.load);
-                joined(hand)
-            }
-            State::Failed => Err(failed()),
-        }
+    pub(super) fn finish(self) -> Result<Writer> {
+        let series = self.series.finish();
+        let mut writer = self.rows.finish()?;
+        writer.put_back(series?);
+        Ok(writer)
     }
-}
-
-fn failed() -> Error {
-    Error::new(ErrorKind::Recording, "failed to write the recording")
-}
-
-fn joined(hand: Hand) -> Result<Writer> {
-    drop(hand.loads);
-    Ok(hand.thread.join().map_err(|_| failed())??)
 }

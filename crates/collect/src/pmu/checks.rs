@@ -8,7 +8,7 @@ use super::counters::READ_FORMAT;
 use super::events::{self, Pmus};
 use super::sample::{Facilities, Rate, Wanted, attribute, facilities, relaxed};
 use super::stat::{RING_PAGES, SHORTEST_INTERVAL_NS};
-use crate::doctor::{Check, verdict};
+use crate::doctor::{Check, in_words, verdict};
 use crate::sys::perf::{self, Ring, Whom};
 use crate::sys::pfm;
 
@@ -56,7 +56,7 @@ fn series() -> Check {
             "a tick every {:.0} us at best, {threads}",
             1e6 / rate.max(1.0)
         ),
-        Err(e) => format!("refused: {e}"),
+        Err(e) => format!("refused: {}", in_words(e)),
     };
     verdict("counter series", ticks.is_ok(), found, PARANOID)
 }
@@ -82,10 +82,15 @@ const PERIODS: [u64; 10] = [1, 2, 16, 32, 128, 144, 1024, 2048, 10_000, 100_000]
 fn floors() -> Check {
     let pmus = Pmus::default();
     let has = facilities(&pmus);
-    let floors: Vec<String> = SAMPLED
-        .iter()
-        .filter_map(|name| Some(format!("{name} {}", floor(name, &pmus, &has)?)))
-        .collect();
+    let shown = |name: &&str| {
+        let unit = if name.starts_with("cpu-clock") {
+            " ns"
+        } else {
+            ""
+        };
+        Some(format!("{name} {}{unit}", floor(name, &pmus, &has)?))
+    };
+    let floors: Vec<String> = SAMPLED.iter().filter_map(shown).collect();
     let found = match floors.is_empty() {
         true => "no event can be sampled".to_owned(),
         false => format!("smallest periods: {}", floors.join(", ")),
@@ -185,7 +190,7 @@ fn whole_processors() -> Check {
     let tried = perf::open(&attr, Whom::Everybody, Some(0), None);
     let found = match &tried {
         Ok(_) => "-a, -C, -G and --container work".to_owned(),
-        Err(e) => format!("refused: {e}"),
+        Err(e) => format!("refused: {}", in_words(e)),
     };
     let fix = "sysctl kernel.perf_event_paranoid=0, or setcap cap_perfmon+ep on memgauge";
     verdict("whole processors", tried.is_ok(), found, fix)
@@ -235,7 +240,7 @@ fn addresses() -> Check {
     let tried = perf::open(&attr, Whom::Thread(0), None, None);
     let found = match &tried {
         Ok(_) => "rebuilt from timer samples (record --source clock)".to_owned(),
-        Err(e) => format!("refused: {e}"),
+        Err(e) => format!("refused: {}", in_words(e)),
     };
     verdict("data addresses", tried.is_ok(), found, PARANOID)
 }

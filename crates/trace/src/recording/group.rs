@@ -1,42 +1,31 @@
 //! A row group while it is filled.
 //!
 //! Most columns of most groups have one value only: the process, the event, what was
-//! not measured. The Parquet writer hashes each of them, which takes as long as all
-//! the rest. Here a column is not encoded before a second value comes; one that has
-//! none at the end is written as what a dictionary's encoding would be, in two pages:
-//!
-//! ```text
-//! dictionary page   one value, plain
-//! data page         [ definition levels: bytes (4), run of rows, 1 ]   if nullable
-//!                   bits of an index (0), run of rows
-//! ```
-//!
-//! A run of n equal values is the number 2n, seven bits a byte, lowest first, and the
-//! value in as many bytes as its bits need (none for indices of no bits): 300 rows are
-//! `d8 04`. Such a column is not compressed, which Parquet lets each column say.
+//! not measured; others have a few. The Parquet writer hashes each of their rows. Here
+//! a column is a value, then a [`Dictionary`], and only then given to that writer: a
+//! column of many values is found out within a few hundred rows.
 
-use super::columns::{Column, arrays};
+use super::columns::{Column, Packing, arrays};
+use super::dictionary::{Dictionary, same};
 use super::tables::Columns;
 use arrow_array::cast::AsArray;
 use arrow_array::{Array, ArrayRef, ArrowPrimitiveType, PrimitiveArray};
 use arrow_schema::{DataType, Schema};
-use bytes::Bytes;
 use parquet::arrow::arrow_writer::{ArrowColumnWriter, ArrowRowGroupWriterFactory, compute_leaves};
-use parquet::basic::{Compression, Encoding, Type};
-use parquet::column::page::{CompressedPage, Page, PageWriter};
-use parquet::column::writer::ColumnCloseResult;
 use parquet::errors::{ParquetError, Result};
-use parquet::file::metadata::ColumnChunkMetaData;
-use parquet::file::writer::{SerializedFileWriter, SerializedPageWriter, TrackedWrite};
-use parquet::schema::types::ColumnDescPtr;
+use parquet::file::writer::SerializedFileWriter;
 use std::io::Write;
+use std::iter::repeat_n;
 use std::sync::Arc;
+use zstd::bulk::Compressor;
 
 /// A column so far.
 enum Filling {
-    /// Nothing or one value, in so many rows.
+    /// Nothing or one value.
     Same(Option<u64>),
-    /// Several values, or of a type that is always encoded.
+    /// A few values.
+    Few(Box<Dictionary>),
+    /// Many values, or of a type that is always encoded.
     Encoded(Box<ArrowColumnWriter>),
 }
 
@@ -52,29 +41,48 @@ pub(super) struct Groups {
     factory: ArrowRowGroupWriterFactory,
     /// Encoders that no column has needed yet.
     spare: Vec<Option<ArrowColumnWriter>>,
-    /// Which columns may be of one value: the others are needed in full.
-    may_be_same: Vec<bool>,
+    shapes: Vec<Shape>,
+    zstd: Compressor<'static>,
+}
+
+/// What a column is tried as before it is encoded in full.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Shape {
+    Any,
+    One,
+    Few,
+}
+
+impl Shape {
+    fn of<R: Columns>(column: &Column<R>) -> Shape {
+        // The column that is selected by has statistics, which the encoder makes.
+        if !column.is_number() || R::TIME == Some(column.name) {
+            return Shape::Any;
+        }
+        match column.packing {
+            Packing::Dictionary => Shape::Few,
+            Packing::Delta | Packing::Plain => Shape::One,
+        }
+    }
 }
 
 impl Groups {
     pub(super) fn new<R: Columns>(
         schema: Arc<Schema>,
         factory: ArrowRowGroupWriterFactory,
+        zstd: Compressor<'static>,
     ) -> Self {
-        let columns = R::COLUMNS.iter();
         Groups {
             schema,
             factory,
             spare: Vec::new(),
-            // The column that is selected by has statistics, which the encoder makes.
-            may_be_same: columns
-                .map(|column: &Column<R>| column.is_number() && R::TIME != Some(column.name))
-                .collect(),
+            shapes: R::COLUMNS.iter().map(Shape::of).collect(),
+            zstd,
         }
     }
 
     pub(super) fn begin(&self) -> Group {
-        let columns = self.may_be_same.iter();
+        let columns = self.shapes.iter();
         Group {
             columns: columns.map(|_| Filling::Same(None)).collect(),
             rows: 0,
@@ -101,6 +109,7 @@ impl Group {
     pub(super) fn bytes(&self) -> usize {
         let of = |filling: &Filling| match filling {
             Filling::Same(_) => 0,
+            Filling::Few(dictionary) => dictionary.bytes(),
             Filling::Encoded(encoder) => encoder.get_estimated_total_bytes(),
         };
         self.columns.iter().map(of).sum()
@@ -116,37 +125,81 @@ impl Group {
     }
 
     fn write_column(&mut self, groups: &mut Groups, column: usize, array: &ArrayRef) -> Result<()> {
-        if let Filling::Same(before) = self.columns[column] {
-            let value = one_value(array).filter(|_| groups.may_be_same[column]);
-            if value.is_some() && before.is_none_or(|before| value == Some(before)) {
-                self.columns[column] = Filling::Same(value);
-                return Ok(());
-            }
-            let mut encoder = Box::new(groups.encoder(column)?);
-            if let Some(before) = before {
-                let same = repeated(before, self.rows, array.data_type());
-                encode(&mut encoder, groups, column, &same)?;
-            }
-            self.columns[column] = Filling::Encoded(encoder);
+        let shape = groups.shapes[column];
+        let is_added = (shape != Shape::Any && self.is_same(column, array))
+            || (shape == Shape::Few && self.is_few(column, array));
+        if is_added {
+            return Ok(());
+        }
+        if !matches!(self.columns[column], Filling::Encoded(_)) {
+            self.begin_encoding(groups, column, array.data_type())?;
         }
         match &mut self.columns[column] {
             Filling::Encoded(encoder) => encode(encoder, groups, column, array),
-            Filling::Same(_) => Ok(()),
+            Filling::Same(_) | Filling::Few(_) => Ok(()),
         }
     }
 
+    /// Adds rows where they leave the column with one value.
+    fn is_same(&mut self, column: usize, array: &dyn Array) -> bool {
+        let Filling::Same(before) = &mut self.columns[column] else {
+            return false;
+        };
+        let value = one_value(array);
+        let is_same = value.is_some() && before.is_none_or(|before| value == Some(before));
+        if is_same {
+            *before = value;
+        }
+        is_same
+    }
+
+    /// Adds rows where they leave the column with a few values.
+    fn is_few(&mut self, column: usize, array: &dyn Array) -> bool {
+        if let Filling::Same(before) = self.columns[column]
+            && let Some(first) = before.or_else(|| first_value(array))
+        {
+            let dictionary = Dictionary::of(first, self.rows);
+            self.columns[column] = Filling::Few(Box::new(dictionary));
+        }
+        match &mut self.columns[column] {
+            Filling::Few(dictionary) => add(dictionary, array),
+            _ => false,
+        }
+    }
+
+    /// Gives the rows so far to an encoder.
+    fn begin_encoding(&mut self, groups: &mut Groups, column: usize, of: &DataType) -> Result<()> {
+        let mut encoder = Box::new(groups.encoder(column)?);
+        let before = match &self.columns[column] {
+            Filling::Same(Some(value)) => array(of, repeat_n(*value, self.rows)),
+            Filling::Few(dictionary) => array(of, dictionary.rows()),
+            _ => array(of, std::iter::empty()),
+        };
+        if !before.is_empty() {
+            encode(&mut encoder, groups, column, &before)?;
+        }
+        self.columns[column] = Filling::Encoded(encoder);
+        Ok(())
+    }
+
     /// Writes the group into its file.
-    pub(super) fn close<W: Write + Send>(self, file: &mut SerializedFileWriter<W>) -> Result<()> {
+    pub(super) fn close<W: Write + Send>(
+        self,
+        groups: &mut Groups,
+        file: &mut SerializedFileWriter<W>,
+    ) -> Result<()> {
         let descriptors = file.schema_descr().columns().to_vec();
         let mut group = file.next_row_group()?;
         for (filling, descriptor) in self.columns.into_iter().zip(descriptors) {
-            match filling {
-                Filling::Encoded(encoder) => encoder.close()?.append_to_row_group(&mut group)?,
-                Filling::Same(value) => {
-                    let (bytes, closed) = same(descriptor, value.unwrap_or_default(), self.rows)?;
-                    group.append_column(&bytes, closed)?;
+            let (bytes, closed) = match filling {
+                Filling::Encoded(encoder) => {
+                    encoder.close()?.append_to_row_group(&mut group)?;
+                    continue;
                 }
-            }
+                Filling::Same(value) => same(descriptor, value.unwrap_or_default(), self.rows)?,
+                Filling::Few(dictionary) => dictionary.close(descriptor, &mut groups.zstd)?,
+            };
+            group.append_column(&bytes, closed)?;
         }
         group.close().map(drop)
     }
@@ -160,6 +213,24 @@ fn encode(
 ) -> Result<()> {
     let leaves = compute_leaves(groups.schema.field(column), array)?;
     leaves.iter().try_for_each(|leaf| encoder.write(leaf))
+}
+
+/// An expression of the array type `$T` that holds `$of`; `$other` where that is not
+/// one of unsigned numbers.
+macro_rules! by_type {
+    ($of:expr, $T:ident => $made:expr, $other:expr) => {
+        match $of {
+            DataType::UInt8 => by_type!(@ $T, U8, $made),
+            DataType::UInt16 => by_type!(@ $T, U16, $made),
+            DataType::UInt32 => by_type!(@ $T, U32, $made),
+            DataType::UInt64 => by_type!(@ $T, U64, $made),
+            _ => $other,
+        }
+    };
+    (@ $T:ident, $width:ident, $made:expr) => {{
+        type $T = arrays::$width;
+        $made
+    }};
 }
 
 /// The value of all of an array's elements; `None` where there are several, or some
@@ -177,117 +248,32 @@ fn one_value(array: &dyn Array) -> Option<u64> {
     if array.null_count() > 0 {
         return None;
     }
-    match array.data_type() {
-        DataType::UInt8 => of::<arrays::U8>(array),
-        DataType::UInt16 => of::<arrays::U16>(array),
-        DataType::UInt32 => of::<arrays::U32>(array),
-        DataType::UInt64 => of::<arrays::U64>(array),
-        _ => None,
-    }
+    by_type!(array.data_type(), T => of::<T>(array), None)
 }
 
-/// An array of one value, which came from an array of this type.
-fn repeated(value: u64, rows: usize, of: &DataType) -> ArrayRef {
-    match of {
-        DataType::UInt8 => Arc::new(PrimitiveArray::<arrays::U8>::from_value(value as _, rows)),
-        DataType::UInt16 => Arc::new(PrimitiveArray::<arrays::U16>::from_value(value as _, rows)),
-        DataType::UInt32 => Arc::new(PrimitiveArray::<arrays::U32>::from_value(value as _, rows)),
-        _ => Arc::new(PrimitiveArray::<arrays::U64>::from_value(value, rows)),
-    }
+/// The first element; `None` where some are missing.
+fn first_value(array: &dyn Array) -> Option<u64> {
+    one_value(&array.slice(0, array.len().min(1))).filter(|_| array.null_count() == 0)
 }
 
-/// A column of one value, encoded, and what is to be said of it in the footer.
-fn same(column: ColumnDescPtr, value: u64, rows: usize) -> Result<(Bytes, ColumnCloseResult)> {
-    let mut out = TrackedWrite::new(Vec::new());
-    let mut pages = SerializedPageWriter::new(&mut out);
-    let dictionary = pages.write_page(dictionary_page(&column, value))?;
-    let data = pages.write_page(data_page(&column, rows))?;
-    let bytes = Bytes::from(out.into_inner()?);
-    let metadata = ColumnChunkMetaData::builder(column)
-        .set_compression(Compression::UNCOMPRESSED)
-        .set_encodings(vec![
-            Encoding::PLAIN,
-            Encoding::RLE,
-            Encoding::RLE_DICTIONARY,
-        ])
-        .set_total_compressed_size(bytes.len() as i64)
-        .set_total_uncompressed_size(bytes.len() as i64)
-        .set_num_values(rows as i64)
-        .set_dictionary_page_offset(Some(dictionary.offset as i64))
-        .set_data_page_offset(data.offset as i64)
-        .build()?;
-    let closed = ColumnCloseResult {
-        bytes_written: bytes.len() as u64,
-        rows_written: rows as u64,
-        metadata,
-        bloom_filter: None,
-        column_index: None,
-        offset_index: None,
-    };
-    Ok((bytes, closed))
+/// Adds an array's elements to a dictionary; false where it does not take them.
+fn add(dictionary: &mut Dictionary, array: &dyn Array) -> bool {
+    fn of<T: ArrowPrimitiveType<Native: Into<u64>>>(
+        dictionary: &mut Dictionary,
+        array: &dyn Array,
+    ) -> bool {
+        let values = array.as_primitive::<T>().values().iter();
+        dictionary.add(values.map(|&value| value.into()))
+    }
+    if array.null_count() > 0 {
+        return false;
+    }
+    by_type!(array.data_type(), T => of::<T>(dictionary, array), false)
 }
 
-fn dictionary_page(column: &ColumnDescPtr, value: u64) -> CompressedPage {
-    let mut buf = value.to_le_bytes().to_vec();
-    if column.physical_type() == Type::INT32 {
-        buf.truncate(4);
-    }
-    let bytes = buf.len();
-    let page = Page::DictionaryPage {
-        buf: buf.into(),
-        num_values: 1,
-        encoding: Encoding::PLAIN,
-        is_sorted: false,
-    };
-    CompressedPage::new(page, bytes)
-}
-
-fn data_page(column: &ColumnDescPtr, rows: usize) -> CompressedPage {
-    let mut buf = Vec::new();
-    if column.max_def_level() > 0 {
-        let mut levels = Vec::new();
-        run(&mut levels, rows);
-        levels.push(1);
-        buf.extend((levels.len() as u32).to_le_bytes());
-        buf.extend(levels);
-    }
-    buf.push(0);
-    run(&mut buf, rows);
-    let bytes = buf.len();
-    let page = Page::DataPage {
-        buf: buf.into(),
-        num_values: rows as u32,
-        encoding: Encoding::RLE_DICTIONARY,
-        def_level_encoding: Encoding::RLE,
-        rep_level_encoding: Encoding::RLE,
-        statistics: None,
-    };
-    CompressedPage::new(page, bytes)
-}
-
-/// The head of a run of equal values.
-fn run(out: &mut Vec<u8>, rows: usize) {
-    let mut left = (rows as u64) << 1;
-    while left >= 0x80 {
-        out.push(left as u8 | 0x80);
-        left >>= 7;
-    }
-    out.push(left as u8);
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_run_is_its_length_doubled_seven_bits_a_byte() {
-        let of = |rows| {
-            let mut out = Vec::new();
-            run(&mut out, rows);
-            out
-        };
-        assert_eq!(of(300), [0xd8, 0x04]);
-        assert_eq!(of(1), [2]);
-        assert_eq!(of(64), [0x80, 0x01]);
-    }
+/// An array of these values, of this type.
+fn array(of: &DataType, values: impl Iterator<Item = u64>) -> ArrayRef {
+    by_type!(of, T => {
+        Arc::new(PrimitiveArray::<T>::from_iter_values(values.map(|v| v as _)))
+    }, arrow_array::new_empty_array(of))
 }

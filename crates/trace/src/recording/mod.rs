@@ -24,6 +24,7 @@
 
 mod columns;
 mod crc;
+mod dictionary;
 mod group;
 mod manifest_file;
 mod numbers;
@@ -40,7 +41,7 @@ pub use numbers::Numbers;
 pub use reader::{Recording, Rows};
 pub use selection::Selection;
 pub use tables::Row;
-pub use writer::Writer;
+pub use writer::{Table, Writer};
 
 /// Version of the format this crate writes; it reads this and older ones.
 pub const FORMAT_VERSION: u32 = 1;

@@ -15,6 +15,7 @@ use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::types::ColumnPath;
 use std::io;
 use std::path::{Path, PathBuf};
+use zstd::bulk::Compressor;
 
 /// Rows after which a row group is closed.
 const GROUP_ROWS: usize = 128 * 1024;
@@ -74,7 +75,7 @@ impl OpenPart {
         let (file, factory) = ArrowWriter::try_new_with_options(sink, schema.clone(), options)
             .and_then(ArrowWriter::into_serialized_writer)
             .map_err(|e| PartFailure::new(e, None))?;
-        let groups = Groups::new::<R>(schema, factory);
+        let groups = Groups::new::<R>(schema, factory, Compressor::new(ZSTD_LEVEL)?);
         Ok(OpenPart {
             file,
             group: groups.begin(),
@@ -110,7 +111,7 @@ impl OpenPart {
             return Ok(());
         }
         let group = std::mem::replace(&mut self.group, self.groups.begin());
-        let closed = group.close(&mut self.file);
+        let closed = group.close(&mut self.groups, &mut self.file);
         self.seen(closed)
     }
 

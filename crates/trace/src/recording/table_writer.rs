@@ -117,13 +117,19 @@ pub struct TableWriter<R> {
     closed_rows: u64,
     closed_bytes: u64,
     lost_rows: u64,
+    /// Whether another writes the table meanwhile.
+    is_away: bool,
 }
 
 impl<R: Row> TableWriter<R> {
     fn new(recording: &Path, create: &Create) -> Self {
+        TableWriter::empty(recording.join(R::TABLE), create.clone())
+    }
+
+    fn empty(dir: PathBuf, create: Create) -> Self {
         TableWriter {
-            dir: recording.join(R::TABLE),
-            create: create.clone(),
+            dir,
+            create,
             waiting: Vec::new(),
             waiting_text_bytes: 0,
             part: None,
@@ -132,7 +138,22 @@ impl<R: Row> TableWriter<R> {
             closed_rows: 0,
             closed_bytes: 0,
             lost_rows: 0,
+            is_away: false,
         }
+    }
+
+    /// Leaves a writer in its place that takes no rows.
+    pub(super) fn take(&mut self) -> Self {
+        let mut away = TableWriter::empty(self.dir.clone(), self.create.clone());
+        away.is_away = true;
+        std::mem::replace(self, away)
+    }
+
+    /// Puts back what was taken; rows that were refused meanwhile stay counted.
+    pub(super) fn put_back(&mut self, taken: Self) {
+        let refused = self.lost_rows;
+        *self = taken;
+        self.lost_rows += refused;
     }
 
     #[inline]
@@ -203,6 +224,9 @@ impl<R: Row> TableWriter<R> {
     fn write(&mut self, rows: &[R]) -> std::result::Result<(), PartFailure> {
         if rows.is_empty() {
             return Ok(());
+        }
+        if self.is_away {
+            return Err(io::Error::other("another writes this table meanwhile").into());
         }
         if self.part.is_none() {
             make_dir(&self.dir)?;

@@ -1,7 +1,7 @@
 //! Writing a recording.
 
 use super::sink::{Create, file_system};
-use super::table_writer::{AnyTable, Tables, reason};
+use super::table_writer::{AnyTable, TableWriter, Tables, reason};
 use super::tables::Row;
 use super::{FORMAT_VERSION, manifest_file};
 use crate::{Error, ErrorKind, Loss, LossKind, Manifest, Result};
@@ -29,6 +29,31 @@ pub struct Writer {
     manifest: Manifest,
     manifest_bytes: u64,
     tables: Tables,
+}
+
+/// A table that was taken out of a [`Writer`], to be written in another thread.
+///
+/// Encoding takes longer than making rows where there are many; two large tables are
+/// encoded at the same time this way. It has to be put back: what is dropped is lost
+/// but for the parts that are closed.
+pub struct Table<R>(TableWriter<R>);
+
+impl<R: Row> Table<R> {
+    /// As [`Writer::append`].
+    ///
+    /// # Errors
+    /// A part could not be written; the next rows begin a new one.
+    pub fn append(&mut self, rows: &[R]) -> Result<()> {
+        self.0.append(rows)
+    }
+
+    /// Closes the open part.
+    ///
+    /// # Errors
+    /// It could not be written.
+    pub fn flush(&mut self) -> Result<()> {
+        self.0.close()
+    }
 }
 
 impl Writer {
@@ -66,6 +91,16 @@ impl Writer {
     /// Adds rows that lie together to their table; stops at the first error.
     pub fn append<R: Row>(&mut self, rows: &[R]) -> Result<()> {
         R::writer(&mut self.tables).append(rows)
+    }
+
+    /// Takes a table out. Until it is put back, the writer takes no rows of it.
+    pub fn take<R: Row>(&mut self) -> Table<R> {
+        Table(R::writer(&mut self.tables).take())
+    }
+
+    /// Puts a table back that was taken out of this writer.
+    pub fn put_back<R: Row>(&mut self, table: Table<R>) {
+        R::writer(&mut self.tables).put_back(table.0);
     }
 
     /// Closes parts whose oldest row came two seconds ago or earlier; to be

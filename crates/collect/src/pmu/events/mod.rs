@@ -157,7 +157,16 @@ fn resolve(written: &Written, pmus: &Pmus) -> Result<Event> {
         name if name.ends_with('/') => pmus.event(name),
         name if name.contains(':') => {
             let traced = pmus.tracepoint(name);
-            traced.or_else(|why| vendor(name).and_then(std::result::Result::ok).ok_or(why))
+            let vendors = |why| vendor(name).and_then(std::result::Result::ok).ok_or(why);
+            traced
+                .or_else(vendors)
+                .map_err(|why| match name.split_once(':') {
+                    // A name that is known by itself: it is the letters that are wrong.
+                    Some((own, letters)) if plain(own, pmus).is_ok() => {
+                        syntax::no_modifiers(letters)
+                    }
+                    _ => why,
+                })
         }
         name => plain(name, pmus),
     }

@@ -120,7 +120,7 @@ fn is_mask(letters: &str) -> bool {
     letters.contains('=') || letters.len() > 1 && letters.chars().all(plain)
 }
 
-fn no_modifiers(letters: &str) -> String {
+pub(super) fn no_modifiers(letters: &str) -> String {
     format!("`{letters}` are not modifiers (u, k, h, p, pp, ppp, P, D, e, I, W, S, G, H)")
 }
 

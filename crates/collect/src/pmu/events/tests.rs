@@ -148,7 +148,7 @@ fn what_makes_no_sense_is_refused_with_the_reason() {
     check("cpu/event=x/", &["no number"]);
     check("cup/event=1/", &["no PMU `cup`", "cpu"]);
     check("cpu/event=1", &["not closed"]);
-    check("cycles:z", &["cycles:z"]);
+    check("cycles:z", &["`z` are not modifiers", "u, k"]);
     check("mem:0x10/3", &["1, 2, 4 or 8"]);
     check("mem:here", &["not an address"]);
     check("mem:0x10:q", &["mem:0x10:q"]);

@@ -9,6 +9,9 @@
 //! overhead = (samples × cost of one + memgauge's own time) ÷ processor time
 //! period'  = period × (samples × cost of one) ÷ (budget − memgauge's own time)
 //! ```
+//!
+//! What was taken above the budget, mostly before the first period was found, is paid
+//! back: until then the aim is below the budget.
 
 /// Parts of the processor time that a step may change the period by, at most.
 const LARGEST_STEP: f64 = 8.0;
@@ -19,6 +22,16 @@ const FEW: u64 = 16;
 
 /// Part of a budget that samples get, even where memgauge alone uses it up.
 const LEAST_FOR_SAMPLES: f64 = 0.1;
+
+/// Observed nanoseconds in which what was taken too much is to be paid back, where a
+/// budget allows that.
+const PAID_BACK_IN_NS: f64 = 1e9;
+/// Part of the budget from which on there is a debt: periods are not changed for a
+/// little, so that what is aimed at is now and then exceeded by a little.
+const ALL_BUT_A_LITTLE: f64 = 0.97;
+/// Part of the budget that stays while that goes on, so that a long debt does not end
+/// sampling.
+const LEAST_AIM: f64 = 0.25;
 
 /// No period is longer: it would be days of anything.
 const LARGEST: u64 = 1 << 48;
@@ -37,13 +50,35 @@ pub struct Window {
 }
 
 impl Window {
+    /// Nanoseconds taken in all.
+    fn taken_ns(&self) -> f64 {
+        self.samples_ns + self.own_ns
+    }
+
+    /// With what happened in the next one.
+    pub fn and(self, next: Window) -> Window {
+        Window {
+            samples: self.samples + next.samples,
+            samples_ns: self.samples_ns + next.samples_ns,
+            own_ns: self.own_ns + next.own_ns,
+            observed_ns: self.observed_ns + next.observed_ns,
+        }
+    }
+
     /// Overhead as a part of the observed time.
     pub fn overhead(&self) -> f64 {
-        (self.samples_ns + self.own_ns) / self.observed_ns.max(1.0)
+        self.taken_ns() / self.observed_ns.max(1.0)
     }
 }
 
-/// What periods have to be multiplied with to meet the budget `allowed` (0.02 is
+/// The overhead to aim at, so that with what there was `so_far` it becomes what is
+/// `allowed`. Never more than that: a budget that was not used is not saved up.
+pub fn aim(allowed: f64, so_far: &Window) -> f64 {
+    let debt_ns = so_far.taken_ns() - ALL_BUT_A_LITTLE * allowed * so_far.observed_ns;
+    (allowed - debt_ns / PAID_BACK_IN_NS).clamp(LEAST_AIM * allowed, allowed)
+}
+
+/// What periods have to be multiplied with to meet an overhead `allowed` (0.02 is
 /// 2 %); `None` where it is met, nearly, or the window tells too little.
 pub fn factor(allowed: f64, window: &Window) -> Option<f64> {
     let all_ns = allowed * window.observed_ns;
@@ -100,6 +135,46 @@ mod tests {
             let overhead = window(1_000_000, period).overhead();
             assert!((0.015..=0.025).contains(&overhead), "{start}: {overhead}");
         }
+    }
+
+    #[test]
+    fn what_was_taken_too_much_at_first_is_paid_back() {
+        // Windows of a tenth of a second of a million events a second; a sample of each
+        // would take ten times as long as the program.
+        let (mut period, mut so_far) = (1, Window::default());
+        let mut after = Vec::new();
+        for _ in 0..200 {
+            let next = Window {
+                samples: 100_000 / period,
+                samples_ns: (100_000 / period) as f64 * 1000.0,
+                own_ns: 100_000.0,
+                observed_ns: SECOND / 10.0,
+            };
+            so_far = so_far.and(next);
+            after.push(so_far.overhead());
+            if let Some(factor) = factor(aim(0.02, &so_far), &next) {
+                period = changed(period, factor, 1);
+            }
+        }
+        assert!(after[0] > 0.9, "{}", after[0]);
+        assert!(after[199] <= 0.02, "{}", after[199]);
+        assert!(after[199] > 0.015, "{}", after[199]);
+    }
+
+    #[test]
+    fn the_aim_is_the_budget_where_nothing_is_owed_and_never_nothing() {
+        let of = |taken_ns| {
+            let so_far = Window {
+                samples_ns: taken_ns,
+                observed_ns: SECOND,
+                ..Window::default()
+            };
+            aim(0.02, &so_far)
+        };
+        assert_eq!(of(0.0), 0.02);
+        assert_eq!(of(19e6), 0.02);
+        assert!((of(24.4e6) - 0.015).abs() < 1e-9);
+        assert_eq!(of(900e6), 0.005);
     }
 
     #[test]

@@ -61,7 +61,8 @@ impl Session<'_> {
     /// (by number of event), where some have inherited theirs. Whether it did.
     pub(super) fn renewed(&mut self, periods: &BTreeMap<usize, u64>) -> bool {
         let by_packets = |&event: &usize| self.wishes[event].built.method == Method::Spe;
-        if periods.keys().any(by_packets) || !self.has_heirs() {
+        // With no period to change nobody gets an event, and heirs stay heirs.
+        if periods.is_empty() || periods.keys().any(by_packets) || !self.has_heirs() {
             return false;
         }
         let Ok((tasks, sources)) = self.opened_anew(periods) else {

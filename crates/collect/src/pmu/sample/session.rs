@@ -180,6 +180,8 @@ pub(super) struct Session<'a> {
     pub(super) overhead: Option<Overhead>,
     /// Samples, own and observed nanoseconds when the window began.
     window: (Vec<u64>, u64, u64),
+    /// All windows.
+    so_far: Window,
     /// Memory's own counters, where overflows are traced.
     pub(super) beside: Option<Beside>,
     /// When periods were last changed.
@@ -220,6 +222,7 @@ impl<'a> Session<'a> {
             options,
             open,
             window: (vec![0; wishes.len()], 0, 0),
+            so_far: Window::default(),
             wishes,
             recorder,
             order: Order::new(MOST_WAITING_BYTES),
@@ -469,11 +472,13 @@ impl<'a> Session<'a> {
             observed_ns: observed_ns.saturating_sub(*observed_before) as f64,
         };
         self.window = (samples, own_ns, observed_ns);
+        self.so_far = self.so_far.and(window);
         // Samples from before the last change say nothing of the period since.
         if window.samples > 0 && self.recorder.latest_ns < self.changed_ns {
             return;
         }
-        let factor = budget::factor(overhead.allowed, &window);
+        let aim = budget::aim(overhead.allowed, &self.so_far);
+        let factor = budget::factor(aim, &window);
         if factor.is_some_and(|factor| self.change_periods(factor)) {
             overhead.changes += 1;
             self.changed_ns = self.now_ns();

@@ -1,0 +1,331 @@
+//! Columns of few distinct values, as Parquet writes them with a dictionary.
+//!
+//! The Parquet writer hashes each value: a seventh of the time of an import of groups,
+//! whose columns are an event's number and small counts. Here what followed a value the
+//! last time is tried first, and is right wherever values come in turn.
+//!
+//! ```text
+//! dictionary page   the values, plain, in the order they came
+//! data page         [ definition levels: bytes (4), run of rows, 1 ]   if nullable
+//!                   bits of an index (1), indices
+//! indices           one value: run of rows
+//!                   else: number of groups of eight indices, packed
+//! ```
+//!
+//! A run of n equal values is the number 2n, seven bits a byte, lowest first, and the
+//! value in as many bytes as its bits need (none for indices of no bits): 300 rows are
+//! `d8 04`. Packed indices are the number 2n + 1 of their n groups, then indices of 1,
+//! 2, 4 or 8 bits, the first in the lowest: 0 1 2 0 1 2 0 1 is `03 24 49`. Parquet
+//! would take 3, 5, 6 and 7 bits too; they take longer to pack, and zstd brings what
+//! repeats down to the same.
+
+use bytes::Bytes;
+use parquet::basic::{Compression, Encoding, Type, ZstdLevel};
+use parquet::column::page::{CompressedPage, Page, PageWriter};
+use parquet::column::writer::ColumnCloseResult;
+use parquet::errors::{ParquetError, Result};
+use parquet::file::metadata::ColumnChunkMetaData;
+use parquet::file::writer::{SerializedPageWriter, TrackedWrite};
+use parquet::schema::types::ColumnDescPtr;
+use zstd::bulk::Compressor;
+
+/// Distinct values that an index of a byte tells apart.
+const MOST: usize = 256;
+/// Places of the table by value: twice as many as values, so that most are where they
+/// are looked for first.
+const PLACES: usize = 2 * MOST;
+
+/// A column's values and which of them each row has.
+pub(super) struct Dictionary {
+    values: Vec<u64>,
+    /// A row's index into `values`.
+    indices: Vec<u8>,
+    /// The index that came after each, the last time.
+    after: [u8; MOST],
+    /// Index + 1 by value; 0 is free.
+    places: Box<[u16; PLACES]>,
+}
+
+impl Dictionary {
+    /// Of so many rows of one value.
+    pub(super) fn of(value: u64, rows: usize) -> Dictionary {
+        let mut dictionary = Dictionary {
+            values: Vec::new(),
+            indices: vec![0; rows],
+            after: [0; MOST],
+            places: Box::new([0; PLACES]),
+        };
+        let first = dictionary.find(value);
+        debug_assert_eq!(first, Some(0));
+        dictionary
+    }
+
+    /// Bytes of its indices before they are compressed.
+    pub(super) fn bytes(&self) -> usize {
+        self.indices.len() * width(self.values.len()) as usize / 8
+    }
+
+    /// The values of all rows.
+    pub(super) fn rows(&self) -> impl Iterator<Item = u64> {
+        self.indices.iter().map(|&i| self.values[usize::from(i)])
+    }
+
+    /// Adds rows; adds none, and is false, where there are too many distinct values.
+    pub(super) fn add(&mut self, rows: impl ExactSizeIterator<Item = u64>) -> bool {
+        let before = self.indices.len();
+        self.indices.reserve(rows.len());
+        let mut last = self.indices.last().copied().unwrap_or_default();
+        for value in rows {
+            let guess = self.after[usize::from(last)];
+            let index = match self.values[usize::from(guess)] == value {
+                true => guess,
+                false => match self.find(value) {
+                    Some(index) => index,
+                    None => {
+                        self.indices.truncate(before);
+                        return false;
+                    }
+                },
+            };
+            self.after[usize::from(last)] = index;
+            self.indices.push(index);
+            last = index;
+        }
+        true
+    }
+
+    /// The index of a value, a new one if it is new; `None` where there is no room.
+    fn find(&mut self, value: u64) -> Option<u8> {
+        // The top bits of a product with 2^64 / golden ratio (Knuth, volume 3, 6.4).
+        let hash = value.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 55;
+        let mut place = hash as usize;
+        loop {
+            match self.places[place] {
+                0 => break,
+                index if self.values[usize::from(index) - 1] == value => {
+                    return Some((index - 1) as u8);
+                }
+                _ => place = (place + 1) % PLACES,
+            }
+        }
+        let index = u8::try_from(self.values.len()).ok()?;
+        self.values.push(value);
+        self.places[place] = self.values.len() as u16;
+        Some(index)
+    }
+
+    /// Encoded, and what is to be said of it in the footer.
+    pub(super) fn close(
+        &self,
+        column: ColumnDescPtr,
+        zstd: &mut Compressor<'_>,
+    ) -> Result<(Bytes, ColumnCloseResult)> {
+        let rows = self.indices.len();
+        let bits = width(self.values.len());
+        let mut data = levels(&column, rows);
+        data.push(bits as u8);
+        packed(&mut data, bits, &self.indices);
+        let dictionary = plain(&column, &self.values);
+        let pages = [(dictionary, self.values.len()), (data, rows)];
+        let [dictionary, data] =
+            pages.map(|(page, values)| Encoded::compressed(page, values, zstd));
+        // The level, which the type wants, is nowhere in a file.
+        let codec = Compression::ZSTD(ZstdLevel::default());
+        written(column, codec, dictionary?, data?)
+    }
+}
+
+/// A column of one value, encoded, and what is to be said of it in the footer.
+pub(super) fn same(
+    column: ColumnDescPtr,
+    value: u64,
+    rows: usize,
+) -> Result<(Bytes, ColumnCloseResult)> {
+    let mut data = levels(&column, rows);
+    data.push(0);
+    number(&mut data, rows << 1);
+    let dictionary = Encoded::plain(plain(&column, &[value]), 1);
+    let data = Encoded::plain(data, rows);
+    written(column, Compression::UNCOMPRESSED, dictionary, data)
+}
+
+/// A page's bytes as they are written.
+struct Encoded {
+    values: u32,
+    bytes: Bytes,
+    unpacked_bytes: usize,
+}
+
+impl Encoded {
+    fn plain(page: Vec<u8>, values: usize) -> Encoded {
+        Encoded {
+            values: values as u32,
+            unpacked_bytes: page.len(),
+            bytes: page.into(),
+        }
+    }
+
+    fn compressed(page: Vec<u8>, values: usize, zstd: &mut Compressor<'_>) -> Result<Encoded> {
+        let packed = zstd.compress(&page);
+        let packed = packed.map_err(|e| ParquetError::External(e.into()))?;
+        Ok(Encoded {
+            bytes: packed.into(),
+            ..Encoded::plain(page, values)
+        })
+    }
+}
+
+fn written(
+    column: ColumnDescPtr,
+    codec: Compression,
+    dictionary: Encoded,
+    data: Encoded,
+) -> Result<(Bytes, ColumnCloseResult)> {
+    let dictionary_page = Page::DictionaryPage {
+        buf: dictionary.bytes,
+        num_values: dictionary.values,
+        encoding: Encoding::PLAIN,
+        is_sorted: false,
+    };
+    let data_page = Page::DataPage {
+        buf: data.bytes,
+        num_values: data.values,
+        encoding: Encoding::RLE_DICTIONARY,
+        def_level_encoding: Encoding::RLE,
+        rep_level_encoding: Encoding::RLE,
+        statistics: None,
+    };
+    let mut out = TrackedWrite::new(Vec::new());
+    let mut pages = SerializedPageWriter::new(&mut out);
+    let first = CompressedPage::new(dictionary_page, dictionary.unpacked_bytes);
+    let first = pages.write_page(first)?;
+    let second = CompressedPage::new(data_page, data.unpacked_bytes);
+    let second = pages.write_page(second)?;
+    let bytes = Bytes::from(out.into_inner()?);
+    let unpacked_bytes = first.uncompressed_size + second.uncompressed_size;
+    let metadata = ColumnChunkMetaData::builder(column)
+        .set_compression(codec)
+        .set_encodings(vec![
+            Encoding::PLAIN,
+            Encoding::RLE,
+            Encoding::RLE_DICTIONARY,
+        ])
+        .set_total_compressed_size(bytes.len() as i64)
+        .set_total_uncompressed_size(unpacked_bytes as i64)
+        .set_num_values(data.values.into())
+        .set_dictionary_page_offset(Some(first.offset as i64))
+        .set_data_page_offset(second.offset as i64)
+        .build()?;
+    let closed = ColumnCloseResult {
+        bytes_written: bytes.len() as u64,
+        rows_written: data.values.into(),
+        metadata,
+        bloom_filter: None,
+        column_index: None,
+        offset_index: None,
+    };
+    Ok((bytes, closed))
+}
+
+/// Values one after the other, as wide as the column's are.
+fn plain(column: &ColumnDescPtr, values: &[u64]) -> Vec<u8> {
+    let bytes = match column.physical_type() {
+        Type::INT32 => 4,
+        _ => 8,
+    };
+    let values = values.iter().map(|value| value.to_le_bytes());
+    values.flat_map(|v| v.into_iter().take(bytes)).collect()
+}
+
+/// The head of a data page: that no value is missing, where some might be.
+fn levels(column: &ColumnDescPtr, rows: usize) -> Vec<u8> {
+    let mut head = Vec::new();
+    if column.max_def_level() > 0 {
+        let mut levels = Vec::new();
+        number(&mut levels, rows << 1);
+        levels.push(1);
+        head.extend((levels.len() as u32).to_le_bytes());
+        head.extend(levels);
+    }
+    head
+}
+
+/// Bits of an index into so many values.
+fn width(values: usize) -> u32 {
+    match values {
+        0..=2 => 1,
+        3..=4 => 2,
+        5..=16 => 4,
+        _ => 8,
+    }
+}
+
+fn packed(out: &mut Vec<u8>, bits: u32, indices: &[u8]) {
+    number(out, indices.len().div_ceil(8) << 1 | 1);
+    let in_a_byte = 8 / bits as usize;
+    let start = out.len();
+    let bytes = indices.chunks(in_a_byte).map(|chunk| {
+        let indices = chunk.iter().rev();
+        indices.fold(0, |byte: u8, &index| byte.unbounded_shl(bits) | index)
+    });
+    out.extend(bytes);
+    // To whole groups of eight indices.
+    let whole = indices.len().div_ceil(8) * bits as usize;
+    out.resize(start + whole, 0);
+}
+
+/// A number, seven bits a byte.
+fn number(out: &mut Vec<u8>, number: usize) {
+    let mut left = number;
+    while left >= 0x80 {
+        out.push(left as u8 | 0x80);
+        left >>= 7;
+    }
+    out.push(left as u8);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_is_its_length_doubled_seven_bits_a_byte() {
+        let of = |rows: usize| {
+            let mut out = Vec::new();
+            number(&mut out, rows << 1);
+            out
+        };
+        assert_eq!(of(300), [0xd8, 0x04]);
+        assert_eq!(of(1), [2]);
+        assert_eq!(of(64), [0x80, 0x01]);
+    }
+
+    #[test]
+    fn indices_are_packed_from_the_lowest_bit_to_whole_groups_of_eight() {
+        let of = |bits, indices: &[u8]| {
+            let mut out = Vec::new();
+            packed(&mut out, bits, indices);
+            out
+        };
+        assert_eq!(of(2, &[0, 1, 2, 0, 1, 2, 0, 1]), [3, 0x24, 0x49]);
+        assert_eq!(of(1, &[1, 1, 0, 1]), [3, 0b1011]);
+        assert_eq!(of(4, &[15, 1, 7]), [3, 0x1f, 0x07, 0, 0]);
+        assert_eq!(
+            of(8, &[200, 1, 2, 3, 4, 5, 6, 7, 9]),
+            [5, 200, 1, 2, 3, 4, 5, 6, 7, 9, 0, 0, 0, 0, 0, 0, 0]
+        );
+    }
+
+    #[test]
+    fn rows_come_back_and_a_value_too_many_adds_none_of_its_rows() {
+        let mut dictionary = Dictionary::of(7, 3);
+        let cycle: Vec<u64> = (0..1000).map(|i| i % 255 * (u64::MAX / 300)).collect();
+        let expected: Vec<u64> = [7, 7, 7].into_iter().chain(cycle.clone()).collect();
+        assert!(dictionary.add(cycle.into_iter()));
+        assert!(!dictionary.add([7, 0, 1].into_iter()));
+        assert_eq!(dictionary.rows().collect::<Vec<_>>(), expected);
+        // As before: what fits still does.
+        assert!(dictionary.add([0, 7].into_iter()));
+        assert_eq!(dictionary.rows().count(), expected.len() + 2);
+    }
+}
