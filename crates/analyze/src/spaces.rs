@@ -179,20 +179,23 @@ impl AddressSpaces {
         is_file(self.path(path)) && maps.iter().any(|m| m.path == path && m.executable)
     }
 
-    /// First byte and one past the last mapped under this path, where its
+    /// First byte and one past the last mapped under this path by one program, where its
     /// mappings lie side by side; the largest such place where there are several.
     pub(crate) fn extent(&self, pid: Pid, path: PathId) -> Option<(u64, u64)> {
-        let maps = &self.spaces.get(&pid)?.maps;
-        let mut places: Vec<(u64, u64)> = Vec::new();
-        for m in maps.iter().filter(|m| m.path == path) {
-            match places.last_mut() {
-                Some(last) if m.start.saturating_sub(last.1) < APART_BYTES => {
-                    last.1 = last.1.max(m.end);
+        let space = self.spaces.get(&pid)?;
+        let mut places: Vec<(u64, u64, u64)> = Vec::new();
+        for m in space.maps.iter().filter(|m| m.path == path) {
+            let program = *space.program_at(m.time_ns).start();
+            let last = places.iter_mut().rev().find(|place| place.0 == program);
+            match last {
+                Some(last) if m.start.saturating_sub(last.2) < APART_BYTES => {
+                    last.2 = last.2.max(m.end);
                 }
-                _ => places.push((m.start, m.end)),
+                _ => places.push((program, m.start, m.end)),
             }
         }
-        places.into_iter().max_by_key(|(start, end)| end - start)
+        let extents = places.into_iter().map(|(_, start, end)| (start, end));
+        extents.max_by_key(|(start, end)| end - start)
     }
 }
 
@@ -341,6 +344,18 @@ pub(crate) mod tests {
         assert_eq!(at(0x4000_0000_0800, 70), Some(0x4000_0000_0000));
         let heap = spaces.data_at(Pid(1), 0x2000, 10).unwrap().path;
         assert_eq!(spaces.extent(Pid(1), heap), Some((0x1000, 0x9000)));
+    }
+
+    #[test]
+    fn what_two_programs_of_a_process_call_the_same_is_as_large_as_the_larger() {
+        let spaces = AddressSpaces::of(vec![
+            module(0, 0x9000, 0xa000, "[stack]"),
+            module(50, 0, u64::MAX, EXEC),
+            module(60, 0x20_0000, 0x20_3000, "[stack]"),
+            module(70, 0x1f_f000, 0x20_3000, "[stack]"),
+        ]);
+        let stack = spaces.data_at(Pid(1), 0x20_0000, 60).unwrap().path;
+        assert_eq!(spaces.extent(Pid(1), stack), Some((0x1f_f000, 0x20_3000)));
     }
 
     pub(crate) fn code(time_ns: u64, start: u64, end: u64, path: &str) -> Module {
