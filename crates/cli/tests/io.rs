@@ -511,7 +511,7 @@ impl Terminal {
 
     /// What is on the screen once it says this.
     fn screen_with(&self, text: &str) -> String {
-        for _ in 0..100 {
+        for _ in 0..600 {
             let screen = self.tmux(&["capture-pane", "-p", "-t", &self.0]);
             if screen.contains(text) {
                 return screen;
