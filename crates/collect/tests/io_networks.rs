@@ -745,7 +745,7 @@ fn readers_of_datagrams_are_looked_for_once_there_is_a_udp_socket() {
         return;
     }
     let before = links();
-    std::thread::sleep(std::time::Duration::from_millis(200));
+    std::thread::sleep(std::time::Duration::from_millis(50));
     assert_eq!(links(), before);
     let _socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     let hung = (0..200).any(|_| {

@@ -3,15 +3,15 @@
 //! What sees the readers of datagrams hangs where every socket of whatever kind receives,
 //! also TCP's and those between processes of this machine: on a machine without UDP
 //! sockets these would pay for nothing. So a thread waits for the first UDP socket, of
-//! which the programs tell (`say_datagrams` in bpf/socket.h); between that and the hook
-//! lies less than a millisecond on an idle processor. Rejected: to look for it with each
-//! read-out, as what is read meanwhile has no reader, and to take the program off again,
-//! as a machine that asks a name server does so again and again.
+//! which the programs tell (`say_datagrams` in bpf/socket.h), and hangs it within a
+//! millisecond or a few. Rejected: to look for it with each read-out, as what is read
+//! meanwhile has no reader, and to take the program off again, as a machine that asks a
+//! name server does so again and again.
 
 use std::io::{PipeWriter, pipe};
 use std::os::fd::AsFd;
 use std::sync::{Arc, OnceLock};
-use std::thread::JoinHandle;
+use std::thread::{Builder, JoinHandle};
 
 use libbpf_rs::{Link, MapCore, Object};
 
@@ -36,13 +36,14 @@ impl Late {
         let (over, keep) = pipe()?;
         let hung = Hung::default();
         let place = Arc::clone(&hung);
-        let thread = std::thread::spawn(move || {
+        let thread = Builder::new().name("late hook".to_owned());
+        let thread = thread.spawn(move || {
             let map = object.maps().find(|map| map.name() == TELLS);
             let told = map.is_some_and(|map| wait_readable([map.as_fd(), over.as_fd()]) == 0);
             if told {
                 place.get_or_init(|| hang(&object, program));
             }
-        });
+        })?;
         Ok(Late {
             hung,
             waiting: Some((keep, thread)),
