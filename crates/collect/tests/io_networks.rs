@@ -201,7 +201,8 @@ fn datagrams_that_find_no_room_are_charged_too() {
 
 /// What a device counted between two looks, less the link's headers, against what all
 /// processes have: short of it by at most what the kernel itself exchanges (addresses
-/// of neighbours, the last acknowledgement of a closed connection).
+/// of neighbours, the last acknowledgement of a closed connection). The device is looked at
+/// first and last, so that what comes between two looks has only been counted.
 struct Totals {
     before: [u64; 5],
     accounts: (u64, u64),
@@ -210,9 +211,10 @@ struct Totals {
 
 impl Totals {
     fn start(session: &mut Session, network: &Network, side: char) -> Totals {
+        let before = network.counted(side, "one");
         let all = everyone(session, network.device(side, "one"));
         Totals {
-            before: network.counted(side, "one"),
+            before,
             accounts: (all.input.bytes, all.output.bytes),
             side,
         }
@@ -224,9 +226,9 @@ impl Totals {
 
     /// At most `rest` bytes of the device's are nobody's.
     fn check_but(&self, session: &mut Session, network: &Network, rest: u64) {
+        let all = everyone(session, network.device(self.side, "one"));
         let now = network.counted(self.side, "one");
         let gained = |i: usize| now[i] - self.before[i];
-        let all = everyone(session, network.device(self.side, "one"));
         let pairs = [
             (
                 gained(0) - LINK * gained(1),
@@ -657,8 +659,9 @@ fn a_server_that_listened_before_is_accounted_to_its_workers() {
         let before = network.counted('a', "lo");
         let client = network.act('a', &["web_client", address, "7107", "200"]);
         std::thread::sleep(std::time::Duration::from_millis(300));
-        let counted = network.counted('a', "lo");
+        // In this order: what comes between the two has only been counted.
         let all = everyone(&mut session, lo);
+        let counted = network.counted('a', "lo");
         let gained = |i: usize| counted[i] - before[i];
         // A connection has 3 packets of handshake, 2 of data, their acknowledgements, and
         // 3 or 4 at its end, of which the last is nobody's: it has no socket any more.
