@@ -18,6 +18,9 @@ use crate::{record, terminal};
 /// Between two looks at whether the command has ended or a key was hit.
 const LOOK_AROUND: Duration = Duration::from_millis(20);
 
+/// Between two looks at whether there was an interrupt, where there is nothing else.
+const LISTEN: Duration = Duration::from_millis(100);
+
 /// What an interrupted command gets to end by itself.
 const GRACE: Duration = Duration::from_secs(2);
 
@@ -32,9 +35,10 @@ pub(crate) fn io(args: &Io) -> anyhow::Result<Exit> {
     let ended = if live && args.duration.is_none() {
         let (source, without) = (run.meter.memory().source(), run.meter.memory().without());
         let mut live = Live::start(order(args), by(args), args.rows, [&source, without])?;
-        run.until(&mut |run, look| live.show(run.elapsed(), look))
+        run.until(LOOK_AROUND, &mut |run, look| live.show(run.elapsed(), look))
     } else {
-        run.until(&mut |_, _| Ok(true))
+        let pause = run.launched.as_ref().map_or(LISTEN, |_| LOOK_AROUND);
+        run.until(pause, &mut |_, _| Ok(true))
     };
     let end = ended?;
     run.finish(args, live, end)
@@ -143,9 +147,10 @@ impl Run {
         self.meter.elapsed()
     }
 
-    /// Looks every interval; `show` is called often and says whether to go on.
+    /// Looks every interval; `show` is called after each pause and says whether to go on.
     fn until(
         &mut self,
+        pause: Duration,
         show: &mut dyn FnMut(&Run, Option<&Look>) -> anyhow::Result<bool>,
     ) -> anyhow::Result<Option<CommandEnd>> {
         let mut next = Instant::now() + self.interval;
@@ -156,8 +161,9 @@ impl Run {
             if !show(self, None)? {
                 return Ok(None);
             }
-            if Instant::now() < next {
-                std::thread::sleep(LOOK_AROUND.min(next.saturating_duration_since(Instant::now())));
+            let wait = next.saturating_duration_since(Instant::now());
+            if wait > Duration::ZERO {
+                std::thread::sleep(wait.min(pause).min(self.left()));
                 continue;
             }
             next = (next + self.interval).max(Instant::now());
@@ -166,6 +172,12 @@ impl Run {
                 return Ok(None);
             }
         }
+    }
+
+    /// Until the time is over.
+    fn left(&self) -> Duration {
+        let until = self.until.unwrap_or(Duration::MAX);
+        until.saturating_sub(self.elapsed())
     }
 
     /// Whether it is time to stop, and how the command ended.

@@ -22,6 +22,8 @@ pub(super) struct Hook {
     pub(super) without: &'static str,
     /// Without it there is nothing to account.
     pub(super) required: bool,
+    /// Hung only when the first UDP socket is seen, as it runs for others, too.
+    pub(super) late: bool,
 }
 
 const fn hook(program: &'static str, target: &'static str, without: &'static str) -> Hook {
@@ -32,6 +34,7 @@ const fn hook(program: &'static str, target: &'static str, without: &'static str
         worse: None,
         without,
         required: false,
+        late: false,
     }
 }
 
@@ -43,12 +46,18 @@ const fn everywhere(program: &'static str, without: &'static str) -> Hook {
         worse: None,
         without,
         required: false,
+        late: false,
     }
 }
 
 impl Hook {
     const fn required(mut self) -> Hook {
         self.required = true;
+        self
+    }
+
+    const fn late(mut self) -> Hook {
+        self.late = true;
         self
     }
 
@@ -112,7 +121,7 @@ pub(super) const HOOKS: &[Hook] = &[
     hook("stream_write", "btf_trace_tcp_sendmsg_locked", ONE_WRITER),
     hook("stream_write_entry", "tcp_sendmsg_locked", ONE_WRITER).instead_of("stream_write"),
     // 6.3
-    hook("datagram_read", "btf_trace_sock_recv_length", DATAGRAMS),
+    hook("datagram_read", "btf_trace_sock_recv_length", DATAGRAMS).late(),
     hook("datagram_read_ipv4", "udp_recvmsg", DATAGRAMS).instead_of("datagram_read"),
     hook("datagram_read_ipv6", "udpv6_recvmsg", DATAGRAMS).instead_of("datagram_read"),
     hook(

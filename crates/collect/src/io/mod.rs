@@ -11,6 +11,7 @@
 
 mod devices;
 mod hooks;
+mod late;
 mod launch;
 mod layout;
 mod meter;

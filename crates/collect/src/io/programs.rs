@@ -9,14 +9,16 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use libbpf_rs::{
-    Iter, Link, Map, MapCore, MapFlags, Object, ObjectBuilder, PrintLevel, Program, ProgramMut,
+    Iter, Link, Map, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, PrintLevel, Program,
+    ProgramMut,
 };
 use memgauge_trace::{DeviceId, Owner};
 
-use super::hooks::{self, Choice, HOOKS, Kernel};
+use super::hooks::{self, Choice, HOOKS, Hook, Kernel};
+use super::late::Late;
 use super::layout::{self, Account, Facts, Rate};
 use crate::{Error, ErrorKind, Result};
 
@@ -53,9 +55,10 @@ pub struct Setup {
 
 /// Loaded and attached programs.
 pub(super) struct Programs {
-    object: Object,
+    object: Arc<Object>,
     /// Attached as long as they live.
     _links: Vec<Link>,
+    late: Vec<(&'static Hook, Late)>,
     read_out: Option<Link>,
     missing: BTreeMap<&'static str, &'static str>,
     pinned: Option<PathBuf>,
@@ -89,13 +92,18 @@ impl Programs {
     }
 
     fn attach(object: Object, choice: Choice) -> Result<Programs> {
+        let object = Arc::new(object);
         let cgroup = unified_hierarchy();
         let mut links = Vec::new();
         let mut read_out = None;
         let mut missing = choice.missing;
+        let (late, at_once): (Vec<&Hook>, Vec<&Hook>) = HOOKS
+            .iter()
+            .filter(|hook| choice.load.contains(&hook.program))
+            .partition(|hook| hook.late);
         for program in object.progs_mut() {
             let name = name_of(&program);
-            if !choice.load.contains(&name.as_str()) {
+            if !at_once.iter().any(|hook| hook.program == name) {
                 continue;
             }
             match hang(&program, &name, &object, cgroup.as_deref()) {
@@ -104,7 +112,12 @@ impl Programs {
                 Err(e) => note_missing(&mut missing, &name, &e)?,
             }
         }
+        let late = late.into_iter().map(|hook| {
+            let waiting = Late::wait(Arc::clone(&object), hook.program);
+            Ok((hook, waiting.map_err(|e| no_thread(hook, e))?))
+        });
         Ok(Programs {
+            late: late.collect::<Result<_>>()?,
             object,
             _links: links,
             read_out,
@@ -115,7 +128,10 @@ impl Programs {
 
     /// What cannot be told on this machine, in words.
     pub(super) fn missing(&self) -> Vec<&'static str> {
-        let mut sentences: Vec<&'static str> = self.missing.values().copied().collect();
+        let refused = self.late.iter().filter(|(_, late)| late.is_refused());
+        let refused = refused.map(|(hook, _)| hook.without);
+        let mut sentences: Vec<&'static str> =
+            self.missing.values().copied().chain(refused).collect();
         sentences.sort_unstable();
         sentences.dedup();
         sentences
@@ -201,13 +217,12 @@ impl Programs {
             Error::new(ErrorKind::System, message)
         };
         std::fs::create_dir_all(folder).map_err(|e| failed(&e))?;
-        if path.exists() && libbpf_rs::MapHandle::from_pinned_path(&path).is_ok() {
+        if path.exists() && MapHandle::from_pinned_path(&path).is_ok() {
             std::fs::remove_file(&path).map_err(|e| failed(&e))?;
         }
-        let mut maps = self.object.maps_mut();
-        let rates = maps.find(|map| map.name() == "io_rates");
-        let mut rates = rates.ok_or_else(|| failed(&"there is no such map"))?;
-        rates.pin(&path).map_err(|e| failed(&e))?;
+        let rates = MapHandle::try_from(&self.map("io_rates")?);
+        let pinned = rates.and_then(|mut rates| rates.pin(&path));
+        pinned.map_err(|e| failed(&e))?;
         self.pinned = Some(path.clone());
         Ok(())
     }
@@ -440,6 +455,11 @@ fn no_rights() -> Error {
          cap_bpf,cap_perfmon,cap_net_admin,cap_dac_read_search,cap_sys_ptrace+ep \
          $(command -v memgauge)",
     )
+}
+
+fn no_thread(hook: &Hook, cause: std::io::Error) -> Error {
+    let message = format!("failed to start a thread for program `{}`", hook.program);
+    Error::system(message, cause)
 }
 
 fn no_types(cause: &std::io::Error) -> Error {

@@ -2,7 +2,7 @@
 
 use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -18,6 +18,22 @@ fn c_path(path: &Path) -> Option<CString> {
 pub fn effective_ids() -> (u32, u32) {
     // SAFETY: neither call can fail or touches memory.
     unsafe { (libc::geteuid(), libc::getegid()) }
+}
+
+/// Waits until something can be read from one of these, or its other end was closed; which.
+pub fn wait_readable<const N: usize>(descriptors: [BorrowedFd<'_>; N]) -> usize {
+    let mut polled = descriptors.map(|fd| libc::pollfd {
+        fd: fd.as_raw_fd(),
+        events: libc::POLLIN,
+        revents: 0,
+    });
+    loop {
+        // SAFETY: N entries are there, and their descriptors stay open as they are borrowed.
+        unsafe { libc::poll(polled.as_mut_ptr(), N as libc::nfds_t, -1) };
+        if let Some(first) = polled.iter().position(|entry| entry.revents != 0) {
+            return first;
+        }
+    }
 }
 
 /// Whether the file carries capabilities that its execution would give.

@@ -27,6 +27,8 @@ static __always_inline int bound(struct bpf_sock *sk)
 	struct book *book;
 	owner_t owner;
 
+	if (sk->protocol == IPPROTO_UDP)
+		say_datagrams();
 	if (sk->protocol != IPPROTO_TCP)
 		return 1;
 	owner = current_owner();
@@ -172,6 +174,8 @@ int seed(struct bpf_iter__task_file *context)
 	if (!socket)
 		return 0;
 	sk = socket->sk;
+	if (sk && is_udp(sk))
+		say_datagrams();
 	if (!sk || sk->sk_protocol != IPPROTO_TCP || sk->__sk_common.skc_state != TCP_LISTEN)
 		return 0;
 	book = NEW_STREAM_BOOK(sk, ports_of(sk));
@@ -190,6 +194,8 @@ static long read_slot(u32 number, void *unused)
 	struct sock *sk = (void *)tcp;
 	struct stream stream;
 
+	if (tcp && is_freed(sk))
+		return empty_slot(number, (u64)sk);
 	if (!tcp || (!book->received.sum.packets && !book->sent.sum.packets))
 		return 0;
 	/* Of a socket that is being freed only its book still tells. */

@@ -37,6 +37,7 @@ enum {
 	BPF_MAP_TYPE_PERCPU_ARRAY = 6,
 	BPF_MAP_TYPE_LRU_HASH = 9,
 	BPF_MAP_TYPE_SK_STORAGE = 24,
+	BPF_MAP_TYPE_RINGBUF = 27,
 };
 enum { BPF_ANY, BPF_NOEXIST };
 enum { BPF_F_NO_PREALLOC = 1 };
@@ -162,6 +163,14 @@ typedef struct {
 	struct net *net;
 } KERNEL_TYPE possible_net_t;
 
+typedef struct {
+	int counter;
+} KERNEL_TYPE atomic_t;
+
+typedef struct refcount_struct {
+	atomic_t refs;
+} KERNEL_TYPE refcount_t;
+
 struct sock;
 struct sock_common {
 	u16 skc_family;
@@ -170,15 +179,8 @@ struct sock_common {
 	__be16 skc_dport;
 	possible_net_t skc_net;
 	struct sock *skc_listener;
+	refcount_t skc_refcnt;
 } KERNEL_TYPE;
-
-typedef struct {
-	int counter;
-} KERNEL_TYPE atomic_t;
-
-typedef struct refcount_struct {
-	atomic_t refs;
-} KERNEL_TYPE refcount_t;
 
 struct sock {
 	struct sock_common __sk_common;

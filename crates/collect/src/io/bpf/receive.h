@@ -286,6 +286,7 @@ int packet_arrived(struct __sk_buff *skb)
 	if (!sk || (sk->protocol != IPPROTO_TCP && sk->protocol != IPPROTO_UDP))
 		return 1;
 	if (sk->protocol == IPPROTO_UDP) {
+		say_datagrams();
 		book = bpf_sk_storage_get(&books, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
 		if (!book) {
 			lose(LOSS_NO_BOOK, skb->len);

@@ -174,6 +174,7 @@ static __always_inline int datagram_queued(struct sk_buff *skb, struct sock *sk,
 	u32 ifindex = skb->dev->ifindex;
 	owner_t owner;
 
+	say_datagrams();
 	packet->header_bytes = (packet->segments - 1) *
 			       (skb->transport_header - skb->network_header + 8);
 	if (!book)

@@ -7,13 +7,14 @@
  *
  * A socket whose slot another one has keeps its book in the kernel's storage, and so do
  * UDP sockets, which send and receive after their end. A slot is given back when the
- * socket is destroyed. Should that go unseen, the ports tell that the address is another
- * socket's now.
+ * socket is destroyed. Should that go unseen, it is at the next read-out that finds nobody
+ * holding the socket, or when the ports tell that the address is another socket's by then.
  */
 #ifndef MEMGAUGE_IO_SLOTS_H
 #define MEMGAUGE_IO_SLOTS_H
 
 enum { SLOT_BITS = 13, SLOTS = 1 << SLOT_BITS };
+enum { BEING_EMPTIED = 1 }; /* in place of an address */
 
 u64 owns[SLOTS] __attribute__((aligned(64)));
 struct book slots[SLOTS] __attribute__((aligned(64)));
@@ -100,6 +101,25 @@ static __always_inline void leave_slot(const void *sk)
 		return;
 	__builtin_memset(&slots[number], 0, sizeof(slots[number]));
 	owns[number] = 0;
+}
+
+/* Whether nobody holds a socket any more: it was freed, and its end seen, if at all. */
+static __always_inline bool is_freed(struct sock *sk)
+{
+	return !BPF_CORE_READ(sk, __sk_common.skc_refcnt.refs.counter);
+}
+
+/* Empties the slot of a socket that was freed, of which another may have the address
+ * meanwhile: that one finds the slot taken.
+ */
+static __noinline int empty_slot(u32 number, u64 socket)
+{
+	number &= SLOTS - 1;
+	if (__sync_val_compare_and_swap(&owns[number], socket, BEING_EMPTIED) != socket)
+		return 0;
+	renew(&slots[number], 0);
+	owns[number] = 0;
+	return 0;
 }
 
 /* A TCP socket's book, if it has one. */
