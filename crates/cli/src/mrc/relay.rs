@@ -21,7 +21,8 @@ const BEHIND: usize = 4;
 
 /// Engines of all block sizes over the same references, each in a thread of its own.
 ///
-/// Memory: the engines', and a constant 2 MiB of chunks.
+/// Memory: the engines', and of six chunks: 2 MiB of a program's references, up to 16 MiB
+/// where a list has sizes and comes 65 536 at a time.
 pub(super) struct Relay {
     chunk: Accesses,
     /// Chunks that engines may still read, oldest first.
