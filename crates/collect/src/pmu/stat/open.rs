@@ -1,6 +1,6 @@
 //! Opens the counters of a session, and their rings.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use super::follow::Follower;
@@ -39,7 +39,7 @@ pub(super) struct Open {
     pub(super) rings: Vec<Ring>,
     /// The event of each ring, to wait for.
     pub(super) wakers: Vec<RawFd>,
-    pub(super) ids: HashMap<u64, Counter>,
+    pub(super) ids: BTreeMap<u64, Counter>,
     pub(super) notes: Vec<String>,
     pub(super) timer_user_only: bool,
     /// Where counters are not inherited: who tells of new threads, and how their

@@ -7,7 +7,7 @@
 //! ends; of the thread the counters were opened on, which writes none, it is the
 //! difference to the counters' totals at the end.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use crate::pmu::record::{Layout, Record, Task, Trailer};
 
@@ -174,13 +174,13 @@ struct Stream {
 /// Turns happenings, in order of time, into rows.
 #[derive(Debug, Default)]
 pub struct Series {
-    counters: HashMap<u64, Counter>,
+    counters: BTreeMap<u64, Counter>,
     /// Values at the last tick, by leader and thread (0 in a series by processor).
-    streams: HashMap<(u64, u32), Stream>,
+    streams: BTreeMap<(u64, u32), Stream>,
     /// When a thread's (or processor's) last row was, or when it began.
-    since: HashMap<u32, u64>,
+    since: BTreeMap<u32, u64>,
     /// What ended threads counted after their last tick.
-    last: HashMap<(u32, usize), Row>,
+    last: BTreeMap<(u32, usize), Row>,
     by_processor: bool,
     /// Groups share the PMU by turns: rows are scaled up.
     scaled: bool,
@@ -191,7 +191,7 @@ pub struct Series {
 
 impl Series {
     /// A series of these counters, begun at `start_ns`.
-    pub fn new(counters: HashMap<u64, Counter>, by_processor: bool, start_ns: u64) -> Series {
+    pub fn new(counters: BTreeMap<u64, Counter>, by_processor: bool, start_ns: u64) -> Series {
         Series {
             counters,
             by_processor,
@@ -294,7 +294,7 @@ impl Series {
 
     /// Rows of threads that have ended, once all their records have been seen.
     pub fn ended(&mut self, rows: &mut Vec<Row>) {
-        let mut last: Vec<Row> = self.last.drain().map(|(_, row)| row).collect();
+        let mut last: Vec<Row> = std::mem::take(&mut self.last).into_values().collect();
         last.sort_by_key(|row| (row.time_ns, row.tid, row.group));
         for mut row in last {
             self.since_last(row.tid, &mut row);
@@ -370,7 +370,7 @@ mod tests {
             index,
             cpu,
         };
-        let counters = HashMap::from([
+        let counters = BTreeMap::from([
             (10, counter(10, 0, 0)),
             (11, counter(10, 1, 0)),
             (20, counter(20, 0, 1)),

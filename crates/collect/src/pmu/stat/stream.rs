@@ -127,10 +127,11 @@ impl Stream {
         let horizon = if all { u64::MAX } else { self.round_ns };
         self.round_ns = began;
         let ready = self.pending.partition_point(|h| h.time_ns < horizon);
-        let rest = self.pending.split_off(ready);
-        for happening in std::mem::replace(&mut self.pending, rest) {
+        let mut pending = std::mem::take(&mut self.pending);
+        for happening in pending.drain(..ready) {
             self.pass_on(happening, rows);
         }
+        self.pending = pending;
         self.series.ended(rows);
     }
 
