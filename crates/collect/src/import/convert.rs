@@ -442,6 +442,12 @@ impl Converter {
         })?;
         Ok(self.imported)
     }
+
+    /// Passes over a sample or another record that makes no sense, and counts it.
+    fn unreadable(&mut self, what: &'static str) -> Result<()> {
+        self.lose(LossKind::Unreadable, what, 1);
+        Ok(())
+    }
 }
 
 impl Visit for Converter {
@@ -453,12 +459,10 @@ impl Visit for Converter {
         if header.kind == record::SAMPLE {
             let known = events.of_sample(body).filter(|(_, l)| !l.is_unknown());
             let Some((number, layout)) = known else {
-                self.lose(LossKind::Unreadable, "samples", 1);
-                return Ok(());
+                return self.unreadable("samples");
             };
             let Some(sample) = layout.sample(body) else {
-                self.lose(LossKind::Unreadable, "samples", 1);
-                return Ok(());
+                return self.unreadable("samples");
             };
             let usual = events.all[number].attr.period;
             self.sample((number, usual), layout, &sample)?;
@@ -469,8 +473,7 @@ impl Visit for Converter {
         }
         let Some((record, trailer)) = events.of_others().and_then(|l| l.record(header, body))
         else {
-            self.lose(LossKind::Unreadable, "records", 1);
-            return Ok(());
+            return self.unreadable("records");
         };
         let time_ns = match &record {
             Record::Fork(task) | Record::Exit(task) => task.time_ns,
