@@ -4,10 +4,11 @@
 //! `make bench-mrc`, or `cargo run --release -p memgauge --example mrc_speed --
 //! [REFERENCES [TRACE…]]`: five traces (`uniform` over a million lines, `zipf` 0.9
 //! over ten million, `scan` of a million in turn, `mixed` phases over pages, and
-//! the `matrix` product of 400³), on one processor. In each round the engines run
+//! the `matrix` product of 400³), on one thread. In each round the engines run
 //! in turn, so that other work on the machine meets all of them; medians of three
 //! rounds, and of the ratio to the baseline in one round. The baseline is what is
-//! usually written: a hash map of last times and a Fenwick tree.
+//! usually written: a hash map of last times and a Fenwick tree. Then two threads
+//! against one, until there were enough rounds in which two processors were free.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -17,6 +18,12 @@ use memgauge_analyze::mrc::{Curve, Distances, Exact, Parallel, Sampled, Sampling
 use memgauge_collect::sys::advice::large_pages;
 
 const ROUNDS: usize = 3;
+/// Rounds of two threads against one: so many with both processors free, or these.
+const FREE_ROUNDS: usize = 7;
+const MOST_ROUNDS: usize = 25;
+/// Both processors are free when two engines that share nothing take in so many times
+/// what one does.
+const FREE: f64 = 1.9;
 /// Samples by which the estimator was chosen have lower numbers.
 const SALTS: std::ops::RangeInclusive<u64> = 101..=105;
 const BASE: u64 = 0x7f00_0000_0000;
@@ -313,15 +320,12 @@ fn median(mut values: Vec<f64>) -> f64 {
 
 fn speed(name: &str, block: u64, addresses: &[u64]) -> Distances {
     let millions = addresses.len() as f64 / 1e6;
-    let mut columns: [Vec<f64>; 8] = Default::default();
-    let (mut found, mut others) = (None, [0.0; 3]);
+    let mut columns: [Vec<f64>; 5] = Default::default();
+    let mut found = None;
     for _ in 0..ROUNDS {
         let (base, expected) = seconds(|| baseline(addresses, block.trailing_zeros()));
         let (own, (distances, bytes)) = seconds(|| exact(addresses, block));
         assert!(distances == expected, "both are exact");
-        let (two, again) = watched(&mut others, || seconds(|| two_threads(addresses, block)));
-        assert!(distances == again, "both are exact");
-        let (apart, ()) = seconds(|| two_apart(addresses, block));
         let (hundredth, _) = seconds(|| sampled(addresses, block, 0.01, 1));
         let each = bytes as f64 / distances.compulsory as f64;
         let values = [
@@ -329,21 +333,57 @@ fn speed(name: &str, block: u64, addresses: &[u64]) -> Distances {
             millions / own,
             base / own,
             each,
-            own / two,
-            2.0 * own / apart,
-            apart / two,
             millions / hundredth,
         ];
         columns.iter_mut().zip(values).for_each(|(c, v)| c.push(v));
         found = Some(distances);
     }
-    let [base, own, ratio, each, two, apart, beside, hundredth] = columns.map(median);
+    let [base, own, ratio, each, hundredth] = columns.map(median);
+    println!("{name:8}  {base:8.1}  {own:8.1}  {ratio:6.1} ×  {each:8.1}  {hundredth:10.0}");
+    found.expect("there are rounds")
+}
+
+/// Two threads against one, between two runs of two engines that share nothing: both
+/// must have found both processors free, by the time of another run of one.
+fn scaling(name: &str, block: u64, addresses: &[u64], expected: &Distances) {
+    let mut columns: [Vec<f64>; 4] = Default::default();
+    let mut others = [0.0; 3];
+    while columns[0].len() < FREE_ROUNDS && columns[1].len() < MOST_ROUNDS {
+        let (one, _) = seconds(|| exact(addresses, block));
+        let (before, ()) = seconds(|| two_apart(addresses, block));
+        let (two, found) = watched(&mut others, || seconds(|| two_threads(addresses, block)));
+        assert!(found == *expected, "both are exact");
+        let (after, ()) = seconds(|| two_apart(addresses, block));
+        let (again, _) = seconds(|| exact(addresses, block));
+        let apart = 2.0 * again / before.max(after);
+        let values = [one / two, one / two, apart, (before + after) / (2.0 * two)];
+        let from = usize::from(apart < FREE);
+        columns
+            .iter_mut()
+            .zip(values)
+            .skip(from)
+            .for_each(|(c, v)| c.push(v));
+    }
+    let rounds = columns[1].len();
+    let each = columns.each_ref().map(|values| quartiles(values));
     println!(
-        "{name:8}  {base:8.1}  {own:8.1}  {ratio:6.1} ×  {each:8.1}  {two:9.2} ×  {apart:7.2} ×  {beside:6.2} ×  {hundredth:10.0}  {:8.0} %  {:6.1} %",
+        "{name:8}  {:2} of {rounds:2}  {}  {:6.1} %  {:6.1} %",
+        columns[0].len(),
+        each.join("  "),
         100.0 * others[1] / others[0].max(1.0),
         100.0 * others[2] / others[0].max(1.0)
     );
-    found.expect("there are rounds")
+}
+
+/// Median and quartiles, in a column.
+fn quartiles(values: &[f64]) -> String {
+    let mut values = values.to_vec();
+    if values.is_empty() {
+        return format!("{:>20}", "-");
+    }
+    values.sort_by(f64::total_cmp);
+    let at = |part: usize| values[(values.len() - 1) * part / 4];
+    format!("{:6.2} ({:4.2} to {:4.2})", at(2), at(1), at(3))
 }
 
 /// Mean absolute errors of both estimates, over salts and a hundred sizes.
@@ -385,16 +425,24 @@ fn main() {
         .iter()
         .filter(|t| chosen.is_empty() || chosen.iter().any(|c| c == t.0));
     println!(
-        "million references a second of {references}, one thread unless said;\nbytes a distinct block; 2 apart: two engines that share nothing, each on a processor,\nagainst one; beside: 2 threads against one of these two, as fast as a processor is\nwhile the other works too; while two threads ran, share of all processors that other programs had,\nand the host\n"
-    );
-    println!(
-        "trace     baseline     exact     ratio     bytes  2 threads    2 apart    beside  sample 1 %    others    stolen"
+        "million references a second of {references}, one thread; bytes a distinct block\n\n\
+         trace     baseline     exact     ratio     bytes  sample 1 %"
     );
     let mut all = Vec::new();
     for &(name, block) in traces {
         let addresses = trace(name, references);
         let distances = speed(name, block, &addresses);
         all.push((name, block, addresses, distances));
+    }
+    println!(
+        "\ntwo threads / one, medians (quartiles): of rounds with both processors free (two engines that\n\
+         share nothing, each on a processor, took in {FREE} times what one did, before and after), and of\n\
+         all; these two engines / one, the worse time; two threads / one of these two; while two\n\
+         threads ran, share of all processors that other programs had, and the host\n\n\
+         trace      free          two, both free             two, all            two apart               beside    others    stolen"
+    );
+    for (name, block, addresses, distances) in &all {
+        scaling(name, *block, addresses, distances);
     }
     println!(
         "\nmean absolute error of the miss ratio over {} samples",

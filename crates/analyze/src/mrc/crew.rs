@@ -8,10 +8,10 @@
 
 use std::sync::{Condvar, Mutex, MutexGuard};
 
-use super::batch::{BATCH, Batch, Looked};
+use super::batch::{BATCH, Batch};
 use super::exact::{Back, Full, Settings};
 use super::histogram::Distances;
-use super::sheet::{Dealer, Head, NO_PANIC, PARTS, Piece, SHEET, Sheet, lock};
+use super::sheet::{Draft, Head, NO_PANIC, PARTS, Picked, Piece, Sheet, lock};
 use super::sys::{self, Job, Operations};
 use super::times::{NARROW_BITS, Part, Times};
 
@@ -122,7 +122,9 @@ fn share(settings: &Settings, window: u32) -> usize {
 /// through the table.
 #[derive(Debug)]
 struct Table {
+    part: Part,
     times: Times,
+    picked: Picked,
     batches: [Box<Batch>; 3],
     /// Bytes it may take, with the counts of its distances.
     memory_bytes: usize,
@@ -131,6 +133,8 @@ struct Table {
 impl Table {
     fn new(settings: &Settings, window: u32, part: Part) -> Table {
         Table {
+            part,
+            picked: Picked::default(),
             times: Times::new(window, part, settings.advise),
             batches: std::array::from_fn(|_| Batch::empty()),
             memory_bytes: share(settings, window),
@@ -138,45 +142,43 @@ impl Table {
     }
 
     #[inline(always)]
-    fn look_up<O: Operations>(&mut self, piece: &mut Piece, head: &Head) -> Result<(), Crammed> {
-        let bits = piece.blocks().iter().fold(0, |all, block| all | block);
+    fn look_up<O: Operations>(&mut self, head: &Head, piece: &mut Piece) -> Result<(), Crammed> {
+        self.picked.pick::<O>(head, self.part, piece);
+        let blocks = self.picked.blocks();
+        let bits = blocks.iter().fold(0, |all, block| all | block);
         if self.times.is_narrow() && bits >> NARROW_BITS != 0 {
             self.times.widen();
         }
-        for &(block, time) in &piece.late {
-            self.times.stamp_one(block, time);
-        }
-        let batches = piece.blocks().len().div_ceil(BATCH);
-        piece.previous.clear();
+        let late = head.late().filter(|late| self.part.has(late.0));
+        late.for_each(|(block, time)| self.times.stamp_one(block, time));
+        let batches = blocks.len().div_ceil(BATCH);
         for round in 0..batches + 2 {
             if round >= 2 {
-                self.finish::<O>(piece)?;
+                self.finish::<O>(piece, (round - 2) * BATCH)?;
             }
             self.times.search_homes::<O>(&mut self.batches[1]);
-            self.begin(piece, round, head);
+            self.begin(round * BATCH);
             self.batches.rotate_right(1);
         }
         self.batches.iter_mut().for_each(|batch| batch.len = 0);
         Ok(())
     }
 
-    /// Takes in the piece's next batch.
+    /// Takes in the next batch, of the references from one on.
     #[inline(always)]
-    fn begin(&mut self, piece: &Piece, number: usize, head: &Head) {
+    fn begin(&mut self, from: usize) {
         let batch = &mut *self.batches[0];
-        let (from, to) = (number * BATCH, (number + 1) * BATCH);
-        let range = from.min(piece.blocks().len())..to.min(piece.blocks().len());
+        let (blocks, pushed) = (self.picked.blocks(), self.picked.pushed());
+        let range = from.min(blocks.len())..(from + BATCH).min(blocks.len());
         batch.len = range.len();
-        batch.blocks[..range.len()].copy_from_slice(&piece.blocks()[range.clone()]);
-        for (pushed, &number) in batch.pushed.iter_mut().zip(&piece.numbers()[range]) {
-            *pushed = head.pushed[usize::from(number) % SHEET];
-        }
+        batch.blocks[..range.len()].copy_from_slice(&blocks[range.clone()]);
+        batch.pushed[..range.len()].copy_from_slice(&pushed[range]);
         self.times.fetch_early(batch);
     }
 
     /// Looks the oldest batch up.
     #[inline(always)]
-    fn finish<O: Operations>(&mut self, piece: &mut Piece) -> Result<(), Crammed> {
+    fn finish<O: Operations>(&mut self, piece: &mut Piece, from: usize) -> Result<(), Crammed> {
         let batch = &mut *self.batches[2];
         if self.times.is_full(batch.len) {
             let tables = self.times.bytes() + self.times.bytes_to_grow();
@@ -187,19 +189,9 @@ impl Table {
             self.times.search_homes::<sys::Portable>(batch);
         }
         self.times.probe_and_stamp::<O>(batch);
-        piece
-            .previous
-            .extend_from_slice(&batch.previous[..batch.len]);
+        piece.found(from, &batch.previous[..batch.len]);
         Ok(())
     }
-}
-
-/// Makes distances of sheets.
-#[derive(Debug)]
-struct Counter {
-    back: Back,
-    /// Room for what a sheet's pieces found, in the order of the stream.
-    previous: Box<[u32; SHEET]>,
 }
 
 /// All that threads share.
@@ -210,7 +202,8 @@ pub(super) struct Crew {
     changed: Condvar,
     sheets: [Sheet; SHEETS as usize],
     tables: [Mutex<Table>; PARTS],
-    counter: Mutex<Counter>,
+    /// Makes distances of sheets.
+    back: Mutex<Back>,
 }
 
 impl Crew {
@@ -223,10 +216,7 @@ impl Crew {
             changed: Condvar::new(),
             sheets: Default::default(),
             tables: std::array::from_fn(|_| Mutex::new(table())),
-            counter: Mutex::new(Counter {
-                back: Back::new(settings, window),
-                previous: Box::new([0; SHEET]),
-            }),
+            back: Mutex::new(Back::new(settings, window)),
         }
     }
 
@@ -236,10 +226,10 @@ impl Crew {
         self.work(Prefers::Counting, |_| false);
     }
 
-    /// Takes the dealer's sheet over, and works until there is room for the next.
-    pub(super) fn take_over(&self, dealer: &mut Dealer) -> Result<(), Full> {
+    /// Takes a sheet that was filled over, and works until there is room for the next.
+    pub(super) fn take_over(&self, draft: &mut Draft) -> Result<(), Full> {
         let handed = lock(&self.books).handed;
-        dealer.hand_over(&self.sheets[(handed % SHEETS) as usize]);
+        draft.hand_over(&self.sheets[(handed % SHEETS) as usize]);
         lock(&self.books).handed += 1;
         self.changed();
         self.work(Prefers::LookingUp, |books| !books.is_laden());
@@ -275,20 +265,20 @@ impl Crew {
 
     pub(super) fn memory_bytes(&self) -> usize {
         let tables = self.tables.iter().map(|t| lock(t).times.bytes());
-        tables.sum::<usize>() + lock(&self.counter).back.bytes()
+        tables.sum::<usize>() + lock(&self.back).bytes()
     }
 
     /// What was counted since the last call, with hits at the top of the stack.
     pub(super) fn take(&self, hits: &[u64]) -> Result<Distances, Full> {
         self.settle()?;
-        Ok(lock(&self.counter).back.take(hits))
+        Ok(lock(&self.back).take(hits))
     }
 
     /// Renumbers all times, in a window with room for more; returns it and its first
     /// free slot.
     pub(super) fn compact(&self, first_window: u32) -> Result<(u32, u32), Full> {
         self.settle()?;
-        let back = &mut lock(&self.counter).back;
+        let mut back = lock(&self.back);
         let window = back.next_window(first_window).ok_or_else(|| self.full())?;
         let ranks = back.ranks();
         let memory_bytes = share(&self.settings, window);
@@ -374,12 +364,11 @@ impl Crew {
         match task {
             Task::LookUp(number, part) => {
                 let piece = &mut lock(&sheet(number).pieces[part]);
-                lock(&self.tables[part]).look_up::<O>(piece, &sheet(number).head())
+                lock(&self.tables[part]).look_up::<O>(&sheet(number).head(), piece)
             }
             Task::Count(number) => {
-                let counter = &mut *lock(&self.counter);
-                let count = |batch: &Looked| counter.back.count::<O>(batch);
-                sheet(number).batches(&mut counter.previous, count);
+                let mut back = lock(&self.back);
+                sheet(number).batches::<O>(|batch| back.count::<O>(batch));
                 Ok(())
             }
         }

@@ -1,12 +1,14 @@
 //! A stretch of the stream on its way through the threads of [`super::Parallel`].
 //!
-//! Its references are dealt out by block, so that each piece can be looked up by
-//! another thread; what was found is put back into the order of the stream.
+//! Its references stay in their order. Who looks a part of the blocks up picks that
+//! part's references out, 64 at a time, and leaves one bit for each of them, by which
+//! what was found is put back into the order of the stream.
 
 use std::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use super::batch::{BATCH, Looked};
+use super::batch::{BATCH, Looked, NEVER};
 use super::ranks::after;
+use super::sys::Operations;
 use super::times::Part;
 use super::top::TOP;
 
@@ -17,150 +19,177 @@ pub(super) const PARTS: usize = 4;
 /// their way fit into the second-level cache.
 pub(super) const SHEET: usize = 128 * BATCH;
 
-/// The references of a sheet to the blocks of one part.
-#[derive(Debug)]
-pub(super) struct Piece {
-    /// Blocks of former sheets and when they were pushed out.
-    pub(super) late: Vec<(u64, u32)>,
-    len: usize,
-    blocks: Box<[u64; SHEET]>,
-    numbers: Box<[u16; SHEET]>,
-    /// When the block of each was pushed out before, as batches have it.
-    pub(super) previous: Vec<u32>,
-}
-
-impl Default for Piece {
-    fn default() -> Piece {
-        Piece {
-            late: Vec::new(),
-            len: 0,
-            blocks: Box::new([0; SHEET]),
-            numbers: Box::new([0; SHEET]),
-            previous: Vec::new(),
-        }
-    }
-}
-
-impl Piece {
-    pub(super) fn blocks(&self) -> &[u64] {
-        &self.blocks[..self.len]
-    }
-
-    /// The number of each reference among all of the sheet.
-    pub(super) fn numbers(&self) -> &[u16] {
-        &self.numbers[..self.len]
-    }
-
-    #[inline(always)]
-    fn push(&mut self, block: u64, number: u32) {
-        self.blocks[self.len % SHEET] = block;
-        self.numbers[self.len % SHEET] = number as u16;
-        self.len += 1;
-    }
-
-    fn clear(&mut self) {
-        self.late.clear();
-        self.len = 0;
-    }
-}
-
-/// What threads know of a sheet as a whole.
+/// The references of a sheet and who leaves the top of the stack meanwhile.
 #[derive(Debug)]
 pub(super) struct Head {
     /// References.
     len: usize,
+    blocks: Box<[u64; SHEET]>,
     /// The first ones, that take empty seats at the top and push nothing out.
     seated: usize,
     /// When the first reference of each batch pushes out.
     first_pushed: Vec<u32>,
-    /// When the block of each reference will be pushed out of the top; any time if that
-    /// is not known yet.
-    pub(super) pushed: Box<[u32; SHEET]>,
+    /// Who sat at the top of the stack before; seats never taken have any block.
+    former: [u64; TOP],
+    /// When those are pushed out, [`NEVER`] if not here; then when the block of each
+    /// reference is, any time if not here.
+    pushed: Box<[u32; TOP + SHEET]>,
 }
 
 impl Default for Head {
     fn default() -> Head {
         Head {
             len: 0,
+            blocks: Box::new([0; SHEET]),
             seated: 0,
             first_pushed: Vec::new(),
-            pushed: Box::new([0; SHEET]),
+            former: [0; TOP],
+            pushed: Box::new([0; TOP + SHEET]),
         }
     }
 }
 
-/// A sheet that is being dealt out, and who sits at the top of the stack.
+impl Head {
+    /// Blocks of former sheets that are pushed out, and when.
+    pub(super) fn late(&self) -> impl Iterator<Item = (u64, u32)> {
+        let former = self.former.iter().copied().zip(self.pushed.iter().copied());
+        former.filter(|&(_, time)| time != NEVER)
+    }
+}
+
+/// The references of a sheet to the blocks of one part.
+#[derive(Debug)]
+pub(super) struct Piece {
+    /// Which references of each batch are these, one bit each.
+    bits: Box<[u64; SHEET / BATCH]>,
+    /// When the block of each was pushed out before, as batches have it; then room.
+    previous: Box<[u32; SHEET + BATCH]>,
+}
+
+impl Default for Piece {
+    fn default() -> Piece {
+        Piece {
+            bits: Box::new([0; SHEET / BATCH]),
+            previous: Box::new([0; SHEET + BATCH]),
+        }
+    }
+}
+
+/// The references of a piece, picked out.
+#[derive(Debug)]
+pub(super) struct Picked {
+    len: usize,
+    blocks: Box<[u64; SHEET + BATCH]>,
+    pushed: Box<[u32; SHEET + BATCH]>,
+}
+
+impl Default for Picked {
+    fn default() -> Picked {
+        Picked {
+            len: 0,
+            blocks: Box::new([0; SHEET + BATCH]),
+            pushed: Box::new([0; SHEET + BATCH]),
+        }
+    }
+}
+
+impl Picked {
+    pub(super) fn blocks(&self) -> &[u64] {
+        &self.blocks[..self.len]
+    }
+
+    /// When the block of each will be pushed out of the top; any time if that is not
+    /// known yet.
+    pub(super) fn pushed(&self) -> &[u32] {
+        &self.pushed[..self.len]
+    }
+
+    /// Picks the references to the blocks of a part out of a sheet.
+    #[inline(always)]
+    pub(super) fn pick<O: Operations>(&mut self, head: &Head, part: Part, piece: &mut Piece) {
+        self.len = 0;
+        let blocks = head.blocks.as_chunks::<BATCH>().0.iter();
+        let pushed = head.pushed[TOP..].as_chunks::<BATCH>().0;
+        let batches = head.len.div_ceil(BATCH);
+        let batches = blocks.zip(pushed).zip(piece.bits.iter_mut()).take(batches);
+        for (at, ((blocks, pushed), bits)) in batches.enumerate() {
+            let len = BATCH.min(head.len - at * BATCH);
+            *bits = O::of_part(blocks, part) & u64::MAX >> (BATCH - len);
+            O::pack_u64(blocks, *bits, room(&mut *self.blocks, self.len));
+            O::pack_u32(pushed, *bits, room(&mut *self.pushed, self.len));
+            self.len += bits.count_ones() as usize;
+        }
+    }
+}
+
+/// Room for what a batch has at most.
+#[inline(always)]
+fn room<T>(values: &mut [T], from: usize) -> &mut [T; BATCH] {
+    let room = values[from..].first_chunk_mut();
+    room.expect("SANITY: there is room for a batch behind all of a sheet")
+}
+
+impl Piece {
+    /// Takes what was found for so many of its references, from one on.
+    #[inline(always)]
+    pub(super) fn found(&mut self, from: usize, previous: &[u32]) {
+        self.previous[from..from + previous.len()].copy_from_slice(previous);
+    }
+}
+
+/// A sheet that is being filled, and who sits at the top of the stack.
 #[derive(Debug, Default)]
-pub(super) struct Dealer {
+pub(super) struct Draft {
     head: Head,
-    pieces: [Piece; PARTS],
-    holders: [Holder; TOP],
+    /// Where the time that each seat's holder is pushed out belongs.
+    holders: [usize; TOP],
     taken: usize,
 }
 
-/// The holder of a seat.
-#[derive(Clone, Copy, Debug, Default)]
-struct Holder {
-    block: u64,
-    /// Its reference among those of the sheet; [`FORMER`] if it is of one before.
-    number: u32,
-}
-
-const FORMER: u32 = u32::MAX;
-
-impl Dealer {
+impl Draft {
     /// Whether there is no room for another batch.
     #[inline(always)]
     pub(super) fn is_full(&self) -> bool {
         self.head.len + BATCH > SHEET
     }
 
-    /// Deals out a batch of blocks and the seats that they take; the first seat that
+    /// Takes in a batch of blocks and the seats that they take; the first seat that
     /// was taken is left at time `clock`, each further one a time later. All batches
     /// of a sheet but its last are full.
     #[inline(always)]
-    pub(super) fn deal(&mut self, blocks: &[u64], seats: &[u8], clock: u32) -> u32 {
-        let mut clock = clock;
+    pub(super) fn add(&mut self, blocks: &[u64], seats: &[u8], clock: u32) -> u32 {
+        let (mut clock, from) = (clock, self.head.len);
         self.head.first_pushed.push(clock);
+        self.head.blocks[from..from + blocks.len()].copy_from_slice(blocks);
+        self.head.len += blocks.len();
         let seated = blocks.len().min(TOP - self.taken);
         self.taken += seated;
         self.head.seated += seated;
-        for (at, (&block, &seat)) in blocks.iter().zip(seats).enumerate() {
-            let number = (self.head.len + at) as u32;
+        let numbers = TOP + from..;
+        for (at, (&seat, number)) in seats.iter().zip(numbers).enumerate() {
             let seat = &mut self.holders[usize::from(seat) % TOP];
-            let left = std::mem::replace(seat, Holder { block, number });
+            let left = std::mem::replace(seat, number);
             if at >= seated {
-                self.push_out(left, clock);
+                self.head.pushed[left % (TOP + SHEET)] = clock;
                 clock = after(clock);
             }
-            self.pieces[Part::of(block, PARTS)].push(block, number);
         }
-        self.head.len += blocks.len();
         clock
-    }
-
-    #[inline(always)]
-    fn push_out(&mut self, left: Holder, time: u32) {
-        match left.number {
-            FORMER => {
-                let piece = &mut self.pieces[Part::of(left.block, PARTS)];
-                piece.late.push((left.block, time));
-            }
-            number => self.head.pushed[number as usize % SHEET] = time,
-        }
     }
 
     /// Hands the sheet over in exchange for one that was counted.
     pub(super) fn hand_over(&mut self, sheet: &Sheet) {
-        self.holders.iter_mut().for_each(|h| h.number = FORMER);
+        let holders = std::mem::replace(&mut self.holders, std::array::from_fn(|seat| seat));
+        let former = holders.map(|holder| match holder.checked_sub(TOP) {
+            Some(number) => self.head.blocks[number],
+            None => self.head.former[holder],
+        });
         std::mem::swap(&mut self.head, &mut sheet.write());
+        self.head.former = former;
+        self.head.pushed[..TOP].fill(NEVER);
         self.head.len = 0;
         self.head.seated = 0;
         self.head.first_pushed.clear();
-        for (piece, old) in self.pieces.iter_mut().zip(&sheet.pieces) {
-            std::mem::swap(piece, &mut lock(old));
-            piece.clear();
-        }
     }
 }
 
@@ -182,25 +211,29 @@ impl Sheet {
 
     /// Gives on the batches of a sheet, all of whose pieces were looked up.
     #[inline(always)]
-    pub(super) fn batches(&self, previous: &mut [u32; SHEET], mut each: impl FnMut(&Looked)) {
-        for piece in &self.pieces {
-            let piece = lock(piece);
-            for (&number, &time) in piece.numbers().iter().zip(&piece.previous) {
-                previous[usize::from(number) % SHEET] = time;
-            }
-        }
+    pub(super) fn batches<O: Operations>(&self, mut each: impl FnMut(&Looked)) {
         let head = self.head();
-        let batches = previous.as_chunks().0.iter().zip(&head.first_pushed);
+        let pieces = self.pieces.each_ref().map(lock);
+        let mut found = [0; PARTS];
         let (mut left, mut seated) = (head.len, head.seated);
-        for (&previous, &first_pushed) in batches {
+        let batches = head.first_pushed.iter().take(head.len.div_ceil(BATCH));
+        for (at, &first_pushed) in batches.enumerate() {
             let len = left.min(BATCH);
             let without = seated.min(len);
-            each(&Looked {
+            let mut looked = Looked {
                 len,
-                previous,
                 pushes: len - without,
                 first_pushed,
-            });
+                ..Looked::EMPTY
+            };
+            for (piece, found) in pieces.iter().zip(&mut found) {
+                let bits = piece.bits[at];
+                let packed = piece.previous[*found..].first_chunk();
+                let packed = packed.expect("SANITY: there is room for a batch behind all");
+                O::unpack_u32(packed, bits, &mut looked.previous);
+                *found += bits.count_ones() as usize;
+            }
+            each(&looked);
             left -= len;
             seated -= without;
         }

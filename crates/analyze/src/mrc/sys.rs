@@ -7,8 +7,9 @@
 //! functions of [`Vectors`] are inlined into it), because a call for each
 //! operation would cost more than the operation.
 
-use super::batch::{BATCH, NEVER};
+use super::batch::{BATCH, NEVER, positions};
 use super::sampled::{Filter, NEIGHBOURS};
+use super::times::Part;
 
 /// Words in a line of the host's cache.
 pub(super) type Line = [u64; 8];
@@ -68,6 +69,16 @@ pub(super) trait Operations {
     /// One bit for each value that is one more than the one before it and no multiple
     /// of 64.
     fn follow(values: &[u32; BATCH]) -> u64;
+    /// One bit for each block of a part.
+    fn of_part(blocks: &[u64; BATCH], part: Part) -> u64;
+    /// Brings the values that have a bit to the front of `packed`, in their order; any
+    /// may follow.
+    fn pack_u64(values: &[u64; BATCH], bits: u64, packed: &mut [u64; BATCH]);
+    /// The same.
+    fn pack_u32(values: &[u32; BATCH], bits: u64, packed: &mut [u32; BATCH]);
+    /// Puts the first values of `packed` in their order where there is a bit; others
+    /// stay.
+    fn unpack_u32(packed: &[u32; BATCH], bits: u64, values: &mut [u32; BATCH]);
     /// Appends the blocks (`addresses >> shift`) that the filter keeps to
     /// `kept`, which has room for `addresses.len() + 8`; returns how many. Some
     /// that the filter does not keep may follow.
@@ -185,6 +196,30 @@ impl Operations for Portable {
     }
 
     #[inline(always)]
+    fn of_part(blocks: &[u64; BATCH], part: Part) -> u64 {
+        let bits = blocks.iter().map(|&block| u64::from(part.has(block)));
+        bits.enumerate().fold(0, |all, (at, bit)| all | bit << at)
+    }
+
+    #[inline(always)]
+    fn pack_u64(values: &[u64; BATCH], bits: u64, packed: &mut [u64; BATCH]) {
+        pack(values, bits, packed);
+    }
+
+    #[inline(always)]
+    fn pack_u32(values: &[u32; BATCH], bits: u64, packed: &mut [u32; BATCH]) {
+        pack(values, bits, packed);
+    }
+
+    #[inline(always)]
+    fn unpack_u32(packed: &[u32; BATCH], bits: u64, values: &mut [u32; BATCH]) {
+        let packed = packed.iter();
+        positions(bits)
+            .zip(packed)
+            .for_each(|(at, &value)| values[at] = value);
+    }
+
+    #[inline(always)]
     fn keep(filter: &Filter, addresses: &[u64], shift: u32, kept: &mut [u64]) -> usize {
         let mut count = 0;
         for address in addresses {
@@ -196,11 +231,23 @@ impl Operations for Portable {
     }
 }
 
+/// Stores every value and passes over those that have a bit: which have cannot be
+/// guessed.
+#[inline(always)]
+fn pack<T: Copy>(values: &[T; BATCH], bits: u64, packed: &mut [T; BATCH]) {
+    let mut count = 0;
+    for (at, &value) in values.iter().enumerate() {
+        packed[count % BATCH] = value;
+        count += (bits >> at & 1) as usize;
+    }
+}
+
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use std::arch::x86_64::*;
 
-    use super::{BATCH, Filter, Job, Line, NEIGHBOURS, Operations, Portable};
+    use super::super::times::NARROW_MIX;
+    use super::{BATCH, Filter, Job, Line, NEIGHBOURS, Operations, Part, Portable};
 
     struct Avx2;
     struct Avx512;
@@ -329,6 +376,26 @@ mod x86 {
                 }
                 follow
             }
+        }
+
+        #[inline(always)]
+        fn of_part(blocks: &[u64; BATCH], part: Part) -> u64 {
+            Portable::of_part(blocks, part)
+        }
+
+        #[inline(always)]
+        fn pack_u64(values: &[u64; BATCH], bits: u64, packed: &mut [u64; BATCH]) {
+            Portable::pack_u64(values, bits, packed);
+        }
+
+        #[inline(always)]
+        fn pack_u32(values: &[u32; BATCH], bits: u64, packed: &mut [u32; BATCH]) {
+            Portable::pack_u32(values, bits, packed);
+        }
+
+        #[inline(always)]
+        fn unpack_u32(packed: &[u32; BATCH], bits: u64, values: &mut [u32; BATCH]) {
+            Portable::unpack_u32(packed, bits, values);
         }
 
         #[inline(always)]
@@ -464,6 +531,72 @@ mod x86 {
                     follow |= u64::from(next & inside) << at;
                 }
                 follow
+            }
+        }
+
+        #[inline(always)]
+        fn of_part(blocks: &[u64; BATCH], part: Part) -> u64 {
+            // SAFETY: only reached from functions compiled for AVX-512; the eight
+            // loads are of the whole array.
+            unsafe {
+                let [multiplier, mask, wanted] = part
+                    .constants()
+                    .map(|value| _mm512_set1_epi64(value as i64));
+                (0..8).fold(0, |all, at| {
+                    let blocks = _mm512_loadu_si512(blocks.as_ptr().add(8 * at).cast());
+                    let mixed = _mm512_xor_si512(blocks, _mm512_srli_epi64::<NARROW_MIX>(blocks));
+                    let hash = _mm512_mullo_epi64(mixed, multiplier);
+                    let found = _mm512_cmpeq_epi64_mask(_mm512_and_si512(hash, mask), wanted);
+                    all | u64::from(found) << (8 * at)
+                })
+            }
+        }
+
+        #[inline(always)]
+        fn pack_u64(values: &[u64; BATCH], bits: u64, packed: &mut [u64; BATCH]) {
+            // SAFETY: only reached from functions compiled for AVX-512; what is stored
+            // from `count`, at most as many as were loaded before, lies in the array.
+            unsafe {
+                let mut count = 0;
+                for at in (0..BATCH).step_by(8) {
+                    let chosen = (bits >> at) as u8;
+                    let values = _mm512_loadu_si512(values.as_ptr().add(at).cast());
+                    let front = _mm512_maskz_compress_epi64(chosen, values);
+                    _mm512_storeu_si512(packed.as_mut_ptr().add(count).cast(), front);
+                    count += chosen.count_ones() as usize;
+                }
+            }
+        }
+
+        #[inline(always)]
+        fn pack_u32(values: &[u32; BATCH], bits: u64, packed: &mut [u32; BATCH]) {
+            // SAFETY: as above.
+            unsafe {
+                let mut count = 0;
+                for at in (0..BATCH).step_by(16) {
+                    let chosen = (bits >> at) as u16;
+                    let values = _mm512_loadu_si512(values.as_ptr().add(at).cast());
+                    let front = _mm512_maskz_compress_epi32(chosen, values);
+                    _mm512_storeu_si512(packed.as_mut_ptr().add(count).cast(), front);
+                    count += chosen.count_ones() as usize;
+                }
+            }
+        }
+
+        #[inline(always)]
+        fn unpack_u32(packed: &[u32; BATCH], bits: u64, values: &mut [u32; BATCH]) {
+            // SAFETY: only reached from functions compiled for AVX-512; what is loaded
+            // from `count`, at most as many as were stored before, lies in the array.
+            unsafe {
+                let mut count = 0;
+                for at in (0..BATCH).step_by(16) {
+                    let chosen = (bits >> at) as u16;
+                    let front = _mm512_loadu_si512(packed.as_ptr().add(count).cast());
+                    let values = values.as_mut_ptr().add(at).cast();
+                    let old = _mm512_loadu_si512(values);
+                    _mm512_storeu_si512(values, _mm512_mask_expand_epi32(old, chosen, front));
+                    count += chosen.count_ones() as usize;
+                }
             }
         }
 

@@ -44,6 +44,8 @@ const INVERSE: u64 = inverse(MULTIPLIER);
 /// of a million neighbours found their home lines full.)
 const NARROW_MULTIPLIER: u64 = MULTIPLIER >> (64 - NARROW_BITS);
 const NARROW_INVERSE: u64 = inverse(NARROW_MULTIPLIER);
+/// Bits that a block is shifted by and mixed with itself, half of those it has.
+pub(super) const NARROW_MIX: u32 = 26;
 
 /// Newton's iteration: each round doubles the right bits, of which an odd number
 /// has three to begin with.
@@ -117,7 +119,7 @@ impl Format for Narrow {
 
     #[inline(always)]
     fn hash(block: u64) -> u64 {
-        (block ^ block >> 26).wrapping_mul(NARROW_MULTIPLIER << (64 - NARROW_BITS))
+        (block ^ block >> NARROW_MIX).wrapping_mul(NARROW_MULTIPLIER << (64 - NARROW_BITS))
     }
 
     #[inline(always)]
@@ -127,7 +129,7 @@ impl Format for Narrow {
 
     fn block(hash: u64) -> u64 {
         let mixed = (hash >> (64 - NARROW_BITS)).wrapping_mul(NARROW_INVERSE) % (1 << NARROW_BITS);
-        mixed ^ mixed >> 26
+        mixed ^ mixed >> NARROW_MIX
     }
 
     #[inline(always)]
@@ -261,10 +263,20 @@ impl Part {
         (0..count as u64).map(move |number| Part { number, bits })
     }
 
-    /// The number of a block's part, of a power of two (at least two).
+    /// Whether a block is one of them.
     #[inline(always)]
-    pub(super) fn of(block: u64, count: usize) -> usize {
-        (Narrow::hash(block) >> (u64::BITS - count.trailing_zeros())) as usize
+    pub(super) fn has(self, block: u64) -> bool {
+        let [multiplier, mask, wanted] = self.constants();
+        (block ^ block >> NARROW_MIX).wrapping_mul(multiplier) & mask == wanted
+    }
+
+    /// What a block, mixed with itself, is multiplied by, and the bits of the product
+    /// that are compared with the last number.
+    #[inline(always)]
+    pub(super) fn constants(self) -> [u64; 3] {
+        let wanted = self.number.unbounded_shl(u64::BITS - self.bits);
+        let mask = u64::MAX.unbounded_shl(u64::BITS - self.bits);
+        [NARROW_MULTIPLIER << (64 - NARROW_BITS), mask, wanted]
     }
 }
 
