@@ -11,7 +11,7 @@ use std::sync::{Condvar, Mutex, MutexGuard};
 use super::batch::{BATCH, Batch};
 use super::exact::{Back, Full, Settings};
 use super::histogram::Distances;
-use super::sheet::{Draft, Head, NO_PANIC, PARTS, Picked, Piece, Sheet, lock};
+use super::sheet::{Draft, Head, NO_PANIC, Picked, Piece, Sheet, lock};
 use super::sys::{self, Job, Operations};
 use super::times::{NARROW_BITS, Part, Times};
 
@@ -21,6 +21,9 @@ const SHEETS: u64 = 4;
 /// and pauses of each: together about as long as a task.
 const ROUNDS: u32 = 200;
 const PAUSES: u32 = 32;
+/// Batches whose home lines are on their way before the first of them is searched; while
+/// one is looked up, nothing else is done that a miss could hide behind.
+const AHEAD: usize = 3;
 /// Blocks whose renumbering is worth beginning a thread for.
 const WORTH_A_THREAD: u32 = 1 << 16;
 
@@ -35,7 +38,7 @@ struct Stage {
 #[derive(Debug, Default)]
 pub(super) struct Books {
     handed: u64,
-    looked_up: [Stage; PARTS],
+    looked_up: Vec<Stage>,
     counted: Stage,
     ended: Option<Ended>,
     asleep: usize,
@@ -113,31 +116,38 @@ impl Books {
 /// A table would take more memory than it may.
 struct Crammed;
 
-/// Bytes that each table may take beside a window of so many slots.
-fn share(settings: &Settings, window: u32) -> usize {
-    settings.memory_bytes.saturating_sub(window as usize / 8) / PARTS
+/// Parts that the blocks are divided into, a power of two: enough for so many threads
+/// to find something to do beside one that counts, and no more, as each goes through
+/// the whole sheet.
+fn parts(threads: usize) -> usize {
+    if threads > 2 { 4 } else { 2 }
 }
 
-/// When the blocks of one part were pushed out, and three batches on their way
+/// Bytes that each of so many tables may take beside a window of so many slots.
+fn share(settings: &Settings, window: u32, parts: usize) -> usize {
+    settings.memory_bytes.saturating_sub(window as usize / 8) / parts
+}
+
+/// When the blocks of one part were pushed out, and batches on their way
 /// through the table.
 #[derive(Debug)]
 struct Table {
     part: Part,
     times: Times,
     picked: Picked,
-    batches: [Box<Batch>; 3],
+    batches: [Box<Batch>; AHEAD + 2],
     /// Bytes it may take, with the counts of its distances.
     memory_bytes: usize,
 }
 
 impl Table {
-    fn new(settings: &Settings, window: u32, part: Part) -> Table {
+    fn new(settings: &Settings, window: u32, part: Part, memory_bytes: usize) -> Table {
         Table {
             part,
             picked: Picked::default(),
             times: Times::new(window, part, settings.advise),
             batches: std::array::from_fn(|_| Batch::empty()),
-            memory_bytes: share(settings, window),
+            memory_bytes,
         }
     }
 
@@ -152,11 +162,11 @@ impl Table {
         let late = head.late().filter(|late| self.part.has(late.0));
         late.for_each(|(block, time)| self.times.stamp_one(block, time));
         let batches = blocks.len().div_ceil(BATCH);
-        for round in 0..batches + 2 {
-            if round >= 2 {
-                self.finish::<O>(piece, (round - 2) * BATCH)?;
+        for round in 0..=batches + AHEAD {
+            if let Some(done) = round.checked_sub(AHEAD + 1) {
+                self.finish::<O>(piece, done * BATCH)?;
             }
-            self.times.search_homes::<O>(&mut self.batches[1]);
+            self.times.search_homes::<O>(&mut self.batches[AHEAD]);
             self.begin(round * BATCH);
             self.batches.rotate_right(1);
         }
@@ -179,7 +189,7 @@ impl Table {
     /// Looks the oldest batch up.
     #[inline(always)]
     fn finish<O: Operations>(&mut self, piece: &mut Piece, from: usize) -> Result<(), Crammed> {
-        let batch = &mut *self.batches[2];
+        let batch = &mut *self.batches[AHEAD + 1];
         if self.times.is_full(batch.len) {
             let tables = self.times.bytes() + self.times.bytes_to_grow();
             if tables + self.times.blocks() * 5 > self.memory_bytes {
@@ -200,22 +210,28 @@ pub(super) struct Crew {
     settings: Settings,
     books: Mutex<Books>,
     changed: Condvar,
-    sheets: [Sheet; SHEETS as usize],
-    tables: [Mutex<Table>; PARTS],
+    sheets: Vec<Sheet>,
+    /// One for each part.
+    tables: Vec<Mutex<Table>>,
     /// Makes distances of sheets.
     back: Mutex<Back>,
 }
 
 impl Crew {
-    pub(super) fn new(settings: &Settings, window: u32) -> Crew {
-        let mut parts = Part::all(PARTS);
-        let mut table = || Table::new(settings, window, parts.next().expect("SANITY: PARTS"));
+    /// What so many threads share.
+    pub(super) fn new(settings: &Settings, window: u32, threads: usize) -> Crew {
+        let parts = parts(threads);
+        let memory_bytes = share(settings, window, parts);
+        let table = |part| Mutex::new(Table::new(settings, window, part, memory_bytes));
         Crew {
             settings: *settings,
-            books: Mutex::default(),
+            books: Mutex::new(Books {
+                looked_up: vec![Stage::default(); parts],
+                ..Books::default()
+            }),
             changed: Condvar::new(),
-            sheets: Default::default(),
-            tables: std::array::from_fn(|_| Mutex::new(table())),
+            sheets: (0..SHEETS).map(|_| Sheet::new(parts)).collect(),
+            tables: Part::all(parts).map(table).collect(),
             back: Mutex::new(Back::new(settings, window)),
         }
     }
@@ -281,7 +297,7 @@ impl Crew {
         let mut back = lock(&self.back);
         let window = back.next_window(first_window).ok_or_else(|| self.full())?;
         let ranks = back.ranks();
-        let memory_bytes = share(&self.settings, window);
+        let memory_bytes = share(&self.settings, window, self.tables.len());
         let renumber = |tables: &[Mutex<Table>]| {
             for table in tables {
                 let table = &mut *lock(table);
@@ -289,7 +305,7 @@ impl Crew {
                 table.memory_bytes = memory_bytes;
             }
         };
-        let (some, others) = self.tables.split_at(PARTS / 2);
+        let (some, others) = self.tables.split_at(self.tables.len() / 2);
         if ranks.live() < WORTH_A_THREAD {
             renumber(some);
             renumber(others);

@@ -18,8 +18,8 @@
 //! with one population count and six counters; `sys` has the vector instructions,
 //! in three variants that do the same.
 //!
-//! [`Parallel`] does the same in several threads, with a table for each quarter of the
-//! blocks: whoever is free takes what there is to do. Curves of
+//! [`Parallel`] does the same in several threads, with a table for each half or quarter
+//! of the blocks: whoever is free takes what there is to do. Curves of
 //! disjoint partitions of the blocks combine in [`join_partitions`], and [`Phases`]
 //! joins windows of a run that are alike.
 //!

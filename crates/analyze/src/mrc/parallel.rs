@@ -53,7 +53,7 @@ impl Parallel {
         assert!(block_bytes.is_power_of_two());
         assert!(Vectors::available().contains(&settings.vectors));
         assert!(threads > 0);
-        let crew = Arc::new(Crew::new(&settings, FIRST_WINDOW));
+        let crew = Arc::new(Crew::new(&settings, FIRST_WINDOW, threads));
         let other = |_| {
             let crew = Arc::clone(&crew);
             std::thread::spawn(move || crew.serve())

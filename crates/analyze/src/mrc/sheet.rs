@@ -12,9 +12,6 @@ use super::sys::Operations;
 use super::times::Part;
 use super::top::TOP;
 
-/// Parts that the blocks are divided into: a power of two, enough for threads to
-/// find something to do whichever of them are busy.
-pub(super) const PARTS: usize = 4;
 /// References of a sheet: some tens of microseconds, and the sheets that are on
 /// their way fit into the second-level cache.
 pub(super) const SHEET: usize = 128 * BATCH;
@@ -193,14 +190,21 @@ impl Draft {
     }
 }
 
-/// A sheet that threads work on.
-#[derive(Debug, Default)]
+/// A sheet that threads work on, with a piece for each part.
+#[derive(Debug)]
 pub(super) struct Sheet {
     head: RwLock<Head>,
-    pub(super) pieces: [Mutex<Piece>; PARTS],
+    pub(super) pieces: Vec<Mutex<Piece>>,
 }
 
 impl Sheet {
+    pub(super) fn new(parts: usize) -> Sheet {
+        Sheet {
+            head: RwLock::default(),
+            pieces: (0..parts).map(|_| Mutex::default()).collect(),
+        }
+    }
+
     pub(super) fn head(&self) -> RwLockReadGuard<'_, Head> {
         self.head.read().expect(NO_PANIC)
     }
@@ -213,8 +217,8 @@ impl Sheet {
     #[inline(always)]
     pub(super) fn batches<O: Operations>(&self, mut each: impl FnMut(&Looked)) {
         let head = self.head();
-        let pieces = self.pieces.each_ref().map(lock);
-        let mut found = [0; PARTS];
+        // With how many of its references were given on.
+        let mut pieces: Vec<_> = self.pieces.iter().map(|p| (lock(p), 0)).collect();
         let (mut left, mut seated) = (head.len, head.seated);
         let batches = head.first_pushed.iter().take(head.len.div_ceil(BATCH));
         for (at, &first_pushed) in batches.enumerate() {
@@ -226,12 +230,11 @@ impl Sheet {
                 first_pushed,
                 ..Looked::EMPTY
             };
-            for (piece, found) in pieces.iter().zip(&mut found) {
-                let bits = piece.bits[at];
-                let packed = piece.previous[*found..].first_chunk();
+            for (piece, given) in &mut pieces {
+                let packed = piece.previous[*given..].first_chunk();
                 let packed = packed.expect("SANITY: there is room for a batch behind all");
-                O::unpack_u32(packed, bits, &mut looked.previous);
-                *found += bits.count_ones() as usize;
+                O::unpack_u32(packed, piece.bits[at], &mut looked.previous);
+                *given += piece.bits[at].count_ones() as usize;
             }
             each(&looked);
             left -= len;
