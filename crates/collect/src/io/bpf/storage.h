@@ -30,10 +30,6 @@ enum { LONGEST_WALK = 1 << 18 };
 enum { MARKS_SHIFT = 16 };
 /* Of a thread's stack in the kernel, or of a part of it where it is larger. */
 enum { STACK_SHIFT = 14 };
-/* A lone writer is looked up again after so many pages, or the map would take its entry
- * for one that nobody uses.
- */
-enum { LONE_PAGES = 256 };
 
 struct dirty_file {
 	owner_t owner; /* 0: pages were dirty before anything was known of the file */
@@ -48,7 +44,9 @@ struct {
 	__type(value, struct dirty_file);
 } files SEC(".maps");
 
-/* How often a file got or lost its lone writer. */
+/* How often a file got an entry or a second writer. Whoever writes a file alone looks its
+ * entry up again then: each new entry may push out one that seems unused.
+ */
 u64 changes;
 
 struct chunk_key {
@@ -150,29 +148,43 @@ static __always_inline void note_lone(struct lone *lone, struct address_space *m
 	lone->exec_id = task->self_exec_id;
 }
 
-/* What is known of a file, with this owner among its writers. It begins anew when no page
- * is dirty; not while it is mapped, as a page that is just written to may not be known to
- * be dirty yet. Writers by other ways keep each other out.
+static __always_inline bool is_regular(struct address_space *mapping)
+{
+	return (mapping->host->i_mode & S_IFMT) == S_IFREG;
+}
+
+/* An entry for a file of which nothing is known, or which is clean. What lies in a file
+ * system's own mappings is also written without becoming dirty (a journal does), so that
+ * it is nobody's without a mark.
+ */
+static __always_inline void begin_life(struct address_space *mapping, owner_t owner, bool lone, u64 how)
+{
+	u64 key = (u64)mapping;
+	struct dirty_file fresh = {
+		.owner = lone ? owner : 0,
+		.life = bpf_ktime_get_ns() << 8 | (u8)bpf_get_smp_processor_id(),
+		.shared = !lone,
+	};
+
+	ADD(changes, 1);
+	bpf_map_update_elem(&files, &key, &fresh, how);
+}
+
+/* What is known of a file, with this owner among its writers. Its life begins anew when no
+ * page is dirty; not while it is mapped, as a page that is just written to may not be known
+ * to be dirty yet. Writers by other ways keep each other out.
  */
 static __always_inline struct dirty_file *dirty_file(struct address_space *mapping, owner_t owner)
 {
 	u64 key = (u64)mapping;
 	struct dirty_file *file = bpf_map_lookup_elem(&files, &key);
-	bool clean, begins;
+	bool lone;
 
 	if (file && !file->shared && file->owner == owner)
 		return file;
-	clean = !(mapping->i_pages.xa_flags >> MARKS_SHIFT);
-	begins = clean && mapping->i_mmap_writable.counter <= 0;
-	if (!file || begins) {
-		struct dirty_file fresh = {
-			.owner = clean ? owner : 0,
-			.life = bpf_ktime_get_ns() << 8 | (u8)bpf_get_smp_processor_id(),
-			.shared = !clean,
-		};
-		if (file)
-			ADD(changes, 1);
-		bpf_map_update_elem(&files, &key, &fresh, file ? BPF_ANY : BPF_NOEXIST);
+	lone = !(mapping->i_pages.xa_flags >> MARKS_SHIFT) && is_regular(mapping);
+	if (!file || (lone && mapping->i_mmap_writable.counter <= 0)) {
+		begin_life(mapping, owner, lone, file ? BPF_ANY : BPF_NOEXIST);
 		file = bpf_map_lookup_elem(&files, &key);
 	}
 	if (file && !file->shared && file->owner != owner) {
@@ -285,7 +297,7 @@ static __noinline int dirtied(struct folio *folio, struct address_space *mapping
 	if (!d || !folio || !mapping)
 		return 0;
 	first = folio->index;
-	if (first % LONE_PAGES && is_lone(&d->lone, mapping, task))
+	if (is_lone(&d->lone, mapping, task))
 		return 0;
 	life = life_of(mapping, d);
 	if (!life)
@@ -338,7 +350,7 @@ static __always_inline int written(struct address_space *mapping, u64 position, 
 	d->told.last = (position + bytes - 1) >> PAGE_SHIFT;
 	d->told.thread = (u64)task;
 	d->told.stack = stack_of(context);
-	if (d->told.first % LONE_PAGES && is_lone(&d->lone, mapping, task))
+	if (is_lone(&d->lone, mapping, task))
 		return 0;
 	return told(mapping);
 }
