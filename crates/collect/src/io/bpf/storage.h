@@ -309,7 +309,7 @@ static __noinline int dirtied(struct folio *folio, struct address_space *mapping
 	return 0;
 }
 
-static __noinline int told(struct address_space *mapping)
+static __noinline int mark_told(struct address_space *mapping)
 {
 	struct desk *d = desk();
 	u64 life;
@@ -352,7 +352,7 @@ static __always_inline int written(struct address_space *mapping, u64 position, 
 	d->told.stack = stack_of(context);
 	if (is_lone(&d->lone, mapping, task))
 		return 0;
-	return told(mapping);
+	return mark_told(mapping);
 }
 
 SEC("tp_btf/ext4_da_write_end")
