@@ -183,6 +183,33 @@ fn the_last_writer_of_a_page_is_charged() {
 }
 
 #[test]
+fn who_wrote_a_page_before_it_was_clean_is_not_charged_again() {
+    check_write(
+        SIZE,
+        &[
+            (&["write_pages", "PATH", "0", "1", "512"], MIB),
+            (&["write_pages", "PATH", "256", "1", "512"], 2 * MIB),
+            (&["sync", "PATH"], 0),
+            (&["write_pages", "PATH", "0", "1", "512"], 3 * MIB / 2),
+            (&["write_pages", "PATH", "256", "1", "128"], MIB / 2),
+        ],
+        &["sync", "PATH"],
+    );
+}
+
+#[test]
+fn a_mapping_adds_what_was_not_dirty_before() {
+    check_write(
+        SIZE,
+        &[
+            (&["write_pages", "PATH", "0", "1", "512"], 2 * MIB),
+            (&["write_mapped", "PATH"], SIZE - 2 * MIB),
+        ],
+        &["sync", "PATH"],
+    );
+}
+
+#[test]
 fn writes_through_a_mapping_belong_to_the_process_that_faults() {
     check_write(
         SIZE,

@@ -508,30 +508,40 @@ fn carries(flow: Flow, payload: u64, network: &Network, family: &Family) -> bool
 
 #[test]
 fn readers_of_one_stream_get_what_they_read() {
+    each_family(|session, network, family| check_readers("tcp_send", session, network, family));
+}
+
+/// The next reader begins while packets arrive, which wait until it has what was there.
+#[test]
+fn readers_get_what_they_read_while_more_arrives() {
     each_family(|session, network, family| {
-        let sizes = ["5000000", "7000000", "4000000"];
-        let mut words = vec!["tcp_readers", family.one, "7102"];
-        words.extend(sizes);
-        let mut receiver = network.actor('b', &words).ready();
-        let totals = Totals::start(session, network, 'b');
-        let sender = network.actor('a', &["tcp_send", family.one, "7102", "16000000"]);
-        let children: Vec<u32> = sizes
-            .iter()
-            .map(|_| receiver.line().parse().unwrap())
-            .collect();
-        sender.end();
-        receiver.end();
-        std::thread::sleep(std::time::Duration::from_millis(200));
-        totals.check(session, network);
-        let device = network.device('b', "one");
-        for (child, size) in children.iter().zip(sizes) {
-            let read = account(session, *child, device).input;
-            assert!(
-                carries(read, size.parse().unwrap(), network, family),
-                "{read:?} of {size}"
-            );
-        }
+        check_readers("tcp_send_evenly", session, network, family);
     });
+}
+
+fn check_readers(deed: &str, session: &mut Session, network: &Network, family: &Family) {
+    let sizes = ["5000000", "7000000", "4000000"];
+    let mut words = vec!["tcp_readers", family.one, "7102"];
+    words.extend(sizes);
+    let mut receiver = network.actor('b', &words).ready();
+    let totals = Totals::start(session, network, 'b');
+    let sender = network.actor('a', &[deed, family.one, "7102", "16000000"]);
+    let children: Vec<u32> = sizes
+        .iter()
+        .map(|_| receiver.line().parse().unwrap())
+        .collect();
+    sender.end();
+    receiver.end();
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    totals.check(session, network);
+    let device = network.device('b', "one");
+    for (child, size) in children.iter().zip(sizes) {
+        let read = account(session, *child, device).input;
+        assert!(
+            carries(read, size.parse().unwrap(), network, family),
+            "{read:?} of {size}"
+        );
+    }
 }
 
 #[test]

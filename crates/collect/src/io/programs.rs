@@ -26,7 +26,7 @@ static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/account.bpf.o")
 
 const BTF: &str = "/sys/kernel/btf";
 
-/// Most pages that the map of dirtiers has room for: 16 GiB of dirty pages.
+/// Most files, or chunks of pages, that there are marks for: 16 GiB of dirty pages.
 const MOST_CHUNKS: u32 = 1 << 18;
 
 /// What libbpf said about the last load; it speaks through a plain function.
@@ -292,7 +292,7 @@ fn open(choice: &Choice, setup: Setup) -> libbpf_rs::Result<Object> {
         program.set_autoload(choice.load.contains(&name.as_str()));
     }
     for mut map in object.maps_mut() {
-        if map.name() == "dirtiers" {
+        if map.name() == "dirtiers" || map.name() == "files" {
             map.set_max_entries(chunks())?;
         }
         if let ("accounts", Some(room)) = (map.name().to_string_lossy().as_ref(), setup.room) {

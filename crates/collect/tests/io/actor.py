@@ -2,7 +2,7 @@
 
 Each says `ready` where others wait for it, and goes on at a line of input.
 """
-import array, ctypes, mmap, os, resource, socket, struct, sys, threading, time
+import array, ctypes, mmap, os, resource, socket, struct, sys, tempfile, threading, time
 
 MIB = 1 << 20
 
@@ -221,6 +221,18 @@ def take(s, size):
         left -= len(got)
 
 
+def take_slowly(s, size):
+    """The first MiB to memory that is read from a disk: meanwhile packets wait for the socket."""
+    with tempfile.NamedTemporaryFile() as file:
+        os.write(file.fileno(), bytes(MIB))
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        with mmap.mmap(file.fileno(), MIB, flags=mmap.MAP_PRIVATE) as room:
+            room.madvise(mmap.MADV_RANDOM)
+            got = s.recv_into(room, MIB)
+    take(s, int(size) - got)
+
+
 def drain(s):
     while s.recv(MIB):
         pass
@@ -326,10 +338,25 @@ def tcp_accept_before(address, port, size):
     drain(connection)
 
 
-def tcp_send(address, port, *sizes):
-    """Sends the sizes; before each but the first it waits for a line."""
+def connected(address, port):
     s = inet(socket.SOCK_STREAM, address)
     s.connect((address, int(port)))
+    return s
+
+
+def tcp_send(address, port, *sizes):
+    """Sends the sizes; before each but the first it waits for a line."""
+    send_sizes(connected(address, port), sizes)
+
+
+def tcp_send_evenly(address, port, size):
+    """40 MB a second."""
+    s = connected(address, port)
+    s.setsockopt(socket.SOL_SOCKET, 47, 40_000_000)  # SO_MAX_PACING_RATE
+    send_sizes(s, [size])
+
+
+def send_sizes(s, sizes):
     for i, size in enumerate(sizes):
         if i:
             ready()
@@ -373,7 +400,7 @@ def tcp_readers(address, port, *sizes):
     for size in sizes:
         child = os.fork()
         if child == 0:
-            take(connection, size)
+            take_slowly(connection, size)
             os._exit(0)
         os.waitpid(child, 0)
         print(child, flush=True)

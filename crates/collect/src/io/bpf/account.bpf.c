@@ -87,13 +87,6 @@ int released(struct bpf_sock *sk)
 	return 1;
 }
 
-/* What is asked of a TCP socket when its book is settled. */
-struct stream {
-	u32 netns;
-	u32 received; /* position */
-	bool unread;  /* data waits for a reader */
-};
-
 /* Charges what came in; data that waits to be read is left for its reader. */
 static __always_inline void settle_received_stream(struct book *book, struct stream *stream)
 {
@@ -104,7 +97,7 @@ static __always_inline void settle_received_stream(struct book *book, struct str
 	/* With runs: what another processor added while they were opened. */
 	if (!book->received.mixed && stream->unread) {
 		if (book->reading.owner)
-			settle_stream(book, key.owner, key.netns, stream->received);
+			settle_stream(book, &key, stream);
 		return;
 	}
 	settle(&book->received.sum, &key, false);
@@ -201,6 +194,8 @@ static long read_slot(u32 number, void *unused)
 	/* Of a socket that is being freed only its book still tells. */
 	stream.netns = book->sent.netns ?: BPF_CORE_READ(sk, __sk_common.skc_net.net, ns.inum);
 	stream.received = BPF_CORE_READ(tcp, rcv_nxt);
+	stream.headers = stream_headers(BPF_CORE_READ(sk, __sk_common.skc_family),
+					BPF_CORE_READ(tcp, tcp_header_len));
 	/* The FIN takes a position, too. */
 	stream.unread = BPF_CORE_READ(sk, __sk_common.skc_state) != TCP_LISTEN &&
 			stream.received - BPF_CORE_READ(tcp, copied_seq) > 1;
@@ -238,6 +233,7 @@ int read_out(struct bpf_iter__bpf_sk_storage_map *context)
 	stream.netns = book->sent.netns ?: netns_of(sk);
 	if (tcp && sk->__sk_common.skc_state != TCP_LISTEN) {
 		stream.received = tcp->rcv_nxt;
+		stream.headers = stream_headers(sk->__sk_common.skc_family, tcp->tcp_header_len);
 		stream.unread = stream.received - tcp->copied_seq > 1;
 	}
 	settle_received_stream(book, &stream);

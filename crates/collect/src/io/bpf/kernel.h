@@ -82,10 +82,20 @@ struct pcpu_hot {
 	int preempt_count;
 } KERNEL_TYPE;
 
+typedef struct {
+	int counter;
+} KERNEL_TYPE atomic_t;
+
 /* ------------------------------------------------------------- block and pages */
 struct inode;
+struct xarray {
+	u32 xa_flags;
+} KERNEL_TYPE;
+
 struct address_space {
 	struct inode *host;
+	struct xarray i_pages;
+	atomic_t i_mmap_writable;
 } KERNEL_TYPE;
 
 struct inode {
@@ -163,10 +173,6 @@ typedef struct {
 	struct net *net;
 } KERNEL_TYPE possible_net_t;
 
-typedef struct {
-	int counter;
-} KERNEL_TYPE atomic_t;
-
 typedef struct refcount_struct {
 	atomic_t refs;
 } KERNEL_TYPE refcount_t;
@@ -193,6 +199,7 @@ struct tcp_sock {
 	u32 copied_seq;
 	u32 write_seq;
 	u32 snd_una;
+	u16 tcp_header_len;
 	u64 bytes_received;
 } KERNEL_TYPE;
 

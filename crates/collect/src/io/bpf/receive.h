@@ -306,15 +306,33 @@ int packet_arrived(struct __sk_buff *skb)
 }
 
 /* --------------------------------------------------------------------- reading */
-/* The stream up to `read` goes to its reader, the rest waits for the next one. */
-static __always_inline void settle_stream(struct book *book, owner_t owner, u32 netns, u32 received)
+/* Where the stream of a socket is. */
+struct stream {
+	u32 netns;
+	u32 received; /* position up to which it came in order */
+	u32 headers;  /* bytes of a packet that are not payload */
+	bool unread;  /* data waits for a reader */
+};
+
+static __always_inline u32 stream_headers(u16 family, u16 tcp_headers)
+{
+	return (family == AF_INET ? 20 : 40) + tcp_headers;
+}
+
+/* The stream up to `read` goes to its reader, the rest waits for the next one: also what
+ * has arrived and has no place in the stream yet, as another process had the socket locked,
+ * or a packet before it is missing.
+ */
+static __always_inline void settle_stream(struct book *book, struct account_key *key, struct stream *stream)
 {
 	struct reading *reading = &book->reading;
-	u32 part = reading->read - reading->settled, whole = received - reading->settled;
-	struct account_key key = net_key(owner, netns, book->received.ifindex);
+	u32 part = reading->read - reading->settled, whole = stream->received - reading->settled;
+	u64 headers = (book->received.sum.packets >> 32) * stream->headers;
+	u64 arrived = book->received.sum.bytes - headers;
 
 	if (whole && part <= whole)
-		settle_part(&book->received.sum, &key, part, whole);
+		settle_part(&book->received.sum, key, part,
+			    book->received.sum.bytes > headers && arrived > whole ? arrived : whole);
 	reading->settled = reading->read;
 }
 
@@ -322,6 +340,8 @@ SEC("tp_btf/tcp_rcv_space_adjust")
 int BPF_PROG(stream_read, struct sock *sk)
 {
 	struct book *book = STREAM_BOOK(sk, ports_of(sk));
+	struct account_key key;
+	struct stream stream;
 	struct tcp_sock *tcp;
 	struct lanes *lanes;
 	owner_t owner;
@@ -347,7 +367,11 @@ int BPF_PROG(stream_read, struct sock *sk)
 		if (lanes)
 			settle_runs(lanes, owner, netns_of(sk), read);
 	} else if (book->reading.owner) {
-		settle_stream(book, book->reading.owner, netns_of(sk), tcp->rcv_nxt);
+		stream.netns = netns_of(sk);
+		stream.received = tcp->rcv_nxt;
+		stream.headers = stream_headers(sk->__sk_common.skc_family, tcp->tcp_header_len);
+		key = net_key(book->reading.owner, stream.netns, book->received.ifindex);
+		settle_stream(book, &key, &stream);
 	}
 	if (!book->reading.known) {
 		book->reading.settled = tcp->rcv_nxt - (u32)tcp->bytes_received;

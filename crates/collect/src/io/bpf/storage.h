@@ -1,14 +1,18 @@
 /* Disks: every request is charged when it is queued at its device.
  *
- * Reads and direct writes belong to the current process. A buffered write is
- * queued by whoever writes pages back, so each page remembers who dirtied it:
+ * Reads and direct writes belong to the current process. A buffered write is queued
+ * by whoever writes pages back, so it is kept who dirtied them:
  *
- *   dirtiers: (mapping, page index / 16) -> 16 owners
+ *   files:    mapping -> the only one who has written since the file was clean
+ *   dirtiers: (life, page index / 16) -> 16 owners, once there is another
  *
- * marked when a folio becomes dirty, and, where the file system tells, at each
- * write: a large folio gets dirty once, but may be written by many. Marks are
- * never deleted, as a page may be queued again; the oldest give way when the map
- * is full. It has room for twice the pages that the kernel lets be dirty.
+ * A file has one writer nearly always, of whom nothing more is noted than that. From
+ * the second one on pages are marked when a folio becomes dirty, and, where the file
+ * system tells, at each write: a large folio gets dirty once, but may be written by
+ * many. A page without a mark is the first writer's. Marks are never deleted, as a page
+ * may be queued again: they belong to one life of the file, which ends when all of it is
+ * clean and somebody else begins to write. The oldest give way when a map is full. Both
+ * have room for twice the pages that the kernel lets be dirty.
  */
 #ifndef MEMGAUGE_IO_STORAGE_H
 #define MEMGAUGE_IO_STORAGE_H
@@ -20,9 +24,33 @@ enum { PAGE_BYTES = 64, MAPPING_KIND = 3 };
  * that is longer is cut and counted.
  */
 enum { LONGEST_WALK = 1 << 18 };
+/* The kernel keeps whether any page is dirty or being written back in the upper half of
+ * a mapping's flags: in which bits depends on how it was built.
+ */
+enum { MARKS_SHIFT = 16 };
+/* Of a thread's stack in the kernel, or of a part of it where it is larger. */
+enum { STACK_SHIFT = 14 };
+
+struct dirty_file {
+	owner_t owner; /* 0: pages were dirty before anything was known of the file */
+	u64 life;
+	u64 shared;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 65536);
+	__type(key, u64);
+	__type(value, struct dirty_file);
+} files SEC(".maps");
+
+/* How often a file got an entry or a second writer. Whoever writes a file alone looks its
+ * entry up again then: each new entry may push out one that seems unused.
+ */
+u64 changes;
 
 struct chunk_key {
-	u64 mapping;
+	u64 life;
 	u64 chunk;
 };
 
@@ -37,12 +65,22 @@ struct {
 	__type(value, struct chunk);
 } dirtiers SEC(".maps");
 
-/* Pages marked last on this processor by a file system's own hook. */
-struct marked {
+/* The write that a file system told of last on this processor. */
+struct told {
 	u64 mapping;
-	u64 first;
+	u64 first; /* page */
 	u64 last;
 	u64 thread;
+	u64 stack;
+};
+
+/* Who wrote last on this processor, to a file that nobody else writes. */
+struct lone {
+	u64 mapping;
+	u64 changes;
+	u64 thread;
+	u64 start;
+	u64 exec_id;
 };
 
 /* A walk over the pages of a request being written. */
@@ -57,6 +95,7 @@ struct walk {
 	u64 mapping;
 	u64 index; /* of the folio's first page */
 	u64 is_file;
+	struct dirty_file file;
 	struct chunk_key key;
 	struct chunk chunk; /* copy of `key`'s */
 	owner_t submitter;
@@ -70,7 +109,8 @@ struct walk {
 };
 
 struct desk {
-	struct marked marked;
+	struct lone lone;
+	struct told told;
 	struct walk walk;
 	struct chunk empty;
 };
@@ -89,8 +129,87 @@ static __always_inline struct desk *desk(void)
 }
 
 /* ------------------------------------------------------------------ marking */
+static __always_inline bool is_lone(const struct lone *lone, struct address_space *mapping,
+				    struct task_struct *task)
+{
+	return lone->mapping == (u64)mapping && lone->changes == changes &&
+	       lone->thread == (u64)task && lone->start == task->start_boottime &&
+	       lone->exec_id == task->self_exec_id;
+}
+
+static __always_inline void note_lone(struct lone *lone, struct address_space *mapping, u64 seen)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+
+	lone->mapping = (u64)mapping;
+	lone->changes = seen;
+	lone->thread = (u64)task;
+	lone->start = task->start_boottime;
+	lone->exec_id = task->self_exec_id;
+}
+
+static __always_inline bool is_regular(struct address_space *mapping)
+{
+	return (mapping->host->i_mode & S_IFMT) == S_IFREG;
+}
+
+/* An entry for a file of which nothing is known, or which is clean. What lies in a file
+ * system's own mappings is also written without becoming dirty (a journal does), so that
+ * it is nobody's without a mark.
+ */
+static __always_inline void begin_life(struct address_space *mapping, owner_t owner, bool lone, u64 how)
+{
+	u64 key = (u64)mapping;
+	struct dirty_file fresh = {
+		.owner = lone ? owner : 0,
+		.life = bpf_ktime_get_ns() << 8 | (u8)bpf_get_smp_processor_id(),
+		.shared = !lone,
+	};
+
+	ADD(changes, 1);
+	bpf_map_update_elem(&files, &key, &fresh, how);
+}
+
+/* What is known of a file, with this owner among its writers. Its life begins anew when no
+ * page is dirty; not while it is mapped, as a page that is just written to may not be known
+ * to be dirty yet. Writers by other ways keep each other out.
+ */
+static __always_inline struct dirty_file *dirty_file(struct address_space *mapping, owner_t owner)
+{
+	u64 key = (u64)mapping;
+	struct dirty_file *file = bpf_map_lookup_elem(&files, &key);
+	bool lone;
+
+	if (file && !file->shared && file->owner == owner)
+		return file;
+	lone = !(mapping->i_pages.xa_flags >> MARKS_SHIFT) && is_regular(mapping);
+	if (!file || (lone && mapping->i_mmap_writable.counter <= 0)) {
+		begin_life(mapping, owner, lone, file ? BPF_ANY : BPF_NOEXIST);
+		file = bpf_map_lookup_elem(&files, &key);
+	}
+	if (file && !file->shared && file->owner != owner) {
+		file->shared = 1;
+		ADD(changes, 1);
+	}
+	return file;
+}
+
+/* The life of a file in which pages must be marked; 0: not, as it has one writer. */
+static __always_inline u64 life_of(struct address_space *mapping, struct desk *d)
+{
+	u64 seen = changes;
+	struct dirty_file *file = dirty_file(mapping, current_owner());
+
+	if (!file)
+		return 0;
+	if (file->shared)
+		return file->life;
+	note_lone(&d->lone, mapping, seen);
+	return 0;
+}
+
 struct span {
-	u64 mapping;
+	u64 life;
 	u64 first;
 	u64 last;
 	owner_t owner;
@@ -113,7 +232,7 @@ static __always_inline struct chunk *chunk_of(struct chunk_key *key)
 static long mark_chunk(u32 nth, struct span *span)
 {
 	u64 number = (span->first >> CHUNK_SHIFT) + nth, base = number << CHUNK_SHIFT;
-	struct chunk_key key = { span->mapping, number };
+	struct chunk_key key = { span->life, number };
 	struct chunk *chunk = chunk_of(&key);
 	u32 from = span->first > base ? span->first - base : 0;
 	u32 to = span->last - base < CHUNK_MASK ? span->last - base : CHUNK_MASK;
@@ -127,10 +246,10 @@ static long mark_chunk(u32 nth, struct span *span)
 	return 0;
 }
 
-static __always_inline void mark(u64 mapping, u64 first, u64 last)
+static __always_inline void mark(u64 life, u64 first, u64 last)
 {
-	struct span span = { mapping, first, last, current_owner() };
-	struct chunk_key key = { mapping, first >> CHUNK_SHIFT };
+	struct span span = { life, first, last, current_owner() };
+	struct chunk_key key = { life, first >> CHUNK_SHIFT };
 	struct chunk *chunk;
 
 	if (first == last) {
@@ -157,63 +276,103 @@ static __always_inline u64 pages_of(struct folio *folio)
 	return 1;
 }
 
+/* A thread's stack, from an address on it, without a call. It becomes another thread's
+ * when this one ends, so it tells only whether a moment ago was the same thread.
+ */
+static __always_inline u64 stack_of(const void *context)
+{
+	u32 half;
+
+	asm volatile("%0 = %1" : "=w"(half) : "w"((u32)(u64)context));
+	return half >> STACK_SHIFT;
+}
+
+/* The rare rest of the two below, apart from them so that they are quick to enter. */
+static __noinline int dirtied(struct folio *folio, struct address_space *mapping)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct desk *d = desk();
+	u64 first, last, life;
+
+	if (!d || !folio || !mapping)
+		return 0;
+	first = folio->index;
+	if (is_lone(&d->lone, mapping, task))
+		return 0;
+	life = life_of(mapping, d);
+	if (!life)
+		return 0;
+	last = first + pages_of(folio) - 1;
+	if (d->told.mapping != (u64)mapping || d->told.first > last || d->told.last < first ||
+	    d->told.thread != (u64)task)
+		mark(life, first, last);
+	return 0;
+}
+
+static __noinline int mark_told(struct address_space *mapping)
+{
+	struct desk *d = desk();
+	u64 life;
+
+	if (!d || !mapping)
+		return 0;
+	life = life_of(mapping, d);
+	if (life)
+		mark(life, d->told.first, d->told.last);
+	return 0;
+}
+
 SEC("tp_btf/writeback_dirty_folio")
 int BPF_PROG(folio_dirtied, struct folio *folio, struct address_space *mapping)
 {
 	struct desk *d = desk();
-	u64 first, pages;
-	bool known;
+	u64 page;
 
 	if (!mapping || !d)
 		return 0;
-	first = folio->index;
-	known = d->marked.mapping == (u64)mapping && d->marked.last >= first &&
-		d->marked.thread == (u64)bpf_get_current_task_btf();
-	if (known && d->marked.first <= first)
-		return 0;
-	pages = pages_of(folio);
-	if (known && d->marked.first < first + pages)
-		return 0;
-	mark((u64)mapping, first, first + pages - 1);
-	return 0;
+	page = folio->index;
+	if (d->told.mapping == (u64)mapping && d->told.first <= page && d->told.last >= page &&
+	    d->told.stack == stack_of(ctx))
+		return 0; /* by the write that was told of just now */
+	return dirtied(folio, mapping);
 }
 
-/* A write's own pages; ext4 tells before the folio is marked dirty. */
-static __always_inline int written(struct inode *inode, u64 position, u32 copied)
+/* Pages that are being written; ext4 tells before the folio is marked dirty. */
+static __always_inline int written(struct address_space *mapping, u64 position, u64 bytes, const void *context)
 {
+	struct task_struct *task = bpf_get_current_task_btf();
 	struct desk *d = desk();
-	u64 first = position >> PAGE_SHIFT, last = (position + copied - 1) >> PAGE_SHIFT;
 
-	if (!copied || !d)
+	if (!bytes || !d)
 		return 0;
-	mark((u64)inode->i_mapping, first, last);
-	d->marked.mapping = (u64)inode->i_mapping;
-	d->marked.first = first;
-	d->marked.last = last;
-	d->marked.thread = (u64)bpf_get_current_task_btf();
-	return 0;
+	d->told.mapping = (u64)mapping;
+	d->told.first = position >> PAGE_SHIFT;
+	d->told.last = (position + bytes - 1) >> PAGE_SHIFT;
+	d->told.thread = (u64)task;
+	d->told.stack = stack_of(context);
+	if (is_lone(&d->lone, mapping, task))
+		return 0;
+	return mark_told(mapping);
 }
 
 SEC("tp_btf/ext4_da_write_end")
 int BPF_PROG(ext4_delayed_write, struct inode *inode, loff_t position, u32 length, u32 copied)
 {
-	return written(inode, position, copied);
+	return written(inode->i_mapping, position, copied, ctx);
 }
 
 SEC("tp_btf/ext4_write_end")
 int BPF_PROG(ext4_write, struct inode *inode, loff_t position, u32 length, u32 copied)
 {
-	return written(inode, position, copied);
+	return written(inode->i_mapping, position, copied, ctx);
 }
 
 SEC("tp_btf/iomap_iter")
 int BPF_PROG(iomap_write, struct iomap_iter *iter)
 {
-	if ((iter->flags & (IOMAP_WRITE | IOMAP_DIRECT)) != IOMAP_WRITE || !iter->len)
+	if ((iter->flags & (IOMAP_WRITE | IOMAP_DIRECT)) != IOMAP_WRITE)
 		return 0;
-	mark((u64)iter->inode->i_mapping, iter->pos >> PAGE_SHIFT,
-	     (iter->pos + iter->len - 1) >> PAGE_SHIFT);
-	return 0;
+	return written(iter->inode->i_mapping, iter->pos, iter->len, ctx);
 }
 
 /* ------------------------------------------------------------------ charging */
@@ -262,17 +421,25 @@ static __always_inline void look_at(struct walk *walk, u64 page)
 	walk->is_file = 0;
 	if (walk->mapping && !(walk->mapping & MAPPING_KIND)) {
 		struct address_space *mapping = (void *)walk->mapping;
+		struct dirty_file *file = bpf_map_lookup_elem(&files, &walk->mapping);
+
 		walk->is_file = (BPF_CORE_READ(mapping, host, i_mode) & S_IFMT) == S_IFREG;
+		if (file)
+			walk->file = *file;
+		else
+			__builtin_memset(&walk->file, 0, sizeof(walk->file));
 	}
 }
 
 /* Who dirtied the page, or 0. */
 static __always_inline owner_t dirtier(struct walk *walk, u64 index)
 {
-	if (walk->key.mapping != walk->mapping || walk->key.chunk != index >> CHUNK_SHIFT) {
+	if (!walk->file.shared)
+		return walk->file.owner;
+	if (walk->key.life != walk->file.life || walk->key.chunk != index >> CHUNK_SHIFT) {
 		struct chunk *chunk;
 
-		walk->key.mapping = walk->mapping;
+		walk->key.life = walk->file.life;
 		walk->key.chunk = index >> CHUNK_SHIFT;
 		chunk = bpf_map_lookup_elem(&dirtiers, &walk->key);
 		if (chunk)
@@ -280,7 +447,7 @@ static __always_inline owner_t dirtier(struct walk *walk, u64 index)
 		else
 			__builtin_memset(&walk->chunk, 0, sizeof(walk->chunk));
 	}
-	return walk->chunk.owner[index & CHUNK_MASK];
+	return walk->chunk.owner[index & CHUNK_MASK] ?: walk->file.owner;
 }
 
 /* A page of a file that a thread of the kernel writes back and nobody was seen to
@@ -355,7 +522,7 @@ static __always_inline int written_back(struct bio *bio, struct account_key *key
 	walk->done = bio->bi_iter.bi_bvec_done;
 	walk->left = bio->bi_iter.bi_size;
 	walk->kthread = !!(bpf_get_current_task_btf()->flags & PF_KTHREAD);
-	walk->head = walk->mapping = walk->key.mapping = 0;
+	walk->head = walk->mapping = walk->key.life = 0;
 	walk->submitter = walk->owner = key->owner;
 	walk->account = *key;
 	walk->bytes = 0;
