@@ -39,10 +39,11 @@ pub(crate) fn stat(args: &Stat) -> anyhow::Result<Exit> {
     }
     sys::process::catch_interrupts().context("failed to catch interrupts")?;
     let mut outputs = rows::Outputs::open(args)?;
-    let mut curves = summary::Curves::new();
-    let outcome = observe(args, options.as_ref(), &mut outputs, &mut curves)?;
+    let speaks = !args.quiet && !outputs.take_stderr();
+    let mut curves = speaks.then(summary::Curves::new);
+    let outcome = observe(args, options.as_ref(), &mut outputs, curves.as_mut())?;
     outputs.finish(&outcome)?;
-    if !args.quiet && !outputs.take_stderr() {
+    if let Some(curves) = curves {
         let style = terminal::style(terminal::stderr_is_terminal());
         let text = summary::text(args, options.as_ref(), &outcome, curves, &style);
         eprint!("\n{text}");
@@ -54,17 +55,18 @@ fn observe(
     args: &Stat,
     options: Option<&Options>,
     outputs: &mut rows::Outputs,
-    curves: &mut summary::Curves,
+    mut curves: Option<&mut summary::Curves>,
 ) -> anyhow::Result<Outcome> {
-    let on_terminal = !args.quiet && terminal::stderr_is_terminal();
-    let shows = on_terminal && args.interval.is_some() && !outputs.take_stderr();
+    let speaks = curves.is_some();
+    let shows = speaks && terminal::stderr_is_terminal() && args.interval.is_some();
     let mut live = live::Table::new(shows);
     let mut failed = None;
     let mut tell = |update: Update<'_>| {
-        match &update {
-            Update::Columns(columns) => curves.columns(columns),
-            Update::Rows(rows) => curves.observe(rows),
-            Update::Sums(sums) => live.show(sums),
+        match (&update, &mut curves) {
+            (Update::Columns(columns), Some(curves)) => curves.columns(columns),
+            (Update::Rows(rows), Some(curves)) => curves.observe(rows),
+            (Update::Sums(sums), _) => live.show(sums),
+            (_, None) => {}
         }
         failed = failed.take().or(outputs.write(&update).err());
     };

@@ -17,6 +17,8 @@ const BINS: usize = 240;
 pub(super) struct Curves {
     series: Series,
     columns: Vec<Vec<String>>,
+    /// Rows on their way into `series`.
+    batch: Vec<SeriesRow>,
 }
 
 impl Curves {
@@ -24,6 +26,7 @@ impl Curves {
         Curves {
             series: Series::growing(BINS),
             columns: Vec::new(),
+            batch: Vec::new(),
         }
     }
 
@@ -32,7 +35,8 @@ impl Curves {
     }
 
     pub(super) fn observe(&mut self, rows: &[Row]) {
-        let mut batch = Vec::with_capacity(rows.len() * 4);
+        let mut batch = std::mem::take(&mut self.batch);
+        batch.clear();
         for row in rows {
             for (at, &value) in row.values.iter().enumerate() {
                 let Some(event) = self.number(row.group, at) else {
@@ -50,6 +54,7 @@ impl Curves {
             }
         }
         self.series.observe(&batch);
+        self.batch = batch;
     }
 
     /// A number for a column; none for the timers of groups but the first, which

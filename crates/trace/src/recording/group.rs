@@ -2,8 +2,8 @@
 //!
 //! Most columns of most groups have one value only: the process, the event, what was
 //! not measured; others have a few. The Parquet writer hashes each of their rows. Here
-//! a column is a value, then a [`Dictionary`], and only then given to that writer: a
-//! column of many values is found out within a few hundred rows.
+//! a column is a value, then a [`Dictionary`], and only then given to that writer, with
+//! the rows that it has so far.
 
 use super::columns::{Column, Packing, arrays};
 use super::dictionary::{Dictionary, same};

@@ -31,7 +31,7 @@ use std::path::PathBuf;
 
 use memgauge_trace::{CommandEnd, Loss, OwnCost};
 
-pub use series::{Counter, Happening, Row, Series, What};
+pub use series::{Counter, Happening, Row, Series, Values, What};
 pub use session::run;
 pub use ticks::Ticks;
 

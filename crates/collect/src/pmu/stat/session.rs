@@ -99,8 +99,11 @@ struct Session<'a> {
     events: Vec<Event>,
     stream: Stream,
     sink: Option<Sink>,
-    sums: BTreeMap<String, u64>,
+    /// What each event has counted so far, in the order of `events`.
+    sums: Vec<u64>,
     start_ns: u64,
+    /// Rows of a round; the memory stays for the next.
+    rows: Vec<Row>,
     outcome: Outcome,
 }
 
@@ -133,6 +136,7 @@ impl<'a> Session<'a> {
             options,
             per_task: opener.aimed.per_task,
             opener,
+            sums: vec![0; events.len()],
             events,
             stream: Stream::new(
                 open,
@@ -140,8 +144,8 @@ impl<'a> Session<'a> {
                 options.interval_ns.unwrap_or(0),
             ),
             sink,
-            sums: BTreeMap::new(),
             start_ns: 0,
+            rows: Vec::new(),
             outcome,
         })
     }
@@ -171,7 +175,7 @@ impl<'a> Session<'a> {
             self.collect(false, tell)?;
             if shown.elapsed() >= Duration::from_millis(LOOK_EVERY_MS) {
                 shown = Instant::now();
-                tell(Update::Sums(&self.sums));
+                tell(Update::Sums(&self.sums_by_name()));
             }
         };
         self.finish(tell)
@@ -200,41 +204,49 @@ impl<'a> Session<'a> {
         let record = 64 + 8 * (widest as u64 + 1);
         let bytes = self.stream.open.rings.iter().map(Ring::bytes).min();
         let records = bytes.unwrap_or(0) as u64 / record;
-        let threads = (self.stream.open.counters.len() as u64).max(1);
-        (records * interval_ns / 4_000_000 / threads.min(8)).clamp(1, LOOK_EVERY_MS)
+        // On each processor one thread runs at a time, with a timer for each group.
+        let timers = (self.stream.open.groups.len() as u64).max(1);
+        (records * interval_ns / 4_000_000 / timers).clamp(1, LOOK_EVERY_MS)
     }
 
     fn collect(&mut self, all: bool, tell: &mut dyn FnMut(Update<'_>)) -> Result<()> {
-        let mut rows = Vec::new();
+        let mut rows = std::mem::take(&mut self.rows);
         self.stream.collect(all, &mut rows);
-        self.deliver(rows, tell)
+        self.deliver(&mut rows, tell)?;
+        rows.clear();
+        self.rows = rows;
+        Ok(())
     }
 
-    fn deliver(&mut self, mut rows: Vec<Row>, tell: &mut dyn FnMut(Update<'_>)) -> Result<()> {
+    fn deliver(&mut self, rows: &mut [Row], tell: &mut dyn FnMut(Update<'_>)) -> Result<()> {
         if rows.is_empty() {
             return Ok(());
         }
-        for row in &mut rows {
+        for row in rows.iter_mut() {
             row.time_ns = row.time_ns.saturating_sub(self.start_ns);
             self.add(row);
         }
         self.outcome.rows += rows.len() as u64;
         if let Some(sink) = &mut self.sink {
-            sink.write(&rows)?;
+            sink.write(rows)?;
         }
-        tell(Update::Rows(&rows));
+        tell(Update::Rows(rows));
         Ok(())
     }
 
     fn add(&mut self, row: &Row) {
         let group = &self.stream.open.groups[row.group];
         for (value, &event) in row.values.iter().skip(1).zip(group) {
-            let name = &self.events[event].name;
-            match self.sums.get_mut(name) {
-                Some(sum) => *sum += value,
-                None => drop(self.sums.insert(name.clone(), *value)),
-            }
+            self.sums[event] += value;
         }
+    }
+
+    fn sums_by_name(&self) -> BTreeMap<String, u64> {
+        let mut by_name = BTreeMap::new();
+        for (event, sum) in self.events.iter().zip(&self.sums) {
+            *by_name.entry(event.name.clone()).or_default() += sum;
+        }
+        by_name
     }
 
     fn finish(mut self, tell: &mut dyn FnMut(Update<'_>)) -> Result<Outcome> {
@@ -245,7 +257,7 @@ impl<'a> Session<'a> {
         if self.options.interval_ns.is_some() {
             let mut rows = Vec::new();
             self.stream.close(&readings, end_ns, &mut rows);
-            self.deliver(rows, tell)?;
+            self.deliver(&mut rows, tell)?;
         }
         self.outcome.totals = super::totals::totals(
             &self.stream.open,

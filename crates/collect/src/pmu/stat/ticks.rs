@@ -36,8 +36,8 @@ impl Ticks {
     /// A tick, `gap_ns` of running time after the one before it.
     pub fn add(&mut self, gap_ns: u64) {
         self.seen += 1;
-        let bucket =
-            u128::from(gap_ns) * u128::from(FINENESS) / u128::from(self.interval_ns.max(1));
+        // Saturated from gaps of three years on, which are beyond all buckets.
+        let bucket = gap_ns.saturating_mul(FINENESS) / self.interval_ns.max(1);
         let last = self.gaps.len() - 1;
         self.gaps[usize::try_from(bucket).unwrap_or(last).min(last)] += 1;
     }
