@@ -386,8 +386,15 @@ fn quartiles(values: &[f64]) -> String {
         return format!("{:>20}", "-");
     }
     values.sort_by(f64::total_cmp);
-    let at = |part: usize| values[(values.len() - 1) * part / 4];
-    format!("{:6.2} ({:4.2} to {:4.2})", at(2), at(1), at(3))
+    let at = |part: f64| {
+        let place = (values.len() - 1) as f64 * part;
+        let (low, high) = (
+            values[place.floor() as usize],
+            values[place.ceil() as usize],
+        );
+        low + (high - low) * place.fract()
+    };
+    format!("{:6.2} ({:4.2} to {:4.2})", at(0.5), at(0.25), at(0.75))
 }
 
 /// Mean absolute errors of both estimates, over salts and a hundred sizes.
