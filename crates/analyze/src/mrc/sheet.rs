@@ -35,13 +35,15 @@ pub(super) struct Head {
 
 impl Default for Head {
     fn default() -> Head {
+        let mut pushed = Box::new([0; TOP + SHEET]);
+        pushed[..TOP].fill(NEVER);
         Head {
             len: 0,
             blocks: Box::new([0; SHEET]),
             seated: 0,
             first_pushed: Vec::new(),
             former: [0; TOP],
-            pushed: Box::new([0; TOP + SHEET]),
+            pushed,
         }
     }
 }
