@@ -70,15 +70,31 @@ pub(super) trait Operations {
     /// of 64.
     fn follow(values: &[u32; BATCH]) -> u64;
     /// One bit for each block of a part.
-    fn of_part(blocks: &[u64; BATCH], part: Part) -> u64;
+    #[inline(always)]
+    fn of_part(blocks: &[u64; BATCH], part: Part) -> u64 {
+        let bits = blocks.iter().map(|&block| u64::from(part.has(block)));
+        bits.enumerate().fold(0, |all, (at, bit)| all | bit << at)
+    }
     /// Brings the values that have a bit to the front of `packed`, in their order; any
     /// may follow.
-    fn pack_u64(values: &[u64; BATCH], bits: u64, packed: &mut [u64; BATCH]);
+    #[inline(always)]
+    fn pack_u64(values: &[u64; BATCH], bits: u64, packed: &mut [u64; BATCH]) {
+        pack(values, bits, packed);
+    }
     /// The same.
-    fn pack_u32(values: &[u32; BATCH], bits: u64, packed: &mut [u32; BATCH]);
+    #[inline(always)]
+    fn pack_u32(values: &[u32; BATCH], bits: u64, packed: &mut [u32; BATCH]) {
+        pack(values, bits, packed);
+    }
     /// Puts the first values of `packed` in their order where there is a bit; others
     /// stay.
-    fn unpack_u32(packed: &[u32; BATCH], bits: u64, values: &mut [u32; BATCH]);
+    #[inline(always)]
+    fn unpack_u32(packed: &[u32; BATCH], bits: u64, values: &mut [u32; BATCH]) {
+        let packed = packed.iter();
+        positions(bits)
+            .zip(packed)
+            .for_each(|(at, &value)| values[at] = value);
+    }
     /// Appends the blocks (`addresses >> shift`) that the filter keeps to
     /// `kept`, which has room for `addresses.len() + 8`; returns how many. Some
     /// that the filter does not keep may follow.
@@ -193,30 +209,6 @@ impl Operations for Portable {
         let follows =
             |at: usize| values[at] == values[at - 1] + 1 && !values[at].is_multiple_of(64);
         (1..BATCH).fold(0, |all, at| all | u64::from(follows(at)) << at)
-    }
-
-    #[inline(always)]
-    fn of_part(blocks: &[u64; BATCH], part: Part) -> u64 {
-        let bits = blocks.iter().map(|&block| u64::from(part.has(block)));
-        bits.enumerate().fold(0, |all, (at, bit)| all | bit << at)
-    }
-
-    #[inline(always)]
-    fn pack_u64(values: &[u64; BATCH], bits: u64, packed: &mut [u64; BATCH]) {
-        pack(values, bits, packed);
-    }
-
-    #[inline(always)]
-    fn pack_u32(values: &[u32; BATCH], bits: u64, packed: &mut [u32; BATCH]) {
-        pack(values, bits, packed);
-    }
-
-    #[inline(always)]
-    fn unpack_u32(packed: &[u32; BATCH], bits: u64, values: &mut [u32; BATCH]) {
-        let packed = packed.iter();
-        positions(bits)
-            .zip(packed)
-            .for_each(|(at, &value)| values[at] = value);
     }
 
     #[inline(always)]
@@ -376,26 +368,6 @@ mod x86 {
                 }
                 follow
             }
-        }
-
-        #[inline(always)]
-        fn of_part(blocks: &[u64; BATCH], part: Part) -> u64 {
-            Portable::of_part(blocks, part)
-        }
-
-        #[inline(always)]
-        fn pack_u64(values: &[u64; BATCH], bits: u64, packed: &mut [u64; BATCH]) {
-            Portable::pack_u64(values, bits, packed);
-        }
-
-        #[inline(always)]
-        fn pack_u32(values: &[u32; BATCH], bits: u64, packed: &mut [u32; BATCH]) {
-            Portable::pack_u32(values, bits, packed);
-        }
-
-        #[inline(always)]
-        fn unpack_u32(packed: &[u32; BATCH], bits: u64, values: &mut [u32; BATCH]) {
-            Portable::unpack_u32(packed, bits, values);
         }
 
         #[inline(always)]
