@@ -18,12 +18,17 @@ use memgauge_analyze::mrc::{Curve, Distances, Exact, Parallel, Sampled, Sampling
 use memgauge_collect::sys::advice::large_pages;
 
 const ROUNDS: usize = 3;
-/// Rounds of two threads against one: so many with both processors free, or these.
-const FREE_ROUNDS: usize = 7;
-const MOST_ROUNDS: usize = 15;
-/// Both processors are free when two engines that share nothing take in so many times
-/// what one does.
-const FREE: f64 = 1.9;
+/// How long one thread takes for a piece of a trace that it and two take in turn: about as
+/// long as a virtual machine's processors stay as they are.
+const PIECE_SECONDS: f64 = 0.025;
+/// Passes over a trace: until each piece was taken so often with both processors free, or
+/// so many; and times that freedom is looked for before a piece.
+const FREE_PASSES: usize = 3;
+const MOST_PASSES: usize = 15;
+const PATIENCE: usize = 40;
+/// Both processors are free when two threads that share nothing do so many times what
+/// one does; where they do more, the one was held up.
+const FREE: std::ops::RangeInclusive<f64> = 1.9..=2.1;
 /// Samples by which the estimator was chosen have lower numbers.
 const SALTS: std::ops::RangeInclusive<u64> = 101..=105;
 const BASE: u64 = 0x7f00_0000_0000;
@@ -246,19 +251,24 @@ fn exact(addresses: &[u64], block: u64) -> (Distances, usize) {
     (engine.finish().expect("memory is not limited"), bytes)
 }
 
-fn two_threads(addresses: &[u64], block: u64) -> Distances {
-    let mut engine = Parallel::new(block, 2, settings());
-    engine.feed(addresses).expect("memory is not limited");
-    engine.finish().expect("memory is not limited")
+/// Whether two threads that share nothing do twice what one does now.
+fn both_are_free() -> bool {
+    let (one, ()) = seconds(spin);
+    let (two, ()) = seconds(|| {
+        std::thread::scope(|scope| {
+            scope.spawn(spin);
+            spin();
+        });
+    });
+    FREE.contains(&(2.0 * one / two))
 }
 
-/// An engine on each of two processors that share nothing, over the same references.
-fn two_apart(addresses: &[u64], block: u64) {
-    std::thread::scope(|scope| {
-        let other = scope.spawn(|| exact(addresses, block));
-        exact(addresses, block);
-        other.join().expect("the engine does not panic");
-    });
+/// Some milliseconds' arithmetic; the same code for whoever calls it.
+#[inline(never)]
+fn spin() {
+    let mut random = Random(1);
+    let sum = (0..8_000_000).fold(0, |sum, _| sum ^ random.next());
+    std::hint::black_box(sum);
 }
 
 fn sampled(addresses: &[u64], block: u64, rate: f64, salt: u64) -> Curve {
@@ -286,39 +296,14 @@ fn seconds<T>(f: impl FnOnce() -> T) -> (f64, T) {
     (started.elapsed().as_secs_f64(), result)
 }
 
-/// Clock ticks of all processors, of those idle ones and ones the host took, and
-/// ticks that this process ran.
-fn ticks() -> [f64; 4] {
-    let numbers = |path: &str, from: usize| -> Vec<f64> {
-        let text = std::fs::read_to_string(path).unwrap_or_default();
-        let words = text.lines().next().unwrap_or_default().split_whitespace();
-        words.skip(from).map_while(|w| w.parse().ok()).collect()
-    };
-    // user nice system idle iowait irq softirq steal …; the process's 14th and 15th.
-    let (all, own) = (numbers("/proc/stat", 1), numbers("/proc/self/stat", 13));
-    let at = |at: usize| all.get(at).copied().unwrap_or(0.0);
-    let own = own.iter().take(2).sum();
-    [all.iter().take(8).sum(), at(3) + at(4), at(7), own]
-}
-
-/// Runs something and adds to `others` the ticks it took on all processors, those
-/// that went to other programs and those that went to the host.
-fn watched<T>(others: &mut [f64; 3], f: impl FnOnce() -> T) -> T {
-    let before = ticks();
-    let result = f();
-    let after = ticks();
-    let [all, idle, stolen, own] = std::array::from_fn(|at| after[at] - before[at]);
-    let each = [all, (all - idle - stolen - own).max(0.0), stolen];
-    others.iter_mut().zip(each).for_each(|(sum, n)| *sum += n);
-    result
-}
-
 fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]
 }
 
-fn speed(name: &str, block: u64, addresses: &[u64]) -> Distances {
+/// Shows how fast engines on one thread are; the distances, and references a second of the
+/// exact engine.
+fn speed(name: &str, block: u64, addresses: &[u64]) -> (Distances, f64) {
     let millions = addresses.len() as f64 / 1e6;
     let mut columns: [Vec<f64>; 5] = Default::default();
     let mut found = None;
@@ -340,42 +325,74 @@ fn speed(name: &str, block: u64, addresses: &[u64]) -> Distances {
     }
     let [base, own, ratio, each, hundredth] = columns.map(median);
     println!("{name:8}  {base:8.1}  {own:8.1}  {ratio:6.1} ×  {each:8.1}  {hundredth:10.0}");
-    found.expect("there are rounds")
+    (found.expect("there are rounds"), own * 1e6)
 }
 
-/// Two threads against one, between two runs of two engines that share nothing, between
-/// two of one: of one the quicker run counts, of two engines the slower, so that
-/// processors count as free that were so all the while.
-fn scaling(name: &str, block: u64, addresses: &[u64], expected: &Distances) {
-    let mut columns: [Vec<f64>; 4] = Default::default();
-    let (mut others, mut quickest) = ([0.0; 3], [f64::INFINITY; 2]);
-    while columns[0].len() < FREE_ROUNDS && columns[1].len() < MOST_ROUNDS {
-        let (one, _) = seconds(|| exact(addresses, block));
-        let (before, ()) = seconds(|| two_apart(addresses, block));
-        let (two, found) = watched(&mut others, || seconds(|| two_threads(addresses, block)));
-        assert!(found == *expected, "both are exact");
-        let (after, ()) = seconds(|| two_apart(addresses, block));
-        let (again, _) = seconds(|| exact(addresses, block));
-        let one = one.min(again);
-        quickest = [quickest[0].min(one), quickest[1].min(two)];
-        let apart = 2.0 * one / before.max(after);
-        let values = [one / two, one / two, apart, (before + after) / (2.0 * two)];
-        let from = usize::from(apart < FREE);
-        columns
-            .iter_mut()
-            .zip(values)
-            .skip(from)
-            .for_each(|(c, v)| c.push(v));
+/// Seconds that one thread and two took for a piece, in each pass.
+#[derive(Clone, Default)]
+struct Both {
+    one: Vec<f64>,
+    two: Vec<f64>,
+}
+
+/// Two threads against one over all pieces that were measured, each by its medians.
+fn ratio(pieces: &[Both]) -> f64 {
+    let known = || pieces.iter().filter(|piece| !piece.one.is_empty());
+    let one: f64 = known().map(|piece| median(piece.one.clone())).sum();
+    one / known().map(|piece| median(piece.two.clone())).sum::<f64>()
+}
+
+/// Two threads against one: each has an engine, and pieces of the trace in turn, so that
+/// both meet the same moments of the machine. A piece counts as taken with both
+/// processors free if they were so before it, which is waited for, and after it. The few
+/// thousand references that two threads have on their way when a piece ends are counted
+/// in the next.
+fn scaling(name: &str, block: u64, addresses: &[u64], expected: &(Distances, f64)) {
+    let piece = (expected.1 * PIECE_SECONDS) as usize;
+    let pieces = addresses.len().div_ceil(piece);
+    let (mut free, mut all) = (vec![Both::default(); pieces], vec![Both::default(); pieces]);
+    let mut passes = 0;
+    while passes < MOST_PASSES && free.iter().any(|piece| piece.one.len() < FREE_PASSES) {
+        let mut one = Exact::new(block, settings());
+        let mut two = Parallel::new(block, 2, settings());
+        for (at, piece) in addresses.chunks(piece).enumerate() {
+            let before = (0..PATIENCE).any(|_| both_are_free());
+            let mut feed_one = || seconds(|| one.feed(piece).expect("memory is not limited")).0;
+            let mut feed_two = || seconds(|| two.feed(piece).expect("memory is not limited")).0;
+            let (first, second);
+            if (at + passes) % 2 == 0 {
+                first = feed_one();
+                second = feed_two();
+            } else {
+                second = feed_two();
+                first = feed_one();
+            }
+            let is_free = before && both_are_free();
+            for found in [&mut all].into_iter().chain(is_free.then_some(&mut free)) {
+                found[at].one.push(first);
+                found[at].two.push(second);
+            }
+        }
+        for found in [one.finish(), two.finish()] {
+            assert!(
+                found.expect("memory is not limited") == expected.0,
+                "both are exact"
+            );
+        }
+        passes += 1;
     }
-    let rounds = columns[1].len();
-    let each = columns.each_ref().map(|values| quartiles(values));
+    let often = free.iter().map(|piece| piece.one.len());
+    let each = free
+        .iter()
+        .flat_map(|p| p.one.iter().zip(&p.two).map(|(one, two)| one / two));
     println!(
-        "{name:8}  {:8.2}  {:2} of {rounds:2}  {}  {:6.1} %  {:6.1} %",
-        quickest[0] / quickest[1],
-        columns[0].len(),
-        each.join("  "),
-        100.0 * others[1] / others[0].max(1.0),
-        100.0 * others[2] / others[0].max(1.0)
+        "{name:8}  {:3} of {pieces:3}  {:4} of {:4}  {:5.2}  {}  {:5.2}",
+        often.clone().filter(|&passes| passes > 0).count(),
+        often.sum::<usize>(),
+        passes * pieces,
+        ratio(&free),
+        quartiles(&each.collect::<Vec<f64>>()),
+        ratio(&all),
     );
 }
 
@@ -442,26 +459,24 @@ fn main() {
     let mut all = Vec::new();
     for &(name, block) in traces {
         let addresses = trace(name, references);
-        let distances = speed(name, block, &addresses);
-        all.push((name, block, addresses, distances));
+        let found = speed(name, block, &addresses);
+        all.push((name, block, addresses, found));
     }
     println!(
-        "\ntwo threads / one: the quickest runs of each; medians (quartiles) of rounds with both processors\n\
-         free (two engines that share nothing, each on a processor, took in {FREE} times what one did,\n\
-         before and after), and of all; these two engines / one, their slower run and its quicker; two\n\
-         threads / one of these two; while two threads ran, share of all processors that other programs\n\
-         had, and the host\n\n\
-         trace     quickest      free          two, both free             two, all            two apart               beside    others    stolen"
+        "\ntwo threads / one, by pieces of some {PIECE_SECONDS} s of one: pieces taken with both processors free, and\n\
+         how often of all passes; over these pieces, each by its median time, and medians (quartiles)\n\
+         of single ones; over all, free or not\n\n\
+         trace        pieces      passes  whole           single piece    all"
     );
-    for (name, block, addresses, distances) in &all {
-        scaling(name, *block, addresses, distances);
+    for (name, block, addresses, found) in &all {
+        scaling(name, *block, addresses, found);
     }
     println!(
         "\nmean absolute error of the miss ratio over {} samples",
         SALTS.count()
     );
     println!("             1 %:      plain  ratio      0.1 %:      plain  ratio");
-    for (name, block, addresses, distances) in &all {
-        error(name, *block, addresses, distances);
+    for (name, block, addresses, found) in &all {
+        error(name, *block, addresses, &found.0);
     }
 }
