@@ -39,6 +39,9 @@ bench-stat: build ## cost of counter series and speed of import against perf; pa
 	cargo run --release -p memgauge-collect --example parse_speed
 	cargo run --release -p memgauge-collect --example clock_replay
 
+bench-stat-instructions: build ## cost of counter series in instructions, the same each time (an emulated machine; minutes)
+	@tests/kernels/run --instructions "bench/stat --memgauge $(TARGET)/release/memgauge --no-ticks --rounds 4 --turns 40"
+
 bench-bandwidth: build ## overflow traces: accuracy on real programs, codecs, speed of the chain
 	cargo build --release -p memgauge-workloads
 	@bench/bandwidth --memgauge $(TARGET)/release/memgauge $(BENCH_ARGS)
@@ -69,4 +72,4 @@ install: build ## install below PREFIX (/usr/local)
 clean: ## remove everything built
 	cargo clean
 
-.PHONY: help setup plugin build demo test test-kernels bench bench-bandwidth bench-io bench-mrc bench-stat experiments lint install clean
+.PHONY: help setup plugin build demo test test-kernels bench bench-bandwidth bench-io bench-mrc bench-stat bench-stat-instructions experiments lint install clean
