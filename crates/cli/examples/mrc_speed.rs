@@ -361,18 +361,18 @@ fn scaling(name: &str, block: u64, addresses: &[u64], expected: &(Distances, f64
             let before = (0..PATIENCE).any(|_| both_are_free());
             let mut feed_one = || seconds(|| one.feed(piece).expect("memory is not limited")).0;
             let mut feed_two = || seconds(|| two.feed(piece).expect("memory is not limited")).0;
-            let (first, second);
+            let (by_one, by_two);
             if (at + passes) % 2 == 0 {
-                first = feed_one();
-                second = feed_two();
+                by_one = feed_one();
+                by_two = feed_two();
             } else {
-                second = feed_two();
-                first = feed_one();
+                by_two = feed_two();
+                by_one = feed_one();
             }
             let is_free = before && both_are_free();
             for found in [&mut all].into_iter().chain(is_free.then_some(&mut free)) {
-                found[at].one.push(first);
-                found[at].two.push(second);
+                found[at].one.push(by_one);
+                found[at].two.push(by_two);
             }
         }
         for found in [one.finish(), two.finish()] {
