@@ -40,7 +40,7 @@ bench-stat: build ## cost of counter series and speed of import against perf; pa
 	cargo run --release -p memgauge-collect --example clock_replay
 
 bench-stat-instructions: build ## cost of counter series in instructions, the same each time (an emulated machine; minutes)
-	@tests/kernels/run --instructions "bench/stat --memgauge $(TARGET)/release/memgauge --no-ticks --commands 2 --rounds 4 --turns 40"
+	@tests/kernels/run --instructions "bench/stat --memgauge $(TARGET)/release/memgauge --no-ticks --commands 0 --rounds 4 --turns 40"
 
 bench-bandwidth: build ## overflow traces: accuracy on real programs, codecs, speed of the chain
 	cargo build --release -p memgauge-workloads
