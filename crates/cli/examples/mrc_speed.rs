@@ -12,6 +12,7 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
+use std::num::NonZeroUsize;
 use std::time::Instant;
 
 use memgauge_analyze::mrc::{Curve, Distances, Exact, Parallel, Sampled, Sampling, Settings};
@@ -338,10 +339,14 @@ struct Both {
 }
 
 /// Two threads against one over all pieces that were measured, each by its medians.
-fn ratio(pieces: &[Both]) -> f64 {
+fn ratio(pieces: &[Both]) -> String {
     let known = || pieces.iter().filter(|piece| !piece.one.is_empty());
+    if known().next().is_none() {
+        return "-".to_owned();
+    }
     let one: f64 = known().map(|piece| median(piece.one.clone())).sum();
-    one / known().map(|piece| median(piece.two.clone())).sum::<f64>()
+    let two: f64 = known().map(|piece| median(piece.two.clone())).sum();
+    format!("{:.2}", one / two)
 }
 
 /// Two threads against one: each has an engine, and pieces of the trace in turn, so that
@@ -388,7 +393,7 @@ fn scaling(name: &str, block: u64, addresses: &[u64], expected: &(Distances, f64
         .iter()
         .flat_map(|p| p.one.iter().zip(&p.two).map(|(one, two)| one / two));
     println!(
-        "{name:8}  {:3} of {pieces:3}  {:4} of {:4}  {:5.2}  {}  {:5.2}",
+        "{name:8}  {:3} of {pieces:3}  {:4} of {:4}  {:>5}  {}  {:>5}",
         often.clone().filter(|&passes| passes > 0).count(),
         often.sum::<usize>(),
         passes * pieces,
@@ -447,9 +452,13 @@ fn error(name: &str, block: u64, addresses: &[u64], distances: &Distances) {
 
 fn main() {
     let mut arguments = std::env::args().skip(1);
-    let references = arguments
-        .next()
-        .map_or(50_000_000, |n| n.parse().expect("a number of references"));
+    let references = arguments.next().map_or(50_000_000, |n| {
+        let count = n.parse().map(NonZeroUsize::get);
+        count.unwrap_or_else(|error| {
+            eprintln!("failed to read the number of references `{n}`: {error}");
+            std::process::exit(2)
+        })
+    });
     let chosen: Vec<String> = arguments.collect();
     let traces = TRACES
         .iter()
