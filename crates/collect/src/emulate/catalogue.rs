@@ -215,12 +215,13 @@ impl Run {
         }
     }
 
-    /// Address of the last access where the run begins at `first` and is known to
-    /// have no split, and stores or loads only.
+    /// Address of the last access where the run begins at `first`, the last access is
+    /// in another line, and the run is known to have no split, and stores or loads only.
     #[inline(always)]
-    pub(super) fn last_unless_split(&self, first: u64) -> Option<u64> {
+    pub(super) fn last_in_other_line(&self, first: u64) -> Option<u64> {
         let even = self.even != 0 && first & (u64::from(self.even) - 1) == 0;
-        even.then(|| first.wrapping_add_signed(i64::from(self.last)))
+        let last = first.wrapping_add_signed(i64::from(self.last));
+        (even && (first ^ last) >= wire::LINE_BYTES).then_some(last)
     }
 
     pub(super) fn accesses(&self) -> Range<u32> {

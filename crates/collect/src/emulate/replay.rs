@@ -303,7 +303,7 @@ impl<'a, D: Due> Replay<'a, D> {
         };
         let first = word & wire::ADDRESS;
         let mut touches = self.core.touches();
-        if let Some(last) = run.last_unless_split(first)
+        if let Some(last) = run.last_in_other_line(first)
             && touches.touch(first, run.stores)
             && touches.touch(last, run.stores)
         {
@@ -484,6 +484,7 @@ mod tests {
     const TWO_RUNS: u64 = 7;
     /// Beyond those that have ids.
     const FAR: u64 = 0xff10;
+    const THERE_AND_BACK: u64 = 8;
 
     fn program() -> Program {
         let mut program = Program::default();
@@ -511,6 +512,16 @@ mod tests {
                 vec![access(0, 0, 8, Load), access(1, 0, 8, Store)],
             ),
             (FAR, 4, 0, vec![access(0, 0, 8, Store)]),
+            (
+                THERE_AND_BACK,
+                3,
+                0,
+                vec![
+                    access(0, 0, 8, Load),
+                    access(0, 8, 8, Load),
+                    access(0, 0, 8, Load),
+                ],
+            ),
         ];
         for (number, insns, flags, accesses) in blocks {
             let bytes = code(number as u32, 0x1000 * number, insns, flags, &accesses);
@@ -653,6 +664,21 @@ mod tests {
                 (events::SPLITS, 2),
                 (events::L1D_MISS, 2),
                 (events::L1D_HIT, 4),
+            ],
+        );
+    }
+
+    #[test]
+    fn a_run_that_returns_to_its_first_line_looks_up_the_other_one_too() {
+        let run = wire::SEVERAL | block(THERE_AND_BACK, 0x10_0038);
+        let others = (1..9).map(|page| block(MODIFY, 0x10_0040 + (page << 12)));
+        let words: Vec<u64> = [run].into_iter().chain(others).chain([run]).collect();
+        check(
+            &words,
+            &[
+                (events::LOADS, 3 + 8 + 3),
+                (events::L1D_MISS, 2 + 8 + 1),
+                (events::SPLITS, 0),
             ],
         );
     }

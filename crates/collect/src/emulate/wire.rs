@@ -31,6 +31,9 @@ pub(super) const SEVERAL: u64 = 1 << 63;
 pub(super) const NO_ACCESS: u64 = memgauge_machine::NO_ACCESS;
 const _: () = assert!(NO_ACCESS == 0x7fff_ffff_f000);
 
+/// Bytes in a line.
+pub(super) const LINE_BYTES: u64 = 64;
+
 /// The id of a word.
 pub(super) fn id(word: u64) -> u64 {
     word >> ID_SHIFT & 0xffff
