@@ -56,43 +56,70 @@ static void on_block(unsigned vcpu, void *word)
 }
 
 /* udata of a run's callback: its id in place and, where the address goes, its
- * extent and what the callback has to look for. */
+ * extent, what the callback has to look for, and for a run that may take a word for
+ * its other line where its last access is and the alignment it needs. */
 enum { UP_BITS = 0, DOWN_BITS = 8, SIZE_BITS = 16, KIND_BITS = 24, LEAVES_BIT = 26,
-       LAST_BIT = 27 };
+       LAST_BIT = 27, EVEN_BIT = 28, ALIGN_BITS = 29, END_BITS = 35, STORES_BIT = 42 };
 #define ID_BITS (~0ull << MG_ID_SHIFT)
 
 static uint64_t run_udata(uint64_t id, const struct mg_run *run, const struct mg_hook *h)
 {
+    uint64_t even = run->even && !block.flags, align = even ? run->even - 1 : 0;
+    uint64_t end = run->last + MG_LINE_BYTES;
     return id << MG_ID_SHIFT | (uint64_t)run->up << UP_BITS | (uint64_t)run->down << DOWN_BITS |
            (uint64_t)h->size << SIZE_BITS | (uint64_t)h->kind << KIND_BITS |
-           (uint64_t)h->leaves << LEAVES_BIT | (uint64_t)h->last << LAST_BIT;
+           (uint64_t)h->leaves << LEAVES_BIT | (uint64_t)h->last << LAST_BIT | even << EVEN_BIT |
+           align << ALIGN_BITS | end << END_BITS | (uint64_t)run->stores << STORES_BIT;
 }
 
-/* The word of a run at `vaddr`, which is below 2^47. */
-static inline uint64_t run_word(uint64_t vaddr, uint64_t udata)
+/* Whether a run at `vaddr` lies in two lines: MG_SEVERAL, or nothing. */
+static inline uint64_t several(uint64_t vaddr, uint64_t udata)
 {
     unsigned within = vaddr % MG_LINE_BYTES;
     unsigned up = udata >> UP_BITS & 0xff, down = udata >> DOWN_BITS & 0xff;
     /* 64 or more, or less than nothing: beyond the line either way */
     uint64_t beyond = ((within + up) | (within - down)) & MG_LINE_BYTES;
-    return (udata & ID_BITS) | vaddr | beyond << (63 - 6);
+    return beyond << (63 - 6);
+}
+
+/* The words of a run in two lines, whose first one is `word`; where the next go. */
+static __attribute__((noinline)) uint64_t *put_lines(uint64_t *w, uint64_t word, uint64_t udata)
+{
+    uint64_t first = word & ~ID_BITS, align = udata >> ALIGN_BITS & 0x3f;
+    uint64_t last = first + (udata >> END_BITS & 0x7f) - MG_LINE_BYTES;
+    bool plain = (udata >> EVEN_BIT & 1) && !(first & align) && (first ^ last) >= MG_LINE_BYTES;
+    if (!plain) {
+        *w = word | MG_SEVERAL;
+        return w + 1;
+    }
+    uint64_t id = udata >> STORES_BIT & 1 ? MG_OTHER_LINE_STORES : MG_OTHER_LINE_LOADS;
+    w[0] = word;
+    w[1] = id << MG_ID_SHIFT | last;
+    return w + 2;
+}
+
+/* The words of a run at `vaddr`, which is below 2^47; where the next go. */
+static inline uint64_t *put_run(uint64_t *w, uint64_t vaddr, uint64_t udata)
+{
+    uint64_t word = (udata & ID_BITS) | vaddr;
+    if (UNLIKELY(several(vaddr, udata)))
+        return put_lines(w, word, udata);
+    *w = word;
+    return w + 1;
 }
 
 static void on_first_run(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t vaddr, void *udata)
 {
     (void)vcpu, (void)info;
-    uint64_t *w = begin_block();
-    *w = run_word(vaddr, (uintptr_t)udata);
-    advance(mg_ring, w + 1);
+    uint64_t *w = put_run(begin_block(), vaddr, (uintptr_t)udata);
+    advance(mg_ring, w);
 }
 
 static void on_run(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t vaddr, void *udata)
 {
     (void)vcpu, (void)info;
     struct mg_ring *r = mg_ring;
-    uint64_t *w = r->w;
-    *w = run_word(vaddr, (uintptr_t)udata);
-    advance(r, w + 1);
+    advance(r, put_run(r->w, vaddr, (uintptr_t)udata));
 }
 
 /* Bits of a meminfo that say "reads" and "writes". QEMU's own selection of

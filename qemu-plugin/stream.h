@@ -10,7 +10,7 @@
  * A process entry is a page of header and a growing *catalogue*: every block
  * of code translated, every mapping made, the program's path. A thread entry is
  * a page of header and a ring of blocks of 64-bit *words*, the thread's
- * execution, a word for each run of accesses:
+ * execution, a word or two for each run of accesses:
  *
  *   63 62      47 46            0
  *   +-+----------+---------------+
@@ -19,11 +19,14 @@
  *
  * A *run* is accesses of one block that follow one another and whose addresses
  * differ from the first one's by constants, all within less than a line. The
- * address is that of its first access; s is set where the run lies in more than
- * one line. The id of a block's first run is the block's; it stands for the
- * execution of the block, and a block without accesses sends it with the address
- * MG_NO_ACCESS. Further runs have MG_FURTHER_LOADS or, where one of the accesses
- * stores, MG_FURTHER_STORES.
+ * address is that of its first access. The id of a block's first run is the
+ * block's; it stands for the execution of the block, and a block without accesses
+ * sends it with the address MG_NO_ACCESS. Further runs have MG_FURTHER_LOADS or,
+ * where one of the accesses stores, MG_FURTHER_STORES.
+ *
+ * A run in two lines has s set, but for one whose accesses all load or all store,
+ * none crosses a line and the last is not in the first one's line: it has another
+ * word with the address of the last, MG_OTHER_LINE_LOADS or _STORES.
  *
  * Ids from MG_MARKS on, with s set, are other things:
  *
@@ -40,13 +43,13 @@
 #include <stdint.h>
 
 #define MG_MAGIC 0x3147474du /* "MGG1", little endian */
-#define MG_WIRE_VERSION 3u
+#define MG_WIRE_VERSION 4u
 #define MG_PAGE 4096u
 
 #define MG_BLOCK_WORDS 16384u
-/* Words one block of code can need: 512 instructions of two runs each, and
- * room for the pieces of varying accesses. */
-#define MG_BLOCK_SLACK 2048u
+/* Words one block of code can need: 512 instructions of two runs each in two lines,
+ * and room for the pieces of varying accesses. */
+#define MG_BLOCK_SLACK 4096u
 #define MG_BLOCKS 8u
 #define MG_CATALOGUE_BYTES (1ull << 30)
 
@@ -54,7 +57,9 @@
 #define MG_SEVERAL (1ull << 63)
 #define MG_FURTHER_LOADS 0u
 #define MG_FURTHER_STORES 1u
-#define MG_FIRST_BLOCK 2u      /* number of the first block */
+#define MG_OTHER_LINE_LOADS 2u
+#define MG_OTHER_LINE_STORES 3u
+#define MG_FIRST_BLOCK 4u      /* number of the first block */
 #define MG_MARKS 0xff00u       /* blocks from this number on have no id */
 #define MG_MARK_BLOCK (MG_SEVERAL | 0xff01ull << MG_ID_SHIFT)
 #define MG_MARK_PIECE (MG_SEVERAL | 0xff02ull << MG_ID_SHIFT)

@@ -125,7 +125,9 @@ impl Default for Entries {
         // A vector of zeros takes no memory until it is used.
         let boxed: Result<Box<[Entry; 1 << 16]>, _> = vec![[0; 4]; 1 << 16].try_into();
         let mut entries = Entries(boxed.expect("SANITY: so many were asked for"));
-        entries.0[wire::FURTHER_STORES as usize][2] = STORES;
+        for id in [wire::FURTHER_STORES, wire::OTHER_LINE_STORES] {
+            entries.0[id as usize][2] = STORES;
+        }
         entries
     }
 }
@@ -181,12 +183,6 @@ pub(super) struct Run {
     accesses: u16,
     /// Whether one of them stores.
     pub(super) stores: bool,
-    /// Where they are of one kind and one size, a power of two of which all their
-    /// distances are multiples: that size, else 0. At an address that is a multiple
-    /// of it, none of them is a split.
-    even: u8,
-    /// Of the last access, from the address of the first.
-    last: i32,
 }
 
 impl Run {
@@ -195,33 +191,12 @@ impl Run {
             first: index,
             accesses: 1,
             stores: access.kind != AccessKind::Load,
-            even: if access.size.is_power_of_two() {
-                access.size
-            } else {
-                0
-            },
-            last: access.delta as i32,
         }
     }
 
-    /// Adds the next access, whose `kind` is the one before's or not.
-    fn extend(&mut self, access: &Access, same_kind: bool) {
+    fn extend(&mut self, access: &Access) {
         self.accesses += 1;
         self.stores |= access.kind != AccessKind::Load;
-        self.last = access.delta as i32;
-        let even = i64::from(self.even);
-        if !same_kind || access.size != self.even || access.delta % even.max(1) != 0 {
-            self.even = 0;
-        }
-    }
-
-    /// Address of the last access where the run begins at `first`, the last access is
-    /// in another line, and the run is known to have no split, and stores or loads only.
-    #[inline(always)]
-    pub(super) fn last_in_other_line(&self, first: u64) -> Option<u64> {
-        let even = self.even != 0 && first & (u64::from(self.even) - 1) == 0;
-        let last = first.wrapping_add_signed(i64::from(self.last));
-        (even && (first ^ last) >= wire::LINE_BYTES).then_some(last)
     }
 
     pub(super) fn accesses(&self) -> Range<u32> {
@@ -426,10 +401,7 @@ impl Catalogue {
             let access = &self.accesses[index as usize];
             match self.runs.last_mut() {
                 _ if access.run == wire::RUN_VARYING => {}
-                Some(run) if access.run == last => {
-                    let before = self.accesses[index as usize - 1].kind;
-                    run.extend(access, access.kind == before);
-                }
+                Some(run) if access.run == last => run.extend(access),
                 _ => self.runs.push(Run::of(index, access)),
             }
             last = access.run;
@@ -578,16 +550,16 @@ pub(super) mod tests {
             access(1, 0, 4, Load),
         ];
         let mut catalogue = Catalogue::default();
-        catalogue.read(&code(2, 0x1000, 9, 0, &accesses)).unwrap();
-        let found = [0, 1, 2].map(|n| catalogue.run(2, n).map(|r| (r.accesses(), r.stores)));
+        catalogue.read(&code(4, 0x1000, 9, 0, &accesses)).unwrap();
+        let found = [0, 1, 2].map(|n| catalogue.run(4, n).map(|r| (r.accesses(), r.stores)));
         assert_eq!(found, [Some((0..2, true)), Some((3..4, false)), None]);
-        assert_eq!(catalogue.block(2).unwrap().further_runs(2), 1);
-        assert_eq!(catalogue.block(2).unwrap().further_runs(0xff00), 2);
+        assert_eq!(catalogue.block(4).unwrap().further_runs(4), 1);
+        assert_eq!(catalogue.block(4).unwrap().further_runs(0xff00), 2);
     }
 
     #[test]
     fn a_record_with_another_number_of_runs_than_it_says_is_refused() {
-        let mut bytes = code(2, 0x1000, 1, 0, &[access(0, 0, 8, AccessKind::Load)]);
+        let mut bytes = code(4, 0x1000, 1, 0, &[access(0, 0, 8, AccessKind::Load)]);
         bytes[24] = 3;
         assert!(Catalogue::default().read(&bytes).is_err());
     }
@@ -595,16 +567,16 @@ pub(super) mod tests {
     #[test]
     fn a_child_inherits_what_was_known_and_no_executions() {
         let mut parent = Catalogue::default();
-        for number in [2, 3] {
+        for number in [4, 5] {
             let bytes = code(number, 0x1000, 1, 0, &[access(0, 0, 8, AccessKind::Store)]);
             parent.read(&bytes).unwrap();
         }
-        let word = 2 << wire::ID_SHIFT;
+        let word = 4 << wire::ID_SHIFT;
         parent.entries.execute(word, 0);
-        let mut child = parent.inherited(3);
-        assert!(child.block(2).is_some() && child.block(3).is_none());
-        assert!(child.entries.stores(word) && !child.entries.stores(3 << wire::ID_SHIFT));
-        assert_eq!((parent.entries.take(2), child.entries.take(2)), (1, 0));
+        let mut child = parent.inherited(5);
+        assert!(child.block(4).is_some() && child.block(5).is_none());
+        assert!(child.entries.stores(word) && !child.entries.stores(5 << wire::ID_SHIFT));
+        assert_eq!((parent.entries.take(4), child.entries.take(4)), (1, 0));
     }
 
     #[test]

@@ -511,6 +511,9 @@ fn take_blocks(process: &mut Process, rows: &mut Vec<SiteCount>) {
     for further in [wire::FURTHER_LOADS, wire::FURTHER_STORES] {
         kept.missing_runs -= catalogue.entries.take(further as usize) as i64;
     }
+    for other_line in [wire::OTHER_LINE_LOADS, wire::OTHER_LINE_STORES] {
+        catalogue.entries.take(other_line as usize);
+    }
     for number in catalogue.numbers() {
         let plain = catalogue.entries.take(number as usize);
         let Some(block) = catalogue.block_mut(number) else {

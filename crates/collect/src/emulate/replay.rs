@@ -10,13 +10,15 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use memgauge_machine::{Core, Missed, Outcome, Shared};
+use memgauge_machine::{Core, LINE_BYTES, Missed, Outcome, Shared};
 use memgauge_trace::{AccessKind, VirtAddr};
 
 use super::ahead::{Event, Events, What};
 use super::catalogue::{Catalogue, Entries, Run, Tally};
 use super::wire;
 use super::words::{Special, load};
+
+const LINE: u64 = LINE_BYTES as u64;
 
 /// Misses of one access of the code since they were last written out.
 #[derive(Clone, Copy, Debug, Default)]
@@ -113,17 +115,18 @@ fn take_runs(
     at
 }
 
-/// The block and the number of the run whose word is at `at`.
+/// The block and the number of the run whose word, or other line's word, is at `at`.
 fn origin(words: &[AtomicU64], at: usize) -> Option<(u32, usize)> {
-    for back in 0..=at {
-        let word = load(words, at - back)?;
-        if wire::mark(word) == wire::MARK_BLOCK {
-            return Some((word as u32, back.checked_sub(1)?));
-        }
+    let mut further = 0;
+    for at in (0..=at).rev() {
+        let word = load(words, at)?;
         let id = wire::id(word);
-        if id >= wire::FIRST_BLOCK {
-            return (id < wire::MARKS).then_some((id as u32, back));
+        if wire::mark(word) == wire::MARK_BLOCK {
+            return Some((word as u32, usize::checked_sub(further, 1)?));
+        } else if id >= wire::FIRST_BLOCK {
+            return (id < wire::MARKS).then_some((id as u32, further));
         }
+        further += usize::from(!wire::is_other_line(word));
     }
     None
 }
@@ -211,10 +214,30 @@ impl<'a, D: Due> Replay<'a, D> {
         if event.what != What::Run {
             return;
         }
-        match self.run_at(words, event.at as usize) {
-            Some((_, run)) => event.what = What::Access(run.accesses().start),
+        match self.access_at(words, event) {
+            Some(index) => event.what = What::Access(index),
             None => self.cursor.stray += 1,
         }
+    }
+
+    /// The access that an event of a run is of: the first one of its line, by whose
+    /// address the event is known from then on.
+    #[inline(always)]
+    fn access_at(&self, words: &[AtomicU64], event: &mut Event) -> Option<u32> {
+        let at = event.at as usize;
+        let (_, run) = self.run_at(words, at)?;
+        if !wire::is_other_line(load(words, at)?) {
+            return Some(run.accesses().start);
+        }
+        let first = load(words, at.checked_sub(1)?)? & wire::ADDRESS;
+        let address = |index| {
+            let delta = self.program.catalogue.access(index).delta;
+            first.wrapping_add(delta as u64)
+        };
+        let mut accesses = run.accesses();
+        let index = accesses.find(|&index| address(index) / LINE == event.addr / LINE)?;
+        event.addr = address(index);
+        Some(index)
     }
 
     /// The run whose word is at `at`, and its block.
@@ -292,7 +315,7 @@ impl<'a, D: Due> Replay<'a, D> {
         }
     }
 
-    /// A run that lies in two lines.
+    /// A run that lies in two lines, access by access.
     #[inline(never)]
     fn run_in_lines(&mut self, words: &[AtomicU64], at: usize, word: u64) {
         let ran = self.program.catalogue.entries.execute(word, at);
@@ -302,14 +325,6 @@ impl<'a, D: Due> Replay<'a, D> {
             return;
         };
         let first = word & wire::ADDRESS;
-        let mut touches = self.core.touches();
-        if let Some(last) = run.last_in_other_line(first)
-            && touches.touch(first, run.stores)
-            && touches.touch(last, run.stores)
-        {
-            return;
-        }
-        drop(touches);
         for index in run.accesses() {
             self.access_ahead(words, at, first, block, index);
         }
@@ -476,15 +491,16 @@ mod tests {
         }
     }
 
-    const LOAD_AND_STORE: u64 = 2;
-    const MODIFY: u64 = 3;
-    const REP_MOVSB: u64 = 4;
-    const VARYING: u64 = 5;
-    const NOTHING: u64 = 6;
-    const TWO_RUNS: u64 = 7;
+    const LOAD_AND_STORE: u64 = 4;
+    const MODIFY: u64 = 5;
+    const REP_MOVSB: u64 = 6;
+    const VARYING: u64 = 7;
+    const NOTHING: u64 = 8;
+    const TWO_RUNS: u64 = 9;
     /// Beyond those that have ids.
     const FAR: u64 = 0xff10;
-    const THERE_AND_BACK: u64 = 8;
+    const THERE_AND_BACK: u64 = 10;
+    const TWO_LINES: u64 = 11;
 
     fn program() -> Program {
         let mut program = Program::default();
@@ -522,6 +538,12 @@ mod tests {
                     access(0, 0, 8, Load),
                 ],
             ),
+            (
+                TWO_LINES,
+                5,
+                0,
+                [0, 8, 16, 24].map(|at| access(0, at, 8, Load)).to_vec(),
+            ),
         ];
         for (number, insns, flags, accesses) in blocks {
             let bytes = code(number as u32, 0x1000 * number, insns, flags, &accesses);
@@ -542,8 +564,37 @@ mod tests {
         block(wire::FURTHER_STORES, addr)
     }
 
+    fn other_line(addr: u64) -> u64 {
+        block(wire::OTHER_LINE_LOADS, addr)
+    }
+
     fn piece(size: u64) -> u64 {
         wire::MARK_PIECE | wire::PIECE_LOAD | size << wire::PIECE_SIZE_SHIFT
+    }
+
+    struct Model {
+        machine: Machine,
+        id: memgauge_machine::CoreId,
+    }
+
+    impl Model {
+        fn new() -> Model {
+            let config = Config::preset("skylake-sp").unwrap();
+            let mut machine = Machine::new(config, PmuConfig::default()).unwrap();
+            let id = machine.add_core(0);
+            Model { machine, id }
+        }
+
+        fn access(&mut self, addr: u64, size: u8, kind: AccessKind) {
+            let (core, shared) = self.machine.core_mut(self.id);
+            core.access(shared, addr, u32::from(size), kind);
+            let (loads, stores) = (kind != Store, kind != Load);
+            core.retire(0, loads.into(), stores.into(), (loads && stores).into());
+        }
+
+        fn counts(&mut self) -> Counts {
+            self.machine.core_mut(self.id).0.counts()
+        }
     }
 
     struct Ran {
@@ -556,10 +607,8 @@ mod tests {
 
     /// Takes the words up to each of `ends` in turn.
     fn run_in_slices(words: &[u64], ends: &[usize], whole: bool) -> Ran {
-        let config = Config::preset("skylake-sp").unwrap();
-        let mut machine = Machine::new(config, PmuConfig::default()).unwrap();
-        let id = machine.add_core(0);
-        let (core, shared) = machine.core_mut(id);
+        let mut model = Model::new();
+        let (core, shared) = model.machine.core_mut(model.id);
         let (mut program, mut cursor) = (program(), Cursor::default());
         let words: Vec<AtomicU64> = words.iter().map(|&w| AtomicU64::new(w)).collect();
         let mut at = 0;
@@ -684,6 +733,38 @@ mod tests {
     }
 
     #[test]
+    fn a_run_s_other_line_is_charged_to_its_first_access_there() {
+        let words = [
+            block(TWO_LINES, 0x10_0030),
+            other_line(0x10_0048),
+            block(TWO_RUNS, 0x10_0000),
+            further(0x20_0000),
+        ];
+        let ran = check(
+            &words,
+            &[
+                (events::LOADS, 4 + 1),
+                (events::L1D_MISS, 3),
+                (events::SPLITS, 0),
+            ],
+        );
+        let first = ran
+            .program
+            .catalogue
+            .block(TWO_LINES as u32)
+            .unwrap()
+            .accesses
+            .start;
+        let misses: Vec<u32> = ran.program.sites[first as usize..][..4]
+            .iter()
+            .map(|site| site.l1d)
+            .collect();
+        assert_eq!(misses, [1, 0, 1, 0]);
+        let stray = run_in_slices(&[other_line(0x10_0048)], &[1], true);
+        assert_eq!(stray.cursor.stray, 1);
+    }
+
+    #[test]
     fn a_repeated_string_instruction_is_one_instruction() {
         let rep = [marked(REP_MOVSB), block(0, 0x10_0000), further(0x20_0000)];
         let words = [
@@ -755,15 +836,109 @@ mod tests {
 
     fn any_word() -> impl Strategy<Value = u64> {
         prop_oneof![
-            (0u64..9, 0u64..1 << 30).prop_map(|(id, addr)| block(id, addr)),
-            (0u64..9, 0u64..1 << 30).prop_map(|(id, addr)| wire::SEVERAL | block(id, addr)),
-            (0u64..9).prop_map(marked),
+            (0u64..12, 0u64..1 << 30).prop_map(|(id, addr)| block(id, addr)),
+            (0u64..12, 0u64..1 << 30).prop_map(|(id, addr)| wire::SEVERAL | block(id, addr)),
+            (0u64..12).prop_map(marked),
             any::<u64>(),
             (0u64..64).prop_map(piece),
         ]
     }
 
+    /// Accesses of a run, by their distance from the start of 64 bytes.
+    type AnyRun = Vec<(i64, u8, AccessKind)>;
+
+    fn any_run() -> impl Strategy<Value = AnyRun> {
+        let kind = prop::sample::select(vec![Load, Store, Modify]);
+        let size = prop::sample::select(vec![1u8, 4, 8, 8, 8, 16]);
+        let mixed = (0..64i64, size.clone(), kind.clone());
+        let mixed = prop::collection::vec(mixed, 1..5);
+        let even = (prop::collection::vec(0..64i64, 1..5), size, kind);
+        let even = even.prop_map(|(all, size, kind)| {
+            let multiple = |at: i64| at / i64::from(size) * i64::from(size);
+            all.into_iter()
+                .map(|at| (multiple(at), size, kind))
+                .collect()
+        });
+        let within = |(at, size, kind): (i64, u8, _)| (at.min(64 - i64::from(size)), size, kind);
+        prop_oneof![mixed, even].prop_map(move |run: AnyRun| run.into_iter().map(within).collect())
+    }
+
+    /// The words of a run that begins at `first`, whose first one has this id.
+    fn words_of(run: &AnyRun, id: u64, first: u64) -> Vec<u64> {
+        let &(start, size, kind) = &run[0];
+        let bytes = |&(at, size, _): &(i64, u8, _)| {
+            let addr = first.wrapping_add_signed(at - start);
+            (addr, addr + u64::from(size) - 1)
+        };
+        let other = |addr: u64| addr / LINE != first / LINE;
+        let mut all = run.iter().map(bytes);
+        if !all.clone().any(|(addr, last)| other(addr) || other(last)) {
+            return vec![block(id, first)];
+        }
+        let alike = run.iter().all(|&(_, s, k)| (s, k) == (size, kind));
+        let whole = all.clone().all(|(addr, last)| addr / LINE == last / LINE);
+        let last = all.next_back().map_or(first, |(addr, _)| addr);
+        if !(alike && whole && other(last)) {
+            return vec![wire::SEVERAL | block(id, first)];
+        }
+        let id_of_last = if kind == Load {
+            wire::OTHER_LINE_LOADS
+        } else {
+            wire::OTHER_LINE_STORES
+        };
+        vec![block(id, first), block(id_of_last, last)]
+    }
+
     proptest! {
+        #[test]
+        fn runs_leave_what_their_accesses_one_by_one_leave(
+            blocks in prop::collection::vec(prop::collection::vec(any_run(), 1..4), 1..4),
+            steps in prop::collection::vec((0usize..4, [0u64..12, 0..12, 0..12], 0u64..256), 1..400),
+        ) {
+            let (mut ran, mut one_by_one) = (Model::new(), Model::new());
+            let (mut program, mut cursor) = (Program::default(), Cursor::default());
+            for (number, runs) in (wire::FIRST_BLOCK..).zip(&blocks) {
+                let accesses = (0u16..).zip(runs).flat_map(|(n, run)| {
+                    run.iter().map(move |&(at, size, kind)| access(n, at - run[0].0, size, kind))
+                });
+                let accesses: Vec<_> = accesses.collect();
+                let bytes = code(number as u32, 0x1000 * number, 1, 0, &accesses);
+                program.catalogue.read(&bytes).unwrap();
+            }
+            let mut words = Vec::new();
+            for (which, pages, within) in &steps {
+                let which = which % blocks.len();
+                for (n, (run, page)) in blocks[which].iter().zip(pages).enumerate() {
+                    let id = match n {
+                        0 => wire::FIRST_BLOCK + which as u64,
+                        _ if run.iter().any(|a| a.2 != Load) => wire::FURTHER_STORES,
+                        _ => wire::FURTHER_LOADS,
+                    };
+                    // Pages and lines of one set each, in the first level and beyond.
+                    let first = 0x1000_0000 + (page << 16) + within;
+                    words.extend(words_of(run, id, first).into_iter().map(AtomicU64::new));
+                    for &(at, size, kind) in run {
+                        let addr = first.wrapping_add_signed(at - run[0].0);
+                        one_by_one.access(addr, size, kind);
+                    }
+                }
+            }
+            let (core, shared) = ran.machine.core_mut(ran.id);
+            let mut due = Ignore;
+            let mut replay = Replay::new(core, shared, &mut program, &mut cursor, &mut due);
+            prop_assert_eq!(replay.run(&words, 0, true), words.len());
+            let (ran, expected) = (ran.counts(), one_by_one.counts());
+            for event in [
+                events::LOADS, events::STORES, events::MODIFIES, events::SPLITS, events::L1D_HIT,
+                events::L1D_MISS, events::L1D_LOAD_MISS, events::L1D_STORE_MISS,
+                events::L1D_WRITEBACK, events::L2_HIT, events::L2_MISS, events::LLC_MISS,
+                events::DTLB_MISS, events::DTLB_WALK,
+            ] {
+                prop_assert_eq!(ran.get(event), expected.get(event), "{:?}", events::name(event));
+            }
+            prop_assert_eq!(cursor.stray, 0);
+        }
+
         #[test]
         fn no_words_make_the_loop_panic_or_stand_still(
             words in prop::collection::vec(any_word(), 0..100),

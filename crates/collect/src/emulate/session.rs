@@ -411,9 +411,16 @@ impl Ring {
         self.tail = self.tail.wrapping_add(1);
         let tail = self.shared.u32(ring::TAIL);
         tail.store(self.tail, Ordering::SeqCst);
-        if self.shared.u32(ring::WAITING).load(Ordering::SeqCst) != 0 {
+        if self.shared.u32(ring::WAITING).load(Ordering::SeqCst) != 0 && self.is_half_read() {
             futex_wake(tail);
         }
+    }
+
+    /// Whether a thread that waits for room is worth waking: where it can fill several
+    /// blocks before it has to wait again.
+    fn is_half_read(&self) -> bool {
+        let head = self.shared.u32(ring::HEAD).load(Ordering::Acquire);
+        head.wrapping_sub(self.tail) as usize <= wire::BLOCKS / 2
     }
 
     /// Whether everything written has been read.

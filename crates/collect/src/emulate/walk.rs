@@ -71,7 +71,9 @@ impl Walk<'_> {
     pub(super) fn run(&mut self, words: &[AtomicU64], mut at: usize, whole: bool) -> usize {
         while let Some(word) = load(words, at) {
             let id = wire::id(word);
-            let taken = if id < wire::FIRST_BLOCK {
+            let taken = if wire::is_other_line(word) {
+                1 // the run's first word has told of all its accesses
+            } else if id < wire::FIRST_BLOCK {
                 self.further(word)
             } else if id < wire::MARKS {
                 self.begin(id as u32, true);
@@ -214,11 +216,11 @@ mod tests {
     use memgauge_trace::AccessKind::{Load, Modify, Store};
     use proptest::prelude::*;
 
-    const TWO_RUNS: u64 = 2;
-    const MODIFY: u64 = 3;
-    const REP_MOVSB: u64 = 4;
-    const VARYING: u64 = 5;
-    const NOTHING: u64 = 6;
+    const TWO_RUNS: u64 = 4;
+    const MODIFY: u64 = 5;
+    const REP_MOVSB: u64 = 6;
+    const VARYING: u64 = 7;
+    const NOTHING: u64 = 8;
 
     fn catalogue() -> Catalogue {
         let mut catalogue = Catalogue::default();
@@ -284,6 +286,7 @@ mod tests {
             block(NOTHING, wire::NO_ACCESS),
             block(MODIFY, 0x9000),
             wire::SEVERAL | block(TWO_RUNS, 0x200),
+            block(wire::OTHER_LINE_LOADS, 0x240),
             0x600,
         ];
         assert_eq!(
@@ -346,7 +349,7 @@ mod tests {
         #[test]
         fn no_words_make_the_walk_panic_or_stand_still(
             words in prop::collection::vec(
-                prop_oneof![any::<u64>(), (0u64..8).prop_map(marked), 0u64..1 << 50],
+                prop_oneof![any::<u64>(), (0u64..10).prop_map(marked), 0u64..1 << 50],
                 0..60,
             ),
         ) {

@@ -3,7 +3,7 @@
 /// First word of every shared file.
 pub(super) const MAGIC: u32 = 0x3147_474d;
 /// Version of everything below.
-pub(super) const WIRE_VERSION: u32 = 3;
+pub(super) const WIRE_VERSION: u32 = 4;
 pub(super) const PAGE: usize = 4096;
 pub(super) const BLOCK_WORDS: usize = 16384;
 pub(super) const BLOCKS: usize = 8;
@@ -17,7 +17,10 @@ pub(super) const ADDRESS: u64 = (1 << ID_SHIFT) - 1;
 /// Ids of runs that begin no block.
 pub(super) const FURTHER_LOADS: u64 = 0;
 pub(super) const FURTHER_STORES: u64 = 1;
-pub(super) const FIRST_BLOCK: u64 = 2;
+/// Ids of a run's other line, with its last access.
+pub(super) const OTHER_LINE_LOADS: u64 = 2;
+pub(super) const OTHER_LINE_STORES: u64 = 3;
+pub(super) const FIRST_BLOCK: u64 = 4;
 /// Ids from here on are marks, and no block has one.
 pub(super) const MARKS: u64 = 0xff00;
 pub(super) const MARK_BLOCK: u64 = SEVERAL | 0xff01 << ID_SHIFT;
@@ -31,12 +34,14 @@ pub(super) const SEVERAL: u64 = 1 << 63;
 pub(super) const NO_ACCESS: u64 = memgauge_machine::NO_ACCESS;
 const _: () = assert!(NO_ACCESS == 0x7fff_ffff_f000);
 
-/// Bytes in a line.
-pub(super) const LINE_BYTES: u64 = 64;
-
 /// The id of a word.
 pub(super) fn id(word: u64) -> u64 {
     word >> ID_SHIFT & 0xffff
+}
+
+/// Whether a word is about the other line of the run before it.
+pub(super) fn is_other_line(word: u64) -> bool {
+    matches!(id(word), OTHER_LINE_LOADS | OTHER_LINE_STORES)
 }
 
 /// A mark's bits, without what it carries.
