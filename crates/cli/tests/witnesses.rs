@@ -233,7 +233,7 @@ fn cachegrind_agrees_on_sqlite() {
 /// Runs of the same program differ by a few loads, or some dozens, while it starts, on
 /// a busy machine many of them: so there are more until both are as `expected`.
 fn lackey_beyond(with: &str, without: &str, expected: [i64; 2]) -> [i64; 2] {
-    const RUNS: usize = 12;
+    const RUNS: usize = 40;
     let mut least = [[i64::MAX; 2]; 2];
     let mut extra = [i64::MAX; 2];
     for _ in 0..RUNS {
