@@ -207,7 +207,6 @@ static bool join(struct mg_decoded *b, const struct key *key, int64_t add, unsig
     run->last = add - current.first;
     if (kind != run->kind || size != run->even || run->last % (int)size)
         run->even = 0;
-    run->kind = kind;
     run->stores |= (kind & MG_STORE) != 0;
     return true;
 }

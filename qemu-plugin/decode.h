@@ -16,7 +16,7 @@ struct mg_run {
     /* Where all are of one kind and one size, a power of two of which all distances
      * are multiples, that size: none crosses a line if the first is aligned. Else 0. */
     uint8_t even;
-    uint8_t kind;     /* of its last access */
+    uint8_t kind;     /* of its first access */
     bool stores;
 };
 

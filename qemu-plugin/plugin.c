@@ -56,30 +56,28 @@ static void on_block(unsigned vcpu, void *word)
 }
 
 /* udata of a run's callback: its id in place and, where the address goes, its
- * extent, what the callback has to look for, and for a run that may take a word for
- * its other line where its last access is and the alignment it needs. */
+ * extent, what the callback has to look for, and where its last access is and the
+ * alignment it needs if a word for its other line is to do (else: at the first one). */
 enum { UP_BITS = 0, DOWN_BITS = 8, SIZE_BITS = 16, KIND_BITS = 24, LEAVES_BIT = 26,
-       LAST_BIT = 27, EVEN_BIT = 28, ALIGN_BITS = 29, END_BITS = 35, STORES_BIT = 42 };
+       LAST_BIT = 27, STORES_BIT = 28, ALIGN_BITS = 29, END_BITS = 35 };
 #define ID_BITS (~0ull << MG_ID_SHIFT)
 
 static uint64_t run_udata(uint64_t id, const struct mg_run *run, const struct mg_hook *h)
 {
-    uint64_t even = run->even && !block.flags, align = even ? run->even - 1 : 0;
-    uint64_t end = run->last + MG_LINE_BYTES;
+    bool even = run->even && !block.flags;
+    uint64_t align = even ? run->even - 1 : 0, end = MG_LINE_BYTES + (even ? run->last : 0);
     return id << MG_ID_SHIFT | (uint64_t)run->up << UP_BITS | (uint64_t)run->down << DOWN_BITS |
            (uint64_t)h->size << SIZE_BITS | (uint64_t)h->kind << KIND_BITS |
-           (uint64_t)h->leaves << LEAVES_BIT | (uint64_t)h->last << LAST_BIT | even << EVEN_BIT |
-           align << ALIGN_BITS | end << END_BITS | (uint64_t)run->stores << STORES_BIT;
+           (uint64_t)h->leaves << LEAVES_BIT | (uint64_t)h->last << LAST_BIT |
+           (uint64_t)run->stores << STORES_BIT | align << ALIGN_BITS | end << END_BITS;
 }
 
-/* Whether a run at `vaddr` lies in two lines: MG_SEVERAL, or nothing. */
-static inline uint64_t several(uint64_t vaddr, uint64_t udata)
+static inline bool in_two_lines(uint64_t vaddr, uint64_t udata)
 {
     unsigned within = vaddr % MG_LINE_BYTES;
     unsigned up = udata >> UP_BITS & 0xff, down = udata >> DOWN_BITS & 0xff;
     /* 64 or more, or less than nothing: beyond the line either way */
-    uint64_t beyond = ((within + up) | (within - down)) & MG_LINE_BYTES;
-    return beyond << (63 - 6);
+    return ((within + up) | (within - down)) & MG_LINE_BYTES;
 }
 
 /* The words of a run in two lines, whose first one is `word`; where the next go. */
@@ -87,8 +85,7 @@ static __attribute__((noinline)) uint64_t *put_lines(uint64_t *w, uint64_t word,
 {
     uint64_t first = word & ~ID_BITS, align = udata >> ALIGN_BITS & 0x3f;
     uint64_t last = first + (udata >> END_BITS & 0x7f) - MG_LINE_BYTES;
-    bool plain = (udata >> EVEN_BIT & 1) && !(first & align) && (first ^ last) >= MG_LINE_BYTES;
-    if (!plain) {
+    if ((first & align) || (first ^ last) < MG_LINE_BYTES) {
         *w = word | MG_SEVERAL;
         return w + 1;
     }
@@ -102,7 +99,7 @@ static __attribute__((noinline)) uint64_t *put_lines(uint64_t *w, uint64_t word,
 static inline uint64_t *put_run(uint64_t *w, uint64_t vaddr, uint64_t udata)
 {
     uint64_t word = (udata & ID_BITS) | vaddr;
-    if (UNLIKELY(several(vaddr, udata)))
+    if (UNLIKELY(in_two_lines(vaddr, udata)))
         return put_lines(w, word, udata);
     *w = word;
     return w + 1;

@@ -4,7 +4,7 @@
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;
 
-use harness::{memgauge, needs, record_workload, workloads};
+use harness::{Recorded, memgauge, needs, record_workload, workloads, write_machine};
 use serde_json::Value;
 
 const PAGE: u64 = 4096;
@@ -129,6 +129,45 @@ fn every_load_and_store_is_a_reference() {
         let expected = totals["loads"] + totals["stores"] - totals["modifies"];
         assert_eq!(references, expected, "{workload}");
     }
+}
+
+/// The recorder's first level sees runs of accesses, the curve every single one.
+#[test]
+fn a_modelled_cache_of_one_set_misses_what_the_curve_says() {
+    if !needs(&["sort"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let (machine, numbers) = (
+        folder.path().join("small.json"),
+        folder.path().join("numbers"),
+    );
+    let [machine_path, numbers_path] = [&machine, &numbers].map(|path| path.to_str().unwrap());
+    write_machine(&machine, [(1, 16), (256, 8), (1024, 16)]);
+    let lines = (1..3000u64).map(|n| format!("{}\n", n * n % 7919));
+    std::fs::write(&numbers, lines.collect::<String>()).unwrap();
+    let program = [
+        "sort",
+        "-n",
+        "--parallel=1",
+        "-S",
+        "1M",
+        "-o",
+        "/dev/null",
+        numbers_path,
+    ];
+    let totals = Recorded::new(&["--machine", machine_path], &program).totals();
+    let output = memgauge()
+        .args(["mrc", "--json", "--sizes", "1024", "--"])
+        .args(program)
+        .output()
+        .unwrap();
+    let curve: Value = serde_json::from_slice(&output.stderr).unwrap();
+    let curve = &curve["curves"][0];
+    assert!(totals["splits"] > 0, "some accesses lie in two lines");
+    assert_eq!(curve["points"][0]["misses"], totals["l1d.miss"] as f64);
+    let look_ups = totals["l1d.miss"] + totals["l1d.hit"];
+    assert_eq!(curve["references"], look_ups as f64);
 }
 
 #[test]
