@@ -83,7 +83,7 @@ impl First {
     #[inline(always)]
     pub(crate) fn touches(&mut self) -> Touches<'_> {
         Touches {
-            now: self.stamp,
+            next: self.stamp + STAMP_STEP,
             l1d: &mut self.l1d,
             dtlb: &mut self.dtlb,
             stamp: &mut self.stamp,
@@ -99,7 +99,8 @@ pub struct Touches<'a> {
     l1d: &'a mut L1d,
     dtlb: &'a mut Dtlb,
     stamp: &'a mut u64,
-    now: u64,
+    /// The stamp of the next one.
+    next: u64,
     wide: bool,
 }
 
@@ -114,12 +115,11 @@ impl Touches<'_> {
     #[inline(always)]
     pub fn touch(&mut self, addr: u64, store: bool) -> bool {
         let (page, line) = (self.dtlb.front_slot(addr), self.l1d.front_place(addr));
-        let now = self.now + STAMP_STEP;
-        if !self.l1d.is_at(addr, line) || !self.dtlb.stamp(page, now) {
+        if !self.l1d.is_at(addr, line) || !self.dtlb.stamp(page, self.next) {
             return false;
         }
-        self.now = now;
-        self.l1d.use_place(line, store, now);
+        self.l1d.use_place(line, store, self.next);
+        self.next += STAMP_STEP;
         true
     }
 
@@ -134,14 +134,15 @@ impl Touches<'_> {
     /// nothing.
     #[inline(always)]
     pub fn take(&mut self, addr: u64, store: bool) -> Missed {
-        self.now += STAMP_STEP;
+        let now = self.next;
+        self.next += STAMP_STEP;
         #[cfg(target_arch = "x86_64")]
         if self.wide {
             #[allow(unsafe_code)]
             // SAFETY: `wide` is set only where the host has AVX-512F.
-            return unsafe { take_widely(self.l1d, self.dtlb, addr, store, self.now) };
+            return unsafe { take_widely(self.l1d, self.dtlb, addr, store, now) };
         }
-        take_portably(self.l1d, self.dtlb, addr, store, self.now)
+        take_portably(self.l1d, self.dtlb, addr, store, now)
     }
 }
 
@@ -180,7 +181,7 @@ fn take<R: Rows>(l1d: &mut L1d, dtlb: &mut Dtlb, addr: u64, store: bool, now: u6
 impl Drop for Touches<'_> {
     #[inline(always)]
     fn drop(&mut self) {
-        *self.stamp = self.now;
+        *self.stamp = self.next - STAMP_STEP;
     }
 }
 

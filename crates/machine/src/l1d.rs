@@ -8,8 +8,8 @@
 //! Slots hold addresses of lines; one XOR an address in its line is below 64,
 //! which makes comparing one operation.
 //!
-//! Under LRU a hit writes a growing stamp, with the way in its low bits, to the
-//! slot; the least stamp of a set is its least recently used line. So a hit moves
+//! Under LRU a hit writes a growing stamp to the slot; the least stamp of a set is
+//! its least recently used line. So a hit moves
 //! nothing and depends on no branch that the host cannot predict; rows in order
 //! of use were tried before and cost a mispredicted branch at every change of
 //! line. Loads and stores have stamps of their own: the later one is the line's,
@@ -27,41 +27,45 @@ const FRONT: usize = 16384;
 /// the one before belongs to [`NO_ACCESS`].
 const SLOTS: usize = 4096;
 /// Where [`NO_ACCESS`] stands: in no set, so that nothing takes its place.
-const NO_ACCESS_PLACE: Place = Place(((SLOTS - 2) * STAMP_STEP as usize) as u16);
-/// The place in the front of a line it does not know.
-const NOBODY: u16 = u16::MAX;
+const NO_ACCESS_PLACE: Place = Place((SLOTS - 2) as u16);
+/// The place in the front of a line it does not know: the empty slot.
+const NOBODY: u16 = (SLOTS - 1) as u16;
 /// Bytes in a line.
 const LINE: u64 = 64;
 /// In an empty slot; no program can use this address.
 const NO_LINE: u64 = 1 << 63;
-/// Below a stamp's growing part is the way.
-const STAMP_STEP: u64 = 16;
 
 pub(crate) struct L1d {
-    /// Slot times 16 plus way.
+    /// Slots.
     front: [u16; FRONT],
     lines: [u64; SLOTS],
-    /// Of the last load and of the last store; below [`STAMP_STEP`] where there was
-    /// none since the line came.
-    stamps: [[u64; SLOTS]; 2],
+    /// Of the last load of each slot, then of the last store; 0 where there was none
+    /// since the line came.
+    stamps: [u64; 2 * SLOTS],
     sets: Sets,
     ways: usize,
     /// Tree-PLRU: one for each set.
     trees: Vec<Tree>,
 }
 
-/// A slot, and which way of its set it is.
+/// A slot.
 #[derive(Clone, Copy)]
 pub(crate) struct Place(u16);
 
 impl Place {
-    fn new(start: usize, way: usize) -> Self {
-        Place(((start + way) * STAMP_STEP as usize + way) as u16)
+    fn new(slot: usize) -> Self {
+        Place(slot as u16)
     }
 
     #[inline(always)]
     fn slot(self) -> usize {
-        usize::from(self.0) / STAMP_STEP as usize
+        usize::from(self.0) % SLOTS
+    }
+
+    /// Where the stamp of its last load or store is.
+    #[inline(always)]
+    fn stamp(self, store: bool) -> usize {
+        self.slot() | usize::from(store) * SLOTS
     }
 }
 
@@ -101,7 +105,7 @@ impl L1d {
         L1d {
             front: [NOBODY; FRONT],
             lines,
-            stamps: [std::array::from_fn(|slot| (slot % ways) as u64); 2],
+            stamps: [0; 2 * SLOTS],
             sets: Sets::new(config.sets()),
             ways,
             trees: match config.replacement {
@@ -123,12 +127,10 @@ impl L1d {
         holds(self.lines[place.slot()], addr)
     }
 
-    /// Uses the line at a place; `stamp` is greater than any before and a
-    /// multiple of [`STAMP_STEP`].
+    /// Uses the line at a place; `stamp` is greater than any before.
     #[inline(always)]
     pub(crate) fn use_place(&mut self, place: Place, store: bool, stamp: u64) {
-        let way = u64::from(place.0) % STAMP_STEP;
-        self.stamps[usize::from(store)][place.slot()] = stamp | way;
+        self.stamps[place.stamp(store)] = stamp;
     }
 
     /// Uses a line if it is held; whether it is.
@@ -174,22 +176,23 @@ impl L1d {
     #[inline(always)]
     fn clear(&mut self, place: Place, line: u64) -> u64 {
         let slot = place.slot();
-        let left = self.word(slot);
+        let left = self.word(place);
         self.lines[slot] = line;
-        for stamps in &mut self.stamps {
-            stamps[slot] %= STAMP_STEP;
+        for store in [false, true] {
+            self.stamps[place.stamp(store)] = 0;
         }
         left
     }
 
     /// What is in a slot, as the other levels write it.
     #[inline(always)]
-    fn word(&self, slot: usize) -> u64 {
-        if self.lines[slot] == NO_LINE {
+    fn word(&self, place: Place) -> u64 {
+        let line = self.lines[place.slot()];
+        if line == NO_LINE {
             return EMPTY;
         }
-        let dirty = self.stamps[1][slot] >= STAMP_STEP;
-        tag_in(self.lines[slot] >> 4) | if dirty { DIRTY } else { 0 }
+        let dirty = self.stamps[place.stamp(true)] > 0;
+        tag_in(line >> 4) | if dirty { DIRTY } else { 0 }
     }
 
     /// Enters [`NO_ACCESS`] into the front.
@@ -199,7 +202,7 @@ impl L1d {
 
     /// The words of all lines held.
     pub(crate) fn lines(&self) -> impl Iterator<Item = u64> + '_ {
-        let words = (0..NO_ACCESS_PLACE.slot()).map(|slot| self.word(slot));
+        let words = (0..NO_ACCESS_PLACE.slot()).map(|slot| self.word(Place::new(slot)));
         words.filter(|&word| word != EMPTY)
     }
 
@@ -208,7 +211,7 @@ impl L1d {
         let start = self.sets.of_private(tag) * self.ways;
         let lines = &self.lines[start..start + self.ways];
         let way = R::find(lines, address(tag))?;
-        Some(Place::new(start, way))
+        Some(Place::new(start + way))
     }
 
     /// The place in a set whose line is to leave: an empty one if there is one.
@@ -216,17 +219,15 @@ impl L1d {
     fn coldest<R: Rows>(&self, set: usize) -> Place {
         let start = set * self.ways;
         let Some(tree) = self.trees.get(set) else {
-            let [loads, stores] = &self.stamps;
+            let (loads, stores) = self.stamps.split_at(SLOTS);
             let set = start..start + self.ways;
-            let stamp = R::least_of_later(&loads[set.clone()], &stores[set]);
-            return Place::new(start, (stamp % STAMP_STEP) as usize);
+            let way = R::least_of_later(&loads[set.clone()], &stores[set]);
+            return Place::new(start + way);
         };
         let lines = &self.lines[start..start + self.ways];
         let empty = lines.iter().position(|&line| line == NO_LINE);
-        Place::new(
-            start,
-            empty.unwrap_or_else(|| tree::coldest(tree.bits, self.ways)),
-        )
+        let way = empty.unwrap_or_else(|| tree::coldest(tree.bits, self.ways));
+        Place::new(start + way)
     }
 
     /// Enters a line that is being used into the front.
@@ -250,7 +251,7 @@ mod tests {
         let config = CacheConfig::fitted(crate::config::MAX_L1D_BYTES, 16, 4);
         let lines = config.sets() * u64::from(config.ways);
         assert!(lines <= NO_ACCESS_PLACE.slot() as u64);
-        assert_eq!(Place(NOBODY).slot(), NO_ACCESS_PLACE.slot() + 1);
+        assert!(lines <= SLOTS as u64 - 2);
     }
 
     #[test]

@@ -76,7 +76,8 @@ impl Dtlb {
         let Some(place) = self.stamps.get_mut(slot as usize) else {
             return false;
         };
-        *place = stamp | slot;
+        // No carry: the same as `|`, in an operation less.
+        *place = stamp + slot;
         true
     }
 

@@ -68,9 +68,48 @@ pub(super) struct Replay<'a, D: Due> {
     pub(super) due: &'a mut D,
 }
 
-/// The hot loop: takes words from `words[at]` on until one is not simply a run
-/// within a line or the events are `full`; where it stopped.
+/// The hot loop: takes words for as long as each is simply a run within a line that
+/// the fronts of cache and TLB know, and until `ran` is full; how many.
+///
+/// Nothing in it calls: so all it needs stays in registers.
 #[inline(never)]
+fn take_hits(
+    core: &mut Core,
+    entries: &mut Entries,
+    words: &[AtomicU64],
+    ran: &mut Tally,
+) -> usize {
+    let mut touches = core.touches();
+    let mut sum = *ran;
+    let mut hits = |word: &AtomicU64, turn: usize, sum: &mut Tally| {
+        let word = word.load(Ordering::Relaxed);
+        let hit =
+            word & wire::SEVERAL == 0 && touches.touch(word & wire::ADDRESS, entries.stores(word));
+        if hit {
+            sum.add(entries.execute(word, turn));
+        }
+        hit
+    };
+    let mut rest = words;
+    while let [one, other, after @ ..] = rest {
+        if !hits(one, 0, &mut sum) {
+            break;
+        }
+        if !hits(other, 1, &mut sum) {
+            rest = &rest[1..];
+            break;
+        }
+        rest = after;
+        if sum.is_full() {
+            break;
+        }
+    }
+    *ran = sum;
+    words.len() - rest.len()
+}
+
+/// Takes words from `words[at]` on until one is not simply a run within a line or the
+/// events are full; where it stopped.
 fn take_runs(
     core: &mut Core,
     entries: &mut Entries,
@@ -78,41 +117,22 @@ fn take_runs(
     words: &[AtomicU64],
     mut at: usize,
 ) -> usize {
-    let mut touches = core.touches();
-    let mut ran = std::mem::take(&mut events.ran);
-    'all: for some in words[at..].chunks(Tally::ROOM) {
-        if ran.is_full() {
-            events.ran = std::mem::take(&mut ran);
-            events.note(at - 1, What::Settle, 0, Missed::NOTHING);
+    loop {
+        at += take_hits(core, entries, &words[at..], &mut events.ran);
+        let Some(word) = load(words, at).filter(|word| word & wire::SEVERAL == 0) else {
+            return at;
+        };
+        let (addr, stores) = (word & wire::ADDRESS, entries.stores(word));
+        events.add(at, entries.execute(word, at));
+        let missed = core.touches().take(addr, stores);
+        if !missed.is_nothing() {
+            events.note(at, What::Run, addr, missed);
         }
-        for (within, word) in some.iter().enumerate() {
-            let word = word.load(Ordering::Relaxed);
-            let stores = entries.stores(word);
-            if word & wire::SEVERAL != 0 {
-                at += within;
-                break 'all;
-            }
-            let addr = word & wire::ADDRESS;
-            let hit = touches.touch(addr, stores);
-            ran.add(entries.execute(word, within));
-            if hit {
-                continue;
-            }
-            let missed = touches.take(addr, stores);
-            if missed.is_nothing() {
-                continue;
-            }
-            events.ran = std::mem::take(&mut ran);
-            events.note(at + within, What::Run, addr, missed);
-            if events.is_full() {
-                at += within + 1;
-                break 'all;
-            }
+        at += 1;
+        if events.is_full() {
+            return at;
         }
-        at += some.len();
     }
-    events.ran.add(ran);
-    at
 }
 
 /// The block and the number of the run whose word, or other line's word, is at `at`.

@@ -33,9 +33,9 @@ pub(crate) trait Rows {
     /// Which of up to 16 `lines` is this one.
     fn find(lines: &[u64], line: u64) -> Option<usize>;
 
-    /// The least of the larger ones of each pair, of up to 16 pairs; both slices
-    /// have one length.
-    fn least_of_later(ones: &[u64], others: &[u64]) -> u64;
+    /// Which of up to 16 pairs has the least larger one, the first of several; both
+    /// slices have one length.
+    fn least_of_later(ones: &[u64], others: &[u64]) -> usize;
 
     /// The least of `values`, or `u64::MAX` where there are none.
     ///
@@ -55,12 +55,13 @@ impl Rows for Portable {
     }
 
     #[inline(always)]
-    fn least_of_later(ones: &[u64], others: &[u64]) -> u64 {
+    fn least_of_later(ones: &[u64], others: &[u64]) -> usize {
         let mut later = [u64::MAX; MOST_WAYS];
         for (later, (one, other)) in later.iter_mut().zip(ones.iter().zip(others)) {
             *later = *one.max(other);
         }
-        Self::least(&later)
+        let least = Self::least(&later);
+        later.iter().position(|&stamp| stamp == least).unwrap_or(0)
     }
 
     /// Eight lanes, so that no comparison waits for the one before.
@@ -118,15 +119,22 @@ mod wide {
         }
 
         #[inline(always)]
-        fn least_of_later(ones: &[u64], others: &[u64]) -> u64 {
+        fn least_of_later(ones: &[u64], others: &[u64]) -> usize {
             debug_assert!(ones.len() <= MOST_WAYS);
             let later = |start| {
                 let (ones, others) = (eight(ones, start, -1).0, eight(others, start, -1).0);
                 // SAFETY: as above.
                 unsafe { _mm512_max_epu64(ones, others) }
             };
+            let (low, high) = (later(0), later(8));
             // SAFETY: as above.
-            unsafe { _mm512_reduce_min_epu64(_mm512_min_epu64(later(0), later(8))) }
+            let equal = unsafe {
+                let least = _mm512_reduce_min_epu64(_mm512_min_epu64(low, high));
+                let least = _mm512_set1_epi64(least as i64);
+                let equal = |stamps| u32::from(_mm512_cmpeq_epi64_mask(stamps, least));
+                equal(low) | equal(high) << 8
+            };
+            equal.trailing_zeros() as usize
         }
 
         #[inline(always)]
@@ -185,12 +193,13 @@ mod tests {
                 if count <= MOST_WAYS {
                     assert_eq!(R::find(&values, 3), Some(at));
                     assert_eq!(R::find(&values, 4), None);
-                    assert_eq!(R::least_of_later(&values, &vec![0; count]), 3);
+                    assert_eq!(R::least_of_later(&values, &vec![0; count]), at);
                 }
             }
         }
         assert_eq!(R::least(&[]), u64::MAX);
-        assert_eq!(R::least_of_later(&[1, 7, 3], &[9, 2, 5]), 5);
+        assert_eq!(R::least_of_later(&[1, 7, 3], &[9, 2, 5]), 2);
+        assert_eq!(R::least_of_later(&[4, 0, 0], &[0, 0, 0]), 1);
         assert_eq!(R::find(&[], 0), None);
     }
 
