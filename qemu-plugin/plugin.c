@@ -40,25 +40,35 @@ static inline void advance(struct mg_ring *r, uint64_t *w)
     __atomic_store_n(&r->w, w, __ATOMIC_RELEASE);
 }
 
-/* Where the words of a new code block go. */
-static inline uint64_t *begin_block(void)
+static inline void put_block(struct mg_ring *r, uint64_t *w, void *word)
 {
-    uint64_t *w = mg_ring->w;
-    return UNLIKELY(w >= mg_ring->end) ? mg_ring_turn() : w;
+    *w = (uintptr_t)word;
+    advance(r, w + 1);
+}
+
+/* What a callback seldom does is a function of its own, and the last thing it does:
+ * so the callback keeps nothing over a call, and saves no registers. */
+static __attribute__((noinline)) void block_after_turn(void *word)
+{
+    uint64_t *w = mg_ring_turn();
+    put_block(mg_ring, w, word);
 }
 
 static void on_block(unsigned vcpu, void *word)
 {
     (void)vcpu;
-    uint64_t *w = begin_block();
-    *w = (uintptr_t)word;
-    advance(mg_ring, w + 1);
+    struct mg_ring *r = mg_ring;
+    uint64_t *w = r->w;
+    if (UNLIKELY(w >= r->end)) /* no block begins there */
+        return block_after_turn(word);
+    put_block(r, w, word);
 }
 
-/* udata of a run's callback: its id in place and, where the address goes, its
- * extent, what the callback has to look for, and where its last access is and the
- * alignment it needs if a word for its other line is to do (else: at the first one). */
-enum { UP_BITS = 0, DOWN_BITS = 8, SIZE_BITS = 16, KIND_BITS = 24, LEAVES_BIT = 26,
+/* udata of a run's callback: its id in place and, where the address goes, how far
+ * below it the run begins and what room that leaves in a line, what the callback has to
+ * look for, and where its last access is and the alignment it needs if a word for its
+ * other line is to do (else: at the first one). */
+enum { DOWN_BITS = 0, SIZE_BITS = 8, ROOM_BITS = 16, KIND_BITS = 24, LEAVES_BIT = 26,
        LAST_BIT = 27, STORES_BIT = 28, ALIGN_BITS = 29, END_BITS = 35 };
 #define ID_BITS (~0ull << MG_ID_SHIFT)
 
@@ -66,7 +76,10 @@ static uint64_t run_udata(uint64_t id, const struct mg_run *run, const struct mg
 {
     bool even = run->even && !block.flags;
     uint64_t align = even ? run->even - 1 : 0, end = MG_LINE_BYTES + (even ? run->last : 0);
-    return id << MG_ID_SHIFT | (uint64_t)run->up << UP_BITS | (uint64_t)run->down << DOWN_BITS |
+    bool fits = run->down + run->up < MG_LINE_BYTES; /* if not, it begins below any line */
+    uint64_t down = fits ? run->down : MG_LINE_BYTES;
+    uint64_t room = fits ? MG_LINE_BYTES - 1 - run->down - run->up : 0;
+    return id << MG_ID_SHIFT | down << DOWN_BITS | room << ROOM_BITS |
            (uint64_t)h->size << SIZE_BITS | (uint64_t)h->kind << KIND_BITS |
            (uint64_t)h->leaves << LEAVES_BIT | (uint64_t)h->last << LAST_BIT |
            (uint64_t)run->stores << STORES_BIT | align << ALIGN_BITS | end << END_BITS;
@@ -75,48 +88,57 @@ static uint64_t run_udata(uint64_t id, const struct mg_run *run, const struct mg
 static inline bool in_two_lines(uint64_t vaddr, uint64_t udata)
 {
     unsigned within = vaddr % MG_LINE_BYTES;
-    unsigned up = udata >> UP_BITS & 0xff, down = udata >> DOWN_BITS & 0xff;
-    /* 64 or more, or less than nothing: beyond the line either way */
-    return ((within + up) | (within - down)) & MG_LINE_BYTES;
+    unsigned down = udata >> DOWN_BITS & 0xff, room = udata >> ROOM_BITS & 0xff;
+    return within - down > room; /* less than nothing is very much */
 }
 
-/* The words of a run in two lines, whose first one is `word`; where the next go. */
-static __attribute__((noinline)) uint64_t *put_lines(uint64_t *w, uint64_t word, uint64_t udata)
+/* The words of a run in two lines, whose first one is `word`. */
+static __attribute__((noinline)) void put_lines(struct mg_ring *r, uint64_t *w, uint64_t word,
+                                                uint64_t udata)
 {
     uint64_t first = word & ~ID_BITS, align = udata >> ALIGN_BITS & 0x3f;
     uint64_t last = first + (udata >> END_BITS & 0x7f) - MG_LINE_BYTES;
     if ((first & align) || (first ^ last) < MG_LINE_BYTES) {
         *w = word | MG_SEVERAL;
-        return w + 1;
+        return advance(r, w + 1);
     }
     uint64_t id = udata >> STORES_BIT & 1 ? MG_OTHER_LINE_STORES : MG_OTHER_LINE_LOADS;
     w[0] = word;
     w[1] = id << MG_ID_SHIFT | last;
-    return w + 2;
+    advance(r, w + 2);
 }
 
-/* The words of a run at `vaddr`, which is below 2^47; where the next go. */
-static inline uint64_t *put_run(uint64_t *w, uint64_t vaddr, uint64_t udata)
+/* The words of a run at `vaddr`, which is below 2^47. */
+static inline void put_run(struct mg_ring *r, uint64_t *w, uint64_t vaddr, void *run)
 {
-    uint64_t word = (udata & ID_BITS) | vaddr;
+    uint64_t udata = (uintptr_t)run, word = (udata & ID_BITS) | vaddr;
     if (UNLIKELY(in_two_lines(vaddr, udata)))
-        return put_lines(w, word, udata);
+        return put_lines(r, w, word, udata);
     *w = word;
-    return w + 1;
+    advance(r, w + 1);
+}
+
+static __attribute__((noinline)) void first_run_after_turn(uint64_t vaddr, void *udata)
+{
+    uint64_t *w = mg_ring_turn();
+    put_run(mg_ring, w, vaddr, udata);
 }
 
 static void on_first_run(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t vaddr, void *udata)
 {
     (void)vcpu, (void)info;
-    uint64_t *w = put_run(begin_block(), vaddr, (uintptr_t)udata);
-    advance(mg_ring, w);
+    struct mg_ring *r = mg_ring;
+    uint64_t *w = r->w;
+    if (UNLIKELY(w >= r->end)) /* no block begins there */
+        return first_run_after_turn(vaddr, udata);
+    put_run(r, w, vaddr, udata);
 }
 
 static void on_run(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t vaddr, void *udata)
 {
     (void)vcpu, (void)info;
     struct mg_ring *r = mg_ring;
-    advance(r, put_run(r->w, vaddr, (uintptr_t)udata));
+    put_run(r, r->w, vaddr, udata);
 }
 
 /* Bits of a meminfo that say "reads" and "writes". QEMU's own selection of

@@ -91,17 +91,20 @@ mod wide {
 
     use super::{MOST_WAYS, Rows, Wide};
 
-    /// Eight of `values` from `start` on, and which of them there are.
+    /// Those of eight from `start` on that a row of `len` has.
     #[inline(always)]
-    fn eight(values: &[u64], start: usize, or: i64) -> (__m512i, __mmask8) {
-        let count = values.len().saturating_sub(start).min(8);
-        let there = ((1u32 << count) - 1) as __mmask8;
+    fn there(len: usize, start: usize) -> __mmask8 {
+        (((1u32 << len.min(31)) - 1) >> start) as __mmask8
+    }
+
+    /// Eight of `values` from `start` on; `or` where they are not there.
+    #[inline(always)]
+    fn eight(values: &[u64], start: usize, there: __mmask8, or: i64) -> __m512i {
         // SAFETY: only the lanes of values that are there are read; code that uses
         // `Wide` runs where AVX-512F is.
         unsafe {
             let first = values.as_ptr().wrapping_add(start).cast();
-            let numbers = _mm512_mask_loadu_epi64(_mm512_set1_epi64(or), there, first);
-            (numbers, there)
+            _mm512_mask_loadu_epi64(_mm512_set1_epi64(or), there, first)
         }
     }
 
@@ -110,7 +113,8 @@ mod wide {
         fn find(lines: &[u64], line: u64) -> Option<usize> {
             debug_assert!(lines.len() <= MOST_WAYS);
             let equal = |start| {
-                let (held, there) = eight(lines, start, 0);
+                let there = there(lines.len(), start);
+                let held = eight(lines, start, there, 0);
                 // SAFETY: as above.
                 unsafe { _mm512_mask_cmpeq_epi64_mask(there, held, _mm512_set1_epi64(line as i64)) }
             };
@@ -120,9 +124,13 @@ mod wide {
 
         #[inline(always)]
         fn least_of_later(ones: &[u64], others: &[u64]) -> usize {
-            debug_assert!(ones.len() <= MOST_WAYS);
+            debug_assert!(ones.len() <= MOST_WAYS && ones.len() == others.len());
             let later = |start| {
-                let (ones, others) = (eight(ones, start, -1).0, eight(others, start, -1).0);
+                let there = there(ones.len(), start);
+                let (ones, others) = (
+                    eight(ones, start, there, -1),
+                    eight(others, start, there, -1),
+                );
                 // SAFETY: as above.
                 unsafe { _mm512_max_epu64(ones, others) }
             };
@@ -139,11 +147,12 @@ mod wide {
 
         #[inline(always)]
         fn least(values: &[u64]) -> u64 {
-            // SAFETY: as above.
-            let mut least = unsafe { _mm512_set1_epi64(-1) };
-            for start in (0..values.len()).step_by(8) {
-                // SAFETY: as above.
-                least = unsafe { _mm512_min_epu64(least, eight(values, start, -1).0) };
+            let (eights, rest) = values.as_chunks::<8>();
+            let mut least = eight(rest, 0, there(rest.len(), 0), -1);
+            for eight in eights {
+                // SAFETY: as above; there are eight.
+                least =
+                    unsafe { _mm512_min_epu64(least, _mm512_loadu_epi64(eight.as_ptr().cast())) };
             }
             // SAFETY: as above.
             unsafe { _mm512_reduce_min_epu64(least) }
