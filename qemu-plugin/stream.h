@@ -43,10 +43,10 @@
 #include <stdint.h>
 
 #define MG_MAGIC 0x3147474du /* "MGG1", little endian */
-#define MG_WIRE_VERSION 4u
+#define MG_WIRE_VERSION 5u
 #define MG_PAGE 4096u
 
-#define MG_BLOCK_WORDS 16384u
+#define MG_BLOCK_WORDS 32768u
 /* Words one block of code can need: 512 instructions of two runs each in two lines,
  * and room for the pieces of varying accesses. */
 #define MG_BLOCK_SLACK 4096u

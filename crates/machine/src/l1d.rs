@@ -9,13 +9,13 @@
 //! which makes comparing one operation.
 //!
 //! Under LRU a hit writes a growing stamp to the slot; the least stamp of a set is
-//! its least recently used line. So a hit moves
-//! nothing and depends on no branch that the host cannot predict; rows in order
-//! of use were tried before and cost a mispredicted branch at every change of
-//! line. Loads and stores have stamps of their own: the later one is the line's,
-//! and a line with a stamp of a store is dirty. So a hit only writes, and waits
-//! for no hit of the same line before it, as adding a flag to a word would. Under tree-PLRU the front knows only the line its set used last, whose
-//! reuse changes no bit of the tree; other hits go the long way.
+//! its least recently used line. So a hit moves nothing and depends on no branch
+//! that the host cannot predict; rows in order of use were tried before and cost a
+//! mispredicted branch at every change of line. Loads and stores have stamps of
+//! their own: the later one is the line's, and a line with a stamp of a store is
+//! dirty. So a hit only writes, and waits for no hit of the same line before it, as
+//! adding a flag to a word would. Under tree-PLRU the front knows only the line its
+//! set used last, whose reuse changes no bit of the tree; other hits go the long way.
 
 use crate::cache::{DIRTY, EMPTY, Portable, Rows, Sets, tag_in, tree};
 use crate::{CacheConfig, NO_ACCESS, Replacement};

@@ -42,8 +42,8 @@
 //! is hard to predict; hits are not counted there but derived from the block's
 //! loads and stores. What misses can be collected: the first level takes it in
 //! ([`Touches::take`]) and the levels below supply it later ([`Core::supply`]),
-//! many misses together, which the host's caches like. What the model means, event by event and level by level, and
-//! what it leaves out, is in `docs/machine-model.md`.
+//! many misses together, which the host's caches like. What the model means, event by
+//! event and level by level, and what it leaves out, is in `docs/machine-model.md`.
 #![deny(unsafe_code)]
 
 mod cache;

@@ -3,9 +3,9 @@
 /// First word of every shared file.
 pub(super) const MAGIC: u32 = 0x3147_474d;
 /// Version of everything below.
-pub(super) const WIRE_VERSION: u32 = 4;
+pub(super) const WIRE_VERSION: u32 = 5;
 pub(super) const PAGE: usize = 4096;
-pub(super) const BLOCK_WORDS: usize = 16384;
+pub(super) const BLOCK_WORDS: usize = 32768;
 pub(super) const BLOCKS: usize = 8;
 pub(super) const RING_BYTES: usize = PAGE + 8 * BLOCKS * BLOCK_WORDS;
 pub(super) const CATALOGUE_BYTES: usize = 1 << 30;
