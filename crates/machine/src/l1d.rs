@@ -65,7 +65,7 @@ impl Place {
     /// Where the stamp of its last load or store is.
     #[inline(always)]
     fn stamp(self, store: bool) -> usize {
-        self.slot() | usize::from(store) * SLOTS
+        self.slot() | (usize::from(store) * SLOTS)
     }
 }
 
