@@ -6,7 +6,9 @@
 //!
 //! Rejected: running the model inside the emulator (it would cost the emulated
 //! thread the time that a second processor has to spare, and a crash would
-//! take the program along); writing accesses to disk (10 GB a second).
+//! take the program along); writing accesses to disk (10 GB a second); the levels
+//! below the first in a thread of their own (of two processors the program needs one,
+//! and handing misses over cost more time than the second thread saved).
 
 mod address_space;
 mod ahead;
