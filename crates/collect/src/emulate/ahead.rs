@@ -74,7 +74,8 @@ impl Events {
     #[inline(always)]
     pub(super) fn add(&mut self, at: usize, ran: Tally) {
         if self.ran.is_full() {
-            self.note(at, What::Settle, 0, Missed::NOTHING);
+            let before = at.saturating_sub(1);
+            self.note(before, What::Settle, 0, Missed::NOTHING);
         }
         self.ran.add(ran);
     }

@@ -137,16 +137,17 @@ fn take_runs(
     }
 }
 
-/// The block and the number of the run whose word, or other line's word, is at `at`.
-fn origin(words: &[AtomicU64], at: usize) -> Option<(u32, usize)> {
+/// The block that the word at `at` belongs to, and the number of its run whose word,
+/// or other line's word, that is, if it is one.
+fn origin(words: &[AtomicU64], at: usize) -> Option<(u32, Option<usize>)> {
     let mut further = 0usize;
     for at in (0..=at).rev() {
         let word = load(words, at)?;
         let id = wire::id(word);
         if wire::mark(word) == wire::MARK_BLOCK {
-            return Some((word as u32, further.checked_sub(1)?));
+            return Some((word as u32, further.checked_sub(1)));
         } else if id >= wire::FIRST_BLOCK {
-            return (id < wire::MARKS).then_some((id as u32, further));
+            return (id < wire::MARKS).then_some((id as u32, Some(further)));
         }
         further += usize::from(!wire::is_other_line(word));
     }
@@ -266,7 +267,7 @@ impl<'a, D: Due> Replay<'a, D> {
     #[inline(always)]
     fn run_at(&self, words: &[AtomicU64], at: usize) -> Option<(u32, Run)> {
         let (block, number) = origin(words, at)?;
-        Some((block, self.program.catalogue.run(block, number)?))
+        Some((block, self.program.catalogue.run(block, number?)?))
     }
 
     fn supply(&mut self, words: &[AtomicU64], event: &Event, index: u32) {

@@ -1,7 +1,7 @@
 use super::super::catalogue::tests::{access, code};
 use super::*;
 use AccessKind::{Load, Modify, Store};
-use memgauge_machine::{Config, Counts, Machine, PmuConfig};
+use memgauge_machine::{Config, Counts, Machine, PmuConfig, SampleSpec};
 use memgauge_trace::catalogue as events;
 use proptest::prelude::*;
 
@@ -355,6 +355,42 @@ fn a_special_block_waits_for_the_next_one() {
     ];
     let ran = run_in_slices(&words, &[words.len()], false);
     assert_eq!((ran.at, ran.counts.get(events::INSTRUCTIONS)), (1, 7));
+}
+
+#[test]
+fn samples_of_instructions_lie_in_the_block_that_executes_them() {
+    struct Ips(Vec<VirtAddr>);
+    impl Due for Ips {
+        fn take(&mut self, core: &mut Core, ip: VirtAddr) {
+            core.take_overflows(|_| self.0.push(ip));
+        }
+    }
+    let samples = vec![SampleSpec {
+        event: events::INSTRUCTIONS,
+        period: 1,
+    }];
+    let pmu = PmuConfig {
+        samples,
+        ..PmuConfig::default()
+    };
+    let mut machine = Machine::new(Config::preset("skylake-sp").unwrap(), pmu).unwrap();
+    let id = machine.add_core(0);
+    let rep = [marked(REP_MOVSB), block(0, 0x10_0000), further(0x20_0000)];
+    let cases = [
+        (REP_MOVSB, &rep[..]),
+        (FAR, &[marked(FAR), further(0x10_0000)]),
+        (FAR, &[marked(FAR)]),
+        (NOTHING, &[block(NOTHING, wire::NO_ACCESS)]),
+    ];
+    for (number, words) in cases {
+        let words: Vec<AtomicU64> = words.iter().map(|&w| AtomicU64::new(w)).collect();
+        let (core, shared) = machine.core_mut(id);
+        let (mut program, mut cursor, mut ips) = (program(), Cursor::default(), Ips(Vec::new()));
+        Replay::new(core, shared, &mut program, &mut cursor, &mut ips).run(&words, 0, true);
+        assert!(!ips.0.is_empty());
+        let expected = VirtAddr(0x1000 * number);
+        assert!(ips.0.iter().all(|&ip| ip == expected), "{:?}", ips.0);
+    }
 }
 
 fn any_word() -> impl Strategy<Value = u64> {
