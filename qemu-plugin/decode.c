@@ -383,7 +383,6 @@ static void filter_hooks(struct mg_decoded *b, const struct insn *in, unsigned f
     for (unsigned i = first_hook; i < b->hooks; i++) {
         b->hook[i].filtered = kinds != b->hook[i].kind;
         b->hook[i].leaves = leaves_block(in->z);
-        b->hook[i].last = i == b->hooks - 1u;
         b->hook[i].begins_rep = i == first_hook && repeats(in->z) && loops_within;
     }
 }

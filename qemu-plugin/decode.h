@@ -29,7 +29,6 @@ struct mg_hook {
     bool filtered;    /* the instruction makes accesses it does not want, too */
     bool varying;     /* pieces are streamed as they come */
     bool leaves;      /* the instruction is a call, return or jump */
-    bool last;        /* of the instruction's hooks */
     bool begins_rep;  /* the first of a rep instruction that QEMU repeats within the block */
 };
 

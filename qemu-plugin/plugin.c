@@ -5,6 +5,7 @@
  * when a block of code is translated (decode.c) or by the recorder.
  */
 #define _GNU_SOURCE
+#include <link.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -68,8 +69,8 @@ static void on_block(unsigned vcpu, void *word)
  * below it the run begins and what room that leaves in a line, what the callback has to
  * look for, and where its last access is and the alignment it needs if a word for its
  * other line is to do (else: at the first one). */
-enum { DOWN_BITS = 0, SIZE_BITS = 8, ROOM_BITS = 16, KIND_BITS = 24, LEAVES_BIT = 26,
-       LAST_BIT = 27, STORES_BIT = 28, ALIGN_BITS = 29, END_BITS = 35 };
+enum { DOWN_BITS = 0, SIZE_BITS = 8, ROOM_BITS = 16, KIND_BITS = 24, STORES_BIT = 26,
+       ALIGN_BITS = 27, END_BITS = 33 };
 #define ID_BITS (~0ull << MG_ID_SHIFT)
 
 static uint64_t run_udata(uint64_t id, const struct mg_run *run, const struct mg_hook *h)
@@ -81,7 +82,6 @@ static uint64_t run_udata(uint64_t id, const struct mg_run *run, const struct mg
     uint64_t room = fits ? MG_LINE_BYTES - 1 - run->down - run->up : 0;
     return id << MG_ID_SHIFT | down << DOWN_BITS | room << ROOM_BITS |
            (uint64_t)h->size << SIZE_BITS | (uint64_t)h->kind << KIND_BITS |
-           (uint64_t)h->leaves << LEAVES_BIT | (uint64_t)h->last << LAST_BIT |
            (uint64_t)run->stores << STORES_BIT | align << ALIGN_BITS | end << END_BITS;
 }
 
@@ -145,9 +145,18 @@ static void on_run(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t vaddr, vo
  * loads or stores at registration is wrong in 7.2 (loads match as writes, and
  * stores as both), so callbacks that need one kind ask for both and look. */
 static uint32_t load_bit, load_value, store_bit;
+/* Where a meminfo has the binary logarithm of the size, which is then at hand without
+ * a call. */
+static unsigned size_bit, size_mask;
 
 static void find_meminfo_bits(int interface)
 {
+    for (unsigned bit = 0; bit < 32; bit++) {
+        unsigned shift = qemu_plugin_mem_size_shift(1u << bit);
+        size_mask |= shift;
+        if (shift == 1)
+            size_bit = bit;
+    }
     for (unsigned bit = 1; bit < 32 && !store_bit; bit++)
         if (qemu_plugin_mem_is_store(1u << bit))
             store_bit = 1u << bit;
@@ -169,52 +178,98 @@ static inline bool is_store(qemu_plugin_meminfo_t info)
     return info & store_bit;
 }
 
-/* A call, return or jump begins: accesses are its own until its last. QEMU 7.2 may
- * leave its callbacks in force, so that what QEMU does itself to the program's memory
- * later, as it builds and removes frames of signals, comes as accesses of it. */
-static void on_leave(unsigned vcpu, void *udata)
+static inline unsigned size_shift(qemu_plugin_meminfo_t info)
 {
-    (void)vcpu, (void)udata;
-    mg_ring->leaving = 1;
+    return info >> size_bit & size_mask;
 }
 
-/* Whether this callback is the start of an access of the wanted kind: neither
- * the other half of a read-modify-write nor a further piece of an access wider
- * than QEMU's registers, nor QEMU's own. */
-static inline bool begins_access(qemu_plugin_meminfo_t info, uint64_t vaddr, uint64_t udata)
+/* Whether this callback is of the wanted kind, and not of the other half of a
+ * read-modify-write. */
+static inline bool is_wanted(qemu_plugin_meminfo_t info, void *run)
 {
-    struct mg_ring *r = mg_ring;
-    unsigned size = udata >> SIZE_BITS & 0xff;
-    if (!(udata >> KIND_BITS & MG_LOAD ? is_load(info) : is_store(info)))
-        return false;
-    if (udata >> LEAVES_BIT & 1) {
-        bool own = r->leaving;
-        r->leaving = own && !(udata >> LAST_BIT & 1);
-        return own; /* of 8 bytes at most */
-    }
-    if (size <= 8)
-        return true;
-    unsigned piece = 1u << qemu_plugin_mem_size_shift(info);
-    if (r->piece_left && vaddr == r->piece_next) {
-        r->piece_left--;
-        r->piece_next += piece;
-        return false;
-    }
-    r->piece_left = size / piece - 1;
-    r->piece_next = vaddr + piece;
-    return true;
+    return (uintptr_t)run >> KIND_BITS & MG_LOAD ? is_load(info) : is_store(info);
 }
 
-static void on_chosen_run(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t vaddr, void *udata)
+static void on_either_run(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t vaddr, void *udata)
 {
-    if (begins_access(info, vaddr, (uintptr_t)udata))
+    if (is_wanted(info, udata))
         on_run(vcpu, info, vaddr, udata);
 }
 
-static void on_chosen_first_run(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t vaddr,
+static void on_either_first_run(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t vaddr,
                                 void *udata)
 {
-    if (begins_access(info, vaddr, (uintptr_t)udata))
+    if (is_wanted(info, udata))
+        on_first_run(vcpu, info, vaddr, udata);
+}
+
+/* Accesses wider than QEMU's registers come in pieces; the first one stands for all.
+ * Whether this callback is of the wanted kind and of a first piece. */
+static inline bool begins_wide(qemu_plugin_meminfo_t info, uint64_t vaddr, void *run)
+{
+    struct mg_ring *r = mg_ring;
+    if (!is_wanted(info, run))
+        return false;
+    unsigned shift = size_shift(info);
+    uint64_t next = r->piece_next;
+    r->piece_next = vaddr + (1u << shift);
+    if (r->piece_left && vaddr == next) {
+        r->piece_left--;
+        return false;
+    }
+    r->piece_left = ((uintptr_t)run >> SIZE_BITS & 0xff) / (1u << shift) - 1;
+    return true;
+}
+
+static void on_wide_run(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t vaddr, void *udata)
+{
+    if (begins_wide(info, vaddr, udata))
+        on_run(vcpu, info, vaddr, udata);
+}
+
+static void on_wide_first_run(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t vaddr,
+                              void *udata)
+{
+    if (begins_wide(info, vaddr, udata))
+        on_first_run(vcpu, info, vaddr, udata);
+}
+
+/* Where QEMU's own code lies. */
+static uintptr_t qemu_code, qemu_code_bytes;
+
+static int find_qemu_code(struct dl_phdr_info *program, size_t bytes, void *unused)
+{
+    (void)bytes, (void)unused;
+    for (unsigned i = 0; i < program->dlpi_phnum; i++) {
+        const ElfW(Phdr) *part = &program->dlpi_phdr[i];
+        if (part->p_type == PT_LOAD && part->p_flags & PF_X) {
+            qemu_code = program->dlpi_addr + part->p_vaddr;
+            qemu_code_bytes = part->p_memsz;
+        }
+    }
+    return 1; /* the program itself comes first, and QEMU is that */
+}
+
+/* Whether a callback was called by QEMU, not by what it made of the program's code.
+ * QEMU 7.2 may leave the callbacks of a call, return or jump in force, so that what it
+ * does itself to the program's memory later, as it builds and removes frames of
+ * signals, comes as accesses of that instruction. */
+static inline bool is_by_qemu(const void *caller)
+{
+    return (uintptr_t)caller - qemu_code < qemu_code_bytes;
+}
+
+static void on_leaving_run(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t vaddr,
+                           void *udata)
+{
+    if (!is_by_qemu(__builtin_return_address(0)) && is_wanted(info, udata))
+        on_run(vcpu, info, vaddr, udata);
+}
+
+static void on_leaving_first_run(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t vaddr,
+                                 void *udata)
+{
+    if (!is_by_qemu(__builtin_return_address(0)) && is_wanted(info, udata))
         on_first_run(vcpu, info, vaddr, udata);
 }
 
@@ -240,7 +295,7 @@ static bool repeats_alone(unsigned vcpu, uint32_t all)
 
 static void on_rep_run(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t vaddr, void *udata)
 {
-    if (!begins_access(info, vaddr, (uintptr_t)udata))
+    if (!is_wanted(info, udata))
         return;
     repeats_alone(vcpu, 1);
     on_run(vcpu, info, vaddr, udata);
@@ -257,7 +312,7 @@ static void on_piece(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t vaddr, 
         return;
     }
     w[0] = MG_MARK_PIECE | (uintptr_t)insn |
-           (uint64_t)(1u << qemu_plugin_mem_size_shift(info)) << MG_PIECE_SIZE_SHIFT |
+           (uint64_t)(1u << size_shift(info)) << MG_PIECE_SIZE_SHIFT |
            (is_load(info) ? MG_PIECE_LOAD : 0) | (is_store(info) ? MG_PIECE_STORE : 0);
     w[1] = vaddr;
     advance(r, w + 2);
@@ -269,17 +324,24 @@ static void on_rep_piece(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t vad
     on_piece(vcpu, info, vaddr, repeats_alone(vcpu, 2) ? NULL : insn);
 }
 
+static qemu_plugin_mem_cb_t callback_of(const struct mg_hook *h, bool first)
+{
+    if (h->begins_rep)
+        return on_rep_run;
+    if (h->leaves)
+        return first ? on_leaving_first_run : on_leaving_run;
+    if (h->size > 8)
+        return first ? on_wide_first_run : on_wide_run;
+    if (h->filtered)
+        return first ? on_either_first_run : on_either_run;
+    return first ? on_first_run : on_run;
+}
+
 static void hook_run(struct qemu_plugin_insn *insn, const struct mg_hook *h, bool first,
                      uint64_t id)
 {
-    bool look = h->filtered || h->size > 8 || h->leaves;
-    qemu_plugin_mem_cb_t cb = first ? (look ? on_chosen_first_run : on_first_run)
-                                    : (look ? on_chosen_run : on_run);
-    if (h->begins_rep)
-        cb = on_rep_run;
-    if (h->leaves && h->last)
-        qemu_plugin_register_vcpu_insn_exec_cb(insn, on_leave, QEMU_PLUGIN_CB_NO_REGS, NULL);
-    qemu_plugin_register_vcpu_mem_cb(insn, cb, QEMU_PLUGIN_CB_NO_REGS, QEMU_PLUGIN_MEM_RW,
+    qemu_plugin_register_vcpu_mem_cb(insn, callback_of(h, first), QEMU_PLUGIN_CB_NO_REGS,
+                                     QEMU_PLUGIN_MEM_RW,
                                      (void *)(uintptr_t)run_udata(id, &block.run[h->run], h));
 }
 
@@ -383,6 +445,7 @@ MG_EXPORT int qemu_plugin_install(qemu_plugin_id_t id, const qemu_info_t *info, 
         return 0; /* the program itself must still run */
     }
     find_meminfo_bits(info->version.cur);
+    dl_iterate_phdr(find_qemu_code, NULL);
     mg_decode_init(info->version.cur);
     mg_process_begin(MG_NO_ENTRY, 0);
     pthread_atfork(NULL, NULL, reset_translate_lock);

@@ -111,10 +111,9 @@ struct mg_ring {
     uint64_t piece_next;       /* where the next piece of a wide access begins */
     uint32_t piece_left;       /* pieces still to come */
     _Atomic uint32_t dropped;  /* words without room; stays 0 */
-    uint32_t leaving;          /* a call, return or jump has begun its accesses */
     uint32_t rep_block;        /* the block of the rep instruction under way, alone */
     uint32_t rep_accesses;     /* of its iteration that have come */
-    uint8_t pad1[12];
+    uint8_t pad1[16];
     /* written by the recorder */
     _Atomic uint32_t tail;     /* blocks read */
     _Atomic uint32_t waiting;  /* the thread sleeps on tail */
