@@ -32,8 +32,8 @@ const NO_ACCESS_PLACE: Place = Place((SLOTS - 2) as u16);
 const NOBODY: u16 = (SLOTS - 1) as u16;
 /// Bytes in a line.
 const LINE: u64 = 64;
-/// In an empty slot; no program can use this address.
-const NO_LINE: u64 = 1 << 63;
+/// In an empty slot; no address of a program has this bit.
+const NO_LINE: u64 = 1 << 62;
 
 pub(crate) struct L1d {
     /// Slots.

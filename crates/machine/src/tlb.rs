@@ -17,7 +17,7 @@
 //! although a hit moves nothing, which a set in recency order (or skipping the
 //! update) could not give for as little.
 
-use crate::cache::{Cache, Found, Rows};
+use crate::cache::{Cache, Found, Rows, Sets};
 use crate::{NO_ACCESS, Replacement, TlbConfig};
 
 /// More slots than the largest first level has entries; the last one belongs to
@@ -45,7 +45,7 @@ pub(crate) struct Dtlb {
     /// How many of the pages held share each front entry.
     sharing: [u16; FRONT],
     ways: usize,
-    sets: u64,
+    sets: Sets,
 }
 
 impl Dtlb {
@@ -59,7 +59,7 @@ impl Dtlb {
             pages: vec![NO_PAGE; entries],
             sharing,
             ways: config.ways as usize,
-            sets: u64::from(config.sets()),
+            sets: Sets::new(u64::from(config.sets())),
         }
     }
 
@@ -119,7 +119,7 @@ impl Dtlb {
     }
 
     fn set_start(&self, page: u64) -> usize {
-        (page % self.sets) as usize * self.ways
+        self.sets.of_number(page) * self.ways
     }
 
     #[inline(always)]

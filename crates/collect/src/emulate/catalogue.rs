@@ -428,9 +428,9 @@ impl Catalogue {
     /// Run `number` of a block.
     pub(super) fn run(&self, block: u32, number: usize) -> Option<Run> {
         let block = self.block(block)?;
-        let first = block.first_run as usize;
-        let runs = self.runs.get(first..first + usize::from(block.runs))?;
-        runs.get(number).copied()
+        let of_block = number < usize::from(block.runs);
+        let run = self.runs.get(block.first_run as usize + number);
+        run.filter(|_| of_block).copied()
     }
 
     pub(super) fn access(&self, index: u32) -> Access {

@@ -73,7 +73,8 @@ pub(super) struct Replay<'a, D: Due> {
 /// may be left.
 ///
 /// It calls nothing, so that all it needs stays in registers, and takes two words a
-/// turn: the host does it at five instructions a cycle, and each one less is felt.
+/// turn: the host does it at five instructions a cycle, and each one less is felt. So
+/// [`wire::SEVERAL`] stays in the address: no line held has it.
 #[inline(never)]
 fn take_hits(
     core: &mut Core,
@@ -85,8 +86,7 @@ fn take_hits(
     let mut sum = *ran;
     let mut hits = |word: &AtomicU64, turn: usize, sum: &mut Tally| {
         let word = word.load(Ordering::Relaxed);
-        let hit =
-            word & wire::SEVERAL == 0 && touches.touch(word & wire::ADDRESS, entries.stores(word));
+        let hit = touches.touch(word & (wire::SEVERAL | wire::ADDRESS), entries.stores(word));
         if hit {
             sum.add(entries.execute(word, turn));
         }
@@ -114,6 +114,7 @@ fn take_hits(
 /// events are full; where it stopped.
 fn take_runs(
     core: &mut Core,
+    shared: &Shared,
     entries: &mut Entries,
     events: &mut Events,
     words: &[AtomicU64],
@@ -128,6 +129,7 @@ fn take_runs(
         events.add(at, entries.execute(word, at));
         let missed = core.touches().take(addr, stores);
         if !missed.is_nothing() {
+            core.expect(shared, addr, missed);
             events.note(at, What::Run, addr, missed);
         }
         at += 1;
@@ -140,18 +142,18 @@ fn take_runs(
 /// The block that the word at `at` belongs to, and the number of its run whose word,
 /// or other line's word, that is, if it is one.
 fn origin(words: &[AtomicU64], at: usize) -> Option<(u32, Option<usize>)> {
-    let mut further = 0usize;
-    for at in (0..=at).rev() {
+    let (mut further, mut at) = (0usize, at);
+    loop {
         let word = load(words, at)?;
         let id = wire::id(word);
-        if wire::mark(word) == wire::MARK_BLOCK {
+        if id >= wire::FIRST_BLOCK && id < wire::MARKS {
+            return Some((id as u32, Some(further)));
+        } else if wire::mark(word) == wire::MARK_BLOCK {
             return Some((word as u32, further.checked_sub(1)));
-        } else if id >= wire::FIRST_BLOCK {
-            return (id < wire::MARKS).then_some((id as u32, Some(further)));
         }
         further += usize::from(!wire::is_other_line(word));
+        at = at.checked_sub(1)?;
     }
-    None
 }
 
 impl<'a, D: Due> Replay<'a, D> {
@@ -209,7 +211,14 @@ impl<'a, D: Due> Replay<'a, D> {
 
     fn take_runs(&mut self, words: &[AtomicU64], at: usize) -> usize {
         let entries = &mut self.program.catalogue.entries;
-        take_runs(self.core, entries, &mut self.cursor.events, words, at)
+        take_runs(
+            self.core,
+            self.shared,
+            entries,
+            &mut self.cursor.events,
+            words,
+            at,
+        )
     }
 
     /// Completes what was noted, in order.
@@ -229,11 +238,10 @@ impl<'a, D: Due> Replay<'a, D> {
         self.cursor.events.give_back(events);
     }
 
-    /// Finds which access of the code an event is of, and has fetched early what
-    /// supplying it needs. One of no known run stays what it is.
+    /// Finds which access of the code an event is of. One of no known run stays what
+    /// it is.
     #[inline(always)]
     fn look_up(&mut self, words: &[AtomicU64], event: &mut Event) {
-        self.core.expect(self.shared, event.addr, event.missed);
         if event.what != What::Run {
             return;
         }
@@ -374,13 +382,15 @@ impl<'a, D: Due> Replay<'a, D> {
     }
 
     fn note_access(&mut self, at: usize, index: u32, addr: u64, kind: AccessKind) {
-        let (mut touches, store) = (self.core.touches(), kind != AccessKind::Load);
-        if !touches.touch(addr, store) {
-            let missed = touches.take(addr, store);
-            if !missed.is_nothing() {
-                let events = &mut self.cursor.events;
-                events.note(at, What::Access(index), addr, missed);
-            }
+        let store = kind != AccessKind::Load;
+        if self.core.touch(addr, store) {
+            return;
+        }
+        let missed = self.core.touches().take(addr, store);
+        if !missed.is_nothing() {
+            self.core.expect(self.shared, addr, missed);
+            let events = &mut self.cursor.events;
+            events.note(at, What::Access(index), addr, missed);
         }
     }
 

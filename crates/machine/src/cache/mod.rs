@@ -68,25 +68,23 @@ pub(crate) enum Found {
 #[derive(Clone, Copy)]
 pub(crate) struct Sets {
     count: u64,
-    /// `count - 1` where that is a mask, else 0.
-    mask: u64,
+    /// `count - 1`, where that is a mask.
+    mask: Option<u64>,
 }
 
 impl Sets {
     pub(crate) fn new(count: u64) -> Self {
-        let mask = if count.is_power_of_two() {
-            count - 1
-        } else {
-            0
-        };
-        Sets { count, mask }
+        Sets {
+            count,
+            mask: count.is_power_of_two().then_some(count - 1),
+        }
     }
 
     /// The set of a tag without address space: its line number modulo the number
     /// of sets.
     #[inline(always)]
     pub(crate) fn of_private(self, tag: u64) -> usize {
-        self.of_line(tag >> 2)
+        self.of_number(tag >> 2)
     }
 
     /// The set of any tag: as above, moved along by an odd step for each address
@@ -94,15 +92,16 @@ impl Sets {
     #[inline(always)]
     fn of(self, tag: u64) -> usize {
         let line = (tag & TAG_MASK) >> 2;
-        self.of_line(line + (tag >> SPACE_SHIFT) * 0x1_9e37)
+        self.of_number(line + (tag >> SPACE_SHIFT) * 0x1_9e37)
     }
 
+    /// The set of a number of a line, or of a page.
     #[inline(always)]
-    fn of_line(self, line: u64) -> usize {
-        if self.mask != 0 {
-            return (line & self.mask) as usize;
+    pub(crate) fn of_number(self, line: u64) -> usize {
+        match self.mask {
+            Some(mask) => (line & mask) as usize,
+            None => (line % self.count) as usize,
         }
-        (line % self.count) as usize
     }
 }
 
