@@ -204,9 +204,6 @@ static bool join(struct mg_decoded *b, const struct key *key, int64_t add, unsig
     struct mg_run *run = &b->run[b->runs - 1];
     run->down = current.first - low;
     run->up = end - current.first - 1;
-    run->last = add - current.first;
-    if (kind != run->kind || size != run->even || run->last % (int)size)
-        run->even = 0;
     run->stores |= (kind & MG_STORE) != 0;
     return true;
 }
@@ -219,9 +216,8 @@ static void simple_access(struct mg_decoded *b, const struct insn *in, struct pl
      * iteration that does not happen makes no access. */
     bool own = repeats(in->z) || is_atomic(in->z);
     if (own || !join(b, &p.key, p.add, size, kind)) {
-        bool power = size && !(size & (size - 1));
         b->run[b->runs++] = (struct mg_run){
-            .up = size - 1, .even = power ? size : 0, .kind = kind, .stores = (kind & MG_STORE) != 0,
+            .up = size - 1, .stores = (kind & MG_STORE) != 0, .first = b->accesses,
         };
         current.open = !own;
         current.key = p.key;

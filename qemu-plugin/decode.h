@@ -12,12 +12,8 @@
 /* Accesses that follow one another at constant distances, less than a line in all. */
 struct mg_run {
     uint8_t down, up; /* its first and last byte, from the first access's address */
-    int8_t last;      /* its last access, from there */
-    /* Where all are of one kind and one size, a power of two of which all distances
-     * are multiples, that size: none crosses a line if the first is aligned. Else 0. */
-    uint8_t even;
-    uint8_t kind;     /* of its first access */
     bool stores;
+    uint16_t first;   /* of its accesses */
 };
 
 /* What a callback on one access has to do. */

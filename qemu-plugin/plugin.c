@@ -65,24 +65,80 @@ static void on_block(unsigned vcpu, void *word)
     put_block(r, w, word);
 }
 
+/* How a run in two lines is told: bit n of each mask is for a second line that begins at
+ * the run's byte n. */
+struct mg_lines {
+    uint64_t two;          /* two words do: no access is in both lines, the last is not in
+                            * the first one's, and the id says whether that one is stored to */
+    uint64_t first_stores; /* there is a store in the first access's line */
+    uint64_t other_stores; /* ... in the other one */
+    int8_t last;           /* its last access, from the first */
+};
+
+/* Of all blocks' runs; the first one is for runs whose lines are not told apart, as are
+ * all that would come after the last one. */
+static struct mg_lines lines[1 << 20];
+static unsigned lines_used = 1;
+
+/* Places of the second line at which a byte at `at` is in it. */
+static inline uint64_t in_second(unsigned at)
+{
+    return at >= 63 ? ~1ull : (2ull << at) - 2;
+}
+
+static struct mg_lines lines_of(unsigned number)
+{
+    const struct mg_run *run = &block.run[number];
+    uint64_t first = in_second(run->down), last = first, across = 0, stores[2] = { 0, 0 };
+    struct mg_lines l = { 0 };
+    for (unsigned i = run->first; i < block.accesses && block.access[i].run == number; i++) {
+        const struct mg_access *a = &block.access[i];
+        unsigned at = run->down + a->delta;
+        last = in_second(at);
+        across |= in_second(at + a->size - 1) & ~last;
+        if (a->kind & MG_STORE) {
+            stores[0] |= ~last;
+            stores[1] |= last;
+        }
+        l.last = a->delta;
+    }
+    l.two = ~across & (first ^ last);
+    l.first_stores = (first & stores[1]) | (~first & stores[0]);
+    l.other_stores = (first & stores[0]) | (~first & stores[1]);
+    return l;
+}
+
+/* Number of a run's lines; `begins` where its word says that it stores if any of its
+ * accesses does. */
+static unsigned add_lines(unsigned number, bool begins)
+{
+    struct mg_lines l = lines_of(number);
+    if (begins && block.run[number].stores)
+        l.two &= l.first_stores;
+    bool fits = lines_used < sizeof lines / sizeof *lines;
+    if (!l.two || block.flags || !fits)
+        return 0;
+    lines[lines_used] = l;
+    return lines_used++;
+}
+
 /* udata of a run's callback: its id in place and, where the address goes, how far
  * below it the run begins and what room that leaves in a line, what the callback has to
- * look for, and where its last access is and the alignment it needs if a word for its
- * other line is to do (else: at the first one). */
-enum { DOWN_BITS = 0, SIZE_BITS = 8, ROOM_BITS = 16, KIND_BITS = 24, STORES_BIT = 26,
-       ALIGN_BITS = 27, END_BITS = 33 };
+ * look for, and the number of its lines. */
+enum { DOWN_BITS = 0, SIZE_BITS = 8, ROOM_BITS = 16, KIND_BITS = 24, LINES_BITS = 26 };
+#define LINES_MASK 0xfffffu
 #define ID_BITS (~0ull << MG_ID_SHIFT)
 
-static uint64_t run_udata(uint64_t id, const struct mg_run *run, const struct mg_hook *h)
+static uint64_t run_udata(uint64_t id, const struct mg_hook *h)
 {
-    bool even = run->even && !block.flags;
-    uint64_t align = even ? run->even - 1 : 0, end = MG_LINE_BYTES + (even ? run->last : 0);
+    const struct mg_run *run = &block.run[h->run];
     bool fits = run->down + run->up < MG_LINE_BYTES; /* if not, it begins below any line */
     uint64_t down = fits ? run->down : MG_LINE_BYTES;
     uint64_t room = fits ? MG_LINE_BYTES - 1 - run->down - run->up : 0;
+    uint64_t of_lines = fits ? add_lines(h->run, id >= MG_FIRST_BLOCK) : 0;
     return id << MG_ID_SHIFT | down << DOWN_BITS | room << ROOM_BITS |
            (uint64_t)h->size << SIZE_BITS | (uint64_t)h->kind << KIND_BITS |
-           (uint64_t)run->stores << STORES_BIT | align << ALIGN_BITS | end << END_BITS;
+           of_lines << LINES_BITS;
 }
 
 static inline bool in_two_lines(uint64_t vaddr, uint64_t udata)
@@ -96,15 +152,18 @@ static inline bool in_two_lines(uint64_t vaddr, uint64_t udata)
 static __attribute__((noinline)) void put_lines(struct mg_ring *r, uint64_t *w, uint64_t word,
                                                 uint64_t udata)
 {
-    uint64_t first = word & ~ID_BITS, align = udata >> ALIGN_BITS & 0x3f;
-    uint64_t last = first + (udata >> END_BITS & 0x7f) - MG_LINE_BYTES;
-    if ((first & align) || (first ^ last) < MG_LINE_BYTES) {
+    const struct mg_lines *l = &lines[udata >> LINES_BITS & LINES_MASK];
+    uint64_t vaddr = word & ~ID_BITS, start = vaddr - (udata >> DOWN_BITS & 0xff);
+    unsigned second = -start % MG_LINE_BYTES;
+    if (!(l->two >> second & 1)) {
         *w = word | MG_SEVERAL;
         return advance(r, w + 1);
     }
-    uint64_t id = udata >> STORES_BIT & 1 ? MG_OTHER_LINE_STORES : MG_OTHER_LINE_LOADS;
-    w[0] = word;
-    w[1] = id << MG_ID_SHIFT | last;
+    uint64_t further = l->first_stores >> second & 1 ? MG_FURTHER_STORES : MG_FURTHER_LOADS;
+    uint64_t other = l->other_stores >> second & 1 ? MG_OTHER_LINE_STORES : MG_OTHER_LINE_LOADS;
+    bool begins = word >> MG_ID_SHIFT >= MG_FIRST_BLOCK;
+    w[0] = begins ? word : further << MG_ID_SHIFT | vaddr;
+    w[1] = other << MG_ID_SHIFT | (vaddr + l->last);
     advance(r, w + 2);
 }
 
@@ -342,7 +401,7 @@ static void hook_run(struct qemu_plugin_insn *insn, const struct mg_hook *h, boo
 {
     qemu_plugin_register_vcpu_mem_cb(insn, callback_of(h, first), QEMU_PLUGIN_CB_NO_REGS,
                                      QEMU_PLUGIN_MEM_RW,
-                                     (void *)(uintptr_t)run_udata(id, &block.run[h->run], h));
+                                     (void *)(uintptr_t)run_udata(id, h));
 }
 
 /* `alone`: number of the block of its rep instruction alone, if it ends in one. */

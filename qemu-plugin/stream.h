@@ -24,9 +24,10 @@
  * sends it with the address MG_NO_ACCESS. Further runs have MG_FURTHER_LOADS or,
  * where one of the accesses stores, MG_FURTHER_STORES.
  *
- * A run in two lines has s set, but for one whose accesses all load or all store,
- * none crosses a line and the last is not in the first one's line: it has another
- * word with the address of the last, MG_OTHER_LINE_LOADS or _STORES.
+ * A run in two lines has s set, but for one of which no access is in both and the last
+ * is not in the first one's: it has another word with the address of the last,
+ * MG_OTHER_LINE_LOADS or _STORES. Each word then says whether an access of its line
+ * stores; where a block's id would say it wrongly of the first line, s is set.
  *
  * Ids from MG_MARKS on, with s set, are other things:
  *

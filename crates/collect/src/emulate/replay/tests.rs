@@ -424,9 +424,8 @@ fn any_run() -> impl Strategy<Value = AnyRun> {
 
 /// The words of a run that begins at `first`, whose first one has this id.
 fn words_of(run: &AnyRun, id: u64, first: u64) -> Vec<u64> {
-    let &(start, size, kind) = &run[0];
     let bytes = |&(at, size, _): &(i64, u8, _)| {
-        let addr = first.wrapping_add_signed(at - start);
+        let addr = first.wrapping_add_signed(at - run[0].0);
         (addr, addr + u64::from(size) - 1)
     };
     let other = |addr: u64| addr / LINE != first / LINE;
@@ -434,16 +433,25 @@ fn words_of(run: &AnyRun, id: u64, first: u64) -> Vec<u64> {
     if !all.clone().any(|(addr, last)| other(addr) || other(last)) {
         return vec![block(id, first)];
     }
-    let alike = run.iter().all(|&(_, s, k)| (s, k) == (size, kind));
     let whole = all.clone().all(|(addr, last)| addr / LINE == last / LINE);
+    let stores = |beyond: bool| {
+        let of_line = run.iter().filter(|a| other(bytes(a).0) == beyond);
+        of_line.clone().any(|a| a.2 != Load)
+    };
     let last = all.next_back().map_or(first, |(addr, _)| addr);
-    if !(alike && whole && other(last)) {
+    let says_so = id < wire::FIRST_BLOCK || stores(false) || !stores(true);
+    if !(whole && other(last) && says_so) {
         return vec![wire::SEVERAL | block(id, first)];
     }
-    let id_of_last = if kind == Load {
-        wire::OTHER_LINE_LOADS
-    } else {
+    let id = match (id < wire::FIRST_BLOCK, stores(false)) {
+        (true, true) => wire::FURTHER_STORES,
+        (true, false) => wire::FURTHER_LOADS,
+        (false, _) => id,
+    };
+    let id_of_last = if stores(true) {
         wire::OTHER_LINE_STORES
+    } else {
+        wire::OTHER_LINE_LOADS
     };
     vec![block(id, first), block(id_of_last, last)]
 }
