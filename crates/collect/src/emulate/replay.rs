@@ -146,7 +146,7 @@ fn origin(words: &[AtomicU64], at: usize) -> Option<(u32, Option<usize>)> {
     loop {
         let word = load(words, at)?;
         let id = wire::id(word);
-        if id >= wire::FIRST_BLOCK && id < wire::MARKS {
+        if (wire::FIRST_BLOCK..wire::MARKS).contains(&id) {
             return Some((id as u32, Some(further)));
         } else if wire::mark(word) == wire::MARK_BLOCK {
             return Some((word as u32, further.checked_sub(1)));
