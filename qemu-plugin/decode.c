@@ -363,10 +363,13 @@ static void memory_operands(struct mg_decoded *b, const struct insn *in)
     }
 }
 
+/* Whether it is a call, return or jump that QEMU performs without a helper. */
 static bool leaves_block(const ZydisDecodedInstruction *z)
 {
-    return z->meta.category == ZYDIS_CATEGORY_CALL || z->meta.category == ZYDIS_CATEGORY_RET ||
-           z->meta.category == ZYDIS_CATEGORY_UNCOND_BR;
+    bool leaves = z->meta.category == ZYDIS_CATEGORY_CALL ||
+                  z->meta.category == ZYDIS_CATEGORY_RET ||
+                  z->meta.category == ZYDIS_CATEGORY_UNCOND_BR;
+    return leaves && z->meta.branch_type == ZYDIS_BRANCH_TYPE_NEAR;
 }
 
 /* Marks the hooks that must tell the instruction's accesses apart from others. */

@@ -24,7 +24,7 @@ struct mg_hook {
     uint8_t size;     /* bytes QEMU accesses for it; above 8 they arrive in pieces */
     bool filtered;    /* the instruction makes accesses it does not want, too */
     bool varying;     /* pieces are streamed as they come */
-    bool leaves;      /* the instruction is a call, return or jump */
+    bool leaves;      /* the instruction is a near call, return or jump */
     bool begins_rep;  /* the first of a rep instruction that QEMU repeats within the block */
 };
 
