@@ -77,7 +77,8 @@ struct mg_lines {
 
 /* Of all blocks' runs; the first one is for runs whose lines are not told apart, as are
  * all that would come after the last one. */
-static struct mg_lines lines[1 << 20];
+#define LINES (1u << 20)
+static struct mg_lines lines[LINES];
 static unsigned lines_used = 1;
 
 /* Places of the second line at which a byte at `at` is in it. */
@@ -115,8 +116,7 @@ static unsigned add_lines(unsigned number, bool begins)
     struct mg_lines l = lines_of(number);
     if (begins && block.run[number].stores)
         l.two &= l.first_stores;
-    bool fits = lines_used < sizeof lines / sizeof *lines;
-    if (!l.two || block.flags || !fits)
+    if (!l.two || block.flags || lines_used == LINES)
         return 0;
     lines[lines_used] = l;
     return lines_used++;
@@ -126,7 +126,7 @@ static unsigned add_lines(unsigned number, bool begins)
  * below it the run begins and what room that leaves in a line, what the callback has to
  * look for, and the number of its lines. */
 enum { DOWN_BITS = 0, SIZE_BITS = 8, ROOM_BITS = 16, KIND_BITS = 24, LINES_BITS = 26 };
-#define LINES_MASK 0xfffffu
+_Static_assert((uint64_t)LINES << LINES_BITS <= 1ull << MG_ID_SHIFT, "udata");
 #define ID_BITS (~0ull << MG_ID_SHIFT)
 
 static uint64_t run_udata(uint64_t id, const struct mg_hook *h)
@@ -152,7 +152,7 @@ static inline bool in_two_lines(uint64_t vaddr, uint64_t udata)
 static __attribute__((noinline)) void put_lines(struct mg_ring *r, uint64_t *w, uint64_t word,
                                                 uint64_t udata)
 {
-    const struct mg_lines *l = &lines[udata >> LINES_BITS & LINES_MASK];
+    const struct mg_lines *l = &lines[(udata >> LINES_BITS) % LINES];
     uint64_t vaddr = word & ~ID_BITS, start = vaddr - (udata >> DOWN_BITS & 0xff);
     unsigned second = -start % MG_LINE_BYTES;
     if (!(l->two >> second & 1)) {

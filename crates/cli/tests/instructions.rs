@@ -142,6 +142,51 @@ fn string_instructions_access_each_element_once() {
     assert_eq!(shown["curves"][0]["references"].as_f64(), Some(751_003.0));
 }
 
+/// Runs over two lines, in the code's first words and after another's: a line is dirty
+/// if an access of its own stores. The last store, by another register, repeats one.
+#[test]
+fn stores_of_a_run_in_two_lines_make_their_own_lines_dirty() {
+    const LINES: i64 = 16384;
+    let cases = [
+        ("mov (%rdi), %rax; mov 24(%rdi), %ecx", 0),
+        (
+            "mov (%rdi), %rax; mov %eax, 24(%rdi); mov %eax, 32(%rdx)",
+            1,
+        ),
+        (
+            "mov %rax, (%rdi); mov 24(%rdi), %ecx; mov %eax, -8(%rdx)",
+            1,
+        ),
+        ("mov %rax, (%rdi); mov %ecx, 24(%rdi)", 2),
+    ];
+    if !needs(&["cc"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    for (before, (code, dirty)) in ["", "mov (%rsi), %r8"]
+        .into_iter()
+        .flat_map(|before| cases.map(|case| (before, case)))
+    {
+        let text = format!(
+            ".globl _start\n_start: lea buffer+40(%rip), %rdi\n mov %rdi, %rdx\n\
+             lea cell(%rip), %rsi\n mov ${LINES}, %ebx\n\
+             1: {before}\n{code}\n add $128, %rdi\n add $128, %rdx\n dec %ebx\n jnz 1b\n\
+             xor %edi, %edi\n mov $60, %eax\n syscall\n\
+             .bss\n.balign 4096\nbuffer: .zero {}\ncell: .zero 8\n",
+            128 * (LINES + 1)
+        );
+        let program = assembled(folder.path(), &text);
+        let run = Recorded::new(&["--machine", "skylake-sp"], &[&program]);
+        let written = run.totals()["l1d.writeback"];
+        // At the end the first level still holds up to all of its 512 lines.
+        let all = dirty * LINES;
+        assert!(
+            (all - 512..=all).contains(&written),
+            "{before} {code}: {written} of {all}"
+        );
+    }
+}
+
 #[test]
 fn frames_of_signals_are_no_accesses_of_the_program() {
     if !needs(&["cc"]) {
