@@ -6,7 +6,7 @@
 
 mod io;
 
-use io::{MIB, Network, account, everyone, session};
+use io::{MIB, Network, account, everyone, in_sight, session};
 use memgauge_collect::io::{Filter, Flow, MemoryCounting, Meter, Session, Setup, present};
 use memgauge_trace::DeviceId;
 
@@ -36,13 +36,15 @@ const IPV6: Family = Family {
 };
 
 fn each_family(check: fn(&mut Session, &Network, &Family)) {
-    let Some((mut session, _turn)) = session() else {
-        return;
-    };
-    let network = Network::new();
-    for family in [&IPV4, &IPV6] {
-        check(&mut session, &network, family);
-    }
+    in_sight(|| {
+        let Some((mut session, _turn)) = session() else {
+            return;
+        };
+        let network = Network::new();
+        for family in [&IPV4, &IPV6] {
+            check(&mut session, &network, family);
+        }
+    });
 }
 
 /// A datagram socket's flow of `count` datagrams of `size`.
@@ -625,79 +627,83 @@ fn a_stream_whose_route_changes_is_told_apart_by_device() {
 
 #[test]
 fn a_connection_that_was_open_before_is_accounted_from_then_on() {
-    let Some((first, _turn)) = session() else {
-        return;
-    };
-    drop(first);
-    let network = Network::new();
-    let mut receiver = network
-        .actor('b', &["tcp_accept_before", IPV4.one, "7106", "5000000"])
-        .ready();
-    let mut sender = network
-        .actor('a', &["tcp_send", IPV4.one, "7106", "1000000", "4000000"])
-        .ready();
-    assert_eq!(receiver.line(), "ready");
-    std::thread::sleep(std::time::Duration::from_millis(200));
-    let mut session = Session::start(Setup::default()).unwrap();
-    sender.go_on();
-    let (sender, receiver) = (sender.end(), receiver.end());
-    let sent = account(&mut session, sender, network.device('a', "one")).output;
-    let received = account(&mut session, receiver, network.device('b', "one")).input;
-    let losses = session.losses().unwrap();
-    for flow in [sent, received] {
-        assert!(
-            carries(flow, 4_000_000, &network, &IPV4),
-            "{flow:?} of {sent:?} and {received:?}, {losses:?}"
-        );
-    }
+    in_sight(|| {
+        let Some((first, _turn)) = session() else {
+            return;
+        };
+        drop(first);
+        let network = Network::new();
+        let mut receiver = network
+            .actor('b', &["tcp_accept_before", IPV4.one, "7106", "5000000"])
+            .ready();
+        let mut sender = network
+            .actor('a', &["tcp_send", IPV4.one, "7106", "1000000", "4000000"])
+            .ready();
+        assert_eq!(receiver.line(), "ready");
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        let mut session = Session::start(Setup::default()).unwrap();
+        sender.go_on();
+        let (sender, receiver) = (sender.end(), receiver.end());
+        let sent = account(&mut session, sender, network.device('a', "one")).output;
+        let received = account(&mut session, receiver, network.device('b', "one")).input;
+        let losses = session.losses().unwrap();
+        for flow in [sent, received] {
+            assert!(
+                carries(flow, 4_000_000, &network, &IPV4),
+                "{flow:?} of {sent:?} and {received:?}, {losses:?}"
+            );
+        }
+    });
 }
 
 #[test]
 fn a_server_that_listened_before_is_accounted_to_its_workers() {
-    let Some((first, _turn)) = session() else {
-        return;
-    };
-    drop(first);
-    let network = Network::new();
-    for (address, headers) in [("127.0.0.1", 52), ("::1", 72)] {
-        let mut server = network.actor('a', &["web_server", address, "7107"]);
-        let workers: Vec<u32> = server
-            .line()
-            .split(' ')
-            .map(|w| w.parse().unwrap())
-            .collect();
-        let mut session = Session::start(Setup::default()).unwrap();
-        let lo = network.device('a', "lo");
-        let before = network.counted('a', "lo");
-        let client = network.act('a', &["web_client", address, "7107", "200"]);
-        std::thread::sleep(std::time::Duration::from_millis(300));
-        // In this order: what comes between the two has only been counted.
-        let all = everyone(&mut session, lo);
-        let counted = network.counted('a', "lo");
-        let gained = |i: usize| counted[i] - before[i];
-        // A connection has 3 packets of handshake, 2 of data, their acknowledgements, and
-        // 3 or 4 at its end, of which the last is nobody's: it has no socket any more.
-        let nobodys = 200 * headers;
-        for (bytes, packets, sum) in [(0, 1, all.input), (2, 3, all.output)] {
-            // The loopback device does not count a link's header.
-            let device = gained(bytes);
-            assert!(gained(packets) >= sum.operations);
+    in_sight(|| {
+        let Some((first, _turn)) = session() else {
+            return;
+        };
+        drop(first);
+        let network = Network::new();
+        for (address, headers) in [("127.0.0.1", 52), ("::1", 72)] {
+            let mut server = network.actor('a', &["web_server", address, "7107"]);
+            let workers: Vec<u32> = server
+                .line()
+                .split(' ')
+                .map(|w| w.parse().unwrap())
+                .collect();
+            let mut session = Session::start(Setup::default()).unwrap();
+            let lo = network.device('a', "lo");
+            let before = network.counted('a', "lo");
+            let client = network.act('a', &["web_client", address, "7107", "200"]);
+            std::thread::sleep(std::time::Duration::from_millis(300));
+            // In this order: what comes between the two has only been counted.
+            let all = everyone(&mut session, lo);
+            let counted = network.counted('a', "lo");
+            let gained = |i: usize| counted[i] - before[i];
+            // A connection has 3 packets of handshake, 2 of data, their acknowledgements, and
+            // 3 or 4 at its end, of which the last is nobody's: it has no socket any more.
+            let nobodys = 200 * headers;
+            for (bytes, packets, sum) in [(0, 1, all.input), (2, 3, all.output)] {
+                // The loopback device does not count a link's header.
+                let device = gained(bytes);
+                assert!(gained(packets) >= sum.operations);
+                assert!(
+                    sum.bytes <= device && device - sum.bytes <= nobodys,
+                    "{address}: {} of {device}",
+                    sum.bytes
+                );
+            }
+            let answered = |pid| account(&mut session, pid, lo).output.bytes;
+            let answers: u64 = workers.into_iter().map(answered).sum();
             assert!(
-                sum.bytes <= device && device - sum.bytes <= nobodys,
-                "{address}: {} of {device}",
-                sum.bytes
+                (200 * 600..200 * (600 + 6 * headers)).contains(&answers),
+                "{answers}"
             );
+            assert!(account(&mut session, client, lo).output.bytes >= 200 * 100);
+            server.go_on();
+            server.end();
         }
-        let answered = |pid| account(&mut session, pid, lo).output.bytes;
-        let answers: u64 = workers.into_iter().map(answered).sum();
-        assert!(
-            (200 * 600..200 * (600 + 6 * headers)).contains(&answers),
-            "{answers}"
-        );
-        assert!(account(&mut session, client, lo).output.bytes >= 200 * 100);
-        server.go_on();
-        server.end();
-    }
+    });
 }
 
 /// Ids of loaded programs that send packets' bytes to accounts.
