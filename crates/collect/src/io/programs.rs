@@ -20,20 +20,16 @@ use memgauge_trace::{DeviceId, Owner};
 use super::hooks::{self, Choice, HOOKS, Hook, Kernel};
 use super::late::Late;
 use super::layout::{self, Account, Facts, Rate};
+use crate::sys::process::is_first_private;
 use crate::{Error, ErrorKind, Result};
 
 static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/account.bpf.o"));
 
 const BTF: &str = "/sys/kernel/btf";
 
-/// What is lacking where the kernel runs no tracing programs while the first process is
-/// current, also in interrupts.
+/// What is lacking where the kernel keeps the first process private.
 const UPON_INIT: &str = "packets that interrupts send while the first process runs, which this \
                          kernel keeps private (kernel.init_private): they are in the rest";
-
-fn is_init_private() -> bool {
-    std::fs::read_to_string("/proc/sys/kernel/init_private").is_ok_and(|text| text.trim() == "1")
-}
 
 /// Most files, or chunks of pages, that there are marks for: 16 GiB of dirty pages.
 const MOST_CHUNKS: u32 = 1 << 18;
@@ -139,7 +135,7 @@ impl Programs {
     pub(super) fn missing(&self) -> Vec<&'static str> {
         let refused = self.late.iter().filter(|(_, late)| late.is_refused());
         let refused = refused.map(|(hook, _)| hook.without);
-        let hidden = is_init_private().then_some(UPON_INIT);
+        let hidden = is_first_private().then_some(UPON_INIT);
         let known = self.missing.values().copied();
         let mut sentences: Vec<&'static str> = known.chain(refused).chain(hidden).collect();
         sentences.sort_unstable();

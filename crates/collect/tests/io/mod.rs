@@ -12,6 +12,7 @@ use std::sync::{Mutex, MutexGuard};
 use memgauge_collect::io::{Account, Session, Setup};
 use memgauge_collect::pmu::events::{Pmus, parse};
 use memgauge_collect::sys::perf::{self, Whom};
+use memgauge_collect::sys::process::is_first_private;
 use memgauge_trace::DeviceId;
 
 pub(crate) const MIB: u64 = 1 << 20;
@@ -40,12 +41,15 @@ pub(crate) fn session() -> Option<(Session, MutexGuard<'static, ()>)> {
     }
 }
 
-/// Packets queued in interrupts that happened upon the system's first process.
+/// Packets queued in interrupts that happened upon a private first process.
 struct UponInit(Vec<OwnedFd>);
 
 impl UponInit {
-    /// Counts from now on; nothing where this machine does not let it count.
+    /// Counts from now on; nothing where that process is not private or not to be counted.
     fn count() -> UponInit {
+        if !is_first_private() {
+            return UponInit(Vec::new());
+        }
         let threads = std::fs::read_dir("/proc/1/task").into_iter().flatten();
         let ids = threads.filter_map(|thread| thread.ok()?.file_name().to_str()?.parse().ok());
         let queued = parse("net:net_dev_queue", &Pmus::default()).unwrap_or_default();
@@ -65,8 +69,7 @@ impl UponInit {
 }
 
 /// Runs a check of exact amounts, and again where it failed and packets were queued upon
-/// the system's first process: some kernels keep that one private and run no tracing
-/// programs there, so that these packets are in no account (docs/io.md).
+/// a private first process: these are in no account (docs/io.md).
 pub(crate) fn in_sight(check: impl Fn()) {
     const TRIES: usize = 5;
     for _ in 1..TRIES {
