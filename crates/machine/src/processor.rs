@@ -141,14 +141,12 @@ impl Core {
         self.samples_splits
     }
 
-    /// Tells the host that [`Core::supply`] will soon be called with this.
+    /// Tells the host that [`Core::supply`] will soon be called with this. Only sets of
+    /// the last level are worth it: the host's caches have those of the others, and
+    /// fetching them too made the first level's hits slower.
     #[inline(always)]
     pub fn expect(&self, shared: &Shared, addr: u64, missed: Missed) {
-        if missed.page() {
-            self.stlb.expect(addr);
-        }
         if missed.line().is_some() {
-            self.l2.expect(tag_of(addr));
             shared.llc.expect(tag_of(addr) | self.space_bits);
         }
     }
