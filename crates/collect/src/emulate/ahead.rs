@@ -6,9 +6,9 @@
 //!
 //! A second thread that completes them beside the hot loop was tried and rejected: with
 //! two processors, `xz -3` took 0.90 to 0.95 of the time, but two-threaded xz 1.03 to
-//! 1.17, and the rest (sort, sqlite3, python3) as long as before. What it takes more
-//! processor time (a tenth) eats what the program left idle. With more processors it
-//! may pay; that was not measured.
+//! 1.17, and the rest (sort, sqlite3, python3) about as long as before: handing over
+//! takes a tenth more processor time. With more processors it may pay; that was not
+//! measured.
 
 use memgauge_machine::Missed;
 
