@@ -168,6 +168,12 @@ impl Stlb {
         Stlb(Cache::with_shape(sets, ways, Replacement::Lru))
     }
 
+    /// Tells the host that a page will be asked for soon.
+    #[inline(always)]
+    pub(crate) fn expect(&self, addr: u64) {
+        self.0.expect(addr >> PAGE_SHIFT << 2);
+    }
+
     /// Uses a page, filling it if it is absent; whether it was there.
     pub(crate) fn take(&mut self, addr: u64) -> bool {
         let page = addr >> PAGE_SHIFT;

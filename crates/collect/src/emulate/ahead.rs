@@ -2,7 +2,7 @@
 //!
 //! The hot loop feeds the first level ahead and only notes these; they are
 //! completed together, in order, so that the host fetches what each needs (its
-//! access of the code, its set of the last level) while it works on others.
+//! access of the code, its sets of the lower levels) while it works on others.
 //!
 //! A second thread that completes them beside the hot loop was tried and rejected: with
 //! two processors, `xz -3` took 0.90 to 0.95 of the time, but two-threaded xz 1.03 to
