@@ -5,7 +5,7 @@
 //! access of the code, its sets of the lower levels) while it works on others.
 //!
 //! A second thread that completes them beside the hot loop was tried and rejected: with
-//! two processors, `xz -3` took 0.90 to 0.95 of the time, but two-threaded xz 1.03 to
+//! two processors, `xz -3` took 0.90 to 0.99 of the time, but two-threaded xz 1.03 to
 //! 1.17, and the rest (sort, sqlite3, python3) about as long as before: handing over
 //! takes a tenth more processor time. With more processors it may pay; that was not
 //! measured.
