@@ -2,7 +2,7 @@
 //! a recording, and read everything. Nothing may panic, hang or take memory
 //! beyond a batch; errors are right answers.
 
-use memgauge_trace::recording::{Recording, Row, Selection};
+use memgauge_recording::{Recording, Row, Selection};
 use memgauge_trace::{
     IoDevice, IoOwner, IoRow, Loss, Module, Overflow, OverflowBlock, Sample, SampleRegister,
     SeriesRow, SiteCount, Thread,

@@ -8,9 +8,10 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use memgauge_trace::recording::{Recording, Row, Selection};
+use memgauge_recording::{ErrorKind, Result};
+use memgauge_recording::{Recording, Row, Selection};
 use memgauge_trace::{DeviceId, Direction, EventId, IoDevice, IoOwner, IoRow, Owner};
-use memgauge_trace::{ErrorKind, Loss, Result, SeriesRow};
+use memgauge_trace::{Loss, SeriesRow};
 use serde::Serialize;
 
 use crate::Analysis;

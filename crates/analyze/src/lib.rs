@@ -12,7 +12,7 @@
 //!
 //! Results are deterministic: equal rows in any batching give equal results,
 //! and ties are ordered by name, then address.
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
 
 mod assemble;
 pub mod bandwidth;
@@ -25,7 +25,6 @@ mod io;
 mod io_memory;
 mod levels;
 mod losses;
-pub mod mrc;
 mod regions;
 mod resolve;
 mod series;

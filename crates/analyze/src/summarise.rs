@@ -1,7 +1,7 @@
 //! All analyses over one recording.
 
-use memgauge_trace::recording::{Recording, Row, Selection};
-use memgauge_trace::{ErrorKind, Result};
+use memgauge_recording::{ErrorKind, Result};
+use memgauge_recording::{Recording, Row, Selection};
 
 use crate::assemble::{Options, Parts, assemble};
 use crate::resolve::Resolve;

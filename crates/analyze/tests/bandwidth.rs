@@ -7,8 +7,8 @@ use memgauge_analyze::NoSymbols;
 use memgauge_analyze::bandwidth::{
     Bandwidth, Correction, LossModel, LossPoint, Settings, extent, read,
 };
+use memgauge_recording::{Recording, Writer};
 use memgauge_trace::catalogue::{DRAM_READ_BYTES, LLC_MISS};
-use memgauge_trace::recording::{Recording, Writer};
 use memgauge_trace::{Manifest, OverflowBlock, Pid, Provenance, SeriesRow, Thread, Tid, catalogue};
 
 const PERIOD: u64 = 100;

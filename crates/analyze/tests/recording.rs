@@ -4,11 +4,11 @@ use std::fs;
 use std::path::Path;
 
 use memgauge_analyze::{NoSymbols, Options, Summary, TotalsFrom, summarise};
+use memgauge_recording::{Recording, Result, Writer};
 use memgauge_trace::catalogue::{DRAM_READ_BYTES, INSTRUCTIONS, LLC_MISS};
-use memgauge_trace::recording::{Recording, Writer};
 use memgauge_trace::{
-    EventId, Loss, LossKind, Manifest, Module, Pid, Result, Sample, SeriesRow, SiteCount, Thread,
-    Tid, VirtAddr,
+    EventId, Loss, LossKind, Manifest, Module, Pid, Sample, SeriesRow, SiteCount, Thread, Tid,
+    VirtAddr,
 };
 
 fn series(time_ns: u64, event: EventId, value: u64) -> SeriesRow {

@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 
 use memgauge_analyze::NoSymbols;
 use memgauge_analyze::bandwidth::{Correction, LossModel, Settings, extent, read};
+use memgauge_recording::{Recording, Writer};
 use memgauge_report::{Style, bandwidth::text};
-use memgauge_trace::recording::{Recording, Writer};
 use memgauge_trace::{EventId, Manifest, OverflowBlock, Pid, Thread, Tid};
 
 /// 200 bytes of a Skylake record, in words; the last is its time stamp.

@@ -11,12 +11,12 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use memgauge_analyze::mrc::{Curve, Exact, Settings, sizes};
 use memgauge_collect::emulate::{Batch, Wanted, stream};
 use memgauge_machine::pmu::Precise;
 use memgauge_machine::{
     AccessKind, Config, CoreId, Delivered, Delivery, Machine, PmuConfig, SampleSpec,
 };
+use memgauge_mrc::{Curve, Exact, Settings, sizes};
 use memgauge_trace::catalogue;
 
 const PERIODS: [u64; 7] = [1, 2, 5, 10, 30, 100, 1000];

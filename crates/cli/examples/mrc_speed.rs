@@ -15,8 +15,8 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::num::NonZeroUsize;
 use std::time::Instant;
 
-use memgauge_analyze::mrc::{Curve, Distances, Exact, Parallel, Sampled, Sampling, Settings};
 use memgauge_collect::sys::advice::large_pages;
+use memgauge_mrc::{Curve, Distances, Exact, Parallel, Sampled, Sampling, Settings};
 
 const ROUNDS: usize = 3;
 /// Runs in each round of what takes a tenth of a second.

@@ -5,8 +5,8 @@ use memgauge_analyze::{Analysis, Heat, HeatMap};
 use memgauge_collect::clock::{self, Options};
 use memgauge_collect::pmu::target::Target;
 use memgauge_collect::sys;
+use memgauge_recording::{Recording, Selection};
 use memgauge_report::{Share, Style, heat_text};
-use memgauge_trace::recording::{Recording, Selection};
 use memgauge_trace::{CommandEnd, Manifest, Module, Sample};
 
 use crate::args::Settings;

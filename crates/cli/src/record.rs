@@ -8,7 +8,7 @@ use memgauge_collect::pmu::events::{self, Pmus};
 use memgauge_collect::pmu::target::Target;
 use memgauge_collect::sys;
 use memgauge_machine::{Config, PmuConfig, SampleSpec};
-use memgauge_trace::recording::Recording;
+use memgauge_recording::Recording;
 use memgauge_trace::{CommandEnd, catalogue};
 
 use crate::args::{Launch, Record, Settings, Source};

@@ -1,8 +1,8 @@
 //! `memgauge report`.
 
 use memgauge_analyze::{Limits, Options, summarise, summarise_io};
+use memgauge_recording::Recording;
 use memgauge_report::{IoOrder, Style, io_json, io_text, json, text};
-use memgauge_trace::recording::Recording;
 
 use crate::args::Report;
 use crate::outcome::Exit;

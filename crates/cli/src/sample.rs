@@ -8,9 +8,9 @@ use memgauge_collect::pmu::events::{self, Event, Pmus};
 use memgauge_collect::pmu::sample::{self, Options, Outcome, Rate, usual_rate};
 use memgauge_collect::pmu::target::Target;
 use memgauge_collect::sys;
+use memgauge_recording::Recording;
 use memgauge_report::{DataFrom, SampledEvent, Style, samples_text};
 use memgauge_trace::CommandEnd;
-use memgauge_trace::recording::Recording;
 
 use crate::args::{Record, Settings, Source};
 use crate::record;

@@ -13,7 +13,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use harness::{PATH, PROGRAM, Totals, needs, report, totals_of, workloads};
-use memgauge_trace::recording::{Recording, Selection};
+use memgauge_recording::{Recording, Selection};
 use memgauge_trace::{SeriesRow, catalogue};
 use serde_json::Value;
 use tempfile::TempDir;

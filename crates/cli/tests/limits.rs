@@ -11,7 +11,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use harness::{PROGRAM, memgauge, needs};
-use memgauge_trace::recording::Recording;
+use memgauge_recording::Recording;
 use tempfile::TempDir;
 
 /// A folder in which anybody may write, with a copy of the program that anybody

@@ -174,9 +174,8 @@ fn a_recording_of_a_series_has_the_rows_and_totals() {
     let program = [workloads(), "write", "--bytes", "8MiB"];
     let options = ["-I", "100us", "-e", "page-faults", "-o", path];
     let (rows, summary) = json(&options, &program);
-    let recording =
-        memgauge_trace::recording::Recording::open(Path::new(path)).expect("a recording");
-    let selection = memgauge_trace::recording::Selection::all();
+    let recording = memgauge_recording::Recording::open(Path::new(path)).expect("a recording");
+    let selection = memgauge_recording::Selection::all();
     let series = recording.rows::<memgauge_trace::SeriesRow>(&selection);
     let series: Vec<_> = series.flat_map(|batch| batch.expect("sound")).collect();
     // The timer's row and the event's for each.
@@ -359,8 +358,8 @@ fn check_addresses(arguments: &[&str], bytes: u64) {
         .output()
         .expect("memgauge runs");
     assert!(output.status.success(), "{}", said(&output));
-    let recording = memgauge_trace::recording::Recording::open(&path).expect("a recording");
-    let selection = memgauge_trace::recording::Selection::all();
+    let recording = memgauge_recording::Recording::open(&path).expect("a recording");
+    let selection = memgauge_recording::Selection::all();
     let maps = recording.rows::<memgauge_trace::Module>(&selection);
     let array = maps
         .flat_map(|batch| batch.expect("sound"))

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use harness::{PROGRAM, memgauge, needs, workloads};
-use memgauge_trace::recording::{Recording, Row, Selection};
+use memgauge_recording::{Recording, Row, Selection};
 use memgauge_trace::{Derivation, Pid, Sample, SampleRegister, Thread};
 use tempfile::TempDir;
 

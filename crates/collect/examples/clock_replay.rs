@@ -32,7 +32,7 @@ use memgauge_collect::emulate::{Wanted, stream};
 use memgauge_collect::pmu::target::Target;
 use memgauge_collect::{clock, emulate, geometry};
 use memgauge_machine::PmuConfig;
-use memgauge_trace::recording::{Recording, Selection};
+use memgauge_recording::{Recording, Selection};
 use memgauge_trace::{Derivation, Module, Sample};
 
 type Failure = Box<dyn std::error::Error>;

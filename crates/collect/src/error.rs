@@ -77,8 +77,8 @@ impl Error {
     }
 }
 
-impl From<memgauge_trace::Error> for Error {
-    fn from(cause: memgauge_trace::Error) -> Self {
+impl From<memgauge_recording::Error> for Error {
+    fn from(cause: memgauge_recording::Error) -> Self {
         Error {
             kind: ErrorKind::Recording,
             message: "failed to write the recording".to_owned(),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use memgauge_trace::recording::Writer;
+use memgauge_recording::Writer;
 use memgauge_trace::{EventId, OverflowBlock, Pid, Tid};
 
 /// One overflow in so many is a sample too, to tell whose code it was.
@@ -60,7 +60,7 @@ impl Trace {
         tid: Tid,
         all: bool,
         writer: &mut Writer,
-    ) -> memgauge_trace::Result<()> {
+    ) -> memgauge_recording::Result<()> {
         for times in &mut self.counters {
             if !all && times.waiting.len() < OverflowBlock::MOST {
                 continue;
@@ -102,7 +102,7 @@ impl Traces {
         (pid, tid): (Pid, Tid),
         (event, period, time_ns): (EventId, u64, u64),
         writer: &mut Writer,
-    ) -> memgauge_trace::Result<Option<u64>> {
+    ) -> memgauge_recording::Result<Option<u64>> {
         let resolution_ns = self.resolution_ns;
         let trace = self.threads.entry((pid, tid));
         let trace = trace.or_insert_with(|| Trace::new(resolution_ns));
@@ -112,7 +112,7 @@ impl Traces {
     }
 
     /// Writes all that waits.
-    pub(crate) fn write(&mut self, writer: &mut Writer) -> memgauge_trace::Result<()> {
+    pub(crate) fn write(&mut self, writer: &mut Writer) -> memgauge_recording::Result<()> {
         let mut threads = self.threads.iter_mut();
         threads.try_for_each(|((pid, tid), trace)| trace.write(*pid, *tid, true, writer))
     }

@@ -9,7 +9,7 @@ use std::io::Cursor;
 use std::path::{Path, PathBuf};
 
 use memgauge_collect::import::{Imported, convert};
-use memgauge_trace::recording::{Recording, Row, Selection};
+use memgauge_recording::{Recording, Row, Selection};
 use memgauge_trace::{DataSource, LossKind, Module, Sample, SeriesRow, Thread};
 
 /// IP, TID, TIME, ADDR, ID, CPU, PERIOD, DATA_SRC, WEIGHT_STRUCT.

@@ -7,7 +7,7 @@ use std::path::Path;
 use memgauge_collect::pmu::events::{Pmus, parse};
 use memgauge_collect::pmu::sample::{Options, Outcome, Rate, record};
 use memgauge_collect::pmu::target::Target;
-use memgauge_trace::recording::{Recording, Row, Selection};
+use memgauge_recording::{Recording, Row, Selection};
 use memgauge_trace::{Sample, Thread};
 
 fn options(output: &Path, whole_processors: bool) -> Options {

@@ -5,7 +5,7 @@
 
 use std::fmt::Write as _;
 
-use memgauge_analyze::mrc::{Curve, Difference, Estimate, sizes};
+use memgauge_mrc::{Curve, Difference, Estimate, sizes};
 use serde_json::{Value, json};
 
 use crate::style::Style;
@@ -586,7 +586,7 @@ fn printable(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use memgauge_analyze::mrc::Distances;
+    use memgauge_mrc::Distances;
 
     use super::*;
 

@@ -1,7 +1,8 @@
 //! Whose code ran in bursts.
 
-use memgauge_trace::recording::{Recording, Selection};
-use memgauge_trace::{Result, Sample, SiteCount, VirtAddr};
+use memgauge_recording::Result;
+use memgauge_recording::{Recording, Selection};
+use memgauge_trace::{Sample, SiteCount, VirtAddr};
 
 use super::read::{PLAIN_NS, each};
 use super::{Bandwidth, FunctionPart};

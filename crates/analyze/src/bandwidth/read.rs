@@ -3,10 +3,10 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use memgauge_trace::recording::{Recording, Row, Selection};
+use memgauge_recording::{ErrorKind, Result};
+use memgauge_recording::{Recording, Row, Selection};
 use memgauge_trace::{
-    AccessKind, ErrorKind, EventId, OverflowBlock, Pid, Result, Sample, SeriesRow, Thread, Tid,
-    Unit, catalogue,
+    AccessKind, EventId, OverflowBlock, Pid, Sample, SeriesRow, Thread, Tid, Unit, catalogue,
 };
 
 use super::functions::functions;

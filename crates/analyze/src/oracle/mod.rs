@@ -1,8 +1,6 @@
 //! Brute-force twins: the same answers by the plainest means, for comparison
 //! on random input. Slow on purpose, and sharing no code with what they check.
 
-pub(crate) mod mrc;
-
 use memgauge_trace::{Module, SeriesRow};
 
 /// Bins of `width_ns` from cutting every row at every nanosecond border it

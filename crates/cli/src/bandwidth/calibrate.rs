@@ -7,7 +7,7 @@ use anyhow::{Context, bail};
 use memgauge_analyze::bandwidth::{LossModel, LossPoint};
 use memgauge_collect::geometry;
 use memgauge_machine::{Config, Delivery};
-use memgauge_trace::recording::Writer;
+use memgauge_recording::Writer;
 use memgauge_trace::{MachineFacts, Manifest, OverflowBlock, Pid, Tid, catalogue};
 use serde::{Deserialize, Serialize};
 

@@ -11,9 +11,9 @@ use anyhow::{Context, bail};
 use memgauge_analyze::bandwidth::{self, Correction, Extent, LossModel, MOST_WINDOWS, Settings};
 use memgauge_collect::emulate;
 use memgauge_machine::{PmuConfig, SampleSpec};
+use memgauge_recording::Recording;
 use memgauge_report::bandwidth::{against_text, csv, json, text};
 use memgauge_trace::CommandEnd;
-use memgauge_trace::recording::Recording;
 
 use crate::outcome::Exit;
 use crate::symbols::Symbols;

@@ -1,7 +1,7 @@
 //! The engine of each block size.
 
-use memgauge_analyze::mrc::{Curve, Distances, Exact, Full, Parallel, Sampled, Sampling, Settings};
 use memgauge_collect::sys::advice::large_pages;
+use memgauge_mrc::{Curve, Distances, Exact, Full, Parallel, Sampled, Sampling, Settings};
 use memgauge_report::mrc::Measured;
 
 use super::args::Making;

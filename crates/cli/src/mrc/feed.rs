@@ -8,9 +8,10 @@ use anyhow::{Context, bail};
 use memgauge_analyze::sentence;
 use memgauge_collect::emulate::{Batch, PartsBy, Streamed, Wanted, stream};
 use memgauge_collect::sys;
+use memgauge_recording::ErrorKind;
+use memgauge_recording::{Numbers, Recording, Selection};
 use memgauge_report::mrc::Measured;
-use memgauge_trace::recording::{Numbers, Recording, Selection};
-use memgauge_trace::{ErrorKind, EventId, LossKind, Sample};
+use memgauge_trace::{EventId, LossKind, Sample};
 
 use super::addresses::{self, Accesses, Format, Junk};
 use super::args::{Making, Mrc, Part};

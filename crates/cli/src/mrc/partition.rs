@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use anyhow::bail;
-use memgauge_analyze::mrc::{Curve, Division, Method, divide};
+use memgauge_mrc::{Curve, Division, Method, divide};
 
 use super::args::Partition;
 use super::{feed, name};

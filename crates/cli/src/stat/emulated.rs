@@ -8,7 +8,7 @@ use memgauge_collect::pmu::events::nearest;
 use memgauge_collect::pmu::stat::{Outcome, Row, Total, Update};
 use memgauge_collect::{emulate, geometry};
 use memgauge_machine::PmuConfig;
-use memgauge_trace::recording::{Recording, Selection};
+use memgauge_recording::{Recording, Selection};
 use memgauge_trace::{CommandEnd, EventId, SeriesRow, catalogue};
 
 use super::args::Stat;

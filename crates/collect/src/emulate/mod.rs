@@ -30,7 +30,7 @@ use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 use memgauge_machine::{Config, Delivered, Delivery, Machine, PmuConfig};
-use memgauge_trace::recording::Writer;
+use memgauge_recording::Writer;
 use memgauge_trace::{CommandEnd, Manifest, OwnCost, Provenance, SourceFacts, catalogue as events};
 
 pub use qemu::{Emulator, find_on_path, resolve, would_gain_rights};

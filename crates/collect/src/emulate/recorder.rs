@@ -1,7 +1,7 @@
 //! Writes what the modelled machine makes of the threads of a session.
 
 use memgauge_machine::{Core, CoreId, Counts, Delivered, Machine};
-use memgauge_trace::recording::Writer;
+use memgauge_recording::Writer;
 use memgauge_trace::{
     Cpu, EventId, Loss, LossKind, Module, Pid, Sample, SeriesRow, SiteCount, Thread as ThreadRow,
     Tid, VirtAddr, catalogue as events,
@@ -67,7 +67,7 @@ struct Modelling {
     past_ns: u64,
     cut: u64,
     stray: u64,
-    failure: Option<memgauge_trace::Error>,
+    failure: Option<memgauge_recording::Error>,
     /// Overflows are kept as times, rounded to at most so many nanoseconds.
     traces: Option<u64>,
     delivered: Delivered,
@@ -79,12 +79,12 @@ struct Rows<'a> {
     tid: Tid,
     cpu: Cpu,
     writer: &'a mut Writer,
-    failure: &'a mut Option<memgauge_trace::Error>,
+    failure: &'a mut Option<memgauge_recording::Error>,
     trace: Option<&'a mut Trace>,
 }
 
 impl Rows<'_> {
-    fn note(&mut self, result: memgauge_trace::Result<()>) {
+    fn note(&mut self, result: memgauge_recording::Result<()>) {
         if let Err(e) = result {
             self.failure.get_or_insert(e);
         }
@@ -424,7 +424,7 @@ impl Reader for Modelling {
 }
 
 impl Modelling {
-    fn note(&mut self, result: memgauge_trace::Result<()>) {
+    fn note(&mut self, result: memgauge_recording::Result<()>) {
         if let Err(e) = result {
             self.failure.get_or_insert(e);
         }

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{BufReader, Read, Seek};
 use std::path::{Path, PathBuf};
 
-use memgauge_trace::recording::Writer;
+use memgauge_recording::Writer;
 use memgauge_trace::{
     AccessKind, Cpu, DataSource, EventDef, EventId, Loss, LossKind, Manifest, Module, PhysAddr,
     Pid, Provenance, Sample as SampleRow, SampleRegister, SeriesRow, SourceFacts, Tid, Unit,

@@ -12,7 +12,7 @@ use crate::{Error, ErrorKind, Result};
 /// Loads that may wait.
 const WAITING: usize = 3;
 
-type Written<W> = memgauge_trace::Result<W>;
+type Written<W> = memgauge_recording::Result<W>;
 
 /// Rows that are handed over at once.
 pub(super) trait Load: Default + Send + 'static {
@@ -20,10 +20,10 @@ pub(super) trait Load: Default + Send + 'static {
     type Writer: Send + 'static;
 
     /// Writes all rows, and is empty again.
-    fn write(&mut self, writer: &mut Self::Writer) -> memgauge_trace::Result<()>;
+    fn write(&mut self, writer: &mut Self::Writer) -> memgauge_recording::Result<()>;
 
     /// Completes what is written, in the thread where the memory for it is.
-    fn flush(writer: &mut Self::Writer) -> memgauge_trace::Result<()>;
+    fn flush(writer: &mut Self::Writer) -> memgauge_recording::Result<()>;
 }
 
 /// A thread that writes.

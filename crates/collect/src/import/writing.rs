@@ -3,7 +3,7 @@
 //! Encoding takes longer than parsing. Values of groups, which are several rows a
 //! sample, are written in one thread and all other rows in another.
 
-use memgauge_trace::recording::{Table, Writer};
+use memgauge_recording::{Table, Writer};
 use memgauge_trace::{Module, Sample, SampleRegister, SeriesRow};
 
 use super::queue::{Load, Queue};
@@ -32,7 +32,7 @@ impl Rows {
 impl Load for Rows {
     type Writer = Writer;
 
-    fn write(&mut self, writer: &mut Writer) -> memgauge_trace::Result<()> {
+    fn write(&mut self, writer: &mut Writer) -> memgauge_recording::Result<()> {
         writer.append(&self.samples)?;
         writer.append(&self.registers)?;
         writer.extend(self.modules.drain(..))?;
@@ -41,7 +41,7 @@ impl Load for Rows {
         Ok(())
     }
 
-    fn flush(writer: &mut Writer) -> memgauge_trace::Result<()> {
+    fn flush(writer: &mut Writer) -> memgauge_recording::Result<()> {
         writer.flush()
     }
 }
@@ -49,13 +49,13 @@ impl Load for Rows {
 impl Load for Vec<SeriesRow> {
     type Writer = Table<SeriesRow>;
 
-    fn write(&mut self, table: &mut Table<SeriesRow>) -> memgauge_trace::Result<()> {
+    fn write(&mut self, table: &mut Table<SeriesRow>) -> memgauge_recording::Result<()> {
         table.append(self)?;
         self.clear();
         Ok(())
     }
 
-    fn flush(table: &mut Table<SeriesRow>) -> memgauge_trace::Result<()> {
+    fn flush(table: &mut Table<SeriesRow>) -> memgauge_recording::Result<()> {
         table.flush()
     }
 }

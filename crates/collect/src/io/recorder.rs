@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use memgauge_trace::recording::Writer;
+use memgauge_recording::Writer;
 use memgauge_trace::{CommandEnd, EventId, LossKind, Manifest, OwnCost, SeriesRow, SourceFacts};
 
 use super::meter::Look;

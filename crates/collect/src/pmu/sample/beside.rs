@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use memgauge_trace::recording::Writer;
+use memgauge_recording::Writer;
 use memgauge_trace::{EventDef, EventId, Provenance, SeriesRow, Unit, catalogue};
 
 use super::mbm::Mbm;

@@ -4,7 +4,7 @@
 use std::collections::{HashMap, HashSet};
 use std::fs::{read_dir, read_to_string};
 
-use memgauge_trace::recording::Writer;
+use memgauge_recording::Writer;
 use memgauge_trace::{Module, Pid, Thread, Tid, VirtAddr};
 
 use crate::Result;

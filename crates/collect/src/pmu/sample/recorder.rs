@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use memgauge_trace::recording::Writer;
+use memgauge_recording::Writer;
 use memgauge_trace::{
     AccessKind, Cpu, DataSource, Derivation, EventId, Loss, LossKind, PhysAddr, Pid,
     Sample as SampleRow, SampleRegister, Tid, VirtAddr, catalogue,

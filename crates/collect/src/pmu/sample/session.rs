@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
-use memgauge_trace::recording::Writer;
+use memgauge_recording::Writer;
 use memgauge_trace::{CommandEnd, LossKind};
 
 use super::attributes::{Facilities, Method, Rate, Wanted, attribute};

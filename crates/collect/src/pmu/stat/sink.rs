@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use memgauge_trace::recording::Writer;
+use memgauge_recording::Writer;
 use memgauge_trace::{
     Cpu, EventDef, EventId, Manifest, Pid, Provenance, SeriesRow, SourceFacts, Thread, Tid, Unit,
     catalogue,

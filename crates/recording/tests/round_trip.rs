@@ -4,7 +4,7 @@
 
 mod rows;
 
-use memgauge_trace::recording::{Recording, Row, Selection, Writer};
+use memgauge_recording::{ErrorKind, Recording, Row, Selection, Writer};
 use memgauge_trace::*;
 use proptest::collection::vec;
 use proptest::prelude::*;

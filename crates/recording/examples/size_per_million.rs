@@ -3,7 +3,7 @@
 //! program's; `cargo run --release -p memgauge-trace --example size_per_million`
 //! makes them again, and keeps the recordings if it is given a directory.
 
-use memgauge_trace::recording::{Recording, Row, Selection, Writer};
+use memgauge_recording::{Recording, Result, Row, Selection, Writer};
 use memgauge_trace::*;
 use std::path::{Path, PathBuf};
 use std::time::Instant;

@@ -4,7 +4,8 @@ use super::sink::{Create, file_system};
 use super::table_writer::{AnyTable, TableWriter, Tables, reason};
 use super::tables::Row;
 use super::{FORMAT_VERSION, manifest_file};
-use crate::{Error, ErrorKind, Loss, LossKind, Manifest, Result};
+use crate::{Error, ErrorKind, Result};
+use memgauge_trace::{Loss, LossKind, Manifest};
 use std::io;
 use std::path::{Path, PathBuf};
 

@@ -25,7 +25,7 @@ pub enum Width {
 
 /// Arrow's types of the widths, by the same names.
 pub(super) mod arrays {
-    pub(in crate::recording) use arrow_array::types::{
+    pub(crate) use arrow_array::types::{
         BooleanType as Bool, UInt8Type as U8, UInt16Type as U16, UInt32Type as U32,
         UInt64Type as U64,
     };

@@ -5,6 +5,7 @@ use super::crc::Crc32;
 use super::sink::{CHECKSUM_DIGITS, CRC_DIGITS, Create, Out, checksum_position};
 use super::*;
 use crate::*;
+use memgauge_trace::*;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! Rows of every table, small and arbitrary.
 #![allow(dead_code)]
 
-use memgauge_trace::recording::{Recording, Row, Selection, Writer};
+use memgauge_recording::{Recording, Row, Selection, Writer};
 use memgauge_trace::*;
 use proptest::prelude::*;
 use std::path::{Path, PathBuf};

@@ -6,9 +6,10 @@ use super::part_reader::{Damage, Part, PartRows, overlap};
 use super::selection::Selection;
 use super::table_writer::part_name;
 use super::tables::Row;
-use crate::{
-    Error, ErrorKind, IoDevice, IoOwner, IoRow, Loss, Manifest, Module, Overflow, OverflowBlock,
-    Result, Sample, SampleRegister, SeriesRow, SiteCount, Thread,
+use crate::{Error, ErrorKind, Result};
+use memgauge_trace::{
+    IoDevice, IoOwner, IoRow, Loss, Manifest, Module, Overflow, OverflowBlock, Sample,
+    SampleRegister, SeriesRow, SiteCount, Thread,
 };
 use std::collections::BTreeMap;
 use std::ops::Range;

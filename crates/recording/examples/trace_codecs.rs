@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use arrow_array::{ArrayRef, RecordBatch, UInt64Array};
-use memgauge_trace::recording::{Recording, Selection};
+use memgauge_recording::{Recording, Selection};
 use memgauge_trace::{EventId, OverflowBlock, Pid, Tid};
 use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;

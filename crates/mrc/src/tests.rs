@@ -6,7 +6,7 @@ use super::times::{Part, hash_crowd};
 use super::{
     Curve, Distances, Estimate, Exact, Parallel, Sampled, Sampling, Settings, Vectors, sizes,
 };
-use crate::oracle::mrc::distances;
+use crate::oracle::distances;
 
 fn exact(addresses: &[u64], block_bytes: u64, vectors: Vectors, chunk: usize) -> Distances {
     let settings = Settings {

@@ -7,7 +7,7 @@
 mod entry;
 mod rows;
 
-use memgauge_trace::recording::Writer;
+use memgauge_recording::Writer;
 use memgauge_trace::{
     EventId, IoDevice, IoOwner, IoRow, Loss, LossKind, Manifest, Module, Overflow, OverflowBlock,
     Pid, SampleRegister, SeriesRow, SiteCount, Thread, Tid,

@@ -28,6 +28,8 @@
 //! reference), and a table of 16-byte entries at half load (fewer of its lines
 //! stay in the caches, and twice the memory).
 
+#![deny(unsafe_code)]
+
 mod batch;
 mod crew;
 mod curve;
@@ -35,6 +37,8 @@ mod distinct;
 mod exact;
 mod histogram;
 mod join;
+#[cfg(test)]
+mod oracle;
 mod pages;
 mod parallel;
 mod partition;

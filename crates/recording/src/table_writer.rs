@@ -7,9 +7,10 @@
 use super::part_writer::{OpenPart, PartFailure};
 use super::sink::{Create, Out};
 use super::tables::{self, Row};
-use crate::{
-    Error, ErrorKind, IoDevice, IoOwner, IoRow, Loss, Module, Overflow, OverflowBlock, Result,
-    Sample, SampleRegister, SeriesRow, SiteCount, Thread,
+use crate::{Error, ErrorKind, Result};
+use memgauge_trace::{
+    IoDevice, IoOwner, IoRow, Loss, Module, Overflow, OverflowBlock, Sample, SampleRegister,
+    SeriesRow, SiteCount, Thread,
 };
 use std::io;
 use std::path::{Path, PathBuf};

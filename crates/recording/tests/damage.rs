@@ -4,7 +4,7 @@
 
 mod rows;
 
-use memgauge_trace::recording::{Recording, Selection, Writer};
+use memgauge_recording::{ErrorKind, Recording, Selection, Writer};
 use memgauge_trace::*;
 use rows::{place, read, record, ticking};
 use std::fs;

@@ -3,7 +3,8 @@
 use super::FORMAT_VERSION;
 use super::sink::Create;
 use super::table_writer::{reason, replace_file};
-use crate::{Error, ErrorKind, Manifest, Result};
+use crate::{Error, ErrorKind, Result};
+use memgauge_trace::Manifest;
 use serde_json::Value;
 use std::fs::File;
 use std::io::{self, Read};

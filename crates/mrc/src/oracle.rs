@@ -1,9 +1,9 @@
 //! Stack distances as they are defined: a list of blocks, the last referenced
-//! first.
+//! first. Slow on purpose, and sharing no code with what it checks.
 
 use std::collections::BTreeMap;
 
-use crate::mrc::Distances;
+use crate::Distances;
 
 /// Distances of a stream of addresses.
 pub(crate) fn distances(addresses: &[u64], block_bytes: u64) -> Distances {

@@ -17,14 +17,17 @@
 //! reports damaged parts as [`Recording::problems`] instead of refusing the
 //! rest.
 //!
-//! This module refuses to interpret rows and to append to a recording that
+//! This crate refuses to interpret rows and to append to a recording that
 //! exists. A single file was rejected because a killed writer leaves it without
 //! its index; a database because nothing else could read it as it is. The
 //! schema is in `docs/format.md`.
 
+#![forbid(unsafe_code)]
+
 mod columns;
 mod crc;
 mod dictionary;
+mod error;
 mod group;
 mod manifest_file;
 mod numbers;
@@ -37,6 +40,7 @@ mod table_writer;
 mod tables;
 mod writer;
 
+pub use error::{Error, ErrorKind, Result};
 pub use numbers::Numbers;
 pub use reader::{Recording, Rows};
 pub use selection::Selection;

@@ -5,12 +5,12 @@
 
 use super::columns::{Column, Packing, ToArray, Width, arrays};
 use super::table_writer::{TableWriter, Tables};
-use crate::{
+use Packing::{Delta, Dictionary};
+use memgauge_trace::{
     AccessKind, Cpu, DataSource, Derivation, Direction, EventId, IoDevice, IoOwner, IoRow, Loss,
     LossKind, Module, Overflow, OverflowBlock, Owner, PhysAddr, Pid, Sample, SampleRegister,
     SeriesRow, SiteCount, Thread, Tid, VirtAddr,
 };
-use Packing::{Delta, Dictionary};
 
 /// What only this module can implement, so that the set of tables is closed.
 pub trait Columns: Sized + 'static {

@@ -303,14 +303,14 @@ impl Runs {
 /// the tables grow), and a constant 300 KiB.
 ///
 /// ```
-/// use memgauge_analyze::mrc::{Exact, Settings};
+/// use memgauge_mrc::{Exact, Settings};
 ///
 /// let mut engine = Exact::new(64, Settings::default());
 /// engine.feed(&[0x1000, 0x2000, 0x1008, 0x1010])?;
 /// let distances = engine.finish()?;
 /// assert_eq!(distances.counts, [(0, 1), (1, 1)]);
 /// assert_eq!(distances.compulsory, 2);
-/// # Ok::<(), memgauge_analyze::mrc::Full>(())
+/// # Ok::<(), memgauge_mrc::Full>(())
 /// ```
 #[derive(Debug)]
 pub struct Exact {
