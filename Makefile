@@ -36,8 +36,8 @@ bench: build ## speed against native, QEMU alone and cachegrind
 bench-stat: build ## cost of counter series and speed of import against perf; parser; addresses of the clock
 	@bench/stat --memgauge $(TARGET)/release/memgauge $(BENCH_ARGS)
 	@bench/import --memgauge $(TARGET)/release/memgauge
-	cargo run --release -p memgauge-collect --example parse_speed
-	cargo run --release -p memgauge-collect --example clock_replay
+	cargo run --release -p memgauge-perf --example parse_speed
+	cargo run --release -p memgauge --example clock_replay
 
 bench-stat-instructions: build ## cost of counter series in instructions, the same each time (an emulated machine; minutes)
 	@tests/kernels/run --instructions "bench/stat --memgauge $(TARGET)/release/memgauge --no-ticks --commands 0 --rounds 4 --turns 40"
@@ -46,9 +46,9 @@ bench-bandwidth: build ## overflow traces: accuracy on real programs, codecs, sp
 	cargo build --release -p memgauge-workloads
 	@bench/bandwidth --memgauge $(TARGET)/release/memgauge $(BENCH_ARGS)
 	@bench/bandwidth --memgauge $(TARGET)/release/memgauge --traces $(TARGET)/traces
-	cargo run --release -p memgauge-trace --example trace_codecs -- $(TARGET)/traces/*.mg
+	cargo run --release -p memgauge-recording --example trace_codecs -- $(TARGET)/traces/*.mg
 	mkdir -p $(TARGET)/times
-	cargo run --release -p memgauge-trace --example trace_codecs -- --dump $(TARGET)/times $(TARGET)/traces/*.mg
+	cargo run --release -p memgauge-recording --example trace_codecs -- --dump $(TARGET)/times $(TARGET)/traces/*.mg
 	cargo run --release --manifest-path bench/codecs/Cargo.toml --target-dir $(TARGET)/codecs -- $(TARGET)/times/*.times
 	cargo run --release -p memgauge --example bandwidth_speed
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
  * What the plugin and the recorder share: files in one directory, mapped by
- * both. The recorder's twin of this file is crates/collect/src/emulate/wire.rs;
+ * both. The recorder's twin of this file is crates/emulate/src/wire.rs;
  * sizes and offsets are asserted on both sides.
  *
  *   DIR/control     one page, made by the recorder

@@ -4,14 +4,14 @@
 
 use std::io::Cursor;
 
-use memgauge_collect::Result;
-use memgauge_collect::import::perf_data::{Events, PerfData, Visit};
-use memgauge_collect::pmu::abi::Attr;
-use memgauge_collect::pmu::data_src::DataSrc;
-use memgauge_collect::pmu::ibs::Op;
-use memgauge_collect::pmu::record::{Header, Layout, Record};
-use memgauge_collect::pmu::ring::walk;
-use memgauge_collect::pmu::spe::Decoder;
+use memgauge_perf::Result;
+use memgauge_perf::abi::Attr;
+use memgauge_perf::data_src::DataSrc;
+use memgauge_perf::ibs::Op;
+use memgauge_perf::perf_data::{Events, PerfData, Visit};
+use memgauge_perf::record::{Header, Layout, Record};
+use memgauge_perf::ring::walk;
+use memgauge_perf::spe::Decoder;
 
 /// Bytes of the attribute that begins an input of records.
 const ATTR_BYTES: usize = 136;
@@ -55,6 +55,8 @@ fn look_at(layout: &Layout, header: Header, body: &[u8]) {
 struct Look;
 
 impl Visit for Look {
+    type Error = memgauge_perf::Error;
+
     fn record(&mut self, events: &Events, header: Header, body: &[u8]) -> Result<()> {
         if let Some((_, layout)) = events.of_sample(body) {
             look_at(layout, header, body);

@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use memgauge_collect::emulate::{Batch, Wanted, stream};
+use memgauge_emulate::{Batch, Wanted, stream};
 use memgauge_machine::pmu::Precise;
 use memgauge_machine::{
     AccessKind, Config, CoreId, Delivered, Delivery, Machine, PmuConfig, SampleSpec,

@@ -15,7 +15,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::num::NonZeroUsize;
 use std::time::Instant;
 
-use memgauge_collect::sys::advice::large_pages;
+use memgauge_host::sys::advice::large_pages;
 use memgauge_mrc::{Curve, Distances, Exact, Parallel, Sampled, Sampling, Settings};
 
 const ROUNDS: usize = 3;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use memgauge_collect::geometry;
+use memgauge_emulate::geometry;
 use memgauge_machine::Config;
 
 use crate::bandwidth::Way;
@@ -114,7 +114,7 @@ pub(crate) struct Settings {
     #[arg(long)]
     pub(crate) registers: bool,
     /// Pages of each processor's ring (a power of two), of live sources
-    #[arg(long, value_name = "PAGES", default_value_t = memgauge_collect::pmu::stat::RING_PAGES, value_parser = pages)]
+    #[arg(long, value_name = "PAGES", default_value_t = memgauge_live::stat::RING_PAGES, value_parser = pages)]
     pub(crate) ring: usize,
     /// No progress and no closing line
     #[arg(short, long)]

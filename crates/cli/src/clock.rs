@@ -2,9 +2,9 @@
 
 use anyhow::Context;
 use memgauge_analyze::{Analysis, Heat, HeatMap};
-use memgauge_collect::clock::{self, Options};
-use memgauge_collect::pmu::target::Target;
-use memgauge_collect::sys;
+use memgauge_host::sys;
+use memgauge_live::clock::{self, Options};
+use memgauge_live::target::Target;
 use memgauge_recording::{Recording, Selection};
 use memgauge_report::{Share, Style, heat_text};
 use memgauge_trace::{CommandEnd, Manifest, Module, Sample};

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use memgauge_analyze::sentence;
-use memgauge_collect::import::{self, Imported, Options};
+use memgauge_import::{self as import, Imported, Options};
 use serde_json::{Value, json};
 
 use crate::outcome::Exit;

@@ -4,8 +4,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use memgauge_analyze::{Analysis, IoAccounts, IoBy, IoLoss, IoSummary};
-use memgauge_collect::io::{Filter, IoRecorder, Launched, Look, MemoryCounting, Meter, Setup};
-use memgauge_collect::sys::process::{catch_interrupts, interrupts};
+use memgauge_host::memory_counters::{MemoryCounters, NoCounters};
+use memgauge_host::sys::process::{catch_interrupts, interrupts};
+use memgauge_io::{Filter, IoRecorder, Launched, Look, Meter, Setup};
+use memgauge_live::uncore::MemoryCounting;
 use memgauge_report::{IoOrder, io_json, io_text};
 use memgauge_trace::CommandEnd;
 
@@ -77,10 +79,11 @@ fn filter(args: &Io) -> anyhow::Result<Filter> {
 /// Starts accounting and counting.
 fn meter(args: &Io, filter: Filter) -> anyhow::Result<Meter> {
     // A share is one of what all devices moved.
-    let memory = if args.device.is_empty() {
-        MemoryCounting::start(args.counters.as_deref())?
+    let memory: Box<dyn MemoryCounters> = if args.device.is_empty() {
+        Box::new(MemoryCounting::start(args.counters.as_deref())?)
     } else {
-        MemoryCounting::None("with --device other devices' shares are not known".to_owned())
+        let why = "with --device other devices' shares are not known";
+        Box::new(NoCounters(why.to_owned()))
     };
     let setup = Setup {
         by_thread: args.threads,
@@ -238,7 +241,7 @@ impl Run {
         if let Some(recorder) = self.recorder {
             recorder.finish(end.clone(), &losses, &missing)?;
         }
-        let loss = |loss: &memgauge_collect::io::Loss| IoLoss {
+        let loss = |loss: &memgauge_io::Loss| IoLoss {
             name: loss.name.to_owned(),
             meaning: loss.meaning.to_owned(),
             count: loss.count,

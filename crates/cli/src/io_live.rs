@@ -7,7 +7,7 @@ use std::time::Duration;
 use crossterm::event::{Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers, poll, read};
 use crossterm::{cursor, execute, terminal as screen};
 use memgauge_analyze::{IoAccounts, IoBy, IoSummary};
-use memgauge_collect::io::Look;
+use memgauge_io::Look;
 use memgauge_report::{IoOrder, Style, io_text};
 
 use crate::io::take_in;

@@ -4,7 +4,7 @@
 use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Context, bail};
-use memgauge_collect::io::{present, unified_hierarchy};
+use memgauge_io::{present, unified_hierarchy};
 
 /// A disk that has never moved a byte is not among those that count.
 pub(crate) fn check_devices(names: &[String]) -> anyhow::Result<()> {

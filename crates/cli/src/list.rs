@@ -3,8 +3,8 @@
 use memgauge_trace::{Provenance, Unit, catalogue};
 
 use clap::Args;
-use memgauge_collect::pmu::events::{Pmus, builtin_events};
-use memgauge_collect::sys::pfm;
+use memgauge_live::events::{Pmus, builtin_events};
+use memgauge_live::sys::pfm;
 
 use crate::outcome::Exit;
 use crate::terminal;

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use memgauge_collect::ErrorKind;
+use memgauge_host::ErrorKind;
 use memgauge_trace::CommandEnd;
 
 /// How memgauge itself ends.
@@ -41,8 +41,8 @@ impl Exit {
 pub(crate) fn explain(error: &anyhow::Error) -> ExitCode {
     eprintln!("memgauge: {error:#}");
     let kind = error
-        .downcast_ref::<memgauge_collect::Error>()
-        .map(memgauge_collect::Error::kind);
+        .downcast_ref::<memgauge_host::Error>()
+        .map(memgauge_host::Error::kind);
     ExitCode::from(match kind {
         Some(ErrorKind::ProgramNotFound) => 127,
         Some(ErrorKind::ProgramNotExecutable) => 126,

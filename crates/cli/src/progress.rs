@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use memgauge_collect::emulate::Progress;
+use memgauge_emulate::Progress;
 
 pub(crate) struct Line {
     bar: ProgressBar,

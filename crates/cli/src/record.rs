@@ -3,10 +3,10 @@
 use std::path::Path;
 
 use anyhow::{Context, bail};
-use memgauge_collect::emulate::{self, Options};
-use memgauge_collect::pmu::events::{self, Pmus};
-use memgauge_collect::pmu::target::Target;
-use memgauge_collect::sys;
+use memgauge_emulate::{self as emulate, Options};
+use memgauge_host::sys;
+use memgauge_live::events::{self, Pmus};
+use memgauge_live::target::Target;
 use memgauge_machine::{Config, PmuConfig, SampleSpec};
 use memgauge_recording::Recording;
 use memgauge_trace::{CommandEnd, catalogue};
@@ -159,7 +159,7 @@ fn usage(settings: &Settings, why: &str) -> anyhow::Error {
     match events::parse(&text, &pmus).err().filter(|_| live) {
         Some(error) => error.into(),
         None => {
-            memgauge_collect::Error::usage(format!("failed to read events `{text}`: {why}")).into()
+            memgauge_host::Error::usage(format!("failed to read events `{text}`: {why}")).into()
         }
     }
 }

@@ -4,10 +4,10 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, bail};
-use memgauge_collect::pmu::events::{self, Event, Pmus};
-use memgauge_collect::pmu::sample::{self, Options, Outcome, Rate, usual_rate};
-use memgauge_collect::pmu::target::Target;
-use memgauge_collect::sys;
+use memgauge_host::sys;
+use memgauge_live::events::{self, Event, Pmus};
+use memgauge_live::sample::{self, Options, Outcome, Rate, usual_rate};
+use memgauge_live::target::Target;
 use memgauge_recording::Recording;
 use memgauge_report::{DataFrom, SampledEvent, Style, samples_text};
 use memgauge_trace::CommandEnd;

@@ -1,8 +1,8 @@
 //! Whom to observe, as the verbs of live sources spell it.
 
 use clap::Args;
-use memgauge_collect::pmu::events;
-use memgauge_collect::pmu::target::{Target, cgroup, container};
+use memgauge_live::events;
+use memgauge_live::target::{Target, cgroup, container};
 
 /// At most one of them.
 #[derive(Clone, Debug, Default, Args)]

@@ -84,10 +84,10 @@ impl FromStr for EventSpec {
 }
 
 fn unknown_event(name: &str) -> String {
-    let live = memgauge_collect::pmu::events::builtin_events();
+    let live = memgauge_live::events::builtin_events();
     let names = catalogue::ALL.iter().map(|e| e.1.to_owned());
     let names = names.chain(live.into_iter().map(|e| e.name));
-    let near = memgauge_collect::pmu::events::nearest(name, names, 3);
+    let near = memgauge_live::events::nearest(name, names, 3);
     format!(
         "there is no event `{name}`; near it: {} (see `memgauge list`)",
         near.join(", ")

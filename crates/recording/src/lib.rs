@@ -31,6 +31,7 @@ mod error;
 mod group;
 mod manifest_file;
 mod numbers;
+pub mod overflows;
 mod part_reader;
 mod part_writer;
 mod reader;

@@ -4,7 +4,6 @@
 use super::crc::Crc32;
 use super::sink::{CHECKSUM_DIGITS, CRC_DIGITS, Create, Out, checksum_position};
 use super::*;
-use crate::*;
 use memgauge_trace::*;
 use std::io;
 use std::path::{Path, PathBuf};

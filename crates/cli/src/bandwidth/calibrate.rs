@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use anyhow::{Context, bail};
 use memgauge_analyze::bandwidth::{LossModel, LossPoint};
-use memgauge_collect::geometry;
+use memgauge_emulate::geometry;
 use memgauge_machine::{Config, Delivery};
 use memgauge_recording::Writer;
 use memgauge_trace::{MachineFacts, Manifest, OverflowBlock, Pid, Tid, catalogue};

@@ -3,10 +3,10 @@
 use std::path::Path;
 
 use anyhow::{Context, bail};
-use memgauge_collect::Error;
-use memgauge_collect::pmu::events::{self, Event, Pmus};
-use memgauge_collect::pmu::sample::{self, Options, Rate, Tracing};
-use memgauge_collect::sys;
+use memgauge_host::Error;
+use memgauge_host::sys;
+use memgauge_live::events::{self, Event, Pmus};
+use memgauge_live::sample::{self, Options, Rate, Tracing};
 use memgauge_machine::Delivery;
 use memgauge_trace::CommandEnd;
 
@@ -124,7 +124,7 @@ fn misses(devices: &Path, precise: bool) -> Result<String, String> {
 /// Bytes that an event stands for unless the user says: a page or a line.
 fn bytes_of(event: &Event) -> u64 {
     match event.name.contains("faults") {
-        true => sys::perf::page_bytes() as u64,
+        true => memgauge_live::sys::perf::page_bytes() as u64,
         false => LINE_BYTES,
     }
 }

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 use memgauge_analyze::bandwidth::{self, Correction, Extent, LossModel, MOST_WINDOWS, Settings};
-use memgauge_collect::emulate;
+use memgauge_emulate as emulate;
 use memgauge_machine::{PmuConfig, SampleSpec};
 use memgauge_recording::Recording;
 use memgauge_report::bandwidth::{against_text, csv, json, text};
@@ -91,7 +91,7 @@ fn modelled(args: &Bandwidth) -> anyhow::Result<EventSpec> {
     let name = args.event.as_deref().unwrap_or("llc.miss");
     let event = name.parse::<EventSpec>();
     event.map_err(|why| {
-        memgauge_collect::Error::usage(format!("failed to read event `{name}`: {why}")).into()
+        memgauge_host::Error::usage(format!("failed to read event `{name}`: {why}")).into()
     })
 }
 

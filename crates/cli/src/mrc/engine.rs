@@ -1,6 +1,6 @@
 //! The engine of each block size.
 
-use memgauge_collect::sys::advice::large_pages;
+use memgauge_host::sys::advice::large_pages;
 use memgauge_mrc::{Curve, Distances, Exact, Full, Parallel, Sampled, Sampling, Settings};
 use memgauge_report::mrc::Measured;
 

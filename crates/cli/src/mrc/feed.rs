@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use memgauge_analyze::sentence;
-use memgauge_collect::emulate::{Batch, PartsBy, Streamed, Wanted, stream};
-use memgauge_collect::sys;
+use memgauge_emulate::{Batch, PartsBy, Streamed, Wanted, stream};
+use memgauge_host::sys;
 use memgauge_recording::ErrorKind;
 use memgauge_recording::{Numbers, Recording, Selection};
 use memgauge_report::mrc::Measured;

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
-use memgauge_collect::sys::advice::{available_bytes, resident_bytes};
+use memgauge_host::sys::advice::{available_bytes, resident_bytes};
 
 use super::args::Making;
 

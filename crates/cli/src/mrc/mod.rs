@@ -13,7 +13,7 @@ mod relay;
 use std::path::{Path, PathBuf};
 
 use anyhow::bail;
-use memgauge_collect::geometry;
+use memgauge_emulate::geometry;
 use memgauge_report::mrc::{Collection, CurveView, Measured, Unit};
 
 use crate::outcome::Exit;
@@ -175,7 +175,7 @@ fn view(
 fn marks(block_bytes: u64) -> Vec<(String, u64)> {
     const PAGE: u64 = 4096;
     if block_bytes >= PAGE {
-        let memory = memgauge_collect::host::facts().memory_bytes;
+        let memory = memgauge_host::facts().memory_bytes;
         return vec![("memory".to_owned(), memory)];
     }
     let host = geometry::host();

@@ -1,6 +1,6 @@
 //! Curves of the modules or regions of a program.
 
-use memgauge_collect::emulate::Batch;
+use memgauge_emulate::Batch;
 
 use super::addresses::Accesses;
 use super::args::Making;

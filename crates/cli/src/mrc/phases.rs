@@ -4,9 +4,9 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use memgauge_collect::emulate::{Streamed, Wanted, stream};
-use memgauge_collect::geometry;
-use memgauge_collect::sys::{self, advice::large_pages};
+use memgauge_emulate::geometry;
+use memgauge_emulate::{Streamed, Wanted, stream};
+use memgauge_host::sys::{self, advice::large_pages};
 use memgauge_mrc::{Curve, Distances, Exact, Full, Monitor, Phase, Phases, Settings};
 use memgauge_report::mrc::{Collection, Measured, Span};
 

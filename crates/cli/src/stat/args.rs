@@ -44,7 +44,7 @@ pub(crate) struct Stat {
     #[arg(long, value_enum, default_value_t)]
     pub(crate) source: StatSource,
     /// Pages of each processor's ring (a power of two)
-    #[arg(long, value_name = "PAGES", default_value_t = memgauge_collect::pmu::stat::RING_PAGES, value_parser = pages)]
+    #[arg(long, value_name = "PAGES", default_value_t = memgauge_live::stat::RING_PAGES, value_parser = pages)]
     pub(crate) ring: usize,
     /// Follow new threads one by one, as on kernels before 6.13, which cannot
     /// inherit counters that are read with samples
@@ -86,7 +86,7 @@ pub(crate) fn pages(text: &str) -> Result<usize, String> {
 
 fn interval(text: &str) -> Result<Duration, String> {
     let interval: Duration = text.parse()?;
-    match interval.ns >= memgauge_collect::pmu::stat::SHORTEST_INTERVAL_NS {
+    match interval.ns >= memgauge_live::stat::SHORTEST_INTERVAL_NS {
         true => Ok(interval),
         false => Err("the shortest interval is 10us: the kernel's timer takes no other".to_owned()),
     }

@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, bail};
-use memgauge_collect::pmu::events::nearest;
-use memgauge_collect::pmu::stat::{Outcome, Row, Total, Update};
-use memgauge_collect::{emulate, geometry};
+use memgauge_emulate::{self as emulate, geometry};
+use memgauge_live::events::nearest;
+use memgauge_live::stat::{Outcome, Row, Total, Update};
 use memgauge_machine::PmuConfig;
 use memgauge_recording::{Recording, Selection};
 use memgauge_trace::{CommandEnd, EventId, SeriesRow, catalogue};

@@ -7,9 +7,9 @@ mod rows;
 mod summary;
 
 use anyhow::Context;
-use memgauge_collect::pmu::events::{self, Group, Pmus};
-use memgauge_collect::pmu::stat::{self, Options, Outcome, Update};
-use memgauge_collect::sys;
+use memgauge_host::sys;
+use memgauge_live::events::{self, Group, Pmus};
+use memgauge_live::stat::{self, Options, Outcome, Update};
 use memgauge_trace::CommandEnd;
 
 pub(crate) use args::{Stat, pages};

@@ -7,7 +7,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
 use anyhow::Context;
-use memgauge_collect::pmu::stat::{Outcome, Row, Update};
+use memgauge_live::stat::{Outcome, Row, Update};
 use serde_json::Value;
 
 use super::args::Stat;
@@ -198,7 +198,7 @@ fn json_line(line: &mut String, row: &Row, counts: &[(String, usize)]) {
 
 #[cfg(test)]
 mod tests {
-    use memgauge_collect::pmu::stat::Row;
+    use memgauge_live::stat::Row;
     use serde_json::{Map, json};
 
     use super::*;

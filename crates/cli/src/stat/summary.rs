@@ -1,8 +1,8 @@
 //! The end of a run: totals, what follows from them, ticks, losses, cost.
 
 use memgauge_analyze::{Analysis, Series, derived, sentence};
-use memgauge_collect::pmu::stat::{Options, Outcome, Row, Ticks, Total};
-use memgauge_collect::pmu::target::Target;
+use memgauge_live::stat::{Options, Outcome, Row, Ticks, Total};
+use memgauge_live::target::Target;
 use memgauge_report::{CURVE_COLUMNS, Counted, CounterRow, Style, counted_text};
 use memgauge_trace::{EventId, Pid, SeriesRow, Tid};
 use serde_json::{Value, json};

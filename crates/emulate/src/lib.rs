@@ -1,0 +1,351 @@
+//! Source `emulate`: the program runs under QEMU user mode, a plugin streams
+//! what it executes and accesses, and a modelled machine makes events of it.
+//!
+//! Works on any x86-64 Linux without a PMU. Everything it reports is
+//! *modelled*: exact for the modelled machine, not a measurement of this one.
+//!
+//! Rejected: running the model inside the emulator (it would cost the emulated
+//! thread the time that a second processor has to spare, and a crash would
+//! take the program along); writing accesses to disk (10 GB a second); the levels
+//! below the first in a thread of their own (of two processors the program needs one,
+//! and handing misses over cost more time than the second thread saved).
+
+#![deny(unsafe_code)]
+
+mod address_space;
+mod ahead;
+mod catalogue;
+mod follow;
+pub mod geometry;
+mod parts;
+mod qemu;
+mod recorder;
+mod replay;
+mod session;
+mod stream;
+#[allow(unsafe_code)]
+mod sys;
+mod walk;
+mod wire;
+mod words;
+
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus};
+use std::time::{Duration, Instant};
+
+use memgauge_machine::{Config, Delivered, Delivery, Machine, PmuConfig};
+use memgauge_recording::Writer;
+use memgauge_trace::{CommandEnd, Manifest, OwnCost, Provenance, SourceFacts, catalogue as events};
+
+pub use qemu::{Emulator, find_on_path, resolve, would_gain_rights};
+
+use memgauge_host as host;
+use memgauge_host::sys::process::{children_usage, interrupts, own_usage, without_randomisation};
+pub use memgauge_host::{Error, ErrorKind, Result};
+pub use parts::PartsBy;
+use recorder::{Recorder, Seen};
+pub use session::SHARED_MEMORY_BYTES;
+use session::Session;
+pub use stream::{Batch, Streamed, Wanted, stream};
+
+/// What to record and how.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Program and arguments.
+    pub command: Vec<String>,
+    /// Directory of the recording.
+    pub output: PathBuf,
+    /// The machine to model.
+    pub machine: Config,
+    /// What its PMU samples and how often it ticks.
+    pub pmu: PmuConfig,
+    /// Overflows are kept as times in blocks, rounded to at most so many nanoseconds
+    /// (1: exact), with one in [`crate::SAMPLED`] as a sample; `None`: all as samples.
+    pub traces: Option<u64>,
+}
+
+/// How far a recording has come.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Progress {
+    /// Wall time since the start.
+    pub elapsed: Duration,
+    /// Instructions executed.
+    pub instructions: u64,
+    /// Loads and stores.
+    pub accesses: u64,
+    /// Bytes to and from the modelled memory.
+    pub dram_bytes: u64,
+    /// Virtual time.
+    pub virtual_ns: u64,
+    /// Processes and threads seen.
+    pub processes: u32,
+    /// Threads seen.
+    pub threads: u32,
+}
+
+/// Between two looks at who has ended.
+const REAP_EVERY: Duration = Duration::from_millis(50);
+/// Between two instalments of the per-instruction totals; parts close at the
+/// same pace (docs/format.md).
+const FLUSH_EVERY: Duration = Duration::from_secs(2);
+/// What an idle recorder sleeps; a ring holds several of these at full speed.
+const IDLE: Duration = Duration::from_micros(50);
+/// Sleeps without a full block after which blocks being filled are looked at.
+/// Looking costs the program: the word looked at is written at every access.
+const PATIENCE: u32 = 10;
+/// What an interrupted program gets to end by itself.
+const GRACE: Duration = Duration::from_secs(2);
+
+fn facts(options: &Options, emulator: &Emulator) -> SourceFacts {
+    let mut settings =
+        std::collections::BTreeMap::from([("qemu".to_owned(), emulator.version.clone())]);
+    if let Some(interval) = options.pmu.interval_ns {
+        settings.insert("interval_ns".to_owned(), interval.to_string());
+    }
+    for spec in &options.pmu.samples {
+        let event = events::name(spec.event).unwrap_or("?");
+        settings.insert(format!("period.{event}"), spec.period.to_string());
+    }
+    if options.pmu.delivery != Delivery::Ideal {
+        let named = Delivery::NAMED.iter().find(|n| n.1 == options.pmu.delivery);
+        let name = named.map_or("custom", |n| n.0);
+        settings.insert("delivery".to_owned(), name.to_owned());
+    }
+    SourceFacts {
+        name: "emulate".to_owned(),
+        settings,
+    }
+}
+
+fn manifest(options: &Options, emulator: &Emulator) -> Manifest {
+    Manifest {
+        recorder: concat!("memgauge ", env!("CARGO_PKG_VERSION")).to_owned(),
+        command: options.command.clone(),
+        started_unix_s: std::time::SystemTime::now()
+            .duration_since(std::time::UNIX_EPOCH)
+            .map_or(0, |d| d.as_secs()),
+        clock: "virtual".to_owned(),
+        source: facts(options, emulator),
+        host: host::facts(),
+        machine: Some(options.machine.to_facts()),
+        events: events::definitions(Provenance::Modelled),
+        ..Manifest::default()
+    }
+}
+
+fn spawn(command: &[String], emulator: &Emulator, session: &Session) -> Result<Child> {
+    let (path, args) = resolve(command)?;
+    let plugin = format!(
+        "{},session={}",
+        emulator.plugin.display(),
+        session.dir().display()
+    );
+    let mut qemu = Command::new(&emulator.qemu);
+    qemu.args(["-0", &args[0], "-plugin", &plugin])
+        .arg(path)
+        .args(&args[1..]);
+    without_randomisation(&mut qemu);
+    qemu.spawn()
+        .map_err(|e| Error::system(format!("failed to start `{}`", emulator.qemu.display()), e))
+}
+
+/// Runs the command under the emulator and records it.
+///
+/// The command keeps its standard input and output. `progress` is called about
+/// ten times a second. The recording is complete when this returns `Ok`; after
+/// an error, what was written before stays readable.
+///
+/// # Errors
+/// The program cannot run, the emulator is missing, or the recording cannot be
+/// written.
+pub fn record(options: &Options, progress: &mut dyn FnMut(&Progress)) -> Result<CommandEnd> {
+    resolve(&options.command)?;
+    let emulator = Emulator::find()?;
+    let machine = Machine::new(options.machine.clone(), options.pmu.clone())
+        .map_err(|e| Error::new(crate::ErrorKind::Missing, e.to_string()))?;
+    let writer = Writer::create(&options.output, manifest(options, &emulator))?;
+    let mut session = Session::create()?;
+    let mut run = Run {
+        started: Instant::now(),
+        child: spawn(&options.command, &emulator, &session)?,
+        recorder: Recorder::new(machine, writer, options.traces),
+    };
+    let end = run.until_the_command_ends(&mut session, progress);
+    let end = match end {
+        Ok(end) => end,
+        Err(e) => {
+            run.give_up(&session);
+            return Err(e);
+        }
+    };
+    run.finish(&mut session, end)
+}
+
+/// A recording under way.
+struct Run {
+    started: Instant,
+    child: Child,
+    recorder: Recorder,
+}
+
+impl Run {
+    fn until_the_command_ends(
+        &mut self,
+        session: &mut Session,
+        progress: &mut dyn FnMut(&Progress),
+    ) -> Result<CommandEnd> {
+        let (mut reaped, mut flushed, mut shown) = (self.started, self.started, self.started);
+        let mut idle = 0;
+        loop {
+            let busy = self.recorder.poll(session, idle >= PATIENCE)?;
+            idle = if busy || idle >= PATIENCE {
+                0
+            } else {
+                idle + 1
+            };
+            if !busy {
+                std::thread::sleep(IDLE);
+            }
+            if reaped.elapsed() > REAP_EVERY {
+                reaped = Instant::now();
+                self.recorder.reap(session, false)?;
+                if let Some(status) = self.ended()? {
+                    return Ok(ending(status));
+                }
+                if interrupts() > 0 {
+                    return self.interrupted(session);
+                }
+            }
+            if flushed.elapsed() > FLUSH_EVERY {
+                flushed = Instant::now();
+                self.recorder.write_all_sites()?;
+                self.recorder.writer().flush_due()?;
+            }
+            if shown.elapsed() > Duration::from_millis(100) {
+                shown = Instant::now();
+                let seen = self.recorder.seen();
+                progress(&self.progress(&seen));
+            }
+        }
+    }
+
+    fn ended(&mut self) -> Result<Option<ExitStatus>> {
+        self.child
+            .try_wait()
+            .map_err(|e| Error::system("failed to wait for the program", e))
+    }
+
+    fn progress(&self, seen: &Seen) -> Progress {
+        let get = |event| seen.counts.get(event);
+        Progress {
+            elapsed: self.started.elapsed(),
+            instructions: get(events::INSTRUCTIONS),
+            accesses: get(events::LOADS) + get(events::STORES),
+            dram_bytes: get(events::DRAM_READ_BYTES) + get(events::DRAM_WRITE_BYTES),
+            virtual_ns: seen.virtual_ns,
+            processes: seen.processes,
+            threads: seen.threads,
+        }
+    }
+
+    /// The user wants to stop: the program is asked, then made to.
+    fn interrupted(&mut self, session: &mut Session) -> Result<CommandEnd> {
+        let asked = Instant::now();
+        self.recorder.signal_all(libc::SIGTERM);
+        while self.ended()?.is_none() {
+            if asked.elapsed() > GRACE {
+                self.recorder.signal_all(libc::SIGKILL);
+                let _ = self.child.kill();
+            }
+            if !self.recorder.poll(session, true)? {
+                std::thread::sleep(IDLE);
+            }
+        }
+        Ok(CommandEnd::Interrupted)
+    }
+
+    /// Ends after a failure: what is in memory is written as far as it can be.
+    fn give_up(mut self, session: &Session) {
+        // Nobody reads the rings any more: the program must not wait for it.
+        session.stop();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        // The failure itself is what the user hears of; these may fail for the
+        // same reason, and the recording counts what is lost.
+        let _ = self.recorder.write_all_sites();
+        let _ = self.recorder.into_writer().finish(|_| {});
+    }
+
+    fn finish(mut self, session: &mut Session, end: CommandEnd) -> Result<CommandEnd> {
+        while self.recorder.poll(session, true)? {}
+        // One that was killed may not have come so far.
+        if self.recorder.seen().processes == 0 && matches!(end, CommandEnd::Exited(_)) {
+            return Err(Error::new(
+                crate::ErrorKind::Missing,
+                "failed to load the QEMU plugin: `memgauge doctor` says why, `make plugin` builds it anew",
+            ));
+        }
+        self.recorder.reap(session, false)?;
+        let still_running = self.recorder.live_processes();
+        session.stop();
+        self.recorder.poll(session, true)?;
+        self.recorder.reap(session, true)?;
+        self.recorder.write_all_sites()?;
+        self.recorder.write_losses(session, still_running)?;
+        let mut totals = totals(&self.recorder.seen());
+        let unattributed = self.recorder.unattributed_write_bytes();
+        totals.insert("dram.unattributed_write_bytes".to_owned(), unattributed);
+        totals.extend(delivery_totals(self.recorder.delivered()));
+        let wall_s = self.started.elapsed().as_secs_f64();
+        let mut writer = self.recorder.into_writer();
+        writer.flush()?;
+        let own = own_usage();
+        let cost = OwnCost {
+            wall_s,
+            cpu_s: own.cpu.as_secs_f64(),
+            peak_memory_bytes: own.peak_memory_bytes,
+            program_cpu_s: children_usage().cpu.as_secs_f64(),
+            recording_bytes: writer.bytes_written(),
+        };
+        writer.finish(|m| {
+            m.end = Some(end.clone());
+            m.own_cost = cost;
+            m.totals = totals;
+        })?;
+        Ok(end)
+    }
+}
+
+fn totals(seen: &Seen) -> std::collections::BTreeMap<String, u64> {
+    let named = seen
+        .counts
+        .iter()
+        .filter_map(|(id, n)| Some((events::name(id)?.to_owned(), n)));
+    named
+        .chain([("virtual_ns".to_owned(), seen.virtual_ns)])
+        .collect()
+}
+
+/// What delivery did, where it did anything.
+fn delivery_totals(delivered: &Delivered) -> impl Iterator<Item = (String, u64)> {
+    let named = [
+        ("delivery.rest", delivered.rest),
+        ("delivery.records", delivered.records),
+        ("delivery.stops", delivered.stops),
+        ("delivery.swaps", delivered.swaps),
+        ("delivery.cycles", delivered.millicycles / 1000),
+    ];
+    let told = delivered.stops + delivered.rest > 0;
+    named
+        .into_iter()
+        .filter(move |_| told)
+        .map(|(name, value)| (name.to_owned(), value))
+}
+
+fn ending(status: ExitStatus) -> CommandEnd {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => CommandEnd::Exited(code),
+        (None, signal) => CommandEnd::Signalled(signal.unwrap_or(0)),
+    }
+}

@@ -1,0 +1,295 @@
+//! Finds QEMU, the plugin that fits it, and the program to run.
+
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::{Error, ErrorKind, Result};
+use memgauge_host::sys::process::{effective_ids, has_capabilities, may_execute};
+
+/// An emulator that can record.
+#[derive(Clone, Debug)]
+pub struct Emulator {
+    /// Path of `qemu-x86_64`.
+    pub qemu: PathBuf,
+    /// Its version, as it prints it (for example `7.2.22`).
+    pub version: String,
+    /// The plugin built for its interface version.
+    pub plugin: PathBuf,
+}
+
+/// Plugin interface version of a QEMU release.
+fn interface(version: &str) -> Option<u32> {
+    let mut parts = version.split('.').map(|p| p.parse::<u32>().ok());
+    let (major, minor) = (parts.next()??, parts.next()??);
+    match (major, minor) {
+        (6..=8, _) => Some(1),
+        (9, 0) => Some(2),
+        (9, 1) => Some(3),
+        (9, _) | (10.., _) => Some(4),
+        _ => None,
+    }
+}
+
+/// The first executable of that name on `PATH`.
+pub fn find_on_path(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path)
+        .map(|dir| dir.join(name))
+        .find(|p| p.is_file() && may_execute(p))
+}
+
+/// Where plugins may lie, in order: named by the user, beside the program,
+/// installed, in the build tree.
+fn plugin_dirs() -> Vec<PathBuf> {
+    let mut dirs: Vec<PathBuf> = std::env::var_os("MEMGAUGE_PLUGIN_DIR")
+        .map(PathBuf::from)
+        .into_iter()
+        .collect();
+    if let Ok(exe) = std::env::current_exe()
+        && let Some(dir) = exe.parent()
+    {
+        dirs.push(dir.to_owned());
+        for up in dir.ancestors().take(4) {
+            dirs.push(up.join("lib/memgauge"));
+            dirs.push(up.join("qemu-plugin"));
+        }
+    }
+    dirs
+}
+
+fn find_plugin(version: &str) -> Result<PathBuf> {
+    let missing = |message: String| Error::new(ErrorKind::Missing, message);
+    let api = interface(version).ok_or_else(|| {
+        missing(format!(
+            "QEMU {version} is too old for plugins: install qemu-user 6.0 or later"
+        ))
+    })?;
+    let name = format!("memgauge-qemu-api{api}.so");
+    plugin_dirs().into_iter().map(|d| d.join(&name)).find(|p| p.is_file()).ok_or_else(|| {
+        missing(format!(
+            "failed to find the QEMU plugin `{name}`: build it with `make plugin` or set MEMGAUGE_PLUGIN_DIR"
+        ))
+    })
+}
+
+impl Emulator {
+    /// Finds QEMU user mode and its plugin.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Missing`] with the package to install.
+    pub fn find() -> Result<Emulator> {
+        let missing = |m: &str| Error::new(ErrorKind::Missing, m);
+        let qemu = match std::env::var_os("MEMGAUGE_QEMU") {
+            Some(path) => PathBuf::from(path),
+            None => find_on_path("qemu-x86_64").ok_or_else(|| {
+                missing("failed to find `qemu-x86_64`: install the package qemu-user (or set MEMGAUGE_QEMU)")
+            })?,
+        };
+        let output = Command::new(&qemu)
+            .arg("--version")
+            .output()
+            .map_err(|e| Error::system(format!("failed to run `{}`", qemu.display()), e))?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        let version = text
+            .split_whitespace()
+            .skip_while(|w| *w != "version")
+            .nth(1)
+            .ok_or_else(|| missing("failed to read the version of `qemu-x86_64`"))?
+            .to_owned();
+        let plugin = find_plugin(&version)?;
+        check_plugins(&qemu, &version)?;
+        Ok(Emulator {
+            qemu,
+            version,
+            plugin,
+        })
+    }
+
+    /// Runs `true` under the emulator with the plugin; says what went wrong.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Missing`] where the plugin cannot be loaded.
+    pub fn try_out(&self) -> Result<()> {
+        let option = format!("{},session=/nonexistent", self.plugin.display());
+        let output = Command::new(&self.qemu)
+            .args(["-plugin", &option])
+            .arg(find_on_path("true").unwrap_or_else(|| "/bin/true".into()))
+            .output()
+            .map_err(|e| Error::system("failed to run the emulator", e))?;
+        if output.status.success() {
+            return Ok(());
+        }
+        let said = String::from_utf8_lossy(&output.stderr);
+        let why = match output.status.signal() {
+            Some(signal) => format!("killed by signal {signal}"),
+            None => said.lines().next().unwrap_or("no reason given").to_owned(),
+        };
+        Err(Error::new(
+            ErrorKind::Missing,
+            format!("failed to load the QEMU plugin: {why}"),
+        ))
+    }
+}
+
+/// Whether an emulator was built to load plugins, which its list of options tells.
+fn check_plugins(qemu: &Path, version: &str) -> Result<()> {
+    let output = Command::new(qemu)
+        .arg("-help")
+        .output()
+        .map_err(|e| Error::system(format!("failed to run `{}`", qemu.display()), e))?;
+    if String::from_utf8_lossy(&output.stdout).contains("-plugin") {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::Missing,
+        format!(
+            "failed to use `{}` {version}: it was built without plugins; set MEMGAUGE_QEMU to \
+             one with them, as in Debian 12's package qemu-user",
+            qemu.display()
+        ),
+    ))
+}
+
+fn no_program(name: &str) -> Error {
+    Error::new(
+        ErrorKind::ProgramNotFound,
+        format!("failed to find the program `{name}`"),
+    )
+}
+
+fn not_executable(path: &Path, why: &str) -> Error {
+    Error::new(
+        ErrorKind::ProgramNotExecutable,
+        format!("failed to run `{}`: {why}", path.display()),
+    )
+}
+
+/// The program a command names, as a shell would find it.
+fn locate(name: &str) -> Result<PathBuf> {
+    if !name.contains('/') {
+        return find_on_path(name).ok_or_else(|| no_program(name));
+    }
+    let path = PathBuf::from(name);
+    let meta = std::fs::metadata(&path).map_err(|e| match e.kind() {
+        std::io::ErrorKind::PermissionDenied => not_executable(&path, "permission denied"),
+        _ => no_program(name),
+    })?;
+    if meta.is_dir() {
+        return Err(not_executable(&path, "it is a directory"));
+    }
+    if !may_execute(&path) {
+        return Err(not_executable(&path, "it is not executable (chmod +x it)"));
+    }
+    Ok(path)
+}
+
+/// What to hand the emulator for a command: its program and arguments, with
+/// `#!` lines resolved.
+///
+/// # Errors
+/// Program missing, not executable, a directory, or not for x86-64.
+pub fn resolve(command: &[String]) -> Result<(PathBuf, Vec<String>)> {
+    let name = command.first().ok_or_else(|| no_program(""))?;
+    let mut path = locate(name)?;
+    let mut args = command.to_vec();
+    for _ in 0..4 {
+        let mut head = Vec::new();
+        let file =
+            std::fs::File::open(&path).map_err(|_| not_executable(&path, "it is not readable"))?;
+        std::io::Read::read_to_end(&mut std::io::Read::take(file, 256), &mut head)
+            .map_err(|e| Error::system(format!("failed to read `{}`", path.display()), e))?;
+        match head.strip_prefix(b"#!") {
+            None => return check_elf(&path, &head).map(|()| (path, args)),
+            Some(line) => {
+                let line =
+                    String::from_utf8_lossy(line.split(|&b| b == b'\n').next().unwrap_or(line))
+                        .into_owned();
+                let (interpreter, argument) = match line.trim().split_once([' ', '\t']) {
+                    Some((i, a)) => (i.to_owned(), Some(a.trim().to_owned())),
+                    None => (line.trim().to_owned(), None),
+                };
+                args[0] = path.display().to_string();
+                args.splice(0..0, std::iter::once(interpreter.clone()).chain(argument));
+                let script = path.display().to_string();
+                path = locate(&interpreter).map_err(|e| e.of_interpreter(&script))?;
+            }
+        }
+    }
+    Err(not_executable(&path, "too many #! interpreters"))
+}
+
+/// Whether the system would start the program with more rights than its caller's
+/// (set-user-ID, set-group-ID, capabilities); under the emulator it gets none.
+pub fn would_gain_rights(program: &Path) -> bool {
+    let Ok(file) = std::fs::metadata(program) else {
+        return false;
+    };
+    let (user, group) = effective_ids();
+    let changes_user = file.mode() & libc::S_ISUID != 0 && file.uid() != user;
+    let changes_group = file.mode() & libc::S_ISGID != 0 && file.gid() != group;
+    changes_user || changes_group || user != 0 && has_capabilities(program)
+}
+
+fn check_elf(path: &Path, head: &[u8]) -> Result<()> {
+    const X86_64: [u8; 2] = [62, 0];
+    if !head.starts_with(b"\x7fELF") {
+        return Err(not_executable(
+            path,
+            "it is neither an ELF program nor a script with #!",
+        ));
+    }
+    if head.get(4) != Some(&2) {
+        return Err(not_executable(
+            path,
+            "it is a 32-bit program; only x86-64 ones can be emulated",
+        ));
+    }
+    if head.get(18..20) != Some(&X86_64) {
+        return Err(not_executable(
+            path,
+            "it is for another processor; only x86-64 programs can be emulated",
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_plugin_interface_follows_the_release() {
+        let check = |version, expected| assert_eq!(interface(version), expected, "{version}");
+        check("7.2.22", Some(1));
+        check("8.2.0", Some(1));
+        check("9.0.1", Some(2));
+        check("9.1.0", Some(3));
+        check("10.0.2", Some(4));
+        check("5.2.0", None);
+        check("odd", None);
+    }
+
+    #[test]
+    fn a_script_becomes_its_interpreter_with_the_script_as_argument() {
+        let dir = tempfile::tempdir().unwrap();
+        let script = dir.path().join("s");
+        std::fs::write(&script, "#!/bin/sh -e\necho\n").unwrap();
+        let mut mode = std::fs::metadata(&script).unwrap().permissions();
+        std::os::unix::fs::PermissionsExt::set_mode(&mut mode, 0o755);
+        std::fs::set_permissions(&script, mode).unwrap();
+        let name = script.display().to_string();
+        let (path, args) = resolve(&[name.clone(), "x".to_owned()]).unwrap();
+        assert_eq!(path, Path::new("/bin/sh"));
+        assert_eq!(args, ["/bin/sh", "-e", &name, "x"]);
+    }
+
+    #[test]
+    fn what_cannot_run_is_refused_with_its_reason() {
+        let kind = |name: &str| resolve(&[name.to_owned()]).unwrap_err().kind();
+        assert_eq!(kind("no-such-program-anywhere"), ErrorKind::ProgramNotFound);
+        assert_eq!(kind("/tmp"), ErrorKind::ProgramNotExecutable);
+        assert_eq!(kind("/etc/hostname"), ErrorKind::ProgramNotExecutable);
+    }
+}

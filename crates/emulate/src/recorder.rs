@@ -1,0 +1,595 @@
+//! Writes what the modelled machine makes of the threads of a session.
+
+use memgauge_machine::{Core, CoreId, Counts, Delivered, Machine};
+use memgauge_recording::Writer;
+use memgauge_trace::{
+    Cpu, EventId, Loss, LossKind, Module, Pid, Sample, SeriesRow, SiteCount, Thread as ThreadRow,
+    Tid, VirtAddr, catalogue as events,
+};
+
+use super::address_space::{AddressSpace, Mapping};
+use super::catalogue::{Catalogue, Happening};
+use super::follow::{self, Followed, Origin, Reader, Words};
+use super::replay::{Cursor, Due, Program, Replay};
+use super::session::{ProcessEntry, Session};
+use super::wire;
+use crate::Result;
+use memgauge_recording::overflows::Trace;
+
+type Process = follow::Process<Recorded>;
+type Thread = follow::Thread<Running>;
+
+/// What is kept of a process.
+#[derive(Default)]
+struct Recorded {
+    program: Program,
+    space: AddressSpace,
+    path: String,
+    parent_pid: Pid,
+    stack_named: bool,
+    /// Runs of accesses that executed blocks have and that did not come.
+    missing_runs: i64,
+    /// Executions of blocks the catalogue does not have.
+    unknown: u64,
+    /// Latest time of any of its threads.
+    now_ns: u64,
+}
+
+/// What is kept of a thread.
+struct Running {
+    core: CoreId,
+    cursor: Cursor,
+    start_ns: u64,
+    trace: Option<Trace>,
+}
+
+/// Address spaces the machine tells apart; later processes share numbers.
+const ADDRESS_SPACES: u32 = (1 << 18) - 1;
+
+/// What has been seen so far, for progress.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Seen {
+    pub(super) counts: Counts,
+    pub(super) virtual_ns: u64,
+    pub(super) processes: u32,
+    pub(super) threads: u32,
+}
+
+/// A recording under way.
+pub(super) struct Recorder(Followed<Modelling>);
+
+/// Runs words through the modelled machine and writes what it makes of them.
+struct Modelling {
+    machine: Machine,
+    writer: Writer,
+    /// Counts of threads that have ended.
+    past: Counts,
+    past_ns: u64,
+    cut: u64,
+    stray: u64,
+    failure: Option<memgauge_recording::Error>,
+    /// Overflows are kept as times, rounded to at most so many nanoseconds.
+    traces: Option<u64>,
+    delivered: Delivered,
+}
+
+/// Turns what falls due at a core into rows.
+struct Rows<'a> {
+    pid: Pid,
+    tid: Tid,
+    cpu: Cpu,
+    writer: &'a mut Writer,
+    failure: &'a mut Option<memgauge_recording::Error>,
+    trace: Option<&'a mut Trace>,
+}
+
+impl Rows<'_> {
+    fn note(&mut self, result: memgauge_recording::Result<()>) {
+        if let Err(e) = result {
+            self.failure.get_or_insert(e);
+        }
+    }
+}
+
+impl Due for Rows<'_> {
+    fn take(&mut self, core: &mut Core, ip: VirtAddr) {
+        let (pid, tid, cpu) = (self.pid, self.tid, Some(self.cpu));
+        let mut samples: Vec<Sample> = Vec::new();
+        let trace = &mut self.trace;
+        core.take_overflows(|o| {
+            let period = trace
+                .as_mut()
+                .map_or(Some(o.period), |t| t.note(o.event, o.period, o.time_ns));
+            let Some(period) = period else { return };
+            samples.push(Sample {
+                time_ns: o.time_ns,
+                cpu,
+                pid,
+                tid,
+                event: o.event,
+                ip,
+                addr: o.addr.map(VirtAddr),
+                phys: None,
+                kind: o.kind,
+                size_bytes: o.size_bytes,
+                latency_cycles: o.latency_cycles,
+                source: o.source,
+                period,
+                ..Sample::default()
+            });
+        });
+        let mut rows: Vec<SeriesRow> = Vec::new();
+        core.take_ticks(|tick| {
+            let gained = tick.deltas.iter().filter(|&(_, value)| value > 0);
+            rows.extend(gained.map(|(event, value)| SeriesRow {
+                time_ns: tick.time_ns,
+                cpu,
+                pid,
+                tid,
+                event,
+                value,
+                interval_ns: tick.interval_ns,
+            }));
+        });
+        let written = self.writer.extend(samples);
+        self.note(written);
+        let written = self.writer.extend(rows);
+        self.note(written);
+        self.write_blocks(false);
+    }
+}
+
+impl Rows<'_> {
+    /// Writes blocks of overflows that are full; with `all`, what there is.
+    fn write_blocks(&mut self, all: bool) {
+        if let Some(trace) = self.trace.as_mut() {
+            let written = trace.write(self.pid, self.tid, all, self.writer);
+            self.note(written);
+        }
+    }
+}
+
+impl Recorder {
+    pub(super) fn new(machine: Machine, writer: Writer, traces: Option<u64>) -> Recorder {
+        Recorder(Followed::new(Modelling {
+            machine,
+            writer,
+            past: Counts::default(),
+            past_ns: 0,
+            cut: 0,
+            stray: 0,
+            failure: None,
+            traces,
+            delivered: Delivered::default(),
+        }))
+    }
+
+    pub(super) fn writer(&mut self) -> &mut Writer {
+        &mut self.0.reader.writer
+    }
+
+    pub(super) fn into_writer(self) -> Writer {
+        self.0.reader.writer
+    }
+
+    /// Reads what there is; with `eager`, blocks still being written too.
+    /// Returns whether it found anything.
+    ///
+    /// # Errors
+    /// The recording could not be written; what was written before stays.
+    pub(super) fn poll(&mut self, session: &mut Session, eager: bool) -> Result<bool> {
+        let busy = self.0.poll(session, eager);
+        self.0.reader.checked().map(|()| busy)
+    }
+
+    /// Notices ended threads and processes. With `all`, everything counts as ended.
+    ///
+    /// # Errors
+    /// The recording could not be written.
+    pub(super) fn reap(&mut self, session: &mut Session, all: bool) -> Result<()> {
+        self.0.reap(session, all);
+        self.0.reader.checked()
+    }
+
+    /// Writes what each instruction has gained since the last time.
+    ///
+    /// # Errors
+    /// The recording could not be written.
+    pub(super) fn write_all_sites(&mut self) -> Result<()> {
+        let Followed {
+            reader: modelling,
+            processes,
+            threads,
+            ..
+        } = &mut self.0;
+        for thread in threads {
+            let process = processes.get(&thread.ring.process);
+            let pid = Pid(process.map_or(0, |p| p.entry.pid));
+            if let Some(trace) = &mut thread.kept.trace {
+                let tid = Tid(thread.ring.tid);
+                let written = trace.write(pid, tid, true, &mut modelling.writer);
+                modelling.note(written);
+            }
+        }
+        for process in processes.values_mut() {
+            modelling.write_sites(process);
+        }
+        modelling.checked()
+    }
+
+    /// Writes the losses known only at the end.
+    ///
+    /// # Errors
+    /// The recording could not be written.
+    pub(super) fn write_losses(&mut self, session: &Session, still_running: u64) -> Result<()> {
+        let modelling = &mut self.0.reader;
+        let refused = u64::from(session.refused());
+        let (stray, delivered) = (modelling.stray, modelling.delivered);
+        let cleared = delivered.cleared_lines + delivered.cleared_pages;
+        let no_room = "no room for shared memory";
+        let losses = [
+            (LossKind::ThreadNotRecorded, refused, no_room),
+            (LossKind::BlockCut, modelling.cut, ""),
+            (LossKind::StrayAccess, stray, ""),
+            (LossKind::StillRunning, still_running, ""),
+            (LossKind::ActivationDelay, delivered.passed, ""),
+            (LossKind::MachineClear, cleared, ""),
+            (LossKind::BufferFull, delivered.full, ""),
+        ];
+        for (kind, count, detail) in losses {
+            if count > 0 {
+                modelling.lose(None, kind, count, detail);
+            }
+        }
+        modelling.checked()
+    }
+
+    /// Processes that have not ended.
+    pub(super) fn live_processes(&self) -> u64 {
+        self.0.live_processes()
+    }
+
+    /// Sends `signal` to every live process.
+    pub(super) fn signal_all(&self, signal: i32) {
+        self.0.signal_all(signal);
+    }
+
+    /// Bytes of dirty lines that ended threads left to the shared cache and that
+    /// went to memory on the way; no thread's counts have them.
+    pub(super) fn unattributed_write_bytes(&self) -> u64 {
+        self.0.reader.machine.unattributed_write_bytes()
+    }
+
+    /// What delivery cost and lost in threads that have ended.
+    pub(super) fn delivered(&self) -> &Delivered {
+        &self.0.reader.delivered
+    }
+
+    /// Totals so far.
+    pub(super) fn seen(&mut self) -> Seen {
+        let (born, modelling) = (self.0.born, &mut self.0.reader);
+        let mut seen = Seen {
+            counts: modelling.past,
+            virtual_ns: modelling.past_ns,
+            processes: born.processes,
+            threads: born.threads,
+        };
+        for thread in &self.0.threads {
+            let (core, _) = modelling.machine.core_mut(thread.kept.core);
+            seen.counts.add(&core.counts());
+            seen.virtual_ns = seen.virtual_ns.max(core.time_ns());
+        }
+        seen
+    }
+}
+
+impl Reader for Modelling {
+    type Process = Recorded;
+    type Thread = Running;
+
+    fn catalogue(kept: &mut Recorded) -> &mut Catalogue {
+        &mut kept.program.catalogue
+    }
+
+    fn begin_process(&mut self, entry: &ProcessEntry, origin: Origin<'_, Recorded>) -> Recorded {
+        let mut kept = Recorded::default();
+        if let Some(before) = origin.before {
+            kept.now_ns = before.kept.now_ns;
+            kept.parent_pid = before.kept.parent_pid;
+            self.write_exec(entry.pid, kept.now_ns);
+        }
+        if let Some((parent, blocks)) = origin.parent {
+            kept.parent_pid = Pid(parent.entry.pid);
+            kept.program.catalogue = parent.kept.program.catalogue.inherited(blocks);
+            kept.space = parent.kept.space.clone();
+            kept.path = parent.kept.path.clone();
+            kept.now_ns = parent.kept.now_ns;
+            kept.stack_named = true;
+        }
+        self.write_space(entry.pid, &kept);
+        kept
+    }
+
+    fn begin_thread(&mut self, process: &Process) -> Running {
+        let start_ns = process.kept.now_ns;
+        let space = process.entry.number % ADDRESS_SPACES;
+        Running {
+            core: self.machine.add_core_in(start_ns, space),
+            cursor: Cursor::default(),
+            start_ns,
+            trace: self.traces.map(Trace::new),
+        }
+    }
+
+    fn happened(&mut self, process: &mut Process, happening: Happening) {
+        let (pid, kept) = (process.entry.pid, &mut process.kept);
+        match happening {
+            Happening::Mapped(start, mapping) => {
+                let row = module(pid, kept.now_ns, start, &mapping);
+                kept.space.map(start, mapping);
+                self.write_module(row);
+            }
+            Happening::Unmapped(range) => kept.space.unmap(&range),
+            Happening::Break(at) => {
+                if let Some((start, heap)) = kept.space.set_break(at) {
+                    self.write_module(module(pid, kept.now_ns, start, &heap));
+                }
+            }
+            Happening::Program(path) => kept.path = path,
+            Happening::NotFollowed(what) => {
+                self.lose(Some(process), LossKind::ProgramNotFollowed, 1, &what);
+            }
+        }
+    }
+
+    fn read(
+        &mut self,
+        process: &mut Process,
+        tid: u32,
+        thread: &mut Running,
+        words: &Words<'_>,
+    ) -> usize {
+        let (core, shared) = self.machine.core_mut(thread.core);
+        let mut rows = Rows {
+            pid: Pid(process.entry.pid),
+            tid: Tid(tid),
+            cpu: Cpu(thread.core.0),
+            writer: &mut self.writer,
+            failure: &mut self.failure,
+            trace: thread.trace.as_mut(),
+        };
+        let (program, cursor) = (&mut process.kept.program, &mut thread.cursor);
+        let mut replay = Replay::new(core, shared, program, cursor, &mut rows);
+        let at = replay.run(words.all, words.from, words.whole);
+        process.kept.now_ns = process.kept.now_ns.max(core.time_ns());
+        self.name_stack(process, tid, &mut thread.cursor);
+        at
+    }
+
+    fn end_thread(&mut self, process: &mut Process, mut thread: Thread) {
+        let (tid, kept) = (Tid(thread.ring.tid), &mut thread.kept);
+        self.machine.finish_core(kept.core);
+        let (core, _) = self.machine.core_mut(kept.core);
+        let mut rows = Rows {
+            pid: Pid(process.entry.pid),
+            tid,
+            cpu: Cpu(kept.core.0),
+            writer: &mut self.writer,
+            failure: &mut self.failure,
+            trace: kept.trace.as_mut(),
+        };
+        rows.take(core, VirtAddr(0));
+        rows.write_blocks(true);
+        if let Some(delivered) = core.delivered() {
+            self.delivered.add(&delivered);
+        }
+        let end_ns = core.time_ns();
+        self.past.add(&core.counts());
+        self.past_ns = self.past_ns.max(end_ns);
+        self.stray += kept.cursor.stray + u64::from(thread.ring.dropped());
+        process.kept.now_ns = process.kept.now_ns.max(end_ns);
+        self.machine.remove_core(kept.core);
+        let written = self.writer.push(ThreadRow {
+            pid: Pid(process.entry.pid),
+            tid,
+            parent_pid: process.kept.parent_pid,
+            program: process.kept.path.clone(),
+            start_ns: kept.start_ns,
+            end_ns: Some(end_ns),
+        });
+        self.note(written);
+    }
+
+    fn end_process(&mut self, mut process: Process) {
+        self.write_sites(&mut process);
+        let undecoded = u64::from(process.entry.undecoded());
+        if undecoded > 0 {
+            let detail = "instructions whose accesses are not seen";
+            self.lose(Some(&process), LossKind::Undecoded, undecoded, detail);
+        }
+        self.cut += process.kept.missing_runs.max(0).unsigned_abs();
+        self.stray += process.kept.unknown;
+    }
+
+    fn lose(&mut self, process: Option<&Process>, kind: LossKind, count: u64, detail: &str) {
+        let written = self.writer.push(Loss {
+            time_ns: process.map_or(0, |p| p.kept.now_ns),
+            pid: Pid(process.map_or(0, |p| p.entry.pid)),
+            kind,
+            count,
+            detail: detail.to_owned(),
+        });
+        self.note(written);
+    }
+}
+
+impl Modelling {
+    fn note(&mut self, result: memgauge_recording::Result<()>) {
+        if let Err(e) = result {
+            self.failure.get_or_insert(e);
+        }
+    }
+
+    /// What could not be written, if anything, once.
+    fn checked(&mut self) -> Result<()> {
+        match self.failure.take() {
+            Some(e) => Err(e.into()),
+            None => Ok(()),
+        }
+    }
+
+    fn write_module(&mut self, row: Module) {
+        let written = self.writer.push(row);
+        self.note(written);
+    }
+
+    /// From here on a process is another program: it has none of its mappings.
+    fn write_exec(&mut self, pid: u32, now_ns: u64) {
+        if now_ns > 0 {
+            let all = Mapping {
+                end: u64::MAX,
+                file_offset: 0,
+                executable: false,
+                path: "[exec]".to_owned(),
+            };
+            self.write_module(module(pid, now_ns, 0, &all));
+        }
+    }
+
+    /// Writes all mappings of a process, as a forked child has them from the start.
+    fn write_space(&mut self, pid: u32, kept: &Recorded) {
+        let all = kept.space.iter();
+        let rows: Vec<Module> = all
+            .map(|(start, m)| module(pid, kept.now_ns, start, m))
+            .collect();
+        let written = self.writer.extend(rows);
+        self.note(written);
+    }
+
+    /// A thread's first store lies in its stack: a name for that mapping.
+    fn name_stack(&mut self, process: &mut Process, tid: u32, cursor: &mut Cursor) {
+        let Some(address) = cursor.first_store.filter(|&a| a != 0) else {
+            return;
+        };
+        cursor.first_store = Some(0);
+        let kept = &mut process.kept;
+        let name = match std::mem::replace(&mut kept.stack_named, true) {
+            false => "[stack]".to_owned(),
+            true => format!("[stack {tid}]"),
+        };
+        if let Some((start, mapping)) = kept.space.name_around(address, &name) {
+            self.write_module(module(process.entry.pid, kept.now_ns, start, &mapping));
+        }
+    }
+
+    fn write_sites(&mut self, process: &mut Process) {
+        let mut rows = Vec::new();
+        take_blocks(process, &mut rows);
+        take_misses(process, &mut rows);
+        let written = self.writer.extend(rows);
+        self.note(written);
+    }
+}
+
+fn module(pid: u32, time_ns: u64, start: u64, m: &Mapping) -> Module {
+    Module {
+        pid: Pid(pid),
+        time_ns,
+        start: VirtAddr(start),
+        end: VirtAddr(m.end),
+        file_offset: m.file_offset,
+        path: m.path.clone(),
+        executable: m.executable,
+    }
+}
+
+/// Executions: charged to the first instruction of each block.
+fn take_blocks(process: &mut Process, rows: &mut Vec<SiteCount>) {
+    let pid = Pid(process.entry.pid);
+    let kept = &mut process.kept;
+    let catalogue = &mut kept.program.catalogue;
+    for further in [wire::FURTHER_LOADS, wire::FURTHER_STORES] {
+        kept.missing_runs -= catalogue.entries.take(further as usize) as i64;
+    }
+    // The hot loop counts these too, which nobody asks; the counters must not run over.
+    for other_line in [wire::OTHER_LINE_LOADS, wire::OTHER_LINE_STORES] {
+        catalogue.entries.take(other_line as usize);
+    }
+    for number in catalogue.numbers() {
+        let plain = catalogue.entries.take(number as usize);
+        let Some(block) = catalogue.block_mut(number) else {
+            kept.unknown += plain;
+            continue;
+        };
+        let sums = std::mem::take(&mut block.sums);
+        let execs = plain + std::mem::take(&mut block.execs);
+        if execs == 0 {
+            continue;
+        }
+        let counts = if block.is_special() {
+            sums
+        } else {
+            kept.missing_runs += (execs * block.further_runs(number as usize)) as i64;
+            [
+                block.tally.insns(),
+                block.tally.loads(),
+                block.tally.stores(),
+            ]
+            .map(|n| execs * u64::from(n))
+        };
+        let events = [events::INSTRUCTIONS, events::LOADS, events::STORES];
+        let ip = VirtAddr(block.vaddr);
+        rows.extend(
+            events
+                .into_iter()
+                .zip(counts)
+                .filter(|c| c.1 > 0)
+                .map(|(event, count)| SiteCount {
+                    pid,
+                    ip,
+                    event,
+                    count,
+                }),
+        );
+    }
+}
+
+/// Misses: charged to the very instruction.
+fn take_misses(process: &mut Process, rows: &mut Vec<SiteCount>) {
+    let pid = Pid(process.entry.pid);
+    let Program {
+        catalogue, sites, ..
+    } = &mut process.kept.program;
+    for number in catalogue.numbers() {
+        let Some(block) = catalogue.block(number) else {
+            continue;
+        };
+        for index in block.accesses.clone() {
+            let Some(site) = sites.get_mut(index as usize) else {
+                break;
+            };
+            let m = std::mem::take(site);
+            let counts: [(EventId, u32); 7] = [
+                (events::L1D_MISS, m.l1d),
+                (events::L2_MISS, m.l2),
+                (events::LLC_MISS, m.llc),
+                (events::DTLB_MISS, m.dtlb),
+                (events::DTLB_WALK, m.walks),
+                (events::DRAM_READ_BYTES, m.dram_read_bytes),
+                (events::DRAM_WRITE_BYTES, m.dram_write_bytes),
+            ];
+            let ip = catalogue.ip(number, index);
+            rows.extend(
+                counts
+                    .iter()
+                    .filter(|c| c.1 > 0)
+                    .map(|&(event, count)| SiteCount {
+                        pid,
+                        ip,
+                        event,
+                        count: u64::from(count),
+                    }),
+            );
+        }
+    }
+}

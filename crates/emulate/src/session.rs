@@ -1,0 +1,478 @@
+//! The directory shared with the plugin: the control page and the entries
+//! that processes and threads leave in it.
+
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use super::catalogue::{BadRecord, Catalogue, Happening};
+use super::wire::{self, control, entry, process, ring};
+use crate::sys::{Shared, futex_wake};
+use crate::{Error, Result};
+use memgauge_host::sys::process::free_bytes;
+
+/// Below this much free memory-backed space a disk-backed directory is used.
+pub const SHARED_MEMORY_BYTES: u64 = 256 << 20;
+
+/// How long an entry may take from its number to its contents.
+const ENTRY_PATIENCE: Duration = Duration::from_millis(500);
+
+/// How often entries that were passed over are looked for, and how many at most.
+const LATE_EVERY: Duration = Duration::from_millis(20);
+const MOST_LATE: usize = 256;
+
+/// The recorder's side of the directory; removed when dropped.
+#[derive(Debug)]
+pub(super) struct Session {
+    dir: PathBuf,
+    control: Shared,
+    seen: u32,
+    /// Entries that were there but could not be mapped.
+    unopened: u32,
+    /// The entry being waited for, and since when.
+    waiting: Option<(u32, Instant)>,
+    /// Entries passed over, and when they were last looked for.
+    late: Vec<u32>,
+    late_seen: Instant,
+}
+
+/// A process or thread that appeared.
+pub(super) enum Entry {
+    Process(ProcessEntry),
+    Thread(Ring),
+}
+
+/// A process's header and catalogue.
+#[derive(Debug)]
+pub(super) struct ProcessEntry {
+    pub(super) number: u32,
+    pub(super) pid: u32,
+    /// The process it was forked from, and that process's blocks by then.
+    pub(super) parent: Option<(u32, u32)>,
+    shared: Shared,
+    read: usize,
+}
+
+/// A thread's header and ring.
+#[derive(Debug)]
+pub(super) struct Ring {
+    pub(super) process: u32,
+    pub(super) tid: u32,
+    shared: Shared,
+    tail: u32,
+    /// Words read of the oldest unread block.
+    read: usize,
+}
+
+/// Words of a block of a ring that wait to be read.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Unread {
+    pub(super) from: usize,
+    pub(super) to: usize,
+    /// Nothing will be added to the block.
+    pub(super) sealed: bool,
+}
+
+fn candidate_dirs() -> Vec<PathBuf> {
+    let shm = PathBuf::from("/dev/shm");
+    let enough = free_bytes(&shm).is_some_and(|free| free >= SHARED_MEMORY_BYTES);
+    let mut dirs = vec![std::env::temp_dir()];
+    dirs.insert(if enough { 0 } else { 1 }, shm);
+    dirs
+}
+
+fn make_dir() -> Result<PathBuf> {
+    let mut last = std::io::Error::from(std::io::ErrorKind::NotFound);
+    for base in candidate_dirs() {
+        for attempt in 0..100 {
+            let dir = base.join(format!("memgauge-{}-{attempt}", std::process::id()));
+            match fs::DirBuilder::new().mode(0o700).create(&dir) {
+                Ok(()) => return Ok(dir),
+                Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => continue,
+                Err(e) => {
+                    last = e;
+                    break;
+                }
+            }
+        }
+    }
+    Err(Error::system(
+        "failed to make a directory for shared memory in /dev/shm or TMPDIR",
+        last,
+    ))
+}
+
+/// Removes directories whose recorder was killed.
+fn remove_orphans() {
+    for base in candidate_dirs() {
+        let Ok(list) = fs::read_dir(&base) else {
+            continue;
+        };
+        for path in list.flatten().map(|e| e.path()) {
+            let pid = path.file_name().and_then(|n| {
+                n.to_str()?
+                    .strip_prefix("memgauge-")?
+                    .split('-')
+                    .next()?
+                    .parse::<u32>()
+                    .ok()
+            });
+            if pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
+                // Best effort: what another user left is theirs to remove.
+                let _ = fs::remove_dir_all(&path);
+            }
+        }
+    }
+}
+
+fn open_shared(path: &Path, bytes: usize) -> std::io::Result<Shared> {
+    Shared::map(
+        &OpenOptions::new().read(true).write(true).open(path)?,
+        bytes,
+    )
+}
+
+impl Session {
+    /// Makes the directory and its control page.
+    pub(super) fn create() -> Result<Session> {
+        remove_orphans();
+        let dir = make_dir()?;
+        let path = dir.join("control");
+        let page = || -> std::io::Result<Shared> {
+            File::create(&path)?.set_len(wire::PAGE as u64)?;
+            open_shared(&path, wire::PAGE)
+        };
+        let shared = page().map_err(|e| Error::system("failed to make shared memory", e))?;
+        shared
+            .u32(control::VERSION)
+            .store(wire::WIRE_VERSION, Ordering::Relaxed);
+        shared
+            .u32(control::RECORDER_PID)
+            .store(std::process::id(), Ordering::Relaxed);
+        shared
+            .u32(control::MAGIC)
+            .store(wire::MAGIC, Ordering::Release);
+        Ok(Session {
+            dir,
+            control: shared,
+            seen: 0,
+            unopened: 0,
+            late: Vec::new(),
+            late_seen: Instant::now(),
+            waiting: None,
+        })
+    }
+
+    /// Where the plugin finds it.
+    pub(super) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Processes and threads that could not be given an entry.
+    pub(super) fn refused(&self) -> u32 {
+        self.control.u32(control::REFUSED).load(Ordering::Relaxed) + self.unopened
+    }
+
+    /// Tells every recorded process that nobody reads any more.
+    pub(super) fn stop(&self) {
+        self.control.u32(control::STOP).store(1, Ordering::SeqCst);
+    }
+
+    /// The next entry, once its owner has filled it in.
+    ///
+    /// Entries come in order of birth, but one that stays unfinished keeps the
+    /// others waiting only for a while. It comes later, unless its file could not
+    /// be made (the plugin counted it as refused) or its owner was killed on the
+    /// way.
+    pub(super) fn next_entry(&mut self) -> Option<Entry> {
+        let entries = self.control.u32(control::ENTRIES).load(Ordering::Acquire);
+        // A late process comes before its threads, whose entries are newer.
+        if let Some(entry) = self.late_entry(self.seen < entries) {
+            return Some(entry);
+        }
+        while self.seen < entries {
+            let number = self.seen;
+            let head = self.head(number);
+            if head.is_none() && self.since(number).elapsed() < ENTRY_PATIENCE {
+                return None;
+            }
+            self.seen += 1;
+            let Some(head) = head else {
+                self.late.push(number);
+                // Those that never come are the oldest.
+                self.late.drain(..self.late.len().saturating_sub(MOST_LATE));
+                continue;
+            };
+            let opened = self.open(number, &head);
+            if opened.is_some() {
+                return opened;
+            }
+        }
+        None
+    }
+
+    /// Whether no entry waits to be taken.
+    pub(super) fn is_caught_up(&self) -> bool {
+        self.seen == self.control.u32(control::ENTRIES).load(Ordering::Acquire)
+    }
+
+    /// One that has been passed over and is ready now; looked for from time to
+    /// time, and `at_once` if so asked.
+    fn late_entry(&mut self, at_once: bool) -> Option<Entry> {
+        if self.late.is_empty() || !at_once && self.late_seen.elapsed() < LATE_EVERY {
+            return None;
+        }
+        self.late_seen = Instant::now();
+        let mut ready = self.late.iter().enumerate();
+        let (at, head) = ready.find_map(|(at, &number)| Some((at, self.head(number)?)))?;
+        let number = self.late.remove(at);
+        self.open(number, &head)
+    }
+
+    fn path(&self, number: u32) -> PathBuf {
+        self.dir.join(format!("e{number:08x}"))
+    }
+
+    /// The first page of an entry that is ready.
+    fn head(&self, number: u32) -> Option<Shared> {
+        let head = open_shared(&self.path(number), wire::PAGE).ok()?;
+        (head.u32(entry::READY).load(Ordering::Acquire) == 1).then_some(head)
+    }
+
+    fn open(&mut self, number: u32, head: &Shared) -> Option<Entry> {
+        let path = self.path(number);
+        let opened = open_entry(&path, number, head);
+        self.unopened += u32::from(opened.is_none());
+        // The mapping lives on; the name is not needed again.
+        let _ = fs::remove_file(&path);
+        opened
+    }
+
+    /// When entry `number` was first waited for.
+    fn since(&mut self, number: u32) -> Instant {
+        if self.waiting.is_none_or(|(n, _)| n != number) {
+            self.waiting = Some((number, Instant::now()));
+        }
+        self.waiting.map_or_else(Instant::now, |(_, since)| since)
+    }
+}
+
+fn open_entry(path: &Path, number: u32, head: &Shared) -> Option<Entry> {
+    let field = |offset| head.u32(offset).load(Ordering::Relaxed);
+    match field(entry::KIND) {
+        entry::PROCESS => {
+            let owner = field(entry::OWNER);
+            Some(Entry::Process(ProcessEntry {
+                number,
+                pid: field(entry::PID),
+                parent: (owner != entry::NONE).then(|| (owner, field(entry::FIRST_BLOCK))),
+                shared: open_shared(path, wire::PAGE + wire::CATALOGUE_BYTES).ok()?,
+                read: 0,
+            }))
+        }
+        entry::THREAD => Some(Entry::Thread(Ring {
+            process: field(entry::OWNER),
+            tid: field(entry::TID),
+            shared: open_shared(path, wire::RING_BYTES).ok()?,
+            tail: 0,
+            read: 0,
+        })),
+        _ => None,
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.stop();
+        // Best effort; an orphan is removed by the next recording.
+        let _ = fs::remove_dir_all(&self.dir);
+    }
+}
+
+impl ProcessEntry {
+    /// Forks begun so far.
+    pub(super) fn forks(&self) -> u32 {
+        self.shared.u32(process::FORKS).load(Ordering::Acquire)
+    }
+
+    /// Instructions the plugin could not decode.
+    pub(super) fn undecoded(&self) -> u32 {
+        self.shared.u32(process::UNDECODED).load(Ordering::Relaxed)
+    }
+
+    /// Takes what has been appended since the last call into `catalogue`; what it
+    /// told beside code, and the record that is damaged, if one is: nothing after
+    /// it is readable.
+    pub(super) fn read_into(
+        &mut self,
+        catalogue: &mut Catalogue,
+    ) -> (Vec<Happening>, Option<BadRecord>) {
+        let mut happenings = Vec::new();
+        if self.used() <= self.read {
+            return (happenings, None);
+        }
+        let bytes = self.unread();
+        let mut rest = &bytes[..];
+        while !rest.is_empty() {
+            match catalogue.read(rest) {
+                Ok((length, happening)) => {
+                    happenings.extend(happening);
+                    rest = &rest[length..];
+                }
+                Err(bad) => return (happenings, Some(bad)),
+            }
+        }
+        (happenings, None)
+    }
+
+    fn used(&self) -> usize {
+        let used = self.shared.u64(process::USED).load(Ordering::Acquire) as usize;
+        used.min(wire::CATALOGUE_BYTES) / 8 * 8
+    }
+
+    /// Bytes appended to the catalogue since the last call.
+    fn unread(&mut self) -> Vec<u8> {
+        let used = self.used();
+        let words = self
+            .shared
+            .u64s(wire::PAGE + self.read, (used - self.read) / 8);
+        let bytes = words
+            .iter()
+            .flat_map(|w| w.load(Ordering::Relaxed).to_le_bytes())
+            .collect();
+        self.shared
+            .release(wire::PAGE + self.read, used - self.read);
+        self.read = used;
+        bytes
+    }
+}
+
+impl Ring {
+    /// Whether the thread ended in order.
+    pub(super) fn finished(&self) -> bool {
+        self.shared.u32(entry::FINISHED).load(Ordering::Acquire) == 1
+    }
+
+    /// Words the plugin had no room for.
+    pub(super) fn dropped(&self) -> u32 {
+        self.shared.u32(ring::DROPPED).load(Ordering::Relaxed)
+    }
+
+    /// What there is of the oldest unread block. With `eager`, also of one that
+    /// is being written.
+    pub(super) fn unread(&self, eager: bool) -> Unread {
+        let head = self.shared.u32(ring::HEAD).load(Ordering::Acquire);
+        let sealed = head != self.tail;
+        let words = if sealed {
+            let at = self.tail as usize % wire::BLOCKS;
+            self.shared.u32(ring::USED + 4 * at).load(Ordering::Relaxed) as usize
+        } else if eager {
+            self.written()
+        } else {
+            0
+        };
+        Unread {
+            from: self.read,
+            to: words.clamp(self.read, wire::BLOCK_WORDS),
+            sealed,
+        }
+    }
+
+    /// Words so far of the block being written.
+    fn written(&self) -> usize {
+        let w = self.shared.u64(ring::W).load(Ordering::Acquire);
+        let data = self.shared.u64(ring::DATA).load(Ordering::Relaxed);
+        let block = 8 * wire::BLOCK_WORDS as u64;
+        let start = data + u64::from(self.tail) % wire::BLOCKS as u64 * block;
+        // While the thread goes over to this block, `w` is still in the last one.
+        let bytes = w.checked_sub(start).filter(|&bytes| bytes <= block);
+        bytes.unwrap_or(0) as usize / 8
+    }
+
+    /// The first `to` words of the oldest unread block, those read before included.
+    pub(super) fn words(&self, to: usize) -> &[AtomicU64] {
+        let at = self.tail as usize % wire::BLOCKS;
+        self.shared
+            .u64s(wire::PAGE + at * 8 * wire::BLOCK_WORDS, to)
+    }
+
+    /// Marks the block's first `to` words as read, and with `whole` the block as
+    /// free again.
+    pub(super) fn consume(&mut self, to: usize, whole: bool) {
+        self.read = to;
+        if !whole {
+            return;
+        }
+        self.read = 0;
+        self.tail = self.tail.wrapping_add(1);
+        let tail = self.shared.u32(ring::TAIL);
+        tail.store(self.tail, Ordering::SeqCst);
+        if self.shared.u32(ring::WAITING).load(Ordering::SeqCst) != 0 && self.is_half_read() {
+            futex_wake(tail);
+        }
+    }
+
+    /// Whether a thread that waits for room is worth waking: where it can fill several
+    /// blocks before it has to wait again.
+    fn is_half_read(&self) -> bool {
+        let head = self.shared.u32(ring::HEAD).load(Ordering::Acquire);
+        head.wrapping_sub(self.tail) as usize <= wire::BLOCKS / 2
+    }
+
+    /// Whether everything written has been read.
+    pub(super) fn drained(&self) -> bool {
+        let unread = self.unread(true);
+        unread.from == unread.to
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Fills in entry `number` as a thread's plugin does.
+    fn fill(session: &Session, number: u32) {
+        let path = session.path(number);
+        let file = File::create_new(&path).unwrap();
+        file.set_len(wire::RING_BYTES as u64).unwrap();
+        let entry = open_shared(&path, wire::PAGE).unwrap();
+        entry
+            .u32(entry::KIND)
+            .store(entry::THREAD, Ordering::Relaxed);
+        entry.u32(entry::READY).store(1, Ordering::Release);
+    }
+
+    fn patiently(session: &mut Session) -> Option<Entry> {
+        let since = Instant::now();
+        while since.elapsed() < 3 * ENTRY_PATIENCE {
+            let entry = session.next_entry();
+            if entry.is_some() {
+                return entry;
+            }
+            std::thread::sleep(LATE_EVERY);
+        }
+        None
+    }
+
+    #[test]
+    fn an_entry_that_was_passed_over_still_comes() {
+        let mut session = Session::create().unwrap();
+        session
+            .control
+            .u32(control::ENTRIES)
+            .store(2, Ordering::Release);
+        fill(&session, 1);
+        assert!(
+            session.next_entry().is_none(),
+            "the older one is waited for"
+        );
+        assert!(!session.is_caught_up());
+        assert!(patiently(&mut session).is_some(), "the younger one");
+        assert!(session.is_caught_up() && session.next_entry().is_none());
+        fill(&session, 0);
+        assert!(patiently(&mut session).is_some(), "the older one, late");
+        assert_eq!(session.refused(), 0);
+    }
+}

@@ -1,0 +1,372 @@
+//! Hands the references of a running program to whoever wants them, without
+//! modelling a machine and without storing anything.
+//!
+//! Threads are read in turn, up to a block of the ring (some thousand
+//! references) of each: the order between threads is theirs only as far as that.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::process::Child;
+use std::time::Instant;
+
+use memgauge_trace::{CommandEnd, LossKind};
+
+use super::catalogue::{Catalogue, Happening};
+use super::follow::{self, Followed, Origin, Reader, Words};
+use super::parts::{Names, Parts, PartsBy};
+use super::session::{ProcessEntry, Session};
+use super::walk::{Place, References, Walk};
+use super::{Emulator, GRACE, IDLE, PATIENCE, REAP_EVERY, ending, resolve, spawn};
+use crate::{Error, Result};
+use memgauge_host::sys::process::interrupts;
+
+/// References of one thread, in order.
+#[derive(Clone, Copy, Debug)]
+pub struct Batch<'a> {
+    /// Process, as the kernel numbers it.
+    pub pid: u32,
+    /// Thread, as the kernel numbers it.
+    pub tid: u32,
+    /// First byte of each; address spaces of different processes (and of a
+    /// process before and after an exec) differ in the bits from 47 on.
+    pub addresses: &'a [u64],
+    /// Those that cross a multiple of the granule: which, and their bytes.
+    pub crossing: &'a [(usize, u32)],
+    /// Address of the instruction that makes each; empty if these are not wanted.
+    pub ips: &'a [u64],
+    /// Instructions of the blocks that they belong to.
+    pub instructions: u64,
+    /// From which reference on they are of which part; empty if none are wanted.
+    pub parts: &'a [(usize, u32)],
+    /// What the parts are called, by number.
+    pub part_names: &'a [String],
+}
+
+/// What is to be said of references.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted {
+    /// References that cross a multiple of so many bytes, a power of two, are marked.
+    pub granule: u64,
+    /// Which parts of the program they belong to.
+    pub parts: Option<PartsBy>,
+    /// Which instruction makes each.
+    pub ips: bool,
+}
+
+/// How a streamed run was.
+#[derive(Clone, Debug)]
+pub struct Streamed {
+    /// How the command ended.
+    pub end: CommandEnd,
+    /// Instructions executed.
+    pub instructions: u64,
+    /// References given on.
+    pub references: u64,
+    /// What is missing, by kind, count and detail.
+    pub losses: Vec<(LossKind, u64, String)>,
+}
+
+/// Address spaces told apart; later processes share numbers.
+const SPACES: u64 = 1 << 10;
+/// First bit of an address space's number: user space ends there.
+const SPACE_SHIFT: u32 = 47;
+
+type Process = follow::Process<Streaming>;
+type Thread = follow::Thread<Walking>;
+
+/// What is kept of a process.
+#[derive(Default)]
+struct Streaming {
+    catalogue: Catalogue,
+    parts: Parts,
+}
+
+/// What is kept of a thread.
+#[derive(Default)]
+struct Walking {
+    place: Place,
+    has_begun: bool,
+}
+
+type Sink<'a> = &'a mut dyn FnMut(&Batch<'_>) -> ControlFlow<()>;
+
+/// Finds the references that words speak of and gives them on.
+struct Giving<'a> {
+    sink: Sink<'a>,
+    /// The sink wants no more.
+    refused: bool,
+    wanted: Wanted,
+    references: References,
+    /// From which of the references on they are of which part.
+    parts: Vec<(usize, u32)>,
+    part_names: Names,
+    given: u64,
+    losses: BTreeMap<(LossKind, String), u64>,
+}
+
+/// Runs the command under the emulator and gives its references to `sink`; where
+/// that fails, the command is killed.
+///
+/// # Errors
+/// What `sink` said; the program cannot run or the emulator is missing.
+pub fn stream<E: From<Error>>(
+    command: &[String],
+    wanted: Wanted,
+    sink: &mut dyn FnMut(&Batch<'_>) -> std::result::Result<(), E>,
+) -> std::result::Result<Streamed, E> {
+    let mut failure = None;
+    let streamed = stream_while(command, wanted, &mut |batch| match sink(batch) {
+        Ok(()) => ControlFlow::Continue(()),
+        Err(e) => {
+            failure = Some(e);
+            ControlFlow::Break(())
+        }
+    });
+    match failure {
+        Some(failure) => Err(failure),
+        None => Ok(streamed?),
+    }
+}
+
+fn stream_while(command: &[String], wanted: Wanted, sink: Sink<'_>) -> Result<Streamed> {
+    resolve(command)?;
+    let emulator = Emulator::find()?;
+    let mut session = Session::create()?;
+    let mut run = Run {
+        child: spawn(command, &emulator, &session)?,
+        followed: Followed::new(Giving::new(wanted, sink)),
+    };
+    let end = run.until_the_end(&mut session);
+    if end.is_err() {
+        session.stop();
+        run.kill();
+    }
+    run.close(&mut session, end?)
+}
+
+/// A streamed run under way.
+struct Run<'a> {
+    child: Child,
+    followed: Followed<Giving<'a>>,
+}
+
+impl Run<'_> {
+    fn until_the_end(&mut self, session: &mut Session) -> Result<CommandEnd> {
+        let (mut idle, mut reaped) = (0, Instant::now());
+        let mut asked: Option<Instant> = None;
+        loop {
+            let busy = self
+                .followed
+                .poll(session, idle >= PATIENCE || asked.is_some());
+            if self.followed.reader.refused {
+                self.kill();
+                return Ok(CommandEnd::Interrupted);
+            }
+            idle = if busy || idle >= PATIENCE {
+                0
+            } else {
+                idle + 1
+            };
+            if !busy {
+                std::thread::sleep(IDLE);
+            }
+            if reaped.elapsed() < REAP_EVERY {
+                continue;
+            }
+            reaped = Instant::now();
+            self.followed.reap(session, false);
+            let status = self.child.try_wait();
+            let status = status.map_err(|e| Error::system("failed to wait for the program", e))?;
+            match status {
+                Some(_) if asked.is_some() => return Ok(CommandEnd::Interrupted),
+                Some(status) => return Ok(ending(status)),
+                None if interrupts() > 0 => self.interrupt(&mut asked),
+                None => {}
+            }
+        }
+    }
+
+    /// The user wants to stop: the program is asked, then made to.
+    fn interrupt(&mut self, asked: &mut Option<Instant>) {
+        match asked {
+            None => self.followed.signal_all(libc::SIGTERM),
+            Some(since) if since.elapsed() > GRACE => {
+                self.followed.signal_all(libc::SIGKILL);
+                let _ = self.child.kill();
+            }
+            Some(_) => {}
+        }
+        asked.get_or_insert_with(Instant::now);
+    }
+
+    fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    fn close(mut self, session: &mut Session, end: CommandEnd) -> Result<Streamed> {
+        while self.followed.poll(session, true) {}
+        // One that was killed may not have come so far.
+        if self.followed.born.processes == 0 && matches!(end, CommandEnd::Exited(_)) {
+            return Err(Error::new(
+                crate::ErrorKind::Missing,
+                "failed to load the QEMU plugin: `memgauge doctor` says why, `make plugin` builds it anew",
+            ));
+        }
+        self.followed.reap(session, false);
+        let running = self.followed.live_processes();
+        session.stop();
+        self.followed.poll(session, true);
+        self.followed.reap(session, true);
+        let mut giving = self.followed.reader;
+        let refused = u64::from(session.refused());
+        giving.lose(None, LossKind::StillRunning, running, "");
+        giving.lose(
+            None,
+            LossKind::ThreadNotRecorded,
+            refused,
+            "no room for shared memory",
+        );
+        let losses = giving.losses.into_iter();
+        Ok(Streamed {
+            end,
+            instructions: giving.references.instructions,
+            references: giving.given,
+            losses: losses
+                .map(|((kind, detail), count)| (kind, count, detail))
+                .collect(),
+        })
+    }
+}
+
+impl Giving<'_> {
+    fn new(wanted: Wanted, sink: Sink<'_>) -> Giving<'_> {
+        Giving {
+            sink,
+            refused: false,
+            wanted,
+            references: References::default(),
+            parts: Vec::new(),
+            part_names: Names::default(),
+            given: 0,
+            losses: BTreeMap::new(),
+        }
+    }
+
+    /// Finds out which parts the references of a thread belong to, if that is wanted.
+    fn find_parts(&mut self, process: &mut Process, thread: &mut Walking, space: u64) {
+        let Some(by) = self.wanted.parts else {
+            return;
+        };
+        self.parts.clear();
+        let Streaming { catalogue, parts } = &mut process.kept;
+        let addresses = &self.references.addresses;
+        if let (false, Some(first)) = (thread.has_begun, addresses.first()) {
+            thread.has_begun = true;
+            parts.name_stack(first ^ space);
+        }
+        let (names, out) = (&mut self.part_names, &mut self.parts);
+        match by {
+            PartsBy::Module => parts.of_code(&self.references.blocks, catalogue, names, out),
+            PartsBy::Region => parts.of_data(addresses, space, names, out),
+        }
+    }
+
+    /// Gives the references on, which are of so many instructions.
+    fn give(&mut self, pid: u32, tid: u32, instructions: u64) {
+        let batch = Batch {
+            pid,
+            tid,
+            addresses: &self.references.addresses,
+            crossing: &self.references.crossing,
+            ips: &self.references.ips,
+            instructions,
+            parts: &self.parts,
+            part_names: &self.part_names.all,
+        };
+        self.given += batch.addresses.len() as u64;
+        self.refused |= (self.sink)(&batch).is_break();
+    }
+}
+
+impl Reader for Giving<'_> {
+    type Process = Streaming;
+    type Thread = Walking;
+
+    fn catalogue(kept: &mut Streaming) -> &mut Catalogue {
+        &mut kept.catalogue
+    }
+
+    fn begin_process(&mut self, _: &ProcessEntry, origin: Origin<'_, Streaming>) -> Streaming {
+        let forked = origin.parent.map(|(parent, blocks)| Streaming {
+            catalogue: parent.kept.catalogue.inherited(blocks),
+            parts: parent.kept.parts.inherited(),
+        });
+        forked.unwrap_or_default()
+    }
+
+    fn begin_thread(&mut self, _: &Process) -> Walking {
+        Walking::default()
+    }
+
+    fn happened(&mut self, process: &mut Process, happening: Happening) {
+        if self.wanted.parts.is_some() {
+            process.kept.parts.observe(&happening);
+        }
+        if let Happening::NotFollowed(what) = happening {
+            self.lose(None, LossKind::ProgramNotFollowed, 1, &what);
+        }
+    }
+
+    fn read(
+        &mut self,
+        process: &mut Process,
+        tid: u32,
+        thread: &mut Walking,
+        words: &Words<'_>,
+    ) -> usize {
+        let before = self.references.instructions;
+        self.references.clear();
+        let space = (u64::from(process.entry.number) % SPACES) << SPACE_SHIFT;
+        let mut walk = Walk {
+            catalogue: &process.kept.catalogue,
+            place: &mut thread.place,
+            out: &mut self.references,
+            space,
+            granule: self.wanted.granule,
+            by_block: self.wanted.parts == Some(PartsBy::Module),
+            by_instruction: self.wanted.ips,
+        };
+        let at = walk.run(words.all, words.from, words.whole);
+        self.find_parts(process, thread, space);
+        self.give(
+            process.entry.pid,
+            tid,
+            self.references.instructions - before,
+        );
+        at
+    }
+
+    fn end_thread(&mut self, _: &mut Process, thread: Thread) {
+        let place = &thread.kept.place;
+        let stray = place.stray + u64::from(thread.ring.dropped());
+        let missing = place.missing.max(0).unsigned_abs();
+        self.lose(None, LossKind::BlockCut, missing, "");
+        self.lose(None, LossKind::StrayAccess, stray, "");
+    }
+
+    fn end_process(&mut self, process: Process) {
+        let undecoded = u64::from(process.entry.undecoded());
+        self.lose(None, LossKind::Undecoded, undecoded, "");
+    }
+
+    fn lose(&mut self, _: Option<&Process>, kind: LossKind, count: u64, detail: &str) {
+        if count > 0 {
+            *self.losses.entry((kind, detail.to_owned())).or_default() += count;
+        }
+    }
+
+    fn has_enough(&self) -> bool {
+        self.refused
+    }
+}

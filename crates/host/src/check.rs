@@ -1,0 +1,65 @@
+//! What was looked for on a machine, and what was found: the rows of `memgauge doctor`.
+
+use std::io;
+
+/// One thing looked for.
+#[derive(Clone, Debug)]
+pub struct Check {
+    /// What was looked for, in a word or two.
+    pub name: &'static str,
+    /// Whether it is there; `None` for a plain fact.
+    pub ok: Option<bool>,
+    /// What was found.
+    pub found: String,
+    /// What would make it work, where something can.
+    pub fix: Option<String>,
+}
+
+/// Something found that is neither good nor bad.
+pub fn fact(name: &'static str, found: String) -> Check {
+    Check {
+        name,
+        ok: None,
+        found,
+        fix: None,
+    }
+}
+
+/// Something that works or not, and what would make it work.
+pub fn verdict(name: &'static str, ok: bool, found: String, fix: &str) -> Check {
+    Check {
+        name,
+        ok: Some(ok),
+        found,
+        fix: (!ok).then(|| fix.to_owned()),
+    }
+}
+
+/// What the kernel means by refusing an event or a map.
+pub fn in_words(error: &io::Error) -> String {
+    let words = match error.raw_os_error() {
+        Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => "the kernel knows no such event here",
+        Some(libc::EACCES | libc::EPERM) => "not allowed for this user",
+        Some(libc::EOPNOTSUPP) => "the processor's counters cannot do that",
+        Some(libc::EINVAL | libc::E2BIG) => "this kernel is too old for it",
+        Some(libc::ENOSYS) => "the kernel was built without it, or a system-call filter hides it",
+        Some(libc::EMFILE | libc::ENFILE) => "too many files are open",
+        Some(libc::EBUSY) => "somebody else uses it",
+        Some(libc::ENOMEM | libc::ENOSPC) => "no memory or counter is left for it",
+        _ => return error.to_string(),
+    };
+    words.to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_is_told_in_words_and_an_unknown_one_as_it_is() {
+        let of = |number| in_words(&io::Error::from_raw_os_error(number));
+        assert_eq!(of(libc::EACCES), "not allowed for this user");
+        assert!(of(libc::ENOENT).contains("no such event"));
+        assert!(of(libc::EILSEQ).contains("os error"));
+    }
+}

@@ -1,0 +1,116 @@
+//! One error for all sources.
+
+use std::fmt;
+
+/// Result of this crate.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// What a caller may want to tell apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The program does not exist.
+    ProgramNotFound,
+    /// The program exists but cannot be run.
+    ProgramNotExecutable,
+    /// Something the source needs is missing on this machine.
+    Missing,
+    /// The command line asks for what makes no sense.
+    Usage,
+    /// This user may not do it.
+    Refused,
+    /// A file is not what it should be.
+    BadInput,
+    /// The recording could not be written.
+    Recording,
+    /// The system refused.
+    System,
+}
+
+/// An error with a sentence for people and its causes.
+#[derive(Debug)]
+pub struct Error {
+    kind: ErrorKind,
+    message: String,
+    source: Option<Box<dyn std::error::Error + Send + Sync>>,
+}
+
+impl Error {
+    /// An error of that kind.
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Error {
+            kind,
+            message: message.into(),
+            source: None,
+        }
+    }
+
+    /// The command line asks for what makes no sense.
+    pub fn usage(message: impl Into<String>) -> Self {
+        Error::new(ErrorKind::Usage, message)
+    }
+
+    /// The system refused what `action` says.
+    pub fn system(action: impl Into<String>, cause: std::io::Error) -> Self {
+        Error {
+            kind: ErrorKind::System,
+            message: action.into(),
+            source: Some(Box::new(cause)),
+        }
+    }
+
+    /// The same complaint about an input, with what it was about.
+    pub fn about(self, what: &str) -> Self {
+        match self.kind {
+            ErrorKind::BadInput => Error::new(ErrorKind::BadInput, format!("{what}: {self}")),
+            _ => self,
+        }
+    }
+
+    /// The same failure, of the interpreter that `script` names.
+    pub fn of_interpreter(mut self, script: &str) -> Self {
+        self.message = format!("failed to run the script `{script}`: {}", self.message);
+        self
+    }
+
+    /// What happened, for programs.
+    pub fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+}
+
+impl From<memgauge_perf::Error> for Error {
+    fn from(cause: memgauge_perf::Error) -> Self {
+        match cause {
+            memgauge_perf::Error::BadInput(why) => Error::new(ErrorKind::BadInput, why),
+            memgauge_perf::Error::Unreadable(cause) => {
+                Error::system("failed to read perf data", cause)
+            }
+            other => Error::new(ErrorKind::BadInput, other.to_string()),
+        }
+    }
+}
+
+impl From<memgauge_recording::Error> for Error {
+    fn from(cause: memgauge_recording::Error) -> Self {
+        Error {
+            kind: ErrorKind::Recording,
+            message: "failed to write the recording".to_owned(),
+            source: Some(Box::new(cause)),
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.source
+            .as_deref()
+            .map(|e| e as &(dyn std::error::Error + 'static))
+    }
+}

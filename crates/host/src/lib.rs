@@ -1,0 +1,16 @@
+//! The machine that a recording is made on: facts about it, its processes, what it
+//! offers, and the one error of all sources.
+//!
+//! Every source uses this crate; no source sees another. `unsafe` lives in [`sys`] alone.
+
+#![deny(unsafe_code)]
+
+pub mod check;
+mod error;
+mod facts;
+pub mod memory_counters;
+#[allow(unsafe_code)]
+pub mod sys;
+
+pub use error::{Error, ErrorKind, Result};
+pub use facts::facts;

@@ -1,0 +1,6 @@
+//! System calls on processes, memory and probes: the only unsafe code of this crate.
+
+pub mod advice;
+pub mod launch;
+pub mod probe;
+pub mod process;

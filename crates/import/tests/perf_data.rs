@@ -1,0 +1,518 @@
+//! Importing perf.data: files built here, byte by byte, whose content is known;
+//! the same cut off anywhere and altered anywhere; and recordings from real
+//! hardware against the counts their makers give and against `perf script`.
+
+#![allow(clippy::unwrap_used)]
+
+use std::collections::BTreeMap;
+use std::io::Cursor;
+use std::path::{Path, PathBuf};
+
+use memgauge_import::{Imported, convert};
+use memgauge_recording::{Recording, Row, Selection};
+use memgauge_trace::{DataSource, LossKind, Module, Sample, SeriesRow, Thread};
+
+/// IP, TID, TIME, ADDR, ID, CPU, PERIOD, DATA_SRC, WEIGHT_STRUCT.
+const SAMPLE_TYPE: u64 = 0x1 | 0x2 | 0x4 | 0x8 | 0x40 | 0x80 | 0x100 | 1 << 15 | 1 << 24;
+
+fn words(values: &[u64]) -> Vec<u8> {
+    values.iter().flat_map(|v| v.to_le_bytes()).collect()
+}
+
+fn pair(low: u32, high: u32) -> u64 {
+    u64::from(low) | u64::from(high) << 32
+}
+
+fn record(kind: u32, misc: u16, body: &[u8]) -> Vec<u8> {
+    let mut bytes = kind.to_le_bytes().to_vec();
+    bytes.extend(misc.to_le_bytes());
+    bytes.extend((8 + body.len() as u16).to_le_bytes());
+    bytes.extend(body);
+    bytes
+}
+
+/// An attribute of 128 bytes: hardware event `config`, ids in all trailers.
+fn attribute(config: u64, sample_type: u64, read_format: u64) -> Vec<u8> {
+    let mut bytes = vec![0u8; 128];
+    bytes[4..8].copy_from_slice(&128u32.to_le_bytes());
+    bytes[8..16].copy_from_slice(&config.to_le_bytes());
+    bytes[16..24].copy_from_slice(&1000u64.to_le_bytes());
+    bytes[24..32].copy_from_slice(&sample_type.to_le_bytes());
+    bytes[32..40].copy_from_slice(&read_format.to_le_bytes());
+    bytes[40..48].copy_from_slice(&(1u64 << 18).to_le_bytes());
+    bytes
+}
+
+fn padded(text: &str) -> Vec<u8> {
+    let mut bytes = text.as_bytes().to_vec();
+    bytes.resize(text.len() / 8 * 8 + 8, 0);
+    bytes
+}
+
+/// A record with the trailer of [`SAMPLE_TYPE`]: tid, time, id, cpu.
+fn side_band(kind: u32, misc: u16, body: &[u8], time_ns: u64) -> Vec<u8> {
+    let trailer = words(&[pair(7, 8), time_ns, 100, 1]);
+    record(kind, misc, &[body, &trailer].concat())
+}
+
+/// Sample `i`, of event 100 or 101; address, latency and source follow from `i`.
+fn sample(i: u64) -> Vec<u8> {
+    let source = if i.is_multiple_of(2) {
+        0x6810_0142
+    } else {
+        0x6810_0842
+    };
+    let (ip, addr, id) = (0x40_0000 + i, 0x7000 + 8 * i, 100 + i % 2);
+    let head = [ip, pair(7, 8), 1000 + i, addr, id, 1, 500];
+    record(9, 2, &words(&[&head[..], &[30 + i, source]].concat()))
+}
+
+fn records() -> Vec<u8> {
+    let comm = [words(&[pair(7, 7)]), padded("prog")].concat();
+    let map = words(&[pair(7, 7), 0x40_0000, 0x1000, 0x2000, 0, 0, 0, pair(5, 2)]);
+    let mut bytes = side_band(3, 1 << 13, &comm, 900);
+    bytes.extend(side_band(10, 0, &[map, padded("/bin/prog")].concat(), 910));
+    bytes.extend(side_band(7, 0, &words(&[pair(7, 7), pair(8, 7), 950]), 950));
+    bytes.extend((0..20).flat_map(sample));
+    bytes.extend(side_band(2, 0, &words(&[100, 3]), 1050));
+    bytes.extend(side_band(13, 0, &words(&[2]), 1051));
+    bytes.extend(side_band(5, 0, &words(&[1052, 100, 100]), 1052));
+    bytes.extend(side_band(
+        4,
+        0,
+        &words(&[pair(7, 7), pair(8, 7), 1060]),
+        1060,
+    ));
+    bytes
+}
+
+/// A file with the feature HOSTNAME behind its data.
+fn file(attributes: &[Vec<u8>], data: &[u8]) -> Vec<u8> {
+    let ids = words(&(100..100 + attributes.len() as u64).collect::<Vec<_>>());
+    let numbered = attributes.iter().enumerate();
+    let entry =
+        |(n, attr): (usize, &Vec<u8>)| [attr.clone(), words(&[104 + 8 * n as u64, 8])].concat();
+    let entries: Vec<u8> = numbered.flat_map(entry).collect();
+    let attrs_at = 104 + ids.len() as u64;
+    let (attrs_bytes, data_bytes) = (entries.len() as u64, data.len() as u64);
+    let data_at = attrs_at + attrs_bytes;
+    let head = [
+        104,
+        144,
+        attrs_at,
+        attrs_bytes,
+        data_at,
+        data_bytes,
+        0,
+        0,
+        1 << 3,
+        0,
+        0,
+        0,
+    ];
+    let name = [&5u32.to_le_bytes()[..], b"host\0"].concat();
+    let feature = words(&[data_at + data_bytes + 16, name.len() as u64]);
+    [
+        b"PERFILE2",
+        &words(&head)[..],
+        &ids,
+        &entries,
+        data,
+        &feature,
+        &name,
+    ]
+    .concat()
+}
+
+fn two_events() -> [Vec<u8>; 2] {
+    [attribute(3, SAMPLE_TYPE, 0), attribute(1, SAMPLE_TYPE, 0)]
+}
+
+fn plain_file() -> Vec<u8> {
+    file(&two_events(), &records())
+}
+
+fn stream(records: &[u8]) -> Vec<u8> {
+    let mut bytes = [b"PERFILE2", &words(&[16])[..]].concat();
+    for (id, attr) in (100..).zip(two_events()) {
+        bytes.extend(record(64, 0, &[attr, words(&[id])].concat()));
+    }
+    bytes.extend(records);
+    bytes
+}
+
+/// The records in compressed ones, cut where no record ends.
+fn compressed() -> Vec<u8> {
+    let packed = zstd::encode_all(records().as_slice(), 1).unwrap();
+    packed
+        .chunks(100)
+        .flat_map(|piece| record(81, 0, piece))
+        .collect()
+}
+
+struct Read {
+    imported: Imported,
+    samples: Vec<Sample>,
+    dir: tempfile::TempDir,
+}
+
+impl Read {
+    fn rows<R: Row>(&self) -> Vec<R> {
+        rows(&self.dir.path().join("x.mg"))
+    }
+}
+
+fn rows<R: Row>(dir: &Path) -> Vec<R> {
+    let recording = Recording::open(dir).unwrap();
+    assert_eq!(recording.problems(), Vec::<String>::new());
+    let batches = recording.rows::<R>(&Selection::all());
+    batches.flat_map(|batch| batch.unwrap()).collect()
+}
+
+fn read(bytes: &[u8]) -> Result<Read, String> {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("x.mg");
+    let imported = convert(Cursor::new(bytes), &path).map_err(|e| e.to_string())?;
+    let samples = rows(&path);
+    Ok(Read {
+        imported,
+        samples,
+        dir,
+    })
+}
+
+fn check_content(bytes: &[u8]) -> Read {
+    let result = read(bytes).unwrap();
+    assert_eq!(result.imported.problems, Vec::<String>::new());
+    let counts: Vec<u64> = result.imported.samples.iter().map(|s| s.1).collect();
+    assert_eq!(counts, [10, 10]);
+    assert_eq!(result.samples.len(), 20);
+    for (i, s) in (0u64..).zip(&result.samples) {
+        let place = (s.ip.0, s.addr.unwrap().0, s.time_ns);
+        assert_eq!(place, (0x40_0000 + i, 0x7000 + 8 * i, 100 + i));
+        assert_eq!((s.pid.0, s.tid.0, s.cpu.unwrap().0), (7, 8, 1));
+        assert_eq!((s.period, u64::from(s.latency_cycles)), (500, 30 + i));
+        let source = if i.is_multiple_of(2) {
+            DataSource::L1d
+        } else {
+            DataSource::Llc
+        };
+        assert_eq!((u64::from(s.event.0), s.source), (256 + i % 2, source));
+    }
+    result
+}
+
+#[test]
+fn everything_in_a_file_is_imported() {
+    let result = check_content(&plain_file());
+    assert_eq!(result.imported.samples[0].0, "cache-misses");
+    let losses = result.imported.losses.iter();
+    let lost: Vec<(LossKind, u64)> = losses.map(|l| (l.kind, l.count)).collect();
+    let expected = [
+        (LossKind::RingFull, 3),
+        (LossKind::RingFull, 2),
+        (LossKind::Throttled, 1),
+    ];
+    assert_eq!(lost, expected);
+    let map = result.rows::<Module>().pop().unwrap();
+    assert_eq!((map.path.as_str(), map.executable), ("/bin/prog", true));
+    assert_eq!(
+        (map.start.0, map.end.0, map.file_offset),
+        (0x40_0000, 0x40_1000, 0x2000)
+    );
+    let threads = result.rows::<Thread>();
+    let seen = |t: &Thread| (t.tid.0, t.program.clone(), t.start_ns, t.end_ns);
+    let expected = [
+        (7, "prog".to_owned(), 0, None),
+        (8, "prog".to_owned(), 50, Some(160)),
+    ];
+    assert_eq!(threads.iter().map(seen).collect::<Vec<_>>(), expected);
+    let recording = Recording::open(&result.dir.path().join("x.mg")).unwrap();
+    assert_eq!(recording.manifest().host.name, "host");
+}
+
+#[test]
+fn a_stream_and_compressed_records_have_the_same_content() {
+    check_content(&stream(&records()));
+    check_content(&stream(&compressed()));
+    check_content(&file(&two_events(), &compressed()));
+}
+
+#[test]
+fn values_of_a_group_become_a_series() {
+    // IP, TID, TIME, READ, ID; a group with ids.
+    let sample_type = 0x1 | 0x2 | 0x4 | 0x10 | 0x40;
+    let attrs = [
+        attribute(0, sample_type, 8 | 4),
+        attribute(1, sample_type, 8 | 4),
+    ];
+    let tick = |time: u64, a: u64, b: u64| {
+        record(9, 2, &words(&[1, pair(7, 7), time, 100, 2, a, 100, b, 101]))
+    };
+    let data = [tick(1000, 10, 5), tick(1100, 30, 6), tick(1250, 31, 16)].concat();
+    let result = read(&file(&attrs, &data)).unwrap();
+    let seen: Vec<_> = result
+        .rows::<SeriesRow>()
+        .iter()
+        .map(|r| (r.time_ns, r.event.0, r.value, r.interval_ns))
+        .collect();
+    let expected = [
+        (0, 256, 10, 0),
+        (0, 257, 5, 0),
+        (100, 256, 20, 100),
+        (100, 257, 1, 100),
+        (250, 256, 1, 150),
+        (250, 257, 10, 150),
+    ];
+    assert_eq!(seen, expected);
+}
+
+#[test]
+fn sizes_of_what_is_left_out_are_respected() {
+    // IP, call chain, raw, branch stack, two user registers, user stack, phys.
+    let sample_type = 0x1 | 0x20 | 0x400 | 0x800 | 0x1000 | 0x2000 | 1 << 19;
+    let mut attr = attribute(0, sample_type, 0);
+    attr[80..88].copy_from_slice(&3u64.to_le_bytes());
+    let mut body = words(&[0x1234, 2, 0xa, 0xb]);
+    body.extend(12u32.to_le_bytes());
+    body.extend([9; 12]);
+    body.extend(words(&[1, 1, 2, 3, 2, 0x11, 0x22, 16, 0, 0, 8, 0xfeed]));
+    let result = read(&file(&[attr], &record(9, 2, &body))).unwrap();
+    assert_eq!(result.samples[0].phys.unwrap().0, 0xfeed);
+    let losses = result.imported.losses.iter();
+    let kept_out: BTreeMap<&str, u64> = losses.map(|l| (l.detail.as_str(), l.count)).collect();
+    let expected = [
+        ("branch stacks", 1),
+        ("call chains", 1),
+        ("raw bytes of samples", 1),
+        ("user stacks", 1),
+    ];
+    assert_eq!(kept_out, BTreeMap::from(expected));
+}
+
+#[test]
+fn a_file_cut_off_at_any_byte_gives_what_came_before() {
+    for bytes in [plain_file(), stream(&records()), stream(&compressed())] {
+        let mut most = 0;
+        for end in 0..=bytes.len() {
+            match read(&bytes[..end]) {
+                Ok(result) => {
+                    let n = result.samples.len();
+                    assert!((most..=20).contains(&n), "{n} samples of {end} bytes");
+                    most = n;
+                }
+                Err(why) => assert!(end < 480, "{end} of {} bytes: {why}", bytes.len()),
+            }
+        }
+        assert_eq!(most, 20);
+    }
+}
+
+/// Xorshift64 (Marsaglia 2003), so that every run makes the same mutants.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % limit.max(1) as u64) as usize
+    }
+}
+
+#[test]
+fn no_alteration_makes_the_reader_panic() {
+    let mut dice = Dice(0x1234_5678_9abc_def1);
+    let sound = [plain_file(), stream(&records()), stream(&compressed())];
+    for round in 0..1500 {
+        let mut bytes = sound[round % sound.len()].clone();
+        for _ in 0..=dice.below(4) {
+            let at = dice.below(bytes.len());
+            match dice.below(4) {
+                0 => bytes[at] ^= 1 << dice.below(8),
+                1 => bytes[at] = 0xff,
+                2 => bytes[at] = dice.below(256) as u8,
+                _ => drop(bytes.drain(at..(at + dice.below(9)).min(bytes.len()))),
+            }
+        }
+        if let Ok(result) = read(&bytes) {
+            assert!(result.samples.len() <= bytes.len() / 8);
+        }
+    }
+}
+
+/// Recordings from real hardware, where there are any.
+fn recordings() -> Option<PathBuf> {
+    let path = std::env::var_os("MEMGAUGE_PERFDATA").map(PathBuf::from);
+    if path.is_none() {
+        println!("skipped: MEMGAUGE_PERFDATA names no folder of recordings");
+    }
+    path
+}
+
+fn of_hardware(folder: &Path, name: &str) -> Read {
+    read(&std::fs::read(folder.join(name)).unwrap()).unwrap()
+}
+
+/// Samples, and the kernel's records by kind, as the recordings' README gives
+/// them.
+#[test]
+fn recordings_of_hardware_have_the_counts_of_their_makers() {
+    let Some(folder) = recordings() else { return };
+    for (name, samples, kinds) in [
+        ("intel-skx-pebs-loadlat-weightstruct.perf.data", 14, vec![]),
+        (
+            "intel-hsw-pebs-group-lostsamples.perf.data",
+            191,
+            vec![(13, 2)],
+        ),
+        (
+            "intel-snb-throttle.perf.data",
+            14980,
+            vec![(5, 68), (6, 64)],
+        ),
+        ("piped-throttled.perf.data", 228, vec![(5, 1), (6, 1)]),
+        ("intel-rpl-hybrid-pebs.perf.data", 7, vec![]),
+        ("intel-skl-group.perf.data", 13, vec![]),
+    ] {
+        let result = of_hardware(&folder, name);
+        assert_eq!(result.imported.problems, Vec::<String>::new(), "{name}");
+        assert_eq!(result.samples.len(), samples, "{name}");
+        for (kind, count) in kinds {
+            let seen = result.imported.records.get(&kind);
+            assert_eq!(seen, Some(&count), "{name}: kind {kind}");
+        }
+    }
+}
+
+/// perf 6.1 refuses this file; that it unpacks to whole, sensible records is all
+/// that can be said.
+#[test]
+fn a_compressed_recording_of_another_processor_is_read_to_its_end() {
+    let Some(folder) = recordings() else { return };
+    let result = of_hardware(&folder, "zstd-sleep.perf.data");
+    assert_eq!(result.imported.problems, Vec::<String>::new());
+    assert_eq!(result.samples.len(), result.imported.records[&9] as usize);
+    let named = |t: &Thread| t.program == "sleep";
+    assert!(result.rows::<Thread>().iter().any(named));
+    assert!(
+        result
+            .imported
+            .losses
+            .iter()
+            .all(|l| l.kind != LossKind::Unreadable)
+    );
+}
+
+/// Lines of `perf script` with these fields; none where perf is missing or
+/// cannot read the file.
+fn perf_script(path: &Path, fields: &str) -> Option<Vec<Vec<String>>> {
+    let output = std::process::Command::new("perf")
+        .args(["script", "--ns", "-F", fields, "-i"])
+        .arg(path)
+        .output()
+        .ok()?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    let lines: Vec<Vec<String>> = text
+        .lines()
+        .filter(|line| !line.trim().is_empty() && !line.starts_with('#'))
+        .map(|line| line.split_whitespace().map(str::to_owned).collect())
+        .collect();
+    (output.status.success() && !lines.is_empty()).then_some(lines)
+}
+
+fn nanoseconds(stamp: &str) -> u64 {
+    let (s, ns) = stamp.trim_end_matches(':').split_once('.').unwrap();
+    s.parse::<u64>().unwrap() * 1_000_000_000 + ns.parse::<u64>().unwrap()
+}
+
+#[test]
+fn samples_agree_with_perf_script_one_by_one() {
+    let Some(folder) = recordings() else { return };
+    for entry in std::fs::read_dir(&folder).unwrap() {
+        let path = entry.unwrap().path();
+        if !path.to_str().unwrap().ends_with(".perf.data") {
+            continue;
+        }
+        match perf_script(&path, "pid,tid,time,ip,period") {
+            Some(lines) => compare(&path, &lines),
+            None => println!("skipped: perf does not read {}", path.display()),
+        }
+    }
+}
+
+/// Time, pid/tid, period and ip of every sample.
+fn compare(path: &Path, lines: &[Vec<String>]) {
+    let result = read(&std::fs::read(path).unwrap()).unwrap();
+    // Of a call chain perf prints each frame in a line of its own.
+    let heads = lines.iter().filter(|l| l[0].contains('/') && l.len() >= 3);
+    let mut theirs: Vec<_> = heads
+        .map(|l| {
+            (
+                nanoseconds(&l[1]),
+                l[0].clone(),
+                l[2].clone(),
+                l.get(3).cloned(),
+            )
+        })
+        .collect();
+    let mut ours: Vec<_> = result
+        .samples
+        .iter()
+        .map(|s| {
+            let ids = format!("{}/{}", s.pid.0, s.tid.0);
+            (
+                s.time_ns,
+                ids,
+                s.period.to_string(),
+                Some(format!("{:x}", s.ip.0)),
+            )
+        })
+        .collect();
+    assert_eq!(theirs.len(), ours.len(), "{}", path.display());
+    theirs.sort();
+    ours.sort();
+    // Their clock began with the machine, ours with the recording.
+    let offset = theirs[0].0 - ours[0].0;
+    for (theirs, mut ours) in theirs.into_iter().zip(ours) {
+        ours.0 += offset;
+        if theirs.3.is_none() {
+            ours.3 = None;
+        }
+        assert_eq!(theirs, ours, "{}", path.display());
+    }
+}
+
+#[test]
+fn addresses_latencies_and_sources_agree_with_perf_script() {
+    let Some(folder) = recordings() else { return };
+    let name = "intel-skx-pebs-loadlat-weightstruct.perf.data";
+    let Some(lines) = perf_script(&folder.join(name), "time,addr,weight,data_src") else {
+        println!("skipped: perf does not read {name}");
+        return;
+    };
+    let mut ours = of_hardware(&folder, name).samples;
+    ours.sort_by_key(|s| s.time_ns);
+    assert_eq!(lines.len(), ours.len());
+    for (line, s) in lines.iter().zip(&ours) {
+        assert_eq!(line[1], format!("{:x}", s.addr.map_or(0, |a| a.0)));
+        assert_eq!(
+            *line.last().unwrap(),
+            s.latency_cycles.to_string(),
+            "{line:?}"
+        );
+        let text = line.join(" ");
+        let level = match s.source {
+            DataSource::FillBuffer => "LFB/MAB hit",
+            DataSource::L1d => "L1 hit",
+            DataSource::L2 => "L2 hit",
+            DataSource::Llc => "L3 hit",
+            DataSource::Dram => "RAM hit",
+            other => panic!("{other:?} of {text}"),
+        };
+        assert!(
+            text.contains(level) && text.contains("OP LOAD"),
+            "{level} of {text}"
+        );
+    }
+}

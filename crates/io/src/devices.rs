@@ -1,0 +1,493 @@
+//! Devices: what they are, what lies below them, what they counted themselves.
+//!
+//! Disks are described by sysfs. Network devices of other namespaces are seen by a
+//! thread that enters the namespace; the namespace is looked for among the processes
+//! each time, as a descriptor kept open would keep it alive.
+
+use std::collections::BTreeMap;
+use std::fs::{File, read_to_string};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use memgauge_trace::{DeviceId, IoDevice};
+
+use crate::sys::{self as netns, NetDevice};
+
+/// Header of Ethernet: address, address, type.
+const ETHERNET_BYTES: u64 = 14;
+
+/// What a device counted: [in, out], of packets without the link's headers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counted {
+    /// Bytes.
+    pub bytes: [u64; 2],
+    /// Requests or packets.
+    pub operations: [u64; 2],
+}
+
+/// A device with what it counted so far.
+#[derive(Clone, Debug, Default)]
+pub struct Device {
+    /// What it is.
+    pub facts: IoDevice,
+    /// What it counted.
+    pub counted: Counted,
+    /// Bytes of header that it counted with each packet, which are taken off.
+    pub header_bytes: u64,
+    /// Whether it is in another network namespace than this process.
+    pub abroad: bool,
+}
+
+/// Disks and this namespace's network devices, and those of the other namespaces that
+/// are `wanted`.
+pub fn present(wanted: Option<&dyn Fn(u32) -> bool>) -> BTreeMap<DeviceId, Device> {
+    let mut all = disks();
+    let Some(own) = inode(Path::new("/proc/self/ns/net")) else {
+        return all;
+    };
+    let mut networks = vec![Network {
+        netns: own,
+        name: String::new(),
+        devices: netns::devices_here().unwrap_or_default(),
+    }];
+    if let Some(wanted) = wanted {
+        networks.extend(others(own, wanted));
+    }
+    for network in &networks {
+        for device in &network.devices {
+            let id = DeviceId {
+                netns: network.netns,
+                number: device.index,
+            };
+            let mut found = network_device(id, device, network.netns == own);
+            found.facts.peer = peer(&networks, network, device).unwrap_or_default();
+            all.insert(id, found);
+        }
+    }
+    all
+}
+
+/// Namespaces beside the own one that are wanted.
+fn others(own: u32, wanted: &dyn Fn(u32) -> bool) -> Vec<Network> {
+    let others = namespaces().into_iter();
+    let others = others.filter(|(netns, _)| *netns != own && wanted(*netns));
+    let network = |(netns, path): (u32, PathBuf)| Network {
+        netns,
+        name: name_of(netns, &path),
+        // One that is gone by now has no devices any more.
+        devices: File::open(&path)
+            .and_then(netns::devices_in)
+            .unwrap_or_default(),
+    };
+    others.map(network).collect()
+}
+
+/// Devices of a network namespace.
+struct Network {
+    netns: u32,
+    /// Empty for the own one.
+    name: String,
+    devices: Vec<NetDevice>,
+}
+
+/// A namespace's name, where it has one; else the inode.
+fn name_of(netns: u32, path: &Path) -> String {
+    match path.starts_with("/run/netns") {
+        true => last_part(path),
+        false => netns.to_string(),
+    }
+}
+
+/// The other end of a veth: the one whose other end this is. None where two would do.
+fn peer(networks: &[Network], here: &Network, device: &NetDevice) -> Option<String> {
+    let is_peer = |there: &Network, other: &NetDevice| {
+        let itself = there.netns == here.netns && other.index == device.index;
+        !itself && other.index == device.peer && other.peer == device.index
+    };
+    let all = networks
+        .iter()
+        .flat_map(|n| n.devices.iter().map(move |d| (n, d)));
+    let mut found = all
+        .filter(|_| device.peer != 0)
+        .filter(|(n, d)| is_peer(n, d));
+    let (there, other) = found.next()?;
+    if found.next().is_some() {
+        return None;
+    }
+    Some(match (there.netns == here.netns, there.name.as_str()) {
+        (true, _) => other.name.clone(),
+        (false, "") => format!("{}@{}", other.name, there.netns),
+        (false, name) => format!("{}@{name}", other.name),
+    })
+}
+
+fn inode(path: &Path) -> Option<u32> {
+    std::fs::metadata(path).ok().map(|m| m.ino() as u32)
+}
+
+/// Network namespaces by inode, with a file of each: named ones, and processes'.
+fn namespaces() -> BTreeMap<u32, PathBuf> {
+    let entries = |folder: &str| std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let named = entries("/run/netns").map(|e| e.path());
+    let of_processes = entries("/proc").map(|e| e.path().join("ns/net"));
+    // A name is kept where there is one.
+    let paths = of_processes.chain(named);
+    paths
+        .filter_map(|path| Some((inode(&path)?, path)))
+        .collect()
+}
+
+// ---------------------------------------------------------------------- disks
+
+fn disks() -> BTreeMap<DeviceId, Device> {
+    let names = std::fs::read_dir("/sys/block")
+        .into_iter()
+        .flatten()
+        .flatten();
+    names
+        .filter_map(|entry| disk(&entry.path()))
+        .map(|d| (d.facts.device, d))
+        .collect()
+}
+
+/// A disk; none for one that has never moved a byte, as most loop devices.
+fn disk(folder: &Path) -> Option<Device> {
+    let counted = disk_counted(&read_to_string(folder.join("stat")).ok()?)?;
+    if counted.operations == [0, 0] {
+        return None;
+    }
+    let number = read_to_string(folder.join("dev")).ok()?;
+    let (major, minor) = number.trim().split_once(':')?;
+    let facts = IoDevice {
+        device: DeviceId::of_disk(major.parse().ok()?, minor.parse().ok()?),
+        ..disk_facts(folder)?
+    };
+    Some(Device {
+        facts,
+        counted,
+        ..Device::default()
+    })
+}
+
+/// Fields of /sys/block/…/stat: requests, merges, sectors of 512 bytes, time; for
+/// reads, then for writes.
+pub(super) fn disk_counted(stat: &str) -> Option<Counted> {
+    let fields: Vec<u64> = stat
+        .split_whitespace()
+        .map_while(|f| f.parse().ok())
+        .collect();
+    Some(Counted {
+        bytes: [fields.get(2)? * 512, fields.get(6)? * 512],
+        operations: [*fields.first()?, *fields.get(4)?],
+    })
+}
+
+fn disk_facts(folder: &Path) -> Option<IoDevice> {
+    let name = folder.file_name()?.to_string_lossy().into_owned();
+    let real = folder.canonicalize().ok()?;
+    let hardware = folder.join("device").exists();
+    let subsystem = std::fs::read_link(folder.join("device/subsystem")).ok();
+    let subsystem = subsystem.and_then(|s| Some(s.file_name()?.to_string_lossy().into_owned()));
+    let family = name
+        .trim_end_matches(|c: char| c.is_ascii_digit())
+        .trim_end_matches('-');
+    let pci = pci_of(&real);
+    Some(IoDevice {
+        kind: subsystem.unwrap_or_else(|| stacked_kind(folder, family)),
+        link_bytes_per_s: pci.as_deref().and_then(pci_link),
+        ..placed(pci.as_deref(), &real)
+    })
+    .map(|placed| IoDevice {
+        below: disks_below(folder).join(" "),
+        is_virtual: !hardware,
+        name,
+        ..placed
+    })
+}
+
+/// What a device mapping is called, and which kind of array it is.
+fn stacked_kind(folder: &Path, family: &str) -> String {
+    let more = ["dm/name", "md/level"].map(|file| read_to_string(folder.join(file)));
+    match more.into_iter().flatten().next() {
+        Some(more) => format!("{family} {}", more.trim_end()),
+        None => family.to_owned(),
+    }
+}
+
+/// Where in the machine a device is.
+fn placed(pci: Option<&Path>, real: &Path) -> IoDevice {
+    let address = pci.map_or_else(String::new, last_part);
+    IoDevice {
+        numa_node: pci.and_then(numa_node),
+        slot: slot_of(slots(), &address),
+        pci_root: root_bus(real),
+        pci: address,
+        ..IoDevice::default()
+    }
+}
+
+fn last_part(path: &Path) -> String {
+    path.file_name()
+        .map_or_else(String::new, |name| name.to_string_lossy().into_owned())
+}
+
+fn disks_below(folder: &Path) -> Vec<String> {
+    let slaves = std::fs::read_dir(folder.join("slaves"))
+        .into_iter()
+        .flatten()
+        .flatten();
+    let mut below: Vec<String> = slaves
+        .map(|e| e.file_name().to_string_lossy().into_owned())
+        .collect();
+    below.extend(backing_disk(folder));
+    below.sort();
+    below
+}
+
+/// The disk that has a loop device's file.
+fn backing_disk(folder: &Path) -> Option<String> {
+    let file = read_to_string(folder.join("loop/backing_file")).ok()?;
+    let number = std::fs::metadata(file.trim_end()).ok()?.dev();
+    let place = format!(
+        "/sys/dev/block/{}:{}",
+        libc::major(number),
+        libc::minor(number)
+    );
+    Some(last_part(&Path::new(&place).canonicalize().ok()?))
+}
+
+// ------------------------------------------------------------------------- PCI
+
+/// The nearest PCI function above a device: the last part of its path in sysfs that
+/// looks like `0000:3b:00.0`.
+fn pci_of(real: &Path) -> Option<PathBuf> {
+    real.ancestors()
+        .find(|path| is_pci_address(&last_part(path)))
+        .map(Path::to_path_buf)
+}
+
+fn is_pci_address(name: &str) -> bool {
+    let form = "hhhh:hh:hh.h";
+    name.len() == form.len()
+        && name.chars().zip(form.chars()).all(|(c, f)| match f {
+            'h' => c.is_ascii_hexdigit(),
+            _ => c == f,
+        })
+}
+
+/// The root bus of a device's tree: `pci0000:17` in its path.
+fn root_bus(real: &Path) -> String {
+    let root = real
+        .iter()
+        .filter_map(|part| part.to_str()?.strip_prefix("pci"));
+    let mut root = root.filter(|bus| is_pci_address(&format!("{bus}:00.0")));
+    root.next().unwrap_or_default().to_owned()
+}
+
+/// Slots of the machine by PCI address up to the function; they do not change.
+fn slots() -> &'static BTreeMap<String, String> {
+    static SLOTS: OnceLock<BTreeMap<String, String>> = OnceLock::new();
+    SLOTS.get_or_init(|| slots_in(Path::new("/sys/bus/pci/slots")))
+}
+
+fn slots_in(folder: &Path) -> BTreeMap<String, String> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let slot = |entry: std::fs::DirEntry| {
+        let address = read_to_string(entry.path().join("address")).ok()?;
+        Some((address.trim().to_owned(), last_part(&entry.path())))
+    };
+    entries.filter_map(slot).collect()
+}
+
+/// The slot of a function; empty where it is in none.
+fn slot_of(slots: &BTreeMap<String, String>, address: &str) -> String {
+    let device = address
+        .rsplit_once('.')
+        .map_or(address, |(device, _)| device);
+    slots.get(device).cloned().unwrap_or_default()
+}
+
+/// The kernel says -1 where the firmware does not tell.
+fn numa_node(pci: &Path) -> Option<u32> {
+    read_to_string(pci.join("numa_node"))
+        .ok()?
+        .trim()
+        .parse()
+        .ok()
+}
+
+fn pci_link(pci: &Path) -> Option<u64> {
+    let speed = read_to_string(pci.join("current_link_speed")).ok()?;
+    let width = read_to_string(pci.join("current_link_width")).ok()?;
+    pci_bytes_per_s(&speed, width.trim().parse().ok()?)
+}
+
+/// Bytes per second of a link such as `8.0 GT/s PCIe` with so many lanes, after the
+/// line code: 8 of 10 bits up to 5 GT/s, 128 of 130 above.
+fn pci_bytes_per_s(speed: &str, lanes: u64) -> Option<u64> {
+    let transfers: f64 = speed.split_whitespace().next()?.parse().ok()?;
+    let code = if transfers <= 5.0 { 0.8 } else { 128.0 / 130.0 };
+    let bytes = transfers * 1e9 * code / 8.0 * lanes as f64;
+    (bytes > 0.0).then_some(bytes as u64)
+}
+
+// --------------------------------------------------------------------- network
+
+fn network_device(id: DeviceId, device: &NetDevice, own: bool) -> Device {
+    let folder = Path::new("/sys/class/net").join(&device.name);
+    let mut facts = if own {
+        network_facts(&folder)
+    } else {
+        IoDevice::default()
+    };
+    if device.name == "lo" {
+        facts.kind = "loopback".to_owned();
+    } else if !device.driver.is_empty() {
+        facts.kind = device.driver.clone();
+    }
+    facts.is_virtual = if own {
+        facts.is_virtual
+    } else {
+        is_virtual_kind(&facts.kind)
+    };
+    facts.device = id;
+    facts.name = device.name.clone();
+    let header_bytes = if device.ethernet { ETHERNET_BYTES } else { 0 };
+    Device {
+        counted: without_headers(device.counted, header_bytes),
+        facts,
+        header_bytes,
+        abroad: !own,
+    }
+}
+
+/// Kinds that move no bytes through hardware, for namespaces whose sysfs is elsewhere.
+fn is_virtual_kind(kind: &str) -> bool {
+    [
+        "loopback",
+        "veth",
+        "bridge",
+        "bonding",
+        "tun",
+        "dummy",
+        "802.1Q VLAN Support",
+        "macvlan",
+        "",
+    ]
+    .contains(&kind)
+}
+
+/// Bytes and packets received and sent, without the link's headers.
+pub(super) fn without_headers(counted: [u64; 4], header: u64) -> Counted {
+    let [received, packets_in, sent, packets_out] = counted;
+    let without = |bytes: u64, packets: u64| bytes.saturating_sub(packets * header);
+    Counted {
+        bytes: [without(received, packets_in), without(sent, packets_out)],
+        operations: [packets_in, packets_out],
+    }
+}
+
+fn network_facts(folder: &Path) -> IoDevice {
+    let real = folder.canonicalize().unwrap_or_default();
+    let pci = pci_of(&real);
+    let megabits = read_to_string(folder.join("speed")).ok();
+    let megabits = megabits.and_then(|s| s.trim().parse::<u64>().ok());
+    IoDevice {
+        link_bytes_per_s: megabits.map(|m| m * 1_000_000 / 8),
+        below: networks_below(folder).join(" "),
+        is_virtual: real.starts_with("/sys/devices/virtual"),
+        ..placed(pci.as_deref(), &real)
+    }
+}
+
+/// Devices under a bond, bridge or VLAN: links `lower_NAME`.
+fn networks_below(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut below: Vec<String> = entries
+        .filter_map(|e| Some(e.file_name().to_str()?.strip_prefix("lower_")?.to_owned()))
+        .collect();
+    below.sort();
+    below
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pci_function_is_found_above_its_disk() {
+        let path = "/sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0/nvme/nvme0/nvme0n1";
+        let found = pci_of(Path::new(path)).map(|p| last_part(&p));
+        assert_eq!(found.as_deref(), Some("0000:3b:00.0"));
+        assert_eq!(pci_of(Path::new("/sys/devices/virtual/block/loop0")), None);
+    }
+
+    #[test]
+    fn a_function_has_the_slot_and_the_root_of_its_device() {
+        let folder = tempfile::tempdir().unwrap();
+        for (slot, address) in [("4", "0000:3b:00\n"), ("7-1", "0000:5e:00\n")] {
+            std::fs::create_dir(folder.path().join(slot)).unwrap();
+            std::fs::write(folder.path().join(slot).join("address"), address).unwrap();
+        }
+        let slots = slots_in(folder.path());
+        assert_eq!(slot_of(&slots, "0000:3b:00.1"), "4");
+        assert_eq!(slot_of(&slots, "0000:5e:00.0"), "7-1");
+        assert_eq!(slot_of(&slots, "0000:00:1f.2"), "");
+        let path = "/sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0/nvme/nvme0/nvme0n1";
+        assert_eq!(root_bus(Path::new(path)), "0000:3a");
+        assert_eq!(root_bus(Path::new("/sys/devices/virtual/net/lo")), "");
+    }
+
+    fn veth(index: u32, name: &str, peer: u32) -> NetDevice {
+        NetDevice {
+            index,
+            name: name.to_owned(),
+            peer,
+            ..NetDevice::default()
+        }
+    }
+
+    #[test]
+    fn the_other_end_of_a_pair_is_found_in_its_namespace() {
+        let network = |netns, name: &str, devices| Network {
+            netns,
+            name: name.to_owned(),
+            devices,
+        };
+        let own = vec![
+            veth(1, "lo", 0),
+            veth(5, "veth5", 2),
+            veth(6, "veth6", 2),
+            veth(8, "a", 9),
+            veth(9, "b", 8),
+        ];
+        let networks = [
+            network(1, "", own),
+            network(7, "web", vec![veth(1, "lo", 0), veth(2, "eth0", 5)]),
+            network(9, "", vec![veth(2, "eth0", 6)]),
+        ];
+        let of = |network: usize, device: usize| {
+            let here = &networks[network];
+            peer(&networks, here, &here.devices[device])
+        };
+        assert_eq!(of(0, 1).as_deref(), Some("eth0@web"));
+        assert_eq!(of(0, 2).as_deref(), Some("eth0@9"));
+        assert_eq!(of(0, 3).as_deref(), Some("b"));
+        assert_eq!((of(0, 0), of(1, 1).as_deref()), (None, Some("veth5@1")));
+    }
+
+    #[test]
+    fn a_link_moves_what_its_line_code_leaves() {
+        assert_eq!(pci_bytes_per_s("2.5 GT/s PCIe", 1), Some(250_000_000));
+        assert_eq!(pci_bytes_per_s("8.0 GT/s PCIe", 4), Some(3_938_461_538));
+        assert_eq!(pci_bytes_per_s("Unknown", 4), None);
+    }
+
+    #[test]
+    fn sectors_are_512_bytes() {
+        let counted = disk_counted("3 1 8 9 5 0 16 7 0 0 0").unwrap();
+        assert_eq!((counted.bytes, counted.operations), ([4096, 8192], [3, 5]));
+        assert_eq!(disk_counted("3 1"), None);
+    }
+}

@@ -1,0 +1,71 @@
+//! A program that is hung on its hook only when it is needed.
+//!
+//! What sees the readers of datagrams hangs where every socket of whatever kind receives,
+//! also TCP's and those between processes of this machine: on a machine without UDP
+//! sockets these would pay for nothing. So a thread waits for the first UDP socket, of
+//! which the programs tell (`say_datagrams` in bpf/socket.h), and hangs it within a
+//! millisecond or a few. Rejected: to look for it with each read-out, as what is read
+//! meanwhile has no reader, and to take the program off again, as a machine that asks a
+//! name server does so again and again.
+
+use std::io::{PipeWriter, pipe};
+use std::os::fd::AsFd;
+use std::sync::{Arc, OnceLock};
+use std::thread::{Builder, JoinHandle};
+
+use libbpf_rs::{Link, MapCore, Object};
+
+use memgauge_host::sys::process::wait_readable;
+
+/// Of what the programs tell by it.
+const TELLS: &str = "first_datagrams";
+
+/// Whether the program hangs; none where the kernel refused.
+type Hung = Arc<OnceLock<Option<Link>>>;
+
+/// Waits until it is dropped, and takes the program off then.
+pub(super) struct Late {
+    hung: Hung,
+    /// Closed to end the thread.
+    waiting: Option<(PipeWriter, JoinHandle<()>)>,
+}
+
+impl Late {
+    /// Hangs `program` when there is something for it to see.
+    pub(super) fn wait(object: Arc<Object>, program: &'static str) -> std::io::Result<Late> {
+        let (over, keep) = pipe()?;
+        let hung = Hung::default();
+        let place = Arc::clone(&hung);
+        let thread = Builder::new().name("late hook".to_owned());
+        let thread = thread.spawn(move || {
+            let map = object.maps().find(|map| map.name() == TELLS);
+            let told = map.is_some_and(|map| wait_readable([map.as_fd(), over.as_fd()]) == 0);
+            if told {
+                place.get_or_init(|| hang(&object, program));
+            }
+        })?;
+        Ok(Late {
+            hung,
+            waiting: Some((keep, thread)),
+        })
+    }
+
+    /// Whether it should hang and does not.
+    pub(super) fn is_refused(&self) -> bool {
+        matches!(self.hung.get(), Some(None))
+    }
+}
+
+fn hang(object: &Object, program: &str) -> Option<Link> {
+    let found = object.progs_mut().find(|p| p.name() == program)?;
+    found.attach().ok()
+}
+
+impl Drop for Late {
+    fn drop(&mut self) {
+        if let Some((keep, thread)) = self.waiting.take() {
+            drop(keep);
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! I/O accounting: which process moves how many bytes through which device.
+//!
+//! BPF programs (`bpf/`) charge every request to a disk and every packet of a TCP or
+//! UDP socket to the process it belongs to, in the kernel, as it happens; this module
+//! loads them, reads their tables, and adds what only user space knows: names, users,
+//! control groups, devices, and what the devices counted themselves. `docs/io.md` has
+//! the hooks and the cases, `docs/io-map.md` the tables' layout.
+//!
+//! Attribution is counted, not estimated. What cannot be attributed is left over as
+//! the difference to the device's own counter.
+
+#![deny(unsafe_code)]
+
+mod devices;
+mod hooks;
+mod late;
+mod launch;
+mod layout;
+mod meter;
+mod names;
+mod programs;
+mod recorder;
+mod session;
+#[allow(unsafe_code)]
+pub mod sys;
+mod watch;
+
+pub use devices::{Counted, Device, present};
+pub use launch::Launched;
+pub use layout::{Account, Facts, Flow, Rate};
+pub use memgauge_host::{Error, ErrorKind, Result};
+pub use meter::{Filter, Look, Meter};
+pub use names::{Names, cgroup_path};
+pub use programs::{Setup, unified_hierarchy};
+pub use recorder::IoRecorder;
+pub use session::{Key, Loss, Session};
+
+use memgauge_host as host;

@@ -1,0 +1,533 @@
+//! The BPF programs while they are loaded.
+//!
+//! Dropping [`Programs`] detaches and unloads everything, and so does the kernel when
+//! the process is killed: links and maps are descriptors of this process, none is
+//! pinned by itself. Rejected: generated bindings (a build tool more, for five maps
+//! that are read by name) and a daemon that keeps the programs loaded.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use libbpf_rs::{
+    Iter, Link, Map, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, PrintLevel, Program,
+    ProgramMut,
+};
+use memgauge_trace::{DeviceId, Owner};
+
+use super::hooks::{self, Choice, HOOKS, Hook, Kernel};
+use super::late::Late;
+use super::layout::{self, Account, Facts, Rate};
+use crate::{Error, ErrorKind, Result};
+use memgauge_host::sys::process::is_first_private;
+
+static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/account.bpf.o"));
+
+const BTF: &str = "/sys/kernel/btf";
+
+/// What is lacking where the kernel keeps the first process private.
+const UPON_INIT: &str = "packets that interrupts send while the first process runs, which this \
+                         kernel keeps private (kernel.init_private): they are in the rest";
+
+/// Most files, or chunks of pages, that there are marks for: 16 GiB of dirty pages.
+const MOST_CHUNKS: u32 = 1 << 18;
+
+/// What libbpf said about the last load; it speaks through a plain function.
+static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+fn listen(_: PrintLevel, text: String) {
+    if let Ok(mut said) = SAID.lock() {
+        said.push(text.trim_end().to_owned());
+    }
+}
+
+fn said() -> Vec<String> {
+    SAID.lock()
+        .map(|mut s| std::mem::take(&mut *s))
+        .unwrap_or_default()
+}
+
+/// How to account.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Setup {
+    /// Whether each thread is an owner of its own.
+    pub by_thread: bool,
+    /// Room for so many accounts (process and device) at a time; else as declared.
+    pub room: Option<u32>,
+}
+
+/// Loaded and attached programs.
+pub(super) struct Programs {
+    object: Arc<Object>,
+    /// Attached as long as they live.
+    _links: Vec<Link>,
+    late: Vec<(&'static Hook, Late)>,
+    read_out: Option<Link>,
+    missing: BTreeMap<&'static str, &'static str>,
+    pinned: Option<PathBuf>,
+}
+
+impl Drop for Programs {
+    fn drop(&mut self) {
+        if let Some(path) = &self.pinned {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+impl Programs {
+    /// Loads what this kernel takes, attaches it, and looks through the sockets
+    /// that are open already.
+    ///
+    pub(super) fn load(setup: Setup) -> Result<Programs> {
+        libbpf_rs::set_print(Some((PrintLevel::Warn, listen)));
+        let kernel = Kernel::read(Path::new(BTF)).map_err(|e| no_types(&e))?;
+        let mut refused = Vec::new();
+        let (object, choice) = loop {
+            let choice = hooks::choose(&|target| kernel.has(target), &refused);
+            check_required(&choice)?;
+            match open(&choice, setup) {
+                Ok(object) => break (object, choice),
+                Err(e) => refused.push(refused_program(&choice, &e)?),
+            }
+        };
+        Programs::attach(object, choice)
+    }
+
+    fn attach(object: Object, choice: Choice) -> Result<Programs> {
+        let object = Arc::new(object);
+        let cgroup = unified_hierarchy();
+        let mut links = Vec::new();
+        let mut read_out = None;
+        let mut missing = choice.missing;
+        let (late, at_once): (Vec<&Hook>, Vec<&Hook>) = HOOKS
+            .iter()
+            .filter(|hook| choice.load.contains(&hook.program))
+            .partition(|hook| hook.late);
+        for program in object.progs_mut() {
+            let name = name_of(&program);
+            if !at_once.iter().any(|hook| hook.program == name) {
+                continue;
+            }
+            match hang(&program, &name, &object, cgroup.as_deref()) {
+                Ok(link) if name == "read_out" => read_out = Some(link),
+                Ok(link) => links.push(link),
+                Err(e) => note_missing(&mut missing, &name, &e)?,
+            }
+        }
+        let late = late.into_iter().map(|hook| {
+            let waiting = Late::wait(Arc::clone(&object), hook.program);
+            Ok((hook, waiting.map_err(|e| no_thread(hook, e))?))
+        });
+        Ok(Programs {
+            late: late.collect::<Result<_>>()?,
+            object,
+            _links: links,
+            read_out,
+            missing,
+            pinned: None,
+        })
+    }
+
+    /// What cannot be told on this machine, in words.
+    pub(super) fn missing(&self) -> Vec<&'static str> {
+        let refused = self.late.iter().filter(|(_, late)| late.is_refused());
+        let refused = refused.map(|(hook, _)| hook.without);
+        let hidden = is_first_private().then_some(UPON_INIT);
+        let known = self.missing.values().copied();
+        let mut sentences: Vec<&'static str> = known.chain(refused).chain(hidden).collect();
+        sentences.sort_unstable();
+        sentences.dedup();
+        sentences
+    }
+
+    /// Moves what open sockets hold to the accounts.
+    pub(super) fn settle(&self) -> Result<()> {
+        self.read_out.as_ref().map_or(Ok(()), run)
+    }
+
+    /// All accounts as they stand.
+    pub(super) fn accounts(&self) -> Result<Vec<((Owner, DeviceId), Account)>> {
+        let map = self.map("accounts")?;
+        let mut accounts = Vec::new();
+        for key in map.keys() {
+            let values = map
+                .lookup_percpu(&key, MapFlags::ANY)
+                .map_err(|e| unread("accounts", e))?;
+            // Another read-out may have removed it between the two calls.
+            if let Some(values) = values {
+                accounts.push((layout::key(&key), Account::of_processors(&values)));
+            }
+        }
+        Ok(accounts)
+    }
+
+    /// Takes an account away, with what it had at that moment.
+    pub(super) fn close(&self, key: (Owner, DeviceId)) -> Result<()> {
+        let map = self.map("accounts")?;
+        map.delete(&layout::key_bytes(key))
+            .map_err(|e| unread("accounts", e))
+    }
+
+    /// What was noted about an owner.
+    pub(super) fn facts(&self, owner: Owner) -> Result<Option<Facts>> {
+        let key = owner.0.to_ne_bytes();
+        let found = self.map("owners")?.lookup(&key, MapFlags::ANY);
+        let found = found.map_err(|e| unread("owners", e))?;
+        Ok(found.map(|bytes| layout::facts(owner, &bytes)))
+    }
+
+    /// Forgets what was noted about an owner.
+    pub(super) fn forget(&self, owner: Owner) -> Result<()> {
+        let map = self.map("owners")?;
+        map.delete(&owner.0.to_ne_bytes())
+            .map_err(|e| unread("owners", e))
+    }
+
+    /// How often each of `layout::LOSSES` happened.
+    pub(super) fn losses(&self) -> Result<Vec<u64>> {
+        let map = self.map("losses")?;
+        (0..layout::LOSSES.len() as u32)
+            .map(|reason| {
+                let values = map
+                    .lookup_percpu(&reason.to_ne_bytes(), MapFlags::ANY)
+                    .map_err(|e| unread("losses", e))?;
+                Ok(layout::sum_of_processors(&values.unwrap_or_default()))
+            })
+            .collect()
+    }
+
+    /// How often a program could not run, as one of these programs was interrupted by
+    /// its own hook on the same processor.
+    pub(super) fn runs_missed(&self) -> u64 {
+        let ours = |program: &ProgramMut<'_>| Program::id_from_fd(program.as_fd()).ok();
+        let ids: Vec<u32> = self.object.progs_mut().filter_map(|p| ours(&p)).collect();
+        let all = libbpf_rs::query::ProgInfoIter::default();
+        all.filter(|info| ids.contains(&info.id))
+            .map(|info| info.recursion_misses)
+            .sum()
+    }
+
+    /// Makes the map of rates a file in a BPF file system; what an earlier run left
+    /// there is replaced.
+    pub(super) fn pin(&mut self, folder: &Path) -> Result<()> {
+        let path = folder.join("io_rates");
+        let failed = |e: &dyn std::fmt::Display| {
+            let message = format!(
+                "failed to pin map `{}`: {e}; the folder must be in a BPF file system \
+                 (mount -t bpf bpf /sys/fs/bpf)",
+                path.display()
+            );
+            Error::new(ErrorKind::System, message)
+        };
+        std::fs::create_dir_all(folder).map_err(|e| failed(&e))?;
+        if path.exists() && MapHandle::from_pinned_path(&path).is_ok() {
+            std::fs::remove_file(&path).map_err(|e| failed(&e))?;
+        }
+        let rates = MapHandle::try_from(&self.map("io_rates")?);
+        let pinned = rates.and_then(|mut rates| rates.pin(&path));
+        pinned.map_err(|e| failed(&e))?;
+        self.pinned = Some(path.clone());
+        Ok(())
+    }
+
+    /// Writes a process's rate, if the map is pinned.
+    pub(super) fn publish(&self, rate: &Rate) -> Result<()> {
+        let Some(path) = &self.pinned else {
+            return Ok(());
+        };
+        let pid = rate.owner.pid().0.to_ne_bytes();
+        let written = self
+            .map("io_rates")?
+            .update(&pid, &rate.to_bytes(), MapFlags::ANY);
+        written.map_err(|e| {
+            let message = format!("failed to write map `{}`", path.display());
+            Error::system(message, std::io::Error::other(e))
+        })
+    }
+
+    /// Whether somebody may read rates.
+    pub(super) fn is_pinned(&self) -> bool {
+        self.pinned.is_some()
+    }
+
+    /// Entries that the accounts have room for.
+    pub(super) fn room(&self) -> usize {
+        self.map("accounts")
+            .map_or(0, |map| map.max_entries() as usize)
+    }
+
+    /// Bytes of the maps at most, with all of their entries and on all processors.
+    pub(super) fn memory_bytes(&self) -> u64 {
+        let processors = libbpf_rs::num_possible_cpus().unwrap_or(1) as u64;
+        self.object
+            .maps()
+            .map(|map| most_bytes(&map, processors))
+            .sum()
+    }
+
+    fn map(&self, name: &str) -> Result<Map<'_>> {
+        let found = self.object.maps().find(|map| map.name() == name);
+        found.ok_or_else(|| Error::new(ErrorKind::System, format!("failed to find map `{name}`")))
+    }
+}
+
+fn most_bytes(map: &Map<'_>, processors: u64) -> u64 {
+    let entry = u64::from(map.key_size()) + u64::from(map.value_size());
+    let copies = if map.map_type().is_percpu() {
+        processors
+    } else {
+        1
+    };
+    u64::from(map.max_entries()) * entry * copies
+}
+
+fn name_of(program: &ProgramMut<'_>) -> String {
+    program.name().to_string_lossy().into_owned()
+}
+
+fn open(choice: &Choice, setup: Setup) -> libbpf_rs::Result<Object> {
+    said();
+    let mut object = ObjectBuilder::default()
+        .name("memgauge_io")?
+        .open_memory(OBJECT)?;
+    for mut program in object.progs_mut() {
+        let name = program.name().to_string_lossy().into_owned();
+        program.set_autoload(choice.load.contains(&name.as_str()));
+    }
+    for mut map in object.maps_mut() {
+        if map.name() == "dirtiers" || map.name() == "files" {
+            map.set_max_entries(chunks())?;
+        }
+        if let ("accounts", Some(room)) = (map.name().to_string_lossy().as_ref(), setup.room) {
+            map.set_max_entries(room)?;
+        }
+        if map.name().to_string_lossy().ends_with(".rodata")
+            && let Some([by_thread, ends_seen, ..]) = map.initial_value_mut()
+        {
+            *by_thread = u8::from(setup.by_thread);
+            *ends_seen = u8::from(choice.load.contains(&"stream_ended"));
+        }
+    }
+    object.load()
+}
+
+/// Twice the pages that may be dirty, in chunks of 16.
+fn chunks() -> u32 {
+    let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let kib = meminfo
+        .lines()
+        .find_map(|line| line.strip_prefix("MemTotal:"))
+        .and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
+    // vm.dirty_ratio is 20 % where nobody changed it.
+    let pages = kib.unwrap_or(1 << 22) / 4 / 5 * 2;
+    (pages / 16).clamp(4096, u64::from(MOST_CHUNKS)) as u32
+}
+
+/// The program that the kernel did not take, if the others can do without it.
+fn refused_program(choice: &Choice, cause: &libbpf_rs::Error) -> Result<String> {
+    let said = said();
+    let named = choice.load.iter().find(|program| {
+        said.iter()
+            .any(|line| line.contains(&format!("prog '{program}':")))
+    });
+    if cause.kind() == libbpf_rs::ErrorKind::PermissionDenied && !may_load() {
+        return Err(no_rights());
+    }
+    match named {
+        Some(program) if !is_required(program) => Ok((*program).to_owned()),
+        _ => Err(refusal(cause, &said)),
+    }
+}
+
+fn is_required(program: &str) -> bool {
+    HOOKS
+        .iter()
+        .any(|hook| hook.required && hook.program == program)
+}
+
+fn check_required(choice: &Choice) -> Result<()> {
+    let lacking = HOOKS
+        .iter()
+        .find(|hook| hook.required && !choice.load.contains(&hook.program));
+    lacking.map_or(Ok(()), |hook| {
+        let target = hook.target.unwrap_or_default();
+        let message = format!(
+            "failed to account I/O: this kernel has no `{target}` ({}); Linux 5.18 or later is needed",
+            hook.without
+        );
+        Err(Error::new(ErrorKind::Missing, message))
+    })
+}
+
+fn note_missing(
+    missing: &mut BTreeMap<&'static str, &'static str>,
+    name: &str,
+    cause: &dyn std::fmt::Display,
+) -> Result<()> {
+    let hook = HOOKS.iter().find(|hook| hook.program == name);
+    match hook {
+        Some(hook) if !hook.required => {
+            missing.insert(hook.program, hook.without);
+            Ok(())
+        }
+        _ => {
+            let message = format!("failed to attach program `{name}`: {cause}");
+            Err(Error::new(ErrorKind::System, message))
+        }
+    }
+}
+
+/// Attaches one program the way its kind needs.
+fn hang(
+    program: &ProgramMut<'_>,
+    name: &str,
+    object: &Object,
+    cgroup: Option<&Path>,
+) -> std::result::Result<Link, String> {
+    let section = program.section().to_string_lossy().into_owned();
+    let failed = |e: libbpf_rs::Error| e.to_string();
+    if section.starts_with("cgroup") {
+        let path = cgroup.ok_or("no control groups of version 2 are mounted")?;
+        let folder = File::open(path).map_err(|e| e.to_string())?;
+        return program.attach_cgroup(folder.as_raw_fd()).map_err(failed);
+    }
+    match name {
+        "read_out" => {
+            let books = object.maps().find(|map| map.name() == "books");
+            let books = books.ok_or("no map `books`")?;
+            program.attach_iter(books.as_fd()).map_err(failed)
+        }
+        "seed" => {
+            let link = program.attach().map_err(failed)?;
+            run(&link).map_err(|e| e.to_string())?;
+            Ok(link)
+        }
+        _ => program.attach().map_err(failed),
+    }
+}
+
+/// Runs an iterator to its end.
+fn run(link: &Link) -> Result<()> {
+    let failed = |e| Error::system("failed to read the open sockets", e);
+    let mut iter = Iter::new(link).map_err(|e| failed(std::io::Error::other(e)))?;
+    std::io::copy(&mut iter, &mut std::io::sink()).map_err(failed)?;
+    Ok(())
+}
+
+/// Where the control groups of version 2 are mounted.
+pub fn unified_hierarchy() -> Option<PathBuf> {
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
+    mounts.lines().find_map(mounted_unified)
+}
+
+/// The mount point of a line of mountinfo, if it is of type cgroup2.
+fn mounted_unified(line: &str) -> Option<PathBuf> {
+    let (place, kind) = line.split_once(" - ")?;
+    kind.starts_with("cgroup2 ").then_some(())?;
+    place.split(' ').nth(4).map(PathBuf::from)
+}
+
+// ------------------------------------------------------------------- failures
+
+/// CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN, or CAP_SYS_ADMIN in place of the first two.
+fn may_load() -> bool {
+    const BPF: u64 = 1 << 39 | 1 << 38;
+    const SYS_ADMIN: u64 = 1 << 21;
+    const NET_ADMIN: u64 = 1 << 12;
+    let held = capabilities();
+    held & NET_ADMIN != 0 && (held & SYS_ADMIN != 0 || held & BPF == BPF)
+}
+
+fn capabilities() -> u64 {
+    let held = status_field("CapEff:");
+    held.and_then(|h| u64::from_str_radix(&h, 16).ok())
+        .unwrap_or(0)
+}
+
+fn status_field(name: &str) -> Option<String> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+    Some(line.trim().to_owned())
+}
+
+fn no_rights() -> Error {
+    Error::new(
+        ErrorKind::Missing,
+        "failed to load the accounting programs: it needs CAP_BPF, CAP_PERFMON and \
+         CAP_NET_ADMIN; run it as root (sudo memgauge io …), or once: sudo setcap \
+         cap_bpf,cap_perfmon,cap_net_admin,cap_dac_read_search,cap_sys_ptrace+ep \
+         $(command -v memgauge)",
+    )
+}
+
+fn no_thread(hook: &Hook, cause: std::io::Error) -> Error {
+    let message = format!("failed to start a thread for program `{}`", hook.program);
+    Error::system(message, cause)
+}
+
+fn no_types(cause: &std::io::Error) -> Error {
+    let message = format!(
+        "failed to read the kernel's types `{BTF}/vmlinux`: {cause}; accounting needs a kernel \
+         built with CONFIG_DEBUG_INFO_BTF, as those of the distributions are"
+    );
+    Error::new(ErrorKind::Missing, message)
+}
+
+/// Lockdown takes helpers away, which looks like a program that makes no sense; a
+/// filter of system calls refuses what capabilities would allow.
+fn why_forbidden(denied: bool) -> Option<&'static str> {
+    let lockdown = std::fs::read_to_string("/sys/kernel/security/lockdown").unwrap_or_default();
+    if lockdown.contains("[confidentiality]") {
+        return Some(
+            "the kernel is locked down (lockdown=confidentiality); boot it with lockdown=integrity",
+        );
+    }
+    (denied && status_field("Seccomp:").as_deref() == Some("2"))
+        .then_some("a seccomp filter is in force here; allow bpf(2) in the container's profile")
+}
+
+fn refusal(cause: &libbpf_rs::Error, said: &[String]) -> Error {
+    let denied = cause.kind() == libbpf_rs::ErrorKind::PermissionDenied;
+    let why = why_forbidden(denied);
+    let last = said
+        .iter()
+        .rev()
+        .find(|line| !line.is_empty())
+        .map(String::as_str);
+    let why = why.or(last).unwrap_or("the kernel gave no reason");
+    let message = format!(
+        "failed to load the accounting programs: {cause}: {}",
+        one_line(why)
+    );
+    Error::new(ErrorKind::System, message)
+}
+
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+fn unread(map: &str, cause: libbpf_rs::Error) -> Error {
+    Error::system(
+        format!("failed to read map `{map}`"),
+        std::io::Error::other(cause),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_unified_hierarchy_is_found_among_the_mounts() {
+        let v1 = "30 25 0:26 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu";
+        let v2 = "31 25 0:27 / /sys/fs/cgroup/unified rw,relatime shared:4 - cgroup2 cgroup2 rw";
+        assert_eq!(mounted_unified(v1), None);
+        assert_eq!(
+            mounted_unified(v2),
+            Some(PathBuf::from("/sys/fs/cgroup/unified"))
+        );
+    }
+}

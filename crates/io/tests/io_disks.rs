@@ -1,0 +1,484 @@
+//! Accounting of disks against known amounts and the disk's own counters. Needs root
+//! and a kernel that takes the programs; says why it is skipped elsewhere.
+
+#![allow(clippy::unwrap_used)]
+
+mod io;
+
+use memgauge_host::memory_counters::NoCounters;
+use memgauge_io::{Filter, Meter, Session, Setup, present};
+use memgauge_trace::Owner;
+
+use io::{Actor, Disk, MIB, Mirror, account, act, everyone, session, sh};
+
+const SIZE: u64 = 16 * MIB;
+const SIZE_TEXT: &str = "16777216";
+
+/// Metadata that a first look at a file reads: a directory's block, the inode's.
+const METADATA: u64 = 8 * 4096;
+
+fn check_read(deed: &str) {
+    let Some((mut session, _turn)) = session() else {
+        return;
+    };
+    let disk = Disk::new();
+    let path = disk.file("data", SIZE);
+    let before = (
+        disk.counted().0,
+        everyone(&mut session, disk.id).input.bytes,
+    );
+    let pid = act(&[deed, &path]);
+    let read = account(&mut session, pid, disk.id);
+    assert!(
+        (SIZE..=SIZE + METADATA).contains(&read.input.bytes),
+        "{read:?}"
+    );
+    assert_eq!(read.output.bytes, 0);
+    let counted = disk.counted().0 - before.0;
+    assert_eq!(
+        everyone(&mut session, disk.id).input.bytes - before.1,
+        counted
+    );
+    if deed != "read_direct" {
+        // The kernel may have taken pages away; it does not do so each time.
+        let cached = (0..5).any(|_| {
+            let again = act(&[deed, &path]);
+            account(&mut session, again, disk.id).input.bytes == 0
+        });
+        assert!(cached);
+    }
+}
+
+#[test]
+fn direct_reads_belong_to_the_reader() {
+    check_read("read_direct");
+}
+
+#[test]
+fn buffered_reads_belong_to_the_reader_once() {
+    check_read("read_buffered");
+}
+
+#[test]
+fn reads_through_a_mapping_belong_to_the_process_that_faults() {
+    check_read("read_mapped");
+}
+
+/// Runs the writers, then the flush; each must have written exactly so much.
+fn check_write(prepare: u64, writers: &[(&[&str], u64)], flush: &[&str]) {
+    let Some((mut session, _turn)) = session() else {
+        return;
+    };
+    let disk = Disk::new();
+    let path = disk.path("data");
+    if prepare > 0 {
+        disk.file("data", prepare);
+    }
+    let words = |words: &[&str]| -> Vec<String> {
+        words
+            .iter()
+            .map(|w| {
+                if *w == "PATH" {
+                    path.clone()
+                } else {
+                    (*w).to_owned()
+                }
+            })
+            .collect()
+    };
+    let run = |deed: &[&str]| {
+        let words = words(deed);
+        act(&words.iter().map(String::as_str).collect::<Vec<_>>())
+    };
+    let before = (
+        disk.counted().1,
+        everyone(&mut session, disk.id).output.bytes,
+    );
+    let pids: Vec<u32> = writers.iter().map(|(deed, _)| run(deed)).collect();
+    let flusher = match flush {
+        [] => 0,
+        ["everything"] => {
+            disk.forget();
+            0
+        }
+        _ => run(flush),
+    };
+    for (pid, (deed, bytes)) in pids.iter().zip(writers) {
+        let written = account(&mut session, *pid, disk.id).output.bytes;
+        assert_eq!(written, *bytes, "{deed:?}");
+    }
+    assert_eq!(account(&mut session, flusher, disk.id).output.bytes, 0);
+    disk.forget();
+    let counted = disk.counted().1 - before.0;
+    let sum = everyone(&mut session, disk.id).output.bytes - before.1;
+    assert_eq!(sum, counted, "all that the disk counted has an owner");
+}
+
+#[test]
+fn direct_writes_belong_to_the_writer() {
+    check_write(0, &[(&["write_direct", "PATH", SIZE_TEXT], SIZE)], &[]);
+}
+
+#[test]
+fn buffered_writes_belong_to_the_writer_that_syncs_itself() {
+    check_write(
+        0,
+        &[(&["write", "PATH", "0", SIZE_TEXT, "fsync"], SIZE)],
+        &[],
+    );
+}
+
+#[test]
+fn buffered_writes_belong_to_a_writer_that_has_ended_when_another_syncs() {
+    check_write(
+        0,
+        &[(&["write", "PATH", "0", SIZE_TEXT], SIZE)],
+        &["sync", "PATH"],
+    );
+}
+
+#[test]
+fn buffered_writes_belong_to_the_writer_when_the_system_flushes() {
+    check_write(
+        0,
+        &[(&["write", "PATH", "0", SIZE_TEXT], SIZE)],
+        &["everything"],
+    );
+}
+
+#[test]
+fn halves_of_a_file_belong_to_their_writers() {
+    let half = (8 * MIB).to_string();
+    check_write(
+        0,
+        &[
+            (&["write", "PATH", "0", &half], 8 * MIB),
+            (&["write", "PATH", &half, &half], 8 * MIB),
+        ],
+        &["sync", "PATH"],
+    );
+}
+
+#[test]
+fn alternate_pages_belong_to_their_writers() {
+    check_write(
+        SIZE,
+        &[
+            (&["write_pages", "PATH", "0", "2", "2048"], 8 * MIB),
+            (&["write_pages", "PATH", "1", "2", "2048"], 8 * MIB),
+        ],
+        &["sync", "PATH"],
+    );
+}
+
+#[test]
+fn the_last_writer_of_a_page_is_charged() {
+    check_write(
+        SIZE,
+        &[
+            (&["write_pages", "PATH", "0", "1", "512"], MIB),
+            (&["write_pages", "PATH", "256", "1", "512"], 2 * MIB),
+        ],
+        &["sync", "PATH"],
+    );
+}
+
+#[test]
+fn who_wrote_a_page_before_it_was_clean_is_not_charged_again() {
+    check_write(
+        SIZE,
+        &[
+            (&["write_pages", "PATH", "0", "1", "512"], MIB),
+            (&["write_pages", "PATH", "256", "1", "512"], 2 * MIB),
+            (&["sync", "PATH"], 0),
+            (&["write_pages", "PATH", "0", "1", "512"], 3 * MIB / 2),
+            (&["write_pages", "PATH", "256", "1", "128"], MIB / 2),
+        ],
+        &["sync", "PATH"],
+    );
+}
+
+#[test]
+fn a_mapping_adds_what_was_not_dirty_before() {
+    check_write(
+        SIZE,
+        &[
+            (&["write_pages", "PATH", "0", "1", "512"], 2 * MIB),
+            (&["write_mapped", "PATH"], SIZE - 2 * MIB),
+        ],
+        &["sync", "PATH"],
+    );
+}
+
+#[test]
+fn writes_through_a_mapping_belong_to_the_process_that_faults() {
+    check_write(
+        SIZE,
+        &[(&["write_mapped", "PATH"], SIZE)],
+        &["sync", "PATH"],
+    );
+}
+
+#[test]
+fn a_file_that_is_removed_before_it_is_written_back_costs_nothing() {
+    check_write(
+        0,
+        &[(&["write_unlink", "PATH", SIZE_TEXT], 0)],
+        &["everything"],
+    );
+}
+
+#[test]
+fn small_writes_add_up_to_pages() {
+    check_write(
+        0,
+        &[(&["write_small", "PATH", "1000", "100"], 25 * 4096)],
+        &[],
+    );
+}
+
+#[test]
+fn an_owner_that_has_ended_keeps_its_name_user_and_group() {
+    let Some((mut session, _turn)) = session() else {
+        return;
+    };
+    let Some(root) = memgauge_io::unified_hierarchy() else {
+        println!("skipped: no control groups of version 2");
+        return;
+    };
+    let disk = Disk::new();
+    let group = root.join(format!("memgauge-test-{}", std::process::id()));
+    std::fs::create_dir_all(&group).unwrap();
+    let script = format!(
+        "echo $$ > {}/cgroup.procs && exec dd if=/dev/zero of={} bs=1M count=4 2>/dev/null",
+        group.display(),
+        disk.path("data")
+    );
+    sh(&format!("sh -c '{script}'"));
+    disk.forget();
+    let inode = std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(&group).unwrap());
+    let path = memgauge_io::cgroup_path(inode);
+    std::fs::remove_dir(&group).unwrap();
+    let accounts = session.accounts().unwrap();
+    let found = accounts.iter().find(|((o, d), a)| {
+        *d == disk.id && a.output.bytes == 4 * MIB && session.facts(*o).unwrap().command == "dd"
+    });
+    let ((owner, _), _) = found.expect("dd's account");
+    let facts = session.facts(*owner).unwrap();
+    assert_eq!((facts.uid, facts.cgroup, facts.kernel), (0, inode, false));
+    assert!(
+        path.unwrap()
+            .ends_with(&format!("memgauge-test-{}", std::process::id()))
+    );
+}
+
+#[test]
+fn what_finds_no_room_in_the_accounts_is_counted() {
+    let Some((session, _turn)) = session() else {
+        return;
+    };
+    drop(session);
+    // Whoever makes the file system writes more than the test does.
+    let disk = Disk::new();
+    let path = disk.path("data");
+    let mut session = Session::start(Setup {
+        room: Some(1),
+        ..Setup::default()
+    })
+    .unwrap();
+    for _ in 0..2 {
+        act(&["write_direct", &path, SIZE_TEXT]);
+    }
+    let losses = session.losses().unwrap();
+    let full = losses.iter().find(|loss| loss.name == "accounts_full");
+    assert!(full.is_some_and(|loss| loss.count >= SIZE), "{losses:?}");
+    // The one that has the room may have written some of the file system's own.
+    let written = everyone(&mut session, disk.id).output.bytes;
+    assert!(written <= SIZE + METADATA, "{written}");
+}
+
+#[test]
+fn reads_through_a_ring_of_requests_belong_to_its_process() {
+    let Some((mut session, _turn)) = session() else {
+        return;
+    };
+    let disk = Disk::new();
+    let path = disk.file("data", SIZE);
+    let mut actor = Actor::start(&["env"], &["read_uring", &path]);
+    let said = actor.line();
+    let pid = actor.end();
+    if said.starts_with("none") {
+        println!("skipped: no io_uring here ({said})");
+        return;
+    }
+    let read = account(&mut session, pid, disk.id).input.bytes;
+    assert!((SIZE..=SIZE + METADATA).contains(&read), "{read}");
+}
+
+#[test]
+fn threads_have_accounts_of_their_own_where_that_is_asked_for() {
+    let Some((session, _turn)) = session() else {
+        return;
+    };
+    drop(session);
+    let mut session = Session::start(Setup {
+        by_thread: true,
+        ..Setup::default()
+    })
+    .unwrap();
+    let disk = Disk::new();
+    let sizes = [4 * MIB, 8 * MIB];
+    let words = sizes.map(|size| size.to_string());
+    let mut actor = Actor::start(
+        &["env"],
+        &["write_threads", &disk.path("data"), &words[0], &words[1]],
+    );
+    let said = actor.line();
+    let process = actor.end();
+    for (thread, size) in said.split(' ').zip(sizes) {
+        let (_, tid) = thread.split_once(':').unwrap();
+        let tid: u32 = tid.parse().unwrap();
+        assert_ne!(tid, process);
+        let written = account(&mut session, tid, disk.id).output.bytes;
+        assert!(
+            (size..=size + METADATA).contains(&written),
+            "{written} of {size}"
+        );
+        let accounts = session.accounts().unwrap();
+        let owner = accounts.keys().find(|(o, _)| o.pid().0 == tid).unwrap().0;
+        assert_eq!(session.facts(owner).unwrap().process, process);
+    }
+}
+
+/// The kernel gives the next process the id after this one.
+fn set_last_pid(pid: u32) -> bool {
+    std::fs::write("/proc/sys/kernel/ns_last_pid", pid.to_string()).is_ok()
+}
+
+#[test]
+fn a_process_id_that_is_used_again_is_another_owner() {
+    let Some((mut session, _turn)) = session() else {
+        return;
+    };
+    let disk = Disk::new();
+    let words = ["write_direct", &disk.path("first"), "4194304"];
+    let first = act(&words);
+    let again = [words[0], &disk.path("second"), "8388608"];
+    // Somebody else may get the id in between.
+    let used_again = (0..50).any(|_| set_last_pid(first - 1) && act(&again) == first);
+    if !used_again {
+        println!("skipped: the kernel does not give the same process id again");
+        return;
+    }
+    let accounts = session.accounts().unwrap();
+    let of_pid = accounts
+        .iter()
+        .filter(|((o, d), _)| o.pid().0 == first && *d == disk.id);
+    let mut written: Vec<u64> = of_pid.map(|(_, a)| a.output.bytes / MIB).collect();
+    written.sort_unstable();
+    assert_eq!(written, [4, 8]);
+}
+
+#[test]
+fn a_mapped_device_is_charged_above_its_disk_and_knows_it() {
+    let Some((mut session, _turn)) = session() else {
+        return;
+    };
+    let name = format!("memgauge-test-{}", std::process::id());
+    let Some(disk) = Disk::mapped(&name) else {
+        println!("skipped: needs dmsetup and a kernel with the device mapper");
+        return;
+    };
+    let path = disk.file("data", SIZE);
+    let pid = act(&["read_direct", &path]);
+    let below = disk.below.unwrap();
+    for id in [disk.id, below] {
+        let read = account(&mut session, pid, id).input.bytes;
+        assert!((SIZE..=SIZE + METADATA).contains(&read), "{read}");
+    }
+    let devices = present(None);
+    let (upper, lower) = (&devices[&disk.id].facts, &devices[&below].facts);
+    assert_eq!(
+        (upper.below.as_str(), upper.is_virtual),
+        (lower.name.as_str(), true)
+    );
+    assert_eq!(upper.kind, format!("dm {name}"));
+}
+
+/// Written to both disks of a mirror, read from either.
+#[test]
+fn a_mirror_is_charged_above_its_disks_and_knows_them() {
+    let Some((mut session, _turn)) = session() else {
+        return;
+    };
+    let Some(mirror) = Mirror::new() else {
+        println!("skipped: needs mdadm and a kernel with md and raid1");
+        return;
+    };
+    let writer = act(&["write_direct", &mirror.path, SIZE_TEXT]);
+    let mut at = |pid, id| account(&mut session, pid, id);
+    let written = |account: memgauge_io::Account| account.output.bytes;
+    assert_eq!(written(at(writer, mirror.id)), SIZE);
+    for disk in mirror.below {
+        assert_eq!(written(at(writer, disk)), SIZE);
+    }
+    let reader = act(&["read_direct", &mirror.path]);
+    let read = at(reader, mirror.id).input.bytes;
+    let below: u64 = mirror.below.map(|d| at(reader, d).input.bytes).iter().sum();
+    assert!(read > 60 * MIB && below == read, "{below} of {read}");
+    let devices = present(None);
+    let (upper, lower) = (
+        &devices[&mirror.id].facts,
+        mirror.below.map(|d| devices[&d].facts.name.clone()),
+    );
+    let mut below: Vec<&str> = upper.below.split(' ').collect();
+    below.sort_unstable();
+    let mut expected = lower.to_vec();
+    expected.sort_unstable();
+    assert_eq!(below, expected);
+    assert_eq!(upper.kind, "md raid1");
+    assert!(upper.is_virtual);
+}
+
+#[test]
+fn a_loop_device_knows_the_disk_of_its_file_and_vanishes_with_its_account_kept() {
+    let Some((session, _turn)) = session() else {
+        return;
+    };
+    drop(session);
+    let memory = Box::new(NoCounters("not asked for".to_owned()));
+    let mut meter = Meter::start(Filter::default(), Setup::default(), memory).unwrap();
+    let disk = Disk::new();
+    let id = disk.id;
+    act(&["write_direct", &disk.path("data"), SIZE_TEXT]);
+    let look = meter.look(true).unwrap();
+    let seen = look.devices.iter().find(|d| d.device == id).unwrap();
+    assert!(seen.is_virtual && seen.kind == "loop", "{seen:?}");
+    act(&["write_direct", &disk.path("more"), SIZE_TEXT]);
+    drop(disk);
+    let look = meter.look(true).unwrap();
+    let of_device = look
+        .rows
+        .iter()
+        .filter(|r| r.device == id && r.owner != Owner::DEVICE);
+    let written: u64 = of_device.map(|r| r.bytes).sum();
+    assert!(written >= SIZE, "{written}");
+}
+
+#[test]
+fn xfs_tells_the_last_writer_of_a_page_too() {
+    let Some((mut session, _turn)) = session() else {
+        return;
+    };
+    let Some(disk) = Disk::with("mkfs.xfs -q -f") else {
+        println!("skipped: needs mkfs.xfs and a kernel with xfs");
+        return;
+    };
+    let path = disk.file("data", SIZE);
+    let even = act(&["write_pages", &path, "0", "2", "2048"]);
+    let odd = act(&["write_pages", &path, "1", "2", "2048"]);
+    act(&["sync", &path]);
+    for pid in [even, odd] {
+        assert_eq!(account(&mut session, pid, disk.id).output.bytes, 8 * MIB);
+    }
+}

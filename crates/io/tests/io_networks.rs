@@ -1,0 +1,778 @@
+//! Accounting of network devices against known amounts and the devices' own counters,
+//! over IPv4 and IPv6. Needs root and a kernel that takes the programs; says why it is
+//! skipped elsewhere.
+
+#![allow(clippy::unwrap_used)]
+
+mod io;
+
+use io::{MIB, Network, account, everyone, in_sight, session};
+use memgauge_host::memory_counters::NoCounters;
+use memgauge_io::{Filter, Flow, Meter, Session, Setup, present};
+use memgauge_trace::DeviceId;
+
+/// Header of Ethernet, which the devices count and accounts do not.
+const LINK: u64 = 14;
+
+/// Addresses in `b` on device `one` and `two`, and the headers of a datagram.
+struct Family {
+    one: &'static str,
+    two: &'static str,
+    any: &'static str,
+    udp_headers: u64,
+}
+
+const IPV4: Family = Family {
+    one: "10.77.1.2",
+    two: "10.77.2.2",
+    any: "0.0.0.0",
+    udp_headers: 28,
+};
+
+const IPV6: Family = Family {
+    one: "fd77:1::2",
+    two: "fd77:2::2",
+    any: "::",
+    udp_headers: 48,
+};
+
+fn each_family(check: fn(&mut Session, &Network, &Family)) {
+    in_sight(|| {
+        let Some((mut session, _turn)) = session() else {
+            return;
+        };
+        let network = Network::new();
+        for family in [&IPV4, &IPV6] {
+            check(&mut session, &network, family);
+        }
+    });
+}
+
+/// A datagram socket's flow of `count` datagrams of `size`.
+fn datagrams(family: &Family, groups: &[(u64, u64)]) -> Flow {
+    let count: u64 = groups.iter().map(|g| g.0).sum();
+    Flow {
+        bytes: groups
+            .iter()
+            .map(|(n, size)| n * (size + family.udp_headers))
+            .sum(),
+        operations: count,
+        segments: count,
+        header_bytes: 0,
+    }
+}
+
+#[test]
+fn datagrams_of_two_devices_at_one_socket_are_told_apart() {
+    each_family(|session, network, family| {
+        let receiver = network
+            .actor('b', &["udp_receive", family.any, "7000", "3000"])
+            .ready();
+        let pid = receiver.pid();
+        let first = network.act('a', &["udp_send", family.one, "7000", "1000", "500"]);
+        let second = network.act('a', &["udp_send", family.two, "7000", "1000", "700"]);
+        let third = network.act('a', &["udp_send", family.one, "7000", "1000", "500"]);
+        receiver.end();
+        let (one, two) = (network.device('b', "one"), network.device('b', "two"));
+        assert_eq!(
+            account(session, pid, one).input,
+            datagrams(family, &[(2000, 500)])
+        );
+        assert_eq!(
+            account(session, pid, two).input,
+            datagrams(family, &[(1000, 700)])
+        );
+        let sent = [
+            (first, "one", 500),
+            (second, "two", 700),
+            (third, "one", 500),
+        ];
+        for (pid, device, size) in sent {
+            let device = network.device('a', device);
+            assert_eq!(
+                account(session, pid, device).output,
+                datagrams(family, &[(1000, size)])
+            );
+        }
+    });
+}
+
+/// Bytes of packets that were given to nobody so far, by reason.
+fn given_to_nobody(session: &Session, reasons: &[&str]) -> u64 {
+    let losses = session.losses().unwrap();
+    let lost = losses.iter().filter(|loss| reasons.contains(&loss.name));
+    lost.map(|loss| loss.count).sum()
+}
+
+/// Two processors may handle them at the same moment: nothing may go to the other
+/// device, and what came before there was a reader, while the other processor held the
+/// socket's runs, must be counted as lost.
+#[test]
+fn datagrams_that_come_from_two_devices_at_once_are_told_apart_or_counted_as_lost() {
+    each_family(|session, network, family| {
+        for round in 0..4 {
+            let lost_before = given_to_nobody(session, &["no_book"]);
+            let receiver = network
+                .actor('b', &["udp_receive", family.any, "7004", "4000"])
+                .ready();
+            let pid = receiver.pid();
+            let send = |to, size| network.actor('a', &["udp_send", to, "7004", "2000", size]);
+            let senders = [send(family.one, "500"), send(family.two, "700")];
+            senders.into_iter().for_each(|sender| {
+                sender.end();
+            });
+            receiver.end();
+            let lacking = [("one", 500), ("two", 700)].map(|(device, size)| {
+                let found = account(session, pid, network.device('b', device)).input;
+                let expected = datagrams(family, &[(2000, size)]);
+                assert!(
+                    found.bytes <= expected.bytes && found.operations + 4 >= expected.operations,
+                    "round {round}: {found:?}"
+                );
+                expected.bytes - found.bytes
+            });
+            let lost = given_to_nobody(session, &["no_book"]) - lost_before;
+            assert_eq!(lacking.iter().sum::<u64>(), lost, "round {round}");
+        }
+    });
+}
+
+#[test]
+fn datagrams_of_a_shared_socket_belong_to_who_reads_them() {
+    each_family(|session, network, family| {
+        let mut receiver = network
+            .actor('b', &["udp_readers", family.any, "7001", "300", "700"])
+            .ready();
+        network.act('a', &["udp_send", family.one, "7001", "1000", "400"]);
+        receiver.go_on();
+        let child: u32 = receiver.line().parse().unwrap();
+        let device = network.device('b', "one");
+        let parent = account(session, receiver.pid(), device).input;
+        assert_eq!(parent, datagrams(family, &[(300, 400)]));
+        assert_eq!(
+            account(session, child, device).input,
+            datagrams(family, &[(700, 400)])
+        );
+        receiver.go_on();
+        receiver.end();
+    });
+}
+
+#[test]
+fn datagrams_sent_through_a_shared_socket_belong_to_who_sends_them() {
+    each_family(|session, network, family| {
+        let words = [
+            "udp_senders",
+            family.one,
+            "7002",
+            "1000",
+            "100",
+            "2000",
+            "200",
+        ];
+        let mut sender = network.actor('a', &words);
+        let child: u32 = sender.line().parse().unwrap();
+        let pid = sender.end();
+        let device = network.device('a', "one");
+        assert_eq!(
+            account(session, pid, device).output,
+            datagrams(family, &[(1000, 100)])
+        );
+        assert_eq!(
+            account(session, child, device).output,
+            datagrams(family, &[(2000, 200)])
+        );
+    });
+}
+
+#[test]
+fn datagrams_that_find_no_room_are_charged_too() {
+    each_family(|session, network, family| {
+        let mut receiver = network
+            .actor('b', &["udp_overflow", family.any, "7003"])
+            .ready();
+        network.act('a', &["udp_send", family.one, "7003", "2000", "500"]);
+        receiver.go_on();
+        let pid = receiver.end();
+        let device = network.device('b', "one");
+        assert_eq!(
+            account(session, pid, device).input,
+            datagrams(family, &[(2000, 500)])
+        );
+    });
+}
+
+/// What a device counted between two looks, less the link's headers, against what all
+/// processes have: short of it by at most what the kernel itself exchanges (addresses
+/// of neighbours, the last acknowledgement of a closed connection). The device is looked at
+/// first and last, so that what comes between two looks has only been counted.
+struct Totals {
+    before: [u64; 5],
+    accounts: (u64, u64),
+    side: char,
+}
+
+impl Totals {
+    fn start(session: &mut Session, network: &Network, side: char) -> Totals {
+        let before = network.counted(side, "one");
+        let all = everyone(session, network.device(side, "one"));
+        Totals {
+            before,
+            accounts: (all.input.bytes, all.output.bytes),
+            side,
+        }
+    }
+
+    fn check(&self, session: &mut Session, network: &Network) {
+        self.check_but(session, network, 400);
+    }
+
+    /// At most `rest` bytes of the device's are nobody's.
+    fn check_but(&self, session: &mut Session, network: &Network, rest: u64) {
+        let all = everyone(session, network.device(self.side, "one"));
+        let now = network.counted(self.side, "one");
+        let gained = |i: usize| now[i] - self.before[i];
+        let pairs = [
+            (
+                gained(0) - LINK * gained(1),
+                all.input.bytes - self.accounts.0,
+                "in",
+            ),
+            (
+                gained(2) - LINK * gained(3),
+                all.output.bytes - self.accounts.1,
+                "out",
+            ),
+        ];
+        // What a device was handed and had no room for it has not counted.
+        let dropped = gained(4) * 1500;
+        for (counted, accounted, way) in pairs {
+            assert!(
+                accounted <= counted + dropped && counted.saturating_sub(accounted) <= rest,
+                "{} {way}: {accounted} of {counted}, at most {dropped} dropped",
+                self.side
+            );
+        }
+    }
+}
+
+#[test]
+fn a_stream_is_exact_both_ways() {
+    each_family(|session, network, family| {
+        let sides = ['a', 'b'].map(|side| Totals::start(session, network, side));
+        let size = (16 * MIB).to_string();
+        let receiver = network
+            .actor('b', &["tcp_receive", family.one, "7100", &size])
+            .ready();
+        let sender = network.act('a', &["tcp_send", family.one, "7100", &size]);
+        let receiver = receiver.end();
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        for totals in &sides {
+            totals.check(session, network);
+        }
+        let sent = account(session, sender, network.device('a', "one"));
+        let received = account(session, receiver, network.device('b', "one"));
+        assert!(sent.output.bytes > 16 * MIB && received.input.bytes > 16 * MIB);
+        assert!(sent.output.segments > 16 * MIB / 1500 && sent.output.header_bytes > 0);
+    });
+}
+
+#[test]
+fn a_file_sent_without_copying_is_exact() {
+    each_family(|session, network, family| {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), vec![1u8; 8 << 20]).unwrap();
+        let sides = ['a', 'b'].map(|side| Totals::start(session, network, side));
+        let receiver = network
+            .actor('b', &["tcp_receive", family.one, "7101", "8388608"])
+            .ready();
+        let path = file.path().display().to_string();
+        let sender = network.act('a', &["tcp_sendfile", family.one, "7101", &path]);
+        receiver.end();
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        for totals in &sides {
+            totals.check(session, network);
+        }
+        let sent = account(session, sender, network.device('a', "one")).output;
+        assert!(sent.bytes > 8 * MIB && sent.bytes < 9 * MIB, "{sent:?}");
+    });
+}
+
+#[test]
+fn a_stream_that_is_spliced_is_exact() {
+    each_family(|session, network, family| {
+        let totals = Totals::start(session, network, 'b');
+        let receiver = network
+            .actor('b', &["tcp_splice", family.one, "7108", "8388608"])
+            .ready();
+        let pid = receiver.pid();
+        network.act('a', &["tcp_send", family.one, "7108", "8388608"]);
+        receiver.end();
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        totals.check(session, network);
+        let read = account(session, pid, network.device('b', "one")).input;
+        assert!(carries(read, 8 * MIB, network, family), "{read:?}");
+    });
+}
+
+#[test]
+fn a_stream_that_only_one_side_writes_is_exact() {
+    each_family(|session, network, family| {
+        let sides = ['a', 'b'].map(|side| Totals::start(session, network, side));
+        let receiver = network
+            .actor('b', &["tcp_drain", family.one, "7110"])
+            .ready();
+        let sender = network.act('a', &["tcp_send_only", family.one, "7110", "1000000"]);
+        let receiver = receiver.end();
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        for totals in &sides {
+            totals.check(session, network);
+        }
+        let sent = account(session, sender, network.device('a', "one")).output;
+        let received = account(session, receiver, network.device('b', "one")).input;
+        assert!(carries(sent, 1_000_000, network, family), "{sent:?}");
+        assert!(
+            carries(received, 1_000_000, network, family),
+            "{received:?}"
+        );
+    });
+}
+
+#[test]
+fn a_stream_that_is_reset_belongs_to_its_ends() {
+    each_family(|session, network, family| {
+        let server = network
+            .actor('b', &["tcp_refuse", family.one, "7111", "3000"])
+            .ready();
+        let client = network.act('a', &["tcp_refused", family.one, "7111", "20000"]);
+        let server = server.end();
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        let of_client = account(session, client, network.device('a', "one"));
+        let of_server = account(session, server, network.device('b', "one"));
+        // What one end is charged for sending, the other is for receiving.
+        assert_eq!(of_client.output, of_server.input);
+        assert_eq!(of_client.input, of_server.output);
+        assert!((20_000..21_500).contains(&of_client.output.bytes));
+        assert!((3_000..4_000).contains(&of_client.input.bytes));
+    });
+}
+
+/// More sockets than there are slots: some keep their books elsewhere.
+#[test]
+fn thousands_of_open_connections_are_exact_together_or_counted_as_lost() {
+    const COUNT: &str = "4500";
+    const ENDED: [&str; 3] = ["no_book", "never_read", "sender_unknown"];
+    each_family(|session, network, family| {
+        let again_before = network.segments_sent_again();
+        let lost_before = given_to_nobody(session, &ENDED);
+        let sides = ['a', 'b'].map(|side| Totals::start(session, network, side));
+        let receiver = network
+            .actor(
+                'b',
+                &["tcp_receive_many", family.one, "7109", COUNT, "1000"],
+            )
+            .ready();
+        let words = ["tcp_send_many", family.one, "7109", COUNT, "1000"];
+        let sender = network.act('a', &words);
+        let receiver = receiver.end();
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        let lost = given_to_nobody(session, &ENDED) - lost_before;
+        // The last word of each connection is its TIME_WAIT's, which has no socket.
+        for totals in &sides {
+            totals.check_but(session, network, 4500 * 80 + lost);
+        }
+        let sent = account(session, sender, network.device('a', "one")).output;
+        let received = account(session, receiver, network.device('b', "one")).input;
+        let again = network.segments_sent_again() - again_before;
+        let lacking = [sent, received].map(|flow| {
+            let all = bytes_of_many(flow.operations, 4500, 1000, family);
+            assert!(flow.bytes <= all + again * 1008, "{flow:?}");
+            all.saturating_sub(flow.bytes)
+        });
+        // Nothing goes to a network device of no namespace.
+        let accounts = session.accounts().unwrap();
+        let nowhere = |id: &DeviceId| id.netns == 0 && id.number >> 20 == 0;
+        assert!(!accounts.keys().any(|(_, device)| nowhere(device)));
+        assert!(
+            lacking.iter().sum::<u64>() <= lost,
+            "{lacking:?} lacking, {lost} lost {:?}",
+            session.losses().unwrap()
+        );
+    });
+}
+
+/// Bytes of so many packets that carry the payload of so many connections, with a packet
+/// that opens each, whose header is 8 bytes longer than others'.
+fn bytes_of_many(packets: u64, connections: u64, payload: u64, family: &Family) -> u64 {
+    packets * (family.udp_headers + 24) + connections * (8 + payload)
+}
+
+/// Packets are charged at the bond and, on their way out, at the device below.
+#[test]
+fn a_bond_is_charged_above_its_devices_and_knows_them() {
+    let Some((mut session, _turn)) = session() else {
+        return;
+    };
+    let network = Network::new();
+    if !network.bond() {
+        println!("skipped: this kernel has no bonds");
+        return;
+    }
+    let receiver = network
+        .actor('b', &["udp_receive", "0.0.0.0", "7005", "1000"])
+        .ready();
+    let pid = receiver.pid();
+    let sender = network.act('a', &["udp_send", "10.77.9.2", "7005", "1000", "500"]);
+    receiver.end();
+    let expected = datagrams(&IPV4, &[(1000, 500)]);
+    let bond = |side| network.device(side, "bond0");
+    assert_eq!(account(&mut session, pid, bond('b')).input, expected);
+    assert_eq!(account(&mut session, sender, bond('a')).output, expected);
+    let one = network.device('a', "one");
+    assert_eq!(account(&mut session, sender, one).output, expected);
+    let devices = present(Some(&|_| true));
+    assert!(devices[&bond('a')].facts.is_virtual);
+    assert_eq!(devices[&bond('a')].facts.kind, "bonding");
+}
+
+/// What comes in is the bridge's, which its device passes on.
+#[test]
+fn a_bridge_is_charged_for_what_comes_in_through_it() {
+    let Some((mut session, _turn)) = session() else {
+        return;
+    };
+    let network = Network::new();
+    if !network.bridge() {
+        println!("skipped: this kernel has no bridges");
+        return;
+    }
+    let bridge = network.device('b', "bridge0");
+    let receiver = network
+        .actor('b', &["udp_receive", "0.0.0.0", "7007", "1000"])
+        .ready();
+    let pid = receiver.pid();
+    network.act('a', &["udp_send", "10.77.1.2", "7007", "1000", "500"]);
+    receiver.end();
+    let expected = datagrams(&IPV4, &[(1000, 500)]);
+    assert_eq!(account(&mut session, pid, bridge).input, expected);
+    let sender = network.act('b', &["udp_send", "10.77.1.1", "7008", "1000", "500"]);
+    assert_eq!(account(&mut session, sender, bridge).output, expected);
+    let devices = present(Some(&|_| true));
+    assert!(devices[&bridge].facts.is_virtual);
+    assert_eq!(devices[&bridge].facts.kind, "bridge");
+}
+
+#[test]
+fn ends_of_a_pair_name_each_other_and_vanish_with_their_accounts_kept() {
+    let Some((session, _turn)) = session() else {
+        return;
+    };
+    drop(session);
+    let memory = Box::new(NoCounters("not asked for".to_owned()));
+    let mut meter = Meter::start(Filter::default(), Setup::default(), memory).unwrap();
+    let network = Network::new();
+    let receiver = network
+        .actor('b', &["udp_receive", "0.0.0.0", "7006", "100"])
+        .ready();
+    let pid = receiver.pid();
+    network.act('a', &["udp_send", "10.77.1.2", "7006", "100", "500"]);
+    let look = meter.look(true).unwrap();
+    let (here, there) = (network.device('a', "one"), network.device('b', "one"));
+    let peer = |id| {
+        let device = look.devices.iter().find(|d| d.device == id).unwrap();
+        (device.peer.clone(), device.is_virtual)
+    };
+    assert_eq!(
+        peer(here),
+        (format!("one@{}", network.namespace('b')), true)
+    );
+    assert_eq!(
+        peer(there),
+        (format!("one@{}", network.namespace('a')), true)
+    );
+    receiver.end();
+    drop(network);
+    let after = meter.look(true).unwrap();
+    let rows = look.rows.iter().chain(&after.rows);
+    let of_receiver = rows.filter(|r| r.device == there && r.owner.pid().0 == pid);
+    let bytes: u64 = of_receiver.map(|r| r.bytes).sum();
+    assert_eq!(bytes, datagrams(&IPV4, &[(100, 500)]).bytes);
+}
+
+/// Whether a flow carries the payload within a thousandth, beside what TCP had to send
+/// again. Each packet has headers of
+/// 52 bytes (IPv4) or 72 (IPv6), the time stamp among them.
+fn carries(flow: Flow, payload: u64, network: &Network, family: &Family) -> bool {
+    let headers = flow.operations * (family.udp_headers + 24);
+    let carried = flow.bytes.saturating_sub(headers);
+    let again = network.segments_sent_again() * 1500;
+    (payload * 999 / 1000..=payload * 1001 / 1000 + again).contains(&carried)
+}
+
+#[test]
+fn readers_of_one_stream_get_what_they_read() {
+    each_family(|session, network, family| check_readers("tcp_send", session, network, family));
+}
+
+/// The next reader begins while packets arrive, which wait until it has what was there.
+#[test]
+fn readers_get_what_they_read_while_more_arrives() {
+    each_family(|session, network, family| {
+        check_readers("tcp_send_evenly", session, network, family);
+    });
+}
+
+fn check_readers(deed: &str, session: &mut Session, network: &Network, family: &Family) {
+    let sizes = ["5000000", "7000000", "4000000"];
+    let mut words = vec!["tcp_readers", family.one, "7102"];
+    words.extend(sizes);
+    let mut receiver = network.actor('b', &words).ready();
+    let totals = Totals::start(session, network, 'b');
+    let sender = network.actor('a', &[deed, family.one, "7102", "16000000"]);
+    let children: Vec<u32> = sizes
+        .iter()
+        .map(|_| receiver.line().parse().unwrap())
+        .collect();
+    sender.end();
+    receiver.end();
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    totals.check(session, network);
+    let device = network.device('b', "one");
+    for (child, size) in children.iter().zip(sizes) {
+        let read = account(session, *child, device).input;
+        assert!(
+            carries(read, size.parse().unwrap(), network, family),
+            "{read:?} of {size}"
+        );
+    }
+}
+
+#[test]
+fn a_connection_passed_to_another_process_belongs_to_its_reader() {
+    each_family(|session, network, family| {
+        let mut receiver = network
+            .actor('b', &["tcp_passed", family.one, "7103", "8000000"])
+            .ready();
+        let sender = network.actor('a', &["tcp_send", family.one, "7103", "8000000"]);
+        let child: u32 = receiver.line().parse().unwrap();
+        sender.end();
+        let parent = receiver.end();
+        let device = network.device('b', "one");
+        let read = account(session, child, device).input;
+        assert!(carries(read, 8_000_000, network, family), "{read:?}");
+        assert!(account(session, parent, device).input.bytes < 1000);
+    });
+}
+
+#[test]
+fn writers_of_one_stream_get_what_they_write() {
+    each_family(|session, network, family| {
+        let receiver = network
+            .actor('b', &["tcp_receive", family.one, "7104", "6500000"])
+            .ready();
+        let totals = Totals::start(session, network, 'a');
+        let words = ["tcp_writers", family.one, "7104", "1500000", "5000000"];
+        let mut sender = network.actor('a', &words);
+        let child: u32 = sender.line().parse().unwrap();
+        let pid = sender.end();
+        receiver.end();
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        totals.check(session, network);
+        let device = network.device('a', "one");
+        let (mine, childs) = (
+            account(session, pid, device).output,
+            account(session, child, device).output,
+        );
+        assert!(carries(mine, 1_500_000, network, family), "{mine:?}");
+        assert!(carries(childs, 5_000_000, network, family), "{childs:?}");
+    });
+}
+
+#[test]
+fn a_stream_whose_route_changes_is_told_apart_by_device() {
+    each_family(|session, network, family| {
+        let (version, target, via) = match family.any {
+            "::" => ("-6", "fd99::2", ["fd77:1::2", "fd77:2::2"]),
+            _ => ("-4", "10.99.0.2", ["10.77.1.2", "10.77.2.2"]),
+        };
+        network.on('b', &format!("ip {version} addr add {target} dev lo"));
+        network.on(
+            'a',
+            &format!("ip {version} route add {target} via {}", via[0]),
+        );
+        let receiver = network
+            .actor('b', &["tcp_receive", target, "7105", "12000000"])
+            .ready();
+        let mut sender = network
+            .actor('a', &["tcp_send", target, "7105", "4000000", "8000000"])
+            .ready();
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        network.on(
+            'a',
+            &format!("ip {version} route replace {target} via {}", via[1]),
+        );
+        sender.go_on();
+        let sender = sender.end();
+        let receiver = receiver.end();
+        for (device, size) in [("one", 4_000_000), ("two", 8_000_000)] {
+            let sent = account(session, sender, network.device('a', device)).output;
+            let received = account(session, receiver, network.device('b', device)).input;
+            assert!(carries(sent, size, network, family), "{device}: {sent:?}");
+            assert!(
+                carries(received, size, network, family),
+                "{device}: {received:?}"
+            );
+        }
+    });
+}
+
+#[test]
+fn a_connection_that_was_open_before_is_accounted_from_then_on() {
+    in_sight(|| {
+        let Some((first, _turn)) = session() else {
+            return;
+        };
+        drop(first);
+        let network = Network::new();
+        let mut receiver = network
+            .actor('b', &["tcp_accept_before", IPV4.one, "7106", "5000000"])
+            .ready();
+        let mut sender = network
+            .actor('a', &["tcp_send", IPV4.one, "7106", "1000000", "4000000"])
+            .ready();
+        assert_eq!(receiver.line(), "ready");
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        let mut session = Session::start(Setup::default()).unwrap();
+        sender.go_on();
+        let (sender, receiver) = (sender.end(), receiver.end());
+        let sent = account(&mut session, sender, network.device('a', "one")).output;
+        let received = account(&mut session, receiver, network.device('b', "one")).input;
+        let losses = session.losses().unwrap();
+        for flow in [sent, received] {
+            assert!(
+                carries(flow, 4_000_000, &network, &IPV4),
+                "{flow:?} of {sent:?} and {received:?}, {losses:?}"
+            );
+        }
+    });
+}
+
+#[test]
+fn a_server_that_listened_before_is_accounted_to_its_workers() {
+    in_sight(|| {
+        let Some((first, _turn)) = session() else {
+            return;
+        };
+        drop(first);
+        let network = Network::new();
+        for (address, headers) in [("127.0.0.1", 52), ("::1", 72)] {
+            let mut server = network.actor('a', &["web_server", address, "7107"]);
+            let workers: Vec<u32> = server
+                .line()
+                .split(' ')
+                .map(|w| w.parse().unwrap())
+                .collect();
+            let mut session = Session::start(Setup::default()).unwrap();
+            let lo = network.device('a', "lo");
+            let before = network.counted('a', "lo");
+            let client = network.act('a', &["web_client", address, "7107", "200"]);
+            std::thread::sleep(std::time::Duration::from_millis(300));
+            // In this order: what comes between the two has only been counted.
+            let all = everyone(&mut session, lo);
+            let counted = network.counted('a', "lo");
+            let gained = |i: usize| counted[i] - before[i];
+            // A connection has 3 packets of handshake, 2 of data, their acknowledgements, and
+            // 3 or 4 at its end, of which the last is nobody's: it has no socket any more.
+            let nobodys = 200 * headers;
+            for (bytes, packets, sum) in [(0, 1, all.input), (2, 3, all.output)] {
+                // The loopback device does not count a link's header.
+                let device = gained(bytes);
+                assert!(gained(packets) >= sum.operations);
+                assert!(
+                    sum.bytes <= device && device - sum.bytes <= nobodys,
+                    "{address}: {} of {device}",
+                    sum.bytes
+                );
+            }
+            let answered = |pid| account(&mut session, pid, lo).output.bytes;
+            let answers: u64 = workers.into_iter().map(answered).sum();
+            assert!(
+                (200 * 600..200 * (600 + 6 * headers)).contains(&answers),
+                "{answers}"
+            );
+            assert!(account(&mut session, client, lo).output.bytes >= 200 * 100);
+            server.go_on();
+            server.end();
+        }
+    });
+}
+
+/// Ids of loaded programs that send packets' bytes to accounts.
+fn loaded() -> Vec<u32> {
+    let programs = libbpf_rs::query::ProgInfoIter::default();
+    let ours = programs.filter(|p| p.name.to_string_lossy().starts_with("packet_queued"));
+    ours.map(|p| p.id).collect()
+}
+
+#[test]
+fn nothing_stays_behind_in_the_kernel() {
+    let Some((first, _turn)) = session() else {
+        return;
+    };
+    drop(first);
+    let before = loaded();
+    let session = Session::start(Setup::default()).unwrap();
+    let mut ours = loaded();
+    ours.retain(|id| !before.contains(id));
+    assert!(!ours.is_empty());
+    drop(session);
+    // The kernel frees a program a moment after its last link is gone.
+    let gone = (0..100).any(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        !loaded().iter().any(|id| ours.contains(id))
+    });
+    assert!(gone, "{:?}", loaded());
+}
+
+/// Links of programs to their hooks that this process holds.
+fn links() -> usize {
+    let open = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+    let what = open.filter_map(|entry| std::fs::read_link(entry.path()).ok());
+    what.filter(|to| to.to_string_lossy().contains("bpf_link"))
+        .count()
+}
+
+/// Whether a UDP socket is open in the namespace of any process.
+fn has_udp_sockets() -> bool {
+    let processes = std::fs::read_dir("/proc").unwrap().flatten();
+    let tables =
+        processes.flat_map(|p| ["udp", "udp6"].map(|name| p.path().join("net").join(name)));
+    let mut open = tables.filter_map(|table| std::fs::read_to_string(table).ok());
+    open.any(|table| table.lines().count() > 1)
+}
+
+/// Every receive of any socket would pay for it.
+#[test]
+fn readers_of_datagrams_are_looked_for_once_there_is_a_udp_socket() {
+    let types = std::fs::read("/sys/kernel/btf/vmlinux").unwrap_or_default();
+    if memchr::memmem::find(&types, b"\0btf_trace_sock_recv_length\0").is_none() {
+        println!("skipped: this kernel has another hook");
+        return;
+    }
+    let Some((_session, _turn)) = session() else {
+        return;
+    };
+    if has_udp_sockets() {
+        println!("skipped: a UDP socket is open on this machine");
+        return;
+    }
+    let before = links();
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    assert_eq!(links(), before);
+    let _socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let hung = (0..200).any(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        links() == before + 1
+    });
+    assert!(hung, "{} links, {before} before", links());
+}

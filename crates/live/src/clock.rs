@@ -1,0 +1,102 @@
+//! Source `clock`: data addresses without a PMU.
+//!
+//! A timer samples the program with its registers; the instruction at the sampled
+//! address, or one beside it, is decoded, and its operand's address computed from
+//! the registers (`memgauge_perf::derive`). That works on any Linux and in any virtual
+//! machine, on a program that is started and on one that runs.
+//!
+//! What it says is where the program *spends its time* and which data it handles
+//! there, not which accesses missed: a sample stands for time, not for an event
+//! of the caches.
+
+use std::path::PathBuf;
+
+use memgauge_trace::{CommandEnd, Loss, OwnCost};
+
+use crate::events::{Event, Modes, Modifiers};
+use crate::sample::{self, Derivations, Rate};
+use crate::target::Target;
+use crate::{Error, ErrorKind, Result};
+use memgauge_perf::abi::{Attr, kind, software};
+
+/// What to sample, and how often.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// A command, processes or threads.
+    pub target: Target,
+    /// A program that is started and says when to stop, beside somebody else.
+    pub while_running: Option<Vec<String>>,
+    /// Directory of the recording.
+    pub output: PathBuf,
+    /// Time on a processor between two samples.
+    pub period_ns: u64,
+    /// Pages of each ring, a power of two.
+    pub ring_pages: usize,
+}
+
+/// What came of it.
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    /// How the program ended; `None` where none was started.
+    pub end: Option<CommandEnd>,
+    /// Samples by how their address was found.
+    pub derivations: Derivations,
+    /// What was lost.
+    pub losses: Vec<Loss>,
+    /// What it cost.
+    pub cost: OwnCost,
+}
+
+/// Time on a processor in user space.
+fn timer() -> Event {
+    let modes = Modes {
+        user: true,
+        ..Modes::default()
+    };
+    let modifiers = Modifiers {
+        modes,
+        ..Modifiers::default()
+    };
+    let mut attr = Attr::new(kind::SOFTWARE, software::CPU_CLOCK);
+    modifiers.apply(&mut attr);
+    Event {
+        name: "cpu-clock".to_owned(),
+        attr,
+        modifiers,
+        scale: 1.0,
+        unit: String::new(),
+        cpus: None,
+    }
+}
+
+/// Samples until the program or the processes have ended or the user has had
+/// enough.
+///
+/// # Errors
+/// The program cannot run, nothing can be sampled, or the recording cannot be
+/// written.
+pub fn record(options: &Options) -> Result<Outcome> {
+    if !cfg!(target_arch = "x86_64") {
+        let message = "failed to sample addresses: source clock decodes x86-64 only";
+        return Err(Error::new(ErrorKind::Missing, message));
+    }
+    let outcome = sample::record(&sample::Options {
+        target: options.target.clone(),
+        while_running: options.while_running.clone(),
+        events: vec![(timer(), Rate::Period(options.period_ns))],
+        output: options.output.clone(),
+        ring_pages: options.ring_pages,
+        registers: true,
+        keep_registers: false,
+        overhead: None,
+        whole_processors: false,
+        tracing: None,
+        source: "clock",
+    })?;
+    Ok(Outcome {
+        end: outcome.end,
+        derivations: outcome.derivations.unwrap_or_default(),
+        losses: outcome.losses,
+        cost: outcome.cost,
+    })
+}

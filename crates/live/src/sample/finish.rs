@@ -1,0 +1,272 @@
+//! What a recording of samples says about itself, and its end.
+
+use std::collections::BTreeMap;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use memgauge_trace::{CommandEnd, EventDef, Manifest, OwnCost, Provenance, SourceFacts, Unit};
+
+use super::attributes::{GivenUp, Method};
+use super::beside;
+use super::open::{Source, Wish};
+use super::recorder::event_id;
+use super::session::Session;
+use super::{EventOutcome, Options, Outcome, Overhead};
+use crate::sys::perf;
+use crate::{Result, host};
+use memgauge_host::sys::process::{children_usage, own_usage};
+use memgauge_perf::abi::{flag, read};
+
+fn method_in_words(method: Method) -> &'static str {
+    match method {
+        Method::Pebs => "by PEBS",
+        Method::Ibs => "by IBS",
+        Method::Spe => "by SPE",
+        Method::Interrupt => "at its interrupt",
+    }
+}
+
+/// The name of the way from an overflow to its record.
+fn delivery(method: Method) -> &'static str {
+    match method {
+        Method::Pebs => "precise",
+        Method::Ibs | Method::Spe => "tagged",
+        Method::Interrupt => "interrupt",
+    }
+}
+
+fn definition(number: usize, wish: &Wish, derive: bool) -> EventDef {
+    let attr = &wish.built.attr;
+    let rate = match attr.has(flag::FREQ) {
+        true => format!("{} times a second", attr.period),
+        false => format!("one in {}", attr.period),
+    };
+    let rebuilt = match derive && wish.built.method == Method::Interrupt {
+        true => "; data addresses that it does not have are rebuilt from registers and code",
+        false => "",
+    };
+    let how = method_in_words(wish.built.method);
+    EventDef {
+        id: event_id(number),
+        name: wish.name.clone(),
+        unit: Unit::Count,
+        provenance: match derive {
+            true => Provenance::Estimated,
+            false => Provenance::Sampled,
+        },
+        description: format!("Samples of {}, {how}, {rate}{rebuilt}", wish.name),
+    }
+}
+
+pub(super) fn manifest(options: &Options, wishes: &[Wish]) -> Manifest {
+    let mut settings = BTreeMap::new();
+    for wish in wishes {
+        let attr = &wish.built.attr;
+        let what = if attr.has(flag::FREQ) {
+            "frequency"
+        } else {
+            "period"
+        };
+        settings.insert(format!("{what}.{}", wish.name), attr.period.to_string());
+    }
+    if let Some(tracing) = &options.tracing {
+        let bytes = tracing.bytes_per_event.to_string();
+        settings.insert("bytes_per_event".to_owned(), bytes);
+        let first = wishes.first().map_or(Method::Interrupt, |w| w.built.method);
+        settings.insert("delivery".to_owned(), delivery(first).to_owned());
+    }
+    let beside = options.tracing.iter().flat_map(|_| beside::definitions());
+    Manifest {
+        recorder: concat!("memgauge ", env!("CARGO_PKG_VERSION")).to_owned(),
+        command: options.target.words(),
+        started_unix_s: SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, |d| d.as_secs()),
+        clock: "monotonic".to_owned(),
+        source: SourceFacts {
+            name: options.source.to_owned(),
+            settings,
+        },
+        host: host::facts(),
+        events: wishes
+            .iter()
+            .enumerate()
+            .map(|(n, wish)| definition(n, wish, options.registers))
+            .chain(beside)
+            .collect(),
+        ..Manifest::default()
+    }
+}
+
+fn given_up(what: GivenUp) -> &'static str {
+    match what {
+        GivenUp::Physical => {
+            "without physical addresses: not allowed to this user \
+             (sysctl kernel.perf_event_paranoid=1, or CAP_PERFMON)"
+        }
+        GivenUp::Kernel => {
+            "in user space only: not allowed to this user otherwise \
+             (sysctl kernel.perf_event_paranoid=1, or CAP_PERFMON)"
+        }
+        GivenUp::LostCounts => "without a count of lost samples by event (kernel 6.0)",
+        GivenUp::Parts => "latencies in one part (kernel 5.12 has three)",
+        GivenUp::Latencies => "without latencies and data sources: this event has none",
+    }
+}
+
+/// An overhead this many times the allowed one needs an explanation.
+const FAR: f64 = 1.5;
+
+fn not_kept(overhead: Overhead) -> Option<String> {
+    (overhead.taken > FAR * overhead.allowed).then(|| {
+        "the overhead allowed was not kept: the run was too short to find its period, or its \
+         threads and processes were too many to give each a new one, or not all known as \
+         records of forks were lost (name a larger period with -c)"
+            .to_owned()
+    })
+}
+
+impl Session<'_> {
+    /// Totals, losses, and the closing of the recording.
+    pub(super) fn finish(mut self, end: Option<CommandEnd>) -> Result<Outcome> {
+        self.read_counters();
+        let losses = self.recorder.losses();
+        let overhead = self.overhead();
+        let mut notes = self.notes();
+        notes.extend(overhead.and_then(not_kept));
+        let recorder = &mut self.recorder;
+        let threads = recorder.followed.rows();
+        recorder.writer.extend(threads)?;
+        recorder.writer.extend(losses.iter().cloned())?;
+        recorder.writer.flush()?;
+        let own = own_usage();
+        let wall_ns = perf::monotonic_ns().saturating_sub(self.began_ns());
+        let has_batches = self.wishes.iter().any(|w| w.built.method == Method::Pebs);
+        let outcome = Outcome {
+            end,
+            events: std::mem::take(&mut self.recorder.outcomes),
+            derivations: self.recorder.derivations,
+            sources: std::mem::take(&mut self.recorder.sources),
+            batches: has_batches.then_some(self.batches),
+            overhead,
+            losses,
+            notes,
+            cost: OwnCost {
+                wall_s: wall_ns as f64 / 1e9,
+                cpu_s: own.cpu.as_secs_f64(),
+                peak_memory_bytes: own.peak_memory_bytes,
+                program_cpu_s: children_usage().cpu.as_secs_f64(),
+                recording_bytes: self.recorder.writer.bytes_written(),
+            },
+        };
+        self.recorder.writer.finish(|manifest| {
+            manifest.end.clone_from(&outcome.end);
+            manifest.own_cost = outcome.cost.clone();
+            manifest.totals = totals(&outcome);
+            if self.options.tracing.is_some() {
+                let rest = outcome.events.iter().map(behind_the_last).sum();
+                manifest.totals.insert("delivery.rest".to_owned(), rest);
+            }
+        })?;
+        Ok(outcome)
+    }
+
+    /// What the counters counted, and how many samples the kernel says were lost.
+    fn read_counters(&mut self) {
+        let sources = std::mem::take(&mut self.open.sources);
+        sources.iter().for_each(|source| self.read_counter(source));
+        self.open.sources = sources;
+    }
+
+    /// Adds what one of them counted.
+    pub(super) fn read_counter(&mut self, source: &Source) {
+        let mut bytes = [0u8; 16];
+        let Ok(n) = perf::read_words(&source.fd, &mut bytes) else {
+            return;
+        };
+        let word = |at: usize| {
+            let word: [u8; 8] = bytes[at..at + 8].try_into().unwrap_or_default();
+            u64::from_le_bytes(word)
+        };
+        let outcome = &mut self.recorder.outcomes[source.event];
+        outcome.counted += word(0);
+        let has_lost = self.wishes[source.event].built.attr.read_format & read::LOST != 0;
+        if has_lost && n == bytes.len() {
+            outcome.lost += word(8);
+        }
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let mut notes = self.open.notes.clone();
+        for wish in &self.wishes {
+            let said = wish.given_up.iter().map(|&what| given_up(what).to_owned());
+            let said = said.chain(wish.built.notes.iter().cloned());
+            notes.extend(said.map(|note| format!("{}: {note}", wish.name)));
+        }
+        if let Some(beside) = &self.beside {
+            notes.push(match beside.without() {
+                "" => format!("reference: {}", beside.source()),
+                why => format!("no reference by memory's own counters: {why}"),
+            });
+        }
+        if self.recorder.followed.only.is_some() {
+            notes.push("whole processors were sampled, and the target's samples kept".to_owned());
+        }
+        notes
+    }
+
+    fn overhead(&self) -> Option<Overhead> {
+        let mut overhead = self.overhead?;
+        let cost = |o: &EventOutcome| o.samples as f64 * o.cost.map_or(0.0, |c| c.ns);
+        let samples_ns: f64 = self.recorder.outcomes.iter().map(cost).sum();
+        let own_ns = own_usage().cpu.as_nanos() as u64;
+        overhead.observed_ns = self.open.observed_ns();
+        let all = samples_ns + own_ns.saturating_sub(self.own_before_ns) as f64;
+        overhead.taken = all / (overhead.observed_ns as f64).max(1.0);
+        Some(overhead)
+    }
+}
+
+/// Events that the counters show beyond those of all overflows recorded: behind the
+/// last of each thread, and those whose records were lost.
+fn behind_the_last(outcome: &EventOutcome) -> u64 {
+    outcome.counted.saturating_sub(outcome.periods)
+}
+
+/// Counts for the manifest, under names that a report finds again.
+fn totals(outcome: &Outcome) -> BTreeMap<String, u64> {
+    let mut all = BTreeMap::new();
+    for o in &outcome.events {
+        let named = [
+            ("samples", o.samples),
+            ("with_address", o.with_address),
+            ("counted", o.counted),
+            ("stood_for", o.periods),
+            ("lost", o.lost),
+            ("throttled", o.throttled),
+            ("last_period", o.period),
+        ];
+        all.extend(named.map(|(what, count)| (format!("event.{}.{what}", o.name), count)));
+    }
+    for (words, (samples, cycles)) in &outcome.sources {
+        all.insert(format!("source.{words}.samples"), *samples);
+        all.insert(format!("source.{words}.cycles"), *cycles);
+    }
+    if let Some(b) = outcome.batches {
+        all.insert("pebs.looks".to_owned(), b.looks);
+        all.insert("pebs.waiting_records".to_owned(), b.records);
+        all.insert("pebs.most_waiting_records".to_owned(), b.most);
+    }
+    if let Some(d) = outcome.derivations {
+        let named = [
+            ("samples.exact", d.exact),
+            ("samples.previous", d.previous),
+            ("samples.next", d.next),
+            ("samples.no_operand", d.no_operand),
+            ("samples.no_registers", d.no_registers),
+            ("samples.no_base", d.no_base),
+            ("samples.no_code", d.no_code),
+        ];
+        all.extend(named.map(|(name, count)| (name.to_owned(), count)));
+    }
+    all
+}

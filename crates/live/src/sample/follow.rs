@@ -1,0 +1,214 @@
+//! Processes, threads and mappings of a live recording: what the kernel's
+//! side-band records say, and what `/proc` says of those that were there before.
+
+use std::collections::{HashMap, HashSet};
+use std::fs::{read_dir, read_to_string};
+
+use memgauge_recording::Writer;
+use memgauge_trace::{Module, Pid, Thread, Tid, VirtAddr};
+
+use super::code::Code;
+use crate::Result;
+use memgauge_perf::record::{Mmap, Record, Task};
+
+/// Who runs, and what they have mapped.
+#[derive(Default)]
+pub(super) struct Followed {
+    threads: HashMap<u32, Thread>,
+    done: Vec<Thread>,
+    /// Code by address, for samples whose data address has to be rebuilt.
+    pub(super) code: Code,
+    /// Processes of the target, where samples of others come too.
+    pub(super) only: Option<HashSet<u32>>,
+}
+
+impl Followed {
+    /// Takes what a side-band record says; `time_ns` is since the start.
+    pub(super) fn take(
+        &mut self,
+        record: &Record<'_>,
+        time_ns: u64,
+        writer: &mut Writer,
+    ) -> Result<()> {
+        match record {
+            Record::Mmap(map) => self.mapped(map, time_ns, writer),
+            Record::Comm {
+                pid,
+                tid,
+                exec,
+                name,
+            } => {
+                if *exec {
+                    self.replaced(*pid, *tid, time_ns, writer)?;
+                }
+                let name = String::from_utf8_lossy(name).into_owned();
+                self.thread(*pid, *tid, time_ns).program = name;
+                Ok(())
+            }
+            Record::Fork(task) => {
+                self.forked(task, time_ns);
+                Ok(())
+            }
+            Record::Exit(task) => {
+                self.thread(task.pid, task.tid, time_ns).end_ns = Some(time_ns);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether samples of the process are wanted.
+    pub(super) fn wants(&self, pid: u32) -> bool {
+        self.only.as_ref().is_none_or(|only| only.contains(&pid))
+    }
+
+    fn mapped(&mut self, map: &Mmap<'_>, time_ns: u64, writer: &mut Writer) -> Result<()> {
+        let path = String::from_utf8_lossy(map.path);
+        let path = if path == "//anon" { "[anon]" } else { &path };
+        if map.executable {
+            self.code
+                .mapped(map.pid, map.start, map.bytes, map.file_offset, path);
+        }
+        writer.push(Module {
+            pid: Pid(map.pid),
+            time_ns,
+            start: VirtAddr(map.start),
+            end: VirtAddr(map.start.saturating_add(map.bytes)),
+            file_offset: map.file_offset,
+            path: path.to_owned(),
+            executable: map.executable,
+        })?;
+        Ok(())
+    }
+
+    /// Another program began: its row is a new one, its mappings too.
+    fn replaced(&mut self, pid: u32, tid: u32, time_ns: u64, writer: &mut Writer) -> Result<()> {
+        self.code.replaced(pid);
+        writer.push(Module {
+            pid: Pid(pid),
+            time_ns,
+            path: "[exec]".to_owned(),
+            ..Module::default()
+        })?;
+        if let Some(mut before) = self.threads.remove(&tid).filter(|t| !t.program.is_empty()) {
+            before.end_ns = Some(time_ns);
+            self.done.push(before);
+        }
+        Ok(())
+    }
+
+    fn forked(&mut self, task: &Task, time_ns: u64) {
+        self.done.extend(self.threads.remove(&task.tid));
+        let parent = self.threads.get(&task.parent_tid);
+        let program = parent.map(|t| t.program.clone()).unwrap_or_default();
+        self.code.forked(task.pid, task.parent_pid);
+        if let Some(only) = &mut self.only
+            && only.contains(&task.parent_pid)
+        {
+            only.insert(task.pid);
+        }
+        let thread = self.thread(task.pid, task.tid, time_ns);
+        thread.program = program;
+        thread.parent_pid = Pid(task.parent_pid);
+    }
+
+    /// The thread's row.
+    pub(super) fn thread(&mut self, pid: u32, tid: u32, time_ns: u64) -> &mut Thread {
+        self.threads.entry(tid).or_insert_with(|| Thread {
+            pid: Pid(pid),
+            tid: Tid(tid),
+            start_ns: time_ns,
+            ..Thread::default()
+        })
+    }
+
+    /// Threads that have not ended.
+    pub(super) fn alive(&self) -> impl Iterator<Item = u32> {
+        let alive = self.threads.values().filter(|t| t.end_ns.is_none());
+        alive.map(|t| t.tid.0)
+    }
+
+    /// Threads that there are or were.
+    pub(super) fn all(&self) -> impl Iterator<Item = u32> {
+        let all = self.threads.values().chain(&self.done);
+        all.map(|t| t.tid.0)
+    }
+
+    /// Whether a thread is known to have ended.
+    pub(super) fn has_ended(&self, tid: u32) -> bool {
+        self.threads.get(&tid).is_some_and(|t| t.end_ns.is_some())
+    }
+
+    /// A process that runs already, and what it has mapped. One that ends
+    /// meanwhile, or that may not be looked at, has no mappings.
+    pub(super) fn existing(&mut self, pid: u32, writer: &mut Writer) -> Result<()> {
+        let maps = read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+        for line in maps.lines() {
+            let Some((start, end, file_offset, executable, path)) = mapping(line) else {
+                continue;
+            };
+            let path = if path.is_empty() { "//anon" } else { path };
+            let map = Mmap {
+                pid,
+                tid: pid,
+                start,
+                bytes: end.saturating_sub(start),
+                file_offset,
+                executable,
+                path: path.as_bytes(),
+            };
+            self.mapped(&map, 0, writer)?;
+        }
+        let comm = read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        self.thread(pid, pid, 0).program = comm.trim().to_owned();
+        Ok(())
+    }
+
+    /// All processes there are.
+    pub(super) fn everybody(&mut self, writer: &mut Writer) -> Result<()> {
+        let entries = read_dir("/proc").into_iter().flatten().flatten();
+        let pids = entries.filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok());
+        for pid in pids {
+            self.existing(pid, writer)?;
+        }
+        Ok(())
+    }
+
+    /// Rows of all threads, in order of time.
+    pub(super) fn rows(&mut self) -> Vec<Thread> {
+        let mut all = std::mem::take(&mut self.done);
+        all.extend(std::mem::take(&mut self.threads).into_values());
+        all.sort_by_key(|t| (t.start_ns, t.tid));
+        all
+    }
+}
+
+/// A line of `/proc/PID/maps`: start, end, offset, whether executable, path.
+fn mapping(line: &str) -> Option<(u64, u64, u64, bool, &str)> {
+    let hex = |text| u64::from_str_radix(text, 16).ok();
+    let mut words = line.splitn(6, ' ');
+    let (start, end) = words.next()?.split_once('-')?;
+    let executable = words.next()?.contains('x');
+    let offset = words.next()?;
+    let path = words.nth(2).unwrap_or("").trim_start();
+    Some((hex(start)?, hex(end)?, hex(offset)?, executable, path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::mapping;
+
+    #[test]
+    fn lines_of_maps_are_taken_apart() {
+        let line =
+            "7f0a1000-7f0a3000 r-xp 00002000 fe:00 1234                       /usr/lib/a b.so";
+        let expected = (0x7f0a_1000, 0x7f0a_3000, 0x2000, true, "/usr/lib/a b.so");
+        assert_eq!(mapping(line), Some(expected));
+        let line = "7f0a1000-7f0a3000 rw-p 00000000 00:00 0 ";
+        assert_eq!(
+            mapping(line),
+            Some((0x7f0a_1000, 0x7f0a_3000, 0, false, ""))
+        );
+        assert_eq!(mapping("nonsense"), None);
+    }
+}

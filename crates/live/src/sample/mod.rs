@@ -1,0 +1,209 @@
+//! `memgauge record -e`: samples of events, precise where the processor has it.
+//!
+//! ```text
+//! attributes  what to ask for, so that as little as possible interrupts (pure)
+//! open        events and rings: a ring a processor
+//! session     ── round: flush, drain ─► order ─► recorder ─► rows
+//! budget      a period for an overhead that the user allows (pure); cost measures
+//! ```
+//!
+//! Rejected: BPF programs on samples (of a PEBS batch they see the last record
+//! only), and one ring a thread (memory).
+
+mod attributes;
+mod beside;
+pub mod budget;
+mod code;
+mod cost;
+mod facilities;
+mod finish;
+mod follow;
+mod mbm;
+mod open;
+mod order;
+mod recorder;
+mod renew;
+mod session;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use memgauge_trace::{CommandEnd, Loss, OwnCost};
+
+pub use attributes::{
+    Built, Facilities, GivenUp, Method, Rate, Wanted, attribute, interrupts_each, relaxed,
+};
+pub use cost::SampleCost;
+pub(crate) use facilities::facilities;
+pub use session::record;
+
+use super::events::Event;
+use super::target::Target;
+use memgauge_perf::abi::{kind, software};
+
+/// What to sample, and how often.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Whom.
+    pub target: Target,
+    /// A program that runs while others are observed, and says when to stop.
+    pub while_running: Option<Vec<String>>,
+    /// The events, each with its rate.
+    pub events: Vec<(Event, Rate)>,
+    /// Directory of the recording.
+    pub output: PathBuf,
+    /// Pages of each ring, a power of two.
+    pub ring_pages: usize,
+    /// Ask for general registers, and rebuild the data address from them and the
+    /// code where a sample has none.
+    pub registers: bool,
+    /// Write them into the recording, a row each.
+    pub keep_registers: bool,
+    /// Part of the observed processor time that sampling may take; periods are
+    /// changed to keep to it.
+    pub overhead: Option<f64>,
+    /// Sample whole processors and keep what is the target's: what happens by
+    /// itself where the kernel cannot sample a task.
+    pub whole_processors: bool,
+    /// Keep overflows as times, for bandwidth over time.
+    pub tracing: Option<Tracing>,
+    /// Name of the source in the recording.
+    pub source: &'static str,
+}
+
+/// How overflows are kept as times in blocks, with one in [`crate::SAMPLED`] as a
+/// sample.
+#[derive(Clone, Debug)]
+pub struct Tracing {
+    /// Longest step that times may be rounded to, nanoseconds; 1: exact.
+    pub resolution_ns: u64,
+    /// Bytes that an event stands for.
+    pub bytes_per_event: u64,
+    /// Counts of memory's controllers from a file in place of this machine's.
+    pub counters: Option<PathBuf>,
+}
+
+/// The rate of an event that was named without one.
+pub fn usual_rate(event: &Event) -> Rate {
+    match (event.attr.kind, event.attr.config) {
+        (kind::SOFTWARE, software::CPU_CLOCK | software::TASK_CLOCK) => Rate::Period(1_000_000),
+        (kind::SOFTWARE | kind::TRACEPOINT | kind::BREAKPOINT, _) => Rate::Period(1),
+        // A prime, so that loops are not sampled at one place.
+        _ => Rate::Period(20_011),
+    }
+}
+
+/// How many samples have an address, by how it was found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Derivations {
+    /// Of the sampled instruction.
+    pub exact: u64,
+    /// Of the one before.
+    pub previous: u64,
+    /// Of one ahead.
+    pub next: u64,
+    /// No operand near.
+    pub no_operand: u64,
+    /// Registers overwritten, or not in samples.
+    pub no_registers: u64,
+    /// Relative to FS or GS.
+    pub no_base: u64,
+    /// Code that could not be read.
+    pub no_code: u64,
+}
+
+impl Derivations {
+    /// All samples.
+    pub fn all(&self) -> u64 {
+        self.with_address() + self.no_operand + self.no_registers + self.no_base + self.no_code
+    }
+
+    /// Those with an address.
+    pub fn with_address(&self) -> u64 {
+        self.exact + self.previous + self.next
+    }
+}
+
+/// What came of an event.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct EventOutcome {
+    /// Its name.
+    pub name: String,
+    /// Samples in the recording.
+    pub samples: u64,
+    /// Sum of their periods: events they stand for.
+    pub periods: u64,
+    /// Samples with a data address.
+    pub with_address: u64,
+    /// Events that its counters counted meanwhile.
+    pub counted: u64,
+    /// Samples that no ring had room for, by the kernel's count.
+    pub lost: u64,
+    /// Times the kernel stopped it for being too fast.
+    pub throttled: u64,
+    /// Times its packets were cut off.
+    pub cut: u64,
+    /// Samples of the kernel that were not wanted.
+    pub dropped_kernel: u64,
+    /// Samples of processes that are not the target.
+    pub of_others: u64,
+    /// The period at the end; 0 where a frequency was asked for.
+    pub period: u64,
+    /// What a sample takes from the program, where that was measured.
+    pub cost: Option<SampleCost>,
+}
+
+/// How many records waited in the processor's own buffer when it was looked at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Batches {
+    /// Looks.
+    pub looks: u64,
+    /// Records that waited, all together.
+    pub records: u64,
+    /// The most that waited at once.
+    pub most: u64,
+}
+
+impl Batches {
+    fn add(&mut self, records: u64) {
+        self.looks += 1;
+        self.records += records;
+        self.most = self.most.max(records);
+    }
+}
+
+/// What sampling cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Overhead {
+    /// Part of the observed time that was allowed.
+    pub allowed: f64,
+    /// Part that it took: samples times their measured cost, and memgauge's time.
+    pub taken: f64,
+    /// Processor time observed, in nanoseconds.
+    pub observed_ns: u64,
+    /// Times that periods were changed.
+    pub changes: u64,
+}
+
+/// What came of it all.
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    /// How the program ended; `None` where none was started.
+    pub end: Option<CommandEnd>,
+    /// Event by event, in the order typed.
+    pub events: Vec<EventOutcome>,
+    /// Samples by how their address was rebuilt, where that was wanted.
+    pub derivations: Option<Derivations>,
+    /// Data sources in words: samples, and the sum of their latencies in cycles.
+    pub sources: BTreeMap<String, (u64, u64)>,
+    /// PEBS: what waited in the processor's buffer.
+    pub batches: Option<Batches>,
+    /// What sampling cost, where that was limited.
+    pub overhead: Option<Overhead>,
+    /// What was lost.
+    pub losses: Vec<Loss>,
+    /// Things to tell the user.
+    pub notes: Vec<String>,
+    /// What it cost.
+    pub cost: OwnCost,
+}

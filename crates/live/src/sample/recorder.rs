@@ -1,0 +1,427 @@
+//! From records to rows: samples of each event, losses by event, and what the
+//! samples say of their data.
+
+use std::collections::BTreeMap;
+
+use memgauge_recording::Writer;
+use memgauge_trace::{
+    AccessKind, Cpu, DataSource, Derivation, EventId, Loss, LossKind, PhysAddr, Pid,
+    Sample as SampleRow, SampleRegister, Tid, VirtAddr, catalogue,
+};
+
+use super::attributes::Method;
+use super::follow::Followed;
+use super::open::Wish;
+use super::{Derivations, EventOutcome, Options};
+use crate::{Error, Result};
+use memgauge_perf::abi::{Attr, kind, sample};
+use memgauge_perf::data_src::DataSrc;
+use memgauge_perf::derive::{NoRecipe, Recipe};
+use memgauge_perf::ibs::Op;
+use memgauge_perf::record::{Header, Layout, Record, Sample, Trailer};
+use memgauge_perf::spe::Operation;
+use memgauge_recording::overflows::Traces;
+
+/// An event's id in the recording.
+pub(super) fn event_id(number: usize) -> EventId {
+    EventId(catalogue::FIRST_FREE.saturating_add(u16::try_from(number).unwrap_or(u16::MAX)))
+}
+
+/// How to read an event's samples.
+struct Reader {
+    layout: Layout,
+    attr: Attr,
+    method: Method,
+    drop_kernel: bool,
+    /// Periods, and since when.
+    periods: Vec<(u64, u64)>,
+}
+
+impl Reader {
+    /// The period of a sample that does not say: the one in force at its time.
+    fn period(&self, s: &Sample<'_>) -> u64 {
+        if self.layout.has(sample::PERIOD) {
+            return s.period;
+        }
+        let in_force = self.periods.iter().rev().find(|p| p.0 <= s.time_ns);
+        in_force.or(self.periods.first()).map_or(0, |p| p.1)
+    }
+}
+
+/// What an access did, from the event alone.
+fn kind_of(attr: &Attr) -> (AccessKind, u16) {
+    match (attr.kind, attr.bp_type) {
+        (kind::BREAKPOINT, 2) => (AccessKind::Store, attr.config2 as u16),
+        (kind::BREAKPOINT, 4) => (AccessKind::Unknown, 0),
+        (kind::BREAKPOINT, _) => (AccessKind::Unknown, attr.config2 as u16),
+        _ => (AccessKind::Unknown, 0),
+    }
+}
+
+/// Writes rows.
+pub(super) struct Recorder {
+    pub(super) writer: Writer,
+    pub(super) followed: Followed,
+    readers: Vec<Reader>,
+    pub(super) outcomes: Vec<EventOutcome>,
+    pub(super) derivations: Option<Derivations>,
+    /// Data sources in words: samples, and the sum of their latencies.
+    pub(super) sources: BTreeMap<String, (u64, u64)>,
+    lost: BTreeMap<(LossKind, String), u64>,
+    keep_registers: bool,
+    /// Overflows as times, where they are wanted.
+    traces: Option<Traces>,
+    /// Records of all kinds that rings had no room for.
+    ring_lost: u64,
+    /// When the last sample was taken, on the events' clock.
+    pub(super) latest_ns: u64,
+    start_ns: u64,
+    failed: Option<Error>,
+}
+
+impl Recorder {
+    /// Begins without a start time and without periods.
+    pub(super) fn new(writer: Writer, wishes: &[Wish], options: &Options) -> Recorder {
+        let reader = |wish: &Wish| Reader {
+            layout: Layout::of(&wish.built.attr),
+            attr: wish.built.attr,
+            method: wish.built.method,
+            drop_kernel: wish.built.drop_kernel,
+            periods: Vec::new(),
+        };
+        let outcome = |wish: &Wish| EventOutcome {
+            name: wish.name.clone(),
+            ..EventOutcome::default()
+        };
+        Recorder {
+            writer,
+            followed: Followed::default(),
+            readers: wishes.iter().map(reader).collect(),
+            outcomes: wishes.iter().map(outcome).collect(),
+            derivations: options.registers.then(Derivations::default),
+            sources: BTreeMap::new(),
+            lost: BTreeMap::new(),
+            keep_registers: options.keep_registers,
+            traces: options
+                .tracing
+                .as_ref()
+                .map(|t| Traces::new(t.resolution_ns)),
+            ring_lost: 0,
+            latest_ns: 0,
+            start_ns: 0,
+            failed: None,
+        }
+    }
+
+    /// Times are since then.
+    pub(super) fn begin(&mut self, start_ns: u64) {
+        self.start_ns = start_ns;
+    }
+
+    /// The periods that events begin with.
+    pub(super) fn begin_periods(&mut self) {
+        self.periods_changed(0);
+    }
+
+    /// Periods are those of the outcomes from now on.
+    pub(super) fn periods_changed(&mut self, now_ns: u64) {
+        for (reader, outcome) in self.readers.iter_mut().zip(&self.outcomes) {
+            if reader.periods.last().is_none_or(|p| p.1 != outcome.period) {
+                reader.periods.push((now_ns, outcome.period));
+            }
+        }
+    }
+
+    /// Time of a record, for ordering: of a sample at its event's place.
+    pub(super) fn time_of(&self, record: &Record<'_>, trailer: &Trailer) -> u64 {
+        match record {
+            Record::Sample(s) => s.time_ns,
+            _ => trailer.time_ns,
+        }
+    }
+
+    /// The layout of a record's body.
+    pub(super) fn layout(&self, event: Option<usize>) -> Option<Layout> {
+        Some(self.readers.get(event?)?.layout)
+    }
+
+    pub(super) fn lose(&mut self, kind: LossKind, what: &str, count: u64) {
+        if count > 0 {
+            *self.lost.entry((kind, what.to_owned())).or_default() += count;
+        }
+    }
+
+    /// The first failure to write, if there was one.
+    pub(super) fn check(&mut self) -> Result<()> {
+        self.failed.take().map_or(Ok(()), Err)
+    }
+
+    /// Takes a record in its turn. `event` is the one its id names.
+    pub(super) fn take(
+        &mut self,
+        header: Header,
+        record: &Record<'_>,
+        trailer: &Trailer,
+        event: Option<usize>,
+    ) {
+        let time_ns = trailer.time_ns.saturating_sub(self.start_ns);
+        let done = match (record, event) {
+            (Record::Sample(s), Some(event)) => self.sample(event, header, s),
+            (Record::Lost { count, .. } | Record::LostSamples { count }, _) => {
+                self.ring_lost += count;
+                Ok(())
+            }
+            (Record::Throttle { .. }, Some(event)) => {
+                self.outcomes[event].throttled += 1;
+                Ok(())
+            }
+            (Record::Aux { flags, .. }, Some(event)) if *flags & AUX_TRUNCATED != 0 => {
+                self.outcomes[event].cut += 1;
+                Ok(())
+            }
+            (other, _) => self.followed.take(other, time_ns, &mut self.writer),
+        };
+        if let Err(e) = done {
+            self.failed.get_or_insert(e);
+        }
+    }
+
+    fn sample(&mut self, event: usize, header: Header, s: &Sample<'_>) -> Result<()> {
+        if self.readers[event].drop_kernel && !header.is_user() {
+            self.outcomes[event].dropped_kernel += 1;
+            return Ok(());
+        }
+        if !self.followed.wants(s.pid) {
+            self.outcomes[event].of_others += 1;
+            return Ok(());
+        }
+        self.latest_ns = self.latest_ns.max(s.time_ns);
+        let time_ns = s.time_ns.saturating_sub(self.start_ns);
+        self.followed.thread(s.pid, s.tid, time_ns);
+        let mut row = self.row(event, s);
+        row.time_ns = time_ns;
+        let Some(stands_for) = self.traced(&row)? else {
+            let outcome = &mut self.outcomes[event];
+            outcome.samples += 1;
+            outcome.periods = outcome.periods.saturating_add(row.period);
+            return Ok(());
+        };
+        self.complete(event, s, &mut row);
+        let outcome = &mut self.outcomes[event];
+        outcome.samples += 1;
+        outcome.periods = outcome.periods.saturating_add(row.period);
+        outcome.with_address += u64::from(row.addr.is_some());
+        row.period = stands_for;
+        self.writer.push(row)?;
+        if let Some(registers) = s.intr_regs.filter(|_| self.keep_registers) {
+            self.writer
+                .extend(registers.all().map(|(register, value)| SampleRegister {
+                    time_ns,
+                    tid: Tid(s.tid),
+                    event: event_id(event),
+                    register,
+                    value,
+                }))?;
+        }
+        Ok(())
+    }
+
+    /// Keeps an overflow's time, where times are wanted. How many events its sample
+    /// stands for, if it is to be one.
+    fn traced(&mut self, row: &SampleRow) -> Result<Option<u64>> {
+        let Some(traces) = &mut self.traces else {
+            return Ok(Some(row.period));
+        };
+        let overflow = (row.event, row.period, row.time_ns);
+        Ok(traces.note((row.pid, row.tid), overflow, &mut self.writer)?)
+    }
+
+    /// Writes the times that wait.
+    pub(super) fn write_traces(&mut self) -> Result<()> {
+        match &mut self.traces {
+            Some(traces) => Ok(traces.write(&mut self.writer)?),
+            None => Ok(()),
+        }
+    }
+
+    fn row(&self, event: usize, s: &Sample<'_>) -> SampleRow {
+        let reader = &self.readers[event];
+        let source = DataSrc(s.data_src);
+        let (kind, size_bytes) = kind_of(&reader.attr);
+        SampleRow {
+            cpu: Some(Cpu(s.cpu)),
+            pid: Pid(s.pid),
+            tid: Tid(s.tid),
+            event: event_id(event),
+            ip: VirtAddr(s.ip),
+            addr: (s.addr != 0).then_some(VirtAddr(s.addr)),
+            phys: (s.phys != 0).then_some(PhysAddr(s.phys)),
+            kind: match source.kind() {
+                AccessKind::Unknown => kind,
+                told => told,
+            },
+            size_bytes,
+            latency_cycles: reader.layout.latency(s),
+            source: source.level(),
+            period: reader.period(s),
+            ..SampleRow::default()
+        }
+    }
+
+    /// What the source's own registers, or code and registers, add.
+    fn complete(&mut self, event: usize, s: &Sample<'_>, row: &mut SampleRow) {
+        let reader = &self.readers[event];
+        let words = match reader.method {
+            Method::Ibs => Op::parse(s.raw).map(|op| ibs(&op, row)),
+            _ => None,
+        };
+        let packed = DataSrc(s.data_src);
+        let said = reader.layout.has(sample::DATA_SRC) && packed.is_known();
+        let words = if said { Some(packed.words()) } else { words };
+        if let Some(words) = words.filter(|words| !words.is_empty()) {
+            let seen = self.sources.entry(words).or_default();
+            seen.0 += 1;
+            seen.1 += u64::from(row.latency_cycles);
+        }
+        if self.derivations.is_some() && row.addr.is_none() && reader.method == Method::Interrupt {
+            self.rebuild(s, row);
+        }
+    }
+
+    fn rebuild(&mut self, s: &Sample<'_>, row: &mut SampleRow) {
+        let register = |number| s.intr_regs.and_then(|r| r.get(number));
+        let found = self.followed.code.recipe(s.pid, s.ip).and_then(|recipe| {
+            let address = recipe.address(register).ok_or(NoRecipe::NoRegisters)?;
+            Ok((recipe, address))
+        });
+        if let Some(derivations) = &mut self.derivations {
+            derivations.count(found.map(|(recipe, _)| recipe.derivation));
+        }
+        let Ok((recipe, address)) = found else { return };
+        let Recipe {
+            derivation,
+            kind,
+            size_bytes,
+            ..
+        } = recipe;
+        (row.kind, row.size_bytes) = (kind, size_bytes);
+        row.addr = Some(VirtAddr(address));
+        row.derivation = Some(derivation);
+    }
+
+    /// A sample of ARM's SPE; the ring's record says whose it is.
+    pub(super) fn operation(
+        &mut self,
+        event: usize,
+        operation: &Operation,
+        (time_ns, pid, tid): (u64, u32, u32),
+    ) {
+        let time_ns = time_ns.saturating_sub(self.start_ns);
+        let latency_cycles = operation.latency_cycles;
+        let seen = self.sources.entry(operation.words()).or_default();
+        seen.0 += 1;
+        seen.1 += u64::from(latency_cycles);
+        let period = self.readers[event].attr.period;
+        let outcome = &mut self.outcomes[event];
+        outcome.samples += 1;
+        outcome.periods = outcome.periods.saturating_add(period);
+        outcome.with_address += u64::from(operation.addr.is_some());
+        let pushed = self.writer.push(SampleRow {
+            time_ns,
+            pid: Pid(pid),
+            tid: Tid(tid),
+            event: event_id(event),
+            ip: VirtAddr(operation.ip),
+            addr: operation.addr.map(VirtAddr),
+            phys: operation.phys.map(PhysAddr),
+            kind: operation.kind,
+            latency_cycles,
+            source: operation.level(),
+            period,
+            ..SampleRow::default()
+        });
+        if let Err(e) = pushed {
+            self.failed.get_or_insert(e.into());
+        }
+    }
+
+    /// All losses, those of events under their names.
+    pub(super) fn losses(&mut self) -> Vec<Loss> {
+        let of_events: u64 = self.outcomes.iter().map(|o| o.lost).sum();
+        let (what, rest) = match of_events {
+            0 => ("samples and other records", self.ring_lost),
+            n => (
+                "names, mappings and the like",
+                self.ring_lost.saturating_sub(n),
+            ),
+        };
+        self.lose(LossKind::RingFull, what, rest);
+        for o in std::mem::take(&mut self.outcomes) {
+            let named = |what: &str| format!("{}: {what}", o.name);
+            let of_event = [
+                (LossKind::RingFull, "samples", o.lost),
+                (LossKind::RingFull, "times packets were cut off", o.cut),
+                (
+                    LossKind::Throttled,
+                    "times sampling was stopped",
+                    o.throttled,
+                ),
+                (LossKind::NotKept, "samples of the kernel", o.dropped_kernel),
+                (LossKind::NotKept, "samples of other processes", o.of_others),
+            ];
+            for (kind, what, count) in of_event {
+                self.lose(kind, &named(what), count);
+            }
+            self.outcomes.push(o);
+        }
+        if let Some(no_code) = self.derivations.map(|d| d.no_code) {
+            self.lose(
+                LossKind::Undecoded,
+                "samples whose code could not be read",
+                no_code,
+            );
+        }
+        let loss = |((kind, detail), count): (&(LossKind, String), &u64)| Loss {
+            kind: *kind,
+            count: *count,
+            detail: detail.clone(),
+            ..Loss::default()
+        };
+        self.lost.iter().map(loss).collect()
+    }
+}
+
+/// `PERF_AUX_FLAG_TRUNCATED`.
+const AUX_TRUNCATED: u64 = 1;
+
+/// Fills in what only the op's registers say; returns its source in words.
+fn ibs(op: &Op, row: &mut SampleRow) -> String {
+    row.size_bytes = op.size_bytes();
+    row.addr = row.addr.or(op.addr().map(VirtAddr));
+    row.phys = row.phys.or(op.phys().map(PhysAddr));
+    if row.kind == AccessKind::Unknown {
+        row.kind = op.kind();
+    }
+    if row.source == DataSource::Unknown {
+        row.source = op.level();
+    }
+    if row.latency_cycles == 0 {
+        row.latency_cycles = op.latency_cycles();
+    }
+    op.source_words().to_owned()
+}
+
+impl Derivations {
+    fn count(&mut self, found: std::result::Result<Derivation, NoRecipe>) {
+        let counter = match found {
+            Ok(Derivation::Exact) => &mut self.exact,
+            Ok(Derivation::Previous) => &mut self.previous,
+            Ok(Derivation::Next) => &mut self.next,
+            Err(NoRecipe::NoOperand) => &mut self.no_operand,
+            Err(NoRecipe::NoRegisters) => &mut self.no_registers,
+            Err(NoRecipe::NoBase) => &mut self.no_base,
+            Err(NoRecipe::NoCode) => &mut self.no_code,
+        };
+        *counter += 1;
+    }
+}

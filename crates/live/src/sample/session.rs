@@ -1,0 +1,544 @@
+//! A run of `memgauge record -e`, from the first event to the last sample.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::os::fd::RawFd;
+use std::time::{Duration, Instant};
+
+use memgauge_recording::Writer;
+use memgauge_trace::{CommandEnd, LossKind};
+
+use super::attributes::{Facilities, Method, Rate, Wanted, attribute};
+use super::beside::Beside;
+use super::budget::{self, Window};
+use super::facilities::facilities;
+use super::open::{Open, Opener, Wish};
+use super::order::Order;
+use super::recorder::Recorder;
+use super::{Batches, Options, Overhead};
+use crate::events::{Event, Pmus};
+use crate::run::Run;
+use crate::sys::perf::{self, Ring, Whom};
+use crate::target::{Aimed, Target};
+use crate::{ErrorKind, Result};
+use memgauge_host::sys::process::{Watched, own_usage};
+use memgauge_perf::abi::{Attr, flag, kind, record, sample, software};
+use memgauge_perf::record::{Header, Layout, Record, Trailer};
+use memgauge_perf::ring::walk;
+use memgauge_perf::spe::Decoder;
+
+/// Longest time between two rounds.
+const LOOK_EVERY_MS: i32 = 50;
+const FLUSH_EVERY: Duration = Duration::from_secs(1);
+/// Time between two looks at the overhead: short at first, since a period may be
+/// far too short at the start.
+const WINDOW: Duration = Duration::from_millis(100);
+const FIRST_WINDOW: Duration = Duration::from_millis(5);
+/// Bytes of records that may wait for older ones.
+const MOST_WAITING_BYTES: usize = 64 << 20;
+
+/// Samples until the program or the processes have ended or the user has had
+/// enough.
+///
+/// # Errors
+/// The program cannot run, an event cannot be sampled, or the recording cannot be
+/// written.
+pub fn record(options: &Options) -> Result<super::Outcome> {
+    perf::raise_open_files();
+    let run = Run::prepare(&options.target, options.while_running.as_ref())?;
+    let aimed = Aimed::at(&options.target, run.pid())?;
+    let has = facilities(&Pmus::default());
+    let opened = opened(options, &aimed, &has)?;
+    let mut session = Session::new(options, opened)?;
+    if session.opener.wide && aimed.per_task {
+        session.recorder.followed.only = Some(pids(&options.target, run.pid()));
+    }
+    session.run(run)
+}
+
+/// Events, what is open for them, and how it was opened.
+type Opened<'a> = (Vec<Wish>, Open, Opener<'a>);
+
+/// Opens everything: of the target's tasks, else, where the kernel samples IBS by
+/// processor only (before 6.2), of whole processors.
+fn opened<'a>(options: &Options, aimed: &'a Aimed, has: &Facilities) -> Result<Opened<'a>> {
+    let attempt = |wide: bool| -> Result<Opened<'a>> {
+        let mut wishes: Vec<Wish> = options
+            .events
+            .iter()
+            .map(|(event, rate)| wish(event, *rate, options, has))
+            .collect();
+        let batched = |w: &Wish| matches!(w.built.method, Method::Pebs | Method::Spe);
+        let opener = Opener {
+            aimed,
+            on_exec: matches!(options.target, Target::Command(_)),
+            ring_pages: options.ring_pages,
+            monotonic: !wishes.iter().any(batched),
+            wide,
+        };
+        let open = opener.open(&mut wishes)?;
+        Ok((wishes, open, opener))
+    };
+    let first = attempt(options.whole_processors);
+    let ibs =
+        |(event, _): &(Event, Rate)| super::attributes::method(&event.attr, has) == Method::Ibs;
+    let by_processor = aimed.per_task && options.events.iter().any(ibs);
+    match first {
+        Err(e) if by_processor && e.kind() == ErrorKind::Missing => attempt(true),
+        result => result,
+    }
+}
+
+fn wish(event: &Event, rate: Rate, options: &Options, has: &Facilities) -> Wish {
+    let mut event = event.clone();
+    if event.modifiers.most_precise {
+        let precise = crate::counters::most_precise(&event, Whom::Thread(0), None);
+        event.attr.flags |= precise << flag::PRECISE_SHIFT;
+    }
+    let wanted = Wanted {
+        rate,
+        registers: options.registers,
+        physical: true,
+    };
+    let modes = event.modifiers.modes;
+    Wish {
+        built: attribute(&event, &wanted, has),
+        leader: leader(&event),
+        modes_chosen: modes.user || modes.kernel || modes.hypervisor,
+        name: event.name,
+        given_up: Vec::new(),
+    }
+}
+
+/// From Sapphire Rapids on, loads are sampled only in a group that another event
+/// leads, which the kernel lists beside them.
+fn leader(event: &Event) -> Option<Attr> {
+    let (pmu, terms) = event.name.split_once('/')?;
+    if !terms.starts_with("mem-loads") || terms.starts_with("mem-loads-aux") {
+        return None;
+    }
+    let pmus = Pmus::default();
+    let list = format!("{pmu}/mem-loads-aux/");
+    let groups = crate::events::parse(&list, &pmus).ok()?;
+    let mut attr = groups.first()?.events.first()?.attr;
+    attr.flags |= flag::DISABLED;
+    Some(attr)
+}
+
+fn pids(target: &Target, program: Option<u32>) -> HashSet<u32> {
+    match target {
+        Target::Processes(ids) | Target::Threads(ids) => ids.iter().copied().collect(),
+        _ => program.into_iter().collect(),
+    }
+}
+
+/// How far the events' own clock is behind the monotonic one, by a timer's sample
+/// on this thread; to within that sample's delay.
+fn clock_behind_ns() -> u64 {
+    let mut attr = Attr::new(kind::SOFTWARE, software::CPU_CLOCK);
+    attr.period = 50_000;
+    attr.sample_type = sample::TIME;
+    attr.flags = flag::EXCLUDE_KERNEL | flag::EXCLUDE_HV;
+    let Ok(event) = perf::open(&attr, Whom::Thread(0), None, None) else {
+        return 0;
+    };
+    let Ok(mut ring) = Ring::map(&event, 1) else {
+        return 0;
+    };
+    let began = Instant::now();
+    while ring.unread() == 0 && began.elapsed() < Duration::from_millis(20) {
+        std::hint::spin_loop();
+    }
+    let now = perf::monotonic_ns();
+    let layout = Layout::of(&attr);
+    let mut time = None;
+    ring.drain(|a, b| {
+        walk(a, b, &mut Vec::new(), |_, body| {
+            time = layout.sample(body).map(|s| s.time_ns);
+        })
+    });
+    time.map_or(0, |time| now.saturating_sub(time))
+}
+
+pub(super) struct Session<'a> {
+    pub(super) options: &'a Options,
+    pub(super) opener: Opener<'a>,
+    pub(super) open: Open,
+    /// Threads with events that they did not inherit.
+    pub(super) own_events: BTreeSet<u32>,
+    /// Ids of events that were last replaced: rings may still hold their records.
+    pub(super) retired: Vec<u64>,
+    pub(super) wishes: Vec<Wish>,
+    pub(super) recorder: Recorder,
+    order: Order,
+    side_band: Layout,
+    decoders: Vec<Decoder>,
+    /// The events' clock is so far behind the monotonic one.
+    behind_ns: u64,
+    pub(super) start_ns: u64,
+    round_ns: u64,
+    pub(super) batches: Batches,
+    pub(super) overhead: Option<Overhead>,
+    /// Samples, own and observed nanoseconds when the window began.
+    window: (Vec<u64>, u64, u64),
+    /// All windows.
+    so_far: Window,
+    /// Memory's own counters, where overflows are traced.
+    pub(super) beside: Option<Beside>,
+    /// When periods were last changed.
+    changed_ns: u64,
+    /// Own processor time when sampling began.
+    pub(super) own_before_ns: u64,
+    scratch: Vec<u8>,
+}
+
+impl<'a> Session<'a> {
+    fn new(options: &'a Options, (wishes, open, opener): Opened<'a>) -> Result<Session<'a>> {
+        let writer = Writer::create(&options.output, super::finish::manifest(options, &wishes))?;
+        let mut recorder = Recorder::new(writer, &wishes, options);
+        let beside = options.tracing.as_ref();
+        let beside = beside.map(|t| Beside::start(t.counters.as_deref()));
+        let overhead = options.overhead.map(|allowed| Overhead {
+            allowed,
+            ..Overhead::default()
+        });
+        for (wish, outcome) in wishes.iter().zip(&mut recorder.outcomes) {
+            outcome.period = match wish.built.attr.has(flag::FREQ) {
+                true => 0,
+                false => wish.built.attr.period,
+            };
+            outcome.cost = overhead.and_then(|_| super::cost::measure(wish));
+        }
+        recorder.begin_periods();
+        let batched = |w: &Wish| matches!(w.built.method, Method::Pebs | Method::Spe);
+        let behind_ns = match wishes.iter().any(batched) {
+            true => clock_behind_ns(),
+            false => 0,
+        };
+        Ok(Session {
+            own_events: opener.aimed.threads(),
+            opener,
+            retired: Vec::new(),
+            decoders: open.buffers.iter().map(|_| Decoder::default()).collect(),
+            options,
+            open,
+            window: (vec![0; wishes.len()], 0, 0),
+            so_far: Window::default(),
+            wishes,
+            recorder,
+            order: Order::new(MOST_WAITING_BYTES),
+            side_band: Layout::of(&Open::side_band_attr()),
+            behind_ns,
+            start_ns: 0,
+            round_ns: 0,
+            batches: Batches::default(),
+            overhead,
+            own_before_ns: 0,
+            beside: beside.transpose()?,
+            changed_ns: 0,
+            scratch: Vec::new(),
+        })
+    }
+
+    /// When sampling began, on the monotonic clock.
+    pub(super) fn began_ns(&self) -> u64 {
+        self.start_ns + self.behind_ns
+    }
+
+    fn now_ns(&self) -> u64 {
+        perf::monotonic_ns().saturating_sub(self.behind_ns)
+    }
+
+    fn run(mut self, mut run: Run) -> Result<super::Outcome> {
+        self.start_ns = self.now_ns();
+        self.round_ns = self.start_ns;
+        self.recorder.begin(self.start_ns);
+        self.own_before_ns = own_usage().cpu.as_nanos() as u64;
+        self.window.1 = self.own_before_ns;
+        self.existing()?;
+        if let Some(beside) = &mut self.beside {
+            beside.begin();
+        }
+        self.begin_within_budget();
+        let by_exec = matches!(self.options.target, Target::Command(_));
+        if !by_exec || self.recorder.followed.only.is_some() {
+            self.open.enable()?;
+        }
+        run.go()?;
+        let end = self.until_the_end(&mut run)?;
+        self.open.disable();
+        self.round(true);
+        self.count_beside()?;
+        self.recorder.write_traces()?;
+        self.recorder.check()?;
+        self.finish(end)
+    }
+
+    /// What runs already, and its mappings.
+    fn existing(&mut self) -> Result<()> {
+        let recorder = &mut self.recorder;
+        match &self.options.target {
+            Target::Command(_) => Ok(()),
+            Target::Processes(ids) | Target::Threads(ids) => {
+                let mut ids = ids.iter();
+                ids.try_for_each(|&id| recorder.followed.existing(id, &mut recorder.writer))
+            }
+            _ => recorder.followed.everybody(&mut recorder.writer),
+        }
+    }
+
+    fn until_the_end(&mut self, run: &mut Run) -> Result<Option<CommandEnd>> {
+        let (mut flushed, mut looked) = (Instant::now(), Instant::now());
+        let mut window = FIRST_WINDOW;
+        loop {
+            if let Some(end) = run.over()? {
+                return Ok(end);
+            }
+            self.wait(&run.watched);
+            self.round(false);
+            self.count_beside()?;
+            self.recorder.check()?;
+            if flushed.elapsed() > FLUSH_EVERY {
+                flushed = Instant::now();
+                self.recorder.write_traces()?;
+                self.recorder.writer.flush_due()?;
+            }
+            if self.overhead.is_some() && looked.elapsed() > window {
+                looked = Instant::now();
+                window = WINDOW.min(2 * window);
+                self.keep_to_budget();
+            }
+        }
+    }
+
+    /// Asks memory's own counters.
+    fn count_beside(&mut self) -> Result<()> {
+        let now_ns = self.now_ns().saturating_sub(self.start_ns);
+        match &mut self.beside {
+            Some(beside) => beside.take(now_ns, &mut self.recorder.writer),
+            None => Ok(()),
+        }
+    }
+
+    fn wait(&mut self, watched: &[Watched]) {
+        let mut all: Vec<RawFd> = self.open.buffers.iter().map(|b| b.waker).collect();
+        all.extend(watched.iter().filter_map(Watched::descriptor));
+        let ready = perf::wait(&all, LOOK_EVERY_MS);
+        for (buffer, ready) in self.open.buffers.iter_mut().zip(ready) {
+            // Ready without being half full: its task has ended.
+            if ready && buffer.area.is_none() && buffer.ring.unread() * 2 < buffer.ring.bytes() {
+                buffer.waker = -1;
+            }
+        }
+    }
+
+    /// Reads all rings; hands on what no ring can have older records than.
+    fn round(&mut self, last: bool) {
+        let began_ns = self.now_ns();
+        self.flush_hardware();
+        for at in 0..self.open.buffers.len() {
+            self.drain(at);
+        }
+        let horizon_ns = if last { u64::MAX } else { self.round_ns };
+        self.round_ns = began_ns;
+        let mut order = std::mem::take(&mut self.order);
+        order.release(horizon_ns, |header, body| self.pass_on(header, body));
+        self.order = order;
+        if last {
+            let late = self.order.late;
+            self.recorder.lose(
+                LossKind::Unknown,
+                "records came out of the order of time",
+                late,
+            );
+        }
+    }
+
+    /// Reading an event's counter brings what waits in the processor's buffer into
+    /// the ring: that is a look at how many records gather.
+    fn flush_hardware(&mut self) {
+        for source in &self.open.sources {
+            if self.wishes[source.event].built.method != Method::Pebs {
+                continue;
+            }
+            let unread = || -> usize { self.open.buffers.iter().map(|b| b.ring.unread()).sum() };
+            let before = unread();
+            let mut words = [0u8; 16];
+            if perf::read_words(&source.fd, &mut words).is_ok() {
+                let bytes = unread().saturating_sub(before) as u64;
+                let layout = self.recorder.layout(Some(source.event));
+                let record = layout.map_or(1, |l| l.least_sample_bytes() as u64);
+                self.batches.add(bytes / record);
+            }
+        }
+    }
+
+    fn drain(&mut self, at: usize) {
+        let mut scratch = std::mem::take(&mut self.scratch);
+        let mut buffers = std::mem::take(&mut self.open.buffers);
+        let buffer = &mut buffers[at];
+        let mut owner = (0, 0, 0);
+        let walked = buffer.ring.drain(|first, second| {
+            walk(first, second, &mut scratch, |header, body| {
+                self.arrived(header, body, &mut owner)
+            })
+        });
+        if let Some((area, event)) = &mut buffer.area {
+            let conversion = buffer.ring.conversion();
+            let mut decoder = std::mem::take(&mut self.decoders[at]);
+            area.drain(&buffer.ring, |first, second| {
+                for piece in [first, second] {
+                    decoder.feed(piece, |operation| {
+                        let ticks = operation.timestamp.zip(conversion);
+                        let time_ns = ticks.map_or(owner.0, |(ticks, c)| c.ns(ticks));
+                        // The kernel writes thread ids into the context register if
+                        // so configured.
+                        let tid = operation.context.map_or(owner.2, |c| c as u32);
+                        let whose = (time_ns, owner.1, tid);
+                        self.recorder.operation(*event, operation, whose);
+                    });
+                }
+            });
+            let unreadable = std::mem::take(&mut decoder.unreadable_bytes);
+            self.decoders[at] = decoder;
+            self.recorder
+                .lose(LossKind::Unreadable, "bytes of packets", unreadable);
+        }
+        self.open.buffers = buffers;
+        self.scratch = scratch;
+        let what = "bytes of a ring";
+        self.recorder
+            .lose(LossKind::Unreadable, what, walked.unreadable_bytes);
+    }
+
+    /// A record came: it waits for its turn. `owner` is whom the last AUX record
+    /// names: time, process, thread.
+    fn arrived(&mut self, header: Header, body: &[u8], owner: &mut (u64, u32, u32)) {
+        let Some((record, trailer, _)) = self.parsed(header, body) else {
+            return self
+                .recorder
+                .lose(LossKind::Unreadable, "records of a ring", 1);
+        };
+        if matches!(record, Record::Aux { .. }) {
+            *owner = (trailer.time_ns, trailer.pid, trailer.tid);
+        }
+        let time_ns = self.recorder.time_of(&record, &trailer);
+        self.order.add(time_ns, header, body);
+    }
+
+    fn pass_on(&mut self, header: Header, body: &[u8]) {
+        let Some((record, trailer, event)) = self.parsed(header, body) else {
+            return;
+        };
+        // Borrows nothing of the session: the body is the order's.
+        self.recorder.take(header, &record, &trailer, event);
+    }
+
+    fn parsed<'b>(
+        &self,
+        header: Header,
+        body: &'b [u8],
+    ) -> Option<(Record<'b>, Trailer, Option<usize>)> {
+        if header.kind == record::SAMPLE {
+            let id = body.first_chunk::<8>().map(|id| u64::from_le_bytes(*id))?;
+            let event = self.open.ids.get(&id).copied();
+            let (record, trailer) = self.recorder.layout(event)?.record(header, body)?;
+            return Some((record, trailer, event));
+        }
+        let (record, trailer) = self.side_band.record(header, body)?;
+        let event = self.open.ids.get(&trailer.id).copied();
+        Some((record, trailer, event))
+    }
+
+    /// What samples and memgauge took since the last window; periods that follow.
+    fn keep_to_budget(&mut self) {
+        let Some(mut overhead) = self.overhead else {
+            return;
+        };
+        let own_ns = own_usage().cpu.as_nanos() as u64;
+        let observed_ns = self.open.observed_ns();
+        let samples: Vec<u64> = self.recorder.outcomes.iter().map(|o| o.samples).collect();
+        let (before, own_before, observed_before) = &self.window;
+        let gained = samples.iter().zip(before).map(|(now, before)| now - before);
+        let costs = self
+            .recorder
+            .outcomes
+            .iter()
+            .map(|o| o.cost.map_or(0.0, |c| c.ns));
+        let taken_ns: f64 = gained.clone().zip(costs).map(|(n, ns)| n as f64 * ns).sum();
+        let window = Window {
+            samples: gained.sum(),
+            samples_ns: taken_ns,
+            own_ns: own_ns.saturating_sub(*own_before) as f64,
+            observed_ns: observed_ns.saturating_sub(*observed_before) as f64,
+        };
+        self.window = (samples, own_ns, observed_ns);
+        self.so_far = self.so_far.and(window);
+        // Samples from before the last change say nothing of the period since.
+        if window.samples > 0 && self.recorder.latest_ns < self.changed_ns {
+            return;
+        }
+        let aim = budget::aim(overhead.allowed, &self.so_far);
+        let factor = budget::factor(aim, &window);
+        if factor.is_some_and(|factor| self.change_periods(factor)) {
+            overhead.changes += 1;
+            self.changed_ns = self.now_ns();
+        }
+        self.overhead = Some(overhead);
+    }
+
+    fn change_periods(&mut self, factor: f64) -> bool {
+        let numbers = 0..self.wishes.len();
+        let mut periods: BTreeMap<usize, u64> = numbers
+            .filter_map(|event| Some((event, self.next_period(event, factor)?)))
+            .collect();
+        if !self.renewed(&periods) {
+            periods.retain(|&event, &mut period| self.set_period(event, period));
+        }
+        for (&event, &period) in &periods {
+            self.recorder.outcomes[event].period = period;
+        }
+        if !periods.is_empty() {
+            self.recorder.periods_changed(self.now_ns());
+        }
+        !periods.is_empty()
+    }
+
+    /// The period that an event's becomes; `None` where it stays.
+    fn next_period(&self, event: usize, factor: f64) -> Option<u64> {
+        let (built, before) = (
+            &self.wishes[event].built,
+            self.recorder.outcomes[event].period,
+        );
+        let floor = super::attributes::floor(&built.attr, built.method);
+        let mut period = budget::changed(before, factor, floor);
+        if built.method == Method::Ibs {
+            period = period.next_multiple_of(super::attributes::IBS_STEP);
+        }
+        (before != 0 && period != before).then_some(period)
+    }
+
+    fn set_period(&self, event: usize, period: u64) -> bool {
+        let sources = self.open.sources.iter().filter(|s| s.event == event);
+        // An event whose task has ended keeps its period.
+        let set = sources.filter(|s| perf::set_period(&s.fd, period).is_ok());
+        set.count() > 0
+    }
+
+    /// A timer's cost tells at once which period the budget allows.
+    fn begin_within_budget(&mut self) {
+        let Some(overhead) = self.overhead else {
+            return;
+        };
+        let costs = self.recorder.outcomes.iter().map(|o| o.cost);
+        let timers = costs.zip(&self.wishes);
+        let timers = timers.filter(|(_, wish)| super::attributes::is_timer(&wish.built.attr));
+        let needed = timers.filter_map(|(cost, wish)| {
+            let period_ns = cost?.ns / overhead.allowed;
+            Some(period_ns / wish.built.attr.period as f64)
+        });
+        let factor = needed.fold(1.0, f64::max);
+        if factor > 1.0 {
+            self.change_periods(factor);
+        }
+    }
+}

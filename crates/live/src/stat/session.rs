@@ -1,0 +1,310 @@
+//! A run of `memgauge stat`, from the first counter to the last row.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use memgauge_trace::OwnCost;
+
+use super::open::{Open, Opener, TIMER};
+use super::plan::plan;
+use super::series::Row;
+use super::sink::Sink;
+use super::stream::Stream;
+use super::{Options, Outcome, SeenThread, Ticks, Update};
+use crate::counters::{Totals, Tried, try_out};
+use crate::events::{Event, Group};
+use crate::run::Run;
+use crate::sys::perf::{self, Ring, Whom};
+use crate::target::{Aimed, Target};
+use crate::{Error, ErrorKind, Result};
+use memgauge_host::sys::process::{children_usage, own_usage};
+use memgauge_perf::abi::{kind, software};
+
+/// Longest time between two looks at the rings and at who has ended.
+const LOOK_EVERY_MS: u64 = 100;
+
+/// Counts what the options name, until the program or the processes have ended
+/// or the user has had enough.
+///
+/// # Errors
+/// The program cannot run, nothing can be counted, or the recording cannot be
+/// written.
+pub fn run(options: &Options, tell: &mut dyn FnMut(Update<'_>)) -> Result<Outcome> {
+    perf::raise_open_files();
+    let run = Run::prepare(&options.target, options.while_running.as_ref())?;
+    let aimed = Aimed::at(&options.target, run.pid())?;
+    let tried = usable(options, &aimed)?;
+    let groups = keep(
+        &options.groups,
+        &tried.usable,
+        options.interval_ns.is_some(),
+    );
+    let (events, planned) = plan(&groups, options.interval_ns.is_some());
+    let opener = Opener {
+        aimed: &aimed,
+        interval_ns: options.interval_ns,
+        ring_pages: options.ring_pages,
+        on_exec: matches!(options.target, Target::Command(_)),
+        inherit: options.inherit,
+    };
+    let open = opener.open(&events, &planned)?;
+    let session = Session::new(options, opener, events, open, &tried)?;
+    tell(Update::Columns(&session.columns()));
+    session.run(run, tell)
+}
+
+fn usable(options: &Options, aimed: &Aimed) -> Result<Tried> {
+    let all: Vec<Event> = options
+        .groups
+        .iter()
+        .flat_map(|g| g.events.clone())
+        .collect();
+    let whom = if aimed.per_task {
+        Whom::Thread(0)
+    } else {
+        Whom::Everybody
+    };
+    let tried = try_out(&all, whom);
+    match (tried.usable.is_empty(), tried.unsupported.first()) {
+        (true, Some(first)) => Err(Error::new(
+            ErrorKind::Missing,
+            format!("failed to count `{}`: {}", first.name, first.why),
+        )),
+        _ => Ok(tried),
+    }
+}
+
+/// The groups without what cannot be counted and, in a series, without the event
+/// that is the timer anyway.
+fn keep(groups: &[Group], usable: &[Event], series: bool) -> Vec<Group> {
+    let is_timer = |event: &Event| {
+        let attr = &event.attr;
+        series && (attr.kind, attr.config) == (kind::SOFTWARE, software::CPU_CLOCK)
+    };
+    let kept = |event: &Event| {
+        let found = usable.iter().find(|u| u.name == event.name);
+        found.filter(|_| !is_timer(event)).cloned()
+    };
+    let groups = groups.iter().map(|group| Group {
+        events: group.events.iter().filter_map(kept).collect(),
+        braces: group.braces,
+    });
+    groups.filter(|group| !group.events.is_empty()).collect()
+}
+
+struct Session<'a> {
+    options: &'a Options,
+    opener: Opener<'a>,
+    per_task: bool,
+    events: Vec<Event>,
+    stream: Stream,
+    sink: Option<Sink>,
+    /// What each event has counted so far, in the order of `events`.
+    sums: Vec<u64>,
+    start_ns: u64,
+    /// Rows of a round; the memory stays for the next.
+    rows: Vec<Row>,
+    outcome: Outcome,
+}
+
+impl<'a> Session<'a> {
+    fn new(
+        options: &'a Options,
+        opener: Opener<'a>,
+        events: Vec<Event>,
+        open: Open,
+        tried: &Tried,
+    ) -> Result<Session<'a>> {
+        let mut outcome = Outcome {
+            unsupported: tried.unsupported.clone(),
+            user_only: tried.user_only.clone(),
+            notes: open.notes.clone(),
+            ..Outcome::default()
+        };
+        if open.timer_user_only {
+            outcome.notes.push(
+                "timer ticks in the kernel are not seen by this user: their intervals join the \
+                 next (sysctl kernel.perf_event_paranoid=1, or CAP_PERFMON)"
+                    .to_owned(),
+            );
+        }
+        let sink = match &options.output {
+            Some(path) => Some(Sink::create(path, options, &events, &open.groups)?),
+            None => None,
+        };
+        Ok(Session {
+            options,
+            per_task: opener.aimed.per_task,
+            opener,
+            sums: vec![0; events.len()],
+            events,
+            stream: Stream::new(
+                open,
+                opener.aimed.per_task,
+                options.interval_ns.unwrap_or(0),
+            ),
+            sink,
+            start_ns: 0,
+            rows: Vec::new(),
+            outcome,
+        })
+    }
+
+    fn columns(&self) -> Vec<Vec<String>> {
+        let name = |&event: &usize| self.events[event].name.clone();
+        let timer = || std::iter::once(TIMER.to_owned());
+        let groups = self.stream.open.groups.iter();
+        groups
+            .map(|group| timer().chain(group.iter().map(name)).collect())
+            .collect()
+    }
+
+    fn run(mut self, mut run: Run, tell: &mut dyn FnMut(Update<'_>)) -> Result<Outcome> {
+        self.start_ns = perf::monotonic_ns();
+        self.stream.start(self.start_ns, self.takes_turns());
+        let on_exec = matches!(self.options.target, Target::Command(_));
+        self.stream.enable(on_exec)?;
+        run.go()?;
+        let mut shown = Instant::now();
+        self.outcome.end = loop {
+            if let Some(end) = run.over()? {
+                break end;
+            }
+            self.stream.wait(&run.watched, self.patience_ms());
+            self.stream.follow(&self.opener, &self.events);
+            self.collect(false, tell)?;
+            if shown.elapsed() >= Duration::from_millis(LOOK_EVERY_MS) {
+                shown = Instant::now();
+                tell(Update::Sums(&self.sums_by_name()));
+            }
+        };
+        self.finish(tell)
+    }
+
+    /// More than one group competes for hardware counters.
+    fn takes_turns(&self) -> bool {
+        let hardware = |group: &&Vec<usize>| group.iter().any(|&e| !self.events[e].is_software());
+        self.stream.open.groups.iter().filter(hardware).count() > 1
+    }
+
+    /// A quarter of the time in which the timer fills a ring, so that a ring whose
+    /// event can no longer be waited for does not overflow.
+    fn patience_ms(&self) -> u64 {
+        let Some(interval_ns) = self.options.interval_ns else {
+            return LOOK_EVERY_MS;
+        };
+        let widest = self
+            .stream
+            .open
+            .groups
+            .iter()
+            .map(Vec::len)
+            .max()
+            .unwrap_or(0);
+        let record = 64 + 8 * (widest as u64 + 1);
+        let bytes = self.stream.open.rings.iter().map(Ring::bytes).min();
+        let records = bytes.unwrap_or(0) as u64 / record;
+        // On each processor one thread runs at a time, with a timer for each group.
+        let timers = (self.stream.open.groups.len() as u64).max(1);
+        (records * interval_ns / 4_000_000 / timers).clamp(1, LOOK_EVERY_MS)
+    }
+
+    fn collect(&mut self, all: bool, tell: &mut dyn FnMut(Update<'_>)) -> Result<()> {
+        let mut rows = std::mem::take(&mut self.rows);
+        self.stream.collect(all, &mut rows);
+        self.deliver(&mut rows, tell)?;
+        rows.clear();
+        self.rows = rows;
+        Ok(())
+    }
+
+    fn deliver(&mut self, rows: &mut [Row], tell: &mut dyn FnMut(Update<'_>)) -> Result<()> {
+        if rows.is_empty() {
+            return Ok(());
+        }
+        for row in rows.iter_mut() {
+            row.time_ns = row.time_ns.saturating_sub(self.start_ns);
+            self.add(row);
+        }
+        self.outcome.rows += rows.len() as u64;
+        if let Some(sink) = &mut self.sink {
+            sink.write(rows)?;
+        }
+        tell(Update::Rows(rows));
+        Ok(())
+    }
+
+    fn add(&mut self, row: &Row) {
+        let group = &self.stream.open.groups[row.group];
+        for (value, &event) in row.values.iter().skip(1).zip(group) {
+            self.sums[event] += value;
+        }
+    }
+
+    fn sums_by_name(&self) -> BTreeMap<String, u64> {
+        let mut by_name = BTreeMap::new();
+        for (event, sum) in self.events.iter().zip(&self.sums) {
+            *by_name.entry(event.name.clone()).or_default() += sum;
+        }
+        by_name
+    }
+
+    fn finish(mut self, tell: &mut dyn FnMut(Update<'_>)) -> Result<Outcome> {
+        let end_ns = perf::monotonic_ns();
+        self.stream.disable();
+        self.collect(true, tell)?;
+        let readings = self.stream.read()?;
+        if self.options.interval_ns.is_some() {
+            let mut rows = Vec::new();
+            self.stream.close(&readings, end_ns, &mut rows);
+            self.deliver(&mut rows, tell)?;
+        }
+        self.outcome.totals = super::totals::totals(
+            &self.stream.open,
+            &self.events,
+            &readings,
+            self.per_task && self.options.interval_ns.is_some(),
+        );
+        self.outcome.wall_ns = end_ns - self.start_ns;
+        self.outcome.ticks = self.ticks(&readings);
+        self.outcome.losses = self.stream.losses();
+        let threads = self.stream.threads(self.start_ns);
+        self.outcome.threads = threads.len() as u64;
+        self.costs();
+        if self.options.measure_timer && self.options.interval_ns.is_some() {
+            self.outcome.bare_tick_ns = super::bare::tick_ns();
+        }
+        self.write_end(&threads)?;
+        Ok(self.outcome)
+    }
+
+    fn ticks(&self, readings: &[Totals]) -> Option<Ticks> {
+        self.options.interval_ns?;
+        let groups = readings.iter().zip(&self.stream.open.group_of);
+        let timers = groups.filter(|(_, group)| **group == 0);
+        let mut ticks = self.stream.ticks.clone();
+        ticks.running_ns = timers.filter_map(|(t, _)| t.values.first()).sum();
+        Some(ticks)
+    }
+
+    fn costs(&mut self) {
+        let own = own_usage();
+        self.outcome.own_user_s = own.user.as_secs_f64();
+        self.outcome.own_system_s = (own.cpu - own.user).as_secs_f64();
+        self.outcome.cost = OwnCost {
+            wall_s: self.outcome.wall_ns as f64 / 1e9,
+            cpu_s: own.cpu.as_secs_f64(),
+            peak_memory_bytes: own.peak_memory_bytes,
+            program_cpu_s: children_usage().cpu.as_secs_f64(),
+            recording_bytes: 0,
+        };
+    }
+
+    fn write_end(&mut self, threads: &[SeenThread]) -> Result<()> {
+        let Some(sink) = self.sink.take() else {
+            return Ok(());
+        };
+        self.outcome.cost.recording_bytes = sink.finish(&self.outcome, threads)?;
+        Ok(())
+    }
+}

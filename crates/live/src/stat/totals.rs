@@ -1,0 +1,103 @@
+//! Totals of events from what their counters hold at the end.
+
+use super::Total;
+use super::open::Open;
+use crate::counters::Totals;
+use crate::events::Event;
+use crate::sys::perf::Whom;
+
+/// Below this share of the time a count is scaled up; above, the rest is what
+/// lies between two calls.
+const WHOLE: f64 = 0.9995;
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Sum {
+    counted: u64,
+    enabled_ns: u64,
+    running_ns: u64,
+    machine_wide: bool,
+}
+
+/// Totals by event. `by_cpu_of_task` says that each task has counters on every
+/// processor: its time enabled then is that of one of them.
+pub(super) fn totals(
+    open: &Open,
+    events: &[Event],
+    readings: &[Totals],
+    by_cpu_of_task: bool,
+) -> Vec<Total> {
+    let mut sums = vec![Sum::default(); events.len()];
+    let timers = if open.ids.is_empty() { 0 } else { 1 };
+    let mut previous: Option<(Whom, usize, u64)> = None;
+    for ((counters, reading), &group) in open.counters.iter().zip(readings).zip(&open.group_of) {
+        let whom = counters.place.whom;
+        let same = previous.filter(|p| by_cpu_of_task && (p.0, p.1) == (whom, group));
+        let counted_already = same.map_or(0, |p| p.2);
+        let enabled_ns = reading.enabled_ns.saturating_sub(counted_already);
+        previous = Some((whom, group, counted_already.max(reading.enabled_ns)));
+        for (&event, &value) in counters
+            .events
+            .iter()
+            .zip(reading.values.iter().skip(timers))
+        {
+            let sum = &mut sums[event];
+            sum.counted += value;
+            sum.enabled_ns += enabled_ns;
+            sum.running_ns += reading.running_ns;
+            sum.machine_wide = events[event].cpus.is_some();
+        }
+    }
+    events
+        .iter()
+        .zip(sums)
+        .map(|(event, sum)| total(event, sum))
+        .collect()
+}
+
+fn total(event: &Event, sum: Sum) -> Total {
+    let share = match sum.enabled_ns {
+        0 => 1.0,
+        enabled => (sum.running_ns as f64 / enabled as f64).min(1.0),
+    };
+    let whole = event.is_software() || share >= WHOLE || share == 0.0;
+    let value = match whole {
+        true => sum.counted,
+        false => (sum.counted as f64 / share).round() as u64,
+    };
+    Total {
+        name: event.name.clone(),
+        counted: sum.counted,
+        value,
+        share_counted: if event.is_software() { 1.0 } else { share },
+        scale: event.scale,
+        unit: event.unit.clone(),
+        machine_wide: sum.machine_wide,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::events::{Pmus, parse};
+
+    fn check(name: &str, sum: Sum, value: u64, share: f64) {
+        let none = std::path::Path::new("/nonexistent");
+        let event = parse(name, &Pmus::at(none, none)).unwrap()[0].events[0].clone();
+        let total = total(&event, sum);
+        assert_eq!((total.value, total.share_counted), (value, share));
+    }
+
+    #[test]
+    fn counts_of_a_part_of_the_time_are_scaled_to_the_whole() {
+        let sum = |enabled_ns, running_ns| Sum {
+            counted: 100,
+            enabled_ns,
+            running_ns,
+            machine_wide: false,
+        };
+        check("cycles", sum(1000, 250), 400, 0.25);
+        check("cycles", sum(1000, 1000), 100, 1.0);
+        check("cycles", sum(0, 0), 100, 1.0);
+        check("page-faults", sum(1000, 500), 100, 1.0);
+    }
+}

@@ -1,0 +1,419 @@
+//! Performance events: opening them, and the rings the kernel writes into.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use memgauge_perf::abi::Attr;
+
+/// `PERF_FLAG_FD_CLOEXEC`.
+const CLOSE_ON_EXEC: u64 = 8;
+/// `PERF_FLAG_PID_CGROUP`: the process id is a descriptor of a control group.
+const PID_IS_CGROUP: u64 = 4;
+
+const ENABLE: u64 = 0x2400;
+const DISABLE: u64 = 0x2401;
+const PERIOD: u64 = 0x4008_2404;
+const SET_OUTPUT: u64 = 0x2405;
+const ID: u64 = 0x8008_2407;
+
+/// What an event observes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whom {
+    /// A thread; 0 is the calling one.
+    Thread(u32),
+    /// Everybody, on one processor.
+    Everybody,
+    /// A control group, by its directory's descriptor.
+    Cgroup(RawFd),
+}
+
+/// Opens an event.
+///
+/// # Errors
+/// What `perf_event_open` says.
+pub fn open(
+    attr: &Attr,
+    whom: Whom,
+    cpu: Option<u32>,
+    group: Option<&OwnedFd>,
+) -> io::Result<OwnedFd> {
+    let (pid, flags) = match whom {
+        Whom::Thread(tid) => (tid as i32, CLOSE_ON_EXEC),
+        Whom::Everybody => (-1, CLOSE_ON_EXEC),
+        Whom::Cgroup(fd) => (fd, CLOSE_ON_EXEC | PID_IS_CGROUP),
+    };
+    let cpu = cpu.map_or(-1, |c| c as i32);
+    let group = group.map_or(-1, |fd| fd.as_raw_fd());
+    // SAFETY: `attr` lives through the call and says its own size.
+    let fd = unsafe {
+        libc::syscall(
+            libc::SYS_perf_event_open,
+            std::ptr::from_ref(attr),
+            pid,
+            cpu,
+            group,
+            flags,
+        )
+    };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel just made this descriptor for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+fn ioctl(fd: &OwnedFd, request: u64, argument: u64) -> io::Result<()> {
+    // SAFETY: the requests made here take a number or an address that the
+    // caller keeps valid for the call.
+    let done = unsafe { libc::ioctl(fd.as_raw_fd(), request as _, argument) };
+    if done < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+/// `PERF_IOC_FLAG_GROUP`: the whole group of the event.
+const WHOLE_GROUP: u64 = 1;
+
+/// Switches a group on.
+///
+/// # Errors
+/// What `ioctl` says.
+pub fn enable(leader: &OwnedFd) -> io::Result<()> {
+    ioctl(leader, ENABLE, WHOLE_GROUP)
+}
+
+/// Switches a group off.
+///
+/// # Errors
+/// What `ioctl` says.
+pub fn disable(leader: &OwnedFd) -> io::Result<()> {
+    ioctl(leader, DISABLE, WHOLE_GROUP)
+}
+
+/// Lets an event write into the ring of another on the same processor.
+///
+/// # Errors
+/// What `ioctl` says.
+pub fn write_into(event: &OwnedFd, owner: &OwnedFd) -> io::Result<()> {
+    ioctl(event, SET_OUTPUT, owner.as_raw_fd() as u64)
+}
+
+/// Changes the period of a running event.
+///
+/// # Errors
+/// What `ioctl` says.
+pub fn set_period(event: &OwnedFd, period: u64) -> io::Result<()> {
+    ioctl(event, PERIOD, std::ptr::from_ref(&period) as u64)
+}
+
+/// The id that the event's records carry.
+///
+/// # Errors
+/// What `ioctl` says.
+pub fn id(event: &OwnedFd) -> io::Result<u64> {
+    let mut id = 0u64;
+    ioctl(event, ID, std::ptr::from_mut(&mut id) as u64)?;
+    Ok(id)
+}
+
+/// Reads counters into `words`; returns how many words came.
+///
+/// # Errors
+/// What `read` says.
+pub fn read_words(event: &OwnedFd, words: &mut [u8]) -> io::Result<usize> {
+    // SAFETY: the buffer is valid for its length.
+    let n = unsafe { libc::read(event.as_raw_fd(), words.as_mut_ptr().cast(), words.len()) };
+    usize::try_from(n).map_err(|_| io::Error::last_os_error())
+}
+
+/// Bytes of a page.
+pub fn page_bytes() -> usize {
+    // SAFETY: no pointers.
+    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    usize::try_from(bytes).unwrap_or(4096)
+}
+
+/// Offsets in `struct perf_event_mmap_page`.
+const DATA_HEAD: usize = 1024;
+const DATA_TAIL: usize = 1032;
+
+/// An event's ring: a page of pointers, then the data.
+///
+/// The kernel writes at `head` and never beyond `tail + size`; what lies between
+/// `tail` and `head` is the reader's until it moves `tail`.
+#[derive(Debug)]
+pub struct Ring {
+    base: *mut u8,
+    page: usize,
+    bytes: usize,
+}
+
+// SAFETY: the mapping belongs to this value alone, and its two pointers shared
+// with the kernel are only reached as atomics.
+unsafe impl Send for Ring {}
+
+impl Ring {
+    /// Maps `pages` (a power of two) pages of data for the event.
+    ///
+    /// # Errors
+    /// What `mmap` says: EPERM where it exceeds what this user may lock.
+    pub fn map(event: &OwnedFd, pages: usize) -> io::Result<Ring> {
+        assert!(pages.is_power_of_two(), "ring of {pages} pages");
+        let page = page_bytes();
+        // SAFETY: a fresh shared mapping at an address of the kernel's choice.
+        let base = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                page * (pages + 1),
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                event.as_raw_fd(),
+                0,
+            )
+        };
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Ring {
+            base: base.cast(),
+            page,
+            bytes: page * pages,
+        })
+    }
+
+    /// Bytes of data it holds.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    fn pointer(&self, offset: usize) -> &AtomicU64 {
+        // SAFETY: the first page is mapped, the fields are aligned, and both
+        // sides use them as atomics.
+        unsafe { &*self.base.add(offset).cast::<AtomicU64>() }
+    }
+
+    /// Bytes not read yet.
+    pub fn unread(&self) -> usize {
+        let head = self.pointer(DATA_HEAD).load(Ordering::Acquire);
+        let tail = self.pointer(DATA_TAIL).load(Ordering::Relaxed);
+        (head.wrapping_sub(tail) as usize).min(self.bytes)
+    }
+
+    /// Hands out what has not been read, in two pieces where it wraps, and then
+    /// gives its place back to the kernel.
+    pub fn drain<T>(&mut self, take: impl FnOnce(&[u8], &[u8]) -> T) -> T {
+        let unread = self.unread();
+        let tail = self.pointer(DATA_TAIL).load(Ordering::Relaxed);
+        let start = (tail % self.bytes as u64) as usize;
+        let first = unread.min(self.bytes - start);
+        // SAFETY: in the data part; the kernel leaves these bytes alone until
+        // the tail moves, which happens below, after the borrow has ended.
+        let head_piece =
+            unsafe { std::slice::from_raw_parts(self.base.add(self.page + start), first) };
+        // SAFETY: as above.
+        let tail_piece =
+            unsafe { std::slice::from_raw_parts(self.base.add(self.page), unread - first) };
+        let taken = take(head_piece, tail_piece);
+        let tail = tail.wrapping_add(unread as u64);
+        self.pointer(DATA_TAIL).store(tail, Ordering::Release);
+        taken
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        // SAFETY: `map` made exactly this mapping and no borrow outlives `self`.
+        unsafe { libc::munmap(self.base.cast(), self.page + self.bytes) };
+    }
+}
+
+/// Offsets in `struct perf_event_mmap_page` of what concerns the AUX area and
+/// the processor's counter of time.
+const CAPABILITIES: usize = 40;
+const TIME_SHIFT_AND_MULT: usize = 48;
+const TIME_ZERO: usize = 64;
+const AUX_HEAD: usize = 1056;
+const AUX_TAIL: usize = 1064;
+const AUX_OFFSET: usize = 1072;
+const AUX_SIZE: usize = 1080;
+
+/// `cap_user_time_zero`: the counter can be converted to the events' time.
+const CAN_CONVERT: u64 = 1 << 4;
+
+/// From ticks of the processor's counter to nanoseconds of the events' clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Conversion {
+    zero: u64,
+    mult: u64,
+    shift: u32,
+}
+
+impl Conversion {
+    /// The time of a tick (`perf_event.h`, "time_zero").
+    pub fn ns(&self, ticks: u64) -> u64 {
+        let scaled = (u128::from(ticks) * u128::from(self.mult)) >> self.shift;
+        self.zero.wrapping_add(scaled as u64)
+    }
+}
+
+impl Ring {
+    /// How the counter's ticks become time, where the kernel says.
+    pub fn conversion(&self) -> Option<Conversion> {
+        let word = |offset| self.pointer(offset).load(Ordering::Relaxed);
+        let both = word(TIME_SHIFT_AND_MULT);
+        let shift = (both >> 16 & 0xffff) as u32;
+        (word(CAPABILITIES) & CAN_CONVERT != 0 && shift < 64).then(|| Conversion {
+            zero: word(TIME_ZERO),
+            mult: both >> 32,
+            shift,
+        })
+    }
+}
+
+/// An event's AUX area: a trace that its PMU writes beside the ring.
+#[derive(Debug)]
+pub struct AuxArea {
+    base: *mut u8,
+    bytes: usize,
+}
+
+// SAFETY: the mapping belongs to this value alone; its pointers are in the ring's
+// first page, which is only reached as atomics.
+unsafe impl Send for AuxArea {}
+
+impl AuxArea {
+    /// Maps `pages` (a power of two) behind the event's ring.
+    ///
+    /// # Errors
+    /// What `mmap` says: EPERM where it exceeds what this user may lock.
+    pub fn map(event: &OwnedFd, ring: &Ring, pages: usize) -> io::Result<AuxArea> {
+        let bytes = ring.page * pages;
+        let offset = (ring.page + ring.bytes).next_multiple_of(bytes);
+        ring.pointer(AUX_OFFSET)
+            .store(offset as u64, Ordering::Relaxed);
+        ring.pointer(AUX_SIZE)
+            .store(bytes as u64, Ordering::Relaxed);
+        // SAFETY: a fresh shared mapping at an address of the kernel's choice.
+        let base = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                bytes,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                event.as_raw_fd(),
+                offset as libc::off_t,
+            )
+        };
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let base = base.cast();
+        Ok(AuxArea { base, bytes })
+    }
+
+    /// Hands out what has not been read, in two pieces where it wraps, and then
+    /// gives its place back to the kernel.
+    pub fn drain<T>(&mut self, ring: &Ring, take: impl FnOnce(&[u8], &[u8]) -> T) -> T {
+        let head = ring.pointer(AUX_HEAD).load(Ordering::Acquire);
+        let tail = ring.pointer(AUX_TAIL).load(Ordering::Relaxed);
+        let unread = (head.wrapping_sub(tail) as usize).min(self.bytes);
+        let start = (tail % self.bytes as u64) as usize;
+        let first = unread.min(self.bytes - start);
+        // SAFETY: inside the mapping; the kernel leaves these bytes alone until
+        // the tail moves, which happens below, after the borrow has ended.
+        let head_piece = unsafe { std::slice::from_raw_parts(self.base.add(start), first) };
+        // SAFETY: as above.
+        let tail_piece = unsafe { std::slice::from_raw_parts(self.base, unread - first) };
+        let taken = take(head_piece, tail_piece);
+        ring.pointer(AUX_TAIL).store(head, Ordering::Release);
+        taken
+    }
+}
+
+impl Drop for AuxArea {
+    fn drop(&mut self) {
+        // SAFETY: `map` made exactly this mapping and no borrow outlives `self`.
+        unsafe { libc::munmap(self.base.cast(), self.bytes) };
+    }
+}
+
+/// Waits until one of the events has reached its watermark, ended, or
+/// `timeout_ms` has passed. Returns which are ready; -1 as descriptor is skipped.
+pub fn wait(events: &[RawFd], timeout_ms: i32) -> Vec<bool> {
+    let mut polled: Vec<libc::pollfd> = events
+        .iter()
+        .map(|&fd| libc::pollfd {
+            fd,
+            events: libc::POLLIN,
+            revents: 0,
+        })
+        .collect();
+    // SAFETY: valid array of that length.
+    unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as _, timeout_ms) };
+    polled.iter().map(|p| p.revents != 0).collect()
+}
+
+/// The monotonic clock in nanoseconds: what `use_clockid` events carry.
+pub fn monotonic_ns() -> u64 {
+    let mut t = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: valid timespec.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut t) };
+    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+}
+
+/// Raises this process's limit of open files to what it may have; returns it.
+pub fn raise_open_files() -> u64 {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: valid rlimit.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
+    limit.rlim_cur = limit.rlim_max;
+    // SAFETY: valid rlimit.
+    unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) };
+    // SAFETY: valid rlimit.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
+    limit.rlim_cur
+}
+
+/// Copies from another process's memory; returns how many bytes came.
+///
+/// # Errors
+/// What `process_vm_readv` says: it needs the right to trace the process.
+pub fn read_memory(pid: u32, address: u64, into: &mut [u8]) -> io::Result<usize> {
+    let local = libc::iovec {
+        iov_base: into.as_mut_ptr().cast(),
+        iov_len: into.len(),
+    };
+    let remote = libc::iovec {
+        iov_base: address as *mut libc::c_void,
+        iov_len: into.len(),
+    };
+    // SAFETY: the local buffer is valid; the remote address is checked by the kernel.
+    let n = unsafe { libc::process_vm_readv(pid as i32, &local, 1, &remote, 1, 0) };
+    usize::try_from(n).map_err(|_| io::Error::last_os_error())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Conversion;
+
+    #[test]
+    fn ticks_become_nanoseconds_without_overflow() {
+        // A counter of 25 MHz: 40 ns a tick, as mult / 2^shift.
+        let conversion = Conversion {
+            zero: 1000,
+            mult: 40 << 20,
+            shift: 20,
+        };
+        assert_eq!(conversion.ns(0), 1000);
+        assert_eq!(conversion.ns(25_000_000), 1_000_001_000);
+        assert_eq!(conversion.ns(1 << 50), 1000 + (40 << 50));
+    }
+}

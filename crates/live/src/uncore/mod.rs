@@ -1,0 +1,99 @@
+//! Counters outside the cores that tell how much memory traffic devices make.
+//!
+//! Each processor has others: `platforms` says, as data, which boxes count what, and
+//! `live` opens them. All are brought to a few [`Term`]s in bytes, and only these are
+//! recorded and calculated with (`memgauge_analyze` has the formulas), so that a new
+//! processor is a new table and nothing else. [`Replay`] reads the same terms from a
+//! file, for machines whose counters were read by other means, and for tests.
+
+mod fold;
+mod live;
+mod platforms;
+mod replay;
+
+use std::path::Path;
+
+use live::Uncore;
+use platforms::{Boxes, Counter, PLATFORMS, Platform, platform_of};
+use replay::Replay;
+
+use crate::Result;
+use memgauge_host::memory_counters::MemoryCounters;
+pub(crate) use memgauge_host::memory_counters::{Gained, Series, Term};
+
+/// Where counters of memory traffic come from.
+#[derive(Debug)]
+pub enum MemoryCounting {
+    /// Nowhere; the reason in words.
+    None(String),
+    /// This machine.
+    Live(Uncore),
+    /// A file.
+    File(Replay),
+}
+
+impl MemoryCounting {
+    /// Starts this machine's counters, or opens a file in their place.
+    ///
+    /// # Errors
+    /// The file cannot be read. A machine without counters is no error.
+    pub fn start(file: Option<&Path>) -> Result<MemoryCounting> {
+        Ok(match file.map(Replay::open).transpose()? {
+            Some(replay) => MemoryCounting::File(replay),
+            None => Uncore::start().map_or_else(MemoryCounting::None, MemoryCounting::Live),
+        })
+    }
+}
+
+impl MemoryCounters for MemoryCounting {
+    fn source(&self) -> String {
+        match self {
+            MemoryCounting::None(_) => String::new(),
+            MemoryCounting::Live(uncore) => uncore.platform().to_owned(),
+            MemoryCounting::File(replay) => format!("{}, replayed from a file", replay.platform()),
+        }
+    }
+
+    fn without(&self) -> &str {
+        match self {
+            MemoryCounting::None(why) => why,
+            _ => "",
+        }
+    }
+
+    fn missing(&self) -> Vec<String> {
+        match self {
+            MemoryCounting::Live(uncore) => uncore.refused().to_vec(),
+            MemoryCounting::File(replay) if replay.left() > 0 => {
+                vec![format!(
+                    "{} counts of the file lie beyond the end",
+                    replay.left()
+                )]
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    fn begin(&mut self) {
+        if let MemoryCounting::Live(uncore) = self {
+            uncore.take();
+        }
+    }
+
+    fn take(&mut self, time_ns: u64) -> Vec<Gained> {
+        match self {
+            MemoryCounting::None(_) => Vec::new(),
+            MemoryCounting::Live(uncore) => uncore.take(),
+            MemoryCounting::File(replay) => replay.take_until(time_ns),
+        }
+    }
+
+    fn series(&self) -> Vec<Series> {
+        let all = match self {
+            MemoryCounting::None(_) => Vec::new(),
+            MemoryCounting::Live(uncore) => uncore.series(),
+            MemoryCounting::File(replay) => replay.series(),
+        };
+        all.into_iter().map(|gained| gained.series).collect()
+    }
+}

@@ -1,0 +1,273 @@
+//! Counter values from a file, in place of the machine's own.
+//!
+//! ```text
+//! # comments and empty lines are passed over
+//! platform skylake-sp
+//! bus uncore_iio_free_running_0 0 0000:17
+//! 0.100 0 uncore_cha_3/event=0x35,umask=0x24,config1=0x43c33/ 81
+//! ```
+//!
+//! `platform` comes first. `bus PMU SOCKET BUS` says which root bus a stack of ports
+//! has. Every other line is what one counter of one box gained in the interval that
+//! ends at a time: seconds since the start, socket, event as perf spells it, count.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use super::fold::{Buses, Count, box_number, fold};
+use super::{Counter, Gained, PLATFORMS, Platform};
+use crate::events::number;
+use crate::{Error, ErrorKind, Result};
+
+/// A larger file is no record of counters: 64 MiB are a million lines.
+const MOST_BYTES: u64 = 64 << 20;
+
+/// What a file says, by time.
+#[derive(Debug)]
+pub struct Replay {
+    platform: &'static Platform,
+    buses: Buses,
+    /// Counts by the nanosecond their interval ends at.
+    left: BTreeMap<u64, Vec<Count>>,
+}
+
+impl Replay {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// It cannot be read, or a line is not as it should be; the message names it.
+    pub(super) fn open(path: &Path) -> Result<Replay> {
+        let failed = |e| Error::system(format!("failed to read counters `{}`", path.display()), e);
+        let bytes = std::fs::metadata(path).map_err(failed)?.len();
+        if bytes > MOST_BYTES {
+            return Err(bad(&format!(
+                "it has {bytes} bytes, and at most {MOST_BYTES} are read"
+            ))
+            .about(&format!("failed to read counters `{}`", path.display())));
+        }
+        let text = std::fs::read(path).map_err(failed)?;
+        Replay::parse(&String::from_utf8_lossy(&text))
+            .map_err(|e| e.about(&format!("failed to read counters `{}`", path.display())))
+    }
+
+    /// The same from the text.
+    pub(super) fn parse(text: &str) -> Result<Replay> {
+        let mut replay: Option<Replay> = None;
+        for (number, line) in text.lines().enumerate() {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let done = match (words.as_slice(), &mut replay) {
+                ([], _) => Ok(()),
+                ([first, ..], _) if first.starts_with('#') => Ok(()),
+                (["platform", name], replay @ None) => platform(name).map(|p| *replay = Some(p)),
+                (_, None) => Err("the first line must be `platform NAME`".to_owned()),
+                (words, Some(replay)) => replay.line(words),
+            };
+            done.map_err(|why| bad(&format!("line {}: {why}", number + 1)))?;
+        }
+        replay.ok_or_else(|| bad("it has no line `platform NAME`"))
+    }
+
+    /// The platform it was recorded on.
+    pub(super) fn platform(&self) -> &'static str {
+        self.platform.name
+    }
+
+    /// What intervals gained that ended by this time and were not taken yet.
+    pub(super) fn take_until(&mut self, time_ns: u64) -> Vec<Gained> {
+        let later = self.left.split_off(&time_ns.saturating_add(1));
+        let taken = std::mem::replace(&mut self.left, later);
+        let counts: Vec<Count> = taken.into_values().flatten().collect();
+        fold(self.platform, &counts, &self.buses)
+    }
+
+    /// Every series there is.
+    pub(super) fn series(&self) -> Vec<Gained> {
+        let counts: Vec<Count> = self.left.values().flatten().cloned().collect();
+        fold(self.platform, &counts, &self.buses)
+    }
+
+    /// Counts of intervals that have not been taken.
+    pub(super) fn left(&self) -> u64 {
+        self.left.values().map(|counts| counts.len() as u64).sum()
+    }
+
+    fn line(&mut self, words: &[&str]) -> std::result::Result<(), String> {
+        match words {
+            ["bus", pmu, socket, bus] => {
+                let socket = socket
+                    .parse()
+                    .map_err(|_| format!("`{socket}` is no socket"))?;
+                self.buses
+                    .insert(((*pmu).to_owned(), socket), (*bus).to_owned());
+            }
+            [time, socket, event, count] => {
+                let time_ns = nanoseconds(time).ok_or_else(|| format!("`{time}` is no time"))?;
+                let count = self.count(socket, event, count)?;
+                self.left.entry(time_ns).or_default().push(count);
+            }
+            _ => return Err("it must have four words: SECONDS SOCKET EVENT COUNT".to_owned()),
+        }
+        Ok(())
+    }
+
+    fn count(&self, socket: &str, event: &str, count: &str) -> std::result::Result<Count, String> {
+        let socket = socket
+            .parse()
+            .map_err(|_| format!("`{socket}` is no socket"))?;
+        let value = count
+            .parse()
+            .map_err(|_| format!("`{count}` is no count"))?;
+        let found = event.strip_suffix('/').and_then(|e| e.split_once('/'));
+        let (pmu, terms) = found.ok_or_else(|| format!("`{event}` is not PMU/TERMS/"))?;
+        let terms =
+            settings(terms).ok_or_else(|| format!("`{event}` has a term without a value"))?;
+        let is = |counter: &Counter| {
+            let on = box_number(pmu, counter.pmu).is_some_and(|number| counter.boxes.has(number));
+            on && settings(counter.event).as_ref() == Some(&terms)
+        };
+        let counter = self.platform.counters.iter().position(is);
+        let counter = counter.ok_or_else(|| {
+            format!(
+                "{} has no counter `{event}` that is used here",
+                self.platform.name
+            )
+        })?;
+        Ok(Count {
+            socket,
+            pmu: pmu.to_owned(),
+            counter,
+            count: value,
+        })
+    }
+}
+
+/// Terms of an event by name, whatever their order and base.
+fn settings(terms: &str) -> Option<BTreeMap<&str, u64>> {
+    let setting = |term: &'_ str| -> Option<(usize, u64)> {
+        let at = term.find('=')?;
+        Some((at, number(&term[at + 1..])?))
+    };
+    terms
+        .split(',')
+        .map(|term| setting(term).map(|(at, value)| (&term[..at], value)))
+        .collect()
+}
+
+fn platform(name: &str) -> std::result::Result<Replay, String> {
+    let known = || {
+        PLATFORMS
+            .iter()
+            .map(|p| p.name)
+            .collect::<Vec<_>>()
+            .join(", ")
+    };
+    let found = PLATFORMS.iter().find(|p| p.name == name);
+    let platform =
+        found.ok_or_else(|| format!("no platform `{name}` is known; there are {}", known()))?;
+    Ok(Replay {
+        platform,
+        buses: Buses::new(),
+        left: BTreeMap::new(),
+    })
+}
+
+fn nanoseconds(seconds: &str) -> Option<u64> {
+    let seconds: f64 = seconds.parse().ok()?;
+    // A century: beyond it, the nanoseconds would not fit.
+    (0.0..=3e9)
+        .contains(&seconds)
+        .then(|| (seconds * 1e9).round() as u64)
+}
+
+fn bad(why: &str) -> Error {
+    Error::new(ErrorKind::BadInput, why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Series, Term};
+    use super::*;
+
+    const TEXT: &str = "\
+# one socket, two boxes
+platform skylake-sp
+bus uncore_iio_free_running_0 0 0000:17
+
+0.1 0 uncore_cha_0/event=0x35,umask=0x24,config1=0x43c33/ 10
+0.1 0 uncore_cha_1/umask=36,event=53,config1=277555/ 20
+0.2 0 uncore_iio_free_running_0/event=0xff,umask=0x22/ 7
+";
+
+    fn gained(term: Term, port: &str, bytes: u64) -> Gained {
+        Gained {
+            series: Series {
+                term,
+                port: port.to_owned(),
+            },
+            bytes,
+        }
+    }
+
+    #[test]
+    fn intervals_are_taken_once_when_their_time_has_come() {
+        let mut replay = Replay::parse(TEXT).unwrap();
+        assert_eq!(replay.platform(), "skylake-sp");
+        assert_eq!(replay.take_until(99_999_999), []);
+        let misses = gained(Term::IoReadMiss, "", 30 * 64);
+        assert_eq!(replay.take_until(100_000_000), [misses]);
+        assert_eq!(replay.left(), 1);
+        let port = gained(Term::PortIn, "0000:17/2", 28);
+        assert_eq!(replay.take_until(u64::MAX), [port]);
+        assert_eq!((replay.take_until(u64::MAX).len(), replay.left()), (0, 0));
+    }
+
+    #[test]
+    fn a_line_that_makes_no_sense_is_named() {
+        for (text, words) in [
+            ("", "no line `platform NAME`"),
+            ("0.1 0 a/b=1/ 1", "line 1: the first line"),
+            (
+                "platform vax",
+                "no platform `vax` is known; there are haswell-ep",
+            ),
+            ("platform zen4\n1 2 3", "line 2: it must have four words"),
+            ("platform zen4\nx 0 amd_umc_0/event=1/ 1", "`x` is no time"),
+            (
+                "platform zen4\n-1 0 amd_umc_0/event=1/ 1",
+                "`-1` is no time",
+            ),
+            ("platform zen4\n1 0 amd_umc_0/event=1/ 1", "has no counter"),
+            (
+                "platform zen4\n1 0 amd_umc_0/event/ 1",
+                "term without a value",
+            ),
+            ("platform zen4\n1 0 amd_umc_0 1", "is not PMU/TERMS/"),
+            (
+                "platform zen4\n1 0 amd_umc_0/event=0xa,rdwrmask=1/ -1",
+                "`-1` is no count",
+            ),
+            (
+                "platform haswell-ep\n1 0 uncore_cbox_1/event=0x35,umask=0x3,tid_en=1,filter_opc=0x19e,filter_tid=0x3e/ 1",
+                "has no counter",
+            ),
+        ] {
+            let error = Replay::parse(text).unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
+        }
+    }
+
+    #[test]
+    fn no_text_makes_it_panic() {
+        for text in [
+            "platform zen4\nbus",
+            "platform zen4\nbus a b c",
+            "platform\nplatform",
+            "\u{0}\u{fffd}",
+        ] {
+            assert!(Replay::parse(text).is_err(), "{text}");
+        }
+        let counts = "platform zen4\n1 0 amd_umc_0/event=0xa,rdwrmask=1/ 18446744073709551615\n";
+        let mut replay = Replay::parse(counts).unwrap();
+        assert_eq!(replay.take_until(u64::MAX)[0].bytes, u64::MAX);
+    }
+}

@@ -1,0 +1,75 @@
+//! Sampling whole processors for a task, as kernels before 6.2 need for IBS: tried
+//! with page faults, which every machine has.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use memgauge_live::events::{Pmus, parse};
+use memgauge_live::sample::{Options, Outcome, Rate, record};
+use memgauge_live::target::Target;
+use memgauge_recording::{Recording, Row, Selection};
+use memgauge_trace::{Sample, Thread};
+
+fn options(output: &Path, whole_processors: bool) -> Options {
+    let groups = parse("page-faults:u", &Pmus::default()).expect("an event");
+    let script = "ls / > /dev/null; cat /dev/null";
+    Options {
+        target: Target::Command(["sh", "-c", script].map(str::to_owned).into()),
+        while_running: None,
+        events: vec![(groups[0].events[0].clone(), Rate::Period(1))],
+        output: output.to_owned(),
+        ring_pages: 128,
+        registers: false,
+        keep_registers: false,
+        overhead: None,
+        whole_processors,
+        tracing: None,
+        source: "pmu",
+    }
+}
+
+fn rows<R: Row>(path: &Path) -> Vec<R> {
+    let recording = Recording::open(path).expect("a recording");
+    let batches = recording.rows::<R>(&Selection::all());
+    batches.flat_map(|batch| batch.expect("sound")).collect()
+}
+
+/// Names of the programs that have samples.
+fn sampled_programs(path: &Path) -> BTreeSet<String> {
+    let samples: Vec<Sample> = rows(path);
+    let threads: Vec<Thread> = rows(path);
+    let has_samples = |t: &&Thread| samples.iter().any(|s| s.tid == t.tid);
+    threads
+        .iter()
+        .filter(has_samples)
+        .map(|t| t.program.clone())
+        .collect()
+}
+
+#[test]
+fn of_whole_processors_only_the_targets_samples_are_kept() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (wide, narrow) = (folder.path().join("w.mg"), folder.path().join("n.mg"));
+    // Somebody else, who has page faults all the while.
+    let mut other = std::process::Command::new("sh")
+        .args(["-c", "while :; do ls / > /dev/null; done"])
+        .spawn()
+        .expect("a shell");
+    let recorded = record(&options(&wide, true));
+    let by_task = record(&options(&narrow, false));
+    other.kill().expect("it runs");
+    other.wait().expect("it ends");
+    let (wide_outcome, narrow_outcome): (Outcome, Outcome) = match (recorded, by_task) {
+        (Ok(w), Ok(n)) => (w, n),
+        (Err(e), _) | (_, Err(e)) => return println!("skipped: {e}"),
+    };
+    let programs = sampled_programs(&wide);
+    assert!(programs.iter().any(|p| p == "cat"), "{programs:?}");
+    let (w, n) = (&wide_outcome.events[0], &narrow_outcome.events[0]);
+    assert!(w.of_others > 0, "{w:?}");
+    assert_eq!(n.of_others, 0);
+    // The task's own counters begin with exec; whole processors see the fork too.
+    assert!(w.samples >= n.samples * 9 / 10, "{w:?} {n:?}");
+    let notes = wide_outcome.notes.join(" ");
+    assert!(notes.contains("whole processors"), "{notes}");
+}

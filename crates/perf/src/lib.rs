@@ -1,0 +1,30 @@
+//! Decoders of what perf events say: bytes in, borrowed views out.
+//!
+//! - [`abi`], [`record`] and [`ring`]: `perf_event_attr`, the records that the kernel
+//!   writes, and the walk over a ring of them.
+//! - [`data_src`], [`ibs`] and [`spe`]: where a sample's data came from, as Intel, AMD and
+//!   Arm say it.
+//! - [`perf_data`]: the file that `perf record` writes.
+//! - [`derive`]: a sample's data address from its registers and the code around it.
+//! - [`builtin`]: the event names that every kernel knows.
+//!
+//! Everything here is pure and runs on bytes from anywhere: no system call, no clock.
+//! Every decoder takes damaged bytes without a panic; fuzz targets hold them to it.
+//! Opening events is the part of `memgauge-live`.
+
+#![forbid(unsafe_code)]
+
+pub mod abi;
+pub mod builtin;
+pub mod data_src;
+pub mod derive;
+mod error;
+mod hash;
+pub mod ibs;
+pub mod perf_data;
+pub mod record;
+pub mod ring;
+pub mod spe;
+
+pub use error::{Error, Result};
+pub use hash::IdMap;

@@ -1,0 +1,505 @@
+//! Reads `perf.data`: the file that `perf record` writes, or its stream.
+//!
+//! ```text
+//! file    header (104) │ ids │ attributes │ records … │ features
+//! stream  magic, 16 │ attributes and features as records, then records …
+//! ```
+//!
+//! Everything is taken with suspicion: whatever is cut off, too large or
+//! overlapping ends the reading with a note of what was good. Memory does not
+//! depend on the file's size, nor on sizes that it claims.
+//!
+//! Rejected: the crate linux-perf-data (it drops weights and data sources, which
+//! are what a memory profiler wants).
+
+mod features;
+mod unpack;
+
+use std::io::{self, Read, Seek, SeekFrom};
+
+use crate::IdMap;
+use crate::abi::Attr;
+use crate::record::{Fields, HEADER_BYTES, Header, Layout};
+use crate::{Error, Result};
+
+pub use features::Facts;
+use unpack::Unpacker;
+
+/// An event of the file.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct FileEvent {
+    /// As it was opened.
+    pub attr: Attr,
+    /// Its name, where the file has it.
+    pub name: String,
+}
+
+/// The events, and which ids are theirs.
+#[derive(Clone, Debug, Default)]
+pub struct Events {
+    /// In the file's order.
+    pub all: Vec<FileEvent>,
+    layouts: Vec<Layout>,
+    by_id: IdMap<u64, usize>,
+}
+
+/// More events or ids than any machine has.
+const MOST_EVENTS: usize = 1 << 14;
+const MOST_IDS: usize = 1 << 22;
+
+impl Events {
+    /// Takes in an event and its ids, as many as any machine has.
+    pub fn add(&mut self, attr: Attr, ids: impl Iterator<Item = u64>) {
+        if self.all.len() >= MOST_EVENTS {
+            return;
+        }
+        let number = self.all.len();
+        let room = MOST_IDS.saturating_sub(self.by_id.len());
+        self.by_id.extend(ids.take(room).map(|id| (id, number)));
+        self.layouts.push(Layout::of(&attr));
+        self.all.push(FileEvent {
+            attr,
+            name: String::new(),
+        });
+    }
+
+    /// Number of the event with that id.
+    pub fn of_id(&self, id: u64) -> Option<usize> {
+        self.by_id.get(&id).copied()
+    }
+
+    /// The event and layout of a sample's body.
+    #[inline]
+    pub fn of_sample(&self, body: &[u8]) -> Option<(usize, &Layout)> {
+        let first = self.layouts.first()?;
+        if self.layouts.len() == 1 {
+            return Some((0, first));
+        }
+        // perf lays all events of a file out so that the id is at one place.
+        let id = Fields(body.get(first.id_offset()?..)?).u64()?;
+        let number = self.of_id(id)?;
+        Some((number, &self.layouts[number]))
+    }
+
+    /// The layout of records that are no samples: that of the first event, whose
+    /// trailer perf gives to all.
+    pub fn of_others(&self) -> Option<&Layout> {
+        self.layouts.first()
+    }
+
+    fn set_name(&mut self, id: u64, name: &str) {
+        if let Some(number) = self.of_id(id) {
+            name.clone_into(&mut self.all[number].name);
+        }
+    }
+}
+
+/// Why reading ended before the end.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Damage {
+    /// What is wrong, in words.
+    pub problems: Vec<String>,
+    /// Bytes not read.
+    pub unread_bytes: u64,
+}
+
+/// What a reader of records is given.
+pub trait Visit {
+    /// What may go wrong with a record, besides the reading.
+    type Error: From<Error>;
+
+    /// A record of the kernel; events are complete as far as this record needs
+    /// them.
+    fn record(
+        &mut self,
+        events: &Events,
+        header: Header,
+        body: &[u8],
+    ) -> std::result::Result<(), Self::Error>;
+
+    /// perf has looked at all rings: no record behind the next of these is older
+    /// than the youngest before this one. False ends the reading.
+    fn round(&mut self) -> bool {
+        true
+    }
+}
+
+/// A file whose head has been read.
+pub struct PerfData<R> {
+    source: R,
+    /// The events; a stream's come with its records.
+    pub events: Events,
+    /// What the file says about the machine; a stream's come with its records.
+    pub facts: Facts,
+    /// Whether it is a stream.
+    pub is_stream: bool,
+    data: std::ops::Range<u64>,
+    damage: Damage,
+}
+
+const MAGIC: &[u8; 8] = b"PERFILE2";
+const SWAPPED: &[u8; 8] = b"2ELIFREP";
+const STREAM_HEADER_BYTES: u64 = 16;
+const FILE_HEADER_BYTES: u64 = 104;
+
+fn bad(why: impl Into<String>) -> Error {
+    Error::BadInput(why.into())
+}
+
+fn unreadable(error: io::Error) -> Error {
+    Error::Unreadable(error)
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Section {
+    at: u64,
+    bytes: u64,
+}
+
+impl Section {
+    fn parse(f: &mut Fields<'_>) -> Option<Section> {
+        Some(Section {
+            at: f.u64()?,
+            bytes: f.u64()?,
+        })
+    }
+}
+
+impl<R: Read + Seek> PerfData<R> {
+    /// Reads the head.
+    ///
+    /// # Errors
+    /// It is no perf.data, of a processor of the other byte order, or cut off
+    /// within its head.
+    pub fn open(mut source: R) -> Result<PerfData<R>> {
+        let mut head = [0u8; FILE_HEADER_BYTES as usize];
+        let n = read_up_to(&mut source, &mut head).map_err(unreadable)?;
+        let mut f = Fields(&head[..n]);
+        let magic = f
+            .bytes(8)
+            .ok_or_else(|| bad("it is too short to be perf data"))?;
+        if magic == SWAPPED {
+            return Err(bad(
+                "it was made on a processor of the other byte order, which is not read",
+            ));
+        }
+        if magic != MAGIC {
+            return Err(bad("it is no perf data: it does not begin with PERFILE2"));
+        }
+        let bytes = f.u64().ok_or_else(|| bad("it is cut off in its header"))?;
+        let mut file = PerfData {
+            source,
+            events: Events::default(),
+            facts: Facts::default(),
+            is_stream: bytes == STREAM_HEADER_BYTES,
+            data: STREAM_HEADER_BYTES..u64::MAX,
+            damage: Damage::default(),
+        };
+        if !file.is_stream {
+            file.read_head(f)
+                .ok_or_else(|| bad("it is cut off or damaged in its header"))?;
+        }
+        Ok(file)
+    }
+
+    fn read_head(&mut self, mut f: Fields<'_>) -> Option<()> {
+        let entry_bytes = f.u64()?;
+        let attributes = Section::parse(&mut f)?;
+        let data = Section::parse(&mut f)?;
+        f.bytes(16)?;
+        let mut present = [0u64; 4];
+        for word in &mut present {
+            *word = f.u64()?;
+        }
+        let end = self.source.seek(SeekFrom::End(0)).ok()?;
+        self.read_attributes(attributes, entry_bytes, end)?;
+        // A recorder that was killed left no length.
+        let bytes = if data.bytes == 0 {
+            end.saturating_sub(data.at)
+        } else {
+            data.bytes
+        };
+        let data_end = data.at.checked_add(bytes)?;
+        self.data = data.at.min(end)..data_end.min(end);
+        if data_end > end {
+            self.damage
+                .problems
+                .push("the records are cut off".to_owned());
+            self.damage.unread_bytes += data_end - end;
+        } else {
+            self.read_features(data_end, present, end);
+        }
+        Some(())
+    }
+
+    fn section(&mut self, section: Section, most: u64, end: u64) -> Option<Vec<u8>> {
+        let inside = section.at.checked_add(section.bytes)? <= end;
+        if !inside || section.bytes > most {
+            return None;
+        }
+        self.source.seek(SeekFrom::Start(section.at)).ok()?;
+        let mut bytes = vec![0; section.bytes as usize];
+        self.source.read_exact(&mut bytes).ok()?;
+        Some(bytes)
+    }
+
+    fn read_attributes(&mut self, all: Section, entry_bytes: u64, end: u64) -> Option<()> {
+        const MOST_BYTES: u64 = 1 << 26;
+        let ids_at = usize::try_from(entry_bytes).ok()?.checked_sub(16)?;
+        let table = self.section(all, MOST_BYTES, end)?;
+        for entry in table.chunks_exact(entry_bytes as usize).take(MOST_EVENTS) {
+            let (attr, ids) = entry.split_at_checked(ids_at)?;
+            let ids = Section::parse(&mut Fields(ids))?;
+            let ids = self.section(ids, MOST_BYTES, end)?;
+            let words = ids.chunks_exact(8).filter_map(|word| Fields(word).u64());
+            self.events.add(Attr::parse(attr)?, words);
+        }
+        (!self.events.all.is_empty()).then_some(())
+    }
+
+    fn read_features(&mut self, table_at: u64, present: [u64; 4], end: u64) {
+        const MOST_BYTES: u64 = 1 << 24;
+        let numbers = (0..256u32).filter(|n| present[*n as usize / 64] >> (n % 64) & 1 == 1);
+        for (at, number) in numbers.enumerate() {
+            let entry = Section {
+                at: table_at + 16 * at as u64,
+                bytes: 16,
+            };
+            let place = self.section(entry, 16, end);
+            let place = place.and_then(|bytes| Section::parse(&mut Fields(&bytes)));
+            let Some(place) = place else {
+                self.damage
+                    .problems
+                    .push("the table of features is cut off".to_owned());
+                return;
+            };
+            if !features::is_read(number) {
+                continue;
+            }
+            match self.section(place, MOST_BYTES, end) {
+                Some(bytes) => self.facts.take(number, &bytes, &mut self.events),
+                None => self
+                    .damage
+                    .problems
+                    .push(format!("feature {number} is cut off")),
+            }
+        }
+    }
+
+    /// Hands every record to `visit`, compressed ones unpacked, in the file's
+    /// order. Returns what could not be read.
+    ///
+    /// # Errors
+    /// Those of `visit`, and of the system when it cannot read the file.
+    pub fn read<V: Visit>(&mut self, visit: &mut V) -> std::result::Result<Damage, V::Error> {
+        let start = SeekFrom::Start(self.data.start);
+        self.source.seek(start).map_err(unreadable)?;
+        let mut walk = Walk {
+            buffer: vec![0; BUFFER_BYTES],
+            filled: 0..0,
+            left: self.data.end - self.data.start,
+            unpacker: Unpacker::default(),
+        };
+        let result = walk.records(self, visit);
+        let mut damage = std::mem::take(&mut self.damage);
+        match result {
+            Ok(()) | Err(Stop::Enough) => {}
+            Err(Stop::Failed(e)) => return Err(e),
+            Err(Stop::Damaged(why)) => {
+                damage.problems.push(why);
+                let rest = walk.left.min(1 << 62) + walk.filled.len() as u64;
+                damage.unread_bytes += if self.is_stream {
+                    walk.filled.len() as u64
+                } else {
+                    rest
+                };
+            }
+        }
+        Ok(damage)
+    }
+}
+
+fn read_up_to(source: &mut impl Read, into: &mut [u8]) -> io::Result<usize> {
+    let mut n = 0;
+    while n < into.len() {
+        match source.read(&mut into[n..]) {
+            Ok(0) => break,
+            Ok(more) => n += more,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(n)
+}
+
+/// Records that perf itself adds (`tools/lib/perf/include/perf/event.h`).
+mod user {
+    pub(super) const FIRST: u32 = 64;
+    pub(super) const ATTR: u32 = 64;
+    pub(super) const TRACING_DATA: u32 = 66;
+    pub(super) const FINISHED_ROUND: u32 = 68;
+    pub(super) const AUXTRACE: u32 = 71;
+    pub(super) const EVENT_UPDATE: u32 = 78;
+    pub(super) const FEATURE: u32 = 80;
+    pub(super) const COMPRESSED: u32 = 81;
+    pub(super) const COMPRESSED_2: u32 = 83;
+    /// Later versions' are passed over.
+    pub(super) const PLAUSIBLE: u32 = 256;
+}
+
+/// Bytes read from the file at a time; a record has at most 64 KiB. What fits into a
+/// processor's own cache is parsed from there.
+const BUFFER_BYTES: usize = 1 << 18;
+
+enum Stop<E> {
+    Damaged(String),
+    Failed(E),
+    /// Who is given the records wants no more.
+    Enough,
+}
+
+impl<E> From<E> for Stop<E> {
+    fn from(e: E) -> Stop<E> {
+        Stop::Failed(e)
+    }
+}
+
+struct Walk {
+    buffer: Vec<u8>,
+    filled: std::ops::Range<usize>,
+    /// Bytes of the data not in the buffer yet.
+    left: u64,
+    unpacker: Unpacker,
+}
+
+type Step<T, E> = std::result::Result<T, Stop<E>>;
+
+impl Walk {
+    /// Makes `bytes` available, moving what is there to the buffer's front.
+    /// False at the end of the data.
+    fn fill<E: From<Error>>(&mut self, source: &mut impl Read, bytes: usize) -> Step<bool, E> {
+        if self.filled.len() >= bytes {
+            return Ok(true);
+        }
+        self.buffer.copy_within(self.filled.clone(), 0);
+        self.filled = 0..self.filled.len();
+        let room = (self.buffer.len() - self.filled.end) as u64;
+        let wanted = room.min(self.left) as usize;
+        let into = &mut self.buffer[self.filled.end..self.filled.end + wanted];
+        let n = read_up_to(source, into).map_err(|e| Stop::Failed(unreadable(e).into()))?;
+        self.filled.end += n;
+        self.left = if n < wanted { 0 } else { self.left - n as u64 };
+        Ok(self.filled.len() >= bytes)
+    }
+
+    fn records<R: Read + Seek, V: Visit>(
+        &mut self,
+        file: &mut PerfData<R>,
+        visit: &mut V,
+    ) -> Step<(), V::Error> {
+        loop {
+            if !self.fill(&mut file.source, HEADER_BYTES)? {
+                return match self.filled.is_empty() {
+                    true => Ok(()),
+                    false => Err(Stop::Damaged("the last record is cut off".to_owned())),
+                };
+            }
+            let header = Header::parse(&self.buffer[self.filled.clone()])
+                .expect("SANITY: as many bytes were just made available");
+            let size = usize::from(header.size);
+            if size < HEADER_BYTES || header.kind == 0 || header.kind > user::PLAUSIBLE {
+                return Err(Stop::Damaged(format!(
+                    "there is no record of kind {} and {} bytes",
+                    header.kind, header.size
+                )));
+            }
+            if !self.fill(&mut file.source, size)? {
+                return Err(Stop::Damaged("the last record is cut off".to_owned()));
+            }
+            let start = self.filled.start;
+            self.filled.start += size;
+            let record = start + HEADER_BYTES..start + size;
+            if header.kind < user::FIRST {
+                visit.record(&file.events, header, &self.buffer[record])?;
+            } else {
+                self.of_perf(file, header, record, visit)?;
+            }
+        }
+    }
+
+    fn of_perf<R: Read + Seek, V: Visit>(
+        &mut self,
+        file: &mut PerfData<R>,
+        header: Header,
+        record: std::ops::Range<usize>,
+        visit: &mut V,
+    ) -> Step<(), V::Error> {
+        let mut body = Fields(&self.buffer[record]);
+        let cut = || Stop::Damaged(format!("a record of kind {} is cut off", header.kind));
+        match header.kind {
+            user::ATTR => attribute(&mut file.events, body).ok_or_else(cut)?,
+            user::EVENT_UPDATE => name_event(&mut file.events, body),
+            user::FEATURE => {
+                let number = body.u64().ok_or_else(cut)?;
+                let number = u32::try_from(number).unwrap_or(u32::MAX);
+                file.facts.take(number, body.0, &mut file.events);
+            }
+            user::TRACING_DATA => {
+                let bytes = body.u32().ok_or_else(cut)?;
+                self.skip(&mut file.source, u64::from(bytes).next_multiple_of(8))?;
+            }
+            user::FINISHED_ROUND if !visit.round() => return Err(Stop::Enough),
+            user::AUXTRACE => {
+                let bytes = body.u64().ok_or_else(cut)?;
+                file.facts.trace_bytes = file.facts.trace_bytes.saturating_add(bytes);
+                self.skip(&mut file.source, bytes)?;
+            }
+            user::COMPRESSED | user::COMPRESSED_2 => {
+                if header.kind == user::COMPRESSED_2 {
+                    let bytes = body.u64().ok_or_else(cut)?;
+                    body.0 = body.0.get(..bytes as usize).ok_or_else(cut)?;
+                }
+                let (events, packed) = (&file.events, body.0);
+                self.unpacker.unpack(packed, &mut |header, body| {
+                    visit.record(events, header, body)
+                })?;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Passes over bytes that lie between records.
+    fn skip<E: From<Error>>(&mut self, source: &mut impl Read, bytes: u64) -> Step<(), E> {
+        let mut rest = bytes;
+        while rest > 0 {
+            if !self.fill(source, 1)? {
+                return Err(Stop::Damaged("a trace is cut off".to_owned()));
+            }
+            let step = rest.min(self.filled.len() as u64);
+            self.filled.start += step as usize;
+            rest -= step;
+        }
+        Ok(())
+    }
+}
+
+/// An attribute in a stream: it says its own size, ids follow.
+fn attribute(events: &mut Events, body: Fields<'_>) -> Option<()> {
+    let bytes = Fields(body.0.get(4..)?).u32()? as usize;
+    let (attr, ids) = body.0.split_at_checked(bytes)?;
+    let ids = ids.chunks_exact(8).filter_map(|word| Fields(word).u64());
+    events.add(Attr::parse(attr)?, ids);
+    Some(())
+}
+
+/// `PERF_EVENT_UPDATE__NAME`: type, id, text.
+fn name_event(events: &mut Events, mut body: Fields<'_>) {
+    const NAME: u64 = 2;
+    if body.u64() != Some(NAME) {
+        return;
+    }
+    if let Some(id) = body.u64() {
+        events.set_name(id, &features::text(body.0));
+    }
+}
