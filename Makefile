@@ -59,7 +59,8 @@ experiments: build ## curves from sampled events against exact ones (docs/experi
 	cargo build --release -p memgauge-workloads
 	cargo run --release -p memgauge --example mrc_experiment -- $(TARGET)/release/memgauge-workloads docs/experiments >/dev/null
 
-lint: setup plugin ## formatting, clippy, documentation, plugin warnings
+lint: setup plugin ## structure, formatting, clippy, documentation, plugin warnings
+	tests/structure
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
