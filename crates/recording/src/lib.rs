@@ -25,7 +25,6 @@
 #![forbid(unsafe_code)]
 
 mod columns;
-mod crc;
 mod dictionary;
 mod error;
 mod group;

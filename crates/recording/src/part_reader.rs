@@ -5,11 +5,11 @@
 //! [`PIECE_BYTES`] pieces before anything is decoded.
 
 use super::columns::Column;
-use super::crc::Crc32;
 use super::sink::{CHECKSUM_DIGITS, CRC_DIGITS, checksum_position};
 use super::table_writer::PART_ROWS;
 use super::tables::{Columns, Row};
 use arrow_array::RecordBatch;
+use crc32fast::Hasher;
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{
     ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader,
@@ -77,7 +77,7 @@ impl Part {
         self.file
             .seek(SeekFrom::Start(0))
             .map_err(|e| e.to_string())?;
-        let mut crc = Crc32::new();
+        let mut crc = Hasher::new();
         let mut piece = vec![0; PIECE_BYTES];
         let mut left = self.data_bytes;
         while left > 0 {
@@ -88,7 +88,7 @@ impl Part {
             crc.update(&piece[..wanted]);
             left -= wanted as u64;
         }
-        if crc.value() != self.data_crc {
+        if crc.finalize() != self.data_crc {
             return Err("damaged (its data do not match their checksum)".into());
         }
         Ok(())
@@ -276,7 +276,7 @@ fn check_footer(footer: &[u8]) -> Result<u32, Damage> {
     let expected = digits(&footer[own.clone()]).ok_or(damaged)?;
     let mut blank = footer.to_vec();
     blank[own].fill(b'0');
-    if Crc32::of(&blank) != expected {
+    if crc32fast::hash(&blank) != expected {
         return Err(damaged.into());
     }
     digits(&footer[at..at + CRC_DIGITS]).ok_or_else(|| damaged.into())

@@ -14,10 +14,11 @@
 //! can. Parquet's own page checksums were rejected because they leave page
 //! headers and the footer uncovered.
 
-use super::crc::Crc32;
 use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
+
+use crc32fast::Hasher;
 
 /// Key of the checksum in the footer's key-value metadata.
 pub(super) const CHECKSUM_KEY: &str = "memgauge.checksum";
@@ -45,7 +46,7 @@ pub(super) fn file_system() -> Create {
 /// A part's bytes on their way to its file.
 pub(super) struct PartSink {
     out: Out,
-    data: Crc32,
+    data: Hasher,
     footer: Option<Vec<u8>>,
     failure: Option<io::ErrorKind>,
 }
@@ -54,7 +55,7 @@ impl PartSink {
     pub(super) fn new(out: Out) -> Self {
         PartSink {
             out,
-            data: Crc32::new(),
+            data: Hasher::new(),
             footer: None,
             failure: None,
         }
@@ -76,8 +77,8 @@ impl PartSink {
         let mut footer = self.footer.take().unwrap_or_default();
         let at = checksum_position(&footer)
             .ok_or_else(|| io::Error::other("the footer has no room for its checksum"))?;
-        put_crc(&mut footer[at..], self.data.value());
-        let crc = Crc32::of(&footer);
+        put_crc(&mut footer[at..], self.data.clone().finalize());
+        let crc = crc32fast::hash(&footer);
         put_crc(&mut footer[at + CRC_DIGITS..], crc);
         let written = self.out.write_all(&footer).and_then(|()| self.out.flush());
         self.noted(written)
