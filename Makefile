@@ -9,40 +9,43 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
 
-setup: ## install what is missing (Debian), check the Rust toolchain
-	@./setup.sh
+setup: ## install all that building, demo and tests need (Debian), check the Rust toolchain
+	@./setup.sh test
 
-plugin: setup ## build the QEMU plugin
+setup-build setup-demo setup-test:
+	@./setup.sh $(@:setup-%=%)
+
+plugin: setup-build ## build the QEMU plugin
 	@$(MAKE) -C qemu-plugin OUT=$(PLUGINS)
 
-build: setup plugin ## build memgauge for use (target/release/memgauge)
+build: setup-build plugin ## build memgauge for use (target/release/memgauge)
 	cargo build --release -p memgauge
 
-bench-io: build ## what accounting I/O costs: paired runs (needs root; perf, nginx, wrk where there)
+bench-io: setup-test build ## what accounting I/O costs: paired runs (needs root; perf, nginx, wrk where there)
 	@bench/io --memgauge $(TARGET)/release/memgauge $(BENCH_ARGS)
 
-demo: build ## record sqlite3 at work and show the report
+demo: setup-demo build ## record sqlite3 at work and show the report
 	@bench/demo $(TARGET)/release/memgauge $(TARGET)/demo
 
-test: setup plugin ## run all tests
+test: setup-test plugin ## run all tests
 	cargo test --workspace --no-fail-fast
 
-test-kernels: setup ## I/O accounting on Debian's kernel in an emulated machine (some 20 minutes)
+test-kernels: setup-test ## I/O accounting on Debian's kernel in an emulated machine (some 20 minutes)
 	@tests/kernels/run $(KERNEL_ARGS)
 
-bench: build ## speed against native, QEMU alone and cachegrind
+bench: setup-test build ## speed against native, QEMU alone and cachegrind
 	@bench/run --memgauge $(TARGET)/release/memgauge $(BENCH_ARGS)
 
-bench-stat: build ## cost of counter series and speed of import against perf; parser; addresses of the clock
+bench-stat: setup-test build ## cost of counter series and speed of import against perf; parser; addresses of the clock
 	@bench/stat --memgauge $(TARGET)/release/memgauge $(BENCH_ARGS)
 	@bench/import --memgauge $(TARGET)/release/memgauge
 	cargo run --release -p memgauge-perf --example parse_speed
 	cargo run --release -p memgauge --example clock_replay
 
-bench-stat-instructions: build ## cost of counter series in instructions, the same each time (an emulated machine; minutes)
+bench-stat-instructions: setup-test build ## cost of counter series in instructions, the same each time (an emulated machine; minutes)
 	@tests/kernels/run --instructions "bench/stat --memgauge $(TARGET)/release/memgauge --no-ticks --commands 0 --rounds 4 --turns 40"
 
-bench-bandwidth: build ## overflow traces: accuracy on real programs, codecs, speed of the chain
+bench-bandwidth: setup-test build ## overflow traces: accuracy on real programs, codecs, speed of the chain
 	cargo build --release -p memgauge-workloads
 	@bench/bandwidth --memgauge $(TARGET)/release/memgauge $(BENCH_ARGS)
 	@bench/bandwidth --memgauge $(TARGET)/release/memgauge --traces $(TARGET)/traces
@@ -55,11 +58,11 @@ bench-bandwidth: build ## overflow traces: accuracy on real programs, codecs, sp
 bench-mrc: ## speed and errors of miss-rate curves
 	cargo run --release -p memgauge --example mrc_speed
 
-experiments: build ## curves from sampled events against exact ones (docs/experiments)
+experiments: setup-test build ## curves from sampled events against exact ones (docs/experiments)
 	cargo build --release -p memgauge-workloads
 	cargo run --release -p memgauge --example mrc_experiment -- $(TARGET)/release/memgauge-workloads docs/experiments >/dev/null
 
-lint: setup plugin ## structure, formatting, clippy, documentation, plugin warnings
+lint: setup-test plugin ## structure, formatting, clippy, documentation, plugin warnings
 	tests/structure
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
@@ -73,4 +76,4 @@ install: build ## install below PREFIX (/usr/local)
 clean: ## remove everything built
 	cargo clean
 
-.PHONY: help setup plugin build demo test test-kernels bench bench-bandwidth bench-io bench-mrc bench-stat bench-stat-instructions experiments lint install clean
+.PHONY: help setup setup-build setup-demo setup-test plugin build demo test test-kernels bench bench-bandwidth bench-io bench-mrc bench-stat bench-stat-instructions experiments lint install clean

@@ -1,24 +1,36 @@
 #!/bin/bash
-# Installs what building, testing and the demo need on Debian 12, and checks the
-# Rust toolchain. Installs only what is missing: a second run is instant and
-# needs no network.
+# Installs what is missing on Debian 12 for one purpose, and checks the Rust toolchain:
+#
+#   ./setup.sh build    what building memgauge needs
+#   ./setup.sh demo     that, and what the demo records (the default)
+#   ./setup.sh test     that, and what tests and benchmarks compare with
+#
+# A second run is instant and needs no network.
 set -eu
 cd "$(dirname "$0")"
 PATH="$PATH:$HOME/.cargo/bin"
 
-# Build: gcc make libc6-dev libzydis-dev, and for the BPF programs clang libelf-dev
-# zlib1g-dev pkg-config. Run: qemu-user. Tests, demo and
-# benchmarks: the rest.
-PACKAGES="gcc make libc6-dev libzydis-dev clang libelf-dev zlib1g-dev pkg-config qemu-user valgrind xz-utils sqlite3 python3 procps iproute2 e2fsprogs mdadm tmux libpfm4"
-# What stands for a package where there is no dpkg to ask.
-PROGRAMS="gcc make clang qemu-x86_64 valgrind xz sqlite3 python3 ps"
+BUILD="gcc make libc6-dev libzydis-dev clang libelf-dev zlib1g-dev pkg-config"
+DEMO="qemu-user sqlite3"
+TEST="valgrind xz-utils python3 procps iproute2 e2fsprogs tmux libpfm4"
+# Tests do without, and say so: installed only where nothing that is there changes.
+WELCOME="mdadm"
+
+PURPOSE=${1:-demo}
+case "$PURPOSE" in
+    build) PACKAGES=$BUILD PROGRAMS="gcc make clang" WELCOME="" ;;
+    demo) PACKAGES="$BUILD $DEMO" PROGRAMS="gcc make clang qemu-x86_64 sqlite3" WELCOME="" ;;
+    test) PACKAGES="$BUILD $DEMO $TEST"
+        PROGRAMS="gcc make clang qemu-x86_64 sqlite3 valgrind xz python3 ps" ;;
+    *) echo "setup: \`$PURPOSE\` is not one of build, demo and test" >&2; exit 2 ;;
+esac
 
 say() { echo "setup: $*" >&2; }
 fail() { say "$*"; exit 1; }
 
-missing_packages() {
+missing() {
     local package
-    for package in $PACKAGES; do
+    for package; do
         dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null | grep -qx installed ||
             printf '%s ' "$package"
     done
@@ -41,15 +53,34 @@ apt() {
 }
 
 install_packages() {
-    local missing
-    missing=$(missing_packages)
-    [ -n "$missing" ] || return 0
-    say "installing $missing"
-    [ "$(id -u)" = 0 ] || command -v sudo >/dev/null ||
-        fail "failed to install packages: run as root: apt-get install $missing"
+    local packages
     # shellcheck disable=SC2086 # a list of words
-    { apt update && apt install --no-install-recommends $missing; } >&2 ||
-        fail "failed to install packages: try apt-get install $missing"
+    packages=$(missing $PACKAGES)
+    [ -n "$packages" ] || return 0
+    say "installing $packages"
+    [ "$(id -u)" = 0 ] || command -v sudo >/dev/null ||
+        fail "failed to install packages: run as root: apt-get install $packages"
+    # shellcheck disable=SC2086 # a list of words
+    { apt update && apt install --no-install-recommends $packages; } >&2 ||
+        fail "failed to install packages: try apt-get install $packages"
+}
+
+# Whether installing it would upgrade or remove something that is there.
+changes_others() {
+    ! apt-get -s install --no-install-recommends "$1" 2>/dev/null |
+        grep -q '^0 upgraded, .* 0 to remove'
+}
+
+install_welcome() {
+    local package
+    # shellcheck disable=SC2086 # a list of words
+    for package in $(missing $WELCOME); do
+        if changes_others "$package"; then
+            say "left out: $package, which would change other packages; tests that need it are skipped"
+        else
+            apt install --no-install-recommends "$package" >&2 || say "left out: $package"
+        fi
+    done
 }
 
 check_programs() {
@@ -76,7 +107,11 @@ check_component() {
     rustup component add "$2" || fail "failed to install $2: try rustup component add $2"
 }
 
-if command -v dpkg-query >/dev/null; then install_packages; else check_programs; fi
+if command -v dpkg-query >/dev/null; then
+    install_packages
+    install_welcome
+else
+    check_programs
+fi
 check_rust
-check_component fmt rustfmt
-check_component clippy clippy
+[ "$PURPOSE" != test ] || { check_component fmt rustfmt; check_component clippy clippy; }
