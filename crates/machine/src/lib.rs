@@ -77,3 +77,8 @@ pub use pmu::{Delivered, Delivery, Overflow, PmuConfig, SampleSpec, Tick};
 pub use presets::presets;
 pub use processor::Core;
 pub use uncore::Shared;
+
+/// The examples of the README, run as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+pub struct Readme;

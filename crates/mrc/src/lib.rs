@@ -63,3 +63,8 @@ pub use partition::{Division, Method, divide};
 pub use phases::{Monitor, Phase, Phases};
 pub use sampled::{Estimate, Sampled, Sampling};
 pub use sys::Vectors;
+
+/// The examples of the README, run as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+pub struct Readme;

@@ -28,3 +28,8 @@ pub mod spe;
 
 pub use error::{Error, Result};
 pub use hash::IdMap;
+
+/// The examples of the README, run as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+pub struct Readme;

@@ -52,3 +52,8 @@ pub const FORMAT_VERSION: u32 = 1;
 
 #[cfg(test)]
 mod tests;
+
+/// The examples of the README, run as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+pub struct Readme;
