@@ -15,6 +15,7 @@
 mod address;
 mod error;
 mod event;
+mod facts;
 mod ids;
 mod io;
 mod manifest;
@@ -25,6 +26,10 @@ mod rows;
 pub use address::{Line, ModuleOffset, Page, PhysAddr, VirtAddr};
 pub use error::{Error, ErrorKind, Result};
 pub use event::{EventDef, EventId, Provenance, Unit, catalogue};
+pub use facts::{
+    CounterFacts, CountingFacts, DataFromFacts, DeliveryFacts, DerivationFacts, ImportFacts,
+    OverheadFacts, PebsFacts, SampledFacts, SamplingFacts, TableFacts, TickFacts, UnsupportedFacts,
+};
 pub use ids::{Cpu, Pid, Tid};
 pub use io::{DeviceId, Direction, IoDevice, IoOwner, IoRow, Owner};
 pub use manifest::{

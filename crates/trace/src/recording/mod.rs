@@ -28,6 +28,7 @@ mod dictionary;
 mod group;
 mod manifest_file;
 mod numbers;
+mod older;
 mod part_reader;
 mod part_writer;
 mod reader;
@@ -41,7 +42,7 @@ pub use numbers::Numbers;
 pub use reader::{Recording, Rows};
 pub use selection::Selection;
 pub use tables::Row;
-pub use writer::{Table, Writer};
+pub use writer::{Table, Writer, amend};
 
 /// Version of the format this crate writes; it reads this and older ones.
 pub const FORMAT_VERSION: u32 = 1;

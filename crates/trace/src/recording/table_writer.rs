@@ -103,6 +103,7 @@ pub(super) trait AnyTable {
     fn close_if_due(&mut self) -> Result<()>;
     fn bytes(&self) -> u64;
     fn lost_rows(&self) -> u64;
+    fn parts(&self) -> u32;
 }
 
 /// Writer of one table.
@@ -311,6 +312,10 @@ impl<R: Row> AnyTable for TableWriter<R> {
 
     fn lost_rows(&self) -> u64 {
         self.lost_rows
+    }
+
+    fn parts(&self) -> u32 {
+        self.closed_parts
     }
 }
 

@@ -4,7 +4,8 @@ use super::sink::{Create, file_system};
 use super::table_writer::{AnyTable, TableWriter, Tables, reason};
 use super::tables::Row;
 use super::{FORMAT_VERSION, manifest_file};
-use crate::{Error, ErrorKind, Loss, LossKind, Manifest, Result};
+use crate::{Error, ErrorKind, Loss, LossKind, Manifest, Result, TableFacts};
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -153,11 +154,24 @@ impl Writer {
         let flushed = self.flush();
         let noted = self.note_lost_rows();
         let whole = self.lost_rows() == 0;
+        let tables = self.table_facts();
         let saved = self.update_manifest(|manifest| {
             f(manifest);
             manifest.complete = whole;
+            manifest.tables = tables;
         });
         flushed.and(noted).and(saved)
+    }
+
+    fn table_facts(&self) -> BTreeMap<String, TableFacts> {
+        let tables = self.tables.each_ref().into_iter();
+        let filled = tables.filter(|table| table.parts() > 0);
+        let facts = |table: &dyn AnyTable| TableFacts {
+            parts: table.parts(),
+        };
+        filled
+            .map(|table| (table.name().to_owned(), facts(table)))
+            .collect()
     }
 
     fn note_lost_rows(&mut self) -> Result<()> {
@@ -178,6 +192,17 @@ impl Writer {
             .map(close)
             .fold(Ok(()), Result::and)
     }
+}
+
+/// Changes the manifest of a recording that is finished, to add what its writer could
+/// not know. The old one stays until the new one is complete.
+///
+/// # Errors
+/// There is no such recording, or it cannot be written.
+pub fn amend(path: &Path, f: impl FnOnce(&mut Manifest)) -> Result<()> {
+    let (mut manifest, _) = manifest_file::load(path)?;
+    f(&mut manifest);
+    manifest_file::save(path, &manifest, &file_system()).map(drop)
 }
 
 fn lost_rows_of(table: &dyn AnyTable) -> Option<Loss> {
