@@ -3,11 +3,11 @@
 
 use std::path::PathBuf;
 
-use memgauge_trace::{CommandEnd, Loss, OwnCost};
+use memgauge_trace::CommandEnd;
 
 use crate::pmu::abi::{Attr, kind, software};
 use crate::pmu::events::{Event, Modes, Modifiers};
-use crate::pmu::sample::{self, Derivations, Rate};
+use crate::pmu::sample::{self, Rate};
 use crate::pmu::target::Target;
 use crate::{Error, ErrorKind, Result};
 
@@ -24,19 +24,6 @@ pub struct Options {
     pub period_ns: u64,
     /// Pages of each ring, a power of two.
     pub ring_pages: usize,
-}
-
-/// What came of it.
-#[derive(Clone, Debug, Default)]
-pub struct Outcome {
-    /// How the program ended; `None` where none was started.
-    pub end: Option<CommandEnd>,
-    /// Samples by how their address was found.
-    pub derivations: Derivations,
-    /// What was lost.
-    pub losses: Vec<Loss>,
-    /// What it cost.
-    pub cost: OwnCost,
 }
 
 /// Time on a processor in user space.
@@ -62,12 +49,12 @@ fn timer() -> Event {
 }
 
 /// Samples until the program or the processes have ended or the user has had
-/// enough.
+/// enough. How the program ended; `None` where none was started.
 ///
 /// # Errors
 /// The program cannot run, nothing can be sampled, or the recording cannot be
 /// written.
-pub fn record(options: &Options) -> Result<Outcome> {
+pub fn record(options: &Options) -> Result<Option<CommandEnd>> {
     if !cfg!(target_arch = "x86_64") {
         let message = "failed to sample addresses: source clock decodes x86-64 only";
         return Err(Error::new(ErrorKind::Missing, message));
@@ -85,10 +72,5 @@ pub fn record(options: &Options) -> Result<Outcome> {
         tracing: None,
         source: "clock",
     })?;
-    Ok(Outcome {
-        end: outcome.end,
-        derivations: outcome.derivations.unwrap_or_default(),
-        losses: outcome.losses,
-        cost: outcome.cost,
-    })
+    Ok(outcome.end)
 }

@@ -31,7 +31,9 @@ use std::time::{Duration, Instant};
 
 use memgauge_machine::{Config, Delivered, Delivery, Machine, PmuConfig};
 use memgauge_trace::recording::Writer;
-use memgauge_trace::{CommandEnd, Manifest, OwnCost, Provenance, SourceFacts, catalogue as events};
+use memgauge_trace::{
+    CommandEnd, DeliveryFacts, Manifest, OwnCost, Provenance, SourceFacts, catalogue as events,
+};
 
 pub use qemu::{Emulator, find_on_path, resolve, would_gain_rights};
 
@@ -290,7 +292,7 @@ impl Run {
         let mut totals = totals(&self.recorder.seen());
         let unattributed = self.recorder.unattributed_write_bytes();
         totals.insert("dram.unattributed_write_bytes".to_owned(), unattributed);
-        totals.extend(delivery_totals(self.recorder.delivered()));
+        let delivery = delivery(self.recorder.delivered());
         let wall_s = self.started.elapsed().as_secs_f64();
         let mut writer = self.recorder.into_writer();
         writer.flush()?;
@@ -306,6 +308,7 @@ impl Run {
             m.end = Some(end.clone());
             m.own_cost = cost;
             m.totals = totals;
+            m.delivery = delivery;
         })?;
         Ok(end)
     }
@@ -322,19 +325,14 @@ fn totals(seen: &Seen) -> std::collections::BTreeMap<String, u64> {
 }
 
 /// What delivery did, where it did anything.
-fn delivery_totals(delivered: &Delivered) -> impl Iterator<Item = (String, u64)> {
-    let named = [
-        ("delivery.rest", delivered.rest),
-        ("delivery.records", delivered.records),
-        ("delivery.stops", delivered.stops),
-        ("delivery.swaps", delivered.swaps),
-        ("delivery.cycles", delivered.millicycles / 1000),
-    ];
-    let told = delivered.stops + delivered.rest > 0;
-    named
-        .into_iter()
-        .filter(move |_| told)
-        .map(|(name, value)| (name.to_owned(), value))
+fn delivery(delivered: &Delivered) -> Option<DeliveryFacts> {
+    (delivered.stops + delivered.rest > 0).then(|| DeliveryFacts {
+        rest: delivered.rest,
+        records: delivered.records,
+        stops: delivered.stops,
+        swaps: delivered.swaps,
+        cycles: Some(delivered.millicycles / 1000),
+    })
 }
 
 fn ending(status: ExitStatus) -> CommandEnd {

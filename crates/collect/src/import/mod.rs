@@ -1,14 +1,16 @@
 //! Source `import`: recordings that others made.
 //!
-//! [`perf_data`] reads what `perf record` writes; [`convert`] makes a recording
-//! of it.
+//! [`Input`] opens what `perf record` wrote, [`perf_data`] reads it, [`convert`] makes
+//! a recording of it.
 
 mod convert;
 mod counters;
 mod hash;
+mod input;
 pub mod perf_data;
 mod queue;
 mod threads;
 mod writing;
 
-pub use convert::{Imported, Options, check, convert, import};
+pub use convert::{check, convert, import};
+pub use input::Input;

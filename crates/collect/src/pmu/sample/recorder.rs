@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 
 use memgauge_trace::recording::Writer;
 use memgauge_trace::{
-    AccessKind, Cpu, DataSource, Derivation, EventId, Loss, LossKind, PhysAddr, Pid,
+    AccessKind, Cpu, DataSource, Derivation, DerivationFacts, EventId, Loss, LossKind, PhysAddr, Pid,
     Sample as SampleRow, SampleRegister, Tid, VirtAddr, catalogue,
 };
 
 use super::attributes::Method;
 use super::follow::Followed;
 use super::open::Wish;
-use super::{Derivations, EventOutcome, Options};
+use super::{EventOutcome, Options};
 use crate::clock::derive::{NoRecipe, Recipe};
 use crate::overflows::Traces;
 use crate::pmu::abi::{Attr, kind, sample};
@@ -64,7 +64,7 @@ pub(super) struct Recorder {
     pub(super) followed: Followed,
     readers: Vec<Reader>,
     pub(super) outcomes: Vec<EventOutcome>,
-    pub(super) derivations: Option<Derivations>,
+    pub(super) derivations: Option<DerivationFacts>,
     /// Data sources in words: samples, and the sum of their latencies.
     pub(super) sources: BTreeMap<String, (u64, u64)>,
     lost: BTreeMap<(LossKind, String), u64>,
@@ -98,7 +98,7 @@ impl Recorder {
             followed: Followed::default(),
             readers: wishes.iter().map(reader).collect(),
             outcomes: wishes.iter().map(outcome).collect(),
-            derivations: options.registers.then(Derivations::default),
+            derivations: options.registers.then(DerivationFacts::default),
             sources: BTreeMap::new(),
             lost: BTreeMap::new(),
             keep_registers: options.keep_registers,
@@ -295,7 +295,7 @@ impl Recorder {
             Ok((recipe, address))
         });
         if let Some(derivations) = &mut self.derivations {
-            derivations.count(found.map(|(recipe, _)| recipe.derivation));
+            count(derivations, found.map(|(recipe, _)| recipe.derivation));
         }
         let Ok((recipe, address)) = found else { return };
         let Recipe {
@@ -411,17 +411,15 @@ fn ibs(op: &Op, row: &mut SampleRow) -> String {
     op.source_words().to_owned()
 }
 
-impl Derivations {
-    fn count(&mut self, found: std::result::Result<Derivation, NoRecipe>) {
-        let counter = match found {
-            Ok(Derivation::Exact) => &mut self.exact,
-            Ok(Derivation::Previous) => &mut self.previous,
-            Ok(Derivation::Next) => &mut self.next,
-            Err(NoRecipe::NoOperand) => &mut self.no_operand,
-            Err(NoRecipe::NoRegisters) => &mut self.no_registers,
-            Err(NoRecipe::NoBase) => &mut self.no_base,
-            Err(NoRecipe::NoCode) => &mut self.no_code,
-        };
-        *counter += 1;
-    }
+fn count(facts: &mut DerivationFacts, found: std::result::Result<Derivation, NoRecipe>) {
+    let counter = match found {
+        Ok(Derivation::Exact) => &mut facts.exact,
+        Ok(Derivation::Previous) => &mut facts.previous,
+        Ok(Derivation::Next) => &mut facts.next,
+        Err(NoRecipe::NoOperand) => &mut facts.no_operand,
+        Err(NoRecipe::NoRegisters) => &mut facts.no_registers,
+        Err(NoRecipe::NoBase) => &mut facts.no_base,
+        Err(NoRecipe::NoCode) => &mut facts.no_code,
+    };
+    *counter += 1;
 }

@@ -5,7 +5,7 @@ use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
 use memgauge_trace::recording::Writer;
-use memgauge_trace::{CommandEnd, LossKind};
+use memgauge_trace::{CommandEnd, LossKind, OverheadFacts, PebsFacts};
 
 use super::attributes::{Facilities, Method, Rate, Wanted, attribute};
 use super::beside::Beside;
@@ -14,7 +14,7 @@ use super::facilities::facilities;
 use super::open::{Open, Opener, Wish};
 use super::order::Order;
 use super::recorder::Recorder;
-use super::{Batches, Options, Overhead};
+use super::Options;
 use crate::pmu::abi::{Attr, flag, kind, record, sample, software};
 use crate::pmu::events::{Event, Pmus};
 use crate::pmu::record::{Header, Layout, Record, Trailer};
@@ -176,8 +176,8 @@ pub(super) struct Session<'a> {
     behind_ns: u64,
     pub(super) start_ns: u64,
     round_ns: u64,
-    pub(super) batches: Batches,
-    pub(super) overhead: Option<Overhead>,
+    pub(super) batches: PebsFacts,
+    pub(super) overhead: Option<OverheadFacts>,
     /// Samples, own and observed nanoseconds when the window began.
     window: (Vec<u64>, u64, u64),
     /// All windows.
@@ -197,9 +197,9 @@ impl<'a> Session<'a> {
         let mut recorder = Recorder::new(writer, &wishes, options);
         let beside = options.tracing.as_ref();
         let beside = beside.map(|t| Beside::start(t.counters.as_deref()));
-        let overhead = options.overhead.map(|allowed| Overhead {
+        let overhead = options.overhead.map(|allowed| OverheadFacts {
             allowed,
-            ..Overhead::default()
+            ..OverheadFacts::default()
         });
         for (wish, outcome) in wishes.iter().zip(&mut recorder.outcomes) {
             outcome.period = match wish.built.attr.has(flag::FREQ) {
@@ -230,7 +230,7 @@ impl<'a> Session<'a> {
             behind_ns,
             start_ns: 0,
             round_ns: 0,
-            batches: Batches::default(),
+            batches: PebsFacts::default(),
             overhead,
             own_before_ns: 0,
             beside: beside.transpose()?,
@@ -367,7 +367,10 @@ impl<'a> Session<'a> {
                 let bytes = unread().saturating_sub(before) as u64;
                 let layout = self.recorder.layout(Some(source.event));
                 let record = layout.map_or(1, |l| l.least_sample_bytes() as u64);
-                self.batches.add(bytes / record);
+                let (waiting, pebs) = (bytes / record, &mut self.batches);
+                pebs.looks += 1;
+                pebs.records += waiting;
+                pebs.most = pebs.most.max(waiting);
             }
         }
     }
