@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use memgauge_trace::recording::{Recording, Row, Selection};
 use memgauge_trace::{DeviceId, Direction, EventId, IoDevice, IoOwner, IoRow, Owner};
-use memgauge_trace::{ErrorKind, Loss, Result, SeriesRow};
+use memgauge_trace::{Loss, Result, SeriesRow};
 use serde::Serialize;
 
 use crate::Analysis;
@@ -316,16 +316,9 @@ pub fn summarise_io(recording: &Recording) -> Result<(IoSummary, Vec<String>)> {
 fn each<R: Row>(
     recording: &Recording,
     problems: &mut Vec<String>,
-    mut take: impl FnMut(&[R]),
+    take: impl FnMut(&[R]),
 ) -> Result<()> {
-    for batch in recording.rows::<R>(&Selection::all()) {
-        match batch {
-            Ok(rows) => take(&rows),
-            Err(e) if e.kind() == ErrorKind::Corrupt => problems.push(e.to_string()),
-            Err(e) => return Err(e),
-        }
-    }
-    Ok(())
+    recording.each_sound(&Selection::all(), problems, take)
 }
 
 /// Who moved what.

@@ -36,6 +36,9 @@ const LOADING_NS: u64 = 100_000;
 /// of one process: parts of one file are mapped side by side.
 const APART_BYTES: u64 = 1 << 30;
 
+/// Name of the kernel's own code.
+pub(crate) const KERNEL: &str = "[kernel]";
+
 /// Name of what lies in no recorded mapping.
 pub(crate) const UNKNOWN: &str = "[unknown]";
 
@@ -109,6 +112,7 @@ impl AddressSpaces {
         let mut paths = Paths::default();
         paths.id(UNKNOWN);
         paths.id(JIT);
+        paths.id(KERNEL);
         let mut by_pid: BTreeMap<Pid, (Vec<Mapping>, Vec<u64>)> = BTreeMap::new();
         for module in &modules {
             let (maps, execs) = by_pid.entry(module.pid).or_default();
@@ -135,6 +139,7 @@ impl AddressSpaces {
     pub(crate) fn code_at(&self, pid: Pid, ip: u64) -> (PathId, u64) {
         let space = self.spaces.get(&pid);
         match space.and_then(|s| s.best(ip, |m| m.executable)) {
+            None if is_kernel(ip) => (PathId(2), ip),
             None => (PathId(0), 0),
             Some(m) if is_generated(self.path(m.path)) => (PathId(1), 0),
             Some(m) => (m.path, m.file_offset_of(ip)),
@@ -197,6 +202,12 @@ impl AddressSpaces {
         let extents = places.into_iter().map(|(_, start, end)| (start, end));
         extents.max_by_key(|(start, end)| end - start)
     }
+}
+
+/// Whether an address is the kernel's: on all processors that are supported its half
+/// of the address space is the upper one.
+fn is_kernel(ip: u64) -> bool {
+    ip >> 63 == 1
 }
 
 fn order(m: &Module) -> (Pid, u64, u64, u64, &str) {

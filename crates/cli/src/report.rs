@@ -7,7 +7,7 @@ use memgauge_trace::recording::Recording;
 use crate::args::Report;
 use crate::outcome::Exit;
 use crate::symbols::Symbols;
-use crate::{clock, sample, terminal};
+use crate::terminal;
 
 /// Rows in each table unless asked otherwise.
 pub(crate) const DEFAULT_ROWS: usize = 10;
@@ -47,12 +47,7 @@ pub(crate) fn render(
     Ok(if as_json {
         json(&summary)
     } else {
-        let sampled = sample::section(recording, &style);
-        let heat = clock::section(recording, &style)?;
-        let more = sampled.into_iter().chain(heat);
-        more.fold(text(&summary, &style), |all, section| {
-            format!("{all}\n{section}")
-        })
+        text(&summary, &style)
     })
 }
 

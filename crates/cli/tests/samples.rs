@@ -54,11 +54,11 @@ fn rows<R: Row>(recording: &Recording) -> Vec<R> {
     batches.flat_map(|batch| batch.expect("sound")).collect()
 }
 
+/// A fact of a sampled event, named `event.NAME.FACT`.
 fn total(recording: &Recording, name: &str) -> u64 {
-    let totals = &recording.manifest().totals;
-    *totals
-        .get(name)
-        .unwrap_or_else(|| panic!("{name} in {totals:?}"))
+    let named = name.strip_prefix("event.").and_then(|n| n.rsplit_once('.'));
+    let (event, fact) = named.expect("event.NAME.FACT");
+    harness::sampled(recording.manifest(), event, fact)
 }
 
 /// A C program, not at a random address.

@@ -290,6 +290,7 @@ mod tests {
 
     const STYLE: Style = Style {
         width: 110,
+        line: 110,
         colour: false,
         unicode: true,
     };
@@ -303,7 +304,11 @@ mod tests {
 
     #[test]
     fn tables_fit_a_terminal_of_80_columns() {
-        let style = Style { width: 80, ..STYLE };
+        let style = Style {
+            width: 80,
+            line: 80,
+            ..STYLE
+        };
         let text = io_text(&summary(), IoOrder::Total, 10, &style);
         let rows = text.lines().filter(|l| l.contains("nvme0n1"));
         let widest = rows.map(|row| row.chars().count()).max();

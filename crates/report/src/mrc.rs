@@ -609,6 +609,7 @@ mod tests {
     fn plain(width: usize, unicode: bool) -> Style {
         Style {
             width,
+            line: width,
             unicode,
             colour: false,
         }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use memgauge_trace::recording::{Recording, Row, Selection};
 use memgauge_trace::{
-    AccessKind, ErrorKind, EventId, OverflowBlock, Pid, Result, Sample, SeriesRow, Thread, Tid,
+    AccessKind, EventId, OverflowBlock, Pid, Result, Sample, SeriesRow, Thread, Tid,
     Unit, catalogue,
 };
 
@@ -46,11 +46,13 @@ pub struct Extent {
     pub end_ns: u64,
     /// Overflows by event and period.
     pub overflows: BTreeMap<(u16, u64), u64>,
+    /// Parts that could not be read, in words.
+    pub problems: Vec<String>,
 }
 
 /// Looks a recording's overflows through.
 pub fn extent(recording: &Recording) -> Result<Extent> {
-    let mut problems = Vec::new();
+    let mut problems = recording.problems();
     let mut found = Extent {
         start_ns: u64::MAX,
         ..Extent::default()
@@ -82,6 +84,7 @@ pub fn extent(recording: &Recording) -> Result<Extent> {
         },
     )?;
     found.start_ns = found.start_ns.min(found.end_ns);
+    found.problems = problems;
     Ok(found)
 }
 
@@ -90,16 +93,9 @@ pub(super) fn each<R: Row>(
     recording: &Recording,
     selection: &Selection,
     problems: &mut Vec<String>,
-    mut observe: impl FnMut(&[R]),
+    observe: impl FnMut(&[R]),
 ) -> Result<()> {
-    for batch in recording.rows::<R>(selection) {
-        match batch {
-            Ok(rows) => observe(&rows),
-            Err(e) if e.kind() == ErrorKind::Corrupt => problems.push(e.to_string()),
-            Err(e) => return Err(e),
-        }
-    }
-    Ok(())
+    recording.each_sound(selection, problems, observe)
 }
 
 /// Bandwidth of the event with the most overflows.
@@ -650,10 +646,10 @@ impl Reading {
     /// Bytes behind the last overflow of each thread, and how wrong that may be: what
     /// the counters showed at the end, or half a period each.
     fn rest(&self, recording: &Recording, settings: &Settings) -> (f64, f64) {
-        let told = recording.manifest().totals.get("delivery.rest");
+        let told = recording.manifest().delivery;
         let whole = settings.from_ns == 0 && settings.to_ns.is_none();
         match told.filter(|_| whole) {
-            Some(&events) => (events as f64 * self.bytes_per_event, 0.0),
+            Some(delivery) => (delivery.rest as f64 * self.bytes_per_event, 0.0),
             None => {
                 let half = self.period as f64 / 2.0 * self.bytes_per_event;
                 let tails = self.threads.len() as f64 * half;
@@ -735,7 +731,7 @@ fn event_name(recording: &Recording, event: EventId) -> String {
 /// Share of the modelled time that records took.
 fn overhead(recording: &Recording) -> Option<f64> {
     let manifest = recording.manifest();
-    let cycles = *manifest.totals.get("delivery.cycles")? as f64;
+    let cycles = manifest.delivery?.cycles? as f64;
     let own = *manifest.totals.get("cycles")? as f64;
     Some(cycles / own.max(1.0))
 }

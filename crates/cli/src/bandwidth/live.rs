@@ -56,7 +56,7 @@ pub(super) fn run(args: &Bandwidth, again: bool) -> anyhow::Result<CommandEnd> {
     sys::process::catch_interrupts().context("failed to catch interrupts")?;
     let outcome = sample::record(&options)?;
     if !args.quiet && !args.json && !args.csv {
-        crate::sample::say_what_lacks(&outcome);
+        crate::sample::say(&options.output)?;
     }
     // Of what was attached to, none is ours to report the end of.
     Ok(outcome.end.unwrap_or(CommandEnd::Exited(0)))

@@ -119,6 +119,9 @@ fn read(args: &Bandwidth, recording: &Recording) -> anyhow::Result<bandwidth::Ba
 /// Refuses what has nothing to show or too much, and says why.
 fn check(args: &Bandwidth, recording: &Recording, extent: &Extent) -> anyhow::Result<()> {
     if extent.overflows.is_empty() {
+        for problem in &extent.problems {
+            eprintln!("memgauge: {problem}");
+        }
         let manifest = recording.manifest();
         let periods = manifest
             .source
@@ -128,10 +131,7 @@ fn check(args: &Bandwidth, recording: &Recording, extent: &Extent) -> anyhow::Re
         let told: Vec<String> = periods
             .map(|(key, period)| {
                 let event = key.trim_start_matches("period.");
-                let live = format!("event.{event}.counted");
-                let totals = &manifest.totals;
-                let total = totals.get(event).or(totals.get(&live)).copied();
-                let total = total.unwrap_or(0);
+                let total = manifest.totals.get(event).copied().unwrap_or(0);
                 format!("{event} happened {total} times, the period is {period}")
             })
             .collect();

@@ -10,7 +10,7 @@ use memgauge_collect::emulate::{Batch, PartsBy, Streamed, Wanted, stream};
 use memgauge_collect::sys;
 use memgauge_report::mrc::Measured;
 use memgauge_trace::recording::{Numbers, Recording, Selection};
-use memgauge_trace::{ErrorKind, EventId, LossKind, Sample};
+use memgauge_trace::{EventId, LossKind, Sample};
 
 use super::addresses::{self, Accesses, Format, Junk};
 use super::args::{Making, Mrc, Part};
@@ -272,9 +272,10 @@ fn said_of(junk: &Junk) -> Option<String> {
 /// Feeds the addresses of a recording's samples; which samples, in words.
 fn feed_recording(input: &Path, take: Take<'_>) -> anyhow::Result<String> {
     let recording = Recording::open(input)?;
-    let event = most_sampled(&recording)?;
+    let mut problems = recording.problems();
+    let event = most_sampled(&recording, &mut problems)?;
     let (mut samples, mut events) = (0u64, 0u64);
-    for_samples(&recording, |batch| {
+    for_samples(&recording, &mut problems, |batch| {
         let chosen = batch.iter().filter(|s| Some(s.event) == event);
         let mut addresses = Vec::new();
         for sample in chosen.filter(|s| s.addr.is_some()) {
@@ -283,6 +284,9 @@ fn feed_recording(input: &Path, take: Take<'_>) -> anyhow::Result<String> {
         }
         take(&addresses, &[])
     })?;
+    for problem in problems {
+        eprintln!("memgauge: {problem}");
+    }
     let name = recording
         .manifest()
         .events
@@ -297,9 +301,12 @@ fn feed_recording(input: &Path, take: Take<'_>) -> anyhow::Result<String> {
 }
 
 /// The event with most samples that have an address.
-fn most_sampled(recording: &Recording) -> anyhow::Result<Option<EventId>> {
+fn most_sampled(
+    recording: &Recording,
+    problems: &mut Vec<String>,
+) -> anyhow::Result<Option<EventId>> {
     let mut counts = BTreeMap::<EventId, u64>::new();
-    for_samples(recording, |batch| {
+    for_samples(recording, problems, |batch| {
         for sample in batch.iter().filter(|s| s.addr.is_some()) {
             *counts.entry(sample.event).or_default() += 1;
         }
@@ -310,15 +317,15 @@ fn most_sampled(recording: &Recording) -> anyhow::Result<Option<EventId>> {
 
 fn for_samples(
     recording: &Recording,
+    problems: &mut Vec<String>,
     mut take: impl FnMut(&[Sample]) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let columns = Selection::all().columns(&["event", "addr", "period"]);
-    for batch in recording.rows::<Sample>(&columns) {
-        match batch {
-            Ok(samples) => take(&samples)?,
-            Err(e) if e.kind() == ErrorKind::Corrupt => eprintln!("memgauge: {e}"),
-            Err(e) => return Err(e.into()),
+    let mut failed = None;
+    recording.each_sound(&columns, problems, |samples| {
+        if failed.is_none() {
+            failed = take(samples).err();
         }
-    }
-    Ok(())
+    })?;
+    failed.map_or(Ok(()), Err)
 }

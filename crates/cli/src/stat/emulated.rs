@@ -5,11 +5,13 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, bail};
 use memgauge_collect::pmu::events::nearest;
-use memgauge_collect::pmu::stat::{Outcome, Row, Total, Update};
+use memgauge_collect::pmu::stat::{Outcome, Row, Update};
 use memgauge_collect::{emulate, geometry};
 use memgauge_machine::PmuConfig;
-use memgauge_trace::recording::{Recording, Selection};
-use memgauge_trace::{CommandEnd, EventId, SeriesRow, catalogue};
+use memgauge_trace::recording::{Recording, Selection, amend};
+use memgauge_trace::{
+    CounterFacts, CountingFacts, EventId, Loss, SeriesRow, Thread, catalogue,
+};
 
 use super::args::Stat;
 
@@ -40,15 +42,28 @@ pub(super) fn run(args: &Stat, tell: &mut dyn FnMut(Update<'_>)) -> anyhow::Resu
         },
         traces: None,
     };
-    let end = emulate::record(&options, &mut |_| {})?;
+    emulate::record(&options, &mut |_| {})?;
     let recording = Recording::open(&output)?;
-    let mut outcome = outcome(&recording, &events, end);
+    let mut problems = recording.problems();
     let columns = std::iter::once("cpu-clock").chain(events.iter().map(|e| e.1));
     tell(Update::Columns(&[columns.map(str::to_owned).collect()]));
+    let mut series = Vec::new();
     if args.interval.is_some() {
-        let rows = rows(&recording, &events)?;
-        outcome.rows = rows.len() as u64;
-        tell(Update::Rows(&rows));
+        recording.each_sound(&Selection::all(), &mut problems, |rows: &[SeriesRow]| {
+            series.extend_from_slice(rows);
+        })?;
+        tell(Update::Series(&series));
+    }
+    let rows = rows(&series, &events);
+    tell(Update::Rows(&rows));
+    let outcome = outcome(&recording, &events, rows.len() as u64, &mut problems)?;
+    if args.output.is_some() {
+        amend(&output, |manifest| {
+            manifest.counting.clone_from(&outcome.manifest.counting);
+        })?;
+    }
+    for problem in problems {
+        eprintln!("memgauge: {problem}");
     }
     Ok(outcome)
 }
@@ -71,55 +86,68 @@ fn events(args: &Stat) -> anyhow::Result<Vec<(EventId, &'static str)>> {
     text.split(',').map(|name| find(name.trim())).collect()
 }
 
-fn outcome(recording: &Recording, events: &[(EventId, &'static str)], end: CommandEnd) -> Outcome {
-    let manifest = recording.manifest();
-    let total = |&(_, name): &(EventId, &str)| {
+fn outcome(
+    recording: &Recording,
+    events: &[(EventId, &'static str)],
+    rows: u64,
+    problems: &mut Vec<String>,
+) -> anyhow::Result<Outcome> {
+    let (mut threads, mut losses) = (Vec::new(), Vec::new());
+    let all = Selection::all();
+    recording.each_sound(&all, problems, |rows: &[Thread]| threads.extend_from_slice(rows))?;
+    recording.each_sound(&all, problems, |rows: &[Loss]| losses.extend_from_slice(rows))?;
+    let mut manifest = recording.manifest().clone();
+    let total = |&(event, name): &(EventId, &str)| {
         let value = manifest.totals.get(name).copied().unwrap_or(0);
-        Total {
+        CounterFacts {
+            event,
             name: name.to_owned(),
             counted: value,
             value,
             share_counted: 1.0,
             scale: 1.0,
-            ..Total::default()
+            ..CounterFacts::default()
         }
     };
-    Outcome {
-        end: Some(end),
-        totals: events.iter().map(total).collect(),
+    manifest.counting = Some(CountingFacts {
         wall_ns: manifest.totals.get("virtual_ns").copied().unwrap_or(0),
-        cost: manifest.own_cost.clone(),
-        own_user_s: manifest.own_cost.cpu_s,
+        counters: events.iter().map(total).collect(),
+        rows,
+        threads: threads.len() as u64,
         notes: vec![format!(
             "modelled, not measured: machine {}, time is virtual",
             manifest.machine.as_ref().map_or("?", |m| m.name.as_str())
         )],
-        ..Outcome::default()
-    }
+        own_user_s: manifest.own_cost.cpu_s,
+        ..CountingFacts::default()
+    });
+    Ok(Outcome {
+        manifest,
+        threads,
+        losses,
+    })
 }
 
-/// Rows of the recording's series, whose events stand in rows of their own: one
-/// row for each thread and tick.
-fn rows(recording: &Recording, events: &[(EventId, &'static str)]) -> anyhow::Result<Vec<Row>> {
+/// Rows of a series, whose events stand in rows of their own: one row for each thread
+/// and tick.
+fn rows(series: &[SeriesRow], events: &[(EventId, &'static str)]) -> Vec<Row> {
     let mut rows: BTreeMap<(u64, u32), Row> = BTreeMap::new();
-    for batch in recording.rows::<SeriesRow>(&Selection::all()) {
-        for gained in batch? {
-            let row = rows
-                .entry((gained.time_ns, gained.tid.0))
-                .or_insert_with(|| Row {
-                    time_ns: gained.time_ns,
-                    interval_ns: gained.interval_ns,
-                    pid: gained.pid.0,
-                    tid: gained.tid.0,
-                    values: std::iter::once(gained.interval_ns)
-                        .chain(events.iter().map(|_| 0))
-                        .collect(),
-                    ..Row::default()
-                });
-            if let Some(at) = events.iter().position(|e| e.0 == gained.event) {
-                row.values[at + 1] += gained.value;
-            }
+    for gained in series {
+        let row = rows
+            .entry((gained.time_ns, gained.tid.0))
+            .or_insert_with(|| Row {
+                time_ns: gained.time_ns,
+                interval_ns: gained.interval_ns,
+                pid: gained.pid.0,
+                tid: gained.tid.0,
+                values: std::iter::once(gained.interval_ns)
+                    .chain(events.iter().map(|_| 0))
+                    .collect(),
+                ..Row::default()
+            });
+        if let Some(at) = events.iter().position(|e| e.0 == gained.event) {
+            row.values[at + 1] += gained.value;
         }
     }
-    Ok(rows.into_values().collect())
+    rows.into_values().collect()
 }

@@ -3,7 +3,7 @@
 use memgauge_analyze::{Summary, TotalsFrom};
 use memgauge_trace::{CommandEnd, MachineFacts};
 
-use super::{clock, or_none, provenance};
+use super::{clock, is_measured, or_none, provenance};
 use crate::grid;
 use crate::style::{Role, Style};
 use crate::units;
@@ -11,10 +11,11 @@ use crate::units;
 pub(super) fn headline(summary: &Summary, style: &Style) -> String {
     let facts = &summary.recording;
     let command = style.name(&command_line(&facts.command));
-    let command = style.paint(Role::Heading, &style.clip(&command, style.width));
-    let (role, end) = ending(summary);
-    let end = style.paint(role, &end);
-    let mut text = format!("{command}\n  {end}\n");
+    let command = style.paint(Role::Heading, &style.clip(&command, style.line));
+    let mut text = format!("{command}\n");
+    if let Some((role, end)) = ending(summary) {
+        text += &format!("  {}\n", style.paint(role, &end));
+    }
     if let Some(machine) = &facts.machine {
         text += &modelled(machine, style);
     } else if !facts.host.cpu.is_empty() {
@@ -43,6 +44,13 @@ fn modelled(machine: &MachineFacts, style: &Style) -> String {
 
 /// The command as a shell would take it.
 fn command_line(command: &[String]) -> String {
+    // Whom a run observed that started nothing: `all processors`, `process 7`.
+    if let [words] = command
+        && words.contains(' ')
+        && !words.contains('/')
+    {
+        return words.clone();
+    }
     let quoted = command.iter().map(|word| quote(word));
     let line = quoted.collect::<Vec<_>>().join(" ");
     if line.is_empty() {
@@ -60,14 +68,20 @@ fn quote(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
-fn ending(summary: &Summary) -> (Role, String) {
-    match &summary.recording.end {
+/// How the command ended; nothing where the recorder ended in order and saw no end, as
+/// of whom it only attached to.
+fn ending(summary: &Summary) -> Option<(Role, String)> {
+    let facts = &summary.recording;
+    if facts.end.is_none() && facts.complete && facts.machine.is_none() {
+        return None;
+    }
+    Some(match &facts.end {
         Some(CommandEnd::Exited(0)) => (Role::Plain, "exited with status 0".to_owned()),
         Some(CommandEnd::Exited(n)) => (Role::Warning, format!("exited with status {n}")),
         Some(CommandEnd::Signalled(n)) => (Role::Warning, format!("killed by {}", signal(*n))),
         Some(CommandEnd::Interrupted) => (Role::Warning, "interrupted".to_owned()),
         None => (Role::Warning, "how it ended is not known".to_owned()),
-    }
+    })
 }
 
 /// Names of the signals that kill programs by default, by the numbers most
@@ -95,18 +109,23 @@ fn signal(number: i32) -> String {
 
 pub(super) fn run(summary: &Summary, style: &Style) -> String {
     let run = &summary.run;
-    let count = |n| or_none(n, units::count, style);
+    let seconds = |s| units::seconds(s, style);
+    let duration = units::nanoseconds(run.duration_ns, style);
     let pairs = [
-        (clock(summary), units::nanoseconds(run.duration_ns, style)),
-        (
-            "wall time under memgauge",
-            or_none(run.wall_s, |s| units::seconds(s, style), style),
-        ),
-        ("instructions", count(run.instructions)),
-        ("split accesses", count(run.splits)),
-        ("loads", count(run.loads)),
-        ("stores", count(run.stores)),
+        (clock(summary), Some(duration)),
+        ("wall time under memgauge", run.wall_s.map(seconds)),
+        ("instructions", run.instructions.map(units::count)),
+        ("split accesses", run.splits.map(units::count)),
+        ("loads", run.loads.map(units::count)),
+        ("stores", run.stores.map(units::count)),
     ];
+    // Native sources have few of these; marks for the others would say nothing.
+    let kept = pairs
+        .into_iter()
+        .filter(|(_, value)| value.is_some() || !is_measured(summary));
+    let pairs: Vec<(&str, String)> = kept
+        .map(|(name, value)| (name, or_none(value, |v| v, style)))
+        .collect();
     style.heading("Run", &provenance(summary)) + &grid::draw(&pairs, style)
 }
 

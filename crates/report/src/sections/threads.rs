@@ -1,15 +1,22 @@
 //! Threads and processes, where there is more than one.
 
+use std::collections::BTreeSet;
+
 use memgauge_analyze::{Counts, ProcessRow, Summary, ThreadRow};
 
-use super::{SHOWN, file_name, plural, provenance};
+use super::{SHOWN, event_title, file_name, plural, provenance};
 use crate::style::{Role, Style};
 use crate::table::{Kind, Table};
 use crate::units;
 
 pub(super) fn threads(summary: &Summary, style: &Style) -> String {
-    let told = summary.threads.iter().any(|t| tells(&t.counts));
-    if summary.threads.len() < 2 || !told {
+    if summary.threads.len() < 2 {
+        return String::new();
+    }
+    if summary.threads.iter().any(|t| t.samples > 0) {
+        return sampled_threads(summary, style);
+    }
+    if !summary.threads.iter().any(|t| tells(&t.counts)) {
         return String::new();
     }
     let ids = [("pid", Kind::Number), ("tid", Kind::Number)];
@@ -25,8 +32,13 @@ pub(super) fn threads(summary: &Summary, style: &Style) -> String {
 }
 
 pub(super) fn processes(summary: &Summary, style: &Style) -> String {
-    let told = summary.processes.iter().any(|p| tells(&p.counts));
-    if summary.processes.len() < 2 || !told {
+    if summary.processes.len() < 2 {
+        return String::new();
+    }
+    if summary.processes.iter().any(|p| p.samples > 0) {
+        return sampled_processes(summary, style);
+    }
+    if !summary.processes.iter().any(|p| tells(&p.counts)) {
         return String::new();
     }
     let ids = [("pid", Kind::Number), ("threads", Kind::Number)];
@@ -39,6 +51,66 @@ pub(super) fn processes(summary: &Summary, style: &Style) -> String {
     add_rest(&mut table, sums, rest.len(), "process", style);
     let title = format!("{} processes", units::count(summary.processes.len() as u64));
     style.heading(&title, &provenance(summary)) + &table.draw(style)
+}
+
+/// Whose samples they are: native sources see little else of threads.
+fn sampled_threads(summary: &Summary, style: &Style) -> String {
+    let ids = [("pid", Kind::Number), ("tid", Kind::Number)];
+    let rows = summary.threads.iter().filter(|t| t.samples > 0);
+    let rows = rows.map(|t| {
+        let ids = [t.pid.0.to_string(), t.tid.0.to_string()];
+        (ids, t.samples, &t.counts, t.program.as_str())
+    });
+    let title = plural(summary.threads.len() as u64, "thread");
+    sampled(&title, &ids, &rows.collect::<Vec<_>>(), style)
+}
+
+fn sampled_processes(summary: &Summary, style: &Style) -> String {
+    let ids = [("pid", Kind::Number), ("threads", Kind::Number)];
+    let rows = summary.processes.iter().filter(|p| p.samples > 0);
+    let rows = rows.map(|p| {
+        let ids = [p.pid.0.to_string(), p.threads.to_string()];
+        (ids, p.samples, &p.counts, p.program.as_str())
+    });
+    let title = format!("{} processes", units::count(summary.processes.len() as u64));
+    sampled(&title, &ids, &rows.collect::<Vec<_>>(), style)
+}
+
+/// Ids, samples, counts, program.
+type Sampled<'a> = ([String; 2], u64, &'a Counts, &'a str);
+
+/// Events that have a column.
+const EVENTS: usize = 3;
+
+fn sampled(title: &str, ids: &[(&str, Kind)], rows: &[Sampled<'_>], style: &Style) -> String {
+    let all: u64 = rows.iter().map(|row| row.1).sum();
+    let names = rows.iter().flat_map(|row| row.2.keys());
+    let names: BTreeSet<&String> = names.collect();
+    let names: Vec<&String> = names.into_iter().take(EVENTS).collect();
+    let titles: Vec<String> = names.iter().map(|name| event_title(name, style)).collect();
+    let mut columns = ids.to_vec();
+    columns.extend([("share", Kind::Number), ("n", Kind::Number)]);
+    columns.extend(titles.iter().map(|title| (title.as_str(), Kind::Number)));
+    columns.push(("program", Kind::Text));
+    let mut table = Table::new(&columns);
+    for (ids, n, counts, program) in rows.iter().take(SHOWN) {
+        let mut cells = ids.to_vec();
+        cells.extend([units::share(*n as f64 / all as f64), units::count(*n)]);
+        let of = |name: &&String| units::count(counts.get(*name).copied().unwrap_or(0));
+        cells.extend(names.iter().map(of));
+        cells.push(style.name(file_name(program)));
+        table.row(cells);
+    }
+    let rest = rows.get(SHOWN..).unwrap_or_default();
+    if !rest.is_empty() {
+        let n: u64 = rest.iter().map(|row| row.1).sum();
+        let mut cells = vec![String::new(); ids.len()];
+        cells.extend([units::share(n as f64 / all as f64), units::count(n)]);
+        cells.extend(names.iter().map(|_| String::new()));
+        cells.push(format!("({} more)", rest.len()));
+        table.painted_row(Role::Quiet, cells);
+    }
+    style.heading(title, &format!("sampled, n = {all}")) + &table.draw(style)
 }
 
 /// Events of the tables' columns.
