@@ -77,6 +77,11 @@ pub fn assemble(
     let thread_rows = threads(&parts.threads, &parts.known_threads, &names);
     let best = || Rank::best_of(&parts.sites, &names);
     let rank = options.rank.clone().unwrap_or_else(best);
+    let hot = hot_tables(&parts.sites, symbols, &names, &rank, options.limits);
+    let regions = parts.regions.tables(symbols, &names, options.regions);
+    // What could not be named is known when all has been asked for.
+    let mut problems = parts.problems;
+    problems.extend(symbols.problems());
     Summary {
         schema_version: SCHEMA_VERSION,
         recording: RecordingFacts::of(manifest),
@@ -86,12 +91,12 @@ pub fn assemble(
         findings: findings(&totals, &dram, dram_limit),
         dram,
         bandwidth,
-        hot: hot_tables(&parts.sites, symbols, &names, &rank, options.limits),
-        regions: parts.regions.tables(symbols, &names, options.regions),
+        hot,
+        regions,
         processes: processes(&thread_rows, &parts.known_threads),
         threads: thread_rows,
         losses: parts.losses,
-        problems: parts.problems,
+        problems,
         own_cost: manifest.own_cost.clone(),
         events: manifest.events.clone(),
         totals,

@@ -6,7 +6,7 @@ use memgauge_trace::{ErrorKind, Result};
 use crate::assemble::{Options, Parts, assemble};
 use crate::resolve::Resolve;
 use crate::summary::Summary;
-use crate::{Analysis, Losses, Modules, Regions, Series, Sites, ThreadNames, ThreadTotals};
+use crate::{Analysis, Generated, Losses, Modules, Regions, Series, Sites, ThreadNames, ThreadTotals};
 use memgauge_trace::catalogue::{DRAM_READ_BYTES, DRAM_WRITE_BYTES};
 
 /// Columns of the samples that are used; the others are not read.
@@ -29,7 +29,9 @@ pub fn summarise(
     let all = Selection::all();
     let traffic = [DRAM_READ_BYTES, DRAM_WRITE_BYTES];
     let curves = Series::growing(options.max_bins).only(&traffic);
+    let generated = reader.read(Generated::default(), &all)?;
     let spaces = reader.read(Modules::default(), &all)?;
+    let spaces = spaces.with_generated(generated);
     let (curves, threads) = reader.read((curves, ThreadTotals::default()), &all)?;
     let known_threads = reader.read(ThreadNames::default(), &all)?;
     let losses = reader.read(Losses::default(), &all)?;

@@ -20,6 +20,7 @@ use crate::pmu::abi::{record, sample};
 use crate::pmu::data_src::DataSrc;
 use crate::pmu::events::builtin_events;
 use crate::pmu::record::{Header, Layout, Mmap, Reading, Record, Sample};
+use crate::program::{Mappings, hex};
 use crate::{Error, ErrorKind, Result};
 
 /// What to import, and to where.
@@ -100,7 +101,7 @@ pub fn convert(source: impl Read + Seek, output: &Path) -> Result<Imported> {
     let mut source = source;
     let start_ns = earliest(&mut source)?;
     let mut file = PerfData::open(source)?;
-    let mut converter = Converter::new(output, start_ns)?;
+    let mut converter = Converter::new(output, start_ns, file.facts.build_ids.clone())?;
     let damage = file.read(&mut converter)?;
     converter.finish(&file, damage)
 }
@@ -155,6 +156,9 @@ struct Converter {
     /// When the recording begins, on perf's clock.
     start_ns: u64,
     counters: Counters,
+    mappings: Mappings,
+    /// By path, as the file has them.
+    build_ids: BTreeMap<String, String>,
     lost: BTreeMap<(LossKind, &'static str), u64>,
     /// Samples with each of [`NOT_KEPT`].
     not_kept: [u64; NOT_KEPT.len()],
@@ -175,7 +179,11 @@ const NOT_KEPT: [&str; 5] = [
 const KINDS: usize = 64;
 
 impl Converter {
-    fn new(output: &Path, start_ns: u64) -> Result<Converter> {
+    fn new(
+        output: &Path,
+        start_ns: u64,
+        build_ids: BTreeMap<String, String>,
+    ) -> Result<Converter> {
         Ok(Converter {
             writer: Writing::new(Writer::create(
                 output,
@@ -189,6 +197,8 @@ impl Converter {
             by_event: Vec::new(),
             start_ns,
             counters: Counters::default(),
+            mappings: Mappings::default(),
+            build_ids,
             lost: BTreeMap::new(),
             not_kept: [0; NOT_KEPT.len()],
             kinds: [0; KINDS],
@@ -224,6 +234,7 @@ impl Converter {
         }
         self.by_event[number] += 1;
         self.threads.seen(s.pid, s.tid, time_ns);
+        self.inherited(s.pid)?;
         let latency_cycles = layout.latency(s);
         let (kind, source) = self.source(layout, DataSrc(s.data_src), latency_cycles);
         let row = SampleRow {
@@ -339,7 +350,11 @@ impl Converter {
         } else {
             path
         };
-        self.writer.module(Module {
+        let build_id = match map.build_id {
+            [] => self.build_ids.get(&*path).cloned().unwrap_or_default(),
+            id => hex(id),
+        };
+        let row = Module {
             pid: Pid(map.pid),
             time_ns,
             start: VirtAddr(map.start),
@@ -347,8 +362,18 @@ impl Converter {
             file_offset: map.file_offset,
             path: path.into_owned(),
             executable: map.executable,
-        })?;
-        Ok(())
+            build_id,
+            ..Module::default()
+        };
+        self.inherited(map.pid)?;
+        self.mappings.mapped(&row);
+        self.writer.module(row)
+    }
+
+    /// Writes what a child has mapped since before its fork, when it is first needed.
+    fn inherited(&mut self, pid: u32) -> Result<()> {
+        let mut rows = self.mappings.inherited(pid).into_iter();
+        rows.try_for_each(|row| self.writer.module(row))
     }
 
     fn other(&mut self, record: &Record<'_>, time_ns: u64) -> Result<()> {
@@ -363,6 +388,7 @@ impl Converter {
                 let name = String::from_utf8_lossy(name);
                 self.threads.named(*pid, *tid, *exec, &name, time_ns);
                 if *exec {
+                    self.mappings.replaced(*pid);
                     let pid = Pid(*pid);
                     let path = "[exec]".to_owned();
                     self.writer.module(Module {
@@ -373,8 +399,16 @@ impl Converter {
                     })?;
                 }
             }
-            Record::Fork(task) => self.threads.forked(task, time_ns),
-            Record::Exit(task) => self.threads.ended(task, time_ns),
+            Record::Fork(task) => {
+                self.threads.forked(task, time_ns);
+                self.mappings.forked(task.pid, task.parent_pid, time_ns);
+            }
+            Record::Exit(task) => {
+                self.threads.ended(task, time_ns);
+                if task.pid == task.tid {
+                    self.mappings.ended(task.pid);
+                }
+            }
             Record::Lost { count, .. } => {
                 self.lose(LossKind::RingFull, "records lost in perf's rings", *count)
             }

@@ -8,6 +8,8 @@ mod levels;
 mod regions;
 mod threads;
 
+pub(crate) use hot::chain;
+
 use memgauge_analyze::Summary;
 use memgauge_trace::Provenance;
 
