@@ -4,12 +4,9 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol, ReadCache, SegmentFlags, SymbolKind};
+use object::{Object, ObjectSegment, ObjectSymbol, ReadCache, SymbolKind};
 
 use super::files::debug_file;
-
-/// `PF_X`.
-const EXECUTABLE: u32 = 1;
 
 /// What is known of a file.
 pub(super) struct Image {
@@ -43,7 +40,7 @@ impl Image {
             file_bytes: s.file_range().1,
             address: s.address(),
             memory_bytes: s.size(),
-            executable: matches!(s.flags(), SegmentFlags::Elf { p_flags } if p_flags & EXECUTABLE != 0),
+            executable: s.permissions().executable(),
         });
         Some(Image {
             path: path.to_owned(),

@@ -172,9 +172,10 @@ impl Followed {
         self.threads.get(&tid).is_some_and(|t| t.end_ns.is_some())
     }
 
-    /// A process that runs already, and what it has mapped. One that ends
+    /// A process or thread that runs already, and what it has mapped. One that ends
     /// meanwhile, or that may not be looked at, has no mappings.
-    pub(super) fn existing(&mut self, pid: u32, writer: &mut Writer) -> Result<()> {
+    pub(super) fn existing(&mut self, id: u32, writer: &mut Writer) -> Result<()> {
+        let pid = process_of(id).unwrap_or(id);
         self.files.attached(pid);
         let maps = read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
         for line in maps.lines() {
@@ -194,8 +195,8 @@ impl Followed {
             };
             self.mapped(&map, 0, writer)?;
         }
-        let comm = read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-        self.thread(pid, pid, 0).program = comm.trim().to_owned();
+        let comm = read_to_string(format!("/proc/{id}/comm")).unwrap_or_default();
+        self.thread(pid, id, 0).program = comm.trim().to_owned();
         Ok(())
     }
 
@@ -218,6 +219,13 @@ impl Followed {
     }
 }
 
+/// The process of a thread.
+fn process_of(tid: u32) -> Option<u32> {
+    let status = read_to_string(format!("/proc/{tid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("Tgid:"))?;
+    line.trim().parse().ok()
+}
+
 /// A line of `/proc/PID/maps`: start, end, offset, whether executable, path.
 fn mapping(line: &str) -> Option<(u64, u64, u64, bool, &str)> {
     let hex = |text| u64::from_str_radix(text, 16).ok();
@@ -231,7 +239,21 @@ fn mapping(line: &str) -> Option<(u64, u64, u64, bool, &str)> {
 
 #[cfg(test)]
 mod tests {
-    use super::mapping;
+    use super::{mapping, process_of};
+
+    #[test]
+    fn mappings_of_a_thread_are_its_processes() {
+        let own = std::process::id();
+        let thread = std::thread::spawn(|| {
+            let link = std::fs::read_link("/proc/thread-self").expect("procfs");
+            let tid = link.file_name().and_then(|n| n.to_str()?.parse().ok());
+            let tid: u32 = tid.expect("a number");
+            (tid, process_of(tid))
+        });
+        let (tid, process) = thread.join().expect("the thread ends");
+        assert_ne!(tid, own);
+        assert_eq!(process, Some(own));
+    }
 
     #[test]
     fn lines_of_maps_are_taken_apart() {
