@@ -95,11 +95,11 @@ fn a_program_built_anew_is_not_asked_for_names() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let program = compile(folder.path(), SWEEP, &[]);
     let recorded = Recorded::new(&[], &[program.to_str().expect("UTF-8")]);
-    compile(folder.path(), &SWEEP.replace("sweep", "other"), &["-DNEW"]);
+    compile(folder.path(), &SWEEP.replace("sweep", "renamed"), &["-DNEW"]);
     let report = recorded.report();
     assert_eq!(hottest(&report, "functions")["function"], "p [no symbols]");
     let (shown, said) = text(&recorded);
-    assert!(!shown.contains("other"), "{shown}");
+    assert!(!shown.contains("renamed"), "{shown}");
     let path = program.to_str().expect("UTF-8");
     assert!(said.contains(path) && said.contains("another file"), "{said}");
     let problems = report["problems"].as_array().expect("a list");
