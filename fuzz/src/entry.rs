@@ -4,8 +4,8 @@
 
 use memgauge_trace::recording::{Recording, Row, Selection};
 use memgauge_trace::{
-    GeneratedCode, IoDevice, IoOwner, IoRow, Loss, Module, Overflow, OverflowBlock, Sample, SampleRegister,
-    SeriesRow, SiteCount, Thread,
+    GeneratedCode, IoDevice, IoOwner, IoRow, Loss, Module, Overflow, OverflowBlock, Sample,
+    SampleRegister, SeriesRow, SiteCount, Thread,
 };
 use std::path::Path;
 

@@ -30,7 +30,10 @@ const GRANULE_BYTES: u64 = 8;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Place {
-    Anonymous { start: u64, end: u64 },
+    Anonymous {
+        start: u64,
+        end: u64,
+    },
     Named(PathId),
     Code(PathId),
     Data(PathId, u64),
@@ -515,7 +518,11 @@ mod tests {
             code(500_000, 0x1000, 0x2000, "/lib/z.so"),
             module(500_001, 0x2000, 0x3000, "/lib/z.so"),
         ];
-        check(&modules, &[sample(0x4000, 600_000, 1)], &[("anon 0x3000", 1, 1)]);
+        check(
+            &modules,
+            &[sample(0x4000, 600_000, 1)],
+            &[("anon 0x3000", 1, 1)],
+        );
     }
 
     /// The kernel joins an arena to the zero-initialised data that it follows.

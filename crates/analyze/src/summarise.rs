@@ -6,7 +6,9 @@ use memgauge_trace::{ErrorKind, Result};
 use crate::assemble::{Options, Parts, assemble};
 use crate::resolve::Resolve;
 use crate::summary::Summary;
-use crate::{Analysis, Generated, Losses, Modules, Regions, Series, Sites, ThreadNames, ThreadTotals};
+use crate::{
+    Analysis, Generated, Losses, Modules, Regions, Series, Sites, ThreadNames, ThreadTotals,
+};
 use memgauge_trace::catalogue::{DRAM_READ_BYTES, DRAM_WRITE_BYTES};
 
 /// Columns of the samples that are used; the others are not read.

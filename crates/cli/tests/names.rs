@@ -62,9 +62,15 @@ fn an_inlined_load_is_on_its_own_line_with_its_callers_beside() {
     let recorded = Recorded::new(&[], &[program.to_str().expect("UTF-8")]);
     let report = recorded.report();
     let line = hottest(&report, "lines");
-    assert_eq!((&line["function"], &line["line"]), (&"sweep".into(), &6.into()));
+    assert_eq!(
+        (&line["function"], &line["line"]),
+        (&"sweep".into(), &6.into())
+    );
     let caller = &line["inlined_into"][0];
-    assert_eq!((&caller["function"], &caller["line"]), (&"main".into(), &11.into()));
+    assert_eq!(
+        (&caller["function"], &caller["line"]),
+        (&"main".into(), &11.into())
+    );
     assert_eq!(hottest(&report, "functions")["function"], "sweep");
     let (shown, said) = text(&recorded);
     assert!(shown.contains("sweep < main"), "{shown}");
@@ -77,13 +83,19 @@ fn a_program_that_deletes_itself_keeps_its_names_and_lines() {
         return;
     }
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let deletes = SWEEP.replace("int main(void) {", "int main(int n, char **v) {\n    remove(v[0]);");
+    let deletes = SWEEP.replace(
+        "int main(void) {",
+        "int main(int n, char **v) {\n    remove(v[0]);",
+    );
     let program = compile(folder.path(), &deletes, &[]);
     let recorded = Recorded::new(&[], &[program.to_str().expect("UTF-8")]);
     assert!(!program.exists());
     let report = recorded.report();
     let line = hottest(&report, "lines");
-    assert_eq!((&line["function"], &line["line"]), (&"sweep".into(), &6.into()));
+    assert_eq!(
+        (&line["function"], &line["line"]),
+        (&"sweep".into(), &6.into())
+    );
     assert_eq!(text(&recorded).1, "");
 }
 
@@ -95,13 +107,20 @@ fn a_program_built_anew_is_not_asked_for_names() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let program = compile(folder.path(), SWEEP, &[]);
     let recorded = Recorded::new(&[], &[program.to_str().expect("UTF-8")]);
-    compile(folder.path(), &SWEEP.replace("sweep", "renamed"), &["-DNEW"]);
+    compile(
+        folder.path(),
+        &SWEEP.replace("sweep", "renamed"),
+        &["-DNEW"],
+    );
     let report = recorded.report();
     assert_eq!(hottest(&report, "functions")["function"], "p [no symbols]");
     let (shown, said) = text(&recorded);
     assert!(!shown.contains("renamed"), "{shown}");
     let path = program.to_str().expect("UTF-8");
-    assert!(said.contains(path) && said.contains("another file"), "{said}");
+    assert!(
+        said.contains(path) && said.contains("another file"),
+        "{said}"
+    );
     let problems = report["problems"].as_array().expect("a list");
     assert_eq!(problems.len(), 1, "{problems:?}");
 }
@@ -137,7 +156,9 @@ fn code_that_a_program_generates_has_the_name_that_it_gives() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let program = compile(folder.path(), GENERATES, &[]);
     let recorded = Recorded::new(&[], &[program.to_str().expect("UTF-8")]);
-    let map = String::from_utf8_lossy(&recorded.output.stdout).trim().to_owned();
+    let map = String::from_utf8_lossy(&recorded.output.stdout)
+        .trim()
+        .to_owned();
     // Process ids are used again: the recording has the names.
     fs::remove_file(&map).expect("the map");
     let report = recorded.report();
@@ -172,7 +193,9 @@ int main(void) {
 
 #[test]
 fn memory_of_a_forked_child_is_known_natively() {
-    let tried = memgauge().args(["stat", "-e", "task-clock", "--", "true"]).output();
+    let tried = memgauge()
+        .args(["stat", "-e", "task-clock", "--", "true"])
+        .output();
     if !needs(&["gcc"]) || !tried.is_ok_and(|o| o.status.success()) {
         println!("skipped: no perf events here, or no gcc");
         return;
@@ -190,10 +213,22 @@ fn memory_of_a_forked_child_is_known_natively() {
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");
     let output = memgauge().args(["report", "--json"]).arg(&path).output();
-    let report: Value = serde_json::from_slice(&output.expect("memgauge runs").stdout).expect("JSON");
+    let report: Value =
+        serde_json::from_slice(&output.expect("memgauge runs").stdout).expect("JSON");
     let rows = report["regions"][0]["rows"].as_array().expect("a list");
     let first = &rows[0];
-    assert!(first["name"].as_str().is_some_and(|n| n.starts_with("anon ")), "{rows:?}");
-    assert!(first["share"].as_f64().is_some_and(|share| share > 0.5), "{rows:?}");
-    assert!(first["bytes"].as_u64().is_some_and(|n| n >= 16 << 20), "{rows:?}");
+    assert!(
+        first["name"]
+            .as_str()
+            .is_some_and(|n| n.starts_with("anon ")),
+        "{rows:?}"
+    );
+    assert!(
+        first["share"].as_f64().is_some_and(|share| share > 0.5),
+        "{rows:?}"
+    );
+    assert!(
+        first["bytes"].as_u64().is_some_and(|n| n >= 16 << 20),
+        "{rows:?}"
+    );
 }

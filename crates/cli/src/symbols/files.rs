@@ -36,9 +36,9 @@ fn copies(file: &ModuleFile, recording: &Path) -> Vec<PathBuf> {
     let name = copy_name(&file.build_id, bytes, modified_ns);
     let own = recording.join(COPIES).join(name);
     let home = std::env::var_os("HOME").map(PathBuf::from);
-    let of_perf = home.zip(by_build_id(&file.build_id)).map(|(home, id)| {
-        home.join(".debug/.build-id").join(id).join("elf")
-    });
+    let of_perf = home
+        .zip(by_build_id(&file.build_id))
+        .map(|(home, id)| home.join(".debug/.build-id").join(id).join("elf"));
     std::iter::once(own).chain(of_perf).collect()
 }
 
@@ -59,12 +59,18 @@ fn refusal(file: &ModuleFile, now: Option<&Identity>) -> String {
     let path = &file.path;
     let advice = "what it did is shown by module alone";
     match now {
-        None => format!("failed to name code and data of `{path}`: it is gone or cannot be read: {advice}"),
+        None => format!(
+            "failed to name code and data of `{path}`: it is gone or cannot be read: {advice}"
+        ),
         Some(now) if !file.build_id.is_empty() => format!(
             "failed to name code and data of `{path}`: it is another file than was recorded \
              (build id {}, now {}): {advice}",
             file.build_id,
-            if now.build_id.is_empty() { "none" } else { &now.build_id },
+            if now.build_id.is_empty() {
+                "none"
+            } else {
+                &now.build_id
+            },
         ),
         Some(_) => format!(
             "failed to name code and data of `{path}`: it was changed since it was recorded \

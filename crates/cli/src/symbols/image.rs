@@ -54,7 +54,11 @@ impl Image {
     /// of the file; code is in the executable one.
     pub(super) fn code_address(&self, offset: u64) -> Option<u64> {
         let holds = |s: &&Segment| s.file_offset <= offset && offset - s.file_offset < s.file_bytes;
-        let found = self.segments.iter().filter(holds).max_by_key(|s| s.executable)?;
+        let found = self
+            .segments
+            .iter()
+            .filter(holds)
+            .max_by_key(|s| s.executable)?;
         Some(found.address + (offset - found.file_offset))
     }
 
@@ -112,7 +116,9 @@ fn demangled(name: &str) -> String {
     if let Ok(rust) = rustc_demangle::try_demangle(name) {
         return format!("{rust:#}");
     }
-    let cpp = name.starts_with("_Z").then(|| cpp_demangle::Symbol::new(name).ok());
+    let cpp = name
+        .starts_with("_Z")
+        .then(|| cpp_demangle::Symbol::new(name).ok());
     let text = cpp.flatten().and_then(|symbol| symbol.demangle().ok());
     text.unwrap_or_else(|| name.to_owned())
 }

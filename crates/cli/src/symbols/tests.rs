@@ -105,7 +105,9 @@ fn chain(symbol: &Symbol) -> Vec<String> {
         format!("{}:{line}", name.unwrap_or("??"))
     };
     let callers = symbol.inlined_into.iter().map(|c| place(&c.file, c.line));
-    std::iter::once(place(&symbol.file, symbol.line)).chain(callers).collect()
+    std::iter::once(place(&symbol.file, symbol.line))
+        .chain(callers)
+        .collect()
 }
 
 const WORK: &str = "_Z4workl";
@@ -139,7 +141,9 @@ fn inlined_code_has_the_line_of_the_innermost_function_and_the_outer_ones() {
     let picked: Vec<Symbol> = picked.collect();
     assert!(!picked.is_empty());
     let callers = picked[0].inlined_into.iter();
-    let callers: Vec<&str> = callers.map(|c| c.function.split('(').next().unwrap()).collect();
+    let callers: Vec<&str> = callers
+        .map(|c| c.function.split('(').next().unwrap())
+        .collect();
     assert_eq!(callers, ["sum", "work"]);
 }
 
@@ -150,7 +154,12 @@ fn compressed_debug_information_is_read() {
         let text = folder.path().join("try.cc");
         fs::write(&text, "int main() {}").unwrap();
         let out = folder.path().join("try");
-        let tried = Command::new("g++").args(["-g", kind]).args([&text]).arg("-o").arg(&out).output();
+        let tried = Command::new("g++")
+            .args(["-g", kind])
+            .args([&text])
+            .arg("-o")
+            .arg(&out)
+            .output();
         if !tried.unwrap().status.success() {
             println!("skipped: this g++ has no {kind}");
             continue;
@@ -165,7 +174,10 @@ fn debug_information_that_cannot_be_read_leaves_the_symbol_table_and_is_told() {
     let mut bytes = fs::read(&built.path).unwrap();
     let range = {
         let file = object::File::parse(&*bytes).unwrap();
-        file.section_by_name(".debug_info").unwrap().file_range().unwrap()
+        file.section_by_name(".debug_info")
+            .unwrap()
+            .file_range()
+            .unwrap()
     };
     // Behind the header of 24 bytes that says how it is compressed.
     bytes[range.0 as usize + 24..(range.0 + range.1) as usize].fill(0xff);
@@ -187,10 +199,21 @@ fn debug_information_in_a_file_of_its_own_is_read() {
     let (address, _, offset) = place(&built.path, WORK);
     let expected = by_addr2line(&built.path, address + 40);
     let debug = format!("{path}.debug");
-    run("objcopy", &["--only-keep-debug", "--compress-debug-sections=zlib", path, &debug]);
+    run(
+        "objcopy",
+        &[
+            "--only-keep-debug",
+            "--compress-debug-sections=zlib",
+            path,
+            &debug,
+        ],
+    );
     run("strip", &["--strip-all", path]);
     run("objcopy", &[&format!("--add-gnu-debuglink={debug}"), path]);
-    let symbol = built.symbols().resolve(&built.file(), offset + 40).expect("a name");
+    let symbol = built
+        .symbols()
+        .resolve(&built.file(), offset + 40)
+        .expect("a name");
     assert_eq!(chain(&symbol), expected);
 }
 
@@ -205,7 +228,11 @@ fn a_rebuilt_program_gives_no_names_and_is_told() {
         let (_, _, offset) = place(&built.path, WORK);
         let before = built.symbols().resolve(&file, offset).expect("a name");
         let old = fs::read(&built.path).unwrap();
-        compile(built.folder.path(), &SOURCE.replace("work", "other_work"), options);
+        compile(
+            built.folder.path(),
+            &SOURCE.replace("work", "other_work"),
+            options,
+        );
         let mut symbols = built.symbols();
         assert_eq!(symbols.resolve(&file, offset), None);
         assert_eq!(symbols.resolve_data(&file, offset), None);

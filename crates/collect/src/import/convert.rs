@@ -179,11 +179,7 @@ const NOT_KEPT: [&str; 5] = [
 const KINDS: usize = 64;
 
 impl Converter {
-    fn new(
-        output: &Path,
-        start_ns: u64,
-        build_ids: BTreeMap<String, String>,
-    ) -> Result<Converter> {
+    fn new(output: &Path, start_ns: u64, build_ids: BTreeMap<String, String>) -> Result<Converter> {
         Ok(Converter {
             writer: Writing::new(Writer::create(
                 output,

@@ -38,7 +38,9 @@ pub(super) fn of_process(pid: u32, since: SystemTime) -> Vec<GeneratedCode> {
     // A file's time may be a tick of the clock before the process's.
     let since = since.checked_sub(Duration::from_secs(1)).unwrap_or(since);
     let metadata = fs::metadata(&path).ok().filter(fs::Metadata::is_file);
-    let fresh = metadata.and_then(|m| m.modified().ok()).is_some_and(|t| t >= since);
+    let fresh = metadata
+        .and_then(|m| m.modified().ok())
+        .is_some_and(|t| t >= since);
     match fresh.then(|| contents(Path::new(&path))).flatten() {
         Some(bytes) => perf_map(pid, &bytes),
         None => Vec::new(),

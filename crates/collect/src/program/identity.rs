@@ -60,7 +60,9 @@ pub fn copy_name(build_id: &str, bytes: u64, modified_ns: u64) -> String {
 pub(super) fn spare_descriptors() -> usize {
     const MOST: usize = 1024;
     let limits = fs::read_to_string("/proc/self/limits").unwrap_or_default();
-    let line = limits.lines().find_map(|l| l.strip_prefix("Max open files"));
+    let line = limits
+        .lines()
+        .find_map(|l| l.strip_prefix("Max open files"));
     let soft = line.and_then(|l| l.split_whitespace().next()?.parse::<usize>().ok());
     soft.map_or(0, |n| (n / 4).min(MOST))
 }

@@ -60,7 +60,11 @@ impl Mappings {
         let Some(time_ns) = self.unwritten.remove(&pid) else {
             return Vec::new();
         };
-        let rows = self.by_process.get(&pid).into_iter().flat_map(|rows| &**rows);
+        let rows = self
+            .by_process
+            .get(&pid)
+            .into_iter()
+            .flat_map(|rows| &**rows);
         rows.map(|row| Module {
             pid: Pid(pid),
             time_ns,

@@ -137,7 +137,8 @@ impl ProgramFiles {
                 identity,
                 file,
             };
-            self.replaced.extend(self.known.insert(row.path.clone(), known));
+            self.replaced
+                .extend(self.known.insert(row.path.clone(), known));
         }
         self.known.get(&row.path).map(|known| &known.identity)
     }

@@ -7,20 +7,30 @@ use memgauge_trace::{GeneratedCode, Manifest, Pid, VirtAddr};
 
 fn names(rows: &[GeneratedCode]) -> Vec<(u64, u64, &str)> {
     let rows = rows.iter();
-    rows.map(|r| (r.start.0, r.bytes, r.name.as_str())).collect()
+    rows.map(|r| (r.start.0, r.bytes, r.name.as_str()))
+        .collect()
 }
 
 #[test]
 fn lines_of_a_map_become_code_and_others_are_passed_over() {
     let map = b"3ef414c0 398 LazyCompile:~sum /a b.js:1:2\nnonsense\n0x10 20 f\n";
-    let expected = [(0x3ef4_14c0, 0x398, "LazyCompile:~sum /a b.js:1:2"), (0x10, 0x20, "f")];
+    let expected = [
+        (0x3ef4_14c0, 0x398, "LazyCompile:~sum /a b.js:1:2"),
+        (0x10, 0x20, "f"),
+    ];
     assert_eq!(names(&perf_map(7, map)), expected);
 }
 
 /// A record of a dump: kind, length, time, body.
 fn record(kind: u32, body: &[u8]) -> Vec<u8> {
     let length = 16 + body.len() as u32;
-    [&kind.to_le_bytes()[..], &length.to_le_bytes(), &[0; 8], body].concat()
+    [
+        &kind.to_le_bytes()[..],
+        &length.to_le_bytes(),
+        &[0; 8],
+        body,
+    ]
+    .concat()
 }
 
 fn words(words: &[u64]) -> Vec<u8> {
@@ -29,7 +39,12 @@ fn words(words: &[u64]) -> Vec<u8> {
 
 #[test]
 fn loads_and_moves_of_a_dump_become_code() {
-    let mut dump = [&0x4a69_5444u32.to_le_bytes()[..], &1u32.to_le_bytes(), &40u32.to_le_bytes()].concat();
+    let mut dump = [
+        &0x4a69_5444u32.to_le_bytes()[..],
+        &1u32.to_le_bytes(),
+        &40u32.to_le_bytes(),
+    ]
+    .concat();
     dump.resize(40, 0);
     let load = [words(&[0, 0x1000, 0x1000, 0x40, 5]), b"hot\0code".to_vec()].concat();
     dump.extend(record(0, &load));
@@ -75,7 +90,10 @@ fn a_program_that_is_deleted_is_copied_and_one_that_stays_is_not() {
     let copied = files.finish(&output, &mut writer).unwrap();
     writer.finish(|_| {}).unwrap();
     assert_eq!(Some(copied), first.file_bytes);
-    let copies: Vec<_> = fs::read_dir(output.join(COPIES)).unwrap().flatten().collect();
+    let copies: Vec<_> = fs::read_dir(output.join(COPIES))
+        .unwrap()
+        .flatten()
+        .collect();
     assert_eq!(copies.len(), 1);
     let same = fs::read(copies[0].path()).unwrap() == fs::read(own).unwrap();
     assert!(same, "the copy differs from the file");
@@ -100,7 +118,10 @@ fn a_file_written_to_is_not_copied_under_the_old_name() {
     assert_eq!(files.finish(&output, &mut writer).unwrap(), 0);
     writer.finish(|_| {}).unwrap();
     let recording = Recording::open(&output).unwrap();
-    let losses: Vec<Loss> = recording.rows(&Selection::all()).flat_map(|r| r.unwrap()).collect();
+    let losses: Vec<Loss> = recording
+        .rows(&Selection::all())
+        .flat_map(|r| r.unwrap())
+        .collect();
     assert_eq!(losses.len(), 1);
     assert_eq!(losses[0].kind, LossKind::NotKept);
 }

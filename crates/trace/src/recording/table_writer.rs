@@ -8,8 +8,8 @@ use super::part_writer::{OpenPart, PartFailure};
 use super::sink::{Create, Out};
 use super::tables::{self, Row};
 use crate::{
-    Error, ErrorKind, GeneratedCode, IoDevice, IoOwner, IoRow, Loss, Module, Overflow, OverflowBlock, Result,
-    Sample, SampleRegister, SeriesRow, SiteCount, Thread,
+    Error, ErrorKind, GeneratedCode, IoDevice, IoOwner, IoRow, Loss, Module, Overflow,
+    OverflowBlock, Result, Sample, SampleRegister, SeriesRow, SiteCount, Thread,
 };
 use std::io;
 use std::path::{Path, PathBuf};

@@ -6,9 +6,9 @@
 use super::columns::{Column, Packing, ToArray, Width, arrays};
 use super::table_writer::{TableWriter, Tables};
 use crate::{
-    AccessKind, Cpu, DataSource, Derivation, Direction, EventId, GeneratedCode, IoDevice, IoOwner, IoRow, Loss,
-    LossKind, Module, Overflow, OverflowBlock, Owner, PhysAddr, Pid, Sample, SampleRegister,
-    SeriesRow, SiteCount, Thread, Tid, VirtAddr,
+    AccessKind, Cpu, DataSource, Derivation, Direction, EventId, GeneratedCode, IoDevice, IoOwner,
+    IoRow, Loss, LossKind, Module, Overflow, OverflowBlock, Owner, PhysAddr, Pid, Sample,
+    SampleRegister, SeriesRow, SiteCount, Thread, Tid, VirtAddr,
 };
 use Packing::{Delta, Dictionary};
 

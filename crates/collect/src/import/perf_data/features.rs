@@ -103,7 +103,9 @@ impl Facts {
 
     /// Process (4 bytes), build id (24), path.
     pub(super) fn take_build_id(&mut self, misc: u16, body: &[u8]) {
-        let Some((id, path)) = body.get(4..).and_then(|b| b.split_at_checked(BUILD_ID_BYTES))
+        let Some((id, path)) = body
+            .get(4..)
+            .and_then(|b| b.split_at_checked(BUILD_ID_BYTES))
         else {
             return;
         };
