@@ -87,6 +87,12 @@ pub fn assemble(
     let dram_limit = manifest.machine.as_ref().map(|m| m.dram_bytes_per_s);
     let samples = manifest.machine.is_none().then_some(&parts.samples);
     let thread_rows = threads(&parts.threads, samples, &parts.known_threads, &names);
+    let sampled = (parts.sampled_sites, &parts.samples);
+    let hot = hot(parts.sites, sampled, symbols, &names, options);
+    let regions = parts.regions.tables(symbols, &names, options.regions);
+    // What could not be named is known when all has been asked for.
+    let mut problems = parts.problems;
+    problems.extend(symbols.problems());
     Summary {
         schema_version: SCHEMA_VERSION,
         recording: RecordingFacts::of(manifest),
@@ -98,13 +104,13 @@ pub fn assemble(
         sampling: parts.samples.sampling(manifest, &names),
         dram,
         bandwidth,
-        regions: parts.regions.tables(symbols, &names, options.regions),
-        hot: hot(parts.sites, (parts.sampled_sites, &parts.samples), symbols, &names, options),
+        regions,
+        hot,
         heat: (parts.heat.samples > 0).then_some(parts.heat),
         processes: processes(&thread_rows, &parts.known_threads),
         threads: thread_rows,
         losses: parts.losses,
-        problems: parts.problems,
+        problems,
         import: manifest.import.clone(),
         own_cost: manifest.own_cost.clone(),
         events: manifest.events.clone(),

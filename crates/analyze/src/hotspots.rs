@@ -11,9 +11,9 @@ use serde::Serialize;
 
 use crate::counts::{Counts, EventNames, Tally, ratio};
 use crate::regions::wilson_95;
-use crate::resolve::{Resolve, Symbol};
+use crate::resolve::{Caller, Resolve, Symbol};
 use crate::sites::SiteTotals;
-use crate::spaces::{JIT, UNKNOWN, is_file};
+use crate::spaces::{AddressSpaces, JIT, PathId, UNKNOWN, is_file};
 
 /// What a table is sorted by: the sum of some events.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,8 +73,12 @@ impl Default for Limits {
 /// A function or a source line.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct HotRow {
-    /// Function, or the module where it has no symbols.
+    /// Function, or the module where it has no symbols. Of inlined code, the
+    /// innermost function.
     pub function: String,
+    /// The functions it was inlined into, innermost first; in the table of lines with
+    /// the lines of the calls.
+    pub inlined_into: Vec<Caller>,
     /// Path of the file the code came from.
     pub module: String,
     /// Source file, in the table of lines.
@@ -152,7 +156,7 @@ pub fn hot_tables(
     let (asked, unasked) = hottest.split_at(limits.resolved_places.min(hottest.len()));
     let mut groups: [Groups; 3] = Default::default();
     for ((path, offset), tally, samples) in asked {
-        let names = place_names(symbols, sites.spaces.path(*path), *offset);
+        let names = place_names(symbols, sites.spaces, (*path, *offset));
         for (group, name) in groups.iter_mut().zip(names) {
             group.add(name, tally, *samples);
         }
@@ -177,17 +181,34 @@ struct Name {
     file: Option<String>,
     line: Option<u32>,
     offset: Option<u64>,
+    inlined_into: Vec<Caller>,
 }
 
 /// The names of a place in the tables of functions, of lines and of instructions.
-fn place_names(symbols: &mut dyn Resolve, path: &str, offset: u64) -> [Name; 3] {
-    let known = is_file(path).then(|| symbols.resolve(path, offset));
+fn place_names(
+    symbols: &mut dyn Resolve,
+    spaces: &AddressSpaces,
+    (id, offset): (PathId, u64),
+) -> [Name; 3] {
+    let path = spaces.path(id);
+    let known = is_file(path).then(|| symbols.resolve(spaces.file(id), offset));
     let symbol = known.flatten();
+    let generated = spaces.generated_name(id, offset);
+    let function = match (&symbol, generated) {
+        (Some(symbol), _) => symbol.name.clone(),
+        (None, Some(name)) => name.to_owned(),
+        (None, None) => without_symbol(path),
+    };
+    let callers = symbol.iter().flat_map(|s| &s.inlined_into);
     let function = Name {
-        function: symbol
-            .as_ref()
-            .map_or_else(|| without_symbol(path), |s| s.name.clone()),
+        function,
         module: path.to_owned(),
+        inlined_into: callers
+            .map(|caller| Caller {
+                function: caller.function.clone(),
+                ..Caller::default()
+            })
+            .collect(),
         ..Name::default()
     };
     let line = line_name(function.clone(), symbol, offset);
@@ -204,12 +225,14 @@ fn is_one_place(module: &str) -> bool {
 }
 
 fn line_name(function: Name, symbol: Option<Symbol>, offset: u64) -> Name {
-    let (file, line) = symbol.map_or((None, None), |s| (s.file, s.line));
+    let symbol = symbol.unwrap_or_default();
+    let (file, line) = (symbol.file, symbol.line);
     let offset = (file.is_none() && !is_one_place(&function.module)).then_some(offset);
     Name {
         line: line.filter(|_| file.is_some()),
         file,
         offset,
+        inlined_into: symbol.inlined_into,
         ..function
     }
 }
@@ -276,6 +299,7 @@ impl Groups {
 fn row(name: Name, tally: &Tally, value: u64, total: u64, names: &EventNames) -> HotRow {
     HotRow {
         function: name.function,
+        inlined_into: name.inlined_into,
         module: name.module,
         file: name.file,
         line: name.line,
@@ -304,6 +328,7 @@ fn estimated(row: HotRow, samples: u64, all: u64) -> HotRow {
 mod tests {
     use super::*;
     use crate::Analysis;
+    use crate::resolve::ModuleFile;
     use crate::sites::Sites;
     use crate::spaces::AddressSpaces;
     use crate::spaces::tests::{code, spaces};
@@ -314,16 +339,17 @@ mod tests {
     struct Fake(u64);
 
     impl Resolve for Fake {
-        fn resolve(&mut self, module: &str, offset: u64) -> Option<Symbol> {
+        fn resolve(&mut self, module: &ModuleFile, offset: u64) -> Option<Symbol> {
             self.0 += 1;
-            (module == "/bin/p").then(|| Symbol {
+            (module.path == "/bin/p").then(|| Symbol {
                 name: format!("f{}", offset / 0x100),
                 file: (offset < 0x200).then(|| "/src/p.c".to_owned()),
                 line: Some((offset / 0x10) as u32),
+                inlined_into: Vec::new(),
             })
         }
 
-        fn resolve_data(&mut self, _: &str, _: u64) -> Option<String> {
+        fn resolve_data(&mut self, _: &ModuleFile, _: u64) -> Option<String> {
             None
         }
     }

@@ -54,11 +54,11 @@ pub use io_memory::{IoMemory, IoPort, IoTerm, MemoryCounters};
 pub use levels::{Level, LevelName, levels};
 pub use losses::{LossRow, Losses, sentence};
 pub use regions::{RegionRow, RegionTable, Regions, SampledRegions, wilson_95};
-pub use resolve::{NoSymbols, Resolve, Symbol};
+pub use resolve::{Caller, ModuleFile, NoSymbols, Resolve, Symbol};
 pub use samples::{DataFrom, SampleTotals, SampledEvent, Sampling};
 pub use series::{Curve, Curves, Peak, Series};
 pub use sites::{SampledSites, SiteTotals, Sites};
-pub use spaces::{AddressSpaces, Modules};
+pub use spaces::{AddressSpaces, Generated, Modules};
 pub use summarise::{summarise, summarise_end};
 pub use summary::{
     BandwidthCurve, Dram, Provenances, RecordingFacts, RunFacts, SCHEMA_VERSION, Summary,

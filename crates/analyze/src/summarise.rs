@@ -11,7 +11,9 @@ use crate::samples::SampleTotals;
 use crate::sites::SampledSites;
 use crate::spaces::AddressSpaces;
 use crate::summary::Summary;
-use crate::{Analysis, Losses, Modules, Regions, Series, Sites, ThreadNames, ThreadTotals};
+use crate::{
+    Analysis, Generated, Losses, Modules, Regions, Series, Sites, ThreadNames, ThreadTotals,
+};
 
 /// Columns of the samples that are used of every recording.
 const SAMPLE_COLUMNS: &[&str] = &[
@@ -50,7 +52,9 @@ pub fn summarise(
         // Of the others only sums are shown.
         false => curves.only(&[DRAM_READ_BYTES, DRAM_WRITE_BYTES]),
     };
+    let generated = reader.read(Generated::default(), &all)?;
     let spaces = reader.read(Modules::default(), &all)?;
+    let spaces = spaces.with_generated(generated);
     let (curves, threads) = reader.read((curves, ThreadTotals::default()), &all)?;
     let known_threads = reader.read(ThreadNames::default(), &all)?;
     let losses = reader.read(Losses::default(), &all)?;

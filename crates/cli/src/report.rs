@@ -40,7 +40,7 @@ pub(crate) fn render(
         regions: rows,
         ..Options::default()
     };
-    let summary = summarise(recording, &mut Symbols::new(), &options)?;
+    let summary = summarise(recording, &mut Symbols::of(recording.path()), &options)?;
     for problem in &summary.problems {
         eprintln!("memgauge: {problem}");
     }

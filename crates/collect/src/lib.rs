@@ -18,6 +18,7 @@ pub mod import;
 pub mod io;
 mod overflows;
 pub mod pmu;
+pub mod program;
 #[allow(unsafe_code)]
 pub mod sys;
 

@@ -240,7 +240,7 @@ fn functions(result: &Bandwidth, style: &Style) -> String {
         table.row(vec![
             share(f.share),
             f.samples.to_string(),
-            f.function.clone(),
+            crate::sections::chain(&f.function, &f.inlined_into),
             f.module.clone(),
         ]);
     }

@@ -101,8 +101,8 @@ fn run<A: Analysis>(mut analysis: A, rows: &[A::Row]) -> A::Output {
 struct Fake;
 
 impl Resolve for Fake {
-    fn resolve(&mut self, module: &str, offset: u64) -> Option<Symbol> {
-        let name = match (module, offset / 0x1000) {
+    fn resolve(&mut self, module: &ModuleFile, offset: u64) -> Option<Symbol> {
+        let name = match (module.path.as_str(), offset / 0x1000) {
             ("/usr/bin/xz", _) => return None,
             (_, 0) => "lzma_mf_bt4_find",
             (_, 1) => "lzma_lzma_optimum_normal",
@@ -114,10 +114,11 @@ impl Resolve for Fake {
             file: (offset < 0x2000)
                 .then(|| "/build/xz-utils/src/liblzma/lz/lz_encoder_mf.c".to_owned()),
             line: Some(400 + (offset / 0x100) as u32),
+            inlined_into: Vec::new(),
         })
     }
 
-    fn resolve_data(&mut self, _: &str, _: u64) -> Option<String> {
+    fn resolve_data(&mut self, _: &ModuleFile, _: u64) -> Option<String> {
         Some("lzma_crc32_table".to_owned())
     }
 }

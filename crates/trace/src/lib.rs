@@ -36,6 +36,6 @@ pub use manifest::{
     CacheGeometry, CommandEnd, HostFacts, MachineFacts, Manifest, OwnCost, SourceFacts, TlbGeometry,
 };
 pub use rows::{
-    AccessKind, DataSource, Derivation, Loss, LossKind, Module, Overflow, OverflowBlock, Sample,
-    SampleRegister, SeriesRow, SiteCount, Thread,
+    AccessKind, DataSource, Derivation, GeneratedCode, Loss, LossKind, Module, Overflow,
+    OverflowBlock, Sample, SampleRegister, SeriesRow, SiteCount, Thread,
 };

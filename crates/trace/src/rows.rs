@@ -316,6 +316,25 @@ pub struct Module {
     pub path: String,
     /// Whether instructions may be fetched from it.
     pub executable: bool,
+    /// Build id of the file, in hexadecimal; empty where it has none or is not known.
+    pub build_id: String,
+    /// Bytes of the file when it was mapped.
+    pub file_bytes: Option<u64>,
+    /// When the file was last modified then, nanoseconds since 1970.
+    pub modified_ns: Option<u64>,
+}
+
+/// A piece of code that a program generated, as the program names it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GeneratedCode {
+    /// Process.
+    pub pid: Pid,
+    /// First byte.
+    pub start: VirtAddr,
+    /// Its size in bytes.
+    pub bytes: u64,
+    /// Its name.
+    pub name: String,
 }
 
 /// Why something that happened is not in the recording.

@@ -19,6 +19,8 @@ mod shape;
 
 use serde::Serialize;
 
+use crate::Caller;
+
 pub use grid::Grid;
 pub use loss::{LossCurve, LossModel, LossPoint, fitted};
 pub use read::{Extent, extent, read, work};
@@ -77,6 +79,8 @@ pub struct ThreadPart {
 pub struct FunctionPart {
     /// Function, or its module where it has no symbols.
     pub function: String,
+    /// The functions it was inlined into, innermost first.
+    pub inlined_into: Vec<Caller>,
     /// Path of the file the code came from.
     pub module: String,
     /// Share of the samples in bursts, 0..=1.

@@ -108,7 +108,7 @@ fn read(args: &Bandwidth, recording: &Recording) -> anyhow::Result<bandwidth::Ba
     let extent = bandwidth::extent(recording)?;
     check(args, recording, &extent)?;
     let correction = correction(args, recording)?;
-    let symbols = &mut Symbols::new();
+    let symbols = &mut Symbols::of(recording.path());
     let read = bandwidth::read(recording, &extent, &settings(args), &correction, symbols)?;
     for problem in &read.problems {
         eprintln!("memgauge: {problem}");

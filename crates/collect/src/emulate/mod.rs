@@ -25,7 +25,7 @@ mod wire;
 mod words;
 
 use std::os::unix::process::ExitStatusExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
@@ -175,7 +175,7 @@ pub fn record(options: &Options, progress: &mut dyn FnMut(&Progress)) -> Result<
             return Err(e);
         }
     };
-    run.finish(&mut session, end)
+    run.finish(&mut session, end, &options.output)
 }
 
 /// A recording under way.
@@ -273,7 +273,12 @@ impl Run {
         let _ = self.recorder.into_writer().finish(|_| {});
     }
 
-    fn finish(mut self, session: &mut Session, end: CommandEnd) -> Result<CommandEnd> {
+    fn finish(
+        mut self,
+        session: &mut Session,
+        end: CommandEnd,
+        output: &Path,
+    ) -> Result<CommandEnd> {
         while self.recorder.poll(session, true)? {}
         // One that was killed may not have come so far.
         if self.recorder.seen().processes == 0 && matches!(end, CommandEnd::Exited(_)) {
@@ -294,7 +299,7 @@ impl Run {
         totals.insert("dram.unattributed_write_bytes".to_owned(), unattributed);
         let delivery = delivery(self.recorder.delivered());
         let wall_s = self.started.elapsed().as_secs_f64();
-        let mut writer = self.recorder.into_writer();
+        let (mut writer, copied) = self.recorder.into_named(output)?;
         writer.flush()?;
         let own = own_usage();
         let cost = OwnCost {
@@ -302,7 +307,7 @@ impl Run {
             cpu_s: own.cpu.as_secs_f64(),
             peak_memory_bytes: own.peak_memory_bytes,
             program_cpu_s: children_usage().cpu.as_secs_f64(),
-            recording_bytes: writer.bytes_written(),
+            recording_bytes: writer.bytes_written() + copied,
         };
         writer.finish(|m| {
             m.end = Some(end.clone());

@@ -15,6 +15,7 @@ use super::session::{ProcessEntry, Session};
 use super::wire;
 use crate::Result;
 use crate::overflows::Trace;
+use crate::program::ProgramFiles;
 
 type Process = follow::Process<Recorded>;
 type Thread = follow::Thread<Running>;
@@ -46,6 +47,11 @@ struct Running {
 /// Address spaces the machine tells apart; later processes share numbers.
 const ADDRESS_SPACES: u32 = (1 << 18) - 1;
 
+/// A thread's first store lies so near the end of its stack, below its thread-local
+/// variables and the C library's own. Runtimes such as Go's have stacks amid their heap,
+/// which is not to be named after them.
+const STACK_TOP_BYTES: u64 = 64 << 10;
+
 /// What has been seen so far, for progress.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Seen {
@@ -62,6 +68,8 @@ pub(super) struct Recorder(Followed<Modelling>);
 struct Modelling {
     machine: Machine,
     writer: Writer,
+    /// Which files are mapped.
+    files: ProgramFiles,
     /// Counts of threads that have ended.
     past: Counts,
     past_ns: u64,
@@ -154,6 +162,7 @@ impl Recorder {
         Recorder(Followed::new(Modelling {
             machine,
             writer,
+            files: ProgramFiles::new(),
             past: Counts::default(),
             past_ns: 0,
             cut: 0,
@@ -170,6 +179,19 @@ impl Recorder {
 
     pub(super) fn into_writer(self) -> Writer {
         self.0.reader.writer
+    }
+
+    /// The writer, once the recording at `output` has the names that may be gone
+    /// later. Also the bytes of files copied for that.
+    ///
+    /// # Errors
+    /// The recording could not be written.
+    pub(super) fn into_named(self, output: &std::path::Path) -> Result<(Writer, u64)> {
+        let Modelling {
+            mut writer, files, ..
+        } = self.0.reader;
+        let copied = files.finish(output, &mut writer)?;
+        Ok((writer, copied))
     }
 
     /// Reads what there is; with `eager`, blocks still being written too.
@@ -438,7 +460,8 @@ impl Modelling {
         }
     }
 
-    fn write_module(&mut self, row: Module) {
+    fn write_module(&mut self, mut row: Module) {
+        self.files.identify(&mut row);
         let written = self.writer.push(row);
         self.note(written);
     }
@@ -459,9 +482,10 @@ impl Modelling {
     /// Writes all mappings of a process, as a forked child has them from the start.
     fn write_space(&mut self, pid: u32, kept: &Recorded) {
         let all = kept.space.iter();
-        let rows: Vec<Module> = all
+        let mut rows: Vec<Module> = all
             .map(|(start, m)| module(pid, kept.now_ns, start, m))
             .collect();
+        rows.iter_mut().for_each(|row| self.files.identify(row));
         let written = self.writer.extend(rows);
         self.note(written);
     }
@@ -475,6 +499,7 @@ impl Modelling {
         let kept = &mut process.kept;
         let name = match std::mem::replace(&mut kept.stack_named, true) {
             false => "[stack]".to_owned(),
+            true if !kept.space.is_near_end(address, STACK_TOP_BYTES) => return,
             true => format!("[stack {tid}]"),
         };
         if let Some((start, mapping)) = kept.space.name_around(address, &name) {
@@ -500,6 +525,7 @@ fn module(pid: u32, time_ns: u64, start: u64, m: &Mapping) -> Module {
         file_offset: m.file_offset,
         path: m.path.clone(),
         executable: m.executable,
+        ..Module::default()
     }
 }
 

@@ -20,6 +20,7 @@ use crate::pmu::abi::{flag, read, record, sample};
 use crate::pmu::data_src::DataSrc;
 use crate::pmu::events::builtin_events;
 use crate::pmu::record::{Header, Layout, Mmap, Reading, Record, Sample, Trailer};
+use crate::program::{Mappings, hex};
 use crate::{Error, Result};
 
 /// Whether an input can be imported at all, before room is made for the result.
@@ -44,7 +45,7 @@ pub fn import(input: &mut Input, output: &Path) -> Result<()> {
     }
     input.rewind()?;
     let mut file = PerfData::open(&mut input.main)?;
-    let mut converter = Converter::new(output, earliest.time_ns)?;
+    let mut converter = Converter::new(output, earliest.time_ns, file.facts.build_ids.clone())?;
     let mut damage = file.read(&mut converter)?;
     for (path, records) in &mut input.beside {
         let found = file.read_beside(records, &mut converter)?;
@@ -67,7 +68,7 @@ pub fn convert(source: impl Read + Seek, output: &Path) -> Result<()> {
         .rewind()
         .map_err(|e| Error::system("failed to read perf data again", e))?;
     let mut file = PerfData::open(source)?;
-    let mut converter = Converter::new(output, earliest.time_ns)?;
+    let mut converter = Converter::new(output, earliest.time_ns, file.facts.build_ids.clone())?;
     let damage = file.read(&mut converter)?;
     converter.finish(&file, damage)
 }
@@ -129,6 +130,9 @@ struct Converter {
     /// When the recording begins, on perf's clock.
     start_ns: u64,
     counters: Counters,
+    mappings: Mappings,
+    /// By path, as the file has them.
+    build_ids: BTreeMap<String, String>,
     lost: BTreeMap<(LossKind, &'static str), u64>,
     /// Samples with each of [`NOT_KEPT`].
     not_kept: [u64; NOT_KEPT.len()],
@@ -152,7 +156,7 @@ const BY_A_FILTER: u16 = 1 << 15;
 const KINDS: usize = 64;
 
 impl Converter {
-    fn new(output: &Path, start_ns: u64) -> Result<Converter> {
+    fn new(output: &Path, start_ns: u64, build_ids: BTreeMap<String, String>) -> Result<Converter> {
         Ok(Converter {
             writer: Writing::new(Writer::create(
                 output,
@@ -169,6 +173,8 @@ impl Converter {
             series_rows: 0,
             start_ns,
             counters: Counters::default(),
+            mappings: Mappings::default(),
+            build_ids,
             lost: BTreeMap::new(),
             not_kept: [0; NOT_KEPT.len()],
             kinds: [0; KINDS],
@@ -212,6 +218,7 @@ impl Converter {
     ) -> Result<()> {
         let time_ns = self.since_start(s.time_ns);
         self.threads.seen(s.pid, s.tid, time_ns);
+        self.inherited(s.pid)?;
         let latency_cycles = layout.latency(s);
         let (kind, source) = self.source(layout, DataSrc(s.data_src), latency_cycles);
         let row = SampleRow {
@@ -330,7 +337,11 @@ impl Converter {
         } else {
             path
         };
-        self.writer.module(Module {
+        let build_id = match map.build_id {
+            [] => self.build_ids.get(&*path).cloned().unwrap_or_default(),
+            id => hex(id),
+        };
+        let row = Module {
             pid: Pid(map.pid),
             time_ns,
             start: VirtAddr(map.start),
@@ -338,8 +349,18 @@ impl Converter {
             file_offset: map.file_offset,
             path: path.into_owned(),
             executable: map.executable,
-        })?;
-        Ok(())
+            build_id,
+            ..Module::default()
+        };
+        self.inherited(map.pid)?;
+        self.mappings.mapped(&row);
+        self.writer.module(row)
+    }
+
+    /// Writes what a child has mapped since before its fork, when it is first needed.
+    fn inherited(&mut self, pid: u32) -> Result<()> {
+        let mut rows = self.mappings.inherited(pid).into_iter();
+        rows.try_for_each(|row| self.writer.module(row))
     }
 
     fn other(&mut self, events: &Events, record: &Record<'_>, time_ns: u64) -> Result<()> {
@@ -354,6 +375,7 @@ impl Converter {
                 let name = String::from_utf8_lossy(name);
                 self.threads.named(*pid, *tid, *exec, &name, time_ns);
                 if *exec {
+                    self.mappings.replaced(*pid);
                     let pid = Pid(*pid);
                     let path = "[exec]".to_owned();
                     self.writer.module(Module {
@@ -364,8 +386,16 @@ impl Converter {
                     })?;
                 }
             }
-            Record::Fork(task) => self.threads.forked(task, time_ns),
-            Record::Exit(task) => self.threads.ended(task, time_ns),
+            Record::Fork(task) => {
+                self.threads.forked(task, time_ns);
+                self.mappings.forked(task.pid, task.parent_pid, time_ns);
+            }
+            Record::Exit(task) => {
+                self.threads.ended(task, time_ns);
+                if task.pid == task.tid {
+                    self.mappings.ended(task.pid);
+                }
+            }
             Record::Lost { count, .. } => self.ring_lost += count,
             Record::Throttle { id } => {
                 if let Some(number) = events.of_id(*id) {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use memgauge_analyze::{Counts, HotRow, HotTable, Summary};
+use memgauge_analyze::{Caller, Counts, HotRow, HotTable, Summary};
 
 use super::{SHOWN, event_title, file_name, or_none, plural, provenance};
 use crate::style::{Role, Style};
@@ -19,7 +19,7 @@ pub(super) fn functions(summary: &Summary, style: &Style) -> String {
         title: "Hottest functions",
         what: "function",
         names: [("function", Kind::Text), ("module", Kind::Text)],
-        name: |row, style| [style.name(&row.function), style.name(module(row))],
+        name: |row, style| [style.name(&function(row)), style.name(module(row))],
     };
     shown.draw(&summary.hot.functions, &provenance(summary), style)
 }
@@ -29,7 +29,7 @@ pub(super) fn lines(summary: &Summary, style: &Style) -> String {
         title: "Hottest source lines",
         what: "line",
         names: [("line", Kind::Path), ("function", Kind::Text)],
-        name: |row, style| [style.name(&location(row)), style.name(&row.function)],
+        name: |row, style| [style.name(&location(row)), style.name(&function(row))],
     };
     shown.draw(&summary.hot.lines, &provenance(summary), style)
 }
@@ -60,6 +60,17 @@ fn function_and_line(row: &HotRow) -> String {
         (Some(file), Some(line)) => format!("{}, {}:{line}", row.function, file_name(file)),
         _ => row.function.clone(),
     }
+}
+
+fn function(row: &HotRow) -> String {
+    chain(&row.function, &row.inlined_into)
+}
+
+/// A function, and those that it was inlined into, as `inner < outer`.
+pub(crate) fn chain(function: &str, inlined_into: &[Caller]) -> String {
+    let callers = inlined_into.iter().map(|caller| caller.function.as_str());
+    let all: Vec<&str> = std::iter::once(function).chain(callers).collect();
+    all.join(" < ")
 }
 
 /// The module's file name, unless the function column already says it all.

@@ -12,6 +12,7 @@ mod sampling;
 mod threads;
 
 pub(crate) use sampling::notes as sampling_notes;
+pub(crate) use hot::chain;
 
 use memgauge_analyze::Summary;
 use memgauge_trace::Provenance;

@@ -7,8 +7,8 @@ use super::selection::Selection;
 use super::table_writer::part_name;
 use super::tables::Row;
 use crate::{
-    Error, ErrorKind, IoDevice, IoOwner, IoRow, Loss, Manifest, Module, Overflow, OverflowBlock,
-    Result, Sample, SampleRegister, SeriesRow, SiteCount, Thread,
+    Error, ErrorKind, GeneratedCode, IoDevice, IoOwner, IoRow, Loss, Manifest, Module, Overflow,
+    OverflowBlock, Result, Sample, SampleRegister, SeriesRow, SiteCount, Thread,
 };
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -56,6 +56,7 @@ impl Recording {
         recording.find_parts::<IoOwner>();
         recording.find_parts::<IoDevice>();
         recording.find_parts::<SampleRegister>();
+        recording.find_parts::<GeneratedCode>();
         Ok(recording)
     }
 

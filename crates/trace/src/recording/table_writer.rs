@@ -8,8 +8,8 @@ use super::part_writer::{OpenPart, PartFailure};
 use super::sink::{Create, Out};
 use super::tables::{self, Row};
 use crate::{
-    Error, ErrorKind, IoDevice, IoOwner, IoRow, Loss, Module, Overflow, OverflowBlock, Result,
-    Sample, SampleRegister, SeriesRow, SiteCount, Thread,
+    Error, ErrorKind, GeneratedCode, IoDevice, IoOwner, IoRow, Loss, Module, Overflow,
+    OverflowBlock, Result, Sample, SampleRegister, SeriesRow, SiteCount, Thread,
 };
 use std::io;
 use std::path::{Path, PathBuf};
@@ -41,6 +41,7 @@ pub struct Tables {
     pub(super) io_owners: TableWriter<IoOwner>,
     pub(super) io_devices: TableWriter<IoDevice>,
     pub(super) registers: TableWriter<SampleRegister>,
+    pub(super) generated_code: TableWriter<GeneratedCode>,
 }
 
 impl Tables {
@@ -58,6 +59,7 @@ impl Tables {
             io_owners: TableWriter::new(recording, create),
             io_devices: TableWriter::new(recording, create),
             registers: TableWriter::new(recording, create),
+            generated_code: TableWriter::new(recording, create),
         }
     }
 
@@ -75,6 +77,7 @@ impl Tables {
             &mut self.io_owners,
             &mut self.io_devices,
             &mut self.registers,
+            &mut self.generated_code,
         ]
     }
 
@@ -92,6 +95,7 @@ impl Tables {
             &self.io_owners,
             &self.io_devices,
             &self.registers,
+            &self.generated_code,
         ]
     }
 }

@@ -15,6 +15,7 @@ use super::recorder::event_id;
 use super::session::Session;
 use super::{EventOutcome, Options, Outcome};
 use crate::pmu::abi::{flag, read};
+use crate::program::ProgramFiles;
 use crate::sys::perf;
 use crate::sys::process::{children_usage, own_usage};
 use crate::{Result, host};
@@ -140,6 +141,8 @@ impl Session<'_> {
         let threads = recorder.followed.rows();
         recorder.writer.extend(threads)?;
         recorder.writer.extend(losses.iter().cloned())?;
+        let files = std::mem::replace(&mut recorder.followed.files, ProgramFiles::new());
+        let copied = files.finish(&self.options.output, &mut recorder.writer)?;
         recorder.writer.flush()?;
         let own = own_usage();
         let wall_ns = perf::monotonic_ns().saturating_sub(self.began_ns());
@@ -158,7 +161,7 @@ impl Session<'_> {
                 cpu_s: own.cpu.as_secs_f64(),
                 peak_memory_bytes: own.peak_memory_bytes,
                 program_cpu_s: children_usage().cpu.as_secs_f64(),
-                recording_bytes: self.recorder.writer.bytes_written(),
+                recording_bytes: self.recorder.writer.bytes_written() + copied,
             },
         };
         self.recorder.writer.finish(|manifest| {

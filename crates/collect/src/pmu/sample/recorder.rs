@@ -95,7 +95,7 @@ impl Recorder {
         };
         Recorder {
             writer,
-            followed: Followed::default(),
+            followed: Followed::new(),
             readers: wishes.iter().map(reader).collect(),
             outcomes: wishes.iter().map(outcome).collect(),
             derivations: options.registers.then(DerivationFacts::default),
@@ -198,6 +198,7 @@ impl Recorder {
         self.latest_ns = self.latest_ns.max(s.time_ns);
         let time_ns = s.time_ns.saturating_sub(self.start_ns);
         self.followed.thread(s.pid, s.tid, time_ns);
+        self.followed.inherited(s.pid, &mut self.writer)?;
         let mut row = self.row(event, s);
         row.time_ns = time_ns;
         let Some(stands_for) = self.traced(&row)? else {
