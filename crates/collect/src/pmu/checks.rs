@@ -106,6 +106,7 @@ fn floor(name: &str, pmus: &Pmus, has: &Facilities) -> Option<u64> {
             rate: Rate::Period(period),
             registers: false,
             physical: false,
+            timer_values: false,
         };
         let built = attribute(event, &wanted, has);
         let mut attr = built.attr;

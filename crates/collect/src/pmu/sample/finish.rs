@@ -107,6 +107,10 @@ fn given_up(what: GivenUp) -> &'static str {
             "in user space only: not allowed to this user otherwise \
              (sysctl kernel.perf_event_paranoid=1, or CAP_PERFMON)"
         }
+        GivenUp::TimerValues => {
+            "samples stand for the period in force: what a timer counted between two of them \
+             is not told (kernel 6.13)"
+        }
         GivenUp::LostCounts => "without a count of lost samples by event (kernel 6.0)",
         GivenUp::Parts => "latencies in one part (kernel 5.12 has three)",
         GivenUp::Latencies => "without latencies and data sources: this event has none",
