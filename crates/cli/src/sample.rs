@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use memgauge_collect::pmu::events::{self, Event, Pmus};
 use memgauge_collect::pmu::sample::{self, Options, Outcome, Rate, usual_rate};
 use memgauge_collect::pmu::target::Target;
@@ -13,6 +13,7 @@ use memgauge_trace::CommandEnd;
 use memgauge_trace::recording::Recording;
 
 use crate::args::{Record, Settings, Source};
+use crate::outcome::usage;
 use crate::record;
 
 /// Whether the command line asks for samples of live events.
@@ -43,7 +44,9 @@ pub(crate) fn is_live(settings: &Settings) -> bool {
 pub(crate) fn run(
     settings: &Settings,
     (target, while_running): (Target, Option<Vec<String>>),
+    talk: bool,
 ) -> anyhow::Result<CommandEnd> {
+    record::refuse_unused(settings, Source::Pmu)?;
     let options = Options {
         target,
         while_running,
@@ -60,7 +63,7 @@ pub(crate) fn run(
     record::make_room(&settings.output, settings.force)?;
     sys::process::catch_interrupts().context("failed to catch interrupts")?;
     let outcome = sample::record(&options)?;
-    if !settings.quiet {
+    if talk {
         say(&outcome);
     }
     // Of what was attached to, none is ours to report the end of.
@@ -69,10 +72,10 @@ pub(crate) fn run(
 
 fn chosen(settings: &Settings) -> anyhow::Result<Vec<(Event, Rate)>> {
     if settings.events.is_empty() {
-        bail!(
+        return Err(usage(
             "failed to sample: name an event with -e, as in -e page-faults or -e cpu/mem-loads/P \
-             (`memgauge list` has names, `memgauge doctor` says what works here)"
-        );
+             (`memgauge list` has names, `memgauge doctor` says what works here)",
+        ));
     }
     let groups = events::parse(&settings.events.join(","), &Pmus::default())?;
     let rate = |event: &Event| match (settings.period, settings.frequency) {
@@ -85,7 +88,7 @@ fn chosen(settings: &Settings) -> anyhow::Result<Vec<(Event, Rate)>> {
 }
 
 /// What the user should know at once; all else is in the report.
-fn say(outcome: &Outcome) {
+pub(crate) fn say(outcome: &Outcome) {
     say_what_lacks(outcome);
     let Some(o) = outcome.overhead else { return };
     eprintln!(

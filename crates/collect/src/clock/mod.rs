@@ -14,4 +14,4 @@ pub mod derive;
 mod record;
 
 pub(crate) use code::Code;
-pub use record::{Options, Outcome, record};
+pub use record::{Options, record};

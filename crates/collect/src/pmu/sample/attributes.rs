@@ -262,7 +262,7 @@ impl Built {
         self.attr.flags &= !(flag::EXCLUDE_KERNEL | flag::EXCLUDE_HV);
         self.drop_kernel = true;
         self.notes.push(
-            "IBS samples the kernel too (filtering needs kernel 6.14); its samples are dropped here"
+            "IBS samples the kernel too (kernel 6.14 can filter); memgauge drops these samples"
                 .to_owned(),
         );
     }
