@@ -66,6 +66,7 @@ fn observe(
             (Update::Columns(columns), Some(curves)) => curves.columns(columns),
             (Update::Rows(rows), Some(curves)) => curves.observe(rows),
             (Update::Sums(sums), _) => live.show(sums),
+            (Update::Warning(text), Some(_)) => eprintln!("memgauge: {text}"),
             (_, None) => {}
         }
         failed = failed.take().or(outputs.write(&update).err());

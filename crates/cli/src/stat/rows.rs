@@ -65,7 +65,7 @@ impl Outputs {
         match update {
             Update::Columns(columns) => self.begin(columns),
             Update::Rows(rows) => rows.iter().try_for_each(|row| self.row(row)),
-            Update::Sums(_) => Ok(()),
+            Update::Sums(_) | Update::Warning(_) => Ok(()),
         }
     }
 

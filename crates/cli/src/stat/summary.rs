@@ -246,6 +246,18 @@ fn cost(outcome: &Outcome) -> String {
         outcome.own_system_s,
         outcome.cost.peak_memory_bytes as f64 / f64::from(1 << 20)
     );
+    if let Some(slowdown) = outcome.slowdown {
+        let times = match slowdown.times() {
+            Some(times) => format!("{times:.2} times slower"),
+            None => "more than 10 times slower".to_owned(),
+        };
+        text += &format!(
+            "\nslowdown estimated: ticks took {:.1} % of the time on processors, so what was \
+             observed ran {times} ({:.1} us a tick, measured before the start)",
+            100.0 * slowdown.share,
+            slowdown.tick_ns / 1e3
+        );
+    }
     if let (Some(ticks), Some(tick_ns)) = (&outcome.ticks, outcome.bare_tick_ns) {
         let share = 100.0 * tick_ns / ticks.interval_ns() as f64;
         text += &format!(
@@ -277,6 +289,9 @@ pub(super) fn as_json(outcome: &Outcome) -> Value {
             "lost": t.lost, "late": t.late(), "throttled": t.throttled,
             "running_ns": t.running_ns, "median_gap_ns": t.gap_ns(0.5),
             "p99_gap_ns": t.gap_ns(0.99), "bare_tick_ns": outcome.bare_tick_ns,
+            "tick_ns": outcome.slowdown.map(|s| s.tick_ns),
+            "share_taken": outcome.slowdown.map(|s| s.share),
+            "slowdown": outcome.slowdown.and_then(|s| s.times()),
         })
     });
     let unsupported: Vec<Value> = outcome

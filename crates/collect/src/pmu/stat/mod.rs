@@ -15,7 +15,7 @@
 //! Rejected: reading counters from here every interval (a switch each time, and
 //! short-lived threads are missed), and one ring a thread (memory).
 
-mod bare;
+pub(super) mod bare;
 mod follow;
 mod open;
 mod plan;
@@ -133,17 +133,87 @@ pub struct Outcome {
     pub notes: Vec<String>,
     /// What a tick of the bare timer takes here, in nanoseconds.
     pub bare_tick_ns: Option<f64>,
+    /// How much slower ticks made the observed, estimated.
+    pub slowdown: Option<Slowdown>,
     /// Processes and threads seen.
     pub threads: u64,
 }
+
+/// Part of the time that ticks may take before a series distorts what it shows: at
+/// shorter intervals the user is warned.
+pub const BEARABLE: f64 = 0.2;
+
+/// The interval at which ticks of this cost take the bearable part of the time.
+pub fn bearable_interval_ns(tick_ns: f64) -> u64 {
+    SHORTEST_INTERVAL_NS.max((tick_ns / BEARABLE).round() as u64)
+}
+
+/// What a series takes from those that it observes, estimated from the cost of a tick.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Slowdown {
+    /// Nanoseconds that a tick takes here, measured before the start.
+    pub tick_ns: f64,
+    /// Part of the time on processors that ticks took, 0 to 1.
+    pub share: f64,
+}
+
+impl Slowdown {
+    /// Of so many ticks in so much running time.
+    pub fn of(tick_ns: f64, ticks: &Ticks) -> Slowdown {
+        let took_ns = tick_ns * (ticks.seen + ticks.lost) as f64;
+        let share = took_ns / (ticks.running_ns as f64).max(1.0);
+        Slowdown {
+            tick_ns,
+            share: share.min(1.0),
+        }
+    }
+
+    /// Running time with ticks as a multiple of that without; `None` where the ticks
+    /// took all that can be told apart.
+    pub fn times(&self) -> Option<f64> {
+        (self.share < MOST_TOLD).then(|| 1.0 / (1.0 - self.share))
+    }
+}
+
+/// With the ticks' cost known to a tenth, a larger share of theirs tells no multiple.
+const MOST_TOLD: f64 = 0.9;
 
 /// What is told while it runs.
 #[derive(Debug)]
 pub enum Update<'a> {
     /// Names of the series' columns, a list for each group, the timer first.
     Columns(&'a [Vec<String>]),
+    /// Before the start: an interval shorter than the machine bears, in words.
+    Warning(&'a str),
     /// The next rows, in order of time; their times begin at 0.
     Rows(&'a [Row]),
     /// Totals so far by event, asked for ten times a second.
     Sums(&'a BTreeMap<String, u64>),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_slowdown_is_the_share_of_the_time_that_ticks_took() {
+        let mut ticks = Ticks::new(100_000);
+        (0..90).for_each(|_| ticks.add(100_000));
+        (ticks.lost, ticks.running_ns) = (10, 10_000_000);
+        // A hundred ticks of 25 us are a quarter of 10 ms: the rest would take 7.5 ms.
+        let slowdown = Slowdown::of(25_000.0, &ticks);
+        assert_eq!(slowdown.share, 0.25);
+        assert!((slowdown.times().unwrap() - 10.0 / 7.5).abs() < 1e-9);
+        // Ticks as long as the interval, or measured longer: nothing is left over.
+        for tick_ns in [100_000.0, 200_000.0] {
+            let slowdown = Slowdown::of(tick_ns, &ticks);
+            assert_eq!((slowdown.share, slowdown.times()), (1.0, None));
+        }
+    }
+
+    #[test]
+    fn the_bearable_interval_leaves_four_fifths_to_the_program() {
+        assert_eq!(bearable_interval_ns(15_000.0), 75_000);
+        assert_eq!(bearable_interval_ns(100.0), SHORTEST_INTERVAL_NS);
+    }
 }

@@ -10,7 +10,7 @@ use super::plan::plan;
 use super::series::Row;
 use super::sink::Sink;
 use super::stream::Stream;
-use super::{Options, Outcome, SeenThread, Ticks, Update};
+use super::{Options, Outcome, SeenThread, Slowdown, Ticks, Update};
 use crate::pmu::abi::{kind, software};
 use crate::pmu::counters::{Totals, Tried, try_out};
 use crate::pmu::events::{Event, Group};
@@ -30,6 +30,7 @@ const LOOK_EVERY_MS: u64 = 100;
 /// The program cannot run, nothing can be counted, or the recording cannot be
 /// written.
 pub fn run(options: &Options, tell: &mut dyn FnMut(Update<'_>)) -> Result<Outcome> {
+    check_firsts(options)?;
     perf::raise_open_files();
     let run = Run::prepare(&options.target, options.while_running.as_ref())?;
     let aimed = Aimed::at(&options.target, run.pid())?;
@@ -48,9 +49,33 @@ pub fn run(options: &Options, tell: &mut dyn FnMut(Update<'_>)) -> Result<Outcom
         inherit: options.inherit,
     };
     let open = opener.open(&events, &planned)?;
-    let session = Session::new(options, opener, events, open, &tried)?;
+    let mut session = Session::new(options, opener, events, open, &tried)?;
     tell(Update::Columns(&session.columns()));
+    session.look_ahead(tell);
     session.run(run, tell)
+}
+
+/// The kernel takes `:D` and `:e` of the first event of a group only, which in a series
+/// is the timer.
+fn check_firsts(options: &Options) -> Result<()> {
+    let series = options.interval_ns.is_some();
+    for group in &options.groups {
+        let others = group.events.iter().skip(usize::from(!series));
+        let mut of_firsts = others.filter(|e| e.modifiers.pinned || e.modifiers.exclusive);
+        if let Some(event) = of_firsts.next() {
+            let first = if series {
+                "with -I that is the timer"
+            } else {
+                "in braces that is the one named first"
+            };
+            return Err(Error::usage(format!(
+                "failed to count `{}`: only the first event of a group can have :D or :e, and \
+                 {first}: leave them out",
+                event.name
+            )));
+        }
+    }
+    Ok(())
 }
 
 fn usable(options: &Options, aimed: &Aimed) -> Result<Tried> {
@@ -102,6 +127,8 @@ struct Session<'a> {
     /// What each event has counted so far, in the order of `events`.
     sums: Vec<u64>,
     start_ns: u64,
+    /// What a tick takes here, in nanoseconds.
+    tick_ns: Option<f64>,
     /// Rows of a round; the memory stays for the next.
     rows: Vec<Row>,
     outcome: Outcome,
@@ -145,6 +172,7 @@ impl<'a> Session<'a> {
             ),
             sink,
             start_ns: 0,
+            tick_ns: None,
             rows: Vec::new(),
             outcome,
         })
@@ -157,6 +185,28 @@ impl<'a> Session<'a> {
         groups
             .map(|group| timer().chain(group.iter().map(name)).collect())
             .collect()
+    }
+
+    /// Measures what a tick takes here, and warns where that is too much.
+    fn look_ahead(&mut self, tell: &mut dyn FnMut(Update<'_>)) {
+        let Some(interval_ns) = self.options.interval_ns else {
+            return;
+        };
+        self.tick_ns = super::bare::sampled_tick_ns();
+        let Some(tick_ns) = self.tick_ns else { return };
+        let bearable_ns = super::bearable_interval_ns(tick_ns);
+        if interval_ns < bearable_ns {
+            let warning = format!(
+                "a tick takes about {:.0} us here: every {} us, ticks would slow the program down a lot \
+                 (from -I {}us on they take less than {:.0} % of its time)",
+                tick_ns / 1e3,
+                interval_ns / 1000,
+                bearable_ns.div_ceil(1000),
+                100.0 * super::BEARABLE,
+            );
+            tell(Update::Warning(&warning));
+            self.outcome.notes.push(warning);
+        }
     }
 
     fn run(mut self, mut run: Run, tell: &mut dyn FnMut(Update<'_>)) -> Result<Outcome> {
@@ -267,6 +317,8 @@ impl<'a> Session<'a> {
         );
         self.outcome.wall_ns = end_ns - self.start_ns;
         self.outcome.ticks = self.ticks(&readings);
+        let estimated = self.outcome.ticks.as_ref().zip(self.tick_ns);
+        self.outcome.slowdown = estimated.map(|(ticks, tick_ns)| Slowdown::of(tick_ns, ticks));
         self.outcome.losses = self.stream.losses();
         let threads = self.stream.threads(self.start_ns);
         self.outcome.threads = threads.len() as u64;
