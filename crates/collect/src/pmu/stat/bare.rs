@@ -6,6 +6,7 @@
 //! everything else that happens on the machine only makes them longer.
 
 use std::hint::black_box;
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use crate::pmu::abi::{Attr, flag, kind, sample, software};
@@ -48,22 +49,34 @@ pub(in crate::pmu) fn sampled_tick_ns() -> Option<f64> {
     attr.sample_type = sample::IDENTIFIER | sample::TID | sample::TIME | sample::READ;
     attr.read_format = READ_FORMAT;
     attr.flags = flag::EXCLUDE_KERNEL | flag::EXCLUDE_HV;
-    let (mut bare, mut timed) = (Duration::MAX, Duration::MAX);
-    let mut ticks = 0;
+    let mut still = attr;
+    (still.period, still.sample_type) = (0, 0);
+    let (mut bare_ns, mut timed_ns, mut ticks) = (0, 0, 0);
     for _ in 0..ROUNDS {
-        bare = bare.min(steps(QUICK_STEPS));
+        bare_ns += on_processor_ns(&perf::open(&still, Whom::Thread(0), None, None).ok()?)?;
         let timer = perf::open(&attr, Whom::Thread(0), None, None).ok()?;
         let mut ring = Ring::map(&timer, QUICK_RING_PAGES).ok()?;
-        let took = steps(QUICK_STEPS);
+        timed_ns += on_processor_ns(&timer)?;
         perf::disable(&timer).ok()?;
         let count = |a: &[u8], b: &[u8]| walk(a, b, &mut Vec::new(), |_, _| {}).records;
-        let seen = ring.drain(count);
-        if took < timed {
-            (timed, ticks) = (took, seen);
-        }
+        ticks += ring.drain(count);
     }
-    let more_ns = timed.saturating_sub(bare).as_nanos() as f64;
+    let more_ns = timed_ns.saturating_sub(bare_ns) as f64;
     (ticks > 0).then(|| more_ns / ticks as f64)
+}
+
+/// Time that the work takes on a processor, by this clock: others' turns are not in it.
+fn on_processor_ns(clock: &OwnedFd) -> Option<u64> {
+    let read = || {
+        // Number of counters, time enabled, time running, value.
+        let mut words = [0u8; 32];
+        let n = perf::read_words(clock, &mut words).ok()?;
+        let value = words.last_chunk::<8>().filter(|_| n == words.len())?;
+        Some(u64::from_le_bytes(*value))
+    };
+    let before = read()?;
+    steps(QUICK_STEPS);
+    Some(read()?.saturating_sub(before))
 }
 
 fn work() -> Duration {
