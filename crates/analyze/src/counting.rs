@@ -52,6 +52,10 @@ pub struct Ticking {
     /// Ticks and gaps.
     #[serde(flatten)]
     pub facts: TickFacts,
+    /// [`TickFacts::share_taken`].
+    pub share_taken: Option<f64>,
+    /// [`TickFacts::slowdown`].
+    pub slowdown: Option<f64>,
     /// Nanoseconds that the timer ran in each bin.
     pub over_time: Option<CounterCurve>,
 }
@@ -113,6 +117,8 @@ fn of_facts(facts: &CountingFacts, curves: &Curves) -> Counting {
         user_only: facts.user_only.clone(),
         ticks: facts.ticks.clone().map(|facts| Ticking {
             over_time: curve(curves, facts.event),
+            share_taken: facts.share_taken(),
+            slowdown: facts.slowdown(),
             facts,
         }),
         rows: Some(facts.rows),

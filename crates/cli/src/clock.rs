@@ -6,8 +6,8 @@ use memgauge_collect::pmu::target::Target;
 use memgauge_collect::sys;
 use memgauge_trace::CommandEnd;
 
-use crate::args::Settings;
-use crate::record;
+use crate::args::{Settings, Source};
+use crate::{record, sample};
 
 /// Samples a second where nothing else is said.
 const DEFAULT_HERTZ: u64 = 1000;
@@ -16,17 +16,24 @@ const DEFAULT_HERTZ: u64 = 1000;
 pub(crate) fn run(
     settings: &Settings,
     (target, while_running): (Target, Option<Vec<String>>),
+    talk: bool,
 ) -> anyhow::Result<CommandEnd> {
+    record::refuse_unused(settings, Source::Clock)?;
     let options = Options {
         target,
         while_running,
         output: settings.output.clone(),
         period_ns: 1_000_000_000 / settings.frequency.unwrap_or(DEFAULT_HERTZ),
         ring_pages: settings.ring,
+        keep_registers: settings.registers,
+        overhead: settings.overhead.map(|percent| percent.0 / 100.0),
     };
     record::make_room(&settings.output, settings.force)?;
     sys::process::catch_interrupts().context("failed to catch interrupts")?;
-    let end = clock::record(&options)?;
+    let outcome = clock::record(&options)?;
+    if talk {
+        sample::say(&settings.output)?;
+    }
     // Of processes that were attached to, none is ours to report the end of.
-    Ok(end.unwrap_or(CommandEnd::Exited(0)))
+    Ok(outcome.end.unwrap_or(CommandEnd::Exited(0)))
 }

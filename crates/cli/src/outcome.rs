@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use memgauge_collect::ErrorKind;
+use memgauge_collect::{Error, ErrorKind, sys};
 use memgauge_trace::CommandEnd;
 
 /// How memgauge itself ends.
@@ -25,7 +25,9 @@ impl Exit {
         match end {
             CommandEnd::Exited(code) => Exit::Program(*code as u8),
             CommandEnd::Signalled(signal) => Exit::Program(128 + *signal as u8),
-            CommandEnd::Interrupted => Exit::Program(130),
+            CommandEnd::Interrupted => {
+                Exit::Program(128 + sys::process::interrupting_signal() as u8)
+            }
         }
     }
 
@@ -37,16 +39,37 @@ impl Exit {
     }
 }
 
+/// The command line asks for what makes no sense: memgauge ends with [`USAGE`].
+pub(crate) fn usage(message: impl Into<String>) -> anyhow::Error {
+    Error::usage(message).into()
+}
+
 /// Prints one line with the causes and returns the exit code for it.
 pub(crate) fn explain(error: &anyhow::Error) -> ExitCode {
     eprintln!("memgauge: {error:#}");
-    let kind = error
-        .downcast_ref::<memgauge_collect::Error>()
-        .map(memgauge_collect::Error::kind);
+    let known =
+        |cause: &(dyn std::error::Error + 'static)| Some(cause.downcast_ref::<Error>()?.kind());
+    let kind = error.chain().find_map(known);
     ExitCode::from(match kind {
         Some(ErrorKind::ProgramNotFound) => 127,
         Some(ErrorKind::ProgramNotExecutable) => 126,
         Some(ErrorKind::Usage) => USAGE,
         _ => FAILED,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::Context;
+
+    use super::*;
+
+    #[test]
+    fn a_usage_error_ends_with_2_whatever_is_said_around_it() {
+        let plain = usage("failed to read it");
+        assert_eq!(explain(&plain), ExitCode::from(USAGE));
+        let around = Err::<(), _>(usage("it is no number")).context("failed to read it");
+        assert_eq!(explain(&around.unwrap_err()), ExitCode::from(USAGE));
+        assert_eq!(explain(&anyhow::anyhow!("broken")), ExitCode::from(FAILED));
+    }
 }

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use memgauge_analyze::summarise_end;
 use memgauge_collect::pmu::events::{self, Event, Pmus};
 use memgauge_collect::pmu::sample::{self, Options, Rate, usual_rate};
@@ -14,6 +14,7 @@ use memgauge_trace::CommandEnd;
 use memgauge_trace::recording::Recording;
 
 use crate::args::{Record, Settings, Source};
+use crate::outcome::usage;
 use crate::record;
 
 /// Whether the command line asks for samples of live events.
@@ -44,7 +45,9 @@ pub(crate) fn is_live(settings: &Settings) -> bool {
 pub(crate) fn run(
     settings: &Settings,
     (target, while_running): (Target, Option<Vec<String>>),
+    talk: bool,
 ) -> anyhow::Result<CommandEnd> {
+    record::refuse_unused(settings, Source::Pmu)?;
     let options = Options {
         target,
         while_running,
@@ -61,7 +64,7 @@ pub(crate) fn run(
     record::make_room(&settings.output, settings.force)?;
     sys::process::catch_interrupts().context("failed to catch interrupts")?;
     let outcome = sample::record(&options)?;
-    if !settings.quiet {
+    if talk {
         say(&settings.output)?;
     }
     // Of what was attached to, none is ours to report the end of.
@@ -70,10 +73,10 @@ pub(crate) fn run(
 
 fn chosen(settings: &Settings) -> anyhow::Result<Vec<(Event, Rate)>> {
     if settings.events.is_empty() {
-        bail!(
+        return Err(usage(
             "failed to sample: name an event with -e, as in -e page-faults or -e cpu/mem-loads/P \
-             (`memgauge list` has names, `memgauge doctor` says what works here)"
-        );
+             (`memgauge list` has names, `memgauge doctor` says what works here)",
+        ));
     }
     let groups = events::parse(&settings.events.join(","), &Pmus::default())?;
     let rate = |event: &Event| match (settings.period, settings.frequency) {

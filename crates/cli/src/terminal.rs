@@ -56,6 +56,16 @@ fn line(terminal: bool) -> Option<usize> {
     line.map(|line| line.max(NARROWEST))
 }
 
+/// Width of standard output, where it is a terminal or the user names one.
+pub(crate) fn stdout_width() -> Option<usize> {
+    let told = std::env::var("COLUMNS").ok().and_then(|c| c.parse().ok());
+    let asked = || {
+        let size = terminal_size::terminal_size_of(std::io::stdout());
+        size.map(|(w, _)| usize::from(w.0))
+    };
+    told.or_else(asked)
+}
+
 fn is_utf8() -> bool {
     ["LC_ALL", "LC_CTYPE", "LANG"]
         .iter()

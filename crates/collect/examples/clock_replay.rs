@@ -240,6 +240,8 @@ fn clocked(command: &[String], folder: &Path, run: usize) -> Result<(u64, Region
         output: output.clone(),
         period_ns: PERIOD_NS,
         ring_pages: 256,
+        keep_registers: false,
+        overhead: None,
     })?;
     let recording = Recording::open(&output)?;
     let regions = Regions::read(&recording)?;

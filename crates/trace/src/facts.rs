@@ -212,6 +212,27 @@ pub struct TickFacts {
     pub p99_gap_ns: Option<u64>,
     /// What a tick of the bare timer takes here, where that was measured.
     pub bare_tick_ns: Option<f64>,
+    /// What a tick takes here with its record, measured before the start.
+    #[serde(default)]
+    pub tick_ns: Option<f64>,
+}
+
+/// With the cost of a tick known to a tenth, a larger share of the time tells no multiple.
+const MOST_TOLD: f64 = 0.9;
+
+impl TickFacts {
+    /// Part of the time on processors that ticks took, 0 to 1; estimated from what one takes.
+    pub fn share_taken(&self) -> Option<f64> {
+        let took_ns = self.tick_ns? * (self.seen + self.lost) as f64;
+        Some((took_ns / (self.running_ns as f64).max(1.0)).min(1.0))
+    }
+
+    /// Running time with ticks as a multiple of that without; `None` where the ticks took
+    /// nearly all of it.
+    pub fn slowdown(&self) -> Option<f64> {
+        let share = self.share_taken()?;
+        (share < MOST_TOLD).then(|| 1.0 / (1.0 - share))
+    }
 }
 
 /// What the way from overflows to records did, where it is kept as times.

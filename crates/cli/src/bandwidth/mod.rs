@@ -10,12 +10,13 @@ use std::path::Path;
 use anyhow::{Context, bail};
 use memgauge_analyze::bandwidth::{self, Correction, Extent, LossModel, MOST_WINDOWS, Settings};
 use memgauge_collect::emulate;
+use memgauge_collect::sys::process::interrupts;
 use memgauge_machine::{PmuConfig, SampleSpec};
 use memgauge_report::bandwidth::{against_text, csv, json, text};
 use memgauge_trace::CommandEnd;
 use memgauge_trace::recording::Recording;
 
-use crate::outcome::Exit;
+use crate::outcome::{Exit, usage};
 use crate::symbols::Symbols;
 use crate::units::EventSpec;
 use crate::{record, terminal};
@@ -42,7 +43,7 @@ pub(crate) fn bandwidth(args: &Bandwidth) -> anyhow::Result<Exit> {
     for run in 0..args.repeat {
         end = record_once(args, run > 0)?;
         let recording = Recording::open(&args.output)?;
-        if run + 1 == args.repeat || end == CommandEnd::Interrupted {
+        if run + 1 == args.repeat || interrupts() > 0 {
             eprint!("{}", shown(args, &recording, &totals, style)?);
             break;
         }
@@ -90,9 +91,7 @@ fn run(args: &Bandwidth, again: bool) -> anyhow::Result<CommandEnd> {
 fn modelled(args: &Bandwidth) -> anyhow::Result<EventSpec> {
     let name = args.event.as_deref().unwrap_or("llc.miss");
     let event = name.parse::<EventSpec>();
-    event.map_err(|why| {
-        memgauge_collect::Error::usage(format!("failed to read event `{name}`: {why}")).into()
-    })
+    event.map_err(|why| usage(format!("failed to read event `{name}`: {why}")))
 }
 
 fn settings(args: &Bandwidth) -> Settings {
@@ -152,19 +151,19 @@ fn check(args: &Bandwidth, recording: &Recording, extent: &Extent) -> anyhow::Re
     let from = args.from.unwrap_or(0).max(extent.start_ns);
     let to = args.to.unwrap_or(u64::MAX).min(extent.end_ns);
     if from >= to {
-        bail!(
+        return Err(usage(format!(
             "failed to show `{}`: nothing from {from} ns to {to} ns; it has {} to {} ns",
             recording.path().display(),
             extent.start_ns,
             extent.end_ns
-        );
+        )));
     }
     let windows = (to - from) / args.bin.ns;
     if windows > MOST_WINDOWS {
-        bail!(
+        return Err(usage(format!(
             "failed to show {windows} windows, {MOST_WINDOWS} at most: choose a wider --bin or a \
              shorter time with --from and --to"
-        );
+        )));
     }
     Ok(())
 }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use memgauge_collect::pmu::events::nearest;
 use memgauge_collect::pmu::stat::{Outcome, Row, Update};
 use memgauge_collect::{emulate, geometry};
@@ -14,6 +14,7 @@ use memgauge_trace::{
 };
 
 use super::args::Stat;
+use crate::outcome::usage;
 
 /// Events counted where none are named.
 const DEFAULT: &str = "instructions,cycles,loads,stores,l1d.hit,l1d.miss,llc.miss,dtlb.miss";
@@ -22,7 +23,9 @@ const DEFAULT: &str = "instructions,cycles,loads,stores,l1d.hit,l1d.miss,llc.mis
 /// does.
 pub(super) fn run(args: &Stat, tell: &mut dyn FnMut(Update<'_>)) -> anyhow::Result<Outcome> {
     if args.command.is_empty() {
-        bail!("failed to attach: source emulate only counts programs that it starts");
+        return Err(usage(
+            "failed to attach: source emulate only counts programs that it starts",
+        ));
     }
     let events = events(args)?;
     emulate::resolve(&args.command)?;
@@ -76,11 +79,11 @@ fn events(args: &Stat) -> anyhow::Result<Vec<(EventId, &'static str)>> {
     let find = |name: &str| {
         let known = catalogue::ALL.iter().find(|event| event.1 == name);
         let names = || catalogue::ALL.iter().map(|event| event.1.to_owned());
-        known.map(|event| (event.0, event.1)).with_context(|| {
+        known.map(|event| (event.0, event.1)).ok_or_else(|| {
             let near = nearest(name, names(), 3).join(", ");
-            format!(
+            usage(format!(
                 "failed to count `{name}`: the modelled machine has no such event; near it: {near}"
-            )
+            ))
         })
     };
     text.split(',').map(|name| find(name.trim())).collect()

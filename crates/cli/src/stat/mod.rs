@@ -81,7 +81,8 @@ fn observe(
         match &update {
             Update::Series(rows) => series.observe(rows),
             Update::Sums(sums) => live.show(sums),
-            Update::Columns(_) | Update::Rows(_) => {}
+            Update::Warning(text) if speaks => eprintln!("memgauge: {text}"),
+            Update::Columns(_) | Update::Rows(_) | Update::Warning(_) => {}
         }
         failed = failed.take().or(outputs.write(&update).err());
     };

@@ -66,7 +66,7 @@ impl Outputs {
         match update {
             Update::Columns(columns) => self.begin(columns),
             Update::Rows(rows) => rows.iter().try_for_each(|row| self.row(row)),
-            Update::Series(_) | Update::Sums(_) => Ok(()),
+            Update::Series(_) | Update::Sums(_) | Update::Warning(_) => Ok(()),
         }
     }
 

@@ -3,11 +3,9 @@
 
 use std::path::PathBuf;
 
-use memgauge_trace::CommandEnd;
-
 use crate::pmu::abi::{Attr, kind, software};
 use crate::pmu::events::{Event, Modes, Modifiers};
-use crate::pmu::sample::{self, Rate};
+use crate::pmu::sample::{self, Outcome, Rate};
 use crate::pmu::target::Target;
 use crate::{Error, ErrorKind, Result};
 
@@ -24,6 +22,10 @@ pub struct Options {
     pub period_ns: u64,
     /// Pages of each ring, a power of two.
     pub ring_pages: usize,
+    /// Write general registers into the recording, a row for each.
+    pub keep_registers: bool,
+    /// Part of the observed processor time that sampling may take.
+    pub overhead: Option<f64>,
 }
 
 /// Time on a processor in user space.
@@ -59,18 +61,17 @@ pub fn record(options: &Options) -> Result<Option<CommandEnd>> {
         let message = "failed to sample addresses: source clock decodes x86-64 only";
         return Err(Error::new(ErrorKind::Missing, message));
     }
-    let outcome = sample::record(&sample::Options {
+    sample::record(&sample::Options {
         target: options.target.clone(),
         while_running: options.while_running.clone(),
         events: vec![(timer(), Rate::Period(options.period_ns))],
         output: options.output.clone(),
         ring_pages: options.ring_pages,
         registers: true,
-        keep_registers: false,
-        overhead: None,
+        keep_registers: options.keep_registers,
+        overhead: options.overhead,
         whole_processors: false,
         tracing: None,
         source: "clock",
-    })?;
-    Ok(outcome.end)
+    })
 }

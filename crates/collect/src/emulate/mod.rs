@@ -245,11 +245,15 @@ impl Run {
         }
     }
 
-    /// The user wants to stop: the program is asked, then made to.
+    /// The user wants to stop: the program is asked, then made to. One that ends by
+    /// itself has its own status.
     fn interrupted(&mut self, session: &mut Session) -> Result<CommandEnd> {
         let asked = Instant::now();
         self.recorder.signal_all(libc::SIGTERM);
-        while self.ended()?.is_none() {
+        let status = loop {
+            if let Some(status) = self.ended()? {
+                break status;
+            }
             if asked.elapsed() > GRACE {
                 self.recorder.signal_all(libc::SIGKILL);
                 let _ = self.child.kill();
@@ -257,8 +261,11 @@ impl Run {
             if !self.recorder.poll(session, true)? {
                 std::thread::sleep(IDLE);
             }
-        }
-        Ok(CommandEnd::Interrupted)
+        };
+        Ok(match ending(status) {
+            CommandEnd::Signalled(_) => CommandEnd::Interrupted,
+            end => end,
+        })
     }
 
     /// Ends after a failure: what is in memory is written as far as it can be.

@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::time::Duration;
 
 fn c_path(path: &Path) -> Option<CString> {
@@ -142,8 +142,12 @@ pub fn children_usage() -> Usage {
 }
 
 static INTERRUPTS: AtomicU32 = AtomicU32::new(0);
+/// The first signal that was one; 0 before.
+static INTERRUPTING: AtomicI32 = AtomicI32::new(0);
 
 extern "C" fn on_interrupt(signal: i32) {
+    // It fails where another came first.
+    let _ = INTERRUPTING.compare_exchange(0, signal, Ordering::SeqCst, Ordering::SeqCst);
     if INTERRUPTS.fetch_add(1, Ordering::SeqCst) >= 1 {
         // SAFETY: _exit may be called from a signal handler.
         unsafe { libc::_exit(128 + signal) };
@@ -161,7 +165,7 @@ pub fn catch_interrupts() -> io::Result<()> {
         let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
         action.sa_sigaction = on_interrupt as *const () as usize;
         action.sa_flags = libc::SA_RESTART;
-        // SAFETY: the handler only touches an atomic and calls _exit.
+        // SAFETY: the handler only touches atomics and calls _exit.
         if unsafe { libc::sigaction(signal, &action, std::ptr::null_mut()) } != 0 {
             return Err(io::Error::last_os_error());
         }
@@ -172,6 +176,14 @@ pub fn catch_interrupts() -> io::Result<()> {
 /// Interrupts received since [`catch_interrupts`].
 pub fn interrupts() -> u32 {
     INTERRUPTS.load(Ordering::SeqCst)
+}
+
+/// The signal of the first interrupt; SIGINT where none came.
+pub fn interrupting_signal() -> i32 {
+    match INTERRUPTING.load(Ordering::SeqCst) {
+        0 => libc::SIGINT,
+        signal => signal,
+    }
 }
 
 /// CLOCK_MONOTONIC, which programs in the kernel read as well.

@@ -2,7 +2,7 @@
 //! series.
 
 use memgauge_analyze::{Counter, CounterCurve, Counting, Derived, Summary};
-use memgauge_trace::{CounterFacts, UnsupportedFacts};
+use memgauge_trace::{CounterFacts, TickFacts, UnsupportedFacts};
 
 use super::or_none;
 use crate::style::{Role, Style};
@@ -83,6 +83,7 @@ pub(super) fn ticks(summary: &Summary, style: &Style) -> String {
             count(counting.threads),
         ),
     ];
+    lines.extend(slowdown(ticks));
     if let Some(tick_ns) = ticks.bare_tick_ns {
         let share = 100.0 * tick_ns / (ticks.interval_ns as f64).max(1.0);
         lines.push(format!(
@@ -92,6 +93,21 @@ pub(super) fn ticks(summary: &Summary, style: &Style) -> String {
         ));
     }
     section("Ticks", &lines, style)
+}
+
+/// How much the ticks slowed down what was observed.
+fn slowdown(ticks: &TickFacts) -> Option<String> {
+    let share = ticks.share_taken()?;
+    let times = match ticks.slowdown() {
+        Some(times) => format!("{times:.2} times slower"),
+        None => "more than 10 times slower".to_owned(),
+    };
+    Some(format!(
+        "slowdown estimated: ticks took {:.1} % of the time on processors, so what was \
+         observed ran {times} ({:.1} us a tick, measured before the start)",
+        100.0 * share,
+        ticks.tick_ns.unwrap_or(0.0) / 1e3
+    ))
 }
 
 fn section(title: &str, lines: &[String], style: &Style) -> String {
@@ -255,7 +271,6 @@ mod tests {
     use super::*;
     use crate::fixture::{self, plain};
     use memgauge_analyze::Ticking;
-    use memgauge_trace::TickFacts;
 
     fn counter(name: &str, value: u64) -> Counter {
         Counter {
@@ -301,6 +316,7 @@ mod tests {
                         duration_ns: 2000,
                         values: vec![1000, 500],
                     }),
+                    ..Ticking::default()
                 }),
                 notes: vec!["a remark".to_owned()],
                 ..Counting::default()

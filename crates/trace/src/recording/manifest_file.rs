@@ -166,7 +166,7 @@ fn not_a_recording(dir: &Path, why: &str) -> Error {
 
 fn cannot_read(path: &Path, error: io::Error) -> Error {
     let message = format!("failed to read `{}`: {error}", path.display());
-    Error::new(ErrorKind::Io, message).caused_by(error)
+    Error::new(ErrorKind::Io, message)
 }
 
 fn read_limited(path: &Path) -> io::Result<Vec<u8>> {

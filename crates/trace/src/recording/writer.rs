@@ -218,7 +218,7 @@ fn make_recording_dir(path: &Path) -> Result<()> {
     match std::fs::create_dir(path) {
         Ok(()) => Ok(()),
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => check_empty(path),
-        Err(e) if e.kind() == io::ErrorKind::NotFound => Err(no_parent(path)),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Err(no_place(path)),
         Err(e) => Err(cannot_create(path, e)),
     }
 }
@@ -240,8 +240,14 @@ fn check_empty(path: &Path) -> Result<()> {
     Ok(())
 }
 
-fn no_parent(path: &Path) -> Error {
-    let parent = path.parent().unwrap_or(path).display();
+fn no_place(path: &Path) -> Error {
+    let parent = path.parent().unwrap_or(path);
+    // `/proc` is there and says the same of everything made in it.
+    if parent.is_dir() {
+        let why = "no directory can be made there; choose another place";
+        return refused(path, why);
+    }
+    let parent = parent.display();
     refused(
         path,
         &format!("no directory `{parent}`; create it first (mkdir -p {parent})"),
@@ -251,7 +257,8 @@ fn no_parent(path: &Path) -> Error {
 fn cannot_create(path: &Path, error: io::Error) -> Error {
     let (kind, why) = reason(error.kind());
     let message = format!("failed to create recording `{}`: {why}", path.display());
-    Error::new(kind, message).caused_by(error)
+    // The cause is in the message.
+    Error::new(kind, message)
 }
 
 fn refused(path: &Path, why: &str) -> Error {

@@ -111,6 +111,10 @@ fn given_up(what: GivenUp) -> &'static str {
             "in user space only: not allowed to this user otherwise \
              (sysctl kernel.perf_event_paranoid=1, or CAP_PERFMON)"
         }
+        GivenUp::TimerValues => {
+            "samples stand for the period in force: what a timer counted between two of them \
+             is not told (kernel 6.13)"
+        }
         GivenUp::LostCounts => "without a count of lost samples by event (kernel 6.0)",
         GivenUp::Parts => "latencies in one part (kernel 5.12 has three)",
         GivenUp::Latencies => "without latencies and data sources: this event has none",
@@ -122,9 +126,9 @@ const FAR: f64 = 1.5;
 
 fn not_kept(overhead: OverheadFacts) -> Option<String> {
     (overhead.taken > FAR * overhead.allowed).then(|| {
-        "the overhead allowed was not kept: the run was too short to find its period, or its \
-         threads and processes were too many to give each a new one, or not all known as \
-         records of forks were lost (name a larger period with -c)"
+        "sampling took more time than --overhead allows: the run was too short to find the \
+         right period, or it had too many threads to change all their periods. Start with a \
+         larger period (-c)"
             .to_owned()
     })
 }
@@ -213,11 +217,13 @@ impl Session<'_> {
         if let Some(beside) = &self.beside {
             notes.push(match beside.without() {
                 "" => format!("reference: {}", beside.source()),
-                why => format!("no reference by memory's own counters: {why}"),
+                why => format!("no reference from the memory controllers' counters: {why}"),
             });
         }
         if self.recorder.followed.only.is_some() {
-            notes.push("whole processors were sampled, and the target's samples kept".to_owned());
+            notes.push(
+                "whole processors were sampled; samples of other programs were dropped".to_owned(),
+            );
         }
         notes
     }

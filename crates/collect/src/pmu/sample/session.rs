@@ -15,6 +15,7 @@ use super::open::{Open, Opener, Wish};
 use super::order::Order;
 use super::recorder::Recorder;
 use super::Options;
+use super::renew::Renewal;
 use crate::pmu::abi::{Attr, flag, kind, record, sample, software};
 use crate::pmu::events::{Event, Pmus};
 use crate::pmu::record::{Header, Layout, Record, Trailer};
@@ -62,10 +63,18 @@ type Opened<'a> = (Vec<Wish>, Open, Opener<'a>);
 /// processor only (before 6.2), of whole processors.
 fn opened<'a>(options: &Options, aimed: &'a Aimed, has: &Facilities) -> Result<Opened<'a>> {
     let attempt = |wide: bool| -> Result<Opened<'a>> {
+        let wanted = |rate| Wanted {
+            rate,
+            registers: options.registers,
+            physical: true,
+            // A processor's timer counts while it idles, too. Traces keep one period for
+            // many overflows.
+            timer_values: aimed.per_task && !wide && options.tracing.is_none(),
+        };
         let mut wishes: Vec<Wish> = options
             .events
             .iter()
-            .map(|(event, rate)| wish(event, *rate, options, has))
+            .map(|(event, rate)| wish(event, wanted(*rate), has))
             .collect();
         let batched = |w: &Wish| matches!(w.built.method, Method::Pebs | Method::Spe);
         let opener = Opener {
@@ -88,17 +97,12 @@ fn opened<'a>(options: &Options, aimed: &'a Aimed, has: &Facilities) -> Result<O
     }
 }
 
-fn wish(event: &Event, rate: Rate, options: &Options, has: &Facilities) -> Wish {
+fn wish(event: &Event, wanted: Wanted, has: &Facilities) -> Wish {
     let mut event = event.clone();
     if event.modifiers.most_precise {
         let precise = crate::pmu::counters::most_precise(&event, Whom::Thread(0), None);
         event.attr.flags |= precise << flag::PRECISE_SHIFT;
     }
-    let wanted = Wanted {
-        rate,
-        registers: options.registers,
-        physical: true,
-    };
     let modes = event.modifiers.modes;
     Wish {
         built: attribute(&event, &wanted, has),
@@ -244,7 +248,7 @@ impl<'a> Session<'a> {
         self.start_ns + self.behind_ns
     }
 
-    fn now_ns(&self) -> u64 {
+    pub(super) fn now_ns(&self) -> u64 {
         perf::monotonic_ns().saturating_sub(self.behind_ns)
     }
 
@@ -494,14 +498,26 @@ impl<'a> Session<'a> {
         let mut periods: BTreeMap<usize, u64> = numbers
             .filter_map(|event| Some((event, self.next_period(event, factor)?)))
             .collect();
-        if !self.renewed(&periods) {
-            periods.retain(|&event, &mut period| self.set_period(event, period));
-        }
+        let since_ns = match self.renewed(&periods) {
+            Renewal::Done(since_ns) => since_ns,
+            Renewal::Needless => {
+                periods.retain(|&event, &mut period| self.set_period(event, period));
+                self.now_ns()
+            }
+            Renewal::Failed => {
+                // Samples that do not say what they stand for keep one period for all
+                // tasks, as it could not be changed for those that inherited theirs.
+                periods.retain(|&event, &mut period| {
+                    self.recorder.tells_period(event) && self.set_period(event, period)
+                });
+                self.now_ns()
+            }
+        };
         for (&event, &period) in &periods {
             self.recorder.outcomes[event].period = period;
         }
         if !periods.is_empty() {
-            self.recorder.periods_changed(self.now_ns());
+            self.recorder.periods_changed(since_ns);
         }
         !periods.is_empty()
     }

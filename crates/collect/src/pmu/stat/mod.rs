@@ -15,7 +15,7 @@
 //! Rejected: reading counters from here every interval (a switch each time, and
 //! short-lived threads are missed), and one ring a thread (memory).
 
-mod bare;
+pub(super) mod bare;
 mod follow;
 mod open;
 mod plan;
@@ -105,15 +105,53 @@ impl Outcome {
     }
 }
 
+/// Part of the time that ticks may take before a series distorts what it shows: at
+/// shorter intervals the user is warned.
+pub const BEARABLE: f64 = 0.2;
+
+/// The interval at which ticks of this cost take the bearable part of the time.
+pub fn bearable_interval_ns(tick_ns: f64) -> u64 {
+    SHORTEST_INTERVAL_NS.max((tick_ns / BEARABLE).round() as u64)
+}
+
 /// What is told while it runs.
 #[derive(Debug)]
 pub enum Update<'a> {
     /// Names of the series' columns, a list for each group, the timer first.
     Columns(&'a [Vec<String>]),
+    /// Before the start: an interval shorter than the machine bears, in words.
+    Warning(&'a str),
     /// The next rows, in order of time; their times begin at 0.
     Rows(&'a [Row]),
     /// The same as rows of a recording's series.
     Series(&'a [SeriesRow]),
     /// Totals so far by event, asked for ten times a second.
     Sums(&'a BTreeMap<String, u64>),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_slowdown_is_the_share_of_the_time_that_ticks_took() {
+        let mut ticks = Ticks::new(100_000);
+        (0..90).for_each(|_| ticks.add(100_000));
+        (ticks.lost, ticks.running_ns) = (10, 10_000_000);
+        // A hundred ticks of 25 us are a quarter of 10 ms: the rest would take 7.5 ms.
+        let slowdown = Slowdown::of(25_000.0, &ticks);
+        assert_eq!(slowdown.share, 0.25);
+        assert!((slowdown.times().unwrap() - 10.0 / 7.5).abs() < 1e-9);
+        // Ticks as long as the interval, or measured longer: nothing is left over.
+        for tick_ns in [100_000.0, 200_000.0] {
+            let slowdown = Slowdown::of(tick_ns, &ticks);
+            assert_eq!((slowdown.share, slowdown.times()), (1.0, None));
+        }
+    }
+
+    #[test]
+    fn the_bearable_interval_leaves_four_fifths_to_the_program() {
+        assert_eq!(bearable_interval_ns(15_000.0), 75_000);
+        assert_eq!(bearable_interval_ns(100.0), SHORTEST_INTERVAL_NS);
+    }
 }

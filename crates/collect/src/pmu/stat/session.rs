@@ -32,6 +32,7 @@ const LOOK_EVERY_MS: u64 = 100;
 /// The program cannot run, nothing can be counted, or the recording cannot be
 /// written.
 pub fn run(options: &Options, tell: &mut dyn FnMut(Update<'_>)) -> Result<Outcome> {
+    check_firsts(options)?;
     perf::raise_open_files();
     let run = Run::prepare(&options.target, options.while_running.as_ref())?;
     let aimed = Aimed::at(&options.target, run.pid())?;
@@ -50,9 +51,33 @@ pub fn run(options: &Options, tell: &mut dyn FnMut(Update<'_>)) -> Result<Outcom
         inherit: options.inherit,
     };
     let open = opener.open(&events, &planned)?;
-    let session = Session::new(options, opener, events, open, &tried)?;
+    let mut session = Session::new(options, opener, events, open, &tried)?;
     tell(Update::Columns(&session.columns()));
+    session.look_ahead(tell);
     session.run(run, tell)
+}
+
+/// The kernel takes `:D` and `:e` of the first event of a group only, which in a series
+/// is the timer.
+fn check_firsts(options: &Options) -> Result<()> {
+    let series = options.interval_ns.is_some();
+    for group in &options.groups {
+        let others = group.events.iter().skip(usize::from(!series));
+        let mut of_firsts = others.filter(|e| e.modifiers.pinned || e.modifiers.exclusive);
+        if let Some(event) = of_firsts.next() {
+            let first = if series {
+                "with -I that is the timer"
+            } else {
+                "in braces that is the one named first"
+            };
+            return Err(Error::usage(format!(
+                "failed to count `{}`: only the first event of a group can have :D or :e, and \
+                 {first}: leave them out",
+                event.name
+            )));
+        }
+    }
+    Ok(())
 }
 
 fn usable(options: &Options, aimed: &Aimed) -> Result<Tried> {
@@ -104,6 +129,8 @@ struct Session<'a> {
     /// What each event has counted so far, in the order of `events`.
     sums: Vec<u64>,
     start_ns: u64,
+    /// What a tick takes here, in nanoseconds.
+    tick_ns: Option<f64>,
     /// Rows of a round; the memory stays for the next.
     rows: Vec<Row>,
     ids: Ids,
@@ -154,6 +181,7 @@ impl<'a> Session<'a> {
             ),
             sink,
             start_ns: 0,
+            tick_ns: None,
             rows: Vec::new(),
             series: Vec::new(),
             manifest,
@@ -168,6 +196,28 @@ impl<'a> Session<'a> {
         groups
             .map(|group| timer().chain(group.iter().map(name)).collect())
             .collect()
+    }
+
+    /// Measures what a tick takes here, and warns where that is too much.
+    fn look_ahead(&mut self, tell: &mut dyn FnMut(Update<'_>)) {
+        let Some(interval_ns) = self.options.interval_ns else {
+            return;
+        };
+        self.tick_ns = super::bare::sampled_tick_ns();
+        let Some(tick_ns) = self.tick_ns else { return };
+        let bearable_ns = super::bearable_interval_ns(tick_ns);
+        if interval_ns < bearable_ns {
+            let warning = format!(
+                "a tick takes about {:.0} us here: every {} us, ticks would slow the program down a lot \
+                 (from -I {}us on they take less than {:.0} % of its time)",
+                tick_ns / 1e3,
+                interval_ns / 1000,
+                bearable_ns.div_ceil(1000),
+                100.0 * super::BEARABLE,
+            );
+            tell(Update::Warning(&warning));
+            self.facts.notes.push(warning);
+        }
     }
 
     fn run(mut self, mut run: Run, tell: &mut dyn FnMut(Update<'_>)) -> Result<Outcome> {
@@ -285,7 +335,11 @@ impl<'a> Session<'a> {
         let measure = self.options.measure_timer && self.options.interval_ns.is_some();
         let bare_tick_ns = measure.then(super::bare::tick_ns).flatten();
         let ticks = self.ticks(&readings);
-        self.facts.ticks = ticks.map(|t| t.facts(TIMER_ID, bare_tick_ns));
+        self.facts.ticks = ticks.map(|t| TickFacts {
+            bare_tick_ns,
+            tick_ns: self.tick_ns,
+            ..t.facts(TIMER_ID)
+        });
         self.end(&threads)
     }
 

@@ -55,8 +55,8 @@ impl Ticks {
         self.expected().saturating_sub(self.seen + self.lost)
     }
 
-    /// As the manifest has them; `bare_tick_ns` is what the timer alone takes.
-    pub(super) fn facts(&self, event: EventId, bare_tick_ns: Option<f64>) -> TickFacts {
+    /// As the manifest has them, without what a tick takes.
+    pub(super) fn facts(&self, event: EventId) -> TickFacts {
         TickFacts {
             event,
             interval_ns: self.interval_ns,
@@ -68,7 +68,7 @@ impl Ticks {
             running_ns: self.running_ns,
             median_gap_ns: self.gap_ns(0.5),
             p99_gap_ns: self.gap_ns(0.99),
-            bare_tick_ns,
+            ..TickFacts::default()
         }
     }
 
