@@ -35,6 +35,7 @@ mod distinct;
 mod exact;
 mod histogram;
 mod join;
+mod near;
 mod pages;
 mod parallel;
 mod partition;
