@@ -1,6 +1,6 @@
 //! How often the bands of sampled miss-rate curves hold the exact curve.
 //!
-//! `make bench-mrc-bands`, or `cargo run --release -p memgauge --example mrc_coverage
+//! `make bench-mrc`, or `cargo run --release -p memgauge --example mrc_coverage
 //! -- [REFERENCES [FILE…]]`: traces made here and raw lists of addresses, each with
 //! several rates and samples; at every size shown, four to a doubling. *Far* are the
 //! sizes beyond those that are counted exactly.

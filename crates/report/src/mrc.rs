@@ -86,19 +86,19 @@ impl Measured {
         let Measured::Sampled(e) = self else {
             return None;
         };
-        let references = match e.is_exact {
-            true => "every reference",
-            false => "stretches of the run",
-        };
         let Some(counted) = self.counted_bytes() else {
-            return Some(format!("all sizes from {references}: the sample is not needed"));
+            return Some("all sizes from every reference: the sample is not needed".to_owned());
         };
-        let mut text = format!("up to {} from {references}", capacity(counted));
+        let mut text = match counted {
+            0 => "all sizes from the sample".to_owned(),
+            _ => format!("up to {} from every reference", capacity(counted)),
+        };
         if e.resolved_blocks > e.counted_blocks {
             let from = e.resolved_blocks.saturating_mul(e.curve.block_bytes);
             let _ = write!(
                 text,
-                "; not known from there to {}: the sample has too few blocks",
+                "; not known from {} to {}: the sample has too few blocks",
+                bytes(counted),
                 bytes(from)
             );
         }

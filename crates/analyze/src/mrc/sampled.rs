@@ -24,7 +24,7 @@ use super::curve::Curve;
 use super::distinct::Distinct;
 use super::exact::{Exact, Full, Settings};
 use super::histogram::Distances;
-use super::near::{Counted, GROUPS, Near};
+use super::near::Near;
 use super::sys::{Vectors, keep};
 
 /// Which blocks are kept: those whose hash is below a limit.
@@ -85,8 +85,8 @@ pub enum Sampling {
     Size(usize),
 }
 
-/// Disjoint parts of the sample, for the band, each with a group of the stretches.
-const PARTS: usize = GROUPS;
+/// Disjoint parts of the sample, for the band.
+const PARTS: usize = 8;
 /// Student's t for a two-sided 97.5 % interval of [`PARTS`] values: with that of 95 %,
 /// 2.365, bands of far sizes held some traces only 92 % of the time.
 const T: f64 = 2.841;
@@ -158,13 +158,9 @@ pub struct Estimate {
     /// Up to this memory in blocks distances were counted, not sampled by block; the
     /// highest number where all are.
     pub counted_blocks: u64,
-    /// Whether they were counted of every reference, and not of stretches of the run.
-    pub is_exact: bool,
     /// From this memory in blocks on the sample tells memories apart; between both
     /// nothing is known but that misses fall.
     pub resolved_blocks: u64,
-    /// References beside the curve, of which nothing is known.
-    unknown: f64,
     /// Curves of disjoint parts of the sample; fewer than [`PARTS`] where one has
     /// no reference beyond the exact ones.
     parts: Vec<Curve>,
@@ -185,8 +181,6 @@ impl Estimate {
         self.sampled_references += other.sampled_references;
         self.rate = self.sampled_blocks as f64 / self.curve.compulsory.max(1.0);
         self.counted_blocks = self.counted_blocks.min(other.counted_blocks);
-        self.is_exact &= other.is_exact;
-        self.unknown += other.unknown;
         self.resolved_blocks = self.resolved_blocks.max(other.resolved_blocks);
         self.spread = self.spread.max(other.spread);
         self.parts.truncate(other.parts.len());
@@ -214,7 +208,6 @@ impl Estimate {
         let parts = self.parts.iter_mut().chain(&mut self.bounds);
         parts.for_each(|curve| curve.scale(weight));
         self.curve.scale(weight);
-        self.unknown *= weight;
     }
 
     /// Whether the curve says how many misses a memory of so many bytes has.
@@ -231,9 +224,7 @@ impl Estimate {
             return None;
         }
         if blocks <= self.counted_blocks {
-            let spread = if self.is_exact { Some(0.0) } else { self.spread_of_parts(blocks) };
-            let half = spread.unwrap_or(self.curve.references) + self.unknown;
-            return Some(half.min(self.curve.references) / self.curve.references);
+            return Some(0.0);
         }
         let at = |blocks: f64| self.curve.misses(blocks.max(0.0) as u64);
         let (here, size) = (at(blocks as f64), blocks as f64);
@@ -248,13 +239,8 @@ impl Estimate {
             let bend = (at(size - blurred) + at(size + blurred)) / 2.0 - here;
             spread.hypot(count) + step + bend.abs()
         });
-        let half = match known {
-            Some(known) if self.is_exact => known.min(farthest),
-            Some(known) => known,
-            None => farthest,
-        };
-        let half = half.max(0.0) + self.unknown;
-        Some(half.min(self.curve.references) / self.curve.references)
+        let half = known.unwrap_or(farthest).min(farthest).max(0.0);
+        Some(half / self.curve.references)
     }
 
     /// Half of the interval of the misses that parts of the sample tell.
@@ -278,7 +264,8 @@ pub struct Sampled {
     filter: Filter,
     most_blocks: usize,
     distinct: Distinct,
-    near: Near,
+    /// Counts short distances.
+    near: Option<Near>,
     references: u64,
     sampled: u64,
     whole: Strand,
@@ -311,13 +298,20 @@ impl Sampled {
             filter: Filter::of_share(salt, rate),
             most_blocks,
             distinct: Distinct::new(),
-            near: Near::new(block_bytes, salt, settings),
+            near: Some(Near::new(block_bytes, settings)),
             references: 0,
             sampled: 0,
             whole: Strand::new(settings),
             parts: (0..PARTS).map(|_| Strand::new(settings)).collect(),
             kept: vec![0; CHUNK + 8],
         }
+    }
+
+    /// Counts no short distances: far less time for each reference, and no estimate of
+    /// memories with few blocks of the sample.
+    #[must_use]
+    pub fn without_small_memories(self) -> Sampled {
+        Sampled { near: None, ..self }
     }
 
     /// Takes in references, by address.
@@ -332,7 +326,9 @@ impl Sampled {
 
     fn chunk(&mut self, addresses: &[u64]) -> Result<(), Full> {
         self.references += addresses.len() as u64;
-        self.near.feed(addresses);
+        if let Some(near) = &mut self.near {
+            near.feed(addresses);
+        }
         let limit = self.filter.limit.max(self.distinct.limit());
         let wider = Filter {
             limit,
@@ -387,19 +383,19 @@ impl Sampled {
             true => (self.distinct.estimate(), self.distinct.variance()),
             false => (whole.blocks / rate, (1.0 - rate) / whole.blocks.max(1.0)),
         };
-        let near = self.near.finish();
-        let total = Total::of(self.block_bytes, self.references, &near, None);
+        let total = Total {
+            block_bytes: self.block_bytes,
+            references: self.references as f64,
+            near: self.near.map_or(Vec::new(), Near::finish),
+        };
         let distinct = total.possible(distinct.max(whole.blocks));
         let error = DEVIATIONS_95 * variance.sqrt() * distinct;
         let bound = |blocks: f64| total.curve(&whole, total.possible(blocks.max(whole.blocks)));
-        let parts = parts?.into_iter().enumerate().filter_map(|(at, part)| {
-            let total = Total::of(self.block_bytes, self.references, &near, Some(at));
-            let distinct = total.possible(distinct);
-            total.tells(&part, distinct).then(|| total.curve(&part, distinct))
-        });
+        let parts = parts?.into_iter();
+        let parts = parts.filter(|part| total.tells(part, distinct));
         let spread = spread(whole.blocks, distinct);
         Ok(Estimate {
-            parts: parts.collect(),
+            parts: parts.map(|part| total.curve(&part, distinct)).collect(),
             curve: total.curve(&whole, distinct),
             rate: whole.blocks / distinct.max(1.0),
             sampled_blocks: whole.blocks as u64,
@@ -409,8 +405,6 @@ impl Sampled {
                 false => u64::MAX,
             },
             resolved_blocks: (RESOLVED * (spread - 1.0)) as u64,
-            is_exact: near.rest == 0,
-            unknown: near.unknown(),
             bounds: [distinct - error, distinct + error].map(bound),
             spread,
         })
@@ -459,21 +453,13 @@ struct Total {
     block_bytes: u64,
     references: f64,
     /// References of each short distance.
-    near: Vec<f64>,
+    near: Vec<u64>,
 }
 
 impl Total {
-    fn of(block_bytes: u64, references: u64, near: &Counted, group: Option<usize>) -> Total {
-        Total {
-            block_bytes,
-            references: references as f64,
-            near: near.of(group),
-        }
-    }
-
     /// References that miss in the largest memory whose hits are counted.
     fn far(&self) -> f64 {
-        self.references - self.near.iter().sum::<f64>()
+        self.references - self.near.iter().sum::<u64>() as f64
     }
 
     /// A number of blocks as near to this one as there can be.
@@ -500,16 +486,22 @@ impl Total {
 
     /// The curve that a strand speaks for, of so many blocks.
     fn curve(&self, strand: &Pooled, distinct: f64) -> Curve {
-        let near = self.near.iter().enumerate().filter(|n| *n.1 > 0.0);
-        let mut weighted: Vec<(u64, f64)> = near.map(|(d, &n)| (d as u64, n)).collect();
+        let near = self.near.iter().enumerate().filter(|n| *n.1 > 0);
+        let mut weighted: Vec<(u64, f64)> = near.map(|(d, &n)| (d as u64, n as f64)).collect();
         let again = self.far() - distinct;
         let mut beyond = self.beyond(strand, distinct);
         if beyond.is_empty() {
             beyond.push(((distinct - 1.0).max(0.0) as u64, 1.0));
         }
         let all: f64 = beyond.iter().map(|b| b.1).sum();
+        // Blocks of many references, which are in the sample or not, have most of them at
+        // short distances: without those the number of references says little.
+        let each = match self.near.is_empty() {
+            true => distinct / strand.blocks.max(1.0),
+            false => again / all,
+        };
         if again > 0.0 {
-            weighted.extend(beyond.into_iter().map(|(d, n)| (d, n * again / all)));
+            weighted.extend(beyond.into_iter().map(|(d, n)| (d, n * each)));
         }
         let weighted = weighted.into_iter();
         Curve::of(weighted, self.block_bytes, self.references, distinct)

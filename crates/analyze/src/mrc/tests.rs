@@ -275,6 +275,28 @@ fn small_memories_are_exact_beside_any_sample() {
 }
 
 #[test]
+fn a_sample_alone_says_nothing_of_small_memories() {
+    let stream: Vec<u64> = hot_among_uniform(400_000).collect();
+    let exact = Curve::exact(&exact(&stream, 64, Vectors::best(), 4096), 64);
+    let (mut inside, mut all) = (0, 0);
+    for salt in 0..8 {
+        let engine = Sampled::new(64, Sampling::Rate(0.01), salt, Settings::default());
+        let mut engine = engine.without_small_memories();
+        engine.feed(&stream).unwrap();
+        let found = engine.finish().unwrap();
+        assert!(!found.resolves(64 * 1000), "ten blocks of the sample");
+        for blocks in (2000..80_000).step_by(3000) {
+            let bytes = 64 * blocks;
+            let off = found.curve.misses(blocks) - exact.misses(blocks);
+            let band = found.half_band(bytes).unwrap();
+            inside += usize::from(off.abs() / exact.references <= band);
+            all += 1;
+        }
+    }
+    assert!(inside * 100 >= all * 93, "{inside} of {all}");
+}
+
+#[test]
 fn what_a_sample_cannot_tell_apart_has_no_estimate() {
     // A ten-thousandth tells memories of 160 000 blocks; 16 384 are counted.
     let stream: Vec<u64> = (0..600_000).map(|i| i % 300_000 * 64).collect();

@@ -45,6 +45,10 @@ fn check(args: &Mrc) -> anyhow::Result<()> {
     if (args.per_thread || args.by.is_some()) && list {
         return Err(usage("failed to tell parts apart in a list: name a command behind `--`"));
     }
+    let making = &args.making;
+    if making.sample_only && making.sample.is_none() && making.sample_size.is_none() {
+        return Err(usage("failed to leave all but a sample out: say which with --sample or --sample-size"));
+    }
     if args.phases.is_some() {
         phases::check(args)?;
     }
@@ -108,7 +112,8 @@ impl Out {
 
 fn phases_of_input(args: &Mrc, input: &Path, out: Out) -> anyhow::Result<Exit> {
     let ran = phases::of_input(args, input)?;
-    let text = rendered_phases(args, &name(input), ran, out.style());
+    let style = out.style();
+    let text = rendered_phases(args, &name(input), ran, style);
     out.write(&text)?;
     Ok(Exit::Success)
 }
@@ -159,7 +164,8 @@ fn of_command(args: &Mrc, out: Out) -> anyhow::Result<Exit> {
         let title = args.command.join(" ") + &of;
         all.extend(views(args, title, made, args.against.as_deref())?);
     }
-    out.write(&rendered(args, &all, None, out.style()))?;
+    let text = rendered(args, &all, None, out.style());
+    out.write(&text)?;
     Ok(Exit::of(&ran.run.end))
 }
 
@@ -168,7 +174,8 @@ fn of_inputs(args: &Mrc, inputs: &[PathBuf], out: Out) -> anyhow::Result<Exit> {
     let names: Vec<String> = inputs.iter().map(|input| name(input)).collect();
     let other = args.against.as_deref();
     let views = views(args, names.join(" + "), made, other)?;
-    out.write(&rendered(args, &views, None, out.style()))?;
+    let text = rendered(args, &views, None, out.style());
+    out.write(&text)?;
     Ok(Exit::Success)
 }
 
