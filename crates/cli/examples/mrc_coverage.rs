@@ -109,7 +109,10 @@ fn traces(count: usize) -> Vec<(String, Vec<u64>)> {
     all.push(("uniform 300k".to_owned(), uniform(random, 300_000)));
     let n = count as u64;
     all.push(("scan 50k".to_owned(), (0..n).map(|i| i % 50_000).collect()));
-    all.push(("scan 200k".to_owned(), (0..n).map(|i| i % 200_000).collect()));
+    all.push((
+        "scan 200k".to_owned(),
+        (0..n).map(|i| i % 200_000).collect(),
+    ));
     let loops = (0..n).map(|i| scattered(i % 40_000));
     all.push(("loop scattered".to_owned(), loops.collect()));
     let hot = (0..count).map(|_| match random.below(5) {

@@ -457,7 +457,10 @@ fn process(program: &Path, name: &str, block: u64, addresses: &[u64]) -> std::io
     }
     std::fs::remove_file(&file)?;
     let (engine, process) = (median(engines), median(processes));
-    println!("{name:8}  {process:8.2}  {engine:8.2}  {:6.2}", process / engine);
+    println!(
+        "{name:8}  {process:8.2}  {engine:8.2}  {:6.2}",
+        process / engine
+    );
     Ok(())
 }
 
@@ -523,7 +526,9 @@ fn main() {
         scaling(name, *block, addresses, found);
     }
     if let Some(program) = program() {
-        println!("\nseconds of `memgauge mrc FILE` and of its engine alone\n\n          process    engine   ratio");
+        println!(
+            "\nseconds of `memgauge mrc FILE` and of its engine alone\n\n          process    engine   ratio"
+        );
         for (name, block, addresses, _) in &all {
             process(&program, name, *block, addresses).expect("a file and a process");
         }

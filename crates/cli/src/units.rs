@@ -175,7 +175,16 @@ mod tests {
         check("0099", 99);
         check("1024T", 1 << 50);
         check("18446744073709551615", u64::MAX);
-        for bad in ["", "0", "KiB", "3 parsecs", "-1", "99999999999GiB", "1.2.3", "."] {
+        for bad in [
+            "",
+            "0",
+            "KiB",
+            "3 parsecs",
+            "-1",
+            "99999999999GiB",
+            "1.2.3",
+            ".",
+        ] {
             assert!(size(bad).is_err(), "{bad}");
         }
     }

@@ -181,7 +181,11 @@ fn curves_of_threads_have_the_references_of_the_whole() {
         return;
     }
     let threads = ["threads", "--threads", "2", "--steps", "20000"];
-    let json = json_of(["--per-thread", "--", workloads()].into_iter().chain(threads));
+    let json = json_of(
+        ["--per-thread", "--", workloads()]
+            .into_iter()
+            .chain(threads),
+    );
     let curves = json["curves"].as_array().unwrap();
     let references = curves.iter().map(|c| c["references"].as_f64().unwrap());
     let references: Vec<f64> = references.collect();
@@ -367,7 +371,11 @@ fn a_curve_by_thread_has_the_misses_per_instruction_of_the_thread() {
         return;
     }
     let threads = [workloads(), "threads", "--threads", "2", "--steps", "20000"];
-    let json = json_of(["--per-thread", "--y", "mpki", "--"].into_iter().chain(threads));
+    let json = json_of(
+        ["--per-thread", "--y", "mpki", "--"]
+            .into_iter()
+            .chain(threads),
+    );
     let curves = json["curves"].as_array().unwrap();
     let instructions: Vec<f64> = curves
         .iter()
@@ -505,7 +513,10 @@ fn json_of_a_program_needs_a_file_and_leaves_the_program_its_output() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("curve");
     let run = |how: &str, program: &str| {
-        let output = memgauge().args(["mrc", how, "--", "sh", "-c", program]).output().unwrap();
+        let output = memgauge()
+            .args(["mrc", how, "--", "sh", "-c", program])
+            .output()
+            .unwrap();
         let [out, err] =
             [output.stdout, output.stderr].map(|b| String::from_utf8_lossy(&b).into_owned());
         (out, err, output.status.code())
@@ -516,25 +527,38 @@ fn json_of_a_program_needs_a_file_and_leaves_the_program_its_output() {
         assert!(err.contains("--json=curve.json"), "{err}");
         let to_file = format!("{how}={}", file.display());
         let (out, err, code) = run(&to_file, "echo out; echo err >&2; exit 3");
-        assert_eq!((out.as_str(), err.as_str(), code), ("out\n", "err\n", Some(3)));
+        assert_eq!(
+            (out.as_str(), err.as_str(), code),
+            ("out\n", "err\n", Some(3))
+        );
         let written = std::fs::read_to_string(&file).unwrap();
         assert!(written.starts_with(if how == "--json" { "{" } else { "curve," }));
     }
     let (_, err, code) = run("--json=/no/such/folder/c.json", "echo not run");
     assert_eq!(code, Some(125));
-    assert!(err.contains("failed to write `/no/such/folder/c.json`"), "{err}");
+    assert!(
+        err.contains("failed to write `/no/such/folder/c.json`"),
+        "{err}"
+    );
 }
 
 #[test]
 fn the_full_curve_has_each_size_from_which_on_there_are_fewer_misses() {
     // Lines 0 1 … n - 1 and back: distances 0 to n - 2, each twice but the last.
     let n = 300u64;
-    let list: Vec<u8> = (0..n).chain((0..n).rev()).chain(0..n).flat_map(|i| (64 * i).to_le_bytes()).collect();
+    let list: Vec<u8> = (0..n)
+        .chain((0..n).rev())
+        .chain(0..n)
+        .flat_map(|i| (64 * i).to_le_bytes())
+        .collect();
     let (json, error, code) = of_list("--json --full --format raw", list.clone());
     assert_eq!(code, Some(0), "{error}");
     let json: Value = serde_json::from_str(&json).unwrap();
     let points = json["curves"][0]["points"].as_array().unwrap();
-    let sizes: Vec<u64> = points.iter().map(|p| p["bytes"].as_u64().unwrap()).collect();
+    let sizes: Vec<u64> = points
+        .iter()
+        .map(|p| p["bytes"].as_u64().unwrap())
+        .collect();
     let expected: Vec<u64> = (0..=n).map(|blocks| 64 * blocks).collect();
     assert_eq!(sizes, expected);
     let (csv, _, _) = of_list("--csv --full --format raw", list);
@@ -545,7 +569,10 @@ fn the_full_curve_has_each_size_from_which_on_there_are_fewer_misses() {
 fn a_table_says_what_was_passed_over_on_standard_error() {
     let (csv, error, code) = of_list("--csv --sizes 1K", "7\njunk\n7\n");
     assert_eq!(code, Some(0));
-    assert!(error.contains("1 lines that are no address, the first is line 2: junk"), "{error}");
+    assert!(
+        error.contains("1 lines that are no address, the first is line 2: junk"),
+        "{error}"
+    );
     assert_eq!(csv.lines().count(), 2, "{csv}");
 }
 
@@ -573,7 +600,15 @@ fn curves_of_a_recording_are_scaled_to_what_was_counted() {
         let recorded = memgauge()
             .args(["record", "-q", "-e", "dtlb.miss", "-c", period, "-o"])
             .arg(&recording)
-            .args(["--", workloads(), "rand", "--bytes", "4MiB", "--steps", "300000"])
+            .args([
+                "--",
+                workloads(),
+                "rand",
+                "--bytes",
+                "4MiB",
+                "--steps",
+                "300000",
+            ])
             .output()
             .unwrap();
         assert!(recorded.status.success(), "{recorded:?}");
@@ -588,7 +623,10 @@ fn curves_of_a_recording_are_scaled_to_what_was_counted() {
         let counted = manifest["totals"]["dtlb.miss"].as_f64().unwrap();
         let curve = json["curves"][0].clone();
         let references = curve["references"].as_f64().unwrap();
-        assert!((references / counted - 1.0).abs() < 1e-9, "{references} {counted}");
+        assert!(
+            (references / counted - 1.0).abs() < 1e-9,
+            "{references} {counted}"
+        );
         let note = curve["note"].as_str().unwrap().to_owned();
         assert!(note.contains("that were counted"), "{note}");
         found.push((references, curve["points"][0]["misses"].as_f64().unwrap()));
@@ -621,8 +659,16 @@ fn partition_shows_where_greedy_fails() {
     let json: Value = serde_json::from_slice(&output.stdout).unwrap();
     let misses = |at: usize| json["divisions"][at]["misses"].as_f64().unwrap();
     assert!(misses(2) <= misses(1) && misses(1) <= misses(0));
-    for bad in [["--total", "6400", "--block", "64,4K"], ["--total", "10", "--block", "64"]] {
-        let output = memgauge().arg("partition").args(bad).arg("/dev/null").output().unwrap();
+    for bad in [
+        ["--total", "6400", "--block", "64,4K"],
+        ["--total", "10", "--block", "64"],
+    ] {
+        let output = memgauge()
+            .arg("partition")
+            .args(bad)
+            .arg("/dev/null")
+            .output()
+            .unwrap();
         assert_eq!(output.status.code(), Some(2), "{output:?}");
     }
 }

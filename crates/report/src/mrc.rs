@@ -302,7 +302,11 @@ impl CurveView {
         }
         let curve = self.curve();
         let mut points = match self.full {
-            true => curve.steps().iter().map(|s| s.0 * curve.block_bytes).collect(),
+            true => curve
+                .steps()
+                .iter()
+                .map(|s| s.0 * curve.block_bytes)
+                .collect(),
             false => sizes(curve.block_bytes, self.end(), 8),
         };
         points.retain(|&bytes| self.measured.resolves(bytes));

@@ -92,10 +92,19 @@ mod tests {
         let few = || numbers(1).take(50_000).map(|n| n % 3000);
         let many = || numbers(2).take(400_000).map(|n| n % 300_000);
         let skewed = numbers(3).take(400_000);
-        let skewed = skewed.map(|n| (((n >> 11) as f64 / (1u64 << 53) as f64).powi(4) * 2e5) as u64);
+        let skewed =
+            skewed.map(|n| (((n >> 11) as f64 / (1u64 << 53) as f64).powi(4) * 2e5) as u64);
         let to_and_fro = (0..150_000).chain((0..150_000).rev());
-        let all = few().chain(many()).chain(few()).chain(skewed).chain(to_and_fro).chain(few());
-        check(&all.map(|block| 0x7f00_0000_0000 + 64 * block).collect::<Vec<_>>());
+        let all = few()
+            .chain(many())
+            .chain(few())
+            .chain(skewed)
+            .chain(to_and_fro)
+            .chain(few());
+        check(
+            &all.map(|block| 0x7f00_0000_0000 + 64 * block)
+                .collect::<Vec<_>>(),
+        );
     }
 
     #[test]

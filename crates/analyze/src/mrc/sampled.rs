@@ -475,8 +475,11 @@ impl Total {
     fn beyond(&self, strand: &Pooled, distinct: f64) -> Vec<(u64, f64)> {
         let spread = spread(strand.blocks, distinct);
         let scaled = strand.distances.iter();
-        let scaled = scaled.map(|&(distance, count)| ((distance as f64 * spread).round() as u64, count));
-        scaled.filter(|&(distance, _)| distance >= self.near.len() as u64).collect()
+        let scaled =
+            scaled.map(|&(distance, count)| ((distance as f64 * spread).round() as u64, count));
+        scaled
+            .filter(|&(distance, _)| distance >= self.near.len() as u64)
+            .collect()
     }
 
     /// Whether a strand says how far references are that are far.

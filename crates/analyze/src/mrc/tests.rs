@@ -242,7 +242,11 @@ fn bands_hold_the_exact_curve_at_every_size_shown() {
     ];
     for (name, stream) in &traces {
         let exact = Curve::exact(&exact(stream, 64, Vectors::best(), 4096), 64);
-        let samplings = [Sampling::Rate(0.05), Sampling::Rate(0.001), Sampling::Size(1000)];
+        let samplings = [
+            Sampling::Rate(0.05),
+            Sampling::Rate(0.001),
+            Sampling::Size(1000),
+        ];
         for sampling in samplings {
             let (mut inside, mut all) = (0, 0);
             for salt in 0..6 {

@@ -412,8 +412,12 @@ mod tests {
     #[test]
     fn lists_in_gzip_and_zstd_are_unpacked_and_others_are_named() {
         use std::io::Write as _;
-        let words: Vec<u8> = (0..50_000u64).flat_map(|n| (n * 64).to_le_bytes()).collect();
-        let text: Vec<u8> = (0..500).flat_map(|n| format!("{n}\n").into_bytes()).collect();
+        let words: Vec<u8> = (0..50_000u64)
+            .flat_map(|n| (n * 64).to_le_bytes())
+            .collect();
+        let text: Vec<u8> = (0..500)
+            .flat_map(|n| format!("{n}\n").into_bytes())
+            .collect();
         for list in [&words, &text] {
             let mut gzip = flate2::write::GzEncoder::new(Vec::new(), Default::default());
             gzip.write_all(list).unwrap();
@@ -430,7 +434,10 @@ mod tests {
                 assert!(format!("{error:#}").contains("compressed by"), "{error:#}");
             }
         }
-        for (start, tool) in [(&b"\xfd7zXZ\0..."[..], "xz -dc"), (b"BZh91AY&SY", "bzip2 -dc")] {
+        for (start, tool) in [
+            (&b"\xfd7zXZ\0..."[..], "xz -dc"),
+            (b"BZh91AY&SY", "bzip2 -dc"),
+        ] {
             let error = read(start, None, &mut |_| Ok(())).unwrap_err();
             assert!(error.to_string().contains(tool), "{error}");
         }

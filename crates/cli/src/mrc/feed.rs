@@ -312,7 +312,11 @@ fn feed_recording(input: &Path, take: Take<'_>) -> anyhow::Result<(String, f64)>
     let manifest = recording.manifest();
     let definition = manifest.events.iter().find(|e| Some(e.id) == event);
     let name = definition.map_or("any event", |e| e.name.as_str());
-    let counted = manifest.totals.get(name).copied().filter(|&total| total > 0);
+    let counted = manifest
+        .totals
+        .get(name)
+        .copied()
+        .filter(|&total| total > 0);
     let each = |total: u64| total as f64 / samples.max(1) as f64;
     let (stands, of) = match counted {
         Some(total) => (each(total), format!("the {total} that were counted")),

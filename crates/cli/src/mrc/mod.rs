@@ -40,14 +40,20 @@ pub(crate) fn mrc(args: &Mrc) -> anyhow::Result<Exit> {
 fn check(args: &Mrc) -> anyhow::Result<()> {
     let list = args.command.is_empty();
     if args.y == Axis::Mpki && args.instructions.is_none() && list {
-        return Err(usage("failed to show MPKI: say how many instructions there were with --instructions"));
+        return Err(usage(
+            "failed to show MPKI: say how many instructions there were with --instructions",
+        ));
     }
     if (args.per_thread || args.by.is_some()) && list {
-        return Err(usage("failed to tell parts apart in a list: name a command behind `--`"));
+        return Err(usage(
+            "failed to tell parts apart in a list: name a command behind `--`",
+        ));
     }
     let making = &args.making;
     if making.sample_only && making.sample.is_none() && making.sample_size.is_none() {
-        return Err(usage("failed to leave all but a sample out: say which with --sample or --sample-size"));
+        return Err(usage(
+            "failed to leave all but a sample out: say which with --sample or --sample-size",
+        ));
     }
     if args.phases.is_some() {
         phases::check(args)?;
@@ -75,8 +81,10 @@ impl Out {
         match (file, args.command.is_empty()) {
             (Some(path), list) if path == Path::new("-") => {
                 if !list {
-                    return Err(usage("failed to print JSON or CSV: the program has standard output and error \
-                         for itself: name a file, as in --json=curve.json"));
+                    return Err(usage(
+                        "failed to print JSON or CSV: the program has standard output and error \
+                         for itself: name a file, as in --json=curve.json",
+                    ));
                 }
                 Ok(Out::Output)
             }

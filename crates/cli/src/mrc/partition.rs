@@ -21,7 +21,9 @@ const METHODS: [(&str, Method); 3] = [
 /// Divides memory between programs and shows what each way of doing so costs.
 pub(crate) fn partition(args: &Partition) -> anyhow::Result<Exit> {
     let [block] = args.making.block[..] else {
-        return Err(usage("failed to divide memory by several block sizes: name one with --block"));
+        return Err(usage(
+            "failed to divide memory by several block sizes: name one with --block",
+        ));
     };
     if args.total < block {
         let why = format!("failed to divide {} bytes: a block has {block}", args.total);

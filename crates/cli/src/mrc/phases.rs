@@ -68,16 +68,24 @@ struct Cost {
 /// What a command line that asks for phases must not have.
 pub(super) fn check(args: &Mrc) -> anyhow::Result<()> {
     if args.making.block.len() > 1 {
-        return Err(usage("failed to tell phases apart by several block sizes: name one with --block"));
+        return Err(usage(
+            "failed to tell phases apart by several block sizes: name one with --block",
+        ));
     }
     if args.making.threads > 1 {
-        return Err(usage("failed to tell phases apart with --threads: windows need one thread"));
+        return Err(usage(
+            "failed to tell phases apart with --threads: windows need one thread",
+        ));
     }
     if args.phases_by == By::References && args.command.is_empty() {
-        return Err(usage("failed to tell phases apart by references: a list has no instructions"));
+        return Err(usage(
+            "failed to tell phases apart by references: a list has no instructions",
+        ));
     }
     if args.inputs.len() > 1 {
-        return Err(usage("failed to tell phases apart in several inputs: name one"));
+        return Err(usage(
+            "failed to tell phases apart in several inputs: name one",
+        ));
     }
     Ok(())
 }

@@ -131,7 +131,9 @@ mod tests {
         let batch = RecordBatch::try_from_iter_with_nullable(columns.map(|(n, c)| (n, c, true)));
         let batch = batch.unwrap();
         let file = File::create(&path).unwrap();
-        let properties = WriterProperties::builder().set_compression(compression).build();
+        let properties = WriterProperties::builder()
+            .set_compression(compression)
+            .build();
         let mut writer = ArrowWriter::try_new(file, batch.schema(), Some(properties)).unwrap();
         writer.write(&batch).unwrap();
         writer.close().unwrap();
