@@ -52,8 +52,9 @@ bench-bandwidth: build ## overflow traces: accuracy on real programs, codecs, sp
 	cargo run --release --manifest-path bench/codecs/Cargo.toml --target-dir $(TARGET)/codecs -- $(TARGET)/times/*.times
 	cargo run --release -p memgauge --example bandwidth_speed
 
-bench-mrc: ## speed and errors of miss-rate curves
+bench-mrc: build ## speed of miss-rate curves, their errors, and how often bands hold
 	cargo run --release -p memgauge --example mrc_speed
+	cargo run --release -p memgauge --example mrc_coverage
 
 experiments: build ## curves from sampled events against exact ones (docs/experiments)
 	cargo build --release -p memgauge-workloads

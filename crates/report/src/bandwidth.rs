@@ -67,10 +67,18 @@ fn squeezed(grid: &Grid, columns: usize) -> Vec<f64> {
         .collect()
 }
 
+/// What an event's bytes did: caches read lines, the kernel hands out pages.
+fn moved(event: &str) -> &'static str {
+    match event.trim_end_matches([':', 'u', 'k']) {
+        "page-faults" | "faults" | "minor-faults" | "major-faults" => "faulted in",
+        _ => "read",
+    }
+}
+
 fn totals(result: &Bandwidth, style: &Style) -> String {
     let plus_minus = if style.unicode { "±" } else { "+-" };
     let mut lines = vec![(
-        "read".to_owned(),
+        moved(&result.event).to_owned(),
         format!(
             "{} {plus_minus} {} from {} overflows; {}",
             bytes(result.bytes as u64),
@@ -203,7 +211,7 @@ fn threads(result: &Bandwidth, style: &Style) -> String {
     let columns = [
         ("thread", Kind::Number),
         ("program", Kind::Path),
-        ("read", Kind::Number),
+        (moved(&result.event), Kind::Number),
         ("share", Kind::Number),
         ("GB/s highest", Kind::Number),
     ];
@@ -365,4 +373,17 @@ pub fn against_text(both: &[Worked; 2], as_json: bool, style: &Style) -> String 
         text += &plot::draw(&[panel], length, style);
     }
     text + &format!("\n  they differ by {} on average\n", percent(apart))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_that_the_kernel_hands_out_are_not_called_read() {
+        for event in ["page-faults", "page-faults:u", "minor-faults"] {
+            assert_eq!(moved(event), "faulted in", "{event}");
+        }
+        assert_eq!(moved("llc.miss"), "read");
+    }
 }

@@ -10,7 +10,7 @@ use memgauge_trace::OverflowBlock;
 
 use crate::args::Modelled;
 use crate::target::Targets;
-use crate::units::{Duration, EventSpec};
+use crate::units::{self, Duration, EventSpec};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -157,10 +157,10 @@ pub(crate) struct Bandwidth {
     #[arg(long, value_name = "HOW", default_value = "auto")]
     pub(crate) correct: Correct,
     /// Show only from here (10ms; a bare number is milliseconds)
-    #[arg(long, value_name = "TIME", value_parser = moment)]
+    #[arg(long, value_name = "TIME", value_parser = units::nanoseconds)]
     pub(crate) from: Option<u64>,
     /// Show only before this
-    #[arg(long, value_name = "TIME", value_parser = moment)]
+    #[arg(long, value_name = "TIME", value_parser = units::nanoseconds)]
     pub(crate) to: Option<u64>,
     /// Width of the curve's windows, from 1us (100us; a bare number is milliseconds)
     #[arg(long, value_name = "TIME", default_value = "100us")]
@@ -189,16 +189,6 @@ pub(crate) struct Bandwidth {
     /// Program to run, after `--`
     #[arg(last = true, value_name = "CMD", required_unless_present_any = ["input", "target"])]
     pub(crate) command: Vec<String>,
-}
-
-/// A moment: as a duration, and 0 too.
-fn moment(text: &str) -> Result<u64, String> {
-    let zero = text.trim_end_matches(|c: char| c.is_ascii_alphabetic() || c == 'µ') == "0";
-    if zero {
-        Ok(0)
-    } else {
-        Ok(text.parse::<Duration>()?.ns)
-    }
 }
 
 /// Measure what overflow records lose at each period, for `bandwidth` to correct
