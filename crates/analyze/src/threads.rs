@@ -225,6 +225,7 @@ mod tests {
             program: program.to_owned(),
             start_ns,
             end_ns,
+            idle_ns: None,
         }
     }
 

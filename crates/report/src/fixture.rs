@@ -225,6 +225,7 @@ fn threads_of() -> Vec<Thread> {
         program: program.to_owned(),
         start_ns: 0,
         end_ns: Some(1_000_000_000),
+        idle_ns: None,
     };
     vec![
         thread(10, 10, 1, "/usr/bin/xz"),

@@ -145,6 +145,7 @@ impl Sink {
             program: seen.program.clone(),
             start_ns: seen.start_ns,
             end_ns: seen.end_ns,
+            idle_ns: None,
         }))?;
         self.writer.extend(outcome.losses.iter().cloned())?;
         self.writer.flush()?;
