@@ -112,6 +112,10 @@ pub struct ThreadRow {
     pub end_ns: Option<u64>,
     /// Time it ran on the recording's clock, in nanoseconds.
     pub run_ns: u64,
+    /// Time from first to last event in which it waited, in nanoseconds; absent where
+    /// the source does not know.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub idle_ns: Option<u64>,
     /// Every event's sum, by event name, in the event's unit.
     pub counts: Counts,
 }
@@ -129,6 +133,9 @@ pub struct ProcessRow {
     pub threads: u64,
     /// Summed run time of its threads on the recording's clock, in nanoseconds.
     pub run_ns: u64,
+    /// Summed time its threads waited, in nanoseconds; absent where unknown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub idle_ns: Option<u64>,
     /// Every event's sum, by event name, in the event's unit.
     pub counts: Counts,
 }
@@ -142,6 +149,7 @@ pub fn threads(sums: &ThreadSums, known: &[Thread], names: &EventNames) -> Vec<T
         row.program.clone_from(&thread.program);
         row.start_ns = row.start_ns.or(Some(thread.start_ns));
         row.end_ns = thread.end_ns;
+        row.idle_ns = sum(row.idle_ns, thread.idle_ns);
     }
     for (&(pid, tid), sums) in &sums.0 {
         let row = row_of(&mut rows, pid, tid);
@@ -151,6 +159,11 @@ pub fn threads(sums: &ThreadSums, known: &[Thread], names: &EventNames) -> Vec<T
     let mut rows: Vec<ThreadRow> = rows.into_values().collect();
     rows.sort_by_key(|row| Reverse(weight(&row.counts)));
     rows
+}
+
+/// A sum of what is known.
+fn sum(one: Option<u64>, other: Option<u64>) -> Option<u64> {
+    one.map_or(other, |n| Some(n.saturating_add(other.unwrap_or(0))))
 }
 
 fn row_of(rows: &mut BTreeMap<(Pid, Tid), ThreadRow>, pid: Pid, tid: Tid) -> &mut ThreadRow {
@@ -167,6 +180,7 @@ pub fn processes(threads: &[ThreadRow], known: &[Thread]) -> Vec<ProcessRow> {
         row.pid = thread.pid;
         row.threads += 1;
         row.run_ns = row.run_ns.saturating_add(thread.run_ns);
+        row.idle_ns = sum(row.idle_ns, thread.idle_ns);
         for (event, n) in &thread.counts {
             let sum = row.counts.entry(event.clone()).or_default();
             *sum = sum.saturating_add(*n);

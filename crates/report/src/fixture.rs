@@ -188,6 +188,7 @@ fn machine() -> MachineFacts {
         },
         prefetchers: Vec::new(),
         dram_bytes_per_s: 20_000_000_000,
+        ..MachineFacts::default()
     }
 }
 

@@ -294,10 +294,12 @@ impl<R: Reader> Followed<R> {
     /// Gives the reader the next words of a thread; whether there were any. One that
     /// waits goes on only at the number `granted`.
     fn step(&mut self, index: usize, until: Until, granted: u64) -> bool {
-        let thread = &self.threads[index];
+        let thread = &mut self.threads[index];
         if thread.waits.is_some_and(|number| number != granted) {
             return false;
         }
+        thread.waits = None;
+        let thread = &self.threads[index];
         let (number, unread) = (
             thread.ring.process,
             thread.ring.unread(until != Until::Sealed),
@@ -350,8 +352,12 @@ impl<R: Reader> Followed<R> {
         // after that, unless an older entry keeps it waiting.
         self.welcome(session);
         // And: what was written before the end is seen after it.
-        while all && self.let_go_on(session) {}
-        self.end_threads(|ring, process_ended| process_ended || ring.finished());
+        loop {
+            self.end_threads(|ring, process_ended| process_ended || ring.finished());
+            if !all || !self.let_go_on(session) {
+                break;
+            }
+        }
         if all || session.is_caught_up() {
             self.end_processes();
         }
