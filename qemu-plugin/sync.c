@@ -288,11 +288,26 @@ static void release_futex(const uint64_t arg[6])
     }
 }
 
-static void start(uint64_t flags)
+/* The latest threads by where the kernel writes that they have ended. Whoever gives
+ * that place to another thread has seen that the former one ended, even where it had
+ * no need to wait for it. Changed under the lock of births. */
+static struct { uint64_t addr; uint32_t tid; } places[1024];
+static __thread uint64_t place; /* of the thread that is being started */
+
+static unsigned slot(uint64_t addr)
+{
+    return (addr >> 6 ^ addr >> 16) % (sizeof places / sizeof places[0]);
+}
+
+static void start(uint64_t flags, uint64_t addr)
 {
     starts_thread = flags & CLONE_VM && flags & CLONE_THREAD;
-    if (starts_thread)
+    if (starts_thread) {
         mg_birth_lock();
+        place = flags & CLONE_CHILD_CLEARTID ? addr : 0;
+        if (place && places[slot(place)].addr == place)
+            mg_put_sync(MG_SYNC_JOIN_THREAD, places[slot(place)].tid, 0);
+    }
     mg_birth_begin(mg_put_sync(MG_SYNC_START, 0, 0));
 }
 
@@ -339,8 +354,8 @@ static void release_all(int64_t num, const uint64_t arg[6])
     case G_SEMOP: case G_SEMTIMEDOP: return release(key(SEMAPHORES, arg[0], 0));
     case G_MSGSND: return release(key(MESSAGES, arg[0], 0));
     case G_FUTEX: return release_futex(arg);
-    case G_CLONE: return start(arg[0]);
-    case G_FORK: case G_VFORK: return start(0);
+    case G_CLONE: return start(arg[0], arg[3]);
+    case G_FORK: case G_VFORK: return start(0, 0);
     case G_KILL: case G_TGKILL: case G_SIGQUEUEINFO: return release(signals_of(arg[0]));
     case G_TKILL: return release(signals_of(own()));
     case G_ALARM:
@@ -397,6 +412,13 @@ static void acquire_futex(const uint64_t arg[6], int64_t ret)
         acquire(futex_key(arg[0], op));
         if (!(op & FUTEX_PRIVATE_FLAG))
             mg_put_sync(MG_SYNC_JOIN_THREAD, (uint32_t)arg[2], 0);
+        return;
+    case FUTEX_WAKE:
+    case FUTEX_WAKE_BITSET:
+    case FUTEX_UNLOCK_PI:
+        /* The host often runs the woken at once and the waker much later: when that one
+         * comes back it may find its own turn come, and not wait. */
+        acquire(futex_key(arg[0], op));
     }
 }
 
@@ -442,6 +464,10 @@ void mg_sync_after(int64_t num, const uint64_t arg[6], int64_t ret)
 {
     if (starts_thread) {
         starts_thread = false;
+        if (place && ret > 0) {
+            places[slot(place)].addr = place;
+            places[slot(place)].tid = ret;
+        }
         mg_birth_end(ret);
     }
     if (num == G_FUTEX)

@@ -15,10 +15,10 @@
 enum { SCAN_BYTES = 16 << 20, TURN_BYTES = 4 << 20, TURNS = 6 };
 
 static char *memory[16];
+volatile char sink;
 
 static void *scan(void *bytes)
 {
-    static volatile char sink;
     char sum = 0;
     for (volatile char *p = bytes, *end = p + SCAN_BYTES; p < end; p += 64)
         sum += *p;
@@ -28,7 +28,6 @@ static void *scan(void *bytes)
 
 static void scan_part(char *bytes)
 {
-    static volatile char sink;
     char sum = 0;
     for (volatile char *p = bytes, *end = p + TURN_BYTES; p < end; p += 64)
         sum += *p;
@@ -65,20 +64,42 @@ static void *take_turns(void *number)
         pthread_mutex_lock(&lock);
         while (turn != mine)
             pthread_cond_wait(&changed, &lock);
-        scan_part(memory[mine]);
-        turn = !mine;
-        pthread_cond_signal(&changed);
         pthread_mutex_unlock(&lock);
+        scan_part(memory[mine]);
+        pthread_mutex_lock(&lock);
+        turn = !mine;
+        pthread_mutex_unlock(&lock);
+        pthread_cond_signal(&changed);
     }
     return NULL;
 }
 
-static void turns(void)
+/* The same through pipes, which are asked at each turn: nothing but the turns decides
+ * which instructions are made. */
+static int ways[2][2];
+
+static void *take_turns_by_pipe(void *number)
+{
+    int mine = (int)(long)number;
+    char byte = 0;
+    for (int n = 0; n < TURNS; n++) {
+        if ((mine || n) && read(ways[mine][0], &byte, 1) != 1)
+            exit(1);
+        scan_part(memory[mine]);
+        if (write(ways[!mine][1], &byte, 1) != 1)
+            exit(1);
+    }
+    return NULL;
+}
+
+static void turns(void *(*take)(void *))
 {
     pthread_t other;
     reserve(2);
-    pthread_create(&other, NULL, take_turns, (void *)1L);
-    take_turns((void *)0L);
+    if (pipe(ways[0]) || pipe(ways[1]))
+        exit(1);
+    pthread_create(&other, NULL, take, (void *)1L);
+    take((void *)0L);
     pthread_join(other, NULL);
 }
 
@@ -188,7 +209,9 @@ int main(int argc, char **argv)
     else if (!strcmp(mode, "together"))
         scan_in_threads(number, 1);
     else if (!strcmp(mode, "turns"))
-        turns();
+        turns(take_turns);
+    else if (!strcmp(mode, "turns-by-pipe"))
+        turns(take_turns_by_pipe);
     else if (!strcmp(mode, "alone"))
         alone();
     else if (!strcmp(mode, "pipes"))
