@@ -7,8 +7,8 @@ use std::sync::atomic::AtomicU64;
 use memgauge_trace::LossKind;
 
 use super::catalogue::{Catalogue, Happening};
-use super::wire;
 use super::session::{Entry, ProcessEntry, Ring, Session};
+use super::wire;
 use crate::sys::process::Watched;
 
 /// A followed process, from its birth or exec to its end or next exec.

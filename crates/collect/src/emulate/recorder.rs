@@ -389,7 +389,10 @@ impl Reader for Modelling {
         process.kept.now_ns = process.kept.now_ns.max(now_ns);
         self.waits.reach(process.entry.pid, process.kept.now_ns);
         self.name_stack(process, tid, &mut thread.cursor);
-        Taken { to: at.min(words.all.len()), waits }
+        Taken {
+            to: at.min(words.all.len()),
+            waits,
+        }
     }
 
     fn end_thread(&mut self, process: &mut Process, mut thread: Thread) {

@@ -240,10 +240,7 @@ mod tests {
         let kind = wire::MARK_SYNC_KIND | wire::SYNC_RELEASE << wire::SYNC_KIND_SHIFT | 77;
         let whole = words(&[5, wire::MARK_SYNC | 12, kind, wire::MARK_SYNC_NS | 30]);
         assert_eq!(Sync::at(&whole, 0), None);
-        assert_eq!(
-            Sync::at(&whole, 1),
-            Some(sync(12, What::Release(77, 30)))
-        );
+        assert_eq!(Sync::at(&whole, 1), Some(sync(12, What::Release(77, 30))));
         let cut = words(&[wire::MARK_SYNC | 12, 5]);
         assert_eq!(Sync::at(&cut, 0), Some(sync(12, What::Nothing)));
     }

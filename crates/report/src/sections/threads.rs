@@ -73,14 +73,24 @@ fn table(ids: &[(&str, Kind); 2], waits: bool) -> Table {
 
 fn thread_row(thread: &ThreadRow, waits: bool, style: &Style) -> Vec<String> {
     let mut cells = vec![thread.pid.0.to_string(), thread.tid.0.to_string()];
-    cells.extend(numbers(thread.run_ns, idle(thread.idle_ns, waits), &thread.counts, style));
+    cells.extend(numbers(
+        thread.run_ns,
+        idle(thread.idle_ns, waits),
+        &thread.counts,
+        style,
+    ));
     cells.push(style.name(file_name(&thread.program)));
     cells
 }
 
 fn process_row(process: &ProcessRow, waits: bool, style: &Style) -> Vec<String> {
     let mut cells = vec![process.pid.0.to_string(), process.threads.to_string()];
-    cells.extend(numbers(process.run_ns, idle(process.idle_ns, waits), &process.counts, style));
+    cells.extend(numbers(
+        process.run_ns,
+        idle(process.idle_ns, waits),
+        &process.counts,
+        style,
+    ));
     cells.push(style.name(file_name(&process.program)));
     cells
 }
