@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "session.h"
+#include "sync.h"
 
 /* System call numbers of x86-64 programs. */
 enum { SYS_G_MMAP = 9, SYS_G_MUNMAP = 11, SYS_G_BRK = 12, SYS_G_MREMAP = 25, SYS_G_EXECVE = 59,
@@ -150,9 +151,11 @@ static void after_syscall(qemu_plugin_id_t id, unsigned vcpu, int64_t num, int64
 {
     (void)id, (void)vcpu;
     bool failed = ret < 0 && ret > -4096;
+    int saved = errno;
+    mg_sync_after(num, sys_arg, ret);
+    errno = saved;
     if (failed)
         return;
-    int saved = errno;
     if (num == SYS_G_MMAP) {
         mapped(ret, (int32_t)sys_arg[4]);
     } else if (num == SYS_G_MUNMAP) {
@@ -168,8 +171,7 @@ static void after_syscall(qemu_plugin_id_t id, unsigned vcpu, int64_t num, int64
 
 /* ---- programs started by exec ---- */
 
-/* Copies from the program's memory without trusting its pointers. */
-static bool guest_read(void *to, uint64_t from, size_t bytes)
+bool mg_guest_read(void *to, uint64_t from, size_t bytes)
 {
     struct iovec l = { to, bytes }, r = { (void *)(from + guest_base), bytes };
     return process_vm_readv(getpid(), &l, 1, &r, 1, 0) == (ssize_t)bytes;
@@ -182,7 +184,7 @@ static char *guest_string(uint64_t from)
     for (;;) {
         size_t to_page_end = MG_PAGE - (from + used) % MG_PAGE;
         char *grown = realloc(s, room = used + to_page_end);
-        if (!grown || !guest_read(grown + used, from + used, to_page_end)) {
+        if (!grown || !mg_guest_read(grown + used, from + used, to_page_end)) {
             free(grown ? grown : s);
             return NULL;
         }
@@ -203,7 +205,7 @@ static char **guest_strings(uint64_t from, size_t lead, size_t *count)
     char **list = NULL;
     for (size_t n = 0; n < MAX_ARGS; n++) {
         uint64_t p = 0;
-        if (from && !guest_read(&p, from + 8 * n, 8))
+        if (from && !mg_guest_read(&p, from + 8 * n, 8))
             return NULL;
         list = realloc(list, (lead + n + 1) * sizeof *list);
         if (!p) {
@@ -354,6 +356,7 @@ static void before_syscall(qemu_plugin_id_t id, unsigned vcpu, int64_t num, uint
     uint64_t args[6] = { a1, a2, a3, a4, a5, a6 };
     int saved = errno;
     memcpy(sys_arg, args, sizeof args);
+    mg_sync_before(num, args);
     if (num == SYS_G_EXECVE)
         follow(a1, a2, a3, -1);
     else if (num == SYS_G_EXECVEAT)

@@ -33,6 +33,13 @@ static uint32_t next_block = MG_FIRST_BLOCK;
 static pthread_mutex_t catalogue_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_key_t thread_end;
 
+/* Starts of threads: the one under way, and the latest ones by thread. */
+static pthread_mutex_t birth_lock = PTHREAD_MUTEX_INITIALIZER;
+static _Atomic uint64_t birth_under_way;
+static struct { _Atomic uint32_t tid; _Atomic uint64_t number; } births[1024];
+/* What the thread starts now; after a fork the child has its parent's. */
+static __thread uint64_t birth;
+
 static void *map_file(const char *path, int flags, size_t bytes, bool reserve)
 {
     int fd = open(path, flags | O_RDWR | O_CLOEXEC, 0600);
@@ -96,6 +103,40 @@ static void unrecorded(void)
     mg_ring = &blind;
 }
 
+void mg_birth_lock(void)
+{
+    pthread_mutex_lock(&birth_lock);
+}
+
+void mg_birth_begin(uint64_t number)
+{
+    birth = number;
+    atomic_store(&birth_under_way, number);
+}
+
+void mg_birth_end(int64_t tid)
+{
+    if (tid > 0) {
+        size_t at = tid % (sizeof births / sizeof births[0]);
+        atomic_store(&births[at].tid, 0);
+        atomic_store(&births[at].number, birth);
+        atomic_store(&births[at].tid, tid);
+    }
+    pthread_mutex_unlock(&birth_lock);
+}
+
+/* The start of the calling thread. Until its parent has noted it, no other thread
+ * is started. */
+static uint64_t own_birth(void)
+{
+    uint64_t under_way = atomic_load(&birth_under_way);
+    uint32_t tid = syscall(SYS_gettid);
+    size_t at = tid % (sizeof births / sizeof births[0]);
+    if (birth)
+        return birth;
+    return atomic_load(&births[at].tid) == tid ? atomic_load(&births[at].number) : under_way;
+}
+
 static void ring_begin(void)
 {
     uint32_t number;
@@ -107,6 +148,7 @@ static void ring_begin(void)
         unrecorded();
         return;
     }
+    r->birth = own_birth();
     r->data = r->w = (uint64_t *)((uint8_t *)r + MG_PAGE);
     r->end = r->w + MG_BLOCK_WORDS - MG_BLOCK_SLACK;
     publish(&r->entry);
@@ -163,6 +205,19 @@ uint64_t *mg_ring_turn(void)
     return mg_ring->w;
 }
 
+uint64_t mg_put_sync(enum mg_sync_kind kind, uint64_t key, uint64_t ns)
+{
+    uint64_t *w = mg_ring->w;
+    if (w >= mg_ring->end)
+        w = mg_ring_turn();
+    uint64_t number = atomic_fetch_add(&control->sequence, 1) + 1;
+    w[0] = MG_MARK_SYNC | number;
+    w[1] = MG_MARK_SYNC_KIND | (uint64_t)kind << MG_SYNC_KIND_SHIFT | (key & MG_SYNC_KEY);
+    w[2] = MG_MARK_SYNC_NS | (ns < MG_SYNC_NS ? ns : MG_SYNC_NS);
+    __atomic_store_n(&mg_ring->w, w + 3, __ATOMIC_RELEASE);
+    return number;
+}
+
 bool mg_catalogue(const void *head, size_t head_bytes, const void *tail, size_t tail_bytes)
 {
     if (!process || atomic_load_explicit(&control->stop, memory_order_relaxed))
@@ -211,6 +266,9 @@ static void child_of_fork(void)
 {
     uint32_t owner = process_entry, first = next_block;
     pthread_mutex_init(&catalogue_lock, NULL);
+    pthread_mutex_init(&birth_lock, NULL);
+    for (size_t at = 0; at < sizeof births / sizeof births[0]; at++)
+        atomic_store(&births[at].tid, 0);
     mg_ring = &dummy;
     pthread_setspecific(thread_end, NULL);
     if (owner != MG_NO_ENTRY)
@@ -233,6 +291,7 @@ void mg_process_begin(uint32_t owner, uint32_t first_block)
     }
     if (!p)
         return;
+    p->birth = birth;
     process = p;
     process_entry = number;
     catalogue = (uint8_t *)p + MG_PAGE;

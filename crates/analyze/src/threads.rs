@@ -113,6 +113,10 @@ pub struct ThreadRow {
     pub end_ns: Option<u64>,
     /// Time it ran on the recording's clock, in nanoseconds.
     pub run_ns: u64,
+    /// Time from first to last event in which it waited, in nanoseconds; absent where
+    /// the source does not know.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub idle_ns: Option<u64>,
     /// Every event's sum, by event name, in the event's unit; of events that were only
     /// sampled what the samples stand for.
     pub counts: Counts,
@@ -133,6 +137,9 @@ pub struct ProcessRow {
     pub threads: u64,
     /// Summed run time of its threads on the recording's clock, in nanoseconds.
     pub run_ns: u64,
+    /// Summed time its threads waited, in nanoseconds; absent where unknown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub idle_ns: Option<u64>,
     /// Every event's sum, by event name, in the event's unit; of events that were only
     /// sampled what the samples stand for.
     pub counts: Counts,
@@ -157,6 +164,7 @@ pub fn threads(
         row.program.clone_from(&thread.program);
         row.start_ns = row.start_ns.or(Some(thread.start_ns));
         row.end_ns = thread.end_ns;
+        row.idle_ns = sum(row.idle_ns, thread.idle_ns);
     }
     for (&(pid, tid), sums) in &sums.0 {
         let row = row_of(&mut rows, pid, tid);
@@ -187,6 +195,11 @@ fn add_samples(
     }
 }
 
+/// A sum of what is known.
+fn sum(one: Option<u64>, other: Option<u64>) -> Option<u64> {
+    one.map_or(other, |n| Some(n.saturating_add(other.unwrap_or(0))))
+}
+
 fn row_of(rows: &mut BTreeMap<(Pid, Tid), ThreadRow>, pid: Pid, tid: Tid) -> &mut ThreadRow {
     let row = rows.entry((pid, tid)).or_default();
     (row.pid, row.tid) = (pid, tid);
@@ -202,6 +215,7 @@ pub fn processes(threads: &[ThreadRow], known: &[Thread]) -> Vec<ProcessRow> {
         row.threads += 1;
         row.run_ns = row.run_ns.saturating_add(thread.run_ns);
         row.samples += thread.samples;
+        row.idle_ns = sum(row.idle_ns, thread.idle_ns);
         for (event, n) in &thread.counts {
             let sum = row.counts.entry(event.clone()).or_default();
             *sum = sum.saturating_add(*n);
@@ -260,6 +274,7 @@ mod tests {
             program: program.to_owned(),
             start_ns,
             end_ns,
+            idle_ns: None,
         }
     }
 

@@ -197,6 +197,7 @@ fn machine() -> MachineFacts {
         },
         prefetchers: Vec::new(),
         dram_bytes_per_s: 20_000_000_000,
+        ..MachineFacts::default()
     }
 }
 
@@ -234,6 +235,7 @@ fn threads_of() -> Vec<Thread> {
         program: program.to_owned(),
         start_ns: 0,
         end_ns: Some(1_000_000_000),
+        idle_ns: None,
     };
     vec![
         thread(10, 10, 1, "/usr/bin/xz"),

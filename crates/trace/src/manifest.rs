@@ -127,6 +127,14 @@ pub struct MachineFacts {
     pub prefetchers: Vec<String>,
     /// Memory bandwidth in bytes per second.
     pub dram_bytes_per_s: u64,
+    /// Every parameter of the model, as `memgauge list --json` and `--machine FILE`
+    /// have them; absent where nothing was modelled and in recordings before it was
+    /// kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<serde_json::Value>,
+    /// The name is a built-in machine's, and the parameters are not all that one's.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub modified: bool,
 }
 
 /// Geometry of a cache.

@@ -295,6 +295,9 @@ pub struct Thread {
     pub start_ns: u64,
     /// Last event; `None` for a thread still running at the end.
     pub end_ns: Option<u64>,
+    /// Time between the two in which it waited, in nanoseconds; `None` where the
+    /// source does not know.
+    pub idle_ns: Option<u64>,
 }
 
 /// One mapping of a process's address space.

@@ -252,17 +252,24 @@ impl Calibration {
                 path.display()
             )
         })?;
-        let same = MachineFacts {
-            prefetchers: kept.machine.prefetchers.clone(),
-            ..machine.clone()
-        };
-        Ok((kept.version == VERSION && kept.machine == same).then_some(kept))
+        let same = without_prefetchers(&kept.machine) == without_prefetchers(machine);
+        Ok((kept.version == VERSION && same).then_some(kept))
     }
 
     /// What bandwidth is corrected by.
     pub(crate) fn model(&self) -> LossModel {
         LossModel::new(self.points.iter().cloned())
     }
+}
+
+/// A machine as calibration knows it, which holds with and without prefetchers.
+fn without_prefetchers(machine: &MachineFacts) -> MachineFacts {
+    let mut facts = machine.clone();
+    facts.prefetchers.clear();
+    if let Some(model) = facts.model.as_mut().and_then(|model| model.as_object_mut()) {
+        model.remove("prefetch");
+    }
+    facts
 }
 
 /// The name by which a recording's manifest knows a way.

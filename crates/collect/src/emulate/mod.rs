@@ -20,6 +20,7 @@ mod recorder;
 mod replay;
 mod session;
 mod stream;
+mod waits;
 mod walk;
 mod wire;
 mod words;
@@ -332,7 +333,10 @@ fn totals(seen: &Seen) -> std::collections::BTreeMap<String, u64> {
         .iter()
         .filter_map(|(id, n)| Some((events::name(id)?.to_owned(), n)));
     named
-        .chain([("virtual_ns".to_owned(), seen.virtual_ns)])
+        .chain([
+            ("virtual_ns".to_owned(), seen.virtual_ns),
+            ("idle_ns".to_owned(), seen.idle_ns),
+        ])
         .collect()
 }
 

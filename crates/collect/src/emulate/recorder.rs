@@ -9,9 +9,10 @@ use memgauge_trace::{
 
 use super::address_space::{AddressSpace, Mapping};
 use super::catalogue::{Catalogue, Happening};
-use super::follow::{self, Followed, Origin, Reader, Words};
+use super::follow::{self, Followed, Origin, Reader, Taken, Words};
 use super::replay::{Cursor, Due, Program, Replay};
-use super::session::{ProcessEntry, Session};
+use super::session::{ProcessEntry, Ring, Session};
+use super::waits::{Sync, Waits};
 use super::wire;
 use crate::Result;
 use crate::overflows::Trace;
@@ -41,6 +42,8 @@ struct Running {
     core: CoreId,
     cursor: Cursor,
     start_ns: u64,
+    /// Number of the mark by which it was started, until its first word is read.
+    birth: u64,
     trace: Option<Trace>,
 }
 
@@ -57,6 +60,8 @@ const STACK_TOP_BYTES: u64 = 64 << 10;
 pub(super) struct Seen {
     pub(super) counts: Counts,
     pub(super) virtual_ns: u64,
+    /// Time that threads waited, summed.
+    pub(super) idle_ns: u64,
     pub(super) processes: u32,
     pub(super) threads: u32,
 }
@@ -70,6 +75,9 @@ struct Modelling {
     writer: Writer,
     /// Which files are mapped.
     files: ProgramFiles,
+    waits: Waits,
+    /// Virtual time that threads which have ended waited.
+    past_idle_ns: u64,
     /// Counts of threads that have ended.
     past: Counts,
     past_ns: u64,
@@ -163,6 +171,8 @@ impl Recorder {
             machine,
             writer,
             files: ProgramFiles::new(),
+            waits: Waits::default(),
+            past_idle_ns: 0,
             past: Counts::default(),
             past_ns: 0,
             cut: 0,
@@ -293,6 +303,7 @@ impl Recorder {
         let mut seen = Seen {
             counts: modelling.past,
             virtual_ns: modelling.past_ns,
+            idle_ns: modelling.past_idle_ns,
             processes: born.processes,
             threads: born.threads,
         };
@@ -300,6 +311,7 @@ impl Recorder {
             let (core, _) = modelling.machine.core_mut(thread.kept.core);
             seen.counts.add(&core.counts());
             seen.virtual_ns = seen.virtual_ns.max(core.time_ns());
+            seen.idle_ns += core.idle_ns();
         }
         seen
     }
@@ -325,22 +337,33 @@ impl Reader for Modelling {
             kept.program.catalogue = parent.kept.program.catalogue.inherited(blocks);
             kept.space = parent.kept.space.clone();
             kept.path = parent.kept.path.clone();
-            kept.now_ns = parent.kept.now_ns;
+            let forked_ns = self.waits.start(entry.birth);
+            kept.now_ns = forked_ns.unwrap_or(parent.kept.now_ns);
             kept.stack_named = true;
         }
         self.write_space(entry.pid, &kept);
         kept
     }
 
-    fn begin_thread(&mut self, process: &Process) -> Running {
+    fn begin_thread(&mut self, process: &Process, ring: &Ring) -> Running {
         let start_ns = process.kept.now_ns;
+        self.waits.begin(ring.tid);
         let space = process.entry.number % ADDRESS_SPACES;
         Running {
             core: self.machine.add_core_in(start_ns, space),
             cursor: Cursor::default(),
             start_ns,
+            birth: ring.birth,
             trace: self.traces.map(Trace::new),
         }
+    }
+
+    fn birth_of(&self, ring: &Ring) -> Option<u64> {
+        (ring.birth > 0).then_some(ring.birth)
+    }
+
+    fn now(&self, thread: &Running) -> u64 {
+        self.machine.core(thread.core).time_ns()
     }
 
     fn happened(&mut self, process: &mut Process, happening: Happening) {
@@ -370,22 +393,28 @@ impl Reader for Modelling {
         tid: u32,
         thread: &mut Running,
         words: &Words<'_>,
-    ) -> usize {
-        let (core, shared) = self.machine.core_mut(thread.core);
-        let mut rows = Rows {
-            pid: Pid(process.entry.pid),
-            tid: Tid(tid),
-            cpu: Cpu(thread.core.0),
-            writer: &mut self.writer,
-            failure: &mut self.failure,
-            trace: thread.trace.as_mut(),
+    ) -> Taken {
+        self.begin_at_birth(thread);
+        let mut at = words.from;
+        let waits = loop {
+            at = self.replay(process, tid, thread, words, at);
+            let Some(sync) = Sync::at(words.all, at) else {
+                break None;
+            };
+            if sync.waits() && sync.number > words.granted {
+                break Some(sync.number);
+            }
+            self.synchronise(process, thread, &sync);
+            at += Sync::WORDS;
         };
-        let (program, cursor) = (&mut process.kept.program, &mut thread.cursor);
-        let mut replay = Replay::new(core, shared, program, cursor, &mut rows);
-        let at = replay.run(words.all, words.from, words.whole);
-        process.kept.now_ns = process.kept.now_ns.max(core.time_ns());
+        let now_ns = self.machine.core(thread.core).time_ns();
+        process.kept.now_ns = process.kept.now_ns.max(now_ns);
+        self.waits.reach(process.entry.pid, process.kept.now_ns);
         self.name_stack(process, tid, &mut thread.cursor);
-        at
+        Taken {
+            to: at.min(words.all.len()),
+            waits,
+        }
     }
 
     fn end_thread(&mut self, process: &mut Process, mut thread: Thread) {
@@ -405,7 +434,8 @@ impl Reader for Modelling {
         if let Some(delivered) = core.delivered() {
             self.delivered.add(&delivered);
         }
-        let end_ns = core.time_ns();
+        let (end_ns, idle_ns) = (core.time_ns(), core.idle_ns());
+        self.past_idle_ns += idle_ns;
         self.past.add(&core.counts());
         self.past_ns = self.past_ns.max(end_ns);
         self.stray += kept.cursor.stray + u64::from(thread.ring.dropped());
@@ -418,6 +448,7 @@ impl Reader for Modelling {
             program: process.kept.path.clone(),
             start_ns: kept.start_ns,
             end_ns: Some(end_ns),
+            idle_ns: Some(idle_ns),
         });
         self.note(written);
     }
@@ -446,6 +477,47 @@ impl Reader for Modelling {
 }
 
 impl Modelling {
+    /// A thread begins when the one that started it did so.
+    fn begin_at_birth(&mut self, thread: &mut Running) {
+        let birth = std::mem::take(&mut thread.birth);
+        if let Some(start_ns) = self.waits.start(birth) {
+            thread.start_ns = start_ns;
+            self.machine.core_mut(thread.core).0.begin_at(start_ns);
+        }
+    }
+
+    /// Runs words through the model, up to where they end or say who waits.
+    fn replay(
+        &mut self,
+        process: &mut Process,
+        tid: u32,
+        thread: &mut Running,
+        words: &Words<'_>,
+        at: usize,
+    ) -> usize {
+        let (core, shared) = self.machine.core_mut(thread.core);
+        let mut rows = Rows {
+            pid: Pid(process.entry.pid),
+            tid: Tid(tid),
+            cpu: Cpu(thread.core.0),
+            writer: &mut self.writer,
+            failure: &mut self.failure,
+            trace: thread.trace.as_mut(),
+        };
+        let (program, cursor) = (&mut process.kept.program, &mut thread.cursor);
+        let mut replay = Replay::new(core, shared, program, cursor, &mut rows);
+        replay.run(words.all, at, words.whole)
+    }
+
+    /// Takes in who lets others go on, or has waited.
+    fn synchronise(&mut self, process: &Process, thread: &Running, sync: &Sync) {
+        let (core, _) = self.machine.core_mut(thread.core);
+        let until_ns = self.waits.take(sync, process.entry.pid, core.time_ns());
+        if let Some(until_ns) = until_ns {
+            core.wait_until(until_ns);
+        }
+    }
+
     fn note(&mut self, result: memgauge_trace::Result<()>) {
         if let Err(e) = result {
             self.failure.get_or_insert(e);

@@ -53,6 +53,8 @@ pub(super) struct ProcessEntry {
     pub(super) pid: u32,
     /// The process it was forked from, and that process's blocks by then.
     pub(super) parent: Option<(u32, u32)>,
+    /// Number of the mark by which it was forked; 0: none.
+    pub(super) birth: u64,
     shared: Shared,
     read: usize,
 }
@@ -62,6 +64,8 @@ pub(super) struct ProcessEntry {
 pub(super) struct Ring {
     pub(super) process: u32,
     pub(super) tid: u32,
+    /// Number of the mark by which it was started; 0: none.
+    pub(super) birth: u64,
     shared: Shared,
     tail: u32,
     /// Words read of the oldest unread block.
@@ -269,6 +273,7 @@ fn open_entry(path: &Path, number: u32, head: &Shared) -> Option<Entry> {
             Some(Entry::Process(ProcessEntry {
                 number,
                 pid: field(entry::PID),
+                birth: head.u64(process::BIRTH).load(Ordering::Relaxed),
                 parent: (owner != entry::NONE).then(|| (owner, field(entry::FIRST_BLOCK))),
                 shared: open_shared(path, wire::PAGE + wire::CATALOGUE_BYTES).ok()?,
                 read: 0,
@@ -277,6 +282,7 @@ fn open_entry(path: &Path, number: u32, head: &Shared) -> Option<Entry> {
         entry::THREAD => Some(Entry::Thread(Ring {
             process: field(entry::OWNER),
             tid: field(entry::TID),
+            birth: head.u64(ring::BIRTH).load(Ordering::Relaxed),
             shared: open_shared(path, wire::RING_BYTES).ok()?,
             tail: 0,
             read: 0,

@@ -12,9 +12,9 @@ use std::time::Instant;
 use memgauge_trace::{CommandEnd, LossKind};
 
 use super::catalogue::{Catalogue, Happening};
-use super::follow::{self, Followed, Origin, Reader, Words};
+use super::follow::{self, Followed, Origin, Reader, Taken, Words};
 use super::parts::{Names, Parts, PartsBy};
-use super::session::{ProcessEntry, Session};
+use super::session::{ProcessEntry, Ring, Session};
 use super::walk::{Place, References, Walk};
 use super::{Emulator, GRACE, IDLE, PATIENCE, REAP_EVERY, ending, resolve, spawn};
 use crate::sys::process::interrupts;
@@ -305,7 +305,7 @@ impl Reader for Giving<'_> {
         forked.unwrap_or_default()
     }
 
-    fn begin_thread(&mut self, _: &Process) -> Walking {
+    fn begin_thread(&mut self, _: &Process, _: &Ring) -> Walking {
         Walking::default()
     }
 
@@ -324,7 +324,7 @@ impl Reader for Giving<'_> {
         tid: u32,
         thread: &mut Walking,
         words: &Words<'_>,
-    ) -> usize {
+    ) -> Taken {
         let before = self.references.instructions;
         self.references.clear();
         let space = (u64::from(process.entry.number) % SPACES) << SPACE_SHIFT;
@@ -344,7 +344,8 @@ impl Reader for Giving<'_> {
             tid,
             self.references.instructions - before,
         );
-        at
+        let waits = None;
+        Taken { to: at, waits }
     }
 
     fn end_thread(&mut self, _: &mut Process, thread: Thread) {

@@ -3,7 +3,7 @@
 /// First word of every shared file.
 pub(super) const MAGIC: u32 = 0x3147_474d;
 /// Version of everything below.
-pub(super) const WIRE_VERSION: u32 = 5;
+pub(super) const WIRE_VERSION: u32 = 6;
 pub(super) const PAGE: usize = 4096;
 pub(super) const BLOCK_WORDS: usize = 32768;
 pub(super) const BLOCKS: usize = 8;
@@ -25,6 +25,18 @@ pub(super) const FIRST_BLOCK: u64 = 4;
 pub(super) const MARKS: u64 = 0xff00;
 pub(super) const MARK_BLOCK: u64 = SEVERAL | 0xff01 << ID_SHIFT;
 pub(super) const MARK_PIECE: u64 = SEVERAL | 0xff02 << ID_SHIFT;
+pub(super) const MARK_SYNC: u64 = SEVERAL | 0xff03 << ID_SHIFT;
+pub(super) const MARK_SYNC_KIND: u64 = SEVERAL | 0xff04 << ID_SHIFT;
+pub(super) const MARK_SYNC_NS: u64 = SEVERAL | 0xff05 << ID_SHIFT;
+pub(super) const SYNC_KIND_SHIFT: u32 = 40;
+pub(super) const SYNC_RELEASE: u64 = 1;
+pub(super) const SYNC_ACQUIRE: u64 = 2;
+pub(super) const SYNC_ACQUIRE_END: u64 = 3;
+pub(super) const SYNC_SLEEP: u64 = 4;
+pub(super) const SYNC_START: u64 = 5;
+pub(super) const SYNC_EXIT: u64 = 6;
+pub(super) const SYNC_JOIN_THREAD: u64 = 7;
+pub(super) const SYNC_JOIN_PROCESS: u64 = 8;
 pub(super) const PIECE_LOAD: u64 = 1 << 32;
 pub(super) const PIECE_STORE: u64 = 1 << 33;
 pub(super) const PIECE_SIZE_SHIFT: u32 = 16;
@@ -78,10 +90,12 @@ pub(super) mod process {
     pub(in super::super) const USED: usize = 32;
     pub(in super::super) const FORKS: usize = 40;
     pub(in super::super) const UNDECODED: usize = 44;
+    pub(in super::super) const BIRTH: usize = 48;
 }
 
 /// Offsets in a thread entry.
 pub(super) mod ring {
+    pub(in super::super) const BIRTH: usize = 32;
     pub(in super::super) const W: usize = 64;
     pub(in super::super) const DATA: usize = 80;
     pub(in super::super) const HEAD: usize = 224;

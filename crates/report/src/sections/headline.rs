@@ -21,6 +21,7 @@ pub(super) fn headline(summary: &Summary, style: &Style) -> String {
     } else if !facts.host.cpu.is_empty() {
         text += &style.wrap(&format!("measured on: {}", style.name(&facts.host.cpu)), 2);
     }
+    text += &waited(summary, style);
     if summary.totals_from != TotalsFrom::Manifest && !facts.complete {
         let note = "the recorder did not end in order: \
                     numbers are sums of the parts it had written";
@@ -31,7 +32,11 @@ pub(super) fn headline(summary: &Summary, style: &Style) -> String {
 
 fn modelled(machine: &MachineFacts, style: &Style) -> String {
     let name = style.name(&machine.name);
-    let line = format!("modelled machine: {name} (modelled, not measured)");
+    let modified = match machine.modified {
+        true => ", modified: not the built-in machine of this name",
+        false => "",
+    };
+    let line = format!("modelled machine: {name}{modified} (modelled, not measured)");
     let prefetchers = match machine.prefetchers.is_empty() {
         true => "off".to_owned(),
         false => style.name(&machine.prefetchers.join(", ")),
@@ -40,6 +45,23 @@ fn modelled(machine: &MachineFacts, style: &Style) -> String {
     let memory = units::few_gigabytes(machine.dram_bytes_per_s as f64);
     let speeds = format!("{frequency:.2} GHz, memory {memory} GB/s, prefetchers {prefetchers}");
     style.wrap(&line, 2) + &style.paint_lines(Role::Quiet, &style.wrap(&speeds, 2))
+}
+
+/// How long the threads waited, where that is known and they did.
+fn waited(summary: &Summary, style: &Style) -> String {
+    let threads = &summary.threads;
+    let idle_ns: u64 = threads.iter().filter_map(|t| t.idle_ns).sum();
+    let end_ns = threads.iter().filter_map(|t| t.end_ns).max().unwrap_or(0);
+    if idle_ns == 0 {
+        return String::new();
+    }
+    let [idle, end] = [idle_ns, end_ns].map(|ns| units::nanoseconds(ns, style));
+    let whose = match threads.len() {
+        1 => String::new(),
+        n => format!(", {} threads together", units::count(n as u64)),
+    };
+    let clock = clock(summary);
+    style.wrap(&format!("{clock}: {end}, idle (waiting): {idle}{whose}"), 2)
 }
 
 /// The command as a shell would take it.

@@ -20,13 +20,14 @@ pub(super) fn threads(summary: &Summary, style: &Style) -> String {
         return String::new();
     }
     let ids = [("pid", Kind::Number), ("tid", Kind::Number)];
-    let mut table = table(&ids);
+    let waits = summary.threads.iter().any(|t| t.idle_ns.is_some());
+    let mut table = table(&ids, waits);
     for thread in summary.threads.iter().take(SHOWN) {
-        table.row(thread_row(thread, style));
+        table.row(thread_row(thread, waits, style));
     }
     let rest = summary.threads.get(SHOWN..).unwrap_or_default();
-    let sums = rest.iter().map(|t| (t.run_ns, &t.counts));
-    add_rest(&mut table, sums, rest.len(), "thread", style);
+    let sums = rest.iter().map(|t| (t.run_ns, t.idle_ns, &t.counts));
+    add_rest(&mut table, sums, rest.len(), "thread", waits, style);
     let title = plural(summary.threads.len() as u64, "thread");
     style.heading(&title, &provenance(summary)) + &table.draw(style)
 }
@@ -42,13 +43,14 @@ pub(super) fn processes(summary: &Summary, style: &Style) -> String {
         return String::new();
     }
     let ids = [("pid", Kind::Number), ("threads", Kind::Number)];
-    let mut table = table(&ids);
+    let waits = summary.processes.iter().any(|p| p.idle_ns.is_some());
+    let mut table = table(&ids, waits);
     for process in summary.processes.iter().take(SHOWN) {
-        table.row(process_row(process, style));
+        table.row(process_row(process, waits, style));
     }
     let rest = summary.processes.get(SHOWN..).unwrap_or_default();
-    let sums = rest.iter().map(|p| (p.run_ns, &p.counts));
-    add_rest(&mut table, sums, rest.len(), "process", style);
+    let sums = rest.iter().map(|p| (p.run_ns, p.idle_ns, &p.counts));
+    add_rest(&mut table, sums, rest.len(), "process", waits, style);
     let title = format!("{} processes", units::count(summary.processes.len() as u64));
     style.heading(&title, &provenance(summary)) + &table.draw(style)
 }
@@ -128,61 +130,85 @@ fn tells(counts: &Counts) -> bool {
     columns.any(|&event| counts.get(event).is_some_and(|&n| n > 0))
 }
 
-fn table(ids: &[(&str, Kind); 2]) -> Table {
-    let numbers = ["run time", "instr.", "L1D miss", "LLC miss", "DRAM"];
+/// With `waits`, there is a column of the time waited.
+fn table(ids: &[(&str, Kind); 2], waits: bool) -> Table {
+    let numbers = ["instr.", "L1D miss", "LLC miss", "DRAM"];
     let mut columns = ids.to_vec();
+    columns.push(("run time", Kind::Number));
+    if waits {
+        columns.push(("idle", Kind::Number));
+    }
     columns.extend(numbers.map(|title| (title, Kind::Number)));
     columns.push(("program", Kind::Text));
     Table::new(&columns)
 }
 
-fn thread_row(thread: &ThreadRow, style: &Style) -> Vec<String> {
+fn thread_row(thread: &ThreadRow, waits: bool, style: &Style) -> Vec<String> {
     let mut cells = vec![thread.pid.0.to_string(), thread.tid.0.to_string()];
-    cells.extend(numbers(thread.run_ns, &thread.counts, style));
+    cells.extend(numbers(
+        thread.run_ns,
+        idle(thread.idle_ns, waits),
+        &thread.counts,
+        style,
+    ));
     cells.push(style.name(file_name(&thread.program)));
     cells
 }
 
-fn process_row(process: &ProcessRow, style: &Style) -> Vec<String> {
+fn process_row(process: &ProcessRow, waits: bool, style: &Style) -> Vec<String> {
     let mut cells = vec![process.pid.0.to_string(), process.threads.to_string()];
-    cells.extend(numbers(process.run_ns, &process.counts, style));
+    cells.extend(numbers(
+        process.run_ns,
+        idle(process.idle_ns, waits),
+        &process.counts,
+        style,
+    ));
     cells.push(style.name(file_name(&process.program)));
     cells
 }
 
-fn numbers(run_ns: u64, counts: &Counts, style: &Style) -> [String; 5] {
+/// What the column of the time waited says, if there is one.
+fn idle(idle_ns: Option<u64>, waits: bool) -> Option<u64> {
+    waits.then(|| idle_ns.unwrap_or(0))
+}
+
+fn numbers(run_ns: u64, idle_ns: Option<u64>, counts: &Counts, style: &Style) -> Vec<String> {
     let get = |name: &str| counts.get(name).copied().unwrap_or(0);
     let dram = get("dram.read_bytes").saturating_add(get("dram.write_bytes"));
-    [
-        units::nanoseconds(run_ns, style),
+    let mut cells = vec![units::nanoseconds(run_ns, style)];
+    cells.extend(idle_ns.map(|ns| units::nanoseconds(ns, style)));
+    cells.extend([
         units::count(get("instructions")),
         units::count(get("l1d.miss")),
         units::count(get("llc.miss")),
         units::bytes(dram),
-    ]
+    ]);
+    cells
 }
 
 fn add_rest<'a>(
     table: &mut Table,
-    sums: impl Iterator<Item = (u64, &'a Counts)>,
+    sums: impl Iterator<Item = (u64, Option<u64>, &'a Counts)>,
     rows: usize,
     what: &str,
+    waits: bool,
     style: &Style,
 ) {
     if rows == 0 {
         return;
     }
-    let mut run_ns = 0u64;
+    let (mut run_ns, mut idle_ns) = (0u64, 0u64);
     let mut counts = Counts::new();
-    for (ns, others) in sums {
-        run_ns = run_ns.saturating_add(ns);
+    for (run, waited, others) in sums {
+        run_ns = run_ns.saturating_add(run);
+        idle_ns = idle_ns.saturating_add(waited.unwrap_or(0));
         for (event, n) in others {
             let sum = counts.entry(event.clone()).or_default();
             *sum = sum.saturating_add(*n);
         }
     }
     let mut cells = vec![String::new(), String::new()];
-    cells.extend(numbers(run_ns, &counts, style));
+    cells.extend(numbers(run_ns, idle(Some(idle_ns), waits), &counts, style));
     cells.push(format!("({rows} more, a {what} each)"));
     table.painted_row(Role::Quiet, cells);
 }

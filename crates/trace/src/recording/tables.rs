@@ -271,6 +271,10 @@ impl Columns for Thread {
         number!("end_ns", U64, Delta, |r: &Self| r.end_ns, |r, v| r.end_ns =
             Some(v),)
         .optional(),
+        number!("idle_ns", U64, Delta, |r: &Self| r.idle_ns, |r, v| r
+            .idle_ns =
+            Some(v),)
+        .optional(),
     ];
 
     fn text_bytes(&self) -> usize {

@@ -106,6 +106,7 @@ pub(crate) fn thread() -> impl Strategy<Value = Thread> {
             program,
             start_ns,
             end_ns,
+            idle_ns: end_ns.map(|ns| ns / 2),
         },
     )
 }
