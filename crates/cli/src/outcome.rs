@@ -37,9 +37,22 @@ impl Exit {
     }
 }
 
+/// An error and its causes; none is told twice, and the system's numbers are left out.
+fn in_one_line(error: &anyhow::Error) -> String {
+    let mut line = error.to_string();
+    for cause in error.chain().skip(1) {
+        let cause = cause.to_string();
+        let words = cause.split(" (os error ").next().unwrap_or_default();
+        if !line.to_lowercase().contains(&words.to_lowercase()) {
+            line = format!("{line}: {words}");
+        }
+    }
+    line
+}
+
 /// Prints one line with the causes and returns the exit code for it.
 pub(crate) fn explain(error: &anyhow::Error) -> ExitCode {
-    eprintln!("memgauge: {error:#}");
+    eprintln!("memgauge: {}", in_one_line(error));
     let kind = error
         .downcast_ref::<memgauge_collect::Error>()
         .map(memgauge_collect::Error::kind);
@@ -49,4 +62,21 @@ pub(crate) fn explain(error: &anyhow::Error) -> ExitCode {
         Some(ErrorKind::Usage) => USAGE,
         _ => FAILED,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cause_is_told_once_and_without_its_number() {
+        let cause = || std::io::Error::from_raw_os_error(20);
+        let line = |message: &'static str| in_one_line(&anyhow::Error::new(cause()).context(message));
+        let told = "failed to make `x`: not a directory";
+        assert_eq!(line(told), told);
+        assert_eq!(
+            line("failed to run `x`"),
+            "failed to run `x`: Not a directory"
+        );
+    }
 }

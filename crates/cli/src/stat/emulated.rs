@@ -40,9 +40,10 @@ pub(super) fn run(args: &Stat, tell: &mut dyn FnMut(Update<'_>)) -> anyhow::Resu
         },
         traces: None,
     };
-    let end = emulate::record(&options, &mut |_| {})?;
+    let recorded = emulate::record(&options, &mut |_| {})?;
     let recording = Recording::open(&output)?;
-    let mut outcome = outcome(&recording, &events, end);
+    let mut outcome = outcome(&recording, &events, recorded.end);
+    outcome.notes.extend(recorded.notes);
     let columns = std::iter::once("cpu-clock").chain(events.iter().map(|e| e.1));
     tell(Update::Columns(&[columns.map(str::to_owned).collect()]));
     if args.interval.is_some() {
