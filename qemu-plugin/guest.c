@@ -158,17 +158,32 @@ static uint64_t reserved;             /* bytes in large reservations */
 static __thread struct rlimit before; /* limit of address space before a refusal */
 static __thread bool refusing;
 
+/* What QEMU and other threads of the program may map meanwhile. */
+#define SPARE (64ull << 20)
+
+/* Bytes of address space in use; 0 where nothing says. */
+static uint64_t mapped_bytes(void)
+{
+    char text[32] = "";
+    int fd = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
+    if (fd >= 0)
+        close(fd);
+    return n > 0 ? strtoull(text, NULL, 10) * MG_PAGE : 0;
+}
+
 /* QEMU before 8.0 keeps 24 bytes for every page of a mapping, used or not, so that a
  * reservation of terabytes takes all of the machine's memory. One that is too large for
- * it fails as it would under `ulimit -v`: no address space is left during the call. */
+ * it fails as it would under `ulimit -v`: little address space is left during the call. */
 static void before_reservation(uint64_t bytes)
 {
     if (bytes < LARGE || __atomic_load_n(&reserved, __ATOMIC_RELAXED) + bytes <= mg_reserve_most())
         return;
-    if (getrlimit(RLIMIT_AS, &before) != 0)
+    uint64_t used = mapped_bytes();
+    if (!used || getrlimit(RLIMIT_AS, &before) != 0 || before.rlim_cur < used + SPARE)
         return;
-    struct rlimit none = { 0, before.rlim_max };
-    refusing = setrlimit(RLIMIT_AS, &none) == 0;
+    struct rlimit little = { used + SPARE, before.rlim_max };
+    refusing = setrlimit(RLIMIT_AS, &little) == 0;
 }
 
 /* The call is over; `new` and `old` are what it mapped and unmapped. */

@@ -29,6 +29,30 @@ fn any_source_works(checks: &[Check]) -> bool {
     checks.iter().any(works)
 }
 
+fn as_json(checks: &[Check]) -> anyhow::Result<String> {
+    let list: Vec<_> = checks
+        .iter()
+        .map(|c| serde_json::json!({ "name": c.name, "ok": c.ok, "found": c.found, "fix": c.fix }))
+        .collect();
+    Ok(serde_json::to_string_pretty(&list)? + "\n")
+}
+
+fn as_text(checks: &[Check]) -> String {
+    let mut out = String::new();
+    for c in checks {
+        let mark = match c.ok {
+            None => "  ",
+            Some(true) => "ok",
+            Some(false) => "no",
+        };
+        out += &format!("{mark}  {:<18}{}\n", c.name, c.found);
+        if let Some(fix) = &c.fix {
+            out += &format!("    {:<18}fix: {fix}\n", "");
+        }
+    }
+    out
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -65,28 +89,4 @@ mod tests {
             assert!(checks.iter().any(|c| c.name == source), "{source}");
         }
     }
-}
-
-fn as_json(checks: &[Check]) -> anyhow::Result<String> {
-    let list: Vec<_> = checks
-        .iter()
-        .map(|c| serde_json::json!({ "name": c.name, "ok": c.ok, "found": c.found, "fix": c.fix }))
-        .collect();
-    Ok(serde_json::to_string_pretty(&list)? + "\n")
-}
-
-fn as_text(checks: &[Check]) -> String {
-    let mut out = String::new();
-    for c in checks {
-        let mark = match c.ok {
-            None => "  ",
-            Some(true) => "ok",
-            Some(false) => "no",
-        };
-        out += &format!("{mark}  {:<18}{}\n", c.name, c.found);
-        if let Some(fix) = &c.fix {
-            out += &format!("    {:<18}fix: {fix}\n", "");
-        }
-    }
-    out
 }

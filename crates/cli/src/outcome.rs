@@ -71,7 +71,8 @@ mod tests {
     #[test]
     fn a_cause_is_told_once_and_without_its_number() {
         let cause = || std::io::Error::from_raw_os_error(20);
-        let line = |message: &'static str| in_one_line(&anyhow::Error::new(cause()).context(message));
+        let line =
+            |message: &'static str| in_one_line(&anyhow::Error::new(cause()).context(message));
         let told = "failed to make `x`: not a directory";
         assert_eq!(line(told), told);
         assert_eq!(

@@ -89,7 +89,10 @@ fn shared_memory_that_is_full_leaves_the_program_alone() {
         let ended = folder.path().join("ended").exists();
         let refused = said.contains("failed to make shared memory");
         assert!(ended || refused, "{kib} KiB: {out}{said}");
-        assert!(!ended || out.contains("2000\n2000\n2000\n"), "{kib} KiB: {out}");
+        assert!(
+            !ended || out.contains("2000\n2000\n2000\n"),
+            "{kib} KiB: {out}"
+        );
         assert!(!out.contains("code 124"), "{kib} KiB: it hangs: {said}");
         assert!(!out.contains("code 135"), "{kib} KiB: SIGBUS: {said}");
     }
@@ -109,7 +112,10 @@ fn few_descriptors_leave_the_program_alone() {
         );
         let mut command = Command::new("sh");
         command.args(["-c", &script]).env_clear().env("PATH", PATH);
-        let output = command.current_dir(folder.path()).output().expect("it runs");
+        let output = command
+            .current_dir(folder.path())
+            .output()
+            .expect("it runs");
         let (out, said) = (text(&output.stdout), text(&output.stderr));
         assert!(!out.contains("code 124"), "{limit}: it hangs: {said}");
         assert!(folder.path().join("ended").exists(), "{limit}: {out}{said}");
@@ -165,7 +171,10 @@ fn after_a_crash_it_is_said_how_to_tell_whose_fault_it_is() {
     let child = Recorded::new(&[], &["sh", "-c", &script]);
     let said = text(&child.output.stderr);
     assert_eq!(child.code(), Some(0), "{said}");
-    assert!(said.contains("crashed (signal 11) under the emulator"), "{said}");
+    assert!(
+        said.contains("crashed (signal 11) under the emulator"),
+        "{said}"
+    );
 }
 
 const MASKED: &str = r#"
@@ -208,18 +217,31 @@ fn without_an_emulator_the_clock_is_taken_and_said() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let mut command = memgauge();
     command.env("MEMGAUGE_QEMU", "/bin/true");
-    command.args(["record", "-q", "-o"]).arg(folder.path().join("r.mg"));
+    command
+        .args(["record", "-q", "-o"])
+        .arg(folder.path().join("r.mg"));
     let output = command.args(["--", "true"]).output().expect("it runs");
     let said = text(&output.stderr);
     assert!(said.contains("source clock"), "{said}");
-    assert!(said.contains("does not say that it is qemu-x86_64"), "{said}");
+    assert!(
+        said.contains("does not say that it is qemu-x86_64"),
+        "{said}"
+    );
     assert!(!said.contains("too old"), "{said}");
 }
 
 #[test]
 fn overhead_is_refused_where_it_means_nothing() {
     let mut command = memgauge();
-    command.args(["record", "--source", "emulate", "--overhead", "2%", "--", "true"]);
+    command.args([
+        "record",
+        "--source",
+        "emulate",
+        "--overhead",
+        "2%",
+        "--",
+        "true",
+    ]);
     let output = command.output().expect("it runs");
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{said}");

@@ -36,8 +36,8 @@ use memgauge_trace::{
     CommandEnd, Loss, LossKind, Manifest, OwnCost, Provenance, SourceFacts, catalogue as events,
 };
 
-pub use qemu::{Emulator, find_on_path, resolve, would_gain_rights};
 use qemu::not_loaded;
+pub use qemu::{Emulator, find_on_path, resolve, would_gain_rights};
 
 use crate::sys::process::{children_usage, interrupts, own_usage, without_randomisation};
 use crate::{Error, Result, host};
@@ -191,8 +191,8 @@ pub fn record(options: &Options, progress: &mut dyn FnMut(&Progress)) -> Result<
             (run.unrecorded(&mut session)?, Some(unwritten))
         }
     };
-    let notes = notes(run.recorder.notes(), &end, options, &emulator);
-    let end = run.finish(&mut session, end, failure)?;
+    let seen = run.finish(&mut session, &end, failure)?;
+    let notes = notes(&seen, &end, options, &emulator);
     Ok(Outcome { end, notes })
 }
 
@@ -393,9 +393,9 @@ impl Run {
     fn finish(
         mut self,
         session: &mut Session,
-        end: CommandEnd,
+        end: &CommandEnd,
         mut failure: Option<Unwritten>,
-    ) -> Result<CommandEnd> {
+    ) -> Result<Vec<Note>> {
         if failure.is_none() {
             failure = self.read_to_the_end(session).err().map(|error| Unwritten {
                 error,
@@ -415,6 +415,7 @@ impl Run {
         totals.insert("dram.unattributed_write_bytes".to_owned(), unattributed);
         totals.extend(delivery_totals(self.recorder.delivered()));
         let wall_s = self.started.elapsed().as_secs_f64();
+        let seen = self.recorder.notes().to_vec();
         let mut writer = self.recorder.into_writer();
         let flushed = writer.flush();
         if let Some(unwritten) = &failure {
@@ -436,8 +437,8 @@ impl Run {
             m.totals = totals;
         });
         match failure {
-            Some(unwritten) => Err(unwritten.told(&end)),
-            None => Ok(flushed.and(finished).map(|()| end)?),
+            Some(unwritten) => Err(unwritten.told(end)),
+            None => Ok(flushed.and(finished).map(|()| seen)?),
         }
     }
 }

@@ -347,7 +347,10 @@ mod tests {
         let check = |said, expected: Option<&str>| {
             assert_eq!(version_of(said).as_deref(), expected, "{said}");
         };
-        check("qemu-x86_64 version 7.2.22 (Debian 1:7.2)\nCopyright", Some("7.2.22"));
+        check(
+            "qemu-x86_64 version 7.2.22 (Debian 1:7.2)\nCopyright",
+            Some("7.2.22"),
+        );
         check("true (GNU coreutils) 9.1\nGNU GPL version 3 or later", None);
         check("", None);
     }
@@ -357,11 +360,20 @@ mod tests {
         let check = |os: &str, word: &str| assert!(how_to_get(os).contains(word), "{os}: {word}");
         check("ID=debian\nVERSION_ID=\"12\"\n", "apt-get");
         check("ID=debian\nVERSION_ID=\"13\"\n", "--enable-plugins");
-        check("ID=ubuntu\nID_LIKE=debian\nVERSION_ID=\"24.04\"\n", "--enable-plugins");
-        check("ID=ubuntu\nID_LIKE=debian\nVERSION_ID=\"22.04\"\n", "apt-get");
+        check(
+            "ID=ubuntu\nID_LIKE=debian\nVERSION_ID=\"24.04\"\n",
+            "--enable-plugins",
+        );
+        check(
+            "ID=ubuntu\nID_LIKE=debian\nVERSION_ID=\"22.04\"\n",
+            "apt-get",
+        );
         check("NAME=Fedora\nID=fedora\nVERSION_ID=40\n", "dnf");
         check("ID=rocky\nID_LIKE=\"rhel centos fedora\"\n", "dnf");
-        check("ID=\"opensuse-leap\"\nID_LIKE=\"suse opensuse\"\n", "zypper");
+        check(
+            "ID=\"opensuse-leap\"\nID_LIKE=\"suse opensuse\"\n",
+            "zypper",
+        );
         check("ID=arch\n", "pacman");
         check("ID=alpine\n", "apk");
         check("", "your distribution's");

@@ -34,7 +34,10 @@ pub(super) fn refused(bytes: u64, version: &str) -> String {
 }
 
 fn keeps_pages(version: &str) -> bool {
-    let major = version.split('.').next().and_then(|m| m.parse::<u32>().ok());
+    let major = version
+        .split('.')
+        .next()
+        .and_then(|m| m.parse::<u32>().ok());
     major.is_some_and(|major| major < 8)
 }
 

@@ -146,7 +146,7 @@ impl Session {
         let page = || -> std::io::Result<Shared> {
             // Written, so that it has memory behind it: a store into a page without ends
             // the process.
-            fs::write(&path, [0; wire::PAGE])?;
+            fs::write(&path, [0u8; wire::PAGE])?;
             open_shared(&path, wire::PAGE)
         };
         let shared = page().map_err(|e| Error::system("failed to make shared memory", e))?;
@@ -495,7 +495,7 @@ mod tests {
 
     #[test]
     fn an_entry_that_was_passed_over_still_comes() {
-        let mut session = Session::create().unwrap();
+        let mut session = Session::create(u64::MAX).unwrap();
         session
             .control
             .u32(control::ENTRIES)
