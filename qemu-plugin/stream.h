@@ -47,7 +47,7 @@
 #include <stdint.h>
 
 #define MG_MAGIC 0x3147474du /* "MGG1", little endian */
-#define MG_WIRE_VERSION 6u
+#define MG_WIRE_VERSION 7u
 #define MG_PAGE 4096u
 
 #define MG_BLOCK_WORDS 32768u
@@ -103,6 +103,7 @@ struct mg_control {
     _Atomic uint32_t entries;  /* entry files claimed so far */
     _Atomic uint32_t refused;  /* processes and threads that got no entry */
     _Atomic uint32_t stop;     /* recorder: nobody reads any more */
+    uint64_t reserve_most;     /* recorder: address space that QEMU has the memory for, in bytes */
     _Atomic uint64_t sequence; /* marks of MG_MARK_SYNC so far */
 };
 
@@ -125,10 +126,15 @@ struct mg_process {
     uint64_t birth;            /* number of its MG_SYNC_START; 0: none */
 };
 
+enum mg_taken { MG_TAKEN = 1, MG_LEFT = 2 };
+
 struct mg_ring {
     struct mg_entry entry;
     uint64_t birth;            /* number of its MG_SYNC_START; 0: none */
-    uint8_t pad0[24];
+    _Atomic uint32_t taken;    /* recorder: MG_TAKEN when it reads the ring, MG_LEFT when it
+                                * never will; 0 before */
+    uint32_t number;           /* of its entry */
+    uint8_t pad0[16];
     /* written by the thread at every access; the recorder looks at w only when
      * a block takes long to fill */
     uint64_t *w;               /* next word */
@@ -150,7 +156,8 @@ struct mg_ring {
 };
 
 enum mg_record_kind { MG_REC_CODE = 1, MG_REC_MAP = 2, MG_REC_UNMAP = 3, MG_REC_BRK = 4,
-                      MG_REC_PROGRAM = 5, MG_REC_NOT_FOLLOWED = 6 };
+                      MG_REC_PROGRAM = 5, MG_REC_NOT_FOLLOWED = 6, MG_REC_REFUSED = 7,
+                      MG_REC_CRASHED = 8 };
 
 struct mg_record {
     uint32_t kind;
@@ -185,7 +192,8 @@ struct mg_access {
 };
 
 /* MG_REC_MAP: followed by the path, NUL-padded. UNMAP and BRK
- * use start and end, PROGRAM the path, NOT_FOLLOWED a sentence as path. */
+ * use start and end, PROGRAM the path, NOT_FOLLOWED a sentence as path. REFUSED: a
+ * reservation of `start` bytes; CRASHED: child `start` was killed by signal `end`. */
 struct mg_map {
     struct mg_record record;
     uint64_t start;
@@ -195,12 +203,14 @@ struct mg_map {
     uint32_t path_bytes;
 };
 
-static_assert(sizeof(struct mg_control) == 32, "wire");
+static_assert(sizeof(struct mg_control) == 40, "wire");
+static_assert(offsetof(struct mg_control, reserve_most) == 24, "wire");
 static_assert(sizeof(struct mg_entry) == 32, "wire");
 static_assert(offsetof(struct mg_process, used) == 32, "wire");
 static_assert(sizeof(struct mg_process) == 56, "wire");
 static_assert(offsetof(struct mg_process, birth) == 48, "wire");
 static_assert(offsetof(struct mg_ring, birth) == 32, "wire");
+static_assert(offsetof(struct mg_ring, taken) == 40, "wire");
 static_assert(offsetof(struct mg_ring, w) == 64, "wire");
 static_assert(offsetof(struct mg_ring, dropped) == 100, "wire");
 static_assert(offsetof(struct mg_ring, tail) == 128, "wire");

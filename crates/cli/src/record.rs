@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context, bail};
-use memgauge_collect::emulate::{self, Options};
+use memgauge_collect::emulate::{self, Emulator, Options};
 use memgauge_collect::pmu::events::{self, Pmus};
 use memgauge_collect::pmu::target::Target;
 use memgauge_collect::sys;
@@ -75,6 +75,18 @@ fn run(settings: &Settings, command: &[String], talk: bool) -> anyhow::Result<Co
     {
         return sample::run(settings, (Target::Command(command.to_vec()), None), talk);
     }
+    if settings.source == Source::Auto
+        && settings.events.is_empty()
+        && let Err(missing) = Emulator::find()
+    {
+        // Before anything is replaced: a command that cannot run costs no recording.
+        emulate::resolve(command)?;
+        eprintln!(
+            "memgauge: source clock (samples of this machine's time): source emulate does not work \
+             here: {missing}"
+        );
+        return clock::run(settings, (Target::Command(command.to_vec()), None), talk);
+    }
     refuse_unused(settings, Source::Emulate)?;
     // Before anything is replaced: a command that cannot run costs no recording.
     emulate::resolve(command)?;
@@ -105,9 +117,13 @@ pub(crate) fn emulated(
     say_rights(&options.command);
     sys::process::catch_interrupts().context("failed to catch interrupts")?;
     let mut line = progress::Line::new(terminal::stderr_is_terminal() && talk);
-    let end = emulate::record(options, &mut |p| line.show(p));
+    let outcome = emulate::record(options, &mut |p| line.show(p));
     line.clear();
-    Ok(end?)
+    let outcome = outcome?;
+    for note in &outcome.notes {
+        eprintln!("memgauge: {note}");
+    }
+    Ok(outcome.end)
 }
 
 /// Says that a program will not get the rights which it would have natively.

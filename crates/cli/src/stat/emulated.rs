@@ -45,9 +45,10 @@ pub(super) fn run(args: &Stat, tell: &mut dyn FnMut(Update<'_>)) -> anyhow::Resu
         },
         traces: None,
     };
-    emulate::record(&options, &mut |_| {})?;
+    let recorded = emulate::record(&options, &mut |_| {})?;
     let recording = Recording::open(&output)?;
     let mut problems = recording.problems();
+    problems.extend(recorded.notes);
     let columns = std::iter::once("cpu-clock").chain(events.iter().map(|e| e.1));
     tell(Update::Columns(&[columns.map(str::to_owned).collect()]));
     let mut series = Vec::new();

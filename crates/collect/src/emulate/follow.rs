@@ -282,6 +282,7 @@ impl<R: Reader> Followed<R> {
     fn add_thread(&mut self, ring: Ring) {
         let Some(process) = self.processes.get_mut(&ring.process) else {
             let why = "its process could not be opened";
+            ring.leave();
             return self.reader.lose(None, LossKind::ThreadNotRecorded, 1, why);
         };
         self.born.threads += 1;

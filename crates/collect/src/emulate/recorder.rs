@@ -87,7 +87,20 @@ struct Modelling {
     /// Overflows are kept as times, rounded to at most so many nanoseconds.
     traces: Option<u64>,
     delivered: Delivered,
+    notes: Vec<Note>,
 }
+
+/// What the user should hear of beside the report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Note {
+    /// A reservation of so many bytes was refused.
+    Refused(u64),
+    /// A process was killed by a signal that says it crashed.
+    Crashed { pid: u64, signal: u64 },
+}
+
+/// Notes that are kept; a program may be refused any number of times.
+const MOST_NOTES: usize = 5;
 
 /// Turns what falls due at a core into rows.
 struct Rows<'a> {
@@ -180,7 +193,13 @@ impl Recorder {
             failure: None,
             traces,
             delivered: Delivered::default(),
+            notes: Vec::new(),
         }))
+    }
+
+    /// What the user should hear of, in order.
+    pub(super) fn notes(&self) -> &[Note] {
+        &self.0.reader.notes
     }
 
     pub(super) fn writer(&mut self) -> &mut Writer {
@@ -384,6 +403,8 @@ impl Reader for Modelling {
             Happening::NotFollowed(what) => {
                 self.lose(Some(process), LossKind::ProgramNotFollowed, 1, &what);
             }
+            Happening::Refused(bytes) => self.tell(Note::Refused(bytes)),
+            Happening::Crashed { pid, signal } => self.tell(Note::Crashed { pid, signal }),
         }
     }
 
@@ -515,6 +536,12 @@ impl Modelling {
         let until_ns = self.waits.take(sync, process.entry.pid, core.time_ns());
         if let Some(until_ns) = until_ns {
             core.wait_until(until_ns);
+        }
+    }
+
+    fn tell(&mut self, note: Note) {
+        if self.notes.len() < MOST_NOTES {
+            self.notes.push(note);
         }
     }
 

@@ -142,18 +142,24 @@ fn open_shared(path: &Path, bytes: usize) -> std::io::Result<Shared> {
 
 impl Session {
     /// Makes the directory and its control page.
-    pub(super) fn create() -> Result<Session> {
+    /// `reserve_most`: see [`super::reserve`].
+    pub(super) fn create(reserve_most: u64) -> Result<Session> {
         remove_orphans();
         let dir = make_dir()?;
         let path = dir.join("control");
         let page = || -> std::io::Result<Shared> {
-            File::create(&path)?.set_len(wire::PAGE as u64)?;
+            // Written, so that it has memory behind it: a store into a page without ends
+            // the process.
+            fs::write(&path, [0u8; wire::PAGE])?;
             open_shared(&path, wire::PAGE)
         };
         let shared = page().map_err(|e| Error::system("failed to make shared memory", e))?;
         shared
             .u32(control::VERSION)
             .store(wire::WIRE_VERSION, Ordering::Relaxed);
+        shared
+            .u64(control::RESERVE_MOST)
+            .store(reserve_most, Ordering::Relaxed);
         shared
             .u32(control::RECORDER_PID)
             .store(std::process::id(), Ordering::Relaxed);
@@ -205,6 +211,9 @@ impl Session {
                 return None;
             }
             self.seen += 1;
+            if head.is_none() && self.is_given_up(number) {
+                continue;
+            }
             let Some(head) = head else {
                 self.late.push(number);
                 // Those that never come are the oldest.
@@ -247,6 +256,19 @@ impl Session {
         (head.u32(entry::READY).load(Ordering::Acquire) == 1).then_some(head)
     }
 
+    /// Whether an entry is there that cannot be opened, as where too many files are open:
+    /// its owner learns by its name, which is taken away, not to wait for its reader.
+    fn is_given_up(&mut self, number: u32) -> bool {
+        let path = self.path(number);
+        let opened = File::open(&path).map(drop);
+        let refused = opened.is_err_and(|e| e.kind() != std::io::ErrorKind::NotFound);
+        if refused {
+            self.unopened += 1;
+            let _ = fs::remove_file(&path);
+        }
+        refused
+    }
+
     fn open(&mut self, number: u32, head: &Shared) -> Option<Entry> {
         let path = self.path(number);
         let opened = open_entry(&path, number, head);
@@ -279,14 +301,21 @@ fn open_entry(path: &Path, number: u32, head: &Shared) -> Option<Entry> {
                 read: 0,
             }))
         }
-        entry::THREAD => Some(Entry::Thread(Ring {
-            process: field(entry::OWNER),
-            tid: field(entry::TID),
-            birth: head.u64(ring::BIRTH).load(Ordering::Relaxed),
-            shared: open_shared(path, wire::RING_BYTES).ok()?,
-            tail: 0,
-            read: 0,
-        })),
+        entry::THREAD => {
+            let shared = open_shared(path, wire::RING_BYTES).ok()?;
+            // Before the file's name goes, by which the thread knows that it waits in vain.
+            shared
+                .u32(ring::TAKEN)
+                .store(ring::IS_READ, Ordering::SeqCst);
+            Some(Entry::Thread(Ring {
+                process: field(entry::OWNER),
+                tid: field(entry::TID),
+                birth: head.u64(ring::BIRTH).load(Ordering::Relaxed),
+                shared,
+                tail: 0,
+                read: 0,
+            }))
+        }
         _ => None,
     }
 }
@@ -361,6 +390,12 @@ impl Ring {
     /// Whether the thread ended in order.
     pub(super) fn finished(&self) -> bool {
         self.shared.u32(entry::FINISHED).load(Ordering::Acquire) == 1
+    }
+
+    /// Tells the thread that nobody reads its words.
+    pub(super) fn leave(&self) {
+        let taken = self.shared.u32(ring::TAKEN);
+        taken.store(ring::IS_LEFT, Ordering::SeqCst);
     }
 
     /// Words the plugin had no room for.
@@ -466,7 +501,7 @@ mod tests {
 
     #[test]
     fn an_entry_that_was_passed_over_still_comes() {
-        let mut session = Session::create().unwrap();
+        let mut session = Session::create(u64::MAX).unwrap();
         session
             .control
             .u32(control::ENTRIES)

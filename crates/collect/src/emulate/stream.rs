@@ -14,6 +14,7 @@ use memgauge_trace::{CommandEnd, LossKind};
 use super::catalogue::{Catalogue, Happening};
 use super::follow::{self, Followed, Origin, Reader, Taken, Words};
 use super::parts::{Names, Parts, PartsBy};
+use super::qemu::not_loaded;
 use super::session::{ProcessEntry, Ring, Session};
 use super::walk::{Place, References, Walk};
 use super::{Emulator, GRACE, IDLE, PATIENCE, REAP_EVERY, ending, resolve, spawn};
@@ -131,7 +132,7 @@ pub fn stream<E: From<Error>>(
 fn stream_while(command: &[String], wanted: Wanted, sink: Sink<'_>) -> Result<Streamed> {
     resolve(command)?;
     let emulator = Emulator::find()?;
-    let mut session = Session::create()?;
+    let mut session = Session::create(super::reserve::most(&emulator.version))?;
     let mut run = Run {
         child: spawn(command, &emulator, &session)?,
         followed: Followed::new(Giving::new(wanted, sink)),
@@ -208,10 +209,7 @@ impl Run<'_> {
         while self.followed.poll(session, true) {}
         // One that was killed may not have come so far.
         if self.followed.born.processes == 0 && matches!(end, CommandEnd::Exited(_)) {
-            return Err(Error::new(
-                crate::ErrorKind::Missing,
-                "failed to load the QEMU plugin: `memgauge doctor` says why, `make plugin` builds it anew",
-            ));
+            return Err(not_loaded());
         }
         self.followed.reap(session, false);
         let running = self.followed.live_processes();

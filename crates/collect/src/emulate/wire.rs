@@ -3,7 +3,7 @@
 /// First word of every shared file.
 pub(super) const MAGIC: u32 = 0x3147_474d;
 /// Version of everything below.
-pub(super) const WIRE_VERSION: u32 = 6;
+pub(super) const WIRE_VERSION: u32 = 7;
 pub(super) const PAGE: usize = 4096;
 pub(super) const BLOCK_WORDS: usize = 32768;
 pub(super) const BLOCKS: usize = 8;
@@ -69,6 +69,7 @@ pub(super) mod control {
     pub(in super::super) const ENTRIES: usize = 12;
     pub(in super::super) const REFUSED: usize = 16;
     pub(in super::super) const STOP: usize = 20;
+    pub(in super::super) const RESERVE_MOST: usize = 24;
 }
 
 /// Offsets in every entry's first page.
@@ -96,6 +97,7 @@ pub(super) mod process {
 /// Offsets in a thread entry.
 pub(super) mod ring {
     pub(in super::super) const BIRTH: usize = 32;
+    pub(in super::super) const TAKEN: usize = 40;
     pub(in super::super) const W: usize = 64;
     pub(in super::super) const DATA: usize = 80;
     pub(in super::super) const HEAD: usize = 224;
@@ -103,6 +105,9 @@ pub(super) mod ring {
     pub(in super::super) const TAIL: usize = 128;
     pub(in super::super) const WAITING: usize = 132;
     pub(in super::super) const USED: usize = 192;
+    /// Values of `TAKEN`.
+    pub(in super::super) const IS_READ: u32 = 1;
+    pub(in super::super) const IS_LEFT: u32 = 2;
 }
 
 /// Kinds of catalogue record.
@@ -113,6 +118,8 @@ pub(super) mod record {
     pub(in super::super) const BRK: u32 = 4;
     pub(in super::super) const PROGRAM: u32 = 5;
     pub(in super::super) const NOT_FOLLOWED: u32 = 6;
+    pub(in super::super) const REFUSED: u32 = 7;
+    pub(in super::super) const CRASHED: u32 = 8;
 }
 
 pub(super) const CODE_BEGINS_REP: u16 = 1;

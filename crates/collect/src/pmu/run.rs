@@ -82,6 +82,21 @@ impl Run {
     }
 }
 
+impl Drop for Run {
+    /// Where observing failed, the program still runs to its end, and is waited for.
+    fn drop(&mut self) {
+        let Some(child) = &mut self.child else { return };
+        while let Ok(None) = child.try_wait() {
+            if interrupts() > 0 {
+                // Whatever is wrong with it, nobody is left to hear of that.
+                let _ = end_program(child);
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
 fn hold(command: &[String]) -> Result<Held> {
     let mut process = Command::new(&command[0]);
     process.args(&command[1..]);

@@ -52,10 +52,19 @@ pub fn has_capabilities(path: &Path) -> bool {
     unsafe { libc::getxattr(path.as_ptr(), name.as_ptr(), std::ptr::null_mut(), 0) > 0 }
 }
 
+fn is_out_of_descriptors(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM)
+    )
+}
+
 /// A process, watched for its end.
 #[derive(Debug)]
 pub struct Watched {
     pidfd: Option<OwnedFd>,
+    /// Its number, where it runs and no descriptor was left for it.
+    unopened: Option<i32>,
 }
 
 impl Watched {
@@ -67,7 +76,9 @@ impl Watched {
             // SAFETY: the kernel just made this descriptor for us.
             unsafe { OwnedFd::from_raw_fd(fd as i32) }
         });
-        Watched { pidfd }
+        let unopened = (fd < 0 && is_out_of_descriptors(&io::Error::last_os_error()))
+            .then_some(pid as libc::pid_t);
+        Watched { pidfd, unopened }
     }
 
     /// A descriptor that becomes readable when the process ends, if there is one.
@@ -77,6 +88,10 @@ impl Watched {
 
     /// Whether the process has ended (also as a zombie).
     pub fn ended(&self) -> bool {
+        if let Some(pid) = self.unopened {
+            // SAFETY: signal 0 is never sent: it only asks whether the process is there.
+            return unsafe { libc::kill(pid, 0) } != 0;
+        }
         let Some(fd) = &self.pidfd else { return true };
         let mut poll = libc::pollfd {
             fd: fd.as_raw_fd(),
@@ -89,6 +104,10 @@ impl Watched {
 
     /// Sends `signal`; a process that is gone is no error.
     pub fn signal(&self, signal: i32) {
+        if let Some(pid) = self.unopened {
+            // SAFETY: plain system call without pointers.
+            unsafe { libc::kill(pid, signal) };
+        }
         if let Some(fd) = &self.pidfd {
             // SAFETY: valid descriptor, no siginfo.
             unsafe {

@@ -30,6 +30,30 @@ pub struct Writer {
     manifest: Manifest,
     manifest_bytes: u64,
     tables: Tables,
+    room: Option<Room>,
+}
+
+/// Space on the disk that is kept for what is written last: the manifest and what was
+/// lost. Gone when dropped; a killed recorder leaves it, and readers pass over it.
+struct Room(PathBuf);
+
+impl Room {
+    const FILE: &str = ".room";
+    /// A manifest takes about 20 KiB, a part of losses 3.
+    const BYTES: usize = 128 << 10;
+
+    fn make(dir: &Path) -> io::Result<Room> {
+        let room = Room(dir.join(Room::FILE));
+        std::fs::write(&room.0, vec![0; Room::BYTES])?;
+        Ok(room)
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        // Best effort: it takes space and harms nobody.
+        let _ = std::fs::remove_file(&self.0);
+    }
 }
 
 /// A table that was taken out of a [`Writer`], to be written in another thread.
@@ -66,12 +90,14 @@ impl Writer {
 
     pub(super) fn create_with(path: &Path, manifest: Manifest, create: Create) -> Result<Writer> {
         make_recording_dir(path)?;
+        let room = Room::make(path).map_err(|e| cannot_create(path, e))?;
         let mut writer = Writer {
             dir: path.to_owned(),
             manifest,
             manifest_bytes: 0,
             tables: Tables::new(path, &create),
             create,
+            room: Some(room),
         };
         writer.update_manifest(|manifest| manifest.complete = false)?;
         Ok(writer)
@@ -145,6 +171,12 @@ impl Writer {
             .sum()
     }
 
+    /// Frees the space that is kept for the last words of a recording whose disk is full:
+    /// what is pushed from now on has it.
+    pub fn use_kept_room(&mut self) {
+        self.room = None;
+    }
+
     /// Closes all parts and completes the manifest.
     ///
     /// The manifest says `complete` only if every row pushed is in the
@@ -152,6 +184,7 @@ impl Writer {
     /// far as there is room for that. `f` is applied in any case.
     pub fn finish(mut self, f: impl FnOnce(&mut Manifest)) -> Result<()> {
         let flushed = self.flush();
+        self.use_kept_room();
         let noted = self.note_lost_rows();
         let whole = self.lost_rows() == 0;
         let tables = self.table_facts();
