@@ -10,8 +10,8 @@
 //! records, memory's bytes, per cent of them recorded and corrected, the interval's half
 //! width, and whether it holds the truth. Then the same of all.
 
-use memgauge_analyze::bandwidth::{Correction, LossModel, LossPoint, Settings, extent, read};
 use memgauge_analyze::NoSymbols;
+use memgauge_analyze::bandwidth::{Correction, LossModel, LossPoint, Settings, extent, read};
 use memgauge_trace::recording::Recording;
 
 #[derive(serde::Deserialize)]
@@ -21,7 +21,9 @@ struct Calibration {
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
-    let path = arguments.next().ok_or("usage: loss_replay CALIBRATION.json RECORDING...")?;
+    let path = arguments
+        .next()
+        .ok_or("usage: loss_replay CALIBRATION.json RECORDING...")?;
     let calibration: Calibration = serde_json::from_str(&std::fs::read_to_string(path)?)?;
     let correction = Correction::Model("kept".to_owned(), LossModel::new(calibration.points));
     let settings = Settings {

@@ -37,12 +37,15 @@ const ROUNDS: usize = 24;
 /// Halvings that find how long a load miss stands still.
 const HALVINGS: usize = 20;
 /// Powers with which the share of loads that wait for no other, and the share of
-/// loads, make stalls be trusted; and what of the readings' distance, of the lines
-/// hidden and of a line a record makes half an interval. Chosen so that it held on
-/// 41 of 44 runs of fifteen programs; on 74 of 26 others, looked at once, 72
-/// (docs/experiments/bandwidth.md).
+/// loads, make stalls be trusted.
 const TRUST: (f64, f64) = (1.5, 3.0);
-const DOUBT: (f64, f64, f64) = (0.7, 0.2, 0.7);
+/// How much less of the readings' distance is doubted where stalls are trusted whole,
+/// the part of the lines hidden that is, and the part of the most a record can hide
+/// that bursts shorter than a long period may hide unseen. With the powers above chosen on
+/// fifteen programs and looked at on others (docs/experiments/bandwidth.md).
+const DOUBT: (f64, f64, f64) = (0.6, 0.2, 0.5);
+/// Events between two records behind which half of all bursts go unseen.
+const BURST: f64 = 100.0;
 /// Half octaves of a gap's own time.
 const CLASSES: usize = 128;
 /// Windows of counters kept at most; beyond, only gaps correct.
@@ -159,7 +162,10 @@ impl Mechanism {
         let trust = self.independent(window, loads).powf(TRUST.0) * loads.powf(TRUST.1);
         let hidden = rate + (stalls - rate) * trust;
         let apart = (stalls - rate).abs();
-        let doubt = DOUBT.0 * apart + DOUBT.1 * hidden + DOUBT.2 * records + self.error * records;
+        let unseen = self.reach.2 * period / (period + BURST);
+        let doubt = (1.0 - DOUBT.0 * trust) * apart
+            + DOUBT.1 * hidden
+            + (DOUBT.2 * unseen + self.error) * records;
         Lines { hidden, doubt }
     }
 
@@ -261,7 +267,11 @@ fn reach(knots: &[(f64, f64)]) -> (f64, f64, f64) {
         return (most, 0.0, most);
     };
     let more = (b.1 - a.1) / (b.0 - a.0).max(f64::MIN_POSITIVE);
-    ((a.1 - more * a.0 + 0.5).clamp(0.0, most), more.max(0.0), most)
+    (
+        (a.1 - more * a.0 + 0.5).clamp(0.0, most),
+        more.max(0.0),
+        most,
+    )
 }
 
 /// Lines hidden with all records.
