@@ -52,6 +52,10 @@ bench-bandwidth: build ## overflow traces: accuracy on real programs, codecs, sp
 	cargo run --release --manifest-path bench/codecs/Cargo.toml --target-dir $(TARGET)/codecs -- $(TARGET)/times/*.times
 	cargo run --release -p memgauge --example bandwidth_speed
 
+bench-losses: build ## corrected totals and their intervals on bursts and programs (keeps recordings in target/losses)
+	cargo build --release -p memgauge --example loss_replay
+	@bench/losses --memgauge $(TARGET)/release/memgauge --replay $(TARGET)/release/examples/loss_replay --keep $(TARGET)/losses $(BENCH_ARGS)
+
 bench-mrc: build ## speed of miss-rate curves, their errors, and how often bands hold
 	cargo run --release -p memgauge --example mrc_speed
 	cargo run --release -p memgauge --example mrc_coverage
@@ -73,4 +77,4 @@ install: build ## install below PREFIX (/usr/local)
 clean: ## remove everything built
 	cargo clean
 
-.PHONY: help setup plugin build demo test test-kernels bench bench-bandwidth bench-io bench-mrc bench-stat bench-stat-instructions experiments lint install clean
+.PHONY: help setup plugin build demo test test-kernels bench bench-bandwidth bench-losses bench-io bench-mrc bench-stat bench-stat-instructions experiments lint install clean

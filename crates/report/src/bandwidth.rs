@@ -80,9 +80,9 @@ fn totals(result: &Bandwidth, style: &Style) -> String {
     let mut lines = vec![(
         moved(&result.event).to_owned(),
         format!(
-            "{} {plus_minus} {} from {} overflows; {}",
+            "{}{} from {} overflows; {}",
             bytes(result.bytes as u64),
-            bytes(result.error_bytes as u64),
+            interval(result, plus_minus),
             count(result.overflows),
             corrected(result)
         ),
@@ -136,6 +136,17 @@ fn totals(result: &Bandwidth, style: &Style) -> String {
     body + "\n"
 }
 
+/// Half of the interval around the total, or that nothing is known of it.
+fn interval(result: &Bandwidth, plus_minus: &str) -> String {
+    match result.error_bytes > 0.0 {
+        true => format!(
+            " {plus_minus} {} (95 %)",
+            bytes(result.error_bytes.ceil() as u64)
+        ),
+        false => String::new(),
+    }
+}
+
 fn corrected(result: &Bandwidth) -> String {
     match &result.correction {
         None => "not corrected for lost events".to_owned(),
@@ -151,12 +162,18 @@ fn reference_line(result: &Bandwidth, style: &Style) -> String {
     let Some(reference) = &result.reference else {
         return String::new();
     };
+    let counted = bytes(reference.bytes as u64);
     let whole = result.bytes / reference.bytes - 1.0;
-    let mut said = format!(
-        "{} counted beside; the curve is {:+.2} % of it off",
-        bytes(reference.bytes as u64),
-        whole * 100.0
-    );
+    let mut said = match result.from_reference {
+        true => format!(
+            "{counted} counted beside; the total was taken from it, so this is no check \
+             (`memgauge calibrate` makes a correction of its own)"
+        ),
+        false => format!(
+            "{counted} counted beside; the curve is {:+.2} % of it off",
+            whole * 100.0
+        ),
+    };
     if let Some(error) = reference.mean_error {
         let width = nanoseconds(reference.width_ns, style);
         said += &format!(", {:.1} % on average in windows of {width}", error * 100.0);

@@ -217,7 +217,7 @@ impl OverflowBlock {
     /// where there is none.
     ///
     /// `resolution_ns` is the longest step times may be rounded to; where overflows
-    /// are close, steps are shorter (a 64th of their mean distance). 1 keeps them
+    /// are close, steps are shorter (a 32nd of their usual distance). 1 keeps them
     /// exact.
     pub fn of(
         times: &mut &[u64],

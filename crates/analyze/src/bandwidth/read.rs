@@ -186,6 +186,7 @@ struct Reading {
     reference_whole: f64,
     overflows_whole: u64,
     name: Option<String>,
+    from_reference: bool,
     curve: LossCurve,
     /// Where counters beside say what passed and what was hidden.
     finder: Option<Finder>,
@@ -248,6 +249,7 @@ impl Reading {
             reference_whole: 0.0,
             overflows_whole,
             name: None,
+            from_reference: false,
             curve: LossCurve::default(),
             finder: None,
             lost: (0.0, 0.0),
@@ -323,6 +325,7 @@ impl Reading {
                     return;
                 }
                 self.name = Some("memory's own counter".to_owned());
+                self.from_reference = true;
                 LossModel::constant((events / records - self.period as f64).max(0.0))
             }
         };
@@ -402,7 +405,7 @@ impl Reading {
                     if within {
                         finder.take(block.tid.0, &mut stream.gathered, time, span);
                     }
-                    (0.0, finder.mechanism.error)
+                    (0.0, 0.0)
                 }
                 None => self.curve.lost(span as f64 / self.period as f64),
             };
@@ -539,6 +542,7 @@ impl Reading {
             }
         }
         let events = self.base.total() / self.bytes_per_event;
+        self.lost.1 = finder.doubt();
         self.lost.0 = events - self.overflows as f64 * self.period as f64;
         self.counted = true;
     }
@@ -601,6 +605,7 @@ impl Reading {
             to_ns: self.end_ns(),
             overflows: self.overflows,
             raw_bytes,
+            from_reference: self.from_reference,
             bytes: raw_bytes + self.lost.0 * self.bytes_per_event + rest,
             error_bytes: self.lost.1 * self.bytes_per_event + rest_error,
             lost,

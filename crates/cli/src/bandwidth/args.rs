@@ -148,7 +148,7 @@ pub(crate) struct Bandwidth {
     #[arg(short = 'I', long, value_name = "TIME", default_value = "100us")]
     pub(crate) interval: Duration,
     /// How exactly overflow times are kept: exact, or rounded down to at most so many
-    /// nanoseconds, and to at most a 64th of their distance
+    /// nanoseconds, and to at most a 32nd of their usual distance
     #[arg(long, value_name = "exact|TIME", default_value = "1024ns")]
     pub(crate) resolution: Resolution,
     #[command(flatten)]
