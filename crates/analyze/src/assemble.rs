@@ -2,6 +2,7 @@
 
 use memgauge_trace::{EventId, Loss, Manifest, Thread};
 
+use crate::Analysis;
 use crate::counting::counting;
 use crate::counts::{Counts, EventNames};
 use crate::findings::findings;
@@ -20,7 +21,6 @@ use crate::summary::{
     TotalsFrom,
 };
 use crate::threads::{ThreadNames, ThreadSums, ThreadTotals, processes, threads};
-use crate::Analysis;
 
 /// What a summary keeps.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -99,7 +99,13 @@ pub fn assemble(
         dram,
         bandwidth,
         regions: parts.regions.tables(symbols, &names, options.regions),
-        hot: hot(parts.sites, (parts.sampled_sites, &parts.samples), symbols, &names, options),
+        hot: hot(
+            parts.sites,
+            (parts.sampled_sites, &parts.samples),
+            symbols,
+            &names,
+            options,
+        ),
         heat: (parts.heat.samples > 0).then_some(parts.heat),
         processes: processes(&thread_rows, &parts.known_threads),
         threads: thread_rows,
