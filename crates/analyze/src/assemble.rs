@@ -2,6 +2,7 @@
 
 use memgauge_trace::{EventId, Loss, Manifest, Thread};
 
+use crate::Analysis;
 use crate::counting::counting;
 use crate::counts::{Counts, EventNames};
 use crate::findings::findings;
@@ -20,7 +21,6 @@ use crate::summary::{
     TotalsFrom,
 };
 use crate::threads::{ThreadNames, ThreadSums, ThreadTotals, processes, threads};
-use crate::Analysis;
 
 /// What a summary keeps.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -132,7 +132,10 @@ fn of_facts(facts: &CountingFacts, curves: &Curves) -> Counting {
 fn of_rows(manifest: &Manifest, curves: &Curves, duration_ns: u64) -> Option<Counting> {
     let counter = |definition: &EventDef| {
         let over_time = curve(curves, definition.id)?;
-        let sum = over_time.values.iter().fold(0u64, |a, &b| a.saturating_add(b));
+        let sum = over_time
+            .values
+            .iter()
+            .fold(0u64, |a, &b| a.saturating_add(b));
         Some(Counter {
             facts: CounterFacts {
                 event: definition.id,
@@ -210,7 +213,10 @@ mod tests {
                 ..Manifest::default()
             };
             let counting = counting(&manifest, &curves(&[]), 0).expect("counted");
-            let used = counting.derived.into_iter().find(|d| d.name == "processors used");
+            let used = counting
+                .derived
+                .into_iter()
+                .find(|d| d.name == "processors used");
             used.map(|d| d.value)
         };
         assert_eq!(used(false), Some(2.0));

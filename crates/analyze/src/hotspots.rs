@@ -270,7 +270,9 @@ impl Groups {
         rows.sort_by_key(|(_, (tally, _))| std::cmp::Reverse(value(tally)));
         let others = rows.split_off(keep.min(rows.len()));
         let mut rest = self.skipped;
-        others.iter().for_each(|(_, (tally, _))| rest.add_all(tally));
+        others
+            .iter()
+            .for_each(|(_, (tally, _))| rest.add_all(tally));
         HotTable {
             rank: rank.name.clone(),
             total,

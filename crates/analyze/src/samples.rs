@@ -157,7 +157,11 @@ impl SampleTotals {
 
     /// The event with the most samples; of several the first.
     pub(crate) fn most_sampled(&self) -> Option<EventId> {
-        let most = self.events.iter().rev().max_by_key(|(_, sums)| sums.samples);
+        let most = self
+            .events
+            .iter()
+            .rev()
+            .max_by_key(|(_, sums)| sums.samples);
         most.map(|(&event, _)| event)
     }
 
@@ -212,11 +216,14 @@ impl SampleTotals {
         });
         let mut all: Vec<DataFrom> = told.collect();
         if all.is_empty() {
-            let of_rows = self.sources.iter().map(|(&key, &(samples, cycles))| DataFrom {
-                source: in_words(key),
-                samples,
-                latency_cycles: cycles,
-            });
+            let of_rows = self
+                .sources
+                .iter()
+                .map(|(&key, &(samples, cycles))| DataFrom {
+                    source: in_words(key),
+                    samples,
+                    latency_cycles: cycles,
+                });
             all = of_rows.collect();
         }
         all.sort_by(|a, b| (b.samples, &a.source).cmp(&(a.samples, &b.source)));
@@ -335,7 +342,10 @@ mod tests {
         let sampling = totals(&rows()).sampling(&manifest, &EventNames::of(&manifest));
         let events = sampling.expect("samples").events;
         assert_eq!(events.len(), 1);
-        assert_eq!((events[0].samples, events[0].counted), (5000, Some(500_000)));
+        assert_eq!(
+            (events[0].samples, events[0].counted),
+            (5000, Some(500_000))
+        );
     }
 
     #[test]

@@ -87,7 +87,12 @@ pub fn summarise_end(recording: &Recording) -> Result<Summary> {
     };
     let parts = Parts { problems, ..parts };
     let options = Options::default();
-    Ok(assemble(recording.manifest(), parts, &mut NoSymbols, &options))
+    Ok(assemble(
+        recording.manifest(),
+        parts,
+        &mut NoSymbols,
+        &options,
+    ))
 }
 
 struct Reader<'a> {

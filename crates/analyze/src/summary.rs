@@ -1,8 +1,8 @@
 //! Everything a report shows, in one value.
 
 use memgauge_trace::{
-    CommandEnd, EventDef, EventId, HostFacts, ImportFacts, MachineFacts, Manifest, OwnCost, Provenance, SourceFacts,
-    catalogue,
+    CommandEnd, EventDef, EventId, HostFacts, ImportFacts, MachineFacts, Manifest, OwnCost,
+    Provenance, SourceFacts, catalogue,
 };
 use serde::Serialize;
 

@@ -26,7 +26,10 @@ fn printed(output: &Output) -> String {
 /// Runs memgauge in a folder, off a terminal and without a width in the environment.
 fn run(folder: &Path, arguments: &[&str]) -> Output {
     let mut command = memgauge();
-    command.env_remove("COLUMNS").current_dir(folder).args(arguments);
+    command
+        .env_remove("COLUMNS")
+        .current_dir(folder)
+        .args(arguments);
     command.output().expect("memgauge runs")
 }
 
@@ -80,7 +83,10 @@ fn a_report_has_every_line_that_stat_printed() {
         let (counted, _) = said.rsplit_once("\nrecording: ").expect("the closing line");
         assert!(counted.contains("page-faults"), "{counted}");
         check_contained(counted, &report(folder.path(), "s.mg"));
-        assert_eq!(report_json(folder.path(), "s.mg")["bandwidth"]["read_bytes"], Value::Null);
+        assert_eq!(
+            report_json(folder.path(), "s.mg")["bandwidth"]["read_bytes"],
+            Value::Null
+        );
     }
 }
 
@@ -90,14 +96,29 @@ fn a_report_has_in_json_what_stat_had() {
         return;
     }
     let folder = folder();
-    let stat = ["stat", "-I", "1ms", "-e", "page-faults", "--json=rows", "-o", "s.mg", "--"];
+    let stat = [
+        "stat",
+        "-I",
+        "1ms",
+        "-e",
+        "page-faults",
+        "--json=rows",
+        "-o",
+        "s.mg",
+        "--",
+    ];
     let program = [workloads(), "write", "--bytes", "16MiB"];
     succeeds(folder.path(), &[&stat[..], &program].concat());
     let rows = std::fs::read_to_string(folder.path().join("rows")).expect("rows");
-    let mut last: Value = serde_json::from_str(rows.lines().last().expect("a summary")).expect("JSON");
+    let mut last: Value =
+        serde_json::from_str(rows.lines().last().expect("a summary")).expect("JSON");
     let report = report_json(folder.path(), "s.mg");
     let object = last.as_object_mut().expect("an object");
-    for (key, place) in [("losses", "/losses"), ("end", "/recording/end"), ("own_cost", "/own_cost")] {
+    for (key, place) in [
+        ("losses", "/losses"),
+        ("end", "/recording/end"),
+        ("own_cost", "/own_cost"),
+    ] {
         assert_eq!(object.remove(key).as_ref(), report.pointer(place), "{key}");
     }
     assert_eq!(last, report["counting"]);
@@ -113,12 +134,18 @@ fn a_machine_that_idles_uses_no_processors() {
         return;
     }
     let folder = folder();
-    let stat = ["stat", "-a", "-I", "10ms", "-o", "a.mg", "--", "sleep", "0.1"];
+    let stat = [
+        "stat", "-a", "-I", "10ms", "-o", "a.mg", "--", "sleep", "0.1",
+    ];
     let output = run(folder.path(), &stat);
     if !output.status.success() {
         return println!("skipped: {}", said(&output));
     }
-    assert!(!said(&output).contains("processors used"), "{}", said(&output));
+    assert!(
+        !said(&output).contains("processors used"),
+        "{}",
+        said(&output)
+    );
     assert!(report(folder.path(), "a.mg").contains("all processors"));
 }
 
@@ -166,7 +193,10 @@ fn samples_are_reported_by_function_line_and_instruction() {
         assert_eq!(first(table)["function"], LONG, "{table}");
         // By construction: 16 384 pages of some 16 500 faults.
         let samples = first(table)["samples"].as_u64();
-        assert!(samples.is_some_and(|n| (16_000..=16_400).contains(&n)), "{samples:?}");
+        assert!(
+            samples.is_some_and(|n| (16_000..=16_400).contains(&n)),
+            "{samples:?}"
+        );
         let low = first(table)["share_low"].as_f64().expect("an interval");
         assert!(low < first(table)["share"].as_f64().expect("a share"));
     }
@@ -191,7 +221,10 @@ fn nothing_is_cut_off_a_terminal_unless_a_width_is_named() {
     faults(folder.path(), "w.mg");
     assert!(report(folder.path(), "w.mg").contains(LONG));
     let longest = |output: Output| {
-        let widths = printed(&output).lines().map(|line| line.chars().count()).max();
+        let widths = printed(&output)
+            .lines()
+            .map(|line| line.chars().count())
+            .max();
         widths.expect("lines")
     };
     let asked = succeeds(folder.path(), &["report", "--width", "90", "w.mg"]);
@@ -199,7 +232,10 @@ fn nothing_is_cut_off_a_terminal_unless_a_width_is_named() {
     assert!(longest(asked) <= 90);
     let mut command = memgauge();
     command.args(["report", "w.mg"]).current_dir(folder.path());
-    let told = command.env("COLUMNS", "100").output().expect("memgauge runs");
+    let told = command
+        .env("COLUMNS", "100")
+        .output()
+        .expect("memgauge runs");
     assert!(longest(told) <= 100);
 }
 
@@ -215,14 +251,30 @@ fn a_damaged_part_of_samples_is_named_and_the_rest_shown() {
     bytes[100] ^= 1;
     std::fs::write(&part, bytes).expect("it can be written");
     let output = succeeds(folder.path(), &["report", "d.mg"]);
-    assert!(said(&output).contains("part-000000.parquet"), "{}", said(&output));
+    assert!(
+        said(&output).contains("part-000000.parquet"),
+        "{}",
+        said(&output)
+    );
     let text = printed(&output);
-    assert!(text.contains("damaged") && text.contains("Cost of recording"), "{text}");
+    assert!(
+        text.contains("damaged") && text.contains("Cost of recording"),
+        "{text}"
+    );
     let problems = report_json(folder.path(), "d.mg")["problems"].clone();
     assert_eq!(problems.as_array().map(Vec::len), Some(1), "{problems}");
     let curve = run(folder.path(), &["mrc", "d.mg"]);
-    assert!(said(&curve).contains("part-000000.parquet"), "{}", said(&curve));
-    assert_eq!(said(&curve).matches("damaged").count(), 1, "{}", said(&curve));
+    assert!(
+        said(&curve).contains("part-000000.parquet"),
+        "{}",
+        said(&curve)
+    );
+    assert_eq!(
+        said(&curve).matches("damaged").count(),
+        1,
+        "{}",
+        said(&curve)
+    );
 }
 
 #[test]
@@ -232,14 +284,28 @@ fn losses_of_a_killed_recorder_are_not_called_none() {
     }
     let folder = folder();
     let mut recorder = Command::new(harness::PROGRAM)
-        .args(["stat", "-I", "1ms", "-e", "page-faults", "-o", "k.mg", "--", "sleep", "60"])
+        .args([
+            "stat",
+            "-I",
+            "1ms",
+            "-e",
+            "page-faults",
+            "-o",
+            "k.mg",
+            "--",
+            "sleep",
+            "60",
+        ])
         .current_dir(folder.path())
         .stderr(Stdio::null())
         .spawn()
         .expect("memgauge runs");
     let manifest = folder.path().join("k.mg/manifest.json");
     while !manifest.exists() {
-        assert!(recorder.try_wait().expect("it is ours").is_none(), "it ended");
+        assert!(
+            recorder.try_wait().expect("it is ours").is_none(),
+            "it ended"
+        );
         std::thread::yield_now();
     }
     recorder.kill().expect("it runs");
@@ -252,7 +318,8 @@ fn losses_of_a_killed_recorder_are_not_called_none() {
 /// What perf itself counts in what it recorded.
 fn samples_by_perf(folder: &Path, input: &str) -> Option<usize> {
     let mut perf = Command::new("perf");
-    perf.args(["script", "-F", "ip", "-i", input]).current_dir(folder);
+    perf.args(["script", "-F", "ip", "-i", input])
+        .current_dir(folder);
     let output = perf.stderr(Stdio::null()).output().ok()?;
     let lines = printed(&output);
     output.status.success().then(|| lines.lines().count())
@@ -260,7 +327,8 @@ fn samples_by_perf(folder: &Path, input: &str) -> Option<usize> {
 
 fn perf_record(folder: &Path, options: &[&str]) -> bool {
     let mut perf = Command::new("perf");
-    perf.args(["record", "-e", "page-faults:u", "-c", "1"]).args(options);
+    perf.args(["record", "-e", "page-faults:u", "-c", "1"])
+        .args(options);
     perf.args(["--", workloads(), "write", "--bytes", "4MiB"]);
     let output = perf.current_dir(folder).output();
     let works = output.as_ref().is_ok_and(|output| output.status.success());
@@ -277,7 +345,9 @@ fn a_directory_of_perfs_threads_is_imported_whole_and_reported_as_printed() {
         return;
     }
     let imported = printed(&succeeds(folder.path(), &["import", "t", "-o", "t.mg"]));
-    let (shown, _) = imported.rsplit_once("\nRecording: ").expect("the closing line");
+    let (shown, _) = imported
+        .rsplit_once("\nRecording: ")
+        .expect("the closing line");
     check_contained(shown, &report(folder.path(), "t.mg"));
     let samples = report_json(folder.path(), "t.mg")["sampling"]["events"][0]["samples"].clone();
     let by_perf = samples_by_perf(folder.path(), "t").expect("perf script");
@@ -301,7 +371,10 @@ fn a_pipe_from_perf_is_imported() {
         harness::PROGRAM
     );
     let mut shell = Command::new("sh");
-    let output = shell.args(["-c", &script]).current_dir(folder.path()).output();
+    let output = shell
+        .args(["-c", &script])
+        .current_dir(folder.path())
+        .output();
     let output = output.expect("sh runs");
     assert!(output.status.success(), "{}", said(&output));
     succeeds(folder.path(), &["import", "file", "-q", "-o", "f.mg"]);

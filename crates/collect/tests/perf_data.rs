@@ -586,9 +586,11 @@ fn a_directory_has_the_records_of_all_its_files() {
     while cut < all.len() / 2 {
         cut += usize::from(u16::from_le_bytes([all[cut + 6], all[cut + 7]]));
     }
-    std::fs::write(folder.path().join("data"), file(&two_events(), &[])).unwrap();
+    let first = usize::from(u16::from_le_bytes([all[6], all[7]]));
+    let head = file(&two_events(), &all[..first]);
+    std::fs::write(folder.path().join("data"), head).unwrap();
     std::fs::write(folder.path().join("data.0"), &all[cut..]).unwrap();
-    std::fs::write(folder.path().join("data.1"), &all[..cut]).unwrap();
+    std::fs::write(folder.path().join("data.1"), &all[first..cut]).unwrap();
     let path = folder.path().join("x.mg");
     for named in [folder.path().to_owned(), folder.path().join("data")] {
         let mut input = Input::open(&named, folder.path()).unwrap();
@@ -608,5 +610,8 @@ fn a_directory_has_the_records_of_all_its_files() {
 fn a_directory_without_a_head_is_refused_and_says_what_to_name() {
     let folder = tempfile::tempdir().unwrap();
     let refused = Input::open(folder.path(), folder.path()).unwrap_err();
-    assert!(refused.to_string().contains("without a file `data`"), "{refused}");
+    assert!(
+        refused.to_string().contains("without a file `data`"),
+        "{refused}"
+    );
 }

@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-use crate::facts::{CountingFacts, DeliveryFacts, ImportFacts, SamplingFacts, TableFacts};
 use crate::EventDef;
+use crate::facts::{CountingFacts, DeliveryFacts, ImportFacts, SamplingFacts, TableFacts};
 
 /// Contents of `manifest.json`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -303,7 +303,10 @@ fn a_table_whose_only_or_last_part_is_gone_is_noticed() {
         .unwrap();
     fs::remove_file(table.join("part-000002.parquet")).unwrap();
     let problems = Recording::open(&path).unwrap().problems();
-    assert!(problems[0].contains("part-000002.parquet is missing"), "{problems:?}");
+    assert!(
+        problems[0].contains("part-000002.parquet is missing"),
+        "{problems:?}"
+    );
     fs::remove_dir_all(&table).unwrap();
     let problems = Recording::open(&path).unwrap().problems();
     assert!(

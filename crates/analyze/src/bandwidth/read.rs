@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use memgauge_trace::recording::{Recording, Row, Selection};
 use memgauge_trace::{
-    AccessKind, EventId, OverflowBlock, Pid, Result, Sample, SeriesRow, Thread, Tid,
-    Unit, catalogue,
+    AccessKind, EventId, OverflowBlock, Pid, Result, Sample, SeriesRow, Thread, Tid, Unit,
+    catalogue,
 };
 
 use super::functions::functions;

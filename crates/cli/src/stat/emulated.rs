@@ -9,9 +9,7 @@ use memgauge_collect::pmu::stat::{Outcome, Row, Update};
 use memgauge_collect::{emulate, geometry};
 use memgauge_machine::PmuConfig;
 use memgauge_trace::recording::{Recording, Selection, amend};
-use memgauge_trace::{
-    CounterFacts, CountingFacts, EventId, Loss, SeriesRow, Thread, catalogue,
-};
+use memgauge_trace::{CounterFacts, CountingFacts, EventId, Loss, SeriesRow, Thread, catalogue};
 
 use super::args::Stat;
 use crate::outcome::usage;
@@ -98,8 +96,12 @@ fn outcome(
 ) -> anyhow::Result<Outcome> {
     let (mut threads, mut losses) = (Vec::new(), Vec::new());
     let all = Selection::all();
-    recording.each_sound(&all, problems, |rows: &[Thread]| threads.extend_from_slice(rows))?;
-    recording.each_sound(&all, problems, |rows: &[Loss]| losses.extend_from_slice(rows))?;
+    recording.each_sound(&all, problems, |rows: &[Thread]| {
+        threads.extend_from_slice(rows)
+    })?;
+    recording.each_sound(&all, problems, |rows: &[Loss]| {
+        losses.extend_from_slice(rows)
+    })?;
     let mut manifest = recording.manifest().clone();
     let total = |&(event, name): &(EventId, &str)| {
         let value = manifest.totals.get(name).copied().unwrap_or(0);

@@ -63,11 +63,7 @@ pub(crate) fn stat(args: &Stat) -> anyhow::Result<Exit> {
 }
 
 /// Where rows go: files, the summary's analyses, and whether somebody watches.
-type Rows<'a> = (
-    &'a mut rows::Outputs,
-    &'a mut (Series, ThreadTotals),
-    bool,
-);
+type Rows<'a> = (&'a mut rows::Outputs, &'a mut (Series, ThreadTotals), bool);
 
 fn observe(
     args: &Stat,

@@ -14,7 +14,7 @@ use memgauge_trace::{
 use super::counters::Counters;
 use super::input::Input;
 use super::perf_data::{Damage, Events, FileEvent, PerfData, Visit};
-use super::threads::Threads;
+use super::threads::{Change, Threads};
 use super::writing::Writing;
 use crate::pmu::abi::{flag, read, record, sample};
 use crate::pmu::data_src::DataSrc;
@@ -46,11 +46,16 @@ pub fn import(input: &mut Input, output: &Path) -> Result<()> {
     input.rewind()?;
     let mut file = PerfData::open(&mut input.main)?;
     let mut converter = Converter::new(output, earliest.time_ns, file.facts.build_ids.clone())?;
+    if !input.beside.is_empty() {
+        converter.threads = Threads::of_any_order();
+    }
     let mut damage = file.read(&mut converter)?;
     for (path, records) in &mut input.beside {
         let found = file.read_beside(records, &mut converter)?;
         let named = |why| format!("{}: {why}", path.display());
-        damage.problems.extend(found.problems.into_iter().map(named));
+        damage
+            .problems
+            .extend(found.problems.into_iter().map(named));
         damage.unread_bytes += found.unread_bytes;
     }
     converter.finish(&file, damage)
@@ -373,7 +378,13 @@ impl Converter {
                 name,
             } => {
                 let name = String::from_utf8_lossy(name);
-                self.threads.named(*pid, *tid, *exec, &name, time_ns);
+                let change = Change::Named {
+                    pid: *pid,
+                    tid: *tid,
+                    exec: *exec,
+                    name: name.into_owned(),
+                };
+                self.threads.change(change, time_ns);
                 if *exec {
                     self.mappings.replaced(*pid);
                     let pid = Pid(*pid);
@@ -387,11 +398,11 @@ impl Converter {
                 }
             }
             Record::Fork(task) => {
-                self.threads.forked(task, time_ns);
+                self.threads.change(Change::Forked(*task), time_ns);
                 self.mappings.forked(task.pid, task.parent_pid, time_ns);
             }
             Record::Exit(task) => {
-                self.threads.ended(task, time_ns);
+                self.threads.change(Change::Ended(*task), time_ns);
                 if task.pid == task.tid {
                     self.mappings.ended(task.pid);
                 }
@@ -416,7 +427,11 @@ impl Converter {
     /// in its rings already. Those of the kernel are of the processor's own buffers.
     fn lost_samples(&mut self, events: &Events, header: Header, trailer: &Trailer, count: u64) {
         if header.misc & BY_A_FILTER != 0 {
-            return self.lose(LossKind::NotKept, "samples that a filter of perf left out", count);
+            return self.lose(
+                LossKind::NotKept,
+                "samples that a filter of perf left out",
+                count,
+            );
         }
         let only = (events.all.len() == 1).then_some(0);
         let number = events.of_id(trailer.id).or(only);
@@ -428,7 +443,11 @@ impl Converter {
         };
         match number.filter(|_| by_perf) {
             Some(number) => self.of_event(number).lost += count,
-            None => self.lose(LossKind::RingFull, "samples lost in hardware buffers", count),
+            None => self.lose(
+                LossKind::RingFull,
+                "samples lost in hardware buffers",
+                count,
+            ),
         }
     }
 

@@ -164,7 +164,10 @@ fn table(counting: &Counting, seconds: f64, style: &Style) -> Table {
             value(&row.facts, style),
             rate(&row.facts, seconds, style),
         ];
-        let rates = row.over_time.as_ref().map(|c: &CounterCurve| c.rates(CURVE));
+        let rates = row
+            .over_time
+            .as_ref()
+            .map(|c: &CounterCurve| c.rates(CURVE));
         cells.extend(with_curve.then(|| curve(&rates.unwrap_or_default(), style)));
         cells.push(remarks(&row.facts, style));
         table.row(cells);

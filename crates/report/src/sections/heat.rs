@@ -52,12 +52,7 @@ fn draw(stretch: &Stretch, all: u64, style: &Style) -> String {
     text
 }
 
-fn places(
-    title: &str,
-    places: &[HotPlace],
-    all: u64,
-    style: &Style,
-) -> String {
+fn places(title: &str, places: &[HotPlace], all: u64, style: &Style) -> String {
     let mut table = Table::new(&[
         ("share", Kind::Number),
         ("95 % interval", Kind::Number),

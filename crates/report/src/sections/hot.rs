@@ -51,8 +51,10 @@ pub(super) fn instructions(summary: &Summary, style: &Style) -> String {
 
 fn place(row: &HotRow) -> String {
     let module = file_name(&row.module);
-    row.offset
-        .map_or_else(|| module.to_owned(), |offset| format!("{module}+{offset:#x}"))
+    row.offset.map_or_else(
+        || module.to_owned(),
+        |offset| format!("{module}+{offset:#x}"),
+    )
 }
 
 fn function_and_line(row: &HotRow) -> String {
@@ -168,7 +170,12 @@ impl Shown {
         let rest = Rest::of(hot);
         if rest.value > 0 {
             let share = or_none(rest.share, units::share, style);
-            let mut cells = vec![share, String::new(), String::new(), units::count(rest.value)];
+            let mut cells = vec![
+                share,
+                String::new(),
+                String::new(),
+                units::count(rest.value),
+            ];
             cells.extend(others.iter().map(|name| estimate(&rest.counts, name)));
             cells.extend([rest.words(self.what), String::new()]);
             table.painted_row(Role::Quiet, cells);

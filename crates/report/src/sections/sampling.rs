@@ -196,10 +196,7 @@ mod tests {
         Summary {
             sampling: Some(Sampling {
                 events: vec![event],
-                sources: vec![
-                    from("load, memory", 30, 9000),
-                    from("load, L1 hit", 10, 50),
-                ],
+                sources: vec![from("load, memory", 30, 9000), from("load, L1 hit", 10, 50)],
                 derivations: Some(DerivationFacts {
                     exact: 3,
                     no_base: 1,
@@ -232,7 +229,10 @@ mod tests {
         has(&text, "25.0 % 10 5.0 load, L1 hit");
         let text = derivations(&summary, &style);
         has(&text, "75.0 % exact: an operand of the sampled instruction");
-        has(&text, "25.0 % none: relative to FS or GS, whose bases samples lack");
+        has(
+            &text,
+            "25.0 % none: relative to FS or GS, whose bases samples lack",
+        );
     }
 
     #[test]

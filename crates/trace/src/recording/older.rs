@@ -163,13 +163,24 @@ mod tests {
         let events: Vec<_> = facts
             .events
             .iter()
-            .map(|e| (e.event.0, e.samples, e.with_address, e.counted, e.last_period))
+            .map(|e| {
+                (
+                    e.event.0,
+                    e.samples,
+                    e.with_address,
+                    e.counted,
+                    e.last_period,
+                )
+            })
             .collect();
         assert_eq!(
             events,
             [(256, 2, 1, None, None), (257, 7, 0, Some(8), None)]
         );
-        assert_eq!((facts.sources[0].samples, facts.sources[0].latency_cycles), (5, 20));
+        assert_eq!(
+            (facts.sources[0].samples, facts.sources[0].latency_cycles),
+            (5, 20)
+        );
         let found = facts.derivations.expect("derivations");
         assert_eq!((found.exact, found.no_base), (9, 3));
         assert_eq!(facts.pebs.expect("PEBS").looks, 10);

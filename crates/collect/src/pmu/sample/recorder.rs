@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, HashMap};
 
 use memgauge_trace::recording::Writer;
 use memgauge_trace::{
-    AccessKind, Cpu, DataSource, Derivation, DerivationFacts, EventId, Loss, LossKind, PhysAddr, Pid,
-    Sample as SampleRow, SampleRegister, Tid, VirtAddr, catalogue,
+    AccessKind, Cpu, DataSource, Derivation, DerivationFacts, EventId, Loss, LossKind, PhysAddr,
+    Pid, Sample as SampleRow, SampleRegister, Tid, VirtAddr, catalogue,
 };
 
 use super::attributes::Method;

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use memgauge_trace::recording::Writer;
 use memgauge_trace::{CommandEnd, LossKind, OverheadFacts, PebsFacts};
 
+use super::Options;
 use super::attributes::{Facilities, Method, Rate, Wanted, attribute};
 use super::beside::Beside;
 use super::budget::{self, Window};
@@ -14,7 +15,6 @@ use super::facilities::facilities;
 use super::open::{Open, Opener, Wish};
 use super::order::Order;
 use super::recorder::Recorder;
-use super::Options;
 use super::renew::Renewal;
 use crate::pmu::abi::{Attr, flag, kind, record, sample, software};
 use crate::pmu::events::{Event, Pmus};

@@ -5,8 +5,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use memgauge_trace::recording::Writer;
 use memgauge_trace::{
-    Cpu, EventDef, EventId, Manifest, Pid, Provenance, SeriesRow, SourceFacts, Tid, Unit,
-    catalogue,
+    Cpu, EventDef, EventId, Manifest, Pid, Provenance, SeriesRow, SourceFacts, Tid, Unit, catalogue,
 };
 
 use super::open::TIMER;
