@@ -627,14 +627,15 @@ mod tests {
             store_misses: 0.0,
         };
         assert!((hidden(window, 100.0, 1.0) - 1_200.0).abs() < 1.0);
-        // A miss in a hundred instructions: two are under way at a time, at most.
+        // A miss seen in a hundred instructions, with those hidden one in some 80: of
+        // the 224 under way three at most hold one.
         let sparse = Counted {
             instructions: 140_000.0,
             own_ns: 24_000.0,
             ..window
         };
         let found = hidden(sparse, 240.0, 1.0);
-        assert!((100.0..260.0).contains(&found), "{found}");
+        assert!((100.0..300.0).contains(&found), "{found}");
     }
 
     #[test]
