@@ -55,8 +55,13 @@ bench-bandwidth: setup-test build ## overflow traces: accuracy on real programs,
 	cargo run --release --manifest-path bench/codecs/Cargo.toml --target-dir $(TARGET)/codecs -- $(TARGET)/times/*.times
 	cargo run --release -p memgauge --example bandwidth_speed
 
-bench-mrc: ## speed and errors of miss-rate curves
+bench-losses: setup-test build ## corrected totals and their intervals on bursts and programs (keeps recordings in target/losses)
+	cargo build --release -p memgauge --example loss_replay
+	@bench/losses --memgauge $(TARGET)/release/memgauge --replay $(TARGET)/release/examples/loss_replay --keep $(TARGET)/losses $(BENCH_ARGS)
+
+bench-mrc: build ## speed of miss-rate curves, their errors, and how often bands hold
 	cargo run --release -p memgauge --example mrc_speed
+	cargo run --release -p memgauge --example mrc_coverage
 
 experiments: setup-test build ## curves from sampled events against exact ones (docs/experiments)
 	cargo build --release -p memgauge-workloads
@@ -76,4 +81,4 @@ install: build ## install below PREFIX (/usr/local)
 clean: ## remove everything built
 	cargo clean
 
-.PHONY: help setup setup-build setup-demo setup-test plugin build demo test test-kernels bench bench-bandwidth bench-io bench-mrc bench-stat bench-stat-instructions experiments lint install clean
+.PHONY: help setup setup-build setup-demo setup-test plugin build demo test test-kernels bench bench-bandwidth bench-losses bench-io bench-mrc bench-stat bench-stat-instructions experiments lint install clean

@@ -8,6 +8,7 @@ version, so the same files on every machine.
 import os
 import random
 import shutil
+import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,17 +20,19 @@ INPUTS = TARGET / "inputs"
 TEXT_BYTES = 12_000_000
 VOCABULARY = 20_000
 NUMBERS = 2_000_000
+FUNCTIONS = 400
 LETTERS = "etaoinshrdlucmfwypvbgkjqxz"
 
 
 @dataclass(frozen=True)
 class Job:
     """One program: its command line, its input, and the most memgauge may take
-    as a multiple of cachegrind's wall time."""
+    as a multiple of cachegrind's wall time; no goal is set for programs that nobody
+    tuned memgauge for."""
 
     name: str
     argv: list
-    goal: float
+    goal: float | None
     stdin: Path = Path(os.devnull)
 
 
@@ -41,7 +44,20 @@ def all_jobs():
         Job("sqlite3", ["sqlite3", ":memory:"], 0.6, BENCH / "join.sql"),
         Job("python3", ["/usr/bin/python3", str(BENCH / "records.py")], 0.6),
         Job("xz-T2", ["xz", "-3", "-T2", "--block-size=3MiB", "-c", text], 0.4),
+        Job("gzip", ["gzip", "-9", "-c", text], None),
+        Job("zstd", ["zstd", "-10", "-q", "-c", text], None),
+        Job("bzip2", ["bzip2", "-c", text], None),
+        Job("cc1", [cc1(), "-quiet", "-O2", str(INPUTS / "functions.c"), "-o", "/dev/null"], None),
     ]
+
+
+def cc1():
+    """gcc's compiler proper; its name alone where gcc is not here."""
+    try:
+        found = subprocess.run(["gcc", "-print-prog-name=cc1"], capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return "cc1"
+    return found.stdout.strip() or "cc1"
 
 
 def chosen_jobs(names):
@@ -58,7 +74,7 @@ def chosen_jobs(names):
 
 def make_inputs():
     INPUTS.mkdir(parents=True, exist_ok=True)
-    for name, chunks in (("text", text()), ("numbers", numbers())):
+    for name, chunks in (("text", text()), ("numbers", numbers()), ("functions.c", functions())):
         if not (INPUTS / name).exists():
             unfinished = INPUTS / f"{name}.part"
             with open(unfinished, "w", encoding="ascii") as file:
@@ -88,3 +104,15 @@ def word(source):
 def numbers():
     source = random.Random(2)
     return (f"{int(source.random() * 10**9)}\n" for _ in range(NUMBERS))
+
+
+def functions():
+    """C that a compiler has work with: loops and branches over arrays."""
+    source = random.Random(3)
+    for number in range(FUNCTIONS):
+        yield f"long f{number}(long *a, long n) {{ long s = {number};\n"
+        for _ in range(12):
+            k, m = (1 + int(source.random() * 99) for _ in range(2))
+            yield (f" for (long i = 0; i < n; i++) {{ if (a[i] % {k} > {m % k}) s += a[(i * {m}) % n];"
+                   f" else a[i] ^= s >> {m % 13}; }}\n")
+        yield " return s; }\n"

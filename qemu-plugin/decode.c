@@ -302,6 +302,13 @@ static bool varies(const struct insn *in, unsigned operands)
     case ZYDIS_MNEMONIC_BTR:
     case ZYDIS_MNEMONIC_BTC: /* a register operand moves the address */
         return in->ops[1].type == ZYDIS_OPERAND_TYPE_REGISTER;
+    case ZYDIS_MNEMONIC_MASKMOVQ: /* a mask says which bytes or elements */
+    case ZYDIS_MNEMONIC_MASKMOVDQU:
+    case ZYDIS_MNEMONIC_VMASKMOVDQU:
+    case ZYDIS_MNEMONIC_VMASKMOVPS:
+    case ZYDIS_MNEMONIC_VMASKMOVPD:
+    case ZYDIS_MNEMONIC_VPMASKMOVD:
+    case ZYDIS_MNEMONIC_VPMASKMOVQ:
     case ZYDIS_MNEMONIC_ENTER:
     case ZYDIS_MNEMONIC_CMPXCHG8B:
     case ZYDIS_MNEMONIC_CMPXCHG16B:

@@ -9,21 +9,25 @@
 #include <elf.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
+#include <sys/wait.h>
 #include <sys/xattr.h>
 #include <unistd.h>
 
 #include "session.h"
+#include "sync.h"
 
 /* System call numbers of x86-64 programs. */
 enum { SYS_G_MMAP = 9, SYS_G_MUNMAP = 11, SYS_G_BRK = 12, SYS_G_MREMAP = 25, SYS_G_EXECVE = 59,
-       SYS_G_EXECVEAT = 322 };
+       SYS_G_WAIT4 = 61,       SYS_G_EXECVEAT = 322 };
 enum { MAX_ARGS = 1 << 16, MAX_SHEBANGS = 4 };
 
 static uint64_t guest_base;
@@ -146,13 +150,90 @@ static void mapped(uint64_t start, int64_t fd)
     report_map(MG_REC_MAP, start, start + bytes, path[0] ? sys_arg[5] : 0, sys_arg[2], path);
 }
 
+/* ---- reservations ---- */
+
+/* A reservation that is told apart from others, which come often and cost little. */
+#define LARGE (1ull << 30)
+
+static uint64_t reserved;             /* bytes in large reservations */
+static __thread struct rlimit before; /* limit of address space before a refusal */
+static __thread bool refusing;
+
+/* What QEMU and other threads of the program may map meanwhile. */
+#define SPARE (64ull << 20)
+
+/* Bytes of address space in use; 0 where nothing says. */
+static uint64_t mapped_bytes(void)
+{
+    char text[32] = "";
+    int fd = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
+    if (fd >= 0)
+        close(fd);
+    return n > 0 ? strtoull(text, NULL, 10) * MG_PAGE : 0;
+}
+
+/* QEMU before 8.0 keeps 24 bytes for every page of a mapping, used or not, so that a
+ * reservation of terabytes takes all of the machine's memory. One that is too large for
+ * it fails as it would under `ulimit -v`: little address space is left during the call. */
+static void before_reservation(uint64_t bytes)
+{
+    if (bytes < LARGE || __atomic_load_n(&reserved, __ATOMIC_RELAXED) + bytes <= mg_reserve_most())
+        return;
+    uint64_t used = mapped_bytes();
+    if (!used || getrlimit(RLIMIT_AS, &before) != 0 || before.rlim_cur < used + SPARE)
+        return;
+    struct rlimit little = { used + SPARE, before.rlim_max };
+    refusing = setrlimit(RLIMIT_AS, &little) == 0;
+}
+
+/* The call is over; `new` and `old` are what it mapped and unmapped. */
+static void after_reservation(bool failed, uint64_t new, uint64_t old)
+{
+    if (refusing) {
+        setrlimit(RLIMIT_AS, &before);
+        refusing = false;
+        if (failed)
+            report_map(MG_REC_REFUSED, new, 0, 0, 0, NULL);
+    }
+    if (failed)
+        return;
+    uint64_t now = __atomic_load_n(&reserved, __ATOMIC_RELAXED);
+    uint64_t less = old >= LARGE ? old : 0;
+    if (new >= LARGE)
+        now += new;
+    __atomic_store_n(&reserved, now > less ? now - less : 0, __ATOMIC_RELAXED);
+}
+
+static bool guest_read(void *to, uint64_t from, size_t bytes);
+
+/* A child that was waited for: QEMU itself may be why it crashed. */
+static void waited(int64_t pid, uint64_t status_at)
+{
+    int status;
+    if (pid <= 0 || !status_at || !guest_read(&status, status_at, sizeof status) ||
+        !WIFSIGNALED(status))
+        return;
+    int signal = WTERMSIG(status);
+    if (signal == SIGSEGV || signal == SIGBUS || signal == SIGILL)
+        report_map(MG_REC_CRASHED, pid, signal, 0, 0, NULL);
+}
+
 static void after_syscall(qemu_plugin_id_t id, unsigned vcpu, int64_t num, int64_t ret)
 {
     (void)id, (void)vcpu;
     bool failed = ret < 0 && ret > -4096;
+    int saved = errno;
+    mg_sync_after(num, sys_arg, ret);
+    if (num == SYS_G_MMAP)
+        after_reservation(failed, sys_arg[1], 0);
+    else if (num == SYS_G_MUNMAP)
+        after_reservation(failed, 0, sys_arg[1]);
+    else if (num == SYS_G_MREMAP)
+        after_reservation(failed, sys_arg[2], sys_arg[1]);
+    errno = saved;
     if (failed)
         return;
-    int saved = errno;
     if (num == SYS_G_MMAP) {
         mapped(ret, (int32_t)sys_arg[4]);
     } else if (num == SYS_G_MUNMAP) {
@@ -162,14 +243,15 @@ static void after_syscall(qemu_plugin_id_t id, unsigned vcpu, int64_t num, int64
         report_map(MG_REC_MAP, ret, ret + sys_arg[2], 0, PROT_READ | PROT_WRITE, NULL);
     } else if (num == SYS_G_BRK) {
         report_map(MG_REC_BRK, ret, ret, 0, PROT_READ | PROT_WRITE, NULL);
+    } else if (num == SYS_G_WAIT4) {
+        waited(ret, sys_arg[1]);
     }
     errno = saved;
 }
 
 /* ---- programs started by exec ---- */
 
-/* Copies from the program's memory without trusting its pointers. */
-static bool guest_read(void *to, uint64_t from, size_t bytes)
+bool mg_guest_read(void *to, uint64_t from, size_t bytes)
 {
     struct iovec l = { to, bytes }, r = { (void *)(from + guest_base), bytes };
     return process_vm_readv(getpid(), &l, 1, &r, 1, 0) == (ssize_t)bytes;
@@ -182,7 +264,7 @@ static char *guest_string(uint64_t from)
     for (;;) {
         size_t to_page_end = MG_PAGE - (from + used) % MG_PAGE;
         char *grown = realloc(s, room = used + to_page_end);
-        if (!grown || !guest_read(grown + used, from + used, to_page_end)) {
+        if (!grown || !mg_guest_read(grown + used, from + used, to_page_end)) {
             free(grown ? grown : s);
             return NULL;
         }
@@ -203,7 +285,7 @@ static char **guest_strings(uint64_t from, size_t lead, size_t *count)
     char **list = NULL;
     for (size_t n = 0; n < MAX_ARGS; n++) {
         uint64_t p = 0;
-        if (from && !guest_read(&p, from + 8 * n, 8))
+        if (from && !mg_guest_read(&p, from + 8 * n, 8))
             return NULL;
         list = realloc(list, (lead + n + 1) * sizeof *list);
         if (!p) {
@@ -354,10 +436,15 @@ static void before_syscall(qemu_plugin_id_t id, unsigned vcpu, int64_t num, uint
     uint64_t args[6] = { a1, a2, a3, a4, a5, a6 };
     int saved = errno;
     memcpy(sys_arg, args, sizeof args);
+    mg_sync_before(num, args);
     if (num == SYS_G_EXECVE)
         follow(a1, a2, a3, -1);
     else if (num == SYS_G_EXECVEAT)
         follow(a2, a3, a4, (int32_t)a1);
+    else if (num == SYS_G_MMAP)
+        before_reservation(a2);
+    else if (num == SYS_G_MREMAP)
+        before_reservation(a3);
     errno = saved;
 }
 

@@ -475,6 +475,8 @@ static void on_translate(qemu_plugin_id_t plugin, struct qemu_plugin_tb *tb)
     uint64_t vaddr = decode_block(&block, tb, 0, qemu_plugin_tb_n_insns(tb), base);
     mg_note_undecoded(block.undecoded);
     uint64_t number = told(&block, vaddr), alone = number;
+    if (!number) /* no room: the block runs unrecorded */
+        mg_note_undecoded(block.insns);
     if (number && block.loops && block.insns > 1)
         alone = told(&rep, decode_block(&rep, tb, block.insns - 1, block.insns, base));
     if (alone)

@@ -28,20 +28,37 @@ static uint64_t scratch[MG_BLOCK_WORDS]; /* where unrecorded threads write */
 static struct mg_control *control;
 static struct mg_process *process;
 static uint8_t *catalogue;
+static uint64_t catalogue_room; /* bytes of it that have memory behind them */
 static uint32_t process_entry = MG_NO_ENTRY;
 static uint32_t next_block = MG_FIRST_BLOCK;
 static pthread_mutex_t catalogue_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_key_t thread_end;
 
-static void *map_file(const char *path, int flags, size_t bytes, bool reserve)
+/* Starts of threads: the one under way, and the latest ones by thread. */
+static pthread_mutex_t birth_lock = PTHREAD_MUTEX_INITIALIZER;
+static _Atomic uint64_t birth_under_way;
+static struct { _Atomic uint32_t tid; _Atomic uint64_t number; } births[1024];
+/* What the thread starts now; after a fork the child has its parent's. */
+static __thread uint64_t birth;
+
+/* Makes a file of `bytes`, whose first `reserved` have memory behind them: where there
+ * is none, a store would kill the program (SIGBUS). They get it before the file gets its
+ * size, by which the recorder knows that it may look. */
+static bool make_room(int fd, size_t bytes, size_t reserved)
+{
+    int error;
+    while ((error = posix_fallocate(fd, 0, reserved)) == EINTR)
+        ;
+    return error == 0 && ftruncate(fd, bytes) == 0;
+}
+
+static void *map_file(const char *path, int flags, size_t bytes, size_t reserved)
 {
     int fd = open(path, flags | O_RDWR | O_CLOEXEC, 0600);
     if (fd < 0)
         return NULL;
     void *p = MAP_FAILED;
-    bool sized = !(flags & O_CREAT) || (ftruncate(fd, bytes) == 0 &&
-                                        (!reserve || posix_fallocate(fd, 0, bytes) == 0));
-    if (sized)
+    if (!(flags & O_CREAT) || make_room(fd, bytes, reserved))
         p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
     close(fd);
     if (p == MAP_FAILED) {
@@ -57,18 +74,23 @@ bool mg_session_open(const char *dir)
     char path[256];
     snprintf(mg_session_dir, sizeof mg_session_dir, "%s", dir);
     snprintf(path, sizeof path, "%s/control", dir);
-    control = map_file(path, 0, MG_PAGE, false);
+    control = map_file(path, 0, MG_PAGE, 0);
     return control && control->magic == MG_MAGIC && control->version == MG_WIRE_VERSION;
 }
 
+static void entry_path(char path[256], uint32_t number)
+{
+    snprintf(path, 256, "%s/e%08x", mg_session_dir, number);
+}
+
 /* A new entry file of `bytes`, or NULL with the refusal counted. */
-static void *new_entry(uint32_t kind, size_t bytes, bool reserve, uint32_t owner, uint32_t first,
-                       uint32_t *number)
+static void *new_entry(uint32_t kind, size_t bytes, size_t reserved, uint32_t owner,
+                       uint32_t first, uint32_t *number)
 {
     char path[256];
     *number = atomic_fetch_add(&control->entries, 1);
-    snprintf(path, sizeof path, "%s/e%08x", mg_session_dir, *number);
-    struct mg_entry *e = map_file(path, O_CREAT | O_EXCL, bytes, reserve);
+    entry_path(path, *number);
+    struct mg_entry *e = map_file(path, O_CREAT | O_EXCL, bytes, reserved);
     if (!e) {
         atomic_fetch_add(&control->refused, 1);
         return NULL;
@@ -96,19 +118,55 @@ static void unrecorded(void)
     mg_ring = &blind;
 }
 
+void mg_birth_lock(void)
+{
+    pthread_mutex_lock(&birth_lock);
+}
+
+void mg_birth_begin(uint64_t number)
+{
+    birth = number;
+    atomic_store(&birth_under_way, number);
+}
+
+void mg_birth_end(int64_t tid)
+{
+    if (tid > 0) {
+        size_t at = tid % (sizeof births / sizeof births[0]);
+        atomic_store(&births[at].tid, 0);
+        atomic_store(&births[at].number, birth);
+        atomic_store(&births[at].tid, tid);
+    }
+    pthread_mutex_unlock(&birth_lock);
+}
+
+/* The start of the calling thread. Until its parent has noted it, no other thread
+ * is started. */
+static uint64_t own_birth(void)
+{
+    uint64_t under_way = atomic_load(&birth_under_way);
+    uint32_t tid = syscall(SYS_gettid);
+    size_t at = tid % (sizeof births / sizeof births[0]);
+    if (birth)
+        return birth;
+    return atomic_load(&births[at].tid) == tid ? atomic_load(&births[at].number) : under_way;
+}
+
 static void ring_begin(void)
 {
     uint32_t number;
     size_t bytes = MG_PAGE + 8ull * MG_BLOCKS * MG_BLOCK_WORDS;
     struct mg_ring *r = NULL;
     if (process && !atomic_load(&control->stop))
-        r = new_entry(MG_THREAD, bytes, true, process_entry, 0, &number);
+        r = new_entry(MG_THREAD, bytes, bytes, process_entry, 0, &number);
     if (!r) {
         unrecorded();
         return;
     }
+    r->birth = own_birth();
     r->data = r->w = (uint64_t *)((uint8_t *)r + MG_PAGE);
     r->end = r->w + MG_BLOCK_WORDS - MG_BLOCK_SLACK;
+    r->number = number;
     publish(&r->entry);
     mg_ring = r;
     pthread_setspecific(thread_end, r);
@@ -119,6 +177,17 @@ static bool recorder_lives(void)
 {
     return !atomic_load(&control->stop) &&
            (kill(control->recorder_pid, 0) == 0 || errno == EPERM);
+}
+
+/* Whether the recorder reads the ring, or may still come to. Of one that it could not
+ * open it takes the name away (it does that with all, but marks the others first). */
+static bool is_wanted(struct mg_ring *r)
+{
+    char path[256];
+    if (atomic_load(&r->taken))
+        return atomic_load(&r->taken) == MG_TAKEN;
+    entry_path(path, r->number);
+    return access(path, F_OK) == 0 || atomic_load(&r->taken) == MG_TAKEN;
 }
 
 /* Waits until a block is free; false when nobody will ever free one. */
@@ -132,6 +201,8 @@ static bool wait_for_room(struct mg_ring *r)
             atomic_store(&control->stop, 1); /* no more catalogue, no more rings */
             return false;
         }
+        if (!is_wanted(r))
+            return false;
         atomic_store(&r->waiting, 1);
         struct timespec timeout = { 0, 20 * 1000 * 1000 };
         syscall(SYS_futex, &r->tail, FUTEX_WAIT, tail, &timeout, NULL, 0);
@@ -163,6 +234,37 @@ uint64_t *mg_ring_turn(void)
     return mg_ring->w;
 }
 
+uint64_t mg_put_sync(enum mg_sync_kind kind, uint64_t key, uint64_t ns)
+{
+    uint64_t *w = mg_ring->w;
+    if (w >= mg_ring->end)
+        w = mg_ring_turn();
+    uint64_t number = atomic_fetch_add(&control->sequence, 1) + 1;
+    w[0] = MG_MARK_SYNC | number;
+    w[1] = MG_MARK_SYNC_KIND | (uint64_t)kind << MG_SYNC_KIND_SHIFT | (key & MG_SYNC_KEY);
+    w[2] = MG_MARK_SYNC_NS | (ns < MG_SYNC_NS ? ns : MG_SYNC_NS);
+    __atomic_store_n(&mg_ring->w, w + 3, __ATOMIC_RELEASE);
+    return number;
+}
+
+/* Whether the catalogue can be written up to `end`. Its pages get memory one by one: the
+ * kernel is asked to store something in each, which fails where a store of ours would
+ * kill the program. The recorder gives back only pages before those. */
+static bool has_room(uint64_t end)
+{
+    while (catalogue_room < end && end <= MG_CATALOGUE_BYTES) {
+        if (syscall(SYS_clock_gettime, CLOCK_MONOTONIC, catalogue + catalogue_room) != 0)
+            return false;
+        catalogue_room += MG_PAGE;
+    }
+    return end <= MG_CATALOGUE_BYTES;
+}
+
+uint64_t mg_reserve_most(void)
+{
+    return control->reserve_most;
+}
+
 bool mg_catalogue(const void *head, size_t head_bytes, const void *tail, size_t tail_bytes)
 {
     if (!process || atomic_load_explicit(&control->stop, memory_order_relaxed))
@@ -170,7 +272,7 @@ bool mg_catalogue(const void *head, size_t head_bytes, const void *tail, size_t 
     pthread_mutex_lock(&catalogue_lock);
     uint64_t at = atomic_load(&process->used);
     size_t bytes = (head_bytes + tail_bytes + 7) & ~7ull;
-    bool fits = at + bytes <= MG_CATALOGUE_BYTES;
+    bool fits = has_room(at + bytes);
     if (fits) {
         memcpy(catalogue + at, head, head_bytes);
         memcpy(catalogue + at + head_bytes, tail, tail_bytes);
@@ -211,6 +313,9 @@ static void child_of_fork(void)
 {
     uint32_t owner = process_entry, first = next_block;
     pthread_mutex_init(&catalogue_lock, NULL);
+    pthread_mutex_init(&birth_lock, NULL);
+    for (size_t at = 0; at < sizeof births / sizeof births[0]; at++)
+        atomic_store(&births[at].tid, 0);
     mg_ring = &dummy;
     pthread_setspecific(thread_end, NULL);
     if (owner != MG_NO_ENTRY)
@@ -220,8 +325,10 @@ static void child_of_fork(void)
 void mg_process_begin(uint32_t owner, uint32_t first_block)
 {
     uint32_t number;
-    struct mg_process *p = new_entry(MG_PROCESS, MG_PAGE + MG_CATALOGUE_BYTES, false, owner,
-                                     first_block, &number);
+    struct mg_process *p = NULL;
+    if (!atomic_load(&control->stop))
+        p = new_entry(MG_PROCESS, MG_PAGE + MG_CATALOGUE_BYTES, MG_PAGE, owner, first_block,
+                      &number);
     if (!process && owner == MG_NO_ENTRY) {
         pthread_key_create(&thread_end, end_thread);
         pthread_atfork(before_fork, NULL, child_of_fork);
@@ -233,8 +340,10 @@ void mg_process_begin(uint32_t owner, uint32_t first_block)
     }
     if (!p)
         return;
+    p->birth = birth;
     process = p;
     process_entry = number;
     catalogue = (uint8_t *)p + MG_PAGE;
+    catalogue_room = 0;
     publish(&p->entry);
 }

@@ -19,9 +19,22 @@ void mg_process_begin(uint32_t owner, uint32_t first_block);
  * Creates the ring at a thread's first use. */
 uint64_t *mg_ring_turn(void);
 
+/* Appends a MG_MARK_SYNC and what follows it; its number. */
+uint64_t mg_put_sync(enum mg_sync_kind kind, uint64_t key, uint64_t ns);
+
+/* The number of the MG_SYNC_START of what this thread starts next. Threads are started
+ * one at a time, so that each finds its own: the lock is taken before, and given back
+ * with the new thread's number (or a failure) by mg_birth_end. */
+void mg_birth_lock(void);
+void mg_birth_begin(uint64_t number);
+void mg_birth_end(int64_t tid);
+
 /* Appends a record to the catalogue; false when it is full or nobody reads. */
 bool mg_catalogue(const void *head, size_t head_bytes, const void *tail, size_t tail_bytes);
 void mg_note_undecoded(uint32_t count);
+/* Bytes of address space the program may reserve: QEMU's records of more would take
+ * memory that this machine does not have. */
+uint64_t mg_reserve_most(void);
 uint32_t mg_new_block_id(void);
 
 #endif

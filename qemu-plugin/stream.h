@@ -34,6 +34,9 @@
  *   MG_MARK_BLOCK | number   a block begins; all its runs come as further ones
  *   MG_MARK_PIECE | kind size insn   a piece of a varying access; the next word
  *                                    is its address, as of a further run
+ *   MG_MARK_SYNC | number    the thread lets others go on, or has waited (sync.c); two
+ *                            marks follow: MG_MARK_SYNC_KIND with a kind and a key,
+ *                            MG_MARK_SYNC_NS with a time
  */
 #ifndef MG_STREAM_H
 #define MG_STREAM_H
@@ -44,7 +47,7 @@
 #include <stdint.h>
 
 #define MG_MAGIC 0x3147474du /* "MGG1", little endian */
-#define MG_WIRE_VERSION 5u
+#define MG_WIRE_VERSION 7u
 #define MG_PAGE 4096u
 
 #define MG_BLOCK_WORDS 32768u
@@ -64,12 +67,31 @@
 #define MG_MARKS 0xff00u       /* blocks from this number on have no id */
 #define MG_MARK_BLOCK (MG_SEVERAL | 0xff01ull << MG_ID_SHIFT)
 #define MG_MARK_PIECE (MG_SEVERAL | 0xff02ull << MG_ID_SHIFT)
+#define MG_MARK_SYNC (MG_SEVERAL | 0xff03ull << MG_ID_SHIFT)
+#define MG_MARK_SYNC_KIND (MG_SEVERAL | 0xff04ull << MG_ID_SHIFT)
+#define MG_MARK_SYNC_NS (MG_SEVERAL | 0xff05ull << MG_ID_SHIFT)
+#define MG_SYNC_KIND_SHIFT 40
+#define MG_SYNC_KEY ((1ull << MG_SYNC_KIND_SHIFT) - 1)
+#define MG_SYNC_NS ((1ull << MG_ID_SHIFT) - 1)
 #define MG_PIECE_LOAD (1ull << 32)
 #define MG_PIECE_STORE (1ull << 33)
 #define MG_PIECE_SIZE_SHIFT 16
 /* In the last page of the user's half, which Linux maps for nobody. */
 #define MG_NO_ACCESS 0x7ffffffff000ull
 #define MG_LINE_BYTES 64u
+
+/* Kinds of MG_MARK_SYNC. The key of EXIT and JOIN_THREAD is a thread's number, that of
+ * JOIN_PROCESS a process's; those of RELEASE and both ACQUIREs are of one kind. */
+enum mg_sync_kind {
+    MG_SYNC_RELEASE = 1,  /* whoever waits for the key may go on, after the time */
+    MG_SYNC_ACQUIRE,      /* has waited for the key */
+    MG_SYNC_ACQUIRE_END,  /* has waited until nobody writes to the key any more */
+    MG_SYNC_SLEEP,        /* has slept for the time */
+    MG_SYNC_START,        /* starts a thread or a process, which names this number */
+    MG_SYNC_EXIT,         /* the thread ends */
+    MG_SYNC_JOIN_THREAD,  /* has waited for the thread to end, if it is one that did */
+    MG_SYNC_JOIN_PROCESS, /* has waited for the process to end */
+};
 
 enum mg_entry_kind { MG_PROCESS = 1, MG_THREAD = 2 };
 #define MG_NO_ENTRY 0xffffffffu
@@ -81,6 +103,8 @@ struct mg_control {
     _Atomic uint32_t entries;  /* entry files claimed so far */
     _Atomic uint32_t refused;  /* processes and threads that got no entry */
     _Atomic uint32_t stop;     /* recorder: nobody reads any more */
+    uint64_t reserve_most;     /* recorder: address space that QEMU has the memory for, in bytes */
+    _Atomic uint64_t sequence; /* marks of MG_MARK_SYNC so far */
 };
 
 struct mg_entry {
@@ -99,11 +123,18 @@ struct mg_process {
     _Atomic uint64_t used;     /* bytes of catalogue written */
     _Atomic uint32_t forks;    /* forks begun; children name this entry as owner */
     _Atomic uint32_t undecoded; /* instructions the decoder did not know */
+    uint64_t birth;            /* number of its MG_SYNC_START; 0: none */
 };
+
+enum mg_taken { MG_TAKEN = 1, MG_LEFT = 2 };
 
 struct mg_ring {
     struct mg_entry entry;
-    uint8_t pad0[32];
+    uint64_t birth;            /* number of its MG_SYNC_START; 0: none */
+    _Atomic uint32_t taken;    /* recorder: MG_TAKEN when it reads the ring, MG_LEFT when it
+                                * never will; 0 before */
+    uint32_t number;           /* of its entry */
+    uint8_t pad0[16];
     /* written by the thread at every access; the recorder looks at w only when
      * a block takes long to fill */
     uint64_t *w;               /* next word */
@@ -125,7 +156,8 @@ struct mg_ring {
 };
 
 enum mg_record_kind { MG_REC_CODE = 1, MG_REC_MAP = 2, MG_REC_UNMAP = 3, MG_REC_BRK = 4,
-                      MG_REC_PROGRAM = 5, MG_REC_NOT_FOLLOWED = 6 };
+                      MG_REC_PROGRAM = 5, MG_REC_NOT_FOLLOWED = 6, MG_REC_REFUSED = 7,
+                      MG_REC_CRASHED = 8 };
 
 struct mg_record {
     uint32_t kind;
@@ -160,7 +192,8 @@ struct mg_access {
 };
 
 /* MG_REC_MAP: followed by the path, NUL-padded. UNMAP and BRK
- * use start and end, PROGRAM the path, NOT_FOLLOWED a sentence as path. */
+ * use start and end, PROGRAM the path, NOT_FOLLOWED a sentence as path. REFUSED: a
+ * reservation of `start` bytes; CRASHED: child `start` was killed by signal `end`. */
 struct mg_map {
     struct mg_record record;
     uint64_t start;
@@ -170,10 +203,14 @@ struct mg_map {
     uint32_t path_bytes;
 };
 
-static_assert(sizeof(struct mg_control) == 24, "wire");
+static_assert(sizeof(struct mg_control) == 40, "wire");
+static_assert(offsetof(struct mg_control, reserve_most) == 24, "wire");
 static_assert(sizeof(struct mg_entry) == 32, "wire");
 static_assert(offsetof(struct mg_process, used) == 32, "wire");
-static_assert(sizeof(struct mg_process) == 48, "wire");
+static_assert(sizeof(struct mg_process) == 56, "wire");
+static_assert(offsetof(struct mg_process, birth) == 48, "wire");
+static_assert(offsetof(struct mg_ring, birth) == 32, "wire");
+static_assert(offsetof(struct mg_ring, taken) == 40, "wire");
 static_assert(offsetof(struct mg_ring, w) == 64, "wire");
 static_assert(offsetof(struct mg_ring, dropped) == 100, "wire");
 static_assert(offsetof(struct mg_ring, tail) == 128, "wire");

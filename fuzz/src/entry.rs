@@ -4,8 +4,8 @@
 
 use memgauge_recording::{Recording, Row, Selection};
 use memgauge_trace::{
-    IoDevice, IoOwner, IoRow, Loss, Module, Overflow, OverflowBlock, Sample, SampleRegister,
-    SeriesRow, SiteCount, Thread,
+    GeneratedCode, IoDevice, IoOwner, IoRow, Loss, Module, Overflow, OverflowBlock, Sample,
+    SampleRegister, SeriesRow, SiteCount, Thread,
 };
 use std::path::Path;
 
@@ -72,6 +72,7 @@ fn read_all(recording: &Recording) -> usize {
         + read::<IoOwner>(recording)
         + read::<IoDevice>(recording)
         + read::<SampleRegister>(recording)
+        + read::<GeneratedCode>(recording)
 }
 
 fn read<R: Row>(recording: &Recording) -> usize {

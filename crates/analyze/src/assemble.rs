@@ -1,21 +1,26 @@
 //! From the analyses' results to a [`Summary`].
 
-use memgauge_trace::{EventId, Manifest, Thread};
+use memgauge_trace::{EventId, Loss, Manifest, Thread};
 
+use crate::Analysis;
+use crate::counting::counting;
 use crate::counts::{Counts, EventNames};
 use crate::findings::findings;
-use crate::hotspots::{Limits, Rank, hot_tables};
+use crate::heat::HeatMap;
+use crate::hotspots::{HotTables, Limits, Rank, hot_tables};
 use crate::levels::levels;
-use crate::losses::LossRow;
-use crate::regions::SampledRegions;
-use crate::resolve::Resolve;
-use crate::series::Curves;
-use crate::sites::SiteTotals;
+use crate::losses::{LossRow, Losses};
+use crate::regions::{Regions, SampledRegions};
+use crate::resolve::{NoSymbols, Resolve};
+use crate::samples::SampleTotals;
+use crate::series::{Curves, Series};
+use crate::sites::{SampledSites, SiteTotals, Sites};
+use crate::spaces::AddressSpaces;
 use crate::summary::{
     BandwidthCurve, Dram, Provenances, RecordingFacts, RunFacts, SCHEMA_VERSION, Summary,
     TotalsFrom,
 };
-use crate::threads::{ThreadSums, processes, threads};
+use crate::threads::{ThreadNames, ThreadSums, ThreadTotals, processes, threads};
 
 /// What a summary keeps.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,8 +58,14 @@ pub struct Parts<'a> {
     pub known_threads: Vec<Thread>,
     /// Sums by place in the code.
     pub sites: SiteTotals<'a>,
+    /// Samples by event and thread.
+    pub samples: SampleTotals,
+    /// Samples by place in the code.
+    pub sampled_sites: SampledSites<'a>,
     /// Samples by region.
     pub regions: SampledRegions<'a>,
+    /// Samples by address and time.
+    pub heat: HeatMap,
     /// Losses.
     pub losses: Vec<LossRow>,
     /// What could not be read, in words.
@@ -70,13 +81,18 @@ pub fn assemble(
 ) -> Summary {
     let names = EventNames::of(manifest);
     let (totals, totals_from) = totals(manifest, &parts, &names);
-    let duration_ns = duration_ns(&parts);
-    let bandwidth = BandwidthCurve::of(&parts.curves);
+    let duration_ns = duration_ns(manifest, &parts);
+    let bandwidth = BandwidthCurve::of(&parts.curves, &totals);
     let dram = Dram::of(&totals, duration_ns, &bandwidth);
     let dram_limit = manifest.machine.as_ref().map(|m| m.dram_bytes_per_s);
-    let thread_rows = threads(&parts.threads, &parts.known_threads, &names);
-    let best = || Rank::best_of(&parts.sites, &names);
-    let rank = options.rank.clone().unwrap_or_else(best);
+    let samples = manifest.machine.is_none().then_some(&parts.samples);
+    let thread_rows = threads(&parts.threads, samples, &parts.known_threads, &names);
+    let sampled = (parts.sampled_sites, &parts.samples);
+    let hot = hot(parts.sites, sampled, symbols, &names, options);
+    let regions = parts.regions.tables(symbols, &names, options.regions);
+    // What could not be named is known when all has been asked for.
+    let mut problems = parts.problems;
+    problems.extend(symbols.problems());
     Summary {
         schema_version: SCHEMA_VERSION,
         recording: RecordingFacts::of(manifest),
@@ -84,18 +100,85 @@ pub fn assemble(
         run: RunFacts::of(&totals, duration_ns, manifest.own_cost.wall_s),
         levels: levels(&totals),
         findings: findings(&totals, &dram, dram_limit),
+        counting: counting(manifest, &parts.curves, duration_ns),
+        sampling: parts.samples.sampling(manifest, &names),
         dram,
         bandwidth,
-        hot: hot_tables(&parts.sites, symbols, &names, &rank, options.limits),
-        regions: parts.regions.tables(symbols, &names, options.regions),
+        regions,
+        hot,
+        heat: (parts.heat.samples > 0).then_some(parts.heat),
         processes: processes(&thread_rows, &parts.known_threads),
         threads: thread_rows,
         losses: parts.losses,
-        problems: parts.problems,
+        problems,
+        import: manifest.import.clone(),
         own_cost: manifest.own_cost.clone(),
         events: manifest.events.clone(),
         totals,
         totals_from,
+    }
+}
+
+/// Of exact sums by place where there are any, else of samples.
+fn hot(
+    sites: SiteTotals,
+    (sampled_sites, samples): (SampledSites, &SampleTotals),
+    symbols: &mut dyn Resolve,
+    names: &EventNames,
+    options: &Options,
+) -> HotTables {
+    let most = samples.most_sampled().filter(|_| sites.places() == 0);
+    let (sites, best) = match most {
+        Some(event) => (sampled_sites.of_event(event), Rank::event(event, names)),
+        None => {
+            let best = Rank::best_of(&sites, names);
+            (sites, best)
+        }
+    };
+    let rank = options.rank.clone().unwrap_or(best);
+    hot_tables(&sites, symbols, names, &rank, options.limits)
+}
+
+/// What a run counted natively, whose series was observed as it went on. No table of
+/// it needs symbols.
+pub fn summarise_counting(
+    manifest: &Manifest,
+    (curves, threads): (Curves, ThreadSums),
+    known_threads: &[Thread],
+    losses: &[Loss],
+) -> Summary {
+    let spaces = AddressSpaces::default();
+    let finish = |(mut names, mut lost): (ThreadNames, Losses)| {
+        names.observe(known_threads);
+        lost.observe(losses);
+        (names.finish(), lost.finish())
+    };
+    let (known_threads, losses) = finish(Default::default());
+    let parts = Parts {
+        curves,
+        threads,
+        known_threads,
+        losses,
+        ..Parts::nothing(&spaces)
+    };
+    assemble(manifest, parts, &mut NoSymbols, &Options::default())
+}
+
+impl<'a> Parts<'a> {
+    /// Of no rows.
+    pub fn nothing(spaces: &'a AddressSpaces) -> Parts<'a> {
+        Parts {
+            curves: Series::growing(1).finish(),
+            threads: ThreadTotals::default().finish(),
+            known_threads: Vec::new(),
+            sites: Sites::new(spaces).finish(),
+            samples: SampleTotals::default(),
+            sampled_sites: SampledSites::new(spaces),
+            regions: Regions::new(spaces).finish(),
+            heat: HeatMap::default(),
+            losses: Vec::new(),
+            problems: Vec::new(),
+        }
     }
 }
 
@@ -124,20 +207,18 @@ fn add_missing(
     }
 }
 
-fn duration_ns(parts: &Parts) -> u64 {
+fn duration_ns(manifest: &Manifest, parts: &Parts) -> u64 {
     let ended = parts.known_threads.iter().filter_map(|t| t.end_ns);
     let last = ended.max().unwrap_or(0);
-    last.max(parts.curves.duration_ns)
+    let counted = manifest.counting.as_ref().map_or(0, |c| c.wall_ns);
+    last.max(counted)
+        .max(parts.curves.duration_ns)
         .max(parts.regions.end_ns())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        AddressSpaces, Analysis, Losses, NoSymbols, Regions, Series, Sites, ThreadNames,
-        ThreadTotals,
-    };
     use memgauge_trace::catalogue::{self, DRAM_READ_BYTES, INSTRUCTIONS, LLC_MISS};
     use memgauge_trace::{Provenance, SeriesRow, SiteCount};
 
@@ -161,11 +242,8 @@ mod tests {
         let parts = Parts {
             curves,
             threads,
-            known_threads: ThreadNames::default().finish(),
             sites: by_place.finish(),
-            regions: Regions::new(&spaces).finish(),
-            losses: Losses::default().finish(),
-            problems: Vec::new(),
+            ..Parts::nothing(&spaces)
         };
         assemble(manifest, parts, &mut NoSymbols, &Options::default())
     }
@@ -222,6 +300,20 @@ mod tests {
         };
         let summary = summary(&manifest, &[], &[]);
         assert_eq!(summary.provenance.counts, [Provenance::Modelled]);
+    }
+
+    #[test]
+    fn traffic_that_nobody_recorded_is_not_none_that_moved() {
+        let instructions = [series(1000, INSTRUCTIONS, 10)];
+        let summary = summary(&Manifest::default(), &instructions, &[]);
+        assert_eq!(summary.bandwidth.read_bytes, None);
+        let with_total = Manifest {
+            totals: [("dram.read_bytes".to_owned(), 0)].into(),
+            ..Manifest::default()
+        };
+        let summary = self::summary(&with_total, &instructions, &[]);
+        assert_eq!(summary.bandwidth.read_bytes, Some(vec![0]));
+        assert_eq!(summary.bandwidth.write_bytes, None);
     }
 
     #[test]

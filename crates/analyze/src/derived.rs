@@ -138,14 +138,17 @@ const RATIOS: &[Ratio] = &[
     ),
 ];
 
-/// Figures from totals by event name, over `seconds` of time.
+/// Figures from totals by event name, over `seconds` of time. The clocks of a whole
+/// machine run while nobody does: they say nothing of the processors used.
 ///
 /// A name matches without its modifiers (`cycles:u` is `cycles`), as long as all
 /// events of a formula have the same ones.
-pub fn derived(totals: &[(String, f64)], seconds: f64) -> Vec<Derived> {
+pub fn derived(totals: &[(String, f64)], seconds: f64, whole_machine: bool) -> Vec<Derived> {
     let mut all: Vec<Derived> = RATIOS.iter().filter_map(|r| ratio(r, totals)).collect();
-    all.extend(utilisation(totals, seconds));
-    all.extend(fault_rate(totals));
+    if !whole_machine {
+        all.extend(utilisation(totals, seconds));
+        all.extend(fault_rate(totals));
+    }
     all.extend(bandwidth(totals, seconds));
     all
 }
@@ -226,7 +229,7 @@ mod tests {
 
     fn check(totals: &[(&str, f64)], expected: &[(&str, f64)]) {
         let totals: Vec<(String, f64)> = totals.iter().map(|t| (t.0.to_owned(), t.1)).collect();
-        let seen: Vec<(&str, f64)> = derived(&totals, 2.0)
+        let seen: Vec<(&str, f64)> = derived(&totals, 2.0, false)
             .into_iter()
             .map(|d| (d.name, d.value))
             .collect();
@@ -258,7 +261,7 @@ mod tests {
     fn memory_controllers_of_all_channels_add_up() {
         let channel = |n| format!("uncore_imc_{n}/cas_count_read/");
         let totals = [(channel(0), 1e9), (channel(1), 1e9)];
-        let all = derived(&totals, 2.0);
+        let all = derived(&totals, 2.0, true);
         assert_eq!((all[0].name, all[0].value), ("memory read", 64.0));
     }
 

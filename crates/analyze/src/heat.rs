@@ -1,5 +1,5 @@
 //! Where in memory samples fall, and when: counts by block of addresses and bin
-//! of time, and the blocks, lines and instructions with the most samples.
+//! of time, and the blocks and lines with the most samples.
 //!
 //! Memory is bounded: beyond [`MOST_BLOCKS`] blocks the blocks double in size,
 //! beyond [`BINS`] bins of time the bins do.
@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use memgauge_trace::{Sample, VirtAddr};
+use serde::Serialize;
 
 use crate::Analysis;
 use crate::regions::wilson_95;
@@ -19,7 +20,7 @@ const MOST_BLOCKS: usize = 1 << 16;
 const PAGE_SHIFT: u32 = 12;
 /// Bytes of a cache line.
 const LINE_SHIFT: u32 = 6;
-/// Lines and instructions told apart; the samples of further ones are in the rest.
+/// Lines told apart; the samples of further ones are in the rest.
 const MOST_KEYS: usize = 1 << 20;
 /// Blocks this far apart belong to different stretches: 4 MiB.
 const GAP_BYTES: u64 = 4 << 20;
@@ -34,7 +35,6 @@ pub struct Heat {
     bin_ns: u64,
     cells: BTreeMap<u64, Vec<u64>>,
     lines: HashMap<u64, u64>,
-    code: HashMap<u64, u64>,
     samples: u64,
     end_ns: u64,
 }
@@ -46,7 +46,6 @@ impl Default for Heat {
             bin_ns: 1000,
             cells: BTreeMap::new(),
             lines: HashMap::new(),
-            code: HashMap::new(),
             samples: 0,
             end_ns: 0,
         }
@@ -54,7 +53,7 @@ impl Default for Heat {
 }
 
 /// A stretch of memory over time.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Stretch {
     /// First byte.
     pub start: VirtAddr,
@@ -67,7 +66,7 @@ pub struct Stretch {
 }
 
 /// A place with its share of the samples.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct HotPlace {
     /// First byte.
     pub start: VirtAddr,
@@ -80,7 +79,7 @@ pub struct HotPlace {
 }
 
 /// What came of it.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct HeatMap {
     /// Samples with a data address.
     pub samples: u64,
@@ -92,8 +91,6 @@ pub struct HeatMap {
     pub page_bytes: u64,
     /// The cache lines (64 bytes) with the most samples.
     pub lines: Vec<HotPlace>,
-    /// The instructions with the most samples.
-    pub code: Vec<HotPlace>,
     /// Nanoseconds of the whole width.
     pub duration_ns: u64,
 }
@@ -129,7 +126,6 @@ impl Heat {
             self.double_blocks();
         }
         count(&mut self.lines, addr.0 >> LINE_SHIFT, 1);
-        count(&mut self.code, sample.ip.0, 1);
     }
 
     fn double_bins(&mut self) {
@@ -234,10 +230,6 @@ impl Analysis for Heat {
             .lines
             .into_iter()
             .for_each(|(key, n)| count(&mut self.lines, key, n));
-        other
-            .code
-            .into_iter()
-            .for_each(|(key, n)| count(&mut self.code, key, n));
         self.samples += other.samples;
         self.end_ns = self.end_ns.max(other.end_ns);
     }
@@ -252,14 +244,12 @@ impl Analysis for Heat {
             .iter()
             .map(|(b, cell)| (b << self.block_shift, cell.iter().sum()));
         let by_line = self.lines.iter().map(|(line, n)| (line << LINE_SHIFT, *n));
-        let by_ip = self.code.iter().map(|(ip, n)| (*ip, *n));
         HeatMap {
             samples: self.samples,
             stretches: self.stretches(),
             pages: self.hottest(by_block, LISTED),
             page_bytes: 1 << self.block_shift,
             lines: self.hottest(by_line, LISTED),
-            code: self.hottest(by_ip, LISTED),
             duration_ns: columns * self.bin_ns,
         }
     }
@@ -273,7 +263,6 @@ mod tests {
         Sample {
             time_ns,
             addr: Some(VirtAddr(addr)),
-            ip: VirtAddr(addr % 3),
             ..Sample::default()
         }
     }
@@ -321,7 +310,6 @@ mod tests {
         assert_eq!((hot.start.0, hot.samples), (0x7000_0000, 500));
         assert!(hot.interval.0 < 1.0 / 3.0 && 1.0 / 3.0 < hot.interval.1);
         assert_eq!(map.pages[0].start.0, 0x7000_0000);
-        assert_eq!(map.code.iter().map(|c| c.samples).sum::<u64>(), 1500);
     }
 
     #[test]

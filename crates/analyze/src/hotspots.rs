@@ -10,9 +10,10 @@ use memgauge_trace::{EventId, catalogue};
 use serde::Serialize;
 
 use crate::counts::{Counts, EventNames, Tally, ratio};
-use crate::resolve::{Resolve, Symbol};
+use crate::regions::wilson_95;
+use crate::resolve::{Caller, Resolve, Symbol};
 use crate::sites::SiteTotals;
-use crate::spaces::{JIT, UNKNOWN, is_file};
+use crate::spaces::{AddressSpaces, JIT, PathId, UNKNOWN, is_file};
 
 /// What a table is sorted by: the sum of some events.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,15 +73,20 @@ impl Default for Limits {
 /// A function or a source line.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct HotRow {
-    /// Function, or the module where it has no symbols.
+    /// Function, or the module where it has no symbols. Of inlined code, the
+    /// innermost function.
     pub function: String,
+    /// The functions it was inlined into, innermost first; in the table of lines with
+    /// the lines of the calls.
+    pub inlined_into: Vec<Caller>,
     /// Path of the file the code came from.
     pub module: String,
     /// Source file, in the table of lines.
     pub file: Option<String>,
     /// Line in the source file, in the table of lines.
     pub line: Option<u32>,
-    /// Byte offset in the module, in the table of lines where no line is known.
+    /// Byte offset in the module: in the table of instructions, and in that of lines
+    /// where no line is known.
     pub offset: Option<u64>,
     /// Every event's count here, by event name, in the event's unit.
     pub counts: Counts,
@@ -88,6 +94,12 @@ pub struct HotRow {
     pub value: u64,
     /// `value` / the table's total, in 0..=1.
     pub share: Option<f64>,
+    /// Samples that the row is estimated from; `None` where every event was counted.
+    pub samples: Option<u64>,
+    /// Lower end of the share's 95 % interval, where it is estimated.
+    pub share_low: Option<f64>,
+    /// Upper end of it.
+    pub share_high: Option<f64>,
 }
 
 /// What a table does not list.
@@ -112,19 +124,23 @@ pub struct HotTable {
     pub rank: String,
     /// The rank over all places, listed or not.
     pub total: u64,
+    /// Samples that it is estimated from; `None` where every event was counted.
+    pub samples: Option<u64>,
     /// The hottest.
     pub rows: Vec<HotRow>,
     /// All others.
     pub rest: HotRest,
 }
 
-/// The two tables made from one pass over the symbols.
+/// The tables made from one pass over the symbols.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct HotTables {
     /// By function.
     pub functions: HotTable,
     /// By source line, or by offset where no line is known.
     pub lines: HotTable,
+    /// By instruction.
+    pub instructions: HotTable,
 }
 
 /// Ranks functions and lines.
@@ -136,23 +152,24 @@ pub fn hot_tables(
     limits: Limits,
 ) -> HotTables {
     let mut hottest: Vec<_> = sites.rows.iter().collect();
-    hottest.sort_by_key(|(place, tally)| (std::cmp::Reverse(tally.sum(&rank.events)), *place));
+    hottest.sort_by_key(|(place, tally, _)| (std::cmp::Reverse(tally.sum(&rank.events)), *place));
     let (asked, unasked) = hottest.split_at(limits.resolved_places.min(hottest.len()));
-    let mut functions = Groups::default();
-    let mut lines = Groups::default();
-    for ((path, offset), tally) in asked {
-        let (function, line) = place_names(symbols, sites.spaces.path(*path), *offset);
-        functions.add(function, tally);
-        lines.add(line, tally);
+    let mut groups: [Groups; 3] = Default::default();
+    for ((path, offset), tally, samples) in asked {
+        let names = place_names(symbols, sites.spaces, (*path, *offset));
+        for (group, name) in groups.iter_mut().zip(names) {
+            group.add(name, tally, *samples);
+        }
     }
-    for (_, tally) in unasked {
-        functions.skip(tally);
-        lines.skip(tally);
+    for (_, tally, _) in unasked {
+        groups.iter_mut().for_each(|group| group.skip(tally));
     }
-    let table = |groups: Groups| groups.table(names, rank, sites, limits.rows);
+    let table = |group: Groups| group.table(names, rank, sites, limits.rows);
+    let [functions, lines, instructions] = groups.map(table);
     HotTables {
-        functions: table(functions),
-        lines: table(lines),
+        functions,
+        lines,
+        instructions,
     }
 }
 
@@ -164,31 +181,58 @@ struct Name {
     file: Option<String>,
     line: Option<u32>,
     offset: Option<u64>,
+    inlined_into: Vec<Caller>,
 }
 
-/// The names of a place in the table of functions and in that of lines.
-fn place_names(symbols: &mut dyn Resolve, path: &str, offset: u64) -> (Name, Name) {
-    let known = is_file(path).then(|| symbols.resolve(path, offset));
+/// The names of a place in the tables of functions, of lines and of instructions.
+fn place_names(
+    symbols: &mut dyn Resolve,
+    spaces: &AddressSpaces,
+    (id, offset): (PathId, u64),
+) -> [Name; 3] {
+    let path = spaces.path(id);
+    let known = is_file(path).then(|| symbols.resolve(spaces.file(id), offset));
     let symbol = known.flatten();
+    let generated = spaces.generated_name(id, offset);
+    let function = match (&symbol, generated) {
+        (Some(symbol), _) => symbol.name.clone(),
+        (None, Some(name)) => name.to_owned(),
+        (None, None) => without_symbol(path),
+    };
+    let callers = symbol.iter().flat_map(|s| &s.inlined_into);
     let function = Name {
-        function: symbol
-            .as_ref()
-            .map_or_else(|| without_symbol(path), |s| s.name.clone()),
+        function,
         module: path.to_owned(),
+        inlined_into: callers
+            .map(|caller| Caller {
+                function: caller.function.clone(),
+                ..Caller::default()
+            })
+            .collect(),
         ..Name::default()
     };
     let line = line_name(function.clone(), symbol, offset);
-    (function, line)
+    let instruction = Name {
+        offset: (!is_one_place(path)).then_some(offset),
+        ..line.clone()
+    };
+    [function, line, instruction]
+}
+
+/// Whether all code there is taken as one place.
+fn is_one_place(module: &str) -> bool {
+    module == JIT || module == UNKNOWN
 }
 
 fn line_name(function: Name, symbol: Option<Symbol>, offset: u64) -> Name {
-    let (file, line) = symbol.map_or((None, None), |s| (s.file, s.line));
-    let one_place = function.module == JIT || function.module == UNKNOWN;
-    let offset = (file.is_none() && !one_place).then_some(offset);
+    let symbol = symbol.unwrap_or_default();
+    let (file, line) = (symbol.file, symbol.line);
+    let offset = (file.is_none() && !is_one_place(&function.module)).then_some(offset);
     Name {
         line: line.filter(|_| file.is_some()),
         file,
         offset,
+        inlined_into: symbol.inlined_into,
         ..function
     }
 }
@@ -202,14 +246,16 @@ fn without_symbol(path: &str) -> String {
 
 #[derive(Default)]
 struct Groups {
-    rows: BTreeMap<Name, Tally>,
+    rows: BTreeMap<Name, (Tally, u64)>,
     skipped: Tally,
     skipped_places: u64,
 }
 
 impl Groups {
-    fn add(&mut self, name: Name, tally: &Tally) {
-        self.rows.entry(name).or_default().add_all(tally);
+    fn add(&mut self, name: Name, tally: &Tally, samples: u64) {
+        let row = self.rows.entry(name).or_default();
+        row.0.add_all(tally);
+        row.1 += samples;
     }
 
     fn skip(&mut self, tally: &Tally) {
@@ -221,13 +267,16 @@ impl Groups {
         let total = sites.totals.sum(&rank.events);
         let value = |tally: &Tally| tally.sum(&rank.events);
         let mut rows: Vec<_> = self.rows.into_iter().collect();
-        rows.sort_by_key(|(_, tally)| std::cmp::Reverse(value(tally)));
+        rows.sort_by_key(|(_, (tally, _))| std::cmp::Reverse(value(tally)));
         let others = rows.split_off(keep.min(rows.len()));
         let mut rest = self.skipped;
-        others.iter().for_each(|(_, tally)| rest.add_all(tally));
+        others
+            .iter()
+            .for_each(|(_, (tally, _))| rest.add_all(tally));
         HotTable {
             rank: rank.name.clone(),
             total,
+            samples: sites.sampled,
             rest: HotRest {
                 rows: others.len() as u64,
                 unresolved_places: self.skipped_places,
@@ -237,7 +286,13 @@ impl Groups {
             },
             rows: rows
                 .into_iter()
-                .map(|(name, tally)| row(name, &tally, value(&tally), total, names))
+                .map(|(name, (tally, samples))| {
+                    let row = row(name, &tally, value(&tally), total, names);
+                    match sites.sampled {
+                        Some(all) => estimated(row, samples, all),
+                        None => row,
+                    }
+                })
                 .collect(),
         }
     }
@@ -246,6 +301,7 @@ impl Groups {
 fn row(name: Name, tally: &Tally, value: u64, total: u64, names: &EventNames) -> HotRow {
     HotRow {
         function: name.function,
+        inlined_into: name.inlined_into,
         module: name.module,
         file: name.file,
         line: name.line,
@@ -253,6 +309,20 @@ fn row(name: Name, tally: &Tally, value: u64, total: u64, names: &EventNames) ->
         counts: tally.named(names),
         value,
         share: ratio(value, total),
+        samples: None,
+        share_low: None,
+        share_high: None,
+    }
+}
+
+/// How sure a row is that comes from `samples` of `all`.
+fn estimated(row: HotRow, samples: u64, all: u64) -> HotRow {
+    let interval = row.share.and_then(|share| wilson_95(share, all));
+    HotRow {
+        samples: Some(samples),
+        share_low: interval.map(|i| i.0),
+        share_high: interval.map(|i| i.1),
+        ..row
     }
 }
 
@@ -260,6 +330,7 @@ fn row(name: Name, tally: &Tally, value: u64, total: u64, names: &EventNames) ->
 mod tests {
     use super::*;
     use crate::Analysis;
+    use crate::resolve::ModuleFile;
     use crate::sites::Sites;
     use crate::spaces::AddressSpaces;
     use crate::spaces::tests::{code, spaces};
@@ -270,16 +341,17 @@ mod tests {
     struct Fake(u64);
 
     impl Resolve for Fake {
-        fn resolve(&mut self, module: &str, offset: u64) -> Option<Symbol> {
+        fn resolve(&mut self, module: &ModuleFile, offset: u64) -> Option<Symbol> {
             self.0 += 1;
-            (module == "/bin/p").then(|| Symbol {
+            (module.path == "/bin/p").then(|| Symbol {
                 name: format!("f{}", offset / 0x100),
                 file: (offset < 0x200).then(|| "/src/p.c".to_owned()),
                 line: Some((offset / 0x10) as u32),
+                inlined_into: Vec::new(),
             })
         }
 
-        fn resolve_data(&mut self, _: &str, _: u64) -> Option<String> {
+        fn resolve_data(&mut self, _: &ModuleFile, _: u64) -> Option<String> {
             None
         }
     }

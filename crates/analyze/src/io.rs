@@ -8,10 +8,10 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use memgauge_recording::{ErrorKind, Result};
-use memgauge_recording::{Recording, Row, Selection};
-use memgauge_trace::{DeviceId, Direction, EventId, IoDevice, IoOwner, IoRow, Owner};
-use memgauge_trace::{Loss, SeriesRow};
+use memgauge_recording::{Recording, Result, Row, Selection};
+use memgauge_trace::{
+    DeviceId, Direction, EventId, IoDevice, IoOwner, IoRow, Loss, Owner, SeriesRow,
+};
 use serde::Serialize;
 
 use crate::Analysis;
@@ -317,16 +317,9 @@ pub fn summarise_io(recording: &Recording) -> Result<(IoSummary, Vec<String>)> {
 fn each<R: Row>(
     recording: &Recording,
     problems: &mut Vec<String>,
-    mut take: impl FnMut(&[R]),
+    take: impl FnMut(&[R]),
 ) -> Result<()> {
-    for batch in recording.rows::<R>(&Selection::all()) {
-        match batch {
-            Ok(rows) => take(&rows),
-            Err(e) if e.kind() == ErrorKind::Corrupt => problems.push(e.to_string()),
-            Err(e) => return Err(e),
-        }
-    }
-    Ok(())
+    recording.each_sound(&Selection::all(), problems, take)
 }
 
 /// Who moved what.

@@ -16,6 +16,7 @@
 
 mod assemble;
 pub mod bandwidth;
+mod counting;
 mod counts;
 mod derived;
 mod findings;
@@ -27,6 +28,7 @@ mod levels;
 mod losses;
 mod regions;
 mod resolve;
+mod samples;
 mod series;
 mod sites;
 mod spaces;
@@ -37,7 +39,8 @@ mod threads;
 #[cfg(test)]
 mod oracle;
 
-pub use assemble::{Options, Parts, assemble};
+pub use assemble::{Options, Parts, assemble, summarise_counting};
+pub use counting::{Counter, CounterCurve, Counting, Ticking};
 pub use counts::{Counts, EventNames};
 pub use derived::{Derived, derived};
 pub use findings::{Finding, findings};
@@ -50,11 +53,12 @@ pub use io_memory::{IoMemory, IoPort, IoTerm, MemoryCounters};
 pub use levels::{Level, LevelName, levels};
 pub use losses::{LossRow, Losses, sentence};
 pub use regions::{RegionRow, RegionTable, Regions, SampledRegions, wilson_95};
-pub use resolve::{NoSymbols, Resolve, Symbol};
+pub use resolve::{Caller, ModuleFile, NoSymbols, Resolve, Symbol};
+pub use samples::{DataFrom, SampleTotals, SampledEvent, Sampling};
 pub use series::{Curve, Curves, Peak, Series};
-pub use sites::{SiteTotals, Sites};
-pub use spaces::{AddressSpaces, Modules};
-pub use summarise::summarise;
+pub use sites::{SampledSites, SiteTotals, Sites};
+pub use spaces::{AddressSpaces, Generated, Modules};
+pub use summarise::{summarise, summarise_end};
 pub use summary::{
     BandwidthCurve, Dram, Provenances, RecordingFacts, RunFacts, SCHEMA_VERSION, Summary,
     TotalsFrom,

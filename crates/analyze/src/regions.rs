@@ -30,11 +30,22 @@ const GRANULE_BYTES: u64 = 8;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Place {
-    Anonymous { start: u64, end: u64 },
+    Anonymous {
+        start: u64,
+        end: u64,
+    },
     Named(PathId),
     Code(PathId),
     Data(PathId, u64),
-    ZeroData(PathId, u64),
+    /// Behind a file's data: its zero-initialised data as far as its segments reach,
+    /// else the anonymous region around it.
+    ZeroData {
+        path: PathId,
+        offset: u64,
+        together: bool,
+        start: u64,
+        end: u64,
+    },
     Unknown,
 }
 
@@ -104,11 +115,17 @@ fn place(spaces: &AddressSpaces, pid: Pid, addr: u64, time_ns: u64) -> Place {
 }
 
 fn anonymous_place(spaces: &AddressSpaces, pid: Pid, addr: u64, mapping: &Mapping) -> Place {
-    if let Some(file) = spaces.file_before(pid, mapping) {
-        return Place::ZeroData(file.path, granule(file.file_offset_of(addr)));
-    }
     let (start, end) = spaces.anonymous_region(pid, mapping);
-    Place::Anonymous { start, end }
+    match spaces.file_before(pid, mapping) {
+        Some((file, together)) => Place::ZeroData {
+            path: file.path,
+            offset: granule(file.file_offset_of(addr)),
+            together,
+            start,
+            end,
+        },
+        None => Place::Anonymous { start, end },
+    }
 }
 
 fn granule(offset: u64) -> u64 {
@@ -272,11 +289,23 @@ impl SampledRegions<'_> {
         let extent = |path| self.spaces.extent(pid, path);
         match place {
             Place::Unknown => (UNKNOWN.to_owned(), None),
-            Place::Anonymous { start, end } => (format!("anon {start:#x}"), Some((start, end))),
+            Place::Anonymous { start, end } => anonymous(start, end),
             Place::Named(path) => (self.spaces.path(path).to_owned(), extent(path)),
             Place::Code(path) => (format!("{} [code]", self.file_name(path)), extent(path)),
             Place::Data(path, offset) => (self.variable(symbols, path, offset, "data"), None),
-            Place::ZeroData(path, offset) => (self.variable(symbols, path, offset, "bss"), None),
+            Place::ZeroData {
+                path,
+                offset,
+                together,
+                start,
+                end,
+            } => {
+                let reaches = symbols.reaches(self.spaces.file(path), offset);
+                match reaches.unwrap_or(together) {
+                    true => (self.variable(symbols, path, offset, "bss"), None),
+                    false => anonymous(start, end),
+                }
+            }
         }
     }
 
@@ -288,7 +317,7 @@ impl SampledRegions<'_> {
         section: &str,
     ) -> String {
         let file = self.file_name(path);
-        match symbols.resolve_data(self.spaces.path(path), offset) {
+        match symbols.resolve_data(self.spaces.file(path), offset) {
             Some(symbol) => format!("{symbol} ({file})"),
             None => format!("{file} [{section}]"),
         }
@@ -298,6 +327,10 @@ impl SampledRegions<'_> {
         let path = self.spaces.path(path);
         path.rsplit('/').next().unwrap_or(path)
     }
+}
+
+fn anonymous(start: u64, end: u64) -> (String, Option<(u64, u64)>) {
+    (format!("anon {start:#x}"), Some((start, end)))
 }
 
 fn row(
@@ -343,7 +376,7 @@ pub fn wilson_95(proportion: f64, n: u64) -> Option<(f64, f64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::resolve::NoSymbols;
+    use crate::resolve::{ModuleFile, NoSymbols};
     use crate::spaces::tests::{code, module, spaces};
     use memgauge_trace::catalogue::{L1D_MISS, LLC_MISS};
     use memgauge_trace::{Module, VirtAddr};
@@ -440,11 +473,15 @@ mod tests {
     struct Variables;
 
     impl Resolve for Variables {
-        fn resolve(&mut self, _: &str, _: u64) -> Option<crate::Symbol> {
+        fn resolve(&mut self, _: &ModuleFile, _: u64) -> Option<crate::Symbol> {
             None
         }
 
-        fn resolve_data(&mut self, _: &str, offset: u64) -> Option<String> {
+        fn reaches(&mut self, _: &ModuleFile, offset: u64) -> Option<bool> {
+            Some(offset < 0x2000)
+        }
+
+        fn resolve_data(&mut self, _: &ModuleFile, offset: u64) -> Option<String> {
             (offset < 0x2000).then(|| if offset < 0x100 { "small" } else { "table" }.to_owned())
         }
     }
@@ -471,6 +508,36 @@ mod tests {
             .map(|r| (r.name.as_str(), r.samples))
             .collect();
         assert_eq!(seen, [("table (p)", 2), ("small (p)", 1)]);
+    }
+
+    /// An arena is there already when a library comes to lie before it.
+    #[test]
+    fn memory_older_than_the_library_before_it_is_not_the_librarys() {
+        let modules = [
+            module(0, 0x3000, 0x9_0000, "[anon]"),
+            code(500_000, 0x1000, 0x2000, "/lib/z.so"),
+            module(500_001, 0x2000, 0x3000, "/lib/z.so"),
+        ];
+        check(
+            &modules,
+            &[sample(0x4000, 600_000, 1)],
+            &[("anon 0x3000", 1, 1)],
+        );
+    }
+
+    /// The kernel joins an arena to the zero-initialised data that it follows.
+    #[test]
+    fn zero_data_ends_where_the_files_segment_ends() {
+        let modules = [
+            code(0, 0x1000, 0x2000, "/bin/p"),
+            module(0, 0x2000, 0x3000, "/bin/p"),
+            module(1, 0x3000, 0x9_0000, "[anon]"),
+        ];
+        let samples = [sample(0x3100, 1, 1), sample(0x4000, 1, 1)];
+        let tables = tables(&modules, &samples, &mut Variables);
+        let rows = tables[0].rows.iter();
+        let seen: Vec<_> = rows.map(|r| (r.name.as_str(), r.samples)).collect();
+        assert_eq!(seen, [("anon 0x3000", 1), ("table (p)", 1)]);
     }
 
     #[test]

@@ -1,29 +1,80 @@
 //! Names of code and data, asked of whoever can read symbol tables.
 
+use serde::Serialize;
+
+/// A file that was mapped, as it was then.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ModuleFile {
+    /// Path of the file, or a name such as `[vdso]`.
+    pub path: String,
+    /// Its build id in hexadecimal; empty where it has none or none was recorded.
+    pub build_id: String,
+    /// Its size in bytes, where recorded.
+    pub bytes: Option<u64>,
+    /// When it was last modified, nanoseconds since 1970, where recorded.
+    pub modified_ns: Option<u64>,
+}
+
+impl ModuleFile {
+    /// A file of which nothing but its path is known.
+    pub fn of_path(path: &str) -> ModuleFile {
+        ModuleFile {
+            path: path.to_owned(),
+            ..ModuleFile::default()
+        }
+    }
+}
+
 /// The function an instruction belongs to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Symbol {
-    /// Name as people write it (demangled).
+    /// Name as people write it (demangled). Of inlined code, the innermost function.
     pub name: String,
     /// Source file, where debug information says.
     pub file: Option<String>,
     /// Line in the source file, counted from 1.
+    pub line: Option<u32>,
+    /// The functions that the code was inlined into, innermost first; each with the
+    /// line of the call. Empty for code that was not inlined.
+    pub inlined_into: Vec<Caller>,
+}
+
+/// A function that code was inlined into, and where it calls.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Caller {
+    /// Its name.
+    pub function: String,
+    /// Source file of the call, where known.
+    pub file: Option<String>,
+    /// Line of the call, where known.
     pub line: Option<u32>,
 }
 
 /// Gives names to places in files. Reading symbol tables is the implementer's
 /// business; analyses only ask.
 pub trait Resolve {
-    /// The function at a byte `offset` into the file `module_path`.
-    fn resolve(&mut self, module_path: &str, offset: u64) -> Option<Symbol>;
+    /// The function at a byte `offset` into `file`. `None` where there is no name, or
+    /// where the file is no longer the one that was recorded.
+    fn resolve(&mut self, file: &ModuleFile, offset: u64) -> Option<Symbol>;
 
-    /// The variable at a byte `offset` into the file `module_path`.
+    /// The variable at a byte `offset` into `file`.
     ///
     /// Zero-initialised data has no bytes in the file: it is asked for by the
     /// offset it would have if the last data segment went on in the file, so an
     /// implementer looks the offset up in the segments' sizes in memory, not in
     /// the file.
-    fn resolve_data(&mut self, module_path: &str, offset: u64) -> Option<String>;
+    fn resolve_data(&mut self, file: &ModuleFile, offset: u64) -> Option<String>;
+
+    /// Whether a segment of `file` reaches `offset` in memory, counted as above.
+    /// `None` where the file cannot be read.
+    fn reaches(&mut self, _file: &ModuleFile, _offset: u64) -> Option<bool> {
+        None
+    }
+
+    /// What of the files asked for could not be read, or not be trusted, in words.
+    fn problems(&self) -> Vec<String> {
+        Vec::new()
+    }
 }
 
 /// Knows no symbols: everything is reported by module.
@@ -31,11 +82,11 @@ pub trait Resolve {
 pub struct NoSymbols;
 
 impl Resolve for NoSymbols {
-    fn resolve(&mut self, _: &str, _: u64) -> Option<Symbol> {
+    fn resolve(&mut self, _: &ModuleFile, _: u64) -> Option<Symbol> {
         None
     }
 
-    fn resolve_data(&mut self, _: &str, _: u64) -> Option<String> {
+    fn resolve_data(&mut self, _: &ModuleFile, _: u64) -> Option<String> {
         None
     }
 }

@@ -202,6 +202,11 @@ impl Curves {
         found.cloned().unwrap_or_else(|| self.flat(event))
     }
 
+    /// Whether the event has a row.
+    pub fn has(&self, event: EventId) -> bool {
+        self.curves.iter().any(|c| c.event == event)
+    }
+
     fn flat(&self, event: EventId) -> Curve {
         let count = self.duration_ns.div_ceil(self.bin_ns.max(1)) as usize;
         Curve {

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use memgauge_trace::{EventId, SiteCount};
+use memgauge_trace::{EventId, Sample, SiteCount};
 
 use crate::Analysis;
 use crate::counts::Tally;
@@ -56,8 +56,81 @@ impl<'a> Analysis for Sites<'a> {
         }
         SiteTotals {
             spaces: self.spaces,
-            rows: self.rows.into_iter().collect(),
+            rows: self
+                .rows
+                .into_iter()
+                .map(|(place, tally)| (place, tally, 0))
+                .collect(),
             totals,
+            sampled: None,
+        }
+    }
+}
+
+/// Sums samples of one event by file and offset: what stands in for exact sums where a
+/// source does not see every event. Only analyses over the same [`AddressSpaces`] may
+/// be merged.
+#[derive(Clone, Debug)]
+pub struct SampledSites<'a> {
+    spaces: &'a AddressSpaces,
+    rows: BTreeMap<(PathId, u64), (Tally, BTreeMap<EventId, u64>)>,
+}
+
+impl<'a> SampledSites<'a> {
+    /// Places are named by these mappings.
+    pub fn new(spaces: &'a AddressSpaces) -> Self {
+        SampledSites {
+            spaces,
+            rows: BTreeMap::new(),
+        }
+    }
+}
+
+impl<'a> Analysis for SampledSites<'a> {
+    type Row = Sample;
+    type Output = SampledSites<'a>;
+
+    fn observe(&mut self, batch: &[Sample]) {
+        for sample in batch {
+            let place = self.spaces.code_at(sample.pid, sample.ip.0);
+            let (events, samples) = self.rows.entry(place).or_default();
+            events.add(sample.event, sample.period);
+            *samples.entry(sample.event).or_default() += 1;
+        }
+    }
+
+    fn merge(&mut self, other: Self) {
+        for (place, (events, samples)) in other.rows {
+            let row = self.rows.entry(place).or_default();
+            row.0.add_all(&events);
+            for (event, n) in samples {
+                *row.1.entry(event).or_default() += n;
+            }
+        }
+    }
+
+    fn finish(self) -> SampledSites<'a> {
+        self
+    }
+}
+
+impl<'a> SampledSites<'a> {
+    /// The sums, with how many samples of `event` each place has.
+    pub fn of_event(self, event: EventId) -> SiteTotals<'a> {
+        let mut totals = Tally::default();
+        let mut sampled = 0;
+        let mut rows = Vec::with_capacity(self.rows.len());
+        for (place, (events, samples)) in self.rows {
+            let n = samples.get(&event).copied().unwrap_or(0);
+            totals.add_all(&events);
+            sampled += n;
+            rows.push((place, events, n));
+        }
+        SiteTotals {
+            spaces: self.spaces,
+            rows,
+            totals,
+            sampled: Some(sampled),
         }
     }
 }
@@ -66,9 +139,12 @@ impl<'a> Analysis for Sites<'a> {
 #[derive(Clone, Debug)]
 pub struct SiteTotals<'a> {
     pub(crate) spaces: &'a AddressSpaces,
-    /// Ordered by file, then offset.
-    pub(crate) rows: Vec<((PathId, u64), Tally)>,
+    /// Ordered by file, then offset; with the samples there, where sums are of samples.
+    pub(crate) rows: Vec<((PathId, u64), Tally, u64)>,
     pub(crate) totals: Tally,
+    /// Samples of the event that places are ranked by; `None` where every event was
+    /// counted.
+    pub(crate) sampled: Option<u64>,
 }
 
 impl SiteTotals<'_> {

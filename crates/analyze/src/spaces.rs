@@ -9,13 +9,17 @@
 //! A row of path `[exec]` says that the process began another program: nothing
 //! mapped before is there from its time on.
 //!
-//! Memory: 48 bytes a recorded mapping, each path once.
+//! The kernel joins anonymous mappings that touch, and then reports the whole: a
+//! mapping that contains earlier ones of its program is the same memory, grown.
+//!
+//! Memory: 48 bytes a recorded mapping, each file once.
 
 use std::collections::BTreeMap;
 
-use memgauge_trace::{Module, Pid};
+use memgauge_trace::{GeneratedCode, Module, Pid};
 
 use crate::Analysis;
+use crate::resolve::ModuleFile;
 
 /// Anonymous mappings of at least this many bytes are regions of their own:
 /// the size from which glibc's malloc gives a block its own mapping
@@ -35,6 +39,9 @@ const LOADING_NS: u64 = 100_000;
 /// Mappings of one path farther apart than this belong to different programs
 /// of one process: parts of one file are mapped side by side.
 const APART_BYTES: u64 = 1 << 30;
+
+/// Name of the kernel's own code.
+pub(crate) const KERNEL: &str = "[kernel]";
 
 /// Name of what lies in no recorded mapping.
 pub(crate) const UNKNOWN: &str = "[unknown]";
@@ -77,7 +84,8 @@ impl Analysis for Modules {
     type Output = AddressSpaces;
 
     fn observe(&mut self, batch: &[Module]) {
-        let sound = batch.iter().filter(|m| m.start < m.end);
+        // An exec has no place: live sources record it with an empty range.
+        let sound = batch.iter().filter(|m| m.start < m.end || m.path == EXEC);
         self.0.extend(sound.cloned());
     }
 
@@ -90,11 +98,74 @@ impl Analysis for Modules {
     }
 }
 
+/// Collects names of generated code.
+#[derive(Clone, Debug, Default)]
+pub struct Generated {
+    names: Vec<String>,
+    ids: BTreeMap<String, u64>,
+    /// By process and first byte: one past the last, and the number of the name.
+    pieces: BTreeMap<(Pid, u64), (u64, u64)>,
+}
+
+impl Analysis for Generated {
+    type Row = GeneratedCode;
+    type Output = Generated;
+
+    fn observe(&mut self, batch: &[GeneratedCode]) {
+        batch.iter().for_each(|row| self.add(row));
+    }
+
+    fn merge(&mut self, other: Self) {
+        for ((pid, start), (end, name)) in other.pieces {
+            let name = other.names.get(name as usize - 1);
+            self.add(&GeneratedCode {
+                pid,
+                start: memgauge_trace::VirtAddr(start),
+                bytes: end - start,
+                name: name.cloned().unwrap_or_default(),
+            });
+        }
+    }
+
+    fn finish(self) -> Generated {
+        self
+    }
+}
+
+impl Generated {
+    /// Later code takes the place of what it covers.
+    fn add(&mut self, row: &GeneratedCode) {
+        let (start, end) = (row.start.0, row.start.0.saturating_add(row.bytes));
+        if start >= end {
+            return;
+        }
+        let covered = self.pieces.range((row.pid, start)..(row.pid, end));
+        let covered: Vec<_> = covered.map(|(&key, _)| key).collect();
+        for key in &covered {
+            self.pieces.remove(key);
+        }
+        // Numbers begin with 1: 0 is code without a name.
+        let next = self.names.len() as u64 + 1;
+        let number = *self.ids.entry(row.name.clone()).or_insert(next);
+        if number == next {
+            self.names.push(row.name.clone());
+        }
+        self.pieces.insert((row.pid, start), (end, number));
+    }
+
+    /// Number of the name of the code at `ip`; 0 where it has none.
+    fn at(&self, pid: Pid, ip: u64) -> u64 {
+        let before = self.pieces.range((pid, 0)..=(pid, ip)).next_back();
+        before.map_or(0, |(_, &(end, name))| if ip < end { name } else { 0 })
+    }
+}
+
 /// The mappings of every recorded process.
 #[derive(Clone, Debug)]
 pub struct AddressSpaces {
-    paths: Vec<String>,
+    files: Vec<ModuleFile>,
     spaces: BTreeMap<Pid, Space>,
+    generated: Generated,
 }
 
 impl Default for AddressSpaces {
@@ -107,8 +178,9 @@ impl AddressSpaces {
     fn of(mut modules: Vec<Module>) -> Self {
         modules.sort_by(|a, b| order(a).cmp(&order(b)));
         let mut paths = Paths::default();
-        paths.id(UNKNOWN);
-        paths.id(JIT);
+        paths.id(ModuleFile::of_path(UNKNOWN));
+        paths.id(ModuleFile::of_path(JIT));
+        paths.id(ModuleFile::of_path(KERNEL));
         let mut by_pid: BTreeMap<Pid, (Vec<Mapping>, Vec<u64>)> = BTreeMap::new();
         for module in &modules {
             let (maps, execs) = by_pid.entry(module.pid).or_default();
@@ -122,23 +194,51 @@ impl AddressSpaces {
             spaces: spaces
                 .map(|(p, (maps, execs))| (p, Space::of(maps, execs, &paths)))
                 .collect(),
-            paths: paths.list,
+            files: paths.list,
+            generated: Generated::default(),
         }
+    }
+
+    /// The same with names for generated code.
+    pub fn with_generated(self, generated: Generated) -> Self {
+        AddressSpaces { generated, ..self }
     }
 
     pub(crate) fn path(&self, id: PathId) -> &str {
-        &self.paths[id.0 as usize]
+        &self.files[id.0 as usize].path
+    }
+
+    pub(crate) fn file(&self, id: PathId) -> &ModuleFile {
+        &self.files[id.0 as usize]
     }
 
     /// The file and byte offset of an instruction: the latest executable
-    /// mapping over it. Memory of no file is all one place.
+    /// mapping over it. In generated code the offset is the number of its name.
+    ///
+    /// Memory that was made executable later is known as it was mapped: an
+    /// instruction that ran there says enough.
     pub(crate) fn code_at(&self, pid: Pid, ip: u64) -> (PathId, u64) {
         let space = self.spaces.get(&pid);
-        match space.and_then(|s| s.best(ip, |m| m.executable)) {
-            None => (PathId(0), 0),
-            Some(m) if is_generated(self.path(m.path)) => (PathId(1), 0),
-            Some(m) => (m.path, m.file_offset_of(ip)),
+        let executable = space.and_then(|s| s.best(ip, |m| m.executable));
+        let mapping = executable.or_else(|| space.and_then(|s| s.best(ip, |_| true)));
+        let file = mapping.filter(|m| !is_generated(self.path(m.path)));
+        let name = || self.generated.at(pid, ip);
+        match (file, mapping) {
+            (Some(m), _) => (m.path, m.file_offset_of(ip)),
+            (None, Some(_)) => (PathId(1), name()),
+            (None, None) if is_kernel(ip) => (PathId(2), ip),
+            (None, None) => match name() {
+                0 => (PathId(0), 0),
+                known => (PathId(1), known),
+            },
         }
+    }
+
+    /// The name of generated code by its number.
+    pub(crate) fn generated_name(&self, path: PathId, number: u64) -> Option<&str> {
+        let index = number.checked_sub(1).filter(|_| path == PathId(1))?;
+        let name = self.generated.names.get(index as usize)?;
+        Some(name)
     }
 
     /// The mapping that held a data address at `time_ns`: the latest not later
@@ -156,21 +256,33 @@ impl AddressSpaces {
     /// belongs to.
     pub(crate) fn anonymous_region(&self, pid: Pid, mapping: &Mapping) -> (u64, u64) {
         let own = (mapping.start, mapping.end);
-        if mapping.end - mapping.start >= OWN_REGION_BYTES {
+        let Some(space) = self.spaces.get(&pid) else {
             return own;
+        };
+        let program = space.program_at(mapping.time_ns);
+        let grown = space.widest(mapping, |m| {
+            program.contains(&m.time_ns) && is_anonymous(self.path(m.path))
+        });
+        let (start, end) = grown.map_or(own, |m| (m.start, m.end));
+        if end - start >= OWN_REGION_BYTES {
+            return (start, end);
         }
-        let space = self.spaces.get(&pid);
-        space.map_or(own, |s| s.run_of(mapping.start).unwrap_or(own))
+        space.run_of(start).unwrap_or((start, end))
     }
 
-    /// The file mapping that ends where an anonymous one begins, where both were
-    /// made by one loader: the file's zero-initialised data has no other name.
-    pub(crate) fn file_before(&self, pid: Pid, mapping: &Mapping) -> Option<&Mapping> {
+    /// The file mapping that ends where an anonymous one begins: the file's
+    /// zero-initialised data has no other name. Also whether one loader made both;
+    /// else only the file's segments tell how far its data reaches.
+    pub(crate) fn file_before(&self, pid: Pid, mapping: &Mapping) -> Option<(&Mapping, bool)> {
         let before = mapping.start.checked_sub(1)?;
-        let found = self.data_at(pid, before, mapping.time_ns)?;
+        let space = self.spaces.get(&pid)?;
+        let program = space.program_at(mapping.time_ns);
+        let found = space.best(before, |m| {
+            program.contains(&m.time_ns) && m.time_ns <= mapping.time_ns
+        })?;
         let is_data = !found.executable && self.holds_code(pid, found.path);
-        let together = mapping.time_ns.saturating_sub(found.time_ns) <= LOADING_NS;
-        (is_data && together && found.end == mapping.start).then_some(found)
+        let together = mapping.time_ns - found.time_ns <= LOADING_NS;
+        (is_data && found.end == mapping.start).then_some((found, together))
     }
 
     /// Whether a path is a program or library: a part of it may be executed.
@@ -199,6 +311,12 @@ impl AddressSpaces {
     }
 }
 
+/// Whether an address is the kernel's: on all processors that are supported its half
+/// of the address space is the upper one.
+fn is_kernel(ip: u64) -> bool {
+    ip >> 63 == 1
+}
+
 fn order(m: &Module) -> (Pid, u64, u64, u64, &str) {
     (m.pid, m.start.0, m.end.0, m.time_ns, &m.path)
 }
@@ -220,18 +338,18 @@ fn is_generated(path: &str) -> bool {
 
 #[derive(Default)]
 struct Paths {
-    list: Vec<String>,
-    ids: BTreeMap<String, PathId>,
+    list: Vec<ModuleFile>,
+    ids: BTreeMap<ModuleFile, PathId>,
 }
 
 impl Paths {
-    fn id(&mut self, path: &str) -> PathId {
-        if let Some(&id) = self.ids.get(path) {
+    fn id(&mut self, file: ModuleFile) -> PathId {
+        if let Some(&id) = self.ids.get(&file) {
             return id;
         }
         let id = PathId(self.list.len() as u32);
-        self.list.push(path.to_owned());
-        self.ids.insert(path.to_owned(), id);
+        self.list.push(file.clone());
+        self.ids.insert(file, id);
         id
     }
 
@@ -241,7 +359,12 @@ impl Paths {
             end: module.end.0,
             time_ns: module.time_ns,
             file_offset: module.file_offset,
-            path: self.id(&module.path),
+            path: self.id(ModuleFile {
+                path: module.path.clone(),
+                build_id: module.build_id.clone(),
+                bytes: module.file_bytes,
+                modified_ns: module.modified_ns,
+            }),
             executable: module.executable,
         }
     }
@@ -267,7 +390,7 @@ impl Space {
             Some(*highest)
         });
         let small = maps.iter().filter(|m| {
-            m.end - m.start < OWN_REGION_BYTES && is_anonymous(&paths.list[m.path.0 as usize])
+            m.end - m.start < OWN_REGION_BYTES && is_anonymous(&paths.list[m.path.0 as usize].path)
         });
         Space {
             highest_end: ends.collect(),
@@ -293,6 +416,21 @@ impl Space {
             .map(|i| &self.maps[i])
             .filter(|m| m.covers(addr) && accept(m))
             .max_by_key(|m| m.precedence())
+    }
+
+    /// Of the acceptable mappings not made before `mapping` that contain it, the
+    /// widest.
+    fn widest(&self, mapping: &Mapping, accept: impl Fn(&Mapping) -> bool) -> Option<&Mapping> {
+        let contains = |m: &Mapping| {
+            m.start <= mapping.start && mapping.end <= m.end && m.time_ns >= mapping.time_ns
+        };
+        let from = self.maps.partition_point(|m| m.start <= mapping.start);
+        (0..from)
+            .rev()
+            .take_while(|&i| self.highest_end[i] > mapping.start)
+            .map(|i| &self.maps[i])
+            .filter(|m| contains(m) && accept(m))
+            .max_by_key(|m| m.end - m.start)
     }
 
     fn run_of(&self, addr: u64) -> Option<(u64, u64)> {
@@ -356,6 +494,67 @@ pub(crate) mod tests {
         ]);
         let stack = spaces.data_at(Pid(1), 0x20_0000, 60).unwrap().path;
         assert_eq!(spaces.extent(Pid(1), stack), Some((0x1f_f000, 0x20_3000)));
+    }
+
+    /// Live sources record an exec with an empty range.
+    #[test]
+    fn an_exec_without_extent_ends_mappings_too() {
+        let spaces = spaces(&[
+            module(0, 0x9000, 0xa000, "[stack]"),
+            module(50, 0, 0, EXEC),
+            module(60, 0x20_0000, 0x20_3000, "[stack]"),
+        ]);
+        let stack = spaces.data_at(Pid(1), 0x20_0000, 60).unwrap().path;
+        assert_eq!(spaces.extent(Pid(1), stack), Some((0x20_0000, 0x20_3000)));
+        assert_eq!(spaces.data_at(Pid(1), 0x9000, 60), None);
+    }
+
+    /// As the kernel reports an arena that grows: each time as a whole.
+    #[test]
+    fn anonymous_memory_that_grew_is_one_region() {
+        let big = OWN_REGION_BYTES;
+        let spaces = spaces(&[
+            module(1, 10 * big, 12 * big, "[anon]"),
+            module(2, 9 * big, 12 * big, "[anon]"),
+            module(3, 8 * big, 12 * big, "[anon]"),
+        ]);
+        for (addr, time) in [(11 * big, 1), (9 * big, 2), (8 * big, 9)] {
+            let mapping = *spaces.data_at(Pid(1), addr, time).unwrap();
+            let region = spaces.anonymous_region(Pid(1), &mapping);
+            assert_eq!(region, (8 * big, 12 * big));
+        }
+    }
+
+    #[test]
+    fn code_in_memory_that_was_made_executable_later_is_generated() {
+        let spaces = spaces(&[module(0, 0x1000, 0x2000, "[anon]")]);
+        check_code(&spaces, 0x1234, (JIT, 0));
+    }
+
+    #[test]
+    fn generated_code_has_the_name_that_was_given_last() {
+        let piece = |start, bytes, name: &str| GeneratedCode {
+            pid: Pid(1),
+            start: VirtAddr(start),
+            bytes,
+            name: name.to_owned(),
+        };
+        let mut generated = Generated::default();
+        generated.observe(&[
+            piece(0x1000, 0x100, "old"),
+            piece(0x1100, 0x100, "beside"),
+            piece(0x1000, 0x80, "new"),
+        ]);
+        let spaces = spaces(&[code(0, 0x1000, 0x2000, "[anon]")]).with_generated(generated);
+        let name = |ip| {
+            let (path, number) = spaces.code_at(Pid(1), ip);
+            assert_eq!(spaces.path(path), JIT);
+            spaces.generated_name(path, number)
+        };
+        assert_eq!(name(0x1000), Some("new"));
+        assert_eq!(name(0x1080), None);
+        assert_eq!(name(0x1150), Some("beside"));
+        assert_eq!(name(0x1200), None);
     }
 
     pub(crate) fn code(time_ns: u64, start: u64, end: u64, path: &str) -> Module {

@@ -1,16 +1,32 @@
 //! All analyses over one recording.
 
-use memgauge_recording::{ErrorKind, Result};
-use memgauge_recording::{Recording, Row, Selection};
-
-use crate::assemble::{Options, Parts, assemble};
-use crate::resolve::Resolve;
-use crate::summary::Summary;
-use crate::{Analysis, Losses, Modules, Regions, Series, Sites, ThreadNames, ThreadTotals};
+use memgauge_recording::{Recording, Result, Row, Selection};
 use memgauge_trace::catalogue::{DRAM_READ_BYTES, DRAM_WRITE_BYTES};
 
-/// Columns of the samples that are used; the others are not read.
-const SAMPLE_COLUMNS: &[&str] = &["time_ns", "pid", "event", "addr", "period"];
+use crate::assemble::{Options, Parts, assemble};
+use crate::heat::Heat;
+use crate::resolve::{NoSymbols, Resolve};
+use crate::samples::SampleTotals;
+use crate::sites::SampledSites;
+use crate::spaces::AddressSpaces;
+use crate::summary::Summary;
+use crate::{
+    Analysis, Generated, Losses, Modules, Regions, Series, Sites, ThreadNames, ThreadTotals,
+};
+
+/// Columns of the samples that are used of every recording.
+const SAMPLE_COLUMNS: &[&str] = &[
+    "time_ns",
+    "pid",
+    "tid",
+    "event",
+    "addr",
+    "period",
+    "kind",
+    "source",
+    "latency_cycles",
+    "derivation",
+];
 
 /// Summarises a recording, streaming each table once.
 ///
@@ -27,25 +43,55 @@ pub fn summarise(
         problems: &mut problems,
     };
     let all = Selection::all();
-    let traffic = [DRAM_READ_BYTES, DRAM_WRITE_BYTES];
-    let curves = Series::growing(options.max_bins).only(&traffic);
+    let is_modelled = recording.manifest().machine.is_some();
+    let curves = Series::growing(options.max_bins);
+    let shows_all = !is_modelled || recording.manifest().counting.is_some();
+    let curves = match shows_all {
+        true => curves,
+        // Of the others only sums are shown.
+        false => curves.only(&[DRAM_READ_BYTES, DRAM_WRITE_BYTES]),
+    };
+    let generated = reader.read(Generated::default(), &all)?;
     let spaces = reader.read(Modules::default(), &all)?;
+    let spaces = spaces.with_generated(generated);
     let (curves, threads) = reader.read((curves, ThreadTotals::default()), &all)?;
     let known_threads = reader.read(ThreadNames::default(), &all)?;
     let losses = reader.read(Losses::default(), &all)?;
     let sites = reader.read(Sites::new(&spaces), &all)?;
-    let samples = Selection::all().columns(SAMPLE_COLUMNS);
-    let regions = reader.read(Regions::new(&spaces), &samples)?;
     let parts = Parts {
         curves,
         threads,
         known_threads,
         sites,
-        regions,
         losses,
-        problems,
+        ..reader.samples(&spaces, is_modelled)?
     };
+    let parts = Parts { problems, ..parts };
     Ok(assemble(recording.manifest(), parts, symbols, options))
+}
+
+/// Summarises what a recording says of its end without its large tables: the
+/// manifest's facts, threads and losses. For who has just written it.
+pub fn summarise_end(recording: &Recording) -> Result<Summary> {
+    let mut problems = recording.problems();
+    let mut reader = Reader {
+        recording,
+        problems: &mut problems,
+    };
+    let spaces = AddressSpaces::default();
+    let parts = Parts {
+        known_threads: reader.read(ThreadNames::default(), &Selection::all())?,
+        losses: reader.read(Losses::default(), &Selection::all())?,
+        ..Parts::nothing(&spaces)
+    };
+    let parts = Parts { problems, ..parts };
+    let options = Options::default();
+    Ok(assemble(
+        recording.manifest(),
+        parts,
+        &mut NoSymbols,
+        &options,
+    ))
 }
 
 struct Reader<'a> {
@@ -59,13 +105,37 @@ impl Reader<'_> {
         A: Analysis,
         A::Row: Row,
     {
-        for batch in self.recording.rows::<A::Row>(selection) {
-            match batch {
-                Ok(rows) => analysis.observe(&rows),
-                Err(e) if e.kind() == ErrorKind::Corrupt => self.problems.push(e.to_string()),
-                Err(e) => return Err(e),
-            }
-        }
+        self.recording
+            .each_sound(selection, self.problems, |rows| analysis.observe(rows))?;
         Ok(analysis.finish())
+    }
+
+    /// One pass over the samples. A modelled machine has exact sums by place in the
+    /// code: its samples are not asked for theirs.
+    fn samples<'a>(&mut self, spaces: &'a AddressSpaces, is_modelled: bool) -> Result<Parts<'a>> {
+        let mut columns = SAMPLE_COLUMNS.to_vec();
+        let common = (SampleTotals::default(), Regions::new(spaces));
+        let nothing = Parts::nothing(spaces);
+        if is_modelled {
+            let selection = Selection::all().columns(&columns);
+            let (samples, regions) = self.read(common, &selection)?;
+            return Ok(Parts {
+                samples,
+                regions,
+                ..nothing
+            });
+        }
+        columns.push("ip");
+        let native = (SampledSites::new(spaces), Heat::default());
+        let selection = Selection::all().columns(&columns);
+        let ((samples, regions), (sampled_sites, heat)) =
+            self.read((common, native), &selection)?;
+        Ok(Parts {
+            samples,
+            regions,
+            sampled_sites,
+            heat,
+            ..nothing
+        })
     }
 }

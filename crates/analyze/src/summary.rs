@@ -1,17 +1,20 @@
 //! Everything a report shows, in one value.
 
 use memgauge_trace::{
-    CommandEnd, EventDef, HostFacts, MachineFacts, Manifest, OwnCost, Provenance, SourceFacts,
-    catalogue,
+    CommandEnd, EventDef, EventId, HostFacts, ImportFacts, MachineFacts, Manifest, OwnCost,
+    Provenance, SourceFacts, catalogue,
 };
 use serde::Serialize;
 
+use crate::counting::Counting;
 use crate::counts::Counts;
 use crate::findings::Finding;
+use crate::heat::HeatMap;
 use crate::hotspots::HotTables;
 use crate::levels::Level;
 use crate::losses::LossRow;
 use crate::regions::RegionTable;
+use crate::samples::Sampling;
 use crate::series::{Curve, Curves, Peak};
 use crate::threads::{ProcessRow, ThreadRow};
 
@@ -42,10 +45,17 @@ pub struct Summary {
     pub dram: Dram,
     /// Memory traffic over time.
     pub bandwidth: BandwidthCurve,
-    /// Functions and source lines by the events they caused.
+    /// What counters counted natively; `None` where none did.
+    pub counting: Option<Counting>,
+    /// What was sampled; `None` where nothing was.
+    pub sampling: Option<Sampling>,
+    /// Functions, source lines and instructions by the events they caused.
     pub hot: HotTables,
     /// Memory regions, one table for each sampled event.
     pub regions: Vec<RegionTable>,
+    /// Where in memory samples fall, and when; `None` where none has a data address,
+    /// and of modelled machines.
+    pub heat: Option<HeatMap>,
     /// Threads.
     pub threads: Vec<ThreadRow>,
     /// Processes.
@@ -54,6 +64,8 @@ pub struct Summary {
     pub losses: Vec<LossRow>,
     /// What could not be read of the recording, in words.
     pub problems: Vec<String>,
+    /// What an imported file held.
+    pub import: Option<ImportFacts>,
     /// What recording cost.
     pub own_cost: OwnCost,
     /// Statements that follow from the numbers.
@@ -210,14 +222,19 @@ impl Dram {
         let mean =
             |bytes: u64| (duration_ns > 0).then(|| bytes as f64 * NS_PER_S / duration_ns as f64);
         let peak = |values: Vec<u64>| curve.curve(values).peak().filter(|p| p.per_s > 0.0);
-        let pairs = curve.read_bytes.iter().zip(&curve.write_bytes);
+        // A direction that nobody recorded adds nothing to the peak of both.
+        let known = curve.read_bytes.as_ref().or(curve.write_bytes.as_ref());
+        let none = vec![0; known.map_or(0, Vec::len)];
+        let read = curve.read_bytes.as_ref().unwrap_or(&none);
+        let write = curve.write_bytes.as_ref().unwrap_or(&none);
+        let pairs = read.iter().zip(write);
         Dram {
             read_bytes,
             write_bytes,
             mean_read_bytes_per_s: read_bytes.and_then(mean),
             mean_write_bytes_per_s: write_bytes.and_then(mean),
-            peak_read: peak(curve.read_bytes.clone()),
-            peak_write: peak(curve.write_bytes.clone()),
+            peak_read: peak(read.clone()),
+            peak_write: peak(write.clone()),
             peak: peak(pairs.map(|(r, w)| r.saturating_add(*w)).collect()),
         }
     }
@@ -231,31 +248,39 @@ pub struct BandwidthCurve {
     /// End of the curve, nanoseconds since the recording began; the last bin
     /// may reach past it.
     pub duration_ns: u64,
-    /// Bytes read in each bin.
-    pub read_bytes: Vec<u64>,
-    /// Bytes written in each bin.
-    pub write_bytes: Vec<u64>,
+    /// Bytes read in each bin; `None` where the recording lacks the event.
+    pub read_bytes: Option<Vec<u64>>,
+    /// Bytes written in each bin; `None` as for `read_bytes`.
+    pub write_bytes: Option<Vec<u64>>,
 }
 
 impl BandwidthCurve {
-    /// The traffic among some curves.
-    pub fn of(curves: &Curves) -> Self {
+    /// The traffic among some curves. An event that has a total but no row happened
+    /// at no time that was recorded.
+    pub fn of(curves: &Curves, totals: &Counts) -> Self {
+        let values = |event: EventId| {
+            let name = catalogue::name(event).unwrap_or_default();
+            let known = curves.has(event) || totals.contains_key(name);
+            known.then(|| curves.event(event).values)
+        };
         BandwidthCurve {
             bin_ns: curves.bin_ns,
             duration_ns: curves.duration_ns,
-            read_bytes: curves.event(catalogue::DRAM_READ_BYTES).values,
-            write_bytes: curves.event(catalogue::DRAM_WRITE_BYTES).values,
+            read_bytes: values(catalogue::DRAM_READ_BYTES),
+            write_bytes: values(catalogue::DRAM_WRITE_BYTES),
         }
     }
 
     /// Mean bytes read per second in each of `columns` equal parts of the time.
     pub fn read_rates(&self, columns: usize) -> Vec<f64> {
-        self.curve(self.read_bytes.clone()).rates(columns)
+        self.curve(self.read_bytes.clone().unwrap_or_default())
+            .rates(columns)
     }
 
     /// Mean bytes written per second in each of `columns` equal parts.
     pub fn write_rates(&self, columns: usize) -> Vec<f64> {
-        self.curve(self.write_bytes.clone()).rates(columns)
+        self.curve(self.write_bytes.clone().unwrap_or_default())
+            .rates(columns)
     }
 
     fn curve(&self, values: Vec<u64>) -> Curve {

@@ -15,6 +15,7 @@ use serde::Serialize;
 
 use crate::Analysis;
 use crate::counts::{Counts, EventNames, Tally};
+use crate::samples::SampleTotals;
 
 #[derive(Clone, Debug, Default)]
 struct Sums {
@@ -112,8 +113,15 @@ pub struct ThreadRow {
     pub end_ns: Option<u64>,
     /// Time it ran on the recording's clock, in nanoseconds.
     pub run_ns: u64,
-    /// Every event's sum, by event name, in the event's unit.
+    /// Time from first to last event in which it waited, in nanoseconds; absent where
+    /// the source does not know.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub idle_ns: Option<u64>,
+    /// Every event's sum, by event name, in the event's unit; of events that were only
+    /// sampled what the samples stand for.
     pub counts: Counts,
+    /// Its samples, of all events; 0 on modelled machines.
+    pub samples: u64,
 }
 
 /// One process, over all its threads.
@@ -129,28 +137,67 @@ pub struct ProcessRow {
     pub threads: u64,
     /// Summed run time of its threads on the recording's clock, in nanoseconds.
     pub run_ns: u64,
-    /// Every event's sum, by event name, in the event's unit.
+    /// Summed time its threads waited, in nanoseconds; absent where unknown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub idle_ns: Option<u64>,
+    /// Every event's sum, by event name, in the event's unit; of events that were only
+    /// sampled what the samples stand for.
     pub counts: Counts,
+    /// Its samples, of all events; 0 on modelled machines.
+    pub samples: u64,
 }
 
 /// Threads by falling DRAM bytes, then instructions, then ids. `known` is
 /// ordered as [`ThreadNames`] gives it.
-pub fn threads(sums: &ThreadSums, known: &[Thread], names: &EventNames) -> Vec<ThreadRow> {
+///
+/// Events that no series counted are estimated from `samples`, where these are given:
+/// the sums of their periods.
+pub fn threads(
+    sums: &ThreadSums,
+    samples: Option<&SampleTotals>,
+    known: &[Thread],
+    names: &EventNames,
+) -> Vec<ThreadRow> {
     let mut rows: BTreeMap<(Pid, Tid), ThreadRow> = BTreeMap::new();
     for thread in known {
         let row = row_of(&mut rows, thread.pid, thread.tid);
         row.program.clone_from(&thread.program);
         row.start_ns = row.start_ns.or(Some(thread.start_ns));
         row.end_ns = thread.end_ns;
+        row.idle_ns = sum(row.idle_ns, thread.idle_ns);
     }
     for (&(pid, tid), sums) in &sums.0 {
         let row = row_of(&mut rows, pid, tid);
         row.run_ns = sums.run_ns();
         row.counts = sums.values.named(names);
     }
+    if let Some(samples) = samples {
+        add_samples(&mut rows, sums, samples, names);
+    }
     let mut rows: Vec<ThreadRow> = rows.into_values().collect();
-    rows.sort_by_key(|row| Reverse(weight(&row.counts)));
+    rows.sort_by_key(|row| Reverse((weight(&row.counts), row.samples)));
     rows
+}
+
+fn add_samples(
+    rows: &mut BTreeMap<(Pid, Tid), ThreadRow>,
+    sums: &ThreadSums,
+    samples: &SampleTotals,
+    names: &EventNames,
+) {
+    let counted: Vec<EventId> = sums.totals().into_iter().map(|(event, _)| event).collect();
+    for (&(pid, tid), sampled) in samples.threads() {
+        let row = row_of(rows, pid, tid);
+        row.samples = sampled.samples;
+        let estimated = sampled.events.iter().filter(|e| !counted.contains(&e.0));
+        row.counts
+            .extend(estimated.map(|(event, n)| (names.name(event), n)));
+    }
+}
+
+/// A sum of what is known.
+fn sum(one: Option<u64>, other: Option<u64>) -> Option<u64> {
+    one.map_or(other, |n| Some(n.saturating_add(other.unwrap_or(0))))
 }
 
 fn row_of(rows: &mut BTreeMap<(Pid, Tid), ThreadRow>, pid: Pid, tid: Tid) -> &mut ThreadRow {
@@ -167,6 +214,8 @@ pub fn processes(threads: &[ThreadRow], known: &[Thread]) -> Vec<ProcessRow> {
         row.pid = thread.pid;
         row.threads += 1;
         row.run_ns = row.run_ns.saturating_add(thread.run_ns);
+        row.samples += thread.samples;
+        row.idle_ns = sum(row.idle_ns, thread.idle_ns);
         for (event, n) in &thread.counts {
             let sum = row.counts.entry(event.clone()).or_default();
             *sum = sum.saturating_add(*n);
@@ -174,7 +223,7 @@ pub fn processes(threads: &[ThreadRow], known: &[Thread]) -> Vec<ProcessRow> {
     }
     name_processes(&mut rows, known);
     let mut rows: Vec<ProcessRow> = rows.into_values().collect();
-    rows.sort_by_key(|row| Reverse(weight(&row.counts)));
+    rows.sort_by_key(|row| Reverse((weight(&row.counts), row.samples)));
     rows
 }
 
@@ -225,6 +274,7 @@ mod tests {
             program: program.to_owned(),
             start_ns,
             end_ns,
+            idle_ns: None,
         }
     }
 
@@ -247,7 +297,7 @@ mod tests {
 
     #[test]
     fn threads_are_ordered_by_memory_traffic_then_work() {
-        let rows = threads(&sums(), &[], &EventNames::default());
+        let rows = threads(&sums(), None, &[], &EventNames::default());
         let ids: Vec<_> = rows.iter().map(|r| (r.pid.0, r.tid.0)).collect();
         assert_eq!(ids, [(2, 2), (1, 2), (1, 1)]);
         assert_eq!(rows[2].counts["instructions"], 30);
@@ -256,7 +306,7 @@ mod tests {
 
     #[test]
     fn run_time_does_not_count_an_interval_once_per_event() {
-        let rows = threads(&sums(), &[], &EventNames::default());
+        let rows = threads(&sums(), None, &[], &EventNames::default());
         assert_eq!(rows[2].run_ns, 150);
     }
 
@@ -266,7 +316,7 @@ mod tests {
             thread(1, 1, "/bin/sh", 0, Some(5)),
             thread(1, 1, "/bin/xz", 5, None),
         ];
-        let rows = threads(&sums(), &known, &EventNames::default());
+        let rows = threads(&sums(), None, &known, &EventNames::default());
         assert_eq!(rows[2].program, "/bin/xz");
         assert_eq!((rows[2].start_ns, rows[2].end_ns), (Some(0), None));
     }
@@ -277,7 +327,7 @@ mod tests {
             thread(1, 1, "/bin/xz", 0, None),
             thread(1, 2, "/bin/xz", 3, None),
         ];
-        let rows = threads(&sums(), &known, &EventNames::default());
+        let rows = threads(&sums(), None, &known, &EventNames::default());
         let processes = processes(&rows, &known);
         assert_eq!(processes.len(), 2);
         let xz = &processes[1];
@@ -289,7 +339,7 @@ mod tests {
     #[test]
     fn thread_without_any_row_of_work_is_still_listed() {
         let known = [thread(4, 4, "/bin/true", 9, Some(9))];
-        let rows = threads(&ThreadSums::default(), &known, &EventNames::default());
+        let rows = threads(&ThreadSums::default(), None, &known, &EventNames::default());
         assert_eq!((rows.len(), rows[0].run_ns), (1, 0));
     }
 }

@@ -7,8 +7,8 @@ use memgauge_analyze::{NoSymbols, Options, Summary, TotalsFrom, summarise};
 use memgauge_recording::{Recording, Result, Writer};
 use memgauge_trace::catalogue::{DRAM_READ_BYTES, INSTRUCTIONS, LLC_MISS};
 use memgauge_trace::{
-    EventId, Loss, LossKind, Manifest, Module, Pid, Sample, SeriesRow, SiteCount, Thread, Tid,
-    VirtAddr,
+    DataSource, EventId, Loss, LossKind, Manifest, Module, Pid, Sample, SeriesRow, SiteCount,
+    Thread, Tid, VirtAddr,
 };
 
 fn series(time_ns: u64, event: EventId, value: u64) -> SeriesRow {
@@ -90,7 +90,8 @@ fn every_table_reaches_the_summary() {
     assert_eq!(summary.totals_from, TotalsFrom::Both);
     assert_eq!(summary.run.duration_ns, 1_000_000);
     assert_eq!(summary.dram.read_bytes, Some(3520));
-    assert_eq!(summary.bandwidth.read_bytes.iter().sum::<u64>(), 3520);
+    let read = summary.bandwidth.read_bytes.clone().unwrap();
+    assert_eq!(read.iter().sum::<u64>(), 3520);
     assert_eq!(summary.hot.functions.rows[0].function, "p [no symbols]");
     assert_eq!(summary.hot.lines.rows[0].offset, Some(0x10));
     assert_eq!(summary.regions[0].rows[0].name, "[heap]");
@@ -111,6 +112,83 @@ fn damaged_part_is_a_named_problem_and_the_rest_is_summarised() {
     }
     let summary = summary(&path).unwrap();
     assert_eq!(summary.problems.len(), 1);
-    assert_eq!(summary.hot.functions.rows, []);
+    // Exact sums are gone; what the one sample says is left, and says so.
+    assert_eq!(summary.hot.functions.samples, Some(1));
     assert_eq!(summary.run.instructions, Some(10_000));
+}
+
+/// A native recording has no exact sums by place: functions, lines, instructions,
+/// threads, sources and the heat map come from its samples.
+#[test]
+fn a_native_recordings_samples_reach_the_summary() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("n.mg");
+    let manifest = Manifest {
+        clock: "monotonic".to_owned(),
+        ..Manifest::default()
+    };
+    let mut writer = Writer::create(&path, manifest).unwrap();
+    writer
+        .push(Module {
+            pid: Pid(1),
+            start: VirtAddr(0x1000),
+            end: VirtAddr(0x2000),
+            path: "/bin/p".to_owned(),
+            executable: true,
+            ..Module::default()
+        })
+        .unwrap();
+    // Three samples at one instruction, one in the kernel.
+    for (i, ip) in [0x1010, 0x1010, 0x1010, u64::MAX - 7]
+        .into_iter()
+        .enumerate()
+    {
+        let sample = Sample {
+            time_ns: i as u64,
+            pid: Pid(1),
+            tid: Tid(1 + i as u32 / 2),
+            event: EventId(256),
+            ip: VirtAddr(ip),
+            addr: (i == 0).then_some(VirtAddr(0x5000)),
+            source: DataSource::L2,
+            period: 10,
+            ..Sample::default()
+        };
+        writer.push(sample).unwrap();
+    }
+    writer.finish(|_| {}).unwrap();
+    let summary = summary(&path).unwrap();
+    let rows: Vec<_> = summary
+        .hot
+        .functions
+        .rows
+        .iter()
+        .map(|r| (r.function.as_str(), r.value, r.samples))
+        .collect();
+    assert_eq!(
+        rows,
+        [("p [no symbols]", 30, Some(3)), ("[kernel]", 10, Some(1))]
+    );
+    assert_eq!(summary.hot.functions.rows[0].share, Some(0.75));
+    assert_eq!(summary.hot.instructions.rows[0].offset, Some(0x10));
+    assert_eq!(summary.heat.unwrap().lines[0].start.0, 0x5000);
+    let sampling = summary.sampling.unwrap();
+    assert_eq!(
+        (sampling.events[0].samples, sampling.events[0].with_address),
+        (4, 1)
+    );
+    assert_eq!(
+        (
+            sampling.sources[0].source.as_str(),
+            sampling.sources[0].samples
+        ),
+        ("L2", 4)
+    );
+    let threads: Vec<_> = summary
+        .threads
+        .iter()
+        .map(|t| (t.tid.0, t.samples))
+        .collect();
+    assert_eq!(threads, [(1, 2), (2, 2)]);
+    assert_eq!(summary.threads[0].counts["event-256"], 20);
 }

@@ -195,6 +195,7 @@ fn hour(dir: &Path, per_second: u64) {
     let shown = read(&recording, &extent, &settings, &correction, &mut NoSymbols).expect("blocks");
     let style = Style {
         width: 100,
+        line: 100,
         colour: false,
         unicode: true,
     };

@@ -27,8 +27,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use memgauge_emulate::{self as emulate, geometry};
-use memgauge_emulate::{Wanted, stream};
+use memgauge_emulate::{self as emulate, Wanted, geometry, stream};
 use memgauge_live::clock;
 use memgauge_live::target::Target;
 use memgauge_machine::PmuConfig;
@@ -241,6 +240,8 @@ fn clocked(command: &[String], folder: &Path, run: usize) -> Result<(u64, Region
         output: output.clone(),
         period_ns: PERIOD_NS,
         ring_pages: 256,
+        keep_registers: false,
+        overhead: None,
     })?;
     let recording = Recording::open(&output)?;
     let regions = Regions::read(&recording)?;

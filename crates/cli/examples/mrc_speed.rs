@@ -8,11 +8,15 @@
 //! in turn, so that other work on the machine meets all of them; medians of three
 //! rounds, and of the ratio to the baseline in one round. The baseline is what is
 //! usually written: a hash map of last times and a Fenwick tree. Then two threads
-//! against one, until there were enough rounds in which two processors were free.
+//! against one, until there were enough rounds in which two processors were free. Last the
+//! whole process, `memgauge mrc FILE`, beside the engine: start, reading and the report are
+//! what it takes more.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use memgauge_host::sys::advice::large_pages;
@@ -274,6 +278,14 @@ fn spin() {
     std::hint::black_box(sum);
 }
 
+/// A curve of a hundredth of the blocks, and of no small memories.
+fn sample_only(addresses: &[u64], block: u64) -> Curve {
+    let engine = Sampled::new(block, Sampling::Rate(0.01), 1, settings());
+    let mut engine = engine.without_small_memories();
+    engine.feed(addresses).expect("memory is not limited");
+    engine.finish().expect("memory is not limited").curve
+}
+
 fn sampled(addresses: &[u64], block: u64, rate: f64, salt: u64) -> Curve {
     let mut engine = Sampled::new(block, Sampling::Rate(rate), salt, settings());
     engine.feed(addresses).expect("memory is not limited");
@@ -314,7 +326,7 @@ fn speed(name: &str, block: u64, addresses: &[u64]) -> (Distances, f64) {
         let (base, expected) = seconds(|| baseline(addresses, block.trailing_zeros()));
         let (own, (distances, bytes)) = seconds(|| exact(addresses, block));
         assert!(distances == expected, "both are exact");
-        let hundredth = (0..SHORT_RUNS).map(|_| seconds(|| sampled(addresses, block, 0.01, 1)).0);
+        let hundredth = (0..SHORT_RUNS).map(|_| seconds(|| sample_only(addresses, block)).0);
         let each = bytes as f64 / distances.compulsory as f64;
         let values = [
             millions / base,
@@ -421,6 +433,37 @@ fn quartiles(values: &[f64]) -> String {
     format!("{:6.2} ({:4.2} to {:4.2})", at(0.5), at(0.25), at(0.75))
 }
 
+/// The program built beside this example.
+fn program() -> Option<PathBuf> {
+    let own = std::env::current_exe().ok()?;
+    let built = own.parent()?.parent()?.join("memgauge");
+    built.exists().then_some(built)
+}
+
+/// Shows what a whole process takes for a raw file of the trace, and what the engine does.
+fn process(program: &Path, name: &str, block: u64, addresses: &[u64]) -> std::io::Result<()> {
+    let file = std::env::temp_dir().join(format!("memgauge-mrc-{}.raw", std::process::id()));
+    let bytes: Vec<u8> = addresses.iter().flat_map(|a| a.to_le_bytes()).collect();
+    std::fs::write(&file, bytes)?;
+    let (mut engines, mut processes) = (Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        engines.push(seconds(|| exact(addresses, block)).0);
+        let mut command = Command::new(program);
+        command.args(["mrc", "--format", "raw", "--block", &block.to_string()]);
+        command.arg(&file).stdout(Stdio::null());
+        let (taken, status) = seconds(|| command.status());
+        assert!(status?.success(), "{command:?}");
+        processes.push(taken);
+    }
+    std::fs::remove_file(&file)?;
+    let (engine, process) = (median(engines), median(processes));
+    println!(
+        "{name:8}  {process:8.2}  {engine:8.2}  {:6.2}",
+        process / engine
+    );
+    Ok(())
+}
+
 /// Mean absolute errors of both estimates, over salts and a hundred sizes.
 fn error(name: &str, block: u64, addresses: &[u64], distances: &Distances) {
     let exact = Curve::exact(distances, block);
@@ -481,6 +524,14 @@ fn main() {
     );
     for (name, block, addresses, found) in &all {
         scaling(name, *block, addresses, found);
+    }
+    if let Some(program) = program() {
+        println!(
+            "\nseconds of `memgauge mrc FILE` and of its engine alone\n\n          process    engine   ratio"
+        );
+        for (name, block, addresses, _) in &all {
+            process(&program, name, *block, addresses).expect("a file and a process");
+        }
     }
     println!(
         "\nmean absolute error of the miss ratio over {} samples",

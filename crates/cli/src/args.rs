@@ -28,6 +28,10 @@ Examples:
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) verb: Option<Verb>,
+    /// Shorten names in tables so that lines fit N columns (else: those of the
+    /// terminal or of COLUMNS; off a terminal nothing is shortened)
+    #[arg(long, value_name = "N", global = true, value_parser = clap::value_parser!(u16).range(40..))]
+    pub(crate) width: Option<u16>,
     #[command(flatten)]
     pub(crate) record: Launch,
 }

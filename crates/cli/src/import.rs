@@ -1,11 +1,14 @@
 //! `memgauge import`: recordings that others made.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use anyhow::Context;
 use clap::Args;
-use memgauge_analyze::sentence;
-use memgauge_import::{self as import, Imported, Options};
-use serde_json::{Value, json};
+use memgauge_analyze::{Summary, summarise_end};
+use memgauge_host::sys;
+use memgauge_import::{self as import, Input};
+use memgauge_recording::Recording;
+use memgauge_report::{import_json, import_text};
 
 use crate::outcome::Exit;
 use crate::{record, terminal};
@@ -13,13 +16,15 @@ use crate::{record, terminal};
 const EXAMPLES: &str = "\
 Examples:
   memgauge import perf.data                  to memgauge.mg
-  memgauge import perf.data -o run.mg && memgauge report run.mg";
+  memgauge import perf.data -o run.mg && memgauge report run.mg
+  perf record -o - -- ./prog | memgauge import - -o run.mg";
 
 /// Make a recording of what perf recorded
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Import {
-    /// The file that `perf record` wrote, compressed or not, or its stream
+    /// What `perf record` wrote: a file, compressed or not, a directory
+    /// (`--threads`), a pipe, or `-` for standard input
     #[arg(value_name = "FILE", default_value = "perf.data")]
     input: PathBuf,
     /// Directory to write the recording to
@@ -38,95 +43,44 @@ pub(crate) struct Import {
 
 /// Imports, and says what there was.
 pub(crate) fn import(args: &Import) -> anyhow::Result<Exit> {
-    import::check(&args.input)?;
-    record::make_room(&args.output, args.force)?;
-    let options = Options {
-        input: args.input.clone(),
-        output: args.output.clone(),
-    };
-    let imported = import::import(&options)?;
-    for problem in &imported.problems {
+    import_into(args).with_context(|| format!("failed to import `{}`", args.input.display()))?;
+    let summary = summarise_end(&Recording::open(&args.output)?)?;
+    for problem in summary.import.iter().flat_map(|import| &import.problems) {
         eprintln!(
             "memgauge: {}: {problem}; imported what comes before",
             args.input.display()
         );
     }
     if !args.quiet {
-        let text = if args.json {
-            as_json(&imported)
-        } else {
-            as_text(args, &imported)
-        };
-        terminal::print(&text)?;
+        terminal::print(&match args.json {
+            true => import_json(&summary),
+            false => said(args, &summary),
+        })?;
     }
     Ok(Exit::Success)
 }
 
-fn as_text(args: &Import, imported: &Imported) -> String {
-    let mut text = String::from("Samples\n");
-    for (name, count) in &imported.samples {
-        text += &format!("  {count:>10}  {}\n", plain(name));
+fn import_into(args: &Import) -> anyhow::Result<()> {
+    let folder = args.output.parent();
+    let folder = folder.filter(|folder| !folder.as_os_str().is_empty());
+    if !args.input.is_file() && !args.input.is_dir() {
+        // A pipe ends when perf does, which an interrupt from the keyboard reaches too.
+        sys::process::catch_interrupts().context("failed to catch interrupts")?;
     }
-    let with = imported.with_address;
-    text += &format!("  {with:>10}  of them with a data address\n");
-    if imported.series_rows > 0 {
-        text += &format!("  {:>10}  counters' values in them\n", imported.series_rows);
-    }
-    if !imported.sources.is_empty() {
-        text += "Where data came from    mean latency (cycles)\n";
-        let mut sources: Vec<_> = imported.sources.iter().collect();
-        sources.sort_by_key(|(words, (count, _))| (std::cmp::Reverse(*count), (*words).clone()));
-        for (words, (count, cycles)) in sources {
-            let mean = *cycles as f64 / *count as f64;
-            text += &format!("  {count:>10}  {mean:>8.1}  {words}\n");
-        }
-    }
-    text += "Losses\n";
-    if imported.losses.is_empty() {
-        text += "  none\n";
-    }
-    for loss in &imported.losses {
-        let (_, meaning) = sentence(loss.kind);
-        text += &format!("  {:>10}  {} ({meaning})\n", loss.count, loss.detail);
-    }
-    text + &format!(
-        "Recording: {} ({:.1} KiB); show it with `memgauge report {}`\n",
+    // Before room is made: what cannot be imported replaces nothing.
+    let mut input = Input::open(&args.input, folder.unwrap_or(Path::new(".")))?;
+    import::check(&mut input)?;
+    record::make_room(&args.output, args.force)?;
+    Ok(import::import(&mut input, &args.output)?)
+}
+
+fn said(args: &Import, summary: &Summary) -> String {
+    let style = terminal::style(terminal::stdout_is_terminal());
+    format!(
+        "{}\nRecording: {} ({:.1} KiB); show it with `memgauge report {}`\n",
+        import_text(summary, &style),
         args.output.display(),
-        imported.recording_bytes as f64 / 1024.0,
+        summary.own_cost.recording_bytes as f64 / 1024.0,
         args.output.display()
     )
-}
-
-/// Without what a terminal would obey.
-fn plain(name: &str) -> String {
-    name.chars()
-        .map(|c| if c.is_control() { '?' } else { c })
-        .collect()
-}
-
-fn as_json(imported: &Imported) -> String {
-    let samples: Vec<Value> = imported
-        .samples
-        .iter()
-        .map(|(name, count)| json!({"event": name, "samples": count}))
-        .collect();
-    let sources: Vec<Value> = imported
-        .sources
-        .iter()
-        .map(
-            |(words, (n, cycles))| json!({"source": words, "samples": n, "latency_cycles": cycles}),
-        )
-        .collect();
-    let losses: Vec<Value> = imported
-        .losses
-        .iter()
-        .map(|l| json!({"kind": sentence(l.kind).0, "count": l.count, "detail": l.detail}))
-        .collect();
-    let value = json!({
-        "samples": samples, "with_address": imported.with_address,
-        "series_rows": imported.series_rows, "records": imported.records,
-        "sources": sources, "losses": losses, "problems": imported.problems,
-        "recording_bytes": imported.recording_bytes,
-    });
-    format!("{value:#}\n")
 }

@@ -208,6 +208,7 @@ impl Live {
         let (width, height) = screen::size().unwrap_or((80, 24));
         let style = Style {
             width: usize::from(width),
+            line: usize::from(width),
             ..terminal::style(true)
         };
         let shown = self.choice.select(self.shown.clone()).by(self.choice.by);

@@ -85,26 +85,77 @@ fn as_json(topic: Option<&str>) -> anyhow::Result<String> {
 }
 
 fn live_text(topic: Option<&str>) -> String {
-    let mut out = String::from(
-        "Events of memgauge stat and record -e (counted, sampled; `memgauge doctor` says what works here)\n",
-    );
-    for (name, topic, what) in live_events(topic) {
-        out += &format!("  {name:<26}{topic:<7} {what}\n");
+    let mut out =
+        String::from("Events of stat and record -e (`memgauge doctor` says what works here)\n");
+    let all = live_events(topic);
+    for topic in TOPICS {
+        let of_topic = all.iter().filter(|e| e.1 == topic);
+        let rows: Vec<(&str, &str)> = of_topic.map(|e| (e.0.as_str(), e.2.as_str())).collect();
+        if !rows.is_empty() {
+            out += &format!("\n{topic}\n{}", columns(&rows, terminal::stdout_width()));
+        }
     }
-    out + "  also pmu/terms/, rHEX, mem:ADDRESS/LENGTH:rwx and system:tracepoint\n"
+    out + "\nAlso pmu/terms/, rHEX, mem:ADDRESS/LENGTH:rwx and system:tracepoint (with * and ?)\n"
+}
+
+/// Longest name that the column of names makes room for.
+const LONGEST_NAME: usize = 34;
+/// Room below which descriptions are not wrapped.
+const LEAST_ROOM: usize = 24;
+
+/// Names, and descriptions in a column beside them. A longer name has a line of its own.
+/// Where a width is given, descriptions are wrapped to it.
+fn columns(rows: &[(&str, &str)], width: Option<usize>) -> String {
+    let lengths = rows.iter().map(|r| r.0.chars().count());
+    let widest = lengths.filter(|&n| n <= LONGEST_NAME).max().unwrap_or(0);
+    let indent = widest + 4;
+    let room = width.map_or(usize::MAX, |w| w.saturating_sub(indent).max(LEAST_ROOM));
+    let mut out = String::new();
+    for (name, what) in rows {
+        let mut lines = wrapped(what, room).into_iter();
+        let first = match name.chars().count() > widest {
+            true => String::new(),
+            false => lines.next().unwrap_or_default(),
+        };
+        out += format!("  {name:<widest$}  {first}").trim_end();
+        out.push('\n');
+        for line in lines {
+            out += &format!("{:indent$}{line}\n", "");
+        }
+    }
+    out
+}
+
+/// Words in lines of at most so many characters; a longer word is not cut.
+fn wrapped(text: &str, room: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= room => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
 }
 
 fn as_text() -> String {
-    let mut out = String::from("Events of source emulate (modelled; use with -e NAME:PERIOD)\n");
-    for &(_, name, unit, definition) in catalogue::ALL {
+    let width = terminal::stdout_width();
+    let mut out = String::from("Events of source emulate (modelled; use with -e NAME:PERIOD)\n\n");
+    let event = |&(_, name, unit, definition): &(_, &'static str, Unit, &str)| {
         let unit = match unit {
             Unit::Count => "",
             Unit::Bytes => " [bytes]",
             Unit::Cycles => " [cycles]",
         };
-        out += &format!("  {name:<18}{}{unit}\n", definition.trim());
-    }
-    out += "\nMachines (use with --machine NAME; `host` is this one)\n";
+        (name, format!("{}{unit}", definition.trim()))
+    };
+    let events: Vec<(&str, String)> = catalogue::ALL.iter().map(event).collect();
+    let rows: Vec<(&str, &str)> = events.iter().map(|e| (e.0, e.1.as_str())).collect();
+    out += &columns(&rows, width);
+    out += "\nMachines (use with --machine NAME; `host` is this one)\n\n";
     for m in memgauge_machine::presets() {
         let kib = |bytes: u64| {
             if bytes >= 1 << 20 {
@@ -126,4 +177,36 @@ fn as_text() -> String {
         );
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_never_runs_into_its_description() {
+        let long = "OFFCORE_RESPONSE_0:DMND_DATA_RD:L3_HIT";
+        let rows = [("cs", "Context switches"), (long, "Reads of lines")];
+        let expected = format!("  cs  Context switches\n  {long}\n      Reads of lines\n");
+        assert_eq!(columns(&rows, None), expected);
+    }
+
+    #[test]
+    fn descriptions_are_wrapped_where_a_width_is_given() {
+        let text = "a line of several words that is longer than a narrow terminal";
+        let shown = columns(&[("name", text)], Some(40));
+        assert!(
+            shown.lines().all(|line| line.chars().count() <= 40),
+            "{shown}"
+        );
+        assert!(
+            shown
+                .lines()
+                .skip(1)
+                .all(|line| line.starts_with("        "))
+        );
+        let words: Vec<&str> = shown.split_whitespace().skip(1).collect();
+        assert_eq!(words.join(" "), text);
+        assert_eq!(columns(&[("name", text)], None).lines().count(), 1);
+    }
 }

@@ -37,6 +37,7 @@ use args::{Cli, Verb};
 use outcome::Exit;
 
 fn run(cli: Cli) -> anyhow::Result<Exit> {
+    terminal::set_width(cli.width.map(usize::from));
     match cli.verb {
         Some(Verb::Record(args)) => record::record(&args),
         Some(Verb::Report(args)) => report::report(&args),

@@ -2,7 +2,8 @@
 
 use std::process::ExitCode;
 
-use memgauge_host::ErrorKind;
+use memgauge_host::sys;
+use memgauge_host::{Error, ErrorKind};
 use memgauge_trace::CommandEnd;
 
 /// How memgauge itself ends.
@@ -25,7 +26,9 @@ impl Exit {
         match end {
             CommandEnd::Exited(code) => Exit::Program(*code as u8),
             CommandEnd::Signalled(signal) => Exit::Program(128 + *signal as u8),
-            CommandEnd::Interrupted => Exit::Program(130),
+            CommandEnd::Interrupted => {
+                Exit::Program(128 + sys::process::interrupting_signal() as u8)
+            }
         }
     }
 
@@ -37,16 +40,63 @@ impl Exit {
     }
 }
 
+/// The command line asks for what makes no sense: memgauge ends with [`USAGE`].
+pub(crate) fn usage(message: impl Into<String>) -> anyhow::Error {
+    Error::usage(message).into()
+}
+
+/// An error and its causes; none is told twice, and the system's numbers are left out.
+fn in_one_line(error: &anyhow::Error) -> String {
+    let mut line = error.to_string();
+    for cause in error.chain().skip(1) {
+        let cause = cause.to_string();
+        let words = cause.split(" (os error ").next().unwrap_or_default();
+        if !line.to_lowercase().contains(&words.to_lowercase()) {
+            line = format!("{line}: {words}");
+        }
+    }
+    line
+}
+
 /// Prints one line with the causes and returns the exit code for it.
 pub(crate) fn explain(error: &anyhow::Error) -> ExitCode {
-    eprintln!("memgauge: {error:#}");
-    let kind = error
-        .downcast_ref::<memgauge_host::Error>()
-        .map(memgauge_host::Error::kind);
+    eprintln!("memgauge: {}", in_one_line(error));
+    let known =
+        |cause: &(dyn std::error::Error + 'static)| Some(cause.downcast_ref::<Error>()?.kind());
+    let kind = error.chain().find_map(known);
     ExitCode::from(match kind {
         Some(ErrorKind::ProgramNotFound) => 127,
         Some(ErrorKind::ProgramNotExecutable) => 126,
         Some(ErrorKind::Usage) => USAGE,
         _ => FAILED,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::Context;
+
+    use super::*;
+
+    #[test]
+    fn a_usage_error_ends_with_2_whatever_is_said_around_it() {
+        let plain = usage("failed to read it");
+        assert_eq!(explain(&plain), ExitCode::from(USAGE));
+        let around = Err::<(), _>(usage("it is no number")).context("failed to read it");
+        assert_eq!(explain(&around.unwrap_err()), ExitCode::from(USAGE));
+        assert_eq!(explain(&anyhow::anyhow!("broken")), ExitCode::from(FAILED));
+    }
+
+    #[test]
+    fn a_cause_is_told_once_and_without_its_number() {
+        let cause = || std::io::Error::from_raw_os_error(20);
+        let line =
+            |message: &'static str| in_one_line(&anyhow::Error::new(cause()).context(message));
+        let told = "failed to make `x`: not a directory";
+        assert_eq!(line(told), told);
+        assert_eq!(
+            line("failed to run `x`"),
+            "failed to run `x`: Not a directory"
+        );
+    }
 }

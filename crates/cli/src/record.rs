@@ -3,18 +3,21 @@
 use std::path::Path;
 
 use anyhow::{Context, bail};
-use memgauge_emulate::{self as emulate, Options};
+use memgauge_emulate::{self as emulate, Emulator, Options};
 use memgauge_host::sys;
 use memgauge_live::events::{self, Pmus};
 use memgauge_live::target::Target;
-use memgauge_machine::{Config, PmuConfig, SampleSpec};
+use memgauge_machine::{Config, Delivery, PmuConfig, SampleSpec};
 use memgauge_recording::Recording;
 use memgauge_trace::{CommandEnd, catalogue};
 
 use crate::args::{Launch, Record, Settings, Source};
-use crate::outcome::Exit;
+use crate::outcome::{Exit, usage};
 use crate::units::EventSpec;
 use crate::{clock, progress, report, sample, terminal};
+
+/// The machine that is modelled where none is named.
+const HOST: &str = "host";
 
 /// What is kept of the last recording where nobody named this one.
 const DEFAULT_OUTPUT: &str = "memgauge.mg";
@@ -22,14 +25,15 @@ const DEFAULT_OUTPUT: &str = "memgauge.mg";
 /// Runs the command and writes the recording.
 pub(crate) fn record(args: &Record) -> anyhow::Result<Exit> {
     let attached = args.target.are_any();
+    let talk = !args.settings.quiet;
     let end = if sample::is_wanted(args) {
-        sample::run(&args.settings, args.target.with(&args.command)?)?
+        sample::run(&args.settings, args.target.with(&args.command)?, talk)?
     } else if args.settings.source == Source::Clock || attached {
         attach(args)?
     } else {
-        run(&args.settings, &args.command, !args.settings.quiet)?
+        run(&args.settings, &args.command, talk)?
     };
-    if !args.settings.quiet {
+    if talk {
         closing_line(&args.settings.output)?;
     }
     tell_signal(&end);
@@ -53,20 +57,37 @@ pub(crate) fn record_and_report(args: &Launch) -> anyhow::Result<Exit> {
 /// Source clock, which observes what runs already and needs no events.
 fn attach(args: &Record) -> anyhow::Result<CommandEnd> {
     if args.settings.source == Source::Emulate {
-        bail!("failed to attach: source emulate only records programs that it starts");
+        return Err(usage(
+            "failed to attach: source emulate only records programs that it starts; use --source \
+             clock or -e for one that runs",
+        ));
     }
-    clock::run(&args.settings, args.target.with(&args.command)?)
+    let talk = !args.settings.quiet;
+    clock::run(&args.settings, args.target.with(&args.command)?, talk)
 }
 
 fn run(settings: &Settings, command: &[String], talk: bool) -> anyhow::Result<CommandEnd> {
     if settings.source == Source::Clock {
-        return clock::run(settings, (Target::Command(command.to_vec()), None));
+        return clock::run(settings, (Target::Command(command.to_vec()), None), talk);
     }
     if settings.source == Source::Pmu
         || settings.source == Source::Auto && sample::is_live(settings)
     {
-        return sample::run(settings, (Target::Command(command.to_vec()), None));
+        return sample::run(settings, (Target::Command(command.to_vec()), None), talk);
     }
+    if settings.source == Source::Auto
+        && settings.events.is_empty()
+        && let Err(missing) = Emulator::find()
+    {
+        // Before anything is replaced: a command that cannot run costs no recording.
+        emulate::resolve(command)?;
+        eprintln!(
+            "memgauge: source clock (samples of this machine's time): source emulate does not work \
+             here: {missing}"
+        );
+        return clock::run(settings, (Target::Command(command.to_vec()), None), talk);
+    }
+    refuse_unused(settings, Source::Emulate)?;
     // Before anything is replaced: a command that cannot run costs no recording.
     emulate::resolve(command)?;
     let options = Options {
@@ -96,9 +117,13 @@ pub(crate) fn emulated(
     say_rights(&options.command);
     sys::process::catch_interrupts().context("failed to catch interrupts")?;
     let mut line = progress::Line::new(terminal::stderr_is_terminal() && talk);
-    let end = emulate::record(options, &mut |p| line.show(p));
+    let outcome = emulate::record(options, &mut |p| line.show(p));
     line.clear();
-    Ok(end?)
+    let outcome = outcome?;
+    for note in &outcome.notes {
+        eprintln!("memgauge: {note}");
+    }
+    Ok(outcome.end)
 }
 
 /// Says that a program will not get the rights which it would have natively.
@@ -120,6 +145,43 @@ const MODELLED: &str = "llc.miss:127,l1d.miss:4099";
 /// Period of a modelled event that was named without one.
 const MODELLED_PERIOD: u64 = 1009;
 
+/// Refuses options that a source would have no use for: who names one expects something
+/// of it.
+pub(crate) fn refuse_unused(settings: &Settings, source: Source) -> anyhow::Result<()> {
+    let emulate = source == Source::Emulate;
+    let clock = source == Source::Clock;
+    let is_modelled = !settings.modelled.prefetch.is_empty()
+        || settings.modelled.machine != HOST
+        || settings.delivery.0 != Delivery::Ideal;
+    let all = [
+        ("--overhead", emulate && settings.overhead.is_some()),
+        ("-F", emulate && settings.frequency.is_some()),
+        ("--registers", emulate && settings.registers),
+        ("-e", clock && !settings.events.is_empty()),
+        ("-c", clock && settings.period.is_some()),
+        (
+            "--machine, --prefetch and --delivery",
+            !emulate && is_modelled,
+        ),
+    ];
+    let unused: Vec<&str> = all.iter().filter(|o| o.1).map(|o| o.0).collect();
+    if unused.is_empty() {
+        return Ok(());
+    }
+    let (name, instead) = match source {
+        Source::Emulate => (
+            "emulate",
+            "the program runs on a modelled machine; --source clock or -e samples this one",
+        ),
+        Source::Clock => ("clock", "it samples by a timer; -F sets how often"),
+        Source::Auto | Source::Pmu => ("pmu", "they describe the machine of source emulate"),
+    };
+    Err(usage(format!(
+        "failed to record: source {name} has no use for {}: {instead}",
+        unused.join(", ")
+    )))
+}
+
 /// The events named, as those of the modelled machine.
 pub(crate) fn modelled(settings: &Settings) -> Result<Vec<EventSpec>, String> {
     let text = match settings.events.is_empty() {
@@ -130,7 +192,7 @@ pub(crate) fn modelled(settings: &Settings) -> Result<Vec<EventSpec>, String> {
 }
 
 fn pmu(settings: &Settings) -> anyhow::Result<PmuConfig> {
-    let events = modelled(settings).map_err(|why| usage(settings, &why))?;
+    let events = modelled(settings).map_err(|why| no_such_events(settings, &why))?;
     let samples = events.iter().map(|e| SampleSpec {
         event: e.event,
         period: e.period.or(settings.period).unwrap_or(MODELLED_PERIOD),
@@ -144,7 +206,7 @@ fn pmu(settings: &Settings) -> anyhow::Result<PmuConfig> {
 
 /// Events that are not all the modelled machine's: what is wrong with them, as
 /// events of this machine where any is one.
-fn usage(settings: &Settings, why: &str) -> anyhow::Error {
+fn no_such_events(settings: &Settings, why: &str) -> anyhow::Error {
     let text = settings.events.join(",");
     let pmus = Pmus::default();
     let is_live = |item: &str| events::parse(item, &pmus).is_ok();
@@ -158,9 +220,7 @@ fn usage(settings: &Settings, why: &str) -> anyhow::Error {
     let live = settings.source != Source::Emulate && (spelled_so || text.split(',').any(is_live));
     match events::parse(&text, &pmus).err().filter(|_| live) {
         Some(error) => error.into(),
-        None => {
-            memgauge_host::Error::usage(format!("failed to read events `{text}`: {why}")).into()
-        }
+        None => usage(format!("failed to read events `{text}`: {why}")),
     }
 }
 

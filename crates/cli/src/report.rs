@@ -7,7 +7,7 @@ use memgauge_report::{IoOrder, Style, io_json, io_text, json, text};
 use crate::args::Report;
 use crate::outcome::Exit;
 use crate::symbols::Symbols;
-use crate::{clock, sample, terminal};
+use crate::terminal;
 
 /// Rows in each table unless asked otherwise.
 pub(crate) const DEFAULT_ROWS: usize = 10;
@@ -40,19 +40,14 @@ pub(crate) fn render(
         regions: rows,
         ..Options::default()
     };
-    let summary = summarise(recording, &mut Symbols::new(), &options)?;
+    let summary = summarise(recording, &mut Symbols::of(recording.path()), &options)?;
     for problem in &summary.problems {
         eprintln!("memgauge: {problem}");
     }
     Ok(if as_json {
         json(&summary)
     } else {
-        let sampled = sample::section(recording, &style);
-        let heat = clock::section(recording, &style)?;
-        let more = sampled.into_iter().chain(heat);
-        more.fold(text(&summary, &style), |all, section| {
-            format!("{all}\n{section}")
-        })
+        text(&summary, &style)
     })
 }
 

@@ -1,6 +1,7 @@
 //! What the terminal can show.
 
 use std::io::{IsTerminal, Write};
+use std::sync::OnceLock;
 
 use memgauge_report::Style;
 
@@ -21,16 +22,48 @@ macro_rules! eprintln {
     }};
 }
 
-/// Widest text that is still easy to read.
+/// Widest plots and sentences that are still easy to read.
 const WIDEST: usize = 140;
-/// Where nobody says otherwise.
+/// Of plots and sentences where nobody says otherwise.
 const PLAIN_WIDTH: usize = 80;
+/// Narrowest text that is tried.
+const NARROWEST: usize = 40;
 
-fn width() -> usize {
+/// What `--width` says.
+static ASKED: OnceLock<usize> = OnceLock::new();
+
+/// Takes the width that the command line asks for.
+pub(crate) fn set_width(width: Option<usize>) {
+    if let Some(width) = width {
+        ASKED.get_or_init(|| width);
+    }
+}
+
+/// Columns that a line may have: what the user says, else what the terminal has.
+/// `None` off a terminal, where nobody has to fit it on a screen.
+fn line(terminal: bool) -> Option<usize> {
+    let columns = || std::env::var("COLUMNS").ok()?.parse().ok();
+    let screen = || {
+        let (width, _) = terminal_size::terminal_size_of(std::io::stderr())?;
+        Some(usize::from(width.0))
+    };
+    let told = ASKED.get().copied().or_else(columns);
+    let line = match (told, terminal) {
+        (Some(told), _) => Some(told),
+        (None, true) => Some(screen().unwrap_or(PLAIN_WIDTH)),
+        (None, false) => None,
+    };
+    line.map(|line| line.max(NARROWEST))
+}
+
+/// Width of standard output, where it is a terminal or the user names one.
+pub(crate) fn stdout_width() -> Option<usize> {
     let told = std::env::var("COLUMNS").ok().and_then(|c| c.parse().ok());
-    let asked =
-        || terminal_size::terminal_size_of(std::io::stderr()).map(|(w, _)| usize::from(w.0));
-    told.or_else(asked).unwrap_or(PLAIN_WIDTH).clamp(40, WIDEST)
+    let asked = || {
+        let size = terminal_size::terminal_size_of(std::io::stdout());
+        size.map(|(w, _)| usize::from(w.0))
+    };
+    told.or_else(asked)
 }
 
 fn is_utf8() -> bool {
@@ -47,8 +80,10 @@ pub(crate) fn style(terminal: bool) -> Style {
     let colour = terminal
         && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
         && std::env::var_os("TERM").is_none_or(|t| t != "dumb");
+    let line = line(terminal);
     Style {
-        width: if terminal { width() } else { PLAIN_WIDTH },
+        width: line.map_or(PLAIN_WIDTH, |line| line.min(WIDEST)),
+        line: line.unwrap_or(usize::MAX),
         colour,
         unicode: !terminal || is_utf8(),
     }

@@ -4,7 +4,68 @@ use std::str::FromStr;
 
 use memgauge_trace::{EventId, catalogue};
 
-/// A length of time; a bare number is milliseconds, as in perf.
+/// A number, whole or with a fraction, and the unit behind it.
+fn split(text: &str) -> (&str, &str) {
+    let text = text.trim();
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.');
+    let (number, unit) = text.split_at(digits.unwrap_or(text.len()));
+    (number, unit.trim())
+}
+
+/// So many times `each`, as a whole number; nothing if it is none or too large.
+fn whole(number: &str, each: u64) -> Option<u64> {
+    if let Ok(number) = number.parse::<u64>() {
+        return number.checked_mul(each);
+    }
+    let product = number.parse::<f64>().ok()? * each as f64;
+    (product < (1u64 << 53) as f64).then(|| product.round() as u64)
+}
+
+fn is_number(text: &str) -> bool {
+    text.parse::<f64>().is_ok()
+}
+
+/// Nanoseconds: `3.6ms`, `10us`, `2s`; a bare number is milliseconds, as in perf.
+pub(crate) fn nanoseconds(text: &str) -> Result<u64, String> {
+    let (number, unit) = split(text);
+    if !is_number(number) {
+        return Err("expected a number with a unit, as in 3.6ms".to_owned());
+    }
+    let each = match unit {
+        "ns" => 1,
+        "us" | "µs" => 1_000,
+        "" | "ms" => 1_000_000,
+        "s" => 1_000_000_000,
+        "m" | "min" => 60_000_000_000,
+        _ => return Err(format!("unknown unit `{unit}` (use ns, us, ms, s or min)")),
+    };
+    whole(number, each).ok_or_else(|| "too long".to_owned())
+}
+
+/// Bytes: `4K`, `32KiB`, `1.5M`, `100`, of powers of 1024; `64kB` and `64MB`, of
+/// powers of 1000.
+pub(crate) fn size(text: &str) -> Result<u64, String> {
+    let (number, unit) = split(text);
+    if !is_number(number) {
+        return Err("expected a size, as in 32KiB".to_owned());
+    }
+    let each = match unit {
+        "" | "B" => 1,
+        "K" | "k" | "KiB" => 1 << 10,
+        "M" | "MiB" => 1 << 20,
+        "G" | "GiB" => 1 << 30,
+        "T" | "TiB" => 1 << 40,
+        "kB" | "KB" => 1_000,
+        "MB" => 1_000_000,
+        "GB" => 1_000_000_000,
+        "TB" => 1_000_000_000_000,
+        _ => return Err(format!("unknown unit `{unit}` (use KiB, MiB, GiB or TiB)")),
+    };
+    let bytes = whole(number, each).filter(|&bytes| bytes > 0);
+    bytes.ok_or_else(|| "a size is above 0 and below 16 EiB".to_owned())
+}
+
+/// A length of time of at least a microsecond.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Duration {
     pub(crate) ns: u64,
@@ -14,24 +75,9 @@ impl FromStr for Duration {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let digits = text
-            .find(|c: char| !c.is_ascii_digit())
-            .unwrap_or(text.len());
-        let (number, unit) = text.split_at(digits);
-        let each: u64 = match unit {
-            "ns" => 1,
-            "us" | "µs" => 1_000,
-            "" | "ms" => 1_000_000,
-            "s" => 1_000_000_000,
-            _ => return Err(format!("unknown unit `{unit}` (use ns, us, ms or s)")),
-        };
-        let number: u64 = number
-            .parse()
-            .map_err(|_| "expected a number with a unit, as in 100us".to_owned())?;
-        match number.checked_mul(each) {
-            Some(ns) if ns >= 1_000 => Ok(Duration { ns }),
-            Some(_) => Err("the shortest interval is 1us".to_owned()),
-            None => Err("too long".to_owned()),
+        match nanoseconds(text)? {
+            ns if ns >= 1_000 => Ok(Duration { ns }),
+            _ => Err("the shortest interval is 1us".to_owned()),
         }
     }
 }
@@ -105,6 +151,42 @@ mod tests {
         check("5", 5_000_000);
         check("100us", 100_000);
         check("2s", 2_000_000_000);
+        check("3.6ms", 3_600_000);
+        check("0.5 s", 500_000_000);
+    }
+
+    #[test]
+    fn a_moment_may_be_the_beginning() {
+        for (text, ns) in [("0", 0), ("0s", 0), ("3.6ms", 3_600_000), ("7ns", 7)] {
+            assert_eq!(nanoseconds(text), Ok(ns), "{text}");
+        }
+    }
+
+    #[test]
+    fn sizes_are_read_as_people_write_them_and_odd_ones_are_refused() {
+        let check = |text: &str, bytes: u64| assert_eq!(size(text), Ok(bytes), "{text}");
+        check("4K", 4096);
+        check("4k", 4096);
+        check("32KiB", 32 << 10);
+        check("1.5 MiB", 3 << 19);
+        check("3M", 3 << 20);
+        check("64kB", 64_000);
+        check("100", 100);
+        check("0099", 99);
+        check("1024T", 1 << 50);
+        check("18446744073709551615", u64::MAX);
+        for bad in [
+            "",
+            "0",
+            "KiB",
+            "3 parsecs",
+            "-1",
+            "99999999999GiB",
+            "1.2.3",
+            ".",
+        ] {
+            assert!(size(bad).is_err(), "{bad}");
+        }
     }
 
     #[test]

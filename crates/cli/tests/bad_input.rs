@@ -470,7 +470,7 @@ fn usage_errors_name_what_would_be_right() {
 fn an_unknown_machine_lists_those_there_are() {
     check_line(
         &record_with(&["--machine", "cray-1"]),
-        FAILED,
+        USAGE,
         &["cray-1", "zen5", "i5-6600k", "JSON"],
     );
 }
@@ -497,6 +497,88 @@ fn a_machine_file_that_makes_no_sense_is_named() {
         FAILED,
         &[text(folder.path())],
     );
+}
+
+/// Asserts that these arguments are a usage error of one line that says all of `words`.
+fn check_verb(arguments: &[&str], words: &[&str]) {
+    let folder = folder();
+    let mut command = memgauge();
+    command.args(arguments).current_dir(folder.path());
+    check_line(&command.output().expect("memgauge runs"), USAGE, words);
+    let left = fs::read_dir(folder.path()).expect("the folder is there");
+    assert_eq!(left.count(), 0, "{arguments:?} left something behind");
+}
+
+#[test]
+fn every_usage_error_ends_with_2() {
+    let record = |options: &[&'static str], words: &[&str]| {
+        check_verb(&[&["record"], options, &["--", "true"]].concat(), words);
+    };
+    check_verb(
+        &["record", "--source", "emulate", "-p", "1"],
+        &["source emulate", "--source clock"],
+    );
+    record(&["--source", "pmu"], &["name an event"]);
+    record(&["--machine", "nosuch"], &["`nosuch`", "zen5"]);
+    check_verb(&["calibrate", "--delivery", "ideal"], &["--delivery"]);
+    check_verb(
+        &["stat", "--source", "emulate", "-p", "1"],
+        &["source emulate"],
+    );
+    check_verb(
+        &["stat", "--source", "emulate", "-e", "nosuch", "--", "true"],
+        &["`nosuch`"],
+    );
+    check_verb(
+        &[
+            "bandwidth",
+            "-e",
+            "page-faults,minor-faults",
+            "--source",
+            "pmu",
+            "--delivery",
+            "interrupt",
+            "--",
+            "true",
+        ],
+        &["name one event"],
+    );
+}
+
+#[test]
+fn an_option_that_a_source_would_ignore_is_refused() {
+    let check = |options: &[&'static str], option: &str| {
+        let all = [&["record"], options, &["--", "true"]].concat();
+        check_verb(&all, &["has no use for", option]);
+    };
+    check(&["--overhead", "2%"], "--overhead");
+    check(&["--source", "emulate", "--registers"], "--registers");
+    check(&["--source", "emulate", "-F", "100"], "-F");
+    check(&["--source", "clock", "-e", "page-faults"], "-e");
+    check(&["--source", "clock", "-c", "100"], "-c");
+    check(&["--source", "clock", "--machine", "zen4"], "--machine");
+    check(
+        &["-e", "page-faults", "--delivery", "precise"],
+        "--delivery",
+    );
+}
+
+#[test]
+fn a_place_where_no_directory_can_be_made_gets_no_impossible_advice() {
+    let check = |place: &str, words: &[&str]| {
+        let output = memgauge()
+            .args(["record", "-e", "page-faults", "-o", place, "--", "true"])
+            .output()
+            .expect("memgauge runs");
+        check_line(&output, FAILED, words);
+        let said = said(&output);
+        assert!(
+            !said.contains("mkdir") && !said.contains("os error"),
+            "{said}"
+        );
+    };
+    check("/proc/r.mg", &["/proc/r.mg", "another place"]);
+    check("/etc/passwd/r.mg", &["not a directory"]);
 }
 
 /// Bytes that are no text, as a file name may be.

@@ -135,10 +135,14 @@ fn string_instructions_access_each_element_once() {
     let run = Recorded::new(&[], &[&program]);
     let listed = STRINGS.lines().filter(|line| line.starts_with(' '));
     assert_eq!(run.totals()["instructions"], listed.count() as i64 + 1);
+    let curve = folder.path().join("curve.json");
+    let json = format!("--json={}", curve.display());
     let mut curves = memgauge();
-    curves.args(["mrc", "--exact", "--json", "--", &program]);
+    curves.args(["mrc", "--exact", &json, "--", &program]);
     let output = curves.output().expect("memgauge runs");
-    let shown: serde_json::Value = serde_json::from_slice(&output.stderr).expect("JSON");
+    assert!(output.status.success(), "{output:?}");
+    let text = std::fs::read_to_string(&curve).expect("a curve");
+    let shown: serde_json::Value = serde_json::from_str(&text).expect("JSON");
     assert_eq!(shown["curves"][0]["references"].as_f64(), Some(751_003.0));
 }
 

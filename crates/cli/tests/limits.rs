@@ -138,9 +138,9 @@ fn rings_are_smaller_where_memory_may_not_be_locked() {
         assert!(text.contains("perf_event_mlock_kb"), "{text}");
     }
     let recording = Recording::open(&folder.path().join("r.mg")).expect("a recording");
-    let totals = &recording.manifest().totals;
-    let samples = totals["event.page-faults:u.samples"];
-    assert_eq!(samples, totals["event.page-faults:u.counted"]);
+    let fact = |name| harness::sampled(recording.manifest(), "page-faults:u", name);
+    let samples = fact("samples");
+    assert_eq!(samples, fact("counted"));
     assert!(samples > 20, "{samples}");
 }
 
@@ -191,8 +191,8 @@ fn a_period_below_the_shortest_becomes_the_shortest() {
     let text = said(&output);
     assert!(text.contains("period 10000 ns instead of 5"), "{text}");
     let recording = Recording::open(&path).expect("a recording");
-    let totals = &recording.manifest().totals;
-    assert_eq!(totals["event.cpu-clock:u.last_period"], 10_000);
+    let last = harness::sampled(recording.manifest(), "cpu-clock:u", "last_period");
+    assert_eq!(last, 10_000);
 }
 
 const CALLER: &str = r#"
@@ -230,8 +230,7 @@ fn tracepoints_are_sampled_and_counted() {
     let output = output.expect("memgauge runs");
     assert!(output.status.success(), "{}", said(&output));
     let recording = Recording::open(&path).expect("a recording");
-    let totals = &recording.manifest().totals;
-    let total = |event: &str, what: &str| totals[&format!("event.{event}.{what}")];
+    let total = |event: &str, what: &str| harness::sampled(recording.manifest(), event, what);
     // By construction.
     assert_eq!(total("syscalls:sys_enter_getppid", "samples"), 1000);
     let switches = total("sched:sched_switch", "samples");

@@ -9,25 +9,26 @@ use serde_json::Value;
 
 const PAGE: u64 = 4096;
 
+/// Runs `mrc` with these arguments and JSON into a file.
+fn json_of<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Value {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("curve.json");
+    let output = memgauge()
+        .args(["mrc", &format!("--json={}", file.display())])
+        .args(arguments)
+        .output()
+        .expect("memgauge runs");
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    let text = std::fs::read_to_string(&file).expect(&error);
+    serde_json::from_str(&text).expect(&error)
+}
+
 /// Misses at each of `pages` of a workload's run, references and blocks.
 fn misses(workload: &str, pages: &[u64]) -> Vec<f64> {
     let sizes: Vec<String> = pages.iter().map(|p| (p * PAGE).to_string()).collect();
-    let output = memgauge()
-        .args([
-            "mrc",
-            "--block",
-            "4096",
-            "--json",
-            "--sizes",
-            &sizes.join(","),
-            "--",
-            workloads(),
-        ])
-        .args(workload.split(' '))
-        .output()
-        .expect("memgauge runs");
-    let text = String::from_utf8_lossy(&output.stderr).into_owned();
-    let json: Value = serde_json::from_str(&text).expect(&text);
+    let sizes = sizes.join(",");
+    let options = ["--block", "4096", "--sizes", &sizes, "--", workloads()];
+    let json = json_of(options.into_iter().chain(workload.split(' ')));
     let points = json["curves"][0]["points"]
         .as_array()
         .expect("points")
@@ -111,20 +112,9 @@ fn every_load_and_store_is_a_reference() {
     }
     for workload in ["triad --bytes 64KiB", "rand --bytes 1MiB --steps 10000"] {
         let totals = record_workload(workload);
-        let output = memgauge()
-            // No access crosses a border of blocks this large.
-            .args([
-                "mrc",
-                "--block",
-                "1099511627776",
-                "--json",
-                "--",
-                workloads(),
-            ])
-            .args(workload.split(' '))
-            .output()
-            .unwrap();
-        let json: Value = serde_json::from_slice(&output.stderr).unwrap();
+        // No access crosses a border of blocks this large.
+        let options = ["--block", "1T", "--", workloads()];
+        let json = json_of(options.into_iter().chain(workload.split(' ')));
         let references = json["curves"][0]["references"].as_f64().unwrap() as i64;
         let expected = totals["loads"] + totals["stores"] - totals["modifies"];
         assert_eq!(references, expected, "{workload}");
@@ -157,12 +147,8 @@ fn a_modelled_cache_of_one_set_misses_what_the_curve_says() {
         numbers_path,
     ];
     let totals = Recorded::new(&["--machine", machine_path], &program).totals();
-    let output = memgauge()
-        .args(["mrc", "--json", "--sizes", "1024", "--"])
-        .args(program)
-        .output()
-        .unwrap();
-    let curve: Value = serde_json::from_slice(&output.stderr).unwrap();
+    let options = ["--sizes", "1024", "--"].into_iter();
+    let curve = json_of(options.chain(program));
     let curve = &curve["curves"][0];
     assert!(totals["splits"] > 0, "some accesses lie in two lines");
     assert_eq!(curve["points"][0]["misses"], totals["l1d.miss"] as f64);
@@ -194,21 +180,12 @@ fn curves_of_threads_have_the_references_of_the_whole() {
     if !needs(&[]) {
         return;
     }
-    let output = memgauge()
-        .args([
-            "mrc",
-            "--per-thread",
-            "--json",
-            "--",
-            workloads(),
-            "threads",
-            "--threads",
-            "2",
-        ])
-        .args(["--steps", "20000"])
-        .output()
-        .unwrap();
-    let json: Value = serde_json::from_slice(&output.stderr).unwrap();
+    let threads = ["threads", "--threads", "2", "--steps", "20000"];
+    let json = json_of(
+        ["--per-thread", "--", workloads()]
+            .into_iter()
+            .chain(threads),
+    );
     let curves = json["curves"].as_array().unwrap();
     let references = curves.iter().map(|c| c["references"].as_f64().unwrap());
     let references: Vec<f64> = references.collect();
@@ -218,13 +195,8 @@ fn curves_of_threads_have_the_references_of_the_whole() {
 
 /// Curves by part of a program of two passes over an array: titles and references.
 fn parts_of_passes(part: &str) -> Vec<(String, f64)> {
-    let output = memgauge()
-        .args(["mrc", "--by", part, "--json", "--", workloads()])
-        .args(["bigarray", "--bytes", "1MiB", "--passes", "2"])
-        .output()
-        .expect("memgauge runs");
-    let text = String::from_utf8_lossy(&output.stderr).into_owned();
-    let json: Value = serde_json::from_str(&text).expect(&text);
+    let passes = ["bigarray", "--bytes", "1MiB", "--passes", "2"];
+    let json = json_of(["--by", part, "--", workloads()].into_iter().chain(passes));
     let of = |curve: &Value| {
         let title = curve["title"].as_str().expect("a title").to_owned();
         (title, curve["references"].as_f64().expect("a number"))
@@ -286,7 +258,7 @@ fn the_curve_of_several_lists_has_the_misses_of_each() {
         .args([&short, &long])
         .output()
         .unwrap();
-    assert_eq!(phases.status.code(), Some(125));
+    assert_eq!(phases.status.code(), Some(2));
 }
 
 #[test]
@@ -398,12 +370,12 @@ fn a_curve_by_thread_has_the_misses_per_instruction_of_the_thread() {
     if !needs(&[]) {
         return;
     }
-    let output = memgauge()
-        .args(["mrc", "--per-thread", "--y", "mpki", "--json", "--"])
-        .args([workloads(), "threads", "--threads", "2", "--steps", "20000"])
-        .output()
-        .unwrap();
-    let json: Value = serde_json::from_slice(&output.stderr).unwrap();
+    let threads = [workloads(), "threads", "--threads", "2", "--steps", "20000"];
+    let json = json_of(
+        ["--per-thread", "--y", "mpki", "--"]
+            .into_iter()
+            .chain(threads),
+    );
     let curves = json["curves"].as_array().unwrap();
     let instructions: Vec<f64> = curves
         .iter()
@@ -489,24 +461,26 @@ fn bad_lists_and_options_end_with_one_clear_line() {
         125,
         "failed to find column `x`",
     );
-    check("--y mpki", "1\n", 125, "--instructions");
+    check("--y mpki", "1\n", 2, "--instructions");
     check("", "PAR1", 125, "--format parquet:COLUMN");
     check("--format parquet:a", "1\n", 125, "no file");
     check("--format csv:", "1\n", 2, "csv:COLUMN");
-    check("--phases --block 64,4096", "1\n", 125, "one with --block");
-    check("--phases --threads 2", "1\n", 125, "one thread");
+    check("--phases --block 64,4096", "1\n", 2, "one with --block");
+    check("--phases --threads 2", "1\n", 2, "one thread");
     check(
         "--phases --phases-by references",
         "1\n",
-        125,
+        2,
         "no instructions",
     );
     check("--phases --phase-window 0", "1\n", 2, "0");
     check("--phases --sample 0.1", "1\n", 2, "cannot be used with");
     check("--phase-window 5", "1\n", 2, "--phases");
-    check("--by module", "1\n", 125, "name a command");
-    check("--per-thread", "1\n", 125, "name a command");
+    check("--by module", "1\n", 2, "name a command");
+    check("--per-thread", "1\n", 2, "name a command");
     check("--memory 0", "1\n", 2, "above 0");
+    check("", "\u{1}\u{2}\n", 125, "it has none");
+    check("--full --sizes 1K", "1\n", 2, "cannot be used with");
     let (text, _, code) = of_list("", "7\n");
     assert_eq!(code, Some(0));
     assert!(
@@ -532,6 +506,140 @@ fn bad_lists_and_options_end_with_one_clear_line() {
 }
 
 #[test]
+fn json_of_a_program_needs_a_file_and_leaves_the_program_its_output() {
+    if !needs(&[]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("curve");
+    let run = |how: &str, program: &str| {
+        let output = memgauge()
+            .args(["mrc", how, "--", "sh", "-c", program])
+            .output()
+            .unwrap();
+        let [out, err] =
+            [output.stdout, output.stderr].map(|b| String::from_utf8_lossy(&b).into_owned());
+        (out, err, output.status.code())
+    };
+    for how in ["--json", "--csv"] {
+        let (out, err, code) = run(how, "echo not run");
+        assert_eq!((out.as_str(), code), ("", Some(2)), "{err}");
+        assert!(err.contains("--json=curve.json"), "{err}");
+        let to_file = format!("{how}={}", file.display());
+        let (out, err, code) = run(&to_file, "echo out; echo err >&2; exit 3");
+        assert_eq!(
+            (out.as_str(), err.as_str(), code),
+            ("out\n", "err\n", Some(3))
+        );
+        let written = std::fs::read_to_string(&file).unwrap();
+        assert!(written.starts_with(if how == "--json" { "{" } else { "curve," }));
+    }
+    let (_, err, code) = run("--json=/no/such/folder/c.json", "echo not run");
+    assert_eq!(code, Some(125));
+    assert!(
+        err.contains("failed to write `/no/such/folder/c.json`"),
+        "{err}"
+    );
+}
+
+#[test]
+fn the_full_curve_has_each_size_from_which_on_there_are_fewer_misses() {
+    // Lines 0 1 … n - 1 and back: distances 0 to n - 2, each twice but the last.
+    let n = 300u64;
+    let list: Vec<u8> = (0..n)
+        .chain((0..n).rev())
+        .chain(0..n)
+        .flat_map(|i| (64 * i).to_le_bytes())
+        .collect();
+    let (json, error, code) = of_list("--json --full --format raw", list.clone());
+    assert_eq!(code, Some(0), "{error}");
+    let json: Value = serde_json::from_str(&json).unwrap();
+    let points = json["curves"][0]["points"].as_array().unwrap();
+    let sizes: Vec<u64> = points
+        .iter()
+        .map(|p| p["bytes"].as_u64().unwrap())
+        .collect();
+    let expected: Vec<u64> = (0..=n).map(|blocks| 64 * blocks).collect();
+    assert_eq!(sizes, expected);
+    let (csv, _, _) = of_list("--csv --full --format raw", list);
+    assert_eq!(csv.lines().count() as u64, n + 2);
+}
+
+#[test]
+fn a_table_says_what_was_passed_over_on_standard_error() {
+    let (csv, error, code) = of_list("--csv --sizes 1K", "7\njunk\n7\n");
+    assert_eq!(code, Some(0));
+    assert!(
+        error.contains("1 lines that are no address, the first is line 2: junk"),
+        "{error}"
+    );
+    assert_eq!(csv.lines().count(), 2, "{csv}");
+}
+
+#[test]
+fn sizes_and_blocks_are_read_as_people_write_them() {
+    let (json, error, code) = of_list("--json --block 4K --sizes 1.5MiB,64kB", "7\n9000\n");
+    assert_eq!(code, Some(0), "{error}");
+    let json: Value = serde_json::from_str(&json).unwrap();
+    let curve = &json["curves"][0];
+    assert_eq!(curve["block_bytes"], 4096);
+    assert_eq!(curve["points"][0]["bytes"], 3 << 19);
+    assert_eq!(curve["points"][1]["bytes"], 64_000);
+}
+
+/// Misses do not depend on how many events a sample stands for.
+#[test]
+fn curves_of_a_recording_are_scaled_to_what_was_counted() {
+    if !needs(&[]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let mut found = Vec::new();
+    for period in ["1", "10"] {
+        let recording = folder.path().join(period);
+        let recorded = memgauge()
+            .args(["record", "-q", "-e", "dtlb.miss", "-c", period, "-o"])
+            .arg(&recording)
+            .args([
+                "--",
+                workloads(),
+                "rand",
+                "--bytes",
+                "4MiB",
+                "--steps",
+                "300000",
+            ])
+            .output()
+            .unwrap();
+        assert!(recorded.status.success(), "{recorded:?}");
+        let output = memgauge()
+            .args(["mrc", "--json", "--block", "4K", "--sizes", "1MiB"])
+            .arg(&recording)
+            .output()
+            .unwrap();
+        let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let manifest = std::fs::read_to_string(recording.join("manifest.json")).unwrap();
+        let manifest: Value = serde_json::from_str(&manifest).unwrap();
+        let counted = manifest["totals"]["dtlb.miss"].as_f64().unwrap();
+        let curve = json["curves"][0].clone();
+        let references = curve["references"].as_f64().unwrap();
+        assert!(
+            (references / counted - 1.0).abs() < 1e-9,
+            "{references} {counted}"
+        );
+        let note = curve["note"].as_str().unwrap().to_owned();
+        assert!(note.contains("that were counted"), "{note}");
+        found.push((references, curve["points"][0]["misses"].as_f64().unwrap()));
+    }
+    // Samples of random pages are random pages: their curve has the same shape, but for
+    // pages that the TLB has just then, which all misses pass over and a tenth does not.
+    let [(all, exact), (_, tenth)] = found[..] else {
+        panic!("two periods");
+    };
+    assert!((exact - tenth).abs() < 0.06 * all, "{found:?}");
+}
+
+#[test]
 fn partition_shows_where_greedy_fails() {
     let folder = tempfile::tempdir().unwrap();
     // One that hits only when 60 lines fit, one that gains a little each line.
@@ -552,4 +660,16 @@ fn partition_shows_where_greedy_fails() {
     let json: Value = serde_json::from_slice(&output.stdout).unwrap();
     let misses = |at: usize| json["divisions"][at]["misses"].as_f64().unwrap();
     assert!(misses(2) <= misses(1) && misses(1) <= misses(0));
+    for bad in [
+        ["--total", "6400", "--block", "64,4K"],
+        ["--total", "10", "--block", "64"],
+    ] {
+        let output = memgauge()
+            .arg("partition")
+            .args(bad)
+            .arg("/dev/null")
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+    }
 }

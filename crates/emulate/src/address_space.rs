@@ -107,6 +107,12 @@ impl AddressSpace {
         Some((start, mapping.clone()))
     }
 
+    /// Whether the mapping around `address` ends at most `bytes` behind it.
+    pub(super) fn is_near_end(&self, address: u64, bytes: u64) -> bool {
+        let around = self.mappings.range(..=address).next_back();
+        around.is_some_and(|(_, m)| address < m.end && m.end - address <= bytes)
+    }
+
     /// All mappings in order of address.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &Mapping)> {
         self.mappings.iter().map(|(&start, m)| (start, m))
@@ -119,6 +125,15 @@ mod tests {
 
     fn anon(end: u64) -> Mapping {
         Mapping::new(end, 0x100, false, String::new())
+    }
+
+    #[test]
+    fn an_address_amid_a_mapping_is_not_near_its_end() {
+        let mut space = AddressSpace::default();
+        space.map(0x10_0000, anon(0x50_0000));
+        assert!(space.is_near_end(0x4f_f000, 0x1000));
+        assert!(!space.is_near_end(0x4f_efff, 0x1000));
+        assert!(!space.is_near_end(0x50_0000, 0x1000));
     }
 
     fn ranges(space: &AddressSpace) -> Vec<(u64, u64, u64)> {

@@ -272,6 +272,13 @@ pub(super) enum Happening {
     Break(u64),
     Program(String),
     NotFollowed(String),
+    /// A reservation of so many bytes was refused.
+    Refused(u64),
+    /// A child was killed by a signal that says it crashed.
+    Crashed {
+        pid: u64,
+        signal: u64,
+    },
 }
 
 /// A catalogue record that cannot be what the plugin writes.
@@ -489,6 +496,11 @@ fn happening(kind: u32, body: &[u8]) -> Option<Happening> {
         wire::record::BRK => Some(Happening::Break(range.start)),
         wire::record::PROGRAM => Some(Happening::Program(path)),
         wire::record::NOT_FOLLOWED => Some(Happening::NotFollowed(path)),
+        wire::record::REFUSED => Some(Happening::Refused(range.start)),
+        wire::record::CRASHED => Some(Happening::Crashed {
+            pid: range.start,
+            signal: range.end,
+        }),
         _ => None,
     }
 }

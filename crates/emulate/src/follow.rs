@@ -8,6 +8,7 @@ use memgauge_trace::LossKind;
 
 use super::catalogue::{Catalogue, Happening};
 use super::session::{Entry, ProcessEntry, Ring, Session};
+use super::wire;
 use memgauge_host::sys::process::Watched;
 
 /// A followed process, from its birth or exec to its end or next exec.
@@ -27,6 +28,8 @@ pub(super) struct Thread<T> {
     pub(super) ring: Ring,
     /// What the reader keeps of it.
     pub(super) kept: T,
+    /// Number of the mark at which it waits for others to be read.
+    waits: Option<u64>,
 }
 
 /// Where a process comes from.
@@ -44,6 +47,15 @@ pub(super) struct Words<'a> {
     pub(super) from: usize,
     /// Nothing will be added to them.
     pub(super) whole: bool,
+    /// Marks of others up to this number have been read.
+    pub(super) granted: u64,
+}
+
+/// How far words have been taken in.
+pub(super) struct Taken {
+    pub(super) to: usize,
+    /// Number of the mark there, where others are to be read first.
+    pub(super) waits: Option<u64>,
 }
 
 /// What is made of the words of those followed.
@@ -62,19 +74,29 @@ pub(super) trait Reader {
     ) -> Self::Process;
 
     /// What is to be kept of a thread that has appeared.
-    fn begin_thread(&mut self, process: &Process<Self::Process>) -> Self::Thread;
+    fn begin_thread(&mut self, process: &Process<Self::Process>, ring: &Ring) -> Self::Thread;
+
+    /// Number of the mark that must have been read before a thread's first word.
+    fn birth_of(&self, _: &Ring) -> Option<u64> {
+        None
+    }
+
+    /// Where a thread is in time; those behind are read first.
+    fn now(&self, _: &Self::Thread) -> u64 {
+        0
+    }
 
     /// Something happened in a process that is told beside its code.
     fn happened(&mut self, process: &mut Process<Self::Process>, happening: Happening);
 
-    /// Takes in words of thread `tid`; up to where.
+    /// Takes in words of thread `tid`.
     fn read(
         &mut self,
         process: &mut Process<Self::Process>,
         tid: u32,
         thread: &mut Self::Thread,
         words: &Words<'_>,
-    ) -> usize;
+    ) -> Taken;
 
     /// A thread has ended and is read to its end.
     fn end_thread(&mut self, process: &mut Process<Self::Process>, thread: Thread<Self::Thread>);
@@ -96,6 +118,9 @@ pub(super) trait Reader {
         false
     }
 }
+
+/// Threads that wait are let go on so many times before who has ended is looked at.
+const MOST_GO_ON: usize = 256;
 
 /// How far to read a thread's words.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -137,10 +162,65 @@ impl<R: Reader> Followed<R> {
     /// found anything.
     pub(super) fn poll(&mut self, session: &mut Session, eager: bool) -> bool {
         let mut busy = self.welcome(session);
-        for index in 0..self.threads.len() {
-            busy |= self.step(index, if eager { Until::Now } else { Until::Sealed });
+        let until = if eager { Until::Now } else { Until::Sealed };
+        for index in self.by_time() {
+            busy |= self.step(index, until, 0);
         }
-        busy
+        busy | self.let_go_on(session)
+    }
+
+    /// Threads, those furthest behind in time first.
+    fn by_time(&self) -> Vec<usize> {
+        let mut all: Vec<usize> = (0..self.threads.len()).collect();
+        if all.len() > 1 {
+            all.sort_by_key(|&index| self.reader.now(&self.threads[index].kept));
+        }
+        all
+    }
+
+    /// Reads on the threads that wait, in the order of their marks; whether there were
+    /// any.
+    fn let_go_on(&mut self, session: &mut Session) -> bool {
+        let mut any = false;
+        for _ in 0..MOST_GO_ON {
+            if self.first_waiting().is_none() {
+                break;
+            }
+            self.welcome(session);
+            self.let_first_go_on();
+            any = true;
+        }
+        any
+    }
+
+    /// The smallest number that a thread waits at, and the thread.
+    fn first_waiting(&self) -> Option<(u64, usize)> {
+        let all = self.threads.iter().enumerate();
+        all.filter_map(|(index, t)| Some((t.waits?, index))).min()
+    }
+
+    /// Reads on the thread that waits at the smallest number. It waited for what others
+    /// wrote before its mark, so that is there and is read first; no thread waits for
+    /// words that are still to come.
+    fn let_first_go_on(&mut self) {
+        let Some(mut first) = self.first_waiting() else {
+            return;
+        };
+        loop {
+            for index in self.by_time() {
+                for _ in 0..=wire::BLOCKS {
+                    if !self.step(index, Until::Now, 0) {
+                        break;
+                    }
+                }
+            }
+            match self.first_waiting() {
+                Some(now) if now.0 < first.0 => first = now,
+                _ => break,
+            }
+        }
+        let (number, index) = first;
+        self.step(index, Until::Now, number);
     }
 
     /// Takes in the processes and threads that have appeared; whether there were any.
@@ -192,6 +272,9 @@ impl<R: Reader> Followed<R> {
         let mut before = self.processes.iter_mut().rev();
         let (&number, old) = before.find(|(_, p)| p.entry.pid == pid && !p.ended)?;
         old.ended = true;
+        for _ in 0..MOST_GO_ON {
+            self.let_first_go_on();
+        }
         self.end_threads(|ring, _| ring.process == number);
         Some(number)
     }
@@ -199,16 +282,24 @@ impl<R: Reader> Followed<R> {
     fn add_thread(&mut self, ring: Ring) {
         let Some(process) = self.processes.get_mut(&ring.process) else {
             let why = "its process could not be opened";
+            ring.leave();
             return self.reader.lose(None, LossKind::ThreadNotRecorded, 1, why);
         };
         self.born.threads += 1;
         process.live_threads += 1;
-        let kept = self.reader.begin_thread(process);
-        self.threads.push(Thread { ring, kept });
+        let kept = self.reader.begin_thread(process, &ring);
+        let waits = self.reader.birth_of(&ring);
+        self.threads.push(Thread { ring, kept, waits });
     }
 
-    /// Gives the reader the next words of a thread; whether there were any.
-    fn step(&mut self, index: usize, until: Until) -> bool {
+    /// Gives the reader the next words of a thread; whether there were any. One that
+    /// waits goes on only at the number `granted`.
+    fn step(&mut self, index: usize, until: Until, granted: u64) -> bool {
+        let thread = &mut self.threads[index];
+        if thread.waits.is_some_and(|number| number != granted) {
+            return false;
+        }
+        thread.waits = None;
         let thread = &self.threads[index];
         let (number, unread) = (
             thread.ring.process,
@@ -227,12 +318,15 @@ impl<R: Reader> Followed<R> {
             all: thread.ring.words(unread.to),
             from: unread.from,
             whole: unread.sealed || until == Until::End,
+            granted,
         };
-        let at = self
+        let taken = self
             .reader
             .read(process, thread.ring.tid, &mut thread.kept, &words);
-        thread.ring.consume(at, unread.sealed);
-        at > unread.from || unread.sealed
+        thread.waits = taken.waits;
+        let whole = unread.sealed && taken.waits.is_none();
+        thread.ring.consume(taken.to, whole);
+        taken.to > unread.from || whole
     }
 
     fn read_catalogue(&mut self, number: u32) {
@@ -259,7 +353,12 @@ impl<R: Reader> Followed<R> {
         // after that, unless an older entry keeps it waiting.
         self.welcome(session);
         // And: what was written before the end is seen after it.
-        self.end_threads(|ring, process_ended| process_ended || ring.finished());
+        loop {
+            self.end_threads(|ring, process_ended| process_ended || ring.finished());
+            if !all || !self.let_go_on(session) {
+                break;
+            }
+        }
         if all || session.is_caught_up() {
             self.end_processes();
         }
@@ -282,7 +381,7 @@ impl<R: Reader> Followed<R> {
 
     /// Reads what an ended thread left; whether that was all.
     fn is_read(&mut self, index: usize) -> bool {
-        while self.step(index, Until::End) {}
+        while self.step(index, Until::End, 0) {}
         self.threads[index].ring.drained()
     }
 

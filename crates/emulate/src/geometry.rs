@@ -13,8 +13,8 @@ const CACHES: &str = "/sys/devices/system/cpu/cpu0/cache";
 /// The machine called `name`: `host`, a preset, or the path of a JSON file.
 ///
 /// # Errors
-/// [`ErrorKind::Missing`] for an unknown name (the presets are listed), a file
-/// that cannot be read, or a geometry the model refuses.
+/// [`ErrorKind::Usage`] for an unknown name (the presets are listed),
+/// [`ErrorKind::Missing`] for a geometry the model refuses; a file cannot be read.
 pub fn machine(name: &str) -> Result<Config> {
     let config = if name == "host" {
         host()
@@ -27,8 +27,8 @@ pub fn machine(name: &str) -> Result<Config> {
             .iter()
             .map(|p| p.name.as_str())
             .collect();
-        return Err(refused(format!(
-            "failed to find a machine `{name}`: give a JSON file, `host`, or one of {}",
+        return Err(Error::usage(format!(
+            "failed to find machine `{name}`: name a JSON file, `host`, or one of {}",
             names.join(", ")
         )));
     };

@@ -21,30 +21,36 @@ mod parts;
 mod qemu;
 mod recorder;
 mod replay;
+mod reserve;
 mod session;
 mod stream;
 #[allow(unsafe_code)]
 mod sys;
+mod waits;
 mod walk;
 mod wire;
 mod words;
 
 use std::os::unix::process::ExitStatusExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 use memgauge_machine::{Config, Delivered, Delivery, Machine, PmuConfig};
 use memgauge_recording::Writer;
-use memgauge_trace::{CommandEnd, Manifest, OwnCost, Provenance, SourceFacts, catalogue as events};
+use memgauge_trace::{
+    CommandEnd, DeliveryFacts, Loss, LossKind, Manifest, OwnCost, Provenance, SourceFacts,
+    catalogue as events,
+};
 
+use qemu::not_loaded;
 pub use qemu::{Emulator, find_on_path, resolve, would_gain_rights};
 
 use memgauge_host as host;
 use memgauge_host::sys::process::{children_usage, interrupts, own_usage, without_randomisation};
 pub use memgauge_host::{Error, ErrorKind, Result};
 pub use parts::PartsBy;
-use recorder::{Recorder, Seen};
+use recorder::{Note, Recorder, Seen};
 pub use session::SHARED_MEMORY_BYTES;
 use session::Session;
 pub use stream::{Batch, Streamed, Wanted, stream};
@@ -63,6 +69,15 @@ pub struct Options {
     /// Overflows are kept as times in blocks, rounded to at most so many nanoseconds
     /// (1: exact), with one in [`crate::SAMPLED`] as a sample; `None`: all as samples.
     pub traces: Option<u64>,
+}
+
+/// What came of a recording.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// How the command ended.
+    pub end: CommandEnd,
+    /// What the user should hear at once, a line each.
+    pub notes: Vec<String>,
 }
 
 /// How far a recording has come.
@@ -96,6 +111,8 @@ const IDLE: Duration = Duration::from_micros(50);
 const PATIENCE: u32 = 10;
 /// What an interrupted program gets to end by itself.
 const GRACE: Duration = Duration::from_secs(2);
+/// Between two looks at a program that is no longer recorded.
+const UNRECORDED_IDLE: Duration = Duration::from_millis(20);
 
 fn facts(options: &Options, emulator: &Emulator) -> SourceFacts {
     let mut settings =
@@ -154,32 +171,110 @@ fn spawn(command: &[String], emulator: &Emulator, session: &Session) -> Result<C
 ///
 /// The command keeps its standard input and output. `progress` is called about
 /// ten times a second. The recording is complete when this returns `Ok`; after
-/// an error, what was written before stays readable.
+/// an error, what was written before stays readable. A recording that cannot be written
+/// any more ends; the command runs to its end all the same, and this waits for it.
 ///
 /// # Errors
 /// The program cannot run, the emulator is missing, or the recording cannot be
 /// written.
-pub fn record(options: &Options, progress: &mut dyn FnMut(&Progress)) -> Result<CommandEnd> {
+pub fn record(options: &Options, progress: &mut dyn FnMut(&Progress)) -> Result<Outcome> {
     resolve(&options.command)?;
     let emulator = Emulator::find()?;
     let machine = Machine::new(options.machine.clone(), options.pmu.clone())
         .map_err(|e| Error::new(crate::ErrorKind::Missing, e.to_string()))?;
     let writer = Writer::create(&options.output, manifest(options, &emulator))?;
-    let mut session = Session::create()?;
+    let mut session = Session::create(reserve::most(&emulator.version))?;
     let mut run = Run {
         started: Instant::now(),
         child: spawn(&options.command, &emulator, &session)?,
         recorder: Recorder::new(machine, writer, options.traces),
     };
-    let end = run.until_the_command_ends(&mut session, progress);
-    let end = match end {
-        Ok(end) => end,
-        Err(e) => {
-            run.give_up(&session);
-            return Err(e);
+    let (end, failure) = match run.until_the_command_ends(&mut session, progress) {
+        Ok(end) => (end, None),
+        Err(error) => {
+            let unwritten = Unwritten {
+                error,
+                since: run.started.elapsed(),
+            };
+            (run.unrecorded(&mut session)?, Some(unwritten))
         }
     };
-    run.finish(&mut session, end)
+    let seen = run.finish(&mut session, &end, failure, &options.output)?;
+    let notes = notes(&seen, &end, options, &emulator);
+    Ok(Outcome { end, notes })
+}
+
+/// Why a recording ended before its command, and when.
+struct Unwritten {
+    error: Error,
+    since: Duration,
+}
+
+impl Unwritten {
+    fn loss(&self) -> Loss {
+        Loss {
+            kind: LossKind::PartNotWritten,
+            count: 1,
+            detail: format!(
+                "the whole run from {:.1} s of wall time on: {}",
+                self.since.as_secs_f64(),
+                self.error.in_full()
+            ),
+            ..Loss::default()
+        }
+    }
+
+    fn told(self, end: &CommandEnd) -> Error {
+        let ended = match end {
+            CommandEnd::Exited(code) => format!("exited with {code}"),
+            CommandEnd::Signalled(signal) => format!("was killed by signal {signal}"),
+            CommandEnd::Interrupted => "was interrupted".to_owned(),
+        };
+        Error::new(
+            self.error.kind(),
+            format!(
+                "{}; the program ran on unrecorded from {:.1} s on and {ended}; what was \
+                 recorded before is kept",
+                self.error.in_full(),
+                self.since.as_secs_f64()
+            ),
+        )
+    }
+}
+
+/// What the user should hear of a run.
+fn notes(seen: &[Note], end: &CommandEnd, options: &Options, emulator: &Emulator) -> Vec<String> {
+    let mut all: Vec<String> = seen
+        .iter()
+        .map(|note| match *note {
+            Note::Refused(bytes) => reserve::refused(bytes, &emulator.version),
+            Note::Crashed { pid, signal } => crashed(
+                &format!("process {pid}"),
+                signal as i32,
+                &options.command[0],
+                &emulator.version,
+            ),
+        })
+        .collect();
+    if let CommandEnd::Signalled(signal @ (libc::SIGSEGV | libc::SIGBUS | libc::SIGILL)) = *end {
+        let command = &options.command[0];
+        all.push(crashed("the program", signal, command, &emulator.version));
+    }
+    all
+}
+
+/// A crash, which may be the emulator's fault.
+fn crashed(who: &str, signal: i32, command: &str, version: &str) -> String {
+    let known = match version.starts_with("7.") {
+        true => {
+            "; QEMU 7.2 gives signal handlers a misaligned stack, on which their SSE code crashes"
+        }
+        false => "",
+    };
+    format!(
+        "{who} crashed (signal {signal}) under the emulator{known}: run `qemu-x86_64 {command}` \
+         without memgauge to tell whose fault it is"
+    )
 }
 
 /// A recording under way.
@@ -249,11 +344,15 @@ impl Run {
         }
     }
 
-    /// The user wants to stop: the program is asked, then made to.
+    /// The user wants to stop: the program is asked, then made to. One that ends by
+    /// itself has its own status.
     fn interrupted(&mut self, session: &mut Session) -> Result<CommandEnd> {
         let asked = Instant::now();
         self.recorder.signal_all(libc::SIGTERM);
-        while self.ended()?.is_none() {
+        let status = loop {
+            if let Some(status) = self.ended()? {
+                break status;
+            }
             if asked.elapsed() > GRACE {
                 self.recorder.signal_all(libc::SIGKILL);
                 let _ = self.child.kill();
@@ -261,59 +360,106 @@ impl Run {
             if !self.recorder.poll(session, true)? {
                 std::thread::sleep(IDLE);
             }
-        }
-        Ok(CommandEnd::Interrupted)
+        };
+        Ok(match ending(status) {
+            CommandEnd::Signalled(_) => CommandEnd::Interrupted,
+            end => end,
+        })
     }
 
-    /// Ends after a failure: what is in memory is written as far as it can be.
-    fn give_up(mut self, session: &Session) {
+    /// After a failure: waits for the program's end, which nobody records.
+    fn unrecorded(&mut self, session: &mut Session) -> Result<CommandEnd> {
         // Nobody reads the rings any more: the program must not wait for it.
         session.stop();
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        // The failure itself is what the user hears of; these may fail for the
-        // same reason, and the recording counts what is lost.
-        let _ = self.recorder.write_all_sites();
-        let _ = self.recorder.into_writer().finish(|_| {});
+        let mut asked: Option<Instant> = None;
+        loop {
+            if let Some(status) = self.ended()? {
+                return Ok(match (asked, ending(status)) {
+                    (Some(_), CommandEnd::Signalled(_)) => CommandEnd::Interrupted,
+                    (_, end) => end,
+                });
+            }
+            match asked {
+                None if interrupts() > 0 => {
+                    asked = Some(Instant::now());
+                    self.recorder.signal_all(libc::SIGTERM);
+                }
+                Some(since) if since.elapsed() > GRACE => {
+                    self.recorder.signal_all(libc::SIGKILL);
+                    let _ = self.child.kill();
+                }
+                _ => std::thread::sleep(UNRECORDED_IDLE),
+            }
+        }
     }
 
-    fn finish(mut self, session: &mut Session, end: CommandEnd) -> Result<CommandEnd> {
+    /// Takes in what the ended command and its children have left.
+    fn read_to_the_end(&mut self, session: &mut Session) -> Result<()> {
         while self.recorder.poll(session, true)? {}
-        // One that was killed may not have come so far.
-        if self.recorder.seen().processes == 0 && matches!(end, CommandEnd::Exited(_)) {
-            return Err(Error::new(
-                crate::ErrorKind::Missing,
-                "failed to load the QEMU plugin: `memgauge doctor` says why, `make plugin` builds it anew",
-            ));
-        }
         self.recorder.reap(session, false)?;
         let still_running = self.recorder.live_processes();
         session.stop();
         self.recorder.poll(session, true)?;
         self.recorder.reap(session, true)?;
         self.recorder.write_all_sites()?;
-        self.recorder.write_losses(session, still_running)?;
+        self.recorder.write_losses(session, still_running)
+    }
+
+    fn finish(
+        mut self,
+        session: &mut Session,
+        end: &CommandEnd,
+        mut failure: Option<Unwritten>,
+        output: &Path,
+    ) -> Result<Vec<Note>> {
+        if failure.is_none() {
+            failure = self.read_to_the_end(session).err().map(|error| Unwritten {
+                error,
+                since: self.started.elapsed(),
+            });
+            // One that was killed may not have come so far.
+            if self.recorder.seen().processes == 0 && matches!(end, CommandEnd::Exited(_)) {
+                return Err(not_loaded());
+            }
+        } else {
+            // These may fail for the same reason; the recording counts what is lost.
+            let _ = self.recorder.write_all_sites();
+            let _ = self.recorder.write_losses(session, 0);
+        }
         let mut totals = totals(&self.recorder.seen());
         let unattributed = self.recorder.unattributed_write_bytes();
         totals.insert("dram.unattributed_write_bytes".to_owned(), unattributed);
-        totals.extend(delivery_totals(self.recorder.delivered()));
+        let delivery = delivery(self.recorder.delivered());
         let wall_s = self.started.elapsed().as_secs_f64();
-        let mut writer = self.recorder.into_writer();
-        writer.flush()?;
+        let seen = self.recorder.notes().to_vec();
+        let (mut writer, copied) = match &failure {
+            None => self.recorder.into_named(output)?,
+            Some(_) => (self.recorder.into_writer(), 0),
+        };
+        let flushed = writer.flush();
+        if let Some(unwritten) = &failure {
+            writer.use_kept_room();
+            let _ = writer.push(unwritten.loss());
+            let _ = writer.flush();
+        }
         let own = own_usage();
         let cost = OwnCost {
             wall_s,
             cpu_s: own.cpu.as_secs_f64(),
             peak_memory_bytes: own.peak_memory_bytes,
             program_cpu_s: children_usage().cpu.as_secs_f64(),
-            recording_bytes: writer.bytes_written(),
+            recording_bytes: writer.bytes_written() + copied,
         };
-        writer.finish(|m| {
+        let finished = writer.finish(|m| {
             m.end = Some(end.clone());
             m.own_cost = cost;
             m.totals = totals;
-        })?;
-        Ok(end)
+            m.delivery = delivery;
+        });
+        match failure {
+            Some(unwritten) => Err(unwritten.told(end)),
+            None => Ok(flushed.and(finished).map(|()| seen)?),
+        }
     }
 }
 
@@ -323,24 +469,22 @@ fn totals(seen: &Seen) -> std::collections::BTreeMap<String, u64> {
         .iter()
         .filter_map(|(id, n)| Some((events::name(id)?.to_owned(), n)));
     named
-        .chain([("virtual_ns".to_owned(), seen.virtual_ns)])
+        .chain([
+            ("virtual_ns".to_owned(), seen.virtual_ns),
+            ("idle_ns".to_owned(), seen.idle_ns),
+        ])
         .collect()
 }
 
 /// What delivery did, where it did anything.
-fn delivery_totals(delivered: &Delivered) -> impl Iterator<Item = (String, u64)> {
-    let named = [
-        ("delivery.rest", delivered.rest),
-        ("delivery.records", delivered.records),
-        ("delivery.stops", delivered.stops),
-        ("delivery.swaps", delivered.swaps),
-        ("delivery.cycles", delivered.millicycles / 1000),
-    ];
-    let told = delivered.stops + delivered.rest > 0;
-    named
-        .into_iter()
-        .filter(move |_| told)
-        .map(|(name, value)| (name.to_owned(), value))
+fn delivery(delivered: &Delivered) -> Option<DeliveryFacts> {
+    (delivered.stops + delivered.rest > 0).then(|| DeliveryFacts {
+        rest: delivered.rest,
+        records: delivered.records,
+        stops: delivered.stops,
+        swaps: delivered.swaps,
+        cycles: Some(delivered.millicycles / 1000),
+    })
 }
 
 fn ending(status: ExitStatus) -> CommandEnd {

@@ -72,7 +72,11 @@ impl Parts {
             Happening::Break(at) => {
                 self.space.set_break(*at);
             }
-            Happening::Unmapped(_) | Happening::Program(_) | Happening::NotFollowed(_) => return,
+            Happening::Unmapped(_)
+            | Happening::Program(_)
+            | Happening::NotFollowed(_)
+            | Happening::Refused(_)
+            | Happening::Crashed { .. } => return,
         }
         self.ranges.clear();
     }

@@ -32,6 +32,72 @@ fn interface(version: &str) -> Option<u32> {
     }
 }
 
+/// Why an emulator that ran the program recorded nothing.
+pub(super) fn not_loaded() -> Error {
+    let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
+    let message = match address_limit(&limits) {
+        Some(bytes) => format!(
+            "failed to start the emulator: it reserves more addresses than the {} MiB that the \
+             limit of address space leaves: run `ulimit -v unlimited` first",
+            bytes >> 20
+        ),
+        None => "failed to load the QEMU plugin: `memgauge doctor` says why, `make plugin` builds \
+                 it anew"
+            .to_owned(),
+    };
+    Error::new(ErrorKind::Missing, message)
+}
+
+/// The soft limit of address space in bytes, if there is one.
+fn address_limit(limits: &str) -> Option<u64> {
+    let line = limits
+        .lines()
+        .find_map(|l| l.strip_prefix("Max address space"))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+/// How to get an emulator that loads plugins, by what `/etc/os-release` says.
+fn how_to_get(os_release: &str) -> &'static str {
+    let value = |key: &str| {
+        let line = os_release.lines().find_map(|l| l.strip_prefix(key))?;
+        Some(line.trim_matches('"'))
+    };
+    let id = value("ID=").unwrap_or_default();
+    let like = value("ID_LIKE=").unwrap_or_default();
+    let version = value("VERSION_ID=").and_then(|v| v.split('.').next()?.parse::<u32>().ok());
+    let is = |name: &str| id == name || like.split(' ').any(|other| other == name);
+    match (id, version) {
+        // Later packages are linked statically and load no plugins.
+        ("debian", Some(..=12)) => "install the package qemu-user (apt-get install qemu-user)",
+        ("ubuntu", Some(..=23)) => "install the package qemu-user (apt-get install qemu-user)",
+        _ if is("debian") => {
+            "packages here are built without plugins: build QEMU with --enable-plugins \
+             --target-list=x86_64-linux-user"
+        }
+        _ if is("alpine") => "install the package qemu-x86_64 (apk add qemu-x86_64)",
+        _ if is("arch") => "install the package qemu-user (pacman -S qemu-user)",
+        _ if is("fedora") => "install the package qemu-user (dnf install qemu-user)",
+        _ if is("suse") => "install the package qemu-linux-user (zypper install qemu-linux-user)",
+        _ => {
+            "install your distribution's QEMU user mode, or build QEMU with --enable-plugins \
+             --target-list=x86_64-linux-user"
+        }
+    }
+}
+
+fn how_to_get_here() -> &'static str {
+    how_to_get(&std::fs::read_to_string("/etc/os-release").unwrap_or_default())
+}
+
+/// The version in the first line that QEMU user mode prints for `--version`; `None` of
+/// another program.
+fn version_of(said: &str) -> Option<String> {
+    let mut words = said.lines().next()?.split_whitespace();
+    let is_qemu = words.next()?.starts_with("qemu-x86_64");
+    let version = words.skip_while(|w| *w != "version").nth(1)?;
+    is_qemu.then(|| version.to_owned())
+}
+
 /// The first executable of that name on `PATH`.
 pub fn find_on_path(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
@@ -84,7 +150,10 @@ impl Emulator {
         let qemu = match std::env::var_os("MEMGAUGE_QEMU") {
             Some(path) => PathBuf::from(path),
             None => find_on_path("qemu-x86_64").ok_or_else(|| {
-                missing("failed to find `qemu-x86_64`: install the package qemu-user (or set MEMGAUGE_QEMU)")
+                missing(&format!(
+                    "failed to find `qemu-x86_64`: {} (or set MEMGAUGE_QEMU)",
+                    how_to_get_here()
+                ))
             })?,
         };
         let output = Command::new(&qemu)
@@ -92,12 +161,13 @@ impl Emulator {
             .output()
             .map_err(|e| Error::system(format!("failed to run `{}`", qemu.display()), e))?;
         let text = String::from_utf8_lossy(&output.stdout);
-        let version = text
-            .split_whitespace()
-            .skip_while(|w| *w != "version")
-            .nth(1)
-            .ok_or_else(|| missing("failed to read the version of `qemu-x86_64`"))?
-            .to_owned();
+        let version = version_of(&text).ok_or_else(|| {
+            missing(&format!(
+                "failed to use `{0}` as the emulator: `{0} --version` does not say that it is \
+                 qemu-x86_64: set MEMGAUGE_QEMU to the path of qemu-x86_64",
+                qemu.display()
+            ))
+        })?;
         let plugin = find_plugin(&version)?;
         check_plugins(&qemu, &version)?;
         Ok(Emulator {
@@ -146,8 +216,9 @@ fn check_plugins(qemu: &Path, version: &str) -> Result<()> {
         ErrorKind::Missing,
         format!(
             "failed to use `{}` {version}: it was built without plugins; set MEMGAUGE_QEMU to \
-             one with them, as in Debian 12's package qemu-user",
-            qemu.display()
+             one with them, as in Debian 12's package qemu-user ({})",
+            qemu.display(),
+            how_to_get_here()
         ),
     ))
 }
@@ -269,6 +340,50 @@ mod tests {
         check("10.0.2", Some(4));
         check("5.2.0", None);
         check("odd", None);
+    }
+
+    #[test]
+    fn another_program_is_no_old_emulator() {
+        let check = |said, expected: Option<&str>| {
+            assert_eq!(version_of(said).as_deref(), expected, "{said}");
+        };
+        check(
+            "qemu-x86_64 version 7.2.22 (Debian 1:7.2)\nCopyright",
+            Some("7.2.22"),
+        );
+        check("true (GNU coreutils) 9.1\nGNU GPL version 3 or later", None);
+        check("", None);
+    }
+
+    #[test]
+    fn the_package_is_that_of_the_distribution() {
+        let check = |os: &str, word: &str| assert!(how_to_get(os).contains(word), "{os}: {word}");
+        check("ID=debian\nVERSION_ID=\"12\"\n", "apt-get");
+        check("ID=debian\nVERSION_ID=\"13\"\n", "--enable-plugins");
+        check(
+            "ID=ubuntu\nID_LIKE=debian\nVERSION_ID=\"24.04\"\n",
+            "--enable-plugins",
+        );
+        check(
+            "ID=ubuntu\nID_LIKE=debian\nVERSION_ID=\"22.04\"\n",
+            "apt-get",
+        );
+        check("NAME=Fedora\nID=fedora\nVERSION_ID=40\n", "dnf");
+        check("ID=rocky\nID_LIKE=\"rhel centos fedora\"\n", "dnf");
+        check(
+            "ID=\"opensuse-leap\"\nID_LIKE=\"suse opensuse\"\n",
+            "zypper",
+        );
+        check("ID=arch\n", "pacman");
+        check("ID=alpine\n", "apk");
+        check("", "your distribution's");
+    }
+
+    #[test]
+    fn a_limit_of_addresses_is_read_from_the_limits() {
+        let line = |soft: &str| format!("Max address space         {soft}   unlimited   bytes\n");
+        assert_eq!(address_limit(&line("512000000")), Some(512_000_000));
+        assert_eq!(address_limit(&line("unlimited")), None);
     }
 
     #[test]

@@ -9,11 +9,13 @@ use memgauge_trace::{
 
 use super::address_space::{AddressSpace, Mapping};
 use super::catalogue::{Catalogue, Happening};
-use super::follow::{self, Followed, Origin, Reader, Words};
+use super::follow::{self, Followed, Origin, Reader, Taken, Words};
 use super::replay::{Cursor, Due, Program, Replay};
-use super::session::{ProcessEntry, Session};
+use super::session::{ProcessEntry, Ring, Session};
+use super::waits::{Sync, Waits};
 use super::wire;
 use crate::Result;
+use memgauge_host::program::ProgramFiles;
 use memgauge_recording::overflows::Trace;
 
 type Process = follow::Process<Recorded>;
@@ -40,17 +42,26 @@ struct Running {
     core: CoreId,
     cursor: Cursor,
     start_ns: u64,
+    /// Number of the mark by which it was started, until its first word is read.
+    birth: u64,
     trace: Option<Trace>,
 }
 
 /// Address spaces the machine tells apart; later processes share numbers.
 const ADDRESS_SPACES: u32 = (1 << 18) - 1;
 
+/// A thread's first store lies so near the end of its stack, below its thread-local
+/// variables and the C library's own. Runtimes such as Go's have stacks amid their heap,
+/// which is not to be named after them.
+const STACK_TOP_BYTES: u64 = 64 << 10;
+
 /// What has been seen so far, for progress.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Seen {
     pub(super) counts: Counts,
     pub(super) virtual_ns: u64,
+    /// Time that threads waited, summed.
+    pub(super) idle_ns: u64,
     pub(super) processes: u32,
     pub(super) threads: u32,
 }
@@ -62,6 +73,11 @@ pub(super) struct Recorder(Followed<Modelling>);
 struct Modelling {
     machine: Machine,
     writer: Writer,
+    /// Which files are mapped.
+    files: ProgramFiles,
+    waits: Waits,
+    /// Virtual time that threads which have ended waited.
+    past_idle_ns: u64,
     /// Counts of threads that have ended.
     past: Counts,
     past_ns: u64,
@@ -71,7 +87,20 @@ struct Modelling {
     /// Overflows are kept as times, rounded to at most so many nanoseconds.
     traces: Option<u64>,
     delivered: Delivered,
+    notes: Vec<Note>,
 }
+
+/// What the user should hear of beside the report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Note {
+    /// A reservation of so many bytes was refused.
+    Refused(u64),
+    /// A process was killed by a signal that says it crashed.
+    Crashed { pid: u64, signal: u64 },
+}
+
+/// Notes that are kept; a program may be refused any number of times.
+const MOST_NOTES: usize = 5;
 
 /// Turns what falls due at a core into rows.
 struct Rows<'a> {
@@ -154,6 +183,9 @@ impl Recorder {
         Recorder(Followed::new(Modelling {
             machine,
             writer,
+            files: ProgramFiles::new(),
+            waits: Waits::default(),
+            past_idle_ns: 0,
             past: Counts::default(),
             past_ns: 0,
             cut: 0,
@@ -161,7 +193,13 @@ impl Recorder {
             failure: None,
             traces,
             delivered: Delivered::default(),
+            notes: Vec::new(),
         }))
+    }
+
+    /// What the user should hear of, in order.
+    pub(super) fn notes(&self) -> &[Note] {
+        &self.0.reader.notes
     }
 
     pub(super) fn writer(&mut self) -> &mut Writer {
@@ -170,6 +208,19 @@ impl Recorder {
 
     pub(super) fn into_writer(self) -> Writer {
         self.0.reader.writer
+    }
+
+    /// The writer, once the recording at `output` has the names that may be gone
+    /// later. Also the bytes of files copied for that.
+    ///
+    /// # Errors
+    /// The recording could not be written.
+    pub(super) fn into_named(self, output: &std::path::Path) -> Result<(Writer, u64)> {
+        let Modelling {
+            mut writer, files, ..
+        } = self.0.reader;
+        let copied = files.finish(output, &mut writer)?;
+        Ok((writer, copied))
     }
 
     /// Reads what there is; with `eager`, blocks still being written too.
@@ -271,6 +322,7 @@ impl Recorder {
         let mut seen = Seen {
             counts: modelling.past,
             virtual_ns: modelling.past_ns,
+            idle_ns: modelling.past_idle_ns,
             processes: born.processes,
             threads: born.threads,
         };
@@ -278,6 +330,7 @@ impl Recorder {
             let (core, _) = modelling.machine.core_mut(thread.kept.core);
             seen.counts.add(&core.counts());
             seen.virtual_ns = seen.virtual_ns.max(core.time_ns());
+            seen.idle_ns += core.idle_ns();
         }
         seen
     }
@@ -303,22 +356,33 @@ impl Reader for Modelling {
             kept.program.catalogue = parent.kept.program.catalogue.inherited(blocks);
             kept.space = parent.kept.space.clone();
             kept.path = parent.kept.path.clone();
-            kept.now_ns = parent.kept.now_ns;
+            let forked_ns = self.waits.start(entry.birth);
+            kept.now_ns = forked_ns.unwrap_or(parent.kept.now_ns);
             kept.stack_named = true;
         }
         self.write_space(entry.pid, &kept);
         kept
     }
 
-    fn begin_thread(&mut self, process: &Process) -> Running {
+    fn begin_thread(&mut self, process: &Process, ring: &Ring) -> Running {
         let start_ns = process.kept.now_ns;
+        self.waits.begin(ring.tid);
         let space = process.entry.number % ADDRESS_SPACES;
         Running {
             core: self.machine.add_core_in(start_ns, space),
             cursor: Cursor::default(),
             start_ns,
+            birth: ring.birth,
             trace: self.traces.map(Trace::new),
         }
+    }
+
+    fn birth_of(&self, ring: &Ring) -> Option<u64> {
+        (ring.birth > 0).then_some(ring.birth)
+    }
+
+    fn now(&self, thread: &Running) -> u64 {
+        self.machine.core(thread.core).time_ns()
     }
 
     fn happened(&mut self, process: &mut Process, happening: Happening) {
@@ -339,6 +403,8 @@ impl Reader for Modelling {
             Happening::NotFollowed(what) => {
                 self.lose(Some(process), LossKind::ProgramNotFollowed, 1, &what);
             }
+            Happening::Refused(bytes) => self.tell(Note::Refused(bytes)),
+            Happening::Crashed { pid, signal } => self.tell(Note::Crashed { pid, signal }),
         }
     }
 
@@ -348,22 +414,28 @@ impl Reader for Modelling {
         tid: u32,
         thread: &mut Running,
         words: &Words<'_>,
-    ) -> usize {
-        let (core, shared) = self.machine.core_mut(thread.core);
-        let mut rows = Rows {
-            pid: Pid(process.entry.pid),
-            tid: Tid(tid),
-            cpu: Cpu(thread.core.0),
-            writer: &mut self.writer,
-            failure: &mut self.failure,
-            trace: thread.trace.as_mut(),
+    ) -> Taken {
+        self.begin_at_birth(thread);
+        let mut at = words.from;
+        let waits = loop {
+            at = self.replay(process, tid, thread, words, at);
+            let Some(sync) = Sync::at(words.all, at) else {
+                break None;
+            };
+            if sync.waits() && sync.number > words.granted {
+                break Some(sync.number);
+            }
+            self.synchronise(process, thread, &sync);
+            at += Sync::WORDS;
         };
-        let (program, cursor) = (&mut process.kept.program, &mut thread.cursor);
-        let mut replay = Replay::new(core, shared, program, cursor, &mut rows);
-        let at = replay.run(words.all, words.from, words.whole);
-        process.kept.now_ns = process.kept.now_ns.max(core.time_ns());
+        let now_ns = self.machine.core(thread.core).time_ns();
+        process.kept.now_ns = process.kept.now_ns.max(now_ns);
+        self.waits.reach(process.entry.pid, process.kept.now_ns);
         self.name_stack(process, tid, &mut thread.cursor);
-        at
+        Taken {
+            to: at.min(words.all.len()),
+            waits,
+        }
     }
 
     fn end_thread(&mut self, process: &mut Process, mut thread: Thread) {
@@ -383,7 +455,8 @@ impl Reader for Modelling {
         if let Some(delivered) = core.delivered() {
             self.delivered.add(&delivered);
         }
-        let end_ns = core.time_ns();
+        let (end_ns, idle_ns) = (core.time_ns(), core.idle_ns());
+        self.past_idle_ns += idle_ns;
         self.past.add(&core.counts());
         self.past_ns = self.past_ns.max(end_ns);
         self.stray += kept.cursor.stray + u64::from(thread.ring.dropped());
@@ -396,6 +469,7 @@ impl Reader for Modelling {
             program: process.kept.path.clone(),
             start_ns: kept.start_ns,
             end_ns: Some(end_ns),
+            idle_ns: Some(idle_ns),
         });
         self.note(written);
     }
@@ -424,6 +498,53 @@ impl Reader for Modelling {
 }
 
 impl Modelling {
+    /// A thread begins when the one that started it did so.
+    fn begin_at_birth(&mut self, thread: &mut Running) {
+        let birth = std::mem::take(&mut thread.birth);
+        if let Some(start_ns) = self.waits.start(birth) {
+            thread.start_ns = start_ns;
+            self.machine.core_mut(thread.core).0.begin_at(start_ns);
+        }
+    }
+
+    /// Runs words through the model, up to where they end or say who waits.
+    fn replay(
+        &mut self,
+        process: &mut Process,
+        tid: u32,
+        thread: &mut Running,
+        words: &Words<'_>,
+        at: usize,
+    ) -> usize {
+        let (core, shared) = self.machine.core_mut(thread.core);
+        let mut rows = Rows {
+            pid: Pid(process.entry.pid),
+            tid: Tid(tid),
+            cpu: Cpu(thread.core.0),
+            writer: &mut self.writer,
+            failure: &mut self.failure,
+            trace: thread.trace.as_mut(),
+        };
+        let (program, cursor) = (&mut process.kept.program, &mut thread.cursor);
+        let mut replay = Replay::new(core, shared, program, cursor, &mut rows);
+        replay.run(words.all, at, words.whole)
+    }
+
+    /// Takes in who lets others go on, or has waited.
+    fn synchronise(&mut self, process: &Process, thread: &Running, sync: &Sync) {
+        let (core, _) = self.machine.core_mut(thread.core);
+        let until_ns = self.waits.take(sync, process.entry.pid, core.time_ns());
+        if let Some(until_ns) = until_ns {
+            core.wait_until(until_ns);
+        }
+    }
+
+    fn tell(&mut self, note: Note) {
+        if self.notes.len() < MOST_NOTES {
+            self.notes.push(note);
+        }
+    }
+
     fn note(&mut self, result: memgauge_recording::Result<()>) {
         if let Err(e) = result {
             self.failure.get_or_insert(e);
@@ -438,7 +559,8 @@ impl Modelling {
         }
     }
 
-    fn write_module(&mut self, row: Module) {
+    fn write_module(&mut self, mut row: Module) {
+        self.files.identify(&mut row);
         let written = self.writer.push(row);
         self.note(written);
     }
@@ -459,9 +581,10 @@ impl Modelling {
     /// Writes all mappings of a process, as a forked child has them from the start.
     fn write_space(&mut self, pid: u32, kept: &Recorded) {
         let all = kept.space.iter();
-        let rows: Vec<Module> = all
+        let mut rows: Vec<Module> = all
             .map(|(start, m)| module(pid, kept.now_ns, start, m))
             .collect();
+        rows.iter_mut().for_each(|row| self.files.identify(row));
         let written = self.writer.extend(rows);
         self.note(written);
     }
@@ -475,6 +598,7 @@ impl Modelling {
         let kept = &mut process.kept;
         let name = match std::mem::replace(&mut kept.stack_named, true) {
             false => "[stack]".to_owned(),
+            true if !kept.space.is_near_end(address, STACK_TOP_BYTES) => return,
             true => format!("[stack {tid}]"),
         };
         if let Some((start, mapping)) = kept.space.name_around(address, &name) {
@@ -500,6 +624,7 @@ fn module(pid: u32, time_ns: u64, start: u64, m: &Mapping) -> Module {
         file_offset: m.file_offset,
         path: m.path.clone(),
         executable: m.executable,
+        ..Module::default()
     }
 }
 

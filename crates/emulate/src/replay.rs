@@ -174,8 +174,8 @@ impl<'a, D: Due> Replay<'a, D> {
     }
 
     /// Takes words from `words[at]` on; those before it have been taken. Returns
-    /// where it stopped: at their end, or where more words must come first. With
-    /// `whole`, none will.
+    /// where it stopped: at their end, at a mark of who waits, or where more words must
+    /// come first. With `whole`, none will.
     pub(super) fn run(&mut self, words: &[AtomicU64], mut at: usize, whole: bool) -> usize {
         let start = at;
         self.cursor.events.set_most(self.shared.recalls());
@@ -195,6 +195,7 @@ impl<'a, D: Due> Replay<'a, D> {
                     self.run_in_lines(words, at, word);
                     at += 1;
                 }
+                Some(mark) if wire::mark(mark) == wire::MARK_SYNC => break,
                 Some(mark) => match self.marked(mark, words, at, whole) {
                     Some(taken) => at += taken,
                     None => break,

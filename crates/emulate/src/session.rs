@@ -51,6 +51,8 @@ pub(super) struct ProcessEntry {
     pub(super) pid: u32,
     /// The process it was forked from, and that process's blocks by then.
     pub(super) parent: Option<(u32, u32)>,
+    /// Number of the mark by which it was forked; 0: none.
+    pub(super) birth: u64,
     shared: Shared,
     read: usize,
 }
@@ -60,6 +62,8 @@ pub(super) struct ProcessEntry {
 pub(super) struct Ring {
     pub(super) process: u32,
     pub(super) tid: u32,
+    /// Number of the mark by which it was started; 0: none.
+    pub(super) birth: u64,
     shared: Shared,
     tail: u32,
     /// Words read of the oldest unread block.
@@ -136,18 +140,24 @@ fn open_shared(path: &Path, bytes: usize) -> std::io::Result<Shared> {
 
 impl Session {
     /// Makes the directory and its control page.
-    pub(super) fn create() -> Result<Session> {
+    /// `reserve_most`: see [`super::reserve`].
+    pub(super) fn create(reserve_most: u64) -> Result<Session> {
         remove_orphans();
         let dir = make_dir()?;
         let path = dir.join("control");
         let page = || -> std::io::Result<Shared> {
-            File::create(&path)?.set_len(wire::PAGE as u64)?;
+            // Written, so that it has memory behind it: a store into a page without ends
+            // the process.
+            fs::write(&path, [0u8; wire::PAGE])?;
             open_shared(&path, wire::PAGE)
         };
         let shared = page().map_err(|e| Error::system("failed to make shared memory", e))?;
         shared
             .u32(control::VERSION)
             .store(wire::WIRE_VERSION, Ordering::Relaxed);
+        shared
+            .u64(control::RESERVE_MOST)
+            .store(reserve_most, Ordering::Relaxed);
         shared
             .u32(control::RECORDER_PID)
             .store(std::process::id(), Ordering::Relaxed);
@@ -199,6 +209,9 @@ impl Session {
                 return None;
             }
             self.seen += 1;
+            if head.is_none() && self.is_given_up(number) {
+                continue;
+            }
             let Some(head) = head else {
                 self.late.push(number);
                 // Those that never come are the oldest.
@@ -241,6 +254,19 @@ impl Session {
         (head.u32(entry::READY).load(Ordering::Acquire) == 1).then_some(head)
     }
 
+    /// Whether an entry is there that cannot be opened, as where too many files are open:
+    /// its owner learns by its name, which is taken away, not to wait for its reader.
+    fn is_given_up(&mut self, number: u32) -> bool {
+        let path = self.path(number);
+        let opened = File::open(&path).map(drop);
+        let refused = opened.is_err_and(|e| e.kind() != std::io::ErrorKind::NotFound);
+        if refused {
+            self.unopened += 1;
+            let _ = fs::remove_file(&path);
+        }
+        refused
+    }
+
     fn open(&mut self, number: u32, head: &Shared) -> Option<Entry> {
         let path = self.path(number);
         let opened = open_entry(&path, number, head);
@@ -267,18 +293,27 @@ fn open_entry(path: &Path, number: u32, head: &Shared) -> Option<Entry> {
             Some(Entry::Process(ProcessEntry {
                 number,
                 pid: field(entry::PID),
+                birth: head.u64(process::BIRTH).load(Ordering::Relaxed),
                 parent: (owner != entry::NONE).then(|| (owner, field(entry::FIRST_BLOCK))),
                 shared: open_shared(path, wire::PAGE + wire::CATALOGUE_BYTES).ok()?,
                 read: 0,
             }))
         }
-        entry::THREAD => Some(Entry::Thread(Ring {
-            process: field(entry::OWNER),
-            tid: field(entry::TID),
-            shared: open_shared(path, wire::RING_BYTES).ok()?,
-            tail: 0,
-            read: 0,
-        })),
+        entry::THREAD => {
+            let shared = open_shared(path, wire::RING_BYTES).ok()?;
+            // Before the file's name goes, by which the thread knows that it waits in vain.
+            shared
+                .u32(ring::TAKEN)
+                .store(ring::IS_READ, Ordering::SeqCst);
+            Some(Entry::Thread(Ring {
+                process: field(entry::OWNER),
+                tid: field(entry::TID),
+                birth: head.u64(ring::BIRTH).load(Ordering::Relaxed),
+                shared,
+                tail: 0,
+                read: 0,
+            }))
+        }
         _ => None,
     }
 }
@@ -353,6 +388,12 @@ impl Ring {
     /// Whether the thread ended in order.
     pub(super) fn finished(&self) -> bool {
         self.shared.u32(entry::FINISHED).load(Ordering::Acquire) == 1
+    }
+
+    /// Tells the thread that nobody reads its words.
+    pub(super) fn leave(&self) {
+        let taken = self.shared.u32(ring::TAKEN);
+        taken.store(ring::IS_LEFT, Ordering::SeqCst);
     }
 
     /// Words the plugin had no room for.
@@ -458,7 +499,7 @@ mod tests {
 
     #[test]
     fn an_entry_that_was_passed_over_still_comes() {
-        let mut session = Session::create().unwrap();
+        let mut session = Session::create(u64::MAX).unwrap();
         session
             .control
             .u32(control::ENTRIES)

@@ -12,9 +12,10 @@ use std::time::Instant;
 use memgauge_trace::{CommandEnd, LossKind};
 
 use super::catalogue::{Catalogue, Happening};
-use super::follow::{self, Followed, Origin, Reader, Words};
+use super::follow::{self, Followed, Origin, Reader, Taken, Words};
 use super::parts::{Names, Parts, PartsBy};
-use super::session::{ProcessEntry, Session};
+use super::qemu::not_loaded;
+use super::session::{ProcessEntry, Ring, Session};
 use super::walk::{Place, References, Walk};
 use super::{Emulator, GRACE, IDLE, PATIENCE, REAP_EVERY, ending, resolve, spawn};
 use crate::{Error, Result};
@@ -131,7 +132,7 @@ pub fn stream<E: From<Error>>(
 fn stream_while(command: &[String], wanted: Wanted, sink: Sink<'_>) -> Result<Streamed> {
     resolve(command)?;
     let emulator = Emulator::find()?;
-    let mut session = Session::create()?;
+    let mut session = Session::create(super::reserve::most(&emulator.version))?;
     let mut run = Run {
         child: spawn(command, &emulator, &session)?,
         followed: Followed::new(Giving::new(wanted, sink)),
@@ -208,10 +209,7 @@ impl Run<'_> {
         while self.followed.poll(session, true) {}
         // One that was killed may not have come so far.
         if self.followed.born.processes == 0 && matches!(end, CommandEnd::Exited(_)) {
-            return Err(Error::new(
-                crate::ErrorKind::Missing,
-                "failed to load the QEMU plugin: `memgauge doctor` says why, `make plugin` builds it anew",
-            ));
+            return Err(not_loaded());
         }
         self.followed.reap(session, false);
         let running = self.followed.live_processes();
@@ -305,7 +303,7 @@ impl Reader for Giving<'_> {
         forked.unwrap_or_default()
     }
 
-    fn begin_thread(&mut self, _: &Process) -> Walking {
+    fn begin_thread(&mut self, _: &Process, _: &Ring) -> Walking {
         Walking::default()
     }
 
@@ -324,7 +322,7 @@ impl Reader for Giving<'_> {
         tid: u32,
         thread: &mut Walking,
         words: &Words<'_>,
-    ) -> usize {
+    ) -> Taken {
         let before = self.references.instructions;
         self.references.clear();
         let space = (u64::from(process.entry.number) % SPACES) << SPACE_SHIFT;
@@ -344,7 +342,8 @@ impl Reader for Giving<'_> {
             tid,
             self.references.instructions - before,
         );
-        at
+        let waits = None;
+        Taken { to: at, waits }
     }
 
     fn end_thread(&mut self, _: &mut Process, thread: Thread) {

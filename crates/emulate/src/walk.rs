@@ -51,6 +51,12 @@ pub(super) struct Place {
     pub(super) stray: u64,
 }
 
+/// Whether a word is part of a mark of who waits.
+fn is_sync(word: u64) -> bool {
+    let marks = [wire::MARK_SYNC, wire::MARK_SYNC_KIND, wire::MARK_SYNC_NS];
+    marks.contains(&wire::mark(word))
+}
+
 pub(super) struct Walk<'a> {
     pub(super) catalogue: &'a Catalogue,
     pub(super) place: &'a mut Place,
@@ -78,6 +84,8 @@ impl Walk<'_> {
             } else if id < wire::MARKS {
                 self.begin(id as u32, true);
                 self.run_of_block(word)
+            } else if is_sync(word) {
+                1 // who waits changes no reference
             } else {
                 let Some(taken) = self.marked(word, &words[at + 1..], whole) else {
                     break;

@@ -3,7 +3,7 @@
 /// First word of every shared file.
 pub(super) const MAGIC: u32 = 0x3147_474d;
 /// Version of everything below.
-pub(super) const WIRE_VERSION: u32 = 5;
+pub(super) const WIRE_VERSION: u32 = 7;
 pub(super) const PAGE: usize = 4096;
 pub(super) const BLOCK_WORDS: usize = 32768;
 pub(super) const BLOCKS: usize = 8;
@@ -25,6 +25,18 @@ pub(super) const FIRST_BLOCK: u64 = 4;
 pub(super) const MARKS: u64 = 0xff00;
 pub(super) const MARK_BLOCK: u64 = SEVERAL | 0xff01 << ID_SHIFT;
 pub(super) const MARK_PIECE: u64 = SEVERAL | 0xff02 << ID_SHIFT;
+pub(super) const MARK_SYNC: u64 = SEVERAL | 0xff03 << ID_SHIFT;
+pub(super) const MARK_SYNC_KIND: u64 = SEVERAL | 0xff04 << ID_SHIFT;
+pub(super) const MARK_SYNC_NS: u64 = SEVERAL | 0xff05 << ID_SHIFT;
+pub(super) const SYNC_KIND_SHIFT: u32 = 40;
+pub(super) const SYNC_RELEASE: u64 = 1;
+pub(super) const SYNC_ACQUIRE: u64 = 2;
+pub(super) const SYNC_ACQUIRE_END: u64 = 3;
+pub(super) const SYNC_SLEEP: u64 = 4;
+pub(super) const SYNC_START: u64 = 5;
+pub(super) const SYNC_EXIT: u64 = 6;
+pub(super) const SYNC_JOIN_THREAD: u64 = 7;
+pub(super) const SYNC_JOIN_PROCESS: u64 = 8;
 pub(super) const PIECE_LOAD: u64 = 1 << 32;
 pub(super) const PIECE_STORE: u64 = 1 << 33;
 pub(super) const PIECE_SIZE_SHIFT: u32 = 16;
@@ -57,6 +69,7 @@ pub(super) mod control {
     pub(in super::super) const ENTRIES: usize = 12;
     pub(in super::super) const REFUSED: usize = 16;
     pub(in super::super) const STOP: usize = 20;
+    pub(in super::super) const RESERVE_MOST: usize = 24;
 }
 
 /// Offsets in every entry's first page.
@@ -78,10 +91,13 @@ pub(super) mod process {
     pub(in super::super) const USED: usize = 32;
     pub(in super::super) const FORKS: usize = 40;
     pub(in super::super) const UNDECODED: usize = 44;
+    pub(in super::super) const BIRTH: usize = 48;
 }
 
 /// Offsets in a thread entry.
 pub(super) mod ring {
+    pub(in super::super) const BIRTH: usize = 32;
+    pub(in super::super) const TAKEN: usize = 40;
     pub(in super::super) const W: usize = 64;
     pub(in super::super) const DATA: usize = 80;
     pub(in super::super) const HEAD: usize = 224;
@@ -89,6 +105,9 @@ pub(super) mod ring {
     pub(in super::super) const TAIL: usize = 128;
     pub(in super::super) const WAITING: usize = 132;
     pub(in super::super) const USED: usize = 192;
+    /// Values of `TAKEN`.
+    pub(in super::super) const IS_READ: u32 = 1;
+    pub(in super::super) const IS_LEFT: u32 = 2;
 }
 
 /// Kinds of catalogue record.
@@ -99,6 +118,8 @@ pub(super) mod record {
     pub(in super::super) const BRK: u32 = 4;
     pub(in super::super) const PROGRAM: u32 = 5;
     pub(in super::super) const NOT_FOLLOWED: u32 = 6;
+    pub(in super::super) const REFUSED: u32 = 7;
+    pub(in super::super) const CRASHED: u32 = 8;
 }
 
 pub(super) const CODE_BEGINS_REP: u16 = 1;

@@ -13,10 +13,10 @@ pub(super) fn load(words: &[AtomicU64], at: usize) -> Option<u64> {
     Some(words.get(at)?.load(Ordering::Relaxed))
 }
 
-/// Whether an execution of a block begins with a word.
+/// Whether an execution of a block has ended before a word.
 pub(super) fn begins_block(word: u64) -> bool {
     (wire::FIRST_BLOCK..wire::MARKS).contains(&wire::id(word))
-        || wire::mark(word) == wire::MARK_BLOCK
+        || matches!(wire::mark(word), wire::MARK_BLOCK | wire::MARK_SYNC)
 }
 
 /// One execution of a special block, one with rep instructions or varying operands:

@@ -38,13 +38,13 @@ pub fn verdict(name: &'static str, ok: bool, found: String, fix: &str) -> Check 
 /// What the kernel means by refusing an event or a map.
 pub fn in_words(error: &io::Error) -> String {
     let words = match error.raw_os_error() {
-        Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => "the kernel knows no such event here",
-        Some(libc::EACCES | libc::EPERM) => "not allowed for this user",
+        Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => "this machine has no such event",
+        Some(libc::EACCES | libc::EPERM) => "not allowed to this user",
         Some(libc::EOPNOTSUPP) => "the processor's counters cannot do that",
         Some(libc::EINVAL | libc::E2BIG) => "this kernel is too old for it",
         Some(libc::ENOSYS) => "the kernel was built without it, or a system-call filter hides it",
         Some(libc::EMFILE | libc::ENFILE) => "too many files are open",
-        Some(libc::EBUSY) => "somebody else uses it",
+        Some(libc::EBUSY) => "another program uses it",
         Some(libc::ENOMEM | libc::ENOSPC) => "no memory or counter is left for it",
         _ => return error.to_string(),
     };
@@ -58,7 +58,7 @@ mod tests {
     #[test]
     fn a_refusal_is_told_in_words_and_an_unknown_one_as_it_is() {
         let of = |number| in_words(&io::Error::from_raw_os_error(number));
-        assert_eq!(of(libc::EACCES), "not allowed for this user");
+        assert_eq!(of(libc::EACCES), "not allowed to this user");
         assert!(of(libc::ENOENT).contains("no such event"));
         assert!(of(libc::EILSEQ).contains("os error"));
     }

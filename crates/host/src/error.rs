@@ -73,6 +73,17 @@ impl Error {
         self
     }
 
+    /// What happened and why, in a line.
+    pub fn in_full(&self) -> String {
+        let mut line = self.message.clone();
+        let mut cause = std::error::Error::source(self);
+        while let Some(c) = cause {
+            line = format!("{line}: {c}");
+            cause = c.source();
+        }
+        line
+    }
+
     /// What happened, for programs.
     pub fn kind(&self) -> ErrorKind {
         self.kind

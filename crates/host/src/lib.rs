@@ -9,6 +9,7 @@ pub mod check;
 mod error;
 mod facts;
 pub mod memory_counters;
+pub mod program;
 #[allow(unsafe_code)]
 pub mod sys;
 

@@ -1,127 +1,100 @@
 //! A perf.data into a recording.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{BufReader, Read, Seek};
-use std::path::{Path, PathBuf};
+use std::io::{Read, Seek};
+use std::path::Path;
 
 use memgauge_recording::Writer;
 use memgauge_trace::{
-    AccessKind, Cpu, DataSource, EventDef, EventId, Loss, LossKind, Manifest, Module, PhysAddr,
-    Pid, Provenance, Sample as SampleRow, SampleRegister, SeriesRow, SourceFacts, Tid, Unit,
-    VirtAddr, catalogue,
+    AccessKind, Cpu, DataFromFacts, DataSource, EventDef, EventId, ImportFacts, Loss, LossKind,
+    Manifest, Module, PhysAddr, Pid, Provenance, Sample as SampleRow, SampleRegister, SampledFacts,
+    SamplingFacts, SeriesRow, SourceFacts, Tid, Unit, VirtAddr, catalogue,
 };
 
 use super::counters::Counters;
-use super::threads::Threads;
+use super::input::Input;
+use super::threads::{Change, Threads};
 use super::writing::Writing;
-use crate::{Error, ErrorKind, Result};
-use memgauge_perf::abi::{record, sample};
+use crate::{Error, Result};
+use memgauge_host::program::{Mappings, hex};
+use memgauge_perf::abi::{flag, read, record, sample};
 use memgauge_perf::builtin::{self, Named};
 use memgauge_perf::data_src::DataSrc;
 use memgauge_perf::perf_data::{Damage, Events, FileEvent, PerfData, Visit};
-use memgauge_perf::record::{Header, Layout, Mmap, Reading, Record, Sample};
+use memgauge_perf::record::{Header, Layout, Mmap, Reading, Record, Sample, Trailer};
 
-/// What to import, and to where.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// The file.
-    pub input: PathBuf,
-    /// Directory of the recording.
-    pub output: PathBuf,
-}
-
-/// What was imported.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Imported {
-    /// Samples by event name.
-    pub samples: Vec<(String, u64)>,
-    /// Samples with a data address.
-    pub with_address: u64,
-    /// Rows of counters' values in samples.
-    pub series_rows: u64,
-    /// Records by kind of the kernel's.
-    pub records: BTreeMap<u32, u64>,
-    /// Data sources in words: samples, and the sum of their latencies in cycles.
-    pub sources: BTreeMap<String, (u64, u64)>,
-    /// What was lost or left out.
-    pub losses: Vec<Loss>,
-    /// What of the file could not be read, in words.
-    pub problems: Vec<String>,
-    /// Bytes of the recording.
-    pub recording_bytes: u64,
-}
-
-/// Whether a file can be imported at all, before room is made for the result.
+/// Whether an input can be imported at all, before room is made for the result.
 ///
 /// # Errors
-/// It is no perf.data, or cannot be read.
-pub fn check(input: &Path) -> Result<()> {
-    PerfData::open(open(input)?)
-        .map(drop)
-        .map_err(|e| about(input, e.into()))
+/// It is no perf data.
+pub fn check(input: &mut Input) -> Result<()> {
+    PerfData::open(&mut input.main)?;
+    input.rewind()
 }
 
-/// Opens a file; `-` is standard input.
-fn open(input: &Path) -> Result<BufReader<File>> {
-    let failed = |e| Error::system(format!("failed to open `{}`", input.display()), e);
-    let path = match input.to_str() {
-        Some("-") => Path::new("/dev/stdin"),
-        _ => input,
-    };
-    let file = File::open(path).map_err(failed)?;
-    let kind = file.metadata().map_err(failed)?.file_type();
-    let unfit = match (kind.is_file(), kind.is_dir()) {
-        (true, _) => return Ok(BufReader::with_capacity(1 << 16, file)),
-        (_, true) => "it is a directory; name the perf.data in it",
-        // Times begin with the earliest, which is known when all has been read once.
-        _ => "it cannot be read twice; write it to a file, and import that",
-    };
-    Err(about(input, Error::new(ErrorKind::BadInput, unfit)))
-}
-
-fn about(input: &Path, error: Error) -> Error {
-    error.about(&format!("failed to import `{}`", input.display()))
-}
-
-/// Imports a file.
+/// Imports what perf wrote into a recording at `output`.
 ///
 /// # Errors
-/// It is no perf.data, cannot be read, or the recording cannot be written.
-pub fn import(options: &Options) -> Result<Imported> {
-    convert(open(&options.input)?, &options.output).map_err(|e| about(&options.input, e))
+/// It is no perf data, cannot be read, or the recording cannot be written.
+pub fn import(input: &mut Input, output: &Path) -> Result<()> {
+    let mut earliest = Earliest::new(!input.beside.is_empty());
+    let mut head = PerfData::open(&mut input.main)?;
+    head.read(&mut earliest)?;
+    for (_, records) in &mut input.beside {
+        head.read_beside(records, &mut earliest)?;
+    }
+    input.rewind()?;
+    let mut file = PerfData::open(&mut input.main)?;
+    let mut converter = Converter::new(output, earliest.time_ns, file.facts.build_ids.clone())?;
+    if !input.beside.is_empty() {
+        converter.threads = Threads::of_any_order();
+    }
+    let mut damage = file.read(&mut converter)?;
+    for (path, records) in &mut input.beside {
+        let found = file.read_beside(records, &mut converter)?;
+        let named = |why| format!("{}: {why}", path.display());
+        damage
+            .problems
+            .extend(found.problems.into_iter().map(named));
+        damage.unread_bytes += found.unread_bytes;
+    }
+    converter.finish(&file, damage)
 }
 
-/// Imports from anything that can be read.
+/// Imports from anything that can be read twice and has no files beside it.
 ///
 /// # Errors
 /// As of [`import`].
-pub fn convert(source: impl Read + Seek, output: &Path) -> Result<Imported> {
+pub fn convert(source: impl Read + Seek, output: &Path) -> Result<()> {
     let mut source = source;
-    let start_ns = earliest(&mut source)?;
+    let mut earliest = Earliest::new(false);
+    PerfData::open(&mut source)?.read(&mut earliest)?;
+    source
+        .rewind()
+        .map_err(|e| Error::system("failed to read perf data again", e))?;
     let mut file = PerfData::open(source)?;
-    let mut converter = Converter::new(output, start_ns)?;
+    let mut converter = Converter::new(output, earliest.time_ns, file.facts.build_ids.clone())?;
     let damage = file.read(&mut converter)?;
     converter.finish(&file, damage)
 }
 
 /// The earliest time in a file. Records lie in it ring by ring, not in order; the
-/// earliest is in one of the first two rounds.
-fn earliest(source: &mut (impl Read + Seek)) -> Result<u64> {
-    let mut earliest = Earliest {
-        time_ns: u64::MAX,
-        rounds: 0,
-    };
-    PerfData::open(&mut *source)?.read(&mut earliest)?;
-    source
-        .rewind()
-        .map_err(|e| Error::system("failed to read perf data again", e))?;
-    Ok(earliest.time_ns)
-}
-
+/// earliest is in one of the first two rounds. Files beside one another have no rounds
+/// in common: they are read whole.
 struct Earliest {
     time_ns: u64,
     rounds: u32,
+    whole: bool,
+}
+
+impl Earliest {
+    fn new(whole: bool) -> Earliest {
+        Earliest {
+            time_ns: u64::MAX,
+            rounds: 0,
+            whole,
+        }
+    }
 }
 
 impl Visit for Earliest {
@@ -145,18 +118,28 @@ impl Visit for Earliest {
 
     fn round(&mut self) -> bool {
         self.rounds += 1;
-        self.rounds < 2 || self.time_ns == u64::MAX
+        self.whole || self.rounds < 2 || self.time_ns == u64::MAX
     }
 }
 
 struct Converter {
     writer: Writing,
     threads: Threads,
-    imported: Imported,
-    by_event: Vec<u64>,
+    /// By number of the event.
+    sampled: Vec<SampledFacts>,
+    /// Data sources in words: samples, and the sum of their latencies in cycles.
+    sources: BTreeMap<String, (u64, u64)>,
+    /// Kinds of records beyond the kernel's.
+    later_kinds: BTreeMap<u32, u64>,
+    /// Records of all kinds that rings had no room for.
+    ring_lost: u64,
+    series_rows: u64,
     /// When the recording begins, on perf's clock.
     start_ns: u64,
     counters: Counters,
+    mappings: Mappings,
+    /// By path, as the file has them.
+    build_ids: BTreeMap<String, String>,
     lost: BTreeMap<(LossKind, &'static str), u64>,
     /// Samples with each of [`NOT_KEPT`].
     not_kept: [u64; NOT_KEPT.len()],
@@ -173,11 +156,14 @@ const NOT_KEPT: [&str; 5] = [
     "registers of user space beside others",
 ];
 
+/// `PERF_RECORD_MISC_LOST_SAMPLES_BPF`: not lost, but not wanted.
+const BY_A_FILTER: u16 = 1 << 15;
+
 /// The kernel's kinds of records are below that.
 const KINDS: usize = 64;
 
 impl Converter {
-    fn new(output: &Path, start_ns: u64) -> Result<Converter> {
+    fn new(output: &Path, start_ns: u64, build_ids: BTreeMap<String, String>) -> Result<Converter> {
         Ok(Converter {
             writer: Writing::new(Writer::create(
                 output,
@@ -187,10 +173,15 @@ impl Converter {
                 },
             )?),
             threads: Threads::default(),
-            imported: Imported::default(),
-            by_event: Vec::new(),
+            sampled: Vec::new(),
+            sources: BTreeMap::new(),
+            later_kinds: BTreeMap::new(),
+            ring_lost: 0,
+            series_rows: 0,
             start_ns,
             counters: Counters::default(),
+            mappings: Mappings::default(),
+            build_ids,
             lost: BTreeMap::new(),
             not_kept: [0; NOT_KEPT.len()],
             kinds: [0; KINDS],
@@ -213,6 +204,18 @@ impl Converter {
         }
     }
 
+    #[inline]
+    fn of_event(&mut self, number: usize) -> &mut SampledFacts {
+        if self.sampled.len() <= number {
+            let more = self.sampled.len()..=number;
+            self.sampled.extend(more.map(|number| SampledFacts {
+                event: event_id(number),
+                ..SampledFacts::default()
+            }));
+        }
+        &mut self.sampled[number]
+    }
+
     /// `usual` is what a sample stands for where it does not say.
     fn sample(
         &mut self,
@@ -221,11 +224,8 @@ impl Converter {
         s: &Sample<'_>,
     ) -> Result<()> {
         let time_ns = self.since_start(s.time_ns);
-        if self.by_event.len() <= number {
-            self.by_event.resize(number + 1, 0);
-        }
-        self.by_event[number] += 1;
         self.threads.seen(s.pid, s.tid, time_ns);
+        self.inherited(s.pid)?;
         let latency_cycles = layout.latency(s);
         let (kind, source) = self.source(layout, DataSrc(s.data_src), latency_cycles);
         let row = SampleRow {
@@ -247,7 +247,10 @@ impl Converter {
             },
             ..SampleRow::default()
         };
-        self.imported.with_address += u64::from(row.addr.is_some());
+        let facts = self.of_event(number);
+        facts.samples += 1;
+        facts.stood_for = facts.stood_for.saturating_add(row.period);
+        facts.with_address += u64::from(row.addr.is_some());
         self.writer.sample(row)?;
         self.not_kept(s);
         self.registers(event_id(number), time_ns, s)
@@ -281,7 +284,7 @@ impl Converter {
             return Default::default();
         }
         if source.is_known() {
-            let seen = self.imported.sources.entry(source.words()).or_default();
+            let seen = self.sources.entry(source.words()).or_default();
             seen.0 += 1;
             seen.1 += u64::from(latency_cycles);
         }
@@ -316,7 +319,7 @@ impl Converter {
                 self.lose(LossKind::Unreadable, "values of counters of unknown id", 1);
                 continue;
             };
-            self.imported.series_rows += 1;
+            self.series_rows += 1;
             self.writer.series(SeriesRow {
                 time_ns,
                 cpu: Some(Cpu(s.cpu)),
@@ -341,7 +344,11 @@ impl Converter {
         } else {
             path
         };
-        self.writer.module(Module {
+        let build_id = match map.build_id {
+            [] => self.build_ids.get(&*path).cloned().unwrap_or_default(),
+            id => hex(id),
+        };
+        let row = Module {
             pid: Pid(map.pid),
             time_ns,
             start: VirtAddr(map.start),
@@ -349,11 +356,21 @@ impl Converter {
             file_offset: map.file_offset,
             path: path.into_owned(),
             executable: map.executable,
-        })?;
-        Ok(())
+            build_id,
+            ..Module::default()
+        };
+        self.inherited(map.pid)?;
+        self.mappings.mapped(&row);
+        self.writer.module(row)
     }
 
-    fn other(&mut self, record: &Record<'_>, time_ns: u64) -> Result<()> {
+    /// Writes what a child has mapped since before its fork, when it is first needed.
+    fn inherited(&mut self, pid: u32) -> Result<()> {
+        let mut rows = self.mappings.inherited(pid).into_iter();
+        rows.try_for_each(|row| self.writer.module(row))
+    }
+
+    fn other(&mut self, events: &Events, record: &Record<'_>, time_ns: u64) -> Result<()> {
         match record {
             Record::Mmap(map) => self.mapping(map, time_ns)?,
             Record::Comm {
@@ -363,8 +380,15 @@ impl Converter {
                 name,
             } => {
                 let name = String::from_utf8_lossy(name);
-                self.threads.named(*pid, *tid, *exec, &name, time_ns);
+                let change = Change::Named {
+                    pid: *pid,
+                    tid: *tid,
+                    exec: *exec,
+                    name: name.into_owned(),
+                };
+                self.threads.change(change, time_ns);
                 if *exec {
+                    self.mappings.replaced(*pid);
                     let pid = Pid(*pid);
                     let path = "[exec]".to_owned();
                     self.writer.module(Module {
@@ -375,20 +399,22 @@ impl Converter {
                     })?;
                 }
             }
-            Record::Fork(task) => self.threads.forked(task, time_ns),
-            Record::Exit(task) => self.threads.ended(task, time_ns),
-            Record::Lost { count, .. } => {
-                self.lose(LossKind::RingFull, "records lost in perf's rings", *count)
+            Record::Fork(task) => {
+                self.threads.change(Change::Forked(*task), time_ns);
+                self.mappings.forked(task.pid, task.parent_pid, time_ns);
             }
-            Record::LostSamples { count } => {
-                self.lose(
-                    LossKind::RingFull,
-                    "samples lost in hardware buffers",
-                    *count,
-                );
+            Record::Exit(task) => {
+                self.threads.change(Change::Ended(*task), time_ns);
+                if task.pid == task.tid {
+                    self.mappings.ended(task.pid);
+                }
             }
-            Record::Throttle { .. } => {
-                self.lose(LossKind::Throttled, "times sampling was stopped", 1)
+            Record::Lost { count, .. } => self.ring_lost += count,
+            Record::Throttle { id } => {
+                if let Some(number) = events.of_id(*id) {
+                    self.of_event(number).throttled += 1;
+                }
+                self.lose(LossKind::Throttled, "times sampling was stopped", 1);
             }
             Record::Aux { bytes, .. } => {
                 self.lose(LossKind::NotKept, "bytes of AUX traces", *bytes)
@@ -398,12 +424,64 @@ impl Converter {
         Ok(())
     }
 
-    fn finish<R: Read + Seek>(mut self, file: &PerfData<R>, damage: Damage) -> Result<Imported> {
+    /// Samples that are said to be lost. perf itself adds such records at the end, with
+    /// what the kernel counted for each event: samples that are among the records lost
+    /// in its rings already. Those of the kernel are of the processor's own buffers.
+    fn lost_samples(&mut self, events: &Events, header: Header, trailer: &Trailer, count: u64) {
+        if header.misc & BY_A_FILTER != 0 {
+            return self.lose(
+                LossKind::NotKept,
+                "samples that a filter of perf left out",
+                count,
+            );
+        }
+        let only = (events.all.len() == 1).then_some(0);
+        let number = events.of_id(trailer.id).or(only);
+        let attr = number.map(|n| events.all[n].attr).unwrap_or_default();
+        let is_timed = attr.sample_type & sample::TIME != 0 && attr.has(flag::SAMPLE_ID_ALL);
+        let by_perf = match is_timed {
+            true => trailer.time_ns == 0,
+            false => attr.read_format & read::LOST != 0,
+        };
+        match number.filter(|_| by_perf) {
+            Some(number) => self.of_event(number).lost += count,
+            None => self.lose(
+                LossKind::RingFull,
+                "samples lost in hardware buffers",
+                count,
+            ),
+        }
+    }
+
+    /// What was lost in perf's rings, each record once.
+    fn ring_losses(&mut self, events: &Events) -> Vec<Loss> {
+        let of_events: u64 = self.sampled.iter().map(|s| s.lost).sum();
+        let (what, rest) = match of_events {
+            0 => ("records lost in perf's rings", self.ring_lost),
+            n => (
+                "records lost in perf's rings beside samples",
+                self.ring_lost.saturating_sub(n),
+            ),
+        };
+        self.lose(LossKind::RingFull, what, rest);
+        let numbered = self.sampled.iter().enumerate();
+        let lossy = numbered.filter(|(_, s)| s.lost > 0);
+        let loss = |(number, s): (usize, &SampledFacts)| Loss {
+            kind: LossKind::RingFull,
+            count: s.lost,
+            detail: format!(
+                "{}: samples lost in perf's rings",
+                event_name(&events.all[number], number)
+            ),
+            ..Loss::default()
+        };
+        lossy.map(loss).collect()
+    }
+
+    fn finish<R: Read + Seek>(mut self, file: &PerfData<R>, damage: Damage) -> Result<()> {
         for (what, count) in NOT_KEPT.into_iter().zip(self.not_kept) {
             self.lose(LossKind::NotKept, what, count);
         }
-        let kinds = (0..).zip(self.kinds).filter(|(_, count)| *count > 0);
-        self.imported.records.extend(kinds);
         self.lose(
             LossKind::Unreadable,
             "bytes of the file",
@@ -414,24 +492,16 @@ impl Converter {
             "bytes of AUX traces",
             file.facts.trace_bytes,
         );
-        let named = |number: usize| event_name(&file.events.all[number], number);
-        let counted = self.by_event.iter().enumerate();
-        self.imported.samples = counted.map(|(n, &count)| (named(n), count)).collect();
-        self.imported.problems = damage.problems;
-        self.imported.losses = losses(self.lost);
+        let in_rings = self.ring_losses(&file.events);
+        let sampling = self.sampling();
+        let import = self.facts(damage);
         let mut writer = self.writer.finish()?;
         writer.extend(self.threads.rows())?;
-        writer.extend(self.imported.losses.iter().cloned())?;
+        writer.extend(losses(self.lost).into_iter().chain(in_rings))?;
         writer.flush()?;
-        self.imported.recording_bytes = writer.bytes_written();
-        let whole = self.imported.problems.is_empty();
-        let definitions = file
-            .events
-            .all
-            .iter()
-            .enumerate()
-            .map(|(n, e)| definition(e, n))
-            .collect();
+        let numbered = file.events.all.iter().enumerate();
+        let definitions = numbered.map(|(n, e)| definition(e, n)).collect();
+        let recording_bytes = writer.bytes_written();
         writer.finish(|manifest| {
             manifest.recorder = recorder(&file.facts.version);
             manifest.command.clone_from(&file.facts.command);
@@ -439,10 +509,39 @@ impl Converter {
             manifest.events = definitions;
             manifest.source = SourceFacts {
                 name: "import".to_owned(),
-                settings: settings(&file.events, whole),
+                settings: settings(&file.events, import.problems.is_empty()),
             };
+            manifest.sampling = Some(sampling);
+            manifest.import = Some(import);
+            manifest.own_cost.recording_bytes = recording_bytes;
         })?;
-        Ok(self.imported)
+        Ok(())
+    }
+
+    fn sampling(&mut self) -> SamplingFacts {
+        let sources = std::mem::take(&mut self.sources).into_iter();
+        SamplingFacts {
+            events: std::mem::take(&mut self.sampled),
+            sources: sources
+                .map(|(words, (samples, latency_cycles))| DataFromFacts {
+                    words,
+                    samples,
+                    latency_cycles,
+                })
+                .collect(),
+            ..SamplingFacts::default()
+        }
+    }
+
+    fn facts(&mut self, damage: Damage) -> ImportFacts {
+        let kinds = (0..).zip(self.kinds).filter(|(_, count)| *count > 0);
+        let mut records = std::mem::take(&mut self.later_kinds);
+        records.extend(kinds);
+        ImportFacts {
+            records,
+            series_rows: self.series_rows,
+            problems: damage.problems,
+        }
     }
 
     /// Passes over a sample or another record that makes no sense, and counts it.
@@ -458,7 +557,7 @@ impl Visit for Converter {
     fn record(&mut self, events: &Events, header: Header, body: &[u8]) -> Result<()> {
         match self.kinds.get_mut(header.kind as usize) {
             Some(sum) => *sum += 1,
-            None => *self.imported.records.entry(header.kind).or_default() += 1,
+            None => *self.later_kinds.entry(header.kind).or_default() += 1,
         }
         if header.kind == record::SAMPLE {
             let known = events.of_sample(body).filter(|(_, l)| !l.is_unknown());
@@ -479,12 +578,16 @@ impl Visit for Converter {
         else {
             return self.unreadable("records");
         };
+        if let Record::LostSamples { count } = record {
+            self.lost_samples(events, header, &trailer, count);
+            return Ok(());
+        }
         let time_ns = match &record {
             Record::Fork(task) | Record::Exit(task) => task.time_ns,
             _ => trailer.time_ns,
         };
         let time_ns = self.since_start(time_ns);
-        self.other(&record, time_ns)
+        self.other(events, &record, time_ns)
     }
 }
 

@@ -1,15 +1,17 @@
 //! Source `import`: recordings that others made.
 //!
-//! `memgauge_perf::perf_data` reads what `perf record` writes; [`convert`] makes a recording
-//! of it.
+//! [`Input`] opens what `perf record` wrote, `memgauge_perf::perf_data` reads it, [`convert`] makes
+//! a recording of it.
 
 #![forbid(unsafe_code)]
 
 mod convert;
 mod counters;
+mod input;
 mod queue;
 mod threads;
 mod writing;
 
-pub use convert::{Imported, Options, check, convert, import};
+pub use convert::{check, convert, import};
+pub use input::Input;
 pub use memgauge_host::{Error, ErrorKind, Result};

@@ -14,9 +14,53 @@ pub(super) struct Threads {
     done: Vec<Thread>,
     /// The thread of the last sample: most come one after the other.
     last_seen: Option<(u32, u64)>,
+    /// What waits to be put in order of time, where records are not in order at all.
+    waiting: Option<Vec<(u64, Change)>>,
+}
+
+/// What a record says of a thread.
+#[derive(Clone, Debug)]
+pub(super) enum Change {
+    Named {
+        pid: u32,
+        tid: u32,
+        exec: bool,
+        name: String,
+    },
+    Forked(Task),
+    Ended(Task),
 }
 
 impl Threads {
+    /// Of records that lie in several files: an end may be read before its beginning.
+    pub(super) fn of_any_order() -> Threads {
+        Threads {
+            waiting: Some(Vec::new()),
+            ..Threads::default()
+        }
+    }
+
+    /// Takes in what a record says, now or when all have come.
+    pub(super) fn change(&mut self, change: Change, time_ns: u64) {
+        match &mut self.waiting {
+            Some(waiting) => waiting.push((time_ns, change)),
+            None => self.apply(&change, time_ns),
+        }
+    }
+
+    fn apply(&mut self, change: &Change, time_ns: u64) {
+        match change {
+            Change::Named {
+                pid,
+                tid,
+                exec,
+                name,
+            } => self.named(*pid, *tid, *exec, name, time_ns),
+            Change::Forked(task) => self.forked(task, time_ns),
+            Change::Ended(task) => self.ended(task, time_ns),
+        }
+    }
+
     fn entry(&mut self, pid: u32, tid: u32, time_ns: u64) -> &mut Thread {
         let new = || Thread {
             pid: Pid(pid),
@@ -41,7 +85,7 @@ impl Threads {
         }
     }
 
-    pub(super) fn named(&mut self, pid: u32, tid: u32, exec: bool, name: &str, time_ns: u64) {
+    fn named(&mut self, pid: u32, tid: u32, exec: bool, name: &str, time_ns: u64) {
         let thread = self.entry(pid, tid, time_ns);
         let other = !thread.program.is_empty() && thread.program != name;
         if exec && other {
@@ -53,7 +97,7 @@ impl Threads {
         name.clone_into(&mut self.entry(pid, tid, time_ns).program);
     }
 
-    pub(super) fn forked(&mut self, task: &Task, time_ns: u64) {
+    fn forked(&mut self, task: &Task, time_ns: u64) {
         if self
             .current
             .get(&task.tid)
@@ -72,7 +116,7 @@ impl Threads {
         }
     }
 
-    pub(super) fn ended(&mut self, task: &Task, time_ns: u64) {
+    fn ended(&mut self, task: &Task, time_ns: u64) {
         self.entry(task.pid, task.tid, time_ns).end_ns = Some(time_ns);
     }
 
@@ -83,6 +127,11 @@ impl Threads {
 
     /// All rows, in order of their beginning.
     pub(super) fn rows(mut self) -> Vec<Thread> {
+        let mut waiting = self.waiting.take().unwrap_or_default();
+        waiting.sort_by_key(|(time_ns, _)| *time_ns);
+        for (time_ns, change) in waiting {
+            self.apply(&change, time_ns);
+        }
         self.done.extend(self.current.into_values());
         self.done.sort_by_key(|t| (t.start_ns, t.pid.0, t.tid.0));
         self.done

@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use std::io::Cursor;
 use std::path::{Path, PathBuf};
 
-use memgauge_import::{Imported, convert};
+use memgauge_import::{Input, convert, import};
 use memgauge_recording::{Recording, Row, Selection};
-use memgauge_trace::{DataSource, LossKind, Module, Sample, SeriesRow, Thread};
+use memgauge_trace::{DataSource, Loss, LossKind, Module, Sample, SeriesRow, Thread};
 
 /// IP, TID, TIME, ADDR, ID, CPU, PERIOD, DATA_SRC, WEIGHT_STRUCT.
 const SAMPLE_TYPE: u64 = 0x1 | 0x2 | 0x4 | 0x8 | 0x40 | 0x80 | 0x100 | 1 << 15 | 1 << 24;
@@ -150,6 +150,37 @@ fn compressed() -> Vec<u8> {
         .collect()
 }
 
+/// What a recording says of its import.
+struct Imported {
+    samples: Vec<(String, u64)>,
+    records: BTreeMap<u32, u64>,
+    losses: Vec<Loss>,
+    problems: Vec<String>,
+}
+
+impl Imported {
+    fn of(path: &Path) -> Imported {
+        let recording = Recording::open(path).unwrap();
+        let manifest = recording.manifest();
+        let name = |id| {
+            let defined = manifest.events.iter().find(|e| e.id == id);
+            defined.unwrap().name.clone()
+        };
+        let sampling = manifest.sampling.clone().unwrap();
+        let import = manifest.import.clone().unwrap();
+        Imported {
+            samples: sampling
+                .events
+                .iter()
+                .map(|e| (name(e.event), e.samples))
+                .collect(),
+            records: import.records,
+            losses: rows(path),
+            problems: import.problems,
+        }
+    }
+}
+
 struct Read {
     imported: Imported,
     samples: Vec<Sample>,
@@ -172,7 +203,8 @@ fn rows<R: Row>(dir: &Path) -> Vec<R> {
 fn read(bytes: &[u8]) -> Result<Read, String> {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("x.mg");
-    let imported = convert(Cursor::new(bytes), &path).map_err(|e| e.to_string())?;
+    convert(Cursor::new(bytes), &path).map_err(|e| e.to_string())?;
+    let imported = Imported::of(&path);
     let samples = rows(&path);
     Ok(Read {
         imported,
@@ -515,4 +547,71 @@ fn addresses_latencies_and_sources_agree_with_perf_script() {
             "{level} of {text}"
         );
     }
+}
+
+/// A record of lost samples, as the kernel writes it (with its time) or perf adds it at
+/// the end (without).
+fn lost_samples(count: u64, time_ns: u64) -> Vec<u8> {
+    side_band(13, 0, &words(&[count]), time_ns)
+}
+
+/// What the kernel counted for an event is among the records lost in rings; what the
+/// processor's own buffer dropped is not.
+#[test]
+fn samples_lost_in_rings_are_told_once() {
+    let lost = side_band(2, 0, &words(&[1, 10]), 120);
+    let data = [records(), lost, lost_samples(4, 130), lost_samples(7, 0)].concat();
+    let result = read(&file(&two_events(), &data)).unwrap();
+    let in_rings = result.imported.losses.iter();
+    let in_rings = in_rings.filter(|l| l.kind == LossKind::RingFull);
+    let told: Vec<(u64, &str)> = in_rings.map(|l| (l.count, l.detail.as_str())).collect();
+    println!("{told:?}");
+    // 3 and 2 are those of `records`: 13 records lost in rings, 7 of them samples, and
+    // 6 samples that hardware dropped.
+    let sum: u64 = told.iter().map(|t| t.0).sum();
+    assert_eq!(sum, 13 + 6, "{told:?}");
+    let has = |count, words: &str| told.iter().any(|t| t.0 == count && t.1.contains(words));
+    assert!(has(7, "samples lost in perf's rings"), "{told:?}");
+    assert!(has(6, "beside samples"), "{told:?}");
+    assert!(has(6, "hardware buffers"), "{told:?}");
+}
+
+/// `perf record --threads`: a file with the head, and others with records alone.
+#[test]
+fn a_directory_has_the_records_of_all_its_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let all = records();
+    // Between two records: each says its size.
+    let mut cut = 0;
+    while cut < all.len() / 2 {
+        cut += usize::from(u16::from_le_bytes([all[cut + 6], all[cut + 7]]));
+    }
+    let first = usize::from(u16::from_le_bytes([all[6], all[7]]));
+    let head = file(&two_events(), &all[..first]);
+    std::fs::write(folder.path().join("data"), head).unwrap();
+    std::fs::write(folder.path().join("data.0"), &all[cut..]).unwrap();
+    std::fs::write(folder.path().join("data.1"), &all[first..cut]).unwrap();
+    let path = folder.path().join("x.mg");
+    for named in [folder.path().to_owned(), folder.path().join("data")] {
+        let mut input = Input::open(&named, folder.path()).unwrap();
+        import(&mut input, &path).unwrap();
+        let mut samples: Vec<Sample> = rows(&path);
+        samples.sort_by_key(|s| s.time_ns);
+        let whole = read(&plain_file()).unwrap();
+        assert_eq!(samples, whole.samples);
+        assert_eq!(rows::<Thread>(&path), whole.rows::<Thread>());
+        let lost = |losses: &[Loss]| losses.iter().map(|l| l.count).sum::<u64>();
+        assert_eq!(lost(&rows(&path)), lost(&whole.imported.losses));
+        std::fs::remove_dir_all(&path).unwrap();
+    }
+}
+
+#[test]
+fn a_directory_without_a_head_is_refused_and_says_what_to_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let refused = Input::open(folder.path(), folder.path()).unwrap_err();
+    assert!(
+        refused.to_string().contains("without a file `data`"),
+        "{refused}"
+    );
 }

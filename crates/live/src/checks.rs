@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use super::counters::READ_FORMAT;
 use super::events::{self, Pmus};
 use super::sample::{Facilities, Rate, Wanted, attribute, facilities, relaxed};
-use super::stat::{RING_PAGES, SHORTEST_INTERVAL_NS};
+use super::stat::bare::sampled_tick_ns;
+use super::stat::{BEARABLE, RING_PAGES, SHORTEST_INTERVAL_NS, bearable_interval_ns};
 use crate::sys::perf::{self, Ring, Whom};
 use crate::sys::pfm;
 use memgauge_host::check::{Check, in_words, verdict};
@@ -49,12 +50,22 @@ fn series() -> Check {
     let ticks = ticks_of(Duration::from_millis(100));
     let threads = match &inherit {
         Ok(_) => "threads and children followed",
-        Err(_) => "without threads born later (they need kernel 6.13)",
+        Err(_) => "threads started later are followed one by one (kernel 6.13 inherits counters)",
+    };
+    let bears = || match sampled_tick_ns() {
+        Some(tick_ns) => format!(
+            "; a tick takes {:.1} us, less than {:.0} % of the time from -I {}us on",
+            tick_ns / 1e3,
+            100.0 * BEARABLE,
+            bearable_interval_ns(tick_ns).div_ceil(1000),
+        ),
+        None => String::new(),
     };
     let found = match &ticks {
         Ok(rate) => format!(
-            "a tick every {:.0} us at best, {threads}",
-            1e6 / rate.max(1.0)
+            "a tick every {:.0} us at best{}; {threads}",
+            1e6 / rate.max(1.0),
+            bears(),
         ),
         Err(e) => format!("refused: {}", in_words(e)),
     };
@@ -106,6 +117,7 @@ fn floor(name: &str, pmus: &Pmus, has: &Facilities) -> Option<u64> {
             rate: Rate::Period(period),
             registers: false,
             physical: false,
+            timer_values: false,
         };
         let built = attribute(event, &wanted, has);
         let mut attr = built.attr;
@@ -207,7 +219,7 @@ fn attach() -> Check {
         .unwrap_or(0);
     let found = match scope {
         0 => "own processes, generated code included",
-        1 => "own processes; generated code only of programs started here",
+        1 => "own processes; generated code only of programs that memgauge starts",
         _ => "own processes, without generated code",
     };
     verdict(

@@ -11,10 +11,8 @@
 
 use std::path::PathBuf;
 
-use memgauge_trace::{CommandEnd, Loss, OwnCost};
-
 use crate::events::{Event, Modes, Modifiers};
-use crate::sample::{self, Derivations, Rate};
+use crate::sample::{self, Outcome, Rate};
 use crate::target::Target;
 use crate::{Error, ErrorKind, Result};
 use memgauge_perf::abi::{Attr, kind, software};
@@ -32,19 +30,10 @@ pub struct Options {
     pub period_ns: u64,
     /// Pages of each ring, a power of two.
     pub ring_pages: usize,
-}
-
-/// What came of it.
-#[derive(Clone, Debug, Default)]
-pub struct Outcome {
-    /// How the program ended; `None` where none was started.
-    pub end: Option<CommandEnd>,
-    /// Samples by how their address was found.
-    pub derivations: Derivations,
-    /// What was lost.
-    pub losses: Vec<Loss>,
-    /// What it cost.
-    pub cost: OwnCost,
+    /// Write general registers into the recording, a row for each.
+    pub keep_registers: bool,
+    /// Part of the observed processor time that sampling may take.
+    pub overhead: Option<f64>,
 }
 
 /// Time on a processor in user space.
@@ -80,23 +69,17 @@ pub fn record(options: &Options) -> Result<Outcome> {
         let message = "failed to sample addresses: source clock decodes x86-64 only";
         return Err(Error::new(ErrorKind::Missing, message));
     }
-    let outcome = sample::record(&sample::Options {
+    sample::record(&sample::Options {
         target: options.target.clone(),
         while_running: options.while_running.clone(),
         events: vec![(timer(), Rate::Period(options.period_ns))],
         output: options.output.clone(),
         ring_pages: options.ring_pages,
         registers: true,
-        keep_registers: false,
-        overhead: None,
+        keep_registers: options.keep_registers,
+        overhead: options.overhead,
         whole_processors: false,
         tracing: None,
         source: "clock",
-    })?;
-    Ok(Outcome {
-        end: outcome.end,
-        derivations: outcome.derivations.unwrap_or_default(),
-        losses: outcome.losses,
-        cost: outcome.cost,
     })
 }

@@ -8,7 +8,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use super::events::Event;
+use super::events::{Event, Modes};
 use super::target::Place;
 use crate::sys::perf::{self, Ring, Whom};
 use crate::{Error, ErrorKind};
@@ -49,7 +49,7 @@ pub fn try_out(events: &[Event], whom: Whom) -> Tried {
             }
             Err(e) => tried.unsupported.push(Unsupported {
                 name: event.name.clone(),
-                why: reason(event, &e),
+                why: reason(event, whom, &e),
             }),
         }
     }
@@ -91,7 +91,25 @@ fn try_one(event: &Event, whom: Whom) -> io::Result<Event> {
             return Ok(event);
         }
     }
-    Err(denied)
+    // The kernel looks at rights before it looks for the event: where it does not have
+    // the event at all, more rights would not help.
+    match lacking(&event) {
+        Some(lacking) if is_denied(&denied) => Err(lacking),
+        _ => Err(denied),
+    }
+}
+
+/// Why the event cannot be counted even of this process in user space, which every
+/// user may; `None` where it can, or its PMU counts no processes.
+fn lacking(event: &Event) -> Option<io::Error> {
+    if event.cpus.is_some() {
+        return None;
+    }
+    let mut attr = event.attr;
+    attr.flags |= flag::DISABLED | flag::EXCLUDE_KERNEL | flag::EXCLUDE_HV;
+    attr.flags &= !flag::EXCLUDE_USER;
+    let error = perf::open(&attr, Whom::Thread(0), None, None).err()?;
+    (!is_denied(&error)).then_some(error)
 }
 
 pub(crate) fn most_precise(event: &Event, whom: Whom, cpu: Option<u32>) -> u64 {
@@ -117,36 +135,73 @@ fn has_core_pmu() -> bool {
         .any(|name| folder.join(name).exists())
 }
 
-fn reason(event: &Event, error: &io::Error) -> String {
+fn reason(event: &Event, whom: Whom, error: &io::Error) -> String {
     match error.raw_os_error() {
         Some(libc::ENOENT | libc::ENODEV | libc::EOPNOTSUPP | libc::ENXIO) => {
             if !event.is_software() && !has_core_pmu() {
                 "this machine has no PMU (a virtual machine needs one from its host)".to_owned()
             } else {
-                "this processor does not have it".to_owned()
+                "this processor does not have this event".to_owned()
             }
         }
-        Some(libc::EACCES | libc::EPERM) => denied_reason(event),
-        Some(libc::EINVAL) => "the kernel does not take these settings".to_owned(),
+        Some(libc::EACCES | libc::EPERM) => {
+            let mut attr = event.attr;
+            if event.modifiers.modes == Modes::default() {
+                // User space alone would do.
+                attr.flags |= flag::EXCLUDE_KERNEL;
+            }
+            denied_reason(&attr, event.cpus.is_some(), whom)
+        }
+        Some(libc::EINVAL) => {
+            "the kernel refuses this combination of event, period and modifiers".to_owned()
+        }
         Some(libc::ENOSPC) => "all debug registers are in use".to_owned(),
         _ => error.to_string(),
     }
 }
 
-fn denied_reason(event: &Event) -> String {
-    let wide = event.cpus.is_some() || event.attr.kind == kind::TRACEPOINT;
-    let level = if wide { -1 } else { 2 };
-    format!(
-        "not allowed to this user: sysctl kernel.perf_event_paranoid={level}, \
-         or setcap cap_perfmon+ep on memgauge, or run as root"
-    )
+fn denied_reason(attr: &Attr, of_processors: bool, whom: Whom) -> String {
+    let wide = of_processors || matches!(whom, Whom::Everybody | Whom::Cgroup(_));
+    not_allowed(level_needed(attr, wide), perf::paranoid_level())
+}
+
+/// The largest `kernel.perf_event_paranoid` at which an ordinary user may open the event.
+fn level_needed(attr: &Attr, wide: bool) -> i64 {
+    match attr.kind {
+        kind::TRACEPOINT if wide => -1,
+        _ if wide => 0,
+        _ if !attr.has(flag::EXCLUDE_KERNEL) => 1,
+        _ => 2,
+    }
+}
+
+/// What would allow it, by the level that is needed and the one that is set.
+fn not_allowed(needed: i64, set: Option<i64>) -> String {
+    match set {
+        Some(level) if level > needed => format!(
+            "not allowed to this user at kernel.perf_event_paranoid {level}: \
+             sysctl kernel.perf_event_paranoid={needed}, or setcap cap_perfmon+ep on memgauge, \
+             or run as root"
+        ),
+        Some(_) => "not allowed to this user: it belongs to another user, or a system-call \
+                    filter or security module forbids it; run as root"
+            .to_owned(),
+        None => "this kernel has no perf events (CONFIG_PERF_EVENTS)".to_owned(),
+    }
 }
 
 /// An event cannot be sampled, although all that can be given up was.
-pub(crate) fn not_sampled(name: &str, attr: &Attr, error: io::Error) -> Error {
+pub(crate) fn not_sampled(name: &str, attr: &Attr, whom: Whom, error: io::Error) -> Error {
     let is_software = matches!(attr.kind, kind::SOFTWARE | kind::TRACEPOINT);
     let why = match error.raw_os_error() {
-        Some(libc::EACCES | libc::EPERM | libc::EMFILE | libc::ESRCH) => {
+        Some(libc::EACCES | libc::EPERM) => {
+            let why = denied_reason(attr, false, whom);
+            return Error::new(
+                ErrorKind::Refused,
+                format!("failed to sample `{name}`: {why}"),
+            );
+        }
+        Some(libc::EMFILE | libc::ESRCH) => {
             return refusal(&format!("sample `{name}`"), error);
         }
         Some(libc::ENOENT | libc::ENODEV | libc::EOPNOTSUPP | libc::ENXIO)
@@ -158,7 +213,7 @@ pub(crate) fn not_sampled(name: &str, attr: &Attr, error: io::Error) -> Error {
         Some(libc::ENOENT | libc::ENODEV | libc::EOPNOTSUPP | libc::ENXIO) => {
             "this processor cannot sample it"
         }
-        Some(libc::EINVAL) => "the kernel does not take these settings",
+        Some(libc::EINVAL) => "the kernel refuses this combination of event, period and modifiers",
         Some(libc::ENOSPC) => "all debug registers are in use",
         _ => return refusal(&format!("sample `{name}`"), error),
     };
@@ -354,7 +409,7 @@ pub fn refusal(what: &str, error: io::Error) -> Error {
             ErrorKind::System,
             ": too many open files; raise the limit (ulimit -n), or name fewer events or threads",
         ),
-        Some(libc::ESRCH) => (ErrorKind::Refused, ": the process has ended"),
+        Some(libc::ESRCH) => (ErrorKind::Refused, ": the process or thread has ended"),
         Some(libc::EACCES | libc::EPERM) => (
             ErrorKind::Refused,
             ": not allowed to this user; your own processes need \
@@ -364,4 +419,39 @@ pub fn refusal(what: &str, error: io::Error) -> Error {
         _ => return Error::system(format!("failed to {what}"), error),
     };
     Error::new(kind, format!("failed to {what}{fix}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use memgauge_perf::abi::software;
+
+    fn check(attr: Attr, wide: bool, needed: i64) {
+        assert_eq!(level_needed(&attr, wide), needed, "{attr:?}, {wide}");
+    }
+
+    /// `perf_event_open(2)` and `perf_allow_cpu`, `perf_allow_kernel`,
+    /// `perf_allow_tracepoint` of Linux 6.18.
+    #[test]
+    fn the_level_named_is_the_one_that_the_kernel_asks_for() {
+        let clock = Attr::new(kind::SOFTWARE, software::CPU_CLOCK);
+        let user = Attr {
+            flags: flag::EXCLUDE_KERNEL,
+            ..clock
+        };
+        check(clock, false, 1);
+        check(user, false, 2);
+        check(user, true, 0);
+        check(Attr::new(kind::TRACEPOINT, 1), false, 1);
+        check(Attr::new(kind::TRACEPOINT, 1), true, -1);
+    }
+
+    #[test]
+    fn a_level_is_only_advised_where_it_is_not_set() {
+        assert!(not_allowed(0, Some(2)).contains("perf_event_paranoid=0"));
+        for set in [Some(0), Some(-1), None] {
+            let text = not_allowed(0, set);
+            assert!(!text.contains("sysctl"), "{text}");
+        }
+    }
 }

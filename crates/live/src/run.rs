@@ -74,12 +74,26 @@ impl Run {
             let Some(child) = &mut self.child else {
                 return Ok(Some(None));
             };
-            end_program(child)?;
-            return Ok(Some(Some(CommandEnd::Interrupted)));
+            return Ok(Some(Some(end_program(child)?)));
         }
         let attached = self.child.is_none() && !self.watched.is_empty();
         let ended = attached && self.watched.iter().all(Watched::ended);
         Ok(ended.then_some(None))
+    }
+}
+
+impl Drop for Run {
+    /// Where observing failed, the program still runs to its end, and is waited for.
+    fn drop(&mut self) {
+        let Some(child) = &mut self.child else { return };
+        while let Ok(None) = child.try_wait() {
+            if interrupts() > 0 {
+                // Whatever is wrong with it, nobody is left to hear of that.
+                let _ = end_program(child);
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 }
 
@@ -95,13 +109,13 @@ fn not_started(program: &str, error: std::io::Error) -> Error {
         return super::counters::refusal(&format!("run `{program}`"), error);
     }
     let (kind, why) = match error.kind() {
-        std::io::ErrorKind::NotFound => (ErrorKind::ProgramNotFound, "there is no such program"),
+        std::io::ErrorKind::NotFound => (ErrorKind::ProgramNotFound, "no such program"),
         std::io::ErrorKind::PermissionDenied => {
-            (ErrorKind::ProgramNotExecutable, "it may not be executed")
+            (ErrorKind::ProgramNotExecutable, "it is not executable")
         }
         _ => (
             ErrorKind::ProgramNotExecutable,
-            "the system does not execute it",
+            "the system cannot execute it",
         ),
     };
     let detail = match kind {
@@ -111,8 +125,8 @@ fn not_started(program: &str, error: std::io::Error) -> Error {
     Error::new(kind, format!("failed to run `{program}`: {why}{detail}"))
 }
 
-/// Asks the program to end, then makes it.
-fn end_program(child: &mut Child) -> Result<()> {
+/// Asks the program to end, then makes it. One that ends by itself has its own status.
+fn end_program(child: &mut Child) -> Result<CommandEnd> {
     let asked = Instant::now();
     let watched = Watched::new(child.id());
     watched.signal(libc::SIGTERM);
@@ -121,10 +135,13 @@ fn end_program(child: &mut Child) -> Result<()> {
     }
     // One that has ended is no error.
     let _ = child.kill();
-    child
+    let status = child
         .wait()
-        .map(drop)
-        .map_err(|e| Error::system("failed to wait for the program", e))
+        .map_err(|e| Error::system("failed to wait for the program", e))?;
+    Ok(match ending(status) {
+        CommandEnd::Signalled(_) => CommandEnd::Interrupted,
+        end => end,
+    })
 }
 
 fn ending(status: ExitStatus) -> CommandEnd {

@@ -163,7 +163,7 @@ fn among(wanted: &[u32], online: &[u32]) -> Result<Vec<u32>> {
         None => Ok(wanted.to_vec()),
         Some(cpu) => Err(Error::new(
             ErrorKind::Usage,
-            format!("failed to observe processor `{cpu}`: there is none of that number"),
+            format!("failed to observe processor `{cpu}`: it does not exist or is offline"),
         )),
     }
 }
@@ -171,7 +171,7 @@ fn among(wanted: &[u32], online: &[u32]) -> Result<Vec<u32>> {
 fn no_process(id: u32) -> Error {
     Error::new(
         ErrorKind::Refused,
-        format!("failed to observe process `{id}`: there is none (any more)"),
+        format!("failed to observe process or thread `{id}`: no such process"),
     )
 }
 

@@ -352,6 +352,17 @@ impl Config {
         crate::presets().iter().find(|p| p.name == name).cloned()
     }
 
+    /// Whether it has the name of a preset and is another machine. Prefetchers are
+    /// switched on by option and told beside the name.
+    pub fn is_modified(&self) -> bool {
+        let same = |preset: &Config| {
+            let mut mine = self.clone();
+            mine.prefetch = preset.prefetch;
+            mine == *preset
+        };
+        Config::preset(&self.name).is_some_and(|preset| !same(&preset))
+    }
+
     /// What a recording's manifest says about this machine.
     pub fn to_facts(&self) -> MachineFacts {
         MachineFacts {
@@ -364,6 +375,9 @@ impl Config {
             stlb: self.stlb.geometry(),
             prefetchers: self.prefetch.names(),
             dram_bytes_per_s: self.timing.dram_bytes_per_s,
+            // SANITY: plain numbers and words have a JSON form.
+            model: serde_json::to_value(self).ok(),
+            modified: self.is_modified(),
         }
     }
 }

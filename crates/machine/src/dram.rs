@@ -5,29 +5,39 @@
 //! ahead. So capacity is booked by *window* of virtual time: a transfer takes
 //! room in the window of its own moment, or in the first later one with room.
 
-/// Length of a window: 2^22 millicycles, about 4200 cycles.
-const WINDOW_SHIFT: u32 = 22;
-/// Windows remembered: about 17 million cycles.
-const WINDOWS: usize = 4096;
+/// Length of a window: 2^18 millicycles, about 260 cycles. No stretch of time gets
+/// more than one window's lines above the rate.
+const WINDOW_SHIFT: u32 = 18;
+/// Windows remembered: about 270 million cycles, a tenth of a second. A core is
+/// behind by what the threads' rings hold, some milliseconds.
+const WINDOWS: usize = 1 << 20;
 
-#[derive(Clone, Copy, Default)]
-struct Window {
-    number: u64,
-    lines: u64,
-}
+/// Bits of a window's lines, below its number.
+const LINES_BITS: u32 = 20;
 
 pub(crate) struct Dram {
-    windows: Vec<Window>,
-    /// Lines that fit a window.
-    capacity: u64,
+    /// Of each window its number and, in the lower bits, the lines booked in it.
+    windows: Vec<u64>,
+    /// Millicycles that a line takes.
+    line: u64,
 }
 
 impl Dram {
     pub(crate) fn new(line_millicycles: u64) -> Self {
         Dram {
-            windows: vec![Window::default(); WINDOWS],
-            capacity: ((1 << WINDOW_SHIFT) / line_millicycles).max(1),
+            windows: vec![0; WINDOWS],
+            line: line_millicycles,
         }
+    }
+
+    /// Lines that fit a window: as many as begin in it if they follow one another from
+    /// time zero, so that over many windows the rate is exact.
+    fn capacity(&self, number: u64) -> u64 {
+        let begun_before = |number: u64| {
+            let start = number.checked_mul(1 << WINDOW_SHIFT);
+            start.unwrap_or(u64::MAX).div_ceil(self.line)
+        };
+        begun_before(number + 1) - begun_before(number)
     }
 
     /// Books the transfer of a line at `now`; when it can start, in millicycles.
@@ -37,15 +47,15 @@ impl Dram {
     pub(crate) fn book(&mut self, now: u64) -> u64 {
         let first = now >> WINDOW_SHIFT;
         for number in first..first + WINDOWS as u64 {
+            let capacity = self.capacity(number);
             let window = &mut self.windows[number as usize % WINDOWS];
-            if window.number > number {
+            let (found, lines) = (*window >> LINES_BITS, *window % (1 << LINES_BITS));
+            if found > number {
                 return now;
             }
-            if window.number < number {
-                *window = Window { number, lines: 0 };
-            }
-            if window.lines < self.capacity {
-                window.lines += 1;
+            let lines = if found == number { lines } else { 0 };
+            if lines < capacity {
+                *window = number << LINES_BITS | (lines + 1);
                 return now.max(number << WINDOW_SHIFT);
             }
         }

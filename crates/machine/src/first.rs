@@ -7,8 +7,7 @@
 //! with several misses at once.
 
 #[cfg(target_arch = "x86_64")]
-use crate::cache::WideRows;
-use crate::cache::{Portable, Rows, has_wide_rows, tag_of};
+use crate::cache::{Portable, Rows, WideRows, has_wide_rows, tag_of};
 use crate::l1d::L1d;
 use crate::tlb::{Dtlb, STAMP_STEP};
 use crate::{Config, Core};

@@ -29,6 +29,8 @@ pub struct Core {
     extra_lookups: u64,
     /// Millicycles since virtual time zero at which it started, and waits.
     base: u64,
+    /// Millicycles it waited; part of `base`.
+    idle: u64,
     /// Millicycles it stood still for data.
     pub(crate) stalled: u64,
     /// When its way to memory is free again.
@@ -88,6 +90,7 @@ impl Core {
             fuse: -1,
             extra_lookups: 0,
             base,
+            idle: 0,
             stalled: 0,
             pipe_free: 0,
             counts: [0; catalogue::COUNT],
@@ -315,8 +318,23 @@ impl Core {
     /// Moves the clock on to `time_ns` without counting cycles, as for a thread
     /// that waits; a time that has passed changes nothing.
     pub fn wait_until(&mut self, time_ns: u64) {
-        self.base += self.clock.millicycles(time_ns).saturating_sub(self.now());
+        let wait = self.clock.millicycles(time_ns).saturating_sub(self.now());
+        self.base += wait;
+        self.idle += wait;
         self.fuse = -1;
+    }
+
+    /// Sets the clock of a core to which nothing has been fed yet.
+    pub fn begin_at(&mut self, time_ns: u64) {
+        self.base = self.clock.millicycles(time_ns);
+        if let Some(series) = &mut self.series {
+            series.begin_at(time_ns);
+        }
+    }
+
+    /// Nanoseconds it [waited](Self::wait_until).
+    pub fn idle_ns(&self) -> u64 {
+        self.clock.ns(self.idle)
     }
 
     /// All counters now.

@@ -229,6 +229,66 @@ fn cores_that_run_together_share_memory_bandwidth() {
     }
 }
 
+/// Eight cores whose batches arrive 20 000 lines at a time, so that each is first far
+/// ahead and then far behind.
+#[test]
+fn no_interval_moves_more_than_memory_can_however_batches_arrive() {
+    let interval_ns = 20_000;
+    let config = Config::preset("i5-6600k").unwrap();
+    let rate = config.timing.dram_bytes_per_s;
+    let pmu = PmuConfig {
+        interval_ns: Some(interval_ns),
+        ..PmuConfig::default()
+    };
+    let mut m = Machine::new(config, pmu).unwrap();
+    let ids: Vec<CoreId> = (0..8).map(|_| m.add_core(0)).collect();
+    for batch in 0..4 {
+        for (&id, k) in ids.iter().zip(0..) {
+            let lines = batch * 20_000..(batch + 1) * 20_000;
+            lines.for_each(|n| load(&mut m, id, BASE + (k << 32) + 64 * n));
+        }
+    }
+    let mut moved = std::collections::BTreeMap::<u64, u64>::new();
+    let mut note = |tick: memgauge_machine::Tick| {
+        let bytes = tick.deltas.get(c::DRAM_READ_BYTES);
+        // Several may end in one interval of the machine's last one.
+        *moved.entry(tick.time_ns.div_ceil(interval_ns)).or_default() += bytes;
+    };
+    m.finish_all(|_, tick| note(tick));
+    assert_eq!(moved.values().sum::<u64>(), 8 * 80_000 * 64);
+    let most = moved.values().max().copied().unwrap();
+    // A window's lines, and one more from each core, may be booked ahead.
+    let limit = rate * interval_ns / 1_000_000_000 + (40 + 8) * 64;
+    assert!(most <= limit, "{most} bytes of {limit}");
+}
+
+#[test]
+fn a_wait_is_idle_time_and_no_event_counts_it() {
+    let mut m = machine(Config::preset("zen3").unwrap());
+    let id = m.add_core(0);
+    m.core_mut(id).0.begin_at(5_000);
+    (0..100).for_each(|n| load(&mut m, id, BASE + 64 * n));
+    let (before_ns, cycles) = (m.core(id).time_ns(), count(&m, id, c::CYCLES));
+    m.core_mut(id).0.wait_until(before_ns + 1_000);
+    m.core_mut(id).0.wait_until(before_ns);
+    assert!(before_ns > 5_000);
+    assert!(m.core(id).time_ns().abs_diff(before_ns + 1_000) <= 1);
+    assert!(m.core(id).idle_ns().abs_diff(1_000) <= 1);
+    assert_eq!(count(&m, id, c::CYCLES), cycles);
+}
+
+#[test]
+fn a_presets_name_with_other_values_is_told() {
+    let mut config = Config::preset("zen4").unwrap();
+    assert!(!config.is_modified());
+    config.prefetch.stride = true;
+    assert!(!config.is_modified());
+    config.timing.dram_latency_ns += 1;
+    assert!(config.is_modified() && config.to_facts().modified);
+    config.name = "mine".to_owned();
+    assert!(!config.is_modified());
+}
+
 #[test]
 fn a_core_far_behind_does_not_wait_for_one_ahead() {
     let mut m = machine(Config::preset("zen5").unwrap());

@@ -162,6 +162,13 @@ impl Curve {
         self.compulsory += other.compulsory;
     }
 
+    /// Makes each reference stand for so many: of samples, for the events between two.
+    pub fn scale(&mut self, weight: f64) {
+        self.references *= weight;
+        self.compulsory *= weight;
+        self.steps.iter_mut().for_each(|step| step.1 *= weight);
+    }
+
     /// Corners of the lower convex hull, with the misses there: nobody who divides
     /// memory by marginal benefit would stop elsewhere.
     pub fn hull(&self) -> Vec<(u64, f64)> {

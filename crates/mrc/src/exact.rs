@@ -215,6 +215,13 @@ impl Back {
         slot(live)
     }
 
+    /// Begins anew with so many slots set.
+    fn forget(&mut self, window: u32, live: u32) {
+        self.ranks = Ranks::new(window, live, self.advise);
+        self.histogram = Histogram::new(self.advise);
+        self.histogram.add_blocks(live as usize + TOP);
+    }
+
     pub(super) fn bytes(&self) -> usize {
         self.ranks.bytes() + self.histogram.bytes()
     }
@@ -403,6 +410,18 @@ impl Exact {
         aged.sort_unstable_by_key(|entry| entry.1);
         top.reverse();
         aged.into_iter().map(|entry| entry.0).chain(top).collect()
+    }
+
+    /// Forgets all but so many blocks, those referenced last, and a few at the top of
+    /// the stack. What was fed is counted before.
+    pub(super) fn forget(&mut self, most: usize) {
+        let live = self.back.ranks().live();
+        let kept = live.min(most as u32);
+        let (front, back) = (&mut self.front, &mut self.back);
+        if front.times.forget(back.ranks(), live - kept) {
+            back.forget(front.window, kept);
+            front.clock = slot(kept);
+        }
     }
 
     /// The distances of everything fed.

@@ -90,6 +90,11 @@ impl Histogram {
     #[inline(always)]
     pub(super) fn add_new(&mut self, blocks: usize) {
         self.compulsory += blocks as u64;
+        self.add_blocks(blocks);
+    }
+
+    /// Knows of blocks whose first references are not counted.
+    pub(super) fn add_blocks(&mut self, blocks: usize) {
         self.blocks += blocks;
     }
 

@@ -1,7 +1,7 @@
 //! Miss-rate curves: how many misses a least-recently-used memory of any size has.
 //!
-//! [`Exact`] finds every reference's stack distance, [`Sampled`] those of a
-//! sample of the blocks; a [`Curve`] is what follows from either, [`divide`]
+//! [`Exact`] finds every reference's stack distance, [`Sampled`] short ones of every
+//! reference and long ones of a sample of the blocks; a [`Curve`] is what follows from either, [`divide`]
 //! divides memory by curves.
 //!
 //! # How it is fast
@@ -37,6 +37,7 @@ mod distinct;
 mod exact;
 mod histogram;
 mod join;
+mod near;
 #[cfg(test)]
 mod oracle;
 mod pages;

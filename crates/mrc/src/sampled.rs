@@ -1,4 +1,4 @@
-//! Curves from a sample of the blocks.
+//! Curves from a sample of the blocks, and of small memories from all references.
 //!
 //! A block is in the sample if its hash is below a limit, so all of its
 //! references are, or none: distances within the sample are the true ones times
@@ -6,23 +6,25 @@
 //! with SHARDS", 2015). At a fixed rate the limit stays; with a fixed size it is
 //! halved whenever the sample outgrows it.
 //!
-//! Two things make the plain estimate wrong: the sample has by chance a few
-//! blocks more or fewer than its share, and a block of very many references is
-//! in it or not. So there are two views of the true share: distinct blocks of
-//! the sample / [`Distinct`] blocks of all, and references of the sample / all
-//! references. Blocks that are alike make the second the better one, others the
-//! first; where they differ, references are missing or too many at the smallest
-//! distances, where such blocks have theirs, and are put there. How alike blocks
-//! are is seen from disjoint parts of the sample: the share taken lies between
-//! both, by their variances.
+//! A sample says nothing about memories of fewer blocks than it leaves out
+//! between two of its own, and little where a few blocks have most of the
+//! references. Both are matters of short distances, so these are not sampled:
+//! [`Near`] counts them exactly. The sample only divides the references that are
+//! left, whose number is known, among the longer distances; [`Distinct`] says how
+//! many blocks there are, which is where the curve ends.
 //!
-//! The band comes from eight disjoint parts of the sample, whose curves are
-//! estimated in the same way.
+//! The band has four parts: the spread of eight disjoint parts of the sample,
+//! each estimated in the same way; the error of the number of blocks, which all
+//! of them share; the step between two distances that a sample tells apart; and
+//! the bend of the curve within the distances that it does not (a distance of `n`
+//! sampled blocks is known to about `√n`). Memories of fewer than [`RESOLVED`]
+//! sampled blocks that are beyond the exact ones have no estimate.
 
 use super::curve::Curve;
 use super::distinct::Distinct;
 use super::exact::{Exact, Full, Settings};
 use super::histogram::Distances;
+use super::near::Near;
 use super::sys::{Vectors, keep};
 
 /// Which blocks are kept: those whose hash is below a limit.
@@ -85,8 +87,13 @@ pub enum Sampling {
 
 /// Disjoint parts of the sample, for the band.
 const PARTS: usize = 8;
-/// Student's t for a two-sided 95 % interval of [`PARTS`] values.
-const T_95: f64 = 2.365;
+/// Student's t for a two-sided 97.5 % interval of [`PARTS`] values: with that of 95 %,
+/// 2.365, bands of far sizes held some traces only 92 % of the time.
+const T: f64 = 2.841;
+/// Blocks that the sample must have in a memory for an estimate.
+const RESOLVED: f64 = 16.0;
+/// Standard deviations of a two-sided 95 % interval, where they are known.
+const DEVIATIONS_95: f64 = 1.96;
 /// Addresses filtered at a time.
 const CHUNK: usize = 4096;
 
@@ -148,7 +155,19 @@ pub struct Estimate {
     pub sampled_blocks: u64,
     /// References in the sample.
     pub sampled_references: u64,
+    /// Up to this memory in blocks distances were counted, not sampled by block; the
+    /// highest number where all are.
+    pub counted_blocks: u64,
+    /// From this memory in blocks on the sample tells memories apart; between both
+    /// nothing is known but that misses fall.
+    pub resolved_blocks: u64,
+    /// Curves of disjoint parts of the sample; fewer than [`PARTS`] where one has
+    /// no reference beyond the exact ones.
     parts: Vec<Curve>,
+    /// The curve if there were as few or as many blocks as there may be.
+    bounds: [Curve; 2],
+    /// Blocks of the stream for each in the sample.
+    spread: f64,
 }
 
 impl Estimate {
@@ -161,21 +180,79 @@ impl Estimate {
         self.sampled_blocks += other.sampled_blocks;
         self.sampled_references += other.sampled_references;
         self.rate = self.sampled_blocks as f64 / self.curve.compulsory.max(1.0);
+        self.counted_blocks = self.counted_blocks.min(other.counted_blocks);
+        self.resolved_blocks = self.resolved_blocks.max(other.resolved_blocks);
+        self.spread = self.spread.max(other.spread);
         self.parts.truncate(other.parts.len());
         for (mine, other) in self.parts.iter_mut().zip(&other.parts) {
             mine.merge(other);
         }
+        for (mine, other) in self.bounds.iter_mut().zip(&other.bounds) {
+            mine.merge(other);
+        }
     }
 
-    /// Half the width of the 95 % band of the miss ratio, from the spread of
-    /// disjoint parts of the sample; nothing where they are too few to tell.
+    /// Adds the exact curve of another run.
+    ///
+    /// # Panics
+    /// If blocks differ in size.
+    pub fn merge_exact(&mut self, other: &Curve) {
+        self.curve.merge(other);
+        self.rate = self.sampled_blocks as f64 / self.curve.compulsory.max(1.0);
+        let all = self.parts.iter_mut().chain(&mut self.bounds);
+        all.for_each(|curve| curve.merge(other));
+    }
+
+    /// Makes each reference stand for so many: see [`Curve::scale`].
+    pub fn scale(&mut self, weight: f64) {
+        let parts = self.parts.iter_mut().chain(&mut self.bounds);
+        parts.for_each(|curve| curve.scale(weight));
+        self.curve.scale(weight);
+    }
+
+    /// Whether the curve says how many misses a memory of so many bytes has.
+    pub fn resolves(&self, bytes: u64) -> bool {
+        let blocks = bytes / self.curve.block_bytes;
+        blocks <= self.counted_blocks || blocks >= self.resolved_blocks
+    }
+
+    /// Half the width of the 95 % band of the miss ratio: 0 where every reference
+    /// counts; nothing where the curve does not say.
     pub fn half_band(&self, bytes: u64) -> Option<f64> {
-        let ratios: Option<Vec<f64>> = self.parts.iter().map(|p| p.miss_ratio(bytes)).collect();
-        let ratios = ratios.filter(|r| r.len() == PARTS)?;
-        let mean = ratios.iter().sum::<f64>() / PARTS as f64;
-        let square: f64 = ratios.iter().map(|r| (r - mean).powi(2)).sum();
+        let blocks = bytes / self.curve.block_bytes;
+        if self.curve.references == 0.0 || !self.resolves(bytes) {
+            return None;
+        }
+        if blocks <= self.counted_blocks {
+            return Some(0.0);
+        }
+        let at = |blocks: f64| self.curve.misses(blocks.max(0.0) as u64);
+        let (here, size) = (at(blocks as f64), blocks as f64);
+        let most = self.curve.misses(self.counted_blocks);
+        let farthest = (most - here).max(here - self.bounds[0].compulsory);
+        let known = self.spread_of_parts(blocks).map(|spread| {
+            let count = self.bounds.iter().map(|b| (b.misses(blocks) - here).abs());
+            let count = count.fold(0.0, f64::max);
+            let step = self.spread / 2.0;
+            let step = (at(size - step) - here).max(here - at(size + step));
+            let blurred = (size * self.spread).sqrt();
+            let bend = (at(size - blurred) + at(size + blurred)) / 2.0 - here;
+            spread.hypot(count) + step + bend.abs()
+        });
+        let half = known.unwrap_or(farthest).min(farthest).max(0.0);
+        Some(half / self.curve.references)
+    }
+
+    /// Half of the interval of the misses that parts of the sample tell.
+    fn spread_of_parts(&self, blocks: u64) -> Option<f64> {
+        let misses: Vec<f64> = self.parts.iter().map(|p| p.misses(blocks)).collect();
+        if misses.len() < PARTS {
+            return None;
+        }
+        let mean = misses.iter().sum::<f64>() / PARTS as f64;
+        let square: f64 = misses.iter().map(|m| (m - mean).powi(2)).sum();
         let deviation = (square / (PARTS - 1) as f64).sqrt();
-        Some(T_95 * deviation / (PARTS as f64).sqrt())
+        Some(T * deviation / (PARTS as f64).sqrt())
     }
 }
 
@@ -187,6 +264,8 @@ pub struct Sampled {
     filter: Filter,
     most_blocks: usize,
     distinct: Distinct,
+    /// Counts short distances.
+    near: Option<Near>,
     references: u64,
     sampled: u64,
     whole: Strand,
@@ -219,12 +298,20 @@ impl Sampled {
             filter: Filter::of_share(salt, rate),
             most_blocks,
             distinct: Distinct::new(),
+            near: Some(Near::new(block_bytes, settings)),
             references: 0,
             sampled: 0,
             whole: Strand::new(settings),
             parts: (0..PARTS).map(|_| Strand::new(settings)).collect(),
             kept: vec![0; CHUNK + 8],
         }
+    }
+
+    /// Counts no short distances: far less time for each reference, and no estimate of
+    /// memories with few blocks of the sample.
+    #[must_use]
+    pub fn without_small_memories(self) -> Sampled {
+        Sampled { near: None, ..self }
     }
 
     /// Takes in references, by address.
@@ -239,6 +326,9 @@ impl Sampled {
 
     fn chunk(&mut self, addresses: &[u64]) -> Result<(), Full> {
         self.references += addresses.len() as u64;
+        if let Some(near) = &mut self.near {
+            near.feed(addresses);
+        }
         let limit = self.filter.limit.max(self.distinct.limit());
         let wider = Filter {
             limit,
@@ -285,34 +375,38 @@ impl Sampled {
         self.flush()?;
         let rate = self.filter.limit as f64 / ALL as f64;
         let whole = Pooled::of(self.whole, rate)?;
-        let parts: Result<Vec<Pooled>, Full> = self
-            .parts
-            .into_iter()
+        let parts = self.parts.into_iter();
+        let parts: Result<Vec<Pooled>, Full> = parts
             .map(|part| Pooled::of(part, rate / PARTS as f64))
             .collect();
-        let parts = parts?;
         let (distinct, variance) = match self.distinct.limit() > self.filter.limit {
             true => (self.distinct.estimate(), self.distinct.variance()),
             false => (whole.blocks / rate, (1.0 - rate) / whole.blocks.max(1.0)),
         };
-        let mut total = Total {
+        let total = Total {
             block_bytes: self.block_bytes,
             references: self.references as f64,
-            distinct: distinct.max(whole.blocks),
-            trust: 1.0,
+            near: self.near.map_or(Vec::new(), Near::finish),
         };
-        total.trust = total.trust_in_blocks(&whole, &parts, variance);
-        let sampled_blocks = whole.blocks as u64;
-        let share = total.share(&whole);
-        let curve = total.curve(whole);
-        total.distinct = curve.compulsory.max(1.0);
-        let parts = parts.into_iter().filter(|part| part.blocks > 1.0);
+        let distinct = total.possible(distinct.max(whole.blocks));
+        let error = DEVIATIONS_95 * variance.sqrt() * distinct;
+        let bound = |blocks: f64| total.curve(&whole, total.possible(blocks.max(whole.blocks)));
+        let parts = parts?.into_iter();
+        let parts = parts.filter(|part| total.tells(part, distinct));
+        let spread = spread(whole.blocks, distinct);
         Ok(Estimate {
-            curve,
-            rate: share,
-            sampled_blocks,
+            parts: parts.map(|part| total.curve(&part, distinct)).collect(),
+            curve: total.curve(&whole, distinct),
+            rate: whole.blocks / distinct.max(1.0),
+            sampled_blocks: whole.blocks as u64,
             sampled_references: self.sampled,
-            parts: parts.map(|part| total.curve(part)).collect(),
+            counted_blocks: match total.far() > total.near.len() as f64 {
+                true => total.near.len() as u64,
+                false => u64::MAX,
+            },
+            resolved_blocks: (RESOLVED * (spread - 1.0)) as u64,
+            bounds: [distinct - error, distinct + error].map(bound),
+            spread,
         })
     }
 }
@@ -320,7 +414,6 @@ impl Sampled {
 /// What a strand counted, as if at the last rate all along.
 struct Pooled {
     distances: Vec<(u64, f64)>,
-    references: f64,
     blocks: f64,
 }
 
@@ -329,7 +422,7 @@ impl Pooled {
         strand.before.push((rate, strand.engine.take_distances()?));
         // Only now is every block known that was fed.
         let blocks = strand.engine.blocks() as f64;
-        let (mut weighted, mut references) = (Vec::new(), 0.0);
+        let mut weighted = Vec::new();
         for (then, distances) in &strand.before {
             let thinner = rate / then;
             let thinned = distances.counts.iter().map(|&(distance, count)| {
@@ -337,14 +430,21 @@ impl Pooled {
                 (distance, count as f64 * thinner)
             });
             weighted.extend(thinned);
-            references += distances.references() as f64 * thinner;
         }
         weighted.sort_unstable_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
         Ok(Pooled {
             distances: weighted,
-            references,
             blocks,
         })
+    }
+}
+
+/// Blocks that there are for each sampled one: beside a sampled block there is one
+/// sampled block less, as there is one block less.
+fn spread(sampled: f64, distinct: f64) -> f64 {
+    match sampled > 1.0 {
+        true => (distinct - 1.0) / (sampled - 1.0),
+        false => distinct.max(1.0),
     }
 }
 
@@ -352,62 +452,61 @@ impl Pooled {
 struct Total {
     block_bytes: u64,
     references: f64,
-    distinct: f64,
-    /// How far the share is taken from blocks, 1, or from references, 0.
-    trust: f64,
+    /// References of each short distance.
+    near: Vec<u64>,
 }
 
-/// From so many standard deviations on, what references miss is not by chance.
-const SURELY: f64 = 4.0;
-
 impl Total {
-    /// The better share lies between the one by blocks, whose relative variance
-    /// this is, and the one by references, whose variance the parts tell.
-    fn trust_in_blocks(&self, whole: &Pooled, parts: &[Pooled], variance: f64) -> f64 {
-        let missing = 1.0 - whole.references / self.share(whole) / self.references.max(1.0);
-        let each: Vec<f64> = parts
-            .iter()
-            .filter(|part| part.blocks > 0.0)
-            .map(|part| part.references / part.blocks)
-            .collect();
-        let mean = each.iter().sum::<f64>() / each.len() as f64;
-        let square: f64 = each.iter().map(|x| (x / mean - 1.0).powi(2)).sum();
-        let by_references = square / (each.len().max(2) - 1) as f64 / each.len() as f64;
-        let known = by_references + variance;
-        if each.len() < 2 || variance == 0.0 || missing.abs() > SURELY * known.sqrt() {
-            return 1.0;
-        }
-        by_references / known
+    /// References that miss in the largest memory whose hits are counted.
+    fn far(&self) -> f64 {
+        self.references - self.near.iter().sum::<u64>() as f64
     }
 
-    /// The share of the stream that a strand has.
-    fn share(&self, strand: &Pooled) -> f64 {
-        let by_blocks = strand.blocks / self.distinct.max(1.0);
-        if strand.references == 0.0 || by_blocks == 0.0 {
-            return by_blocks;
+    /// A number of blocks as near to this one as there can be.
+    fn possible(&self, blocks: f64) -> f64 {
+        // All misses there are first references if the blocks fit into it.
+        match self.far() < self.near.len() as f64 {
+            true => self.far(),
+            false => blocks.clamp(self.near.len() as f64, self.far()),
         }
-        let missing = self.references - strand.references / by_blocks;
-        strand.references / (self.references - self.trust * missing)
     }
 
-    /// The curve that a strand speaks for.
-    fn curve(&self, strand: Pooled) -> Curve {
-        let share = self.share(&strand);
-        let distinct = if share > 0.0 {
-            strand.blocks / share
-        } else {
-            self.distinct
+    /// References of the far distances that a strand has.
+    fn beyond(&self, strand: &Pooled, distinct: f64) -> Vec<(u64, f64)> {
+        let spread = spread(strand.blocks, distinct);
+        let scaled = strand.distances.iter();
+        let scaled =
+            scaled.map(|&(distance, count)| ((distance as f64 * spread).round() as u64, count));
+        scaled
+            .filter(|&(distance, _)| distance >= self.near.len() as u64)
+            .collect()
+    }
+
+    /// Whether a strand says how far references are that are far.
+    fn tells(&self, strand: &Pooled, distinct: f64) -> bool {
+        distinct >= self.far() || !self.beyond(strand, distinct).is_empty()
+    }
+
+    /// The curve that a strand speaks for, of so many blocks.
+    fn curve(&self, strand: &Pooled, distinct: f64) -> Curve {
+        let near = self.near.iter().enumerate().filter(|n| *n.1 > 0);
+        let mut weighted: Vec<(u64, f64)> = near.map(|(d, &n)| (d as u64, n as f64)).collect();
+        let again = self.far() - distinct;
+        let mut beyond = self.beyond(strand, distinct);
+        if beyond.is_empty() {
+            beyond.push(((distinct - 1.0).max(0.0) as u64, 1.0));
+        }
+        let all: f64 = beyond.iter().map(|b| b.1).sum();
+        // Blocks of many references, which are in the sample or not, have most of them at
+        // short distances: without those the number of references says little.
+        let each = match self.near.is_empty() {
+            true => distinct / strand.blocks.max(1.0),
+            false => again / all,
         };
-        // A sampled block has one sampled block less than there are as neighbours.
-        let spread = match strand.blocks > 1.0 {
-            true => (distinct - 1.0) / (strand.blocks - 1.0),
-            false => distinct.max(1.0),
-        };
-        let weighted = strand.distances.into_iter().map(|(distance, count)| {
-            let distance = (distance as f64 * spread).round() as u64;
-            (distance, count / share)
-        });
-        let compulsory = distinct.min(self.references);
-        Curve::of(weighted, self.block_bytes, self.references, compulsory)
+        if again > 0.0 {
+            weighted.extend(beyond.into_iter().map(|(d, n)| (d, n * each)));
+        }
+        let weighted = weighted.into_iter();
+        Curve::of(weighted, self.block_bytes, self.references, distinct)
     }
 }

@@ -464,9 +464,8 @@ impl<F: Format> Table<F> {
         })
     }
 
-    /// Enters a block that is not there yet; `taken` counts the places of each line.
-    fn enter(&mut self, block: u64, time: u32, taken: &mut [u8]) -> Result<(), Crowded> {
-        let hash = F::hash(block);
+    /// Enters a hash that is not there yet; `taken` counts the places of each line.
+    fn enter(&mut self, hash: u64, time: u32, taken: &mut [u8]) -> Result<(), Crowded> {
         let home = self.home(hash);
         let lines = &mut taken[home..=home + REACH];
         let ahead = lines.iter().position(|&n| usize::from(n) < F::PLACES);
@@ -495,10 +494,35 @@ impl<F: Format> Table<F> {
         let mut table = Table::new(format, self.part, homes, self.advise);
         let mut taken = vec![0; table.lines.len()];
         for (block, time) in self.entries() {
-            table.enter(block, time, &mut taken)?;
+            table.enter(G::hash(block), time, &mut taken)?;
         }
         for (at, seat) in self.seats.iter().enumerate().filter(|s| s.1.taken) {
             table.seats[at] = table.seat(G::hash(F::block(seat.hash)))?;
+        }
+        Ok(table)
+    }
+
+    /// Those at the top of the stack and those not among the `skipped` ones whose last
+    /// times are the earliest, whose slots are not counted any more.
+    fn recent(&self, ranks: &Ranks, skipped: u32) -> Result<Table<F>, Crowded> {
+        let mut table = Table::new(self.format, self.part, self.homes, self.advise);
+        let mut taken = vec![0; table.lines.len()];
+        let seats = || self.seats.iter().enumerate().filter(|s| s.1.taken);
+        for (at, line) in self.lines.get().iter().enumerate() {
+            for place in 0..F::used(line) {
+                let rank = ranks.before(self.format.time(line, place));
+                if rank < skipped || seats().any(|(_, s)| (s.line, s.place) == (at, place)) {
+                    continue;
+                }
+                let hash = self.format.hash_at(line, place, self.lowest(at));
+                table.enter(hash, slot(rank - skipped), &mut taken)?;
+            }
+        }
+        for (_, seat) in seats() {
+            table.enter(seat.hash, 0, &mut taken)?;
+        }
+        for (at, seat) in seats() {
+            table.seats[at] = table.seat(seat.hash)?;
         }
         Ok(table)
     }
@@ -621,6 +645,18 @@ impl Times {
             let homes = (table.blocks + FIRST_HOMES) / 3;
             *self = Times::Wide(rebuild(table, Wide, homes));
         }
+    }
+
+    /// Forgets blocks; see [`Table::recent`]. Whether it did: by chance there may be no
+    /// room for the others.
+    pub(super) fn forget(&mut self, ranks: &Ranks, skipped: u32) -> bool {
+        on_either!(self, table => match table.recent(ranks, skipped) {
+            Ok(recent) => {
+                *table = recent;
+                true
+            }
+            Err(Crowded) => false,
+        })
     }
 
     /// Whether block numbers are limited to [`NARROW_BITS`].

@@ -184,6 +184,8 @@ pub mod misc {
     pub const CPU_MODE: u16 = 7;
     /// A mapping of data (MMAP), an exec (COMM).
     pub const DATA_OR_EXEC: u16 = 1 << 13;
+    /// A mapping with a build id (MMAP2).
+    pub const MMAP_BUILD_ID: u16 = 1 << 14;
 }
 
 /// `struct perf_event_attr` of 136 bytes (`PERF_ATTR_SIZE_VER8`).

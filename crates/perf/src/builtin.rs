@@ -94,6 +94,7 @@ const SOFTWARE: &[Row] = &[
         "CPU",
     ),
     ("dummy", 9, "Nothing", "OS"),
+    ("bpf-output", 10, "Records that BPF programs write", "OS"),
     (
         "cgroup-switches",
         11,

@@ -29,6 +29,11 @@ pub mod spe;
 pub use error::{Error, Result};
 pub use hash::IdMap;
 
+/// Bytes as hexadecimal digits, as build ids are written.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
 /// The examples of the README, run as tests.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

@@ -17,10 +17,9 @@ mod unpack;
 
 use std::io::{self, Read, Seek, SeekFrom};
 
-use crate::IdMap;
 use crate::abi::Attr;
 use crate::record::{Fields, HEADER_BYTES, Header, Layout};
-use crate::{Error, Result};
+use crate::{Error, IdMap, Result};
 
 pub use features::Facts;
 use unpack::Unpacker;
@@ -294,29 +293,43 @@ impl<R: Read + Seek> PerfData<R> {
     pub fn read<V: Visit>(&mut self, visit: &mut V) -> std::result::Result<Damage, V::Error> {
         let start = SeekFrom::Start(self.data.start);
         self.source.seek(start).map_err(unreadable)?;
-        let mut walk = Walk {
-            buffer: vec![0; BUFFER_BYTES],
-            filled: 0..0,
-            left: self.data.end - self.data.start,
-            unpacker: Unpacker::default(),
+        let mut walk = Walk::over(self.data.end - self.data.start);
+        let mut told = Told {
+            events: &mut self.events,
+            facts: &mut self.facts,
         };
-        let result = walk.records(self, visit);
+        let result = walk.records(&mut self.source, &mut told, visit);
         let mut damage = std::mem::take(&mut self.damage);
-        match result {
-            Ok(()) | Err(Stop::Enough) => {}
-            Err(Stop::Failed(e)) => return Err(e),
-            Err(Stop::Damaged(why)) => {
-                damage.problems.push(why);
-                let rest = walk.left.min(1 << 62) + walk.filled.len() as u64;
-                damage.unread_bytes += if self.is_stream {
-                    walk.filled.len() as u64
-                } else {
-                    rest
-                };
-            }
-        }
+        walk.judge(result, self.is_stream, &mut damage)?;
         Ok(damage)
     }
+
+    /// The same of a file that holds records only: `perf record --threads` writes one
+    /// for each of its threads, beside the file with the head.
+    ///
+    /// # Errors
+    /// As of [`PerfData::read`].
+    pub fn read_beside<V: Visit>(
+        &mut self,
+        source: &mut impl Read,
+        visit: &mut V,
+    ) -> std::result::Result<Damage, V::Error> {
+        let mut walk = Walk::over(u64::MAX);
+        let mut told = Told {
+            events: &mut self.events,
+            facts: &mut self.facts,
+        };
+        let result = walk.records(source, &mut told, visit);
+        let mut damage = Damage::default();
+        walk.judge(result, true, &mut damage)?;
+        Ok(damage)
+    }
+}
+
+/// What records say about the others.
+struct Told<'a> {
+    events: &'a mut Events,
+    facts: &'a mut Facts,
 }
 
 fn read_up_to(source: &mut impl Read, into: &mut [u8]) -> io::Result<usize> {
@@ -392,13 +405,43 @@ impl Walk {
         Ok(self.filled.len() >= bytes)
     }
 
-    fn records<R: Read + Seek, V: Visit>(
+    fn over(bytes: u64) -> Walk {
+        Walk {
+            buffer: vec![0; BUFFER_BYTES],
+            filled: 0..0,
+            left: bytes,
+            unpacker: Unpacker::default(),
+        }
+    }
+
+    /// Why it ended; where nobody knows how long the source is, what was read of it
+    /// already is all that is known to be lost.
+    fn judge<E>(
+        &self,
+        result: Step<(), E>,
+        endless: bool,
+        damage: &mut Damage,
+    ) -> std::result::Result<(), E> {
+        match result {
+            Ok(()) | Err(Stop::Enough) => Ok(()),
+            Err(Stop::Failed(e)) => Err(e),
+            Err(Stop::Damaged(why)) => {
+                damage.problems.push(why);
+                let behind = if endless { 0 } else { self.left.min(1 << 62) };
+                damage.unread_bytes += behind + self.filled.len() as u64;
+                Ok(())
+            }
+        }
+    }
+
+    fn records<V: Visit>(
         &mut self,
-        file: &mut PerfData<R>,
+        source: &mut impl Read,
+        told: &mut Told<'_>,
         visit: &mut V,
     ) -> Step<(), V::Error> {
         loop {
-            if !self.fill(&mut file.source, HEADER_BYTES)? {
+            if !self.fill(source, HEADER_BYTES)? {
                 return match self.filled.is_empty() {
                     true => Ok(()),
                     false => Err(Stop::Damaged("the last record is cut off".to_owned())),
@@ -413,23 +456,23 @@ impl Walk {
                     header.kind, header.size
                 )));
             }
-            if !self.fill(&mut file.source, size)? {
+            if !self.fill(source, size)? {
                 return Err(Stop::Damaged("the last record is cut off".to_owned()));
             }
             let start = self.filled.start;
             self.filled.start += size;
             let record = start + HEADER_BYTES..start + size;
             if header.kind < user::FIRST {
-                visit.record(&file.events, header, &self.buffer[record])?;
+                visit.record(told.events, header, &self.buffer[record])?;
             } else {
-                self.of_perf(file, header, record, visit)?;
+                self.of_perf((source, told), header, record, visit)?;
             }
         }
     }
 
-    fn of_perf<R: Read + Seek, V: Visit>(
+    fn of_perf<V: Visit>(
         &mut self,
-        file: &mut PerfData<R>,
+        (source, told): (&mut impl Read, &mut Told<'_>),
         header: Header,
         record: std::ops::Range<usize>,
         visit: &mut V,
@@ -437,29 +480,29 @@ impl Walk {
         let mut body = Fields(&self.buffer[record]);
         let cut = || Stop::Damaged(format!("a record of kind {} is cut off", header.kind));
         match header.kind {
-            user::ATTR => attribute(&mut file.events, body).ok_or_else(cut)?,
-            user::EVENT_UPDATE => name_event(&mut file.events, body),
+            user::ATTR => attribute(told.events, body).ok_or_else(cut)?,
+            user::EVENT_UPDATE => name_event(told.events, body),
             user::FEATURE => {
                 let number = body.u64().ok_or_else(cut)?;
                 let number = u32::try_from(number).unwrap_or(u32::MAX);
-                file.facts.take(number, body.0, &mut file.events);
+                told.facts.take(number, body.0, told.events);
             }
             user::TRACING_DATA => {
                 let bytes = body.u32().ok_or_else(cut)?;
-                self.skip(&mut file.source, u64::from(bytes).next_multiple_of(8))?;
+                self.skip(source, u64::from(bytes).next_multiple_of(8))?;
             }
             user::FINISHED_ROUND if !visit.round() => return Err(Stop::Enough),
             user::AUXTRACE => {
                 let bytes = body.u64().ok_or_else(cut)?;
-                file.facts.trace_bytes = file.facts.trace_bytes.saturating_add(bytes);
-                self.skip(&mut file.source, bytes)?;
+                told.facts.trace_bytes = told.facts.trace_bytes.saturating_add(bytes);
+                self.skip(source, bytes)?;
             }
             user::COMPRESSED | user::COMPRESSED_2 => {
                 if header.kind == user::COMPRESSED_2 {
                     let bytes = body.u64().ok_or_else(cut)?;
                     body.0 = body.0.get(..bytes as usize).ok_or_else(cut)?;
                 }
-                let (events, packed) = (&file.events, body.0);
+                let (events, packed) = (&*told.events, body.0);
                 self.unpacker.unpack(packed, &mut |header, body| {
                     visit.record(events, header, body)
                 })?;

@@ -340,6 +340,8 @@ pub struct Mmap<'a> {
     pub executable: bool,
     /// The file.
     pub path: &'a [u8],
+    /// Its build id, where the kernel was asked for it.
+    pub build_id: &'a [u8],
 }
 
 /// A record by kind. Those that memgauge has no use for keep their number only.
@@ -760,6 +762,9 @@ fn task(mut f: Fields<'_>) -> Option<Task> {
     })
 }
 
+/// `BUILD_ID_SIZE_MAX`.
+const MOST_BUILD_ID_BYTES: usize = 20;
+
 /// `PROT_EXEC`.
 const PROT_EXEC: u32 = 4;
 
@@ -769,9 +774,14 @@ fn mmap<'a>(header: Header, mut f: Fields<'a>) -> Option<Mmap<'a>> {
     let bytes = f.u64()?;
     let file_offset = f.u64()?;
     let mut executable = header.misc & misc::DATA_OR_EXEC == 0;
+    let mut build_id = &[][..];
     if header.kind == record::MMAP2 {
-        // Device and inode, or the build id: neither is used.
-        f.bytes(24)?;
+        // Device and inode, which are not used, or the build id behind its length.
+        let which = f.bytes(24)?;
+        if header.misc & misc::MMAP_BUILD_ID != 0 {
+            let length = usize::from(which[0]).min(MOST_BUILD_ID_BYTES);
+            build_id = &which[4..4 + length];
+        }
         executable = f.u32()? & PROT_EXEC != 0;
         f.u32()?;
     }
@@ -783,6 +793,7 @@ fn mmap<'a>(header: Header, mut f: Fields<'a>) -> Option<Mmap<'a>> {
         file_offset,
         executable,
         path: f.text(),
+        build_id,
     })
 }
 

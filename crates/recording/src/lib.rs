@@ -30,6 +30,7 @@ mod error;
 mod group;
 mod manifest_file;
 mod numbers;
+mod older;
 pub mod overflows;
 mod part_reader;
 mod part_writer;
@@ -45,7 +46,7 @@ pub use numbers::Numbers;
 pub use reader::{Recording, Rows};
 pub use selection::Selection;
 pub use tables::Row;
-pub use writer::{Table, Writer};
+pub use writer::{Table, Writer, amend};
 
 /// Version of the format this crate writes; it reads this and older ones.
 pub const FORMAT_VERSION: u32 = 1;

@@ -1,8 +1,16 @@
 //! `manifest.json`: written whole, read with suspicion.
+//!
+//! Its last field is a checksum, so that an altered digit is noticed:
+//!
+//! ```text
+//! …,
+//!   "checksum": "1c291ca3"      CRC-32 of the whole file with these digits as 0
+//! }
+//! ```
 
-use super::FORMAT_VERSION;
 use super::sink::Create;
 use super::table_writer::{reason, replace_file};
+use super::{FORMAT_VERSION, older};
 use crate::{Error, ErrorKind, Result};
 use memgauge_trace::Manifest;
 use serde_json::Value;
@@ -28,12 +36,45 @@ pub(super) fn save(dir: &Path, manifest: &Manifest, create: &Create) -> Result<u
     };
     let mut bytes = serde_json::to_vec_pretty(&finite(manifest))
         .map_err(|e| failed(ErrorKind::Io, "it has no JSON form").caused_by(e))?;
-    bytes.push(b'\n');
+    seal(&mut bytes);
     replace_file(&path, &dir.join(TEMPORARY), create, &bytes).map_err(|e| {
         let (kind, why) = reason(e.kind());
         failed(kind, &why).caused_by(e)
     })?;
     Ok(bytes.len() as u64)
+}
+
+const CHECKSUM_KEY: &[u8] = b"\"checksum\": \"";
+const NO_DIGITS: &[u8; 8] = b"00000000";
+
+/// Adds the checksum to an object that is the whole file.
+fn seal(bytes: &mut Vec<u8>) {
+    bytes.truncate(bytes.len() - b"\n}".len());
+    bytes.extend_from_slice(b",\n  ");
+    bytes.extend_from_slice(CHECKSUM_KEY);
+    let at = bytes.len();
+    bytes.extend_from_slice(NO_DIGITS);
+    bytes.extend_from_slice(b"\"\n}\n");
+    let digits = format!("{:08x}", crc32fast::hash(bytes));
+    bytes[at..at + NO_DIGITS.len()].copy_from_slice(digits.as_bytes());
+}
+
+/// Whether the file is as it was written; one without a checksum is older than those.
+fn is_sound(bytes: &[u8], told: Option<&Value>) -> bool {
+    let Some(told) = told else { return true };
+    let at = bytes
+        .windows(CHECKSUM_KEY.len())
+        .rposition(|window| window == CHECKSUM_KEY)
+        .map(|at| at + CHECKSUM_KEY.len());
+    let Some((at, told)) = at.zip(told.as_str()) else {
+        return false;
+    };
+    let mut blank = bytes.to_vec();
+    let Some(digits) = blank.get_mut(at..at + NO_DIGITS.len()) else {
+        return false;
+    };
+    digits.copy_from_slice(NO_DIGITS);
+    told == format!("{:08x}", crc32fast::hash(&blank))
 }
 
 /// JSON has no infinities and no NaN; a cost that is one of them says nothing.
@@ -48,8 +89,12 @@ fn finite(manifest: &Manifest) -> Manifest {
     manifest
 }
 
-/// Reads and judges the manifest of the recording at `dir`.
-pub(super) fn load(dir: &Path) -> Result<Manifest> {
+const ALTERED: &str = "manifest.json: altered since it was written (its checksum differs): its \
+                       counts are not used, those of the tables are; its other fields may be wrong";
+
+/// Reads and judges the manifest of the recording at `dir`. Of one that was altered,
+/// the numbers are left out, and the second value says so.
+pub(super) fn load(dir: &Path) -> Result<(Manifest, Option<String>)> {
     check_dir(dir)?;
     let path = dir.join(FILE);
     let bytes = read_limited(&path).map_err(|e| unreadable(dir, e))?;
@@ -70,7 +115,14 @@ pub(super) fn load(dir: &Path) -> Result<Manifest> {
     if version > u64::from(FORMAT_VERSION) {
         return Err(newer(dir, version));
     }
-    serde_json::from_value(value).map_err(|e| corrupt(&e.to_string()))
+    let sound = is_sound(&bytes, value.get("checksum"));
+    let mut manifest: Manifest =
+        serde_json::from_value(value).map_err(|e| corrupt(&e.to_string()))?;
+    older::upgrade(&mut manifest);
+    Ok(match sound {
+        true => (manifest, None),
+        false => (manifest.without_numbers(), Some(ALTERED.to_owned())),
+    })
 }
 
 fn newer(dir: &Path, version: u64) -> Error {
@@ -113,7 +165,7 @@ fn not_a_recording(dir: &Path, why: &str) -> Error {
 
 fn cannot_read(path: &Path, error: io::Error) -> Error {
     let message = format!("failed to read `{}`: {error}", path.display());
-    Error::new(ErrorKind::Io, message).caused_by(error)
+    Error::new(ErrorKind::Io, message)
 }
 
 fn read_limited(path: &Path) -> io::Result<Vec<u8>> {

@@ -109,10 +109,16 @@ mod tests {
 
     use arrow_array::{ArrayRef, Int64Array, StringArray, UInt64Array};
     use parquet::arrow::ArrowWriter;
+    use parquet::basic::Compression;
+    use parquet::file::properties::WriterProperties;
 
     use super::*;
 
     fn table(folder: &Path) -> std::path::PathBuf {
+        compressed_table(folder, Compression::UNCOMPRESSED)
+    }
+
+    fn compressed_table(folder: &Path, compression: Compression) -> std::path::PathBuf {
         let path = folder.join("table.parquet");
         let addresses = UInt64Array::from(vec![Some(64), None, Some(u64::MAX)]);
         let signed = Int64Array::from(vec![7, -1, i64::MAX]);
@@ -125,7 +131,10 @@ mod tests {
         let batch = RecordBatch::try_from_iter_with_nullable(columns.map(|(n, c)| (n, c, true)));
         let batch = batch.unwrap();
         let file = File::create(&path).unwrap();
-        let mut writer = ArrowWriter::try_new(file, batch.schema(), None).unwrap();
+        let properties = WriterProperties::builder()
+            .set_compression(compression)
+            .build();
+        let mut writer = ArrowWriter::try_new(file, batch.schema(), Some(properties)).unwrap();
         writer.write(&batch).unwrap();
         writer.close().unwrap();
         path
@@ -141,6 +150,25 @@ mod tests {
         };
         assert_eq!(read("addr"), [Some(64), None, Some(u64::MAX)]);
         assert_eq!(read("signed"), [Some(7), None, Some(i64::MAX as u64)]);
+    }
+
+    #[test]
+    fn tables_are_read_however_they_are_compressed() {
+        let folder = tempfile::tempdir().unwrap();
+        for compression in [
+            Compression::UNCOMPRESSED,
+            Compression::SNAPPY,
+            Compression::GZIP(Default::default()),
+            Compression::BROTLI(Default::default()),
+            Compression::LZ4,
+            Compression::LZ4_RAW,
+            Compression::ZSTD(Default::default()),
+        ] {
+            let path = compressed_table(folder.path(), compression);
+            let batches = Numbers::open(&path, "addr").unwrap();
+            let read: Vec<_> = batches.flat_map(|batch| batch.unwrap()).collect();
+            assert_eq!(read, [Some(64), None, Some(u64::MAX)], "{compression}");
+        }
     }
 
     #[test]

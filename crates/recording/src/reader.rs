@@ -8,8 +8,8 @@ use super::table_writer::part_name;
 use super::tables::Row;
 use crate::{Error, ErrorKind, Result};
 use memgauge_trace::{
-    IoDevice, IoOwner, IoRow, Loss, Manifest, Module, Overflow, OverflowBlock, Sample,
-    SampleRegister, SeriesRow, SiteCount, Thread,
+    GeneratedCode, IoDevice, IoOwner, IoRow, Loss, Manifest, Module, Overflow, OverflowBlock,
+    Sample, SampleRegister, SeriesRow, SiteCount, Thread,
 };
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -38,12 +38,12 @@ struct KnownPart {
 impl Recording {
     /// Opens the recording at `path`.
     pub fn open(path: &Path) -> Result<Recording> {
-        let manifest = manifest_file::load(path)?;
+        let (manifest, altered) = manifest_file::load(path)?;
         let mut recording = Recording {
             dir: path.to_owned(),
             manifest,
             parts: BTreeMap::new(),
-            problems: Vec::new(),
+            problems: altered.into_iter().collect(),
         };
         recording.find_parts::<Sample>();
         recording.find_parts::<SeriesRow>();
@@ -57,6 +57,7 @@ impl Recording {
         recording.find_parts::<IoOwner>();
         recording.find_parts::<IoDevice>();
         recording.find_parts::<SampleRegister>();
+        recording.find_parts::<GeneratedCode>();
         Ok(recording)
     }
 
@@ -94,6 +95,36 @@ impl Recording {
         Rows::new(parts, selection.columns_for::<R>(), time_ns)
     }
 
+    /// Hands over the rows of a table as [`Recording::rows`] does, and passes over parts
+    /// that turn out damaged: each is named in `problems`.
+    ///
+    /// This is how results are made from a recording: the good parts are shown, the
+    /// bad ones named.
+    ///
+    /// # Errors
+    /// The file system failed, or the selection asks for a column that there is not.
+    pub fn each_sound<R: Row>(
+        &self,
+        selection: &Selection,
+        problems: &mut Vec<String>,
+        mut take: impl FnMut(&[R]),
+    ) -> Result<()> {
+        for batch in self.rows::<R>(selection) {
+            match batch {
+                Ok(rows) => take(&rows),
+                Err(e) if e.kind() == ErrorKind::Corrupt => {
+                    let problem = e.to_string();
+                    // A table may be read more than once.
+                    if !problems.contains(&problem) {
+                        problems.push(problem);
+                    }
+                }
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+
     /// Parts that are missing or not whole, in words; none for a sound
     /// recording.
     pub fn problems(&self) -> Vec<String> {
@@ -109,8 +140,9 @@ impl Recording {
                     .push(format!("{}: cannot be read ({e})", R::TABLE));
             }
         };
+        let written = self.manifest.tables.get(R::TABLE).map_or(0, |t| t.parts);
         self.problems.extend(
-            gaps(&numbers)
+            gaps(&numbers, written)
                 .iter()
                 .map(|gap| format!("{}: {gap}", R::TABLE)),
         );
@@ -159,22 +191,25 @@ fn part_number(name: &str) -> Option<u32> {
     (part_name(number) == name).then_some(number)
 }
 
-/// The holes in a sequence of part numbers that should begin at 0.
-fn gaps(numbers: &[u32]) -> Vec<String> {
+/// The holes in a sequence of part numbers that should begin at 0 and have at least
+/// `written` members.
+fn gaps(numbers: &[u32], written: u32) -> Vec<String> {
     let mut expected = 0;
     let mut gaps = Vec::new();
+    let mut gap = |first: u32, end: u32| match end.saturating_sub(first) {
+        0 => {}
+        1 => gaps.push(format!("{} is missing", part_name(first))),
+        _ => gaps.push(format!(
+            "{} to {} are missing",
+            part_name(first),
+            part_name(end - 1)
+        )),
+    };
     for &number in numbers {
-        match number.saturating_sub(expected) {
-            0 => {}
-            1 => gaps.push(format!("{} is missing", part_name(expected))),
-            _ => gaps.push(format!(
-                "{} to {} are missing",
-                part_name(expected),
-                part_name(number - 1)
-            )),
-        }
+        gap(expected, number);
         expected = number.saturating_add(1);
     }
+    gap(expected, written);
     gaps
 }
 

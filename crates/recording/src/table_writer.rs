@@ -9,8 +9,8 @@ use super::sink::{Create, Out};
 use super::tables::{self, Row};
 use crate::{Error, ErrorKind, Result};
 use memgauge_trace::{
-    IoDevice, IoOwner, IoRow, Loss, Module, Overflow, OverflowBlock, Sample, SampleRegister,
-    SeriesRow, SiteCount, Thread,
+    GeneratedCode, IoDevice, IoOwner, IoRow, Loss, Module, Overflow, OverflowBlock, Sample,
+    SampleRegister, SeriesRow, SiteCount, Thread,
 };
 use std::io;
 use std::path::{Path, PathBuf};
@@ -42,6 +42,7 @@ pub struct Tables {
     pub(super) io_owners: TableWriter<IoOwner>,
     pub(super) io_devices: TableWriter<IoDevice>,
     pub(super) registers: TableWriter<SampleRegister>,
+    pub(super) generated_code: TableWriter<GeneratedCode>,
 }
 
 impl Tables {
@@ -59,6 +60,7 @@ impl Tables {
             io_owners: TableWriter::new(recording, create),
             io_devices: TableWriter::new(recording, create),
             registers: TableWriter::new(recording, create),
+            generated_code: TableWriter::new(recording, create),
         }
     }
 
@@ -76,6 +78,7 @@ impl Tables {
             &mut self.io_owners,
             &mut self.io_devices,
             &mut self.registers,
+            &mut self.generated_code,
         ]
     }
 
@@ -93,6 +96,7 @@ impl Tables {
             &self.io_owners,
             &self.io_devices,
             &self.registers,
+            &self.generated_code,
         ]
     }
 }
@@ -104,6 +108,7 @@ pub(super) trait AnyTable {
     fn close_if_due(&mut self) -> Result<()>;
     fn bytes(&self) -> u64;
     fn lost_rows(&self) -> u64;
+    fn parts(&self) -> u32;
 }
 
 /// Writer of one table.
@@ -312,6 +317,10 @@ impl<R: Row> AnyTable for TableWriter<R> {
 
     fn lost_rows(&self) -> u64 {
         self.lost_rows
+    }
+
+    fn parts(&self) -> u32 {
+        self.closed_parts
     }
 }
 

@@ -7,9 +7,9 @@ use super::columns::{Column, Packing, ToArray, Width, arrays};
 use super::table_writer::{TableWriter, Tables};
 use Packing::{Delta, Dictionary};
 use memgauge_trace::{
-    AccessKind, Cpu, DataSource, Derivation, Direction, EventId, IoDevice, IoOwner, IoRow, Loss,
-    LossKind, Module, Overflow, OverflowBlock, Owner, PhysAddr, Pid, Sample, SampleRegister,
-    SeriesRow, SiteCount, Thread, Tid, VirtAddr,
+    AccessKind, Cpu, DataSource, Derivation, Direction, EventId, GeneratedCode, IoDevice, IoOwner,
+    IoRow, Loss, LossKind, Module, Overflow, OverflowBlock, Owner, PhysAddr, Pid, Sample,
+    SampleRegister, SeriesRow, SiteCount, Thread, Tid, VirtAddr,
 };
 
 /// What only this module can implement, so that the set of tables is closed.
@@ -60,6 +60,7 @@ tables! {
     IoOwner in io_owners, "io_owners";
     IoDevice in io_devices, "io_devices";
     SampleRegister in registers, "registers";
+    GeneratedCode in generated_code, "generated_code";
 }
 
 /// A column of numbers: how a row's value is read, and how it is set.
@@ -270,6 +271,10 @@ impl Columns for Thread {
         number!("end_ns", U64, Delta, |r: &Self| r.end_ns, |r, v| r.end_ns =
             Some(v),)
         .optional(),
+        number!("idle_ns", U64, Delta, |r: &Self| r.idle_ns, |r, v| r
+            .idle_ns =
+            Some(v),)
+        .optional(),
     ];
 
     fn text_bytes(&self) -> usize {
@@ -296,14 +301,53 @@ impl Columns for Module {
             |r: &Self| Some(r.executable.into()),
             |r, v| r.executable = v != 0,
         ),
+        Column::text(
+            "build_id",
+            |r: &Self| &r.build_id,
+            |r, v| v.clone_into(&mut r.build_id),
+        )
+        .optional(),
+        number!(
+            "file_bytes",
+            U64,
+            Dictionary,
+            |r: &Self| r.file_bytes,
+            |r, v| r.file_bytes = Some(v),
+        )
+        .optional(),
+        number!(
+            "modified_ns",
+            U64,
+            Dictionary,
+            |r: &Self| r.modified_ns,
+            |r, v| r.modified_ns = Some(v),
+        )
+        .optional(),
     ];
 
     fn text_bytes(&self) -> usize {
-        self.path.len()
+        self.path.len() + self.build_id.len()
     }
 
     fn writer(tables: &mut Tables) -> &mut TableWriter<Self> {
         &mut tables.modules
+    }
+}
+
+impl Columns for GeneratedCode {
+    const COLUMNS: &'static [Column<Self>] = &[
+        wrapped!("pid", U32, Dictionary, pid, Pid),
+        wrapped!("start", U64, Delta, start, VirtAddr),
+        field!("bytes", U64, Dictionary, bytes),
+        Column::text("name", |r| &r.name, |r, v| v.clone_into(&mut r.name)),
+    ];
+
+    fn text_bytes(&self) -> usize {
+        self.name.len()
+    }
+
+    fn writer(tables: &mut Tables) -> &mut TableWriter<Self> {
+        &mut tables.generated_code
     }
 }
 

@@ -266,6 +266,7 @@ fn the_documented_columns_are_those_written() {
     check_documented::<IoRow>(&text);
     check_documented::<IoOwner>(&text);
     check_documented::<IoDevice>(&text);
+    check_documented::<memgauge_trace::GeneratedCode>(&text);
 }
 
 #[test]

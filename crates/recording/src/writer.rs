@@ -5,7 +5,8 @@ use super::table_writer::{AnyTable, TableWriter, Tables, reason};
 use super::tables::Row;
 use super::{FORMAT_VERSION, manifest_file};
 use crate::{Error, ErrorKind, Result};
-use memgauge_trace::{Loss, LossKind, Manifest};
+use memgauge_trace::{Loss, LossKind, Manifest, TableFacts};
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -30,6 +31,30 @@ pub struct Writer {
     manifest: Manifest,
     manifest_bytes: u64,
     tables: Tables,
+    room: Option<Room>,
+}
+
+/// Space on the disk that is kept for what is written last: the manifest and what was
+/// lost. Gone when dropped; a killed recorder leaves it, and readers pass over it.
+struct Room(PathBuf);
+
+impl Room {
+    const FILE: &str = ".room";
+    /// A manifest takes about 20 KiB, a part of losses 3.
+    const BYTES: usize = 128 << 10;
+
+    fn make(dir: &Path) -> io::Result<Room> {
+        let room = Room(dir.join(Room::FILE));
+        std::fs::write(&room.0, vec![0; Room::BYTES])?;
+        Ok(room)
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        // Best effort: it takes space and harms nobody.
+        let _ = std::fs::remove_file(&self.0);
+    }
 }
 
 /// A table that was taken out of a [`Writer`], to be written in another thread.
@@ -66,12 +91,14 @@ impl Writer {
 
     pub(super) fn create_with(path: &Path, manifest: Manifest, create: Create) -> Result<Writer> {
         make_recording_dir(path)?;
+        let room = Room::make(path).map_err(|e| cannot_create(path, e))?;
         let mut writer = Writer {
             dir: path.to_owned(),
             manifest,
             manifest_bytes: 0,
             tables: Tables::new(path, &create),
             create,
+            room: Some(room),
         };
         writer.update_manifest(|manifest| manifest.complete = false)?;
         Ok(writer)
@@ -145,6 +172,12 @@ impl Writer {
             .sum()
     }
 
+    /// Frees the space that is kept for the last words of a recording whose disk is full:
+    /// what is pushed from now on has it.
+    pub fn use_kept_room(&mut self) {
+        self.room = None;
+    }
+
     /// Closes all parts and completes the manifest.
     ///
     /// The manifest says `complete` only if every row pushed is in the
@@ -152,13 +185,27 @@ impl Writer {
     /// far as there is room for that. `f` is applied in any case.
     pub fn finish(mut self, f: impl FnOnce(&mut Manifest)) -> Result<()> {
         let flushed = self.flush();
+        self.use_kept_room();
         let noted = self.note_lost_rows();
         let whole = self.lost_rows() == 0;
+        let tables = self.table_facts();
         let saved = self.update_manifest(|manifest| {
             f(manifest);
             manifest.complete = whole;
+            manifest.tables = tables;
         });
         flushed.and(noted).and(saved)
+    }
+
+    fn table_facts(&self) -> BTreeMap<String, TableFacts> {
+        let tables = self.tables.each_ref().into_iter();
+        let filled = tables.filter(|table| table.parts() > 0);
+        let facts = |table: &dyn AnyTable| TableFacts {
+            parts: table.parts(),
+        };
+        filled
+            .map(|table| (table.name().to_owned(), facts(table)))
+            .collect()
     }
 
     fn note_lost_rows(&mut self) -> Result<()> {
@@ -181,6 +228,17 @@ impl Writer {
     }
 }
 
+/// Changes the manifest of a recording that is finished, to add what its writer could
+/// not know. The old one stays until the new one is complete.
+///
+/// # Errors
+/// There is no such recording, or it cannot be written.
+pub fn amend(path: &Path, f: impl FnOnce(&mut Manifest)) -> Result<()> {
+    let (mut manifest, _) = manifest_file::load(path)?;
+    f(&mut manifest);
+    manifest_file::save(path, &manifest, &file_system()).map(drop)
+}
+
 fn lost_rows_of(table: &dyn AnyTable) -> Option<Loss> {
     (table.lost_rows() > 0).then(|| Loss {
         kind: LossKind::PartNotWritten,
@@ -194,7 +252,7 @@ fn make_recording_dir(path: &Path) -> Result<()> {
     match std::fs::create_dir(path) {
         Ok(()) => Ok(()),
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => check_empty(path),
-        Err(e) if e.kind() == io::ErrorKind::NotFound => Err(no_parent(path)),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Err(no_place(path)),
         Err(e) => Err(cannot_create(path, e)),
     }
 }
@@ -216,8 +274,14 @@ fn check_empty(path: &Path) -> Result<()> {
     Ok(())
 }
 
-fn no_parent(path: &Path) -> Error {
-    let parent = path.parent().unwrap_or(path).display();
+fn no_place(path: &Path) -> Error {
+    let parent = path.parent().unwrap_or(path);
+    // `/proc` is there and says the same of everything made in it.
+    if parent.is_dir() {
+        let why = "no directory can be made there; choose another place";
+        return refused(path, why);
+    }
+    let parent = parent.display();
     refused(
         path,
         &format!("no directory `{parent}`; create it first (mkdir -p {parent})"),
@@ -227,7 +291,8 @@ fn no_parent(path: &Path) -> Error {
 fn cannot_create(path: &Path, error: io::Error) -> Error {
     let (kind, why) = reason(error.kind());
     let message = format!("failed to create recording `{}`: {why}", path.display());
-    Error::new(kind, message).caused_by(error)
+    // The cause is in the message.
+    Error::new(kind, message)
 }
 
 fn refused(path: &Path, why: &str) -> Error {

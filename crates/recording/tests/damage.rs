@@ -247,3 +247,70 @@ fn a_recording_is_not_begun_where_something_is() {
     fs::create_dir(&empty).unwrap();
     assert!(Writer::create(&empty, Manifest::default()).is_ok());
 }
+
+/// Changes the manifest's text, as an editor or a bad disk would.
+fn alter_manifest(path: &Path, from: &str, to: &str) {
+    let file = path.join("manifest.json");
+    let text = fs::read_to_string(&file).unwrap();
+    assert!(text.contains(from), "{from} is not in {text}");
+    fs::write(file, text.replacen(from, to, 1)).unwrap();
+}
+
+#[test]
+fn one_altered_digit_of_the_manifest_is_noticed_and_its_counts_not_used() {
+    let (_dir, path) = place();
+    let mut writer = Writer::create(&path, Manifest::default()).unwrap();
+    writer.push(SeriesRow::default()).unwrap();
+    writer
+        .finish(|m| m.totals.extend([("llc.miss".to_owned(), 1234)]))
+        .unwrap();
+    let sound = Recording::open(&path).unwrap();
+    assert_eq!(sound.problems(), Vec::<String>::new());
+    assert_eq!(sound.manifest().totals["llc.miss"], 1234);
+    alter_manifest(&path, "1234", "9234");
+    let altered = Recording::open(&path).unwrap();
+    assert!(altered.problems()[0].contains("checksum"), "{altered:?}");
+    assert!(altered.manifest().totals.is_empty());
+}
+
+#[test]
+fn the_manifests_checksum_is_what_any_crc32_says() {
+    let (_dir, path) = place();
+    let writer = Writer::create(&path, Manifest::default()).unwrap();
+    writer.finish(|_| {}).unwrap();
+    let script = "import json, re, sys, zlib\n\
+         raw = open(sys.argv[1], 'rb').read()\n\
+         told = json.loads(raw)['checksum']\n\
+         blank = raw[:-12] + b'0' * 8 + raw[-4:]\n\
+         assert int(told, 16) == zlib.crc32(blank), (told, zlib.crc32(blank))\n";
+    let checked = std::process::Command::new("python3")
+        .args(["-c", script])
+        .arg(path.join("manifest.json"))
+        .output();
+    match checked {
+        Ok(output) => assert!(output.status.success(), "{output:?}"),
+        Err(e) => println!("skipped: no python3: {e}"),
+    }
+}
+
+#[test]
+fn a_table_whose_only_or_last_part_is_gone_is_noticed() {
+    let (_dir, path) = three_parts();
+    let table = fs::read_dir(&path)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .find(|entry| entry.join("part-000002.parquet").exists())
+        .unwrap();
+    fs::remove_file(table.join("part-000002.parquet")).unwrap();
+    let problems = Recording::open(&path).unwrap().problems();
+    assert!(
+        problems[0].contains("part-000002.parquet is missing"),
+        "{problems:?}"
+    );
+    fs::remove_dir_all(&table).unwrap();
+    let problems = Recording::open(&path).unwrap().problems();
+    assert!(
+        problems[0].contains("part-000000.parquet to part-000002.parquet are missing"),
+        "{problems:?}"
+    );
+}

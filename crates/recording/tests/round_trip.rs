@@ -9,8 +9,8 @@ use memgauge_trace::*;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use rows::{
-    io, io_device, io_owner, loss, module, overflow, place, read, register, sample, series, site,
-    thread, ticking,
+    generated_code, io, io_device, io_owner, loss, module, overflow, place, read, register, sample,
+    series, site, thread, ticking,
 };
 use std::fmt::Debug;
 use std::time::Duration;
@@ -51,6 +51,13 @@ proptest! {
 
     #[test]
     fn registers_come_back_as_they_were(rows in vec(register(), 0..200), cut in 0usize..200) {
+        check(&rows, cut);
+    }
+
+    #[test]
+    fn generated_code_comes_back_as_it_was(
+        rows in vec(generated_code(), 0..200), cut in 0usize..200,
+    ) {
         check(&rows, cut);
     }
 

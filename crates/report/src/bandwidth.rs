@@ -67,14 +67,22 @@ fn squeezed(grid: &Grid, columns: usize) -> Vec<f64> {
         .collect()
 }
 
+/// What an event's bytes did: caches read lines, the kernel hands out pages.
+fn moved(event: &str) -> &'static str {
+    match event.trim_end_matches([':', 'u', 'k']) {
+        "page-faults" | "faults" | "minor-faults" | "major-faults" => "faulted in",
+        _ => "read",
+    }
+}
+
 fn totals(result: &Bandwidth, style: &Style) -> String {
     let plus_minus = if style.unicode { "±" } else { "+-" };
     let mut lines = vec![(
-        "read".to_owned(),
+        moved(&result.event).to_owned(),
         format!(
-            "{} {plus_minus} {} from {} overflows; {}",
+            "{}{} from {} overflows; {}",
             bytes(result.bytes as u64),
-            bytes(result.error_bytes as u64),
+            interval(result, plus_minus),
             count(result.overflows),
             corrected(result)
         ),
@@ -128,6 +136,17 @@ fn totals(result: &Bandwidth, style: &Style) -> String {
     body + "\n"
 }
 
+/// Half of the interval around the total, or that nothing is known of it.
+fn interval(result: &Bandwidth, plus_minus: &str) -> String {
+    match result.error_bytes > 0.0 {
+        true => format!(
+            " {plus_minus} {} (95 %)",
+            bytes(result.error_bytes.ceil() as u64)
+        ),
+        false => String::new(),
+    }
+}
+
 fn corrected(result: &Bandwidth) -> String {
     match &result.correction {
         None => "not corrected for lost events".to_owned(),
@@ -143,12 +162,18 @@ fn reference_line(result: &Bandwidth, style: &Style) -> String {
     let Some(reference) = &result.reference else {
         return String::new();
     };
+    let counted = bytes(reference.bytes as u64);
     let whole = result.bytes / reference.bytes - 1.0;
-    let mut said = format!(
-        "{} counted beside; the curve is {:+.2} % of it off",
-        bytes(reference.bytes as u64),
-        whole * 100.0
-    );
+    let mut said = match result.from_reference {
+        true => format!(
+            "{counted} counted beside; the total was taken from it, so this is no check \
+             (`memgauge calibrate` makes a correction of its own)"
+        ),
+        false => format!(
+            "{counted} counted beside; the curve is {:+.2} % of it off",
+            whole * 100.0
+        ),
+    };
     if let Some(error) = reference.mean_error {
         let width = nanoseconds(reference.width_ns, style);
         said += &format!(", {:.1} % on average in windows of {width}", error * 100.0);
@@ -203,7 +228,7 @@ fn threads(result: &Bandwidth, style: &Style) -> String {
     let columns = [
         ("thread", Kind::Number),
         ("program", Kind::Path),
-        ("read", Kind::Number),
+        (moved(&result.event), Kind::Number),
         ("share", Kind::Number),
         ("GB/s highest", Kind::Number),
     ];
@@ -240,7 +265,7 @@ fn functions(result: &Bandwidth, style: &Style) -> String {
         table.row(vec![
             share(f.share),
             f.samples.to_string(),
-            f.function.clone(),
+            crate::sections::chain(&f.function, &f.inlined_into),
             f.module.clone(),
         ]);
     }
@@ -365,4 +390,17 @@ pub fn against_text(both: &[Worked; 2], as_json: bool, style: &Style) -> String 
         text += &plot::draw(&[panel], length, style);
     }
     text + &format!("\n  they differ by {} on average\n", percent(apart))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_that_the_kernel_hands_out_are_not_called_read() {
+        for event in ["page-faults", "page-faults:u", "minor-faults"] {
+            assert_eq!(moved(event), "faulted in", "{event}");
+        }
+        assert_eq!(moved("llc.miss"), "read");
+    }
 }

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use memgauge_analyze::*;
 use memgauge_trace::*;
 
+use crate::Style;
+
 /// A run of a compressor with three threads in two processes: a second of
 /// virtual time, traffic rising to 6 GB/s and falling again, writes a quarter
 /// of it in the second half.
@@ -25,7 +27,8 @@ pub(crate) fn full() -> Summary {
         sites: run(Sites::new(&spaces), &sites()),
         regions: run(Regions::new(&spaces), &samples()),
         losses: run(Losses::default(), &losses()),
-        problems: Vec::new(),
+        samples: run(SampleTotals::default(), &samples()),
+        ..Parts::nothing(&spaces)
     };
     assemble(&manifest, parts, &mut Fake, &Options::default())
 }
@@ -54,8 +57,8 @@ pub(crate) fn killed() -> Summary {
         known_threads: run(ThreadNames::default(), &[unfinished]),
         sites: run(Sites::new(&spaces), &sites()[..2]),
         regions: run(Regions::new(&spaces), &samples()[..20]),
-        losses: Vec::new(),
         problems: vec!["failed to read part `samples/000007.parquet`: footer missing".to_owned()],
+        ..Parts::nothing(&spaces)
     };
     assemble(&manifest, parts, &mut NoSymbols, &Options::default())
 }
@@ -63,18 +66,22 @@ pub(crate) fn killed() -> Summary {
 /// A recording of nothing.
 pub(crate) fn empty() -> Summary {
     let spaces = AddressSpaces::default();
-    let (curves, threads) = run((Series::growing(100), ThreadTotals::default()), &[]);
-    let parts = Parts {
-        curves,
-        threads,
-        known_threads: Vec::new(),
-        sites: run(Sites::new(&spaces), &[]),
-        regions: run(Regions::new(&spaces), &[]),
-        losses: Vec::new(),
-        problems: Vec::new(),
+    let parts = Parts::nothing(&spaces);
+    let manifest = Manifest {
+        complete: true,
+        ..Manifest::default()
     };
-    let manifest = Manifest::default();
     assemble(&manifest, parts, &mut NoSymbols, &Options::default())
+}
+
+/// A style without colour.
+pub(crate) fn plain(width: usize, unicode: bool) -> Style {
+    Style {
+        width,
+        line: width,
+        unicode,
+        colour: false,
+    }
 }
 
 /// Drops ANSI colour sequences.
@@ -94,8 +101,8 @@ fn run<A: Analysis>(mut analysis: A, rows: &[A::Row]) -> A::Output {
 struct Fake;
 
 impl Resolve for Fake {
-    fn resolve(&mut self, module: &str, offset: u64) -> Option<Symbol> {
-        let name = match (module, offset / 0x1000) {
+    fn resolve(&mut self, module: &ModuleFile, offset: u64) -> Option<Symbol> {
+        let name = match (module.path.as_str(), offset / 0x1000) {
             ("/usr/bin/xz", _) => return None,
             (_, 0) => "lzma_mf_bt4_find",
             (_, 1) => "lzma_lzma_optimum_normal",
@@ -107,10 +114,11 @@ impl Resolve for Fake {
             file: (offset < 0x2000)
                 .then(|| "/build/xz-utils/src/liblzma/lz/lz_encoder_mf.c".to_owned()),
             line: Some(400 + (offset / 0x100) as u32),
+            inlined_into: Vec::new(),
         })
     }
 
-    fn resolve_data(&mut self, _: &str, _: u64) -> Option<String> {
+    fn resolve_data(&mut self, _: &ModuleFile, _: u64) -> Option<String> {
         Some("lzma_crc32_table".to_owned())
     }
 }
@@ -163,6 +171,7 @@ fn manifest() -> Manifest {
             program_cpu_s: 6.4,
             recording_bytes: 3_300_000,
         },
+        ..Manifest::default()
     }
 }
 
@@ -188,6 +197,7 @@ fn machine() -> MachineFacts {
         },
         prefetchers: Vec::new(),
         dram_bytes_per_s: 20_000_000_000,
+        ..MachineFacts::default()
     }
 }
 
@@ -225,6 +235,7 @@ fn threads_of() -> Vec<Thread> {
         program: program.to_owned(),
         start_ns: 0,
         end_ns: Some(1_000_000_000),
+        idle_ns: None,
     };
     vec![
         thread(10, 10, 1, "/usr/bin/xz"),

@@ -2,10 +2,9 @@
 
 use memgauge_analyze::{IoDeviceLine, IoLine, IoSummary};
 
-use crate::io_memory;
 use crate::style::{Role, Style};
 use crate::table::{Kind, Table};
-use crate::units;
+use crate::{io_memory, units};
 
 /// How lines are ordered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -290,6 +289,7 @@ mod tests {
 
     const STYLE: Style = Style {
         width: 110,
+        line: 110,
         colour: false,
         unicode: true,
     };
@@ -303,7 +303,11 @@ mod tests {
 
     #[test]
     fn tables_fit_a_terminal_of_80_columns() {
-        let style = Style { width: 80, ..STYLE };
+        let style = Style {
+            width: 80,
+            line: 80,
+            ..STYLE
+        };
         let text = io_text(&summary(), IoOrder::Total, 10, &style);
         let rows = text.lines().filter(|l| l.contains("nvme0n1"));
         let widest = rows.map(|row| row.chars().count()).max();

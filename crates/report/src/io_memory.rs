@@ -130,6 +130,7 @@ mod tests {
 
     const STYLE: Style = Style {
         width: 110,
+        line: 110,
         colour: false,
         unicode: true,
     };

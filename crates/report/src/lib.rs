@@ -7,14 +7,11 @@
 
 pub mod bandwidth;
 mod grid;
-mod heat;
 mod io;
 mod io_memory;
 pub mod mrc;
 mod plot;
-mod samples;
 mod sections;
-mod stat;
 mod style;
 mod table;
 mod units;
@@ -23,20 +20,78 @@ mod units;
 mod fixture;
 
 use memgauge_analyze::Summary;
+use serde_json::{Value, json as object};
 
-pub use heat::{Share, heat_text};
 pub use io::{IoOrder, io_json, io_text};
-pub use samples::{DataFrom, SampledEvent, samples_text};
-pub use stat::{CURVE_COLUMNS, Counted, CounterRow, counted_text};
 pub use style::Style;
 
-/// The report as text, ending in a newline. Lines fit `style.width` columns,
+/// The report as text, ending in a newline. Lines fit `style.line` columns,
 /// of which 80 are always used, counting a character as one column.
 pub fn text(summary: &Summary, style: &Style) -> String {
-    let style = style.at_least(80);
-    let sections = sections::all(summary, &style);
+    joined(sections::all(summary, &style.at_least(80)))
+}
+
+/// The part of the report that counting ends with: the counters, what follows from
+/// them, how the timer did, what was lost and what it cost.
+pub fn counting_text(summary: &Summary, style: &Style) -> String {
+    joined(sections::of_counting(summary, &style.at_least(80)))
+}
+
+/// The part of the report that an import ends with: samples, where their data came
+/// from, and what was lost.
+pub fn import_text(summary: &Summary, style: &Style) -> String {
+    joined(sections::of_import(summary, &style.at_least(80)))
+}
+
+fn joined(sections: Vec<String>) -> String {
     let filled = sections.into_iter().filter(|section| !section.is_empty());
     filled.collect::<Vec<_>>().join("\n")
+}
+
+/// How events were sampled and what that took, in the sentences of the report.
+pub fn sampling_notes(summary: &Summary) -> Vec<String> {
+    let sampling = summary.sampling.as_ref();
+    sampling.map_or_else(Vec::new, sections::sampling_notes)
+}
+
+/// Losses in the sentences of the report.
+pub fn loss_sentences(summary: &Summary) -> Vec<String> {
+    let sentence = |loss: &memgauge_analyze::LossRow| match loss.detail.as_str() {
+        "" => format!("{} {}", loss.count, loss.meaning),
+        detail => format!("{} {}: {detail}", loss.count, loss.meaning),
+    };
+    summary.losses.iter().map(sentence).collect()
+}
+
+/// What was counted, with losses, end and cost: the summary's `counting` as one object
+/// of one line, for who counts and keeps no recording.
+pub fn counting_json(summary: &Summary) -> String {
+    let mut object = match object!(summary.counting) {
+        Value::Object(object) => object,
+        _ => serde_json::Map::new(),
+    };
+    object.insert("losses".to_owned(), object!(summary.losses));
+    object.insert("end".to_owned(), object!(summary.recording.end));
+    object.insert("own_cost".to_owned(), object!(summary.own_cost));
+    Value::Object(object).to_string()
+}
+
+/// What an import ends with, as indented JSON that ends in a newline.
+pub fn import_json(summary: &Summary) -> String {
+    let sampling = summary.sampling.clone().unwrap_or_default();
+    let import = summary.import.clone().unwrap_or_default();
+    let with_address: u64 = sampling.events.iter().map(|e| e.with_address).sum();
+    let value = object!({
+        "samples": sampling.events,
+        "with_address": with_address,
+        "sources": sampling.sources,
+        "series_rows": import.series_rows,
+        "records": import.records,
+        "losses": summary.losses,
+        "problems": import.problems,
+        "recording_bytes": summary.own_cost.recording_bytes,
+    });
+    format!("{value:#}\n")
 }
 
 /// The summary as indented JSON, ending in a newline; described in
@@ -50,15 +105,7 @@ pub fn json(summary: &Summary) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixture;
-
-    fn plain(width: usize, unicode: bool) -> Style {
-        Style {
-            width,
-            unicode,
-            colour: false,
-        }
-    }
+    use crate::fixture::{self, plain};
 
     fn lines_fit(text: &str, width: usize) {
         for line in text.lines() {

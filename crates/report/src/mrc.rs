@@ -5,7 +5,7 @@
 
 use std::fmt::Write as _;
 
-use memgauge_mrc::{Curve, Difference, Estimate, sizes};
+use memgauge_mrc::{Curve, Difference, Estimate, Knee, sizes};
 use serde_json::{Value, json};
 
 use crate::style::Style;
@@ -34,7 +34,31 @@ impl Measured {
         match (self, other) {
             (Measured::Sampled(mine), Measured::Sampled(other)) => mine.merge(other),
             (Measured::Exact(mine), other) => mine.merge(other.curve()),
-            (Measured::Sampled(mine), Measured::Exact(other)) => mine.curve.merge(other),
+            (Measured::Sampled(mine), Measured::Exact(other)) => mine.merge_exact(other),
+        }
+    }
+
+    /// Makes each reference stand for so many: of samples, for the events between two.
+    pub fn scale(&mut self, weight: f64) {
+        match self {
+            Measured::Exact(curve) => curve.scale(weight),
+            Measured::Sampled(estimate) => estimate.scale(weight),
+        }
+    }
+
+    /// Whether the curve says how many misses a memory of so many bytes has.
+    fn resolves(&self, bytes: u64) -> bool {
+        match self {
+            Measured::Exact(_) => true,
+            Measured::Sampled(estimate) => estimate.resolves(bytes),
+        }
+    }
+
+    /// Up to which memory in bytes distances were counted, where not all along.
+    fn counted_bytes(&self) -> Option<u64> {
+        match self {
+            Measured::Exact(_) => None,
+            Measured::Sampled(e) => e.counted_blocks.checked_mul(e.curve.block_bytes),
         }
     }
 
@@ -55,6 +79,30 @@ impl Measured {
                 percent(e.rate)
             ),
         }
+    }
+
+    /// Which sizes are not from the sample, and which are not known.
+    fn beside_the_sample(&self) -> Option<String> {
+        let Measured::Sampled(e) = self else {
+            return None;
+        };
+        let Some(counted) = self.counted_bytes() else {
+            return Some("all sizes from every reference: the sample is not needed".to_owned());
+        };
+        let mut text = match counted {
+            0 => "all sizes from the sample".to_owned(),
+            _ => format!("up to {} from every reference", capacity(counted)),
+        };
+        if e.resolved_blocks > e.counted_blocks {
+            let from = e.resolved_blocks.saturating_mul(e.curve.block_bytes);
+            let _ = write!(
+                text,
+                "; not known from {} to {}: the sample has too few blocks",
+                bytes(counted),
+                bytes(from)
+            );
+        }
+        Some(text)
     }
 }
 
@@ -116,6 +164,11 @@ pub struct CurveView {
     pub against: Option<(String, Measured)>,
     /// The part of the run that it is of, if not all.
     pub span: Option<Span>,
+    /// How many references each of those that the engine saw stands for: of samples,
+    /// the events between two.
+    pub weight: f64,
+    /// Whether JSON and CSV have every size from which on there are fewer misses.
+    pub full: bool,
 }
 
 /// A phase of a run.
@@ -244,10 +297,33 @@ impl CurveView {
 
     /// Sizes in bytes that JSON and CSV list.
     fn points(&self) -> Vec<u64> {
-        match self.sizes.is_empty() {
-            true => sizes(self.curve().block_bytes, self.end(), 8),
-            false => self.sizes.clone(),
+        if !self.sizes.is_empty() {
+            return self.sizes.clone();
         }
+        let curve = self.curve();
+        let mut points = match self.full {
+            true => curve
+                .steps()
+                .iter()
+                .map(|s| s.0 * curve.block_bytes)
+                .collect(),
+            false => sizes(curve.block_bytes, self.end(), 8),
+        };
+        points.retain(|&bytes| self.measured.resolves(bytes));
+        points
+    }
+
+    /// Distinct blocks that were seen.
+    fn blocks(&self) -> f64 {
+        self.curve().compulsory / self.weight
+    }
+
+    /// Knees at sizes that the curve is known at.
+    fn knees(&self) -> Vec<Knee> {
+        let curve = self.curve();
+        let mut knees = curve.knees();
+        knees.retain(|knee| self.measured.resolves(knee.blocks * curve.block_bytes));
+        knees
     }
 
     /// The largest size that is of interest.
@@ -267,6 +343,7 @@ impl CurveView {
         let mut listed: Vec<u64> = all.iter().rev().step_by(step).copied().collect();
         let end = self.end();
         listed.extend(self.marks.iter().map(|m| m.1).filter(|&m| m <= 2 * end));
+        listed.retain(|&bytes| self.measured.resolves(bytes));
         listed.sort_unstable();
         listed.dedup();
         listed
@@ -286,6 +363,9 @@ impl CurveView {
             "; blocks of {}, least recently used",
             capacity(curve.block_bytes)
         );
+        if let Some(beside) = self.measured.beside_the_sample() {
+            let _ = writeln!(text, "  {beside}");
+        }
         if let Some(span) = &self.span {
             let _ = writeln!(text, "  {}", span.sentence());
         }
@@ -299,8 +379,8 @@ impl CurveView {
             text,
             "  {} references, {} distinct blocks ({})\n",
             count(curve.references as u64),
-            count(curve.compulsory as u64),
-            bytes((curve.compulsory as u64).saturating_mul(curve.block_bytes))
+            count(self.blocks() as u64),
+            bytes((self.blocks() as u64).saturating_mul(curve.block_bytes))
         );
         text += &self.drawing(&style);
         text.push('\n');
@@ -317,17 +397,19 @@ impl CurveView {
             (low * (high / low).powf(at)).round() as u64
         };
         let mut drawn = vec![vec![' '; columns]; ROWS + 1];
-        let curves = [
-            Some(self.curve()),
-            self.against.as_ref().map(|a| a.1.curve()),
-        ];
-        let values: Vec<Vec<f64>> = curves
+        let curves = [Some(&self.measured), self.against.as_ref().map(|a| &a.1)];
+        let value = |measured: &Measured, bytes| {
+            let value = || self.value(measured.curve(), bytes);
+            measured.resolves(bytes).then(value)
+        };
+        let values: Vec<Vec<Option<f64>>> = curves
             .into_iter()
             .flatten()
-            .map(|curve| (0..columns).map(|c| self.value(curve, size(c))).collect())
+            .map(|measured| (0..columns).map(|c| value(measured, size(c))).collect())
             .collect();
         let top = values
             .iter()
+            .flatten()
             .flatten()
             .copied()
             .fold(f64::MIN_POSITIVE, f64::max);
@@ -407,16 +489,22 @@ impl CurveView {
         }
         text.push('\n');
         for size in self.listed() {
-            let value = self.unit.show(self.value(self.curve(), size));
+            let shown = |measured: &Measured| match measured.resolves(size) {
+                true => self.unit.show(self.value(measured.curve(), size)),
+                false => "not known".to_owned(),
+            };
+            let value = shown(&self.measured);
             let _ = write!(text, "{:>12}  {value:>12}", capacity(size));
             if banded {
-                let band = self.measured.half_band(size);
-                let band = band.map_or("–".to_owned(), |b| format!("± {}", percent(b)));
+                let band = match self.measured.half_band(size) {
+                    None => "–".to_owned(),
+                    Some(0.0) => "exact".to_owned(),
+                    Some(band) => format!("± {}", percent(band)),
+                };
                 let _ = write!(text, "  {band:>12}");
             }
             if let Some((_, other)) = &self.against {
-                let value = self.unit.show(self.value(other.curve(), size));
-                let _ = write!(text, "  {value:>12}");
+                let _ = write!(text, "  {:>12}", shown(other));
             }
             let name = self
                 .marks
@@ -435,7 +523,7 @@ impl CurveView {
         let curve = self.curve();
         let in_bytes = |blocks: u64| bytes(blocks.saturating_mul(curve.block_bytes));
         let mut text = String::new();
-        for knee in curve.knees() {
+        for knee in self.knees() {
             let _ = writeln!(
                 text,
                 "  knee at {}: it avoids {} of the avoidable misses",
@@ -456,7 +544,7 @@ impl CurveView {
             text,
             "  {} of the references are compulsory misses ({}){}",
             percent(curve.compulsory / curve.references),
-            count(curve.compulsory as u64),
+            count(curve.compulsory.round() as u64),
             if self.compulsory {
                 ""
             } else {
@@ -473,15 +561,16 @@ impl CurveView {
     pub fn json(&self) -> Value {
         let curve = self.curve();
         let point = |bytes: u64| {
+            let known = self.measured.resolves(bytes);
             json!({
                 "bytes": bytes,
-                "misses": self.misses(curve, bytes),
-                "miss_ratio": self.ratio(curve, bytes),
-                "mpki": self.mpki(bytes),
+                "misses": known.then(|| self.misses(curve, bytes)),
+                "miss_ratio": self.ratio(curve, bytes).filter(|_| known),
+                "mpki": self.mpki(bytes).filter(|_| known),
                 "half_band_95": self.measured.half_band(bytes),
             })
         };
-        let knees = curve.knees().into_iter().map(
+        let knees = self.knees().into_iter().map(
             |knee| json!({ "bytes": knee.blocks * curve.block_bytes, "benefit": knee.benefit }),
         );
         json!({
@@ -489,6 +578,8 @@ impl CurveView {
             "note": self.note,
             "provenance": match self.measured { Measured::Exact(_) => "exact", Measured::Sampled(_) => "sampled" },
             "sample_rate": match &self.measured { Measured::Exact(_) => None, Measured::Sampled(e) => Some(e.rate) },
+            "counted_up_to_bytes": self.measured.counted_bytes(),
+            "weight": self.weight,
             "block_bytes": curve.block_bytes,
             "references": curve.references,
             "compulsory": curve.compulsory,
@@ -519,10 +610,15 @@ impl CurveView {
         let mut text = String::new();
         for bytes in self.points() {
             let other = self.against.as_ref().map(|against| against.1.curve());
+            let known = self.measured.resolves(bytes);
+            let other = other.filter(|_| {
+                let other = self.against.as_ref().map(|against| &against.1);
+                other.is_some_and(|other| other.resolves(bytes))
+            });
             let numbers = [
-                Some(self.misses(curve, bytes)),
-                self.ratio(curve, bytes),
-                self.mpki(bytes),
+                known.then(|| self.misses(curve, bytes)),
+                self.ratio(curve, bytes).filter(|_| known),
+                self.mpki(bytes).filter(|_| known),
                 self.measured.half_band(bytes),
                 other.map(|other| self.misses(other, bytes)),
                 other.and_then(|other| self.ratio(other, bytes)),
@@ -566,14 +662,18 @@ fn differing(name: &str, difference: &Difference) -> String {
     )
 }
 
-/// Draws values from left to right, joined where they fall by more than a row.
-fn plot(drawn: &mut [Vec<char>], values: &[f64], top: f64, mark: char) {
+/// Draws values from left to right, joined where they fall by more than a row; none
+/// where they are not known.
+fn plot(drawn: &mut [Vec<char>], values: &[Option<f64>], top: f64, mark: char) {
     let row = |value: f64| ROWS - (value / top * ROWS as f64).round() as usize;
-    let mut last = values.first().map_or(0, |&v| row(v));
-    for (column, &value) in values.iter().enumerate() {
-        let here = row(value);
-        for line in &mut drawn[last.min(here)..=last.max(here)] {
-            line[column] = mark;
+    let mut last = None;
+    for (column, value) in values.iter().enumerate() {
+        let here = value.map(row);
+        if let Some(here) = here {
+            let from = last.unwrap_or(here);
+            for line in &mut drawn[from.min(here)..=from.max(here)] {
+                line[column] = mark;
+            }
         }
         last = here;
     }
@@ -603,12 +703,15 @@ mod tests {
             sizes: vec![],
             against: None,
             span: None,
+            weight: 1.0,
+            full: false,
         }
     }
 
     fn plain(width: usize, unicode: bool) -> Style {
         Style {
             width,
+            line: width,
             unicode,
             colour: false,
         }

@@ -182,6 +182,7 @@ mod tests {
     fn style(unicode: bool) -> Style {
         Style {
             width: 40,
+            line: 40,
             colour: false,
             unicode,
         }

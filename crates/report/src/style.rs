@@ -3,8 +3,11 @@
 /// What the place the text goes to can show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Style {
-    /// Columns to use.
+    /// Columns of plots and sentences.
     pub width: usize,
+    /// Columns that a line may have before names in it are shortened; none are where
+    /// nobody has to fit text on a screen.
+    pub line: usize,
     /// Whether ANSI colours may be used.
     pub colour: bool,
     /// Whether characters beyond ASCII may be used.
@@ -40,6 +43,7 @@ impl Style {
     pub(crate) fn at_least(self, width: usize) -> Self {
         Style {
             width: self.width.max(width),
+            line: self.line.max(width),
             ..self
         }
     }
@@ -68,7 +72,7 @@ impl Style {
         if note.is_empty() {
             return painted + "\n";
         }
-        let note = self.clip(note, self.width.saturating_sub(width(title) + 2));
+        let note = self.clip(note, self.line.saturating_sub(width(title) + 2));
         format!("{painted}  {}\n", self.paint(Role::Quiet, &note))
     }
 
@@ -122,7 +126,7 @@ impl Style {
         let room = self.width.saturating_sub(indent).max(1);
         let mut lines: Vec<String> = Vec::new();
         for word in text.split(' ') {
-            let word = self.clip(word, room);
+            let word = self.clip(word, self.line.saturating_sub(indent).max(1));
             match lines.last_mut() {
                 Some(line) if width(line) + 1 + width(&word) <= room => {
                     line.push(' ');
@@ -152,6 +156,7 @@ mod tests {
 
     const STYLE: Style = Style {
         width: 20,
+        line: 20,
         colour: false,
         unicode: true,
     };

@@ -49,7 +49,7 @@ impl Table {
         for group in spare {
             let gaps = INDENT + GAP * self.columns.len().saturating_sub(1);
             let narrowest = self.widths(0).iter().sum::<usize>() + gaps;
-            if narrowest > style.width {
+            if narrowest > style.line {
                 group.iter().for_each(|title| self.leave_out(title));
             }
         }
@@ -74,7 +74,7 @@ impl Table {
     }
 
     pub(crate) fn draw(&self, style: &Style) -> String {
-        let widths = self.widths(style.width);
+        let widths = self.widths(style.line);
         let titles: Vec<String> = self.columns.iter().map(|c| c.0.clone()).collect();
         let mut text = self.line(Role::Quiet, &titles, &widths, style);
         for (role, cells) in &self.rows {
@@ -135,6 +135,7 @@ mod tests {
     fn check(width: usize, expected: &str) {
         let style = Style {
             width,
+            line: width,
             colour: false,
             unicode: true,
         };
@@ -166,6 +167,7 @@ mod tests {
         let fitted = |width| {
             let style = Style {
                 width,
+                line: width,
                 colour: false,
                 unicode: true,
             };

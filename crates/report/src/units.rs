@@ -122,6 +122,7 @@ mod tests {
 
     const STYLE: Style = Style {
         width: 80,
+        line: 80,
         colour: false,
         unicode: true,
     };

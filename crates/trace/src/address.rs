@@ -1,11 +1,16 @@
 //! Kinds of address are kinds of type, so that a page number is never added to
 //! a byte address.
 
+use serde::{Deserialize, Serialize};
+
 /// Bytes in a page as the model and the analyses count them.
 const PAGE_SHIFT: u32 = 12;
 
 /// A byte address in a process's virtual address space.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(transparent)]
 pub struct VirtAddr(pub u64);
 
 /// A byte address in physical memory.

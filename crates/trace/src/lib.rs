@@ -12,6 +12,7 @@
 
 mod address;
 mod event;
+mod facts;
 mod ids;
 mod io;
 mod manifest;
@@ -20,12 +21,16 @@ mod rows;
 
 pub use address::{Line, ModuleOffset, Page, PhysAddr, VirtAddr};
 pub use event::{EventDef, EventId, Provenance, Unit, catalogue};
+pub use facts::{
+    CounterFacts, CountingFacts, DataFromFacts, DeliveryFacts, DerivationFacts, ImportFacts,
+    OverheadFacts, PebsFacts, SampledFacts, SamplingFacts, TableFacts, TickFacts, UnsupportedFacts,
+};
 pub use ids::{Cpu, Pid, Tid};
 pub use io::{DeviceId, Direction, IoDevice, IoOwner, IoRow, Owner};
 pub use manifest::{
     CacheGeometry, CommandEnd, HostFacts, MachineFacts, Manifest, OwnCost, SourceFacts, TlbGeometry,
 };
 pub use rows::{
-    AccessKind, DataSource, Derivation, Loss, LossKind, Module, Overflow, OverflowBlock, Sample,
-    SampleRegister, SeriesRow, SiteCount, Thread,
+    AccessKind, DataSource, Derivation, GeneratedCode, Loss, LossKind, Module, Overflow,
+    OverflowBlock, Sample, SampleRegister, SeriesRow, SiteCount, Thread,
 };

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 use crate::EventDef;
+use crate::facts::{CountingFacts, DeliveryFacts, ImportFacts, SamplingFacts, TableFacts};
 
 /// Contents of `manifest.json`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -33,8 +34,37 @@ pub struct Manifest {
     pub events: Vec<EventDef>,
     /// Exact totals of the whole run by event name, where the source knows them.
     pub totals: BTreeMap<String, u64>,
+    /// What a source that samples knows of its run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sampling: Option<SamplingFacts>,
+    /// What `memgauge stat` counted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub counting: Option<CountingFacts>,
+    /// What the way from overflows to records did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub delivery: Option<DeliveryFacts>,
+    /// What an imported file held.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub import: Option<ImportFacts>,
+    /// The tables as the recorder left them, by name; empty while it writes.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub tables: BTreeMap<String, TableFacts>,
     /// What recording cost.
     pub own_cost: OwnCost,
+}
+
+impl Manifest {
+    /// Takes out every number of the run: what the tables say then stands alone.
+    pub fn without_numbers(self) -> Manifest {
+        Manifest {
+            totals: BTreeMap::new(),
+            sampling: None,
+            counting: None,
+            delivery: None,
+            own_cost: OwnCost::default(),
+            ..self
+        }
+    }
 }
 
 /// How the recorded command ended.
@@ -97,6 +127,14 @@ pub struct MachineFacts {
     pub prefetchers: Vec<String>,
     /// Memory bandwidth in bytes per second.
     pub dram_bytes_per_s: u64,
+    /// Every parameter of the model, as `memgauge list --json` and `--machine FILE`
+    /// have them; absent where nothing was modelled and in recordings before it was
+    /// kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<serde_json::Value>,
+    /// The name is a built-in machine's, and the parameters are not all that one's.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub modified: bool,
 }
 
 /// Geometry of a cache.

@@ -217,7 +217,7 @@ impl OverflowBlock {
     /// where there is none.
     ///
     /// `resolution_ns` is the longest step times may be rounded to; where overflows
-    /// are close, steps are shorter (a 64th of their mean distance). 1 keeps them
+    /// are close, steps are shorter (a 32nd of their usual distance). 1 keeps them
     /// exact.
     pub fn of(
         times: &mut &[u64],
@@ -295,6 +295,9 @@ pub struct Thread {
     pub start_ns: u64,
     /// Last event; `None` for a thread still running at the end.
     pub end_ns: Option<u64>,
+    /// Time between the two in which it waited, in nanoseconds; `None` where the
+    /// source does not know.
+    pub idle_ns: Option<u64>,
 }
 
 /// One mapping of a process's address space.
@@ -316,6 +319,25 @@ pub struct Module {
     pub path: String,
     /// Whether instructions may be fetched from it.
     pub executable: bool,
+    /// Build id of the file, in hexadecimal; empty where it has none or is not known.
+    pub build_id: String,
+    /// Bytes of the file when it was mapped.
+    pub file_bytes: Option<u64>,
+    /// When the file was last modified then, nanoseconds since 1970.
+    pub modified_ns: Option<u64>,
+}
+
+/// A piece of code that a program generated, as the program names it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GeneratedCode {
+    /// Process.
+    pub pid: Pid,
+    /// First byte.
+    pub start: VirtAddr,
+    /// Its size in bytes.
+    pub bytes: u64,
+    /// Its name.
+    pub name: String,
 }
 
 /// Why something that happened is not in the recording.

@@ -1,13 +1,12 @@
 //! Whose code ran in bursts.
 
-use memgauge_recording::Result;
-use memgauge_recording::{Recording, Selection};
+use memgauge_recording::{Recording, Result, Selection};
 use memgauge_trace::{Sample, SiteCount, VirtAddr};
 
 use super::read::{PLAIN_NS, each};
 use super::{Bandwidth, FunctionPart};
 use crate::hotspots::{Limits, Rank, hot_tables};
-use crate::{Analysis, EventNames, Modules, Resolve, Sites};
+use crate::{Analysis, EventNames, Generated, Modules, Resolve, Sites};
 
 /// Whose code ran in bursts, by the samples there.
 pub(super) fn functions(
@@ -31,7 +30,11 @@ pub(super) fn functions(
     each(recording, &Selection::all(), &mut problems, |rows| {
         modules.observe(rows)
     })?;
-    let spaces = modules.finish();
+    let mut generated = Generated::default();
+    each(recording, &Selection::all(), &mut problems, |rows| {
+        generated.observe(rows)
+    })?;
+    let spaces = modules.finish().with_generated(generated);
     let mut sites = Sites::new(&spaces);
     let selection = Selection::all()
         .time(result.from_ns..result.to_ns)
@@ -63,6 +66,7 @@ pub(super) fn functions(
         ..Limits::default()
     };
     let table = hot_tables(&sites.finish(), symbols, &names, &rank, limits).functions;
+    result.problems.extend(symbols.problems());
     result.burst_samples = samples;
     result.functions = table
         .rows
@@ -71,6 +75,7 @@ pub(super) fn functions(
             share: row.value as f64 / samples.max(1) as f64,
             samples: row.value,
             function: row.function,
+            inlined_into: row.inlined_into,
             module: row.module,
         })
         .collect();

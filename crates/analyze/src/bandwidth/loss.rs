@@ -100,13 +100,18 @@ impl LossModel {
     }
 }
 
-/// Logarithm of the spacing, events lost, error.
+/// Logarithm of the spacing, events lost, half of the interval around them.
 type Knot = (f64, f64, f64);
 
+/// Half of the distance between the loops that lose most and least: how far stores
+/// and loads that wait are from independent loads that look as dense in time.
 fn knots(points: &[LossPoint]) -> Vec<Knot> {
+    let lost = || points.iter().map(|p| p.lost);
+    let (least, most) = lost().fold((f64::MAX, f64::MIN), |a, l| (a.0.min(l), a.1.max(l)));
+    let doubt = (most - least).max(0.0) / 2.0;
     points
         .iter()
-        .map(|p| (p.spacing_ns.ln(), p.lost, p.error))
+        .map(|p| (p.spacing_ns.ln(), p.lost, doubt + 1.96 * p.error))
         .collect()
 }
 
@@ -131,7 +136,7 @@ impl LossCurve {
         self
     }
 
-    /// Events lost with a record, and the standard error of that, where events are
+    /// Events lost with a record, and half of the interval around them, where events are
     /// `spacing_ns` apart. Beyond the points that were measured the nearest holds.
     pub fn lost(&self, spacing_ns: f64) -> (f64, f64) {
         // One point holds everywhere, and a logarithm for each overflow costs.

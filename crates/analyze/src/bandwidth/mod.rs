@@ -19,6 +19,8 @@ mod shape;
 
 use serde::Serialize;
 
+use crate::Caller;
+
 pub use grid::Grid;
 pub use loss::{LossCurve, LossModel, LossPoint, fitted};
 pub use read::{Extent, extent, read, work};
@@ -77,6 +79,8 @@ pub struct ThreadPart {
 pub struct FunctionPart {
     /// Function, or its module where it has no symbols.
     pub function: String,
+    /// The functions it was inlined into, innermost first.
+    pub inlined_into: Vec<Caller>,
     /// Path of the file the code came from.
     pub module: String,
     /// Share of the samples in bursts, 0..=1.
@@ -142,12 +146,17 @@ pub struct Bandwidth {
     /// Bytes with it, and what counters showed behind the last overflow (where that
     /// is not known: half a period for each thread).
     pub bytes: f64,
-    /// Standard error of `bytes` from the correction, and half a period for each
-    /// thread where its end is not known.
+    /// Half of the interval around `bytes` that holds the truth 19 times in 20, the
+    /// correction's own error and, where a thread's end is not known, half a period
+    /// included. 0 where the correction is none, given, or the reference: nothing is
+    /// known of its error.
     pub error_bytes: f64,
+    /// Whether the total was taken from memory's own counter, so that comparing them
+    /// says nothing.
+    pub from_reference: bool,
     /// Total over repeated runs, where the program ran more than once.
     pub runs: Option<Runs>,
-    /// Events lost with each record, on average, and its standard error.
+    /// Events lost with each record, on average, and half of the interval around that.
     pub lost: (f64, f64),
     /// Width of the curve's windows, nanoseconds.
     pub bin_ns: u64,

@@ -3,8 +3,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use memgauge_recording::{ErrorKind, Result};
-use memgauge_recording::{Recording, Row, Selection};
+use memgauge_recording::{Recording, Result, Row, Selection};
 use memgauge_trace::{
     AccessKind, EventId, OverflowBlock, Pid, Sample, SeriesRow, Thread, Tid, Unit, catalogue,
 };
@@ -46,11 +45,13 @@ pub struct Extent {
     pub end_ns: u64,
     /// Overflows by event and period.
     pub overflows: BTreeMap<(u16, u64), u64>,
+    /// Parts that could not be read, in words.
+    pub problems: Vec<String>,
 }
 
 /// Looks a recording's overflows through.
 pub fn extent(recording: &Recording) -> Result<Extent> {
-    let mut problems = Vec::new();
+    let mut problems = recording.problems();
     let mut found = Extent {
         start_ns: u64::MAX,
         ..Extent::default()
@@ -82,6 +83,7 @@ pub fn extent(recording: &Recording) -> Result<Extent> {
         },
     )?;
     found.start_ns = found.start_ns.min(found.end_ns);
+    found.problems = problems;
     Ok(found)
 }
 
@@ -90,16 +92,9 @@ pub(super) fn each<R: Row>(
     recording: &Recording,
     selection: &Selection,
     problems: &mut Vec<String>,
-    mut observe: impl FnMut(&[R]),
+    observe: impl FnMut(&[R]),
 ) -> Result<()> {
-    for batch in recording.rows::<R>(selection) {
-        match batch {
-            Ok(rows) => observe(&rows),
-            Err(e) if e.kind() == ErrorKind::Corrupt => problems.push(e.to_string()),
-            Err(e) => return Err(e),
-        }
-    }
-    Ok(())
+    recording.each_sound(selection, problems, observe)
 }
 
 /// Bandwidth of the event with the most overflows.
@@ -190,6 +185,7 @@ struct Reading {
     reference_whole: f64,
     overflows_whole: u64,
     name: Option<String>,
+    from_reference: bool,
     curve: LossCurve,
     /// Where counters beside say what passed and what was hidden.
     finder: Option<Finder>,
@@ -252,6 +248,7 @@ impl Reading {
             reference_whole: 0.0,
             overflows_whole,
             name: None,
+            from_reference: false,
             curve: LossCurve::default(),
             finder: None,
             lost: (0.0, 0.0),
@@ -327,6 +324,7 @@ impl Reading {
                     return;
                 }
                 self.name = Some("memory's own counter".to_owned());
+                self.from_reference = true;
                 LossModel::constant((events / records - self.period as f64).max(0.0))
             }
         };
@@ -406,7 +404,7 @@ impl Reading {
                     if within {
                         finder.take(block.tid.0, &mut stream.gathered, time, span);
                     }
-                    (0.0, finder.mechanism.error)
+                    (0.0, 0.0)
                 }
                 None => self.curve.lost(span as f64 / self.period as f64),
             };
@@ -543,6 +541,7 @@ impl Reading {
             }
         }
         let events = self.base.total() / self.bytes_per_event;
+        self.lost.1 = finder.doubt();
         self.lost.0 = events - self.overflows as f64 * self.period as f64;
         self.counted = true;
     }
@@ -605,6 +604,7 @@ impl Reading {
             to_ns: self.end_ns(),
             overflows: self.overflows,
             raw_bytes,
+            from_reference: self.from_reference,
             bytes: raw_bytes + self.lost.0 * self.bytes_per_event + rest,
             error_bytes: self.lost.1 * self.bytes_per_event + rest_error,
             lost,
@@ -650,10 +650,10 @@ impl Reading {
     /// Bytes behind the last overflow of each thread, and how wrong that may be: what
     /// the counters showed at the end, or half a period each.
     fn rest(&self, recording: &Recording, settings: &Settings) -> (f64, f64) {
-        let told = recording.manifest().totals.get("delivery.rest");
+        let told = recording.manifest().delivery;
         let whole = settings.from_ns == 0 && settings.to_ns.is_none();
         match told.filter(|_| whole) {
-            Some(&events) => (events as f64 * self.bytes_per_event, 0.0),
+            Some(delivery) => (delivery.rest as f64 * self.bytes_per_event, 0.0),
             None => {
                 let half = self.period as f64 / 2.0 * self.bytes_per_event;
                 let tails = self.threads.len() as f64 * half;
@@ -735,7 +735,7 @@ fn event_name(recording: &Recording, event: EventId) -> String {
 /// Share of the modelled time that records took.
 fn overhead(recording: &Recording) -> Option<f64> {
     let manifest = recording.manifest();
-    let cycles = *manifest.totals.get("delivery.cycles")? as f64;
+    let cycles = manifest.delivery?.cycles? as f64;
     let own = *manifest.totals.get("cycles")? as f64;
     Some(cycles / own.max(1.0))
 }

@@ -10,7 +10,7 @@ use memgauge_trace::OverflowBlock;
 
 use crate::args::Modelled;
 use crate::target::Targets;
-use crate::units::{Duration, EventSpec};
+use crate::units::{self, Duration, EventSpec};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -148,7 +148,7 @@ pub(crate) struct Bandwidth {
     #[arg(short = 'I', long, value_name = "TIME", default_value = "100us")]
     pub(crate) interval: Duration,
     /// How exactly overflow times are kept: exact, or rounded down to at most so many
-    /// nanoseconds, and to at most a 64th of their distance
+    /// nanoseconds, and to at most a 32nd of their usual distance
     #[arg(long, value_name = "exact|TIME", default_value = "1024ns")]
     pub(crate) resolution: Resolution,
     #[command(flatten)]
@@ -157,10 +157,10 @@ pub(crate) struct Bandwidth {
     #[arg(long, value_name = "HOW", default_value = "auto")]
     pub(crate) correct: Correct,
     /// Show only from here (10ms; a bare number is milliseconds)
-    #[arg(long, value_name = "TIME", value_parser = moment)]
+    #[arg(long, value_name = "TIME", value_parser = units::nanoseconds)]
     pub(crate) from: Option<u64>,
     /// Show only before this
-    #[arg(long, value_name = "TIME", value_parser = moment)]
+    #[arg(long, value_name = "TIME", value_parser = units::nanoseconds)]
     pub(crate) to: Option<u64>,
     /// Width of the curve's windows, from 1us (100us; a bare number is milliseconds)
     #[arg(long, value_name = "TIME", default_value = "100us")]
@@ -189,16 +189,6 @@ pub(crate) struct Bandwidth {
     /// Program to run, after `--`
     #[arg(last = true, value_name = "CMD", required_unless_present_any = ["input", "target"])]
     pub(crate) command: Vec<String>,
-}
-
-/// A moment: as a duration, and 0 too.
-fn moment(text: &str) -> Result<u64, String> {
-    let zero = text.trim_end_matches(|c: char| c.is_ascii_alphabetic() || c == 'µ') == "0";
-    if zero {
-        Ok(0)
-    } else {
-        Ok(text.parse::<Duration>()?.ns)
-    }
 }
 
 /// Measure what overflow records lose at each period, for `bandwidth` to correct
@@ -259,14 +249,5 @@ mod tests {
         let none = [None; 5];
         assert_eq!(found[..3], [Some(1), Some(64), Some(1_024)]);
         assert_eq!(found[3..], none);
-    }
-
-    #[test]
-    fn a_moment_may_be_the_beginning() {
-        assert_eq!(
-            (moment("0"), moment("0us"), moment("3us")),
-            (Ok(0), Ok(0), Ok(3_000))
-        );
-        assert!(moment("soon").is_err());
     }
 }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use memgauge_analyze::bandwidth::{LossModel, LossPoint};
 use memgauge_emulate::geometry;
 use memgauge_machine::{Config, Delivery};
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::args::{Calibrate, Way};
 use super::loops::{Loop, Measured, measure};
-use crate::outcome::Exit;
+use crate::outcome::{Exit, usage};
 use crate::terminal;
 
 /// Periods measured unless others are asked for.
@@ -41,7 +41,9 @@ pub(crate) struct Calibration {
 /// Measures losses, shows them and keeps them.
 pub(crate) fn calibrate(args: &Calibrate) -> anyhow::Result<Exit> {
     if args.delivery.0 == Delivery::Ideal {
-        bail!("failed to calibrate: ideal delivery loses nothing");
+        return Err(usage(
+            "failed to calibrate: ideal delivery loses nothing; name another with --delivery",
+        ));
     }
     let config = geometry::machine(&args.machine)?;
     let periods = match args.periods.is_empty() {
@@ -250,17 +252,24 @@ impl Calibration {
                 path.display()
             )
         })?;
-        let same = MachineFacts {
-            prefetchers: kept.machine.prefetchers.clone(),
-            ..machine.clone()
-        };
-        Ok((kept.version == VERSION && kept.machine == same).then_some(kept))
+        let same = without_prefetchers(&kept.machine) == without_prefetchers(machine);
+        Ok((kept.version == VERSION && same).then_some(kept))
     }
 
     /// What bandwidth is corrected by.
     pub(crate) fn model(&self) -> LossModel {
         LossModel::new(self.points.iter().cloned())
     }
+}
+
+/// A machine as calibration knows it, which holds with and without prefetchers.
+fn without_prefetchers(machine: &MachineFacts) -> MachineFacts {
+    let mut facts = machine.clone();
+    facts.prefetchers.clear();
+    if let Some(model) = facts.model.as_mut().and_then(|model| model.as_object_mut()) {
+        model.remove("prefetch");
+    }
+    facts
 }
 
 /// The name by which a recording's manifest knows a way.

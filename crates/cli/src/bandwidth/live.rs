@@ -2,8 +2,7 @@
 
 use std::path::Path;
 
-use anyhow::{Context, bail};
-use memgauge_host::Error;
+use anyhow::Context;
 use memgauge_host::sys;
 use memgauge_live::events::{self, Event, Pmus};
 use memgauge_live::sample::{self, Options, Rate, Tracing};
@@ -11,6 +10,7 @@ use memgauge_machine::Delivery;
 use memgauge_trace::CommandEnd;
 
 use super::args::{Bandwidth, TraceSource};
+use crate::outcome::usage;
 use crate::record;
 use crate::units::EventSpec;
 
@@ -56,7 +56,7 @@ pub(super) fn run(args: &Bandwidth, again: bool) -> anyhow::Result<CommandEnd> {
     sys::process::catch_interrupts().context("failed to catch interrupts")?;
     let outcome = sample::record(&options)?;
     if !args.quiet && !args.json && !args.csv {
-        crate::sample::say_what_lacks(&outcome);
+        crate::sample::say(&options.output)?;
     }
     // Of what was attached to, none is ours to report the end of.
     Ok(outcome.end.unwrap_or(CommandEnd::Exited(0)))
@@ -72,7 +72,7 @@ fn chosen(args: &Bandwidth) -> anyhow::Result<Event> {
         Delivery::Precise(_) | Delivery::Tagged(_) => true,
         Delivery::Ideal => {
             let why = "failed to trace overflows: ideal delivery is the modelled machine's only";
-            return Err(Error::usage(why).into());
+            return Err(usage(why));
         }
     };
     let name = match &args.event {
@@ -83,7 +83,8 @@ fn chosen(args: &Bandwidth) -> anyhow::Result<Event> {
     let groups = events::parse(&name, &Pmus::default())?;
     let mut all = groups.into_iter().flat_map(|group| group.events);
     let (Some(mut event), None) = (all.next(), all.next()) else {
-        bail!("failed to trace overflows of `{name}`: one event makes one curve");
+        let why = format!("failed to trace overflows of `{name}`: name one event");
+        return Err(usage(why));
     };
     if precise && !event.is_software() && event.modifiers.precise == 0 {
         event.modifiers.most_precise = true;

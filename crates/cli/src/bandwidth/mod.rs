@@ -10,12 +10,13 @@ use std::path::Path;
 use anyhow::{Context, bail};
 use memgauge_analyze::bandwidth::{self, Correction, Extent, LossModel, MOST_WINDOWS, Settings};
 use memgauge_emulate as emulate;
+use memgauge_host::sys::process::interrupts;
 use memgauge_machine::{PmuConfig, SampleSpec};
 use memgauge_recording::Recording;
 use memgauge_report::bandwidth::{against_text, csv, json, text};
 use memgauge_trace::CommandEnd;
 
-use crate::outcome::Exit;
+use crate::outcome::{Exit, usage};
 use crate::symbols::Symbols;
 use crate::units::EventSpec;
 use crate::{record, terminal};
@@ -42,7 +43,7 @@ pub(crate) fn bandwidth(args: &Bandwidth) -> anyhow::Result<Exit> {
     for run in 0..args.repeat {
         end = record_once(args, run > 0)?;
         let recording = Recording::open(&args.output)?;
-        if run + 1 == args.repeat || end == CommandEnd::Interrupted {
+        if run + 1 == args.repeat || interrupts() > 0 {
             eprint!("{}", shown(args, &recording, &totals, style)?);
             break;
         }
@@ -90,9 +91,7 @@ fn run(args: &Bandwidth, again: bool) -> anyhow::Result<CommandEnd> {
 fn modelled(args: &Bandwidth) -> anyhow::Result<EventSpec> {
     let name = args.event.as_deref().unwrap_or("llc.miss");
     let event = name.parse::<EventSpec>();
-    event.map_err(|why| {
-        memgauge_host::Error::usage(format!("failed to read event `{name}`: {why}")).into()
-    })
+    event.map_err(|why| usage(format!("failed to read event `{name}`: {why}")))
 }
 
 fn settings(args: &Bandwidth) -> Settings {
@@ -108,7 +107,7 @@ fn read(args: &Bandwidth, recording: &Recording) -> anyhow::Result<bandwidth::Ba
     let extent = bandwidth::extent(recording)?;
     check(args, recording, &extent)?;
     let correction = correction(args, recording)?;
-    let symbols = &mut Symbols::new();
+    let symbols = &mut Symbols::of(recording.path());
     let read = bandwidth::read(recording, &extent, &settings(args), &correction, symbols)?;
     for problem in &read.problems {
         eprintln!("memgauge: {problem}");
@@ -119,6 +118,9 @@ fn read(args: &Bandwidth, recording: &Recording) -> anyhow::Result<bandwidth::Ba
 /// Refuses what has nothing to show or too much, and says why.
 fn check(args: &Bandwidth, recording: &Recording, extent: &Extent) -> anyhow::Result<()> {
     if extent.overflows.is_empty() {
+        for problem in &extent.problems {
+            eprintln!("memgauge: {problem}");
+        }
         let manifest = recording.manifest();
         let periods = manifest
             .source
@@ -128,10 +130,7 @@ fn check(args: &Bandwidth, recording: &Recording, extent: &Extent) -> anyhow::Re
         let told: Vec<String> = periods
             .map(|(key, period)| {
                 let event = key.trim_start_matches("period.");
-                let live = format!("event.{event}.counted");
-                let totals = &manifest.totals;
-                let total = totals.get(event).or(totals.get(&live)).copied();
-                let total = total.unwrap_or(0);
+                let total = manifest.totals.get(event).copied().unwrap_or(0);
                 format!("{event} happened {total} times, the period is {period}")
             })
             .collect();
@@ -152,19 +151,19 @@ fn check(args: &Bandwidth, recording: &Recording, extent: &Extent) -> anyhow::Re
     let from = args.from.unwrap_or(0).max(extent.start_ns);
     let to = args.to.unwrap_or(u64::MAX).min(extent.end_ns);
     if from >= to {
-        bail!(
+        return Err(usage(format!(
             "failed to show `{}`: nothing from {from} ns to {to} ns; it has {} to {} ns",
             recording.path().display(),
             extent.start_ns,
             extent.end_ns
-        );
+        )));
     }
     let windows = (to - from) / args.bin.ns;
     if windows > MOST_WINDOWS {
-        bail!(
+        return Err(usage(format!(
             "failed to show {windows} windows, {MOST_WINDOWS} at most: choose a wider --bin or a \
              shorter time with --from and --to"
-        );
+        )));
     }
     Ok(())
 }

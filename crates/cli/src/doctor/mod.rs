@@ -2,6 +2,7 @@
 
 mod examine;
 
+use anyhow::bail;
 use examine::examine;
 use memgauge_host::check::Check;
 
@@ -18,7 +19,17 @@ pub(crate) fn doctor(args: &Json) -> anyhow::Result<Exit> {
         as_text(&checks)
     };
     terminal::print(&text)?;
+    if !any_source_works(&checks) {
+        bail!("no source works here: follow one of the fixes above");
+    }
     Ok(Exit::Success)
+}
+
+/// Whether a program can be recorded at all: emulated, or sampled by a counter or timer.
+fn any_source_works(checks: &[Check]) -> bool {
+    let sources = ["emulator", "timer samples", "core PMU"];
+    let works = |c: &Check| c.ok == Some(true) && sources.contains(&c.name);
+    checks.iter().any(works)
 }
 
 fn as_json(checks: &[Check]) -> anyhow::Result<String> {
@@ -43,4 +54,42 @@ fn as_text(checks: &[Check]) -> String {
         }
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(name: &'static str, ok: Option<bool>) -> Check {
+        Check {
+            name,
+            ok,
+            found: String::new(),
+            fix: None,
+        }
+    }
+
+    #[test]
+    fn a_machine_on_which_nothing_can_be_recorded_is_told_from_others() {
+        let none = [
+            check("kernel", None),
+            check("shared memory", Some(true)),
+            check("emulator", Some(false)),
+            check("timer samples", Some(false)),
+        ];
+        assert!(!any_source_works(&none));
+        for source in ["emulator", "timer samples", "core PMU"] {
+            let mut some = none.to_vec();
+            some.push(check(source, Some(true)));
+            assert!(any_source_works(&some), "{source}");
+        }
+    }
+
+    #[test]
+    fn sources_are_named_as_the_checks_are() {
+        let checks = examine();
+        for source in ["emulator", "timer samples", "core PMU"] {
+            assert!(checks.iter().any(|c| c.name == source), "{source}");
+        }
+    }
 }

@@ -9,11 +9,14 @@
 //! | `csv:COLUMN` | a column of a table with a heading, as `text` |
 //! | `parquet:COLUMN` | a column of whole numbers of a Parquet file, not from standard input |
 //!
+//! Files compressed by gzip and zstd are unpacked on the way; others are refused.
 //! Empty lines and lines that begin with `#` are nothing; lines that are no
 //! address are counted and the first is named.
 
-use std::io::{BufRead, Read};
+use std::io::{BufRead, BufReader, Read};
 use std::str::FromStr;
+
+use anyhow::Context as _;
 
 /// How addresses are written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -108,7 +111,56 @@ pub(crate) fn read(
     format: Option<&Format>,
     take: &mut dyn FnMut(&Accesses) -> anyhow::Result<()>,
 ) -> anyhow::Result<Junk> {
-    let mut input = std::io::BufReader::with_capacity(1 << 19, input);
+    let mut input = buffered(input);
+    match Packing::of(input.fill_buf()?) {
+        None => read_plain(input, format, take),
+        Some(Packing::Gzip) => {
+            let plain = flate2::bufread::MultiGzDecoder::new(input);
+            read_plain(buffered(plain), format, take).context("it is compressed by gzip")
+        }
+        Some(Packing::Zstd) => {
+            let plain = zstd::stream::read::Decoder::with_buffer(input)?;
+            read_plain(buffered(plain), format, take).context("it is compressed by zstd")
+        }
+        Some(Packing::Other(name, tool)) => anyhow::bail!(
+            "it is compressed by {name}: unpack it, as in `{tool} FILE | memgauge mrc -`"
+        ),
+    }
+}
+
+fn buffered<R: Read>(input: R) -> BufReader<R> {
+    BufReader::with_capacity(1 << 19, input)
+}
+
+/// How a list is compressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Packing {
+    Gzip,
+    Zstd,
+    /// One that is not read: its name, and what unpacks it.
+    Other(&'static str, &'static str),
+}
+
+impl Packing {
+    /// By the bytes that such files begin with.
+    fn of(start: &[u8]) -> Option<Packing> {
+        let all: [(&[u8], Packing); 5] = [
+            (b"\x1f\x8b\x08", Packing::Gzip),
+            (b"\x28\xb5\x2f\xfd", Packing::Zstd),
+            (b"\xfd7zXZ\0", Packing::Other("xz", "xz -dc")),
+            (b"BZh91AY", Packing::Other("bzip2", "bzip2 -dc")),
+            (b"\x04\x22\x4d\x18", Packing::Other("lz4", "lz4 -dc")),
+        ];
+        let found = all.iter().find(|(magic, _)| start.starts_with(magic));
+        found.map(|(_, packing)| *packing)
+    }
+}
+
+fn read_plain(
+    mut input: impl BufRead,
+    format: Option<&Format>,
+    take: &mut dyn FnMut(&Accesses) -> anyhow::Result<()>,
+) -> anyhow::Result<Junk> {
     let start = input.fill_buf()?;
     if start.starts_with(b"PAR1") {
         anyhow::bail!(
@@ -355,6 +407,40 @@ mod tests {
         let format = Format::Csv("address".to_owned());
         let error = read(&b"a,b\n1,2\n"[..], Some(&format), &mut |_| Ok(())).unwrap_err();
         assert!(error.to_string().contains("`address`"), "{error}");
+    }
+
+    #[test]
+    fn lists_in_gzip_and_zstd_are_unpacked_and_others_are_named() {
+        use std::io::Write as _;
+        let words: Vec<u8> = (0..50_000u64)
+            .flat_map(|n| (n * 64).to_le_bytes())
+            .collect();
+        let text: Vec<u8> = (0..500)
+            .flat_map(|n| format!("{n}\n").into_bytes())
+            .collect();
+        for list in [&words, &text] {
+            let mut gzip = flate2::write::GzEncoder::new(Vec::new(), Default::default());
+            gzip.write_all(list).unwrap();
+            let gzip = gzip.finish().unwrap();
+            let zstd = zstd::encode_all(&list[..], 1).unwrap();
+            let expected = parse(list, None);
+            // Two members or frames, one behind the other, are one list.
+            for packed in [gzip, zstd] {
+                assert_eq!(parse(&packed, None), expected);
+                let twice = parse(&packed.repeat(2), None).0;
+                assert_eq!(twice.addresses.len(), 2 * expected.0.addresses.len());
+                let cut = &packed[..packed.len() / 2];
+                let error = read(cut, None, &mut |_| Ok(())).unwrap_err();
+                assert!(format!("{error:#}").contains("compressed by"), "{error:#}");
+            }
+        }
+        for (start, tool) in [
+            (&b"\xfd7zXZ\0..."[..], "xz -dc"),
+            (b"BZh91AY&SY", "bzip2 -dc"),
+        ] {
+            let error = read(start, None, &mut |_| Ok(())).unwrap_err();
+            assert!(error.to_string().contains(tool), "{error}");
+        }
     }
 
     /// Numbers that look random (splitmix64).

@@ -62,6 +62,10 @@ impl Kind {
         match sampling {
             Some(sampling) => {
                 let engine = Sampled::new(block, sampling, making.salt, settings);
+                let engine = match making.sample_only {
+                    true => engine.without_small_memories(),
+                    false => engine,
+                };
                 Kind::Sampled(Box::new(engine))
             }
             None if making.threads > 1 => {

@@ -8,10 +8,9 @@ use anyhow::{Context, bail};
 use memgauge_analyze::sentence;
 use memgauge_emulate::{Batch, PartsBy, Streamed, Wanted, stream};
 use memgauge_host::sys;
-use memgauge_recording::ErrorKind;
 use memgauge_recording::{Numbers, Recording, Selection};
 use memgauge_report::mrc::Measured;
-use memgauge_trace::{EventId, LossKind, Sample};
+use memgauge_trace::{EventId, LossKind, Manifest, Sample};
 
 use super::addresses::{self, Accesses, Format, Junk};
 use super::args::{Making, Mrc, Part};
@@ -23,6 +22,8 @@ use super::relay::Relay;
 pub(super) struct Made {
     pub(super) curves: Vec<Measured>,
     pub(super) note: Option<String>,
+    /// References that each one stands for: of samples, the events between two.
+    pub(super) weight: f64,
     /// Instructions that the references are of, if they are known.
     pub(super) instructions: Option<u64>,
 }
@@ -31,10 +32,13 @@ pub(super) struct Made {
 pub(super) fn curves(input: &Path, making: &Making) -> anyhow::Result<Made> {
     let mut relay = Relay::new(making);
     let format = making.format.as_ref();
-    let note = references_of(input, format, &mut |a, sizes| relay.feed(a, sizes))?;
+    let read = references_of(input, format, &mut |a, sizes| relay.feed(a, sizes))?;
+    let mut curves = relay.finish()?;
+    curves.iter_mut().for_each(|curve| curve.scale(read.weight));
     Ok(Made {
-        curves: relay.finish()?,
-        note,
+        curves,
+        note: read.note,
+        weight: read.weight,
         instructions: None,
     })
 }
@@ -58,8 +62,17 @@ pub(super) fn curves_together(inputs: &[PathBuf], making: &Making) -> anyhow::Re
 
 impl Made {
     fn merge(&mut self, other: Made) {
+        let seen = |made: &Made| {
+            let compulsory = made.curves.first().map_or(0.0, |c| c.curve().compulsory);
+            compulsory / made.weight
+        };
+        let blocks = seen(self) + seen(&other);
         for (mine, others) in self.curves.iter_mut().zip(&other.curves) {
             mine.merge(others);
+        }
+        if blocks > 0.0 {
+            // So that the blocks seen of both are those of each together.
+            self.weight = self.curves[0].curve().compulsory / blocks;
         }
         let notes: Vec<String> = self.note.take().into_iter().chain(other.note).collect();
         self.note = (!notes.is_empty()).then(|| notes.join("; "));
@@ -69,21 +82,30 @@ impl Made {
 /// Takes references by address, and the bytes of those of more than one.
 type Take<'a> = &'a mut dyn FnMut(&[u64], &[(usize, u32)]) -> anyhow::Result<()>;
 
-/// Reads all references of an input; a word on them, if there is one to be said.
+/// What was read of an input.
+pub(super) struct Read {
+    /// A word on the references, if there is one to be said.
+    pub(super) note: Option<String>,
+    /// References that each one stands for.
+    pub(super) weight: f64,
+}
+
+/// Reads all references of an input.
 pub(super) fn references_of(
     input: &Path,
     format: Option<&Format>,
     take: Take<'_>,
-) -> anyhow::Result<Option<String>> {
+) -> anyhow::Result<Read> {
     let mut references = 0;
     let mut counted = |addresses: &[u64], sizes: &[(usize, u32)]| {
         references += addresses.len();
         take(addresses, sizes)
     };
-    let note = if input.join("manifest.json").exists() {
-        Some(feed_recording(input, &mut counted)?)
+    let (note, weight) = if input.join("manifest.json").exists() {
+        let (note, weight) = feed_recording(input, &mut counted)?;
+        (Some(note), weight)
     } else {
-        feed_file(input, format, &mut counted)?
+        (feed_file(input, format, &mut counted)?, 1.0)
     };
     if references == 0 {
         let why = note.map_or_else(
@@ -92,7 +114,7 @@ pub(super) fn references_of(
         );
         bail!("failed to read addresses from `{}`: {why}", input.display());
     }
-    Ok(note)
+    Ok(Read { note, weight })
 }
 
 /// A command's curves by what they are of (empty: all of it), and how it ran.
@@ -163,6 +185,7 @@ pub(super) fn curves_of_command(
     let whole = Made {
         curves: all.finish()?,
         note: note.clone(),
+        weight: 1.0,
         instructions: Some(run.instructions),
     };
     let mut made = vec![(String::new(), whole)];
@@ -192,6 +215,7 @@ impl Threads {
             let made = Made {
                 curves: engines.finish()?,
                 note: None,
+                weight: 1.0,
                 instructions: Some(instructions),
             };
             Ok((format!(", thread {tid} of process {pid}"), made))
@@ -270,12 +294,14 @@ fn said_of(junk: &Junk) -> Option<String> {
     ))
 }
 
-/// Feeds the addresses of a recording's samples; which samples, in words.
-fn feed_recording(input: &Path, take: Take<'_>) -> anyhow::Result<String> {
+/// Feeds the addresses of a recording's samples; which samples, in words, and how many
+/// events each stands for: all that were counted, or what their periods add up to.
+fn feed_recording(input: &Path, take: Take<'_>) -> anyhow::Result<(String, f64)> {
     let recording = Recording::open(input)?;
-    let event = most_sampled(&recording)?;
+    let mut problems = recording.problems();
+    let event = most_sampled(&recording, &mut problems)?;
     let (mut samples, mut events) = (0u64, 0u64);
-    for_samples(&recording, |batch| {
+    for_samples(&recording, &mut problems, |batch| {
         let chosen = batch.iter().filter(|s| Some(s.event) == event);
         let mut addresses = Vec::new();
         for sample in chosen.filter(|s| s.addr.is_some()) {
@@ -284,23 +310,43 @@ fn feed_recording(input: &Path, take: Take<'_>) -> anyhow::Result<String> {
         }
         take(&addresses, &[])
     })?;
-    let name = recording
-        .manifest()
-        .events
-        .iter()
-        .find(|e| Some(e.id) == event);
-    let name = name.map_or("any event", |e| e.name.as_str());
-    Ok(format!(
-        "of {samples} samples of {name}, one of {} events each, not of all references: \
-         distances between samples, magnitudes are too small",
-        events.checked_div(samples).unwrap_or(0)
-    ))
+    for problem in problems {
+        eprintln!("memgauge: {problem}");
+    }
+    let manifest = recording.manifest();
+    let definition = manifest.events.iter().find(|e| Some(e.id) == event);
+    let name = definition.map_or("any event", |e| e.name.as_str());
+    let counted = counted(manifest, event, name);
+    let each = |total: u64| total as f64 / samples.max(1) as f64;
+    let (stands, of) = match counted {
+        Some(total) => (each(total), format!("the {total} that were counted")),
+        None => (each(events), format!("the {events} of their periods")),
+    };
+    let weight = if stands > 0.0 { stands } else { 1.0 };
+    let note = format!(
+        "of {samples} samples of {name}: misses are scaled to {of}, {weight:.2} for each sample; \
+         not of all references: distances are between samples, so too small"
+    );
+    Ok((note, weight))
+}
+
+/// How often the event was counted, where the recording says it.
+fn counted(manifest: &Manifest, event: Option<EventId>, name: &str) -> Option<u64> {
+    let sampled = manifest.sampling.iter().flat_map(|s| &s.events);
+    let of_samples = sampled
+        .filter(|e| Some(e.event) == event)
+        .find_map(|e| e.counted);
+    let total = of_samples.or_else(|| manifest.totals.get(name).copied());
+    total.filter(|&total| total > 0)
 }
 
 /// The event with most samples that have an address.
-fn most_sampled(recording: &Recording) -> anyhow::Result<Option<EventId>> {
+fn most_sampled(
+    recording: &Recording,
+    problems: &mut Vec<String>,
+) -> anyhow::Result<Option<EventId>> {
     let mut counts = BTreeMap::<EventId, u64>::new();
-    for_samples(recording, |batch| {
+    for_samples(recording, problems, |batch| {
         for sample in batch.iter().filter(|s| s.addr.is_some()) {
             *counts.entry(sample.event).or_default() += 1;
         }
@@ -311,15 +357,15 @@ fn most_sampled(recording: &Recording) -> anyhow::Result<Option<EventId>> {
 
 fn for_samples(
     recording: &Recording,
+    problems: &mut Vec<String>,
     mut take: impl FnMut(&[Sample]) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let columns = Selection::all().columns(&["event", "addr", "period"]);
-    for batch in recording.rows::<Sample>(&columns) {
-        match batch {
-            Ok(samples) => take(&samples)?,
-            Err(e) if e.kind() == ErrorKind::Corrupt => eprintln!("memgauge: {e}"),
-            Err(e) => return Err(e.into()),
+    let mut failed = None;
+    recording.each_sound(&columns, problems, |samples| {
+        if failed.is_none() {
+            failed = take(samples).err();
         }
-    }
-    Ok(())
+    })?;
+    failed.map_or(Ok(()), Err)
 }

@@ -10,9 +10,10 @@ mod parts;
 mod phases;
 mod relay;
 
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use anyhow::bail;
+use anyhow::Context;
 use memgauge_emulate::geometry;
 use memgauge_report::mrc::{Collection, CurveView, Measured, Unit};
 
@@ -25,37 +26,111 @@ use args::Axis;
 
 /// Shows miss-rate curves.
 pub(crate) fn mrc(args: &Mrc) -> anyhow::Result<Exit> {
-    if args.y == Axis::Mpki && args.instructions.is_none() && args.command.is_empty() {
-        bail!("failed to show MPKI: say how many instructions there were with --instructions");
-    }
-    if (args.per_thread || args.by.is_some()) && args.command.is_empty() {
-        bail!("failed to tell parts apart in a list: name a command behind `--`");
-    }
+    check(args)?;
+    let out = Out::open(args)?;
     match (&args.inputs[..], args.phases) {
-        ([], Some(_)) => phases_of_command(args),
-        ([], None) => of_command(args),
-        ([input], Some(_)) => phases_of_input(args, input),
-        (_, Some(_)) => bail!("failed to tell phases apart in several inputs: name one"),
-        (inputs, None) => of_inputs(args, inputs),
+        ([], Some(_)) => phases_of_command(args, out),
+        ([], None) => of_command(args, out),
+        ([input], Some(_)) => phases_of_input(args, input, out),
+        (inputs, _) => of_inputs(args, inputs, out),
     }
 }
 
-fn phases_of_input(args: &Mrc, input: &Path) -> anyhow::Result<Exit> {
+/// What no line of options alone can be refused for.
+fn check(args: &Mrc) -> anyhow::Result<()> {
+    let list = args.command.is_empty();
+    if args.y == Axis::Mpki && args.instructions.is_none() && list {
+        return Err(usage(
+            "failed to show MPKI: say how many instructions there were with --instructions",
+        ));
+    }
+    if (args.per_thread || args.by.is_some()) && list {
+        return Err(usage(
+            "failed to tell parts apart in a list: name a command behind `--`",
+        ));
+    }
+    let making = &args.making;
+    if making.sample_only && making.sample.is_none() && making.sample_size.is_none() {
+        return Err(usage(
+            "failed to leave all but a sample out: say which with --sample or --sample-size",
+        ));
+    }
+    if args.phases.is_some() {
+        phases::check(args)?;
+    }
+    Ok(())
+}
+
+/// A failure with the exit code of a command line that makes no sense.
+fn usage(message: impl Into<String>) -> anyhow::Error {
+    memgauge_host::Error::usage(message).into()
+}
+
+/// Where the report goes.
+enum Out {
+    Output,
+    /// Standard output is the program's.
+    ErrorOutput,
+    File(std::fs::File, PathBuf),
+}
+
+impl Out {
+    /// Opens a file before anything runs for it in vain.
+    fn open(args: &Mrc) -> anyhow::Result<Out> {
+        let file = args.json.as_ref().or(args.csv.as_ref());
+        match (file, args.command.is_empty()) {
+            (Some(path), list) if path == Path::new("-") => {
+                if !list {
+                    return Err(usage(
+                        "failed to print JSON or CSV: the program has standard output and error \
+                         for itself: name a file, as in --json=curve.json",
+                    ));
+                }
+                Ok(Out::Output)
+            }
+            (Some(path), _) => {
+                let file = std::fs::File::create(path);
+                let failed = || format!("failed to write `{}`", path.display());
+                Ok(Out::File(file.with_context(failed)?, path.clone()))
+            }
+            (None, true) => Ok(Out::Output),
+            (None, false) => Ok(Out::ErrorOutput),
+        }
+    }
+
+    fn style(&self) -> memgauge_report::Style {
+        terminal::style(match self {
+            Out::Output => terminal::stdout_is_terminal(),
+            Out::ErrorOutput => terminal::stderr_is_terminal(),
+            Out::File(..) => false,
+        })
+    }
+
+    fn write(self, text: &str) -> anyhow::Result<()> {
+        match self {
+            Out::Output => terminal::print(text)?,
+            Out::ErrorOutput => eprint!("{text}"),
+            Out::File(mut file, path) => file
+                .write_all(text.as_bytes())
+                .with_context(|| format!("failed to write `{}`", path.display()))?,
+        }
+        Ok(())
+    }
+}
+
+fn phases_of_input(args: &Mrc, input: &Path, out: Out) -> anyhow::Result<Exit> {
     let ran = phases::of_input(args, input)?;
-    let style = terminal::style(terminal::stdout_is_terminal());
+    let style = out.style();
     let text = rendered_phases(args, &name(input), ran, style);
-    terminal::print(&text)?;
+    out.write(&text)?;
     Ok(Exit::Success)
 }
 
-fn phases_of_command(args: &Mrc) -> anyhow::Result<Exit> {
+fn phases_of_command(args: &Mrc, out: Out) -> anyhow::Result<Exit> {
     record::say_rights(&args.command);
     let (ran, run) = phases::of_command(args)?;
-    let style = terminal::style(terminal::stderr_is_terminal());
-    eprint!(
-        "{}",
-        rendered_phases(args, &args.command.join(" "), ran, style)
-    );
+    let text = rendered_phases(args, &args.command.join(" "), ran, out.style());
+    out.write(&text)?;
     Ok(Exit::of(&run.end))
 }
 
@@ -81,6 +156,7 @@ fn rendered_phases(
             );
             CurveView {
                 span: Some(made.span),
+                weight: ran.weight,
                 ..view
             }
         })
@@ -88,8 +164,7 @@ fn rendered_phases(
     rendered(args, &views, Some(ran.collection), style)
 }
 
-/// The report goes to standard error: standard output is the program's.
-fn of_command(args: &Mrc) -> anyhow::Result<Exit> {
+fn of_command(args: &Mrc, out: Out) -> anyhow::Result<Exit> {
     record::say_rights(&args.command);
     let ran = feed::curves_of_command(&args.command, &args.making, feed::Beside::of(args))?;
     let mut all = Vec::new();
@@ -97,18 +172,18 @@ fn of_command(args: &Mrc) -> anyhow::Result<Exit> {
         let title = args.command.join(" ") + &of;
         all.extend(views(args, title, made, args.against.as_deref())?);
     }
-    let style = terminal::style(terminal::stderr_is_terminal());
-    eprint!("{}", rendered(args, &all, None, style));
+    let text = rendered(args, &all, None, out.style());
+    out.write(&text)?;
     Ok(Exit::of(&ran.run.end))
 }
 
-fn of_inputs(args: &Mrc, inputs: &[PathBuf]) -> anyhow::Result<Exit> {
+fn of_inputs(args: &Mrc, inputs: &[PathBuf], out: Out) -> anyhow::Result<Exit> {
     let made = feed::curves_together(inputs, &args.making)?;
     let names: Vec<String> = inputs.iter().map(|input| name(input)).collect();
     let other = args.against.as_deref();
     let views = views(args, names.join(" + "), made, other)?;
-    let style = terminal::style(terminal::stdout_is_terminal());
-    terminal::print(&rendered(args, &views, None, style))?;
+    let text = rendered(args, &views, None, out.style());
+    out.write(&text)?;
     Ok(Exit::Success)
 }
 
@@ -126,14 +201,18 @@ fn views(
     let views = made.curves.into_iter().map(|measured| {
         let other = against.zip(others.next());
         let other = other.map(|(path, measured)| (name(path), measured));
-        view(
+        let view = view(
             args,
             title.clone(),
             made.note.clone(),
             measured,
             made.instructions.or(args.instructions),
             other,
-        )
+        );
+        CurveView {
+            weight: made.weight,
+            ..view
+        }
     });
     Ok(views.collect())
 }
@@ -168,6 +247,8 @@ fn view(
         sizes: args.sizes.clone(),
         against,
         span: None,
+        weight: 1.0,
+        full: args.full,
     }
 }
 
@@ -189,20 +270,32 @@ fn marks(block_bytes: u64) -> Vec<(String, u64)> {
         .to_vec()
 }
 
+/// Says on standard error what a table has no place for, each of it once.
+fn say_notes(views: &[CurveView]) {
+    let mut said = Vec::new();
+    for view in views {
+        if let Some(note) = view.note.as_ref().filter(|note| !said.contains(note)) {
+            eprintln!("memgauge: {}: {note}", view.title);
+            said.push(note);
+        }
+    }
+}
+
 fn rendered(
     args: &Mrc,
     views: &[CurveView],
     collection: Option<Collection>,
     style: memgauge_report::Style,
 ) -> String {
-    if args.json {
+    if args.json.is_some() {
         let curves: Vec<_> = views.iter().map(CurveView::json).collect();
         let collection = collection.map(|c| c.json());
         let all =
             serde_json::json!({ "schema_version": 1, "curves": curves, "collection": collection });
         return format!("{all:#}\n");
     }
-    if args.csv {
+    if args.csv.is_some() {
+        say_notes(views);
         let rows = views.iter().map(CurveView::csv_rows);
         return CurveView::CSV_HEADING.to_owned() + &rows.collect::<String>();
     }

@@ -2,11 +2,10 @@
 
 use std::fmt::Write as _;
 
-use anyhow::bail;
 use memgauge_mrc::{Curve, Division, Method, divide};
 
 use super::args::Partition;
-use super::{feed, name};
+use super::{feed, name, usage};
 use crate::outcome::Exit;
 use crate::terminal;
 
@@ -22,10 +21,13 @@ const METHODS: [(&str, Method); 3] = [
 /// Divides memory between programs and shows what each way of doing so costs.
 pub(crate) fn partition(args: &Partition) -> anyhow::Result<Exit> {
     let [block] = args.making.block[..] else {
-        bail!("failed to divide memory by several block sizes: name one with --block");
+        return Err(usage(
+            "failed to divide memory by several block sizes: name one with --block",
+        ));
     };
     if args.total < block {
-        bail!("failed to divide {} bytes: a block has {block}", args.total);
+        let why = format!("failed to divide {} bytes: a block has {block}", args.total);
+        return Err(usage(why));
     }
     let mut curves = Vec::new();
     for input in &args.inputs {

@@ -68,6 +68,7 @@ impl Parts<'_> {
             let made = Made {
                 curves: engines.finish()?,
                 note: None,
+                weight: 1.0,
                 instructions: Some(instructions),
             };
             all.push((name, made));

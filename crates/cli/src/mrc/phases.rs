@@ -3,9 +3,8 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
-use memgauge_emulate::geometry;
-use memgauge_emulate::{Streamed, Wanted, stream};
+use anyhow::Context;
+use memgauge_emulate::{Streamed, Wanted, geometry, stream};
 use memgauge_host::sys::{self, advice::large_pages};
 use memgauge_mrc::{Curve, Distances, Exact, Full, Monitor, Phase, Phases, Settings};
 use memgauge_report::mrc::{Collection, Measured, Span};
@@ -13,7 +12,7 @@ use memgauge_report::mrc::{Collection, Measured, Span};
 use super::args::{By, Mrc, When};
 use super::engine::{feed_blocks, too_many};
 use super::feed::{lost, references_of};
-use super::memory;
+use super::{memory, usage};
 
 /// Windows collected after a change.
 const COLLECTED: u64 = 10;
@@ -33,6 +32,8 @@ pub(super) struct Ran {
     pub(super) made: Vec<Made>,
     pub(super) collection: Collection,
     pub(super) note: Option<String>,
+    /// References that each one stands for.
+    pub(super) weight: f64,
 }
 
 /// Engines that see windows, and what they found.
@@ -63,24 +64,41 @@ struct Cost {
     monitoring: Duration,
 }
 
+/// What a command line that asks for phases must not have.
+pub(super) fn check(args: &Mrc) -> anyhow::Result<()> {
+    if args.making.block.len() > 1 {
+        return Err(usage(
+            "failed to tell phases apart by several block sizes: name one with --block",
+        ));
+    }
+    if args.making.threads > 1 {
+        return Err(usage(
+            "failed to tell phases apart with --threads: windows need one thread",
+        ));
+    }
+    if args.phases_by == By::References && args.command.is_empty() {
+        return Err(usage(
+            "failed to tell phases apart by references: a list has no instructions",
+        ));
+    }
+    if args.inputs.len() > 1 {
+        return Err(usage(
+            "failed to tell phases apart in several inputs: name one",
+        ));
+    }
+    Ok(())
+}
+
 impl Watch {
-    fn new(args: &Mrc, of_instructions: bool) -> anyhow::Result<Watch> {
-        let [block] = args.making.block[..] else {
-            bail!("failed to tell phases apart by several block sizes: name one with --block");
-        };
-        if args.making.threads > 1 {
-            bail!("failed to tell phases apart with --threads: windows need one thread");
-        }
-        if args.phases_by == By::References && !of_instructions {
-            bail!("failed to tell phases apart by references: a list has no instructions");
-        }
+    fn new(args: &Mrc, of_instructions: bool) -> Watch {
+        let block = args.making.block[0];
         let settings = Settings {
             memory_bytes: memory::limit(&args.making),
             advise: Some(large_pages),
             ..Settings::default()
         };
         let on_change = args.phases == Some(When::OnChange);
-        Ok(Watch {
+        Watch {
             block,
             size_bytes: args.phase_size.unwrap_or_else(|| usual_size(block)),
             window: args.phase_window,
@@ -95,7 +113,7 @@ impl Watch {
             now: 0,
             references: 0,
             cost: Cost::default(),
-        })
+        }
     }
 
     fn feed(
@@ -177,7 +195,7 @@ impl Watch {
         }
     }
 
-    fn finish(mut self, note: Option<String>) -> anyhow::Result<Ran> {
+    fn finish(mut self, note: Option<String>, weight: f64) -> anyhow::Result<Ran> {
         if self.references > 0 && self.now > self.from {
             self.end_window()?;
         }
@@ -198,12 +216,13 @@ impl Watch {
         };
         let made = phases.iter().enumerate().map(|(at, phase)| Made {
             span: span((at, phase)),
-            measured: Measured::Exact(Curve::exact(&phase.distances, self.block)),
+            measured: weighted(Curve::exact(&phase.distances, self.block), weight),
             instructions: phase.instructions,
         });
         Ok(Ran {
             made: made.collect(),
             note,
+            weight,
             collection: Collection {
                 references: self.cost.references,
                 collected: self.cost.collected,
@@ -212,6 +231,11 @@ impl Watch {
             },
         })
     }
+}
+
+fn weighted(mut curve: Curve, weight: f64) -> Measured {
+    curve.scale(weight);
+    Measured::Exact(curve)
 }
 
 fn exact_misses(distances: Option<&Distances>, block: u64, blocks: u64) -> (f64, f64) {
@@ -244,15 +268,15 @@ fn event(by: By, of_instructions: bool, size_bytes: u64) -> String {
 
 /// Phases of a list of addresses.
 pub(super) fn of_input(args: &Mrc, input: &Path) -> anyhow::Result<Ran> {
-    let mut watch = Watch::new(args, false)?;
+    let mut watch = Watch::new(args, false);
     let format = args.making.format.as_ref();
-    let note = references_of(input, format, &mut |a, sizes| watch.feed(a, sizes, 0))?;
-    watch.finish(note)
+    let read = references_of(input, format, &mut |a, sizes| watch.feed(a, sizes, 0))?;
+    watch.finish(read.note, read.weight)
 }
 
 /// Phases of a command that runs under the emulator.
 pub(super) fn of_command(args: &Mrc) -> anyhow::Result<(Ran, Streamed)> {
-    let mut watch = Watch::new(args, true)?;
+    let mut watch = Watch::new(args, true);
     let wanted = Wanted {
         granule: watch.block,
         parts: None,
@@ -262,5 +286,5 @@ pub(super) fn of_command(args: &Mrc) -> anyhow::Result<(Ran, Streamed)> {
     let run = stream(&args.command, wanted, &mut |batch| {
         watch.feed(batch.addresses, batch.crossing, batch.instructions)
     })?;
-    Ok((watch.finish(lost(&run))?, run))
+    Ok((watch.finish(lost(&run), 1.0)?, run))
 }

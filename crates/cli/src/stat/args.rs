@@ -26,8 +26,8 @@ pub(crate) struct Stat {
     /// A row every TIME (100us, 1ms; a bare number is milliseconds), from 10us
     #[arg(short = 'I', long, value_name = "TIME", value_parser = interval)]
     pub(crate) interval: Option<Duration>,
-    /// Directory to record the series to
-    #[arg(short, long, value_name = "DIR", requires = "interval")]
+    /// Directory to record totals and, with -I, the series to
+    #[arg(short, long, value_name = "DIR")]
     pub(crate) output: Option<PathBuf>,
     /// Replace the recording if it exists
     #[arg(short, long)]

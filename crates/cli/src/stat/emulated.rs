@@ -3,15 +3,16 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use memgauge_emulate::{self as emulate, geometry};
 use memgauge_live::events::nearest;
-use memgauge_live::stat::{Outcome, Row, Total, Update};
+use memgauge_live::stat::{Outcome, Row, Update};
 use memgauge_machine::PmuConfig;
-use memgauge_recording::{Recording, Selection};
-use memgauge_trace::{CommandEnd, EventId, SeriesRow, catalogue};
+use memgauge_recording::{Recording, Selection, amend};
+use memgauge_trace::{CounterFacts, CountingFacts, EventId, Loss, SeriesRow, Thread, catalogue};
 
 use super::args::Stat;
+use crate::outcome::usage;
 
 /// Events counted where none are named.
 const DEFAULT: &str = "instructions,cycles,loads,stores,l1d.hit,l1d.miss,llc.miss,dtlb.miss";
@@ -20,7 +21,9 @@ const DEFAULT: &str = "instructions,cycles,loads,stores,l1d.hit,l1d.miss,llc.mis
 /// does.
 pub(super) fn run(args: &Stat, tell: &mut dyn FnMut(Update<'_>)) -> anyhow::Result<Outcome> {
     if args.command.is_empty() {
-        bail!("failed to attach: source emulate only counts programs that it starts");
+        return Err(usage(
+            "failed to attach: source emulate only counts programs that it starts",
+        ));
     }
     let events = events(args)?;
     emulate::resolve(&args.command)?;
@@ -40,15 +43,29 @@ pub(super) fn run(args: &Stat, tell: &mut dyn FnMut(Update<'_>)) -> anyhow::Resu
         },
         traces: None,
     };
-    let end = emulate::record(&options, &mut |_| {})?;
+    let recorded = emulate::record(&options, &mut |_| {})?;
     let recording = Recording::open(&output)?;
-    let mut outcome = outcome(&recording, &events, end);
+    let mut problems = recording.problems();
+    problems.extend(recorded.notes);
     let columns = std::iter::once("cpu-clock").chain(events.iter().map(|e| e.1));
     tell(Update::Columns(&[columns.map(str::to_owned).collect()]));
+    let mut series = Vec::new();
     if args.interval.is_some() {
-        let rows = rows(&recording, &events)?;
-        outcome.rows = rows.len() as u64;
-        tell(Update::Rows(&rows));
+        recording.each_sound(&Selection::all(), &mut problems, |rows: &[SeriesRow]| {
+            series.extend_from_slice(rows);
+        })?;
+        tell(Update::Series(&series));
+    }
+    let rows = rows(&series, &events);
+    tell(Update::Rows(&rows));
+    let outcome = outcome(&recording, &events, rows.len() as u64, &mut problems)?;
+    if args.output.is_some() {
+        amend(&output, |manifest| {
+            manifest.counting.clone_from(&outcome.manifest.counting);
+        })?;
+    }
+    for problem in problems {
+        eprintln!("memgauge: {problem}");
     }
     Ok(outcome)
 }
@@ -61,65 +78,82 @@ fn events(args: &Stat) -> anyhow::Result<Vec<(EventId, &'static str)>> {
     let find = |name: &str| {
         let known = catalogue::ALL.iter().find(|event| event.1 == name);
         let names = || catalogue::ALL.iter().map(|event| event.1.to_owned());
-        known.map(|event| (event.0, event.1)).with_context(|| {
+        known.map(|event| (event.0, event.1)).ok_or_else(|| {
             let near = nearest(name, names(), 3).join(", ");
-            format!(
+            usage(format!(
                 "failed to count `{name}`: the modelled machine has no such event; near it: {near}"
-            )
+            ))
         })
     };
     text.split(',').map(|name| find(name.trim())).collect()
 }
 
-fn outcome(recording: &Recording, events: &[(EventId, &'static str)], end: CommandEnd) -> Outcome {
-    let manifest = recording.manifest();
-    let total = |&(_, name): &(EventId, &str)| {
+fn outcome(
+    recording: &Recording,
+    events: &[(EventId, &'static str)],
+    rows: u64,
+    problems: &mut Vec<String>,
+) -> anyhow::Result<Outcome> {
+    let (mut threads, mut losses) = (Vec::new(), Vec::new());
+    let all = Selection::all();
+    recording.each_sound(&all, problems, |rows: &[Thread]| {
+        threads.extend_from_slice(rows)
+    })?;
+    recording.each_sound(&all, problems, |rows: &[Loss]| {
+        losses.extend_from_slice(rows)
+    })?;
+    let mut manifest = recording.manifest().clone();
+    let total = |&(event, name): &(EventId, &str)| {
         let value = manifest.totals.get(name).copied().unwrap_or(0);
-        Total {
+        CounterFacts {
+            event,
             name: name.to_owned(),
             counted: value,
             value,
             share_counted: 1.0,
             scale: 1.0,
-            ..Total::default()
+            ..CounterFacts::default()
         }
     };
-    Outcome {
-        end: Some(end),
-        totals: events.iter().map(total).collect(),
+    manifest.counting = Some(CountingFacts {
         wall_ns: manifest.totals.get("virtual_ns").copied().unwrap_or(0),
-        cost: manifest.own_cost.clone(),
-        own_user_s: manifest.own_cost.cpu_s,
+        counters: events.iter().map(total).collect(),
+        rows,
+        threads: threads.len() as u64,
         notes: vec![format!(
             "modelled, not measured: machine {}, time is virtual",
             manifest.machine.as_ref().map_or("?", |m| m.name.as_str())
         )],
-        ..Outcome::default()
-    }
+        own_user_s: manifest.own_cost.cpu_s,
+        ..CountingFacts::default()
+    });
+    Ok(Outcome {
+        manifest,
+        threads,
+        losses,
+    })
 }
 
-/// Rows of the recording's series, whose events stand in rows of their own: one
-/// row for each thread and tick.
-fn rows(recording: &Recording, events: &[(EventId, &'static str)]) -> anyhow::Result<Vec<Row>> {
+/// Rows of a series, whose events stand in rows of their own: one row for each thread
+/// and tick.
+fn rows(series: &[SeriesRow], events: &[(EventId, &'static str)]) -> Vec<Row> {
     let mut rows: BTreeMap<(u64, u32), Row> = BTreeMap::new();
-    for batch in recording.rows::<SeriesRow>(&Selection::all()) {
-        for gained in batch? {
-            let row = rows
-                .entry((gained.time_ns, gained.tid.0))
-                .or_insert_with(|| Row {
-                    time_ns: gained.time_ns,
-                    interval_ns: gained.interval_ns,
-                    pid: gained.pid.0,
-                    tid: gained.tid.0,
-                    values: std::iter::once(gained.interval_ns)
-                        .chain(events.iter().map(|_| 0))
-                        .collect(),
-                    ..Row::default()
-                });
-            if let Some(at) = events.iter().position(|e| e.0 == gained.event) {
-                row.values[at + 1] += gained.value;
-            }
+    for gained in series {
+        let row = rows
+            .entry((gained.time_ns, gained.tid.0))
+            .or_insert_with(|| Row {
+                time_ns: gained.time_ns,
+                interval_ns: gained.interval_ns,
+                pid: gained.pid.0,
+                tid: gained.tid.0,
+                values: std::iter::once(gained.interval_ns)
+                    .chain(events.iter().map(|_| 0))
+                    .collect(),
+                ..Row::default()
+            });
+        if let Some(at) = events.iter().position(|e| e.0 == gained.event) {
+            row.values[at + 1] += gained.value;
         }
     }
-    Ok(rows.into_values().collect())
+    rows.into_values().collect()
 }

@@ -4,13 +4,13 @@ mod args;
 mod emulated;
 mod live;
 mod rows;
-mod summary;
 
 use anyhow::Context;
+use memgauge_analyze::{Analysis, Series, ThreadTotals, summarise_counting};
 use memgauge_host::sys;
 use memgauge_live::events::{self, Group, Pmus};
 use memgauge_live::stat::{self, Options, Outcome, Update};
-use memgauge_trace::CommandEnd;
+use memgauge_report::counting_text;
 
 pub(crate) use args::{Stat, pages};
 
@@ -24,6 +24,8 @@ use crate::{record, terminal};
 const DEFAULT_EVENTS: &str = "task-clock,context-switches,cpu-migrations,page-faults,\
     cycles,instructions,branches,branch-misses,cache-references,cache-misses,\
     L1-dcache-loads,L1-dcache-load-misses,dTLB-loads,dTLB-load-misses";
+/// Bins of the events' curves, as a report of the recording has them.
+const BINS: usize = 480;
 /// In a series: each event costs a word a tick.
 const DEFAULT_SERIES: &str = "page-faults,context-switches,instructions,cycles,cache-misses";
 
@@ -40,33 +42,43 @@ pub(crate) fn stat(args: &Stat) -> anyhow::Result<Exit> {
     sys::process::catch_interrupts().context("failed to catch interrupts")?;
     let mut outputs = rows::Outputs::open(args)?;
     let speaks = !args.quiet && !outputs.take_stderr();
-    let mut curves = speaks.then(summary::Curves::new);
-    let outcome = observe(args, options.as_ref(), &mut outputs, curves.as_mut())?;
-    outputs.finish(&outcome)?;
-    if let Some(curves) = curves {
+    let mut series = (Series::growing(BINS), ThreadTotals::default());
+    let outcome = observe(args, options.as_ref(), (&mut outputs, &mut series, speaks))?;
+    let summary = summarise_counting(
+        &outcome.manifest,
+        series.finish(),
+        &outcome.threads,
+        &outcome.losses,
+    );
+    outputs.finish(&summary)?;
+    if speaks {
         let style = terminal::style(terminal::stderr_is_terminal());
-        let text = summary::text(args, options.as_ref(), &outcome, curves, &style);
-        eprint!("\n{text}");
+        eprint!("\n{}", counting_text(&summary, &style));
+        if let Some(path) = &args.output {
+            eprintln!("\nrecording: {}", path.display());
+        }
     }
-    Ok(outcome.end.as_ref().map_or(Exit::Success, Exit::of))
+    let end = outcome.manifest.end.as_ref();
+    Ok(end.map_or(Exit::Success, Exit::of))
 }
+
+/// Where rows go: files, the summary's analyses, and whether somebody watches.
+type Rows<'a> = (&'a mut rows::Outputs, &'a mut (Series, ThreadTotals), bool);
 
 fn observe(
     args: &Stat,
     options: Option<&Options>,
-    outputs: &mut rows::Outputs,
-    mut curves: Option<&mut summary::Curves>,
+    (outputs, series, speaks): Rows<'_>,
 ) -> anyhow::Result<Outcome> {
-    let speaks = curves.is_some();
     let shows = speaks && terminal::stderr_is_terminal() && args.interval.is_some();
     let mut live = live::Table::new(shows);
     let mut failed = None;
     let mut tell = |update: Update<'_>| {
-        match (&update, &mut curves) {
-            (Update::Columns(columns), Some(curves)) => curves.columns(columns),
-            (Update::Rows(rows), Some(curves)) => curves.observe(rows),
-            (Update::Sums(sums), _) => live.show(sums),
-            (_, None) => {}
+        match &update {
+            Update::Series(rows) => series.observe(rows),
+            Update::Sums(sums) => live.show(sums),
+            Update::Warning(text) if speaks => eprintln!("memgauge: {text}"),
+            Update::Columns(_) | Update::Rows(_) | Update::Warning(_) => {}
         }
         failed = failed.take().or(outputs.write(&update).err());
     };
@@ -104,15 +116,4 @@ fn groups(args: &Stat) -> anyhow::Result<Vec<Group>> {
         false => args.events.join(","),
     };
     Ok(events::parse(&text, &Pmus::default())?)
-}
-
-/// The end in words, for the title.
-fn end_in_words(end: Option<&CommandEnd>) -> String {
-    match end {
-        None => String::new(),
-        Some(CommandEnd::Exited(0)) => " (exited with status 0)".to_owned(),
-        Some(CommandEnd::Exited(n)) => format!(" (exited with status {n})"),
-        Some(CommandEnd::Signalled(n)) => format!(" (killed by signal {n})"),
-        Some(CommandEnd::Interrupted) => " (interrupted)".to_owned(),
-    }
 }

@@ -7,11 +7,12 @@ use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
 use anyhow::Context;
-use memgauge_live::stat::{Outcome, Row, Update};
+use memgauge_analyze::Summary;
+use memgauge_live::stat::{Row, Update};
+use memgauge_report::counting_json;
 use serde_json::Value;
 
 use super::args::Stat;
-use super::summary::as_json;
 
 type Sink = Box<dyn Write>;
 
@@ -65,7 +66,7 @@ impl Outputs {
         match update {
             Update::Columns(columns) => self.begin(columns),
             Update::Rows(rows) => rows.iter().try_for_each(|row| self.row(row)),
-            Update::Sums(_) => Ok(()),
+            Update::Series(_) | Update::Sums(_) | Update::Warning(_) => Ok(()),
         }
     }
 
@@ -113,14 +114,15 @@ impl Outputs {
     }
 
     /// Totals, and the end of what is buffered.
-    pub(super) fn finish(&mut self, outcome: &Outcome) -> anyhow::Result<()> {
+    pub(super) fn finish(&mut self, summary: &Summary) -> anyhow::Result<()> {
         if let Some(json) = &mut self.json {
-            writeln!(json, "{}", as_json(outcome)).context("failed to write JSON")?;
+            writeln!(json, "{}", counting_json(summary)).context("failed to write JSON")?;
             json.flush().context("failed to write JSON")?;
         }
         if let Some(csv) = &mut self.csv {
             if !self.series {
-                for t in &outcome.totals {
+                let totals = summary.counting.iter().flat_map(|c| &c.totals);
+                for t in totals.map(|counter| &counter.facts) {
                     let (name, unit) = (quoted(&t.name), quoted(&t.unit));
                     let share = t.share_counted;
                     writeln!(csv, "{name},{},{},{share},{unit}", t.value, t.counted)

@@ -308,3 +308,15 @@ pub(crate) fn assert_near(what: &str, value: i64, expected: i64, part: f64) {
         100.0 * off
     );
 }
+
+/// A number that a recording's manifest has of a sampled event.
+pub(crate) fn sampled(manifest: &memgauge_trace::Manifest, event: &str, fact: &str) -> u64 {
+    let id = manifest.events.iter().find(|e| e.name == event);
+    let id = id.unwrap_or_else(|| panic!("no event {event}")).id;
+    let sampling = manifest.sampling.as_ref().expect("facts about samples");
+    let facts = sampling.events.iter().find(|e| e.event == id);
+    let facts = serde_json::to_value(facts.expect(event)).expect("facts have a JSON form");
+    facts[fact]
+        .as_u64()
+        .unwrap_or_else(|| panic!("{fact} in {facts}"))
+}

@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::time::Duration;
 
 fn c_path(path: &Path) -> Option<CString> {
@@ -52,10 +52,19 @@ pub fn has_capabilities(path: &Path) -> bool {
     unsafe { libc::getxattr(path.as_ptr(), name.as_ptr(), std::ptr::null_mut(), 0) > 0 }
 }
 
+fn is_out_of_descriptors(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM)
+    )
+}
+
 /// A process, watched for its end.
 #[derive(Debug)]
 pub struct Watched {
     pidfd: Option<OwnedFd>,
+    /// Its number, where it runs and no descriptor was left for it.
+    unopened: Option<i32>,
 }
 
 impl Watched {
@@ -67,7 +76,9 @@ impl Watched {
             // SAFETY: the kernel just made this descriptor for us.
             unsafe { OwnedFd::from_raw_fd(fd as i32) }
         });
-        Watched { pidfd }
+        let unopened = (fd < 0 && is_out_of_descriptors(&io::Error::last_os_error()))
+            .then_some(pid as libc::pid_t);
+        Watched { pidfd, unopened }
     }
 
     /// A descriptor that becomes readable when the process ends, if there is one.
@@ -77,6 +88,10 @@ impl Watched {
 
     /// Whether the process has ended (also as a zombie).
     pub fn ended(&self) -> bool {
+        if let Some(pid) = self.unopened {
+            // SAFETY: signal 0 is never sent: it only asks whether the process is there.
+            return unsafe { libc::kill(pid, 0) } != 0;
+        }
         let Some(fd) = &self.pidfd else { return true };
         let mut poll = libc::pollfd {
             fd: fd.as_raw_fd(),
@@ -89,6 +104,10 @@ impl Watched {
 
     /// Sends `signal`; a process that is gone is no error.
     pub fn signal(&self, signal: i32) {
+        if let Some(pid) = self.unopened {
+            // SAFETY: plain system call without pointers.
+            unsafe { libc::kill(pid, signal) };
+        }
         if let Some(fd) = &self.pidfd {
             // SAFETY: valid descriptor, no siginfo.
             unsafe {
@@ -142,8 +161,12 @@ pub fn children_usage() -> Usage {
 }
 
 static INTERRUPTS: AtomicU32 = AtomicU32::new(0);
+/// The first signal that was one; 0 before.
+static INTERRUPTING: AtomicI32 = AtomicI32::new(0);
 
 extern "C" fn on_interrupt(signal: i32) {
+    // It fails where another came first.
+    let _ = INTERRUPTING.compare_exchange(0, signal, Ordering::SeqCst, Ordering::SeqCst);
     if INTERRUPTS.fetch_add(1, Ordering::SeqCst) >= 1 {
         // SAFETY: _exit may be called from a signal handler.
         unsafe { libc::_exit(128 + signal) };
@@ -161,7 +184,7 @@ pub fn catch_interrupts() -> io::Result<()> {
         let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
         action.sa_sigaction = on_interrupt as *const () as usize;
         action.sa_flags = libc::SA_RESTART;
-        // SAFETY: the handler only touches an atomic and calls _exit.
+        // SAFETY: the handler only touches atomics and calls _exit.
         if unsafe { libc::sigaction(signal, &action, std::ptr::null_mut()) } != 0 {
             return Err(io::Error::last_os_error());
         }
@@ -172,6 +195,14 @@ pub fn catch_interrupts() -> io::Result<()> {
 /// Interrupts received since [`catch_interrupts`].
 pub fn interrupts() -> u32 {
     INTERRUPTS.load(Ordering::SeqCst)
+}
+
+/// The signal of the first interrupt; SIGINT where none came.
+pub fn interrupting_signal() -> i32 {
+    match INTERRUPTING.load(Ordering::SeqCst) {
+        0 => libc::SIGINT,
+        signal => signal,
+    }
 }
 
 /// CLOCK_MONOTONIC, which programs in the kernel read as well.

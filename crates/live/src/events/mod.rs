@@ -6,7 +6,7 @@
 //! event     := pmu '/' term (',' term)* '/' [':'] [modifiers]
 //!            | 'mem:' address ['/' length] [':' rwx] [':' modifiers]
 //!            | 'r' hex [':' modifiers]
-//!            | system ':' tracepoint [':' modifiers]
+//!            | system ':' tracepoint [':' modifiers], each perhaps with * and ?
 //!            | name [':' modifiers]
 //! ```
 //!
@@ -128,20 +128,54 @@ pub struct Group {
 /// the message names its neighbours.
 pub fn parse(text: &str, pmus: &Pmus) -> Result<Vec<Group>> {
     let items = syntax::items(text).map_err(|why| unusable(text, &why))?;
-    let resolve = |written: &Written| resolve(written, pmus);
-    items
-        .iter()
-        .map(|item| match item {
-            Item::One(event) => Ok(Group {
-                events: vec![resolve(event)?],
-                braces: false,
-            }),
-            Item::Group(events) => Ok(Group {
-                events: events.iter().map(resolve).collect::<Result<_>>()?,
-                braces: true,
-            }),
-        })
-        .collect()
+    let mut groups = Vec::new();
+    for item in &items {
+        match item {
+            Item::One(event) => groups.extend(all_named(event, pmus)?.into_iter().map(|event| {
+                let events = vec![event];
+                Group {
+                    events,
+                    braces: false,
+                }
+            })),
+            Item::Group(events) => {
+                let named: Vec<Vec<Event>> = events
+                    .iter()
+                    .map(|event| all_named(event, pmus))
+                    .collect::<Result<_>>()?;
+                groups.push(Group {
+                    events: named.into_iter().flatten().collect(),
+                    braces: true,
+                });
+            }
+        }
+    }
+    Ok(groups)
+}
+
+/// The event, or all tracepoints that a pattern as `sched:*` stands for.
+fn all_named(written: &Written, pmus: &Pmus) -> Result<Vec<Event>> {
+    let is_pattern = written.name.contains(':') && written.name.contains(['*', '?']);
+    if !is_pattern || written.name.starts_with("mem:") || written.name.ends_with('/') {
+        return Ok(vec![resolve(written, pmus)?]);
+    }
+    let names = pmus
+        .tracepoints_like(&written.name)
+        .map_err(|why| unusable(&written.text, &why))?;
+    let modifiers = &written.text[written.name.len()..];
+    let one = |name: String| {
+        let text = format!("{name}{modifiers}");
+        let modifiers = written.modifiers;
+        resolve(
+            &Written {
+                text,
+                name,
+                modifiers,
+            },
+            pmus,
+        )
+    };
+    names.into_iter().map(one).collect()
 }
 
 fn unusable(text: &str, why: &str) -> Error {

@@ -222,19 +222,40 @@ impl Pmus {
             .tracepoints
             .iter()
             .find_map(|root| text(&path(root))?.parse().ok());
-        let id = id.ok_or_else(|| {
-            let readable = self.tracepoints.iter().any(|root| read_dir(root).is_ok());
-            match readable {
-                true => {
-                    let near = nearest(name, self.all_tracepoints(), 3).join(", ");
-                    format!("there is no tracepoint `{name}`; near it: {near}")
-                }
-                false => "tracepoints cannot be read: run as root, with tracefs mounted \
-                          (mount -t tracefs tracefs /sys/kernel/tracing)"
-                    .to_owned(),
-            }
-        })?;
+        let id = id.ok_or_else(|| self.no_tracepoint(name))?;
         Ok(simple(Attr::new(kind::TRACEPOINT, id)))
+    }
+
+    fn no_tracepoint(&self, name: &str) -> String {
+        let readable = self.tracepoints.iter().any(|root| read_dir(root).is_ok());
+        match readable {
+            true => {
+                let near = nearest(name, self.all_tracepoints(), 3).join(", ");
+                format!("there is no tracepoint `{name}`; near it: {near}")
+            }
+            false => "tracepoints cannot be read: run as root, with tracefs mounted \
+                      (mount -t tracefs tracefs /sys/kernel/tracing)"
+                .to_owned(),
+        }
+    }
+
+    /// Names of all tracepoints that a pattern stands for, at least one.
+    pub(super) fn tracepoints_like(&self, pattern: &str) -> Parsed<Vec<String>> {
+        let has_id = |name: &String| {
+            let path = name.replacen(':', "/", 1) + "/id";
+            self.tracepoints
+                .iter()
+                .any(|root| root.join(&path).exists())
+        };
+        let like = |name: &String| is_like(pattern.as_bytes(), name.as_bytes()) && has_id(name);
+        let mut names: Vec<String> = self.all_tracepoints().filter(like).collect();
+        // Both roots may show the same.
+        names.sort();
+        names.dedup();
+        match names.is_empty() {
+            true => Err(self.no_tracepoint(pattern)),
+            false => Ok(names),
+        }
     }
 
     fn all_tracepoints(&self) -> impl Iterator<Item = String> {
@@ -245,6 +266,30 @@ impl Pmus {
             })
         })
     }
+}
+
+/// Whether a name is what a pattern says: `*` is any text, `?` any character.
+fn is_like(pattern: &[u8], name: &[u8]) -> bool {
+    // Where the last star was, and where its text ends so far: only that one may have
+    // to take more, so that the time is the product of the lengths at most.
+    let (mut p, mut n, mut star) = (0, 0, None);
+    while n < name.len() {
+        match pattern.get(p) {
+            Some(b'*') => {
+                star = Some((p, n));
+                p += 1;
+            }
+            Some(&c) if c == b'?' || c == name[n] => (p, n) = (p + 1, n + 1),
+            _ => {
+                let Some((at, taken)) = star else {
+                    return false;
+                };
+                star = Some((at, taken + 1));
+                (p, n) = (at + 1, taken + 1);
+            }
+        }
+    }
+    pattern[p..].iter().all(|&c| c == b'*')
 }
 
 /// `0-3,8` as numbers; bounded, since it comes from a file.

@@ -195,3 +195,31 @@ fn vendors_names_are_those_of_libpfm() {
         assert!(!event.name.is_empty() && !event.pmu.is_empty(), "{event:?}");
     }
 }
+
+#[test]
+fn a_pattern_stands_for_all_tracepoints_like_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let names = ["sched/sched_switch", "sched/sched_wakeup", "irq/irq_entry"];
+    for (id, name) in names.iter().enumerate() {
+        let path = folder.path().join(name);
+        std::fs::create_dir_all(&path).unwrap();
+        std::fs::write(path.join("id"), id.to_string()).unwrap();
+    }
+    let pmus = Pmus::at(Path::new("/nonexistent"), folder.path());
+    let check = |text: &str, expected: &[&[&str]]| {
+        let groups = parse(text, &pmus).unwrap();
+        let named: Vec<Vec<&str>> = groups
+            .iter()
+            .map(|g| g.events.iter().map(|e| e.name.as_str()).collect())
+            .collect();
+        assert_eq!(named, expected, "{text}");
+    };
+    check(
+        "sched:*",
+        &[&["sched:sched_switch"], &["sched:sched_wakeup"]],
+    );
+    check("*:*_s*h:u", &[&["sched:sched_switch:u"]]);
+    check("{irq:irq_?ntry,faults}", &[&["irq:irq_entry", "faults"]]);
+    let why = parse("sched:nothing*", &pmus).unwrap_err().to_string();
+    assert!(why.contains("no tracepoint `sched:nothing*`"), "{why}");
+}

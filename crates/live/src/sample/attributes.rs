@@ -12,6 +12,12 @@
 //! (`swfilt`) or ours.
 //!
 //! **SPE** writes packets into an area beside the ring (`super::super::spe`).
+//!
+//! **Timers.** The kernel writes into a timer's samples the period that its event was
+//! opened with, whatever it was changed to since (`perf_swevent_hrtimer` takes
+//! `hw.last_period`, which nothing refreshes; Linux 6.1 to 6.18). So samples are asked
+//! for the counter's value instead, and a sample stands for the difference to the one
+//! before it; where the kernel does not tell (before 6.13), for the period in force.
 
 use crate::events::Event;
 use crate::stat::SHORTEST_INTERVAL_NS;
@@ -63,6 +69,8 @@ pub struct Wanted {
     pub registers: bool,
     /// Physical addresses, where allowed.
     pub physical: bool,
+    /// What a timer counted until the sample, where the kernel tells (6.13).
+    pub timer_values: bool,
 }
 
 /// An attribute, and what had to be changed for it.
@@ -158,7 +166,7 @@ pub fn attribute(event: &Event, wanted: &Wanted, has: &Facilities) -> Built {
             built.attr.sample_type &= if known { !sample::PERIOD } else { u64::MAX };
         }
         Method::Interrupt if !event.is_software() => built.latencies(),
-        Method::Interrupt => built.timer_period(),
+        Method::Interrupt => built.timer(wanted.timer_values),
     }
     built
 }
@@ -230,9 +238,15 @@ impl Built {
         }
     }
 
-    fn timer_period(&mut self) {
+    fn timer(&mut self, values: bool) {
+        self.attr.sample_type |= if values { sample::READ } else { 0 };
         let asked = self.attr.period;
-        if !self.attr.has(flag::FREQ) && asked < SHORTEST_INTERVAL_NS {
+        if self.attr.has(flag::FREQ) {
+            return;
+        }
+        // It would be the one at opening.
+        self.attr.sample_type &= !sample::PERIOD;
+        if asked < SHORTEST_INTERVAL_NS {
             self.attr.period = SHORTEST_INTERVAL_NS;
             self.notes.push(format!(
                 "period {SHORTEST_INTERVAL_NS} ns instead of {asked}: the kernel's timer takes no shorter"
@@ -248,7 +262,7 @@ impl Built {
         self.attr.flags &= !(flag::EXCLUDE_KERNEL | flag::EXCLUDE_HV);
         self.drop_kernel = true;
         self.notes.push(
-            "IBS samples the kernel too (filtering needs kernel 6.14); its samples are dropped here"
+            "IBS samples the kernel too (kernel 6.14 can filter); memgauge drops these samples"
                 .to_owned(),
         );
     }
@@ -345,6 +359,8 @@ pub fn interrupts_each(attr: &Attr, pebs_format: u8) -> Vec<&'static str> {
 /// What to give up where the kernel refuses an attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GivenUp {
+    /// A timer's values in its samples (kernel 6.13, where events are inherited).
+    TimerValues,
     /// Physical addresses.
     Physical,
     /// Samples of the kernel.
@@ -372,6 +388,11 @@ pub fn relaxed(attr: &Attr, denied: bool, modes_chosen: bool) -> Option<(Attr, G
             GivenUp::Kernel
         }
         true => return None,
+        // Only timers are asked for it.
+        false if has(sample::READ) => {
+            less.sample_type &= !sample::READ;
+            GivenUp::TimerValues
+        }
         false if attr.read_format & read::LOST != 0 => {
             less.read_format &= !read::LOST;
             GivenUp::LostCounts

@@ -37,6 +37,7 @@ const WANTED: Wanted = Wanted {
     rate: Rate::Period(1000),
     registers: false,
     physical: false,
+    timer_values: true,
 };
 
 fn pebs(wanted: Wanted, format: u8) -> Built {
@@ -217,9 +218,32 @@ fn what_the_kernel_counts_has_no_period_in_its_samples() {
     for text in ["page-faults", "context-switches", "mem:0x1000/8:w"] {
         assert!(!asks(text), "{text}");
     }
-    for text in ["cpu-clock", "task-clock", "cycles", "cycles:pp"] {
+    for text in ["cycles", "cycles:pp"] {
         assert!(asks(text), "{text}");
     }
+}
+
+/// The kernel's word for a timer's period is the one that its event was opened with.
+#[test]
+fn a_timers_samples_have_its_count_and_no_period() {
+    let both = sample::READ | sample::PERIOD;
+    for (timer_values, expected) in [(true, sample::READ), (false, 0)] {
+        let wanted = Wanted {
+            timer_values,
+            ..WANTED
+        };
+        for text in ["cpu-clock:u", "task-clock"] {
+            let built = attribute(&event(text), &wanted, &intel(4));
+            assert_eq!(built.attr.sample_type & both, expected, "{text}");
+        }
+    }
+    let timer = attribute(&event("cpu-clock"), &WANTED, &intel(4)).attr;
+    let (less, what) = relaxed(&timer, false, false).unwrap();
+    assert_eq!(
+        (less.sample_type & both, what),
+        (0, GivenUp::TimerValues),
+        "before 6.13"
+    );
 }
 
 #[test]

@@ -3,16 +3,19 @@
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use memgauge_trace::{CommandEnd, EventDef, Manifest, OwnCost, Provenance, SourceFacts, Unit};
+use memgauge_trace::{
+    CommandEnd, DataFromFacts, DeliveryFacts, EventDef, Manifest, OverheadFacts, OwnCost,
+    Provenance, SampledFacts, SamplingFacts, SourceFacts, Unit,
+};
 
 use super::attributes::{GivenUp, Method};
-use super::beside;
 use super::open::{Source, Wish};
 use super::recorder::event_id;
 use super::session::Session;
-use super::{EventOutcome, Options, Outcome, Overhead};
+use super::{EventOutcome, Options, Outcome, beside};
 use crate::sys::perf;
 use crate::{Result, host};
+use memgauge_host::program::ProgramFiles;
 use memgauge_host::sys::process::{children_usage, own_usage};
 use memgauge_perf::abi::{flag, read};
 
@@ -107,6 +110,10 @@ fn given_up(what: GivenUp) -> &'static str {
             "in user space only: not allowed to this user otherwise \
              (sysctl kernel.perf_event_paranoid=1, or CAP_PERFMON)"
         }
+        GivenUp::TimerValues => {
+            "samples stand for the period in force: what a timer counted between two of them \
+             is not told (kernel 6.13)"
+        }
         GivenUp::LostCounts => "without a count of lost samples by event (kernel 6.0)",
         GivenUp::Parts => "latencies in one part (kernel 5.12 has three)",
         GivenUp::Latencies => "without latencies and data sources: this event has none",
@@ -116,11 +123,11 @@ fn given_up(what: GivenUp) -> &'static str {
 /// An overhead this many times the allowed one needs an explanation.
 const FAR: f64 = 1.5;
 
-fn not_kept(overhead: Overhead) -> Option<String> {
+fn not_kept(overhead: OverheadFacts) -> Option<String> {
     (overhead.taken > FAR * overhead.allowed).then(|| {
-        "the overhead allowed was not kept: the run was too short to find its period, or its \
-         threads and processes were too many to give each a new one, or not all known as \
-         records of forks were lost (name a larger period with -c)"
+        "sampling took more time than --overhead allows: the run was too short to find the \
+         right period, or it had too many threads to change all their periods. Start with a \
+         larger period (-c)"
             .to_owned()
     })
 }
@@ -137,6 +144,8 @@ impl Session<'_> {
         let threads = recorder.followed.rows();
         recorder.writer.extend(threads)?;
         recorder.writer.extend(losses.iter().cloned())?;
+        let files = std::mem::replace(&mut recorder.followed.files, ProgramFiles::new());
+        let copied = files.finish(&self.options.output, &mut recorder.writer)?;
         recorder.writer.flush()?;
         let own = own_usage();
         let wall_ns = perf::monotonic_ns().saturating_sub(self.began_ns());
@@ -155,17 +164,19 @@ impl Session<'_> {
                 cpu_s: own.cpu.as_secs_f64(),
                 peak_memory_bytes: own.peak_memory_bytes,
                 program_cpu_s: children_usage().cpu.as_secs_f64(),
-                recording_bytes: self.recorder.writer.bytes_written(),
+                recording_bytes: self.recorder.writer.bytes_written() + copied,
             },
         };
         self.recorder.writer.finish(|manifest| {
             manifest.end.clone_from(&outcome.end);
             manifest.own_cost = outcome.cost.clone();
             manifest.totals = totals(&outcome);
-            if self.options.tracing.is_some() {
-                let rest = outcome.events.iter().map(behind_the_last).sum();
-                manifest.totals.insert("delivery.rest".to_owned(), rest);
-            }
+            manifest.sampling = Some(facts(&outcome));
+            manifest.delivery = self.options.tracing.as_ref().map(|_| DeliveryFacts {
+                rest: outcome.events.iter().map(behind_the_last).sum(),
+                records: outcome.events.iter().map(|o| o.samples).sum(),
+                ..DeliveryFacts::default()
+            });
         })?;
         Ok(outcome)
     }
@@ -205,16 +216,18 @@ impl Session<'_> {
         if let Some(beside) = &self.beside {
             notes.push(match beside.without() {
                 "" => format!("reference: {}", beside.source()),
-                why => format!("no reference by memory's own counters: {why}"),
+                why => format!("no reference from the memory controllers' counters: {why}"),
             });
         }
         if self.recorder.followed.only.is_some() {
-            notes.push("whole processors were sampled, and the target's samples kept".to_owned());
+            notes.push(
+                "whole processors were sampled; samples of other programs were dropped".to_owned(),
+            );
         }
         notes
     }
 
-    fn overhead(&self) -> Option<Overhead> {
+    fn overhead(&self) -> Option<OverheadFacts> {
         let mut overhead = self.overhead?;
         let cost = |o: &EventOutcome| o.samples as f64 * o.cost.map_or(0.0, |c| c.ns);
         let samples_ns: f64 = self.recorder.outcomes.iter().map(cost).sum();
@@ -232,41 +245,43 @@ fn behind_the_last(outcome: &EventOutcome) -> u64 {
     outcome.counted.saturating_sub(outcome.periods)
 }
 
-/// Counts for the manifest, under names that a report finds again.
+/// What the counters counted, by event name.
 fn totals(outcome: &Outcome) -> BTreeMap<String, u64> {
-    let mut all = BTreeMap::new();
-    for o in &outcome.events {
-        let named = [
-            ("samples", o.samples),
-            ("with_address", o.with_address),
-            ("counted", o.counted),
-            ("stood_for", o.periods),
-            ("lost", o.lost),
-            ("throttled", o.throttled),
-            ("last_period", o.period),
-        ];
-        all.extend(named.map(|(what, count)| (format!("event.{}.{what}", o.name), count)));
+    let counted = outcome.events.iter();
+    counted.map(|o| (o.name.clone(), o.counted)).collect()
+}
+
+/// What the manifest says of the run.
+fn facts(outcome: &Outcome) -> SamplingFacts {
+    let numbered = outcome.events.iter().enumerate();
+    let sources = outcome.sources.iter();
+    SamplingFacts {
+        events: numbered.map(|(n, o)| of_event(n, o)).collect(),
+        derivations: outcome.derivations,
+        sources: sources
+            .map(|(words, &(samples, latency_cycles))| DataFromFacts {
+                words: words.clone(),
+                samples,
+                latency_cycles,
+            })
+            .collect(),
+        pebs: outcome.batches,
+        overhead: outcome.overhead,
+        notes: outcome.notes.clone(),
     }
-    for (words, (samples, cycles)) in &outcome.sources {
-        all.insert(format!("source.{words}.samples"), *samples);
-        all.insert(format!("source.{words}.cycles"), *cycles);
+}
+
+fn of_event(number: usize, o: &EventOutcome) -> SampledFacts {
+    SampledFacts {
+        event: event_id(number),
+        samples: o.samples,
+        with_address: o.with_address,
+        stood_for: o.periods,
+        counted: Some(o.counted),
+        lost: o.lost,
+        throttled: o.throttled,
+        last_period: (o.period > 0).then_some(o.period),
+        sample_ns: o.cost.map(|cost| cost.ns),
+        sample_ns_by_timer: o.cost.is_some_and(|cost| cost.by_timer),
     }
-    if let Some(b) = outcome.batches {
-        all.insert("pebs.looks".to_owned(), b.looks);
-        all.insert("pebs.waiting_records".to_owned(), b.records);
-        all.insert("pebs.most_waiting_records".to_owned(), b.most);
-    }
-    if let Some(d) = outcome.derivations {
-        let named = [
-            ("samples.exact", d.exact),
-            ("samples.previous", d.previous),
-            ("samples.next", d.next),
-            ("samples.no_operand", d.no_operand),
-            ("samples.no_registers", d.no_registers),
-            ("samples.no_base", d.no_base),
-            ("samples.no_code", d.no_code),
-        ];
-        all.extend(named.map(|(name, count)| (name.to_owned(), count)));
-    }
-    all
 }

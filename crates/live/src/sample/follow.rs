@@ -9,12 +9,15 @@ use memgauge_trace::{Module, Pid, Thread, Tid, VirtAddr};
 
 use super::code::Code;
 use crate::Result;
+use memgauge_host::program::{Mappings, ProgramFiles};
 use memgauge_perf::record::{Mmap, Record, Task};
 
 /// Who runs, and what they have mapped.
-#[derive(Default)]
 pub(super) struct Followed {
     threads: HashMap<u32, Thread>,
+    mappings: Mappings,
+    /// Which files they are.
+    pub(super) files: ProgramFiles,
     done: Vec<Thread>,
     /// Code by address, for samples whose data address has to be rebuilt.
     pub(super) code: Code,
@@ -23,6 +26,17 @@ pub(super) struct Followed {
 }
 
 impl Followed {
+    pub(super) fn new() -> Followed {
+        Followed {
+            threads: HashMap::new(),
+            mappings: Mappings::default(),
+            files: ProgramFiles::new(),
+            done: Vec::new(),
+            code: Code::default(),
+            only: None,
+        }
+    }
+
     /// Takes what a side-band record says; `time_ns` is since the start.
     pub(super) fn take(
         &mut self,
@@ -51,6 +65,9 @@ impl Followed {
             }
             Record::Exit(task) => {
                 self.thread(task.pid, task.tid, time_ns).end_ns = Some(time_ns);
+                if task.pid == task.tid {
+                    self.mappings.ended(task.pid);
+                }
                 Ok(())
             }
             _ => Ok(()),
@@ -69,7 +86,7 @@ impl Followed {
             self.code
                 .mapped(map.pid, map.start, map.bytes, map.file_offset, path);
         }
-        writer.push(Module {
+        let mut row = Module {
             pid: Pid(map.pid),
             time_ns,
             start: VirtAddr(map.start),
@@ -77,13 +94,28 @@ impl Followed {
             file_offset: map.file_offset,
             path: path.to_owned(),
             executable: map.executable,
-        })?;
+            ..Module::default()
+        };
+        self.files.identify(&mut row);
+        self.inherited(map.pid, writer)?;
+        self.mappings.mapped(&row);
+        writer.push(row)?;
+        Ok(())
+    }
+
+    /// Something happened in a process: what it has mapped is needed, also where it
+    /// was mapped before the fork.
+    pub(super) fn inherited(&mut self, pid: u32, writer: &mut Writer) -> Result<()> {
+        let rows = self.mappings.inherited(pid);
+        self.files.seen(&rows);
+        writer.extend(rows)?;
         Ok(())
     }
 
     /// Another program began: its row is a new one, its mappings too.
     fn replaced(&mut self, pid: u32, tid: u32, time_ns: u64, writer: &mut Writer) -> Result<()> {
         self.code.replaced(pid);
+        self.mappings.replaced(pid);
         writer.push(Module {
             pid: Pid(pid),
             time_ns,
@@ -102,6 +134,7 @@ impl Followed {
         let parent = self.threads.get(&task.parent_tid);
         let program = parent.map(|t| t.program.clone()).unwrap_or_default();
         self.code.forked(task.pid, task.parent_pid);
+        self.mappings.forked(task.pid, task.parent_pid, time_ns);
         if let Some(only) = &mut self.only
             && only.contains(&task.parent_pid)
         {
@@ -139,9 +172,11 @@ impl Followed {
         self.threads.get(&tid).is_some_and(|t| t.end_ns.is_some())
     }
 
-    /// A process that runs already, and what it has mapped. One that ends
+    /// A process or thread that runs already, and what it has mapped. One that ends
     /// meanwhile, or that may not be looked at, has no mappings.
-    pub(super) fn existing(&mut self, pid: u32, writer: &mut Writer) -> Result<()> {
+    pub(super) fn existing(&mut self, id: u32, writer: &mut Writer) -> Result<()> {
+        let pid = process_of(id).unwrap_or(id);
+        self.files.attached(pid);
         let maps = read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
         for line in maps.lines() {
             let Some((start, end, file_offset, executable, path)) = mapping(line) else {
@@ -156,11 +191,12 @@ impl Followed {
                 file_offset,
                 executable,
                 path: path.as_bytes(),
+                build_id: &[],
             };
             self.mapped(&map, 0, writer)?;
         }
-        let comm = read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-        self.thread(pid, pid, 0).program = comm.trim().to_owned();
+        let comm = read_to_string(format!("/proc/{id}/comm")).unwrap_or_default();
+        self.thread(pid, id, 0).program = comm.trim().to_owned();
         Ok(())
     }
 
@@ -183,6 +219,13 @@ impl Followed {
     }
 }
 
+/// The process of a thread.
+fn process_of(tid: u32) -> Option<u32> {
+    let status = read_to_string(format!("/proc/{tid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("Tgid:"))?;
+    line.trim().parse().ok()
+}
+
 /// A line of `/proc/PID/maps`: start, end, offset, whether executable, path.
 fn mapping(line: &str) -> Option<(u64, u64, u64, bool, &str)> {
     let hex = |text| u64::from_str_radix(text, 16).ok();
@@ -196,7 +239,21 @@ fn mapping(line: &str) -> Option<(u64, u64, u64, bool, &str)> {
 
 #[cfg(test)]
 mod tests {
-    use super::mapping;
+    use super::{mapping, process_of};
+
+    #[test]
+    fn mappings_of_a_thread_are_its_processes() {
+        let own = std::process::id();
+        let thread = std::thread::spawn(|| {
+            let link = std::fs::read_link("/proc/thread-self").expect("procfs");
+            let tid = link.file_name().and_then(|n| n.to_str()?.parse().ok());
+            let tid: u32 = tid.expect("a number");
+            (tid, process_of(tid))
+        });
+        let (tid, process) = thread.join().expect("the thread ends");
+        assert_ne!(tid, own);
+        assert_eq!(process, Some(own));
+    }
 
     #[test]
     fn lines_of_maps_are_taken_apart() {

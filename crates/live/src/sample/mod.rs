@@ -28,7 +28,7 @@ mod session;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use memgauge_trace::{CommandEnd, Loss, OwnCost};
+use memgauge_trace::{CommandEnd, DerivationFacts, Loss, OverheadFacts, OwnCost, PebsFacts};
 
 pub use attributes::{
     Built, Facilities, GivenUp, Method, Rate, Wanted, attribute, interrupts_each, relaxed,
@@ -93,37 +93,6 @@ pub fn usual_rate(event: &Event) -> Rate {
     }
 }
 
-/// How many samples have an address, by how it was found.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Derivations {
-    /// Of the sampled instruction.
-    pub exact: u64,
-    /// Of the one before.
-    pub previous: u64,
-    /// Of one ahead.
-    pub next: u64,
-    /// No operand near.
-    pub no_operand: u64,
-    /// Registers overwritten, or not in samples.
-    pub no_registers: u64,
-    /// Relative to FS or GS.
-    pub no_base: u64,
-    /// Code that could not be read.
-    pub no_code: u64,
-}
-
-impl Derivations {
-    /// All samples.
-    pub fn all(&self) -> u64 {
-        self.with_address() + self.no_operand + self.no_registers + self.no_base + self.no_code
-    }
-
-    /// Those with an address.
-    pub fn with_address(&self) -> u64 {
-        self.exact + self.previous + self.next
-    }
-}
-
 /// What came of an event.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct EventOutcome {
@@ -153,38 +122,6 @@ pub struct EventOutcome {
     pub cost: Option<SampleCost>,
 }
 
-/// How many records waited in the processor's own buffer when it was looked at.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Batches {
-    /// Looks.
-    pub looks: u64,
-    /// Records that waited, all together.
-    pub records: u64,
-    /// The most that waited at once.
-    pub most: u64,
-}
-
-impl Batches {
-    fn add(&mut self, records: u64) {
-        self.looks += 1;
-        self.records += records;
-        self.most = self.most.max(records);
-    }
-}
-
-/// What sampling cost.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Overhead {
-    /// Part of the observed time that was allowed.
-    pub allowed: f64,
-    /// Part that it took: samples times their measured cost, and memgauge's time.
-    pub taken: f64,
-    /// Processor time observed, in nanoseconds.
-    pub observed_ns: u64,
-    /// Times that periods were changed.
-    pub changes: u64,
-}
-
 /// What came of it all.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
@@ -193,13 +130,13 @@ pub struct Outcome {
     /// Event by event, in the order typed.
     pub events: Vec<EventOutcome>,
     /// Samples by how their address was rebuilt, where that was wanted.
-    pub derivations: Option<Derivations>,
+    pub derivations: Option<DerivationFacts>,
     /// Data sources in words: samples, and the sum of their latencies in cycles.
     pub sources: BTreeMap<String, (u64, u64)>,
     /// PEBS: what waited in the processor's buffer.
-    pub batches: Option<Batches>,
+    pub batches: Option<PebsFacts>,
     /// What sampling cost, where that was limited.
-    pub overhead: Option<Overhead>,
+    pub overhead: Option<OverheadFacts>,
     /// What was lost.
     pub losses: Vec<Loss>,
     /// Things to tell the user.

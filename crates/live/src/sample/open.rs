@@ -179,7 +179,7 @@ impl Opener<'_> {
                 true => relaxed(&wish.built.attr, denied, wish.modes_chosen),
                 false => None,
             };
-            let (attr, what) = less.ok_or_else(|| refused(wish, e))?;
+            let (attr, what) = less.ok_or_else(|| refused(wish, place, e))?;
             wish.built.attr = attr;
             wish.given_up.push(what);
         }
@@ -242,7 +242,8 @@ impl Opener<'_> {
         owner: usize,
         (event, wish): (usize, &Wish),
     ) -> Result<()> {
-        let (fd, leader) = self.open_attr(wish, place).map_err(|e| refused(wish, e))?;
+        let opened = self.open_attr(wish, place);
+        let (fd, leader) = opened.map_err(|e| refused(wish, place, e))?;
         let id = perf::id(&fd).map_err(|e| refusal("number events", e))?;
         open.ids.insert(id, event);
         if wish.built.method == Method::Spe {
@@ -299,8 +300,8 @@ fn what(place: Place) -> String {
     }
 }
 
-fn refused(wish: &Wish, error: io::Error) -> Error {
-    crate::counters::not_sampled(&wish.name, &wish.built.attr, error)
+fn refused(wish: &Wish, place: Place, error: io::Error) -> Error {
+    crate::counters::not_sampled(&wish.name, &wish.built.attr, place.whom, error)
 }
 
 impl Open {

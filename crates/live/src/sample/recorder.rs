@@ -1,18 +1,18 @@
 //! From records to rows: samples of each event, losses by event, and what the
 //! samples say of their data.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use memgauge_recording::Writer;
 use memgauge_trace::{
-    AccessKind, Cpu, DataSource, Derivation, EventId, Loss, LossKind, PhysAddr, Pid,
-    Sample as SampleRow, SampleRegister, Tid, VirtAddr, catalogue,
+    AccessKind, Cpu, DataSource, Derivation, DerivationFacts, EventId, Loss, LossKind, PhysAddr,
+    Pid, Sample as SampleRow, SampleRegister, Tid, VirtAddr, catalogue,
 };
 
 use super::attributes::Method;
 use super::follow::Followed;
 use super::open::Wish;
-use super::{Derivations, EventOutcome, Options};
+use super::{EventOutcome, Options};
 use crate::{Error, Result};
 use memgauge_perf::abi::{Attr, kind, sample};
 use memgauge_perf::data_src::DataSrc;
@@ -38,8 +38,12 @@ struct Reader {
 }
 
 impl Reader {
-    /// The period of a sample that does not say: the one in force at its time.
-    fn period(&self, s: &Sample<'_>) -> u64 {
+    /// Events that a sample stands for: what its event counted in this thread since the
+    /// one before, else the period that it names, else the one in force at its time.
+    fn period(&self, s: &Sample<'_>, counted: Option<u64>) -> u64 {
+        if let Some(counted) = counted {
+            return counted;
+        }
         if self.layout.has(sample::PERIOD) {
             return s.period;
         }
@@ -64,7 +68,7 @@ pub(super) struct Recorder {
     pub(super) followed: Followed,
     readers: Vec<Reader>,
     pub(super) outcomes: Vec<EventOutcome>,
-    pub(super) derivations: Option<Derivations>,
+    pub(super) derivations: Option<DerivationFacts>,
     /// Data sources in words: samples, and the sum of their latencies.
     pub(super) sources: BTreeMap<String, (u64, u64)>,
     lost: BTreeMap<(LossKind, String), u64>,
@@ -73,6 +77,8 @@ pub(super) struct Recorder {
     traces: Option<Traces>,
     /// Records of all kinds that rings had no room for.
     ring_lost: u64,
+    /// Values of timers at each thread's last sample, by event id.
+    values: HashMap<u32, HashMap<u64, u64>>,
     /// When the last sample was taken, on the events' clock.
     pub(super) latest_ns: u64,
     start_ns: u64,
@@ -95,10 +101,10 @@ impl Recorder {
         };
         Recorder {
             writer,
-            followed: Followed::default(),
+            followed: Followed::new(),
             readers: wishes.iter().map(reader).collect(),
             outcomes: wishes.iter().map(outcome).collect(),
-            derivations: options.registers.then(Derivations::default),
+            derivations: options.registers.then(DerivationFacts::default),
             sources: BTreeMap::new(),
             lost: BTreeMap::new(),
             keep_registers: options.keep_registers,
@@ -107,6 +113,7 @@ impl Recorder {
                 .as_ref()
                 .map(|t| Traces::new(t.resolution_ns)),
             ring_lost: 0,
+            values: HashMap::new(),
             latest_ns: 0,
             start_ns: 0,
             failed: None,
@@ -145,6 +152,12 @@ impl Recorder {
         Some(self.readers.get(event?)?.layout)
     }
 
+    /// Whether samples of an event say themselves what they stand for.
+    pub(super) fn tells_period(&self, event: usize) -> bool {
+        let layout = &self.readers[event].layout;
+        layout.has(sample::PERIOD) || layout.has(sample::READ)
+    }
+
     pub(super) fn lose(&mut self, kind: LossKind, what: &str, count: u64) {
         if count > 0 {
             *self.lost.entry((kind, what.to_owned())).or_default() += count;
@@ -179,6 +192,10 @@ impl Recorder {
                 self.outcomes[event].cut += 1;
                 Ok(())
             }
+            (Record::Exit(task), _) => {
+                self.values.remove(&task.tid);
+                self.followed.take(record, time_ns, &mut self.writer)
+            }
             (other, _) => self.followed.take(other, time_ns, &mut self.writer),
         };
         if let Err(e) = done {
@@ -186,7 +203,17 @@ impl Recorder {
         }
     }
 
+    /// What the sample's event counted in this thread since its last sample; `None`
+    /// where samples do not tell.
+    fn counted_since(&mut self, s: &Sample<'_>) -> Option<u64> {
+        let value = s.reading?.value(0)?;
+        let last = self.values.entry(s.tid).or_default();
+        // Less than before: of another thread of this number.
+        value.checked_sub(last.insert(s.id, value).unwrap_or(0))
+    }
+
     fn sample(&mut self, event: usize, header: Header, s: &Sample<'_>) -> Result<()> {
+        let counted = self.counted_since(s);
         if self.readers[event].drop_kernel && !header.is_user() {
             self.outcomes[event].dropped_kernel += 1;
             return Ok(());
@@ -198,7 +225,8 @@ impl Recorder {
         self.latest_ns = self.latest_ns.max(s.time_ns);
         let time_ns = s.time_ns.saturating_sub(self.start_ns);
         self.followed.thread(s.pid, s.tid, time_ns);
-        let mut row = self.row(event, s);
+        self.followed.inherited(s.pid, &mut self.writer)?;
+        let mut row = self.row(event, s, counted);
         row.time_ns = time_ns;
         let Some(stands_for) = self.traced(&row)? else {
             let outcome = &mut self.outcomes[event];
@@ -244,7 +272,7 @@ impl Recorder {
         }
     }
 
-    fn row(&self, event: usize, s: &Sample<'_>) -> SampleRow {
+    fn row(&self, event: usize, s: &Sample<'_>, counted: Option<u64>) -> SampleRow {
         let reader = &self.readers[event];
         let source = DataSrc(s.data_src);
         let (kind, size_bytes) = kind_of(&reader.attr);
@@ -263,7 +291,7 @@ impl Recorder {
             size_bytes,
             latency_cycles: reader.layout.latency(s),
             source: source.level(),
-            period: reader.period(s),
+            period: reader.period(s, counted),
             ..SampleRow::default()
         }
     }
@@ -295,7 +323,7 @@ impl Recorder {
             Ok((recipe, address))
         });
         if let Some(derivations) = &mut self.derivations {
-            derivations.count(found.map(|(recipe, _)| recipe.derivation));
+            count(derivations, found.map(|(recipe, _)| recipe.derivation));
         }
         let Ok((recipe, address)) = found else { return };
         let Recipe {
@@ -411,17 +439,15 @@ fn ibs(op: &Op, row: &mut SampleRow) -> String {
     op.source_words().to_owned()
 }
 
-impl Derivations {
-    fn count(&mut self, found: std::result::Result<Derivation, NoRecipe>) {
-        let counter = match found {
-            Ok(Derivation::Exact) => &mut self.exact,
-            Ok(Derivation::Previous) => &mut self.previous,
-            Ok(Derivation::Next) => &mut self.next,
-            Err(NoRecipe::NoOperand) => &mut self.no_operand,
-            Err(NoRecipe::NoRegisters) => &mut self.no_registers,
-            Err(NoRecipe::NoBase) => &mut self.no_base,
-            Err(NoRecipe::NoCode) => &mut self.no_code,
-        };
-        *counter += 1;
-    }
+fn count(facts: &mut DerivationFacts, found: std::result::Result<Derivation, NoRecipe>) {
+    let counter = match found {
+        Ok(Derivation::Exact) => &mut facts.exact,
+        Ok(Derivation::Previous) => &mut facts.previous,
+        Ok(Derivation::Next) => &mut facts.next,
+        Err(NoRecipe::NoOperand) => &mut facts.no_operand,
+        Err(NoRecipe::NoRegisters) => &mut facts.no_registers,
+        Err(NoRecipe::NoBase) => &mut facts.no_base,
+        Err(NoRecipe::NoCode) => &mut facts.no_code,
+    };
+    *counter += 1;
 }

@@ -28,6 +28,16 @@ const LOOKS: usize = 4;
 /// `ESRCH`: the task has ended.
 const ENDED: i32 = libc::ESRCH;
 
+/// What came of giving tasks events of their own.
+pub(super) enum Renewal {
+    /// All have them, since then on the events' clock.
+    Done(u64),
+    /// No task has inherited an event.
+    Needless,
+    /// Some have, and could not be given others.
+    Failed,
+}
+
 impl Session<'_> {
     /// Whether tasks of the target may have events that they inherited. One that has
     /// ended matters, too: where a task and its child follow each other on a processor,
@@ -58,15 +68,15 @@ impl Session<'_> {
     }
 
     /// Gives every task of the target events of its own with the periods in `periods`
-    /// (by number of event), where some have inherited theirs. Whether it did.
-    pub(super) fn renewed(&mut self, periods: &BTreeMap<usize, u64>) -> bool {
+    /// (by number of event), where some have inherited theirs.
+    pub(super) fn renewed(&mut self, periods: &BTreeMap<usize, u64>) -> Renewal {
         let by_packets = |&event: &usize| self.wishes[event].built.method == Method::Spe;
         // With no period to change nobody gets an event, and heirs stay heirs.
         if periods.is_empty() || periods.keys().any(by_packets) || !self.has_heirs() {
-            return false;
+            return Renewal::Needless;
         }
         let Ok((tasks, sources)) = self.opened_anew(periods) else {
-            return false;
+            return Renewal::Failed;
         };
         self.own_events = tasks;
         self.own_events.extend(self.recorder.followed.all());
@@ -74,6 +84,7 @@ impl Session<'_> {
         let all = std::mem::take(&mut self.open.sources);
         let (old, kept): (Vec<Source>, Vec<Source>) = all.into_iter().partition(is_old);
         old.iter().for_each(|s| drop(perf::disable(&s.fd)));
+        let since_ns = self.now_ns();
         // A task that has ended meanwhile has nothing to be switched on.
         let leaders = sources.iter().filter_map(|s| s.leader.as_ref());
         let new = sources.iter().map(|s| &s.fd).chain(leaders);
@@ -86,7 +97,7 @@ impl Session<'_> {
         }
         self.open.sources = kept;
         self.open.sources.extend(sources);
-        true
+        Renewal::Done(since_ns)
     }
 
     /// Events with these periods in all tasks, switched off.

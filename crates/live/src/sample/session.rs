@@ -5,8 +5,9 @@ use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
 use memgauge_recording::Writer;
-use memgauge_trace::{CommandEnd, LossKind};
+use memgauge_trace::{CommandEnd, LossKind, OverheadFacts, PebsFacts};
 
+use super::Options;
 use super::attributes::{Facilities, Method, Rate, Wanted, attribute};
 use super::beside::Beside;
 use super::budget::{self, Window};
@@ -14,7 +15,7 @@ use super::facilities::facilities;
 use super::open::{Open, Opener, Wish};
 use super::order::Order;
 use super::recorder::Recorder;
-use super::{Batches, Options, Overhead};
+use super::renew::Renewal;
 use crate::events::{Event, Pmus};
 use crate::run::Run;
 use crate::sys::perf::{self, Ring, Whom};
@@ -62,10 +63,18 @@ type Opened<'a> = (Vec<Wish>, Open, Opener<'a>);
 /// processor only (before 6.2), of whole processors.
 fn opened<'a>(options: &Options, aimed: &'a Aimed, has: &Facilities) -> Result<Opened<'a>> {
     let attempt = |wide: bool| -> Result<Opened<'a>> {
+        let wanted = |rate| Wanted {
+            rate,
+            registers: options.registers,
+            physical: true,
+            // A processor's timer counts while it idles, too. Traces keep one period for
+            // many overflows.
+            timer_values: aimed.per_task && !wide && options.tracing.is_none(),
+        };
         let mut wishes: Vec<Wish> = options
             .events
             .iter()
-            .map(|(event, rate)| wish(event, *rate, options, has))
+            .map(|(event, rate)| wish(event, wanted(*rate), has))
             .collect();
         let batched = |w: &Wish| matches!(w.built.method, Method::Pebs | Method::Spe);
         let opener = Opener {
@@ -88,17 +97,12 @@ fn opened<'a>(options: &Options, aimed: &'a Aimed, has: &Facilities) -> Result<O
     }
 }
 
-fn wish(event: &Event, rate: Rate, options: &Options, has: &Facilities) -> Wish {
+fn wish(event: &Event, wanted: Wanted, has: &Facilities) -> Wish {
     let mut event = event.clone();
     if event.modifiers.most_precise {
         let precise = crate::counters::most_precise(&event, Whom::Thread(0), None);
         event.attr.flags |= precise << flag::PRECISE_SHIFT;
     }
-    let wanted = Wanted {
-        rate,
-        registers: options.registers,
-        physical: true,
-    };
     let modes = event.modifiers.modes;
     Wish {
         built: attribute(&event, &wanted, has),
@@ -176,8 +180,8 @@ pub(super) struct Session<'a> {
     behind_ns: u64,
     pub(super) start_ns: u64,
     round_ns: u64,
-    pub(super) batches: Batches,
-    pub(super) overhead: Option<Overhead>,
+    pub(super) batches: PebsFacts,
+    pub(super) overhead: Option<OverheadFacts>,
     /// Samples, own and observed nanoseconds when the window began.
     window: (Vec<u64>, u64, u64),
     /// All windows.
@@ -197,9 +201,9 @@ impl<'a> Session<'a> {
         let mut recorder = Recorder::new(writer, &wishes, options);
         let beside = options.tracing.as_ref();
         let beside = beside.map(|t| Beside::start(t.counters.as_deref()));
-        let overhead = options.overhead.map(|allowed| Overhead {
+        let overhead = options.overhead.map(|allowed| OverheadFacts {
             allowed,
-            ..Overhead::default()
+            ..OverheadFacts::default()
         });
         for (wish, outcome) in wishes.iter().zip(&mut recorder.outcomes) {
             outcome.period = match wish.built.attr.has(flag::FREQ) {
@@ -230,7 +234,7 @@ impl<'a> Session<'a> {
             behind_ns,
             start_ns: 0,
             round_ns: 0,
-            batches: Batches::default(),
+            batches: PebsFacts::default(),
             overhead,
             own_before_ns: 0,
             beside: beside.transpose()?,
@@ -244,7 +248,7 @@ impl<'a> Session<'a> {
         self.start_ns + self.behind_ns
     }
 
-    fn now_ns(&self) -> u64 {
+    pub(super) fn now_ns(&self) -> u64 {
         perf::monotonic_ns().saturating_sub(self.behind_ns)
     }
 
@@ -367,7 +371,10 @@ impl<'a> Session<'a> {
                 let bytes = unread().saturating_sub(before) as u64;
                 let layout = self.recorder.layout(Some(source.event));
                 let record = layout.map_or(1, |l| l.least_sample_bytes() as u64);
-                self.batches.add(bytes / record);
+                let (waiting, pebs) = (bytes / record, &mut self.batches);
+                pebs.looks += 1;
+                pebs.records += waiting;
+                pebs.most = pebs.most.max(waiting);
             }
         }
     }
@@ -491,14 +498,26 @@ impl<'a> Session<'a> {
         let mut periods: BTreeMap<usize, u64> = numbers
             .filter_map(|event| Some((event, self.next_period(event, factor)?)))
             .collect();
-        if !self.renewed(&periods) {
-            periods.retain(|&event, &mut period| self.set_period(event, period));
-        }
+        let since_ns = match self.renewed(&periods) {
+            Renewal::Done(since_ns) => since_ns,
+            Renewal::Needless => {
+                periods.retain(|&event, &mut period| self.set_period(event, period));
+                self.now_ns()
+            }
+            Renewal::Failed => {
+                // Samples that do not say what they stand for keep one period for all
+                // tasks, as it could not be changed for those that inherited theirs.
+                periods.retain(|&event, &mut period| {
+                    self.recorder.tells_period(event) && self.set_period(event, period)
+                });
+                self.now_ns()
+            }
+        };
         for (&event, &period) in &periods {
             self.recorder.outcomes[event].period = period;
         }
         if !periods.is_empty() {
-            self.recorder.periods_changed(self.now_ns());
+            self.recorder.periods_changed(since_ns);
         }
         !periods.is_empty()
     }

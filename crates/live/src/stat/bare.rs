@@ -6,15 +6,22 @@
 //! everything else that happens on the machine only makes them longer.
 
 use std::hint::black_box;
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use crate::sys::perf::{self, Whom};
-use memgauge_perf::abi::{Attr, flag, kind, software};
+use crate::counters::READ_FORMAT;
+use crate::sys::perf::{self, Ring, Whom};
+use memgauge_perf::abi::{Attr, flag, kind, sample, software};
+use memgauge_perf::ring::walk;
 
 const INTERVAL_NS: u64 = 50_000;
 const ROUNDS: usize = 6;
 /// Steps of the work; about 20 ms.
 const STEPS: u64 = 20_000_000;
+/// The same where it has to be quick: about a millisecond, and enough ticks in it.
+const QUICK_STEPS: u64 = 1_000_000;
+const QUICK_INTERVAL_NS: u64 = 20_000;
+const QUICK_RING_PAGES: usize = 8;
 
 /// Nanoseconds that a tick takes from the program; `None` where the timer cannot
 /// be opened.
@@ -33,10 +40,53 @@ pub(super) fn tick_ns() -> Option<f64> {
     Some(timed.saturating_sub(bare).as_nanos() as f64 / ticks)
 }
 
+/// What a tick takes that leaves a sample, as those of a series do, nanoseconds; `None`
+/// where the timer cannot be opened. In some 15 ms, so that it can be done before each
+/// run; other work on the machine makes it uncertain by a tenth or two.
+pub(crate) fn sampled_tick_ns() -> Option<f64> {
+    let mut attr = Attr::new(kind::SOFTWARE, software::CPU_CLOCK);
+    attr.period = QUICK_INTERVAL_NS;
+    attr.sample_type = sample::IDENTIFIER | sample::TID | sample::TIME | sample::READ;
+    attr.read_format = READ_FORMAT;
+    attr.flags = flag::EXCLUDE_KERNEL | flag::EXCLUDE_HV;
+    let mut still = attr;
+    (still.period, still.sample_type) = (0, 0);
+    let (mut bare_ns, mut timed_ns, mut ticks) = (0, 0, 0);
+    for _ in 0..ROUNDS {
+        bare_ns += on_processor_ns(&perf::open(&still, Whom::Thread(0), None, None).ok()?)?;
+        let timer = perf::open(&attr, Whom::Thread(0), None, None).ok()?;
+        let mut ring = Ring::map(&timer, QUICK_RING_PAGES).ok()?;
+        timed_ns += on_processor_ns(&timer)?;
+        perf::disable(&timer).ok()?;
+        let count = |a: &[u8], b: &[u8]| walk(a, b, &mut Vec::new(), |_, _| {}).records;
+        ticks += ring.drain(count);
+    }
+    let more_ns = timed_ns.saturating_sub(bare_ns) as f64;
+    (ticks > 0).then(|| more_ns / ticks as f64)
+}
+
+/// Time that the work takes on a processor, by this clock: others' turns are not in it.
+fn on_processor_ns(clock: &OwnedFd) -> Option<u64> {
+    let read = || {
+        // Number of counters, time enabled, time running, value.
+        let mut words = [0u8; 32];
+        let n = perf::read_words(clock, &mut words).ok()?;
+        let value = words.last_chunk::<8>().filter(|_| n == words.len())?;
+        Some(u64::from_le_bytes(*value))
+    };
+    let before = read()?;
+    steps(QUICK_STEPS);
+    Some(read()?.saturating_sub(before))
+}
+
 fn work() -> Duration {
+    steps(STEPS)
+}
+
+fn steps(steps: u64) -> Duration {
     let began = Instant::now();
     let mut state = 1u64;
-    for _ in 0..STEPS {
+    for _ in 0..steps {
         state = black_box(state.wrapping_mul(0xd129_0e65_4d2b_35a5) | 1);
     }
     began.elapsed()

@@ -15,7 +15,7 @@
 //! Rejected: reading counters from here every interval (a switch each time, and
 //! short-lived threads are missed), and one ring a thread (memory).
 
-mod bare;
+pub(super) mod bare;
 mod follow;
 mod open;
 mod plan;
@@ -28,14 +28,14 @@ mod totals;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::LazyLock;
 
-use memgauge_trace::{CommandEnd, Loss, OwnCost};
+use memgauge_trace::{CountingFacts, Loss, Manifest, SeriesRow, Thread};
 
 pub use series::{Counter, Happening, Row, Series, Values, What};
 pub use session::run;
-pub use ticks::Ticks;
+use ticks::Ticks;
 
-use super::counters::Unsupported;
 use super::events::Group;
 use super::target::Target;
 
@@ -68,25 +68,6 @@ pub struct Options {
     pub inherit: bool,
 }
 
-/// An event's total.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Total {
-    /// Its name.
-    pub name: String,
-    /// What was counted, as the kernel counted it.
-    pub counted: u64,
-    /// The same, scaled up where it was counted only a part of the time.
-    pub value: u64,
-    /// Part of the time it was counted, 0 to 1.
-    pub share_counted: f64,
-    /// What a count is worth, in `unit`.
-    pub scale: f64,
-    /// Unit of the scaled value, for PMUs that name one.
-    pub unit: String,
-    /// Whether it counts the whole machine, not the target.
-    pub machine_wide: bool,
-}
-
 /// A thread that was seen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SeenThread {
@@ -107,34 +88,30 @@ pub struct SeenThread {
 /// What came of it.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
-    /// How the program ended; `None` where none was started.
-    pub end: Option<CommandEnd>,
-    /// Totals by event, in the order typed.
-    pub totals: Vec<Total>,
-    /// Events that were not counted.
-    pub unsupported: Vec<Unsupported>,
-    /// Events counted in user space only, for want of rights.
-    pub user_only: Vec<String>,
-    /// How the timer did.
-    pub ticks: Option<Ticks>,
-    /// Rows written.
-    pub rows: u64,
+    /// As it is in the recording, where there is one: events, end, cost, and in
+    /// `counting` what was counted.
+    pub manifest: Manifest,
+    /// Threads seen.
+    pub threads: Vec<Thread>,
     /// What was lost.
     pub losses: Vec<Loss>,
-    /// Nanoseconds observed.
-    pub wall_ns: u64,
-    /// What it cost.
-    pub cost: OwnCost,
-    /// Seconds this process ran in user mode and in the kernel.
-    pub own_user_s: f64,
-    /// Seconds in the kernel.
-    pub own_system_s: f64,
-    /// Things to tell the user.
-    pub notes: Vec<String>,
-    /// What a tick of the bare timer takes here, in nanoseconds.
-    pub bare_tick_ns: Option<f64>,
-    /// Processes and threads seen.
-    pub threads: u64,
+}
+
+impl Outcome {
+    /// What was counted.
+    pub fn counting(&self) -> &CountingFacts {
+        static NOTHING: LazyLock<CountingFacts> = LazyLock::new(CountingFacts::default);
+        self.manifest.counting.as_ref().unwrap_or(&NOTHING)
+    }
+}
+
+/// Part of the time that ticks may take before a series distorts what it shows: at
+/// shorter intervals the user is warned.
+pub const BEARABLE: f64 = 0.2;
+
+/// The interval at which ticks of this cost take the bearable part of the time.
+pub fn bearable_interval_ns(tick_ns: f64) -> u64 {
+    SHORTEST_INTERVAL_NS.max((tick_ns / BEARABLE).round() as u64)
 }
 
 /// What is told while it runs.
@@ -142,8 +119,23 @@ pub struct Outcome {
 pub enum Update<'a> {
     /// Names of the series' columns, a list for each group, the timer first.
     Columns(&'a [Vec<String>]),
+    /// Before the start: an interval shorter than the machine bears, in words.
+    Warning(&'a str),
     /// The next rows, in order of time; their times begin at 0.
     Rows(&'a [Row]),
+    /// The same as rows of a recording's series.
+    Series(&'a [SeriesRow]),
     /// Totals so far by event, asked for ten times a second.
     Sums(&'a BTreeMap<String, u64>),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bearable_interval_leaves_four_fifths_to_the_program() {
+        assert_eq!(bearable_interval_ns(15_000.0), 75_000);
+        assert_eq!(bearable_interval_ns(100.0), SHORTEST_INTERVAL_NS);
+    }
 }

@@ -3,15 +3,17 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use memgauge_trace::OwnCost;
+use memgauge_trace::{
+    CountingFacts, Manifest, OwnCost, Pid, SeriesRow, Thread, TickFacts, Tid, UnsupportedFacts,
+};
 
 use super::open::{Open, Opener, TIMER};
 use super::plan::plan;
 use super::series::Row;
-use super::sink::Sink;
+use super::sink::{self, Ids, Sink, TIMER_ID};
 use super::stream::Stream;
 use super::{Options, Outcome, SeenThread, Ticks, Update};
-use crate::counters::{Totals, Tried, try_out};
+use crate::counters::{Totals, Tried, Unsupported, try_out};
 use crate::events::{Event, Group};
 use crate::run::Run;
 use crate::sys::perf::{self, Ring, Whom};
@@ -30,6 +32,7 @@ const LOOK_EVERY_MS: u64 = 100;
 /// The program cannot run, nothing can be counted, or the recording cannot be
 /// written.
 pub fn run(options: &Options, tell: &mut dyn FnMut(Update<'_>)) -> Result<Outcome> {
+    check_firsts(options)?;
     perf::raise_open_files();
     let run = Run::prepare(&options.target, options.while_running.as_ref())?;
     let aimed = Aimed::at(&options.target, run.pid())?;
@@ -48,9 +51,33 @@ pub fn run(options: &Options, tell: &mut dyn FnMut(Update<'_>)) -> Result<Outcom
         inherit: options.inherit,
     };
     let open = opener.open(&events, &planned)?;
-    let session = Session::new(options, opener, events, open, &tried)?;
+    let mut session = Session::new(options, opener, events, open, &tried)?;
     tell(Update::Columns(&session.columns()));
+    session.look_ahead(tell);
     session.run(run, tell)
+}
+
+/// The kernel takes `:D` and `:e` of the first event of a group only, which in a series
+/// is the timer.
+fn check_firsts(options: &Options) -> Result<()> {
+    let series = options.interval_ns.is_some();
+    for group in &options.groups {
+        let others = group.events.iter().skip(usize::from(!series));
+        let mut of_firsts = others.filter(|e| e.modifiers.pinned || e.modifiers.exclusive);
+        if let Some(event) = of_firsts.next() {
+            let first = if series {
+                "with -I that is the timer"
+            } else {
+                "in braces that is the one named first"
+            };
+            return Err(Error::usage(format!(
+                "failed to count `{}`: only the first event of a group can have :D or :e, and \
+                 {first}: leave them out",
+                event.name
+            )));
+        }
+    }
+    Ok(())
 }
 
 fn usable(options: &Options, aimed: &Aimed) -> Result<Tried> {
@@ -102,9 +129,15 @@ struct Session<'a> {
     /// What each event has counted so far, in the order of `events`.
     sums: Vec<u64>,
     start_ns: u64,
+    /// What a tick takes here, in nanoseconds.
+    tick_ns: Option<f64>,
     /// Rows of a round; the memory stays for the next.
     rows: Vec<Row>,
-    outcome: Outcome,
+    ids: Ids,
+    /// The same as rows of a series.
+    series: Vec<SeriesRow>,
+    manifest: Manifest,
+    facts: CountingFacts,
 }
 
 impl<'a> Session<'a> {
@@ -115,21 +148,23 @@ impl<'a> Session<'a> {
         open: Open,
         tried: &Tried,
     ) -> Result<Session<'a>> {
-        let mut outcome = Outcome {
-            unsupported: tried.unsupported.clone(),
+        let mut facts = CountingFacts {
+            whole_machine: matches!(options.target, Target::Everybody(_)),
+            unsupported: tried.unsupported.iter().map(unsupported).collect(),
             user_only: tried.user_only.clone(),
             notes: open.notes.clone(),
-            ..Outcome::default()
+            ..CountingFacts::default()
         };
         if open.timer_user_only {
-            outcome.notes.push(
+            facts.notes.push(
                 "timer ticks in the kernel are not seen by this user: their intervals join the \
                  next (sysctl kernel.perf_event_paranoid=1, or CAP_PERFMON)"
                     .to_owned(),
             );
         }
+        let manifest = sink::manifest(options, &events);
         let sink = match &options.output {
-            Some(path) => Some(Sink::create(path, options, &events, &open.groups)?),
+            Some(path) => Some(Sink::create(path, &manifest)?),
             None => None,
         };
         Ok(Session {
@@ -137,6 +172,7 @@ impl<'a> Session<'a> {
             per_task: opener.aimed.per_task,
             opener,
             sums: vec![0; events.len()],
+            ids: Ids::of(&events, &open.groups),
             events,
             stream: Stream::new(
                 open,
@@ -145,8 +181,11 @@ impl<'a> Session<'a> {
             ),
             sink,
             start_ns: 0,
+            tick_ns: None,
             rows: Vec::new(),
-            outcome,
+            series: Vec::new(),
+            manifest,
+            facts,
         })
     }
 
@@ -159,6 +198,28 @@ impl<'a> Session<'a> {
             .collect()
     }
 
+    /// Measures what a tick takes here, and warns where that is too much.
+    fn look_ahead(&mut self, tell: &mut dyn FnMut(Update<'_>)) {
+        let Some(interval_ns) = self.options.interval_ns else {
+            return;
+        };
+        self.tick_ns = super::bare::sampled_tick_ns();
+        let Some(tick_ns) = self.tick_ns else { return };
+        let bearable_ns = super::bearable_interval_ns(tick_ns);
+        if interval_ns < bearable_ns {
+            let warning = format!(
+                "a tick takes about {:.0} us here: every {} us, ticks would slow the program down a lot \
+                 (from -I {}us on they take less than {:.0} % of its time)",
+                tick_ns / 1e3,
+                interval_ns / 1000,
+                bearable_ns.div_ceil(1000),
+                100.0 * super::BEARABLE,
+            );
+            tell(Update::Warning(&warning));
+            self.facts.notes.push(warning);
+        }
+    }
+
     fn run(mut self, mut run: Run, tell: &mut dyn FnMut(Update<'_>)) -> Result<Outcome> {
         self.start_ns = perf::monotonic_ns();
         self.stream.start(self.start_ns, self.takes_turns());
@@ -166,7 +227,7 @@ impl<'a> Session<'a> {
         self.stream.enable(on_exec)?;
         run.go()?;
         let mut shown = Instant::now();
-        self.outcome.end = loop {
+        self.manifest.end = loop {
             if let Some(end) = run.over()? {
                 break end;
             }
@@ -226,11 +287,13 @@ impl<'a> Session<'a> {
             row.time_ns = row.time_ns.saturating_sub(self.start_ns);
             self.add(row);
         }
-        self.outcome.rows += rows.len() as u64;
+        self.facts.rows += rows.len() as u64;
+        self.ids.series(rows, &mut self.series);
         if let Some(sink) = &mut self.sink {
-            sink.write(rows)?;
+            sink.write(&self.series)?;
         }
         tell(Update::Rows(rows));
+        tell(Update::Series(&self.series));
         Ok(())
     }
 
@@ -259,23 +322,25 @@ impl<'a> Session<'a> {
             self.stream.close(&readings, end_ns, &mut rows);
             self.deliver(&mut rows, tell)?;
         }
-        self.outcome.totals = super::totals::totals(
+        self.facts.counters = super::totals::totals(
             &self.stream.open,
             &self.events,
             &readings,
             self.per_task && self.options.interval_ns.is_some(),
         );
-        self.outcome.wall_ns = end_ns - self.start_ns;
-        self.outcome.ticks = self.ticks(&readings);
-        self.outcome.losses = self.stream.losses();
+        self.facts.wall_ns = end_ns - self.start_ns;
         let threads = self.stream.threads(self.start_ns);
-        self.outcome.threads = threads.len() as u64;
+        self.facts.threads = threads.len() as u64;
         self.costs();
-        if self.options.measure_timer && self.options.interval_ns.is_some() {
-            self.outcome.bare_tick_ns = super::bare::tick_ns();
-        }
-        self.write_end(&threads)?;
-        Ok(self.outcome)
+        let measure = self.options.measure_timer && self.options.interval_ns.is_some();
+        let bare_tick_ns = measure.then(super::bare::tick_ns).flatten();
+        let ticks = self.ticks(&readings);
+        self.facts.ticks = ticks.map(|t| TickFacts {
+            bare_tick_ns,
+            tick_ns: self.tick_ns,
+            ..t.facts(TIMER_ID)
+        });
+        self.end(&threads)
     }
 
     fn ticks(&self, readings: &[Totals]) -> Option<Ticks> {
@@ -289,10 +354,10 @@ impl<'a> Session<'a> {
 
     fn costs(&mut self) {
         let own = own_usage();
-        self.outcome.own_user_s = own.user.as_secs_f64();
-        self.outcome.own_system_s = (own.cpu - own.user).as_secs_f64();
-        self.outcome.cost = OwnCost {
-            wall_s: self.outcome.wall_ns as f64 / 1e9,
+        self.facts.own_user_s = own.user.as_secs_f64();
+        self.facts.own_system_s = (own.cpu - own.user).as_secs_f64();
+        self.manifest.own_cost = OwnCost {
+            wall_s: self.facts.wall_ns as f64 / 1e9,
             cpu_s: own.cpu.as_secs_f64(),
             peak_memory_bytes: own.peak_memory_bytes,
             program_cpu_s: children_usage().cpu.as_secs_f64(),
@@ -300,11 +365,44 @@ impl<'a> Session<'a> {
         };
     }
 
-    fn write_end(&mut self, threads: &[SeenThread]) -> Result<()> {
-        let Some(sink) = self.sink.take() else {
-            return Ok(());
+    /// The outcome, which goes to the recording where there is one.
+    fn end(self, threads: &[SeenThread]) -> Result<Outcome> {
+        let ticks = self.facts.ticks.iter();
+        let timer = ticks.map(|t| (TIMER.to_owned(), t.running_ns));
+        let counters = self.facts.counters.iter();
+        let counted = counters.map(|c| (c.name.clone(), c.value));
+        let mut outcome = Outcome {
+            losses: self.stream.losses(),
+            threads: threads.iter().map(thread).collect(),
+            manifest: Manifest {
+                totals: counted.chain(timer).collect(),
+                counting: Some(self.facts),
+                complete: true,
+                ..self.manifest
+            },
         };
-        self.outcome.cost.recording_bytes = sink.finish(&self.outcome, threads)?;
-        Ok(())
+        if let Some(sink) = self.sink {
+            sink.finish(&mut outcome)?;
+        }
+        Ok(outcome)
+    }
+}
+
+fn thread(seen: &SeenThread) -> Thread {
+    Thread {
+        pid: Pid(seen.pid),
+        tid: Tid(seen.tid),
+        parent_pid: Pid(seen.parent_pid),
+        program: seen.program.clone(),
+        start_ns: seen.start_ns,
+        end_ns: seen.end_ns,
+        idle_ns: None,
+    }
+}
+
+fn unsupported(event: &Unsupported) -> UnsupportedFacts {
+    UnsupportedFacts {
+        name: event.name.clone(),
+        why: event.why.clone(),
     }
 }

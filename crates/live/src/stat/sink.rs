@@ -5,13 +5,12 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use memgauge_recording::Writer;
 use memgauge_trace::{
-    Cpu, EventDef, EventId, Manifest, Pid, Provenance, SeriesRow, SourceFacts, Thread, Tid, Unit,
-    catalogue,
+    Cpu, EventDef, EventId, Manifest, Pid, Provenance, SeriesRow, SourceFacts, Tid, Unit, catalogue,
 };
 
 use super::open::TIMER;
 use super::series::Row;
-use super::{Options, Outcome, SeenThread};
+use super::{Options, Outcome};
 use crate::events::{Event, builtin_events};
 use crate::{Result, host};
 
@@ -20,15 +19,12 @@ const FLUSH_EVERY: Duration = Duration::from_secs(1);
 
 pub(super) struct Sink {
     writer: Writer,
-    /// Event of each value, by group; `None` for the timers of later groups, which
-    /// count the same time again.
-    ids: Vec<Vec<Option<EventId>>>,
     flushed: Instant,
 }
 
 /// The id of an event: that of the catalogue where it means the same, else one of
 /// the source's own.
-fn id(event: &Event, number: usize) -> EventId {
+pub(super) fn id(event: &Event, number: usize) -> EventId {
     match (event.name.as_str(), event.attr.flags) {
         ("instructions", 0) => catalogue::INSTRUCTIONS,
         ("cycles", 0) => catalogue::CYCLES,
@@ -36,7 +32,7 @@ fn id(event: &Event, number: usize) -> EventId {
     }
 }
 
-const TIMER_ID: EventId = EventId(catalogue::FIRST_FREE);
+pub(super) const TIMER_ID: EventId = EventId(catalogue::FIRST_FREE);
 
 fn definition(event: &Event, number: usize) -> EventDef {
     let named = builtin_events()
@@ -81,54 +77,71 @@ fn facts(options: &Options) -> SourceFacts {
     }
 }
 
-impl Sink {
-    pub(super) fn create(
-        path: &Path,
-        options: &Options,
-        events: &[Event],
-        groups: &[Vec<usize>],
-    ) -> Result<Sink> {
-        let numbered = events.iter().enumerate();
-        let own = numbered.map(|(number, event)| definition(event, number));
-        let manifest = Manifest {
-            recorder: concat!("memgauge ", env!("CARGO_PKG_VERSION")).to_owned(),
-            command: options.target.words(),
-            started_unix_s: SystemTime::now()
-                .duration_since(UNIX_EPOCH)
-                .map_or(0, |d| d.as_secs()),
-            clock: "monotonic".to_owned(),
-            source: facts(options),
-            host: host::facts(),
-            events: std::iter::once(timer_definition()).chain(own).collect(),
-            ..Manifest::default()
-        };
+/// The manifest of a run, as far as it is known at its start.
+pub(super) fn manifest(options: &Options, events: &[Event]) -> Manifest {
+    let numbered = events.iter().enumerate();
+    let own = numbered.map(|(number, event)| definition(event, number));
+    let timer = options.interval_ns.map(|_| timer_definition());
+    Manifest {
+        recorder: concat!("memgauge ", env!("CARGO_PKG_VERSION")).to_owned(),
+        command: options.target.words(),
+        started_unix_s: SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, |d| d.as_secs()),
+        clock: "monotonic".to_owned(),
+        source: facts(options),
+        host: host::facts(),
+        events: timer.into_iter().chain(own).collect(),
+        ..Manifest::default()
+    }
+}
+
+/// Rows of a stat as rows of a recording's series.
+pub(super) struct Ids {
+    /// Event of each value, by group; `None` for the timers of later groups, which
+    /// count the same time again.
+    ids: Vec<Vec<Option<EventId>>>,
+}
+
+impl Ids {
+    pub(super) fn of(events: &[Event], groups: &[Vec<usize>]) -> Ids {
         let timer = |group| (group == 0).then_some(TIMER_ID);
         let ids = groups.iter().enumerate().map(|(number, group)| {
             let members = group.iter().map(|&event| Some(id(&events[event], event)));
             std::iter::once(timer(number)).chain(members).collect()
         });
-        Ok(Sink {
-            writer: Writer::create(path, manifest)?,
-            ids: ids.collect(),
-            flushed: Instant::now(),
-        })
+        Ids { ids: ids.collect() }
     }
 
-    pub(super) fn write(&mut self, rows: &[Row]) -> Result<()> {
+    pub(super) fn series(&self, rows: &[Row], into: &mut Vec<SeriesRow>) {
+        into.clear();
         for row in rows {
-            for (value, id) in row.values.iter().zip(&self.ids[row.group]) {
+            for (&value, id) in row.values.iter().zip(&self.ids[row.group]) {
                 let Some(event) = *id else { continue };
-                self.writer.push(SeriesRow {
+                into.push(SeriesRow {
                     time_ns: row.time_ns,
                     cpu: row.cpu.map(Cpu),
                     pid: Pid(row.pid),
                     tid: Tid(row.tid),
                     event,
-                    value: *value,
+                    value,
                     interval_ns: row.interval_ns,
-                })?;
+                });
             }
         }
+    }
+}
+
+impl Sink {
+    pub(super) fn create(path: &Path, manifest: &Manifest) -> Result<Sink> {
+        Ok(Sink {
+            writer: Writer::create(path, manifest.clone())?,
+            flushed: Instant::now(),
+        })
+    }
+
+    pub(super) fn write(&mut self, rows: &[SeriesRow]) -> Result<()> {
+        self.writer.append(rows)?;
         if self.flushed.elapsed() > FLUSH_EVERY {
             self.flushed = Instant::now();
             self.writer.flush_due()?;
@@ -136,30 +149,15 @@ impl Sink {
         Ok(())
     }
 
-    /// Completes the recording; returns its size.
-    pub(super) fn finish(mut self, outcome: &Outcome, threads: &[SeenThread]) -> Result<u64> {
-        self.writer.extend(threads.iter().map(|seen| Thread {
-            pid: Pid(seen.pid),
-            tid: Tid(seen.tid),
-            parent_pid: Pid(seen.parent_pid),
-            program: seen.program.clone(),
-            start_ns: seen.start_ns,
-            end_ns: seen.end_ns,
-        }))?;
+    /// Completes the recording with the outcome, in which its size is noted.
+    pub(super) fn finish(mut self, outcome: &mut Outcome) -> Result<()> {
+        self.writer.extend(outcome.threads.iter().cloned())?;
         self.writer.extend(outcome.losses.iter().cloned())?;
         self.writer.flush()?;
-        let bytes = self.writer.bytes_written();
-        let cpu_clock = outcome
-            .ticks
-            .as_ref()
-            .map(|t| (TIMER.to_owned(), t.running_ns));
-        let counted = outcome.totals.iter().map(|t| (t.name.clone(), t.value));
-        self.writer.finish(|manifest| {
-            manifest.end.clone_from(&outcome.end);
-            manifest.totals = counted.chain(cpu_clock).collect();
-            manifest.own_cost = outcome.cost.clone();
-            manifest.own_cost.recording_bytes = bytes;
-        })?;
-        Ok(bytes)
+        outcome.manifest.own_cost.recording_bytes = self.writer.bytes_written();
+        let manifest = outcome.manifest.clone();
+        self.writer.finish(|m| *m = manifest)?;
+        outcome.manifest.complete = true;
+        Ok(())
     }
 }

@@ -1,5 +1,7 @@
 //! How well the timer kept its promise.
 
+use memgauge_trace::{EventId, TickFacts};
+
 /// Buckets an interval: gaps are told apart to 1/200 of it.
 const FINENESS: u64 = 200;
 /// Gaps of up to this many intervals are told apart.
@@ -7,22 +9,22 @@ const INTERVALS: u64 = 20;
 
 /// Ticks seen, expected and lost, and the gaps between them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ticks {
+pub(super) struct Ticks {
     interval_ns: u64,
     /// Ticks that arrived.
-    pub seen: u64,
+    pub(super) seen: u64,
     /// Records the rings had no room for.
-    pub lost: u64,
+    pub(super) lost: u64,
     /// Times the kernel stopped the timer for being too fast.
-    pub throttled: u64,
+    pub(super) throttled: u64,
     /// Time the timers ran, from the counters' totals.
-    pub running_ns: u64,
+    pub(super) running_ns: u64,
     gaps: Vec<u64>,
 }
 
 impl Ticks {
     /// Of a timer of this period.
-    pub fn new(interval_ns: u64) -> Ticks {
+    pub(super) fn new(interval_ns: u64) -> Ticks {
         Ticks {
             interval_ns,
             seen: 0,
@@ -34,7 +36,7 @@ impl Ticks {
     }
 
     /// A tick, `gap_ns` of running time after the one before it.
-    pub fn add(&mut self, gap_ns: u64) {
+    pub(super) fn add(&mut self, gap_ns: u64) {
         self.seen += 1;
         // Saturated from gaps of three years on, which are beyond all buckets.
         let bucket = gap_ns.saturating_mul(FINENESS) / self.interval_ns.max(1);
@@ -42,25 +44,37 @@ impl Ticks {
         self.gaps[usize::try_from(bucket).unwrap_or(last).min(last)] += 1;
     }
 
-    /// Length of an interval as asked for.
-    pub fn interval_ns(&self) -> u64 {
-        self.interval_ns
-    }
-
     /// Ticks that the running time has room for.
-    pub fn expected(&self) -> u64 {
+    pub(super) fn expected(&self) -> u64 {
         self.running_ns / self.interval_ns.max(1)
     }
 
     /// Ticks that neither came nor were lost in a ring: the timer was late, or
     /// ticked where this user may not look.
-    pub fn late(&self) -> u64 {
+    pub(super) fn late(&self) -> u64 {
         self.expected().saturating_sub(self.seen + self.lost)
+    }
+
+    /// As the manifest has them, without what a tick takes.
+    pub(super) fn facts(&self, event: EventId) -> TickFacts {
+        TickFacts {
+            event,
+            interval_ns: self.interval_ns,
+            seen: self.seen,
+            expected: self.expected(),
+            lost: self.lost,
+            late: self.late(),
+            throttled: self.throttled,
+            running_ns: self.running_ns,
+            median_gap_ns: self.gap_ns(0.5),
+            p99_gap_ns: self.gap_ns(0.99),
+            ..TickFacts::default()
+        }
     }
 
     /// The gap that this share of all gaps does not exceed, to 1/200 of an
     /// interval; `None` without ticks, or where it is beyond 20 intervals.
-    pub fn gap_ns(&self, share: f64) -> Option<u64> {
+    pub(super) fn gap_ns(&self, share: f64) -> Option<u64> {
         let all: u64 = self.gaps.iter().sum();
         let rank = ((all as f64 * share).ceil() as u64).max(1);
         let mut below = 0;

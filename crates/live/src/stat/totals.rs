@@ -1,7 +1,9 @@
 //! Totals of events from what their counters hold at the end.
 
-use super::Total;
+use memgauge_trace::CounterFacts;
+
 use super::open::Open;
+use super::sink::id;
 use crate::counters::Totals;
 use crate::events::Event;
 use crate::sys::perf::Whom;
@@ -25,7 +27,7 @@ pub(super) fn totals(
     events: &[Event],
     readings: &[Totals],
     by_cpu_of_task: bool,
-) -> Vec<Total> {
+) -> Vec<CounterFacts> {
     let mut sums = vec![Sum::default(); events.len()];
     let timers = if open.ids.is_empty() { 0 } else { 1 };
     let mut previous: Option<(Whom, usize, u64)> = None;
@@ -50,11 +52,12 @@ pub(super) fn totals(
     events
         .iter()
         .zip(sums)
-        .map(|(event, sum)| total(event, sum))
+        .enumerate()
+        .map(|(number, (event, sum))| total((event, number), sum))
         .collect()
 }
 
-fn total(event: &Event, sum: Sum) -> Total {
+fn total((event, number): (&Event, usize), sum: Sum) -> CounterFacts {
     let share = match sum.enabled_ns {
         0 => 1.0,
         enabled => (sum.running_ns as f64 / enabled as f64).min(1.0),
@@ -64,7 +67,8 @@ fn total(event: &Event, sum: Sum) -> Total {
         true => sum.counted,
         false => (sum.counted as f64 / share).round() as u64,
     };
-    Total {
+    CounterFacts {
+        event: id(event, number),
         name: event.name.clone(),
         counted: sum.counted,
         value,
@@ -83,7 +87,7 @@ mod tests {
     fn check(name: &str, sum: Sum, value: u64, share: f64) {
         let none = std::path::Path::new("/nonexistent");
         let event = parse(name, &Pmus::at(none, none)).unwrap()[0].events[0].clone();
-        let total = total(&event, sum);
+        let total = total((&event, 0), sum);
         assert_eq!((total.value, total.share_counted), (value, share));
     }
 

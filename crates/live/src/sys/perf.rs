@@ -28,6 +28,12 @@ pub enum Whom {
     Cgroup(RawFd),
 }
 
+/// `kernel.perf_event_paranoid`; `None` where the kernel has no perf events.
+pub fn paranoid_level() -> Option<i64> {
+    let text = std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").ok()?;
+    text.trim().parse().ok()
+}
+
 /// Opens an event.
 ///
 /// # Errors

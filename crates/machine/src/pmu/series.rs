@@ -33,6 +33,11 @@ impl Series {
         }
     }
 
+    /// Starts anew, as nothing has been counted yet.
+    pub(crate) fn begin_at(&mut self, start_ns: u64) {
+        self.last_ns = start_ns;
+    }
+
     /// When the interval under way ends.
     pub(crate) fn deadline_ns(&self) -> u64 {
         (self.last_ns / self.interval_ns)

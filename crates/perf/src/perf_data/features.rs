@@ -2,9 +2,12 @@
 //! each a number and some bytes
 //! (`tools/perf/Documentation/perf.data-file-format.txt`).
 
+use std::collections::BTreeMap;
+
 use memgauge_trace::HostFacts;
 
 use super::Events;
+use crate::hex;
 use crate::record::Fields;
 
 /// Facts of a file.
@@ -20,10 +23,13 @@ pub struct Facts {
     pub arch: String,
     /// Times of the first and last sample.
     pub sample_times: Option<(u64, u64)>,
+    /// Build ids in hexadecimal, by path.
+    pub build_ids: BTreeMap<String, String>,
     /// Bytes of AUX traces passed over.
     pub trace_bytes: u64,
 }
 
+const BUILD_ID: u32 = 2;
 const HOSTNAME: u32 = 3;
 const OSRELEASE: u32 = 4;
 const VERSION: u32 = 5;
@@ -37,7 +43,7 @@ const SAMPLE_TIME: u32 = 21;
 
 /// Whether this version has a use for the feature.
 pub(super) fn is_read(number: u32) -> bool {
-    matches!(number, HOSTNAME..=CPUDESC | TOTAL_MEM..=EVENT_DESC | SAMPLE_TIME)
+    matches!(number, BUILD_ID..=CPUDESC | TOTAL_MEM..=EVENT_DESC | SAMPLE_TIME)
 }
 
 /// A text up to its NUL; bytes that are no UTF-8 are replaced.
@@ -58,6 +64,7 @@ impl Facts {
         let mut f = Fields(bytes);
         let text = |f: &mut Fields<'_>| counted_text(f).unwrap_or_default();
         match number {
+            BUILD_ID => self.take_build_ids(bytes),
             HOSTNAME => self.host.name = text(&mut f),
             OSRELEASE => self.host.kernel = text(&mut f),
             VERSION => self.version = text(&mut f),
@@ -70,6 +77,43 @@ impl Facts {
             SAMPLE_TIME => self.sample_times = f.u64().zip(f.u64()),
             _ => {}
         }
+    }
+}
+
+/// Bytes of a build id in the file, with its length and padding.
+const BUILD_ID_BYTES: usize = 24;
+/// Bytes of a build id without a length: SHA-1.
+const SHA1_BYTES: usize = 20;
+/// `PERF_RECORD_MISC_BUILD_ID_SIZE`.
+const HAS_LENGTH: u16 = 1 << 15;
+
+impl Facts {
+    /// A header of 8 bytes, then [`Facts::take_build_id`]'s body, for each file.
+    fn take_build_ids(&mut self, mut bytes: &[u8]) {
+        while let Some(header) = bytes.first_chunk::<8>() {
+            let misc = u16::from_le_bytes([header[4], header[5]]);
+            let length = usize::from(u16::from_le_bytes([header[6], header[7]]));
+            let Some(record) = bytes.get(8..length) else {
+                return;
+            };
+            self.take_build_id(misc, record);
+            bytes = &bytes[length..];
+        }
+    }
+
+    /// Process (4 bytes), build id (24), path.
+    pub(super) fn take_build_id(&mut self, misc: u16, body: &[u8]) {
+        let Some((id, path)) = body
+            .get(4..)
+            .and_then(|b| b.split_at_checked(BUILD_ID_BYTES))
+        else {
+            return;
+        };
+        let length = match misc & HAS_LENGTH {
+            0 => SHA1_BYTES,
+            _ => usize::from(id[SHA1_BYTES]).min(SHA1_BYTES),
+        };
+        self.build_ids.insert(text(path), hex(&id[..length]));
     }
 }
 

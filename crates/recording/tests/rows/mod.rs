@@ -106,14 +106,16 @@ pub(crate) fn thread() -> impl Strategy<Value = Thread> {
             program,
             start_ns,
             end_ns,
+            idle_ns: end_ns.map(|ns| ns / 2),
         },
     )
 }
 
 pub(crate) fn module() -> impl Strategy<Value = Module> {
     let places = (any::<u64>(), any::<u64>(), any::<u64>(), any::<u64>());
-    (any::<u32>(), places, any::<String>(), any::<bool>()).prop_map(
-        |(pid, (time_ns, start, end, file_offset), path, executable)| Module {
+    let file = (any::<String>(), any::<Option<u64>>(), any::<Option<u64>>());
+    (any::<u32>(), places, any::<String>(), any::<bool>(), file).prop_map(
+        |(pid, (time_ns, start, end, file_offset), path, executable, file)| Module {
             pid: Pid(pid),
             time_ns,
             start: VirtAddr(start),
@@ -121,8 +123,21 @@ pub(crate) fn module() -> impl Strategy<Value = Module> {
             file_offset,
             path,
             executable,
+            build_id: file.0,
+            file_bytes: file.1,
+            modified_ns: file.2,
         },
     )
+}
+
+pub(crate) fn generated_code() -> impl Strategy<Value = GeneratedCode> {
+    let all = (any::<u32>(), any::<u64>(), any::<u64>(), any::<String>());
+    all.prop_map(|(pid, start, bytes, name)| GeneratedCode {
+        pid: Pid(pid),
+        start: VirtAddr(start),
+        bytes,
+        name,
+    })
 }
 
 pub(crate) fn loss() -> impl Strategy<Value = Loss> {

@@ -5,18 +5,28 @@ use memgauge_trace::OwnCost;
 
 use super::clock;
 use super::levels::title;
-use crate::grid;
 use crate::style::{Role, Style};
-use crate::units;
+use crate::{grid, units};
 
 /// Losses told one by one; the others are counted.
 const LOSSES: usize = 12;
 
 pub(super) fn losses(summary: &Summary, style: &Style) -> String {
-    if summary.losses.is_empty() && summary.problems.is_empty() {
+    let unknown = unfinished(summary);
+    let unread = summary.import.iter().flat_map(|import| &import.problems);
+    let unread: Vec<&String> = unread.collect();
+    let told = summary.losses.len() + summary.problems.len() + unread.len();
+    if told == 0 && unknown.is_none() {
         return style.paint(Role::Heading, "Losses: none") + "\n";
     }
     let mut text = style.heading("Losses", "");
+    if let Some(sentence) = unknown {
+        text += &warning(sentence, style);
+    }
+    for problem in unread {
+        let sentence = format!("{problem}; imported what comes before");
+        text += &warning(&style.name(&sentence), style);
+    }
     for loss in summary.losses.iter().take(LOSSES) {
         text += &warning(&loss_sentence(loss, style), style);
     }
@@ -29,6 +39,16 @@ pub(super) fn losses(summary: &Summary, style: &Style) -> String {
         text += &warning(&format!("{untold} more kinds, all in the JSON form"), style);
     }
     text
+}
+
+/// A recorder that was killed could not say what it lost.
+fn unfinished(summary: &Summary) -> Option<&'static str> {
+    let of_disk = |loss: &LossRow| loss.kind == "part_not_written";
+    let killed = !summary.recording.complete && !summary.losses.iter().any(of_disk);
+    killed.then_some(
+        "what was lost is not known, as the recorder did not end in order: at least what it \
+         had not written yet (up to two seconds)",
+    )
 }
 
 fn loss_sentence(loss: &LossRow, style: &Style) -> String {
@@ -53,13 +73,22 @@ pub(super) fn cost(summary: &Summary, style: &Style) -> String {
         return style.heading("Cost of recording", "not recorded");
     }
     let seconds = |s| units::seconds(s, style);
-    let pairs = [
-        ("wall time", seconds(cost.wall_s)),
-        ("program CPU", seconds(cost.program_cpu_s)),
-        ("recorder CPU", seconds(cost.cpu_s)),
-        ("recorder memory", units::bytes(cost.peak_memory_bytes)),
-        ("recording", units::bytes(cost.recording_bytes)),
-    ];
+    let in_kernel = summary.counting.as_ref().and_then(|c| c.own_system_s);
+    let recorder = match in_kernel {
+        Some(s) => format!("{}, {} in the kernel", seconds(cost.cpu_s), seconds(s)),
+        None => seconds(cost.cpu_s),
+    };
+    let recorded = cost.cpu_s > 0.0 || cost.wall_s > 0.0;
+    let mut pairs = Vec::new();
+    if recorded {
+        pairs.push(("wall time", seconds(cost.wall_s)));
+        pairs.push(("program CPU", seconds(cost.program_cpu_s)));
+        pairs.push(("recorder CPU", recorder));
+        pairs.push(("recorder memory", units::bytes(cost.peak_memory_bytes)));
+    }
+    if cost.recording_bytes > 0 {
+        pairs.push(("recording", units::bytes(cost.recording_bytes)));
+    }
     style.heading("Cost of recording", "measured") + &grid::draw(&pairs, style)
 }
 

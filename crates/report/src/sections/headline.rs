@@ -3,23 +3,24 @@
 use memgauge_analyze::{Summary, TotalsFrom};
 use memgauge_trace::{CommandEnd, MachineFacts};
 
-use super::{clock, or_none, provenance};
-use crate::grid;
+use super::{clock, is_measured, or_none, provenance};
 use crate::style::{Role, Style};
-use crate::units;
+use crate::{grid, units};
 
 pub(super) fn headline(summary: &Summary, style: &Style) -> String {
     let facts = &summary.recording;
     let command = style.name(&command_line(&facts.command));
-    let command = style.paint(Role::Heading, &style.clip(&command, style.width));
-    let (role, end) = ending(summary);
-    let end = style.paint(role, &end);
-    let mut text = format!("{command}\n  {end}\n");
+    let command = style.paint(Role::Heading, &style.clip(&command, style.line));
+    let mut text = format!("{command}\n");
+    if let Some((role, end)) = ending(summary) {
+        text += &format!("  {}\n", style.paint(role, &end));
+    }
     if let Some(machine) = &facts.machine {
         text += &modelled(machine, style);
     } else if !facts.host.cpu.is_empty() {
         text += &style.wrap(&format!("measured on: {}", style.name(&facts.host.cpu)), 2);
     }
+    text += &waited(summary, style);
     if summary.totals_from != TotalsFrom::Manifest && !facts.complete {
         let note = "the recorder did not end in order: \
                     numbers are sums of the parts it had written";
@@ -30,7 +31,11 @@ pub(super) fn headline(summary: &Summary, style: &Style) -> String {
 
 fn modelled(machine: &MachineFacts, style: &Style) -> String {
     let name = style.name(&machine.name);
-    let line = format!("modelled machine: {name} (modelled, not measured)");
+    let modified = match machine.modified {
+        true => ", modified: not the built-in machine of this name",
+        false => "",
+    };
+    let line = format!("modelled machine: {name}{modified} (modelled, not measured)");
     let prefetchers = match machine.prefetchers.is_empty() {
         true => "off".to_owned(),
         false => style.name(&machine.prefetchers.join(", ")),
@@ -41,8 +46,32 @@ fn modelled(machine: &MachineFacts, style: &Style) -> String {
     style.wrap(&line, 2) + &style.paint_lines(Role::Quiet, &style.wrap(&speeds, 2))
 }
 
+/// How long the threads waited, where that is known and they did.
+fn waited(summary: &Summary, style: &Style) -> String {
+    let threads = &summary.threads;
+    let idle_ns: u64 = threads.iter().filter_map(|t| t.idle_ns).sum();
+    let end_ns = threads.iter().filter_map(|t| t.end_ns).max().unwrap_or(0);
+    if idle_ns == 0 {
+        return String::new();
+    }
+    let [idle, end] = [idle_ns, end_ns].map(|ns| units::nanoseconds(ns, style));
+    let whose = match threads.len() {
+        1 => String::new(),
+        n => format!(", {} threads together", units::count(n as u64)),
+    };
+    let clock = clock(summary);
+    style.wrap(&format!("{clock}: {end}, idle (waiting): {idle}{whose}"), 2)
+}
+
 /// The command as a shell would take it.
 fn command_line(command: &[String]) -> String {
+    // Whom a run observed that started nothing: `all processors`, `process 7`.
+    if let [words] = command
+        && words.contains(' ')
+        && !words.contains('/')
+    {
+        return words.clone();
+    }
     let quoted = command.iter().map(|word| quote(word));
     let line = quoted.collect::<Vec<_>>().join(" ");
     if line.is_empty() {
@@ -60,14 +89,20 @@ fn quote(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
-fn ending(summary: &Summary) -> (Role, String) {
-    match &summary.recording.end {
+/// How the command ended; nothing where the recorder ended in order and saw no end, as
+/// of whom it only attached to.
+fn ending(summary: &Summary) -> Option<(Role, String)> {
+    let facts = &summary.recording;
+    if facts.end.is_none() && facts.complete && facts.machine.is_none() {
+        return None;
+    }
+    Some(match &facts.end {
         Some(CommandEnd::Exited(0)) => (Role::Plain, "exited with status 0".to_owned()),
         Some(CommandEnd::Exited(n)) => (Role::Warning, format!("exited with status {n}")),
         Some(CommandEnd::Signalled(n)) => (Role::Warning, format!("killed by {}", signal(*n))),
         Some(CommandEnd::Interrupted) => (Role::Warning, "interrupted".to_owned()),
         None => (Role::Warning, "how it ended is not known".to_owned()),
-    }
+    })
 }
 
 /// Names of the signals that kill programs by default, by the numbers most
@@ -95,18 +130,23 @@ fn signal(number: i32) -> String {
 
 pub(super) fn run(summary: &Summary, style: &Style) -> String {
     let run = &summary.run;
-    let count = |n| or_none(n, units::count, style);
+    let seconds = |s| units::seconds(s, style);
+    let duration = units::nanoseconds(run.duration_ns, style);
     let pairs = [
-        (clock(summary), units::nanoseconds(run.duration_ns, style)),
-        (
-            "wall time under memgauge",
-            or_none(run.wall_s, |s| units::seconds(s, style), style),
-        ),
-        ("instructions", count(run.instructions)),
-        ("split accesses", count(run.splits)),
-        ("loads", count(run.loads)),
-        ("stores", count(run.stores)),
+        (clock(summary), Some(duration)),
+        ("wall time under memgauge", run.wall_s.map(seconds)),
+        ("instructions", run.instructions.map(units::count)),
+        ("split accesses", run.splits.map(units::count)),
+        ("loads", run.loads.map(units::count)),
+        ("stores", run.stores.map(units::count)),
     ];
+    // Native sources have few of these; marks for the others would say nothing.
+    let kept = pairs
+        .into_iter()
+        .filter(|(_, value)| value.is_some() || !is_measured(summary));
+    let pairs: Vec<(&str, String)> = kept
+        .map(|(name, value)| (name, or_none(value, |v| v, style)))
+        .collect();
     style.heading("Run", &provenance(summary)) + &grid::draw(&pairs, style)
 }
 

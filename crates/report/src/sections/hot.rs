@@ -1,8 +1,10 @@
 //! Hottest functions and source lines.
 
-use memgauge_analyze::{Counts, HotRow, HotTable, Summary};
+use std::collections::BTreeSet;
 
-use super::{SHOWN, file_name, or_none, plural, provenance};
+use memgauge_analyze::{Caller, Counts, HotRow, HotTable, Summary};
+
+use super::{SHOWN, event_title, file_name, or_none, plural, provenance};
 use crate::style::{Role, Style};
 use crate::table::{Kind, Table};
 use crate::units;
@@ -17,7 +19,7 @@ pub(super) fn functions(summary: &Summary, style: &Style) -> String {
         title: "Hottest functions",
         what: "function",
         names: [("function", Kind::Text), ("module", Kind::Text)],
-        name: |row, style| [style.name(&row.function), style.name(module(row))],
+        name: |row, style| [style.name(&function(row)), style.name(module(row))],
     };
     shown.draw(&summary.hot.functions, &provenance(summary), style)
 }
@@ -27,9 +29,50 @@ pub(super) fn lines(summary: &Summary, style: &Style) -> String {
         title: "Hottest source lines",
         what: "line",
         names: [("line", Kind::Path), ("function", Kind::Text)],
-        name: |row, style| [style.name(&location(row)), style.name(&row.function)],
+        name: |row, style| [style.name(&location(row)), style.name(&function(row))],
     };
     shown.draw(&summary.hot.lines, &provenance(summary), style)
+}
+
+/// Of samples only: exact sums by instruction would repeat the lines.
+pub(super) fn instructions(summary: &Summary, style: &Style) -> String {
+    let hot = &summary.hot.instructions;
+    if hot.samples.is_none() {
+        return String::new();
+    }
+    let shown = Shown {
+        title: "Hottest instructions",
+        what: "instruction",
+        names: [("place", Kind::Path), ("function and line", Kind::Text)],
+        name: |row, style| [style.name(&place(row)), style.name(&function_and_line(row))],
+    };
+    shown.draw(hot, &provenance(summary), style)
+}
+
+fn place(row: &HotRow) -> String {
+    let module = file_name(&row.module);
+    row.offset.map_or_else(
+        || module.to_owned(),
+        |offset| format!("{module}+{offset:#x}"),
+    )
+}
+
+fn function_and_line(row: &HotRow) -> String {
+    match (&row.file, row.line) {
+        (Some(file), Some(line)) => format!("{}, {}:{line}", row.function, file_name(file)),
+        _ => row.function.clone(),
+    }
+}
+
+fn function(row: &HotRow) -> String {
+    chain(&row.function, &row.inlined_into)
+}
+
+/// A function, and those that it was inlined into, as `inner < outer`.
+pub(crate) fn chain(function: &str, inlined_into: &[Caller]) -> String {
+    let callers = inlined_into.iter().map(|caller| caller.function.as_str());
+    let all: Vec<&str> = std::iter::once(function).chain(callers).collect();
+    all.join(" < ")
 }
 
 /// The module's file name, unless the function column already says it all.
@@ -68,6 +111,13 @@ struct Shown {
 impl Shown {
     fn draw(&self, hot: &HotTable, provenance: &str, style: &Style) -> String {
         let rank = style.name(&rank_name(&hot.rank));
+        if let Some(n) = hot.samples {
+            let heading = style.heading(
+                &format!("{} by {rank}", self.title),
+                &format!("sampled, n = {n}; estimated"),
+            );
+            return heading + &self.sampled(hot, style).draw(style);
+        }
         let heading = style.heading(&format!("{} by {rank}", self.title), provenance);
         if hot.total == 0 {
             return format!("{heading}  no {rank} at any place in the code\n");
@@ -93,12 +143,74 @@ impl Shown {
         table
     }
 
+    /// Estimates, each with its interval; the other events beside.
+    fn sampled(&self, hot: &HotTable, style: &Style) -> Table {
+        let others = other_events(hot);
+        let titles: Vec<String> = others.iter().map(|name| event_title(name, style)).collect();
+        let mut columns = vec![
+            ("share", Kind::Number),
+            ("95 % interval", Kind::Number),
+            ("n", Kind::Number),
+            ("events", Kind::Number),
+        ];
+        columns.extend(titles.iter().map(|title| (title.as_str(), Kind::Number)));
+        columns.extend(self.names);
+        let mut table = Table::new(&columns);
+        for row in hot.rows.iter().take(SHOWN).filter(|row| row.value > 0) {
+            let mut cells = vec![
+                or_none(row.share, units::share, style),
+                interval(row.share_low, row.share_high, style),
+                or_none(row.samples, units::count, style),
+                units::count(row.value),
+            ];
+            cells.extend(others.iter().map(|name| estimate(&row.counts, name)));
+            cells.extend((self.name)(row, style));
+            table.row(cells);
+        }
+        let rest = Rest::of(hot);
+        if rest.value > 0 {
+            let share = or_none(rest.share, units::share, style);
+            let mut cells = vec![
+                share,
+                String::new(),
+                String::new(),
+                units::count(rest.value),
+            ];
+            cells.extend(others.iter().map(|name| estimate(&rest.counts, name)));
+            cells.extend([rest.words(self.what), String::new()]);
+            table.painted_row(Role::Quiet, cells);
+        }
+        table
+    }
+
     fn titles(&self, rank: Option<&str>) -> Table {
         let mut columns = vec![("share", Kind::Number)];
         columns.extend(rank.map(|rank| (rank, Kind::Number)));
         columns.extend(["DRAM", "LLC miss", "L1D miss"].map(|title| (title, Kind::Number)));
         columns.extend(self.names);
         Table::new(&columns)
+    }
+}
+
+/// Events beside the ranked one that have columns.
+const OTHERS: usize = 2;
+
+fn other_events(hot: &HotTable) -> Vec<String> {
+    let counts = hot.rows.iter().map(|row| &row.counts);
+    let names = counts.chain([&hot.rest.counts]).flat_map(|c| c.keys());
+    let others: BTreeSet<&String> = names.filter(|name| **name != hot.rank).collect();
+    others.into_iter().take(OTHERS).cloned().collect()
+}
+
+fn estimate(counts: &Counts, name: &str) -> String {
+    units::count(counts.get(name).copied().unwrap_or(0))
+}
+
+fn interval(low: Option<f64>, high: Option<f64>, style: &Style) -> String {
+    let percent = |ratio: f64| format!("{:.1}", ratio * 100.0);
+    match low.zip(high) {
+        Some((low, high)) => format!("{}{}{} %", percent(low), style.dash(), percent(high)),
+        None => style.none().to_owned(),
     }
 }
 

@@ -1,12 +1,18 @@
 //! The report's sections, in order.
 
 mod closing;
+mod counting;
 mod dram;
 mod headline;
+mod heat;
 mod hot;
 mod levels;
 mod regions;
+mod sampling;
 mod threads;
+
+pub(crate) use hot::chain;
+pub(crate) use sampling::notes as sampling_notes;
 
 use memgauge_analyze::Summary;
 use memgauge_trace::Provenance;
@@ -22,29 +28,73 @@ pub(crate) fn all(summary: &Summary, style: &Style) -> Vec<String> {
         true => String::new(),
         false => section(summary, style),
     };
+    let places = |section: fn(&Summary, &Style) -> String| match has_no_places(summary) {
+        true => String::new(),
+        false => section(summary, style),
+    };
     vec![
         headline::headline(summary, style),
         headline::run(summary, style),
+        counting::counters(summary, style),
+        counting::derived(summary, style),
         caches(levels::levels),
         caches(dram::traffic),
         caches(dram::over_time),
-        caches(hot::functions),
-        caches(hot::lines),
-        regions::regions(summary, style),
+        sampling::samples(summary, style),
+        sampling::sources(summary, style),
+        places(hot::functions),
+        places(hot::lines),
+        hot::instructions(summary, style),
+        sampling::derivations(summary, style),
+        places(regions::regions),
+        heat::heat(summary, style),
         threads::threads(summary, style),
         threads::processes(summary, style),
+        counting::notes(summary, style),
+        counting::ticks(summary, style),
         closing::losses(summary, style),
         closing::cost(summary, style),
         closing::in_short(summary, style),
     ]
 }
 
+/// What counting has to say at its end.
+pub(crate) fn of_counting(summary: &Summary, style: &Style) -> Vec<String> {
+    vec![
+        headline::headline(summary, style),
+        counting::counters(summary, style),
+        counting::derived(summary, style),
+        counting::notes(summary, style),
+        counting::ticks(summary, style),
+        closing::losses(summary, style),
+        closing::cost(summary, style),
+    ]
+}
+
+/// What an import has to say at its end.
+pub(crate) fn of_import(summary: &Summary, style: &Style) -> Vec<String> {
+    vec![
+        sampling::samples(summary, style),
+        sampling::sources(summary, style),
+        closing::losses(summary, style),
+    ]
+}
+
+fn is_measured(summary: &Summary) -> bool {
+    summary.recording.clock == "monotonic" && summary.recording.machine.is_none()
+}
+
 /// Whether nothing was recorded of caches and memory on a real machine: sections
 /// about them would be full of marks for "no such number".
 fn is_blind(summary: &Summary) -> bool {
-    let measured = summary.recording.clock == "monotonic" && summary.recording.machine.is_none();
     let seen = summary.levels.iter().any(|level| level.lookups.is_some());
-    measured && !seen && summary.dram.read_bytes.is_none() && summary.hot.functions.rows.is_empty()
+    is_measured(summary) && !seen && summary.dram.read_bytes.is_none()
+}
+
+/// Whether a real machine's recording has neither samples nor sums by place.
+fn has_no_places(summary: &Summary) -> bool {
+    let hot = &summary.hot.functions;
+    is_measured(summary) && hot.rows.is_empty() && hot.total == 0 && summary.regions.is_empty()
 }
 
 /// How the recording's counts came to be, in words.
@@ -73,6 +123,11 @@ fn clock(summary: &Summary) -> &str {
 /// A number, or the mark for none.
 fn or_none<T>(value: Option<T>, format: impl Fn(T) -> String, style: &Style) -> String {
     value.map_or_else(|| style.none().to_owned(), format)
+}
+
+/// An event's name as the title of a column: where lines must fit, a quarter of one.
+fn event_title(name: &str, style: &Style) -> String {
+    style.clip(&style.name(name), style.line / 4)
 }
 
 /// The last part of a path.

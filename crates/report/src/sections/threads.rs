@@ -1,44 +1,118 @@
 //! Threads and processes, where there is more than one.
 
+use std::collections::BTreeSet;
+
 use memgauge_analyze::{Counts, ProcessRow, Summary, ThreadRow};
 
-use super::{SHOWN, file_name, plural, provenance};
+use super::{SHOWN, event_title, file_name, plural, provenance};
 use crate::style::{Role, Style};
 use crate::table::{Kind, Table};
 use crate::units;
 
 pub(super) fn threads(summary: &Summary, style: &Style) -> String {
-    let told = summary.threads.iter().any(|t| tells(&t.counts));
-    if summary.threads.len() < 2 || !told {
+    if summary.threads.len() < 2 {
+        return String::new();
+    }
+    if summary.threads.iter().any(|t| t.samples > 0) {
+        return sampled_threads(summary, style);
+    }
+    if !summary.threads.iter().any(|t| tells(&t.counts)) {
         return String::new();
     }
     let ids = [("pid", Kind::Number), ("tid", Kind::Number)];
-    let mut table = table(&ids);
+    let waits = summary.threads.iter().any(|t| t.idle_ns.is_some());
+    let mut table = table(&ids, waits);
     for thread in summary.threads.iter().take(SHOWN) {
-        table.row(thread_row(thread, style));
+        table.row(thread_row(thread, waits, style));
     }
     let rest = summary.threads.get(SHOWN..).unwrap_or_default();
-    let sums = rest.iter().map(|t| (t.run_ns, &t.counts));
-    add_rest(&mut table, sums, rest.len(), "thread", style);
+    let sums = rest.iter().map(|t| (t.run_ns, t.idle_ns, &t.counts));
+    add_rest(&mut table, sums, rest.len(), "thread", waits, style);
     let title = plural(summary.threads.len() as u64, "thread");
     style.heading(&title, &provenance(summary)) + &table.draw(style)
 }
 
 pub(super) fn processes(summary: &Summary, style: &Style) -> String {
-    let told = summary.processes.iter().any(|p| tells(&p.counts));
-    if summary.processes.len() < 2 || !told {
+    if summary.processes.len() < 2 {
+        return String::new();
+    }
+    if summary.processes.iter().any(|p| p.samples > 0) {
+        return sampled_processes(summary, style);
+    }
+    if !summary.processes.iter().any(|p| tells(&p.counts)) {
         return String::new();
     }
     let ids = [("pid", Kind::Number), ("threads", Kind::Number)];
-    let mut table = table(&ids);
+    let waits = summary.processes.iter().any(|p| p.idle_ns.is_some());
+    let mut table = table(&ids, waits);
     for process in summary.processes.iter().take(SHOWN) {
-        table.row(process_row(process, style));
+        table.row(process_row(process, waits, style));
     }
     let rest = summary.processes.get(SHOWN..).unwrap_or_default();
-    let sums = rest.iter().map(|p| (p.run_ns, &p.counts));
-    add_rest(&mut table, sums, rest.len(), "process", style);
+    let sums = rest.iter().map(|p| (p.run_ns, p.idle_ns, &p.counts));
+    add_rest(&mut table, sums, rest.len(), "process", waits, style);
     let title = format!("{} processes", units::count(summary.processes.len() as u64));
     style.heading(&title, &provenance(summary)) + &table.draw(style)
+}
+
+/// Whose samples they are: native sources see little else of threads.
+fn sampled_threads(summary: &Summary, style: &Style) -> String {
+    let ids = [("pid", Kind::Number), ("tid", Kind::Number)];
+    let rows = summary.threads.iter().filter(|t| t.samples > 0);
+    let rows = rows.map(|t| {
+        let ids = [t.pid.0.to_string(), t.tid.0.to_string()];
+        (ids, t.samples, &t.counts, t.program.as_str())
+    });
+    let title = plural(summary.threads.len() as u64, "thread");
+    sampled(&title, &ids, &rows.collect::<Vec<_>>(), style)
+}
+
+fn sampled_processes(summary: &Summary, style: &Style) -> String {
+    let ids = [("pid", Kind::Number), ("threads", Kind::Number)];
+    let rows = summary.processes.iter().filter(|p| p.samples > 0);
+    let rows = rows.map(|p| {
+        let ids = [p.pid.0.to_string(), p.threads.to_string()];
+        (ids, p.samples, &p.counts, p.program.as_str())
+    });
+    let title = format!("{} processes", units::count(summary.processes.len() as u64));
+    sampled(&title, &ids, &rows.collect::<Vec<_>>(), style)
+}
+
+/// Ids, samples, counts, program.
+type Sampled<'a> = ([String; 2], u64, &'a Counts, &'a str);
+
+/// Events that have a column.
+const EVENTS: usize = 3;
+
+fn sampled(title: &str, ids: &[(&str, Kind)], rows: &[Sampled<'_>], style: &Style) -> String {
+    let all: u64 = rows.iter().map(|row| row.1).sum();
+    let names = rows.iter().flat_map(|row| row.2.keys());
+    let names: BTreeSet<&String> = names.collect();
+    let names: Vec<&String> = names.into_iter().take(EVENTS).collect();
+    let titles: Vec<String> = names.iter().map(|name| event_title(name, style)).collect();
+    let mut columns = ids.to_vec();
+    columns.extend([("share", Kind::Number), ("n", Kind::Number)]);
+    columns.extend(titles.iter().map(|title| (title.as_str(), Kind::Number)));
+    columns.push(("program", Kind::Text));
+    let mut table = Table::new(&columns);
+    for (ids, n, counts, program) in rows.iter().take(SHOWN) {
+        let mut cells = ids.to_vec();
+        cells.extend([units::share(*n as f64 / all as f64), units::count(*n)]);
+        let of = |name: &&String| units::count(counts.get(*name).copied().unwrap_or(0));
+        cells.extend(names.iter().map(of));
+        cells.push(style.name(file_name(program)));
+        table.row(cells);
+    }
+    let rest = rows.get(SHOWN..).unwrap_or_default();
+    if !rest.is_empty() {
+        let n: u64 = rest.iter().map(|row| row.1).sum();
+        let mut cells = vec![String::new(); ids.len()];
+        cells.extend([units::share(n as f64 / all as f64), units::count(n)]);
+        cells.extend(names.iter().map(|_| String::new()));
+        cells.push(format!("({} more)", rest.len()));
+        table.painted_row(Role::Quiet, cells);
+    }
+    style.heading(title, &format!("sampled, n = {all}")) + &table.draw(style)
 }
 
 /// Events of the tables' columns.
@@ -56,61 +130,85 @@ fn tells(counts: &Counts) -> bool {
     columns.any(|&event| counts.get(event).is_some_and(|&n| n > 0))
 }
 
-fn table(ids: &[(&str, Kind); 2]) -> Table {
-    let numbers = ["run time", "instr.", "L1D miss", "LLC miss", "DRAM"];
+/// With `waits`, there is a column of the time waited.
+fn table(ids: &[(&str, Kind); 2], waits: bool) -> Table {
+    let numbers = ["instr.", "L1D miss", "LLC miss", "DRAM"];
     let mut columns = ids.to_vec();
+    columns.push(("run time", Kind::Number));
+    if waits {
+        columns.push(("idle", Kind::Number));
+    }
     columns.extend(numbers.map(|title| (title, Kind::Number)));
     columns.push(("program", Kind::Text));
     Table::new(&columns)
 }
 
-fn thread_row(thread: &ThreadRow, style: &Style) -> Vec<String> {
+fn thread_row(thread: &ThreadRow, waits: bool, style: &Style) -> Vec<String> {
     let mut cells = vec![thread.pid.0.to_string(), thread.tid.0.to_string()];
-    cells.extend(numbers(thread.run_ns, &thread.counts, style));
+    cells.extend(numbers(
+        thread.run_ns,
+        idle(thread.idle_ns, waits),
+        &thread.counts,
+        style,
+    ));
     cells.push(style.name(file_name(&thread.program)));
     cells
 }
 
-fn process_row(process: &ProcessRow, style: &Style) -> Vec<String> {
+fn process_row(process: &ProcessRow, waits: bool, style: &Style) -> Vec<String> {
     let mut cells = vec![process.pid.0.to_string(), process.threads.to_string()];
-    cells.extend(numbers(process.run_ns, &process.counts, style));
+    cells.extend(numbers(
+        process.run_ns,
+        idle(process.idle_ns, waits),
+        &process.counts,
+        style,
+    ));
     cells.push(style.name(file_name(&process.program)));
     cells
 }
 
-fn numbers(run_ns: u64, counts: &Counts, style: &Style) -> [String; 5] {
+/// What the column of the time waited says, if there is one.
+fn idle(idle_ns: Option<u64>, waits: bool) -> Option<u64> {
+    waits.then(|| idle_ns.unwrap_or(0))
+}
+
+fn numbers(run_ns: u64, idle_ns: Option<u64>, counts: &Counts, style: &Style) -> Vec<String> {
     let get = |name: &str| counts.get(name).copied().unwrap_or(0);
     let dram = get("dram.read_bytes").saturating_add(get("dram.write_bytes"));
-    [
-        units::nanoseconds(run_ns, style),
+    let mut cells = vec![units::nanoseconds(run_ns, style)];
+    cells.extend(idle_ns.map(|ns| units::nanoseconds(ns, style)));
+    cells.extend([
         units::count(get("instructions")),
         units::count(get("l1d.miss")),
         units::count(get("llc.miss")),
         units::bytes(dram),
-    ]
+    ]);
+    cells
 }
 
 fn add_rest<'a>(
     table: &mut Table,
-    sums: impl Iterator<Item = (u64, &'a Counts)>,
+    sums: impl Iterator<Item = (u64, Option<u64>, &'a Counts)>,
     rows: usize,
     what: &str,
+    waits: bool,
     style: &Style,
 ) {
     if rows == 0 {
         return;
     }
-    let mut run_ns = 0u64;
+    let (mut run_ns, mut idle_ns) = (0u64, 0u64);
     let mut counts = Counts::new();
-    for (ns, others) in sums {
-        run_ns = run_ns.saturating_add(ns);
+    for (run, waited, others) in sums {
+        run_ns = run_ns.saturating_add(run);
+        idle_ns = idle_ns.saturating_add(waited.unwrap_or(0));
         for (event, n) in others {
             let sum = counts.entry(event.clone()).or_default();
             *sum = sum.saturating_add(*n);
         }
     }
     let mut cells = vec![String::new(), String::new()];
-    cells.extend(numbers(run_ns, &counts, style));
+    cells.extend(numbers(run_ns, idle(Some(idle_ns), waits), &counts, style));
     cells.push(format!("({rows} more, a {what} each)"));
     table.painted_row(Role::Quiet, cells);
 }

@@ -1,54 +1,28 @@
 //! Where in memory samples fall, and when, as text.
 
-use memgauge_analyze::{HeatMap, HotPlace, Stretch};
+use memgauge_analyze::{HeatMap, HotPlace, Stretch, Summary};
 
 use crate::style::{Role, Style};
 use crate::table::{Kind, Table};
 use crate::units;
 
-/// How a sample's address was found: a name, and how many samples.
-pub type Share = (&'static str, u64);
+pub(super) fn heat(summary: &Summary, style: &Style) -> String {
+    summary
+        .heat
+        .as_ref()
+        .map_or_else(String::new, |map| drawn(map, style))
+}
 
-/// The text, ending in a newline. `describe` names the place of an instruction.
-pub fn heat_text(
-    map: &HeatMap,
-    shares: &[Share],
-    describe: &dyn Fn(u64) -> String,
-    style: &Style,
-) -> String {
-    let style = style.at_least(80);
-    let all: u64 = shares.iter().map(|s| s.1).sum();
-    let how = match shares {
-        [] => "as the source reported them".to_owned(),
-        _ => format!("rebuilt from registers and code, n = {all}"),
-    };
-    let mut text = style.heading("Data addresses", &how);
-    for (name, count) in shares.iter().filter(|s| s.1 > 0) {
-        let share = units::share(*count as f64 / all as f64);
-        text += &format!("  {share:>7}  {}\n", style.name(name));
-    }
-    if map.samples == 0 {
-        return text + "  no sample has a data address\n";
-    }
-    let duration = units::nanoseconds(map.duration_ns, &style);
-    text += "\n";
-    text += &style.heading(
-        "Heat map",
-        &format!("samples at addresses (rows) over {duration} (columns); darker is more"),
-    );
+fn drawn(map: &HeatMap, style: &Style) -> String {
+    let duration = units::nanoseconds(map.duration_ns, style);
+    let note = format!("samples at addresses (rows) over {duration} (columns); darker is more");
+    let mut text = style.heading("Heat map", &note);
     for stretch in &map.stretches {
-        text += &draw(stretch, map.samples, &style);
+        text += &draw(stretch, map.samples, style);
     }
     let pages = format!("Hottest pages of {}", units::capacity(map.page_bytes));
-    text += &places(&pages, &map.pages, map.samples, None, &style);
-    text += &places("Hottest cache lines", &map.lines, map.samples, None, &style);
-    text + &places(
-        "Hottest instructions with data",
-        &map.code,
-        map.samples,
-        Some(describe),
-        &style,
-    )
+    text += &places(&pages, &map.pages, map.samples, style);
+    text + &places("Hottest cache lines", &map.lines, map.samples, style)
 }
 
 fn draw(stretch: &Stretch, all: u64, style: &Style) -> String {
@@ -78,31 +52,21 @@ fn draw(stretch: &Stretch, all: u64, style: &Style) -> String {
     text
 }
 
-fn places(
-    title: &str,
-    places: &[HotPlace],
-    all: u64,
-    describe: Option<&dyn Fn(u64) -> String>,
-    style: &Style,
-) -> String {
-    let mut columns = vec![
+fn places(title: &str, places: &[HotPlace], all: u64, style: &Style) -> String {
+    let mut table = Table::new(&[
         ("share", Kind::Number),
         ("95 % interval", Kind::Number),
         ("n", Kind::Number),
         ("address", Kind::Number),
-    ];
-    columns.extend(describe.map(|_| ("place", Kind::Text)));
-    let mut table = Table::new(&columns);
+    ]);
     for place in places {
         let (low, high) = place.interval;
-        let mut cells = vec![
+        table.row(vec![
             units::share(place.share),
             format!("{:.1}{}{:.1} %", low * 100.0, style.dash(), high * 100.0),
             units::count(place.samples),
             format!("{:x}", place.start.0),
-        ];
-        cells.extend(describe.map(|describe| style.name(&describe(place.start.0))));
-        table.row(cells);
+        ]);
     }
     format!(
         "\n{}{}",
@@ -134,19 +98,12 @@ mod tests {
             pages: vec![place(0x10_0000, 25)],
             page_bytes: 4096,
             lines: vec![place(0x10_0040, 5)],
-            code: vec![place(0x40_1000, 90)],
             duration_ns: 4_000_000,
         }
     }
 
     fn text(unicode: bool) -> String {
-        let style = Style {
-            width: 80,
-            colour: false,
-            unicode,
-        };
-        let shares = [("exact", 70), ("before", 30), ("none", 0)];
-        heat_text(&example(), &shares, &|ip| format!("main+{ip:#x}"), &style)
+        drawn(&example(), &crate::fixture::plain(80, unicode))
     }
 
     #[test]
@@ -154,11 +111,6 @@ mod tests {
         let text = text(true);
         assert!(text.contains("100000 █▒░ \n"), "{text}");
         assert!(text.contains("102000  ░▒▓\n"), "{text}");
-        assert!(
-            text.contains("70.0 %  exact") && !text.contains("none"),
-            "{text}"
-        );
-        assert!(text.contains("main+0x401000"), "{text}");
     }
 
     #[test]

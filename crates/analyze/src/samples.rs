@@ -1,0 +1,357 @@
+//! What was sampled: each event's samples, and how and from where their data came.
+//!
+//! Rows say how many samples there are, whose, and from which level their data came.
+//! What only the recorder knew (what the counters counted meanwhile, what the kernel
+//! lost, the source's own words for where data came from) is in the manifest's
+//! [`SamplingFacts`]. Where these are, they stand, as a recording that keeps overflows
+//! as times has fewer rows than samples; a recorder that was killed left none, and the
+//! rows stand alone.
+//!
+//! Memory: 50 bytes for each event of a thread.
+
+use std::collections::BTreeMap;
+
+use memgauge_trace::{
+    AccessKind, DataSource, DerivationFacts, EventId, Manifest, OverheadFacts, PebsFacts, Pid,
+    Sample, SampledFacts, SamplingFacts, Tid,
+};
+use serde::Serialize;
+
+use crate::Analysis;
+use crate::counts::{EventNames, Tally};
+
+/// Sums samples by event, by thread, and by where their data came from.
+#[derive(Clone, Debug, Default)]
+pub struct SampleTotals {
+    events: BTreeMap<EventId, Sums>,
+    threads: BTreeMap<(Pid, Tid), ThreadSamples>,
+    sources: BTreeMap<(u8, u8), (u64, u64)>,
+    derived: [u64; 3],
+}
+
+/// Samples of an event.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Sums {
+    samples: u64,
+    with_address: u64,
+    stood_for: u64,
+}
+
+/// Samples of a thread: how many, and the events they stand for.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ThreadSamples {
+    pub(crate) samples: u64,
+    pub(crate) events: Tally,
+}
+
+impl Analysis for SampleTotals {
+    type Row = Sample;
+    type Output = SampleTotals;
+
+    fn observe(&mut self, batch: &[Sample]) {
+        for sample in batch {
+            let sums = self.events.entry(sample.event).or_default();
+            sums.samples += 1;
+            sums.with_address += u64::from(sample.addr.is_some());
+            sums.stood_for = sums.stood_for.saturating_add(sample.period);
+            let thread = self.threads.entry((sample.pid, sample.tid)).or_default();
+            thread.samples += 1;
+            thread.events.add(sample.event, sample.period);
+            if sample.source != DataSource::Unknown {
+                let key = (sample.source as u8, sample.kind as u8);
+                let seen = self.sources.entry(key).or_default();
+                seen.0 += 1;
+                seen.1 = seen.1.saturating_add(u64::from(sample.latency_cycles));
+            }
+            if let Some(derivation) = sample.derivation {
+                self.derived[derivation as usize - 1] += 1;
+            }
+        }
+    }
+
+    fn merge(&mut self, other: Self) {
+        for (event, sums) in other.events {
+            let sum = self.events.entry(event).or_default();
+            sum.samples += sums.samples;
+            sum.with_address += sums.with_address;
+            sum.stood_for = sum.stood_for.saturating_add(sums.stood_for);
+        }
+        for (thread, samples) in other.threads {
+            let sum = self.threads.entry(thread).or_default();
+            sum.samples += samples.samples;
+            sum.events.add_all(&samples.events);
+        }
+        for (source, (n, cycles)) in other.sources {
+            let sum = self.sources.entry(source).or_default();
+            sum.0 += n;
+            sum.1 = sum.1.saturating_add(cycles);
+        }
+        for (sum, n) in self.derived.iter_mut().zip(other.derived) {
+            *sum += n;
+        }
+    }
+
+    fn finish(self) -> SampleTotals {
+        self
+    }
+}
+
+/// An event's samples.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct SampledEvent {
+    /// Its name.
+    pub event: String,
+    /// Its samples.
+    pub samples: u64,
+    /// Those with a data address.
+    pub with_address: u64,
+    /// Events that they stand for: the sum of their periods.
+    pub stood_for: u64,
+    /// Events that the counters counted meanwhile; `None` where nobody read them.
+    pub counted: Option<u64>,
+    /// Samples lost for want of room; `None` where nobody counted them.
+    pub lost: Option<u64>,
+    /// Times that the kernel stopped it for being too fast; `None` as for `lost`.
+    pub throttled: Option<u64>,
+    /// The period at the end; `None` where a frequency was asked for, or not known.
+    pub last_period: Option<u64>,
+    /// Nanoseconds that a sample takes from the program, where that was measured.
+    pub sample_ns: Option<f64>,
+    /// Whether a timer stood in for the event when that was measured.
+    pub sample_ns_by_timer: bool,
+}
+
+/// Samples whose data came from one source.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct DataFrom {
+    /// The source in words.
+    pub source: String,
+    /// Samples.
+    pub samples: u64,
+    /// Sum of their latencies in cycles.
+    pub latency_cycles: u64,
+}
+
+/// What was sampled.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Sampling {
+    /// The events, in the recording's order.
+    pub events: Vec<SampledEvent>,
+    /// Samples by how their data address was rebuilt, where that was wanted.
+    pub derivations: Option<DerivationFacts>,
+    /// Where data came from, most samples first.
+    pub sources: Vec<DataFrom>,
+    /// PEBS: what waited in the processor's buffer.
+    pub pebs: Option<PebsFacts>,
+    /// What sampling took, where that was limited.
+    pub overhead: Option<OverheadFacts>,
+    /// Sentences about what was given up, and why.
+    pub notes: Vec<String>,
+}
+
+impl SampleTotals {
+    /// Samples by thread.
+    pub(crate) fn threads(&self) -> &BTreeMap<(Pid, Tid), ThreadSamples> {
+        &self.threads
+    }
+
+    /// The event with the most samples; of several the first.
+    pub(crate) fn most_sampled(&self) -> Option<EventId> {
+        let most = self
+            .events
+            .iter()
+            .rev()
+            .max_by_key(|(_, sums)| sums.samples);
+        most.map(|(&event, _)| event)
+    }
+
+    /// With what the recorder knew; `None` where nothing was sampled.
+    pub(crate) fn sampling(&self, manifest: &Manifest, names: &EventNames) -> Option<Sampling> {
+        let facts = manifest.sampling.as_ref();
+        if facts.is_none() && self.events.is_empty() {
+            return None;
+        }
+        let facts = facts.cloned().unwrap_or_default();
+        let events = match facts.events.is_empty() {
+            true => self.events_of_rows(names),
+            false => facts.events.iter().map(|f| of_facts(f, names)).collect(),
+        };
+        Some(Sampling {
+            events,
+            derivations: facts.derivations.or_else(|| self.derivations_of_rows()),
+            sources: self.sources(&facts),
+            pebs: facts.pebs,
+            overhead: facts.overhead,
+            notes: facts.notes,
+        })
+    }
+
+    fn events_of_rows(&self, names: &EventNames) -> Vec<SampledEvent> {
+        let event = |(&event, sums): (&EventId, &Sums)| SampledEvent {
+            event: names.name(event),
+            samples: sums.samples,
+            with_address: sums.with_address,
+            stood_for: sums.stood_for,
+            ..SampledEvent::default()
+        };
+        self.events.iter().map(event).collect()
+    }
+
+    /// Those that were found; rows do not say why others were not.
+    fn derivations_of_rows(&self) -> Option<DerivationFacts> {
+        let [exact, previous, next] = self.derived;
+        (exact + previous + next > 0).then(|| DerivationFacts {
+            exact,
+            previous,
+            next,
+            ..DerivationFacts::default()
+        })
+    }
+
+    fn sources(&self, facts: &SamplingFacts) -> Vec<DataFrom> {
+        let told = facts.sources.iter().map(|from| DataFrom {
+            source: from.words.clone(),
+            samples: from.samples,
+            latency_cycles: from.latency_cycles,
+        });
+        let mut all: Vec<DataFrom> = told.collect();
+        if all.is_empty() {
+            let of_rows = self
+                .sources
+                .iter()
+                .map(|(&key, &(samples, cycles))| DataFrom {
+                    source: in_words(key),
+                    samples,
+                    latency_cycles: cycles,
+                });
+            all = of_rows.collect();
+        }
+        all.sort_by(|a, b| (b.samples, &a.source).cmp(&(a.samples, &b.source)));
+        all
+    }
+}
+
+fn of_facts(facts: &SampledFacts, names: &EventNames) -> SampledEvent {
+    SampledEvent {
+        event: names.name(facts.event),
+        samples: facts.samples,
+        with_address: facts.with_address,
+        stood_for: facts.stood_for,
+        counted: facts.counted,
+        lost: Some(facts.lost),
+        throttled: Some(facts.throttled),
+        last_period: facts.last_period,
+        sample_ns: facts.sample_ns,
+        sample_ns_by_timer: facts.sample_ns_by_timer,
+    }
+}
+
+fn in_words((source, kind): (u8, u8)) -> String {
+    let source = match DataSource::from_code(u64::from(source)) {
+        DataSource::Unknown => "unknown",
+        DataSource::L1d => "L1D",
+        DataSource::L2 => "L2",
+        DataSource::Llc => "last-level cache",
+        DataSource::Dram => "memory",
+        DataSource::FillBuffer => "fill buffer",
+        DataSource::RemoteCache => "another node's cache",
+        DataSource::RemoteDram => "another node's memory",
+    };
+    match AccessKind::from_code(u64::from(kind)) {
+        AccessKind::Unknown => source.to_owned(),
+        AccessKind::Load => format!("load, {source}"),
+        AccessKind::Store => format!("store, {source}"),
+        AccessKind::Modify => format!("modify, {source}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use memgauge_trace::{Derivation, VirtAddr};
+
+    fn sample(event: u16, tid: u32, addr: Option<u64>, source: DataSource) -> Sample {
+        Sample {
+            event: EventId(event),
+            tid: Tid(tid),
+            addr: addr.map(VirtAddr),
+            source,
+            kind: AccessKind::Load,
+            latency_cycles: 10,
+            period: 100,
+            derivation: addr.map(|_| Derivation::Previous),
+            ..Sample::default()
+        }
+    }
+
+    fn totals(rows: &[Sample]) -> SampleTotals {
+        let (a, b) = rows.split_at(rows.len() / 2);
+        let mut first = SampleTotals::default();
+        first.observe(a);
+        let mut second = SampleTotals::default();
+        second.observe(b);
+        first.merge(second);
+        first.finish()
+    }
+
+    fn rows() -> Vec<Sample> {
+        vec![
+            sample(300, 1, Some(8), DataSource::L2),
+            sample(300, 1, None, DataSource::Unknown),
+            sample(300, 2, Some(8), DataSource::Dram),
+            sample(301, 2, None, DataSource::Dram),
+        ]
+    }
+
+    #[test]
+    fn a_killed_recorders_samples_are_counted_from_its_rows() {
+        let totals = totals(&rows());
+        let manifest = Manifest::default();
+        let sampling = totals.sampling(&manifest, &EventNames::of(&manifest));
+        let sampling = sampling.expect("samples");
+        let events: Vec<_> = sampling
+            .events
+            .iter()
+            .map(|e| (e.samples, e.with_address, e.stood_for, e.lost))
+            .collect();
+        assert_eq!(events, [(3, 2, 300, None), (1, 0, 100, None)]);
+        let sources: Vec<_> = sampling
+            .sources
+            .iter()
+            .map(|s| (s.source.as_str(), s.samples, s.latency_cycles))
+            .collect();
+        assert_eq!(sources, [("load, memory", 2, 20), ("load, L2", 1, 10)]);
+        assert_eq!(sampling.derivations.expect("rebuilt").previous, 2);
+        assert_eq!(totals.most_sampled(), Some(EventId(300)));
+    }
+
+    #[test]
+    fn the_recorders_facts_stand_before_the_rows() {
+        let manifest = Manifest {
+            sampling: Some(SamplingFacts {
+                events: vec![SampledFacts {
+                    event: EventId(300),
+                    samples: 5000,
+                    counted: Some(500_000),
+                    ..SampledFacts::default()
+                }],
+                ..SamplingFacts::default()
+            }),
+            ..Manifest::default()
+        };
+        let sampling = totals(&rows()).sampling(&manifest, &EventNames::of(&manifest));
+        let events = sampling.expect("samples").events;
+        assert_eq!(events.len(), 1);
+        assert_eq!(
+            (events[0].samples, events[0].counted),
+            (5000, Some(500_000))
+        );
+    }
+
+    #[test]
+    fn a_recording_without_samples_has_no_such_section() {
+        let manifest = Manifest::default();
+        let none = SampleTotals::default().sampling(&manifest, &EventNames::of(&manifest));
+        assert_eq!(none, None);
+    }
+}

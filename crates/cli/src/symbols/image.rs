@@ -1,0 +1,124 @@
+//! A program or library: where its parts lie, and its variables.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use object::{Object, ObjectSegment, ObjectSymbol, ReadCache, SymbolKind};
+
+use super::files::debug_file;
+
+/// What is known of a file.
+pub(super) struct Image {
+    pub(super) path: PathBuf,
+    /// The file to ask for functions and lines; `None`: only the symbol table.
+    pub(super) debug: Option<PathBuf>,
+    segments: Vec<Segment>,
+    /// Name and size by address; read when first asked for.
+    variables: Option<BTreeMap<u64, (String, u64)>>,
+}
+
+struct Segment {
+    file_offset: u64,
+    file_bytes: u64,
+    address: u64,
+    memory_bytes: u64,
+    executable: bool,
+}
+
+impl Image {
+    /// `None` for what is no program.
+    pub(super) fn read(path: &Path, build_id: &str) -> Option<Image> {
+        let cache = ReadCache::new(File::open(path).ok()?);
+        let file = object::File::parse(&cache).ok()?;
+        let own = |name| file.section_by_name(name).is_some();
+        // A link to a separate file is followed by whoever reads the file.
+        let has_own = own(".debug_info") || own(".zdebug_info") || own(".gnu_debuglink");
+        let apart = (!has_own).then(|| debug_file(build_id)).flatten();
+        let segments = file.segments().map(|s| Segment {
+            file_offset: s.file_range().0,
+            file_bytes: s.file_range().1,
+            address: s.address(),
+            memory_bytes: s.size(),
+            executable: s.permissions().executable(),
+        });
+        Some(Image {
+            path: path.to_owned(),
+            debug: Some(apart.unwrap_or_else(|| path.to_owned())),
+            segments: segments.collect(),
+            variables: None,
+        })
+    }
+
+    /// The address of an instruction at a byte of the file. Segments may share a page
+    /// of the file; code is in the executable one.
+    pub(super) fn code_address(&self, offset: u64) -> Option<u64> {
+        let holds = |s: &&Segment| s.file_offset <= offset && offset - s.file_offset < s.file_bytes;
+        let found = self
+            .segments
+            .iter()
+            .filter(holds)
+            .max_by_key(|s| s.executable)?;
+        Some(found.address + (offset - found.file_offset))
+    }
+
+    /// Zero-initialised data goes on behind the bytes its segment has in the file.
+    fn data_segment(&self, offset: u64) -> Option<&Segment> {
+        let segments = self.segments.iter();
+        segments
+            .filter(|s| s.file_offset <= offset && offset - s.file_offset < s.memory_bytes)
+            .max_by_key(|s| s.file_offset)
+    }
+
+    /// Whether a segment reaches that byte in memory.
+    pub(super) fn reaches(&self, offset: u64) -> bool {
+        self.data_segment(offset).is_some()
+    }
+
+    /// The variable at a byte of the file.
+    pub(super) fn variable(&mut self, offset: u64) -> Option<String> {
+        let segment = self.data_segment(offset)?;
+        let address = segment.address + (offset - segment.file_offset);
+        if self.variables.is_none() {
+            let apart = self.debug.iter().filter(|debug| **debug != self.path);
+            let files = apart.chain([&self.path]);
+            self.variables = Some(files.flat_map(|path| variables(path)).collect());
+        }
+        let known = self.variables.as_ref()?;
+        let (start, (name, size)) = known.range(..=address).next_back()?;
+        (address - start < *size).then(|| demangled(name))
+    }
+}
+
+/// Variables of a file by address; none where it cannot be read.
+fn variables(path: &Path) -> BTreeMap<u64, (String, u64)> {
+    let mut all = BTreeMap::new();
+    let Ok(source) = File::open(path) else {
+        return all;
+    };
+    let cache = ReadCache::new(source);
+    let Ok(file) = object::File::parse(&cache) else {
+        return all;
+    };
+    for symbol in file.symbols().chain(file.dynamic_symbols()) {
+        if symbol.kind() == SymbolKind::Data
+            && symbol.size() > 0
+            && let Ok(name) = symbol.name()
+        {
+            all.insert(symbol.address(), (name.to_owned(), symbol.size()));
+        }
+    }
+    all
+}
+
+/// A name as people write it: of Rust without its hash, of C++ with its namespaces.
+fn demangled(name: &str) -> String {
+    if let Ok(rust) = rustc_demangle::try_demangle(name) {
+        return format!("{rust:#}");
+    }
+    let cpp = name
+        .starts_with("_Z")
+        .then(|| cpp_demangle::Symbol::new(name).ok());
+    let text = cpp.flatten().and_then(|symbol| symbol.demangle().ok());
+    text.unwrap_or_else(|| name.to_owned())
+}

@@ -1,0 +1,260 @@
+//! Names against those that binutils' addr2line gives, on programs compiled here.
+
+use std::fs;
+use std::process::Command;
+
+use memgauge_host::program::{COPIES, identity};
+use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol};
+use tempfile::TempDir;
+
+use super::*;
+
+/// A load in a function that is inlined into another, which is inlined into a third.
+const SOURCE: &str = r#"#include <cstdio>
+#include <vector>
+namespace tables { long counts[4096]; }
+static inline long pick(const std::vector<long> &all, long i) {
+    return all[(i * 40503) % all.size()];
+}
+static inline long sum(const std::vector<long> &all, long n) {
+    long s = 0;
+    for (long i = 0; i < n; i++)
+        s += pick(all, i) + tables::counts[i & 4095]++;
+    return s;
+}
+__attribute__((noinline)) long work(long n) {
+    std::vector<long> all(1000, n);
+    return sum(all, n);
+}
+int main(int argc, char **) {
+    std::printf("%ld\n", work(argc * 100));
+}
+"#;
+
+struct Built {
+    folder: TempDir,
+    path: PathBuf,
+}
+
+fn run(program: &str, arguments: &[&str]) -> String {
+    let output = Command::new(program).args(arguments).output();
+    let output = output.unwrap_or_else(|e| panic!("failed to run `{program}`: {e}"));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{program} {arguments:?}: {said}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn compile(folder: &Path, source: &str, options: &[&str]) -> PathBuf {
+    let (text, path) = (folder.join("p.cc"), folder.join("p"));
+    fs::write(&text, source).unwrap();
+    let files = [text.to_str().unwrap(), "-o", path.to_str().unwrap()];
+    run("g++", &[&["-O2", "-g"], options, &files].concat());
+    path
+}
+
+fn build(options: &[&str]) -> Built {
+    let folder = tempfile::tempdir().unwrap();
+    let path = compile(folder.path(), SOURCE, options);
+    Built { folder, path }
+}
+
+impl Built {
+    fn file(&self) -> ModuleFile {
+        let identity = identity(&self.path).unwrap();
+        ModuleFile {
+            path: self.path.to_str().unwrap().to_owned(),
+            build_id: identity.build_id,
+            bytes: Some(identity.bytes),
+            modified_ns: Some(identity.modified_ns),
+        }
+    }
+
+    fn symbols(&self) -> Symbols {
+        Symbols::of(&self.folder.path().join("r.mg"))
+    }
+}
+
+/// Address and size of a symbol, and the file offset that belongs to the address.
+fn place(path: &Path, name: &str) -> (u64, u64, u64) {
+    let bytes = fs::read(path).unwrap();
+    let file = object::File::parse(&*bytes).unwrap();
+    let symbol = file.symbols().find(|s| s.name() == Ok(name)).expect(name);
+    let address = symbol.address();
+    let mut segments = file.segments();
+    let holds = |s: &object::Segment| s.address() <= address && address < s.address() + s.size();
+    let segment = segments.find(holds).unwrap();
+    let offset = segment.file_range().0 + (address - segment.address());
+    (address, symbol.size(), offset)
+}
+
+/// `FILE:LINE` of an address and of the calls it was inlined at, innermost first.
+fn by_addr2line(path: &Path, address: u64) -> Vec<String> {
+    let address = format!("{address:#x}");
+    let text = run("addr2line", &["-i", "-e", path.to_str().unwrap(), &address]);
+    let line = |line: &str| {
+        let place = line.split(" (").next().unwrap_or(line);
+        place.rsplit('/').next().unwrap_or(place).to_owned()
+    };
+    text.lines().map(line).collect()
+}
+
+fn chain(symbol: &Symbol) -> Vec<String> {
+    let place = |file: &Option<String>, line: Option<u32>| {
+        let name = file.as_deref().and_then(|f| f.rsplit('/').next());
+        let line = line.map_or_else(|| "?".to_owned(), |n| n.to_string());
+        format!("{}:{line}", name.unwrap_or("??"))
+    };
+    let callers = symbol.inlined_into.iter().map(|c| place(&c.file, c.line));
+    std::iter::once(place(&symbol.file, symbol.line))
+        .chain(callers)
+        .collect()
+}
+
+const WORK: &str = "_Z4workl";
+
+/// Compares every fourth byte of the function; returns the longest chain.
+fn compare(built: &Built) -> usize {
+    let (address, bytes, offset) = place(&built.path, WORK);
+    let (file, mut symbols) = (built.file(), built.symbols());
+    let mut longest = 0;
+    for at in (0..bytes).step_by(4) {
+        let symbol = symbols.resolve(&file, offset + at).expect("a name");
+        let expected = by_addr2line(&built.path, address + at);
+        // Neither knows the line of code that the compiler made up.
+        if expected.iter().all(|place| !place.contains('?')) {
+            assert_eq!(chain(&symbol), expected, "at {at:#x}: {symbol:?}");
+        }
+        longest = longest.max(expected.len());
+    }
+    assert_eq!(symbols.problems(), Vec::<String>::new());
+    longest
+}
+
+#[test]
+fn inlined_code_has_the_line_of_the_innermost_function_and_the_outer_ones() {
+    let built = build(&[]);
+    assert!(compare(&built) >= 3, "nothing was inlined");
+    let (_, bytes, offset) = place(&built.path, WORK);
+    let (file, mut symbols) = (built.file(), built.symbols());
+    let all = (0..bytes).filter_map(|at| symbols.resolve(&file, offset + at));
+    let picked = all.filter(|s| s.line == Some(5) && s.name.starts_with("pick"));
+    let picked: Vec<Symbol> = picked.collect();
+    assert!(!picked.is_empty());
+    let callers = picked[0].inlined_into.iter();
+    let callers: Vec<&str> = callers
+        .map(|c| c.function.split('(').next().unwrap())
+        .collect();
+    assert_eq!(callers, ["sum", "work"]);
+}
+
+#[test]
+fn compressed_debug_information_is_read() {
+    for kind in ["-gz=zlib", "-gz=zstd"] {
+        let folder = tempfile::tempdir().unwrap();
+        let text = folder.path().join("try.cc");
+        fs::write(&text, "int main() {}").unwrap();
+        let out = folder.path().join("try");
+        let tried = Command::new("g++")
+            .args(["-g", kind])
+            .args([&text])
+            .arg("-o")
+            .arg(&out)
+            .output();
+        if !tried.unwrap().status.success() {
+            println!("skipped: this g++ has no {kind}");
+            continue;
+        }
+        assert!(compare(&build(&[kind])) >= 3, "{kind}");
+    }
+}
+
+#[test]
+fn debug_information_that_cannot_be_read_leaves_the_symbol_table_and_is_told() {
+    let built = build(&["-gz=zlib"]);
+    let mut bytes = fs::read(&built.path).unwrap();
+    let range = {
+        let file = object::File::parse(&*bytes).unwrap();
+        file.section_by_name(".debug_info")
+            .unwrap()
+            .file_range()
+            .unwrap()
+    };
+    // Behind the header of 24 bytes that says how it is compressed.
+    bytes[range.0 as usize + 24..(range.0 + range.1) as usize].fill(0xff);
+    fs::write(&built.path, bytes).unwrap();
+    let (_, _, offset) = place(&built.path, WORK);
+    let mut symbols = built.symbols();
+    let symbol = symbols.resolve(&built.file(), offset + 8).expect("a name");
+    assert_eq!((symbol.name.as_str(), symbol.line), ("work(long)", None));
+    symbols.resolve(&built.file(), offset + 12).expect("a name");
+    let problems = symbols.problems();
+    assert_eq!(problems.len(), 1, "{problems:?}");
+    assert!(problems[0].contains(built.path.to_str().unwrap()));
+}
+
+#[test]
+fn debug_information_in_a_file_of_its_own_is_read() {
+    let built = build(&[]);
+    let path = built.path.to_str().unwrap();
+    let (address, _, offset) = place(&built.path, WORK);
+    let expected = by_addr2line(&built.path, address + 40);
+    let debug = format!("{path}.debug");
+    run(
+        "objcopy",
+        &[
+            "--only-keep-debug",
+            "--compress-debug-sections=zlib",
+            path,
+            &debug,
+        ],
+    );
+    run("strip", &["--strip-all", path]);
+    run("objcopy", &[&format!("--add-gnu-debuglink={debug}"), path]);
+    let symbol = built
+        .symbols()
+        .resolve(&built.file(), offset + 40)
+        .expect("a name");
+    assert_eq!(chain(&symbol), expected);
+}
+
+/// The program is built anew from another text: its names are not those of the
+/// recording, unless the recording has a copy.
+#[test]
+fn a_rebuilt_program_gives_no_names_and_is_told() {
+    for options in [&["-Wl,--build-id"][..], &["-Wl,--build-id=none"]] {
+        let built = build(options);
+        let file = built.file();
+        assert_eq!(file.build_id.is_empty(), options[0].ends_with("none"));
+        let (_, _, offset) = place(&built.path, WORK);
+        let before = built.symbols().resolve(&file, offset).expect("a name");
+        let old = fs::read(&built.path).unwrap();
+        compile(
+            built.folder.path(),
+            &SOURCE.replace("work", "other_work"),
+            options,
+        );
+        let mut symbols = built.symbols();
+        assert_eq!(symbols.resolve(&file, offset), None);
+        assert_eq!(symbols.resolve_data(&file, offset), None);
+        let problems = symbols.problems();
+        assert_eq!(problems.len(), 1, "{problems:?}");
+        assert!(problems[0].contains(&file.path) && problems[0].contains(&file.build_id));
+        if !file.build_id.is_empty() {
+            let copies = built.folder.path().join("r.mg").join(COPIES);
+            fs::create_dir_all(&copies).unwrap();
+            fs::write(copies.join(&file.build_id), old).unwrap();
+            assert_eq!(built.symbols().resolve(&file, offset), Some(before));
+        }
+    }
+}
+
+#[test]
+fn variables_have_the_names_that_people_wrote() {
+    let built = build(&[]);
+    let (_, bytes, offset) = place(&built.path, "_ZN6tables6countsE");
+    let (file, mut symbols) = (built.file(), built.symbols());
+    let name = symbols.resolve_data(&file, offset + bytes / 2);
+    assert_eq!(name.as_deref(), Some("tables::counts"));
+    assert_eq!(symbols.reaches(&file, offset + bytes / 2), Some(true));
+    assert_eq!(symbols.reaches(&file, offset + (1 << 30)), Some(false));
+}

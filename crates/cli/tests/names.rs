@@ -1,0 +1,234 @@
+//! Names in the report, as a user meets them: of inlined code, of programs that are
+//! gone or built anew, of generated code, and of memory.
+
+#[allow(dead_code, reason = "each test file uses a part of it")]
+mod harness;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use harness::{Recorded, memgauge, needs};
+use serde_json::Value;
+
+/// Reads 8 MiB a line at a time, in a function that is inlined into `main`.
+const SWEEP: &str = "#include <stdio.h>
+#include <stdlib.h>
+static long sweep(const volatile char *all) {
+    long sum = 0;
+    for (long i = 0; i < 8 << 20; i += 64)
+        sum += all[i];
+    return sum;
+}
+int main(void) {
+    char *all = calloc(8 << 20, 1);
+    printf(\"%ld\\n\", sweep(all));
+}
+";
+
+fn compile(folder: &Path, source: &str, options: &[&str]) -> PathBuf {
+    let (text, path) = (folder.join("p.c"), folder.join("p"));
+    fs::write(&text, source).expect("a source file");
+    let output = Command::new("gcc")
+        .args(["-O2", "-g", "-Wl,--build-id"])
+        .args(options)
+        .args([&text, Path::new("-o"), &path])
+        .output()
+        .expect("gcc runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    path
+}
+
+/// The hottest row of a table of the report.
+fn hottest<'a>(report: &'a Value, table: &str) -> &'a Value {
+    &report["hot"][table]["rows"][0]
+}
+
+fn text(recorded: &Recorded) -> (String, String) {
+    let output = memgauge().arg("report").arg(recorded.path()).output();
+    let output = output.expect("memgauge runs");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (text(&output.stdout), text(&output.stderr))
+}
+
+#[test]
+fn an_inlined_load_is_on_its_own_line_with_its_callers_beside() {
+    if !needs(&["gcc"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let program = compile(folder.path(), SWEEP, &[]);
+    let recorded = Recorded::new(&[], &[program.to_str().expect("UTF-8")]);
+    let report = recorded.report();
+    let line = hottest(&report, "lines");
+    assert_eq!(
+        (&line["function"], &line["line"]),
+        (&"sweep".into(), &6.into())
+    );
+    let caller = &line["inlined_into"][0];
+    assert_eq!(
+        (&caller["function"], &caller["line"]),
+        (&"main".into(), &11.into())
+    );
+    assert_eq!(hottest(&report, "functions")["function"], "sweep");
+    let (shown, said) = text(&recorded);
+    assert!(shown.contains("sweep < main"), "{shown}");
+    assert_eq!(said, "");
+}
+
+#[test]
+fn a_program_that_deletes_itself_keeps_its_names_and_lines() {
+    if !needs(&["gcc"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let deletes = SWEEP.replace(
+        "int main(void) {",
+        "int main(int n, char **v) {\n    remove(v[0]);",
+    );
+    let program = compile(folder.path(), &deletes, &[]);
+    let recorded = Recorded::new(&[], &[program.to_str().expect("UTF-8")]);
+    assert!(!program.exists());
+    let report = recorded.report();
+    let line = hottest(&report, "lines");
+    assert_eq!(
+        (&line["function"], &line["line"]),
+        (&"sweep".into(), &6.into())
+    );
+    assert_eq!(text(&recorded).1, "");
+}
+
+#[test]
+fn a_program_built_anew_is_not_asked_for_names() {
+    if !needs(&["gcc"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let program = compile(folder.path(), SWEEP, &[]);
+    let recorded = Recorded::new(&[], &[program.to_str().expect("UTF-8")]);
+    compile(
+        folder.path(),
+        &SWEEP.replace("sweep", "renamed"),
+        &["-DNEW"],
+    );
+    let report = recorded.report();
+    assert_eq!(hottest(&report, "functions")["function"], "p [no symbols]");
+    let (shown, said) = text(&recorded);
+    assert!(!shown.contains("renamed"), "{shown}");
+    let path = program.to_str().expect("UTF-8");
+    assert!(
+        said.contains(path) && said.contains("another file"),
+        "{said}"
+    );
+    let problems = report["problems"].as_array().expect("a list");
+    assert_eq!(problems.len(), 1, "{problems:?}");
+}
+
+/// Writes code, makes it executable only then, and names it as perf asks.
+const GENERATES: &str = "#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+/* mov (%rdi),%al; add $64,%rdi; sub $64,%rsi; jnz; ret */
+static const unsigned char CODE[] = {0x8a, 0x07, 0x48, 0x83, 0xc7, 0x40,
+    0x48, 0x83, 0xee, 0x40, 0x75, 0xf4, 0xc3};
+int main(void) {
+    void *code = mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void *data = mmap(0, 8 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    memcpy(code, CODE, sizeof CODE);
+    mprotect(code, 4096, PROT_READ | PROT_EXEC);
+    char path[64];
+    snprintf(path, sizeof path, \"/tmp/perf-%d.map\", getpid());
+    FILE *map = fopen(path, \"w\");
+    fprintf(map, \"%lx %zx Generated:sweep\\n\", (long)code, sizeof CODE);
+    fclose(map);
+    ((void (*)(void *, long))code)(data, 8 << 20);
+    printf(\"%s\\n\", path);
+}
+";
+
+#[test]
+fn code_that_a_program_generates_has_the_name_that_it_gives() {
+    if !needs(&["gcc"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let program = compile(folder.path(), GENERATES, &[]);
+    let recorded = Recorded::new(&[], &[program.to_str().expect("UTF-8")]);
+    let map = String::from_utf8_lossy(&recorded.output.stdout)
+        .trim()
+        .to_owned();
+    // Process ids are used again: the recording has the names.
+    fs::remove_file(&map).expect("the map");
+    let report = recorded.report();
+    let function = hottest(&report, "functions");
+    assert_eq!(function["function"], "Generated:sweep");
+    assert_eq!(function["module"], "[jit]");
+}
+
+/// A library's data, then memory of the program's own right behind it, and a forked
+/// child that uses both.
+const REGIONS: &str = "#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+static char big[4096];
+static void use(volatile char *all, long bytes) {
+    for (int round = 0; round < 120; round++)
+        for (long i = 0; i < bytes; i += 64)
+            all[i]++;
+}
+int main(void) {
+    use(big, sizeof big);
+    char *arena = mmap(0, 16 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (fork() == 0) {
+        use(arena, 16 << 20);
+        _exit(0);
+    }
+    wait(0);
+}
+";
+
+#[test]
+fn memory_of_a_forked_child_is_known_natively() {
+    let tried = memgauge()
+        .args(["stat", "-e", "task-clock", "--", "true"])
+        .output();
+    if !needs(&["gcc"]) || !tried.is_ok_and(|o| o.status.success()) {
+        println!("skipped: no perf events here, or no gcc");
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let program = compile(folder.path(), REGIONS, &[]);
+    let path = folder.path().join("r.mg");
+    let output = memgauge()
+        .args(["record", "--quiet", "--source", "clock", "-o"])
+        .arg(&path)
+        .arg("--")
+        .arg(&program)
+        .output()
+        .expect("memgauge runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    let output = memgauge().args(["report", "--json"]).arg(&path).output();
+    let report: Value =
+        serde_json::from_slice(&output.expect("memgauge runs").stdout).expect("JSON");
+    let rows = report["regions"][0]["rows"].as_array().expect("a list");
+    let first = &rows[0];
+    assert!(
+        first["name"]
+            .as_str()
+            .is_some_and(|n| n.starts_with("anon ")),
+        "{rows:?}"
+    );
+    assert!(
+        first["share"].as_f64().is_some_and(|share| share > 0.5),
+        "{rows:?}"
+    );
+    assert!(
+        first["bytes"].as_u64().is_some_and(|n| n >= 16 << 20),
+        "{rows:?}"
+    );
+}

@@ -1,0 +1,249 @@
+//! What must never harm the program: a disk or shared memory that fills up, too few
+//! descriptors, a reservation that QEMU has no memory for. It runs to its end, and what
+//! is missing is said.
+
+#[allow(dead_code, reason = "each test file uses a part of it")]
+mod harness;
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use harness::{PATH, PROGRAM, Recorded, memgauge, needs};
+use tempfile::TempDir;
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Path of a program made of `source`, in `folder`.
+fn compiled(folder: &Path, source: &str, flags: &[&str]) -> String {
+    let (file, program) = (folder.join("p.c"), folder.join("p"));
+    std::fs::write(&file, source).expect("the source can be written");
+    let mut cc = Command::new("cc");
+    cc.arg("-o").args([&program, &file]).args(flags);
+    assert!(cc.status().expect("cc runs").success());
+    program.display().to_string()
+}
+
+/// Runs a script of the shell among file systems of its own; `$MG` is memgauge.
+fn in_own_mounts(folder: &TempDir, script: &str) -> Output {
+    let mut command = Command::new("unshare");
+    command.args(["-m", "--propagation", "private", "sh", "-c", script]);
+    command.env_clear().env("PATH", PATH).env("MG", PROGRAM);
+    let output = command.current_dir(folder.path()).output();
+    output.expect("unshare runs")
+}
+
+/// Many lines of code and of data, so that a recording of it grows.
+const GROWING: &str = "i=0; while [ $i -lt 40 ]; do seq 1 3000 | sort -n | tail -1 >/dev/null; \
+                       i=$((i+1)); done; echo done > ended";
+
+#[test]
+fn a_full_disk_ends_the_recording_and_not_the_program() {
+    if !needs(&["root", "unshare", "mount", "seq", "sort"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let script = format!(
+        "mkdir small && mount -t tmpfs -o size=256k none small || exit 77
+         $MG record -q --source emulate -I 1us -e l1d.miss:1 -o small/r.mg -- sh -c '{GROWING}'
+         echo code $?
+         $MG report small/r.mg"
+    );
+    let output = in_own_mounts(&folder, &script);
+    if output.status.code() == Some(77) {
+        return println!("skipped: a file system cannot be mounted here");
+    }
+    let (out, said) = (text(&output.stdout), text(&output.stderr));
+    assert!(out.contains("code 125"), "{out}{said}");
+    assert!(said.contains("no space left"), "{said}");
+    assert!(said.contains("ran on unrecorded from"), "{said}");
+    assert!(said.contains("exited with 0"), "{said}");
+    // The program's own last act.
+    assert!(folder.path().join("ended").exists(), "{out}{said}");
+    // The report says so, too.
+    assert!(out.contains("the whole run from"), "{out}{said}");
+}
+
+#[test]
+fn shared_memory_that_is_full_leaves_the_program_alone() {
+    if !needs(&["root", "unshare", "mount", "seq", "sort"]) {
+        return;
+    }
+    // From nothing at all to room for some threads and not for all.
+    for kib in [4, 64, 2200, 5000] {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let script = format!(
+            "mkdir t && mount -t tmpfs -o size={kib}k none t && mount --bind t /dev/shm || exit 77
+             export TMPDIR=/dev/shm
+             timeout 100 $MG record -q --source emulate -o r.mg -- \
+                 sh -c 'for i in 1 2 3; do seq 1 2000 | sort -n | tail -1; done; echo done > ended'
+             echo code $?"
+        );
+        let output = in_own_mounts(&folder, &script);
+        if output.status.code() == Some(77) {
+            return println!("skipped: a file system cannot be mounted here");
+        }
+        let (out, said) = (text(&output.stdout), text(&output.stderr));
+        // Without a page to begin with, nothing is started; else the program ends well.
+        let ended = folder.path().join("ended").exists();
+        let refused = said.contains("failed to make shared memory");
+        assert!(ended || refused, "{kib} KiB: {out}{said}");
+        assert!(
+            !ended || out.contains("2000\n2000\n2000\n"),
+            "{kib} KiB: {out}"
+        );
+        assert!(!out.contains("code 124"), "{kib} KiB: it hangs: {said}");
+        assert!(!out.contains("code 135"), "{kib} KiB: SIGBUS: {said}");
+    }
+}
+
+#[test]
+fn few_descriptors_leave_the_program_alone() {
+    if !needs(&["sh", "seq", "sort", "timeout"]) {
+        return;
+    }
+    for limit in [16, 24, 32] {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let script = format!(
+            "ulimit -n {limit}; timeout 100 {PROGRAM} record -q --source emulate -o r.mg -- sh -c \
+             'for i in 1 2 3 4 5 6 7 8 9 10 11 12; do seq 1 2000 | sort -n | tail -1 & done; wait; \
+             echo done > ended'; echo code $?"
+        );
+        let mut command = Command::new("sh");
+        command.args(["-c", &script]).env_clear().env("PATH", PATH);
+        let output = command
+            .current_dir(folder.path())
+            .output()
+            .expect("it runs");
+        let (out, said) = (text(&output.stdout), text(&output.stderr));
+        assert!(!out.contains("code 124"), "{limit}: it hangs: {said}");
+        assert!(folder.path().join("ended").exists(), "{limit}: {out}{said}");
+        assert_eq!(out.matches("2000\n").count(), 12, "{limit}: {out}{said}");
+    }
+}
+
+const RESERVE: &str = r#"
+#include <stdio.h>
+#include <sys/mman.h>
+int main(void) {
+    unsigned long half = 1ul << 46;
+    void *p;
+    do p = mmap(0, half, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    while (p == MAP_FAILED && (half /= 2) > 1ul << 30);
+    puts(p == MAP_FAILED ? "nothing" : "reserved");
+    return 0;
+}
+"#;
+
+#[test]
+fn a_reservation_that_qemu_has_no_memory_for_fails_alone() {
+    if !needs(&["cc"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let program = compiled(folder.path(), RESERVE, &[]);
+    let run = Recorded::new(&[], &[program]);
+    let said = text(&run.output.stderr);
+    // As under `ulimit -v`: it is refused what is too much, and given less.
+    assert_eq!(text(&run.output.stdout), "reserved\n", "{said}");
+    assert_eq!(run.code(), Some(0), "{said}");
+    if said.contains("QEMU 7") || !said.is_empty() {
+        assert!(said.contains("65536 GiB of addresses"), "{said}");
+    }
+}
+
+const CRASHES: &str = "#include <signal.h>\nint main(void) { raise(SIGSEGV); return 0; }\n";
+
+#[test]
+fn after_a_crash_it_is_said_how_to_tell_whose_fault_it_is() {
+    if !needs(&["cc", "sh"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let program = compiled(folder.path(), CRASHES, &[]);
+    let alone = Recorded::new(&[], &[program.as_str()]);
+    let hint = format!("run `qemu-x86_64 {program}`");
+    let said = text(&alone.output.stderr);
+    assert!(said.contains(&hint), "{said}");
+    // And of one that another program waits for.
+    let script = format!("{program}; exit 0");
+    let child = Recorded::new(&[], &["sh", "-c", &script]);
+    let said = text(&child.output.stderr);
+    assert_eq!(child.code(), Some(0), "{said}");
+    assert!(
+        said.contains("crashed (signal 11) under the emulator"),
+        "{said}"
+    );
+}
+
+const MASKED: &str = r#"
+#include <immintrin.h>
+#include <stdlib.h>
+static int data[64];
+int main(int n, char **v) {
+    int turns = atoi(v[1]), kept = atoi(v[2]);
+    int lanes[8];
+    for (int i = 0; i < 8; i++) lanes[i] = i < kept ? -1 : 0;
+    __m256i mask = _mm256_loadu_si256((__m256i *)lanes), what = _mm256_set1_epi32(7);
+    for (int i = 0; i < turns; i++) {
+        _mm256_maskstore_epi32(data, mask, what);
+        __asm__ volatile("" ::: "memory");
+    }
+    return 0;
+}
+"#;
+
+/// By construction: a masked store is one where it stores anything, and none where not.
+#[test]
+fn a_masked_store_that_stores_nothing_is_none() {
+    if !needs(&["cc"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let program = compiled(folder.path(), MASKED, &["-O2", "-mavx2"]);
+    let stores = |turns: &str, kept: &str| {
+        let run = Recorded::new(&[], &[program.as_str(), turns, kept]);
+        let losses = &run.report()["losses"];
+        assert_eq!(losses.as_array().map(Vec::len), Some(0), "{losses}");
+        run.totals()["stores"]
+    };
+    let gained = |kept| stores("1010", kept) - stores("1000", kept);
+    assert_eq!(["0", "1", "3", "8"].map(gained), [0, 10, 10, 10]);
+}
+
+#[test]
+fn without_an_emulator_the_clock_is_taken_and_said() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let mut command = memgauge();
+    command.env("MEMGAUGE_QEMU", "/bin/true");
+    command
+        .args(["record", "-q", "-o"])
+        .arg(folder.path().join("r.mg"));
+    let output = command.args(["--", "true"]).output().expect("it runs");
+    let said = text(&output.stderr);
+    assert!(said.contains("source clock"), "{said}");
+    assert!(
+        said.contains("does not say that it is qemu-x86_64"),
+        "{said}"
+    );
+    assert!(!said.contains("too old"), "{said}");
+}
+
+#[test]
+fn overhead_is_refused_where_it_means_nothing() {
+    let mut command = memgauge();
+    command.args([
+        "record",
+        "--source",
+        "emulate",
+        "--overhead",
+        "2%",
+        "--",
+        "true",
+    ]);
+    let output = command.output().expect("it runs");
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("--overhead"), "{said}");
+}

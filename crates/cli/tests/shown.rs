@@ -1,0 +1,392 @@
+//! What a verb prints at its end, `memgauge report` prints later from the recording, as
+//! text and as JSON; of what is damaged, the good is shown and the bad named.
+
+#[allow(dead_code, reason = "each test file uses a part of it")]
+mod harness;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use harness::{memgauge, needs, workloads};
+use serde_json::Value;
+use tempfile::TempDir;
+
+fn folder() -> TempDir {
+    tempfile::tempdir().expect("a temporary folder")
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn printed(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Runs memgauge in a folder, off a terminal and without a width in the environment.
+fn run(folder: &Path, arguments: &[&str]) -> Output {
+    let mut command = memgauge();
+    command
+        .env_remove("COLUMNS")
+        .current_dir(folder)
+        .args(arguments);
+    command.output().expect("memgauge runs")
+}
+
+fn succeeds(folder: &Path, arguments: &[&str]) -> Output {
+    let output = run(folder, arguments);
+    assert!(output.status.success(), "{arguments:?}: {}", said(&output));
+    output
+}
+
+fn report(folder: &Path, recording: &str) -> String {
+    printed(&succeeds(folder, &["report", recording]))
+}
+
+fn report_json(folder: &Path, recording: &str) -> Value {
+    let output = succeeds(folder, &["report", "--json", recording]);
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+/// Whether perf events can be opened here at all; says so where not.
+fn perf_works() -> bool {
+    let folder = folder();
+    let output = run(folder.path(), &["stat", "-e", "task-clock", "--", "true"]);
+    let works = output.status.success();
+    if !works {
+        println!("skipped: {}", said(&output));
+    }
+    works
+}
+
+/// Every line of `part` is one of `whole`.
+fn check_contained(part: &str, whole: &str) {
+    let lines: Vec<&str> = whole.lines().collect();
+    for line in part.lines() {
+        assert!(lines.contains(&line), "`{line}` is not in:\n{whole}");
+    }
+}
+
+#[test]
+fn a_report_has_every_line_that_stat_printed() {
+    if !perf_works() {
+        return;
+    }
+    let folder = folder();
+    for options in [
+        &["-e", "page-faults,context-switches"][..],
+        &["-e", "page-faults", "-I", "1ms", "--timer-cost"][..],
+    ] {
+        let program = ["--", workloads(), "write", "--bytes", "16MiB"];
+        let stat = [&["stat", "-f", "-o", "s.mg"], options, &program].concat();
+        let said = said(&succeeds(folder.path(), &stat));
+        let (counted, _) = said.rsplit_once("\nrecording: ").expect("the closing line");
+        assert!(counted.contains("page-faults"), "{counted}");
+        check_contained(counted, &report(folder.path(), "s.mg"));
+        assert_eq!(
+            report_json(folder.path(), "s.mg")["bandwidth"]["read_bytes"],
+            Value::Null
+        );
+    }
+}
+
+#[test]
+fn a_report_has_in_json_what_stat_had() {
+    if !perf_works() {
+        return;
+    }
+    let folder = folder();
+    let stat = [
+        "stat",
+        "-I",
+        "1ms",
+        "-e",
+        "page-faults",
+        "--json=rows",
+        "-o",
+        "s.mg",
+        "--",
+    ];
+    let program = [workloads(), "write", "--bytes", "16MiB"];
+    succeeds(folder.path(), &[&stat[..], &program].concat());
+    let rows = std::fs::read_to_string(folder.path().join("rows")).expect("rows");
+    let mut last: Value =
+        serde_json::from_str(rows.lines().last().expect("a summary")).expect("JSON");
+    let report = report_json(folder.path(), "s.mg");
+    let object = last.as_object_mut().expect("an object");
+    for (key, place) in [
+        ("losses", "/losses"),
+        ("end", "/recording/end"),
+        ("own_cost", "/own_cost"),
+    ] {
+        assert_eq!(object.remove(key).as_ref(), report.pointer(place), "{key}");
+    }
+    assert_eq!(last, report["counting"]);
+    let faults = &last["totals"][0];
+    let bins = faults["over_time"]["values"].as_array().expect("a curve");
+    let sum: u64 = bins.iter().filter_map(Value::as_u64).sum();
+    assert_eq!(Some(sum), faults["value"].as_u64());
+}
+
+#[test]
+fn a_machine_that_idles_uses_no_processors() {
+    if !perf_works() {
+        return;
+    }
+    let folder = folder();
+    let stat = [
+        "stat", "-a", "-I", "10ms", "-o", "a.mg", "--", "sleep", "0.1",
+    ];
+    let output = run(folder.path(), &stat);
+    if !output.status.success() {
+        return println!("skipped: {}", said(&output));
+    }
+    assert!(
+        !said(&output).contains("processors used"),
+        "{}",
+        said(&output)
+    );
+    assert!(report(folder.path(), "a.mg").contains("all processors"));
+}
+
+/// Faults once a page in one function, of a name that no table has room for.
+const LONG: &str = "a_function_whose_name_is_longer_than_any_column_of_a_table_of_eighty";
+
+fn compiled(folder: &Path) -> PathBuf {
+    let source = format!(
+        "#include <stdlib.h>\n\
+         __attribute__((noinline)) void {LONG}(volatile char *p) {{\n\
+         for (long i = 0; i < 64 << 20; i += 4096)\n\
+         p[i] = 1;\n\
+         }}\n\
+         int main(void) {{ {LONG}(malloc(64 << 20)); return 0; }}\n"
+    );
+    let (text, program) = (folder.join("p.c"), folder.join("p"));
+    std::fs::write(&text, source).expect("the source can be written");
+    let status = Command::new("gcc")
+        .args(["-g", "-O1", "-o"])
+        .args([&program, &text])
+        .status();
+    assert!(status.expect("gcc runs").success());
+    program
+}
+
+/// Page faults of the program, each a sample.
+fn faults(folder: &Path, name: &str) {
+    let program = compiled(folder);
+    let program = program.to_str().expect("temporary paths are text");
+    let ring = ["--ring", "512", "-q", "-o", name, "--", program];
+    let record = [&["record", "-e", "page-faults:u", "-c", "1"], &ring[..]].concat();
+    succeeds(folder, &record);
+}
+
+#[test]
+fn samples_are_reported_by_function_line_and_instruction() {
+    if !needs(&["gcc"]) || !perf_works() {
+        return;
+    }
+    let folder = folder();
+    faults(folder.path(), "f.mg");
+    let json = report_json(folder.path(), "f.mg");
+    let first = |table: &str| json["hot"][table]["rows"][0].clone();
+    for table in ["functions", "lines", "instructions"] {
+        assert_eq!(first(table)["function"], LONG, "{table}");
+        // By construction: 16 384 pages of some 16 500 faults.
+        let samples = first(table)["samples"].as_u64();
+        assert!(
+            samples.is_some_and(|n| (16_000..=16_400).contains(&n)),
+            "{samples:?}"
+        );
+        let low = first(table)["share_low"].as_f64().expect("an interval");
+        assert!(low < first(table)["share"].as_f64().expect("a share"));
+    }
+    assert_eq!(first("lines")["line"], 4);
+    assert!(first("instructions")["offset"].is_u64());
+    let sampled = &json["sampling"]["events"][0];
+    assert_eq!(sampled["event"], "page-faults:u");
+    assert_eq!(sampled["counted"], sampled["samples"]);
+    assert_eq!(json["heat"]["samples"], sampled["with_address"]);
+    let text = report(folder.path(), "f.mg");
+    for words in ["Samples", "Hottest instructions", "Heat map", "p.c:4", LONG] {
+        assert!(text.contains(words), "`{words}` is not in {text}");
+    }
+}
+
+#[test]
+fn nothing_is_cut_off_a_terminal_unless_a_width_is_named() {
+    if !needs(&["gcc"]) || !perf_works() {
+        return;
+    }
+    let folder = folder();
+    faults(folder.path(), "w.mg");
+    assert!(report(folder.path(), "w.mg").contains(LONG));
+    let longest = |output: Output| {
+        let widths = printed(&output)
+            .lines()
+            .map(|line| line.chars().count())
+            .max();
+        widths.expect("lines")
+    };
+    let asked = succeeds(folder.path(), &["report", "--width", "90", "w.mg"]);
+    assert!(!printed(&asked).contains(LONG));
+    assert!(longest(asked) <= 90);
+    let mut command = memgauge();
+    command.args(["report", "w.mg"]).current_dir(folder.path());
+    let told = command
+        .env("COLUMNS", "100")
+        .output()
+        .expect("memgauge runs");
+    assert!(longest(told) <= 100);
+}
+
+#[test]
+fn a_damaged_part_of_samples_is_named_and_the_rest_shown() {
+    if !needs(&["gcc"]) || !perf_works() {
+        return;
+    }
+    let folder = folder();
+    faults(folder.path(), "d.mg");
+    let part = folder.path().join("d.mg/samples/part-000000.parquet");
+    let mut bytes = std::fs::read(&part).expect("a part");
+    bytes[100] ^= 1;
+    std::fs::write(&part, bytes).expect("it can be written");
+    let output = succeeds(folder.path(), &["report", "d.mg"]);
+    assert!(
+        said(&output).contains("part-000000.parquet"),
+        "{}",
+        said(&output)
+    );
+    let text = printed(&output);
+    assert!(
+        text.contains("damaged") && text.contains("Cost of recording"),
+        "{text}"
+    );
+    let problems = report_json(folder.path(), "d.mg")["problems"].clone();
+    assert_eq!(problems.as_array().map(Vec::len), Some(1), "{problems}");
+    let curve = run(folder.path(), &["mrc", "d.mg"]);
+    assert!(
+        said(&curve).contains("part-000000.parquet"),
+        "{}",
+        said(&curve)
+    );
+    assert_eq!(
+        said(&curve).matches("damaged").count(),
+        1,
+        "{}",
+        said(&curve)
+    );
+}
+
+#[test]
+fn losses_of_a_killed_recorder_are_not_called_none() {
+    if !perf_works() {
+        return;
+    }
+    let folder = folder();
+    let mut recorder = Command::new(harness::PROGRAM)
+        .args([
+            "stat",
+            "-I",
+            "1ms",
+            "-e",
+            "page-faults",
+            "-o",
+            "k.mg",
+            "--",
+            "sleep",
+            "60",
+        ])
+        .current_dir(folder.path())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("memgauge runs");
+    let manifest = folder.path().join("k.mg/manifest.json");
+    while !manifest.exists() {
+        assert!(
+            recorder.try_wait().expect("it is ours").is_none(),
+            "it ended"
+        );
+        std::thread::yield_now();
+    }
+    recorder.kill().expect("it runs");
+    recorder.wait().expect("it ends");
+    let text = report(folder.path(), "k.mg");
+    assert!(!text.contains("Losses: none"), "{text}");
+    assert!(text.contains("what was lost is not known"), "{text}");
+}
+
+/// What perf itself counts in what it recorded.
+fn samples_by_perf(folder: &Path, input: &str) -> Option<usize> {
+    let mut perf = Command::new("perf");
+    perf.args(["script", "-F", "ip", "-i", input])
+        .current_dir(folder);
+    let output = perf.stderr(Stdio::null()).output().ok()?;
+    let lines = printed(&output);
+    output.status.success().then(|| lines.lines().count())
+}
+
+fn perf_record(folder: &Path, options: &[&str]) -> bool {
+    let mut perf = Command::new("perf");
+    perf.args(["record", "-e", "page-faults:u", "-c", "1"])
+        .args(options);
+    perf.args(["--", workloads(), "write", "--bytes", "4MiB"]);
+    let output = perf.current_dir(folder).output();
+    let works = output.as_ref().is_ok_and(|output| output.status.success());
+    if !works {
+        println!("skipped: perf: {output:?}");
+    }
+    works
+}
+
+#[test]
+fn a_directory_of_perfs_threads_is_imported_whole_and_reported_as_printed() {
+    let folder = folder();
+    if !perf_record(folder.path(), &["--threads", "-o", "t"]) {
+        return;
+    }
+    let imported = printed(&succeeds(folder.path(), &["import", "t", "-o", "t.mg"]));
+    let (shown, _) = imported
+        .rsplit_once("\nRecording: ")
+        .expect("the closing line");
+    check_contained(shown, &report(folder.path(), "t.mg"));
+    let samples = report_json(folder.path(), "t.mg")["sampling"]["events"][0]["samples"].clone();
+    let by_perf = samples_by_perf(folder.path(), "t").expect("perf script");
+    assert_eq!(samples.as_u64(), Some(by_perf as u64));
+    // Who names the file within means the same.
+    let within = succeeds(folder.path(), &["import", "t/data", "--json", "-o", "u.mg"]);
+    let within: Value = serde_json::from_slice(&within.stdout).expect("JSON");
+    assert_eq!(within["samples"][0]["samples"], samples);
+}
+
+#[test]
+fn a_pipe_from_perf_is_imported() {
+    let folder = folder();
+    if !perf_record(folder.path(), &["-o", "file"]) {
+        return;
+    }
+    let perf = "perf record -e page-faults:u -c 1 -o - -- ";
+    let script = format!(
+        "{perf} {} write --bytes 4MiB 2>/dev/null | {} import - -q -o p.mg",
+        workloads(),
+        harness::PROGRAM
+    );
+    let mut shell = Command::new("sh");
+    let output = shell
+        .args(["-c", &script])
+        .current_dir(folder.path())
+        .output();
+    let output = output.expect("sh runs");
+    assert!(output.status.success(), "{}", said(&output));
+    succeeds(folder.path(), &["import", "file", "-q", "-o", "f.mg"]);
+    let samples = |name| {
+        let events = report_json(folder.path(), name)["sampling"]["events"].clone();
+        events[0]["samples"].as_u64().expect("samples")
+    };
+    // Two runs: they differ by where the loader lies.
+    assert!(samples("p.mg").abs_diff(samples("f.mg")) < 50);
+    assert!(samples("p.mg") > 20);
+    let nothing = std::fs::read_dir(folder.path()).expect("the folder");
+    let mut left: Vec<_> = nothing.map(|e| e.expect("an entry").file_name()).collect();
+    left.sort();
+    assert_eq!(left, ["f.mg", "file", "p.mg"]);
+}

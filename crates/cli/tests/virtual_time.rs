@@ -1,0 +1,207 @@
+//! Virtual time is causal: whoever waits goes on no earlier than what it waited for.
+//!
+//! The programs wait in every way a program can; the time each should take follows from
+//! what it scans and how long it asks to sleep.
+
+#[allow(dead_code, reason = "each test file uses a part of it")]
+mod harness;
+
+use std::path::Path;
+use std::process::Command;
+use std::sync::OnceLock;
+
+use harness::{Recorded, Totals, needs};
+use serde_json::Value;
+
+const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/virtual_time/waits.c");
+
+/// The compiled program; it stays where it is until the tests are built anew.
+fn waits() -> &'static str {
+    static BUILT: OnceLock<String> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let path =
+            Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("waits-{}", std::process::id()));
+        let status = Command::new("gcc")
+            .args(["-O1", "-pthread", "-o"])
+            .arg(&path)
+            .arg(SOURCE)
+            .status()
+            .expect("gcc runs");
+        assert!(status.success(), "the program compiles");
+        path.to_str().expect("the path is text").to_owned()
+    })
+}
+
+fn record(program: &[&str]) -> Recorded {
+    Recorded::new(&["--machine", "i5-6600k", "-I", "100us"], program)
+}
+
+fn run(arguments: &[&str]) -> Totals {
+    record(&[&[waits()], arguments].concat()).totals()
+}
+
+fn virtual_ns(arguments: &[&str]) -> i64 {
+    run(arguments)["virtual_ns"]
+}
+
+/// That `found` is `expected` within `part` of it.
+fn assert_near(found: i64, expected: i64, part: f64) {
+    let off = (found - expected).abs() as f64;
+    assert!(
+        off <= expected as f64 * part,
+        "{found} ns, expected {expected} ns"
+    );
+}
+
+#[test]
+fn programs_started_one_after_another_take_their_times_together() {
+    if !needs(&["gcc"]) {
+        return;
+    }
+    let line = |times: usize| vec![format!("{} joined", waits()); times].join("; ") + "; :";
+    let shell = |times| record(&["/bin/sh", "-c", &line(times)]).totals()["virtual_ns"];
+    let nothing = record(&["/bin/sh", "-c", ":"]).totals()["virtual_ns"];
+    let once = shell(1) - nothing;
+    assert_near(shell(8) - nothing, 8 * once, 0.03);
+}
+
+#[test]
+fn threads_joined_before_the_next_take_their_times_together_and_the_same_each_run() {
+    if !needs(&["gcc"]) {
+        return;
+    }
+    let (none, one) = (virtual_ns(&["joined", "0"]), virtual_ns(&["joined", "1"]));
+    let eight = virtual_ns(&["joined", "8"]);
+    assert_near(eight - none, 8 * (one - none), 0.03);
+    // Equal but for a few lines of the shared cache, which ends and starts may meet at.
+    assert_near(virtual_ns(&["joined", "8"]), eight, 0.0001);
+}
+
+#[test]
+fn threads_that_take_turns_take_as_long_as_one_that_does_all_and_the_same_each_run() {
+    if !needs(&["gcc"]) {
+        return;
+    }
+    let alone = virtual_ns(&["alone"]);
+    let found: Vec<i64> = (0..5).map(|_| virtual_ns(&["turns-by-pipe"])).collect();
+    assert_near(found[0], alone, 0.05);
+    for &other in &found {
+        assert_near(other, found[0], 0.0001);
+    }
+    // Here the two may meet at the lock, which takes instructions.
+    assert_near(virtual_ns(&["turns"]), alone, 0.05);
+}
+
+#[test]
+fn processes_that_take_turns_through_pipes_and_sockets_take_the_same_each_run() {
+    if !needs(&["gcc"]) {
+        return;
+    }
+    let alone = virtual_ns(&["alone"]);
+    for way in ["pipes", "sockets"] {
+        let found: Vec<i64> = (0..3).map(|_| virtual_ns(&[way])).collect();
+        assert_near(found[0], alone, 0.1);
+        assert_eq!(found, [found[0]; 3], "{way}");
+    }
+}
+
+#[test]
+fn an_event_is_waited_for() {
+    if !needs(&["gcc"]) {
+        return;
+    }
+    let (none, two) = (virtual_ns(&["joined", "0"]), virtual_ns(&["joined", "2"]));
+    assert_near(virtual_ns(&["events"]) - none, two - none, 0.05);
+}
+
+#[test]
+fn what_is_slept_is_idle_time() {
+    if !needs(&["gcc", "sleep"]) {
+        return;
+    }
+    let second = 1_000_000_000;
+    let mut programs = vec![
+        (vec!["sleep", "1"], second),
+        (vec![waits(), "serve", "50"], 5 * second),
+        (vec![waits(), "timer"], second / 5),
+    ];
+    programs.push((vec!["sh", "-c", "sleep 1 & sleep 0.5; wait"], second));
+    for (program, expected) in programs {
+        let recorded = record(&program);
+        let totals = recorded.totals();
+        let found = totals["virtual_ns"];
+        assert!(
+            (expected..expected + expected / 50).contains(&found),
+            "{program:?}: {found} ns"
+        );
+        let report = recorded.report();
+        let threads = report["threads"].as_array().expect("threads are a list");
+        let idle = |thread: &Value| thread["idle_ns"].as_i64().expect("idle time is known");
+        let sum: i64 = threads.iter().map(idle).sum();
+        assert_eq!(sum, totals["idle_ns"], "{program:?}");
+        assert!(sum >= expected - 1_000_000, "{program:?}: {sum} ns idle");
+    }
+}
+
+#[test]
+fn a_timeout_is_waited_for_as_far_as_it_was_left() {
+    if !needs(&["gcc"]) {
+        return;
+    }
+    // The deadline is on the host's clock, of which some passes before the wait.
+    let found = virtual_ns(&["timeout"]);
+    assert!((500_000_000..1_010_000_000).contains(&found), "{found} ns");
+}
+
+#[test]
+fn threads_that_do_not_wait_run_at_once_and_share_the_memory_there_is() {
+    if !needs(&["gcc"]) {
+        return;
+    }
+    let recorded = record(&[waits(), "together", "8"]);
+    let report = recorded.report();
+    let (none, one) = (virtual_ns(&["joined", "0"]), virtual_ns(&["joined", "1"]));
+    let together = recorded.totals()["virtual_ns"];
+    assert!(together - none < 5 * (one - none), "{together} ns");
+    let limit = 34_100_000_000.0;
+    let dram = &report["dram"];
+    let mean = ["mean_read_bytes_per_s", "mean_write_bytes_per_s"]
+        .map(|name| dram[name].as_f64().expect("a rate"));
+    let peak = dram["peak"]["per_s"].as_f64().expect("a rate");
+    assert!(mean[0] + mean[1] <= limit, "{mean:?}");
+    assert!(peak <= limit, "{peak}");
+    assert!(peak > 0.8 * limit, "memory is the limit: {peak}");
+}
+
+#[test]
+fn a_machine_changed_under_a_known_name_is_told_from_it() {
+    if !needs(&["gcc"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = folder.path().join("zen4.json");
+    let listed = harness::memgauge()
+        .args(["list", "--json"])
+        .output()
+        .expect("memgauge runs");
+    let listed: Value = serde_json::from_slice(&listed.stdout).expect("JSON");
+    let machines = listed["machines"].as_array().expect("machines are a list");
+    let zen4 = machines.iter().find(|m| m["name"] == "zen4");
+    let mut machine = zen4.expect("there is such a machine").clone();
+    for (latency, modified) in [(14, false), (15, true)] {
+        machine["l2"]["latency_cycles"] = latency.into();
+        std::fs::write(&file, machine.to_string()).expect("the file can be written");
+        let file = file.to_str().expect("temporary paths are text");
+        let recorded = Recorded::new(&["--machine", file], &[waits(), "joined", "0"]);
+        let facts = &recorded.manifest()["machine"];
+        assert_eq!(facts["model"], machine);
+        assert_eq!(facts["modified"] == true, modified);
+        let text = harness::memgauge()
+            .arg("report")
+            .arg(recorded.path())
+            .output()
+            .expect("memgauge runs");
+        let text = String::from_utf8_lossy(&text.stdout);
+        assert_eq!(text.contains("zen4, modified"), modified, "{text}");
+    }
+}

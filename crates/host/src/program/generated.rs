@@ -1,0 +1,152 @@
+//! Names of generated code, as programs give them to perf: `/tmp/perf-PID.map`
+//! (lines of `START BYTES NAME` in hexadecimal) and jitdump files
+//! (`tools/perf/Documentation/jitdump-specification.txt`).
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use memgauge_trace::{GeneratedCode, Pid, VirtAddr};
+
+/// A file with more is read so far.
+const MOST_BYTES: u64 = 1 << 28;
+
+/// The kernel tells times of processes in hundredths of a second (`USER_HZ`).
+const TICKS_PER_S: f64 = 100.0;
+
+/// Whether a path is that of a jitdump file: its writer maps it to make it known.
+pub(super) fn is_dump(path: &str) -> bool {
+    let name = path.rsplit('/').next().unwrap_or(path);
+    name.starts_with("jit-") && name.ends_with(".dump")
+}
+
+/// When a running process began.
+pub(super) fn process_began(pid: u32) -> Option<SystemTime> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let ticks: f64 = stat.rsplit_once(')')?.1.split(' ').nth(20)?.parse().ok()?;
+    let uptime = fs::read_to_string("/proc/uptime").ok()?;
+    let up_s: f64 = uptime.split(' ').next()?.parse().ok()?;
+    let age = Duration::try_from_secs_f64(up_s - ticks / TICKS_PER_S).ok()?;
+    SystemTime::now().checked_sub(age)
+}
+
+/// What a process says of its code in `/tmp`. A map from before `since` is that of
+/// another process with the same id.
+pub(super) fn of_process(pid: u32, since: SystemTime) -> Vec<GeneratedCode> {
+    let path = format!("/tmp/perf-{pid}.map");
+    // A file's time may be a tick of the clock before the process's.
+    let since = since.checked_sub(Duration::from_secs(1)).unwrap_or(since);
+    let metadata = fs::metadata(&path).ok().filter(fs::Metadata::is_file);
+    let fresh = metadata
+        .and_then(|m| m.modified().ok())
+        .is_some_and(|t| t >= since);
+    match fresh.then(|| contents(Path::new(&path))).flatten() {
+        Some(bytes) => perf_map(pid, &bytes),
+        None => Vec::new(),
+    }
+}
+
+/// What a jitdump file says.
+pub(super) fn of_dump(pid: u32, path: &Path) -> Vec<GeneratedCode> {
+    let is_file = fs::metadata(path).is_ok_and(|m| m.is_file());
+    let bytes = is_file.then(|| contents(path)).flatten();
+    bytes.map_or_else(Vec::new, |bytes| jitdump(pid, &bytes))
+}
+
+fn contents(path: &Path) -> Option<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let file = File::open(path).ok()?;
+    file.take(MOST_BYTES).read_to_end(&mut bytes).ok()?;
+    Some(bytes)
+}
+
+/// The code that a map names; lines that make no sense are passed over.
+pub fn perf_map(pid: u32, bytes: &[u8]) -> Vec<GeneratedCode> {
+    let text = String::from_utf8_lossy(bytes);
+    let piece = |line: &str| {
+        let mut words = line.trim_end().splitn(3, ' ');
+        let mut hex = || u64::from_str_radix(words.next()?.trim_start_matches("0x"), 16).ok();
+        let (start, bytes) = (hex()?, hex()?);
+        let name = words.next()?.to_owned();
+        Some(code(pid, start, bytes, name))
+    };
+    text.lines().filter_map(piece).collect()
+}
+
+fn code(pid: u32, start: u64, bytes: u64, name: String) -> GeneratedCode {
+    GeneratedCode {
+        pid: Pid(pid),
+        start: VirtAddr(start),
+        bytes,
+        name,
+    }
+}
+
+/// `JiTD` as a number in the byte order of the writer.
+const MAGIC: u32 = 0x4a69_5444;
+const LOAD: u32 = 0;
+const MOVE: u32 = 1;
+
+/// The code that a jitdump file names: loads and moves, in the file's order. What is
+/// cut off or of the other byte order is passed over.
+///
+/// ```text
+/// header  magic, version, bytes of header, …
+/// record  kind 4 │ bytes of record 4 │ time 8 │ …
+/// load    pid 4 │ tid 4 │ vma 8 │ address 8 │ bytes 8 │ index 8 │ name NUL │ code
+/// move    pid 4 │ tid 4 │ vma 8 │ old address 8 │ address 8 │ bytes 8 │ index 8
+/// ```
+pub fn jitdump(pid: u32, bytes: &[u8]) -> Vec<GeneratedCode> {
+    let mut all: Vec<GeneratedCode> = Vec::new();
+    let mut names = std::collections::HashMap::new();
+    let Some(mut at) = u32_at(bytes, 8).filter(|_| u32_at(bytes, 0) == Some(MAGIC)) else {
+        return all;
+    };
+    while let Some(record) = bytes.get(at as usize..) {
+        let Some(length) = u32_at(record, 4).filter(|&n| n >= 16) else {
+            break;
+        };
+        let body = record.get(16..length as usize).unwrap_or_default();
+        match u32_at(record, 0) {
+            Some(LOAD) => all.extend(load(pid, body).map(|(index, code)| {
+                names.insert(index, code.name.clone());
+                code
+            })),
+            Some(MOVE) => all.extend(moved(pid, body, &names)),
+            _ => {}
+        }
+        let Some(next) = at.checked_add(length) else {
+            break;
+        };
+        at = next;
+    }
+    all
+}
+
+fn load(pid: u32, body: &[u8]) -> Option<(u64, GeneratedCode)> {
+    let (start, bytes, index) = (u64_at(body, 16)?, u64_at(body, 24)?, u64_at(body, 32)?);
+    let name = body.get(40..)?.split(|&b| b == 0).next()?;
+    let name = String::from_utf8_lossy(name).into_owned();
+    Some((index, code(pid, start, bytes, name)))
+}
+
+fn moved(
+    pid: u32,
+    body: &[u8],
+    names: &std::collections::HashMap<u64, String>,
+) -> Option<GeneratedCode> {
+    let (start, bytes) = (u64_at(body, 24)?, u64_at(body, 32)?);
+    let name = names.get(&u64_at(body, 40)?)?;
+    Some(code(pid, start, bytes, name.clone()))
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    let word = bytes.get(at..)?.first_chunk::<4>()?;
+    Some(u32::from_le_bytes(*word))
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+    let word = bytes.get(at..)?.first_chunk::<8>()?;
+    Some(u64::from_le_bytes(*word))
+}

@@ -1,0 +1,65 @@
+//! Which file a file is: by its build id, else by size and time.
+
+use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use object::read::ReadCache;
+use object::{Object, ObjectKind};
+
+/// What tells a file from another one of the same path.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Identity {
+    /// Build id in hexadecimal; empty for a file without one.
+    pub build_id: String,
+    /// Its size.
+    pub bytes: u64,
+    /// When it was last modified, nanoseconds since 1970.
+    pub modified_ns: u64,
+    /// Whether it is a program or a library.
+    pub is_program: bool,
+}
+
+/// The identity of the file at `path`; `None` where it is no file or cannot be read.
+pub fn identity(path: &Path) -> Option<Identity> {
+    // Not opened before it is known to be a file: opening a pipe would wait.
+    let metadata = fs::metadata(path).ok().filter(fs::Metadata::is_file)?;
+    let cache = ReadCache::new(File::open(path).ok()?);
+    let parsed = object::File::parse(&cache).ok();
+    let build_id = parsed.as_ref().and_then(|f| f.build_id().ok().flatten());
+    let kinds = [ObjectKind::Executable, ObjectKind::Dynamic];
+    Some(Identity {
+        build_id: build_id.map(hex).unwrap_or_default(),
+        bytes: metadata.size(),
+        modified_ns: modified_ns(&metadata),
+        is_program: parsed.is_some_and(|f| kinds.contains(&f.kind())),
+    })
+}
+
+pub(super) fn modified_ns(metadata: &fs::Metadata) -> u64 {
+    let seconds = u64::try_from(metadata.mtime()).unwrap_or(0);
+    let rest = u64::try_from(metadata.mtime_nsec()).unwrap_or(0);
+    seconds.saturating_mul(1_000_000_000).saturating_add(rest)
+}
+
+pub use memgauge_perf::hex;
+
+/// The name under which a recording has a copy of a file.
+pub fn copy_name(build_id: &str, bytes: u64, modified_ns: u64) -> String {
+    match build_id {
+        "" => format!("{bytes}-{modified_ns}"),
+        id => id.to_owned(),
+    }
+}
+
+/// Files that may be kept open: a quarter of what the process may have, as rings
+/// need theirs.
+pub(super) fn spare_descriptors() -> usize {
+    const MOST: usize = 1024;
+    let limits = fs::read_to_string("/proc/self/limits").unwrap_or_default();
+    let line = limits
+        .lines()
+        .find_map(|l| l.strip_prefix("Max open files"));
+    let soft = line.and_then(|l| l.split_whitespace().next()?.parse::<usize>().ok());
+    soft.map_or(0, |n| (n / 4).min(MOST))
+}

@@ -1,0 +1,142 @@
+//! What is imported: a file of perf, a directory of `perf record --threads`, or a
+//! stream from a pipe.
+//!
+//! Records are read twice, as times begin with the earliest. A pipe cannot be, so its
+//! stream is kept in a nameless file on the output's file system until it has been
+//! imported; nothing is left of that file when memgauge ends, however it ends.
+
+use std::fs::File;
+use std::io::{self, BufReader, Read, Seek, Write};
+use std::path::{Path, PathBuf};
+
+use crate::{Error, ErrorKind, Result};
+
+/// Bytes that are read at a time.
+const BUFFER_BYTES: usize = 1 << 16;
+/// What perf's files begin with, in either byte order.
+const MAGICS: [&[u8; 8]; 2] = [b"PERFILE2", b"2ELIFREP"];
+
+/// An input that can be read twice.
+#[derive(Debug)]
+pub struct Input {
+    /// The file with the head.
+    pub(super) main: BufReader<File>,
+    /// Files of records only, beside it.
+    pub(super) beside: Vec<(PathBuf, BufReader<File>)>,
+}
+
+impl Input {
+    /// Opens a file, a directory, a pipe, or standard input for `-`. What comes from a
+    /// pipe is kept in `folder`.
+    ///
+    /// # Errors
+    /// There is no such input, or nothing that perf wrote in it.
+    pub fn open(path: &Path, folder: &Path) -> Result<Input> {
+        let device = match path.to_str() {
+            Some("-") => Path::new("/dev/stdin"),
+            _ => path,
+        };
+        let file = opened(device)?;
+        let kind = file.metadata().map_err(|e| failed(path, e))?.file_type();
+        if kind.is_dir() {
+            return Input::directory(path);
+        }
+        if !kind.is_file() {
+            return Ok(Input::of(kept(file, folder)?));
+        }
+        match directory_of(path) {
+            Some(directory) => Input::directory(directory),
+            None => Ok(Input::of(file)),
+        }
+    }
+
+    fn of(file: File) -> Input {
+        Input {
+            main: BufReader::with_capacity(BUFFER_BYTES, file),
+            beside: Vec::new(),
+        }
+    }
+
+    fn directory(path: &Path) -> Result<Input> {
+        let head = path.join("data");
+        if !head.is_file() {
+            let why = "it is a directory without a file `data`: name a file that `perf record` \
+                       wrote, or a directory of `perf record --threads`";
+            return Err(Error::new(ErrorKind::BadInput, why));
+        }
+        let mut input = Input::of(opened(&head)?);
+        for name in numbered(path)? {
+            let file = BufReader::with_capacity(BUFFER_BYTES, opened(&name)?);
+            input.beside.push((name, file));
+        }
+        Ok(input)
+    }
+
+    /// Back to the beginning.
+    pub(super) fn rewind(&mut self) -> Result<()> {
+        let again = |e| Error::system("failed to read perf data again", e);
+        self.main.rewind().map_err(again)?;
+        for (_, file) in &mut self.beside {
+            file.rewind().map_err(again)?;
+        }
+        Ok(())
+    }
+}
+
+fn failed(path: &Path, e: io::Error) -> Error {
+    Error::system(format!("failed to open `{}`", path.display()), e)
+}
+
+fn opened(path: &Path) -> Result<File> {
+    File::open(path).map_err(|e| failed(path, e))
+}
+
+/// The directory whose `data` somebody named: its records lie in the files beside.
+fn directory_of(path: &Path) -> Option<&Path> {
+    let folder = path.parent().filter(|_| path.ends_with("data"))?;
+    let folder = if folder.as_os_str().is_empty() {
+        Path::new(".")
+    } else {
+        folder
+    };
+    folder.join("data.0").is_file().then_some(folder)
+}
+
+/// `data.0`, `data.1` and so on, in order.
+fn numbered(folder: &Path) -> Result<Vec<PathBuf>> {
+    let entries = std::fs::read_dir(folder).map_err(|e| failed(folder, e))?;
+    let mut all = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(|e| failed(folder, e))?;
+        let name = entry.file_name();
+        let number = name.to_str().and_then(|name| name.strip_prefix("data."));
+        let number = number.and_then(|digits| digits.parse::<u32>().ok());
+        all.extend(number.map(|number| (number, entry.path())));
+    }
+    all.sort_unstable();
+    Ok(all.into_iter().map(|(_, path)| path).collect())
+}
+
+/// Copies a pipe's stream into a file without a name.
+fn kept(mut pipe: File, folder: &Path) -> Result<File> {
+    let read = |e| Error::system("failed to read from the pipe", e);
+    let mut head = Vec::new();
+    (&mut pipe).take(8).read_to_end(&mut head).map_err(read)?;
+    if !MAGICS.iter().any(|magic| head == magic.as_slice()) {
+        let why = "what comes from the pipe is no perf data: it does not begin with PERFILE2";
+        return Err(Error::new(ErrorKind::BadInput, why));
+    }
+    let keep = |e| {
+        let message = format!(
+            "failed to keep the pipe's stream in `{}` until it is imported (choose another \
+             place with -o)",
+            folder.display()
+        );
+        Error::system(message, e)
+    };
+    let mut file = tempfile::tempfile_in(folder).map_err(keep)?;
+    file.write_all(&head).map_err(keep)?;
+    io::copy(&mut pipe, &mut file).map_err(keep)?;
+    file.rewind().map_err(keep)?;
+    Ok(file)
+}

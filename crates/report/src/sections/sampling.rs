@@ -1,0 +1,263 @@
+//! What was sampled, event by event, how addresses were found, and where data came
+//! from.
+
+use memgauge_analyze::{SampledEvent, Sampling, Summary};
+use memgauge_trace::{DerivationFacts, OverheadFacts, PebsFacts};
+
+use super::or_none;
+use crate::style::Style;
+use crate::table::{Kind, Table};
+use crate::units;
+
+/// Below so many records at once, each has had an interrupt of its own.
+const BATCHED: u64 = 4;
+
+/// Events and notes; nothing for modelled machines, whose events are counted exactly.
+pub(super) fn samples(summary: &Summary, style: &Style) -> String {
+    let Some(sampling) = native(summary) else {
+        return String::new();
+    };
+    let mut text = style.heading("Samples", "one stands for as many events as its period");
+    text += &events(&sampling.events, style).draw(style);
+    for note in notes(sampling) {
+        text += &style.wrap(&style.name(&note), 2);
+    }
+    text
+}
+
+pub(super) fn sources(summary: &Summary, style: &Style) -> String {
+    let Some(sampling) = native(summary).filter(|s| !s.sources.is_empty()) else {
+        return String::new();
+    };
+    let note = "sampled; latency is the mean, in cycles";
+    style.heading("Where data came from", note) + &sources_table(sampling, style).draw(style)
+}
+
+pub(super) fn derivations(summary: &Summary, style: &Style) -> String {
+    let Some(found) = native(summary).and_then(|s| s.derivations) else {
+        return String::new();
+    };
+    let all = found.all();
+    let note = format!("rebuilt from registers and code, n = {all}");
+    let mut text = style.heading("Data addresses", &note);
+    for (words, count) in shares(&found).into_iter().filter(|s| s.1 > 0) {
+        let share = units::share(count as f64 / all as f64);
+        text += &format!("  {share:>7}  {words}\n");
+    }
+    text
+}
+
+fn native(summary: &Summary) -> Option<&Sampling> {
+    let is_native = summary.recording.machine.is_none();
+    summary.sampling.as_ref().filter(|_| is_native)
+}
+
+fn shares(found: &DerivationFacts) -> [(&'static str, u64); 7] {
+    [
+        ("exact: an operand of the sampled instruction", found.exact),
+        (
+            "previous: an operand of the instruction before",
+            found.previous,
+        ),
+        ("next: an operand of an instruction ahead", found.next),
+        ("none: no operand in memory near", found.no_operand),
+        (
+            "none: registers overwritten or not known",
+            found.no_registers,
+        ),
+        (
+            "none: relative to FS or GS, whose bases samples lack",
+            found.no_base,
+        ),
+        ("none: code could not be read", found.no_code),
+    ]
+}
+
+fn events(events: &[SampledEvent], style: &Style) -> Table {
+    let mut table = Table::new(&[
+        ("samples", Kind::Number),
+        ("with address", Kind::Number),
+        ("stand for", Kind::Number),
+        ("counted", Kind::Number),
+        ("lost", Kind::Number),
+        ("throttled", Kind::Number),
+        ("event", Kind::Text),
+    ]);
+    let count = |n: Option<u64>| or_none(n, units::count, style);
+    for e in events {
+        table.row(vec![
+            units::count(e.samples),
+            units::count(e.with_address),
+            units::count(e.stood_for),
+            count(e.counted),
+            count(e.lost),
+            count(e.throttled),
+            style.name(&e.event),
+        ]);
+    }
+    table
+}
+
+fn sources_table(sampling: &Sampling, style: &Style) -> Table {
+    let all: u64 = sampling.sources.iter().map(|s| s.samples).sum();
+    let mut table = Table::new(&[
+        ("share", Kind::Number),
+        ("n", Kind::Number),
+        ("latency", Kind::Number),
+        ("data from", Kind::Text),
+    ]);
+    for source in &sampling.sources {
+        let mean = source.latency_cycles as f64 / (source.samples as f64).max(1.0);
+        table.row(vec![
+            units::share(source.samples as f64 / (all as f64).max(1.0)),
+            units::count(source.samples),
+            format!("{mean:.1}"),
+            style.name(&source.source),
+        ]);
+    }
+    table
+}
+
+/// How it was sampled, and what that took, in sentences.
+pub(crate) fn notes(sampling: &Sampling) -> Vec<String> {
+    let mut notes = sampling.notes.clone();
+    if let Some(overhead) = &sampling.overhead {
+        notes.push(overhead_in_words(overhead));
+        notes.extend(sampling.events.iter().filter_map(cost_in_words));
+    }
+    notes.extend(sampling.pebs.iter().flat_map(pebs_in_words));
+    notes
+}
+
+fn overhead_in_words(o: &OverheadFacts) -> String {
+    format!(
+        "overhead {:.2} % of {:.2} s on processors ({:.2} % allowed), periods changed {} times",
+        100.0 * o.taken,
+        o.observed_ns as f64 / 1e9,
+        100.0 * o.allowed,
+        o.changes,
+    )
+}
+
+fn cost_in_words(event: &SampledEvent) -> Option<String> {
+    let by = match event.sample_ns_by_timer {
+        true => " by a timer in its stead",
+        false => "",
+    };
+    let period = event.last_period.map_or(String::new(), |period| {
+        format!("; period {period} at the end")
+    });
+    let ns = event.sample_ns?;
+    Some(format!(
+        "{}: a sample takes {:.2} us here (measured before the start{by}){period}",
+        event.event,
+        ns / 1e3,
+    ))
+}
+
+fn pebs_in_words(pebs: &PebsFacts) -> Vec<String> {
+    let mean = pebs.records as f64 / (pebs.looks as f64).max(1.0);
+    let waiting = format!(
+        "PEBS: {mean:.1} records waited in the processor's buffer at each of {} looks, {} at most",
+        pebs.looks, pebs.most
+    );
+    let alone = || {
+        "an interrupt for each record: another event on that processor, such as `perf top`, \
+         or the settings above prevent batches"
+            .to_owned()
+    };
+    let mut all = vec![waiting];
+    all.extend((pebs.most < BATCHED).then(alone));
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture;
+    use memgauge_analyze::DataFrom;
+
+    fn summary() -> Summary {
+        let event = SampledEvent {
+            event: "mem-loads".to_owned(),
+            samples: 40,
+            with_address: 39,
+            stood_for: 40_000,
+            counted: Some(41_000),
+            lost: Some(1),
+            throttled: None,
+            ..SampledEvent::default()
+        };
+        let from = |source: &str, samples, latency_cycles| DataFrom {
+            source: source.to_owned(),
+            samples,
+            latency_cycles,
+        };
+        Summary {
+            sampling: Some(Sampling {
+                events: vec![event],
+                sources: vec![from("load, memory", 30, 9000), from("load, L1 hit", 10, 50)],
+                derivations: Some(DerivationFacts {
+                    exact: 3,
+                    no_base: 1,
+                    ..DerivationFacts::default()
+                }),
+                notes: vec!["a remark".to_owned()],
+                ..Sampling::default()
+            }),
+            ..fixture::empty()
+        }
+    }
+
+    fn lines(text: &str) -> Vec<String> {
+        let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+        text.lines().map(words).collect()
+    }
+
+    fn has(text: &str, line: &str) {
+        assert!(lines(text).contains(&line.to_owned()), "{line}: {text}");
+    }
+
+    #[test]
+    fn events_sources_and_derivations_have_their_figures() {
+        let (summary, style) = (summary(), fixture::plain(80, false));
+        let text = samples(&summary, &style);
+        has(&text, "40 39 40.0k 41.0k 1 - mem-loads");
+        has(&text, "a remark");
+        let text = sources(&summary, &style);
+        has(&text, "75.0 % 30 300.0 load, memory");
+        has(&text, "25.0 % 10 5.0 load, L1 hit");
+        let text = derivations(&summary, &style);
+        has(&text, "75.0 % exact: an operand of the sampled instruction");
+        has(
+            &text,
+            "25.0 % none: relative to FS or GS, whose bases samples lack",
+        );
+    }
+
+    #[test]
+    fn a_buffer_that_never_fills_is_told() {
+        let of = |most| {
+            let pebs = PebsFacts {
+                looks: 10,
+                records: 5,
+                most,
+            };
+            pebs_in_words(&pebs).len()
+        };
+        assert_eq!((of(1), of(200)), (2, 1));
+    }
+
+    #[test]
+    fn names_cannot_smuggle_terminal_escapes() {
+        let mut summary = summary();
+        if let Some(sampling) = &mut summary.sampling {
+            sampling.events[0].event = "evil\x1b[2J".to_owned();
+            sampling.sources[0].source = "\x1b]0;x\x07".to_owned();
+            sampling.notes[0] = "\x1b]0;x\x07".to_owned();
+        }
+        let style = fixture::plain(80, false);
+        let text = samples(&summary, &style) + &sources(&summary, &style);
+        assert!(!text.contains('\x1b') && !text.contains('\x07'));
+    }
+}

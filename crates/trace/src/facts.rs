@@ -1,0 +1,297 @@
+//! What a source knows of the whole run beside its rows: counters' totals, what the
+//! kernel counted as lost, how data addresses were found.
+//!
+//! Facts are in the manifest, which a recorder completes when it ends. A reader takes
+//! from the rows what they say and from here what they cannot say. Version 0.1 kept
+//! some of them under composed names among the totals; those are read into these types
+//! when a recording is opened.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::EventId;
+
+/// What a source that samples knows of its run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SamplingFacts {
+    /// The sampled events, in the order typed.
+    pub events: Vec<SampledFacts>,
+    /// Samples by how their data address was rebuilt, where that was wanted.
+    pub derivations: Option<DerivationFacts>,
+    /// Where data came from, in the source's words.
+    pub sources: Vec<DataFromFacts>,
+    /// PEBS: what waited in the processor's buffer.
+    pub pebs: Option<PebsFacts>,
+    /// What sampling took, where that was limited.
+    pub overhead: Option<OverheadFacts>,
+    /// Sentences about what was given up, and why.
+    pub notes: Vec<String>,
+}
+
+/// One sampled event.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SampledFacts {
+    /// The event.
+    pub event: EventId,
+    /// Its samples: rows of `samples`, or overflows where their times are kept.
+    pub samples: u64,
+    /// Those with a data address.
+    pub with_address: u64,
+    /// Events that the samples stand for: the sum of their periods.
+    pub stood_for: u64,
+    /// Events that the counters counted meanwhile; `None` where nobody read them.
+    pub counted: Option<u64>,
+    /// Samples lost for want of room, by the kernel's count.
+    pub lost: u64,
+    /// Times that the kernel stopped sampling for being too fast.
+    pub throttled: u64,
+    /// The period at the end; `None` where a frequency was asked for.
+    pub last_period: Option<u64>,
+    /// Nanoseconds that a sample takes from the program, where that was measured.
+    pub sample_ns: Option<f64>,
+    /// Whether a timer stood in for the event when that was measured.
+    pub sample_ns_by_timer: bool,
+}
+
+/// Samples by how their data address was rebuilt from registers and code.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DerivationFacts {
+    /// From an operand of the sampled instruction.
+    pub exact: u64,
+    /// From an operand of the instruction before.
+    pub previous: u64,
+    /// From an operand of an instruction ahead.
+    pub next: u64,
+    /// Not: no operand in memory near.
+    pub no_operand: u64,
+    /// Not: registers overwritten, or not in the sample.
+    pub no_registers: u64,
+    /// Not: relative to FS or GS, whose bases samples lack.
+    pub no_base: u64,
+    /// Not: the code could not be read.
+    pub no_code: u64,
+}
+
+impl DerivationFacts {
+    /// All samples.
+    pub fn all(&self) -> u64 {
+        self.with_address() + self.no_operand + self.no_registers + self.no_base + self.no_code
+    }
+
+    /// Those with an address.
+    pub fn with_address(&self) -> u64 {
+        self.exact + self.previous + self.next
+    }
+}
+
+/// Samples whose data came from one source.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DataFromFacts {
+    /// The source in words.
+    pub words: String,
+    /// Samples.
+    pub samples: u64,
+    /// Sum of their latencies in cycles.
+    pub latency_cycles: u64,
+}
+
+/// How many records waited in the processor's own buffer when it was looked at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PebsFacts {
+    /// Looks.
+    pub looks: u64,
+    /// Records that waited, all together.
+    pub records: u64,
+    /// The most that waited at once.
+    pub most: u64,
+}
+
+/// What sampling took of the program's time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct OverheadFacts {
+    /// Part of the observed time that was allowed, 0 to 1.
+    pub allowed: f64,
+    /// Part that it took: samples times their measured cost, and memgauge's time.
+    pub taken: f64,
+    /// Processor time observed, in nanoseconds.
+    pub observed_ns: u64,
+    /// Times that periods were changed.
+    pub changes: u64,
+}
+
+/// What `memgauge stat` counted.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CountingFacts {
+    /// Whether all that ran on the processors was counted, idle time included.
+    pub whole_machine: bool,
+    /// Nanoseconds observed, on the recording's clock.
+    pub wall_ns: u64,
+    /// The events, in the order typed.
+    pub counters: Vec<CounterFacts>,
+    /// Events that were not counted.
+    pub unsupported: Vec<UnsupportedFacts>,
+    /// Events counted in user space only, for want of rights.
+    pub user_only: Vec<String>,
+    /// How the timer of a series did; `None` without a series.
+    pub ticks: Option<TickFacts>,
+    /// Rows of the series: one for each thread or processor and tick.
+    pub rows: u64,
+    /// Processes and threads seen.
+    pub threads: u64,
+    /// Sentences about how it was counted.
+    pub notes: Vec<String>,
+    /// Seconds that memgauge ran in user mode.
+    pub own_user_s: f64,
+    /// Seconds that it ran in the kernel.
+    pub own_system_s: f64,
+}
+
+/// One counter's total.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CounterFacts {
+    /// The event; its rows in `series` have the same id.
+    pub event: EventId,
+    /// Its name.
+    pub name: String,
+    /// The total, scaled up where it was counted only a part of the time.
+    pub value: u64,
+    /// What was counted, as the kernel counted it.
+    pub counted: u64,
+    /// Part of the time it was counted, 0 to 1.
+    pub share_counted: f64,
+    /// What a count is worth, in `unit`.
+    pub scale: f64,
+    /// Unit of the scaled value, for PMUs that name one.
+    pub unit: String,
+    /// Whether it counts the whole machine, not the target.
+    pub machine_wide: bool,
+}
+
+/// An event that was not counted.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct UnsupportedFacts {
+    /// Its name.
+    pub name: String,
+    /// Why not.
+    pub why: String,
+}
+
+/// How well the timer of a series kept its promise.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TickFacts {
+    /// The timer's event in `series`.
+    pub event: EventId,
+    /// Length of an interval as asked for.
+    pub interval_ns: u64,
+    /// Ticks that arrived.
+    pub seen: u64,
+    /// Ticks that the running time has room for.
+    pub expected: u64,
+    /// Records that rings had no room for.
+    pub lost: u64,
+    /// Ticks that neither came nor were lost.
+    pub late: u64,
+    /// Times the kernel stopped the timer for being too fast.
+    pub throttled: u64,
+    /// Time the timers ran.
+    pub running_ns: u64,
+    /// Median of the gaps between ticks.
+    pub median_gap_ns: Option<u64>,
+    /// The gap that 99 in 100 do not exceed.
+    pub p99_gap_ns: Option<u64>,
+    /// What a tick of the bare timer takes here, where that was measured.
+    pub bare_tick_ns: Option<f64>,
+    /// What a tick takes here with its record, measured before the start.
+    #[serde(default)]
+    pub tick_ns: Option<f64>,
+}
+
+/// With the cost of a tick known to a tenth, a larger share of the time tells no multiple.
+const MOST_TOLD: f64 = 0.9;
+
+impl TickFacts {
+    /// Part of the time on processors that ticks took, 0 to 1; estimated from what one takes.
+    pub fn share_taken(&self) -> Option<f64> {
+        let took_ns = self.tick_ns? * (self.seen + self.lost) as f64;
+        Some((took_ns / (self.running_ns as f64).max(1.0)).min(1.0))
+    }
+
+    /// Running time with ticks as a multiple of that without; `None` where the ticks took
+    /// nearly all of it.
+    pub fn slowdown(&self) -> Option<f64> {
+        let share = self.share_taken()?;
+        (share < MOST_TOLD).then(|| 1.0 / (1.0 - share))
+    }
+}
+
+/// What the way from overflows to records did, where it is kept as times.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DeliveryFacts {
+    /// Events behind the last overflow of each counter.
+    pub rest: u64,
+    /// Records delivered.
+    pub records: u64,
+    /// Times the program was stopped for one.
+    pub stops: u64,
+    /// Times the buffer was changed.
+    pub swaps: u64,
+    /// Cycles that it took, of a modelled machine; `None` where nobody knows.
+    pub cycles: Option<u64>,
+}
+
+/// What an imported file held.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ImportFacts {
+    /// Records by kind, numbered as the kernel does.
+    pub records: BTreeMap<u32, u64>,
+    /// Rows of counters' values in samples.
+    pub series_rows: u64,
+    /// What of the file could not be read, in words.
+    pub problems: Vec<String>,
+}
+
+/// A table as the recorder left it, so that a reader notices what is missing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TableFacts {
+    /// Its parts.
+    pub parts: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_slowdown_is_the_share_of_the_time_that_ticks_took() {
+        let of = |tick_ns| TickFacts {
+            seen: 90,
+            lost: 10,
+            running_ns: 10_000_000,
+            tick_ns: Some(tick_ns),
+            ..TickFacts::default()
+        };
+        // A hundred ticks of 25 us are a quarter of 10 ms: the rest would take 7.5 ms.
+        let quarter = of(25_000.0);
+        assert_eq!(quarter.share_taken(), Some(0.25));
+        assert!((quarter.slowdown().unwrap() - 10.0 / 7.5).abs() < 1e-9);
+        // Ticks as long as the interval, or measured longer: nothing is left over.
+        for ticks in [of(100_000.0), of(200_000.0)] {
+            assert_eq!((ticks.share_taken(), ticks.slowdown()), (Some(1.0), None));
+        }
+        assert_eq!(TickFacts::default().slowdown(), None);
+    }
+}

@@ -1,0 +1,481 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later
+ *
+ * Who waits for whom, as system calls show it. Before a call that may let others
+ * go on, the thread's ring gets a *release* of what they may wait for; after one
+ * that may have waited, an *acquire*. Both are numbered throughout the session, so
+ * the recorder knows which releases came before an acquire.
+ *
+ * What waits is known by a key: a futex, a pipe, a process that ends. Where the
+ * kernel does not say which object it is, several share a key (docs/machine-model.md
+ * says which); then a wait may be taken to last longer, never shorter.
+ *
+ * Order made in user space alone (a lock that was free) leaves no mark. Marking
+ * every locked instruction was rejected: threads that share a counter would be
+ * shown one after the other wherever the host runs them so.
+ */
+#define _GNU_SOURCE
+#include "sync.h"
+
+#include <errno.h>
+#include <linux/futex.h>
+#include <netinet/in.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/timerfd.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "session.h"
+
+/* System call numbers of x86-64 programs. */
+enum {
+    G_READ = 0, G_WRITE = 1, G_CLOSE = 3, G_POLL = 7, G_READV = 19, G_WRITEV = 20,
+    G_SELECT = 23, G_DUP2 = 33, G_PAUSE = 34, G_NANOSLEEP = 35, G_ALARM = 37,
+    G_SETITIMER = 38, G_SENDFILE = 40, G_CONNECT = 42, G_ACCEPT = 43, G_SENDTO = 44,
+    G_RECVFROM = 45, G_SENDMSG = 46, G_RECVMSG = 47, G_SHUTDOWN = 48, G_CLONE = 56,
+    G_FORK = 57, G_VFORK = 58, G_EXIT = 60, G_WAIT4 = 61, G_KILL = 62, G_SEMOP = 65,
+    G_MSGSND = 69, G_MSGRCV = 70, G_FCNTL = 72, G_FLOCK = 73, G_SIGTIMEDWAIT = 128,
+    G_SIGQUEUEINFO = 129, G_SIGSUSPEND = 130, G_TKILL = 200, G_FUTEX = 202,
+    G_SEMTIMEDOP = 220, G_CLOCK_NANOSLEEP = 230, G_EXIT_GROUP = 231, G_EPOLL_WAIT = 232,
+    G_TGKILL = 234, G_MQ_SEND = 242, G_MQ_RECEIVE = 243, G_WAITID = 247, G_PSELECT6 = 270,
+    G_PPOLL = 271, G_SPLICE = 275, G_TEE = 276, G_EPOLL_PWAIT = 281, G_TIMERFD_SETTIME = 286,
+    G_ACCEPT4 = 288, G_DUP3 = 292, G_RECVMMSG = 299, G_SENDMMSG = 307, G_EPOLL_PWAIT2 = 441,
+};
+
+/* QEMU's own "to be restarted after a signal". */
+enum { G_ERESTARTSYS = 512 };
+
+/* What a key is of; a part of it. */
+enum space { FUTEX = 1, SHARED_FUTEX, OBJECT, PORTS, UNIX_SOCKETS, TIMER, SIGNAL, SEMAPHORES,
+             MESSAGES };
+
+#define NS_PER_S 1000000000ull
+
+static __thread uint64_t wait_ns;   /* what the call under way asks to wait at most */
+static __thread bool starts_thread; /* it starts a thread, and has the lock below */
+
+static uint64_t key(enum space space, uint64_t a, uint64_t b)
+{
+    uint64_t x = (space * 0x9e3779b97f4a7c15ull) ^ a;
+    x = (x ^ x >> 31) * 0xbf58476d1ce4e5b9ull;
+    x = (x ^ x >> 29 ^ b) * 0x94d049bb133111ebull;
+    return (x ^ x >> 32) & MG_SYNC_KEY;
+}
+
+static uint64_t own(void)
+{
+    return getpid();
+}
+
+static uint64_t signals_of(uint64_t pid)
+{
+    return key(SIGNAL, (uint32_t)pid, 0);
+}
+
+static void release(uint64_t what)
+{
+    mg_put_sync(MG_SYNC_RELEASE, what, 0);
+}
+
+static void acquire(uint64_t what)
+{
+    mg_put_sync(MG_SYNC_ACQUIRE, what, 0);
+}
+
+static void slept(uint64_t ns)
+{
+    if (ns)
+        mg_put_sync(MG_SYNC_SLEEP, 0, ns);
+}
+
+/* ---- times ---- */
+
+static uint64_t in_ns(int64_t s, int64_t ns)
+{
+    if (s < 0 || ns < 0)
+        return 0;
+    return s > 100000 ? MG_SYNC_NS : (uint64_t)s * NS_PER_S + ns;
+}
+
+static uint64_t read_timespec(uint64_t at)
+{
+    int64_t t[2];
+    return at && mg_guest_read(t, at, sizeof t) ? in_ns(t[0], t[1]) : 0;
+}
+
+static uint64_t read_timeval(uint64_t at)
+{
+    int64_t t[2];
+    return at && mg_guest_read(t, at, sizeof t) ? in_ns(t[0], t[1] * 1000) : 0;
+}
+
+/* What is left until the time at `at` of a clock. */
+static uint64_t until(uint64_t at, clockid_t clock)
+{
+    int64_t t[2];
+    struct timespec now;
+    if (!at || !mg_guest_read(t, at, sizeof t) || clock_gettime(clock, &now) != 0)
+        return 0;
+    int64_t s = t[0] - now.tv_sec, ns = t[1] - now.tv_nsec;
+    if (ns < 0) {
+        s -= 1;
+        ns += NS_PER_S;
+    }
+    return in_ns(s, ns);
+}
+
+static uint64_t milliseconds(uint64_t arg)
+{
+    int ms = (int)arg;
+    return ms > 0 ? (uint64_t)ms * 1000000 : 0;
+}
+
+static uint64_t futex_wait_ns(const uint64_t arg[6])
+{
+    int op = (int)arg[1];
+    clockid_t clock = op & FUTEX_CLOCK_REALTIME ? CLOCK_REALTIME : CLOCK_MONOTONIC;
+    switch (op & FUTEX_CMD_MASK) {
+    case FUTEX_WAIT: return read_timespec(arg[3]);
+    case FUTEX_WAIT_BITSET:
+    case FUTEX_WAIT_REQUEUE_PI: return until(arg[3], clock);
+    case FUTEX_LOCK_PI: return until(arg[3], CLOCK_REALTIME);
+    default: return 0;
+    }
+}
+
+/* What a call waits if nothing else ends the wait. */
+static uint64_t asked_ns(int64_t num, const uint64_t arg[6])
+{
+    switch (num) {
+    case G_NANOSLEEP: return read_timespec(arg[0]);
+    case G_CLOCK_NANOSLEEP:
+        return arg[1] & TIMER_ABSTIME ? until(arg[2], (clockid_t)arg[0]) : read_timespec(arg[2]);
+    case G_POLL: return milliseconds(arg[2]);
+    case G_EPOLL_WAIT:
+    case G_EPOLL_PWAIT: return milliseconds(arg[3]);
+    case G_SELECT: return read_timeval(arg[4]);
+    case G_PSELECT6: return read_timespec(arg[4]);
+    case G_PPOLL: return read_timespec(arg[2]);
+    case G_EPOLL_PWAIT2: return read_timespec(arg[3]);
+    case G_SIGTIMEDWAIT: return read_timespec(arg[2]);
+    case G_FUTEX: return futex_wait_ns(arg);
+    default: return 0;
+    }
+}
+
+/* ---- keys ---- */
+
+/* A futex between processes is known by its place in the page: they may have it at
+ * different addresses. */
+static uint64_t futex_key(uint64_t addr, int op)
+{
+    if (op & FUTEX_PRIVATE_FLAG)
+        return key(FUTEX, own(), addr);
+    return key(SHARED_FUTEX, addr % MG_PAGE, 0);
+}
+
+static unsigned port(const struct sockaddr_storage *a)
+{
+    /* IPv4 and IPv6 have it at the same place. */
+    return ntohs(((const struct sockaddr_in *)a)->sin_port);
+}
+
+static bool is_inet(const struct sockaddr_storage *a)
+{
+    return a->ss_family == AF_INET || a->ss_family == AF_INET6;
+}
+
+static uint64_t between(unsigned a, unsigned b)
+{
+    return key(PORTS, a < b ? a : b, a < b ? b : a);
+}
+
+/* A connection is known by its two ports, a listening socket by its own. */
+static uint64_t socket_key(int fd)
+{
+    struct sockaddr_storage here = { 0 }, there = { 0 };
+    socklen_t room = sizeof here;
+    if (getsockname(fd, (struct sockaddr *)&here, &room) != 0 || !is_inet(&here))
+        return key(UNIX_SOCKETS, 0, 0);
+    room = sizeof there;
+    bool connected = getpeername(fd, (struct sockaddr *)&there, &room) == 0;
+    return between(port(&here), connected ? port(&there) : 0);
+}
+
+/* A socket address of the program; 0 where it has no port. */
+static uint64_t address_key(uint64_t at, uint64_t bytes)
+{
+    struct sockaddr_storage to = { 0 };
+    size_t room = bytes < sizeof to ? bytes : sizeof to;
+    if (!at || room < sizeof(sa_family_t) || !mg_guest_read(&to, at, room) || !is_inet(&to))
+        return 0;
+    return between(port(&to), 0);
+}
+
+static bool is_anon(int fd, const char *kind)
+{
+    char link[64], name[64];
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    ssize_t n = readlink(link, name, sizeof name - 1);
+    name[n > 0 ? n : 0] = 0;
+    return strstr(name, kind) != NULL;
+}
+
+static uint64_t anon_key(int fd, const struct stat *st)
+{
+    if (is_anon(fd, "timerfd"))
+        return key(TIMER, own(), fd);
+    if (is_anon(fd, "signalfd"))
+        return signals_of(own());
+    return key(OBJECT, st->st_dev, st->st_ino);
+}
+
+/* What one waits for at a descriptor; 0 where that is nobody in the session. */
+static uint64_t fd_key(uint64_t arg)
+{
+    struct stat st;
+    int fd = (int)arg;
+    if (fstat(fd, &st) != 0)
+        return 0;
+    if (S_ISFIFO(st.st_mode))
+        return key(OBJECT, st.st_dev, st.st_ino);
+    if (S_ISSOCK(st.st_mode))
+        return socket_key(fd);
+    return (st.st_mode & S_IFMT) == 0 ? anon_key(fd, &st) : 0;
+}
+
+/* The same of a file that is locked, or a queue of messages. */
+static uint64_t file_key(uint64_t arg)
+{
+    struct stat st;
+    return fstat((int)arg, &st) == 0 ? key(OBJECT, st.st_dev, st.st_ino) : 0;
+}
+
+static bool locks(const uint64_t arg[6])
+{
+    enum { G_SETLK = 6, G_SETLKW = 7, G_OFD_SETLK = 37, G_OFD_SETLKW = 38 };
+    return arg[1] == G_SETLK || arg[1] == G_SETLKW || arg[1] == G_OFD_SETLK ||
+           arg[1] == G_OFD_SETLKW;
+}
+
+/* ---- releases ---- */
+
+static void release_any(uint64_t what)
+{
+    if (what)
+        release(what);
+}
+
+static void release_futex(const uint64_t arg[6])
+{
+    int op = (int)arg[1];
+    switch (op & FUTEX_CMD_MASK) {
+    case FUTEX_WAKE_OP:
+    case FUTEX_REQUEUE:
+    case FUTEX_CMP_REQUEUE:
+    case FUTEX_CMP_REQUEUE_PI:
+        release(futex_key(arg[4], op));
+        __attribute__((fallthrough));
+    case FUTEX_WAKE:
+    case FUTEX_WAKE_BITSET:
+    case FUTEX_UNLOCK_PI:
+        release(futex_key(arg[0], op));
+    }
+}
+
+/* The latest threads by where the kernel writes that they have ended. Whoever gives
+ * that place to another thread has seen that the former one ended, even where it had
+ * no need to wait for it. Changed under the lock of births. */
+static struct { uint64_t addr; uint32_t tid; } places[1024];
+static __thread uint64_t place; /* of the thread that is being started */
+
+static unsigned slot(uint64_t addr)
+{
+    return (addr >> 6 ^ addr >> 16) % (sizeof places / sizeof places[0]);
+}
+
+static void start(uint64_t flags, uint64_t addr)
+{
+    starts_thread = flags & CLONE_VM && flags & CLONE_THREAD;
+    if (starts_thread) {
+        mg_birth_lock();
+        place = flags & CLONE_CHILD_CLEARTID ? addr : 0;
+        if (place && places[slot(place)].addr == place)
+            mg_put_sync(MG_SYNC_JOIN_THREAD, places[slot(place)].tid, 0);
+    }
+    mg_birth_begin(mg_put_sync(MG_SYNC_START, 0, 0));
+}
+
+static void arm(const uint64_t arg[6])
+{
+    int64_t t[4]; /* interval, then the first time */
+    if (!mg_guest_read(t, arg[2], sizeof t))
+        return;
+    struct itimerspec before;
+    uint64_t ns = in_ns(t[2], t[3]);
+    if (arg[1] & TFD_TIMER_ABSTIME) {
+        /* Which clock it goes by, the kernel does not say here: the nearer one's. */
+        uint64_t monotonic = until(arg[2] + 16, CLOCK_MONOTONIC);
+        uint64_t real = until(arg[2] + 16, CLOCK_REALTIME);
+        ns = real && real < monotonic ? real : monotonic;
+    }
+    if (timerfd_gettime((int)arg[0], &before) == 0 && ns)
+        mg_put_sync(MG_SYNC_RELEASE, key(TIMER, own(), (int)arg[0]), ns);
+}
+
+static void release_all(int64_t num, const uint64_t arg[6])
+{
+    switch (num) {
+    case G_WRITE: case G_WRITEV: case G_SENDMSG: case G_SENDMMSG: case G_SHUTDOWN:
+    case G_SENDFILE: case G_CLOSE:
+        return release_any(fd_key(arg[0]));
+    case G_DUP2: case G_DUP3:
+        return release_any(fd_key(arg[1]));
+    case G_SENDTO: {
+        uint64_t to = address_key(arg[4], arg[5]);
+        return release_any(to ? to : fd_key(arg[0]));
+    }
+    case G_CONNECT: {
+        uint64_t to = address_key(arg[1], arg[2]);
+        return release_any(to ? to : fd_key(arg[0]));
+    }
+    case G_SPLICE: return release_any(fd_key(arg[2]));
+    case G_TEE: return release_any(fd_key(arg[1]));
+    case G_MQ_SEND: case G_FLOCK: return release_any(file_key(arg[0]));
+    case G_FCNTL:
+        if (locks(arg))
+            release_any(file_key(arg[0]));
+        return;
+    case G_SEMOP: case G_SEMTIMEDOP: return release(key(SEMAPHORES, arg[0], 0));
+    case G_MSGSND: return release(key(MESSAGES, arg[0], 0));
+    case G_FUTEX: return release_futex(arg);
+    case G_CLONE: return start(arg[0], arg[3]);
+    case G_FORK: case G_VFORK: return start(0, 0);
+    case G_KILL: case G_TGKILL: case G_SIGQUEUEINFO: return release(signals_of(arg[0]));
+    case G_TKILL: return release(signals_of(own()));
+    case G_ALARM:
+        if (arg[0])
+            mg_put_sync(MG_SYNC_RELEASE, signals_of(own()), in_ns((uint32_t)arg[0], 0));
+        return;
+    case G_SETITIMER: {
+        uint64_t ns = read_timeval(arg[1] ? arg[1] + 16 : 0);
+        if (ns && arg[0] == 0)
+            mg_put_sync(MG_SYNC_RELEASE, signals_of(own()), ns);
+        return;
+    }
+    case G_TIMERFD_SETTIME: return arm(arg);
+    case G_EXIT: case G_EXIT_GROUP:
+        release(signals_of(getppid()));
+        mg_put_sync(MG_SYNC_EXIT, gettid(), 0);
+    }
+}
+
+/* ---- acquires ---- */
+
+static void acquire_fd(uint64_t what, bool ended)
+{
+    if (what)
+        mg_put_sync(ended ? MG_SYNC_ACQUIRE_END : MG_SYNC_ACQUIRE, what, 0);
+}
+
+/* Timers that repeat: the next time follows from this one. */
+static void acquire_read(uint64_t fd, int64_t ret)
+{
+    uint64_t what = fd_key(fd);
+    struct itimerspec left;
+    acquire_fd(what, ret == 0);
+    if (what == key(TIMER, own(), (int)fd) && timerfd_gettime((int)fd, &left) == 0)
+        if (left.it_interval.tv_sec || left.it_interval.tv_nsec)
+            mg_put_sync(MG_SYNC_RELEASE, what,
+                        in_ns(left.it_interval.tv_sec, left.it_interval.tv_nsec));
+}
+
+/* A thread that waits for another's end waits, as the kernel was asked when that one
+ * was started, until its number is no longer at the address. */
+static void acquire_futex(const uint64_t arg[6], int64_t ret)
+{
+    int op = (int)arg[1];
+    switch (op & FUTEX_CMD_MASK) {
+    case FUTEX_WAIT:
+    case FUTEX_WAIT_BITSET:
+    case FUTEX_WAIT_REQUEUE_PI:
+    case FUTEX_LOCK_PI:
+        if (ret == -ETIMEDOUT)
+            return slept(wait_ns);
+        if (ret != 0 && ret != -EAGAIN)
+            return;
+        acquire(futex_key(arg[0], op));
+        if (!(op & FUTEX_PRIVATE_FLAG))
+            mg_put_sync(MG_SYNC_JOIN_THREAD, (uint32_t)arg[2], 0);
+        return;
+    case FUTEX_WAKE:
+    case FUTEX_WAKE_BITSET:
+    case FUTEX_UNLOCK_PI:
+        /* The host often runs the woken at once and the waker much later: when that one
+         * comes back it may find its own turn come, and not wait. */
+        acquire(futex_key(arg[0], op));
+    }
+}
+
+static void acquire_child(int64_t num, const uint64_t arg[6], int64_t ret)
+{
+    uint32_t pid = (uint32_t)ret;
+    if (num == G_WAITID && (!arg[2] || !mg_guest_read(&pid, arg[2] + 12, sizeof pid)))
+        pid = 0;
+    if (pid)
+        mg_put_sync(MG_SYNC_JOIN_PROCESS, pid, 0);
+}
+
+static void acquire_all(int64_t num, const uint64_t arg[6], int64_t ret)
+{
+    switch (num) {
+    case G_READ: case G_READV: return acquire_read(arg[0], ret);
+    case G_RECVFROM: case G_RECVMSG: case G_RECVMMSG:
+        return acquire_fd(fd_key(arg[0]), ret == 0);
+    case G_ACCEPT: case G_ACCEPT4: return acquire_fd(fd_key(arg[0]), false);
+    case G_SENDFILE: return acquire_fd(fd_key(arg[1]), ret == 0);
+    case G_SPLICE: case G_TEE: return acquire_fd(fd_key(arg[0]), ret == 0);
+    case G_MQ_RECEIVE: case G_FLOCK: return acquire_fd(file_key(arg[0]), false);
+    case G_FCNTL: return acquire_fd(locks(arg) ? file_key(arg[0]) : 0, false);
+    case G_SEMOP: case G_SEMTIMEDOP: return acquire(key(SEMAPHORES, arg[0], 0));
+    case G_MSGRCV: return acquire(key(MESSAGES, arg[0], 0));
+    case G_WAIT4: case G_WAITID: return acquire_child(num, arg, ret);
+    case G_SIGTIMEDWAIT: return acquire(signals_of(own()));
+    case G_NANOSLEEP: case G_CLOCK_NANOSLEEP: return slept(wait_ns);
+    case G_POLL: case G_PPOLL: case G_SELECT: case G_PSELECT6:
+    case G_EPOLL_WAIT: case G_EPOLL_PWAIT: case G_EPOLL_PWAIT2:
+        /* Events are waited for by whatever takes them. */
+        return ret == 0 ? slept(wait_ns) : (void)0;
+    }
+}
+
+void mg_sync_before(int64_t num, const uint64_t arg[6])
+{
+    wait_ns = asked_ns(num, arg);
+    release_all(num, arg);
+}
+
+void mg_sync_after(int64_t num, const uint64_t arg[6], int64_t ret)
+{
+    if (starts_thread) {
+        starts_thread = false;
+        if (place && ret > 0) {
+            places[slot(place)].addr = place;
+            places[slot(place)].tid = ret;
+        }
+        mg_birth_end(ret);
+    }
+    if (num == G_FUTEX)
+        acquire_futex(arg, ret);
+    else if (ret == -EINTR || ret == -G_ERESTARTSYS)
+        acquire(signals_of(own()));
+    else if (num == G_SIGTIMEDWAIT && ret == -EAGAIN)
+        slept(wait_ns);
+    else if (ret >= 0)
+        acquire_all(num, arg, ret);
+}
