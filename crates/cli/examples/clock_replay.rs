@@ -27,7 +27,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use memgauge_emulate::{self as emulate, Wanted, geometry, stream};
+use memgauge_emulate::{self as emulate, StreamOptions, geometry, stream};
 use memgauge_live::clock;
 use memgauge_live::target::Target;
 use memgauge_machine::PmuConfig;
@@ -184,7 +184,7 @@ fn emulated(command: &[String], folder: &Path) -> Result<Emulated> {
     emulate::record(&options, &mut |_| {})?;
     let regions = Regions::read(&Recording::open(&output)?)?;
     let mut by_ip: HashMap<u64, Accesses> = HashMap::new();
-    let wanted = Wanted {
+    let wanted = StreamOptions {
         granule: LINE,
         parts: None,
         ips: true,

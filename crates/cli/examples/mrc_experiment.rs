@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use memgauge_emulate::{Batch, Wanted, stream};
+use memgauge_emulate::{Batch, StreamOptions, stream};
 use memgauge_machine::pmu::Precise;
 use memgauge_machine::{
     AccessKind, Config, CoreId, Delivered, Delivery, Machine, PmuConfig, SampleSpec,
@@ -194,7 +194,7 @@ fn study(name: &'static str, command: &[String]) -> Result<Studied> {
     let mut all = periods
         .map(Sampling::new)
         .collect::<Result<Vec<Sampling>>>()?;
-    let wanted = Wanted {
+    let wanted = StreamOptions {
         granule: PAGE,
         parts: None,
         ips: false,

@@ -6,7 +6,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use memgauge_emulate::geometry;
 use memgauge_machine::Config;
 
-use crate::bandwidth::Way;
+use crate::bandwidth::DeliveryName;
 use crate::stat::pages;
 use crate::target::Targets;
 use crate::units::{Duration, Percent};
@@ -101,7 +101,7 @@ pub(crate) struct Settings {
     /// How overflows of the modelled PMU become samples, with what cost and loss: ideal,
     /// precise, precise-linux, interrupt, tagged (docs/machine-model.md)
     #[arg(long, value_name = "WAY", default_value = "ideal")]
-    pub(crate) delivery: Way,
+    pub(crate) delivery: DeliveryName,
     /// Length of a series interval in virtual time (100us, 1ms; a bare number is milliseconds)
     #[arg(short = 'I', long, value_name = "TIME", default_value = "1ms")]
     pub(crate) interval: Duration,

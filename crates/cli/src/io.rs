@@ -32,7 +32,7 @@ pub(crate) fn io(args: &Io) -> anyhow::Result<Exit> {
         record::make_room(output, args.force)?;
     }
     catch_interrupts().context("failed to catch interrupts")?;
-    let mut run = Run::start(args)?;
+    let mut run = IoRun::start(args)?;
     let live = terminal::stdout_is_terminal() && !args.json && args.command.is_empty();
     let ended = if live && args.duration.is_none() {
         let (source, without) = (run.meter.memory().source(), run.meter.memory().without());
@@ -93,7 +93,7 @@ fn meter(args: &Io, filter: Filter) -> anyhow::Result<Meter> {
 }
 
 /// Accounting under way.
-pub(crate) struct Run {
+pub(crate) struct IoRun {
     meter: Meter,
     accounts: IoAccounts,
     recorder: Option<IoRecorder>,
@@ -103,8 +103,8 @@ pub(crate) struct Run {
     filtered: bool,
 }
 
-impl Run {
-    fn start(args: &Io) -> anyhow::Result<Run> {
+impl IoRun {
+    fn start(args: &Io) -> anyhow::Result<IoRun> {
         let filter = filter(args)?;
         let mut meter = meter(args, filter.clone())?;
         let launched = match args.command.as_slice() {
@@ -135,7 +135,7 @@ impl Run {
         let recorder = args.output.as_deref();
         let recorder =
             recorder.map(|path| IoRecorder::create(path, &args.command, &settings, series));
-        Ok(Run {
+        Ok(IoRun {
             meter,
             accounts,
             recorder: recorder.transpose()?,
@@ -154,7 +154,7 @@ impl Run {
     fn until(
         &mut self,
         pause: Duration,
-        show: &mut dyn FnMut(&Run, Option<&Look>) -> anyhow::Result<bool>,
+        show: &mut dyn FnMut(&IoRun, Option<&Look>) -> anyhow::Result<bool>,
     ) -> anyhow::Result<Option<CommandEnd>> {
         let mut next = Instant::now() + self.interval;
         loop {

@@ -20,13 +20,13 @@ const MOST: usize = 128;
 
 /// What is to be done once what ran before has been told the core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum What {
+pub(super) enum PendingKind {
     /// Nothing more.
     Settle,
     /// A split that hit is to be counted.
     Split,
     /// The first access of the run at the word.
-    Run,
+    AccessRun,
     /// This access of the code.
     Access(u32),
 }
@@ -39,7 +39,7 @@ pub(super) struct Event {
     pub(super) missed: Missed,
     /// Where its word is.
     pub(super) at: u32,
-    pub(super) what: What,
+    pub(super) what: PendingKind,
 }
 
 /// Events in order, and what ran since the last one.
@@ -65,7 +65,7 @@ impl Events {
     }
 
     /// Notes an event at the end of what ran.
-    pub(super) fn note(&mut self, at: usize, what: What, addr: u64, missed: Missed) {
+    pub(super) fn note(&mut self, at: usize, what: PendingKind, addr: u64, missed: Missed) {
         let ran = std::mem::take(&mut self.ran);
         self.noted.push(Event {
             ran,
@@ -81,7 +81,7 @@ impl Events {
     pub(super) fn add(&mut self, at: usize, ran: Tally) {
         if self.ran.is_full() {
             let before = at.saturating_sub(1);
-            self.note(before, What::Settle, 0, Missed::NOTHING);
+            self.note(before, PendingKind::Settle, 0, Missed::NOTHING);
         }
         self.ran.add(ran);
     }

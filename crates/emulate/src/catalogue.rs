@@ -177,7 +177,7 @@ impl Entries {
 
 /// Consecutive accesses with one word in the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Run {
+pub(super) struct AccessRun {
     /// First access, in the process's list.
     first: u32,
     accesses: u16,
@@ -185,9 +185,9 @@ pub(super) struct Run {
     pub(super) stores: bool,
 }
 
-impl Run {
-    fn of(index: u32, access: &Access) -> Run {
-        Run {
+impl AccessRun {
+    fn of(index: u32, access: &Access) -> AccessRun {
+        AccessRun {
             first: index,
             accesses: 1,
             stores: access.kind != AccessKind::Load,
@@ -259,13 +259,13 @@ impl Block {
 pub(super) struct Catalogue {
     pub(super) entries: Entries,
     blocks: Vec<Block>,
-    runs: Vec<Run>,
+    runs: Vec<AccessRun>,
     accesses: Vec<Access>,
 }
 
 /// Something other than code that a catalogue tells.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Happening {
+pub(super) enum CatalogueEvent {
     /// From this address on.
     Mapped(u64, Mapping),
     Unmapped(Range<u64>),
@@ -328,7 +328,10 @@ impl Catalogue {
     ///
     /// # Errors
     /// A record the plugin cannot have written; nothing after it is readable.
-    pub(super) fn read(&mut self, bytes: &[u8]) -> Result<(usize, Option<Happening>), BadRecord> {
+    pub(super) fn read(
+        &mut self,
+        bytes: &[u8],
+    ) -> Result<(usize, Option<CatalogueEvent>), BadRecord> {
         let kind = u32_at(bytes, 0).unwrap_or(0);
         let length = u32_at(bytes, 4).unwrap_or(0);
         let bad = BadRecord {
@@ -409,7 +412,7 @@ impl Catalogue {
             match self.runs.last_mut() {
                 _ if access.run == wire::RUN_VARYING => {}
                 Some(run) if access.run == last => run.extend(access),
-                _ => self.runs.push(Run::of(index, access)),
+                _ => self.runs.push(AccessRun::of(index, access)),
             }
             last = access.run;
         }
@@ -433,7 +436,7 @@ impl Catalogue {
     }
 
     /// Run `number` of a block.
-    pub(super) fn run(&self, block: u32, number: usize) -> Option<Run> {
+    pub(super) fn run(&self, block: u32, number: usize) -> Option<AccessRun> {
         let block = self.block(block)?;
         let of_block = number < usize::from(block.runs);
         let run = self.runs.get(block.first_run as usize + number);
@@ -480,7 +483,7 @@ pub(super) fn to_usize(range: &Range<u32>) -> Range<usize> {
     range.start as usize..range.end as usize
 }
 
-fn happening(kind: u32, body: &[u8]) -> Option<Happening> {
+fn happening(kind: u32, body: &[u8]) -> Option<CatalogueEvent> {
     let range = u64_at(body, 8)?..u64_at(body, 16)?;
     let prot = u32_at(body, 32)?;
     let path_bytes = u32_at(body, 36)? as usize;
@@ -490,14 +493,14 @@ fn happening(kind: u32, body: &[u8]) -> Option<Happening> {
         wire::record::MAP => {
             let (file_offset, executable) = (u64_at(body, 24)?, prot & PROT_EXEC != 0);
             let mapping = Mapping::new(range.end, file_offset, executable, path);
-            Some(Happening::Mapped(range.start, mapping))
+            Some(CatalogueEvent::Mapped(range.start, mapping))
         }
-        wire::record::UNMAP => Some(Happening::Unmapped(range)),
-        wire::record::BRK => Some(Happening::Break(range.start)),
-        wire::record::PROGRAM => Some(Happening::Program(path)),
-        wire::record::NOT_FOLLOWED => Some(Happening::NotFollowed(path)),
-        wire::record::REFUSED => Some(Happening::Refused(range.start)),
-        wire::record::CRASHED => Some(Happening::Crashed {
+        wire::record::UNMAP => Some(CatalogueEvent::Unmapped(range)),
+        wire::record::BRK => Some(CatalogueEvent::Break(range.start)),
+        wire::record::PROGRAM => Some(CatalogueEvent::Program(path)),
+        wire::record::NOT_FOLLOWED => Some(CatalogueEvent::NotFollowed(path)),
+        wire::record::REFUSED => Some(CatalogueEvent::Refused(range.start)),
+        wire::record::CRASHED => Some(CatalogueEvent::Crashed {
             pid: range.start,
             signal: range.end,
         }),

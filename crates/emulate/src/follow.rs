@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU64;
 
 use memgauge_trace::LossKind;
 
-use super::catalogue::{Catalogue, Happening};
+use super::catalogue::{Catalogue, CatalogueEvent};
 use super::session::{Entry, ProcessEntry, Ring, Session};
 use super::wire;
 use memgauge_host::sys::process::Watched;
@@ -87,7 +87,7 @@ pub(super) trait Reader {
     }
 
     /// Something happened in a process that is told beside its code.
-    fn happened(&mut self, process: &mut Process<Self::Process>, happening: Happening);
+    fn happened(&mut self, process: &mut Process<Self::Process>, happening: CatalogueEvent);
 
     /// Takes in words of thread `tid`.
     fn read(

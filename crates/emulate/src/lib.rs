@@ -50,10 +50,10 @@ use memgauge_host as host;
 use memgauge_host::sys::process::{children_usage, interrupts, own_usage, without_randomisation};
 pub use memgauge_host::{Error, ErrorKind, Result};
 pub use parts::PartsBy;
-use recorder::{Note, Recorder, Seen};
+use recorder::{Note, ProgressCounts, Recorder};
 pub use session::SHARED_MEMORY_BYTES;
 use session::Session;
-pub use stream::{Batch, Streamed, Wanted, stream};
+pub use stream::{Batch, StreamOptions, Streamed, stream};
 
 /// What to record and how.
 #[derive(Clone, Debug)]
@@ -184,7 +184,7 @@ pub fn record(options: &Options, progress: &mut dyn FnMut(&Progress)) -> Result<
         .map_err(|e| Error::new(crate::ErrorKind::Missing, e.to_string()))?;
     let writer = Writer::create(&options.output, manifest(options, &emulator))?;
     let mut session = Session::create(reserve::most(&emulator.version))?;
-    let mut run = Run {
+    let mut run = EmulatedRun {
         started: Instant::now(),
         child: spawn(&options.command, &emulator, &session)?,
         recorder: Recorder::new(machine, writer, options.traces),
@@ -278,13 +278,13 @@ fn crashed(who: &str, signal: i32, command: &str, version: &str) -> String {
 }
 
 /// A recording under way.
-struct Run {
+struct EmulatedRun {
     started: Instant,
     child: Child,
     recorder: Recorder,
 }
 
-impl Run {
+impl EmulatedRun {
     fn until_the_command_ends(
         &mut self,
         session: &mut Session,
@@ -331,7 +331,7 @@ impl Run {
             .map_err(|e| Error::system("failed to wait for the program", e))
     }
 
-    fn progress(&self, seen: &Seen) -> Progress {
+    fn progress(&self, seen: &ProgressCounts) -> Progress {
         let get = |event| seen.counts.get(event);
         Progress {
             elapsed: self.started.elapsed(),
@@ -463,7 +463,7 @@ impl Run {
     }
 }
 
-fn totals(seen: &Seen) -> std::collections::BTreeMap<String, u64> {
+fn totals(seen: &ProgressCounts) -> std::collections::BTreeMap<String, u64> {
     let named = seen
         .counts
         .iter()

@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use super::address_space::AddressSpace;
-use super::catalogue::{Catalogue, Happening};
+use super::catalogue::{Catalogue, CatalogueEvent};
 
 /// What parts are told apart by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,17 +66,17 @@ pub(super) struct Parts {
 
 impl Parts {
     /// Takes in what a catalogue tells of mappings.
-    pub(super) fn observe(&mut self, happening: &Happening) {
+    pub(super) fn observe(&mut self, happening: &CatalogueEvent) {
         match happening {
-            Happening::Mapped(start, mapping) => self.space.map(*start, mapping.clone()),
-            Happening::Break(at) => {
+            CatalogueEvent::Mapped(start, mapping) => self.space.map(*start, mapping.clone()),
+            CatalogueEvent::Break(at) => {
                 self.space.set_break(*at);
             }
-            Happening::Unmapped(_)
-            | Happening::Program(_)
-            | Happening::NotFollowed(_)
-            | Happening::Refused(_)
-            | Happening::Crashed { .. } => return,
+            CatalogueEvent::Unmapped(_)
+            | CatalogueEvent::Program(_)
+            | CatalogueEvent::NotFollowed(_)
+            | CatalogueEvent::Refused(_)
+            | CatalogueEvent::Crashed { .. } => return,
         }
         self.ranges.clear();
     }
@@ -180,9 +180,9 @@ mod tests {
     use super::super::address_space::Mapping;
     use super::*;
 
-    fn mapped(range: Range<u64>, path: &str) -> Happening {
+    fn mapped(range: Range<u64>, path: &str) -> CatalogueEvent {
         let mapping = Mapping::new(range.end, 0, false, path.to_owned());
-        Happening::Mapped(range.start, mapping)
+        CatalogueEvent::Mapped(range.start, mapping)
     }
 
     fn regions(parts: &mut Parts, names: &mut Names, addresses: &[u64]) -> Vec<(usize, String)> {
@@ -203,7 +203,7 @@ mod tests {
         let expected = [(0, "/lib/a"), (2, NOWHERE), (3, "[stack]"), (4, "/lib/a")];
         let expected = expected.map(|(at, name)| (at, name.to_owned()));
         assert_eq!(regions(&mut parts, &mut names, &addresses), expected);
-        parts.observe(&Happening::Unmapped(0x1000..0x3000));
+        parts.observe(&CatalogueEvent::Unmapped(0x1000..0x3000));
         parts.observe(&mapped(0x2000..0x3000, "/lib/b"));
         let expected = [(0, "/lib/a"), (1, "/lib/b")].map(|(at, name)| (at, name.to_owned()));
         assert_eq!(regions(&mut parts, &mut names, &[0x1800, 0x2000]), expected);

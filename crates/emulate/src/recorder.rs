@@ -8,9 +8,9 @@ use memgauge_trace::{
 };
 
 use super::address_space::{AddressSpace, Mapping};
-use super::catalogue::{Catalogue, Happening};
+use super::catalogue::{Catalogue, CatalogueEvent};
 use super::follow::{self, Followed, Origin, Reader, Taken, Words};
-use super::replay::{Cursor, Due, Program, Replay};
+use super::replay::{Cursor, OverflowSink, Program, Replay};
 use super::session::{ProcessEntry, Ring, Session};
 use super::waits::{Sync, Waits};
 use super::wire;
@@ -57,7 +57,7 @@ const STACK_TOP_BYTES: u64 = 64 << 10;
 
 /// What has been seen so far, for progress.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Seen {
+pub(super) struct ProgressCounts {
     pub(super) counts: Counts,
     pub(super) virtual_ns: u64,
     /// Time that threads waited, summed.
@@ -67,10 +67,10 @@ pub(super) struct Seen {
 }
 
 /// A recording under way.
-pub(super) struct Recorder(Followed<Modelling>);
+pub(super) struct Recorder(Followed<ModelReader>);
 
 /// Runs words through the modelled machine and writes what it makes of them.
-struct Modelling {
+struct ModelReader {
     machine: Machine,
     writer: Writer,
     /// Which files are mapped.
@@ -120,7 +120,7 @@ impl Rows<'_> {
     }
 }
 
-impl Due for Rows<'_> {
+impl OverflowSink for Rows<'_> {
     fn take(&mut self, core: &mut Core, ip: VirtAddr) {
         let (pid, tid, cpu) = (self.pid, self.tid, Some(self.cpu));
         let mut samples: Vec<Sample> = Vec::new();
@@ -180,7 +180,7 @@ impl Rows<'_> {
 
 impl Recorder {
     pub(super) fn new(machine: Machine, writer: Writer, traces: Option<u64>) -> Recorder {
-        Recorder(Followed::new(Modelling {
+        Recorder(Followed::new(ModelReader {
             machine,
             writer,
             files: ProgramFiles::new(),
@@ -216,7 +216,7 @@ impl Recorder {
     /// # Errors
     /// The recording could not be written.
     pub(super) fn into_named(self, output: &std::path::Path) -> Result<(Writer, u64)> {
-        let Modelling {
+        let ModelReader {
             mut writer, files, ..
         } = self.0.reader;
         let copied = files.finish(output, &mut writer)?;
@@ -317,9 +317,9 @@ impl Recorder {
     }
 
     /// Totals so far.
-    pub(super) fn seen(&mut self) -> Seen {
+    pub(super) fn seen(&mut self) -> ProgressCounts {
         let (born, modelling) = (self.0.born, &mut self.0.reader);
-        let mut seen = Seen {
+        let mut seen = ProgressCounts {
             counts: modelling.past,
             virtual_ns: modelling.past_ns,
             idle_ns: modelling.past_idle_ns,
@@ -336,7 +336,7 @@ impl Recorder {
     }
 }
 
-impl Reader for Modelling {
+impl Reader for ModelReader {
     type Process = Recorded;
     type Thread = Running;
 
@@ -385,26 +385,26 @@ impl Reader for Modelling {
         self.machine.core(thread.core).time_ns()
     }
 
-    fn happened(&mut self, process: &mut Process, happening: Happening) {
+    fn happened(&mut self, process: &mut Process, happening: CatalogueEvent) {
         let (pid, kept) = (process.entry.pid, &mut process.kept);
         match happening {
-            Happening::Mapped(start, mapping) => {
+            CatalogueEvent::Mapped(start, mapping) => {
                 let row = module(pid, kept.now_ns, start, &mapping);
                 kept.space.map(start, mapping);
                 self.write_module(row);
             }
-            Happening::Unmapped(range) => kept.space.unmap(&range),
-            Happening::Break(at) => {
+            CatalogueEvent::Unmapped(range) => kept.space.unmap(&range),
+            CatalogueEvent::Break(at) => {
                 if let Some((start, heap)) = kept.space.set_break(at) {
                     self.write_module(module(pid, kept.now_ns, start, &heap));
                 }
             }
-            Happening::Program(path) => kept.path = path,
-            Happening::NotFollowed(what) => {
+            CatalogueEvent::Program(path) => kept.path = path,
+            CatalogueEvent::NotFollowed(what) => {
                 self.lose(Some(process), LossKind::ProgramNotFollowed, 1, &what);
             }
-            Happening::Refused(bytes) => self.tell(Note::Refused(bytes)),
-            Happening::Crashed { pid, signal } => self.tell(Note::Crashed { pid, signal }),
+            CatalogueEvent::Refused(bytes) => self.tell(Note::Refused(bytes)),
+            CatalogueEvent::Crashed { pid, signal } => self.tell(Note::Crashed { pid, signal }),
         }
     }
 
@@ -497,7 +497,7 @@ impl Reader for Modelling {
     }
 }
 
-impl Modelling {
+impl ModelReader {
     /// A thread begins when the one that started it did so.
     fn begin_at_birth(&mut self, thread: &mut Running) {
         let birth = std::mem::take(&mut thread.birth);

@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use memgauge_machine::{Core, LINE_BYTES, Missed, Outcome, Shared};
 use memgauge_trace::{AccessKind, VirtAddr};
 
-use super::ahead::{Event, Events, What};
-use super::catalogue::{Catalogue, Entries, Run, Tally};
+use super::ahead::{Event, Events, PendingKind};
+use super::catalogue::{AccessRun, Catalogue, Entries, Tally};
 use super::wire;
 use super::words::{Special, load};
 
@@ -54,13 +54,13 @@ pub(super) struct Cursor {
 }
 
 /// Receives overflows and ticks as they fall due.
-pub(super) trait Due {
+pub(super) trait OverflowSink {
     /// The core has overflows (of an access at `ip`, or of a block) or ticks to take.
     fn take(&mut self, core: &mut Core, ip: VirtAddr);
 }
 
 /// Everything a run of words changes.
-pub(super) struct Replay<'a, D: Due> {
+pub(super) struct Replay<'a, D: OverflowSink> {
     pub(super) core: &'a mut Core,
     pub(super) shared: &'a mut Shared,
     pub(super) program: &'a mut Program,
@@ -130,7 +130,7 @@ fn take_runs(
         let missed = core.touches().take(addr, stores);
         if !missed.is_nothing() {
             core.expect(shared, addr, missed);
-            events.note(at, What::Run, addr, missed);
+            events.note(at, PendingKind::AccessRun, addr, missed);
         }
         at += 1;
         if events.is_full() {
@@ -156,7 +156,7 @@ fn origin(words: &[AtomicU64], at: usize) -> Option<(u32, Option<usize>)> {
     }
 }
 
-impl<'a, D: Due> Replay<'a, D> {
+impl<'a, D: OverflowSink> Replay<'a, D> {
     pub(super) fn new(
         core: &'a mut Core,
         shared: &'a mut Shared,
@@ -231,9 +231,9 @@ impl<'a, D: Due> Replay<'a, D> {
         for event in &events {
             self.tell(words, event.at as usize, event.ran);
             match event.what {
-                What::Access(index) => self.supply(words, event, index),
-                What::Split => self.core.count_split(),
-                What::Run | What::Settle => {}
+                PendingKind::Access(index) => self.supply(words, event, index),
+                PendingKind::Split => self.core.count_split(),
+                PendingKind::AccessRun | PendingKind::Settle => {}
             }
         }
         self.cursor.events.give_back(events);
@@ -243,11 +243,11 @@ impl<'a, D: Due> Replay<'a, D> {
     /// it is.
     #[inline(always)]
     fn look_up(&mut self, words: &[AtomicU64], event: &mut Event) {
-        if event.what != What::Run {
+        if event.what != PendingKind::AccessRun {
             return;
         }
         match self.access_at(words, event) {
-            Some(index) => event.what = What::Access(index),
+            Some(index) => event.what = PendingKind::Access(index),
             None => self.cursor.stray += 1,
         }
     }
@@ -274,7 +274,7 @@ impl<'a, D: Due> Replay<'a, D> {
 
     /// The run whose word is at `at`, and its block.
     #[inline(always)]
-    fn run_at(&self, words: &[AtomicU64], at: usize) -> Option<(u32, Run)> {
+    fn run_at(&self, words: &[AtomicU64], at: usize) -> Option<(u32, AccessRun)> {
         let (block, number) = origin(words, at)?;
         Some((block, self.program.catalogue.run(block, number?)?))
     }
@@ -391,7 +391,7 @@ impl<'a, D: Due> Replay<'a, D> {
         if !missed.is_nothing() {
             self.core.expect(self.shared, addr, missed);
             let events = &mut self.cursor.events;
-            events.note(at, What::Access(index), addr, missed);
+            events.note(at, PendingKind::Access(index), addr, missed);
         }
     }
 
@@ -401,7 +401,7 @@ impl<'a, D: Due> Replay<'a, D> {
         let hit = !self.core.samples_splits() && self.core.touches().touch_split(addr, size, store);
         if hit {
             let events = &mut self.cursor.events;
-            events.note(at, What::Split, addr, Missed::NOTHING);
+            events.note(at, PendingKind::Split, addr, Missed::NOTHING);
         }
         hit
     }

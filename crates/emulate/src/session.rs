@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use super::catalogue::{BadRecord, Catalogue, Happening};
+use super::catalogue::{BadRecord, Catalogue, CatalogueEvent};
 use super::wire::{self, control, entry, process, ring};
 use crate::sys::{Shared, futex_wake};
 use crate::{Error, Result};
@@ -343,7 +343,7 @@ impl ProcessEntry {
     pub(super) fn read_into(
         &mut self,
         catalogue: &mut Catalogue,
-    ) -> (Vec<Happening>, Option<BadRecord>) {
+    ) -> (Vec<CatalogueEvent>, Option<BadRecord>) {
         let mut happenings = Vec::new();
         if self.used() <= self.read {
             return (happenings, None);

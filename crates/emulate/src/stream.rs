@@ -11,12 +11,12 @@ use std::time::Instant;
 
 use memgauge_trace::{CommandEnd, LossKind};
 
-use super::catalogue::{Catalogue, Happening};
+use super::catalogue::{Catalogue, CatalogueEvent};
 use super::follow::{self, Followed, Origin, Reader, Taken, Words};
 use super::parts::{Names, Parts, PartsBy};
 use super::qemu::not_loaded;
 use super::session::{ProcessEntry, Ring, Session};
-use super::walk::{Place, References, Walk};
+use super::walk::{References, Walk, WalkState};
 use super::{Emulator, GRACE, IDLE, PATIENCE, REAP_EVERY, ending, resolve, spawn};
 use crate::{Error, Result};
 use memgauge_host::sys::process::interrupts;
@@ -45,7 +45,7 @@ pub struct Batch<'a> {
 
 /// What is to be said of references.
 #[derive(Clone, Copy, Debug)]
-pub struct Wanted {
+pub struct StreamOptions {
     /// References that cross a multiple of so many bytes, a power of two, are marked.
     pub granule: u64,
     /// Which parts of the program they belong to.
@@ -85,18 +85,18 @@ struct Streaming {
 /// What is kept of a thread.
 #[derive(Default)]
 struct Walking {
-    place: Place,
+    place: WalkState,
     has_begun: bool,
 }
 
 type Sink<'a> = &'a mut dyn FnMut(&Batch<'_>) -> ControlFlow<()>;
 
 /// Finds the references that words speak of and gives them on.
-struct Giving<'a> {
+struct ReferenceReader<'a> {
     sink: Sink<'a>,
     /// The sink wants no more.
     refused: bool,
-    wanted: Wanted,
+    wanted: StreamOptions,
     references: References,
     /// From which of the references on they are of which part.
     parts: Vec<(usize, u32)>,
@@ -112,7 +112,7 @@ struct Giving<'a> {
 /// What `sink` said; the program cannot run or the emulator is missing.
 pub fn stream<E: From<Error>>(
     command: &[String],
-    wanted: Wanted,
+    wanted: StreamOptions,
     sink: &mut dyn FnMut(&Batch<'_>) -> std::result::Result<(), E>,
 ) -> std::result::Result<Streamed, E> {
     let mut failure = None;
@@ -129,13 +129,13 @@ pub fn stream<E: From<Error>>(
     }
 }
 
-fn stream_while(command: &[String], wanted: Wanted, sink: Sink<'_>) -> Result<Streamed> {
+fn stream_while(command: &[String], wanted: StreamOptions, sink: Sink<'_>) -> Result<Streamed> {
     resolve(command)?;
     let emulator = Emulator::find()?;
     let mut session = Session::create(super::reserve::most(&emulator.version))?;
-    let mut run = Run {
+    let mut run = StreamRun {
         child: spawn(command, &emulator, &session)?,
-        followed: Followed::new(Giving::new(wanted, sink)),
+        followed: Followed::new(ReferenceReader::new(wanted, sink)),
     };
     let end = run.until_the_end(&mut session);
     if end.is_err() {
@@ -146,12 +146,12 @@ fn stream_while(command: &[String], wanted: Wanted, sink: Sink<'_>) -> Result<St
 }
 
 /// A streamed run under way.
-struct Run<'a> {
+struct StreamRun<'a> {
     child: Child,
-    followed: Followed<Giving<'a>>,
+    followed: Followed<ReferenceReader<'a>>,
 }
 
-impl Run<'_> {
+impl StreamRun<'_> {
     fn until_the_end(&mut self, session: &mut Session) -> Result<CommandEnd> {
         let (mut idle, mut reaped) = (0, Instant::now());
         let mut asked: Option<Instant> = None;
@@ -237,9 +237,9 @@ impl Run<'_> {
     }
 }
 
-impl Giving<'_> {
-    fn new(wanted: Wanted, sink: Sink<'_>) -> Giving<'_> {
-        Giving {
+impl ReferenceReader<'_> {
+    fn new(wanted: StreamOptions, sink: Sink<'_>) -> ReferenceReader<'_> {
+        ReferenceReader {
             sink,
             refused: false,
             wanted,
@@ -287,7 +287,7 @@ impl Giving<'_> {
     }
 }
 
-impl Reader for Giving<'_> {
+impl Reader for ReferenceReader<'_> {
     type Process = Streaming;
     type Thread = Walking;
 
@@ -307,11 +307,11 @@ impl Reader for Giving<'_> {
         Walking::default()
     }
 
-    fn happened(&mut self, process: &mut Process, happening: Happening) {
+    fn happened(&mut self, process: &mut Process, happening: CatalogueEvent) {
         if self.wanted.parts.is_some() {
             process.kept.parts.observe(&happening);
         }
-        if let Happening::NotFollowed(what) = happening {
+        if let CatalogueEvent::NotFollowed(what) = happening {
             self.lose(None, LossKind::ProgramNotFollowed, 1, &what);
         }
     }

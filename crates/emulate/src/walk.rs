@@ -40,7 +40,7 @@ impl References {
 
 /// What a thread carries from one slice of words to the next.
 #[derive(Debug, Default)]
-pub(super) struct Place {
+pub(super) struct WalkState {
     /// The block being executed and the number of its next run.
     block: Option<(u32, usize)>,
     /// Where a rep instruction is being repeated, if the last block ended in one.
@@ -59,7 +59,7 @@ fn is_sync(word: u64) -> bool {
 
 pub(super) struct Walk<'a> {
     pub(super) catalogue: &'a Catalogue,
-    pub(super) place: &'a mut Place,
+    pub(super) place: &'a mut WalkState,
     pub(super) out: &'a mut References,
     /// Set in every address.
     pub(super) space: u64,
@@ -257,8 +257,8 @@ mod tests {
         catalogue
     }
 
-    fn walk(words: &[u64], whole: bool) -> (References, Place, usize) {
-        let (mut out, mut place) = (References::default(), Place::default());
+    fn walk(words: &[u64], whole: bool) -> (References, WalkState, usize) {
+        let (mut out, mut place) = (References::default(), WalkState::default());
         let words: Vec<AtomicU64> = words.iter().map(|&w| AtomicU64::new(w)).collect();
         let mut walk = Walk {
             catalogue: &catalogue(),

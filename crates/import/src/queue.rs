@@ -27,7 +27,7 @@ pub(super) trait Load: Default + Send + 'static {
 }
 
 /// A thread that writes.
-struct Hand<L: Load> {
+struct WriterThread<L: Load> {
     loads: SyncSender<L>,
     /// Loads that are written, to be filled again.
     empty: Receiver<L>,
@@ -39,7 +39,7 @@ enum State<L: Load> {
     /// Nobody yet.
     Waiting(Box<L::Writer>),
     /// A thread, through a queue.
-    Thread(Hand<L>),
+    Thread(WriterThread<L>),
     /// Nobody any more: it failed.
     Failed,
 }
@@ -51,7 +51,7 @@ pub(super) struct Queue<L: Load> {
 }
 
 /// Hands a writer over to a thread.
-fn handed_over<L: Load>(mut writer: L::Writer) -> Hand<L> {
+fn handed_over<L: Load>(mut writer: L::Writer) -> WriterThread<L> {
     let (loads, full) = sync_channel::<L>(WAITING);
     let (emptied, empty) = channel();
     let thread = std::thread::spawn(move || {
@@ -63,7 +63,7 @@ fn handed_over<L: Load>(mut writer: L::Writer) -> Hand<L> {
         L::flush(&mut writer)?;
         Ok(writer)
     });
-    Hand {
+    WriterThread {
         loads,
         empty,
         thread,
@@ -116,7 +116,7 @@ fn failed() -> Error {
     Error::new(ErrorKind::Recording, "failed to write the recording")
 }
 
-fn joined<L: Load>(hand: Hand<L>) -> Result<L::Writer> {
+fn joined<L: Load>(hand: WriterThread<L>) -> Result<L::Writer> {
     drop(hand.loads);
     Ok(hand.thread.join().map_err(|_| failed())??)
 }

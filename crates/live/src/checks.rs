@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::counters::READ_FORMAT;
 use super::events::{self, Pmus};
-use super::sample::{Facilities, Rate, Wanted, attribute, facilities, relaxed};
+use super::sample::{Facilities, Rate, SampleRequest, attribute, facilities, relaxed};
 use super::stat::bare::sampled_tick_ns;
 use super::stat::{BEARABLE, RING_PAGES, SHORTEST_INTERVAL_NS, bearable_interval_ns};
 use crate::sys::perf::{self, Ring, Whom};
@@ -113,7 +113,7 @@ fn floor(name: &str, pmus: &Pmus, has: &Facilities) -> Option<u64> {
     let groups = events::parse(name, pmus).ok()?;
     let event = groups.first()?.events.first()?;
     let taken = |&&period: &&u64| {
-        let wanted = Wanted {
+        let wanted = SampleRequest {
             rate: Rate::Period(period),
             registers: false,
             physical: false,

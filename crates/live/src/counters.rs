@@ -26,7 +26,7 @@ pub struct Unsupported {
 
 /// Events that this machine counts, and those it does not.
 #[derive(Clone, Debug, Default)]
-pub struct Tried {
+pub struct EventSupport {
     /// Those that can be opened; where only user space is allowed, so changed.
     pub usable: Vec<Event>,
     /// The others.
@@ -37,8 +37,8 @@ pub struct Tried {
 
 /// Tries each event on this process, or on processor 0 where it is of a PMU
 /// outside the cores.
-pub fn try_out(events: &[Event], whom: Whom) -> Tried {
-    let mut tried = Tried::default();
+pub fn try_out(events: &[Event], whom: Whom) -> EventSupport {
+    let mut tried = EventSupport::default();
     for event in events {
         match try_one(event, whom) {
             Ok(event) => {
@@ -266,7 +266,7 @@ fn prepared(mut attr: Attr, setup: &Setup, is_leader: bool) -> Attr {
 }
 
 /// The result of opening one group.
-pub enum Opened {
+pub enum GroupOpening {
     /// All members.
     Whole(Counters),
     /// The kernel took only the members before this one.
@@ -284,12 +284,12 @@ impl Counters {
         events: &[usize],
         place: Place,
         setup: &Setup,
-    ) -> Opened {
+    ) -> GroupOpening {
         let mut fds: Vec<OwnedFd> = Vec::new();
         if let Some(timer) = timer {
             match perf::open(&prepared(*timer, setup, true), place.whom, place.cpu, None) {
                 Ok(fd) => fds.push(fd),
-                Err(e) => return Opened::None(e),
+                Err(e) => return GroupOpening::None(e),
             }
         }
         let mut taken = 0;
@@ -297,7 +297,7 @@ impl Counters {
             let attr = prepared(all[event].attr, setup, fds.is_empty());
             match perf::open(&attr, place.whom, place.cpu, fds.first()) {
                 Ok(fd) => fds.push(fd),
-                Err(e) if fds.is_empty() || is_final(&e) => return Opened::None(e),
+                Err(e) if fds.is_empty() || is_final(&e) => return GroupOpening::None(e),
                 Err(_) => break,
             }
             taken += 1;
@@ -309,8 +309,8 @@ impl Counters {
             events: events[..taken].to_vec(),
         };
         match taken == events.len() {
-            true => Opened::Whole(counters),
-            false => Opened::Until(counters, taken),
+            true => GroupOpening::Whole(counters),
+            false => GroupOpening::Until(counters, taken),
         }
     }
 

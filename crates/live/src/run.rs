@@ -14,7 +14,7 @@ use memgauge_host::sys::process::{Watched, interrupts};
 const GRACE: Duration = Duration::from_secs(2);
 
 /// Whom a run observes, and what tells that it is over.
-pub(super) struct Run {
+pub(super) struct ObservedRun {
     /// The program that is started, or waited for while others are observed.
     command: Vec<String>,
     held: Option<Held>,
@@ -22,9 +22,12 @@ pub(super) struct Run {
     pub(super) watched: Vec<Watched>,
 }
 
-impl Run {
+impl ObservedRun {
     /// Makes the program ready, if there is one, without letting it run yet.
-    pub(super) fn prepare(target: &Target, while_running: Option<&Vec<String>>) -> Result<Run> {
+    pub(super) fn prepare(
+        target: &Target,
+        while_running: Option<&Vec<String>>,
+    ) -> Result<ObservedRun> {
         let command = match (target, while_running) {
             (Target::Command(command), _) | (_, Some(command)) => command.clone(),
             _ => Vec::new(),
@@ -40,7 +43,7 @@ impl Run {
             }
             _ => Vec::new(),
         };
-        Ok(Run {
+        Ok(ObservedRun {
             command,
             held,
             child: None,
@@ -82,7 +85,7 @@ impl Run {
     }
 }
 
-impl Drop for Run {
+impl Drop for ObservedRun {
     /// Where observing failed, the program still runs to its end, and is waited for.
     fn drop(&mut self) {
         let Some(child) = &mut self.child else { return };

@@ -63,7 +63,7 @@ pub fn online_cpus() -> Vec<u32> {
 
 /// A target with what has to stay open for it.
 #[derive(Debug)]
-pub struct Aimed {
+pub struct OpenTarget {
     /// Threads, or the control group, or nobody in particular.
     whom: Vec<Whom>,
     cpus: Vec<u32>,
@@ -72,14 +72,14 @@ pub struct Aimed {
     _cgroup: Option<File>,
 }
 
-impl Aimed {
+impl OpenTarget {
     /// Looks the target up; of a command, `pid` is its process.
     ///
     /// # Errors
     /// There is no such process, thread, processor or control group.
-    pub fn at(target: &Target, pid: Option<u32>) -> Result<Aimed> {
+    pub fn at(target: &Target, pid: Option<u32>) -> Result<OpenTarget> {
         let online = online_cpus();
-        let mut aimed = Aimed {
+        let mut aimed = OpenTarget {
             whom: Vec::new(),
             cpus: online,
             per_task: true,
@@ -366,9 +366,9 @@ mod tests {
 
     #[test]
     fn processes_that_do_not_exist_are_named() {
-        let error = Aimed::at(&Target::Processes(vec![u32::MAX / 2]), None).unwrap_err();
+        let error = OpenTarget::at(&Target::Processes(vec![u32::MAX / 2]), None).unwrap_err();
         assert!(error.to_string().contains(&(u32::MAX / 2).to_string()));
-        let error = Aimed::at(&Target::Everybody(Some(vec![9999])), None).unwrap_err();
+        let error = OpenTarget::at(&Target::Everybody(Some(vec![9999])), None).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Usage);
     }
 }

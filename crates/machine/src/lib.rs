@@ -52,7 +52,7 @@ mod config;
 mod counts;
 mod dram;
 mod events;
-mod first;
+mod first_level;
 mod hierarchy;
 mod l1d;
 mod machine;
@@ -69,7 +69,7 @@ pub use config::{
     TlbConfig,
 };
 pub use counts::Counts;
-pub use first::{Missed, NO_ACCESS, Touches};
+pub use first_level::{Missed, NO_ACCESS, Touches};
 pub use machine::{CoreId, Machine};
 pub use memgauge_trace::{AccessKind, DataSource};
 pub use outcome::Outcome;

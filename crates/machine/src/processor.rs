@@ -5,7 +5,7 @@ use memgauge_trace::{AccessKind, EventId, catalogue};
 use crate::cache::{Cache, DIRTY, Portable, SPACE_SHIFT, tag_in, tag_of};
 use crate::clock::Clock;
 use crate::events::*;
-use crate::first::First;
+use crate::first_level::FirstLevel;
 use crate::hierarchy::Costs;
 use crate::pmu::{Access, Courier, Delivered, Sampler, Series, Stage};
 use crate::streams::Streams;
@@ -20,7 +20,7 @@ const LONGEST_FUSE: u64 = 1 << 40;
 
 /// A core with its private caches, TLBs, clock and counters.
 pub struct Core {
-    pub(crate) first: First,
+    pub(crate) first: FirstLevel,
     retired: Retired,
     /// Progress (instructions + loads + stores, and what stalls are worth) that
     /// can surely be made before any deadline; looked at when used up.
@@ -85,7 +85,7 @@ impl Core {
         let base = clock.millicycles(start_ns);
         let courier = Courier::new(pmu);
         Core {
-            first: First::new(config),
+            first: FirstLevel::new(config),
             retired: Retired::default(),
             fuse: -1,
             extra_lookups: 0,

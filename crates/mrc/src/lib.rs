@@ -31,7 +31,7 @@
 #![deny(unsafe_code)]
 
 mod batch;
-mod crew;
+mod chunk;
 mod curve;
 mod distinct;
 mod exact;
@@ -46,13 +46,13 @@ mod partition;
 mod phases;
 mod ranks;
 mod sampled;
-mod sheet;
 #[allow(unsafe_code)]
 mod sys;
 #[cfg(test)]
 mod tests;
 mod times;
 mod top;
+mod workers;
 
 pub use curve::{Curve, Difference, Knee, sizes};
 pub use exact::{Exact, Full, Settings};

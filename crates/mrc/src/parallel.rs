@@ -17,12 +17,12 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use super::batch::{BATCH, Batch};
-use super::crew::Crew;
+use super::chunk::{ChunkBuilder, SHEET};
 use super::exact::{Full, Settings};
 use super::histogram::Distances;
-use super::sheet::{Draft, SHEET};
 use super::sys::{self, Job, Operations, Vectors};
 use super::top::Top;
+use super::workers::Workers;
 
 /// Slots of a new window: all threads meet when it is full.
 const FIRST_WINDOW: u32 = 1 << 19;
@@ -36,10 +36,10 @@ pub struct Parallel {
     vectors: Vectors,
     top: Top,
     batch: Box<Batch>,
-    draft: Draft,
+    draft: ChunkBuilder,
     clock: u32,
     window: u32,
-    crew: Arc<Crew>,
+    crew: Arc<Workers>,
     others: Vec<JoinHandle<()>>,
 }
 
@@ -53,7 +53,7 @@ impl Parallel {
         assert!(block_bytes.is_power_of_two());
         assert!(Vectors::available().contains(&settings.vectors));
         assert!(threads > 0);
-        let crew = Arc::new(Crew::new(&settings, FIRST_WINDOW, threads));
+        let crew = Arc::new(Workers::new(&settings, FIRST_WINDOW, threads));
         let other = |_| {
             let crew = Arc::clone(&crew);
             std::thread::spawn(move || crew.serve())
@@ -63,7 +63,7 @@ impl Parallel {
             vectors: settings.vectors,
             top: Top::default(),
             batch: Batch::empty(),
-            draft: Draft::default(),
+            draft: ChunkBuilder::default(),
             clock: 0,
             window: FIRST_WINDOW,
             others: (1..threads).map(other).collect(),

@@ -244,7 +244,7 @@ struct Seat {
 const AHEAD: usize = 6;
 
 /// No room within reach of a block's home.
-struct Crowded;
+struct NoRoom;
 
 /// Which blocks a table is for: those whose narrow hash begins with the `bits` bits
 /// of `number`.
@@ -325,7 +325,7 @@ impl<F: Format> Table<F> {
 
     /// The line and place of a hash, and whether it was there already.
     #[inline(always)]
-    fn locate<O: Operations>(&self, hash: u64) -> Result<(usize, usize, bool), Crowded> {
+    fn locate<O: Operations>(&self, hash: u64) -> Result<(usize, usize, bool), NoRoom> {
         let home = self.home(hash);
         for (ahead, line) in self.lines.get()[home..=home + REACH].iter().enumerate() {
             match self.format.search::<O>(line, hash) {
@@ -334,7 +334,7 @@ impl<F: Format> Table<F> {
                 Search::Full => {}
             }
         }
-        Err(Crowded)
+        Err(NoRoom)
     }
 
     /// Finds the blocks of a batch that are in their home lines, as nearly all are,
@@ -362,7 +362,7 @@ impl<F: Format> Table<F> {
     /// Where a block finds no room. The table is then rebuilt and all are searched
     /// again; which of them were `new` is not forgotten.
     #[inline(always)]
-    fn search_elsewhere<O: Operations>(&mut self, batch: &mut Batch) -> Result<(), Crowded> {
+    fn search_elsewhere<O: Operations>(&mut self, batch: &mut Batch) -> Result<(), NoRoom> {
         for at in positions(batch.elsewhere) {
             let l = batch.lines[at] as usize;
             fetch_early(&self.lines.get()[l]);
@@ -383,7 +383,7 @@ impl<F: Format> Table<F> {
         &mut self,
         batch: &mut Batch,
         at: usize,
-    ) -> Result<bool, Crowded> {
+    ) -> Result<bool, NoRoom> {
         let hash = F::hash(batch.blocks[at]);
         let (line, place, known) = self.locate::<O>(hash)?;
         if !known {
@@ -465,11 +465,11 @@ impl<F: Format> Table<F> {
     }
 
     /// Enters a hash that is not there yet; `taken` counts the places of each line.
-    fn enter(&mut self, hash: u64, time: u32, taken: &mut [u8]) -> Result<(), Crowded> {
+    fn enter(&mut self, hash: u64, time: u32, taken: &mut [u8]) -> Result<(), NoRoom> {
         let home = self.home(hash);
         let lines = &mut taken[home..=home + REACH];
         let ahead = lines.iter().position(|&n| usize::from(n) < F::PLACES);
-        let ahead = ahead.ok_or(Crowded)?;
+        let ahead = ahead.ok_or(NoRoom)?;
         let place = usize::from(lines[ahead]);
         let line = &mut self.lines.get_mut()[home + ahead];
         self.format.set(line, place, hash, time);
@@ -479,7 +479,7 @@ impl<F: Format> Table<F> {
     }
 
     /// The seat of a block that is there.
-    fn seat(&self, hash: u64) -> Result<Seat, Crowded> {
+    fn seat(&self, hash: u64) -> Result<Seat, NoRoom> {
         let (line, place, _) = self.locate::<Portable>(hash)?;
         Ok(Seat {
             hash,
@@ -490,7 +490,7 @@ impl<F: Format> Table<F> {
     }
 
     /// The same blocks in a table of another format or size.
-    fn rebuilt<G: Format>(&self, format: G, homes: usize) -> Result<Table<G>, Crowded> {
+    fn rebuilt<G: Format>(&self, format: G, homes: usize) -> Result<Table<G>, NoRoom> {
         let mut table = Table::new(format, self.part, homes, self.advise);
         let mut taken = vec![0; table.lines.len()];
         for (block, time) in self.entries() {
@@ -504,7 +504,7 @@ impl<F: Format> Table<F> {
 
     /// Those at the top of the stack and those not among the `skipped` ones whose last
     /// times are the earliest, whose slots are not counted any more.
-    fn recent(&self, ranks: &Ranks, skipped: u32) -> Result<Table<F>, Crowded> {
+    fn recent(&self, ranks: &Ranks, skipped: u32) -> Result<Table<F>, NoRoom> {
         let mut table = Table::new(self.format, self.part, self.homes, self.advise);
         let mut taken = vec![0; table.lines.len()];
         let seats = || self.seats.iter().enumerate().filter(|s| s.1.taken);
@@ -627,7 +627,7 @@ impl Times {
     #[inline(always)]
     fn search_elsewhere<O: Operations>(&mut self, batch: &mut Batch) {
         batch.previous[..batch.len].fill(0);
-        while let Err(Crowded) = on_either!(self, table => table.search_elsewhere::<O>(batch)) {
+        while let Err(NoRoom) = on_either!(self, table => table.search_elsewhere::<O>(batch)) {
             self.uncrowd();
             self.search_homes::<Portable>(batch);
         }
@@ -655,7 +655,7 @@ impl Times {
                 *table = recent;
                 true
             }
-            Err(Crowded) => false,
+            Err(NoRoom) => false,
         })
     }
 
@@ -676,7 +676,7 @@ impl Times {
         match self {
             Times::Narrow(table) => match table.rebuilt(table.format, homes) {
                 Ok(larger) => *table = larger,
-                Err(Crowded) => self.widen(),
+                Err(NoRoom) => self.widen(),
             },
             Times::Wide(table) => *table = rebuild(table, Wide, homes),
         }
@@ -721,7 +721,7 @@ fn rebuild<F: Format>(table: &Table<F>, format: Wide, homes: usize) -> Table<Wid
     loop {
         match table.rebuilt(format, homes) {
             Ok(table) => return table,
-            Err(Crowded) => homes = grown(homes),
+            Err(NoRoom) => homes = grown(homes),
         }
     }
 }

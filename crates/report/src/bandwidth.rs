@@ -344,10 +344,10 @@ fn curve_value(grid: &Grid) -> Value {
 }
 
 /// A recording's name, its bandwidth, and its instructions in the same windows.
-pub type Worked = (String, Bandwidth, Grid);
+pub type NamedBandwidth = (String, Bandwidth, Grid);
 
 /// Two runs over each other: bytes for equal shares of the work done.
-pub fn against_text(both: &[Worked; 2], as_json: bool, style: &Style) -> String {
+pub fn against_text(both: &[NamedBandwidth; 2], as_json: bool, style: &Style) -> String {
     let steps = plot::columns(style);
     let curves = both.each_ref().map(|(_, result, work)| {
         let curve = result.curve.as_ref();

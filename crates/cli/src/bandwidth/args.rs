@@ -25,20 +25,20 @@ Examples:
 
 /// A way from an overflow to a record, by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Way(pub(crate) Delivery);
+pub(crate) struct DeliveryName(pub(crate) Delivery);
 
-impl FromStr for Way {
+impl FromStr for DeliveryName {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        Delivery::by_name(text).map(Way).ok_or_else(|| {
+        Delivery::by_name(text).map(DeliveryName).ok_or_else(|| {
             let names = Delivery::NAMED.map(|n| n.0).join(", ");
             format!("there is no delivery `{text}`; there are {names}")
         })
     }
 }
 
-impl Way {
+impl DeliveryName {
     /// Its name, for people.
     pub(crate) fn name(self) -> &'static str {
         let named = Delivery::NAMED.iter().find(|n| n.1 == self.0);
@@ -129,7 +129,7 @@ pub(crate) struct Bandwidth {
     /// How overflows become records: precise, precise-linux, interrupt, tagged, ideal
     /// (docs/machine-model.md)
     #[arg(long, value_name = "WAY", default_value = "precise")]
-    pub(crate) delivery: Way,
+    pub(crate) delivery: DeliveryName,
     /// Event whose overflows are traced: of the modelled machine, or as perf spells it
     /// (default: misses of the last-level cache)
     #[arg(short, long, value_name = "EVENT")]
@@ -199,7 +199,7 @@ pub(crate) struct Calibrate {
     pub(crate) machine: String,
     /// How overflows become records: precise, precise-linux, interrupt, tagged
     #[arg(long, value_name = "WAY", default_value = "precise")]
-    pub(crate) delivery: Way,
+    pub(crate) delivery: DeliveryName,
     /// Event whose overflows are measured
     #[arg(short, long, value_name = "EVENT", default_value = "llc.miss")]
     pub(crate) event: EventSpec,
@@ -230,10 +230,13 @@ mod tests {
         for text in ["-1", "inf", "perhaps", ""] {
             assert!(text.parse::<Correct>().is_err(), "{text}");
         }
-        assert_eq!("interrupt".parse::<Way>().unwrap().name(), "interrupt");
+        assert_eq!(
+            "interrupt".parse::<DeliveryName>().unwrap().name(),
+            "interrupt"
+        );
         assert!(
             "pigeon"
-                .parse::<Way>()
+                .parse::<DeliveryName>()
                 .unwrap_err()
                 .contains("precise-linux")
         );

@@ -11,7 +11,7 @@ use memgauge_recording::Writer;
 use memgauge_trace::{MachineFacts, Manifest, OverflowBlock, Pid, Tid, catalogue};
 use serde::{Deserialize, Serialize};
 
-use super::args::{Calibrate, Way};
+use super::args::{Calibrate, DeliveryName};
 use super::loops::{Loop, Measured, measure};
 use crate::outcome::{Exit, usage};
 use crate::terminal;
@@ -274,6 +274,6 @@ fn without_prefetchers(machine: &MachineFacts) -> MachineFacts {
 
 /// The name by which a recording's manifest knows a way.
 pub(crate) fn recorded_delivery(settings: &std::collections::BTreeMap<String, String>) -> String {
-    let ideal = Way(Delivery::Ideal).name().to_owned();
+    let ideal = DeliveryName(Delivery::Ideal).name().to_owned();
     settings.get("delivery").cloned().unwrap_or(ideal)
 }

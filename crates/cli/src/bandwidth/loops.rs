@@ -59,7 +59,7 @@ impl Loop {
 
 /// What a run came to.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Ran {
+pub(crate) struct LoopRun {
     /// Lines that memory delivered, up to the last record.
     pub(crate) lines: u64,
     /// What the event's counter showed then.
@@ -76,7 +76,7 @@ struct Feeder<'a> {
     core: &'a mut Core,
     shared: &'a mut Shared,
     event: EventId,
-    ran: Ran,
+    ran: LoopRun,
 }
 
 impl Feeder<'_> {
@@ -146,12 +146,12 @@ pub(crate) fn run(
     what: Loop,
     lines: u64,
     seed: u64,
-) -> anyhow::Result<Ran> {
+) -> anyhow::Result<LoopRun> {
     let mut machine = Machine::new(config.clone(), pmu.clone())?;
     let id = machine.add_core(0);
     let (core, shared) = machine.core_mut(id);
     let event = pmu.samples.first().map_or(catalogue::LLC_MISS, |s| s.event);
-    let ran = Ran::default();
+    let ran = LoopRun::default();
     let mut feeder = Feeder {
         core,
         shared,
@@ -198,7 +198,7 @@ pub(crate) fn measure(
         ..PmuConfig::default()
     };
     let lines = (period * 20).max(200_000);
-    let runs: anyhow::Result<Vec<Ran>> = (0..repeat)
+    let runs: anyhow::Result<Vec<LoopRun>> = (0..repeat)
         .map(|n| run(config, &pmu(delivery), what, lines, u64::from(n)))
         .collect();
     let runs = runs?;

@@ -20,7 +20,7 @@ use crate::outcome::{Exit, usage};
 use crate::symbols::Symbols;
 use crate::units::EventSpec;
 use crate::{record, terminal};
-pub(crate) use args::{Bandwidth, Calibrate, Way};
+pub(crate) use args::{Bandwidth, Calibrate, DeliveryName};
 pub(crate) use calibrate::calibrate;
 
 use args::{Correct, TraceSource};

@@ -84,7 +84,7 @@ impl Accesses {
 
 /// What could not be read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Junk {
+pub(crate) struct UnreadableInput {
     /// Lines that are no address.
     pub(crate) lines: u64,
     /// The first of them, by number and content.
@@ -110,7 +110,7 @@ pub(crate) fn read(
     input: impl Read,
     format: Option<&Format>,
     take: &mut dyn FnMut(&Accesses) -> anyhow::Result<()>,
-) -> anyhow::Result<Junk> {
+) -> anyhow::Result<UnreadableInput> {
     let mut input = buffered(input);
     match Packing::of(input.fill_buf()?) {
         None => read_plain(input, format, take),
@@ -160,7 +160,7 @@ fn read_plain(
     mut input: impl BufRead,
     format: Option<&Format>,
     take: &mut dyn FnMut(&Accesses) -> anyhow::Result<()>,
-) -> anyhow::Result<Junk> {
+) -> anyhow::Result<UnreadableInput> {
     let start = input.fill_buf()?;
     if start.starts_with(b"PAR1") {
         anyhow::bail!(
@@ -198,7 +198,7 @@ fn guess(start: &[u8]) -> Format {
 fn read_raw(
     mut input: impl Read,
     take: &mut dyn FnMut(&Accesses) -> anyhow::Result<()>,
-) -> anyhow::Result<Junk> {
+) -> anyhow::Result<UnreadableInput> {
     let mut bytes = vec![0; 8 * BATCH];
     let mut accesses = Accesses::default();
     let mut held = 0;
@@ -219,9 +219,9 @@ fn read_raw(
         take(&accesses)?;
         accesses.clear();
     }
-    Ok(Junk {
+    Ok(UnreadableInput {
         bytes: held,
-        ..Junk::default()
+        ..UnreadableInput::default()
     })
 }
 
@@ -230,12 +230,14 @@ fn read_raw(
 enum Line {
     Access(u64, u32),
     Nothing,
-    Junk,
+    UnreadableInput,
 }
 
 impl From<Option<(u64, u32)>> for Line {
     fn from(access: Option<(u64, u32)>) -> Line {
-        access.map_or(Line::Junk, |(address, bytes)| Line::Access(address, bytes))
+        access.map_or(Line::UnreadableInput, |(address, bytes)| {
+            Line::Access(address, bytes)
+        })
     }
 }
 
@@ -243,9 +245,9 @@ fn read_lines(
     mut input: impl BufRead,
     mut parse: impl FnMut(&str) -> anyhow::Result<Line>,
     take: &mut dyn FnMut(&Accesses) -> anyhow::Result<()>,
-) -> anyhow::Result<Junk> {
+) -> anyhow::Result<UnreadableInput> {
     let mut accesses = Accesses::default();
-    let mut junk = Junk::default();
+    let mut junk = UnreadableInput::default();
     let mut line = Vec::new();
     for number in 1.. {
         line.clear();
@@ -265,7 +267,7 @@ fn read_lines(
         match parse(text)? {
             Line::Access(address, bytes) => accesses.push(address, bytes),
             Line::Nothing => {}
-            Line::Junk => {
+            Line::UnreadableInput => {
                 junk.lines += 1;
                 junk.first.get_or_insert_with(|| (number, shown(text)));
             }
@@ -312,20 +314,20 @@ fn digits_of(text: &str, radix: u32) -> Option<u64> {
 
 fn lackey(line: &str) -> Line {
     let Some((kind, rest)) = line.split_at_checked(3) else {
-        return Line::Junk;
+        return Line::UnreadableInput;
     };
     if line.starts_with("==") {
         return Line::Nothing;
     }
     let Some((address, bytes)) = rest.split_once(',') else {
-        return Line::Junk;
+        return Line::UnreadableInput;
     };
     match (kind, digits_of(address, 16), bytes.parse::<u32>()) {
         ("I  ", Some(_), Ok(_)) => Line::Nothing,
         (" L " | " S " | " M ", Some(address), Ok(bytes @ 1..=4096)) => {
             Line::Access(address, bytes)
         }
-        _ => Line::Junk,
+        _ => Line::UnreadableInput,
     }
 }
 
@@ -352,7 +354,7 @@ fn csv(column: &str) -> impl FnMut(&str) -> anyhow::Result<Line> + '_ {
 mod tests {
     use super::*;
 
-    fn parse(input: &[u8], format: Option<&str>) -> (Accesses, Junk) {
+    fn parse(input: &[u8], format: Option<&str>) -> (Accesses, UnreadableInput) {
         let format = format.map(|f| f.parse().unwrap());
         let mut all = Accesses::default();
         let junk = read(input, format.as_ref(), &mut |batch| {

@@ -61,7 +61,7 @@ pub(crate) enum Part {
 
 /// How curves are made.
 #[derive(Clone, Debug, Args)]
-pub(crate) struct Making {
+pub(crate) struct CurveOptions {
     /// Bytes in a block, a power of two; several at once with commas: 64 is a cache line, 4096 a page
     #[arg(long, value_name = "BYTES", value_delimiter = ',', default_value = "64", value_parser = block)]
     pub(crate) block: Vec<u64>,
@@ -101,7 +101,7 @@ pub(crate) struct Mrc {
     #[arg(value_name = "FILE|DIR", required_unless_present = "command")]
     pub(crate) inputs: Vec<PathBuf>,
     #[command(flatten)]
-    pub(crate) making: Making,
+    pub(crate) making: CurveOptions,
     /// A curve for each thread of a program too, as if it had a memory of its own
     #[arg(long)]
     pub(crate) per_thread: bool,
@@ -169,7 +169,7 @@ pub(crate) struct Partition {
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub(crate) total: u64,
     #[command(flatten)]
-    pub(crate) making: Making,
+    pub(crate) making: CurveOptions,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,

@@ -4,7 +4,7 @@ use memgauge_host::sys::advice::large_pages;
 use memgauge_mrc::{Curve, Distances, Exact, Full, Parallel, Sampled, Sampling, Settings};
 use memgauge_report::mrc::Measured;
 
-use super::args::Making;
+use super::args::CurveOptions;
 use super::memory::{self, Guard};
 
 /// What makes the curve of one block size.
@@ -21,7 +21,7 @@ enum Kind {
 
 impl Engine {
     /// One for each block size, which share the memory they may take.
-    pub(super) fn all(making: &Making) -> Vec<Engine> {
+    pub(super) fn all(making: &CurveOptions) -> Vec<Engine> {
         let settings = Settings {
             memory_bytes: memory::limit(making) / making.block.len(),
             advise: Some(large_pages),
@@ -53,7 +53,7 @@ impl Engine {
 }
 
 impl Kind {
-    fn new(block: u64, making: &Making, settings: Settings) -> Kind {
+    fn new(block: u64, making: &CurveOptions, settings: Settings) -> Kind {
         let sampling = match (making.sample, making.sample_size) {
             (Some(rate), _) => Some(Sampling::Rate(rate)),
             (None, Some(size)) => Some(Sampling::Size(size as usize)),
@@ -92,7 +92,7 @@ pub(super) struct Engines {
 }
 
 impl Engines {
-    pub(super) fn new(making: &Making) -> Engines {
+    pub(super) fn new(making: &CurveOptions) -> Engines {
         Engines {
             engines: Engine::all(making),
             guard: Guard::new(making),

@@ -6,20 +6,20 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use memgauge_analyze::sentence;
-use memgauge_emulate::{Batch, PartsBy, Streamed, Wanted, stream};
+use memgauge_emulate::{Batch, PartsBy, StreamOptions, Streamed, stream};
 use memgauge_host::sys;
 use memgauge_recording::{Numbers, Recording, Selection};
 use memgauge_report::mrc::Measured;
 use memgauge_trace::{EventId, LossKind, Manifest, Sample};
 
-use super::addresses::{self, Accesses, Format, Junk};
-use super::args::{Making, Mrc, Part};
+use super::addresses::{self, Accesses, Format, UnreadableInput};
+use super::args::{CurveOptions, Mrc, Part};
 use super::engine::Engines;
 use super::parts::Parts;
 use super::relay::Relay;
 
 /// Curves of one input, one for each block size, and what is to be said of it.
-pub(super) struct Made {
+pub(super) struct InputCurves {
     pub(super) curves: Vec<Measured>,
     pub(super) note: Option<String>,
     /// References that each one stands for: of samples, the events between two.
@@ -29,13 +29,13 @@ pub(super) struct Made {
 }
 
 /// The curves of a file of addresses, of standard input, or of a recording.
-pub(super) fn curves(input: &Path, making: &Making) -> anyhow::Result<Made> {
+pub(super) fn curves(input: &Path, making: &CurveOptions) -> anyhow::Result<InputCurves> {
     let mut relay = Relay::new(making);
     let format = making.format.as_ref();
     let read = references_of(input, format, &mut |a, sizes| relay.feed(a, sizes))?;
     let mut curves = relay.finish()?;
     curves.iter_mut().for_each(|curve| curve.scale(read.weight));
-    Ok(Made {
+    Ok(InputCurves {
         curves,
         note: read.note,
         weight: read.weight,
@@ -44,8 +44,11 @@ pub(super) fn curves(input: &Path, making: &Making) -> anyhow::Result<Made> {
 }
 
 /// One curve for each block size of several inputs, each with a memory of its own.
-pub(super) fn curves_together(inputs: &[PathBuf], making: &Making) -> anyhow::Result<Made> {
-    let mut all: Option<Made> = None;
+pub(super) fn curves_together(
+    inputs: &[PathBuf],
+    making: &CurveOptions,
+) -> anyhow::Result<InputCurves> {
+    let mut all: Option<InputCurves> = None;
     for input in inputs {
         let mut made = curves(input, making)?;
         if inputs.len() > 1 {
@@ -60,9 +63,9 @@ pub(super) fn curves_together(inputs: &[PathBuf], making: &Making) -> anyhow::Re
     all.context("failed to read addresses: no input is named")
 }
 
-impl Made {
-    fn merge(&mut self, other: Made) {
-        let seen = |made: &Made| {
+impl InputCurves {
+    fn merge(&mut self, other: InputCurves) {
+        let seen = |made: &InputCurves| {
             let compulsory = made.curves.first().map_or(0.0, |c| c.curve().compulsory);
             compulsory / made.weight
         };
@@ -118,41 +121,41 @@ pub(super) fn references_of(
 }
 
 /// A command's curves by what they are of (empty: all of it), and how it ran.
-pub(super) struct Ran {
-    pub(super) made: Vec<(String, Made)>,
+pub(super) struct CommandCurves {
+    pub(super) made: Vec<(String, InputCurves)>,
     pub(super) run: Streamed,
 }
 
 /// Whose curves are wanted beside that of the whole run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Beside {
+pub(super) enum CurveScope {
     Nothing,
     Threads,
     Modules,
     Regions,
 }
 
-impl Beside {
-    pub(super) fn of(args: &Mrc) -> Beside {
+impl CurveScope {
+    pub(super) fn of(args: &Mrc) -> CurveScope {
         match args.by {
-            Some(Part::Module) => Beside::Modules,
-            Some(Part::Region) => Beside::Regions,
-            None if args.per_thread => Beside::Threads,
-            None => Beside::Nothing,
+            Some(Part::Module) => CurveScope::Modules,
+            Some(Part::Region) => CurveScope::Regions,
+            None if args.per_thread => CurveScope::Threads,
+            None => CurveScope::Nothing,
         }
     }
 
     fn parts(self) -> Option<PartsBy> {
         match self {
-            Beside::Modules => Some(PartsBy::Module),
-            Beside::Regions => Some(PartsBy::Region),
-            Beside::Nothing | Beside::Threads => None,
+            CurveScope::Modules => Some(PartsBy::Module),
+            CurveScope::Regions => Some(PartsBy::Region),
+            CurveScope::Nothing | CurveScope::Threads => None,
         }
     }
 
     fn title(self, name: &str) -> String {
         match self {
-            Beside::Modules => format!(", code of {name}"),
+            CurveScope::Modules => format!(", code of {name}"),
             _ => format!(", data in {name}"),
         }
     }
@@ -161,13 +164,13 @@ impl Beside {
 /// The curves of a command that runs under the emulator.
 pub(super) fn curves_of_command(
     command: &[String],
-    making: &Making,
-    beside: Beside,
-) -> anyhow::Result<Ran> {
+    making: &CurveOptions,
+    beside: CurveScope,
+) -> anyhow::Result<CommandCurves> {
     let mut all = Relay::new(making);
     let mut threads = Threads::default();
     let mut parts = Parts::new(making);
-    let wanted = Wanted {
+    let wanted = StreamOptions {
         granule: making.block.iter().copied().min().unwrap_or(1),
         parts: beside.parts(),
         ips: false,
@@ -176,13 +179,13 @@ pub(super) fn curves_of_command(
     let run = stream(command, wanted, &mut |batch| {
         all.feed(batch.addresses, batch.crossing)?;
         match beside {
-            Beside::Nothing => Ok(()),
-            Beside::Threads => threads.feed(batch, making),
-            Beside::Modules | Beside::Regions => parts.feed(batch),
+            CurveScope::Nothing => Ok(()),
+            CurveScope::Threads => threads.feed(batch, making),
+            CurveScope::Modules | CurveScope::Regions => parts.feed(batch),
         }
     })?;
     let note = lost(&run);
-    let whole = Made {
+    let whole = InputCurves {
         curves: all.finish()?,
         note: note.clone(),
         weight: 1.0,
@@ -195,7 +198,7 @@ pub(super) fn curves_of_command(
     for (_, made) in &mut made {
         made.note.clone_from(&note);
     }
-    Ok(Ran { made, run })
+    Ok(CommandCurves { made, run })
 }
 
 /// Engines of each thread, and its instructions, by process and thread.
@@ -203,16 +206,16 @@ pub(super) fn curves_of_command(
 struct Threads(BTreeMap<(u32, u32), (Engines, u64)>);
 
 impl Threads {
-    fn feed(&mut self, batch: &Batch<'_>, making: &Making) -> anyhow::Result<()> {
+    fn feed(&mut self, batch: &Batch<'_>, making: &CurveOptions) -> anyhow::Result<()> {
         let thread = self.0.entry((batch.pid, batch.tid));
         let thread = thread.or_insert_with(|| (Engines::new(making), 0));
         thread.1 += batch.instructions;
         thread.0.feed(batch.addresses, batch.crossing)
     }
 
-    fn finish(self) -> anyhow::Result<Vec<(String, Made)>> {
+    fn finish(self) -> anyhow::Result<Vec<(String, InputCurves)>> {
         let made = |((pid, tid), (engines, instructions)): ((u32, u32), (Engines, u64))| {
-            let made = Made {
+            let made = InputCurves {
                 curves: engines.finish()?,
                 note: None,
                 weight: 1.0,
@@ -258,8 +261,8 @@ fn read_parquet(
     input: &Path,
     column: &str,
     take: &mut dyn FnMut(&Accesses) -> anyhow::Result<()>,
-) -> anyhow::Result<Junk> {
-    let (mut accesses, mut junk) = (Accesses::default(), Junk::default());
+) -> anyhow::Result<UnreadableInput> {
+    let (mut accesses, mut junk) = (Accesses::default(), UnreadableInput::default());
     for batch in Numbers::open(input, column)? {
         accesses.clear();
         for number in batch? {
@@ -274,7 +277,7 @@ fn read_parquet(
 }
 
 /// What was passed over, in words.
-fn said_of(junk: &Junk) -> Option<String> {
+fn said_of(junk: &UnreadableInput) -> Option<String> {
     if junk.bytes > 0 {
         return Some(format!(
             "passed over: {} bytes behind the last whole word",

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::bail;
 use memgauge_host::sys::advice::{available_bytes, resident_bytes};
 
-use super::args::Making;
+use super::args::CurveOptions;
 
 /// Share of the available memory that tables may take: the rest is for the program
 /// and for others.
@@ -14,7 +14,7 @@ const MEMORY_SHARE: f64 = 0.75;
 const ASK_EVERY: Duration = Duration::from_millis(100);
 
 /// Bytes all engines together may take.
-pub(super) fn limit(making: &Making) -> usize {
+pub(super) fn limit(making: &CurveOptions) -> usize {
     let share = |bytes: u64| (bytes as f64 * MEMORY_SHARE) as usize;
     let usual = || available_bytes().map_or(usize::MAX, share);
     making.memory.map_or_else(usual, |bytes| bytes as usize)
@@ -31,7 +31,7 @@ pub(super) struct Guard {
 }
 
 impl Guard {
-    pub(super) fn new(making: &Making) -> Guard {
+    pub(super) fn new(making: &CurveOptions) -> Guard {
         Guard {
             limit: limit(making),
             before: resident_bytes().unwrap_or(0),

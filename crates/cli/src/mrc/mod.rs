@@ -137,7 +137,7 @@ fn phases_of_command(args: &Mrc, out: Out) -> anyhow::Result<Exit> {
 fn rendered_phases(
     args: &Mrc,
     title: &str,
-    ran: phases::Ran,
+    ran: phases::PhaseRun,
     style: memgauge_report::Style,
 ) -> String {
     let views: Vec<CurveView> = ran
@@ -166,7 +166,7 @@ fn rendered_phases(
 
 fn of_command(args: &Mrc, out: Out) -> anyhow::Result<Exit> {
     record::say_rights(&args.command);
-    let ran = feed::curves_of_command(&args.command, &args.making, feed::Beside::of(args))?;
+    let ran = feed::curves_of_command(&args.command, &args.making, feed::CurveScope::of(args))?;
     let mut all = Vec::new();
     for (of, made) in ran.made {
         let title = args.command.join(" ") + &of;
@@ -190,7 +190,7 @@ fn of_inputs(args: &Mrc, inputs: &[PathBuf], out: Out) -> anyhow::Result<Exit> {
 fn views(
     args: &Mrc,
     title: String,
-    made: feed::Made,
+    made: feed::InputCurves,
     against: Option<&Path>,
 ) -> anyhow::Result<Vec<CurveView>> {
     let mut others = match against {

@@ -3,13 +3,13 @@
 use memgauge_emulate::Batch;
 
 use super::addresses::Accesses;
-use super::args::Making;
+use super::args::CurveOptions;
 use super::engine::Engines;
-use super::feed::Made;
+use super::feed::InputCurves;
 
 /// Engines for each part, by number.
 pub(super) struct Parts<'a> {
-    making: &'a Making,
+    making: &'a CurveOptions,
     engines: Vec<Option<Engines>>,
     /// References of a batch, by part.
     sorted: Vec<Accesses>,
@@ -17,7 +17,7 @@ pub(super) struct Parts<'a> {
 }
 
 impl Parts<'_> {
-    pub(super) fn new(making: &Making) -> Parts<'_> {
+    pub(super) fn new(making: &CurveOptions) -> Parts<'_> {
         Parts {
             making,
             engines: Vec::new(),
@@ -61,11 +61,11 @@ impl Parts<'_> {
 
     /// Names and curves, most references first. MPKI are of the whole run's
     /// instructions.
-    pub(super) fn finish(self, instructions: u64) -> anyhow::Result<Vec<(String, Made)>> {
+    pub(super) fn finish(self, instructions: u64) -> anyhow::Result<Vec<(String, InputCurves)>> {
         let mut all = Vec::new();
         for (name, engines) in self.names.into_iter().zip(self.engines) {
             let Some(engines) = engines else { continue };
-            let made = Made {
+            let made = InputCurves {
                 curves: engines.finish()?,
                 note: None,
                 weight: 1.0,
@@ -73,7 +73,8 @@ impl Parts<'_> {
             };
             all.push((name, made));
         }
-        let references = |made: &Made| made.curves.first().map_or(0.0, |c| c.curve().references);
+        let references =
+            |made: &InputCurves| made.curves.first().map_or(0.0, |c| c.curve().references);
         all.sort_by(|a, b| references(&b.1).total_cmp(&references(&a.1)));
         Ok(all)
     }

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use memgauge_emulate::{Streamed, Wanted, geometry, stream};
+use memgauge_emulate::{StreamOptions, Streamed, geometry, stream};
 use memgauge_host::sys::{self, advice::large_pages};
 use memgauge_mrc::{Curve, Distances, Exact, Full, Monitor, Phase, Phases, Settings};
 use memgauge_report::mrc::{Collection, Measured, Span};
@@ -28,7 +28,7 @@ pub(super) struct Made {
 }
 
 /// All phases of a run and what their curves cost.
-pub(super) struct Ran {
+pub(super) struct PhaseRun {
     pub(super) made: Vec<Made>,
     pub(super) collection: Collection,
     pub(super) note: Option<String>,
@@ -195,7 +195,7 @@ impl Watch {
         }
     }
 
-    fn finish(mut self, note: Option<String>, weight: f64) -> anyhow::Result<Ran> {
+    fn finish(mut self, note: Option<String>, weight: f64) -> anyhow::Result<PhaseRun> {
         if self.references > 0 && self.now > self.from {
             self.end_window()?;
         }
@@ -219,7 +219,7 @@ impl Watch {
             measured: weighted(Curve::exact(&phase.distances, self.block), weight),
             instructions: phase.instructions,
         });
-        Ok(Ran {
+        Ok(PhaseRun {
             made: made.collect(),
             note,
             weight,
@@ -267,7 +267,7 @@ fn event(by: By, of_instructions: bool, size_bytes: u64) -> String {
 }
 
 /// Phases of a list of addresses.
-pub(super) fn of_input(args: &Mrc, input: &Path) -> anyhow::Result<Ran> {
+pub(super) fn of_input(args: &Mrc, input: &Path) -> anyhow::Result<PhaseRun> {
     let mut watch = Watch::new(args, false);
     let format = args.making.format.as_ref();
     let read = references_of(input, format, &mut |a, sizes| watch.feed(a, sizes, 0))?;
@@ -275,9 +275,9 @@ pub(super) fn of_input(args: &Mrc, input: &Path) -> anyhow::Result<Ran> {
 }
 
 /// Phases of a command that runs under the emulator.
-pub(super) fn of_command(args: &Mrc) -> anyhow::Result<(Ran, Streamed)> {
+pub(super) fn of_command(args: &Mrc) -> anyhow::Result<(PhaseRun, Streamed)> {
     let mut watch = Watch::new(args, true);
-    let wanted = Wanted {
+    let wanted = StreamOptions {
         granule: watch.block,
         parts: None,
         ips: false,

@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use memgauge_report::mrc::Measured;
 
 use super::addresses::Accesses;
-use super::args::Making;
+use super::args::CurveOptions;
 use super::engine::Engine;
 use super::memory::Guard;
 
@@ -37,7 +37,7 @@ struct Runner {
 }
 
 impl Relay {
-    pub(super) fn new(making: &Making) -> Relay {
+    pub(super) fn new(making: &CurveOptions) -> Relay {
         let engines = Engine::all(making).into_iter();
         Relay {
             chunk: Accesses::default(),
@@ -124,10 +124,10 @@ mod tests {
     #[derive(Parser)]
     struct Line {
         #[command(flatten)]
-        making: Making,
+        making: CurveOptions,
     }
 
-    fn making(arguments: &str) -> Making {
+    fn making(arguments: &str) -> CurveOptions {
         let words = std::iter::once("mrc").chain(arguments.split_whitespace());
         Line::parse_from(words).making
     }

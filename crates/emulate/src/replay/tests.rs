@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 struct Ignore;
 
-impl Due for Ignore {
+impl OverflowSink for Ignore {
     fn take(&mut self, core: &mut Core, _ip: VirtAddr) {
         core.take_overflows(|_| {});
         core.take_ticks(|_| {});
@@ -360,7 +360,7 @@ fn a_special_block_waits_for_the_next_one() {
 #[test]
 fn samples_of_instructions_lie_in_the_block_that_executes_them() {
     struct Ips(Vec<VirtAddr>);
-    impl Due for Ips {
+    impl OverflowSink for Ips {
         fn take(&mut self, core: &mut Core, ip: VirtAddr) {
             core.take_overflows(|_| self.0.push(ip));
         }

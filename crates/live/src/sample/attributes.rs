@@ -62,7 +62,7 @@ pub enum Rate {
 
 /// What the user wants of samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct SampleRequest {
     /// How often.
     pub rate: Rate,
     /// General registers.
@@ -136,7 +136,7 @@ pub(super) fn floor(attr: &Attr, method: Method) -> u64 {
 }
 
 /// The attribute for samples of an event.
-pub fn attribute(event: &Event, wanted: &Wanted, has: &Facilities) -> Built {
+pub fn attribute(event: &Event, wanted: &SampleRequest, has: &Facilities) -> Built {
     let mut attr = event.attr;
     let method = method(&attr, has);
     attr.flags |= flag::DISABLED | flag::WATERMARK | flag::SAMPLE_ID_ALL;

@@ -33,14 +33,14 @@ fn of_pmu(number: u32, flags: u64) -> Event {
     event
 }
 
-const WANTED: Wanted = Wanted {
+const WANTED: SampleRequest = SampleRequest {
     rate: Rate::Period(1000),
     registers: false,
     physical: false,
     timer_values: true,
 };
 
-fn pebs(wanted: Wanted, format: u8) -> Built {
+fn pebs(wanted: SampleRequest, format: u8) -> Built {
     attribute(&event("r20d1:pp"), &wanted, &intel(format))
 }
 
@@ -49,7 +49,7 @@ fn what_can_gather_in_the_pebs_buffer_does() {
     for format in 3..=6 {
         for (registers, physical) in [(false, false), (true, false), (true, true)] {
             let built = pebs(
-                Wanted {
+                SampleRequest {
                     registers,
                     physical,
                     ..WANTED
@@ -148,7 +148,7 @@ fn registers_gather_if_general_and_of_user_space_alone() {
 #[test]
 fn a_frequency_is_honoured_and_its_price_said() {
     let rate = Rate::Frequency(4000);
-    let built = pebs(Wanted { rate, ..WANTED }, 4);
+    let built = pebs(SampleRequest { rate, ..WANTED }, 4);
     assert_eq!(built.attr.period, 4000);
     assert!(built.notes[0].contains("a frequency"), "{:?}", built.notes);
 }
@@ -164,7 +164,11 @@ fn a_period_among_the_events_terms_wins() {
 fn periods_of_ibs_are_multiples_of_sixteen() {
     for (asked, given) in [(1, 144), (144, 144), (145, 160), (1000, 1008), (4096, 4096)] {
         let rate = Rate::Period(asked);
-        let built = attribute(&of_pmu(IBS, 0), &Wanted { rate, ..WANTED }, &amd(true));
+        let built = attribute(
+            &of_pmu(IBS, 0),
+            &SampleRequest { rate, ..WANTED },
+            &amd(true),
+        );
         assert_eq!((built.method, built.attr.period), (Method::Ibs, given));
         assert_eq!(built.notes.is_empty(), asked == given);
     }
@@ -228,7 +232,7 @@ fn what_the_kernel_counts_has_no_period_in_its_samples() {
 fn a_timers_samples_have_its_count_and_no_period() {
     let both = sample::READ | sample::PERIOD;
     for (timer_values, expected) in [(true, sample::READ), (false, 0)] {
-        let wanted = Wanted {
+        let wanted = SampleRequest {
             timer_values,
             ..WANTED
         };
@@ -249,13 +253,17 @@ fn a_timers_samples_have_its_count_and_no_period() {
 #[test]
 fn a_timer_has_the_shortest_period_there_is() {
     let rate = Rate::Period(10);
-    let built = attribute(&event("cpu-clock"), &Wanted { rate, ..WANTED }, &intel(4));
+    let built = attribute(
+        &event("cpu-clock"),
+        &SampleRequest { rate, ..WANTED },
+        &intel(4),
+    );
     assert_eq!((built.attr.period, built.notes.len()), (10_000, 1));
 }
 
 /// What is given up, in order, when every attribute is refused.
 fn given_up(denied: bool, modes_chosen: bool) -> Vec<GivenUp> {
-    let wanted = Wanted {
+    let wanted = SampleRequest {
         physical: true,
         ..WANTED
     };

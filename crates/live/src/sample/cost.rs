@@ -11,7 +11,7 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use super::attributes::is_timer;
-use super::open::Wish;
+use super::open::RequestedEvent;
 use crate::sys::perf::{self, Ring, Whom};
 use memgauge_perf::abi::{Attr, flag, kind, software};
 
@@ -41,7 +41,7 @@ pub struct SampleCost {
 }
 
 /// Measures it; `None` where not even a timer can be sampled.
-pub(super) fn measure(wish: &Wish) -> Option<SampleCost> {
+pub(super) fn measure(wish: &RequestedEvent) -> Option<SampleCost> {
     let own = of_attr(&wish.built.attr);
     let timer = || {
         let mut attr = wish.built.attr;

@@ -9,10 +9,10 @@ use memgauge_trace::{
 };
 
 use super::attributes::{GivenUp, Method};
-use super::open::{Source, Wish};
+use super::open::{RequestedEvent, Source};
 use super::recorder::event_id;
 use super::session::Session;
-use super::{EventOutcome, Options, Outcome, beside};
+use super::{EventOutcome, Options, Outcome, reference};
 use crate::sys::perf;
 use crate::{Result, host};
 use memgauge_host::program::ProgramFiles;
@@ -37,7 +37,7 @@ fn delivery(method: Method) -> &'static str {
     }
 }
 
-fn definition(number: usize, wish: &Wish, derive: bool) -> EventDef {
+fn definition(number: usize, wish: &RequestedEvent, derive: bool) -> EventDef {
     let attr = &wish.built.attr;
     let rate = match attr.has(flag::FREQ) {
         true => format!("{} times a second", attr.period),
@@ -60,7 +60,7 @@ fn definition(number: usize, wish: &Wish, derive: bool) -> EventDef {
     }
 }
 
-pub(super) fn manifest(options: &Options, wishes: &[Wish]) -> Manifest {
+pub(super) fn manifest(options: &Options, wishes: &[RequestedEvent]) -> Manifest {
     let mut settings = BTreeMap::new();
     for wish in wishes {
         let attr = &wish.built.attr;
@@ -77,7 +77,10 @@ pub(super) fn manifest(options: &Options, wishes: &[Wish]) -> Manifest {
         let first = wishes.first().map_or(Method::Interrupt, |w| w.built.method);
         settings.insert("delivery".to_owned(), delivery(first).to_owned());
     }
-    let beside = options.tracing.iter().flat_map(|_| beside::definitions());
+    let beside = options
+        .tracing
+        .iter()
+        .flat_map(|_| reference::definitions());
     Manifest {
         recorder: concat!("memgauge ", env!("CARGO_PKG_VERSION")).to_owned(),
         command: options.target.words(),

@@ -11,7 +11,6 @@
 //! only), and one ring a thread (memory).
 
 mod attributes;
-mod beside;
 pub mod budget;
 mod code;
 mod cost;
@@ -22,6 +21,7 @@ mod mbm;
 mod open;
 mod order;
 mod recorder;
+mod reference;
 mod renew;
 mod session;
 
@@ -31,7 +31,7 @@ use std::path::PathBuf;
 use memgauge_trace::{CommandEnd, DerivationFacts, Loss, OverheadFacts, OwnCost, PebsFacts};
 
 pub use attributes::{
-    Built, Facilities, GivenUp, Method, Rate, Wanted, attribute, interrupts_each, relaxed,
+    Built, Facilities, GivenUp, Method, Rate, SampleRequest, attribute, interrupts_each, relaxed,
 };
 pub use cost::SampleCost;
 pub(crate) use facilities::facilities;

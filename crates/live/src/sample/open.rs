@@ -12,7 +12,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use super::attributes::{Built, EVERY_SAMPLE, GivenUp, Method, relaxed};
 use crate::counters::{refusal, ring, smaller_rings};
 use crate::sys::perf::{self, AuxArea, Ring, Whom};
-use crate::target::{Aimed, Place};
+use crate::target::{OpenTarget, Place};
 use crate::{Error, Result};
 use memgauge_perf::abi::{Attr, flag, kind, sample, software};
 
@@ -52,7 +52,7 @@ pub(super) struct Open {
 }
 
 /// An event to be opened.
-pub(super) struct Wish {
+pub(super) struct RequestedEvent {
     pub(super) built: Built,
     /// The event's name, for messages.
     pub(super) name: String,
@@ -67,7 +67,7 @@ pub(super) struct Wish {
 /// How events are opened.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Opener<'a> {
-    pub(super) aimed: &'a Aimed,
+    pub(super) aimed: &'a OpenTarget,
     pub(super) on_exec: bool,
     pub(super) ring_pages: usize,
     /// `CLOCK_MONOTONIC` where no event forbids it.
@@ -120,7 +120,7 @@ impl Opener<'_> {
     ///
     /// # Errors
     /// An event cannot be sampled here, whatever is given up.
-    pub(super) fn open(&self, wishes: &mut [Wish]) -> Result<Open> {
+    pub(super) fn open(&self, wishes: &mut [RequestedEvent]) -> Result<Open> {
         let mut open = Open::default();
         let places = self.places();
         let first = places.first().copied();
@@ -167,7 +167,7 @@ impl Opener<'_> {
     }
 
     /// Gives up, one thing after the other, what the kernel refuses.
-    fn try_out(&self, wish: &mut Wish, place: Option<Place>) -> Result<()> {
+    fn try_out(&self, wish: &mut RequestedEvent, place: Option<Place>) -> Result<()> {
         let Some(place) = place else { return Ok(()) };
         loop {
             let Err(e) = self.open_attr(wish, place) else {
@@ -187,7 +187,7 @@ impl Opener<'_> {
 
     pub(super) fn open_attr(
         &self,
-        wish: &Wish,
+        wish: &RequestedEvent,
         place: Place,
     ) -> io::Result<(OwnedFd, Option<OwnedFd>)> {
         let attr = self.shared(wish.built.attr);
@@ -240,7 +240,7 @@ impl Opener<'_> {
         open: &mut Open,
         place: Place,
         owner: usize,
-        (event, wish): (usize, &Wish),
+        (event, wish): (usize, &RequestedEvent),
     ) -> Result<()> {
         let opened = self.open_attr(wish, place);
         let (fd, leader) = opened.map_err(|e| refused(wish, place, e))?;
@@ -300,7 +300,7 @@ fn what(place: Place) -> String {
     }
 }
 
-fn refused(wish: &Wish, place: Place, error: io::Error) -> Error {
+fn refused(wish: &RequestedEvent, place: Place, error: io::Error) -> Error {
     crate::counters::not_sampled(&wish.name, &wish.built.attr, place.whom, error)
 }
 

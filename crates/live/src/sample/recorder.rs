@@ -11,7 +11,7 @@ use memgauge_trace::{
 
 use super::attributes::Method;
 use super::follow::Followed;
-use super::open::Wish;
+use super::open::RequestedEvent;
 use super::{EventOutcome, Options};
 use crate::{Error, Result};
 use memgauge_perf::abi::{Attr, kind, sample};
@@ -87,15 +87,15 @@ pub(super) struct Recorder {
 
 impl Recorder {
     /// Begins without a start time and without periods.
-    pub(super) fn new(writer: Writer, wishes: &[Wish], options: &Options) -> Recorder {
-        let reader = |wish: &Wish| Reader {
+    pub(super) fn new(writer: Writer, wishes: &[RequestedEvent], options: &Options) -> Recorder {
+        let reader = |wish: &RequestedEvent| Reader {
             layout: Layout::of(&wish.built.attr),
             attr: wish.built.attr,
             method: wish.built.method,
             drop_kernel: wish.built.drop_kernel,
             periods: Vec::new(),
         };
-        let outcome = |wish: &Wish| EventOutcome {
+        let outcome = |wish: &RequestedEvent| EventOutcome {
             name: wish.name.clone(),
             ..EventOutcome::default()
         };

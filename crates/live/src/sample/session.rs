@@ -8,18 +8,18 @@ use memgauge_recording::Writer;
 use memgauge_trace::{CommandEnd, LossKind, OverheadFacts, PebsFacts};
 
 use super::Options;
-use super::attributes::{Facilities, Method, Rate, Wanted, attribute};
-use super::beside::Beside;
+use super::attributes::{Facilities, Method, Rate, SampleRequest, attribute};
 use super::budget::{self, Window};
 use super::facilities::facilities;
-use super::open::{Open, Opener, Wish};
+use super::open::{Open, Opener, RequestedEvent};
 use super::order::Order;
 use super::recorder::Recorder;
+use super::reference::ReferenceCounters;
 use super::renew::Renewal;
 use crate::events::{Event, Pmus};
-use crate::run::Run;
+use crate::run::ObservedRun;
 use crate::sys::perf::{self, Ring, Whom};
-use crate::target::{Aimed, Target};
+use crate::target::{OpenTarget, Target};
 use crate::{ErrorKind, Result};
 use memgauge_host::sys::process::{Watched, own_usage};
 use memgauge_perf::abi::{Attr, flag, kind, record, sample, software};
@@ -45,8 +45,8 @@ const MOST_WAITING_BYTES: usize = 64 << 20;
 /// written.
 pub fn record(options: &Options) -> Result<super::Outcome> {
     perf::raise_open_files();
-    let run = Run::prepare(&options.target, options.while_running.as_ref())?;
-    let aimed = Aimed::at(&options.target, run.pid())?;
+    let run = ObservedRun::prepare(&options.target, options.while_running.as_ref())?;
+    let aimed = OpenTarget::at(&options.target, run.pid())?;
     let has = facilities(&Pmus::default());
     let opened = opened(options, &aimed, &has)?;
     let mut session = Session::new(options, opened)?;
@@ -57,13 +57,17 @@ pub fn record(options: &Options) -> Result<super::Outcome> {
 }
 
 /// Events, what is open for them, and how it was opened.
-type Opened<'a> = (Vec<Wish>, Open, Opener<'a>);
+type GroupOpening<'a> = (Vec<RequestedEvent>, Open, Opener<'a>);
 
 /// Opens everything: of the target's tasks, else, where the kernel samples IBS by
 /// processor only (before 6.2), of whole processors.
-fn opened<'a>(options: &Options, aimed: &'a Aimed, has: &Facilities) -> Result<Opened<'a>> {
-    let attempt = |wide: bool| -> Result<Opened<'a>> {
-        let wanted = |rate| Wanted {
+fn opened<'a>(
+    options: &Options,
+    aimed: &'a OpenTarget,
+    has: &Facilities,
+) -> Result<GroupOpening<'a>> {
+    let attempt = |wide: bool| -> Result<GroupOpening<'a>> {
+        let wanted = |rate| SampleRequest {
             rate,
             registers: options.registers,
             physical: true,
@@ -71,12 +75,12 @@ fn opened<'a>(options: &Options, aimed: &'a Aimed, has: &Facilities) -> Result<O
             // many overflows.
             timer_values: aimed.per_task && !wide && options.tracing.is_none(),
         };
-        let mut wishes: Vec<Wish> = options
+        let mut wishes: Vec<RequestedEvent> = options
             .events
             .iter()
             .map(|(event, rate)| wish(event, wanted(*rate), has))
             .collect();
-        let batched = |w: &Wish| matches!(w.built.method, Method::Pebs | Method::Spe);
+        let batched = |w: &RequestedEvent| matches!(w.built.method, Method::Pebs | Method::Spe);
         let opener = Opener {
             aimed,
             on_exec: matches!(options.target, Target::Command(_)),
@@ -97,14 +101,14 @@ fn opened<'a>(options: &Options, aimed: &'a Aimed, has: &Facilities) -> Result<O
     }
 }
 
-fn wish(event: &Event, wanted: Wanted, has: &Facilities) -> Wish {
+fn wish(event: &Event, wanted: SampleRequest, has: &Facilities) -> RequestedEvent {
     let mut event = event.clone();
     if event.modifiers.most_precise {
         let precise = crate::counters::most_precise(&event, Whom::Thread(0), None);
         event.attr.flags |= precise << flag::PRECISE_SHIFT;
     }
     let modes = event.modifiers.modes;
-    Wish {
+    RequestedEvent {
         built: attribute(&event, &wanted, has),
         leader: leader(&event),
         modes_chosen: modes.user || modes.kernel || modes.hypervisor,
@@ -171,7 +175,7 @@ pub(super) struct Session<'a> {
     pub(super) own_events: BTreeSet<u32>,
     /// Ids of events that were last replaced: rings may still hold their records.
     pub(super) retired: Vec<u64>,
-    pub(super) wishes: Vec<Wish>,
+    pub(super) wishes: Vec<RequestedEvent>,
     pub(super) recorder: Recorder,
     order: Order,
     side_band: Layout,
@@ -187,7 +191,7 @@ pub(super) struct Session<'a> {
     /// All windows.
     so_far: Window,
     /// Memory's own counters, where overflows are traced.
-    pub(super) beside: Option<Beside>,
+    pub(super) beside: Option<ReferenceCounters>,
     /// When periods were last changed.
     changed_ns: u64,
     /// Own processor time when sampling began.
@@ -196,11 +200,11 @@ pub(super) struct Session<'a> {
 }
 
 impl<'a> Session<'a> {
-    fn new(options: &'a Options, (wishes, open, opener): Opened<'a>) -> Result<Session<'a>> {
+    fn new(options: &'a Options, (wishes, open, opener): GroupOpening<'a>) -> Result<Session<'a>> {
         let writer = Writer::create(&options.output, super::finish::manifest(options, &wishes))?;
         let mut recorder = Recorder::new(writer, &wishes, options);
         let beside = options.tracing.as_ref();
-        let beside = beside.map(|t| Beside::start(t.counters.as_deref()));
+        let beside = beside.map(|t| ReferenceCounters::start(t.counters.as_deref()));
         let overhead = options.overhead.map(|allowed| OverheadFacts {
             allowed,
             ..OverheadFacts::default()
@@ -213,7 +217,7 @@ impl<'a> Session<'a> {
             outcome.cost = overhead.and_then(|_| super::cost::measure(wish));
         }
         recorder.begin_periods();
-        let batched = |w: &Wish| matches!(w.built.method, Method::Pebs | Method::Spe);
+        let batched = |w: &RequestedEvent| matches!(w.built.method, Method::Pebs | Method::Spe);
         let behind_ns = match wishes.iter().any(batched) {
             true => clock_behind_ns(),
             false => 0,
@@ -252,7 +256,7 @@ impl<'a> Session<'a> {
         perf::monotonic_ns().saturating_sub(self.behind_ns)
     }
 
-    fn run(mut self, mut run: Run) -> Result<super::Outcome> {
+    fn run(mut self, mut run: ObservedRun) -> Result<super::Outcome> {
         self.start_ns = self.now_ns();
         self.round_ns = self.start_ns;
         self.recorder.begin(self.start_ns);
@@ -290,7 +294,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    fn until_the_end(&mut self, run: &mut Run) -> Result<Option<CommandEnd>> {
+    fn until_the_end(&mut self, run: &mut ObservedRun) -> Result<Option<CommandEnd>> {
         let (mut flushed, mut looked) = (Instant::now(), Instant::now());
         let mut window = FIRST_WINDOW;
         loop {

@@ -13,7 +13,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use crate::Result;
 use crate::counters::refusal;
 use crate::sys::perf::{self, Ring};
-use crate::target::Aimed;
+use crate::target::OpenTarget;
 use memgauge_perf::abi::{Attr, flag, kind, sample, software};
 use memgauge_perf::record::{Layout, Record, Task};
 use memgauge_perf::ring::walk;
@@ -44,7 +44,7 @@ fn attr() -> Attr {
 
 impl Follower {
     /// Of all threads that those aimed at begin, and those begin.
-    pub(super) fn open(aimed: &Aimed) -> Result<Follower> {
+    pub(super) fn open(aimed: &OpenTarget) -> Result<Follower> {
         let attr = attr();
         let mut follower = Follower {
             fds: Vec::new(),

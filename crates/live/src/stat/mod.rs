@@ -32,7 +32,7 @@ use std::sync::LazyLock;
 
 use memgauge_trace::{CountingFacts, Loss, Manifest, SeriesRow, Thread};
 
-pub use series::{Counter, Happening, Row, Series, Values, What};
+pub use series::{Counter, Row, Series, SeriesRecord, SeriesRecordKind, Values};
 pub use session::run;
 use ticks::Ticks;
 

@@ -7,12 +7,12 @@ use super::follow::Follower;
 use super::plan::Planned;
 use super::series::Counter;
 use crate::counters::{
-    Counters, MEMBER_FORMAT, Opened, READ_FORMAT, Setup, Tried, refusal, ring, smaller_rings,
-    try_out,
+    Counters, EventSupport, GroupOpening, MEMBER_FORMAT, READ_FORMAT, Setup, refusal, ring,
+    smaller_rings, try_out,
 };
 use crate::events::{Event, Modifiers};
 use crate::sys::perf::{self, Ring, Whom};
-use crate::target::{Aimed, Place};
+use crate::target::{OpenTarget, Place};
 use crate::{Error, ErrorKind, Result};
 use memgauge_perf::abi::{Attr, flag, kind, sample, software};
 use memgauge_perf::record::Layout;
@@ -71,7 +71,7 @@ fn timer(interval_ns: u64, ring_bytes: usize) -> Event {
 /// How the counters of a session are opened.
 #[derive(Clone, Copy)]
 pub(super) struct Opener<'a> {
-    pub(super) aimed: &'a Aimed,
+    pub(super) aimed: &'a OpenTarget,
     pub(super) interval_ns: Option<u64>,
     pub(super) ring_pages: usize,
     /// Counting begins with exec, not at once.
@@ -154,10 +154,12 @@ impl Opener<'_> {
                 };
                 let timer = open.timer.as_ref();
                 let counters = match Counters::open(timer, events, numbers, place, &setup) {
-                    Opened::Whole(counters) => counters,
-                    Opened::Until(_, _) => return Err(std::io::ErrorKind::Other.into()),
-                    Opened::None(e) if e.raw_os_error() == Some(libc::ESRCH) => return Ok(ids),
-                    Opened::None(e) => return Err(e),
+                    GroupOpening::Whole(counters) => counters,
+                    GroupOpening::Until(_, _) => return Err(std::io::ErrorKind::Other.into()),
+                    GroupOpening::None(e) if e.raw_os_error() == Some(libc::ESRCH) => {
+                        return Ok(ids);
+                    }
+                    GroupOpening::None(e) => return Err(e),
                 };
                 let owner = open.counters.iter().find(|c| c.place.cpu == Some(cpu));
                 let owner = owner.ok_or(std::io::ErrorKind::NotFound)?;
@@ -220,7 +222,7 @@ impl Opener<'_> {
             Whom::Everybody
         };
         let bytes = self.ring_pages * perf::page_bytes();
-        let Tried {
+        let EventSupport {
             usable, user_only, ..
         } = try_out(&[timer(interval_ns, bytes)], whom);
         open.timer_user_only = !user_only.is_empty();
@@ -253,17 +255,17 @@ impl Opener<'_> {
         let mut at = 0;
         while let Some(&place) = places.get(at) {
             match Counters::open(timer, events, &fitting, place, &setup) {
-                Opened::Whole(counters) => opened.push(counters),
-                Opened::None(e) => return Err(refusal(&self.what(place), e)),
-                Opened::Until(_, 0) | Opened::Until(_, _) if group.whole => {
+                GroupOpening::Whole(counters) => opened.push(counters),
+                GroupOpening::None(e) => return Err(refusal(&self.what(place), e)),
+                GroupOpening::Until(_, 0) | GroupOpening::Until(_, _) if group.whole => {
                     return Err(too_large(events, &group.events));
                 }
-                Opened::Until(_, 0) => {
+                GroupOpening::Until(_, 0) => {
                     let e = std::io::Error::from_raw_os_error(libc::EINVAL);
                     return Err(refusal(&self.what(place), e));
                 }
                 // The same cut everywhere.
-                Opened::Until(_, n) => {
+                GroupOpening::Until(_, n) => {
                     fitting.truncate(n);
                     opened.clear();
                     at = 0;

@@ -52,16 +52,16 @@ pub struct Counter {
 
 /// What a record says to a series.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Happening {
+pub struct SeriesRecord {
     /// When.
     pub time_ns: u64,
     /// What.
-    pub what: What,
+    pub what: SeriesRecordKind,
 }
 
-/// Kinds of [`Happening`].
+/// Kinds of [`SeriesRecord`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum What {
+pub enum SeriesRecordKind {
     /// A timer ticked.
     Tick {
         /// The leader's id.
@@ -103,10 +103,10 @@ pub enum What {
     },
 }
 
-impl Happening {
+impl SeriesRecord {
     /// What a record says, if anything.
-    pub fn of(record: &Record<'_>, trailer: &Trailer) -> Option<Happening> {
-        let at = |time_ns, what| Some(Happening { time_ns, what });
+    pub fn of(record: &Record<'_>, trailer: &Trailer) -> Option<SeriesRecord> {
+        let at = |time_ns, what| Some(SeriesRecord { time_ns, what });
         match *record {
             Record::Sample(s) => {
                 let reading = s.reading?;
@@ -117,7 +117,7 @@ impl Happening {
                 let times = (reading.enabled_ns, reading.running_ns);
                 at(
                     s.time_ns,
-                    What::Tick {
+                    SeriesRecordKind::Tick {
                         leader,
                         pid,
                         tid,
@@ -130,7 +130,7 @@ impl Happening {
                 let (id, value) = (trailer.id, reading.value(0)?);
                 at(
                     trailer.time_ns,
-                    What::Last {
+                    SeriesRecordKind::Last {
                         id,
                         pid,
                         tid,
@@ -138,8 +138,8 @@ impl Happening {
                     },
                 )
             }
-            Record::Fork(task) => at(task.time_ns, What::Fork(task)),
-            Record::Exit(task) => at(task.time_ns, What::Exit(task)),
+            Record::Fork(task) => at(task.time_ns, SeriesRecordKind::Fork(task)),
+            Record::Exit(task) => at(task.time_ns, SeriesRecordKind::Exit(task)),
             Record::Comm {
                 pid,
                 tid,
@@ -149,7 +149,7 @@ impl Happening {
                 let name = String::from_utf8_lossy(name).into_owned();
                 at(
                     trailer.time_ns,
-                    What::Comm {
+                    SeriesRecordKind::Comm {
                         pid,
                         tid,
                         exec,
@@ -218,10 +218,10 @@ impl Series {
     }
 
     /// Takes in what happened next.
-    pub fn observe(&mut self, happening: Happening, rows: &mut Vec<Row>) {
+    pub fn observe(&mut self, happening: SeriesRecord, rows: &mut Vec<Row>) {
         let time_ns = happening.time_ns;
         match happening.what {
-            What::Tick {
+            SeriesRecordKind::Tick {
                 leader,
                 pid,
                 tid,
@@ -230,16 +230,16 @@ impl Series {
             } => {
                 self.tick(time_ns, leader, (pid, tid), times, values, rows);
             }
-            What::Last {
+            SeriesRecordKind::Last {
                 id,
                 pid,
                 tid,
                 value,
             } => self.last_value(time_ns, id, (pid, tid), value),
-            What::Fork(task) => {
+            SeriesRecordKind::Fork(task) => {
                 self.since.insert(task.tid, time_ns);
             }
-            What::Exit(_) | What::Comm { .. } => {}
+            SeriesRecordKind::Exit(_) | SeriesRecordKind::Comm { .. } => {}
         }
     }
 
@@ -386,21 +386,21 @@ mod tests {
         Series::new(counters, false, 1000)
     }
 
-    fn tick(time_ns: u64, leader: u64, tid: u32, values: &[u64]) -> Happening {
-        let what = What::Tick {
+    fn tick(time_ns: u64, leader: u64, tid: u32, values: &[u64]) -> SeriesRecord {
+        let what = SeriesRecordKind::Tick {
             leader,
             pid: 7,
             tid,
             times: (0, 0),
             values: values.into(),
         };
-        Happening { time_ns, what }
+        SeriesRecord { time_ns, what }
     }
 
-    fn last(time_ns: u64, id: u64, tid: u32, value: u64) -> Happening {
-        Happening {
+    fn last(time_ns: u64, id: u64, tid: u32, value: u64) -> SeriesRecord {
+        SeriesRecord {
             time_ns,
-            what: What::Last {
+            what: SeriesRecordKind::Last {
                 id,
                 pid: 7,
                 tid,
@@ -409,20 +409,20 @@ mod tests {
         }
     }
 
-    fn fork(time_ns: u64, tid: u32) -> Happening {
+    fn fork(time_ns: u64, tid: u32) -> SeriesRecord {
         let task = Task {
             pid: 7,
             tid,
             time_ns,
             ..Task::default()
         };
-        Happening {
+        SeriesRecord {
             time_ns,
-            what: What::Fork(task),
+            what: SeriesRecordKind::Fork(task),
         }
     }
 
-    fn run(series: &mut Series, happenings: Vec<Happening>) -> Vec<(u64, u64, u32, Vec<u64>)> {
+    fn run(series: &mut Series, happenings: Vec<SeriesRecord>) -> Vec<(u64, u64, u32, Vec<u64>)> {
         let mut rows = Vec::new();
         for happening in happenings {
             series.observe(happening, &mut rows);
@@ -539,7 +539,7 @@ mod tests {
         series.scale();
         let mut rows = Vec::new();
         let mut h = tick(1100, 10, 7, &[50, 5]);
-        if let What::Tick { times, .. } = &mut h.what {
+        if let SeriesRecordKind::Tick { times, .. } = &mut h.what {
             *times = (200, 50);
         }
         series.observe(h, &mut rows);

@@ -13,11 +13,11 @@ use super::series::Row;
 use super::sink::{self, Ids, Sink, TIMER_ID};
 use super::stream::Stream;
 use super::{Options, Outcome, SeenThread, Ticks, Update};
-use crate::counters::{Totals, Tried, Unsupported, try_out};
+use crate::counters::{EventSupport, Totals, Unsupported, try_out};
 use crate::events::{Event, Group};
-use crate::run::Run;
+use crate::run::ObservedRun;
 use crate::sys::perf::{self, Ring, Whom};
-use crate::target::{Aimed, Target};
+use crate::target::{OpenTarget, Target};
 use crate::{Error, ErrorKind, Result};
 use memgauge_host::sys::process::{children_usage, own_usage};
 use memgauge_perf::abi::{kind, software};
@@ -34,8 +34,8 @@ const LOOK_EVERY_MS: u64 = 100;
 pub fn run(options: &Options, tell: &mut dyn FnMut(Update<'_>)) -> Result<Outcome> {
     check_firsts(options)?;
     perf::raise_open_files();
-    let run = Run::prepare(&options.target, options.while_running.as_ref())?;
-    let aimed = Aimed::at(&options.target, run.pid())?;
+    let run = ObservedRun::prepare(&options.target, options.while_running.as_ref())?;
+    let aimed = OpenTarget::at(&options.target, run.pid())?;
     let tried = usable(options, &aimed)?;
     let groups = keep(
         &options.groups,
@@ -80,7 +80,7 @@ fn check_firsts(options: &Options) -> Result<()> {
     Ok(())
 }
 
-fn usable(options: &Options, aimed: &Aimed) -> Result<Tried> {
+fn usable(options: &Options, aimed: &OpenTarget) -> Result<EventSupport> {
     let all: Vec<Event> = options
         .groups
         .iter()
@@ -146,7 +146,7 @@ impl<'a> Session<'a> {
         opener: Opener<'a>,
         events: Vec<Event>,
         open: Open,
-        tried: &Tried,
+        tried: &EventSupport,
     ) -> Result<Session<'a>> {
         let mut facts = CountingFacts {
             whole_machine: matches!(options.target, Target::Everybody(_)),
@@ -220,7 +220,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    fn run(mut self, mut run: Run, tell: &mut dyn FnMut(Update<'_>)) -> Result<Outcome> {
+    fn run(mut self, mut run: ObservedRun, tell: &mut dyn FnMut(Update<'_>)) -> Result<Outcome> {
         self.start_ns = perf::monotonic_ns();
         self.stream.start(self.start_ns, self.takes_turns());
         let on_exec = matches!(self.options.target, Target::Command(_));

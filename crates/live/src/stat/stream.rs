@@ -12,7 +12,7 @@ use memgauge_trace::{Loss, LossKind};
 
 use super::follow::Follower;
 use super::open::{Open, Opener, layouts};
-use super::series::{Happening, Row, Series, What};
+use super::series::{Row, Series, SeriesRecord, SeriesRecordKind};
 use super::{SeenThread, Ticks};
 use crate::Result;
 use crate::counters::{Totals, refusal};
@@ -30,7 +30,7 @@ pub(super) struct Stream {
     layouts: (Layout, Layout),
     series: Series,
     per_task: bool,
-    pending: Vec<Happening>,
+    pending: Vec<SeriesRecord>,
     scratch: Vec<u8>,
     /// When the last round of reading began.
     round_ns: u64,
@@ -169,13 +169,13 @@ impl Stream {
         match record {
             Record::Lost { count, .. } | Record::LostSamples { count } => self.ticks.lost += count,
             Record::Throttle { .. } => self.ticks.throttled += 1,
-            _ => self.pending.extend(Happening::of(&record, &trailer)),
+            _ => self.pending.extend(SeriesRecord::of(&record, &trailer)),
         }
     }
 
-    fn pass_on(&mut self, happening: Happening, rows: &mut Vec<Row>) {
+    fn pass_on(&mut self, happening: SeriesRecord, rows: &mut Vec<Row>) {
         self.note_thread(&happening);
-        let is_tick = matches!(happening.what, What::Tick { .. });
+        let is_tick = matches!(happening.what, SeriesRecordKind::Tick { .. });
         self.series.observe(happening, rows);
         if let Some(row) = rows.last().filter(|row| is_tick && row.group == 0) {
             let gap_ns = row.values.first().copied().unwrap_or(0);
@@ -183,19 +183,21 @@ impl Stream {
         }
     }
 
-    fn note_thread(&mut self, happening: &Happening) {
+    fn note_thread(&mut self, happening: &SeriesRecord) {
         let time_ns = happening.time_ns;
         match &happening.what {
-            What::Tick { pid, tid, .. } | What::Last { pid, tid, .. } if self.per_task => {
+            SeriesRecordKind::Tick { pid, tid, .. } | SeriesRecordKind::Last { pid, tid, .. }
+                if self.per_task =>
+            {
                 self.thread(*pid, *tid, time_ns);
             }
-            What::Fork(task) => {
+            SeriesRecordKind::Fork(task) => {
                 self.thread(task.pid, task.tid, time_ns).parent_pid = task.parent_pid;
             }
-            What::Comm { pid, tid, name, .. } => {
+            SeriesRecordKind::Comm { pid, tid, name, .. } => {
                 self.thread(*pid, *tid, time_ns).program.clone_from(name);
             }
-            What::Exit(task) => {
+            SeriesRecordKind::Exit(task) => {
                 self.thread(task.pid, task.tid, time_ns).end_ns = Some(time_ns);
             }
             _ => {}

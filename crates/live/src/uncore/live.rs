@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::fold::{Buses, Count, box_number, fold};
 use super::{Gained, Platform, platform_of};
-use crate::counters::{Counters, Opened, Setup};
+use crate::counters::{Counters, GroupOpening, Setup};
 use crate::events::{self, Event, Pmus};
 use crate::sys::perf::{Whom, raise_open_files};
 use crate::target::Place;
@@ -111,9 +111,11 @@ impl Uncore {
                 cpu: Some(cpu),
             };
             match Counters::open(None, std::slice::from_ref(&event), &[0], place, &setup) {
-                Opened::Whole(counters) => self.add(counter, pmu, cpu, counters),
-                Opened::Until(..) => self.refused.push(format!("`{}` has no room", event.name)),
-                Opened::None(e) => self
+                GroupOpening::Whole(counters) => self.add(counter, pmu, cpu, counters),
+                GroupOpening::Until(..) => {
+                    self.refused.push(format!("`{}` has no room", event.name))
+                }
+                GroupOpening::None(e) => self
                     .refused
                     .push(format!("failed to open `{}`: {e}", event.name)),
             }
@@ -160,11 +162,11 @@ impl Running {
 }
 
 /// A counter of the platform's table, the PMU it is on, and how to ask for it.
-type Wanted = (usize, String, Event);
+type RequestedCounter = (usize, String, Event);
 
 /// The platform's counters that this machine's PMUs can be asked for, and why others
 /// cannot.
-fn wanted(platform: &Platform, pmus: &Pmus) -> (Vec<Wanted>, Vec<String>) {
+fn wanted(platform: &Platform, pmus: &Pmus) -> (Vec<RequestedCounter>, Vec<String>) {
     let names = pmus.names();
     let (mut wanted, mut refused) = (Vec::new(), Vec::new());
     for (number, counter) in platform.counters.iter().enumerate() {
@@ -247,7 +249,8 @@ mod tests {
             let events = found
                 .iter()
                 .filter(|(n, ..)| haswell.counters[*n].term == term);
-            let event = |(_, pmu, e): &Wanted| (pmu.clone(), e.attr.config, e.attr.config1);
+            let event =
+                |(_, pmu, e): &RequestedCounter| (pmu.clone(), e.attr.config, e.attr.config1);
             events.map(event).collect::<Vec<_>>()
         };
         let (enabled, pcie) = (1 << 19, 0x3e);

@@ -9,9 +9,9 @@
 use std::sync::{Condvar, Mutex, MutexGuard};
 
 use super::batch::{BATCH, Batch};
+use super::chunk::{Chunk, ChunkBuilder, Head, NO_PANIC, Picked, Piece, lock};
 use super::exact::{Back, Full, Settings};
 use super::histogram::Distances;
-use super::sheet::{Draft, Head, NO_PANIC, Picked, Piece, Sheet, lock};
 use super::sys::{self, Job, Operations};
 use super::times::{NARROW_BITS, Part, Times};
 
@@ -36,7 +36,7 @@ struct Stage {
 
 /// What is to be done, and who waits for it.
 #[derive(Debug, Default)]
-pub(super) struct Books {
+pub(super) struct WorkList {
     handed: u64,
     looked_up: Vec<Stage>,
     counted: Stage,
@@ -67,7 +67,7 @@ enum Task {
     Count(u64),
 }
 
-impl Books {
+impl WorkList {
     /// Whether there is no room for another sheet.
     fn is_laden(&self) -> bool {
         self.handed - self.counted.done == SHEETS
@@ -114,7 +114,7 @@ impl Books {
 }
 
 /// A table would take more memory than it may.
-struct Crammed;
+struct TableTooLarge;
 
 /// Parts that the blocks are divided into, a power of two: enough for so many threads
 /// to find something to do beside one that counts, and no more, as each goes through
@@ -152,7 +152,11 @@ impl Table {
     }
 
     #[inline(always)]
-    fn look_up<O: Operations>(&mut self, head: &Head, piece: &mut Piece) -> Result<(), Crammed> {
+    fn look_up<O: Operations>(
+        &mut self,
+        head: &Head,
+        piece: &mut Piece,
+    ) -> Result<(), TableTooLarge> {
         self.picked.pick::<O>(head, self.part, piece);
         let blocks = self.picked.blocks();
         let bits = blocks.iter().fold(0, |all, block| all | block);
@@ -188,12 +192,16 @@ impl Table {
 
     /// Looks the oldest batch up.
     #[inline(always)]
-    fn finish<O: Operations>(&mut self, piece: &mut Piece, from: usize) -> Result<(), Crammed> {
+    fn finish<O: Operations>(
+        &mut self,
+        piece: &mut Piece,
+        from: usize,
+    ) -> Result<(), TableTooLarge> {
         let batch = &mut *self.batches[AHEAD + 1];
         if self.times.is_full(batch.len) {
             let tables = self.times.bytes() + self.times.bytes_to_grow();
             if tables + self.times.blocks() * 5 > self.memory_bytes {
-                return Err(Crammed);
+                return Err(TableTooLarge);
             }
             self.times.grow();
             self.times.search_homes::<sys::Portable>(batch);
@@ -206,31 +214,31 @@ impl Table {
 
 /// All that threads share.
 #[derive(Debug)]
-pub(super) struct Crew {
+pub(super) struct Workers {
     settings: Settings,
-    books: Mutex<Books>,
+    books: Mutex<WorkList>,
     changed: Condvar,
-    sheets: Vec<Sheet>,
+    sheets: Vec<Chunk>,
     /// One for each part.
     tables: Vec<Mutex<Table>>,
     /// Makes distances of sheets.
     back: Mutex<Back>,
 }
 
-impl Crew {
+impl Workers {
     /// What so many threads share.
-    pub(super) fn new(settings: &Settings, window: u32, threads: usize) -> Crew {
+    pub(super) fn new(settings: &Settings, window: u32, threads: usize) -> Workers {
         let parts = parts(threads);
         let memory_bytes = share(settings, window, parts);
         let table = |part| Mutex::new(Table::new(settings, window, part, memory_bytes));
-        Crew {
+        Workers {
             settings: *settings,
-            books: Mutex::new(Books {
+            books: Mutex::new(WorkList {
                 looked_up: vec![Stage::default(); parts],
-                ..Books::default()
+                ..WorkList::default()
             }),
             changed: Condvar::new(),
-            sheets: (0..SHEETS).map(|_| Sheet::new(parts)).collect(),
+            sheets: (0..SHEETS).map(|_| Chunk::new(parts)).collect(),
             tables: Part::all(parts).map(table).collect(),
             back: Mutex::new(Back::new(settings, window)),
         }
@@ -243,7 +251,7 @@ impl Crew {
     }
 
     /// Takes a sheet that was filled over, and works until there is room for the next.
-    pub(super) fn take_over(&self, draft: &mut Draft) -> Result<(), Full> {
+    pub(super) fn take_over(&self, draft: &mut ChunkBuilder) -> Result<(), Full> {
         let handed = lock(&self.books).handed;
         draft.hand_over(&self.sheets[(handed % SHEETS) as usize]);
         lock(&self.books).handed += 1;
@@ -254,7 +262,7 @@ impl Crew {
 
     /// Works until all is counted.
     fn settle(&self) -> Result<(), Full> {
-        self.work(Prefers::LookingUp, Books::is_settled);
+        self.work(Prefers::LookingUp, WorkList::is_settled);
         self.check()
     }
 
@@ -332,7 +340,7 @@ impl Crew {
     }
 
     /// Does what there is to do, whoever's it is, until it is enough or all ended.
-    fn work(&self, prefers: Prefers, enough: impl Fn(&Books) -> bool) {
+    fn work(&self, prefers: Prefers, enough: impl Fn(&WorkList) -> bool) {
         while let Some(task) = self.next(prefers, &enough) {
             let done = sys::run(self.settings.vectors, Do(self, task));
             let mut books = lock(&self.books);
@@ -346,7 +354,7 @@ impl Crew {
     }
 
     /// Waits for something to do, or until it is enough.
-    fn next(&self, prefers: Prefers, enough: &impl Fn(&Books) -> bool) -> Option<Task> {
+    fn next(&self, prefers: Prefers, enough: &impl Fn(&WorkList) -> bool) -> Option<Task> {
         let mut books = lock(&self.books);
         for round in 0.. {
             if books.ended.is_some() || enough(&books) {
@@ -366,7 +374,7 @@ impl Crew {
         None
     }
 
-    fn sleep<'a>(&self, mut books: MutexGuard<'a, Books>) -> MutexGuard<'a, Books> {
+    fn sleep<'a>(&self, mut books: MutexGuard<'a, WorkList>) -> MutexGuard<'a, WorkList> {
         books.asleep += 1;
         let woken = self.changed.wait(books);
         let mut books = woken.expect(NO_PANIC);
@@ -375,7 +383,7 @@ impl Crew {
     }
 
     #[inline(always)]
-    fn run<O: Operations>(&self, task: Task) -> Result<(), Crammed> {
+    fn run<O: Operations>(&self, task: Task) -> Result<(), TableTooLarge> {
         let sheet = |number: u64| &self.sheets[(number % SHEETS) as usize];
         match task {
             Task::LookUp(number, part) => {
@@ -392,7 +400,7 @@ impl Crew {
 }
 
 /// Ends the work of all if its thread panics, which nobody would wait for in vain.
-struct Alarm<'a>(&'a Crew);
+struct Alarm<'a>(&'a Workers);
 
 impl Drop for Alarm<'_> {
     fn drop(&mut self) {
@@ -401,13 +409,13 @@ impl Drop for Alarm<'_> {
 }
 
 /// A task, compiled for each variant.
-struct Do<'a>(&'a Crew, Task);
+struct Do<'a>(&'a Workers, Task);
 
 impl Job for Do<'_> {
-    type Output = Result<(), Crammed>;
+    type Output = Result<(), TableTooLarge>;
 
     #[inline(always)]
-    fn run<O: Operations>(self) -> Result<(), Crammed> {
+    fn run<O: Operations>(self) -> Result<(), TableTooLarge> {
         self.0.run::<O>(self.1)
     }
 }

@@ -14,18 +14,18 @@ use memgauge_host::memory_counters::MemoryCounters;
 const MBM: EventId = EventId(u16::MAX);
 
 /// The controllers' bytes, or resctrl's, and up to when they are written.
-pub(super) struct Beside {
+pub(super) struct ReferenceCounters {
     counting: MemoryCounting,
     mbm: Option<Mbm>,
     last_ns: u64,
 }
 
-impl Beside {
+impl ReferenceCounters {
     /// Starts this machine's counters, or takes those of a file.
-    pub(super) fn start(file: Option<&Path>) -> Result<Beside> {
+    pub(super) fn start(file: Option<&Path>) -> Result<ReferenceCounters> {
         let counting = MemoryCounting::start(file)?;
         let alone = !counting.without().is_empty();
-        Ok(Beside {
+        Ok(ReferenceCounters {
             mbm: alone.then(Mbm::start).flatten(),
             counting,
             last_ns: 0,

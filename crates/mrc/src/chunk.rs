@@ -138,14 +138,14 @@ impl Piece {
 
 /// A sheet that is being filled, and who sits at the top of the stack.
 #[derive(Debug, Default)]
-pub(super) struct Draft {
+pub(super) struct ChunkBuilder {
     head: Head,
     /// Where the time that each seat's holder is pushed out belongs.
     holders: [usize; TOP],
     taken: usize,
 }
 
-impl Draft {
+impl ChunkBuilder {
     /// Whether there is no room for another batch.
     #[inline(always)]
     pub(super) fn is_full(&self) -> bool {
@@ -177,7 +177,7 @@ impl Draft {
     }
 
     /// Hands the sheet over in exchange for one that was counted.
-    pub(super) fn hand_over(&mut self, sheet: &Sheet) {
+    pub(super) fn hand_over(&mut self, sheet: &Chunk) {
         let holders = std::mem::replace(&mut self.holders, std::array::from_fn(|seat| seat));
         let former = holders.map(|holder| match holder.checked_sub(TOP) {
             Some(number) => self.head.blocks[number],
@@ -194,14 +194,14 @@ impl Draft {
 
 /// A sheet that threads work on, with a piece for each part.
 #[derive(Debug)]
-pub(super) struct Sheet {
+pub(super) struct Chunk {
     head: RwLock<Head>,
     pub(super) pieces: Vec<Mutex<Piece>>,
 }
 
-impl Sheet {
-    pub(super) fn new(parts: usize) -> Sheet {
-        Sheet {
+impl Chunk {
+    pub(super) fn new(parts: usize) -> Chunk {
+        Chunk {
             head: RwLock::default(),
             pieces: (0..parts).map(|_| Mutex::default()).collect(),
         }

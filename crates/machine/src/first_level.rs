@@ -16,7 +16,7 @@ use crate::{Config, Core};
 /// Touching it changes nothing, so that a feed may have an entry without access.
 pub const NO_ACCESS: u64 = 0x7fff_ffff_f000;
 
-pub(crate) struct First {
+pub(crate) struct FirstLevel {
     pub(crate) l1d: L1d,
     pub(crate) dtlb: Dtlb,
     /// Grows with every use of a line or page; orders them by time of use.
@@ -63,9 +63,9 @@ impl Missed {
     }
 }
 
-impl First {
+impl FirstLevel {
     pub(crate) fn new(config: &Config) -> Self {
-        First {
+        FirstLevel {
             l1d: L1d::new(&config.l1d),
             dtlb: Dtlb::new(&config.dtlb),
             stamp: 0,
