@@ -205,13 +205,11 @@ static void after_reservation(bool failed, uint64_t new, uint64_t old)
     __atomic_store_n(&reserved, now > less ? now - less : 0, __ATOMIC_RELAXED);
 }
 
-static bool guest_read(void *to, uint64_t from, size_t bytes);
-
 /* A child that was waited for: QEMU itself may be why it crashed. */
 static void waited(int64_t pid, uint64_t status_at)
 {
     int status;
-    if (pid <= 0 || !status_at || !guest_read(&status, status_at, sizeof status) ||
+    if (pid <= 0 || !status_at || !mg_guest_read(&status, status_at, sizeof status) ||
         !WIFSIGNALED(status))
         return;
     int signal = WTERMSIG(status);
