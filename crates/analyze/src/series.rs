@@ -23,7 +23,7 @@ const NS_PER_S: f64 = 1e9;
 
 /// First bin width of a curve of unknown length: shorter than any timer
 /// interval in use.
-const FIRST_WIDTH_NS: u64 = 1000;
+pub(crate) const FIRST_WIDTH_NS: u64 = 1000;
 
 type Key = (EventId, Option<(Pid, Tid)>);
 

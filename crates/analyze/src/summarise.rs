@@ -1,6 +1,7 @@
 //! All analyses over one recording.
 
 use memgauge_recording::{Recording, Result, Row, Selection};
+use memgauge_trace::Manifest;
 use memgauge_trace::catalogue::{DRAM_READ_BYTES, DRAM_WRITE_BYTES};
 
 use crate::assemble::{Options, Parts, assemble};
@@ -9,6 +10,7 @@ use crate::resolve::{NoSymbols, Resolve};
 use crate::samples::SampleTotals;
 use crate::sites::SampledSites;
 use crate::spaces::AddressSpaces;
+use crate::series::FIRST_WIDTH_NS;
 use crate::summary::Summary;
 use crate::{
     Analysis, Generated, Losses, Modules, Regions, Series, Sites, ThreadNames, ThreadTotals,
@@ -44,7 +46,7 @@ pub fn summarise(
     };
     let all = Selection::all();
     let is_modelled = recording.manifest().machine.is_some();
-    let curves = Series::growing(options.max_bins);
+    let curves = Series::with_width(finest_bin_ns(recording.manifest()), options.max_bins);
     let shows_all = !is_modelled || recording.manifest().counting.is_some();
     let curves = match shows_all {
         true => curves,
@@ -68,6 +70,14 @@ pub fn summarise(
     };
     let parts = Parts { problems, ..parts };
     Ok(assemble(recording.manifest(), parts, symbols, options))
+}
+
+/// The finest bin that rows tell apart: what moved within an interval is known as a sum,
+/// and spread over finer bins it could exceed what the machine can move.
+fn finest_bin_ns(manifest: &Manifest) -> u64 {
+    let interval = manifest.source.settings.get("interval_ns");
+    let interval_ns = interval.and_then(|text| text.parse().ok()).unwrap_or(0);
+    FIRST_WIDTH_NS.max(interval_ns)
 }
 
 /// Summarises what a recording says of its end without its large tables: the

@@ -462,7 +462,7 @@ fn usage_errors_name_what_would_be_right() {
     check_usage(&["-e", "llc.miss:0"], &["period", "positive"]);
     check_usage(&["-I", "999ns"], &["1us"]);
     check_usage(&["-I", "0"], &["1us"]);
-    check_usage(&["-I", "5parsecs"], &["parsecs", "ns, us, ms or s"]);
+    check_usage(&["-I", "5parsecs"], &["parsecs", "ns, us, ms, s or min"]);
     check_usage(&["-c", "0"], &["1"]);
 }
 

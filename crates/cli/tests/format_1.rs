@@ -8,9 +8,21 @@ use std::process::Command;
 
 use serde_json::Value;
 
-/// Numbers that are right to have changed since, by the beginning of their path; the
-/// CHANGELOG says why.
-const CHANGED: &[&str] = &[];
+/// Numbers that are right to have changed since, by the beginning of their path.
+const CHANGED: &[&str] = &[
+    // Names come from files that may be others by now; sampled places are reported since.
+    ".hot",
+    // Bins are no finer than the intervals of the series.
+    ".bandwidth",
+    ".dram.peak",
+    ".findings",
+    // Typed facts of the manifest took the place of composed names.
+    ".totals.event.",
+    ".totals.delivery.",
+    ".totals.samples.",
+    ".totals.source.",
+    ".totals.pebs.",
+];
 
 fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/format-1")
@@ -22,6 +34,11 @@ fn numbers(value: &Value, path: &str, out: &mut Vec<(String, f64)>) {
         Value::Number(n) => out.push((path.to_owned(), n.as_f64().unwrap_or(f64::NAN))),
         Value::Array(list) => {
             for (at, item) in list.iter().enumerate() {
+                // Threads and processes are told by their ids: their order may change.
+                let at = match (&item["pid"], &item["tid"]) {
+                    (Value::Number(pid), tid) => format!("{pid}/{tid}"),
+                    _ => at.to_string(),
+                };
                 numbers(item, &format!("{path}[{at}]"), out);
             }
         }
