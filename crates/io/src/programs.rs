@@ -21,15 +21,10 @@ use super::hooks::{self, Choice, HOOKS, Hook, Kernel};
 use super::late::Late;
 use super::layout::{self, Account, Facts, Rate};
 use crate::{Error, ErrorKind, Result};
-use memgauge_host::sys::process::is_first_private;
 
 static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/account.bpf.o"));
 
 const BTF: &str = "/sys/kernel/btf";
-
-/// What is lacking where the kernel keeps the first process private.
-const UPON_INIT: &str = "packets that interrupts send while the first process runs, which this \
-                         kernel keeps private (kernel.init_private): they are in the rest";
 
 /// Most files, or chunks of pages, that there are marks for: 16 GiB of dirty pages.
 const MOST_CHUNKS: u32 = 1 << 18;
@@ -135,9 +130,8 @@ impl Programs {
     pub(super) fn missing(&self) -> Vec<&'static str> {
         let refused = self.late.iter().filter(|(_, late)| late.is_refused());
         let refused = refused.map(|(hook, _)| hook.without);
-        let hidden = is_first_private().then_some(UPON_INIT);
         let known = self.missing.values().copied();
-        let mut sentences: Vec<&'static str> = known.chain(refused).chain(hidden).collect();
+        let mut sentences: Vec<&'static str> = known.chain(refused).collect();
         sentences.sort_unstable();
         sentences.dedup();
         sentences

@@ -200,8 +200,7 @@ static __always_inline int datagram_queued(struct sk_buff *skb, struct sock *sk,
 }
 
 /* From its last word on a socket sends little. Of one whose book goes with it that
- * little is charged at once: the program that sees a socket's end is not run where a
- * kernel keeps its first process private and the end came upon that one.
+ * little is charged at once, so that nothing hangs on whether the socket's end is seen.
  */
 static __always_inline bool is_closing(u32 state)
 {
