@@ -13,7 +13,7 @@ use crate::Result;
 pub type Key = (Owner, DeviceId);
 
 const NOT_RUN: &str =
-    "requests or packets that a program could not look at, as it was interrupted by itself";
+    "requests or packets during which the kernel did not run a BPF program, as it had interrupted itself";
 
 /// Something that could not be accounted.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -17,6 +17,8 @@ pub struct Manifest {
     pub command: Vec<String>,
     /// Wall-clock start, seconds since 1970.
     pub started_unix_s: u64,
+    /// The same in nanoseconds; 0 in recordings made before there was this field.
+    pub started_unix_ns: u64,
     /// Clock of the tables' times: `virtual` or `monotonic`.
     pub clock: String,
     /// Whether the recorder ended in order; `false` while writing and after a kill.
@@ -35,6 +37,19 @@ pub struct Manifest {
     pub totals: BTreeMap<String, u64>,
     /// What recording cost.
     pub own_cost: OwnCost,
+}
+
+impl Manifest {
+    /// A manifest of a recording that begins now.
+    pub fn starting_now() -> Manifest {
+        let now = std::time::SystemTime::now();
+        let now = now.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        Manifest {
+            started_unix_s: now.as_secs(),
+            started_unix_ns: now.as_nanos() as u64,
+            ..Manifest::default()
+        }
+    }
 }
 
 /// How the recorded command ended.

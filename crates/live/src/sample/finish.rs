@@ -1,7 +1,6 @@
 //! What a recording of samples says about itself, and its end.
 
 use std::collections::BTreeMap;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use memgauge_trace::{CommandEnd, EventDef, Manifest, OwnCost, Provenance, SourceFacts, Unit};
 
@@ -78,9 +77,6 @@ pub(super) fn manifest(options: &Options, wishes: &[Wish]) -> Manifest {
     Manifest {
         recorder: concat!("memgauge ", env!("CARGO_PKG_VERSION")).to_owned(),
         command: options.target.words(),
-        started_unix_s: SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .map_or(0, |d| d.as_secs()),
         clock: "monotonic".to_owned(),
         source: SourceFacts {
             name: options.source.to_owned(),
@@ -93,7 +89,7 @@ pub(super) fn manifest(options: &Options, wishes: &[Wish]) -> Manifest {
             .map(|(n, wish)| definition(n, wish, options.registers))
             .chain(beside)
             .collect(),
-        ..Manifest::default()
+        ..Manifest::starting_now()
     }
 }
 

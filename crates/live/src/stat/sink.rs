@@ -1,7 +1,7 @@
 //! The recording of a run of `memgauge stat`.
 
 use std::path::Path;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use memgauge_recording::Writer;
 use memgauge_trace::{
@@ -93,14 +93,11 @@ impl Sink {
         let manifest = Manifest {
             recorder: concat!("memgauge ", env!("CARGO_PKG_VERSION")).to_owned(),
             command: options.target.words(),
-            started_unix_s: SystemTime::now()
-                .duration_since(UNIX_EPOCH)
-                .map_or(0, |d| d.as_secs()),
             clock: "monotonic".to_owned(),
             source: facts(options),
             host: host::facts(),
             events: std::iter::once(timer_definition()).chain(own).collect(),
-            ..Manifest::default()
+            ..Manifest::starting_now()
         };
         let timer = |group| (group == 0).then_some(TIMER_ID);
         let ids = groups.iter().enumerate().map(|(number, group)| {
