@@ -194,7 +194,7 @@ pub(super) fn facts(owner: Owner, bytes: &[u8]) -> Facts {
 pub(super) const LOSSES: [(&str, &str); 9] = [
     (
         "accounts_full",
-        "bytes for which the table of accounts had no room",
+        "bytes for which neither the accounts nor those of control groups had room",
     ),
     (
         "owners_full",

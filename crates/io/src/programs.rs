@@ -144,12 +144,23 @@ impl Programs {
 
     /// All accounts as they stand.
     pub(super) fn accounts(&self) -> Result<Vec<((Owner, DeviceId), Account)>> {
-        let map = self.map("accounts")?;
+        self.accounts_in("accounts")
+    }
+
+    /// What found no room among them: by the id of a control group in place of the owner.
+    pub(super) fn folded(&self) -> Result<Vec<((u64, DeviceId), Account)>> {
+        let folded = self.accounts_in("folded")?.into_iter();
+        let by_group = |((group, device), account): ((Owner, _), _)| ((group.0, device), account);
+        Ok(folded.map(by_group).collect())
+    }
+
+    fn accounts_in(&self, name: &str) -> Result<Vec<((Owner, DeviceId), Account)>> {
+        let map = self.map(name)?;
         let mut accounts = Vec::new();
         for key in map.keys() {
             let values = map
                 .lookup_percpu(&key, MapFlags::ANY)
-                .map_err(|e| unread("accounts", e))?;
+                .map_err(|e| unread(name, e))?;
             // Another read-out may have removed it between the two calls.
             if let Some(values) = values {
                 accounts.push((layout::key(&key), Account::of_processors(&values)));
@@ -159,25 +170,39 @@ impl Programs {
     }
 
     /// Takes an account away, with what it had at that moment.
-    pub(super) fn close(&self, key: (Owner, DeviceId)) -> Result<()> {
+    pub(super) fn close(&self, key: (Owner, DeviceId)) -> Result<Account> {
         let map = self.map("accounts")?;
-        map.delete(&layout::key_bytes(key))
-            .map_err(|e| unread("accounts", e))
+        let key = layout::key_bytes(key);
+        // Read anew: what an ended process wrote is charged whenever it is written back.
+        let failed = |e| unread("accounts", e);
+        let values = map.lookup_percpu(&key, MapFlags::ANY).map_err(failed)?;
+        map.delete(&key).map_err(failed)?;
+        Ok(Account::of_processors(&values.unwrap_or_default()))
     }
 
     /// What was noted about an owner.
     pub(super) fn facts(&self, owner: Owner) -> Result<Option<Facts>> {
         let key = owner.0.to_ne_bytes();
-        let found = self.map("owners")?.lookup(&key, MapFlags::ANY);
-        let found = found.map_err(|e| unread("owners", e))?;
-        Ok(found.map(|bytes| layout::facts(owner, &bytes)))
+        for name in ["owners", "more_owners"] {
+            let found = self.map(name)?.lookup(&key, MapFlags::ANY);
+            if let Some(bytes) = found.map_err(|e| unread(name, e))? {
+                return Ok(Some(layout::facts(owner, &bytes)));
+            }
+        }
+        Ok(None)
     }
 
     /// Forgets what was noted about an owner.
     pub(super) fn forget(&self, owner: Owner) -> Result<()> {
-        let map = self.map("owners")?;
-        map.delete(&owner.0.to_ne_bytes())
-            .map_err(|e| unread("owners", e))
+        for name in ["owners", "more_owners"] {
+            match self.map(name)?.delete(&owner.0.to_ne_bytes()) {
+                Err(e) if e.kind() != libbpf_rs::ErrorKind::NotFound => {
+                    return Err(unread(name, e));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     /// How often each of `layout::LOSSES` happened.
