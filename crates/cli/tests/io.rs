@@ -321,6 +321,47 @@ fn two_runs_beside_each_other_keep_their_groups() {
     assert!(!Path::new(&path).exists(), "a run leaves its group");
 }
 
+/// A command may write what it likes: the file has JSON alone.
+#[test]
+fn json_goes_to_a_file_and_a_descriptor_tells_when_accounting_has_begun() {
+    if !can_account() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let output = Command::new("sh")
+        .current_dir(folder.path())
+        .arg("-c")
+        // The command sees that the line was written before it began.
+        .arg(format!(
+            "{PROGRAM} io --json=io.json --ready-fd 3 -- sh -c 'cat ready; echo noise >&2' 3>ready"
+        ))
+        .output()
+        .expect("sh runs");
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(output.stdout, b"ready\n");
+    assert_eq!(output.stderr, b"noise\n");
+    let written = std::fs::read(folder.path().join("io.json")).expect("a file");
+    assert_eq!(json(&written)["filtered"], true);
+}
+
+#[test]
+fn a_descriptor_or_file_that_cannot_be_written_is_told_before_anything_runs() {
+    let refused = |options: &[&str], code, word: &str| {
+        let output = Command::new(PROGRAM)
+            .arg("io")
+            .args(options)
+            .args(["--", "echo", "ran"])
+            .output()
+            .expect("memgauge runs");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(code), "{said}");
+        assert!(said.contains(word) && output.stdout.is_empty(), "{said}");
+    };
+    refused(&["--ready-fd", "77"], 2, "file descriptor 77");
+    refused(&["--ready-fd", "none"], 2, "--ready-fd");
+    refused(&["--json=/nonexistent/io.json"], 125, "/nonexistent/io.json");
+}
+
 /// Runs memgauge behind a shell command in a mount namespace of its own.
 fn behind(prepare: &str, arguments: &str) -> Output {
     Command::new("unshare")
