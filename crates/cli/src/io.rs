@@ -60,7 +60,9 @@ fn create(path: &Path) -> anyhow::Result<File> {
 /// The descriptor that is told when accounting has begun.
 fn ready_descriptor(number: u32) -> anyhow::Result<File> {
     // Opened anew: a number says nothing of who owns the descriptor.
-    let opened = File::options().append(true).open(format!("/dev/fd/{number}"));
+    let opened = File::options()
+        .append(true)
+        .open(format!("/dev/fd/{number}"));
     opened.map_err(|e| {
         let why = format!(
             "failed to open file descriptor {number} (--ready-fd): {e}: \

@@ -326,11 +326,17 @@ mod tests {
         for by in ["process", "command", "user", "control group"] {
             let status = choice.status();
             assert!(status.ends_with(&format!("by {by}")), "{status}");
-            assert!(status.len() <= 80 - "memgauge io  1000000 s  ".len(), "{status}");
+            assert!(
+                status.len() <= 80 - "memgauge io  1000000 s  ".len(),
+                "{status}"
+            );
             press(&mut choice, "g");
         }
         assert!(KEYS.len() <= 80 && HELP.lines().all(|line| line.len() <= 80));
-        assert!(HELP.lines().count() <= 24 - 3, "a small terminal shows all of it");
+        assert!(
+            HELP.lines().count() <= 24 - 3,
+            "a small terminal shows all of it"
+        );
     }
 
     #[test]

@@ -116,8 +116,9 @@ fn rates_are_in_the_pinned_map_while_memgauge_runs() {
     }
     let map = folder.path().join("io_rates");
     let seen = format!(
-        "for i in 1 2 3 4 5 6 7 8 9; do test -e {} && echo pinned && exit; sleep 0.2; done",
-        map.display()
+        "for i in 1 2 3 4 5 6 7 8 9; do test -e {map} && break; sleep 0.2; done
+         {PROGRAM} io --pin {place} --duration 1ms 2>/dev/null; test $? = 125 -a -e {map} && echo pinned",
+        map = map.display()
     );
     let output = memgauge(&["io", "--pin", &place, "--", "sh", "-c", &seen]);
     let left = map.exists();
@@ -268,7 +269,9 @@ type Lines = std::io::BufReader<std::process::ChildStdout>;
 fn in_a_group(then: &str) -> (std::process::Child, Lines, String) {
     let mut run = Command::new(PROGRAM)
         .args(["io", "--", "sh", "-c"])
-        .arg(format!("sed -n s/^0::.*memgauge-/memgauge-/p /proc/self/cgroup; {then}"))
+        .arg(format!(
+            "sed -n s/^0::.*memgauge-/memgauge-/p /proc/self/cgroup; {then}"
+        ))
         .stdin(std::process::Stdio::piped())
         .stdout(std::process::Stdio::piped())
         .stderr(std::process::Stdio::null())
@@ -359,7 +362,11 @@ fn a_descriptor_or_file_that_cannot_be_written_is_told_before_anything_runs() {
     };
     refused(&["--ready-fd", "77"], 2, "file descriptor 77");
     refused(&["--ready-fd", "none"], 2, "--ready-fd");
-    refused(&["--json=/nonexistent/io.json"], 125, "/nonexistent/io.json");
+    refused(
+        &["--json=/nonexistent/io.json"],
+        125,
+        "/nonexistent/io.json",
+    );
 }
 
 /// Runs memgauge behind a shell command in a mount namespace of its own.

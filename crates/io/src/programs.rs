@@ -6,7 +6,7 @@
 //! that are read by name) and a daemon that keeps the programs loaded.
 
 use std::collections::BTreeMap;
-use std::fs::File;
+use std::fs::{File, TryLockError};
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -62,6 +62,8 @@ pub(super) struct Programs {
     read_out: Option<Link>,
     missing: BTreeMap<&'static str, &'static str>,
     pinned: Option<PathBuf>,
+    /// Locked as long as this run lives, so that no other run replaces the map.
+    pin_lock: Option<File>,
 }
 
 impl Drop for Programs {
@@ -123,6 +125,7 @@ impl Programs {
             read_out,
             missing,
             pinned: None,
+            pin_lock: None,
         })
     }
 
@@ -242,6 +245,7 @@ impl Programs {
             Error::new(ErrorKind::System, message)
         };
         std::fs::create_dir_all(folder).map_err(|e| failed(&e))?;
+        self.pin_lock = Some(lock_folder(folder)?);
         if path.exists() && MapHandle::from_pinned_path(&path).is_ok() {
             std::fs::remove_file(&path).map_err(|e| failed(&e))?;
         }
@@ -290,6 +294,24 @@ impl Programs {
     fn map(&self, name: &str) -> Result<Map<'_>> {
         let found = self.object.maps().find(|map| map.name() == name);
         found.ok_or_else(|| Error::new(ErrorKind::System, format!("failed to find map `{name}`")))
+    }
+}
+
+/// The lock of a folder for one run's map of rates.
+fn lock_folder(folder: &Path) -> Result<File> {
+    let failed = |e| Error::system(format!("failed to lock `{}`", folder.display()), e);
+    let lock = File::open(folder).map_err(failed)?;
+    match lock.try_lock() {
+        Ok(()) => Ok(lock),
+        Err(TryLockError::Error(e)) => Err(failed(e)),
+        Err(TryLockError::WouldBlock) => {
+            let message = format!(
+                "failed to pin a map in `{}`: another memgauge io keeps its rates there; name \
+                 another folder with --pin",
+                folder.display()
+            );
+            Err(Error::new(ErrorKind::System, message))
+        }
     }
 }
 

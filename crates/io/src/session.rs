@@ -13,8 +13,7 @@ use crate::Result;
 /// Whose account, at which device.
 pub type Key = (Owner, DeviceId);
 
-const NOT_RUN: &str =
-    "requests or packets during which the kernel did not run a BPF program, as it had interrupted itself";
+const NOT_RUN: &str = "requests or packets during which the kernel did not run a BPF program, as it had interrupted itself";
 
 /// Something that could not be accounted.
 #[derive(Clone, Debug, PartialEq, Eq)]

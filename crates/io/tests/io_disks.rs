@@ -289,9 +289,15 @@ fn what_finds_no_room_in_the_accounts_goes_to_the_control_group() {
         act(&["write_direct", &path, SIZE_TEXT]);
     }
     let written = everyone(&mut session, disk.id).output.bytes;
-    assert!((2 * SIZE..=2 * SIZE + METADATA).contains(&written), "{written}");
+    assert!(
+        (2 * SIZE..=2 * SIZE + METADATA).contains(&written),
+        "{written}"
+    );
     let losses = session.losses().unwrap();
-    assert!(losses.iter().all(|loss| loss.name != "accounts_full"), "{losses:?}");
+    assert!(
+        losses.iter().all(|loss| loss.name != "accounts_full"),
+        "{losses:?}"
+    );
 }
 
 /// More short processes than there is room for, whose pages are written back when all have
@@ -326,10 +332,16 @@ fn a_burst_of_short_processes_is_accounted_to_the_last_byte() {
     assert!(folded >= (CHILDREN - 256) * 8192, "{folded}");
     for (owner, _) in groups {
         let facts = session.facts(*owner).unwrap();
-        assert!(facts.command.starts_with("other processes of /"), "{facts:?}");
+        assert!(
+            facts.command.starts_with("other processes of /"),
+            "{facts:?}"
+        );
     }
     let losses = session.losses().unwrap();
-    assert!(losses.iter().all(|loss| loss.name != "accounts_full"), "{losses:?}");
+    assert!(
+        losses.iter().all(|loss| loss.name != "accounts_full"),
+        "{losses:?}"
+    );
 }
 
 #[test]

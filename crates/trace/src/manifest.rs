@@ -43,7 +43,9 @@ impl Manifest {
     /// A manifest of a recording that begins now.
     pub fn starting_now() -> Manifest {
         let now = std::time::SystemTime::now();
-        let now = now.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        let now = now
+            .duration_since(std::time::UNIX_EPOCH)
+            .unwrap_or_default();
         Manifest {
             started_unix_s: now.as_secs(),
             started_unix_ns: now.as_nanos() as u64,

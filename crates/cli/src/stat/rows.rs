@@ -210,7 +210,11 @@ fn json_line(
         row.time_ns
     );
     if let Some(started) = started_unix_ns {
-        add!(line, ",\"time_unix_ns\":{}", started.saturating_add(row.time_ns));
+        add!(
+            line,
+            ",\"time_unix_ns\":{}",
+            started.saturating_add(row.time_ns)
+        );
     }
     line.push_str("}\n");
 }
@@ -262,7 +266,12 @@ mod tests {
             assert_eq!(line, format!("{expected}\n"));
             line.clear();
             let row = Row { time_ns: 5, ..row };
-            json_line(&mut line, &row, &counts(&columns), Some(1_700_000_000_000_000_000));
+            json_line(
+                &mut line,
+                &row,
+                &counts(&columns),
+                Some(1_700_000_000_000_000_000),
+            );
             let read: Value = serde_json::from_str(&line).unwrap();
             assert_eq!(read["time_ns"], 5);
             assert_eq!(read["time_unix_ns"], 1_700_000_000_000_000_005u64);
