@@ -1,4 +1,4 @@
-//! I/O: who moved how much through which device, and what belongs to nobody known.
+//! I/O: who moved how much through which device, and what belongs to no known process.
 //!
 //! Sums are exact. A device's rest is what it counted itself less what its owners
 //! have; where the two are counted at different moments (a request is charged when it
@@ -481,9 +481,9 @@ pub struct IoDeviceLine {
     pub counted: BothWays,
     /// What processes have of it.
     pub attributed: BothWays,
-    /// Bytes in that belong to nobody known (with a filter: to others).
+    /// Bytes in that belong to no known process (with a filter: to others).
     pub rest_in_bytes: u64,
-    /// Bytes out that belong to nobody known (with a filter: to others).
+    /// Bytes out that belong to no known process (with a filter: to others).
     pub rest_out_bytes: u64,
     /// Its estimated part of the memory traffic; null where no counters tell it, and for
     /// devices without hardware.

@@ -8,9 +8,9 @@ use crate::assemble::{Options, Parts, assemble};
 use crate::heat::Heat;
 use crate::resolve::{NoSymbols, Resolve};
 use crate::samples::SampleTotals;
+use crate::series::FIRST_WIDTH_NS;
 use crate::sites::SampledSites;
 use crate::spaces::AddressSpaces;
-use crate::series::FIRST_WIDTH_NS;
 use crate::summary::Summary;
 use crate::{
     Analysis, Generated, Losses, Modules, Regions, Series, Sites, ThreadNames, ThreadTotals,

@@ -85,6 +85,9 @@ pub struct RecordingFacts {
     pub command: Vec<String>,
     /// Wall-clock start, seconds since 1970.
     pub started_unix_s: u64,
+    /// The same in nanoseconds; absent where an older recording has seconds alone.
+    #[serde(skip_serializing_if = "is_unknown")]
+    pub started_unix_ns: u64,
     /// Clock of every time: `virtual` or `monotonic`.
     pub clock: String,
     /// Whether the recorder ended in order.
@@ -99,6 +102,10 @@ pub struct RecordingFacts {
     pub machine: Option<MachineFacts>,
 }
 
+fn is_unknown(started_unix_ns: &u64) -> bool {
+    *started_unix_ns == 0
+}
+
 impl RecordingFacts {
     /// The facts of a manifest.
     pub fn of(manifest: &Manifest) -> Self {
@@ -107,6 +114,7 @@ impl RecordingFacts {
             format_version: manifest.format_version,
             command: manifest.command.clone(),
             started_unix_s: manifest.started_unix_s,
+            started_unix_ns: manifest.started_unix_ns,
             clock: manifest.clock.clone(),
             complete: manifest.complete,
             end: manifest.end.clone(),

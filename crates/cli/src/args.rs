@@ -219,6 +219,7 @@ Examples:
   memgauge io -- make                  a command and all its children
   memgauge io -p 4711 --duration 10s   one process, for ten seconds
   memgauge io --json --duration 1s     everything, as JSON
+  memgauge io --json=io.json -- make   a command; JSON to a file
   memgauge io -o io.mg --duration 1m   with a recording; `memgauge report io.mg` shows it";
 
 /// How lines are ordered.
@@ -291,9 +292,13 @@ pub(crate) struct Io {
     /// Lines in the table of processes
     #[arg(long, value_name = "N", default_value_t = 20)]
     pub(crate) rows: usize,
-    /// Print JSON (docs/metrics.md describes it)
-    #[arg(long)]
-    pub(crate) json: bool,
+    /// Print JSON (docs/metrics.md describes it), or write it to FILE; without FILE a
+    /// command's goes to standard error, between what the command writes there
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
+    pub(crate) json: Option<Option<PathBuf>>,
+    /// Write the line `ready` to this file descriptor once accounting has begun
+    #[arg(long, value_name = "N")]
+    pub(crate) ready_fd: Option<u32>,
     /// Directory to write a recording to
     #[arg(short, long, value_name = "DIR")]
     pub(crate) output: Option<PathBuf>,

@@ -1,5 +1,8 @@
 //! `memgauge io`: who moves how many bytes through which device.
 
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -32,8 +35,11 @@ pub(crate) fn io(args: &Io) -> anyhow::Result<Exit> {
         record::make_room(output, args.force)?;
     }
     catch_interrupts().context("failed to catch interrupts")?;
+    let json = args.json.iter().flatten().next();
+    let json = json.map(|path| create(path)).transpose()?;
     let mut run = IoRun::start(args)?;
-    let live = terminal::stdout_is_terminal() && !args.json && args.command.is_empty();
+    run.json = json;
+    let live = terminal::stdout_is_terminal() && args.json.is_none() && args.command.is_empty();
     let ended = if live && args.duration.is_none() {
         let (source, without) = (run.meter.memory().source(), run.meter.memory().without());
         let mut live = Live::start(order(args), by(args), args.rows, [&source, without])?;
@@ -44,6 +50,26 @@ pub(crate) fn io(args: &Io) -> anyhow::Result<Exit> {
     };
     let end = ended?;
     run.finish(args, live, end)
+}
+
+fn create(path: &Path) -> anyhow::Result<File> {
+    let failed = || format!("failed to create `{}`", path.display());
+    File::create(path).with_context(failed)
+}
+
+/// The descriptor that is told when accounting has begun.
+fn ready_descriptor(number: u32) -> anyhow::Result<File> {
+    // Opened anew: a number says nothing of who owns the descriptor.
+    let opened = File::options()
+        .append(true)
+        .open(format!("/dev/fd/{number}"));
+    opened.map_err(|e| {
+        let why = format!(
+            "failed to open file descriptor {number} (--ready-fd): {e}: \
+             open a pipe or file there, as in --ready-fd 3 3>FILE"
+        );
+        memgauge_host::Error::usage(why).into()
+    })
 }
 
 fn order(args: &Io) -> IoOrder {
@@ -101,12 +127,19 @@ pub(crate) struct IoRun {
     interval: Duration,
     until: Option<Duration>,
     filtered: bool,
+    /// Where JSON goes, if not to a terminal or pipe of the user's.
+    json: Option<File>,
 }
 
 impl IoRun {
     fn start(args: &Io) -> anyhow::Result<IoRun> {
         let filter = filter(args)?;
+        let ready = args.ready_fd.map(ready_descriptor).transpose()?;
         let mut meter = meter(args, filter.clone())?;
+        if let Some(mut ready) = ready {
+            let written = ready.write_all(b"ready\n");
+            written.context("failed to write to the descriptor of --ready-fd")?;
+        }
         let launched = match args.command.as_slice() {
             [] => None,
             command => Some(Launched::start(command)?),
@@ -141,6 +174,7 @@ impl IoRun {
             recorder: recorder.transpose()?,
             filtered,
             launched,
+            json: None,
             interval: Duration::from_nanos(args.interval.ns),
             until: args.duration.map(|d| Duration::from_nanos(d.ns)),
         })
@@ -252,7 +286,10 @@ impl IoRun {
             missing,
             ..self.accounts.summary(duration_ns).by(by(args))
         };
-        if !live {
+        if let Some(mut file) = self.json {
+            let written = file.write_all(io_json(&summary).as_bytes());
+            written.context("failed to write the file of --json")?;
+        } else if !live {
             print(args, &summary)?;
         }
         Ok(exit(end, self.launched.is_some()))
@@ -303,7 +340,7 @@ fn print(args: &Io, summary: &IoSummary) -> anyhow::Result<()> {
     } else {
         terminal::stdout_is_terminal()
     });
-    let text = if args.json {
+    let text = if args.json.is_some() {
         io_json(summary)
     } else {
         io_text(summary, order(args), args.rows, &style)

@@ -27,6 +27,8 @@ struct Choice {
     /// Shown are lines that contain this.
     wanted: String,
     typing: bool,
+    /// Shown are the keys.
+    help: bool,
 }
 
 /// What a key asks for.
@@ -46,6 +48,11 @@ impl Choice {
         match key.code {
             KeyCode::Char('c') if control => Request::Quit,
             code if self.typing => self.type_key(code),
+            KeyCode::Char('q') => Request::Quit,
+            _ if self.help => {
+                self.help = false;
+                Request::Redraw
+            }
             code => self.command_key(code),
         }
     }
@@ -68,7 +75,7 @@ impl Choice {
 
     fn command_key(&mut self, code: KeyCode) -> Request {
         match code {
-            KeyCode::Char('q') => return Request::Quit,
+            KeyCode::Char('?' | 'h') => self.help = true,
             KeyCode::Char('t') => self.order = IoOrder::Total,
             KeyCode::Char('i') => self.order = IoOrder::In,
             KeyCode::Char('o') => self.order = IoOrder::Out,
@@ -111,14 +118,43 @@ impl Choice {
         } else {
             "last second"
         };
+        let by = match self.by {
+            IoBy::Process => "process",
+            IoBy::Command => "command",
+            IoBy::User => "user",
+            IoBy::Cgroup => "control group",
+        };
         let paused = if self.paused { ", paused" } else { "" };
         let wanted = match self.wanted.as_str() {
             "" => String::new(),
             wanted => format!(", only `{wanted}`"),
         };
-        format!("{span}{paused}{wanted}  q quit t/i/o/p sort g group s span / filter space pause")
+        format!("{span}, by {by}{paused}{wanted}")
     }
 }
+
+/// Fits 80 columns.
+const KEYS: &str = "q quit  t/i/o/p sort  g group by  s span  / filter  space pause  ? help";
+
+const HELP: &str = "\
+Keys
+  q, ctrl-c  quit
+  t          sort by bytes in and out together
+  i          sort by bytes in: read from a disk, received
+  o          sort by bytes out: written to a disk, sent
+  p          sort by process id
+  g          group by: process, command, user, control group in turn
+  s          span: the last second, or since the start
+  /          show only lines that contain a text; Enter keeps it, Esc drops it
+  space      pause and go on; accounting goes on meanwhile
+  ?, h       this help; any key closes it
+
+Columns
+  in, out    bytes the device wrote to memory, bytes it read from memory
+  MB/s       10^6 bytes per second
+  memory     upper bound of the memory traffic that this made
+  unattr     what the device counted and no process has
+";
 
 /// The terminal while it shows the table.
 pub(crate) struct Live {
@@ -212,13 +248,17 @@ impl Live {
             ..terminal::style(true)
         };
         let shown = self.choice.select(self.shown.clone()).by(self.choice.by);
-        let body = io_text(&shown, self.choice.order, self.rows, &style);
+        let body = if self.choice.help {
+            HELP.to_owned()
+        } else {
+            io_text(&shown, self.choice.order, self.rows, &style)
+        };
         let mut frame = format!(
-            "memgauge io  {:.0} s  {}\x1b[K\r\n",
+            "memgauge io  {:.0} s  {}\x1b[K\r\n{KEYS}\x1b[K\r\n",
             elapsed.as_secs_f64(),
             self.choice.status()
         );
-        for line in body.lines().take(usize::from(height).saturating_sub(2)) {
+        for line in body.lines().take(usize::from(height).saturating_sub(3)) {
             frame += line;
             frame += "\x1b[K\r\n";
         }
@@ -269,6 +309,35 @@ mod tests {
         assert_eq!(choice.by, IoBy::User);
         assert_eq!(press(&mut choice, "x"), Request::Nothing);
         assert_eq!(press(&mut choice, "q"), Request::Quit);
+    }
+
+    #[test]
+    fn a_question_mark_shows_help_that_any_key_closes() {
+        let mut choice = Choice::default();
+        assert_eq!(press(&mut choice, "?"), Request::Redraw);
+        assert!(choice.help);
+        assert_eq!(press(&mut choice, "o"), Request::Redraw);
+        assert!(!choice.help && choice.order == IoOrder::Total);
+        assert_eq!(press(&mut choice, "?q"), Request::Quit);
+    }
+
+    #[test]
+    fn the_heading_says_by_what_lines_are_grouped_and_fits_80_columns() {
+        let mut choice = Choice::default();
+        for by in ["process", "command", "user", "control group"] {
+            let status = choice.status();
+            assert!(status.ends_with(&format!("by {by}")), "{status}");
+            assert!(
+                status.len() <= 80 - "memgauge io  1000000 s  ".len(),
+                "{status}"
+            );
+            press(&mut choice, "g");
+        }
+        assert!(KEYS.len() <= 80 && HELP.lines().all(|line| line.len() <= 80));
+        assert!(
+            HELP.lines().count() <= 24 - 3,
+            "a small terminal shows all of it"
+        );
     }
 
     #[test]

@@ -116,8 +116,9 @@ fn rates_are_in_the_pinned_map_while_memgauge_runs() {
     }
     let map = folder.path().join("io_rates");
     let seen = format!(
-        "for i in 1 2 3 4 5 6 7 8 9; do test -e {} && echo pinned && exit; sleep 0.2; done",
-        map.display()
+        "for i in 1 2 3 4 5 6 7 8 9; do test -e {map} && break; sleep 0.2; done
+         {PROGRAM} io --pin {place} --duration 1ms 2>/dev/null; test $? = 125 -a -e {map} && echo pinned",
+        map = map.display()
     );
     let output = memgauge(&["io", "--pin", &place, "--", "sh", "-c", &seen]);
     let left = map.exists();
@@ -245,44 +246,127 @@ fn what_a_killed_run_leaves_is_removed_by_the_next() {
     if !can_account() {
         return;
     }
-    let mut killed = Command::new(PROGRAM)
-        .args([
-            "io",
-            "--",
-            "sh",
-            "-c",
-            "cat /proc/self/cgroup; exec sleep 1",
-        ])
+    let (mut killed, mut lines, group) = in_a_group("exec sleep 1");
+    killed.kill().expect("memgauge can be killed");
+    killed.wait().expect("it ends");
+    // The command goes on to its end.
+    std::io::Read::read_to_string(&mut lines, &mut String::new()).expect("its output ends");
+    // Its last process is taken out of the group a moment after it has ended. Other runs
+    // beside this test may remove the group as well.
+    let deadline = std::time::Instant::now() + Duration::from_secs(60);
+    while !groups_named(&group).is_empty() {
+        assert!(
+            std::time::Instant::now() < deadline,
+            "`{group}` is still there"
+        );
+        assert!(memgauge(&["io", "--", "true"]).status.success());
+    }
+}
+
+type Lines = std::io::BufReader<std::process::ChildStdout>;
+
+/// A run whose command has begun, what the command prints, and the name of its group.
+fn in_a_group(then: &str) -> (std::process::Child, Lines, String) {
+    let mut run = Command::new(PROGRAM)
+        .args(["io", "--", "sh", "-c"])
+        .arg(format!(
+            "sed -n s/^0::.*memgauge-/memgauge-/p /proc/self/cgroup; {then}"
+        ))
+        .stdin(std::process::Stdio::piped())
         .stdout(std::process::Stdio::piped())
         .stderr(std::process::Stdio::null())
         .spawn()
         .expect("memgauge runs");
-    let name = format!("memgauge-{}", killed.id());
-    let mut said = String::new();
-    let stdout = killed.stdout.take().expect("a pipe");
-    let mut lines = std::io::BufReader::new(stdout);
-    while !said.contains(&name) {
-        let got = std::io::BufRead::read_line(&mut lines, &mut said).expect("a line");
-        assert!(got > 0, "the command is not in a group of its own: {said}");
+    let mut lines = std::io::BufReader::new(run.stdout.take().expect("a pipe"));
+    let mut group = String::new();
+    std::io::BufRead::read_line(&mut lines, &mut group).expect("a line");
+    let group = group.trim().to_owned();
+    assert!(
+        group.starts_with(&format!("memgauge-{}-", run.id())),
+        "the command is not in a group of its own: `{group}`"
+    );
+    (run, lines, group)
+}
+
+/// Paths of the control groups of that name.
+fn groups_named(name: &str) -> String {
+    let found = Command::new("find")
+        .args(["/sys/fs/cgroup", "-name", name])
+        .output();
+    String::from_utf8_lossy(&found.expect("find runs").stdout).into_owned()
+}
+
+/// A process takes itself out of its group: only the lock tells that the empty group is a
+/// live run's. The second run has another namespace of process ids, as containers have.
+#[test]
+fn two_runs_beside_each_other_keep_their_groups() {
+    if !can_account() {
+        return;
     }
-    killed.kill().expect("memgauge can be killed");
-    killed.wait().expect("it ends");
-    // The command goes on to its end.
-    std::io::Read::read_to_string(&mut lines, &mut said).expect("its output ends");
-    let left = || {
-        let groups = Command::new("find")
-            .args(["/sys/fs/cgroup", "-name", &name])
-            .output();
-        !groups.expect("find runs").stdout.is_empty()
+    let (mut first, lines, group) = in_a_group("read line; exit 7");
+    let path = groups_named(&group).trim().to_owned();
+    let parent = Path::new(&path).parent().expect("a parent").to_owned();
+    // Every process leaves, as a service manager may ask of it.
+    let procs = std::fs::read_to_string(format!("{path}/cgroup.procs")).expect("processes");
+    for pid in procs.lines() {
+        std::fs::write(parent.join("cgroup.procs"), pid).expect("it leaves");
+    }
+    let second = Command::new("unshare")
+        .args(["--pid", "--fork", "--mount-proc", PROGRAM])
+        .args(["io", "--json", "--", "true"])
+        .output()
+        .expect("unshare runs");
+    assert!(second.status.success(), "{second:?}");
+    assert!(Path::new(&path).exists(), "a live run's group was removed");
+    drop(first.stdin.take());
+    assert_eq!(first.wait().expect("it ends").code(), Some(7));
+    drop(lines);
+    assert!(!Path::new(&path).exists(), "a run leaves its group");
+}
+
+/// A command may write what it likes: the file has JSON alone.
+#[test]
+fn json_goes_to_a_file_and_a_descriptor_tells_when_accounting_has_begun() {
+    if !can_account() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let output = Command::new("sh")
+        .current_dir(folder.path())
+        .arg("-c")
+        // The command sees that the line was written before it began.
+        .arg(format!(
+            "{PROGRAM} io --json=io.json --ready-fd 3 -- sh -c 'cat ready; echo noise >&2' 3>ready"
+        ))
+        .output()
+        .expect("sh runs");
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(output.stdout, b"ready\n");
+    assert_eq!(output.stderr, b"noise\n");
+    let written = std::fs::read(folder.path().join("io.json")).expect("a file");
+    assert_eq!(json(&written)["filtered"], true);
+}
+
+#[test]
+fn a_descriptor_or_file_that_cannot_be_written_is_told_before_anything_runs() {
+    let refused = |options: &[&str], code, word: &str| {
+        let output = Command::new(PROGRAM)
+            .arg("io")
+            .args(options)
+            .args(["--", "echo", "ran"])
+            .output()
+            .expect("memgauge runs");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(code), "{said}");
+        assert!(said.contains(word) && output.stdout.is_empty(), "{said}");
     };
-    assert!(left(), "the kernel keeps an empty group");
-    // Its last process is taken out of the group a moment after it has ended.
-    let removed = (0..20).any(|_| {
-        assert!(memgauge(&["io", "--", "true"]).status.success());
-        std::thread::sleep(Duration::from_millis(100));
-        !left()
-    });
-    assert!(removed);
+    refused(&["--ready-fd", "77"], 2, "file descriptor 77");
+    refused(&["--ready-fd", "none"], 2, "--ready-fd");
+    refused(
+        &["--json=/nonexistent/io.json"],
+        125,
+        "/nonexistent/io.json",
+    );
 }
 
 /// Runs memgauge behind a shell command in a mount namespace of its own.

@@ -91,7 +91,10 @@ fn threads_that_take_turns_take_as_long_as_one_that_does_all_and_the_same_each_r
     // A turn that is taken without a wait leaves no order to see (docs/machine-model.md): on
     // a busy host some overlap, never all.
     let by_lock = virtual_ns(&["turns"]);
-    assert!((alone / 2..alone + alone / 20).contains(&by_lock), "{by_lock} ns");
+    assert!(
+        (alone / 2..alone + alone / 20).contains(&by_lock),
+        "{by_lock} ns"
+    );
 }
 
 #[test]

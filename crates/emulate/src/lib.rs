@@ -137,17 +137,9 @@ fn facts(options: &Options, emulator: &Emulator) -> SourceFacts {
 
 fn manifest(options: &Options, emulator: &Emulator) -> Manifest {
     Manifest {
-        recorder: concat!("memgauge ", env!("CARGO_PKG_VERSION")).to_owned(),
-        command: options.command.clone(),
-        started_unix_s: std::time::SystemTime::now()
-            .duration_since(std::time::UNIX_EPOCH)
-            .map_or(0, |d| d.as_secs()),
-        clock: "virtual".to_owned(),
-        source: facts(options, emulator),
-        host: host::facts(),
         machine: Some(options.machine.to_facts()),
         events: events::definitions(Provenance::Modelled),
-        ..Manifest::default()
+        ..host::beginning(facts(options, emulator), options.command.clone(), "virtual")
     }
 }
 

@@ -2,7 +2,9 @@
 
 use std::fs::read_to_string;
 
-use memgauge_trace::HostFacts;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use memgauge_trace::{HostFacts, Manifest, SourceFacts};
 
 fn first_line(path: &str) -> String {
     read_to_string(path)
@@ -36,5 +38,22 @@ pub fn facts() -> HostFacts {
             .filter(|l| l.starts_with("processor"))
             .count() as u32,
         memory_bytes: total_kib * 1024,
+    }
+}
+
+/// The manifest of a recording that begins now: who makes it, of what, when and where.
+/// Events and what they are modelled on are the source's to add.
+pub fn beginning(source: SourceFacts, command: Vec<String>, clock: &str) -> Manifest {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let now = now.unwrap_or_default();
+    Manifest {
+        recorder: concat!("memgauge ", env!("CARGO_PKG_VERSION")).to_owned(),
+        command,
+        started_unix_s: now.as_secs(),
+        started_unix_ns: u64::try_from(now.as_nanos()).unwrap_or(u64::MAX),
+        clock: clock.to_owned(),
+        source,
+        host: facts(),
+        ..Manifest::default()
     }
 }

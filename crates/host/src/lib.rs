@@ -14,4 +14,4 @@ pub mod program;
 pub mod sys;
 
 pub use error::{Error, ErrorKind, Result};
-pub use facts::facts;
+pub use facts::{beginning, facts};

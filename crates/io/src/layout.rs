@@ -194,7 +194,7 @@ pub(super) fn facts(owner: Owner, bytes: &[u8]) -> Facts {
 pub(super) const LOSSES: [(&str, &str); 9] = [
     (
         "accounts_full",
-        "bytes for which the table of accounts had no room",
+        "bytes for which neither the accounts nor those of control groups had room",
     ),
     (
         "owners_full",
@@ -202,28 +202,28 @@ pub(super) const LOSSES: [(&str, &str); 9] = [
     ),
     (
         "writer_unknown",
-        "bytes written back that were dirtied before the accounting began, or too long ago",
+        "bytes written back by the kernel whose pages became dirty before accounting began, or too long ago",
     ),
     (
         "no_book",
-        "bytes of packets whose socket could not be given a book",
+        "bytes of packets whose socket had no memory for its sums",
     ),
     (
         "devices_mixed",
-        "packets of a socket whose devices changed too often, or came at once, to keep their order",
+        "packets of sockets whose devices changed too often to keep the order of packets",
     ),
     (
         "writers_mixed",
-        "times that a socket had more writers under way than are told apart",
+        "times that a socket had more writers at once than can be kept apart",
     ),
     (
         "pages_unread",
         "bytes of requests whose pages could not be read",
     ),
-    ("sender_unknown", "bytes sent for which no process is known"),
+    ("sender_unknown", "bytes sent whose process is not known"),
     (
         "never_read",
-        "bytes received by sockets that ended before it was known who reads them",
+        "bytes received by sockets that were closed before any process read from them",
     ),
 ];
 

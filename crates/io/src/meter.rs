@@ -211,6 +211,9 @@ impl Meter {
             rate.total_bytes[1] += account.output.bytes;
         }
         for (owner, rate) in rates.into_iter().filter(|(_, r)| r.bytes != [0; 3]) {
+            if owner.pid().0 == 0 {
+                continue; // a group's sum is no process's
+            }
             let interval_ns = look.interval_ns;
             self.session.publish(&Rate {
                 owner,

@@ -6,7 +6,7 @@
 //! that are read by name) and a daemon that keeps the programs loaded.
 
 use std::collections::BTreeMap;
-use std::fs::File;
+use std::fs::{File, TryLockError};
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -21,15 +21,10 @@ use super::hooks::{self, Choice, HOOKS, Hook, Kernel};
 use super::late::Late;
 use super::layout::{self, Account, Facts, Rate};
 use crate::{Error, ErrorKind, Result};
-use memgauge_host::sys::process::is_first_private;
 
 static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/account.bpf.o"));
 
 const BTF: &str = "/sys/kernel/btf";
-
-/// What is lacking where the kernel keeps the first process private.
-const UPON_INIT: &str = "packets that interrupts send while the first process runs, which this \
-                         kernel keeps private (kernel.init_private): they are in the rest";
 
 /// Most files, or chunks of pages, that there are marks for: 16 GiB of dirty pages.
 const MOST_CHUNKS: u32 = 1 << 18;
@@ -67,6 +62,8 @@ pub(super) struct Programs {
     read_out: Option<Link>,
     missing: BTreeMap<&'static str, &'static str>,
     pinned: Option<PathBuf>,
+    /// Locked as long as this run lives, so that no other run replaces the map.
+    pin_lock: Option<File>,
 }
 
 impl Drop for Programs {
@@ -128,6 +125,7 @@ impl Programs {
             read_out,
             missing,
             pinned: None,
+            pin_lock: None,
         })
     }
 
@@ -135,9 +133,8 @@ impl Programs {
     pub(super) fn missing(&self) -> Vec<&'static str> {
         let refused = self.late.iter().filter(|(_, late)| late.is_refused());
         let refused = refused.map(|(hook, _)| hook.without);
-        let hidden = is_first_private().then_some(UPON_INIT);
         let known = self.missing.values().copied();
-        let mut sentences: Vec<&'static str> = known.chain(refused).chain(hidden).collect();
+        let mut sentences: Vec<&'static str> = known.chain(refused).collect();
         sentences.sort_unstable();
         sentences.dedup();
         sentences
@@ -150,12 +147,23 @@ impl Programs {
 
     /// All accounts as they stand.
     pub(super) fn accounts(&self) -> Result<Vec<((Owner, DeviceId), Account)>> {
-        let map = self.map("accounts")?;
+        self.accounts_in("accounts")
+    }
+
+    /// What found no room among them: by the id of a control group in place of the owner.
+    pub(super) fn folded(&self) -> Result<Vec<((u64, DeviceId), Account)>> {
+        let folded = self.accounts_in("folded")?.into_iter();
+        let by_group = |((group, device), account): ((Owner, _), _)| ((group.0, device), account);
+        Ok(folded.map(by_group).collect())
+    }
+
+    fn accounts_in(&self, name: &str) -> Result<Vec<((Owner, DeviceId), Account)>> {
+        let map = self.map(name)?;
         let mut accounts = Vec::new();
         for key in map.keys() {
             let values = map
                 .lookup_percpu(&key, MapFlags::ANY)
-                .map_err(|e| unread("accounts", e))?;
+                .map_err(|e| unread(name, e))?;
             // Another read-out may have removed it between the two calls.
             if let Some(values) = values {
                 accounts.push((layout::key(&key), Account::of_processors(&values)));
@@ -165,25 +173,39 @@ impl Programs {
     }
 
     /// Takes an account away, with what it had at that moment.
-    pub(super) fn close(&self, key: (Owner, DeviceId)) -> Result<()> {
+    pub(super) fn close(&self, key: (Owner, DeviceId)) -> Result<Account> {
         let map = self.map("accounts")?;
-        map.delete(&layout::key_bytes(key))
-            .map_err(|e| unread("accounts", e))
+        let key = layout::key_bytes(key);
+        // Read anew: what an ended process wrote is charged whenever it is written back.
+        let failed = |e| unread("accounts", e);
+        let values = map.lookup_percpu(&key, MapFlags::ANY).map_err(failed)?;
+        map.delete(&key).map_err(failed)?;
+        Ok(Account::of_processors(&values.unwrap_or_default()))
     }
 
     /// What was noted about an owner.
     pub(super) fn facts(&self, owner: Owner) -> Result<Option<Facts>> {
         let key = owner.0.to_ne_bytes();
-        let found = self.map("owners")?.lookup(&key, MapFlags::ANY);
-        let found = found.map_err(|e| unread("owners", e))?;
-        Ok(found.map(|bytes| layout::facts(owner, &bytes)))
+        for name in ["owners", "more_owners"] {
+            let found = self.map(name)?.lookup(&key, MapFlags::ANY);
+            if let Some(bytes) = found.map_err(|e| unread(name, e))? {
+                return Ok(Some(layout::facts(owner, &bytes)));
+            }
+        }
+        Ok(None)
     }
 
     /// Forgets what was noted about an owner.
     pub(super) fn forget(&self, owner: Owner) -> Result<()> {
-        let map = self.map("owners")?;
-        map.delete(&owner.0.to_ne_bytes())
-            .map_err(|e| unread("owners", e))
+        for name in ["owners", "more_owners"] {
+            match self.map(name)?.delete(&owner.0.to_ne_bytes()) {
+                Err(e) if e.kind() != libbpf_rs::ErrorKind::NotFound => {
+                    return Err(unread(name, e));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     /// How often each of `layout::LOSSES` happened.
@@ -223,6 +245,7 @@ impl Programs {
             Error::new(ErrorKind::System, message)
         };
         std::fs::create_dir_all(folder).map_err(|e| failed(&e))?;
+        self.pin_lock = Some(lock_folder(folder)?);
         if path.exists() && MapHandle::from_pinned_path(&path).is_ok() {
             std::fs::remove_file(&path).map_err(|e| failed(&e))?;
         }
@@ -271,6 +294,24 @@ impl Programs {
     fn map(&self, name: &str) -> Result<Map<'_>> {
         let found = self.object.maps().find(|map| map.name() == name);
         found.ok_or_else(|| Error::new(ErrorKind::System, format!("failed to find map `{name}`")))
+    }
+}
+
+/// The lock of a folder for one run's map of rates.
+fn lock_folder(folder: &Path) -> Result<File> {
+    let failed = |e| Error::system(format!("failed to lock `{}`", folder.display()), e);
+    let lock = File::open(folder).map_err(failed)?;
+    match lock.try_lock() {
+        Ok(()) => Ok(lock),
+        Err(TryLockError::Error(e)) => Err(failed(e)),
+        Err(TryLockError::WouldBlock) => {
+            let message = format!(
+                "failed to pin a map in `{}`: another memgauge io keeps its rates there; name \
+                 another folder with --pin",
+                folder.display()
+            );
+            Err(Error::new(ErrorKind::System, message))
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use memgauge_recording::Writer;
 use memgauge_trace::{CommandEnd, EventId, LossKind, Manifest, OwnCost, SeriesRow, SourceFacts};
@@ -43,20 +43,13 @@ impl IoRecorder {
         let settings = settings
             .iter()
             .map(|(name, value)| ((*name).to_owned(), value.clone()));
+        let source = SourceFacts {
+            name: "io".to_owned(),
+            settings: settings.collect(),
+        };
         let manifest = Manifest {
-            recorder: concat!("memgauge ", env!("CARGO_PKG_VERSION")).to_owned(),
-            command: command.to_vec(),
-            started_unix_s: SystemTime::now()
-                .duration_since(UNIX_EPOCH)
-                .map_or(0, |d| d.as_secs()),
-            clock: "monotonic".to_owned(),
-            source: SourceFacts {
-                name: "io".to_owned(),
-                settings: settings.collect(),
-            },
-            host: host::facts(),
             events,
-            ..Manifest::default()
+            ..host::beginning(source, command.to_vec(), "monotonic")
         };
         Ok(IoRecorder {
             writer: Writer::create(path, manifest)?,

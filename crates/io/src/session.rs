@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 use memgauge_trace::{DeviceId, Owner};
 
 use super::layout::{self, Account, Facts, Rate};
+use super::names::cgroup_path;
 use super::programs::{Programs, Setup};
 use crate::Result;
 
 /// Whose account, at which device.
 pub type Key = (Owner, DeviceId);
 
-const NOT_RUN: &str =
-    "requests or packets that a program could not look at, as it was interrupted by itself";
+const NOT_RUN: &str = "requests or packets during which the kernel did not run a BPF program, as it had interrupted itself";
 
 /// Something that could not be accounted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +35,9 @@ pub struct Session {
     ended: BTreeMap<Owner, Facts>,
     /// Owners found gone at the last look; closed at the next one.
     gone: BTreeSet<Owner>,
+    /// Control groups that stand for processes without an account, by id: an owner
+    /// without a process, and a name.
+    groups: BTreeMap<u64, (Owner, String)>,
 }
 
 impl Session {
@@ -48,6 +51,7 @@ impl Session {
             closed: BTreeMap::new(),
             ended: BTreeMap::new(),
             gone: BTreeSet::new(),
+            groups: BTreeMap::new(),
         })
     }
 
@@ -73,10 +77,37 @@ impl Session {
             let sum = all.entry(*key).or_default();
             *sum = sum.plus(*account);
         }
+        for ((group, device), account) in self.programs.folded()? {
+            all.insert((self.group(group), device), account);
+        }
         if live.len() > self.programs.room() / 2 {
             self.make_room(&live)?;
         }
         Ok(all)
+    }
+
+    /// The owner that stands for the processes of a control group that have no account.
+    fn group(&mut self, id: u64) -> Owner {
+        // No process has the id 0, and 0 as a whole is a device's.
+        let next = Owner(self.groups.len() as u64 + 1);
+        let known = self.groups.entry(id).or_insert_with(|| {
+            let of = match id {
+                0 => String::new(),
+                id => format!(" of {}", cgroup_path(id).unwrap_or_else(|| id.to_string())),
+            };
+            (next, format!("other processes{of}"))
+        });
+        known.0
+    }
+
+    fn facts_of_group(&self, owner: Owner) -> Option<Facts> {
+        let mut groups = self.groups.iter();
+        let (id, (_, name)) = groups.find(|(_, known)| known.0 == owner)?;
+        Some(Facts {
+            command: name.clone(),
+            cgroup: *id,
+            ..Facts::default()
+        })
     }
 
     /// Moves accounts of processes that were gone at the last look as well out of the
@@ -87,11 +118,11 @@ impl Session {
             .map(|(key, _)| key.0)
             .filter(|&o| is_gone(o))
             .collect();
-        for (key, account) in live {
+        for (key, _) in live {
             if gone.contains(&key.0) && self.gone.contains(&key.0) {
-                self.programs.close(*key)?;
+                let account = self.programs.close(*key)?;
                 let sum = self.closed.entry(*key).or_default();
-                *sum = sum.plus(*account);
+                *sum = sum.plus(account);
             }
         }
         for owner in gone.intersection(&self.gone) {
@@ -110,6 +141,9 @@ impl Session {
     /// # Errors
     /// When the kernel's tables cannot be read.
     pub fn facts(&self, owner: Owner) -> Result<Facts> {
+        if let Some(facts) = self.facts_of_group(owner) {
+            return Ok(facts);
+        }
         let noted = match self.ended.get(&owner) {
             Some(facts) => Some(facts.clone()),
             None => self.programs.facts(owner)?,

@@ -97,6 +97,20 @@ fn datagrams_of_two_devices_at_one_socket_are_told_apart() {
     });
 }
 
+/// The other side's kernel answers, searches for its neighbour, and reports its groups: none
+/// of that is any process's.
+#[test]
+fn echo_requests_belong_to_who_sends_them_and_answers_of_the_kernel_to_nobody() {
+    each_family(|session, network, family| {
+        let pid = network.act('a', &["ping", family.one, "500", "200"]);
+        let ours = account(session, pid, network.device('a', "one"));
+        assert_eq!(ours.output, datagrams(family, &[(500, 200)]));
+        assert_eq!(ours.input, datagrams(family, &[(500, 200)]));
+        let others = everyone(session, network.device('b', "one"));
+        assert_eq!((others.input.bytes, others.output.bytes), (0, 0));
+    });
+}
+
 /// Bytes of packets that were given to nobody so far, by reason.
 fn given_to_nobody(session: &Session, reasons: &[&str]) -> u64 {
     let losses = session.losses().unwrap();

@@ -36,18 +36,18 @@ pub fn io_text(summary: &IoSummary, order: IoOrder, rows: usize, style: &Style) 
     let mut text = style.heading("I/O by process and device", &note);
     text += &processes(summary, order, rows, seconds, &style);
     text += "\n";
-    text += &style.heading("Devices", rest_note(summary));
+    text += &style.heading("Devices", unattributed_note(summary));
     text += &devices(summary, seconds, &style);
     text += "\n";
     text += &io_memory::section(&summary.memory, seconds, &style);
     text + &shortfalls(summary, &style)
 }
 
-fn rest_note(summary: &IoSummary) -> &'static str {
+fn unattributed_note(summary: &IoSummary) -> &'static str {
     if summary.filtered {
-        "rest: what others moved, or nobody known"
+        "unattributed: what others moved, and what belongs to no known process"
     } else {
-        "rest: what the device counted and no process has"
+        "unattributed: what the device counted and no process has"
     }
 }
 
@@ -63,8 +63,11 @@ fn ordered(summary: &IoSummary, order: IoOrder) -> Vec<&IoLine> {
     lines
 }
 
-/// Given up on a narrow terminal: rates follow from bytes and the span in the heading.
-const SPARE: [&[&str]; 2] = [&["ops"], &["in MB/s", "out MB/s"]];
+/// Given up on a narrow terminal, in this order; the rates stay.
+const SPARE: [&[&str]; 4] = [&["ops"], &["memory"], &["group"], &["user"]];
+
+/// The same of devices: bytes follow from the rates and the span in the heading.
+const SPARE_OF_DEVICES: [&[&str]; 2] = [&["at"], &["in", "out"]];
 
 fn processes(
     summary: &IoSummary,
@@ -147,8 +150,8 @@ fn devices(summary: &IoSummary, seconds: f64, style: &Style) -> String {
         ("out", Kind::Number),
         ("in MB/s", Kind::Number),
         ("out MB/s", Kind::Number),
-        ("rest in", Kind::Number),
-        ("rest out", Kind::Number),
+        ("unattr in", Kind::Number),
+        ("unattr out", Kind::Number),
     ]);
     for line in &summary.devices {
         let mut cells = vec![
@@ -159,7 +162,7 @@ fn devices(summary: &IoSummary, seconds: f64, style: &Style) -> String {
         cells.extend(counters(line, seconds, style));
         table.row(cells);
     }
-    table.fit(&SPARE, style).draw(style)
+    table.fit(&SPARE_OF_DEVICES, style).draw(style)
 }
 
 /// What a device counted; nothing is known of one that was gone before the first look.
@@ -205,11 +208,11 @@ fn shortfalls(summary: &IoSummary, style: &Style) -> String {
     let missing = summary
         .missing
         .iter()
-        .map(|what| format!("not told on this kernel: {what}\n"));
+        .map(|what| format!("not measurable on this kernel: {what}\n"));
     let losses = summary.losses.iter();
     let losses = losses.map(|l| {
         format!(
-            "lost: {} ({} {})\n",
+            "unattributed: {} ({} {})\n",
             l.name,
             units::count(l.count),
             l.meaning
@@ -309,6 +312,7 @@ mod tests {
             ..STYLE
         };
         let text = io_text(&summary(), IoOrder::Total, 10, &style);
+        assert!(text.contains("in MB/s  out MB/s"), "{text}");
         let rows = text.lines().filter(|l| l.contains("nvme0n1"));
         let widest = rows.map(|row| row.chars().count()).max();
         assert!(widest.is_some_and(|widest| widest <= 80), "{text}");

@@ -18,6 +18,8 @@ pub struct Manifest {
     pub command: Vec<String>,
     /// Wall-clock start, seconds since 1970.
     pub started_unix_s: u64,
+    /// The same in nanoseconds; 0 in recordings made before there was this field.
+    pub started_unix_ns: u64,
     /// Clock of the tables' times: `virtual` or `monotonic`.
     pub clock: String,
     /// Whether the recorder ended in order; `false` while writing and after a kill.

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
 use memgauge_analyze::Summary;
@@ -12,7 +13,7 @@ use memgauge_live::stat::{Row, Update};
 use memgauge_report::counting_json;
 use serde_json::Value;
 
-use super::args::Stat;
+use super::args::{Stat, StatSource};
 
 type Sink = Box<dyn Write>;
 
@@ -22,6 +23,9 @@ pub(super) struct Outputs {
     json: Option<Sink>,
     series: bool,
     take_stderr: bool,
+    /// Wall-clock time at which counting began, in ns since 1970; none in virtual time.
+    started_unix_ns: Option<u64>,
+    is_virtual: bool,
     /// All columns of a table, in order, and for each group where its values go.
     header: Vec<String>,
     slots: Vec<Vec<usize>>,
@@ -50,6 +54,8 @@ impl Outputs {
             json: args.json.as_deref().map(open).transpose()?,
             series: args.interval.is_some(),
             take_stderr: is_stderr(&args.csv) || is_stderr(&args.json),
+            started_unix_ns: None,
+            is_virtual: args.source == StatSource::Emulate,
             header: Vec::new(),
             slots: Vec::new(),
             counts: Vec::new(),
@@ -71,6 +77,10 @@ impl Outputs {
     }
 
     fn begin(&mut self, columns: &[Vec<String>]) -> io::Result<()> {
+        if !self.is_virtual {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH);
+            self.started_unix_ns = now.ok().map(|now| now.as_nanos() as u64);
+        }
         self.counts = columns.iter().map(|group| counts(group)).collect();
         for group in columns {
             let mut slots = Vec::new();
@@ -107,7 +117,7 @@ impl Outputs {
         }
         if let Some(json) = &mut self.json {
             line.clear();
-            json_line(line, row, &self.counts[row.group]);
+            json_line(line, row, &self.counts[row.group], self.started_unix_ns);
             json.write_all(line.as_bytes())?;
         }
         Ok(())
@@ -177,7 +187,12 @@ fn csv_line(line: &mut String, row: &Row, slots: &[usize], columns: usize) {
 
 /// As `serde_json` would write it, without making a tree of each of ten thousand rows a
 /// second.
-fn json_line(line: &mut String, row: &Row, counts: &[(String, usize)]) {
+fn json_line(
+    line: &mut String,
+    row: &Row,
+    counts: &[(String, usize)],
+    started_unix_ns: Option<u64>,
+) {
     line.push_str("{\"counts\":{");
     let there = counts.iter().filter(|(_, at)| *at < row.values.len());
     for (number, (name, at)) in there.enumerate() {
@@ -190,12 +205,20 @@ fn json_line(line: &mut String, row: &Row, counts: &[(String, usize)]) {
     }
     add!(
         line,
-        ",\"interval_ns\":{},\"pid\":{},\"tid\":{},\"time_ns\":{}}}\n",
+        ",\"interval_ns\":{},\"pid\":{},\"tid\":{},\"time_ns\":{}",
         row.interval_ns,
         row.pid,
         row.tid,
         row.time_ns
     );
+    if let Some(started) = started_unix_ns {
+        add!(
+            line,
+            ",\"time_unix_ns\":{}",
+            started.saturating_add(row.time_ns)
+        );
+    }
+    line.push_str("}\n");
 }
 
 #[cfg(test)]
@@ -241,8 +264,19 @@ mod tests {
                 "pid": row.pid, "tid": row.tid, "counts": named.collect::<Map<_, Value>>(),
             });
             let mut line = String::new();
-            json_line(&mut line, &row, &counts(&columns));
+            json_line(&mut line, &row, &counts(&columns), None);
             assert_eq!(line, format!("{expected}\n"));
+            line.clear();
+            let row = Row { time_ns: 5, ..row };
+            json_line(
+                &mut line,
+                &row,
+                &counts(&columns),
+                Some(1_700_000_000_000_000_000),
+            );
+            let read: Value = serde_json::from_str(&line).unwrap();
+            assert_eq!(read["time_ns"], 5);
+            assert_eq!(read["time_unix_ns"], 1_700_000_000_000_000_005u64);
         }
     }
 

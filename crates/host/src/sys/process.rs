@@ -20,12 +20,6 @@ pub fn effective_ids() -> (u32, u32) {
     unsafe { (libc::geteuid(), libc::getegid()) }
 }
 
-/// Whether this kernel keeps the system's first process private: it runs no tracing
-/// program and takes no sample while that one is current. No feature of Linux.
-pub fn is_first_private() -> bool {
-    std::fs::read_to_string("/proc/sys/kernel/init_private").is_ok_and(|text| text.trim() == "1")
-}
-
 /// Waits until something can be read from one of these, or its other end was closed; which.
 pub fn wait_readable<const N: usize>(descriptors: [BorrowedFd<'_>; N]) -> usize {
     let mut polled = descriptors.map(|fd| libc::pollfd {

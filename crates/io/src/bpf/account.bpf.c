@@ -27,7 +27,7 @@ static __always_inline int bound(struct bpf_sock *sk)
 	struct book *book;
 	owner_t owner;
 
-	if (sk->protocol == IPPROTO_UDP)
+	if (are_datagrams(sk->type, sk->protocol))
 		say_datagrams();
 	if (sk->protocol != IPPROTO_TCP)
 		return 1;
@@ -69,7 +69,7 @@ int released(struct bpf_sock *sk)
 		return 1;
 	if (!book->reading.owner && !book->sent.owner)
 		book->reading.owner = current_owner();
-	if (sk->protocol != IPPROTO_UDP)
+	if (!are_datagrams(sk->type, sk->protocol))
 		return 1;
 	book->sent.dead = 1;
 	if (!book->sent.netns) {
@@ -167,7 +167,7 @@ int seed(struct bpf_iter__task_file *context)
 	if (!socket)
 		return 0;
 	sk = socket->sk;
-	if (sk && is_udp(sk))
+	if (sk && is_datagram(sk))
 		say_datagrams();
 	if (!sk || sk->sk_protocol != IPPROTO_TCP || sk->__sk_common.skc_state != TCP_LISTEN)
 		return 0;
@@ -224,7 +224,7 @@ int read_out(struct bpf_iter__bpf_sk_storage_map *context)
 	book = context->value ? bpf_sk_storage_get(&books, sk, 0, 0) : NULL;
 	if (!book)
 		return 0;
-	if (is_udp(sk)) {
+	if (is_datagram(sk)) {
 		settle_received_datagrams(book, sk);
 		settle_sent(book, netns_of(sk));
 		return 0;

@@ -15,12 +15,28 @@ struct {
 	__type(value, struct account);
 } accounts SEC(".maps");
 
+/* What found no room there, by control group in place of the owner: sums stay whole. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_HASH);
+	__uint(max_entries, 2048);
+	__type(key, struct account_key);
+	__type(value, struct account);
+} folded SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 16384);
 	__type(key, owner_t);
 	__type(value, struct owner_facts);
 } owners SEC(".maps");
+
+/* Those that found no room there: the oldest give way. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 32768);
+	__type(key, owner_t);
+	__type(value, struct owner_facts);
+} more_owners SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -104,7 +120,8 @@ static __noinline int note_facts(owner_t owner, u64 exec_id)
 		return 0;
 	bpf_probe_read_kernel_str(facts.command, sizeof(facts.command),
 				  by_thread ? task->comm : task->group_leader->comm);
-	if (bpf_map_update_elem(&owners, &owner, &facts, BPF_ANY))
+	if (bpf_map_update_elem(&owners, &owner, &facts, BPF_ANY) &&
+	    bpf_map_update_elem(&more_owners, &owner, &facts, BPF_ANY))
 		lose(LOSS_OWNERS_FULL, 1);
 	return 0;
 }
@@ -135,33 +152,55 @@ static __always_inline bool is_current(owner_t owner)
 	return (u32)(owner >> 32) == (by_thread ? task->pid : task->tgid);
 }
 
-static __always_inline struct account *account_of(struct account_key *key)
+static __always_inline struct account *account_in(void *map, struct account_key *key)
 {
-	struct account *account = bpf_map_lookup_elem(&accounts, key);
+	struct account *account = bpf_map_lookup_elem(map, key);
 	struct account fresh = {};
 
 	if (account)
 		return account;
-	bpf_map_update_elem(&accounts, key, &fresh, BPF_NOEXIST);
-	return bpf_map_lookup_elem(&accounts, key);
+	bpf_map_update_elem(map, key, &fresh, BPF_NOEXIST);
+	return bpf_map_lookup_elem(map, key);
 }
 
-static __noinline int charge(struct account_key *key, bool out, struct flow *flow)
+static __always_inline void add_flow(struct account *account, bool out, struct flow *flow)
 {
-	struct account *account = account_of(key);
-	struct flow *sum;
+	struct flow *sum = out ? &account->out : &account->in;
 
-	if (!account) {
-		lose(LOSS_ACCOUNTS_FULL, flow->bytes);
-		return 0;
-	}
-	sum = out ? &account->out : &account->in;
 	ADD(sum->bytes, flow->bytes);
 	ADD(sum->operations, flow->operations);
 	if (flow->segments)
 		ADD(sum->segments, flow->segments);
 	if (flow->header_bytes)
 		ADD(sum->header_bytes, flow->header_bytes);
+}
+
+/* Without an account of its own an owner is charged through its control group. */
+static __noinline int fold(struct account_key *key, bool out, struct flow *flow)
+{
+	owner_t owner = key->owner;
+	struct owner_facts *facts = bpf_map_lookup_elem(&owners, &owner);
+	struct account_key group = { .netns = key->netns, .device = key->device };
+	struct account *account;
+
+	if (!facts)
+		facts = bpf_map_lookup_elem(&more_owners, &owner);
+	if (facts)
+		group.owner = facts->cgroup;
+	account = account_in(&folded, &group);
+	if (!account)
+		return lose(LOSS_ACCOUNTS_FULL, flow->bytes);
+	add_flow(account, out, flow);
+	return 0;
+}
+
+static __noinline int charge(struct account_key *key, bool out, struct flow *flow)
+{
+	struct account *account = account_in(&accounts, key);
+
+	if (!account)
+		return fold(key, out, flow);
+	add_flow(account, out, flow);
 	return 0;
 }
 #endif

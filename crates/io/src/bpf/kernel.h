@@ -42,7 +42,8 @@ enum {
 enum { BPF_ANY, BPF_NOEXIST };
 enum { BPF_F_NO_PREALLOC = 1 };
 enum { BPF_SK_STORAGE_GET_F_CREATE = 1 };
-enum { IPPROTO_TCP = 6, IPPROTO_UDP = 17 };
+enum { IPPROTO_ICMP = 1, IPPROTO_TCP = 6, IPPROTO_UDP = 17, IPPROTO_ICMPV6 = 58 };
+enum { SOCK_DGRAM = 2 };
 enum { AF_INET = 2, AF_INET6 = 10 };
 enum { MSG_PEEK = 2 };
 
@@ -188,8 +189,17 @@ struct sock_common {
 	refcount_t skc_refcnt;
 } KERNEL_TYPE;
 
+struct file;
+struct sock;
+struct socket {
+	struct file *file;
+	struct sock *sk;
+} KERNEL_TYPE;
+
 struct sock {
 	struct sock_common __sk_common;
+	struct socket *sk_socket;
+	u16 sk_type;
 	u16 sk_protocol;
 	refcount_t sk_wmem_alloc;
 } KERNEL_TYPE;
@@ -284,11 +294,7 @@ struct __sk_buff {
 	struct bpf_sock *sk __attribute__((aligned(8)));
 };
 
-struct file;
 struct seq_file;
-struct socket {
-	struct sock *sk;
-} KERNEL_TYPE;
 
 struct bpf_iter_meta {
 	struct seq_file *seq;

@@ -283,9 +283,9 @@ int packet_arrived(struct __sk_buff *skb)
 		return 1;
 	}
 	sk = bpf_sk_fullsock(sk);
-	if (!sk || (sk->protocol != IPPROTO_TCP && sk->protocol != IPPROTO_UDP))
+	if (!sk)
 		return 1;
-	if (sk->protocol == IPPROTO_UDP) {
+	if (are_datagrams(sk->type, sk->protocol)) {
 		say_datagrams();
 		book = bpf_sk_storage_get(&books, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
 		if (!book) {
@@ -294,6 +294,8 @@ int packet_arrived(struct __sk_buff *skb)
 		}
 		return udp_arrived(skb, sk, book);
 	}
+	if (sk->protocol != IPPROTO_TCP)
+		return 1;
 	if (!book)
 		book = sk->state == TCP_CLOSE ? bpf_sk_storage_get(&books, sk, 0, 0)
 					      : NEW_STREAM_BOOK(sk, ports);
@@ -454,7 +456,9 @@ static __noinline int take_datagram(struct lanes *lanes, owner_t owner, u32 netn
 static __noinline int datagram_taken(struct sock *sk, u32 payload)
 {
 	struct book *book = bpf_sk_storage_get(&books, sk, 0, 0);
-	u32 bytes = payload + udp_headers(sk->__sk_common.skc_family);
+	u32 headers = udp_headers(sk->__sk_common.skc_family);
+	/* An answer to an echo request is handed over with its own header of 8 bytes. */
+	u32 bytes = payload + headers - (sk->sk_protocol == IPPROTO_UDP ? 0 : 8);
 	struct account_key key;
 	struct lanes *lanes;
 	owner_t owner;
@@ -499,17 +503,10 @@ static __noinline int datagram_taken(struct sock *sk, u32 payload)
 	return 0;
 }
 
-static __always_inline bool is_udp(struct sock *sk)
-{
-	u16 family = sk->__sk_common.skc_family;
-
-	return sk->sk_protocol == IPPROTO_UDP && (family == AF_INET || family == AF_INET6);
-}
-
 SEC("tp_btf/sock_recv_length")
 int BPF_PROG(datagram_read, struct sock *sk, int length, int flags)
 {
-	if (!sk || length < 0 || flags & MSG_PEEK || !is_udp(sk))
+	if (!sk || length < 0 || flags & MSG_PEEK || !is_datagram(sk))
 		return 0;
 	return datagram_taken(sk, length);
 }

@@ -200,8 +200,7 @@ static __always_inline int datagram_queued(struct sk_buff *skb, struct sock *sk,
 }
 
 /* From its last word on a socket sends little. Of one whose book goes with it that
- * little is charged at once: the program that sees a socket's end is not run where a
- * kernel keeps its first process private and the end came upon that one.
+ * little is charged at once, so that nothing hangs on whether the socket's end is seen.
  */
 static __always_inline bool is_closing(u32 state)
 {
@@ -218,7 +217,7 @@ static __always_inline int stream_queued(struct sk_buff *skb, struct sock *sk, u
 	/* Queued at a device below the first one, a packet may outlive its socket. */
 	book = state == TCP_CLOSE ? STREAM_BOOK(sk, ports) : NEW_STREAM_BOOK(sk, ports);
 	if (!book)
-		return lose(LOSS_NO_BOOK, packet->bytes);
+		return is_kernels(sk) ? 0 : lose(LOSS_NO_BOOK, packet->bytes);
 	if (packet->segments > 1 || book->sent.shared)
 		parse_sent(skb, packet);
 	if (state == TCP_SYN_SENT && !book->sent.owner)
@@ -273,6 +272,8 @@ static __always_inline int queued(struct sk_buff *skb, enum awareness awareness)
 	if (family == AF_INET || family == AF_INET6) {
 		if (sk->sk_protocol == IPPROTO_TCP)
 			return stream_queued(skb, sk, state, &packet);
+		if (is_kernels(sk))
+			return 0; /* answers, errors, neighbours: nobody asked for them */
 		if (sk->sk_protocol == IPPROTO_UDP)
 			return datagram_queued(skb, sk, &packet, awareness);
 	}

@@ -122,6 +122,32 @@ struct {
 	__uint(max_entries, 4096);
 } first_datagrams SEC(".maps");
 
+/* UDP, and sockets that send echo requests and get the answers. Other sockets of IP that
+ * are not of a stream (raw ones) get copies of what others receive.
+ */
+static __always_inline bool are_datagrams(u32 type, u32 protocol)
+{
+	return protocol == IPPROTO_UDP ||
+	       (type == SOCK_DGRAM && (protocol == IPPROTO_ICMP || protocol == IPPROTO_ICMPV6));
+}
+
+static __always_inline bool is_datagram(struct sock *sk)
+{
+	u16 family = sk->__sk_common.skc_family;
+
+	return (family == AF_INET || family == AF_INET6) && are_datagrams(sk->sk_type, sk->sk_protocol);
+}
+
+/* Whether a socket is the kernel's own: answers, errors and the search for neighbours
+ * are sent through such ones. It must be a full socket.
+ */
+static __always_inline bool is_kernels(struct sock *sk)
+{
+	struct socket *socket = sk->sk_socket;
+
+	return socket && !socket->file;
+}
+
 static __always_inline void say_datagrams(void)
 {
 	u32 one = 1;

@@ -1,7 +1,6 @@
 //! What a recording of samples says about itself, and its end.
 
 use std::collections::BTreeMap;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use memgauge_trace::{
     CommandEnd, DataFromFacts, DeliveryFacts, EventDef, Manifest, OverheadFacts, OwnCost,
@@ -81,25 +80,18 @@ pub(super) fn manifest(options: &Options, wishes: &[RequestedEvent]) -> Manifest
         .tracing
         .iter()
         .flat_map(|_| reference::definitions());
+    let source = SourceFacts {
+        name: options.source.to_owned(),
+        settings,
+    };
     Manifest {
-        recorder: concat!("memgauge ", env!("CARGO_PKG_VERSION")).to_owned(),
-        command: options.target.words(),
-        started_unix_s: SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .map_or(0, |d| d.as_secs()),
-        clock: "monotonic".to_owned(),
-        source: SourceFacts {
-            name: options.source.to_owned(),
-            settings,
-        },
-        host: host::facts(),
         events: wishes
             .iter()
             .enumerate()
             .map(|(n, wish)| definition(n, wish, options.registers))
             .chain(beside)
             .collect(),
-        ..Manifest::default()
+        ..host::beginning(source, options.target.words(), "monotonic")
     }
 }
 

@@ -1,7 +1,7 @@
 //! The recording of a run of `memgauge stat`.
 
 use std::path::Path;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use memgauge_recording::Writer;
 use memgauge_trace::{
@@ -83,16 +83,8 @@ pub(super) fn manifest(options: &Options, events: &[Event]) -> Manifest {
     let own = numbered.map(|(number, event)| definition(event, number));
     let timer = options.interval_ns.map(|_| timer_definition());
     Manifest {
-        recorder: concat!("memgauge ", env!("CARGO_PKG_VERSION")).to_owned(),
-        command: options.target.words(),
-        started_unix_s: SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .map_or(0, |d| d.as_secs()),
-        clock: "monotonic".to_owned(),
-        source: facts(options),
-        host: host::facts(),
         events: timer.into_iter().chain(own).collect(),
-        ..Manifest::default()
+        ..host::beginning(facts(options), options.target.words(), "monotonic")
     }
 }
 
