@@ -4,6 +4,7 @@
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;
 
+use memgauge_testing::{Need, skipped};
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -306,7 +307,7 @@ fn a_full_disk_is_told_and_keeps_what_was_recorded() {
         return;
     }
     let Some(disk) = SmallDisk::mount(12 << 20) else {
-        println!("skipped: needs the right to mount a tmpfs");
+        skipped(Need::Rights, "needs the right to mount a tmpfs");
         return;
     };
     let run = disk.0.path().join("run.mg");

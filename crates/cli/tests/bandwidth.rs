@@ -4,6 +4,7 @@
 mod harness;
 
 use harness::{memgauge, needs, workloads};
+use memgauge_testing::{Need, skipped};
 use serde_json::Value;
 
 fn stderr_of(args: &[&str]) -> (Option<i32>, String) {
@@ -187,7 +188,7 @@ fn faults(options: &[&str]) -> Option<Value> {
     let output = command.output().expect("memgauge runs");
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     let Some(at) = text.find("{\n").filter(|_| output.status.success()) else {
-        println!("skipped: {text}");
+        skipped(Need::Kernel, format!("{text}"));
         return None;
     };
     let end = text.rfind("\n}").map_or(text.len(), |end| end + 2);

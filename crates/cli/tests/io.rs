@@ -4,6 +4,7 @@
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;
 
+use memgauge_testing::{Need, skipped};
 use std::path::Path;
 use std::process::{Command, Output};
 use std::time::Duration;
@@ -15,10 +16,7 @@ use serde_json::Value;
 fn can_account() -> bool {
     let output = memgauge(&["io", "--duration", "1ms", "--json"]);
     if !output.status.success() {
-        println!(
-            "skipped: {}",
-            String::from_utf8_lossy(&output.stderr).trim()
-        );
+        skipped(Need::Kernel, String::from_utf8_lossy(&output.stderr).trim());
     }
     output.status.success()
 }
@@ -58,7 +56,10 @@ fn lies_on_a_device(folder: &std::path::Path) -> bool {
     assert_eq!(status.expect("sh runs").code(), Some(3));
     let reached = bytes_written_to_devices() - before >= 8 << 20;
     if !reached {
-        println!("skipped: {} is on no device", folder.display());
+        skipped(
+            Need::Kernel,
+            format!("{} is on no device", folder.display()),
+        );
     }
     reached
 }
@@ -111,7 +112,7 @@ fn rates_are_in_the_pinned_map_while_memgauge_runs() {
         .args(["-t", "bpf", "bpf", &place])
         .status();
     if !mounted.is_ok_and(|status| status.success()) {
-        println!("skipped: a BPF file system cannot be mounted");
+        skipped(Need::Rights, "a BPF file system cannot be mounted");
         return;
     }
     let map = folder.path().join("io_rates");
@@ -433,7 +434,7 @@ os.execv(sys.argv[1], sys.argv[1:])
 #[test]
 fn a_filter_of_system_calls_is_named() {
     if !can_account() || !cfg!(target_arch = "x86_64") {
-        println!("skipped: needs root on x86-64");
+        skipped(Need::Root, "needs root on x86-64");
         return;
     }
     let output = Command::new("python3")
@@ -454,7 +455,7 @@ fn a_filter_of_system_calls_is_named() {
 fn a_kernel_that_is_locked_down_is_named() {
     let state = std::fs::read_to_string("/sys/kernel/security/lockdown").unwrap_or_default();
     if !state.contains("[confidentiality]") {
-        println!("skipped: the kernel is not locked down");
+        skipped(Need::Kernel, "the kernel is not locked down");
         return;
     }
     check_refused(
@@ -530,7 +531,7 @@ fn what_makes_no_sense_is_refused_in_one_line() {
 #[test]
 fn without_rights_the_fix_is_named() {
     if !Path::new("/usr/bin/setpriv").exists() || !can_account() {
-        println!("skipped: needs setpriv and root");
+        skipped(Need::Root, "needs setpriv and root");
         return;
     }
     let copy = tempfile::tempdir_in("/tmp").expect("a folder");
@@ -621,7 +622,7 @@ fn the_live_table_answers_keys_and_gives_the_terminal_back() {
         .iter()
         .any(|path| Path::new(path).exists());
     if !tmux || !can_account() {
-        println!("skipped: needs tmux and root");
+        skipped(Need::Root, "needs tmux and root");
         return;
     }
     let terminal = Terminal::start(&format!(

@@ -5,6 +5,7 @@
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;
 
+use memgauge_testing::{Need, skipped};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::sync::{Mutex, PoisonError};
@@ -64,7 +65,7 @@ fn users_may_count(folder: &Path) -> bool {
     let output = limited(folder, &[], &["stat", "-e", "page-faults:u", "--", "true"]);
     let may = output.status.success();
     if !may {
-        println!("skipped: {}", said(&output));
+        skipped(Need::Kernel, said(&output));
     }
     may
 }
@@ -186,7 +187,7 @@ fn a_period_below_the_shortest_becomes_the_shortest() {
     let output = command.arg(&path).args(["--", "true"]).output();
     let output = output.expect("memgauge runs");
     if output.status.code() == Some(125) {
-        return println!("skipped: {}", said(&output));
+        return skipped(Need::Kernel, said(&output));
     }
     let text = said(&output);
     assert!(text.contains("period 10000 ns instead of 5"), "{text}");
@@ -204,7 +205,10 @@ int main(void) { for (int i = 0; i < 1000; i++) syscall(SYS_getppid); usleep(100
 fn records_tracepoints() -> bool {
     let there = Path::new("/sys/kernel/tracing/events/syscalls/sys_enter_getppid/id").exists();
     if !there {
-        println!("skipped: tracepoints cannot be read (root, tracefs, CONFIG_FTRACE_SYSCALLS)");
+        skipped(
+            Need::Root,
+            "tracepoints cannot be read (root, tracefs, CONFIG_FTRACE_SYSCALLS)",
+        );
     }
     there && needs(&["gcc"])
 }

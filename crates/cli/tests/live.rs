@@ -4,6 +4,7 @@
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;
 
+use memgauge_testing::{Need, skipped};
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -20,7 +21,7 @@ fn perf_works() -> bool {
     let output = stat(&["-e", "task-clock"], &["true"]);
     let works = output.status.success();
     if !works {
-        println!("skipped: {}", said(&output));
+        skipped(Need::Kernel, said(&output));
     }
     works
 }
@@ -366,7 +367,10 @@ fn an_ordinary_user_counts_and_samples_own_programs() {
         .output()
         .is_ok_and(|o| o.stdout == b"0\n");
     if !is_root || level > 2 || !perf_works() {
-        println!("skipped: needs root to become nobody, and perf_event_paranoid <= 2");
+        skipped(
+            Need::Root,
+            "needs root to become nobody, and perf_event_paranoid <= 2",
+        );
         return;
     }
     let folder = folder();

@@ -4,6 +4,7 @@
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;
 
+use memgauge_testing::{Need, skipped};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -197,7 +198,7 @@ fn memory_of_a_forked_child_is_known_natively() {
         .args(["stat", "-e", "task-clock", "--", "true"])
         .output();
     if !needs(&["gcc"]) || !tried.is_ok_and(|o| o.status.success()) {
-        println!("skipped: no perf events here, or no gcc");
+        skipped(Need::Tool, "no perf events here, or no gcc");
         return;
     }
     let folder = tempfile::tempdir().expect("a temporary folder");

@@ -5,6 +5,7 @@
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;
 
+use memgauge_testing::{Need, skipped};
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -52,7 +53,7 @@ fn a_full_disk_ends_the_recording_and_not_the_program() {
     );
     let output = in_own_mounts(&folder, &script);
     if output.status.code() == Some(77) {
-        return println!("skipped: a file system cannot be mounted here");
+        return skipped(Need::Rights, "a file system cannot be mounted here");
     }
     let (out, said) = (text(&output.stdout), text(&output.stderr));
     assert!(out.contains("code 125"), "{out}{said}");
@@ -82,7 +83,7 @@ fn shared_memory_that_is_full_leaves_the_program_alone() {
         );
         let output = in_own_mounts(&folder, &script);
         if output.status.code() == Some(77) {
-            return println!("skipped: a file system cannot be mounted here");
+            return skipped(Need::Rights, "a file system cannot be mounted here");
         }
         let (out, said) = (text(&output.stdout), text(&output.stderr));
         // Without a page to begin with, nothing is started; else the program ends well.

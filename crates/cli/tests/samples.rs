@@ -4,6 +4,7 @@
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;
 
+use memgauge_testing::{Need, skipped};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -31,7 +32,7 @@ fn perf_works() -> bool {
     );
     let works = output.status.success();
     if !works {
-        println!("skipped: {}", said(&output));
+        skipped(Need::Kernel, said(&output));
     }
     works
 }
@@ -116,7 +117,7 @@ fn every_write_to_a_watched_address_is_a_sample() {
         &[program.to_str().unwrap()],
     );
     if said(&output).contains("debug registers") || said(&output).contains("cannot sample") {
-        return println!("skipped: {}", said(&output));
+        return skipped(Need::Kernel, said(&output));
     }
     assert!(output.status.success(), "{}", said(&output));
     let recording = Recording::open(&path).expect("a recording");
@@ -289,7 +290,10 @@ fn a_timers_samples_stand_for_what_it_counted_whatever_the_period_became() {
         .split(['.', '-'])
         .map_while(|n| n.parse::<u32>().ok());
     if (numbers.next(), numbers.next()) < (Some(6), Some(13)) {
-        return println!("skipped: the kernel tells what a timer counted from 6.13 on");
+        return skipped(
+            Need::Kernel,
+            "the kernel tells what a timer counted from 6.13 on",
+        );
     }
     let folder = folder();
     let program = compiled(folder.path(), CROWD);
@@ -506,7 +510,10 @@ fn an_ordinary_user_samples_own_programs_in_user_space() {
     let level: i32 = level.ok().and_then(|s| s.trim().parse().ok()).unwrap_or(9);
     let is_root = Command::new("id").arg("-u").output();
     if !is_root.is_ok_and(|o| o.stdout == b"0\n") || level != 2 || !perf_works() {
-        return println!("skipped: needs root to become nobody, and perf_event_paranoid 2");
+        return skipped(
+            Need::Root,
+            "needs root to become nobody, and perf_event_paranoid 2",
+        );
     }
     let folder = folder();
     let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o777);

@@ -4,6 +4,7 @@
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;
 
+use memgauge_testing::{Need, skipped};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -54,7 +55,7 @@ fn perf_works() -> bool {
     let output = run(folder.path(), &["stat", "-e", "task-clock", "--", "true"]);
     let works = output.status.success();
     if !works {
-        println!("skipped: {}", said(&output));
+        skipped(Need::Kernel, said(&output));
     }
     works
 }
@@ -139,7 +140,7 @@ fn a_machine_that_idles_uses_no_processors() {
     ];
     let output = run(folder.path(), &stat);
     if !output.status.success() {
-        return println!("skipped: {}", said(&output));
+        return skipped(Need::Kernel, said(&output));
     }
     assert!(
         !said(&output).contains("processors used"),
@@ -333,7 +334,7 @@ fn perf_record(folder: &Path, options: &[&str]) -> bool {
     let output = perf.current_dir(folder).output();
     let works = output.as_ref().is_ok_and(|output| output.status.success());
     if !works {
-        println!("skipped: perf: {output:?}");
+        skipped(Need::Tool, format!("perf: {output:?}"));
     }
     works
 }

@@ -78,7 +78,10 @@ impl Error {
         let mut line = self.message.clone();
         let mut cause = std::error::Error::source(self);
         while let Some(c) = cause {
-            line = format!("{line}: {c}");
+            // The system's number says nothing beside its words.
+            let words = c.to_string();
+            let words = words.split(" (os error ").next().unwrap_or_default();
+            line = format!("{line}: {words}");
             cause = c.source();
         }
         line

@@ -4,6 +4,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+use memgauge_testing::{Need, skipped};
 use std::collections::BTreeMap;
 use std::io::Cursor;
 use std::path::{Path, PathBuf};
@@ -377,7 +378,10 @@ fn no_alteration_makes_the_reader_panic() {
 fn recordings() -> Option<PathBuf> {
     let path = std::env::var_os("MEMGAUGE_PERFDATA").map(PathBuf::from);
     if path.is_none() {
-        println!("skipped: MEMGAUGE_PERFDATA names no folder of recordings");
+        skipped(
+            Need::Perfdata,
+            "MEMGAUGE_PERFDATA names no folder of recordings",
+        );
     }
     path
 }
@@ -468,7 +472,7 @@ fn samples_agree_with_perf_script_one_by_one() {
         }
         match perf_script(&path, "pid,tid,time,ip,period") {
             Some(lines) => compare(&path, &lines),
-            None => println!("skipped: perf does not read {}", path.display()),
+            None => skipped(Need::Tool, format!("perf does not read {}", path.display())),
         }
     }
 }
@@ -520,7 +524,7 @@ fn addresses_latencies_and_sources_agree_with_perf_script() {
     let Some(folder) = recordings() else { return };
     let name = "intel-skx-pebs-loadlat-weightstruct.perf.data";
     let Some(lines) = perf_script(&folder.join(name), "time,addr,weight,data_src") else {
-        println!("skipped: perf does not read {name}");
+        skipped(Need::Tool, format!("perf does not read {name}"));
         return;
     };
     let mut ours = of_hardware(&folder, name).samples;

@@ -149,17 +149,17 @@ pub(super) const HOOKS: &[Hook] = &[
 
 /// Programs to load, and those that are left out with what is missing for it.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Choice {
+pub(super) struct HookChoice {
     pub(super) load: Vec<&'static str>,
     pub(super) missing: BTreeMap<&'static str, &'static str>,
 }
 
 /// Chooses by what the kernel `has`; programs in `refused` did not load.
-pub(super) fn choose(has: &dyn Fn(&str) -> bool, refused: &[String]) -> Choice {
+pub(super) fn choose(has: &dyn Fn(&str) -> bool, refused: &[String]) -> HookChoice {
     let available = |hook: &Hook| {
         !refused.iter().any(|program| program == hook.program) && hook.target.is_none_or(has)
     };
-    let mut choice = Choice::default();
+    let mut choice = HookChoice::default();
     for hook in HOOKS {
         let better = hook.instead_of.is_some_and(|p| choice.load.contains(&p));
         if better {
@@ -176,7 +176,7 @@ pub(super) fn choose(has: &dyn Fn(&str) -> bool, refused: &[String]) -> Choice {
 }
 
 /// What is served by a stand-in is not missing; nor is a stand-in that is not needed.
-fn stand_ins(choice: &mut Choice) {
+fn stand_ins(choice: &mut HookChoice) {
     for hook in HOOKS {
         if let Some(first) = hook.instead_of
             && choice.load.contains(&hook.program)

@@ -161,7 +161,7 @@ impl Rate {
 
 /// What the programs noted about a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Facts {
+pub struct OwnerFacts {
     /// Its id.
     pub pid: Pid,
     /// Name of the program it ran last.
@@ -177,10 +177,10 @@ pub struct Facts {
 }
 
 /// An owner's facts.
-pub(super) fn facts(owner: Owner, bytes: &[u8]) -> Facts {
+pub(super) fn facts(owner: Owner, bytes: &[u8]) -> OwnerFacts {
     let name = bytes.get(32..FACTS_BYTES).unwrap_or_default();
     let name = name.split(|&b| b == 0).next().unwrap_or_default();
-    Facts {
+    OwnerFacts {
         pid: owner.pid(),
         command: String::from_utf8_lossy(name).into_owned(),
         uid: u32_at(bytes, 16),
@@ -279,7 +279,7 @@ mod tests {
         bytes.extend([1000u32, 1, 41, 0].into_iter().flat_map(u32::to_ne_bytes));
         bytes.extend(*b"kswapd0\0\0\0\0\0\0\0\0\0");
         assert_eq!(bytes.len(), FACTS_BYTES);
-        let expected = Facts {
+        let expected = OwnerFacts {
             pid: Pid(42),
             command: "kswapd0".to_owned(),
             uid: 1000,

@@ -11,9 +11,9 @@
 
 #![deny(unsafe_code)]
 
+mod deferred;
 mod devices;
 mod hooks;
-mod late;
 mod launch;
 mod layout;
 mod meter;
@@ -27,7 +27,7 @@ mod watch;
 
 pub use devices::{Counted, Device, present};
 pub use launch::Launched;
-pub use layout::{Account, Facts, Flow, Rate};
+pub use layout::{Account, Flow, OwnerFacts, Rate};
 pub use memgauge_host::{Error, ErrorKind, Result};
 pub use meter::{Filter, Look, Meter};
 pub use names::{Names, cgroup_path};

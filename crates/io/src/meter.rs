@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use memgauge_trace::{DeviceId, Direction, IoDevice, IoOwner, IoRow, Owner};
 
 use super::devices::{Counted, Device};
-use super::layout::{Account, Facts, Flow, Rate};
+use super::layout::{Account, Flow, OwnerFacts, Rate};
 use super::names::Names;
 use super::programs::Setup;
 use super::session::{Key, Loss, Session};
@@ -285,7 +285,7 @@ impl Meter {
         Ok(())
     }
 
-    fn note_owner(&mut self, look: &mut Look, owner: Owner, facts: Facts) {
+    fn note_owner(&mut self, look: &mut Look, owner: Owner, facts: OwnerFacts) {
         let row = IoOwner {
             time_ns: 0,
             owner,
@@ -305,7 +305,7 @@ impl Meter {
         }
     }
 
-    fn wants_owner(&mut self, facts: &Facts) -> bool {
+    fn wants_owner(&mut self, facts: &OwnerFacts) -> bool {
         let filter = &self.filter;
         let path = filter.cgroup_path.as_ref();
         (filter.pids.is_empty() || filter.pids.contains(&facts.process))

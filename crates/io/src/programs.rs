@@ -17,9 +17,9 @@ use libbpf_rs::{
 };
 use memgauge_trace::{DeviceId, Owner};
 
-use super::hooks::{self, Choice, HOOKS, Hook, Kernel};
-use super::late::Late;
-use super::layout::{self, Account, Facts, Rate};
+use super::deferred::DeferredHook;
+use super::hooks::{self, HOOKS, Hook, HookChoice, Kernel};
+use super::layout::{self, Account, OwnerFacts, Rate};
 use crate::{Error, ErrorKind, Result};
 
 static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/account.bpf.o"));
@@ -58,7 +58,7 @@ pub(super) struct Programs {
     object: Arc<Object>,
     /// Attached as long as they live.
     _links: Vec<Link>,
-    late: Vec<(&'static Hook, Late)>,
+    late: Vec<(&'static Hook, DeferredHook)>,
     read_out: Option<Link>,
     missing: BTreeMap<&'static str, &'static str>,
     pinned: Option<PathBuf>,
@@ -93,7 +93,7 @@ impl Programs {
         Programs::attach(object, choice)
     }
 
-    fn attach(object: Object, choice: Choice) -> Result<Programs> {
+    fn attach(object: Object, choice: HookChoice) -> Result<Programs> {
         let object = Arc::new(object);
         let cgroup = unified_hierarchy();
         let mut links = Vec::new();
@@ -115,7 +115,7 @@ impl Programs {
             }
         }
         let late = late.into_iter().map(|hook| {
-            let waiting = Late::wait(Arc::clone(&object), hook.program);
+            let waiting = DeferredHook::wait(Arc::clone(&object), hook.program);
             Ok((hook, waiting.map_err(|e| no_thread(hook, e))?))
         });
         Ok(Programs {
@@ -184,7 +184,7 @@ impl Programs {
     }
 
     /// What was noted about an owner.
-    pub(super) fn facts(&self, owner: Owner) -> Result<Option<Facts>> {
+    pub(super) fn facts(&self, owner: Owner) -> Result<Option<OwnerFacts>> {
         let key = owner.0.to_ne_bytes();
         for name in ["owners", "more_owners"] {
             let found = self.map(name)?.lookup(&key, MapFlags::ANY);
@@ -329,7 +329,7 @@ fn name_of(program: &ProgramMut<'_>) -> String {
     program.name().to_string_lossy().into_owned()
 }
 
-fn open(choice: &Choice, setup: Setup) -> libbpf_rs::Result<Object> {
+fn open(choice: &HookChoice, setup: Setup) -> libbpf_rs::Result<Object> {
     said();
     let mut object = ObjectBuilder::default()
         .name("memgauge_io")?
@@ -368,7 +368,7 @@ fn chunks() -> u32 {
 }
 
 /// The program that the kernel did not take, if the others can do without it.
-fn refused_program(choice: &Choice, cause: &libbpf_rs::Error) -> Result<String> {
+fn refused_program(choice: &HookChoice, cause: &libbpf_rs::Error) -> Result<String> {
     let said = said();
     let named = choice.load.iter().find(|program| {
         said.iter()
@@ -389,7 +389,7 @@ fn is_required(program: &str) -> bool {
         .any(|hook| hook.required && hook.program == program)
 }
 
-fn check_required(choice: &Choice) -> Result<()> {
+fn check_required(choice: &HookChoice) -> Result<()> {
     let lacking = HOOKS
         .iter()
         .find(|hook| hook.required && !choice.load.contains(&hook.program));

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use memgauge_trace::{DeviceId, Owner};
 
-use super::layout::{self, Account, Facts, Rate};
+use super::layout::{self, Account, OwnerFacts, Rate};
 use super::names::cgroup_path;
 use super::programs::{Programs, Setup};
 use crate::Result;
@@ -32,7 +32,7 @@ pub struct Session {
     /// Accounts of owners that have ended, taken out of the kernel's table.
     closed: BTreeMap<Key, Account>,
     /// What was noted about them.
-    ended: BTreeMap<Owner, Facts>,
+    ended: BTreeMap<Owner, OwnerFacts>,
     /// Owners found gone at the last look; closed at the next one.
     gone: BTreeSet<Owner>,
     /// Control groups that stand for processes without an account, by id: an owner
@@ -100,13 +100,13 @@ impl Session {
         known.0
     }
 
-    fn facts_of_group(&self, owner: Owner) -> Option<Facts> {
+    fn facts_of_group(&self, owner: Owner) -> Option<OwnerFacts> {
         let mut groups = self.groups.iter();
         let (id, (_, name)) = groups.find(|(_, known)| known.0 == owner)?;
-        Some(Facts {
+        Some(OwnerFacts {
             command: name.clone(),
             cgroup: *id,
-            ..Facts::default()
+            ..OwnerFacts::default()
         })
     }
 
@@ -140,7 +140,7 @@ impl Session {
     ///
     /// # Errors
     /// When the kernel's tables cannot be read.
-    pub fn facts(&self, owner: Owner) -> Result<Facts> {
+    pub fn facts(&self, owner: Owner) -> Result<OwnerFacts> {
         if let Some(facts) = self.facts_of_group(owner) {
             return Ok(facts);
         }
@@ -148,10 +148,10 @@ impl Session {
             Some(facts) => Some(facts.clone()),
             None => self.programs.facts(owner)?,
         };
-        let mut facts = noted.unwrap_or_else(|| Facts {
+        let mut facts = noted.unwrap_or_else(|| OwnerFacts {
             pid: owner.pid(),
             process: owner.pid().0,
-            ..Facts::default()
+            ..OwnerFacts::default()
         });
         if facts.command.is_empty() {
             facts.command = current_name(owner).unwrap_or_default();

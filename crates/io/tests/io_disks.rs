@@ -7,6 +7,7 @@ mod io;
 
 use memgauge_host::memory_counters::NoCounters;
 use memgauge_io::{Filter, Meter, Session, Setup, present};
+use memgauge_testing::{Need, skipped};
 use memgauge_trace::Owner;
 
 use io::{Actor, Disk, MIB, Mirror, account, act, everyone, session, sh};
@@ -243,7 +244,7 @@ fn an_owner_that_has_ended_keeps_its_name_user_and_group() {
         return;
     };
     let Some(root) = memgauge_io::unified_hierarchy() else {
-        println!("skipped: no control groups of version 2");
+        skipped(Need::Kernel, "no control groups of version 2");
         return;
     };
     let disk = Disk::new();
@@ -355,7 +356,7 @@ fn reads_through_a_ring_of_requests_belong_to_its_process() {
     let said = actor.line();
     let pid = actor.end();
     if said.starts_with("none") {
-        println!("skipped: no io_uring here ({said})");
+        skipped(Need::Kernel, format!("no io_uring here ({said})"));
         return;
     }
     let read = account(&mut session, pid, disk.id).input.bytes;
@@ -414,7 +415,10 @@ fn a_process_id_that_is_used_again_is_another_owner() {
     // Somebody else may get the id in between.
     let used_again = (0..50).any(|_| set_last_pid(first - 1) && act(&again) == first);
     if !used_again {
-        println!("skipped: the kernel does not give the same process id again");
+        skipped(
+            Need::Kernel,
+            "the kernel does not give the same process id again",
+        );
         return;
     }
     let accounts = session.accounts().unwrap();
@@ -433,7 +437,10 @@ fn a_mapped_device_is_charged_above_its_disk_and_knows_it() {
     };
     let name = format!("memgauge-test-{}", std::process::id());
     let Some(disk) = Disk::mapped(&name) else {
-        println!("skipped: needs dmsetup and a kernel with the device mapper");
+        skipped(
+            Need::Tool,
+            "needs dmsetup and a kernel with the device mapper",
+        );
         return;
     };
     let path = disk.file("data", SIZE);
@@ -459,7 +466,7 @@ fn a_mirror_is_charged_above_its_disks_and_knows_them() {
         return;
     };
     let Some(mirror) = Mirror::new() else {
-        println!("skipped: needs mdadm and a kernel with md and raid1");
+        skipped(Need::Tool, "needs mdadm and a kernel with md and raid1");
         return;
     };
     let writer = act(&["write_direct", &mirror.path, SIZE_TEXT]);
@@ -518,7 +525,7 @@ fn xfs_tells_the_last_writer_of_a_page_too() {
         return;
     };
     let Some(disk) = Disk::with("mkfs.xfs -q -f") else {
-        println!("skipped: needs mkfs.xfs and a kernel with xfs");
+        skipped(Need::Tool, "needs mkfs.xfs and a kernel with xfs");
         return;
     };
     let path = disk.file("data", SIZE);

@@ -9,6 +9,7 @@ mod io;
 use io::{MIB, Network, account, everyone, in_sight, session};
 use memgauge_host::memory_counters::NoCounters;
 use memgauge_io::{Filter, Flow, Meter, Session, Setup, present};
+use memgauge_testing::{Need, skipped};
 use memgauge_trace::DeviceId;
 
 /// Header of Ethernet, which the devices count and accounts do not.
@@ -429,7 +430,7 @@ fn a_bond_is_charged_above_its_devices_and_knows_them() {
     };
     let network = Network::new();
     if !network.bond() {
-        println!("skipped: this kernel has no bonds");
+        skipped(Need::Kernel, "this kernel has no bonds");
         return;
     }
     let receiver = network
@@ -457,7 +458,7 @@ fn a_bridge_is_charged_for_what_comes_in_through_it() {
     };
     let network = Network::new();
     if !network.bridge() {
-        println!("skipped: this kernel has no bridges");
+        skipped(Need::Kernel, "this kernel has no bridges");
         return;
     }
     let bridge = network.device('b', "bridge0");
@@ -770,14 +771,14 @@ fn has_udp_sockets() -> bool {
 fn readers_of_datagrams_are_looked_for_once_there_is_a_udp_socket() {
     let types = std::fs::read("/sys/kernel/btf/vmlinux").unwrap_or_default();
     if memchr::memmem::find(&types, b"\0btf_trace_sock_recv_length\0").is_none() {
-        println!("skipped: this kernel has another hook");
+        skipped(Need::Kernel, "this kernel has another hook");
         return;
     }
     let Some((_session, _turn)) = session() else {
         return;
     };
     if has_udp_sockets() {
-        println!("skipped: a UDP socket is open on this machine");
+        skipped(Need::Kernel, "a UDP socket is open on this machine");
         return;
     }
     let before = links();

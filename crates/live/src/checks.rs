@@ -8,7 +8,7 @@ use super::events::{self, Pmus};
 use super::sample::{Facilities, Rate, SampleRequest, attribute, facilities, relaxed};
 use super::stat::bare::sampled_tick_ns;
 use super::stat::{BEARABLE, RING_PAGES, SHORTEST_INTERVAL_NS, bearable_interval_ns};
-use crate::sys::perf::{self, Ring, Whom};
+use crate::sys::perf::{self, EventScope, Ring};
 use crate::sys::pfm;
 use memgauge_host::check::{Check, in_words, verdict};
 use memgauge_perf::abi::{Attr, flag, kind, sample, software};
@@ -43,7 +43,7 @@ fn timer(interval_ns: u64, inherit: u64) -> Attr {
 fn series() -> Check {
     let inherit = perf::open(
         &timer(1_000_000, flag::INHERIT),
-        Whom::Thread(0),
+        EventScope::Thread(0),
         Some(0),
         None,
     );
@@ -129,7 +129,7 @@ fn floor(name: &str, pmus: &Pmus, has: &Facilities) -> Option<u64> {
 
 fn opens(attr: &mut Attr) -> bool {
     loop {
-        match perf::open(attr, Whom::Thread(0), None, None) {
+        match perf::open(attr, EventScope::Thread(0), None, None) {
             Ok(_) => return true,
             Err(e) => {
                 let denied = e.kind() == std::io::ErrorKind::PermissionDenied;
@@ -163,7 +163,12 @@ fn vendors_names() -> Check {
 
 /// Ticks a second at the shortest interval.
 fn ticks_of(span: Duration) -> std::io::Result<f64> {
-    let event = perf::open(&timer(SHORTEST_INTERVAL_NS, 0), Whom::Thread(0), None, None)?;
+    let event = perf::open(
+        &timer(SHORTEST_INTERVAL_NS, 0),
+        EventScope::Thread(0),
+        None,
+        None,
+    )?;
     let mut ring = Ring::map(&event, RING_PAGES)?;
     let began = Instant::now();
     let mut sum = 0u64;
@@ -178,7 +183,7 @@ fn ticks_of(span: Duration) -> std::io::Result<f64> {
 
 fn rings() -> Check {
     let fits = |pages: &usize| {
-        let event = perf::open(&timer(1_000_000, 0), Whom::Thread(0), None, None);
+        let event = perf::open(&timer(1_000_000, 0), EventScope::Thread(0), None, None);
         event.is_ok_and(|event| Ring::map(&event, *pages).is_ok())
     };
     let most = [1024, 512, 256, RING_PAGES, 64, 16, 1]
@@ -200,7 +205,7 @@ fn rings() -> Check {
 fn whole_processors() -> Check {
     let mut attr = Attr::new(kind::SOFTWARE, software::CPU_CLOCK);
     attr.flags = flag::DISABLED;
-    let tried = perf::open(&attr, Whom::Everybody, Some(0), None);
+    let tried = perf::open(&attr, EventScope::Everybody, Some(0), None);
     let found = match &tried {
         Ok(_) => "-a, -C, -G and --container work".to_owned(),
         Err(e) => format!("refused: {}", in_words(e)),
@@ -236,7 +241,7 @@ fn confinement() -> Check {
         .lines()
         .find_map(|line| line.strip_prefix("Seccomp:"));
     let filtered = mode.is_some_and(|mode| mode.trim() == "2");
-    let opens = perf::open(&timer(1_000_000, 0), Whom::Thread(0), None, None).is_ok();
+    let opens = perf::open(&timer(1_000_000, 0), EventScope::Thread(0), None, None).is_ok();
     let found = match (filtered, opens) {
         (false, _) => "no system-call filter",
         (true, true) => "a system-call filter that lets perf_event_open through",
@@ -250,7 +255,7 @@ fn addresses() -> Check {
     let mut attr = timer(1_000_000, 0);
     attr.sample_type |= sample::IP | sample::REGS_USER;
     attr.sample_regs_user = memgauge_perf::derive::REGISTERS;
-    let tried = perf::open(&attr, Whom::Thread(0), None, None);
+    let tried = perf::open(&attr, EventScope::Thread(0), None, None);
     let found = match &tried {
         Ok(_) => "rebuilt from timer samples (record --source clock)".to_owned(),
         Err(e) => format!("refused: {}", in_words(e)),

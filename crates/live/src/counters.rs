@@ -10,7 +10,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use super::events::{Event, Modes};
 use super::target::Place;
-use crate::sys::perf::{self, Ring, Whom};
+use crate::sys::perf::{self, EventScope, Ring};
 use crate::{Error, ErrorKind};
 use memgauge_perf::abi::{Attr, flag, kind, read};
 use memgauge_perf::record::Reading;
@@ -37,7 +37,7 @@ pub struct EventSupport {
 
 /// Tries each event on this process, or on processor 0 where it is of a PMU
 /// outside the cores.
-pub fn try_out(events: &[Event], whom: Whom) -> EventSupport {
+pub fn try_out(events: &[Event], whom: EventScope) -> EventSupport {
     let mut tried = EventSupport::default();
     for event in events {
         match try_one(event, whom) {
@@ -65,11 +65,15 @@ fn with_modes(event: &Event) -> Attr {
     attr
 }
 
-fn try_one(event: &Event, whom: Whom) -> io::Result<Event> {
+fn try_one(event: &Event, whom: EventScope) -> io::Result<Event> {
     let cpu = event.cpus.as_ref().and_then(|cpus| cpus.first().copied());
-    let whom = if cpu.is_some() { Whom::Everybody } else { whom };
+    let whom = if cpu.is_some() {
+        EventScope::Everybody
+    } else {
+        whom
+    };
     // A system-wide counter needs a processor; any will do.
-    let cpu = cpu.or(matches!(whom, Whom::Everybody | Whom::Cgroup(_)).then_some(0));
+    let cpu = cpu.or(matches!(whom, EventScope::Everybody | EventScope::Cgroup(_)).then_some(0));
     let open = |event: &Event| {
         let mut attr = event.attr;
         attr.flags |= flag::DISABLED;
@@ -108,11 +112,11 @@ fn lacking(event: &Event) -> Option<io::Error> {
     let mut attr = event.attr;
     attr.flags |= flag::DISABLED | flag::EXCLUDE_KERNEL | flag::EXCLUDE_HV;
     attr.flags &= !flag::EXCLUDE_USER;
-    let error = perf::open(&attr, Whom::Thread(0), None, None).err()?;
+    let error = perf::open(&attr, EventScope::Thread(0), None, None).err()?;
     (!is_denied(&error)).then_some(error)
 }
 
-pub(crate) fn most_precise(event: &Event, whom: Whom, cpu: Option<u32>) -> u64 {
+pub(crate) fn most_precise(event: &Event, whom: EventScope, cpu: Option<u32>) -> u64 {
     let fits = |&precise: &u64| {
         let mut attr = event.attr;
         attr.flags |= flag::DISABLED | precise << flag::PRECISE_SHIFT;
@@ -135,7 +139,7 @@ fn has_core_pmu() -> bool {
         .any(|name| folder.join(name).exists())
 }
 
-fn reason(event: &Event, whom: Whom, error: &io::Error) -> String {
+fn reason(event: &Event, whom: EventScope, error: &io::Error) -> String {
     match error.raw_os_error() {
         Some(libc::ENOENT | libc::ENODEV | libc::EOPNOTSUPP | libc::ENXIO) => {
             if !event.is_software() && !has_core_pmu() {
@@ -160,8 +164,8 @@ fn reason(event: &Event, whom: Whom, error: &io::Error) -> String {
     }
 }
 
-fn denied_reason(attr: &Attr, of_processors: bool, whom: Whom) -> String {
-    let wide = of_processors || matches!(whom, Whom::Everybody | Whom::Cgroup(_));
+fn denied_reason(attr: &Attr, of_processors: bool, whom: EventScope) -> String {
+    let wide = of_processors || matches!(whom, EventScope::Everybody | EventScope::Cgroup(_));
     not_allowed(level_needed(attr, wide), perf::paranoid_level())
 }
 
@@ -191,7 +195,7 @@ fn not_allowed(needed: i64, set: Option<i64>) -> String {
 }
 
 /// An event cannot be sampled, although all that can be given up was.
-pub(crate) fn not_sampled(name: &str, attr: &Attr, whom: Whom, error: io::Error) -> Error {
+pub(crate) fn not_sampled(name: &str, attr: &Attr, whom: EventScope, error: io::Error) -> Error {
     let is_software = matches!(attr.kind, kind::SOFTWARE | kind::TRACEPOINT);
     let why = match error.raw_os_error() {
         Some(libc::EACCES | libc::EPERM) => {

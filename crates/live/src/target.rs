@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
-use crate::sys::perf::Whom;
+use crate::sys::perf::EventScope;
 use crate::{Error, ErrorKind, Result};
 
 use super::events::cpu_list;
@@ -47,7 +47,7 @@ impl Target {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     /// Whom it observes.
-    pub whom: Whom,
+    pub whom: EventScope,
     /// On which processor; `None` is any.
     pub cpu: Option<u32>,
 }
@@ -65,7 +65,7 @@ pub fn online_cpus() -> Vec<u32> {
 #[derive(Debug)]
 pub struct OpenTarget {
     /// Threads, or the control group, or nobody in particular.
-    whom: Vec<Whom>,
+    whom: Vec<EventScope>,
     cpus: Vec<u32>,
     /// Whether counters follow one task, and not a processor.
     pub per_task: bool,
@@ -86,22 +86,22 @@ impl OpenTarget {
             _cgroup: None,
         };
         match target {
-            Target::Command(_) => aimed.whom.extend(pid.map(Whom::Thread)),
+            Target::Command(_) => aimed.whom.extend(pid.map(EventScope::Thread)),
             Target::Processes(pids) => {
                 for &pid in pids {
                     aimed
                         .whom
-                        .extend(threads_of(pid)?.into_iter().map(Whom::Thread));
+                        .extend(threads_of(pid)?.into_iter().map(EventScope::Thread));
                 }
             }
             Target::Threads(tids) => {
                 for &tid in tids {
-                    aimed.whom.push(Whom::Thread(existing(tid)?));
+                    aimed.whom.push(EventScope::Thread(existing(tid)?));
                 }
             }
             Target::Everybody(cpus) => {
                 aimed.per_task = false;
-                aimed.whom.push(Whom::Everybody);
+                aimed.whom.push(EventScope::Everybody);
                 if let Some(cpus) = cpus {
                     aimed.cpus = among(cpus, &aimed.cpus)?;
                 }
@@ -114,7 +114,7 @@ impl OpenTarget {
                     )
                 })?;
                 aimed.per_task = false;
-                aimed.whom.push(Whom::Cgroup(file.as_raw_fd()));
+                aimed.whom.push(EventScope::Cgroup(file.as_raw_fd()));
                 aimed._cgroup = Some(file);
             }
         }
@@ -124,7 +124,7 @@ impl OpenTarget {
     /// Where to open counters that write into rings: a task's too are opened by
     /// processor, since that is how the kernel lets children write.
     pub fn places(&self) -> Vec<Place> {
-        let on = |whom: &Whom| {
+        let on = |whom: &EventScope| {
             let whom = *whom;
             self.cpus.iter().map(move |&cpu| Place {
                 whom,
@@ -139,14 +139,14 @@ impl OpenTarget {
         if !self.per_task {
             return self.places();
         }
-        let anywhere = |&whom: &Whom| Place { whom, cpu: None };
+        let anywhere = |&whom: &EventScope| Place { whom, cpu: None };
         self.whom.iter().map(anywhere).collect()
     }
 
     /// Threads named, none where whole processors or a group are observed.
     pub fn threads(&self) -> BTreeSet<u32> {
-        let thread = |whom: &Whom| match *whom {
-            Whom::Thread(tid) => Some(tid),
+        let thread = |whom: &EventScope| match *whom {
+            EventScope::Thread(tid) => Some(tid),
             _ => None,
         };
         self.whom.iter().filter_map(thread).collect()

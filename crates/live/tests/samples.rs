@@ -1,6 +1,7 @@
 //! Sampling whole processors for a task, as kernels before 6.2 need for IBS: tried
 //! with page faults, which every machine has.
 
+use memgauge_testing::{Need, skipped};
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -61,7 +62,7 @@ fn of_whole_processors_only_the_targets_samples_are_kept() {
     other.wait().expect("it ends");
     let (wide_outcome, narrow_outcome): (Outcome, Outcome) = match (recorded, by_task) {
         (Ok(w), Ok(n)) => (w, n),
-        (Err(e), _) | (_, Err(e)) => return println!("skipped: {e}"),
+        (Err(e), _) | (_, Err(e)) => return skipped(Need::Kernel, format!("{e}")),
     };
     let programs = sampled_programs(&wide);
     assert!(programs.iter().any(|p| p == "cat"), "{programs:?}");

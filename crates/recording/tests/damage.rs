@@ -5,6 +5,7 @@
 mod rows;
 
 use memgauge_recording::{ErrorKind, Recording, Selection, Writer};
+use memgauge_testing::{Need, skipped};
 use memgauge_trace::*;
 use rows::{place, read, record, ticking};
 use std::fs;
@@ -289,7 +290,7 @@ fn the_manifests_checksum_is_what_any_crc32_says() {
         .output();
     match checked {
         Ok(output) => assert!(output.status.success(), "{output:?}"),
-        Err(e) => println!("skipped: no python3: {e}"),
+        Err(e) => skipped(Need::Tool, format!("no python3: {e}")),
     }
 }
 

@@ -3,6 +3,7 @@
 //!
 //! Skipped, with the reason printed, where valgrind is not installed.
 
+use memgauge_testing::{Need, skipped};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
@@ -15,7 +16,7 @@ type Counts = BTreeMap<String, (i64, i64)>;
 fn valgrind_is_missing() -> bool {
     let missing = Command::new("valgrind").arg("--version").output().is_err();
     if missing {
-        eprintln!("skipped: valgrind is not installed");
+        skipped(Need::Tool, "valgrind is not installed");
     }
     missing
 }

@@ -1,6 +1,7 @@
 //! Runs of memgauge for the end-to-end tests: with an environment that never
 //! changes, on small modelled machines, read back as totals and reports.
 
+use memgauge_testing::{Need, skipped};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Output;
@@ -32,7 +33,7 @@ pub(crate) fn needs(tools: &[&str]) -> bool {
         .chain(tools)
         .find(|tool| !is_here(tool));
     if let Some(tool) = missing {
-        println!("skipped: needs {tool}");
+        skipped(Need::Tool, format!("needs {tool}"));
     }
     missing.is_none()
 }

@@ -2,6 +2,7 @@
 
 #![allow(dead_code, clippy::unwrap_used)]
 
+use memgauge_testing::{Need, skipped};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -24,14 +25,14 @@ pub(crate) fn session() -> Option<(Session, MutexGuard<'static, ()>)> {
     let turn = TURN.lock().unwrap_or_else(|e| e.into_inner());
     for tool in ["python3", "mkfs.ext4", "losetup", "ip"] {
         if !has(tool) {
-            println!("skipped: needs {tool}");
+            skipped(Need::Tool, format!("needs {tool}"));
             return None;
         }
     }
     match Session::start(Setup::default()) {
         Ok(session) => Some((session, turn)),
         Err(error) => {
-            println!("skipped: {error}");
+            skipped(Need::Kernel, format!("{error}"));
             None
         }
     }

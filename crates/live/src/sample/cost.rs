@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use super::attributes::is_timer;
 use super::open::RequestedEvent;
-use crate::sys::perf::{self, Ring, Whom};
+use crate::sys::perf::{self, EventScope, Ring};
 use memgauge_perf::abi::{Attr, flag, kind, software};
 
 /// Many, and short: one of them is likely to run without interruption.
@@ -64,7 +64,7 @@ fn of_attr(attr: &Attr) -> Option<f64> {
     counting.flags &= !(flag::FREQ | flag::DISABLED | 3 << flag::PRECISE_SHIFT);
     (counting.period, counting.sample_type, counting.read_format) = (0, 0, 0);
     counting.sample_regs_intr = 0;
-    let counter = perf::open(&counting, Whom::Thread(0), None, None).ok()?;
+    let counter = perf::open(&counting, EventScope::Thread(0), None, None).ok()?;
     work();
     let events = count(&counter)?;
     drop(counter);
@@ -87,7 +87,7 @@ fn at_period(attr: &Attr, period: u64) -> Option<f64> {
     let (mut bare, mut sampled, mut samples) = (Duration::MAX, Duration::MAX, 0);
     for _ in 0..ROUNDS {
         bare = bare.min(work());
-        let event = perf::open(&attr, Whom::Thread(0), None, None).ok()?;
+        let event = perf::open(&attr, EventScope::Thread(0), None, None).ok()?;
         let mut ring = Ring::map(&event, RING_PAGES).ok()?;
         let took = work();
         perf::disable(&event).ok()?;
@@ -129,7 +129,7 @@ mod tests {
     fn the_work_touches_new_pages_each_time() {
         let mut attr = Attr::new(kind::SOFTWARE, 2);
         attr.flags = flag::EXCLUDE_KERNEL | flag::EXCLUDE_HV;
-        let Ok(faults) = perf::open(&attr, Whom::Thread(0), None, None) else {
+        let Ok(faults) = perf::open(&attr, EventScope::Thread(0), None, None) else {
             return println!("skipped: page faults cannot be counted here");
         };
         let mut before = 0;

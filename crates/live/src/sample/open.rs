@@ -11,7 +11,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use super::attributes::{Built, EVERY_SAMPLE, GivenUp, Method, relaxed};
 use crate::counters::{refusal, ring, smaller_rings};
-use crate::sys::perf::{self, AuxArea, Ring, Whom};
+use crate::sys::perf::{self, AuxArea, EventScope, Ring};
 use crate::target::{OpenTarget, Place};
 use crate::{Error, Result};
 use memgauge_perf::abi::{Attr, flag, kind, sample, software};
@@ -107,7 +107,7 @@ impl Opener<'_> {
 
     fn places(&self) -> Vec<Place> {
         let wide = |&cpu: &u32| Place {
-            whom: Whom::Everybody,
+            whom: EventScope::Everybody,
             cpu: Some(cpu),
         };
         match self.wide {
@@ -294,9 +294,9 @@ fn half_of(pages: usize) -> u32 {
 
 fn what(place: Place) -> String {
     match place.whom {
-        Whom::Thread(tid) => format!("sample thread `{tid}`"),
-        Whom::Everybody => "sample whole processors".to_owned(),
-        Whom::Cgroup(_) => "sample the control group".to_owned(),
+        EventScope::Thread(tid) => format!("sample thread `{tid}`"),
+        EventScope::Everybody => "sample whole processors".to_owned(),
+        EventScope::Cgroup(_) => "sample the control group".to_owned(),
     }
 }
 

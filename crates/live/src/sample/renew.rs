@@ -17,7 +17,7 @@ use std::os::fd::OwnedFd;
 use super::attributes::Method;
 use super::open::Source;
 use super::session::Session;
-use crate::sys::perf::{self, Whom};
+use crate::sys::perf::{self, EventScope};
 use crate::target::Place;
 
 /// More events than that take longer to open than a few samples too many cost.
@@ -133,7 +133,7 @@ impl Session<'_> {
     ) -> io::Result<()> {
         for &cpu in self.opener.aimed.cpus() {
             let place = Place {
-                whom: Whom::Thread(tid),
+                whom: EventScope::Thread(tid),
                 cpu: Some(cpu),
             };
             for (&event, &period) in periods {

@@ -18,7 +18,7 @@ use super::reference::ReferenceCounters;
 use super::renew::Renewal;
 use crate::events::{Event, Pmus};
 use crate::run::ObservedRun;
-use crate::sys::perf::{self, Ring, Whom};
+use crate::sys::perf::{self, EventScope, Ring};
 use crate::target::{OpenTarget, Target};
 use crate::{ErrorKind, Result};
 use memgauge_host::sys::process::{Watched, own_usage};
@@ -104,7 +104,7 @@ fn opened<'a>(
 fn wish(event: &Event, wanted: SampleRequest, has: &Facilities) -> RequestedEvent {
     let mut event = event.clone();
     if event.modifiers.most_precise {
-        let precise = crate::counters::most_precise(&event, Whom::Thread(0), None);
+        let precise = crate::counters::most_precise(&event, EventScope::Thread(0), None);
         event.attr.flags |= precise << flag::PRECISE_SHIFT;
     }
     let modes = event.modifiers.modes;
@@ -146,7 +146,7 @@ fn clock_behind_ns() -> u64 {
     attr.period = 50_000;
     attr.sample_type = sample::TIME;
     attr.flags = flag::EXCLUDE_KERNEL | flag::EXCLUDE_HV;
-    let Ok(event) = perf::open(&attr, Whom::Thread(0), None, None) else {
+    let Ok(event) = perf::open(&attr, EventScope::Thread(0), None, None) else {
         return 0;
     };
     let Ok(mut ring) = Ring::map(&event, 1) else {

@@ -10,7 +10,7 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use crate::counters::READ_FORMAT;
-use crate::sys::perf::{self, Ring, Whom};
+use crate::sys::perf::{self, EventScope, Ring};
 use memgauge_perf::abi::{Attr, flag, kind, sample, software};
 use memgauge_perf::ring::walk;
 
@@ -32,7 +32,7 @@ pub(super) fn tick_ns() -> Option<f64> {
     let (mut bare, mut timed) = (Duration::MAX, Duration::MAX);
     for _ in 0..ROUNDS {
         bare = bare.min(work());
-        let timer = perf::open(&attr, Whom::Thread(0), None, None).ok()?;
+        let timer = perf::open(&attr, EventScope::Thread(0), None, None).ok()?;
         timed = timed.min(work());
         drop(timer);
     }
@@ -53,8 +53,8 @@ pub(crate) fn sampled_tick_ns() -> Option<f64> {
     (still.period, still.sample_type) = (0, 0);
     let (mut bare_ns, mut timed_ns, mut ticks) = (0, 0, 0);
     for _ in 0..ROUNDS {
-        bare_ns += on_processor_ns(&perf::open(&still, Whom::Thread(0), None, None).ok()?)?;
-        let timer = perf::open(&attr, Whom::Thread(0), None, None).ok()?;
+        bare_ns += on_processor_ns(&perf::open(&still, EventScope::Thread(0), None, None).ok()?)?;
+        let timer = perf::open(&attr, EventScope::Thread(0), None, None).ok()?;
         let mut ring = Ring::map(&timer, QUICK_RING_PAGES).ok()?;
         timed_ns += on_processor_ns(&timer)?;
         perf::disable(&timer).ok()?;

@@ -11,7 +11,7 @@ use crate::counters::{
     smaller_rings, try_out,
 };
 use crate::events::{Event, Modifiers};
-use crate::sys::perf::{self, Ring, Whom};
+use crate::sys::perf::{self, EventScope, Ring};
 use crate::target::{OpenTarget, Place};
 use crate::{Error, ErrorKind, Result};
 use memgauge_perf::abi::{Attr, flag, kind, sample, software};
@@ -149,7 +149,7 @@ impl Opener<'_> {
         for (group, numbers) in open.groups.clone().iter().enumerate() {
             for &cpu in self.aimed.cpus() {
                 let place = Place {
-                    whom: Whom::Thread(tid),
+                    whom: EventScope::Thread(tid),
                     cpu: Some(cpu),
                 };
                 let timer = open.timer.as_ref();
@@ -217,9 +217,9 @@ impl Opener<'_> {
             return Ok(None);
         };
         let whom = if self.aimed.per_task {
-            Whom::Thread(0)
+            EventScope::Thread(0)
         } else {
-            Whom::Everybody
+            EventScope::Everybody
         };
         let bytes = self.ring_pages * perf::page_bytes();
         let EventSupport {
@@ -287,15 +287,15 @@ impl Opener<'_> {
 
     fn what(&self, place: Place) -> String {
         match place.whom {
-            Whom::Thread(tid) => format!("count events of thread `{tid}`"),
-            Whom::Everybody => "count events of whole processors".to_owned(),
-            Whom::Cgroup(_) => "count events of the control group".to_owned(),
+            EventScope::Thread(tid) => format!("count events of thread `{tid}`"),
+            EventScope::Everybody => "count events of whole processors".to_owned(),
+            EventScope::Cgroup(_) => "count events of the control group".to_owned(),
         }
     }
 
     fn places(&self, group: &Planned) -> Vec<Place> {
         let whole = |&cpu: &u32| Place {
-            whom: Whom::Everybody,
+            whom: EventScope::Everybody,
             cpu: Some(cpu),
         };
         match (&group.cpus, self.interval_ns) {

@@ -16,7 +16,7 @@ use super::{Options, Outcome, SeenThread, Ticks, Update};
 use crate::counters::{EventSupport, Totals, Unsupported, try_out};
 use crate::events::{Event, Group};
 use crate::run::ObservedRun;
-use crate::sys::perf::{self, Ring, Whom};
+use crate::sys::perf::{self, EventScope, Ring};
 use crate::target::{OpenTarget, Target};
 use crate::{Error, ErrorKind, Result};
 use memgauge_host::sys::process::{children_usage, own_usage};
@@ -87,9 +87,9 @@ fn usable(options: &Options, aimed: &OpenTarget) -> Result<EventSupport> {
         .flat_map(|g| g.events.clone())
         .collect();
     let whom = if aimed.per_task {
-        Whom::Thread(0)
+        EventScope::Thread(0)
     } else {
-        Whom::Everybody
+        EventScope::Everybody
     };
     let tried = try_out(&all, whom);
     match (tried.usable.is_empty(), tried.unsupported.first()) {

@@ -17,7 +17,7 @@ use super::{SeenThread, Ticks};
 use crate::Result;
 use crate::counters::{Totals, refusal};
 use crate::events::Event;
-use crate::sys::perf::{self, Ring, Whom};
+use crate::sys::perf::{self, EventScope, Ring};
 use memgauge_host::sys::process::Watched;
 use memgauge_perf::abi::record;
 use memgauge_perf::record::{Header, Layout, Record};
@@ -68,7 +68,7 @@ impl Stream {
 
     /// Switches on what does not wait for exec.
     pub(super) fn enable(&self, on_exec: bool) -> Result<()> {
-        let waits = |whom: Whom| on_exec && matches!(whom, Whom::Thread(_));
+        let waits = |whom: EventScope| on_exec && matches!(whom, EventScope::Thread(_));
         let mut now = self.open.counters.iter().filter(|c| !waits(c.place.whom));
         now.try_for_each(|c| perf::enable(c.leader()))
             .map_err(|e| refusal("switch counters on", e))
@@ -269,7 +269,7 @@ impl Stream {
             ..Row::default()
         };
         match place.whom {
-            Whom::Thread(tid) if self.per_task => {
+            EventScope::Thread(tid) if self.per_task => {
                 let thread = self.threads.get(&tid);
                 let pid = thread.map_or(tid, |t| t.pid);
                 let time_ns = thread.and_then(|t| t.end_ns).unwrap_or(end_ns);

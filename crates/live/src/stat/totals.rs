@@ -6,7 +6,7 @@ use super::open::Open;
 use super::sink::id;
 use crate::counters::Totals;
 use crate::events::Event;
-use crate::sys::perf::Whom;
+use crate::sys::perf::EventScope;
 
 /// Below this share of the time a count is scaled up; above, the rest is what
 /// lies between two calls.
@@ -30,7 +30,7 @@ pub(super) fn totals(
 ) -> Vec<CounterFacts> {
     let mut sums = vec![Sum::default(); events.len()];
     let timers = if open.ids.is_empty() { 0 } else { 1 };
-    let mut previous: Option<(Whom, usize, u64)> = None;
+    let mut previous: Option<(EventScope, usize, u64)> = None;
     for ((counters, reading), &group) in open.counters.iter().zip(readings).zip(&open.group_of) {
         let whom = counters.place.whom;
         let same = previous.filter(|p| by_cpu_of_task && (p.0, p.1) == (whom, group));

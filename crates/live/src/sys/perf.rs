@@ -19,7 +19,7 @@ const ID: u64 = 0x8008_2407;
 
 /// What an event observes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Whom {
+pub enum EventScope {
     /// A thread; 0 is the calling one.
     Thread(u32),
     /// Everybody, on one processor.
@@ -40,14 +40,14 @@ pub fn paranoid_level() -> Option<i64> {
 /// What `perf_event_open` says.
 pub fn open(
     attr: &Attr,
-    whom: Whom,
+    whom: EventScope,
     cpu: Option<u32>,
     group: Option<&OwnedFd>,
 ) -> io::Result<OwnedFd> {
     let (pid, flags) = match whom {
-        Whom::Thread(tid) => (tid as i32, CLOSE_ON_EXEC),
-        Whom::Everybody => (-1, CLOSE_ON_EXEC),
-        Whom::Cgroup(fd) => (fd, CLOSE_ON_EXEC | PID_IS_CGROUP),
+        EventScope::Thread(tid) => (tid as i32, CLOSE_ON_EXEC),
+        EventScope::Everybody => (-1, CLOSE_ON_EXEC),
+        EventScope::Cgroup(fd) => (fd, CLOSE_ON_EXEC | PID_IS_CGROUP),
     };
     let cpu = cpu.map_or(-1, |c| c as i32);
     let group = group.map_or(-1, |fd| fd.as_raw_fd());

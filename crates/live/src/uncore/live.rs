@@ -7,7 +7,7 @@ use super::fold::{Buses, Count, box_number, fold};
 use super::{Gained, Platform, platform_of};
 use crate::counters::{Counters, GroupOpening, Setup};
 use crate::events::{self, Event, Pmus};
-use crate::sys::perf::{Whom, raise_open_files};
+use crate::sys::perf::{EventScope, raise_open_files};
 use crate::target::Place;
 
 /// Counters under way.
@@ -107,7 +107,7 @@ impl Uncore {
         };
         for cpu in event.cpus.clone().unwrap_or_else(|| vec![0]) {
             let place = Place {
-                whom: Whom::Everybody,
+                whom: EventScope::Everybody,
                 cpu: Some(cpu),
             };
             match Counters::open(None, std::slice::from_ref(&event), &[0], place, &setup) {

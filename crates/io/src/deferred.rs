@@ -21,20 +21,23 @@ use memgauge_host::sys::process::wait_readable;
 const TELLS: &str = "first_datagrams";
 
 /// Whether the program hangs; none where the kernel refused.
-type Hung = Arc<OnceLock<Option<Link>>>;
+type AttachedLink = Arc<OnceLock<Option<Link>>>;
 
 /// Waits until it is dropped, and takes the program off then.
-pub(super) struct Late {
-    hung: Hung,
+pub(super) struct DeferredHook {
+    hung: AttachedLink,
     /// Closed to end the thread.
     waiting: Option<(PipeWriter, JoinHandle<()>)>,
 }
 
-impl Late {
+impl DeferredHook {
     /// Hangs `program` when there is something for it to see.
-    pub(super) fn wait(object: Arc<Object>, program: &'static str) -> std::io::Result<Late> {
+    pub(super) fn wait(
+        object: Arc<Object>,
+        program: &'static str,
+    ) -> std::io::Result<DeferredHook> {
         let (over, keep) = pipe()?;
-        let hung = Hung::default();
+        let hung = AttachedLink::default();
         let place = Arc::clone(&hung);
         let thread = Builder::new().name("late hook".to_owned());
         let thread = thread.spawn(move || {
@@ -44,7 +47,7 @@ impl Late {
                 place.get_or_init(|| hang(&object, program));
             }
         })?;
-        Ok(Late {
+        Ok(DeferredHook {
             hung,
             waiting: Some((keep, thread)),
         })
@@ -61,7 +64,7 @@ fn hang(object: &Object, program: &str) -> Option<Link> {
     found.attach().ok()
 }
 
-impl Drop for Late {
+impl Drop for DeferredHook {
     fn drop(&mut self) {
         if let Some((keep, thread)) = self.waiting.take() {
             drop(keep);
