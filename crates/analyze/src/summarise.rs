@@ -72,10 +72,11 @@ pub fn summarise(
     Ok(assemble(recording.manifest(), parts, symbols, options))
 }
 
-/// The finest bin that rows tell apart: what moved within an interval is known as a sum,
-/// and spread over finer bins it could exceed what the machine can move.
+/// The finest bin that rows of a modelled machine tell apart: what moved within an interval
+/// is known as a sum, and spread over finer bins it could exceed what the machine can move.
 fn finest_bin_ns(manifest: &Manifest) -> u64 {
-    let interval = manifest.source.settings.get("interval_ns");
+    let settings = manifest.machine.as_ref().map(|_| &manifest.source.settings);
+    let interval = settings.and_then(|settings| settings.get("interval_ns"));
     let interval_ns = interval.and_then(|text| text.parse().ok()).unwrap_or(0);
     FIRST_WIDTH_NS.max(interval_ns)
 }

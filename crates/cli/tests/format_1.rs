@@ -12,6 +12,8 @@ use serde_json::Value;
 const CHANGED: &[&str] = &[
     // Names come from files that may be others by now; sampled places are reported since.
     ".hot",
+    // Memory is no longer charged to the library that was mapped before it.
+    ".regions",
     // Bins are no finer than the intervals of the series.
     ".bandwidth",
     ".dram.peak",
@@ -35,8 +37,9 @@ fn numbers(value: &Value, path: &str, out: &mut Vec<(String, f64)>) {
         Value::Array(list) => {
             for (at, item) in list.iter().enumerate() {
                 // Threads and processes are told by their ids: their order may change.
-                let at = match (&item["pid"], &item["tid"]) {
-                    (Value::Number(pid), tid) => format!("{pid}/{tid}"),
+                let at = match (&item["pid"], &item["tid"], &item["parent_pid"]) {
+                    (Value::Number(pid), Value::Number(tid), _) => format!("{pid}/{tid}"),
+                    (Value::Number(pid), _, Value::Number(_)) => pid.to_string(),
                     _ => at.to_string(),
                 };
                 numbers(item, &format!("{path}[{at}]"), out);

@@ -81,6 +81,12 @@ pub struct ProgramFiles {
     dumps: BTreeSet<(u32, PathBuf)>,
 }
 
+impl Default for ProgramFiles {
+    fn default() -> ProgramFiles {
+        ProgramFiles::new()
+    }
+}
+
 impl ProgramFiles {
     /// Knows no file yet.
     pub fn new() -> ProgramFiles {
