@@ -65,9 +65,9 @@ fn ordered(summary: &IoSummary, order: IoOrder) -> Vec<&IoLine> {
 }
 
 /// Given up on a narrow terminal, in this order; the rates stay.
-const SPARE: [&[&str]; 4] = [&["ops"], &["memory"], &["group"], &["user"]];
+const SPARE: [&[&str]; 3] = [&["ops"], &["memory", "group"], &["user"]];
 
-/// The same of devices: bytes follow from the rates and the span in the heading.
+/// Of devices: bytes follow from the rates and the span in the heading.
 const SPARE_OF_DEVICES: [&[&str]; 2] = [&["at"], &["in", "out"]];
 
 fn processes(
@@ -128,7 +128,26 @@ fn processes(
     } else {
         String::new()
     };
-    table.fit(&SPARE, style).draw(style) + &style.paint_lines(Role::Quiet, &more)
+    let mixed = mixed_columns(&summary.lines);
+    let table = if grouped {
+        table.fit(&[&["ops"], &["memory"], &mixed], style)
+    } else {
+        table.fit(&SPARE, style)
+    };
+    table.draw(style) + &style.paint_lines(Role::Quiet, &more)
+}
+
+/// Columns that are empty in lines which sum up several processes.
+fn mixed_columns(lines: &[IoLine]) -> Vec<&'static str> {
+    let columns: [(&str, fn(&IoLine) -> &str); 3] = [
+        ("command", |line| &line.command),
+        ("user", |line| &line.user),
+        ("group", |line| &line.cgroup),
+    ];
+    let mixed = columns
+        .into_iter()
+        .filter(|(_, of)| lines.iter().any(|line| of(line).is_empty()));
+    mixed.map(|(title, _)| title).collect()
 }
 
 pub(crate) fn rate(bytes: u64, seconds: f64, style: &Style) -> String {
@@ -312,6 +331,23 @@ mod tests {
         let rows = text.lines().filter(|l| l.contains("nvme0n1"));
         let widest = rows.map(|row| row.chars().count()).max();
         assert!(widest.is_some_and(|widest| widest <= 80), "{text}");
+    }
+
+    #[test]
+    fn what_lines_are_grouped_by_stays_on_a_narrow_terminal() {
+        let mut summary = summary();
+        summary.lines[1].command = "cat".to_owned();
+        let summary = summary.by(memgauge_analyze::IoBy::Cgroup);
+        assert_eq!(
+            (summary.lines.len(), summary.lines[0].command.as_str()),
+            (1, "")
+        );
+        let style = Style { width: 80, ..STYLE };
+        let text = io_text(&summary, IoOrder::Total, 10, &style);
+        assert!(
+            text.contains("service") && text.contains("in MB/s"),
+            "{text}"
+        );
     }
 
     #[test]
