@@ -118,8 +118,8 @@ impl Meter {
     }
 
     /// Where counters of memory traffic come from.
-    pub fn memory(&self) -> &Box<dyn MemoryCounters> {
-        &self.memory
+    pub fn memory(&self) -> &dyn MemoryCounters {
+        self.memory.as_ref()
     }
 
     /// Sets how many bytes of memory traffic a byte in and a byte out make, for the rates

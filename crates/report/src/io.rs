@@ -139,15 +139,13 @@ fn processes(
 
 /// Columns that are empty in lines which sum up several processes.
 fn mixed_columns(lines: &[IoLine]) -> Vec<&'static str> {
-    let columns: [(&str, fn(&IoLine) -> &str); 3] = [
-        ("command", |line| &line.command),
-        ("user", |line| &line.user),
-        ("group", |line| &line.cgroup),
+    let mixed = |title, is_empty: fn(&IoLine) -> bool| lines.iter().any(is_empty).then_some(title);
+    let columns = [
+        mixed("command", |line| line.command.is_empty()),
+        mixed("user", |line| line.user.is_empty()),
+        mixed("group", |line| line.cgroup.is_empty()),
     ];
-    let mixed = columns
-        .into_iter()
-        .filter(|(_, of)| lines.iter().any(|line| of(line).is_empty()));
-    mixed.map(|(title, _)| title).collect()
+    columns.into_iter().flatten().collect()
 }
 
 pub(crate) fn rate(bytes: u64, seconds: f64, style: &Style) -> String {
