@@ -372,7 +372,10 @@ impl IoSummary {
             };
             let group = groups.entry((common.clone(), line.id));
             group
-                .and_modify(|sum| sum.add(&line))
+                .and_modify(|sum| {
+                    sum.add(&line);
+                    sum.keep_common(&line);
+                })
                 .or_insert_with(|| IoLine {
                     pid: 0,
                     tid: None,
@@ -384,6 +387,21 @@ impl IoSummary {
         self.lines
             .sort_by_key(|line| (Reverse(line.moved.bytes()), line.device.clone()));
         self
+    }
+}
+
+impl IoLine {
+    /// What lines summed up do not have in common is left empty.
+    fn keep_common(&mut self, other: &IoLine) {
+        for (ours, others) in [
+            (&mut self.command, &other.command),
+            (&mut self.user, &other.user),
+            (&mut self.cgroup, &other.cgroup),
+        ] {
+            if ours != others {
+                ours.clear();
+            }
+        }
     }
 }
 

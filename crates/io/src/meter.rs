@@ -118,8 +118,8 @@ impl Meter {
     }
 
     /// Where counters of memory traffic come from.
-    pub fn memory(&self) -> &Box<dyn MemoryCounters> {
-        &self.memory
+    pub fn memory(&self) -> &dyn MemoryCounters {
+        self.memory.as_ref()
     }
 
     /// Sets how many bytes of memory traffic a byte in and a byte out make, for the rates
@@ -289,7 +289,11 @@ impl Meter {
         let row = IoOwner {
             time_ns: 0,
             owner,
-            user: self.names.user(facts.uid),
+            // Several processes' sum has no process, and no one user.
+            user: match owner.pid().0 {
+                0 => String::new(),
+                _ => self.names.user(facts.uid),
+            },
             cgroup: self.names.cgroup(facts.cgroup),
             command: facts.command,
             uid: facts.uid,

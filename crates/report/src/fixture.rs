@@ -147,6 +147,7 @@ fn manifest() -> Manifest {
         recorder: "memgauge 0.1.0".to_owned(),
         command: words.map(String::from).into(),
         started_unix_s: 1_700_000_000,
+        started_unix_ns: 1_700_000_000_000_000_000,
         clock: "virtual".to_owned(),
         complete: true,
         end: Some(CommandEnd::Exited(0)),

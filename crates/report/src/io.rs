@@ -64,9 +64,9 @@ fn ordered(summary: &IoSummary, order: IoOrder) -> Vec<&IoLine> {
 }
 
 /// Given up on a narrow terminal, in this order; the rates stay.
-const SPARE: [&[&str]; 4] = [&["ops"], &["memory"], &["group"], &["user"]];
+const SPARE: [&[&str]; 3] = [&["ops"], &["memory", "group"], &["user"]];
 
-/// The same of devices: bytes follow from the rates and the span in the heading.
+/// Of devices: bytes follow from the rates and the span in the heading.
 const SPARE_OF_DEVICES: [&[&str]; 2] = [&["at"], &["in", "out"]];
 
 fn processes(
@@ -127,7 +127,24 @@ fn processes(
     } else {
         String::new()
     };
-    table.fit(&SPARE, style).draw(style) + &style.paint_lines(Role::Quiet, &more)
+    let mixed = mixed_columns(&summary.lines);
+    let table = if grouped {
+        table.fit(&[&["ops"], &["memory"], &mixed], style)
+    } else {
+        table.fit(&SPARE, style)
+    };
+    table.draw(style) + &style.paint_lines(Role::Quiet, &more)
+}
+
+/// Columns that are empty in lines which sum up several processes.
+fn mixed_columns(lines: &[IoLine]) -> Vec<&'static str> {
+    let mixed = |title, is_empty: fn(&IoLine) -> bool| lines.iter().any(is_empty).then_some(title);
+    let columns = [
+        mixed("command", |line| line.command.is_empty()),
+        mixed("user", |line| line.user.is_empty()),
+        mixed("group", |line| line.cgroup.is_empty()),
+    ];
+    columns.into_iter().flatten().collect()
 }
 
 pub(crate) fn rate(bytes: u64, seconds: f64, style: &Style) -> String {
@@ -316,6 +333,23 @@ mod tests {
         let rows = text.lines().filter(|l| l.contains("nvme0n1"));
         let widest = rows.map(|row| row.chars().count()).max();
         assert!(widest.is_some_and(|widest| widest <= 80), "{text}");
+    }
+
+    #[test]
+    fn what_lines_are_grouped_by_stays_on_a_narrow_terminal() {
+        let mut summary = summary();
+        summary.lines[1].command = "cat".to_owned();
+        let summary = summary.by(memgauge_analyze::IoBy::Cgroup);
+        assert_eq!(
+            (summary.lines.len(), summary.lines[0].command.as_str()),
+            (1, "")
+        );
+        let style = Style { width: 80, ..STYLE };
+        let text = io_text(&summary, IoOrder::Total, 10, &style);
+        assert!(
+            text.contains("service") && text.contains("in MB/s"),
+            "{text}"
+        );
     }
 
     #[test]
