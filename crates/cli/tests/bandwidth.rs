@@ -188,7 +188,7 @@ fn faults(options: &[&str]) -> Option<Value> {
     let output = command.output().expect("memgauge runs");
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     let Some(at) = text.find("{\n").filter(|_| output.status.success()) else {
-        skipped(Need::Kernel, format!("{text}"));
+        skipped(Need::Kernel, text);
         return None;
     };
     let end = text.rfind("\n}").map_or(text.len(), |end| end + 2);

@@ -470,7 +470,7 @@ fn totals(seen: &ProgressCounts) -> std::collections::BTreeMap<String, u64> {
 
 /// What delivery did, where it did anything.
 fn delivery(delivered: &Delivered) -> Option<DeliveryFacts> {
-    (delivered.stops + delivered.rest > 0).then(|| DeliveryFacts {
+    (delivered.stops + delivered.rest > 0).then_some(DeliveryFacts {
         rest: delivered.rest,
         records: delivered.records,
         stops: delivered.stops,
