@@ -67,7 +67,7 @@ pub struct Options {
     /// What its PMU samples and how often it ticks.
     pub pmu: PmuConfig,
     /// Overflows are kept as times in blocks, rounded to at most so many nanoseconds
-    /// (1: exact), with one in [`crate::SAMPLED`] as a sample; `None`: all as samples.
+    /// (1: exact), with one in [`memgauge_recording::overflows::SAMPLED`] as a sample; `None`: all as samples.
     pub traces: Option<u64>,
 }
 

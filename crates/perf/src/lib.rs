@@ -5,7 +5,7 @@
 //! - [`data_src`], [`ibs`] and [`spe`]: where a sample's data came from, as Intel, AMD and
 //!   Arm say it.
 //! - [`perf_data`]: the file that `perf record` writes.
-//! - [`derive`]: a sample's data address from its registers and the code around it.
+//! - [`mod@derive`]: a sample's data address from its registers and the code around it.
 //! - [`builtin`]: the event names that every kernel knows.
 //!
 //! Everything here is pure and runs on bytes from anywhere: no system call, no clock.

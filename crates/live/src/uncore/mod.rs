@@ -3,7 +3,7 @@
 //! Each processor has others: `platforms` says, as data, which boxes count what, and
 //! `live` opens them. All are brought to a few [`Term`]s in bytes, and only these are
 //! recorded and calculated with (`memgauge_analyze` has the formulas), so that a new
-//! processor is a new table and nothing else. [`Replay`] reads the same terms from a
+//! processor is a new table and nothing else. `replay` reads the same terms from a
 //! file, for machines whose counters were read by other means, and for tests.
 
 mod fold;
