@@ -206,7 +206,7 @@ fn records_tracepoints() -> bool {
     let there = Path::new("/sys/kernel/tracing/events/syscalls/sys_enter_getppid/id").exists();
     if !there {
         skipped(
-            Need::Root,
+            Need::Kernel,
             "tracepoints cannot be read (root, tracefs, CONFIG_FTRACE_SYSCALLS)",
         );
     }
