@@ -12,9 +12,9 @@ PATH="$PATH:$HOME/.cargo/bin"
 
 BUILD="gcc make libc6-dev libzydis-dev clang libelf-dev zlib1g-dev pkg-config"
 DEMO="qemu-user sqlite3"
-TEST="valgrind xz-utils python3 procps iproute2 e2fsprogs tmux libpfm4"
+TEST="g++ binutils util-linux valgrind xz-utils python3 procps iproute2 e2fsprogs tmux libpfm4"
 # Tests do without, and say so: installed only where nothing that is there changes.
-WELCOME="mdadm"
+WELCOME="mdadm linux-perf"
 
 PURPOSE=${1:-demo}
 case "$PURPOSE" in
