@@ -1,7 +1,7 @@
 //! Source `emulate`: the program runs under QEMU user mode, a plugin streams
 //! what it executes and accesses, and a modelled machine makes events of it.
 //!
-//! Works on any x86-64 Linux without a PMU. Everything it reports is
+//! Works without a PMU, on x86-64 Linux with a QEMU that loads plugins. Everything it reports is
 //! *modelled*: exact for the modelled machine, not a measurement of this one.
 //!
 //! Rejected: running the model inside the emulator (it would cost the emulated

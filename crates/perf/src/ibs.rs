@@ -312,7 +312,10 @@ mod tests {
     #[test]
     fn dumps_of_real_processors_decode_as_perf_decodes_them() {
         let Some(folder) = std::env::var_os("MEMGAUGE_PERFDATA") else {
-            return println!("skipped: MEMGAUGE_PERFDATA names no folder with text/ibs-op-raw.txt");
+            return memgauge_testing::skipped(
+                memgauge_testing::Need::Perfdata,
+                "MEMGAUGE_PERFDATA names no folder with text/ibs-op-raw.txt",
+            );
         };
         let path = std::path::Path::new(&folder).join("text/ibs-op-raw.txt");
         let text = std::fs::read_to_string(&path).expect("the dumps");

@@ -161,7 +161,10 @@ fn compressed_debug_information_is_read() {
             .arg(&out)
             .output();
         if !tried.unwrap().status.success() {
-            println!("skipped: this g++ has no {kind}");
+            memgauge_testing::skipped(
+                memgauge_testing::Need::Tool,
+                format!("this g++ has no {kind}"),
+            );
             continue;
         }
         assert!(compare(&build(&[kind])) >= 3, "{kind}");

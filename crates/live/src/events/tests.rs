@@ -180,7 +180,7 @@ fn no_text_makes_the_parser_panic() {
 #[test]
 fn vendors_names_are_those_of_libpfm() {
     let Some(encoded) = crate::sys::pfm::encode("PERF_COUNT_HW_INSTRUCTIONS") else {
-        return println!("skipped: libpfm4 is not installed");
+        return memgauge_testing::skipped(memgauge_testing::Need::Tool, "libpfm4 is not installed");
     };
     // A name of the kernel's own, which the library has on every machine.
     assert_eq!(encoded, Ok(Attr::new(kind::HARDWARE, 1)));

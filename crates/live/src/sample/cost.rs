@@ -130,7 +130,10 @@ mod tests {
         let mut attr = Attr::new(kind::SOFTWARE, 2);
         attr.flags = flag::EXCLUDE_KERNEL | flag::EXCLUDE_HV;
         let Ok(faults) = perf::open(&attr, EventScope::Thread(0), None, None) else {
-            return println!("skipped: page faults cannot be counted here");
+            return memgauge_testing::skipped(
+                memgauge_testing::Need::Kernel,
+                "page faults cannot be counted here",
+            );
         };
         let mut before = 0;
         for _ in 0..3 {

@@ -136,7 +136,10 @@ fn cases(line: &str) -> Vec<(Vec<u8>, String)> {
 #[test]
 fn dumps_of_real_processors_decode_as_others_decode_them() {
     let Some(folder) = std::env::var_os("MEMGAUGE_PERFDATA") else {
-        return println!("skipped: MEMGAUGE_PERFDATA names no folder with text/spe-packets.txt");
+        return memgauge_testing::skipped(
+            memgauge_testing::Need::Perfdata,
+            "MEMGAUGE_PERFDATA names no folder with text/spe-packets.txt",
+        );
     };
     let path = std::path::Path::new(&folder).join("text/spe-packets.txt");
     let file = std::fs::read_to_string(&path).expect("the dumps");
