@@ -77,7 +77,7 @@ pub(super) struct Opener<'a> {
 }
 
 /// What an event that counts nothing carries.
-const SIDE_BAND: u64 = flag::COMM
+pub(super) const SIDE_BAND: u64 = flag::COMM
     | flag::COMM_EXEC
     | flag::TASK
     | flag::MMAP
@@ -288,7 +288,7 @@ fn with_area(fd: &OwnedFd, event: usize) -> Result<Buffer> {
 }
 
 /// Bytes at which whoever reads the ring is woken.
-fn half_of(pages: usize) -> u32 {
+pub(super) fn half_of(pages: usize) -> u32 {
     (pages * perf::page_bytes() / 2) as u32
 }
 
