@@ -155,7 +155,7 @@ impl Core {
         }
         for _ in 0..ATTEMPTS {
             let before = identity(tid).ok_or_else(|| nobody("add", tid))?;
-            let attached = self.plan.attach(tid);
+            let attached = self.plan.attach(tid, follows);
             if identity(tid) != Some(before) {
                 // It has ended, and another may have its number.
                 continue;
@@ -435,7 +435,10 @@ impl Core {
         let (numbers, fds) = self
             .managed
             .iter()
-            .map(|(number, m)| (*number, m.attached.as_fd().as_raw_fd()))
+            .flat_map(|(number, m)| {
+                let both = m.attached.herald().into_iter().chain([m.attached.as_fd()]);
+                both.map(|fd| (*number, fd.as_raw_fd()))
+            })
             .unzip();
         let busy = |m: &Managed| m.follows || (self.on && m.wanted);
         let timeout_ms = match self.managed.values().any(busy) {

@@ -10,7 +10,8 @@ pub(crate) struct Identity {
     started: u64,
 }
 
-/// Who has this number now; `None` where nobody has.
+/// Who has this number now; `None` where nobody has, or one that has ended and that its
+/// parent has not asked after.
 pub(crate) fn identity(tid: u32) -> Option<Identity> {
     // A thread of this number is found below its own process only by its `status`.
     let status = read_to_string(format!("/proc/{tid}/status")).ok()?;
@@ -20,10 +21,13 @@ pub(crate) fn identity(tid: u32) -> Option<Identity> {
     started(&stat).map(|started| Identity { pid, started })
 }
 
-/// The 22nd field; the second is a name in parentheses that may hold anything.
+/// The 22nd field, where the third does not say that the thread has ended; the second is
+/// a name in parentheses that may hold anything.
 fn started(stat: &str) -> Option<u64> {
-    let behind = stat.rsplit_once(')')?.1;
-    behind.split_whitespace().nth(19)?.parse().ok()
+    let mut behind = stat.rsplit_once(')')?.1.split_whitespace();
+    let state = behind.next()?;
+    let started = behind.nth(18)?.parse().ok();
+    started.filter(|_| !matches!(state, "Z" | "X"))
 }
 
 /// Threads of a process, in the order of their numbers.
@@ -51,6 +55,7 @@ mod tests {
     fn a_name_with_parentheses_does_not_hide_the_start() {
         let stat = "12 (a) (b c) S 1 1 1 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 8765 1 2";
         assert_eq!(started(stat), Some(8765));
+        assert_eq!(started(&stat.replace(" S ", " Z ")), None, "it has ended");
         assert_eq!(started("nonsense"), None);
     }
 

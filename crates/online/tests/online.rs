@@ -205,6 +205,7 @@ fn a_descriptor_tells_that_there_are_samples() {
         assert!(!reader.wait(Duration::from_millis(1)));
         worker.work(Work::Touch(100));
         assert!(reader.wait(Duration::from_secs(60)));
+        profiler.stop(worker.tid).expect("it runs");
         let mut some = Vec::new();
         assert_eq!(reader.read(&mut some, 1), 1);
         assert!(readable(&reader), "the rest waits");
@@ -251,7 +252,7 @@ fn a_process_is_followed_through_forks_and_execs() {
     let settings = Settings { kernel: true, ring_pages: 64, buffer: 1 << 14, ..faults() };
     let settings = Settings { source: Source::Pmu("page-faults".to_owned()), ..settings };
     let Some(profiler) = profiler(settings) else { return };
-    let mut shell = shell("sh -c 'for i in 1 2 3 4 5; do /bin/true; sleep 0.05; done' & wait; exec sleep 0.2");
+    let mut shell = shell("sh -c '/bin/true; sleep 0.3; exec sleep 0.3' & wait; exec sleep 0.2");
     let pid = shell.id();
     assert_eq!(profiler.add_process(pid).expect("it can be added"), 1);
     drop(shell.stdin.take());
@@ -265,9 +266,8 @@ fn a_process_is_followed_through_forks_and_execs() {
     let of_first = all.iter().find(|t| t.pid == pid).expect("it was added");
     assert!(of_first.samples > 0, "{of_first:?}");
     let others = all.iter().filter(|t| t.pid != pid).count() as u64;
-    // The second shell and its ten programs, or they were too quick and are counted.
-    assert!(others >= 1, "{all:?}");
-    assert!(others + profiler.missed() >= 11, "{others} {}", profiler.missed());
+    // The second shell, and what it waits for; `true` may be too quick.
+    assert!(others >= 2, "{all:?}");
     assert_eq!(profiler.notes(), Vec::<String>::new());
     for thread in &all {
         assert!(thread.is_exact(), "{thread:?}");

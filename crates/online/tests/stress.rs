@@ -65,9 +65,7 @@ fn operate(profiler: &Profiler, workers: &mut [Worker], random: &mut Random) {
         3..=5 => drop(profiler.start(tid)),
         6 => drop(profiler.delete_thread(tid)),
         7 => drop(profiler.add_thread(tid)),
-        8 => {
-            profiler.statistics(tid).map_or((), |counts| exact(&[counts]));
-        }
+        8 => profiler.statistics(tid).into_iter().for_each(|c| exact(&[c])),
         _ => {
             // It ends, and another begins.
             workers[at] = Worker::new();

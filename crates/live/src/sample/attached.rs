@@ -118,12 +118,13 @@ impl Plan {
         self.wish.built.notes.iter().cloned().chain(given_up).collect()
     }
 
-    /// Attaches to a thread; its sampling is stopped at first.
+    /// Attaches to a thread; its sampling is stopped at first. `follows`: what it starts
+    /// is told of at once.
     ///
     /// # Errors
     /// The thread has ended, this user may not sample it, or the event cannot be
     /// sampled.
-    pub fn attach(&mut self, tid: u32) -> Result<Attached> {
+    pub fn attach(&mut self, tid: u32, follows: bool) -> Result<Attached> {
         let whom = EventScope::Thread(tid);
         let (event, leader) = self.open(whom)?;
         let mut pages = self.ring_pages;
@@ -137,9 +138,14 @@ impl Plan {
             }
         };
         perf::write_into(&event, &side).map_err(|e| refusal("share a ring", e))?;
-        perf::enable(&side).map_err(|e| refusal("follow a thread", e))?;
+        let herald = follows.then(|| self.herald(whom)).transpose()?;
+        let all = herald.iter().map(|(fd, _)| fd).chain([&side]);
+        for fd in all {
+            perf::enable(fd).map_err(|e| refusal("follow a thread", e))?;
+        }
         Ok(Attached {
             tid,
+            herald,
             side,
             event,
             leader,
@@ -153,6 +159,18 @@ impl Plan {
             lost_records: 0,
             unreadable_bytes: 0,
         })
+    }
+
+    /// An event that wakes at each fork and end. Samples must not: the ring that they
+    /// share with such records cannot wake at these alone.
+    fn herald(&self, whom: EventScope) -> Result<(OwnedFd, Ring)> {
+        let mut attr = side_band(false);
+        attr.flags &= !(flag::COMM | flag::COMM_EXEC);
+        let mut attr = self.shared(attr, 1);
+        attr.wakeup = 1;
+        let fd = perf::open(&attr, whom, None, None).map_err(|e| refusal("follow a thread", e))?;
+        let ring = Ring::map(&fd, 1).map_err(|e| refusal("map a ring", e))?;
+        Ok((fd, ring))
     }
 
     fn shared(&self, mut attr: Attr, pages: usize) -> Attr {
@@ -257,6 +275,8 @@ pub enum Told<'a> {
 /// A thread that is attached to.
 pub struct Attached {
     tid: u32,
+    /// What tells at once of forks, where they are followed.
+    herald: Option<(OwnedFd, Ring)>,
     side: OwnedFd,
     event: OwnedFd,
     leader: Option<OwnedFd>,
@@ -281,6 +301,11 @@ impl AsFd for Attached {
 }
 
 impl Attached {
+    /// Readable when the thread has started another, where that is followed.
+    pub fn herald(&self) -> Option<BorrowedFd<'_>> {
+        self.herald.as_ref().map(|(fd, _)| fd.as_fd())
+    }
+
     /// The thread's number when it was attached to.
     pub fn tid(&self) -> u32 {
         self.tid
@@ -364,6 +389,10 @@ impl Attached {
 
     /// Reads what the thread's ring has.
     pub fn drain(&mut self, code: &mut ProcessCode, mut each: impl FnMut(Told<'_>)) {
+        if let Some((_, ring)) = &mut self.herald {
+            // The other ring has the same records.
+            ring.drain(|_, _| {});
+        }
         let mut scratch = std::mem::take(&mut self.scratch);
         let mut lens = Lens {
             decode: &self.decode,

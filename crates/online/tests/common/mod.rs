@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use memgauge_online::{Profiler, Settings, Source};
 
 /// Work for a thread.
-pub enum Work {
+pub(crate) enum Work {
     /// Touches so many fresh pages.
     Touch(usize),
     /// Computes for so long.
@@ -19,14 +19,14 @@ pub enum Work {
 }
 
 /// A thread that works when told to.
-pub struct Worker {
-    pub tid: u32,
+pub(crate) struct Worker {
+    pub(crate) tid: u32,
     work: Option<Sender<Work>>,
     done: Receiver<u64>,
     thread: Option<JoinHandle<()>>,
 }
 
-pub fn own_tid() -> u32 {
+pub(crate) fn own_tid() -> u32 {
     let link = std::fs::read_link("/proc/thread-self").expect("procfs");
     let name = link.file_name().and_then(|n| n.to_str()?.parse().ok());
     name.expect("a number")
@@ -36,7 +36,7 @@ pub fn own_tid() -> u32 {
 const FRESH_BYTES: usize = 40 << 20;
 
 /// Touches pages that the process did not have: each is a fault.
-pub fn touch(pages: usize) -> u64 {
+pub(crate) fn touch(pages: usize) -> u64 {
     static SMALL_PAGES: Once = Once::new();
     // SAFETY: sets a property of this process and takes no pointers.
     SMALL_PAGES.call_once(|| unsafe {
@@ -47,7 +47,7 @@ pub fn touch(pages: usize) -> u64 {
     touched.map(|page| std::mem::replace(&mut page[0], 1)).map(u64::from).sum()
 }
 
-pub fn compute(long: Duration) -> u64 {
+pub(crate) fn compute(long: Duration) -> u64 {
     let (began, mut sum) = (Instant::now(), 1u64);
     while began.elapsed() < long {
         for _ in 0..1000 {
@@ -58,7 +58,7 @@ pub fn compute(long: Duration) -> u64 {
 }
 
 impl Worker {
-    pub fn new() -> Worker {
+    pub(crate) fn new() -> Worker {
         let (work, todo) = channel();
         let (finished, done) = channel();
         let (tell, told) = channel();
@@ -82,22 +82,22 @@ impl Worker {
         }
     }
 
-    pub fn begin(&self, work: Work) {
+    pub(crate) fn begin(&self, work: Work) {
         let work = self.work.as_ref().map(|w| w.send(work));
         work.expect("it has not ended").expect("the thread listens");
     }
 
     /// Waits until it has done what it began.
-    pub fn done(&self) {
+    pub(crate) fn done(&self) {
         self.done.recv().expect("the thread goes on");
     }
 
-    pub fn work(&self, work: Work) {
+    pub(crate) fn work(&self, work: Work) {
         self.begin(work);
         self.done();
     }
 
-    pub fn end(&mut self) {
+    pub(crate) fn end(&mut self) {
         self.work = None;
         if let Some(thread) = self.thread.take() {
             thread.join().expect("it ends");
@@ -112,7 +112,7 @@ impl Drop for Worker {
 }
 
 /// Every page fault in user space.
-pub fn faults() -> Settings {
+pub(crate) fn faults() -> Settings {
     Settings {
         period: Some(1),
         ..Settings::of(Source::Pmu("page-faults:u".to_owned()))
@@ -120,7 +120,7 @@ pub fn faults() -> Settings {
 }
 
 /// A profiler, or `None` where this machine allows none.
-pub fn profiler(settings: Settings) -> Option<Profiler> {
+pub(crate) fn profiler(settings: Settings) -> Option<Profiler> {
     if memgauge_live::sys::perf::paranoid_level().is_none() {
         memgauge_testing::skipped(memgauge_testing::Need::Kernel, "this kernel has no perf events");
         return None;
@@ -129,7 +129,7 @@ pub fn profiler(settings: Settings) -> Option<Profiler> {
 }
 
 /// Waits for a condition; fails when it does not come.
-pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
+pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let began = Instant::now();
     while !holds() {
         assert!(began.elapsed() < Duration::from_secs(60), "{what} never came");
@@ -137,6 +137,6 @@ pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-pub fn descriptors() -> usize {
+pub(crate) fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").expect("procfs").count()
 }
