@@ -29,7 +29,10 @@ pub(crate) fn run(
         overhead: settings.overhead.map(|percent| percent.0 / 100.0),
     };
     record::make_room(&settings.output, settings.force)?;
-    sys::process::catch_interrupts().context("failed to catch interrupts")?;
+    sys::process::catch_interrupts().context(
+        "failed to install the handler of interrupts \
+    (SIGINT, SIGTERM)",
+    )?;
     let outcome = clock::record(&options)?;
     if talk {
         sample::say(&settings.output)?;

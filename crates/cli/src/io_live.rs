@@ -152,8 +152,8 @@ Keys
 Columns
   in, out    bytes the device wrote to memory, bytes it read from memory
   MB/s       10^6 bytes per second
-  memory     upper bound of the memory traffic that this made
-  unattr     what the device counted and no process has
+  memory     upper bound of the memory traffic that these bytes caused
+  unattr     bytes that the device counted and no process accounts for
 ";
 
 /// The terminal while it shows the table.

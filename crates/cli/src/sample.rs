@@ -62,7 +62,10 @@ pub(crate) fn run(
         source: "pmu",
     };
     record::make_room(&settings.output, settings.force)?;
-    sys::process::catch_interrupts().context("failed to catch interrupts")?;
+    sys::process::catch_interrupts().context(
+        "failed to install the handler of interrupts \
+    (SIGINT, SIGTERM)",
+    )?;
     let outcome = sample::record(&options)?;
     if talk {
         say(&settings.output)?;

@@ -277,7 +277,7 @@ impl Recorder {
         let refused = u64::from(session.refused());
         let (stray, delivered) = (modelling.stray, modelling.delivered);
         let cleared = delivered.cleared_lines + delivered.cleared_pages;
-        let no_room = "no room for shared memory";
+        let no_room = "shared memory is full";
         let losses = [
             (LossKind::ThreadNotRecorded, refused, no_room),
             (LossKind::BlockCut, modelling.cut, ""),
@@ -478,7 +478,7 @@ impl Reader for ModelReader {
         self.write_sites(&mut process);
         let undecoded = u64::from(process.entry.undecoded());
         if undecoded > 0 {
-            let detail = "instructions whose accesses are not seen";
+            let detail = "instructions with accesses that the plugin does not see";
             self.lose(Some(&process), LossKind::Undecoded, undecoded, detail);
         }
         self.cut += process.kept.missing_runs.max(0).unsigned_abs();

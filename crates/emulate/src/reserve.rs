@@ -25,9 +25,9 @@ pub(super) fn most(version: &str) -> u64 {
 pub(super) fn refused(bytes: u64, version: &str) -> String {
     let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
     format!(
-        "the program reserved {:.0} GiB of addresses, for which QEMU {version} takes {:.1} GiB of \
-         memory: refused; if the program needs it (as with -fsanitize), use --source clock, \
-         QEMU 8 or later, or a build without sanitizers",
+        "memgauge refused to reserve {:.0} GiB of addresses for the program: QEMU {version} \
+        would take {:.1} GiB of memory for them; if the program needs them (as with -fsanitize), \
+        use --source clock, QEMU 8 or later, or a build without sanitizers",
         gib(bytes),
         gib(bytes / PAGE_BYTES * BYTES_PER_PAGE)
     )

@@ -124,21 +124,34 @@ impl Term {
     fn definition(self) -> &'static str {
         match self {
             Term::IoReadMiss => {
-                "Bytes that devices read and the last-level cache did not have (64 a line)."
+                "Bytes that devices read and that missed the last-level cache (64 per line)."
             }
             Term::IoWriteMiss => {
-                "Bytes that devices wrote and the last-level cache did not have (64 a line)."
+                "Bytes that devices wrote and that missed the last-level cache (64 per line)."
             }
             Term::Miss => {
-                "Bytes that anybody read or wrote and the last-level cache did not have (64 a line)."
+                "Bytes that processors and devices read or wrote and that missed the last-level \
+                cache (64 per line)."
             }
             Term::Writeback => {
-                "Bytes of modified lines that the last-level cache gave up (64 a line)."
+                "Bytes of modified lines that the last-level cache wrote back (64 per line)."
             }
-            Term::MemoryRead => "Bytes read from memory, by the memory controllers (64 a burst).",
-            Term::MemoryWrite => "Bytes written to memory, by the memory controllers (64 a burst).",
-            Term::DeviceRead => "Bytes that devices read, by the data fabric (64 a beat).",
-            Term::DeviceWrite => "Bytes that devices wrote, by the data fabric (64 a beat).",
+            Term::MemoryRead => {
+                "Bytes read from memory, counted by the memory controllers (64 \
+            per burst)."
+            }
+            Term::MemoryWrite => {
+                "Bytes written to memory, counted by the memory controllers (64 \
+            per burst)."
+            }
+            Term::DeviceRead => {
+                "Bytes that devices read, counted by the data fabric (64 per \
+            beat)."
+            }
+            Term::DeviceWrite => {
+                "Bytes that devices wrote, counted by the data fabric (64 per \
+            beat)."
+            }
             Term::PortIn => "Bytes that the devices at a PCIe port wrote to memory.",
             Term::PortOut => "Bytes that the devices at a PCIe port read from memory.",
         }

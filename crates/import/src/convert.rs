@@ -153,7 +153,7 @@ const NOT_KEPT: [&str; 5] = [
     "branch stacks",
     "user stacks",
     "raw bytes of samples",
-    "registers of user space beside others",
+    "registers of user space next to other registers",
 ];
 
 /// `PERF_RECORD_MISC_LOST_SAMPLES_BPF`: not lost, but not wanted.
@@ -193,7 +193,11 @@ impl Converter {
     #[inline]
     fn since_start(&mut self, time_ns: u64) -> u64 {
         if time_ns < self.start_ns && time_ns > 0 {
-            self.lose(LossKind::Unknown, "records out of the order of rounds", 1);
+            self.lose(
+                LossKind::Unknown,
+                "records older than perf's sorting allows",
+                1,
+            );
         }
         time_ns.saturating_sub(self.start_ns)
     }
@@ -335,7 +339,11 @@ impl Converter {
 
     fn mapping(&mut self, map: &Mmap<'_>, time_ns: u64) -> Result<()> {
         let Some(end) = map.start.checked_add(map.bytes) else {
-            self.lose(LossKind::Unreadable, "mappings that end nowhere", 1);
+            self.lose(
+                LossKind::Unreadable,
+                "mappings beyond the end of the address space",
+                1,
+            );
             return Ok(());
         };
         let path = String::from_utf8_lossy(map.path);
@@ -459,7 +467,7 @@ impl Converter {
         let (what, rest) = match of_events {
             0 => ("records lost in perf's rings", self.ring_lost),
             n => (
-                "records lost in perf's rings beside samples",
+                "records other than samples lost in perf's rings",
                 self.ring_lost.saturating_sub(n),
             ),
         };

@@ -123,7 +123,7 @@ fn kept(mut pipe: File, folder: &Path) -> Result<File> {
     let mut head = Vec::new();
     (&mut pipe).take(8).read_to_end(&mut head).map_err(read)?;
     if !MAGICS.iter().any(|magic| head == magic.as_slice()) {
-        let why = "what comes from the pipe is no perf data: it does not begin with PERFILE2";
+        let why = "the pipe does not carry perf data: its first bytes are not PERFILE2";
         return Err(Error::new(ErrorKind::BadInput, why));
     }
     let keep = |e| {

@@ -576,7 +576,7 @@ fn samples_lost_in_rings_are_told_once() {
     assert_eq!(sum, 13 + 6, "{told:?}");
     let has = |count, words: &str| told.iter().any(|t| t.0 == count && t.1.contains(words));
     assert!(has(7, "samples lost in perf's rings"), "{told:?}");
-    assert!(has(6, "beside samples"), "{told:?}");
+    assert!(has(6, "other than samples"), "{told:?}");
     assert!(has(6, "hardware buffers"), "{told:?}");
 }
 

@@ -73,7 +73,7 @@ impl Hook {
 }
 
 const ONE_WRITER: &str =
-    "what several processes send through one socket goes to the last known one";
+    "bytes that several processes send through one socket go to the last known one";
 const SENT: &str = "packets sent are not accounted";
 const DATAGRAMS: &str = "datagrams received are not attributed";
 
@@ -89,22 +89,22 @@ pub(super) const HOOKS: &[Hook] = &[
     hook(
         "folio_dirtied",
         "btf_trace_writeback_dirty_folio",
-        "buffered writes are charged to whoever writes them back",
+        "buffered writes are attributed to the process that writes them back",
     ),
     hook(
         "ext4_delayed_write",
         "ext4/btf_trace_ext4_da_write_end",
-        "a page of ext4 that is dirty already stays with its first writer",
+        "an ext4 page that is already dirty stays with its first writer",
     ),
     hook(
         "ext4_write",
         "ext4/btf_trace_ext4_write_end",
-        "a page of ext4 that is dirty already stays with its first writer",
+        "an ext4 page that is already dirty stays with its first writer",
     ),
     hook(
         "iomap_write",
         "iomap/btf_trace_iomap_iter",
-        "a page of xfs that is dirty already stays with its first writer",
+        "an xfs page that is already dirty stays with its first writer",
     ),
     everywhere("packet_arrived", "packets received are not accounted"),
     hook("packet_queued", "btf_trace_net_dev_queue", SENT),
@@ -115,7 +115,7 @@ pub(super) const HOOKS: &[Hook] = &[
     hook(
         "stream_read",
         "btf_trace_tcp_rcv_space_adjust",
-        "what is received over TCP goes to the process that sends on the socket",
+        "bytes received over TCP go to the process that sends on the socket",
     ),
     // 6.16
     hook("stream_write", "btf_trace_tcp_sendmsg_locked", ONE_WRITER),
@@ -127,7 +127,7 @@ pub(super) const HOOKS: &[Hook] = &[
     hook(
         "datagram_dropped",
         "btf_trace_udp_fail_queue_rcv_skb",
-        "datagrams that found no room are charged late",
+        "datagrams dropped by full sockets are accounted late",
     ),
     hook(
         "stream_ended",
@@ -142,9 +142,12 @@ pub(super) const HOOKS: &[Hook] = &[
     ),
     everywhere(
         "seed",
-        "handshakes of listeners that were there before are not attributed",
+        "handshakes of listeners older than this run are not attributed",
     ),
-    everywhere("read_out", "open connections are accounted when they end"),
+    everywhere(
+        "read_out",
+        "bytes of an open connection are accounted only when it ends",
+    ),
 ];
 
 /// Programs to load, and those that are left out with what is missing for it.

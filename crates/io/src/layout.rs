@@ -194,19 +194,21 @@ pub(super) fn facts(owner: Owner, bytes: &[u8]) -> OwnerFacts {
 pub(super) const LOSSES: [(&str, &str); 9] = [
     (
         "accounts_full",
-        "bytes for which neither the accounts nor those of control groups had room",
+        "bytes dropped because the tables of processes and of control groups were full",
     ),
     (
         "owners_full",
-        "processes whose name, user and group could not be noted",
+        "processes whose name, user and group are not known, because their table was full",
     ),
     (
         "writer_unknown",
-        "bytes written back by the kernel whose pages became dirty before accounting began, or too long ago",
+        "bytes written back by the kernel from pages that became dirty before accounting began, \
+        or too long ago",
     ),
     (
         "no_book",
-        "bytes of packets whose socket had no memory for its sums",
+        "bytes of packets of sockets that could not be tracked, because the kernel had no memory \
+        for it",
     ),
     (
         "devices_mixed",
@@ -214,13 +216,16 @@ pub(super) const LOSSES: [(&str, &str); 9] = [
     ),
     (
         "writers_mixed",
-        "times that a socket had more writers at once than can be kept apart",
+        "times that a socket had more writers at once than can be told apart",
     ),
     (
         "pages_unread",
         "bytes of requests whose pages could not be read",
     ),
-    ("sender_unknown", "bytes sent whose process is not known"),
+    (
+        "sender_unknown",
+        "bytes sent by processes that are not known",
+    ),
     (
         "never_read",
         "bytes received by sockets that were closed before any process read from them",

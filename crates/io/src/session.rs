@@ -13,7 +13,8 @@ use crate::Result;
 /// Whose account, at which device.
 pub type Key = (Owner, DeviceId);
 
-const NOT_RUN: &str = "requests or packets during which the kernel did not run a BPF program, as it had interrupted itself";
+const NOT_RUN: &str = "requests or packets that the kernel did not show to a BPF program, \
+because one was already running on that processor";
 
 /// Something that could not be accounted.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -125,7 +125,7 @@ impl Picked {
 #[inline(always)]
 fn room<T>(values: &mut [T], from: usize) -> &mut [T; BATCH] {
     let room = values[from..].first_chunk_mut();
-    room.expect("SANITY: there is room for a batch behind all of a sheet")
+    room.expect("SANITY: there is room for a batch behind a whole chunk")
 }
 
 impl Piece {
@@ -234,7 +234,7 @@ impl Chunk {
             };
             for (piece, given) in &mut pieces {
                 let packed = piece.previous[*given..].first_chunk();
-                let packed = packed.expect("SANITY: there is room for a batch behind all");
+                let packed = packed.expect("SANITY: there is room for a batch behind all of them");
                 O::unpack_u32(packed, piece.bits[at], &mut looked.previous);
                 *given += piece.bits[at].count_ones() as usize;
             }

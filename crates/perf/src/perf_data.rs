@@ -179,11 +179,11 @@ impl<R: Read + Seek> PerfData<R> {
             .ok_or_else(|| bad("it is too short to be perf data"))?;
         if magic == SWAPPED {
             return Err(bad(
-                "it was made on a processor of the other byte order, which is not read",
+                "it was made on a processor of the other byte order, which memgauge does not read",
             ));
         }
         if magic != MAGIC {
-            return Err(bad("it is no perf data: it does not begin with PERFILE2"));
+            return Err(bad("it is not perf data: its first bytes are not PERFILE2"));
         }
         let bytes = f.u64().ok_or_else(|| bad("it is cut off in its header"))?;
         let mut file = PerfData {

@@ -23,6 +23,15 @@ pub enum ErrorKind {
     Io,
 }
 
+/// The system's reason without its number, which adds nothing.
+pub(crate) fn in_words(error: &std::io::Error) -> String {
+    let text = error.to_string();
+    text.split(" (os error ")
+        .next()
+        .unwrap_or_default()
+        .to_owned()
+}
+
 /// An error with its chain of causes.
 pub struct Error {
     kind: ErrorKind,

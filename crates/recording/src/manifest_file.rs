@@ -11,6 +11,7 @@
 use super::sink::Create;
 use super::table_writer::{reason, replace_file};
 use super::{FORMAT_VERSION, older};
+use crate::error::in_words;
 use crate::{Error, ErrorKind, Result};
 use memgauge_trace::Manifest;
 use serde_json::Value;
@@ -164,7 +165,7 @@ fn not_a_recording(dir: &Path, why: &str) -> Error {
 }
 
 fn cannot_read(path: &Path, error: io::Error) -> Error {
-    let message = format!("failed to read `{}`: {error}", path.display());
+    let message = format!("failed to read `{}`: {}", path.display(), in_words(&error));
     Error::new(ErrorKind::Io, message)
 }
 

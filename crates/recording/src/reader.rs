@@ -6,6 +6,7 @@ use super::part_reader::{Damage, Part, PartRows, overlap};
 use super::selection::Selection;
 use super::table_writer::part_name;
 use super::tables::Row;
+use crate::error::in_words;
 use crate::{Error, ErrorKind, Result};
 use memgauge_trace::{
     GeneratedCode, IoDevice, IoOwner, IoRow, Loss, Manifest, Module, Overflow, OverflowBlock,
@@ -135,9 +136,11 @@ impl Recording {
         let numbers = match part_numbers(&self.dir.join(R::TABLE)) {
             Ok(numbers) => numbers,
             Err(e) => {
-                return self
-                    .problems
-                    .push(format!("{}: cannot be read ({e})", R::TABLE));
+                return self.problems.push(format!(
+                    "{}: cannot be read ({})",
+                    R::TABLE,
+                    in_words(&e)
+                ));
             }
         };
         let written = self.manifest.tables.get(R::TABLE).map_or(0, |t| t.parts);

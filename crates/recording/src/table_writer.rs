@@ -232,7 +232,7 @@ impl<R: Row> TableWriter<R> {
             return Ok(());
         }
         if self.is_away {
-            return Err(io::Error::other("another writes this table meanwhile").into());
+            return Err(io::Error::other("another writer uses this table").into());
         }
         if self.part.is_none() {
             make_dir(&self.dir)?;

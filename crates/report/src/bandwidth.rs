@@ -166,11 +166,11 @@ fn reference_line(result: &Bandwidth, style: &Style) -> String {
     let whole = result.bytes / reference.bytes - 1.0;
     let mut said = match result.from_reference {
         true => format!(
-            "{counted} counted beside; the total was taken from it, so this is no check \
+            "{counted} by the reference counter; the total was taken from it, so this is no check \
              (`memgauge calibrate` makes a correction of its own)"
         ),
         false => format!(
-            "{counted} counted beside; the curve is {:+.2} % of it off",
+            "{counted} by the reference counter; the curve differs by {:+.2} %",
             whole * 100.0
         ),
     };

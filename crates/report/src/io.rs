@@ -45,9 +45,9 @@ pub fn io_text(summary: &IoSummary, order: IoOrder, rows: usize, style: &Style) 
 
 fn unattributed_note(summary: &IoSummary) -> &'static str {
     if summary.filtered {
-        "unattributed: what others moved, and what belongs to no known process"
+        "unattributed: bytes of other processes and of no known process"
     } else {
-        "unattributed: what the device counted and no process has"
+        "unattributed: bytes that the device counted and no process accounts for"
     }
 }
 

@@ -373,7 +373,7 @@ pub enum LossKind {
     MachineClear = 31,
     /// Records the processor's buffer had no room for.
     BufferFull = 32,
-    /// I/O that could not be given to a process; the detail says what is counted.
+    /// I/O that could not be attributed to a process; the detail says what is counted.
     IoNotAttributed = 22,
     /// Parts of records that a recording has no place for.
     NotKept = 20,

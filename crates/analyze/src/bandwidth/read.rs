@@ -473,7 +473,7 @@ impl Reading {
         }
         finder.loads = kinds.shares();
         if let Some(name) = &mut self.name {
-            name.push_str(" and counters beside");
+            name.push_str(" and reference counters");
         }
         self.finder = Some(finder);
         Ok(())

@@ -157,7 +157,7 @@ fn text(
         kept.event, kept.delivery, kept.machine.name
     );
     text += "  lost: events lost with each record (v/a - t). recorded, counted: share of memory's lines\n  \
-             that records stand for, and that the counter beside shows.\n\n";
+             that records stand for, and that the reference counter shows.\n\n";
     text +=
         "  period  loop        apart ns     lost  error  recorded  counted  record ns  slowdown\n";
     for m in all {
@@ -248,7 +248,8 @@ impl Calibration {
         };
         let kept: Calibration = serde_json::from_str(&text).with_context(|| {
             format!(
-                "failed to understand `{}`; `memgauge calibrate` makes it anew",
+                "failed to understand calibrations in `{}`: make them again with `memgauge \
+                calibrate`",
                 path.display()
             )
         })?;

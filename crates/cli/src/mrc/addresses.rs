@@ -164,7 +164,7 @@ fn read_plain(
     let start = input.fill_buf()?;
     if start.starts_with(b"PAR1") {
         anyhow::bail!(
-            "failed to choose a column of a Parquet file: name a file and --format parquet:COLUMN"
+            "failed to read Parquet from a pipe: name a file and --format parquet:COLUMN"
         );
     }
     let guessed = guess(start);
@@ -174,7 +174,10 @@ fn read_plain(
         Format::Text => read_lines(input, |line| Ok(number(line).map(|n| (n, 1)).into()), take),
         Format::Hex => read_lines(input, |line| Ok(hex(line).map(|n| (n, 1)).into()), take),
         Format::Lackey => read_lines(input, |line| Ok(lackey(line)), take),
-        Format::Parquet(_) => anyhow::bail!("failed to read Parquet: it is none, or no file"),
+        Format::Parquet(_) => anyhow::bail!(
+            "failed to read Parquet: the input is a pipe or not \
+        a Parquet file: name a Parquet file"
+        ),
     }
 }
 

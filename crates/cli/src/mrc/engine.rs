@@ -135,8 +135,8 @@ pub(super) fn feed_blocks(
 
 pub(super) fn too_many(full: Full, block: u64) -> anyhow::Error {
     anyhow::anyhow!(
-        "failed to hold all blocks of {block} bytes: {full} need more memory than they may take; \
-         --sample-size 100000 takes a bounded amount"
+        "failed to track all blocks of {block} bytes: {full} exceed the memory limit: use \
+        --sample-size 100000, which bounds the memory"
     )
 }
 

@@ -49,8 +49,8 @@ impl Guard {
         let taken = resident_bytes().unwrap_or(0).saturating_sub(self.before);
         if taken > self.limit as u64 {
             bail!(
-                "failed to hold all blocks: curves take {} MiB of {} MiB that they may; \
-                 --sample-size 100000 takes a bounded amount",
+                "failed to track all blocks: the curves take {} MiB and the limit is {} MiB: use \
+                --sample-size 100000, which bounds the memory",
                 taken >> 20,
                 self.limit >> 20
             );

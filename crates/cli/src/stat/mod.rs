@@ -39,7 +39,10 @@ pub(crate) fn stat(args: &Stat) -> anyhow::Result<Exit> {
     if let Some(path) = &args.output {
         record::make_room(path, args.force)?;
     }
-    sys::process::catch_interrupts().context("failed to catch interrupts")?;
+    sys::process::catch_interrupts().context(
+        "failed to install the handler of interrupts \
+    (SIGINT, SIGTERM)",
+    )?;
     let mut outputs = rows::Outputs::open(args)?;
     let speaks = !args.quiet && !outputs.take_stderr();
     let mut series = (Series::growing(BINS), ThreadTotals::default());

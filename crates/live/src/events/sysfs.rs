@@ -180,7 +180,9 @@ impl Pmus {
         let bare = value.is_empty();
         let value = match bare {
             true => 1,
-            false => number(value).ok_or_else(|| format!("`{value}` of `{name}` is no number"))?,
+            false => {
+                number(value).ok_or_else(|| format!("`{value}` of `{name}` is not a number"))?
+            }
         };
         match name {
             "config" => attr.config = value,

@@ -249,7 +249,8 @@ impl Built {
         if asked < SHORTEST_INTERVAL_NS {
             self.attr.period = SHORTEST_INTERVAL_NS;
             self.notes.push(format!(
-                "period {SHORTEST_INTERVAL_NS} ns instead of {asked}: the kernel's timer takes no shorter"
+                "period {SHORTEST_INTERVAL_NS} ns instead of {asked}: the kernel's timer has no \
+                shorter one"
             ));
         }
     }

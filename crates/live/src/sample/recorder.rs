@@ -379,7 +379,7 @@ impl Recorder {
         let (what, rest) = match of_events {
             0 => ("samples and other records", self.ring_lost),
             n => (
-                "names, mappings and the like",
+                "names, mappings and other side records",
                 self.ring_lost.saturating_sub(n),
             ),
         };
@@ -388,7 +388,7 @@ impl Recorder {
             let named = |what: &str| format!("{}: {what}", o.name);
             let of_event = [
                 (LossKind::RingFull, "samples", o.lost),
-                (LossKind::RingFull, "times packets were cut off", o.cut),
+                (LossKind::RingFull, "times packets were cut short", o.cut),
                 (
                     LossKind::Throttled,
                     "times sampling was stopped",

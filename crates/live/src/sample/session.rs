@@ -353,11 +353,8 @@ impl<'a> Session<'a> {
         self.order = order;
         if last {
             let late = self.order.late;
-            self.recorder.lose(
-                LossKind::Unknown,
-                "records came out of the order of time",
-                late,
-            );
+            self.recorder
+                .lose(LossKind::Unknown, "records out of time order", late);
         }
     }
 

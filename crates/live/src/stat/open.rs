@@ -374,9 +374,8 @@ impl Opener<'_> {
     }
 }
 
-const ONE_BY_ONE: &str = "counters are not inherited (the kernel can from 6.13 on): new threads \
-                          are followed one by one, and what one counts in its first moments \
-                          is missing";
+const ONE_BY_ONE: &str = "counters are not inherited (that needs kernel 6.13): new threads are \
+followed one by one, and their first moments are not counted";
 
 fn too_large(events: &[Event], group: &[usize]) -> Error {
     let names: Vec<&str> = group.iter().map(|&e| events[e].name.as_str()).collect();

@@ -40,10 +40,10 @@ impl Replay {
         let failed = |e| Error::system(format!("failed to read counters `{}`", path.display()), e);
         let bytes = std::fs::metadata(path).map_err(failed)?.len();
         if bytes > MOST_BYTES {
-            return Err(bad(&format!(
-                "it has {bytes} bytes, and at most {MOST_BYTES} are read"
-            ))
-            .about(&format!("failed to read counters `{}`", path.display())));
+            return Err(
+                bad(&format!("it has {bytes} bytes: the limit is {MOST_BYTES}"))
+                    .about(&format!("failed to read counters `{}`", path.display())),
+            );
         }
         let text = std::fs::read(path).map_err(failed)?;
         Replay::parse(&String::from_utf8_lossy(&text))
@@ -96,12 +96,12 @@ impl Replay {
             ["bus", pmu, socket, bus] => {
                 let socket = socket
                     .parse()
-                    .map_err(|_| format!("`{socket}` is no socket"))?;
+                    .map_err(|_| format!("`{socket}` is not a socket"))?;
                 self.buses
                     .insert(((*pmu).to_owned(), socket), (*bus).to_owned());
             }
             [time, socket, event, count] => {
-                let time_ns = nanoseconds(time).ok_or_else(|| format!("`{time}` is no time"))?;
+                let time_ns = nanoseconds(time).ok_or_else(|| format!("`{time}` is not a time"))?;
                 let count = self.count(socket, event, count)?;
                 self.left.entry(time_ns).or_default().push(count);
             }
@@ -113,10 +113,10 @@ impl Replay {
     fn count(&self, socket: &str, event: &str, count: &str) -> std::result::Result<Count, String> {
         let socket = socket
             .parse()
-            .map_err(|_| format!("`{socket}` is no socket"))?;
+            .map_err(|_| format!("`{socket}` is not a socket"))?;
         let value = count
             .parse()
-            .map_err(|_| format!("`{count}` is no count"))?;
+            .map_err(|_| format!("`{count}` is not a count"))?;
         let found = event.strip_suffix('/').and_then(|e| e.split_once('/'));
         let (pmu, terms) = found.ok_or_else(|| format!("`{event}` is not PMU/TERMS/"))?;
         let terms =
@@ -163,7 +163,7 @@ fn platform(name: &str) -> std::result::Result<Replay, String> {
     };
     let found = PLATFORMS.iter().find(|p| p.name == name);
     let platform =
-        found.ok_or_else(|| format!("no platform `{name}` is known; there are {}", known()))?;
+        found.ok_or_else(|| format!("platform `{name}` is not known; known are {}", known()))?;
     Ok(Replay {
         platform,
         buses: Buses::new(),

@@ -48,8 +48,8 @@ pub(super) fn notes(summary: &Summary, style: &Style) -> String {
     if !counting.user_only.is_empty() {
         let names = counting.user_only.join(", ");
         notes.push(format!(
-            "in user space only, for want of rights: {names} (what only happens in the kernel, \
-             such as context switches, then counts 0; sysctl kernel.perf_event_paranoid=1)"
+            "in user space only, as this user may not count the kernel: {names} (events of the \
+            kernel alone, such as context switches, count 0; sysctl kernel.perf_event_paranoid=1)"
         ));
     }
     section("Notes", &notes, style)
@@ -103,8 +103,8 @@ fn slowdown(ticks: &TickFacts) -> Option<String> {
         None => "more than 10 times slower".to_owned(),
     };
     Some(format!(
-        "slowdown estimated: ticks took {:.1} % of the time on processors, so what was \
-         observed ran {times} ({:.1} us a tick, measured before the start)",
+        "slowdown estimated: ticks took {:.1} % of the time on processors, so the observed \
+        programs ran {times} ({:.1} us a tick, measured before the start)",
         100.0 * share,
         ticks.tick_ns.unwrap_or(0.0) / 1e3
     ))

@@ -22,8 +22,8 @@ pub(super) fn headline(summary: &Summary, style: &Style) -> String {
     }
     text += &waited(summary, style);
     if summary.totals_from != TotalsFrom::Manifest && !facts.complete {
-        let note = "the recorder did not end in order: \
-                    numbers are sums of the parts it had written";
+        let note = "the recorder did not end cleanly: numbers are sums of the parts that it had \
+        written";
         text += &style.paint_lines(Role::Warning, &style.wrap(note, 2));
     }
     text
