@@ -37,6 +37,7 @@ pub(crate) fn run(
     if talk {
         sample::say(&settings.output)?;
     }
-    // Of processes that were attached to, none is ours to report the end of.
+    // memgauge reports the end of its own program only, not of processes it attached
+    // to.
     Ok(outcome.end.unwrap_or(CommandEnd::Exited(0)))
 }

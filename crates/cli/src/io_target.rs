@@ -1,5 +1,5 @@
-//! What `memgauge io` is asked to account: that it is there is said before anything runs,
-//! as a table that stays empty would not tell a quiet process from a wrong name.
+//! Targets of `memgauge io`. They are checked before anything runs: an empty table
+//! would not tell a quiet process from a wrong name.
 
 use std::path::{Component, Path, PathBuf};
 

@@ -19,7 +19,7 @@ use crate::{clock, progress, report, sample, terminal};
 /// The machine that is modelled where none is named.
 const HOST: &str = "host";
 
-/// What is kept of the last recording where nobody named this one.
+/// Name of a recording that the user did not name; the next one replaces it.
 const DEFAULT_OUTPUT: &str = "memgauge.mg";
 
 /// Runs the command and writes the recording.

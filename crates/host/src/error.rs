@@ -5,7 +5,7 @@ use std::fmt;
 /// Result of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What a caller may want to tell apart.
+/// Kinds of error that a caller may want to tell apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -73,7 +73,7 @@ impl Error {
         self
     }
 
-    /// What happened and why, in a line.
+    /// The message and its causes, in one line.
     pub fn in_full(&self) -> String {
         let mut line = self.message.clone();
         let mut cause = std::error::Error::source(self);
@@ -84,7 +84,7 @@ impl Error {
         without_system_numbers(&line)
     }
 
-    /// What happened, for programs.
+    /// Kind of the error, for programs.
     pub fn kind(&self) -> ErrorKind {
         self.kind
     }

@@ -25,7 +25,7 @@ pub trait MemoryCounters: Debug {
     /// Starts: what was counted before is forgotten.
     fn begin(&mut self) {}
 
-    /// What the counters gained up to this time since they were asked last.
+    /// Increments of the counters since the previous call, up to this time.
     fn take(&mut self, time_ns: u64) -> Vec<Gained>;
 
     /// Every series that will come.
@@ -54,8 +54,8 @@ impl MemoryCounters for NoCounters {
     }
 }
 
-/// What a counter means, whichever processor has it. All are in bytes: lines of a
-/// cache and beats of a fabric are 64.
+/// Quantity that a counter stands for, the same on all processors. All are in bytes:
+/// lines of a cache and beats of a fabric are 64.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Term {
     /// Lines that devices read and no cache had.
@@ -161,7 +161,7 @@ impl Term {
 /// One series of bytes: a term, and of a port also which one.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Series {
-    /// What is counted.
+    /// Quantity counted.
     pub term: Term,
     /// The port, as `ROOT BUS/NUMBER` (`0000:17/2`); empty for sums of all boxes.
     pub port: String,
@@ -189,7 +189,7 @@ impl Series {
     }
 }
 
-/// What a series gained in an interval.
+/// Increment of a series in an interval.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gained {
     /// Which.

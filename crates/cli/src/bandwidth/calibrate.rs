@@ -23,10 +23,10 @@ const PERIODS: [u64; 16] = [
 /// Version of the file.
 const VERSION: u32 = 2;
 
-/// What is kept of a calibration.
+/// A calibration as its file keeps it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Calibration {
-    /// Of the file's format.
+    /// Version of the file's format.
     pub(crate) version: u32,
     /// The machine it holds for.
     pub(crate) machine: MachineFacts,
@@ -257,7 +257,7 @@ impl Calibration {
         Ok((kept.version == VERSION && same).then_some(kept))
     }
 
-    /// What bandwidth is corrected by.
+    /// The loss model that corrects bandwidth.
     pub(crate) fn model(&self) -> LossModel {
         LossModel::new(self.points.iter().cloned())
     }

@@ -61,11 +61,11 @@ pub(super) fn run(args: &Bandwidth, again: bool) -> anyhow::Result<CommandEnd> {
     if !args.quiet && !args.json && !args.csv {
         crate::sample::say(&options.output)?;
     }
-    // Of what was attached to, none is ours to report the end of.
+    // memgauge reports the end of its own program only, not of what it attached to.
     Ok(outcome.end.unwrap_or(CommandEnd::Exited(0)))
 }
 
-/// Of each processor: 512 KiB, which the kernel grants every user.
+/// Ring pages of each processor: 512 KiB, which the kernel grants every user.
 const RING_PAGES: usize = 128;
 
 /// The event named, or the misses of this processor; as precise as was asked for.

@@ -1,4 +1,4 @@
-//! What this machine offers a memory profiler, found by trying.
+//! Tries what this machine offers a memory profiler.
 
 use std::fs::read_to_string;
 use std::path::Path;
@@ -207,7 +207,7 @@ mod tests {
             let text = format!("{}: {} {:?}", check.name, check.found, check.fix);
             assert!(!text.contains("os error"), "{text}");
             assert!(!check.found.is_empty(), "{text}");
-            // What does not work says what would help.
+            // A check that failed names its fix.
             assert_eq!(check.ok == Some(false), check.fix.is_some(), "{text}");
         }
     }

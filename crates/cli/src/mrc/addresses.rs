@@ -82,7 +82,7 @@ impl Accesses {
     }
 }
 
-/// What could not be read.
+/// The lines, rows and bytes of an input that could not be read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct UnreadableInput {
     /// Lines that are no address.
@@ -228,7 +228,7 @@ fn read_raw(
     })
 }
 
-/// What a line is.
+/// One line, parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Line {
     Access(u64, u32),

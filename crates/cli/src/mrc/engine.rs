@@ -7,7 +7,7 @@ use memgauge_report::mrc::Measured;
 use super::args::CurveOptions;
 use super::memory::{self, Guard};
 
-/// What makes the curve of one block size.
+/// All that makes the curve of one block size.
 pub(super) struct Engine {
     block: u64,
     kind: Kind,

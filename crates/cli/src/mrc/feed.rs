@@ -88,7 +88,7 @@ impl InputCurves {
 /// Takes references by address, and the bytes of those of more than one.
 type Take<'a> = &'a mut dyn FnMut(&[u64], &[(usize, u32)]) -> anyhow::Result<()>;
 
-/// What was read of an input.
+/// Result of reading an input.
 pub(super) struct Read {
     /// A word on the references, if there is one to be said.
     pub(super) note: Option<String>,
@@ -129,7 +129,7 @@ pub(super) struct CommandCurves {
     pub(super) run: Streamed,
 }
 
-/// Whose curves are wanted beside that of the whole run.
+/// Which parts of a run get curves of their own, next to that of the whole run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CurveScope {
     Nothing,
@@ -233,7 +233,7 @@ impl Threads {
     }
 }
 
-/// What a run lost, in words.
+/// The losses of a run, in words.
 pub(super) fn lost(run: &Streamed) -> Option<String> {
     let in_words = |(kind, count, detail): &(LossKind, u64, String)| match detail.as_str() {
         "" => format!("{count} {}", sentence(*kind).1),
@@ -282,7 +282,7 @@ fn read_parquet(
     Ok(junk)
 }
 
-/// What was passed over, in words.
+/// The lines, rows or bytes that were skipped, in words.
 fn said_of(junk: &UnreadableInput) -> Option<String> {
     if junk.bytes > 0 {
         return Some(format!(
@@ -300,8 +300,9 @@ fn said_of(junk: &UnreadableInput) -> Option<String> {
     ))
 }
 
-/// Feeds the addresses of a recording's samples; which samples, in words, and how many
-/// events each stands for: all that were counted, or what their periods add up to.
+/// Feeds the addresses of a recording's samples. Returns a description of the samples,
+/// and how many events each stands for. Those are all counted events, or the sum of the
+/// samples' periods.
 fn feed_recording(input: &Path, take: Take<'_>) -> anyhow::Result<(String, f64)> {
     let recording = Recording::open(input)?;
     let mut problems = recording.problems();

@@ -20,9 +20,8 @@ pub(super) fn limit(making: &CurveOptions) -> usize {
     making.memory.map_or_else(usual, |bytes| bytes as usize)
 }
 
-/// Sees to it that all engines together stay below the limit, by what the process
-/// has: each of them refuses to grow beyond it, but of threads or parts there are
-/// many.
+/// Keeps all engines together below the memory limit, by the resident size of the
+/// process. Each engine limits only itself, and there can be many for threads or parts.
 pub(super) struct Guard {
     limit: usize,
     /// Bytes that the process had before.

@@ -36,7 +36,7 @@ pub(crate) fn mrc(args: &Mrc) -> anyhow::Result<Exit> {
     }
 }
 
-/// What no line of options alone can be refused for.
+/// Checks conflicts that no single option shows.
 fn check(args: &Mrc) -> anyhow::Result<()> {
     let list = args.command.is_empty();
     if args.y == Axis::Mpki && args.instructions.is_none() && list {

@@ -64,7 +64,7 @@ struct Cost {
     monitoring: Duration,
 }
 
-/// What a command line that asks for phases must not have.
+/// Refuses options that conflict with phases.
 pub(super) fn check(args: &Mrc) -> anyhow::Result<()> {
     if args.making.block.len() > 1 {
         return Err(usage(
@@ -252,7 +252,7 @@ fn usual_size(block: u64) -> u64 {
     }
 }
 
-/// What a phase's rate counts, in words.
+/// The event that a phase's rate counts, in words.
 fn event(by: By, of_instructions: bool, size_bytes: u64) -> String {
     let per = if of_instructions {
         "instructions"

@@ -21,8 +21,8 @@ const BEHIND: usize = 4;
 
 /// Engines of all block sizes over the same references, each in a thread of its own.
 ///
-/// Memory: the engines', and of six chunks: 2 MiB of a program's references, up to 16 MiB
-/// where a list has sizes and comes 65 536 at a time.
+/// Memory: that of the engines and of six chunks. A chunk has 2 MiB of a program's
+/// references, or up to 16 MiB for lists with sizes, which come 65 536 at a time.
 pub(super) struct Relay {
     chunk: Accesses,
     /// Chunks that engines may still read, oldest first.
@@ -47,10 +47,10 @@ impl Relay {
         }
     }
 
-    /// Takes in references; one that lies in several blocks refers to each.
+    /// Takes references; one that spans several blocks refers to each.
     ///
     /// # Errors
-    /// An engine failed, maybe over earlier references; the others go on to no use.
+    /// An engine failed, perhaps over earlier references; no engine is of use then.
     pub(super) fn feed(&mut self, addresses: &[u64], sizes: &[(usize, u32)]) -> anyhow::Result<()> {
         self.chunk.append(addresses, sizes);
         match self.chunk.addresses.len() < CHUNK {

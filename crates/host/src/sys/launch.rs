@@ -31,8 +31,8 @@ pub struct Held {
 impl Held {
     /// Forks; the child waits before it execs.
     ///
-    /// `spawn` only returns once exec has succeeded or failed, so it runs in a
-    /// thread of its own.
+    /// `spawn` only returns once exec has succeeded or failed, so it runs in a thread
+    /// of its own.
     ///
     /// # Errors
     /// There are no pipes or processes left.
