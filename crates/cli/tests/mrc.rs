@@ -39,9 +39,9 @@ fn misses(workload: &str, pages: &[u64]) -> Vec<f64> {
         .collect()
 }
 
-/// What the measured loop adds, at each size, against a closed form: within
-/// `slack` misses, for the pages of the rest of the program that the loop pushes
-/// out.
+/// Checks the misses that the measured loop adds, at each size, against a closed form.
+/// The difference is at most `slack`, for pages of the rest of the program that the
+/// loop pushes out.
 fn check(with: &str, without: &str, pages: &[u64], slack: f64, form: impl Fn(u64) -> f64) {
     let (with_loop, alone) = (misses(with, pages), misses(without, pages));
     for (at, &size) in pages.iter().enumerate() {
@@ -631,8 +631,9 @@ fn curves_of_a_recording_are_scaled_to_what_was_counted() {
         assert!(note.contains(" counted"), "{note}");
         found.push((references, curve["points"][0]["misses"].as_f64().unwrap()));
     }
-    // Samples of random pages are random pages: their curve has the same shape, but for
-    // pages that the TLB has just then, which all misses pass over and a tenth does not.
+    // Samples of random pages are random pages, so their curve has the same shape. It
+    // differs by the pages that the TLB holds: misses never have them, and a tenth of
+    // the samples can.
     let [(all, exact), (_, tenth)] = found[..] else {
         panic!("two periods");
     };

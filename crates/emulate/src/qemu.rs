@@ -256,8 +256,8 @@ fn locate(name: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// What to hand the emulator for a command: its program and arguments, with
-/// `#!` lines resolved.
+/// The program and arguments to hand the emulator for a command, with `#!` lines
+/// resolved.
 ///
 /// # Errors
 /// Program missing, not executable, a directory, or not for x86-64.

@@ -21,7 +21,7 @@ use memgauge_recording::overflows::Trace;
 type Process = follow::Process<Recorded>;
 type Thread = follow::Thread<Running>;
 
-/// What is kept of a process.
+/// Data kept of a process.
 #[derive(Default)]
 struct Recorded {
     program: Program,
@@ -37,7 +37,7 @@ struct Recorded {
     now_ns: u64,
 }
 
-/// What is kept of a thread.
+/// Data kept of a thread.
 struct Running {
     core: CoreId,
     cursor: Cursor,
@@ -55,7 +55,7 @@ const ADDRESS_SPACES: u32 = (1 << 18) - 1;
 /// which is not to be named after them.
 const STACK_TOP_BYTES: u64 = 64 << 10;
 
-/// What has been seen so far, for progress.
+/// Counts so far, for progress.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ProgressCounts {
     pub(super) counts: Counts,
@@ -90,7 +90,7 @@ struct ModelReader {
     notes: Vec<Note>,
 }
 
-/// What the user should hear of beside the report.
+/// A message for the user besides the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Note {
     /// A reservation of so many bytes was refused.
@@ -197,7 +197,7 @@ impl Recorder {
         }))
     }
 
-    /// What the user should hear of, in order.
+    /// Messages for the user, in order.
     pub(super) fn notes(&self) -> &[Note] {
         &self.0.reader.notes
     }
@@ -311,7 +311,7 @@ impl Recorder {
         self.0.reader.machine.unattributed_write_bytes()
     }
 
-    /// What delivery cost and lost in threads that have ended.
+    /// Cost and losses of delivery in threads that have ended.
     pub(super) fn delivered(&self) -> &Delivered {
         &self.0.reader.delivered
     }
@@ -551,7 +551,7 @@ impl ModelReader {
         }
     }
 
-    /// What could not be written, if anything, once.
+    /// Returns the write error, if any, once.
     fn checked(&mut self) -> Result<()> {
         match self.failure.take() {
             Some(e) => Err(e.into()),

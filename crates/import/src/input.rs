@@ -1,9 +1,9 @@
-//! What is imported: a file of perf, a directory of `perf record --threads`, or a
+//! Inputs of an import: a file of perf, a directory of `perf record --threads`, or a
 //! stream from a pipe.
 //!
-//! Records are read twice, as times begin with the earliest. A pipe cannot be, so its
-//! stream is kept in a nameless file on the output's file system until it has been
-//! imported; nothing is left of that file when memgauge ends, however it ends.
+//! Records are read twice, as times begin with the earliest. A pipe cannot be read
+//! twice, so its stream is kept in a nameless file on the output's file system until it
+//! has been imported. Nothing is left of that file when memgauge ends, however it ends.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, Write};
@@ -13,7 +13,7 @@ use crate::{Error, ErrorKind, Result};
 
 /// Bytes that are read at a time.
 const BUFFER_BYTES: usize = 1 << 16;
-/// What perf's files begin with, in either byte order.
+/// First bytes of perf's files, in either byte order.
 const MAGICS: [&[u8; 8]; 2] = [b"PERFILE2", b"2ELIFREP"];
 
 /// An input that can be read twice.
@@ -26,7 +26,7 @@ pub struct Input {
 }
 
 impl Input {
-    /// Opens a file, a directory, a pipe, or standard input for `-`. What comes from a
+    /// Opens a file, a directory, a pipe, or standard input for `-`. The stream of a
     /// pipe is kept in `folder`.
     ///
     /// # Errors
