@@ -1,10 +1,9 @@
-//! Which program hangs on which hook, and what is missing without it.
+//! Hooks of the programs, and what is missing without each.
 //!
-//! Kernels differ: a hook that this one lacks is served by another where there is
-//! one; where not, what can no longer be told is said once, in words, and goes into
-//! the recording. The kernel's type information (BTF) lists its tracepoints and
-//! functions by name, and is searched as text: to find a name in five megabytes
-//! takes a millisecond.
+//! Kernels differ. Where this one lacks a hook, another serves if there is one. If not,
+//! the loss is told once, in words, and goes into the recording. The kernel's type
+//! information (BTF) lists its tracepoints and functions by name, and is searched as
+//! text. Finding a name in five megabytes takes a millisecond.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,14 +15,14 @@ pub(super) struct Hook {
     pub(super) target: Option<&'static str>,
     /// The program it stands in for.
     pub(super) instead_of: Option<&'static str>,
-    /// What a stand-in cannot tell.
+    /// The loss in accuracy with a stand-in.
     pub(super) worse: Option<&'static str>,
-    /// What cannot be told without this one (and what it stands in for).
+    /// The loss without this program (and without what it stands in for).
     pub(super) without: &'static str,
     /// Without it there is nothing to account.
     pub(super) required: bool,
     /// Hung only when the first UDP socket is seen, as it runs for others, too.
-    pub(super) late: bool,
+    pub(super) deferred: bool,
 }
 
 const fn hook(program: &'static str, target: &'static str, without: &'static str) -> Hook {
@@ -34,7 +33,7 @@ const fn hook(program: &'static str, target: &'static str, without: &'static str
         worse: None,
         without,
         required: false,
-        late: false,
+        deferred: false,
     }
 }
 
@@ -46,7 +45,7 @@ const fn everywhere(program: &'static str, without: &'static str) -> Hook {
         worse: None,
         without,
         required: false,
-        late: false,
+        deferred: false,
     }
 }
 
@@ -56,8 +55,8 @@ impl Hook {
         self
     }
 
-    const fn late(mut self) -> Hook {
-        self.late = true;
+    const fn deferred(mut self) -> Hook {
+        self.deferred = true;
         self
     }
 
@@ -121,7 +120,7 @@ pub(super) const HOOKS: &[Hook] = &[
     hook("stream_write", "btf_trace_tcp_sendmsg_locked", ONE_WRITER),
     hook("stream_write_entry", "tcp_sendmsg_locked", ONE_WRITER).instead_of("stream_write"),
     // 6.3
-    hook("datagram_read", "btf_trace_sock_recv_length", DATAGRAMS).late(),
+    hook("datagram_read", "btf_trace_sock_recv_length", DATAGRAMS).deferred(),
     hook("datagram_read_ipv4", "udp_recvmsg", DATAGRAMS).instead_of("datagram_read"),
     hook("datagram_read_ipv6", "udpv6_recvmsg", DATAGRAMS).instead_of("datagram_read"),
     hook(
@@ -178,7 +177,7 @@ pub(super) fn choose(has: &dyn Fn(&str) -> bool, refused: &[String]) -> HookChoi
     choice
 }
 
-/// What is served by a stand-in is not missing; nor is a stand-in that is not needed.
+/// A program served by a stand-in is not missing; nor is a stand-in that is not needed.
 fn stand_ins(choice: &mut HookChoice) {
     for hook in HOOKS {
         if let Some(first) = hook.instead_of
