@@ -1,4 +1,4 @@
-//! What of the live sources works here, found by trying.
+//! Tries which of the live sources work here.
 
 use std::fs::read_to_string;
 use std::time::{Duration, Instant};
@@ -121,7 +121,7 @@ fn floor(name: &str, pmus: &Pmus, has: &Facilities) -> Option<u64> {
         };
         let built = attribute(event, &wanted, has);
         let mut attr = built.attr;
-        // What is raised before it is asked for is not taken.
+        // A period that the program had to raise counts as not taken.
         attr.period == period && opens(&mut attr)
     };
     PERIODS.iter().find(taken).copied()

@@ -1,4 +1,4 @@
-//! Whom to observe.
+//! The targets that can be observed.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -10,7 +10,7 @@ use crate::{Error, ErrorKind, Result};
 
 use super::events::cpu_list;
 
-/// What the command line names.
+/// Target that the command line names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
     /// A program to start, and all it starts.
@@ -46,7 +46,7 @@ impl Target {
 /// Where a group of counters is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// Whom it observes.
+    /// Scope that it observes.
     pub whom: EventScope,
     /// On which processor; `None` is any.
     pub cpu: Option<u32>,

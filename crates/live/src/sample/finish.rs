@@ -1,4 +1,4 @@
-//! What a recording of samples says about itself, and its end.
+//! The end of a recording of samples, and its facts.
 
 use std::collections::BTreeMap;
 
@@ -175,7 +175,7 @@ impl Session<'_> {
         Ok(outcome)
     }
 
-    /// What the counters counted, and how many samples the kernel says were lost.
+    /// Reads the counters' totals, and the kernel's number of lost samples.
     fn read_counters(&mut self) {
         let sources = std::mem::take(&mut self.open.sources);
         sources.iter().for_each(|source| self.read_counter(source));
@@ -239,13 +239,13 @@ fn behind_the_last(outcome: &EventOutcome) -> u64 {
     outcome.counted.saturating_sub(outcome.periods)
 }
 
-/// What the counters counted, by event name.
+/// Totals of the counters, by event name.
 fn totals(outcome: &Outcome) -> BTreeMap<String, u64> {
     let counted = outcome.events.iter();
     counted.map(|o| (o.name.clone(), o.counted)).collect()
 }
 
-/// What the manifest says of the run.
+/// Facts of the run for the manifest.
 fn facts(outcome: &Outcome) -> SamplingFacts {
     let numbered = outcome.events.iter().enumerate();
     let sources = outcome.sources.iter();

@@ -16,12 +16,12 @@ use crate::target::{OpenTarget, Place};
 use crate::{Error, Result};
 use memgauge_perf::abi::{Attr, flag, kind, sample, software};
 
-/// What has been opened for one event at one place.
+/// Descriptors opened for one event at one place.
 pub(super) struct Source {
     pub(super) fd: OwnedFd,
     /// Number of its event.
     pub(super) event: usize,
-    /// What its records carry.
+    /// Id in its records.
     pub(super) id: u64,
     /// An event that has to lead for the kernel to take this one.
     pub(super) leader: Option<OwnedFd>,
@@ -44,7 +44,7 @@ pub(super) struct Open {
     pub(super) ids: HashMap<u64, usize>,
     /// Counters of the time that the target was on a processor.
     pub(super) clocks: Vec<OwnedFd>,
-    /// Those that carry what happens beside samples; they own the rings.
+    /// Events whose records carry everything but samples; they own the rings.
     side_band: Vec<OwnedFd>,
     /// Which of them, by processor.
     owners: HashMap<Option<u32>, usize>,
@@ -60,7 +60,7 @@ pub(super) struct RequestedEvent {
     pub(super) modes_chosen: bool,
     /// An event that has to lead (`mem-loads-aux`).
     pub(super) leader: Option<Attr>,
-    /// What was given up.
+    /// Steps given up to open it.
     pub(super) given_up: Vec<GivenUp>,
 }
 
@@ -76,7 +76,7 @@ pub(super) struct Opener<'a> {
     pub(super) wide: bool,
 }
 
-/// What an event that counts nothing carries.
+/// Flags of an event that counts nothing.
 const SIDE_BAND: u64 = flag::COMM
     | flag::COMM_EXEC
     | flag::TASK
@@ -322,7 +322,7 @@ impl Open {
 
     /// Ends sampling.
     pub(super) fn disable(&self) {
-        // What cannot be switched off any more has ended.
+        // An event that cannot be switched off any more has ended.
         let events = self.sources.iter().map(|s| &s.fd).chain(&self.clocks);
         events.for_each(|fd| drop(perf::disable(fd)));
     }

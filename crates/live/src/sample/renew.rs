@@ -1,13 +1,13 @@
 //! New events in the place of those whose period was changed, for the threads and
 //! processes that the target has started meanwhile.
 //!
-//! The kernel changes the period of an event that was opened, and of no event that a
-//! thread or process inherited from it; and it exchanges the events of a task and its
-//! child that follow each other on a processor, so that the opened one may go with the
-//! child. So all tasks there are get events of their own with the new period, switched
-//! off at first; then the old ones are switched off, with what was inherited from them,
-//! and the new ones on. In between, which takes as long as the system calls, nothing is
-//! sampled.
+//! The kernel changes the period of the opened event, and of no event that a thread or
+//! process inherited from it. It also exchanges the events of a task and its child that
+//! follow each other on a processor, so the opened event may go with the child. So all
+//! tasks get events of their own with the new period, switched off at first. Then the
+//! old ones and those inherited from them are switched off, and the new ones on.
+//! Nothing is sampled in between, which takes as long as the system calls. In between,
+//! which takes as long as the system calls, nothing is sampled.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{read_dir, read_to_string};
@@ -28,7 +28,7 @@ const LOOKS: usize = 4;
 /// `ESRCH`: the task has ended.
 const ENDED: i32 = libc::ESRCH;
 
-/// What came of giving tasks events of their own.
+/// Result of giving tasks events of their own.
 pub(super) enum Renewal {
     /// All have them, since then on the events' clock.
     Done(u64),
@@ -39,9 +39,10 @@ pub(super) enum Renewal {
 }
 
 impl Session<'_> {
-    /// Whether tasks of the target may have events that they inherited. One that has
-    /// ended matters, too: where a task and its child follow each other on a processor,
-    /// the kernel exchanges their events, and the child may have ended with the opened.
+    /// Whether tasks of the target may have events that they inherited. A task that has
+    /// ended matters, too. Where a task and its child follow each other on a processor,
+    /// the kernel exchanges their events, and the child may have ended with the opened
+    /// event.
     fn has_heirs(&self) -> bool {
         let per_task = self.opener.aimed.per_task && !self.opener.wide;
         let is_new = |tid: u32| !self.own_events.contains(&tid);

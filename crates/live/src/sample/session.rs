@@ -281,7 +281,7 @@ impl<'a> Session<'a> {
         self.finish(end)
     }
 
-    /// What runs already, and its mappings.
+    /// Records the programs that run already, and their mappings.
     fn existing(&mut self) -> Result<()> {
         let recorder = &mut self.recorder;
         match &self.options.target {
@@ -457,7 +457,7 @@ impl<'a> Session<'a> {
         Some((record, trailer, event))
     }
 
-    /// What samples and memgauge took since the last window; periods that follow.
+    /// Sets periods by the time that samples and memgauge took since the last window.
     fn keep_to_budget(&mut self) {
         let Some(mut overhead) = self.overhead else {
             return;
@@ -507,7 +507,7 @@ impl<'a> Session<'a> {
             }
             Renewal::Failed => {
                 // Samples that do not say what they stand for keep one period for all
-                // tasks, as it could not be changed for those that inherited theirs.
+                // tasks: it could not be changed for those that inherited theirs.
                 periods.retain(|&event, &mut period| {
                     self.recorder.tells_period(event) && self.set_period(event, period)
                 });

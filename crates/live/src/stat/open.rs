@@ -17,7 +17,7 @@ use crate::{Error, ErrorKind, Result};
 use memgauge_perf::abi::{Attr, flag, kind, sample, software};
 use memgauge_perf::record::Layout;
 
-/// What each record of a session carries.
+/// Fields that each record of a session carries.
 const SAMPLE_TYPE: u64 = sample::IDENTIFIER | sample::TID | sample::TIME | sample::READ;
 
 /// `CLOCK_MONOTONIC`: the clock of `perf::monotonic_ns`.
@@ -135,7 +135,7 @@ impl Opener<'_> {
     /// processors. Returns their ids; nothing where it has ended already.
     ///
     /// # Errors
-    /// What the kernel says: too many open files, mostly.
+    /// The kernel's error: too many open files, mostly.
     pub(super) fn open_thread(
         &self,
         open: &mut Open,

@@ -126,10 +126,10 @@ struct Session<'a> {
     events: Vec<Event>,
     stream: Stream,
     sink: Option<Sink>,
-    /// What each event has counted so far, in the order of `events`.
+    /// Counts of each event so far, in the order of `events`.
     sums: Vec<u64>,
     start_ns: u64,
-    /// What a tick takes here, in nanoseconds.
+    /// Time of a tick here, in nanoseconds.
     tick_ns: Option<f64>,
     /// Rows of a round; the memory stays for the next.
     rows: Vec<Row>,
@@ -248,8 +248,8 @@ impl<'a> Session<'a> {
         self.stream.open.groups.iter().filter(hardware).count() > 1
     }
 
-    /// A quarter of the time in which the timer fills a ring, so that a ring whose
-    /// event can no longer be waited for does not overflow.
+    /// A quarter of the time in which the timer fills a ring. So a ring whose event can
+    /// no longer be waited for does not overflow.
     fn patience_ms(&self) -> u64 {
         let Some(interval_ns) = self.options.interval_ns else {
             return LOOK_EVERY_MS;

@@ -23,7 +23,7 @@ pub(super) struct Ticks {
 }
 
 impl Ticks {
-    /// Of a timer of this period.
+    /// The ticks of a timer with this period.
     pub(super) fn new(interval_ns: u64) -> Ticks {
         Ticks {
             interval_ns,

@@ -75,7 +75,7 @@ impl Uncore {
         &self.refused
     }
 
-    /// What the counters gained since they were read last. One that could not run all
+    /// Increments of the counters since the previous call. One that could not run all
     /// the time is scaled to it.
     pub(super) fn take(&mut self) -> Vec<Gained> {
         let mut counts = Vec::new();

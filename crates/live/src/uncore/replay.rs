@@ -8,8 +8,9 @@
 //! ```
 //!
 //! `platform` comes first. `bus PMU SOCKET BUS` says which root bus a stack of ports
-//! has. Every other line is what one counter of one box gained in the interval that
-//! ends at a time: seconds since the start, socket, event as perf spells it, count.
+//! has. Every other line is the increment of one counter of one box in the interval
+//! that ends at a time: seconds since the start, socket, event as perf spells it,
+//! count.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -22,7 +23,7 @@ use crate::{Error, ErrorKind, Result};
 /// A larger file is no record of counters: 64 MiB are a million lines.
 const MOST_BYTES: u64 = 64 << 20;
 
-/// What a file says, by time.
+/// Counter values of a file, by time.
 #[derive(Debug)]
 pub struct Replay {
     platform: &'static Platform,
@@ -72,7 +73,7 @@ impl Replay {
         self.platform.name
     }
 
-    /// What intervals gained that ended by this time and were not taken yet.
+    /// Increments of intervals that ended by this time and were not taken yet.
     pub(super) fn take_until(&mut self, time_ns: u64) -> Vec<Gained> {
         let later = self.left.split_off(&time_ns.saturating_add(1));
         let taken = std::mem::replace(&mut self.left, later);
