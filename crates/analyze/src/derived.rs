@@ -10,7 +10,7 @@ use serde::Serialize;
 /// A figure from counters.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Derived {
-    /// What it is called.
+    /// Name of the value.
     pub name: &'static str,
     /// Its value in `unit`.
     pub value: f64,

@@ -1,4 +1,4 @@
-//! What is not in the recording.
+//! Losses: data that is missing in the recording.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ const OTHER_DETAILS: &str = "(other details)";
 pub struct LossRow {
     /// Kind, as named in the format's description (`ring_full`).
     pub kind: String,
-    /// What is lost, in words.
+    /// Meaning of the loss, in words.
     pub meaning: String,
     /// Which, exactly; may be empty.
     pub detail: String,

@@ -48,8 +48,7 @@ pub(super) struct Executed {
 
 impl<'a> Special<'a> {
     /// An execution of a catalogued block, from the words after its mark: the words up
-    /// to the next block, or all with `whole`. It is `None` where more must come first.
-    /// `None` where more must come first.
+    /// to the next block, or all with `whole`. `None` where more must come first.
     pub(super) fn of(
         catalogue: &Catalogue,
         number: u32,

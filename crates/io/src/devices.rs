@@ -17,8 +17,7 @@ use crate::sys::{self as netns, NetDevice};
 /// Header of Ethernet: address, address, type.
 const ETHERNET_BYTES: u64 = 14;
 
-/// Bytes counted by a device: [in, out], of packets without the link's headers. [in,
-/// out], of packets without the link's headers.
+/// Bytes counted by a device: [in, out], of packets without the link's headers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
     /// Bytes.

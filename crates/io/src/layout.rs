@@ -126,7 +126,7 @@ pub(super) fn owner(bytes: &[u8]) -> Owner {
     Owner(u64_at(bytes, 0))
 }
 
-/// Rates of a process in the last interval: `struct io_rate`. `struct io_rate`.
+/// Rates of a process in the last interval: `struct io_rate`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rate {
     /// Process and when it started.

@@ -220,7 +220,7 @@ fn datagrams_that_find_no_room_are_charged_too() {
 /// Bytes that a device counted between two looks, less the link's headers, against the
 /// sum of all processes. The sum lacks at most the kernel's own packets (addresses of
 /// neighbours, the last acknowledgement of a closed connection). The device is looked
-/// at first and last, so that what comes between two looks has only been counted.
+/// at first and last, so packets between the two looks are only in its own count.
 struct Totals {
     before: [u64; 5],
     accounts: (u64, u64),

@@ -5,7 +5,7 @@ use std::fmt;
 /// Result of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What a caller may want to tell apart.
+/// Kinds of error that a caller may want to tell apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -56,7 +56,7 @@ impl Error {
         self
     }
 
-    /// What happened, for programs.
+    /// Kind of the error, for programs.
     pub fn kind(&self) -> ErrorKind {
         self.kind
     }

@@ -93,8 +93,8 @@ fn finite(manifest: &Manifest) -> Manifest {
 const ALTERED: &str = "manifest.json: altered since it was written (its checksum differs): its \
                        counts are not used, those of the tables are; its other fields may be wrong";
 
-/// Reads and judges the manifest of the recording at `dir`. Of one that was altered,
-/// the numbers are left out, and the second value says so.
+/// Reads and judges the manifest of the recording at `dir`. If it was altered, the
+/// numbers are left out, and the second value says so.
 pub(super) fn load(dir: &Path) -> Result<(Manifest, Option<String>)> {
     check_dir(dir)?;
     let path = dir.join(FILE);

@@ -1,7 +1,7 @@
 //! Reading one part, once its checksums have said that it is whole.
 //!
-//! Two steps keep opening a long recording cheap: the footer is checked when
-//! the recording is opened, the data when rows are asked for, in one pass of
+//! Two steps keep opening a long recording cheap. The footer is checked when the
+//! recording is opened. The data is checked when rows are asked for, in one pass of
 //! [`PIECE_BYTES`] pieces before anything is decoded.
 
 use super::columns::Column;
@@ -39,7 +39,7 @@ const MAGIC: &[u8; 4] = b"PAR1";
 
 const PIECE_BYTES: usize = 256 << 10;
 
-/// What is wrong with a part, in words.
+/// Damage of a part, in words.
 pub(super) type Damage = String;
 
 /// A part whose footer is whole.

@@ -62,7 +62,7 @@ impl Recording {
         Ok(recording)
     }
 
-    /// What the recording says about itself.
+    /// The recording's manifest.
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }
@@ -74,9 +74,9 @@ impl Recording {
 
     /// Rows of a table, in batches of at most 65 536, by order of parts.
     ///
-    /// Memory is bounded by one batch. A part that turns out damaged while it
-    /// is read yields one error, none of its rows that could not be trusted,
-    /// and the parts behind it follow.
+    /// Memory is bounded by one batch. A part that turns out damaged while it is read
+    /// yields one error and none of its rows that could not be trusted. The parts after
+    /// it follow.
     pub fn rows<R: Row>(&self, selection: &Selection) -> Rows<R> {
         let time_ns = selection.time_for::<R>();
         let wanted = |part: &&KnownPart| match (&time_ns, &part.times_ns) {

@@ -67,7 +67,8 @@ fn squeezed(grid: &Grid, columns: usize) -> Vec<f64> {
         .collect()
 }
 
-/// What an event's bytes did: caches read lines, the kernel hands out pages.
+/// Movement that an event's bytes stand for: caches read lines, the kernel hands out
+/// pages.
 fn moved(event: &str) -> &'static str {
     match event.trim_end_matches([':', 'u', 'k']) {
         "page-faults" | "faults" | "minor-faults" | "major-faults" => "faulted in",

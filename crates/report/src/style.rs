@@ -1,6 +1,6 @@
 //! How text is drawn: width, colour, characters.
 
-/// What the place the text goes to can show.
+/// Abilities of the place that the text goes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Style {
     /// Columns of plots and sentences.
@@ -14,7 +14,7 @@ pub struct Style {
     pub unicode: bool,
 }
 
-/// What a piece of text is, which decides its colour.
+/// Role of a piece of text, which decides its colour.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Role {
     #[default]

@@ -124,7 +124,7 @@ pub fn read(
     Ok(result)
 }
 
-/// What a thread's overflows have come to.
+/// Sums of a thread's overflows.
 struct Stream {
     pid: Pid,
     last_ns: u64,
@@ -647,8 +647,8 @@ impl Reading {
         (windows, bursts, self.compare(&plain, recording))
     }
 
-    /// Bytes behind the last overflow of each thread, and how wrong that may be: what
-    /// the counters showed at the end, or half a period each.
+    /// Bytes after the last overflow of each thread, and their error: from the
+    /// counters' final values, or half a period each.
     fn rest(&self, recording: &Recording, settings: &Settings) -> (f64, f64) {
         let told = recording.manifest().delivery;
         let whole = settings.from_ns == 0 && settings.to_ns.is_none();
@@ -695,7 +695,7 @@ impl Reading {
         })
     }
 
-    /// What would be known of a curve by overflows of this period, none of them lost.
+    /// The curve that overflows of this period would give if none were lost.
     fn quantised(&self, truth: &Grid) -> Grid {
         let each = self.period as f64 * self.bytes_per_event;
         let mut known = truth.emptied();

@@ -13,8 +13,7 @@
 //! `syntax` takes the text apart. `builtin` has the names that every kernel knows,
 //! `sysfs` those of this machine's PMUs, whose `format` files say which bits a term
 //! sets. Nothing here opens an event: a name that resolves is not always one that the
-//! machine can count. Nothing here opens an event; that a name resolves does not mean
-//! that the machine can count it.
+//! machine can count.
 //!
 //! Names that neither knows are looked up in libpfm4 (`sys::pfm`), where that is
 //! installed: `RETIRED_INSTRUCTIONS`, `MEM_LOAD_RETIRED:L3_MISS`.

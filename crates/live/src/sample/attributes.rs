@@ -15,10 +15,10 @@
 //!
 //! **Timers.** The kernel writes into a timer's samples the period that its event was
 //! opened with, even if it was changed since (`perf_swevent_hrtimer` takes
-//! `hw.last_period`, which nothing refreshes; Linux 6.1 to 6.18). Linux 6.1 to 6.18).
-//! So samples are asked for the counter's value instead, and a sample stands for the
-//! difference to the previous one. Where the kernel does not tell (before 6.13), it
-//! stands for the period in force.
+//! `hw.last_period`, which nothing refreshes; Linux 6.1 to 6.18). So samples are asked
+//! for the counter's value instead, and a sample stands for the difference to the
+//! previous one. Where the kernel does not tell (before 6.13), it stands for the period
+//! in force.
 
 use crate::events::Event;
 use crate::stat::SHORTEST_INTERVAL_NS;

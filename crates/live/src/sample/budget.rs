@@ -3,8 +3,7 @@
 //! The cost of a sample is measured (`cost`): a piece of work is timed with the event
 //! sampled and without. The kernel reports what memgauge itself uses. From both follows
 //! the overhead, and from the rate of samples the period that would just meet the
-//! budget: From both follows the overhead, and from the rate of samples the period that
-//! would just meet the budget:
+//! budget:
 //!
 //! ```text
 //! overhead = (samples × cost of one + memgauge's own time) ÷ processor time
@@ -80,8 +79,7 @@ pub fn aim(allowed: f64, so_far: &Window) -> f64 {
 }
 
 /// Factor for periods to meet an overhead `allowed` (0.02 is 2 %). `None` where it is
-/// met, nearly, or the window tells too little. `None` where it is met, nearly, or the
-/// window tells too little.
+/// met, nearly, or the window tells too little.
 pub fn factor(allowed: f64, window: &Window) -> Option<f64> {
     let all_ns = allowed * window.observed_ns;
     if all_ns <= 0.0 {

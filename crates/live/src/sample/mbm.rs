@@ -14,7 +14,7 @@ pub(super) struct Mbm {
 
 impl Mbm {
     /// The counters of this machine; `None` where resctrl is not mounted or monitors
-    /// none. `None` where resctrl is not mounted or monitors none.
+    /// none.
     pub(super) fn start() -> Option<Mbm> {
         Mbm::below(ROOT.into())
     }

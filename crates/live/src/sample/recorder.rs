@@ -205,7 +205,7 @@ impl Recorder {
     }
 
     /// Count of the sample's event in this thread since its previous sample; `None`
-    /// where samples do not tell. `None` where samples do not tell.
+    /// where samples do not tell.
     fn counted_since(&mut self, s: &Sample<'_>) -> Option<u64> {
         let value = s.reading?.value(0)?;
         let last = self.values.entry(s.tid).or_default();

@@ -6,8 +6,7 @@
 //! follow each other on a processor, so the opened event may go with the child. So all
 //! tasks get events of their own with the new period, switched off at first. Then the
 //! old ones and those inherited from them are switched off, and the new ones on.
-//! Nothing is sampled in between, which takes as long as the system calls. In between,
-//! which takes as long as the system calls, nothing is sampled.
+//! Nothing is sampled in between, which takes as long as the system calls.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{read_dir, read_to_string};

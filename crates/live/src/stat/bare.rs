@@ -41,9 +41,8 @@ pub(super) fn tick_ns() -> Option<f64> {
 }
 
 /// Time of a tick that leaves a sample, as those of a series do, in nanoseconds; `None`
-/// where the timer cannot be opened. `None` where the timer cannot be opened. It takes
-/// some 15 ms, so that it can be done before each run. Other work on the machine makes
-/// it uncertain by a tenth or two.
+/// where the timer cannot be opened. It takes some 15 ms, so that it can be done before
+/// each run. Other work on the machine makes it uncertain by a tenth or two.
 pub(crate) fn sampled_tick_ns() -> Option<f64> {
     let mut attr = Attr::new(kind::SOFTWARE, software::CPU_CLOCK);
     attr.period = QUICK_INTERVAL_NS;

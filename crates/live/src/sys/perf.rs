@@ -164,8 +164,7 @@ impl Ring {
     /// Maps `pages` (a power of two) pages of data for the event.
     ///
     /// # Errors
-    /// The error of `mmap`: EPERM where it exceeds what this user may lock. EPERM where
-    /// it exceeds what this user may lock.
+    /// The error of `mmap`: EPERM where it exceeds what this user may lock.
     pub fn map(event: &OwnedFd, pages: usize) -> io::Result<Ring> {
         assert!(pages.is_power_of_two(), "ring of {pages} pages");
         let page = page_bytes();
@@ -294,8 +293,7 @@ impl AuxArea {
     /// Maps `pages` (a power of two) behind the event's ring.
     ///
     /// # Errors
-    /// The error of `mmap`: EPERM where it exceeds what this user may lock. EPERM where
-    /// it exceeds what this user may lock.
+    /// The error of `mmap`: EPERM where it exceeds what this user may lock.
     pub fn map(event: &OwnedFd, ring: &Ring, pages: usize) -> io::Result<AuxArea> {
         let bytes = ring.page * pages;
         let offset = (ring.page + ring.bytes).next_multiple_of(bytes);

@@ -1,4 +1,4 @@
-//! What was lost, what recording cost, and what the numbers say.
+//! Losses, cost of recording, and findings.
 
 use memgauge_analyze::{Finding, LossRow, Summary};
 use memgauge_trace::OwnCost;

@@ -1,5 +1,4 @@
-//! What counters counted natively: totals, what follows from them, and the ticks of a
-//! series.
+//! Results of native counters: totals, derived values, and the ticks of a series.
 
 use memgauge_analyze::{Counter, CounterCurve, Counting, Derived, Summary};
 use memgauge_trace::{CounterFacts, TickFacts, UnsupportedFacts};

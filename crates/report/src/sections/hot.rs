@@ -34,7 +34,7 @@ pub(super) fn lines(summary: &Summary, style: &Style) -> String {
     shown.draw(&summary.hot.lines, &provenance(summary), style)
 }
 
-/// Of samples only: exact sums by instruction would repeat the lines.
+/// For samples only: exact sums by instruction would repeat the lines.
 pub(super) fn instructions(summary: &Summary, style: &Style) -> String {
     let hot = &summary.hot.instructions;
     if hot.samples.is_none() {

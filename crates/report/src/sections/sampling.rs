@@ -1,5 +1,4 @@
-//! What was sampled, event by event, how addresses were found, and where data came
-//! from.
+//! Samples by event, how addresses were found, and where data came from.
 
 use memgauge_analyze::{SampledEvent, Sampling, Summary};
 use memgauge_trace::{DerivationFacts, OverheadFacts, PebsFacts};
