@@ -23,8 +23,8 @@ uint64_t *mg_ring_turn(void);
 uint64_t mg_put_sync(enum mg_sync_kind kind, uint64_t key, uint64_t ns);
 
 /* The number of the MG_SYNC_START of what this thread starts next. Threads are started
- * one at a time, so that each finds its own: the lock is taken before, and given back
- * with the new thread's number (or a failure) by mg_birth_end. */
+ * one at a time, so that each finds its own number. The lock is taken before, and
+ * mg_birth_end gives it back with the new thread's number (or a failure). */
 void mg_birth_lock(void);
 void mg_birth_begin(uint64_t number);
 void mg_birth_end(int64_t tid);

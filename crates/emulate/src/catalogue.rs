@@ -33,7 +33,7 @@ pub(super) struct Access {
 }
 
 /// Counts that executions add to a thread, four numbers in one word so that the hot
-/// loop adds once. A read-modify-write is counted in all of loads, stores and modifies.
+/// loop adds once.
 ///
 /// ```text
 ///  63       48 47       32 31       16 15           0

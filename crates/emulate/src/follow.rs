@@ -200,8 +200,8 @@ impl<R: Reader> Followed<R> {
     }
 
     /// Reads on the thread that waits at the smallest number. It waited for words that
-    /// others wrote before its mark. Those are there and are read first, so no thread
-    /// waits for words still to come.
+    /// others wrote before its mark. Such words are there and are read first, so no
+    /// thread waits for words still to come.
     fn let_first_go_on(&mut self) {
         let Some(mut first) = self.first_waiting() else {
             return;

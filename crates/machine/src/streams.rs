@@ -1,10 +1,9 @@
 //! Recent first-level misses by page: which of them follow a pattern.
 //!
-//! The model is not told which instruction an access belongs to nor what it
-//! depends on, so patterns are kept by page, as the stream prefetchers of real
-//! processors keep them. They answer two questions: would an out-of-order core
-//! have had this miss in flight early (the clock), and what comes next (the
-//! stride prefetcher).
+//! The model is not told which instruction an access belongs to nor what it depends on.
+//! So patterns are kept by page, as the stream prefetchers of real processors keep
+//! them. They answer two questions: would an out-of-order core have had this miss in
+//! flight early (the clock), and what comes next (the stride prefetcher).
 
 /// Pages remembered; real stream prefetchers track 16 to 64.
 const STREAMS: usize = 64;
@@ -24,7 +23,7 @@ struct Stream {
     stride: i8,
 }
 
-/// What is known about a miss.
+/// Pattern of a miss.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Pattern {
     /// It came within eight lines of the last one in its page, or in the page

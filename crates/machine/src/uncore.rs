@@ -1,4 +1,4 @@
-//! What cores share: the last-level cache and memory.
+//! The parts that cores share: the last-level cache and memory.
 
 use crate::cache::{Cache, DIRTY, EMPTY, Found, SPACE_SHIFT, tag_in};
 use crate::clock::Clock;

@@ -96,15 +96,15 @@ impl Events {
 /// Why reading ended before the end.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Damage {
-    /// What is wrong, in words.
+    /// Problems of the file, in words.
     pub problems: Vec<String>,
     /// Bytes not read.
     pub unread_bytes: u64,
 }
 
-/// What a reader of records is given.
+/// Receives the records of a file.
 pub trait Visit {
-    /// What may go wrong with a record, besides the reading.
+    /// Failure of the receiver over a record, besides the reading.
     type Error: From<Error>;
 
     /// A record of the kernel; events are complete as far as this record needs
@@ -128,7 +128,7 @@ pub struct PerfData<R> {
     source: R,
     /// The events; a stream's come with its records.
     pub events: Events,
-    /// What the file says about the machine; a stream's come with its records.
+    /// Facts of the file about the machine; a stream's come with its records.
     pub facts: Facts,
     /// Whether it is a stream.
     pub is_stream: bool,
@@ -289,7 +289,7 @@ impl<R: Read + Seek> PerfData<R> {
     /// order. Returns what could not be read.
     ///
     /// # Errors
-    /// Those of `visit`, and of the system when it cannot read the file.
+    /// Errors of `visit`, and of the system when it cannot read the file.
     pub fn read<V: Visit>(&mut self, visit: &mut V) -> std::result::Result<Damage, V::Error> {
         let start = SeekFrom::Start(self.data.start);
         self.source.seek(start).map_err(unreadable)?;
@@ -326,7 +326,7 @@ impl<R: Read + Seek> PerfData<R> {
     }
 }
 
-/// What records say about the others.
+/// Facts that records give about other records.
 struct Told<'a> {
     events: &'a mut Events,
     facts: &'a mut Facts,
@@ -360,8 +360,8 @@ mod user {
     pub(super) const PLAUSIBLE: u32 = 256;
 }
 
-/// Bytes read from the file at a time; a record has at most 64 KiB. What fits into a
-/// processor's own cache is parsed from there.
+/// Bytes read from the file at a time; a record has at most 64 KiB. Bytes that fit into
+/// a processor's own cache are parsed from there.
 const BUFFER_BYTES: usize = 1 << 18;
 
 enum Stop<E> {

@@ -16,7 +16,7 @@ use std::env;
 use std::fmt::Display;
 use std::io::Write;
 
-/// What a test may need of the machine.
+/// Facilities of the machine that a test may need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
     /// To be run by root.

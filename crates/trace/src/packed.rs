@@ -7,7 +7,7 @@
 //! they are most of a trace's entropy. The usual difference is the mean, with longer
 //! differences cut to it, twice over: a few pauses between bursts must not round the
 //! bursts away. For differences as uneven as chance makes them it is 0.47 of the mean.
-//! Those of a frame have at most 8.5 bits of entropy.
+//! The differences of a frame have at most 8.5 bits of entropy.
 //!
 //! Differences, in steps, take the smallest width that pays. A frame's least difference
 //! is taken off. The few that need more bits than the others keep their low bits in

@@ -105,7 +105,7 @@ const GUESSED_FROM: usize = 1 << 12;
 /// Reads all references; `take` gets them in batches.
 ///
 /// # Errors
-/// What the reader or `take` says, or a table without the column.
+/// Errors of the reader or of `take`, or a table without the column.
 pub(crate) fn read(
     input: impl Read,
     format: Option<&Format>,

@@ -301,7 +301,7 @@ fn said_of(junk: &UnreadableInput) -> Option<String> {
 }
 
 /// Feeds the addresses of a recording's samples. Returns a description of the samples,
-/// and how many events each stands for. Those are all counted events, or the sum of the
+/// and how many events each stands for. They add up to all counted events, or to the
 /// samples' periods.
 fn feed_recording(input: &Path, take: Take<'_>) -> anyhow::Result<(String, f64)> {
     let recording = Recording::open(input)?;

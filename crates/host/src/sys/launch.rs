@@ -71,7 +71,7 @@ impl Held {
     /// Lets it exec.
     ///
     /// # Errors
-    /// What exec says.
+    /// The error of exec.
     pub fn go(mut self) -> io::Result<Child> {
         // A child that was killed meanwhile is found by whoever waits for it.
         let _ = self.go.write_all(&[1]);

@@ -2,7 +2,7 @@
 
 use crate::Counts;
 
-/// What a core's counters gained in one interval.
+/// Increments of a core's counters in one interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tick {
     /// End of the interval: a multiple of the interval in virtual time, or the
