@@ -152,7 +152,7 @@ static void mapped(uint64_t start, int64_t fd)
 
 /* ---- reservations ---- */
 
-/* A reservation that is told apart from others, which come often and cost little. */
+/* Smallest reservation to check; smaller ones come often and cost little. */
 #define LARGE (1ull << 30)
 
 static uint64_t reserved;             /* bytes in large reservations */

@@ -65,7 +65,7 @@ static void on_block(unsigned vcpu, void *word)
     put_block(r, w, word);
 }
 
-/* How a run in two lines is told: bit n of each mask is for a second line that begins at
+/* Forms of a run in two lines: bit n of each mask is for a second line that begins at
  * the run's byte n. */
 struct mg_lines {
     uint64_t two;          /* two words do: no access is in both lines, the last is not in
@@ -75,8 +75,8 @@ struct mg_lines {
     int8_t last;           /* its last access, from the first */
 };
 
-/* Lines of all blocks' runs. The first one is for runs whose lines are not told apart,
- * as are all that would come after the last one. */
+/* Lines of all blocks' runs. The first one is for runs whose lines are not
+ * distinguished, as are all that would come after the last one. */
 #define LINES (1u << 20)
 static struct mg_lines lines[LINES];
 static unsigned lines_used = 1;

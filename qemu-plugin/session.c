@@ -110,7 +110,7 @@ static void publish(struct mg_entry *e)
     atomic_store_explicit(&e->ready, 1, memory_order_release);
 }
 
-/* A ring nobody reads: the thread runs on, its words are overwritten. */
+/* A ring without a reader: the thread runs on, its words are overwritten. */
 static void unrecorded(void)
 {
     static __thread struct mg_ring blind;
@@ -173,7 +173,7 @@ static void ring_begin(void)
     pthread_setspecific(thread_end, r);
 }
 
-/* The recorder is gone when its process is: then nobody makes room. */
+/* When the recorder's process has ended, nobody makes room. */
 static bool recorder_lives(void)
 {
     return !atomic_load(&control->stop) &&

@@ -77,7 +77,7 @@
 #define MG_PIECE_LOAD (1ull << 32)
 #define MG_PIECE_STORE (1ull << 33)
 #define MG_PIECE_SIZE_SHIFT 16
-/* In the last page of the user's half, which Linux maps for nobody. */
+/* In the last page of the user's half, which Linux never maps. */
 #define MG_NO_ACCESS 0x7ffffffff000ull
 #define MG_LINE_BYTES 64u
 

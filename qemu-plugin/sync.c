@@ -290,8 +290,8 @@ static void release_futex(const uint64_t arg[6])
     }
 }
 
-/* The latest threads by where the kernel writes that they have ended. Whoever gives
- * that place to another thread has seen that the former one ended, even where it had
+/* The latest threads by where the kernel writes that they have ended. The thread that
+ * gives that place to another one has seen that the former one ended, even where it had
  * no need to wait for it. Changed under the lock of births. */
 static struct { uint64_t addr; uint32_t tid; } places[1024];
 static __thread uint64_t place; /* of the thread that is being started */
@@ -451,7 +451,7 @@ static void acquire_all(int64_t num, const uint64_t arg[6], int64_t ret)
     case G_NANOSLEEP: case G_CLOCK_NANOSLEEP: return slept(wait_ns);
     case G_POLL: case G_PPOLL: case G_SELECT: case G_PSELECT6:
     case G_EPOLL_WAIT: case G_EPOLL_PWAIT: case G_EPOLL_PWAIT2:
-        /* Events are waited for by whatever takes them. */
+        /* Any call that takes events waits for them. */
         return ret == 0 ? slept(wait_ns) : (void)0;
     }
 }

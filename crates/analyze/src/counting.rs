@@ -76,7 +76,7 @@ pub struct Counting {
     /// How the timer of a series did.
     pub ticks: Option<Ticking>,
     /// Rows of the series: one for each thread or processor and tick; `None` where the
-    /// recorder did not live to say.
+    /// recorder was killed.
     pub rows: Option<u64>,
     /// Processes and threads seen; `None` as for `rows`.
     pub threads: Option<u64>,
@@ -203,7 +203,7 @@ mod tests {
         }
     }
 
-    /// A timer of a whole processor runs while nobody does: two idle processors are not
+    /// A timer of a whole processor runs while it is idle: two idle processors are not
     /// two processors used.
     #[test]
     fn processors_that_idle_are_not_processors_used() {

@@ -139,7 +139,7 @@ const RATIOS: &[Ratio] = &[
 ];
 
 /// Figures from totals by event name, over `seconds` of time. The clocks of a whole
-/// machine run while nobody does: they say nothing of the processors used.
+/// machine run while it is idle: they do not tell the processors used.
 ///
 /// A name matches without its modifiers (`cycles:u` is `cycles`), as long as all
 /// events of a formula have the same ones.

@@ -24,8 +24,8 @@ use crate::spaces::{AddressSpaces, Mapping, PathId, UNKNOWN, is_anonymous, is_fi
 /// Two-sided 95 % quantile of the normal distribution.
 const Z_95: f64 = 1.959_964;
 
-/// File data is told apart in granules of this many bytes until symbols are
-/// asked: no variable of interest is smaller.
+/// File data is kept in granules of this many bytes until symbols are looked up: no
+/// variable of interest is smaller.
 const GRANULE_BYTES: u64 = 8;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -1,4 +1,4 @@
-//! Names of code and data, asked of whoever can read symbol tables.
+//! Names of code and data, from an implementer that can read symbol tables.
 
 use serde::Serialize;
 

@@ -107,9 +107,9 @@ pub struct SampledEvent {
     pub with_address: u64,
     /// Events that they stand for: the sum of their periods.
     pub stood_for: u64,
-    /// Events that the counters counted meanwhile; `None` where nobody read them.
+    /// Events that the counters counted meanwhile; `None` where they were not read.
     pub counted: Option<u64>,
-    /// Samples lost for want of room; `None` where nobody counted them.
+    /// Samples lost for want of room; `None` where they were not counted.
     pub lost: Option<u64>,
     /// Times that the kernel stopped it for being too fast; `None` as for `lost`.
     pub throttled: Option<u64>,

@@ -170,8 +170,8 @@ pub struct RunFacts {
     /// Length of the run on the recording's clock, in nanoseconds: the end of
     /// the last interval, sample or thread.
     pub duration_ns: u64,
-    /// Wall-clock seconds the run took while being recorded; `None` where the
-    /// recorder did not live to say.
+    /// Wall-clock seconds the run took while being recorded; `None` where the recorder
+    /// was killed.
     pub wall_s: Option<f64>,
     /// Instructions executed.
     pub instructions: Option<u64>,
@@ -230,7 +230,7 @@ impl Dram {
         let mean =
             |bytes: u64| (duration_ns > 0).then(|| bytes as f64 * NS_PER_S / duration_ns as f64);
         let peak = |values: Vec<u64>| curve.curve(values).peak().filter(|p| p.per_s > 0.0);
-        // A direction that nobody recorded adds nothing to the peak of both.
+        // A direction that was not recorded adds nothing to the peak of both.
         let known = curve.read_bytes.as_ref().or(curve.write_bytes.as_ref());
         let none = vec![0; known.map_or(0, Vec::len)];
         let read = curve.read_bytes.as_ref().unwrap_or(&none);

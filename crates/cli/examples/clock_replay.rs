@@ -16,8 +16,8 @@
 //! (the one sampled, the previous one, or one of the next). The address is right if
 //! that instruction accessed this line of 64 bytes (8 bytes, in the stack) at some time
 //! of the emulated run. It is *in range* if it lies between the least and the largest
-//! address that the instruction accessed. How often a wrong address would be called
-//! right is shown beside: the same with the address of another sample.
+//! address that the instruction accessed. A second figure tells how often a wrong
+//! address would be called right: the same check with the address of another sample.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -265,7 +265,7 @@ fn clocked(command: &[String], folder: &Path, run: usize) -> Result<(u64, Region
     Ok((all, regions, with))
 }
 
-/// A run under the clock, beside the emulated one.
+/// A run under the clock, compared with the emulated one.
 struct Comparison<'a> {
     here: &'a Regions,
     there: &'a Emulated,
@@ -413,8 +413,8 @@ fn write_input(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// This program anew, without address randomisation and with the environment that
-/// both runs are to have.
+/// Runs this program again, without address randomisation and with the environment that
+/// both runs get.
 fn anew(folder: &Path, arguments: &[String]) -> Result<Command> {
     let mut command = Command::new("setarch");
     command.arg("-R").arg(std::env::current_exe()?);

@@ -361,7 +361,7 @@ impl Studied {
     }
 }
 
-/// Periods that findings are told of.
+/// Periods with findings.
 const SHOWN: [u64; 3] = [1, 10, 100];
 /// Error after the best scale below which a shape counts as kept.
 const KEPT: f64 = 0.1;

@@ -9,8 +9,8 @@
 //! are medians of three rounds, and of the ratio to the baseline in one round. The
 //! baseline is what is usually written: a hash map of last times and a Fenwick tree.
 //! Then two threads against one, until there were enough rounds in which two processors
-//! were free. Last the whole process, `memgauge mrc FILE`, beside the engine: start,
-//! reading and the report are what it takes more.
+//! were free. Last comes the whole process, `memgauge mrc FILE`, against the engine: it
+//! takes more for start, reading and the report.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -271,7 +271,7 @@ fn both_are_free() -> bool {
     FREE.contains(&(2.0 * one / two))
 }
 
-/// Some milliseconds' arithmetic; the same code for whoever calls it.
+/// Some milliseconds of arithmetic, with the same code for every caller.
 #[inline(never)]
 fn spin() {
     let mut random = Random(1);

@@ -9,10 +9,10 @@ use memgauge_trace::CommandEnd;
 use crate::args::{Settings, Source};
 use crate::{record, sample};
 
-/// Samples a second where nothing else is said.
+/// Samples a second by default.
 const DEFAULT_HERTZ: u64 = 1000;
 
-/// Samples a command, or whoever runs already.
+/// Samples a command, or processes that run already.
 pub(crate) fn run(
     settings: &Settings,
     (target, while_running): (Target, Option<Vec<String>>),

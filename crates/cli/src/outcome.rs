@@ -45,7 +45,7 @@ pub(crate) fn usage(message: impl Into<String>) -> anyhow::Error {
     Error::usage(message).into()
 }
 
-/// An error and its causes; none is told twice, and the system's numbers are left out.
+/// An error and its causes, each once, without the system's numbers.
 fn in_one_line(error: &anyhow::Error) -> String {
     let mut line = without_system_numbers(&error.to_string());
     for cause in error.chain().skip(1) {

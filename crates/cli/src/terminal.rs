@@ -39,8 +39,8 @@ pub(crate) fn set_width(width: Option<usize>) {
     }
 }
 
-/// Columns that a line may have: what the user says, else what the terminal has.
-/// `None` off a terminal, where nobody has to fit it on a screen.
+/// Columns that a line may have: what the user says, else what the terminal has. `None`
+/// off a terminal, where no screen limits it.
 fn line(terminal: bool) -> Option<usize> {
     let columns = || std::env::var("COLUMNS").ok()?.parse().ok();
     let screen = || {

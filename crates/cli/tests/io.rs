@@ -48,7 +48,8 @@ fn bytes_written_to_devices() -> u64 {
     stats.lines().filter_map(sectors).sum::<u64>() * 512
 }
 
-/// Whether what is written there goes to a device: what stays in memory is nobody's.
+/// Whether bytes written there go to a device: those that stay in memory are in no
+/// account.
 fn lies_on_a_device(folder: &std::path::Path) -> bool {
     let before = bytes_written_to_devices();
     let mut write = Command::new("sh");

@@ -269,9 +269,9 @@ fn check_weights(program: &Path, source: &[&str], event: &str, budget: &str) {
     let get = |what: &str| total(&recording, &format!("event.{event}.{what}"));
     let stood_for: u64 = samples.iter().map(|s| s.period).sum();
     assert_eq!(get("stood_for"), stood_for);
-    // Nothing is told twice. Events after a thread's last sample on a processor, and
-    // after the last one before its event is replaced, make no sample. They are up to a
-    // twentieth on a free machine, more where others make periods longer.
+    // No event is counted twice. Events after a thread's last sample on a processor,
+    // and after the last one before its event is replaced, make no sample. They are up
+    // to a twentieth on a free machine, more where others make periods longer.
     let counted = get("counted");
     let what = format!("{event} at {budget}, {} samples", samples.len());
     assert!(

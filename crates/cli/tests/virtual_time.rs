@@ -1,4 +1,5 @@
-//! Virtual time is causal: whoever waits goes on no earlier than what it waited for.
+//! Virtual time is causal: a waiting thread goes on no earlier than the event it waited
+//! for.
 //!
 //! The programs wait in every way a program can. The time of each follows from what it
 //! scans and how long it asks to sleep.

@@ -4,7 +4,7 @@
 //! together, in order, so that the host fetches the memory of each (its access of the
 //! code, its sets of the lower levels) while it works on others.
 //!
-//! Rejected: a second thread that completes them beside the hot loop. With two
+//! Rejected: a second thread that completes them while the hot loop runs. With two
 //! processors, `xz -3` took 0.90 to 0.99 of the time, but two-threaded xz 1.03 to 1.17,
 //! and the others (sort, sqlite3, python3) about as long as before. Handing over takes
 //! a tenth more processor time. With more processors it may pay; that was not measured.

@@ -36,7 +36,7 @@ pub(super) struct Thread<T> {
 pub(super) struct Origin<'a, P> {
     /// The process before its exec, read to its end.
     pub(super) before: Option<&'a Process<P>>,
-    /// The process it was forked from, and that one's blocks by then.
+    /// The process it was forked from, and that one's blocks at the fork.
     pub(super) parent: Option<(&'a Process<P>, u32)>,
 }
 
@@ -86,7 +86,7 @@ pub(super) trait Reader {
         0
     }
 
-    /// Something happened in a process that is told beside its code.
+    /// A record of a process besides its code.
     fn happened(&mut self, process: &mut Process<Self::Process>, happening: CatalogueEvent);
 
     /// Takes in words of thread `tid`.

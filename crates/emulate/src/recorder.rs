@@ -636,7 +636,8 @@ fn take_blocks(process: &mut Process, rows: &mut Vec<SiteCount>) {
     for further in [wire::FURTHER_LOADS, wire::FURTHER_STORES] {
         kept.missing_runs -= catalogue.entries.take(further as usize) as i64;
     }
-    // The hot loop counts these too, which nobody asks; the counters must not run over.
+    // The hot loop counts these too, and nothing reads them; the counters must not
+    // overflow.
     for other_line in [wire::OTHER_LINE_LOADS, wire::OTHER_LINE_STORES] {
         catalogue.entries.take(other_line as usize);
     }

@@ -49,7 +49,7 @@ pub(super) enum Entry {
 pub(super) struct ProcessEntry {
     pub(super) number: u32,
     pub(super) pid: u32,
-    /// The process it was forked from, and that process's blocks by then.
+    /// The process it was forked from, and that process's blocks at the fork.
     pub(super) parent: Option<(u32, u32)>,
     /// Number of the mark by which it was forked; 0: none.
     pub(super) birth: u64,
@@ -185,7 +185,7 @@ impl Session {
         self.control.u32(control::REFUSED).load(Ordering::Relaxed) + self.unopened
     }
 
-    /// Tells every recorded process that nobody reads any more.
+    /// Tells every recorded process that memgauge has stopped reading.
     pub(super) fn stop(&self) {
         self.control.u32(control::STOP).store(1, Ordering::SeqCst);
     }
@@ -390,7 +390,7 @@ impl Ring {
         self.shared.u32(entry::FINISHED).load(Ordering::Acquire) == 1
     }
 
-    /// Tells the thread that nobody reads its words.
+    /// Tells the thread that its words are not read.
     pub(super) fn leave(&self) {
         let taken = self.shared.u32(ring::TAKEN);
         taken.store(ring::IS_LEFT, Ordering::SeqCst);

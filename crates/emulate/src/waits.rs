@@ -28,10 +28,10 @@ pub(super) struct Sync {
 /// Meaning of a mark; a key is an object's, or a thread's or process's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum What {
-    /// Whoever waits for the key goes on so many nanoseconds later.
+    /// A thread that waits for the key goes on so many nanoseconds later.
     Release(u64, u64),
     Acquire(u64),
-    /// Waited until nobody writes to the key any more.
+    /// Waited until the last writer of the key closed it.
     AcquireEnd(u64),
     Sleep(u64),
     Start,

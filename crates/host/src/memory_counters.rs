@@ -1,4 +1,4 @@
-//! Counters of the memory traffic that devices make, whoever reads them.
+//! Counters of the memory traffic that devices make, for any source that reads them.
 //!
 //! A source that wants them takes a [`MemoryCounters`]; another source reads the
 //! hardware, or a file. [`NoCounters`] says why there are none.
@@ -7,7 +7,7 @@ use std::fmt::Debug;
 
 use memgauge_trace::{EventDef, EventId, Provenance, Unit, catalogue};
 
-/// Somebody who counts memory traffic.
+/// A counter of memory traffic.
 pub trait MemoryCounters: Debug {
     /// Where the counts come from, in words; empty where there are none.
     fn source(&self) -> String;

@@ -61,7 +61,7 @@ pub fn import(input: &mut Input, output: &Path) -> Result<()> {
     converter.finish(&file, damage)
 }
 
-/// Imports from anything that can be read twice and has no files beside it.
+/// Imports from any single input that can be read twice.
 ///
 /// # Errors
 /// As of [`import`].
@@ -79,8 +79,8 @@ pub fn convert(source: impl Read + Seek, output: &Path) -> Result<()> {
 }
 
 /// The earliest time in a file. Records lie in it ring by ring, not in order; the
-/// earliest is in one of the first two rounds. Files beside one another have no rounds
-/// in common: they are read whole.
+/// earliest is in one of the first two rounds. Several files have no rounds in common:
+/// they are read whole.
 struct Earliest {
     time_ns: u64,
     rounds: u32,

@@ -21,7 +21,7 @@ const MAGICS: [&[u8; 8]; 2] = [b"PERFILE2", b"2ELIFREP"];
 pub struct Input {
     /// The file with the head.
     pub(super) main: BufReader<File>,
-    /// Files of records only, beside it.
+    /// Further files, with records only.
     pub(super) beside: Vec<(PathBuf, BufReader<File>)>,
 }
 
@@ -91,7 +91,7 @@ fn opened(path: &Path) -> Result<File> {
     File::open(path).map_err(|e| failed(path, e))
 }
 
-/// The directory whose `data` somebody named: its records lie in the files beside.
+/// The directory whose `data` the user named: its records lie in the other files.
 fn directory_of(path: &Path) -> Option<&Path> {
     let folder = path.parent().filter(|_| path.ends_with("data"))?;
     let folder = if folder.as_os_str().is_empty() {

@@ -36,11 +36,11 @@ struct WriterThread<L: Load> {
 
 /// Who writes.
 enum State<L: Load> {
-    /// Nobody yet.
+    /// No writer yet.
     Waiting(Box<L::Writer>),
     /// A thread, through a queue.
     Thread(WriterThread<L>),
-    /// Nobody any more: it failed.
+    /// The writer failed.
     Failed,
 }
 
@@ -57,7 +57,7 @@ fn handed_over<L: Load>(mut writer: L::Writer) -> WriterThread<L> {
     let thread = std::thread::spawn(move || {
         for mut load in full {
             load.write(&mut writer)?;
-            // Nobody fills it any more once all has been read.
+            // No rows follow once all has been read.
             let _ = emptied.send(load);
         }
         L::flush(&mut writer)?;

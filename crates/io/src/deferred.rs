@@ -20,7 +20,7 @@ use memgauge_host::sys::process::wait_readable;
 /// The map through which the programs report it.
 const TELLS: &str = "first_datagrams";
 
-/// Whether the program hangs; none where the kernel refused.
+/// Whether the program is attached; none where the kernel refused.
 type AttachedLink = Arc<OnceLock<Option<Link>>>;
 
 /// Waits until it is dropped, and takes the program off then.
@@ -31,7 +31,7 @@ pub(super) struct DeferredHook {
 }
 
 impl DeferredHook {
-    /// Hangs `program` when there is something for it to see.
+    /// Attaches `program` when there is something for it to see.
     pub(super) fn wait(
         object: Arc<Object>,
         program: &'static str,
@@ -53,7 +53,7 @@ impl DeferredHook {
         })
     }
 
-    /// Whether it should hang and does not.
+    /// Whether it should be attached and is not.
     pub(super) fn is_refused(&self) -> bool {
         matches!(self.hung.get(), Some(None))
     }

@@ -68,7 +68,7 @@ pub fn present(wanted: Option<&dyn Fn(u32) -> bool>) -> BTreeMap<DeviceId, Devic
     all
 }
 
-/// Namespaces beside the own one that are wanted.
+/// Wanted namespaces, besides the own one.
 fn others(own: u32, wanted: &dyn Fn(u32) -> bool) -> Vec<Network> {
     let others = namespaces().into_iter();
     let others = others.filter(|(netns, _)| *netns != own && wanted(*netns));

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// A program and where it hangs.
+/// A program and the hook it is attached to.
 pub(super) struct Hook {
     pub(super) program: &'static str,
     /// Name in BTF, `/` after the module that may have it; none for hooks that every kernel has.
@@ -21,7 +21,8 @@ pub(super) struct Hook {
     pub(super) without: &'static str,
     /// Without it there is nothing to account.
     pub(super) required: bool,
-    /// Hung only when the first UDP socket is seen, as it runs for others, too.
+    /// Attached only when the first UDP socket is seen, as it runs for other sockets,
+    /// too.
     pub(super) deferred: bool,
 }
 

@@ -180,7 +180,8 @@ impl Programs {
     pub(super) fn close(&self, key: (Owner, DeviceId)) -> Result<Account> {
         let map = self.map("accounts")?;
         let key = layout::key_bytes(key);
-        // Read anew: what an ended process wrote is charged whenever it is written back.
+        // Read again: pages of an ended process are charged whenever they are written
+        // back.
         let failed = |e| unread("accounts", e);
         let values = map.lookup_percpu(&key, MapFlags::ANY).map_err(failed)?;
         map.delete(&key).map_err(failed)?;
@@ -275,7 +276,7 @@ impl Programs {
         })
     }
 
-    /// Whether somebody may read rates.
+    /// Whether another program may read rates.
     pub(super) fn is_pinned(&self) -> bool {
         self.pinned.is_some()
     }
@@ -366,7 +367,7 @@ fn chunks() -> u32 {
         .lines()
         .find_map(|line| line.strip_prefix("MemTotal:"))
         .and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
-    // vm.dirty_ratio is 20 % where nobody changed it.
+    // vm.dirty_ratio is 20 % by default.
     let pages = kib.unwrap_or(1 << 22) / 4 / 5 * 2;
     (pages / 16).clamp(4096, u64::from(MOST_CHUNKS)) as u32
 }

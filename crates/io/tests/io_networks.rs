@@ -112,7 +112,7 @@ fn echo_requests_belong_to_who_sends_them_and_answers_of_the_kernel_to_nobody() 
     });
 }
 
-/// Bytes of packets that were given to nobody so far, by reason.
+/// Unattributed bytes of packets so far, by reason.
 fn given_to_nobody(session: &Session, reasons: &[&str]) -> u64 {
     let losses = session.losses().unwrap();
     let lost = losses.iter().filter(|loss| reasons.contains(&loss.name));
@@ -242,7 +242,7 @@ impl Totals {
         self.check_but(session, network, 400);
     }
 
-    /// At most `rest` bytes of the device's are nobody's.
+    /// At most `rest` bytes of the device's are unattributed.
     fn check_but(&self, session: &mut Session, network: &Network, rest: u64) {
         let all = everyone(session, network.device(self.side, "one"));
         let now = network.counted(self.side, "one");
@@ -515,9 +515,9 @@ fn ends_of_a_pair_name_each_other_and_vanish_with_their_accounts_kept() {
     assert_eq!(bytes, datagrams(&IPV4, &[(100, 500)]).bytes);
 }
 
-/// Whether a flow carries the payload within a thousandth, beside what TCP had to send
-/// again. Each packet has headers of
-/// 52 bytes (IPv4) or 72 (IPv6), the time stamp among them.
+/// Whether a flow carries the payload within a thousandth, apart from bytes that TCP
+/// had to send again. Each packet has headers of 52 bytes (IPv4) or 72 (IPv6), the time
+/// stamp among them.
 fn carries(flow: Flow, payload: u64, network: &Network, family: &Family) -> bool {
     let headers = flow.operations * (family.udp_headers + 24);
     let carried = flow.bytes.saturating_sub(headers);

@@ -21,7 +21,8 @@ use memgauge_perf::abi::{Attr, kind, software};
 pub struct Options {
     /// A command, processes or threads.
     pub target: Target,
-    /// A program that is started and says when to stop, beside somebody else.
+    /// A program that is started and whose end stops the run; another target is
+    /// observed.
     pub while_running: Option<Vec<String>>,
     /// Directory of the recording.
     pub output: PathBuf,

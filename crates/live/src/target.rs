@@ -64,7 +64,7 @@ pub fn online_cpus() -> Vec<u32> {
 /// A target with what has to stay open for it.
 #[derive(Debug)]
 pub struct OpenTarget {
-    /// Threads, or the control group, or nobody in particular.
+    /// Threads, or the control group, or all processes.
     whom: Vec<EventScope>,
     cpus: Vec<u32>,
     /// Whether counters follow one task, and not a processor.

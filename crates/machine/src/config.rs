@@ -351,7 +351,7 @@ impl Config {
     }
 
     /// Whether it has the name of a preset and is another machine. Prefetchers are
-    /// switched on by option and told beside the name.
+    /// switched on by option and shown next to the name.
     pub fn is_modified(&self) -> bool {
         let same = |preset: &Config| {
             let mut mine = self.clone();

@@ -12,8 +12,8 @@ use crate::l1d::L1d;
 use crate::tlb::{Dtlb, STAMP_STEP};
 use crate::{Config, Core};
 
-/// An address in the last page of the user's half, which Linux maps for nobody.
-/// Touching it changes nothing, so that a feed may have an entry without access.
+/// An address in the last page of the user's half, which Linux never maps. Touching it
+/// changes nothing, so that a feed may have an entry without access.
 pub const NO_ACCESS: u64 = 0x7fff_ffff_f000;
 
 pub(crate) struct FirstLevel {

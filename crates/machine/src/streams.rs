@@ -26,8 +26,8 @@ struct Stream {
 /// Pattern of a miss.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Pattern {
-    /// It came within eight lines of the last one in its page, or in the page
-    /// beside for a page's first.
+    /// It came within eight lines of the last one in its page, or in the neighbouring
+    /// page for a page's first.
     pub(crate) regular: bool,
     /// The distance in lines that was seen at least twice in a row, else 0.
     pub(crate) stride: i64,
@@ -68,8 +68,8 @@ impl Streams {
         }
     }
 
-    /// Whether the first miss in a page comes within eight lines of the last one
-    /// in a page beside it.
+    /// Whether the first miss in a page comes within eight lines of the last one in a
+    /// neighbouring page.
     fn enters_page(&self, line: u64) -> bool {
         let beside = [line.wrapping_sub(NEAR), line.wrapping_add(NEAR)];
         beside.iter().any(|&near| {

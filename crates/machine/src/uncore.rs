@@ -28,7 +28,7 @@ struct Peer {
 /// Lines a core must give up because an inclusive last-level cache lost them.
 pub(crate) enum Recalls {
     These(Vec<u64>),
-    /// Too many to list: whatever the last-level cache does not hold.
+    /// Too many to list: all lines that the last-level cache does not hold.
     Unlisted,
 }
 

@@ -169,8 +169,8 @@ impl Curve {
         self.steps.iter_mut().for_each(|step| step.1 *= weight);
     }
 
-    /// Corners of the lower convex hull, with the misses there: nobody who divides
-    /// memory by marginal benefit would stop elsewhere.
+    /// Corners of the lower convex hull, with the misses there. A division of memory by
+    /// marginal benefit stops nowhere else.
     pub fn hull(&self) -> Vec<(u64, f64)> {
         let mut hull: Vec<(u64, f64)> = Vec::new();
         for &step in &self.steps {

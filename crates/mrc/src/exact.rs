@@ -215,7 +215,7 @@ impl Back {
         slot(live)
     }
 
-    /// Begins anew with so many slots set.
+    /// Restarts with so many slots set.
     fn forget(&mut self, window: u32, live: u32) {
         self.ranks = Ranks::new(window, live, self.advise);
         self.histogram = Histogram::new(self.advise);

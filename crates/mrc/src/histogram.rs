@@ -114,7 +114,7 @@ impl Histogram {
         *self.wrapped.entry(distance).or_default() += 1;
     }
 
-    /// Takes what was counted, with `hits` at the smallest distances, and begins anew.
+    /// Takes the counts, with `hits` at the smallest distances, and starts over.
     pub(super) fn take(&mut self, hits: &[u64]) -> Distances {
         let exact = |(distance, low): (usize, &u16)| {
             let wrapped = self.wrapped.get(&(distance as u32)).copied().unwrap_or(0);

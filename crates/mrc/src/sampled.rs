@@ -440,8 +440,8 @@ impl Pooled {
     }
 }
 
-/// Blocks that there are for each sampled one: beside a sampled block there is one
-/// sampled block less, as there is one block less.
+/// Blocks for each sampled one: next to a sampled block there is one sampled block
+/// less, as there is one block less.
 fn spread(sampled: f64, distinct: f64) -> f64 {
     match sampled > 1.0 {
         true => (distinct - 1.0) / (sampled - 1.0),

@@ -585,7 +585,7 @@ impl Times {
         on_either!(self, table => table.lines.len() * size_of::<Line>())
     }
 
-    /// Bytes it takes to grow, beside what it has.
+    /// Further bytes that it takes to grow.
     pub(super) fn bytes_to_grow(&self) -> usize {
         on_either!(self, table => grown(table.homes) * size_of::<Line>())
     }

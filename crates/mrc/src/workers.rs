@@ -49,7 +49,7 @@ pub(super) struct WorkList {
 enum Ended {
     /// A table found no room.
     Full,
-    /// Nobody wants more.
+    /// No thread wants more.
     Closed,
 }
 
@@ -123,7 +123,7 @@ fn parts(threads: usize) -> usize {
     if threads > 2 { 4 } else { 2 }
 }
 
-/// Bytes that each of so many tables may take beside a window of so many slots.
+/// Bytes that each of so many tables may take next to a window of so many slots.
 fn share(settings: &Settings, window: u32, parts: usize) -> usize {
     settings.memory_bytes.saturating_sub(window as usize / 8) / parts
 }
@@ -339,7 +339,7 @@ impl Workers {
         }
     }
 
-    /// Does what there is to do, whoever's it is, until it is enough or all ended.
+    /// Does any work there is, until it is enough or all ended.
     fn work(&self, prefers: Prefers, enough: impl Fn(&WorkList) -> bool) {
         while let Some(task) = self.next(prefers, &enough) {
             let done = sys::run(self.settings.vectors, Do(self, task));
@@ -399,7 +399,7 @@ impl Workers {
     }
 }
 
-/// Ends the work of all if its thread panics, which nobody would wait for in vain.
+/// Ends the work of all if its thread panics, so that no thread waits in vain.
 struct Alarm<'a>(&'a Workers);
 
 impl Drop for Alarm<'_> {

@@ -176,8 +176,8 @@ impl Op {
         bits(self.data2, 0, 3) | high << 3
     }
 
-    /// The level that delivered the data. A store has none: its line's source is
-    /// not told.
+    /// The level that delivered the data. A store has none: IBS does not report its
+    /// line's source.
     pub fn level(&self) -> DataSource {
         if self.kind() == AccessKind::Unknown {
             return DataSource::Unknown;

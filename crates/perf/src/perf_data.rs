@@ -5,9 +5,9 @@
 //! stream  magic, 16 │ attributes and features as records, then records …
 //! ```
 //!
-//! Everything is taken with suspicion: whatever is cut off, too large or
-//! overlapping ends the reading with a note of what was good. Memory does not
-//! depend on the file's size, nor on sizes that it claims.
+//! No field is trusted: data cut off, too large or overlapping ends the reading with a
+//! note of how far it was good. Memory does not depend on the file's size, nor on sizes
+//! that it claims.
 //!
 //! Rejected: the crate linux-perf-data (it drops weights and data sources, which
 //! are what a memory profiler wants).
@@ -305,7 +305,7 @@ impl<R: Read + Seek> PerfData<R> {
     }
 
     /// The same of a file that holds records only: `perf record --threads` writes one
-    /// for each of its threads, beside the file with the head.
+    /// for each of its threads, next to the file with the head.
     ///
     /// # Errors
     /// As of [`PerfData::read`].
@@ -414,8 +414,8 @@ impl Walk {
         }
     }
 
-    /// Why it ended; where nobody knows how long the source is, what was read of it
-    /// already is all that is known to be lost.
+    /// Why it ended. If the source's length is not known, only the bytes already read
+    /// are known to be lost.
     fn judge<E>(
         &self,
         result: Step<(), E>,

@@ -52,7 +52,7 @@ pub enum Packet {
     Address {
         /// Which.
         index: u8,
-        /// With the bits beside it.
+        /// With its attribute bits.
         payload: u64,
     },
     /// Cycles: 0 all, 1 until issue, 2 in translation.
@@ -144,7 +144,7 @@ const EVENTS: &[(u32, &str)] = &[
     (18, "SVE-EMPTY-PRED"),
 ];
 
-/// An address without the bits beside it.
+/// An address without its attribute bits.
 const ADDRESS: u64 = (1 << 56) - 1;
 
 impl fmt::Display for Packet {

@@ -328,9 +328,9 @@ fn digits(bytes: &[u8]) -> Option<u32> {
 
 /// Runs the Parquet decoder, whose panics on nonsense become damage.
 ///
-/// The checksums keep accidents away from it; this is for parts that somebody
-/// forged together with their checksums. The panic's own message still goes to
-/// standard error: the process's hook is not a library's to change.
+/// The checksums keep accidents away from it; this is for parts that were forged
+/// together with their checksums. The panic's own message still goes to standard error:
+/// the process's hook is not a library's to change.
 pub(super) fn contained<T, E: ToString>(
     decode: impl FnOnce() -> Result<T, E>,
 ) -> Result<T, Damage> {

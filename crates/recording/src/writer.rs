@@ -51,7 +51,7 @@ impl Room {
 
 impl Drop for Room {
     fn drop(&mut self) {
-        // Best effort: it takes space and harms nobody.
+        // Best effort: it takes space and does no harm.
         let _ = std::fs::remove_file(&self.0);
     }
 }

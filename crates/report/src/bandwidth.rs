@@ -277,7 +277,7 @@ fn functions(result: &Bandwidth, style: &Style) -> String {
     table.draw(style) + &note
 }
 
-/// Drops, pauses and whatever else a reader should know.
+/// Drops, pauses and other notes on the trace.
 fn oddities(result: &Bandwidth, style: &Style) -> String {
     let mut said = Vec::new();
     if !result.drops.is_empty() {

@@ -143,7 +143,7 @@ impl Unit {
     }
 }
 
-/// One curve to show, with what is to be said beside it.
+/// One curve to show, with its notes.
 #[derive(Clone, Debug)]
 pub struct CurveView {
     /// Source of the references: a file, a command.
@@ -160,7 +160,7 @@ pub struct CurveView {
     pub marks: Vec<(String, u64)>,
     /// Sizes in bytes to list; a choice where empty.
     pub sizes: Vec<u64>,
-    /// A curve to draw beside it.
+    /// A second curve to draw.
     pub against: Option<(String, Measured)>,
     /// The part of the run that it is of, if not all.
     pub span: Option<Span>,

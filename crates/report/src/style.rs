@@ -5,8 +5,8 @@
 pub struct Style {
     /// Columns of plots and sentences.
     pub width: usize,
-    /// Columns that a line may have before names in it are shortened; none are where
-    /// nobody has to fit text on a screen.
+    /// Columns that a line may have before names in it are shortened. Without a screen
+    /// no names are.
     pub line: usize,
     /// Whether ANSI colours may be used.
     pub colour: bool,

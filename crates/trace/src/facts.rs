@@ -42,7 +42,7 @@ pub struct SampledFacts {
     pub with_address: u64,
     /// Events that the samples stand for: the sum of their periods.
     pub stood_for: u64,
-    /// Events that the counters counted meanwhile; `None` where nobody read them.
+    /// Events that the counters counted meanwhile; `None` where they were not read.
     pub counted: Option<u64>,
     /// Samples lost for want of room, by the kernel's count.
     pub lost: u64,
@@ -247,7 +247,7 @@ pub struct DeliveryFacts {
     pub stops: u64,
     /// Times the buffer was changed.
     pub swaps: u64,
-    /// Cycles that it took, of a modelled machine; `None` where nobody knows.
+    /// Cycles that it took, of a modelled machine; `None` where it is not known.
     pub cycles: Option<u64>,
 }
 

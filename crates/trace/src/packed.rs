@@ -283,7 +283,7 @@ fn unpack_frame<'a>(bytes: &'a [u8], frame: &mut [u64]) -> Option<&'a [u8]> {
 
 /// Reads values of `width` bits, a row of all lanes at a time.
 fn get_bits(packed: &[u8], width: usize, least: u64, frame: &mut [u64]) {
-    // A last word that is read beside the one before and not used.
+    // A last word that is read with the previous one and not used.
     let mut words = [[0u32; LANES]; WIDEST + 2];
     let flat = words.as_flattened_mut();
     for (word, bytes) in flat.iter_mut().zip(packed.chunks_exact(4)) {

@@ -1,17 +1,17 @@
 //! Misses that nothing counted: those of loads that a record's stop aborted.
 //!
-//! A counter beside shows what passed between an overflow and its record, but not
-//! the loads under way at the stop: made again, they hit. How many those are is no
-//! property of the period alone. They are the *independent* load misses among the
-//! next few hundred instructions, as far as there are fill buffers:
+//! A reference counter shows the events between an overflow and its record. It does not
+//! show the loads under way at the stop: made again, they hit. How many those are is no
+//! property of the period alone. They are the *independent* load misses among the next
+//! few hundred instructions, as far as there are fill buffers:
 //!
 //! - **how dense** misses are in instructions follows from the time since the previous
 //!   overflow (less its record's time), and from how many instructions the counters saw
 //!   in such time in the window around;
 //! - **which are loads** follows from samples of overflows after gaps of about that
 //!   length, within the limits of the first level's misses of loads and stores;
-//! - **which depend on another** is told by time: a load that waits for another's
-//!   data stands still for memory's whole latency, others share it.
+//! - **which depend on another** follows from time: a load that waits for another's
+//!   data stalls for memory's whole latency, others share it.
 //!
 //! The calibration's loops give the amount of each: instructions a nanosecond, standing
 //! still for an independent and a dependent load, lines hidden by density. A window
@@ -21,8 +21,8 @@
 //! it. By [*stalls*](Mechanism::by_stalls) the window's stalled time is shared out
 //! evenly among its load misses, and instructions run in the remainder of each gap.
 //! That is right for bursts, and too high where a few loads wait long among many that
-//! do not. Stalls are trusted as far as the window's loads wait for no other and are
-//! told from stores. The readings' distance is most of what is said to be uncertain.
+//! do not. Stalls are trusted as far as the window's loads wait for no other load and
+//! can be told from stores. The readings' distance is most of the stated uncertainty.
 //!
 //! Checked on programs whose memory traffic is known (docs/experiments/bandwidth.md).
 
@@ -351,7 +351,7 @@ impl Counters {
         }
     }
 
-    /// Cycles are told in the series; a nanosecond has so many.
+    /// Cycles are in the series; a nanosecond has so many.
     pub(super) fn clock(&mut self, frequency_hz: u64) {
         self.ns_per_cycle = 1e9 / frequency_hz.max(1) as f64;
     }

@@ -27,7 +27,7 @@ pub struct LossPoint {
     /// Instructions for each event.
     #[serde(default)]
     pub instructions: f64,
-    /// Part of `lost` that the counter beside did not see either.
+    /// Part of `lost` that the reference counter did not see either.
     #[serde(default)]
     pub hidden: f64,
     /// Time a record takes, nanoseconds.
@@ -63,7 +63,7 @@ impl LossModel {
         }
     }
 
-    /// The same loss whatever the period and density.
+    /// The same loss for every period and density.
     pub fn constant(lost: f64) -> Self {
         LossModel::new([LossPoint {
             period: 1,

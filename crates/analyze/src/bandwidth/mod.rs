@@ -103,8 +103,8 @@ pub struct Reference {
     /// Mean absolute difference of the corrected curve in these windows, over the
     /// reference's mean.
     pub mean_error: Option<f64>,
-    /// The same of the reference itself, known by overflows of this period alone:
-    /// no trace can be nearer without counters beside.
+    /// The same of the reference itself, known by overflows of this period alone. No
+    /// trace can be nearer without reference counters.
     pub quantised_error: Option<f64>,
 }
 

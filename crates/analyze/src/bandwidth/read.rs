@@ -20,7 +20,7 @@ use crate::Resolve;
 const LINE_BYTES: u64 = 64;
 /// Widths of the windows that statistics are given for.
 const WIDTHS_NS: [u64; 4] = [10_000, 100_000, 1_000_000, 10_000_000];
-/// Width of the windows that curves are compared and bursts are told by.
+/// Width of the windows for comparing curves and finding bursts.
 pub(super) const PLAIN_NS: u64 = 100_000;
 /// Windows of a thread's own curve at most.
 const THREAD_WINDOWS: u64 = MOST_WINDOWS / 100;
@@ -187,7 +187,7 @@ struct Reading {
     name: Option<String>,
     from_reference: bool,
     curve: LossCurve,
-    /// Where counters beside say what passed and what was hidden.
+    /// Where reference counters tell the passed and the hidden events.
     finder: Option<Finder>,
     lost: (f64, f64),
     overflows: u64,
@@ -261,7 +261,7 @@ impl Reading {
         }
     }
 
-    /// Adds up what counters saw beside.
+    /// Adds up the counts of the other counters.
     fn series(&mut self, recording: &Recording, mut counters: Option<&mut Counters>) -> Result<()> {
         let mut problems = std::mem::take(&mut self.problems);
         let (from, to) = (self.base.from_ns, self.end_ns());
@@ -447,8 +447,7 @@ impl Reading {
         Some((mechanism, counters))
     }
 
-    /// Prepares to find what records hid: which gaps end in loads is told by
-    /// samples.
+    /// Prepares to find the hidden events: samples tell which gaps end in loads.
     fn find_hidden(
         &mut self,
         recording: &Recording,

@@ -175,7 +175,7 @@ pub(crate) struct Measured {
     pub(crate) point: LossPoint,
     /// Share of memory's lines that records stand for.
     pub(crate) recorded: f64,
-    /// Share of them that the counter beside counted.
+    /// Share of them that the reference counter counted.
     pub(crate) counted: f64,
     /// Records in the first run.
     pub(crate) records: u64,

@@ -68,7 +68,7 @@ impl Accesses {
         self.addresses.push(address);
     }
 
-    /// Adds further ones, of which those of more than one byte are said apart.
+    /// Adds further accesses; those of more than one byte are listed apart.
     pub(crate) fn append(&mut self, addresses: &[u64], sizes: &[(usize, u32)]) {
         let before = self.addresses.len();
         let moved = sizes.iter().map(|&(at, bytes)| (before + at, bytes));

@@ -1,5 +1,5 @@
-//! A thread for the engine of each block size, so that none of them, nor whoever finds
-//! the references, waits for another.
+//! A thread for the engine of each block size, so that neither an engine nor the source
+//! of references waits for another.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use super::args::CurveOptions;
 use super::engine::Engine;
 use super::memory::Guard;
 
-/// References that are handed over together: enough that the hand-over costs nothing
-/// beside them, few enough to stay in a second-level cache.
+/// References that are handed over together: enough to make the hand-over cheap, few
+/// enough to stay in a second-level cache.
 const CHUNK: usize = 1 << 15;
-/// Chunks an engine may be behind before whoever finds references waits for it.
+/// Chunks that an engine may be behind before the source of references waits for it.
 const BEHIND: usize = 4;
 
 /// Engines of all block sizes over the same references, each in a thread of its own.

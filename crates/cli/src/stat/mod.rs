@@ -65,7 +65,7 @@ pub(crate) fn stat(args: &Stat) -> anyhow::Result<Exit> {
     Ok(end.map_or(Exit::Success, Exit::of))
 }
 
-/// Where rows go: files, the summary's analyses, and whether somebody watches.
+/// Where rows go: files, the summary's analyses, and the terminal.
 type Rows<'a> = (&'a mut rows::Outputs, &'a mut (Series, ThreadTotals), bool);
 
 fn observe(

@@ -1,10 +1,10 @@
 //! Records which files and code a program maps, for names that can be trusted later.
 //!
-//! A recording outlives the files it names: they are built anew, or deleted when the
-//! run is over. Each mapping therefore carries the identity of its file (`identity`).
-//! Files that are gone at the end are copied into the recording. Names of generated
-//! code are read then, since process ids are used again (`generated`). A forked child
-//! has its parent's mappings without anybody saying so (`mappings`).
+//! A recording outlives the files it names: they are built again, or deleted after the
+//! run. Each mapping therefore carries the identity of its file (`identity`). Files
+//! that are gone at the end are copied into the recording. Names of generated code are
+//! read then, since process ids are used again (`generated`). A forked child has its
+//! parent's mappings without anybody saying so (`mappings`).
 //!
 //! Rejected: names of all symbols in the recording. They have neither lines nor
 //! inlined functions, and cost more than the few files that are ever gone.

@@ -106,7 +106,7 @@ static __always_inline void leave_slot(const void *sk)
 	owns[number] = 0;
 }
 
-/* Whether nobody holds a socket any more: it was freed, and its end seen, if at all. */
+/* Whether the socket was freed: nobody holds it any more. */
 static __always_inline bool is_freed(struct sock *sk)
 {
 	return !BPF_CORE_READ(sk, __sk_common.skc_refcnt.refs.counter);

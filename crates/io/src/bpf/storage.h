@@ -44,8 +44,8 @@ struct {
 	__type(value, struct dirty_file);
 } files SEC(".maps");
 
-/* How often a file got an entry or a second writer. Whoever writes a file alone looks its
- * entry up again then: each new entry may push out one that seems unused.
+/* How often a file got an entry or a second writer. The only writer of a file then
+ * looks its entry up again: each new entry may push out one that seems unused.
  */
 u64 changes;
 
@@ -74,7 +74,7 @@ struct told {
 	u64 stack;
 };
 
-/* Who wrote last on this processor, to a file that nobody else writes. */
+/* Last writer on this processor to a file that has no other writer. */
 struct lone {
 	u64 mapping;
 	u64 changes;

@@ -11,7 +11,7 @@
 //! cannot tell user space from the kernel without the kernel's filter (`swfilt`) or
 //! ours.
 //!
-//! **SPE** writes packets into an area beside the ring (`super::super::spe`).
+//! **SPE** writes packets into an area next to the ring (`memgauge_perf::spe`).
 //!
 //! **Timers.** The kernel writes into a timer's samples the period that its event was
 //! opened with, even if it was changed since (`perf_swevent_hrtimer` takes
@@ -172,8 +172,8 @@ pub fn attribute(event: &Event, wanted: &SampleRequest, has: &Facilities) -> Bui
     built
 }
 
-/// Events that the kernel itself counts one by one. Asked for the period in their
-/// samples, it makes a sample of each, whatever the period (`perf_swevent_event`).
+/// Events that the kernel itself counts one by one. If samples have the period, the
+/// kernel samples each event, for any period (`perf_swevent_event`).
 fn counted_by_kernel(attr: &Attr) -> bool {
     match attr.kind {
         kind::TRACEPOINT | kind::BREAKPOINT => true,

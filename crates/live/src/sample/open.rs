@@ -1,9 +1,8 @@
 //! Opens the events of a session, and their rings.
 //!
-//! On each processor one ring takes the records of all events. It belongs to an
-//! event that counts nothing and carries what happens beside samples: mappings,
-//! names, forks and ends. ARM's SPE has a ring of its own, with the area for its
-//! packets.
+//! On each processor one ring takes the records of all events. It belongs to an event
+//! that counts nothing and carries the side band: mappings, names, forks and ends.
+//! ARM's SPE has a ring of its own, with the area for its packets.
 
 use std::collections::HashMap;
 use std::io;
@@ -119,7 +118,7 @@ impl Opener<'_> {
     /// Opens everything everywhere.
     ///
     /// # Errors
-    /// An event cannot be sampled here, whatever is given up.
+    /// An event cannot be sampled here in any form.
     pub(super) fn open(&self, wishes: &mut [RequestedEvent]) -> Result<Open> {
         let mut open = Open::default();
         let places = self.places();
@@ -137,8 +136,8 @@ impl Opener<'_> {
         Ok(open)
     }
 
-    /// The events beside samples at all places, with equally large rings: as large
-    /// as this user may lock. Returns the owner of each place's ring.
+    /// The side-band events at all places, with equally large rings: as large as this
+    /// user may lock. Returns the owner of each place's ring.
     fn rings(&self, open: &mut Open, places: &[Place]) -> Result<Vec<usize>> {
         let mut pages = self.ring_pages;
         loop {
@@ -287,7 +286,7 @@ fn with_area(fd: &OwnedFd, event: usize) -> Result<Buffer> {
     })
 }
 
-/// Bytes at which whoever reads the ring is woken.
+/// Bytes at which the ring's reader is woken.
 fn half_of(pages: usize) -> u32 {
     (pages * perf::page_bytes() / 2) as u32
 }

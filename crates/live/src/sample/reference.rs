@@ -1,4 +1,4 @@
-//! Memory's own counters beside a trace of overflows, as its reference.
+//! Memory's own counters, as the reference of a trace of overflows.
 
 use std::path::Path;
 
@@ -48,7 +48,7 @@ impl ReferenceCounters {
         }
     }
 
-    /// Drops the counts so far: they belong to nobody.
+    /// Drops the counts so far: they are from before the run.
     pub(super) fn begin(&mut self) {
         self.counting.take(0);
         if let Some(mbm) = &mut self.mbm {

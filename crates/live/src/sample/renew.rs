@@ -71,7 +71,7 @@ impl Session<'_> {
     /// (by number of event), where some have inherited theirs.
     pub(super) fn renewed(&mut self, periods: &BTreeMap<usize, u64>) -> Renewal {
         let by_packets = |&event: &usize| self.wishes[event].built.method == Method::Spe;
-        // With no period to change nobody gets an event, and heirs stay heirs.
+        // Without a period to change no task gets an event, and inherited events stay.
         if periods.is_empty() || periods.keys().any(by_packets) || !self.has_heirs() {
             return Renewal::Needless;
         }

@@ -117,8 +117,8 @@ fn wish(event: &Event, wanted: SampleRequest, has: &Facilities) -> RequestedEven
     }
 }
 
-/// From Sapphire Rapids on, loads are sampled only in a group that another event
-/// leads, which the kernel lists beside them.
+/// From Sapphire Rapids on, loads are sampled only in a group led by another event,
+/// which the kernel lists.
 fn leader(event: &Event) -> Option<Attr> {
     let (pmu, terms) = event.name.split_once('/')?;
     if !terms.starts_with("mem-loads") || terms.starts_with("mem-loads-aux") {

@@ -192,7 +192,7 @@ pub struct Series {
     /// Groups share the PMU by turns: rows are scaled up.
     scaled: bool,
     start_ns: u64,
-    /// Samples of leaders that nobody knows, values that did not fit.
+    /// Samples of unknown leaders, and values that did not fit.
     pub strange: u64,
 }
 

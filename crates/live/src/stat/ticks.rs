@@ -2,9 +2,9 @@
 
 use memgauge_trace::{EventId, TickFacts};
 
-/// Buckets an interval: gaps are told apart to 1/200 of it.
+/// Buckets an interval: gaps are resolved to 1/200 of it.
 const FINENESS: u64 = 200;
-/// Gaps of up to this many intervals are told apart.
+/// Gaps of up to this many intervals are resolved.
 const INTERVALS: u64 = 20;
 
 /// Ticks seen, expected and lost, and the gaps between them.

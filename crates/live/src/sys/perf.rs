@@ -278,7 +278,7 @@ impl Ring {
     }
 }
 
-/// An event's AUX area: a trace that its PMU writes beside the ring.
+/// An event's AUX area: a trace that its PMU writes next to the ring.
 #[derive(Debug)]
 pub struct AuxArea {
     base: *mut u8,

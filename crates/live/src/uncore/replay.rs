@@ -142,7 +142,7 @@ impl Replay {
     }
 }
 
-/// Terms of an event by name, whatever their order and base.
+/// Terms of an event by name, in any order and base.
 fn settings(terms: &str) -> Option<BTreeMap<&str, u64>> {
     let setting = |term: &'_ str| -> Option<(usize, u64)> {
         let at = term.find('=')?;

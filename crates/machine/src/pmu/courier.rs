@@ -246,7 +246,7 @@ impl Courier {
         self.done.millicycles += millicycles;
     }
 
-    /// Writes what a counter that has fired has to say.
+    /// Writes the record of a counter that has fired.
     fn write(&mut self, at: usize, stage: &mut Stage<'_>) {
         let counter = &mut self.counters[at];
         let access = match counter.state {
@@ -353,7 +353,7 @@ impl Courier {
         }
     }
 
-    /// A counter that starts anew with each record: what comes between is lost.
+    /// A counter that restarts with each record: events in between are lost.
     fn count_precise(&mut self, at: usize, gained: u64, access: &Access, precise: &Precise) {
         let counter = &mut self.counters[at];
         match counter.state {

@@ -33,7 +33,7 @@ impl Series {
         }
     }
 
-    /// Starts anew, as nothing has been counted yet.
+    /// Restarts, as if nothing had been counted yet.
     pub(crate) fn begin_at(&mut self, start_ns: u64) {
         self.last_ns = start_ns;
     }

@@ -129,7 +129,7 @@ fn unsupported(events: &[UnsupportedFacts]) -> Vec<(String, String)> {
     lines
 }
 
-/// The timer of a series, as a counter beside the others.
+/// The timer of a series, as one more counter.
 fn timer(counting: &Counting) -> Option<Counter> {
     let ticks = counting.ticks.as_ref()?;
     Some(Counter {

@@ -22,7 +22,7 @@ use crate::style::Style;
 /// Rows a table shows; the others are summed below it.
 const SHOWN: usize = 10;
 
-/// Every section's text; empty where it has nothing to say.
+/// Every section's text; empty for a section without content.
 pub(crate) fn all(summary: &Summary, style: &Style) -> Vec<String> {
     let caches = |section: fn(&Summary, &Style) -> String| match is_blind(summary) {
         true => String::new(),
