@@ -129,7 +129,7 @@ fn phases_of_input(args: &Mrc, input: &Path, out: Out) -> anyhow::Result<Exit> {
 }
 
 fn phases_of_command(args: &Mrc, out: Out) -> anyhow::Result<Exit> {
-    record::say_rights(&args.command);
+    record::warn_about_rights(&args.command);
     let (ran, run) = phases::of_command(args)?;
     let text = rendered_phases(args, &args.command.join(" "), ran, out.style());
     out.write(&text)?;
@@ -167,7 +167,7 @@ fn rendered_phases(
 }
 
 fn of_command(args: &Mrc, out: Out) -> anyhow::Result<Exit> {
-    record::say_rights(&args.command);
+    record::warn_about_rights(&args.command);
     let ran = feed::curves_of_command(&args.command, &args.making, feed::CurveScope::of(args))?;
     let mut all = Vec::new();
     for (of, made) in ran.made {
@@ -273,7 +273,7 @@ fn marks(block_bytes: u64) -> Vec<(String, u64)> {
 }
 
 /// Says on standard error what a table has no place for, each of it once.
-fn say_notes(views: &[CurveView]) {
+fn print_notes(views: &[CurveView]) {
     let mut said = Vec::new();
     for view in views {
         if let Some(note) = view.note.as_ref().filter(|note| !said.contains(note)) {
@@ -297,7 +297,7 @@ fn rendered(
         return format!("{all:#}\n");
     }
     if args.csv.is_some() {
-        say_notes(views);
+        print_notes(views);
         let rows = views.iter().map(CurveView::csv_rows);
         return CurveView::CSV_HEADING.to_owned() + &rows.collect::<String>();
     }
