@@ -74,10 +74,10 @@ pub trait Analysis {
     /// Result of the analysis.
     type Output;
 
-    /// Takes in some rows; how a table is cut into batches does not matter.
+    /// Takes some rows; the division of a table into batches does not matter.
     fn observe(&mut self, batch: &[Self::Row]);
 
-    /// Takes in what another of the same settings has observed.
+    /// Adds the observations of another one with the same settings.
     fn merge(&mut self, other: Self);
 
     /// The result over everything observed.

@@ -31,7 +31,7 @@ use memgauge_emulate::{self as emulate, StreamOptions, geometry, stream};
 use memgauge_live::clock;
 use memgauge_live::target::Target;
 use memgauge_machine::PmuConfig;
-use memgauge_perf::derive::{BEFORE, BEHIND, recipe};
+use memgauge_perf::derive::{BEFORE, AFTER, recipe};
 use memgauge_recording::{Recording, Selection};
 use memgauge_trace::{Derivation, Module, Sample};
 
@@ -222,7 +222,7 @@ impl Code<'_> {
             Entry::Vacant(new) => new.insert(File::open(&region.name).ok()),
         };
         let start = ip.saturating_sub(BEFORE).max(region.range.start);
-        let mut bytes = vec![0; (BEFORE + BEHIND) as usize];
+        let mut bytes = vec![0; (BEFORE + AFTER) as usize];
         let n = file
             .as_ref()?
             .read_at(&mut bytes, start.wrapping_add(offset));

@@ -34,7 +34,7 @@ const PERIODS: [u64; 7] = [1, 2, 5, 10, 30, 100, 1000];
 /// From this period on counts are taken to be right.
 const RIGHT: u64 = 10;
 const PAGE: u64 = 4096;
-/// Entries of the modelled TLB: smaller memories are hidden behind it.
+/// Entries of the modelled TLB: it hides smaller memories.
 const TLB_PAGES: u64 = 256;
 const USER: u64 = (1 << 47) - 1;
 

@@ -108,7 +108,7 @@ fn meter(args: &Io, filter: Filter) -> anyhow::Result<Meter> {
     let memory: Box<dyn MemoryCounters> = if args.device.is_empty() {
         Box::new(MemoryCounting::start(args.counters.as_deref())?)
     } else {
-        let why = "with --device other devices' shares are not known";
+        let why = "with --device the shares of other devices are not known";
         Box::new(NoCounters(why.to_owned()))
     };
     let setup = Setup {

@@ -217,7 +217,7 @@ fn no_such_events(settings: &Settings, why: &str) -> anyhow::Error {
     let text = settings.events.join(",");
     let pmus = Pmus::default();
     let is_live = |item: &str| events::parse(item, &pmus).is_ok();
-    // A modelled event has a period behind its colon, a tracepoint its name.
+    // A modelled event has a period after its colon, a tracepoint its name.
     let is_traced = |item: &str| {
         item.split_once(':').is_some_and(|(name, behind)| {
             behind.parse::<u64>().is_err() && catalogue::by_name(name).is_none()

@@ -61,7 +61,7 @@ impl Targets {
         }))
     }
 
-    /// Whether they name anybody but processes, whom only counters can observe.
+    /// Whether they name other targets than processes; only counters can observe those.
     pub(crate) fn are_wide(&self) -> bool {
         let group = self.cgroup.is_some() || self.container.is_some();
         self.all || self.cpu.is_some() || group || !self.tid.is_empty()

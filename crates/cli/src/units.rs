@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use memgauge_trace::{EventId, catalogue};
 
-/// A number, whole or with a fraction, and the unit behind it.
+/// A number, whole or with a fraction, and its unit.
 fn split(text: &str) -> (&str, &str) {
     let text = text.trim();
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.');

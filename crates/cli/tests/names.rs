@@ -168,7 +168,7 @@ fn code_that_a_program_generates_has_the_name_that_it_gives() {
     assert_eq!(function["module"], "[jit]");
 }
 
-/// A library's data, then memory of the program's own right behind it, and a forked
+/// A library's data, then memory of the program's own right after it, and a forked
 /// child that uses both.
 const REGIONS: &str = "#include <stdlib.h>
 #include <string.h>

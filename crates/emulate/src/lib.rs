@@ -208,7 +208,7 @@ impl Unwritten {
             kind: LossKind::PartNotWritten,
             count: 1,
             detail: format!(
-                "the whole run from {:.1} s of wall time on: {}",
+                "the run after {:.1} s of wall time was not recorded: {}",
                 self.since.as_secs_f64(),
                 self.error.in_full()
             ),
@@ -225,8 +225,8 @@ impl Unwritten {
         Error::new(
             self.error.kind(),
             format!(
-                "{}; the program ran on unrecorded from {:.1} s on and {ended}; what was \
-                 recorded before is kept",
+                "{}; the program ran on unrecorded from {:.1} s on and {ended}; the recording \
+                until then is kept",
                 self.error.in_full(),
                 self.since.as_secs_f64()
             ),
@@ -265,7 +265,7 @@ fn crashed(who: &str, signal: i32, command: &str, version: &str) -> String {
     };
     format!(
         "{who} crashed (signal {signal}) under the emulator{known}: run `qemu-x86_64 {command}` \
-         without memgauge to tell whose fault it is"
+         without memgauge to see whether the emulator is at fault"
     )
 }
 

@@ -280,8 +280,8 @@ pub enum GroupOpening {
 }
 
 impl Counters {
-    /// Opens `events` (numbers into `all`) as one group, behind `timer` where
-    /// there is one, which then is the leader.
+    /// Opens `events` (numbers into `all`) as one group. If there is a `timer`, it
+    /// leads the group.
     pub fn open(
         timer: Option<&Attr>,
         all: &[Event],

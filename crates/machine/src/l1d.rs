@@ -23,8 +23,8 @@ use crate::{CacheConfig, NO_ACCESS, Replacement};
 /// Entries of the front; many times the lines of common first levels, so that
 /// few of them share one.
 const FRONT: usize = 16384;
-/// More slots than the largest first level has lines; the last one stays empty,
-/// the one before belongs to [`NO_ACCESS`].
+/// More slots than the largest first level has lines. The last one stays empty, and the
+/// last but one belongs to [`NO_ACCESS`].
 const SLOTS: usize = 4096;
 /// Where [`NO_ACCESS`] stands: in no set, so that nothing takes its place.
 const NO_ACCESS_PLACE: Place = Place((SLOTS - 2) as u16);
@@ -155,7 +155,7 @@ impl L1d {
         true
     }
 
-    /// Takes in a line that is not held; the word that left, as the other levels
+    /// Takes a line that is not held. Returns the word that left, as the other levels
     /// write it.
     #[inline(always)]
     pub(crate) fn fill<R: Rows>(&mut self, tag: u64, store: bool, stamp: u64) -> u64 {

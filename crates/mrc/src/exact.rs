@@ -346,7 +346,7 @@ impl Exact {
         }
     }
 
-    /// Takes in references, by address.
+    /// Takes references, by address.
     ///
     /// # Errors
     /// [`Full`]; the engine cannot go on then.

@@ -28,7 +28,7 @@ const MOST_PHASES: usize = 64;
 pub struct Phase {
     /// Where it begins and ends, in instructions or references.
     pub from: u64,
-    /// Behind its last.
+    /// End, exclusive.
     pub to: u64,
     /// Windows.
     pub windows: u64,
@@ -85,7 +85,7 @@ pub struct Phases {
 }
 
 impl Phases {
-    /// Takes in the next window; whether it shows that a new phase has begun.
+    /// Takes the next window; whether it shows that a new phase has begun.
     pub fn observe(&mut self, window: Phase) -> bool {
         let Some(current) = &mut self.current else {
             self.current = Some(window);
@@ -149,7 +149,7 @@ impl Monitor {
         }
     }
 
-    /// Takes in references, by address.
+    /// Takes references, by address.
     ///
     /// # Errors
     /// [`Full`].

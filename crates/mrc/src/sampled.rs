@@ -315,7 +315,7 @@ impl Sampled {
         Sampled { near: None, ..self }
     }
 
-    /// Takes in references, by address.
+    /// Takes references, by address.
     ///
     /// # Errors
     /// [`Full`]; the engine cannot go on then.

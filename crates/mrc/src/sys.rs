@@ -62,11 +62,11 @@ pub(super) trait Operations {
     fn less_u32(counters: &mut [u32; 16], from: usize, by: u32);
     /// How many of the first `before` values are greater than the one at `before`.
     fn greater(values: &[u32; BATCH], before: usize) -> u32;
-    /// The first `len` values, [`NEVER`] and those behind as 0, and one bit for each
-    /// that is not.
+    /// The first `len` values, with [`NEVER`] and later ones as 0, and one bit for each
+    /// that is not 0.
     fn known(values: &[u32; BATCH], len: usize) -> ([u32; BATCH], u64);
-    /// One bit for each value that is one more than the one before it and no multiple
-    /// of 64.
+    /// One bit for each value that is one more than the previous one and no multiple of
+    /// 64.
     fn follow(values: &[u32; BATCH]) -> u64;
     /// One bit for each block of a part.
     #[inline(always)]

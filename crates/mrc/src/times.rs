@@ -31,8 +31,7 @@ use super::top::TOP;
 
 /// Bits of a block number that [`Narrow`] can hold.
 pub(super) const NARROW_BITS: u32 = 51;
-/// Lines beyond its home that a block may sit in; so many lines are behind the
-/// last home.
+/// Lines beyond its home that a block may sit in; so many lines follow the last home.
 const REACH: usize = 62;
 /// Homes of a new table.
 const FIRST_HOMES: usize = 1 << 10;
@@ -357,8 +356,8 @@ impl<F: Format> Table<F> {
     /// Finds the other blocks of a batch, or enters them.
     ///
     /// # Errors
-    /// Where a block finds no room. The table is then rebuilt and all are searched
-    /// again; which of them were `new` is not forgotten.
+    /// A block has no room. The table is then rebuilt and all are searched again; which
+    /// of them were `new` is not forgotten.
     #[inline(always)]
     fn search_elsewhere<O: Operations>(&mut self, batch: &mut Batch) -> Result<(), NoRoom> {
         for at in positions(batch.elsewhere) {

@@ -47,7 +47,7 @@ pub(super) struct WorkList {
 /// Why nothing more is done.
 #[derive(Clone, Copy, Debug)]
 enum Ended {
-    /// A table found no room.
+    /// A table has no room.
     Full,
     /// No thread wants more.
     Closed,
@@ -178,7 +178,7 @@ impl Table {
         Ok(())
     }
 
-    /// Takes in the next batch, of the references from one on.
+    /// Takes the next batch, of the references from one on.
     #[inline(always)]
     fn begin(&mut self, from: usize) {
         let batch = &mut *self.batches[0];

@@ -92,7 +92,7 @@ impl<'a> Fields<'a> {
         self.bytes(bytes).map(Words)
     }
 
-    /// A text up to its NUL; the padding behind it stays.
+    /// A text up to its NUL; the padding after it stays.
     fn text(&self) -> &'a [u8] {
         self.0.split(|&b| b == 0).next().unwrap_or(self.0)
     }
@@ -679,7 +679,7 @@ impl Layout {
         Some(())
     }
 
-    /// Parses a record's body, which begins behind the header.
+    /// Parses a record's body, which begins after the header.
     #[inline]
     pub fn record<'a>(&self, header: Header, body: &'a [u8]) -> Option<(Record<'a>, Trailer)> {
         if header.kind == record::SAMPLE {
@@ -776,7 +776,7 @@ fn mmap<'a>(header: Header, mut f: Fields<'a>) -> Option<Mmap<'a>> {
     let mut executable = header.misc & misc::DATA_OR_EXEC == 0;
     let mut build_id = &[][..];
     if header.kind == record::MMAP2 {
-        // Device and inode, which are not used, or the build id behind its length.
+        // Device and inode, which are not used, or the build id after its length.
         let which = f.bytes(24)?;
         if header.misc & misc::MMAP_BUILD_ID != 0 {
             let length = usize::from(which[0]).min(MOST_BUILD_ID_BYTES);

@@ -287,7 +287,7 @@ fn check_footer(footer: &[u8]) -> Result<u32, Damage> {
     digits(&footer[at..at + CRC_DIGITS]).ok_or_else(|| damaged.into())
 }
 
-/// Checks that the footer speaks of rows and bytes a part can have.
+/// Checks that a part can have the rows and bytes in its footer.
 fn check_extent(metadata: &ParquetMetaData, data_bytes: u64) -> Result<(), Damage> {
     let mut rows = 0u64;
     for group in metadata.row_groups() {

@@ -250,7 +250,7 @@ impl<R: Row> Rows<R> {
         part.rows(&self.columns, self.time_ns.clone())
     }
 
-    /// Moves to the next part; `false` behind the last.
+    /// Moves to the next part; `false` after the last.
     fn advance(&mut self) -> Result<bool> {
         self.current = None;
         let Some(path) = self.parts.next() else {

@@ -180,7 +180,7 @@ pub struct Span {
     pub of: usize,
     /// Where it begins and ends, in `unit`.
     pub from: u64,
-    /// Behind its last.
+    /// End, exclusive.
     pub to: u64,
     /// `instructions` or `references`.
     pub unit: &'static str,

@@ -50,9 +50,9 @@ impl Grid {
         }
     }
 
-    /// Spreads an amount evenly over a stretch of time: the events that an overflow
-    /// stands for happened since the one before. The part of the stretch outside all
-    /// windows is left out.
+    /// Spreads an amount evenly over a stretch of time: the events of an overflow
+    /// happened since the previous one. The part of the stretch outside all windows is
+    /// left out.
     pub fn add_over(&mut self, start_ns: u64, end_ns: u64, amount: f64) {
         if end_ns <= start_ns {
             return self.add_at(end_ns, amount);

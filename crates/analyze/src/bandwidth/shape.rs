@@ -96,7 +96,7 @@ pub fn window_stats(grid: &Grid, room: &mut Vec<f64>) -> WindowStats {
 
 /// The smallest values that shares of the values, in rising order, do not exceed. It
 /// moves them about, and does not sort them: there may be tens of millions, and each
-/// share is looked for behind the one before.
+/// share is looked for after the previous one.
 fn percentiles<const N: usize>(values: &mut [f64], shares: [f64; N]) -> [f64; N] {
     let all = values.len();
     let mut from = 0;

@@ -21,7 +21,7 @@ pub(crate) enum Loop {
     Split,
     /// Working sets of all powers of two, one after the other.
     Sweep,
-    /// Each load's address comes from the one before.
+    /// Each load's address comes from the previous load.
     Chase,
 }
 

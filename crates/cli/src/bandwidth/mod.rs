@@ -55,7 +55,7 @@ pub(crate) fn bandwidth(args: &Bandwidth) -> anyhow::Result<Exit> {
     Ok(Exit::of(&end))
 }
 
-/// Records a run, in place of the one before if there was one.
+/// Records a run, in place of the previous one if there was one.
 fn record_once(args: &Bandwidth, again: bool) -> anyhow::Result<CommandEnd> {
     match live::is_wanted(args) {
         true => live::run(args, again),

@@ -89,13 +89,13 @@ pub(crate) struct UnreadableInput {
     pub(crate) lines: u64,
     /// The first of them, by number and content.
     pub(crate) first: Option<(u64, String)>,
-    /// Bytes behind the last whole word.
+    /// Bytes after the last whole word.
     pub(crate) bytes: usize,
     /// Rows of a Parquet file without an address.
     pub(crate) gaps: u64,
 }
 
-/// References given on at a time.
+/// References passed on at a time.
 const BATCH: usize = 1 << 16;
 /// Longest line looked at; what is beyond is another.
 const LONGEST_LINE: u64 = 1 << 12;
@@ -429,7 +429,7 @@ mod tests {
             let gzip = gzip.finish().unwrap();
             let zstd = zstd::encode_all(&list[..], 1).unwrap();
             let expected = parse(list, None);
-            // Two members or frames, one behind the other, are one list.
+            // Two members or frames, one after the other, are one list.
             for packed in [gzip, zstd] {
                 assert_eq!(parse(&packed, None), expected);
                 let twice = parse(&packed.repeat(2), None).0;

@@ -2,8 +2,8 @@
 //! nothing of the command line.
 //!
 //! A name is only given where the file is the one that was recorded: by its build id,
-//! else by size and time of change. What could not be read or trusted is told in words
-//! ([`Resolve::problems`]).
+//! else by size and time of change. Files that could not be read or trusted are listed
+//! in words ([`Resolve::problems`]).
 
 mod files;
 mod image;
@@ -27,7 +27,7 @@ pub(crate) struct Symbols {
 }
 
 impl Symbols {
-    /// For what the recording at that path names.
+    /// Symbols of the files that the recording at that path names.
     pub(crate) fn of(recording: &Path) -> Symbols {
         Symbols {
             symbolizer: Symbolizer::new(),
@@ -66,8 +66,8 @@ impl Symbols {
             Ok(None) => None,
             Err(why) => {
                 self.problems.push(format!(
-                    "debug information of `{}` could not be read ({why}): names are those of \
-                     the symbol table, without lines",
+                    "failed to read debug information of `{}`: {why}: names come from the symbol \
+                    table, without lines",
                     debug.display()
                 ));
                 self.image(file)?.debug = None;

@@ -70,7 +70,7 @@ impl Stamp {
 pub struct ProgramFiles {
     began: SystemTime,
     known: HashMap<String, Known>,
-    /// Files whose path has come to mean another one.
+    /// Files whose path now stands for another file.
     replaced: Vec<Known>,
     /// Files that may still be kept open.
     descriptors: usize,

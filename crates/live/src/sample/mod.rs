@@ -44,7 +44,7 @@ use memgauge_perf::abi::{kind, software};
 /// Events to sample, and how often.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Whom.
+    /// The target.
     pub target: Target,
     /// A program that runs while others are observed, and says when to stop.
     pub while_running: Option<Vec<String>>,

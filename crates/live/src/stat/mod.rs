@@ -49,7 +49,7 @@ pub const RING_PAGES: usize = 128;
 /// Events to count, and how.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Whom.
+    /// The target.
     pub target: Target,
     /// A program that runs while others are observed, and says when to stop.
     pub while_running: Option<Vec<String>>,

@@ -290,7 +290,7 @@ pub struct AuxArea {
 unsafe impl Send for AuxArea {}
 
 impl AuxArea {
-    /// Maps `pages` (a power of two) behind the event's ring.
+    /// Maps `pages` (a power of two) after the event's ring.
     ///
     /// # Errors
     /// The error of `mmap`: EPERM where it exceeds what this user may lock.
