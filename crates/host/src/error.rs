@@ -2,6 +2,15 @@
 
 use std::fmt;
 
+/// What a cause says, without the system's number, which says nothing beside its words.
+pub fn words(cause: &dyn fmt::Display) -> String {
+    let all = cause.to_string();
+    all.split(" (os error ")
+        .next()
+        .unwrap_or_default()
+        .to_owned()
+}
+
 /// Result of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -78,10 +87,7 @@ impl Error {
         let mut line = self.message.clone();
         let mut cause = std::error::Error::source(self);
         while let Some(c) = cause {
-            // The system's number says nothing beside its words.
-            let words = c.to_string();
-            let words = words.split(" (os error ").next().unwrap_or_default();
-            line = format!("{line}: {words}");
+            line = format!("{line}: {}", words(&c));
             cause = c.source();
         }
         line
