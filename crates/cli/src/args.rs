@@ -9,7 +9,7 @@ use memgauge_machine::Config;
 use crate::bandwidth::DeliveryName;
 use crate::stat::pages;
 use crate::target::Targets;
-use crate::units::{Duration, Percent, recording};
+use crate::units::{Duration, Percent, recording, width};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -28,9 +28,9 @@ Examples:
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) verb: Option<Verb>,
-    /// Shorten names in tables so that lines fit N columns (else: those of the
-    /// terminal or of COLUMNS; off a terminal nothing is shortened)
-    #[arg(long, value_name = "N", global = true, value_parser = clap::value_parser!(u16).range(40..))]
+    /// Shorten names in tables so that lines fit N columns, from 80 on (else: those of
+    /// the terminal or of COLUMNS; off a terminal nothing is shortened)
+    #[arg(long, value_name = "N", global = true, value_parser = width)]
     pub(crate) width: Option<u16>,
     #[command(flatten)]
     pub(crate) record: Launch,

@@ -18,6 +18,18 @@ pub(crate) fn recording(text: &str) -> Result<PathBuf, String> {
     }
 }
 
+/// Columns that a line may have: the numbers of the widest tables need 80 with the
+/// shortest names.
+pub(crate) fn width(text: &str) -> Result<u16, String> {
+    const NARROWEST: u16 = 80;
+    match text.parse() {
+        Ok(columns) if columns >= NARROWEST => Ok(columns),
+        _ => Err(format!(
+            "expected a number of columns from {NARROWEST} on: tables do not get narrower"
+        )),
+    }
+}
+
 /// How long something took, in the unit that fits: `3.2 s`, `45.0 ms`, `12.0 µs`.
 pub(crate) fn spoken_seconds(s: f64) -> String {
     match s {
@@ -201,6 +213,12 @@ mod tests {
         ] {
             assert_eq!(spoken_bytes(bytes), spoken);
         }
+    }
+
+    #[test]
+    fn a_width_below_that_of_the_tables_is_refused() {
+        assert_eq!(width("80"), Ok(80));
+        assert!(width("79").is_err() && width("wide").is_err());
     }
 
     #[test]

@@ -251,7 +251,8 @@ fn a_damaged_part_of_samples_is_named_and_the_rest_shown() {
     let mut bytes = std::fs::read(&part).expect("a part");
     bytes[100] ^= 1;
     std::fs::write(&part, bytes).expect("it can be written");
-    let output = succeeds(folder.path(), &["report", "d.mg"]);
+    let output = run(folder.path(), &["report", "d.mg"]);
+    assert_eq!(output.status.code(), Some(3), "{}", said(&output));
     assert!(
         said(&output).contains("part-000000.parquet"),
         "{}",
@@ -262,9 +263,13 @@ fn a_damaged_part_of_samples_is_named_and_the_rest_shown() {
         text.contains("damaged") && text.contains("Cost of recording"),
         "{text}"
     );
-    let problems = report_json(folder.path(), "d.mg")["problems"].clone();
+    let json = run(folder.path(), &["report", "--json", "d.mg"]);
+    assert_eq!(json.status.code(), Some(3), "{}", said(&json));
+    let json: Value = serde_json::from_slice(&json.stdout).expect("JSON");
+    let problems = json["problems"].clone();
     assert_eq!(problems.as_array().map(Vec::len), Some(1), "{problems}");
     let curve = run(folder.path(), &["mrc", "d.mg"]);
+    assert_eq!(curve.status.code(), Some(3), "{}", said(&curve));
     assert!(
         said(&curve).contains("part-000000.parquet"),
         "{}",
