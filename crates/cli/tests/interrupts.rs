@@ -53,7 +53,8 @@ impl Running {
     fn in_terminal(options: &[&str], script: &str) -> Running {
         let folder = tempfile::tempdir().expect("a temporary folder");
         std::fs::write(folder.path().join("script"), script).expect("it can be written");
-        let line = format!("{PROGRAM} {} sh script", options.join(" "));
+        // The shell itself must not be there to get the interrupt.
+        let line = format!("exec {PROGRAM} {} sh script", options.join(" "));
         let mut command = Command::new("script");
         command.args(["-q", "-e", "-c", &line, "/dev/null"]);
         Running::spawn(command, folder)
