@@ -8,10 +8,10 @@ use crate::args::{Settings, Source};
 use crate::terminal;
 use crate::{record, sample};
 
-/// Samples a second where nothing else is said.
+/// Samples a second by default.
 const DEFAULT_HERTZ: u64 = 1000;
 
-/// Samples a command, or whoever runs already.
+/// Samples a command, or processes that run already.
 pub(crate) fn run(
     settings: &Settings,
     (target, while_running): (Target, Option<Vec<String>>),
@@ -33,6 +33,7 @@ pub(crate) fn run(
     if talk {
         sample::say(&settings.output)?;
     }
-    // Of processes that were attached to, none is ours to report the end of.
+    // memgauge reports the end of its own program only, not of processes it attached
+    // to.
     Ok(outcome.end.unwrap_or(CommandEnd::Exited(0)))
 }

@@ -47,7 +47,7 @@ pub(crate) fn import(args: &Import) -> anyhow::Result<Exit> {
     let summary = summarise_end(&Recording::open(&args.output)?)?;
     for problem in summary.import.iter().flat_map(|import| &import.problems) {
         eprintln!(
-            "memgauge: {}: {problem}; imported what comes before",
+            "memgauge: {}: {problem}; the records before it are imported",
             args.input.display()
         );
     }

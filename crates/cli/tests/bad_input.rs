@@ -1,5 +1,5 @@
-//! What memgauge says when it cannot do what it was asked: one clear line with the
-//! fix, the exit code the command line promises, no panic, nothing lost.
+//! Messages of memgauge when it cannot do what it was asked: one clear line with the
+//! fix, the promised exit code, no panic, nothing lost.
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;
@@ -610,7 +610,10 @@ fn a_recording_is_not_written_to_standard_output() {
         let output = output.expect("memgauge runs");
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{verb:?}: {said}");
-        assert!(said.contains("a recording is a directory"), "{verb:?}: {said}");
+        assert!(
+            said.contains("a recording is a directory"),
+            "{verb:?}: {said}"
+        );
         assert!(!folder.path().join("-").exists(), "{verb:?}");
     }
 }
@@ -643,7 +646,11 @@ fn a_program_that_cannot_run_is_refused_alike_by_all_sources() {
             let output = command.args(source).arg(program).current_dir(folder.path());
             let output = output.output().expect("memgauge runs");
             let said = String::from_utf8_lossy(&output.stderr);
-            assert_eq!(output.status.code(), Some(code), "{source:?} {program}: {said}");
+            assert_eq!(
+                output.status.code(),
+                Some(code),
+                "{source:?} {program}: {said}"
+            );
             assert!(said.contains(why), "{source:?} {program}: {said}");
             assert!(!said.contains("os error"), "{source:?} {program}: {said}");
         }

@@ -27,7 +27,17 @@ const IGNORES_ALL: &str = "trap '' INT TERM; echo ready; while :; do sleep 0.05;
 const EMULATE: &[&str] = &["record", "-q", "--source", "emulate", "-o", "r.mg", "--"];
 const CLOCK: &[&str] = &["record", "-q", "--source", "clock", "-o", "r.mg", "--"];
 const SAMPLES: &[&str] = &["record", "-q", "-e", "page-faults", "-o", "r.mg", "--"];
-const STAT: &[&str] = &["stat", "-q", "-I", "10ms", "-e", "page-faults", "-o", "r.mg", "--"];
+const STAT: &[&str] = &[
+    "stat",
+    "-q",
+    "-I",
+    "10ms",
+    "-e",
+    "page-faults",
+    "-o",
+    "r.mg",
+    "--",
+];
 const IO: &[&str] = &["io", "-o", "r.mg", "--"];
 
 fn works(options: &[&str]) -> bool {
@@ -70,9 +80,14 @@ impl Running {
 
     fn spawn(mut command: Command, folder: TempDir) -> Running {
         let seen = std::fs::File::create(folder.path().join("seen")).expect("it can be made");
-        command.env_clear().env("PATH", PATH).env("SHELL", "/bin/sh");
+        command
+            .env_clear()
+            .env("PATH", PATH)
+            .env("SHELL", "/bin/sh");
         command.current_dir(folder.path()).stdin(Stdio::piped());
-        command.stderr(seen.try_clone().expect("a descriptor")).stdout(seen);
+        command
+            .stderr(seen.try_clone().expect("a descriptor"))
+            .stdout(seen);
         let child = command.spawn().expect("it runs");
         let running = Running { child, folder };
         running.wait_for("ready");
@@ -89,7 +104,11 @@ impl Running {
     fn wait_for(&self, words: &str) {
         let started = Instant::now();
         while !self.seen().contains(words) {
-            assert!(started.elapsed() < PATIENCE, "no `{words}` in {}", self.seen());
+            assert!(
+                started.elapsed() < PATIENCE,
+                "no `{words}` in {}",
+                self.seen()
+            );
             std::thread::sleep(Duration::from_millis(10));
         }
     }
@@ -149,7 +168,11 @@ fn finishes_after_ctrl_c(options: &[&str]) {
     assert!(running.has("finished"), "{}", running.seen());
     assert_eq!(running.recording()["end"]["exited"], 3);
     // It took its time, and the user heard what memgauge does meanwhile.
-    assert!(running.seen().contains("a second interrupt ends it"), "{}", running.seen());
+    assert!(
+        running.seen().contains("a second interrupt ends it"),
+        "{}",
+        running.seen()
+    );
 }
 
 #[test]
@@ -185,7 +208,11 @@ fn a_curve_is_made_of_a_program_that_handles_ctrl_c_to_its_end() {
     let mut running = Running::in_terminal(&["mrc", "--json=c.json", "--"], FINISHES);
     running.press_ctrl_c();
     assert_eq!(running.code(), Some(3), "{}", running.seen());
-    assert!(running.has("finished") && running.has("c.json"), "{}", running.seen());
+    assert!(
+        running.has("finished") && running.has("c.json"),
+        "{}",
+        running.seen()
+    );
 }
 
 #[test]
@@ -200,7 +227,11 @@ fn a_second_ctrl_c_ends_a_program_that_ignores_it() {
         running.press_ctrl_c();
         assert_eq!(running.code(), Some(130), "{}", running.seen());
         assert_eq!(running.recording()["end"], "interrupted");
-        assert!(running.seen().contains("sent SIGTERM"), "{}", running.seen());
+        assert!(
+            running.seen().contains("sent SIGTERM"),
+            "{}",
+            running.seen()
+        );
     }
 }
 

@@ -1,5 +1,6 @@
-//! What a verb prints at its end, `memgauge report` prints later from the recording, as
-//! text and as JSON; of what is damaged, the good is shown and the bad named.
+//! All that a verb prints at its end, `memgauge report` prints later from the
+//! recording, as text and as JSON. It shows the good parts of a damaged recording and
+//! names the bad ones.
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;
@@ -292,20 +293,36 @@ fn a_curve_and_a_bandwidth_of_a_damaged_recording_end_with_3() {
     }
     let folder = folder();
     let program = [workloads(), "rand", "--bytes", "1MiB", "--steps", "100k"];
-    let traced = [&["bandwidth", "-q", "-c", "10", "-o", "b.mg", "--"], &program[..]].concat();
+    let traced = [
+        &["bandwidth", "-q", "-c", "10", "-o", "b.mg", "--"],
+        &program[..],
+    ]
+    .concat();
     succeeds(folder.path(), &traced);
-    let sampled = [&["record", "-q", "--source", "emulate", "-e", "loads:100"], &["-o", "m.mg", "--"][..], &program[..]].concat();
+    let sampled = [
+        &["record", "-q", "--source", "emulate", "-e", "loads:100"],
+        &["-o", "m.mg", "--"][..],
+        &program[..],
+    ]
+    .concat();
     succeeds(folder.path(), &sampled);
     for (recording, show) in [
         ("b.mg", &["bandwidth", "-i", "b.mg"][..]),
         ("m.mg", &["report", "m.mg"]),
     ] {
         succeeds(folder.path(), show);
-        let part = folder.path().join(recording).join("sites/part-000000.parquet");
+        let part = folder
+            .path()
+            .join(recording)
+            .join("sites/part-000000.parquet");
         std::fs::write(&part, "no part").expect("it can be written");
         let output = run(folder.path(), show);
         assert_eq!(output.status.code(), Some(3), "{show:?}: {}", said(&output));
-        assert!(said(&output).contains("sites/part-000000.parquet"), "{}", said(&output));
+        assert!(
+            said(&output).contains("sites/part-000000.parquet"),
+            "{}",
+            said(&output)
+        );
         assert!(!output.stdout.is_empty(), "{show:?}");
     }
 }
@@ -348,7 +365,7 @@ fn losses_of_a_killed_recorder_are_not_called_none() {
     assert!(text.contains("what was lost is not known"), "{text}");
 }
 
-/// What perf itself counts in what it recorded.
+/// Number of samples that perf itself counts in its recording.
 fn samples_by_perf(folder: &Path, input: &str) -> Option<usize> {
     let mut perf = Command::new("perf");
     perf.args(["script", "-F", "ip", "-i", input])

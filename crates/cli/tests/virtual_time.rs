@@ -1,7 +1,8 @@
-//! Virtual time is causal: whoever waits goes on no earlier than what it waited for.
+//! Virtual time is causal: a waiting thread goes on no earlier than the event it waited
+//! for.
 //!
-//! The programs wait in every way a program can; the time each should take follows from
-//! what it scans and how long it asks to sleep.
+//! The programs wait in every way a program can. The time of each follows from what it
+//! scans and how long it asks to sleep.
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;
@@ -179,8 +180,14 @@ fn nothing_is_moved_while_a_program_sleeps() {
         // The bins in which the sleep begins and ends hold work, too.
         let asleep = moved.split(|&bytes| bytes > 0).map(empty).max();
         let asleep_ns = asleep.unwrap_or(0) * bin_ns;
-        assert!(asleep_ns >= 50_000_000 - 2 * bin_ns, "{asleep_ns} ns of {moved:?}");
-        assert!(asleep_ns <= 50_000_000 + 2 * bin_ns, "{asleep_ns} ns of {moved:?}");
+        assert!(
+            asleep_ns >= 50_000_000 - 2 * bin_ns,
+            "{asleep_ns} ns of {moved:?}"
+        );
+        assert!(
+            asleep_ns <= 50_000_000 + 2 * bin_ns,
+            "{asleep_ns} ns of {moved:?}"
+        );
     }
 }
 

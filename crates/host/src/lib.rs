@@ -14,5 +14,5 @@ pub mod run;
 #[allow(unsafe_code)]
 pub mod sys;
 
-pub use error::{Error, ErrorKind, Result, words};
+pub use error::{Error, ErrorKind, Result, without_system_numbers};
 pub use facts::{beginning, facts};

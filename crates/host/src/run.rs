@@ -23,10 +23,9 @@ use std::time::{Duration, Instant};
 
 use memgauge_trace::CommandEnd;
 
-use crate::error::words;
 use crate::sys::process::{Watched, is_in_own_group, may_execute};
 use crate::sys::signals::{self, Interrupt, interrupts, interrupts_so_far};
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, Result, without_system_numbers};
 
 /// A program that goes on for so long after an interrupt handles it itself: its user
 /// hears that memgauge waits.
@@ -45,7 +44,12 @@ static TELL: OnceLock<fn(&str)> = OnceLock::new();
 /// What `sigaction` says.
 pub fn catch_interrupts(tell: fn(&str)) -> Result<()> {
     TELL.get_or_init(|| tell);
-    signals::catch().map_err(|e| Error::system("failed to catch interrupts", e))
+    signals::catch().map_err(|e| {
+        Error::system(
+            "failed to install the handler of interrupts (SIGINT, SIGTERM)",
+            e,
+        )
+    })
 }
 
 fn tell(line: &str) {
@@ -304,7 +308,10 @@ fn refused_by_exec(path: &Path, number: Option<i32>, error: &io::Error) -> Strin
             "its file system is mounted noexec, or forbids it: copy it elsewhere".to_owned()
         }
         (Some(libc::ETXTBSY), _) => "it is being written: wait until it is closed".to_owned(),
-        _ => format!("the system cannot execute it: {}", words(error)),
+        _ => format!(
+            "the system cannot execute it: {}",
+            without_system_numbers(&error.to_string())
+        ),
     }
 }
 

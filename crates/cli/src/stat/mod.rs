@@ -78,7 +78,7 @@ fn lacking(unwritten: &Unwritten, end: Option<&CommandEnd>) -> anyhow::Error {
     )
 }
 
-/// Where rows go: files, the summary's analyses, and whether somebody watches.
+/// Where rows go: files, the summary's analyses, and the terminal.
 type Rows<'a> = (&'a mut rows::Outputs, &'a mut (Series, ThreadTotals), bool);
 
 fn observe(

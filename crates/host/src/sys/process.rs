@@ -143,12 +143,12 @@ fn usage(who: i32) -> Usage {
     }
 }
 
-/// What this process has used so far.
+/// Resources that this process has used so far.
 pub fn own_usage() -> Usage {
     usage(libc::RUSAGE_SELF)
 }
 
-/// What its ended children have used.
+/// Resources that its ended children have used.
 pub fn children_usage() -> Usage {
     usage(libc::RUSAGE_CHILDREN)
 }
