@@ -31,7 +31,7 @@ use memgauge_emulate::{self as emulate, StreamOptions, geometry, stream};
 use memgauge_live::clock;
 use memgauge_live::target::Target;
 use memgauge_machine::PmuConfig;
-use memgauge_perf::derive::{BEFORE, AFTER, recipe};
+use memgauge_perf::derive::{AFTER, BEFORE, recipe};
 use memgauge_recording::{Recording, Selection};
 use memgauge_trace::{Derivation, Module, Sample};
 

@@ -1,12 +1,11 @@
 //! `--source clock`: timer samples whose data addresses are rebuilt.
 
-use anyhow::Context;
-use memgauge_host::sys;
 use memgauge_live::clock::{self, Options};
 use memgauge_live::target::Target;
 use memgauge_trace::CommandEnd;
 
 use crate::args::{Settings, Source};
+use crate::terminal;
 use crate::{record, sample};
 
 /// Samples a second by default.
@@ -29,10 +28,7 @@ pub(crate) fn run(
         overhead: settings.overhead.map(|percent| percent.0 / 100.0),
     };
     record::make_room(&settings.output, settings.force)?;
-    sys::process::catch_interrupts().context(
-        "failed to install the handler of interrupts \
-    (SIGINT, SIGTERM)",
-    )?;
+    terminal::catch_interrupts()?;
     let outcome = clock::record(&options)?;
     if verbose {
         sample::print_notes(&settings.output)?;

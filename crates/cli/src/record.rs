@@ -4,7 +4,6 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 use memgauge_emulate::{self as emulate, Emulator, Options};
-use memgauge_host::sys;
 use memgauge_live::events::{self, Pmus};
 use memgauge_live::target::Target;
 use memgauge_machine::{Config, Delivery, PmuConfig, SampleSpec};
@@ -13,7 +12,7 @@ use memgauge_trace::{CommandEnd, catalogue};
 
 use crate::args::{Launch, Record, Settings, Source};
 use crate::outcome::{Exit, usage};
-use crate::units::EventSpec;
+use crate::units::{EventSpec, spoken_bytes, spoken_seconds};
 use crate::{clock, progress, report, sample, terminal};
 
 /// The machine that is modelled where none is named.
@@ -115,10 +114,7 @@ pub(crate) fn emulated(
         announce(&options.machine, why);
     }
     warn_about_rights(&options.command);
-    sys::process::catch_interrupts().context(
-        "failed to install the handler of interrupts \
-    (SIGINT, SIGTERM)",
-    )?;
+    terminal::catch_interrupts()?;
     let mut line = progress::Line::new(terminal::stderr_is_terminal() && verbose);
     let outcome = emulate::record(options, &mut |p| line.show(p));
     line.clear();
@@ -277,10 +273,10 @@ fn closing_line(path: &Path) -> anyhow::Result<()> {
     let recording = Recording::open(path)?;
     let cost = &recording.manifest().own_cost;
     eprintln!(
-        "memgauge: recorded {:.1} s to {} ({:.1} MiB); show it with `memgauge report {}`",
-        cost.wall_s,
+        "memgauge: recorded {} to {} ({}); show it with `memgauge report {}`",
+        spoken_seconds(cost.wall_s),
         path.display(),
-        cost.recording_bytes as f64 / f64::from(1 << 20),
+        spoken_bytes(cost.recording_bytes),
         path.display()
     );
     Ok(())

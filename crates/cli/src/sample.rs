@@ -3,9 +3,7 @@
 
 use std::path::Path;
 
-use anyhow::Context;
 use memgauge_analyze::summarise_end;
-use memgauge_host::sys;
 use memgauge_live::events::{self, Event, Pmus};
 use memgauge_live::sample::{self, Options, Rate, usual_rate};
 use memgauge_live::target::Target;
@@ -16,6 +14,7 @@ use memgauge_trace::CommandEnd;
 use crate::args::{Record, Settings, Source};
 use crate::outcome::usage;
 use crate::record;
+use crate::terminal;
 
 /// Whether the command line asks for samples of live events.
 pub(crate) fn is_wanted(args: &Record) -> bool {
@@ -62,10 +61,7 @@ pub(crate) fn run(
         source: "pmu",
     };
     record::make_room(&settings.output, settings.force)?;
-    sys::process::catch_interrupts().context(
-        "failed to install the handler of interrupts \
-    (SIGINT, SIGTERM)",
-    )?;
+    terminal::catch_interrupts()?;
     let outcome = sample::record(&options)?;
     if verbose {
         print_notes(&settings.output)?;

@@ -119,7 +119,7 @@ fn a_program_built_anew_is_not_asked_for_names() {
     assert!(!shown.contains("renamed"), "{shown}");
     let path = program.to_str().expect("UTF-8");
     assert!(
-        said.contains(path) && said.contains("another file"),
+        said.contains(path) && said.contains("not the recorded one"),
         "{said}"
     );
     let problems = report["problems"].as_array().expect("a list");

@@ -416,9 +416,9 @@ impl<R: Reader> Followed<R> {
         all.filter(|p| !p.ended && !p.watched.ended()).count() as u64
     }
 
-    /// Sends `signal` to every live process.
-    pub(super) fn signal_all(&self, signal: i32) {
-        let all = self.processes.values();
-        all.for_each(|p| p.watched.signal(signal));
+    /// Sends `signal` to every live process but `first`.
+    pub(super) fn signal_others(&self, first: u32, signal: i32) {
+        let others = self.processes.values().filter(|p| p.entry.pid != first);
+        others.for_each(|p| p.watched.signal(signal));
     }
 }

@@ -300,9 +300,9 @@ impl Recorder {
         self.0.live_processes()
     }
 
-    /// Sends `signal` to every live process.
-    pub(super) fn signal_all(&self, signal: i32) {
-        self.0.signal_all(signal);
+    /// Sends `signal` to every live process but `first`.
+    pub(super) fn signal_others(&self, first: u32, signal: i32) {
+        self.0.signal_others(first, signal);
     }
 
     /// Bytes of dirty lines that ended threads left to the shared cache and that

@@ -146,8 +146,7 @@ pub(crate) struct Mrc {
     pub(crate) against: Option<PathBuf>,
     /// Print JSON (docs/mrc.md describes it), or write it to a file, as it must be where a
     /// program runs
-    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-",
-          conflicts_with = "csv")]
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
     pub(crate) json: Option<PathBuf>,
     /// Print CSV, a row for each size, or write it to a file
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]

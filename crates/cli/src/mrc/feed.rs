@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use memgauge_analyze::sentence;
 use memgauge_emulate::{Batch, PartsBy, StreamOptions, Streamed, stream};
-use memgauge_host::sys;
 use memgauge_recording::{Numbers, Recording, Selection};
 use memgauge_report::mrc::Measured;
 use memgauge_trace::{EventId, LossKind, Manifest, Sample};
@@ -17,6 +16,8 @@ use super::args::{CurveOptions, Mrc, Part};
 use super::engine::Engines;
 use super::parts::Parts;
 use super::relay::Relay;
+use crate::outcome::take_in_damage;
+use crate::terminal;
 
 /// Curves of one input, one for each block size, and what is to be said of it.
 pub(super) struct InputCurves {
@@ -178,10 +179,7 @@ pub(super) fn curves_of_command(
         parts: scope.parts(),
         ips: false,
     };
-    sys::process::catch_interrupts().context(
-        "failed to install the handler of interrupts \
-    (SIGINT, SIGTERM)",
-    )?;
+    terminal::catch_interrupts()?;
     let run = stream(command, wanted, &mut |batch| {
         all.feed(batch.addresses, batch.crossing)?;
         match scope {
@@ -317,6 +315,7 @@ fn feed_recording(input: &Path, take: Take<'_>) -> anyhow::Result<(String, f64)>
         }
         take(&addresses, &[])
     })?;
+    take_in_damage(&recording);
     for problem in problems {
         eprintln!("memgauge: {problem}");
     }

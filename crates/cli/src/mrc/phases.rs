@@ -3,9 +3,8 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
 use memgauge_emulate::{StreamOptions, Streamed, geometry, stream};
-use memgauge_host::sys::{self, advice::large_pages};
+use memgauge_host::sys::advice::large_pages;
 use memgauge_mrc::{Curve, Distances, Exact, Full, Monitor, Phase, Phases, Settings};
 use memgauge_report::mrc::{Collection, Measured, Span};
 
@@ -13,6 +12,7 @@ use super::args::{By, Mrc, PhaseCurves};
 use super::engine::{feed_blocks, too_many};
 use super::feed::{lost, references_of};
 use super::{memory, usage};
+use crate::terminal;
 
 /// Windows collected after a change.
 const COLLECTED: u64 = 10;
@@ -282,10 +282,7 @@ pub(super) fn of_command(args: &Mrc) -> anyhow::Result<(PhaseRun, Streamed)> {
         parts: None,
         ips: false,
     };
-    sys::process::catch_interrupts().context(
-        "failed to install the handler of interrupts \
-    (SIGINT, SIGTERM)",
-    )?;
+    terminal::catch_interrupts()?;
     let run = stream(&args.command, wanted, &mut |batch| {
         watch.feed(batch.addresses, batch.crossing, batch.instructions)
     })?;

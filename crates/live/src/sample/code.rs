@@ -6,7 +6,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 use crate::sys::perf::read_memory;
-use memgauge_perf::derive::{BEFORE, AFTER, NoRecipe, Recipe, recipe};
+use memgauge_perf::derive::{AFTER, BEFORE, NoRecipe, Recipe, recipe};
 
 /// A mapping with code.
 #[derive(Clone, Debug)]

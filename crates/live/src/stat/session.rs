@@ -290,7 +290,7 @@ impl<'a> Session<'a> {
         self.facts.rows += rows.len() as u64;
         self.ids.series(rows, &mut self.series);
         if let Some(sink) = &mut self.sink {
-            sink.write(&self.series)?;
+            sink.write(&self.series);
         }
         tell(Update::Rows(rows));
         tell(Update::Series(&self.series));
@@ -380,9 +380,10 @@ impl<'a> Session<'a> {
                 complete: true,
                 ..self.manifest
             },
+            unwritten: None,
         };
         if let Some(sink) = self.sink {
-            sink.finish(&mut outcome)?;
+            sink.finish(&mut outcome);
         }
         Ok(outcome)
     }
