@@ -87,7 +87,7 @@ fn by(args: &Io) -> IoBy {
     }
 }
 
-/// What is asked for, if it is there.
+/// The targets of the accounting, after a check that they exist.
 fn filter(args: &Io) -> anyhow::Result<Filter> {
     check_pids(&args.pid)?;
     check_devices(&args.device)?;

@@ -417,8 +417,8 @@ impl Courier {
         self.random
     }
 
-    /// Instructions that retire between the event that fires and the assist. Those that
-    /// waited for a miss leave together, others as they come.
+    /// Instructions that retire between the event that fires and the assist.
+    /// Instructions that waited for a miss leave together, others as they come.
     fn delay(&mut self, precise: &Precise) -> u64 {
         self.carry += self.delay_milli(precise);
         let whole = self.carry / 1000;
