@@ -15,7 +15,7 @@ const DEFAULT_HERTZ: u64 = 1000;
 pub(crate) fn run(
     settings: &Settings,
     (target, while_running): (Target, Option<Vec<String>>),
-    talk: bool,
+    verbose: bool,
 ) -> anyhow::Result<CommandEnd> {
     record::refuse_unused(settings, Source::Clock)?;
     let options = Options {
@@ -30,8 +30,8 @@ pub(crate) fn run(
     record::make_room(&settings.output, settings.force)?;
     terminal::catch_interrupts()?;
     let outcome = clock::record(&options)?;
-    if talk {
-        sample::say(&settings.output)?;
+    if verbose {
+        sample::print_notes(&settings.output)?;
     }
     // memgauge reports the end of its own program only, not of processes it attached
     // to.

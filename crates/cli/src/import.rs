@@ -54,7 +54,7 @@ pub(crate) fn import(args: &Import) -> anyhow::Result<Exit> {
     if !args.quiet {
         terminal::print(&match args.json {
             true => import_json(&summary),
-            false => said(args, &summary),
+            false => summary_text(args, &summary),
         })?;
     }
     Ok(Exit::Success)
@@ -74,7 +74,7 @@ fn import_into(args: &Import) -> anyhow::Result<()> {
     Ok(import::import(&mut input, &args.output)?)
 }
 
-fn said(args: &Import, summary: &Summary) -> String {
+fn summary_text(args: &Import, summary: &Summary) -> String {
     let style = terminal::style(terminal::stdout_is_terminal());
     format!(
         "{}\nRecording: {} ({}); show it with `memgauge report {}`\n",

@@ -44,7 +44,7 @@ pub(crate) fn is_live(settings: &Settings) -> bool {
 pub(crate) fn run(
     settings: &Settings,
     (target, while_running): (Target, Option<Vec<String>>),
-    talk: bool,
+    verbose: bool,
 ) -> anyhow::Result<CommandEnd> {
     record::refuse_unused(settings, Source::Pmu)?;
     let options = Options {
@@ -63,8 +63,8 @@ pub(crate) fn run(
     record::make_room(&settings.output, settings.force)?;
     terminal::catch_interrupts()?;
     let outcome = sample::record(&options)?;
-    if talk {
-        say(&settings.output)?;
+    if verbose {
+        print_notes(&settings.output)?;
     }
     // memgauge reports the end of its own program only, not of what it attached to.
     Ok(outcome.end.unwrap_or(CommandEnd::Exited(0)))
@@ -88,7 +88,7 @@ fn chosen(settings: &Settings) -> anyhow::Result<Vec<(Event, Rate)>> {
 }
 
 /// Prints the notes that the user needs at once, in the sentences of the report.
-pub(crate) fn say(output: &Path) -> anyhow::Result<()> {
+pub(crate) fn print_notes(output: &Path) -> anyhow::Result<()> {
     let summary = summarise_end(&Recording::open(output)?)?;
     for note in sampling_notes(&summary) {
         eprintln!("memgauge: {note}");

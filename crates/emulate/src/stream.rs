@@ -283,11 +283,11 @@ impl Reader for ReferenceReader<'_> {
         Walking::default()
     }
 
-    fn happened(&mut self, process: &mut Process, happening: CatalogueEvent) {
+    fn observe(&mut self, process: &mut Process, catalogue_event: CatalogueEvent) {
         if self.wanted.parts.is_some() {
-            process.kept.parts.observe(&happening);
+            process.kept.parts.observe(&catalogue_event);
         }
-        if let CatalogueEvent::NotFollowed(what) = happening {
+        if let CatalogueEvent::NotFollowed(what) = catalogue_event {
             self.lose(None, LossKind::ProgramNotFollowed, 1, &what);
         }
     }

@@ -55,7 +55,7 @@ pub(super) fn run(args: &Bandwidth, again: bool) -> anyhow::Result<CommandEnd> {
     terminal::catch_interrupts()?;
     let outcome = sample::record(&options)?;
     if !args.quiet && !args.json && !args.csv {
-        crate::sample::say(&options.output)?;
+        crate::sample::print_notes(&options.output)?;
     }
     // memgauge reports the end of its own program only, not of what it attached to.
     Ok(outcome.end.unwrap_or(CommandEnd::Exited(0)))

@@ -81,10 +81,10 @@ fn run(args: &Bandwidth, again: bool) -> anyhow::Result<CommandEnd> {
         },
         traces: Some(args.resolution.0),
     };
-    let talk = !args.quiet && !args.json && !args.csv;
+    let verbose = !args.quiet && !args.json && !args.csv;
     let why = "to trace this machine, use -e or --source pmu";
     let why = (args.source == TraceSource::Auto && !again).then_some(why);
-    record::emulated(&options, args.force || again, talk, why)
+    record::emulated(&options, args.force || again, verbose, why)
 }
 
 /// The event of the modelled machine.

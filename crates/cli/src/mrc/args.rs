@@ -32,7 +32,7 @@ pub(crate) enum Axis {
 
 /// Of which windows the curves of phases are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum When {
+pub(crate) enum PhaseCurves {
     /// Of all
     All,
     /// Of some after each change, which is seen from a 64th of the blocks
@@ -118,7 +118,7 @@ pub(crate) struct Mrc {
     /// A curve for each phase of the run; `on-change` collects only at the beginning of each
     #[arg(long, value_enum, value_name = "WHEN", num_args = 0..=1, default_missing_value = "all",
           conflicts_with_all = ["sample", "sample_size", "per_thread", "by", "against"])]
-    pub(crate) phases: Option<When>,
+    pub(crate) phases: Option<PhaseCurves>,
     /// What tells phases apart
     #[arg(long, value_enum, default_value = "mpki", requires = "phases")]
     pub(crate) phases_by: By,

@@ -169,7 +169,7 @@ fn phases_of_input(args: &Mrc, input: &Path, outputs: Outputs) -> anyhow::Result
 }
 
 fn phases_of_command(args: &Mrc, outputs: Outputs) -> anyhow::Result<Exit> {
-    record::say_rights(&args.command);
+    record::warn_about_rights(&args.command);
     let (ran, run) = phases::of_command(args)?;
     write_phases(args, &args.command.join(" "), ran, outputs)?;
     Ok(Exit::of(&run.end))
@@ -206,7 +206,7 @@ fn write_phases(
 }
 
 fn of_command(args: &Mrc, outputs: Outputs) -> anyhow::Result<Exit> {
-    record::say_rights(&args.command);
+    record::warn_about_rights(&args.command);
     let ran = feed::curves_of_command(&args.command, &args.making, feed::CurveScope::of(args))?;
     let mut all = Vec::new();
     for (of, made) in ran.made {
@@ -310,7 +310,7 @@ fn marks(block_bytes: u64) -> Vec<(String, u64)> {
 }
 
 /// Says on standard error what a table has no place for, each of it once.
-fn say_notes(views: &[CurveView]) {
+fn print_notes(views: &[CurveView]) {
     let mut said = Vec::new();
     for view in views {
         if let Some(note) = view.note.as_ref().filter(|note| !said.contains(note)) {
@@ -334,7 +334,7 @@ fn rendered(
             format!("{all:#}\n")
         }
         Form::Csv => {
-            say_notes(views);
+            print_notes(views);
             let rows = views.iter().map(CurveView::csv_rows);
             CurveView::CSV_HEADING.to_owned() + &rows.collect::<String>()
         }

@@ -8,7 +8,7 @@ use memgauge_host::sys::advice::large_pages;
 use memgauge_mrc::{Curve, Distances, Exact, Full, Monitor, Phase, Phases, Settings};
 use memgauge_report::mrc::{Collection, Measured, Span};
 
-use super::args::{By, Mrc, When};
+use super::args::{By, Mrc, PhaseCurves};
 use super::engine::{feed_blocks, too_many};
 use super::feed::{lost, references_of};
 use super::{memory, usage};
@@ -97,7 +97,7 @@ impl Watch {
             advise: Some(large_pages),
             ..Settings::default()
         };
-        let on_change = args.phases == Some(When::OnChange);
+        let on_change = args.phases == Some(PhaseCurves::OnChange);
         Watch {
             block,
             size_bytes: args.phase_size.unwrap_or_else(|| usual_size(block)),

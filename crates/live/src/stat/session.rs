@@ -86,12 +86,12 @@ fn usable(options: &Options, aimed: &OpenTarget) -> Result<EventSupport> {
         .iter()
         .flat_map(|g| g.events.clone())
         .collect();
-    let whom = if aimed.per_task {
+    let scope = if aimed.per_task {
         EventScope::Thread(0)
     } else {
         EventScope::Everybody
     };
-    let tried = try_out(&all, whom);
+    let tried = try_out(&all, scope);
     match (tried.usable.is_empty(), tried.unsupported.first()) {
         (true, Some(first)) => Err(Error::new(
             ErrorKind::Missing,
