@@ -15,6 +15,7 @@ use harness::{PROGRAM, Recorded, memgauge, needs, report, workloads, write_machi
 use tempfile::TempDir;
 
 const USAGE: i32 = 2;
+const DAMAGED: i32 = 3;
 const FAILED: i32 = 125;
 const NOT_EXECUTABLE: i32 = 126;
 const NOT_FOUND: i32 = 127;
@@ -411,7 +412,7 @@ fn check_spoilt(change: impl FnOnce(&mut Vec<u8>)) {
     let recorded = sound();
     spoil(&part(&recorded, "samples"), change);
     let output = report(&recorded.path());
-    check_line(&output, 0, &["samples/part-000000.parquet"]);
+    check_line(&output, DAMAGED, &["samples/part-000000.parquet"]);
     let shown: serde_json::Value =
         serde_json::from_slice(&output.stdout).expect("the report is JSON");
     assert_eq!(shown["totals"], recorded.manifest()["totals"]);

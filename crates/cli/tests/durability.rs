@@ -371,10 +371,14 @@ fn three_interrupts_end_a_program_that_ignores_them() {
         return;
     }
     for (signal, code) in [("INT", 130), ("TERM", 143)] {
-        let stubborn = "trap '' TERM INT; while :; do :; done";
-        let mut running = Running::start(&["sh", "-c", stubborn]);
-        running.first_emulator();
-        std::thread::sleep(Duration::from_millis(700));
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let ready = folder.path().join("ready");
+        let stubborn = format!(
+            "trap '' TERM INT; : > {}; while :; do :; done",
+            ready.display()
+        );
+        let mut running = Running::start(&["sh", "-c", &stubborn]);
+        wait_for("the program ignores them", || ready.exists().then_some(()));
         for said in [
             "memgauge waits for its end",
             "sent SIGTERM",
