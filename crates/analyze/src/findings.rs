@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::counts::{Counts, ratio};
 use crate::levels::LevelName;
-use crate::summary::Dram;
+use crate::dram::Dram;
 
 /// A statement about the run, true by the numbers it carries.
 #[derive(Clone, Debug, PartialEq, Serialize)]

@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::io::{IoDeviceLine, IoLine};
+use crate::io_moved::{IoDeviceLine, IoLine};
 
 /// What names of such events begin with.
 const PREFIX: &str = "uncore.";
@@ -294,7 +294,7 @@ fn moved(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::io::{BothWays, Moved};
+    use crate::io_moved::{BothWays, Moved};
     use memgauge_trace::DeviceId;
     use proptest::prelude::*;
 

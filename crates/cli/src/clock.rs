@@ -7,7 +7,7 @@ use memgauge_live::target::Target;
 use memgauge_trace::CommandEnd;
 
 use crate::args::{Settings, Source};
-use crate::{record, sample};
+use crate::{prepare, sample};
 
 /// Samples a second where nothing else is said.
 const DEFAULT_HERTZ: u64 = 1000;
@@ -18,7 +18,7 @@ pub(crate) fn run(
     (target, while_running): (Target, Option<Vec<String>>),
     talk: bool,
 ) -> anyhow::Result<CommandEnd> {
-    record::refuse_unused(settings, Source::Clock)?;
+    prepare::refuse_unused(settings, Source::Clock)?;
     let options = Options {
         target,
         while_running,
@@ -28,7 +28,7 @@ pub(crate) fn run(
         keep_registers: settings.registers,
         overhead: settings.overhead.map(|percent| percent.0 / 100.0),
     };
-    record::make_room(&settings.output, settings.force)?;
+    prepare::make_room(&settings.output, settings.force)?;
     sys::process::catch_interrupts().context("failed to catch interrupts")?;
     let outcome = clock::record(&options)?;
     if talk {

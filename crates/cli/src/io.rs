@@ -16,6 +16,7 @@ use memgauge_trace::CommandEnd;
 
 use crate::args::{By, Io, Order};
 use crate::io_live::Live;
+use crate::io_sums::take_in;
 use crate::io_target::{check_devices, check_pids, control_group};
 use crate::outcome::Exit;
 use crate::{record, terminal};
@@ -293,16 +294,6 @@ impl IoRun {
             print(args, &summary)?;
         }
         Ok(exit(end, self.launched.is_some()))
-    }
-}
-
-/// Adds what a look saw.
-pub(crate) fn take_in(accounts: &mut IoAccounts, look: &Look) {
-    accounts.know_owners(&look.owners);
-    accounts.know_devices(&look.devices);
-    accounts.observe(&look.rows);
-    for gained in &look.memory {
-        accounts.count(&gained.series.name(), gained.bytes);
     }
 }
 

@@ -103,14 +103,4 @@ impl Machine {
     pub fn unattributed_write_bytes(&self) -> u64 {
         self.shared.unattributed_write_bytes()
     }
-
-    /// Finishes every core that is left and hands over its ticks.
-    pub fn finish_all(&mut self, mut f: impl FnMut(CoreId, Tick)) {
-        for (at, core) in self.cores.iter_mut().enumerate() {
-            if let Some(core) = core {
-                core.finish();
-                core.take_ticks(|tick| f(CoreId(at as u32), tick));
-            }
-        }
-    }
 }

@@ -5,7 +5,8 @@ use super::histogram::{Distances, Histogram};
 use super::pages::Advise;
 use super::ranks::{Ranks, after, slot};
 use super::sys::{self, Job, Operations, Vectors};
-use super::times::{NARROW_BITS, Part, Times};
+use super::part::{NARROW_BITS, Part};
+use super::times::Times;
 use super::top::{TOP, Top};
 
 /// What an engine may use; by default all of it.

@@ -13,7 +13,8 @@ use super::chunk::{Chunk, ChunkBuilder, Head, NO_PANIC, Picked, Piece, lock};
 use super::exact::{Back, Full, Settings};
 use super::histogram::Distances;
 use super::sys::{self, Job, Operations};
-use super::times::{NARROW_BITS, Part, Times};
+use super::part::{NARROW_BITS, Part};
+use super::times::Times;
 
 /// Sheets on their way at most.
 const SHEETS: u64 = 4;

@@ -5,7 +5,7 @@ use super::manifest_file;
 use super::part_reader::{Damage, Part, PartRows, overlap};
 use super::selection::Selection;
 use super::table_writer::part_name;
-use super::tables::Row;
+use super::row::Row;
 use crate::{Error, ErrorKind, Result};
 use memgauge_trace::{
     GeneratedCode, IoDevice, IoOwner, IoRow, Loss, Manifest, Module, Overflow, OverflowBlock,

@@ -12,7 +12,7 @@ use memgauge_live::events::{self, Group, Pmus};
 use memgauge_live::stat::{self, Options, Outcome, Update};
 use memgauge_report::counting_text;
 
-pub(crate) use args::{Stat, pages};
+pub(crate) use args::Stat;
 
 use args::StatSource;
 
