@@ -3,8 +3,8 @@
 use serde::Serialize;
 
 use crate::counts::{Counts, ratio};
-use crate::levels::LevelName;
 use crate::dram::Dram;
+use crate::levels::LevelName;
 
 /// A statement about the run, true by the numbers it carries.
 #[derive(Clone, Debug, PartialEq, Serialize)]

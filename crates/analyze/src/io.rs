@@ -9,9 +9,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use memgauge_recording::{Recording, Result, Row, Selection};
-use memgauge_trace::{
-    DeviceId, EventId, IoDevice, IoOwner, IoRow, Loss, Owner, SeriesRow,
-};
+use memgauge_trace::{DeviceId, EventId, IoDevice, IoOwner, IoRow, Loss, Owner, SeriesRow};
 use serde::Serialize;
 
 use crate::Analysis;
@@ -349,6 +347,7 @@ pub struct IoLoss {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use memgauge_trace::Direction;
     use proptest::collection::vec;
     use proptest::prelude::*;
 

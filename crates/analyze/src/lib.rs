@@ -61,10 +61,7 @@ pub use series::{Curve, Curves, Peak, Series};
 pub use sites::{SampledSites, SiteTotals, Sites};
 pub use spaces::{AddressSpaces, Generated, Modules};
 pub use summarise::{summarise, summarise_end};
-pub use summary::{
-    Provenances, RecordingFacts, RunFacts, SCHEMA_VERSION, Summary,
-    TotalsFrom,
-};
+pub use summary::{Provenances, RecordingFacts, RunFacts, SCHEMA_VERSION, Summary, TotalsFrom};
 pub use threads::{
     ProcessRow, ThreadNames, ThreadRow, ThreadSums, ThreadTotals, processes, threads,
 };

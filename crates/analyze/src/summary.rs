@@ -1,8 +1,8 @@
 //! Everything a report shows, in one value.
 
 use memgauge_trace::{
-    CommandEnd, EventDef, HostFacts, ImportFacts, MachineFacts, Manifest, OwnCost,
-    Provenance, SourceFacts, catalogue,
+    CommandEnd, EventDef, HostFacts, ImportFacts, MachineFacts, Manifest, OwnCost, Provenance,
+    SourceFacts, catalogue,
 };
 use serde::Serialize;
 

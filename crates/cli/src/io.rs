@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use memgauge_analyze::{Analysis, IoAccounts, IoBy, IoLoss, IoSummary};
+use memgauge_analyze::{IoAccounts, IoBy, IoLoss, IoSummary};
 use memgauge_host::memory_counters::{MemoryCounters, NoCounters};
 use memgauge_host::sys::process::{catch_interrupts, interrupts};
 use memgauge_io::{Filter, IoRecorder, Launched, Look, Meter, Setup};

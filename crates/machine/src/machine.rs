@@ -1,6 +1,6 @@
 //! All cores and what they share.
 
-use crate::{Config, ConfigError, Core, PmuConfig, Shared, Tick};
+use crate::{Config, ConfigError, Core, PmuConfig, Shared};
 
 /// A core of the modelled machine; there is one for each thread. Ids are not
 /// used again.

@@ -3,9 +3,9 @@
 use super::batch::{BATCH, Batch, Looked, positions};
 use super::histogram::{Distances, Histogram};
 use super::pages::Advise;
+use super::part::{NARROW_BITS, Part};
 use super::ranks::{Ranks, after, slot};
 use super::sys::{self, Job, Operations, Vectors};
-use super::part::{NARROW_BITS, Part};
 use super::times::Times;
 use super::top::{TOP, Top};
 

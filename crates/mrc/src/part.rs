@@ -10,7 +10,6 @@ pub(super) const NARROW_MULTIPLIER: u64 = MULTIPLIER >> (64 - NARROW_BITS);
 /// Bits that a block is shifted by and mixed with itself, half of those it has.
 pub(super) const NARROW_MIX: u32 = 26;
 
-
 /// Which blocks a table is for: those whose narrow hash begins with the `bits` bits
 /// of `number`.
 #[derive(Clone, Copy, Debug)]

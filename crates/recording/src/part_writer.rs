@@ -66,7 +66,10 @@ pub(super) struct OpenPart {
 }
 
 impl OpenPart {
-    pub(super) fn create<R: Columns>(temporary: PathBuf, create: &Create) -> Result<Self, PartFailure> {
+    pub(super) fn create<R: Columns>(
+        temporary: PathBuf,
+        create: &Create,
+    ) -> Result<Self, PartFailure> {
         let schema = schema(R::COLUMNS);
         let options = ArrowWriterOptions::new()
             .with_properties(properties::<R>())

@@ -3,9 +3,9 @@
 use super::columns::Column;
 use super::manifest_file;
 use super::part_reader::{Damage, Part, PartRows, overlap};
+use super::row::Row;
 use super::selection::Selection;
 use super::table_writer::part_name;
-use super::row::Row;
 use crate::{Error, ErrorKind, Result};
 use memgauge_trace::{
     GeneratedCode, IoDevice, IoOwner, IoRow, Loss, Manifest, Module, Overflow, OverflowBlock,

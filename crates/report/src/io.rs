@@ -113,8 +113,8 @@ fn processes(
             style.name(&line.device),
             units::bytes(line.moved.r#in.bytes),
             units::bytes(line.moved.out.bytes),
-            units::rate(line.moved.r#in.bytes, seconds, style),
-            units::rate(line.moved.out.bytes, seconds, style),
+            units::megabytes_per_s(line.moved.r#in.bytes, seconds, style),
+            units::megabytes_per_s(line.moved.out.bytes, seconds, style),
             units::count(line.moved.r#in.operations + line.moved.out.operations),
             io_memory::of_line(line, style),
             style.name(&line.cgroup),
@@ -180,8 +180,8 @@ fn counters(line: &IoDeviceLine, seconds: f64, style: &Style) -> [String; 6] {
     [
         units::bytes(counted.r#in.bytes),
         units::bytes(counted.out.bytes),
-        units::rate(counted.r#in.bytes, seconds, style),
-        units::rate(counted.out.bytes, seconds, style),
+        units::megabytes_per_s(counted.r#in.bytes, seconds, style),
+        units::megabytes_per_s(counted.out.bytes, seconds, style),
         units::bytes(line.rest_in_bytes),
         units::bytes(line.rest_out_bytes),
     ]

@@ -49,7 +49,7 @@ fn estimated(memory: &IoMemory, [input, output]: [u64; 2], seconds: f64, style: 
         table.row(vec![
             name.to_owned(),
             units::bytes(bytes),
-            units::rate(bytes, seconds, style),
+            units::megabytes_per_s(bytes, seconds, style),
             units::bytes(most),
         ]);
     }
@@ -57,7 +57,7 @@ fn estimated(memory: &IoMemory, [input, output]: [u64; 2], seconds: f64, style: 
         table.row(vec![
             style.name(&symbol(&term.name)),
             units::bytes(term.bytes),
-            units::rate(term.bytes, seconds, style),
+            units::megabytes_per_s(term.bytes, seconds, style),
             String::new(),
         ]);
     }
@@ -88,7 +88,7 @@ fn bound(memory: &IoMemory, seconds: f64, style: &Style) -> String {
         units::bytes(bytes),
         units::bytes(input),
         units::bytes(output),
-        units::rate(bytes, seconds, style)
+        units::megabytes_per_s(bytes, seconds, style)
     ) + &why
 }
 
@@ -110,8 +110,8 @@ fn ports(memory: &IoMemory, seconds: f64, style: &Style) -> String {
             port.port.to_string(),
             units::bytes(port.in_bytes),
             units::bytes(port.out_bytes),
-            units::rate(port.in_bytes, seconds, style),
-            units::rate(port.out_bytes, seconds, style),
+            units::megabytes_per_s(port.in_bytes, seconds, style),
+            units::megabytes_per_s(port.out_bytes, seconds, style),
         ]);
     }
     let note = "counted at the processor, headers of packets included";

@@ -117,7 +117,7 @@ pub(crate) fn seconds(s: f64, style: &Style) -> String {
 }
 
 /// Bytes over seconds as MB/s; below 0.01 not as nothing.
-pub(crate) fn rate(bytes: u64, seconds: f64, style: &Style) -> String {
+pub(crate) fn megabytes_per_s(bytes: u64, seconds: f64, style: &Style) -> String {
     if seconds <= 0.0 {
         return style.none().to_owned();
     }

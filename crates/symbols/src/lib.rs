@@ -19,7 +19,6 @@ use memgauge_analyze::{Caller, ModuleFile, Resolve, Symbol};
 use image::Image;
 
 /// Reads symbol tables and debug information as they are asked for.
-#[derive(Debug)]
 pub struct Symbols {
     symbolizer: Symbolizer,
     /// The recording, which has copies of files that are gone.

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 
 use memgauge_recording::{Recording, Result, Row, Selection};
 use memgauge_trace::{
-    AccessKind, EventId, LINE_BYTES, OverflowBlock, Pid, Sample, SeriesRow, Thread, Tid, Unit, catalogue,
+    AccessKind, EventId, LINE_BYTES, OverflowBlock, Pid, Sample, SeriesRow, Thread, Tid, Unit,
+    catalogue,
 };
 
 use super::functions::functions;

@@ -14,7 +14,6 @@ use crate::outcome::usage;
 use crate::record;
 use crate::units::EventSpec;
 
-
 /// Whether the command line asks for live events.
 pub(super) fn is_wanted(args: &Bandwidth) -> bool {
     let live = |text: &String| text.parse::<EventSpec>().is_err() && is_live(text);

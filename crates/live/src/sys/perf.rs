@@ -4,6 +4,8 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use rustix::process::{Resource, getrlimit, setrlimit};
+
 use memgauge_perf::abi::Attr;
 
 /// `PERF_FLAG_FD_CLOEXEC`.
@@ -129,16 +131,12 @@ pub fn id(event: &OwnedFd) -> io::Result<u64> {
 /// # Errors
 /// What `read` says.
 pub fn read_words(event: &OwnedFd, words: &mut [u8]) -> io::Result<usize> {
-    // SAFETY: the buffer is valid for its length.
-    let n = unsafe { libc::read(event.as_raw_fd(), words.as_mut_ptr().cast(), words.len()) };
-    usize::try_from(n).map_err(|_| io::Error::last_os_error())
+    Ok(rustix::io::read(event, words)?)
 }
 
 /// Bytes of a page.
 pub fn page_bytes() -> usize {
-    // SAFETY: no pointers.
-    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    usize::try_from(bytes).unwrap_or(4096)
+    rustix::param::page_size()
 }
 
 /// Offsets in `struct perf_event_mmap_page`.
@@ -363,29 +361,17 @@ pub fn wait(events: &[RawFd], timeout_ms: i32) -> Vec<bool> {
 
 /// The monotonic clock in nanoseconds: what `use_clockid` events carry.
 pub fn monotonic_ns() -> u64 {
-    let mut t = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: valid timespec.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut t) };
+    let t = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
 }
 
 /// Raises this process's limit of open files to what it may have; returns it.
 pub fn raise_open_files() -> u64 {
-    let mut limit = libc::rlimit {
-        rlim_cur: 0,
-        rlim_max: 0,
-    };
-    // SAFETY: valid rlimit.
-    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
-    limit.rlim_cur = limit.rlim_max;
-    // SAFETY: valid rlimit.
-    unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) };
-    // SAFETY: valid rlimit.
-    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
-    limit.rlim_cur
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    // Where the kernel refuses, what there was holds.
+    let _ = setrlimit(Resource::Nofile, limit);
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
 /// Copies from another process's memory; returns how many bytes came.
