@@ -37,7 +37,7 @@ impl Dram {
         let mean =
             |bytes: u64| (duration_ns > 0).then(|| bytes as f64 * NS_PER_S / duration_ns as f64);
         let peak = |values: Vec<u64>| curve.curve(values).peak().filter(|p| p.per_s > 0.0);
-        // A direction that nobody recorded adds nothing to the peak of both.
+        // A direction that was not recorded adds nothing to the peak of both.
         let known = curve.read_bytes.as_ref().or(curve.write_bytes.as_ref());
         let none = vec![0; known.map_or(0, Vec::len)];
         let read = curve.read_bytes.as_ref().unwrap_or(&none);

@@ -1,9 +1,9 @@
 //! I/O: who moved how much through which device, and what belongs to no known process.
 //!
-//! Sums are exact. A device's rest is what it counted itself less what its owners
-//! have; where the two are counted at different moments (a request is charged when it
-//! is queued and counted when it is done) the rest of a short interval is that much
-//! off, and never shown below zero.
+//! Sums are exact. The unattributed bytes of a device are its own count less the sum of
+//! its owners. The two can be counted at different moments: a request is charged when
+//! it is queued, and counted when it is done. Then a short interval is off by that
+//! much, and never shown below zero.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -157,9 +157,9 @@ impl IoAccounts {
     }
 }
 
-/// What a device counted beyond what its owners have. A device that counts packets as
-/// they are on the wire has their further headers in its bytes; one that hands over
-/// whole ones has not: its count of packets tells which.
+/// Bytes that a device counted beyond the sum of its owners. Some devices count packets
+/// as they are on the wire, with their further headers; others hand over whole packets
+/// without. The count of packets tells which.
 fn rest(counted: &Moved, attributed: &Moved) -> u64 {
     let on_the_wire =
         attributed.segments > attributed.operations && counted.operations >= attributed.segments;
@@ -280,13 +280,13 @@ pub struct IoSummary {
     pub devices: Vec<IoDeviceLine>,
     /// Memory traffic that this made.
     pub memory: IoMemory,
-    /// What this machine's kernel does not let be told, in words.
+    /// Limits of this machine's kernel, in words.
     pub missing: Vec<String>,
-    /// What could not be accounted.
+    /// Losses of the accounting.
     pub losses: Vec<IoLoss>,
 }
 
-/// What lines are summed up by.
+/// Key that sums up lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum IoBy {
     /// Not at all.
@@ -338,7 +338,7 @@ impl IoSummary {
 pub struct IoLoss {
     /// Name.
     pub name: String,
-    /// What is counted.
+    /// Meaning of the count.
     pub meaning: String,
     /// How many.
     pub count: u64,

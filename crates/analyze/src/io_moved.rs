@@ -3,7 +3,7 @@
 use memgauge_trace::{DeviceId, Direction, IoRow};
 use serde::Serialize;
 
-/// What moved in one direction.
+/// Bytes and operations in one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Moved {
     /// Bytes handed to the device or taken from it.
@@ -59,7 +59,7 @@ impl BothWays {
     }
 }
 
-/// What a process moved through a device.
+/// Bytes that a process moved through a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct IoLine {
     /// Process; 0 for a line of several.
@@ -84,11 +84,11 @@ pub struct IoLine {
     /// The device.
     #[serde(skip)]
     pub id: DeviceId,
-    /// What moved.
+    /// Bytes moved.
     #[serde(flatten)]
     pub moved: BothWays,
-    /// Memory traffic that this made at most: each byte that a device of hardware
-    /// moves is read from or written to memory at most once by it.
+    /// Upper bound of the memory traffic that this caused: a device of hardware reads
+    /// or writes each byte in memory at most once.
     pub memory_bytes_at_most: u64,
     /// Its estimated part of the memory traffic; null where no counters tell it, and for
     /// devices without hardware.
@@ -96,7 +96,7 @@ pub struct IoLine {
 }
 
 impl IoLine {
-    /// What lines summed up do not have in common is left empty.
+    /// Fields that differ between the summed lines are left empty.
     pub(crate) fn keep_common(&mut self, other: &IoLine) {
         for (ours, others) in [
             (&mut self.command, &other.command),
@@ -137,7 +137,7 @@ impl IoLine {
     }
 }
 
-/// What a device moved.
+/// Bytes that a device moved.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct IoDeviceLine {
     /// Name.
@@ -164,9 +164,9 @@ pub struct IoDeviceLine {
     pub below: String,
     /// Whether no hardware moves its bytes.
     pub is_virtual: bool,
-    /// What the device itself counted.
+    /// The device's own count.
     pub counted: BothWays,
-    /// What processes have of it.
+    /// Sum over processes.
     pub attributed: BothWays,
     /// Bytes in that belong to no known process (with a filter: to others).
     pub rest_in_bytes: u64,

@@ -12,7 +12,7 @@ use crate::units::EventSpec;
 /// The machine that is modelled where none is named.
 const HOST: &str = "host";
 
-/// What is kept of the last recording where nobody named this one.
+/// Name of a recording that the user did not name; the next one replaces it.
 const DEFAULT_OUTPUT: &str = "memgauge.mg";
 
 /// Events of the modelled machine that are sampled where none is named: those that
@@ -45,10 +45,14 @@ pub(crate) fn refuse_unused(settings: &Settings, source: Source) -> anyhow::Resu
     let (name, instead) = match source {
         Source::Emulate => (
             "emulate",
-            "the program runs on a modelled machine; --source clock or -e samples this one",
+            "it runs the program on a modelled machine: use --source clock or -e to sample this \
+            machine",
         ),
-        Source::Clock => ("clock", "it samples by a timer; -F sets how often"),
-        Source::Auto | Source::Pmu => ("pmu", "they describe the machine of source emulate"),
+        Source::Clock => ("clock", "it samples by a timer: set its frequency with -F"),
+        Source::Auto | Source::Pmu => (
+            "pmu",
+            "they describe the machine of source emulate: leave them out",
+        ),
     };
     Err(usage(format!(
         "failed to record: source {name} has no use for {}: {instead}",

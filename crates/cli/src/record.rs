@@ -54,8 +54,8 @@ pub(crate) fn record_and_report(args: &Launch) -> anyhow::Result<Exit> {
 fn attach(args: &Record) -> anyhow::Result<CommandEnd> {
     if args.settings.source == Source::Emulate {
         return Err(usage(
-            "failed to attach: source emulate only records programs that it starts; use --source \
-             clock or -e for one that runs",
+            "failed to attach: source emulate only records programs that it starts: use --source \
+            clock or -e for a running one",
         ));
     }
     let talk = !args.settings.quiet;
@@ -78,8 +78,8 @@ fn run(settings: &Settings, command: &[String], talk: bool) -> anyhow::Result<Co
         // Before anything is replaced: a command that cannot run costs no recording.
         emulate::resolve(command)?;
         eprintln!(
-            "memgauge: source clock (samples of this machine's time): source emulate does not work \
-             here: {missing}"
+            "memgauge: using source clock (timer samples of this machine), as source emulate \
+            does not work here: {missing}"
         );
         return clock::run(settings, (Target::Command(command.to_vec()), None), talk);
     }
@@ -93,7 +93,7 @@ fn run(settings: &Settings, command: &[String], talk: bool) -> anyhow::Result<Co
         pmu: pmu(settings)?,
         traces: None,
     };
-    let why = "-e samples events of this machine, --source clock its time";
+    let why = "to sample this machine, use -e or --source clock";
     let why = (settings.source == Source::Auto).then_some(why);
     emulated(&options, settings.force, talk, why)
 }
@@ -111,7 +111,10 @@ pub(crate) fn emulated(
         announce(&options.machine, why);
     }
     say_rights(&options.command);
-    sys::process::catch_interrupts().context("failed to catch interrupts")?;
+    sys::process::catch_interrupts().context(
+        "failed to install the handler of interrupts \
+    (SIGINT, SIGTERM)",
+    )?;
     let mut line = progress::Line::new(terminal::stderr_is_terminal() && talk);
     let outcome = emulate::record(options, &mut |p| line.show(p));
     line.clear();

@@ -4,7 +4,7 @@
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Filter {
     salt: u64,
-    /// Of 2³².
+    /// Limit of the hashes, of 2³².
     pub(super) limit: u64,
 }
 

@@ -4,8 +4,7 @@
 pub(super) const NARROW_BITS: u32 = 51;
 /// 2⁶⁴ / golden ratio, odd: spreads neighbours evenly.
 pub(super) const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
-/// The same of 2⁵¹. (The lower bits of the other one are some number: with them half
-/// of a million neighbours found their home lines full.)
+/// The same modulo 2⁵¹.
 pub(super) const NARROW_MULTIPLIER: u64 = MULTIPLIER >> (64 - NARROW_BITS);
 /// Bits that a block is shifted by and mixed with itself, half of those it has.
 pub(super) const NARROW_MIX: u32 = 26;
@@ -34,8 +33,8 @@ impl Part {
         (block ^ block >> NARROW_MIX).wrapping_mul(multiplier) & mask == wanted
     }
 
-    /// What a block, mixed with itself, is multiplied by, and the bits of the product
-    /// that are compared with the last number.
+    /// Multiplier of a block mixed with itself, and the bits of the product that are
+    /// compared with the last number.
     #[inline(always)]
     pub(super) fn constants(self) -> [u64; 3] {
         let wanted = self.number.unbounded_shl(u64::BITS - self.bits);

@@ -18,10 +18,10 @@
 //!  └───────────────┴────────────┘
 //! ```
 //!
-//! A block sits at most [`REACH`] lines from home and there are enough lower bits
-//! to tell apart all hashes whose homes are that near. [`Wide`] has five blocks a
-//! line, of any 64 bits; the table changes to it when a number needs it or when
-//! some input defeats the hash.
+//! A block sits at most [`REACH`] lines from home and there are enough lower bits to
+//! tell apart all hashes whose homes are that near. [`Wide`] has five blocks a line, of
+//! any 64 bits. The table changes to it when a number needs it or when some input
+//! defeats the hash.
 
 use super::batch::{Batch, NEVER, positions};
 use super::pages::{Advise, Lines};
@@ -295,8 +295,7 @@ impl<F: Format> Table<F> {
     }
 
     /// Finds the blocks of a batch that are in their home lines, as nearly all are,
-    /// without a branch to be guessed, and asks for the lines next to those of the
-    /// others.
+    /// without a branch to be guessed. Asks for the neighbouring lines of the others.
     #[inline(always)]
     fn search_homes<O: Operations>(&self, batch: &mut Batch) {
         let lines = self.lines.get();
@@ -459,8 +458,9 @@ impl<F: Format> Table<F> {
         Ok(table)
     }
 
-    /// Those at the top of the stack and those not among the `skipped` ones whose last
-    /// times are the earliest, whose slots are not counted any more.
+    /// The blocks that stay: those at the top of the stack, and those not among the
+    /// `skipped` ones with the earliest last times, whose slots are not counted any
+    /// more.
     fn recent(&self, ranks: &Ranks, skipped: u32) -> Result<Table<F>, NoRoom> {
         let mut table = Table::new(self.format, self.part, self.homes, self.advise);
         let mut taken = vec![0; table.lines.len()];
@@ -543,7 +543,7 @@ impl Times {
         on_either!(self, table => table.lines.len() * size_of::<Line>())
     }
 
-    /// Bytes it takes to grow, beside what it has.
+    /// Further bytes that it takes to grow.
     pub(super) fn bytes_to_grow(&self) -> usize {
         on_either!(self, table => grown(table.homes) * size_of::<Line>())
     }
@@ -639,8 +639,8 @@ impl Times {
         }
     }
 
-    /// A block has no room near its home though the table is not full: hashes
-    /// crowd, by chance in a full one, by design in an empty one.
+    /// Handles a block without room near its home though the table is not full. Hashes
+    /// crowd by chance in a full table, and by design of the input in an empty one.
     #[cold]
     fn uncrowd(&mut self) {
         match self {

@@ -17,7 +17,7 @@ pub trait Folder {
     const TABLE: &'static str;
 }
 
-/// What only this module can implement, so that the set of tables is closed.
+/// Methods that only this module can implement, so that the set of tables is closed.
 pub trait Columns: Folder + Clone + Default + Send + 'static {
     const COLUMNS: &'static [Column<Self>];
 

@@ -1,7 +1,7 @@
 //! Miss-rate curves as text, JSON and CSV.
 //!
-//! Sizes are on a scale of equal ratios, because memories come in such sizes;
-//! the sizes of the machine's caches, or its memory, are marked below.
+//! Sizes are on a scale of equal ratios, because memories come in such sizes. The sizes
+//! of the machine's caches, or of its memory, are marked below.
 
 mod measured;
 
@@ -15,16 +15,16 @@ use crate::units::{bytes, capacity, count, percent};
 
 pub use measured::{Collection, Measured, Span, Unit};
 
-/// One curve to show, with what is to be said beside it.
+/// One curve to show, with its notes.
 #[derive(Clone, Debug)]
 pub struct CurveView {
-    /// What was referenced: a file, a command.
+    /// Source of the references: a file, a command.
     pub title: String,
     /// A word on the references, if they are not all there were.
     pub note: Option<String>,
     /// The curve.
     pub measured: Measured,
-    /// What the vertical axis counts.
+    /// Unit of the vertical axis.
     pub unit: Unit,
     /// Whether first references count as misses.
     pub compulsory: bool,
@@ -32,7 +32,7 @@ pub struct CurveView {
     pub marks: Vec<(String, u64)>,
     /// Sizes in bytes to list; a choice where empty.
     pub sizes: Vec<u64>,
-    /// A curve to draw beside it.
+    /// A second curve to draw.
     pub against: Option<(String, Measured)>,
     /// The part of the run that it is of, if not all.
     pub span: Option<Span>,

@@ -36,23 +36,25 @@ pub(crate) fn mrc(args: &Mrc) -> anyhow::Result<Exit> {
     }
 }
 
-/// What no line of options alone can be refused for.
+/// Checks conflicts that no single option shows.
 fn check(args: &Mrc) -> anyhow::Result<()> {
     let list = args.command.is_empty();
     if args.y == Axis::Mpki && args.instructions.is_none() && list {
         return Err(usage(
-            "failed to show MPKI: say how many instructions there were with --instructions",
+            "failed to show MPKI: the number of instructions is not known: give it with \
+            --instructions",
         ));
     }
     if (args.per_thread || args.by.is_some()) && list {
         return Err(usage(
-            "failed to tell parts apart in a list: name a command behind `--`",
+            "failed to separate threads or parts: a list of addresses has none: name a command \
+            after `--`",
         ));
     }
     let making = &args.making;
     if making.sample_only && making.sample.is_none() && making.sample_size.is_none() {
         return Err(usage(
-            "failed to leave all but a sample out: say which with --sample or --sample-size",
+            "failed to use only a sample: its size is not given: add --sample or --sample-size",
         ));
     }
     if args.phases.is_some() {
@@ -82,8 +84,8 @@ impl Out {
             (Some(path), list) if path == Path::new("-") => {
                 if !list {
                     return Err(usage(
-                        "failed to print JSON or CSV: the program has standard output and error \
-                         for itself: name a file, as in --json=curve.json",
+                        "failed to print JSON or CSV: the program itself writes to standard \
+                        output: name a file, as in --json=curve.json",
                     ));
                 }
                 Ok(Out::Output)

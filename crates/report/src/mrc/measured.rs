@@ -102,7 +102,7 @@ impl Measured {
     }
 }
 
-/// What the vertical axis counts.
+/// Unit of the vertical axis.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Unit {
     /// Misses.
@@ -144,7 +144,7 @@ impl Unit {
 pub struct Span {
     /// Which phase, from 1.
     pub number: usize,
-    /// Of how many.
+    /// Number of all.
     pub of: usize,
     /// Where it begins and ends, in `unit`.
     pub from: u64,
@@ -154,7 +154,7 @@ pub struct Span {
     pub unit: &'static str,
     /// Mean rate of `event` in its windows.
     pub rate: f64,
-    /// What told the phases apart.
+    /// Event whose changes separate the phases.
     pub event: String,
     /// Share of its references that the curve is of, 0..=1.
     pub collected: f64,
@@ -176,12 +176,12 @@ impl Span {
     }
 }
 
-/// What the curves of phases cost, in references and seconds of engines.
+/// Cost of the curves of phases, in references and seconds of engines.
 #[derive(Clone, Copy, Debug)]
 pub struct Collection {
     /// All references.
     pub references: u64,
-    /// Those that went into curves.
+    /// References that went into curves.
     pub collected: u64,
     /// Time of the engines of curves.
     pub collecting_s: f64,
