@@ -44,7 +44,7 @@ use memgauge_trace::{
 };
 
 use qemu::not_loaded;
-pub use qemu::{Emulator, find_on_path, resolve, would_gain_rights};
+pub use qemu::{Emulator, resolve, would_gain_rights};
 
 use memgauge_host as host;
 use memgauge_host::sys::process::{children_usage, interrupts, own_usage, without_randomisation};

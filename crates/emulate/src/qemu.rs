@@ -99,7 +99,7 @@ fn version_of(said: &str) -> Option<String> {
 }
 
 /// The first executable of that name on `PATH`.
-pub fn find_on_path(name: &str) -> Option<PathBuf> {
+pub(crate) fn find_on_path(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path)
         .map(|dir| dir.join(name))

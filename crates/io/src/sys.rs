@@ -31,7 +31,7 @@ pub struct NetDevice {
 ///
 /// # Errors
 /// When the namespace cannot be entered or is gone.
-pub fn devices_in(namespace: File) -> io::Result<Vec<NetDevice>> {
+pub(crate) fn devices_in(namespace: File) -> io::Result<Vec<NetDevice>> {
     let thread = std::thread::Builder::new().spawn(move || {
         enter(&namespace)?;
         devices_here()
@@ -49,7 +49,7 @@ fn enter(namespace: &File) -> io::Result<()> {
 ///
 /// # Errors
 /// When `/proc` cannot be read.
-pub fn devices_here() -> io::Result<Vec<NetDevice>> {
+pub(crate) fn devices_here() -> io::Result<Vec<NetDevice>> {
     let socket = query_socket()?;
     let counted = counters_here()?.into_iter();
     let mut devices: Vec<NetDevice> = counted
@@ -76,7 +76,7 @@ pub fn devices_here() -> io::Result<Vec<NetDevice>> {
 ///
 /// # Errors
 /// When `/proc` cannot be read.
-pub fn counters_here() -> io::Result<BTreeMap<String, [u64; 4]>> {
+pub(crate) fn counters_here() -> io::Result<BTreeMap<String, [u64; 4]>> {
     let table = std::fs::read_to_string("/proc/thread-self/net/dev")?;
     Ok(table.lines().filter_map(counters).collect())
 }

@@ -3,10 +3,6 @@
 use super::sink::Create;
 use super::table_writer::{AnyTable, TableWriter};
 use super::tables::{Columns, NAMES, each_table};
-use memgauge_trace::{
-    GeneratedCode, IoDevice, IoOwner, IoRow, Loss, Module, Overflow, OverflowBlock, Sample,
-    SampleRegister, SeriesRow, SiteCount, Thread,
-};
 use std::path::Path;
 
 /// A row of a recording's table.
@@ -19,7 +15,7 @@ macro_rules! writers {
     ($($row:ident in $table:ident, $name:literal;)+) => {
         /// Writers of all tables.
         pub struct Tables {
-            $( $table: TableWriter<$row>, )+
+            $( $table: TableWriter<memgauge_trace::$row>, )+
         }
 
         impl Tables {
@@ -39,7 +35,7 @@ macro_rules! writers {
         }
 
         $(
-            impl Row for $row {
+            impl Row for memgauge_trace::$row {
                 #[inline]
                 fn writer(tables: &mut Tables) -> &mut TableWriter<Self> {
                     &mut tables.$table

@@ -31,7 +31,7 @@ pub enum EventScope {
 }
 
 /// `kernel.perf_event_paranoid`; `None` where the kernel has no perf events.
-pub fn paranoid_level() -> Option<i64> {
+pub(crate) fn paranoid_level() -> Option<i64> {
     let text = std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").ok()?;
     text.trim().parse().ok()
 }
@@ -96,7 +96,7 @@ pub fn enable(leader: &OwnedFd) -> io::Result<()> {
 ///
 /// # Errors
 /// The error of `ioctl`.
-pub fn disable(leader: &OwnedFd) -> io::Result<()> {
+pub(crate) fn disable(leader: &OwnedFd) -> io::Result<()> {
     ioctl(leader, DISABLE, WHOLE_GROUP)
 }
 
@@ -104,7 +104,7 @@ pub fn disable(leader: &OwnedFd) -> io::Result<()> {
 ///
 /// # Errors
 /// The error of `ioctl`.
-pub fn write_into(event: &OwnedFd, owner: &OwnedFd) -> io::Result<()> {
+pub(crate) fn write_into(event: &OwnedFd, owner: &OwnedFd) -> io::Result<()> {
     ioctl(event, SET_OUTPUT, owner.as_raw_fd() as u64)
 }
 
@@ -112,7 +112,7 @@ pub fn write_into(event: &OwnedFd, owner: &OwnedFd) -> io::Result<()> {
 ///
 /// # Errors
 /// The error of `ioctl`.
-pub fn set_period(event: &OwnedFd, period: u64) -> io::Result<()> {
+pub(crate) fn set_period(event: &OwnedFd, period: u64) -> io::Result<()> {
     ioctl(event, PERIOD, std::ptr::from_ref(&period) as u64)
 }
 
@@ -130,7 +130,7 @@ pub fn id(event: &OwnedFd) -> io::Result<u64> {
 ///
 /// # Errors
 /// The error of `read`.
-pub fn read_words(event: &OwnedFd, words: &mut [u8]) -> io::Result<usize> {
+pub(crate) fn read_words(event: &OwnedFd, words: &mut [u8]) -> io::Result<usize> {
     Ok(rustix::io::read(event, words)?)
 }
 
@@ -264,7 +264,7 @@ impl Conversion {
 
 impl Ring {
     /// How the counter's ticks become time, where the kernel says.
-    pub fn conversion(&self) -> Option<Conversion> {
+    pub(crate) fn conversion(&self) -> Option<Conversion> {
         let word = |offset| self.pointer(offset).load(Ordering::Relaxed);
         let both = word(TIME_SHIFT_AND_MULT);
         let shift = (both >> 16 & 0xffff) as u32;
@@ -366,7 +366,7 @@ pub fn monotonic_ns() -> u64 {
 }
 
 /// Raises this process's limit of open files to what it may have; returns it.
-pub fn raise_open_files() -> u64 {
+pub(crate) fn raise_open_files() -> u64 {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
     // Where the kernel refuses, what there was holds.
@@ -378,7 +378,7 @@ pub fn raise_open_files() -> u64 {
 ///
 /// # Errors
 /// The error of `process_vm_readv`: it needs the right to trace the process.
-pub fn read_memory(pid: u32, address: u64, into: &mut [u8]) -> io::Result<usize> {
+pub(crate) fn read_memory(pid: u32, address: u64, into: &mut [u8]) -> io::Result<usize> {
     let local = libc::iovec {
         iov_base: into.as_mut_ptr().cast(),
         iov_len: into.len(),

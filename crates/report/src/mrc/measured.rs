@@ -192,7 +192,7 @@ pub struct Collection {
 impl Collection {
     /// Seconds that curves of all references would take, estimated from those that
     /// went into curves.
-    pub fn full_s(&self) -> f64 {
+    pub(crate) fn full_s(&self) -> f64 {
         self.collecting_s * self.references as f64 / self.collected.max(1) as f64
     }
 
