@@ -31,6 +31,7 @@ use std::path::PathBuf;
 use memgauge_trace::{CommandEnd, DerivationFacts, Loss, OverheadFacts, OwnCost, PebsFacts};
 
 pub use attributes::{Built, Facilities, GivenUp, Method, Rate, SampleRequest, attribute};
+pub(crate) use attributes::relaxed;
 pub use cost::SampleCost;
 pub(crate) use facilities::facilities;
 pub use session::record;
