@@ -7,7 +7,7 @@ use memgauge_emulate::geometry;
 use memgauge_machine::Config;
 
 use crate::target::Targets;
-use crate::units::{DeliveryName, Duration, Percent, pages};
+use crate::units::{DeliveryName, Duration, Percent, pages, recording};
 
 /// Where events come from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -26,7 +26,7 @@ pub(crate) enum Source {
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Settings {
     /// Directory to write the recording to
-    #[arg(short, long, value_name = "DIR", default_value = "memgauge.mg")]
+    #[arg(short, long, value_name = "DIR", default_value = "memgauge.mg", value_parser = recording)]
     pub(crate) output: PathBuf,
     /// Replace the recording if it exists
     #[arg(short, long)]
@@ -247,7 +247,7 @@ pub(crate) struct Io {
     #[arg(long, value_name = "N")]
     pub(crate) ready_fd: Option<u32>,
     /// Directory to write a recording to
-    #[arg(short, long, value_name = "DIR")]
+    #[arg(short, long, value_name = "DIR", value_parser = recording)]
     pub(crate) output: Option<PathBuf>,
     /// Replace the recording if it exists
     #[arg(short, long)]

@@ -34,6 +34,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use outcome::Exit;
+use units::width;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -52,9 +53,9 @@ Examples:
 struct Cli {
     #[command(subcommand)]
     verb: Option<Verb>,
-    /// Shorten names in tables so that lines fit N columns (else: those of the
-    /// terminal or of COLUMNS; off a terminal nothing is shortened)
-    #[arg(long, value_name = "N", global = true, value_parser = clap::value_parser!(u16).range(40..))]
+    /// Shorten names in tables so that lines fit N columns, from 80 on (else: those of
+    /// the terminal or of COLUMNS; off a terminal nothing is shortened)
+    #[arg(long, value_name = "N", global = true, value_parser = width)]
     width: Option<u16>,
     #[command(flatten)]
     record: args::Launch,

@@ -147,8 +147,8 @@ impl CurveView {
             "; blocks of {}, least recently used",
             capacity(curve.block_bytes)
         );
-        if let Some(beside) = self.measured.beside_the_sample() {
-            let _ = writeln!(text, "  {beside}");
+        if let Some(notes) = self.measured.sample_notes() {
+            let _ = writeln!(text, "  {notes}");
         }
         if let Some(span) = &self.span {
             let _ = writeln!(text, "  {}", span.sentence());

@@ -78,7 +78,7 @@ impl Measured {
     }
 
     /// Which sizes are not from the sample, and which are not known.
-    pub(super) fn beside_the_sample(&self) -> Option<String> {
+    pub(super) fn sample_notes(&self) -> Option<String> {
         let Measured::Sampled(e) = self else {
             return None;
         };
