@@ -72,6 +72,7 @@ lint: setup-test plugin ## structure, formatting, clippy, documentation, plugin 
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
+	tests/public-api
 
 install: build ## install below PREFIX (/usr/local)
 	install -D -s $(TARGET)/release/memgauge $(DESTDIR)$(PREFIX)/bin/memgauge

@@ -200,7 +200,7 @@ impl AddressSpaces {
     }
 
     /// The same with names for generated code.
-    pub fn with_generated(self, generated: Generated) -> Self {
+    pub(crate) fn with_generated(self, generated: Generated) -> Self {
         AddressSpaces { generated, ..self }
     }
 

@@ -5,9 +5,13 @@
 //! of addresses, each with several rates and samples. Bands are checked at every size
 //! shown, four to a doubling.
 
+mod random;
+
 use std::time::Instant;
 
 use memgauge_mrc::{Curve, Exact, Sampled, Sampling, Settings, sizes};
+
+use random::Random;
 
 const SALTS: std::ops::RangeInclusive<u64> = 201..=212;
 const SAMPLINGS: [Sampling; 4] = [
@@ -17,27 +21,6 @@ const SAMPLINGS: [Sampling; 4] = [
     Sampling::Size(2000),
 ];
 const BLOCK: u64 = 64;
-
-/// splitmix64.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
-    }
-
-    fn below(&mut self, end: u64) -> u64 {
-        ((u128::from(self.next()) * u128::from(end)) >> 64) as u64
-    }
-
-    /// In 0..1.
-    fn unit(&mut self) -> f64 {
-        (self.next() >> 11) as f64 / (1u64 << 53) as f64
-    }
-}
 
 /// Blocks by rank, whose chance falls with a power of the rank.
 fn zipf(random: &mut Random, ranks: usize, power: f64, count: usize) -> Vec<u64> {

@@ -1,66 +1,13 @@
-//! The command line.
+//! What the command line says to the verbs that record, show and account I/O.
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, ValueEnum};
 use memgauge_emulate::geometry;
 use memgauge_machine::Config;
 
-use crate::bandwidth::DeliveryName;
-use crate::stat::pages;
 use crate::target::Targets;
-use crate::units::{Duration, Percent, recording, width};
-
-const EXAMPLES: &str = "\
-Examples:
-  memgauge -- xz -k file            record a program and show what its memory did
-  memgauge record -o r.mg -- make   record only, children included
-  memgauge report r.mg              show a recording
-  memgauge io                       who moves bytes through which device, live
-  memgauge list                     the events and machines there are
-  memgauge doctor                   what this machine offers";
-
-/// Shows how programs use memory: which cache levels serve their accesses, how
-/// many bytes they move, and which code and data do it.
-#[derive(Debug, Parser)]
-#[command(version, max_term_width = 100, after_help = EXAMPLES, args_conflicts_with_subcommands = true,
-          subcommand_negates_reqs = true, arg_required_else_help = true)]
-pub(crate) struct Cli {
-    #[command(subcommand)]
-    pub(crate) verb: Option<Verb>,
-    /// Shorten names in tables so that lines fit N columns, from 80 on (else: those of
-    /// the terminal or of COLUMNS; off a terminal nothing is shortened)
-    #[arg(long, value_name = "N", global = true, value_parser = width)]
-    pub(crate) width: Option<u16>,
-    #[command(flatten)]
-    pub(crate) record: Launch,
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum Verb {
-    /// Run a program and record what its memory does
-    Record(Record),
-    /// Show a recording
-    Report(Report),
-    /// Account I/O: which process moves how many bytes through which device
-    Io(Io),
-    /// Make a recording of what perf recorded
-    Import(crate::import::Import),
-    /// Count events: totals, or a row every 100 us
-    Stat(crate::stat::Stat),
-    /// Show bandwidth over time, from the times of counter overflows
-    Bandwidth(crate::bandwidth::Bandwidth),
-    /// Measure what overflow records lose at each period, for `bandwidth` to correct
-    Calibrate(crate::bandwidth::Calibrate),
-    /// Show how many misses a memory of any size would have: a miss-rate curve
-    Mrc(crate::mrc::Mrc),
-    /// Divide memory between programs by their miss-rate curves
-    Partition(crate::mrc::Partition),
-    /// List events and modelled machines
-    List(crate::list::List),
-    /// Tell what this machine offers, and how to get what is missing
-    Doctor(Json),
-}
+use crate::units::{DeliveryName, Duration, Percent, pages, recording};
 
 /// Where events come from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use memgauge_analyze::{Analysis, IoAccounts, IoBy, IoLoss, IoSummary};
+use memgauge_analyze::{IoAccounts, IoBy, IoLoss, IoSummary};
 use memgauge_host::memory_counters::{MemoryCounters, NoCounters};
 use memgauge_host::sys::signals::interrupts;
 use memgauge_io::{Filter, IoRecorder, Launched, Look, Meter, Setup};
@@ -16,6 +16,7 @@ use memgauge_trace::CommandEnd;
 
 use crate::args::{By, Io, Order};
 use crate::io_live::Live;
+use crate::io_sums::take_in;
 use crate::io_target::{check_devices, check_pids, control_group};
 use crate::outcome::Exit;
 use crate::{record, terminal};
@@ -268,16 +269,6 @@ impl IoRun {
             print(args, &summary)?;
         }
         Ok(exit(end, self.launched.is_some()))
-    }
-}
-
-/// Adds what a look saw.
-pub(crate) fn take_in(accounts: &mut IoAccounts, look: &Look) {
-    accounts.know_owners(&look.owners);
-    accounts.know_devices(&look.devices);
-    accounts.observe(&look.rows);
-    for gained in &look.memory {
-        accounts.count(&gained.series.name(), gained.bytes);
     }
 }
 

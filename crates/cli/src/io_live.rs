@@ -10,7 +10,7 @@ use memgauge_analyze::{IoAccounts, IoBy, IoSummary};
 use memgauge_io::Look;
 use memgauge_report::{IoOrder, Style, io_text};
 
-use crate::io::take_in;
+use crate::io_sums::take_in;
 use crate::terminal;
 
 /// Between two drawings, unless a key asks for one.

@@ -7,9 +7,9 @@
 use std::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::batch::{BATCH, Looked, NEVER};
+use super::part::Part;
 use super::ranks::after;
 use super::sys::Operations;
-use super::times::Part;
 use super::top::TOP;
 
 /// References of a chunk: some tens of microseconds, and the chunks that are on

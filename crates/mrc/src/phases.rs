@@ -10,8 +10,8 @@
 
 use super::curve::Curve;
 use super::exact::{Exact, Full, Settings};
+use super::filter::Filter;
 use super::histogram::Distances;
-use super::sampled::Filter;
 use super::sys::{Vectors, keep};
 
 /// A rate this far from the mean, of the larger of both, may be another phase's.

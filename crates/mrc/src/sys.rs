@@ -7,8 +7,8 @@
 //! inlined into it). A call for each operation would cost more than the operation.
 
 use super::batch::{BATCH, NEVER, positions};
-use super::sampled::{Filter, NEIGHBOURS};
-use super::times::Part;
+use super::filter::{Filter, NEIGHBOURS};
+use super::part::Part;
 
 /// Words in a line of the host's cache.
 pub(super) type Line = [u64; 8];
@@ -237,7 +237,7 @@ fn pack<T: Copy>(values: &[T; BATCH], bits: u64, packed: &mut [T; BATCH]) {
 mod x86 {
     use std::arch::x86_64::*;
 
-    use super::super::times::NARROW_MIX;
+    use super::super::part::NARROW_MIX;
     use super::{BATCH, Filter, Job, Line, NEIGHBOURS, Operations, Part, Portable};
 
     struct Avx2;

@@ -12,8 +12,9 @@ use super::batch::{BATCH, Batch};
 use super::chunk::{Chunk, ChunkBuilder, Head, NO_PANIC, Picked, Piece, lock};
 use super::exact::{Back, Full, Settings};
 use super::histogram::Distances;
+use super::part::{NARROW_BITS, Part};
 use super::sys::{self, Job, Operations};
-use super::times::{NARROW_BITS, Part, Times};
+use super::times::Times;
 
 /// Sheets on their way at most.
 const CHUNKS: u64 = 4;

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 
 use memgauge_recording::{Recording, Result, Row, Selection};
 use memgauge_trace::{
-    AccessKind, EventId, OverflowBlock, Pid, Sample, SeriesRow, Thread, Tid, Unit, catalogue,
+    AccessKind, EventId, LINE_BYTES, OverflowBlock, Pid, Sample, SeriesRow, Thread, Tid, Unit,
+    catalogue,
 };
 
 use super::functions::functions;
@@ -16,8 +17,6 @@ use super::{
 };
 use crate::Resolve;
 
-/// Bytes of a line.
-const LINE_BYTES: u64 = 64;
 /// Widths of the windows that statistics are given for.
 const WIDTHS_NS: [u64; 4] = [10_000, 100_000, 1_000_000, 10_000_000];
 /// Width of the windows for comparing curves and finding bursts.

@@ -5,12 +5,11 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::{Args, ValueEnum};
-use memgauge_machine::Delivery;
 use memgauge_trace::OverflowBlock;
 
 use crate::args::Modelled;
 use crate::target::Targets;
-use crate::units::{self, Duration, EventSpec, recording};
+use crate::units::{self, DeliveryName, Duration, EventSpec, recording};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -22,29 +21,6 @@ Examples:
   memgauge bandwidth -i a.mg --against b.mg        two runs by work done
   memgauge bandwidth -i bandwidth.mg --csv > curve.csv
   memgauge calibrate                               what records lose, for the correction";
-
-/// A way from an overflow to a record, by name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct DeliveryName(pub(crate) Delivery);
-
-impl FromStr for DeliveryName {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        Delivery::by_name(text).map(DeliveryName).ok_or_else(|| {
-            let names = Delivery::NAMED.map(|n| n.0).join(", ");
-            format!("there is no delivery `{text}`; there are {names}")
-        })
-    }
-}
-
-impl DeliveryName {
-    /// Its name, for people.
-    pub(crate) fn name(self) -> &'static str {
-        let named = Delivery::NAMED.iter().find(|n| n.1 == self.0);
-        named.map_or("custom", |n| n.0)
-    }
-}
 
 /// Longest step that times may be rounded to, nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use crate::target::Targets;
-use crate::units::{Duration, recording};
+use crate::units::{Duration, pages, recording};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -74,14 +74,6 @@ pub(crate) enum StatSource {
     Pmu,
     /// The modelled machine, in virtual time
     Emulate,
-}
-
-pub(crate) fn pages(text: &str) -> Result<usize, String> {
-    let pages = text
-        .parse()
-        .ok()
-        .filter(|n: &usize| n.is_power_of_two() && *n <= 1 << 18);
-    pages.ok_or_else(|| "expected a power of two up to 262144".to_owned())
 }
 
 fn interval(text: &str) -> Result<Duration, String> {

@@ -22,7 +22,8 @@ use std::time::SystemTime;
 use memgauge_recording::Writer;
 use memgauge_trace::{Loss, LossKind, Module};
 
-pub use generated::{jitdump, perf_map};
+#[cfg(test)]
+use generated::{jitdump, perf_map};
 pub use identity::hex;
 pub use identity::{Identity, copy_name, identity};
 pub use mappings::Mappings;

@@ -30,9 +30,8 @@ use std::path::PathBuf;
 
 use memgauge_trace::{CommandEnd, DerivationFacts, Loss, OverheadFacts, OwnCost, PebsFacts};
 
-pub use attributes::{
-    Built, Facilities, GivenUp, Method, Rate, SampleRequest, attribute, interrupts_each, relaxed,
-};
+pub(crate) use attributes::relaxed;
+pub use attributes::{Built, Facilities, GivenUp, Method, Rate, SampleRequest, attribute};
 pub use cost::SampleCost;
 pub(crate) use facilities::facilities;
 pub use session::record;

@@ -119,7 +119,7 @@ impl Outcome {
 
 /// Part of the time that ticks may take before a series distorts what it shows: at
 /// shorter intervals the user is warned.
-pub const BEARABLE: f64 = 0.2;
+pub(crate) const BEARABLE: f64 = 0.2;
 
 /// The interval at which ticks of this cost take the bearable part of the time.
 pub fn bearable_interval_ns(tick_ns: f64) -> u64 {

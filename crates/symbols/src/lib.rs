@@ -1,9 +1,10 @@
-//! Names of code and data, from the files that the recorded program ran. Knows
-//! nothing of the command line.
+//! Names of code and data, from the files that the recorded program ran.
 //!
 //! A name is only given where the file is the one that was recorded: by its build id,
 //! else by size and time of change. Files that could not be read or trusted are listed
 //! in words ([`Resolve::problems`]).
+
+#![forbid(unsafe_code)]
 
 mod files;
 mod image;
@@ -18,7 +19,7 @@ use memgauge_analyze::{Caller, ModuleFile, Resolve, Symbol};
 use image::Image;
 
 /// Reads symbol tables and debug information as they are asked for.
-pub(crate) struct Symbols {
+pub struct Symbols {
     symbolizer: Symbolizer,
     /// The recording, which has copies of files that are gone.
     recording: PathBuf,
@@ -28,7 +29,7 @@ pub(crate) struct Symbols {
 
 impl Symbols {
     /// Symbols of the files that the recording at that path names.
-    pub(crate) fn of(recording: &Path) -> Symbols {
+    pub fn of(recording: &Path) -> Symbols {
         Symbols {
             symbolizer: Symbolizer::new(),
             recording: recording.to_owned(),
