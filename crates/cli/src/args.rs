@@ -58,14 +58,14 @@ pub(crate) enum Verb {
     Partition(crate::mrc::Partition),
     /// List events and modelled machines
     List(crate::list::List),
-    /// Tell what this machine offers, and how to get what is missing
+    /// Check which sources work on this machine, and how to get the others
     Doctor(Json),
 }
 
 /// Where events come from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Source {
-    /// The best there is on this machine
+    /// The best source that works on this machine
     #[default]
     Auto,
     /// Run the program under QEMU and model a machine
@@ -94,33 +94,32 @@ pub(crate) struct Settings {
     /// (page-faults, cpu/mem-loads,ldlat=30/P, ibs_op//, mem:ADDR/LEN:rw)
     #[arg(short, long = "event", value_name = "EVENTS")]
     pub(crate) events: Vec<String>,
-    /// Period of events named without one
+    /// Period (events between two samples) of events that name none
     #[arg(short = 'c', long = "count", value_name = "PERIOD", conflicts_with = "frequency",
           value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) period: Option<u64>,
-    /// How overflows of the modelled PMU become samples, with what cost and loss: ideal,
+    /// How the modelled PMU turns overflows into samples; sets their cost and losses: ideal,
     /// precise, precise-linux, interrupt, tagged (docs/machine-model.md)
     #[arg(long, value_name = "WAY", default_value = "ideal")]
     pub(crate) delivery: DeliveryName,
-    /// Length of a series interval in virtual time (100us, 1ms; a bare number is milliseconds)
+    /// Interval of the time series, in virtual time (100us, 1ms; a bare number is milliseconds)
     #[arg(short = 'I', long, value_name = "TIME", default_value = "1ms")]
     pub(crate) interval: Duration,
-    /// Samples a second (1000 of source clock unless given)
+    /// Samples per second (default for source clock: 1000)
     #[arg(short = 'F', long, value_name = "HZ",
           value_parser = clap::value_parser!(u64).range(1..=100_000))]
     pub(crate) frequency: Option<u64>,
-    /// Part of the program's processor time that sampling of live events may
-    /// take, as in 2%: measured, and periods changed to keep to it
+    /// Limit the share of processor time that live sampling takes, as in 2%; memgauge
+    /// measures the cost and changes periods to keep to it
     #[arg(long, value_name = "PERCENT", conflicts_with = "frequency")]
     pub(crate) overhead: Option<Percent>,
-    /// Record general registers with samples of live events, and rebuild data
-    /// addresses that the samples lack
+    /// Record general registers with live samples, and derive missing data addresses from them
     #[arg(long)]
     pub(crate) registers: bool,
-    /// Pages of each processor's ring (a power of two), of live sources
+    /// Pages in the ring buffer of each processor, a power of two (live sources)
     #[arg(long, value_name = "PAGES", default_value_t = memgauge_live::stat::RING_PAGES, value_parser = pages)]
     pub(crate) ring: usize,
-    /// No progress and no closing line
+    /// Print no progress and no closing line
     #[arg(short, long)]
     pub(crate) quiet: bool,
 }
@@ -239,7 +238,7 @@ pub(crate) enum Order {
 /// What lines are summed up by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum By {
-    /// Not at all: each process has its lines
+    /// No sum: each process has its own lines
     #[default]
     Process,
     /// Name of the program
