@@ -44,13 +44,13 @@ pub(crate) enum Verb {
     Report(Report),
     /// Account I/O: which process moves how many bytes through which device
     Io(Io),
-    /// Make a recording of what perf recorded
+    /// Convert a recording of perf to a recording of memgauge
     Import(crate::import::Import),
     /// Count events: totals, or a row every 100 us
     Stat(crate::stat::Stat),
     /// Show bandwidth over time, from the times of counter overflows
     Bandwidth(crate::bandwidth::Bandwidth),
-    /// Measure what overflow records lose at each period, for `bandwidth` to correct
+    /// Measure the losses of overflow records at each period; `bandwidth` corrects by them
     Calibrate(crate::bandwidth::Calibrate),
     /// Show how many misses a memory of any size would have: a miss-rate curve
     Mrc(crate::mrc::Mrc),
@@ -175,7 +175,7 @@ pub(crate) struct Record {
     pub(crate) settings: Settings,
     #[command(flatten)]
     pub(crate) target: Targets,
-    /// Program to run and its arguments; with -a and the like: for as long as it runs
+    /// Program to run and its arguments; with -p, -a and the like, recording lasts as long as it
     #[arg(
         trailing_var_arg = true,
         allow_hyphen_values = true,
@@ -194,7 +194,7 @@ pub(crate) struct Report {
         conflicts_with = "input"
     )]
     pub(crate) recording: PathBuf,
-    /// The same, as perf spells it
+    /// Recording to show, in perf's spelling of the option
     #[arg(short, long, value_name = "DIR")]
     pub(crate) input: Option<PathBuf>,
     /// Print JSON (docs/metrics.md describes it)
@@ -252,7 +252,7 @@ pub(crate) enum By {
 #[derive(Debug, Args)]
 #[command(after_help = IO_EXAMPLES)]
 pub(crate) struct Io {
-    /// Only these processes
+    /// Account only these processes
     #[arg(
         short,
         long,
@@ -267,22 +267,22 @@ pub(crate) struct Io {
     /// Only this control group (version 2) and those below it, as in /system.slice
     #[arg(short = 'G', long, value_name = "PATH", conflicts_with = "command")]
     pub(crate) cgroup: Option<String>,
-    /// Only these devices, as in vda,eth0
+    /// Account only these devices, as in vda,eth0
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub(crate) device: Vec<String>,
     /// End after this time (10s, 500ms)
     #[arg(long, value_name = "TIME")]
     pub(crate) duration: Option<Duration>,
-    /// Length of a recording's intervals
+    /// Interval of the recording's rows
     #[arg(short = 'I', long, value_name = "TIME", default_value = "100ms")]
     pub(crate) interval: Duration,
-    /// Counters of memory traffic from this file, in place of the machine's (docs/io.md)
+    /// Read counters of memory traffic from this file, not from this machine (docs/io.md)
     #[arg(long, value_name = "FILE", conflicts_with = "device")]
     pub(crate) counters: Option<PathBuf>,
     /// Account each thread by itself
     #[arg(long, conflicts_with = "pin")]
     pub(crate) threads: bool,
-    /// Sum lines up by what processes have in common
+    /// Sum lines by command, user or control group
     #[arg(long, value_enum, default_value_t)]
     pub(crate) by: By,
     /// Order of lines
@@ -291,8 +291,8 @@ pub(crate) struct Io {
     /// Lines in the table of processes
     #[arg(long, value_name = "N", default_value_t = 20)]
     pub(crate) rows: usize,
-    /// Print JSON (docs/metrics.md describes it), or write it to FILE; without FILE a
-    /// command's goes to standard error, between what the command writes there
+    /// Print JSON (docs/metrics.md describes it), or write it to FILE. With a command and
+    /// without FILE, JSON goes to standard error, between the lines of the command
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
     pub(crate) json: Option<Option<PathBuf>>,
     /// Write the line `ready` to this file descriptor once accounting has begun
@@ -304,7 +304,8 @@ pub(crate) struct Io {
     /// Replace the recording if it exists
     #[arg(short, long)]
     pub(crate) force: bool,
-    /// Keep every process's rates in a map at this folder of a BPF file system (docs/io-map.md)
+    /// Keep the rates of every process in a map in this directory of a BPF file system
+    /// (docs/io-map.md)
     #[arg(long, value_name = "DIR")]
     pub(crate) pin: Option<PathBuf>,
     /// Program to run and account with its children, after `--`

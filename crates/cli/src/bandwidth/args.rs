@@ -16,12 +16,12 @@ const EXAMPLES: &str = "\
 Examples:
   memgauge bandwidth -- ./prog                     run it and show its curve
   memgauge bandwidth -c 100 --delivery interrupt -- ./prog
-  memgauge bandwidth -e page-faults -c 1 -- ./prog pages as the kernel hands them out
+  memgauge bandwidth -e page-faults -c 1 -- ./prog page faults of any program
   memgauge bandwidth --source pmu -c 1000 -p 4711  misses of a running process (with a PMU)
   memgauge bandwidth -i bandwidth.mg --from 10ms --to 12ms --bin 10us
-  memgauge bandwidth -i a.mg --against b.mg        two runs by work done
+  memgauge bandwidth -i a.mg --against b.mg        two runs, by instructions executed
   memgauge bandwidth -i bandwidth.mg --csv > curve.csv
-  memgauge calibrate                               what records lose, for the correction";
+  memgauge calibrate                               measure the losses, for the correction";
 
 /// A way from an overflow to a record, by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -207,7 +207,7 @@ pub(crate) struct Calibrate {
     #[arg(short = 'c', long = "count", value_name = "PERIODS", value_delimiter = ',',
           value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) periods: Vec<u64>,
-    /// Runs of each loop, by which errors are told
+    /// Runs of each loop; their spread gives the error
     #[arg(short, long, value_name = "N", default_value_t = 3,
           value_parser = clap::value_parser!(u32).range(1..=100))]
     pub(crate) repeat: u32,
