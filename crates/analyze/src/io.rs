@@ -205,8 +205,8 @@ impl IoAccounts {
             link_bytes_per_s: known.link_bytes_per_s,
             below: known.below,
             is_virtual: known.is_virtual,
-            rest_in_bytes: rest(&counted.r#in, &attributed.r#in),
-            rest_out_bytes: rest(&counted.out, &attributed.out),
+            rest_in_bytes: unattributed(&counted.r#in, &attributed.r#in),
+            rest_out_bytes: unattributed(&counted.out, &attributed.out),
             memory_bytes: None,
             attributed,
             counted,
@@ -217,7 +217,7 @@ impl IoAccounts {
 /// Bytes that a device counted beyond the sum of its owners. Some devices count packets
 /// as they are on the wire, with their further headers; others hand over whole packets
 /// without. The count of packets tells which.
-fn rest(counted: &Moved, attributed: &Moved) -> u64 {
+fn unattributed(counted: &Moved, attributed: &Moved) -> u64 {
     let on_the_wire =
         attributed.segments > attributed.operations && counted.operations >= attributed.segments;
     let headers = if on_the_wire {
@@ -560,7 +560,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_owner_has_is_the_devices_rest() {
+    fn bytes_of_no_owner_are_unattributed() {
         let owner = 7 << 32;
         let summary = of(&[
             row(0, Direction::In, 100),
@@ -597,7 +597,11 @@ mod tests {
                 operations: packets,
                 ..Moved::default()
             };
-            assert_eq!(rest(&counted, &attributed), expected, "{packets} packets");
+            assert_eq!(
+                unattributed(&counted, &attributed),
+                expected,
+                "{packets} packets"
+            );
         };
         check(2, 98);
         check(1, 150);

@@ -1,12 +1,11 @@
 //! `--source clock`: timer samples whose data addresses are rebuilt.
 
-use anyhow::Context;
-use memgauge_host::sys;
 use memgauge_live::clock::{self, Options};
 use memgauge_live::target::Target;
 use memgauge_trace::CommandEnd;
 
 use crate::args::{Settings, Source};
+use crate::terminal;
 use crate::{record, sample};
 
 /// Samples a second by default.
@@ -16,7 +15,7 @@ const DEFAULT_HERTZ: u64 = 1000;
 pub(crate) fn run(
     settings: &Settings,
     (target, while_running): (Target, Option<Vec<String>>),
-    talk: bool,
+    verbose: bool,
 ) -> anyhow::Result<CommandEnd> {
     record::refuse_unused(settings, Source::Clock)?;
     let options = Options {
@@ -29,13 +28,10 @@ pub(crate) fn run(
         overhead: settings.overhead.map(|percent| percent.0 / 100.0),
     };
     record::make_room(&settings.output, settings.force)?;
-    sys::process::catch_interrupts().context(
-        "failed to install the handler of interrupts \
-    (SIGINT, SIGTERM)",
-    )?;
+    terminal::catch_interrupts()?;
     let outcome = clock::record(&options)?;
-    if talk {
-        sample::say(&settings.output)?;
+    if verbose {
+        sample::print_notes(&settings.output)?;
     }
     // memgauge reports the end of its own program only, not of processes it attached
     // to.

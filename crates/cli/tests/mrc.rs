@@ -534,6 +534,23 @@ fn json_of_a_program_needs_a_file_and_leaves_the_program_its_output() {
         let written = std::fs::read_to_string(&file).unwrap();
         assert!(written.starts_with(if how == "--json" { "{" } else { "curve," }));
     }
+    // Both at once, to two files; not both to standard output.
+    let csv = folder.path().join("curve.csv");
+    let both = memgauge()
+        .args(["mrc", "--block", "64"])
+        .arg(format!("--json={}", file.display()))
+        .arg(format!("--csv={}", csv.display()))
+        .args(["--", "true"])
+        .output()
+        .unwrap();
+    assert_eq!(both.status.code(), Some(0), "{both:?}");
+    let written = |path: &std::path::Path| std::fs::read_to_string(path).unwrap();
+    assert!(written(&file).starts_with('{') && written(&csv).starts_with("curve,"));
+    let printed = memgauge()
+        .args(["mrc", "--json", "--csv", "-"])
+        .output()
+        .unwrap();
+    assert_eq!(printed.status.code(), Some(2), "{printed:?}");
     let (_, err, code) = run("--json=/no/such/folder/c.json", "echo not run");
     assert_eq!(code, Some(125));
     assert!(

@@ -30,16 +30,17 @@ const BTF: &str = "/sys/kernel/btf";
 const MOST_CHUNKS: u32 = 1 << 18;
 
 /// Messages of libbpf about the last load; it calls a plain function.
-static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
+static MESSAGES: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 fn listen(_: PrintLevel, text: String) {
-    if let Ok(mut said) = SAID.lock() {
+    if let Ok(mut said) = MESSAGES.lock() {
         said.push(text.trim_end().to_owned());
     }
 }
 
-fn said() -> Vec<String> {
-    SAID.lock()
+fn libbpf_messages() -> Vec<String> {
+    MESSAGES
+        .lock()
         .map(|mut s| std::mem::take(&mut *s))
         .unwrap_or_default()
 }
@@ -335,7 +336,7 @@ fn name_of(program: &ProgramMut<'_>) -> String {
 }
 
 fn open(choice: &HookChoice, setup: Setup) -> libbpf_rs::Result<Object> {
-    said();
+    libbpf_messages();
     let mut object = ObjectBuilder::default()
         .name("memgauge_io")?
         .open_memory(OBJECT)?;
@@ -374,7 +375,7 @@ fn chunks() -> u32 {
 
 /// The program that the kernel did not take, if the others can do without it.
 fn refused_program(choice: &HookChoice, cause: &libbpf_rs::Error) -> Result<String> {
-    let said = said();
+    let said = libbpf_messages();
     let named = choice.load.iter().find(|program| {
         said.iter()
             .any(|line| line.contains(&format!("prog '{program}':")))

@@ -44,7 +44,7 @@ impl Dram {
     ///
     /// A transfer further back than is remembered starts at once: what else
     /// happened at that time is not known any more.
-    pub(crate) fn book(&mut self, now: u64) -> u64 {
+    pub(crate) fn reserve(&mut self, now: u64) -> u64 {
         let first = now >> WINDOW_SHIFT;
         for number in first..first + WINDOWS as u64 {
             let capacity = self.capacity(number);

@@ -65,7 +65,7 @@ impl Machine {
             .as_deref_mut()
             .expect("SANITY: ids are of live cores");
         if self.shared.inclusive {
-            core.obey_recalls(&mut self.shared);
+            core.apply_recalls(&mut self.shared);
         }
         (core, &mut self.shared)
     }

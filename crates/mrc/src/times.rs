@@ -667,11 +667,11 @@ impl Times {
     #[cold]
     pub(super) fn grow(&mut self) {
         let homes = on_either!(self, table => grown(table.homes));
-        self.rehouse(homes);
+        self.rehash(homes);
     }
 
     /// The same in a table of so many homes, or more.
-    fn rehouse(&mut self, homes: usize) {
+    fn rehash(&mut self, homes: usize) {
         match self {
             Times::Narrow(table) => match table.rebuilt(table.format, homes) {
                 Ok(larger) => *table = larger,
@@ -698,7 +698,7 @@ impl Times {
         if let Times::Narrow(table) = self {
             let fewest = format.fewest_homes(table.part);
             if table.homes < fewest {
-                self.rehouse(fewest);
+                self.rehash(fewest);
             }
         }
         match self {

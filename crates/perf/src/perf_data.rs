@@ -294,7 +294,7 @@ impl<R: Read + Seek> PerfData<R> {
         let start = SeekFrom::Start(self.data.start);
         self.source.seek(start).map_err(unreadable)?;
         let mut walk = Walk::over(self.data.end - self.data.start);
-        let mut told = Told {
+        let mut told = SharedFacts {
             events: &mut self.events,
             facts: &mut self.facts,
         };
@@ -309,13 +309,13 @@ impl<R: Read + Seek> PerfData<R> {
     ///
     /// # Errors
     /// As of [`PerfData::read`].
-    pub fn read_beside<V: Visit>(
+    pub fn read_further<V: Visit>(
         &mut self,
         source: &mut impl Read,
         visit: &mut V,
     ) -> std::result::Result<Damage, V::Error> {
         let mut walk = Walk::over(u64::MAX);
-        let mut told = Told {
+        let mut told = SharedFacts {
             events: &mut self.events,
             facts: &mut self.facts,
         };
@@ -327,7 +327,7 @@ impl<R: Read + Seek> PerfData<R> {
 }
 
 /// Facts that records give about other records.
-struct Told<'a> {
+struct SharedFacts<'a> {
     events: &'a mut Events,
     facts: &'a mut Facts,
 }
@@ -437,7 +437,7 @@ impl Walk {
     fn records<V: Visit>(
         &mut self,
         source: &mut impl Read,
-        told: &mut Told<'_>,
+        told: &mut SharedFacts<'_>,
         visit: &mut V,
     ) -> Step<(), V::Error> {
         loop {
@@ -472,7 +472,7 @@ impl Walk {
 
     fn of_perf<V: Visit>(
         &mut self,
-        (source, told): (&mut impl Read, &mut Told<'_>),
+        (source, told): (&mut impl Read, &mut SharedFacts<'_>),
         header: Header,
         record: std::ops::Range<usize>,
         visit: &mut V,

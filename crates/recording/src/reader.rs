@@ -15,6 +15,7 @@ use memgauge_trace::{
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A recording on disk.
 ///
@@ -27,6 +28,8 @@ pub struct Recording {
     manifest: Manifest,
     parts: BTreeMap<&'static str, Vec<KnownPart>>,
     problems: Vec<String>,
+    /// A part turned out damaged while it was read.
+    passed_over: AtomicBool,
 }
 
 /// A part whose footer was whole when the recording was opened.
@@ -45,6 +48,7 @@ impl Recording {
             manifest,
             parts: BTreeMap::new(),
             problems: altered.into_iter().collect(),
+            passed_over: AtomicBool::new(false),
         };
         recording.find_parts::<Sample>();
         recording.find_parts::<SeriesRow>();
@@ -114,6 +118,7 @@ impl Recording {
             match batch {
                 Ok(rows) => take(&rows),
                 Err(e) if e.kind() == ErrorKind::Corrupt => {
+                    self.passed_over.store(true, Ordering::Relaxed);
                     let problem = e.to_string();
                     // A table may be read more than once.
                     if !problems.contains(&problem) {
@@ -130,6 +135,13 @@ impl Recording {
     /// recording.
     pub fn problems(&self) -> Vec<String> {
         self.problems.clone()
+    }
+
+    /// Whether something of it is missing or was altered: [`Recording::problems`], and
+    /// parts that [`Recording::each_sound`] has passed over so far. A recording whose
+    /// writer was killed is whole as far as it goes.
+    pub fn is_damaged(&self) -> bool {
+        !self.problems.is_empty() || self.passed_over.load(Ordering::Relaxed)
     }
 
     fn find_parts<R: Row>(&mut self) {

@@ -82,7 +82,7 @@ impl Measured {
     }
 
     /// Which sizes are not from the sample, and which are not known.
-    fn beside_the_sample(&self) -> Option<String> {
+    fn sample_notes(&self) -> Option<String> {
         let Measured::Sampled(e) = self else {
             return None;
         };
@@ -363,8 +363,8 @@ impl CurveView {
             "; blocks of {}, least recently used",
             capacity(curve.block_bytes)
         );
-        if let Some(beside) = self.measured.beside_the_sample() {
-            let _ = writeln!(text, "  {beside}");
+        if let Some(notes) = self.measured.sample_notes() {
+            let _ = writeln!(text, "  {notes}");
         }
         if let Some(span) = &self.span {
             let _ = writeln!(text, "  {}", span.sentence());

@@ -51,7 +51,7 @@ pub(crate) fn calibrate(args: &Calibrate) -> anyhow::Result<Exit> {
         false => args.periods.clone(),
     };
     let mut model = Vec::new();
-    let mut beside = Vec::new();
+    let mut others = Vec::new();
     for &period in &periods {
         let one = |what| {
             measure(
@@ -67,7 +67,7 @@ pub(crate) fn calibrate(args: &Calibrate) -> anyhow::Result<Exit> {
             model.extend(one(what)?);
         }
         for what in [Loop::Sweep, Loop::Split] {
-            beside.extend(one(what)?);
+            others.extend(one(what)?);
         }
     }
     let kept = Calibration {
@@ -83,7 +83,7 @@ pub(crate) fn calibrate(args: &Calibrate) -> anyhow::Result<Exit> {
         true => None,
         false => Some(kept.store()?),
     };
-    let all: Vec<&Measured> = model.iter().chain(&beside).collect();
+    let all: Vec<&Measured> = model.iter().chain(&others).collect();
     let text = match args.json {
         true => {
             let value = serde_json::json!({

@@ -2,8 +2,6 @@
 
 use std::path::Path;
 
-use anyhow::Context;
-use memgauge_host::sys;
 use memgauge_live::events::{self, Event, Pmus};
 use memgauge_live::sample::{self, Options, Rate, Tracing};
 use memgauge_machine::Delivery;
@@ -12,6 +10,7 @@ use memgauge_trace::CommandEnd;
 use super::args::{Bandwidth, TraceSource};
 use crate::outcome::usage;
 use crate::record;
+use crate::terminal;
 use crate::units::EventSpec;
 
 /// Bytes of a line, which is what a miss moves.
@@ -53,13 +52,10 @@ pub(super) fn run(args: &Bandwidth, again: bool) -> anyhow::Result<CommandEnd> {
         source: "pmu",
     };
     record::make_room(&options.output, args.force || again)?;
-    sys::process::catch_interrupts().context(
-        "failed to install the handler of interrupts \
-    (SIGINT, SIGTERM)",
-    )?;
+    terminal::catch_interrupts()?;
     let outcome = sample::record(&options)?;
     if !args.quiet && !args.json && !args.csv {
-        crate::sample::say(&options.output)?;
+        crate::sample::print_notes(&options.output)?;
     }
     // memgauge reports the end of its own program only, not of what it attached to.
     Ok(outcome.end.unwrap_or(CommandEnd::Exited(0)))

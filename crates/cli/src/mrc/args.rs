@@ -32,7 +32,7 @@ pub(crate) enum Axis {
 
 /// Of which windows the curves of phases are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum When {
+pub(crate) enum PhaseCurves {
     /// Curves of the whole of each phase
     All,
     /// Curves of some windows after each change of phase; a 64th of the blocks shows the changes
@@ -118,8 +118,8 @@ pub(crate) struct Mrc {
     /// Show a curve for each phase of the run; `on-change` reads only the beginning of each
     #[arg(long, value_enum, value_name = "WHEN", num_args = 0..=1, default_missing_value = "all",
           conflicts_with_all = ["sample", "sample_size", "per_thread", "by", "against"])]
-    pub(crate) phases: Option<When>,
-    /// Rate whose change begins a new phase
+pub(crate) enum PhaseCurves {
+    /// Curves of the whole of each phase
     #[arg(long, value_enum, default_value = "mpki", requires = "phases")]
     pub(crate) phases_by: By,
     /// Memory size for `--phases-by mpki` (default: the L2 cache for lines, 256 blocks for larger blocks)
@@ -144,9 +144,8 @@ pub(crate) struct Mrc {
     /// Another list to compare with
     #[arg(long, value_name = "FILE|DIR")]
     pub(crate) against: Option<PathBuf>,
-    /// Print JSON (docs/mrc.md), or write it to FILE. With a program to run, FILE is needed
-    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-",
-          conflicts_with = "csv")]
+pub(crate) enum PhaseCurves {
+    /// Curves of the whole of each phase
     pub(crate) json: Option<PathBuf>,
     /// Print CSV with a row for each size, or write it to FILE
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]

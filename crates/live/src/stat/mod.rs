@@ -95,6 +95,17 @@ pub struct Outcome {
     pub threads: Vec<Thread>,
     /// Losses of the run.
     pub losses: Vec<Loss>,
+    /// What is missing in the recording, where it could not be written in full.
+    pub unwritten: Option<Unwritten>,
+}
+
+/// Why a recording is not whole.
+#[derive(Clone, Debug)]
+pub struct Unwritten {
+    /// What failed first.
+    pub why: String,
+    /// Rows, of all tables, that are missing.
+    pub lost_rows: u64,
 }
 
 impl Outcome {

@@ -40,11 +40,11 @@ pub fn paranoid_level() -> Option<i64> {
 /// The error of `perf_event_open`.
 pub fn open(
     attr: &Attr,
-    whom: EventScope,
+    scope: EventScope,
     cpu: Option<u32>,
     group: Option<&OwnedFd>,
 ) -> io::Result<OwnedFd> {
-    let (pid, flags) = match whom {
+    let (pid, flags) = match scope {
         EventScope::Thread(tid) => (tid as i32, CLOSE_ON_EXEC),
         EventScope::Everybody => (-1, CLOSE_ON_EXEC),
         EventScope::Cgroup(fd) => (fd, CLOSE_ON_EXEC | PID_IS_CGROUP),

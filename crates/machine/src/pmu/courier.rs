@@ -213,7 +213,7 @@ impl Courier {
     /// Writes the records that are due, which stops the core.
     fn stop(&mut self, stage: &mut Stage<'_>) {
         let now = stage.now();
-        self.stand_still(stage);
+        self.stall(stage);
         for at in 0..self.counters.len() {
             if self.counters[at].is_due(self.place, now) {
                 self.write(at, stage);
@@ -221,7 +221,7 @@ impl Courier {
         }
     }
 
-    fn stand_still(&mut self, stage: &mut Stage<'_>) {
+    fn stall(&mut self, stage: &mut Stage<'_>) {
         let cycles = match &self.delivery {
             Delivery::Ideal => 0,
             Delivery::Precise(p) => p.assist_cycles,
@@ -446,7 +446,7 @@ impl Courier {
                 left = self.let_pass(at, some);
                 if left.is_some() {
                     self.hand_over(stage);
-                    self.stand_still(stage);
+                    self.stall(stage);
                     self.write(at, stage);
                 }
                 continue;
