@@ -118,8 +118,8 @@ pub(crate) struct Mrc {
     /// Show a curve for each phase of the run; `on-change` reads only the beginning of each
     #[arg(long, value_enum, value_name = "WHEN", num_args = 0..=1, default_missing_value = "all",
           conflicts_with_all = ["sample", "sample_size", "per_thread", "by", "against"])]
-pub(crate) enum PhaseCurves {
-    /// Curves of the whole of each phase
+    pub(crate) phases: Option<PhaseCurves>,
+    /// Rate whose change begins a new phase
     #[arg(long, value_enum, default_value = "mpki", requires = "phases")]
     pub(crate) phases_by: By,
     /// Memory size for `--phases-by mpki` (default: the L2 cache for lines, 256 blocks for larger blocks)
@@ -144,8 +144,8 @@ pub(crate) enum PhaseCurves {
     /// Another list to compare with
     #[arg(long, value_name = "FILE|DIR")]
     pub(crate) against: Option<PathBuf>,
-pub(crate) enum PhaseCurves {
-    /// Curves of the whole of each phase
+    /// Print JSON (docs/mrc.md), or write it to FILE. With a program to run, FILE is needed
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
     pub(crate) json: Option<PathBuf>,
     /// Print CSV with a row for each size, or write it to FILE
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
