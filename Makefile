@@ -21,7 +21,7 @@ plugin: setup-build ## build the QEMU plugin
 build: setup-build plugin ## build memgauge for use (target/release/memgauge)
 	cargo build --release -p memgauge
 
-bench-io: setup-test build ## what accounting I/O costs: paired runs (needs root; perf, nginx, wrk where there)
+bench-io: setup-test build ## cost of accounting I/O: paired runs (needs root; perf, nginx, wrk where there)
 	@bench/io --memgauge $(TARGET)/release/memgauge $(BENCH_ARGS)
 
 demo: setup-demo build ## record sqlite3 at work and show the report
@@ -30,7 +30,7 @@ demo: setup-demo build ## record sqlite3 at work and show the report
 test: setup-test plugin ## run all tests
 	cargo test --workspace --no-fail-fast
 
-test-kernels: setup-test ## I/O accounting on Debian's kernel in an emulated machine (some 20 minutes)
+test-kernels: setup-test ## I/O accounting on Debian's kernel in an emulated machine (about 20 minutes)
 	@tests/kernels/run $(KERNEL_ARGS)
 
 bench: setup-test build ## speed against native, QEMU alone and cachegrind
@@ -67,8 +67,9 @@ experiments: setup-test build ## curves from sampled events against exact ones (
 	cargo build --release -p memgauge-workloads
 	cargo run --release -p memgauge --example mrc_experiment -- $(TARGET)/release/memgauge-workloads docs/experiments >/dev/null
 
-lint: setup-test plugin ## structure, formatting, clippy, documentation, plugin warnings
+lint: setup-test plugin ## structure, words of the documents, formatting, clippy, documentation, plugin warnings
 	tests/structure
+	tests/words
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps

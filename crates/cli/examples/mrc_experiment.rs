@@ -27,8 +27,8 @@ record, and its overheads do not give one: they are of PARSEC's programs, whose 
 second it does not tell. Overhead is records a second times a record's cost, so 5 % is\n\
 152 000 records a second, and the nine programs here make from none to 22 million\n\
 (`rand`, of which the study says that the hardware cannot record 20 million). A cost\n\
-fitted to its 5 % would be made up. What hardware did beyond it, losing records without\n\
-cost where they come too fast, is not modelled either.\n";
+fitted to its 5 % would be made up. Hardware also lost records without\n\
+cost where they came too fast. This is not modelled either.\n";
 
 const PERIODS: [u64; 7] = [1, 2, 5, 10, 30, 100, 1000];
 /// From this period on counts are taken to be right.

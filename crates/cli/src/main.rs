@@ -69,13 +69,13 @@ enum Verb {
     Report(args::Report),
     /// Account I/O: which process moves how many bytes through which device
     Io(args::Io),
-    /// Make a recording of what perf recorded
+    /// Convert a recording of perf to a recording of memgauge
     Import(import::Import),
     /// Count events: totals, or a row every 100 us
     Stat(stat::Stat),
     /// Show bandwidth over time, from the times of counter overflows
     Bandwidth(bandwidth::Bandwidth),
-    /// Measure what overflow records lose at each period, for `bandwidth` to correct
+    /// Measure the losses of overflow records at each period; `bandwidth` corrects by them
     Calibrate(bandwidth::Calibrate),
     /// Show how many misses a memory of any size would have: a miss-rate curve
     Mrc(mrc::Mrc),
@@ -83,7 +83,7 @@ enum Verb {
     Partition(mrc::Partition),
     /// List events and modelled machines
     List(list::List),
-    /// Tell what this machine offers, and how to get what is missing
+    /// Check which sources work on this machine, and how to get the others
     Doctor(args::Json),
 }
 
