@@ -102,9 +102,9 @@ fn main() -> Result<()> {
         }
         let path = folder.join(name).with_extension("raw");
         match write_stream(&command, &path, most) {
-            Ok(count) => println!("{name}: {count} references"),
+            Ok(count) => eprintln!("{name}: {count} references"),
             Err(error) => {
-                println!("{name}: {error:#}");
+                eprintln!("{name}: {error:#}");
                 let _ = std::fs::remove_file(path);
             }
         }
