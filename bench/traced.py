@@ -23,17 +23,17 @@ AWK = "{ seen[$1 * 7919 % 100003] += $1 } END { for (k in seen) s += seen[k]; pr
 PERL = "my %h; $h{$_ * 7919 % 1000003} = $_ for 1..120000; my $s = 0; $s += $h{$_} for keys %h; print $s"
 
 
-def jobs(folder, workloads):
-    """Name and command of every run; inputs are made the same each time."""
+def jobs(folder, workloads, pieces=1500, numbers=300_000):
+    """Name and command of every run, on inputs of so many pieces of 4000 bytes and numbers."""
     mixed = random.Random(1)
     path = lambda name: os.path.join(folder, name)
     with open(path("data"), "wb") as out:
-        for _ in range(1500):
+        for _ in range(pieces):
             out.write(mixed.randbytes(1000) + bytes(mixed.choices(b"memory ", k=3000)))
     with open(path("lines"), "w") as out:
-        numbers = list(range(300_000))
-        mixed.shuffle(numbers)
-        out.writelines(f"{n}\n" for n in numbers)
+        order = list(range(numbers))
+        mixed.shuffle(order)
+        out.writelines(f"{n}\n" for n in order)
     for name, text in [("p.py", PYTHON), ("q.sql", SQL)]:
         with open(path(name), "w") as out:
             out.write(text)
