@@ -9,7 +9,7 @@ use memgauge_machine::Config;
 use crate::bandwidth::DeliveryName;
 use crate::stat::pages;
 use crate::target::Targets;
-use crate::units::{Duration, Percent};
+use crate::units::{Duration, Percent, recording, width};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -28,9 +28,9 @@ Examples:
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) verb: Option<Verb>,
-    /// Shorten names in tables so that lines fit N columns (else: those of the
-    /// terminal or of COLUMNS; off a terminal nothing is shortened)
-    #[arg(long, value_name = "N", global = true, value_parser = clap::value_parser!(u16).range(40..))]
+    /// Shorten names in tables so that lines fit N columns, from 80 on (else: those of
+    /// the terminal or of COLUMNS; off a terminal nothing is shortened)
+    #[arg(long, value_name = "N", global = true, value_parser = width)]
     pub(crate) width: Option<u16>,
     #[command(flatten)]
     pub(crate) record: Launch,
@@ -79,7 +79,7 @@ pub(crate) enum Source {
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Settings {
     /// Directory to write the recording to
-    #[arg(short, long, value_name = "DIR", default_value = "memgauge.mg")]
+    #[arg(short, long, value_name = "DIR", default_value = "memgauge.mg", value_parser = recording)]
     pub(crate) output: PathBuf,
     /// Replace the recording if it exists
     #[arg(short, long)]
@@ -300,7 +300,7 @@ pub(crate) struct Io {
     #[arg(long, value_name = "N")]
     pub(crate) ready_fd: Option<u32>,
     /// Directory to write a recording to
-    #[arg(short, long, value_name = "DIR")]
+    #[arg(short, long, value_name = "DIR", value_parser = recording)]
     pub(crate) output: Option<PathBuf>,
     /// Replace the recording if it exists
     #[arg(short, long)]

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use memgauge_analyze::{Analysis, IoAccounts, IoBy, IoLoss, IoSummary};
 use memgauge_host::memory_counters::{MemoryCounters, NoCounters};
-use memgauge_host::sys::process::{catch_interrupts, interrupts};
+use memgauge_host::sys::signals::interrupts;
 use memgauge_io::{Filter, IoRecorder, Launched, Look, Meter, Setup};
 use memgauge_live::uncore::MemoryCounting;
 use memgauge_report::{IoOrder, io_json, io_text};
@@ -26,15 +26,12 @@ const LOOK_AROUND: Duration = Duration::from_millis(20);
 /// Between two looks at whether there was an interrupt, where there is nothing else.
 const LISTEN: Duration = Duration::from_millis(100);
 
-/// What an interrupted command gets to end by itself.
-const GRACE: Duration = Duration::from_secs(2);
-
 /// Accounts until the command ends, the time is over, or the user has seen enough.
 pub(crate) fn io(args: &Io) -> anyhow::Result<Exit> {
     if let Some(output) = &args.output {
         record::make_room(output, args.force)?;
     }
-    catch_interrupts().context("failed to catch interrupts")?;
+    terminal::catch_interrupts()?;
     let json = args.json.iter().flatten().next();
     let json = json.map(|path| create(path)).transpose()?;
     let mut run = IoRun::start(args)?;
@@ -220,38 +217,16 @@ impl IoRun {
     /// Whether it is time to stop, and how the command ended.
     fn over(&mut self) -> anyhow::Result<Option<Option<CommandEnd>>> {
         if let Some(launched) = &mut self.launched {
-            let status = launched
-                .child
-                .try_wait()
-                .context("failed to wait for the command")?;
-            if let Some(status) = status {
-                return Ok(Some(Some(ending(status))));
+            if let Some(end) = launched.program.ended()? {
+                return Ok(Some(Some(end)));
             }
-        }
-        if interrupts() > 0 {
-            self.stop_command();
+        } else if interrupts() > 0 {
             return Ok(Some(Some(CommandEnd::Interrupted)));
         }
         Ok(self
             .until
             .is_some_and(|until| self.elapsed() >= until)
             .then_some(None))
-    }
-
-    /// The terminal has interrupted the command as well; one that goes on is killed.
-    fn stop_command(&mut self) {
-        let Some(launched) = &mut self.launched else {
-            return;
-        };
-        let asked = Instant::now();
-        while asked.elapsed() < GRACE {
-            if !matches!(launched.child.try_wait(), Ok(None)) {
-                return;
-            }
-            std::thread::sleep(LOOK_AROUND);
-        }
-        let _ = launched.child.kill();
-        let _ = launched.child.wait();
     }
 
     fn look(&mut self, last: bool) -> anyhow::Result<Look> {
@@ -350,13 +325,4 @@ fn print(args: &Io, summary: &IoSummary) -> anyhow::Result<()> {
         return Ok(());
     }
     terminal::print(&text)
-}
-
-fn ending(status: std::process::ExitStatus) -> CommandEnd {
-    use std::os::unix::process::ExitStatusExt;
-    match (status.code(), status.signal()) {
-        (Some(code), _) => CommandEnd::Exited(code),
-        (None, Some(signal)) => CommandEnd::Signalled(signal),
-        (None, None) => CommandEnd::Interrupted,
-    }
 }

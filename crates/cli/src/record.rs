@@ -4,7 +4,6 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 use memgauge_emulate::{self as emulate, Emulator, Options};
-use memgauge_host::sys;
 use memgauge_live::events::{self, Pmus};
 use memgauge_live::target::Target;
 use memgauge_machine::{Config, Delivery, PmuConfig, SampleSpec};
@@ -13,42 +12,42 @@ use memgauge_trace::{CommandEnd, catalogue};
 
 use crate::args::{Launch, Record, Settings, Source};
 use crate::outcome::{Exit, usage};
-use crate::units::EventSpec;
+use crate::units::{EventSpec, spoken_bytes, spoken_seconds};
 use crate::{clock, progress, report, sample, terminal};
 
 /// The machine that is modelled where none is named.
 const HOST: &str = "host";
 
-/// What is kept of the last recording where nobody named this one.
+/// Name of a recording that the user did not name; the next one replaces it.
 const DEFAULT_OUTPUT: &str = "memgauge.mg";
 
 /// Runs the command and writes the recording.
 pub(crate) fn record(args: &Record) -> anyhow::Result<Exit> {
     let attached = args.target.are_any();
-    let talk = !args.settings.quiet;
+    let verbose = !args.settings.quiet;
     let end = if sample::is_wanted(args) {
-        sample::run(&args.settings, args.target.with(&args.command)?, talk)?
+        sample::run(&args.settings, args.target.with(&args.command)?, verbose)?
     } else if args.settings.source == Source::Clock || attached {
         attach(args)?
     } else {
-        run(&args.settings, &args.command, talk)?
+        run(&args.settings, &args.command, verbose)?
     };
-    if talk {
+    if verbose {
         closing_line(&args.settings.output)?;
     }
-    tell_signal(&end);
+    print_signal(&end);
     Ok(Exit::of(&end))
 }
 
 /// The same, then the report on standard error: standard output is the program's.
 pub(crate) fn record_and_report(args: &Launch) -> anyhow::Result<Exit> {
-    let talk = !args.settings.quiet && !args.json;
-    let end = run(&args.settings, &args.command, talk)?;
+    let verbose = !args.settings.quiet && !args.json;
+    let end = run(&args.settings, &args.command, verbose)?;
     let recording = Recording::open(&args.settings.output)?;
     let style = terminal::style(terminal::stderr_is_terminal());
     let limits = report::DEFAULT_ROWS;
     eprint!("{}", report::render(&recording, style, args.json, limits)?);
-    if talk {
+    if verbose {
         eprintln!("\nrecording: {}", args.settings.output.display());
     }
     Ok(Exit::of(&end))
@@ -58,22 +57,22 @@ pub(crate) fn record_and_report(args: &Launch) -> anyhow::Result<Exit> {
 fn attach(args: &Record) -> anyhow::Result<CommandEnd> {
     if args.settings.source == Source::Emulate {
         return Err(usage(
-            "failed to attach: source emulate only records programs that it starts; use --source \
-             clock or -e for one that runs",
+            "failed to attach: source emulate only records programs that it starts: use --source \
+            clock or -e for a running one",
         ));
     }
-    let talk = !args.settings.quiet;
-    clock::run(&args.settings, args.target.with(&args.command)?, talk)
+    let verbose = !args.settings.quiet;
+    clock::run(&args.settings, args.target.with(&args.command)?, verbose)
 }
 
-fn run(settings: &Settings, command: &[String], talk: bool) -> anyhow::Result<CommandEnd> {
+fn run(settings: &Settings, command: &[String], verbose: bool) -> anyhow::Result<CommandEnd> {
     if settings.source == Source::Clock {
-        return clock::run(settings, (Target::Command(command.to_vec()), None), talk);
+        return clock::run(settings, (Target::Command(command.to_vec()), None), verbose);
     }
     if settings.source == Source::Pmu
         || settings.source == Source::Auto && sample::is_live(settings)
     {
-        return sample::run(settings, (Target::Command(command.to_vec()), None), talk);
+        return sample::run(settings, (Target::Command(command.to_vec()), None), verbose);
     }
     if settings.source == Source::Auto
         && settings.events.is_empty()
@@ -82,10 +81,10 @@ fn run(settings: &Settings, command: &[String], talk: bool) -> anyhow::Result<Co
         // Before anything is replaced: a command that cannot run costs no recording.
         emulate::resolve(command)?;
         eprintln!(
-            "memgauge: source clock (samples of this machine's time): source emulate does not work \
-             here: {missing}"
+            "memgauge: using source clock (timer samples of this machine), as source emulate \
+            does not work here: {missing}"
         );
-        return clock::run(settings, (Target::Command(command.to_vec()), None), talk);
+        return clock::run(settings, (Target::Command(command.to_vec()), None), verbose);
     }
     refuse_unused(settings, Source::Emulate)?;
     // Before anything is replaced: a command that cannot run costs no recording.
@@ -97,9 +96,9 @@ fn run(settings: &Settings, command: &[String], talk: bool) -> anyhow::Result<Co
         pmu: pmu(settings)?,
         traces: None,
     };
-    let why = "-e samples events of this machine, --source clock its time";
+    let why = "to sample this machine, use -e or --source clock";
     let why = (settings.source == Source::Auto).then_some(why);
-    emulated(&options, settings.force, talk, why)
+    emulated(&options, settings.force, verbose, why)
 }
 
 /// Runs a command on the modelled machine; `chosen` says why, where the user did not
@@ -107,16 +106,16 @@ fn run(settings: &Settings, command: &[String], talk: bool) -> anyhow::Result<Co
 pub(crate) fn emulated(
     options: &Options,
     force: bool,
-    talk: bool,
+    verbose: bool,
     chosen: Option<&str>,
 ) -> anyhow::Result<CommandEnd> {
     make_room(&options.output, force)?;
-    if let Some(why) = chosen.filter(|_| talk) {
+    if let Some(why) = chosen.filter(|_| verbose) {
         announce(&options.machine, why);
     }
-    say_rights(&options.command);
-    sys::process::catch_interrupts().context("failed to catch interrupts")?;
-    let mut line = progress::Line::new(terminal::stderr_is_terminal() && talk);
+    warn_about_rights(&options.command);
+    terminal::catch_interrupts()?;
+    let mut line = progress::Line::new(terminal::stderr_is_terminal() && verbose);
     let outcome = emulate::record(options, &mut |p| line.show(p));
     line.clear();
     let outcome = outcome?;
@@ -127,7 +126,7 @@ pub(crate) fn emulated(
 }
 
 /// Says that a program will not get the rights which it would have natively.
-pub(crate) fn say_rights(command: &[String]) {
+pub(crate) fn warn_about_rights(command: &[String]) {
     if let Ok((program, _)) = emulate::resolve(command)
         && emulate::would_gain_rights(&program)
     {
@@ -171,10 +170,14 @@ pub(crate) fn refuse_unused(settings: &Settings, source: Source) -> anyhow::Resu
     let (name, instead) = match source {
         Source::Emulate => (
             "emulate",
-            "the program runs on a modelled machine; --source clock or -e samples this one",
+            "it runs the program on a modelled machine: use --source clock or -e to sample this \
+            machine",
         ),
-        Source::Clock => ("clock", "it samples by a timer; -F sets how often"),
-        Source::Auto | Source::Pmu => ("pmu", "they describe the machine of source emulate"),
+        Source::Clock => ("clock", "it samples by a timer: set its frequency with -F"),
+        Source::Auto | Source::Pmu => (
+            "pmu",
+            "they describe the machine of source emulate: leave them out",
+        ),
     };
     Err(usage(format!(
         "failed to record: source {name} has no use for {}: {instead}",
@@ -270,16 +273,16 @@ fn closing_line(path: &Path) -> anyhow::Result<()> {
     let recording = Recording::open(path)?;
     let cost = &recording.manifest().own_cost;
     eprintln!(
-        "memgauge: recorded {:.1} s to {} ({:.1} MiB); show it with `memgauge report {}`",
-        cost.wall_s,
+        "memgauge: recorded {} to {} ({}); show it with `memgauge report {}`",
+        spoken_seconds(cost.wall_s),
         path.display(),
-        cost.recording_bytes as f64 / f64::from(1 << 20),
+        spoken_bytes(cost.recording_bytes),
         path.display()
     );
     Ok(())
 }
 
-fn tell_signal(end: &CommandEnd) {
+fn print_signal(end: &CommandEnd) {
     if let CommandEnd::Signalled(signal) = end {
         eprintln!("memgauge: the program was killed by signal {signal}");
     }

@@ -5,7 +5,7 @@ use memgauge_recording::Recording;
 use memgauge_report::{IoOrder, Style, io_json, io_text, json, text};
 
 use crate::args::Report;
-use crate::outcome::Exit;
+use crate::outcome::{Exit, take_in_damage};
 use crate::symbols::Symbols;
 use crate::terminal;
 
@@ -41,6 +41,7 @@ pub(crate) fn render(
         ..Options::default()
     };
     let summary = summarise(recording, &mut Symbols::of(recording.path()), &options)?;
+    take_in_damage(recording);
     for problem in &summary.problems {
         eprintln!("memgauge: {problem}");
     }
@@ -58,6 +59,7 @@ fn render_io(
     rows: usize,
 ) -> anyhow::Result<String> {
     let (summary, problems) = summarise_io(recording)?;
+    take_in_damage(recording);
     for problem in &problems {
         eprintln!("memgauge: {problem}");
     }

@@ -3,9 +3,7 @@
 
 use std::path::Path;
 
-use anyhow::Context;
 use memgauge_analyze::summarise_end;
-use memgauge_host::sys;
 use memgauge_live::events::{self, Event, Pmus};
 use memgauge_live::sample::{self, Options, Rate, usual_rate};
 use memgauge_live::target::Target;
@@ -16,6 +14,7 @@ use memgauge_trace::CommandEnd;
 use crate::args::{Record, Settings, Source};
 use crate::outcome::usage;
 use crate::record;
+use crate::terminal;
 
 /// Whether the command line asks for samples of live events.
 pub(crate) fn is_wanted(args: &Record) -> bool {
@@ -45,7 +44,7 @@ pub(crate) fn is_live(settings: &Settings) -> bool {
 pub(crate) fn run(
     settings: &Settings,
     (target, while_running): (Target, Option<Vec<String>>),
-    talk: bool,
+    verbose: bool,
 ) -> anyhow::Result<CommandEnd> {
     record::refuse_unused(settings, Source::Pmu)?;
     let options = Options {
@@ -62,12 +61,12 @@ pub(crate) fn run(
         source: "pmu",
     };
     record::make_room(&settings.output, settings.force)?;
-    sys::process::catch_interrupts().context("failed to catch interrupts")?;
+    terminal::catch_interrupts()?;
     let outcome = sample::record(&options)?;
-    if talk {
-        say(&settings.output)?;
+    if verbose {
+        print_notes(&settings.output)?;
     }
-    // Of what was attached to, none is ours to report the end of.
+    // memgauge reports the end of its own program only, not of what it attached to.
     Ok(outcome.end.unwrap_or(CommandEnd::Exited(0)))
 }
 
@@ -88,8 +87,8 @@ fn chosen(settings: &Settings) -> anyhow::Result<Vec<(Event, Rate)>> {
     Ok(all.map(|event| (event.clone(), rate(&event))).collect())
 }
 
-/// What the user should know at once, in the sentences of the report.
-pub(crate) fn say(output: &Path) -> anyhow::Result<()> {
+/// Prints the notes that the user needs at once, in the sentences of the report.
+pub(crate) fn print_notes(output: &Path) -> anyhow::Result<()> {
     let summary = summarise_end(&Recording::open(output)?)?;
     for note in sampling_notes(&summary) {
         eprintln!("memgauge: {note}");

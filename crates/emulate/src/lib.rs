@@ -31,9 +31,8 @@ mod walk;
 mod wire;
 mod words;
 
-use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use memgauge_machine::{Config, Delivered, Delivery, Machine, PmuConfig};
@@ -44,10 +43,11 @@ use memgauge_trace::{
 };
 
 use qemu::not_loaded;
-pub use qemu::{Emulator, find_on_path, resolve, would_gain_rights};
+pub use qemu::{Emulator, resolve, would_gain_rights};
 
 use memgauge_host as host;
-use memgauge_host::sys::process::{children_usage, interrupts, own_usage, without_randomisation};
+use memgauge_host::run::Program;
+use memgauge_host::sys::process::{children_usage, own_usage, without_randomisation};
 pub use memgauge_host::{Error, ErrorKind, Result};
 pub use parts::PartsBy;
 use recorder::{Note, ProgressCounts, Recorder};
@@ -109,8 +109,6 @@ const IDLE: Duration = Duration::from_micros(50);
 /// Sleeps without a full block after which blocks being filled are looked at.
 /// Looking costs the program: the word looked at is written at every access.
 const PATIENCE: u32 = 10;
-/// What an interrupted program gets to end by itself.
-const GRACE: Duration = Duration::from_secs(2);
 /// Between two looks at a program that is no longer recorded.
 const UNRECORDED_IDLE: Duration = Duration::from_millis(20);
 
@@ -143,7 +141,7 @@ fn manifest(options: &Options, emulator: &Emulator) -> Manifest {
     }
 }
 
-fn spawn(command: &[String], emulator: &Emulator, session: &Session) -> Result<Child> {
+fn spawn(command: &[String], emulator: &Emulator, session: &Session) -> Result<Program> {
     let (path, args) = resolve(command)?;
     let plugin = format!(
         "{},session={}",
@@ -155,8 +153,8 @@ fn spawn(command: &[String], emulator: &Emulator, session: &Session) -> Result<C
         .arg(path)
         .args(&args[1..]);
     without_randomisation(&mut qemu);
-    qemu.spawn()
-        .map_err(|e| Error::system(format!("failed to start `{}`", emulator.qemu.display()), e))
+    let spawned = qemu.spawn().map(Program::of);
+    spawned.map_err(|e| Error::system(format!("failed to start `{}`", emulator.qemu.display()), e))
 }
 
 /// Runs the command under the emulator and records it.
@@ -178,7 +176,7 @@ pub fn record(options: &Options, progress: &mut dyn FnMut(&Progress)) -> Result<
     let mut session = Session::create(reserve::most(&emulator.version))?;
     let mut run = EmulatedRun {
         started: Instant::now(),
-        child: spawn(&options.command, &emulator, &session)?,
+        program: spawn(&options.command, &emulator, &session)?,
         recorder: Recorder::new(machine, writer, options.traces),
     };
     let (end, failure) = match run.until_the_command_ends(&mut session, progress) {
@@ -272,7 +270,7 @@ fn crashed(who: &str, signal: i32, command: &str, version: &str) -> String {
 /// A recording under way.
 struct EmulatedRun {
     started: Instant,
-    child: Child,
+    program: Program,
     recorder: Recorder,
 }
 
@@ -297,11 +295,8 @@ impl EmulatedRun {
             if reaped.elapsed() > REAP_EVERY {
                 reaped = Instant::now();
                 self.recorder.reap(session, false)?;
-                if let Some(status) = self.ended()? {
-                    return Ok(ending(status));
-                }
-                if interrupts() > 0 {
-                    return self.interrupted(session);
+                if let Some(end) = self.ended()? {
+                    return Ok(end);
                 }
             }
             if flushed.elapsed() > FLUSH_EVERY {
@@ -317,10 +312,10 @@ impl EmulatedRun {
         }
     }
 
-    fn ended(&mut self) -> Result<Option<ExitStatus>> {
-        self.child
-            .try_wait()
-            .map_err(|e| Error::system("failed to wait for the program", e))
+    fn ended(&mut self) -> Result<Option<CommandEnd>> {
+        let (program, recorder) = (&mut self.program, &self.recorder);
+        let first = program.pid();
+        program.ended_with(&mut |signal| recorder.signal_others(first, signal))
     }
 
     fn progress(&self, seen: &ProgressCounts) -> Progress {
@@ -336,52 +331,15 @@ impl EmulatedRun {
         }
     }
 
-    /// The user wants to stop: the program is asked, then made to. One that ends by
-    /// itself has its own status.
-    fn interrupted(&mut self, session: &mut Session) -> Result<CommandEnd> {
-        let asked = Instant::now();
-        self.recorder.signal_all(libc::SIGTERM);
-        let status = loop {
-            if let Some(status) = self.ended()? {
-                break status;
-            }
-            if asked.elapsed() > GRACE {
-                self.recorder.signal_all(libc::SIGKILL);
-                let _ = self.child.kill();
-            }
-            if !self.recorder.poll(session, true)? {
-                std::thread::sleep(IDLE);
-            }
-        };
-        Ok(match ending(status) {
-            CommandEnd::Signalled(_) => CommandEnd::Interrupted,
-            end => end,
-        })
-    }
-
     /// After a failure: waits for the program's end, which nobody records.
     fn unrecorded(&mut self, session: &mut Session) -> Result<CommandEnd> {
         // Nobody reads the rings any more: the program must not wait for it.
         session.stop();
-        let mut asked: Option<Instant> = None;
         loop {
-            if let Some(status) = self.ended()? {
-                return Ok(match (asked, ending(status)) {
-                    (Some(_), CommandEnd::Signalled(_)) => CommandEnd::Interrupted,
-                    (_, end) => end,
-                });
+            if let Some(end) = self.ended()? {
+                return Ok(end);
             }
-            match asked {
-                None if interrupts() > 0 => {
-                    asked = Some(Instant::now());
-                    self.recorder.signal_all(libc::SIGTERM);
-                }
-                Some(since) if since.elapsed() > GRACE => {
-                    self.recorder.signal_all(libc::SIGKILL);
-                    let _ = self.child.kill();
-                }
-                _ => std::thread::sleep(UNRECORDED_IDLE),
-            }
+            std::thread::sleep(UNRECORDED_IDLE);
         }
     }
 
@@ -477,11 +435,4 @@ fn delivery(delivered: &Delivered) -> Option<DeliveryFacts> {
         swaps: delivered.swaps,
         cycles: Some(delivered.millicycles / 1000),
     })
-}
-
-fn ending(status: ExitStatus) -> CommandEnd {
-    match (status.code(), status.signal()) {
-        (Some(code), _) => CommandEnd::Exited(code),
-        (None, signal) => CommandEnd::Signalled(signal.unwrap_or(0)),
-    }
 }

@@ -1,11 +1,12 @@
 //! How often the bands of sampled miss-rate curves hold the exact curve.
 //!
-//! `make bench-mrc`, or `cargo run --release -p memgauge-mrc --example mrc_coverage
-//! -- [REFERENCES [FILE…]]`: traces made here (none where REFERENCES is 0) and raw lists
-//! of addresses, as `mrc_streams` writes them of programs, each with several rates and
-//! samples; at every size shown, four to a doubling. *Far* are the sizes beyond those
-//! that are counted exactly. *Time* is the sampled engine's by the exact one's, on one
-//! thread: medians, both in turn. *Only* counts no small memories (`--sample-only`).
+//! Run it with `make bench-mrc`, or `cargo run --release -p memgauge-mrc --example
+//! mrc_coverage -- [REFERENCES [FILE…]]`. The inputs are traces made here (none where
+//! REFERENCES is 0) and raw lists of addresses, as `mrc_streams` writes them of programs,
+//! each with several rates and samples. Bands are checked at every size shown, four to a
+//! doubling. *Far* are the sizes beyond those that are counted exactly. *Time* is the
+//! sampled engine's by the exact one's, on one thread: medians, both in turn. *Only*
+//! counts no small memories (`--sample-only`).
 
 use std::time::Instant;
 
@@ -242,10 +243,13 @@ fn main() {
         let exact = Curve::exact(&distances, BLOCK);
         for way in WAYS {
             let held = held(addresses, way, &exact);
-            let share = |n: [usize; 2]| n[1] as f64 / n[0].max(1) as f64;
+            let share = |n: [usize; 2]| match n[0] {
+                0 => "-".to_owned(),
+                all => format!("{:.3}", n[1] as f64 / all as f64),
+            };
             let mean = |sum: f64| sum / held.far[0].max(1) as f64;
             println!(
-                "{:26}  {:>11}  {:7.3}  {:>7}  {:9.5}  {:9.5}  {:6.3}",
+                "{:26}  {:>11}  {:>7}  {:>7}  {:9.5}  {:9.5}  {:6.3}",
                 name.rsplit('/').next().unwrap_or(name),
                 match way {
                     (Sampling::Rate(rate), true) => rate.to_string(),
@@ -253,10 +257,7 @@ fn main() {
                     (Sampling::Size(size), _) => format!("{size} blocks"),
                 },
                 share(held.all),
-                match held.far[0] {
-                    0 => "-".to_owned(),
-                    _ => format!("{:.3}", share(held.far)),
-                },
+                share(held.far),
                 mean(held.band),
                 mean(held.error),
                 time(addresses, way),

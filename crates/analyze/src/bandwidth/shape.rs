@@ -158,7 +158,7 @@ fn runs(marks: impl Iterator<Item = bool>) -> Vec<(u64, u64)> {
     found
 }
 
-/// Windows on each side by which a thread's usual rate is told.
+/// Windows on each side that give a thread's usual rate.
 const AROUND: usize = 8;
 /// Of the busiest thread's usual rate: a thread that moves less than this is not active.
 /// What one that waits for the others moved at the ends of its wait is spread over all of it.

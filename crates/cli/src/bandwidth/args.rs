@@ -10,7 +10,7 @@ use memgauge_trace::OverflowBlock;
 
 use crate::args::Modelled;
 use crate::target::Targets;
-use crate::units::{self, Duration, EventSpec};
+use crate::units::{self, Duration, EventSpec, recording};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -118,7 +118,7 @@ pub(crate) struct Bandwidth {
     #[arg(short, long, value_name = "DIR", conflicts_with_all = ["command", "target"])]
     pub(crate) input: Option<PathBuf>,
     /// Directory to write the recording to
-    #[arg(short, long, value_name = "DIR", default_value = "memgauge.mg")]
+    #[arg(short, long, value_name = "DIR", default_value = "memgauge.mg", value_parser = recording)]
     pub(crate) output: PathBuf,
     /// Replace the recording if it exists
     #[arg(short, long)]

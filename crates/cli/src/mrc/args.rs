@@ -32,7 +32,7 @@ pub(crate) enum Axis {
 
 /// Of which windows the curves of phases are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum When {
+pub(crate) enum PhaseCurves {
     /// Of all
     All,
     /// Of some after each change, which is seen from a 64th of the blocks
@@ -118,7 +118,7 @@ pub(crate) struct Mrc {
     /// A curve for each phase of the run; `on-change` collects only at the beginning of each
     #[arg(long, value_enum, value_name = "WHEN", num_args = 0..=1, default_missing_value = "all",
           conflicts_with_all = ["sample", "sample_size", "per_thread", "by", "against"])]
-    pub(crate) phases: Option<When>,
+    pub(crate) phases: Option<PhaseCurves>,
     /// What tells phases apart
     #[arg(long, value_enum, default_value = "mpki", requires = "phases")]
     pub(crate) phases_by: By,
@@ -146,8 +146,7 @@ pub(crate) struct Mrc {
     pub(crate) against: Option<PathBuf>,
     /// Print JSON (docs/mrc.md describes it), or write it to a file, as it must be where a
     /// program runs
-    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-",
-          conflicts_with = "csv")]
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
     pub(crate) json: Option<PathBuf>,
     /// Print CSV, a row for each size, or write it to a file
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]

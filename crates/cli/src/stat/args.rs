@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use crate::target::Targets;
-use crate::units::Duration;
+use crate::units::{Duration, recording};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -27,7 +27,7 @@ pub(crate) struct Stat {
     #[arg(short = 'I', long, value_name = "TIME", value_parser = interval)]
     pub(crate) interval: Option<Duration>,
     /// Directory to record totals and, with -I, the series to
-    #[arg(short, long, value_name = "DIR")]
+    #[arg(short, long, value_name = "DIR", value_parser = recording)]
     pub(crate) output: Option<PathBuf>,
     /// Replace the recording if it exists
     #[arg(short, long)]
@@ -88,6 +88,10 @@ fn interval(text: &str) -> Result<Duration, String> {
     let interval: Duration = text.parse()?;
     match interval.ns >= memgauge_live::stat::SHORTEST_INTERVAL_NS {
         true => Ok(interval),
-        false => Err("the shortest interval is 10us: the kernel's timer takes no other".to_owned()),
+        false => Err(
+            "the shortest interval is 10us: the kernel's timer has no shorter \
+        one"
+            .to_owned(),
+        ),
     }
 }

@@ -7,7 +7,6 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
-use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::time::Duration;
 
 fn c_path(path: &Path) -> Option<CString> {
@@ -144,59 +143,14 @@ fn usage(who: i32) -> Usage {
     }
 }
 
-/// What this process has used so far.
+/// Resources that this process has used so far.
 pub fn own_usage() -> Usage {
     usage(libc::RUSAGE_SELF)
 }
 
-/// What its ended children have used.
+/// Resources that its ended children have used.
 pub fn children_usage() -> Usage {
     usage(libc::RUSAGE_CHILDREN)
-}
-
-static INTERRUPTS: AtomicU32 = AtomicU32::new(0);
-/// The first signal that was one; 0 before.
-static INTERRUPTING: AtomicI32 = AtomicI32::new(0);
-
-extern "C" fn on_interrupt(signal: i32) {
-    // It fails where another came first.
-    let _ = INTERRUPTING.compare_exchange(0, signal, Ordering::SeqCst, Ordering::SeqCst);
-    if INTERRUPTS.fetch_add(1, Ordering::SeqCst) >= 1 {
-        // SAFETY: _exit may be called from a signal handler.
-        unsafe { libc::_exit(128 + signal) };
-    }
-}
-
-/// Counts SIGINT, SIGTERM and SIGHUP from now on; the second one ends this
-/// process at once.
-///
-/// # Errors
-/// What `sigaction` says.
-pub fn catch_interrupts() -> io::Result<()> {
-    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
-        // SAFETY: an all-zero sigaction is valid.
-        let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-        action.sa_sigaction = on_interrupt as *const () as usize;
-        action.sa_flags = libc::SA_RESTART;
-        // SAFETY: the handler only touches atomics and calls _exit.
-        if unsafe { libc::sigaction(signal, &action, std::ptr::null_mut()) } != 0 {
-            return Err(io::Error::last_os_error());
-        }
-    }
-    Ok(())
-}
-
-/// Interrupts received since [`catch_interrupts`].
-pub fn interrupts() -> u32 {
-    INTERRUPTS.load(Ordering::SeqCst)
-}
-
-/// The signal of the first interrupt; SIGINT where none came.
-pub fn interrupting_signal() -> i32 {
-    match INTERRUPTING.load(Ordering::SeqCst) {
-        0 => libc::SIGINT,
-        signal => signal,
-    }
 }
 
 /// CLOCK_MONOTONIC, which programs in the kernel read as well.
@@ -224,6 +178,12 @@ pub fn without_randomisation(command: &mut Command) {
     };
     // SAFETY: the closure only makes system calls that may be made after a fork.
     unsafe { command.pre_exec(plain) };
+}
+
+/// Whether a process is in this process's group, to which a terminal sends its signals.
+pub fn is_in_own_group(pid: u32) -> bool {
+    // SAFETY: neither call touches memory.
+    unsafe { libc::getpgid(pid as libc::pid_t) == libc::getpgrp() }
 }
 
 /// Whether `path` may be executed by this user.
