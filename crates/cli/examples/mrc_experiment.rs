@@ -373,6 +373,9 @@ const SHOWN: [u64; 3] = [1, 10, 100];
 /// Error after the best scale below which a shape counts as kept.
 const KEPT: f64 = 0.1;
 
+/// What follows in the file is not written here, and stays.
+const BY_HAND: &str = "\n<!-- from here on: make bench-mrc, by hand -->\n";
+
 const WHERE_NOT: &str = "\
 \nWhere it is not: misses that come in a regular order (an array gone through again and
 again) let a period pick the same pages each time or none twice, so that distances
@@ -528,10 +531,13 @@ fn main() -> Result<()> {
         }
     }
     let sections: String = all.iter().map(Studied::section).collect();
+    let path = folder.join("mrc.md");
+    let before = std::fs::read_to_string(&path).unwrap_or_default();
+    let by_hand = before.find(BY_HAND).map_or("", |at| &before[at..]);
     let text = format!(
-        "# Miss-rate curves from sampled events\n\n{ABOUT}{}{missing}{sections}",
+        "# Miss-rate curves from sampled events\n\n{ABOUT}{}{missing}{sections}{by_hand}",
         findings(&all)
     );
-    std::fs::write(folder.join("mrc.md"), text)?;
+    std::fs::write(path, text)?;
     Ok(())
 }

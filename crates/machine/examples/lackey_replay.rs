@@ -121,7 +121,8 @@ fn main() {
         let Some((address, bytes)) = rest.split_once(',') else {
             continue;
         };
-        let (Ok(address), Ok(bytes)) = (u64::from_str_radix(address, 16), bytes.parse::<u64>()) else {
+        let (Ok(address), Ok(bytes)) = (u64::from_str_radix(address, 16), bytes.parse::<u64>())
+        else {
             continue;
         };
         let kind = match kind {
