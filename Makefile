@@ -61,7 +61,14 @@ bench-losses: setup-test build ## corrected totals and their intervals on bursts
 
 bench-mrc: build ## speed of miss-rate curves, their errors, and how often bands hold
 	cargo run --release -p memgauge --example mrc_speed
-	cargo run --release -p memgauge --example mrc_coverage
+	cargo run --release -p memgauge-mrc --example mrc_coverage
+	cargo run --release -p memgauge --example mrc_streams -- $(TARGET)/streams >/dev/null
+	cargo run --release -p memgauge-mrc --example mrc_coverage -- 0 $(TARGET)/streams/*.raw
+
+bench-figures: setup-test build ## what the first document's figures show, of the modelled machine (docs/experiments/bandwidth.md)
+	cargo build --release -p memgauge-workloads
+	cargo build --release -p memgauge-recording --example trace_codecs
+	@bench/figures --memgauge $(TARGET)/release/memgauge $(BENCH_ARGS)
 
 experiments: setup-test build ## curves from sampled events against exact ones (docs/experiments)
 	cargo build --release -p memgauge-workloads
@@ -83,4 +90,4 @@ install: build ## install below PREFIX (/usr/local)
 clean: ## remove everything built
 	cargo clean
 
-.PHONY: help setup setup-build setup-demo setup-test plugin build demo test test-kernels bench bench-bandwidth bench-losses bench-io bench-mrc bench-stat bench-stat-instructions experiments lint install clean
+.PHONY: help setup setup-build setup-demo setup-test plugin build demo test test-kernels bench bench-bandwidth bench-figures bench-losses bench-io bench-mrc bench-stat bench-stat-instructions experiments lint install clean

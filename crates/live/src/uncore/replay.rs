@@ -232,7 +232,10 @@ bus uncore_iio_free_running_0 0 0000:17
                 "platform `vax` is not known; known are haswell-ep",
             ),
             ("platform zen4\n1 2 3", "line 2: it must have four words"),
-            ("platform zen4\nx 0 amd_umc_0/event=1/ 1", "`x` is not a time"),
+            (
+                "platform zen4\nx 0 amd_umc_0/event=1/ 1",
+                "`x` is not a time",
+            ),
             (
                 "platform zen4\n-1 0 amd_umc_0/event=1/ 1",
                 "`-1` is not a time",
