@@ -32,8 +32,8 @@ assist that stores 18 words. More likely the numbers of records differ: on `rand
 10 million misses in half a second, the study's hardware recorded less than 0.1 % at period\n\
 5, where one in five would be all. That is below 20 000 records a second, or 0.7 % at\n\
 329 ns; the model records one in six. So that hardware lost records where they came too\n\
-fast, and the lost ones seem to have cost little. By which limit the study does not tell,\n\
-and of PARSEC it reports losses of up to half, as the model has. What delivers records on a\n\
+fast, and the lost ones seem to have cost little. The study does not tell the limit,\n\
+and of PARSEC it reports losses of up to half, as the model has. The way that records are delivered on a\n\
 Core 2 is therefore not known well enough to be given as parameters, and a cost or a limit\n\
 fitted to the 5 % would be made up.\n";
 

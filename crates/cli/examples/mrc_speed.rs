@@ -12,6 +12,7 @@
 //! were free. Last comes the whole process, `memgauge mrc FILE`, against the engine: it
 //! takes more for start, reading and the report.
 
+#[path = "../../mrc/examples/random/mod.rs"]
 mod random;
 
 use std::collections::HashMap;
