@@ -5,6 +5,7 @@ use memgauge_trace::{EventId, Loss, Manifest, Thread};
 use crate::Analysis;
 use crate::counting::counting;
 use crate::counts::{Counts, EventNames};
+use crate::dram::{BandwidthCurve, Dram};
 use crate::findings::findings;
 use crate::heat::HeatMap;
 use crate::hotspots::{HotTables, Limits, Rank, hot_tables};
@@ -16,19 +17,15 @@ use crate::samples::SampleTotals;
 use crate::series::{Curves, Series};
 use crate::sites::{SampledSites, SiteTotals, Sites};
 use crate::spaces::AddressSpaces;
-use crate::summary::{
-    BandwidthCurve, Dram, Provenances, RecordingFacts, RunFacts, SCHEMA_VERSION, Summary,
-    TotalsFrom,
-};
+use crate::summary::{Provenances, RecordingFacts, RunFacts, SCHEMA_VERSION, Summary, TotalsFrom};
 use crate::threads::{ThreadNames, ThreadSums, ThreadTotals, processes, threads};
 
-/// What a summary keeps.
+/// Contents and limits of a summary.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Bins of the curves over time; between half of them and all are used.
     pub max_bins: usize,
-    /// What functions and lines are sorted by; `None` takes
-    /// [`Rank::best_of`].
+    /// Order of functions and lines; `None` takes [`Rank::best_of`].
     pub rank: Option<Rank>,
     /// Rows of the tables of functions and lines.
     pub limits: Limits,
@@ -68,7 +65,7 @@ pub struct Parts<'a> {
     pub heat: HeatMap,
     /// Losses.
     pub losses: Vec<LossRow>,
-    /// What could not be read, in words.
+    /// Parts that could not be read, in words.
     pub problems: Vec<String>,
 }
 
@@ -90,7 +87,7 @@ pub fn assemble(
     let sampled = (parts.sampled_sites, &parts.samples);
     let hot = hot(parts.sites, sampled, symbols, &names, options);
     let regions = parts.regions.tables(symbols, &names, options.regions);
-    // What could not be named is known when all has been asked for.
+    // Names that could not be found are known once all have been asked for.
     let mut problems = parts.problems;
     problems.extend(symbols.problems());
     Summary {
@@ -119,7 +116,7 @@ pub fn assemble(
     }
 }
 
-/// Of exact sums by place where there are any, else of samples.
+/// Ranks places by exact sums where there are any, else by samples.
 fn hot(
     sites: SiteTotals,
     (sampled_sites, samples): (SampledSites, &SampleTotals),
@@ -139,8 +136,8 @@ fn hot(
     hot_tables(&sites, symbols, names, &rank, options.limits)
 }
 
-/// What a run counted natively, whose series was observed as it went on. No table of
-/// it needs symbols.
+/// Summary of a run that counted natively, whose series was observed as it went on. No
+/// table of it needs symbols.
 pub fn summarise_counting(
     manifest: &Manifest,
     (curves, threads): (Curves, ThreadSums),
@@ -165,7 +162,7 @@ pub fn summarise_counting(
 }
 
 impl<'a> Parts<'a> {
-    /// Of no rows.
+    /// Parts without any rows.
     pub fn nothing(spaces: &'a AddressSpaces) -> Parts<'a> {
         Parts {
             curves: Series::growing(1).finish(),

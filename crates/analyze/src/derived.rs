@@ -5,12 +5,13 @@
 //! counted, or whose denominator is zero, is left out. `docs/metrics.md` has the
 //! list.
 
+use memgauge_trace::LINE_BYTES;
 use serde::Serialize;
 
 /// A figure from counters.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Derived {
-    /// What it is called.
+    /// Name of the value.
     pub name: &'static str,
     /// Its value in `unit`.
     pub value: f64,
@@ -139,7 +140,7 @@ const RATIOS: &[Ratio] = &[
 ];
 
 /// Figures from totals by event name, over `seconds` of time. The clocks of a whole
-/// machine run while nobody does: they say nothing of the processors used.
+/// machine run while it is idle: they do not tell the processors used.
 ///
 /// A name matches without its modifiers (`cycles:u` is `cycles`), as long as all
 /// events of a formula have the same ones.
@@ -198,9 +199,6 @@ fn fault_rate(totals: &[(String, f64)]) -> Option<Derived> {
     })
 }
 
-/// Bytes of a line that a memory controller moves a count.
-const LINE_BYTES: f64 = 64.0;
-
 /// Memory controllers count lines; their kernel aliases end in these words.
 fn bandwidth(totals: &[(String, f64)], seconds: f64) -> Vec<Derived> {
     let sum = |words: [&str; 2]| {
@@ -216,7 +214,7 @@ fn bandwidth(totals: &[(String, f64)], seconds: f64) -> Vec<Derived> {
     counted
         .map(|(name, lines)| Derived {
             name,
-            value: lines * LINE_BYTES / seconds / 1e9,
+            value: lines * LINE_BYTES as f64 / seconds / 1e9,
             unit: "GB/s, whole machine",
             formula: "64 bytes × the controllers' counts / time",
         })

@@ -1,10 +1,11 @@
-//! What the numbers say in a sentence or two, kept to what follows from them.
+//! States the main findings in a sentence or two, kept to what follows from the
+//! numbers.
 
 use serde::Serialize;
 
 use crate::counts::{Counts, ratio};
+use crate::dram::Dram;
 use crate::levels::LevelName;
-use crate::summary::Dram;
 
 /// A statement about the run, true by the numbers it carries.
 #[derive(Clone, Debug, PartialEq, Serialize)]

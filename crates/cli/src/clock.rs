@@ -1,24 +1,22 @@
 //! `--source clock`: timer samples whose data addresses are rebuilt.
 
-use anyhow::Context;
-use memgauge_host::sys;
 use memgauge_live::clock::{self, Options};
 use memgauge_live::target::Target;
 use memgauge_trace::CommandEnd;
 
 use crate::args::{Settings, Source};
-use crate::{record, sample};
+use crate::{prepare, sample, terminal};
 
-/// Samples a second where nothing else is said.
+/// Samples a second by default.
 const DEFAULT_HERTZ: u64 = 1000;
 
-/// Samples a command, or whoever runs already.
+/// Samples a command, or processes that run already.
 pub(crate) fn run(
     settings: &Settings,
     (target, while_running): (Target, Option<Vec<String>>),
-    talk: bool,
+    verbose: bool,
 ) -> anyhow::Result<CommandEnd> {
-    record::refuse_unused(settings, Source::Clock)?;
+    prepare::refuse_unused(settings, Source::Clock)?;
     let options = Options {
         target,
         while_running,
@@ -28,12 +26,13 @@ pub(crate) fn run(
         keep_registers: settings.registers,
         overhead: settings.overhead.map(|percent| percent.0 / 100.0),
     };
-    record::make_room(&settings.output, settings.force)?;
-    sys::process::catch_interrupts().context("failed to catch interrupts")?;
+    prepare::make_room(&settings.output, settings.force)?;
+    terminal::catch_interrupts()?;
     let outcome = clock::record(&options)?;
-    if talk {
-        sample::say(&settings.output)?;
+    if verbose {
+        sample::print_notes(&settings.output)?;
     }
-    // Of processes that were attached to, none is ours to report the end of.
+    // memgauge reports the end of its own program only, not of processes it attached
+    // to.
     Ok(outcome.end.unwrap_or(CommandEnd::Exited(0)))
 }

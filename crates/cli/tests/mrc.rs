@@ -39,9 +39,9 @@ fn misses(workload: &str, pages: &[u64]) -> Vec<f64> {
         .collect()
 }
 
-/// What the measured loop adds, at each size, against a closed form: within
-/// `slack` misses, for the pages of the rest of the program that the loop pushes
-/// out.
+/// Checks the misses that the measured loop adds, at each size, against a closed form.
+/// The difference is at most `slack`, for pages of the rest of the program that the
+/// loop pushes out.
 fn check(with: &str, without: &str, pages: &[u64], slack: f64, form: impl Fn(u64) -> f64) {
     let (with_loop, alone) = (misses(with, pages), misses(without, pages));
     for (at, &size) in pages.iter().enumerate() {
@@ -449,7 +449,7 @@ fn bad_lists_and_options_end_with_one_clear_line() {
         "",
         "no\naddress\n",
         125,
-        "2 lines that are no address, the first is line 1: no",
+        "2 lines without an address, the first is line 1: no",
     );
     check("--block 63", "1\n", 2, "power of two");
     check("--sample 0", "1\n", 2, "above 0 and at most 1");
@@ -463,7 +463,7 @@ fn bad_lists_and_options_end_with_one_clear_line() {
     );
     check("--y mpki", "1\n", 2, "--instructions");
     check("", "PAR1", 125, "--format parquet:COLUMN");
-    check("--format parquet:a", "1\n", 125, "no file");
+    check("--format parquet:a", "1\n", 125, "not a Parquet file");
     check("--format csv:", "1\n", 2, "csv:COLUMN");
     check("--phases --block 64,4096", "1\n", 2, "one with --block");
     check("--phases --threads 2", "1\n", 2, "one thread");
@@ -479,7 +479,7 @@ fn bad_lists_and_options_end_with_one_clear_line() {
     check("--by module", "1\n", 2, "name a command");
     check("--per-thread", "1\n", 2, "name a command");
     check("--memory 0", "1\n", 2, "above 0");
-    check("", "\u{1}\u{2}\n", 125, "it has none");
+    check("", "\u{1}\u{2}\n", 125, "it has no addresses");
     check("--full --sizes 1K", "1\n", 2, "cannot be used with");
     let (text, _, code) = of_list("", "7\n");
     assert_eq!(code, Some(0));
@@ -493,7 +493,7 @@ fn bad_lists_and_options_end_with_one_clear_line() {
     let (text, _, code) = of_list("--format raw", [1u8; 19]);
     assert_eq!(code, Some(0));
     assert!(
-        text.contains("3 bytes behind the last whole word"),
+        text.contains("3 bytes after the last whole address"),
         "{text}"
     );
     let (text, _, code) = of_list(
@@ -534,6 +534,23 @@ fn json_of_a_program_needs_a_file_and_leaves_the_program_its_output() {
         let written = std::fs::read_to_string(&file).unwrap();
         assert!(written.starts_with(if how == "--json" { "{" } else { "curve," }));
     }
+    // Both at once, to two files; not both to standard output.
+    let csv = folder.path().join("curve.csv");
+    let both = memgauge()
+        .args(["mrc", "--block", "64"])
+        .arg(format!("--json={}", file.display()))
+        .arg(format!("--csv={}", csv.display()))
+        .args(["--", "true"])
+        .output()
+        .unwrap();
+    assert_eq!(both.status.code(), Some(0), "{both:?}");
+    let written = |path: &std::path::Path| std::fs::read_to_string(path).unwrap();
+    assert!(written(&file).starts_with('{') && written(&csv).starts_with("curve,"));
+    let printed = memgauge()
+        .args(["mrc", "--json", "--csv", "-"])
+        .output()
+        .unwrap();
+    assert_eq!(printed.status.code(), Some(2), "{printed:?}");
     let (_, err, code) = run("--json=/no/such/folder/c.json", "echo not run");
     assert_eq!(code, Some(125));
     assert!(
@@ -570,7 +587,7 @@ fn a_table_says_what_was_passed_over_on_standard_error() {
     let (csv, error, code) = of_list("--csv --sizes 1K", "7\njunk\n7\n");
     assert_eq!(code, Some(0));
     assert!(
-        error.contains("1 lines that are no address, the first is line 2: junk"),
+        error.contains("1 lines without an address, the first is line 2: junk"),
         "{error}"
     );
     assert_eq!(csv.lines().count(), 2, "{csv}");
@@ -628,11 +645,12 @@ fn curves_of_a_recording_are_scaled_to_what_was_counted() {
             "{references} {counted}"
         );
         let note = curve["note"].as_str().unwrap().to_owned();
-        assert!(note.contains("that were counted"), "{note}");
+        assert!(note.contains(" counted"), "{note}");
         found.push((references, curve["points"][0]["misses"].as_f64().unwrap()));
     }
-    // Samples of random pages are random pages: their curve has the same shape, but for
-    // pages that the TLB has just then, which all misses pass over and a tenth does not.
+    // Samples of random pages are random pages, so their curve has the same shape. It
+    // differs by the pages that the TLB holds: misses never have them, and a tenth of
+    // the samples can.
     let [(all, exact), (_, tenth)] = found[..] else {
         panic!("two periods");
     };

@@ -1,5 +1,5 @@
 //! Follows every process and thread of a session: who appears and as what, who has
-//! ended, whose words are read next. What the words mean is a [`Reader`]'s affair.
+//! ended, whose words are read next. A [`Reader`] gives the words their meaning.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
@@ -14,7 +14,7 @@ use memgauge_host::sys::process::Watched;
 /// A followed process, from its birth or exec to its end or next exec.
 pub(super) struct Process<P> {
     pub(super) entry: ProcessEntry,
-    /// What the reader keeps of it.
+    /// The reader's data of it.
     pub(super) kept: P,
     watched: Watched,
     /// Forked children that have appeared.
@@ -26,7 +26,7 @@ pub(super) struct Process<P> {
 /// A followed thread.
 pub(super) struct Thread<T> {
     pub(super) ring: Ring,
-    /// What the reader keeps of it.
+    /// The reader's data of it.
     pub(super) kept: T,
     /// Number of the mark at which it waits for others to be read.
     waits: Option<u64>,
@@ -34,9 +34,9 @@ pub(super) struct Thread<T> {
 
 /// Where a process comes from.
 pub(super) struct Origin<'a, P> {
-    /// What it was before an exec, read to its end.
+    /// The process before its exec, read to its end.
     pub(super) before: Option<&'a Process<P>>,
-    /// The process it was forked from, and that one's blocks by then.
+    /// The process it was forked from, and that one's blocks at the fork.
     pub(super) parent: Option<(&'a Process<P>, u32)>,
 }
 
@@ -58,22 +58,22 @@ pub(super) struct Taken {
     pub(super) waits: Option<u64>,
 }
 
-/// What is made of the words of those followed.
+/// Turns the words of the followed threads into results.
 pub(super) trait Reader {
     type Process;
     type Thread;
 
-    /// The code of a process, which is read ahead of the words that speak of it.
+    /// The code of a process, which is read before the words that refer to it.
     fn catalogue(kept: &mut Self::Process) -> &mut Catalogue;
 
-    /// What is to be kept of a process that has appeared.
+    /// The reader's data of a process that has appeared.
     fn begin_process(
         &mut self,
         entry: &ProcessEntry,
         origin: Origin<'_, Self::Process>,
     ) -> Self::Process;
 
-    /// What is to be kept of a thread that has appeared.
+    /// The reader's data of a thread that has appeared.
     fn begin_thread(&mut self, process: &Process<Self::Process>, ring: &Ring) -> Self::Thread;
 
     /// Number of the mark that must have been read before a thread's first word.
@@ -86,10 +86,10 @@ pub(super) trait Reader {
         0
     }
 
-    /// Something happened in a process that is told beside its code.
-    fn happened(&mut self, process: &mut Process<Self::Process>, happening: CatalogueEvent);
+    /// A record of a process besides its code.
+    fn observe(&mut self, process: &mut Process<Self::Process>, catalogue_event: CatalogueEvent);
 
-    /// Takes in words of thread `tid`.
+    /// Takes words of thread `tid`.
     fn read(
         &mut self,
         process: &mut Process<Self::Process>,
@@ -127,7 +127,7 @@ const MOST_GO_ON: usize = 256;
 enum Until {
     /// Whole blocks of the ring.
     Sealed,
-    /// What is written by now.
+    /// All that is written by now.
     Now,
     /// The last word: the thread has ended.
     End,
@@ -138,12 +138,12 @@ pub(super) struct Followed<R: Reader> {
     pub(super) reader: R,
     pub(super) processes: BTreeMap<u32, Process<R::Process>>,
     pub(super) threads: Vec<Thread<R::Thread>>,
-    pub(super) born: Born,
+    pub(super) born: ThreadBirth,
 }
 
 /// How many have appeared.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Born {
+pub(super) struct ThreadBirth {
     pub(super) processes: u32,
     pub(super) threads: u32,
 }
@@ -154,14 +154,14 @@ impl<R: Reader> Followed<R> {
             reader,
             processes: BTreeMap::new(),
             threads: Vec::new(),
-            born: Born::default(),
+            born: ThreadBirth::default(),
         }
     }
 
     /// Reads what there is; with `eager`, blocks still being written too. Whether it
     /// found anything.
     pub(super) fn poll(&mut self, session: &mut Session, eager: bool) -> bool {
-        let mut busy = self.welcome(session);
+        let mut busy = self.add_new(session);
         let until = if eager { Until::Now } else { Until::Sealed };
         for index in self.by_time() {
             busy |= self.step(index, until, 0);
@@ -186,7 +186,7 @@ impl<R: Reader> Followed<R> {
             if self.first_waiting().is_none() {
                 break;
             }
-            self.welcome(session);
+            self.add_new(session);
             self.let_first_go_on();
             any = true;
         }
@@ -199,9 +199,9 @@ impl<R: Reader> Followed<R> {
         all.filter_map(|(index, t)| Some((t.waits?, index))).min()
     }
 
-    /// Reads on the thread that waits at the smallest number. It waited for what others
-    /// wrote before its mark, so that is there and is read first; no thread waits for
-    /// words that are still to come.
+    /// Reads on the thread that waits at the smallest number. It waited for words that
+    /// others wrote before its mark. Such words are there and are read first, so no
+    /// thread waits for words still to come.
     fn let_first_go_on(&mut self) {
         let Some(mut first) = self.first_waiting() else {
             return;
@@ -223,8 +223,8 @@ impl<R: Reader> Followed<R> {
         self.step(index, Until::Now, number);
     }
 
-    /// Takes in the processes and threads that have appeared; whether there were any.
-    fn welcome(&mut self, session: &mut Session) -> bool {
+    /// Adds the processes and threads that have appeared; whether there were any.
+    fn add_new(&mut self, session: &mut Session) -> bool {
         let mut any = false;
         while let Some(entry) = session.next_entry() {
             any = true;
@@ -308,7 +308,7 @@ impl<R: Reader> Followed<R> {
         if unread.from == unread.to && !unread.sealed || self.reader.has_enough() {
             return false;
         }
-        // After the words were seen: what they speak of was written before them.
+        // After the words were seen: the code they refer to was written before them.
         self.read_catalogue(number);
         let thread = &mut self.threads[index];
         let Some(process) = self.processes.get_mut(&number) else {
@@ -333,9 +333,9 @@ impl<R: Reader> Followed<R> {
         let Some(process) = self.processes.get_mut(&number) else {
             return;
         };
-        let (happenings, bad) = process.entry.read_into(R::catalogue(&mut process.kept));
-        for happening in happenings {
-            self.reader.happened(process, happening);
+        let (catalogue_events, bad) = process.entry.read_into(R::catalogue(&mut process.kept));
+        for catalogue_event in catalogue_events {
+            self.reader.observe(process, catalogue_event);
         }
         if let Some(bad) = bad {
             let bad = bad.to_string();
@@ -351,7 +351,7 @@ impl<R: Reader> Followed<R> {
         }
         // Order matters: a thread that appeared before its process ended is seen
         // after that, unless an older entry keeps it waiting.
-        self.welcome(session);
+        self.add_new(session);
         // And: what was written before the end is seen after it.
         loop {
             self.end_threads(|ring, process_ended| process_ended || ring.finished());
@@ -401,7 +401,8 @@ impl<R: Reader> Followed<R> {
         let all = self.processes.iter();
         let done: Vec<u32> = all.filter(|(_, p)| is_done(p)).map(|(&n, _)| n).collect();
         for number in done {
-            // What it said after its last words, of a program it became, too.
+            // The catalogue may have grown after its last words, also that of a program
+            // it became.
             self.read_catalogue(number);
             if let Some(process) = self.processes.remove(&number) {
                 self.reader.end_process(process);
@@ -415,9 +416,9 @@ impl<R: Reader> Followed<R> {
         all.filter(|p| !p.ended && !p.watched.ended()).count() as u64
     }
 
-    /// Sends `signal` to every live process.
-    pub(super) fn signal_all(&self, signal: i32) {
-        let all = self.processes.values();
-        all.for_each(|p| p.watched.signal(signal));
+    /// Sends `signal` to every live process but `first`.
+    pub(super) fn signal_others(&self, first: u32, signal: i32) {
+        let others = self.processes.values().filter(|p| p.entry.pid != first);
+        others.for_each(|p| p.watched.signal(signal));
     }
 }

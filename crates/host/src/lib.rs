@@ -10,8 +10,9 @@ mod error;
 mod facts;
 pub mod memory_counters;
 pub mod program;
+pub mod run;
 #[allow(unsafe_code)]
 pub mod sys;
 
-pub use error::{Error, ErrorKind, Result};
+pub use error::{Error, ErrorKind, Result, without_system_numbers};
 pub use facts::{beginning, facts};

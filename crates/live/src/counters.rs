@@ -1,9 +1,8 @@
 //! Opens groups of counters and reads them.
 //!
-//! What the kernel refuses is told apart: an event this machine does not have is
-//! left out and named, one that is too much for this user is tried again in user
-//! space alone, a member that does not fit beside the others begins a group of
-//! its own.
+//! Refusals of the kernel differ. An event that this machine lacks is left out and
+//! named. One that this user may not count is tried again in user space alone. A member
+//! that does not fit next to the others begins a group of its own.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -27,7 +26,8 @@ pub struct Unsupported {
 /// Events that this machine counts, and those it does not.
 #[derive(Clone, Debug, Default)]
 pub struct EventSupport {
-    /// Those that can be opened; where only user space is allowed, so changed.
+    /// Events that can be opened; where only user space is allowed, they are changed
+    /// so.
     pub usable: Vec<Event>,
     /// The others.
     pub unsupported: Vec<Unsupported>,
@@ -37,10 +37,10 @@ pub struct EventSupport {
 
 /// Tries each event on this process, or on processor 0 where it is of a PMU
 /// outside the cores.
-pub fn try_out(events: &[Event], whom: EventScope) -> EventSupport {
+pub fn try_out(events: &[Event], scope: EventScope) -> EventSupport {
     let mut tried = EventSupport::default();
     for event in events {
-        match try_one(event, whom) {
+        match try_one(event, scope) {
             Ok(event) => {
                 if event.attr.flags != with_modes(&event).flags {
                     tried.user_only.push(event.name.clone());
@@ -49,7 +49,7 @@ pub fn try_out(events: &[Event], whom: EventScope) -> EventSupport {
             }
             Err(e) => tried.unsupported.push(Unsupported {
                 name: event.name.clone(),
-                why: reason(event, whom, &e),
+                why: reason(event, scope, &e),
             }),
         }
     }
@@ -65,23 +65,23 @@ fn with_modes(event: &Event) -> Attr {
     attr
 }
 
-fn try_one(event: &Event, whom: EventScope) -> io::Result<Event> {
+fn try_one(event: &Event, scope: EventScope) -> io::Result<Event> {
     let cpu = event.cpus.as_ref().and_then(|cpus| cpus.first().copied());
-    let whom = if cpu.is_some() {
+    let scope = if cpu.is_some() {
         EventScope::Everybody
     } else {
-        whom
+        scope
     };
     // A system-wide counter needs a processor; any will do.
-    let cpu = cpu.or(matches!(whom, EventScope::Everybody | EventScope::Cgroup(_)).then_some(0));
+    let cpu = cpu.or(matches!(scope, EventScope::Everybody | EventScope::Cgroup(_)).then_some(0));
     let open = |event: &Event| {
         let mut attr = event.attr;
         attr.flags |= flag::DISABLED;
-        perf::open(&attr, whom, cpu, None).map(drop)
+        perf::open(&attr, scope, cpu, None).map(drop)
     };
     let mut event = event.clone();
     if event.modifiers.most_precise {
-        event.attr.flags |= most_precise(&event, whom, cpu) << flag::PRECISE_SHIFT;
+        event.attr.flags |= most_precise(&event, scope, cpu) << flag::PRECISE_SHIFT;
     }
     let denied = match open(&event) {
         Ok(()) => return Ok(event),
@@ -116,12 +116,12 @@ fn lacking(event: &Event) -> Option<io::Error> {
     (!is_denied(&error)).then_some(error)
 }
 
-pub(crate) fn most_precise(event: &Event, whom: EventScope, cpu: Option<u32>) -> u64 {
+pub(crate) fn most_precise(event: &Event, scope: EventScope, cpu: Option<u32>) -> u64 {
     let fits = |&precise: &u64| {
         let mut attr = event.attr;
         attr.flags |= flag::DISABLED | precise << flag::PRECISE_SHIFT;
         attr.period = 1_000_003;
-        perf::open(&attr, whom, cpu, None).is_ok()
+        perf::open(&attr, scope, cpu, None).is_ok()
     };
     (1..=3).rev().find(fits).unwrap_or(0)
 }
@@ -139,7 +139,7 @@ fn has_core_pmu() -> bool {
         .any(|name| folder.join(name).exists())
 }
 
-fn reason(event: &Event, whom: EventScope, error: &io::Error) -> String {
+fn reason(event: &Event, scope: EventScope, error: &io::Error) -> String {
     match error.raw_os_error() {
         Some(libc::ENOENT | libc::ENODEV | libc::EOPNOTSUPP | libc::ENXIO) => {
             if !event.is_software() && !has_core_pmu() {
@@ -154,7 +154,7 @@ fn reason(event: &Event, whom: EventScope, error: &io::Error) -> String {
                 // User space alone would do.
                 attr.flags |= flag::EXCLUDE_KERNEL;
             }
-            denied_reason(&attr, event.cpus.is_some(), whom)
+            denied_reason(&attr, event.cpus.is_some(), scope)
         }
         Some(libc::EINVAL) => {
             "the kernel refuses this combination of event, period and modifiers".to_owned()
@@ -164,8 +164,8 @@ fn reason(event: &Event, whom: EventScope, error: &io::Error) -> String {
     }
 }
 
-fn denied_reason(attr: &Attr, of_processors: bool, whom: EventScope) -> String {
-    let wide = of_processors || matches!(whom, EventScope::Everybody | EventScope::Cgroup(_));
+fn denied_reason(attr: &Attr, of_processors: bool, scope: EventScope) -> String {
+    let wide = of_processors || matches!(scope, EventScope::Everybody | EventScope::Cgroup(_));
     not_allowed(level_needed(attr, wide), perf::paranoid_level())
 }
 
@@ -179,7 +179,7 @@ fn level_needed(attr: &Attr, wide: bool) -> i64 {
     }
 }
 
-/// What would allow it, by the level that is needed and the one that is set.
+/// The fix, by the level that is needed and the one that is set.
 fn not_allowed(needed: i64, set: Option<i64>) -> String {
     match set {
         Some(level) if level > needed => format!(
@@ -195,11 +195,11 @@ fn not_allowed(needed: i64, set: Option<i64>) -> String {
 }
 
 /// An event cannot be sampled, although all that can be given up was.
-pub(crate) fn not_sampled(name: &str, attr: &Attr, whom: EventScope, error: io::Error) -> Error {
+pub(crate) fn not_sampled(name: &str, attr: &Attr, scope: EventScope, error: io::Error) -> Error {
     let is_software = matches!(attr.kind, kind::SOFTWARE | kind::TRACEPOINT);
     let why = match error.raw_os_error() {
         Some(libc::EACCES | libc::EPERM) => {
-            let why = denied_reason(attr, false, whom);
+            let why = denied_reason(attr, false, scope);
             return Error::new(
                 ErrorKind::Refused,
                 format!("failed to sample `{name}`: {why}"),
@@ -237,7 +237,7 @@ pub struct Counters {
     pub events: Vec<usize>,
 }
 
-/// What all counters of a session have in common.
+/// Settings common to all counters of a session.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup {
     /// Flags for every event.
@@ -251,11 +251,11 @@ pub struct Setup {
 }
 
 /// Format of a group's readings.
-pub const READ_FORMAT: u64 = read::GROUP | read::TIME_ENABLED | read::TIME_RUNNING;
-/// Format of a member's own: in a READ record of a thread that ends, a member
-/// with the group's format would have the values of all *others*, since the
-/// kernel takes it out of the group first.
-pub const MEMBER_FORMAT: u64 = read::TIME_ENABLED | read::TIME_RUNNING;
+pub(crate) const READ_FORMAT: u64 = read::GROUP | read::TIME_ENABLED | read::TIME_RUNNING;
+/// Read format of a member. In a READ record of an ending thread, a member with the
+/// group's format would have the values of all *others*, since the kernel takes it out
+/// of the group first.
+pub(crate) const MEMBER_FORMAT: u64 = read::TIME_ENABLED | read::TIME_RUNNING;
 
 fn prepared(mut attr: Attr, setup: &Setup, is_leader: bool) -> Attr {
     attr.flags |= setup.flags | if is_leader { setup.leader_flags } else { 0 };
@@ -280,8 +280,8 @@ pub enum GroupOpening {
 }
 
 impl Counters {
-    /// Opens `events` (numbers into `all`) as one group, behind `timer` where
-    /// there is one, which then is the leader.
+    /// Opens `events` (numbers into `all`) as one group. If there is a `timer`, it
+    /// leads the group.
     pub fn open(
         timer: Option<&Attr>,
         all: &[Event],
@@ -291,7 +291,7 @@ impl Counters {
     ) -> GroupOpening {
         let mut fds: Vec<OwnedFd> = Vec::new();
         if let Some(timer) = timer {
-            match perf::open(&prepared(*timer, setup, true), place.whom, place.cpu, None) {
+            match perf::open(&prepared(*timer, setup, true), place.scope, place.cpu, None) {
                 Ok(fd) => fds.push(fd),
                 Err(e) => return GroupOpening::None(e),
             }
@@ -299,7 +299,7 @@ impl Counters {
         let mut taken = 0;
         for &event in events {
             let attr = prepared(all[event].attr, setup, fds.is_empty());
-            match perf::open(&attr, place.whom, place.cpu, fds.first()) {
+            match perf::open(&attr, place.scope, place.cpu, fds.first()) {
                 Ok(fd) => fds.push(fd),
                 Err(e) if fds.is_empty() || is_final(&e) => return GroupOpening::None(e),
                 Err(_) => break,
@@ -326,7 +326,7 @@ impl Counters {
     /// Ids of its events, the leader's first.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn ids(&self) -> io::Result<Vec<u64>> {
         self.fds.iter().map(perf::id).collect()
     }
@@ -335,8 +335,8 @@ impl Counters {
     /// others on the same processor. Members have records too: their last values.
     ///
     /// # Errors
-    /// What the kernel says.
-    pub fn write_into(&self, owner: &OwnedFd) -> io::Result<()> {
+    /// The kernel's error.
+    pub(crate) fn write_into(&self, owner: &OwnedFd) -> io::Result<()> {
         let mut others = self
             .fds
             .iter()
@@ -347,7 +347,7 @@ impl Counters {
     /// Reads every counter of the group: times, then values.
     ///
     /// # Errors
-    /// What `read` says.
+    /// The error of `read`.
     pub fn read(&self) -> io::Result<Totals> {
         let mut bytes = vec![0u8; 8 * (3 + self.fds.len())];
         let n = perf::read_words(self.leader(), &mut bytes)?;
@@ -400,7 +400,7 @@ pub(crate) fn ring(event: &OwnedFd, pages: usize) -> crate::Result<Option<Ring>>
 const LOCKED: &str = "this user may not lock more memory (sysctl kernel.perf_event_mlock_kb, \
                       or ulimit -l)";
 
-/// What to say of rings that are smaller than wanted.
+/// The note about rings that are smaller than wanted.
 pub(crate) fn smaller_rings(pages: usize, wanted: usize) -> Option<String> {
     let said = || format!("rings are of {pages} pages instead of {wanted}: {LOCKED}");
     (pages < wanted).then(said)

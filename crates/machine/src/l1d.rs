@@ -1,37 +1,36 @@
 //! The first-level data cache, laid out for hits.
 //!
-//! Every line held stands in a slot. A direct-mapped table by line number, the
-//! front, remembers the slot in which a line was last seen: comparing that
-//! slot's word decides a hit without searching the set, wherever in the set the
-//! line is. A stale entry of the front only fails to match.
+//! Every line held stands in a slot. A direct-mapped table by line number, the front,
+//! remembers the slot in which a line was last seen. Comparing that slot's word decides
+//! a hit without searching the set, wherever in the set the line is. A stale entry of
+//! the front only fails to match.
 //!
 //! Slots hold addresses of lines; one XOR an address in its line is below 64,
 //! which makes comparing one operation.
 //!
-//! Under LRU a hit writes a growing stamp to the slot; the least stamp of a set is
-//! its least recently used line. So a hit moves nothing and depends on no branch
-//! that the host cannot predict; rows in order of use were tried before and cost a
-//! mispredicted branch at every change of line. Loads and stores have stamps of
-//! their own: the later one is the line's, and a line with a stamp of a store is
-//! dirty. So a hit only writes, and waits for no hit of the same line before it, as
-//! adding a flag to a word would. Under tree-PLRU the front knows only the line its
-//! set used last, whose reuse changes no bit of the tree; other hits go the long way.
+//! Under LRU a hit writes a growing stamp to the slot; the least stamp of a set is its
+//! least recently used line. So a hit moves nothing and depends on no branch that the
+//! host cannot predict. Rejected: rows in order of use, which cost a mispredicted
+//! branch at every change of line. Loads and stores have stamps of their own: the later
+//! one is the line's, and a line with a stamp of a store is dirty. So a hit only
+//! writes, and waits for no hit of the same line before it, as adding a flag to a word
+//! would. Under tree-PLRU the front knows only the line its set used last, as its reuse
+//! changes no bit of the tree. Other hits take the slow path.
 
 use crate::cache::{DIRTY, EMPTY, Portable, Rows, Sets, tag_in, tree};
 use crate::{CacheConfig, NO_ACCESS, Replacement};
+use memgauge_trace::LINE_BYTES;
 
 /// Entries of the front; many times the lines of common first levels, so that
 /// few of them share one.
 const FRONT: usize = 16384;
-/// More slots than the largest first level has lines; the last one stays empty,
-/// the one before belongs to [`NO_ACCESS`].
+/// More slots than the largest first level has lines. The last one stays empty, and the
+/// last but one belongs to [`NO_ACCESS`].
 const SLOTS: usize = 4096;
 /// Where [`NO_ACCESS`] stands: in no set, so that nothing takes its place.
 const NO_ACCESS_PLACE: Place = Place((SLOTS - 2) as u16);
 /// The place in the front of a line it does not know: the empty slot.
 const NOBODY: u16 = (SLOTS - 1) as u16;
-/// Bytes in a line.
-const LINE: u64 = 64;
 /// In an empty slot; no address of a program has this bit.
 const NO_LINE: u64 = 1 << 62;
 
@@ -39,7 +38,7 @@ pub(crate) struct L1d {
     /// Slots.
     front: [u16; FRONT],
     lines: [u64; SLOTS],
-    /// Of the last load of each slot, then of the last store; 0 where there was none
+    /// Stamps of each slot's last load, then of its last store; 0 where there was none
     /// since the line came.
     stamps: [u64; 2 * SLOTS],
     sets: Sets,
@@ -78,13 +77,13 @@ struct Tree {
 
 #[inline(always)]
 fn front_index(addr: u64) -> usize {
-    (addr / LINE) as usize % FRONT
+    (addr / LINE_BYTES) as usize % FRONT
 }
 
 /// Whether `addr` is in a line.
 #[inline(always)]
 fn holds(line: u64, addr: u64) -> bool {
-    line ^ addr < LINE
+    line ^ addr < LINE_BYTES
 }
 
 /// Address of a tag's line.
@@ -155,7 +154,7 @@ impl L1d {
         true
     }
 
-    /// Takes in a line that is not held; the word that left, as the other levels
+    /// Takes a line that is not held. Returns the word that left, as the other levels
     /// write it.
     #[inline(always)]
     pub(crate) fn fill<R: Rows>(&mut self, tag: u64, store: bool, stamp: u64) -> u64 {
@@ -184,7 +183,7 @@ impl L1d {
         left
     }
 
-    /// What is in a slot, as the other levels write it.
+    /// The content of a slot, as the other levels write it.
     #[inline(always)]
     fn word(&self, place: Place) -> u64 {
         let line = self.lines[place.slot()];

@@ -1,6 +1,6 @@
 //! All cores and what they share.
 
-use crate::{Config, ConfigError, Core, PmuConfig, Shared, Tick};
+use crate::{Config, ConfigError, Core, PmuConfig, Shared};
 
 /// A core of the modelled machine; there is one for each thread. Ids are not
 /// used again.
@@ -30,7 +30,7 @@ impl Machine {
         })
     }
 
-    /// What it is made of.
+    /// The machine's parameters.
     pub fn config(&self) -> &Config {
         &self.config
     }
@@ -40,9 +40,8 @@ impl Machine {
         self.add_core_in(start_time_ns, 0)
     }
 
-    /// A new core that runs in an address space of its own number (below
-    /// 2^18 - 1): equal addresses in two spaces are different lines of the
-    /// shared cache.
+    /// A new core that runs in an address space with its own number (below 2^18 - 1).
+    /// Equal addresses in two spaces are different lines of the shared cache.
     ///
     /// # Panics
     /// If the number is out of range.
@@ -66,7 +65,7 @@ impl Machine {
             .as_deref_mut()
             .expect("SANITY: ids are of live cores");
         if self.shared.inclusive {
-            core.obey_recalls(&mut self.shared);
+            core.apply_recalls(&mut self.shared);
         }
         (core, &mut self.shared)
     }
@@ -102,15 +101,5 @@ impl Machine {
     /// lines to the shared cache. They belong to no core's counts.
     pub fn unattributed_write_bytes(&self) -> u64 {
         self.shared.unattributed_write_bytes()
-    }
-
-    /// Finishes every core that is left and hands over its ticks.
-    pub fn finish_all(&mut self, mut f: impl FnMut(CoreId, Tick)) {
-        for (at, core) in self.cores.iter_mut().enumerate() {
-            if let Some(core) = core {
-                core.finish();
-                core.take_ticks(|tick| f(CoreId(at as u32), tick));
-            }
-        }
     }
 }

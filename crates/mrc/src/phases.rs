@@ -1,17 +1,17 @@
 //! Phases: stretches of a run in which an event keeps its rate.
 //!
-//! A run is cut into windows, each with a rate: misses per 1000 instructions, say.
-//! A window does not fit its phase if its rate is more than a quarter off the
-//! phase's mean, and more than three standard deviations of the windows so far.
-//! One alone is an outlier and stays in the phase; two in a row begin a new one.
+//! A run is cut into windows, each with a rate: misses per 1000 instructions, say. A
+//! window does not fit its phase if its rate is more than a quarter off the phase's
+//! mean, and more than three standard deviations of the windows so far. One alone is an
+//! outlier and stays in the phase; two in a row begin a new one.
 //!
-//! A [`Monitor`] has the rates from a sample of the blocks, at a fraction of the
-//! cost of a curve, for those who want a curve only after a change.
+//! A [`Monitor`] has the rates from a sample of the blocks, at a fraction of the cost
+//! of a curve. It is for callers that want a curve only after a change.
 
 use super::curve::Curve;
 use super::exact::{Exact, Full, Settings};
+use super::filter::Filter;
 use super::histogram::Distances;
-use super::sampled::Filter;
 use super::sys::{Vectors, keep};
 
 /// A rate this far from the mean, of the larger of both, may be another phase's.
@@ -28,7 +28,7 @@ const MOST_PHASES: usize = 64;
 pub struct Phase {
     /// Where it begins and ends, in instructions or references.
     pub from: u64,
-    /// Behind its last.
+    /// End, exclusive.
     pub to: u64,
     /// Windows.
     pub windows: u64,
@@ -40,7 +40,7 @@ pub struct Phase {
     pub references: u64,
     /// Instructions that its distances are of, if they are known.
     pub instructions: Option<u64>,
-    /// What was counted in it.
+    /// Counts of the window or phase.
     pub distances: Distances,
 }
 
@@ -85,7 +85,7 @@ pub struct Phases {
 }
 
 impl Phases {
-    /// Takes in the next window; whether it shows that a new phase has begun.
+    /// Takes the next window; whether it shows that a new phase has begun.
     pub fn observe(&mut self, window: Phase) -> bool {
         let Some(current) = &mut self.current else {
             self.current = Some(window);
@@ -134,7 +134,7 @@ pub struct Monitor {
 }
 
 impl Monitor {
-    /// Of blocks of so many bytes.
+    /// A monitor of blocks of so many bytes.
     ///
     /// # Panics
     /// As [`Exact::new`].
@@ -149,7 +149,7 @@ impl Monitor {
         }
     }
 
-    /// Takes in references, by address.
+    /// Takes references, by address.
     ///
     /// # Errors
     /// [`Full`].

@@ -1,80 +1,33 @@
 //! Curves from a sample of the blocks, and of small memories from all references.
 //!
-//! A block is in the sample if its hash is below a limit, so all of its
-//! references are, or none: distances within the sample are the true ones times
-//! the sampling rate (C. A. Waldspurger and others, "Efficient MRC construction
-//! with SHARDS", 2015). At a fixed rate the limit stays; with a fixed size it is
-//! halved whenever the sample outgrows it.
+//! A block is in the sample if its hash is below a limit, so all of its references are
+//! in it, or none. Distances within the sample are the true ones times the sampling
+//! rate (C. A. Waldspurger and others, "Efficient MRC construction with SHARDS", 2015).
+//! At a fixed rate the limit stays; with a fixed size it is halved whenever the sample
+//! outgrows it.
 //!
-//! A sample says nothing about memories of fewer blocks than it leaves out
-//! between two of its own, and little where a few blocks have most of the
-//! references. Both are matters of short distances, so these are not sampled:
-//! [`Near`] counts them exactly. The sample only divides the references that are
-//! left, whose number is known, among the longer distances; [`Distinct`] says how
-//! many blocks there are, which is where the curve ends.
+//! A sample says nothing about memories of fewer blocks than it leaves out between two
+//! of its own. It says little where a few blocks have most of the references. Both are
+//! matters of short distances, so these are not sampled: [`Near`] counts them exactly.
+//! The sample only divides the references that are left, whose number is known, among
+//! the longer distances; [`Distinct`] says how many blocks there are, which is where
+//! the curve ends.
 //!
-//! The band has four parts: the spread of eight disjoint parts of the sample,
-//! each estimated in the same way; the error of the number of blocks, which all
-//! of them share; the step between two distances that a sample tells apart; and
-//! the bend of the curve within the distances that it does not (a distance of `n`
-//! sampled blocks is known to about `√n`). Memories of fewer than [`RESOLVED`]
-//! sampled blocks that are beyond the exact ones have no estimate.
+//! The band has four parts. The first is the spread of eight disjoint parts of the
+//! sample, each estimated in the same way. The second is the error of the number of
+//! blocks, which all of them share. The third is the step between two distances that a
+//! sample tells apart. The fourth is the bend of the curve within the distances that it
+//! does not (a distance of `n` sampled blocks is known to about `√n`). Memories of
+//! fewer than [`RESOLVED`] sampled blocks that are beyond the exact ones have no
+//! estimate.
 
 use super::curve::Curve;
 use super::distinct::Distinct;
 use super::exact::{Exact, Full, Settings};
+use super::filter::{ALL, Filter, HIGH};
 use super::histogram::Distances;
 use super::near::Near;
 use super::sys::{Vectors, keep};
-
-/// Which blocks are kept: those whose hash is below a limit.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Filter {
-    salt: u64,
-    /// Of 2³².
-    limit: u64,
-}
-
-/// Two odd numbers without pattern: 2³² / golden ratio, and one of xxHash's.
-const LOW: u64 = 0x9e37_79b1;
-const HIGH: u64 = 0x85eb_ca77;
-/// log2 of the blocks that are neighbours.
-pub(super) const NEIGHBOURS: u32 = 12;
-/// A hash has 32 bits.
-const ALL: u64 = 1 << 32;
-
-impl Filter {
-    /// One that keeps this share of the blocks; those of different salts are
-    /// independent.
-    pub(super) fn of_share(salt: u64, share: f64) -> Filter {
-        Filter {
-            salt: salt.wrapping_mul(0xd134_2543_de82_ef95),
-            limit: (share * ALL as f64).ceil() as u64,
-        }
-    }
-
-    /// Salt, multiplier and limit, for the vector variants.
-    pub(super) fn constants(&self) -> [u64; 3] {
-        [self.salt, LOW, self.limit]
-    }
-
-    /// 32 bits: those of neighbours are spread evenly, those of blocks far apart
-    /// look random.
-    #[inline(always)]
-    pub(super) fn hash(&self, block: u64) -> u64 {
-        let salted = block >> NEIGHBOURS ^ self.salt;
-        let narrow = (salted ^ salted >> 32) as u32;
-        let spread = u64::from(narrow) * LOW;
-        let folded = spread ^ spread >> 29;
-        let product = u64::from(folded as u32) * LOW;
-        (product ^ product >> 32).wrapping_add(u64::from(block as u32) * LOW) % ALL
-    }
-
-    #[inline(always)]
-    pub(super) fn keeps(&self, block: u64) -> bool {
-        self.hash(block) < self.limit
-    }
-}
 
 /// How large a sample is.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -87,7 +40,7 @@ pub enum Sampling {
 
 /// Disjoint parts of the sample, for the band.
 const PARTS: usize = 8;
-/// Student's t for a two-sided 97.5 % interval of [`PARTS`] values: with that of 95 %,
+/// Student's t for a two-sided 97.5 % interval of [`PARTS`] values. With that of 95 %,
 /// 2.365, bands of far sizes held some traces only 92 % of the time.
 const T: f64 = 2.841;
 /// Blocks that the sample must have in a memory for an estimate.
@@ -109,8 +62,8 @@ struct Strand {
     engine: Exact,
     settings: Settings,
     waiting: Vec<u64>,
-    /// What was counted while the limit was higher, with the share of the blocks
-    /// that was sampled then.
+    /// Counts while the limit was higher, with the share of the blocks that was sampled
+    /// then.
     before: Vec<(f64, Distances)>,
 }
 
@@ -314,7 +267,7 @@ impl Sampled {
         Sampled { near: None, ..self }
     }
 
-    /// Takes in references, by address.
+    /// Takes references, by address.
     ///
     /// # Errors
     /// [`Full`]; the engine cannot go on then.
@@ -330,10 +283,7 @@ impl Sampled {
             near.feed(addresses);
         }
         let limit = self.filter.limit.max(self.distinct.limit());
-        let wider = Filter {
-            limit,
-            ..self.filter
-        };
+        let wider = self.filter.with_limit(limit);
         let shift = self.block_bytes.trailing_zeros();
         let mut kept = std::mem::take(&mut self.kept);
         let count = keep(self.vectors, &wider, addresses, shift, &mut kept);
@@ -411,7 +361,7 @@ impl Sampled {
     }
 }
 
-/// What a strand counted, as if at the last rate all along.
+/// Counts of a strand, as if at the last rate all along.
 struct Pooled {
     distances: Vec<(u64, f64)>,
     blocks: f64,
@@ -439,8 +389,8 @@ impl Pooled {
     }
 }
 
-/// Blocks that there are for each sampled one: beside a sampled block there is one
-/// sampled block less, as there is one block less.
+/// Blocks for each sampled one: next to a sampled block there is one sampled block
+/// less, as there is one block less.
 fn spread(sampled: f64, distinct: f64) -> f64 {
     match sampled > 1.0 {
         true => (distinct - 1.0) / (sampled - 1.0),
@@ -448,7 +398,7 @@ fn spread(sampled: f64, distinct: f64) -> f64 {
     }
 }
 
-/// What is known of the whole stream.
+/// Estimates of the whole stream.
 struct Total {
     block_bytes: u64,
     references: f64,
@@ -497,8 +447,8 @@ impl Total {
             beyond.push(((distinct - 1.0).max(0.0) as u64, 1.0));
         }
         let all: f64 = beyond.iter().map(|b| b.1).sum();
-        // Blocks of many references, which are in the sample or not, have most of them at
-        // short distances: without those the number of references says little.
+        // Blocks of many references are in the sample or not, and have most of them at
+        // short distances. Without those the number of references says little.
         let each = match self.near.is_empty() {
             true => distinct / strand.blocks.max(1.0),
             false => again / all,

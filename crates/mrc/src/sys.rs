@@ -1,15 +1,14 @@
-//! What the processor does better than portable code: comparing and counting
+//! Operations that the processor does faster than portable code: comparing and counting
 //! down a cache line at once, and fetching one early.
 //!
-//! The only unsafe code of the crate. Three variants of each operation, AVX-512,
-//! AVX2 and portable, do the same; the best that this processor has is chosen
-//! when an engine is made. A whole loop is compiled for each variant (the
-//! functions of [`Vectors`] are inlined into it), because a call for each
-//! operation would cost more than the operation.
+//! The only unsafe code of the crate. Three variants of each operation, AVX-512, AVX2
+//! and portable, do the same; the best that this processor has is chosen when an engine
+//! is made. A whole loop is compiled for each variant (the functions of [`Vectors`] are
+//! inlined into it). A call for each operation would cost more than the operation.
 
 use super::batch::{BATCH, NEVER, positions};
-use super::sampled::{Filter, NEIGHBOURS};
-use super::times::Part;
+use super::filter::{Filter, NEIGHBOURS};
+use super::part::Part;
 
 /// Words in a line of the host's cache.
 pub(super) type Line = [u64; 8];
@@ -63,11 +62,11 @@ pub(super) trait Operations {
     fn less_u32(counters: &mut [u32; 16], from: usize, by: u32);
     /// How many of the first `before` values are greater than the one at `before`.
     fn greater(values: &[u32; BATCH], before: usize) -> u32;
-    /// The first `len` values, [`NEVER`] and those behind as 0, and one bit for each
-    /// that is not.
+    /// The first `len` values, with [`NEVER`] and later ones as 0, and one bit for each
+    /// that is not 0.
     fn known(values: &[u32; BATCH], len: usize) -> ([u32; BATCH], u64);
-    /// One bit for each value that is one more than the one before it and no multiple
-    /// of 64.
+    /// One bit for each value that is one more than the previous one and no multiple of
+    /// 64.
     fn follow(values: &[u32; BATCH]) -> u64;
     /// One bit for each block of a part.
     #[inline(always)]
@@ -118,7 +117,7 @@ pub(super) fn fetch_early<T>(value: &T) {
 
 /// A loop to be compiled for each variant; its `run` is to be inlined.
 pub(super) trait Job {
-    /// What it gives.
+    /// Result of the function.
     type Output;
 
     fn run<O: Operations>(self) -> Self::Output;
@@ -158,7 +157,7 @@ pub(super) fn keep(
     }
 }
 
-/// What any processor can do.
+/// Operations that any processor can do.
 pub(super) struct Portable;
 
 impl Operations for Portable {
@@ -238,7 +237,7 @@ fn pack<T: Copy>(values: &[T; BATCH], bits: u64, packed: &mut [T; BATCH]) {
 mod x86 {
     use std::arch::x86_64::*;
 
-    use super::super::times::NARROW_MIX;
+    use super::super::part::NARROW_MIX;
     use super::{BATCH, Filter, Job, Line, NEIGHBOURS, Operations, Part, Portable};
 
     struct Avx2;
@@ -574,9 +573,9 @@ mod x86 {
 
         #[inline(always)]
         fn keep(filter: &Filter, addresses: &[u64], shift: u32, kept: &mut [u64]) -> usize {
-            // SAFETY: only reached from functions compiled for AVX-512; loads lie
-            // within the chunk of eight, and `keep` sees to it that `kept` has room
-            // for eight words behind as many as there are addresses.
+            // SAFETY: only functions compiled for AVX-512 call it. Loads lie within the
+            // chunk of eight, and `keep` makes room in `kept` for eight words after as
+            // many as there are addresses.
             unsafe {
                 let (chunks, rest) = addresses.as_chunks::<8>();
                 let shift_by = _mm_cvtsi64_si128(i64::from(shift));

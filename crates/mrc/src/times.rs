@@ -18,35 +18,26 @@
 //!  └───────────────┴────────────┘
 //! ```
 //!
-//! A block sits at most [`REACH`] lines from home and there are enough lower bits
-//! to tell apart all hashes whose homes are that near. [`Wide`] has five blocks a
-//! line, of any 64 bits; the table changes to it when a number needs it or when
-//! some input defeats the hash.
+//! A block sits at most [`REACH`] lines from home and there are enough lower bits to
+//! tell apart all hashes whose homes are that near. [`Wide`] has five blocks a line, of
+//! any 64 bits. The table changes to it when a number needs it or when some input
+//! defeats the hash.
 
 use super::batch::{Batch, NEVER, positions};
 use super::pages::{Advise, Lines};
+use super::part::{MULTIPLIER, NARROW_BITS, NARROW_MIX, NARROW_MULTIPLIER, Part};
 use super::ranks::{Ranks, slot};
 use super::sys::{Line, Operations, Portable, fetch_early};
 use super::top::TOP;
 
-/// Bits of a block number that [`Narrow`] can hold.
-pub(super) const NARROW_BITS: u32 = 51;
 /// Lines beyond its home that a block may sit in; so many lines are behind the
 /// last home.
 const REACH: usize = 62;
 /// Homes of a new table.
 const FIRST_HOMES: usize = 1 << 10;
-/// 2⁶⁴ / golden ratio, odd: spreads neighbours evenly.
-const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
 /// Its inverse modulo 2⁶⁴.
 const INVERSE: u64 = inverse(MULTIPLIER);
-/// The same of 2⁵¹. (The lower bits of the other one are some number: with them half
-/// of a million neighbours found their home lines full.)
-const NARROW_MULTIPLIER: u64 = MULTIPLIER >> (64 - NARROW_BITS);
 const NARROW_INVERSE: u64 = inverse(NARROW_MULTIPLIER);
-/// Bits that a block is shifted by and mixed with itself, half of those it has.
-pub(super) const NARROW_MIX: u32 = 26;
-
 /// Newton's iteration: each round doubles the right bits, of which an odd number
 /// has three to begin with.
 const fn inverse(odd: u64) -> u64 {
@@ -246,40 +237,6 @@ const AHEAD: usize = 6;
 /// No room within reach of a block's home.
 struct NoRoom;
 
-/// Which blocks a table is for: those whose narrow hash begins with the `bits` bits
-/// of `number`.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Part {
-    number: u64,
-    bits: u32,
-}
-
-impl Part {
-    pub(super) const WHOLE: Part = Part { number: 0, bits: 0 };
-
-    /// All of them, in order, for a power of two.
-    pub(super) fn all(count: usize) -> impl Iterator<Item = Part> {
-        let bits = count.trailing_zeros();
-        (0..count as u64).map(move |number| Part { number, bits })
-    }
-
-    /// Whether a block is one of them.
-    #[inline(always)]
-    pub(super) fn has(self, block: u64) -> bool {
-        let [multiplier, mask, wanted] = self.constants();
-        (block ^ block >> NARROW_MIX).wrapping_mul(multiplier) & mask == wanted
-    }
-
-    /// What a block, mixed with itself, is multiplied by, and the bits of the product
-    /// that are compared with the last number.
-    #[inline(always)]
-    pub(super) fn constants(self) -> [u64; 3] {
-        let wanted = self.number.unbounded_shl(u64::BITS - self.bits);
-        let mask = u64::MAX.unbounded_shl(u64::BITS - self.bits);
-        [NARROW_MULTIPLIER << (64 - NARROW_BITS), mask, wanted]
-    }
-}
-
 #[derive(Debug)]
 pub(super) struct Table<F: Format> {
     format: F,
@@ -338,8 +295,7 @@ impl<F: Format> Table<F> {
     }
 
     /// Finds the blocks of a batch that are in their home lines, as nearly all are,
-    /// without a branch to be guessed, and asks for the lines next to those of the
-    /// others.
+    /// without a branch to be guessed. Asks for the neighbouring lines of the others.
     #[inline(always)]
     fn search_homes<O: Operations>(&self, batch: &mut Batch) {
         let lines = self.lines.get();
@@ -359,8 +315,8 @@ impl<F: Format> Table<F> {
     /// Finds the other blocks of a batch, or enters them.
     ///
     /// # Errors
-    /// Where a block finds no room. The table is then rebuilt and all are searched
-    /// again; which of them were `new` is not forgotten.
+    /// A block has no room. The table is then rebuilt and all are searched again; which
+    /// of them were `new` is not forgotten.
     #[inline(always)]
     fn search_elsewhere<O: Operations>(&mut self, batch: &mut Batch) -> Result<(), NoRoom> {
         for at in positions(batch.elsewhere) {
@@ -502,8 +458,9 @@ impl<F: Format> Table<F> {
         Ok(table)
     }
 
-    /// Those at the top of the stack and those not among the `skipped` ones whose last
-    /// times are the earliest, whose slots are not counted any more.
+    /// The blocks that stay: those at the top of the stack, and those not among the
+    /// `skipped` ones with the earliest last times, whose slots are not counted any
+    /// more.
     fn recent(&self, ranks: &Ranks, skipped: u32) -> Result<Table<F>, NoRoom> {
         let mut table = Table::new(self.format, self.part, self.homes, self.advise);
         let mut taken = vec![0; table.lines.len()];
@@ -586,7 +543,7 @@ impl Times {
         on_either!(self, table => table.lines.len() * size_of::<Line>())
     }
 
-    /// Bytes it takes to grow, beside what it has.
+    /// Further bytes that it takes to grow.
     pub(super) fn bytes_to_grow(&self) -> usize {
         on_either!(self, table => grown(table.homes) * size_of::<Line>())
     }
@@ -668,11 +625,11 @@ impl Times {
     #[cold]
     pub(super) fn grow(&mut self) {
         let homes = on_either!(self, table => grown(table.homes));
-        self.rehouse(homes);
+        self.rehash(homes);
     }
 
     /// The same in a table of so many homes, or more.
-    fn rehouse(&mut self, homes: usize) {
+    fn rehash(&mut self, homes: usize) {
         match self {
             Times::Narrow(table) => match table.rebuilt(table.format, homes) {
                 Ok(larger) => *table = larger,
@@ -682,8 +639,8 @@ impl Times {
         }
     }
 
-    /// A block has no room near its home though the table is not full: hashes
-    /// crowd, by chance in a full one, by design in an empty one.
+    /// Handles a block without room near its home though the table is not full. Hashes
+    /// crowd by chance in a full table, and by design of the input in an empty one.
     #[cold]
     fn uncrowd(&mut self) {
         match self {
@@ -699,7 +656,7 @@ impl Times {
         if let Times::Narrow(table) = self {
             let fewest = format.fewest_homes(table.part);
             if table.homes < fewest {
-                self.rehouse(fewest);
+                self.rehash(fewest);
             }
         }
         match self {

@@ -10,12 +10,11 @@
 //!     registers/
 //! ```
 //!
-//! A [`Writer`] gathers rows into parts and gives each its name by a rename
-//! when it is complete, so that whatever ends the writer, the parts with names
-//! are whole. Nothing is forced to the disk: the guarantee is against a killed
-//! process, not against a power cut. A [`Recording`] reads batches of rows and
-//! reports damaged parts as [`Recording::problems`] instead of refusing the
-//! rest.
+//! A [`Writer`] gathers rows into parts and gives each its name by a rename when it is
+//! complete. So the parts with names are whole, however the writer ends. Nothing is
+//! forced to the disk: the guarantee is against a killed process, not against a power
+//! cut. A [`Recording`] reads batches of rows and reports damaged parts as
+//! [`Recording::problems`] instead of refusing the rest.
 //!
 //! This crate refuses to interpret rows and to append to a recording that
 //! exists. A single file was rejected because a killed writer leaves it without
@@ -35,6 +34,7 @@ pub mod overflows;
 mod part_reader;
 mod part_writer;
 mod reader;
+mod row;
 mod selection;
 mod sink;
 mod table_writer;
@@ -44,8 +44,8 @@ mod writer;
 pub use error::{Error, ErrorKind, Result};
 pub use numbers::Numbers;
 pub use reader::{Recording, Rows};
+pub use row::Row;
 pub use selection::Selection;
-pub use tables::Row;
 pub use writer::{Table, Writer, amend};
 
 /// Version of the format this crate writes; it reads this and older ones.

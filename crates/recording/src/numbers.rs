@@ -1,7 +1,7 @@
-//! One column of whole numbers of any Parquet file, whoever wrote it.
+//! One column of whole numbers of any Parquet file.
 //!
-//! For lists of addresses that other programs keep in tables. Signed numbers
-//! below zero and missing ones are `None`: whoever asks counts them.
+//! For lists of addresses that other programs keep in tables. Signed numbers below zero
+//! and missing ones are `None`: the caller counts them.
 
 use std::fs::File;
 use std::path::Path;
@@ -16,7 +16,7 @@ use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchR
 use super::part_reader::contained;
 use crate::error::{Error, ErrorKind, Result};
 
-/// Numbers given on at a time.
+/// Numbers passed on at a time.
 const BATCH_ROWS: usize = 1 << 16;
 /// The bytes a Parquet file begins with.
 const MAGIC: &[u8] = b"PAR1";

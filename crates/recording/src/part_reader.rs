@@ -1,13 +1,14 @@
 //! Reading one part, once its checksums have said that it is whole.
 //!
-//! Two steps keep opening a long recording cheap: the footer is checked when
-//! the recording is opened, the data when rows are asked for, in one pass of
+//! Two steps keep opening a long recording cheap. The footer is checked when the
+//! recording is opened. The data is checked when rows are asked for, in one pass of
 //! [`PIECE_BYTES`] pieces before anything is decoded.
 
 use super::columns::Column;
 use super::sink::{CHECKSUM_DIGITS, CRC_DIGITS, checksum_position};
 use super::table_writer::PART_ROWS;
-use super::tables::{Columns, Row};
+use super::tables::Columns;
+use crate::error::in_words;
 use arrow_array::RecordBatch;
 use crc32fast::Hasher;
 use parquet::arrow::ProjectionMask;
@@ -38,7 +39,7 @@ const MAGIC: &[u8; 4] = b"PAR1";
 
 const PIECE_BYTES: usize = 256 << 10;
 
-/// What is wrong with a part, in words.
+/// Damage of a part, in words.
 pub(super) type Damage = String;
 
 /// A part whose footer is whole.
@@ -67,7 +68,7 @@ impl Part {
     }
 
     /// Earliest and latest time of its rows, for tables that have one.
-    pub(super) fn times_ns<R: Row>(&self) -> Option<Range<u64>> {
+    pub(super) fn times_ns<R: Columns>(&self) -> Option<Range<u64>> {
         let groups = self.metadata.row_groups().iter().map(group_times_ns::<R>);
         groups.reduce(joined).flatten()
     }
@@ -95,7 +96,7 @@ impl Part {
     }
 
     /// The rows, by batches.
-    pub(super) fn rows<R: Row>(
+    pub(super) fn rows<R: Columns>(
         self,
         columns: &[&'static Column<R>],
         time_ns: Option<Range<u64>>,
@@ -113,7 +114,7 @@ impl Part {
         })
     }
 
-    fn reader<R: Row>(
+    fn reader<R: Columns>(
         self,
         wanted: &[&'static Column<R>],
         time_ns: Option<&Range<u64>>,
@@ -141,7 +142,7 @@ pub(super) struct PartRows<R: 'static> {
     time_ns: Option<Range<u64>>,
 }
 
-impl<R: Row> PartRows<R> {
+impl<R: Columns> PartRows<R> {
     /// The next rows; `None` at the end.
     pub(super) fn next_rows(&mut self) -> Option<Result<Vec<R>, Damage>> {
         let reader = AssertUnwindSafe(&mut self.reader);
@@ -167,7 +168,7 @@ impl<R: Row> PartRows<R> {
     }
 }
 
-fn times_ns<R: Row>(batch: &RecordBatch) -> Result<Vec<u64>, Damage> {
+fn times_ns<R: Columns>(batch: &RecordBatch) -> Result<Vec<u64>, Damage> {
     let mut timed = vec![R::default(); batch.num_rows()];
     let column = R::COLUMNS.iter().find(|c| Some(c.name) == R::TIME);
     column.map_or(Ok(()), |column| fill(column, batch, &mut timed))?;
@@ -182,7 +183,7 @@ fn fill<R>(column: &Column<R>, batch: &RecordBatch, rows: &mut [R]) -> Result<()
         return Ok(());
     }
     Err(format!(
-        "column `{}` is of another type than the format says",
+        "column `{}` has another type than the format says",
         column.name
     ))
 }
@@ -202,7 +203,7 @@ fn projection<R>(
     Ok(ProjectionMask::roots(metadata.parquet_schema(), roots))
 }
 
-fn may_overlap<R: Row>(group: &RowGroupMetaData, time_ns: Option<&Range<u64>>) -> bool {
+fn may_overlap<R: Columns>(group: &RowGroupMetaData, time_ns: Option<&Range<u64>>) -> bool {
     match (time_ns, group_times_ns::<R>(group)) {
         (Some(wanted), Some(there)) => overlap(wanted, &there),
         _ => true,
@@ -215,7 +216,7 @@ pub(super) fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
 }
 
 /// First and one past the last time of a row group, by its statistics.
-fn group_times_ns<R: Row>(group: &RowGroupMetaData) -> Option<Range<u64>> {
+fn group_times_ns<R: Columns>(group: &RowGroupMetaData) -> Option<Range<u64>> {
     let time = R::TIME?;
     let column = group
         .columns()
@@ -236,16 +237,20 @@ fn joined(a: Option<Range<u64>>, b: Option<Range<u64>>) -> Option<Range<u64>> {
 
 fn open_regular(path: &Path) -> Result<File, Damage> {
     // Asked before opening: opening a pipe would wait for its writer.
-    let found = std::fs::metadata(path).map_err(|e| format!("cannot be read ({e})"))?;
+    let found = std::fs::metadata(path).map_err(|e| unreadable(&e))?;
     if !found.is_file() {
         return Err("not a regular file".into());
     }
-    File::open(path).map_err(|e| format!("cannot be read ({e})"))
+    File::open(path).map_err(|e| unreadable(&e))
+}
+
+fn unreadable(error: &std::io::Error) -> String {
+    format!("cannot be read ({})", in_words(error))
 }
 
 /// The footer with its length and magic, and the bytes of data before it.
 fn read_footer(file: &mut File) -> Result<(Vec<u8>, u64), Damage> {
-    let io = |e: std::io::Error| format!("cannot be read ({e})");
+    let io = |e: std::io::Error| unreadable(&e);
     let bytes = file.metadata().map_err(io)?.len();
     let cut = || "truncated (no Parquet footer at its end)".to_owned();
     let tail_at = bytes.checked_sub(TAIL_BYTES).ok_or_else(cut)?;
@@ -258,7 +263,7 @@ fn read_footer(file: &mut File) -> Result<(Vec<u8>, u64), Damage> {
         return Err(cut());
     }
     if thrift_bytes > tail_at || thrift_bytes > MAX_FOOTER_BYTES {
-        return Err("damaged (its footer is longer than it can be)".into());
+        return Err("damaged (its footer is longer than the file allows)".into());
     }
     let data_bytes = tail_at - thrift_bytes;
     let mut footer = vec![0; (thrift_bytes + TAIL_BYTES) as usize];
@@ -282,7 +287,7 @@ fn check_footer(footer: &[u8]) -> Result<u32, Damage> {
     digits(&footer[at..at + CRC_DIGITS]).ok_or_else(|| damaged.into())
 }
 
-/// Checks that the footer speaks of rows and bytes a part can have.
+/// Checks that a part can have the rows and bytes in its footer.
 fn check_extent(metadata: &ParquetMetaData, data_bytes: u64) -> Result<(), Damage> {
     let mut rows = 0u64;
     for group in metadata.row_groups() {
@@ -323,9 +328,9 @@ fn digits(bytes: &[u8]) -> Option<u32> {
 
 /// Runs the Parquet decoder, whose panics on nonsense become damage.
 ///
-/// The checksums keep accidents away from it; this is for parts that somebody
-/// forged together with their checksums. The panic's own message still goes to
-/// standard error: the process's hook is not a library's to change.
+/// The checksums keep accidents away from it; this is for parts that were forged
+/// together with their checksums. The panic's own message still goes to standard error:
+/// the process's hook is not a library's to change.
 pub(super) fn contained<T, E: ToString>(
     decode: impl FnOnce() -> Result<T, E>,
 ) -> Result<T, Damage> {

@@ -3,17 +3,17 @@
 use super::columns::Column;
 use super::manifest_file;
 use super::part_reader::{Damage, Part, PartRows, overlap};
+use super::row::Row;
 use super::selection::Selection;
 use super::table_writer::part_name;
-use super::tables::Row;
+use super::tables::each_table;
+use crate::error::in_words;
 use crate::{Error, ErrorKind, Result};
-use memgauge_trace::{
-    GeneratedCode, IoDevice, IoOwner, IoRow, Loss, Manifest, Module, Overflow, OverflowBlock,
-    Sample, SampleRegister, SeriesRow, SiteCount, Thread,
-};
+use memgauge_trace::Manifest;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A recording on disk.
 ///
@@ -26,6 +26,8 @@ pub struct Recording {
     manifest: Manifest,
     parts: BTreeMap<&'static str, Vec<KnownPart>>,
     problems: Vec<String>,
+    /// A part turned out damaged while it was read.
+    passed_over: AtomicBool,
 }
 
 /// A part whose footer was whole when the recording was opened.
@@ -44,24 +46,18 @@ impl Recording {
             manifest,
             parts: BTreeMap::new(),
             problems: altered.into_iter().collect(),
+            passed_over: AtomicBool::new(false),
         };
-        recording.find_parts::<Sample>();
-        recording.find_parts::<SeriesRow>();
-        recording.find_parts::<Overflow>();
-        recording.find_parts::<OverflowBlock>();
-        recording.find_parts::<SiteCount>();
-        recording.find_parts::<Thread>();
-        recording.find_parts::<Module>();
-        recording.find_parts::<Loss>();
-        recording.find_parts::<IoRow>();
-        recording.find_parts::<IoOwner>();
-        recording.find_parts::<IoDevice>();
-        recording.find_parts::<SampleRegister>();
-        recording.find_parts::<GeneratedCode>();
+        macro_rules! find {
+            ($($row:ident in $table:ident, $name:literal;)+) => {
+                $( recording.find_parts::<memgauge_trace::$row>(); )+
+            };
+        }
+        each_table!(find);
         Ok(recording)
     }
 
-    /// What the recording says about itself.
+    /// The recording's manifest.
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }
@@ -73,9 +69,9 @@ impl Recording {
 
     /// Rows of a table, in batches of at most 65 536, by order of parts.
     ///
-    /// Memory is bounded by one batch. A part that turns out damaged while it
-    /// is read yields one error, none of its rows that could not be trusted,
-    /// and the parts behind it follow.
+    /// Memory is bounded by one batch. A part that turns out damaged while it is read
+    /// yields one error and none of its rows that could not be trusted. The parts after
+    /// it follow.
     pub fn rows<R: Row>(&self, selection: &Selection) -> Rows<R> {
         let time_ns = selection.time_for::<R>();
         let wanted = |part: &&KnownPart| match (&time_ns, &part.times_ns) {
@@ -113,6 +109,7 @@ impl Recording {
             match batch {
                 Ok(rows) => take(&rows),
                 Err(e) if e.kind() == ErrorKind::Corrupt => {
+                    self.passed_over.store(true, Ordering::Relaxed);
                     let problem = e.to_string();
                     // A table may be read more than once.
                     if !problems.contains(&problem) {
@@ -131,13 +128,22 @@ impl Recording {
         self.problems.clone()
     }
 
+    /// Whether something of it is missing or was altered: [`Recording::problems`], and
+    /// parts that [`Recording::each_sound`] has passed over so far. A recording whose
+    /// writer was killed is whole as far as it goes.
+    pub fn is_damaged(&self) -> bool {
+        !self.problems.is_empty() || self.passed_over.load(Ordering::Relaxed)
+    }
+
     fn find_parts<R: Row>(&mut self) {
         let numbers = match part_numbers(&self.dir.join(R::TABLE)) {
             Ok(numbers) => numbers,
             Err(e) => {
-                return self
-                    .problems
-                    .push(format!("{}: cannot be read ({e})", R::TABLE));
+                return self.problems.push(format!(
+                    "{}: cannot be read ({})",
+                    R::TABLE,
+                    in_words(&e)
+                ));
             }
         };
         let written = self.manifest.tables.get(R::TABLE).map_or(0, |t| t.parts);
@@ -247,7 +253,7 @@ impl<R: Row> Rows<R> {
         part.rows(&self.columns, self.time_ns.clone())
     }
 
-    /// Moves to the next part; `false` behind the last.
+    /// Moves to the next part; `false` after the last.
     fn advance(&mut self) -> Result<bool> {
         self.current = None;
         let Some(path) = self.parts.next() else {

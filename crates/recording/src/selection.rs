@@ -1,11 +1,11 @@
 //! Which rows and columns to read.
 
 use super::columns::Column;
-use super::tables::Row;
+use super::row::Row;
 use crate::{Error, ErrorKind, Result};
 use std::ops::Range;
 
-/// What to read of a table; by default everything.
+/// Rows and columns to read of a table; by default everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selection {
     time_ns: Option<Range<u64>>,

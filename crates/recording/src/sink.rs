@@ -9,10 +9,10 @@
 //!     CRC-32 = 0a1b2c3d                     CRC-32 of all this, its own eight digits as zeros
 //! ```
 //!
-//! So every byte of a part is covered, and nothing of a damaged part reaches
-//! the Parquet decoder, which trusts what it reads more than a profiler's user
-//! can. Parquet's own page checksums were rejected because they leave page
-//! headers and the footer uncovered.
+//! So every byte of a part is covered, and nothing of a damaged part reaches the
+//! Parquet decoder. That decoder trusts its input more than a profiler's user can.
+//! Parquet's own page checksums were rejected because they leave page headers and the
+//! footer uncovered.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -29,7 +29,7 @@ pub(super) const CRC_DIGITS: usize = 8;
 /// Digits of both.
 pub(super) const CHECKSUM_DIGITS: usize = 2 * CRC_DIGITS;
 
-/// What stands for the checksum until it is known.
+/// Placeholder of the checksum until it is known.
 pub(super) const UNKNOWN_CHECKSUM: &str = "0000000000000000";
 
 /// A file being written.
@@ -61,7 +61,7 @@ impl PartSink {
         }
     }
 
-    /// What the file system said when it refused.
+    /// The file system's error, if it refused.
     pub(super) fn failure(&self) -> Option<io::ErrorKind> {
         self.failure
     }
@@ -116,8 +116,8 @@ fn put_crc(digits: &mut [u8], crc: u32) {
     digits[..CRC_DIGITS].copy_from_slice(format!("{crc:08x}").as_bytes());
 }
 
-/// Where the checksum's digits stand in a footer: behind the key, a Thrift
-/// field header (string, one field on) and the length.
+/// Place of the checksum's digits in a footer: after the key, a Thrift field header
+/// (string, one field on) and the length.
 pub(super) fn checksum_position(footer: &[u8]) -> Option<usize> {
     const FIELD: [u8; 2] = [0x18, CHECKSUM_DIGITS as u8];
     let key = CHECKSUM_KEY.as_bytes();

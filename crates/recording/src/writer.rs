@@ -1,8 +1,8 @@
 //! Writing a recording.
 
+use super::row::{Row, Tables};
 use super::sink::{Create, file_system};
-use super::table_writer::{AnyTable, TableWriter, Tables, reason};
-use super::tables::Row;
+use super::table_writer::{AnyTable, TableWriter, reason};
 use super::{FORMAT_VERSION, manifest_file};
 use crate::{Error, ErrorKind, Result};
 use memgauge_trace::{Loss, LossKind, Manifest, TableFacts};
@@ -13,18 +13,17 @@ use std::path::{Path, PathBuf};
 /// Writes a recording, a part at a time.
 ///
 /// A part is closed at a million rows, at two seconds of age (looked at by
-/// [`Writer::flush_due`] and whenever rows are encoded), or by
-/// [`Writer::flush`]. What is in memory or in an open part is lost when the
-/// process is killed or the writer dropped without [`Writer::finish`];
-/// everything before stays readable.
+/// [`Writer::flush_due`] and whenever rows are encoded), or by [`Writer::flush`]. Rows
+/// in memory or in an open part are lost when the process is killed or the writer is
+/// dropped without [`Writer::finish`]. Everything before stays readable.
 ///
-/// Memory: under 64 MiB with all tables but those of I/O full of rows that do not compress
-/// (`examples/size_per_million.rs` measures 56 MiB); a table holds 4 096 rows
+/// Memory: under 64 MiB with all tables but those of I/O full of rows that do not
+/// compress (`examples/size_per_million.rs` measures 56 MiB). A table holds 4 096 rows
 /// and an encoded row group of about 2 MiB.
 ///
-/// After an error the writer goes on: the part it happened in is given up and
-/// counted in [`Writer::lost_rows`], the next rows begin a new one, and
-/// [`Writer::finish`] still tries to complete the manifest.
+/// After an error the writer goes on. The part with the error is given up and counted
+/// in [`Writer::lost_rows`], and the next rows begin a new one. [`Writer::finish`]
+/// still tries to complete the manifest.
 pub struct Writer {
     dir: PathBuf,
     create: Create,
@@ -44,6 +43,7 @@ impl Room {
     const BYTES: usize = 128 << 10;
 
     fn make(dir: &Path) -> io::Result<Room> {
+        // Made first: what has been written of it when the disk is full goes with it.
         let room = Room(dir.join(Room::FILE));
         std::fs::write(&room.0, vec![0; Room::BYTES])?;
         Ok(room)
@@ -52,7 +52,7 @@ impl Room {
 
 impl Drop for Room {
     fn drop(&mut self) {
-        // Best effort: it takes space and harms nobody.
+        // Best effort: it takes space and does no harm.
         let _ = std::fs::remove_file(&self.0);
     }
 }
@@ -90,7 +90,17 @@ impl Writer {
     }
 
     pub(super) fn create_with(path: &Path, manifest: Manifest, create: Create) -> Result<Writer> {
+        let is_new = !path.exists();
         make_recording_dir(path)?;
+        let begun = Writer::begin(path, manifest, create);
+        if begun.is_err() && is_new {
+            // Best effort: an empty directory would only stand in the next one's way.
+            let _ = std::fs::remove_dir_all(path);
+        }
+        begun
+    }
+
+    fn begin(path: &Path, manifest: Manifest, create: Create) -> Result<Writer> {
         let room = Room::make(path).map_err(|e| cannot_create(path, e))?;
         let mut writer = Writer {
             dir: path.to_owned(),
@@ -180,9 +190,9 @@ impl Writer {
 
     /// Closes all parts and completes the manifest.
     ///
-    /// The manifest says `complete` only if every row pushed is in the
-    /// recording; rows that could not be written are named in the losses, as
-    /// far as there is room for that. `f` is applied in any case.
+    /// The manifest says `complete` only if every row pushed is in the recording. Rows
+    /// that could not be written are named in the losses, as far as there is room for
+    /// that. `f` is applied in any case.
     pub fn finish(mut self, f: impl FnOnce(&mut Manifest)) -> Result<()> {
         let flushed = self.flush();
         self.use_kept_room();

@@ -45,9 +45,9 @@ pub fn io_text(summary: &IoSummary, order: IoOrder, rows: usize, style: &Style) 
 
 fn unattributed_note(summary: &IoSummary) -> &'static str {
     if summary.filtered {
-        "unattributed: what others moved, and what belongs to no known process"
+        "unattributed: bytes of other processes and of no known process"
     } else {
-        "unattributed: what the device counted and no process has"
+        "unattributed: bytes that the device counted and no process accounts for"
     }
 }
 
@@ -66,7 +66,8 @@ fn ordered(summary: &IoSummary, order: IoOrder) -> Vec<&IoLine> {
 /// Given up on a narrow terminal, in this order; the rates stay.
 const SPARE: [&[&str]; 3] = [&["ops"], &["memory", "group"], &["user"]];
 
-/// Of devices: bytes follow from the rates and the span in the heading.
+/// Columns of devices that can be left out: bytes follow from the rates and the span in
+/// the heading.
 const SPARE_OF_DEVICES: [&[&str]; 2] = [&["at"], &["in", "out"]];
 
 fn processes(
@@ -113,8 +114,8 @@ fn processes(
             style.name(&line.device),
             units::bytes(line.moved.r#in.bytes),
             units::bytes(line.moved.out.bytes),
-            rate(line.moved.r#in.bytes, seconds, style),
-            rate(line.moved.out.bytes, seconds, style),
+            units::megabytes_per_s(line.moved.r#in.bytes, seconds, style),
+            units::megabytes_per_s(line.moved.out.bytes, seconds, style),
             units::count(line.moved.r#in.operations + line.moved.out.operations),
             io_memory::of_line(line, style),
             style.name(&line.cgroup),
@@ -147,17 +148,6 @@ fn mixed_columns(lines: &[IoLine]) -> Vec<&'static str> {
     columns.into_iter().flatten().collect()
 }
 
-pub(crate) fn rate(bytes: u64, seconds: f64, style: &Style) -> String {
-    if seconds <= 0.0 {
-        return style.none().to_owned();
-    }
-    match bytes as f64 / seconds / 1e6 {
-        v if v <= 0.0 => "0".to_owned(),
-        v if v < 0.01 => "<0.01".to_owned(),
-        v => format!("{v:.2}"),
-    }
-}
-
 fn devices(summary: &IoSummary, seconds: f64, style: &Style) -> String {
     let mut table = Table::new(&[
         ("device", Kind::Text),
@@ -182,7 +172,8 @@ fn devices(summary: &IoSummary, seconds: f64, style: &Style) -> String {
     table.fit(&SPARE_OF_DEVICES, style).draw(style)
 }
 
-/// What a device counted; nothing is known of one that was gone before the first look.
+/// The device's own count; it is not known for a device that was gone before the first
+/// look.
 fn counters(line: &IoDeviceLine, seconds: f64, style: &Style) -> [String; 6] {
     let counted = &line.counted;
     if counted.bytes() == 0 && line.attributed.bytes() > 0 {
@@ -191,14 +182,14 @@ fn counters(line: &IoDeviceLine, seconds: f64, style: &Style) -> [String; 6] {
     [
         units::bytes(counted.r#in.bytes),
         units::bytes(counted.out.bytes),
-        rate(counted.r#in.bytes, seconds, style),
-        rate(counted.out.bytes, seconds, style),
+        units::megabytes_per_s(counted.r#in.bytes, seconds, style),
+        units::megabytes_per_s(counted.out.bytes, seconds, style),
         units::bytes(line.rest_in_bytes),
         units::bytes(line.rest_out_bytes),
     ]
 }
 
-/// What is below a device: hardware, or other devices.
+/// The place below a device: hardware, or other devices.
 fn place(line: &IoDeviceLine) -> String {
     let node = line
         .numa_node

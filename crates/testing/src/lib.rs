@@ -1,8 +1,9 @@
 //! How tests say that they cannot run here.
 //!
-//! A skipped test passes, so whoever reads the result must see the reason. The test
+//! A skipped test passes, so the reader of the result must see the reason. The test
 //! harness hides what a passing test prints; [`skipped`] writes past it. Where the
-//! environment variable `MEMGAUGE_REQUIRE` names what is missing, the test fails instead:
+//! environment variable `MEMGAUGE_REQUIRE` names what is missing, the test fails
+//! instead:
 //!
 //! ```text
 //! MEMGAUGE_REQUIRE=root,perfdata cargo test
@@ -16,7 +17,7 @@ use std::env;
 use std::fmt::Display;
 use std::io::Write;
 
-/// What a test may need of the machine.
+/// Facilities of the machine that a test may need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
     /// To be run by root.

@@ -11,10 +11,11 @@ use memgauge_recording::Writer;
 use memgauge_trace::{MachineFacts, Manifest, OverflowBlock, Pid, Tid, catalogue};
 use serde::{Deserialize, Serialize};
 
-use super::args::{Calibrate, DeliveryName};
+use super::args::Calibrate;
 use super::loops::{Loop, Measured, measure};
 use crate::outcome::{Exit, usage};
 use crate::terminal;
+use crate::units::DeliveryName;
 
 /// Periods measured unless others are asked for.
 const PERIODS: [u64; 16] = [
@@ -23,10 +24,10 @@ const PERIODS: [u64; 16] = [
 /// Version of the file.
 const VERSION: u32 = 2;
 
-/// What is kept of a calibration.
+/// A calibration as its file keeps it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Calibration {
-    /// Of the file's format.
+    /// Version of the file's format.
     pub(crate) version: u32,
     /// The machine it holds for.
     pub(crate) machine: MachineFacts,
@@ -51,7 +52,7 @@ pub(crate) fn calibrate(args: &Calibrate) -> anyhow::Result<Exit> {
         false => args.periods.clone(),
     };
     let mut model = Vec::new();
-    let mut beside = Vec::new();
+    let mut others = Vec::new();
     for &period in &periods {
         let one = |what| {
             measure(
@@ -67,7 +68,7 @@ pub(crate) fn calibrate(args: &Calibrate) -> anyhow::Result<Exit> {
             model.extend(one(what)?);
         }
         for what in [Loop::Sweep, Loop::Split] {
-            beside.extend(one(what)?);
+            others.extend(one(what)?);
         }
     }
     let kept = Calibration {
@@ -83,7 +84,7 @@ pub(crate) fn calibrate(args: &Calibrate) -> anyhow::Result<Exit> {
         true => None,
         false => Some(kept.store()?),
     };
-    let all: Vec<&Measured> = model.iter().chain(&beside).collect();
+    let all: Vec<&Measured> = model.iter().chain(&others).collect();
     let text = match args.json {
         true => {
             let value = serde_json::json!({
@@ -157,7 +158,7 @@ fn text(
         kept.event, kept.delivery, kept.machine.name
     );
     text += "  lost: events lost with each record (v/a - t). recorded, counted: share of memory's lines\n  \
-             that records stand for, and that the counter beside shows.\n\n";
+             that records stand for, and that the reference counter shows.\n\n";
     text +=
         "  period  loop        apart ns     lost  error  recorded  counted  record ns  slowdown\n";
     for m in all {
@@ -248,7 +249,8 @@ impl Calibration {
         };
         let kept: Calibration = serde_json::from_str(&text).with_context(|| {
             format!(
-                "failed to understand `{}`; `memgauge calibrate` makes it anew",
+                "failed to understand calibrations in `{}`: make them again with `memgauge \
+                calibrate`",
                 path.display()
             )
         })?;
@@ -256,7 +258,7 @@ impl Calibration {
         Ok((kept.version == VERSION && same).then_some(kept))
     }
 
-    /// What bandwidth is corrected by.
+    /// The loss model that corrects bandwidth.
     pub(crate) fn model(&self) -> LossModel {
         LossModel::new(self.points.iter().cloned())
     }

@@ -2,20 +2,16 @@
 
 use std::path::Path;
 
-use anyhow::Context;
-use memgauge_host::sys;
 use memgauge_live::events::{self, Event, Pmus};
 use memgauge_live::sample::{self, Options, Rate, Tracing};
 use memgauge_machine::Delivery;
-use memgauge_trace::CommandEnd;
+use memgauge_trace::{CommandEnd, LINE_BYTES};
 
 use super::args::{Bandwidth, TraceSource};
 use crate::outcome::usage;
 use crate::record;
+use crate::terminal;
 use crate::units::EventSpec;
-
-/// Bytes of a line, which is what a miss moves.
-const LINE_BYTES: u64 = 64;
 
 /// Whether the command line asks for live events.
 pub(super) fn is_wanted(args: &Bandwidth) -> bool {
@@ -53,16 +49,16 @@ pub(super) fn run(args: &Bandwidth, again: bool) -> anyhow::Result<CommandEnd> {
         source: "pmu",
     };
     record::make_room(&options.output, args.force || again)?;
-    sys::process::catch_interrupts().context("failed to catch interrupts")?;
+    terminal::catch_interrupts()?;
     let outcome = sample::record(&options)?;
     if !args.quiet && !args.json && !args.csv {
-        crate::sample::say(&options.output)?;
+        crate::sample::print_notes(&options.output)?;
     }
-    // Of what was attached to, none is ours to report the end of.
+    // memgauge reports the end of its own program only, not of what it attached to.
     Ok(outcome.end.unwrap_or(CommandEnd::Exited(0)))
 }
 
-/// Of each processor: 512 KiB, which the kernel grants every user.
+/// Ring pages of each processor: 512 KiB, which the kernel grants every user.
 const RING_PAGES: usize = 128;
 
 /// The event named, or the misses of this processor; as precise as was asked for.
@@ -71,7 +67,8 @@ fn chosen(args: &Bandwidth) -> anyhow::Result<Event> {
         Delivery::Interrupt(_) => false,
         Delivery::Precise(_) | Delivery::Tagged(_) => true,
         Delivery::Ideal => {
-            let why = "failed to trace overflows: ideal delivery is the modelled machine's only";
+            let why = "failed to trace overflows: only the modelled machine has ideal delivery: \
+            use another --delivery, or --source emulate";
             return Err(usage(why));
         }
     };
@@ -99,8 +96,8 @@ fn misses(devices: &Path, precise: bool) -> Result<String, String> {
         return match has("ibs_op/format/l3missonly") {
             true => Ok("ibs_op/l3missonly=1/".to_owned()),
             false => Err(
-                "this processor's IBS does not tell misses of the last-level cache from \
-                          other operations (it does from Zen 4 on); name an event with -e"
+                "this processor's IBS cannot select misses of the last-level cache (Zen 4 and \
+                later can): name an event with -e"
                     .to_owned(),
             ),
         };
@@ -114,9 +111,8 @@ fn misses(devices: &Path, precise: bool) -> Result<String, String> {
         }
         Some(_) => Ok("cache-misses".to_owned()),
         None => Err(
-            "this machine shows no counters of its processor (no PMU); name an event that \
-             the kernel counts (-e page-faults), or run a program on the modelled machine \
-             (--source emulate)"
+            "this machine has no PMU: name an event that the kernel counts (-e page-faults), or \
+            use the modelled machine (--source emulate)"
                 .to_owned(),
         ),
     }
@@ -126,6 +122,7 @@ fn misses(devices: &Path, precise: bool) -> Result<String, String> {
 fn bytes_of(event: &Event) -> u64 {
     match event.name.contains("faults") {
         true => memgauge_live::sys::perf::page_bytes() as u64,
+        // A miss moves a line.
         false => LINE_BYTES,
     }
 }

@@ -7,9 +7,8 @@ use memgauge_analyze::bandwidth::LossPoint;
 use memgauge_machine::{
     AccessKind, Config, Core, Delivered, Machine, PmuConfig, SampleSpec, Shared,
 };
-use memgauge_trace::{EventId, catalogue};
+use memgauge_trace::{EventId, LINE_BYTES as LINE, catalogue};
 
-const LINE: u64 = 64;
 const BASE: u64 = 0x7f00_0000_0000;
 
 /// A loop of loads.
@@ -21,12 +20,12 @@ pub(crate) enum Loop {
     Split,
     /// Working sets of all powers of two, one after the other.
     Sweep,
-    /// Each load's address comes from the one before.
+    /// Each load's address comes from the previous load.
     Chase,
 }
 
 impl Loop {
-    /// Those whose losses make the model: from the densest to the sparsest.
+    /// The loops that make the loss model, from the densest to the sparsest.
     pub(crate) const DENSITIES: [Loop; 7] = [
         Loop::Linear { instructions: 1 },
         Loop::Linear { instructions: 4 },
@@ -57,12 +56,12 @@ impl Loop {
     }
 }
 
-/// What a run came to.
+/// Result of one run.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LoopRun {
     /// Lines that memory delivered, up to the last record.
     pub(crate) lines: u64,
-    /// What the event's counter showed then.
+    /// Final value of the event's counter.
     pub(crate) counted: u64,
     pub(crate) records: u64,
     /// Time of the last record, or of the end.
@@ -167,7 +166,7 @@ pub(crate) fn run(
     Ok(feeder.ran)
 }
 
-/// What one loop showed at one period.
+/// Measurements of one loop at one period.
 #[derive(Clone, Debug, serde::Serialize)]
 pub(crate) struct Measured {
     /// Losses and density.
@@ -175,7 +174,7 @@ pub(crate) struct Measured {
     pub(crate) point: LossPoint,
     /// Share of memory's lines that records stand for.
     pub(crate) recorded: f64,
-    /// Share of them that the counter beside counted.
+    /// Share of them that the reference counter counted.
     pub(crate) counted: f64,
     /// Records in the first run.
     pub(crate) records: u64,

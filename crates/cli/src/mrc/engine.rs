@@ -7,7 +7,7 @@ use memgauge_report::mrc::Measured;
 use super::args::CurveOptions;
 use super::memory::{self, Guard};
 
-/// What makes the curve of one block size.
+/// All that makes the curve of one block size.
 pub(super) struct Engine {
     block: u64,
     kind: Kind,
@@ -34,7 +34,7 @@ impl Engine {
         making.block.iter().map(engine).collect()
     }
 
-    /// Takes in references; one that lies in several blocks refers to each.
+    /// Takes references; one that spans several blocks refers to each.
     pub(super) fn feed(&mut self, addresses: &[u64], sizes: &[(usize, u32)]) -> anyhow::Result<()> {
         let Engine { block, kind } = self;
         let fed = feed_blocks(*block, addresses, sizes, &mut |a| kind.feed(a));
@@ -99,7 +99,7 @@ impl Engines {
         }
     }
 
-    /// Takes in references; one that lies in several blocks refers to each.
+    /// Takes references; one that spans several blocks refers to each.
     pub(super) fn feed(&mut self, addresses: &[u64], sizes: &[(usize, u32)]) -> anyhow::Result<()> {
         for engine in &mut self.engines {
             engine.feed(addresses, sizes)?;
@@ -112,7 +112,7 @@ impl Engines {
     }
 }
 
-/// Gives on references; one that lies in several blocks refers to each.
+/// Passes references on; one that spans several blocks refers to each.
 pub(super) fn feed_blocks(
     block: u64,
     addresses: &[u64],
@@ -135,8 +135,8 @@ pub(super) fn feed_blocks(
 
 pub(super) fn too_many(full: Full, block: u64) -> anyhow::Error {
     anyhow::anyhow!(
-        "failed to hold all blocks of {block} bytes: {full} need more memory than they may take; \
-         --sample-size 100000 takes a bounded amount"
+        "failed to track all blocks of {block} bytes: {full} exceed the memory limit: use \
+        --sample-size 100000, which bounds the memory"
     )
 }
 

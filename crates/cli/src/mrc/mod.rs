@@ -27,7 +27,7 @@ use args::Axis;
 /// Shows miss-rate curves.
 pub(crate) fn mrc(args: &Mrc) -> anyhow::Result<Exit> {
     check(args)?;
-    let out = Out::open(args)?;
+    let out = Outputs::open(args)?;
     match (&args.inputs[..], args.phases) {
         ([], Some(_)) => phases_of_command(args, out),
         ([], None) => of_command(args, out),
@@ -36,23 +36,25 @@ pub(crate) fn mrc(args: &Mrc) -> anyhow::Result<Exit> {
     }
 }
 
-/// What no line of options alone can be refused for.
+/// Checks conflicts that no single option shows.
 fn check(args: &Mrc) -> anyhow::Result<()> {
     let list = args.command.is_empty();
     if args.y == Axis::Mpki && args.instructions.is_none() && list {
         return Err(usage(
-            "failed to show MPKI: say how many instructions there were with --instructions",
+            "failed to show MPKI: the number of instructions is not known: give it with \
+            --instructions",
         ));
     }
     if (args.per_thread || args.by.is_some()) && list {
         return Err(usage(
-            "failed to tell parts apart in a list: name a command behind `--`",
+            "failed to separate threads or parts: a list of addresses has none: name a command \
+            after `--`",
         ));
     }
     let making = &args.making;
     if making.sample_only && making.sample.is_none() && making.sample_size.is_none() {
         return Err(usage(
-            "failed to leave all but a sample out: say which with --sample or --sample-size",
+            "failed to use only a sample: its size is not given: add --sample or --sample-size",
         ));
     }
     if args.phases.is_some() {
@@ -66,6 +68,14 @@ fn usage(message: impl Into<String>) -> anyhow::Error {
     memgauge_host::Error::usage(message).into()
 }
 
+/// Form of the report.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Form {
+    Text,
+    Json,
+    Csv,
+}
+
 /// Where the report goes.
 enum Out {
     Output,
@@ -75,27 +85,20 @@ enum Out {
 }
 
 impl Out {
-    /// Opens a file before anything runs for it in vain.
-    fn open(args: &Mrc) -> anyhow::Result<Out> {
-        let file = args.json.as_ref().or(args.csv.as_ref());
-        match (file, args.command.is_empty()) {
-            (Some(path), list) if path == Path::new("-") => {
-                if !list {
-                    return Err(usage(
-                        "failed to print JSON or CSV: the program has standard output and error \
-                         for itself: name a file, as in --json=curve.json",
-                    ));
-                }
-                Ok(Out::Output)
-            }
-            (Some(path), _) => {
-                let file = std::fs::File::create(path);
-                let failed = || format!("failed to write `{}`", path.display());
-                Ok(Out::File(file.with_context(failed)?, path.clone()))
-            }
-            (None, true) => Ok(Out::Output),
-            (None, false) => Ok(Out::ErrorOutput),
+    /// Opens what an option names.
+    fn open(path: &Path, list: bool) -> anyhow::Result<Out> {
+        if path != Path::new("-") {
+            let failed = || format!("failed to write `{}`", path.display());
+            let file = std::fs::File::create(path).with_context(failed)?;
+            return Ok(Out::File(file, path.to_owned()));
         }
+        if !list {
+            return Err(usage(
+                "failed to print JSON or CSV: the program itself writes to standard \
+                 output: name a file, as in --json=curve.json",
+            ));
+        }
+        Ok(Out::Output)
     }
 
     fn style(&self) -> memgauge_report::Style {
@@ -118,28 +121,66 @@ impl Out {
     }
 }
 
-fn phases_of_input(args: &Mrc, input: &Path, out: Out) -> anyhow::Result<Exit> {
+/// All that is written: JSON, CSV, or both; else text.
+struct Outputs(Vec<(Form, Out)>);
+
+impl Outputs {
+    /// Opens files before anything runs for them in vain.
+    fn open(args: &Mrc) -> anyhow::Result<Outputs> {
+        let list = args.command.is_empty();
+        let printed = Path::new("-");
+        let asked = [(Form::Json, &args.json), (Form::Csv, &args.csv)];
+        if asked
+            .iter()
+            .all(|(_, path)| path.as_deref() == Some(printed))
+        {
+            return Err(usage(
+                "failed to print JSON and CSV: both go to standard output: name a file for one, \
+                 as in --json=curve.json --csv",
+            ));
+        }
+        let asked = asked.into_iter();
+        let named = asked.filter_map(|(form, path)| Some((form, path.as_ref()?)));
+        let opened = named.map(|(form, path)| Ok((form, Out::open(path, list)?)));
+        let mut all = opened.collect::<anyhow::Result<Vec<_>>>()?;
+        if all.is_empty() {
+            let out = match list {
+                true => Out::Output,
+                false => Out::ErrorOutput,
+            };
+            all.push((Form::Text, out));
+        }
+        Ok(Outputs(all))
+    }
+
+    fn write(self, views: &[CurveView], collection: Option<&Collection>) -> anyhow::Result<()> {
+        let mut all = self.0.into_iter();
+        all.try_for_each(|(form, out)| {
+            let text = rendered(form, views, collection, out.style());
+            out.write(&text)
+        })
+    }
+}
+
+fn phases_of_input(args: &Mrc, input: &Path, outputs: Outputs) -> anyhow::Result<Exit> {
     let ran = phases::of_input(args, input)?;
-    let style = out.style();
-    let text = rendered_phases(args, &name(input), ran, style);
-    out.write(&text)?;
+    write_phases(args, &name(input), ran, outputs)?;
     Ok(Exit::Success)
 }
 
-fn phases_of_command(args: &Mrc, out: Out) -> anyhow::Result<Exit> {
-    record::say_rights(&args.command);
+fn phases_of_command(args: &Mrc, outputs: Outputs) -> anyhow::Result<Exit> {
+    record::warn_about_rights(&args.command);
     let (ran, run) = phases::of_command(args)?;
-    let text = rendered_phases(args, &args.command.join(" "), ran, out.style());
-    out.write(&text)?;
+    write_phases(args, &args.command.join(" "), ran, outputs)?;
     Ok(Exit::of(&run.end))
 }
 
-fn rendered_phases(
+fn write_phases(
     args: &Mrc,
     title: &str,
     ran: phases::PhaseRun,
-    style: memgauge_report::Style,
-) -> String {
+    outputs: Outputs,
+) -> anyhow::Result<()> {
     let views: Vec<CurveView> = ran
         .made
         .into_iter()
@@ -161,29 +202,27 @@ fn rendered_phases(
             }
         })
         .collect();
-    rendered(args, &views, Some(ran.collection), style)
+    outputs.write(&views, Some(&ran.collection))
 }
 
-fn of_command(args: &Mrc, out: Out) -> anyhow::Result<Exit> {
-    record::say_rights(&args.command);
+fn of_command(args: &Mrc, outputs: Outputs) -> anyhow::Result<Exit> {
+    record::warn_about_rights(&args.command);
     let ran = feed::curves_of_command(&args.command, &args.making, feed::CurveScope::of(args))?;
     let mut all = Vec::new();
     for (of, made) in ran.made {
         let title = args.command.join(" ") + &of;
         all.extend(views(args, title, made, args.against.as_deref())?);
     }
-    let text = rendered(args, &all, None, out.style());
-    out.write(&text)?;
+    outputs.write(&all, None)?;
     Ok(Exit::of(&ran.run.end))
 }
 
-fn of_inputs(args: &Mrc, inputs: &[PathBuf], out: Out) -> anyhow::Result<Exit> {
+fn of_inputs(args: &Mrc, inputs: &[PathBuf], outputs: Outputs) -> anyhow::Result<Exit> {
     let made = feed::curves_together(inputs, &args.making)?;
     let names: Vec<String> = inputs.iter().map(|input| name(input)).collect();
     let other = args.against.as_deref();
     let views = views(args, names.join(" + "), made, other)?;
-    let text = rendered(args, &views, None, out.style());
-    out.write(&text)?;
+    outputs.write(&views, None)?;
     Ok(Exit::Success)
 }
 
@@ -271,7 +310,7 @@ fn marks(block_bytes: u64) -> Vec<(String, u64)> {
 }
 
 /// Says on standard error what a table has no place for, each of it once.
-fn say_notes(views: &[CurveView]) {
+fn print_notes(views: &[CurveView]) {
     let mut said = Vec::new();
     for view in views {
         if let Some(note) = view.note.as_ref().filter(|note| !said.contains(note)) {
@@ -282,24 +321,27 @@ fn say_notes(views: &[CurveView]) {
 }
 
 fn rendered(
-    args: &Mrc,
+    form: Form,
     views: &[CurveView],
-    collection: Option<Collection>,
+    collection: Option<&Collection>,
     style: memgauge_report::Style,
 ) -> String {
-    if args.json.is_some() {
-        let curves: Vec<_> = views.iter().map(CurveView::json).collect();
-        let collection = collection.map(|c| c.json());
-        let all =
-            serde_json::json!({ "schema_version": 1, "curves": curves, "collection": collection });
-        return format!("{all:#}\n");
+    match form {
+        Form::Json => {
+            let curves: Vec<_> = views.iter().map(CurveView::json).collect();
+            let collection = collection.map(|c| c.json());
+            let all = serde_json::json!({ "schema_version": 1, "curves": curves, "collection": collection });
+            format!("{all:#}\n")
+        }
+        Form::Csv => {
+            print_notes(views);
+            let rows = views.iter().map(CurveView::csv_rows);
+            CurveView::CSV_HEADING.to_owned() + &rows.collect::<String>()
+        }
+        Form::Text => {
+            let texts: Vec<String> = views.iter().map(|view| view.text(&style)).collect();
+            let cost = collection.map_or(String::new(), |c| format!("\n{}", c.text()));
+            texts.join("\n") + &cost
+        }
     }
-    if args.csv.is_some() {
-        say_notes(views);
-        let rows = views.iter().map(CurveView::csv_rows);
-        return CurveView::CSV_HEADING.to_owned() + &rows.collect::<String>();
-    }
-    let texts: Vec<String> = views.iter().map(|view| view.text(&style)).collect();
-    let cost = collection.map_or(String::new(), |c| format!("\n{}", c.text()));
-    texts.join("\n") + &cost
 }

@@ -31,8 +31,8 @@ pub(super) fn process_began(pid: u32) -> Option<SystemTime> {
     SystemTime::now().checked_sub(age)
 }
 
-/// What a process says of its code in `/tmp`. A map from before `since` is that of
-/// another process with the same id.
+/// Code that a process reports in `/tmp`. A map from before `since` is that of another
+/// process with the same id.
 pub(super) fn of_process(pid: u32, since: SystemTime) -> Vec<GeneratedCode> {
     let path = format!("/tmp/perf-{pid}.map");
     // A file's time may be a tick of the clock before the process's.
@@ -47,7 +47,7 @@ pub(super) fn of_process(pid: u32, since: SystemTime) -> Vec<GeneratedCode> {
     }
 }
 
-/// What a jitdump file says.
+/// Code that a jitdump file reports.
 pub(super) fn of_dump(pid: u32, path: &Path) -> Vec<GeneratedCode> {
     let is_file = fs::metadata(path).is_ok_and(|m| m.is_file());
     let bytes = is_file.then(|| contents(path)).flatten();
@@ -62,7 +62,7 @@ fn contents(path: &Path) -> Option<Vec<u8>> {
 }
 
 /// The code that a map names; lines that make no sense are passed over.
-pub fn perf_map(pid: u32, bytes: &[u8]) -> Vec<GeneratedCode> {
+pub(crate) fn perf_map(pid: u32, bytes: &[u8]) -> Vec<GeneratedCode> {
     let text = String::from_utf8_lossy(bytes);
     let piece = |line: &str| {
         let mut words = line.trim_end().splitn(3, ' ');
@@ -88,8 +88,8 @@ const MAGIC: u32 = 0x4a69_5444;
 const LOAD: u32 = 0;
 const MOVE: u32 = 1;
 
-/// The code that a jitdump file names: loads and moves, in the file's order. What is
-/// cut off or of the other byte order is passed over.
+/// The code that a jitdump file names: loads and moves, in the file's order. Files that
+/// are cut short, or of the other byte order, give the code up to that point.
 ///
 /// ```text
 /// header  magic, version, bytes of header, …
@@ -97,7 +97,7 @@ const MOVE: u32 = 1;
 /// load    pid 4 │ tid 4 │ vma 8 │ address 8 │ bytes 8 │ index 8 │ name NUL │ code
 /// move    pid 4 │ tid 4 │ vma 8 │ old address 8 │ address 8 │ bytes 8 │ index 8
 /// ```
-pub fn jitdump(pid: u32, bytes: &[u8]) -> Vec<GeneratedCode> {
+pub(crate) fn jitdump(pid: u32, bytes: &[u8]) -> Vec<GeneratedCode> {
     let mut all: Vec<GeneratedCode> = Vec::new();
     let mut names = std::collections::HashMap::new();
     let Some(mut at) = u32_at(bytes, 8).filter(|_| u32_at(bytes, 0) == Some(MAGIC)) else {

@@ -2,43 +2,30 @@
 //! it first.
 
 use std::io::{self, Read, Write};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 use std::thread::JoinHandle;
-
-fn pipe() -> io::Result<(std::fs::File, std::fs::File)> {
-    let mut ends = [0i32; 2];
-    // SAFETY: valid array of two.
-    if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the kernel just made this descriptor for us.
-    let read = unsafe { OwnedFd::from_raw_fd(ends[0]) };
-    // SAFETY: as above.
-    let write = unsafe { OwnedFd::from_raw_fd(ends[1]) };
-    Ok((read.into(), write.into()))
-}
 
 /// A process about to become a program.
 #[derive(Debug)]
 pub struct Held {
     pid: u32,
-    go: std::fs::File,
+    go: io::PipeWriter,
     spawner: JoinHandle<io::Result<Child>>,
 }
 
 impl Held {
     /// Forks; the child waits before it execs.
     ///
-    /// `spawn` only returns once exec has succeeded or failed, so it runs in a
-    /// thread of its own.
+    /// `spawn` only returns once exec has succeeded or failed, so it runs in a thread
+    /// of its own.
     ///
     /// # Errors
     /// There are no pipes or processes left.
     pub fn start(mut command: Command) -> io::Result<Held> {
-        let (mut pid_read, pid_write) = pipe()?;
-        let (go_read, go) = pipe()?;
+        let (mut pid_read, pid_write) = io::pipe()?;
+        let (go_read, go) = io::pipe()?;
         let (say, hear) = (pid_write.as_raw_fd(), go_read.as_raw_fd());
         let own_end = go.as_raw_fd();
         // SAFETY: the closure only makes system calls that may be made after a
@@ -71,9 +58,9 @@ impl Held {
     /// Lets it exec.
     ///
     /// # Errors
-    /// What exec says.
+    /// The error of exec.
     pub fn go(mut self) -> io::Result<Child> {
-        // A child that was killed meanwhile is found by whoever waits for it.
+        // The caller that waits for the child finds it if it was killed meanwhile.
         let _ = self.go.write_all(&[1]);
         self.spawner
             .join()
@@ -81,9 +68,9 @@ impl Held {
     }
 }
 
-/// In the child: says its pid, waits for a byte; the end of the pipe instead
-/// means that nobody wants it to go on. For that, the child's own copy of the
-/// other end has to be closed.
+/// In the child: writes its pid and waits for a byte. The end of the pipe instead means
+/// that it must not go on. For that, the child's own copy of the other end has to be
+/// closed.
 fn wait_for_go(say: i32, hear: i32, own_end: i32) -> io::Result<()> {
     // SAFETY: the forked child's copy, which nothing else in it uses.
     unsafe { libc::close(own_end) };
@@ -98,7 +85,7 @@ fn wait_for_go(say: i32, hear: i32, own_end: i32) -> io::Result<()> {
     if unsafe { libc::read(hear, std::ptr::from_mut(&mut byte).cast(), 1) } == 1 {
         return Ok(());
     }
-    // Not an error to report: whoever would read it may be gone.
-    // SAFETY: _exit may be called after a fork.
+    // Not an error to report: its reader may be gone. SAFETY: _exit may be called after
+    // a fork.
     unsafe { libc::_exit(0) }
 }

@@ -1,5 +1,5 @@
-/* What the programs and memgauge share. `src/io/layout.rs` is its twin; both
- * assert the sizes. All fields are in the machine's byte order.
+/* Layouts that the programs and memgauge share. `layout.rs` is its twin, and
+ * this file asserts sizes and offsets. All fields are in the machine's byte order.
  *
  * Directions are the program's: `in` is read from a disk or received (the device
  * writes memory), `out` is written or sent (the device reads memory).
@@ -12,8 +12,8 @@
  */
 typedef u64 owner_t;
 
-/* A device: a disk has netns 0 and its device number (major << 20 | minor), a
- * network device the inode of its namespace and its index there.
+/* A device. A disk has netns 0 and its device number (major << 20 | minor). A network
+ * device has the inode of its namespace and its index there.
  */
 struct account_key {
 	owner_t owner;
@@ -33,8 +33,8 @@ struct account {
 	struct flow out;
 };
 
-/* What a process moved in the last interval, for programs that place processes; the
- * key is its id. docs/io-map.md is about this.
+/* Bytes that a process moved in the last interval, for programs that place processes;
+ * the key is its id.
  */
 struct io_rate {
 	owner_t owner;
@@ -57,12 +57,12 @@ struct owner_facts {
 	char command[16];
 };
 
-/* What could not be attributed, by reason; units in io/layout.rs. */
+/* Losses by reason; units are in io/layout.rs. */
 enum loss {
 	LOSS_ACCOUNTS_FULL,
 	LOSS_OWNERS_FULL,
 	LOSS_WRITER_UNKNOWN,
-	LOSS_NO_BOOK,
+	LOSS_SOCKET_UNTRACKED,
 	LOSS_DEVICES_MIXED,
 	LOSS_WRITERS_MIXED,
 	LOSS_PAGES_UNREAD,
@@ -75,4 +75,21 @@ _Static_assert(sizeof(struct account_key) == 16, "twin of io/layout.rs");
 _Static_assert(sizeof(struct account) == 64, "twin of io/layout.rs");
 _Static_assert(sizeof(struct owner_facts) == 48, "twin of io/layout.rs");
 _Static_assert(sizeof(struct io_rate) == 64, "twin of io/layout.rs");
+/* Offsets by which io/layout.rs reads and writes fields. */
+#define AT(type, field, offset) \
+	_Static_assert(__builtin_offsetof(struct type, field) == (offset), "twin of io/layout.rs")
+AT(account_key, netns, 8);
+AT(account_key, device, 12);
+AT(flow, operations, 8);
+AT(flow, segments, 16);
+AT(flow, header_bytes, 24);
+AT(account, out, 32);
+AT(owner_facts, cgroup, 0);
+AT(owner_facts, uid, 16);
+AT(owner_facts, kernel, 20);
+AT(owner_facts, process, 24);
+AT(owner_facts, command, 32);
+AT(io_rate, in_bytes_per_s, 24);
+AT(io_rate, in_bytes, 48);
+#undef AT
 #endif

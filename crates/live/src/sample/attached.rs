@@ -19,7 +19,7 @@ use super::decode::Decode;
 use super::facilities::facilities;
 use super::open::{Open, RequestedEvent, SIDE_BAND, half_of};
 pub use super::process_code::ProcessCode;
-use super::session::wish;
+use super::session::requested;
 use crate::counters::{not_sampled, refusal, ring};
 use crate::events::{Event, Pmus};
 use crate::sys::perf::{self, EventScope, Ring};
@@ -40,7 +40,7 @@ pub enum Wake {
 
 /// What to sample of each thread, as far as it can be said before.
 pub struct Plan {
-    wish: RequestedEvent,
+    request: RequestedEvent,
     registers: bool,
     monotonic: bool,
     ring_pages: usize,
@@ -66,8 +66,8 @@ impl Plan {
             physical,
             timer_values: true,
         };
-        let wish = wish(event, wanted, &has);
-        if wish.built.method == Method::Spe {
+        let request = requested(event, wanted, &has);
+        if request.built.method == Method::Spe {
             let message = format!(
                 "failed to sample `{}` by thread: ARM's SPE is sampled by `memgauge record` alone",
                 event.name
@@ -76,8 +76,8 @@ impl Plan {
         }
         Ok(Plan {
             // Only the events' own clock lets PEBS gather records.
-            monotonic: wish.built.method != Method::Pebs,
-            wish,
+            monotonic: request.built.method != Method::Pebs,
+            request,
             registers,
             ring_pages,
             wake,
@@ -86,13 +86,13 @@ impl Plan {
 
     /// The period that threads begin with.
     pub fn period(&self) -> u64 {
-        self.wish.built.attr.period
+        self.request.built.attr.period
     }
 
     /// The period that comes of this one: not below the event's smallest, and of IBS a
     /// multiple of its step.
     pub fn possible_period(&self, period: u64) -> u64 {
-        let built = &self.wish.built;
+        let built = &self.request.built;
         let period = period.max(floor(&built.attr, built.method)).max(1);
         match built.method {
             Method::Ibs => period.next_multiple_of(IBS_STEP),
@@ -102,12 +102,12 @@ impl Plan {
 
     /// Changes what threads begin with that are attached to later.
     pub fn set_period(&mut self, period: u64) {
-        self.wish.built.attr.period = self.possible_period(period);
+        self.request.built.attr.period = self.possible_period(period);
     }
 
     /// What had to be changed or given up, in words.
     pub fn notes(&self) -> Vec<String> {
-        let given_up = self.wish.given_up.iter().map(|what| match what {
+        let given_up = self.request.given_up.iter().map(|what| match what {
             GivenUp::TimerValues => "samples do not tell what a timer counted".to_owned(),
             GivenUp::Physical => "no physical addresses: not allowed to this user".to_owned(),
             GivenUp::Kernel => "no samples of the kernel: not allowed to this user".to_owned(),
@@ -115,7 +115,7 @@ impl Plan {
             GivenUp::Parts => "latencies without their parts".to_owned(),
             GivenUp::Latencies => "no latencies and no data sources".to_owned(),
         });
-        self.wish.built.notes.iter().cloned().chain(given_up).collect()
+        self.request.built.notes.iter().cloned().chain(given_up).collect()
     }
 
     /// Attaches to a thread; its sampling is stopped at first. `follows`: what it starts
@@ -150,10 +150,10 @@ impl Plan {
             event,
             leader,
             ring,
-            decode: Decode::of(&self.wish.built),
+            decode: Decode::of(&self.request.built),
             side_band: Layout::of(&Open::side_band_attr()),
             registers: self.registers,
-            period: self.wish.built.attr.period,
+            period: self.request.built.attr.period,
             value: 0,
             scratch: Vec::new(),
             lost_records: 0,
@@ -187,12 +187,12 @@ impl Plan {
 
     /// Opens the event, and gives up one thing after the other that the kernel refuses.
     fn open(&mut self, whom: EventScope) -> Result<(OwnedFd, Option<OwnedFd>)> {
-        let (mut attr, mut given_up) = (self.wish.built.attr, Vec::new());
+        let (mut attr, mut given_up) = (self.request.built.attr, Vec::new());
         loop {
             let error = match self.open_attr(attr, whom) {
                 Ok(opened) => {
-                    self.wish.built.attr = attr;
-                    self.wish.given_up.extend(given_up);
+                    self.request.built.attr = attr;
+                    self.request.given_up.extend(given_up);
                     return Ok(opened);
                 }
                 Err(e) => e,
@@ -200,12 +200,12 @@ impl Plan {
             let denied = error.kind() == io::ErrorKind::PermissionDenied;
             let invalid = error.raw_os_error() == Some(libc::EINVAL);
             let less = match denied || invalid {
-                true => relaxed(&attr, denied, self.wish.modes_chosen),
+                true => relaxed(&attr, denied, self.request.modes_chosen),
                 false => None,
             };
             let Some((less, what)) = less else {
-                let wish = &self.wish;
-                return Err(not_sampled(&wish.name, &wish.built.attr, whom, error));
+                let request = &self.request;
+                return Err(not_sampled(&request.name, &request.built.attr, whom, error));
             };
             attr = less;
             given_up.push(what);
@@ -213,7 +213,7 @@ impl Plan {
     }
 
     fn open_attr(&self, attr: Attr, whom: EventScope) -> io::Result<(OwnedFd, Option<OwnedFd>)> {
-        let leader = self.wish.leader.map(|leader| {
+        let leader = self.request.leader.map(|leader| {
             let leader = self.shared(leader, self.ring_pages);
             perf::open(&leader, whom, None, None)
         });

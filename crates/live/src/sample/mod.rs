@@ -33,9 +33,8 @@ use std::path::PathBuf;
 
 use memgauge_trace::{CommandEnd, DerivationFacts, Loss, OverheadFacts, OwnCost, PebsFacts};
 
-pub use attributes::{
-    Built, Facilities, GivenUp, Method, Rate, SampleRequest, attribute, interrupts_each, relaxed,
-};
+pub(crate) use attributes::relaxed;
+pub use attributes::{Built, Facilities, GivenUp, Method, Rate, SampleRequest, attribute};
 pub use cost::SampleCost;
 pub(crate) use facilities::facilities;
 pub use session::record;
@@ -44,10 +43,10 @@ use super::events::Event;
 use super::target::Target;
 use memgauge_perf::abi::{kind, software};
 
-/// What to sample, and how often.
+/// Events to sample, and how often.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Whom.
+    /// The target.
     pub target: Target,
     /// A program that runs while others are observed, and says when to stop.
     pub while_running: Option<Vec<String>>,
@@ -96,7 +95,7 @@ pub fn usual_rate(event: &Event) -> Rate {
     }
 }
 
-/// What came of an event.
+/// Results of an event.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct EventOutcome {
     /// Its name.
@@ -121,11 +120,11 @@ pub struct EventOutcome {
     pub of_others: u64,
     /// The period at the end; 0 where a frequency was asked for.
     pub period: u64,
-    /// What a sample takes from the program, where that was measured.
+    /// Cost of a sample to the program, where it was measured.
     pub cost: Option<SampleCost>,
 }
 
-/// What came of it all.
+/// Results of the run.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
     /// How the program ended; `None` where none was started.
@@ -138,12 +137,12 @@ pub struct Outcome {
     pub sources: BTreeMap<String, (u64, u64)>,
     /// PEBS: what waited in the processor's buffer.
     pub batches: Option<PebsFacts>,
-    /// What sampling cost, where that was limited.
+    /// Overhead of sampling, where it was limited.
     pub overhead: Option<OverheadFacts>,
-    /// What was lost.
+    /// Losses of the run.
     pub losses: Vec<Loss>,
     /// Things to tell the user.
     pub notes: Vec<String>,
-    /// What it cost.
+    /// Cost of memgauge itself.
     pub cost: OwnCost,
 }

@@ -1,9 +1,8 @@
 //! Opens the events of a session, and their rings.
 //!
-//! On each processor one ring takes the records of all events. It belongs to an
-//! event that counts nothing and carries what happens beside samples: mappings,
-//! names, forks and ends. ARM's SPE has a ring of its own, with the area for its
-//! packets.
+//! On each processor one ring takes the records of all events. It belongs to an event
+//! that counts nothing and carries the side band: mappings, names, forks and ends.
+//! ARM's SPE has a ring of its own, with the area for its packets.
 
 use std::collections::HashMap;
 use std::io;
@@ -16,12 +15,12 @@ use crate::target::{OpenTarget, Place};
 use crate::{Error, Result};
 use memgauge_perf::abi::{Attr, flag, kind, sample, software};
 
-/// What has been opened for one event at one place.
+/// Descriptors opened for one event at one place.
 pub(super) struct Source {
     pub(super) fd: OwnedFd,
     /// Number of its event.
     pub(super) event: usize,
-    /// What its records carry.
+    /// Id in its records.
     pub(super) id: u64,
     /// An event that has to lead for the kernel to take this one.
     pub(super) leader: Option<OwnedFd>,
@@ -44,7 +43,7 @@ pub(super) struct Open {
     pub(super) ids: HashMap<u64, usize>,
     /// Counters of the time that the target was on a processor.
     pub(super) clocks: Vec<OwnedFd>,
-    /// Those that carry what happens beside samples; they own the rings.
+    /// Events whose records carry everything but samples; they own the rings.
     side_band: Vec<OwnedFd>,
     /// Which of them, by processor.
     owners: HashMap<Option<u32>, usize>,
@@ -60,7 +59,7 @@ pub(super) struct RequestedEvent {
     pub(super) modes_chosen: bool,
     /// An event that has to lead (`mem-loads-aux`).
     pub(super) leader: Option<Attr>,
-    /// What was given up.
+    /// Steps given up to open it.
     pub(super) given_up: Vec<GivenUp>,
 }
 
@@ -76,7 +75,7 @@ pub(super) struct Opener<'a> {
     pub(super) wide: bool,
 }
 
-/// What an event that counts nothing carries.
+/// Flags of an event that counts nothing.
 pub(super) const SIDE_BAND: u64 = flag::COMM
     | flag::COMM_EXEC
     | flag::TASK
@@ -107,7 +106,7 @@ impl Opener<'_> {
 
     fn places(&self) -> Vec<Place> {
         let wide = |&cpu: &u32| Place {
-            whom: EventScope::Everybody,
+            scope: EventScope::Everybody,
             cpu: Some(cpu),
         };
         match self.wide {
@@ -119,26 +118,26 @@ impl Opener<'_> {
     /// Opens everything everywhere.
     ///
     /// # Errors
-    /// An event cannot be sampled here, whatever is given up.
-    pub(super) fn open(&self, wishes: &mut [RequestedEvent]) -> Result<Open> {
+    /// An event cannot be sampled here in any form.
+    pub(super) fn open(&self, requests: &mut [RequestedEvent]) -> Result<Open> {
         let mut open = Open::default();
         let places = self.places();
         let first = places.first().copied();
-        for wish in wishes.iter_mut() {
-            self.try_out(wish, first)?;
+        for request in requests.iter_mut() {
+            self.try_out(request, first)?;
         }
         let owners = self.rings(&mut open, &places)?;
         for (&place, owner) in places.iter().zip(owners) {
-            for (event, wish) in wishes.iter().enumerate() {
-                self.open_one(&mut open, place, owner, (event, wish))?;
+            for (event, request) in requests.iter().enumerate() {
+                self.open_one(&mut open, place, owner, (event, request))?;
             }
             self.open_clock(&mut open, place);
         }
         Ok(open)
     }
 
-    /// The events beside samples at all places, with equally large rings: as large
-    /// as this user may lock. Returns the owner of each place's ring.
+    /// The side-band events at all places, with equally large rings: as large as this
+    /// user may lock. Returns the owner of each place's ring.
     fn rings(&self, open: &mut Open, places: &[Place]) -> Result<Vec<usize>> {
         let mut pages = self.ring_pages;
         loop {
@@ -167,36 +166,36 @@ impl Opener<'_> {
     }
 
     /// Gives up, one thing after the other, what the kernel refuses.
-    fn try_out(&self, wish: &mut RequestedEvent, place: Option<Place>) -> Result<()> {
+    fn try_out(&self, request: &mut RequestedEvent, place: Option<Place>) -> Result<()> {
         let Some(place) = place else { return Ok(()) };
         loop {
-            let Err(e) = self.open_attr(wish, place) else {
+            let Err(e) = self.open_attr(request, place) else {
                 return Ok(());
             };
             let denied = e.kind() == io::ErrorKind::PermissionDenied;
             let invalid = e.raw_os_error() == Some(libc::EINVAL);
             let less = match denied || invalid {
-                true => relaxed(&wish.built.attr, denied, wish.modes_chosen),
+                true => relaxed(&request.built.attr, denied, request.modes_chosen),
                 false => None,
             };
-            let (attr, what) = less.ok_or_else(|| refused(wish, place, e))?;
-            wish.built.attr = attr;
-            wish.given_up.push(what);
+            let (attr, what) = less.ok_or_else(|| refused(request, place, e))?;
+            request.built.attr = attr;
+            request.given_up.push(what);
         }
     }
 
     pub(super) fn open_attr(
         &self,
-        wish: &RequestedEvent,
+        request: &RequestedEvent,
         place: Place,
     ) -> io::Result<(OwnedFd, Option<OwnedFd>)> {
-        let attr = self.shared(wish.built.attr);
-        let leader = wish.leader.map(|leader| {
+        let attr = self.shared(request.built.attr);
+        let leader = request.leader.map(|leader| {
             let leader = self.shared(leader);
-            perf::open(&leader, place.whom, place.cpu, None)
+            perf::open(&leader, place.scope, place.cpu, None)
         });
         let leader = leader.transpose()?;
-        let fd = perf::open(&attr, place.whom, place.cpu, leader.as_ref())?;
+        let fd = perf::open(&attr, place.scope, place.cpu, leader.as_ref())?;
         Ok((fd, leader))
     }
 
@@ -214,8 +213,8 @@ impl Opener<'_> {
         attr.period = 1;
         let mut attr = self.shared(attr);
         attr.wakeup = half_of(pages);
-        let fd =
-            perf::open(&attr, place.whom, place.cpu, None).map_err(|e| refusal(&what(place), e))?;
+        let fd = perf::open(&attr, place.scope, place.cpu, None)
+            .map_err(|e| refusal(&what(place), e))?;
         let number = open.side_band.len();
         let owner = *owners.entry(place.cpu).or_insert(number);
         if owner == number {
@@ -240,13 +239,13 @@ impl Opener<'_> {
         open: &mut Open,
         place: Place,
         owner: usize,
-        (event, wish): (usize, &RequestedEvent),
+        (event, request): (usize, &RequestedEvent),
     ) -> Result<()> {
-        let opened = self.open_attr(wish, place);
-        let (fd, leader) = opened.map_err(|e| refused(wish, place, e))?;
+        let opened = self.open_attr(request, place);
+        let (fd, leader) = opened.map_err(|e| refused(request, place, e))?;
         let id = perf::id(&fd).map_err(|e| refusal("number events", e))?;
         open.ids.insert(id, event);
-        if wish.built.method == Method::Spe {
+        if request.built.method == Method::Spe {
             open.buffers.push(with_area(&fd, event)?);
         } else {
             let shared = perf::write_into(&fd, &open.side_band[owner]);
@@ -268,7 +267,7 @@ impl Opener<'_> {
         let mut attr = self.shared(attr);
         attr.wakeup = 0;
         open.clocks
-            .extend(perf::open(&attr, place.whom, place.cpu, None).ok());
+            .extend(perf::open(&attr, place.scope, place.cpu, None).ok());
     }
 }
 
@@ -287,21 +286,21 @@ fn with_area(fd: &OwnedFd, event: usize) -> Result<Buffer> {
     })
 }
 
-/// Bytes at which whoever reads the ring is woken.
+/// Bytes at which the ring's reader is woken.
 pub(super) fn half_of(pages: usize) -> u32 {
     (pages * perf::page_bytes() / 2) as u32
 }
 
 fn what(place: Place) -> String {
-    match place.whom {
+    match place.scope {
         EventScope::Thread(tid) => format!("sample thread `{tid}`"),
         EventScope::Everybody => "sample whole processors".to_owned(),
         EventScope::Cgroup(_) => "sample the control group".to_owned(),
     }
 }
 
-fn refused(wish: &RequestedEvent, place: Place, error: io::Error) -> Error {
-    crate::counters::not_sampled(&wish.name, &wish.built.attr, place.whom, error)
+fn refused(request: &RequestedEvent, place: Place, error: io::Error) -> Error {
+    crate::counters::not_sampled(&request.name, &request.built.attr, place.scope, error)
 }
 
 impl Open {
@@ -322,7 +321,7 @@ impl Open {
 
     /// Ends sampling.
     pub(super) fn disable(&self) {
-        // What cannot be switched off any more has ended.
+        // An event that cannot be switched off any more has ended.
         let events = self.sources.iter().map(|s| &s.fd).chain(&self.clocks);
         events.for_each(|fd| drop(perf::disable(fd)));
     }

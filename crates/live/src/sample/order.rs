@@ -1,11 +1,11 @@
 //! Records of several rings in the order of time, with bounded memory. Pure.
 //!
 //! A ring's records come in order, or nearly so, but rings are read one after the
-//! other. What is older than the *beginning* of the last round of reading must be
-//! in some ring that has been read since, so it can be handed on; what is younger
-//! waits for the next round. No more than two rounds of rings ever wait, and never
-//! more than [`Order::new`]'s bytes: beyond, all is handed on, and what then comes
-//! too late is counted.
+//! other. A record older than the *beginning* of the last round of reading must be in
+//! some ring that has been read since, so it can be handed on. A younger one waits for
+//! the next round. At most two rounds of rings wait, and never more than
+//! [`Order::new`]'s bytes. Beyond that all records are handed on, and those that then
+//! come too late are counted.
 
 use memgauge_perf::record::Header;
 
@@ -151,7 +151,7 @@ mod tests {
                 let (begin, mut times) = (round * 100, Vec::new());
                 times.extend((0..random(20)).map(|_| previous + random(begin - previous + 50)));
                 times.sort_unstable();
-                // Nothing that came before the round before this one began.
+                // No record is older than the beginning of the previous round.
                 times.retain(|&t| t >= previous);
                 add(&mut order, &times);
                 all.extend(times);

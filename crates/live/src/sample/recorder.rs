@@ -34,8 +34,9 @@ struct Reader {
 }
 
 impl Reader {
-    /// Events that a sample stands for: what its event counted in this thread since the
-    /// one before, else the period that it names, else the one in force at its time.
+    /// Events that a sample stands for: the count of its event in this thread since the
+    /// previous sample, else the period in the sample, else the period in force at its
+    /// time.
     fn period(&self, s: &Sample<'_>, counted: Option<u64>) -> u64 {
         if let Some(counted) = counted {
             return counted;
@@ -73,20 +74,20 @@ pub(super) struct Recorder {
 
 impl Recorder {
     /// Begins without a start time and without periods.
-    pub(super) fn new(writer: Writer, wishes: &[RequestedEvent], options: &Options) -> Recorder {
-        let reader = |wish: &RequestedEvent| Reader {
-            decode: Decode::of(&wish.built),
+    pub(super) fn new(writer: Writer, requests: &[RequestedEvent], options: &Options) -> Recorder {
+        let reader = |request: &RequestedEvent| Reader {
+            decode: Decode::of(&request.built),
             periods: Vec::new(),
         };
-        let outcome = |wish: &RequestedEvent| EventOutcome {
-            name: wish.name.clone(),
+        let outcome = |request: &RequestedEvent| EventOutcome {
+            name: request.name.clone(),
             ..EventOutcome::default()
         };
         Recorder {
             writer,
             followed: Followed::new(),
-            readers: wishes.iter().map(reader).collect(),
-            outcomes: wishes.iter().map(outcome).collect(),
+            readers: requests.iter().map(reader).collect(),
+            outcomes: requests.iter().map(outcome).collect(),
             derivations: options.registers.then(DerivationFacts::default),
             sources: BTreeMap::new(),
             lost: BTreeMap::new(),
@@ -186,7 +187,7 @@ impl Recorder {
         }
     }
 
-    /// What the sample's event counted in this thread since its last sample; `None`
+    /// Count of the sample's event in this thread since its previous sample; `None`
     /// where samples do not tell.
     fn counted_since(&mut self, s: &Sample<'_>) -> Option<u64> {
         let value = s.reading?.value(0)?;
@@ -261,7 +262,7 @@ impl Recorder {
         reader.decode.row(event_id(event), s, period)
     }
 
-    /// What the source's own registers, or code and registers, add.
+    /// Adds data from the source's own registers, or from code and registers.
     fn complete(&mut self, event: usize, s: &Sample<'_>, row: &mut SampleRow) {
         let decode = &self.readers[event].decode;
         let op = decode.complete(s, row);
@@ -324,7 +325,7 @@ impl Recorder {
         let (what, rest) = match of_events {
             0 => ("samples and other records", self.ring_lost),
             n => (
-                "names, mappings and the like",
+                "names, mappings and other side records",
                 self.ring_lost.saturating_sub(n),
             ),
         };
@@ -333,7 +334,7 @@ impl Recorder {
             let named = |what: &str| format!("{}: {what}", o.name);
             let of_event = [
                 (LossKind::RingFull, "samples", o.lost),
-                (LossKind::RingFull, "times packets were cut off", o.cut),
+                (LossKind::RingFull, "times packets were cut short", o.cut),
                 (
                     LossKind::Throttled,
                     "times sampling was stopped",

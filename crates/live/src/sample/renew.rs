@@ -1,13 +1,12 @@
 //! New events in the place of those whose period was changed, for the threads and
 //! processes that the target has started meanwhile.
 //!
-//! The kernel changes the period of an event that was opened, and of no event that a
-//! thread or process inherited from it; and it exchanges the events of a task and its
-//! child that follow each other on a processor, so that the opened one may go with the
-//! child. So all tasks there are get events of their own with the new period, switched
-//! off at first; then the old ones are switched off, with what was inherited from them,
-//! and the new ones on. In between, which takes as long as the system calls, nothing is
-//! sampled.
+//! The kernel changes the period of the opened event, and of no event that a thread or
+//! process inherited from it. It also exchanges the events of a task and its child that
+//! follow each other on a processor, so the opened event may go with the child. So all
+//! tasks get events of their own with the new period, switched off at first. Then the
+//! old ones and those inherited from them are switched off, and the new ones on.
+//! Nothing is sampled in between, which takes as long as the system calls.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{read_dir, read_to_string};
@@ -28,7 +27,7 @@ const LOOKS: usize = 4;
 /// `ESRCH`: the task has ended.
 const ENDED: i32 = libc::ESRCH;
 
-/// What came of giving tasks events of their own.
+/// Result of giving tasks events of their own.
 pub(super) enum Renewal {
     /// All have them, since then on the events' clock.
     Done(u64),
@@ -39,10 +38,11 @@ pub(super) enum Renewal {
 }
 
 impl Session<'_> {
-    /// Whether tasks of the target may have events that they inherited. One that has
-    /// ended matters, too: where a task and its child follow each other on a processor,
-    /// the kernel exchanges their events, and the child may have ended with the opened.
-    fn has_heirs(&self) -> bool {
+    /// Whether tasks of the target may have events that they inherited. A task that has
+    /// ended matters, too. Where a task and its child follow each other on a processor,
+    /// the kernel exchanges their events, and the child may have ended with the opened
+    /// event.
+    fn may_have_inherited(&self) -> bool {
         let per_task = self.opener.aimed.per_task && !self.opener.wide;
         let is_new = |tid: u32| !self.own_events.contains(&tid);
         per_task
@@ -70,9 +70,9 @@ impl Session<'_> {
     /// Gives every task of the target events of its own with the periods in `periods`
     /// (by number of event), where some have inherited theirs.
     pub(super) fn renewed(&mut self, periods: &BTreeMap<usize, u64>) -> Renewal {
-        let by_packets = |&event: &usize| self.wishes[event].built.method == Method::Spe;
-        // With no period to change nobody gets an event, and heirs stay heirs.
-        if periods.is_empty() || periods.keys().any(by_packets) || !self.has_heirs() {
+        let by_packets = |&event: &usize| self.requests[event].built.method == Method::Spe;
+        // Without a period to change no task gets an event, and inherited events stay.
+        if periods.is_empty() || periods.keys().any(by_packets) || !self.may_have_inherited() {
             return Renewal::Needless;
         }
         let Ok((tasks, sources)) = self.opened_anew(periods) else {
@@ -133,7 +133,7 @@ impl Session<'_> {
     ) -> io::Result<()> {
         for &cpu in self.opener.aimed.cpus() {
             let place = Place {
-                whom: EventScope::Thread(tid),
+                scope: EventScope::Thread(tid),
                 cpu: Some(cpu),
             };
             for (&event, &period) in periods {
@@ -145,11 +145,11 @@ impl Session<'_> {
     }
 
     fn open_renewed(&mut self, event: usize, period: u64, place: Place) -> io::Result<Source> {
-        let wish = &mut self.wishes[event];
-        wish.built.attr.period = period;
+        let request = &mut self.requests[event];
+        request.built.attr.period = period;
         let mut opener = self.opener;
         opener.on_exec = false;
-        let (fd, leader): (OwnedFd, _) = opener.open_attr(wish, place)?;
+        let (fd, leader): (OwnedFd, _) = opener.open_attr(request, place)?;
         perf::write_into(&fd, self.open.ring_owner(place.cpu)?)?;
         let id = perf::id(&fd)?;
         self.open.ids.insert(id, event);

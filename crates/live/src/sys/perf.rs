@@ -4,6 +4,8 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use rustix::process::{Resource, getrlimit, setrlimit};
+
 use memgauge_perf::abi::Attr;
 
 /// `PERF_FLAG_FD_CLOEXEC`.
@@ -17,7 +19,7 @@ const PERIOD: u64 = 0x4008_2404;
 const SET_OUTPUT: u64 = 0x2405;
 const ID: u64 = 0x8008_2407;
 
-/// What an event observes.
+/// Scope that an event observes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventScope {
     /// A thread; 0 is the calling one.
@@ -29,7 +31,7 @@ pub enum EventScope {
 }
 
 /// `kernel.perf_event_paranoid`; `None` where the kernel has no perf events.
-pub fn paranoid_level() -> Option<i64> {
+pub(crate) fn paranoid_level() -> Option<i64> {
     let text = std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").ok()?;
     text.trim().parse().ok()
 }
@@ -37,14 +39,14 @@ pub fn paranoid_level() -> Option<i64> {
 /// Opens an event.
 ///
 /// # Errors
-/// What `perf_event_open` says.
+/// The error of `perf_event_open`.
 pub fn open(
     attr: &Attr,
-    whom: EventScope,
+    scope: EventScope,
     cpu: Option<u32>,
     group: Option<&OwnedFd>,
 ) -> io::Result<OwnedFd> {
-    let (pid, flags) = match whom {
+    let (pid, flags) = match scope {
         EventScope::Thread(tid) => (tid as i32, CLOSE_ON_EXEC),
         EventScope::Everybody => (-1, CLOSE_ON_EXEC),
         EventScope::Cgroup(fd) => (fd, CLOSE_ON_EXEC | PID_IS_CGROUP),
@@ -85,7 +87,7 @@ const WHOLE_GROUP: u64 = 1;
 /// Switches a group on.
 ///
 /// # Errors
-/// What `ioctl` says.
+/// The error of `ioctl`.
 pub fn enable(leader: &OwnedFd) -> io::Result<()> {
     ioctl(leader, ENABLE, WHOLE_GROUP)
 }
@@ -93,31 +95,31 @@ pub fn enable(leader: &OwnedFd) -> io::Result<()> {
 /// Switches a group off.
 ///
 /// # Errors
-/// What `ioctl` says.
-pub fn disable(leader: &OwnedFd) -> io::Result<()> {
+/// The error of `ioctl`.
+pub(crate) fn disable(leader: &OwnedFd) -> io::Result<()> {
     ioctl(leader, DISABLE, WHOLE_GROUP)
 }
 
 /// Lets an event write into the ring of another on the same processor.
 ///
 /// # Errors
-/// What `ioctl` says.
-pub fn write_into(event: &OwnedFd, owner: &OwnedFd) -> io::Result<()> {
+/// The error of `ioctl`.
+pub(crate) fn write_into(event: &OwnedFd, owner: &OwnedFd) -> io::Result<()> {
     ioctl(event, SET_OUTPUT, owner.as_raw_fd() as u64)
 }
 
 /// Changes the period of a running event.
 ///
 /// # Errors
-/// What `ioctl` says.
-pub fn set_period(event: &OwnedFd, period: u64) -> io::Result<()> {
+/// The error of `ioctl`.
+pub(crate) fn set_period(event: &OwnedFd, period: u64) -> io::Result<()> {
     ioctl(event, PERIOD, std::ptr::from_ref(&period) as u64)
 }
 
 /// The id that the event's records carry.
 ///
 /// # Errors
-/// What `ioctl` says.
+/// The error of `ioctl`.
 pub fn id(event: &OwnedFd) -> io::Result<u64> {
     let mut id = 0u64;
     ioctl(event, ID, std::ptr::from_mut(&mut id) as u64)?;
@@ -127,18 +129,14 @@ pub fn id(event: &OwnedFd) -> io::Result<u64> {
 /// Reads counters into `words`; returns how many words came.
 ///
 /// # Errors
-/// What `read` says.
-pub fn read_words(event: &OwnedFd, words: &mut [u8]) -> io::Result<usize> {
-    // SAFETY: the buffer is valid for its length.
-    let n = unsafe { libc::read(event.as_raw_fd(), words.as_mut_ptr().cast(), words.len()) };
-    usize::try_from(n).map_err(|_| io::Error::last_os_error())
+/// The error of `read`.
+pub(crate) fn read_words(event: &OwnedFd, words: &mut [u8]) -> io::Result<usize> {
+    Ok(rustix::io::read(event, words)?)
 }
 
 /// Bytes of a page.
 pub fn page_bytes() -> usize {
-    // SAFETY: no pointers.
-    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    usize::try_from(bytes).unwrap_or(4096)
+    rustix::param::page_size()
 }
 
 /// Offsets in `struct perf_event_mmap_page`.
@@ -164,7 +162,7 @@ impl Ring {
     /// Maps `pages` (a power of two) pages of data for the event.
     ///
     /// # Errors
-    /// What `mmap` says: EPERM where it exceeds what this user may lock.
+    /// The error of `mmap`: EPERM where it exceeds what this user may lock.
     pub fn map(event: &OwnedFd, pages: usize) -> io::Result<Ring> {
         assert!(pages.is_power_of_two(), "ring of {pages} pages");
         let page = page_bytes();
@@ -266,7 +264,7 @@ impl Conversion {
 
 impl Ring {
     /// How the counter's ticks become time, where the kernel says.
-    pub fn conversion(&self) -> Option<Conversion> {
+    pub(crate) fn conversion(&self) -> Option<Conversion> {
         let word = |offset| self.pointer(offset).load(Ordering::Relaxed);
         let both = word(TIME_SHIFT_AND_MULT);
         let shift = (both >> 16 & 0xffff) as u32;
@@ -278,7 +276,7 @@ impl Ring {
     }
 }
 
-/// An event's AUX area: a trace that its PMU writes beside the ring.
+/// An event's AUX area: a trace that its PMU writes next to the ring.
 #[derive(Debug)]
 pub struct AuxArea {
     base: *mut u8,
@@ -290,10 +288,10 @@ pub struct AuxArea {
 unsafe impl Send for AuxArea {}
 
 impl AuxArea {
-    /// Maps `pages` (a power of two) behind the event's ring.
+    /// Maps `pages` (a power of two) after the event's ring.
     ///
     /// # Errors
-    /// What `mmap` says: EPERM where it exceeds what this user may lock.
+    /// The error of `mmap`: EPERM where it exceeds what this user may lock.
     pub fn map(event: &OwnedFd, ring: &Ring, pages: usize) -> io::Result<AuxArea> {
         let bytes = ring.page * pages;
         let offset = (ring.page + ring.bytes).next_multiple_of(bytes);
@@ -386,36 +384,24 @@ pub fn own_thread_ns() -> u64 {
 
 /// The monotonic clock in nanoseconds: what `use_clockid` events carry.
 pub fn monotonic_ns() -> u64 {
-    let mut t = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: valid timespec.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut t) };
+    let t = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
 }
 
 /// Raises this process's limit of open files to what it may have; returns it.
-pub fn raise_open_files() -> u64 {
-    let mut limit = libc::rlimit {
-        rlim_cur: 0,
-        rlim_max: 0,
-    };
-    // SAFETY: valid rlimit.
-    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
-    limit.rlim_cur = limit.rlim_max;
-    // SAFETY: valid rlimit.
-    unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) };
-    // SAFETY: valid rlimit.
-    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
-    limit.rlim_cur
+pub(crate) fn raise_open_files() -> u64 {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    // Where the kernel refuses, what there was holds.
+    let _ = setrlimit(Resource::Nofile, limit);
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
 /// Copies from another process's memory; returns how many bytes came.
 ///
 /// # Errors
-/// What `process_vm_readv` says: it needs the right to trace the process.
-pub fn read_memory(pid: u32, address: u64, into: &mut [u8]) -> io::Result<usize> {
+/// The error of `process_vm_readv`: it needs the right to trace the process.
+pub(crate) fn read_memory(pid: u32, address: u64, into: &mut [u8]) -> io::Result<usize> {
     let local = libc::iovec {
         iov_base: into.as_mut_ptr().cast(),
         iov_len: into.len(),

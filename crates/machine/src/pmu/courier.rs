@@ -1,14 +1,14 @@
 //! Delivery with cost and loss, between the counters and the records.
 //!
-//! A courier stands where hardware does: it sees the counters move, stops the
-//! core when a record is to be written, and what the stop aborts or lets pass is
-//! lost. Losses are not prescribed: they follow from what the program does in the
-//! few instructions around an overflow, so that a loop of nothing but missing
-//! loads loses most and a chase of pointers next to nothing.
+//! A courier stands where hardware does: it sees the counters move and stops the core
+//! when a record is to be written. Events that the stop aborts or lets pass are lost.
+//! Losses are not prescribed: they follow from the few instructions that the program
+//! runs around an overflow. So a loop of nothing but missing loads loses most, and a
+//! chase of pointers next to nothing.
 //!
-//! **Place.** Delays are counted in instructions. The model is told instructions
-//! by block and the accesses that may miss one by one, so an access's place is
-//! the instructions retired so far, and at least one behind the access before it.
+//! **Place.** Delays are counted in instructions. The model is told instructions by
+//! block, and the accesses that may miss one by one. So an access's place is the
+//! instructions retired so far, and at least one after the previous access.
 //!
 //! **A stop.** Loads that had begun are made again and hit; the lines they asked
 //! for come all the same. The model has performed such a load already when it
@@ -26,7 +26,7 @@ use crate::clock::Clock;
 use crate::events::*;
 use crate::{Counts, Outcome};
 
-/// What of a core its courier reads and changes.
+/// The parts of a core that its courier reads and changes.
 pub(crate) struct Stage<'a> {
     pub(crate) counts: &'a mut [u64; catalogue::COUNT],
     /// Millicycles the core stood still.
@@ -213,7 +213,7 @@ impl Courier {
     /// Writes the records that are due, which stops the core.
     fn stop(&mut self, stage: &mut Stage<'_>) {
         let now = stage.now();
-        self.stand_still(stage);
+        self.stall(stage);
         for at in 0..self.counters.len() {
             if self.counters[at].is_due(self.place, now) {
                 self.write(at, stage);
@@ -221,7 +221,7 @@ impl Courier {
         }
     }
 
-    fn stand_still(&mut self, stage: &mut Stage<'_>) {
+    fn stall(&mut self, stage: &mut Stage<'_>) {
         let cycles = match &self.delivery {
             Delivery::Ideal => 0,
             Delivery::Precise(p) => p.assist_cycles,
@@ -246,7 +246,7 @@ impl Courier {
         self.done.millicycles += millicycles;
     }
 
-    /// Writes what a counter that has fired has to say.
+    /// Writes the record of a counter that has fired.
     fn write(&mut self, at: usize, stage: &mut Stage<'_>) {
         let counter = &mut self.counters[at];
         let access = match counter.state {
@@ -353,7 +353,7 @@ impl Courier {
         }
     }
 
-    /// A counter that starts anew with each record: what comes between is lost.
+    /// A counter that restarts with each record: events in between are lost.
     fn count_precise(&mut self, at: usize, gained: u64, access: &Access, precise: &Precise) {
         let counter = &mut self.counters[at];
         match counter.state {
@@ -417,8 +417,8 @@ impl Courier {
         self.random
     }
 
-    /// Instructions that retire between the event that fires and the assist:
-    /// those that waited behind a miss leave together, others as they come.
+    /// Instructions that retire between the event that fires and the assist.
+    /// Instructions that waited for a miss leave together, others as they come.
     fn delay(&mut self, precise: &Precise) -> u64 {
         self.carry += self.delay_milli(precise);
         let whole = self.carry / 1000;
@@ -446,7 +446,7 @@ impl Courier {
                 left = self.let_pass(at, some);
                 if left.is_some() {
                     self.hand_over(stage);
-                    self.stand_still(stage);
+                    self.stall(stage);
                     self.write(at, stage);
                 }
                 continue;
@@ -459,7 +459,7 @@ impl Courier {
         }
     }
 
-    /// Counts up to the next overflow; what is left of the sum behind it.
+    /// Counts up to the next overflow; returns the remainder of the sum.
     fn next_overflow(&mut self, at: usize, left: u64) -> Option<u64> {
         let counter = &mut self.counters[at];
         let need = counter.period - counter.value;
@@ -478,7 +478,7 @@ impl Courier {
         1 + milli / 1000
     }
 
-    /// Loses what passes before the assist; what is left of the sum behind it.
+    /// Loses the events before the assist; returns the remainder of the sum.
     fn let_pass(&mut self, at: usize, gained: u64) -> Option<u64> {
         let State::Passing { left } = self.counters[at].state else {
             return Some(gained);

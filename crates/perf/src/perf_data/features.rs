@@ -1,6 +1,5 @@
-//! What a perf.data says about the machine and the recording: its *features*,
-//! each a number and some bytes
-//! (`tools/perf/Documentation/perf.data-file-format.txt`).
+//! Facts of a perf.data about the machine and the recording: its *features*, each a
+//! number and some bytes (`tools/perf/Documentation/perf.data-file-format.txt`).
 
 use std::collections::BTreeMap;
 
@@ -52,7 +51,7 @@ pub(super) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(&bytes[..end]).into_owned()
 }
 
-/// A text behind its length.
+/// A text after its length.
 fn counted_text(f: &mut Fields<'_>) -> Option<String> {
     let bytes = f.u32()?;
     f.bytes(bytes as usize).map(text)

@@ -34,7 +34,7 @@ pub(super) fn lines(summary: &Summary, style: &Style) -> String {
     shown.draw(&summary.hot.lines, &provenance(summary), style)
 }
 
-/// Of samples only: exact sums by instruction would repeat the lines.
+/// For samples only: exact sums by instruction would repeat the lines.
 pub(super) fn instructions(summary: &Summary, style: &Style) -> String {
     let hot = &summary.hot.instructions;
     if hot.samples.is_none() {
@@ -134,7 +134,7 @@ impl Shown {
             cells.extend((self.name)(row, style));
             table.row(cells);
         }
-        let rest = Rest::of(hot);
+        let rest = OtherRows::of(hot);
         if rest.value > 0 {
             let mut cells = numbers(rest.share, own(rest.value), &rest.counts, style);
             cells.extend([rest.words(self.what), String::new()]);
@@ -143,7 +143,7 @@ impl Shown {
         table
     }
 
-    /// Estimates, each with its interval; the other events beside.
+    /// Estimates, each with its interval; then the other events.
     fn sampled(&self, hot: &HotTable, style: &Style) -> Table {
         let others = other_events(hot);
         let titles: Vec<String> = others.iter().map(|name| event_title(name, style)).collect();
@@ -167,7 +167,7 @@ impl Shown {
             cells.extend((self.name)(row, style));
             table.row(cells);
         }
-        let rest = Rest::of(hot);
+        let rest = OtherRows::of(hot);
         if rest.value > 0 {
             let share = or_none(rest.share, units::share, style);
             let mut cells = vec![
@@ -192,7 +192,7 @@ impl Shown {
     }
 }
 
-/// Events beside the ranked one that have columns.
+/// Events besides the ranked one that have columns.
 const OTHERS: usize = 2;
 
 fn other_events(hot: &HotTable) -> Vec<String> {
@@ -229,7 +229,7 @@ fn numbers(share: Option<f64>, value: Option<u64>, counts: &Counts, style: &Styl
 }
 
 /// Everything below the rows shown.
-struct Rest {
+struct OtherRows {
     rows: u64,
     places: u64,
     value: u64,
@@ -237,7 +237,7 @@ struct Rest {
     counts: Counts,
 }
 
-impl Rest {
+impl OtherRows {
     fn of(hot: &HotTable) -> Self {
         let hidden = hot.rows.get(SHOWN..).unwrap_or_default();
         let mut counts = hot.rest.counts.clone();
@@ -247,7 +247,7 @@ impl Rest {
         }
         let hidden_value: u64 = hidden.iter().map(|row| row.value).sum();
         let value = hidden_value.saturating_add(hot.rest.value);
-        Rest {
+        OtherRows {
             rows: hot.rest.rows + hidden.len() as u64,
             places: hot.rest.unresolved_places,
             value,
