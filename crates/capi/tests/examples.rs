@@ -24,7 +24,10 @@ fn output(command: &mut Command) -> Option<Output> {
     match command.output() {
         Ok(output) => Some(output),
         Err(_) => {
-            skipped(Need::Tool, format!("{:?} is not installed", command.get_program()));
+            skipped(
+                Need::Tool,
+                format!("{:?} is not installed", command.get_program()),
+            );
             None
         }
     }
@@ -70,7 +73,11 @@ fn c_sees_every_fault_of_its_memory() {
     let Some(text) = built("cc", "examples/faults.c", &["-std=c99"]) else {
         return;
     };
-    assert_eq!(number_after(&text, "inside") + number_after(&text, "lost"), 1000, "{text}");
+    assert_eq!(
+        number_after(&text, "inside") + number_after(&text, "lost"),
+        1000,
+        "{text}"
+    );
 }
 
 #[test]
@@ -93,7 +100,10 @@ fn python_follows_a_program_and_what_it_starts() {
         return;
     };
     let text = succeeded(&ran);
-    assert!(text.lines().count() >= 2, "two processes have faults: {text}");
+    assert!(
+        text.lines().count() >= 2,
+        "two processes have faults: {text}"
+    );
 }
 
 #[test]
@@ -112,6 +122,39 @@ print(lib.memgauge_profiler_new(None, None), lib.memgauge_error().decode())
     };
     let expected = "-1 failed to call memgauge: profiler is NULL\n";
     assert_eq!(succeeded(&ran), expected.repeat(2));
+}
+
+#[test]
+fn another_users_process_is_refused_with_the_reason() {
+    let script = r#"
+import ctypes, os, sys
+lib = ctypes.CDLL(sys.argv[1])
+os.setgroups([])
+os.setgid(65534)
+os.setuid(65534)
+lib.memgauge_error.restype = ctypes.c_char_p
+lib.memgauge_add_process.restype = ctypes.c_int64
+settings, profiler = (ctypes.c_uint64 * 6)(), ctypes.c_void_p()
+lib.memgauge_settings_init(settings)
+assert lib.memgauge_profiler_new(settings, ctypes.byref(profiler)) == 0, lib.memgauge_error()
+before = len(os.listdir("/proc/self/fd"))
+print(lib.memgauge_add_process(profiler, 1), lib.memgauge_error().decode())
+assert len(os.listdir("/proc/self/fd")) == before
+"#;
+    let own = std::fs::metadata("/proc/self").expect("procfs");
+    if std::os::unix::fs::MetadataExt::uid(&own) != 0 {
+        return skipped(Need::Root, "only root can become another user");
+    }
+    let mut command = Command::new("python3");
+    let Some(ran) = output(command.args(["-c", script]).arg(library())) else {
+        return;
+    };
+    let text = succeeded(&ran);
+    assert!(
+        text.starts_with("-3 failed to sample `cpu-clock`"),
+        "{text}"
+    );
+    assert!(text.contains("not allowed to this user"), "{text}");
 }
 
 /// Names of functions in a text.

@@ -148,21 +148,30 @@ impl Core {
     }
 
     /// Attaches to a thread and lets sampling begin.
-    pub(crate) fn add_thread(&mut self, tid: u32, follows: bool) -> Result<u64> {
+    pub(crate) fn add_thread(&mut self, tid: u32) -> Result<()> {
+        let added = self.try_add(tid, false)?;
+        added.map(drop).ok_or_else(|| nobody("add", tid))
+    }
+
+    /// `None` where the thread has ended, or is about to.
+    fn try_add(&mut self, tid: u32, follows: bool) -> Result<Option<u64>> {
         if self.by_tid.contains_key(&tid) {
             let message = format!("failed to add thread `{tid}`: it was added before");
             return Err(Error::usage(message));
         }
         for _ in 0..ATTEMPTS {
-            let before = identity(tid).ok_or_else(|| nobody("add", tid))?;
+            let Some(before) = identity(tid) else {
+                return Ok(None);
+            };
             let attached = self.plan.attach(tid, follows);
             if identity(tid) != Some(before) {
                 // It has ended, and another may have its number.
                 continue;
             }
-            return Ok(self.attached(attached?, before.pid, follows));
+            let attached = attached?;
+            return Ok(attached.map(|attached| self.attached(attached, before.pid, follows)));
         }
-        Err(nobody("add", tid))
+        Ok(None)
     }
 
     fn attached(&mut self, attached: Attached, pid: u32, follows: bool) -> u64 {
@@ -202,9 +211,8 @@ impl Core {
                 break;
             }
             for tid in new {
-                match self.add_thread(tid, true) {
-                    Ok(number) => added.push(number),
-                    Err(_) if identity(tid).is_none() => {}
+                match self.try_add(tid, true) {
+                    Ok(number) => added.extend(number),
                     Err(e) => {
                         // All or nothing.
                         added.iter().for_each(|&n| self.finish(n, State::Deleted));
@@ -392,11 +400,10 @@ impl Core {
         if self.by_tid.contains_key(&tid) {
             return;
         }
-        if let Err(e) = self.add_thread(tid, true) {
+        let added = self.try_add(tid, true);
+        if !matches!(added, Ok(Some(_))) {
             self.missed += 1;
-            if identity(tid).is_some() {
-                self.trouble = Some(e.to_string());
-            }
+            self.trouble = added.err().map(|e| e.to_string()).or(self.trouble.take());
             return;
         }
         self.followed.insert(pid);

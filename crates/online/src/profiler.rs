@@ -80,8 +80,8 @@ impl Profiler {
     /// There is no such thread, it was added before, this user may not sample it, or the
     /// event cannot be sampled.
     pub fn add_thread(&self, tid: u32) -> Result<()> {
-        let added = self.common.core().add_thread(tid, false);
-        self.changed(added.map(drop))
+        let added = self.common.core().add_thread(tid);
+        self.changed(added)
     }
 
     /// Adds a process: its threads, and from then on those that it starts, and the

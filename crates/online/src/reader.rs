@@ -51,7 +51,9 @@ impl Reader {
             Sharing::Queue => SHARED_QUEUE,
             Sharing::Each => {
                 let taken = |queue: &usize| seats.readers.iter().any(|s| s.queue == *queue);
-                (1..QUEUES).find(|queue| !taken(queue)).ok_or_else(too_many)?
+                (1..QUEUES)
+                    .find(|queue| !taken(queue))
+                    .ok_or_else(too_many)?
             }
         };
         for thread in &seats.threads {
@@ -98,7 +100,9 @@ impl Reader {
             let thread = &self.threads[(self.turn + at) % threads];
             loop {
                 let room = most - (into.len() - before);
-                let n = thread.ring.read(self.queue, &mut words[..room.min(AT_ONCE)]);
+                let n = thread
+                    .ring
+                    .read(self.queue, &mut words[..room.min(AT_ONCE)]);
                 into.extend(words[..n].iter().map(Sample::unpacked));
                 if n == 0 {
                     break;

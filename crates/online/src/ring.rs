@@ -143,10 +143,16 @@ impl<const W: usize> Ring<W> {
     /// other samples.
     pub fn read(&self, queue: usize, into: &mut [[u64; W]]) -> usize {
         let queue = &self.queues[queue].0;
+        // A reader that was lapped while it copied gives up the older half, too: the writer
+        // would lap it again.
+        let mut lapped = false;
         loop {
             let next = queue.next.load(Ordering::Acquire);
             let end = self.published();
-            let from = next.max(self.floor());
+            let mut from = next.max(self.floor());
+            if lapped {
+                from += end.saturating_sub(from) / 2;
+            }
             // A closed queue's place is behind every end.
             let most = end.saturating_sub(from).min(into.len() as u64);
             if most == 0 {
@@ -162,11 +168,13 @@ impl<const W: usize> Ring<W> {
             let whole = from.max(self.floor());
             let until = from + most;
             if whole >= until {
+                lapped = true;
                 continue;
             }
-            let taken = queue
-                .next
-                .compare_exchange(next, until, Ordering::AcqRel, Ordering::Relaxed);
+            let taken =
+                queue
+                    .next
+                    .compare_exchange(next, until, Ordering::AcqRel, Ordering::Relaxed);
             if taken.is_err() {
                 continue;
             }
@@ -222,7 +230,9 @@ impl<const W: usize> RingWriter<W> {
         }
         // What is reserved at once must not overwrite itself, and leaves readers a part.
         let step = (self.ring.capacity / 2).max(1) as usize;
-        samples[..accepted].chunks(step).for_each(|c| self.publish(c));
+        samples[..accepted]
+            .chunks(step)
+            .for_each(|c| self.publish(c));
         accepted
     }
 

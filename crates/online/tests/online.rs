@@ -31,11 +31,15 @@ fn every_fault_is_delivered_overwritten_or_lost() {
         ring_pages: 1,
         ..faults()
     };
-    let Some(profiler) = profiler(settings) else { return };
+    let Some(profiler) = profiler(settings) else {
+        return;
+    };
     let worker = Worker::new();
     profiler.add_thread(worker.tid).expect("it can be added");
     let mut one = profiler.reader(Sharing::Each).expect("a reader");
-    let mut other = profiler.reader_of(worker.tid, Sharing::Each).expect("a reader");
+    let mut other = profiler
+        .reader_of(worker.tid, Sharing::Each)
+        .expect("a reader");
     worker.work(Work::Touch(20_000));
     profiler.stop(worker.tid).expect("it runs");
     let seen = all(&mut one).len() as u64;
@@ -43,7 +47,10 @@ fn every_fault_is_delivered_overwritten_or_lost() {
     // The counter is the kernel's own: a second witness.
     assert_eq!(counts.produced(), counts.counted);
     assert!(counts.counted >= 20_000, "{counts:?}");
-    assert!(counts.lost > 0, "a page of ring cannot hold this: {counts:?}");
+    assert!(
+        counts.lost > 0,
+        "a page of ring cannot hold this: {counts:?}"
+    );
     let (mine, others) = (one.accounts()[&worker.tid], other.accounts()[&worker.tid]);
     assert_eq!((mine.delivered, mine.waiting), (seen, 0));
     assert_eq!(others.delivered, 0);
@@ -61,14 +68,19 @@ fn a_buffer_that_refuses_keeps_the_oldest() {
         when_full: WhenFull::RefuseNewest,
         ..faults()
     };
-    let Some(profiler) = profiler(settings) else { return };
+    let Some(profiler) = profiler(settings) else {
+        return;
+    };
     let worker = Worker::new();
     profiler.add_thread(worker.tid).expect("it can be added");
     let mut reader = profiler.reader(Sharing::Each).expect("a reader");
     worker.work(Work::Touch(1000));
     profiler.stop(worker.tid).expect("it runs");
     let counts = counts(&profiler, &worker);
-    assert_eq!((counts.account.waiting, counts.account.overwritten), (64, 0));
+    assert_eq!(
+        (counts.account.waiting, counts.account.overwritten),
+        (64, 0)
+    );
     assert!(counts.refused >= 936, "{counts:?}");
     let first = all(&mut reader);
     assert_eq!(first.len(), 64);
@@ -88,7 +100,9 @@ fn readers_of_a_queue_share_and_others_see_all() {
         ring_pages: 512,
         ..faults()
     };
-    let Some(profiler) = profiler(settings) else { return };
+    let Some(profiler) = profiler(settings) else {
+        return;
+    };
     let worker = Worker::new();
     let mut every = profiler.reader(Sharing::Each).expect("a reader");
     let mut sharing: Vec<Reader> = (0..3)
@@ -119,7 +133,10 @@ fn readers_of_a_queue_share_and_others_see_all() {
 
 #[test]
 fn nothing_is_sampled_while_stopped_and_nothing_is_lost_by_it() {
-    let Some(profiler) = profiler(Settings { ring_pages: 64, ..faults() }) else {
+    let Some(profiler) = profiler(Settings {
+        ring_pages: 64,
+        ..faults()
+    }) else {
         return;
     };
     let worker = Worker::new();
@@ -128,7 +145,10 @@ fn nothing_is_sampled_while_stopped_and_nothing_is_lost_by_it() {
         worker.work(Work::Touch(100));
         profiler.stop(worker.tid).expect("it runs");
         let stopped = counts(&profiler, &worker);
-        assert_eq!((stopped.state, stopped.samples), (State::Stopped, stopped.counted));
+        assert_eq!(
+            (stopped.state, stopped.samples),
+            (State::Stopped, stopped.counted)
+        );
         worker.work(Work::Touch(100));
         assert_eq!(counts(&profiler, &worker).counted, stopped.counted);
         profiler.start(worker.tid).expect("it lives");
@@ -144,7 +164,10 @@ fn nothing_is_sampled_while_stopped_and_nothing_is_lost_by_it() {
 
 #[test]
 fn each_sample_says_the_period_that_it_was_taken_at() {
-    let Some(profiler) = profiler(Settings { ring_pages: 64, ..faults() }) else {
+    let Some(profiler) = profiler(Settings {
+        ring_pages: 64,
+        ..faults()
+    }) else {
         return;
     };
     let worker = Worker::new();
@@ -152,12 +175,19 @@ fn each_sample_says_the_period_that_it_was_taken_at() {
     let mut reader = profiler.reader(Sharing::Each).expect("a reader");
     for period in [1, 7, 3, 50] {
         let before = counts(&profiler, &worker).counted;
-        assert_eq!(profiler.set_period(worker.tid, period).expect("it runs"), period);
+        assert_eq!(
+            profiler.set_period(worker.tid, period).expect("it runs"),
+            period
+        );
         worker.work(Work::Touch(1000));
         let counts = counts(&profiler, &worker);
         assert_eq!(counts.period, period);
         let samples = all(&mut reader);
-        assert!(samples.iter().all(|s| (s.period, s.stands_for) == (period, period)));
+        assert!(
+            samples
+                .iter()
+                .all(|s| (s.period, s.stands_for) == (period, period))
+        );
         assert_eq!(samples.len() as u64, (counts.counted - before) / period);
     }
 }
@@ -168,7 +198,9 @@ fn timer_samples_stand_for_what_was_counted_whatever_the_period_became() {
         period: Some(1_000_000),
         ..Settings::of(Source::Clock)
     };
-    let Some(profiler) = profiler(settings) else { return };
+    let Some(profiler) = profiler(settings) else {
+        return;
+    };
     let worker = Worker::new();
     profiler.add_thread(worker.tid).expect("it can be added");
     let mut reader = profiler.reader(Sharing::Each).expect("a reader");
@@ -191,16 +223,18 @@ fn timer_samples_stand_for_what_was_counted_whatever_the_period_became() {
 #[test]
 fn a_descriptor_tells_that_there_are_samples() {
     for latency in [Latency::TenMilliseconds, Latency::OneMillisecond] {
-        let Some(profiler) = profiler(Settings { latency, ..faults() }) else {
+        let Some(profiler) = profiler(Settings {
+            latency,
+            ..faults()
+        }) else {
             return;
         };
         let worker = Worker::new();
         profiler.add_thread(worker.tid).expect("it can be added");
         let mut reader = profiler.reader(Sharing::Each).expect("a reader");
         all(&mut reader);
-        let readable = |reader: &Reader| {
-            memgauge_live::sys::perf::wait(&[reader.as_fd().as_raw_fd()], 0)[0]
-        };
+        let readable =
+            |reader: &Reader| memgauge_live::sys::perf::wait(&[reader.as_fd().as_raw_fd()], 0)[0];
         assert!(!readable(&reader));
         assert!(!reader.wait(Duration::from_millis(1)));
         worker.work(Work::Touch(100));
@@ -215,7 +249,10 @@ fn a_descriptor_tells_that_there_are_samples() {
 
 #[test]
 fn what_was_sampled_before_the_end_of_a_thread_is_kept_until_it_is_read() {
-    let Some(profiler) = profiler(Settings { ring_pages: 64, ..faults() }) else {
+    let Some(profiler) = profiler(Settings {
+        ring_pages: 64,
+        ..faults()
+    }) else {
         return;
     };
     let mut worker = Worker::new();
@@ -228,13 +265,18 @@ fn what_was_sampled_before_the_end_of_a_thread_is_kept_until_it_is_read() {
     assert_eq!(counts.produced(), counts.counted);
     assert!(counts.samples >= 500, "{counts:?}");
     assert!(profiler.clean(Clean::Read).is_empty(), "nobody has read it");
-    let mut reader = profiler.reader_of(worker.tid, Sharing::Each).expect("a reader");
+    let mut reader = profiler
+        .reader_of(worker.tid, Sharing::Each)
+        .expect("a reader");
     assert_eq!(all(&mut reader).len() as u64, counts.samples);
     let cleaned = profiler.clean(Clean::Read);
     assert_eq!(cleaned.len(), 1);
     assert!(cleaned[0].is_exact());
     let error = profiler.statistics(worker.tid).expect_err("it is gone");
-    assert!(error.to_string().contains(&worker.tid.to_string()), "{error}");
+    assert!(
+        error.to_string().contains(&worker.tid.to_string()),
+        "{error}"
+    );
 }
 
 /// A shell that waits for a line before it runs the script.
@@ -249,9 +291,19 @@ fn shell(script: &str) -> std::process::Child {
 
 #[test]
 fn a_process_is_followed_through_forks_and_execs() {
-    let settings = Settings { kernel: true, ring_pages: 64, buffer: 1 << 14, ..faults() };
-    let settings = Settings { source: Source::Pmu("page-faults".to_owned()), ..settings };
-    let Some(profiler) = profiler(settings) else { return };
+    let settings = Settings {
+        kernel: true,
+        ring_pages: 64,
+        buffer: 1 << 14,
+        ..faults()
+    };
+    let settings = Settings {
+        source: Source::Pmu("page-faults".to_owned()),
+        ..settings
+    };
+    let Some(profiler) = profiler(settings) else {
+        return;
+    };
     let mut shell = shell("sh -c '/bin/true; sleep 0.3; exec sleep 0.3' & wait; exec sleep 0.2");
     let pid = shell.id();
     assert_eq!(profiler.add_process(pid).expect("it can be added"), 1);
@@ -286,23 +338,40 @@ fn addresses_are_rebuilt_while_the_program_runs() {
         period: Some(200_000),
         ..Settings::of(Source::Clock)
     };
-    let Some(profiler) = profiler(settings) else { return };
+    let Some(profiler) = profiler(settings) else {
+        return;
+    };
     let mut shell = shell("i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done");
     profiler.add_process(shell.id()).expect("it can be added");
     let mut reader = profiler.reader(Sharing::Each).expect("a reader");
     drop(shell.stdin.take());
     shell.wait().expect("it ends");
-    until("the end", || profiler.all_statistics().iter().all(|t| t.state == State::Ended));
+    until("the end", || {
+        profiler
+            .all_statistics()
+            .iter()
+            .all(|t| t.state == State::Ended)
+    });
     let samples = all(&mut reader);
     let with_address = samples.iter().filter(|s| s.addr.is_some()).count();
     assert!(samples.len() > 50, "{}", samples.len());
-    assert!(with_address * 2 > samples.len(), "{with_address} of {}", samples.len());
-    assert!(samples.iter().all(|s| s.derivation.is_some() == s.addr.is_some()));
+    assert!(
+        with_address * 2 > samples.len(),
+        "{with_address} of {}",
+        samples.len()
+    );
+    assert!(
+        samples
+            .iter()
+            .all(|s| s.derivation.is_some() == s.addr.is_some())
+    );
 }
 
 #[test]
 fn what_cannot_be_is_said_with_the_object() {
-    let Some(profiler) = profiler(faults()) else { return };
+    let Some(profiler) = profiler(faults()) else {
+        return;
+    };
     let check = |error: memgauge_online::Error, kind, words: &[&str]| {
         assert_eq!(error.kind(), kind, "{error}");
         for word in words {
@@ -320,7 +389,11 @@ fn what_cannot_be_is_said_with_the_object() {
     let worker = Worker::new();
     profiler.add_thread(worker.tid).expect("it can be added");
     let twice = profiler.add_thread(worker.tid).expect_err("twice");
-    check(twice, ErrorKind::Usage, &[&worker.tid.to_string(), "before"]);
+    check(
+        twice,
+        ErrorKind::Usage,
+        &[&worker.tid.to_string(), "before"],
+    );
     let never = profiler.set_period(worker.tid, 0).expect_err("zero");
     check(never, ErrorKind::Usage, &["`0`"]);
     let none = profiler.set_buffer_of_new(0).expect_err("no buffer");

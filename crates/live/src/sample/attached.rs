@@ -115,35 +115,50 @@ impl Plan {
             GivenUp::Parts => "latencies without their parts".to_owned(),
             GivenUp::Latencies => "no latencies and no data sources".to_owned(),
         });
-        self.request.built.notes.iter().cloned().chain(given_up).collect()
+        self.request
+            .built
+            .notes
+            .iter()
+            .cloned()
+            .chain(given_up)
+            .collect()
     }
 
     /// Attaches to a thread; its sampling is stopped at first. `follows`: what it starts
-    /// is told of at once.
+    /// is told of at once. `None`: the thread has ended, or is about to.
     ///
     /// # Errors
-    /// The thread has ended, this user may not sample it, or the event cannot be
-    /// sampled.
-    pub fn attach(&mut self, tid: u32, follows: bool) -> Result<Attached> {
+    /// This user may not sample it, or the event cannot be sampled.
+    pub fn attach(&mut self, tid: u32, follows: bool) -> Result<Option<Attached>> {
         let whom = EventScope::Thread(tid);
-        let (event, leader) = self.open(whom)?;
+        let Some((event, leader)) = self.open(whom)? else {
+            return Ok(None);
+        };
         let mut pages = self.ring_pages;
         let (side, ring) = loop {
             let attr = self.shared(side_band(self.registers), pages);
-            let side = perf::open(&attr, whom, None, None);
-            let side = side.map_err(|e| refusal(&format!("attach to thread `{tid}`"), e))?;
+            let side = match perf::open(&attr, whom, None, None) {
+                Err(e) if e.raw_os_error() == Some(libc::ESRCH) => return Ok(None),
+                side => side.map_err(|e| refusal(&format!("attach to thread `{tid}`"), e))?,
+            };
             match ring(&side, pages)? {
                 Some(ring) => break (side, ring),
                 None => pages /= 2,
             }
         };
         perf::write_into(&event, &side).map_err(|e| refusal("share a ring", e))?;
-        let herald = follows.then(|| self.herald(whom)).transpose()?;
+        let herald = match follows {
+            false => None,
+            true => match self.herald(whom)? {
+                None => return Ok(None),
+                herald => herald,
+            },
+        };
         let all = herald.iter().map(|(fd, _)| fd).chain([&side]);
         for fd in all {
             perf::enable(fd).map_err(|e| refusal("follow a thread", e))?;
         }
-        Ok(Attached {
+        Ok(Some(Attached {
             tid,
             herald,
             side,
@@ -158,19 +173,22 @@ impl Plan {
             scratch: Vec::new(),
             lost_records: 0,
             unreadable_bytes: 0,
-        })
+        }))
     }
 
     /// An event that wakes at each fork and end. Samples must not: the ring that they
     /// share with such records cannot wake at these alone.
-    fn herald(&self, whom: EventScope) -> Result<(OwnedFd, Ring)> {
+    fn herald(&self, whom: EventScope) -> Result<Option<(OwnedFd, Ring)>> {
         let mut attr = side_band(false);
         attr.flags &= !(flag::COMM | flag::COMM_EXEC);
         let mut attr = self.shared(attr, 1);
         attr.wakeup = 1;
-        let fd = perf::open(&attr, whom, None, None).map_err(|e| refusal("follow a thread", e))?;
+        let fd = match perf::open(&attr, whom, None, None) {
+            Err(e) if e.raw_os_error() == Some(libc::ESRCH) => return Ok(None),
+            fd => fd.map_err(|e| refusal("follow a thread", e))?,
+        };
         let ring = Ring::map(&fd, 1).map_err(|e| refusal("map a ring", e))?;
-        Ok((fd, ring))
+        Ok(Some((fd, ring)))
     }
 
     fn shared(&self, mut attr: Attr, pages: usize) -> Attr {
@@ -186,15 +204,17 @@ impl Plan {
     }
 
     /// Opens the event, and gives up one thing after the other that the kernel refuses.
-    fn open(&mut self, whom: EventScope) -> Result<(OwnedFd, Option<OwnedFd>)> {
+    /// `None`: there is nobody to observe.
+    fn open(&mut self, whom: EventScope) -> Result<Option<(OwnedFd, Option<OwnedFd>)>> {
         let (mut attr, mut given_up) = (self.request.built.attr, Vec::new());
         loop {
             let error = match self.open_attr(attr, whom) {
                 Ok(opened) => {
                     self.request.built.attr = attr;
                     self.request.given_up.extend(given_up);
-                    return Ok(opened);
+                    return Ok(Some(opened));
                 }
+                Err(e) if e.raw_os_error() == Some(libc::ESRCH) => return Ok(None),
                 Err(e) => e,
             };
             let denied = error.kind() == io::ErrorKind::PermissionDenied;
@@ -426,12 +446,7 @@ struct Lens<'a> {
 }
 
 impl Lens<'_> {
-    fn take(
-        &mut self,
-        header: Header,
-        body: &[u8],
-        each: &mut impl FnMut(Told<'_>),
-    ) -> Option<()> {
+    fn take(&mut self, header: Header, body: &[u8], each: &mut impl FnMut(Told<'_>)) -> Option<()> {
         if header.kind == record::SAMPLE {
             let sample = self.decode.layout.sample(body)?;
             self.sample(header, &sample, each);
@@ -461,7 +476,9 @@ impl Lens<'_> {
         if self.decode.drop_kernel && !header.is_user() {
             return each(Told::Unwanted);
         }
-        let mut row = self.decode.row(EventId(catalogue::FIRST_FREE), s, self.period);
+        let mut row = self
+            .decode
+            .row(EventId(catalogue::FIRST_FREE), s, self.period);
         row.time_ns = s.time_ns;
         self.decode.complete(s, &mut row);
         if let Some(code) = &mut self.code
