@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use memgauge_live::sample::attached::{Attached, Plan, ProcessCode, Told};
 use memgauge_live::sys::perf;
 
+use crate::pace::{Pace, Spent};
 use crate::registry::{Registry, SampledThread, State, add};
 use crate::ring::{Ring, RingWriter};
 use crate::sample::{Sample, WORDS};
@@ -20,6 +21,8 @@ use crate::{Error, ErrorKind, Result};
 
 /// Time between two looks for threads that no record told of.
 const LOOK_FOR_TASKS: Duration = Duration::from_millis(100);
+/// Time between two looks at what sampling costs, where that is limited.
+const WINDOW: Duration = Duration::from_millis(100);
 /// Time between two looks where nothing can happen but what wakes by itself.
 const IDLE_MS: i32 = 1000;
 /// Numbers that are used again while they are looked at: so often is tried anew.
@@ -35,6 +38,7 @@ struct Managed {
     /// It was not told to stop.
     wanted: bool,
     batch: Vec<[u64; WORDS]>,
+    pace: Pace,
 }
 
 /// A thread that was started by one that is followed.
@@ -60,6 +64,9 @@ pub(crate) struct Core {
     /// Why the last of them could not, where it had not ended.
     pub(crate) trouble: Option<String>,
     looked: Instant,
+    /// Part of threads' time that may be taken, and what a sample takes, nanoseconds.
+    budget: Option<(f64, f64)>,
+    paced: Instant,
     registry: Arc<Registry>,
 }
 
@@ -115,6 +122,16 @@ impl Managed {
         set(&counts.period, self.attached.period());
     }
 
+    fn spent(&self) -> Spent {
+        let counts = &self.thread.counts;
+        let of = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+        Spent {
+            samples: of(&counts.samples) + of(&counts.lost) + of(&counts.unwanted),
+            own_ns: of(&counts.own_ns),
+            observed_ns: of(&counts.processor_ns),
+        }
+    }
+
     fn state(&self) -> State {
         match self.wanted {
             true => State::Started,
@@ -131,8 +148,14 @@ struct Drained {
 
 impl Core {
     pub(crate) fn new(settings: Settings, registry: &Arc<Registry>) -> Result<Core> {
+        let mut plan = settings.plan()?;
+        let budget = settings
+            .overhead
+            .map(|allowed| affordable(&mut plan, allowed));
         Ok(Core {
-            plan: settings.plan()?,
+            plan,
+            budget: budget.transpose()?,
+            paced: Instant::now(),
             settings,
             on: true,
             managed: BTreeMap::new(),
@@ -192,6 +215,7 @@ impl Core {
             follows,
             wanted: true,
             batch: Vec::new(),
+            pace: Pace::default(),
         };
         if self.on {
             managed.attached.start();
@@ -282,6 +306,10 @@ impl Core {
     /// Changes a thread's period between two samples.
     pub(crate) fn set_period(&mut self, tid: u32, period: u64) -> Result<u64> {
         let number = self.number("change the period of", tid)?;
+        self.change_period(number, period)
+    }
+
+    fn change_period(&mut self, number: u64, period: u64) -> Result<u64> {
         let period = self.plan.possible_period(period);
         if let Some(managed) = self.managed.get(&number) {
             managed.attached.stop();
@@ -289,7 +317,8 @@ impl Core {
         // All that is read until here was taken at the period before.
         self.drain(&[number]);
         let Some(managed) = self.managed.get_mut(&number) else {
-            return Err(nobody("change the period of", tid));
+            // It has ended meanwhile.
+            return Ok(period);
         };
         let changed = managed.attached.set_period(period);
         if self.on && managed.wanted {
@@ -427,6 +456,26 @@ impl Core {
         }
     }
 
+    /// Gives threads that cost too much, or that may cost more, another period.
+    fn keep_to_budget(&mut self) {
+        let Some(budget) = self.budget.filter(|_| self.paced.elapsed() >= WINDOW) else {
+            return;
+        };
+        self.paced = Instant::now();
+        let mut next = Vec::new();
+        for (number, managed) in self.managed.iter_mut().filter(|m| self.on && m.1.wanted) {
+            managed.look();
+            let period = managed.attached.period();
+            let now = managed.spent();
+            next.extend(managed.pace.next(now, budget, period).map(|p| (*number, p)));
+        }
+        for (number, period) in next {
+            if let Err(e) = self.change_period(number, period) {
+                self.trouble = Some(e.to_string());
+            }
+        }
+    }
+
     /// One look at everything. `ready`: threads whose descriptor said something.
     fn round(&mut self, ready: &[u64]) {
         let ended = |n: &&u64| self.managed.get(n).is_some_and(|m| m.attached.has_ended());
@@ -435,6 +484,7 @@ impl Core {
         self.drain(&all);
         ended.into_iter().for_each(|n| self.finish(n, State::Ended));
         self.look_for_tasks();
+        self.keep_to_budget();
     }
 
     /// What to wait for, and how long.
@@ -454,6 +504,16 @@ impl Core {
         };
         (numbers, fds, timeout_ms)
     }
+}
+
+/// What a sample costs, where it has to be known; a timer begins at what that affords.
+fn affordable(plan: &mut Plan, allowed: f64) -> Result<(f64, f64)> {
+    let cost = plan.cost().ok_or_else(|| {
+        let message = "failed to keep to an overhead: what a sample costs cannot be measured here";
+        Error::new(ErrorKind::Missing, message)
+    })?;
+    plan.afford(cost.ns, allowed);
+    Ok((allowed, cost.ns))
 }
 
 pub(crate) fn nobody(what: &str, id: u32) -> Error {

@@ -2,6 +2,7 @@
 #![deny(unsafe_code)]
 
 mod collector;
+mod pace;
 mod profiler;
 mod reader;
 mod registry;

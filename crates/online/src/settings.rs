@@ -67,7 +67,7 @@ impl Latency {
 /// };
 /// assert!(!settings.kernel);
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     /// Where samples come from.
     pub source: Source,
@@ -84,6 +84,9 @@ pub struct Settings {
     pub when_full: WhenFull,
     /// How soon a sample can be read.
     pub latency: Latency,
+    /// Part of each thread's processor time that sampling it may take, 0.01 for 1 %: its
+    /// period is changed to keep to that.
+    pub overhead: Option<f64>,
     /// Pages of each thread's ring in the kernel, a power of two.
     pub ring_pages: usize,
 }
@@ -104,6 +107,7 @@ impl Settings {
             buffer: 4096,
             when_full: WhenFull::default(),
             latency: Latency::default(),
+            overhead: None,
             ring_pages: 8,
         }
     }
@@ -114,6 +118,12 @@ impl Settings {
             let message = format!(
                 "failed to size a ring of `{}` pages: take a power of two up to {MOST_PAGES}",
                 self.ring_pages
+            );
+            return Err(Error::usage(message));
+        }
+        if let Some(allowed) = self.overhead.filter(|o| !(0.0001..=0.5).contains(o)) {
+            let message = format!(
+                "failed to keep to an overhead of `{allowed}`: take 0.0001 to 0.5 (0.01 is 1 %)"
             );
             return Err(Error::usage(message));
         }

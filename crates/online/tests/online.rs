@@ -221,6 +221,42 @@ fn timer_samples_stand_for_what_was_counted_whatever_the_period_became() {
 }
 
 #[test]
+fn a_budget_raises_the_period_and_the_account_stays_exact() {
+    let settings = Settings {
+        overhead: Some(0.01),
+        ring_pages: 64,
+        ..faults()
+    };
+    let Some(profiler) = profiler(settings) else {
+        return;
+    };
+    let worker = Worker::new();
+    profiler.add_thread(worker.tid).expect("it can be added");
+    // Every fault is a sample at first, and takes much of the thread's time.
+    until("a longer period", || {
+        worker.work(Work::Touch(2000));
+        counts(&profiler, &worker).period > 1
+    });
+    let mut reader = profiler.reader(Sharing::Each).expect("a reader");
+    worker.work(Work::Touch(2000));
+    profiler.stop(worker.tid).expect("it runs");
+    let counts = counts(&profiler, &worker);
+    assert!(counts.stands_for <= counts.counted, "{counts:?}");
+    let samples = all(&mut reader);
+    assert!(
+        samples
+            .iter()
+            .all(|s| s.period >= 1 && s.stands_for == s.period)
+    );
+    let none = Settings {
+        overhead: Some(0.0),
+        ..faults()
+    };
+    let none = Profiler::new(none).err().expect("nothing is allowed");
+    assert!(none.to_string().contains("`0`"), "{none}");
+}
+
+#[test]
 fn a_descriptor_tells_that_there_are_samples() {
     for latency in [Latency::TenMilliseconds, Latency::OneMillisecond] {
         let Some(profiler) = profiler(Settings {

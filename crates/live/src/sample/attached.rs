@@ -105,6 +105,19 @@ impl Plan {
         self.request.built.attr.period = self.possible_period(period);
     }
 
+    /// What a sample takes from the thread, measured on the calling thread; `None` where
+    /// that cannot be.
+    pub fn cost(&self) -> Option<super::SampleCost> {
+        super::cost::measure(&self.request)
+    }
+
+    /// Raises the period that a timer begins with to one that this cost affords.
+    pub fn afford(&mut self, cost_ns: f64, allowed: f64) {
+        if is_timer(&self.request.built.attr) {
+            self.set_period(self.period().max((cost_ns / allowed) as u64));
+        }
+    }
+
     /// What had to be changed or given up, in words.
     pub fn notes(&self) -> Vec<String> {
         let given_up = self.request.given_up.iter().map(|what| match what {
