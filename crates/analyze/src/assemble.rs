@@ -5,6 +5,7 @@ use memgauge_trace::{EventId, Loss, Manifest, Thread};
 use crate::Analysis;
 use crate::counting::counting;
 use crate::counts::{Counts, EventNames};
+use crate::dram::{BandwidthCurve, Dram};
 use crate::findings::findings;
 use crate::heat::HeatMap;
 use crate::hotspots::{HotTables, Limits, Rank, hot_tables};
@@ -16,10 +17,7 @@ use crate::samples::SampleTotals;
 use crate::series::{Curves, Series};
 use crate::sites::{SampledSites, SiteTotals, Sites};
 use crate::spaces::AddressSpaces;
-use crate::summary::{
-    BandwidthCurve, Dram, Provenances, RecordingFacts, RunFacts, SCHEMA_VERSION, Summary,
-    TotalsFrom,
-};
+use crate::summary::{Provenances, RecordingFacts, RunFacts, SCHEMA_VERSION, Summary, TotalsFrom};
 use crate::threads::{ThreadNames, ThreadSums, ThreadTotals, processes, threads};
 
 /// Contents and limits of a summary.

@@ -19,11 +19,13 @@ pub mod bandwidth;
 mod counting;
 mod counts;
 mod derived;
+mod dram;
 mod findings;
 mod heat;
 mod hotspots;
 mod io;
 mod io_memory;
+mod io_moved;
 mod levels;
 mod losses;
 mod regions;
@@ -43,13 +45,13 @@ pub use assemble::{Options, Parts, assemble, summarise_counting};
 pub use counting::{Counter, CounterCurve, Counting, Ticking};
 pub use counts::{Counts, EventNames};
 pub use derived::{Derived, derived};
+pub use dram::{BandwidthCurve, Dram};
 pub use findings::{Finding, findings};
 pub use heat::{Heat, HeatMap, HotPlace, Stretch};
 pub use hotspots::{HotRest, HotRow, HotTable, HotTables, Limits, Rank, hot_tables};
-pub use io::{
-    BothWays, IoAccounts, IoBy, IoDeviceLine, IoLine, IoLoss, IoSummary, Moved, summarise_io,
-};
+pub use io::{IoAccounts, IoBy, IoLoss, IoSummary, summarise_io};
 pub use io_memory::{IoMemory, IoPort, IoTerm, MemoryCounters};
+pub use io_moved::{BothWays, IoDeviceLine, IoLine, Moved};
 pub use levels::{Level, LevelName, levels};
 pub use losses::{LossRow, Losses, sentence};
 pub use regions::{RegionRow, RegionTable, Regions, SampledRegions, wilson_95};
@@ -59,10 +61,7 @@ pub use series::{Curve, Curves, Peak, Series};
 pub use sites::{SampledSites, SiteTotals, Sites};
 pub use spaces::{AddressSpaces, Generated, Modules};
 pub use summarise::{summarise, summarise_end};
-pub use summary::{
-    BandwidthCurve, Dram, Provenances, RecordingFacts, RunFacts, SCHEMA_VERSION, Summary,
-    TotalsFrom,
-};
+pub use summary::{Provenances, RecordingFacts, RunFacts, SCHEMA_VERSION, Summary, TotalsFrom};
 pub use threads::{
     ProcessRow, ThreadNames, ThreadRow, ThreadSums, ThreadTotals, processes, threads,
 };
@@ -74,10 +73,10 @@ pub trait Analysis {
     /// Result of the analysis.
     type Output;
 
-    /// Takes in some rows; how a table is cut into batches does not matter.
+    /// Takes some rows; the division of a table into batches does not matter.
     fn observe(&mut self, batch: &[Self::Row]);
 
-    /// Takes in what another of the same settings has observed.
+    /// Adds the observations of another one with the same settings.
     fn merge(&mut self, other: Self);
 
     /// The result over everything observed.

@@ -5,8 +5,7 @@ use memgauge_live::target::Target;
 use memgauge_trace::CommandEnd;
 
 use crate::args::{Settings, Source};
-use crate::terminal;
-use crate::{record, sample};
+use crate::{prepare, sample, terminal};
 
 /// Samples a second by default.
 const DEFAULT_HERTZ: u64 = 1000;
@@ -17,7 +16,7 @@ pub(crate) fn run(
     (target, while_running): (Target, Option<Vec<String>>),
     verbose: bool,
 ) -> anyhow::Result<CommandEnd> {
-    record::refuse_unused(settings, Source::Clock)?;
+    prepare::refuse_unused(settings, Source::Clock)?;
     let options = Options {
         target,
         while_running,
@@ -27,7 +26,7 @@ pub(crate) fn run(
         keep_registers: settings.registers,
         overhead: settings.overhead.map(|percent| percent.0 / 100.0),
     };
-    record::make_room(&settings.output, settings.force)?;
+    prepare::make_room(&settings.output, settings.force)?;
     terminal::catch_interrupts()?;
     let outcome = clock::record(&options)?;
     if verbose {

@@ -19,11 +19,11 @@ Examples:
   memgauge import perf.data -o run.mg && memgauge report run.mg
   perf record -o - -- ./prog | memgauge import - -o run.mg";
 
-/// Make a recording of what perf recorded
+/// Convert a recording of perf to a recording of memgauge
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Import {
-    /// What `perf record` wrote: a file, compressed or not, a directory
+    /// Output of `perf record`: a file, compressed or not, a directory
     /// (`--threads`), a pipe, or `-` for standard input
     #[arg(value_name = "FILE", default_value = "perf.data")]
     input: PathBuf,

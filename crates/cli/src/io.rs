@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use memgauge_analyze::{Analysis, IoAccounts, IoBy, IoLoss, IoSummary};
+use memgauge_analyze::{IoAccounts, IoBy, IoLoss, IoSummary};
 use memgauge_host::memory_counters::{MemoryCounters, NoCounters};
 use memgauge_host::sys::signals::interrupts;
 use memgauge_io::{Filter, IoRecorder, Launched, Look, Meter, Setup};
@@ -16,6 +16,7 @@ use memgauge_trace::CommandEnd;
 
 use crate::args::{By, Io, Order};
 use crate::io_live::Live;
+use crate::io_sums::take_in;
 use crate::io_target::{check_devices, check_pids, control_group};
 use crate::outcome::Exit;
 use crate::{record, terminal};
@@ -87,7 +88,7 @@ fn by(args: &Io) -> IoBy {
     }
 }
 
-/// What is asked for, if it is there.
+/// The targets of the accounting, after a check that they exist.
 fn filter(args: &Io) -> anyhow::Result<Filter> {
     check_pids(&args.pid)?;
     check_devices(&args.device)?;
@@ -105,7 +106,7 @@ fn meter(args: &Io, filter: Filter) -> anyhow::Result<Meter> {
     let memory: Box<dyn MemoryCounters> = if args.device.is_empty() {
         Box::new(MemoryCounting::start(args.counters.as_deref())?)
     } else {
-        let why = "with --device other devices' shares are not known";
+        let why = "with --device the shares of other devices are not known";
         Box::new(NoCounters(why.to_owned()))
     };
     let setup = Setup {
@@ -268,16 +269,6 @@ impl IoRun {
             print(args, &summary)?;
         }
         Ok(exit(end, self.launched.is_some()))
-    }
-}
-
-/// Adds what a look saw.
-pub(crate) fn take_in(accounts: &mut IoAccounts, look: &Look) {
-    accounts.know_owners(&look.owners);
-    accounts.know_devices(&look.devices);
-    accounts.observe(&look.rows);
-    for gained in &look.memory {
-        accounts.count(&gained.series.name(), gained.bytes);
     }
 }
 

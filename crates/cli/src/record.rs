@@ -2,24 +2,20 @@
 
 use std::path::Path;
 
-use anyhow::{Context, bail};
 use memgauge_emulate::{self as emulate, Emulator, Options};
 use memgauge_live::events::{self, Pmus};
 use memgauge_live::target::Target;
-use memgauge_machine::{Config, Delivery, PmuConfig, SampleSpec};
+use memgauge_machine::{Config, PmuConfig, SampleSpec};
 use memgauge_recording::Recording;
 use memgauge_trace::{CommandEnd, catalogue};
 
 use crate::args::{Launch, Record, Settings, Source};
 use crate::outcome::{Exit, usage};
-use crate::units::{EventSpec, spoken_bytes, spoken_seconds};
+use crate::prepare::{modelled, refuse_unused};
+use crate::units::{spoken_bytes, spoken_seconds};
 use crate::{clock, progress, report, sample, terminal};
 
-/// The machine that is modelled where none is named.
-const HOST: &str = "host";
-
-/// Name of a recording that the user did not name; the next one replaces it.
-const DEFAULT_OUTPUT: &str = "memgauge.mg";
+pub(crate) use crate::prepare::make_room;
 
 /// Runs the command and writes the recording.
 pub(crate) fn record(args: &Record) -> anyhow::Result<Exit> {
@@ -138,61 +134,8 @@ pub(crate) fn warn_about_rights(command: &[String]) {
     }
 }
 
-/// Events of the modelled machine that are sampled where none is named: those that
-/// a report needs, rarely enough not to matter.
-const MODELLED: &str = "llc.miss:127,l1d.miss:4099";
 /// Period of a modelled event that was named without one.
 const MODELLED_PERIOD: u64 = 1009;
-
-/// Refuses options that a source would have no use for: who names one expects something
-/// of it.
-pub(crate) fn refuse_unused(settings: &Settings, source: Source) -> anyhow::Result<()> {
-    let emulate = source == Source::Emulate;
-    let clock = source == Source::Clock;
-    let is_modelled = !settings.modelled.prefetch.is_empty()
-        || settings.modelled.machine != HOST
-        || settings.delivery.0 != Delivery::Ideal;
-    let all = [
-        ("--overhead", emulate && settings.overhead.is_some()),
-        ("-F", emulate && settings.frequency.is_some()),
-        ("--registers", emulate && settings.registers),
-        ("-e", clock && !settings.events.is_empty()),
-        ("-c", clock && settings.period.is_some()),
-        (
-            "--machine, --prefetch and --delivery",
-            !emulate && is_modelled,
-        ),
-    ];
-    let unused: Vec<&str> = all.iter().filter(|o| o.1).map(|o| o.0).collect();
-    if unused.is_empty() {
-        return Ok(());
-    }
-    let (name, instead) = match source {
-        Source::Emulate => (
-            "emulate",
-            "it runs the program on a modelled machine: use --source clock or -e to sample this \
-            machine",
-        ),
-        Source::Clock => ("clock", "it samples by a timer: set its frequency with -F"),
-        Source::Auto | Source::Pmu => (
-            "pmu",
-            "they describe the machine of source emulate: leave them out",
-        ),
-    };
-    Err(usage(format!(
-        "failed to record: source {name} has no use for {}: {instead}",
-        unused.join(", ")
-    )))
-}
-
-/// The events named, as those of the modelled machine.
-pub(crate) fn modelled(settings: &Settings) -> Result<Vec<EventSpec>, String> {
-    let text = match settings.events.is_empty() {
-        true => MODELLED.to_owned(),
-        false => settings.events.join(","),
-    };
-    text.split(',').map(str::parse).collect()
-}
 
 fn pmu(settings: &Settings) -> anyhow::Result<PmuConfig> {
     let events = modelled(settings).map_err(|why| no_such_events(settings, &why))?;
@@ -213,7 +156,7 @@ fn no_such_events(settings: &Settings, why: &str) -> anyhow::Error {
     let text = settings.events.join(",");
     let pmus = Pmus::default();
     let is_live = |item: &str| events::parse(item, &pmus).is_ok();
-    // A modelled event has a period behind its colon, a tracepoint its name.
+    // A modelled event has a period after its colon, a tracepoint its name.
     let is_traced = |item: &str| {
         item.split_once(':').is_some_and(|(name, behind)| {
             behind.parse::<u64>().is_err() && catalogue::by_name(name).is_none()
@@ -233,40 +176,6 @@ fn announce(machine: &Config, why: &str) {
         "memgauge: source emulate ({why}): modelled on {}, 10 to 60 times slower than native",
         machine.name
     );
-}
-
-/// Moves the last unnamed recording aside, as perf does; refuses to touch a
-/// named one without `--force`.
-pub(crate) fn make_room(path: &Path, force: bool) -> anyhow::Result<()> {
-    if !path.exists() {
-        return Ok(());
-    }
-    let recording = path.join("manifest.json").exists();
-    if !recording && std::fs::read_dir(path).is_ok_and(|mut list| list.next().is_none()) {
-        return Ok(());
-    }
-    if !recording {
-        bail!(
-            "failed to write `{}`: it exists and is not a recording",
-            path.display()
-        );
-    }
-    if path == Path::new(DEFAULT_OUTPUT) {
-        let old = path.with_extension("mg.old");
-        if old.join("manifest.json").exists() {
-            std::fs::remove_dir_all(&old)
-                .with_context(|| format!("failed to remove `{}`", old.display()))?;
-        }
-        return std::fs::rename(path, &old)
-            .with_context(|| format!("failed to move `{}` aside", path.display()));
-    }
-    if !force {
-        bail!(
-            "failed to write `{}`: it exists (use --force to replace it)",
-            path.display()
-        );
-    }
-    std::fs::remove_dir_all(path).with_context(|| format!("failed to remove `{}`", path.display()))
 }
 
 fn closing_line(path: &Path) -> anyhow::Result<()> {

@@ -3,10 +3,10 @@
 use memgauge_analyze::{Limits, Options, summarise, summarise_io};
 use memgauge_recording::Recording;
 use memgauge_report::{IoOrder, Style, io_json, io_text, json, text};
+use memgauge_symbols::Symbols;
 
 use crate::args::Report;
 use crate::outcome::{Exit, take_in_damage};
-use crate::symbols::Symbols;
 use crate::terminal;
 
 /// Rows in each table unless asked otherwise.

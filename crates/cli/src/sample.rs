@@ -13,8 +13,7 @@ use memgauge_trace::CommandEnd;
 
 use crate::args::{Record, Settings, Source};
 use crate::outcome::usage;
-use crate::record;
-use crate::terminal;
+use crate::{prepare, terminal};
 
 /// Whether the command line asks for samples of live events.
 pub(crate) fn is_wanted(args: &Record) -> bool {
@@ -36,7 +35,7 @@ fn has_events(args: &Record) -> bool {
 pub(crate) fn is_live(settings: &Settings) -> bool {
     let text = settings.events.join(",");
     !text.is_empty()
-        && record::modelled(settings).is_err()
+        && prepare::modelled(settings).is_err()
         && events::parse(&text, &Pmus::default()).is_ok()
 }
 
@@ -46,7 +45,7 @@ pub(crate) fn run(
     (target, while_running): (Target, Option<Vec<String>>),
     verbose: bool,
 ) -> anyhow::Result<CommandEnd> {
-    record::refuse_unused(settings, Source::Pmu)?;
+    prepare::refuse_unused(settings, Source::Pmu)?;
     let options = Options {
         target,
         while_running,
@@ -60,7 +59,7 @@ pub(crate) fn run(
         tracing: None,
         source: "pmu",
     };
-    record::make_room(&settings.output, settings.force)?;
+    prepare::make_room(&settings.output, settings.force)?;
     terminal::catch_interrupts()?;
     let outcome = sample::record(&options)?;
     if verbose {

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use memgauge_machine::Delivery;
 use memgauge_trace::{EventId, catalogue};
 
 /// Where a recording is written to.
@@ -49,7 +50,7 @@ pub(crate) fn spoken_bytes(bytes: u64) -> String {
     }
 }
 
-/// A number, whole or with a fraction, and the unit behind it.
+/// A number, whole or with a fraction, and its unit.
 fn split(text: &str) -> (&str, &str) {
     let text = text.trim();
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.');
@@ -183,6 +184,38 @@ fn unknown_event(name: &str) -> String {
         "there is no event `{name}`; near it: {} (see `memgauge list`)",
         near.join(", ")
     )
+}
+
+/// A way from an overflow to a record, by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DeliveryName(pub(crate) Delivery);
+
+impl FromStr for DeliveryName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        Delivery::by_name(text).map(DeliveryName).ok_or_else(|| {
+            let names = Delivery::NAMED.map(|n| n.0).join(", ");
+            format!("there is no delivery `{text}`; there are {names}")
+        })
+    }
+}
+
+impl DeliveryName {
+    /// Its name, for people.
+    pub(crate) fn name(self) -> &'static str {
+        let named = Delivery::NAMED.iter().find(|n| n.1 == self.0);
+        named.map_or("custom", |n| n.0)
+    }
+}
+
+/// Pages of a ring.
+pub(crate) fn pages(text: &str) -> Result<usize, String> {
+    let pages = text
+        .parse()
+        .ok()
+        .filter(|n: &usize| n.is_power_of_two() && *n <= 1 << 18);
+    pages.ok_or_else(|| "expected a power of two up to 262144".to_owned())
 }
 
 #[cfg(test)]

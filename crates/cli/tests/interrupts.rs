@@ -135,7 +135,7 @@ impl Running {
         }
     }
 
-    /// What the report says of the recording, which is complete.
+    /// The report of the recording, which is complete.
     fn recording(&self) -> Value {
         let path = self.folder.path().join("r.mg");
         let manifest = std::fs::read(path.join("manifest.json")).expect("a manifest");

@@ -449,7 +449,7 @@ fn bad_lists_and_options_end_with_one_clear_line() {
         "",
         "no\naddress\n",
         125,
-        "2 lines that are no address, the first is line 1: no",
+        "2 lines without an address, the first is line 1: no",
     );
     check("--block 63", "1\n", 2, "power of two");
     check("--sample 0", "1\n", 2, "above 0 and at most 1");
@@ -493,7 +493,7 @@ fn bad_lists_and_options_end_with_one_clear_line() {
     let (text, _, code) = of_list("--format raw", [1u8; 19]);
     assert_eq!(code, Some(0));
     assert!(
-        text.contains("3 bytes behind the last whole word"),
+        text.contains("3 bytes after the last whole address"),
         "{text}"
     );
     let (text, _, code) = of_list(
@@ -587,7 +587,7 @@ fn a_table_says_what_was_passed_over_on_standard_error() {
     let (csv, error, code) = of_list("--csv --sizes 1K", "7\njunk\n7\n");
     assert_eq!(code, Some(0));
     assert!(
-        error.contains("1 lines that are no address, the first is line 2: junk"),
+        error.contains("1 lines without an address, the first is line 2: junk"),
         "{error}"
     );
     assert_eq!(csv.lines().count(), 2, "{csv}");

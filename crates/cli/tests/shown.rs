@@ -270,7 +270,7 @@ fn a_damaged_part_of_samples_is_named_and_the_rest_shown() {
     let problems = json["problems"].clone();
     assert_eq!(problems.as_array().map(Vec::len), Some(1), "{problems}");
     let curve = run(folder.path(), &["mrc", "d.mg"]);
-    // Of samples nothing good is left.
+    // No sample is left that could be read.
     assert_eq!(curve.status.code(), Some(125), "{}", said(&curve));
     assert!(
         said(&curve).contains("part-000000.parquet"),

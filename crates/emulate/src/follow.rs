@@ -63,7 +63,7 @@ pub(super) trait Reader {
     type Process;
     type Thread;
 
-    /// The code of a process, which is read ahead of the words that speak of it.
+    /// The code of a process, which is read before the words that refer to it.
     fn catalogue(kept: &mut Self::Process) -> &mut Catalogue;
 
     /// The reader's data of a process that has appeared.
@@ -89,7 +89,7 @@ pub(super) trait Reader {
     /// A record of a process besides its code.
     fn observe(&mut self, process: &mut Process<Self::Process>, catalogue_event: CatalogueEvent);
 
-    /// Takes in words of thread `tid`.
+    /// Takes words of thread `tid`.
     fn read(
         &mut self,
         process: &mut Process<Self::Process>,
@@ -223,7 +223,7 @@ impl<R: Reader> Followed<R> {
         self.step(index, Until::Now, number);
     }
 
-    /// Takes in the processes and threads that have appeared; whether there were any.
+    /// Adds the processes and threads that have appeared; whether there were any.
     fn add_new(&mut self, session: &mut Session) -> bool {
         let mut any = false;
         while let Some(entry) = session.next_entry() {
@@ -308,7 +308,7 @@ impl<R: Reader> Followed<R> {
         if unread.from == unread.to && !unread.sealed || self.reader.has_enough() {
             return false;
         }
-        // After the words were seen: what they speak of was written before them.
+        // After the words were seen: the code they refer to was written before them.
         self.read_catalogue(number);
         let thread = &mut self.threads[index];
         let Some(process) = self.processes.get_mut(&number) else {

@@ -55,7 +55,7 @@ pub use session::SHARED_MEMORY_BYTES;
 use session::Session;
 pub use stream::{Batch, StreamOptions, Streamed, stream};
 
-/// What to record and how.
+/// Settings of a recording.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Program and arguments.
@@ -64,19 +64,19 @@ pub struct Options {
     pub output: PathBuf,
     /// The machine to model.
     pub machine: Config,
-    /// What its PMU samples and how often it ticks.
+    /// Samples and ticks of its PMU.
     pub pmu: PmuConfig,
     /// Overflows are kept as times in blocks, rounded to at most so many nanoseconds
     /// (1: exact), with one in [`memgauge_recording::overflows::SAMPLED`] as a sample; `None`: all as samples.
     pub traces: Option<u64>,
 }
 
-/// What came of a recording.
+/// Result of a recording.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// How the command ended.
     pub end: CommandEnd,
-    /// What the user should hear at once, a line each.
+    /// Messages that the user needs at once, a line each.
     pub notes: Vec<String>,
 }
 
@@ -104,7 +104,7 @@ const REAP_EVERY: Duration = Duration::from_millis(50);
 /// Between two instalments of the per-instruction totals; parts close at the
 /// same pace (docs/format.md).
 const FLUSH_EVERY: Duration = Duration::from_secs(2);
-/// What an idle recorder sleeps; a ring holds several of these at full speed.
+/// Sleep of an idle recorder; a ring holds several of these at full speed.
 const IDLE: Duration = Duration::from_micros(50);
 /// Sleeps without a full block after which blocks being filled are looked at.
 /// Looking costs the program: the word looked at is written at every access.
@@ -206,7 +206,7 @@ impl Unwritten {
             kind: LossKind::PartNotWritten,
             count: 1,
             detail: format!(
-                "the whole run from {:.1} s of wall time on: {}",
+                "the run after {:.1} s of wall time was not recorded: {}",
                 self.since.as_secs_f64(),
                 self.error.in_full()
             ),
@@ -223,8 +223,8 @@ impl Unwritten {
         Error::new(
             self.error.kind(),
             format!(
-                "{}; the program ran on unrecorded from {:.1} s on and {ended}; what was \
-                 recorded before is kept",
+                "{}; the program ran on unrecorded from {:.1} s on and {ended}; the recording \
+                until then is kept",
                 self.error.in_full(),
                 self.since.as_secs_f64()
             ),
@@ -232,7 +232,7 @@ impl Unwritten {
     }
 }
 
-/// What the user should hear of a run.
+/// Messages for the user about a run.
 fn notes(seen: &[Note], end: &CommandEnd, options: &Options, emulator: &Emulator) -> Vec<String> {
     let mut all: Vec<String> = seen
         .iter()
@@ -263,7 +263,7 @@ fn crashed(who: &str, signal: i32, command: &str, version: &str) -> String {
     };
     format!(
         "{who} crashed (signal {signal}) under the emulator{known}: run `qemu-x86_64 {command}` \
-         without memgauge to tell whose fault it is"
+         without memgauge to see whether the emulator is at fault"
     )
 }
 
@@ -426,7 +426,7 @@ fn totals(seen: &ProgressCounts) -> std::collections::BTreeMap<String, u64> {
         .collect()
 }
 
-/// What delivery did, where it did anything.
+/// Facts of delivery, if it did anything.
 fn delivery(delivered: &Delivered) -> Option<DeliveryFacts> {
     (delivered.stops + delivered.rest > 0).then_some(DeliveryFacts {
         rest: delivered.rest,

@@ -65,7 +65,7 @@ pub(super) struct Parts {
 }
 
 impl Parts {
-    /// Takes in what a catalogue tells of mappings.
+    /// Takes a mapping's change from a catalogue.
     pub(super) fn observe(&mut self, catalogue_event: &CatalogueEvent) {
         match catalogue_event {
             CatalogueEvent::Mapped(start, mapping) => self.space.map(*start, mapping.clone()),

@@ -530,7 +530,7 @@ impl ModelReader {
         replay.run(words.all, at, words.whole)
     }
 
-    /// Takes in who lets others go on, or has waited.
+    /// Takes a release or a wait of a thread.
     fn synchronise(&mut self, process: &Process, thread: &Running, sync: &Sync) {
         let (core, _) = self.machine.core_mut(thread.core);
         let until_ns = self.waits.take(sync, process.entry.pid, core.time_ns());

@@ -146,7 +146,7 @@ impl Session {
         let dir = make_dir()?;
         let path = dir.join("control");
         let page = || -> std::io::Result<Shared> {
-            // Written, so that it has memory behind it: a store into a page without ends
+            // Written, so that it has memory: a store into a page without memory ends
             // the process.
             fs::write(&path, [0u8; wire::PAGE])?;
             open_shared(&path, wire::PAGE)

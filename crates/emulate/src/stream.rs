@@ -1,5 +1,5 @@
-//! Hands the references of a running program to whoever wants them, without
-//! modelling a machine and without storing anything.
+//! Hands the references of a running program to a caller, without modelling a machine
+//! and without storing anything.
 //!
 //! Threads are read in turn, up to a block of the ring (some thousand
 //! references) of each: the order between threads is theirs only as far as that.
@@ -30,7 +30,7 @@ pub struct Batch<'a> {
     /// First byte of each; address spaces of different processes (and of a
     /// process before and after an exec) differ in the bits from 47 on.
     pub addresses: &'a [u64],
-    /// Those that cross a multiple of the granule: which, and their bytes.
+    /// References that cross a multiple of the granule: their indices and bytes.
     pub crossing: &'a [(usize, u32)],
     /// Address of the instruction that makes each; empty if these are not wanted.
     pub ips: &'a [u64],
@@ -38,11 +38,11 @@ pub struct Batch<'a> {
     pub instructions: u64,
     /// From which reference on they are of which part; empty if none are wanted.
     pub parts: &'a [(usize, u32)],
-    /// What the parts are called, by number.
+    /// Names of the parts, by number.
     pub part_names: &'a [String],
 }
 
-/// What is to be said of references.
+/// Facts wanted of each reference.
 #[derive(Clone, Copy, Debug)]
 pub struct StreamOptions {
     /// References that cross a multiple of so many bytes, a power of two, are marked.
@@ -60,9 +60,9 @@ pub struct Streamed {
     pub end: CommandEnd,
     /// Instructions executed.
     pub instructions: u64,
-    /// References given on.
+    /// References passed on.
     pub references: u64,
-    /// What is missing, by kind, count and detail.
+    /// Losses by kind, count and detail.
     pub losses: Vec<(LossKind, u64, String)>,
 }
 
@@ -74,14 +74,14 @@ const SPACE_SHIFT: u32 = 47;
 type Process = follow::Process<Streaming>;
 type Thread = follow::Thread<Walking>;
 
-/// What is kept of a process.
+/// Data kept of a process.
 #[derive(Default)]
 struct Streaming {
     catalogue: Catalogue,
     parts: Parts,
 }
 
-/// What is kept of a thread.
+/// Data kept of a thread.
 #[derive(Default)]
 struct Walking {
     place: WalkState,
@@ -90,7 +90,7 @@ struct Walking {
 
 type Sink<'a> = &'a mut dyn FnMut(&Batch<'_>) -> ControlFlow<()>;
 
-/// Finds the references that words speak of and gives them on.
+/// Finds the references that words stand for and passes them on.
 struct ReferenceReader<'a> {
     sink: Sink<'a>,
     /// The sink wants no more.
@@ -108,7 +108,7 @@ struct ReferenceReader<'a> {
 /// that fails, the command is killed.
 ///
 /// # Errors
-/// What `sink` said; the program cannot run or the emulator is missing.
+/// Errors of `sink`; the program cannot run or the emulator is missing.
 pub fn stream<E: From<Error>>(
     command: &[String],
     wanted: StreamOptions,

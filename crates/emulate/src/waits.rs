@@ -1,4 +1,4 @@
-//! Who waited for whom: what lets others go on, and what has waited, in virtual time.
+//! Waits in virtual time: which thread let which others go on.
 //!
 //! The plugin numbers both throughout the session (`qemu-plugin/sync.c`). A wait ends
 //! no earlier than the last release of its key that has a smaller number. Threads are
@@ -131,8 +131,8 @@ pub(super) struct Waits {
 }
 
 impl Waits {
-    /// Takes in a mark of a thread of process `pid` whose clock shows `now_ns`; until
-    /// when it has waited, if it has.
+    /// Takes a mark of a thread of process `pid` with the clock at `now_ns`. Returns
+    /// the time until which it has waited, if it has.
     pub(super) fn take(&mut self, sync: &Sync, pid: u32, now_ns: u64) -> Option<u64> {
         match sync.what {
             MarkKind::Release(key, delay_ns) => {

@@ -41,7 +41,7 @@ static TELL: OnceLock<fn(&str)> = OnceLock::new();
 /// Without a program, the second one ends this process at once.
 ///
 /// # Errors
-/// What `sigaction` says.
+/// The error of `sigaction`.
 pub fn catch_interrupts(tell: fn(&str)) -> Result<()> {
     TELL.get_or_init(|| tell);
     signals::catch().map_err(|e| {
@@ -146,12 +146,12 @@ impl Program {
     }
 }
 
-/// What has become of interrupts.
+/// State of the interrupts.
 #[derive(Debug, Default)]
 struct Interrupts {
-    /// Those that came before the program ran, which cannot have got them.
+    /// Interrupts that came before the program ran, which cannot have got them.
     before: usize,
-    /// Those that were seen to.
+    /// Interrupts that were handled.
     taken: usize,
     /// Signals that the program got from memgauge.
     sent: Vec<i32>,
@@ -395,7 +395,7 @@ mod tests {
         program.kill();
     }
 
-    /// What `start` says of a file with that text and mode.
+    /// The error of `start` for a file with that text and mode.
     fn refused(text: &str, mode: u32) -> (ErrorKind, String) {
         use std::os::unix::fs::PermissionsExt;
         let folder = tempfile::tempdir().unwrap();

@@ -288,15 +288,6 @@ impl Programs {
             .map_or(0, |map| map.max_entries() as usize)
     }
 
-    /// Bytes of the maps at most, with all of their entries and on all processors.
-    pub(super) fn memory_bytes(&self) -> u64 {
-        let processors = libbpf_rs::num_possible_cpus().unwrap_or(1) as u64;
-        self.object
-            .maps()
-            .map(|map| most_bytes(&map, processors))
-            .sum()
-    }
-
     fn map(&self, name: &str) -> Result<Map<'_>> {
         let found = self.object.maps().find(|map| map.name() == name);
         found.ok_or_else(|| Error::new(ErrorKind::System, format!("failed to find map `{name}`")))
@@ -319,16 +310,6 @@ fn lock_folder(folder: &Path) -> Result<File> {
             Err(Error::new(ErrorKind::System, message))
         }
     }
-}
-
-fn most_bytes(map: &Map<'_>, processors: u64) -> u64 {
-    let entry = u64::from(map.key_size()) + u64::from(map.value_size());
-    let copies = if map.map_type().is_percpu() {
-        processors
-    } else {
-        1
-    };
-    u64::from(map.max_entries()) * entry * copies
 }
 
 fn name_of(program: &ProgramMut<'_>) -> String {

@@ -251,11 +251,11 @@ pub struct Setup {
 }
 
 /// Format of a group's readings.
-pub const READ_FORMAT: u64 = read::GROUP | read::TIME_ENABLED | read::TIME_RUNNING;
+pub(crate) const READ_FORMAT: u64 = read::GROUP | read::TIME_ENABLED | read::TIME_RUNNING;
 /// Read format of a member. In a READ record of an ending thread, a member with the
 /// group's format would have the values of all *others*, since the kernel takes it out
 /// of the group first.
-pub const MEMBER_FORMAT: u64 = read::TIME_ENABLED | read::TIME_RUNNING;
+pub(crate) const MEMBER_FORMAT: u64 = read::TIME_ENABLED | read::TIME_RUNNING;
 
 fn prepared(mut attr: Attr, setup: &Setup, is_leader: bool) -> Attr {
     attr.flags |= setup.flags | if is_leader { setup.leader_flags } else { 0 };
@@ -280,8 +280,8 @@ pub enum GroupOpening {
 }
 
 impl Counters {
-    /// Opens `events` (numbers into `all`) as one group, behind `timer` where
-    /// there is one, which then is the leader.
+    /// Opens `events` (numbers into `all`) as one group. If there is a `timer`, it
+    /// leads the group.
     pub fn open(
         timer: Option<&Attr>,
         all: &[Event],
@@ -336,7 +336,7 @@ impl Counters {
     ///
     /// # Errors
     /// The kernel's error.
-    pub fn write_into(&self, owner: &OwnedFd) -> io::Result<()> {
+    pub(crate) fn write_into(&self, owner: &OwnedFd) -> io::Result<()> {
         let mut others = self
             .fds
             .iter()

@@ -11,7 +11,7 @@ use memgauge_host::sys::launch::Held;
 use memgauge_host::sys::process::Watched;
 use memgauge_host::sys::signals::interrupts;
 
-/// Whom a run observes, and what tells that it is over.
+/// Targets of a run, and the condition for its end.
 pub(super) struct ObservedRun {
     /// The program that is started, or waited for while others are observed.
     command: Vec<String>,

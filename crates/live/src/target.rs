@@ -53,7 +53,7 @@ pub struct Place {
 }
 
 /// Processors that are switched on.
-pub fn online_cpus() -> Vec<u32> {
+pub(crate) fn online_cpus() -> Vec<u32> {
     let text = fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
     match cpu_list(text.trim()) {
         Some(cpus) if !cpus.is_empty() => cpus,
@@ -135,7 +135,7 @@ impl OpenTarget {
     }
 
     /// Where to open counters that are only read.
-    pub fn places_to_read(&self) -> Vec<Place> {
+    pub(crate) fn places_to_read(&self) -> Vec<Place> {
         if !self.per_task {
             return self.places();
         }

@@ -8,8 +8,8 @@
 /// Length of a window: 2^18 millicycles, about 260 cycles. No stretch of time gets
 /// more than one window's lines above the rate.
 const WINDOW_SHIFT: u32 = 18;
-/// Windows remembered: about 270 million cycles, a tenth of a second. A core is
-/// behind by what the threads' rings hold, some milliseconds.
+/// Windows remembered: about 270 million cycles, a tenth of a second. A core is behind
+/// by the content of the threads' rings, some milliseconds.
 const WINDOWS: usize = 1 << 20;
 
 /// Bits of a window's lines, below its number.

@@ -22,8 +22,8 @@ const LONGEST_FUSE: u64 = 1 << 40;
 pub struct Core {
     pub(crate) first: FirstLevel,
     retired: Retired,
-    /// Progress (instructions + loads + stores, and what stalls are worth) that
-    /// can surely be made before any deadline; looked at when used up.
+    /// Progress (instructions + loads + stores, and the equivalent of stalls) that can
+    /// surely be made before any deadline; looked at when used up.
     fuse: i64,
     /// Line look-ups beyond one an access.
     extra_lookups: u64,

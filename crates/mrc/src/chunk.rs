@@ -7,9 +7,9 @@
 use std::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::batch::{BATCH, Looked, NEVER};
+use super::part::Part;
 use super::ranks::after;
 use super::sys::Operations;
-use super::times::Part;
 use super::top::TOP;
 
 /// References of a chunk: some tens of microseconds, and the chunks that are on
@@ -215,11 +215,11 @@ impl Chunk {
         self.head.write().expect(NO_PANIC)
     }
 
-    /// Gives on the batches of a chunk, all of whose pieces were looked up.
+    /// Passes on the batches of a chunk whose pieces were all looked up.
     #[inline(always)]
     pub(super) fn batches<O: Operations>(&self, mut each: impl FnMut(&Looked)) {
         let head = self.head();
-        // With how many of its references were given on.
+        // Each with the number of its references passed on.
         let mut pieces: Vec<_> = self.pieces.iter().map(|p| (lock(p), 0)).collect();
         let (mut left, mut seated) = (head.len, head.seated);
         let batches = head.first_pushed.iter().take(head.len.div_ceil(BATCH));

@@ -71,7 +71,7 @@ impl Parallel {
         }
     }
 
-    /// Takes in references, by address.
+    /// Takes references, by address.
     ///
     /// # Errors
     /// [`Full`]; the engine cannot go on then.

@@ -12,8 +12,9 @@ use super::batch::{BATCH, Batch};
 use super::chunk::{Chunk, ChunkBuilder, Head, NO_PANIC, Picked, Piece, lock};
 use super::exact::{Back, Full, Settings};
 use super::histogram::Distances;
+use super::part::{NARROW_BITS, Part};
 use super::sys::{self, Job, Operations};
-use super::times::{NARROW_BITS, Part, Times};
+use super::times::Times;
 
 /// Sheets on their way at most.
 const CHUNKS: u64 = 4;
@@ -47,7 +48,7 @@ pub(super) struct WorkList {
 /// Why nothing more is done.
 #[derive(Clone, Copy, Debug)]
 enum Ended {
-    /// A table found no room.
+    /// A table has no room.
     Full,
     /// No thread wants more.
     Closed,
@@ -178,7 +179,7 @@ impl Table {
         Ok(())
     }
 
-    /// Takes in the next batch, of the references from one on.
+    /// Takes the next batch, of the references from one on.
     #[inline(always)]
     fn begin(&mut self, from: usize) {
         let batch = &mut *self.batches[0];

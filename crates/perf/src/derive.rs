@@ -5,9 +5,9 @@
 //!
 //! * **exact**: that instruction has an operand in memory. Its address follows
 //!   from the registers, and it will access it.
-//! * **previous**: the instruction before it has one and did not overwrite the
-//!   registers that make it up. At the head of a loop, that is the one before
-//!   the jump back. The access has just happened, if control came that way.
+//! * **previous**: the previous instruction has one and did not overwrite the registers
+//!   that make it up. At the head of a loop, that is the instruction before the jump
+//!   back. The access has just happened, if control came that way.
 //! * **next**: the first operand within the next few instructions whose registers
 //!   nothing in between writes. It will be accessed, unless a fault comes first.
 //!
@@ -21,8 +21,8 @@ use memgauge_trace::{AccessKind, Derivation};
 
 /// Bytes of code looked at before the sampled address.
 pub const BEFORE: u64 = 96;
-/// And behind it.
-pub const BEHIND: u64 = 192;
+/// Bytes of code looked at after it.
+pub const AFTER: u64 = 192;
 /// The longest instruction (Intel SDM volume 2, 2.3.11).
 const LONGEST: usize = 15;
 /// Instructions looked ahead.
@@ -224,7 +224,7 @@ impl<'a> CodeReader<'a> {
     }
 
     /// The instruction that ran before the one at `ip`. At the head of a loop it is the
-    /// one before the jump back, else the one that stands before it.
+    /// one before the jump back, else the one at the lower address.
     fn before(&self, ip: u64) -> Option<Instruction> {
         let place = self.jump_back_to(ip).unwrap_or(ip);
         let before = self.standing_before(place)?;

@@ -47,7 +47,7 @@ const MOST_EVENTS: usize = 1 << 14;
 const MOST_IDS: usize = 1 << 22;
 
 impl Events {
-    /// Takes in an event and its ids, as many as any machine has.
+    /// Takes an event and its ids, as many as any machine has.
     pub fn add(&mut self, attr: Attr, ids: impl Iterator<Item = u64>) {
         if self.all.len() >= MOST_EVENTS {
             return;
@@ -116,8 +116,8 @@ pub trait Visit {
         body: &[u8],
     ) -> std::result::Result<(), Self::Error>;
 
-    /// perf has looked at all rings: no record behind the next of these is older
-    /// than the youngest before this one. False ends the reading.
+    /// perf has read all rings: no record after the next such mark is older than the
+    /// youngest before this one. False ends the reading.
     fn round(&mut self) -> bool {
         true
     }

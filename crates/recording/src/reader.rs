@@ -3,15 +3,13 @@
 use super::columns::Column;
 use super::manifest_file;
 use super::part_reader::{Damage, Part, PartRows, overlap};
+use super::row::Row;
 use super::selection::Selection;
 use super::table_writer::part_name;
-use super::tables::Row;
+use super::tables::each_table;
 use crate::error::in_words;
 use crate::{Error, ErrorKind, Result};
-use memgauge_trace::{
-    GeneratedCode, IoDevice, IoOwner, IoRow, Loss, Manifest, Module, Overflow, OverflowBlock,
-    Sample, SampleRegister, SeriesRow, SiteCount, Thread,
-};
+use memgauge_trace::Manifest;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -50,19 +48,12 @@ impl Recording {
             problems: altered.into_iter().collect(),
             passed_over: AtomicBool::new(false),
         };
-        recording.find_parts::<Sample>();
-        recording.find_parts::<SeriesRow>();
-        recording.find_parts::<Overflow>();
-        recording.find_parts::<OverflowBlock>();
-        recording.find_parts::<SiteCount>();
-        recording.find_parts::<Thread>();
-        recording.find_parts::<Module>();
-        recording.find_parts::<Loss>();
-        recording.find_parts::<IoRow>();
-        recording.find_parts::<IoOwner>();
-        recording.find_parts::<IoDevice>();
-        recording.find_parts::<SampleRegister>();
-        recording.find_parts::<GeneratedCode>();
+        macro_rules! find {
+            ($($row:ident in $table:ident, $name:literal;)+) => {
+                $( recording.find_parts::<memgauge_trace::$row>(); )+
+            };
+        }
+        each_table!(find);
         Ok(recording)
     }
 
@@ -262,7 +253,7 @@ impl<R: Row> Rows<R> {
         part.rows(&self.columns, self.time_ns.clone())
     }
 
-    /// Moves to the next part; `false` behind the last.
+    /// Moves to the next part; `false` after the last.
     fn advance(&mut self) -> Result<bool> {
         self.current = None;
         let Some(path) = self.parts.next() else {

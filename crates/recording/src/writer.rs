@@ -1,8 +1,8 @@
 //! Writing a recording.
 
+use super::row::{Row, Tables};
 use super::sink::{Create, file_system};
-use super::table_writer::{AnyTable, TableWriter, Tables, reason};
-use super::tables::Row;
+use super::table_writer::{AnyTable, TableWriter, reason};
 use super::{FORMAT_VERSION, manifest_file};
 use crate::{Error, ErrorKind, Result};
 use memgauge_trace::{Loss, LossKind, Manifest, TableFacts};

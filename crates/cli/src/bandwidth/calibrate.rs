@@ -11,10 +11,11 @@ use memgauge_recording::Writer;
 use memgauge_trace::{MachineFacts, Manifest, OverflowBlock, Pid, Tid, catalogue};
 use serde::{Deserialize, Serialize};
 
-use super::args::{Calibrate, DeliveryName};
+use super::args::Calibrate;
 use super::loops::{Loop, Measured, measure};
 use crate::outcome::{Exit, usage};
 use crate::terminal;
+use crate::units::DeliveryName;
 
 /// Periods measured unless others are asked for.
 const PERIODS: [u64; 16] = [

@@ -5,16 +5,13 @@ use std::path::Path;
 use memgauge_live::events::{self, Event, Pmus};
 use memgauge_live::sample::{self, Options, Rate, Tracing};
 use memgauge_machine::Delivery;
-use memgauge_trace::CommandEnd;
+use memgauge_trace::{CommandEnd, LINE_BYTES};
 
 use super::args::{Bandwidth, TraceSource};
 use crate::outcome::usage;
 use crate::record;
 use crate::terminal;
 use crate::units::EventSpec;
-
-/// Bytes of a line, which is what a miss moves.
-const LINE_BYTES: u64 = 64;
 
 /// Whether the command line asks for live events.
 pub(super) fn is_wanted(args: &Bandwidth) -> bool {
@@ -125,6 +122,7 @@ fn misses(devices: &Path, precise: bool) -> Result<String, String> {
 fn bytes_of(event: &Event) -> u64 {
     match event.name.contains("faults") {
         true => memgauge_live::sys::perf::page_bytes() as u64,
+        // A miss moves a line.
         false => LINE_BYTES,
     }
 }

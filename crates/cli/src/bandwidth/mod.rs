@@ -14,13 +14,13 @@ use memgauge_host::sys::signals::interrupts;
 use memgauge_machine::{PmuConfig, SampleSpec};
 use memgauge_recording::Recording;
 use memgauge_report::bandwidth::{against_text, csv, json, text};
+use memgauge_symbols::Symbols;
 use memgauge_trace::CommandEnd;
 
 use crate::outcome::{Exit, take_in_damage, usage};
-use crate::symbols::Symbols;
 use crate::units::EventSpec;
 use crate::{record, terminal};
-pub(crate) use args::{Bandwidth, Calibrate, DeliveryName};
+pub(crate) use args::{Bandwidth, Calibrate};
 pub(crate) use calibrate::calibrate;
 
 use args::{Correct, TraceSource};
@@ -55,7 +55,7 @@ pub(crate) fn bandwidth(args: &Bandwidth) -> anyhow::Result<Exit> {
     Ok(Exit::of(&end))
 }
 
-/// Records a run, in place of the one before if there was one.
+/// Records a run, in place of the previous one if there was one.
 fn record_once(args: &Bandwidth, again: bool) -> anyhow::Result<CommandEnd> {
     match live::is_wanted(args) {
         true => live::run(args, again),

@@ -68,7 +68,7 @@ fn usage(message: impl Into<String>) -> anyhow::Error {
     memgauge_host::Error::usage(message).into()
 }
 
-/// What the report is written as.
+/// Form of the report.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Form {
     Text,

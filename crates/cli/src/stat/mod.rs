@@ -12,7 +12,7 @@ use memgauge_live::stat::{self, Options, Outcome, Unwritten, Update};
 use memgauge_report::counting_text;
 use memgauge_trace::CommandEnd;
 
-pub(crate) use args::{Stat, pages};
+pub(crate) use args::Stat;
 
 use args::StatSource;
 

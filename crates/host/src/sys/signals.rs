@@ -56,7 +56,7 @@ const SI_KERNEL: i32 = 0x80;
 /// once, unless [`ends_at`] says another.
 ///
 /// # Errors
-/// What `sigaction` says.
+/// The error of `sigaction`.
 pub(crate) fn catch() -> io::Result<()> {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         if signal == libc::SIGHUP && is_ignored(signal) {

@@ -238,8 +238,8 @@ impl Session<'_> {
     }
 }
 
-/// Events that the counters show beyond those of all overflows recorded: behind the
-/// last of each thread, and those whose records were lost.
+/// Events that the counters show beyond those of all recorded overflows: after the last
+/// one of each thread, and those whose records were lost.
 fn behind_the_last(outcome: &EventOutcome) -> u64 {
     outcome.counted.saturating_sub(outcome.periods)
 }

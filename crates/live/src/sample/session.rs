@@ -421,8 +421,8 @@ impl<'a> Session<'a> {
             .lose(LossKind::Unreadable, what, walked.unreadable_bytes);
     }
 
-    /// A record came: it waits for its turn. `owner` is whom the last AUX record
-    /// names: time, process, thread.
+    /// A record came: it waits for its turn. `owner` is the one that the last AUX
+    /// record names: time, process, thread.
     fn arrived(&mut self, header: Header, body: &[u8], owner: &mut (u64, u32, u32)) {
         let Some((record, trailer, _)) = self.parsed(header, body) else {
             return self
