@@ -1,5 +1,6 @@
 # The tasks of this repository. `make help` lists them.
 PREFIX ?= /usr/local
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
 PLUGINS := $(TARGET)/qemu-plugin
 
@@ -32,6 +33,7 @@ demo: setup-demo build ## record sqlite3 at work and show the report
 
 test: setup-test plugin engine ## run all tests
 	cargo test --workspace --no-fail-fast
+	cargo test --manifest-path tests/ring-model/Cargo.toml --target-dir $(TARGET)/ring-model
 
 test-kernels: setup-test ## I/O accounting on Debian's kernel in an emulated machine (about 20 minutes)
 	@tests/kernels/run $(KERNEL_ARGS)
@@ -62,6 +64,9 @@ bench-losses: setup-test build ## corrected totals and their intervals on bursts
 	cargo build --release -p memgauge --example loss_replay
 	@bench/losses --memgauge $(TARGET)/release/memgauge --replay $(TARGET)/release/examples/loss_replay --keep $(TARGET)/losses $(BENCH_ARGS)
 
+bench-online: ## speed of the ring of on-line samples
+	cargo run --release --manifest-path tests/ring-model/Cargo.toml --target-dir $(TARGET)/ring-model --example ring_speed
+
 bench-mrc: build ## speed of miss-rate curves, their errors, and how often bands hold
 	cargo run --release -p memgauge --example mrc_speed
 	cargo run --release -p memgauge-mrc --example mrc_coverage
@@ -90,8 +95,14 @@ install: build ## install below PREFIX (/usr/local)
 	install -d $(DESTDIR)$(PREFIX)/lib/memgauge
 	install -m 644 $(PLUGINS)/memgauge-qemu-api*.so $(DESTDIR)$(PREFIX)/lib/memgauge/
 	[ ! -e $(TARGET)/engine/memgauge-engine ] || install $(TARGET)/engine/memgauge-engine $(DESTDIR)$(PREFIX)/lib/memgauge/
+	cargo build --release -p memgauge-capi
+	install -D -s $(TARGET)/release/libmemgauge.so $(DESTDIR)$(PREFIX)/lib/libmemgauge.so
+	install -D -m 644 crates/capi/include/memgauge.h $(DESTDIR)$(PREFIX)/include/memgauge.h
+	install -D -m 644 crates/capi/man/memgauge.3 $(DESTDIR)$(PREFIX)/share/man/man3/memgauge.3
+	install -d $(DESTDIR)$(PREFIX)/lib/pkgconfig
+	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' crates/capi/memgauge.pc.in >$(DESTDIR)$(PREFIX)/lib/pkgconfig/memgauge.pc
 
 clean: ## remove everything built
 	cargo clean
 
-.PHONY: help setup setup-build setup-demo setup-test plugin engine build demo test test-kernels bench bench-bandwidth bench-figures bench-losses bench-io bench-mrc bench-stat bench-stat-instructions experiments lint install clean
+.PHONY: help setup setup-build setup-demo setup-test plugin engine build demo test test-kernels bench bench-bandwidth bench-figures bench-losses bench-io bench-mrc bench-online bench-stat bench-stat-instructions experiments lint install clean

@@ -36,8 +36,8 @@ pub struct Options {
     pub overhead: Option<f64>,
 }
 
-/// Time on a processor in user space.
-fn timer() -> Event {
+/// The event of this source: time on a processor in user space.
+pub fn timer() -> Event {
     let modes = Modes {
         user: true,
         ..Modes::default()

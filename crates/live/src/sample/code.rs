@@ -84,6 +84,11 @@ impl Code {
         made
     }
 
+    /// Forgets what was found out about an address, as the mappings were looked up anew.
+    pub(crate) fn forget(&mut self, pid: u32, ip: u64) {
+        self.recipes.remove(&(pid, ip));
+    }
+
     fn around(&mut self, pid: u32, ip: u64) -> Option<(Vec<u8>, u64)> {
         let mapping = self
             .mappings

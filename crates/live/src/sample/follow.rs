@@ -227,7 +227,7 @@ fn process_of(tid: u32) -> Option<u32> {
 }
 
 /// A line of `/proc/PID/maps`: start, end, offset, whether executable, path.
-fn mapping(line: &str) -> Option<(u64, u64, u64, bool, &str)> {
+pub(super) fn mapping(line: &str) -> Option<(u64, u64, u64, bool, &str)> {
     let hex = |text| u64::from_str_radix(text, 16).ok();
     let mut words = line.splitn(6, ' ');
     let (start, end) = words.next()?.split_once('-')?;

@@ -10,16 +10,19 @@
 //! Rejected: BPF programs on samples (of a PEBS batch they see the last record
 //! only), and one ring a thread (memory).
 
+pub mod attached;
 mod attributes;
 pub mod budget;
 mod code;
 mod cost;
+mod decode;
 mod facilities;
 mod finish;
 mod follow;
 mod mbm;
 mod open;
 mod order;
+mod process_code;
 mod recorder;
 mod reference;
 mod renew;

@@ -76,7 +76,7 @@ pub(super) struct Opener<'a> {
 }
 
 /// Flags of an event that counts nothing.
-const SIDE_BAND: u64 = flag::COMM
+pub(super) const SIDE_BAND: u64 = flag::COMM
     | flag::COMM_EXEC
     | flag::TASK
     | flag::MMAP
@@ -287,7 +287,7 @@ fn with_area(fd: &OwnedFd, event: usize) -> Result<Buffer> {
 }
 
 /// Bytes at which the ring's reader is woken.
-fn half_of(pages: usize) -> u32 {
+pub(super) fn half_of(pages: usize) -> u32 {
     (pages * perf::page_bytes() / 2) as u32
 }
 

@@ -5,19 +5,18 @@ use std::collections::{BTreeMap, HashMap};
 
 use memgauge_recording::Writer;
 use memgauge_trace::{
-    AccessKind, Cpu, DataSource, Derivation, DerivationFacts, EventId, Loss, LossKind, PhysAddr,
-    Pid, Sample as SampleRow, SampleRegister, Tid, VirtAddr, catalogue,
+    Derivation, DerivationFacts, EventId, Loss, LossKind, PhysAddr, Pid, Sample as SampleRow,
+    SampleRegister, Tid, VirtAddr, catalogue,
 };
 
-use super::attributes::Method;
+use super::decode::{Decode, rebuild};
 use super::follow::Followed;
 use super::open::RequestedEvent;
 use super::{EventOutcome, Options};
 use crate::{Error, Result};
-use memgauge_perf::abi::{Attr, kind, sample};
+use memgauge_perf::abi::sample;
 use memgauge_perf::data_src::DataSrc;
-use memgauge_perf::derive::{NoRecipe, Recipe};
-use memgauge_perf::ibs::Op;
+use memgauge_perf::derive::NoRecipe;
 use memgauge_perf::record::{Header, Layout, Record, Sample, Trailer};
 use memgauge_perf::spe::Operation;
 use memgauge_recording::overflows::Traces;
@@ -29,10 +28,7 @@ pub(super) fn event_id(number: usize) -> EventId {
 
 /// How to read an event's samples.
 struct Reader {
-    layout: Layout,
-    attr: Attr,
-    method: Method,
-    drop_kernel: bool,
+    decode: Decode,
     /// Periods, and since when.
     periods: Vec<(u64, u64)>,
 }
@@ -45,21 +41,11 @@ impl Reader {
         if let Some(counted) = counted {
             return counted;
         }
-        if self.layout.has(sample::PERIOD) {
+        if self.decode.layout.has(sample::PERIOD) {
             return s.period;
         }
         let in_force = self.periods.iter().rev().find(|p| p.0 <= s.time_ns);
         in_force.or(self.periods.first()).map_or(0, |p| p.1)
-    }
-}
-
-/// Kind of an access and its details, from the event alone.
-fn kind_of(attr: &Attr) -> (AccessKind, u16) {
-    match (attr.kind, attr.bp_type) {
-        (kind::BREAKPOINT, 2) => (AccessKind::Store, attr.config2 as u16),
-        (kind::BREAKPOINT, 4) => (AccessKind::Unknown, 0),
-        (kind::BREAKPOINT, _) => (AccessKind::Unknown, attr.config2 as u16),
-        _ => (AccessKind::Unknown, 0),
     }
 }
 
@@ -90,10 +76,7 @@ impl Recorder {
     /// Begins without a start time and without periods.
     pub(super) fn new(writer: Writer, requests: &[RequestedEvent], options: &Options) -> Recorder {
         let reader = |request: &RequestedEvent| Reader {
-            layout: Layout::of(&request.built.attr),
-            attr: request.built.attr,
-            method: request.built.method,
-            drop_kernel: request.built.drop_kernel,
+            decode: Decode::of(&request.built),
             periods: Vec::new(),
         };
         let outcome = |request: &RequestedEvent| EventOutcome {
@@ -150,12 +133,12 @@ impl Recorder {
 
     /// The layout of a record's body.
     pub(super) fn layout(&self, event: Option<usize>) -> Option<Layout> {
-        Some(self.readers.get(event?)?.layout)
+        Some(self.readers.get(event?)?.decode.layout)
     }
 
     /// Whether samples of an event say themselves what they stand for.
     pub(super) fn tells_period(&self, event: usize) -> bool {
-        let layout = &self.readers[event].layout;
+        let layout = &self.readers[event].decode.layout;
         layout.has(sample::PERIOD) || layout.has(sample::READ)
     }
 
@@ -215,7 +198,7 @@ impl Recorder {
 
     fn sample(&mut self, event: usize, header: Header, s: &Sample<'_>) -> Result<()> {
         let counted = self.counted_since(s);
-        if self.readers[event].drop_kernel && !header.is_user() {
+        if self.readers[event].decode.drop_kernel && !header.is_user() {
             self.outcomes[event].dropped_kernel += 1;
             return Ok(());
         }
@@ -275,67 +258,29 @@ impl Recorder {
 
     fn row(&self, event: usize, s: &Sample<'_>, counted: Option<u64>) -> SampleRow {
         let reader = &self.readers[event];
-        let source = DataSrc(s.data_src);
-        let (kind, size_bytes) = kind_of(&reader.attr);
-        SampleRow {
-            cpu: Some(Cpu(s.cpu)),
-            pid: Pid(s.pid),
-            tid: Tid(s.tid),
-            event: event_id(event),
-            ip: VirtAddr(s.ip),
-            addr: (s.addr != 0).then_some(VirtAddr(s.addr)),
-            phys: (s.phys != 0).then_some(PhysAddr(s.phys)),
-            kind: match source.kind() {
-                AccessKind::Unknown => kind,
-                told => told,
-            },
-            size_bytes,
-            latency_cycles: reader.layout.latency(s),
-            source: source.level(),
-            period: reader.period(s, counted),
-            ..SampleRow::default()
-        }
+        let period = reader.period(s, counted);
+        reader.decode.row(event_id(event), s, period)
     }
 
     /// Adds data from the source's own registers, or from code and registers.
     fn complete(&mut self, event: usize, s: &Sample<'_>, row: &mut SampleRow) {
-        let reader = &self.readers[event];
-        let words = match reader.method {
-            Method::Ibs => Op::parse(s.raw).map(|op| ibs(&op, row)),
-            _ => None,
-        };
+        let decode = &self.readers[event].decode;
+        let op = decode.complete(s, row);
+        let words = op.map(|op| op.source_words().to_owned());
         let packed = DataSrc(s.data_src);
-        let said = reader.layout.has(sample::DATA_SRC) && packed.is_known();
+        let said = decode.layout.has(sample::DATA_SRC) && packed.is_known();
         let words = if said { Some(packed.words()) } else { words };
         if let Some(words) = words.filter(|words| !words.is_empty()) {
             let seen = self.sources.entry(words).or_default();
             seen.0 += 1;
             seen.1 += u64::from(row.latency_cycles);
         }
-        if self.derivations.is_some() && row.addr.is_none() && reader.method == Method::Interrupt {
-            self.rebuild(s, row);
+        if self.derivations.is_some() && decode.lacks_address(row) {
+            let found = rebuild(&mut self.followed.code, s, row);
+            if let Some(derivations) = &mut self.derivations {
+                count(derivations, found);
+            }
         }
-    }
-
-    fn rebuild(&mut self, s: &Sample<'_>, row: &mut SampleRow) {
-        let register = |number| s.intr_regs.and_then(|r| r.get(number));
-        let found = self.followed.code.recipe(s.pid, s.ip).and_then(|recipe| {
-            let address = recipe.address(register).ok_or(NoRecipe::NoRegisters)?;
-            Ok((recipe, address))
-        });
-        if let Some(derivations) = &mut self.derivations {
-            count(derivations, found.map(|(recipe, _)| recipe.derivation));
-        }
-        let Ok((recipe, address)) = found else { return };
-        let Recipe {
-            derivation,
-            kind,
-            size_bytes,
-            ..
-        } = recipe;
-        (row.kind, row.size_bytes) = (kind, size_bytes);
-        row.addr = Some(VirtAddr(address));
-        row.derivation = Some(derivation);
     }
 
     /// A sample of ARM's SPE; the ring's record says whose it is.
@@ -350,7 +295,7 @@ impl Recorder {
         let seen = self.sources.entry(operation.words()).or_default();
         seen.0 += 1;
         seen.1 += u64::from(latency_cycles);
-        let period = self.readers[event].attr.period;
+        let period = self.readers[event].decode.attr.period;
         let outcome = &mut self.outcomes[event];
         outcome.samples += 1;
         outcome.periods = outcome.periods.saturating_add(period);
@@ -422,23 +367,6 @@ impl Recorder {
 
 /// `PERF_AUX_FLAG_TRUNCATED`.
 const AUX_TRUNCATED: u64 = 1;
-
-/// Fills in what only the op's registers say; returns its source in words.
-fn ibs(op: &Op, row: &mut SampleRow) -> String {
-    row.size_bytes = op.size_bytes();
-    row.addr = row.addr.or(op.addr().map(VirtAddr));
-    row.phys = row.phys.or(op.phys().map(PhysAddr));
-    if row.kind == AccessKind::Unknown {
-        row.kind = op.kind();
-    }
-    if row.source == DataSource::Unknown {
-        row.source = op.level();
-    }
-    if row.latency_cycles == 0 {
-        row.latency_cycles = op.latency_cycles();
-    }
-    op.source_words().to_owned()
-}
 
 fn count(facts: &mut DerivationFacts, found: std::result::Result<Derivation, NoRecipe>) {
     let counter = match found {

@@ -101,7 +101,7 @@ fn opened<'a>(
     }
 }
 
-fn requested(event: &Event, wanted: SampleRequest, has: &Facilities) -> RequestedEvent {
+pub(super) fn requested(event: &Event, wanted: SampleRequest, has: &Facilities) -> RequestedEvent {
     let mut event = event.clone();
     if event.modifiers.most_precise {
         let precise = crate::counters::most_precise(&event, EventScope::Thread(0), None);

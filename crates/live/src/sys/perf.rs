@@ -359,6 +359,29 @@ pub fn wait(events: &[RawFd], timeout_ms: i32) -> Vec<bool> {
     polled.iter().map(|p| p.revents != 0).collect()
 }
 
+/// Whether the task that an event observes has ended: nothing is written any more.
+pub fn task_ended(event: &OwnedFd) -> bool {
+    let mut polled = libc::pollfd {
+        fd: event.as_raw_fd(),
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    // SAFETY: one valid entry.
+    unsafe { libc::poll(&mut polled, 1, 0) };
+    polled.revents & libc::POLLHUP != 0
+}
+
+/// Processor time of the calling thread, nanoseconds.
+pub fn own_thread_ns() -> u64 {
+    let mut t = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: valid timespec.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut t) };
+    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+}
+
 /// The monotonic clock in nanoseconds: what `use_clockid` events carry.
 pub fn monotonic_ns() -> u64 {
     let t = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);

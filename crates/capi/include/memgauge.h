@@ -1,0 +1,110 @@
+/* memgauge.h - samples of running threads, while they run. See memgauge(3).
+ *
+ * Functions that return int or int64_t return 0 or a count, or a negative code of
+ * enum memgauge_code; memgauge_error() then says why. All may be called from any
+ * thread, but for those that free. */
+#ifndef MEMGAUGE_H
+#define MEMGAUGE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct memgauge_profiler memgauge_profiler;
+typedef struct memgauge_reader memgauge_reader;
+
+enum memgauge_code {
+    MEMGAUGE_BAD_ARGUMENT = -1, /* what was asked for makes no sense */
+    MEMGAUGE_MISSING = -2,      /* this machine lacks something */
+    MEMGAUGE_REFUSED = -3,      /* not allowed, or there is no such thread */
+    MEMGAUGE_SYSTEM = -4,       /* the system refused */
+    MEMGAUGE_PANICKED = -5      /* a defect of memgauge */
+};
+
+enum { MEMGAUGE_OVERWRITE_OLDEST = 0, MEMGAUGE_REFUSE_NEWEST = 1 };
+enum { MEMGAUGE_EACH = 0, MEMGAUGE_QUEUE = 1 };
+enum { MEMGAUGE_STARTED = 0, MEMGAUGE_STOPPED = 1, MEMGAUGE_ENDED = 2, MEMGAUGE_DELETED = 3 };
+/* kind, source and derivation of a sample */
+enum { MEMGAUGE_UNKNOWN = 0, MEMGAUGE_LOAD = 1, MEMGAUGE_STORE = 2, MEMGAUGE_MODIFY = 3 };
+enum {
+    MEMGAUGE_L1D = 1, MEMGAUGE_L2 = 2, MEMGAUGE_LLC = 3, MEMGAUGE_DRAM = 4,
+    MEMGAUGE_FILL_BUFFER = 5, MEMGAUGE_REMOTE_CACHE = 6, MEMGAUGE_REMOTE_DRAM = 7
+};
+enum { MEMGAUGE_REPORTED = 0, MEMGAUGE_EXACT = 1, MEMGAUGE_PREVIOUS = 2, MEMGAUGE_NEXT = 3 };
+
+struct memgauge_settings {
+    size_t size;        /* bytes of this structure: memgauge_settings_init fills it in */
+    const char *event;  /* as in `memgauge record -e`; NULL: a timer, addresses rebuilt */
+    uint64_t period;    /* events between two samples, of timers ns; 0: the usual one */
+    uint64_t buffer;    /* samples that a thread's buffer holds */
+    int kernel;         /* 1: samples of the kernel, too */
+    int physical;       /* 1: physical addresses, where allowed */
+    int when_full;      /* MEMGAUGE_OVERWRITE_OLDEST, MEMGAUGE_REFUSE_NEWEST */
+    int latency_ms;     /* 10 or 1: within it a sample can be read */
+};
+
+struct memgauge_sample {
+    uint64_t time_ns;   /* CLOCK_MONOTONIC; of PEBS events the kernel's own clock */
+    uint64_t ip;
+    uint64_t addr;      /* valid where has_addr */
+    uint64_t phys;      /* valid where has_phys */
+    uint64_t period;    /* the one that was set when it was taken */
+    uint64_t stands_for; /* events; of timers what was really counted */
+    uint64_t data_src;  /* as the kernel packs it; 0: not told */
+    uint32_t pid, tid, cpu;
+    uint32_t latency_cycles; /* 0: not told */
+    uint16_t size_bytes;     /* 0: not told */
+    uint8_t kind, source, derivation;
+    uint8_t has_addr, has_phys, in_kernel;
+};
+
+/* samples = delivered + waiting + overwritten + refused; produced = samples + lost */
+struct memgauge_statistics {
+    uint32_t pid, tid, state, reserved;
+    uint64_t samples, kernel_samples, memory_samples;
+    uint64_t delivered, waiting, overwritten, refused, lost;
+    uint64_t unwanted;  /* samples of the kernel that the processor took for nothing */
+    uint64_t throttled; /* times the kernel stopped sampling for a moment */
+    uint64_t stands_for, counted, period, buffer;
+    uint64_t processor_ns; /* the thread's, since it was added */
+    uint64_t own_ns;       /* memgauge's, for this thread */
+};
+
+const char *memgauge_error(void);
+
+int memgauge_settings_init(struct memgauge_settings *into);
+int memgauge_profiler_new(const struct memgauge_settings *settings, memgauge_profiler **into);
+void memgauge_profiler_free(memgauge_profiler *profiler);
+
+int64_t memgauge_on(const memgauge_profiler *profiler);
+int64_t memgauge_off(const memgauge_profiler *profiler);
+int64_t memgauge_add_thread(const memgauge_profiler *profiler, uint32_t tid);
+int64_t memgauge_add_process(const memgauge_profiler *profiler, uint32_t pid);
+int64_t memgauge_delete_thread(const memgauge_profiler *profiler, uint32_t tid);
+int64_t memgauge_delete_process(const memgauge_profiler *profiler, uint32_t pid);
+int64_t memgauge_start(const memgauge_profiler *profiler, uint32_t tid);
+int64_t memgauge_stop(const memgauge_profiler *profiler, uint32_t tid);
+int64_t memgauge_set_period(const memgauge_profiler *profiler, uint32_t tid, uint64_t period);
+int64_t memgauge_set_period_of_new(const memgauge_profiler *profiler, uint64_t period);
+int64_t memgauge_set_buffer_of_new(const memgauge_profiler *profiler, uint64_t samples);
+int64_t memgauge_missed(const memgauge_profiler *profiler);
+int64_t memgauge_clean(const memgauge_profiler *profiler, int all);
+int memgauge_get_statistics(const memgauge_profiler *profiler, uint32_t tid,
+                            struct memgauge_statistics *into);
+
+/* tid 0: all threads, also those that are added later */
+int memgauge_reader_new(const memgauge_profiler *profiler, uint32_t tid, int sharing,
+                        memgauge_reader **into);
+void memgauge_reader_free(memgauge_reader *reader);
+int memgauge_reader_fd(const memgauge_reader *reader);
+int memgauge_reader_wait(const memgauge_reader *reader, uint32_t longest_ms);
+int64_t memgauge_reader_read(const memgauge_reader *reader, struct memgauge_sample *into,
+                             size_t most);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

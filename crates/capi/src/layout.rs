@@ -1,0 +1,152 @@
+//! Structures as the header has them.
+
+use std::ffi::{c_char, c_int};
+
+use super::{Sample, State, Statistics};
+
+/// `struct memgauge_settings`.
+#[repr(C)]
+pub struct CSettings {
+    /// Bytes of this structure.
+    pub size: usize,
+    /// The event; NULL: source clock.
+    pub event: *const c_char,
+    /// 0: the usual one.
+    pub period: u64,
+    /// Samples that a thread's buffer holds.
+    pub buffer: u64,
+    /// Samples of the kernel, too.
+    pub kernel: c_int,
+    /// Physical addresses.
+    pub physical: c_int,
+    /// 0 overwrites the oldest, 1 refuses the newest.
+    pub when_full: c_int,
+    /// 10 or 1.
+    pub latency_ms: c_int,
+}
+
+impl CSettings {
+    pub(crate) fn usual() -> CSettings {
+        CSettings {
+            size: size_of::<CSettings>(),
+            event: std::ptr::null(),
+            period: 0,
+            buffer: 4096,
+            kernel: 0,
+            physical: 0,
+            when_full: 0,
+            latency_ms: 10,
+        }
+    }
+}
+
+/// `struct memgauge_sample`.
+#[repr(C)]
+pub struct CSample {
+    time_ns: u64,
+    ip: u64,
+    addr: u64,
+    phys: u64,
+    period: u64,
+    stands_for: u64,
+    data_src: u64,
+    pid: u32,
+    tid: u32,
+    cpu: u32,
+    latency_cycles: u32,
+    size_bytes: u16,
+    kind: u8,
+    source: u8,
+    derivation: u8,
+    has_addr: u8,
+    has_phys: u8,
+    in_kernel: u8,
+}
+
+impl CSample {
+    pub(crate) fn of(s: &Sample) -> CSample {
+        CSample {
+            time_ns: s.time_ns,
+            ip: s.ip.0,
+            addr: s.addr.map_or(0, |a| a.0),
+            phys: s.phys.map_or(0, |a| a.0),
+            period: s.period,
+            stands_for: s.stands_for,
+            data_src: s.data_src,
+            pid: s.pid.0,
+            tid: s.tid.0,
+            cpu: s.cpu.0,
+            latency_cycles: s.latency_cycles,
+            size_bytes: s.size_bytes,
+            kind: s.kind as u8,
+            source: s.source as u8,
+            derivation: s.derivation.map_or(0, |d| d as u8),
+            has_addr: s.addr.is_some().into(),
+            has_phys: s.phys.is_some().into(),
+            in_kernel: s.in_kernel.into(),
+        }
+    }
+}
+
+/// `struct memgauge_statistics`.
+#[repr(C)]
+pub struct CStatistics {
+    pid: u32,
+    tid: u32,
+    state: u32,
+    reserved: u32,
+    samples: u64,
+    kernel_samples: u64,
+    memory_samples: u64,
+    delivered: u64,
+    waiting: u64,
+    overwritten: u64,
+    refused: u64,
+    lost: u64,
+    unwanted: u64,
+    throttled: u64,
+    stands_for: u64,
+    counted: u64,
+    period: u64,
+    buffer: u64,
+    processor_ns: u64,
+    own_ns: u64,
+}
+
+impl CStatistics {
+    pub(crate) fn of(s: &Statistics) -> CStatistics {
+        CStatistics {
+            pid: s.pid,
+            tid: s.tid,
+            state: match s.state {
+                State::Started => 0,
+                State::Stopped => 1,
+                State::Ended => 2,
+                State::Deleted => 3,
+            },
+            reserved: 0,
+            samples: s.samples,
+            kernel_samples: s.kernel_samples,
+            memory_samples: s.memory_samples,
+            delivered: s.account.delivered,
+            waiting: s.account.waiting,
+            overwritten: s.account.overwritten,
+            refused: s.refused,
+            lost: s.lost,
+            unwanted: s.unwanted,
+            throttled: s.throttled,
+            stands_for: s.stands_for,
+            counted: s.counted,
+            period: s.period,
+            buffer: s.buffer,
+            processor_ns: s.processor_ns,
+            own_ns: s.own_ns,
+        }
+    }
+}
+
+// `tests/examples.rs` asks a C compiler for the same.
+const _: () = assert!(size_of::<CSettings>() == 48);
+const _: () = assert!(size_of::<CSample>() == 80);
+const _: () = assert!(std::mem::offset_of!(CSample, in_kernel) == 79);
+const _: () = assert!(size_of::<CStatistics>() == 144);

@@ -1,0 +1,199 @@
+//! The examples in C, C++ and Python, built and run against the shared library; and that
+//! the header, the library and the manual page name the same functions.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use memgauge_testing::{Need, skipped};
+
+/// Where cargo puts the library that it builds for this test.
+fn library() -> PathBuf {
+    let own = std::env::current_exe().expect("this test is a file");
+    let deps = own.parent().expect("in a folder");
+    let library = deps.join("libmemgauge.so");
+    assert!(library.exists(), "{} was not built", library.display());
+    library
+}
+
+fn here(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+fn output(command: &mut Command) -> Option<Output> {
+    match command.output() {
+        Ok(output) => Some(output),
+        Err(_) => {
+            skipped(
+                Need::Tool,
+                format!("{:?} is not installed", command.get_program()),
+            );
+            None
+        }
+    }
+}
+
+fn succeeded(output: &Output) -> String {
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}{errors}");
+    text
+}
+
+/// Builds and runs an example; what it printed.
+fn built(compiler: &str, source: &str, flags: &[&str]) -> Option<String> {
+    let folder = tempfile::tempdir().expect("room");
+    let program = folder.path().join("example");
+    let library = library();
+    let built = output(
+        Command::new(compiler)
+            .args(["-Wall", "-Wextra", "-Werror", "-O1"])
+            .args(flags)
+            .arg(here(source))
+            .arg("-I")
+            .arg(here("include"))
+            .arg(&library)
+            .arg("-o")
+            .arg(&program),
+    )?;
+    succeeded(&built);
+    let folder = library.parent().expect("in a folder");
+    let run = output(Command::new(&program).env("LD_LIBRARY_PATH", folder))?;
+    Some(succeeded(&run))
+}
+
+fn number_after(text: &str, word: &str) -> u64 {
+    let mut words = text.split_whitespace().skip_while(|w| *w != word);
+    let number = words.nth(1).and_then(|n| n.parse().ok());
+    number.unwrap_or_else(|| panic!("no {word} in {text}"))
+}
+
+#[test]
+fn c_sees_every_fault_of_its_memory() {
+    let Some(text) = built("cc", "examples/faults.c", &["-std=c99"]) else {
+        return;
+    };
+    assert_eq!(
+        number_after(&text, "inside") + number_after(&text, "lost"),
+        1000,
+        "{text}"
+    );
+}
+
+#[test]
+fn cpp_gets_addresses_of_a_thread_that_computes() {
+    if !cfg!(target_arch = "x86_64") {
+        return skipped(Need::Kernel, "source clock decodes x86-64 only");
+    }
+    let flags = ["-std=c++17", "-pthread"];
+    let Some(text) = built("c++", "examples/clock.cpp", &flags) else {
+        return;
+    };
+    assert!(number_after(&text, "addressed") > 0, "{text}");
+}
+
+#[test]
+fn python_follows_a_program_and_what_it_starts() {
+    let mut command = Command::new("python3");
+    command.arg(here("examples/follow.py")).arg(library());
+    let Some(ran) = output(command.args(["sh", "-c", "sh -c 'sleep 0.2; :' ; :"])) else {
+        return;
+    };
+    let text = succeeded(&ran);
+    assert!(
+        text.lines().count() >= 2,
+        "two processes have faults: {text}"
+    );
+}
+
+#[test]
+fn python_is_told_why() {
+    let script = r#"
+import ctypes, sys
+lib = ctypes.CDLL(sys.argv[1])
+lib.memgauge_error.restype = ctypes.c_char_p
+lib.memgauge_add_thread.restype = ctypes.c_int64
+print(lib.memgauge_add_thread(None, 1), lib.memgauge_error().decode())
+print(lib.memgauge_profiler_new(None, None), lib.memgauge_error().decode())
+"#;
+    let mut command = Command::new("python3");
+    let Some(ran) = output(command.args(["-c", script]).arg(library())) else {
+        return;
+    };
+    let expected = "-1 failed to call memgauge: profiler is NULL\n";
+    assert_eq!(succeeded(&ran), expected.repeat(2));
+}
+
+#[test]
+fn another_users_process_is_refused_with_the_reason() {
+    let script = r#"
+import ctypes, os, sys
+lib = ctypes.CDLL(sys.argv[1])
+os.setgroups([])
+os.setgid(65534)
+os.setuid(65534)
+lib.memgauge_error.restype = ctypes.c_char_p
+lib.memgauge_add_process.restype = ctypes.c_int64
+settings, profiler = (ctypes.c_uint64 * 6)(), ctypes.c_void_p()
+lib.memgauge_settings_init(settings)
+assert lib.memgauge_profiler_new(settings, ctypes.byref(profiler)) == 0, lib.memgauge_error()
+before = len(os.listdir("/proc/self/fd"))
+print(lib.memgauge_add_process(profiler, 1), lib.memgauge_error().decode())
+assert len(os.listdir("/proc/self/fd")) == before
+"#;
+    let own = std::fs::metadata("/proc/self").expect("procfs");
+    if std::os::unix::fs::MetadataExt::uid(&own) != 0 {
+        return skipped(Need::Root, "only root can become another user");
+    }
+    let mut command = Command::new("python3");
+    let Some(ran) = output(command.args(["-c", script]).arg(library())) else {
+        return;
+    };
+    let text = succeeded(&ran);
+    assert!(
+        text.starts_with("-3 failed to sample `cpu-clock`"),
+        "{text}"
+    );
+    assert!(text.contains("not allowed to this user"), "{text}");
+}
+
+/// Names of functions in a text.
+fn functions(text: &str) -> BTreeSet<String> {
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_' && c != '(');
+    let calls = words.filter_map(|w| w.strip_suffix('(').or(w.split_once('(').map(|w| w.0)));
+    let ours = calls.filter(|w| w.starts_with("memgauge_"));
+    ours.map(str::to_owned).collect()
+}
+
+#[test]
+fn header_library_and_manual_name_the_same_functions() {
+    let read = |path: &str| std::fs::read_to_string(here(path)).expect("it is there");
+    let header = functions(&read("include/memgauge.h"));
+    let manual = functions(&read("man/memgauge.3").replace("\\-", "-"));
+    assert_eq!(header, manual);
+    let mut nm = Command::new("nm");
+    let Some(symbols) = output(nm.args(["-D", "--defined-only"]).arg(library())) else {
+        return;
+    };
+    let symbols = succeeded(&symbols);
+    let names = symbols.lines().filter_map(|l| l.rsplit(' ').next());
+    let exported = names.filter(|n| n.starts_with("memgauge_"));
+    assert_eq!(header, exported.map(str::to_owned).collect());
+}
+
+#[test]
+fn the_header_has_the_layout_of_the_library() {
+    let folder = tempfile::tempdir().expect("room");
+    let source = folder.path().join("sizes.c");
+    let text = "#include <memgauge.h>\n\
+        _Static_assert(sizeof(struct memgauge_settings) == 48, \"settings\");\n\
+        _Static_assert(sizeof(struct memgauge_sample) == 80, \"sample\");\n\
+        _Static_assert(offsetof(struct memgauge_sample, in_kernel) == 79, \"in_kernel\");\n\
+        _Static_assert(sizeof(struct memgauge_statistics) == 144, \"statistics\");\n";
+    std::fs::write(&source, text).expect("room");
+    let mut command = Command::new("cc");
+    command.args(["-std=c11", "-fsyntax-only", "-I"]);
+    if let Some(checked) = output(command.arg(here("include")).arg(&source)) {
+        succeeded(&checked);
+    }
+}

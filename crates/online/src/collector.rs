@@ -1,0 +1,502 @@
+//! What is attached, and the thread that reads the kernel's rings.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::io::Read;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use memgauge_live::sample::attached::{Attached, Plan, ProcessCode, Told};
+use memgauge_live::sys::perf;
+
+use crate::registry::{Registry, SampledThread, State, add};
+use crate::ring::{Ring, RingWriter};
+use crate::sample::{Sample, WORDS};
+use crate::settings::{Settings, WhenFull};
+use crate::tasks::{children, identity, threads};
+use crate::{Error, ErrorKind, Result};
+
+/// Time between two looks for threads that no record told of.
+const LOOK_FOR_TASKS: Duration = Duration::from_millis(100);
+/// Time between two looks where nothing can happen but what wakes by itself.
+const IDLE_MS: i32 = 1000;
+/// Numbers that are used again while they are looked at: so often is tried anew.
+const ATTEMPTS: usize = 4;
+
+/// A thread that is attached to.
+struct Managed {
+    thread: Arc<SampledThread>,
+    attached: Attached,
+    writer: RingWriter<WORDS>,
+    /// What it starts is attached to by itself.
+    follows: bool,
+    /// It was not told to stop.
+    wanted: bool,
+    batch: Vec<[u64; WORDS]>,
+}
+
+/// A thread that was started by one that is followed.
+struct Born {
+    pid: u32,
+    tid: u32,
+}
+
+/// Everything that is attached.
+pub(crate) struct Core {
+    pub(crate) settings: Settings,
+    pub(crate) plan: Plan,
+    pub(crate) on: bool,
+    managed: BTreeMap<u64, Managed>,
+    by_tid: HashMap<u32, u64>,
+    /// Processes whose new threads are attached to.
+    followed: BTreeSet<u32>,
+    code: ProcessCode,
+    next: u64,
+    /// Threads of followed processes that ended before they could be attached to, or
+    /// could not be attached to.
+    pub(crate) missed: u64,
+    /// Why the last of them could not, where it had not ended.
+    pub(crate) trouble: Option<String>,
+    looked: Instant,
+    registry: Arc<Registry>,
+}
+
+impl Managed {
+    /// Reads the kernel's ring into the buffer.
+    fn drain(&mut self, code: &mut ProcessCode, born: &mut Vec<Born>) -> Drained {
+        let mut drained = Drained::default();
+        if !self.attached.has_unread() {
+            return drained;
+        }
+        let began_ns = perf::own_thread_ns();
+        let counts = &self.thread.counts;
+        let (batch, follows) = (&mut self.batch, self.follows);
+        let (mut in_kernel, mut with_address, mut stands_for) = (0, 0, 0);
+        self.attached.drain(code, |told| match told {
+            Told::Sample(taken) => {
+                let sample = Sample::of(&taken);
+                in_kernel += u64::from(sample.in_kernel);
+                with_address += u64::from(sample.addr.is_some());
+                stands_for += sample.stands_for;
+                batch.push(sample.packed());
+            }
+            Told::Unwanted => add(&counts.unwanted, 1),
+            Told::Throttled => add(&counts.throttled, 1),
+            Told::Started(task) if follows => born.push(Born {
+                pid: task.pid,
+                tid: task.tid,
+            }),
+            Told::Started(_) => {}
+            Told::Replaced { pid, tid } => drained.renamed = Some((pid, tid)),
+        });
+        drained.samples = !batch.is_empty();
+        add(&counts.samples, batch.len() as u64);
+        add(&counts.kernel_samples, in_kernel);
+        add(&counts.memory_samples, with_address);
+        add(&counts.stands_for, stands_for);
+        self.writer.write(batch);
+        batch.clear();
+        add(&counts.own_ns, perf::own_thread_ns() - began_ns);
+        drained
+    }
+
+    /// Brings the counts up to date that the kernel keeps.
+    fn look(&self) {
+        let counts = &self.thread.counts;
+        let set = |counter: &std::sync::atomic::AtomicU64, value| {
+            counter.store(value, Ordering::Relaxed);
+        };
+        set(&counts.lost, self.attached.lost());
+        set(&counts.counted, self.attached.counted());
+        set(&counts.processor_ns, self.attached.processor_ns());
+        set(&counts.unreadable_bytes, self.attached.unreadable_bytes());
+        set(&counts.period, self.attached.period());
+    }
+
+    fn state(&self) -> State {
+        match self.wanted {
+            true => State::Started,
+            false => State::Stopped,
+        }
+    }
+}
+
+#[derive(Default)]
+struct Drained {
+    samples: bool,
+    renamed: Option<(u32, u32)>,
+}
+
+impl Core {
+    pub(crate) fn new(settings: Settings, registry: &Arc<Registry>) -> Result<Core> {
+        Ok(Core {
+            plan: settings.plan()?,
+            settings,
+            on: true,
+            managed: BTreeMap::new(),
+            by_tid: HashMap::new(),
+            followed: BTreeSet::new(),
+            code: ProcessCode::default(),
+            next: 0,
+            missed: 0,
+            trouble: None,
+            looked: Instant::now(),
+            registry: Arc::clone(registry),
+        })
+    }
+
+    /// Attaches to a thread and lets sampling begin.
+    pub(crate) fn add_thread(&mut self, tid: u32) -> Result<()> {
+        let added = self.try_add(tid, false)?;
+        added.map(drop).ok_or_else(|| nobody("add", tid))
+    }
+
+    /// `None` where the thread has ended, or is about to.
+    fn try_add(&mut self, tid: u32, follows: bool) -> Result<Option<u64>> {
+        if self.by_tid.contains_key(&tid) {
+            let message = format!("failed to add thread `{tid}`: it was added before");
+            return Err(Error::usage(message));
+        }
+        for _ in 0..ATTEMPTS {
+            let Some(before) = identity(tid) else {
+                return Ok(None);
+            };
+            let attached = self.plan.attach(tid, follows);
+            if identity(tid) != Some(before) {
+                // It has ended, and another may have its number.
+                continue;
+            }
+            let attached = attached?;
+            return Ok(attached.map(|attached| self.attached(attached, before.pid, follows)));
+        }
+        Ok(None)
+    }
+
+    fn attached(&mut self, attached: Attached, pid: u32, follows: bool) -> u64 {
+        let refuses = self.settings.when_full == WhenFull::RefuseNewest;
+        let (ring, writer) = Ring::new(self.settings.buffer, refuses);
+        let (number, tid) = (self.next, attached.tid());
+        self.next += 1;
+        let thread = Arc::new(SampledThread::new(number, (pid, tid), ring));
+        thread.set_state(State::Started);
+        self.registry.add(&thread);
+        if !self.managed.values().any(|m| m.thread.pid() == pid) {
+            self.code.existing(pid);
+        }
+        let managed = Managed {
+            thread,
+            attached,
+            writer,
+            follows,
+            wanted: true,
+            batch: Vec::new(),
+        };
+        if self.on {
+            managed.attached.start();
+        }
+        managed.look();
+        self.managed.insert(number, managed);
+        self.by_tid.insert(tid, number);
+        number
+    }
+
+    /// Attaches to all threads of a process, and follows it.
+    pub(crate) fn add_process(&mut self, pid: u32) -> Result<usize> {
+        let mut added = Vec::new();
+        for _ in 0..ATTEMPTS {
+            let new = self.not_attached(pid);
+            if new.is_empty() {
+                break;
+            }
+            for tid in new {
+                match self.try_add(tid, true) {
+                    Ok(number) => added.extend(number),
+                    Err(e) => {
+                        // All or nothing.
+                        added.iter().for_each(|&n| self.finish(n, State::Deleted));
+                        self.registry.remove(|t| added.contains(&t.number));
+                        return Err(e);
+                    }
+                }
+            }
+        }
+        if added.is_empty() && !self.by_tid.contains_key(&pid) {
+            return Err(nobody("add", pid));
+        }
+        self.followed.insert(pid);
+        for managed in self.managed.values_mut() {
+            managed.follows |= managed.thread.pid() == pid;
+        }
+        Ok(added.len())
+    }
+
+    fn not_attached(&self, pid: u32) -> Vec<u32> {
+        let mut all = threads(pid);
+        all.retain(|tid| !self.by_tid.contains_key(tid));
+        all
+    }
+
+    fn number(&self, what: &str, tid: u32) -> Result<u64> {
+        let number = self.by_tid.get(&tid).copied();
+        number.ok_or_else(|| {
+            let message = format!(
+                "failed to {what} thread `{tid}`: it was not added, or it has ended or was deleted"
+            );
+            Error::new(ErrorKind::Refused, message)
+        })
+    }
+
+    /// Lets a thread's sampling begin or end; what was sampled stays.
+    pub(crate) fn want(&mut self, tid: u32, wanted: bool) -> Result<()> {
+        let number = self.number(if wanted { "start" } else { "stop" }, tid)?;
+        if let Some(managed) = self.managed.get_mut(&number) {
+            managed.wanted = wanted;
+            managed.thread.set_state(managed.state());
+        }
+        self.switch(number);
+        Ok(())
+    }
+
+    /// Switches a thread's event on or off, as it is wanted; off: reads what it left.
+    fn switch(&mut self, number: u64) {
+        let Some(managed) = self.managed.get(&number) else {
+            return;
+        };
+        match self.on && managed.wanted {
+            true => managed.attached.start(),
+            false => {
+                managed.attached.stop();
+                self.drain(&[number]);
+            }
+        }
+    }
+
+    pub(crate) fn turn(&mut self, on: bool) {
+        self.on = on;
+        let all: Vec<u64> = self.managed.keys().copied().collect();
+        all.into_iter().for_each(|number| self.switch(number));
+    }
+
+    /// Changes a thread's period between two samples.
+    pub(crate) fn set_period(&mut self, tid: u32, period: u64) -> Result<u64> {
+        let number = self.number("change the period of", tid)?;
+        let period = self.plan.possible_period(period);
+        if let Some(managed) = self.managed.get(&number) {
+            managed.attached.stop();
+        }
+        // All that is read until here was taken at the period before.
+        self.drain(&[number]);
+        let Some(managed) = self.managed.get_mut(&number) else {
+            return Err(nobody("change the period of", tid));
+        };
+        let changed = managed.attached.set_period(period);
+        if self.on && managed.wanted {
+            managed.attached.start();
+        }
+        managed.look();
+        changed.map(|()| period)
+    }
+
+    pub(crate) fn delete_thread(&mut self, tid: u32) -> Result<()> {
+        let number = self.number("delete", tid)?;
+        self.finish(number, State::Deleted);
+        Ok(())
+    }
+
+    pub(crate) fn delete_process(&mut self, pid: u32) -> Result<usize> {
+        let was_followed = self.followed.remove(&pid);
+        let of = |m: &(&u64, &Managed)| m.1.thread.pid() == pid;
+        let all: Vec<u64> = self.managed.iter().filter(of).map(|m| *m.0).collect();
+        if all.is_empty() && !was_followed {
+            return Err(nobody("delete", pid));
+        }
+        let deleted = all.len();
+        all.into_iter().for_each(|n| self.finish(n, State::Deleted));
+        Ok(deleted)
+    }
+
+    /// Reads the last samples of a thread and lets go of it.
+    fn finish(&mut self, number: u64, state: State) {
+        if let Some(managed) = self.managed.get(&number) {
+            managed.attached.stop();
+        }
+        self.drain(&[number]);
+        let Some(managed) = self.managed.remove(&number) else {
+            return;
+        };
+        managed.look();
+        managed.thread.set_state(state);
+        let (pid, tid) = (managed.thread.pid(), managed.thread.tid());
+        if self.by_tid.get(&tid) == Some(&number) {
+            self.by_tid.remove(&tid);
+        }
+        if !self.managed.values().any(|m| m.thread.pid() == pid) {
+            self.code.ended(pid);
+            self.followed.remove(&pid);
+        }
+        self.registry.changed();
+        self.registry.wake(&[number]);
+    }
+
+    /// Reads everybody's last samples and lets go of all.
+    pub(crate) fn let_go(&mut self) {
+        let all: Vec<u64> = self.managed.keys().copied().collect();
+        all.into_iter().for_each(|n| self.finish(n, State::Deleted));
+    }
+
+    /// Brings a thread's counts up to date; all threads' for `None`.
+    pub(crate) fn look(&mut self, tid: Option<u32>) {
+        let one = tid.map(|tid| self.by_tid.get(&tid).copied());
+        let numbers: Vec<u64> = match one {
+            Some(number) => number.into_iter().collect(),
+            None => self.managed.keys().copied().collect(),
+        };
+        self.drain(&numbers);
+        let all = numbers.iter().filter_map(|n| self.managed.get(n));
+        all.for_each(Managed::look);
+    }
+
+    /// Reads the rings of these threads, and attaches to what they started.
+    fn drain(&mut self, numbers: &[u64]) {
+        let (mut born, mut told) = (Vec::new(), Vec::new());
+        for number in numbers {
+            let Some(managed) = self.managed.get_mut(number) else {
+                continue;
+            };
+            let drained = managed.drain(&mut self.code, &mut born);
+            if drained.samples {
+                told.push(*number);
+            }
+            if let Some((pid, tid)) = drained.renamed {
+                self.renamed(*number, pid, tid);
+            }
+        }
+        if !told.is_empty() {
+            self.registry.wake(&told);
+        }
+        for Born { pid, tid } in born {
+            self.follow(pid, tid);
+        }
+    }
+
+    /// By exec a thread gets its process's number.
+    fn renamed(&mut self, number: u64, pid: u32, tid: u32) {
+        let Some(managed) = self.managed.get(&number) else {
+            return;
+        };
+        let before = managed.thread.tid();
+        managed.thread.pid.store(pid, Ordering::Relaxed);
+        managed.thread.tid.store(tid, Ordering::Relaxed);
+        if self.by_tid.get(&before) == Some(&number) {
+            self.by_tid.remove(&before);
+        }
+        self.by_tid.insert(tid, number);
+    }
+
+    /// A thread or process was started by one that is followed.
+    fn follow(&mut self, pid: u32, tid: u32) {
+        if self.by_tid.contains_key(&tid) {
+            return;
+        }
+        let added = self.try_add(tid, true);
+        if !matches!(added, Ok(Some(_))) {
+            self.missed += 1;
+            self.trouble = added.err().map(|e| e.to_string()).or(self.trouble.take());
+            return;
+        }
+        self.followed.insert(pid);
+        // What it started before it was attached to.
+        for child in children(pid, tid) {
+            self.follow(child, child);
+        }
+    }
+
+    /// Threads of followed processes that no record told of: those that a thread started
+    /// before it was attached to.
+    fn look_for_tasks(&mut self) {
+        if self.looked.elapsed() < LOOK_FOR_TASKS {
+            return;
+        }
+        self.looked = Instant::now();
+        for pid in self.followed.clone() {
+            for tid in self.not_attached(pid) {
+                self.follow(pid, tid);
+            }
+        }
+    }
+
+    /// One look at everything. `ready`: threads whose descriptor said something.
+    fn round(&mut self, ready: &[u64]) {
+        let ended = |n: &&u64| self.managed.get(n).is_some_and(|m| m.attached.has_ended());
+        let ended: Vec<u64> = ready.iter().filter(ended).copied().collect();
+        let all: Vec<u64> = self.managed.keys().copied().collect();
+        self.drain(&all);
+        ended.into_iter().for_each(|n| self.finish(n, State::Ended));
+        self.look_for_tasks();
+    }
+
+    /// What to wait for, and how long.
+    fn awaited(&self) -> (Vec<u64>, Vec<RawFd>, i32) {
+        let (numbers, fds) = self
+            .managed
+            .iter()
+            .flat_map(|(number, m)| {
+                let both = m.attached.herald().into_iter().chain([m.attached.as_fd()]);
+                both.map(|fd| (*number, fd.as_raw_fd()))
+            })
+            .unzip();
+        let busy = |m: &Managed| m.follows || (self.on && m.wanted);
+        let timeout_ms = match self.managed.values().any(busy) {
+            true => self.settings.latency.look_every_ms(),
+            false => IDLE_MS,
+        };
+        (numbers, fds, timeout_ms)
+    }
+}
+
+pub(crate) fn nobody(what: &str, id: u32) -> Error {
+    let message = format!("failed to {what} `{id}`: no such process or thread");
+    Error::new(ErrorKind::Refused, message)
+}
+
+/// What the profiler and its thread share.
+pub(crate) struct Common {
+    core: Mutex<Core>,
+    pub(crate) over: AtomicBool,
+}
+
+impl Common {
+    pub(crate) fn new(core: Core) -> Common {
+        Common {
+            core: Mutex::new(core),
+            over: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn core(&self) -> MutexGuard<'_, Core> {
+        // Between two calls everything is in order, also where one of them panicked.
+        self.core.lock().unwrap_or_else(|e| e.into_inner())
+    }
+}
+
+/// Reads the kernel's rings until the profiler is dropped. `signal` is readable when
+/// something was changed.
+pub(crate) fn collect(common: &Common, mut signal: UnixStream) {
+    let mut ready = Vec::new();
+    while !common.over.load(Ordering::Acquire) {
+        let (numbers, mut fds, timeout_ms) = {
+            let mut core = common.core();
+            core.round(&ready);
+            core.awaited()
+        };
+        fds.push(signal.as_raw_fd());
+        let said = perf::wait(&fds, timeout_ms);
+        ready.clear();
+        ready.extend(numbers.iter().zip(&said).filter(|n| *n.1).map(|n| *n.0));
+        if said.last() == Some(&true) {
+            while matches!(signal.read(&mut [0; 64]), Ok(64)) {}
+        }
+    }
+}

@@ -1,0 +1,25 @@
+#![doc = include_str!("../README.md")]
+#![deny(unsafe_code)]
+
+mod collector;
+mod profiler;
+mod reader;
+mod registry;
+pub mod ring;
+mod sample;
+mod settings;
+mod tasks;
+
+/// What the ring is made of: `tests/ring-model` puts loom's in their place.
+mod atomic {
+    pub(crate) use std::sync::atomic::{AtomicU64, Ordering, fence};
+}
+
+pub use memgauge_host::{Error, ErrorKind, Result};
+pub use memgauge_trace::{AccessKind, Cpu, DataSource, Derivation, PhysAddr, Pid, Tid, VirtAddr};
+pub use profiler::{Clean, Profiler};
+pub use reader::Reader;
+pub use registry::{State, Statistics};
+pub use ring::Account;
+pub use sample::Sample;
+pub use settings::{Latency, Settings, Sharing, Source, WhenFull};

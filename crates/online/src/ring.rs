@@ -1,0 +1,267 @@
+//! A thread's samples on their way to readers: one writer that never waits, many readers.
+//!
+//! ```text
+//!            floor                 published   reserved
+//!              │                        │          │
+//!   ───────────┼────────────────────────┼──────────┼────────►  numbers of samples
+//!   overwritten│       readable         │ in work  │
+//!              └──── capacity = reserved − floor ──┘
+//! ```
+//!
+//! The sample of number `n` lies in slot `n % capacity`. The writer raises `reserved`
+//! before it touches a slot and `published` after. A reader copies what it wants, then
+//! looks at `reserved` again: what lies below the floor by then may be torn, and is
+//! counted as overwritten instead of handed out. So readers cost the writer nothing but
+//! the cache lines that they look at.
+//!
+//! Each reader has a *queue*, its place in the ring; several readers may share one. A
+//! ring that refuses keeps whatever the queue furthest behind has not read.
+//!
+//! Every word is an atomic, so that a torn copy is not undefined behaviour; ordinary
+//! stores and loads come of it. `tests/ring-model` checks this file with loom. Rejected:
+//! a sequence number in each slot (a store more for each sample), a lock (the writer
+//! would wait).
+
+use super::atomic::{AtomicU64, Ordering, fence};
+use std::sync::Arc;
+
+/// Queues that a ring has room for.
+pub const QUEUES: usize = 16;
+
+/// A queue that nobody reads.
+const NOBODY: u64 = u64::MAX;
+
+/// Keeps what one thread writes off the cache line that others write.
+#[repr(align(128))]
+struct Apart<T>(T);
+
+/// A reader's place.
+struct Queue {
+    /// Number of the sample to read next.
+    next: AtomicU64,
+    /// Samples passed over, since they had been overwritten.
+    overwritten: AtomicU64,
+}
+
+/// A ring of samples of `W` words.
+pub struct Ring<const W: usize> {
+    slots: Box<[AtomicU64]>,
+    capacity: u64,
+    refuses: bool,
+    reserved: Apart<AtomicU64>,
+    published: Apart<AtomicU64>,
+    refused: Apart<AtomicU64>,
+    queues: [Apart<Queue>; QUEUES],
+}
+
+/// What has become of the samples that were published, seen from a queue:
+/// `published = delivered + overwritten + waiting`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Account {
+    /// Samples read.
+    pub delivered: u64,
+    /// Samples overwritten before they were read.
+    pub overwritten: u64,
+    /// Samples still to be read.
+    pub waiting: u64,
+}
+
+impl<const W: usize> Ring<W> {
+    /// A ring for `capacity` samples, rounded up to a power of two, and its writer.
+    /// `refuses`: refuse new samples when it is full, in place of overwriting old ones.
+    pub fn new(capacity: usize, refuses: bool) -> (Arc<Ring<W>>, RingWriter<W>) {
+        let capacity = capacity.max(1).next_power_of_two();
+        let queue = || {
+            Apart(Queue {
+                next: AtomicU64::new(NOBODY),
+                overwritten: AtomicU64::new(0),
+            })
+        };
+        let ring = Arc::new(Ring {
+            slots: (0..capacity * W).map(|_| AtomicU64::new(0)).collect(),
+            capacity: capacity as u64,
+            refuses,
+            reserved: Apart(AtomicU64::new(0)),
+            published: Apart(AtomicU64::new(0)),
+            refused: Apart(AtomicU64::new(0)),
+            queues: std::array::from_fn(|_| queue()),
+        });
+        let writer = RingWriter {
+            ring: Arc::clone(&ring),
+            head: 0,
+            kept_from: 0,
+        };
+        (ring, writer)
+    }
+
+    /// Samples it has room for.
+    pub fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    /// Samples written.
+    pub fn published(&self) -> u64 {
+        self.published.0.load(Ordering::Acquire)
+    }
+
+    /// Samples refused.
+    pub fn refused(&self) -> u64 {
+        self.refused.0.load(Ordering::Relaxed)
+    }
+
+    fn floor(&self) -> u64 {
+        let reserved = self.reserved.0.load(Ordering::Relaxed);
+        reserved.saturating_sub(self.capacity)
+    }
+
+    fn slot(&self, number: u64) -> &[AtomicU64] {
+        let at = (number & (self.capacity - 1)) as usize * W;
+        &self.slots[at..at + W]
+    }
+
+    /// Makes a queue ready for readers, from the oldest sample that there is on; what was
+    /// overwritten before counts as overwritten for it.
+    pub fn open(&self, queue: usize) {
+        let queue = &self.queues[queue].0;
+        let from = self.floor();
+        queue.overwritten.store(from, Ordering::Relaxed);
+        queue.next.store(from, Ordering::Release);
+    }
+
+    /// Nobody reads this queue any more.
+    pub fn close(&self, queue: usize) {
+        self.queues[queue].0.next.store(NOBODY, Ordering::Release);
+    }
+
+    /// Whether a queue has been opened.
+    pub fn is_open(&self, queue: usize) -> bool {
+        self.queues[queue].0.next.load(Ordering::Acquire) != NOBODY
+    }
+
+    /// Reads the next samples of a queue, the oldest first, at most as many as `into`
+    /// has room for; returns how many. Several threads may read one queue: each gets
+    /// other samples.
+    pub fn read(&self, queue: usize, into: &mut [[u64; W]]) -> usize {
+        let queue = &self.queues[queue].0;
+        // A reader that was lapped while it copied gives up the older half, too: the writer
+        // would lap it again.
+        let mut lapped = false;
+        loop {
+            let next = queue.next.load(Ordering::Acquire);
+            let end = self.published();
+            let mut from = next.max(self.floor());
+            if lapped {
+                from += end.saturating_sub(from) / 2;
+            }
+            // A closed queue's place is behind every end.
+            let most = end.saturating_sub(from).min(into.len() as u64);
+            if most == 0 {
+                return 0;
+            }
+            for (sample, number) in into.iter_mut().zip(from..from + most) {
+                for (word, slot) in sample.iter_mut().zip(self.slot(number)) {
+                    *word = slot.load(Ordering::Relaxed);
+                }
+            }
+            // Whoever saw a word of a newer sample now sees what was reserved for it.
+            fence(Ordering::Acquire);
+            let whole = from.max(self.floor());
+            let until = from + most;
+            if whole >= until {
+                lapped = true;
+                continue;
+            }
+            let taken =
+                queue
+                    .next
+                    .compare_exchange(next, until, Ordering::AcqRel, Ordering::Relaxed);
+            if taken.is_err() {
+                continue;
+            }
+            queue.overwritten.fetch_add(whole - next, Ordering::Relaxed);
+            let torn = (whole - from) as usize;
+            into.copy_within(torn..most as usize, 0);
+            return most as usize - torn;
+        }
+    }
+
+    /// The account of a queue; of one that nobody opened, as if it had just been. Exact
+    /// while neither the writer nor a reader of the queue is at work.
+    pub fn account(&self, queue: usize) -> Account {
+        let queue = &self.queues[queue].0;
+        let (next, end) = (queue.next.load(Ordering::Acquire), self.published());
+        let floor = self.floor().min(end);
+        if next == NOBODY {
+            return Account {
+                delivered: 0,
+                overwritten: floor,
+                waiting: end - floor,
+            };
+        }
+        let passed_over = queue.overwritten.load(Ordering::Relaxed);
+        let from = next.max(floor);
+        Account {
+            delivered: next.saturating_sub(passed_over),
+            overwritten: passed_over + (from - next),
+            waiting: end.saturating_sub(from),
+        }
+    }
+}
+
+/// The one that writes into a ring.
+pub struct RingWriter<const W: usize> {
+    ring: Arc<Ring<W>>,
+    /// What `published` is.
+    head: u64,
+    /// The oldest sample that some queue had not read when last looked.
+    kept_from: u64,
+}
+
+impl<const W: usize> RingWriter<W> {
+    /// Writes samples; returns how many were not refused. Never waits.
+    pub fn write(&mut self, samples: &[[u64; W]]) -> usize {
+        let accepted = match self.ring.refuses {
+            true => samples.len().min(self.room(samples.len() as u64)),
+            false => samples.len(),
+        };
+        let refused = (samples.len() - accepted) as u64;
+        if refused > 0 {
+            self.ring.refused.0.fetch_add(refused, Ordering::Relaxed);
+        }
+        // What is reserved at once must not overwrite itself, and leaves readers a part.
+        let step = (self.ring.capacity / 2).max(1) as usize;
+        samples[..accepted]
+            .chunks(step)
+            .for_each(|c| self.publish(c));
+        accepted
+    }
+
+    fn publish(&mut self, samples: &[[u64; W]]) {
+        let end = self.head + samples.len() as u64;
+        self.ring.reserved.0.store(end, Ordering::Relaxed);
+        // No word is seen before the reservation.
+        fence(Ordering::Release);
+        for (sample, number) in samples.iter().zip(self.head..end) {
+            for (slot, word) in self.ring.slot(number).iter().zip(sample) {
+                slot.store(*word, Ordering::Relaxed);
+            }
+        }
+        self.ring.published.0.store(end, Ordering::Release);
+        self.head = end;
+    }
+
+    /// Samples that a ring that refuses has room for; looks at the queues only where what
+    /// was seen last does not suffice.
+    fn room(&mut self, wanted: u64) -> usize {
+        let capacity = self.ring.capacity;
+        if self.head - self.kept_from + wanted > capacity {
+            let places = self.ring.queues.iter();
+            let read_until = places.map(|q| q.0.next.load(Ordering::Acquire)).min();
+            // With no queue open all is kept that was.
+            if let Some(until) = read_until.filter(|&until| until != NOBODY) {
+                self.kept_from = until;
+            }
+        }
+        capacity.saturating_sub(self.head - self.kept_from) as usize
+    }
+}

@@ -1,0 +1,181 @@
+//! What a profiler samples, and how it hands samples out.
+
+use memgauge_live::clock;
+use memgauge_live::events::{Event, Modes, Pmus, parse};
+use memgauge_live::sample::attached::{Plan, Wake};
+use memgauge_live::sample::{Rate, usual_rate};
+
+use crate::{Error, ErrorKind, Result};
+
+/// Where samples come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// An event that the processor or the kernel counts, by its name as in
+    /// `memgauge record -e`: `page-faults:u`, `cpu-clock`, `mem-loads:P`, `ibs_op//`.
+    Pmu(String),
+    /// A timer, with data addresses rebuilt from code and registers.
+    Clock,
+}
+
+/// What a full buffer does with a new sample. Both are counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WhenFull {
+    /// It overwrites the oldest.
+    #[default]
+    OverwriteOldest,
+    /// It is refused, and the oldest stay until they are read.
+    RefuseNewest,
+}
+
+/// Which samples a reader gets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Sharing {
+    /// All of them, whoever else reads.
+    #[default]
+    Each,
+    /// Those that no other reader of this kind got: together they get each once.
+    Queue,
+}
+
+/// How soon a sample can be read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Latency {
+    /// Within 10 ms: rings are looked at every 5 ms.
+    #[default]
+    TenMilliseconds,
+    /// Within 1 ms: each sample wakes the profiler, which costs processor time.
+    OneMillisecond,
+}
+
+impl Latency {
+    pub(crate) fn look_every_ms(self) -> i32 {
+        match self {
+            Latency::TenMilliseconds => 5,
+            Latency::OneMillisecond => 1,
+        }
+    }
+}
+
+/// What a profiler samples.
+///
+/// ```
+/// use memgauge_online::{Settings, Source};
+///
+/// let settings = Settings {
+///     period: Some(100_000),
+///     ..Settings::of(Source::Clock)
+/// };
+/// assert!(!settings.kernel);
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Where samples come from.
+    pub source: Source,
+    /// Events between two samples, of timers nanoseconds; `None`: what `memgauge record`
+    /// takes.
+    pub period: Option<u64>,
+    /// Samples of the kernel, too. Modifiers of the event (`:u`, `:k`) win.
+    pub kernel: bool,
+    /// Physical addresses, where this user may have them.
+    pub physical: bool,
+    /// Samples that a thread's buffer holds, rounded up to a power of two.
+    pub buffer: usize,
+    /// What a full buffer does.
+    pub when_full: WhenFull,
+    /// How soon a sample can be read.
+    pub latency: Latency,
+    /// Pages of each thread's ring in the kernel, a power of two.
+    pub ring_pages: usize,
+}
+
+/// Most samples of a buffer: 80 MiB for one thread.
+const MOST_BUFFER: usize = 1 << 20;
+/// Most pages of a kernel's ring.
+const MOST_PAGES: usize = 1 << 14;
+
+impl Settings {
+    /// The usual ones for a source.
+    pub fn of(source: Source) -> Settings {
+        Settings {
+            source,
+            period: None,
+            kernel: false,
+            physical: false,
+            buffer: 4096,
+            when_full: WhenFull::default(),
+            latency: Latency::default(),
+            ring_pages: 8,
+        }
+    }
+
+    pub(crate) fn plan(&self) -> Result<Plan> {
+        check_buffer(self.buffer)?;
+        if !self.ring_pages.is_power_of_two() || self.ring_pages > MOST_PAGES {
+            let message = format!(
+                "failed to size a ring of `{}` pages: take a power of two up to {MOST_PAGES}",
+                self.ring_pages
+            );
+            return Err(Error::usage(message));
+        }
+        let mut event = self.event()?;
+        if !self.kernel && event.modifiers.modes == Modes::default() {
+            event.modifiers.modes.user = true;
+            event.modifiers.apply(&mut event.attr);
+        }
+        let period = match (self.period, usual_rate(&event)) {
+            (Some(period), _) => check_period(period)?,
+            (None, Rate::Period(period) | Rate::Frequency(period)) => period,
+        };
+        let rebuild = self.source == Source::Clock;
+        let wake = match self.latency {
+            Latency::TenMilliseconds => Wake::HalfFull,
+            Latency::OneMillisecond => Wake::EachRecord,
+        };
+        Plan::new(
+            &event,
+            period,
+            (rebuild, self.physical),
+            (self.ring_pages, wake),
+        )
+    }
+
+    fn event(&self) -> Result<Event> {
+        let name = match &self.source {
+            Source::Clock if !cfg!(target_arch = "x86_64") => {
+                let message = "failed to sample addresses: source clock decodes x86-64 only";
+                return Err(Error::new(ErrorKind::Missing, message));
+            }
+            Source::Clock => return Ok(clock::timer()),
+            Source::Pmu(name) => name,
+        };
+        let groups = parse(name, &Pmus::default())?;
+        let mut events = groups.into_iter().flat_map(|group| group.events);
+        match (events.next(), events.next()) {
+            (Some(event), None) => Ok(event),
+            _ => Err(Error::usage(format!(
+                "failed to sample `{name}`: a profiler samples one event: make one for each"
+            ))),
+        }
+    }
+}
+
+pub(crate) fn check_period(period: u64) -> Result<u64> {
+    match period {
+        0 => Err(Error::usage(
+            "failed to set period `0`: take 1 or more, of timers nanoseconds",
+        )),
+        1..=0x7fff_ffff_ffff_ffff => Ok(period),
+        _ => Err(Error::usage(format!(
+            "failed to set period `{period}`: the kernel takes no more than 2^63 - 1"
+        ))),
+    }
+}
+
+pub(crate) fn check_buffer(samples: usize) -> Result<usize> {
+    match samples {
+        1..=MOST_BUFFER => Ok(samples.next_power_of_two()),
+        _ => Err(Error::usage(format!(
+            "failed to size a buffer of `{samples}` samples: take 1 to {MOST_BUFFER}"
+        ))),
+    }
+}

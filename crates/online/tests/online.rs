@@ -1,0 +1,410 @@
+//! A profiler at work on threads of this process and on other processes.
+
+mod common;
+
+use std::os::fd::{AsFd, AsRawFd};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use common::{Work, Worker, faults, profiler, until};
+use memgauge_online::{
+    Clean, ErrorKind, Latency, Profiler, Reader, Sample, Settings, Sharing, Source, State,
+    Statistics, WhenFull,
+};
+
+fn all(reader: &mut Reader) -> Vec<Sample> {
+    let mut samples = Vec::new();
+    while reader.read(&mut samples, 1000) > 0 {}
+    samples
+}
+
+fn counts(profiler: &Profiler, worker: &Worker) -> Statistics {
+    let counts = profiler.statistics(worker.tid).expect("it was added");
+    assert!(counts.is_exact(), "{counts:?}");
+    counts
+}
+
+#[test]
+fn every_fault_is_delivered_overwritten_or_lost() {
+    let settings = Settings {
+        buffer: 64,
+        ring_pages: 1,
+        ..faults()
+    };
+    let Some(profiler) = profiler(settings) else {
+        return;
+    };
+    let worker = Worker::new();
+    profiler.add_thread(worker.tid).expect("it can be added");
+    let mut one = profiler.reader(Sharing::Each).expect("a reader");
+    let mut other = profiler
+        .reader_of(worker.tid, Sharing::Each)
+        .expect("a reader");
+    worker.work(Work::Touch(20_000));
+    profiler.stop(worker.tid).expect("it runs");
+    let seen = all(&mut one).len() as u64;
+    let counts = counts(&profiler, &worker);
+    // The counter is the kernel's own: a second witness.
+    assert_eq!(counts.produced(), counts.counted);
+    assert!(counts.counted >= 20_000, "{counts:?}");
+    assert!(
+        counts.lost > 0,
+        "a page of ring cannot hold this: {counts:?}"
+    );
+    let (mine, others) = (one.accounts()[&worker.tid], other.accounts()[&worker.tid]);
+    assert_eq!((mine.delivered, mine.waiting), (seen, 0));
+    assert_eq!(others.delivered, 0);
+    for account in [mine, others] {
+        let sum = account.delivered + account.overwritten + account.waiting;
+        assert_eq!(sum, counts.samples);
+    }
+}
+
+#[test]
+fn a_buffer_that_refuses_keeps_the_oldest() {
+    let settings = Settings {
+        buffer: 64,
+        ring_pages: 128,
+        when_full: WhenFull::RefuseNewest,
+        ..faults()
+    };
+    let Some(profiler) = profiler(settings) else {
+        return;
+    };
+    let worker = Worker::new();
+    profiler.add_thread(worker.tid).expect("it can be added");
+    let mut reader = profiler.reader(Sharing::Each).expect("a reader");
+    worker.work(Work::Touch(1000));
+    profiler.stop(worker.tid).expect("it runs");
+    let counts = counts(&profiler, &worker);
+    assert_eq!(
+        (counts.account.waiting, counts.account.overwritten),
+        (64, 0)
+    );
+    assert!(counts.refused >= 936, "{counts:?}");
+    let first = all(&mut reader);
+    assert_eq!(first.len(), 64);
+    // There is room again.
+    profiler.start(worker.tid).expect("it lives");
+    worker.work(Work::Touch(100));
+    profiler.stop(worker.tid).expect("it runs");
+    let second = all(&mut reader);
+    assert_eq!(second.len(), 64);
+    assert!(first.iter().all(|s| s.time_ns < second[0].time_ns));
+}
+
+#[test]
+fn readers_of_a_queue_share_and_others_see_all() {
+    let settings = Settings {
+        buffer: 1 << 14,
+        ring_pages: 512,
+        ..faults()
+    };
+    let Some(profiler) = profiler(settings) else {
+        return;
+    };
+    let worker = Worker::new();
+    let mut every = profiler.reader(Sharing::Each).expect("a reader");
+    let mut sharing: Vec<Reader> = (0..3)
+        .map(|_| profiler.reader(Sharing::Queue).expect("a reader"))
+        .collect();
+    profiler.add_thread(worker.tid).expect("it can be added");
+    worker.work(Work::Touch(5000));
+    profiler.stop(worker.tid).expect("it runs");
+    let mut parts: Vec<Sample> = Vec::new();
+    std::thread::scope(|scope| {
+        let readers = sharing.iter_mut().map(|reader| {
+            scope.spawn(|| {
+                let mut samples = Vec::new();
+                while reader.read(&mut samples, 7) > 0 {}
+                samples
+            })
+        });
+        let readers: Vec<_> = readers.collect();
+        for reader in readers {
+            parts.extend(reader.join().expect("it reads"));
+        }
+    });
+    parts.sort_by_key(|s| s.time_ns);
+    let whole = all(&mut every);
+    assert_eq!(whole.len() as u64, counts(&profiler, &worker).samples);
+    assert_eq!(parts, whole);
+}
+
+#[test]
+fn nothing_is_sampled_while_stopped_and_nothing_is_lost_by_it() {
+    let Some(profiler) = profiler(Settings {
+        ring_pages: 64,
+        ..faults()
+    }) else {
+        return;
+    };
+    let worker = Worker::new();
+    profiler.add_thread(worker.tid).expect("it can be added");
+    for _ in 0..20 {
+        worker.work(Work::Touch(100));
+        profiler.stop(worker.tid).expect("it runs");
+        let stopped = counts(&profiler, &worker);
+        assert_eq!(
+            (stopped.state, stopped.samples),
+            (State::Stopped, stopped.counted)
+        );
+        worker.work(Work::Touch(100));
+        assert_eq!(counts(&profiler, &worker).counted, stopped.counted);
+        profiler.start(worker.tid).expect("it lives");
+    }
+    profiler.off();
+    let off = counts(&profiler, &worker);
+    worker.work(Work::Touch(100));
+    assert_eq!(counts(&profiler, &worker).counted, off.counted);
+    profiler.on();
+    worker.work(Work::Touch(100));
+    assert!(counts(&profiler, &worker).counted > off.counted);
+}
+
+#[test]
+fn each_sample_says_the_period_that_it_was_taken_at() {
+    let Some(profiler) = profiler(Settings {
+        ring_pages: 64,
+        ..faults()
+    }) else {
+        return;
+    };
+    let worker = Worker::new();
+    profiler.add_thread(worker.tid).expect("it can be added");
+    let mut reader = profiler.reader(Sharing::Each).expect("a reader");
+    for period in [1, 7, 3, 50] {
+        let before = counts(&profiler, &worker).counted;
+        assert_eq!(
+            profiler.set_period(worker.tid, period).expect("it runs"),
+            period
+        );
+        worker.work(Work::Touch(1000));
+        let counts = counts(&profiler, &worker);
+        assert_eq!(counts.period, period);
+        let samples = all(&mut reader);
+        assert!(
+            samples
+                .iter()
+                .all(|s| (s.period, s.stands_for) == (period, period))
+        );
+        assert_eq!(samples.len() as u64, (counts.counted - before) / period);
+    }
+}
+
+#[test]
+fn timer_samples_stand_for_what_was_counted_whatever_the_period_became() {
+    let settings = Settings {
+        period: Some(1_000_000),
+        ..Settings::of(Source::Clock)
+    };
+    let Some(profiler) = profiler(settings) else {
+        return;
+    };
+    let worker = Worker::new();
+    profiler.add_thread(worker.tid).expect("it can be added");
+    let mut reader = profiler.reader(Sharing::Each).expect("a reader");
+    for period in [1_000_000, 5_000_000, 250_000] {
+        profiler.set_period(worker.tid, period).expect("it runs");
+        worker.work(Work::Compute(Duration::from_millis(100)));
+        profiler.stop(worker.tid).expect("it runs");
+        let samples = all(&mut reader);
+        assert!(samples.iter().all(|s| s.period == period), "{samples:?}");
+        profiler.start(worker.tid).expect("it lives");
+    }
+    profiler.stop(worker.tid).expect("it runs");
+    let counts = counts(&profiler, &worker);
+    // All that was counted, but for what came after the last sample.
+    assert!(counts.stands_for <= counts.counted, "{counts:?}");
+    assert!(counts.stands_for * 10 > counts.counted * 8, "{counts:?}");
+    assert!(counts.processor_ns * 10 > counts.counted * 9, "{counts:?}");
+}
+
+#[test]
+fn a_descriptor_tells_that_there_are_samples() {
+    for latency in [Latency::TenMilliseconds, Latency::OneMillisecond] {
+        let Some(profiler) = profiler(Settings {
+            latency,
+            ..faults()
+        }) else {
+            return;
+        };
+        let worker = Worker::new();
+        profiler.add_thread(worker.tid).expect("it can be added");
+        let mut reader = profiler.reader(Sharing::Each).expect("a reader");
+        all(&mut reader);
+        let readable =
+            |reader: &Reader| memgauge_live::sys::perf::wait(&[reader.as_fd().as_raw_fd()], 0)[0];
+        assert!(!readable(&reader));
+        assert!(!reader.wait(Duration::from_millis(1)));
+        worker.work(Work::Touch(100));
+        assert!(reader.wait(Duration::from_secs(60)));
+        profiler.stop(worker.tid).expect("it runs");
+        let mut some = Vec::new();
+        assert_eq!(reader.read(&mut some, 1), 1);
+        assert!(readable(&reader), "the rest waits");
+        assert!(!all(&mut reader).is_empty());
+    }
+}
+
+#[test]
+fn what_was_sampled_before_the_end_of_a_thread_is_kept_until_it_is_read() {
+    let Some(profiler) = profiler(Settings {
+        ring_pages: 64,
+        ..faults()
+    }) else {
+        return;
+    };
+    let mut worker = Worker::new();
+    profiler.add_thread(worker.tid).expect("it can be added");
+    worker.work(Work::Touch(500));
+    worker.end();
+    let ended = || profiler.statistics(worker.tid).expect("kept").state == State::Ended;
+    until("the end", ended);
+    let counts = counts(&profiler, &worker);
+    assert_eq!(counts.produced(), counts.counted);
+    assert!(counts.samples >= 500, "{counts:?}");
+    assert!(profiler.clean(Clean::Read).is_empty(), "nobody has read it");
+    let mut reader = profiler
+        .reader_of(worker.tid, Sharing::Each)
+        .expect("a reader");
+    assert_eq!(all(&mut reader).len() as u64, counts.samples);
+    let cleaned = profiler.clean(Clean::Read);
+    assert_eq!(cleaned.len(), 1);
+    assert!(cleaned[0].is_exact());
+    let error = profiler.statistics(worker.tid).expect_err("it is gone");
+    assert!(
+        error.to_string().contains(&worker.tid.to_string()),
+        "{error}"
+    );
+}
+
+/// A shell that waits for a line before it runs the script.
+fn shell(script: &str) -> std::process::Child {
+    Command::new("sh")
+        .args(["-c", &format!("read line; {script}")])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("there is a shell")
+}
+
+#[test]
+fn a_process_is_followed_through_forks_and_execs() {
+    let settings = Settings {
+        kernel: true,
+        ring_pages: 64,
+        buffer: 1 << 14,
+        ..faults()
+    };
+    let settings = Settings {
+        source: Source::Pmu("page-faults".to_owned()),
+        ..settings
+    };
+    let Some(profiler) = profiler(settings) else {
+        return;
+    };
+    let mut shell = shell("sh -c '/bin/true; sleep 0.3; exec sleep 0.3' & wait; exec sleep 0.2");
+    let pid = shell.id();
+    assert_eq!(profiler.add_process(pid).expect("it can be added"), 1);
+    drop(shell.stdin.take());
+    shell.wait().expect("it ends");
+    let all_over = || {
+        let all = profiler.all_statistics();
+        all.iter().all(|t| t.state == State::Ended)
+    };
+    until("the end of all", all_over);
+    let all = profiler.all_statistics();
+    let of_first = all.iter().find(|t| t.pid == pid).expect("it was added");
+    assert!(of_first.samples > 0, "{of_first:?}");
+    let others = all.iter().filter(|t| t.pid != pid).count() as u64;
+    // The second shell, and what it waits for; `true` may be too quick.
+    assert!(others >= 2, "{all:?}");
+    assert_eq!(profiler.notes(), Vec::<String>::new());
+    for thread in &all {
+        assert!(thread.is_exact(), "{thread:?}");
+        assert_eq!(thread.produced(), thread.counted, "{thread:?}");
+    }
+    assert_eq!(profiler.clean(Clean::All).len(), all.len());
+}
+
+#[test]
+fn addresses_are_rebuilt_while_the_program_runs() {
+    if !cfg!(target_arch = "x86_64") {
+        let need = memgauge_testing::Need::Kernel;
+        return memgauge_testing::skipped(need, "source clock decodes x86-64 only");
+    }
+    let settings = Settings {
+        period: Some(200_000),
+        ..Settings::of(Source::Clock)
+    };
+    let Some(profiler) = profiler(settings) else {
+        return;
+    };
+    let mut shell = shell("i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done");
+    profiler.add_process(shell.id()).expect("it can be added");
+    let mut reader = profiler.reader(Sharing::Each).expect("a reader");
+    drop(shell.stdin.take());
+    shell.wait().expect("it ends");
+    until("the end", || {
+        profiler
+            .all_statistics()
+            .iter()
+            .all(|t| t.state == State::Ended)
+    });
+    let samples = all(&mut reader);
+    let with_address = samples.iter().filter(|s| s.addr.is_some()).count();
+    assert!(samples.len() > 50, "{}", samples.len());
+    assert!(
+        with_address * 2 > samples.len(),
+        "{with_address} of {}",
+        samples.len()
+    );
+    assert!(
+        samples
+            .iter()
+            .all(|s| s.derivation.is_some() == s.addr.is_some())
+    );
+}
+
+#[test]
+fn what_cannot_be_is_said_with_the_object() {
+    let Some(profiler) = profiler(faults()) else {
+        return;
+    };
+    let check = |error: memgauge_online::Error, kind, words: &[&str]| {
+        assert_eq!(error.kind(), kind, "{error}");
+        for word in words {
+            assert!(error.to_string().contains(word), "{error}");
+        }
+    };
+    let nobody = u32::MAX / 2;
+    let number = nobody.to_string();
+    let added = profiler.add_thread(nobody).expect_err("nobody");
+    check(added, ErrorKind::Refused, &[&number, "no such"]);
+    let added = profiler.add_process(nobody).expect_err("nobody");
+    check(added, ErrorKind::Refused, &[&number, "no such"]);
+    let stopped = profiler.stop(nobody).expect_err("nobody");
+    check(stopped, ErrorKind::Refused, &[&number, "not added"]);
+    let worker = Worker::new();
+    profiler.add_thread(worker.tid).expect("it can be added");
+    let twice = profiler.add_thread(worker.tid).expect_err("twice");
+    check(
+        twice,
+        ErrorKind::Usage,
+        &[&worker.tid.to_string(), "before"],
+    );
+    let never = profiler.set_period(worker.tid, 0).expect_err("zero");
+    check(never, ErrorKind::Usage, &["`0`"]);
+    let none = profiler.set_buffer_of_new(0).expect_err("no buffer");
+    check(none, ErrorKind::Usage, &["`0`"]);
+    let two = Settings::of(Source::Pmu("page-faults,cpu-clock".to_owned()));
+    let two = Profiler::new(two).err().expect("two events");
+    check(two, ErrorKind::Usage, &["page-faults,cpu-clock"]);
+    let unknown = Settings::of(Source::Pmu("page-falts".to_owned()));
+    let unknown = Profiler::new(unknown).err().expect("no such event");
+    assert!(unknown.to_string().contains("page-falts"), "{unknown}");
+    profiler.delete_thread(worker.tid).expect("it was added");
+    let readers: Vec<_> = (0..16).map(|_| profiler.reader(Sharing::Each)).collect();
+    assert_eq!(readers.iter().filter(|r| r.is_err()).count(), 1);
+}

@@ -1,0 +1,227 @@
+//! Many threads, added, started, stopped, deleted and ended at random: every sample of
+//! each is accounted for, and nothing stays open.
+//!
+//! `MEMGAUGE_STRESS=10000` does so many operations; by default some 500.
+
+mod common;
+
+use std::collections::HashMap;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use common::{Work, Worker, descriptors, faults, profiler, until};
+use memgauge_online::{Clean, Profiler, Reader, Sample, Settings, Sharing, State, Statistics};
+
+const THREADS: usize = 200;
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (self.0 >> 33) as usize % n
+    }
+}
+
+fn operations() -> usize {
+    let asked = std::env::var("MEMGAUGE_STRESS").ok();
+    asked.map_or(500, |n| n.parse().expect("MEMGAUGE_STRESS is a number"))
+}
+
+/// Samples by thread, as a reader got them, until told to end.
+fn reading(mut reader: Reader, over: &AtomicBool) -> HashMap<u32, u64> {
+    let (mut seen, mut samples): (HashMap<u32, u64>, Vec<Sample>) = Default::default();
+    loop {
+        let last = over.load(Ordering::Acquire);
+        reader.wait(Duration::from_millis(20));
+        while reader.read(&mut samples, 4096) > 0 {
+            for sample in samples.drain(..) {
+                *seen.entry(sample.tid.0).or_default() += 1;
+            }
+        }
+        if last {
+            return seen;
+        }
+    }
+}
+
+/// Lets readers end, also where the test fails.
+struct End<'a>(&'a AtomicBool);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+fn exact(all: &[Statistics]) {
+    for thread in all {
+        assert!(thread.is_exact(), "{thread:?}");
+        // Each fault is a sample: what the kernel counted is what was produced. Of a thread
+        // that runs it is counted a moment later.
+        if thread.state != State::Started {
+            assert_eq!(thread.produced(), thread.counted, "{thread:?}");
+        }
+    }
+}
+
+/// One operation on one thread. A refusal means that it is not added just now.
+fn operate(profiler: &Profiler, workers: &mut [Worker], random: &mut Random) {
+    let at = random.below(workers.len());
+    let tid = workers[at].tid;
+    match random.below(10) {
+        0..=2 => drop(profiler.stop(tid)),
+        3..=5 => drop(profiler.start(tid)),
+        6 => drop(profiler.delete_thread(tid)),
+        7 => drop(profiler.add_thread(tid)),
+        8 => profiler
+            .statistics(tid)
+            .into_iter()
+            .for_each(|c| exact(&[c])),
+        _ => {
+            // It ends, and another begins.
+            workers[at] = Worker::new();
+            profiler.add_thread(workers[at].tid).expect("it is new");
+        }
+    }
+    workers[random.below(THREADS)].begin(Work::Touch(1 + random.below(40)));
+}
+
+#[test]
+fn two_hundred_threads_at_random_are_accounted_for_and_leave_nothing_open() {
+    let settings = Settings {
+        buffer: 256,
+        ring_pages: 1,
+        ..faults()
+    };
+    let mut random = Random(20_261_123);
+    // What the process opens once for good.
+    drop(profiler(settings.clone()));
+    let before = descriptors();
+    let Some(profiler) = profiler(settings) else {
+        return;
+    };
+    let mut workers: Vec<Worker> = (0..THREADS).map(|_| Worker::new()).collect();
+    for worker in &workers {
+        profiler.add_thread(worker.tid).expect("it can be added");
+    }
+    let over = AtomicBool::new(false);
+    let each = profiler.reader(Sharing::Each).expect("a reader");
+    let shared: Vec<Reader> = (0..2)
+        .map(|_| profiler.reader(Sharing::Queue).expect("a reader"))
+        .collect();
+    let seen = std::thread::scope(|scope| {
+        let _end = End(&over);
+        let each = scope.spawn(|| reading(each, &over));
+        let shared: Vec<_> = shared
+            .into_iter()
+            .map(|reader| scope.spawn(|| reading(reader, &over)))
+            .collect();
+        for _ in 0..operations() {
+            operate(&profiler, &mut workers, &mut random);
+        }
+        workers.clear();
+        let ended = || {
+            let all = profiler.all_statistics();
+            all.iter()
+                .all(|t| matches!(t.state, State::Ended | State::Deleted))
+        };
+        until("the end of all threads", ended);
+        over.store(true, Ordering::Release);
+        drop(each.join().expect("it reads"));
+        let mut seen: HashMap<u32, u64> = HashMap::new();
+        for part in shared {
+            for (tid, samples) in part.join().expect("it reads") {
+                *seen.entry(tid).or_default() += samples;
+            }
+        }
+        seen
+    });
+    let all = profiler.all_statistics();
+    exact(&all);
+    let (mut delivered, mut samples): (HashMap<u32, u64>, u64) = Default::default();
+    for thread in &all {
+        assert_eq!(thread.account.waiting, 0, "{thread:?}");
+        *delivered.entry(thread.tid).or_default() += thread.account.delivered;
+        samples += thread.samples;
+    }
+    delivered.retain(|_, n| *n > 0);
+    // What readers counted themselves is what the buffers say they delivered.
+    assert_eq!(seen, delivered);
+    assert!(samples > 0);
+    let cleaned = profiler.clean(Clean::Read);
+    assert_eq!(cleaned.len(), all.len());
+    drop(profiler);
+    assert_eq!(descriptors(), before);
+    vanishing();
+    latency();
+}
+
+/// Threads that vanish between listing and opening: a process that starts and ends
+/// threads all the time is added again and again.
+fn vanishing() {
+    let before = descriptors();
+    let profiler = profiler(faults()).expect("there was one before");
+    for _ in 0..20 {
+        let script = "for i in 1 2 3 4 5 6; do (:) & done";
+        let mut child = Command::new("sh")
+            .args(["-c", script])
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("there is a shell");
+        if let Err(e) = profiler.add_process(child.id()) {
+            assert!(e.to_string().contains("no such process"), "{e}");
+        }
+        child.wait().expect("it ends");
+    }
+    let ended = || {
+        profiler
+            .all_statistics()
+            .iter()
+            .all(|t| t.state == State::Ended)
+    };
+    until("the end of all", ended);
+    exact(&profiler.all_statistics());
+    assert_eq!(profiler.notes(), Vec::<String>::new());
+    drop(profiler);
+    assert_eq!(descriptors(), before);
+}
+
+/// Prints how long samples took until they were read. No bound is asserted: others may
+/// use the processors.
+fn latency() {
+    for latency in [Default::default(), memgauge_online::Latency::OneMillisecond] {
+        let profiler = profiler(Settings {
+            latency,
+            ..faults()
+        })
+        .expect("as before");
+        let mut reader = profiler.reader(Sharing::Each).expect("a reader");
+        let worker = Worker::new();
+        profiler.add_thread(worker.tid).expect("it can be added");
+        let (mut delays, mut samples) = (Vec::new(), Vec::new());
+        let began = Instant::now();
+        while delays.len() < 200 && began.elapsed() < Duration::from_secs(30) {
+            worker.begin(Work::Touch(1));
+            while reader.wait(Duration::from_millis(20)) {
+                reader.read(&mut samples, 1000);
+                let now_ns = memgauge_live::sys::perf::monotonic_ns();
+                delays.extend(samples.drain(..).map(|s| now_ns.saturating_sub(s.time_ns)));
+            }
+        }
+        delays.sort_unstable();
+        let at = |part: f64| delays[(delays.len() as f64 * part) as usize] / 1000;
+        println!(
+            "{latency:?}: {} samples, median {} us, 95 % {} us, 99 % {} us",
+            delays.len(),
+            at(0.5),
+            at(0.95),
+            at(0.99)
+        );
+        assert!(delays.len() >= 200);
+    }
+}
