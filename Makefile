@@ -19,7 +19,10 @@ setup-build setup-demo setup-test:
 plugin: setup-build ## build the QEMU plugin
 	@$(MAKE) -C qemu-plugin OUT=$(PLUGINS)
 
-build: setup-build plugin ## build memgauge for use (target/release/memgauge)
+engine: setup-build ## build the engine: the emulator with the recorder in it (target/engine)
+	@engine/build $(TARGET)/engine || echo "make: no engine here; qemu-x86_64 and the plugin stand in for it" >&2
+
+build: setup-build plugin engine ## build memgauge for use (target/release/memgauge)
 	cargo build --release -p memgauge
 
 bench-io: setup-test build ## cost of accounting I/O: paired runs (needs root; perf, nginx, wrk where there)
@@ -28,7 +31,7 @@ bench-io: setup-test build ## cost of accounting I/O: paired runs (needs root; p
 demo: setup-demo build ## record sqlite3 at work and show the report
 	@bench/demo $(TARGET)/release/memgauge $(TARGET)/demo
 
-test: setup-test plugin ## run all tests
+test: setup-test plugin engine ## run all tests
 	cargo test --workspace --no-fail-fast
 	cargo test --manifest-path tests/ring-model/Cargo.toml --target-dir $(TARGET)/ring-model
 
@@ -91,6 +94,7 @@ install: build ## install below PREFIX (/usr/local)
 	install -D -s $(TARGET)/release/memgauge $(DESTDIR)$(PREFIX)/bin/memgauge
 	install -d $(DESTDIR)$(PREFIX)/lib/memgauge
 	install -m 644 $(PLUGINS)/memgauge-qemu-api*.so $(DESTDIR)$(PREFIX)/lib/memgauge/
+	[ ! -e $(TARGET)/engine/memgauge-engine ] || install $(TARGET)/engine/memgauge-engine $(DESTDIR)$(PREFIX)/lib/memgauge/
 	cargo build --release -p memgauge-capi
 	install -D -s $(TARGET)/release/libmemgauge.so $(DESTDIR)$(PREFIX)/lib/libmemgauge.so
 	install -D -m 644 crates/capi/include/memgauge.h $(DESTDIR)$(PREFIX)/include/memgauge.h
@@ -101,4 +105,4 @@ install: build ## install below PREFIX (/usr/local)
 clean: ## remove everything built
 	cargo clean
 
-.PHONY: help setup setup-build setup-demo setup-test plugin build demo test test-kernels bench bench-bandwidth bench-figures bench-losses bench-io bench-mrc bench-online bench-stat bench-stat-instructions experiments lint install clean
+.PHONY: help setup setup-build setup-demo setup-test plugin engine build demo test test-kernels bench bench-bandwidth bench-figures bench-losses bench-io bench-mrc bench-online bench-stat bench-stat-instructions experiments lint install clean

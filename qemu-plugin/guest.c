@@ -107,9 +107,10 @@ static void report_loaded_map(uint64_t start, uint64_t end, uint64_t offset, con
                path[0] == '/' ? path : "");
 }
 
-/* The program among QEMU's own arguments, which the recorder and follow() put so:
+/* Path of the program under the emulator; NULL where nothing says. It stands among
+ * QEMU's own arguments, which the recorder and follow() put so:
  * EMULATOR -0 NAME -plugin FILE PROGRAM… */
-static char *program_argument(void)
+static char *own_program(void)
 {
     static char words[4 * PATH_MAX];
     int fd = open("/proc/self/cmdline", O_RDONLY | O_CLOEXEC);
@@ -120,15 +121,6 @@ static char *program_argument(void)
     for (int before = 5; before > 0 && at < end; before--)
         at += strlen(at) + 1;
     return at < end ? at : NULL;
-}
-
-/* Path of the program under the emulator; NULL where nothing says. Some versions of
- * QEMU lack the function that does. */
-static char *own_program(void)
-{
-    const char *(*path)(void) = (const char *(*)(void))dlsym(RTLD_DEFAULT,
-                                                             "qemu_plugin_path_to_binary");
-    return path ? (char *)path() : program_argument();
 }
 
 void mg_guest_loaded(uint64_t base)
@@ -447,15 +439,28 @@ static void before_syscall(qemu_plugin_id_t id, unsigned vcpu, int64_t num, uint
     errno = saved;
 }
 
-void mg_guest_install(qemu_plugin_id_t id)
+/* By which name the emulator loads the recorder. */
+#ifdef MG_ENGINE
+static void find_plugin_path(void)
+{
+    strcpy(plugin_path, "memgauge");
+}
+#else
+static void find_plugin_path(void)
 {
     Dl_info self;
-    for_each_host_map(remember_host_map);
-    ssize_t n = readlink("/proc/self/exe", qemu_path, sizeof qemu_path - 1);
-    qemu_path[n > 0 ? n : 0] = 0;
     if (dladdr((void *)mg_guest_install, &self) && self.dli_fname)
         if (!realpath(self.dli_fname, plugin_path))
             plugin_path[0] = 0;
+}
+#endif
+
+void mg_guest_install(qemu_plugin_id_t id)
+{
+    for_each_host_map(remember_host_map);
+    ssize_t n = readlink("/proc/self/exe", qemu_path, sizeof qemu_path - 1);
+    qemu_path[n > 0 ? n : 0] = 0;
+    find_plugin_path();
     qemu_plugin_register_vcpu_syscall_cb(id, before_syscall);
     qemu_plugin_register_vcpu_syscall_ret_cb(id, after_syscall);
 }

@@ -16,10 +16,12 @@
 #include "qemu-api.h"
 #include "session.h"
 
-#ifndef MG_QEMU_API
-#define MG_QEMU_API 1
-#endif
+#ifdef MG_ENGINE
+#define INSTALL memgauge_install /* called by name, see engine/qemu.patch */
+#else
+#define INSTALL qemu_plugin_install
 MG_EXPORT int qemu_plugin_version = MG_QEMU_API;
+#endif
 
 /* Translation is serialised by translate_lock: a block, and its last instruction. */
 static struct mg_decoded block, rep;
@@ -497,7 +499,7 @@ static const char *session_argument(int argc, char **argv)
     return NULL;
 }
 
-MG_EXPORT int qemu_plugin_install(qemu_plugin_id_t id, const qemu_info_t *info, int argc,
+MG_EXPORT int INSTALL(qemu_plugin_id_t id, const qemu_info_t *info, int argc,
                                   char **argv)
 {
     const char *dir = session_argument(argc, argv);

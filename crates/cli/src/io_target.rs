@@ -97,9 +97,9 @@ mod tests {
 
     #[test]
     fn a_group_that_is_not_there_is_named_with_the_nearest() {
-        check("/a.slic", Err("there is `/`"));
-        check("/a.slice/c/d", Err("there is `/a.slice`"));
-        check("/a.slice/../a.slice", Err("there is `/a.slice`"));
+        check("/a.slic", Err("the nearest one is `/`"));
+        check("/a.slice/c/d", Err("the nearest one is `/a.slice`"));
+        check("/a.slice/../a.slice", Err("the nearest one is `/a.slice`"));
         check("", Ok("/"));
     }
 }

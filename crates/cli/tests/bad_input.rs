@@ -121,18 +121,33 @@ fn a_script_whose_interpreter_is_not_there_names_script_and_interpreter() {
     );
 }
 
+/// memgauge looks for its engine and its plugin around itself, so it is moved away (linked:
+/// the file is large).
+fn record_far_away(path: &str) -> Output {
+    let far = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a temporary folder");
+    let place = far.path().join("a/b/c/d");
+    fs::create_dir_all(&place).expect("folders can be made");
+    fs::hard_link(PROGRAM, place.join("memgauge")).expect("the program can be linked");
+    let output = Command::new(place.join("memgauge"))
+        .args(["record", "-q", "--source", "emulate", "-o"])
+        .arg(far.path().join("run.mg"))
+        .args(["--", "/bin/true"])
+        .env_clear()
+        .env("PATH", path)
+        .output()
+        .expect("memgauge runs");
+    assert!(!far.path().join("run.mg").exists());
+    output
+}
+
 #[test]
-fn an_emulator_that_is_not_there_names_its_package() {
-    let folder = folder();
-    let recorded = Recorded::with(&[], &["/bin/true"], |command| {
-        command.env("PATH", folder.path());
-    });
+fn an_engine_that_is_not_there_says_how_to_get_it() {
+    let output = record_far_away("/nowhere");
     check_line(
-        &recorded.output,
+        &output,
         FAILED,
-        &["qemu-x86_64", "package qemu-user"],
+        &["memgauge-engine", "make engine", "qemu-x86_64", "package qemu-user"],
     );
-    assert!(!recorded.path().exists());
 }
 
 #[test]
@@ -162,26 +177,13 @@ fn an_emulator_built_without_plugins_is_refused() {
     assert!(!recorded.path().exists());
 }
 
-/// memgauge looks for its plugin around itself, so it is moved away (linked: the
-/// file is large).
 #[test]
 fn a_plugin_that_is_not_there_says_how_to_build_it() {
-    if !needs(&[]) {
+    if !needs(&["qemu-x86_64"]) {
         return;
     }
-    let far = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a temporary folder");
-    let place = far.path().join("a/b/c/d");
-    fs::create_dir_all(&place).expect("folders can be made");
-    fs::hard_link(PROGRAM, place.join("memgauge")).expect("the program can be linked");
-    let output = Command::new(place.join("memgauge"))
-        .args(["record", "-q", "--source", "emulate", "-o"])
-        .arg(far.path().join("run.mg"))
-        .args(["--", "/bin/true"])
-        .env_clear()
-        .env("PATH", harness::PATH)
-        .output();
     check_line(
-        &output.expect("memgauge runs"),
+        &record_far_away(harness::PATH),
         FAILED,
         &["plugin", "make plugin", "MEMGAUGE_PLUGIN_DIR"],
     );
@@ -190,7 +192,7 @@ fn a_plugin_that_is_not_there_says_how_to_build_it() {
 /// Not the emulator's failure passed off as the program's.
 #[test]
 fn a_plugin_that_cannot_be_loaded_is_a_failure_of_memgauge() {
-    if !needs(&[]) {
+    if !needs(&["qemu-x86_64"]) {
         return;
     }
     let folder = folder();
@@ -199,7 +201,9 @@ fn a_plugin_that_cannot_be_loaded_is_a_failure_of_memgauge() {
         fs::write(folder.path().join(name), "no library").expect("the plugin can be written");
     }
     let recorded = Recorded::with(&[], &["/bin/true"], |command| {
-        command.env("MEMGAUGE_PLUGIN_DIR", folder.path());
+        command
+            .env("MEMGAUGE_QEMU", "/usr/bin/qemu-x86_64")
+            .env("MEMGAUGE_PLUGIN_DIR", folder.path());
     });
     assert_eq!(recorded.code(), Some(FAILED), "{}", recorded.said());
     let ours: Vec<String> = recorded

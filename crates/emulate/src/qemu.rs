@@ -1,4 +1,5 @@
-//! Finds QEMU, the plugin that fits it, and the program to run.
+//! Finds the engine (QEMU with the recorder in it) or a QEMU and the plugin that fits it,
+//! and the program to run.
 
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::ExitStatusExt;
@@ -16,9 +17,15 @@ pub struct Emulator {
     pub qemu: PathBuf,
     /// Its version, as it prints it (for example `7.2.22`).
     pub version: String,
-    /// The plugin built for its interface version.
+    /// The plugin built for its interface version; of the engine [`BUILT_IN`].
     pub plugin: PathBuf,
 }
+
+/// Name by which the engine knows the recorder in it (engine/qemu.patch).
+const BUILT_IN: &str = "memgauge";
+/// Name of the engine, and how its version says that it is one.
+const ENGINE: &str = "memgauge-engine";
+const ENGINE_VERSION: &str = "(memgauge)";
 
 /// Plugin interface version of a QEMU release.
 fn interface(version: &str) -> Option<u32> {
@@ -99,23 +106,32 @@ fn version_of(said: &str) -> Option<String> {
     is_qemu.then(|| version.to_owned())
 }
 
-/// Where plugins may lie, in order: named by the user, beside the program,
-/// installed, in the build tree.
-fn plugin_dirs() -> Vec<PathBuf> {
-    let mut dirs: Vec<PathBuf> = std::env::var_os("MEMGAUGE_PLUGIN_DIR")
-        .map(PathBuf::from)
-        .into_iter()
-        .collect();
+/// Whether the emulator that prints this for `--version` is the engine.
+fn is_engine(printed: &str) -> bool {
+    let first = printed.lines().next();
+    first.is_some_and(|line| line.contains(ENGINE_VERSION))
+}
+
+/// Where the engine and plugins may lie, in order: beside the program, installed, in the
+/// build tree.
+fn own_dirs() -> Vec<PathBuf> {
+    let mut dirs = Vec::new();
     if let Ok(exe) = std::env::current_exe()
         && let Some(dir) = exe.parent()
     {
         dirs.push(dir.to_owned());
         for up in dir.ancestors().take(4) {
             dirs.push(up.join("lib/memgauge"));
+            dirs.push(up.join("engine"));
             dirs.push(up.join("qemu-plugin"));
         }
     }
     dirs
+}
+
+fn find_engine() -> Option<PathBuf> {
+    let mut paths = own_dirs().into_iter().map(|dir| dir.join(ENGINE));
+    paths.find(|path| path.is_file())
 }
 
 fn find_plugin(version: &str) -> Result<PathBuf> {
@@ -126,7 +142,9 @@ fn find_plugin(version: &str) -> Result<PathBuf> {
         ))
     })?;
     let name = format!("memgauge-qemu-api{api}.so");
-    plugin_dirs().into_iter().map(|d| d.join(&name)).find(|p| p.is_file()).ok_or_else(|| {
+    let named = std::env::var_os("MEMGAUGE_PLUGIN_DIR").map(PathBuf::from);
+    let mut dirs = named.into_iter().chain(own_dirs());
+    dirs.find_map(|d| Some(d.join(&name)).filter(|p| p.is_file())).ok_or_else(|| {
         missing(format!(
             "failed to find the QEMU plugin `{name}`: build it with `make plugin` or set MEMGAUGE_PLUGIN_DIR"
         ))
@@ -134,40 +152,56 @@ fn find_plugin(version: &str) -> Result<PathBuf> {
 }
 
 impl Emulator {
-    /// Finds QEMU user mode and its plugin.
+    /// Finds the emulator: the one named in `MEMGAUGE_QEMU`, else memgauge's engine, else
+    /// `qemu-x86_64` and its plugin.
     ///
     /// # Errors
-    /// [`ErrorKind::Missing`] with the package to install.
+    /// [`ErrorKind::Missing`] with what to build or to install.
     pub fn find() -> Result<Emulator> {
-        let missing = |m: &str| Error::new(ErrorKind::Missing, m);
-        let qemu = match std::env::var_os("MEMGAUGE_QEMU") {
-            Some(path) => PathBuf::from(path),
-            None => find_on_path("qemu-x86_64").ok_or_else(|| {
-                missing(&format!(
-                    "failed to find `qemu-x86_64`: {} (or set MEMGAUGE_QEMU)",
-                    how_to_get_here()
-                ))
-            })?,
+        let named = std::env::var_os("MEMGAUGE_QEMU").map(PathBuf::from);
+        let found = named.or_else(find_engine).or_else(|| find_on_path("qemu-x86_64"));
+        let missing = || {
+            let message = format!(
+                "failed to find the engine `{ENGINE}` beside memgauge, or `qemu-x86_64` in its \
+                 place: build the engine with `make engine`, or {}",
+                how_to_get_here()
+            );
+            Error::new(ErrorKind::Missing, message)
         };
+        Emulator::at(found.ok_or_else(missing)?)
+    }
+
+    fn at(qemu: PathBuf) -> Result<Emulator> {
         let output = Command::new(&qemu)
             .arg("--version")
             .output()
             .map_err(|e| Error::system(format!("failed to run `{}`", qemu.display()), e))?;
         let text = String::from_utf8_lossy(&output.stdout);
         let version = version_of(&text).ok_or_else(|| {
-            missing(&format!(
+            let message = format!(
                 "failed to use `{0}` as the emulator: `{0} --version` does not say that it is \
                  qemu-x86_64: set MEMGAUGE_QEMU to the path of qemu-x86_64",
                 qemu.display()
-            ))
+            );
+            Error::new(ErrorKind::Missing, message)
         })?;
-        let plugin = find_plugin(&version)?;
-        check_plugins(&qemu, &version)?;
+        let plugin = if is_engine(&text) {
+            PathBuf::from(BUILT_IN)
+        } else {
+            let plugin = find_plugin(&version)?;
+            check_plugins(&qemu, &version)?;
+            plugin
+        };
         Ok(Emulator {
             qemu,
             version,
             plugin,
         })
+    }
+
+    /// Whether it is memgauge's own, with the recorder in it.
+    pub fn is_engine(&self) -> bool {
+        self.plugin == Path::new(BUILT_IN)
     }
 
     /// Runs `true` under the emulator with the plugin; says what went wrong.
@@ -313,6 +347,12 @@ mod tests {
         );
         check("true (GNU coreutils) 9.1\nGNU GPL version 3 or later", None);
         check("", None);
+    }
+
+    #[test]
+    fn the_engine_is_known_by_its_version() {
+        assert!(is_engine("qemu-x86_64 version 10.0.13 (memgauge)\nCopyright"));
+        assert!(!is_engine("qemu-x86_64 version 10.0.13 (Debian)\n(memgauge)"));
     }
 
     #[test]

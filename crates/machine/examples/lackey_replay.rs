@@ -95,7 +95,7 @@ fn machine(ll_bytes: u64) -> (Machine, CoreId) {
     let cache = |size_bytes, ways, of: &CacheConfig| CacheConfig {
         size_bytes,
         ways,
-        ..of.clone()
+        ..*of
     };
     config.l1d = cache(L1_BYTES, L1_WAYS as u32, &config.l1d);
     config.l2 = cache(ll_bytes, LL_WAYS as u32, &config.l2);

@@ -153,7 +153,7 @@ mod tests {
         check(&hybrid, true, Ok("cpu_core/event=0xd1,umask=0x20/P"));
         let zen4 = ["cpu", "ibs_op/format/l3missonly"];
         check(&zen4, true, Ok("ibs_op/l3missonly=1/"));
-        check(&["cpu", "ibs_op/format"], true, Err("from Zen 4 on"));
+        check(&["cpu", "ibs_op/format"], true, Err("Zen 4 and later"));
         check(&["cpu/format"], true, Ok("cache-misses"));
         check(&["software"], true, Err("no PMU"));
     }

@@ -174,7 +174,10 @@ fn emulator() -> Check {
         Ok(e) => verdict(
             "emulator",
             true,
-            format!("QEMU {} with plugin", e.version),
+            match e.is_engine() {
+                true => format!("memgauge's engine (QEMU {})", e.version),
+                false => format!("QEMU {} with plugin", e.version),
+            },
             "",
         ),
         Err(e) => Check {

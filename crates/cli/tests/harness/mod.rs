@@ -28,7 +28,7 @@ pub(crate) type Totals = BTreeMap<String, i64>;
 /// Whether all of `tools` (programs, `root`, `libc.a`) and what recording itself
 /// takes are here; says what is not, for the test to return.
 pub(crate) fn needs(tools: &[&str]) -> bool {
-    let missing = ["qemu-x86_64", "plugin"]
+    let missing = ["emulator"]
         .iter()
         .chain(tools)
         .find(|tool| !is_here(tool));
@@ -40,22 +40,25 @@ pub(crate) fn needs(tools: &[&str]) -> bool {
 
 fn is_here(tool: &str) -> bool {
     match tool {
-        "plugin" => plugin_folder().join("memgauge-qemu-api1.so").is_file(),
+        "emulator" => {
+            built("engine/memgauge-engine").is_file() || is_here("qemu-x86_64") && is_here("plugin")
+        }
+        "plugin" => built("qemu-plugin/memgauge-qemu-api1.so").is_file(),
         "root" => is_root(),
         "libc.a" => Path::new("/usr/lib/x86_64-linux-gnu/libc.a").is_file(),
         program => std::env::split_paths(PATH).any(|folder| folder.join(program).is_file()),
     }
 }
 
-/// Where the build leaves the plugin: `target/qemu-plugin`.
-fn plugin_folder() -> PathBuf {
+/// A file of the target folder.
+fn built(name: &str) -> PathBuf {
     let profile = Path::new(PROGRAM)
         .parent()
         .expect("the program lies in a folder");
     profile
         .parent()
         .expect("profiles lie in the target folder")
-        .join("qemu-plugin")
+        .join(name)
 }
 
 /// Whether this user may do what only root may.
