@@ -70,7 +70,7 @@ struct memgauge_statistics {
     uint64_t throttled; /* times the kernel stopped sampling for a moment */
     uint64_t stands_for, counted, period, buffer;
     uint64_t processor_ns; /* the thread's, since it was added */
-    uint64_t own_ns;       /* memgauge's, for this thread */
+    uint64_t own_ns;       /* memgauge's, for reading this thread's samples */
 };
 
 const char *memgauge_error(void);

@@ -182,6 +182,24 @@ fn header_library_and_manual_name_the_same_functions() {
 }
 
 #[test]
+fn pkg_config_tells_how_to_build() {
+    let folder = tempfile::tempdir().expect("room");
+    let given = std::fs::read_to_string(here("memgauge.pc.in")).expect("it is there");
+    let given = given
+        .replace("@PREFIX@", "/opt/mg")
+        .replace("@VERSION@", "1.2.3");
+    std::fs::write(folder.path().join("memgauge.pc"), given).expect("room");
+    let mut command = Command::new("pkg-config");
+    command.env("PKG_CONFIG_PATH", folder.path());
+    let Some(told) = output(command.args(["--cflags", "--libs", "memgauge"])) else {
+        return;
+    };
+    let flags = succeeded(&told);
+    let flags: Vec<&str> = flags.split_whitespace().collect();
+    assert_eq!(flags, ["-I/opt/mg/include", "-L/opt/mg/lib", "-lmemgauge"]);
+}
+
+#[test]
 fn the_header_has_the_layout_of_the_library() {
     let folder = tempfile::tempdir().expect("room");
     let source = folder.path().join("sizes.c");

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use memgauge_online::{Profiler, Settings, Sharing, Source};
 
-fn main() -> memgauge_online::Result<()> {
+pub(crate) fn main() -> memgauge_online::Result<()> {
     let profiler = Profiler::new(Settings {
         period: Some(200_000),
         ..Settings::of(Source::Clock)

@@ -72,7 +72,7 @@ pub struct Statistics {
     pub buffer: u64,
     /// Nanoseconds that the thread was on a processor since it was added.
     pub processor_ns: u64,
-    /// Nanoseconds of memgauge's own processor time for this thread.
+    /// Nanoseconds of memgauge's own processor time for reading this thread's samples.
     pub own_ns: u64,
     /// What became of the samples in the queue that readers share; with readers of the
     /// other kind alone, in that of the first of them.

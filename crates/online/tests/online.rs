@@ -1,6 +1,8 @@
 //! A profiler at work on threads of this process and on other processes.
 
 mod common;
+#[path = "../examples/self.rs"]
+mod example;
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::process::{Command, Stdio};
@@ -401,6 +403,17 @@ fn addresses_are_rebuilt_while_the_program_runs() {
             .iter()
             .all(|s| s.derivation.is_some() == s.addr.is_some())
     );
+}
+
+#[test]
+fn the_example_samples_itself() {
+    if !cfg!(target_arch = "x86_64") {
+        let need = memgauge_testing::Need::Kernel;
+        return memgauge_testing::skipped(need, "source clock decodes x86-64 only");
+    }
+    if profiler(faults()).is_some() {
+        example::main().expect("it is allowed");
+    }
 }
 
 #[test]
