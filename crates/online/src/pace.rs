@@ -71,13 +71,14 @@ mod tests {
     }
 
     #[test]
-    fn the_overhead_settles_at_the_budget_from_any_period_within_a_second_or_pays_back() {
+    fn from_any_period_the_overhead_is_below_twice_the_budget_in_a_second_and_settles_at_it() {
         for begin in [10_000, 100_000, 1_000_000, 100_000_000] {
-            let overheads = windows(begin, 0.01, 100);
+            let overheads = windows(begin, 0.01, 600);
             // The tenth window ends the first second.
             let late = &overheads[10..];
             assert!(late.iter().all(|&o| o <= 0.02), "{begin}: {overheads:?}");
-            let mean = overheads[50..].iter().sum::<f64>() / 50.0;
+            // By then what the first windows took too much has been paid back.
+            let mean = overheads[500..].iter().sum::<f64>() / 100.0;
             assert!(
                 (0.006..=0.012).contains(&mean),
                 "{begin}: {mean} {overheads:?}"
