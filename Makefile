@@ -18,7 +18,14 @@ setup-build setup-demo setup-test:
 plugin: setup-build ## build the QEMU plugin
 	@$(MAKE) -C qemu-plugin OUT=$(PLUGINS)
 
-build: setup-build plugin ## build memgauge for use (target/release/memgauge)
+WEB := $(wildcard web/src/*.ts web/src/*.css web/src/sections/*.ts web/vendor/uplot/*)
+
+web: setup-build web/dist/report.js ## bundle the front end of the HTML report
+
+web/dist/report.js: web/build web/tsconfig.json $(WEB)
+	@web/build
+
+build: setup-build plugin web ## build memgauge for use (target/release/memgauge)
 	cargo build --release -p memgauge
 
 bench-io: setup-test build ## what accounting I/O costs: paired runs (needs root; perf, nginx, wrk where there)
@@ -27,7 +34,7 @@ bench-io: setup-test build ## what accounting I/O costs: paired runs (needs root
 demo: setup-demo build ## record sqlite3 at work and show the report
 	@bench/demo $(TARGET)/release/memgauge $(TARGET)/demo
 
-test: setup-test plugin ## run all tests
+test: setup-test plugin web ## run all tests
 	cargo test --workspace --no-fail-fast
 
 test-kernels: setup-test ## I/O accounting on Debian's kernel in an emulated machine (some 20 minutes)
@@ -67,7 +74,7 @@ experiments: setup-test build ## curves from sampled events against exact ones (
 	cargo build --release -p memgauge-workloads
 	cargo run --release -p memgauge --example mrc_experiment -- $(TARGET)/release/memgauge-workloads docs/experiments >/dev/null
 
-lint: setup-test plugin ## structure, formatting, clippy, documentation, plugin warnings
+lint: setup-test plugin web ## structure, formatting, clippy, documentation, plugin warnings
 	tests/structure
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
@@ -81,4 +88,4 @@ install: build ## install below PREFIX (/usr/local)
 clean: ## remove everything built
 	cargo clean
 
-.PHONY: help setup setup-build setup-demo setup-test plugin build demo test test-kernels bench bench-bandwidth bench-losses bench-io bench-mrc bench-stat bench-stat-instructions experiments lint install clean
+.PHONY: help web setup setup-build setup-demo setup-test plugin build demo test test-kernels bench bench-bandwidth bench-losses bench-io bench-mrc bench-stat bench-stat-instructions experiments lint install clean

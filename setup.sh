@@ -10,11 +10,11 @@ set -eu
 cd "$(dirname "$0")"
 PATH="$PATH:$HOME/.cargo/bin"
 
-BUILD="gcc make libc6-dev libzydis-dev clang libelf-dev zlib1g-dev pkg-config"
+BUILD="gcc make libc6-dev libzydis-dev clang libelf-dev zlib1g-dev pkg-config esbuild"
 DEMO="qemu-user sqlite3"
 TEST="g++ binutils util-linux valgrind xz-utils python3 procps iproute2 e2fsprogs tmux libpfm4"
 # Tests do without, and say so: installed only where nothing that is there changes.
-WELCOME="mdadm linux-perf"
+WELCOME="mdadm linux-perf chromium node-typescript nodejs"
 
 PURPOSE=${1:-demo}
 case "$PURPOSE" in

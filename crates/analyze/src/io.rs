@@ -16,6 +16,7 @@ use serde::Serialize;
 
 use crate::Analysis;
 use crate::io_memory::{IoMemory, MemoryCounters, share_out};
+use crate::io_time::IoOverTime;
 
 /// What moved in one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -341,6 +342,9 @@ pub struct IoSummary {
     pub missing: Vec<String>,
     /// What could not be accounted.
     pub losses: Vec<IoLoss>,
+    /// Bytes over time, where they were asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub over_time: Option<IoOverTime>,
 }
 
 /// What lines are summed up by.

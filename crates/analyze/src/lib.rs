@@ -16,14 +16,18 @@
 
 mod assemble;
 pub mod bandwidth;
+mod causes;
 mod counting;
 mod counts;
 mod derived;
+mod excerpts;
 mod findings;
+mod fine_heat;
 mod heat;
 mod hotspots;
 mod io;
 mod io_memory;
+mod io_time;
 mod levels;
 mod losses;
 mod regions;
@@ -35,21 +39,26 @@ mod spaces;
 mod summarise;
 mod summary;
 mod threads;
+mod timeline;
 
 #[cfg(test)]
 mod oracle;
 
 pub use assemble::{Options, Parts, assemble, summarise_counting};
+pub use causes::{Cause, CauseKind};
 pub use counting::{Counter, CounterCurve, Counting, Ticking};
 pub use counts::{Counts, EventNames};
 pub use derived::{Derived, derived};
+pub use excerpts::{Excerpt, SourceText};
 pub use findings::{Finding, findings};
+pub use fine_heat::{FineHeat, FineStretch};
 pub use heat::{Heat, HeatMap, HotPlace, Stretch};
 pub use hotspots::{HotRest, HotRow, HotTable, HotTables, Limits, Rank, hot_tables};
 pub use io::{
     BothWays, IoAccounts, IoBy, IoDeviceLine, IoLine, IoLoss, IoSummary, Moved, summarise_io,
 };
 pub use io_memory::{IoMemory, IoPort, IoTerm, MemoryCounters};
+pub use io_time::{IoCurve, IoOverTime, summarise_io_over_time};
 pub use levels::{Level, LevelName, levels};
 pub use losses::{LossRow, Losses, sentence};
 pub use regions::{RegionRow, RegionTable, Regions, SampledRegions, wilson_95};
@@ -66,6 +75,7 @@ pub use summary::{
 pub use threads::{
     ProcessRow, ThreadNames, ThreadRow, ThreadSums, ThreadTotals, processes, threads,
 };
+pub use timeline::{SampleTimes, TimedCurve, TimedRow, TimedSamples, Timeline};
 
 /// One way of reading one table.
 pub trait Analysis {
@@ -82,6 +92,29 @@ pub trait Analysis {
 
     /// The result over everything observed.
     fn finish(self) -> Self::Output;
+}
+
+/// An analysis that may not be wanted.
+impl<A: Analysis> Analysis for Option<A> {
+    type Row = A::Row;
+    type Output = Option<A::Output>;
+
+    fn observe(&mut self, batch: &[Self::Row]) {
+        if let Some(analysis) = self {
+            analysis.observe(batch);
+        }
+    }
+
+    fn merge(&mut self, other: Self) {
+        match (self, other) {
+            (Some(analysis), Some(other)) => analysis.merge(other),
+            (analysis, other) => *analysis = analysis.take().or(other),
+        }
+    }
+
+    fn finish(self) -> Self::Output {
+        self.map(A::finish)
+    }
 }
 
 /// Two analyses in one pass over a table.

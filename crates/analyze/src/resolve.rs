@@ -2,6 +2,8 @@
 
 use serde::Serialize;
 
+use crate::excerpts::SourceText;
+
 /// A file that was mapped, as it was then.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ModuleFile {
@@ -68,6 +70,12 @@ pub trait Resolve {
     /// Whether a segment of `file` reaches `offset` in memory, counted as above.
     /// `None` where the file cannot be read.
     fn reaches(&mut self, _file: &ModuleFile, _offset: u64) -> Option<bool> {
+        None
+    }
+
+    /// The text of a source file as debug information names it. `None` where it cannot
+    /// be read.
+    fn source(&mut self, _file: &str) -> Option<SourceText> {
         None
     }
 

@@ -12,6 +12,7 @@ use crate::series::FIRST_WIDTH_NS;
 use crate::sites::SampledSites;
 use crate::spaces::AddressSpaces;
 use crate::summary::Summary;
+use crate::timeline::{FINEST_BINS, SampleTimes};
 use crate::{
     Analysis, Generated, Losses, Modules, Regions, Series, Sites, ThreadNames, ThreadTotals,
 };
@@ -56,7 +57,9 @@ pub fn summarise(
     let generated = reader.read(Generated::default(), &all)?;
     let spaces = reader.read(Modules::default(), &all)?;
     let spaces = spaces.with_generated(generated);
-    let (curves, threads) = reader.read((curves, ThreadTotals::default()), &all)?;
+    let fine = options.timeline.then(|| fine_series(recording.manifest()));
+    let series = ((curves, ThreadTotals::default()), fine);
+    let ((curves, threads), fine) = reader.read(series, &all)?;
     let known_threads = reader.read(ThreadNames::default(), &all)?;
     let losses = reader.read(Losses::default(), &all)?;
     let sites = reader.read(Sites::new(&spaces), &all)?;
@@ -66,10 +69,16 @@ pub fn summarise(
         known_threads,
         sites,
         losses,
-        ..reader.samples(&spaces, is_modelled)?
+        fine,
+        ..reader.samples(&spaces, is_modelled, options.timeline)?
     };
     let parts = Parts { problems, ..parts };
     Ok(assemble(recording.manifest(), parts, symbols, options))
+}
+
+/// Every event, in finer bins.
+fn fine_series(manifest: &Manifest) -> Series {
+    Series::with_width(finest_bin_ns(manifest), FINEST_BINS)
 }
 
 /// The finest bin that rows of a modelled machine tell apart: what moved within an interval
@@ -123,30 +132,36 @@ impl Reader<'_> {
 
     /// One pass over the samples. A modelled machine has exact sums by place in the
     /// code: its samples are not asked for theirs.
-    fn samples<'a>(&mut self, spaces: &'a AddressSpaces, is_modelled: bool) -> Result<Parts<'a>> {
+    fn samples<'a>(
+        &mut self,
+        spaces: &'a AddressSpaces,
+        is_modelled: bool,
+        timed: bool,
+    ) -> Result<Parts<'a>> {
         let mut columns = SAMPLE_COLUMNS.to_vec();
-        let common = (SampleTotals::default(), Regions::new(spaces));
-        let nothing = Parts::nothing(spaces);
-        if is_modelled {
-            let selection = Selection::all().columns(&columns);
-            let (samples, regions) = self.read(common, &selection)?;
-            return Ok(Parts {
-                samples,
-                regions,
-                ..nothing
-            });
+        if !is_modelled || timed {
+            columns.push("ip");
         }
-        columns.push("ip");
-        let native = (SampledSites::new(spaces), Heat::default());
         let selection = Selection::all().columns(&columns);
-        let ((samples, regions), (sampled_sites, heat)) =
-            self.read((common, native), &selection)?;
-        Ok(Parts {
+        let common = (SampleTotals::default(), Regions::new(spaces));
+        let native = (SampledSites::new(spaces), Heat::default());
+        let native = (!is_modelled).then_some(native);
+        let times = timed.then(|| SampleTimes::new(spaces));
+        let ((samples, regions), (native, times)) =
+            self.read((common, (native, times)), &selection)?;
+        let parts = Parts {
             samples,
             regions,
-            sampled_sites,
-            heat,
-            ..nothing
+            times,
+            ..Parts::nothing(spaces)
+        };
+        Ok(match native {
+            Some((sampled_sites, heat)) => Parts {
+                sampled_sites,
+                heat,
+                ..parts
+            },
+            None => parts,
         })
     }
 }

@@ -20,6 +20,7 @@ mod io_target;
 mod list;
 mod mrc;
 mod outcome;
+mod page;
 mod progress;
 mod record;
 mod report;

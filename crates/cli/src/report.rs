@@ -7,7 +7,7 @@ use memgauge_report::{IoOrder, Style, io_json, io_text, json, text};
 use crate::args::Report;
 use crate::outcome::Exit;
 use crate::symbols::Symbols;
-use crate::terminal;
+use crate::{page, terminal};
 
 /// Rows in each table unless asked otherwise.
 pub(crate) const DEFAULT_ROWS: usize = 10;
@@ -16,8 +16,12 @@ pub(crate) const DEFAULT_ROWS: usize = 10;
 pub(crate) fn report(args: &Report) -> anyhow::Result<Exit> {
     let path = args.input.as_ref().unwrap_or(&args.recording);
     let recording = Recording::open(path)?;
+    if args.html {
+        return page::write_report(&recording, args);
+    }
     let style = terminal::style(terminal::stdout_is_terminal());
-    terminal::print(&render(&recording, style, args.json, args.rows)?)?;
+    let rows = args.rows.unwrap_or(DEFAULT_ROWS);
+    terminal::print(&render(&recording, style, args.json, rows)?)?;
     Ok(Exit::Success)
 }
 

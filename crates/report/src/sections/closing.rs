@@ -92,6 +92,12 @@ pub(super) fn cost(summary: &Summary, style: &Style) -> String {
     style.heading("Cost of recording", "measured") + &grid::draw(&pairs, style)
 }
 
+/// The findings in sentences.
+pub(crate) fn findings(summary: &Summary, style: &Style) -> Vec<String> {
+    let findings = summary.findings.iter();
+    findings.map(|f| sentence(f, summary, style)).collect()
+}
+
 pub(super) fn in_short(summary: &Summary, style: &Style) -> String {
     if summary.findings.is_empty() {
         return String::new();

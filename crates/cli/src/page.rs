@@ -1,0 +1,142 @@
+//! The HTML page of a recording.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use memgauge_analyze::{IoSummary, Limits, Options, Summary, summarise, summarise_io_over_time};
+use memgauge_recording::Recording;
+use memgauge_report::{NO_FRONT_END, Page, has_front_end};
+use serde_json::Value;
+
+use crate::args::Report;
+use crate::outcome::Exit;
+use crate::symbols::Symbols;
+use crate::terminal;
+
+/// Rows in each table of a page unless asked otherwise.
+const ROWS: usize = 100;
+
+/// What a page is made of.
+pub(crate) enum Results {
+    /// A recording of a run.
+    Run(Box<Summary>),
+    /// A recording of I/O, and what of it could not be read.
+    Io(Box<IoSummary>, Vec<String>),
+}
+
+impl Results {
+    /// Everything that a page shows of the recording.
+    pub(crate) fn of(recording: &Recording, rows: Option<usize>) -> anyhow::Result<Results> {
+        if recording.manifest().source.name == "io" {
+            let (io, problems) = summarise_io_over_time(recording)?;
+            return Ok(Results::Io(Box::new(io), problems));
+        }
+        let rows = rows.unwrap_or(ROWS);
+        let options = Options {
+            limits: Limits {
+                rows,
+                ..Limits::default()
+            },
+            regions: rows,
+            timeline: true,
+            ..Options::default()
+        };
+        let mut symbols = Symbols::of(recording.path());
+        let summary = summarise(recording, &mut symbols, &options)?;
+        Ok(Results::Run(Box::new(summary)))
+    }
+
+    /// The page of these results.
+    pub(crate) fn page(&self, recording: &Recording) -> Page<'_> {
+        let command = recording.manifest().command.join(" ");
+        let name = recording.path().display().to_string();
+        let mut page = Page {
+            title: if command.is_empty() { name } else { command },
+            ..Page::default()
+        };
+        match self {
+            Results::Run(summary) => page.summary = Some(summary),
+            Results::Io(io, problems) => {
+                page.io = Some(io);
+                page.problems = problems.clone();
+            }
+        }
+        page
+    }
+
+    fn problems(&self) -> &[String] {
+        match self {
+            Results::Run(summary) => &summary.problems,
+            Results::Io(_, problems) => problems,
+        }
+    }
+}
+
+/// `memgauge report --html`.
+pub(crate) fn write_report(recording: &Recording, args: &Report) -> anyhow::Result<Exit> {
+    check()?;
+    let curves = args.curves.as_deref().map(curves_of).transpose()?;
+    let results = Results::of(recording, args.rows)?;
+    for problem in results.problems() {
+        eprintln!("memgauge: {problem}");
+    }
+    let page = Page {
+        curves: curves.unwrap_or_default(),
+        ..results.page(recording)
+    };
+    let path = args.output.clone();
+    let path = path.unwrap_or_else(|| beside(recording.path()));
+    write(&page, &path)?;
+    Ok(Exit::Success)
+}
+
+/// Before anything is read or run for a page that cannot be written.
+pub(crate) fn check() -> anyhow::Result<()> {
+    if !has_front_end() {
+        bail!("{NO_FRONT_END}");
+    }
+    Ok(())
+}
+
+/// The recording's name with another ending.
+fn beside(recording: &Path) -> PathBuf {
+    // `.` and `..` have no name of their own.
+    let named = recording.canonicalize().ok();
+    let path = named.unwrap_or_else(|| recording.to_owned());
+    let name = path.file_stem().map(|stem| stem.to_os_string());
+    let mut file = name.unwrap_or_else(|| "memgauge".into());
+    file.push(".html");
+    match recording
+        .parent()
+        .filter(|_| recording.file_name().is_some())
+    {
+        Some(folder) => folder.join(file),
+        None => PathBuf::from(file),
+    }
+}
+
+/// Writes a page and says where; `-` is standard output.
+pub(crate) fn write(page: &Page, path: &Path) -> anyhow::Result<()> {
+    let html = page.html().context(NO_FRONT_END)?;
+    if path == Path::new("-") {
+        return terminal::print(&html);
+    }
+    let failed = || format!("failed to write `{}`", path.display());
+    let mut file = std::fs::File::create(path).with_context(failed)?;
+    file.write_all(html.as_bytes()).with_context(failed)?;
+    eprintln!("page: {}", path.display());
+    Ok(())
+}
+
+/// The curves of a file that `mrc --json` wrote.
+fn curves_of(path: &Path) -> anyhow::Result<Vec<Value>> {
+    let name = path.display();
+    let text = std::fs::read(path).with_context(|| format!("failed to read `{name}`"))?;
+    let json: Value = serde_json::from_slice(&text).ok().unwrap_or_default();
+    let curves = json.get("curves").and_then(Value::as_array);
+    let Some(curves) = curves.filter(|all| all.iter().all(|c| c.get("points").is_some())) else {
+        bail!("failed to read curves of `{name}`: it is no file of `memgauge mrc --json=FILE`");
+    };
+    Ok(curves.clone())
+}
