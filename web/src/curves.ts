@@ -39,6 +39,7 @@ class Drawn {
   private chart: uPlot | null = null;
   private readonly place = h("div", { class: "chart" });
   private readonly note = h("p", { class: "chart-note" });
+  private said = "";
 
   constructor(private readonly plot: Plot) {
     this.place.tabIndex = 0;
@@ -50,7 +51,7 @@ class Drawn {
     this.element = h(
       "figure",
       { class: "plot" },
-      h("figcaption", {}, h("span", { class: "plot-title" }, plot.title), h("span", { class: "unit" }, plot.unit), data),
+      h("figcaption", {}, h("span", { class: "plot-title" }, plot.title), h("span", { class: "unit" }, plot.unit), ...key(plot), data),
       this.place,
       this.note,
     );
@@ -78,7 +79,10 @@ class Drawn {
     return [x, ...series] as uPlot.AlignedData;
   }
 
+  private joined = 1;
+
   private say(joined: number): void {
+    this.joined = joined;
     const { binNs, durationNs, lines, total } = this.plot;
     const [from, to] = current();
     const column = time(binNs * joined);
@@ -90,8 +94,25 @@ class Drawn {
       ? lines.map((l) => `${l.label} ${total(gained(l.values, binNs, durationNs, from, to))}`)
       : [];
     const where = isWhole() ? "In all: " : `From ${time(from, to)} to ${time(to)}: `;
-    this.note.textContent = sums.length > 0 ? `${where}${sums.join(", ")}. ${detail}` : detail;
-    this.place.setAttribute("aria-label", `${this.plot.title}. ${this.note.textContent}`);
+    this.said = sums.length > 0 ? `${where}${sums.join(", ")}. ${detail}` : detail;
+    this.note.textContent = this.said;
+    this.place.setAttribute("aria-label", `${this.plot.title}. ${this.said}`);
+  }
+
+  /** What the curves are at the pointer. */
+  private tell(chart: uPlot): void {
+    const i = chart.cursor.idx;
+    if (i === null || i === undefined || (chart.cursor.left ?? -1) < 0) {
+      this.note.textContent = this.said;
+      return;
+    }
+    const at = (series: number): string => {
+      const value = chart.data[series][i];
+      return value === null || value === undefined ? "–" : this.plot.show(value);
+    };
+    const several = this.joined > 1;
+    const values = this.plot.lines.map((line, n) => `${line.label} ${at(2 * n + 1)}${several ? ` (highest ${at(2 * n + 2)})` : ""}`);
+    this.note.textContent = `At ${time(chart.data[0][i], current()[1])}: ${values.join(", ")} ${this.plot.unit}`;
   }
 
   draw(): void {
@@ -122,14 +143,13 @@ class Drawn {
     };
     const paths = uPlot.paths.stepped?.({ align: 1 });
     const series: uPlot.Series[] = [
-      { label: "time", value: (_, x) => (x === null ? "–" : time(x, current()[1])) },
+      {},
     ];
-    const show = (_: uPlot, y: number | null): string => (y === null ? "–" : plot.show(y));
     for (const line of plot.lines) {
       const stroke = colour(line.colour);
       series.push(
-        { label: line.label, stroke, width: 1.5, fill: `${stroke}26`, paths, points: { show: false }, value: show },
-        { label: `${line.label}, highest`, stroke: `${stroke}73`, width: 1, paths, points: { show: false }, value: show },
+        { label: line.label, stroke, width: 1.5, fill: `${stroke}26`, paths, points: { show: false } },
+        { label: `${line.label}, highest`, stroke: `${stroke}73`, width: 1, paths, points: { show: false } },
       );
     }
     if (plot.limit) {
@@ -139,7 +159,6 @@ class Drawn {
         width: 1,
         dash: [6, 4],
         points: { show: false },
-        value: show,
       });
     }
     const top = (_: uPlot, __: number, most: number): [number, number] => [0, most > 0 ? most * 1.08 : 1];
@@ -149,13 +168,14 @@ class Drawn {
       padding: [8, 12, 0, 0],
       scales: { x: { time: false }, y: { range: this.fit(top) } },
       cursor: { sync: { key: "time" }, drag: { x: true, y: false, setScale: false }, y: false },
-      legend: { live: true },
+      legend: { show: false },
       axes: [
-        { ...axis, size: 34, values: (_, ticks) => ticks.map((x) => tick(x)), space: 70 },
+        { ...axis, size: 34, values: (_, ticks) => labels(ticks), space: 74 },
         { ...axis, size: 62, values: (_, ticks) => ticks.map((y) => plot.show(y)), space: 28 },
       ],
       series,
       hooks: {
+        setCursor: [(chart) => this.tell(chart)],
         setSelect: [
           (chart) => {
             if (chart.select.width < 3) return;
@@ -200,11 +220,24 @@ class Drawn {
   }
 }
 
-function tick(x: number): string {
-  const [from, to] = current();
-  const [scale, unit] = timeUnit(to);
-  const digits = Math.max(0, Math.min(6, Math.ceil(-Math.log10((to - from) / scale / 10))));
-  return `${(x / scale).toFixed(digits)} ${unit}`;
+/** Times in one unit, with as many digits as tell them apart. */
+function labels(ticks: number[]): string[] {
+  const [scale, unit] = timeUnit(current()[1]);
+  const values = ticks.map((x) => x / scale);
+  let digits = 0;
+  const exact = (v: number): boolean => Math.abs(Number(v.toFixed(digits)) - v) < 1e-9 * Math.max(1, Math.abs(v));
+  while (digits < 9 && !values.every(exact)) digits++;
+  return values.map((v) => `${v.toFixed(digits)} ${unit}`);
+}
+
+/** Names of several lines with their colours, and of the limit. */
+function key(plot: Plot): HTMLElement[] {
+  const lines: { label: string; colour: string }[] = plot.lines.length > 1 ? [...plot.lines] : [];
+  return lines.map((line) => {
+    const swatch = h("i");
+    swatch.style.background = `var(--${line.colour})`;
+    return h("span", { class: "key" }, swatch, line.label);
+  });
 }
 
 /** Arrows move, plus and minus zoom, Escape shows all. */

@@ -24,6 +24,11 @@ export function add(element: Node, ...children: Child[]): void {
   }
 }
 
+/** Text whose commands between backquotes are set as code. */
+export function withCode(text: string): (Node | string)[] {
+  return text.split("`").map((part, i) => (i % 2 === 1 ? h("code", {}, part) : part));
+}
+
 /** Offers text as a file. */
 export function save(fileName: string, text: string, type = "text/csv"): void {
   const url = URL.createObjectURL(new Blob([text], { type }));

@@ -132,7 +132,7 @@ class Map {
   draw(): void {
     const width = Math.max(200, Math.floor(this.element.clientWidth));
     const { rows, cells } = this.stretch;
-    const rowHeight = Math.max(ROW_HEIGHT, Math.floor(72 / rows));
+    const rowHeight = Math.max(ROW_HEIGHT, Math.min(18, Math.floor(72 / rows)));
     const height = rows * rowHeight;
     const ratio = window.devicePixelRatio || 1;
     this.canvas.width = width * ratio;
@@ -191,7 +191,9 @@ export function heatMap(heat: Heat): HTMLElement {
       "figcaption",
       {},
       h("span", { class: "plot-title" }, "Samples by address and time"),
-      h("span", { class: "unit" }, `samples a cell: 1 `, ...steps, ` ${count(most)}`),
+      most === 1
+        ? h("span", { class: "unit" }, "one sample a cell")
+        : h("span", { class: "unit" }, "samples a cell: 1 ", ...steps, ` ${count(most)}`),
       get,
     ),
     ...maps.map((map) => map.element),

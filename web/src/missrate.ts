@@ -18,6 +18,8 @@ export function missRate(curve: MissCurve, marks: Mark[]): HTMLElement {
   const sampled = curve.provenance === "sampled" && !isMpki;
   const sentence = knees(curve);
   place.setAttribute("aria-label", `Miss-rate curve of ${name(curve.title)}. ${sentence}`);
+  const said = `${origin(curve)} ${sentence}`;
+  const note = h("p", { class: "chart-note" }, said);
   let chart: uPlot | null = null;
 
   function draw(): void {
@@ -31,7 +33,6 @@ export function missRate(curve: MissCurve, marks: Mark[]): HTMLElement {
     const grid = { stroke: colour("grid"), width: 1 };
     const axis = { stroke: colour("muted"), font: "12px system-ui, sans-serif", grid, ticks: { ...grid, size: 4 } };
     const plain = { points: { show: false } };
-    const value = (_: uPlot, v: number | null): string => (v === null ? "–" : show(v));
     chart = new uPlot(
       {
         width: Math.max(240, place.clientWidth),
@@ -39,26 +40,38 @@ export function missRate(curve: MissCurve, marks: Mark[]): HTMLElement {
         padding: [22, 16, 0, 0],
         scales: { x: { time: false, distr: 3, log: 2 }, y: { range: (_, __, most) => [0, most > 0 ? most * 1.06 : 1] } },
         cursor: { y: false, drag: { x: false, y: false } },
+        legend: { show: false },
         axes: [
           { ...axis, size: 34, space: 60, values: (_, ticks) => ticks.map((t) => (t === null ? "" : capacity(t))) },
           { ...axis, size: 62, values: (_, ticks) => ticks.map(show) },
         ],
         series: [
-          { label: "size", value: (_, v) => (v === null ? "–" : capacity(v)) },
-          { label: isMpki ? "MPKI" : "miss ratio", stroke, width: 2, ...plain, value },
+          {},
+          { stroke, width: 2, ...plain },
           ...(sampled
             ? [
-                { label: "95 % band from", stroke: `${stroke}59`, width: 1, ...plain, value },
-                { label: "to", stroke: `${stroke}59`, width: 1, ...plain, value },
+                { stroke: `${stroke}59`, width: 1, ...plain },
+                { stroke: `${stroke}59`, width: 1, ...plain },
               ]
             : []),
         ],
         bands: sampled ? [{ series: [3, 2], fill: `${stroke}26` }] : [],
-        hooks: { draw: [(u) => drawMarks(u, marks)] },
+        hooks: { draw: [(u) => drawMarks(u, marks)], setCursor: [tell] },
       },
       (sampled ? [x, y, low, high] : [x, y]) as uPlot.AlignedData,
       place,
     );
+  }
+
+  function tell(u: uPlot): void {
+    const i = u.cursor.idx;
+    if (i === null || i === undefined || (u.cursor.left ?? -1) < 0) {
+      note.textContent = said;
+      return;
+    }
+    const half = points[i].half_band_95;
+    const band = sampled && half !== null ? ` ± ${percent(half)}` : "";
+    note.textContent = `A memory of ${capacity(points[i].bytes)}: ${show(y[i])}${band}${isMpki ? " misses per 1000 instructions" : " of the references miss"}`;
   }
 
   requestAnimationFrame(draw);
@@ -77,7 +90,7 @@ export function missRate(curve: MissCurve, marks: Mark[]): HTMLElement {
       get,
     ),
     place,
-    h("p", { class: "chart-note" }, `${origin(curve)} ${sentence}`),
+    note,
     curve.note === null ? null : h("p", { class: "chart-note" }, name(curve.note)),
   );
 }

@@ -36,7 +36,7 @@ export function table<Row>(options: Options<Row>): HTMLElement {
   const heads = columns.map((column, i) => head(column, i));
 
   function head(column: Column<Row>, i: number): HTMLElement {
-    const button = h("button", { class: "sort", title: column.about ?? "Sort", click: () => sort(i) }, column.title);
+    const button = h("button", { class: column.title.length > 18 ? "sort long" : "sort", title: column.about ?? "Sort", click: () => sort(i) }, column.title);
     return h("th", { scope: "col", class: column.numeric === true ? "number" : "text" }, button);
   }
 
@@ -105,11 +105,12 @@ export function table<Row>(options: Options<Row>): HTMLElement {
   const scroll = h(
     "div",
     { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
-    h("table", {}, h("caption", {}, caption), h("thead", {}, h("tr", {}, ...heads)), body),
+    h("table", { "aria-label": caption }, h("thead", {}, h("tr", {}, ...heads)), body),
   );
   return h(
     "div",
     { class: "table" },
+    h("p", { class: "caption" }, caption),
     scroll,
     h("div", { class: "table-foot" }, h("span", { class: "muted" }, options.foot ?? ""), more, get),
   );

@@ -1,7 +1,7 @@
 // The head of the page and the overview: what was recorded, and what to do next.
 
 import type { Data, Summary } from "../data";
-import { add, h } from "../dom";
+import { add, h, withCode } from "../dom";
 import { bytes, capacity, count, name, percent, rate, time } from "../format";
 import { facts, Section } from "./section";
 
@@ -51,7 +51,7 @@ function warning(data: Data): HTMLElement | null {
     said.push("The recorder did not end in order: what it lost at its end is not known.");
   }
   const problems = (run?.problems ?? data.problems).length;
-  if (problems > 0) said.push(`${problems} part${problems === 1 ? "" : "s"} or names could not be read.`);
+  if (problems > 0) said.push(problems === 1 ? "1 thing could not be read." : `${problems} things could not be read.`);
   const losses = (run?.losses.length ?? 0) + (data.io?.losses.length ?? 0);
   if (losses > 0) said.push(`${losses} kind${losses === 1 ? "" : "s"} of losses.`);
   if (said.length === 0) return h("p", { class: "state good" }, "Losses: none. ", h("a", { href: "#trust" }, "What to trust"));
@@ -62,7 +62,7 @@ export function overview(data: Data): Section {
   const list = h("ol", { class: "statements" });
   for (const said of data.overview) {
     const item = h("li", { class: said.kind }, h("p", { class: "said" }, name(said.text)));
-    if (said.next !== "") add(item, h("p", { class: "next" }, h("b", {}, "Next: "), ...code(said.next)));
+    if (said.next !== "") add(item, h("p", { class: "next" }, h("b", {}, "Next: "), ...withCode(said.next)));
     if (said.rule !== "") add(item, h("p", { class: "rule" }, `Said where: ${said.rule}.`));
     list.appendChild(item);
   }
@@ -70,11 +70,6 @@ export function overview(data: Data): Section {
   const figures = data.summary === null ? null : keyFigures(data.summary);
   add(element, figures);
   return { id: "overview", short: "Overview", element };
-}
-
-/** Commands between backquotes are set as code. */
-function code(text: string): (Node | string)[] {
-  return text.split("`").map((part, i) => (i % 2 === 1 ? h("code", {}, part) : part));
 }
 
 function keyFigures(run: Summary): HTMLElement | null {

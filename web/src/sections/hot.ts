@@ -28,9 +28,7 @@ export function hot(data: Data): Section | null {
       return;
     }
     place.replaceChildren(
-      h("h3", {}, "Functions"),
       timedTable(chosen, chosen.functions, "Functions", "Module"),
-      h("h3", {}, "Source lines"),
       timedTable(chosen, chosen.lines, "Source lines", "Function"),
     );
   }
@@ -68,9 +66,7 @@ function wholeRun(run: Summary): HTMLElement[] {
   const hotLines = new Map<string, HotRow>();
   for (const row of run.hot.lines.rows) hotLines.set(`${row.file}:${row.line}`, row);
   return [
-    h("h3", {}, "Functions"),
     hotTable(run.hot.functions, "Functions", (row) => name(row.function), () => null),
-    h("h3", {}, "Source lines"),
     hotTable(run.hot.lines, "Source lines", placeOf, (row) => source(row, excerpts, hotLines)),
   ];
 }
@@ -96,7 +92,7 @@ function hotTable(hot: HotTable, caption: string, title: (row: HotRow) => string
       { title: isLines ? "Line" : "Function", cell: (r) => h("bdi", { title: chain(r) === "" ? full(r) : `${full(r)}, inlined into ${chain(r)}` }, title(r)), value: (r) => (isLines ? full(r) : r.function) },
       { title: "Share", cell: (r) => shareBar(r.share, r.share_low, r.share_high), value: (r) => r.share },
       ...(estimated ? [{ title: "95 % interval", numeric: true, cell: (r: HotRow) => interval(r.share_low, r.share_high), value: (r: HotRow) => r.share_low }] : []),
-      { title: hot.rank === "dram_bytes" ? "DRAM" : name(hot.rank), numeric: true, cell: (r) => amount(hot.rank, r.value), value: (r) => r.value },
+      { title: hot.rank === "dram_bytes" ? "DRAM" : "Events", about: name(hot.rank), numeric: true, cell: (r) => amount(hot.rank, r.value), value: (r) => r.value },
       ...others.map((event) => ({ title: event, numeric: true, cell: (r: HotRow) => count(r.counts[event] ?? 0), value: (r: HotRow) => r.counts[event] ?? 0 })),
       isLines
         ? { title: "Function", cell: (r: HotRow) => h("bdi", {}, name(r.function)), value: (r: HotRow) => r.function }

@@ -63,7 +63,6 @@ export function io(data: Data): Section | null {
     },
     h("div", { class: "plots" }, ...plots),
     place,
-    h("h3", {}, "Devices"),
     deviceTable(found),
     ...found.missing.map((text) => h("p", { class: "muted" }, `Not measurable on that kernel: ${name(text)}`)),
   );
@@ -94,7 +93,6 @@ function tables(io: Io): HTMLElement[] {
   const when = isWhole() ? "" : ` from ${time(from, to)} to ${time(to)}`;
   const unseen = !isWhole() && io.over_time !== undefined && io.over_time.lines.length < io.lines.length;
   return [
-    h("h3", {}, `Who moved what${when}`),
     table<Line>({
       caption: `Bytes by process and device${when}`,
       fileName: "io",
@@ -137,9 +135,9 @@ function matrix(all: Line[]): HTMLElement[] {
   const head = h("tr", {}, h("th", { scope: "col" }, "Process"), ...columns.map((c) => h("th", { scope: "col", class: "number" }, h("bdi", {}, name(c)))));
   const body = rows.map((r) => h("tr", {}, h("th", { scope: "row" }, h("bdi", {}, r)), ...columns.map((c) => cell(sum(r, c)))));
   return [
-    h("h3", {}, "Processes and devices"),
-    h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Processes and devices" },
-      h("table", {}, h("caption", {}, "Bytes in and out together, by process and device"), h("thead", {}, head), h("tbody", {}, ...body))),
+    h("p", { class: "caption" }, "Bytes in and out together, by process and device"),
+    h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Bytes by process and device, crossed" },
+      h("table", { "aria-label": "Bytes in and out together, by process and device" }, h("thead", {}, head), h("tbody", {}, ...body))),
   ];
 }
 

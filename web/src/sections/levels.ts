@@ -45,8 +45,9 @@ function counters(data: Data): Section | null {
   if (run === null || counting === null || counting === undefined) return null;
   const seconds = run.run.duration_ns / 1e9;
   const unitOf = (event: string): string => run.events.find((e) => e.name === event)?.unit ?? "count";
-  const show = (event: string, value: number): string =>
-    event === "task-clock" || event === "cpu-clock" ? `${rate(value / 1e9)} s` : inUnit(value, unitOf(event));
+  const isTime = (event: string): boolean => event === "task-clock" || event === "cpu-clock";
+  const show = (event: string, value: number): string => (isTime(event) ? `${rate(value / 1e9)} s` : inUnit(value, unitOf(event)));
+  const perSecond = (event: string, value: number): string => (isTime(event) ? `${rate(value / 1e9)} CPUs` : rate(value));
   return section(
     "levels",
     "Counters",
@@ -65,7 +66,7 @@ function counters(data: Data): Section | null {
       columns: [
         { title: "Event", cell: (c) => name(c.name), value: (c) => c.name },
         { title: "Total", numeric: true, cell: (c) => show(c.name, c.value), value: (c) => c.value },
-        { title: "A second", numeric: true, cell: (c) => (seconds > 0 ? rate(c.value / seconds) : "–"), value: (c) => (seconds > 0 ? c.value / seconds : null) },
+        { title: "A second", numeric: true, cell: (c) => (seconds > 0 ? perSecond(c.name, c.value / seconds) : "–"), value: (c) => (seconds > 0 ? c.value / seconds : null) },
         { title: "Counted", numeric: true, cell: (c) => percent(c.share_counted), value: (c) => c.share_counted },
       ],
       foot: counting.unsupported.length > 0 ? `Not counted: ${counting.unsupported.map((u) => name(u.name)).join(", ")}` : "",

@@ -83,7 +83,7 @@ function tables(run: Summary): HTMLElement[] {
       ...(common as Column<ProcessRow>[]),
     ],
   });
-  return [h("h3", {}, "Processes"), processTable, h("h3", {}, "Threads"), threadTable];
+  return [processTable, threadTable];
 }
 
 /** The events that tell most, of those that threads have. */

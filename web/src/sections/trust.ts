@@ -1,7 +1,7 @@
 // Losses, provenance and own cost: always there.
 
 import type { Data } from "../data";
-import { h } from "../dom";
+import { h, withCode } from "../dom";
 import { bytes, count, name, rate, time } from "../format";
 import { facts, section, Section } from "./section";
 import { table } from "../table";
@@ -58,7 +58,6 @@ function provenance(data: Data): HTMLElement[] {
   const run = data.summary;
   if (run === null || run.events.length === 0) return [];
   return [
-    h("h3", {}, "Events"),
     table({
       caption: "Events of the recording: how they came to be, and what they are",
       fileName: "events",
@@ -85,5 +84,5 @@ function resolution(data: Data): HTMLElement[] {
   ].filter((part) => part !== "");
   if (parts.length === 0) return [];
   const text = `So that this file stays small, ${parts.join("; ")}. The recording has every row; \`memgauge view\` shows a selected stretch of it in finer bins.`;
-  return [h("h3", {}, "Resolution of this page"), h("p", {}, name(text))];
+  return [h("h3", {}, "Resolution of this page"), h("p", {}, ...withCode(text))];
 }
