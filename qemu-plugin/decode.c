@@ -3,14 +3,13 @@
  * Which memory each instruction of a block accesses, and which of those
  * addresses follow from one another.
  *
- * Every general register holds a symbolic value: a symbol plus a constant. A
- * block starts with one symbol a register; instructions that add constants or
- * copy registers keep it, everything else that writes a register gives it a
- * new symbol. Two accesses whose base and index symbols, scale and segment are
- * equal differ by a known constant: where they follow one another within less
- * than a line, they are a run and only the first needs a callback. Symbol 0 is
- * the number zero, for addresses relative to the instruction pointer and
- * absolute ones.
+ * Every general register holds a symbolic value: a symbol plus a constant. A block
+ * starts with one symbol a register. Instructions that add constants or copy registers
+ * keep it; all others that write a register give it a new symbol. Two accesses whose
+ * base and index symbols, scale and segment are equal differ by a known constant. If
+ * they follow one another within less than a line, they are a run and only the first
+ * needs a callback. Symbol 0 is the number zero, for addresses relative to the
+ * instruction pointer and absolute ones.
  */
 #include "decode.h"
 
@@ -181,9 +180,9 @@ static bool repeats(const ZydisDecodedInstruction *z)
            (ZYDIS_ATTRIB_HAS_REP | ZYDIS_ATTRIB_HAS_REPE | ZYDIS_ATTRIB_HAS_REPNE);
 }
 
-/* Whether QEMU may perform the access in a helper function. Helpers call the
- * callbacks of the last instruction that had any, so such an instruction must
- * have its own, whether or not its address follows from another. */
+/* Whether QEMU may perform the access in a helper function. Helpers call the callbacks
+ * of the last instruction that had any. So such an instruction must have its own, even
+ * if its address follows from another. */
 static bool is_atomic(const ZydisDecodedInstruction *z)
 {
     return (z->attributes & ZYDIS_ATTRIB_HAS_LOCK) || z->mnemonic == ZYDIS_MNEMONIC_XCHG;
@@ -267,9 +266,8 @@ static bool is_memory(const ZydisDecodedOperand *op)
     return op->type == ZYDIS_OPERAND_TYPE_MEMORY && op->mem.type != ZYDIS_MEMOP_TYPE_AGEN;
 }
 
-/* Whether the number or place of accesses depends on more than the registers
- * of the operand: masks, element-wise addresses, state components, or pieces
- * that are not equal in size. */
+/* Whether the number or place of accesses depends on more than the operand's registers:
+ * masks, element-wise addresses, state components, or pieces of unequal size. */
 static bool varies(const struct insn *in, unsigned operands)
 {
     const ZydisDecodedInstruction *z = in->z;
@@ -506,9 +504,9 @@ void mg_decode_insn(struct mg_decoded *b, const uint8_t *code, size_t bytes, uin
     if (b->insns >= MG_MAX_INSNS)
         return;
     ZyanStatus status = ZydisDecoderDecodeFull(&decoder, code, bytes, &z, ops);
-    /* QEMU drops an instruction that reaches into the next page from the end of
-     * a block and begins the next block with it, but still lists the bytes it
-     * had read. */
+    /* QEMU drops an instruction that reaches into the next page from the end of a
+     * block, and begins the next block with it. It still lists the bytes it had read.
+     * */
     if (status == ZYDIS_STATUS_NO_MORE_DATA && b->insns > 0)
         return;
     if (!ZYAN_SUCCESS(status)) {

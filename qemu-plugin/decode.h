@@ -16,7 +16,7 @@ struct mg_run {
     uint16_t first;   /* of its accesses */
 };
 
-/* What a callback on one access has to do. */
+/* Task of a callback on one access. */
 struct mg_hook {
     uint16_t insn;
     uint16_t run;

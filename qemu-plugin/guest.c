@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
- * What the program does to its address space, and the programs it starts.
+ * Follows the program's changes to its address space, and the programs it starts.
  */
 #define _GNU_SOURCE
 #include "guest.h"
@@ -152,14 +152,14 @@ static void mapped(uint64_t start, int64_t fd)
 
 /* ---- reservations ---- */
 
-/* A reservation that is told apart from others, which come often and cost little. */
+/* Smallest reservation to check; smaller ones come often and cost little. */
 #define LARGE (1ull << 30)
 
 static uint64_t reserved;             /* bytes in large reservations */
 static __thread struct rlimit before; /* limit of address space before a refusal */
 static __thread bool refusing;
 
-/* What QEMU and other threads of the program may map meanwhile. */
+/* Room for what QEMU and other threads of the program may map meanwhile. */
 #define SPARE (64ull << 20)
 
 /* Bytes of address space in use; 0 where nothing says. */
@@ -173,9 +173,10 @@ static uint64_t mapped_bytes(void)
     return n > 0 ? strtoull(text, NULL, 10) * MG_PAGE : 0;
 }
 
-/* QEMU before 8.0 keeps 24 bytes for every page of a mapping, used or not, so that a
+/* QEMU before 8.0 keeps 24 bytes for every page of a mapping, used or not, so a
  * reservation of terabytes takes all of the machine's memory. One that is too large for
- * it fails as it would under `ulimit -v`: little address space is left during the call. */
+ * it fails as it would under `ulimit -v`: little address space is left during the call.
+ * */
 static void before_reservation(uint64_t bytes)
 {
     if (bytes < LARGE || __atomic_load_n(&reserved, __ATOMIC_RELAXED) + bytes <= mg_reserve_most())

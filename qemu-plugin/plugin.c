@@ -28,9 +28,9 @@ static bool loaded;
 
 #define UNLIKELY(x) __builtin_expect(!!(x), 0)
 
-/* How far ahead of the next word the ring is asked for, in words. The recorder has
- * read those lines last; without asking early, the thread waits for each to come
- * back, which doubles its time where the recorder keeps up. */
+/* How far ahead of the next word the ring is asked for, in words. The recorder has read
+ * those lines last. Without asking early, the thread waits for each to come back, which
+ * doubles its time where the recorder keeps up. */
 #define AHEAD 128
 
 static inline void advance(struct mg_ring *r, uint64_t *w)
@@ -47,8 +47,8 @@ static inline void put_block(struct mg_ring *r, uint64_t *w, void *word)
     advance(r, w + 1);
 }
 
-/* What a callback seldom does is a function of its own, and the last thing it does:
- * so the callback keeps nothing over a call, and saves no registers. */
+/* Rare work of a callback is a function of its own, called last. So the callback keeps
+ * nothing over a call, and saves no registers. */
 static __attribute__((noinline)) void block_after_turn(void *word)
 {
     uint64_t *w = mg_ring_turn();
@@ -65,7 +65,7 @@ static void on_block(unsigned vcpu, void *word)
     put_block(r, w, word);
 }
 
-/* How a run in two lines is told: bit n of each mask is for a second line that begins at
+/* Forms of a run in two lines: bit n of each mask is for a second line that begins at
  * the run's byte n. */
 struct mg_lines {
     uint64_t two;          /* two words do: no access is in both lines, the last is not in
@@ -75,8 +75,8 @@ struct mg_lines {
     int8_t last;           /* its last access, from the first */
 };
 
-/* Of all blocks' runs; the first one is for runs whose lines are not told apart, as are
- * all that would come after the last one. */
+/* Lines of all blocks' runs. The first one is for runs whose lines are not
+ * distinguished, as are all that would come after the last one. */
 #define LINES (1u << 20)
 static struct mg_lines lines[LINES];
 static unsigned lines_used = 1;
@@ -122,9 +122,9 @@ static unsigned add_lines(unsigned number, bool begins)
     return lines_used++;
 }
 
-/* udata of a run's callback: its id in place and, where the address goes, how far
- * below it the run begins and what room that leaves in a line, what the callback has to
- * look for, and the number of its lines. */
+/* udata of a run's callback: its id in place and, at the address' bits, how far below
+ * the address the run begins, the room that this leaves in a line, the callback's
+ * checks, and the number of its lines. */
 enum { DOWN_BITS = 0, SIZE_BITS = 8, ROOM_BITS = 16, KIND_BITS = 24, LINES_BITS = 26 };
 _Static_assert((uint64_t)LINES << LINES_BITS <= 1ull << MG_ID_SHIFT, "udata");
 #define ID_BITS (~0ull << MG_ID_SHIFT)
@@ -200,9 +200,9 @@ static void on_run(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t vaddr, vo
     put_run(r, r->w, vaddr, udata);
 }
 
-/* Bits of a meminfo that say "reads" and "writes". QEMU's own selection of
- * loads or stores at registration is wrong in 7.2 (loads match as writes, and
- * stores as both), so callbacks that need one kind ask for both and look. */
+/* Bits of a meminfo that say "reads" and "writes". QEMU 7.2 selects loads or stores
+ * wrongly at registration: loads match as writes, and stores as both. So callbacks that
+ * need one kind ask for both and look. */
 static uint32_t load_bit, load_value, store_bit;
 /* Where a meminfo has the binary logarithm of the size, which is then at hand without
  * a call. */
@@ -310,9 +310,9 @@ static int find_qemu_code(struct dl_phdr_info *program, size_t bytes, void *unus
 }
 
 /* Whether a callback was called by QEMU, not by what it made of the program's code.
- * QEMU 7.2 may leave the callbacks of a call, return or jump in force, so that what it
- * does itself to the program's memory later, as it builds and removes frames of
- * signals, comes as accesses of that instruction. */
+ * QEMU 7.2 may leave the callbacks of a call, return or jump in force. Then its own
+ * later accesses to the program's memory, for frames of signals, come as accesses of
+ * that instruction. */
 static inline bool is_by_qemu(const void *caller)
 {
     return (uintptr_t)caller - qemu_code < qemu_code_bytes;
@@ -332,9 +332,9 @@ static void on_leaving_first_run(unsigned vcpu, qemu_plugin_meminfo_t info, uint
         on_first_run(vcpu, info, vaddr, udata);
 }
 
-/* A rep instruction begins. From 10.0 on, QEMU repeats it within one execution of
- * its block; each iteration but the first is told as an execution of a block of that
- * instruction alone (udata: its number), as older ones perform it. */
+/* A rep instruction begins. From 10.0 on, QEMU repeats it within one execution of its
+ * block. Each iteration but the first is told as an execution of a block of that
+ * instruction alone (udata: its number), as older versions perform it. */
 static void on_rep(unsigned vcpu, void *alone)
 {
     (void)vcpu;

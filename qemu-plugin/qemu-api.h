@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
- * The part of QEMU's TCG plugin interface that the recorder uses, declared here
- * because distributions ship no header for it. Names and types are QEMU's ABI
- * (its documentation: docs/devel/tcg-plugins); everything declared here exists
- * since interface version 1 (QEMU 6.0 to 8.2) and is unchanged in later ones.
+ * The part of QEMU's TCG plugin interface that the recorder uses, declared here because
+ * distributions ship no header for it. Names and types are QEMU's ABI (its
+ * documentation: docs/devel/tcg-plugins). All declarations exist since interface
+ * version 1 (QEMU 6.0 to 8.2) and are unchanged in later ones.
  */
 #ifndef MG_QEMU_API_H
 #define MG_QEMU_API_H

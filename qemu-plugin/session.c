@@ -38,7 +38,8 @@ static pthread_key_t thread_end;
 static pthread_mutex_t birth_lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic uint64_t birth_under_way;
 static struct { _Atomic uint32_t tid; _Atomic uint64_t number; } births[1024];
-/* What the thread starts now; after a fork the child has its parent's. */
+/* Number of the thread or process that the thread starts now; after a fork the child
+ * has its parent's. */
 static __thread uint64_t birth;
 
 /* Makes a file of `bytes`, whose first `reserved` have memory behind them: where there
@@ -109,7 +110,7 @@ static void publish(struct mg_entry *e)
     atomic_store_explicit(&e->ready, 1, memory_order_release);
 }
 
-/* A ring nobody reads: the thread runs on, its words are overwritten. */
+/* A ring without a reader: the thread runs on, its words are overwritten. */
 static void unrecorded(void)
 {
     static __thread struct mg_ring blind;
@@ -172,15 +173,16 @@ static void ring_begin(void)
     pthread_setspecific(thread_end, r);
 }
 
-/* The recorder is gone when its process is: then nobody makes room. */
+/* When the recorder's process has ended, nobody makes room. */
 static bool recorder_lives(void)
 {
     return !atomic_load(&control->stop) &&
            (kill(control->recorder_pid, 0) == 0 || errno == EPERM);
 }
 
-/* Whether the recorder reads the ring, or may still come to. Of one that it could not
- * open it takes the name away (it does that with all, but marks the others first). */
+/* Whether the recorder reads the ring, or may still come to. The recorder removes the
+ * name of a ring that it could not open (it does that with all, but marks the others
+ * first). */
 static bool is_wanted(struct mg_ring *r)
 {
     char path[256];
@@ -247,8 +249,8 @@ uint64_t mg_put_sync(enum mg_sync_kind kind, uint64_t key, uint64_t ns)
     return number;
 }
 
-/* Whether the catalogue can be written up to `end`. Its pages get memory one by one: the
- * kernel is asked to store something in each, which fails where a store of ours would
+/* Whether the catalogue can be written up to `end`. Its pages get memory one by one:
+ * the kernel is asked to store something in each, which fails where our own store would
  * kill the program. The recorder gives back only pages before those. */
 static bool has_room(uint64_t end)
 {

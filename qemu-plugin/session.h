@@ -23,13 +23,13 @@ uint64_t *mg_ring_turn(void);
 uint64_t mg_put_sync(enum mg_sync_kind kind, uint64_t key, uint64_t ns);
 
 /* The number of the MG_SYNC_START of what this thread starts next. Threads are started
- * one at a time, so that each finds its own: the lock is taken before, and given back
- * with the new thread's number (or a failure) by mg_birth_end. */
+ * one at a time, so that each finds its own number. The lock is taken before, and
+ * mg_birth_end gives it back with the new thread's number (or a failure). */
 void mg_birth_lock(void);
 void mg_birth_begin(uint64_t number);
 void mg_birth_end(int64_t tid);
 
-/* Appends a record to the catalogue; false when it is full or nobody reads. */
+/* Appends a record to the catalogue; false when it is full or has no reader. */
 bool mg_catalogue(const void *head, size_t head_bytes, const void *tail, size_t tail_bytes);
 void mg_note_undecoded(uint32_t count);
 /* Bytes of address space the program may reserve: QEMU's records of more would take

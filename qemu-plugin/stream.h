@@ -1,33 +1,34 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
- * What the plugin and the recorder share: files in one directory, mapped by
- * both. The recorder's twin of this file is crates/emulate/src/wire.rs;
- * sizes and offsets are asserted on both sides.
+ * Layouts that the plugin and the recorder share: files in one directory, mapped by
+ * both. The recorder's twin of this file is crates/emulate/src/wire.rs; sizes and
+ * offsets are asserted on both sides.
  *
  *   DIR/control     one page, made by the recorder
  *   DIR/e00000000…  entries in order of birth: processes and threads
  *
- * A process entry is a page of header and a growing *catalogue*: every block
- * of code translated, every mapping made, the program's path. A thread entry is
- * a page of header and a ring of blocks of 64-bit *words*, the thread's
- * execution, a word or two for each run of accesses:
+ * A process entry is a page of header and a growing *catalogue*: every block of code
+ * translated, every mapping made, the program's path. A thread entry is a page of
+ * header and a ring of blocks of 64-bit *words*, the thread's execution. Each run of
+ * accesses takes a word or two:
  *
  *   63 62      47 46            0
  *   +-+----------+---------------+
  *   |s| id       | address       |
  *   +-+----------+---------------+
  *
- * A *run* is accesses of one block that follow one another and whose addresses
- * differ from the first one's by constants, all within less than a line. The
- * address is that of its first access. The id of a block's first run is the
- * block's; it stands for the execution of the block, and a block without accesses
- * sends it with the address MG_NO_ACCESS. Further runs have MG_FURTHER_LOADS or,
- * where one of the accesses stores, MG_FURTHER_STORES.
+ * A *run* is accesses of one block that follow one another. Their addresses differ from
+ * the first one's by constants, all within less than a line. The address is that of its
+ * first access. The id of a block's first run is the block's and stands for the
+ * execution of the block. A block without accesses sends it with the address
+ * MG_NO_ACCESS. Further runs have MG_FURTHER_LOADS or, where one of the accesses
+ * stores, MG_FURTHER_STORES.
  *
- * A run in two lines has s set, but for one of which no access is in both and the last
- * is not in the first one's: it has another word with the address of the last,
- * MG_OTHER_LINE_LOADS or _STORES. Each word then says whether an access of its line
- * stores; where a block's id would say it wrongly of the first line, s is set.
+ * A run in two lines has s set. The exception is a run in which no access spans both
+ * lines and the last one is not in the first one's line: it has another word with the
+ * address of the last, MG_OTHER_LINE_LOADS or _STORES. Each word then says whether an
+ * access of its line stores. If a block's id would say it wrongly of the first line, s
+ * is set.
  *
  * Ids from MG_MARKS on, with s set, are other things:
  *
@@ -76,7 +77,7 @@
 #define MG_PIECE_LOAD (1ull << 32)
 #define MG_PIECE_STORE (1ull << 33)
 #define MG_PIECE_SIZE_SHIFT 16
-/* In the last page of the user's half, which Linux maps for nobody. */
+/* In the last page of the user's half, which Linux never maps. */
 #define MG_NO_ACCESS 0x7ffffffff000ull
 #define MG_LINE_BYTES 64u
 

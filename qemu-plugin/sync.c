@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
- * Who waits for whom, as system calls show it. Before a call that may let others
- * go on, the thread's ring gets a *release* of what they may wait for; after one
- * that may have waited, an *acquire*. Both are numbered throughout the session, so
+ * Who waits for whom, as system calls show it. Before a call that may let others go on,
+ * the thread's ring gets a *release* of the object they may wait for. After a call that
+ * may have waited, it gets an *acquire*. Both are numbered throughout the session, so
  * the recorder knows which releases came before an acquire.
  *
- * What waits is known by a key: a futex, a pipe, a process that ends. Where the
- * kernel does not say which object it is, several share a key (docs/machine-model.md
- * says which); then a wait may be taken to last longer, never shorter.
+ * A key stands for the object waited for: a futex, a pipe, a process that ends. Where
+ * the kernel does not say which object it is, several share a key
+ * (docs/machine-model.md lists them). Then a wait may be taken to last longer, never
+ * shorter.
  *
  * Order made in user space alone (a lock that was free) leaves no mark. Marking
  * every locked instruction was rejected: threads that share a counter would be
@@ -50,7 +51,7 @@ enum {
 /* QEMU's own "to be restarted after a signal". */
 enum { G_ERESTARTSYS = 512 };
 
-/* What a key is of; a part of it. */
+/* Kind of object of a key; a part of it. */
 enum space { FUTEX = 1, SHARED_FUTEX, OBJECT, PORTS, UNIX_SOCKETS, TIMER, SIGNAL, SEMAPHORES,
              MESSAGES };
 
@@ -114,7 +115,7 @@ static uint64_t read_timeval(uint64_t at)
     return at && mg_guest_read(t, at, sizeof t) ? in_ns(t[0], t[1] * 1000) : 0;
 }
 
-/* What is left until the time at `at` of a clock. */
+/* Time left until `at` of a clock. */
 static uint64_t until(uint64_t at, clockid_t clock)
 {
     int64_t t[2];
@@ -148,7 +149,7 @@ static uint64_t futex_wait_ns(const uint64_t arg[6])
     }
 }
 
-/* What a call waits if nothing else ends the wait. */
+/* Time that a call waits if nothing else ends the wait. */
 static uint64_t asked_ns(int64_t num, const uint64_t arg[6])
 {
     switch (num) {
@@ -235,7 +236,8 @@ static uint64_t anon_key(int fd, const struct stat *st)
     return key(OBJECT, st->st_dev, st->st_ino);
 }
 
-/* What one waits for at a descriptor; 0 where that is nobody in the session. */
+/* Key of the object waited for at a descriptor; 0 where nobody in the session can end
+ * the wait. */
 static uint64_t fd_key(uint64_t arg)
 {
     struct stat st;
@@ -288,8 +290,8 @@ static void release_futex(const uint64_t arg[6])
     }
 }
 
-/* The latest threads by where the kernel writes that they have ended. Whoever gives
- * that place to another thread has seen that the former one ended, even where it had
+/* The latest threads by where the kernel writes that they have ended. The thread that
+ * gives that place to another one has seen that the former one ended, even where it had
  * no need to wait for it. Changed under the lock of births. */
 static struct { uint64_t addr; uint32_t tid; } places[1024];
 static __thread uint64_t place; /* of the thread that is being started */
@@ -395,8 +397,8 @@ static void acquire_read(uint64_t fd, int64_t ret)
                         in_ns(left.it_interval.tv_sec, left.it_interval.tv_nsec));
 }
 
-/* A thread that waits for another's end waits, as the kernel was asked when that one
- * was started, until its number is no longer at the address. */
+/* A thread that waits for another's end waits until its number is no longer at the
+ * address, as the kernel was asked when that one was started. */
 static void acquire_futex(const uint64_t arg[6], int64_t ret)
 {
     int op = (int)arg[1];
@@ -416,8 +418,8 @@ static void acquire_futex(const uint64_t arg[6], int64_t ret)
     case FUTEX_WAKE:
     case FUTEX_WAKE_BITSET:
     case FUTEX_UNLOCK_PI:
-        /* The host often runs the woken at once and the waker much later: when that one
-         * comes back it may find its own turn come, and not wait. */
+        /* The host often runs the woken thread at once and the waker much later. When
+         * the waker comes back, it may find its own turn come, and not wait. */
         acquire(futex_key(arg[0], op));
     }
 }
@@ -449,7 +451,7 @@ static void acquire_all(int64_t num, const uint64_t arg[6], int64_t ret)
     case G_NANOSLEEP: case G_CLOCK_NANOSLEEP: return slept(wait_ns);
     case G_POLL: case G_PPOLL: case G_SELECT: case G_PSELECT6:
     case G_EPOLL_WAIT: case G_EPOLL_PWAIT: case G_EPOLL_PWAIT2:
-        /* Events are waited for by whatever takes them. */
+        /* Any call that takes events waits for them. */
         return ret == 0 ? slept(wait_ns) : (void)0;
     }
 }

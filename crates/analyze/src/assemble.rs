@@ -25,13 +25,12 @@ use crate::summary::{
 use crate::threads::{ThreadNames, ThreadSums, ThreadTotals, processes, threads};
 use crate::timeline::{SampleTimes, Timeline};
 
-/// What a summary keeps.
+/// Contents and limits of a summary.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Bins of the curves over time; between half of them and all are used.
     pub max_bins: usize,
-    /// What functions and lines are sorted by; `None` takes
-    /// [`Rank::best_of`].
+    /// Order of functions and lines; `None` takes [`Rank::best_of`].
     pub rank: Option<Rank>,
     /// Rows of the tables of functions and lines.
     pub limits: Limits,
@@ -78,7 +77,7 @@ pub struct Parts<'a> {
     pub times: Option<SampleTimes<'a>>,
     /// Losses.
     pub losses: Vec<LossRow>,
-    /// What could not be read, in words.
+    /// Parts that could not be read, in words.
     pub problems: Vec<String>,
 }
 
@@ -106,7 +105,7 @@ pub fn assemble(
         true => excerpts(&hot.lines, symbols),
         false => Vec::new(),
     };
-    // What could not be named is known when all has been asked for.
+    // Names that could not be found are known once all have been asked for.
     let mut problems = parts.problems;
     problems.extend(symbols.problems());
     let run = RunFacts::of(&totals, duration_ns, manifest.own_cost.wall_s);
@@ -151,7 +150,7 @@ pub fn assemble(
     }
 }
 
-/// Of exact sums by place where there are any, else of samples.
+/// Ranks places by exact sums where there are any, else by samples.
 fn hot(
     sites: SiteTotals,
     (sampled_sites, samples): (SampledSites, &SampleTotals),
@@ -171,8 +170,8 @@ fn hot(
     hot_tables(&sites, symbols, names, &rank, options.limits)
 }
 
-/// What a run counted natively, whose series was observed as it went on. No table of
-/// it needs symbols.
+/// Summary of a run that counted natively, whose series was observed as it went on. No
+/// table of it needs symbols.
 pub fn summarise_counting(
     manifest: &Manifest,
     (curves, threads): (Curves, ThreadSums),
@@ -197,7 +196,7 @@ pub fn summarise_counting(
 }
 
 impl<'a> Parts<'a> {
-    /// Of no rows.
+    /// Parts without any rows.
     pub fn nothing(spaces: &'a AddressSpaces) -> Parts<'a> {
         Parts {
             curves: Series::growing(1).finish(),

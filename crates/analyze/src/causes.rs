@@ -21,7 +21,7 @@ const TINY_INSTRUCTIONS: u64 = 3_000_000;
 const TINY_NS: u64 = 5_000_000;
 /// Fewer samples leave a share of one half uncertain by more than a tenth.
 const FEW_SAMPLES: u64 = 100;
-/// Share of all threads' time spent waiting.
+/// Share of the run in which no thread ran.
 const IDLE_SHARE: f64 = 0.5;
 /// Share of the memory bandwidth from which on it is what a program waits for: queues
 /// grow quickly beyond two thirds.
@@ -140,21 +140,26 @@ fn few_samples(evidence: &Evidence) -> Option<Cause> {
         .then(|| cause(CauseKind::FewSamples, samples as f64, FEW_SAMPLES as f64))
 }
 
+/// Share of the run that no thread ran in, at least: threads that run at once count each,
+/// so that one that waits for another is not taken for waiting.
 fn idle(evidence: &Evidence) -> Option<Cause> {
-    let idle: Option<u64> = evidence.threads.iter().map(|t| t.idle_ns).sum();
-    if let Some(idle) = idle.filter(|_| !evidence.threads.is_empty()) {
-        let lived = evidence.threads.iter().map(|t| {
-            let end = t.end_ns.unwrap_or(evidence.run.duration_ns);
-            end.saturating_sub(t.start_ns.unwrap_or(0))
-        });
-        let lived: u64 = lived.sum();
-        let share = idle as f64 / lived as f64;
-        return (lived > 0 && share >= IDLE_SHARE)
-            .then(|| cause(CauseKind::Idle, share, IDLE_SHARE));
-    }
-    let used = figure(evidence, "processors used")?;
-    let share = (1.0 - used).max(0.0);
+    let share = match busy_ns(evidence) {
+        Some(busy) => 1.0 - busy as f64 / (evidence.run.duration_ns as f64).max(1.0),
+        None => 1.0 - figure(evidence, "processors used")?,
+    };
     (share >= IDLE_SHARE).then(|| cause(CauseKind::Idle, share, IDLE_SHARE))
+}
+
+/// Time that threads ran, summed; `None` where nobody knows when they waited.
+fn busy_ns(evidence: &Evidence) -> Option<u64> {
+    let end = evidence.run.duration_ns;
+    let busy = evidence.threads.iter().map(|thread| {
+        let lived = thread.end_ns.unwrap_or(end);
+        let lived = lived.saturating_sub(thread.start_ns.unwrap_or(0));
+        thread.idle_ns.map(|idle| lived.saturating_sub(idle))
+    });
+    let busy: Option<u64> = busy.sum();
+    busy.filter(|_| !evidence.threads.is_empty() && end > 0)
 }
 
 fn figure(evidence: &Evidence, name: &str) -> Option<f64> {
@@ -373,20 +378,26 @@ mod tests {
             idle_ns: Some(idle),
             ..ThreadRow::default()
         };
-        let share = |idle: u64| {
-            let threads = [thread(idle), thread(0)];
+        let share = |idle: [u64; 2]| {
+            let threads = idle.map(thread);
             let found = idle_of(&threads);
             found.map(|c| c.value)
         };
-        assert_eq!(share(100), Some(0.5));
-        assert_eq!(share(98), None);
+        // Of 100 ns two threads ran for 50 and for nothing, or one of them all the time.
+        assert_eq!(share([50, 100]), Some(0.5));
+        assert_eq!(share([0, 100]), None);
+        assert_eq!(share([100, 100]), Some(1.0));
     }
 
     fn idle_of(threads: &[ThreadRow]) -> Option<Cause> {
+        let run = RunFacts {
+            duration_ns: 100,
+            ..RunFacts::default()
+        };
         idle(&Evidence {
             manifest: &Manifest::default(),
             totals: &Counts::new(),
-            run: &RunFacts::default(),
+            run: &run,
             dram: &Dram::default(),
             bandwidth: &BandwidthCurve::default(),
             counting: None,

@@ -1,4 +1,4 @@
-//! What counters counted natively: totals, their course, what follows from them.
+//! Results of native counters: totals, their course, and derived values.
 //!
 //! The totals are the recorder's [`CountingFacts`]. Where there are none (a recorder
 //! that was killed, counters' values in perf's samples) they are the sums of the rows.
@@ -17,11 +17,11 @@ pub struct Counter {
     /// Its total.
     #[serde(flatten)]
     pub facts: CounterFacts,
-    /// What it gained in each bin; `None` without a series.
+    /// Its increment in each bin; `None` without a series.
     pub over_time: Option<CounterCurve>,
 }
 
-/// What a counter gained over time, all threads together.
+/// Increments of a counter over time, all threads together.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct CounterCurve {
     /// Width of a bin in nanoseconds.
@@ -60,14 +60,14 @@ pub struct Ticking {
     pub over_time: Option<CounterCurve>,
 }
 
-/// What was counted.
+/// Results of counting.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Counting {
     /// Nanoseconds observed.
     pub wall_ns: u64,
     /// The events, in the order typed.
     pub totals: Vec<Counter>,
-    /// What follows from the totals.
+    /// Values derived from the totals.
     pub derived: Vec<Derived>,
     /// Events that were not counted.
     pub unsupported: Vec<UnsupportedFacts>,
@@ -76,7 +76,7 @@ pub struct Counting {
     /// How the timer of a series did.
     pub ticks: Option<Ticking>,
     /// Rows of the series: one for each thread or processor and tick; `None` where the
-    /// recorder did not live to say.
+    /// recorder was killed.
     pub rows: Option<u64>,
     /// Processes and threads seen; `None` as for `rows`.
     pub threads: Option<u64>,
@@ -88,7 +88,7 @@ pub struct Counting {
     pub own_system_s: Option<f64>,
 }
 
-/// What the manifest and the curves say was counted; `None` where nothing was.
+/// The counts in the manifest and the curves; `None` where nothing was counted.
 pub(crate) fn counting(manifest: &Manifest, curves: &Curves, duration_ns: u64) -> Option<Counting> {
     match &manifest.counting {
         Some(facts) => Some(of_facts(facts, curves)),
@@ -203,7 +203,7 @@ mod tests {
         }
     }
 
-    /// A timer of a whole processor runs while nobody does: two idle processors are not
+    /// A timer of a whole processor runs while it is idle: two idle processors are not
     /// two processors used.
     #[test]
     fn processors_that_idle_are_not_processors_used() {

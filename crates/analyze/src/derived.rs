@@ -10,7 +10,7 @@ use serde::Serialize;
 /// A figure from counters.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Derived {
-    /// What it is called.
+    /// Name of the value.
     pub name: &'static str,
     /// Its value in `unit`.
     pub value: f64,
@@ -139,7 +139,7 @@ const RATIOS: &[Ratio] = &[
 ];
 
 /// Figures from totals by event name, over `seconds` of time. The clocks of a whole
-/// machine run while nobody does: they say nothing of the processors used.
+/// machine run while it is idle: they do not tell the processors used.
 ///
 /// A name matches without its modifiers (`cycles:u` is `cycles`), as long as all
 /// events of a formula have the same ones.

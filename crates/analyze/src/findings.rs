@@ -1,4 +1,5 @@
-//! What the numbers say in a sentence or two, kept to what follows from them.
+//! States the main findings in a sentence or two, kept to what follows from the
+//! numbers.
 
 use serde::Serialize;
 

@@ -78,7 +78,7 @@ pub struct HotPlace {
     pub interval: (f64, f64),
 }
 
-/// What came of it.
+/// The resulting map.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct HeatMap {
     /// Samples with a data address.

@@ -1,7 +1,7 @@
 //! Functions and source lines by the events they caused.
 //!
-//! Symbols are asked for the hottest places first and for no more than
-//! [`Limits::resolved_places`] of them; what is beyond is in the tables' rest,
+//! Symbols are looked up for the hottest places first, for at most
+//! [`Limits::resolved_places`] of them. Other places are in the tables' remainder,
 //! never dropped.
 
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ use crate::resolve::{Caller, Resolve, Symbol};
 use crate::sites::SiteTotals;
 use crate::spaces::{AddressSpaces, JIT, PathId, UNKNOWN, is_file};
 
-/// What a table is sorted by: the sum of some events.
+/// Order of a table: the sum of some events.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rank {
     /// Name for people and programs (`dram_bytes`, `llc.miss`).
@@ -73,7 +73,7 @@ impl Default for Limits {
 /// A function or a source line.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct HotRow {
-    /// Function, or the module where it has no symbols. Of inlined code, the
+    /// Function, or the module where it has no symbols. For inlined code it is the
     /// innermost function.
     pub function: String,
     /// The functions it was inlined into, innermost first; in the table of lines with
@@ -102,7 +102,7 @@ pub struct HotRow {
     pub share_high: Option<f64>,
 }
 
-/// What a table does not list.
+/// Sums of the rows that a table does not list.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct HotRest {
     /// Rows not listed.
@@ -120,7 +120,7 @@ pub struct HotRest {
 /// Rows by falling rank, ties by name.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct HotTable {
-    /// What it is sorted by.
+    /// The sum that orders it.
     pub rank: String,
     /// The rank over all places, listed or not.
     pub total: u64,
@@ -173,7 +173,7 @@ pub fn hot_tables(
     }
 }
 
-/// What a row stands for. Field order is the order of ties.
+/// Names of a row. Field order is the order of ties.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Name {
     pub(crate) function: String,

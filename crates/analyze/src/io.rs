@@ -1,9 +1,9 @@
 //! I/O: who moved how much through which device, and what belongs to no known process.
 //!
-//! Sums are exact. A device's rest is what it counted itself less what its owners
-//! have; where the two are counted at different moments (a request is charged when it
-//! is queued and counted when it is done) the rest of a short interval is that much
-//! off, and never shown below zero.
+//! Sums are exact. The unattributed bytes of a device are its own count less the sum of
+//! its owners. The two can be counted at different moments: a request is charged when
+//! it is queued, and counted when it is done. Then a short interval is off by that
+//! much, and never shown below zero.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ use crate::Analysis;
 use crate::io_memory::{IoMemory, MemoryCounters, share_out};
 use crate::io_time::IoOverTime;
 
-/// What moved in one direction.
+/// Bytes and operations in one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Moved {
     /// Bytes handed to the device or taken from it.
@@ -215,9 +215,9 @@ impl IoAccounts {
     }
 }
 
-/// What a device counted beyond what its owners have. A device that counts packets as
-/// they are on the wire has their further headers in its bytes; one that hands over
-/// whole ones has not: its count of packets tells which.
+/// Bytes that a device counted beyond the sum of its owners. Some devices count packets
+/// as they are on the wire, with their further headers; others hand over whole packets
+/// without. The count of packets tells which.
 fn rest(counted: &Moved, attributed: &Moved) -> u64 {
     let on_the_wire =
         attributed.segments > attributed.operations && counted.operations >= attributed.segments;
@@ -338,16 +338,16 @@ pub struct IoSummary {
     pub devices: Vec<IoDeviceLine>,
     /// Memory traffic that this made.
     pub memory: IoMemory,
-    /// What this machine's kernel does not let be told, in words.
+    /// Limits of this machine's kernel, in words.
     pub missing: Vec<String>,
-    /// What could not be accounted.
+    /// Losses of the accounting.
     pub losses: Vec<IoLoss>,
     /// Bytes over time, where they were asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub over_time: Option<IoOverTime>,
 }
 
-/// What lines are summed up by.
+/// Key that sums up lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum IoBy {
     /// Not at all.
@@ -395,7 +395,7 @@ impl IoSummary {
 }
 
 impl IoLine {
-    /// What lines summed up do not have in common is left empty.
+    /// Fields that differ between the summed lines are left empty.
     fn keep_common(&mut self, other: &IoLine) {
         for (ours, others) in [
             (&mut self.command, &other.command),
@@ -409,7 +409,7 @@ impl IoLine {
     }
 }
 
-/// What a process moved through a device.
+/// Bytes that a process moved through a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct IoLine {
     /// Process; 0 for a line of several.
@@ -434,11 +434,11 @@ pub struct IoLine {
     /// The device.
     #[serde(skip)]
     pub id: DeviceId,
-    /// What moved.
+    /// Bytes moved.
     #[serde(flatten)]
     pub moved: BothWays,
-    /// Memory traffic that this made at most: each byte that a device of hardware
-    /// moves is read from or written to memory at most once by it.
+    /// Upper bound of the memory traffic that this caused: a device of hardware reads
+    /// or writes each byte in memory at most once.
     pub memory_bytes_at_most: u64,
     /// Its estimated part of the memory traffic; null where no counters tell it, and for
     /// devices without hardware.
@@ -472,7 +472,7 @@ impl IoLine {
     }
 }
 
-/// What a device moved.
+/// Bytes that a device moved.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct IoDeviceLine {
     /// Name.
@@ -499,9 +499,9 @@ pub struct IoDeviceLine {
     pub below: String,
     /// Whether no hardware moves its bytes.
     pub is_virtual: bool,
-    /// What the device itself counted.
+    /// The device's own count.
     pub counted: BothWays,
-    /// What processes have of it.
+    /// Sum over processes.
     pub attributed: BothWays,
     /// Bytes in that belong to no known process (with a filter: to others).
     pub rest_in_bytes: u64,
@@ -529,7 +529,7 @@ impl IoDeviceLine {
 pub struct IoLoss {
     /// Name.
     pub name: String,
-    /// What is counted.
+    /// Meaning of the count.
     pub meaning: String,
     /// How many.
     pub count: u64,

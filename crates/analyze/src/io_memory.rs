@@ -4,19 +4,21 @@
 //! (`uncore.io_read_misses` and so on). Which terms there are decides the formula; what
 //! processor they come from is not asked:
 //!
-//! - by misses: with `R_io` and `W_io` what devices read and wrote and no cache had, `RW`
-//!   all misses, `WB` the modified lines written back, memory traffic is
-//!   `R_io + (R_io + W_io) / RW · WB`: lines that devices miss push others out, as many as
-//!   is their share of all misses, for addresses spread over the cache evenly. Where
-//!   nothing counts `RW` or `WB`, what the memory controllers read and `W_io` together
-//!   stand for the first, what they wrote for the second.
+//! - by misses: with `R_io` and `W_io` the bytes that devices read and wrote past all
+//!   caches, `RW` all misses and `WB` the modified lines written back, memory traffic
+//!   is `R_io + (R_io + W_io) / RW · WB`. Lines that devices miss push others out in
+//!   proportion to their share of all misses, for addresses spread over the cache
+//!   evenly. Where nothing counts `RW` or `WB`, the bytes that the memory controllers
+//!   read plus `W_io` stand for the first, and the bytes that they wrote for the
+//!   second.
 //! - by fabric: what devices read and wrote through it, but not more than the memory
 //!   controllers did.
 //!
 //! A device's share of it is its share of the bytes that all devices of hardware moved,
-//! by direction; a process's is its share of the device's. Both are estimates.
-//! Rejected: to scale bytes of processes by one factor, which mixes the directions: a
-//! line that is read misses at once, one that is written only when it is pushed out.
+//! by direction. A process's share is its share of the device's. Both are estimates.
+//! Rejected: scaling bytes of processes by one factor. That mixes
+//! the directions: a line that is read misses at once, a written one only when it is
+//! pushed out.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +26,7 @@ use serde::Serialize;
 
 use crate::io::{IoDeviceLine, IoLine};
 
-/// What names of such events begin with.
+/// Prefix of the names of such events.
 const PREFIX: &str = "uncore.";
 
 /// Sums of counters, by name.
@@ -107,7 +109,7 @@ impl MemoryCounters {
         })
     }
 
-    /// What the devices at each stack of ports moved, in and out, by its bus.
+    /// Bytes of the devices at each stack of ports, in and out, by its bus.
     fn stacks(&self) -> BTreeMap<String, [u64; 2]> {
         let mut stacks: BTreeMap<String, [u64; 2]> = BTreeMap::new();
         for port in self.ports() {
@@ -165,7 +167,7 @@ pub struct IoMemory {
     pub out_bytes: Option<u64>,
     /// Traffic at most: what devices of hardware moved, in and out.
     pub at_most_bytes: [u64; 2],
-    /// What devices moved by port, where the processor counts it.
+    /// Bytes of devices by port, where the processor counts them.
     pub ports: Vec<IoPort>,
 }
 
@@ -178,7 +180,7 @@ pub struct IoTerm {
     pub bytes: u64,
 }
 
-/// What the devices at a PCIe port moved.
+/// Bytes of the devices at a PCIe port.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct IoPort {
     /// Root bus of its stack, or the counter's name where that is not known.
@@ -259,8 +261,8 @@ fn terms(counters: &MemoryCounters) -> Vec<IoTerm> {
     sums.map(term).collect()
 }
 
-/// What a device moved, in and out: by its ports where these are counted, and then only
-/// the split between devices of one stack is by their own counters.
+/// Bytes of a device, in and out. They come from its ports where these are counted;
+/// then the devices' own counters only split a stack between its devices.
 fn moved(
     device: &IoDeviceLine,
     all: &[IoDeviceLine],
@@ -340,9 +342,9 @@ mod tests {
         (memory.in_bytes, memory.out_bytes, memory.formula)
     }
 
-    /// R_io 100, W_io 300, all misses 1000, written back 500: each missed line pushes out
-    /// half a line; 100 + 0.5 · 100 by reading, 0.5 · 300 by writing; their sum is
-    /// R_io + (W_io + R_io) / (W + R) · WB = 100 + 0.4 · 500 = 300.
+    /// R_io 100, W_io 300, all misses 1000, written back 500: each missed line pushes
+    /// out half a line. So reading gives 100 + 0.5 · 100 and writing 0.5 · 300. The sum
+    /// is R_io + (W_io + R_io) / (W + R) · WB = 100 + 0.4 · 500 = 300.
     #[test]
     fn misses_push_out_their_share_of_lines() {
         let terms = [
@@ -398,7 +400,8 @@ mod tests {
     }
 
     /// Two devices at one stack moved 300 and 100 by their own counters, and 800 by its
-    /// ports; a third elsewhere 200. Of traffic 1000 in, they have 600, 200 and 200.
+    /// ports; a third elsewhere 200. They have 600, 200 and 200 of the traffic of 1000
+    /// in.
     #[test]
     fn ports_are_taken_where_they_are_counted() {
         let terms = [

@@ -20,14 +20,14 @@ pub enum LevelName {
     Stlb,
 }
 
-/// What one level saw. `None` where the recording does not have the event.
+/// Counts of one level. `None` where the recording does not have the event.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Level {
     /// The level.
     pub name: LevelName,
-    /// Demand look-ups: hits + misses. For the first-level data TLB, where no
-    /// source counts hits, the accesses: look-ups of the first-level data cache
-    /// less the second line of each split access.
+    /// Demand look-ups: hits + misses. No source counts hits of the first-level data
+    /// TLB. There it is the accesses: look-ups of the first-level data cache less the
+    /// second line of each split access.
     pub lookups: Option<u64>,
     /// Look-ups that found what they wanted.
     pub hits: Option<u64>,

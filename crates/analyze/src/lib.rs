@@ -81,7 +81,7 @@ pub use timeline::{SampleTimes, TimedCurve, TimedRow, TimedSamples, Timeline};
 pub trait Analysis {
     /// The table's row type.
     type Row;
-    /// What comes out.
+    /// Result of the analysis.
     type Output;
 
     /// Takes in some rows; how a table is cut into batches does not matter.

@@ -1,4 +1,4 @@
-//! What is not in the recording.
+//! Losses: data that is missing in the recording.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ const OTHER_DETAILS: &str = "(other details)";
 pub struct LossRow {
     /// Kind, as named in the format's description (`ring_full`).
     pub kind: String,
-    /// What is lost, in words.
+    /// Meaning of the loss, in words.
     pub meaning: String,
     /// Which, exactly; may be empty.
     pub detail: String,
@@ -95,29 +95,30 @@ pub fn sentence(kind: LossKind) -> (&'static str, &'static str) {
             "still_running",
             "processes still running when the recording ended",
         ),
-        LossKind::BlockCut => ("block_cut", "runs of accesses that faults cut off"),
+        LossKind::BlockCut => ("block_cut", "runs of accesses cut short by faults"),
         LossKind::StrayAccess => ("stray_access", "accesses without their instruction"),
         LossKind::PartNotWritten => ("part_not_written", "recording parts not written"),
         LossKind::ActivationDelay => (
             "activation_delay",
-            "events between an overflow and its record, in no record (the model knows)",
+            "events between an overflow and its record, in no record (known from the model)",
         ),
         LossKind::MachineClear => (
             "machine_clear",
-            "misses that no counter saw: records aborted their loads, which then hit (the model knows)",
+            "misses that no counter saw: records aborted their loads, which then hit (known from \
+            the model)",
         ),
         LossKind::BufferFull => (
             "buffer_full",
-            "records the processor's buffer had no room for",
+            "records dropped because the processor's buffer was full",
         ),
         LossKind::IoNotAttributed => (
             "io_not_attributed",
-            "I/O that could not be given to a process",
+            "I/O that could not be attributed to a process",
         ),
         LossKind::Undecoded => ("undecoded", "places in the code that could not be decoded"),
         LossKind::NotKept => (
             "not_kept",
-            "parts of records that a recording has no place for",
+            "parts of records that a recording does not keep",
         ),
         LossKind::Unreadable => (
             "unreadable",

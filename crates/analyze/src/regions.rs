@@ -1,11 +1,11 @@
 //! Memory regions by sampled events.
 //!
-//! A sample with a data address is put into the region that held the address at
-//! the sample's time: a variable of a file, `[heap]`, `[stack]`, or a stretch of
-//! anonymous memory (see [`AddressSpaces`] for where one ends and the next
-//! begins). A sample stands for `period` events; a region's events are the sum
-//! of its samples' periods, and how sure its share is follows from the number
-//! of samples alone.
+//! A sample with a data address is put into the region that held the address at the
+//! sample's time. Regions are a variable of a file, `[heap]`, `[stack]`, or a stretch
+//! of anonymous memory (see [`AddressSpaces`] for where one ends and the next begins).
+//! A sample stands for `period` events, and a region's events are the sum of its
+//! samples' periods. The certainty of its share follows from the number of samples
+//! alone.
 //!
 //! Memory: one row a region and event; in file data one for each 8 sampled
 //! bytes until symbols are asked.
@@ -24,8 +24,8 @@ use crate::spaces::{AddressSpaces, Mapping, PathId, UNKNOWN, is_anonymous, is_fi
 /// Two-sided 95 % quantile of the normal distribution.
 const Z_95: f64 = 1.959_964;
 
-/// File data is told apart in granules of this many bytes until symbols are
-/// asked: no variable of interest is smaller.
+/// File data is kept in granules of this many bytes until symbols are looked up: no
+/// variable of interest is smaller.
 const GRANULE_BYTES: u64 = 8;
 
 /// What a data address belongs to, before variables have names.
@@ -562,8 +562,8 @@ mod tests {
         assert_eq!(events, ["llc.miss", "l1d.miss"]);
     }
 
-    /// For 5 of 10 worked by hand from the formula; for 0 and n of n the bound
-    /// is the closed form z^2 / (n + z^2) from the other end.
+    /// The value for 5 of 10 was worked by hand from the formula. For 0 and n of n the
+    /// bound is the closed form z^2 / (n + z^2) from the other end.
     #[test]
     fn interval_is_wilsons() {
         let (low, high) = wilson_95(0.5, 10).unwrap();

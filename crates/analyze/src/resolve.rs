@@ -1,4 +1,4 @@
-//! Names of code and data, asked of whoever can read symbol tables.
+//! Names of code and data, from an implementer that can read symbol tables.
 
 use serde::Serialize;
 
@@ -30,7 +30,8 @@ impl ModuleFile {
 /// The function an instruction belongs to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Symbol {
-    /// Name as people write it (demangled). Of inlined code, the innermost function.
+    /// Name as people write it (demangled). For inlined code it is the innermost
+    /// function.
     pub name: String,
     /// Source file, where debug information says.
     pub file: Option<String>,
@@ -61,10 +62,10 @@ pub trait Resolve {
 
     /// The variable at a byte `offset` into `file`.
     ///
-    /// Zero-initialised data has no bytes in the file: it is asked for by the
-    /// offset it would have if the last data segment went on in the file, so an
-    /// implementer looks the offset up in the segments' sizes in memory, not in
-    /// the file.
+    /// Zero-initialised data has no bytes in the file. It is asked for by the offset
+    /// that it would have if the last data segment went on in the file. So an
+    /// implementer looks the offset up in the segments' sizes in memory, not in the
+    /// file.
     fn resolve_data(&mut self, file: &ModuleFile, offset: u64) -> Option<String>;
 
     /// Whether a segment of `file` reaches `offset` in memory, counted as above.
@@ -79,7 +80,7 @@ pub trait Resolve {
         None
     }
 
-    /// What of the files asked for could not be read, or not be trusted, in words.
+    /// Files asked for that could not be read or trusted, in words.
     fn problems(&self) -> Vec<String> {
         Vec::new()
     }

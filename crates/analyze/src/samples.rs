@@ -1,11 +1,11 @@
-//! What was sampled: each event's samples, and how and from where their data came.
+//! Summary of each event's samples: how they were taken, and where their data came
+//! from.
 //!
 //! Rows say how many samples there are, whose, and from which level their data came.
-//! What only the recorder knew (what the counters counted meanwhile, what the kernel
-//! lost, the source's own words for where data came from) is in the manifest's
-//! [`SamplingFacts`]. Where these are, they stand, as a recording that keeps overflows
-//! as times has fewer rows than samples; a recorder that was killed left none, and the
-//! rows stand alone.
+//! Facts that only the recorder knew are in the manifest's [`SamplingFacts`]: the
+//! counters' totals, the kernel's losses, the source's own words for where data came
+//! from. These facts prevail, as a recording that keeps overflows as times has fewer
+//! rows than samples. A recorder that was killed left none, and the rows stand alone.
 //!
 //! Memory: 50 bytes for each event of a thread.
 
@@ -103,13 +103,13 @@ pub struct SampledEvent {
     pub event: String,
     /// Its samples.
     pub samples: u64,
-    /// Those with a data address.
+    /// Samples with a data address.
     pub with_address: u64,
     /// Events that they stand for: the sum of their periods.
     pub stood_for: u64,
-    /// Events that the counters counted meanwhile; `None` where nobody read them.
+    /// Events that the counters counted meanwhile; `None` where they were not read.
     pub counted: Option<u64>,
-    /// Samples lost for want of room; `None` where nobody counted them.
+    /// Samples lost for want of room; `None` where they were not counted.
     pub lost: Option<u64>,
     /// Times that the kernel stopped it for being too fast; `None` as for `lost`.
     pub throttled: Option<u64>,
@@ -132,7 +132,7 @@ pub struct DataFrom {
     pub latency_cycles: u64,
 }
 
-/// What was sampled.
+/// Results of sampling.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Sampling {
     /// The events, in the recording's order.
@@ -143,7 +143,7 @@ pub struct Sampling {
     pub sources: Vec<DataFrom>,
     /// PEBS: what waited in the processor's buffer.
     pub pebs: Option<PebsFacts>,
-    /// What sampling took, where that was limited.
+    /// Overhead of sampling, where it was limited.
     pub overhead: Option<OverheadFacts>,
     /// Sentences about what was given up, and why.
     pub notes: Vec<String>,
@@ -197,7 +197,7 @@ impl SampleTotals {
         self.events.iter().map(event).collect()
     }
 
-    /// Those that were found; rows do not say why others were not.
+    /// Derivations that found an address; rows do not say why others did not.
     fn derivations_of_rows(&self) -> Option<DerivationFacts> {
         let [exact, previous, next] = self.derived;
         (exact + previous + next > 0).then(|| DerivationFacts {

@@ -1,14 +1,13 @@
 //! Curves over time from interval rows.
 //!
-//! A row says that a counter gained `value` between `time - interval` and
-//! `time`. Its value is taken as gained evenly in between and cut at the bins'
-//! borders: the part before a border is `floor(value * elapsed / interval)`, so
-//! the last bin gets what is left and the bins of a curve always sum to its
-//! rows. Cutting at every border from the row's start (not bin by bin) also
-//! makes a wide bin exactly the sum of the narrow bins in it, which lets a
-//! curve of unknown length grow: when it is full, neighbours are added and the
-//! width doubles, with the result that binning at the final width from the
-//! start would have given.
+//! A row says that a counter gained `value` between `time - interval` and `time`. Its
+//! value is taken as gained evenly in between and cut at the bins' borders. The part
+//! before a border is `floor(value * elapsed / interval)`. So the last bin gets the
+//! remainder, and the bins of a curve always sum to its rows. Cutting at every border
+//! from the row's start (not bin by bin) makes a wide bin exactly the sum of the narrow
+//! bins in it. This lets a curve of unknown length grow. When it is full, neighbours
+//! are added and the width doubles, with the same result as binning at the final width
+//! from the start.
 //!
 //! Memory: curves × `max_bins` × 8 bytes, where the curves are the observed
 //! events, times the threads if asked per thread.
@@ -271,8 +270,8 @@ impl Curve {
         }
     }
 
-    /// Mean gain per second in each of `columns` equal parts of the duration,
-    /// in the event's unit; a bin cut by a border is shared in proportion.
+    /// Mean increment per second in each of `columns` equal parts of the duration, in
+    /// the event's unit. A bin cut by a border is shared in proportion.
     pub fn rates(&self, columns: usize) -> Vec<f64> {
         let border = |i: usize| portion(self.duration_ns, i as u64, columns as u64);
         let until = self.cumulated();

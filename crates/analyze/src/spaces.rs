@@ -1,15 +1,15 @@
 //! Address spaces: which mapping of a process held an address.
 //!
-//! Mappings are kept as recorded, one for each time something was mapped;
-//! nothing says when one ended, so a later mapping over the same address wins
-//! from its time on. Each process's mappings are sorted by start with the
-//! highest end so far beside them: a look-up walks back from the last mapping
-//! that starts at or before the address until no earlier one can reach it.
+//! Mappings are kept as recorded, one for each time something was mapped. Nothing says
+//! when one ended, so a later mapping over the same address prevails from its time on.
+//! Each process's mappings are sorted by start, with the highest end so far beside
+//! them. A look-up walks back from the last mapping that starts at or before the
+//! address, until no earlier one can reach it.
 //!
 //! A row of path `[exec]` says that the process began another program: nothing
 //! mapped before is there from its time on.
 //!
-//! The kernel joins anonymous mappings that touch, and then reports the whole: a
+//! The kernel joins anonymous mappings that touch, and then reports the whole. So a
 //! mapping that contains earlier ones of its program is the same memory, grown.
 //!
 //! Memory: 48 bytes a recorded mapping, each file once.
@@ -21,9 +21,9 @@ use memgauge_trace::{GeneratedCode, Module, Pid};
 use crate::Analysis;
 use crate::resolve::ModuleFile;
 
-/// Anonymous mappings of at least this many bytes are regions of their own:
-/// the size from which glibc's malloc gives a block its own mapping
-/// (M_MMAP_THRESHOLD's default). Smaller ones that touch are one region.
+/// Anonymous mappings of at least this many bytes are regions of their own. It is the
+/// size from which glibc's malloc gives a block its own mapping (M_MMAP_THRESHOLD's
+/// default). Smaller ones that touch are one region.
 const OWN_REGION_BYTES: u64 = 128 * 1024;
 
 /// Name of executable memory that belongs to no file.
@@ -241,8 +241,8 @@ impl AddressSpaces {
         Some(name)
     }
 
-    /// The mapping that held a data address at `time_ns`: the latest not later
-    /// than that, else the latest of all; of the program that ran at that time.
+    /// The mapping that held a data address at `time_ns`, of the program that ran at
+    /// that time. It is the latest not later than that time, else the latest of all.
     pub(crate) fn data_at(&self, pid: Pid, addr: u64, time_ns: u64) -> Option<&Mapping> {
         let space = self.spaces.get(&pid)?;
         let program = space.program_at(time_ns);
@@ -291,8 +291,9 @@ impl AddressSpaces {
         is_file(self.path(path)) && maps.iter().any(|m| m.path == path && m.executable)
     }
 
-    /// First byte and one past the last mapped under this path by one program, where its
-    /// mappings lie side by side; the largest such place where there are several.
+    /// First byte of the mappings of this path by one program, and the byte after their
+    /// last, where they lie side by side. If there are several such places, it is the
+    /// largest.
     pub(crate) fn extent(&self, pid: Pid, path: PathId) -> Option<(u64, u64)> {
         let space = self.spaces.get(&pid)?;
         let mut places: Vec<(u64, u64, u64)> = Vec::new();
@@ -407,7 +408,7 @@ impl Space {
         start..=self.execs.get(next).copied().unwrap_or(u64::MAX)
     }
 
-    /// Of the acceptable mappings over `addr`, the one that takes precedence.
+    /// The acceptable mapping over `addr` that takes precedence.
     fn best(&self, addr: u64, accept: impl Fn(&Mapping) -> bool) -> Option<&Mapping> {
         let from = self.maps.partition_point(|m| m.start <= addr);
         (0..from)
@@ -418,8 +419,7 @@ impl Space {
             .max_by_key(|m| m.precedence())
     }
 
-    /// Of the acceptable mappings not made before `mapping` that contain it, the
-    /// widest.
+    /// The widest acceptable mapping not made before `mapping` that contains it.
     fn widest(&self, mapping: &Mapping, accept: impl Fn(&Mapping) -> bool) -> Option<&Mapping> {
         let contains = |m: &Mapping| {
             m.start <= mapping.start && mapping.end <= m.end && m.time_ns >= mapping.time_ns

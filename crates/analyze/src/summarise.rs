@@ -51,7 +51,7 @@ pub fn summarise(
     let shows_all = !is_modelled || recording.manifest().counting.is_some();
     let curves = match shows_all {
         true => curves,
-        // Of the others only sums are shown.
+        // Only sums are shown of the other events.
         false => curves.only(&[DRAM_READ_BYTES, DRAM_WRITE_BYTES]),
     };
     let generated = reader.read(Generated::default(), &all)?;
@@ -76,13 +76,16 @@ pub fn summarise(
     Ok(assemble(recording.manifest(), parts, symbols, options))
 }
 
-/// Every event, in finer bins.
+/// Every event, in bins as fine as the intervals of its rows.
 fn fine_series(manifest: &Manifest) -> Series {
-    Series::with_width(finest_bin_ns(manifest), FINEST_BINS)
+    let ticks = manifest.counting.as_ref().and_then(|c| c.ticks.as_ref());
+    let interval_ns = ticks.map_or(0, |ticks| ticks.interval_ns);
+    Series::with_width(finest_bin_ns(manifest).max(interval_ns), FINEST_BINS)
 }
 
-/// The finest bin that rows of a modelled machine tell apart: what moved within an interval
-/// is known as a sum, and spread over finer bins it could exceed what the machine can move.
+/// The finest bin that rows of a modelled machine tell apart. Only the sum of an
+/// interval is known: spread over finer bins, it could exceed what the machine can
+/// move.
 fn finest_bin_ns(manifest: &Manifest) -> u64 {
     let settings = manifest.machine.as_ref().map(|_| &manifest.source.settings);
     let interval = settings.and_then(|settings| settings.get("interval_ns"));

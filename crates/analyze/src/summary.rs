@@ -27,12 +27,12 @@ pub const SCHEMA_VERSION: u32 = 1;
 
 const NS_PER_S: f64 = 1e9;
 
-/// What one recording says.
+/// Summary of one recording.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Summary {
     /// [`SCHEMA_VERSION`].
     pub schema_version: u32,
-    /// What was recorded, on what.
+    /// The program and the machine.
     pub recording: RecordingFacts,
     /// How the numbers came to be.
     pub provenance: Provenances,
@@ -48,9 +48,9 @@ pub struct Summary {
     pub dram: Dram,
     /// Memory traffic over time.
     pub bandwidth: BandwidthCurve,
-    /// What counters counted natively; `None` where none did.
+    /// Results of native counters; `None` where none counted.
     pub counting: Option<Counting>,
-    /// What was sampled; `None` where nothing was.
+    /// Results of sampling; `None` without samples.
     pub sampling: Option<Sampling>,
     /// Functions, source lines and instructions by the events they caused.
     pub hot: HotTables,
@@ -69,13 +69,13 @@ pub struct Summary {
     pub threads: Vec<ThreadRow>,
     /// Processes.
     pub processes: Vec<ProcessRow>,
-    /// What the recorder knows it lost.
+    /// Losses that the recorder counted.
     pub losses: Vec<LossRow>,
-    /// What could not be read of the recording, in words.
+    /// Parts of the recording that could not be read, in words.
     pub problems: Vec<String>,
-    /// What an imported file held.
+    /// Facts of the imported file.
     pub import: Option<ImportFacts>,
-    /// What recording cost.
+    /// Cost of recording.
     pub own_cost: OwnCost,
     /// Statements that follow from the numbers.
     pub findings: Vec<Finding>,
@@ -85,7 +85,7 @@ pub struct Summary {
     pub events: Vec<EventDef>,
 }
 
-/// What was recorded, on what: the manifest's facts.
+/// The program and the machine: the manifest's facts.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct RecordingFacts {
     /// Program and version that recorded.
@@ -181,8 +181,8 @@ pub struct RunFacts {
     /// Length of the run on the recording's clock, in nanoseconds: the end of
     /// the last interval, sample or thread.
     pub duration_ns: u64,
-    /// Wall-clock seconds the run took while being recorded; `None` where the
-    /// recorder did not live to say.
+    /// Wall-clock seconds the run took while being recorded; `None` where the recorder
+    /// was killed.
     pub wall_s: Option<f64>,
     /// Instructions executed.
     pub instructions: Option<u64>,
@@ -241,7 +241,7 @@ impl Dram {
         let mean =
             |bytes: u64| (duration_ns > 0).then(|| bytes as f64 * NS_PER_S / duration_ns as f64);
         let peak = |values: Vec<u64>| curve.curve(values).peak().filter(|p| p.per_s > 0.0);
-        // A direction that nobody recorded adds nothing to the peak of both.
+        // A direction that was not recorded adds nothing to the peak of both.
         let known = curve.read_bytes.as_ref().or(curve.write_bytes.as_ref());
         let none = vec![0; known.map_or(0, Vec::len)];
         let read = curve.read_bytes.as_ref().unwrap_or(&none);

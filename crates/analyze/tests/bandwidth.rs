@@ -279,6 +279,6 @@ fn what_counters_saw_beside_is_in_the_curve_where_they_saw_it() {
     assert!(reference.mean_error.unwrap() < 0.02);
     // Overflows alone, which come evenly, would tell of no second half.
     assert!(reference.regression.unwrap().r2 > 0.99);
-    assert!(shown.correction.unwrap().contains("counters beside"));
+    assert!(shown.correction.unwrap().contains("reference counters"));
     assert!(shown.resolution_ns > 1 && shown.resolution_ns <= 1024);
 }

@@ -1,16 +1,13 @@
 //! How fast overflow traces are taken in and shown; the figures of
 //! `docs/experiments/bandwidth.md`. `make bench-bandwidth`.
 //!
-//! **Chain**: a producer writes records into a ring in memory, the consumer takes
-//! the time out of each, packs blocks and writes them to disk. Records are times, as
-//! the first document put differences into its ring, or PEBS-like ones of 200 bytes,
-//! of which the producer writes the time stamp (the other fields are there already):
-//! a line that goes from one processor to the other for each. First the producer
-//! waits for room, which tells what the chain sustains; then it offers a fixed rate
-//! and drops what finds no room, as a processor would.
-//!
-//! **Hour**: a recording of an hour of overflows is opened, corrected, put into
-//! windows of 100 µs with all statistics, and plotted. One part alone: `chain` or `hour`.
+//! **Chain**: a producer writes records into a ring in memory, the consumer takes the
+//! time out of each, packs blocks and writes them to disk. Records are times, as the
+//! first document put differences into its ring, or PEBS-like records of 200 bytes. The
+//! producer writes the time stamp of the latter (the other fields are there already),
+//! so that one line per record goes between the processors. First the producer waits
+//! for room: this tells which rate the chain sustains. Then it offers a fixed rate and
+//! drops records without room, as a processor would. One part alone: `chain` or `hour`.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,8 +21,9 @@ use memgauge_trace::{EventId, Manifest, OverflowBlock, Pid, Thread, Tid};
 
 /// 200 bytes of a Skylake record, in words; the last is its time stamp.
 const PEBS_WORDS: usize = 25;
-/// Words of a record and records of a ring: 3.2 MB of PEBS', the document's buffer, and
-/// rings of 32 and 52 MB, against moments in which a part is closed and synchronised.
+/// Words of a record and records of a ring. They are 3.2 MB of PEBS records (the
+/// document's buffer), and rings of 32 and 52 MB, for the moments in which a part is
+/// closed and synchronised.
 const RINGS: [(usize, usize); 4] = [
     (1, 1 << 14),
     (1, 1 << 22),

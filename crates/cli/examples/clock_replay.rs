@@ -1,23 +1,23 @@
-//! Which share of the clock's samples names an address that the instruction really
-//! accessed, on real programs: each runs under source `clock`, and once more in the
-//! emulator, which tells which instruction accessed what.
+//! Share of the clock's samples with an address that the instruction really accessed,
+//! on real programs. Each program runs under source `clock`, and once more in the
+//! emulator, which tells what each instruction accessed.
 //!
 //! `cargo run --release -p memgauge --example clock_replay -- [RUNS [NAME...]]`
 //! (RUNS under the clock, 5 if not said; these programs, all if not said).
 //!
-//! Both runs have the same environment, no address randomisation, the C library's
-//! plain string functions and all of malloc's memory in the heap. Mappings lie at
-//! other addresses in the emulator, so that addresses are carried over: by their
-//! place in the mapped file, in the heap, or in the nameless mapping of the same size
+//! Both runs have the same environment, no address randomisation, the C library's plain
+//! string functions and all of malloc's memory in the heap. Mappings lie at other
+//! addresses in the emulator, so addresses are carried over. The keys are the place in
+//! the mapped file, the place in the heap, and the nameless mapping of the same size
 //! and turn. The stacks' tops differ by what the kernel puts there: one distance a
 //! program, on which most samples agree, carries their addresses over.
 //!
-//! Of a sample with an address, the instruction it was derived from is looked up (the
-//! one sampled, the one before, or one of the next). It is right if that instruction
-//! accessed this line of 64 bytes (8 bytes, in the stack) at some time of the emulated
-//! run; *in range* if the address lies between the least and the largest that it
-//! accessed. How often a wrong address would be called right is shown beside: the
-//! same with the address of another sample.
+//! For each sample with an address, the instruction it was derived from is looked up
+//! (the one sampled, the previous one, or one of the next). The address is right if
+//! that instruction accessed this line of 64 bytes (8 bytes, in the stack) at some time
+//! of the emulated run. It is *in range* if it lies between the least and the largest
+//! address that the instruction accessed. A second figure tells how often a wrong
+//! address would be called right: the same check with the address of another sample.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -38,7 +38,7 @@ use memgauge_trace::{Derivation, Module, Sample};
 type Failure = Box<dyn std::error::Error>;
 type Result<T> = std::result::Result<T, Failure>;
 
-/// What the program is told when it begins anew.
+/// Argument that tells the program to start over.
 const HERE: &str = "here";
 const RUNS: usize = 5;
 const PERIOD_NS: u64 = 100_000;
@@ -132,7 +132,7 @@ impl Regions {
     }
 }
 
-/// What an instruction accessed in the emulator.
+/// Addresses that an instruction accessed in the emulator.
 #[derive(Default)]
 struct Accesses {
     lines: HashSet<u64>,
@@ -140,7 +140,7 @@ struct Accesses {
     range: Option<(u64, u64)>,
 }
 
-/// What each instruction accessed.
+/// Accesses of each instruction.
 struct Emulated {
     regions: Regions,
     by_ip: HashMap<u64, Accesses>,
@@ -265,7 +265,7 @@ fn clocked(command: &[String], folder: &Path, run: usize) -> Result<(u64, Region
     Ok((all, regions, with))
 }
 
-/// A run under the clock, beside the emulated one.
+/// A run under the clock, compared with the emulated one.
 struct Comparison<'a> {
     here: &'a Regions,
     there: &'a Emulated,
@@ -279,7 +279,7 @@ impl Comparison<'_> {
         self.there.by_ip.get(&ip)
     }
 
-    /// What most samples of the stack agree on.
+    /// Distance between the two stacks on which most samples agree.
     fn agreed_shift(&self, samples: &[Clocked]) -> u64 {
         let mut votes: HashMap<u64, u64> = HashMap::new();
         for s in samples.iter().filter(|s| self.here.in_stack(s.addr)) {
@@ -309,7 +309,7 @@ impl Comparison<'_> {
 struct Figures {
     samples: u64,
     with_address: u64,
-    /// Whose instruction never ran in the emulator.
+    /// Samples whose instruction never ran in the emulator.
     elsewhere: u64,
     right: u64,
     in_range: u64,
@@ -413,8 +413,8 @@ fn write_input(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// This program anew, without address randomisation and with the environment that
-/// both runs are to have.
+/// Runs this program again, without address randomisation and with the environment that
+/// both runs get.
 fn anew(folder: &Path, arguments: &[String]) -> Result<Command> {
     let mut command = Command::new("setarch");
     command.arg("-R").arg(std::env::current_exe()?);

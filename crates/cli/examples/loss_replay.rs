@@ -1,5 +1,5 @@
-//! Corrects kept recordings again and compares with memory's own counter, so that the
-//! correction can be worked on without running programs anew.
+//! Corrects kept recordings again and compares them with memory's own counter. So the
+//! correction can be worked on without running programs again.
 //!
 //! ```text
 //! cargo run --release -p memgauge --example loss_replay -- CALIBRATION.json *.mg

@@ -1,9 +1,9 @@
 //! How often the bands of sampled miss-rate curves hold the exact curve.
 //!
-//! `make bench-mrc`, or `cargo run --release -p memgauge --example mrc_coverage
-//! -- [REFERENCES [FILE…]]`: traces made here and raw lists of addresses, each with
-//! several rates and samples; at every size shown, four to a doubling. *Far* are the
-//! sizes beyond those that are counted exactly.
+//! Run it with `make bench-mrc`, or `cargo run --release -p memgauge --example
+//! mrc_coverage -- [REFERENCES [FILE…]]`. The inputs are traces made here and raw lists
+//! of addresses, each with several rates and samples. Bands are checked at every size
+//! shown, four to a doubling.
 
 use std::time::Instant;
 

@@ -1,11 +1,11 @@
 //! Curves from sampled hardware events, against curves of every reference.
 //!
-//! `make experiments` writes `docs/experiments/mrc.md` and a plot for each
-//! program beside it. Each program runs once under the emulator. Its references
-//! go to an exact engine of pages and, as loads of eight bytes, to one modelled
-//! Core 2 (256 entries in the larger TLB) for each period, whose counter of pages
-//! found in no TLB writes precise records, with all that delivery costs and loses.
-//! The records' pages make the sampled curves.
+//! `make experiments` writes `docs/experiments/mrc.md` and a plot for each program
+//! beside it. Each program runs once under the emulator. An exact engine of pages takes
+//! its references. One modelled Core 2 (256 entries in the larger TLB) for each period
+//! takes them as loads of eight bytes. Its counter of pages found in no TLB writes
+//! precise records, with all that delivery costs and loses. The records' pages make the
+//! sampled curves.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -38,9 +38,10 @@ const PAGE: u64 = 4096;
 const TLB_PAGES: u64 = 256;
 const USER: u64 = (1 << 47) - 1;
 
-/// What runs, three micro-benchmarks and six programs that every Debian has or can
-/// install, each of them one implementation (`awk` is several): a name and a command,
-/// in which `IN` is a file of two million bytes and `PIECE` a quarter of it.
+/// Programs of the experiment: three micro-benchmarks and six programs that every
+/// Debian has or can install. Each is a name and a command, in which `IN` is a file of
+/// two million bytes and `PIECE` a quarter of it. Each is one implementation (`awk` has
+/// several).
 const PROGRAMS: [(&str, &str); 9] = [
     (
         "rand",
@@ -77,7 +78,7 @@ struct Sampling {
     records: u64,
 }
 
-/// What came of a period.
+/// Results of one period.
 struct Sampled {
     period: u64,
     records: u64,
@@ -86,7 +87,7 @@ struct Sampled {
     time_ns: u64,
 }
 
-/// What came of a program.
+/// Results of one program.
 struct Studied {
     name: &'static str,
     exact: Curve,
@@ -360,7 +361,7 @@ impl Studied {
     }
 }
 
-/// Periods that findings are told of.
+/// Periods with findings.
 const SHOWN: [u64; 3] = [1, 10, 100];
 /// Error after the best scale below which a shape counts as kept.
 const KEPT: f64 = 0.1;

@@ -1,16 +1,16 @@
 //! How many references a second the miss-rate-curve engines take, and how far
 //! sampled curves are off.
 //!
-//! `make bench-mrc`, or `cargo run --release -p memgauge --example mrc_speed --
-//! [REFERENCES [TRACE…]]`: five traces (`uniform` over a million lines, `zipf` 0.9
-//! over ten million, `scan` of a million in turn, `mixed` phases over pages, and
-//! the `matrix` product of 400³), on one thread. In each round the engines run
-//! in turn, so that other work on the machine meets all of them; medians of three
-//! rounds, and of the ratio to the baseline in one round. The baseline is what is
-//! usually written: a hash map of last times and a Fenwick tree. Then two threads
-//! against one, until there were enough rounds in which two processors were free. Last the
-//! whole process, `memgauge mrc FILE`, beside the engine: start, reading and the report are
-//! what it takes more.
+//! Run it with `make bench-mrc`, or `cargo run --release -p memgauge --example
+//! mrc_speed -- [REFERENCES [TRACE…]]`. There are five traces on one thread: `uniform`
+//! over a million lines, `zipf` 0.9 over ten million, `scan` of a million in turn,
+//! `mixed` phases over pages, and the `matrix` product of 400³. In each round the
+//! engines run in turn, so that other work on the machine affects all of them. Figures
+//! are medians of three rounds, and of the ratio to the baseline in one round. The
+//! baseline is what is usually written: a hash map of last times and a Fenwick tree.
+//! Then two threads against one, until there were enough rounds in which two processors
+//! were free. Last comes the whole process, `memgauge mrc FILE`, against the engine: it
+//! takes more for start, reading and the report.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -25,16 +25,17 @@ use memgauge_mrc::{Curve, Distances, Exact, Parallel, Sampled, Sampling, Setting
 const ROUNDS: usize = 3;
 /// Runs in each round of what takes a tenth of a second.
 const SHORT_RUNS: usize = 5;
-/// How long one thread takes for a piece of a trace that it and two take in turn: about as
-/// long as a virtual machine's processors stay as they are.
+/// Time that one thread takes for a piece of a trace; one and two threads take pieces
+/// in turn. It is about as long as a virtual machine's processors keep their speed.
 const PIECE_SECONDS: f64 = 0.025;
-/// Passes over a trace: until each piece was taken so often with both processors free, or
-/// so many; and times that freedom is looked for before a piece.
+/// Passes over a trace: each piece is measured this often with both processors free, or
+/// the second number of times at most. Before a piece, freedom is looked for the third
+/// number of times.
 const FREE_PASSES: usize = 3;
 const MOST_PASSES: usize = 15;
 const PATIENCE: usize = 40;
-/// Both processors are free when two threads that share nothing do so many times what
-/// one does; where they do more, the one was held up.
+/// Two processors count as free when two threads that share nothing do this many times
+/// the work of one. If they do more, the single thread was held up.
 const FREE: std::ops::RangeInclusive<f64> = 1.9..=2.1;
 /// Samples by which the estimator was chosen have lower numbers.
 const SALTS: std::ops::RangeInclusive<u64> = 101..=105;
@@ -270,7 +271,7 @@ fn both_are_free() -> bool {
     FREE.contains(&(2.0 * one / two))
 }
 
-/// Some milliseconds' arithmetic; the same code for whoever calls it.
+/// Some milliseconds of arithmetic, with the same code for every caller.
 #[inline(never)]
 fn spin() {
     let mut random = Random(1);

@@ -42,6 +42,8 @@ pub(crate) enum Verb {
     Record(Record),
     /// Show a recording
     Report(Report),
+    /// Show a recording in a browser, parts of it in full
+    View(crate::view::View),
     /// Account I/O: which process moves how many bytes through which device
     Io(Io),
     /// Make a recording of what perf recorded
@@ -165,6 +167,9 @@ pub(crate) struct Launch {
     /// Print the summary as JSON
     #[arg(long)]
     pub(crate) json: bool,
+    /// Write the report as a page too, which opens in a browser, off line
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
     /// Program to run, after `--`
     #[arg(last = true, required = true, value_name = "CMD")]
     pub(crate) command: Vec<String>,

@@ -9,10 +9,10 @@ use memgauge_trace::CommandEnd;
 use crate::args::{Settings, Source};
 use crate::{record, sample};
 
-/// Samples a second where nothing else is said.
+/// Samples a second by default.
 const DEFAULT_HERTZ: u64 = 1000;
 
-/// Samples a command, or whoever runs already.
+/// Samples a command, or processes that run already.
 pub(crate) fn run(
     settings: &Settings,
     (target, while_running): (Target, Option<Vec<String>>),
@@ -29,11 +29,15 @@ pub(crate) fn run(
         overhead: settings.overhead.map(|percent| percent.0 / 100.0),
     };
     record::make_room(&settings.output, settings.force)?;
-    sys::process::catch_interrupts().context("failed to catch interrupts")?;
+    sys::process::catch_interrupts().context(
+        "failed to install the handler of interrupts \
+    (SIGINT, SIGTERM)",
+    )?;
     let outcome = clock::record(&options)?;
     if talk {
         sample::say(&settings.output)?;
     }
-    // Of processes that were attached to, none is ours to report the end of.
+    // memgauge reports the end of its own program only, not of processes it attached
+    // to.
     Ok(outcome.end.unwrap_or(CommandEnd::Exited(0)))
 }

@@ -47,7 +47,7 @@ pub(crate) fn import(args: &Import) -> anyhow::Result<Exit> {
     let summary = summarise_end(&Recording::open(&args.output)?)?;
     for problem in summary.import.iter().flat_map(|import| &import.problems) {
         eprintln!(
-            "memgauge: {}: {problem}; imported what comes before",
+            "memgauge: {}: {problem}; the records before it are imported",
             args.input.display()
         );
     }
@@ -65,7 +65,10 @@ fn import_into(args: &Import) -> anyhow::Result<()> {
     let folder = folder.filter(|folder| !folder.as_os_str().is_empty());
     if !args.input.is_file() && !args.input.is_dir() {
         // A pipe ends when perf does, which an interrupt from the keyboard reaches too.
-        sys::process::catch_interrupts().context("failed to catch interrupts")?;
+        sys::process::catch_interrupts().context(
+            "failed to install the handler of interrupts \
+        (SIGINT, SIGTERM)",
+        )?;
     }
     // Before room is made: what cannot be imported replaces nothing.
     let mut input = Input::open(&args.input, folder.unwrap_or(Path::new(".")))?;

@@ -34,7 +34,7 @@ pub(crate) fn io(args: &Io) -> anyhow::Result<Exit> {
     if let Some(output) = &args.output {
         record::make_room(output, args.force)?;
     }
-    catch_interrupts().context("failed to catch interrupts")?;
+    catch_interrupts().context("failed to install the handler of interrupts (SIGINT, SIGTERM)")?;
     let json = args.json.iter().flatten().next();
     let json = json.map(|path| create(path)).transpose()?;
     let mut run = IoRun::start(args)?;

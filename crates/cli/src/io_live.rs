@@ -16,7 +16,7 @@ use crate::terminal;
 /// Between two drawings, unless a key asks for one.
 const REFRESH: Duration = Duration::from_secs(1);
 
-/// What the user has chosen.
+/// The user's choices.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Choice {
     order: IoOrder,
@@ -31,7 +31,7 @@ struct Choice {
     help: bool,
 }
 
-/// What a key asks for.
+/// Request that a key stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Request {
     Quit,
@@ -152,8 +152,8 @@ Keys
 Columns
   in, out    bytes the device wrote to memory, bytes it read from memory
   MB/s       10^6 bytes per second
-  memory     upper bound of the memory traffic that this made
-  unattr     what the device counted and no process has
+  memory     upper bound of the memory traffic that these bytes caused
+  unattr     bytes that the device counted and no process accounts for
 ";
 
 /// The terminal while it shows the table.
@@ -179,7 +179,8 @@ impl Live {
         execute!(
             std::io::stdout(),
             screen::EnterAlternateScreen,
-            // What is too long for a line is cut, so that the lines are as many as they seem.
+            // Lines that are too long are cut, so that each takes one row of the
+            // screen.
             screen::DisableLineWrap,
             cursor::Hide
         )?;

@@ -1,5 +1,5 @@
-//! What `memgauge io` is asked to account: that it is there is said before anything runs,
-//! as a table that stays empty would not tell a quiet process from a wrong name.
+//! Targets of `memgauge io`. They are checked before anything runs: an empty table
+//! would not tell a quiet process from a wrong name.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -18,7 +18,8 @@ pub(crate) fn check_devices(names: &[String]) -> anyhow::Result<()> {
     };
     if let Some(none) = names.iter().find(|name| !is_there(name)) {
         bail!(
-            "failed to account device `{none}`: there is none of that name; /sys/block and `ip link` list them"
+            "failed to account device `{none}`: no such device: `ls /sys/block` and `ip link` \
+            list the devices"
         );
     }
     Ok(())
@@ -29,7 +30,7 @@ pub(crate) fn check_pids(pids: &[u32]) -> anyhow::Result<()> {
         .iter()
         .find(|pid| !Path::new(&format!("/proc/{pid}")).exists());
     if let Some(pid) = gone {
-        bail!("failed to account process `{pid}`: there is none of that id");
+        bail!("failed to account process `{pid}`: no such process");
     }
     Ok(())
 }
@@ -62,8 +63,8 @@ fn group_below(root: &Path, name: &str) -> anyhow::Result<String> {
     }
     let nearest = steps.ancestors().find(is_group).unwrap_or(Path::new(""));
     bail!(
-        "failed to account control group `{name}`: there is none below {}; the nearest that is \
-         there is `/{}`",
+        "failed to account control group `{name}`: no such group below {}: the nearest one is \
+        `/{}`",
         root.display(),
         nearest.display()
     );

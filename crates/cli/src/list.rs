@@ -37,8 +37,8 @@ fn topic_of(name: &str) -> &'static str {
     found.map_or("CPU", |(topic, _)| topic)
 }
 
-/// Name, topic and description of what the kernel knows by name, of one topic or all;
-/// that it is listed does not mean that this machine can count it.
+/// Names, topics and descriptions of the kernel's named events, of one topic or all. A
+/// listed event is not always one that this machine can count.
 fn live_events(topic: Option<&str>) -> Vec<(String, &'static str, String)> {
     let named = builtin_events()
         .into_iter()
@@ -67,7 +67,7 @@ pub(crate) fn list(args: &List) -> anyhow::Result<Exit> {
     Ok(Exit::Success)
 }
 
-/// Of a topic, only live events: modelled ones have none.
+/// With a topic there are only live events: modelled ones have no topic.
 fn as_json(topic: Option<&str>) -> anyhow::Result<String> {
     let machines: Vec<_> = memgauge_machine::presets().iter().collect();
     let events = catalogue::definitions(Provenance::Modelled);

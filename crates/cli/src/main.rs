@@ -1,8 +1,7 @@
 //! The binary `memgauge`: how programs use memory.
 //!
-//! One file a verb; what the verbs share is the way from a source through a
-//! recording and its analysis to a report, and the exit codes of
-//! [`outcome::Exit`].
+//! Each verb is one file. The verbs share the way from a source through a recording and
+//! its analysis to a report, and the exit codes of [`outcome::Exit`].
 #![forbid(unsafe_code)]
 
 // First: what it says to standard error with holds for all others.

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use memgauge_host::sys;
-use memgauge_host::{Error, ErrorKind};
+use memgauge_host::{Error, ErrorKind, without_system_numbers};
 use memgauge_trace::CommandEnd;
 
 /// How memgauge itself ends.
@@ -45,12 +45,11 @@ pub(crate) fn usage(message: impl Into<String>) -> anyhow::Error {
     Error::usage(message).into()
 }
 
-/// An error and its causes; none is told twice, and the system's numbers are left out.
+/// An error and its causes, each once, without the system's numbers.
 fn in_one_line(error: &anyhow::Error) -> String {
-    let mut line = error.to_string();
+    let mut line = without_system_numbers(&error.to_string());
     for cause in error.chain().skip(1) {
-        let cause = cause.to_string();
-        let words = cause.split(" (os error ").next().unwrap_or_default();
+        let words = without_system_numbers(&cause.to_string());
         if !line.to_lowercase().contains(&words.to_lowercase()) {
             line = format!("{line}: {words}");
         }

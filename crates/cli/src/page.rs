@@ -65,10 +65,13 @@ impl Results {
         page
     }
 
-    fn problems(&self) -> &[String] {
-        match self {
+    fn say_problems(&self) {
+        let problems = match self {
             Results::Run(summary) => &summary.problems,
             Results::Io(_, problems) => problems,
+        };
+        for problem in problems {
+            eprintln!("memgauge: {problem}");
         }
     }
 }
@@ -78,9 +81,7 @@ pub(crate) fn write_report(recording: &Recording, args: &Report) -> anyhow::Resu
     check()?;
     let curves = args.curves.as_deref().map(curves_of).transpose()?;
     let results = Results::of(recording, args.rows)?;
-    for problem in results.problems() {
-        eprintln!("memgauge: {problem}");
-    }
+    results.say_problems();
     let page = Page {
         curves: curves.unwrap_or_default(),
         ..results.page(recording)
@@ -89,6 +90,12 @@ pub(crate) fn write_report(recording: &Recording, args: &Report) -> anyhow::Resu
     let path = path.unwrap_or_else(|| beside(recording.path()));
     write(&page, &path)?;
     Ok(Exit::Success)
+}
+
+/// The page of a recording whose text report was just shown.
+pub(crate) fn write_recording(recording: &Recording, path: &Path) -> anyhow::Result<()> {
+    let results = Results::of(recording, None)?;
+    write(&results.page(recording), path)
 }
 
 /// Before anything is read or run for a page that cannot be written.

@@ -1,5 +1,5 @@
-//! What a recording shows while the program runs: one line on standard error,
-//! only on a terminal, gone when the program has ended.
+//! Progress of a recording while the program runs: one line on standard error, only on
+//! a terminal, removed when the program has ended.
 
 use std::time::Duration;
 

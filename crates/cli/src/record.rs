@@ -19,7 +19,7 @@ use crate::{clock, progress, report, sample, terminal};
 /// The machine that is modelled where none is named.
 const HOST: &str = "host";
 
-/// What is kept of the last recording where nobody named this one.
+/// Name of a recording that the user did not name; the next one replaces it.
 const DEFAULT_OUTPUT: &str = "memgauge.mg";
 
 /// Runs the command and writes the recording.
@@ -43,6 +43,8 @@ pub(crate) fn record(args: &Record) -> anyhow::Result<Exit> {
 /// The same, then the report on standard error: standard output is the program's.
 pub(crate) fn record_and_report(args: &Launch) -> anyhow::Result<Exit> {
     let talk = !args.settings.quiet && !args.json;
+    let html = args.html.as_deref();
+    html.map(|_| page::check()).transpose()?;
     let end = run(&args.settings, &args.command, talk)?;
     let recording = Recording::open(&args.settings.output)?;
     let style = terminal::style(terminal::stderr_is_terminal());
@@ -51,6 +53,7 @@ pub(crate) fn record_and_report(args: &Launch) -> anyhow::Result<Exit> {
     if talk {
         eprintln!("\nrecording: {}", args.settings.output.display());
     }
+    html.map(|path| page::write_recording(&recording, path)).transpose()?;
     Ok(Exit::of(&end))
 }
 
@@ -58,8 +61,8 @@ pub(crate) fn record_and_report(args: &Launch) -> anyhow::Result<Exit> {
 fn attach(args: &Record) -> anyhow::Result<CommandEnd> {
     if args.settings.source == Source::Emulate {
         return Err(usage(
-            "failed to attach: source emulate only records programs that it starts; use --source \
-             clock or -e for one that runs",
+            "failed to attach: source emulate only records programs that it starts: use --source \
+            clock or -e for a running one",
         ));
     }
     let talk = !args.settings.quiet;
@@ -82,8 +85,8 @@ fn run(settings: &Settings, command: &[String], talk: bool) -> anyhow::Result<Co
         // Before anything is replaced: a command that cannot run costs no recording.
         emulate::resolve(command)?;
         eprintln!(
-            "memgauge: source clock (samples of this machine's time): source emulate does not work \
-             here: {missing}"
+            "memgauge: using source clock (timer samples of this machine), as source emulate \
+            does not work here: {missing}"
         );
         return clock::run(settings, (Target::Command(command.to_vec()), None), talk);
     }
@@ -97,7 +100,7 @@ fn run(settings: &Settings, command: &[String], talk: bool) -> anyhow::Result<Co
         pmu: pmu(settings)?,
         traces: None,
     };
-    let why = "-e samples events of this machine, --source clock its time";
+    let why = "to sample this machine, use -e or --source clock";
     let why = (settings.source == Source::Auto).then_some(why);
     emulated(&options, settings.force, talk, why)
 }
@@ -115,7 +118,10 @@ pub(crate) fn emulated(
         announce(&options.machine, why);
     }
     say_rights(&options.command);
-    sys::process::catch_interrupts().context("failed to catch interrupts")?;
+    sys::process::catch_interrupts().context(
+        "failed to install the handler of interrupts \
+    (SIGINT, SIGTERM)",
+    )?;
     let mut line = progress::Line::new(terminal::stderr_is_terminal() && talk);
     let outcome = emulate::record(options, &mut |p| line.show(p));
     line.clear();
@@ -171,10 +177,14 @@ pub(crate) fn refuse_unused(settings: &Settings, source: Source) -> anyhow::Resu
     let (name, instead) = match source {
         Source::Emulate => (
             "emulate",
-            "the program runs on a modelled machine; --source clock or -e samples this one",
+            "it runs the program on a modelled machine: use --source clock or -e to sample this \
+            machine",
         ),
-        Source::Clock => ("clock", "it samples by a timer; -F sets how often"),
-        Source::Auto | Source::Pmu => ("pmu", "they describe the machine of source emulate"),
+        Source::Clock => ("clock", "it samples by a timer: set its frequency with -F"),
+        Source::Auto | Source::Pmu => (
+            "pmu",
+            "they describe the machine of source emulate: leave them out",
+        ),
     };
     Err(usage(format!(
         "failed to record: source {name} has no use for {}: {instead}",

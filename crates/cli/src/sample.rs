@@ -62,12 +62,15 @@ pub(crate) fn run(
         source: "pmu",
     };
     record::make_room(&settings.output, settings.force)?;
-    sys::process::catch_interrupts().context("failed to catch interrupts")?;
+    sys::process::catch_interrupts().context(
+        "failed to install the handler of interrupts \
+    (SIGINT, SIGTERM)",
+    )?;
     let outcome = sample::record(&options)?;
     if talk {
         say(&settings.output)?;
     }
-    // Of what was attached to, none is ours to report the end of.
+    // memgauge reports the end of its own program only, not of what it attached to.
     Ok(outcome.end.unwrap_or(CommandEnd::Exited(0)))
 }
 
@@ -88,7 +91,7 @@ fn chosen(settings: &Settings) -> anyhow::Result<Vec<(Event, Rate)>> {
     Ok(all.map(|event| (event.clone(), rate(&event))).collect())
 }
 
-/// What the user should know at once, in the sentences of the report.
+/// Prints the notes that the user needs at once, in the sentences of the report.
 pub(crate) fn say(output: &Path) -> anyhow::Result<()> {
     let summary = summarise_end(&Recording::open(output)?)?;
     for note in sampling_notes(&summary) {

@@ -1,4 +1,4 @@
-//! Whom to observe, as the verbs of live sources spell it.
+//! Options that choose whom to observe, shared by the verbs of live sources.
 
 use clap::Args;
 use memgauge_live::events;
@@ -39,7 +39,7 @@ fn cpus(text: &str) -> Result<Cpus, String> {
 }
 
 impl Targets {
-    /// Whom they name, if anybody.
+    /// The target that the options name, if any.
     ///
     /// # Errors
     /// There is no such control group or container.
@@ -72,8 +72,8 @@ impl Targets {
         self.are_wide() || !self.pid.is_empty()
     }
 
-    /// Whom to observe, and a program that says when to stop: the command itself
-    /// where nobody is named.
+    /// The target, and a program whose end stops the run. Without named targets the
+    /// command itself is the target.
     ///
     /// # Errors
     /// There is no such control group or container.

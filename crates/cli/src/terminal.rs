@@ -1,12 +1,12 @@
-//! What the terminal can show.
+//! Abilities of the terminal.
 
 use std::io::{IsTerminal, Write};
 use std::sync::OnceLock;
 
 use memgauge_report::Style;
 
-/// As the standard library's, but a reader of standard error that has gone away
-/// (`memgauge … 2>&1 | head`) is no reason to panic: the exit code stays the program's.
+/// Like the standard library's, but a reader of standard error that has gone away
+/// (`memgauge … 2>&1 | head`) causes no panic. The exit code stays the program's.
 macro_rules! eprint {
     ($($words:tt)*) => {{
         use std::io::Write;
@@ -24,12 +24,12 @@ macro_rules! eprintln {
 
 /// Widest plots and sentences that are still easy to read.
 const WIDEST: usize = 140;
-/// Of plots and sentences where nobody says otherwise.
+/// Width of plots and sentences where no option or terminal sets one.
 const PLAIN_WIDTH: usize = 80;
 /// Narrowest text that is tried.
 const NARROWEST: usize = 40;
 
-/// What `--width` says.
+/// The value of `--width`.
 static ASKED: OnceLock<usize> = OnceLock::new();
 
 /// Takes the width that the command line asks for.
@@ -39,8 +39,8 @@ pub(crate) fn set_width(width: Option<usize>) {
     }
 }
 
-/// Columns that a line may have: what the user says, else what the terminal has.
-/// `None` off a terminal, where nobody has to fit it on a screen.
+/// Columns that a line may have: what the user says, else what the terminal has. `None`
+/// off a terminal, where no screen limits it.
 fn line(terminal: bool) -> Option<usize> {
     let columns = || std::env::var("COLUMNS").ok()?.parse().ok();
     let screen = || {

@@ -1,5 +1,5 @@
-//! What memgauge says when it cannot do what it was asked: one clear line with the
-//! fix, the exit code the command line promises, no panic, nothing lost.
+//! Messages of memgauge when it cannot do what it was asked: one clear line with the
+//! fix, the promised exit code, no panic, nothing lost.
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;

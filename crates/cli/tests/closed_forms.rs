@@ -1,11 +1,11 @@
 //! Modelled counts against the closed forms of the workloads: accesses exactly,
 //! last-level misses and memory traffic within one part in a thousand.
 //!
-//! A loop's counts are the difference to the same program with nothing to do.
-//! What stays of the rest of the program in misses is a few hundred lines: those
-//! the loop pushes out and the program's end reads again, and dirty ones of its
-//! start that the loop pushes out to memory. So sizes are such that this is less
-//! than the tolerance, which the closed forms need for nothing else.
+//! A loop's counts are the difference to the same program with nothing to do. The rest
+//! of the program adds a few hundred misses: lines that the loop pushes out and the
+//! program's end reads again, and dirty lines of its start that the loop pushes out to
+//! memory. So sizes are such that this is less than the tolerance, which the closed
+//! forms need for nothing else.
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;
@@ -14,7 +14,7 @@ use harness::{Recorded, Totals, assert_near, beyond, expectation, needs};
 
 const MIB: i64 = 1 << 20;
 const LINE: i64 = 64;
-/// Of the small machine.
+/// Last-level cache of the small machine.
 const LLC: i64 = MIB;
 const TOLERANCE: f64 = 0.001;
 
@@ -209,8 +209,8 @@ fn a_vector_that_does_not_fit_is_missed_once_a_row() {
     assert_near("LLC misses", extra["llc.miss"], misses, TOLERANCE);
 }
 
-/// A whole program without a library: fifty times, a child that makes a hundred
-/// stores in blocks it runs once, while its parent makes 200 000 loads.
+/// A whole program without a library. Fifty times, a child makes a hundred stores in
+/// blocks that it runs once, while its parent makes 200 000 loads.
 const FORKS: &str = "
 .globl _start
 _start: mov $50, %r12d

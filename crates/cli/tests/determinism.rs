@@ -1,11 +1,11 @@
 //! A program with one thread, started twice with equal arguments and environment,
 //! gives equal counts and equal virtual time: not nearly, exactly.
 //!
-//! The emulator places the program, its libraries and its stack at the same
-//! addresses in every run whatever the kernel's address randomisation does. What
-//! still differs between runs are the sixteen random bytes the kernel hands to
-//! every program and what the program itself asks for (clock, process number,
-//! directory order); none of the programs here makes an access depend on them.
+//! The emulator places the program, its libraries and its stack at the same addresses
+//! in every run whatever the kernel's address randomisation does. Two things still
+//! differ between runs: the sixteen random bytes that the kernel hands to every
+//! program, and what the program itself asks for (clock, process number, directory
+//! order). No access of the programs here depends on them.
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;

@@ -24,8 +24,7 @@ const KILLS: u64 = 8;
 /// and some after.
 const LATEST_KILL_MS: u64 = 3_500;
 const PATIENCE: Duration = Duration::from_secs(60);
-/// What ends a recording in good order may take: two seconds of grace for the
-/// program, and the writing.
+/// Time limit for a clean end: two seconds of grace for the program, and the writing.
 const CLEAN_END: Duration = Duration::from_secs(15);
 
 /// xorshift64, so that a failure can be had again from its seed.
@@ -77,7 +76,7 @@ impl Running {
         self.folder.path().join("run.mg")
     }
 
-    /// What memgauge and the program said.
+    /// Output of memgauge and the program.
     fn said(&self) -> String {
         fs::read_to_string(self.folder.path().join("said")).expect("the file is there")
     }

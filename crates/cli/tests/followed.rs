@@ -1,5 +1,5 @@
-//! What is recorded of programs that start others, and what memgauge leaves alone:
-//! the program's output, its exit code, its signals.
+//! Recordings of programs that start others. memgauge leaves the program's output, its
+//! exit code and its signals alone.
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;

@@ -1,7 +1,7 @@
 //! Recordings of the first version are still read, and say the same.
 //!
-//! What memgauge 0.1.0 said of each is kept beside it as JSON: every number there must
-//! come out again at the same place (`tests/fixtures/format-1/README.md`).
+//! The report of memgauge 0.1.0 for each is kept beside it as JSON: every number there
+//! must come out again at the same place (`tests/fixtures/format-1/README.md`).
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -54,7 +54,7 @@ fn numbers(value: &Value, path: &str, out: &mut Vec<(String, f64)>) {
     }
 }
 
-/// What was said of a recording and is not said any more, a line each.
+/// Facts of the old report that the new one lacks, a line each.
 fn differences(name: &str) -> Vec<String> {
     let path = fixtures().join(name);
     let then = std::fs::read_to_string(path.with_extension("json")).expect("what was said");

@@ -75,7 +75,7 @@ fn assembled(folder: &Path, text: &str) -> String {
         .to_owned()
 }
 
-/// What `program` does with `arguments`: loads, stores and modifies.
+/// Loads, stores and modifies of `program` with `arguments`.
 fn done(program: &str, arguments: &[&str]) -> [i64; 3] {
     let run = Recorded::new(&[], &[&[program], arguments].concat());
     let losses = &run.report()["losses"];

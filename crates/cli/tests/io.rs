@@ -48,7 +48,8 @@ fn bytes_written_to_devices() -> u64 {
     stats.lines().filter_map(sectors).sum::<u64>() * 512
 }
 
-/// Whether what is written there goes to a device: what stays in memory is nobody's.
+/// Whether bytes written there go to a device: those that stay in memory are in no
+/// account.
 fn lies_on_a_device(folder: &std::path::Path) -> bool {
     let before = bytes_written_to_devices();
     let mut write = Command::new("sh");
@@ -133,8 +134,8 @@ fn rates_are_in_the_pinned_map_while_memgauge_runs() {
     assert!(!left, "nothing is left behind");
 }
 
-/// Counters of a Zen 4 machine: every 100 ms for ten minutes devices read 64 kB and
-/// write 640 kB by its fabric, of more that its memory moves.
+/// Counters of a Zen 4 machine for ten minutes: every 100 ms, its fabric counts 64 kB
+/// read by devices and 640 kB written. Its memory moves more.
 fn counters(folder: &Path) -> std::path::PathBuf {
     let mut text = "# made up\nplatform zen4\n".to_owned();
     for tick in 1..6000 {
@@ -594,7 +595,7 @@ impl Terminal {
         self.tmux(&["send-keys", "-t", &self.0, keys]);
     }
 
-    /// What is on the screen once it says this.
+    /// Content of the screen once it contains `text`.
     fn screen_with(&self, text: &str) -> String {
         for _ in 0..600 {
             let screen = self.tmux(&["capture-pane", "-p", "-t", &self.0]);

@@ -1,6 +1,5 @@
-//! What the kernel refuses or shortens while events are opened, and tracepoints:
-//! too many open files, memory that may not be locked, processes that die
-//! meanwhile, periods below the shortest.
+//! Limits of the kernel when events and tracepoints are opened: too many open files,
+//! locked memory, processes that end meanwhile, periods below the shortest.
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;
@@ -34,7 +33,8 @@ fn is_root() -> bool {
     id.is_ok_and(|output| output.stdout == b"0\n")
 }
 
-/// What one user has locked counts against all of that user's rings: one at a time.
+/// Memory that a user has locked counts against all rings of that user: one test at a
+/// time.
 static TURN: Mutex<()> = Mutex::new(());
 
 /// Runs memgauge as an ordinary user under these limits.

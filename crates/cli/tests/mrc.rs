@@ -39,9 +39,9 @@ fn misses(workload: &str, pages: &[u64]) -> Vec<f64> {
         .collect()
 }
 
-/// What the measured loop adds, at each size, against a closed form: within
-/// `slack` misses, for the pages of the rest of the program that the loop pushes
-/// out.
+/// Checks the misses that the measured loop adds, at each size, against a closed form.
+/// The difference is at most `slack`, for pages of the rest of the program that the
+/// loop pushes out.
 fn check(with: &str, without: &str, pages: &[u64], slack: f64, form: impl Fn(u64) -> f64) {
     let (with_loop, alone) = (misses(with, pages), misses(without, pages));
     for (at, &size) in pages.iter().enumerate() {
@@ -463,7 +463,7 @@ fn bad_lists_and_options_end_with_one_clear_line() {
     );
     check("--y mpki", "1\n", 2, "--instructions");
     check("", "PAR1", 125, "--format parquet:COLUMN");
-    check("--format parquet:a", "1\n", 125, "no file");
+    check("--format parquet:a", "1\n", 125, "not a Parquet file");
     check("--format csv:", "1\n", 2, "csv:COLUMN");
     check("--phases --block 64,4096", "1\n", 2, "one with --block");
     check("--phases --threads 2", "1\n", 2, "one thread");
@@ -479,7 +479,7 @@ fn bad_lists_and_options_end_with_one_clear_line() {
     check("--by module", "1\n", 2, "name a command");
     check("--per-thread", "1\n", 2, "name a command");
     check("--memory 0", "1\n", 2, "above 0");
-    check("", "\u{1}\u{2}\n", 125, "it has none");
+    check("", "\u{1}\u{2}\n", 125, "it has no addresses");
     check("--full --sizes 1K", "1\n", 2, "cannot be used with");
     let (text, _, code) = of_list("", "7\n");
     assert_eq!(code, Some(0));
@@ -628,11 +628,12 @@ fn curves_of_a_recording_are_scaled_to_what_was_counted() {
             "{references} {counted}"
         );
         let note = curve["note"].as_str().unwrap().to_owned();
-        assert!(note.contains("that were counted"), "{note}");
+        assert!(note.contains(" counted"), "{note}");
         found.push((references, curve["points"][0]["misses"].as_f64().unwrap()));
     }
-    // Samples of random pages are random pages: their curve has the same shape, but for
-    // pages that the TLB has just then, which all misses pass over and a tenth does not.
+    // Samples of random pages are random pages, so their curve has the same shape. It
+    // differs by the pages that the TLB holds: misses never have them, and a tenth of
+    // the samples can.
     let [(all, exact), (_, tenth)] = found[..] else {
         panic!("two periods");
     };

@@ -1,5 +1,5 @@
-//! Names in the report, as a user meets them: of inlined code, of programs that are
-//! gone or built anew, of generated code, and of memory.
+//! Names in the report, as a user meets them: of inlined code, of programs that were
+//! deleted or built again, of generated code, and of memory.
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;

@@ -1,6 +1,6 @@
-//! What must never harm the program: a disk or shared memory that fills up, too few
-//! descriptors, a reservation that QEMU has no memory for. It runs to its end, and what
-//! is missing is said.
+//! Faults that must never harm the program: a full disk or full shared memory, too few
+//! descriptors, a reservation that QEMU has no memory for. The program runs to its end,
+//! and memgauge reports what is missing.
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;

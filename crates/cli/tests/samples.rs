@@ -74,7 +74,7 @@ fn compiled(folder: &Path, source: &str) -> PathBuf {
     program
 }
 
-/// What the program prints with an argument: an address.
+/// The address that the program prints for an argument.
 fn address(program: &Path) -> String {
     let output = Command::new(program)
         .arg("where")
@@ -269,9 +269,9 @@ fn check_weights(program: &Path, source: &[&str], event: &str, budget: &str) {
     let get = |what: &str| total(&recording, &format!("event.{event}.{what}"));
     let stood_for: u64 = samples.iter().map(|s| s.period).sum();
     assert_eq!(get("stood_for"), stood_for);
-    // Nothing is told twice. What a thread counts behind its last sample on a processor, and
-    // behind the last one before its event is replaced, makes no sample: up to a twentieth
-    // on a free machine, more where others make periods longer.
+    // No event is counted twice. Events after a thread's last sample on a processor,
+    // and after the last one before its event is replaced, make no sample. They are up
+    // to a twentieth on a free machine, more where others make periods longer.
     let counted = get("counted");
     let what = format!("{event} at {budget}, {} samples", samples.len());
     assert!(
@@ -549,8 +549,8 @@ fn an_ordinary_user_samples_own_programs_in_user_space() {
     assert!(total(&recording, "event.page-faults.samples") > 20);
 }
 
-/// Sixteen increments, the k-th of elements k modulo 16, each followed by the
-/// step of the pointer: an address of a stale or missing step is off by one.
+/// Sixteen increments, the k-th of elements k modulo 16, each followed by the step of
+/// the pointer. An address from a stale or missing step is off by one.
 const STEPS: &str = r#"
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,6 @@
-//! What a verb prints at its end, `memgauge report` prints later from the recording, as
-//! text and as JSON; of what is damaged, the good is shown and the bad named.
+//! All that a verb prints at its end, `memgauge report` prints later from the
+//! recording, as text and as JSON. It shows the good parts of a damaged recording and
+//! names the bad ones.
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;
@@ -316,7 +317,7 @@ fn losses_of_a_killed_recorder_are_not_called_none() {
     assert!(text.contains("what was lost is not known"), "{text}");
 }
 
-/// What perf itself counts in what it recorded.
+/// Number of samples that perf itself counts in its recording.
 fn samples_by_perf(folder: &Path, input: &str) -> Option<usize> {
     let mut perf = Command::new("perf");
     perf.args(["script", "-F", "ip", "-i", input])

@@ -1,7 +1,8 @@
-//! Virtual time is causal: whoever waits goes on no earlier than what it waited for.
+//! Virtual time is causal: a waiting thread goes on no earlier than the event it waited
+//! for.
 //!
-//! The programs wait in every way a program can; the time each should take follows from
-//! what it scans and how long it asks to sleep.
+//! The programs wait in every way a program can. The time of each follows from what it
+//! scans and how long it asks to sleep.
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;

@@ -1,20 +1,15 @@
 //! Counts against valgrind, which decodes and simulates on its own: cachegrind
 //! with caches of the same geometry, lackey for loads and stores alone.
 //!
-//! How the two are made to see the same program:
+//! Measures that make the two see the same program:
 //! - References: cachegrind counts an instruction that reads and writes one
 //!   operand once, so loads + stores − modifies.
-//! - Levels: cachegrind has two. Its LL sees exactly the misses of D1, and so does
-//!   the second level of the modelled machine, under a last level four times as large.
-//! - String functions: both emulate a processor of their own choice, and the C
-//!   library picks by processor; both are told to take the plain functions.
-//! - The stack: where it starts, modulo 4096, decides which of its lines share D1
-//!   sets with the heap. valgrind puts more into a program's environment, and
-//!   `sqlite3`'s D1 misses move by up to a tenth with that. So the environment
-//!   is filled up until both stacks start alike.
+//! - Levels: cachegrind has two. Its LL sees exactly the misses of D1. So does the
+//!   second level of the modelled machine, under a last level four times as large. So
+//!   the environment is filled up until both stacks start alike.
 //!
-//! What remains: code is in cachegrind's LL and not in ours; an access over a line
-//! boundary that misses both lines is one miss there and two here; the two
+//! These differences remain. Code is in cachegrind's LL and not in ours. An access over
+//! a line boundary that misses both lines is one miss there and two here. The two
 //! environments differ in a few strings that the program copies or searches.
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
@@ -45,8 +40,9 @@ fn environment(padding: usize) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Without its debug server, whose mapping has a name with process and file
-/// numbers: a program that reads its own maps would make as many loads as they have digits.
+/// Runs it without its debug server, whose mapping has a name with process and file
+/// numbers. A program that reads its own maps would make as many loads as they have
+/// digits.
 fn valgrind(tool: &[&str], program: &[&str]) -> Command {
     let mut command = Command::new("valgrind");
     command
@@ -249,9 +245,10 @@ fn start_of_main() -> u64 {
     PROGRAM_BASE + main.address()
 }
 
-/// Loads and stores of one run from the start of `main`, of all operand types. What
-/// runs before reads the process's own maps, in which valgrind has some of its own: as
-/// many loads as those have digits, which differs from run to run and between machines.
+/// Loads and stores of one run from the start of `main`, of all operand types. Code
+/// before `main` reads the process's own maps, in which valgrind has some of its own.
+/// It makes as many loads as those have digits, which differs from run to run and
+/// between machines.
 fn lackey(arguments: &str) -> [i64; 2] {
     let program: Vec<&str> = std::iter::once(workloads())
         .chain(arguments.split_whitespace())

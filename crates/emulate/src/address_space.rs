@@ -1,9 +1,9 @@
-//! What is mapped where in a process, and what to call it.
+//! The mappings of a process, with their names.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// What a nameless mapping is called.
+/// Name of a nameless mapping.
 const ANON: &str = "[anon]";
 
 /// One mapping.

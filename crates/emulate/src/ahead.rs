@@ -1,14 +1,13 @@
-//! What the first level could not serve, waiting to be supplied from below.
+//! Events that the first level could not serve, waiting to be supplied from below.
 //!
-//! The hot loop feeds the first level ahead and only notes these; they are
-//! completed together, in order, so that the host fetches what each needs (its
-//! access of the code, its sets of the lower levels) while it works on others.
+//! The hot loop feeds the first level ahead and only notes these. They are completed
+//! together, in order, so that the host fetches the memory of each (its access of the
+//! code, its sets of the lower levels) while it works on others.
 //!
-//! A second thread that completes them beside the hot loop was tried and rejected: with
-//! two processors, `xz -3` took 0.90 to 0.99 of the time, but two-threaded xz 1.03 to
-//! 1.17, and the rest (sort, sqlite3, python3) about as long as before: handing over
-//! takes a tenth more processor time. With more processors it may pay; that was not
-//! measured.
+//! Rejected: a second thread that completes them while the hot loop runs. With two
+//! processors, `xz -3` took 0.90 to 0.99 of the time, but two-threaded xz 1.03 to 1.17,
+//! and the others (sort, sqlite3, python3) about as long as before. Handing over takes
+//! a tenth more processor time. With more processors it may pay; that was not measured.
 
 use memgauge_machine::Missed;
 
@@ -18,7 +17,7 @@ use super::catalogue::Tally;
 /// enough to stay in its first-level cache.
 const MOST: usize = 128;
 
-/// What is to be done once what ran before has been told the core.
+/// Work that follows once the core has been told what ran before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PendingKind {
     /// Nothing more.
@@ -33,7 +32,7 @@ pub(super) enum PendingKind {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Event {
-    /// What ran since the event before, up to this one.
+    /// Executions since the previous event, up to this one.
     pub(super) ran: Tally,
     pub(super) addr: u64,
     pub(super) missed: Missed,
@@ -47,8 +46,8 @@ pub(super) struct Event {
 pub(super) struct Events {
     noted: Vec<Event>,
     most: usize,
-    /// Told the core before anything that takes time or changes a cache below the
-    /// first level, so no count or time differs for its being late.
+    /// The core is told before anything that takes time or changes a cache below the
+    /// first level. So no count or time differs for the delay.
     pub(super) ran: Tally,
 }
 
@@ -86,7 +85,7 @@ impl Events {
         self.ran.add(ran);
     }
 
-    /// Those noted, to be given back empty.
+    /// The noted events, to be given back empty.
     pub(super) fn take(&mut self) -> Vec<Event> {
         std::mem::take(&mut self.noted)
     }

@@ -1,5 +1,5 @@
-//! What a process's code does to memory, block by block, as the plugin
-//! decoded it: the catalogue.
+//! The catalogue: all that a process's code does to memory, block by block, as the
+//! plugin decoded it.
 
 use std::ops::Range;
 
@@ -23,7 +23,7 @@ pub(super) struct Access {
     /// From the address of its run's first access; the operand's bytes for a
     /// varying one.
     pub(super) delta: i64,
-    /// Of the instruction, from the first byte of the block.
+    /// Offset of the instruction from the first byte of the block.
     pub(super) offset: u16,
     pub(super) insn: u16,
     /// Which of the block's runs it belongs to.
@@ -32,8 +32,8 @@ pub(super) struct Access {
     pub(super) kind: AccessKind,
 }
 
-/// What executions add to a thread's counts, four numbers in one word so that
-/// the hot loop adds once:
+/// Counts that executions add to a thread, four numbers in one word so that the hot
+/// loop adds once.
 ///
 /// ```text
 ///  63       48 47       32 31       16 15           0
@@ -98,9 +98,8 @@ impl Tally {
 
 const _: () = assert!(Tally::ROOM * (MOST_IN_BLOCK as usize) + (1 << 13) < 1 << 16);
 
-/// What the hot loop knows of each id: for a block its tally, its executions
-/// since they were last taken, and whether its first run stores. 16 bytes each,
-/// so that those in use stay in the host's caches.
+/// All that the hot loop knows of each id: for a block its tally, its executions since
+/// they were last taken, and whether its first run stores.
 ///
 /// ```text
 ///  127              96 95    94       64 63     0
@@ -323,8 +322,8 @@ fn access_at(bytes: &[u8], at: usize) -> Option<Access> {
 }
 
 impl Catalogue {
-    /// Reads one record from the front of `bytes`; returns its length and what
-    /// it told, if it was not code.
+    /// Reads one record from the front of `bytes`; returns its length and its content,
+    /// if that is not code.
     ///
     /// # Errors
     /// A record the plugin cannot have written; nothing after it is readable.
@@ -456,7 +455,7 @@ impl Catalogue {
         self.accesses.len()
     }
 
-    /// What a child inherits that was forked when blocks had numbers below `count`.
+    /// The catalogue of a child that was forked when blocks had numbers below `count`.
     pub(super) fn inherited(&self, count: u32) -> Catalogue {
         let mut blocks = self.blocks.clone();
         blocks.truncate(count as usize);

@@ -1,5 +1,5 @@
 //! Follows every process and thread of a session: who appears and as what, who has
-//! ended, whose words are read next. What the words mean is a [`Reader`]'s affair.
+//! ended, whose words are read next. A [`Reader`] gives the words their meaning.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
@@ -14,7 +14,7 @@ use memgauge_host::sys::process::Watched;
 /// A followed process, from its birth or exec to its end or next exec.
 pub(super) struct Process<P> {
     pub(super) entry: ProcessEntry,
-    /// What the reader keeps of it.
+    /// The reader's data of it.
     pub(super) kept: P,
     watched: Watched,
     /// Forked children that have appeared.
@@ -26,7 +26,7 @@ pub(super) struct Process<P> {
 /// A followed thread.
 pub(super) struct Thread<T> {
     pub(super) ring: Ring,
-    /// What the reader keeps of it.
+    /// The reader's data of it.
     pub(super) kept: T,
     /// Number of the mark at which it waits for others to be read.
     waits: Option<u64>,
@@ -34,9 +34,9 @@ pub(super) struct Thread<T> {
 
 /// Where a process comes from.
 pub(super) struct Origin<'a, P> {
-    /// What it was before an exec, read to its end.
+    /// The process before its exec, read to its end.
     pub(super) before: Option<&'a Process<P>>,
-    /// The process it was forked from, and that one's blocks by then.
+    /// The process it was forked from, and that one's blocks at the fork.
     pub(super) parent: Option<(&'a Process<P>, u32)>,
 }
 
@@ -58,7 +58,7 @@ pub(super) struct Taken {
     pub(super) waits: Option<u64>,
 }
 
-/// What is made of the words of those followed.
+/// Turns the words of the followed threads into results.
 pub(super) trait Reader {
     type Process;
     type Thread;
@@ -66,14 +66,14 @@ pub(super) trait Reader {
     /// The code of a process, which is read ahead of the words that speak of it.
     fn catalogue(kept: &mut Self::Process) -> &mut Catalogue;
 
-    /// What is to be kept of a process that has appeared.
+    /// The reader's data of a process that has appeared.
     fn begin_process(
         &mut self,
         entry: &ProcessEntry,
         origin: Origin<'_, Self::Process>,
     ) -> Self::Process;
 
-    /// What is to be kept of a thread that has appeared.
+    /// The reader's data of a thread that has appeared.
     fn begin_thread(&mut self, process: &Process<Self::Process>, ring: &Ring) -> Self::Thread;
 
     /// Number of the mark that must have been read before a thread's first word.
@@ -86,7 +86,7 @@ pub(super) trait Reader {
         0
     }
 
-    /// Something happened in a process that is told beside its code.
+    /// A record of a process besides its code.
     fn happened(&mut self, process: &mut Process<Self::Process>, happening: CatalogueEvent);
 
     /// Takes in words of thread `tid`.
@@ -127,7 +127,7 @@ const MOST_GO_ON: usize = 256;
 enum Until {
     /// Whole blocks of the ring.
     Sealed,
-    /// What is written by now.
+    /// All that is written by now.
     Now,
     /// The last word: the thread has ended.
     End,
@@ -199,9 +199,9 @@ impl<R: Reader> Followed<R> {
         all.filter_map(|(index, t)| Some((t.waits?, index))).min()
     }
 
-    /// Reads on the thread that waits at the smallest number. It waited for what others
-    /// wrote before its mark, so that is there and is read first; no thread waits for
-    /// words that are still to come.
+    /// Reads on the thread that waits at the smallest number. It waited for words that
+    /// others wrote before its mark. Such words are there and are read first, so no
+    /// thread waits for words still to come.
     fn let_first_go_on(&mut self) {
         let Some(mut first) = self.first_waiting() else {
             return;
@@ -401,7 +401,8 @@ impl<R: Reader> Followed<R> {
         let all = self.processes.iter();
         let done: Vec<u32> = all.filter(|(_, p)| is_done(p)).map(|(&n, _)| n).collect();
         for number in done {
-            // What it said after its last words, of a program it became, too.
+            // The catalogue may have grown after its last words, also that of a program
+            // it became.
             self.read_catalogue(number);
             if let Some(process) = self.processes.remove(&number) {
                 self.reader.end_process(process);

@@ -103,9 +103,9 @@ fn nearest_preset() -> &'static str {
     }
 }
 
-/// The first-level data TLB as an AMD processor reports it; others do not
-/// report theirs in one place, and second-level figures are often a
-/// hypervisor's invention, so those stay the preset's.
+/// The first-level data TLB as an AMD processor reports it. Others do not report theirs
+/// in one place, and second-level figures are often a hypervisor's invention. There the
+/// preset's values stay.
 fn reported_dtlb() -> Option<TlbConfig> {
     let l1 = CpuId::new().get_l1_cache_and_tlb_info()?;
     let entries = u32::from(l1.dtlb_4k_size());

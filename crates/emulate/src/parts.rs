@@ -1,11 +1,11 @@
 //! Which part of its program a reference belongs to: the module whose code makes
 //! it, or the region whose data it is of.
 //!
-//! A block of code keeps the module that it was first executed in; data is looked
-//! up in the mappings that are known when its reference is read. The catalogue tells
-//! of mappings up to a ring's length ahead of the references: so what is unmapped
-//! keeps its name until something else is mapped there, and references of that length
-//! to what is mapped anew go to the new region.
+//! A block of code keeps the module in which it first ran. Data is looked up in the
+//! mappings known when its reference is read. The catalogue tells of mappings up to a
+//! ring's length ahead of the references. So unmapped memory keeps its name until
+//! something else is mapped there. References of that length to newly mapped memory go
+//! to the new region.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -13,12 +13,12 @@ use std::ops::Range;
 use super::address_space::AddressSpace;
 use super::catalogue::{Catalogue, CatalogueEvent};
 
-/// What parts are told apart by.
+/// Key that separates the parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PartsBy {
     /// The mapped file of the code: the program, its libraries.
     Module,
-    /// What the data lies in: a mapped file, heap, stacks, nameless mappings.
+    /// The region that holds the data: a mapped file, heap, stacks, nameless mappings.
     Region,
 }
 
@@ -92,7 +92,7 @@ impl Parts {
         }
     }
 
-    /// What a forked child begins with: its blocks have the parent's numbers.
+    /// The parts of a forked child: its blocks have the parent's numbers.
     pub(super) fn inherited(&self) -> Parts {
         Parts {
             stack_named: true,

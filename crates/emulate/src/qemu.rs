@@ -37,12 +37,12 @@ pub(super) fn not_loaded() -> Error {
     let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
     let message = match address_limit(&limits) {
         Some(bytes) => format!(
-            "failed to start the emulator: it reserves more addresses than the {} MiB that the \
-             limit of address space leaves: run `ulimit -v unlimited` first",
+            "failed to start the emulator: the limit of address space, {} MiB, is too small for \
+            it: run `ulimit -v unlimited` first",
             bytes >> 20
         ),
-        None => "failed to load the QEMU plugin: `memgauge doctor` says why, `make plugin` builds \
-                 it anew"
+        None => "failed to load the QEMU plugin: `memgauge doctor` says why, `make plugin` \
+        builds it again"
             .to_owned(),
     };
     Error::new(ErrorKind::Missing, message)
@@ -256,8 +256,8 @@ fn locate(name: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// What to hand the emulator for a command: its program and arguments, with
-/// `#!` lines resolved.
+/// The program and arguments to hand the emulator for a command, with `#!` lines
+/// resolved.
 ///
 /// # Errors
 /// Program missing, not executable, a directory, or not for x86-64.

@@ -21,7 +21,7 @@ use memgauge_recording::overflows::Trace;
 type Process = follow::Process<Recorded>;
 type Thread = follow::Thread<Running>;
 
-/// What is kept of a process.
+/// Data kept of a process.
 #[derive(Default)]
 struct Recorded {
     program: Program,
@@ -37,7 +37,7 @@ struct Recorded {
     now_ns: u64,
 }
 
-/// What is kept of a thread.
+/// Data kept of a thread.
 struct Running {
     core: CoreId,
     cursor: Cursor,
@@ -55,7 +55,7 @@ const ADDRESS_SPACES: u32 = (1 << 18) - 1;
 /// which is not to be named after them.
 const STACK_TOP_BYTES: u64 = 64 << 10;
 
-/// What has been seen so far, for progress.
+/// Counts so far, for progress.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ProgressCounts {
     pub(super) counts: Counts,
@@ -90,7 +90,7 @@ struct ModelReader {
     notes: Vec<Note>,
 }
 
-/// What the user should hear of beside the report.
+/// A message for the user besides the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Note {
     /// A reservation of so many bytes was refused.
@@ -197,7 +197,7 @@ impl Recorder {
         }))
     }
 
-    /// What the user should hear of, in order.
+    /// Messages for the user, in order.
     pub(super) fn notes(&self) -> &[Note] {
         &self.0.reader.notes
     }
@@ -277,7 +277,7 @@ impl Recorder {
         let refused = u64::from(session.refused());
         let (stray, delivered) = (modelling.stray, modelling.delivered);
         let cleared = delivered.cleared_lines + delivered.cleared_pages;
-        let no_room = "no room for shared memory";
+        let no_room = "shared memory is full";
         let losses = [
             (LossKind::ThreadNotRecorded, refused, no_room),
             (LossKind::BlockCut, modelling.cut, ""),
@@ -311,7 +311,7 @@ impl Recorder {
         self.0.reader.machine.unattributed_write_bytes()
     }
 
-    /// What delivery cost and lost in threads that have ended.
+    /// Cost and losses of delivery in threads that have ended.
     pub(super) fn delivered(&self) -> &Delivered {
         &self.0.reader.delivered
     }
@@ -478,7 +478,7 @@ impl Reader for ModelReader {
         self.write_sites(&mut process);
         let undecoded = u64::from(process.entry.undecoded());
         if undecoded > 0 {
-            let detail = "instructions whose accesses are not seen";
+            let detail = "instructions with accesses that the plugin does not see";
             self.lose(Some(&process), LossKind::Undecoded, undecoded, detail);
         }
         self.cut += process.kept.missing_runs.max(0).unsigned_abs();
@@ -551,7 +551,7 @@ impl ModelReader {
         }
     }
 
-    /// What could not be written, if anything, once.
+    /// Returns the write error, if any, once.
     fn checked(&mut self) -> Result<()> {
         match self.failure.take() {
             Some(e) => Err(e.into()),
@@ -636,7 +636,8 @@ fn take_blocks(process: &mut Process, rows: &mut Vec<SiteCount>) {
     for further in [wire::FURTHER_LOADS, wire::FURTHER_STORES] {
         kept.missing_runs -= catalogue.entries.take(further as usize) as i64;
     }
-    // The hot loop counts these too, which nobody asks; the counters must not run over.
+    // The hot loop counts these too, and nothing reads them; the counters must not
+    // overflow.
     for other_line in [wire::OTHER_LINE_LOADS, wire::OTHER_LINE_STORES] {
         catalogue.entries.take(other_line as usize);
     }

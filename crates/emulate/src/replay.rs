@@ -1,12 +1,11 @@
 //! Runs a thread's words through the modelled machine.
 //!
-//! This is the hot path of a recording: every block and every access of the
-//! program passes here. A word costs one look at where the first level last had
-//! its line and page, and a sum; what is not found there the first level takes in
-//! at once, and what that sets off below is noted and completed later, many
-//! together. The hot loop takes all words alike, so that it has no branch which
-//! depends on them but that one: a loop over blocks and their runs of accesses
-//! took two and a half times as long.
+//! This is the hot path of a recording: every block and every access of the program
+//! passes here. A word costs one look at the place where the first level last had its
+//! line and page, and a sum. On a miss there the first level takes the line in at once.
+//! The work below it is noted and completed later, many at a time. The hot loop takes
+//! all words alike, so that it has no other branch that depends on them. A loop over
+//! blocks and their runs of accesses took two and a half times as long.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -32,7 +31,7 @@ pub(super) struct SiteMisses {
     pub(super) dram_write_bytes: u32,
 }
 
-/// What a process's threads share.
+/// Data that a process's threads share.
 #[derive(Default)]
 pub(super) struct Program {
     pub(super) catalogue: Catalogue,
@@ -40,7 +39,7 @@ pub(super) struct Program {
     pub(super) sites: Vec<SiteMisses>,
 }
 
-/// What one thread carries from one slice of words to the next.
+/// State that one thread carries from one slice of words to the next.
 #[derive(Debug, Default)]
 pub(super) struct Cursor {
     /// Where a rep instruction is being repeated, if the last block ended in one.
@@ -68,13 +67,13 @@ pub(super) struct Replay<'a, D: OverflowSink> {
     pub(super) due: &'a mut D,
 }
 
-/// The hot loop: takes words for as long as each is simply a run within a line that
-/// the fronts of cache and TLB know, and until `ran` is full; how many. The last one
-/// may be left.
+/// The hot loop: takes words while each is a run within a line that the fronts of cache
+/// and TLB know, and until `ran` is full. Returns how many it took. The last one may be
+/// left.
 ///
-/// It calls nothing, so that all it needs stays in registers, and takes two words a
-/// turn: the host does it at five instructions a cycle, and each one less is felt. So
-/// [`wire::SEVERAL`] stays in the address: no line held has it.
+/// It calls nothing, so that its variables stay in registers, and takes two words a
+/// turn. The host runs it at five instructions a cycle, so each instruction less is
+/// felt. So [`wire::SEVERAL`] stays in the address: no line held has it.
 #[inline(never)]
 fn take_hits(
     core: &mut Core,
@@ -139,8 +138,8 @@ fn take_runs(
     }
 }
 
-/// The block that the word at `at` belongs to, and the number of its run whose word,
-/// or other line's word, that is, if it is one.
+/// The block that the word at `at` belongs to, and the number of the run that the word,
+/// or its second line's word, stands for, if any.
 fn origin(words: &[AtomicU64], at: usize) -> Option<(u32, Option<usize>)> {
     let (mut further, mut at) = (0usize, at);
     loop {
@@ -252,8 +251,8 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
         }
     }
 
-    /// The access that an event of a run is of: the first one of its line, by whose
-    /// address the event is known from then on.
+    /// The access of a run that an event belongs to: the first one in its line, whose
+    /// address stands for the event from then on.
     #[inline(always)]
     fn access_at(&self, words: &[AtomicU64], event: &mut Event) -> Option<u32> {
         let at = event.at as usize;
@@ -482,7 +481,7 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
     }
 }
 
-/// What one execution of a special block adds.
+/// Counts that one execution of a special block adds.
 struct Sum {
     insns: u32,
     loads: u32,

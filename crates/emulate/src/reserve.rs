@@ -1,13 +1,13 @@
 //! Reservations of address space that QEMU has no memory for.
 //!
-//! QEMU before 8.0 keeps 24 bytes for every page that a program maps, used or not: 6 MiB
-//! a GiB. Sanitizers reserve 16 TiB and more, which would take all memory of the machine.
-//! The plugin lets such a reservation fail, as `ulimit -v` would: a run-time that can do
-//! with less asks for less, others end with a message of their own.
+//! QEMU before 8.0 keeps 24 bytes for every page that a program maps, used or not: 6
+//! MiB a GiB. Sanitizers reserve 16 TiB and more, which would take all memory of the
+//! machine. The plugin lets such a reservation fail, as `ulimit -v` would. A run-time
+//! that can do with less asks for less; others end with a message of their own.
 
 use std::fs::read_to_string;
 
-/// What QEMU keeps for a page.
+/// Bytes that QEMU keeps for a page.
 const BYTES_PER_PAGE: u64 = 24;
 const PAGE_BYTES: u64 = 4096;
 /// Part of the free memory that QEMU may take for pages.
@@ -21,13 +21,13 @@ pub(super) fn most(version: &str) -> u64 {
     }
 }
 
-/// What to say of a reservation that was refused.
+/// Message about a refused reservation.
 pub(super) fn refused(bytes: u64, version: &str) -> String {
     let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
     format!(
-        "the program reserved {:.0} GiB of addresses, for which QEMU {version} takes {:.1} GiB of \
-         memory: refused; if the program needs it (as with -fsanitize), use --source clock, \
-         QEMU 8 or later, or a build without sanitizers",
+        "memgauge refused to reserve {:.0} GiB of addresses for the program: QEMU {version} \
+        would take {:.1} GiB of memory for them; if the program needs them (as with -fsanitize), \
+        use --source clock, QEMU 8 or later, or a build without sanitizers",
         gib(bytes),
         gib(bytes / PAGE_BYTES * BYTES_PER_PAGE)
     )
@@ -41,7 +41,7 @@ fn keeps_pages(version: &str) -> bool {
     major.is_some_and(|major| major < 8)
 }
 
-/// What is free on the machine, or to this process's control group if that is less.
+/// Free memory of the machine, or of this process's control group if that is less.
 fn free_memory_bytes() -> Option<u64> {
     let machine = available(&read_to_string("/proc/meminfo").ok()?)?;
     let number = |name: &str| {

@@ -49,7 +49,7 @@ pub(super) enum Entry {
 pub(super) struct ProcessEntry {
     pub(super) number: u32,
     pub(super) pid: u32,
-    /// The process it was forked from, and that process's blocks by then.
+    /// The process it was forked from, and that process's blocks at the fork.
     pub(super) parent: Option<(u32, u32)>,
     /// Number of the mark by which it was forked; 0: none.
     pub(super) birth: u64,
@@ -185,7 +185,7 @@ impl Session {
         self.control.u32(control::REFUSED).load(Ordering::Relaxed) + self.unopened
     }
 
-    /// Tells every recorded process that nobody reads any more.
+    /// Tells every recorded process that memgauge has stopped reading.
     pub(super) fn stop(&self) {
         self.control.u32(control::STOP).store(1, Ordering::SeqCst);
     }
@@ -214,7 +214,7 @@ impl Session {
             }
             let Some(head) = head else {
                 self.late.push(number);
-                // Those that never come are the oldest.
+                // The oldest are those that never come.
                 self.late.drain(..self.late.len().saturating_sub(MOST_LATE));
                 continue;
             };
@@ -254,8 +254,8 @@ impl Session {
         (head.u32(entry::READY).load(Ordering::Acquire) == 1).then_some(head)
     }
 
-    /// Whether an entry is there that cannot be opened, as where too many files are open:
-    /// its owner learns by its name, which is taken away, not to wait for its reader.
+    /// Whether an entry exists that cannot be opened, as where too many files are open.
+    /// Its name is removed, which tells its owner not to wait for its reader.
     fn is_given_up(&mut self, number: u32) -> bool {
         let path = self.path(number);
         let opened = File::open(&path).map(drop);
@@ -337,9 +337,9 @@ impl ProcessEntry {
         self.shared.u32(process::UNDECODED).load(Ordering::Relaxed)
     }
 
-    /// Takes what has been appended since the last call into `catalogue`; what it
-    /// told beside code, and the record that is damaged, if one is: nothing after
-    /// it is readable.
+    /// Takes the records appended since the last call into `catalogue`. Returns their
+    /// content besides code, and the damaged record, if any: nothing after it is
+    /// readable.
     pub(super) fn read_into(
         &mut self,
         catalogue: &mut Catalogue,
@@ -390,7 +390,7 @@ impl Ring {
         self.shared.u32(entry::FINISHED).load(Ordering::Acquire) == 1
     }
 
-    /// Tells the thread that nobody reads its words.
+    /// Tells the thread that its words are not read.
     pub(super) fn leave(&self) {
         let taken = self.shared.u32(ring::TAKEN);
         taken.store(ring::IS_LEFT, Ordering::SeqCst);
@@ -401,8 +401,8 @@ impl Ring {
         self.shared.u32(ring::DROPPED).load(Ordering::Relaxed)
     }
 
-    /// What there is of the oldest unread block. With `eager`, also of one that
-    /// is being written.
+    /// Unread words of the oldest block. With `eager`, also of one that is being
+    /// written.
     pub(super) fn unread(&self, eager: bool) -> Unread {
         let head = self.shared.u32(ring::HEAD).load(Ordering::Acquire);
         let sealed = head != self.tail;

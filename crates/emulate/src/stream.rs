@@ -223,7 +223,7 @@ impl StreamRun<'_> {
             None,
             LossKind::ThreadNotRecorded,
             refused,
-            "no room for shared memory",
+            "shared memory is full",
         );
         let losses = giving.losses.into_iter();
         Ok(Streamed {

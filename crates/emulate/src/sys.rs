@@ -22,7 +22,7 @@ impl Shared {
     /// Maps the first `bytes` of `file`, readable and writable.
     ///
     /// # Errors
-    /// What `mmap` says; a file shorter than `bytes` is refused.
+    /// The error of `mmap`; a file shorter than `bytes` is refused.
     pub(crate) fn map(file: &File, bytes: usize) -> io::Result<Shared> {
         if file.metadata()?.len() < bytes as u64 {
             return Err(io::ErrorKind::UnexpectedEof.into());

@@ -1,9 +1,9 @@
 //! Who waited for whom: what lets others go on, and what has waited, in virtual time.
 //!
-//! The plugin numbers both throughout the session (`qemu-plugin/sync.c`). A wait ends no
-//! earlier than the last release of its key that has a smaller number. Threads are read
-//! in any order as far as they do not wait; one that does is read on when everything
-//! with a smaller number has been read ([`super::follow`]).
+//! The plugin numbers both throughout the session (`qemu-plugin/sync.c`). A wait ends
+//! no earlier than the last release of its key that has a smaller number. Threads are
+//! read in any order as far as they do not wait. A waiting thread is read on when
+//! everything with a smaller number has been read ([`super::follow`]).
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::AtomicU64;
@@ -25,20 +25,20 @@ pub(super) struct Sync {
     pub(super) what: What,
 }
 
-/// What a mark says; a key is an object's, or a thread's or process's number.
+/// Meaning of a mark; a key is an object's, or a thread's or process's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum What {
-    /// Whoever waits for the key goes on so many nanoseconds later.
+    /// A thread that waits for the key goes on so many nanoseconds later.
     Release(u64, u64),
     Acquire(u64),
-    /// Waited until nobody writes to the key any more.
+    /// Waited until the last writer of the key closed it.
     AcquireEnd(u64),
     Sleep(u64),
     Start,
     Exit(u32),
     JoinThread(u32),
     JoinProcess(u32),
-    /// Of a kind that is not known.
+    /// A mark of an unknown kind.
     Nothing,
 }
 

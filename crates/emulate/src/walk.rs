@@ -1,9 +1,9 @@
 //! Turns a thread's words back into the references they stand for.
 //!
-//! The modelled machine looks at whole runs of accesses; whoever wants every
-//! single reference, as a miss-rate curve does, gets them here: first accesses
-//! from the words, the others from the catalogue, in program order. Malformed
-//! words are counted and passed over, as the recorder does.
+//! The modelled machine looks at whole runs of accesses. A miss-rate curve needs every
+//! single reference and gets it here, in program order: first accesses from the words,
+//! the others from the catalogue. Malformed words are counted and passed over, as the
+//! recorder does.
 
 use std::ops::Range;
 use std::sync::atomic::AtomicU64;
@@ -19,7 +19,7 @@ use super::words::{Special, load};
 pub(super) struct References {
     /// First byte of each, with the address space in the bits above user space.
     pub(super) addresses: Vec<u64>,
-    /// Those that cross a multiple of the granule: which, and their bytes.
+    /// Accesses that cross a multiple of the granule: their indices and bytes.
     pub(super) crossing: Vec<(usize, u32)>,
     /// From which on they are made by which block of code, if that is wanted.
     pub(super) blocks: Vec<(usize, u32)>,
@@ -38,7 +38,7 @@ impl References {
     }
 }
 
-/// What a thread carries from one slice of words to the next.
+/// State that a thread carries from one slice of words to the next.
 #[derive(Debug, Default)]
 pub(super) struct WalkState {
     /// The block being executed and the number of its next run.

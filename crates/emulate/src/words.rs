@@ -47,9 +47,8 @@ pub(super) struct Executed {
 }
 
 impl<'a> Special<'a> {
-    /// An execution of a block the catalogue has, by the words after its mark: those up
-    /// to where the next block begins, or all with `whole`; `None` where more must come
-    /// first.
+    /// An execution of a catalogued block, from the words after its mark: the words up
+    /// to the next block, or all with `whole`. `None` where more must come first.
     pub(super) fn of(
         catalogue: &Catalogue,
         number: u32,
@@ -80,8 +79,8 @@ impl<'a> Special<'a> {
         std::mem::replace(repeating, self.rep) == Some(self.starts) && self.begins_rep
     }
 
-    /// The next access. Those of a rep instruction with nothing left to do, and those
-    /// after a fault, do not come.
+    /// The next access. Accesses of a rep instruction with no iterations left, and
+    /// those after a fault, do not come.
     pub(super) fn next(&mut self, catalogue: &Catalogue) -> Option<Executed> {
         while !self.to_come.is_empty() {
             let index = self.to_come.start;

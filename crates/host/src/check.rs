@@ -1,17 +1,19 @@
-//! What was looked for on a machine, and what was found: the rows of `memgauge doctor`.
+//! Checks of a machine, with their results: the rows of `memgauge doctor`.
 
 use std::io;
+
+use crate::without_system_numbers;
 
 /// One thing looked for.
 #[derive(Clone, Debug)]
 pub struct Check {
-    /// What was looked for, in a word or two.
+    /// Subject of the check, in a word or two.
     pub name: &'static str,
     /// Whether it is there; `None` for a plain fact.
     pub ok: Option<bool>,
-    /// What was found.
+    /// Result of the check.
     pub found: String,
-    /// What would make it work, where something can.
+    /// The fix, where there is one.
     pub fix: Option<String>,
 }
 
@@ -35,7 +37,7 @@ pub fn verdict(name: &'static str, ok: bool, found: String, fix: &str) -> Check 
     }
 }
 
-/// What the kernel means by refusing an event or a map.
+/// The reason why the kernel refused an event or a map, in words.
 pub fn in_words(error: &io::Error) -> String {
     let words = match error.raw_os_error() {
         Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => "this machine has no such event",
@@ -46,7 +48,7 @@ pub fn in_words(error: &io::Error) -> String {
         Some(libc::EMFILE | libc::ENFILE) => "too many files are open",
         Some(libc::EBUSY) => "another program uses it",
         Some(libc::ENOMEM | libc::ENOSPC) => "no memory or counter is left for it",
-        _ => return error.to_string(),
+        _ => return without_system_numbers(&error.to_string()),
     };
     words.to_owned()
 }
@@ -60,6 +62,6 @@ mod tests {
         let of = |number| in_words(&io::Error::from_raw_os_error(number));
         assert_eq!(of(libc::EACCES), "not allowed to this user");
         assert!(of(libc::ENOENT).contains("no such event"));
-        assert!(of(libc::EILSEQ).contains("os error"));
+        assert!(!of(libc::EILSEQ).contains("os error"));
     }
 }

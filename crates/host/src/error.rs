@@ -5,7 +5,7 @@ use std::fmt;
 /// Result of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What a caller may want to tell apart.
+/// Kinds of error that a caller may want to tell apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -73,24 +73,31 @@ impl Error {
         self
     }
 
-    /// What happened and why, in a line.
+    /// The message and its causes, in one line.
     pub fn in_full(&self) -> String {
         let mut line = self.message.clone();
         let mut cause = std::error::Error::source(self);
         while let Some(c) = cause {
-            // The system's number says nothing beside its words.
-            let words = c.to_string();
-            let words = words.split(" (os error ").next().unwrap_or_default();
-            line = format!("{line}: {words}");
+            line = format!("{line}: {c}");
             cause = c.source();
         }
-        line
+        without_system_numbers(&line)
     }
 
-    /// What happened, for programs.
+    /// Kind of the error, for programs.
     pub fn kind(&self) -> ErrorKind {
         self.kind
     }
+}
+
+/// The text without each ` (os error N)`: the system's number adds nothing to its words.
+pub fn without_system_numbers(text: &str) -> String {
+    let mut pieces = text.split(" (os error ");
+    let mut words = pieces.next().unwrap_or_default().to_owned();
+    for piece in pieces {
+        words.push_str(piece.split_once(')').map_or("", |(_, after)| after));
+    }
+    words
 }
 
 impl From<memgauge_perf::Error> for Error {
@@ -126,5 +133,18 @@ impl std::error::Error for Error {
         self.source
             .as_deref()
             .map(|e| e as &(dyn std::error::Error + 'static))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_the_system_are_left_out_wherever_they_stand() {
+        let text = "failed to open `a`: Not a directory (os error 20): name a file (os error 5)";
+        let words = "failed to open `a`: Not a directory: name a file";
+        assert_eq!(without_system_numbers(text), words);
+        assert_eq!(without_system_numbers(words), words);
     }
 }

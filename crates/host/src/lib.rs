@@ -13,5 +13,5 @@ pub mod program;
 #[allow(unsafe_code)]
 pub mod sys;
 
-pub use error::{Error, ErrorKind, Result};
+pub use error::{Error, ErrorKind, Result, without_system_numbers};
 pub use facts::{beginning, facts};

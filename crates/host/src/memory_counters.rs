@@ -1,4 +1,4 @@
-//! Counters of the memory traffic that devices make, whoever reads them.
+//! Counters of the memory traffic that devices make, for any source that reads them.
 //!
 //! A source that wants them takes a [`MemoryCounters`]; another source reads the
 //! hardware, or a file. [`NoCounters`] says why there are none.
@@ -7,7 +7,7 @@ use std::fmt::Debug;
 
 use memgauge_trace::{EventDef, EventId, Provenance, Unit, catalogue};
 
-/// Somebody who counts memory traffic.
+/// A counter of memory traffic.
 pub trait MemoryCounters: Debug {
     /// Where the counts come from, in words; empty where there are none.
     fn source(&self) -> String;
@@ -25,7 +25,7 @@ pub trait MemoryCounters: Debug {
     /// Starts: what was counted before is forgotten.
     fn begin(&mut self) {}
 
-    /// What the counters gained up to this time since they were asked last.
+    /// Increments of the counters since the previous call, up to this time.
     fn take(&mut self, time_ns: u64) -> Vec<Gained>;
 
     /// Every series that will come.
@@ -54,8 +54,8 @@ impl MemoryCounters for NoCounters {
     }
 }
 
-/// What a counter means, whichever processor has it. All are in bytes: lines of a
-/// cache and beats of a fabric are 64.
+/// Quantity that a counter stands for, the same on all processors. All are in bytes:
+/// lines of a cache and beats of a fabric are 64.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Term {
     /// Lines that devices read and no cache had.
@@ -124,21 +124,34 @@ impl Term {
     fn definition(self) -> &'static str {
         match self {
             Term::IoReadMiss => {
-                "Bytes that devices read and the last-level cache did not have (64 a line)."
+                "Bytes that devices read and that missed the last-level cache (64 per line)."
             }
             Term::IoWriteMiss => {
-                "Bytes that devices wrote and the last-level cache did not have (64 a line)."
+                "Bytes that devices wrote and that missed the last-level cache (64 per line)."
             }
             Term::Miss => {
-                "Bytes that anybody read or wrote and the last-level cache did not have (64 a line)."
+                "Bytes that processors and devices read or wrote and that missed the last-level \
+                cache (64 per line)."
             }
             Term::Writeback => {
-                "Bytes of modified lines that the last-level cache gave up (64 a line)."
+                "Bytes of modified lines that the last-level cache wrote back (64 per line)."
             }
-            Term::MemoryRead => "Bytes read from memory, by the memory controllers (64 a burst).",
-            Term::MemoryWrite => "Bytes written to memory, by the memory controllers (64 a burst).",
-            Term::DeviceRead => "Bytes that devices read, by the data fabric (64 a beat).",
-            Term::DeviceWrite => "Bytes that devices wrote, by the data fabric (64 a beat).",
+            Term::MemoryRead => {
+                "Bytes read from memory, counted by the memory controllers (64 \
+            per burst)."
+            }
+            Term::MemoryWrite => {
+                "Bytes written to memory, counted by the memory controllers (64 \
+            per burst)."
+            }
+            Term::DeviceRead => {
+                "Bytes that devices read, counted by the data fabric (64 per \
+            beat)."
+            }
+            Term::DeviceWrite => {
+                "Bytes that devices wrote, counted by the data fabric (64 per \
+            beat)."
+            }
             Term::PortIn => "Bytes that the devices at a PCIe port wrote to memory.",
             Term::PortOut => "Bytes that the devices at a PCIe port read from memory.",
         }
@@ -148,7 +161,7 @@ impl Term {
 /// One series of bytes: a term, and of a port also which one.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Series {
-    /// What is counted.
+    /// Quantity counted.
     pub term: Term,
     /// The port, as `ROOT BUS/NUMBER` (`0000:17/2`); empty for sums of all boxes.
     pub port: String,
@@ -176,7 +189,7 @@ impl Series {
     }
 }
 
-/// What a series gained in an interval.
+/// Increment of a series in an interval.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gained {
     /// Which.

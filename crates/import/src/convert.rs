@@ -61,7 +61,7 @@ pub fn import(input: &mut Input, output: &Path) -> Result<()> {
     converter.finish(&file, damage)
 }
 
-/// Imports from anything that can be read twice and has no files beside it.
+/// Imports from any single input that can be read twice.
 ///
 /// # Errors
 /// As of [`import`].
@@ -79,8 +79,8 @@ pub fn convert(source: impl Read + Seek, output: &Path) -> Result<()> {
 }
 
 /// The earliest time in a file. Records lie in it ring by ring, not in order; the
-/// earliest is in one of the first two rounds. Files beside one another have no rounds
-/// in common: they are read whole.
+/// earliest is in one of the first two rounds. Several files have no rounds in common:
+/// they are read whole.
 struct Earliest {
     time_ns: u64,
     rounds: u32,
@@ -109,7 +109,7 @@ impl Visit for Earliest {
                 .of_others()
                 .and_then(|l| Some(l.trailer(body)?.1.time_ns)),
         };
-        // What perf makes up for what was there before has time 0.
+        // Records that perf makes up for the state before the start have time 0.
         if let Some(time_ns) = time_ns.filter(|&t| t > 0) {
             self.time_ns = self.time_ns.min(time_ns);
         }
@@ -147,13 +147,13 @@ struct Converter {
     kinds: [u64; KINDS],
 }
 
-/// What samples may have that is left out.
+/// Fields of samples that are left out.
 const NOT_KEPT: [&str; 5] = [
     "call chains",
     "branch stacks",
     "user stacks",
     "raw bytes of samples",
-    "registers of user space beside others",
+    "registers of user space next to other registers",
 ];
 
 /// `PERF_RECORD_MISC_LOST_SAMPLES_BPF`: not lost, but not wanted.
@@ -193,7 +193,11 @@ impl Converter {
     #[inline]
     fn since_start(&mut self, time_ns: u64) -> u64 {
         if time_ns < self.start_ns && time_ns > 0 {
-            self.lose(LossKind::Unknown, "records out of the order of rounds", 1);
+            self.lose(
+                LossKind::Unknown,
+                "records older than perf's sorting allows",
+                1,
+            );
         }
         time_ns.saturating_sub(self.start_ns)
     }
@@ -256,7 +260,7 @@ impl Converter {
         self.registers(event_id(number), time_ns, s)
     }
 
-    /// Those at the interrupt; where there are none, those of user space.
+    /// Registers at the interrupt, or else those of user space.
     fn registers(&mut self, event: EventId, time_ns: u64, s: &Sample<'_>) -> Result<()> {
         let Some(registers) = s.intr_regs.or(s.user_regs) else {
             return Ok(());
@@ -272,7 +276,7 @@ impl Converter {
         self.writer.registers(registers.all().map(row))
     }
 
-    /// What kind of access it was and where the data came from, noted in words.
+    /// The kind of access and the source of the data, noted in words.
     #[inline]
     fn source(
         &mut self,
@@ -305,7 +309,7 @@ impl Converter {
         }
     }
 
-    /// What the members of a group gained since the group's last sample there.
+    /// Increments of the counters of a group since the group's last sample there.
     fn readings(&mut self, events: &Events, s: &Sample<'_>, reading: &Reading<'_>) -> Result<()> {
         let time_ns = self.since_start(s.time_ns);
         for index in 0..reading.len() {
@@ -335,7 +339,11 @@ impl Converter {
 
     fn mapping(&mut self, map: &Mmap<'_>, time_ns: u64) -> Result<()> {
         let Some(end) = map.start.checked_add(map.bytes) else {
-            self.lose(LossKind::Unreadable, "mappings that end nowhere", 1);
+            self.lose(
+                LossKind::Unreadable,
+                "mappings beyond the end of the address space",
+                1,
+            );
             return Ok(());
         };
         let path = String::from_utf8_lossy(map.path);
@@ -424,9 +432,9 @@ impl Converter {
         Ok(())
     }
 
-    /// Samples that are said to be lost. perf itself adds such records at the end, with
-    /// what the kernel counted for each event: samples that are among the records lost
-    /// in its rings already. Those of the kernel are of the processor's own buffers.
+    /// Records of lost samples. perf itself adds such records at the end, with the
+    /// kernel's count for each event; these samples are among the records lost in its
+    /// rings already. The kernel's own records are about the processor's buffers.
     fn lost_samples(&mut self, events: &Events, header: Header, trailer: &Trailer, count: u64) {
         if header.misc & BY_A_FILTER != 0 {
             return self.lose(
@@ -453,13 +461,13 @@ impl Converter {
         }
     }
 
-    /// What was lost in perf's rings, each record once.
+    /// Losses in perf's rings, each record once.
     fn ring_losses(&mut self, events: &Events) -> Vec<Loss> {
         let of_events: u64 = self.sampled.iter().map(|s| s.lost).sum();
         let (what, rest) = match of_events {
             0 => ("records lost in perf's rings", self.ring_lost),
             n => (
-                "records lost in perf's rings beside samples",
+                "records other than samples lost in perf's rings",
                 self.ring_lost.saturating_sub(n),
             ),
         };

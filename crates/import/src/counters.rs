@@ -1,4 +1,4 @@
-//! What counters that are read with samples gained since they were read before.
+//! Increments of counters that are read with samples.
 
 use memgauge_perf::IdMap;
 use memgauge_perf::perf_data::Events;
@@ -13,7 +13,7 @@ struct Last {
     time_ns: u64,
 }
 
-/// What a counter gained.
+/// Increment of a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Gain {
     /// Number of its event.

@@ -1,9 +1,9 @@
-//! What is imported: a file of perf, a directory of `perf record --threads`, or a
+//! Inputs of an import: a file of perf, a directory of `perf record --threads`, or a
 //! stream from a pipe.
 //!
-//! Records are read twice, as times begin with the earliest. A pipe cannot be, so its
-//! stream is kept in a nameless file on the output's file system until it has been
-//! imported; nothing is left of that file when memgauge ends, however it ends.
+//! Records are read twice, as times begin with the earliest. A pipe cannot be read
+//! twice, so its stream is kept in a nameless file on the output's file system until it
+//! has been imported. Nothing is left of that file when memgauge ends, however it ends.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, Write};
@@ -13,7 +13,7 @@ use crate::{Error, ErrorKind, Result};
 
 /// Bytes that are read at a time.
 const BUFFER_BYTES: usize = 1 << 16;
-/// What perf's files begin with, in either byte order.
+/// First bytes of perf's files, in either byte order.
 const MAGICS: [&[u8; 8]; 2] = [b"PERFILE2", b"2ELIFREP"];
 
 /// An input that can be read twice.
@@ -21,12 +21,12 @@ const MAGICS: [&[u8; 8]; 2] = [b"PERFILE2", b"2ELIFREP"];
 pub struct Input {
     /// The file with the head.
     pub(super) main: BufReader<File>,
-    /// Files of records only, beside it.
+    /// Further files, with records only.
     pub(super) beside: Vec<(PathBuf, BufReader<File>)>,
 }
 
 impl Input {
-    /// Opens a file, a directory, a pipe, or standard input for `-`. What comes from a
+    /// Opens a file, a directory, a pipe, or standard input for `-`. The stream of a
     /// pipe is kept in `folder`.
     ///
     /// # Errors
@@ -91,7 +91,7 @@ fn opened(path: &Path) -> Result<File> {
     File::open(path).map_err(|e| failed(path, e))
 }
 
-/// The directory whose `data` somebody named: its records lie in the files beside.
+/// The directory whose `data` the user named: its records lie in the other files.
 fn directory_of(path: &Path) -> Option<&Path> {
     let folder = path.parent().filter(|_| path.ends_with("data"))?;
     let folder = if folder.as_os_str().is_empty() {
@@ -123,7 +123,7 @@ fn kept(mut pipe: File, folder: &Path) -> Result<File> {
     let mut head = Vec::new();
     (&mut pipe).take(8).read_to_end(&mut head).map_err(read)?;
     if !MAGICS.iter().any(|magic| head == magic.as_slice()) {
-        let why = "what comes from the pipe is no perf data: it does not begin with PERFILE2";
+        let why = "the pipe does not carry perf data: its first bytes are not PERFILE2";
         return Err(Error::new(ErrorKind::BadInput, why));
     }
     let keep = |e| {

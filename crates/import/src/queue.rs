@@ -1,7 +1,7 @@
 //! Rows on their way to a thread that writes them.
 //!
-//! Loads of rows wait in a queue of fixed length: memory does not grow where writing
-//! is slower than reading. What never fills a load is written where it was made: a
+//! Loads of rows wait in a queue of fixed length: memory does not grow where writing is
+//! slower than reading. Rows that never fill a load are written where they were made: a
 //! small file needs no thread.
 
 use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
@@ -16,7 +16,7 @@ type Written<W> = memgauge_recording::Result<W>;
 
 /// Rows that are handed over at once.
 pub(super) trait Load: Default + Send + 'static {
-    /// What writes them.
+    /// The writer of the rows.
     type Writer: Send + 'static;
 
     /// Writes all rows, and is empty again.
@@ -36,11 +36,11 @@ struct WriterThread<L: Load> {
 
 /// Who writes.
 enum State<L: Load> {
-    /// Nobody yet.
+    /// No writer yet.
     Waiting(Box<L::Writer>),
     /// A thread, through a queue.
     Thread(WriterThread<L>),
-    /// Nobody any more: it failed.
+    /// The writer failed.
     Failed,
 }
 
@@ -57,7 +57,7 @@ fn handed_over<L: Load>(mut writer: L::Writer) -> WriterThread<L> {
     let thread = std::thread::spawn(move || {
         for mut load in full {
             load.write(&mut writer)?;
-            // Nobody fills it any more once all has been read.
+            // No rows follow once all has been read.
             let _ = emptied.send(load);
         }
         L::flush(&mut writer)?;

@@ -14,11 +14,12 @@ pub(super) struct Threads {
     done: Vec<Thread>,
     /// The thread of the last sample: most come one after the other.
     last_seen: Option<(u32, u64)>,
-    /// What waits to be put in order of time, where records are not in order at all.
+    /// Changes that wait to be put in order of time, where records are not in order at
+    /// all.
     waiting: Option<Vec<(u64, Change)>>,
 }
 
-/// What a record says of a thread.
+/// A change that a record reports of a thread.
 #[derive(Clone, Debug)]
 pub(super) enum Change {
     Named {
@@ -32,7 +33,7 @@ pub(super) enum Change {
 }
 
 impl Threads {
-    /// Of records that lie in several files: an end may be read before its beginning.
+    /// For records that lie in several files: an end may be read before its beginning.
     pub(super) fn of_any_order() -> Threads {
         Threads {
             waiting: Some(Vec::new()),

@@ -1,6 +1,6 @@
-//! Importing perf.data: files built here, byte by byte, whose content is known;
-//! the same cut off anywhere and altered anywhere; and recordings from real
-//! hardware against the counts their makers give and against `perf script`.
+//! Imports of perf.data. Some files are built here byte by byte, with known content,
+//! and are also cut short anywhere and altered anywhere. Recordings of real hardware
+//! are compared with their makers' counts and with `perf script`.
 
 #![allow(clippy::unwrap_used)]
 
@@ -151,7 +151,7 @@ fn compressed() -> Vec<u8> {
         .collect()
 }
 
-/// What a recording says of its import.
+/// Facts that a recording gives of its import.
 struct Imported {
     samples: Vec<(String, u64)>,
     records: BTreeMap<u32, u64>,
@@ -480,7 +480,7 @@ fn samples_agree_with_perf_script_one_by_one() {
 /// Time, pid/tid, period and ip of every sample.
 fn compare(path: &Path, lines: &[Vec<String>]) {
     let result = read(&std::fs::read(path).unwrap()).unwrap();
-    // Of a call chain perf prints each frame in a line of its own.
+    // perf prints each frame of a call chain in a line of its own.
     let heads = lines.iter().filter(|l| l[0].contains('/') && l.len() >= 3);
     let mut theirs: Vec<_> = heads
         .map(|l| {
@@ -559,8 +559,8 @@ fn lost_samples(count: u64, time_ns: u64) -> Vec<u8> {
     side_band(13, 0, &words(&[count]), time_ns)
 }
 
-/// What the kernel counted for an event is among the records lost in rings; what the
-/// processor's own buffer dropped is not.
+/// The kernel's count for an event is among the records lost in rings; drops of the
+/// processor's own buffer are not.
 #[test]
 fn samples_lost_in_rings_are_told_once() {
     let lost = side_band(2, 0, &words(&[1, 10]), 120);
@@ -576,7 +576,7 @@ fn samples_lost_in_rings_are_told_once() {
     assert_eq!(sum, 13 + 6, "{told:?}");
     let has = |count, words: &str| told.iter().any(|t| t.0 == count && t.1.contains(words));
     assert!(has(7, "samples lost in perf's rings"), "{told:?}");
-    assert!(has(6, "beside samples"), "{told:?}");
+    assert!(has(6, "other than samples"), "{told:?}");
     assert!(has(6, "hardware buffers"), "{told:?}");
 }
 

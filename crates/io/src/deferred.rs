@@ -1,12 +1,12 @@
-//! A program that is hung on its hook only when it is needed.
+//! A program that is attached to its hook only when it is needed.
 //!
-//! What sees the readers of datagrams hangs where every socket of whatever kind receives,
-//! also TCP's and those between processes of this machine: on a machine without UDP
-//! sockets these would pay for nothing. So a thread waits for the first UDP socket, of
-//! which the programs tell (`say_datagrams` in bpf/socket.h), and hangs it within a
-//! millisecond or a few. Rejected: to look for it with each read-out, as what is read
-//! meanwhile has no reader, and to take the program off again, as a machine that asks a
-//! name server does so again and again.
+//! The program that sees the readers of datagrams is attached where every socket of any
+//! kind receives, also TCP's and those between processes of this machine. On a machine
+//! without UDP sockets these would pay for nothing. So a thread waits until the
+//! programs report the first UDP socket (`say_datagrams` in bpf/socket.h), and attaches
+//! the program within a few milliseconds. Rejected: looking for one at each read-out,
+//! as bytes read meanwhile have no reader. Rejected: detaching the program again, as a
+//! machine that asks a name server would do so again and again.
 
 use std::io::{PipeWriter, pipe};
 use std::os::fd::AsFd;
@@ -17,10 +17,10 @@ use libbpf_rs::{Link, MapCore, Object};
 
 use memgauge_host::sys::process::wait_readable;
 
-/// Of what the programs tell by it.
+/// The map through which the programs report it.
 const TELLS: &str = "first_datagrams";
 
-/// Whether the program hangs; none where the kernel refused.
+/// Whether the program is attached; none where the kernel refused.
 type AttachedLink = Arc<OnceLock<Option<Link>>>;
 
 /// Waits until it is dropped, and takes the program off then.
@@ -31,7 +31,7 @@ pub(super) struct DeferredHook {
 }
 
 impl DeferredHook {
-    /// Hangs `program` when there is something for it to see.
+    /// Attaches `program` when there is something for it to see.
     pub(super) fn wait(
         object: Arc<Object>,
         program: &'static str,
@@ -39,7 +39,7 @@ impl DeferredHook {
         let (over, keep) = pipe()?;
         let hung = AttachedLink::default();
         let place = Arc::clone(&hung);
-        let thread = Builder::new().name("late hook".to_owned());
+        let thread = Builder::new().name("deferred hook".to_owned());
         let thread = thread.spawn(move || {
             let map = object.maps().find(|map| map.name() == TELLS);
             let told = map.is_some_and(|map| wait_readable([map.as_fd(), over.as_fd()]) == 0);
@@ -53,7 +53,7 @@ impl DeferredHook {
         })
     }
 
-    /// Whether it should hang and does not.
+    /// Whether it should be attached and is not.
     pub(super) fn is_refused(&self) -> bool {
         matches!(self.hung.get(), Some(None))
     }

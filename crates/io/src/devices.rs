@@ -1,8 +1,8 @@
 //! Devices: what they are, what lies below them, what they counted themselves.
 //!
-//! Disks are described by sysfs. Network devices of other namespaces are seen by a
-//! thread that enters the namespace; the namespace is looked for among the processes
-//! each time, as a descriptor kept open would keep it alive.
+//! Disks are described by sysfs. A thread that enters the namespace reads network
+//! devices of other namespaces. The namespace is looked for among the processes each
+//! time, as an open descriptor would keep it alive.
 
 use std::collections::BTreeMap;
 use std::fs::{File, read_to_string};
@@ -17,7 +17,7 @@ use crate::sys::{self as netns, NetDevice};
 /// Header of Ethernet: address, address, type.
 const ETHERNET_BYTES: u64 = 14;
 
-/// What a device counted: [in, out], of packets without the link's headers.
+/// Bytes counted by a device: [in, out], of packets without the link's headers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
     /// Bytes.
@@ -29,9 +29,9 @@ pub struct Counted {
 /// A device with what it counted so far.
 #[derive(Clone, Debug, Default)]
 pub struct Device {
-    /// What it is.
+    /// Description of the device.
     pub facts: IoDevice,
-    /// What it counted.
+    /// Its own counters.
     pub counted: Counted,
     /// Bytes of header that it counted with each packet, which are taken off.
     pub header_bytes: u64,
@@ -68,7 +68,7 @@ pub fn present(wanted: Option<&dyn Fn(u32) -> bool>) -> BTreeMap<DeviceId, Devic
     all
 }
 
-/// Namespaces beside the own one that are wanted.
+/// Wanted namespaces, besides the own one.
 fn others(own: u32, wanted: &dyn Fn(u32) -> bool) -> Vec<Network> {
     let others = namespaces().into_iter();
     let others = others.filter(|(netns, _)| *netns != own && wanted(*netns));
@@ -206,7 +206,7 @@ fn disk_facts(folder: &Path) -> Option<IoDevice> {
     })
 }
 
-/// What a device mapping is called, and which kind of array it is.
+/// Name and kind of array of a device mapping.
 fn stacked_kind(folder: &Path, family: &str) -> String {
     let more = ["dm/name", "md/level"].map(|file| read_to_string(folder.join(file)));
     match more.into_iter().flatten().next() {
@@ -324,7 +324,7 @@ fn pci_link(pci: &Path) -> Option<u64> {
 }
 
 /// Bytes per second of a link such as `8.0 GT/s PCIe` with so many lanes, after the
-/// line code: 8 of 10 bits up to 5 GT/s, 128 of 130 above.
+/// line code. The code uses 8 of 10 bits up to 5 GT/s, and 128 of 130 above.
 fn pci_bytes_per_s(speed: &str, lanes: u64) -> Option<u64> {
     let transfers: f64 = speed.split_whitespace().next()?.parse().ok()?;
     let code = if transfers <= 5.0 { 0.8 } else { 128.0 / 130.0 };

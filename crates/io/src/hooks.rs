@@ -1,29 +1,29 @@
-//! Which program hangs on which hook, and what is missing without it.
+//! Hooks of the programs, and what is missing without each.
 //!
-//! Kernels differ: a hook that this one lacks is served by another where there is
-//! one; where not, what can no longer be told is said once, in words, and goes into
-//! the recording. The kernel's type information (BTF) lists its tracepoints and
-//! functions by name, and is searched as text: to find a name in five megabytes
-//! takes a millisecond.
+//! Kernels differ. Where this one lacks a hook, another serves if there is one. If not,
+//! the loss is told once, in words, and goes into the recording. The kernel's type
+//! information (BTF) lists its tracepoints and functions by name, and is searched as
+//! text. Finding a name in five megabytes takes a millisecond.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// A program and where it hangs.
+/// A program and the hook it is attached to.
 pub(super) struct Hook {
     pub(super) program: &'static str,
     /// Name in BTF, `/` after the module that may have it; none for hooks that every kernel has.
     pub(super) target: Option<&'static str>,
     /// The program it stands in for.
     pub(super) instead_of: Option<&'static str>,
-    /// What a stand-in cannot tell.
+    /// The loss in accuracy with a stand-in.
     pub(super) worse: Option<&'static str>,
-    /// What cannot be told without this one (and what it stands in for).
+    /// The loss without this program (and without what it stands in for).
     pub(super) without: &'static str,
     /// Without it there is nothing to account.
     pub(super) required: bool,
-    /// Hung only when the first UDP socket is seen, as it runs for others, too.
-    pub(super) late: bool,
+    /// Attached only when the first UDP socket is seen, as it runs for other sockets,
+    /// too.
+    pub(super) deferred: bool,
 }
 
 const fn hook(program: &'static str, target: &'static str, without: &'static str) -> Hook {
@@ -34,7 +34,7 @@ const fn hook(program: &'static str, target: &'static str, without: &'static str
         worse: None,
         without,
         required: false,
-        late: false,
+        deferred: false,
     }
 }
 
@@ -46,7 +46,7 @@ const fn everywhere(program: &'static str, without: &'static str) -> Hook {
         worse: None,
         without,
         required: false,
-        late: false,
+        deferred: false,
     }
 }
 
@@ -56,8 +56,8 @@ impl Hook {
         self
     }
 
-    const fn late(mut self) -> Hook {
-        self.late = true;
+    const fn deferred(mut self) -> Hook {
+        self.deferred = true;
         self
     }
 
@@ -73,7 +73,7 @@ impl Hook {
 }
 
 const ONE_WRITER: &str =
-    "what several processes send through one socket goes to the last known one";
+    "bytes that several processes send through one socket go to the last known one";
 const SENT: &str = "packets sent are not accounted";
 const DATAGRAMS: &str = "datagrams received are not attributed";
 
@@ -89,22 +89,22 @@ pub(super) const HOOKS: &[Hook] = &[
     hook(
         "folio_dirtied",
         "btf_trace_writeback_dirty_folio",
-        "buffered writes are charged to whoever writes them back",
+        "buffered writes are attributed to the process that writes them back",
     ),
     hook(
         "ext4_delayed_write",
         "ext4/btf_trace_ext4_da_write_end",
-        "a page of ext4 that is dirty already stays with its first writer",
+        "an ext4 page that is already dirty stays with its first writer",
     ),
     hook(
         "ext4_write",
         "ext4/btf_trace_ext4_write_end",
-        "a page of ext4 that is dirty already stays with its first writer",
+        "an ext4 page that is already dirty stays with its first writer",
     ),
     hook(
         "iomap_write",
         "iomap/btf_trace_iomap_iter",
-        "a page of xfs that is dirty already stays with its first writer",
+        "an xfs page that is already dirty stays with its first writer",
     ),
     everywhere("packet_arrived", "packets received are not accounted"),
     hook("packet_queued", "btf_trace_net_dev_queue", SENT),
@@ -115,19 +115,19 @@ pub(super) const HOOKS: &[Hook] = &[
     hook(
         "stream_read",
         "btf_trace_tcp_rcv_space_adjust",
-        "what is received over TCP goes to the process that sends on the socket",
+        "bytes received over TCP go to the process that sends on the socket",
     ),
     // 6.16
     hook("stream_write", "btf_trace_tcp_sendmsg_locked", ONE_WRITER),
     hook("stream_write_entry", "tcp_sendmsg_locked", ONE_WRITER).instead_of("stream_write"),
     // 6.3
-    hook("datagram_read", "btf_trace_sock_recv_length", DATAGRAMS).late(),
+    hook("datagram_read", "btf_trace_sock_recv_length", DATAGRAMS).deferred(),
     hook("datagram_read_ipv4", "udp_recvmsg", DATAGRAMS).instead_of("datagram_read"),
     hook("datagram_read_ipv6", "udpv6_recvmsg", DATAGRAMS).instead_of("datagram_read"),
     hook(
         "datagram_dropped",
         "btf_trace_udp_fail_queue_rcv_skb",
-        "datagrams that found no room are charged late",
+        "datagrams dropped by full sockets are accounted late",
     ),
     hook(
         "stream_ended",
@@ -142,9 +142,12 @@ pub(super) const HOOKS: &[Hook] = &[
     ),
     everywhere(
         "seed",
-        "handshakes of listeners that were there before are not attributed",
+        "handshakes of listeners older than this run are not attributed",
     ),
-    everywhere("read_out", "open connections are accounted when they end"),
+    everywhere(
+        "read_out",
+        "bytes of an open connection are accounted only when it ends",
+    ),
 ];
 
 /// Programs to load, and those that are left out with what is missing for it.
@@ -175,7 +178,7 @@ pub(super) fn choose(has: &dyn Fn(&str) -> bool, refused: &[String]) -> HookChoi
     choice
 }
 
-/// What is served by a stand-in is not missing; nor is a stand-in that is not needed.
+/// A program served by a stand-in is not missing; nor is a stand-in that is not needed.
 fn stand_ins(choice: &mut HookChoice) {
     for hook in HOOKS {
         if let Some(first) = hook.instead_of

@@ -1,4 +1,4 @@
-//! What the programs write, read back: the twin of `bpf/layout.h`.
+//! Reads the tables of the programs: the twin of `bpf/layout.h`.
 
 use memgauge_trace::{DeviceId, Owner, Pid};
 
@@ -16,7 +16,7 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
     field.map_or(0, u64::from_ne_bytes)
 }
 
-/// What moved in one direction.
+/// Bytes and operations in one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flow {
     /// Bytes handed to the device or taken from it.
@@ -44,7 +44,7 @@ impl Flow {
         self.each(other, u64::wrapping_add)
     }
 
-    /// What this one has more than an earlier state of the same account.
+    /// Increment since an earlier state of the same account.
     pub fn since(self, earlier: Flow) -> Flow {
         self.each(earlier, u64::saturating_sub)
     }
@@ -87,7 +87,7 @@ impl Account {
         }
     }
 
-    /// What this one has more than an earlier state of the same account.
+    /// Increment since an earlier state of the same account.
     pub fn since(self, earlier: Account) -> Account {
         Account {
             input: self.input.since(earlier.input),
@@ -96,7 +96,7 @@ impl Account {
     }
 }
 
-/// Whose account, at which device.
+/// Owner and device of an account.
 pub(super) fn key(bytes: &[u8]) -> (Owner, DeviceId) {
     (
         owner(bytes),
@@ -126,7 +126,7 @@ pub(super) fn owner(bytes: &[u8]) -> Owner {
     Owner(u64_at(bytes, 0))
 }
 
-/// What a process moved in the last interval: `struct io_rate`.
+/// Rates of a process in the last interval: `struct io_rate`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rate {
     /// Process and when it started.
@@ -159,7 +159,7 @@ impl Rate {
     }
 }
 
-/// What the programs noted about a process.
+/// Facts that the programs noted about a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OwnerFacts {
     /// Its id.
@@ -194,19 +194,21 @@ pub(super) fn facts(owner: Owner, bytes: &[u8]) -> OwnerFacts {
 pub(super) const LOSSES: [(&str, &str); 9] = [
     (
         "accounts_full",
-        "bytes for which neither the accounts nor those of control groups had room",
+        "bytes dropped because the tables of processes and of control groups were full",
     ),
     (
         "owners_full",
-        "processes whose name, user and group could not be noted",
+        "processes whose name, user and group are not known, because their table was full",
     ),
     (
         "writer_unknown",
-        "bytes written back by the kernel whose pages became dirty before accounting began, or too long ago",
+        "bytes written back by the kernel from pages that became dirty before accounting began, \
+        or too long ago",
     ),
     (
-        "no_book",
-        "bytes of packets whose socket had no memory for its sums",
+        "socket_untracked",
+        "bytes of packets of sockets that could not be tracked, because the kernel had no memory \
+        for it",
     ),
     (
         "devices_mixed",
@@ -214,13 +216,16 @@ pub(super) const LOSSES: [(&str, &str); 9] = [
     ),
     (
         "writers_mixed",
-        "times that a socket had more writers at once than can be kept apart",
+        "times that a socket had more writers at once than can be told apart",
     ),
     (
         "pages_unread",
         "bytes of requests whose pages could not be read",
     ),
-    ("sender_unknown", "bytes sent whose process is not known"),
+    (
+        "sender_unknown",
+        "bytes sent by processes that are not known",
+    ),
     (
         "never_read",
         "bytes received by sockets that were closed before any process read from them",

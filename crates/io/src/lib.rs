@@ -1,13 +1,13 @@
 //! I/O accounting: which process moves how many bytes through which device.
 //!
 //! BPF programs (`bpf/`) charge every request to a disk and every packet of a TCP or
-//! UDP socket to the process it belongs to, in the kernel, as it happens; this module
-//! loads them, reads their tables, and adds what only user space knows: names, users,
-//! control groups, devices, and what the devices counted themselves. `docs/io.md` has
-//! the hooks and the cases, `docs/io-map.md` the tables' layout.
+//! UDP socket to its process, in the kernel, as it happens. This module loads them,
+//! reads their tables, and adds names, users, control groups, devices, and the devices'
+//! own counters. `docs/io.md` has the hooks and the cases, `docs/io-map.md` the tables'
+//! layout.
 //!
-//! Attribution is counted, not estimated. What cannot be attributed is left over as
-//! the difference to the device's own counter.
+//! Attribution is counted, not estimated. Unattributed bytes are the difference to the
+//! device's own counter.
 
 #![deny(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! What happened since the last look, as rows.
+//! Increments since the previous look, as rows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -39,13 +39,13 @@ pub struct Look {
     pub time_ns: u64,
     /// Since the last look.
     pub interval_ns: u64,
-    /// What moved.
+    /// Bytes that moved.
     pub rows: Vec<IoRow>,
     /// Owners that are new or have changed.
     pub owners: Vec<IoOwner>,
     /// Devices that are new or have changed.
     pub devices: Vec<IoDevice>,
-    /// What the counters of memory traffic gained.
+    /// Increments of the counters of memory traffic.
     pub memory: Vec<Gained>,
 }
 
@@ -59,7 +59,7 @@ pub struct Meter {
     started: Instant,
     looked_ns: u64,
     accounts: BTreeMap<Key, Account>,
-    /// What devices had counted when they were looked at last, and when that was.
+    /// Counters of the devices at the previous look, and the time of that look.
     counted: BTreeMap<DeviceId, (Counted, u64)>,
     /// When other network namespaces were entered last.
     abroad_ns: u64,
@@ -111,7 +111,7 @@ impl Meter {
         self.filter = filter;
     }
 
-    /// What cannot be told on this machine, in words.
+    /// Limits of the accounting on this machine, in words.
     pub fn missing(&self) -> Vec<String> {
         let missing = self.session.missing().into_iter().map(str::to_owned);
         missing.chain(self.memory.missing()).collect()
@@ -138,7 +138,7 @@ impl Meter {
         self.session.table_bytes()
     }
 
-    /// What could not be accounted since the start.
+    /// Losses since the start.
     ///
     /// # Errors
     /// When the kernel's tables cannot be read.
@@ -225,7 +225,7 @@ impl Meter {
         Ok(())
     }
 
-    /// What the devices counted.
+    /// Adds the counters of the devices.
     fn add_devices(&mut self, look: &mut Look, present: &BTreeMap<DeviceId, Device>) {
         for (id, device) in present {
             if !self.wants_device(&device.facts.name) {

@@ -1,7 +1,7 @@
 //! The BPF programs while they are loaded.
 //!
-//! Dropping [`Programs`] detaches and unloads everything, and so does the kernel when
-//! the process is killed: links and maps are descriptors of this process, none is
+//! Dropping [`Programs`] detaches and unloads everything. So does the kernel when the
+//! process is killed: links and maps are descriptors of this process, and none is
 //! pinned by itself. Rejected: generated bindings (a build tool more, for five maps
 //! that are read by name) and a daemon that keeps the programs loaded.
 
@@ -29,7 +29,7 @@ const BTF: &str = "/sys/kernel/btf";
 /// Most files, or chunks of pages, that there are marks for: 16 GiB of dirty pages.
 const MOST_CHUNKS: u32 = 1 << 18;
 
-/// What libbpf said about the last load; it speaks through a plain function.
+/// Messages of libbpf about the last load; it calls a plain function.
 static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 fn listen(_: PrintLevel, text: String) {
@@ -58,7 +58,7 @@ pub(super) struct Programs {
     object: Arc<Object>,
     /// Attached as long as they live.
     _links: Vec<Link>,
-    late: Vec<(&'static Hook, DeferredHook)>,
+    deferred: Vec<(&'static Hook, DeferredHook)>,
     read_out: Option<Link>,
     missing: BTreeMap<&'static str, &'static str>,
     pinned: Option<PathBuf>,
@@ -99,27 +99,27 @@ impl Programs {
         let mut links = Vec::new();
         let mut read_out = None;
         let mut missing = choice.missing;
-        let (late, at_once): (Vec<&Hook>, Vec<&Hook>) = HOOKS
+        let (deferred, at_once): (Vec<&Hook>, Vec<&Hook>) = HOOKS
             .iter()
             .filter(|hook| choice.load.contains(&hook.program))
-            .partition(|hook| hook.late);
+            .partition(|hook| hook.deferred);
         for program in object.progs_mut() {
             let name = name_of(&program);
             if !at_once.iter().any(|hook| hook.program == name) {
                 continue;
             }
-            match hang(&program, &name, &object, cgroup.as_deref()) {
+            match attach(&program, &name, &object, cgroup.as_deref()) {
                 Ok(link) if name == "read_out" => read_out = Some(link),
                 Ok(link) => links.push(link),
                 Err(e) => note_missing(&mut missing, &name, &e)?,
             }
         }
-        let late = late.into_iter().map(|hook| {
+        let deferred = deferred.into_iter().map(|hook| {
             let waiting = DeferredHook::wait(Arc::clone(&object), hook.program);
             Ok((hook, waiting.map_err(|e| no_thread(hook, e))?))
         });
         Ok(Programs {
-            late: late.collect::<Result<_>>()?,
+            deferred: deferred.collect::<Result<_>>()?,
             object,
             _links: links,
             read_out,
@@ -129,9 +129,12 @@ impl Programs {
         })
     }
 
-    /// What cannot be told on this machine, in words.
+    /// Limits of the accounting on this machine, in words.
     pub(super) fn missing(&self) -> Vec<&'static str> {
-        let refused = self.late.iter().filter(|(_, late)| late.is_refused());
+        let refused = self
+            .deferred
+            .iter()
+            .filter(|(_, deferred)| deferred.is_refused());
         let refused = refused.map(|(hook, _)| hook.without);
         let known = self.missing.values().copied();
         let mut sentences: Vec<&'static str> = known.chain(refused).collect();
@@ -150,7 +153,8 @@ impl Programs {
         self.accounts_in("accounts")
     }
 
-    /// What found no room among them: by the id of a control group in place of the owner.
+    /// Accounts without room in the table, by the id of a control group in place of the
+    /// owner.
     pub(super) fn folded(&self) -> Result<Vec<((u64, DeviceId), Account)>> {
         let folded = self.accounts_in("folded")?.into_iter();
         let by_group = |((group, device), account): ((Owner, _), _)| ((group.0, device), account);
@@ -176,14 +180,15 @@ impl Programs {
     pub(super) fn close(&self, key: (Owner, DeviceId)) -> Result<Account> {
         let map = self.map("accounts")?;
         let key = layout::key_bytes(key);
-        // Read anew: what an ended process wrote is charged whenever it is written back.
+        // Read again: pages of an ended process are charged whenever they are written
+        // back.
         let failed = |e| unread("accounts", e);
         let values = map.lookup_percpu(&key, MapFlags::ANY).map_err(failed)?;
         map.delete(&key).map_err(failed)?;
         Ok(Account::of_processors(&values.unwrap_or_default()))
     }
 
-    /// What was noted about an owner.
+    /// Facts noted about an owner.
     pub(super) fn facts(&self, owner: Owner) -> Result<Option<OwnerFacts>> {
         let key = owner.0.to_ne_bytes();
         for name in ["owners", "more_owners"] {
@@ -271,7 +276,7 @@ impl Programs {
         })
     }
 
-    /// Whether somebody may read rates.
+    /// Whether another program may read rates.
     pub(super) fn is_pinned(&self) -> bool {
         self.pinned.is_some()
     }
@@ -362,7 +367,7 @@ fn chunks() -> u32 {
         .lines()
         .find_map(|line| line.strip_prefix("MemTotal:"))
         .and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
-    // vm.dirty_ratio is 20 % where nobody changed it.
+    // vm.dirty_ratio is 20 % by default.
     let pages = kib.unwrap_or(1 << 22) / 4 / 5 * 2;
     (pages / 16).clamp(4096, u64::from(MOST_CHUNKS)) as u32
 }
@@ -422,7 +427,7 @@ fn note_missing(
 }
 
 /// Attaches one program the way its kind needs.
-fn hang(
+fn attach(
     program: &ProgramMut<'_>,
     name: &str,
     object: &Object,
@@ -437,9 +442,9 @@ fn hang(
     }
     match name {
         "read_out" => {
-            let books = object.maps().find(|map| map.name() == "books");
-            let books = books.ok_or("no map `books`")?;
-            program.attach_iter(books.as_fd()).map_err(failed)
+            let accounts = object.maps().find(|map| map.name() == "socket_accounts");
+            let accounts = accounts.ok_or("the programs have no map `socket_accounts`")?;
+            program.attach_iter(accounts.as_fd()).map_err(failed)
         }
         "seed" => {
             let link = program.attach().map_err(failed)?;

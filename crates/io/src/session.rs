@@ -10,17 +10,18 @@ use super::names::cgroup_path;
 use super::programs::{Programs, Setup};
 use crate::Result;
 
-/// Whose account, at which device.
+/// Owner and device of an account.
 pub type Key = (Owner, DeviceId);
 
-const NOT_RUN: &str = "requests or packets during which the kernel did not run a BPF program, as it had interrupted itself";
+const NOT_RUN: &str = "requests or packets that the kernel did not show to a BPF program, \
+because one was already running on that processor";
 
 /// Something that could not be accounted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loss {
     /// Name, for programs.
     pub name: &'static str,
-    /// What is counted.
+    /// Meaning of the count.
     pub meaning: &'static str,
     /// How many.
     pub count: u64,
@@ -31,7 +32,7 @@ pub struct Session {
     programs: Programs,
     /// Accounts of owners that have ended, taken out of the kernel's table.
     closed: BTreeMap<Key, Account>,
-    /// What was noted about them.
+    /// Facts noted about owners that ended.
     ended: BTreeMap<Owner, OwnerFacts>,
     /// Owners found gone at the last look; closed at the next one.
     gone: BTreeSet<Owner>,
@@ -55,7 +56,7 @@ impl Session {
         })
     }
 
-    /// What cannot be told on this machine, in words.
+    /// Limits of the accounting on this machine, in words.
     pub fn missing(&self) -> Vec<&'static str> {
         self.programs.missing()
     }
@@ -110,8 +111,8 @@ impl Session {
         })
     }
 
-    /// Moves accounts of processes that were gone at the last look as well out of the
-    /// kernel's table, so that it does not fill up on a machine with many short ones.
+    /// Moves accounts of processes that had ended by the previous look out of the
+    /// kernel's table. Otherwise a machine with many short processes would fill it.
     fn make_room(&mut self, live: &[(Key, Account)]) -> Result<()> {
         let gone: BTreeSet<Owner> = live
             .iter()
@@ -136,7 +137,7 @@ impl Session {
         Ok(())
     }
 
-    /// What is known about an owner that has an account.
+    /// Facts about an owner that has an account.
     ///
     /// # Errors
     /// When the kernel's tables cannot be read.
@@ -180,7 +181,7 @@ impl Session {
         self.programs.publish(rate)
     }
 
-    /// What could not be accounted, where there is any.
+    /// Losses greater than 0.
     ///
     /// # Errors
     /// When the kernel's tables cannot be read.

@@ -18,7 +18,7 @@ pub struct NetDevice {
     /// Whether its counters include a header of Ethernet for each packet: those of
     /// the loopback device and of tunnels do not.
     pub ethernet: bool,
-    /// Of a pair of devices (veth), the other one's index in its namespace; else 0.
+    /// Index of the other device of a pair (veth) in its namespace; else 0.
     pub peer: u32,
     /// Bytes and packets received, bytes and packets sent.
     pub counted: [u64; 4],
@@ -71,8 +71,8 @@ pub fn devices_here() -> io::Result<Vec<NetDevice>> {
     Ok(devices)
 }
 
-/// What devices of the calling thread's namespace counted, by name: bytes and packets
-/// received, bytes and packets sent.
+/// Counters of the devices in the calling thread's namespace, by name: bytes and
+/// packets received, bytes and packets sent.
 ///
 /// # Errors
 /// When `/proc` cannot be read.
@@ -167,8 +167,8 @@ fn peer_of(socket: &File, name: &str, statistics: u32) -> Option<u32> {
     words[0] = u64::from(GET_STATISTICS);
     let mut request = request_about(name);
     request.ifr_ifru.ifru_data = words.as_mut_ptr().cast();
-    // SAFETY: `request` and the words it points to are valid for the call; the kernel
-    // writes as many as the driver has, for which there is room.
+    // SAFETY: `request` and the words it points to are valid for the call. The kernel
+    // writes as many words as the driver has, and there is room for them.
     let done = unsafe { libc::ioctl(socket.as_raw_fd(), ETHTOOL as _, &mut request) };
     (done == 0).then(|| words[1] as u32)
 }

@@ -1,8 +1,9 @@
 //! Devices looked at again and again.
 //!
-//! What a device is takes some twenty system calls to find out, what it counted is a line
-//! of one of two files. So the former is asked once a second, and when a device comes or
-//! goes; between, the files alone are read: `/proc/diskstats` and `/proc/net/dev`.
+//! Finding out the facts of a device takes some twenty system calls; its counters are a
+//! line of one of two files. So the former is asked once a second, and when a device
+//! comes or goes; between, the files alone are read: `/proc/diskstats` and
+//! `/proc/net/dev`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,7 +22,7 @@ pub(super) struct Watch {
 
 type Seen = (BTreeSet<DeviceId>, BTreeSet<String>);
 
-/// What the two files say.
+/// Content of the two files.
 struct Counters {
     disks: BTreeMap<DeviceId, Counted>,
     networks: BTreeMap<String, [u64; 4]>,
@@ -45,8 +46,8 @@ impl Watch {
         self.known.clone()
     }
 
-    /// What is known, with new counters; none when a device has come or gone, or is
-    /// another one of the same name by now, as its counters have fallen.
+    /// The known devices with new counters. `None` when a device has come or gone, or
+    /// is another one of the same name by now, as its counters have fallen.
     fn recount(&mut self, now: &Counters) -> Option<BTreeMap<DeviceId, Device>> {
         if self.seen != now.seen() {
             return None;

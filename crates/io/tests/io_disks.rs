@@ -301,8 +301,8 @@ fn what_finds_no_room_in_the_accounts_goes_to_the_control_group() {
     );
 }
 
-/// More short processes than there is room for, whose pages are written back when all have
-/// ended: each byte is somebody's, or their control group's.
+/// More short processes than there is room for, whose pages are written back when all
+/// have ended. Each byte is in the account of a process or of a control group.
 #[test]
 fn a_burst_of_short_processes_is_accounted_to_the_last_byte() {
     const CHILDREN: u64 = 2000;
@@ -412,7 +412,7 @@ fn a_process_id_that_is_used_again_is_another_owner() {
     let words = ["write_direct", &disk.path("first"), "4194304"];
     let first = act(&words);
     let again = [words[0], &disk.path("second"), "8388608"];
-    // Somebody else may get the id in between.
+    // Another process may get the id in between.
     let used_again = (0..50).any(|_| set_last_pid(first - 1) && act(&again) == first);
     if !used_again {
         skipped(

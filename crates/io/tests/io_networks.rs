@@ -112,21 +112,21 @@ fn echo_requests_belong_to_who_sends_them_and_answers_of_the_kernel_to_nobody() 
     });
 }
 
-/// Bytes of packets that were given to nobody so far, by reason.
+/// Unattributed bytes of packets so far, by reason.
 fn given_to_nobody(session: &Session, reasons: &[&str]) -> u64 {
     let losses = session.losses().unwrap();
     let lost = losses.iter().filter(|loss| reasons.contains(&loss.name));
     lost.map(|loss| loss.count).sum()
 }
 
-/// Two processors may handle them at the same moment: nothing may go to the other
-/// device, and what came before there was a reader, while the other processor held the
-/// socket's runs, must be counted as lost.
+/// Two processors may handle them at the same moment, and no packet may go to the other
+/// device. Packets that came before there was a reader, while the other processor held
+/// the socket's runs, must be counted as lost.
 #[test]
 fn datagrams_that_come_from_two_devices_at_once_are_told_apart_or_counted_as_lost() {
     each_family(|session, network, family| {
         for round in 0..4 {
-            let lost_before = given_to_nobody(session, &["no_book"]);
+            let lost_before = given_to_nobody(session, &["socket_untracked"]);
             let receiver = network
                 .actor('b', &["udp_receive", family.any, "7004", "4000"])
                 .ready();
@@ -146,7 +146,7 @@ fn datagrams_that_come_from_two_devices_at_once_are_told_apart_or_counted_as_los
                 );
                 expected.bytes - found.bytes
             });
-            let lost = given_to_nobody(session, &["no_book"]) - lost_before;
+            let lost = given_to_nobody(session, &["socket_untracked"]) - lost_before;
             assert_eq!(lacking.iter().sum::<u64>(), lost, "round {round}");
         }
     });
@@ -217,10 +217,10 @@ fn datagrams_that_find_no_room_are_charged_too() {
     });
 }
 
-/// What a device counted between two looks, less the link's headers, against what all
-/// processes have: short of it by at most what the kernel itself exchanges (addresses
-/// of neighbours, the last acknowledgement of a closed connection). The device is looked at
-/// first and last, so that what comes between two looks has only been counted.
+/// Bytes that a device counted between two looks, less the link's headers, against the
+/// sum of all processes. The sum lacks at most the kernel's own packets (addresses of
+/// neighbours, the last acknowledgement of a closed connection). The device is looked
+/// at first and last, so packets between the two looks are only in its own count.
 struct Totals {
     before: [u64; 5],
     accounts: (u64, u64),
@@ -242,7 +242,7 @@ impl Totals {
         self.check_but(session, network, 400);
     }
 
-    /// At most `rest` bytes of the device's are nobody's.
+    /// At most `rest` bytes of the device's are unattributed.
     fn check_but(&self, session: &mut Session, network: &Network, rest: u64) {
         let all = everyone(session, network.device(self.side, "one"));
         let now = network.counted(self.side, "one");
@@ -259,7 +259,7 @@ impl Totals {
                 "out",
             ),
         ];
-        // What a device was handed and had no room for it has not counted.
+        // Packets handed to a device that had no room for them are not counted by it.
         let dropped = gained(4) * 1500;
         for (counted, accounted, way) in pairs {
             assert!(
@@ -364,7 +364,8 @@ fn a_stream_that_is_reset_belongs_to_its_ends() {
         std::thread::sleep(std::time::Duration::from_millis(200));
         let of_client = account(session, client, network.device('a', "one"));
         let of_server = account(session, server, network.device('b', "one"));
-        // What one end is charged for sending, the other is for receiving.
+        // Bytes charged to one end for sending equal those charged to the other for
+        // receiving.
         assert_eq!(of_client.output, of_server.input);
         assert_eq!(of_client.input, of_server.output);
         assert!((20_000..21_500).contains(&of_client.output.bytes));
@@ -372,11 +373,11 @@ fn a_stream_that_is_reset_belongs_to_its_ends() {
     });
 }
 
-/// More sockets than there are slots: some keep their books elsewhere.
+/// More sockets than there are slots: some keep their accounts elsewhere.
 #[test]
 fn thousands_of_open_connections_are_exact_together_or_counted_as_lost() {
     const COUNT: &str = "4500";
-    const ENDED: [&str; 3] = ["no_book", "never_read", "sender_unknown"];
+    const ENDED: [&str; 3] = ["socket_untracked", "never_read", "sender_unknown"];
     each_family(|session, network, family| {
         let again_before = network.segments_sent_again();
         let lost_before = given_to_nobody(session, &ENDED);
@@ -416,8 +417,8 @@ fn thousands_of_open_connections_are_exact_together_or_counted_as_lost() {
     });
 }
 
-/// Bytes of so many packets that carry the payload of so many connections, with a packet
-/// that opens each, whose header is 8 bytes longer than others'.
+/// Bytes of so many packets that carry the payload of so many connections. A packet
+/// opens each connection; its header is 8 bytes longer than others'.
 fn bytes_of_many(packets: u64, connections: u64, payload: u64, family: &Family) -> u64 {
     packets * (family.udp_headers + 24) + connections * (8 + payload)
 }
@@ -450,7 +451,7 @@ fn a_bond_is_charged_above_its_devices_and_knows_them() {
     assert_eq!(devices[&bond('a')].facts.kind, "bonding");
 }
 
-/// What comes in is the bridge's, which its device passes on.
+/// Packets that come in are the bridge's, and its device passes them on.
 #[test]
 fn a_bridge_is_charged_for_what_comes_in_through_it() {
     let Some((mut session, _turn)) = session() else {
@@ -514,9 +515,9 @@ fn ends_of_a_pair_name_each_other_and_vanish_with_their_accounts_kept() {
     assert_eq!(bytes, datagrams(&IPV4, &[(100, 500)]).bytes);
 }
 
-/// Whether a flow carries the payload within a thousandth, beside what TCP had to send
-/// again. Each packet has headers of
-/// 52 bytes (IPv4) or 72 (IPv6), the time stamp among them.
+/// Whether a flow carries the payload within a thousandth, apart from bytes that TCP
+/// had to send again. Each packet has headers of 52 bytes (IPv4) or 72 (IPv6), the time
+/// stamp among them.
 fn carries(flow: Flow, payload: u64, network: &Network, family: &Family) -> bool {
     let headers = flow.operations * (family.udp_headers + 24);
     let carried = flow.bytes.saturating_sub(headers);
@@ -696,8 +697,9 @@ fn a_server_that_listened_before_is_accounted_to_its_workers() {
             let all = everyone(&mut session, lo);
             let counted = network.counted('a', "lo");
             let gained = |i: usize| counted[i] - before[i];
-            // A connection has 3 packets of handshake, 2 of data, their acknowledgements, and
-            // 3 or 4 at its end, of which the last is nobody's: it has no socket any more.
+            // A connection has 3 packets of handshake, 2 of data, their
+            // acknowledgements, and 3 or 4 at its end. The last one is unattributed: it
+            // has no socket any more.
             let nobodys = 200 * headers;
             for (bytes, packets, sum) in [(0, 1, all.input), (2, 3, all.output)] {
                 // The loopback device does not count a link's header.

@@ -1,4 +1,4 @@
-//! What of the live sources works here, found by trying.
+//! Tries which of the live sources work here.
 
 use std::fs::read_to_string;
 use std::time::{Duration, Instant};
@@ -54,7 +54,7 @@ fn series() -> Check {
     };
     let bears = || match sampled_tick_ns() {
         Some(tick_ns) => format!(
-            "; a tick takes {:.1} us, less than {:.0} % of the time from -I {}us on",
+            "; a tick takes {:.1} us, which is less than {:.0} % of the time from -I {}us on",
             tick_ns / 1e3,
             100.0 * BEARABLE,
             bearable_interval_ns(tick_ns).div_ceil(1000),
@@ -63,7 +63,7 @@ fn series() -> Check {
     };
     let found = match &ticks {
         Ok(rate) => format!(
-            "a tick every {:.0} us at best{}; {threads}",
+            "the shortest interval is {:.0} us{}; {threads}",
             1e6 / rate.max(1.0),
             bears(),
         ),
@@ -121,7 +121,7 @@ fn floor(name: &str, pmus: &Pmus, has: &Facilities) -> Option<u64> {
         };
         let built = attribute(event, &wanted, has);
         let mut attr = built.attr;
-        // What is raised before it is asked for is not taken.
+        // A period that the program had to raise counts as not taken.
         attr.period == period && opens(&mut attr)
     };
     PERIODS.iter().find(taken).copied()
@@ -190,8 +190,11 @@ fn rings() -> Check {
         .into_iter()
         .find(fits);
     let found = match most {
-        Some(pages) => format!("{} KiB a ring at least", pages * perf::page_bytes() / 1024),
-        None => "no ring at all".to_owned(),
+        Some(pages) => format!(
+            "at least {} KiB for each ring",
+            pages * perf::page_bytes() / 1024
+        ),
+        None => "no ring can be mapped".to_owned(),
     };
     let ok = most.is_some_and(|pages| pages >= RING_PAGES);
     verdict(

@@ -1,13 +1,12 @@
 //! Source `clock`: data addresses without a PMU.
 //!
-//! A timer samples the program with its registers; the instruction at the sampled
-//! address, or one beside it, is decoded, and its operand's address computed from
-//! the registers (`memgauge_perf::derive`). That works on any Linux and in any virtual
+//! A timer samples the program with its registers. The instruction at the sampled
+//! address, or one next to it, is decoded, and its operand's address computed from the
+//! registers (`memgauge_perf::derive`). That works on any Linux and in any virtual
 //! machine, on a program that is started and on one that runs.
 //!
-//! What it says is where the program *spends its time* and which data it handles
-//! there, not which accesses missed: a sample stands for time, not for an event
-//! of the caches.
+//! The result says where the program *spends its time* and which data it handles there,
+//! not which accesses missed. A sample stands for time, not for an event of the caches.
 
 use std::path::PathBuf;
 
@@ -17,12 +16,13 @@ use crate::target::Target;
 use crate::{Error, ErrorKind, Result};
 use memgauge_perf::abi::{Attr, kind, software};
 
-/// What to sample, and how often.
+/// Events to sample, and how often.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// A command, processes or threads.
     pub target: Target,
-    /// A program that is started and says when to stop, beside somebody else.
+    /// A program that is started and whose end stops the run; another target is
+    /// observed.
     pub while_running: Option<Vec<String>>,
     /// Directory of the recording.
     pub output: PathBuf,

@@ -1,9 +1,8 @@
 //! Opens groups of counters and reads them.
 //!
-//! What the kernel refuses is told apart: an event this machine does not have is
-//! left out and named, one that is too much for this user is tried again in user
-//! space alone, a member that does not fit beside the others begins a group of
-//! its own.
+//! Refusals of the kernel differ. An event that this machine lacks is left out and
+//! named. One that this user may not count is tried again in user space alone. A member
+//! that does not fit next to the others begins a group of its own.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -27,7 +26,8 @@ pub struct Unsupported {
 /// Events that this machine counts, and those it does not.
 #[derive(Clone, Debug, Default)]
 pub struct EventSupport {
-    /// Those that can be opened; where only user space is allowed, so changed.
+    /// Events that can be opened; where only user space is allowed, they are changed
+    /// so.
     pub usable: Vec<Event>,
     /// The others.
     pub unsupported: Vec<Unsupported>,
@@ -179,7 +179,7 @@ fn level_needed(attr: &Attr, wide: bool) -> i64 {
     }
 }
 
-/// What would allow it, by the level that is needed and the one that is set.
+/// The fix, by the level that is needed and the one that is set.
 fn not_allowed(needed: i64, set: Option<i64>) -> String {
     match set {
         Some(level) if level > needed => format!(
@@ -237,7 +237,7 @@ pub struct Counters {
     pub events: Vec<usize>,
 }
 
-/// What all counters of a session have in common.
+/// Settings common to all counters of a session.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup {
     /// Flags for every event.
@@ -252,9 +252,9 @@ pub struct Setup {
 
 /// Format of a group's readings.
 pub const READ_FORMAT: u64 = read::GROUP | read::TIME_ENABLED | read::TIME_RUNNING;
-/// Format of a member's own: in a READ record of a thread that ends, a member
-/// with the group's format would have the values of all *others*, since the
-/// kernel takes it out of the group first.
+/// Read format of a member. In a READ record of an ending thread, a member with the
+/// group's format would have the values of all *others*, since the kernel takes it out
+/// of the group first.
 pub const MEMBER_FORMAT: u64 = read::TIME_ENABLED | read::TIME_RUNNING;
 
 fn prepared(mut attr: Attr, setup: &Setup, is_leader: bool) -> Attr {
@@ -326,7 +326,7 @@ impl Counters {
     /// Ids of its events, the leader's first.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn ids(&self) -> io::Result<Vec<u64>> {
         self.fds.iter().map(perf::id).collect()
     }
@@ -335,7 +335,7 @@ impl Counters {
     /// others on the same processor. Members have records too: their last values.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn write_into(&self, owner: &OwnedFd) -> io::Result<()> {
         let mut others = self
             .fds
@@ -347,7 +347,7 @@ impl Counters {
     /// Reads every counter of the group: times, then values.
     ///
     /// # Errors
-    /// What `read` says.
+    /// The error of `read`.
     pub fn read(&self) -> io::Result<Totals> {
         let mut bytes = vec![0u8; 8 * (3 + self.fds.len())];
         let n = perf::read_words(self.leader(), &mut bytes)?;
@@ -400,7 +400,7 @@ pub(crate) fn ring(event: &OwnedFd, pages: usize) -> crate::Result<Option<Ring>>
 const LOCKED: &str = "this user may not lock more memory (sysctl kernel.perf_event_mlock_kb, \
                       or ulimit -l)";
 
-/// What to say of rings that are smaller than wanted.
+/// The note about rings that are smaller than wanted.
 pub(crate) fn smaller_rings(pages: usize, wanted: usize) -> Option<String> {
     let said = || format!("rings are of {pages} pages instead of {wanted}: {LOCKED}");
     (pages < wanted).then(said)

@@ -1,4 +1,4 @@
-//! Whom to observe.
+//! The targets that can be observed.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -10,7 +10,7 @@ use crate::{Error, ErrorKind, Result};
 
 use super::events::cpu_list;
 
-/// What the command line names.
+/// Target that the command line names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
     /// A program to start, and all it starts.
@@ -46,7 +46,7 @@ impl Target {
 /// Where a group of counters is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// Whom it observes.
+    /// Scope that it observes.
     pub whom: EventScope,
     /// On which processor; `None` is any.
     pub cpu: Option<u32>,
@@ -64,7 +64,7 @@ pub fn online_cpus() -> Vec<u32> {
 /// A target with what has to stay open for it.
 #[derive(Debug)]
 pub struct OpenTarget {
-    /// Threads, or the control group, or nobody in particular.
+    /// Threads, or the control group, or all processes.
     whom: Vec<EventScope>,
     cpus: Vec<u32>,
     /// Whether counters follow one task, and not a processor.

@@ -51,7 +51,7 @@ fn sampled_programs(path: &Path) -> BTreeSet<String> {
 fn of_whole_processors_only_the_targets_samples_are_kept() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let (wide, narrow) = (folder.path().join("w.mg"), folder.path().join("n.mg"));
-    // Somebody else, who has page faults all the while.
+    // Another process, which has page faults all the while.
     let mut other = std::process::Command::new("sh")
         .args(["-c", "while :; do ls / > /dev/null; done"])
         .spawn()

@@ -1,7 +1,8 @@
 //! How many accesses per second the model takes, by where they end up.
 //!
-//! `cargo run --release -p memgauge-machine --example speed [PRESET [WORD]]` prints
-//! the median of five runs of each stream on the processor it runs on (of those whose name contains WORD).
+//! `cargo run --release -p memgauge-machine --example speed [PRESET [WORD]]` prints the
+//! median of five runs of each stream (of those whose name contains WORD), on the
+//! processor it runs on.
 
 use std::hint::black_box;
 use std::time::Instant;

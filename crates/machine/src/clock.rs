@@ -1,8 +1,8 @@
 //! Virtual time: cycles and nanoseconds, in integers.
 //!
-//! Times inside a core are thousandths of a cycle (*millicycles*) since virtual
-//! time zero, so that a fraction of a cycle for each instruction adds up exactly;
-//! 2^64 of them are six weeks at 5 GHz.
+//! Times inside a core are thousandths of a cycle (*millicycles*) since virtual time
+//! zero, so that a fraction of a cycle for each instruction adds up exactly. 2^64 of
+//! them are six weeks at 5 GHz.
 
 const NS_PER_S: u128 = 1_000_000_000;
 

@@ -1,16 +1,14 @@
-//! What a modelled machine is made of.
+//! Parameters of a modelled machine.
 //!
-//! A [`Config`] is plain data: it is what a `--machine` file holds (JSON), what
-//! the presets are, and what a front end fills in from the running processor.
-//! [`Config::validate`] refuses what the model cannot represent, and says which
-//! field it was.
+//! A [`Config`] is plain data: a `--machine` file holds it (JSON), the presets are made
+//! of it, and a front end fills it in from the running processor. [`Config::validate`]
+//! refuses what the model cannot represent, and says which field it was.
 
 use memgauge_trace::{CacheGeometry, MachineFacts, TlbGeometry};
 use serde::{Deserialize, Serialize};
 
-/// Bytes in a cache line. The only size modelled: it is a constant so that the
-/// fast path shifts by constants, and every x86-64 and most 64-bit Arm
-/// processors have it.
+/// Bytes in a cache line. It is the only size modelled. As a constant it lets the fast
+/// path shift by constants, and every x86-64 and most 64-bit Arm processors have it.
 pub const LINE_BYTES: u32 = 64;
 
 /// Bytes in a page. Huge pages are not modelled.
@@ -255,9 +253,9 @@ impl TlbConfig {
 }
 
 impl Default for Timing {
-    /// A current server core: 0.4 cycles an instruction, nine tenths of an
-    /// irregular miss exposed, twelve regular ones in flight, memory at 95 ns and
-    /// 40 GB/s. Modelling choices, for machines nothing better is known of.
+    /// A current server core: 0.4 cycles an instruction, nine tenths of an irregular
+    /// miss exposed, twelve regular ones in flight, memory at 95 ns and 40 GB/s.
+    /// Modelling choices, for machines nothing better is known of.
     fn default() -> Self {
         Timing {
             cycles_per_1000_instructions: 400,
@@ -353,7 +351,7 @@ impl Config {
     }
 
     /// Whether it has the name of a preset and is another machine. Prefetchers are
-    /// switched on by option and told beside the name.
+    /// switched on by option and shown next to the name.
     pub fn is_modified(&self) -> bool {
         let same = |preset: &Config| {
             let mut mine = self.clone();
@@ -363,7 +361,7 @@ impl Config {
         Config::preset(&self.name).is_some_and(|preset| !same(&preset))
     }
 
-    /// What a recording's manifest says about this machine.
+    /// Facts of this machine for a recording's manifest.
     pub fn to_facts(&self) -> MachineFacts {
         MachineFacts {
             name: self.name.clone(),

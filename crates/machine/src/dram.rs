@@ -1,9 +1,9 @@
 //! Memory: a rate that all cores share.
 //!
-//! Cores run ahead of each other in virtual time, because their feeds arrive
-//! when they arrive; a single queue would make the one behind wait for the one
-//! ahead. So capacity is booked by *window* of virtual time: a transfer takes
-//! room in the window of its own moment, or in the first later one with room.
+//! Cores run ahead of each other in virtual time, because their feeds arrive at
+//! different moments. A single queue would make the one behind wait for the one ahead.
+//! So capacity is reserved by *window* of virtual time. A transfer takes room in the
+//! window of its own moment, or in the first later one with room.
 
 /// Length of a window: 2^18 millicycles, about 260 cycles. No stretch of time gets
 /// more than one window's lines above the rate.
@@ -16,7 +16,7 @@ const WINDOWS: usize = 1 << 20;
 const LINES_BITS: u32 = 20;
 
 pub(crate) struct Dram {
-    /// Of each window its number and, in the lower bits, the lines booked in it.
+    /// The number of each window and, in the lower bits, the lines reserved in it.
     windows: Vec<u64>,
     /// Millicycles that a line takes.
     line: u64,
@@ -31,7 +31,7 @@ impl Dram {
     }
 
     /// Lines that fit a window: as many as begin in it if they follow one another from
-    /// time zero, so that over many windows the rate is exact.
+    /// time zero. So the rate is exact over many windows.
     fn capacity(&self, number: u64) -> u64 {
         let begun_before = |number: u64| {
             let start = number.checked_mul(1 << WINDOW_SHIFT);

@@ -12,8 +12,8 @@ use crate::l1d::L1d;
 use crate::tlb::{Dtlb, STAMP_STEP};
 use crate::{Config, Core};
 
-/// An address in the last page of the user's half, which Linux maps for nobody.
-/// Touching it changes nothing, so that a feed may have an entry without access.
+/// An address in the last page of the user's half, which Linux never maps. Touching it
+/// changes nothing, so that a feed may have an entry without access.
 pub const NO_ACCESS: u64 = 0x7fff_ffff_f000;
 
 pub(crate) struct FirstLevel {
@@ -25,8 +25,8 @@ pub(crate) struct FirstLevel {
     wide: bool,
 }
 
-/// What an access within a line did not find in the first level, which has taken
-/// it in already.
+/// Lines and pages that an access within a line did not find in the first level, which
+/// has taken them in already.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Missed {
     /// The line that left for the access's, with its flags; [`Missed::NO_LINE`]
@@ -129,8 +129,8 @@ impl Touches<'_> {
         self.touch(addr, store) && self.touch(last, store)
     }
 
-    /// Performs any access within a line; what it missed. Of [`NO_ACCESS`] that is
-    /// nothing.
+    /// Performs any access within a line; what it missed. For [`NO_ACCESS`] the result
+    /// is empty.
     #[inline(always)]
     pub fn take(&mut self, addr: u64, store: bool) -> Missed {
         let now = self.next;
@@ -185,9 +185,9 @@ impl Drop for Touches<'_> {
 }
 
 impl Core {
-    /// The first level, to be fed. What is [missed](Missed) there must be
-    /// [supplied](Core::supply) before the core is told anything else, and at
-    /// once where [`Shared::recalls`](crate::Shared::recalls) says so.
+    /// The first level, to be fed. A [miss](Missed) there must be
+    /// [supplied](Core::supply) before the core is told anything else, and at once
+    /// where [`Shared::recalls`](crate::Shared::recalls) says so.
     #[inline(always)]
     pub fn touches(&mut self) -> Touches<'_> {
         self.first.touches()

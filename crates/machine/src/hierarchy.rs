@@ -1,5 +1,5 @@
-//! What happens below the first level: where a line comes from, what leaves for
-//! it, what that costs.
+//! The levels below the first: where a line comes from, which lines leave for it, and
+//! the cost.
 //!
 //! A level makes room at once: the line that leaves is written to the next level
 //! before that level is asked for the new one. So every step leaves all caches
@@ -29,7 +29,7 @@ pub(crate) struct Costs {
     pub(crate) latency: [u32; SOURCES],
     /// Millicycles a load miss stops the core, by source; irregular, regular.
     stall: [[u64; 2]; SOURCES],
-    /// What a first-level hit with its page at hand is.
+    /// Outcome of a first-level hit with its page at hand.
     pub(crate) plain_hit: Outcome,
     stlb_cycles: u32,
     walk_cycles: u32,
@@ -174,8 +174,8 @@ impl Core {
         }
     }
 
-    /// Stands still for a miss: a load for its latency or for the queue, whichever
-    /// is longer; a store only for a queue longer than buffers hold.
+    /// Adds the stall of a miss. A load stalls for its latency or for the queue,
+    /// whichever is longer; a store only for a queue longer than buffers hold.
     fn pay(&mut self, source: DataSource, regular: bool, waited: u64, kind: AccessKind) {
         let stall = if is_load(kind) {
             self.costs.stall[source as usize][usize::from(regular)].max(waited)

@@ -1,21 +1,21 @@
 //! The first-level data cache, laid out for hits.
 //!
-//! Every line held stands in a slot. A direct-mapped table by line number, the
-//! front, remembers the slot in which a line was last seen: comparing that
-//! slot's word decides a hit without searching the set, wherever in the set the
-//! line is. A stale entry of the front only fails to match.
+//! Every line held stands in a slot. A direct-mapped table by line number, the front,
+//! remembers the slot in which a line was last seen. Comparing that slot's word decides
+//! a hit without searching the set, wherever in the set the line is. A stale entry of
+//! the front only fails to match.
 //!
 //! Slots hold addresses of lines; one XOR an address in its line is below 64,
 //! which makes comparing one operation.
 //!
-//! Under LRU a hit writes a growing stamp to the slot; the least stamp of a set is
-//! its least recently used line. So a hit moves nothing and depends on no branch
-//! that the host cannot predict; rows in order of use were tried before and cost a
-//! mispredicted branch at every change of line. Loads and stores have stamps of
-//! their own: the later one is the line's, and a line with a stamp of a store is
-//! dirty. So a hit only writes, and waits for no hit of the same line before it, as
-//! adding a flag to a word would. Under tree-PLRU the front knows only the line its
-//! set used last, whose reuse changes no bit of the tree; other hits go the long way.
+//! Under LRU a hit writes a growing stamp to the slot; the least stamp of a set is its
+//! least recently used line. So a hit moves nothing and depends on no branch that the
+//! host cannot predict. Rejected: rows in order of use, which cost a mispredicted
+//! branch at every change of line. Loads and stores have stamps of their own: the later
+//! one is the line's, and a line with a stamp of a store is dirty. So a hit only
+//! writes, and waits for no hit of the same line before it, as adding a flag to a word
+//! would. Under tree-PLRU the front knows only the line its set used last, as its reuse
+//! changes no bit of the tree. Other hits take the slow path.
 
 use crate::cache::{DIRTY, EMPTY, Portable, Rows, Sets, tag_in, tree};
 use crate::{CacheConfig, NO_ACCESS, Replacement};
@@ -39,7 +39,7 @@ pub(crate) struct L1d {
     /// Slots.
     front: [u16; FRONT],
     lines: [u64; SLOTS],
-    /// Of the last load of each slot, then of the last store; 0 where there was none
+    /// Stamps of each slot's last load, then of its last store; 0 where there was none
     /// since the line came.
     stamps: [u64; 2 * SLOTS],
     sets: Sets,
@@ -184,7 +184,7 @@ impl L1d {
         left
     }
 
-    /// What is in a slot, as the other levels write it.
+    /// The content of a slot, as the other levels write it.
     #[inline(always)]
     fn word(&self, place: Place) -> u64 {
         let line = self.lines[place.slot()];

@@ -1,10 +1,10 @@
 //! The modelled machine: caches, TLBs, memory, virtual time and a PMU.
 //!
-//! A front end that sees a program's instructions and data accesses (an
-//! emulator, a trace) feeds them to a [`Core`], one for each thread, and reads
-//! counters, samples and time series back as it would from hardware. Everything
-//! is an integer and depends on nothing but the feed and the [`Config`], so the
-//! same feed gives the same numbers everywhere.
+//! A front end sees a program's instructions and data accesses (an emulator, a trace).
+//! It feeds them to a [`Core`], one for each thread, and reads counters, samples and
+//! time series back as it would from hardware. Everything is an integer and depends on
+//! nothing but the feed and the [`Config`], so the same feed gives the same numbers
+//! everywhere.
 //!
 //! # Feeding
 //!
@@ -36,14 +36,14 @@
 //!
 //! # The fast path
 //!
-//! Most accesses of real programs go to a line and a page that the first level
-//! holds. Such an access changes nothing but recency, so [`Touches::touch`]
-//! decides it with four loads, two compares and three stores, and no branch that
-//! is hard to predict; hits are not counted there but derived from the block's
-//! loads and stores. What misses can be collected: the first level takes it in
-//! ([`Touches::take`]) and the levels below supply it later ([`Core::supply`]),
-//! many misses together, which the host's caches like. What the model means, event by
-//! event and level by level, and what it leaves out, is in `docs/machine-model.md`.
+//! Most accesses of real programs go to a line and a page that the first level holds.
+//! Such an access changes nothing but recency. So [`Touches::touch`] decides it with
+//! four loads, two compares and three stores, and no branch that is hard to predict.
+//! Hits are not counted there but derived from the block's loads and stores. Misses can
+//! be collected: the first level takes a line in ([`Touches::take`]) and the levels
+//! below supply it later ([`Core::supply`]), many misses together. The host's caches
+//! work better that way. `docs/machine-model.md` defines the model, event by event and
+//! level by level, and lists what it leaves out.
 #![deny(unsafe_code)]
 
 mod cache;

@@ -30,7 +30,7 @@ impl Machine {
         })
     }
 
-    /// What it is made of.
+    /// The machine's parameters.
     pub fn config(&self) -> &Config {
         &self.config
     }
@@ -40,9 +40,8 @@ impl Machine {
         self.add_core_in(start_time_ns, 0)
     }
 
-    /// A new core that runs in an address space of its own number (below
-    /// 2^18 - 1): equal addresses in two spaces are different lines of the
-    /// shared cache.
+    /// A new core that runs in an address space with its own number (below 2^18 - 1).
+    /// Equal addresses in two spaces are different lines of the shared cache.
     ///
     /// # Panics
     /// If the number is out of range.

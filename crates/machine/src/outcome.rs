@@ -1,9 +1,9 @@
-//! What one access did.
+//! Outcome of one access.
 
 use memgauge_trace::DataSource;
 
-/// What [`Core::access`](crate::Core::access) did for one access: the events
-/// it counted, for charging them to the instruction.
+/// Events that [`Core::access`](crate::Core::access) counted for one access, so that
+/// they can be charged to the instruction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
     /// Lines that missed the first level.

@@ -1,10 +1,10 @@
 //! Machines with names.
 //!
-//! Geometry, TLB entries, clock, memory bandwidth and cycles to data are the
-//! published figures as we know them, not yet checked one by one against the
-//! vendors' manuals. Memory latency and everything in [`Timing`] but the bandwidth
-//! are modelling choices of plausible size. `docs/machine-model.md` has the table,
-//! machine by machine.
+//! Geometry, TLB entries, clock, memory bandwidth and cycles to data are the published
+//! figures as we know them; they are not yet checked one by one against the vendors'
+//! manuals. Memory latency and everything in [`Timing`] but the bandwidth are modelling
+//! choices of plausible size. `docs/machine-model.md` has the table, machine by
+//! machine.
 
 use std::sync::OnceLock;
 

@@ -54,7 +54,7 @@ pub struct Core {
     series: Option<Series>,
 }
 
-/// What blocks bring.
+/// Counts that blocks bring.
 #[derive(Clone, Copy, Default)]
 struct Retired {
     instructions: u64,
@@ -112,10 +112,10 @@ impl Core {
         }
     }
 
-    /// Counts a block: its instructions, the operands they load and store, and
-    /// how many of those are one operand both loaded and stored (counted in both
-    /// too). Moves the clock. `true` if overflows or ticks wait to be taken, those
-    /// of accesses since the last call included; it may not be said again.
+    /// Counts a block: its instructions, the operands they load and store, and how many
+    /// of those are one operand both loaded and stored (counted in both too). Moves the
+    /// clock. `true` if overflows or ticks wait to be taken, those of accesses since
+    /// the last call included; it may not be said again.
     #[inline(always)]
     pub fn retire(&mut self, instructions: u32, loads: u32, stores: u32, modifies: u32) -> bool {
         let block = Retired {
@@ -145,7 +145,7 @@ impl Core {
     }
 
     /// Tells the host that [`Core::supply`] will soon be called with this.
-    // Asking for the last level's set only was tried: the model took 2 to 7 % less time
+    // Rejected: asking for the last level's set only. The model took 2 to 7 % less time
     // for xz's words, but recording sort took 5 % longer.
     #[inline(always)]
     pub fn expect(&self, shared: &Shared, addr: u64, missed: Missed) {
@@ -296,7 +296,7 @@ impl Core {
         }
     }
 
-    /// What delivery cost and lost, where it is not ideal.
+    /// Cost and losses of delivery, where it is not ideal.
     pub fn delivered(&self) -> Option<Delivered> {
         self.courier.as_ref().map(|courier| courier.done())
     }
@@ -356,8 +356,8 @@ impl Core {
 
     /// Takes what is due once `block` has retired; whether anything waits.
     ///
-    /// Hits and series are read before the block is added: the block's accesses
-    /// may be fed before or after it, and only so can neither run ahead of them.
+    /// Hits and series are read before the block is added. The block's accesses may be
+    /// fed before or after it, and only so can neither run ahead of them.
     #[cold]
     #[inline(never)]
     fn look_at_deadlines(&mut self, block: Retired) -> bool {

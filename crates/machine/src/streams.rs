@@ -1,10 +1,9 @@
 //! Recent first-level misses by page: which of them follow a pattern.
 //!
-//! The model is not told which instruction an access belongs to nor what it
-//! depends on, so patterns are kept by page, as the stream prefetchers of real
-//! processors keep them. They answer two questions: would an out-of-order core
-//! have had this miss in flight early (the clock), and what comes next (the
-//! stride prefetcher).
+//! The model is not told which instruction an access belongs to nor what it depends on.
+//! So patterns are kept by page, as the stream prefetchers of real processors keep
+//! them. They answer two questions: would an out-of-order core have had this miss in
+//! flight early (the clock), and what comes next (the stride prefetcher).
 
 /// Pages remembered; real stream prefetchers track 16 to 64.
 const STREAMS: usize = 64;
@@ -24,11 +23,11 @@ struct Stream {
     stride: i8,
 }
 
-/// What is known about a miss.
+/// Pattern of a miss.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Pattern {
-    /// It came within eight lines of the last one in its page, or in the page
-    /// beside for a page's first.
+    /// It came within eight lines of the last one in its page, or in the neighbouring
+    /// page for a page's first.
     pub(crate) regular: bool,
     /// The distance in lines that was seen at least twice in a row, else 0.
     pub(crate) stride: i64,
@@ -69,8 +68,8 @@ impl Streams {
         }
     }
 
-    /// Whether the first miss in a page comes within eight lines of the last one
-    /// in a page beside it.
+    /// Whether the first miss in a page comes within eight lines of the last one in a
+    /// neighbouring page.
     fn enters_page(&self, line: u64) -> bool {
         let beside = [line.wrapping_sub(NEAR), line.wrapping_add(NEAR)];
         beside.iter().any(|&near| {

@@ -1,7 +1,7 @@
 //! The two data-TLB levels of a core, exact LRU.
 //!
-//! The first level is asked at every access, so it has a front: a direct-mapped
-//! table by page number whose entry says in which slot the page stands.
+//! The first level is asked at every access, so it has a front: a direct-mapped table
+//! by page number whose entry gives the page's slot.
 //!
 //! ```text
 //!  63                              12 11            0
@@ -10,12 +10,12 @@
 //! +----------------------------------+---------------+
 //! ```
 //!
-//! Entry XOR page address is the slot if the page is the entry's, and otherwise
-//! no number below 512: comparing and finding are one operation. A hit writes a
-//! growing stamp, with the slot's number in its low bits, to the slot; the least
-//! stamp of a set belongs to its least recently used slot. So LRU stays exact
-//! although a hit moves nothing, which a set in recency order (or skipping the
-//! update) could not give for as little.
+//! Entry XOR page address is the slot if the page is the entry's, and otherwise no
+//! number below 512: comparing and finding are one operation. A hit writes a growing
+//! stamp, with the slot's number in its low bits, to the slot. The least stamp of a set
+//! belongs to its least recently used slot. So LRU stays exact although a hit moves
+//! nothing, which a set in recency order (or skipping the update) could not give for as
+//! little.
 
 use crate::cache::{Cache, Found, Rows, Sets};
 use crate::{NO_ACCESS, Replacement, TlbConfig};
@@ -33,7 +33,7 @@ const NO_ENTRY: u64 = (1 << PAGE_SHIFT) - 1;
 /// No page: page numbers have 52 bits.
 const NO_PAGE: u64 = u64::MAX;
 
-/// What a stamp grows by; below it is the slot's number.
+/// Increment of a stamp; below it is the slot's number.
 pub(crate) const STAMP_STEP: u64 = SLOTS as u64;
 
 /// The first level.

@@ -1,4 +1,4 @@
-//! What cores share: the last-level cache and memory.
+//! The parts that cores share: the last-level cache and memory.
 
 use crate::cache::{Cache, DIRTY, EMPTY, Found, SPACE_SHIFT, tag_in};
 use crate::clock::Clock;
@@ -28,7 +28,7 @@ struct Peer {
 /// Lines a core must give up because an inclusive last-level cache lost them.
 pub(crate) enum Recalls {
     These(Vec<u64>),
-    /// Too many to list: whatever the last-level cache does not hold.
+    /// Too many to list: all lines that the last-level cache does not hold.
     Unlisted,
 }
 

@@ -12,7 +12,7 @@ use proptest::prelude::*;
 /// 32 MiB, five times the last-level cache.
 const LINES: u64 = 512 << 10;
 
-/// What one core said.
+/// Results of one core.
 struct Heard {
     overflows: Vec<Overflow>,
     counts: memgauge_machine::Counts,
@@ -200,7 +200,7 @@ fn tags_find_each_event_once_a_period() {
     let zen = Delivery::Tagged(Tagged::ZEN4);
     let steps = || (0..LINES).map(|n| (2 + (n % 7) as u32, 0x1000_0000 + n * 64, AccessKind::Load));
     let heard = run(zen, c::LLC_MISS, 256, steps());
-    // Of the truth: what a stop hides is seldom hidden from a tag, which comes later.
+    // Share of all lines: a stop seldom hides them from a tag, which comes later.
     let share = heard.share(LINES);
     assert!((share - 1.0).abs() < 0.06, "{share}");
 }

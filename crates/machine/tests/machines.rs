@@ -230,8 +230,7 @@ fn cores_that_run_together_share_memory_bandwidth() {
 }
 
 /// Eight cores whose batches arrive 2000 lines at a time, so that each is first far
-/// ahead and then far behind. (With 20 000 an interval of 20 us can still hold 1.4 times
-/// what memory moves in it; docs/machine-model.md.)
+/// ahead and then far behind.
 #[test]
 fn no_interval_moves_more_than_memory_can_however_batches_arrive() {
     let interval_ns = 20_000;

@@ -1,7 +1,7 @@
-//! What travels from one stage of the engine to the next.
+//! Batches, which travel from one stage of the engine to the next.
 //!
-//! Every stage touches memory at random, so each takes a whole batch: the cache
-//! lines of a batch are asked for before the first of them is needed.
+//! Every stage touches memory at random, so each takes a whole batch. The cache lines
+//! of a batch are asked for before the first of them is needed.
 
 /// References in a batch: enough to hide a miss of the host's memory, few
 /// enough that two batches' lines fit into its first-level cache.
@@ -20,7 +20,7 @@ pub(super) struct Batch {
     /// Where the table has the block: line and place.
     pub(super) lines: [u32; BATCH],
     pub(super) places: [u8; BATCH],
-    /// Those not found in their home lines, one bit each.
+    /// References not found in their home lines, one bit each.
     pub(super) elsewhere: u64,
     /// When the block was pushed out before; [`NEVER`] at its first reference.
     pub(super) previous: [u32; BATCH],
@@ -34,8 +34,8 @@ pub(super) struct Looked {
     pub(super) len: usize,
     /// When the block was pushed out before; [`NEVER`] at its first reference.
     pub(super) previous: [u32; BATCH],
-    /// References that push a block out of the top, the last ones (those before took
-    /// seats that were empty), and when the first of them does.
+    /// References that push a block out of the top, and when the first of them does.
+    /// They are the last ones: those before took empty seats.
     pub(super) pushes: usize,
     pub(super) first_pushed: u32,
 }

@@ -1,8 +1,8 @@
 //! A stretch of the stream on its way through the threads of [`super::Parallel`].
 //!
-//! Its references stay in their order. Who looks a part of the blocks up picks that
-//! part's references out, 64 at a time, and leaves one bit for each of them, by which
-//! what was found is put back into the order of the stream.
+//! Its references stay in their order. A thread that looks a part of the blocks up
+//! picks that part's references out, 64 at a time. It leaves one bit for each, by which
+//! the results are put back into the order of the stream.
 
 use std::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -125,7 +125,7 @@ impl Picked {
 #[inline(always)]
 fn room<T>(values: &mut [T], from: usize) -> &mut [T; BATCH] {
     let room = values[from..].first_chunk_mut();
-    room.expect("SANITY: there is room for a batch behind all of a sheet")
+    room.expect("SANITY: there is room for a batch behind a whole chunk")
 }
 
 impl Piece {
@@ -152,9 +152,9 @@ impl ChunkBuilder {
         self.head.len + BATCH > SHEET
     }
 
-    /// Takes in a batch of blocks and the seats that they take; the first seat that
-    /// was taken is left at time `clock`, each further one a time later. All batches
-    /// of a sheet but its last are full.
+    /// Takes a batch of blocks and the seats that they take. The first seat was left at
+    /// time `clock`, each further one a time later. All batches of a sheet but its last
+    /// are full.
     #[inline(always)]
     pub(super) fn add(&mut self, blocks: &[u64], seats: &[u8], clock: u32) -> u32 {
         let (mut clock, from) = (clock, self.head.len);
@@ -234,7 +234,7 @@ impl Chunk {
             };
             for (piece, given) in &mut pieces {
                 let packed = piece.previous[*given..].first_chunk();
-                let packed = packed.expect("SANITY: there is room for a batch behind all");
+                let packed = packed.expect("SANITY: there is room for a batch behind all of them");
                 O::unpack_u32(packed, piece.bits[at], &mut looked.previous);
                 *given += piece.bits[at].count_ones() as usize;
             }

@@ -39,8 +39,8 @@ pub struct Difference {
     pub largest: f64,
     /// Bytes of memory where it is largest.
     pub largest_at_bytes: u64,
-    /// What the other's misses are to be multiplied with to come nearest to this
-    /// one's (least squares); `None` where the other has none.
+    /// Factor for the other's misses to come nearest to this one's (least squares);
+    /// `None` where the other has none.
     pub scale: Option<f64>,
 }
 
@@ -169,8 +169,8 @@ impl Curve {
         self.steps.iter_mut().for_each(|step| step.1 *= weight);
     }
 
-    /// Corners of the lower convex hull, with the misses there: nobody who divides
-    /// memory by marginal benefit would stop elsewhere.
+    /// Corners of the lower convex hull, with the misses there. A division of memory by
+    /// marginal benefit stops nowhere else.
     pub fn hull(&self) -> Vec<(u64, f64)> {
         let mut hull: Vec<(u64, f64)> = Vec::new();
         for &step in &self.steps {
@@ -184,9 +184,9 @@ impl Curve {
         hull
     }
 
-    /// Knees by growing size: corners of the hull at which the worth of a block
-    /// falls by half or more, each avoiding at least 5 % of the avoidable misses
-    /// beyond the one before.
+    /// Knees by growing size: corners of the hull at which the worth of a block falls
+    /// by half or more. Each avoids at least 5 % of the avoidable misses beyond the
+    /// previous one.
     pub fn knees(&self) -> Vec<Knee> {
         let hull = self.hull();
         let mut knees: Vec<Knee> = Vec::new();

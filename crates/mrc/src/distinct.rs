@@ -1,10 +1,10 @@
 //! How many distinct blocks a stream has, in bounded memory.
 //!
-//! The set of hashes below a limit; when it has grown to [`MOST`] the limit is
-//! halved. Exact up to that many blocks, and beyond them within 0.3 to 0.6 %
-//! (standard error 1 / √size of the set, which is between half and all of
-//! [`MOST`]). HyperLogLog of equal error takes less memory, but looks at every
-//! reference; here only those below the limit count.
+//! The set of hashes below a limit; when it has grown to [`MOST`] the limit is halved.
+//! It is exact up to that many blocks, and beyond them within 0.3 to 0.6 % (standard
+//! error 1 / √size of the set, which is between half and all of [`MOST`]). HyperLogLog
+//! of equal error takes less memory, but looks at every reference; here only those
+//! below the limit count.
 
 /// Hashes kept; a power of two.
 const MOST: usize = 1 << 16;

@@ -8,7 +8,7 @@ use super::sys::{self, Job, Operations, Vectors};
 use super::times::{NARROW_BITS, Part, Times};
 use super::top::{TOP, Top};
 
-/// What an engine may use; by default all of it.
+/// Limits of an engine; by default none.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
     /// Instructions to use; only variants this processor has.
@@ -76,7 +76,7 @@ struct Front {
 pub(super) struct Back {
     ranks: Ranks,
     histogram: Histogram,
-    /// Of the batch to be counted next.
+    /// Runs of the batch to be counted next.
     runs: Runs,
     advise: Option<Advise>,
 }
@@ -192,7 +192,7 @@ impl Back {
         }
     }
 
-    /// What was counted, with hits at the top of the stack.
+    /// The counts, with hits at the top of the stack.
     pub(super) fn take(&mut self, hits: &[u64]) -> Distances {
         self.count::<sys::Portable>(&Looked::EMPTY);
         self.histogram.take(hits)
@@ -215,7 +215,7 @@ impl Back {
         slot(live)
     }
 
-    /// Begins anew with so many slots set.
+    /// Restarts with so many slots set.
     fn forget(&mut self, window: u32, live: u32) {
         self.ranks = Ranks::new(window, live, self.advise);
         self.histogram = Histogram::new(self.advise);
@@ -261,9 +261,8 @@ impl Back {
 
 /// A batch as the last stages see it.
 ///
-/// References that repeat a sequence of former ones clear slots that follow one
-/// another, and their distances are equal: each such run takes one rank and one
-/// clearing.
+/// References that repeat an earlier sequence clear slots that follow one another, and
+/// their distances are equal. Each such run takes one rank and one clearing.
 #[derive(Debug)]
 struct Runs {
     len: usize,
@@ -390,8 +389,8 @@ impl Exact {
         self.front.times.bytes() + self.back.bytes()
     }
 
-    /// What was counted since the beginning or the last call; the stack stays, so
-    /// the next references have their distances across the border.
+    /// Counts since the beginning or the last call. The stack stays, so the next
+    /// references have their distances across the border.
     ///
     /// # Errors
     /// [`Full`]; the engine cannot go on then.
@@ -401,7 +400,7 @@ impl Exact {
         Ok(self.back.take(&hits))
     }
 
-    /// The blocks known, the one referenced longest ago first. What was fed is
+    /// The blocks known, the one referenced longest ago first. Waiting references are
     /// counted before.
     pub(super) fn blocks_by_age(&mut self) -> Vec<u64> {
         let mut top: Vec<u64> = self.front.top.blocks().collect();
@@ -413,7 +412,7 @@ impl Exact {
     }
 
     /// Forgets all but so many blocks, those referenced last, and a few at the top of
-    /// the stack. What was fed is counted before.
+    /// the stack. Waiting references are counted before.
     pub(super) fn forget(&mut self, most: usize) {
         let live = self.back.ranks().live();
         let kept = live.min(most as u32);

@@ -6,10 +6,10 @@ use super::batch::BATCH;
 use super::pages::{Advise, advise_on};
 use super::sys::fetch_early;
 
-/// What an engine counted: references by stack distance.
+/// Counts of an engine: references by stack distance.
 ///
-/// A reference of distance `d` (distinct blocks referenced since the last
-/// reference to its block) hits in a least-recently-used memory of `n` blocks
+/// A reference of distance `d` has `d` distinct blocks referenced since the last
+/// reference to its block. It hits in a least-recently-used memory of `n` blocks
 /// exactly if `d < n`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Distances {
@@ -114,7 +114,7 @@ impl Histogram {
         *self.wrapped.entry(distance).or_default() += 1;
     }
 
-    /// Takes what was counted, with `hits` at the smallest distances, and begins anew.
+    /// Takes the counts, with `hits` at the smallest distances, and starts over.
     pub(super) fn take(&mut self, hits: &[u64]) -> Distances {
         let exact = |(distance, low): (usize, &u16)| {
             let wrapped = self.wrapped.get(&(distance as u32)).copied().unwrap_or(0);

@@ -1,11 +1,11 @@
 //! Curves of disjoint hash partitions of the blocks, combined.
 //!
-//! Whoever deals a stream out to several engines by block, on threads or
-//! machines that share nothing, has of each the distances among its own blocks.
-//! A partition with a k-th of the blocks sees a k-th of the blocks between two
-//! references to one: its distances times k are those of the whole, on average.
-//! References and compulsory misses are exact. (Curves of threads and runs, each
-//! with a memory of its own, add up: [`Distances::merge`] and [`Curve::merge`].)
+//! A caller can deal a stream out to several engines by block, on threads or machines
+//! that share nothing. Each engine then has the distances among its own blocks. A
+//! partition with a k-th of the blocks sees a k-th of the blocks between two references
+//! to one. So its distances times k are those of the whole, on average. References and
+//! compulsory misses are exact. (Curves of threads and runs, each with a memory of its
+//! own, add up: [`Distances::merge`] and [`Curve::merge`].)
 
 use super::curve::Curve;
 use super::histogram::Distances;

@@ -1,8 +1,8 @@
 //! Miss-rate curves: how many misses a least-recently-used memory of any size has.
 //!
-//! [`Exact`] finds every reference's stack distance, [`Sampled`] short ones of every
-//! reference and long ones of a sample of the blocks; a [`Curve`] is what follows from either, [`divide`]
-//! divides memory by curves.
+//! [`Exact`] finds every reference's stack distance; [`Sampled`] finds short ones of
+//! every reference and long ones of a sample of the blocks. Both give a [`Curve`], and
+//! [`divide`] divides memory by curves.
 //!
 //! # How it is fast
 //!
@@ -12,21 +12,21 @@
 //!              (4 hottest blocks)     (hash table)        (bitmap)
 //! ```
 //!
-//! Every stage but the first touches memory at random, so they work on a batch of
-//! 64 references at a time, whose cache lines are asked for a stage ahead. `times`
-//! holds a block in eight bytes; `ranks` counts the last times after a given one
-//! with one population count and six counters; `sys` has the vector instructions,
-//! in three variants that do the same.
+//! Every stage but the first touches memory at random, so they work on a batch of 64
+//! references at a time. Its cache lines are asked for a stage ahead. `times` holds a
+//! block in eight bytes; `ranks` counts the last times after a given one with one
+//! population count and six counters; `sys` has the vector instructions, in three
+//! variants that do the same.
 //!
 //! [`Parallel`] does the same in several threads, with a table for each half or quarter
-//! of the blocks: whoever is free takes what there is to do. Curves of
-//! disjoint partitions of the blocks combine in [`join_partitions`], and [`Phases`]
-//! joins windows of a run that are alike.
+//! of the blocks. A free thread takes the next work there is. Curves of disjoint
+//! partitions of the blocks combine in [`join_partitions`], and [`Phases`] joins
+//! windows of a run that are alike.
 //!
-//! No operating system is called but for threads: a caller that can ask for large pages does so
-//! in [`Advise`]. Rejected: trees (a chain of dependent cache misses for each
-//! reference), and a table of 16-byte entries at half load (fewer of its lines
-//! stay in the caches, and twice the memory).
+//! No operating system is called but for threads: a caller that can ask for large pages
+//! does so in [`Advise`]. Rejected: trees, which are a chain of dependent cache misses
+//! for each reference. Rejected: a table of 16-byte entries at half load, which takes
+//! twice the memory and keeps fewer of its lines in the caches.
 
 #![deny(unsafe_code)]
 

@@ -5,9 +5,9 @@
 //! so shorter ones stay exact.
 //!
 //! That costs as much for each reference as a curve of all. Rejected: to look at some
-//! stretches of the run only. What was referenced between two stretches is not known,
-//! so distances across are wrong, and where few references go to many blocks those are
-//! most of what a stretch has.
+//! stretches of the run only. References between two stretches are not known, so
+//! distances across are wrong. Where few references go to many blocks, those are most
+//! of a stretch.
 
 use super::exact::{Exact, Settings};
 

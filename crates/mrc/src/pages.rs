@@ -4,8 +4,9 @@ use super::sys::Line;
 
 /// Told of each large array that is about to be used: first address and bytes.
 ///
-/// Engines make no system call, but random accesses to large tables miss the TLB
-/// on small pages; a caller that can ask its system for large ones does so here. The call changes nothing that the engine can see.
+/// Engines make no system call, but random accesses to large tables miss the TLB on
+/// small pages. A caller that can ask its system for large pages does so here. The call
+/// changes nothing that the engine can see.
 pub type Advise = fn(usize, usize);
 
 /// Bytes from which an array is worth large pages.

@@ -1,17 +1,17 @@
 //! The exact engine on several processors.
 //!
-//! The caller's thread fills sheets with the references that are not at the top of the
-//! stack; all threads, the caller's too, look parts of the blocks up and count the
-//! sheets. Each block's times are in the one table of its part, and distances are
-//! counted in the order of the stream, so the result is the same, count by count, and
+//! The caller's thread fills chunks with the references that are not at the top of the
+//! stack. All threads, the caller's too, look parts of the blocks up and count the
+//! chunks. Each block's times are in the one table of its part, and distances are
+//! counted in the order of the stream. So the result is the same, count by count, and
 //! no memory is needed twice.
 //!
-//! Rejected: a thread for each stage, which is as slow as the slowest stage (of
-//! uniform references 60 of 100, of a scan 85); a piece of the stream for each
-//! thread, as each needs a table of all blocks, and what a piece references first
-//! must be looked up in the pieces before it; dealing every reference out to the list
-//! of its part, 6 to 14 of 100, where whoever looks a part up finds its references
-//! eight at a time.
+//! Rejected: a thread for each stage, which is as slow as the slowest stage (60 of 100
+//! of uniform references, 85 of a scan). Rejected: a piece of the stream for each
+//! thread. Each would need a table of all blocks, and first references of a piece must
+//! be looked up in the pieces before it. Rejected: dealing every reference out to the
+//! list of its part (6 to 14 of 100). A thread that looks a part up finds its
+//! references eight at a time.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;

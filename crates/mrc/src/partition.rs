@@ -1,10 +1,8 @@
 //! Dividing memory between programs by their curves.
 //!
-//! Memory is dealt out in equal units. *Greedy* gives each unit to whom it saves
-//! most misses at once, and so never crosses a plateau: a program that needs its
-//! whole working set before anything hits gets nothing. *Look-ahead* asks what the
-//! best rate of saving over any number of further units is, and gives all of
-//! those. *Optimal* tries every division (dynamic programming: programs × units²).
+//! Memory is dealt out in equal units. *Greedy* gives each unit to the program that it
+//! saves most misses at once. So it never crosses a plateau: a program that needs its
+//! whole working set before anything hits gets nothing.
 
 use super::curve::Curve;
 

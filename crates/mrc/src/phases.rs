@@ -1,12 +1,12 @@
 //! Phases: stretches of a run in which an event keeps its rate.
 //!
-//! A run is cut into windows, each with a rate: misses per 1000 instructions, say.
-//! A window does not fit its phase if its rate is more than a quarter off the
-//! phase's mean, and more than three standard deviations of the windows so far.
-//! One alone is an outlier and stays in the phase; two in a row begin a new one.
+//! A run is cut into windows, each with a rate: misses per 1000 instructions, say. A
+//! window does not fit its phase if its rate is more than a quarter off the phase's
+//! mean, and more than three standard deviations of the windows so far. One alone is an
+//! outlier and stays in the phase; two in a row begin a new one.
 //!
-//! A [`Monitor`] has the rates from a sample of the blocks, at a fraction of the
-//! cost of a curve, for those who want a curve only after a change.
+//! A [`Monitor`] has the rates from a sample of the blocks, at a fraction of the cost
+//! of a curve. It is for callers that want a curve only after a change.
 
 use super::curve::Curve;
 use super::exact::{Exact, Full, Settings};
@@ -40,7 +40,7 @@ pub struct Phase {
     pub references: u64,
     /// Instructions that its distances are of, if they are known.
     pub instructions: Option<u64>,
-    /// What was counted in it.
+    /// Counts of the window or phase.
     pub distances: Distances,
 }
 
@@ -134,7 +134,7 @@ pub struct Monitor {
 }
 
 impl Monitor {
-    /// Of blocks of so many bytes.
+    /// A monitor of blocks of so many bytes.
     ///
     /// # Panics
     /// As [`Exact::new`].

@@ -1,5 +1,5 @@
-//! Which of the times that blocks were pushed at are still their last, and how
-//! many of those come after a given one: the stack distance.
+//! Ranks of times: how many of the times that blocks were last pushed at come after a
+//! given one, which is the stack distance.
 //!
 //! Time is a sequence of slots, one bit each. A cache line holds 448 of them and
 //! how many are set before each of its words:
@@ -12,18 +12,18 @@
 //! └────────┴────────┴─┴────────┴───────────────────────────────────────┘
 //! ```
 //!
-//! Slot numbers count 512 a line; the last 64 do not exist. Above the lines are
-//! three levels of counters, each entry the number of ones before it within its
-//! group: of 2¹⁴ slots (16 bits), of 2¹⁸ (32 bits), and of all.
+//! Slot numbers count 512 a line; the last 64 do not exist. Above the lines are three
+//! levels of counters. Each entry is the number of ones before it within its group: of
+//! 2¹⁴ slots (16 bits), of 2¹⁸ (32 bits), and of all.
 //!
-//! A batch's slots are set first, then ranked all against the same bits, then
-//! cleared: what the batch itself cleared before a reference is found by comparing
-//! its slots with one another. So no rank waits for the counters that the one
-//! before it lowered, and the highest level is gone through once a batch.
+//! A batch's slots are set first, then all ranked against the same bits, then cleared.
+//! Slots that the batch itself cleared before a reference are found by comparing its
+//! slots with one another. So no rank waits for the counters that the one before it
+//! lowered, and the highest level is gone through once a batch.
 //!
 //! Rejected: a Fenwick tree, a chain of dependent cache misses with ten times the
-//! memory; clearing each slot before the next is ranked, a chain through every
-//! level (1.15 times the time of this stage, where it has a thread of its own).
+//! memory. Rejected: clearing each slot before the next is ranked, a chain through
+//! every level (1.15 times the time of this stage, where it has a thread of its own).
 
 use super::pages::{Advise, Lines};
 use super::sys::{Line, Operations, fetch_early};
@@ -36,7 +36,7 @@ const SLOTS: u32 = 448;
 const NEAR: u32 = 14;
 const MIDDLE: u32 = 18;
 
-/// What a slot of each word adds to the counts of a line.
+/// Increment of a line's counts by a slot of each word.
 const STEPS: [u64; 8] = steps();
 
 const fn steps() -> [u64; 8] {

@@ -1,24 +1,25 @@
 //! Curves from a sample of the blocks, and of small memories from all references.
 //!
-//! A block is in the sample if its hash is below a limit, so all of its
-//! references are, or none: distances within the sample are the true ones times
-//! the sampling rate (C. A. Waldspurger and others, "Efficient MRC construction
-//! with SHARDS", 2015). At a fixed rate the limit stays; with a fixed size it is
-//! halved whenever the sample outgrows it.
+//! A block is in the sample if its hash is below a limit, so all of its references are
+//! in it, or none. Distances within the sample are the true ones times the sampling
+//! rate (C. A. Waldspurger and others, "Efficient MRC construction with SHARDS", 2015).
+//! At a fixed rate the limit stays; with a fixed size it is halved whenever the sample
+//! outgrows it.
 //!
-//! A sample says nothing about memories of fewer blocks than it leaves out
-//! between two of its own, and little where a few blocks have most of the
-//! references. Both are matters of short distances, so these are not sampled:
-//! [`Near`] counts them exactly. The sample only divides the references that are
-//! left, whose number is known, among the longer distances; [`Distinct`] says how
-//! many blocks there are, which is where the curve ends.
+//! A sample says nothing about memories of fewer blocks than it leaves out between two
+//! of its own. It says little where a few blocks have most of the references. Both are
+//! matters of short distances, so these are not sampled: [`Near`] counts them exactly.
+//! The sample only divides the references that are left, whose number is known, among
+//! the longer distances; [`Distinct`] says how many blocks there are, which is where
+//! the curve ends.
 //!
-//! The band has four parts: the spread of eight disjoint parts of the sample,
-//! each estimated in the same way; the error of the number of blocks, which all
-//! of them share; the step between two distances that a sample tells apart; and
-//! the bend of the curve within the distances that it does not (a distance of `n`
-//! sampled blocks is known to about `√n`). Memories of fewer than [`RESOLVED`]
-//! sampled blocks that are beyond the exact ones have no estimate.
+//! The band has four parts. The first is the spread of eight disjoint parts of the
+//! sample, each estimated in the same way. The second is the error of the number of
+//! blocks, which all of them share. The third is the step between two distances that a
+//! sample tells apart. The fourth is the bend of the curve within the distances that it
+//! does not (a distance of `n` sampled blocks is known to about `√n`). Memories of
+//! fewer than [`RESOLVED`] sampled blocks that are beyond the exact ones have no
+//! estimate.
 
 use super::curve::Curve;
 use super::distinct::Distinct;
@@ -31,7 +32,7 @@ use super::sys::{Vectors, keep};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Filter {
     salt: u64,
-    /// Of 2³².
+    /// Limit of the hashes, of 2³².
     limit: u64,
 }
 
@@ -87,7 +88,7 @@ pub enum Sampling {
 
 /// Disjoint parts of the sample, for the band.
 const PARTS: usize = 8;
-/// Student's t for a two-sided 97.5 % interval of [`PARTS`] values: with that of 95 %,
+/// Student's t for a two-sided 97.5 % interval of [`PARTS`] values. With that of 95 %,
 /// 2.365, bands of far sizes held some traces only 92 % of the time.
 const T: f64 = 2.841;
 /// Blocks that the sample must have in a memory for an estimate.
@@ -109,8 +110,8 @@ struct Strand {
     engine: Exact,
     settings: Settings,
     waiting: Vec<u64>,
-    /// What was counted while the limit was higher, with the share of the blocks
-    /// that was sampled then.
+    /// Counts while the limit was higher, with the share of the blocks that was sampled
+    /// then.
     before: Vec<(f64, Distances)>,
 }
 
@@ -411,7 +412,7 @@ impl Sampled {
     }
 }
 
-/// What a strand counted, as if at the last rate all along.
+/// Counts of a strand, as if at the last rate all along.
 struct Pooled {
     distances: Vec<(u64, f64)>,
     blocks: f64,
@@ -439,8 +440,8 @@ impl Pooled {
     }
 }
 
-/// Blocks that there are for each sampled one: beside a sampled block there is one
-/// sampled block less, as there is one block less.
+/// Blocks for each sampled one: next to a sampled block there is one sampled block
+/// less, as there is one block less.
 fn spread(sampled: f64, distinct: f64) -> f64 {
     match sampled > 1.0 {
         true => (distinct - 1.0) / (sampled - 1.0),
@@ -448,7 +449,7 @@ fn spread(sampled: f64, distinct: f64) -> f64 {
     }
 }
 
-/// What is known of the whole stream.
+/// Estimates of the whole stream.
 struct Total {
     block_bytes: u64,
     references: f64,
@@ -497,8 +498,8 @@ impl Total {
             beyond.push(((distinct - 1.0).max(0.0) as u64, 1.0));
         }
         let all: f64 = beyond.iter().map(|b| b.1).sum();
-        // Blocks of many references, which are in the sample or not, have most of them at
-        // short distances: without those the number of references says little.
+        // Blocks of many references are in the sample or not, and have most of them at
+        // short distances. Without those the number of references says little.
         let each = match self.near.is_empty() {
             true => distinct / strand.blocks.max(1.0),
             false => again / all,

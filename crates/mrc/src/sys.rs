@@ -1,11 +1,10 @@
-//! What the processor does better than portable code: comparing and counting
+//! Operations that the processor does faster than portable code: comparing and counting
 //! down a cache line at once, and fetching one early.
 //!
-//! The only unsafe code of the crate. Three variants of each operation, AVX-512,
-//! AVX2 and portable, do the same; the best that this processor has is chosen
-//! when an engine is made. A whole loop is compiled for each variant (the
-//! functions of [`Vectors`] are inlined into it), because a call for each
-//! operation would cost more than the operation.
+//! The only unsafe code of the crate. Three variants of each operation, AVX-512, AVX2
+//! and portable, do the same; the best that this processor has is chosen when an engine
+//! is made. A whole loop is compiled for each variant (the functions of [`Vectors`] are
+//! inlined into it). A call for each operation would cost more than the operation.
 
 use super::batch::{BATCH, NEVER, positions};
 use super::sampled::{Filter, NEIGHBOURS};
@@ -118,7 +117,7 @@ pub(super) fn fetch_early<T>(value: &T) {
 
 /// A loop to be compiled for each variant; its `run` is to be inlined.
 pub(super) trait Job {
-    /// What it gives.
+    /// Result of the function.
     type Output;
 
     fn run<O: Operations>(self) -> Self::Output;
@@ -158,7 +157,7 @@ pub(super) fn keep(
     }
 }
 
-/// What any processor can do.
+/// Operations that any processor can do.
 pub(super) struct Portable;
 
 impl Operations for Portable {
@@ -574,9 +573,9 @@ mod x86 {
 
         #[inline(always)]
         fn keep(filter: &Filter, addresses: &[u64], shift: u32, kept: &mut [u64]) -> usize {
-            // SAFETY: only reached from functions compiled for AVX-512; loads lie
-            // within the chunk of eight, and `keep` sees to it that `kept` has room
-            // for eight words behind as many as there are addresses.
+            // SAFETY: only functions compiled for AVX-512 call it. Loads lie within the
+            // chunk of eight, and `keep` makes room in `kept` for eight words after as
+            // many as there are addresses.
             unsafe {
                 let (chunks, rest) = addresses.as_chunks::<8>();
                 let shift_by = _mm_cvtsi64_si128(i64::from(shift));

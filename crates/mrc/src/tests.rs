@@ -390,7 +390,7 @@ fn threads_with_every_variant_have_the_distances_of_the_definition() {
 
 #[test]
 fn threads_renumber_windows_and_keep_what_stays_at_the_top() {
-    // A block that is never pushed out, beside more references than a window has.
+    // A block that is never pushed out, among more references than a window has.
     let many = numbers(13).take(700_000).map(|n| n % 90_000 + 1);
     let stream: Vec<u64> = many.flat_map(|block| [block, 0]).collect();
     check_threads(&stream, 1, usize::MAX);

@@ -18,10 +18,10 @@
 //!  └───────────────┴────────────┘
 //! ```
 //!
-//! A block sits at most [`REACH`] lines from home and there are enough lower bits
-//! to tell apart all hashes whose homes are that near. [`Wide`] has five blocks a
-//! line, of any 64 bits; the table changes to it when a number needs it or when
-//! some input defeats the hash.
+//! A block sits at most [`REACH`] lines from home and there are enough lower bits to
+//! tell apart all hashes whose homes are that near. [`Wide`] has five blocks a line, of
+//! any 64 bits. The table changes to it when a number needs it or when some input
+//! defeats the hash.
 
 use super::batch::{Batch, NEVER, positions};
 use super::pages::{Advise, Lines};
@@ -40,8 +40,7 @@ const FIRST_HOMES: usize = 1 << 10;
 const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
 /// Its inverse modulo 2⁶⁴.
 const INVERSE: u64 = inverse(MULTIPLIER);
-/// The same of 2⁵¹. (The lower bits of the other one are some number: with them half
-/// of a million neighbours found their home lines full.)
+/// The same modulo 2⁵¹.
 const NARROW_MULTIPLIER: u64 = MULTIPLIER >> (64 - NARROW_BITS);
 const NARROW_INVERSE: u64 = inverse(NARROW_MULTIPLIER);
 /// Bits that a block is shifted by and mixed with itself, half of those it has.
@@ -270,8 +269,8 @@ impl Part {
         (block ^ block >> NARROW_MIX).wrapping_mul(multiplier) & mask == wanted
     }
 
-    /// What a block, mixed with itself, is multiplied by, and the bits of the product
-    /// that are compared with the last number.
+    /// Multiplier of a block mixed with itself, and the bits of the product that are
+    /// compared with the last number.
     #[inline(always)]
     pub(super) fn constants(self) -> [u64; 3] {
         let wanted = self.number.unbounded_shl(u64::BITS - self.bits);
@@ -338,8 +337,7 @@ impl<F: Format> Table<F> {
     }
 
     /// Finds the blocks of a batch that are in their home lines, as nearly all are,
-    /// without a branch to be guessed, and asks for the lines next to those of the
-    /// others.
+    /// without a branch to be guessed. Asks for the neighbouring lines of the others.
     #[inline(always)]
     fn search_homes<O: Operations>(&self, batch: &mut Batch) {
         let lines = self.lines.get();
@@ -502,8 +500,9 @@ impl<F: Format> Table<F> {
         Ok(table)
     }
 
-    /// Those at the top of the stack and those not among the `skipped` ones whose last
-    /// times are the earliest, whose slots are not counted any more.
+    /// The blocks that stay: those at the top of the stack, and those not among the
+    /// `skipped` ones with the earliest last times, whose slots are not counted any
+    /// more.
     fn recent(&self, ranks: &Ranks, skipped: u32) -> Result<Table<F>, NoRoom> {
         let mut table = Table::new(self.format, self.part, self.homes, self.advise);
         let mut taken = vec![0; table.lines.len()];
@@ -586,7 +585,7 @@ impl Times {
         on_either!(self, table => table.lines.len() * size_of::<Line>())
     }
 
-    /// Bytes it takes to grow, beside what it has.
+    /// Further bytes that it takes to grow.
     pub(super) fn bytes_to_grow(&self) -> usize {
         on_either!(self, table => grown(table.homes) * size_of::<Line>())
     }
@@ -682,8 +681,8 @@ impl Times {
         }
     }
 
-    /// A block has no room near its home though the table is not full: hashes
-    /// crowd, by chance in a full one, by design in an empty one.
+    /// Handles a block without room near its home though the table is not full. Hashes
+    /// crowd by chance in a full table, and by design of the input in an empty one.
     #[cold]
     fn uncrowd(&mut self) {
         match self {

@@ -1,9 +1,8 @@
 //! The top of the stack: the blocks referenced last, in a handful of registers.
 //!
-//! A reference to one of them has its stack distance at once and touches no
-//! table. Only the others go on, each pushing the lowest of these out: the
-//! tables below hold every block that is not here, and a distance there is
-//! [`TOP`] more than its rank.
+//! A reference to one of them has its stack distance at once and touches no table. Only
+//! the others go on, each pushing out the lowest of these. The tables below hold every
+//! block that is not here, and a distance there is [`TOP`] more than its rank.
 
 use super::batch::{BATCH, Batch};
 

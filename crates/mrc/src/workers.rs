@@ -1,10 +1,10 @@
 //! Threads that share the work on sheets.
 //!
-//! Nobody has a task of its own: whoever is free takes the next there is, the last
-//! stage first, so that threads are busy alike whatever takes the most time in a
-//! stream. Of every part one sheet is looked up at a time, and one sheet is
-//! counted at a time, each in the order of the stream: results do not depend on
-//! who does what.
+//! No thread has a task of its own: a free thread takes the next work there is, the
+//! last stage first. So threads are equally busy whatever takes the most time in a
+//! stream. One chunk of every part is looked up at a time, and one chunk is counted at
+//! a time, each in the order of the stream. So results do not depend on which thread
+//! does the work.
 
 use std::sync::{Condvar, Mutex, MutexGuard};
 
@@ -21,8 +21,8 @@ const SHEETS: u64 = 4;
 /// and pauses of each: together about as long as a task.
 const ROUNDS: u32 = 200;
 const PAUSES: u32 = 32;
-/// Batches whose home lines are on their way before the first of them is searched; while
-/// one is looked up, nothing else is done that a miss could hide behind.
+/// Batches whose home lines are on their way before the first of them is searched.
+/// While one is looked up, no other work is done that a miss could hide behind.
 const AHEAD: usize = 3;
 /// Blocks whose renumbering is worth beginning a thread for.
 const WORTH_A_THREAD: u32 = 1 << 16;
@@ -34,7 +34,7 @@ struct Stage {
     busy: bool,
 }
 
-/// What is to be done, and who waits for it.
+/// Work to be done, and the threads that wait for it.
 #[derive(Debug, Default)]
 pub(super) struct WorkList {
     handed: u64,
@@ -49,12 +49,12 @@ pub(super) struct WorkList {
 enum Ended {
     /// A table found no room.
     Full,
-    /// Nobody wants more.
+    /// No thread wants more.
     Closed,
 }
 
-/// What a thread does where it has the choice. The caller leaves counting to others:
-/// its tables stay in their caches, and what others wait for is done at once.
+/// Work that a thread prefers. The caller leaves counting to others: its tables stay in
+/// their caches, and what others wait for is done at once.
 #[derive(Clone, Copy, Debug)]
 enum Prefers {
     Counting,
@@ -116,14 +116,14 @@ impl WorkList {
 /// A table would take more memory than it may.
 struct TableTooLarge;
 
-/// Parts that the blocks are divided into, a power of two: enough for so many threads
-/// to find something to do beside one that counts, and no more, as each goes through
-/// the whole sheet.
+/// Parts that the blocks are divided into, a power of two. There are enough for all
+/// threads to find work next to one that counts, and no more, as each goes through the
+/// whole chunk.
 fn parts(threads: usize) -> usize {
     if threads > 2 { 4 } else { 2 }
 }
 
-/// Bytes that each of so many tables may take beside a window of so many slots.
+/// Bytes that each of so many tables may take next to a window of so many slots.
 fn share(settings: &Settings, window: u32, parts: usize) -> usize {
     settings.memory_bytes.saturating_sub(window as usize / 8) / parts
 }
@@ -226,7 +226,7 @@ pub(super) struct Workers {
 }
 
 impl Workers {
-    /// What so many threads share.
+    /// State that so many threads share.
     pub(super) fn new(settings: &Settings, window: u32, threads: usize) -> Workers {
         let parts = parts(threads);
         let memory_bytes = share(settings, window, parts);
@@ -244,7 +244,7 @@ impl Workers {
         }
     }
 
-    /// What another thread does: all there is to do, until the end.
+    /// Loop of another thread: all work there is, until the end.
     pub(super) fn serve(&self) {
         let _alarm = Alarm(self);
         self.work(Prefers::Counting, |_| false);
@@ -292,7 +292,7 @@ impl Workers {
         tables.sum::<usize>() + lock(&self.back).bytes()
     }
 
-    /// What was counted since the last call, with hits at the top of the stack.
+    /// Counts since the last call, with hits at the top of the stack.
     pub(super) fn take(&self, hits: &[u64]) -> Result<Distances, Full> {
         self.settle()?;
         Ok(lock(&self.back).take(hits))
@@ -339,7 +339,7 @@ impl Workers {
         }
     }
 
-    /// Does what there is to do, whoever's it is, until it is enough or all ended.
+    /// Does any work there is, until it is enough or all ended.
     fn work(&self, prefers: Prefers, enough: impl Fn(&WorkList) -> bool) {
         while let Some(task) = self.next(prefers, &enough) {
             let done = sys::run(self.settings.vectors, Do(self, task));
@@ -399,7 +399,7 @@ impl Workers {
     }
 }
 
-/// Ends the work of all if its thread panics, which nobody would wait for in vain.
+/// Ends the work of all if its thread panics, so that no thread waits in vain.
 struct Alarm<'a>(&'a Workers);
 
 impl Drop for Alarm<'_> {

@@ -1,10 +1,9 @@
 //! The kernel's words for performance events: `perf_event_attr` and the numbers
 //! of `perf_event_open(2)`.
 //!
-//! Numbers are those of Linux 6.18's `include/uapi/linux/perf_event.h`, which
-//! only ever grow. No binding generator is used: the interface is one structure
-//! and six lists of bits, and the same structure is read from files, where its
-//! length depends on who wrote it.
+//! Numbers are those of Linux 6.18's `include/uapi/linux/perf_event.h`, which only ever
+//! grow. No binding generator is used: the interface is one structure and six lists of
+//! bits. The same structure is read from files, where its length depends on the writer.
 
 /// Kinds of event source.
 pub mod kind {
@@ -203,9 +202,9 @@ pub struct Attr {
     pub config: u64,
     /// Events a sample, or samples a second with [`flag::FREQ`].
     pub period: u64,
-    /// What a sample holds ([`sample`]).
+    /// Fields of a sample ([`sample`]).
     pub sample_type: u64,
-    /// What reading gives ([`read`]).
+    /// Values that reading gives ([`read`]).
     pub read_format: u64,
     /// [`flag`].
     pub flags: u64,
@@ -217,7 +216,7 @@ pub struct Attr {
     pub config1: u64,
     /// More of the event, or a breakpoint's length.
     pub config2: u64,
-    /// What a branch stack holds.
+    /// Fields of a branch stack.
     pub branch_sample_type: u64,
     /// Registers in user space, a bit each.
     pub sample_regs_user: u64,
@@ -235,7 +234,7 @@ pub struct Attr {
     pub reserved_2: u16,
     /// Bytes of AUX trace in a sample.
     pub aux_sample_size: u32,
-    /// What to do with an AUX trace.
+    /// Action on an AUX trace.
     pub aux_action: u32,
     /// For a signal at each overflow; unused.
     pub sig_data: u64,

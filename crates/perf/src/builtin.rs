@@ -12,9 +12,9 @@ pub struct Named {
     pub kind: u32,
     /// `perf_event_attr.config`.
     pub config: u64,
-    /// What it counts.
+    /// Description of the event.
     pub description: String,
-    /// What it has to do with: MEM, CACHE, TLB, CPU, BRANCH or OS.
+    /// Topic: MEM, CACHE, TLB, CPU, BRANCH or OS.
     pub topic: &'static str,
 }
 

@@ -54,7 +54,7 @@ impl DataSrc {
         self.level() != DataSource::Unknown || self.kind() != AccessKind::Unknown
     }
 
-    /// What the access did.
+    /// Kind of the access.
     pub fn kind(self) -> AccessKind {
         match self.field(0, 5) & 6 {
             2 => AccessKind::Load,

@@ -33,7 +33,7 @@ const AHEAD: usize = 8;
 pub struct Recipe {
     /// How it was found.
     pub derivation: Derivation,
-    /// What is done to the operand.
+    /// Kind of access to the operand.
     pub kind: AccessKind,
     /// Bytes of the operand; 0 unknown.
     pub size_bytes: u16,
@@ -223,7 +223,7 @@ impl<'a> Eye<'a> {
         None
     }
 
-    /// The instruction that ran before the one at `ip`: at the head of a loop the
+    /// The instruction that ran before the one at `ip`. At the head of a loop it is the
     /// one before the jump back, else the one that stands before it.
     fn before(&self, ip: u64) -> Option<Instruction> {
         let place = self.jump_back_to(ip).unwrap_or(ip);

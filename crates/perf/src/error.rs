@@ -1,4 +1,4 @@
-//! What can keep a file from being read.
+//! Reasons why a file cannot be read.
 
 use std::fmt;
 

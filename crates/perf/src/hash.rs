@@ -1,5 +1,5 @@
-//! Maps from ids of counters and threads: looked into at every sample, where the
-//! standard library's hash takes longer than all the rest of a sample.
+//! Maps from ids of counters and threads. They are looked into at every sample, where
+//! the standard library's hash takes longer than all other work on a sample.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};

@@ -1,5 +1,5 @@
-//! What AMD's instruction-based sampling says of one op: the registers that the
-//! kernel copies into a sample's raw bytes.
+//! Decodes AMD's instruction-based sampling of ops: the registers that the kernel
+//! copies into a sample's raw bytes.
 //!
 //! ```text
 //! ┌──────┬─────┬─────┬──────┬───────┬───────┬────────┬─────────┬─ as caps say ───────┐
@@ -26,7 +26,7 @@ const CAPS_ZEN4: u32 = 1 << 11;
 /// A tagged op.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Op {
-    /// What the processor's IBS can do (CPUID 8000_001B EAX).
+    /// Abilities of the processor's IBS (CPUID 8000_001B EAX).
     pub caps: u32,
     /// Control: period and filters.
     pub ctl: u64,
@@ -36,7 +36,7 @@ pub struct Op {
     pub data: u64,
     /// Where its data came from.
     pub data2: u64,
-    /// What the access did.
+    /// Bits about the access.
     pub data3: u64,
     /// Linear address of the data, if [`Op::addr`] says so.
     pub linear: u64,
@@ -124,7 +124,7 @@ impl Op {
         bits(self.data3, at, 1) == 1
     }
 
-    /// What the op did to memory.
+    /// Kind of the op's access to memory.
     pub fn kind(&self) -> AccessKind {
         match (self.flag(0), self.flag(1)) {
             (true, true) => AccessKind::Modify,
@@ -149,7 +149,7 @@ impl Op {
         (bits(self.data, 38, 1) == 0).then_some(self.rip)
     }
 
-    /// Bytes accessed; 0 unknown. Of an op, which may be less than the
+    /// Bytes accessed; 0 unknown. These are the op's bytes, which may be fewer than the
     /// instruction's.
     pub fn size_bytes(&self) -> u16 {
         match bits(self.data3, 22, 4) as u32 {
@@ -176,8 +176,8 @@ impl Op {
         bits(self.data2, 0, 3) | high << 3
     }
 
-    /// The level that delivered the data. A store has none: its line's source is
-    /// not told.
+    /// The level that delivered the data. A store has none: IBS does not report its
+    /// line's source.
     pub fn level(&self) -> DataSource {
         if self.kind() == AccessKind::Unknown {
             return DataSource::Unknown;

@@ -5,9 +5,9 @@
 //! stream  magic, 16 │ attributes and features as records, then records …
 //! ```
 //!
-//! Everything is taken with suspicion: whatever is cut off, too large or
-//! overlapping ends the reading with a note of what was good. Memory does not
-//! depend on the file's size, nor on sizes that it claims.
+//! No field is trusted: data cut off, too large or overlapping ends the reading with a
+//! note of how far it was good. Memory does not depend on the file's size, nor on sizes
+//! that it claims.
 //!
 //! Rejected: the crate linux-perf-data (it drops weights and data sources, which
 //! are what a memory profiler wants).
@@ -96,15 +96,15 @@ impl Events {
 /// Why reading ended before the end.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Damage {
-    /// What is wrong, in words.
+    /// Problems of the file, in words.
     pub problems: Vec<String>,
     /// Bytes not read.
     pub unread_bytes: u64,
 }
 
-/// What a reader of records is given.
+/// Receives the records of a file.
 pub trait Visit {
-    /// What may go wrong with a record, besides the reading.
+    /// Failure of the receiver over a record, besides the reading.
     type Error: From<Error>;
 
     /// A record of the kernel; events are complete as far as this record needs
@@ -128,7 +128,7 @@ pub struct PerfData<R> {
     source: R,
     /// The events; a stream's come with its records.
     pub events: Events,
-    /// What the file says about the machine; a stream's come with its records.
+    /// Facts of the file about the machine; a stream's come with its records.
     pub facts: Facts,
     /// Whether it is a stream.
     pub is_stream: bool,
@@ -179,11 +179,11 @@ impl<R: Read + Seek> PerfData<R> {
             .ok_or_else(|| bad("it is too short to be perf data"))?;
         if magic == SWAPPED {
             return Err(bad(
-                "it was made on a processor of the other byte order, which is not read",
+                "it was made on a processor of the other byte order, which memgauge does not read",
             ));
         }
         if magic != MAGIC {
-            return Err(bad("it is no perf data: it does not begin with PERFILE2"));
+            return Err(bad("it is not perf data: its first bytes are not PERFILE2"));
         }
         let bytes = f.u64().ok_or_else(|| bad("it is cut off in its header"))?;
         let mut file = PerfData {
@@ -289,7 +289,7 @@ impl<R: Read + Seek> PerfData<R> {
     /// order. Returns what could not be read.
     ///
     /// # Errors
-    /// Those of `visit`, and of the system when it cannot read the file.
+    /// Errors of `visit`, and of the system when it cannot read the file.
     pub fn read<V: Visit>(&mut self, visit: &mut V) -> std::result::Result<Damage, V::Error> {
         let start = SeekFrom::Start(self.data.start);
         self.source.seek(start).map_err(unreadable)?;
@@ -305,7 +305,7 @@ impl<R: Read + Seek> PerfData<R> {
     }
 
     /// The same of a file that holds records only: `perf record --threads` writes one
-    /// for each of its threads, beside the file with the head.
+    /// for each of its threads, next to the file with the head.
     ///
     /// # Errors
     /// As of [`PerfData::read`].
@@ -326,7 +326,7 @@ impl<R: Read + Seek> PerfData<R> {
     }
 }
 
-/// What records say about the others.
+/// Facts that records give about other records.
 struct Told<'a> {
     events: &'a mut Events,
     facts: &'a mut Facts,
@@ -360,8 +360,8 @@ mod user {
     pub(super) const PLAUSIBLE: u32 = 256;
 }
 
-/// Bytes read from the file at a time; a record has at most 64 KiB. What fits into a
-/// processor's own cache is parsed from there.
+/// Bytes read from the file at a time; a record has at most 64 KiB. Bytes that fit into
+/// a processor's own cache are parsed from there.
 const BUFFER_BYTES: usize = 1 << 18;
 
 enum Stop<E> {
@@ -414,8 +414,8 @@ impl Walk {
         }
     }
 
-    /// Why it ended; where nobody knows how long the source is, what was read of it
-    /// already is all that is known to be lost.
+    /// Why it ended. If the source's length is not known, only the bytes already read
+    /// are known to be lost.
     fn judge<E>(
         &self,
         result: Step<(), E>,

@@ -308,7 +308,7 @@ pub struct Sample<'a> {
     pub data_page_bytes: u64,
 }
 
-/// What stands at the end of records that are no samples.
+/// Fields at the end of records that are not samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Trailer {
     /// Process.
@@ -344,7 +344,7 @@ pub struct Mmap<'a> {
     pub build_id: &'a [u8],
 }
 
-/// A record by kind. Those that memgauge has no use for keep their number only.
+/// A record by kind. Records that memgauge does not use keep their number only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(
     clippy::large_enum_variant,
@@ -372,7 +372,7 @@ pub enum Record<'a> {
     Exit(Task),
     /// Records there was no room for.
     Lost {
-        /// Of this event.
+        /// Id of the event.
         id: u64,
         /// How many.
         count: u64,
@@ -384,12 +384,12 @@ pub enum Record<'a> {
     },
     /// Sampling was stopped for being too fast.
     Throttle {
-        /// Of this event.
+        /// Id of the event.
         id: u64,
     },
     /// It goes on.
     Unthrottle {
-        /// Of this event.
+        /// Id of the event.
         id: u64,
     },
     /// A thread's last counts.

@@ -1,8 +1,8 @@
 //! Walks the records of a ring's unread bytes.
 //!
-//! A record may wrap around the ring's end; only that one is copied. What the
-//! kernel has written is whole records, so a length that does not fit means that
-//! the rest cannot be told apart: it is given up and counted.
+//! A record may wrap around the ring's end; only that one is copied. The kernel writes
+//! whole records. If a length does not fit, the remaining bytes cannot be told apart:
+//! they are given up and counted.
 
 use super::record::{HEADER_BYTES, Header};
 

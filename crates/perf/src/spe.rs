@@ -1,8 +1,8 @@
 //! Packets of ARM's statistical profiling extension, which arrive as an AUX trace.
 //!
-//! A packet is a header byte (two for an extended one) and a payload of 2^n bytes,
-//! n in bits 4 and 5 of the header; packets up to a timestamp or an end make a
-//! record (*Arm Architecture Reference Manual*, D17):
+//! A packet is a header byte (two for an extended one) and a payload of 2^n bytes, n in
+//! bits 4 and 5 of the header. Packets up to a timestamp or an end make a record (*Arm
+//! Architecture Reference Manual*, D17):
 //!
 //! ```text
 //! 00000000 padding      01xx0010 events        10xx0iii address of index i
@@ -14,8 +14,8 @@
 //! Example: `b2 43 da 5d e6 aa aa 00 00` is an address (`10`) of 2^3 bytes and
 //! index 2, the data's virtual address, 0xaaaae65dda43.
 //!
-//! Pure: bytes in, packets and records out. What cannot be a packet ends the
-//! record it is in and is counted, byte by byte, until packets go on.
+//! Pure: bytes in, packets and records out. Bytes that cannot be a packet end the
+//! record they are in. They are counted one by one until packets go on.
 
 use std::fmt;
 
@@ -30,7 +30,7 @@ pub enum Packet {
     End,
     /// The record's time, in ticks of the system counter; it ends the record.
     Timestamp(u64),
-    /// What happened to the operation, a bit each.
+    /// Events of the operation, a bit each.
     Events(u64),
     /// Where its data came from, in the processor's own numbers.
     Source(u64),
@@ -52,7 +52,7 @@ pub enum Packet {
     Address {
         /// Which.
         index: u8,
-        /// With the bits beside it.
+        /// With its attribute bits.
         payload: u64,
     },
     /// Cycles: 0 all, 1 until issue, 2 in translation.
@@ -144,7 +144,7 @@ const EVENTS: &[(u32, &str)] = &[
     (18, "SVE-EMPTY-PRED"),
 ];
 
-/// An address without the bits beside it.
+/// An address without its attribute bits.
 const ADDRESS: u64 = (1 << 56) - 1;
 
 impl fmt::Display for Packet {
@@ -220,11 +220,11 @@ pub struct Operation {
     pub addr: Option<u64>,
     /// Physical address of the data.
     pub phys: Option<u64>,
-    /// What it did to memory.
+    /// Kind of its access to memory.
     pub kind: AccessKind,
     /// Cycles from dispatch to the end.
     pub latency_cycles: u32,
-    /// What happened to it, a bit each.
+    /// Its events, a bit each.
     pub events: u64,
     /// Where its data came from, in the processor's own numbers.
     pub source: Option<u64>,
@@ -254,7 +254,7 @@ impl Operation {
         }
     }
 
-    /// What happened to it in words.
+    /// Its events in words.
     pub fn words(&self) -> String {
         let kind = match self.kind {
             AccessKind::Load => "load",

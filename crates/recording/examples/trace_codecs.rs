@@ -6,7 +6,7 @@
 //! there is to code.
 //!
 //! Speeds are the best of several rounds over one trace, repeated to a few million
-//! overflows; bits are those of the trace itself, in blocks as a recording has them.
+//! overflows. Bits are those of the trace itself, in blocks as a recording has them.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

@@ -1,9 +1,10 @@
 //! Columns of few distinct values, as Parquet writes them with a dictionary.
 //!
-//! The Parquet writer hashes each value: a seventh of the time of an import of groups,
-//! whose columns are an event's number and small counts, and a fifth of that of a series
-//! of ticks, whose intervals are thousands of numbers. Here what followed a value the last
-//! time is tried first, and is right wherever values come in turn or repeat.
+//! The Parquet writer hashes each value. That takes a seventh of the time of an import
+//! of groups, whose columns are an event's number and small counts. It takes a fifth of
+//! that of a series of ticks, whose intervals are thousands of numbers. Here what
+//! followed a value the last time is tried first, and is right wherever values come in
+//! turn or repeat.
 //!
 //! ```text
 //! dictionary page   the values, plain, in the order they came
@@ -13,12 +14,13 @@
 //!                   else: number of groups of eight indices, packed
 //! ```
 //!
-//! A run of n equal values is the number 2n, seven bits a byte, lowest first, and the
-//! value in as many bytes as its bits need (none for indices of no bits): 300 rows are
-//! `d8 04`. Packed indices are the number 2n + 1 of their n groups, then indices of 1,
-//! 2, 4, 8 or 16 bits, the first in the lowest: 0 1 2 0 1 2 0 1 is `03 24 49`. Parquet
-//! would take the widths between too, but zstd finds what repeats only in whole bytes:
-//! with indices of 13 bits a series of ticks is a third larger than with 16.
+//! A run of n equal values is the number 2n, seven bits a byte, lowest first. The value
+//! follows in as many bytes as its bits need (none for indices of no bits): 300 rows
+//! are `d8 04`. Packed indices are the number 2n + 1 of their n groups, then indices of
+//! 1, 2, 4, 8 or 16 bits, the first in the lowest. The indices 0 1 2 0 1 2 0 1 are `03
+//! 24 49`. Parquet would take the widths between too, but zstd finds repetitions only
+//! in whole bytes. With indices of 13 bits a series of ticks is a third larger than
+//! with 16.
 
 use bytes::Bytes;
 use parquet::basic::{Compression, Encoding, Type, ZstdLevel};
@@ -48,7 +50,7 @@ pub(super) struct Dictionary {
 }
 
 impl Dictionary {
-    /// Of so many rows of one value.
+    /// The dictionary of so many rows of one value.
     pub(super) fn of(value: u64, rows: usize) -> Dictionary {
         let mut dictionary = Dictionary {
             values: Vec::new(),

@@ -5,7 +5,7 @@ use std::fmt;
 /// Result of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What a caller may want to tell apart.
+/// Kinds of error that a caller may want to tell apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -21,6 +21,15 @@ pub enum ErrorKind {
     UnknownColumn,
     /// The file system refused.
     Io,
+}
+
+/// The system's reason without its number, which adds nothing.
+pub(crate) fn in_words(error: &std::io::Error) -> String {
+    let text = error.to_string();
+    text.split(" (os error ")
+        .next()
+        .unwrap_or_default()
+        .to_owned()
 }
 
 /// An error with its chain of causes.
@@ -47,7 +56,7 @@ impl Error {
         self
     }
 
-    /// What happened, for programs.
+    /// Kind of the error, for programs.
     pub fn kind(&self) -> ErrorKind {
         self.kind
     }

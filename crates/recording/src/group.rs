@@ -45,7 +45,7 @@ pub(super) struct Groups {
     zstd: Compressor<'static>,
 }
 
-/// What a column is tried as before it is encoded in full.
+/// Form that is tried for a column before it is encoded in full.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Shape {
     Any,

@@ -10,12 +10,11 @@
 //!     registers/
 //! ```
 //!
-//! A [`Writer`] gathers rows into parts and gives each its name by a rename
-//! when it is complete, so that whatever ends the writer, the parts with names
-//! are whole. Nothing is forced to the disk: the guarantee is against a killed
-//! process, not against a power cut. A [`Recording`] reads batches of rows and
-//! reports damaged parts as [`Recording::problems`] instead of refusing the
-//! rest.
+//! A [`Writer`] gathers rows into parts and gives each its name by a rename when it is
+//! complete. So the parts with names are whole, however the writer ends. Nothing is
+//! forced to the disk: the guarantee is against a killed process, not against a power
+//! cut. A [`Recording`] reads batches of rows and reports damaged parts as
+//! [`Recording::problems`] instead of refusing the rest.
 //!
 //! This crate refuses to interpret rows and to append to a recording that
 //! exists. A single file was rejected because a killed writer leaves it without

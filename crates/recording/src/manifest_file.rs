@@ -11,6 +11,7 @@
 use super::sink::Create;
 use super::table_writer::{reason, replace_file};
 use super::{FORMAT_VERSION, older};
+use crate::error::in_words;
 use crate::{Error, ErrorKind, Result};
 use memgauge_trace::Manifest;
 use serde_json::Value;
@@ -92,8 +93,8 @@ fn finite(manifest: &Manifest) -> Manifest {
 const ALTERED: &str = "manifest.json: altered since it was written (its checksum differs): its \
                        counts are not used, those of the tables are; its other fields may be wrong";
 
-/// Reads and judges the manifest of the recording at `dir`. Of one that was altered,
-/// the numbers are left out, and the second value says so.
+/// Reads and judges the manifest of the recording at `dir`. If it was altered, the
+/// numbers are left out, and the second value says so.
 pub(super) fn load(dir: &Path) -> Result<(Manifest, Option<String>)> {
     check_dir(dir)?;
     let path = dir.join(FILE);
@@ -164,7 +165,7 @@ fn not_a_recording(dir: &Path, why: &str) -> Error {
 }
 
 fn cannot_read(path: &Path, error: io::Error) -> Error {
-    let message = format!("failed to read `{}`: {error}", path.display());
+    let message = format!("failed to read `{}`: {}", path.display(), in_words(&error));
     Error::new(ErrorKind::Io, message)
 }
 

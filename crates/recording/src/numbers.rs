@@ -1,7 +1,7 @@
-//! One column of whole numbers of any Parquet file, whoever wrote it.
+//! One column of whole numbers of any Parquet file.
 //!
-//! For lists of addresses that other programs keep in tables. Signed numbers
-//! below zero and missing ones are `None`: whoever asks counts them.
+//! For lists of addresses that other programs keep in tables. Signed numbers below zero
+//! and missing ones are `None`: the caller counts them.
 
 use std::fs::File;
 use std::path::Path;

@@ -16,7 +16,7 @@ struct Times {
     waiting: Vec<u64>,
 }
 
-/// What a thread's counters have to tell.
+/// Trace of a thread's counters.
 pub struct Trace {
     counters: Vec<Times>,
     /// Longest step that times may be rounded to.

@@ -1,13 +1,14 @@
 //! Reading one part, once its checksums have said that it is whole.
 //!
-//! Two steps keep opening a long recording cheap: the footer is checked when
-//! the recording is opened, the data when rows are asked for, in one pass of
+//! Two steps keep opening a long recording cheap. The footer is checked when the
+//! recording is opened. The data is checked when rows are asked for, in one pass of
 //! [`PIECE_BYTES`] pieces before anything is decoded.
 
 use super::columns::Column;
 use super::sink::{CHECKSUM_DIGITS, CRC_DIGITS, checksum_position};
 use super::table_writer::PART_ROWS;
 use super::tables::{Columns, Row};
+use crate::error::in_words;
 use arrow_array::RecordBatch;
 use crc32fast::Hasher;
 use parquet::arrow::ProjectionMask;
@@ -38,7 +39,7 @@ const MAGIC: &[u8; 4] = b"PAR1";
 
 const PIECE_BYTES: usize = 256 << 10;
 
-/// What is wrong with a part, in words.
+/// Damage of a part, in words.
 pub(super) type Damage = String;
 
 /// A part whose footer is whole.
@@ -182,7 +183,7 @@ fn fill<R>(column: &Column<R>, batch: &RecordBatch, rows: &mut [R]) -> Result<()
         return Ok(());
     }
     Err(format!(
-        "column `{}` is of another type than the format says",
+        "column `{}` has another type than the format says",
         column.name
     ))
 }
@@ -236,16 +237,20 @@ fn joined(a: Option<Range<u64>>, b: Option<Range<u64>>) -> Option<Range<u64>> {
 
 fn open_regular(path: &Path) -> Result<File, Damage> {
     // Asked before opening: opening a pipe would wait for its writer.
-    let found = std::fs::metadata(path).map_err(|e| format!("cannot be read ({e})"))?;
+    let found = std::fs::metadata(path).map_err(|e| unreadable(&e))?;
     if !found.is_file() {
         return Err("not a regular file".into());
     }
-    File::open(path).map_err(|e| format!("cannot be read ({e})"))
+    File::open(path).map_err(|e| unreadable(&e))
+}
+
+fn unreadable(error: &std::io::Error) -> String {
+    format!("cannot be read ({})", in_words(error))
 }
 
 /// The footer with its length and magic, and the bytes of data before it.
 fn read_footer(file: &mut File) -> Result<(Vec<u8>, u64), Damage> {
-    let io = |e: std::io::Error| format!("cannot be read ({e})");
+    let io = |e: std::io::Error| unreadable(&e);
     let bytes = file.metadata().map_err(io)?.len();
     let cut = || "truncated (no Parquet footer at its end)".to_owned();
     let tail_at = bytes.checked_sub(TAIL_BYTES).ok_or_else(cut)?;
@@ -258,7 +263,7 @@ fn read_footer(file: &mut File) -> Result<(Vec<u8>, u64), Damage> {
         return Err(cut());
     }
     if thrift_bytes > tail_at || thrift_bytes > MAX_FOOTER_BYTES {
-        return Err("damaged (its footer is longer than it can be)".into());
+        return Err("damaged (its footer is longer than the file allows)".into());
     }
     let data_bytes = tail_at - thrift_bytes;
     let mut footer = vec![0; (thrift_bytes + TAIL_BYTES) as usize];
@@ -323,9 +328,9 @@ fn digits(bytes: &[u8]) -> Option<u32> {
 
 /// Runs the Parquet decoder, whose panics on nonsense become damage.
 ///
-/// The checksums keep accidents away from it; this is for parts that somebody
-/// forged together with their checksums. The panic's own message still goes to
-/// standard error: the process's hook is not a library's to change.
+/// The checksums keep accidents away from it; this is for parts that were forged
+/// together with their checksums. The panic's own message still goes to standard error:
+/// the process's hook is not a library's to change.
 pub(super) fn contained<T, E: ToString>(
     decode: impl FnOnce() -> Result<T, E>,
 ) -> Result<T, Damage> {

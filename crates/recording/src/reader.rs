@@ -6,6 +6,7 @@ use super::part_reader::{Damage, Part, PartRows, overlap};
 use super::selection::Selection;
 use super::table_writer::part_name;
 use super::tables::Row;
+use crate::error::in_words;
 use crate::{Error, ErrorKind, Result};
 use memgauge_trace::{
     GeneratedCode, IoDevice, IoOwner, IoRow, Loss, Manifest, Module, Overflow, OverflowBlock,
@@ -61,7 +62,7 @@ impl Recording {
         Ok(recording)
     }
 
-    /// What the recording says about itself.
+    /// The recording's manifest.
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }
@@ -73,9 +74,9 @@ impl Recording {
 
     /// Rows of a table, in batches of at most 65 536, by order of parts.
     ///
-    /// Memory is bounded by one batch. A part that turns out damaged while it
-    /// is read yields one error, none of its rows that could not be trusted,
-    /// and the parts behind it follow.
+    /// Memory is bounded by one batch. A part that turns out damaged while it is read
+    /// yields one error and none of its rows that could not be trusted. The parts after
+    /// it follow.
     pub fn rows<R: Row>(&self, selection: &Selection) -> Rows<R> {
         let time_ns = selection.time_for::<R>();
         let wanted = |part: &&KnownPart| match (&time_ns, &part.times_ns) {
@@ -135,9 +136,11 @@ impl Recording {
         let numbers = match part_numbers(&self.dir.join(R::TABLE)) {
             Ok(numbers) => numbers,
             Err(e) => {
-                return self
-                    .problems
-                    .push(format!("{}: cannot be read ({e})", R::TABLE));
+                return self.problems.push(format!(
+                    "{}: cannot be read ({})",
+                    R::TABLE,
+                    in_words(&e)
+                ));
             }
         };
         let written = self.manifest.tables.get(R::TABLE).map_or(0, |t| t.parts);

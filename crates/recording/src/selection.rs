@@ -5,7 +5,7 @@ use super::tables::Row;
 use crate::{Error, ErrorKind, Result};
 use std::ops::Range;
 
-/// What to read of a table; by default everything.
+/// Rows and columns to read of a table; by default everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selection {
     time_ns: Option<Range<u64>>,

@@ -9,10 +9,10 @@
 //!     CRC-32 = 0a1b2c3d                     CRC-32 of all this, its own eight digits as zeros
 //! ```
 //!
-//! So every byte of a part is covered, and nothing of a damaged part reaches
-//! the Parquet decoder, which trusts what it reads more than a profiler's user
-//! can. Parquet's own page checksums were rejected because they leave page
-//! headers and the footer uncovered.
+//! So every byte of a part is covered, and nothing of a damaged part reaches the
+//! Parquet decoder. That decoder trusts its input more than a profiler's user can.
+//! Parquet's own page checksums were rejected because they leave page headers and the
+//! footer uncovered.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -29,7 +29,7 @@ pub(super) const CRC_DIGITS: usize = 8;
 /// Digits of both.
 pub(super) const CHECKSUM_DIGITS: usize = 2 * CRC_DIGITS;
 
-/// What stands for the checksum until it is known.
+/// Placeholder of the checksum until it is known.
 pub(super) const UNKNOWN_CHECKSUM: &str = "0000000000000000";
 
 /// A file being written.
@@ -61,7 +61,7 @@ impl PartSink {
         }
     }
 
-    /// What the file system said when it refused.
+    /// The file system's error, if it refused.
     pub(super) fn failure(&self) -> Option<io::ErrorKind> {
         self.failure
     }

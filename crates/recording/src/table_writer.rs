@@ -1,8 +1,7 @@
 //! One table while it is written: rows gathered into parts.
 //!
-//! What a table holds in memory: the rows waiting for the encoder (at most
-//! 4 096, or a mebibyte of text) and one encoded row group of about 2 MiB with
-//! its dictionaries.
+//! Memory of a table: the rows waiting for the encoder (at most 4 096, or a mebibyte of
+//! text), and one encoded row group of about 2 MiB with its dictionaries.
 
 use super::part_writer::{OpenPart, PartFailure};
 use super::sink::{Create, Out};
@@ -101,7 +100,7 @@ impl Tables {
     }
 }
 
-/// What can be asked of a table without knowing its rows.
+/// Operations of a table that need no type of row.
 pub(super) trait AnyTable {
     fn name(&self) -> &'static str;
     fn close(&mut self) -> Result<()>;
@@ -232,7 +231,7 @@ impl<R: Row> TableWriter<R> {
             return Ok(());
         }
         if self.is_away {
-            return Err(io::Error::other("another writes this table meanwhile").into());
+            return Err(io::Error::other("another writer uses this table").into());
         }
         if self.part.is_none() {
             make_dir(&self.dir)?;
@@ -336,7 +335,7 @@ fn make_dir(dir: &Path) -> io::Result<()> {
     }
 }
 
-/// What a refusal of the file system means, and what helps.
+/// The meaning of a file system's error, and the fix.
 pub(super) fn reason(kind: io::ErrorKind) -> (ErrorKind, String) {
     match kind {
         io::ErrorKind::StorageFull => (

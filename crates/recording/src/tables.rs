@@ -12,7 +12,7 @@ use memgauge_trace::{
     SampleRegister, SeriesRow, SiteCount, Thread, Tid, VirtAddr,
 };
 
-/// What only this module can implement, so that the set of tables is closed.
+/// Methods that only this module can implement, so that the set of tables is closed.
 pub trait Columns: Sized + 'static {
     const COLUMNS: &'static [Column<Self>];
 

@@ -1,5 +1,5 @@
-//! What only the inside can arrange: a full disk, and parts forged together
-//! with their checksums.
+//! Cases that only the inside can arrange: a full disk, and parts forged together with
+//! their checksums.
 
 use super::sink::{CHECKSUM_DIGITS, CRC_DIGITS, Create, Out, checksum_position};
 use super::*;

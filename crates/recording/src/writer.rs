@@ -13,18 +13,17 @@ use std::path::{Path, PathBuf};
 /// Writes a recording, a part at a time.
 ///
 /// A part is closed at a million rows, at two seconds of age (looked at by
-/// [`Writer::flush_due`] and whenever rows are encoded), or by
-/// [`Writer::flush`]. What is in memory or in an open part is lost when the
-/// process is killed or the writer dropped without [`Writer::finish`];
-/// everything before stays readable.
+/// [`Writer::flush_due`] and whenever rows are encoded), or by [`Writer::flush`]. Rows
+/// in memory or in an open part are lost when the process is killed or the writer is
+/// dropped without [`Writer::finish`]. Everything before stays readable.
 ///
-/// Memory: under 64 MiB with all tables but those of I/O full of rows that do not compress
-/// (`examples/size_per_million.rs` measures 56 MiB); a table holds 4 096 rows
+/// Memory: under 64 MiB with all tables but those of I/O full of rows that do not
+/// compress (`examples/size_per_million.rs` measures 56 MiB). A table holds 4 096 rows
 /// and an encoded row group of about 2 MiB.
 ///
-/// After an error the writer goes on: the part it happened in is given up and
-/// counted in [`Writer::lost_rows`], the next rows begin a new one, and
-/// [`Writer::finish`] still tries to complete the manifest.
+/// After an error the writer goes on. The part with the error is given up and counted
+/// in [`Writer::lost_rows`], and the next rows begin a new one. [`Writer::finish`]
+/// still tries to complete the manifest.
 pub struct Writer {
     dir: PathBuf,
     create: Create,
@@ -52,7 +51,7 @@ impl Room {
 
 impl Drop for Room {
     fn drop(&mut self) {
-        // Best effort: it takes space and harms nobody.
+        // Best effort: it takes space and does no harm.
         let _ = std::fs::remove_file(&self.0);
     }
 }
@@ -180,9 +179,9 @@ impl Writer {
 
     /// Closes all parts and completes the manifest.
     ///
-    /// The manifest says `complete` only if every row pushed is in the
-    /// recording; rows that could not be written are named in the losses, as
-    /// far as there is room for that. `f` is applied in any case.
+    /// The manifest says `complete` only if every row pushed is in the recording. Rows
+    /// that could not be written are named in the losses, as far as there is room for
+    /// that. `f` is applied in any case.
     pub fn finish(mut self, f: impl FnOnce(&mut Manifest)) -> Result<()> {
         let flushed = self.flush();
         self.use_kept_room();

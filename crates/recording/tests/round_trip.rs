@@ -1,4 +1,4 @@
-//! What goes into a recording comes out of it.
+//! All rows that go into a recording come out of it.
 
 #![allow(clippy::unwrap_used)] // in the helpers; the tests may anyway
 
@@ -127,8 +127,8 @@ proptest! {
     }
 }
 
-/// Rows with so many distinct values, of narrow, wide and optional columns; the first
-/// 10 000, more than the encoder is given at once, have one.
+/// Rows with so many distinct values, of narrow, wide and optional columns. The first
+/// 10 000 rows, more than the encoder is given at once, have one value.
 fn of_distinct_values(distinct: u64) -> Vec<Sample> {
     let row = |time_ns: u64| {
         let number = match time_ns < 10_000 {

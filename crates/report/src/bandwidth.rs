@@ -67,7 +67,8 @@ fn squeezed(grid: &Grid, columns: usize) -> Vec<f64> {
         .collect()
 }
 
-/// What an event's bytes did: caches read lines, the kernel hands out pages.
+/// Movement that an event's bytes stand for: caches read lines, the kernel hands out
+/// pages.
 fn moved(event: &str) -> &'static str {
     match event.trim_end_matches([':', 'u', 'k']) {
         "page-faults" | "faults" | "minor-faults" | "major-faults" => "faulted in",
@@ -166,11 +167,11 @@ fn reference_line(result: &Bandwidth, style: &Style) -> String {
     let whole = result.bytes / reference.bytes - 1.0;
     let mut said = match result.from_reference {
         true => format!(
-            "{counted} counted beside; the total was taken from it, so this is no check \
+            "{counted} by the reference counter; the total was taken from it, so this is no check \
              (`memgauge calibrate` makes a correction of its own)"
         ),
         false => format!(
-            "{counted} counted beside; the curve is {:+.2} % of it off",
+            "{counted} by the reference counter; the curve differs by {:+.2} %",
             whole * 100.0
         ),
     };
@@ -276,7 +277,7 @@ fn functions(result: &Bandwidth, style: &Style) -> String {
     table.draw(style) + &note
 }
 
-/// Drops, pauses and whatever else a reader should know.
+/// Drops, pauses and other notes on the trace.
 fn oddities(result: &Bandwidth, style: &Style) -> String {
     let mut said = Vec::new();
     if !result.drops.is_empty() {

@@ -7,9 +7,9 @@ use memgauge_trace::*;
 
 use crate::Style;
 
-/// A run of a compressor with three threads in two processes: a second of
-/// virtual time, traffic rising to 6 GB/s and falling again, writes a quarter
-/// of it in the second half.
+/// A run of a compressor with three threads in two processes. In a second of virtual
+/// time, traffic rises to 6 GB/s and falls again; writes are a quarter of it in the
+/// second half.
 pub(crate) fn full() -> Summary {
     let manifest = manifest();
     let spaces = spaces();
@@ -202,8 +202,8 @@ fn machine() -> MachineFacts {
     }
 }
 
-/// 100 intervals of 10 ms: reads of 0 to 60 MB and back, by thread 11; writes
-/// of a quarter in the second half, by thread 12; instructions by all.
+/// 100 intervals of 10 ms. Thread 11 reads 0 to 60 MB and back; thread 12 writes a
+/// quarter of that in the second half; all have instructions.
 fn series() -> Vec<SeriesRow> {
     let mut rows = Vec::new();
     for i in 0..100u64 {

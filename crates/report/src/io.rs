@@ -45,9 +45,9 @@ pub fn io_text(summary: &IoSummary, order: IoOrder, rows: usize, style: &Style) 
 
 fn unattributed_note(summary: &IoSummary) -> &'static str {
     if summary.filtered {
-        "unattributed: what others moved, and what belongs to no known process"
+        "unattributed: bytes of other processes and of no known process"
     } else {
-        "unattributed: what the device counted and no process has"
+        "unattributed: bytes that the device counted and no process accounts for"
     }
 }
 
@@ -66,7 +66,8 @@ fn ordered(summary: &IoSummary, order: IoOrder) -> Vec<&IoLine> {
 /// Given up on a narrow terminal, in this order; the rates stay.
 const SPARE: [&[&str]; 3] = [&["ops"], &["memory", "group"], &["user"]];
 
-/// Of devices: bytes follow from the rates and the span in the heading.
+/// Columns of devices that can be left out: bytes follow from the rates and the span in
+/// the heading.
 const SPARE_OF_DEVICES: [&[&str]; 2] = [&["at"], &["in", "out"]];
 
 fn processes(
@@ -182,7 +183,8 @@ fn devices(summary: &IoSummary, seconds: f64, style: &Style) -> String {
     table.fit(&SPARE_OF_DEVICES, style).draw(style)
 }
 
-/// What a device counted; nothing is known of one that was gone before the first look.
+/// The device's own count; it is not known for a device that was gone before the first
+/// look.
 fn counters(line: &IoDeviceLine, seconds: f64, style: &Style) -> [String; 6] {
     let counted = &line.counted;
     if counted.bytes() == 0 && line.attributed.bytes() > 0 {
@@ -198,7 +200,7 @@ fn counters(line: &IoDeviceLine, seconds: f64, style: &Style) -> [String; 6] {
     ]
 }
 
-/// What is below a device: hardware, or other devices.
+/// The place below a device: hardware, or other devices.
 fn place(line: &IoDeviceLine) -> String {
     let node = line
         .numa_node

@@ -65,7 +65,7 @@ fn estimated(memory: &IoMemory, [input, output]: [u64; 2], seconds: f64, style: 
     text + &table.draw(style)
 }
 
-/// The formula's letter for a term beside its name.
+/// The formula's letter for a term, next to its name.
 fn symbol(term: &str) -> String {
     match term {
         "io_read_misses" => "R_io = io_read_misses".to_owned(),

@@ -1,8 +1,8 @@
 //! Renders a [`Summary`] as text for a terminal, as JSON and as a page.
 //!
-//! Both are pure: a summary and a [`Style`] in, a string out. The text rounds
-//! for reading and says of every section how its numbers came to be; the JSON
-//! has every number in full. What each number means is in `docs/metrics.md`.
+//! Both are pure: a summary and a [`Style`] in, a string out. The text rounds for
+//! reading and says of every section how its numbers came to be; the JSON has every
+//! number in full. `docs/metrics.md` defines each number.
 #![forbid(unsafe_code)]
 
 pub mod bandwidth;
@@ -35,8 +35,8 @@ pub fn text(summary: &Summary, style: &Style) -> String {
     joined(sections::all(summary, &style.at_least(80)))
 }
 
-/// The part of the report that counting ends with: the counters, what follows from
-/// them, how the timer did, what was lost and what it cost.
+/// The part of the report that counting ends with: the counters, derived values, the
+/// timer's ticks, losses and cost.
 pub fn counting_text(summary: &Summary, style: &Style) -> String {
     joined(sections::of_counting(summary, &style.at_least(80)))
 }
@@ -67,8 +67,8 @@ pub fn loss_sentences(summary: &Summary) -> Vec<String> {
     summary.losses.iter().map(sentence).collect()
 }
 
-/// What was counted, with losses, end and cost: the summary's `counting` as one object
-/// of one line, for who counts and keeps no recording.
+/// The counts with losses, end and cost: the summary's `counting` as one object on one
+/// line, for runs without a recording.
 pub fn counting_json(summary: &Summary) -> String {
     let mut object = match object!(summary.counting) {
         Value::Object(object) => object,
@@ -80,7 +80,7 @@ pub fn counting_json(summary: &Summary) -> String {
     Value::Object(object).to_string()
 }
 
-/// What an import ends with, as indented JSON that ends in a newline.
+/// The report that an import ends with, as indented JSON that ends in a newline.
 pub fn import_json(summary: &Summary) -> String {
     let sampling = summary.sampling.clone().unwrap_or_default();
     let import = summary.import.clone().unwrap_or_default();

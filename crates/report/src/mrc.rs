@@ -1,7 +1,7 @@
 //! Miss-rate curves as text, JSON and CSV.
 //!
-//! Sizes are on a scale of equal ratios, because memories come in such sizes;
-//! the sizes of the machine's caches, or its memory, are marked below.
+//! Sizes are on a scale of equal ratios, because memories come in such sizes. The sizes
+//! of the machine's caches, or of its memory, are marked below.
 
 use std::fmt::Write as _;
 
@@ -106,7 +106,7 @@ impl Measured {
     }
 }
 
-/// What the vertical axis counts.
+/// Unit of the vertical axis.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Unit {
     /// Misses.
@@ -143,16 +143,16 @@ impl Unit {
     }
 }
 
-/// One curve to show, with what is to be said beside it.
+/// One curve to show, with its notes.
 #[derive(Clone, Debug)]
 pub struct CurveView {
-    /// What was referenced: a file, a command.
+    /// Source of the references: a file, a command.
     pub title: String,
     /// A word on the references, if they are not all there were.
     pub note: Option<String>,
     /// The curve.
     pub measured: Measured,
-    /// What the vertical axis counts.
+    /// Unit of the vertical axis.
     pub unit: Unit,
     /// Whether first references count as misses.
     pub compulsory: bool,
@@ -160,7 +160,7 @@ pub struct CurveView {
     pub marks: Vec<(String, u64)>,
     /// Sizes in bytes to list; a choice where empty.
     pub sizes: Vec<u64>,
-    /// A curve to draw beside it.
+    /// A second curve to draw.
     pub against: Option<(String, Measured)>,
     /// The part of the run that it is of, if not all.
     pub span: Option<Span>,
@@ -176,7 +176,7 @@ pub struct CurveView {
 pub struct Span {
     /// Which phase, from 1.
     pub number: usize,
-    /// Of how many.
+    /// Number of all.
     pub of: usize,
     /// Where it begins and ends, in `unit`.
     pub from: u64,
@@ -186,7 +186,7 @@ pub struct Span {
     pub unit: &'static str,
     /// Mean rate of `event` in its windows.
     pub rate: f64,
-    /// What told the phases apart.
+    /// Event whose changes separate the phases.
     pub event: String,
     /// Share of its references that the curve is of, 0..=1.
     pub collected: f64,
@@ -208,12 +208,12 @@ impl Span {
     }
 }
 
-/// What the curves of phases cost, in references and seconds of engines.
+/// Cost of the curves of phases, in references and seconds of engines.
 #[derive(Clone, Copy, Debug)]
 pub struct Collection {
     /// All references.
     pub references: u64,
-    /// Those that went into curves.
+    /// References that went into curves.
     pub collected: u64,
     /// Time of the engines of curves.
     pub collecting_s: f64,

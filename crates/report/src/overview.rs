@@ -29,6 +29,10 @@ fn fact(text: String) -> Statement {
     }
 }
 
+/// What to do where nothing stands out.
+const NEXT: &str = "Look at the plots for stretches that differ and select one. `memgauge -- CMD` shows \
+                    which code and data miss the caches, `memgauge mrc -- CMD` how much cache it needs.";
+
 /// The overview of a run, the most important sentence first.
 pub(crate) fn of_run(summary: &Summary, style: &Style) -> Vec<Statement> {
     let mut said: Vec<Statement> = summary
@@ -39,21 +43,23 @@ pub(crate) fn of_run(summary: &Summary, style: &Style) -> Vec<Statement> {
     said.extend(hottest(summary));
     said.extend(sections::findings(summary, style).into_iter().map(fact));
     if !summary.causes.iter().any(|c| c.kind != CauseKind::Phases) {
-        let text = "No figure of this recording crosses a threshold that memgauge knows.";
-        said.push(fact(text.to_owned()));
+        said.push(Statement {
+            next: NEXT.to_owned(),
+            ..fact("No figure of this recording crosses a threshold that memgauge knows.".to_owned())
+        });
     }
     said
 }
 
 fn of_cause(cause: &Cause, summary: &Summary) -> Statement {
-    let percent = |x: f64| units::percent(x);
+    let percent = units::share;
     let value = cause.value;
     let other = cause.other.unwrap_or(0.0);
     let threshold = match cause.kind {
         CauseKind::Tiny if value < 1.0 => format!("{:.0} ms", cause.threshold * 1e3),
         CauseKind::Tiny | CauseKind::FewSamples => units::count(cause.threshold as u64),
         CauseKind::PageFaults | CauseKind::CacheMisses => units::rate(cause.threshold),
-        _ => percent(cause.threshold),
+        _ => format!("{:.0} %", cause.threshold * 100.0),
     };
     let limit = summary.recording.machine.as_ref();
     let limit = limit.map_or(0.0, |m| m.dram_bytes_per_s as f64);
@@ -174,8 +180,8 @@ fn hottest(summary: &Summary) -> Option<Statement> {
     let interval = match (row.share_low, row.share_high, table.samples) {
         (Some(low), Some(high), Some(n)) => format!(
             " (95 % interval {}–{}, n = {})",
-            units::percent(low),
-            units::percent(high),
+            units::share(low),
+            units::share(high),
             units::count(n)
         ),
         _ => String::new(),
@@ -183,7 +189,7 @@ fn hottest(summary: &Summary) -> Option<Statement> {
     Some(fact(format!(
         "Look first at {}: {} of {}{interval}.",
         row.function,
-        units::percent(share),
+        units::share(share),
         events_in_words(&table.rank)
     )))
 }
@@ -214,7 +220,7 @@ pub(crate) fn of_io(io: &IoSummary) -> Vec<Statement> {
                 line.pid,
                 units::bytes(line.moved.bytes()),
                 line.device,
-                units::percent(line.moved.bytes() as f64 / total as f64)
+                units::share(line.moved.bytes() as f64 / total as f64)
             ),
             rule: "most bytes in and out together".to_owned(),
             next: "Select a stretch of time in the plot to see who moved bytes just then."
@@ -236,7 +242,7 @@ pub(crate) fn of_io(io: &IoSummary) -> Vec<Statement> {
         said.push(fact(format!(
             "{} ({} of what devices counted) belongs to {whose}.",
             units::bytes(rest),
-            units::percent(rest as f64 / all as f64)
+            units::share(rest as f64 / all as f64)
         )));
     }
     said

@@ -1,9 +1,9 @@
 //! Two curves over one time axis, drawn in characters.
 //!
-//! Read and write stand in panels above one another with the same scale, so
-//! that a row is worth the same in both; a panel is only as high as its curve
-//! needs. Each column is the mean over an equal part of the time, in eighths
-//! of a row (thirds in ASCII); any traffic at all shows the lowest mark.
+//! Read and write stand in panels above one another with the same scale, so that a row
+//! is worth the same in both. A panel is only as high as its curve needs. Each column
+//! is the mean over an equal part of the time, in eighths of a row (thirds in ASCII).
+//! Any traffic at all shows the lowest mark.
 
 use crate::style::{Role, Style, width};
 

@@ -1,12 +1,12 @@
 //! How text is drawn: width, colour, characters.
 
-/// What the place the text goes to can show.
+/// Abilities of the place that the text goes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Style {
     /// Columns of plots and sentences.
     pub width: usize,
-    /// Columns that a line may have before names in it are shortened; none are where
-    /// nobody has to fit text on a screen.
+    /// Columns that a line may have before names in it are shortened. Without a screen
+    /// no names are.
     pub line: usize,
     /// Whether ANSI colours may be used.
     pub colour: bool,
@@ -14,7 +14,7 @@ pub struct Style {
     pub unicode: bool,
 }
 
-/// What a piece of text is, which decides its colour.
+/// Role of a piece of text, which decides its colour.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Role {
     #[default]

@@ -1,8 +1,9 @@
 //! How tests say that they cannot run here.
 //!
-//! A skipped test passes, so whoever reads the result must see the reason. The test
+//! A skipped test passes, so the reader of the result must see the reason. The test
 //! harness hides what a passing test prints; [`skipped`] writes past it. Where the
-//! environment variable `MEMGAUGE_REQUIRE` names what is missing, the test fails instead:
+//! environment variable `MEMGAUGE_REQUIRE` names what is missing, the test fails
+//! instead:
 //!
 //! ```text
 //! MEMGAUGE_REQUIRE=root,perfdata cargo test
@@ -16,7 +17,7 @@ use std::env;
 use std::fmt::Display;
 use std::io::Write;
 
-/// What a test may need of the machine.
+/// Facilities of the machine that a test may need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
     /// To be run by root.
@@ -29,6 +30,8 @@ pub enum Need {
     Perfdata,
     /// A right, or a setting of the system, that containers often lack.
     Rights,
+    /// The browser that shows pages.
+    Chromium,
 }
 
 impl Need {
@@ -40,6 +43,7 @@ impl Need {
             Need::Tool => "tool",
             Need::Perfdata => "perfdata",
             Need::Rights => "rights",
+            Need::Chromium => "chromium",
         }
     }
 }

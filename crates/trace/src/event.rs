@@ -26,7 +26,7 @@ pub enum Provenance {
     Modelled,
 }
 
-/// What one event is worth.
+/// Unit of one event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Unit {

@@ -1,5 +1,5 @@
-//! What a source knows of the whole run beside its rows: counters' totals, what the
-//! kernel counted as lost, how data addresses were found.
+//! Facts that a source knows of the whole run besides its rows: counters' totals, the
+//! kernel's losses, how data addresses were found.
 //!
 //! Facts are in the manifest, which a recorder completes when it ends. A reader takes
 //! from the rows what they say and from here what they cannot say. Version 0.1 kept
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::EventId;
 
-/// What a source that samples knows of its run.
+/// Facts of a sampled run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SamplingFacts {
@@ -24,7 +24,7 @@ pub struct SamplingFacts {
     pub sources: Vec<DataFromFacts>,
     /// PEBS: what waited in the processor's buffer.
     pub pebs: Option<PebsFacts>,
-    /// What sampling took, where that was limited.
+    /// Overhead of sampling, where it was limited.
     pub overhead: Option<OverheadFacts>,
     /// Sentences about what was given up, and why.
     pub notes: Vec<String>,
@@ -38,11 +38,11 @@ pub struct SampledFacts {
     pub event: EventId,
     /// Its samples: rows of `samples`, or overflows where their times are kept.
     pub samples: u64,
-    /// Those with a data address.
+    /// Samples with a data address.
     pub with_address: u64,
     /// Events that the samples stand for: the sum of their periods.
     pub stood_for: u64,
-    /// Events that the counters counted meanwhile; `None` where nobody read them.
+    /// Events that the counters counted meanwhile; `None` where they were not read.
     pub counted: Option<u64>,
     /// Samples lost for want of room, by the kernel's count.
     pub lost: u64,
@@ -82,7 +82,7 @@ impl DerivationFacts {
         self.with_address() + self.no_operand + self.no_registers + self.no_base + self.no_code
     }
 
-    /// Those with an address.
+    /// Derivations that found an address.
     pub fn with_address(&self) -> u64 {
         self.exact + self.previous + self.next
     }
@@ -112,7 +112,7 @@ pub struct PebsFacts {
     pub most: u64,
 }
 
-/// What sampling took of the program's time.
+/// Share of the program's time that sampling took.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct OverheadFacts {
@@ -126,7 +126,7 @@ pub struct OverheadFacts {
     pub changes: u64,
 }
 
-/// What `memgauge stat` counted.
+/// Results of `memgauge stat`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CountingFacts {
@@ -164,11 +164,11 @@ pub struct CounterFacts {
     pub name: String,
     /// The total, scaled up where it was counted only a part of the time.
     pub value: u64,
-    /// What was counted, as the kernel counted it.
+    /// Count as the kernel counted it.
     pub counted: u64,
     /// Part of the time it was counted, 0 to 1.
     pub share_counted: f64,
-    /// What a count is worth, in `unit`.
+    /// Value of one count, in `unit`.
     pub scale: f64,
     /// Unit of the scaled value, for PMUs that name one.
     pub unit: String,
@@ -210,9 +210,9 @@ pub struct TickFacts {
     pub median_gap_ns: Option<u64>,
     /// The gap that 99 in 100 do not exceed.
     pub p99_gap_ns: Option<u64>,
-    /// What a tick of the bare timer takes here, where that was measured.
+    /// Time of a tick of the bare timer here, where it was measured.
     pub bare_tick_ns: Option<f64>,
-    /// What a tick takes here with its record, measured before the start.
+    /// Time of a tick with its record here, measured before the start.
     #[serde(default)]
     pub tick_ns: Option<f64>,
 }
@@ -235,7 +235,7 @@ impl TickFacts {
     }
 }
 
-/// What the way from overflows to records did, where it is kept as times.
+/// Delivery of overflows as records, where they are kept as times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DeliveryFacts {
@@ -247,11 +247,11 @@ pub struct DeliveryFacts {
     pub stops: u64,
     /// Times the buffer was changed.
     pub swaps: u64,
-    /// Cycles that it took, of a modelled machine; `None` where nobody knows.
+    /// Cycles that it took, of a modelled machine; `None` where it is not known.
     pub cycles: Option<u64>,
 }
 
-/// What an imported file held.
+/// Facts of an imported file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ImportFacts {
@@ -259,7 +259,7 @@ pub struct ImportFacts {
     pub records: BTreeMap<u32, u64>,
     /// Rows of counters' values in samples.
     pub series_rows: u64,
-    /// What of the file could not be read, in words.
+    /// Parts of the file that could not be read, in words.
     pub problems: Vec<String>,
 }
 

@@ -2,9 +2,9 @@
 
 use crate::Pid;
 
-/// A process that did I/O: its id in the upper half, in the lower one when it
-/// started, in units of 2²⁰ ns of the boot clock. A process id that is used again
-/// is another owner. 0 stands for the device itself: what it counted in total.
+/// A process that did I/O. Its id is in the upper half; the time when it started is in
+/// the lower one, in units of 2²⁰ ns of the boot clock. A process id that is used again
+/// is another owner. 0 stands for the device itself and its own count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Owner(pub u64);
 
@@ -73,7 +73,7 @@ impl Direction {
     }
 }
 
-/// What an owner moved through a device in one direction in one interval.
+/// Bytes that an owner moved through a device in one direction in one interval.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IoRow {
     /// End of the interval, nanoseconds since the recording began.
@@ -96,7 +96,7 @@ pub struct IoRow {
     pub header_bytes: u64,
 }
 
-/// What is known about an owner. Later rows of an owner replace earlier ones.
+/// Facts about an owner. Later rows of an owner replace earlier ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IoOwner {
     /// When it was noted, nanoseconds since the recording began.
@@ -117,7 +117,7 @@ pub struct IoOwner {
     pub process: Option<u32>,
 }
 
-/// What is known about a device. Later rows of a device replace earlier ones.
+/// Facts about a device. Later rows of a device replace earlier ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IoDevice {
     /// When it was noted, nanoseconds since the recording began.
@@ -126,7 +126,8 @@ pub struct IoDevice {
     pub device: DeviceId,
     /// Name, as in `/sys/block` or `ip link`.
     pub name: String,
-    /// What it is: `nvme`, `scsi`, `virtio`, `loop`, `dm`, `ethernet`, `veth` …
+    /// Kind of device: `nvme`, `scsi`, `virtio`, `loop`, `dm`, `ethernet`, `veth` …
+    /// `nvme`, `scsi`, `virtio`, `loop`, `dm`, `ethernet`, `veth` …
     pub kind: String,
     /// PCI address of the device behind it, where there is one.
     pub pci: String,

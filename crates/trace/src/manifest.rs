@@ -1,4 +1,4 @@
-//! What a recording says about itself.
+//! Facts that a recording gives about itself.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -36,22 +36,22 @@ pub struct Manifest {
     pub events: Vec<EventDef>,
     /// Exact totals of the whole run by event name, where the source knows them.
     pub totals: BTreeMap<String, u64>,
-    /// What a source that samples knows of its run.
+    /// Facts of a sampled run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sampling: Option<SamplingFacts>,
-    /// What `memgauge stat` counted.
+    /// Results of `memgauge stat`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub counting: Option<CountingFacts>,
-    /// What the way from overflows to records did.
+    /// Delivery of overflows as records.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub delivery: Option<DeliveryFacts>,
-    /// What an imported file held.
+    /// Facts of an imported file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub import: Option<ImportFacts>,
     /// The tables as the recorder left them, by name; empty while it writes.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub tables: BTreeMap<String, TableFacts>,
-    /// What recording cost.
+    /// Cost of recording.
     pub own_cost: OwnCost,
 }
 
@@ -130,8 +130,8 @@ pub struct MachineFacts {
     /// Memory bandwidth in bytes per second.
     pub dram_bytes_per_s: u64,
     /// Every parameter of the model, as `memgauge list --json` and `--machine FILE`
-    /// have them; absent where nothing was modelled and in recordings before it was
-    /// kept.
+    /// have them. It is absent where nothing was modelled, and in recordings made
+    /// before it was kept.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<serde_json::Value>,
     /// The name is a built-in machine's, and the parameters are not all that one's.
@@ -161,7 +161,7 @@ pub struct TlbGeometry {
     pub ways: u32,
 }
 
-/// What the recorder itself used.
+/// Resources that the recorder itself used.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct OwnCost {

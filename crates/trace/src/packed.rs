@@ -1,19 +1,18 @@
 //! Overflow times, packed: about as many bits as a difference is uncertain by.
 //!
-//! Times are kept in frames of 256 differences. A frame has a *step*, a power of
-//! two of nanoseconds: times are rounded down to whole steps, as absolute times, so
-//! that nothing drifts. A step is at most a 32nd of the frame's usual difference,
-//! and at most what the writer allows: the bits below say nothing of when a
-//! counter overflowed that the next overflow would not blur, and they are most of
-//! a trace's entropy. The usual difference is the mean, with what is longer than it
-//! cut to it, twice over: a few pauses between bursts must not round the bursts away.
-//! For differences as uneven as chance makes them it is 0.47 of the mean, and those of
-//! a frame have no more than 8.5 bits of entropy.
+//! Times are kept in frames of 256 differences. A frame has a *step*, a power of two of
+//! nanoseconds: times are rounded down to whole steps, as absolute times, so that
+//! nothing drifts. A step is at most a 32nd of the frame's usual difference, and at
+//! most as long as the writer allows. The next overflow would blur the bits below, and
+//! they are most of a trace's entropy. The usual difference is the mean, with longer
+//! differences cut to it, twice over: a few pauses between bursts must not round the
+//! bursts away. For differences as uneven as chance makes them it is 0.47 of the mean.
+//! The differences of a frame have at most 8.5 bits of entropy.
 //!
-//! Differences, in steps, take the smallest width that pays: a frame's least
-//! difference is taken off, and the few that need more bits than the rest keep
-//! their low bits in place and bring the others behind. Values lie in eight lanes,
-//! value *n* in lane *n* mod 8, so that eight are packed and unpacked at once.
+//! Differences, in steps, take the smallest width that pays. A frame's least difference
+//! is taken off. The few that need more bits than the others keep their low bits in
+//! place and bring the others behind. Values lie in eight lanes, value *n* in lane *n*
+//! mod 8, so that eight are packed and unpacked at once.
 //!
 //! ```text
 //! frame: │ step: its logarithm │ width │ exceptions │ least, LEB128 │
@@ -203,7 +202,7 @@ fn put_bits(frame: &[u64; FRAME], count: usize, width: usize, out: &mut Vec<u8>)
     }
 }
 
-/// What is left of values whose low bits have been put.
+/// High bits of values whose low bits have been put.
 fn upper(row: [u32; LANES], done: usize) -> [u32; LANES] {
     match done {
         32 => [0; LANES],
@@ -284,7 +283,7 @@ fn unpack_frame<'a>(bytes: &'a [u8], frame: &mut [u64]) -> Option<&'a [u8]> {
 
 /// Reads values of `width` bits, a row of all lanes at a time.
 fn get_bits(packed: &[u8], width: usize, least: u64, frame: &mut [u64]) {
-    // A last word that is read beside the one before and not used.
+    // A last word that is read with the previous one and not used.
     let mut words = [[0u32; LANES]; WIDEST + 2];
     let flat = words.as_flattened_mut();
     for (word, bytes) in flat.iter_mut().zip(packed.chunks_exact(4)) {

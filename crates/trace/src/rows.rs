@@ -5,7 +5,7 @@
 
 use crate::{Cpu, EventId, PhysAddr, Pid, Tid, VirtAddr, packed};
 
-/// What an access did to memory.
+/// Effect of an access on memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum AccessKind {
@@ -141,15 +141,15 @@ pub struct SampleRegister {
     pub tid: Tid,
     /// The sample's event.
     pub event: EventId,
-    /// Linux' number of the register on the recorded processor
-    /// (`enum perf_event_x86_regs`: 0 AX, 1 BX, 2 CX, 3 DX, 4 SI, 5 DI, 6 BP, 7 SP,
-    /// 8 IP, 16 to 23 R8 to R15).
+    /// Number of the register on the recorded processor (`enum perf_event_x86_regs` of
+    /// Linux: 0 AX, 1 BX, 2 CX, 3 DX, 4 SI, 5 DI, 6 BP, 7 SP, 8 IP, 16 to 23 R8 to
+    /// R15).
     pub register: u8,
     /// Its value.
     pub value: u64,
 }
 
-/// What an event's counter gained in one interval of one thread.
+/// Increment of an event's counter in one interval of one thread.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SeriesRow {
     /// End of the interval, nanoseconds since the recording began.
@@ -179,8 +179,8 @@ pub struct Overflow {
     pub event: EventId,
 }
 
-/// A run of overflows of one counter of one thread, in compact form: for traces of
-/// millions of overflows a second, of which rows would be too large.
+/// A run of overflows of one counter of one thread, in compact form. It is for traces
+/// of millions of overflows a second, for which rows would be too large.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OverflowBlock {
     /// First overflow, nanoseconds since the recording began.
@@ -208,17 +208,18 @@ impl OverflowBlock {
     /// Most overflows a block may hold, so that a reader's memory is bounded.
     pub const MOST: usize = 1 << 16;
 
-    /// Coarsest resolution of a trace unless another is asked for: the finest window of
-    /// a curve, about, and only where overflows are over 64 of these apart.
+    /// Coarsest resolution of a trace unless another is asked for. It is about the
+    /// finest window of a curve, and applies only where overflows are over 64 of these
+    /// apart.
     pub const RESOLUTION_NS: u64 = 1024;
 
     /// A block of the leading times that do not descend, at most
     /// [`OverflowBlock::MOST`]: what is left of `times` begins another. `None`
     /// where there is none.
     ///
-    /// `resolution_ns` is the longest step times may be rounded to; where overflows
-    /// are close, steps are shorter (a 32nd of their usual distance). 1 keeps them
-    /// exact.
+    /// `resolution_ns` is the longest step that times may be rounded to. Where
+    /// overflows are close, steps are shorter (a 32nd of their usual distance). 1 keeps
+    /// times exact.
     pub fn of(
         times: &mut &[u64],
         pid: Pid,
@@ -373,7 +374,7 @@ pub enum LossKind {
     MachineClear = 31,
     /// Records the processor's buffer had no room for.
     BufferFull = 32,
-    /// I/O that could not be given to a process; the detail says what is counted.
+    /// I/O that could not be attributed to a process; the detail says what is counted.
     IoNotAttributed = 22,
     /// Parts of records that a recording has no place for.
     NotKept = 20,
@@ -417,6 +418,6 @@ pub struct Loss {
     pub kind: LossKind,
     /// How many.
     pub count: u64,
-    /// What exactly, in words (a path, a reason); may be empty.
+    /// Details in words (a path, a reason); may be empty.
     pub detail: String,
 }

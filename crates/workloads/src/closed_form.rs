@@ -16,7 +16,7 @@ pub(crate) struct Accesses {
     pub(crate) loads: u64,
     /// Stores of 8 bytes.
     pub(crate) stores: u64,
-    /// Those of both whose bytes lie in two lines.
+    /// Loads and stores whose bytes lie in two lines.
     pub(crate) splits: u64,
 }
 

@@ -1,10 +1,10 @@
 //! The measured loops and the memory they run in: the only unsafe code here.
 //!
-//! On x86-64 the loops are assembly, so that each makes exactly the accesses of
-//! its closed form in every build. On other processors `portable` does the same
-//! with volatile accesses: nothing is merged or left out, but a build without
-//! optimisation adds loads and stores of its own variables, so there the closed
-//! forms hold in release builds.
+//! On x86-64 the loops are assembly, so that each makes exactly the accesses of its
+//! closed form in every build. On other processors `portable` does the same with
+//! volatile accesses, which are neither merged nor left out. A build without
+//! optimisation adds loads and stores of its own variables, so there the closed forms
+//! hold in release builds.
 //!
 //! Every method checks that its loop stays inside the mapping before it starts.
 

@@ -1,19 +1,17 @@
 //! Small programs whose memory behaviour is known in closed form.
 //!
-//! Each subcommand prepares its memory, runs one measured loop and prints a
-//! checksum of fixed width. The loop's loads and stores are given by
-//! [`closed_form::Accesses`] and in the subcommand's help; everything else the
-//! program does (start, parsing, set-up, printing) makes the same accesses
-//! whether the loop runs or not, as long as the command lines are equally long.
-//! So a tool that counts accesses is checked by a difference:
+//! Each subcommand prepares its memory, runs one measured loop and prints a checksum of
+//! fixed width. [`closed_form::Accesses`] and the subcommand's help give the loop's
+//! loads and stores. Start, parsing, set-up and printing make the same accesses whether
+//! the loop runs or not, as long as the command lines are equally long. So a tool that
+//! counts accesses is checked by a difference:
 //!
 //! ```text
 //! count(linear --bytes 0065536) − count(linear --bytes 0000000) = 65536 / 8 loads
 //! ```
 //!
-//! The loops are assembly (see [`kernels`]), because a compiler is free to
-//! vectorise, merge or spill a loop written in Rust, and does so differently in
-//! debug and release builds.
+//! The loops are assembly (see [`kernels`]). A compiler is free to vectorise, merge or
+//! spill a loop written in Rust, and does so differently in debug and release builds.
 
 #![deny(unsafe_code)]
 

@@ -1,7 +1,7 @@
 //! Runs a workload: maps its memory, runs its loop, gives its checksum.
 //!
-//! A mapping is one line longer than needed and so never empty: the checksum
-//! reads its first word, whatever N is, and set-up is the same for N = 0.
+//! A mapping is one line longer than needed and so never empty. The checksum reads its
+//! first word for every N, so set-up is the same for N = 0.
 
 use anyhow::{Context, Result};
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use crate::closed_form::{LINE, WORD, steps_in};
 use crate::command::{Command, Cycles, Matrix, Phases, Sharing, Sweep, Walk};
 use crate::kernels::{self, Memory};
 
-/// What `write` stores.
+/// Value that `write` stores.
 const PATTERN: u64 = 0x0123_4567_89ab_cdef;
 
 /// k of `triad`, as in STREAM.

@@ -5,8 +5,7 @@
 
 use std::time::Duration;
 
-/// Largest size accepted. 64 TiB: below the user address space of every
-/// machine of today, and small enough that sums of a few sizes cannot overflow.
+/// Largest size accepted: 64 TiB.
 const MAX_BYTES: u64 = 1 << 46;
 
 /// A size: plain bytes, `k M G` or `KiB MiB GiB` (powers of 1024), `kB MB GB`

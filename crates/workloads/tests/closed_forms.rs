@@ -1,5 +1,5 @@
-//! The closed forms against valgrind's lackey, which counts every load and store
-//! of an emulated run: the difference of two runs must be the form exactly.
+//! Checks the closed forms against valgrind's lackey, which counts every load and store
+//! of an emulated run. The difference of two runs must be the form exactly.
 //!
 //! Skipped, with the reason printed, where valgrind is not installed.
 
@@ -21,9 +21,9 @@ fn valgrind_is_missing() -> bool {
     missing
 }
 
-/// What lackey counts in most runs. On a busy machine, about one run in ten of
-/// the same program makes one to three loads more while it starts: the first
-/// counts that two runs agree on are taken.
+/// Counts of lackey in most runs. On a busy machine, about one run in ten of the same
+/// program makes one to three loads more while it starts. So the first counts on which
+/// two runs agree are taken.
 fn count(arguments: &str, log: &Path) -> Counts {
     let mut seen: Vec<Counts> = Vec::new();
     for _ in 0..8 {
@@ -62,8 +62,8 @@ fn row(line: &str) -> Option<(String, (i64, i64))> {
     Some((kind.to_owned(), (number()?, number()?)))
 }
 
-/// Vector accesses by which the start of two runs can differ: string functions read
-/// one vector more or less depending on where the environment comes to lie.
+/// Vector accesses by which the start of two runs can differ. String functions read one
+/// vector more or less, depending on where the environment comes to lie.
 const START_UP: i64 = 2;
 
 /// Accesses `with` makes more than `without`, by type, leaving out types that agree.

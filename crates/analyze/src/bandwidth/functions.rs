@@ -1,4 +1,4 @@
-//! Whose code ran in bursts.
+//! Functions whose code ran in bursts.
 
 use memgauge_recording::{Recording, Result, Selection};
 use memgauge_trace::{Sample, SiteCount, VirtAddr};
@@ -8,7 +8,7 @@ use super::{Bandwidth, FunctionPart};
 use crate::hotspots::{Limits, Rank, hot_tables};
 use crate::{Analysis, EventNames, Generated, Modules, Resolve, Sites};
 
-/// Whose code ran in bursts, by the samples there.
+/// Functions whose code ran in bursts, by the samples there.
 pub(super) fn functions(
     recording: &Recording,
     result: &mut Bandwidth,

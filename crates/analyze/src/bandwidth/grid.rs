@@ -10,7 +10,7 @@ pub struct Grid {
     pub from_ns: u64,
     /// Width of a window, nanoseconds; not 0.
     pub width_ns: u64,
-    /// What fell into each window.
+    /// Sum of each window.
     pub values: Vec<f64>,
 }
 
@@ -51,7 +51,8 @@ impl Grid {
     }
 
     /// Spreads an amount evenly over a stretch of time: the events that an overflow
-    /// stands for happened since the one before. What lies outside is left out.
+    /// stands for happened since the one before. The part of the stretch outside all
+    /// windows is left out.
     pub fn add_over(&mut self, start_ns: u64, end_ns: u64, amount: f64) {
         if end_ns <= start_ns {
             return self.add_at(end_ns, amount);

@@ -1,28 +1,28 @@
 //! Misses that nothing counted: those of loads that a record's stop aborted.
 //!
-//! A counter beside shows what passed between an overflow and its record, but not
-//! the loads under way at the stop: made again, they hit. How many those are is no
-//! property of the period alone. They are the *independent* load misses among the
-//! next few hundred instructions, as far as there are fill buffers:
+//! A reference counter shows the events between an overflow and its record. It does not
+//! show the loads under way at the stop: made again, they hit. How many those are is no
+//! property of the period alone. They are the *independent* load misses among the next
+//! few hundred instructions, as far as there are fill buffers:
 //!
-//! - **how dense** misses are in instructions follows from the time since the
-//!   overflow before (less what its record took), and from how many instructions the
-//!   counters saw in such time in the window around;
-//! - **which are loads** is told by samples of overflows after gaps of about that
-//!   length, within what the first level's misses of loads and stores allow;
-//! - **which depend on another** is told by time: a load that waits for another's
-//!   data stands still for memory's whole latency, others share it.
+//! - **how dense** misses are in instructions follows from the time since the previous
+//!   overflow (less its record's time), and from how many instructions the counters saw
+//!   in such time in the window around;
+//! - **which are loads** follows from samples of overflows after gaps of about that
+//!   length, within the limits of the first level's misses of loads and stores;
+//! - **which depend on another** follows from time: a load that waits for another's
+//!   data stalls for memory's whole latency, others share it.
 //!
-//! The calibration's loops say how much of each there is: instructions a nanosecond,
-//! standing still for an independent and a dependent load, lines hidden by density.
-//! What a window does not tell is when its instructions ran, so there are two
-//! readings. By [*rate*](Mechanism::by_rate) they ran evenly in the window's own time:
-//! right where misses come evenly, and far too low for a dense burst with computing
-//! around it. By [*stalls*](Mechanism::by_stalls) the time that the window stood still
-//! is shared out evenly among its load misses, and what a gap does not stand still it
-//! runs: right for bursts, too high where a few loads wait long among many that do
-//! not. Stalls are trusted as far as the window's loads wait for no other and are told
-//! from stores. The readings' distance is most of what is said to be uncertain.
+//! The calibration's loops give the amount of each: instructions a nanosecond, standing
+//! still for an independent and a dependent load, lines hidden by density. A window
+//! does not tell when its instructions ran, so there are two readings. By
+//! [*rate*](Mechanism::by_rate) they ran evenly in the window's own time. That is right
+//! where misses come evenly, and far too low for a dense burst with computing around
+//! it. By [*stalls*](Mechanism::by_stalls) the window's stalled time is shared out
+//! evenly among its load misses, and instructions run in the remainder of each gap.
+//! That is right for bursts, and too high where a few loads wait long among many that
+//! do not. Stalls are trusted as far as the window's loads wait for no other load and
+//! can be told from stores. The readings' distance is most of the stated uncertainty.
 //!
 //! Checked on programs whose memory traffic is known (docs/experiments/bandwidth.md).
 
@@ -39,10 +39,11 @@ const HALVINGS: usize = 20;
 /// Powers with which the share of loads that wait for no other, and the share of
 /// loads, make stalls be trusted.
 const TRUST: (f64, f64) = (1.5, 3.0);
-/// How much less of the readings' distance is doubted where stalls are trusted whole,
-/// the part of the lines hidden that is, and the part of the most a record can hide
-/// that bursts shorter than a long period may hide unseen. With the powers above chosen on
-/// fifteen programs and looked at on others (docs/experiments/bandwidth.md).
+/// Three shares: how much less of the readings' distance is doubted where stalls are
+/// trusted whole, the part of the hidden lines that is doubted, and the part of a
+/// record's largest loss that bursts shorter than a long period may hide unseen. They
+/// and the powers above were chosen on fifteen programs and checked on others
+/// (docs/experiments/bandwidth.md).
 const DOUBT: (f64, f64, f64) = (0.6, 0.2, 0.5);
 /// Events between two records behind which half of all bursts go unseen.
 const BURST: f64 = 100.0;
@@ -51,7 +52,7 @@ const CLASSES: usize = 128;
 /// Windows of counters kept at most; beyond, only gaps correct.
 const MOST_WINDOWS: usize = 1 << 21;
 
-/// What one processor's records hide, from its calibration at one period.
+/// Lines that one processor's records hide, from its calibration at one period.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Mechanism {
     /// Time an instruction takes that waits for nothing, nanoseconds.
@@ -258,9 +259,9 @@ impl Mechanism {
     }
 }
 
-/// Of knots with the sparsest loops first: lines hidden where misses are far apart,
-/// how many more there are with density, and the most. Loops at even distances hide
-/// whole lines only, half a line less than the mean over uneven ones.
+/// Takes knots with the sparsest loops first. Returns the lines hidden where misses are
+/// far apart, how many more there are with density, and the most. Loops at even
+/// distances hide whole lines only, half a line less than the mean over uneven ones.
 fn reach(knots: &[(f64, f64)]) -> (f64, f64, f64) {
     let most = knots.iter().map(|k| k.1).fold(0.0, f64::max);
     let (Some(a), Some(b)) = (knots.get(1), knots.get(2)) else {
@@ -305,12 +306,12 @@ struct Gaps {
     loads: f64,
 }
 
-/// What a thread's counters gained in a window.
+/// Increments of a thread's counters in a window.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Counted {
     instructions: f64,
     own_ns: f64,
-    /// Of the event itself.
+    /// Count of the event itself.
     counted: f64,
     load_misses: f64,
     store_misses: f64,
@@ -350,7 +351,7 @@ impl Counters {
         }
     }
 
-    /// Cycles are told in the series; a nanosecond has so many.
+    /// Cycles are in the series; a nanosecond has so many.
     pub(super) fn clock(&mut self, frequency_hz: u64) {
         self.ns_per_cycle = 1e9 / frequency_hz.max(1) as f64;
     }
@@ -403,7 +404,7 @@ impl Counters {
 /// Samples of overflows by the length of the gap before.
 #[derive(Debug)]
 pub(super) struct Kinds {
-    /// Of each thread, in order of time: when, and whether a load.
+    /// Times of each thread's overflows in order, and whether each was a load.
     waiting: BTreeMap<Tid, (usize, Vec<(u64, bool)>)>,
     /// Loads, and all.
     classes: Vec<(f64, f64)>,
@@ -575,8 +576,8 @@ mod tests {
         }
     }
 
-    /// A processor that issues 10 instructions a nanosecond, with fill buffers for 12
-    /// lines at period 10 and 30 at 1000, whose loads stand still for 7 or 70 ns.
+    /// A processor that issues 10 instructions a nanosecond. It has fill buffers for 12
+    /// lines at period 10 and 30 at 1000, and its loads stall for 7 or 70 ns.
     fn mechanism(period: u64) -> Option<Mechanism> {
         let at = |period, most: f64| {
             let points = vec![
@@ -655,7 +656,7 @@ mod tests {
             load_misses: 0.0,
             store_misses: 1_100.0,
         };
-        // What the first level saw says that there are no loads, whatever samples say.
+        // The first level's counts say that there are no loads, whatever samples say.
         assert!(hidden(stores, 1.1, 0.5) < 1.0);
     }
 

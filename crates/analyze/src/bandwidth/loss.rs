@@ -1,11 +1,11 @@
-//! What overflow records lose, and the correction: `v = a·(t + l)`.
+//! The events that overflow records lose, and the correction: `v = a·(t + l)`.
 //!
-//! `v` true events, `a` records, `t` the period, `l` the events lost with each
-//! record. How many that are depends on how dense events are around an overflow
-//! (a loop of missing loads loses most, a chase of pointers next to nothing), so
-//! `l` is a function of the period and of the time between events, measured by
-//! calibration at some points. The time between events is told by the trace
-//! itself: the time since the overflow before, divided by the period.
+//! `v` true events, `a` records, `t` the period, `l` the events lost with each record.
+//! That number depends on how dense events are around an overflow: a loop of missing
+//! loads loses most, a chase of pointers next to nothing. So `l` is a function of the
+//! period and of the time between events, measured by calibration at some points. The
+//! trace itself tells the time between events: the time since the previous overflow,
+//! divided by the period.
 
 use serde::{Deserialize, Serialize};
 
@@ -27,7 +27,7 @@ pub struct LossPoint {
     /// Instructions for each event.
     #[serde(default)]
     pub instructions: f64,
-    /// Part of `lost` that the counter beside did not see either.
+    /// Part of `lost` that the reference counter did not see either.
     #[serde(default)]
     pub hidden: f64,
     /// Time a record takes, nanoseconds.
@@ -63,7 +63,7 @@ impl LossModel {
         }
     }
 
-    /// The same loss whatever the period and density.
+    /// The same loss for every period and density.
     pub fn constant(lost: f64) -> Self {
         LossModel::new([LossPoint {
             period: 1,
@@ -73,7 +73,7 @@ impl LossModel {
         }])
     }
 
-    /// What the records hide at one period, for where counters are beside.
+    /// Lines that records hide at one period, for recordings with reference counters.
     pub(super) fn mechanism(&self, period: u64) -> Option<Mechanism> {
         Mechanism::of(&self.curves, period)
     }
@@ -103,8 +103,8 @@ impl LossModel {
 /// Logarithm of the spacing, events lost, half of the interval around them.
 type Knot = (f64, f64, f64);
 
-/// Half of the distance between the loops that lose most and least: how far stores
-/// and loads that wait are from independent loads that look as dense in time.
+/// Half of the distance between the loops that lose most and least. Stores and waiting
+/// loads differ by so much from independent loads that look as dense in time.
 fn knots(points: &[LossPoint]) -> Vec<Knot> {
     let lost = || points.iter().map(|p| p.lost);
     let (least, most) = lost().fold((f64::MAX, f64::MIN), |a, l| (a.0.min(l), a.1.max(l)));
@@ -124,8 +124,8 @@ pub struct LossCurve {
 }
 
 impl LossCurve {
-    /// For a mixture: this share of the events are of loads, which lose by their
-    /// density; stores lose what the sparsest loop does, as none is aborted.
+    /// For a mixture: this share of the events are loads, which lose by their density.
+    /// Stores lose as much as the sparsest loop, as none is aborted.
     pub fn mixed(mut self, loads: f64) -> LossCurve {
         for knots in [&mut self.low, &mut self.high] {
             let sparsest = knots.last().copied().unwrap_or_default();

@@ -1,14 +1,14 @@
 //! Bandwidth over time from the times of counter overflows.
 //!
 //! An overflow stands for `period` events and for those that its record lost
-//! ([`LossModel`]); they happened since the overflow before, and are spread evenly
-//! over that time. What other counters of the recording saw beside (bytes of
-//! memory, write-backs, prefetched lines) is summed in the same windows, as a
-//! reference and for comparison.
+//! ([`LossModel`]). They happened since the previous overflow, and are spread evenly
+//! over that time. Counts of the recording's other counters (bytes of memory,
+//! write-backs, prefetched lines) are summed in the same windows, as a reference and
+//! for comparison.
 //!
-//! Memory is bounded by windows ([`MOST_WINDOWS`] for the whole, a hundredth of
-//! that for each thread), not by overflows: an hour at 10 µs is too much and is
-//! refused with what would fit.
+//! Memory is bounded by windows ([`MOST_WINDOWS`] for the whole, a hundredth of that
+//! for each thread), not by overflows. An hour at 10 µs is too much and is refused with
+//! the width that would fit.
 
 mod functions;
 mod grid;
@@ -32,7 +32,7 @@ pub use shape::{
 /// Most windows of one curve: 8 bytes each.
 pub const MOST_WINDOWS: u64 = 40_000_000;
 
-/// What to look at.
+/// Part of the recording, and how to show it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Settings {
     /// Only what happened from here, nanoseconds.
@@ -89,7 +89,7 @@ pub struct FunctionPart {
     pub samples: u64,
 }
 
-/// What memory's own counter says beside.
+/// Count of memory's own counter, as a reference.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Reference {
     /// The event.
@@ -103,12 +103,12 @@ pub struct Reference {
     /// Mean absolute difference of the corrected curve in these windows, over the
     /// reference's mean.
     pub mean_error: Option<f64>,
-    /// The same of the reference itself, known by overflows of this period alone:
-    /// no trace can be nearer without counters beside.
+    /// The same of the reference itself, known by overflows of this period alone. No
+    /// trace can be nearer without reference counters.
     pub quantised_error: Option<f64>,
 }
 
-/// What the trace had that a trace should not.
+/// Irregularities of a trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Irregular {
     /// Blocks that begin before the thread's last overflow.
@@ -146,10 +146,9 @@ pub struct Bandwidth {
     /// Bytes with it, and what counters showed behind the last overflow (where that
     /// is not known: half a period for each thread).
     pub bytes: f64,
-    /// Half of the interval around `bytes` that holds the truth 19 times in 20, the
-    /// correction's own error and, where a thread's end is not known, half a period
-    /// included. 0 where the correction is none, given, or the reference: nothing is
-    /// known of its error.
+    /// Half of the interval around `bytes` that holds the truth 19 times in 20. It
+    /// includes the correction's own error and, where a thread's end is not known, half
+    /// a period.
     pub error_bytes: f64,
     /// Whether the total was taken from memory's own counter, so that comparing them
     /// says nothing.
@@ -177,7 +176,7 @@ pub struct Bandwidth {
     pub threads: Vec<ThreadPart>,
     /// Threads not listed.
     pub more_threads: u64,
-    /// Whose code ran in bursts.
+    /// Functions whose code ran in bursts.
     pub functions: Vec<FunctionPart>,
     /// Samples in bursts that the functions are shares of.
     pub burst_samples: u64,
@@ -196,7 +195,7 @@ pub struct Bandwidth {
     pub instructions: Option<u64>,
     /// Share of the time that records took, where the source says.
     pub overhead: Option<f64>,
-    /// What is strange about the trace.
+    /// Irregularities of the trace.
     pub irregular: Irregular,
     /// Parts that could not be read, in words.
     pub problems: Vec<String>,
@@ -214,7 +213,8 @@ pub struct Runs {
 }
 
 impl Runs {
-    /// Of the runs before and the last one; `None` where that is all there is.
+    /// Statistics of the previous runs and the last one; `None` where that is the only
+    /// one.
     pub fn of(before: &[f64], last: f64) -> Option<Runs> {
         let bytes: Vec<f64> = before.iter().copied().chain([last]).collect();
         let n = bytes.len() as f64;
@@ -228,8 +228,8 @@ impl Runs {
     }
 }
 
-/// Bandwidth by work done: bytes for each of `steps` equal shares of the
-/// instructions, so that a run stretched by its observer lies over another one.
+/// Bandwidth by work done: bytes for each of `steps` equal shares of the instructions.
+/// So a run that its observer slowed down can be laid over another one.
 ///
 /// `work` holds instructions in the windows of `bytes`.
 pub fn by_work(bytes: &Grid, work: &Grid, steps: usize) -> Vec<f64> {

@@ -20,7 +20,7 @@ use crate::Resolve;
 const LINE_BYTES: u64 = 64;
 /// Widths of the windows that statistics are given for.
 const WIDTHS_NS: [u64; 4] = [10_000, 100_000, 1_000_000, 10_000_000];
-/// Width of the windows that curves are compared and bursts are told by.
+/// Width of the windows for comparing curves and finding bursts.
 pub(super) const PLAIN_NS: u64 = 100_000;
 /// Windows of a thread's own curve at most.
 const THREAD_WINDOWS: u64 = MOST_WINDOWS / 100;
@@ -124,7 +124,7 @@ pub fn read(
     Ok(result)
 }
 
-/// What a thread's overflows have come to.
+/// Sums of a thread's overflows.
 struct Stream {
     pid: Pid,
     last_ns: u64,
@@ -187,7 +187,7 @@ struct Reading {
     name: Option<String>,
     from_reference: bool,
     curve: LossCurve,
-    /// Where counters beside say what passed and what was hidden.
+    /// Where reference counters tell the passed and the hidden events.
     finder: Option<Finder>,
     lost: (f64, f64),
     overflows: u64,
@@ -261,7 +261,7 @@ impl Reading {
         }
     }
 
-    /// Adds up what counters saw beside.
+    /// Adds up the counts of the other counters.
     fn series(&mut self, recording: &Recording, mut counters: Option<&mut Counters>) -> Result<()> {
         let mut problems = std::mem::take(&mut self.problems);
         let (from, to) = (self.base.from_ns, self.end_ns());
@@ -447,8 +447,7 @@ impl Reading {
         Some((mechanism, counters))
     }
 
-    /// Prepares to find what records hid: which gaps end in loads is told by
-    /// samples.
+    /// Prepares to find the hidden events: samples tell which gaps end in loads.
     fn find_hidden(
         &mut self,
         recording: &Recording,
@@ -473,7 +472,7 @@ impl Reading {
         }
         finder.loads = kinds.shares();
         if let Some(name) = &mut self.name {
-            name.push_str(" and counters beside");
+            name.push_str(" and reference counters");
         }
         self.finder = Some(finder);
         Ok(())
@@ -647,8 +646,8 @@ impl Reading {
         (windows, bursts, self.compare(&plain, recording))
     }
 
-    /// Bytes behind the last overflow of each thread, and how wrong that may be: what
-    /// the counters showed at the end, or half a period each.
+    /// Bytes after the last overflow of each thread, and their error: from the
+    /// counters' final values, or half a period each.
     fn rest(&self, recording: &Recording, settings: &Settings) -> (f64, f64) {
         let told = recording.manifest().delivery;
         let whole = settings.from_ns == 0 && settings.to_ns.is_none();
@@ -695,7 +694,7 @@ impl Reading {
         })
     }
 
-    /// What would be known of a curve by overflows of this period, none of them lost.
+    /// The curve that overflows of this period would give if none were lost.
     fn quantised(&self, truth: &Grid) -> Grid {
         let each = self.period as f64 * self.bytes_per_event;
         let mut known = truth.emptied();

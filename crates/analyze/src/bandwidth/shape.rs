@@ -158,7 +158,7 @@ fn runs(marks: impl Iterator<Item = bool>) -> Vec<(u64, u64)> {
     found
 }
 
-/// Windows on each side by which a thread's usual rate is told.
+/// Windows on each side that give a thread's usual rate.
 const AROUND: usize = 8;
 
 /// Moments at which all of several threads moved less than half of what they move

@@ -20,9 +20,9 @@ pub(crate) fn bins(rows: &[SeriesRow], width_ns: u64) -> Vec<u64> {
     bins
 }
 
-/// The mapping of one process that held `addr` at `time_ns`: among those that
-/// cover it, the latest not later than the time, else the latest of all; of
-/// equals the one with the highest start, then the lowest end.
+/// The mapping of one process that held `addr` at `time_ns`. Among those that cover it,
+/// it is the latest not later than the time, else the latest of all. Ties go to the
+/// highest start, then the lowest end.
 pub(crate) fn mapping_at(modules: &[Module], addr: u64, time_ns: u64) -> Option<&Module> {
     let covering = || {
         modules

@@ -23,10 +23,10 @@ const PERIODS: [u64; 16] = [
 /// Version of the file.
 const VERSION: u32 = 2;
 
-/// What is kept of a calibration.
+/// A calibration as its file keeps it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Calibration {
-    /// Of the file's format.
+    /// Version of the file's format.
     pub(crate) version: u32,
     /// The machine it holds for.
     pub(crate) machine: MachineFacts,
@@ -157,7 +157,7 @@ fn text(
         kept.event, kept.delivery, kept.machine.name
     );
     text += "  lost: events lost with each record (v/a - t). recorded, counted: share of memory's lines\n  \
-             that records stand for, and that the counter beside shows.\n\n";
+             that records stand for, and that the reference counter shows.\n\n";
     text +=
         "  period  loop        apart ns     lost  error  recorded  counted  record ns  slowdown\n";
     for m in all {
@@ -248,7 +248,8 @@ impl Calibration {
         };
         let kept: Calibration = serde_json::from_str(&text).with_context(|| {
             format!(
-                "failed to understand `{}`; `memgauge calibrate` makes it anew",
+                "failed to understand calibrations in `{}`: make them again with `memgauge \
+                calibrate`",
                 path.display()
             )
         })?;
@@ -256,7 +257,7 @@ impl Calibration {
         Ok((kept.version == VERSION && same).then_some(kept))
     }
 
-    /// What bandwidth is corrected by.
+    /// The loss model that corrects bandwidth.
     pub(crate) fn model(&self) -> LossModel {
         LossModel::new(self.points.iter().cloned())
     }

@@ -53,16 +53,19 @@ pub(super) fn run(args: &Bandwidth, again: bool) -> anyhow::Result<CommandEnd> {
         source: "pmu",
     };
     record::make_room(&options.output, args.force || again)?;
-    sys::process::catch_interrupts().context("failed to catch interrupts")?;
+    sys::process::catch_interrupts().context(
+        "failed to install the handler of interrupts \
+    (SIGINT, SIGTERM)",
+    )?;
     let outcome = sample::record(&options)?;
     if !args.quiet && !args.json && !args.csv {
         crate::sample::say(&options.output)?;
     }
-    // Of what was attached to, none is ours to report the end of.
+    // memgauge reports the end of its own program only, not of what it attached to.
     Ok(outcome.end.unwrap_or(CommandEnd::Exited(0)))
 }
 
-/// Of each processor: 512 KiB, which the kernel grants every user.
+/// Ring pages of each processor: 512 KiB, which the kernel grants every user.
 const RING_PAGES: usize = 128;
 
 /// The event named, or the misses of this processor; as precise as was asked for.
@@ -71,7 +74,8 @@ fn chosen(args: &Bandwidth) -> anyhow::Result<Event> {
         Delivery::Interrupt(_) => false,
         Delivery::Precise(_) | Delivery::Tagged(_) => true,
         Delivery::Ideal => {
-            let why = "failed to trace overflows: ideal delivery is the modelled machine's only";
+            let why = "failed to trace overflows: only the modelled machine has ideal delivery: \
+            use another --delivery, or --source emulate";
             return Err(usage(why));
         }
     };
@@ -99,8 +103,8 @@ fn misses(devices: &Path, precise: bool) -> Result<String, String> {
         return match has("ibs_op/format/l3missonly") {
             true => Ok("ibs_op/l3missonly=1/".to_owned()),
             false => Err(
-                "this processor's IBS does not tell misses of the last-level cache from \
-                          other operations (it does from Zen 4 on); name an event with -e"
+                "this processor's IBS cannot select misses of the last-level cache (Zen 4 and \
+                later can): name an event with -e"
                     .to_owned(),
             ),
         };
@@ -114,9 +118,8 @@ fn misses(devices: &Path, precise: bool) -> Result<String, String> {
         }
         Some(_) => Ok("cache-misses".to_owned()),
         None => Err(
-            "this machine shows no counters of its processor (no PMU); name an event that \
-             the kernel counts (-e page-faults), or run a program on the modelled machine \
-             (--source emulate)"
+            "this machine has no PMU: name an event that the kernel counts (-e page-faults), or \
+            use the modelled machine (--source emulate)"
                 .to_owned(),
         ),
     }

@@ -26,7 +26,7 @@ pub(crate) enum Loop {
 }
 
 impl Loop {
-    /// Those whose losses make the model: from the densest to the sparsest.
+    /// The loops that make the loss model, from the densest to the sparsest.
     pub(crate) const DENSITIES: [Loop; 7] = [
         Loop::Linear { instructions: 1 },
         Loop::Linear { instructions: 4 },
@@ -57,12 +57,12 @@ impl Loop {
     }
 }
 
-/// What a run came to.
+/// Result of one run.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LoopRun {
     /// Lines that memory delivered, up to the last record.
     pub(crate) lines: u64,
-    /// What the event's counter showed then.
+    /// Final value of the event's counter.
     pub(crate) counted: u64,
     pub(crate) records: u64,
     /// Time of the last record, or of the end.
@@ -167,7 +167,7 @@ pub(crate) fn run(
     Ok(feeder.ran)
 }
 
-/// What one loop showed at one period.
+/// Measurements of one loop at one period.
 #[derive(Clone, Debug, serde::Serialize)]
 pub(crate) struct Measured {
     /// Losses and density.
@@ -175,7 +175,7 @@ pub(crate) struct Measured {
     pub(crate) point: LossPoint,
     /// Share of memory's lines that records stand for.
     pub(crate) recorded: f64,
-    /// Share of them that the counter beside counted.
+    /// Share of them that the reference counter counted.
     pub(crate) counted: f64,
     /// Records in the first run.
     pub(crate) records: u64,

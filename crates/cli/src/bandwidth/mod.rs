@@ -82,7 +82,7 @@ fn run(args: &Bandwidth, again: bool) -> anyhow::Result<CommandEnd> {
         traces: Some(args.resolution.0),
     };
     let talk = !args.quiet && !args.json && !args.csv;
-    let why = "-e takes events of this machine, --source pmu its misses";
+    let why = "to trace this machine, use -e or --source pmu";
     let why = (args.source == TraceSource::Auto && !again).then_some(why);
     record::emulated(&options, args.force || again, talk, why)
 }
@@ -152,7 +152,8 @@ fn check(args: &Bandwidth, recording: &Recording, extent: &Extent) -> anyhow::Re
     let to = args.to.unwrap_or(u64::MAX).min(extent.end_ns);
     if from >= to {
         return Err(usage(format!(
-            "failed to show `{}`: nothing from {from} ns to {to} ns; it has {} to {} ns",
+            "failed to show `{}`: it has no data from {from} ns to {to} ns: choose a time \
+            between {} ns and {} ns",
             recording.path().display(),
             extent.start_ns,
             extent.end_ns
@@ -161,8 +162,8 @@ fn check(args: &Bandwidth, recording: &Recording, extent: &Extent) -> anyhow::Re
     let windows = (to - from) / args.bin.ns;
     if windows > MOST_WINDOWS {
         return Err(usage(format!(
-            "failed to show {windows} windows, {MOST_WINDOWS} at most: choose a wider --bin or a \
-             shorter time with --from and --to"
+            "failed to show {windows} windows: the limit is {MOST_WINDOWS}: choose a wider \
+            --bin, or a shorter time with --from and --to"
         )));
     }
     Ok(())
@@ -194,7 +195,8 @@ fn correction(args: &Bandwidth, recording: &Recording) -> anyhow::Result<Correct
         Correct::Auto if delivery == "ideal" => Correction::None,
         Correct::Auto => found()?.map_or(Correction::Reference, named),
         Correct::Calibration => named(found()?.context(
-            "failed to correct: there is no calibration for this recording's machine, delivery and \
+            "failed to correct lost events: there is no calibration for this recording's \
+            machine, delivery and \
              event; `memgauge calibrate` makes one",
         )?),
     })
@@ -228,7 +230,7 @@ fn against(args: &Bandwidth, one: &Path, other: &Path) -> anyhow::Result<String>
         let work = bandwidth::work(&recording, curve)?;
         if work.total() <= 0.0 {
             bail!(
-                "failed to compare `{}`: it has no series of instructions to tell work by",
+                "failed to compare `{}` by work: it has no series of instructions",
                 path.display()
             );
         }

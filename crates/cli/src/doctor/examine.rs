@@ -1,4 +1,4 @@
-//! What this machine offers a memory profiler, found by trying.
+//! Tries what this machine offers a memory profiler.
 
 use std::fs::read_to_string;
 use std::path::Path;
@@ -75,9 +75,9 @@ fn pmu() -> Vec<Check> {
         .iter()
         .any(|u| u == "cpu" || u.starts_with("cpu_") || u.starts_with("armv8"));
     let why = if virtualised() {
-        "this virtual machine has none: ask for one with a virtual PMU, or use --source emulate"
+        "this virtual machine has no PMU: start it with a virtual PMU, or use --source emulate"
     } else {
-        "the kernel found none: check the firmware's settings, or use --source emulate"
+        "the kernel found no PMU: check the firmware's settings, or use --source emulate"
     };
     let cycles = perf_event(Trial::Cycles);
     let found = match (&cycles, core) {
@@ -118,7 +118,7 @@ fn pmu() -> Vec<Check> {
             } else {
                 format!("{} units", uncore.len())
             },
-            "they need the bare machine; I/O and memory totals are estimated without them",
+            "only a physical machine has them; without them I/O and memory totals are estimated",
         ),
         verdict(
             "timer samples",
@@ -207,7 +207,7 @@ mod tests {
             let text = format!("{}: {} {:?}", check.name, check.found, check.fix);
             assert!(!text.contains("os error"), "{text}");
             assert!(!check.found.is_empty(), "{text}");
-            // What does not work says what would help.
+            // A check that failed names its fix.
             assert_eq!(check.ok == Some(false), check.fix.is_some(), "{text}");
         }
     }

@@ -68,7 +68,7 @@ impl Accesses {
         self.addresses.push(address);
     }
 
-    /// Adds further ones, of which those of more than one byte are said apart.
+    /// Adds further accesses; those of more than one byte are listed apart.
     pub(crate) fn append(&mut self, addresses: &[u64], sizes: &[(usize, u32)]) {
         let before = self.addresses.len();
         let moved = sizes.iter().map(|&(at, bytes)| (before + at, bytes));
@@ -82,7 +82,7 @@ impl Accesses {
     }
 }
 
-/// What could not be read.
+/// The lines, rows and bytes of an input that could not be read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct UnreadableInput {
     /// Lines that are no address.
@@ -105,7 +105,7 @@ const GUESSED_FROM: usize = 1 << 12;
 /// Reads all references; `take` gets them in batches.
 ///
 /// # Errors
-/// What the reader or `take` says, or a table without the column.
+/// Errors of the reader or of `take`, or a table without the column.
 pub(crate) fn read(
     input: impl Read,
     format: Option<&Format>,
@@ -164,7 +164,7 @@ fn read_plain(
     let start = input.fill_buf()?;
     if start.starts_with(b"PAR1") {
         anyhow::bail!(
-            "failed to choose a column of a Parquet file: name a file and --format parquet:COLUMN"
+            "failed to read Parquet from a pipe: name a file and --format parquet:COLUMN"
         );
     }
     let guessed = guess(start);
@@ -174,7 +174,10 @@ fn read_plain(
         Format::Text => read_lines(input, |line| Ok(number(line).map(|n| (n, 1)).into()), take),
         Format::Hex => read_lines(input, |line| Ok(hex(line).map(|n| (n, 1)).into()), take),
         Format::Lackey => read_lines(input, |line| Ok(lackey(line)), take),
-        Format::Parquet(_) => anyhow::bail!("failed to read Parquet: it is none, or no file"),
+        Format::Parquet(_) => anyhow::bail!(
+            "failed to read Parquet: the input is a pipe or not \
+        a Parquet file: name a Parquet file"
+        ),
     }
 }
 
@@ -225,7 +228,7 @@ fn read_raw(
     })
 }
 
-/// What a line is.
+/// One line, parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Line {
     Access(u64, u32),

@@ -152,6 +152,9 @@ pub(crate) struct Mrc {
     /// Print CSV, a row for each size, or write it to a file
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
     pub(crate) csv: Option<PathBuf>,
+    /// Write a page with the curves, which opens in a browser, off line
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "csv"])]
+    pub(crate) html: Option<PathBuf>,
     /// In JSON and CSV every size from which on there are fewer misses, not a choice
     #[arg(long, conflicts_with = "sizes")]
     pub(crate) full: bool,

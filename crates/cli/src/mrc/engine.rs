@@ -7,7 +7,7 @@ use memgauge_report::mrc::Measured;
 use super::args::CurveOptions;
 use super::memory::{self, Guard};
 
-/// What makes the curve of one block size.
+/// All that makes the curve of one block size.
 pub(super) struct Engine {
     block: u64,
     kind: Kind,
@@ -135,8 +135,8 @@ pub(super) fn feed_blocks(
 
 pub(super) fn too_many(full: Full, block: u64) -> anyhow::Error {
     anyhow::anyhow!(
-        "failed to hold all blocks of {block} bytes: {full} need more memory than they may take; \
-         --sample-size 100000 takes a bounded amount"
+        "failed to track all blocks of {block} bytes: {full} exceed the memory limit: use \
+        --sample-size 100000, which bounds the memory"
     )
 }
 

@@ -60,7 +60,10 @@ pub(super) fn curves_together(
             None => all = Some(made),
         }
     }
-    all.context("failed to read addresses: no input is named")
+    all.context(
+        "failed to read addresses: no input is given: name a file, a recording, `-`, or \
+    a command after `--`",
+    )
 }
 
 impl InputCurves {
@@ -85,7 +88,7 @@ impl InputCurves {
 /// Takes references by address, and the bytes of those of more than one.
 type Take<'a> = &'a mut dyn FnMut(&[u64], &[(usize, u32)]) -> anyhow::Result<()>;
 
-/// What was read of an input.
+/// Result of reading an input.
 pub(super) struct Read {
     /// A word on the references, if there is one to be said.
     pub(super) note: Option<String>,
@@ -113,7 +116,7 @@ pub(super) fn references_of(
     if references == 0 {
         let why = note.map_or_else(
             || "it is empty".to_owned(),
-            |note| format!("it has none; {note}"),
+            |note| format!("it has no addresses; {note}"),
         );
         bail!("failed to read addresses from `{}`: {why}", input.display());
     }
@@ -126,7 +129,7 @@ pub(super) struct CommandCurves {
     pub(super) run: Streamed,
 }
 
-/// Whose curves are wanted beside that of the whole run.
+/// Which parts of a run get curves of their own, next to that of the whole run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CurveScope {
     Nothing,
@@ -175,7 +178,10 @@ pub(super) fn curves_of_command(
         parts: beside.parts(),
         ips: false,
     };
-    sys::process::catch_interrupts().context("failed to catch interrupts")?;
+    sys::process::catch_interrupts().context(
+        "failed to install the handler of interrupts \
+    (SIGINT, SIGTERM)",
+    )?;
     let run = stream(command, wanted, &mut |batch| {
         all.feed(batch.addresses, batch.crossing)?;
         match beside {
@@ -227,7 +233,7 @@ impl Threads {
     }
 }
 
-/// What a run lost, in words.
+/// The losses of a run, in words.
 pub(super) fn lost(run: &Streamed) -> Option<String> {
     let in_words = |(kind, count, detail): &(LossKind, u64, String)| match detail.as_str() {
         "" => format!("{count} {}", sentence(*kind).1),
@@ -276,29 +282,27 @@ fn read_parquet(
     Ok(junk)
 }
 
-/// What was passed over, in words.
+/// The lines, rows or bytes that were skipped, in words.
 fn said_of(junk: &UnreadableInput) -> Option<String> {
     if junk.bytes > 0 {
         return Some(format!(
-            "passed over: {} bytes behind the last whole word",
+            "skipped: {} bytes after the last whole address (8 bytes)",
             junk.bytes
         ));
     }
     if junk.gaps > 0 {
-        return Some(format!(
-            "passed over: {} rows without an address",
-            junk.gaps
-        ));
+        return Some(format!("skipped: {} rows without an address", junk.gaps));
     }
     let (line, text) = junk.first.as_ref()?;
     Some(format!(
-        "passed over: {} lines that are no address, the first is line {line}: {text}",
+        "skipped: {} lines without an address, the first is line {line}: {text}",
         junk.lines
     ))
 }
 
-/// Feeds the addresses of a recording's samples; which samples, in words, and how many
-/// events each stands for: all that were counted, or what their periods add up to.
+/// Feeds the addresses of a recording's samples. Returns a description of the samples,
+/// and how many events each stands for. They add up to all counted events, or to the
+/// samples' periods.
 fn feed_recording(input: &Path, take: Take<'_>) -> anyhow::Result<(String, f64)> {
     let recording = Recording::open(input)?;
     let mut problems = recording.problems();
@@ -322,13 +326,16 @@ fn feed_recording(input: &Path, take: Take<'_>) -> anyhow::Result<(String, f64)>
     let counted = counted(manifest, event, name);
     let each = |total: u64| total as f64 / samples.max(1) as f64;
     let (stands, of) = match counted {
-        Some(total) => (each(total), format!("the {total} that were counted")),
-        None => (each(events), format!("the {events} of their periods")),
+        Some(total) => (each(total), format!("the {total} counted")),
+        None => (
+            each(events),
+            format!("the {events} that their periods stand for"),
+        ),
     };
     let weight = if stands > 0.0 { stands } else { 1.0 };
     let note = format!(
-        "of {samples} samples of {name}: misses are scaled to {of}, {weight:.2} for each sample; \
-         not of all references: distances are between samples, so too small"
+        "from {samples} samples of {name}, not from all references: misses are scaled to {of}, \
+        {weight:.2} for each sample; distances count samples only and are too small"
     );
     Ok((note, weight))
 }

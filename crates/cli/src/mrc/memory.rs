@@ -20,9 +20,8 @@ pub(super) fn limit(making: &CurveOptions) -> usize {
     making.memory.map_or_else(usual, |bytes| bytes as usize)
 }
 
-/// Sees to it that all engines together stay below the limit, by what the process
-/// has: each of them refuses to grow beyond it, but of threads or parts there are
-/// many.
+/// Keeps all engines together below the memory limit, by the resident size of the
+/// process. Each engine limits only itself, and there can be many for threads or parts.
 pub(super) struct Guard {
     limit: usize,
     /// Bytes that the process had before.
@@ -49,8 +48,8 @@ impl Guard {
         let taken = resident_bytes().unwrap_or(0).saturating_sub(self.before);
         if taken > self.limit as u64 {
             bail!(
-                "failed to hold all blocks: curves take {} MiB of {} MiB that they may; \
-                 --sample-size 100000 takes a bounded amount",
+                "failed to track all blocks: the curves take {} MiB and the limit is {} MiB: use \
+                --sample-size 100000, which bounds the memory",
                 taken >> 20,
                 self.limit >> 20
             );

@@ -27,6 +27,7 @@ use args::Axis;
 /// Shows miss-rate curves.
 pub(crate) fn mrc(args: &Mrc) -> anyhow::Result<Exit> {
     check(args)?;
+    args.html.as_ref().map(|_| page::check()).transpose()?;
     let out = Out::open(args)?;
     match (&args.inputs[..], args.phases) {
         ([], Some(_)) => phases_of_command(args, out),
@@ -36,23 +37,25 @@ pub(crate) fn mrc(args: &Mrc) -> anyhow::Result<Exit> {
     }
 }
 
-/// What no line of options alone can be refused for.
+/// Checks conflicts that no single option shows.
 fn check(args: &Mrc) -> anyhow::Result<()> {
     let list = args.command.is_empty();
     if args.y == Axis::Mpki && args.instructions.is_none() && list {
         return Err(usage(
-            "failed to show MPKI: say how many instructions there were with --instructions",
+            "failed to show MPKI: the number of instructions is not known: give it with \
+            --instructions",
         ));
     }
     if (args.per_thread || args.by.is_some()) && list {
         return Err(usage(
-            "failed to tell parts apart in a list: name a command behind `--`",
+            "failed to separate threads or parts: a list of addresses has none: name a command \
+            after `--`",
         ));
     }
     let making = &args.making;
     if making.sample_only && making.sample.is_none() && making.sample_size.is_none() {
         return Err(usage(
-            "failed to leave all but a sample out: say which with --sample or --sample-size",
+            "failed to use only a sample: its size is not given: add --sample or --sample-size",
         ));
     }
     if args.phases.is_some() {
@@ -77,13 +80,13 @@ enum Out {
 impl Out {
     /// Opens a file before anything runs for it in vain.
     fn open(args: &Mrc) -> anyhow::Result<Out> {
-        let file = args.json.as_ref().or(args.csv.as_ref());
+        let file = args.json.as_ref().or(args.csv.as_ref()).or(args.html.as_ref());
         match (file, args.command.is_empty()) {
             (Some(path), list) if path == Path::new("-") => {
                 if !list {
                     return Err(usage(
-                        "failed to print JSON or CSV: the program has standard output and error \
-                         for itself: name a file, as in --json=curve.json",
+                        "failed to print JSON or CSV: the program itself writes to standard \
+                        output: name a file, as in --json=curve.json",
                     ));
                 }
                 Ok(Out::Output)
@@ -270,6 +273,18 @@ fn marks(block_bytes: u64) -> Vec<(String, u64)> {
         .to_vec()
 }
 
+/// A page of the curves alone.
+fn page_of(args: &Mrc, views: &[CurveView]) -> String {
+    let inputs = args.inputs.iter().map(|input| name(input));
+    let title: Vec<String> = inputs.chain(args.command.iter().cloned()).collect();
+    let page = Page {
+        title: title.join(" "),
+        curves: views.iter().map(CurveView::json).collect(),
+        ..Page::default()
+    };
+    page.html().expect("SANITY: the front end was looked for before")
+}
+
 /// Says on standard error what a table has no place for, each of it once.
 fn say_notes(views: &[CurveView]) {
     let mut said = Vec::new();
@@ -287,6 +302,10 @@ fn rendered(
     collection: Option<Collection>,
     style: memgauge_report::Style,
 ) -> String {
+    if args.html.is_some() {
+        say_notes(views);
+        return page_of(args, views);
+    }
     if args.json.is_some() {
         let curves: Vec<_> = views.iter().map(CurveView::json).collect();
         let collection = collection.map(|c| c.json());

@@ -22,11 +22,15 @@ const METHODS: [(&str, Method); 3] = [
 pub(crate) fn partition(args: &Partition) -> anyhow::Result<Exit> {
     let [block] = args.making.block[..] else {
         return Err(usage(
-            "failed to divide memory by several block sizes: name one with --block",
+            "failed to divide memory: several block sizes are given: name one with --block",
         ));
     };
     if args.total < block {
-        let why = format!("failed to divide {} bytes: a block has {block}", args.total);
+        let why = format!(
+            "failed to divide {} bytes: that is less than one block of {block} \
+        bytes",
+            args.total
+        );
         return Err(usage(why));
     }
     let mut curves = Vec::new();
@@ -78,7 +82,8 @@ fn text(unit: u64, names: &[String], curves: &[Curve], divisions: &[(&str, Divis
     if more > 1.005 {
         let _ = writeln!(
             text,
-            "\n  greedy stops before a plateau: it has {more:.2} times the misses of the best division"
+            "\n  the greedy division stops before a plateau: it has {more:.2} times the misses \
+            of the best one"
         );
     }
     text

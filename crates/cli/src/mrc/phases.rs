@@ -64,26 +64,26 @@ struct Cost {
     monitoring: Duration,
 }
 
-/// What a command line that asks for phases must not have.
+/// Refuses options that conflict with phases.
 pub(super) fn check(args: &Mrc) -> anyhow::Result<()> {
     if args.making.block.len() > 1 {
         return Err(usage(
-            "failed to tell phases apart by several block sizes: name one with --block",
+            "failed to find phases: several block sizes are given: name one with --block",
         ));
     }
     if args.making.threads > 1 {
         return Err(usage(
-            "failed to tell phases apart with --threads: windows need one thread",
+            "failed to find phases with --threads: windows need one thread: leave --threads out",
         ));
     }
     if args.phases_by == By::References && args.command.is_empty() {
         return Err(usage(
-            "failed to tell phases apart by references: a list has no instructions",
+            "failed to find phases by instructions: a list of addresses has no instructions",
         ));
     }
     if args.inputs.len() > 1 {
         return Err(usage(
-            "failed to tell phases apart in several inputs: name one",
+            "failed to find phases: several inputs are given: name one",
         ));
     }
     Ok(())
@@ -252,7 +252,7 @@ fn usual_size(block: u64) -> u64 {
     }
 }
 
-/// What a phase's rate counts, in words.
+/// The event that a phase's rate counts, in words.
 fn event(by: By, of_instructions: bool, size_bytes: u64) -> String {
     let per = if of_instructions {
         "instructions"
@@ -282,7 +282,10 @@ pub(super) fn of_command(args: &Mrc) -> anyhow::Result<(PhaseRun, Streamed)> {
         parts: None,
         ips: false,
     };
-    sys::process::catch_interrupts().context("failed to catch interrupts")?;
+    sys::process::catch_interrupts().context(
+        "failed to install the handler of interrupts \
+    (SIGINT, SIGTERM)",
+    )?;
     let run = stream(&args.command, wanted, &mut |batch| {
         watch.feed(batch.addresses, batch.crossing, batch.instructions)
     })?;

@@ -1,5 +1,5 @@
-//! A thread for the engine of each block size, so that none of them, nor whoever finds
-//! the references, waits for another.
+//! A thread for the engine of each block size, so that neither an engine nor the source
+//! of references waits for another.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,16 +13,16 @@ use super::args::CurveOptions;
 use super::engine::Engine;
 use super::memory::Guard;
 
-/// References that are handed over together: enough that the hand-over costs nothing
-/// beside them, few enough to stay in a second-level cache.
+/// References that are handed over together: enough to make the hand-over cheap, few
+/// enough to stay in a second-level cache.
 const CHUNK: usize = 1 << 15;
-/// Chunks an engine may be behind before whoever finds references waits for it.
+/// Chunks that an engine may be behind before the source of references waits for it.
 const BEHIND: usize = 4;
 
 /// Engines of all block sizes over the same references, each in a thread of its own.
 ///
-/// Memory: the engines', and of six chunks: 2 MiB of a program's references, up to 16 MiB
-/// where a list has sizes and comes 65 536 at a time.
+/// Memory: that of the engines and of six chunks. A chunk has 2 MiB of a program's
+/// references, or up to 16 MiB for lists with sizes, which come 65 536 at a time.
 pub(super) struct Relay {
     chunk: Accesses,
     /// Chunks that engines may still read, oldest first.
@@ -47,10 +47,10 @@ impl Relay {
         }
     }
 
-    /// Takes in references; one that lies in several blocks refers to each.
+    /// Takes references; one that spans several blocks refers to each.
     ///
     /// # Errors
-    /// An engine failed, maybe over earlier references; the others go on to no use.
+    /// An engine failed, perhaps over earlier references; no engine is of use then.
     pub(super) fn feed(&mut self, addresses: &[u64], sizes: &[(usize, u32)]) -> anyhow::Result<()> {
         self.chunk.append(addresses, sizes);
         match self.chunk.addresses.len() < CHUNK {

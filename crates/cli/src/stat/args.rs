@@ -88,6 +88,10 @@ fn interval(text: &str) -> Result<Duration, String> {
     let interval: Duration = text.parse()?;
     match interval.ns >= memgauge_live::stat::SHORTEST_INTERVAL_NS {
         true => Ok(interval),
-        false => Err("the shortest interval is 10us: the kernel's timer takes no other".to_owned()),
+        false => Err(
+            "the shortest interval is 10us: the kernel's timer has no shorter \
+        one"
+            .to_owned(),
+        ),
     }
 }

@@ -1,5 +1,5 @@
-//! What a series shows while it is recorded: a line an event on standard error,
-//! ten times a second, only on a terminal, gone at the end.
+//! Progress of a series while it is recorded. Each event has a line on standard error,
+//! ten times a second, only on a terminal; they are removed at the end.
 
 use std::collections::BTreeMap;
 use std::time::Instant;

@@ -39,7 +39,10 @@ pub(crate) fn stat(args: &Stat) -> anyhow::Result<Exit> {
     if let Some(path) = &args.output {
         record::make_room(path, args.force)?;
     }
-    sys::process::catch_interrupts().context("failed to catch interrupts")?;
+    sys::process::catch_interrupts().context(
+        "failed to install the handler of interrupts \
+    (SIGINT, SIGTERM)",
+    )?;
     let mut outputs = rows::Outputs::open(args)?;
     let speaks = !args.quiet && !outputs.take_stderr();
     let mut series = (Series::growing(BINS), ThreadTotals::default());
@@ -62,7 +65,7 @@ pub(crate) fn stat(args: &Stat) -> anyhow::Result<Exit> {
     Ok(end.map_or(Exit::Success, Exit::of))
 }
 
-/// Where rows go: files, the summary's analyses, and whether somebody watches.
+/// Where rows go: files, the summary's analyses, and the terminal.
 type Rows<'a> = (&'a mut rows::Outputs, &'a mut (Series, ThreadTotals), bool);
 
 fn observe(

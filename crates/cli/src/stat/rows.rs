@@ -154,7 +154,7 @@ fn quoted(name: &str) -> String {
 }
 
 /// Names of a group's columns as JSON has them, in their order, and where the value of
-/// each is. Of two columns of one name there is the last.
+/// each is. Two columns of one name give one entry, the last.
 fn counts(columns: &[String]) -> Vec<(String, usize)> {
     let named = columns.iter().enumerate();
     let last: BTreeMap<&str, usize> = named.map(|(at, name)| (name.as_str(), at)).collect();

@@ -146,7 +146,7 @@ impl Recorded {
         self.folder.path().join("run.mg")
     }
 
-    /// What memgauge exited with.
+    /// Exit code of memgauge.
     pub(crate) fn code(&self) -> Option<i32> {
         self.output.status.code()
     }
@@ -174,7 +174,7 @@ impl Recorded {
         totals_of(&self.manifest()["totals"])
     }
 
-    /// What `memgauge report --json` says of it.
+    /// Result of `memgauge report --json` for this recording.
     pub(crate) fn report(&self) -> Value {
         let output = report(&self.path());
         assert!(
@@ -252,8 +252,8 @@ pub(crate) fn record_workload(arguments: &str) -> Totals {
     .totals()
 }
 
-/// What the run `with` counts beyond the run `without`, whose command lines are
-/// equally long so that their stacks hold the same.
+/// Counts of the run `with` beyond those of the run `without`; equally long command
+/// lines make their stacks hold the same.
 pub(crate) fn beyond(with: &str, without: &str) -> Totals {
     assert_eq!(with.len(), without.len(), "`{with}` and `{without}`");
     let without = record_usual(without);
@@ -263,9 +263,9 @@ pub(crate) fn beyond(with: &str, without: &str) -> Totals {
         .collect()
 }
 
-/// What most runs of a workload give. On a busy machine a run now and then makes
-/// a load more while it starts, under any tool: the first totals that two runs
-/// agree on are taken, as far as the code alone determines them.
+/// Totals that most runs of a workload give. On a busy machine a run sometimes makes
+/// one more load while it starts, under any tool. So the first totals on which two runs
+/// agree are taken, as far as the code alone determines them.
 fn record_usual(arguments: &str) -> Totals {
     let mut seen: Vec<Totals> = Vec::new();
     loop {

@@ -31,8 +31,8 @@ pub(super) fn process_began(pid: u32) -> Option<SystemTime> {
     SystemTime::now().checked_sub(age)
 }
 
-/// What a process says of its code in `/tmp`. A map from before `since` is that of
-/// another process with the same id.
+/// Code that a process reports in `/tmp`. A map from before `since` is that of another
+/// process with the same id.
 pub(super) fn of_process(pid: u32, since: SystemTime) -> Vec<GeneratedCode> {
     let path = format!("/tmp/perf-{pid}.map");
     // A file's time may be a tick of the clock before the process's.
@@ -47,7 +47,7 @@ pub(super) fn of_process(pid: u32, since: SystemTime) -> Vec<GeneratedCode> {
     }
 }
 
-/// What a jitdump file says.
+/// Code that a jitdump file reports.
 pub(super) fn of_dump(pid: u32, path: &Path) -> Vec<GeneratedCode> {
     let is_file = fs::metadata(path).is_ok_and(|m| m.is_file());
     let bytes = is_file.then(|| contents(path)).flatten();
@@ -88,8 +88,8 @@ const MAGIC: u32 = 0x4a69_5444;
 const LOAD: u32 = 0;
 const MOVE: u32 = 1;
 
-/// The code that a jitdump file names: loads and moves, in the file's order. What is
-/// cut off or of the other byte order is passed over.
+/// The code that a jitdump file names: loads and moves, in the file's order. Files that
+/// are cut short, or of the other byte order, give the code up to that point.
 ///
 /// ```text
 /// header  magic, version, bytes of header, …

@@ -7,7 +7,7 @@ use std::path::Path;
 use object::read::ReadCache;
 use object::{Object, ObjectKind};
 
-/// What tells a file from another one of the same path.
+/// Facts that tell a file from another one of the same path.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Identity {
     /// Build id in hexadecimal; empty for a file without one.

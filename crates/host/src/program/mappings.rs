@@ -12,7 +12,7 @@ use memgauge_trace::{Module, Pid};
 /// Beyond that many mappings, those that a new one covers are kept too.
 const MOST_LOOKED_AT: usize = 4096;
 
-/// What every process has mapped, inherited mappings included.
+/// Mappings of every process, inherited ones included.
 #[derive(Clone, Default)]
 pub struct Mappings {
     by_process: HashMap<u32, Rc<Vec<Module>>>,
@@ -53,7 +53,7 @@ impl Mappings {
         self.by_process.remove(&pid);
     }
 
-    /// What a process inherited, the first time that it is asked for.
+    /// Mappings that a process inherited, at the first call for it.
     pub fn inherited(&mut self, pid: u32) -> Vec<Module> {
         if self.unwritten.is_empty() {
             return Vec::new();

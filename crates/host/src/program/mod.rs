@@ -1,8 +1,8 @@
-//! What a program maps and generates, for names that can be trusted later.
+//! Records which files and code a program maps, for names that can be trusted later.
 //!
-//! A recording outlives the files it names: they are built anew, or deleted when the
-//! run is over. So every mapping says which file it was (`identity`), files that are
-//! gone at the end are copied into the recording, and names of generated code are
+//! A recording outlives the files it names: they are built again, or deleted after the
+//! run. Each mapping therefore carries the identity of its file (`identity`). Files
+//! that are gone at the end are copied into the recording. Names of generated code are
 //! read then, since process ids are used again (`generated`). A forked child has its
 //! parent's mappings without anybody saying so (`mappings`).
 //!
@@ -35,7 +35,7 @@ pub const COPIES: &str = "files";
 /// Files that are copied have so many bytes together at most.
 const MOST_COPIED_BYTES: u64 = 1 << 30;
 
-/// What the kernel appends to the path of a file that is gone.
+/// Suffix that the kernel appends to the path of a deleted file.
 const DELETED: &str = " (deleted)";
 
 /// A file as it was when last looked at.
@@ -46,7 +46,7 @@ struct Known {
     file: Option<File>,
 }
 
-/// What changes when a path stands for another file.
+/// Attributes that change when a path stands for another file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Stamp {
     device: u64,

@@ -31,8 +31,8 @@ pub struct Held {
 impl Held {
     /// Forks; the child waits before it execs.
     ///
-    /// `spawn` only returns once exec has succeeded or failed, so it runs in a
-    /// thread of its own.
+    /// `spawn` only returns once exec has succeeded or failed, so it runs in a thread
+    /// of its own.
     ///
     /// # Errors
     /// There are no pipes or processes left.
@@ -71,9 +71,9 @@ impl Held {
     /// Lets it exec.
     ///
     /// # Errors
-    /// What exec says.
+    /// The error of exec.
     pub fn go(mut self) -> io::Result<Child> {
-        // A child that was killed meanwhile is found by whoever waits for it.
+        // The caller that waits for the child finds it if it was killed meanwhile.
         let _ = self.go.write_all(&[1]);
         self.spawner
             .join()
@@ -81,9 +81,9 @@ impl Held {
     }
 }
 
-/// In the child: says its pid, waits for a byte; the end of the pipe instead
-/// means that nobody wants it to go on. For that, the child's own copy of the
-/// other end has to be closed.
+/// In the child: writes its pid and waits for a byte. The end of the pipe instead means
+/// that it must not go on. For that, the child's own copy of the other end has to be
+/// closed.
 fn wait_for_go(say: i32, hear: i32, own_end: i32) -> io::Result<()> {
     // SAFETY: the forked child's copy, which nothing else in it uses.
     unsafe { libc::close(own_end) };
@@ -98,7 +98,7 @@ fn wait_for_go(say: i32, hear: i32, own_end: i32) -> io::Result<()> {
     if unsafe { libc::read(hear, std::ptr::from_mut(&mut byte).cast(), 1) } == 1 {
         return Ok(());
     }
-    // Not an error to report: whoever would read it may be gone.
-    // SAFETY: _exit may be called after a fork.
+    // Not an error to report: its reader may be gone. SAFETY: _exit may be called after
+    // a fork.
     unsafe { libc::_exit(0) }
 }

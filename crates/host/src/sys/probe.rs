@@ -40,7 +40,7 @@ pub enum Trial {
 /// Opens the event on this process and closes it again.
 ///
 /// # Errors
-/// What `perf_event_open` says.
+/// The error of `perf_event_open`.
 pub fn perf_event(trial: Trial) -> io::Result<()> {
     let (kind, config, precise, period) = match trial {
         Trial::Cycles => (0, 0, 0, 0),
@@ -63,7 +63,7 @@ pub fn perf_event(trial: Trial) -> io::Result<()> {
 /// Makes a BPF array of one element and drops it.
 ///
 /// # Errors
-/// What `bpf` says.
+/// The error of `bpf`.
 pub fn bpf_map() -> io::Result<()> {
     // union bpf_attr of BPF_MAP_CREATE: map_type (2, array), key, value, entries.
     let attr: [u32; 4] = [2, 4, 8, 1];

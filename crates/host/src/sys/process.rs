@@ -144,12 +144,12 @@ fn usage(who: i32) -> Usage {
     }
 }
 
-/// What this process has used so far.
+/// Resources that this process has used so far.
 pub fn own_usage() -> Usage {
     usage(libc::RUSAGE_SELF)
 }
 
-/// What its ended children have used.
+/// Resources that its ended children have used.
 pub fn children_usage() -> Usage {
     usage(libc::RUSAGE_CHILDREN)
 }
@@ -171,7 +171,7 @@ extern "C" fn on_interrupt(signal: i32) {
 /// process at once.
 ///
 /// # Errors
-/// What `sigaction` says.
+/// The error of `sigaction`.
 pub fn catch_interrupts() -> io::Result<()> {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         // SAFETY: an all-zero sigaction is valid.

@@ -15,7 +15,7 @@ struct {
 	__type(value, struct account);
 } accounts SEC(".maps");
 
-/* What found no room there, by control group in place of the owner: sums stay whole. */
+/* Bytes without room there, by control group in place of the owner: sums stay whole. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_HASH);
 	__uint(max_entries, 2048);
@@ -30,7 +30,7 @@ struct {
 	__type(value, struct owner_facts);
 } owners SEC(".maps");
 
-/* Those that found no room there: the oldest give way. */
+/* Owners without room there: the oldest entries give way. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 32768);
@@ -126,8 +126,8 @@ static __noinline int note_facts(owner_t owner, u64 exec_id)
 	return 0;
 }
 
-/* The current process, whose name, user and cgroup are noted for the time after
- * its end: once a program it runs, as long as no other owner comes between.
+/* The current process. Its name, user and cgroup are noted for the time after its end,
+ * once per program that it runs, as long as no other owner comes between.
  */
 static __always_inline owner_t current_owner(void)
 {

@@ -1,9 +1,9 @@
 /* The kernel's types that the programs use, with the fields that they use.
  *
- * Fields are found by name in the running kernel's own description of its types
- * (BTF) when the programs are loaded, so order and size here mean nothing. A name
- * with three underscores is another version's form of the type before them. A
- * generated header of all types was rejected: 3 MB that hide what is relied on.
+ * The loader finds fields by name in the running kernel's own description of its types
+ * (BTF), so order and size here mean nothing. A name with three underscores is another
+ * version's form of the type before them. A generated header of all types was rejected:
+ * 3 MB that hide what is relied on.
  */
 #ifndef MEMGAUGE_IO_KERNEL_H
 #define MEMGAUGE_IO_KERNEL_H

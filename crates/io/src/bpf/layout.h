@@ -1,4 +1,4 @@
-/* What the programs and memgauge share. `src/io/layout.rs` is its twin; both
+/* Layouts that the programs and memgauge share. `src/io/layout.rs` is its twin; both
  * assert the sizes. All fields are in the machine's byte order.
  *
  * Directions are the program's: `in` is read from a disk or received (the device
@@ -12,8 +12,8 @@
  */
 typedef u64 owner_t;
 
-/* A device: a disk has netns 0 and its device number (major << 20 | minor), a
- * network device the inode of its namespace and its index there.
+/* A device. A disk has netns 0 and its device number (major << 20 | minor). A network
+ * device has the inode of its namespace and its index there.
  */
 struct account_key {
 	owner_t owner;
@@ -33,8 +33,8 @@ struct account {
 	struct flow out;
 };
 
-/* What a process moved in the last interval, for programs that place processes; the
- * key is its id. docs/io-map.md is about this.
+/* Bytes that a process moved in the last interval, for programs that place processes;
+ * the key is its id.
  */
 struct io_rate {
 	owner_t owner;
@@ -57,12 +57,12 @@ struct owner_facts {
 	char command[16];
 };
 
-/* What could not be attributed, by reason; units in io/layout.rs. */
+/* Losses by reason; units are in io/layout.rs. */
 enum loss {
 	LOSS_ACCOUNTS_FULL,
 	LOSS_OWNERS_FULL,
 	LOSS_WRITER_UNKNOWN,
-	LOSS_NO_BOOK,
+	LOSS_SOCKET_UNTRACKED,
 	LOSS_DEVICES_MIXED,
 	LOSS_WRITERS_MIXED,
 	LOSS_PAGES_UNREAD,

@@ -5,18 +5,18 @@
 #define MEMGAUGE_IO_RECEIVE_H
 
 /* ------------------------------------------------------------ several devices */
-/* Runs are changed by interrupts of several processors and by readers. Whoever does not
- * get them after some tries goes without, and at once where this processor has them: it
- * has interrupted a reader, who will not let go before.
+/* Runs are changed by interrupts of several processors and by readers. A processor that
+ * does not get them after some tries goes without. It does so at once if it holds them
+ * itself: it has interrupted a reader, who cannot let go before.
  */
 enum { TRIES = 1024 };
 
-static __always_inline bool enter(struct lanes *lanes)
+static __always_inline bool enter(struct shared_socket *shared)
 {
 	u32 me = bpf_get_smp_processor_id() + 1, holder;
 
 	for (int i = 0; i < TRIES; i++) {
-		holder = __sync_val_compare_and_swap(&lanes->busy, 0, me);
+		holder = __sync_val_compare_and_swap(&shared->busy, 0, me);
 		if (!holder)
 			return true;
 		if (holder == me)
@@ -25,38 +25,38 @@ static __always_inline bool enter(struct lanes *lanes)
 	return false;
 }
 
-static __always_inline void leave(struct lanes *lanes)
+static __always_inline void leave(struct shared_socket *shared)
 {
-	__sync_lock_test_and_set(&lanes->busy, 0);
+	__sync_lock_test_and_set(&shared->busy, 0);
 }
 
-static __always_inline struct run *run_at(struct lanes *lanes, u32 n)
+static __always_inline struct run *run_at(struct shared_socket *shared, u32 n)
 {
-	return &lanes->runs[n & (RUNS - 1)];
+	return &shared->runs[n & (RUNS - 1)];
 }
 
 /* The run that a packet of the device goes to. A full ring keeps up to six devices exact
  * and gives up the order, which is counted.
  */
-static __always_inline struct run *run_for(struct lanes *lanes, u32 ifindex)
+static __always_inline struct run *run_for(struct shared_socket *shared, u32 ifindex)
 {
-	struct run *last = run_at(lanes, lanes->last);
+	struct run *last = run_at(shared, shared->last);
 
 	if (last->ifindex == ifindex)
 		return last;
-	if (lanes->last - lanes->first >= RUNS - 1) {
+	if (shared->last - shared->first >= RUNS - 1) {
 		lose(LOSS_DEVICES_MIXED, 1);
 #pragma unroll
 		for (int back = 1; back < RUNS - 1; back++) {
-			struct run *run = run_at(lanes, lanes->last - back);
+			struct run *run = run_at(shared, shared->last - back);
 			if (run->ifindex == ifindex)
 				return run;
 		}
 		return last;
 	}
-	lanes->last++;
-	last = run_at(lanes, lanes->last);
-	last->start = last->end = lanes->position;
+	shared->last++;
+	last = run_at(shared, shared->last);
+	last->start = last->end = shared->position;
 	last->ifindex = ifindex;
 	return last;
 }
@@ -70,15 +70,15 @@ static __always_inline void settle_run(struct run *run, owner_t owner, u32 netns
 }
 
 /* Charges runs up to a position of the stream, or all of them. */
-static __noinline int settle_runs(struct lanes *lanes, owner_t owner, u32 netns, u64 up_to)
+static __noinline int settle_runs(struct shared_socket *shared, owner_t owner, u32 netns, u64 up_to)
 {
 	bool all = up_to >> 32;
 	u32 position = up_to;
 
-	if (!enter(lanes))
+	if (!enter(shared))
 		return lose(LOSS_DEVICES_MIXED, 1);
 	for (int i = 0; i < RUNS; i++) {
-		struct run *run = run_at(lanes, lanes->first);
+		struct run *run = run_at(shared, shared->first);
 		struct account_key key = net_key(owner, netns, run->ifindex);
 
 		if (!all && BEFORE(position, run->end)) {
@@ -90,12 +90,12 @@ static __noinline int settle_runs(struct lanes *lanes, owner_t owner, u32 netns,
 			break;
 		}
 		settle_run(run, owner, netns);
-		if (lanes->first == lanes->last)
+		if (shared->first == shared->last)
 			break;
 		run->ifindex = 0;
-		lanes->first++;
+		shared->first++;
 	}
-	leave(lanes);
+	leave(shared);
 	return 0;
 }
 enum { ALL_RUNS_SHIFT = 32 };
@@ -133,94 +133,94 @@ static __always_inline bool parse_tcp(struct __sk_buff *skb, struct arrival *arr
 	return true;
 }
 
-/* From the first packet of a second device on, runs replace the sum. What was not read
- * until then is the first run: of a stream by position, of datagrams by number.
+/* From the first packet of a second device on, runs replace the sum. Packets not yet
+ * read are the first run: of a stream by position, of datagrams by number.
  */
-static __always_inline void open_runs(struct book *book, struct lanes *lanes, struct arrival *arrival)
+static __always_inline void open_runs(struct socket_account *account, struct shared_socket *shared, struct arrival *arrival)
 {
-	struct run *run = &lanes->runs[0];
+	struct run *run = &shared->runs[0];
 
-	run->ifindex = book->received.ifindex;
+	run->ifindex = account->received.ifindex;
 	if (arrival->end) {
-		run->start = book->reading.settled;
+		run->start = account->reading.settled;
 		run->end = arrival->start;
 	} else {
 		run->start = 0;
-		run->end = (book->received.sum.packets >> 32) - book->reading.read_packets;
+		run->end = (account->received.sum.packets >> 32) - account->reading.read_packets;
 	}
-	run->sum.bytes = TAKE(book->received.sum.bytes);
-	run->sum.packets = TAKE(book->received.sum.packets);
-	run->sum.header_bytes = TAKE(book->received.sum.header_bytes);
-	lanes->first = lanes->last = 0;
-	lanes->position = run->end;
-	book->received.mixed = 1;
+	run->sum.bytes = TAKE(account->received.sum.bytes);
+	run->sum.packets = TAKE(account->received.sum.packets);
+	run->sum.header_bytes = TAKE(account->received.sum.header_bytes);
+	shared->first = shared->last = 0;
+	shared->position = run->end;
+	account->received.mixed = 1;
 }
 
 /* Packets that another processor was adding to the sum when runs replaced it go to the
  * socket's reader as soon as there is one.
  */
-static __always_inline int settle_latecomers(struct book *book)
+static __always_inline int settle_latecomers(struct socket_account *account)
 {
-	struct account_key key = net_key(reader_of(book), book->sent.netns, book->received.ifindex);
+	struct account_key key = net_key(reader_of(account), account->sent.netns, account->received.ifindex);
 
-	if (!book->received.sum.packets || !key.owner || !key.netns)
+	if (!account->received.sum.packets || !key.owner || !key.netns)
 		return 0;
-	return settle(&book->received.sum, &key, false);
+	return settle(&account->received.sum, &key, false);
 }
 
 /* Adds a packet to its device's run. Where the runs are not to be had, it goes to the
  * socket's reader at once.
  */
-static __noinline int arrive_in_lane(struct book *book, struct lanes *lanes, struct arrival *arrival, u32 ifindex)
+static __noinline int arrive_in_run(struct socket_account *account, struct shared_socket *shared, struct arrival *arrival, u32 ifindex)
 {
 	struct account_key key;
 	struct run *run;
 	struct sum sum = {};
 	struct flow flow;
 
-	if (!book || !lanes || !arrival)
+	if (!account || !shared || !arrival)
 		return 0;
-	if (!enter(lanes)) {
-		key = net_key(reader_of(book), book->sent.netns, ifindex);
+	if (!enter(shared)) {
+		key = net_key(reader_of(account), account->sent.netns, ifindex);
 		put(&sum, arrival->bytes, arrival->segments, arrival->header_bytes);
 		flow = flow_of(&sum);
 		lose(LOSS_DEVICES_MIXED, 1);
 		return key.owner && key.netns ? charge(&key, false, &flow)
-					      : lose(LOSS_NO_BOOK, arrival->bytes);
+					      : lose(LOSS_SOCKET_UNTRACKED, arrival->bytes);
 	}
-	if (!book->received.mixed)
-		open_runs(book, lanes, arrival);
+	if (!account->received.mixed)
+		open_runs(account, shared, arrival);
 	if (!arrival->end)
-		arrival->end = lanes->position + 1;
-	run = run_for(lanes, ifindex);
+		arrival->end = shared->position + 1;
+	run = run_for(shared, ifindex);
 	put(&run->sum, arrival->bytes, arrival->segments, arrival->header_bytes);
-	if (BEFORE(lanes->position, arrival->end)) {
-		lanes->position = arrival->end;
+	if (BEFORE(shared->position, arrival->end)) {
+		shared->position = arrival->end;
 		run->end = arrival->end;
 	}
-	leave(lanes);
-	return settle_latecomers(book);
+	leave(shared);
+	return settle_latecomers(account);
 }
 
-static __always_inline int tcp_arrived(struct __sk_buff *skb, struct bpf_sock *sk, struct book *book)
+static __always_inline int tcp_arrived(struct __sk_buff *skb, struct bpf_sock *sk, struct socket_account *account)
 {
 	struct arrival arrival = { .bytes = skb->len, .segments = skb->gso_segs ?: 1 };
-	struct lanes *lanes;
+	struct shared_socket *shared;
 
-	if (!book->received.ifindex)
-		book->received.ifindex = skb->ifindex;
-	if (!book->received.mixed && book->received.ifindex == skb->ifindex) {
+	if (!account->received.ifindex)
+		account->received.ifindex = skb->ifindex;
+	if (!account->received.mixed && account->received.ifindex == skb->ifindex) {
 		if (arrival.segments > 1)
 			parse_tcp(skb, &arrival);
-		put(&book->received.sum, arrival.bytes, arrival.segments, arrival.header_bytes);
+		put(&account->received.sum, arrival.bytes, arrival.segments, arrival.header_bytes);
 		return 1;
 	}
-	lanes = bpf_sk_storage_get(&lanes_of, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
-	if (!lanes || !parse_tcp(skb, &arrival)) {
-		lose(LOSS_NO_BOOK, skb->len);
+	shared = bpf_sk_storage_get(&shared_sockets, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
+	if (!shared || !parse_tcp(skb, &arrival)) {
+		lose(LOSS_SOCKET_UNTRACKED, skb->len);
 		return 1;
 	}
-	arrive_in_lane(book, lanes, &arrival, skb->ifindex);
+	arrive_in_run(account, shared, &arrival, skb->ifindex);
 	return 1;
 }
 
@@ -229,57 +229,57 @@ static __always_inline u32 udp_headers(u32 family)
 	return family == AF_INET ? 28 : 48;
 }
 
-static __always_inline int udp_arrived(struct __sk_buff *skb, struct bpf_sock *sk, struct book *book)
+static __always_inline int udp_arrived(struct __sk_buff *skb, struct bpf_sock *sk, struct socket_account *account)
 {
 	struct arrival arrival = { .bytes = skb->len, .segments = skb->gso_segs ?: 1 };
-	struct lanes *lanes;
+	struct shared_socket *shared;
 
 	if (arrival.segments > 1)
 		arrival.header_bytes = (arrival.segments - 1) * udp_headers(sk->family);
-	if (!book->received.ifindex)
-		book->received.ifindex = skb->ifindex;
-	if (!book->received.mixed && book->received.ifindex == skb->ifindex) {
-		put(&book->received.sum, arrival.bytes, arrival.segments, arrival.header_bytes);
+	if (!account->received.ifindex)
+		account->received.ifindex = skb->ifindex;
+	if (!account->received.mixed && account->received.ifindex == skb->ifindex) {
+		put(&account->received.sum, arrival.bytes, arrival.segments, arrival.header_bytes);
 		return 1;
 	}
-	lanes = bpf_sk_storage_get(&lanes_of, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
-	if (!lanes) {
-		lose(LOSS_NO_BOOK, skb->len);
+	shared = bpf_sk_storage_get(&shared_sockets, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
+	if (!shared) {
+		lose(LOSS_SOCKET_UNTRACKED, skb->len);
 		return 1;
 	}
-	arrive_in_lane(book, lanes, &arrival, skb->ifindex);
+	arrive_in_run(account, shared, &arrival, skb->ifindex);
 	return 1;
 }
 
 /* Where reading begins, when the first packet comes to a connection. */
-static __always_inline void begin_stream(struct bpf_sock *sk, struct book *book)
+static __always_inline void begin_stream(struct bpf_sock *sk, struct socket_account *account)
 {
 	struct bpf_tcp_sock *tcp;
 
-	if (book->reading.known || sk->state == TCP_SYN_SENT)
+	if (account->reading.known || sk->state == TCP_SYN_SENT)
 		return;
 	tcp = bpf_tcp_sock(sk);
 	if (!tcp)
 		return;
-	book->reading.settled = book->reading.read = tcp->rcv_nxt;
-	book->reading.known = 1;
+	account->reading.settled = account->reading.read = tcp->rcv_nxt;
+	account->reading.known = 1;
 }
 
 SEC("cgroup_skb/ingress")
 int packet_arrived(struct __sk_buff *skb)
 {
 	struct bpf_sock *sk = skb->sk;
-	struct book *book;
+	struct socket_account *account;
 	u32 ports;
 
 	if (!sk)
 		return 1;
 	ports = sk->src_port << 16 | sk->dst_port;
-	book = slot_of(sk, ports);
+	account = slot_of(sk, ports);
 	/* The usual packet, without a call. */
-	if (book && book->reading.known && !book->received.mixed && skb->gso_segs <= 1 &&
-	    book->received.ifindex == skb->ifindex) {
-		put(&book->received.sum, skb->len, 1, 0);
+	if (account && account->reading.known && !account->received.mixed && skb->gso_segs <= 1 &&
+	    account->received.ifindex == skb->ifindex) {
+		put(&account->received.sum, skb->len, 1, 0);
 		return 1;
 	}
 	sk = bpf_sk_fullsock(sk);
@@ -287,24 +287,24 @@ int packet_arrived(struct __sk_buff *skb)
 		return 1;
 	if (are_datagrams(sk->type, sk->protocol)) {
 		say_datagrams();
-		book = bpf_sk_storage_get(&books, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
-		if (!book) {
-			lose(LOSS_NO_BOOK, skb->len);
+		account = bpf_sk_storage_get(&socket_accounts, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
+		if (!account) {
+			lose(LOSS_SOCKET_UNTRACKED, skb->len);
 			return 1;
 		}
-		return udp_arrived(skb, sk, book);
+		return udp_arrived(skb, sk, account);
 	}
 	if (sk->protocol != IPPROTO_TCP)
 		return 1;
-	if (!book)
-		book = sk->state == TCP_CLOSE ? bpf_sk_storage_get(&books, sk, 0, 0)
-					      : NEW_STREAM_BOOK(sk, ports);
-	if (!book) {
-		lose(LOSS_NO_BOOK, skb->len);
+	if (!account)
+		account = sk->state == TCP_CLOSE ? bpf_sk_storage_get(&socket_accounts, sk, 0, 0)
+					      : NEW_STREAM_ACCOUNT(sk, ports);
+	if (!account) {
+		lose(LOSS_SOCKET_UNTRACKED, skb->len);
 		return 1;
 	}
-	begin_stream(sk, book);
-	return tcp_arrived(skb, sk, book);
+	begin_stream(sk, account);
+	return tcp_arrived(skb, sk, account);
 }
 
 /* --------------------------------------------------------------------- reading */
@@ -321,73 +321,73 @@ static __always_inline u32 stream_headers(u16 family, u16 tcp_headers)
 	return (family == AF_INET ? 20 : 40) + tcp_headers;
 }
 
-/* The stream up to `read` goes to its reader, the rest waits for the next one: also what
- * has arrived and has no place in the stream yet, as another process had the socket locked,
- * or a packet before it is missing.
+/* Charges the stream up to `read` to its reader; the remainder waits for the next one.
+ * Bytes without a place in the stream wait, too: another process had the socket locked,
+ * or an earlier packet is missing.
  */
-static __always_inline void settle_stream(struct book *book, struct account_key *key, struct stream *stream)
+static __always_inline void settle_stream(struct socket_account *account, struct account_key *key, struct stream *stream)
 {
-	struct reading *reading = &book->reading;
+	struct reading *reading = &account->reading;
 	u32 part = reading->read - reading->settled, whole = stream->received - reading->settled;
-	u64 headers = (book->received.sum.packets >> 32) * stream->headers;
-	u64 arrived = book->received.sum.bytes - headers;
+	u64 headers = (account->received.sum.packets >> 32) * stream->headers;
+	u64 arrived = account->received.sum.bytes - headers;
 
 	if (whole && part <= whole)
-		settle_part(&book->received.sum, key, part,
-			    book->received.sum.bytes > headers && arrived > whole ? arrived : whole);
+		settle_part(&account->received.sum, key, part,
+			    account->received.sum.bytes > headers && arrived > whole ? arrived : whole);
 	reading->settled = reading->read;
 }
 
 SEC("tp_btf/tcp_rcv_space_adjust")
 int BPF_PROG(stream_read, struct sock *sk)
 {
-	struct book *book = STREAM_BOOK(sk, ports_of(sk));
+	struct socket_account *account = STREAM_ACCOUNT(sk, ports_of(sk));
 	struct account_key key;
 	struct stream stream;
 	struct tcp_sock *tcp;
-	struct lanes *lanes;
+	struct shared_socket *shared;
 	owner_t owner;
 	u32 read;
 
-	if (!book)
+	if (!account)
 		return 0;
 	tcp = tcp_of(sk);
 	if (!tcp)
 		return 0;
 	read = tcp->copied_seq;
-	if (!book->received.mixed && is_current(book->reading.owner)) {
-		book->reading.read = read;
+	if (!account->received.mixed && is_current(account->reading.owner)) {
+		account->reading.read = read;
 		return 0;
 	}
-	if (book->reading.known && read == book->reading.read)
+	if (account->reading.known && read == account->reading.read)
 		return 0; /* looked at, not taken */
 	owner = current_owner();
-	book->sent.netns = netns_of(sk);
-	if (book->received.mixed) {
-		lanes = bpf_sk_storage_get(&lanes_of, sk, 0, 0);
-		book->reading.owner = owner;
-		if (lanes)
-			settle_runs(lanes, owner, netns_of(sk), read);
-	} else if (book->reading.owner) {
+	account->sent.netns = netns_of(sk);
+	if (account->received.mixed) {
+		shared = bpf_sk_storage_get(&shared_sockets, sk, 0, 0);
+		account->reading.owner = owner;
+		if (shared)
+			settle_runs(shared, owner, netns_of(sk), read);
+	} else if (account->reading.owner) {
 		stream.netns = netns_of(sk);
 		stream.received = tcp->rcv_nxt;
 		stream.headers = stream_headers(sk->__sk_common.skc_family, tcp->tcp_header_len);
-		key = net_key(book->reading.owner, stream.netns, book->received.ifindex);
-		settle_stream(book, &key, &stream);
+		key = net_key(account->reading.owner, stream.netns, account->received.ifindex);
+		settle_stream(account, &key, &stream);
 	}
-	if (!book->reading.known) {
-		book->reading.settled = tcp->rcv_nxt - (u32)tcp->bytes_received;
-		book->reading.known = 1;
+	if (!account->reading.known) {
+		account->reading.settled = tcp->rcv_nxt - (u32)tcp->bytes_received;
+		account->reading.known = 1;
 	}
-	book->reading.read = read;
-	book->reading.owner = owner;
+	account->reading.read = read;
+	account->reading.owner = owner;
 	return 0;
 }
 
 /* Datagrams taken by the one reader of a socket; when the queue is empty, all. */
-static __noinline int settle_datagrams(struct book *book, struct sum *sum, struct account_key *key)
+static __noinline int settle_datagrams(struct socket_account *account, struct sum *sum, struct account_key *key)
 {
-	u64 bytes = TAKE(book->reading.read_bytes), packets = TAKE(book->reading.read_packets);
+	u64 bytes = TAKE(account->reading.read_bytes), packets = TAKE(account->reading.read_packets);
 	struct flow all, flow;
 
 	if (packets >= sum->packets >> 32)
@@ -408,19 +408,19 @@ static __noinline int settle_datagrams(struct book *book, struct sum *sum, struc
 /* A datagram of a socket that several devices feed. A run that is through is charged
  * whole: what two processors did at once may have put its end one off.
  */
-static __always_inline void take_from_lane(struct lanes *lanes, owner_t owner, u32 netns, u32 bytes)
+static __always_inline void take_from_runs(struct shared_socket *shared, owner_t owner, u32 netns, u32 bytes)
 {
-	struct run *run = run_at(lanes, lanes->first);
+	struct run *run = run_at(shared, shared->first);
 	struct flow all, flow = { .bytes = bytes, .operations = 1 };
 	struct account_key key;
 
 	for (int i = 0; i < RUNS - 1; i++) {
-		if (lanes->first == lanes->last || (run->start != run->end && run->sum.packets))
+		if (shared->first == shared->last || (run->start != run->end && run->sum.packets))
 			break;
 		settle_run(run, owner, netns);
 		run->ifindex = 0;
-		lanes->first++;
-		run = run_at(lanes, lanes->first);
+		shared->first++;
+		run = run_at(shared, shared->first);
 	}
 	all = flow_of(&run->sum);
 	if (!all.operations)
@@ -442,64 +442,64 @@ static __always_inline void take_from_lane(struct lanes *lanes, owner_t owner, u
 	charge(&key, false, &flow);
 }
 
-static __noinline int take_datagram(struct lanes *lanes, owner_t owner, u32 netns, u32 bytes)
+static __noinline int take_datagram(struct shared_socket *shared, owner_t owner, u32 netns, u32 bytes)
 {
-	if (!lanes || !owner)
+	if (!shared || !owner)
 		return 0;
-	if (!enter(lanes))
+	if (!enter(shared))
 		return lose(LOSS_DEVICES_MIXED, 1);
-	take_from_lane(lanes, owner, netns, bytes);
-	leave(lanes);
+	take_from_runs(shared, owner, netns, bytes);
+	leave(shared);
 	return 0;
 }
 
 static __noinline int datagram_taken(struct sock *sk, u32 payload)
 {
-	struct book *book = bpf_sk_storage_get(&books, sk, 0, 0);
+	struct socket_account *account = bpf_sk_storage_get(&socket_accounts, sk, 0, 0);
 	u32 headers = udp_headers(sk->__sk_common.skc_family);
 	/* An answer to an echo request is handed over with its own header of 8 bytes. */
 	u32 bytes = payload + headers - (sk->sk_protocol == IPPROTO_UDP ? 0 : 8);
 	struct account_key key;
-	struct lanes *lanes;
+	struct shared_socket *shared;
 	owner_t owner;
 
-	if (!book)
+	if (!account)
 		return 0;
-	if (!book->received.mixed && !book->reading.shared && is_current(book->reading.owner)) {
-		ADD(book->reading.read_bytes, bytes);
-		ADD(book->reading.read_packets, 1);
+	if (!account->received.mixed && !account->reading.shared && is_current(account->reading.owner)) {
+		ADD(account->reading.read_bytes, bytes);
+		ADD(account->reading.read_packets, 1);
 		return 0;
 	}
 	owner = current_owner();
-	book->sent.netns = netns_of(sk);
-	if (book->received.mixed) {
-		lanes = bpf_sk_storage_get(&lanes_of, sk, 0, 0);
-		if (!lanes)
+	account->sent.netns = netns_of(sk);
+	if (account->received.mixed) {
+		shared = bpf_sk_storage_get(&shared_sockets, sk, 0, 0);
+		if (!shared)
 			return 0;
-		if (book->reading.read_packets) {
+		if (account->reading.read_packets) {
 			/* Taken before the second device came. */
-			key = net_key(book->reading.owner ? book->reading.owner : owner,
-				      netns_of(sk), book->received.ifindex);
-			if (lanes->first)
-				TAKE(book->reading.read_packets); /* its run is charged */
+			key = net_key(account->reading.owner ? account->reading.owner : owner,
+				      netns_of(sk), account->received.ifindex);
+			if (shared->first)
+				TAKE(account->reading.read_packets); /* its run is charged */
 			else
-				settle_datagrams(book, &lanes->runs[0].sum, &key);
+				settle_datagrams(account, &shared->runs[0].sum, &key);
 		}
 		/* Before the runs are taken: what comes meanwhile is this reader's. */
-		book->reading.owner = owner;
-		take_datagram(lanes, owner, netns_of(sk), bytes);
+		account->reading.owner = owner;
+		take_datagram(shared, owner, netns_of(sk), bytes);
 		return 0;
 	}
-	key = net_key(book->reading.owner, netns_of(sk), book->received.ifindex);
+	key = net_key(account->reading.owner, netns_of(sk), account->received.ifindex);
 	if (key.owner && key.owner != owner) {
-		settle_datagrams(book, &book->received.sum, &key);
-		book->reading.shared = 1;
+		settle_datagrams(account, &account->received.sum, &key);
+		account->reading.shared = 1;
 	}
-	ADD(book->reading.read_bytes, bytes);
-	ADD(book->reading.read_packets, 1);
-	key.owner = book->reading.owner = owner;
-	if (book->reading.shared)
-		settle_datagrams(book, &book->received.sum, &key);
+	ADD(account->reading.read_bytes, bytes);
+	ADD(account->reading.read_packets, 1);
+	key.owner = account->reading.owner = owner;
+	if (account->reading.shared)
+		settle_datagrams(account, &account->received.sum, &key);
 	return 0;
 }
 
@@ -532,21 +532,21 @@ int BPF_PROG(datagram_read_ipv6, struct sock *sk, struct msghdr *message, u64 ro
 SEC("tp_btf/udp_fail_queue_rcv_skb")
 int BPF_PROG(datagram_dropped, int error, struct sock *sk, struct sk_buff *skb)
 {
-	struct book *book = bpf_sk_storage_get(&books, sk, 0, 0);
-	struct lanes *lanes;
+	struct socket_account *account = bpf_sk_storage_get(&socket_accounts, sk, 0, 0);
+	struct shared_socket *shared;
 	u32 bytes;
 
-	if (!book)
+	if (!account)
 		return 0;
 	bytes = network_bytes(skb);
-	if (!book->received.mixed) {
-		ADD(book->reading.read_bytes, bytes);
-		ADD(book->reading.read_packets, 1);
+	if (!account->received.mixed) {
+		ADD(account->reading.read_bytes, bytes);
+		ADD(account->reading.read_packets, 1);
 		return 0;
 	}
-	lanes = bpf_sk_storage_get(&lanes_of, sk, 0, 0);
-	if (lanes)
-		take_datagram(lanes, book->reading.owner, netns_of(sk), bytes);
+	shared = bpf_sk_storage_get(&shared_sockets, sk, 0, 0);
+	if (shared)
+		take_datagram(shared, account->reading.owner, netns_of(sk), bytes);
 	return 0;
 }
 #endif

@@ -57,28 +57,28 @@ static __always_inline int charge_sent(struct packet *packet, owner_t owner, u32
 	return charge(&key, true, &flow);
 }
 
-static __always_inline void sum_sent(struct book *book, struct packet *packet, struct sock *sk, u32 ifindex)
+static __always_inline void sum_sent(struct socket_account *account, struct packet *packet, struct sock *sk, u32 ifindex)
 {
-	if (book->sent.ifindex != ifindex) {
-		settle_sent(book, netns_of(sk));
-		book->sent.ifindex = ifindex;
-		book->sent.netns = netns_of(sk);
+	if (account->sent.ifindex != ifindex) {
+		settle_sent(account, netns_of(sk));
+		account->sent.ifindex = ifindex;
+		account->sent.netns = netns_of(sk);
 	}
-	put(&book->sent.sum, packet->bytes, packet->segments, packet->header_bytes);
+	put(&account->sent.sum, packet->bytes, packet->segments, packet->header_bytes);
 }
 
 /* ---------------------------------------------------------------- several writers */
 /* The writer whose bytes begin at or before the position; the oldest known for
  * bytes that are older still.
  */
-static __always_inline owner_t writer_at(struct lanes *lanes, u32 position)
+static __always_inline owner_t writer_at(struct shared_socket *shared, u32 position)
 {
 	owner_t owner = 0, oldest = 0;
 
 #pragma unroll
 	for (u32 back = 1; back <= WRITERS; back++) {
-		struct writer *writer = &lanes->writer[(lanes->writers - back) & (WRITERS - 1)];
-		if (lanes->writers < back)
+		struct writer *writer = &shared->writer[(shared->writers - back) & (WRITERS - 1)];
+		if (shared->writers < back)
 			continue;
 		oldest = writer->owner;
 		if (!owner && !BEFORE(position, writer->start))
@@ -87,63 +87,63 @@ static __always_inline owner_t writer_at(struct lanes *lanes, u32 position)
 	return owner ? owner : oldest;
 }
 
-static __always_inline void add_writer(struct lanes *lanes, owner_t owner, u32 start, u32 acknowledged)
+static __always_inline void add_writer(struct shared_socket *shared, owner_t owner, u32 start, u32 acknowledged)
 {
-	struct writer *oldest = &lanes->writer[(lanes->writers + 1) & (WRITERS - 1)];
-	struct writer *writer = &lanes->writer[lanes->writers & (WRITERS - 1)];
+	struct writer *oldest = &shared->writer[(shared->writers + 1) & (WRITERS - 1)];
+	struct writer *writer = &shared->writer[shared->writers & (WRITERS - 1)];
 
-	if (lanes->writers >= WRITERS && BEFORE(acknowledged, oldest->start))
+	if (shared->writers >= WRITERS && BEFORE(acknowledged, oldest->start))
 		lose(LOSS_WRITERS_MIXED, 1);
 	writer->start = start;
 	writer->owner = owner;
-	lanes->writers++;
+	shared->writers++;
 }
 
 /* Another process than before is about to send. */
 static __noinline int begin_writer(struct sock *sk)
 {
 	u32 ports = ports_of(sk);
-	struct book *book = sk->__sk_common.skc_state == TCP_CLOSE ? STREAM_BOOK(sk, ports)
-								   : NEW_STREAM_BOOK(sk, ports);
+	struct socket_account *account = sk->__sk_common.skc_state == TCP_CLOSE ? STREAM_ACCOUNT(sk, ports)
+								   : NEW_STREAM_ACCOUNT(sk, ports);
 	struct tcp_sock *tcp;
-	struct lanes *lanes;
+	struct shared_socket *shared;
 	owner_t owner;
 
-	if (!book || is_current(book->sent.owner))
+	if (!account || is_current(account->sent.owner))
 		return 0;
 	tcp = bpf_skc_to_tcp_sock(sk);
 	if (!tcp)
 		return 0;
 	owner = current_owner();
-	if (!book->sent.owner || tcp->write_seq == tcp->snd_una) {
+	if (!account->sent.owner || tcp->write_seq == tcp->snd_una) {
 		/* Nothing of the one before is under way. */
-		settle_sent(book, netns_of(sk));
-		book->sent.shared = 0;
-		book->sent.owner = owner;
+		settle_sent(account, netns_of(sk));
+		account->sent.shared = 0;
+		account->sent.owner = owner;
 		return 0;
 	}
-	lanes = bpf_sk_storage_get(&lanes_of, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
-	if (!lanes) {
+	shared = bpf_sk_storage_get(&shared_sockets, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
+	if (!shared) {
 		lose(LOSS_WRITERS_MIXED, 1);
 		return 0;
 	}
-	settle_sent(book, netns_of(sk));
-	if (!book->sent.shared) {
-		lanes->writers = 0;
-		add_writer(lanes, book->sent.owner, tcp->snd_una, tcp->snd_una);
+	settle_sent(account, netns_of(sk));
+	if (!account->sent.shared) {
+		shared->writers = 0;
+		add_writer(shared, account->sent.owner, tcp->snd_una, tcp->snd_una);
 	}
-	add_writer(lanes, owner, tcp->write_seq, tcp->snd_una);
-	book->sent.shared = 1;
-	book->sent.owner = owner;
+	add_writer(shared, owner, tcp->write_seq, tcp->snd_una);
+	account->sent.shared = 1;
+	account->sent.owner = owner;
 	return 0;
 }
 
 /* Before the first byte of a send is queued. */
 static __always_inline int about_to_send(struct sock *sk)
 {
-	struct book *book = slot_of(sk, ports_of(sk));
+	struct socket_account *account = slot_of(sk, ports_of(sk));
 
-	return book && is_current(book->sent.owner) ? 0 : begin_writer(sk);
+	return account && is_current(account->sent.owner) ? 0 : begin_writer(sk);
 }
 
 SEC("tp_btf/tcp_sendmsg_locked")
@@ -170,37 +170,37 @@ static __always_inline bool deferred(enum awareness awareness, owner_t sender)
 static __always_inline int datagram_queued(struct sk_buff *skb, struct sock *sk, struct packet *packet,
 					   enum awareness awareness)
 {
-	struct book *book = bpf_sk_storage_get(&books, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
+	struct socket_account *account = bpf_sk_storage_get(&socket_accounts, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
 	u32 ifindex = skb->dev->ifindex;
 	owner_t owner;
 
 	say_datagrams();
 	packet->header_bytes = (packet->segments - 1) *
 			       (skb->transport_header - skb->network_header + 8);
-	if (!book)
-		return lose(LOSS_NO_BOOK, packet->bytes);
-	if (book->sent.dead)
-		return charge_sent(packet, sender_of(book), netns_of(sk), ifindex);
+	if (!account)
+		return lose(LOSS_SOCKET_UNTRACKED, packet->bytes);
+	if (account->sent.dead)
+		return charge_sent(packet, sender_of(account), netns_of(sk), ifindex);
 	/* Held back until its neighbour was known, and sent on by an interrupt. */
-	if (deferred(awareness, book->sent.owner) || (is_current(book->sent.owner) && !book->sent.shared)) {
-		sum_sent(book, packet, sk, ifindex);
+	if (deferred(awareness, account->sent.owner) || (is_current(account->sent.owner) && !account->sent.shared)) {
+		sum_sent(account, packet, sk, ifindex);
 		return 0;
 	}
 	owner = current_owner();
-	if (book->sent.owner && book->sent.owner != owner) {
-		settle_sent(book, netns_of(sk));
-		book->sent.shared = 1;
+	if (account->sent.owner && account->sent.owner != owner) {
+		settle_sent(account, netns_of(sk));
+		account->sent.shared = 1;
 	}
-	book->sent.owner = owner;
-	book->sent.netns = netns_of(sk);
-	if (book->sent.shared)
+	account->sent.owner = owner;
+	account->sent.netns = netns_of(sk);
+	if (account->sent.shared)
 		return charge_sent(packet, owner, netns_of(sk), ifindex);
-	sum_sent(book, packet, sk, ifindex);
+	sum_sent(account, packet, sk, ifindex);
 	return 0;
 }
 
-/* From its last word on a socket sends little. Of one whose book goes with it that
- * little is charged at once, so that nothing hangs on whether the socket's end is seen.
+/* A closing socket sends little. If its account goes with it, those bytes are charged
+ * at once. So nothing depends on whether the socket's end is seen.
  */
 static __always_inline bool is_closing(u32 state)
 {
@@ -211,28 +211,28 @@ static __always_inline bool is_closing(u32 state)
 static __always_inline int stream_queued(struct sk_buff *skb, struct sock *sk, u32 state, struct packet *packet)
 {
 	u32 ifindex = skb->dev->ifindex, ports = ports_of(sk);
-	struct lanes *lanes;
-	struct book *book;
+	struct shared_socket *shared;
+	struct socket_account *account;
 
 	/* Queued at a device below the first one, a packet may outlive its socket. */
-	book = state == TCP_CLOSE ? STREAM_BOOK(sk, ports) : NEW_STREAM_BOOK(sk, ports);
-	if (!book)
-		return is_kernels(sk) ? 0 : lose(LOSS_NO_BOOK, packet->bytes);
-	if (packet->segments > 1 || book->sent.shared)
+	account = state == TCP_CLOSE ? STREAM_ACCOUNT(sk, ports) : NEW_STREAM_ACCOUNT(sk, ports);
+	if (!account)
+		return is_kernels(sk) ? 0 : lose(LOSS_SOCKET_UNTRACKED, packet->bytes);
+	if (packet->segments > 1 || account->sent.shared)
 		parse_sent(skb, packet);
-	if (state == TCP_SYN_SENT && !book->sent.owner)
-		book->sent.owner = current_owner();
-	if (book->sent.shared) {
-		lanes = bpf_sk_storage_get(&lanes_of, sk, 0, 0);
-		if (lanes)
-			return charge_sent(packet, writer_at(lanes, packet->position),
+	if (state == TCP_SYN_SENT && !account->sent.owner)
+		account->sent.owner = current_owner();
+	if (account->sent.shared) {
+		shared = bpf_sk_storage_get(&shared_sockets, sk, 0, 0);
+		if (shared)
+			return charge_sent(packet, writer_at(shared, packet->position),
 					   netns_of(sk), ifindex);
 	}
-	if (book->sent.dead)
-		return charge_sent(packet, sender_of(book), netns_of(sk), ifindex);
-	sum_sent(book, packet, sk, ifindex);
+	if (account->sent.dead)
+		return charge_sent(packet, sender_of(account), netns_of(sk), ifindex);
+	sum_sent(account, packet, sk, ifindex);
 	if (is_closing(state) && !slot_at(sk))
-		settle_sent(book, netns_of(sk));
+		settle_sent(account, netns_of(sk));
 	return 0;
 }
 
@@ -240,12 +240,12 @@ static __always_inline int stream_queued(struct sk_buff *skb, struct sock *sk, u
 static __always_inline int answer_queued(struct sk_buff *skb, struct sock *sk, struct packet *packet)
 {
 	u64 listener = (u64)sk->__sk_common.skc_listener;
-	struct book *book = slot_at((void *)listener);
+	struct socket_account *account = slot_at((void *)listener);
 	u32 ifindex = skb->dev->ifindex;
 	owner_t *owner;
 
-	if (book && book->sent.owner) {
-		sum_sent(book, packet, sk, ifindex);
+	if (account && account->sent.owner) {
+		sum_sent(account, packet, sk, ifindex);
 		return 0;
 	}
 	owner = bpf_map_lookup_elem(&listeners, &listener);

@@ -1,14 +1,15 @@
-/* Where the book of a TCP socket lies: in a slot of a table, found by the socket's
- * address without a call. A short connection would pay more for memory that the kernel
- * allocates and frees with a socket (1.5 us each) than for all that is summed in it.
+/* Where the account of a TCP socket lies: in a slot of a table, found by the socket's
+ * address without a call. Memory that the kernel allocates and frees with a socket (1.5
+ * us each) would cost a short connection more than all its sums.
  *
  *   owns[hash]   address of the socket that has the slot, 0: free
- *   slots[hash]  its book
+ *   slots[hash]  its account
  *
- * A socket whose slot another one has keeps its book in the kernel's storage, and so do
- * UDP sockets, which send and receive after their end. A slot is given back when the
- * socket is destroyed. Should that go unseen, it is at the next read-out that finds nobody
- * holding the socket, or when the ports tell that the address is another socket's by then.
+ * A socket whose slot is taken keeps its account in the kernel's storage. So do UDP
+ * sockets, which send and receive after their end. A slot is given back when the socket
+ * is destroyed. If that goes unseen, the slot is given back in one of two other ways: a
+ * read-out finds that nobody holds the socket, or the ports tell that the address is
+ * another socket's.
  */
 #ifndef MEMGAUGE_IO_SLOTS_H
 #define MEMGAUGE_IO_SLOTS_H
@@ -17,7 +18,7 @@ enum { SLOT_BITS = 13, SLOTS = 1 << SLOT_BITS };
 enum { BEING_EMPTIED = 1 }; /* in place of an address */
 
 u64 owns[SLOTS] __attribute__((aligned(64)));
-struct book slots[SLOTS] __attribute__((aligned(64)));
+struct socket_account slots[SLOTS] __attribute__((aligned(64)));
 
 /* Sockets are multiples of 64 bytes apart; the factor is 2^32 divided by the golden
  * ratio. The kernel lets half a pointer be copied, but not be calculated with.
@@ -35,61 +36,63 @@ static __always_inline u32 ports_of(struct sock *sk)
 	return (u32)sk->__sk_common.skc_num << 16 | sk->__sk_common.skc_dport;
 }
 
-/* A book of which another socket has been: what is left in it is its owner's. */
-static __noinline int renew(struct book *book, u32 ports)
+/* Resets an account that another socket has used: bytes left in it go to that socket's
+ * owner. */
+static __noinline int renew(struct socket_account *account, u32 ports)
 {
 	struct account_key key;
 
-	if (!book)
+	if (!account)
 		return 0;
-	key = net_key(reader_of(book), book->sent.netns, book->received.ifindex);
+	key = net_key(reader_of(account), account->sent.netns, account->received.ifindex);
 	if (key.owner && key.netns) {
-		settle(&book->received.sum, &key, false);
-		settle_sent(book, key.netns);
+		settle(&account->received.sum, &key, false);
+		settle_sent(account, key.netns);
 	}
-	lose_rest(book);
-	__builtin_memset(book, 0, sizeof(*book));
-	book->sent.ports = ports;
+	lose_unattributed(account);
+	__builtin_memset(account, 0, sizeof(*account));
+	account->sent.ports = ports;
 	return 0;
 }
 
-/* The book in the slot that has the socket's address. `sk` is one of several types of
+/* The account in the slot that has the socket's address. `sk` is one of several types of
  * pointer.
  */
-static __always_inline struct book *slot_at(const void *sk)
+static __always_inline struct socket_account *slot_at(const void *sk)
 {
 	u32 number = slot_number(sk) & (SLOTS - 1);
-	struct book *book = owns[number] == (u64)sk ? &slots[number] : NULL;
+	struct socket_account *account = owns[number] == (u64)sk ? &slots[number] : NULL;
 
-	/* What is tested later is this pointer: the kernel would not see from the address. */
-	asm volatile("" : "+r"(book));
-	return book;
+	/* This pointer is tested later: the verifier would not see a test of the
+	 * address. */
+	asm volatile("" : "+r"(account));
+	return account;
 }
 
-/* The book in a socket's slot, if it has one. A socket without a port of its own is one
+/* The account in a socket's slot, if it has one. A socket without a port of its own is one
  * that has given it back at its end.
  */
-static __always_inline struct book *slot_of(const void *sk, u32 ports)
+static __always_inline struct socket_account *slot_of(const void *sk, u32 ports)
 {
-	struct book *book = slot_at(sk);
+	struct socket_account *account = slot_at(sk);
 
-	if (book && book->sent.ports != ports && ports >> 16)
-		renew(book, ports);
-	return book;
+	if (account && account->sent.ports != ports && ports >> 16)
+		renew(account, ports);
+	return account;
 }
 
-static __always_inline struct book *take_slot(const void *sk, u32 ports)
+static __always_inline struct socket_account *take_slot(const void *sk, u32 ports)
 {
 	u32 number = slot_number(sk);
-	struct book *book = &slots[number];
+	struct socket_account *account = &slots[number];
 	u64 holder;
 
 	if (!ends_seen)
 		return NULL;
 	holder = __sync_val_compare_and_swap(&owns[number], 0, (u64)sk);
 	if (!holder)
-		book->sent.ports = ports;
-	return !holder || holder == (u64)sk ? book : NULL;
+		account->sent.ports = ports;
+	return !holder || holder == (u64)sk ? account : NULL;
 }
 
 /* Leaves the slot empty for another socket. */
@@ -103,7 +106,7 @@ static __always_inline void leave_slot(const void *sk)
 	owns[number] = 0;
 }
 
-/* Whether nobody holds a socket any more: it was freed, and its end seen, if at all. */
+/* Whether the socket was freed: nobody holds it any more. */
 static __always_inline bool is_freed(struct sock *sk)
 {
 	return !BPF_CORE_READ(sk, __sk_common.skc_refcnt.refs.counter);
@@ -122,11 +125,11 @@ static __noinline int empty_slot(u32 number, u64 socket)
 	return 0;
 }
 
-/* A TCP socket's book, if it has one. */
-#define STREAM_BOOK(sk, ports) (slot_of(sk, ports) ?: bpf_sk_storage_get(&books, sk, 0, 0))
+/* A TCP socket's account, if it has one. */
+#define STREAM_ACCOUNT(sk, ports) (slot_of(sk, ports) ?: bpf_sk_storage_get(&socket_accounts, sk, 0, 0))
 
 /* The same, made where there is none; not for a socket that has been destroyed. */
-#define NEW_STREAM_BOOK(sk, ports)                                                     \
-	(slot_of(sk, ports) ?: bpf_sk_storage_get(&books, sk, 0, 0) ?:                 \
-	 take_slot(sk, ports) ?: bpf_sk_storage_get(&books, sk, 0, BPF_SK_STORAGE_GET_F_CREATE))
+#define NEW_STREAM_ACCOUNT(sk, ports)                                                     \
+	(slot_of(sk, ports) ?: bpf_sk_storage_get(&socket_accounts, sk, 0, 0) ?:                 \
+	 take_slot(sk, ports) ?: bpf_sk_storage_get(&socket_accounts, sk, 0, BPF_SK_STORAGE_GET_F_CREATE))
 #endif

@@ -1,15 +1,15 @@
-/* Sockets: each carries a book, in which its packets are summed until it is known
- * whose they are. A packet costs a look-up of the book and two additions; `accounts`
- * is touched when the reader, writer or device changes, at the end, and at read-out.
+/* Sockets: each carries an account that sums its packets until their owner is known. A
+ * packet costs a look-up of the account and two additions; `accounts` is touched when
+ * the reader, writer or device changes, at the end, and at read-out.
  *
- * A book has three cache lines, by who writes them:
+ * An account has three cache lines, by who writes them:
  *
  *   received   interrupts on the way in
  *   reading    the process that reads
  *   sent       the process that sends, interrupts that acknowledge
  *
- * What few sockets need is in `lanes`, made when the first of these happens: packets
- * of a second device, a second writer.
+ * Few sockets also need a `shared_socket`. It is made when the first of these happens:
+ * packets of a second device, a second writer.
  */
 #ifndef MEMGAUGE_IO_SOCKET_H
 #define MEMGAUGE_IO_SOCKET_H
@@ -26,7 +26,7 @@ struct sum {
 struct received {
 	struct sum sum;
 	u32 ifindex; /* 0: nothing yet */
-	u32 mixed;   /* several devices: `lanes` has the sums */
+	u32 mixed;   /* several devices: `shared_socket` has the sums */
 	u64 pad[4];
 };
 
@@ -45,14 +45,14 @@ struct sent {
 	struct sum sum;
 	owner_t owner;
 	u32 ifindex; /* 0: nothing yet */
-	u32 shared;  /* several writers: TCP has their positions in `lanes` */
+	u32 shared;  /* several writers: TCP has their positions in `shared_socket` */
 	u32 dead;    /* destroyed: what still comes is charged at once */
 	u32 netns;   /* the namespace, once known: by the first packet sent, or read */
 	u32 ports;   /* of the socket that has this slot (slots.h) */
 	u32 pad[3];
 };
 
-struct book {
+struct socket_account {
 	struct received received;
 	struct reading reading;
 	struct sent sent;
@@ -80,7 +80,7 @@ struct writer {
 	owner_t owner;
 };
 
-struct lanes {
+struct shared_socket {
 	u32 position; /* highest received */
 	u32 first;    /* run being read */
 	u32 last;     /* run being received */
@@ -95,15 +95,15 @@ struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, int);
-	__type(value, struct book);
-} books SEC(".maps");
+	__type(value, struct socket_account);
+} socket_accounts SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, int);
-	__type(value, struct lanes);
-} lanes_of SEC(".maps");
+	__type(value, struct shared_socket);
+} shared_sockets SEC(".maps");
 
 /* Who bound a listener, by its address: a handshake's answer knows no more of it. */
 struct {
@@ -113,8 +113,9 @@ struct {
 	__type(value, owner_t);
 } listeners SEC(".maps");
 
-/* Whether there are UDP sockets. Who reads them is seen where every socket of whatever
- * kind receives, so that program is hung there only then, by a thread that is told here.
+/* Whether there are UDP sockets. Their readers are seen at a hook that runs for every
+ * receiving socket of any kind. So that program is attached only then, by a thread that
+ * is told here.
  */
 u32 datagrams;
 struct {
@@ -227,8 +228,8 @@ static __noinline int settle(struct sum *sum, struct account_key *key, bool out)
 	return charge(key, out, &flow);
 }
 
-/* Of a sum, `part` bytes in `whole` of the payload go to the owner, headers in
- * proportion; `payload` is what the headers are not.
+/* Charges `part` bytes of the `whole` payload of a sum to the owner, headers in
+ * proportion. `payload` is what the headers are not.
  */
 static __noinline int settle_part(struct sum *sum, struct account_key *key, u32 part, u32 whole)
 {
@@ -250,31 +251,31 @@ static __noinline int settle_part(struct sum *sum, struct account_key *key, u32 
 	return charge(key, false, &flow);
 }
 
-static __always_inline owner_t reader_of(struct book *book)
+static __always_inline owner_t reader_of(struct socket_account *account)
 {
-	return book->reading.owner ? book->reading.owner : book->sent.owner;
+	return account->reading.owner ? account->reading.owner : account->sent.owner;
 }
 
-static __always_inline owner_t sender_of(struct book *book)
+static __always_inline owner_t sender_of(struct socket_account *account)
 {
-	return book->sent.owner ? book->sent.owner : book->reading.owner;
+	return account->sent.owner ? account->sent.owner : account->reading.owner;
 }
 
-/* Moves what was sent to the account of who sent it. */
-static __always_inline void settle_sent(struct book *book, u32 netns)
+/* Charges the bytes sent to their sender. */
+static __always_inline void settle_sent(struct socket_account *account, u32 netns)
 {
-	struct account_key key = net_key(sender_of(book), netns, book->sent.ifindex);
+	struct account_key key = net_key(sender_of(account), netns, account->sent.ifindex);
 
 	if (key.owner && key.device && netns)
-		settle(&book->sent.sum, &key, true);
+		settle(&account->sent.sum, &key, true);
 }
 
-/* What is left in a book at its end has no owner. */
-static __always_inline void lose_rest(struct book *book)
+/* Bytes left in an account at its end are unattributed. */
+static __always_inline void lose_unattributed(struct socket_account *account)
 {
-	if (book->received.sum.bytes)
-		lose(LOSS_NEVER_READ, book->received.sum.bytes);
-	if (book->sent.sum.bytes)
-		lose(LOSS_SENDER_UNKNOWN, book->sent.sum.bytes);
+	if (account->received.sum.bytes)
+		lose(LOSS_NEVER_READ, account->received.sum.bytes);
+	if (account->sent.sum.bytes)
+		lose(LOSS_SENDER_UNKNOWN, account->sent.sum.bytes);
 }
 #endif

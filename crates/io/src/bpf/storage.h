@@ -1,18 +1,18 @@
 /* Disks: every request is charged when it is queued at its device.
  *
- * Reads and direct writes belong to the current process. A buffered write is queued
- * by whoever writes pages back, so it is kept who dirtied them:
+ * Reads and direct writes belong to the current process. A buffered write is queued by
+ * the process that writes pages back, so the processes that dirtied them are kept:
  *
- *   files:    mapping -> the only one who has written since the file was clean
+ *   files:    mapping -> the only writer since the file was clean
  *   dirtiers: (life, page index / 16) -> 16 owners, once there is another
  *
- * A file has one writer nearly always, of whom nothing more is noted than that. From
- * the second one on pages are marked when a folio becomes dirty, and, where the file
- * system tells, at each write: a large folio gets dirty once, but may be written by
- * many. A page without a mark is the first writer's. Marks are never deleted, as a page
- * may be queued again: they belong to one life of the file, which ends when all of it is
- * clean and somebody else begins to write. The oldest give way when a map is full. Both
- * have room for twice the pages that the kernel lets be dirty.
+ * A file nearly always has one writer, of whom nothing more is noted. From the second
+ * writer on, pages are marked when a folio becomes dirty and, where the file
+ * system tells, at each write. A large folio gets dirty once but may have many writers.
+ * A page without a mark is the first writer's. Marks are never deleted, as a page may
+ * be queued again. They belong to one life of the file, which ends when all of it is
+ * clean and another process begins to write. The oldest give way when a map is full.
+ * Both have room for twice the pages that the kernel lets be dirty.
  */
 #ifndef MEMGAUGE_IO_STORAGE_H
 #define MEMGAUGE_IO_STORAGE_H
@@ -24,11 +24,11 @@ enum { PAGE_BYTES = 64, MAPPING_KIND = 3 };
  * that is longer is cut and counted.
  */
 enum { LONGEST_WALK = 1 << 18 };
-/* The kernel keeps whether any page is dirty or being written back in the upper half of
- * a mapping's flags: in which bits depends on how it was built.
+/* The upper half of a mapping's flags tells whether any page is dirty or being written
+ * back. The bits depend on how the kernel was built.
  */
 enum { MARKS_SHIFT = 16 };
-/* Of a thread's stack in the kernel, or of a part of it where it is larger. */
+/* Size of a thread's stack in the kernel, or of a part of it where it is larger. */
 enum { STACK_SHIFT = 14 };
 
 struct dirty_file {
@@ -44,8 +44,8 @@ struct {
 	__type(value, struct dirty_file);
 } files SEC(".maps");
 
-/* How often a file got an entry or a second writer. Whoever writes a file alone looks its
- * entry up again then: each new entry may push out one that seems unused.
+/* How often a file got an entry or a second writer. The only writer of a file then
+ * looks its entry up again: each new entry may push out one that seems unused.
  */
 u64 changes;
 
@@ -74,7 +74,7 @@ struct told {
 	u64 stack;
 };
 
-/* Who wrote last on this processor, to a file that nobody else writes. */
+/* Last writer on this processor to a file that has no other writer. */
 struct lone {
 	u64 mapping;
 	u64 changes;
@@ -153,9 +153,9 @@ static __always_inline bool is_regular(struct address_space *mapping)
 	return (mapping->host->i_mode & S_IFMT) == S_IFREG;
 }
 
-/* An entry for a file of which nothing is known, or which is clean. What lies in a file
- * system's own mappings is also written without becoming dirty (a journal does), so that
- * it is nobody's without a mark.
+/* An entry for a file of which nothing is known, or which is clean. Pages of a file
+ * system's own mappings are also written without becoming dirty (a journal does so).
+ * Without a mark they have no owner.
  */
 static __always_inline void begin_life(struct address_space *mapping, owner_t owner, bool lone, u64 how)
 {
@@ -170,9 +170,9 @@ static __always_inline void begin_life(struct address_space *mapping, owner_t ow
 	bpf_map_update_elem(&files, &key, &fresh, how);
 }
 
-/* What is known of a file, with this owner among its writers. Its life begins anew when no
- * page is dirty; not while it is mapped, as a page that is just written to may not be known
- * to be dirty yet. Writers by other ways keep each other out.
+/* The entry of a file, with this owner among its writers. Its life begins again when no
+ * page is dirty, but not while it is mapped: a page that is being written to may not be
+ * marked dirty yet. Writers by other ways keep each other out.
  */
 static __always_inline struct dirty_file *dirty_file(struct address_space *mapping, owner_t owner)
 {
@@ -261,8 +261,8 @@ static __always_inline void mark(u64 life, u64 first, u64 last)
 	bpf_loop((last >> CHUNK_SHIFT) - (first >> CHUNK_SHIFT) + 1, mark_chunk, &span, 0);
 }
 
-/* A folio's pages: its first tail page's flags hold the order since 6.1, which is
- * when file systems began to use large folios widely; a single page before.
+/* Number of a folio's pages. The first tail page's flags hold the order since 6.1, when
+ * file systems began to use large folios widely; before it is a single page.
  */
 static __always_inline u64 pages_of(struct folio *folio)
 {
@@ -450,8 +450,8 @@ static __always_inline owner_t dirtier(struct walk *walk, u64 index)
 	return walk->chunk.owner[index & CHUNK_MASK] ?: walk->file.owner;
 }
 
-/* A page of a file that a thread of the kernel writes back and nobody was seen to
- * dirty has owner 0: it was dirtied before the programs were there.
+/* Owner 0 stands for a page that the kernel writes back and that nobody was seen to
+ * dirty: it was dirtied before the programs ran.
  */
 static __always_inline owner_t writer_of(struct walk *walk, u64 page)
 {

@@ -38,9 +38,9 @@ pub(crate) fn session() -> Option<(Session, MutexGuard<'static, ()>)> {
     }
 }
 
-/// Runs a check of exact amounts, and again where it failed, a few times: there are
-/// machines on which a few packets of a hundred thousand pass without any program being
-/// run, which are in no account then. A fault of accounting fails each time.
+/// Runs a check of exact amounts, and repeats it a few times where it failed. On some
+/// machines a few packets of a hundred thousand pass without any program being run, and
+/// then are in no account. A fault of accounting fails each time.
 pub(crate) fn in_sight(check: impl Fn()) {
     const TRIES: usize = 5;
     for _ in 1..TRIES {
@@ -307,8 +307,8 @@ impl Drop for Disk {
 }
 
 /// Two network namespaces, `a` and `b`, joined by two pairs of devices, `one` and
-/// `two`, with 10.77.1.x and fd77:1::x on the first, 10.77.2.x and fd77:2::x on the
-/// second; x is 1 in `a`, 2 in `b`.
+/// `two`. Addresses are 10.77.1.x and fd77:1::x on the first, 10.77.2.x and fd77:2::x
+/// on the second; x is 1 in `a`, 2 in `b`.
 pub(crate) struct Network {
     name: String,
 }
@@ -474,7 +474,7 @@ impl Drop for Network {
     }
 }
 
-/// What a process moved through a device.
+/// Account of a process at a device.
 pub(crate) fn account(session: &mut Session, pid: u32, device: DeviceId) -> Account {
     let accounts = session.accounts().unwrap();
     let of_pid = accounts
@@ -483,7 +483,7 @@ pub(crate) fn account(session: &mut Session, pid: u32, device: DeviceId) -> Acco
     of_pid.fold(Account::default(), |sum, (_, account)| sum.plus(*account))
 }
 
-/// What all processes moved through a device.
+/// Sum of all processes' accounts at a device.
 pub(crate) fn everyone(session: &mut Session, device: DeviceId) -> Account {
     let accounts = session.accounts().unwrap();
     let of_device = accounts.iter().filter(|((_, d), _)| *d == device);

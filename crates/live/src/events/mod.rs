@@ -10,10 +10,10 @@
 //!            | name [':' modifiers]
 //! ```
 //!
-//! `syntax` takes the text apart, `builtin` has the names every kernel knows,
-//! `sysfs` those of this machine's PMUs, whose `format` files say which bits a
-//! term sets. Nothing here opens an event; that a name resolves does not mean
-//! that the machine can count it.
+//! `syntax` takes the text apart. `builtin` has the names that every kernel knows,
+//! `sysfs` those of this machine's PMUs, whose `format` files say which bits a term
+//! sets. Nothing here opens an event: a name that resolves is not always one that the
+//! machine can count.
 //!
 //! Names that neither knows are looked up in libpfm4 (`sys::pfm`), where that is
 //! installed: `RETIRED_INSTRUCTIONS`, `MEM_LOAD_RETIRED:L3_MISS`.
@@ -40,11 +40,11 @@ use syntax::{Item, Written};
 pub struct Event {
     /// The name as typed, modifiers included.
     pub name: String,
-    /// What to open.
+    /// Attributes to open it with.
     pub attr: Attr,
     /// Modifiers typed behind the name.
     pub modifiers: Modifiers,
-    /// What a count is multiplied with, for events whose PMU says so.
+    /// Factor of a count, for events whose PMU has one.
     pub scale: f64,
     /// Unit of the scaled count; empty for plain counts.
     pub unit: String,
@@ -60,7 +60,7 @@ impl Event {
     }
 }
 
-/// What may follow a name.
+/// Modifiers behind a name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Modifiers {
     /// `u`, `k`, `h`: only in these modes; none of them means all.

@@ -52,7 +52,7 @@ fn split(text: &str) -> Parsed<Vec<&str>> {
     }
     parts.push(text[start..].trim());
     match parts.iter().any(|part| part.is_empty()) {
-        true => Err("there is nothing between two commas".to_owned()),
+        true => Err("no event stands between two commas".to_owned()),
         false => Ok(parts),
     }
 }

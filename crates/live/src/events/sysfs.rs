@@ -1,7 +1,7 @@
 //! The PMUs of this machine, as the kernel describes them in
-//! `/sys/bus/event_source/devices`: a folder each, with its number (`type`), the
-//! bits its terms set (`format/`), its named events (`events/`) and the
-//! processors it is read on (`cpumask`).
+//! `/sys/bus/event_source/devices`. Each has a folder with its number (`type`), the
+//! bits its terms set (`format/`), its named events (`events/`) and the processors it
+//! is read on (`cpumask`).
 
 use std::fs::{read_dir, read_to_string};
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ pub struct Alias {
     pub pmu: String,
     /// The event.
     pub name: String,
-    /// What it stands for.
+    /// Terms that it stands for.
     pub terms: String,
 }
 
@@ -180,7 +180,9 @@ impl Pmus {
         let bare = value.is_empty();
         let value = match bare {
             true => 1,
-            false => number(value).ok_or_else(|| format!("`{value}` of `{name}` is no number"))?,
+            false => {
+                number(value).ok_or_else(|| format!("`{value}` of `{name}` is not a number"))?
+            }
         };
         match name {
             "config" => attr.config = value,
@@ -270,8 +272,8 @@ impl Pmus {
 
 /// Whether a name is what a pattern says: `*` is any text, `?` any character.
 fn is_like(pattern: &[u8], name: &[u8]) -> bool {
-    // Where the last star was, and where its text ends so far: only that one may have
-    // to take more, so that the time is the product of the lengths at most.
+    // Place of the last star, and the end of its text so far. Only that star may have
+    // to take more, so the time is at most the product of the lengths.
     let (mut p, mut n, mut star) = (0, 0, None);
     while n < name.len() {
         match pattern.get(p) {

@@ -145,7 +145,7 @@ fn what_makes_no_sense_is_refused_with_the_reason() {
     check("page-fault", &["there is no event", "page-faults"]);
     check("cpu/nonsense=1/", &["no term `nonsense`", "umask"]);
     check("cpu/event=0x1ff/", &["too large", "8 bits"]);
-    check("cpu/event=x/", &["no number"]);
+    check("cpu/event=x/", &["not a number"]);
     check("cup/event=1/", &["no PMU `cup`", "cpu"]);
     check("cpu/event=1", &["not closed"]);
     check("cycles:z", &["`z` are not modifiers", "u, k"]);

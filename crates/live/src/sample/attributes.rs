@@ -1,23 +1,24 @@
-//! What to ask of the kernel for samples of an event. Pure.
+//! Chooses the kernel's attributes for samples of an event. Pure.
 //!
 //! **Large PEBS.** Intel's processors write precise records into a buffer by
-//! themselves; the kernel lets it fill up, and so takes an interrupt for hundreds
-//! of records instead of for each, if the attribute asks for nothing that only an
-//! interrupt can tell. [`interrupts_each`] is the kernel's rule
-//! (`intel_pmu_hw_config`, `intel_pmu_large_pebs_flags`; Linux 6.1 to 6.18), and
-//! [`attribute`] asks for nothing that breaks it unless the user did.
+//! themselves. The kernel lets it fill up, and takes one interrupt for hundreds of
+//! records, if the attribute asks for nothing that only an interrupt can tell.
+//! [`interrupts_each`] is the kernel's rule (`intel_pmu_hw_config`,
+//! `intel_pmu_large_pebs_flags`; Linux 6.1 to 6.18), and [`attribute`] asks for nothing
+//! that breaks it unless the user did.
 //!
-//! **IBS** has no buffer; its periods are multiples of 16 from 144 on, and it
-//! cannot tell user space from the kernel before Zen 6 without the kernel's filter
-//! (`swfilt`) or ours.
+//! **IBS** has no buffer. Its periods are multiples of 16 from 144 on. Before Zen 6 it
+//! cannot tell user space from the kernel without the kernel's filter (`swfilt`) or
+//! ours.
 //!
-//! **SPE** writes packets into an area beside the ring (`super::super::spe`).
+//! **SPE** writes packets into an area next to the ring (`memgauge_perf::spe`).
 //!
 //! **Timers.** The kernel writes into a timer's samples the period that its event was
-//! opened with, whatever it was changed to since (`perf_swevent_hrtimer` takes
+//! opened with, even if it was changed since (`perf_swevent_hrtimer` takes
 //! `hw.last_period`, which nothing refreshes; Linux 6.1 to 6.18). So samples are asked
-//! for the counter's value instead, and a sample stands for the difference to the one
-//! before it; where the kernel does not tell (before 6.13), for the period in force.
+//! for the counter's value instead, and a sample stands for the difference to the
+//! previous one. Where the kernel does not tell (before 6.13), it stands for the period
+//! in force.
 
 use crate::events::Event;
 use crate::stat::SHORTEST_INTERVAL_NS;
@@ -36,7 +37,7 @@ pub enum Method {
     Interrupt,
 }
 
-/// What the processor and the kernel's PMUs are.
+/// Abilities of the processor and of the kernel's PMUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Facilities {
     /// Whether precise events of the core PMU are PEBS; else they are IBS.
@@ -60,7 +61,7 @@ pub enum Rate {
     Frequency(u64),
 }
 
-/// What the user wants of samples.
+/// Samples that the user asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SampleRequest {
     /// How often.
@@ -69,18 +70,18 @@ pub struct SampleRequest {
     pub registers: bool,
     /// Physical addresses, where allowed.
     pub physical: bool,
-    /// What a timer counted until the sample, where the kernel tells (6.13).
+    /// Whether samples have a timer's count so far, which kernels from 6.13 on report.
     pub timer_values: bool,
 }
 
 /// An attribute, and what had to be changed for it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Built {
-    /// What to open.
+    /// Attributes to open it with.
     pub attr: Attr,
     /// Who samples.
     pub method: Method,
-    /// What the user should know.
+    /// Notes for the user.
     pub notes: Vec<String>,
     /// Samples of the kernel have to be dropped here.
     pub drop_kernel: bool,
@@ -92,8 +93,8 @@ pub(super) const REGISTERS: u64 = memgauge_perf::derive::REGISTERS;
 /// Registers that a PEBS record holds (`PEBS_GP_REGS`): AX to IP, flags, R8 to R15.
 const PEBS_REGISTERS: u64 = 0x00ff_03ff;
 
-/// What samples of every event hold, so that records of all have their time and
-/// the event's id at one place.
+/// Fields in samples of every event, so that records of all have their time and the
+/// event's id at one place.
 pub(super) const EVERY_SAMPLE: u64 = sample::IDENTIFIER
     | sample::IP
     | sample::TID
@@ -171,8 +172,8 @@ pub fn attribute(event: &Event, wanted: &SampleRequest, has: &Facilities) -> Bui
     built
 }
 
-/// Events that the kernel itself counts one by one. Asked for the period in their
-/// samples, it makes a sample of each, whatever the period (`perf_swevent_event`).
+/// Events that the kernel itself counts one by one. If samples have the period, the
+/// kernel samples each event, for any period (`perf_swevent_event`).
 fn counted_by_kernel(attr: &Attr) -> bool {
     match attr.kind {
         kind::TRACEPOINT | kind::BREAKPOINT => true,
@@ -249,7 +250,8 @@ impl Built {
         if asked < SHORTEST_INTERVAL_NS {
             self.attr.period = SHORTEST_INTERVAL_NS;
             self.notes.push(format!(
-                "period {SHORTEST_INTERVAL_NS} ns instead of {asked}: the kernel's timer takes no shorter"
+                "period {SHORTEST_INTERVAL_NS} ns instead of {asked}: the kernel's timer has no \
+                shorter one"
             ));
         }
     }
@@ -356,7 +358,7 @@ pub fn interrupts_each(attr: &Attr, pebs_format: u8) -> Vec<&'static str> {
     reasons
 }
 
-/// What to give up where the kernel refuses an attribute.
+/// Steps to give up where the kernel refuses an attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GivenUp {
     /// A timer's values in its samples (kernel 6.13, where events are inherited).

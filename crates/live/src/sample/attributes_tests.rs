@@ -261,7 +261,7 @@ fn a_timer_has_the_shortest_period_there_is() {
     assert_eq!((built.attr.period, built.notes.len()), (10_000, 1));
 }
 
-/// What is given up, in order, when every attribute is refused.
+/// Steps that are given up, in order, when every attribute is refused.
 fn given_up(denied: bool, modes_chosen: bool) -> Vec<GivenUp> {
     let wanted = SampleRequest {
         physical: true,

@@ -1,17 +1,17 @@
 //! A period for an overhead that the user allows. Pure.
 //!
-//! What a sample costs is measured (`cost`): a piece of work is timed with the
-//! event sampled and without. What memgauge itself uses is what the kernel says it
-//! used. From both follows the overhead, and from the rate of samples the period
-//! that would just meet the budget:
+//! The cost of a sample is measured (`cost`): a piece of work is timed with the event
+//! sampled and without. The kernel reports what memgauge itself uses. From both follows
+//! the overhead, and from the rate of samples the period that would just meet the
+//! budget:
 //!
 //! ```text
 //! overhead = (samples × cost of one + memgauge's own time) ÷ processor time
 //! period'  = period × (samples × cost of one) ÷ (budget − memgauge's own time)
 //! ```
 //!
-//! What was taken above the budget, mostly before the first period was found, is paid
-//! back: until then the aim is below the budget.
+//! Time taken above the budget, mostly before the first period was found, is paid back:
+//! until then the aim is below the budget.
 
 /// Parts of the processor time that a step may change the period by, at most.
 const LARGEST_STEP: f64 = 8.0;
@@ -26,8 +26,8 @@ const LEAST_FOR_SAMPLES: f64 = 0.1;
 /// Observed nanoseconds in which what was taken too much is to be paid back, where a
 /// budget allows that.
 const PAID_BACK_IN_NS: f64 = 1e9;
-/// Part of the budget from which on there is a debt: periods are not changed for a
-/// little, so that what is aimed at is now and then exceeded by a little.
+/// Share of the budget above which there is a debt. Periods are not changed for a
+/// little, so the aim is sometimes exceeded by a little.
 const ALL_BUT_A_LITTLE: f64 = 0.97;
 /// Part of the budget that stays while that goes on, so that a long debt does not end
 /// sampling.
@@ -36,7 +36,7 @@ const LEAST_AIM: f64 = 0.25;
 /// No period is longer: it would be days of anything.
 const LARGEST: u64 = 1 << 48;
 
-/// What happened in a window of time.
+/// Samples and time in a window.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Window {
     /// Samples taken.
@@ -78,8 +78,8 @@ pub fn aim(allowed: f64, so_far: &Window) -> f64 {
     (allowed - debt_ns / PAID_BACK_IN_NS).clamp(LEAST_AIM * allowed, allowed)
 }
 
-/// What periods have to be multiplied with to meet an overhead `allowed` (0.02 is
-/// 2 %); `None` where it is met, nearly, or the window tells too little.
+/// Factor for periods to meet an overhead `allowed` (0.02 is 2 %). `None` where it is
+/// met, nearly, or the window tells too little.
 pub fn factor(allowed: f64, window: &Window) -> Option<f64> {
     let all_ns = allowed * window.observed_ns;
     if all_ns <= 0.0 {
@@ -139,8 +139,8 @@ mod tests {
 
     #[test]
     fn what_was_taken_too_much_at_first_is_paid_back() {
-        // Windows of a tenth of a second of a million events a second; a sample of each
-        // would take ten times as long as the program.
+        // Windows of a tenth of a second with a million events a second. A sample of
+        // each event would take ten times as long as the program.
         let (mut period, mut so_far) = (1, Window::default());
         let mut after = Vec::new();
         for _ in 0..200 {

@@ -25,7 +25,7 @@ pub(crate) struct Code {
     recipes: HashMap<(u32, u64), Result<Recipe, NoRecipe>>,
 }
 
-/// Recipes kept; beyond, they are made anew.
+/// Recipes kept; further ones are made again each time.
 const MOST_RECIPES: usize = 1 << 20;
 
 impl Code {

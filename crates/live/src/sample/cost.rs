@@ -1,11 +1,11 @@
-//! What a sample takes from the program: measured, on this machine, with this
+//! Measures the time that a sample takes from the program, on this machine, with this
 //! event.
 //!
-//! A piece of work that touches new pages, loads, stores and computes is timed on
-//! this thread without the event and with it, sampled into a ring that nobody
-//! reads meanwhile. The shortest of some rounds each are compared, since all else
-//! that happens on the machine only makes them longer. An event that the work does
-//! not cause (a breakpoint, a tracepoint) is given the cost of a timer's sample.
+//! A piece of work that touches new pages, loads, stores and computes is timed on this
+//! thread, without the event and with it. The samples go into a ring that nobody reads
+//! meanwhile. The shortest of some rounds each are compared, since all else that
+//! happens on the machine only makes them longer. An event that the work does not cause
+//! (a breakpoint, a tracepoint) is given the cost of a timer's sample.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -139,7 +139,7 @@ mod tests {
         for _ in 0..3 {
             work();
             let now = count(&faults).unwrap();
-            // Of huge pages one fault serves many: then timers have to do.
+            // One fault of a huge page serves many pages: then timers have to do.
             assert!(now > before, "{before} then {now}");
             before = now;
         }

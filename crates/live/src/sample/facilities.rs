@@ -1,11 +1,11 @@
-//! What this machine's PMUs can do, from the kernel's descriptions.
+//! Finds the abilities of this machine's PMUs in the kernel's descriptions.
 
 use std::fs::read_to_string;
 
 use super::attributes::Facilities;
 use crate::events::Pmus;
 
-/// Of this machine.
+/// Abilities of this machine.
 pub(crate) fn facilities(pmus: &Pmus) -> Facilities {
     let cpuinfo = read_to_string("/proc/cpuinfo").unwrap_or_default();
     let mut has = Facilities {

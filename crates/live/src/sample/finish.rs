@@ -1,4 +1,4 @@
-//! What a recording of samples says about itself, and its end.
+//! The end of a recording of samples, and its facts.
 
 use std::collections::BTreeMap;
 
@@ -106,11 +106,11 @@ fn given_up(what: GivenUp) -> &'static str {
              (sysctl kernel.perf_event_paranoid=1, or CAP_PERFMON)"
         }
         GivenUp::TimerValues => {
-            "samples stand for the period in force: what a timer counted between two of them \
-             is not told (kernel 6.13)"
+            "each sample stands for one period: only kernels from 6.13 on report what a timer \
+            counted between two samples"
         }
-        GivenUp::LostCounts => "without a count of lost samples by event (kernel 6.0)",
-        GivenUp::Parts => "latencies in one part (kernel 5.12 has three)",
+        GivenUp::LostCounts => "lost samples are not counted by event: that needs kernel 6.0",
+        GivenUp::Parts => "a latency is one number: its three parts need kernel 5.12",
         GivenUp::Latencies => "without latencies and data sources: this event has none",
     }
 }
@@ -120,9 +120,8 @@ const FAR: f64 = 1.5;
 
 fn not_kept(overhead: OverheadFacts) -> Option<String> {
     (overhead.taken > FAR * overhead.allowed).then(|| {
-        "sampling took more time than --overhead allows: the run was too short to find the \
-         right period, or it had too many threads to change all their periods. Start with a \
-         larger period (-c)"
+        "sampling took more time than --overhead allows: the run was too short, or had too many \
+        threads, to adapt the period: start with a larger period (-c)"
             .to_owned()
     })
 }
@@ -176,7 +175,7 @@ impl Session<'_> {
         Ok(outcome)
     }
 
-    /// What the counters counted, and how many samples the kernel says were lost.
+    /// Reads the counters' totals, and the kernel's number of lost samples.
     fn read_counters(&mut self) {
         let sources = std::mem::take(&mut self.open.sources);
         sources.iter().for_each(|source| self.read_counter(source));
@@ -240,13 +239,13 @@ fn behind_the_last(outcome: &EventOutcome) -> u64 {
     outcome.counted.saturating_sub(outcome.periods)
 }
 
-/// What the counters counted, by event name.
+/// Totals of the counters, by event name.
 fn totals(outcome: &Outcome) -> BTreeMap<String, u64> {
     let counted = outcome.events.iter();
     counted.map(|o| (o.name.clone(), o.counted)).collect()
 }
 
-/// What the manifest says of the run.
+/// Facts of the run for the manifest.
 fn facts(outcome: &Outcome) -> SamplingFacts {
     let numbered = outcome.events.iter().enumerate();
     let sources = outcome.sources.iter();

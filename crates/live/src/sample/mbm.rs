@@ -13,7 +13,8 @@ pub(super) struct Mbm {
 }
 
 impl Mbm {
-    /// Those of this machine; `None` where resctrl is not mounted or monitors none.
+    /// The counters of this machine; `None` where resctrl is not mounted or monitors
+    /// none.
     pub(super) fn start() -> Option<Mbm> {
         Mbm::below(ROOT.into())
     }

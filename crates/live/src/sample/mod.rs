@@ -41,7 +41,7 @@ use super::events::Event;
 use super::target::Target;
 use memgauge_perf::abi::{kind, software};
 
-/// What to sample, and how often.
+/// Events to sample, and how often.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Whom.
@@ -93,7 +93,7 @@ pub fn usual_rate(event: &Event) -> Rate {
     }
 }
 
-/// What came of an event.
+/// Results of an event.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct EventOutcome {
     /// Its name.
@@ -118,11 +118,11 @@ pub struct EventOutcome {
     pub of_others: u64,
     /// The period at the end; 0 where a frequency was asked for.
     pub period: u64,
-    /// What a sample takes from the program, where that was measured.
+    /// Cost of a sample to the program, where it was measured.
     pub cost: Option<SampleCost>,
 }
 
-/// What came of it all.
+/// Results of the run.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
     /// How the program ended; `None` where none was started.
@@ -135,12 +135,12 @@ pub struct Outcome {
     pub sources: BTreeMap<String, (u64, u64)>,
     /// PEBS: what waited in the processor's buffer.
     pub batches: Option<PebsFacts>,
-    /// What sampling cost, where that was limited.
+    /// Overhead of sampling, where it was limited.
     pub overhead: Option<OverheadFacts>,
-    /// What was lost.
+    /// Losses of the run.
     pub losses: Vec<Loss>,
     /// Things to tell the user.
     pub notes: Vec<String>,
-    /// What it cost.
+    /// Cost of memgauge itself.
     pub cost: OwnCost,
 }

@@ -1,9 +1,8 @@
 //! Opens the events of a session, and their rings.
 //!
-//! On each processor one ring takes the records of all events. It belongs to an
-//! event that counts nothing and carries what happens beside samples: mappings,
-//! names, forks and ends. ARM's SPE has a ring of its own, with the area for its
-//! packets.
+//! On each processor one ring takes the records of all events. It belongs to an event
+//! that counts nothing and carries the side band: mappings, names, forks and ends.
+//! ARM's SPE has a ring of its own, with the area for its packets.
 
 use std::collections::HashMap;
 use std::io;
@@ -16,12 +15,12 @@ use crate::target::{OpenTarget, Place};
 use crate::{Error, Result};
 use memgauge_perf::abi::{Attr, flag, kind, sample, software};
 
-/// What has been opened for one event at one place.
+/// Descriptors opened for one event at one place.
 pub(super) struct Source {
     pub(super) fd: OwnedFd,
     /// Number of its event.
     pub(super) event: usize,
-    /// What its records carry.
+    /// Id in its records.
     pub(super) id: u64,
     /// An event that has to lead for the kernel to take this one.
     pub(super) leader: Option<OwnedFd>,
@@ -44,7 +43,7 @@ pub(super) struct Open {
     pub(super) ids: HashMap<u64, usize>,
     /// Counters of the time that the target was on a processor.
     pub(super) clocks: Vec<OwnedFd>,
-    /// Those that carry what happens beside samples; they own the rings.
+    /// Events whose records carry everything but samples; they own the rings.
     side_band: Vec<OwnedFd>,
     /// Which of them, by processor.
     owners: HashMap<Option<u32>, usize>,
@@ -60,7 +59,7 @@ pub(super) struct RequestedEvent {
     pub(super) modes_chosen: bool,
     /// An event that has to lead (`mem-loads-aux`).
     pub(super) leader: Option<Attr>,
-    /// What was given up.
+    /// Steps given up to open it.
     pub(super) given_up: Vec<GivenUp>,
 }
 
@@ -76,7 +75,7 @@ pub(super) struct Opener<'a> {
     pub(super) wide: bool,
 }
 
-/// What an event that counts nothing carries.
+/// Flags of an event that counts nothing.
 const SIDE_BAND: u64 = flag::COMM
     | flag::COMM_EXEC
     | flag::TASK
@@ -119,7 +118,7 @@ impl Opener<'_> {
     /// Opens everything everywhere.
     ///
     /// # Errors
-    /// An event cannot be sampled here, whatever is given up.
+    /// An event cannot be sampled here in any form.
     pub(super) fn open(&self, wishes: &mut [RequestedEvent]) -> Result<Open> {
         let mut open = Open::default();
         let places = self.places();
@@ -137,8 +136,8 @@ impl Opener<'_> {
         Ok(open)
     }
 
-    /// The events beside samples at all places, with equally large rings: as large
-    /// as this user may lock. Returns the owner of each place's ring.
+    /// The side-band events at all places, with equally large rings: as large as this
+    /// user may lock. Returns the owner of each place's ring.
     fn rings(&self, open: &mut Open, places: &[Place]) -> Result<Vec<usize>> {
         let mut pages = self.ring_pages;
         loop {
@@ -287,7 +286,7 @@ fn with_area(fd: &OwnedFd, event: usize) -> Result<Buffer> {
     })
 }
 
-/// Bytes at which whoever reads the ring is woken.
+/// Bytes at which the ring's reader is woken.
 fn half_of(pages: usize) -> u32 {
     (pages * perf::page_bytes() / 2) as u32
 }
@@ -322,7 +321,7 @@ impl Open {
 
     /// Ends sampling.
     pub(super) fn disable(&self) {
-        // What cannot be switched off any more has ended.
+        // An event that cannot be switched off any more has ended.
         let events = self.sources.iter().map(|s| &s.fd).chain(&self.clocks);
         events.for_each(|fd| drop(perf::disable(fd)));
     }

@@ -1,11 +1,11 @@
 //! Records of several rings in the order of time, with bounded memory. Pure.
 //!
 //! A ring's records come in order, or nearly so, but rings are read one after the
-//! other. What is older than the *beginning* of the last round of reading must be
-//! in some ring that has been read since, so it can be handed on; what is younger
-//! waits for the next round. No more than two rounds of rings ever wait, and never
-//! more than [`Order::new`]'s bytes: beyond, all is handed on, and what then comes
-//! too late is counted.
+//! other. A record older than the *beginning* of the last round of reading must be in
+//! some ring that has been read since, so it can be handed on. A younger one waits for
+//! the next round. At most two rounds of rings wait, and never more than
+//! [`Order::new`]'s bytes. Beyond that all records are handed on, and those that then
+//! come too late are counted.
 
 use memgauge_perf::record::Header;
 

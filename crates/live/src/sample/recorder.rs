@@ -38,8 +38,9 @@ struct Reader {
 }
 
 impl Reader {
-    /// Events that a sample stands for: what its event counted in this thread since the
-    /// one before, else the period that it names, else the one in force at its time.
+    /// Events that a sample stands for: the count of its event in this thread since the
+    /// previous sample, else the period in the sample, else the period in force at its
+    /// time.
     fn period(&self, s: &Sample<'_>, counted: Option<u64>) -> u64 {
         if let Some(counted) = counted {
             return counted;
@@ -52,7 +53,7 @@ impl Reader {
     }
 }
 
-/// What an access did, from the event alone.
+/// Kind of an access and its details, from the event alone.
 fn kind_of(attr: &Attr) -> (AccessKind, u16) {
     match (attr.kind, attr.bp_type) {
         (kind::BREAKPOINT, 2) => (AccessKind::Store, attr.config2 as u16),
@@ -203,7 +204,7 @@ impl Recorder {
         }
     }
 
-    /// What the sample's event counted in this thread since its last sample; `None`
+    /// Count of the sample's event in this thread since its previous sample; `None`
     /// where samples do not tell.
     fn counted_since(&mut self, s: &Sample<'_>) -> Option<u64> {
         let value = s.reading?.value(0)?;
@@ -296,7 +297,7 @@ impl Recorder {
         }
     }
 
-    /// What the source's own registers, or code and registers, add.
+    /// Adds data from the source's own registers, or from code and registers.
     fn complete(&mut self, event: usize, s: &Sample<'_>, row: &mut SampleRow) {
         let reader = &self.readers[event];
         let words = match reader.method {
@@ -379,7 +380,7 @@ impl Recorder {
         let (what, rest) = match of_events {
             0 => ("samples and other records", self.ring_lost),
             n => (
-                "names, mappings and the like",
+                "names, mappings and other side records",
                 self.ring_lost.saturating_sub(n),
             ),
         };
@@ -388,7 +389,7 @@ impl Recorder {
             let named = |what: &str| format!("{}: {what}", o.name);
             let of_event = [
                 (LossKind::RingFull, "samples", o.lost),
-                (LossKind::RingFull, "times packets were cut off", o.cut),
+                (LossKind::RingFull, "times packets were cut short", o.cut),
                 (
                     LossKind::Throttled,
                     "times sampling was stopped",

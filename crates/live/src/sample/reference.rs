@@ -1,4 +1,4 @@
-//! Memory's own counters beside a trace of overflows, as its reference.
+//! Memory's own counters, as the reference of a trace of overflows.
 
 use std::path::Path;
 
@@ -48,7 +48,7 @@ impl ReferenceCounters {
         }
     }
 
-    /// What has been gained until now is nobody's.
+    /// Drops the counts so far: they are from before the run.
     pub(super) fn begin(&mut self) {
         self.counting.take(0);
         if let Some(mbm) = &mut self.mbm {
@@ -88,7 +88,7 @@ impl ReferenceCounters {
     }
 }
 
-/// What a manifest says of the reference's events.
+/// Definitions of the reference's events for a manifest.
 pub(super) fn definitions() -> impl Iterator<Item = EventDef> {
     let of = |id, name: &str, what: &str| EventDef {
         id,

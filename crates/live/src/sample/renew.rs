@@ -1,13 +1,12 @@
 //! New events in the place of those whose period was changed, for the threads and
 //! processes that the target has started meanwhile.
 //!
-//! The kernel changes the period of an event that was opened, and of no event that a
-//! thread or process inherited from it; and it exchanges the events of a task and its
-//! child that follow each other on a processor, so that the opened one may go with the
-//! child. So all tasks there are get events of their own with the new period, switched
-//! off at first; then the old ones are switched off, with what was inherited from them,
-//! and the new ones on. In between, which takes as long as the system calls, nothing is
-//! sampled.
+//! The kernel changes the period of the opened event, and of no event that a thread or
+//! process inherited from it. It also exchanges the events of a task and its child that
+//! follow each other on a processor, so the opened event may go with the child. So all
+//! tasks get events of their own with the new period, switched off at first. Then the
+//! old ones and those inherited from them are switched off, and the new ones on.
+//! Nothing is sampled in between, which takes as long as the system calls.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{read_dir, read_to_string};
@@ -28,7 +27,7 @@ const LOOKS: usize = 4;
 /// `ESRCH`: the task has ended.
 const ENDED: i32 = libc::ESRCH;
 
-/// What came of giving tasks events of their own.
+/// Result of giving tasks events of their own.
 pub(super) enum Renewal {
     /// All have them, since then on the events' clock.
     Done(u64),
@@ -39,9 +38,10 @@ pub(super) enum Renewal {
 }
 
 impl Session<'_> {
-    /// Whether tasks of the target may have events that they inherited. One that has
-    /// ended matters, too: where a task and its child follow each other on a processor,
-    /// the kernel exchanges their events, and the child may have ended with the opened.
+    /// Whether tasks of the target may have events that they inherited. A task that has
+    /// ended matters, too. Where a task and its child follow each other on a processor,
+    /// the kernel exchanges their events, and the child may have ended with the opened
+    /// event.
     fn has_heirs(&self) -> bool {
         let per_task = self.opener.aimed.per_task && !self.opener.wide;
         let is_new = |tid: u32| !self.own_events.contains(&tid);
@@ -71,7 +71,7 @@ impl Session<'_> {
     /// (by number of event), where some have inherited theirs.
     pub(super) fn renewed(&mut self, periods: &BTreeMap<usize, u64>) -> Renewal {
         let by_packets = |&event: &usize| self.wishes[event].built.method == Method::Spe;
-        // With no period to change nobody gets an event, and heirs stay heirs.
+        // Without a period to change no task gets an event, and inherited events stay.
         if periods.is_empty() || periods.keys().any(by_packets) || !self.has_heirs() {
             return Renewal::Needless;
         }

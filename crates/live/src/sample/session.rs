@@ -117,8 +117,8 @@ fn wish(event: &Event, wanted: SampleRequest, has: &Facilities) -> RequestedEven
     }
 }
 
-/// From Sapphire Rapids on, loads are sampled only in a group that another event
-/// leads, which the kernel lists beside them.
+/// From Sapphire Rapids on, loads are sampled only in a group led by another event,
+/// which the kernel lists.
 fn leader(event: &Event) -> Option<Attr> {
     let (pmu, terms) = event.name.split_once('/')?;
     if !terms.starts_with("mem-loads") || terms.starts_with("mem-loads-aux") {
@@ -281,7 +281,7 @@ impl<'a> Session<'a> {
         self.finish(end)
     }
 
-    /// What runs already, and its mappings.
+    /// Records the programs that run already, and their mappings.
     fn existing(&mut self) -> Result<()> {
         let recorder = &mut self.recorder;
         match &self.options.target {
@@ -353,11 +353,8 @@ impl<'a> Session<'a> {
         self.order = order;
         if last {
             let late = self.order.late;
-            self.recorder.lose(
-                LossKind::Unknown,
-                "records came out of the order of time",
-                late,
-            );
+            self.recorder
+                .lose(LossKind::Unknown, "records out of time order", late);
         }
     }
 
@@ -460,7 +457,7 @@ impl<'a> Session<'a> {
         Some((record, trailer, event))
     }
 
-    /// What samples and memgauge took since the last window; periods that follow.
+    /// Sets periods by the time that samples and memgauge took since the last window.
     fn keep_to_budget(&mut self) {
         let Some(mut overhead) = self.overhead else {
             return;
@@ -510,7 +507,7 @@ impl<'a> Session<'a> {
             }
             Renewal::Failed => {
                 // Samples that do not say what they stand for keep one period for all
-                // tasks, as it could not be changed for those that inherited theirs.
+                // tasks: it could not be changed for those that inherited theirs.
                 periods.retain(|&event, &mut period| {
                     self.recorder.tells_period(event) && self.set_period(event, period)
                 });

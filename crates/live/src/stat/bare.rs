@@ -1,9 +1,9 @@
-//! What a tick of the timer costs without any output: the part of the overhead
+//! Measures the cost of the timer's tick without any output: the part of the overhead
 //! that no collector can avoid.
 //!
-//! The same piece of work is timed with and without a timer event on this thread
-//! that nobody reads; the shortest of some rounds each are compared, since
-//! everything else that happens on the machine only makes them longer.
+//! The same piece of work is timed without and with a timer event on this thread that
+//! nobody reads. The shortest of several rounds each are compared, since everything
+//! else that happens on the machine only makes them longer.
 
 use std::hint::black_box;
 use std::os::fd::OwnedFd;
@@ -40,9 +40,9 @@ pub(super) fn tick_ns() -> Option<f64> {
     Some(timed.saturating_sub(bare).as_nanos() as f64 / ticks)
 }
 
-/// What a tick takes that leaves a sample, as those of a series do, nanoseconds; `None`
-/// where the timer cannot be opened. In some 15 ms, so that it can be done before each
-/// run; other work on the machine makes it uncertain by a tenth or two.
+/// Time of a tick that leaves a sample, as those of a series do, in nanoseconds; `None`
+/// where the timer cannot be opened. It takes some 15 ms, so that it can be done before
+/// each run. Other work on the machine makes it uncertain by a tenth or two.
 pub(crate) fn sampled_tick_ns() -> Option<f64> {
     let mut attr = Attr::new(kind::SOFTWARE, software::CPU_CLOCK);
     attr.period = QUICK_INTERVAL_NS;

@@ -3,9 +3,9 @@
 //!
 //! An event that counts nothing can be inherited on any kernel, and tells of each
 //! thread that begins. It wakes memgauge at once, which opens counters on the new
-//! thread. What a thread counts before that is not counted: some tens of
-//! microseconds, longer on a busy machine, and all of a thread that lives no
-//! longer. So where the kernel can inherit, it does.
+//! thread. Counts of a thread before that are missing: some tens of microseconds, more
+//! on a busy machine, and all counts of a thread that lives no longer. So where the
+//! kernel can inherit, it does.
 
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -43,7 +43,8 @@ fn attr() -> Attr {
 }
 
 impl Follower {
-    /// Of all threads that those aimed at begin, and those begin.
+    /// Follows all threads that start in the target's threads, and those that start in
+    /// them.
     pub(super) fn open(aimed: &OpenTarget) -> Result<Follower> {
         let attr = attr();
         let mut follower = Follower {
@@ -68,7 +69,8 @@ impl Follower {
         Ok(follower)
     }
 
-    /// What becomes ready when a thread begins, or the followed have ended.
+    /// Descriptors that become ready when a thread begins, or when the followed have
+    /// ended.
     pub(super) fn wakers(&self) -> Vec<RawFd> {
         self.fds.iter().map(AsRawFd::as_raw_fd).collect()
     }

@@ -1,8 +1,8 @@
 //! `memgauge stat`: counters' totals, and their values at every tick of a timer.
 //!
-//! For a series, a timer (`cpu-clock`) leads each group of counters; at each of
-//! its ticks the kernel writes the values of the whole group into a ring, without
-//! a module and without a switch to this process:
+//! For a series, a timer (`cpu-clock`) leads each group of counters. At each of its
+//! ticks the kernel writes the values of the whole group into a ring, without a kernel
+//! module and without a switch to this process:
 //!
 //! ```text
 //! timer ticks ─► sample: id, pid, tid, time, values ─► ring of the processor
@@ -46,7 +46,7 @@ pub const SHORTEST_INTERVAL_NS: u64 = 10_000;
 /// processor (`perf_event_mlock_kb`, 516 KiB).
 pub const RING_PAGES: usize = 128;
 
-/// What to count.
+/// Events to count, and how.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Whom.
@@ -85,7 +85,7 @@ pub struct SeenThread {
     pub end_ns: Option<u64>,
 }
 
-/// What came of it.
+/// Results of the run.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
     /// As it is in the recording, where there is one: events, end, cost, and in
@@ -93,12 +93,12 @@ pub struct Outcome {
     pub manifest: Manifest,
     /// Threads seen.
     pub threads: Vec<Thread>,
-    /// What was lost.
+    /// Losses of the run.
     pub losses: Vec<Loss>,
 }
 
 impl Outcome {
-    /// What was counted.
+    /// Facts of the counting.
     pub fn counting(&self) -> &CountingFacts {
         static NOTHING: LazyLock<CountingFacts> = LazyLock::new(CountingFacts::default);
         self.manifest.counting.as_ref().unwrap_or(&NOTHING)
@@ -114,7 +114,7 @@ pub fn bearable_interval_ns(tick_ns: f64) -> u64 {
     SHORTEST_INTERVAL_NS.max((tick_ns / BEARABLE).round() as u64)
 }
 
-/// What is told while it runs.
+/// News while it runs.
 #[derive(Debug)]
 pub enum Update<'a> {
     /// Names of the series' columns, a list for each group, the timer first.

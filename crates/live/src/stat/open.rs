@@ -17,7 +17,7 @@ use crate::{Error, ErrorKind, Result};
 use memgauge_perf::abi::{Attr, flag, kind, sample, software};
 use memgauge_perf::record::Layout;
 
-/// What each record of a session carries.
+/// Fields that each record of a session carries.
 const SAMPLE_TYPE: u64 = sample::IDENTIFIER | sample::TID | sample::TIME | sample::READ;
 
 /// `CLOCK_MONOTONIC`: the clock of `perf::monotonic_ns`.
@@ -135,7 +135,7 @@ impl Opener<'_> {
     /// processors. Returns their ids; nothing where it has ended already.
     ///
     /// # Errors
-    /// What the kernel says: too many open files, mostly.
+    /// The kernel's error: too many open files, mostly.
     pub(super) fn open_thread(
         &self,
         open: &mut Open,
@@ -374,9 +374,8 @@ impl Opener<'_> {
     }
 }
 
-const ONE_BY_ONE: &str = "counters are not inherited (the kernel can from 6.13 on): new threads \
-                          are followed one by one, and what one counts in its first moments \
-                          is missing";
+const ONE_BY_ONE: &str = "counters are not inherited (that needs kernel 6.13): new threads are \
+followed one by one, and their first moments are not counted";
 
 fn too_large(events: &[Event], group: &[usize]) -> Error {
     let names: Vec<&str> = group.iter().map(|&e| events[e].name.as_str()).collect();

@@ -13,8 +13,8 @@ pub(super) struct Planned {
     pub(super) cpus: Option<Vec<u32>>,
 }
 
-/// Groups for a series: what was typed in braces stays together; everything else
-/// goes into one group, for there to be as few timers as possible.
+/// Groups for a series: events typed in braces stay together, and all others go into
+/// one group, so that there are few timers.
 ///
 /// Groups for totals alone: each event by itself, so that it is multiplexed by
 /// itself.

@@ -1,11 +1,11 @@
 //! Ticks of timers into rows of a series. Pure.
 //!
-//! A counter's value in a tick is what it has counted since it was opened, by
-//! thread and processor: a *stream*. A row is the difference to the stream's last
-//! tick, so a tick that was lost makes the next row longer and loses nothing.
-//! What a thread counts after its last tick comes with its READ records when it
-//! ends; of the thread the counters were opened on, which writes none, it is the
-//! difference to the counters' totals at the end.
+//! A counter's value in a tick is what it has counted since it was opened, by thread
+//! and processor: a *stream*. A row is the difference to the stream's last tick, so a
+//! tick that was lost makes the next row longer and loses nothing. Counts of a thread
+//! after its last tick come with its READ records when it ends. The thread that the
+//! counters were opened on writes none: its row is the difference to the counters'
+//! totals at the end.
 
 use std::collections::BTreeMap;
 
@@ -13,9 +13,9 @@ use smallvec::SmallVec;
 
 use memgauge_perf::record::{Layout, Record, Task, Trailer};
 
-/// Values of a group's counters, the timer's first. Those of the default events fit in
-/// place, so that a tick, of which there may be a hundred thousand a second, allocates
-/// nothing.
+/// Values of a group's counters, the timer's first. Values of the default events fit in
+/// place, so that a tick allocates nothing; there may be a hundred thousand ticks a
+/// second.
 pub type Values = SmallVec<[u64; 6]>;
 
 /// One row: what a group's counters gained.
@@ -33,7 +33,7 @@ pub struct Row {
     pub cpu: Option<u32>,
     /// Number of the group.
     pub group: usize,
-    /// What the counters gained; the first is the timer's nanoseconds.
+    /// Increments of the counters; the first is the timer's nanoseconds.
     pub values: Values,
 }
 
@@ -50,7 +50,7 @@ pub struct Counter {
     pub cpu: u32,
 }
 
-/// What a record says to a series.
+/// A record, as a series takes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SeriesRecord {
     /// When.
@@ -104,7 +104,7 @@ pub enum SeriesRecordKind {
 }
 
 impl SeriesRecord {
-    /// What a record says, if anything.
+    /// The record as a series takes it, if it matters to one.
     pub fn of(record: &Record<'_>, trailer: &Trailer) -> Option<SeriesRecord> {
         let at = |time_ns, what| Some(SeriesRecord { time_ns, what });
         match *record {
@@ -186,13 +186,13 @@ pub struct Series {
     streams: BTreeMap<(u64, u32), Stream>,
     /// When a thread's (or processor's) last row was, or when it began.
     since: BTreeMap<u32, u64>,
-    /// What ended threads counted after their last tick.
+    /// Counts of ended threads after their last tick.
     last: BTreeMap<(u32, usize), Row>,
     by_processor: bool,
     /// Groups share the PMU by turns: rows are scaled up.
     scaled: bool,
     start_ns: u64,
-    /// Samples of leaders that nobody knows, values that did not fit.
+    /// Samples of unknown leaders, and values that did not fit.
     pub strange: u64,
 }
 
@@ -317,8 +317,8 @@ impl Series {
         row.interval_ns = row.time_ns.saturating_sub(since);
     }
 
-    /// What the counters of `leader` hold beyond all that was seen, added to the
-    /// row of the thread they were opened on.
+    /// Counts of the counters of `leader` beyond all ticks, added to the row of the
+    /// thread they were opened on.
     pub fn rest(&mut self, leader: u64, totals: &[u64], row: &mut Row) {
         let mut seen = vec![0u64; totals.len()];
         for (_, stream) in self.streams.iter().filter(|(key, _)| key.0 == leader) {

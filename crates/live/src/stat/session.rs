@@ -126,10 +126,10 @@ struct Session<'a> {
     events: Vec<Event>,
     stream: Stream,
     sink: Option<Sink>,
-    /// What each event has counted so far, in the order of `events`.
+    /// Counts of each event so far, in the order of `events`.
     sums: Vec<u64>,
     start_ns: u64,
-    /// What a tick takes here, in nanoseconds.
+    /// Time of a tick here, in nanoseconds.
     tick_ns: Option<f64>,
     /// Rows of a round; the memory stays for the next.
     rows: Vec<Row>,
@@ -157,8 +157,8 @@ impl<'a> Session<'a> {
         };
         if open.timer_user_only {
             facts.notes.push(
-                "timer ticks in the kernel are not seen by this user: their intervals join the \
-                 next (sysctl kernel.perf_event_paranoid=1, or CAP_PERFMON)"
+                "this user cannot see timer ticks in the kernel: their intervals are joined to \
+                the next (sysctl kernel.perf_event_paranoid=1, or CAP_PERFMON)"
                     .to_owned(),
             );
         }
@@ -208,8 +208,8 @@ impl<'a> Session<'a> {
         let bearable_ns = super::bearable_interval_ns(tick_ns);
         if interval_ns < bearable_ns {
             let warning = format!(
-                "a tick takes about {:.0} us here: every {} us, ticks would slow the program down a lot \
-                 (from -I {}us on they take less than {:.0} % of its time)",
+                "a tick takes about {:.0} us here: one every {} us would slow the program down a \
+                lot (from -I {}us on, ticks take less than {:.0} % of its time)",
                 tick_ns / 1e3,
                 interval_ns / 1000,
                 bearable_ns.div_ceil(1000),
@@ -248,8 +248,8 @@ impl<'a> Session<'a> {
         self.stream.open.groups.iter().filter(hardware).count() > 1
     }
 
-    /// A quarter of the time in which the timer fills a ring, so that a ring whose
-    /// event can no longer be waited for does not overflow.
+    /// A quarter of the time in which the timer fills a ring. So a ring whose event can
+    /// no longer be waited for does not overflow.
     fn patience_ms(&self) -> u64 {
         let Some(interval_ns) = self.options.interval_ns else {
             return LOOK_EVERY_MS;

@@ -1,9 +1,9 @@
 //! From the rings of all processors to rows in order of time.
 //!
-//! Rings are emptied one after the other, so a record read late in a round may be
-//! older than one read early. What is older than the beginning of the round
-//! *before* is complete in every ring, and only that is passed on; memory is
-//! bounded by what two rounds of full rings hold.
+//! Rings are emptied one after the other, so a record read late in a round may be older
+//! than one read early. Records older than the beginning of the *previous* round are
+//! complete in every ring, and only those are passed on. Memory is bounded by the size
+//! of two rounds of full rings.
 
 use std::collections::BTreeMap;
 use std::os::fd::RawFd;
@@ -26,7 +26,7 @@ use memgauge_perf::ring::walk;
 pub(super) struct Stream {
     pub(super) open: Open,
     pub(super) ticks: Ticks,
-    /// Of leaders and of members.
+    /// Layouts of leaders and of members.
     layouts: (Layout, Layout),
     series: Series,
     per_task: bool,
@@ -296,7 +296,7 @@ impl Stream {
         }
     }
 
-    /// What the rings lost.
+    /// Losses of the rings.
     pub(super) fn losses(&self) -> Vec<Loss> {
         let unreadable = self.unreadable + self.series.strange;
         let all = [

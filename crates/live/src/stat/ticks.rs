@@ -2,9 +2,9 @@
 
 use memgauge_trace::{EventId, TickFacts};
 
-/// Buckets an interval: gaps are told apart to 1/200 of it.
+/// Buckets an interval: gaps are resolved to 1/200 of it.
 const FINENESS: u64 = 200;
-/// Gaps of up to this many intervals are told apart.
+/// Gaps of up to this many intervals are resolved.
 const INTERVALS: u64 = 20;
 
 /// Ticks seen, expected and lost, and the gaps between them.
@@ -23,7 +23,7 @@ pub(super) struct Ticks {
 }
 
 impl Ticks {
-    /// Of a timer of this period.
+    /// The ticks of a timer with this period.
     pub(super) fn new(interval_ns: u64) -> Ticks {
         Ticks {
             interval_ns,

@@ -17,7 +17,7 @@ const PERIOD: u64 = 0x4008_2404;
 const SET_OUTPUT: u64 = 0x2405;
 const ID: u64 = 0x8008_2407;
 
-/// What an event observes.
+/// Scope that an event observes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventScope {
     /// A thread; 0 is the calling one.
@@ -37,7 +37,7 @@ pub fn paranoid_level() -> Option<i64> {
 /// Opens an event.
 ///
 /// # Errors
-/// What `perf_event_open` says.
+/// The error of `perf_event_open`.
 pub fn open(
     attr: &Attr,
     whom: EventScope,
@@ -85,7 +85,7 @@ const WHOLE_GROUP: u64 = 1;
 /// Switches a group on.
 ///
 /// # Errors
-/// What `ioctl` says.
+/// The error of `ioctl`.
 pub fn enable(leader: &OwnedFd) -> io::Result<()> {
     ioctl(leader, ENABLE, WHOLE_GROUP)
 }
@@ -93,7 +93,7 @@ pub fn enable(leader: &OwnedFd) -> io::Result<()> {
 /// Switches a group off.
 ///
 /// # Errors
-/// What `ioctl` says.
+/// The error of `ioctl`.
 pub fn disable(leader: &OwnedFd) -> io::Result<()> {
     ioctl(leader, DISABLE, WHOLE_GROUP)
 }
@@ -101,7 +101,7 @@ pub fn disable(leader: &OwnedFd) -> io::Result<()> {
 /// Lets an event write into the ring of another on the same processor.
 ///
 /// # Errors
-/// What `ioctl` says.
+/// The error of `ioctl`.
 pub fn write_into(event: &OwnedFd, owner: &OwnedFd) -> io::Result<()> {
     ioctl(event, SET_OUTPUT, owner.as_raw_fd() as u64)
 }
@@ -109,7 +109,7 @@ pub fn write_into(event: &OwnedFd, owner: &OwnedFd) -> io::Result<()> {
 /// Changes the period of a running event.
 ///
 /// # Errors
-/// What `ioctl` says.
+/// The error of `ioctl`.
 pub fn set_period(event: &OwnedFd, period: u64) -> io::Result<()> {
     ioctl(event, PERIOD, std::ptr::from_ref(&period) as u64)
 }
@@ -117,7 +117,7 @@ pub fn set_period(event: &OwnedFd, period: u64) -> io::Result<()> {
 /// The id that the event's records carry.
 ///
 /// # Errors
-/// What `ioctl` says.
+/// The error of `ioctl`.
 pub fn id(event: &OwnedFd) -> io::Result<u64> {
     let mut id = 0u64;
     ioctl(event, ID, std::ptr::from_mut(&mut id) as u64)?;
@@ -127,7 +127,7 @@ pub fn id(event: &OwnedFd) -> io::Result<u64> {
 /// Reads counters into `words`; returns how many words came.
 ///
 /// # Errors
-/// What `read` says.
+/// The error of `read`.
 pub fn read_words(event: &OwnedFd, words: &mut [u8]) -> io::Result<usize> {
     // SAFETY: the buffer is valid for its length.
     let n = unsafe { libc::read(event.as_raw_fd(), words.as_mut_ptr().cast(), words.len()) };
@@ -164,7 +164,7 @@ impl Ring {
     /// Maps `pages` (a power of two) pages of data for the event.
     ///
     /// # Errors
-    /// What `mmap` says: EPERM where it exceeds what this user may lock.
+    /// The error of `mmap`: EPERM where it exceeds what this user may lock.
     pub fn map(event: &OwnedFd, pages: usize) -> io::Result<Ring> {
         assert!(pages.is_power_of_two(), "ring of {pages} pages");
         let page = page_bytes();
@@ -278,7 +278,7 @@ impl Ring {
     }
 }
 
-/// An event's AUX area: a trace that its PMU writes beside the ring.
+/// An event's AUX area: a trace that its PMU writes next to the ring.
 #[derive(Debug)]
 pub struct AuxArea {
     base: *mut u8,
@@ -293,7 +293,7 @@ impl AuxArea {
     /// Maps `pages` (a power of two) behind the event's ring.
     ///
     /// # Errors
-    /// What `mmap` says: EPERM where it exceeds what this user may lock.
+    /// The error of `mmap`: EPERM where it exceeds what this user may lock.
     pub fn map(event: &OwnedFd, ring: &Ring, pages: usize) -> io::Result<AuxArea> {
         let bytes = ring.page * pages;
         let offset = (ring.page + ring.bytes).next_multiple_of(bytes);
@@ -391,7 +391,7 @@ pub fn raise_open_files() -> u64 {
 /// Copies from another process's memory; returns how many bytes came.
 ///
 /// # Errors
-/// What `process_vm_readv` says: it needs the right to trace the process.
+/// The error of `process_vm_readv`: it needs the right to trace the process.
 pub fn read_memory(pid: u32, address: u64, into: &mut [u8]) -> io::Result<usize> {
     let local = libc::iovec {
         iov_base: into.as_mut_ptr().cast(),

@@ -84,7 +84,7 @@ pub struct VendorEvent {
     pub pmu: String,
     /// The vendor's name.
     pub name: String,
-    /// What it counts.
+    /// Description of the event.
     pub description: String,
 }
 
@@ -150,7 +150,7 @@ fn text(pointer: *const c_char) -> String {
 /// the library is not installed.
 ///
 /// # Errors
-/// What the library says.
+/// The library's error.
 pub fn encode(name: &str) -> Option<Result<Attr, String>> {
     let library = library()?;
     let Ok(name) = CString::new(name) else {
@@ -168,7 +168,7 @@ pub fn encode(name: &str) -> Option<Result<Attr, String>> {
         padding: 0,
     };
     let place = (&raw mut encoding).cast();
-    // SAFETY: a terminated string and a structure that says its own size, whose
+    // SAFETY: the string is terminated, and the structure holds its own size. Its
     // attribute is at least as long as any that the library fills in.
     let code = unsafe { (library.encode)(name.as_ptr(), ALL_MODES, PERF_EVENT, place) };
     Some(match code {
@@ -198,7 +198,7 @@ fn pmu(library: &Library, number: c_int) -> Option<PmuInfo> {
     info.size = size_of::<PmuInfo>();
     // SAFETY: a structure that says its own size.
     let known = unsafe { (library.pmu_info)(number, &raw mut info) } == 0;
-    // Of a core: the kernel's own events have their names already.
+    // A core PMU: the kernel's own events have their names already.
     const CORE: c_int = 1;
     (known && info.flags & 1 == 1 && info.kind == CORE).then_some(info)
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Boxes, Counter, Gained, Platform, Series};
 
-/// What one counter of one box gained.
+/// Increment of one counter of one box.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Count {
     /// The socket (die) the box is on.
@@ -28,7 +28,7 @@ pub(super) fn box_number(pmu: &str, prefix: &str) -> Option<u32> {
     }
 }
 
-/// Bytes by series. What only some boxes counted is scaled to all boxes that are there.
+/// Bytes by series. Counts of only some boxes are scaled to all boxes that are there.
 pub(super) fn fold(platform: &Platform, counts: &[Count], buses: &Buses) -> Vec<Gained> {
     let mut sums: BTreeMap<Series, u128> = BTreeMap::new();
     for (number, counter) in platform.counters.iter().enumerate() {

@@ -9,6 +9,7 @@ use crate::counters::{Counters, GroupOpening, Setup};
 use crate::events::{self, Event, Pmus};
 use crate::sys::perf::{EventScope, raise_open_files};
 use crate::target::Place;
+use memgauge_host::check::in_words;
 
 /// Counters under way.
 #[derive(Debug)]
@@ -74,7 +75,7 @@ impl Uncore {
         &self.refused
     }
 
-    /// What the counters gained since they were read last. One that could not run all
+    /// Increments of the counters since the previous call. One that could not run all
     /// the time is scaled to it.
     pub(super) fn take(&mut self) -> Vec<Gained> {
         let mut counts = Vec::new();
@@ -82,8 +83,9 @@ impl Uncore {
             match running.gained() {
                 Ok(count) => counts.push(count),
                 Err(e) => self.refused.push(format!(
-                    "failed to read a counter of `{}`: {e}",
-                    running.pmu
+                    "failed to read a counter of `{}`: {}",
+                    running.pmu,
+                    in_words(&e)
                 )),
             }
         }
@@ -112,12 +114,13 @@ impl Uncore {
             };
             match Counters::open(None, std::slice::from_ref(&event), &[0], place, &setup) {
                 GroupOpening::Whole(counters) => self.add(counter, pmu, cpu, counters),
-                GroupOpening::Until(..) => {
-                    self.refused.push(format!("`{}` has no room", event.name))
-                }
-                GroupOpening::None(e) => self
+                GroupOpening::Until(..) => self
                     .refused
-                    .push(format!("failed to open `{}`: {e}", event.name)),
+                    .push(format!("no counter is free for `{}`", event.name)),
+                GroupOpening::None(e) => {
+                    self.refused
+                        .push(format!("failed to open `{}`: {}", event.name, in_words(&e)))
+                }
             }
         }
     }

@@ -1,9 +1,9 @@
 //! Counters outside the cores that tell how much memory traffic devices make.
 //!
 //! Each processor has others: `platforms` says, as data, which boxes count what, and
-//! `live` opens them. All are brought to a few [`Term`]s in bytes, and only these are
-//! recorded and calculated with (`memgauge_analyze` has the formulas), so that a new
-//! processor is a new table and nothing else. `replay` reads the same terms from a
+//! `live` opens them. All are converted to a few [`Term`]s in bytes, and only these are
+//! recorded and calculated with (`memgauge_analyze` has the formulas). So a new
+//! processor needs a new table and nothing else. `replay` reads the same terms from a
 //! file, for machines whose counters were read by other means, and for tests.
 
 mod fold;

@@ -3,15 +3,15 @@
 //! Encodings are those of Intel's and AMD's uncore manuals, in the words of the
 //! kernel's `format` files. Compared with Intel's event lists (perfmon, the source of
 //! perf's; November 2026): all misses of Haswell-EP (`MISS_LOCAL`, umask 0x2a, and
-//! `MISS_REMOTE`, 0x8a), and `IO_MISS_PCIRDCUR`, `_ITOM` and `_ITOMCACHENEAR` of Ice Lake-SP
-//! and Sapphire Rapids. The lists filter Haswell-EP's requests by `filter_opc` and
-//! `filter_tid` and leave `tid_en` out; the kernel's driver (uncore_snbep.c) hands the
-//! thread to the filter register only for events that have it, so it is here. No machine
-//! was at hand to count with. What stands in the way on each:
+//! `MISS_REMOTE`, 0x8a), and `IO_MISS_PCIRDCUR`, `_ITOM` and `_ITOMCACHENEAR` of Ice
+//! Lake-SP and Sapphire Rapids. The lists filter Haswell-EP's requests by `filter_opc`
+//! and `filter_tid` and leave `tid_en` out. It is here because the kernel's driver
+//! (uncore_snbep.c) hands the thread to the filter register only for events that have
+//! it. No machine was at hand to count with. Limits of each:
 //!
-//! - Haswell-EP: a box can filter for one kind of request at a time, so even boxes
-//!   count devices' reads and odd ones their writes; the hash that spreads addresses
-//!   over boxes is even, so each is scaled to all of them.
+//! - Haswell-EP: a box can filter for one kind of request at a time. So even boxes
+//!   count devices' reads and odd ones their writes. The hash that spreads addresses
+//!   over boxes is even, so each count is scaled to all boxes.
 //! - Skylake-SP and later: boxes can tell devices' misses apart, but have no counter of
 //!   victims that memory controllers would not count better. Ports are counted always.
 //! - Zen 4 and 5: nothing tells whether devices' bytes came from a cache; the fabric
@@ -24,9 +24,9 @@ use super::Term;
 pub(super) enum Boxes {
     /// Each.
     All,
-    /// Those with even numbers; the count is scaled to all.
+    /// Boxes with even numbers; the count is scaled to all.
     Even,
-    /// Those with odd numbers; the count is scaled to all.
+    /// Boxes with odd numbers; the count is scaled to all.
     Odd,
 }
 
@@ -44,7 +44,7 @@ impl Boxes {
 /// A counter of a platform.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Counter {
-    /// What it means.
+    /// Its meaning.
     pub(super) term: Term,
     /// Name of its PMUs, up to their number.
     pub(super) pmu: &'static str,

@@ -8,8 +8,9 @@
 //! ```
 //!
 //! `platform` comes first. `bus PMU SOCKET BUS` says which root bus a stack of ports
-//! has. Every other line is what one counter of one box gained in the interval that
-//! ends at a time: seconds since the start, socket, event as perf spells it, count.
+//! has. Every other line is the increment of one counter of one box in the interval
+//! that ends at a time: seconds since the start, socket, event as perf spells it,
+//! count.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -22,7 +23,7 @@ use crate::{Error, ErrorKind, Result};
 /// A larger file is no record of counters: 64 MiB are a million lines.
 const MOST_BYTES: u64 = 64 << 20;
 
-/// What a file says, by time.
+/// Counter values of a file, by time.
 #[derive(Debug)]
 pub struct Replay {
     platform: &'static Platform,
@@ -40,10 +41,10 @@ impl Replay {
         let failed = |e| Error::system(format!("failed to read counters `{}`", path.display()), e);
         let bytes = std::fs::metadata(path).map_err(failed)?.len();
         if bytes > MOST_BYTES {
-            return Err(bad(&format!(
-                "it has {bytes} bytes, and at most {MOST_BYTES} are read"
-            ))
-            .about(&format!("failed to read counters `{}`", path.display())));
+            return Err(
+                bad(&format!("it has {bytes} bytes: the limit is {MOST_BYTES}"))
+                    .about(&format!("failed to read counters `{}`", path.display())),
+            );
         }
         let text = std::fs::read(path).map_err(failed)?;
         Replay::parse(&String::from_utf8_lossy(&text))
@@ -72,7 +73,7 @@ impl Replay {
         self.platform.name
     }
 
-    /// What intervals gained that ended by this time and were not taken yet.
+    /// Increments of intervals that ended by this time and were not taken yet.
     pub(super) fn take_until(&mut self, time_ns: u64) -> Vec<Gained> {
         let later = self.left.split_off(&time_ns.saturating_add(1));
         let taken = std::mem::replace(&mut self.left, later);
@@ -96,12 +97,12 @@ impl Replay {
             ["bus", pmu, socket, bus] => {
                 let socket = socket
                     .parse()
-                    .map_err(|_| format!("`{socket}` is no socket"))?;
+                    .map_err(|_| format!("`{socket}` is not a socket"))?;
                 self.buses
                     .insert(((*pmu).to_owned(), socket), (*bus).to_owned());
             }
             [time, socket, event, count] => {
-                let time_ns = nanoseconds(time).ok_or_else(|| format!("`{time}` is no time"))?;
+                let time_ns = nanoseconds(time).ok_or_else(|| format!("`{time}` is not a time"))?;
                 let count = self.count(socket, event, count)?;
                 self.left.entry(time_ns).or_default().push(count);
             }
@@ -113,10 +114,10 @@ impl Replay {
     fn count(&self, socket: &str, event: &str, count: &str) -> std::result::Result<Count, String> {
         let socket = socket
             .parse()
-            .map_err(|_| format!("`{socket}` is no socket"))?;
+            .map_err(|_| format!("`{socket}` is not a socket"))?;
         let value = count
             .parse()
-            .map_err(|_| format!("`{count}` is no count"))?;
+            .map_err(|_| format!("`{count}` is not a count"))?;
         let found = event.strip_suffix('/').and_then(|e| e.split_once('/'));
         let (pmu, terms) = found.ok_or_else(|| format!("`{event}` is not PMU/TERMS/"))?;
         let terms =
@@ -141,7 +142,7 @@ impl Replay {
     }
 }
 
-/// Terms of an event by name, whatever their order and base.
+/// Terms of an event by name, in any order and base.
 fn settings(terms: &str) -> Option<BTreeMap<&str, u64>> {
     let setting = |term: &'_ str| -> Option<(usize, u64)> {
         let at = term.find('=')?;
@@ -163,7 +164,7 @@ fn platform(name: &str) -> std::result::Result<Replay, String> {
     };
     let found = PLATFORMS.iter().find(|p| p.name == name);
     let platform =
-        found.ok_or_else(|| format!("no platform `{name}` is known; there are {}", known()))?;
+        found.ok_or_else(|| format!("platform `{name}` is not known; known are {}", known()))?;
     Ok(Replay {
         platform,
         buses: Buses::new(),

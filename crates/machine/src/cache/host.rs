@@ -1,10 +1,10 @@
-//! What the host's processor does better than portable code.
+//! Operations that the host's processor does faster than portable code.
 //!
 //! The only unsafe code of the crate. Comparing 16 bytes at once is three vector
-//! instructions on x86-64, which made first-level hits 18 % faster than the best
-//! portable form (arithmetic on eight bytes of a word: 136 against 160 million
-//! hits a second on one processor). Fetching a set of a large cache early hides
-//! most of the host's own cache miss.
+//! instructions on x86-64. It made first-level hits 18 % faster than the best portable
+//! form (arithmetic on eight bytes of a word: 136 against 160 million hits a second on
+//! one processor). Fetching a set of a large cache early hides most of the host's own
+//! cache miss.
 
 /// One bit for each byte that equals `wanted`, the first word's lowest byte first.
 #[cfg(target_arch = "x86_64")]
@@ -39,9 +39,9 @@ pub(crate) trait Rows {
 
     /// The least of `values`, or `u64::MAX` where there are none.
     ///
-    /// This finds the least recently used entry of a fully associative TLB. A queue
-    /// of stamps in order of use, which it replaced, made recording xz (47 million
-    /// misses of a TLB of 96 entries) 8 % slower.
+    /// This finds the least recently used entry of a fully associative TLB. It replaced
+    /// a queue of stamps in order of use, which made recording xz (47 million misses of
+    /// a TLB of 96 entries) 8 % slower.
     fn least(values: &[u64]) -> u64;
 }
 
@@ -91,7 +91,7 @@ mod wide {
 
     use super::{MOST_WAYS, Rows, Wide};
 
-    /// Those of eight from `start` on that a row of `len` has.
+    /// Mask of the entries, of eight from `start` on, that a row of `len` has.
     #[inline(always)]
     fn there(len: usize, start: usize) -> __mmask8 {
         (((1u32 << len.min(31)) - 1) >> start) as __mmask8

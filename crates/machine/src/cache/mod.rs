@@ -13,7 +13,7 @@
 //! The word without its flags is a *tag*. Example: line 5, dirty, in address
 //! space 0 is `0b10101`.
 //!
-//! Sets of up to 16 ways are [`narrow`], laid out for speed; the few wider ones
+//! Sets of up to 16 ways are [`narrow`], laid out for speed. The few wider ones
 //! (last-level caches of 20 or 48 ways) are [`wide`], laid out for simplicity.
 
 mod host;
@@ -56,7 +56,7 @@ pub(crate) fn tag_in(word: u64) -> u64 {
     word & !FLAGS
 }
 
-/// What a cache had for a line it was asked for, and now holds.
+/// Result of a look-up: the cache's state for the line, which it now holds.
 pub(crate) enum Found {
     /// It held the line; the word as it was before.
     Hit(u64),
@@ -87,8 +87,8 @@ impl Sets {
         self.of_number(tag >> 2)
     }
 
-    /// The set of any tag: as above, moved along by an odd step for each address
-    /// space, so that programs at equal addresses do not meet in the same sets.
+    /// The set of any tag: as above, moved along by an odd step for each address space.
+    /// So programs at equal addresses do not meet in the same sets.
     #[inline(always)]
     fn of(self, tag: u64) -> usize {
         let line = (tag & TAG_MASK) >> 2;

@@ -4,19 +4,19 @@
 //! | order | 16 hashes of a byte | line 0 | line 1 | … | line 15 |
 //! ```
 //!
-//! The hashes of a set's tags are compared all at once, so a search reads the
-//! one line it finds and a miss reads almost none; neither depends on where in
-//! the set a line is, which the host could not predict. LRU order is a list of
-//! 4-bit way numbers, latest used first:
+//! The hashes of a set's tags are compared all at once, so a search reads the one line
+//! it finds and a miss reads almost none. Neither depends on where in the set a line
+//! is, which the host could not predict. LRU order is a list of 4-bit way numbers,
+//! latest used first:
 //!
 //! ```text
 //! order of a 4-way set after uses of ways 0, 1, 2, 3, 1:  0xffff_ffff_ffff_0231
 //! ```
 //!
-//! Rows in order of use, shifted at every use, were tried and rejected: slower
-//! on random hits, and slower the more ways there are. So were tags of 32 bits, all
-//! in one line of the host and compared at once: no faster (80 bytes a set in place of
-//! 152, but a table of address regions beside them).
+//! Rows in order of use, shifted at every use, were tried and rejected: slower on
+//! random hits, and slower the more ways there are. Rejected as well: tags of 32 bits,
+//! all in one line of the host and compared at once. They were no faster (80 bytes a
+//! set in place of 152, but a table of address regions next to them).
 
 use super::host::{equal_bytes, fetch_early};
 use super::{EMPTY, Found, Sets, tag_in, tree};

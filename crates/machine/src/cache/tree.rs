@@ -1,7 +1,7 @@
 //! The tree of tree-PLRU, in one word.
 //!
-//! Node 1 is the root, node `n` has the children `2n` and `2n + 1`, the leaves
-//! are the ways; bit `n` is 1 where node `n` points to its right child.
+//! Node 1 is the root, node `n` has the children `2n` and `2n + 1`, and the leaves are
+//! the ways. Bit `n` is 1 where node `n` points to its right child.
 
 /// The way the tree points to.
 pub(crate) fn coldest(tree: u64, ways: usize) -> usize {

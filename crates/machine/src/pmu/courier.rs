@@ -1,14 +1,14 @@
 //! Delivery with cost and loss, between the counters and the records.
 //!
-//! A courier stands where hardware does: it sees the counters move, stops the
-//! core when a record is to be written, and what the stop aborts or lets pass is
-//! lost. Losses are not prescribed: they follow from what the program does in the
-//! few instructions around an overflow, so that a loop of nothing but missing
-//! loads loses most and a chase of pointers next to nothing.
+//! A courier stands where hardware does: it sees the counters move and stops the core
+//! when a record is to be written. Events that the stop aborts or lets pass are lost.
+//! Losses are not prescribed: they follow from the few instructions that the program
+//! runs around an overflow. So a loop of nothing but missing loads loses most, and a
+//! chase of pointers next to nothing.
 //!
-//! **Place.** Delays are counted in instructions. The model is told instructions
-//! by block and the accesses that may miss one by one, so an access's place is
-//! the instructions retired so far, and at least one behind the access before it.
+//! **Place.** Delays are counted in instructions. The model is told instructions by
+//! block, and the accesses that may miss one by one. So an access's place is the
+//! instructions retired so far, and at least one after the previous access.
 //!
 //! **A stop.** Loads that had begun are made again and hit; the lines they asked
 //! for come all the same. The model has performed such a load already when it
@@ -26,7 +26,7 @@ use crate::clock::Clock;
 use crate::events::*;
 use crate::{Counts, Outcome};
 
-/// What of a core its courier reads and changes.
+/// The parts of a core that its courier reads and changes.
 pub(crate) struct Stage<'a> {
     pub(crate) counts: &'a mut [u64; catalogue::COUNT],
     /// Millicycles the core stood still.
@@ -246,7 +246,7 @@ impl Courier {
         self.done.millicycles += millicycles;
     }
 
-    /// Writes what a counter that has fired has to say.
+    /// Writes the record of a counter that has fired.
     fn write(&mut self, at: usize, stage: &mut Stage<'_>) {
         let counter = &mut self.counters[at];
         let access = match counter.state {
@@ -353,7 +353,7 @@ impl Courier {
         }
     }
 
-    /// A counter that starts anew with each record: what comes between is lost.
+    /// A counter that restarts with each record: events in between are lost.
     fn count_precise(&mut self, at: usize, gained: u64, access: &Access, precise: &Precise) {
         let counter = &mut self.counters[at];
         match counter.state {

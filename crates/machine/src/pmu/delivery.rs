@@ -20,10 +20,10 @@ pub enum Delivery {
     Tagged(Tagged),
 }
 
-/// What of the core matters when it is stopped in the middle.
+/// Properties of the core that matter when it is stopped in the middle.
 ///
-/// An assist or interrupt aborts the loads under way; the lines they asked for
-/// come all the same, so that the loads, made again, hit the first level.
+/// An assist or interrupt aborts the loads under way. The lines they asked for come all
+/// the same, so the loads, made again, hit the first level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Pipeline {
@@ -49,8 +49,8 @@ pub struct Pipeline {
 pub struct Precise {
     /// The core it stops.
     pub pipeline: Pipeline,
-    /// Thousandths of a cycle from the event that fires to the assist. What
-    /// retires in it is not counted by anyone's record.
+    /// Thousandths of a cycle from the event that fires to the assist. Events that
+    /// retire in it are in nobody's record.
     pub delay_millicycles: u32,
     /// Cycles of the assist that writes a record.
     pub assist_cycles: u32,
@@ -91,17 +91,16 @@ pub struct Interrupt {
 pub struct Tagged {
     /// The core it stops.
     pub pipeline: Pipeline,
-    /// Most instructions by which a period is longer or shorter than asked for,
-    /// at random, so that a loop is not always tagged at one instruction.
+    /// Largest random change of a period, in instructions, so that a loop is not always
+    /// tagged at one instruction.
     pub jitter: u32,
     /// Cycles of the handler, entry and return included.
     pub handler_cycles: u32,
 }
 
-/// Skylake, in the first document's terms. Fill buffers, reorder window, retire
-/// width and load ports are Intel's published figures; the backlog is the one
-/// figure taken from the document's curve of losses (about 35 lines an
-/// activation at large periods).
+/// Skylake, in the first document's terms. Fill buffers, reorder window, retire width
+/// and load ports are Intel's published figures. Only the backlog is taken from the
+/// document's curve of losses (about 35 lines an activation at large periods).
 const SKYLAKE: Pipeline = Pipeline {
     fill_buffers: 12,
     backlog_lines: 18,
@@ -143,9 +142,9 @@ impl Precise {
 }
 
 impl Interrupt {
-    /// The document's software baseline: its slowdowns at period 10 (150 %
-    /// against 50 % with 13 % more overflows) make a handler of 1900 cycles
-    /// beside an assist of 875.
+    /// The document's software baseline. Its slowdowns at period 10 (150 % against 50 %
+    /// with 13 % more overflows) make a handler of 1900 cycles next to an assist of
+    /// 875.
     pub const DOCUMENT: Interrupt = Interrupt {
         pipeline: SKYLAKE,
         skid_cycles: 30,
@@ -170,7 +169,7 @@ impl Tagged {
 }
 
 impl Delivery {
-    /// Those with names.
+    /// Deliveries with names.
     pub const NAMED: [(&str, Delivery); 5] = [
         ("ideal", Delivery::Ideal),
         ("precise", Delivery::Precise(Precise::DOCUMENT)),
@@ -223,8 +222,7 @@ impl Delivery {
     }
 }
 
-/// What delivery cost a core and what it lost. The model knows; hardware does
-/// not tell.
+/// Cost and losses of delivery in a core. The model knows; hardware does not tell.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Delivered {
     /// Records written.

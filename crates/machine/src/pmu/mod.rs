@@ -1,9 +1,8 @@
 //! The modelled PMU: what hardware would count, sample and report.
 //!
-//! Every event is counted all the time; there is no limit of counters. A
-//! [`SampleSpec`] makes an event overflow each time it has happened `period`
-//! times, an interval makes a [`Tick`] of all counters at each of its multiples
-//! in virtual time.
+//! Every event is counted all the time; there is no limit of counters. A [`SampleSpec`]
+//! makes an event overflow each time it has happened `period` times. An interval makes
+//! a [`Tick`] of all counters at each of its multiples in virtual time.
 //!
 //! By default delivery is ideal: the overflow record names the access that caused
 //! it, none is lost, and reading costs the program nothing (`sampling`). Any
@@ -35,7 +34,7 @@ pub struct SampleSpec {
     pub period: u64,
 }
 
-/// What the PMU does besides counting.
+/// Settings of the PMU besides counting.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PmuConfig {
     /// Events to sample.

@@ -18,7 +18,7 @@ pub struct Overflow {
     /// events counted by block (instructions, cycles, loads, stores, modifies,
     /// first-level hits).
     pub addr: Option<u64>,
-    /// What the access did; unknown where `addr` is `None`.
+    /// Kind of the access; unknown where `addr` is `None`.
     pub kind: AccessKind,
     /// Bytes accessed; 0 where `addr` is `None`.
     pub size_bytes: u16,
@@ -28,7 +28,7 @@ pub struct Overflow {
     pub source: DataSource,
 }
 
-/// What a record says about the access that made a counter overflow.
+/// Fields of a record about the access that made a counter overflow.
 #[derive(Clone, Copy)]
 pub(crate) struct Access {
     pub(crate) addr: u64,

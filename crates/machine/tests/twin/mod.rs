@@ -156,8 +156,8 @@ pub(crate) struct TwinCore {
     l2: Cache,
     dtlb: Tlb,
     stlb: Tlb,
-    /// Of the page that last had a miss at each of 64 places: the page, the last
-    /// miss's line, its distance, how often in a row.
+    /// The page that last had a miss at each of 64 places: the page, the last miss's
+    /// line, its distance, how often in a row.
     streams: HashMap<u64, (u64, i64, i64, u32)>,
     counts: HashMap<EventId, u64>,
     config: Config,

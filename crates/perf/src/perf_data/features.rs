@@ -1,6 +1,5 @@
-//! What a perf.data says about the machine and the recording: its *features*,
-//! each a number and some bytes
-//! (`tools/perf/Documentation/perf.data-file-format.txt`).
+//! Facts of a perf.data about the machine and the recording: its *features*, each a
+//! number and some bytes (`tools/perf/Documentation/perf.data-file-format.txt`).
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! What was lost, what recording cost, and what the numbers say.
+//! Losses, cost of recording, and findings.
 
 use memgauge_analyze::{Finding, LossRow, Summary};
 use memgauge_trace::OwnCost;
@@ -24,7 +24,7 @@ pub(super) fn losses(summary: &Summary, style: &Style) -> String {
         text += &warning(sentence, style);
     }
     for problem in unread {
-        let sentence = format!("{problem}; imported what comes before");
+        let sentence = format!("{problem}; the records before it are imported");
         text += &warning(&style.name(&sentence), style);
     }
     for loss in summary.losses.iter().take(LOSSES) {
@@ -46,8 +46,8 @@ fn unfinished(summary: &Summary) -> Option<&'static str> {
     let of_disk = |loss: &LossRow| loss.kind == "part_not_written";
     let killed = !summary.recording.complete && !summary.losses.iter().any(of_disk);
     killed.then_some(
-        "what was lost is not known, as the recorder did not end in order: at least what it \
-         had not written yet (up to two seconds)",
+        "the losses are not known, because the recorder did not end cleanly: at least the rows \
+        not yet written (up to two seconds)",
     )
 }
 

@@ -1,5 +1,4 @@
-//! What counters counted natively: totals, what follows from them, and the ticks of a
-//! series.
+//! Results of native counters: totals, derived values, and the ticks of a series.
 
 use memgauge_analyze::{Counter, CounterCurve, Counting, Derived, Summary};
 use memgauge_trace::{CounterFacts, TickFacts, UnsupportedFacts};
@@ -48,8 +47,8 @@ pub(super) fn notes(summary: &Summary, style: &Style) -> String {
     if !counting.user_only.is_empty() {
         let names = counting.user_only.join(", ");
         notes.push(format!(
-            "in user space only, for want of rights: {names} (what only happens in the kernel, \
-             such as context switches, then counts 0; sysctl kernel.perf_event_paranoid=1)"
+            "in user space only, as this user may not count the kernel: {names} (events of the \
+            kernel alone, such as context switches, count 0; sysctl kernel.perf_event_paranoid=1)"
         ));
     }
     section("Notes", &notes, style)
@@ -103,8 +102,8 @@ fn slowdown(ticks: &TickFacts) -> Option<String> {
         None => "more than 10 times slower".to_owned(),
     };
     Some(format!(
-        "slowdown estimated: ticks took {:.1} % of the time on processors, so what was \
-         observed ran {times} ({:.1} us a tick, measured before the start)",
+        "slowdown estimated: ticks took {:.1} % of the time on processors, so the observed \
+        programs ran {times} ({:.1} us a tick, measured before the start)",
         100.0 * share,
         ticks.tick_ns.unwrap_or(0.0) / 1e3
     ))
@@ -130,7 +129,7 @@ fn unsupported(events: &[UnsupportedFacts]) -> Vec<(String, String)> {
     lines
 }
 
-/// The timer of a series, as a counter beside the others.
+/// The timer of a series, as one more counter.
 fn timer(counting: &Counting) -> Option<Counter> {
     let ticks = counting.ticks.as_ref()?;
     Some(Counter {

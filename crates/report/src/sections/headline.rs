@@ -1,4 +1,4 @@
-//! What ran, how it ended, on what machine, and how much it did.
+//! The program, how it ended, on what machine, and how much it did.
 
 use memgauge_analyze::{Summary, TotalsFrom};
 use memgauge_trace::{CommandEnd, MachineFacts};
@@ -22,8 +22,8 @@ pub(super) fn headline(summary: &Summary, style: &Style) -> String {
     }
     text += &waited(summary, style);
     if summary.totals_from != TotalsFrom::Manifest && !facts.complete {
-        let note = "the recorder did not end in order: \
-                    numbers are sums of the parts it had written";
+        let note = "the recorder did not end cleanly: numbers are sums of the parts that it had \
+        written";
         text += &style.paint_lines(Role::Warning, &style.wrap(note, 2));
     }
     text
@@ -65,7 +65,7 @@ fn waited(summary: &Summary, style: &Style) -> String {
 
 /// The command as a shell would take it.
 fn command_line(command: &[String]) -> String {
-    // Whom a run observed that started nothing: `all processors`, `process 7`.
+    // Target of a run that started no program: `all processors`, `process 7`.
     if let [words] = command
         && words.contains(' ')
         && !words.contains('/')

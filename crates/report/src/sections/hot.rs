@@ -34,7 +34,7 @@ pub(super) fn lines(summary: &Summary, style: &Style) -> String {
     shown.draw(&summary.hot.lines, &provenance(summary), style)
 }
 
-/// Of samples only: exact sums by instruction would repeat the lines.
+/// For samples only: exact sums by instruction would repeat the lines.
 pub(super) fn instructions(summary: &Summary, style: &Style) -> String {
     let hot = &summary.hot.instructions;
     if hot.samples.is_none() {
@@ -143,7 +143,7 @@ impl Shown {
         table
     }
 
-    /// Estimates, each with its interval; the other events beside.
+    /// Estimates, each with its interval; then the other events.
     fn sampled(&self, hot: &HotTable, style: &Style) -> Table {
         let others = other_events(hot);
         let titles: Vec<String> = others.iter().map(|name| event_title(name, style)).collect();
@@ -192,7 +192,7 @@ impl Shown {
     }
 }
 
-/// Events beside the ranked one that have columns.
+/// Events besides the ranked one that have columns.
 const OTHERS: usize = 2;
 
 fn other_events(hot: &HotTable) -> Vec<String> {

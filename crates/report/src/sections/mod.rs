@@ -23,7 +23,7 @@ use crate::style::Style;
 /// Rows a table shows; the others are summed below it.
 const SHOWN: usize = 10;
 
-/// Every section's text; empty where it has nothing to say.
+/// Every section's text; empty for a section without content.
 pub(crate) fn all(summary: &Summary, style: &Style) -> Vec<String> {
     let caches = |section: fn(&Summary, &Style) -> String| match is_blind(summary) {
         true => String::new(),
@@ -59,7 +59,7 @@ pub(crate) fn all(summary: &Summary, style: &Style) -> Vec<String> {
     ]
 }
 
-/// What counting has to say at its end.
+/// Sections that counting ends with.
 pub(crate) fn of_counting(summary: &Summary, style: &Style) -> Vec<String> {
     vec![
         headline::headline(summary, style),
@@ -72,7 +72,7 @@ pub(crate) fn of_counting(summary: &Summary, style: &Style) -> Vec<String> {
     ]
 }
 
-/// What an import has to say at its end.
+/// Sections that an import ends with.
 pub(crate) fn of_import(summary: &Summary, style: &Style) -> Vec<String> {
     vec![
         sampling::samples(summary, style),
@@ -113,7 +113,7 @@ fn word(provenance: Provenance) -> &'static str {
     }
 }
 
-/// What the recording's clock is called.
+/// Name of the recording's clock.
 fn clock(summary: &Summary) -> &str {
     match summary.recording.clock.as_str() {
         "virtual" => "virtual time",

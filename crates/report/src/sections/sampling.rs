@@ -1,5 +1,4 @@
-//! What was sampled, event by event, how addresses were found, and where data came
-//! from.
+//! Samples by event, how addresses were found, and where data came from.
 
 use memgauge_analyze::{SampledEvent, Sampling, Summary};
 use memgauge_trace::{DerivationFacts, OverheadFacts, PebsFacts};
@@ -17,7 +16,7 @@ pub(super) fn samples(summary: &Summary, style: &Style) -> String {
     let Some(sampling) = native(summary) else {
         return String::new();
     };
-    let mut text = style.heading("Samples", "one stands for as many events as its period");
+    let mut text = style.heading("Samples", "each stands for as many events as its period");
     text += &events(&sampling.events, style).draw(style);
     for note in notes(sampling) {
         text += &style.wrap(&style.name(&note), 2);
@@ -141,7 +140,7 @@ fn overhead_in_words(o: &OverheadFacts) -> String {
 
 fn cost_in_words(event: &SampledEvent) -> Option<String> {
     let by = match event.sample_ns_by_timer {
-        true => " by a timer in its stead",
+        true => " with a timer in place of the event",
         false => "",
     };
     let period = event.last_period.map_or(String::new(), |period| {
@@ -158,7 +157,8 @@ fn cost_in_words(event: &SampledEvent) -> Option<String> {
 fn pebs_in_words(pebs: &PebsFacts) -> Vec<String> {
     let mean = pebs.records as f64 / (pebs.looks as f64).max(1.0);
     let waiting = format!(
-        "PEBS: {mean:.1} records waited in the processor's buffer at each of {} looks, {} at most",
+        "PEBS: on average {mean:.1} records waited in the processor's buffer at each of {} \
+        reads, {} at most",
         pebs.looks, pebs.most
     );
     let alone = || {

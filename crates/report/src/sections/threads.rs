@@ -55,7 +55,7 @@ pub(super) fn processes(summary: &Summary, style: &Style) -> String {
     style.heading(&title, &provenance(summary)) + &table.draw(style)
 }
 
-/// Whose samples they are: native sources see little else of threads.
+/// Samples by thread: native sources see little else of threads.
 fn sampled_threads(summary: &Summary, style: &Style) -> String {
     let ids = [("pid", Kind::Number), ("tid", Kind::Number)];
     let rows = summary.threads.iter().filter(|t| t.samples > 0);
@@ -167,7 +167,7 @@ fn process_row(process: &ProcessRow, waits: bool, style: &Style) -> Vec<String> 
     cells
 }
 
-/// What the column of the time waited says, if there is one.
+/// Cell of the column of waiting time, if there is one.
 fn idle(idle_ns: Option<u64>, waits: bool) -> Option<u64> {
     waits.then(|| idle_ns.unwrap_or(0))
 }
