@@ -5,11 +5,14 @@ import uPlot from "../vendor/uplot/uPlot.js";
 import { h, save, csv } from "./dom";
 import { time, timeUnit } from "./format";
 import { columns, gained } from "./levels";
+import { onPart, selectedPart } from "./part";
 import { all, current, follow, isWhole, select } from "./range";
 import { colour, onTheme } from "./theme";
 
 export interface Line {
   label: string;
+  /** The event, where a part of the recording has it in finer bins. */
+  event?: string;
   /** Name of a colour of the style sheet. */
   colour: string;
   values: readonly number[];
@@ -61,16 +64,29 @@ class Drawn {
     return Math.max(240, Math.floor(this.place.clientWidth));
   }
 
+  /** The bins of a line: of the selected part, where that is here, else of the page. */
+  private bins(line: Line): { values: readonly number[]; binNs: number; durationNs: number; start: number } {
+    const { binNs, durationNs } = this.plot;
+    const part = selectedPart();
+    const found = part?.curves.find((c) => c.event === line.event);
+    if (part !== null && found !== undefined && part.bin_ns < binNs) {
+      return { values: found.values, binNs: part.bin_ns, durationNs: part.duration_ns, start: part.start_ns };
+    }
+    return { values: line.values, binNs, durationNs, start: 0 };
+  }
+
   private data(): uPlot.AlignedData {
-    const { binNs, durationNs, lines } = this.plot;
+    const { lines } = this.plot;
     const [from, to] = current();
     const most = Math.min(1200, this.width());
     let x: number[] = [];
     const series: (number | null)[][] = [];
     let joined = 1;
     for (const line of lines) {
-      const made = columns(line.values, binNs, durationNs, from, to, most);
-      x = made.x;
+      const { values, binNs, durationNs, start } = this.bins(line);
+      const made = columns(values, binNs, durationNs, from - start, to - start, most);
+      this.binNs = binNs;
+      x = made.x.map((at) => at + start);
       joined = made.binsPerColumn;
       series.push(made.mean, made.highest);
     }
@@ -80,15 +96,16 @@ class Drawn {
   }
 
   private joined = 1;
+  private binNs = 1;
 
   private say(joined: number): void {
     this.joined = joined;
     const { binNs, durationNs, lines, total } = this.plot;
     const [from, to] = current();
-    const column = time(binNs * joined);
+    const column = time(this.binNs * joined);
     const detail =
       joined > 1
-        ? `A step is the mean of ${column}; the thin line is its highest ${time(binNs)}.`
+        ? `A step is the mean of ${column}; the thin line is its highest ${time(this.binNs)}.`
         : `A step is ${column}, the finest that this page has.`;
     const sums = total
       ? lines.map((l) => `${l.label} ${total(gained(l.values, binNs, durationNs, from, to))}`)
@@ -284,6 +301,7 @@ export function drawCurves(): void {
   const draw = (): void => plots.forEach((plot) => plot.draw());
   draw();
   follow(() => plots.forEach((plot) => plot.show()));
+  onPart(() => plots.forEach((plot) => plot.show()));
   onTheme(draw);
   let width = window.innerWidth;
   window.addEventListener("resize", () => {

@@ -170,6 +170,7 @@ export interface ProcessRow {
 }
 
 export interface Timeline {
+  start_ns: number;
   bin_ns: number;
   duration_ns: number;
   curves: { event: string; values: number[] }[];

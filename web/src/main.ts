@@ -4,6 +4,7 @@ import type { Data } from "./data";
 import { drawCurves, keys } from "./curves";
 import { add, h } from "./dom";
 import { name, time } from "./format";
+import { watchParts } from "./part";
 import { current, follow, isWhole, select, setWhole } from "./range";
 import { nextTheme, watchTheme } from "./theme";
 import { header, overview } from "./sections/head";
@@ -68,6 +69,7 @@ function build(data: Data): void {
     h("footer", {}, `Made by memgauge ${name(data.memgauge)}. This file needs no network.`),
   );
   watchTheme();
+  watchParts(data);
   drawCurves();
   document.addEventListener("keydown", (event) => {
     if (event.key === "Escape" && event.target === document.body) keys(event);

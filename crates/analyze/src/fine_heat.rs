@@ -53,6 +53,7 @@ impl Cell {
 /// Cells by process, block and column.
 #[derive(Clone, Debug)]
 pub(crate) struct Cells {
+    start_ns: u64,
     block_shift: u32,
     bin_ns: u64,
     end_ns: u64,
@@ -60,9 +61,11 @@ pub(crate) struct Cells {
     cells: HashMap<(Pid, u64, u32), Cell>,
 }
 
-impl Default for Cells {
-    fn default() -> Self {
+impl Cells {
+    /// Of samples from `start_ns` on, from which columns are counted.
+    pub(crate) fn from(start_ns: u64) -> Self {
         Cells {
+            start_ns,
             block_shift: PAGE_SHIFT,
             bin_ns: 1000,
             end_ns: 0,
@@ -70,9 +73,7 @@ impl Default for Cells {
             cells: HashMap::new(),
         }
     }
-}
 
-impl Cells {
     pub(crate) fn add(
         &mut self,
         sample: &Sample,
@@ -81,12 +82,13 @@ impl Cells {
         region: Place,
     ) {
         self.samples += 1;
-        self.end_ns = self.end_ns.max(sample.time_ns);
-        while sample.time_ns / self.bin_ns >= COLUMNS {
+        let time_ns = sample.time_ns.saturating_sub(self.start_ns);
+        self.end_ns = self.end_ns.max(time_ns);
+        while time_ns / self.bin_ns >= COLUMNS {
             self.bin_ns = self.bin_ns.saturating_mul(2);
             self.rekey(|(pid, block, bin)| (pid, block, bin / 2));
         }
-        let bin = (sample.time_ns / self.bin_ns) as u32;
+        let bin = (time_ns / self.bin_ns) as u32;
         let cell = Cell {
             samples: 1,
             code,
@@ -98,15 +100,12 @@ impl Cells {
     }
 
     pub(crate) fn merge(&mut self, mut other: Cells) {
-        for (cells, bin_ns) in [(&mut *self, other.bin_ns)] {
+        let bin_ns = self.bin_ns.max(other.bin_ns);
+        for cells in [&mut *self, &mut other] {
             while cells.bin_ns < bin_ns {
                 cells.bin_ns *= 2;
                 cells.rekey(|(pid, block, bin)| (pid, block, bin / 2));
             }
-        }
-        while other.bin_ns < self.bin_ns {
-            other.bin_ns *= 2;
-            other.rekey(|(pid, block, bin)| (pid, block, bin / 2));
         }
         let shift = self.block_shift.max(other.block_shift);
         for cells in [&mut *self, &mut other] {
@@ -324,7 +323,7 @@ mod tests {
 
     fn heat(samples: &[(u64, u32, u64)]) -> Option<FineHeat> {
         let spaces = AddressSpaces::default();
-        let mut cells = Cells::default();
+        let mut cells = Cells::from(0);
         for &(time_ns, pid, addr) in samples {
             let sample = Sample {
                 time_ns,

@@ -86,7 +86,7 @@ fn fine_series(manifest: &Manifest) -> Series {
 /// The finest bin that rows of a modelled machine tell apart. Only the sum of an
 /// interval is known: spread over finer bins, it could exceed what the machine can
 /// move.
-fn finest_bin_ns(manifest: &Manifest) -> u64 {
+pub(crate) fn finest_bin_ns(manifest: &Manifest) -> u64 {
     let settings = manifest.machine.as_ref().map(|_| &manifest.source.settings);
     let interval = settings.and_then(|settings| settings.get("interval_ns"));
     let interval_ns = interval.and_then(|text| text.parse().ok()).unwrap_or(0);
@@ -149,7 +149,7 @@ impl Reader<'_> {
         let common = (SampleTotals::default(), Regions::new(spaces));
         let native = (SampledSites::new(spaces), Heat::default());
         let native = (!is_modelled).then_some(native);
-        let times = timed.then(|| SampleTimes::new(spaces));
+        let times = timed.then(|| SampleTimes::from(spaces, 0));
         let ((samples, regions), (native, times)) =
             self.read((common, (native, times)), &selection)?;
         let parts = Parts {

@@ -59,6 +59,7 @@ impl Sums {
 #[derive(Clone, Debug)]
 pub struct SampleTimes<'a> {
     spaces: &'a AddressSpaces,
+    start_ns: u64,
     bin_ns: u64,
     end_ns: u64,
     cells: HashMap<(EventId, Row, u32), Sums>,
@@ -66,22 +67,25 @@ pub struct SampleTimes<'a> {
 }
 
 impl<'a> SampleTimes<'a> {
-    pub(crate) fn new(spaces: &'a AddressSpaces) -> Self {
+    /// Of samples from `start_ns` on, from which bins are counted.
+    pub(crate) fn from(spaces: &'a AddressSpaces, start_ns: u64) -> Self {
         SampleTimes {
             spaces,
+            start_ns,
             bin_ns: 1000,
             end_ns: 0,
             cells: HashMap::new(),
-            heat: Cells::default(),
+            heat: Cells::from(start_ns),
         }
     }
 
     fn observe_sample(&mut self, sample: &Sample) {
-        self.end_ns = self.end_ns.max(sample.time_ns);
-        while sample.time_ns / self.bin_ns >= BINS {
+        let time_ns = sample.time_ns.saturating_sub(self.start_ns);
+        self.end_ns = self.end_ns.max(time_ns);
+        while time_ns / self.bin_ns >= BINS {
             self.widen();
         }
-        let bin = (sample.time_ns / self.bin_ns) as u32;
+        let bin = (time_ns / self.bin_ns) as u32;
         let (file, offset) = self.spaces.code_at(sample.pid, sample.ip.0);
         let sums = Sums {
             samples: 1,
@@ -146,9 +150,11 @@ impl<'a> Analysis for SampleTimes<'a> {
 /// What a recording says over time.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Timeline {
+    /// Time from which its bins are counted, nanoseconds since the recording began.
+    pub start_ns: u64,
     /// Width of a bin of the curves in nanoseconds.
     pub bin_ns: u64,
-    /// End of the curves, nanoseconds since the recording began.
+    /// Length of the curves in nanoseconds.
     pub duration_ns: u64,
     /// Every event that has rows over time, in the order of their ids.
     pub curves: Vec<TimedCurve>,
@@ -257,6 +263,7 @@ impl Timeline {
         });
         let heat = heat.map(|heat| heat.named(|pid, region| naming.region(pid, region).0));
         Timeline {
+            start_ns: times.start_ns,
             bin_ns: curves.bin_ns << shift,
             duration_ns: curves.duration_ns.max(times.end_ns),
             curves: curves.curves.iter().map(timed).collect(),
@@ -399,7 +406,7 @@ mod tests {
 
     fn timeline(samples: &[Sample], rows: &[SeriesRow]) -> Timeline {
         let spaces = AddressSpaces::default();
-        let mut times = SampleTimes::new(&spaces);
+        let mut times = SampleTimes::from(&spaces, 0);
         times.observe(samples);
         let mut series = Series::with_width(1, FINEST_BINS);
         series.observe(rows);

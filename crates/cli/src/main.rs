@@ -28,6 +28,7 @@ mod stat;
 mod symbols;
 mod target;
 mod units;
+mod view;
 
 use std::process::ExitCode;
 
@@ -41,6 +42,7 @@ fn run(cli: Cli) -> anyhow::Result<Exit> {
     match cli.verb {
         Some(Verb::Record(args)) => record::record(&args),
         Some(Verb::Report(args)) => report::report(&args),
+        Some(Verb::View(args)) => view::view(&args),
         Some(Verb::Io(args)) => io::io(&args),
         Some(Verb::Import(args)) => import::import(&args),
         Some(Verb::Stat(args)) => stat::stat(&args),

@@ -14,7 +14,7 @@ use memgauge_trace::{CommandEnd, catalogue};
 use crate::args::{Launch, Record, Settings, Source};
 use crate::outcome::{Exit, usage};
 use crate::units::EventSpec;
-use crate::{clock, progress, report, sample, terminal};
+use crate::{clock, page, progress, report, sample, terminal};
 
 /// The machine that is modelled where none is named.
 const HOST: &str = "host";
@@ -53,7 +53,8 @@ pub(crate) fn record_and_report(args: &Launch) -> anyhow::Result<Exit> {
     if talk {
         eprintln!("\nrecording: {}", args.settings.output.display());
     }
-    html.map(|path| page::write_recording(&recording, path)).transpose()?;
+    html.map(|path| page::write_recording(&recording, path))
+        .transpose()?;
     Ok(Exit::of(&end))
 }
 

@@ -45,7 +45,9 @@ pub(crate) fn of_run(summary: &Summary, style: &Style) -> Vec<Statement> {
     if !summary.causes.iter().any(|c| c.kind != CauseKind::Phases) {
         said.push(Statement {
             next: NEXT.to_owned(),
-            ..fact("No figure of this recording crosses a threshold that memgauge knows.".to_owned())
+            ..fact(
+                "No figure of this recording crosses a threshold that memgauge knows.".to_owned(),
+            )
         });
     }
     said

@@ -6,6 +6,7 @@ import { h } from "../dom";
 import { base, bytes, count, name, percent } from "../format";
 import { follow, isWhole } from "../range";
 import { interval, shareBar, table } from "../table";
+import { onPart } from "../part";
 import { section, Section } from "./section";
 import { eventChoice, timedTable } from "./timed";
 
@@ -28,11 +29,12 @@ export function hot(data: Data): Section | null {
       return;
     }
     place.replaceChildren(
-      timedTable(chosen, chosen.functions, "Functions", "Module"),
-      timedTable(chosen, chosen.lines, "Source lines", "Function"),
+      timedTable(chosen, "functions", "Functions", "Module"),
+      timedTable(chosen, "lines", "Source lines", "Function"),
     );
   }
   follow(fill);
+  onPart(fill);
   fill();
   const exact = run.hot.functions.samples === null;
   return section(

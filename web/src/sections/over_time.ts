@@ -35,8 +35,8 @@ function bandwidth(run: Summary, timeline: Timeline): Section | null {
   const write = values(timeline, WRITE);
   if (read === undefined && write === undefined) return null;
   const lines = [];
-  if (read !== undefined) lines.push({ label: "read", colour: "series-1", values: read });
-  if (write !== undefined) lines.push({ label: "written", colour: "series-2", values: write });
+  if (read !== undefined) lines.push({ label: "read", event: READ, colour: "series-1", values: read });
+  if (write !== undefined) lines.push({ label: "written", event: WRITE, colour: "series-2", values: write });
   const machine = run.recording.machine;
   const provenance = machine === null ? "counted" : "modelled";
   return section(
@@ -76,7 +76,7 @@ function counters(run: Summary, timeline: Timeline): Section | null {
       title: name(event),
       unit: isTime ? "processors used" : `${unit(event) === "count" ? "events" : unit(event)} a second`,
       show: (x) => (isTime ? rate(x / 1e9) : rate(x)),
-      lines: [{ label: name(event), colour: "series-1", values: series }],
+      lines: [{ label: name(event), event, colour: "series-1", values: series }],
       ...frame(timeline),
       height: 110,
       total: (sum) => (isTime ? time(sum) : inUnit(sum, unit(event))),

@@ -6,6 +6,7 @@ import { bytes, count, name } from "../format";
 import { heatMap } from "../heatmap";
 import { follow, isWhole } from "../range";
 import { interval, shareBar, table } from "../table";
+import { onPart } from "../part";
 import { section, Section } from "./section";
 import { eventChoice, timedTable } from "./timed";
 
@@ -26,9 +27,10 @@ export function data(all: Data): Section | null {
   function fill(): void {
     const timed = ordered[chosen];
     if (isWhole() || timed === undefined) place.replaceChildren(...tables.slice(chosen, chosen + 1).map(regionTable));
-    else place.replaceChildren(timedTable(timed, timed.regions, "Regions", "Process"));
+    else place.replaceChildren(timedTable(timed, "regions", "Regions", "Process"));
   }
   follow(fill);
+  onPart(fill);
   fill();
   const more = heat !== null && heat.other_stretches > 0 ? h("p", { class: "muted" }, `${count(heat.other_stretches)} stretches with fewer samples are not shown.`) : null;
   return section(

@@ -5,6 +5,7 @@ import { h } from "../dom";
 import { base, bytes, count, name, time } from "../format";
 import { current, follow, isWhole } from "../range";
 import { Column, table } from "../table";
+import { onPart } from "../part";
 import { section, Section } from "./section";
 import { eventChoice, timedTable } from "./timed";
 
@@ -23,7 +24,7 @@ export function threads(data: Data): Section | null {
     if (isWhole()) {
       place.replaceChildren(...tables(run as Summary));
     } else if (chosen !== undefined) {
-      place.replaceChildren(timedTable(chosen, chosen.threads, "Threads", "Process"));
+      place.replaceChildren(timedTable(chosen, "threads", "Threads", "Process"));
     } else {
       const [from, to] = current();
       const note = `Threads have no rows by time here: the whole run is shown, not ${time(from, to)} to ${time(to)} alone.`;
@@ -31,6 +32,7 @@ export function threads(data: Data): Section | null {
     }
   }
   follow(fill);
+  onPart(fill);
   fill();
   return section(
     "threads",

@@ -3,6 +3,7 @@
 import type { TimedRow, TimedSamples } from "../data";
 import { h } from "../dom";
 import { base, count, name, time, wilson } from "../format";
+import { samplesOfPart } from "../part";
 import { current } from "../range";
 import { interval, shareBar, table } from "../table";
 
@@ -30,17 +31,23 @@ function within(row: TimedRow, [from, to]: [number, number]): InRange {
   return { name: row.name, of: row.of, samples, events };
 }
 
+export type Kind = "functions" | "lines" | "regions" | "threads";
+
 /** A table of one kind of rows in the range. */
-export function timedTable(timed: TimedSamples, rows: TimedRow[], caption: string, of: string): HTMLElement {
-  const range = bins(timed);
+export function timedTable(coarse: TimedSamples, kind: Kind, caption: string, of: string): HTMLElement {
+  const timed = samplesOfPart(coarse.event) ?? coarse;
+  const rows = timed[kind];
+  const part = samplesOfPart(timed.event);
+  const range: [number, number] = part === null ? bins(timed) : [0, Infinity];
   const all = within(timed.all, range);
   const inside = rows.map((row) => within(row, range)).filter((row) => row.samples > 0);
   inside.sort((a, b) => b.events - a.events);
   const shown = inside.reduce((sum, row) => sum + row.events, 0);
   const total = Math.max(all.events, 1);
   const bounds = (row: InRange): [number | null, number | null] => wilson(row.events / total, all.samples) ?? [null, null];
-  const from = time(range[0] * timed.bin_ns, current()[1]);
-  const to = time(range[1] * timed.bin_ns, current()[1]);
+  // Bins that the range cuts count whole, so it is told as they are.
+  const told = part === null ? range.map((bin) => bin * timed.bin_ns) : current();
+  const [from, to] = [time(told[0], current()[1]), time(told[1], current()[1])];
   const missing = all.events - shown;
   const rest = missing > 0 && of !== "process" ? ` ${count(missing)} events are in no row shown.` : "";
   return h(

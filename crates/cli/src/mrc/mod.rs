@@ -15,10 +15,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use memgauge_emulate::geometry;
+use memgauge_report::Page;
 use memgauge_report::mrc::{Collection, CurveView, Measured, Unit};
 
 use crate::outcome::Exit;
-use crate::{record, terminal};
+use crate::{page, record, terminal};
 pub(crate) use args::{Mrc, Partition};
 pub(crate) use partition::partition;
 
@@ -80,7 +81,11 @@ enum Out {
 impl Out {
     /// Opens a file before anything runs for it in vain.
     fn open(args: &Mrc) -> anyhow::Result<Out> {
-        let file = args.json.as_ref().or(args.csv.as_ref()).or(args.html.as_ref());
+        let file = args
+            .json
+            .as_ref()
+            .or(args.csv.as_ref())
+            .or(args.html.as_ref());
         match (file, args.command.is_empty()) {
             (Some(path), list) if path == Path::new("-") => {
                 if !list {
@@ -282,7 +287,8 @@ fn page_of(args: &Mrc, views: &[CurveView]) -> String {
         curves: views.iter().map(CurveView::json).collect(),
         ..Page::default()
     };
-    page.html().expect("SANITY: the front end was looked for before")
+    page.html()
+        .expect("SANITY: the front end was looked for before")
 }
 
 /// Says on standard error what a table has no place for, each of it once.
