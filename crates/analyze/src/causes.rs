@@ -5,14 +5,13 @@
 //! timing is known), else a rate that experience knows as high. Thresholds are in the
 //! constants below; docs/metrics.md has them.
 
-use memgauge_trace::{MachineFacts, Manifest};
-use serde::Serialize;
-
+use crate::cause::{Cause, CauseKind};
 use crate::counting::Counting;
 use crate::counts::Counts;
 use crate::samples::Sampling;
 use crate::summary::{BandwidthCurve, Dram, RunFacts};
 use crate::threads::ThreadRow;
+use memgauge_trace::{MachineFacts, Manifest};
 
 /// Fewer instructions are mostly the program's start: a dynamically linked `true`
 /// takes about a million.
@@ -40,45 +39,6 @@ const FAULT_S: f64 = 0.5e-6;
 const LLC_MPKI: f64 = 5.0;
 /// Busiest tenth of the time carries this share of the traffic.
 const PHASE_SHARE: f64 = 0.4;
-
-/// What limits a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum CauseKind {
-    /// Too short to tell.
-    Tiny,
-    /// Waits for others most of the time.
-    Idle,
-    /// Moves about as many bytes as memory can.
-    BandwidthBound,
-    /// Waits for single lines from memory or a far cache.
-    LatencyBound,
-    /// Waits for the translation of addresses.
-    TlbBound,
-    /// The kernel gives it new pages all the time.
-    PageFaults,
-    /// Misses the last-level cache often.
-    CacheMisses,
-    /// Memory does not hold it up: the nearest cache has nearly all it asks for.
-    L1Bound,
-    /// Does different things at different times.
-    Phases,
-    /// Too few samples to tell shares.
-    FewSamples,
-}
-
-/// A cause, and what it follows from.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Cause {
-    /// Which.
-    pub kind: CauseKind,
-    /// The figure it follows from; what it is, `statement` of the report says.
-    pub value: f64,
-    /// What `value` is held against.
-    pub threshold: f64,
-    /// A second figure, where the statement has one.
-    pub other: Option<f64>,
-}
 
 /// What causes are looked for in.
 pub(crate) struct Evidence<'a> {

@@ -14,15 +14,6 @@ const MOST_BYTES: usize = 400;
 /// Lines of all excerpts together.
 const MOST_LINES: usize = 4000;
 
-/// A source file.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct SourceText {
-    /// Its text.
-    pub text: String,
-    /// Whether it changed after the program was recorded: its lines may be others.
-    pub is_newer: bool,
-}
-
 /// Consecutive lines of a source file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Excerpt {

@@ -15,8 +15,8 @@ use memgauge_trace::{
 use serde::Serialize;
 
 use crate::Analysis;
+use crate::io_curves::IoOverTime;
 use crate::io_memory::{IoMemory, MemoryCounters, share_out};
-use crate::io_time::IoOverTime;
 
 /// Bytes and operations in one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]

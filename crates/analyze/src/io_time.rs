@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use memgauge_recording::{Recording, Result, Selection};
 use memgauge_trace::{DeviceId, Direction, EventId, IoRow, Owner, Pid, SeriesRow, Tid};
-use serde::Serialize;
 
 use crate::Analysis;
 use crate::io::{IoSummary, summarise_io};
+use crate::io_curves::{IoCurve, IoOverTime};
 use crate::series::{Curves, Series};
 
 /// Bins of each curve.
@@ -16,31 +16,6 @@ const BINS: usize = 2048;
 const MOST_LINES: usize = 100;
 const IN: EventId = EventId(0);
 const OUT: EventId = EventId(1);
-
-/// Bytes over time.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct IoOverTime {
-    /// Width of a bin in nanoseconds.
-    pub bin_ns: u64,
-    /// End of the curves, nanoseconds since the recording began.
-    pub duration_ns: u64,
-    /// What each device moved, in the order of the summary's devices: what it counted,
-    /// else what processes have of it.
-    pub devices: Vec<IoCurve>,
-    /// What each process moved through each device, in the order of the summary's lines.
-    pub lines: Vec<IoCurve>,
-}
-
-/// One device's, or one line's, bytes by bin.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct IoCurve {
-    /// Which of the summary's devices or lines it is.
-    pub index: usize,
-    /// Bytes read or received.
-    pub in_bytes: Vec<u64>,
-    /// Bytes written or sent.
-    pub out_bytes: Vec<u64>,
-}
 
 /// As [`summarise_io`], and over time.
 pub fn summarise_io_over_time(recording: &Recording) -> Result<(IoSummary, Vec<String>)> {

@@ -16,6 +16,7 @@
 
 mod assemble;
 pub mod bandwidth;
+mod cause;
 mod causes;
 mod counting;
 mod counts;
@@ -26,6 +27,7 @@ mod fine_heat;
 mod heat;
 mod hotspots;
 mod io;
+mod io_curves;
 mod io_memory;
 mod io_time;
 mod levels;
@@ -46,11 +48,11 @@ mod timeline;
 mod oracle;
 
 pub use assemble::{Options, Parts, assemble, summarise_counting};
-pub use causes::{Cause, CauseKind};
+pub use cause::{Cause, CauseKind};
 pub use counting::{Counter, CounterCurve, Counting, Ticking};
 pub use counts::{Counts, EventNames};
 pub use derived::{Derived, derived};
-pub use excerpts::{Excerpt, SourceText};
+pub use excerpts::Excerpt;
 pub use findings::{Finding, findings};
 pub use fine_heat::{FineHeat, FineStretch};
 pub use heat::{Heat, HeatMap, HotPlace, Stretch};
@@ -58,13 +60,14 @@ pub use hotspots::{HotRest, HotRow, HotTable, HotTables, Limits, Rank, hot_table
 pub use io::{
     BothWays, IoAccounts, IoBy, IoDeviceLine, IoLine, IoLoss, IoSummary, Moved, summarise_io,
 };
+pub use io_curves::{IoCurve, IoOverTime};
 pub use io_memory::{IoMemory, IoPort, IoTerm, MemoryCounters};
-pub use io_time::{IoCurve, IoOverTime, summarise_io_over_time};
+pub use io_time::summarise_io_over_time;
 pub use levels::{Level, LevelName, levels};
 pub use losses::{LossRow, Losses, sentence};
 pub use part::summarise_part;
 pub use regions::{RegionRow, RegionTable, Regions, SampledRegions, wilson_95};
-pub use resolve::{Caller, ModuleFile, NoSymbols, Resolve, Symbol};
+pub use resolve::{Caller, ModuleFile, NoSymbols, Resolve, SourceText, Symbol};
 pub use samples::{DataFrom, SampleTotals, SampledEvent, Sampling};
 pub use series::{Curve, Curves, Peak, Series};
 pub use sites::{SampledSites, SiteTotals, Sites};

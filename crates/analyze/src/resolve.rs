@@ -2,8 +2,6 @@
 
 use serde::Serialize;
 
-use crate::excerpts::SourceText;
-
 /// A file that was mapped, as it was then.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ModuleFile {
@@ -51,6 +49,15 @@ pub struct Caller {
     pub file: Option<String>,
     /// Line of the call, where known.
     pub line: Option<u32>,
+}
+
+/// A source file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SourceText {
+    /// Its text.
+    pub text: String,
+    /// Whether it changed after the program was recorded: its lines may be others.
+    pub is_newer: bool,
 }
 
 /// Gives names to places in files. Reading symbol tables is the implementer's

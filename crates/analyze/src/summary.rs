@@ -6,7 +6,7 @@ use memgauge_trace::{
 };
 use serde::Serialize;
 
-use crate::causes::Cause;
+use crate::cause::Cause;
 use crate::counting::Counting;
 use crate::counts::Counts;
 use crate::excerpts::Excerpt;

@@ -1,16 +1,13 @@
 //! The HTML page of a recording.
 
 use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, bail};
 use memgauge_analyze::{IoSummary, Limits, Options, Summary, summarise, summarise_io_over_time};
 use memgauge_recording::Recording;
 use memgauge_report::{NO_FRONT_END, Page, has_front_end};
-use serde_json::Value;
 
-use crate::args::Report;
-use crate::outcome::Exit;
 use crate::symbols::Symbols;
 use crate::terminal;
 
@@ -65,7 +62,8 @@ impl Results {
         page
     }
 
-    fn say_problems(&self) {
+    /// Says on standard error what could not be read.
+    pub(crate) fn say_problems(&self) {
         let problems = match self {
             Results::Run(summary) => &summary.problems,
             Results::Io(_, problems) => problems,
@@ -74,22 +72,6 @@ impl Results {
             eprintln!("memgauge: {problem}");
         }
     }
-}
-
-/// `memgauge report --html`.
-pub(crate) fn write_report(recording: &Recording, args: &Report) -> anyhow::Result<Exit> {
-    check()?;
-    let curves = args.curves.as_deref().map(curves_of).transpose()?;
-    let results = Results::of(recording, args.rows)?;
-    results.say_problems();
-    let page = Page {
-        curves: curves.unwrap_or_default(),
-        ..results.page(recording)
-    };
-    let path = args.output.clone();
-    let path = path.unwrap_or_else(|| beside(recording.path()));
-    write(&page, &path)?;
-    Ok(Exit::Success)
 }
 
 /// The page of a recording whose text report was just shown.
@@ -106,23 +88,6 @@ pub(crate) fn check() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The recording's name with another ending.
-fn beside(recording: &Path) -> PathBuf {
-    // `.` and `..` have no name of their own.
-    let named = recording.canonicalize().ok();
-    let path = named.unwrap_or_else(|| recording.to_owned());
-    let name = path.file_stem().map(|stem| stem.to_os_string());
-    let mut file = name.unwrap_or_else(|| "memgauge".into());
-    file.push(".html");
-    match recording
-        .parent()
-        .filter(|_| recording.file_name().is_some())
-    {
-        Some(folder) => folder.join(file),
-        None => PathBuf::from(file),
-    }
-}
-
 /// Writes a page and says where; `-` is standard output.
 pub(crate) fn write(page: &Page, path: &Path) -> anyhow::Result<()> {
     let html = page.html().context(NO_FRONT_END)?;
@@ -134,16 +99,4 @@ pub(crate) fn write(page: &Page, path: &Path) -> anyhow::Result<()> {
     file.write_all(html.as_bytes()).with_context(failed)?;
     eprintln!("page: {}", path.display());
     Ok(())
-}
-
-/// The curves of a file that `mrc --json` wrote.
-fn curves_of(path: &Path) -> anyhow::Result<Vec<Value>> {
-    let name = path.display();
-    let text = std::fs::read(path).with_context(|| format!("failed to read `{name}`"))?;
-    let json: Value = serde_json::from_slice(&text).ok().unwrap_or_default();
-    let curves = json.get("curves").and_then(Value::as_array);
-    let Some(curves) = curves.filter(|all| all.iter().all(|c| c.get("points").is_some())) else {
-        bail!("failed to read curves of `{name}`: it is no file of `memgauge mrc --json=FILE`");
-    };
-    Ok(curves.clone())
 }
