@@ -25,7 +25,12 @@ web: setup-build web/dist/report.js ## bundle the front end of the HTML report
 web/dist/report.js: web/build web/tsconfig.json $(WEB)
 	@web/build
 
-build: setup-build plugin web ## build memgauge for use (target/release/memgauge)
+# A build without the front end is one without pages, and says so.
+web-if-possible: setup-build
+	@if command -v esbuild >/dev/null; then $(MAKE) --no-print-directory web; \
+	else echo "web: no esbuild here: memgauge is built without pages" >&2; fi
+
+build: setup-build plugin web-if-possible ## build memgauge for use (target/release/memgauge)
 	cargo build --release -p memgauge
 
 bench-io: setup-test build ## what accounting I/O costs: paired runs (needs root; perf, nginx, wrk where there)
@@ -34,7 +39,7 @@ bench-io: setup-test build ## what accounting I/O costs: paired runs (needs root
 demo: setup-demo build ## record sqlite3 at work and show the report
 	@bench/demo $(TARGET)/release/memgauge $(TARGET)/demo
 
-test: setup-test plugin web ## run all tests
+test: setup-test plugin web-if-possible ## run all tests
 	cargo test --workspace --no-fail-fast
 
 test-kernels: setup-test ## I/O accounting on Debian's kernel in an emulated machine (some 20 minutes)
@@ -74,7 +79,7 @@ experiments: setup-test build ## curves from sampled events against exact ones (
 	cargo build --release -p memgauge-workloads
 	cargo run --release -p memgauge --example mrc_experiment -- $(TARGET)/release/memgauge-workloads docs/experiments >/dev/null
 
-lint: setup-test plugin web ## structure, formatting, clippy, documentation, plugin warnings
+lint: setup-test plugin web-if-possible ## structure, formatting, clippy, documentation, plugin warnings
 	tests/structure
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
@@ -88,4 +93,4 @@ install: build ## install below PREFIX (/usr/local)
 clean: ## remove everything built
 	cargo clean
 
-.PHONY: help web setup setup-build setup-demo setup-test plugin build demo test test-kernels bench bench-bandwidth bench-losses bench-io bench-mrc bench-stat bench-stat-instructions experiments lint install clean
+.PHONY: help web web-if-possible setup setup-build setup-demo setup-test plugin build demo test test-kernels bench bench-bandwidth bench-losses bench-io bench-mrc bench-stat bench-stat-instructions experiments lint install clean

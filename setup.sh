@@ -14,7 +14,7 @@ BUILD="gcc make libc6-dev libzydis-dev clang libelf-dev zlib1g-dev pkg-config es
 DEMO="qemu-user sqlite3"
 TEST="g++ binutils util-linux valgrind xz-utils python3 procps iproute2 e2fsprogs tmux libpfm4"
 # Tests do without, and say so: installed only where nothing that is there changes.
-WELCOME="mdadm linux-perf chromium node-typescript nodejs"
+WELCOME="mdadm linux-perf chromium node-typescript"
 
 PURPOSE=${1:-demo}
 case "$PURPOSE" in
