@@ -49,9 +49,9 @@ export function time(ns: number, span = ns): string {
 }
 
 export function timeUnit(span: number): [number, string] {
-  if (span < 2e3) return [1, "ns"];
-  if (span < 2e6) return [1e3, "µs"];
-  if (span < 2e9) return [1e6, "ms"];
+  if (span < 1e3) return [1, "ns"];
+  if (span < 1e6) return [1e3, "µs"];
+  if (span < 1e9) return [1e6, "ms"];
   if (span < 600e9) return [1e9, "s"];
   return [60e9, "min"];
 }

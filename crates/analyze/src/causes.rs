@@ -18,6 +18,8 @@ use memgauge_trace::{MachineFacts, Manifest};
 const TINY_INSTRUCTIONS: u64 = 3_000_000;
 /// The same of a run whose instructions nobody counted.
 const TINY_NS: u64 = 5_000_000;
+/// Waiting for as long as this is what a run is about.
+const LONG_SLEEP_NS: u64 = 50_000_000;
 /// Fewer samples leave a share of one half uncertain by more than a tenth.
 const FEW_SAMPLES: u64 = 100;
 /// Share of the run in which no thread ran.
@@ -54,10 +56,13 @@ pub(crate) struct Evidence<'a> {
 
 /// The causes, the one that matters most first.
 pub(crate) fn causes(evidence: &Evidence) -> Vec<Cause> {
+    let idle = idle(evidence);
+    // A program that sleeps for long does little because it waits.
+    let sleeps = idle.is_some() && evidence.run.duration_ns >= LONG_SLEEP_NS;
     let found = [
-        tiny(evidence),
-        few_samples(evidence),
-        idle(evidence),
+        tiny(evidence).filter(|_| !sleeps),
+        few_samples(evidence).filter(|_| !sleeps),
+        idle,
         page_faults(evidence),
     ];
     let mut causes: Vec<Cause> = found.into_iter().flatten().collect();
@@ -160,12 +165,15 @@ fn of_model(evidence: &Evidence, machine: &MachineFacts) -> Vec<Cause> {
     let mean = evidence.dram.mean_read_bytes_per_s.unwrap_or(0.0)
         + evidence.dram.mean_write_bytes_per_s.unwrap_or(0.0);
     let used = mean / (machine.dram_bytes_per_s as f64).max(1.0);
-    let stalls = stalls(evidence, machine).unwrap_or_default();
-    let memory = stalls.all - stalls.translation;
     let is_full = used >= BANDWIDTH_SHARE;
     if is_full {
         found.push(cause(CauseKind::BandwidthBound, used, BANDWIDTH_SHARE));
     }
+    // Without the model's timing nobody knows what it waited for.
+    let Some(stalls) = stalls(evidence, machine) else {
+        return found;
+    };
+    let memory = stalls.all - stalls.translation;
     if !is_full && memory >= STALL_SHARE {
         found.push(Cause {
             other: Some(used),
@@ -175,10 +183,8 @@ fn of_model(evidence: &Evidence, machine: &MachineFacts) -> Vec<Cause> {
     if stalls.translation >= STALL_SHARE {
         let first = stalls.translation > memory && !is_full;
         let at = if first { 0 } else { found.len() };
-        found.insert(
-            at,
-            cause(CauseKind::TlbBound, stalls.translation, STALL_SHARE),
-        );
+        let tlb = cause(CauseKind::TlbBound, stalls.translation, STALL_SHARE);
+        found.insert(at, tlb);
     }
     if found.is_empty() {
         found.extend(l1_bound(evidence, stalls));

@@ -251,12 +251,8 @@ fn with_evil_names(value: &mut Value) {
             for (key, value) in object {
                 match value {
                     Value::String(name) if NAMES.contains(&key.as_str()) => *name = EVIL.to_owned(),
-                    Value::Array(words)
-                        if key == "command"
-                            || key == "problems"
-                            || key == "regions" && words.first().is_some_and(Value::is_string) =>
-                    {
-                        *words = vec![json!(EVIL)];
+                    Value::Array(words) if words.iter().all(Value::is_string) => {
+                        words.iter_mut().for_each(|word| *word = json!(EVIL));
                     }
                     other => with_evil_names(other),
                 }

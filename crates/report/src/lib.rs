@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod bandwidth;
+mod causes;
 mod grid;
 mod io;
 mod io_memory;
@@ -24,8 +25,8 @@ mod fixture;
 use memgauge_analyze::Summary;
 use serde_json::{Value, json as object};
 
+pub use causes::Statement;
 pub use io::{IoOrder, io_json, io_text};
-pub use overview::Statement;
 pub use page::{NO_FRONT_END, Page, Served, has_front_end};
 pub use style::Style;
 

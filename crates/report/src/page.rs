@@ -9,7 +9,8 @@ use memgauge_analyze::{IoSummary, Summary};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::overview::{self, Statement};
+use crate::causes::Statement;
+use crate::overview;
 use crate::style::Style;
 
 include!(concat!(env!("OUT_DIR"), "/front_end.rs"));
@@ -70,10 +71,11 @@ impl Page<'_> {
             .summary
             .map(|summary| overview::of_run(summary, &style));
         let io = self.io.map(overview::of_io);
+        let curves = self.curves.iter().filter_map(overview::of_curve);
         let data = Data {
             page_version: PAGE_VERSION,
             memgauge: env!("CARGO_PKG_VERSION"),
-            overview: run.into_iter().chain(io).flatten().collect(),
+            overview: run.into_iter().chain(io).flatten().chain(curves).collect(),
             sampling_notes: self.summary.map(crate::sampling_notes).unwrap_or_default(),
             page: self,
         };

@@ -46,6 +46,8 @@ function ended(end: unknown): string | null {
 /** What makes every number doubtful is said before any of them. */
 function warning(data: Data): HTMLElement | null {
   const run = data.summary;
+  // Curves alone come of no recording that could have lost something.
+  if (run === null && data.io === null) return null;
   const said: string[] = [];
   if (run !== null && !run.recording.complete) {
     said.push("The recorder did not end in order: what it lost at its end is not known.");

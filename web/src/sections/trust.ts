@@ -8,6 +8,7 @@ import { table } from "../table";
 
 export function trust(data: Data): Section {
   const run = data.summary;
+  if (run === null && data.io === null) return ofCurves(data);
   const problems = [...(run?.problems ?? []), ...(run?.import?.problems ?? []), ...data.problems];
   const losses = [
     ...(run?.losses ?? []).map((l) => `${count(l.count)} ${l.meaning}${l.detail === "" ? "" : `: ${l.detail}`}`),
@@ -39,6 +40,16 @@ export function trust(data: Data): Section {
     ...provenance(data),
     ...resolution(data),
   );
+}
+
+/** Curves are of references, not of a recording. */
+function ofCurves(data: Data): Section {
+  const all = data.curves.every((curve) => curve.provenance === "exact");
+  const text = all
+    ? "The curves are of every reference that was given. Fully associative memories have no conflicts; real caches have some."
+    : "The curves are of a sample of the blocks: the band says how far they may be off. Fully associative memories have no conflicts; real caches have some.";
+  const about = { provenance: all ? "exact" : "sampled", definition: "What the curves are of, and what they leave out." };
+  return section("trust", "What to trust", "Trust", about, h("p", {}, text));
 }
 
 function cost(data: Data): HTMLElement {
