@@ -32,15 +32,15 @@ const STALL_SHARE: f64 = 0.2;
 /// Share of the first level's look-ups that it answers.
 const L1_HIT_RATIO: f64 = 0.95;
 /// Loads and stores per instruction.
-const L1_ACCESSES: f64 = 0.3;
+const L1_ACCESSES: f64 = 0.2;
 /// Page faults per second of processor time: at about 0.5 µs each one twentieth of it.
 const FAULTS_PER_S: f64 = 100_000.0;
 /// Seconds that the kernel takes for a page fault, about, on a machine of today.
 const FAULT_S: f64 = 0.5e-6;
 /// Misses of the last-level cache per 1000 instructions.
 const LLC_MPKI: f64 = 5.0;
-/// Busiest tenth of the time carries this share of the traffic.
-const PHASE_SHARE: f64 = 0.4;
+/// The busier half of the time carries this share of the traffic; of a steady run one half.
+const PHASE_SHARE: f64 = 0.8;
 
 /// What causes are looked for in.
 pub(crate) struct Evidence<'a> {
@@ -229,7 +229,7 @@ fn l1_bound(evidence: &Evidence, stalls: Stalls) -> Option<Cause> {
     })
 }
 
-/// A tenth of the bins that carries much of the traffic.
+/// Half of the bins that carries much of the traffic.
 fn phases(evidence: &Evidence) -> Option<Cause> {
     let none = Vec::new();
     let read = evidence.bandwidth.read_bytes.as_ref().unwrap_or(&none);
@@ -239,9 +239,9 @@ fn phases(evidence: &Evidence) -> Option<Cause> {
     let mut both: Vec<f64> = (0..bins).map(|i| at(read, i) + at(write, i)).collect();
     let all: f64 = both.iter().sum();
     both.sort_by(|a, b| b.total_cmp(a));
-    let busiest: f64 = both.iter().take(bins / 10).sum();
+    let busiest: f64 = both.iter().take(bins / 2).sum();
     // A trickle has no phases worth a look.
-    let enough = all >= 16e6 && bins >= 40;
+    let enough = all >= 4e6 && bins >= 40;
     (enough && busiest / all >= PHASE_SHARE)
         .then(|| cause(CauseKind::Phases, busiest / all, PHASE_SHARE))
 }

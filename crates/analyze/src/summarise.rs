@@ -59,7 +59,23 @@ pub fn summarise(
     let spaces = spaces.with_generated(generated);
     let fine = options.timeline.then(|| fine_series(recording.manifest()));
     let series = ((curves, ThreadTotals::default()), fine);
-    let ((curves, threads), fine) = reader.read(series, &all)?;
+    // The two large tables are read side by side.
+    let (by_time, by_sample) = std::thread::scope(|scope| {
+        let by_time = scope.spawn(|| {
+            let mut problems = Vec::new();
+            let mut reader = Reader {
+                recording,
+                problems: &mut problems,
+            };
+            let read = reader.read(series, &Selection::all());
+            read.map(|output| (output, problems))
+        });
+        let by_sample = reader.samples(&spaces, is_modelled, options.timeline);
+        (by_time.join(), by_sample)
+    });
+    let (((curves, threads), fine), unread) =
+        by_time.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+    reader.problems.extend(unread);
     let known_threads = reader.read(ThreadNames::default(), &all)?;
     let losses = reader.read(Losses::default(), &all)?;
     let sites = reader.read(Sites::new(&spaces), &all)?;
@@ -70,7 +86,7 @@ pub fn summarise(
         sites,
         losses,
         fine,
-        ..reader.samples(&spaces, is_modelled, options.timeline)?
+        ..by_sample?
     };
     let parts = Parts { problems, ..parts };
     Ok(assemble(recording.manifest(), parts, symbols, options))

@@ -126,10 +126,10 @@ pub(crate) fn of_cause(cause: &Cause, summary: &Summary) -> Statement {
         ),
         CauseKind::Phases => (
             format!(
-                "Its memory traffic comes in phases: the busiest tenth of the time carries {}.",
+                "Its memory traffic comes in phases: the busier half of the time carries {}.",
                 percent(value)
             ),
-            format!("at least {threshold} in a tenth of the time"),
+            format!("at least {threshold} in half of the time"),
             "Select the busy stretch in the plot of bandwidth: the tables then show it alone.",
         ),
     };
