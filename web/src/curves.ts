@@ -239,7 +239,8 @@ class Drawn {
 
 /** Times in one unit, with as many digits as tell them apart. */
 function labels(ticks: number[]): string[] {
-  const [scale, unit] = timeUnit(current()[1]);
+  // Ticks are decimal: minutes would have fractions.
+  const [scale, unit] = timeUnit(Math.min(current()[1], 500e9));
   const values = ticks.map((x) => x / scale);
   let digits = 0;
   const exact = (v: number): boolean => Math.abs(Number(v.toFixed(digits)) - v) < 1e-9 * Math.max(1, Math.abs(v));

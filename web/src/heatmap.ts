@@ -148,11 +148,13 @@ class Map {
     context.fillStyle = colour("heat-none");
     context.fillRect(0, 0, width, height);
     for (const [row, column, samples] of cells) {
-      const x = (column * bin - from) * scale;
-      if (x + bin * scale < 0 || x > width) continue;
+      // Whole pixels, so that neighbours leave no seam.
+      const x = Math.floor((column * bin - from) * scale);
+      const right = Math.ceil(((column + 1) * bin - from) * scale);
+      if (right < 0 || x > width) continue;
       context.fillStyle = colours[shade(samples, this.most)];
       const y = (rows - 1 - row) * rowHeight;
-      context.fillRect(x, y, Math.max(1, bin * scale), rowHeight > 6 ? rowHeight - GAP : rowHeight);
+      context.fillRect(x, y, right - x, rowHeight > 6 ? rowHeight - GAP : rowHeight);
     }
     context.strokeStyle = colour("text");
     if (document.activeElement === this.canvas) {

@@ -134,5 +134,6 @@ export function shareBar(share: number | null, low?: number | null, high?: numbe
 /** An interval in per cent. */
 export function interval(low: number | null | undefined, high: number | null | undefined): string {
   if (low === null || low === undefined || high === null || high === undefined) return "–";
-  return `${(100 * low).toFixed(1)}–${(100 * high).toFixed(1)} %`;
+  const digits = high < 0.1 ? 2 : 1;
+  return `${(100 * low).toFixed(digits)}–${(100 * high).toFixed(digits)} %`;
 }

@@ -39,8 +39,9 @@ const FAULTS_PER_S: f64 = 100_000.0;
 const FAULT_S: f64 = 0.5e-6;
 /// Misses of the last-level cache per 1000 instructions.
 const LLC_MPKI: f64 = 5.0;
-/// The busier half of the time carries this share of the traffic; of a steady run one half.
-const PHASE_SHARE: f64 = 0.8;
+/// Standard deviation of the traffic's rate over its mean: 0 of a steady run, 1 of one that
+/// moves all its bytes in half of the time.
+const PHASE_VARIATION: f64 = 0.5;
 
 /// What causes are looked for in.
 pub(crate) struct Evidence<'a> {
@@ -229,21 +230,24 @@ fn l1_bound(evidence: &Evidence, stalls: Stalls) -> Option<Cause> {
     })
 }
 
-/// Half of the bins that carries much of the traffic.
+/// Whether the traffic's rate varies much from bin to bin.
 fn phases(evidence: &Evidence) -> Option<Cause> {
     let none = Vec::new();
     let read = evidence.bandwidth.read_bytes.as_ref().unwrap_or(&none);
     let write = evidence.bandwidth.write_bytes.as_ref().unwrap_or(&none);
     let bins = read.len().max(write.len());
     let at = |values: &[u64], i| values.get(i).copied().unwrap_or(0) as f64;
-    let mut both: Vec<f64> = (0..bins).map(|i| at(read, i) + at(write, i)).collect();
+    let both: Vec<f64> = (0..bins).map(|i| at(read, i) + at(write, i)).collect();
     let all: f64 = both.iter().sum();
-    both.sort_by(|a, b| b.total_cmp(a));
-    let busiest: f64 = both.iter().take(bins / 2).sum();
     // A trickle has no phases worth a look.
-    let enough = all >= 4e6 && bins >= 40;
-    (enough && busiest / all >= PHASE_SHARE)
-        .then(|| cause(CauseKind::Phases, busiest / all, PHASE_SHARE))
+    if all < 4e6 || bins < 40 {
+        return None;
+    }
+    let mean = all / bins as f64;
+    let squares: f64 = both.iter().map(|bytes| (bytes - mean).powi(2)).sum();
+    let variation = (squares / bins as f64).sqrt() / mean;
+    let found = cause(CauseKind::Phases, variation, PHASE_VARIATION);
+    (variation >= PHASE_VARIATION).then_some(found)
 }
 
 #[cfg(test)]

@@ -126,10 +126,10 @@ pub(crate) fn of_cause(cause: &Cause, summary: &Summary) -> Statement {
         ),
         CauseKind::Phases => (
             format!(
-                "Its memory traffic comes in phases: the busier half of the time carries {}.",
+                "Its memory traffic comes in phases: its rate varies by {} of its mean.",
                 percent(value)
             ),
-            format!("at least {threshold} in half of the time"),
+            format!("a standard deviation of at least {threshold} of the mean"),
             "Select the busy stretch in the plot of bandwidth: the tables then show it alone.",
         ),
     };
