@@ -63,7 +63,8 @@ function warning(data: Data): HTMLElement | null {
 export function overview(data: Data): Section {
   const list = h("ol", { class: "statements" });
   for (const said of data.overview) {
-    const item = h("li", { class: said.kind }, h("p", { class: "said" }, name(said.text)));
+    const kind = said.kind === "cause" || said.kind === "caution" ? said.kind : "fact";
+    const item = h("li", { class: kind }, h("p", { class: "said" }, name(said.text)));
     if (said.next !== "") add(item, h("p", { class: "next" }, h("b", {}, "Next: "), ...withCode(said.next)));
     if (said.rule !== "") add(item, h("p", { class: "rule" }, `Said where: ${said.rule}.`));
     list.appendChild(item);
