@@ -33,7 +33,7 @@ web-if-possible: setup-build
 build: setup-build plugin web-if-possible ## build memgauge for use (target/release/memgauge)
 	cargo build --release -p memgauge
 
-bench-io: setup-test build ## what accounting I/O costs: paired runs (needs root; perf, nginx, wrk where there)
+bench-io: setup-test build ## cost of accounting I/O: paired runs (needs root; perf, nginx, wrk where there)
 	@bench/io --memgauge $(TARGET)/release/memgauge $(BENCH_ARGS)
 
 demo: setup-demo build ## record sqlite3 at work and show the report
@@ -42,7 +42,7 @@ demo: setup-demo build ## record sqlite3 at work and show the report
 test: setup-test plugin web-if-possible ## run all tests
 	cargo test --workspace --no-fail-fast
 
-test-kernels: setup-test ## I/O accounting on Debian's kernel in an emulated machine (some 20 minutes)
+test-kernels: setup-test ## I/O accounting on Debian's kernel in an emulated machine (about 20 minutes)
 	@tests/kernels/run $(KERNEL_ARGS)
 
 bench: setup-test build ## speed against native, QEMU alone and cachegrind
@@ -73,17 +73,26 @@ bench-losses: setup-test build ## corrected totals and their intervals on bursts
 
 bench-mrc: build ## speed of miss-rate curves, their errors, and how often bands hold
 	cargo run --release -p memgauge --example mrc_speed
-	cargo run --release -p memgauge --example mrc_coverage
+	cargo run --release -p memgauge-mrc --example mrc_coverage
+	cargo run --release -p memgauge --example mrc_streams -- $(TARGET)/streams >/dev/null
+	cargo run --release -p memgauge-mrc --example mrc_coverage -- 0 $(TARGET)/streams/*.raw
+
+bench-figures: setup-test build ## what the first document's figures show, of the modelled machine (docs/experiments/bandwidth.md)
+	cargo build --release -p memgauge-workloads
+	cargo build --release -p memgauge-recording --example trace_codecs
+	@bench/figures --memgauge $(TARGET)/release/memgauge $(BENCH_ARGS)
 
 experiments: setup-test build ## curves from sampled events against exact ones (docs/experiments)
 	cargo build --release -p memgauge-workloads
 	cargo run --release -p memgauge --example mrc_experiment -- $(TARGET)/release/memgauge-workloads docs/experiments >/dev/null
 
-lint: setup-test plugin web-if-possible ## structure, formatting, clippy, documentation, plugin warnings
+lint: setup-test plugin web-if-possible ## structure, words of the documents, formatting, clippy, documentation, plugin warnings
 	tests/structure
+	tests/words
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
+	tests/public-api
 
 install: build ## install below PREFIX (/usr/local)
 	install -D -s $(TARGET)/release/memgauge $(DESTDIR)$(PREFIX)/bin/memgauge
@@ -93,4 +102,4 @@ install: build ## install below PREFIX (/usr/local)
 clean: ## remove everything built
 	cargo clean
 
-.PHONY: help web web-if-possible setup setup-build setup-demo setup-test plugin build demo test test-kernels bench bench-bandwidth bench-losses bench-io bench-mrc bench-stat bench-stat-instructions experiments lint install clean
+.PHONY: help web web-if-possible setup setup-build setup-demo setup-test plugin build demo test test-kernels bench bench-bandwidth bench-figures bench-losses bench-io bench-mrc bench-stat bench-stat-instructions experiments lint install clean

@@ -1,9 +1,9 @@
 #!/bin/bash
 # Installs what is missing on Debian 12 for one purpose, and checks the Rust toolchain:
 #
-#   ./setup.sh build    what building memgauge needs
-#   ./setup.sh demo     that, and what the demo records (the default)
-#   ./setup.sh test     that, and what tests and benchmarks compare with
+#   ./setup.sh build    packages to build memgauge
+#   ./setup.sh demo     also the programs that the demo records (the default)
+#   ./setup.sh test     also the tools that tests and benchmarks compare with
 #
 # A second run is instant and needs no network.
 set -eu
@@ -13,7 +13,7 @@ PATH="$PATH:$HOME/.cargo/bin"
 BUILD="gcc make libc6-dev libzydis-dev clang libelf-dev zlib1g-dev pkg-config esbuild"
 DEMO="qemu-user sqlite3"
 TEST="g++ binutils util-linux valgrind xz-utils python3 procps iproute2 e2fsprogs tmux libpfm4"
-# Tests do without, and say so: installed only where nothing that is there changes.
+# Tests skip without these packages, and say so. They are installed only if no installed package changes.
 WELCOME="mdadm linux-perf chromium node-typescript"
 
 PURPOSE=${1:-demo}
@@ -40,7 +40,7 @@ as_root() {
     if [ "$(id -u)" = 0 ]; then "$@"; else sudo -n "$@" || sudo "$@"; fi
 }
 
-# Another apt may hold the lock, and a mirror may be away for a moment.
+# Another apt may hold the lock, and a mirror may be unreachable for a moment.
 apt() {
     local try
     for try in 1 2 3 4 5; do
@@ -65,7 +65,7 @@ install_packages() {
         fail "failed to install packages: try apt-get install $packages"
 }
 
-# Whether installing it would upgrade or remove something that is there.
+# Whether the installation would upgrade or remove an installed package.
 changes_others() {
     ! apt-get -s install --no-install-recommends "$1" 2>/dev/null |
         grep -q '^0 upgraded, .* 0 to remove'

@@ -1,4 +1,4 @@
-"""What a benchmark ran on: without it a number means nothing."""
+"""Facts of the machine that a benchmark ran on: without them a number means nothing."""
 
 import os
 import platform

@@ -21,6 +21,7 @@ TEXT_BYTES = 12_000_000
 VOCABULARY = 20_000
 NUMBERS = 2_000_000
 FUNCTIONS = 400
+AWK = "{ seen[$1 * 7919 % 100003] += $1 } END { for (k in seen) s += seen[k]; print s }"
 LETTERS = "etaoinshrdlucmfwypvbgkjqxz"
 
 
@@ -47,6 +48,8 @@ def all_jobs():
         Job("gzip", ["gzip", "-9", "-c", text], None),
         Job("zstd", ["zstd", "-10", "-q", "-c", text], None),
         Job("bzip2", ["bzip2", "-c", text], None),
+        Job("mawk", ["mawk", AWK, numbers], None),
+        Job("gawk", ["gawk", AWK, numbers], None),
         Job("cc1", [cc1(), "-quiet", "-O2", str(INPUTS / "functions.c"), "-o", "/dev/null"], None),
     ]
 

@@ -42,9 +42,9 @@ static struct { _Atomic uint32_t tid; _Atomic uint64_t number; } births[1024];
  * has its parent's. */
 static __thread uint64_t birth;
 
-/* Makes a file of `bytes`, whose first `reserved` have memory behind them: where there
- * is none, a store would kill the program (SIGBUS). They get it before the file gets its
- * size, by which the recorder knows that it may look. */
+/* Makes a file of `bytes`, whose first `reserved` have memory: without it, a store
+ * would kill the program (SIGBUS). They get it before the file gets its size, by which
+ * the recorder knows that it may look. */
 static bool make_room(int fd, size_t bytes, size_t reserved)
 {
     int error;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
- * Who waits for whom, as system calls show it. Before a call that may let others go on,
- * the thread's ring gets a *release* of the object they may wait for. After a call that
- * may have waited, it gets an *acquire*. Both are numbered throughout the session, so
- * the recorder knows which releases came before an acquire.
+ * Which thread waits for which, as system calls show it. Before a call that may let
+ * others go on, the thread's ring gets a *release* of the object they may wait for.
+ * After a call that may have waited, it gets an *acquire*. Both are numbered throughout
+ * the session, so the recorder knows which releases came before an acquire.
  *
  * A key stands for the object waited for: a futex, a pipe, a process that ends. Where
  * the kernel does not say which object it is, several share a key

@@ -1,4 +1,8 @@
 //! Compiles the BPF programs of `src/bpf` with clang.
+//!
+//! Rejected: the skeleton of libbpf-cargo. Maps give their values as bytes, and to make its
+//! structures of them takes `unsafe` code; `layout.rs` reads fields by their offsets, which
+//! `layout.h` asserts.
 
 use std::env;
 use std::path::PathBuf;

@@ -6,6 +6,7 @@ use crate::Analysis;
 use crate::causes::{Evidence, causes};
 use crate::counting::counting;
 use crate::counts::{Counts, EventNames};
+use crate::dram::{BandwidthCurve, Dram};
 use crate::excerpts::excerpts;
 use crate::findings::findings;
 use crate::heat::HeatMap;
@@ -18,10 +19,7 @@ use crate::samples::SampleTotals;
 use crate::series::{Curves, Series};
 use crate::sites::{SampledSites, SiteTotals, Sites};
 use crate::spaces::AddressSpaces;
-use crate::summary::{
-    BandwidthCurve, Dram, Provenances, RecordingFacts, RunFacts, SCHEMA_VERSION, Summary,
-    TotalsFrom,
-};
+use crate::summary::{Provenances, RecordingFacts, RunFacts, SCHEMA_VERSION, Summary, TotalsFrom};
 use crate::threads::{ThreadNames, ThreadSums, ThreadTotals, processes, threads};
 use crate::timeline::{SampleTimes, Timeline};
 

@@ -8,8 +8,9 @@
 use crate::cause::{Cause, CauseKind};
 use crate::counting::Counting;
 use crate::counts::Counts;
+use crate::dram::{BandwidthCurve, Dram};
 use crate::samples::Sampling;
-use crate::summary::{BandwidthCurve, Dram, RunFacts};
+use crate::summary::RunFacts;
 use crate::threads::ThreadRow;
 use memgauge_trace::{MachineFacts, Manifest};
 

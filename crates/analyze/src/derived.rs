@@ -5,6 +5,7 @@
 //! counted, or whose denominator is zero, is left out. `docs/metrics.md` has the
 //! list.
 
+use memgauge_trace::LINE_BYTES;
 use serde::Serialize;
 
 /// A figure from counters.
@@ -198,9 +199,6 @@ fn fault_rate(totals: &[(String, f64)]) -> Option<Derived> {
     })
 }
 
-/// Bytes of a line that a memory controller moves a count.
-const LINE_BYTES: f64 = 64.0;
-
 /// Memory controllers count lines; their kernel aliases end in these words.
 fn bandwidth(totals: &[(String, f64)], seconds: f64) -> Vec<Derived> {
     let sum = |words: [&str; 2]| {
@@ -216,7 +214,7 @@ fn bandwidth(totals: &[(String, f64)], seconds: f64) -> Vec<Derived> {
     counted
         .map(|(name, lines)| Derived {
             name,
-            value: lines * LINE_BYTES / seconds / 1e9,
+            value: lines * LINE_BYTES as f64 / seconds / 1e9,
             unit: "GB/s, whole machine",
             formula: "64 bytes × the controllers' counts / time",
         })

@@ -4,8 +4,8 @@
 use serde::Serialize;
 
 use crate::counts::{Counts, ratio};
+use crate::dram::Dram;
 use crate::levels::LevelName;
-use crate::summary::Dram;
 
 /// A statement about the run, true by the numbers it carries.
 #[derive(Clone, Debug, PartialEq, Serialize)]

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use memgauge_trace::{Sample, VirtAddr};
+use memgauge_trace::{LINE_BYTES, Sample, VirtAddr};
 use serde::Serialize;
 
 use crate::Analysis;
@@ -18,8 +18,6 @@ const BINS: usize = 64;
 const MOST_BLOCKS: usize = 1 << 16;
 /// A block is a page as long as there are few enough.
 const PAGE_SHIFT: u32 = 12;
-/// Bytes of a cache line.
-const LINE_SHIFT: u32 = 6;
 /// Lines told apart; the samples of further ones are in the rest.
 const MOST_KEYS: usize = 1 << 20;
 /// Blocks this far apart belong to different stretches: 4 MiB.
@@ -125,7 +123,7 @@ impl Heat {
         while self.cells.len() > MOST_BLOCKS {
             self.double_blocks();
         }
-        count(&mut self.lines, addr.0 >> LINE_SHIFT, 1);
+        count(&mut self.lines, addr.0 / LINE_BYTES, 1);
     }
 
     fn double_bins(&mut self) {
@@ -243,7 +241,7 @@ impl Analysis for Heat {
             .cells
             .iter()
             .map(|(b, cell)| (b << self.block_shift, cell.iter().sum()));
-        let by_line = self.lines.iter().map(|(line, n)| (line << LINE_SHIFT, *n));
+        let by_line = self.lines.iter().map(|(line, n)| (line * LINE_BYTES, *n));
         HeatMap {
             samples: self.samples,
             stretches: self.stretches(),

@@ -42,7 +42,7 @@ impl Rank {
     }
 
     /// DRAM bytes if any moved, else last-level misses, else first-level.
-    pub fn best_of(sites: &SiteTotals, names: &EventNames) -> Self {
+    pub(crate) fn best_of(sites: &SiteTotals, names: &EventNames) -> Self {
         let llc = Rank::event(catalogue::LLC_MISS, names);
         let l1d = Rank::event(catalogue::L1D_MISS, names);
         [Rank::dram_bytes(), llc]

@@ -24,7 +24,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::io::{IoDeviceLine, IoLine};
+use crate::io_moved::{IoDeviceLine, IoLine};
 
 /// Prefix of the names of such events.
 const PREFIX: &str = "uncore.";
@@ -296,7 +296,7 @@ fn moved(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::io::{BothWays, Moved};
+    use crate::io_moved::{BothWays, Moved};
     use memgauge_trace::DeviceId;
     use proptest::prelude::*;
 

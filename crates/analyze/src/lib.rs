@@ -21,6 +21,7 @@ mod causes;
 mod counting;
 mod counts;
 mod derived;
+mod dram;
 mod excerpts;
 mod findings;
 mod fine_heat;
@@ -29,6 +30,7 @@ mod hotspots;
 mod io;
 mod io_curves;
 mod io_memory;
+mod io_moved;
 mod io_time;
 mod levels;
 mod losses;
@@ -52,16 +54,16 @@ pub use cause::{Cause, CauseKind};
 pub use counting::{Counter, CounterCurve, Counting, Ticking};
 pub use counts::{Counts, EventNames};
 pub use derived::{Derived, derived};
+pub use dram::{BandwidthCurve, Dram};
 pub use excerpts::Excerpt;
 pub use findings::{Finding, findings};
 pub use fine_heat::{FineHeat, FineStretch};
 pub use heat::{Heat, HeatMap, HotPlace, Stretch};
 pub use hotspots::{HotRest, HotRow, HotTable, HotTables, Limits, Rank, hot_tables};
-pub use io::{
-    BothWays, IoAccounts, IoBy, IoDeviceLine, IoLine, IoLoss, IoSummary, Moved, summarise_io,
-};
+pub use io::{IoAccounts, IoBy, IoLoss, IoSummary, summarise_io};
 pub use io_curves::{IoCurve, IoOverTime};
 pub use io_memory::{IoMemory, IoPort, IoTerm, MemoryCounters};
+pub use io_moved::{BothWays, IoDeviceLine, IoLine, Moved};
 pub use io_time::summarise_io_over_time;
 pub use levels::{Level, LevelName, levels};
 pub use losses::{LossRow, Losses, sentence};
@@ -73,10 +75,7 @@ pub use series::{Curve, Curves, Peak, Series};
 pub use sites::{SampledSites, SiteTotals, Sites};
 pub use spaces::{AddressSpaces, Generated, Modules};
 pub use summarise::{summarise, summarise_end};
-pub use summary::{
-    BandwidthCurve, Dram, Provenances, RecordingFacts, RunFacts, SCHEMA_VERSION, Summary,
-    TotalsFrom,
-};
+pub use summary::{Provenances, RecordingFacts, RunFacts, SCHEMA_VERSION, Summary, TotalsFrom};
 pub use threads::{
     ProcessRow, ThreadNames, ThreadRow, ThreadSums, ThreadTotals, processes, threads,
 };
@@ -89,10 +88,10 @@ pub trait Analysis {
     /// Result of the analysis.
     type Output;
 
-    /// Takes in some rows; how a table is cut into batches does not matter.
+    /// Takes some rows; the division of a table into batches does not matter.
     fn observe(&mut self, batch: &[Self::Row]);
 
-    /// Takes in what another of the same settings has observed.
+    /// Adds the observations of another one with the same settings.
     fn merge(&mut self, other: Self);
 
     /// The result over everything observed.

@@ -38,7 +38,7 @@ pub(crate) enum Place {
     Named(PathId),
     Code(PathId),
     Data(PathId, u64),
-    /// Behind a file's data: its zero-initialised data as far as its segments reach,
+    /// After a file's data: its zero-initialised data as far as its segments reach,
     /// else the anonymous region around it.
     ZeroData {
         path: PathId,

@@ -17,7 +17,7 @@ pub struct ModuleFile {
 
 impl ModuleFile {
     /// A file of which nothing but its path is known.
-    pub fn of_path(path: &str) -> ModuleFile {
+    pub(crate) fn of_path(path: &str) -> ModuleFile {
         ModuleFile {
             path: path.to_owned(),
             ..ModuleFile::default()

@@ -52,7 +52,7 @@ impl Series {
     }
 
     /// Curves with bins of `width_ns`, which doubles past `max_bins`.
-    pub fn with_width(width_ns: u64, max_bins: usize) -> Self {
+    pub(crate) fn with_width(width_ns: u64, max_bins: usize) -> Self {
         Series {
             width_ns: width_ns.max(1),
             max_bins: max_bins.max(1) as u64,

@@ -32,8 +32,8 @@ pub(crate) const JIT: &str = "[jit]";
 /// Path of the rows that end all mappings of a process.
 const EXEC: &str = "[exec]";
 
-/// A loader maps a file's parts and its zero-initialised data in one go; what
-/// comes to lie behind them later is something else.
+/// A loader maps a file's parts and its zero-initialised data in one go; mappings made
+/// after them later are something else.
 const LOADING_NS: u64 = 100_000;
 
 /// Mappings of one path farther apart than this belong to different programs
@@ -200,7 +200,7 @@ impl AddressSpaces {
     }
 
     /// The same with names for generated code.
-    pub fn with_generated(self, generated: Generated) -> Self {
+    pub(crate) fn with_generated(self, generated: Generated) -> Self {
         AddressSpaces { generated, ..self }
     }
 

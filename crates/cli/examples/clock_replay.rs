@@ -31,9 +31,9 @@ use memgauge_emulate::{self as emulate, StreamOptions, geometry, stream};
 use memgauge_live::clock;
 use memgauge_live::target::Target;
 use memgauge_machine::PmuConfig;
-use memgauge_perf::derive::{BEFORE, BEHIND, recipe};
+use memgauge_perf::derive::{AFTER, BEFORE, recipe};
 use memgauge_recording::{Recording, Selection};
-use memgauge_trace::{Derivation, Module, Sample};
+use memgauge_trace::{Derivation, LINE_BYTES as LINE, Module, Sample};
 
 type Failure = Box<dyn std::error::Error>;
 type Result<T> = std::result::Result<T, Failure>;
@@ -46,7 +46,6 @@ const PERIOD_NS: u64 = 100_000;
 const STACK_BYTES: u64 = 8 << 20;
 const TUNABLES: &str = "glibc.cpu.hwcaps=-AVX512F,-AVX512VL,-AVX2,-AVX,-ERMS,-FSRM,-SSE4_2,\
                         -SSE4_1,-SSSE3:glibc.malloc.mmap_max=0";
-const LINE: u64 = 64;
 const STACK_GRAIN: u64 = 8;
 
 /// A mapping that can be found again in the other run.
@@ -222,7 +221,7 @@ impl Code<'_> {
             Entry::Vacant(new) => new.insert(File::open(&region.name).ok()),
         };
         let start = ip.saturating_sub(BEFORE).max(region.range.start);
-        let mut bytes = vec![0; (BEFORE + BEHIND) as usize];
+        let mut bytes = vec![0; (BEFORE + AFTER) as usize];
         let n = file
             .as_ref()?
             .read_at(&mut bytes, start.wrapping_add(offset));

@@ -12,6 +12,9 @@
 //! were free. Last comes the whole process, `memgauge mrc FILE`, against the engine: it
 //! takes more for start, reading and the report.
 
+#[path = "../../mrc/examples/random/mod.rs"]
+mod random;
+
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::num::NonZeroUsize;
@@ -21,6 +24,8 @@ use std::time::Instant;
 
 use memgauge_host::sys::advice::large_pages;
 use memgauge_mrc::{Curve, Distances, Exact, Parallel, Sampled, Sampling, Settings};
+
+use random::Random;
 
 const ROUNDS: usize = 3;
 /// Runs in each round of what takes a tenth of a second.
@@ -40,27 +45,6 @@ const FREE: std::ops::RangeInclusive<f64> = 1.9..=2.1;
 /// Samples by which the estimator was chosen have lower numbers.
 const SALTS: std::ops::RangeInclusive<u64> = 101..=105;
 const BASE: u64 = 0x7f00_0000_0000;
-
-/// splitmix64.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
-    }
-
-    fn below(&mut self, end: u64) -> u64 {
-        ((u128::from(self.next()) * u128::from(end)) >> 64) as u64
-    }
-
-    /// In 0..1.
-    fn unit(&mut self) -> f64 {
-        (self.next() >> 11) as f64 / (1u64 << 53) as f64
-    }
-}
 
 /// Ranks whose chance falls with a power of the rank, by rejection-inversion
 /// (W. Hörmann and G. Derflinger, 1996).

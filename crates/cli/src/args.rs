@@ -1,73 +1,18 @@
-//! The command line.
+//! What the command line says to the verbs that record, show and account I/O.
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, ValueEnum};
 use memgauge_emulate::geometry;
 use memgauge_machine::Config;
 
-use crate::bandwidth::DeliveryName;
-use crate::stat::pages;
 use crate::target::Targets;
-use crate::units::{Duration, Percent};
-
-const EXAMPLES: &str = "\
-Examples:
-  memgauge -- xz -k file            record a program and show what its memory did
-  memgauge record -o r.mg -- make   record only, children included
-  memgauge report r.mg              show a recording
-  memgauge io                       who moves bytes through which device, live
-  memgauge list                     the events and machines there are
-  memgauge doctor                   what this machine offers";
-
-/// Shows how programs use memory: which cache levels serve their accesses, how
-/// many bytes they move, and which code and data do it.
-#[derive(Debug, Parser)]
-#[command(version, max_term_width = 100, after_help = EXAMPLES, args_conflicts_with_subcommands = true,
-          subcommand_negates_reqs = true, arg_required_else_help = true)]
-pub(crate) struct Cli {
-    #[command(subcommand)]
-    pub(crate) verb: Option<Verb>,
-    /// Shorten names in tables so that lines fit N columns (else: those of the
-    /// terminal or of COLUMNS; off a terminal nothing is shortened)
-    #[arg(long, value_name = "N", global = true, value_parser = clap::value_parser!(u16).range(40..))]
-    pub(crate) width: Option<u16>,
-    #[command(flatten)]
-    pub(crate) record: Launch,
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum Verb {
-    /// Run a program and record what its memory does
-    Record(Record),
-    /// Show a recording
-    Report(Report),
-    /// Show a recording in a browser, parts of it in full
-    View(crate::view::View),
-    /// Account I/O: which process moves how many bytes through which device
-    Io(Io),
-    /// Make a recording of what perf recorded
-    Import(crate::import::Import),
-    /// Count events: totals, or a row every 100 us
-    Stat(crate::stat::Stat),
-    /// Show bandwidth over time, from the times of counter overflows
-    Bandwidth(crate::bandwidth::Bandwidth),
-    /// Measure what overflow records lose at each period, for `bandwidth` to correct
-    Calibrate(crate::bandwidth::Calibrate),
-    /// Show how many misses a memory of any size would have: a miss-rate curve
-    Mrc(crate::mrc::Mrc),
-    /// Divide memory between programs by their miss-rate curves
-    Partition(crate::mrc::Partition),
-    /// List events and modelled machines
-    List(crate::list::List),
-    /// Tell what this machine offers, and how to get what is missing
-    Doctor(Json),
-}
+use crate::units::{DeliveryName, Duration, Percent, pages, recording};
 
 /// Where events come from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Source {
-    /// The best there is on this machine
+    /// The best source that works on this machine
     #[default]
     Auto,
     /// Run the program under QEMU and model a machine
@@ -81,7 +26,7 @@ pub(crate) enum Source {
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Settings {
     /// Directory to write the recording to
-    #[arg(short, long, value_name = "DIR", default_value = "memgauge.mg")]
+    #[arg(short, long, value_name = "DIR", default_value = "memgauge.mg", value_parser = recording)]
     pub(crate) output: PathBuf,
     /// Replace the recording if it exists
     #[arg(short, long)]
@@ -96,33 +41,32 @@ pub(crate) struct Settings {
     /// (page-faults, cpu/mem-loads,ldlat=30/P, ibs_op//, mem:ADDR/LEN:rw)
     #[arg(short, long = "event", value_name = "EVENTS")]
     pub(crate) events: Vec<String>,
-    /// Period of events named without one
+    /// Period (events between two samples) of events that name none
     #[arg(short = 'c', long = "count", value_name = "PERIOD", conflicts_with = "frequency",
           value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) period: Option<u64>,
-    /// How overflows of the modelled PMU become samples, with what cost and loss: ideal,
+    /// How the modelled PMU turns overflows into samples; sets their cost and losses: ideal,
     /// precise, precise-linux, interrupt, tagged (docs/machine-model.md)
     #[arg(long, value_name = "WAY", default_value = "ideal")]
     pub(crate) delivery: DeliveryName,
-    /// Length of a series interval in virtual time (100us, 1ms; a bare number is milliseconds)
+    /// Interval of the time series, in virtual time (100us, 1ms; a bare number is milliseconds)
     #[arg(short = 'I', long, value_name = "TIME", default_value = "1ms")]
     pub(crate) interval: Duration,
-    /// Samples a second (1000 of source clock unless given)
+    /// Samples per second (default for source clock: 1000)
     #[arg(short = 'F', long, value_name = "HZ",
           value_parser = clap::value_parser!(u64).range(1..=100_000))]
     pub(crate) frequency: Option<u64>,
-    /// Part of the program's processor time that sampling of live events may
-    /// take, as in 2%: measured, and periods changed to keep to it
+    /// Limit the share of processor time that live sampling takes, as in 2%; memgauge
+    /// measures the cost and changes periods to keep to it
     #[arg(long, value_name = "PERCENT", conflicts_with = "frequency")]
     pub(crate) overhead: Option<Percent>,
-    /// Record general registers with samples of live events, and rebuild data
-    /// addresses that the samples lack
+    /// Record general registers with live samples, and derive missing data addresses from them
     #[arg(long)]
     pub(crate) registers: bool,
-    /// Pages of each processor's ring (a power of two), of live sources
+    /// Pages in the ring buffer of each processor, a power of two (live sources)
     #[arg(long, value_name = "PAGES", default_value_t = memgauge_live::stat::RING_PAGES, value_parser = pages)]
     pub(crate) ring: usize,
-    /// No progress and no closing line
+    /// Print no progress and no closing line
     #[arg(short, long)]
     pub(crate) quiet: bool,
 }
@@ -181,7 +125,7 @@ pub(crate) struct Record {
     pub(crate) settings: Settings,
     #[command(flatten)]
     pub(crate) target: Targets,
-    /// Program to run and its arguments; with -a and the like: for as long as it runs
+    /// Program to run and its arguments; with -p, -a and the like, recording lasts as long as it
     #[arg(
         trailing_var_arg = true,
         allow_hyphen_values = true,
@@ -200,7 +144,7 @@ pub(crate) struct Report {
         conflicts_with = "input"
     )]
     pub(crate) recording: PathBuf,
-    /// The same, as perf spells it
+    /// Recording to show, in perf's spelling of the option
     #[arg(short, long, value_name = "DIR")]
     pub(crate) input: Option<PathBuf>,
     /// Print JSON (docs/metrics.md describes it)
@@ -253,7 +197,7 @@ pub(crate) enum Order {
 /// What lines are summed up by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum By {
-    /// Not at all: each process has its lines
+    /// No sum: each process has its own lines
     #[default]
     Process,
     /// Name of the program
@@ -267,7 +211,7 @@ pub(crate) enum By {
 #[derive(Debug, Args)]
 #[command(after_help = IO_EXAMPLES)]
 pub(crate) struct Io {
-    /// Only these processes
+    /// Account only these processes
     #[arg(
         short,
         long,
@@ -282,22 +226,22 @@ pub(crate) struct Io {
     /// Only this control group (version 2) and those below it, as in /system.slice
     #[arg(short = 'G', long, value_name = "PATH", conflicts_with = "command")]
     pub(crate) cgroup: Option<String>,
-    /// Only these devices, as in vda,eth0
+    /// Account only these devices, as in vda,eth0
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub(crate) device: Vec<String>,
     /// End after this time (10s, 500ms)
     #[arg(long, value_name = "TIME")]
     pub(crate) duration: Option<Duration>,
-    /// Length of a recording's intervals
+    /// Interval of the recording's rows
     #[arg(short = 'I', long, value_name = "TIME", default_value = "100ms")]
     pub(crate) interval: Duration,
-    /// Counters of memory traffic from this file, in place of the machine's (docs/io.md)
+    /// Read counters of memory traffic from this file, not from this machine (docs/io.md)
     #[arg(long, value_name = "FILE", conflicts_with = "device")]
     pub(crate) counters: Option<PathBuf>,
     /// Account each thread by itself
     #[arg(long, conflicts_with = "pin")]
     pub(crate) threads: bool,
-    /// Sum lines up by what processes have in common
+    /// Sum lines by command, user or control group
     #[arg(long, value_enum, default_value_t)]
     pub(crate) by: By,
     /// Order of lines
@@ -306,20 +250,21 @@ pub(crate) struct Io {
     /// Lines in the table of processes
     #[arg(long, value_name = "N", default_value_t = 20)]
     pub(crate) rows: usize,
-    /// Print JSON (docs/metrics.md describes it), or write it to FILE; without FILE a
-    /// command's goes to standard error, between what the command writes there
+    /// Print JSON (docs/metrics.md describes it), or write it to FILE. With a command and
+    /// without FILE, JSON goes to standard error, between the lines of the command
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
     pub(crate) json: Option<Option<PathBuf>>,
     /// Write the line `ready` to this file descriptor once accounting has begun
     #[arg(long, value_name = "N")]
     pub(crate) ready_fd: Option<u32>,
     /// Directory to write a recording to
-    #[arg(short, long, value_name = "DIR")]
+    #[arg(short, long, value_name = "DIR", value_parser = recording)]
     pub(crate) output: Option<PathBuf>,
     /// Replace the recording if it exists
     #[arg(short, long)]
     pub(crate) force: bool,
-    /// Keep every process's rates in a map at this folder of a BPF file system (docs/io-map.md)
+    /// Keep the rates of every process in a map in this directory of a BPF file system
+    /// (docs/io-map.md)
     #[arg(long, value_name = "DIR")]
     pub(crate) pin: Option<PathBuf>,
     /// Program to run and account with its children, after `--`

@@ -1,13 +1,11 @@
 //! `--source clock`: timer samples whose data addresses are rebuilt.
 
-use anyhow::Context;
-use memgauge_host::sys;
 use memgauge_live::clock::{self, Options};
 use memgauge_live::target::Target;
 use memgauge_trace::CommandEnd;
 
 use crate::args::{Settings, Source};
-use crate::{record, sample};
+use crate::{prepare, sample, terminal};
 
 /// Samples a second by default.
 const DEFAULT_HERTZ: u64 = 1000;
@@ -16,9 +14,9 @@ const DEFAULT_HERTZ: u64 = 1000;
 pub(crate) fn run(
     settings: &Settings,
     (target, while_running): (Target, Option<Vec<String>>),
-    talk: bool,
+    verbose: bool,
 ) -> anyhow::Result<CommandEnd> {
-    record::refuse_unused(settings, Source::Clock)?;
+    prepare::refuse_unused(settings, Source::Clock)?;
     let options = Options {
         target,
         while_running,
@@ -28,14 +26,11 @@ pub(crate) fn run(
         keep_registers: settings.registers,
         overhead: settings.overhead.map(|percent| percent.0 / 100.0),
     };
-    record::make_room(&settings.output, settings.force)?;
-    sys::process::catch_interrupts().context(
-        "failed to install the handler of interrupts \
-    (SIGINT, SIGTERM)",
-    )?;
+    prepare::make_room(&settings.output, settings.force)?;
+    terminal::catch_interrupts()?;
     let outcome = clock::record(&options)?;
-    if talk {
-        sample::say(&settings.output)?;
+    if verbose {
+        sample::print_notes(&settings.output)?;
     }
     // memgauge reports the end of its own program only, not of processes it attached
     // to.

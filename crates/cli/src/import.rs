@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use clap::Args;
 use memgauge_analyze::{Summary, summarise_end};
-use memgauge_host::sys;
 use memgauge_import::{self as import, Input};
 use memgauge_recording::Recording;
 use memgauge_report::{import_json, import_text};
 
 use crate::outcome::Exit;
+use crate::units::{recording, spoken_bytes};
 use crate::{record, terminal};
 
 const EXAMPLES: &str = "\
@@ -19,16 +19,16 @@ Examples:
   memgauge import perf.data -o run.mg && memgauge report run.mg
   perf record -o - -- ./prog | memgauge import - -o run.mg";
 
-/// Make a recording of what perf recorded
+/// Convert a recording of perf to a recording of memgauge
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Import {
-    /// What `perf record` wrote: a file, compressed or not, a directory
+    /// Output of `perf record`: a file, compressed or not, a directory
     /// (`--threads`), a pipe, or `-` for standard input
     #[arg(value_name = "FILE", default_value = "perf.data")]
     input: PathBuf,
     /// Directory to write the recording to
-    #[arg(short, long, value_name = "DIR", default_value = "memgauge.mg")]
+    #[arg(short, long, value_name = "DIR", default_value = "memgauge.mg", value_parser = recording)]
     output: PathBuf,
     /// Replace the recording if it exists
     #[arg(short, long)]
@@ -54,7 +54,7 @@ pub(crate) fn import(args: &Import) -> anyhow::Result<Exit> {
     if !args.quiet {
         terminal::print(&match args.json {
             true => import_json(&summary),
-            false => said(args, &summary),
+            false => summary_text(args, &summary),
         })?;
     }
     Ok(Exit::Success)
@@ -65,10 +65,7 @@ fn import_into(args: &Import) -> anyhow::Result<()> {
     let folder = folder.filter(|folder| !folder.as_os_str().is_empty());
     if !args.input.is_file() && !args.input.is_dir() {
         // A pipe ends when perf does, which an interrupt from the keyboard reaches too.
-        sys::process::catch_interrupts().context(
-            "failed to install the handler of interrupts \
-        (SIGINT, SIGTERM)",
-        )?;
+        terminal::catch_interrupts()?;
     }
     // Before room is made: what cannot be imported replaces nothing.
     let mut input = Input::open(&args.input, folder.unwrap_or(Path::new(".")))?;
@@ -77,13 +74,13 @@ fn import_into(args: &Import) -> anyhow::Result<()> {
     Ok(import::import(&mut input, &args.output)?)
 }
 
-fn said(args: &Import, summary: &Summary) -> String {
+fn summary_text(args: &Import, summary: &Summary) -> String {
     let style = terminal::style(terminal::stdout_is_terminal());
     format!(
-        "{}\nRecording: {} ({:.1} KiB); show it with `memgauge report {}`\n",
+        "{}\nRecording: {} ({}); show it with `memgauge report {}`\n",
         import_text(summary, &style),
         args.output.display(),
-        summary.own_cost.recording_bytes as f64 / 1024.0,
+        spoken_bytes(summary.own_cost.recording_bytes),
         args.output.display()
     )
 }

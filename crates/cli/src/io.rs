@@ -6,9 +6,9 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use memgauge_analyze::{Analysis, IoAccounts, IoBy, IoLoss, IoSummary};
+use memgauge_analyze::{IoAccounts, IoBy, IoLoss, IoSummary};
 use memgauge_host::memory_counters::{MemoryCounters, NoCounters};
-use memgauge_host::sys::process::{catch_interrupts, interrupts};
+use memgauge_host::sys::signals::interrupts;
 use memgauge_io::{Filter, IoRecorder, Launched, Look, Meter, Setup};
 use memgauge_live::uncore::MemoryCounting;
 use memgauge_report::{IoOrder, io_json, io_text};
@@ -16,6 +16,7 @@ use memgauge_trace::CommandEnd;
 
 use crate::args::{By, Io, Order};
 use crate::io_live::Live;
+use crate::io_sums::take_in;
 use crate::io_target::{check_devices, check_pids, control_group};
 use crate::outcome::Exit;
 use crate::{record, terminal};
@@ -26,15 +27,12 @@ const LOOK_AROUND: Duration = Duration::from_millis(20);
 /// Between two looks at whether there was an interrupt, where there is nothing else.
 const LISTEN: Duration = Duration::from_millis(100);
 
-/// What an interrupted command gets to end by itself.
-const GRACE: Duration = Duration::from_secs(2);
-
 /// Accounts until the command ends, the time is over, or the user has seen enough.
 pub(crate) fn io(args: &Io) -> anyhow::Result<Exit> {
     if let Some(output) = &args.output {
         record::make_room(output, args.force)?;
     }
-    catch_interrupts().context("failed to install the handler of interrupts (SIGINT, SIGTERM)")?;
+    terminal::catch_interrupts()?;
     let json = args.json.iter().flatten().next();
     let json = json.map(|path| create(path)).transpose()?;
     let mut run = IoRun::start(args)?;
@@ -90,7 +88,7 @@ fn by(args: &Io) -> IoBy {
     }
 }
 
-/// What is asked for, if it is there.
+/// The targets of the accounting, after a check that they exist.
 fn filter(args: &Io) -> anyhow::Result<Filter> {
     check_pids(&args.pid)?;
     check_devices(&args.device)?;
@@ -108,7 +106,7 @@ fn meter(args: &Io, filter: Filter) -> anyhow::Result<Meter> {
     let memory: Box<dyn MemoryCounters> = if args.device.is_empty() {
         Box::new(MemoryCounting::start(args.counters.as_deref())?)
     } else {
-        let why = "with --device other devices' shares are not known";
+        let why = "with --device the shares of other devices are not known";
         Box::new(NoCounters(why.to_owned()))
     };
     let setup = Setup {
@@ -220,38 +218,16 @@ impl IoRun {
     /// Whether it is time to stop, and how the command ended.
     fn over(&mut self) -> anyhow::Result<Option<Option<CommandEnd>>> {
         if let Some(launched) = &mut self.launched {
-            let status = launched
-                .child
-                .try_wait()
-                .context("failed to wait for the command")?;
-            if let Some(status) = status {
-                return Ok(Some(Some(ending(status))));
+            if let Some(end) = launched.program.ended()? {
+                return Ok(Some(Some(end)));
             }
-        }
-        if interrupts() > 0 {
-            self.stop_command();
+        } else if interrupts() > 0 {
             return Ok(Some(Some(CommandEnd::Interrupted)));
         }
         Ok(self
             .until
             .is_some_and(|until| self.elapsed() >= until)
             .then_some(None))
-    }
-
-    /// The terminal has interrupted the command as well; one that goes on is killed.
-    fn stop_command(&mut self) {
-        let Some(launched) = &mut self.launched else {
-            return;
-        };
-        let asked = Instant::now();
-        while asked.elapsed() < GRACE {
-            if !matches!(launched.child.try_wait(), Ok(None)) {
-                return;
-            }
-            std::thread::sleep(LOOK_AROUND);
-        }
-        let _ = launched.child.kill();
-        let _ = launched.child.wait();
     }
 
     fn look(&mut self, last: bool) -> anyhow::Result<Look> {
@@ -293,16 +269,6 @@ impl IoRun {
             print(args, &summary)?;
         }
         Ok(exit(end, self.launched.is_some()))
-    }
-}
-
-/// Adds what a look saw.
-pub(crate) fn take_in(accounts: &mut IoAccounts, look: &Look) {
-    accounts.know_owners(&look.owners);
-    accounts.know_devices(&look.devices);
-    accounts.observe(&look.rows);
-    for gained in &look.memory {
-        accounts.count(&gained.series.name(), gained.bytes);
     }
 }
 
@@ -350,13 +316,4 @@ fn print(args: &Io, summary: &IoSummary) -> anyhow::Result<()> {
         return Ok(());
     }
     terminal::print(&text)
-}
-
-fn ending(status: std::process::ExitStatus) -> CommandEnd {
-    use std::os::unix::process::ExitStatusExt;
-    match (status.code(), status.signal()) {
-        (Some(code), _) => CommandEnd::Exited(code),
-        (None, Some(signal)) => CommandEnd::Signalled(signal),
-        (None, None) => CommandEnd::Interrupted,
-    }
 }

@@ -10,7 +10,7 @@ use memgauge_analyze::{IoAccounts, IoBy, IoSummary};
 use memgauge_io::Look;
 use memgauge_report::{IoOrder, Style, io_text};
 
-use crate::io::take_in;
+use crate::io_sums::take_in;
 use crate::terminal;
 
 /// Between two drawings, unless a key asks for one.
@@ -200,7 +200,7 @@ impl Live {
         Ok(live)
     }
 
-    /// Takes in a look, answers keys, draws when due; whether to go on.
+    /// Takes a look's rows, answers keys, draws when due; whether to go on.
     pub(crate) fn show(&mut self, elapsed: Duration, look: Option<&Look>) -> anyhow::Result<bool> {
         if let Some(look) = look {
             for accounts in [&mut self.recent, &mut self.all] {

@@ -15,27 +15,81 @@ mod doctor;
 mod import;
 mod io;
 mod io_live;
+mod io_sums;
 mod io_target;
 mod list;
 mod mrc;
 mod outcome;
 mod page;
+mod prepare;
 mod progress;
 mod record;
 mod report;
 mod sample;
 mod stat;
-mod symbols;
 mod target;
 mod units;
 mod view;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{Parser, Subcommand};
 
-use args::{Cli, Verb};
 use outcome::Exit;
+use units::width;
+
+const EXAMPLES: &str = "\
+Examples:
+  memgauge -- xz -k file            record a program and show what its memory did
+  memgauge record -o r.mg -- make   record only, children included
+  memgauge report r.mg              show a recording
+  memgauge io                       who moves bytes through which device, live
+  memgauge list                     the events and machines there are
+  memgauge doctor                   what this machine offers";
+
+/// Shows how programs use memory: which cache levels serve their accesses, how
+/// many bytes they move, and which code and data do it.
+#[derive(Debug, Parser)]
+#[command(version, max_term_width = 100, after_help = EXAMPLES, args_conflicts_with_subcommands = true,
+          subcommand_negates_reqs = true, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    verb: Option<Verb>,
+    /// Shorten names in tables so that lines fit N columns, from 80 on (else: those of
+    /// the terminal or of COLUMNS; off a terminal nothing is shortened)
+    #[arg(long, value_name = "N", global = true, value_parser = width)]
+    width: Option<u16>,
+    #[command(flatten)]
+    record: args::Launch,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Run a program and record what its memory does
+    Record(args::Record),
+    /// Show a recording
+    Report(args::Report),
+    /// Show a recording in a browser, parts of it in full
+    View(view::View),
+    /// Account I/O: which process moves how many bytes through which device
+    Io(args::Io),
+    /// Convert a recording of perf to a recording of memgauge
+    Import(import::Import),
+    /// Count events: totals, or a row every 100 us
+    Stat(stat::Stat),
+    /// Show bandwidth over time, from the times of counter overflows
+    Bandwidth(bandwidth::Bandwidth),
+    /// Measure the losses of overflow records at each period; `bandwidth` corrects by them
+    Calibrate(bandwidth::Calibrate),
+    /// Show how many misses a memory of any size would have: a miss-rate curve
+    Mrc(mrc::Mrc),
+    /// Divide memory between programs by their miss-rate curves
+    Partition(mrc::Partition),
+    /// List events and modelled machines
+    List(list::List),
+    /// Check which sources work on this machine, and how to get the others
+    Doctor(args::Json),
+}
 
 fn run(cli: Cli) -> anyhow::Result<Exit> {
     terminal::set_width(cli.width.map(usize::from));

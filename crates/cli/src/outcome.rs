@@ -1,9 +1,11 @@
 //! Exit codes and the last words of a failure.
 
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use memgauge_host::sys;
 use memgauge_host::{Error, ErrorKind, without_system_numbers};
+use memgauge_recording::Recording;
 use memgauge_trace::CommandEnd;
 
 /// How memgauge itself ends.
@@ -19,6 +21,17 @@ pub(crate) enum Exit {
 const FAILED: u8 = 125;
 /// The command line asks for what makes no sense.
 const USAGE: u8 = 2;
+/// A recording was damaged: what is good of it was shown.
+const DAMAGED: u8 = 3;
+
+/// Whether a recording that was shown is damaged.
+static IS_DAMAGED: AtomicBool = AtomicBool::new(false);
+
+/// Takes in whether a recording that was read is damaged: showing it ends with
+/// [`DAMAGED`] then.
+pub(crate) fn take_in_damage(recording: &Recording) {
+    IS_DAMAGED.fetch_or(recording.is_damaged(), Ordering::Relaxed);
+}
 
 impl Exit {
     /// The exit code a shell would report for the program.
@@ -27,13 +40,14 @@ impl Exit {
             CommandEnd::Exited(code) => Exit::Program(*code as u8),
             CommandEnd::Signalled(signal) => Exit::Program(128 + *signal as u8),
             CommandEnd::Interrupted => {
-                Exit::Program(128 + sys::process::interrupting_signal() as u8)
+                Exit::Program(128 + sys::signals::interrupting_signal() as u8)
             }
         }
     }
 
     pub(crate) fn code(self) -> ExitCode {
         match self {
+            Exit::Success if IS_DAMAGED.load(Ordering::Relaxed) => ExitCode::from(DAMAGED),
             Exit::Success => ExitCode::SUCCESS,
             Exit::Program(code) => ExitCode::from(code),
         }

@@ -8,8 +8,9 @@ use memgauge_analyze::{IoSummary, Limits, Options, Summary, summarise, summarise
 use memgauge_recording::Recording;
 use memgauge_report::{NO_FRONT_END, Page, has_front_end};
 
-use crate::symbols::Symbols;
+use crate::outcome::take_in_damage;
 use crate::terminal;
+use memgauge_symbols::Symbols;
 
 /// Rows in each table of a page unless asked otherwise.
 const ROWS: usize = 100;
@@ -27,6 +28,7 @@ impl Results {
     pub(crate) fn of(recording: &Recording, rows: Option<usize>) -> anyhow::Result<Results> {
         if recording.manifest().source.name == "io" {
             let (io, problems) = summarise_io_over_time(recording)?;
+            take_in_damage(recording);
             return Ok(Results::Io(Box::new(io), problems));
         }
         let rows = rows.unwrap_or(ROWS);
@@ -41,6 +43,7 @@ impl Results {
         };
         let mut symbols = Symbols::of(recording.path());
         let summary = summarise(recording, &mut symbols, &options)?;
+        take_in_damage(recording);
         Ok(Results::Run(Box::new(summary)))
     }
 

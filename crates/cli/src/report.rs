@@ -6,12 +6,12 @@ use anyhow::{Context, bail};
 use memgauge_analyze::{Limits, Options, summarise, summarise_io};
 use memgauge_recording::Recording;
 use memgauge_report::{IoOrder, Page, Style, io_json, io_text, json, text};
+use memgauge_symbols::Symbols;
 use serde_json::Value;
 
 use crate::args::Report;
-use crate::outcome::Exit;
+use crate::outcome::{Exit, take_in_damage};
 use crate::page::Results;
-use crate::symbols::Symbols;
 use crate::{page, terminal};
 
 /// Rows in each table unless asked otherwise.
@@ -50,6 +50,7 @@ pub(crate) fn render(
         ..Options::default()
     };
     let summary = summarise(recording, &mut Symbols::of(recording.path()), &options)?;
+    take_in_damage(recording);
     for problem in &summary.problems {
         eprintln!("memgauge: {problem}");
     }
@@ -67,6 +68,7 @@ fn render_io(
     rows: usize,
 ) -> anyhow::Result<String> {
     let (summary, problems) = summarise_io(recording)?;
+    take_in_damage(recording);
     for problem in &problems {
         eprintln!("memgauge: {problem}");
     }

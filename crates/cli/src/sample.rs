@@ -3,9 +3,7 @@
 
 use std::path::Path;
 
-use anyhow::Context;
 use memgauge_analyze::summarise_end;
-use memgauge_host::sys;
 use memgauge_live::events::{self, Event, Pmus};
 use memgauge_live::sample::{self, Options, Rate, usual_rate};
 use memgauge_live::target::Target;
@@ -15,7 +13,7 @@ use memgauge_trace::CommandEnd;
 
 use crate::args::{Record, Settings, Source};
 use crate::outcome::usage;
-use crate::record;
+use crate::{prepare, terminal};
 
 /// Whether the command line asks for samples of live events.
 pub(crate) fn is_wanted(args: &Record) -> bool {
@@ -37,7 +35,7 @@ fn has_events(args: &Record) -> bool {
 pub(crate) fn is_live(settings: &Settings) -> bool {
     let text = settings.events.join(",");
     !text.is_empty()
-        && record::modelled(settings).is_err()
+        && prepare::modelled(settings).is_err()
         && events::parse(&text, &Pmus::default()).is_ok()
 }
 
@@ -45,9 +43,9 @@ pub(crate) fn is_live(settings: &Settings) -> bool {
 pub(crate) fn run(
     settings: &Settings,
     (target, while_running): (Target, Option<Vec<String>>),
-    talk: bool,
+    verbose: bool,
 ) -> anyhow::Result<CommandEnd> {
-    record::refuse_unused(settings, Source::Pmu)?;
+    prepare::refuse_unused(settings, Source::Pmu)?;
     let options = Options {
         target,
         while_running,
@@ -61,14 +59,11 @@ pub(crate) fn run(
         tracing: None,
         source: "pmu",
     };
-    record::make_room(&settings.output, settings.force)?;
-    sys::process::catch_interrupts().context(
-        "failed to install the handler of interrupts \
-    (SIGINT, SIGTERM)",
-    )?;
+    prepare::make_room(&settings.output, settings.force)?;
+    terminal::catch_interrupts()?;
     let outcome = sample::record(&options)?;
-    if talk {
-        say(&settings.output)?;
+    if verbose {
+        print_notes(&settings.output)?;
     }
     // memgauge reports the end of its own program only, not of what it attached to.
     Ok(outcome.end.unwrap_or(CommandEnd::Exited(0)))
@@ -92,7 +87,7 @@ fn chosen(settings: &Settings) -> anyhow::Result<Vec<(Event, Rate)>> {
 }
 
 /// Prints the notes that the user needs at once, in the sentences of the report.
-pub(crate) fn say(output: &Path) -> anyhow::Result<()> {
+pub(crate) fn print_notes(output: &Path) -> anyhow::Result<()> {
     let summary = summarise_end(&Recording::open(output)?)?;
     for note in sampling_notes(&summary) {
         eprintln!("memgauge: {note}");

@@ -8,22 +8,22 @@ use memgauge_live::target::{Target, cgroup, container};
 #[derive(Clone, Debug, Default, Args)]
 #[group(id = "target", multiple = false)]
 pub(crate) struct Targets {
-    /// Running processes, with all their threads
+    /// Observe these running processes, with all their threads
     #[arg(short, long, value_name = "PIDS", value_delimiter = ',')]
     pub(crate) pid: Vec<u32>,
-    /// Single threads
+    /// Observe these threads
     #[arg(short, long, value_name = "TIDS", value_delimiter = ',')]
     pub(crate) tid: Vec<u32>,
-    /// Everybody, on all processors
+    /// Observe all processes on all processors
     #[arg(short, long)]
     pub(crate) all: bool,
-    /// Everybody, on these processors (0-3,8)
+    /// Observe all processes on these processors (0-3,8)
     #[arg(short = 'C', long, value_name = "CPUS", value_parser = cpus)]
     pub(crate) cpu: Option<Cpus>,
-    /// A control group, by its path below the hierarchy's root
+    /// Observe this control group; the path starts below the root of the hierarchy
     #[arg(short = 'G', long, value_name = "CGROUP")]
     pub(crate) cgroup: Option<String>,
-    /// A container, by name or id (Docker, Podman, containerd)
+    /// Observe this container, by name or id (Docker, Podman, containerd)
     #[arg(long, value_name = "NAME|ID")]
     pub(crate) container: Option<String>,
 }
@@ -61,7 +61,7 @@ impl Targets {
         }))
     }
 
-    /// Whether they name anybody but processes, whom only counters can observe.
+    /// Whether they name other targets than processes; only counters can observe those.
     pub(crate) fn are_wide(&self) -> bool {
         let group = self.cgroup.is_some() || self.container.is_some();
         self.all || self.cpu.is_some() || group || !self.tid.is_empty()

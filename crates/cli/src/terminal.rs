@@ -97,6 +97,12 @@ pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     }
 }
 
+/// Counts interrupts from now on; the user hears here what becomes of them.
+pub(crate) fn catch_interrupts() -> anyhow::Result<()> {
+    memgauge_host::run::catch_interrupts(|line| eprintln!("memgauge: {line}"))?;
+    Ok(())
+}
+
 /// Whether standard output is a terminal.
 pub(crate) fn stdout_is_terminal() -> bool {
     std::io::stdout().is_terminal()

@@ -1,10 +1,56 @@
 //! Numbers with units, as people type them.
 
+use std::path::PathBuf;
 use std::str::FromStr;
 
+use memgauge_machine::Delivery;
 use memgauge_trace::{EventId, catalogue};
 
-/// A number, whole or with a fraction, and the unit behind it.
+/// Where a recording is written to.
+pub(crate) fn recording(text: &str) -> Result<PathBuf, String> {
+    match text {
+        "-" => Err(
+            "a recording is a directory and cannot go to standard output: name one, as in \
+             -o run.mg"
+                .to_owned(),
+        ),
+        "" => Err("a recording is a directory: name one, as in -o run.mg".to_owned()),
+        path => Ok(PathBuf::from(path)),
+    }
+}
+
+/// Columns that a line may have: the numbers of the widest tables need 80 with the
+/// shortest names.
+pub(crate) fn width(text: &str) -> Result<u16, String> {
+    const NARROWEST: u16 = 80;
+    match text.parse() {
+        Ok(columns) if columns >= NARROWEST => Ok(columns),
+        _ => Err(format!(
+            "expected a number of columns from {NARROWEST} on: tables do not get narrower"
+        )),
+    }
+}
+
+/// How long something took, in the unit that fits: `3.2 s`, `45.0 ms`, `12.0 µs`.
+pub(crate) fn spoken_seconds(s: f64) -> String {
+    match s {
+        s if s >= 1.0 => format!("{s:.1} s"),
+        s if s >= 1e-3 => format!("{:.1} ms", s * 1e3),
+        s => format!("{:.1} µs", s * 1e6),
+    }
+}
+
+/// A size in the unit that fits: `3.2 MiB`, `45.0 KiB`.
+pub(crate) fn spoken_bytes(bytes: u64) -> String {
+    let kib = bytes as f64 / 1024.0;
+    match kib {
+        k if k >= 1024.0 * 1024.0 => format!("{:.1} GiB", k / 1024.0 / 1024.0),
+        k if k >= 1024.0 => format!("{:.1} MiB", k / 1024.0),
+        k => format!("{k:.1} KiB"),
+    }
+}
+
+/// A number, whole or with a fraction, and its unit.
 fn split(text: &str) -> (&str, &str) {
     let text = text.trim();
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.');
@@ -140,6 +186,38 @@ fn unknown_event(name: &str) -> String {
     )
 }
 
+/// A way from an overflow to a record, by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DeliveryName(pub(crate) Delivery);
+
+impl FromStr for DeliveryName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        Delivery::by_name(text).map(DeliveryName).ok_or_else(|| {
+            let names = Delivery::NAMED.map(|n| n.0).join(", ");
+            format!("there is no delivery `{text}`; there are {names}")
+        })
+    }
+}
+
+impl DeliveryName {
+    /// Its name, for people.
+    pub(crate) fn name(self) -> &'static str {
+        let named = Delivery::NAMED.iter().find(|n| n.1 == self.0);
+        named.map_or("custom", |n| n.0)
+    }
+}
+
+/// Pages of a ring.
+pub(crate) fn pages(text: &str) -> Result<usize, String> {
+    let pages = text
+        .parse()
+        .ok()
+        .filter(|n: &usize| n.is_power_of_two() && *n <= 1 << 18);
+    pages.ok_or_else(|| "expected a power of two up to 262144".to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -153,6 +231,33 @@ mod tests {
         check("2s", 2_000_000_000);
         check("3.6ms", 3_600_000);
         check("0.5 s", 500_000_000);
+    }
+
+    #[test]
+    fn a_short_run_has_units_that_fit() {
+        let times = [(12.34, "12.3 s"), (0.0451, "45.1 ms"), (12e-6, "12.0 µs")];
+        for (s, spoken) in times {
+            assert_eq!(spoken_seconds(s), spoken);
+        }
+        for (bytes, spoken) in [
+            (5 << 20, "5.0 MiB"),
+            (1536, "1.5 KiB"),
+            (3 << 30, "3.0 GiB"),
+        ] {
+            assert_eq!(spoken_bytes(bytes), spoken);
+        }
+    }
+
+    #[test]
+    fn a_width_below_that_of_the_tables_is_refused() {
+        assert_eq!(width("80"), Ok(80));
+        assert!(width("79").is_err() && width("wide").is_err());
+    }
+
+    #[test]
+    fn a_recording_does_not_go_to_standard_output() {
+        assert!(recording("-").is_err() && recording("").is_err());
+        assert_eq!(recording("./-"), Ok(PathBuf::from("./-")));
     }
 
     #[test]

@@ -18,8 +18,8 @@ use memgauge_report::{Page, Served};
 
 use crate::outcome::Exit;
 use crate::page::{self, Results};
-use crate::symbols::Symbols;
 use crate::terminal;
+use memgauge_symbols::Symbols;
 
 #[derive(Debug, Args)]
 pub(crate) struct View {

@@ -15,6 +15,7 @@ use harness::{PROGRAM, Recorded, memgauge, needs, report, workloads, write_machi
 use tempfile::TempDir;
 
 const USAGE: i32 = 2;
+const DAMAGED: i32 = 3;
 const FAILED: i32 = 125;
 const NOT_EXECUTABLE: i32 = 126;
 const NOT_FOUND: i32 = 127;
@@ -411,7 +412,7 @@ fn check_spoilt(change: impl FnOnce(&mut Vec<u8>)) {
     let recorded = sound();
     spoil(&part(&recorded, "samples"), change);
     let output = report(&recorded.path());
-    check_line(&output, 0, &["samples/part-000000.parquet"]);
+    check_line(&output, DAMAGED, &["samples/part-000000.parquet"]);
     let shown: serde_json::Value =
         serde_json::from_slice(&output.stdout).expect("the report is JSON");
     assert_eq!(shown["totals"], recorded.manifest()["totals"]);
@@ -592,4 +593,67 @@ fn an_argument_that_is_no_text_does_not_panic() {
         .arg(OsStr::from_bytes(b"/tmp/\xff\xfe.mg"));
     let output = command.output().expect("memgauge runs");
     check_line(&output, FAILED, &["/tmp/"]);
+}
+
+#[test]
+fn a_recording_is_not_written_to_standard_output() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let verbs: [&[&str]; 6] = [
+        &["stat", "-o", "-", "--", "true"],
+        &["record", "-o", "-", "--", "true"],
+        &["bandwidth", "-o", "-", "--", "true"],
+        &["io", "-o", "-", "--", "true"],
+        &["import", "perf.data", "-o", "-"],
+        &["-o", "-", "--", "true"],
+    ];
+    for verb in verbs {
+        let output = memgauge().args(verb).current_dir(folder.path()).output();
+        let output = output.expect("memgauge runs");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{verb:?}: {said}");
+        assert!(
+            said.contains("a recording is a directory"),
+            "{verb:?}: {said}"
+        );
+        assert!(!folder.path().join("-").exists(), "{verb:?}");
+    }
+}
+
+/// The same words under every source, with the remedy and without the system's number.
+#[test]
+fn a_program_that_cannot_run_is_refused_alike_by_all_sources() {
+    if !needs(&[]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = folder.path().join("plain");
+    std::fs::write(&file, "text").expect("it can be written");
+    let file = file.display().to_string();
+    let sources: [&[&str]; 4] = [
+        &["stat", "-e", "task-clock", "--"],
+        &["record", "--source", "clock", "--"],
+        &["record", "--source", "emulate", "--"],
+        &["mrc", "--"],
+    ];
+    let programs = [
+        ("/tmp", 126, "it is a directory: name a program"),
+        (file.as_str(), 126, "chmod +x"),
+        ("/no/such/program", 127, "no such file"),
+        ("no-such-program", 127, "in no folder of PATH"),
+    ];
+    for source in sources {
+        for (program, code, why) in programs {
+            let mut command = memgauge();
+            let output = command.args(source).arg(program).current_dir(folder.path());
+            let output = output.output().expect("memgauge runs");
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(
+                output.status.code(),
+                Some(code),
+                "{source:?} {program}: {said}"
+            );
+            assert!(said.contains(why), "{source:?} {program}: {said}");
+            assert!(!said.contains("os error"), "{source:?} {program}: {said}");
+        }
+    }
 }

@@ -206,7 +206,7 @@ fn live_faults_are_pages_each_and_periods_add_up() {
     assert_eq!(each["resolution_ns"].as_u64(), Some(1));
     let some = faults(&["-c", "10", "--bytes", "100"]).expect("as before");
     let total = some["bytes"].as_f64().expect("a number");
-    // The counters' rest is behind the last overflow.
+    // The counters' remainder is after the last overflow.
     assert!((total / 100.0 / pages - 1.0).abs() < 0.2, "{total} {pages}");
 }
 

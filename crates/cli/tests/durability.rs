@@ -1,5 +1,5 @@
 //! Recordings that end badly: memgauge, the emulator or the whole program killed at
-//! random moments, memgauge interrupted once and twice. Each recording must open,
+//! random moments, memgauge interrupted once and thrice. Each recording must open,
 //! and its totals must be what its own series add up to.
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
@@ -7,7 +7,7 @@ mod harness;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -363,57 +363,39 @@ fn one_interrupt_ends_the_recording_in_good_order() {
     interrupt_once("TERM", &busy);
 }
 
+/// The second interrupt sends SIGTERM, the third SIGKILL: who ignores all ends, too, and
+/// the recording is complete.
 #[test]
-fn an_interrupt_ends_a_program_that_ignores_it() {
-    if needs(&[]) {
-        interrupt_once(
-            "TERM",
-            &["sh", "-c", "trap '' TERM INT; while :; do :; done"],
-        );
-    }
-}
-
-/// The second interrupt does not wait for the program; what was written stays.
-#[test]
-fn two_interrupts_end_memgauge_at_once() {
+fn three_interrupts_end_a_program_that_ignores_them() {
     if !needs(&[]) {
         return;
     }
-    let stubborn = format!(
-        "trap '' TERM INT; {} linear --bytes 1MiB --passes 3000",
-        workloads()
-    );
     for (signal, code) in [("INT", 130), ("TERM", 143)] {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let ready = folder.path().join("ready");
+        let stubborn = format!(
+            "trap '' TERM INT; : > {}; while :; do :; done",
+            ready.display()
+        );
         let mut running = Running::start(&["sh", "-c", &stubborn]);
-        running.first_emulator();
-        std::thread::sleep(Duration::from_millis(700));
-        running.signal(signal);
-        std::thread::sleep(Duration::from_millis(300));
-        assert_eq!(
-            running
-                .memgauge
-                .try_wait()
-                .expect("memgauge can be waited for"),
-            None,
-            "the first waits"
-        );
-        let started = Instant::now();
-        running.signal(signal);
+        wait_for("the program ignores them", || ready.exists().then_some(()));
+        for said in [
+            "memgauge waits for its end",
+            "sent SIGTERM",
+            "killed the program",
+        ] {
+            running.signal(signal);
+            wait_for(said, || running.said().contains(said).then_some(()));
+            // Signals that follow one another within 100 ms are one interrupt.
+            std::thread::sleep(Duration::from_millis(150));
+        }
         let status = running.end();
-        assert!(
-            started.elapsed() < Duration::from_secs(1),
-            "{signal}: took {:?}",
-            started.elapsed()
-        );
-        assert_eq!(
-            (status.code(), status.signal()),
-            (Some(code), None),
-            "{signal}"
-        );
-        assert_eq!(
-            check_opens(&running.recording())["recording"]["complete"],
-            false
-        );
-        running.wait_for_the_program();
+        assert_eq!(status.code(), Some(code), "{signal}: {}", running.said());
+        let report = check_opens(&running.recording());
+        assert_eq!(report["recording"]["complete"], true);
+        assert_eq!(report["recording"]["end"], "interrupted");
+        wait_for("the program is gone", || {
+            running.emulators().is_empty().then_some(())
+        });
     }
 }

@@ -485,7 +485,7 @@ fn what_makes_no_sense_is_refused_in_one_line() {
     check_refused(
         &["io", "-G", "/no/such/group"],
         125,
-        &["/no/such/group", "nearest that is there is `/`"],
+        &["/no/such/group", "nearest one is `/`"],
     );
     check_refused(
         &["io", "-G", "/", "--", "true"],

@@ -449,7 +449,7 @@ fn bad_lists_and_options_end_with_one_clear_line() {
         "",
         "no\naddress\n",
         125,
-        "2 lines that are no address, the first is line 1: no",
+        "2 lines without an address, the first is line 1: no",
     );
     check("--block 63", "1\n", 2, "power of two");
     check("--sample 0", "1\n", 2, "above 0 and at most 1");
@@ -493,7 +493,7 @@ fn bad_lists_and_options_end_with_one_clear_line() {
     let (text, _, code) = of_list("--format raw", [1u8; 19]);
     assert_eq!(code, Some(0));
     assert!(
-        text.contains("3 bytes behind the last whole word"),
+        text.contains("3 bytes after the last whole address"),
         "{text}"
     );
     let (text, _, code) = of_list(
@@ -534,6 +534,23 @@ fn json_of_a_program_needs_a_file_and_leaves_the_program_its_output() {
         let written = std::fs::read_to_string(&file).unwrap();
         assert!(written.starts_with(if how == "--json" { "{" } else { "curve," }));
     }
+    // Both at once, to two files; not both to standard output.
+    let csv = folder.path().join("curve.csv");
+    let both = memgauge()
+        .args(["mrc", "--block", "64"])
+        .arg(format!("--json={}", file.display()))
+        .arg(format!("--csv={}", csv.display()))
+        .args(["--", "true"])
+        .output()
+        .unwrap();
+    assert_eq!(both.status.code(), Some(0), "{both:?}");
+    let written = |path: &std::path::Path| std::fs::read_to_string(path).unwrap();
+    assert!(written(&file).starts_with('{') && written(&csv).starts_with("curve,"));
+    let printed = memgauge()
+        .args(["mrc", "--json", "--csv", "-"])
+        .output()
+        .unwrap();
+    assert_eq!(printed.status.code(), Some(2), "{printed:?}");
     let (_, err, code) = run("--json=/no/such/folder/c.json", "echo not run");
     assert_eq!(code, Some(125));
     assert!(
@@ -570,7 +587,7 @@ fn a_table_says_what_was_passed_over_on_standard_error() {
     let (csv, error, code) = of_list("--csv --sizes 1K", "7\njunk\n7\n");
     assert_eq!(code, Some(0));
     assert!(
-        error.contains("1 lines that are no address, the first is line 2: junk"),
+        error.contains("1 lines without an address, the first is line 2: junk"),
         "{error}"
     );
     assert_eq!(csv.lines().count(), 2, "{csv}");

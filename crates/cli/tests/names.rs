@@ -119,7 +119,7 @@ fn a_program_built_anew_is_not_asked_for_names() {
     assert!(!shown.contains("renamed"), "{shown}");
     let path = program.to_str().expect("UTF-8");
     assert!(
-        said.contains(path) && said.contains("another file"),
+        said.contains(path) && said.contains("not the recorded one"),
         "{said}"
     );
     let problems = report["problems"].as_array().expect("a list");
@@ -168,7 +168,7 @@ fn code_that_a_program_generates_has_the_name_that_it_gives() {
     assert_eq!(function["module"], "[jit]");
 }
 
-/// A library's data, then memory of the program's own right behind it, and a forked
+/// A library's data, then memory of the program's own right after it, and a forked
 /// child that uses both.
 const REGIONS: &str = "#include <stdlib.h>
 #include <string.h>

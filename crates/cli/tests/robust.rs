@@ -63,7 +63,39 @@ fn a_full_disk_ends_the_recording_and_not_the_program() {
     // The program's own last act.
     assert!(folder.path().join("ended").exists(), "{out}{said}");
     // The report says so, too.
-    assert!(out.contains("the whole run from"), "{out}{said}");
+    assert!(out.contains("was not recorded"), "{out}{said}");
+}
+
+#[test]
+fn a_full_disk_leaves_a_counted_run_its_totals() {
+    if !needs(&["root", "unshare", "mount"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    // Room for the manifest and not for the rows; then for nothing.
+    let script = "mkdir small none && mount -t tmpfs -o size=200k none small || exit 77
+         mount -t tmpfs -o size=64k none none || exit 77
+         $MG stat -q -I 10us -e page-faults,context-switches -o small/r.mg -- \
+             sh -c 'i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done; echo done > ended; exit 5'
+         echo code $?
+         $MG report small/r.mg
+         echo code $?
+         $MG stat -q -I 1ms -e page-faults -o none/r.mg -- true
+         echo code $?; ls -A none | wc -l";
+    let output = in_own_mounts(&folder, script);
+    if output.status.code() == Some(77) {
+        return skipped(Need::Rights, "a file system cannot be mounted here");
+    }
+    let (out, said) = (text(&output.stdout), text(&output.stderr));
+    let codes: Vec<&str> = out.lines().filter(|l| l.starts_with("code")).collect();
+    assert_eq!(codes, ["code 125", "code 0", "code 125"], "{out}{said}");
+    assert!(folder.path().join("ended").exists(), "{out}{said}");
+    assert!(said.contains("no space left"), "{said}");
+    assert!(said.contains("the program exited with 5"), "{said}");
+    // The report has the totals, and what is missing.
+    assert!(out.contains("page-faults"), "{out}");
+    assert!(out.contains("recording parts not written"), "{out}");
+    assert!(out.ends_with("\n0\n"), "an empty recording stays: {out}");
 }
 
 #[test]

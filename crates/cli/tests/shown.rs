@@ -252,7 +252,8 @@ fn a_damaged_part_of_samples_is_named_and_the_rest_shown() {
     let mut bytes = std::fs::read(&part).expect("a part");
     bytes[100] ^= 1;
     std::fs::write(&part, bytes).expect("it can be written");
-    let output = succeeds(folder.path(), &["report", "d.mg"]);
+    let output = run(folder.path(), &["report", "d.mg"]);
+    assert_eq!(output.status.code(), Some(3), "{}", said(&output));
     assert!(
         said(&output).contains("part-000000.parquet"),
         "{}",
@@ -263,9 +264,14 @@ fn a_damaged_part_of_samples_is_named_and_the_rest_shown() {
         text.contains("damaged") && text.contains("Cost of recording"),
         "{text}"
     );
-    let problems = report_json(folder.path(), "d.mg")["problems"].clone();
+    let json = run(folder.path(), &["report", "--json", "d.mg"]);
+    assert_eq!(json.status.code(), Some(3), "{}", said(&json));
+    let json: Value = serde_json::from_slice(&json.stdout).expect("JSON");
+    let problems = json["problems"].clone();
     assert_eq!(problems.as_array().map(Vec::len), Some(1), "{problems}");
     let curve = run(folder.path(), &["mrc", "d.mg"]);
+    // No sample is left that could be read.
+    assert_eq!(curve.status.code(), Some(125), "{}", said(&curve));
     assert!(
         said(&curve).contains("part-000000.parquet"),
         "{}",
@@ -277,6 +283,48 @@ fn a_damaged_part_of_samples_is_named_and_the_rest_shown() {
         "{}",
         said(&curve)
     );
+}
+
+/// A recording one of whose tables is damaged, and not the one that is shown.
+#[test]
+fn a_curve_and_a_bandwidth_of_a_damaged_recording_end_with_3() {
+    if !needs(&[]) {
+        return;
+    }
+    let folder = folder();
+    let program = [workloads(), "rand", "--bytes", "1MiB", "--steps", "100k"];
+    let traced = [
+        &["bandwidth", "-q", "-c", "10", "-o", "b.mg", "--"],
+        &program[..],
+    ]
+    .concat();
+    succeeds(folder.path(), &traced);
+    let sampled = [
+        &["record", "-q", "--source", "emulate", "-e", "loads:100"],
+        &["-o", "m.mg", "--"][..],
+        &program[..],
+    ]
+    .concat();
+    succeeds(folder.path(), &sampled);
+    for (recording, show) in [
+        ("b.mg", &["bandwidth", "-i", "b.mg"][..]),
+        ("m.mg", &["report", "m.mg"]),
+    ] {
+        succeeds(folder.path(), show);
+        let part = folder
+            .path()
+            .join(recording)
+            .join("sites/part-000000.parquet");
+        std::fs::write(&part, "no part").expect("it can be written");
+        let output = run(folder.path(), show);
+        assert_eq!(output.status.code(), Some(3), "{show:?}: {}", said(&output));
+        assert!(
+            said(&output).contains("sites/part-000000.parquet"),
+            "{}",
+            said(&output)
+        );
+        assert!(!output.stdout.is_empty(), "{show:?}");
+    }
 }
 
 #[test]

@@ -152,6 +152,45 @@ fn what_is_slept_is_idle_time() {
     }
 }
 
+/// Rows that contained a wait spread what was moved before it over the wait.
+#[test]
+fn nothing_is_moved_while_a_program_sleeps() {
+    if !needs(&["gcc"]) {
+        return;
+    }
+    // Rows shorter than the sleep, and longer than all of the run.
+    for interval in ["100us", "1s"] {
+        let options = ["--machine", "i5-6600k", "-I", interval];
+        let recorded = Recorded::new(&options, &[waits(), "apart"]);
+        let totals = recorded.totals();
+        let report = recorded.report();
+        let bandwidth = &report["bandwidth"];
+        let bins = |name: &str| -> Vec<i64> {
+            let values = bandwidth[name].as_array().expect(name).iter();
+            values.map(|v| v.as_i64().expect(name)).collect()
+        };
+        let (read, write) = (bins("read_bytes"), bins("write_bytes"));
+        assert_eq!(read.iter().sum::<i64>(), totals["dram.read_bytes"]);
+        if interval == "1s" {
+            continue;
+        }
+        let moved: Vec<i64> = read.iter().zip(&write).map(|(r, w)| r + w).collect();
+        let empty = |bins: &[i64]| bins.iter().filter(|&&bytes| bytes == 0).count() as i64;
+        let bin_ns = bandwidth["bin_ns"].as_i64().expect("a width");
+        // The bins in which the sleep begins and ends hold work, too.
+        let asleep = moved.split(|&bytes| bytes > 0).map(empty).max();
+        let asleep_ns = asleep.unwrap_or(0) * bin_ns;
+        assert!(
+            asleep_ns >= 50_000_000 - 2 * bin_ns,
+            "{asleep_ns} ns of {moved:?}"
+        );
+        assert!(
+            asleep_ns <= 50_000_000 + 2 * bin_ns,
+            "{asleep_ns} ns of {moved:?}"
+        );
+    }
+}
+
 #[test]
 fn a_timeout_is_waited_for_as_far_as_it_was_left() {
     if !needs(&["gcc"]) {

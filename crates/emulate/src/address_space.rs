@@ -107,7 +107,7 @@ impl AddressSpace {
         Some((start, mapping.clone()))
     }
 
-    /// Whether the mapping around `address` ends at most `bytes` behind it.
+    /// Whether the mapping around `address` ends at most `bytes` after it.
     pub(super) fn is_near_end(&self, address: u64, bytes: u64) -> bool {
         let around = self.mappings.range(..=address).next_back();
         around.is_some_and(|(_, m)| address < m.end && m.end - address <= bytes)

@@ -341,13 +341,13 @@ impl Catalogue {
             .get(..length as usize)
             .filter(|b| b.len() >= 8)
             .ok_or(BadRecord { ..bad })?;
-        let happening = if kind == wire::record::CODE {
+        let catalogue_event = if kind == wire::record::CODE {
             self.add_code(body).ok_or(bad)?;
             None
         } else {
-            Some(happening(kind, body).ok_or(bad)?)
+            Some(catalogue_event(kind, body).ok_or(bad)?)
         };
-        Ok((length as usize, happening))
+        Ok((length as usize, catalogue_event))
     }
 
     fn add_code(&mut self, body: &[u8]) -> Option<()> {
@@ -482,7 +482,7 @@ pub(super) fn to_usize(range: &Range<u32>) -> Range<usize> {
     range.start as usize..range.end as usize
 }
 
-fn happening(kind: u32, body: &[u8]) -> Option<CatalogueEvent> {
+fn catalogue_event(kind: u32, body: &[u8]) -> Option<CatalogueEvent> {
     let range = u64_at(body, 8)?..u64_at(body, 16)?;
     let prot = u32_at(body, 32)?;
     let path_bytes = u32_at(body, 36)? as usize;

@@ -63,7 +63,7 @@ pub(super) trait Reader {
     type Process;
     type Thread;
 
-    /// The code of a process, which is read ahead of the words that speak of it.
+    /// The code of a process, which is read before the words that refer to it.
     fn catalogue(kept: &mut Self::Process) -> &mut Catalogue;
 
     /// The reader's data of a process that has appeared.
@@ -87,9 +87,9 @@ pub(super) trait Reader {
     }
 
     /// A record of a process besides its code.
-    fn happened(&mut self, process: &mut Process<Self::Process>, happening: CatalogueEvent);
+    fn observe(&mut self, process: &mut Process<Self::Process>, catalogue_event: CatalogueEvent);
 
-    /// Takes in words of thread `tid`.
+    /// Takes words of thread `tid`.
     fn read(
         &mut self,
         process: &mut Process<Self::Process>,
@@ -138,12 +138,12 @@ pub(super) struct Followed<R: Reader> {
     pub(super) reader: R,
     pub(super) processes: BTreeMap<u32, Process<R::Process>>,
     pub(super) threads: Vec<Thread<R::Thread>>,
-    pub(super) born: Born,
+    pub(super) born: ThreadBirth,
 }
 
 /// How many have appeared.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Born {
+pub(super) struct ThreadBirth {
     pub(super) processes: u32,
     pub(super) threads: u32,
 }
@@ -154,14 +154,14 @@ impl<R: Reader> Followed<R> {
             reader,
             processes: BTreeMap::new(),
             threads: Vec::new(),
-            born: Born::default(),
+            born: ThreadBirth::default(),
         }
     }
 
     /// Reads what there is; with `eager`, blocks still being written too. Whether it
     /// found anything.
     pub(super) fn poll(&mut self, session: &mut Session, eager: bool) -> bool {
-        let mut busy = self.welcome(session);
+        let mut busy = self.add_new(session);
         let until = if eager { Until::Now } else { Until::Sealed };
         for index in self.by_time() {
             busy |= self.step(index, until, 0);
@@ -186,7 +186,7 @@ impl<R: Reader> Followed<R> {
             if self.first_waiting().is_none() {
                 break;
             }
-            self.welcome(session);
+            self.add_new(session);
             self.let_first_go_on();
             any = true;
         }
@@ -223,8 +223,8 @@ impl<R: Reader> Followed<R> {
         self.step(index, Until::Now, number);
     }
 
-    /// Takes in the processes and threads that have appeared; whether there were any.
-    fn welcome(&mut self, session: &mut Session) -> bool {
+    /// Adds the processes and threads that have appeared; whether there were any.
+    fn add_new(&mut self, session: &mut Session) -> bool {
         let mut any = false;
         while let Some(entry) = session.next_entry() {
             any = true;
@@ -308,7 +308,7 @@ impl<R: Reader> Followed<R> {
         if unread.from == unread.to && !unread.sealed || self.reader.has_enough() {
             return false;
         }
-        // After the words were seen: what they speak of was written before them.
+        // After the words were seen: the code they refer to was written before them.
         self.read_catalogue(number);
         let thread = &mut self.threads[index];
         let Some(process) = self.processes.get_mut(&number) else {
@@ -333,9 +333,9 @@ impl<R: Reader> Followed<R> {
         let Some(process) = self.processes.get_mut(&number) else {
             return;
         };
-        let (happenings, bad) = process.entry.read_into(R::catalogue(&mut process.kept));
-        for happening in happenings {
-            self.reader.happened(process, happening);
+        let (catalogue_events, bad) = process.entry.read_into(R::catalogue(&mut process.kept));
+        for catalogue_event in catalogue_events {
+            self.reader.observe(process, catalogue_event);
         }
         if let Some(bad) = bad {
             let bad = bad.to_string();
@@ -351,7 +351,7 @@ impl<R: Reader> Followed<R> {
         }
         // Order matters: a thread that appeared before its process ended is seen
         // after that, unless an older entry keeps it waiting.
-        self.welcome(session);
+        self.add_new(session);
         // And: what was written before the end is seen after it.
         loop {
             self.end_threads(|ring, process_ended| process_ended || ring.finished());
@@ -416,9 +416,9 @@ impl<R: Reader> Followed<R> {
         all.filter(|p| !p.ended && !p.watched.ended()).count() as u64
     }
 
-    /// Sends `signal` to every live process.
-    pub(super) fn signal_all(&self, signal: i32) {
-        let all = self.processes.values();
-        all.for_each(|p| p.watched.signal(signal));
+    /// Sends `signal` to every live process but `first`.
+    pub(super) fn signal_others(&self, first: u32, signal: i32) {
+        let others = self.processes.values().filter(|p| p.entry.pid != first);
+        others.for_each(|p| p.watched.signal(signal));
     }
 }

@@ -31,9 +31,8 @@ mod walk;
 mod wire;
 mod words;
 
-use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use memgauge_machine::{Config, Delivered, Delivery, Machine, PmuConfig};
@@ -44,10 +43,11 @@ use memgauge_trace::{
 };
 
 use qemu::not_loaded;
-pub use qemu::{Emulator, find_on_path, resolve, would_gain_rights};
+pub use qemu::{Emulator, resolve, would_gain_rights};
 
 use memgauge_host as host;
-use memgauge_host::sys::process::{children_usage, interrupts, own_usage, without_randomisation};
+use memgauge_host::run::Program;
+use memgauge_host::sys::process::{children_usage, own_usage, without_randomisation};
 pub use memgauge_host::{Error, ErrorKind, Result};
 pub use parts::PartsBy;
 use recorder::{Note, ProgressCounts, Recorder};
@@ -55,7 +55,7 @@ pub use session::SHARED_MEMORY_BYTES;
 use session::Session;
 pub use stream::{Batch, StreamOptions, Streamed, stream};
 
-/// What to record and how.
+/// Settings of a recording.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Program and arguments.
@@ -64,19 +64,19 @@ pub struct Options {
     pub output: PathBuf,
     /// The machine to model.
     pub machine: Config,
-    /// What its PMU samples and how often it ticks.
+    /// Samples and ticks of its PMU.
     pub pmu: PmuConfig,
     /// Overflows are kept as times in blocks, rounded to at most so many nanoseconds
     /// (1: exact), with one in [`memgauge_recording::overflows::SAMPLED`] as a sample; `None`: all as samples.
     pub traces: Option<u64>,
 }
 
-/// What came of a recording.
+/// Result of a recording.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// How the command ended.
     pub end: CommandEnd,
-    /// What the user should hear at once, a line each.
+    /// Messages that the user needs at once, a line each.
     pub notes: Vec<String>,
 }
 
@@ -104,13 +104,11 @@ const REAP_EVERY: Duration = Duration::from_millis(50);
 /// Between two instalments of the per-instruction totals; parts close at the
 /// same pace (docs/format.md).
 const FLUSH_EVERY: Duration = Duration::from_secs(2);
-/// What an idle recorder sleeps; a ring holds several of these at full speed.
+/// Sleep of an idle recorder; a ring holds several of these at full speed.
 const IDLE: Duration = Duration::from_micros(50);
 /// Sleeps without a full block after which blocks being filled are looked at.
 /// Looking costs the program: the word looked at is written at every access.
 const PATIENCE: u32 = 10;
-/// What an interrupted program gets to end by itself.
-const GRACE: Duration = Duration::from_secs(2);
 /// Between two looks at a program that is no longer recorded.
 const UNRECORDED_IDLE: Duration = Duration::from_millis(20);
 
@@ -143,7 +141,7 @@ fn manifest(options: &Options, emulator: &Emulator) -> Manifest {
     }
 }
 
-fn spawn(command: &[String], emulator: &Emulator, session: &Session) -> Result<Child> {
+fn spawn(command: &[String], emulator: &Emulator, session: &Session) -> Result<Program> {
     let (path, args) = resolve(command)?;
     let plugin = format!(
         "{},session={}",
@@ -155,8 +153,8 @@ fn spawn(command: &[String], emulator: &Emulator, session: &Session) -> Result<C
         .arg(path)
         .args(&args[1..]);
     without_randomisation(&mut qemu);
-    qemu.spawn()
-        .map_err(|e| Error::system(format!("failed to start `{}`", emulator.qemu.display()), e))
+    let spawned = qemu.spawn().map(Program::of);
+    spawned.map_err(|e| Error::system(format!("failed to start `{}`", emulator.qemu.display()), e))
 }
 
 /// Runs the command under the emulator and records it.
@@ -178,7 +176,7 @@ pub fn record(options: &Options, progress: &mut dyn FnMut(&Progress)) -> Result<
     let mut session = Session::create(reserve::most(&emulator.version))?;
     let mut run = EmulatedRun {
         started: Instant::now(),
-        child: spawn(&options.command, &emulator, &session)?,
+        program: spawn(&options.command, &emulator, &session)?,
         recorder: Recorder::new(machine, writer, options.traces),
     };
     let (end, failure) = match run.until_the_command_ends(&mut session, progress) {
@@ -208,7 +206,7 @@ impl Unwritten {
             kind: LossKind::PartNotWritten,
             count: 1,
             detail: format!(
-                "the whole run from {:.1} s of wall time on: {}",
+                "the run after {:.1} s of wall time was not recorded: {}",
                 self.since.as_secs_f64(),
                 self.error.in_full()
             ),
@@ -225,8 +223,8 @@ impl Unwritten {
         Error::new(
             self.error.kind(),
             format!(
-                "{}; the program ran on unrecorded from {:.1} s on and {ended}; what was \
-                 recorded before is kept",
+                "{}; the program ran on unrecorded from {:.1} s on and {ended}; the recording \
+                until then is kept",
                 self.error.in_full(),
                 self.since.as_secs_f64()
             ),
@@ -234,7 +232,7 @@ impl Unwritten {
     }
 }
 
-/// What the user should hear of a run.
+/// Messages for the user about a run.
 fn notes(seen: &[Note], end: &CommandEnd, options: &Options, emulator: &Emulator) -> Vec<String> {
     let mut all: Vec<String> = seen
         .iter()
@@ -265,14 +263,14 @@ fn crashed(who: &str, signal: i32, command: &str, version: &str) -> String {
     };
     format!(
         "{who} crashed (signal {signal}) under the emulator{known}: run `qemu-x86_64 {command}` \
-         without memgauge to tell whose fault it is"
+         without memgauge to see whether the emulator is at fault"
     )
 }
 
 /// A recording under way.
 struct EmulatedRun {
     started: Instant,
-    child: Child,
+    program: Program,
     recorder: Recorder,
 }
 
@@ -297,11 +295,8 @@ impl EmulatedRun {
             if reaped.elapsed() > REAP_EVERY {
                 reaped = Instant::now();
                 self.recorder.reap(session, false)?;
-                if let Some(status) = self.ended()? {
-                    return Ok(ending(status));
-                }
-                if interrupts() > 0 {
-                    return self.interrupted(session);
+                if let Some(end) = self.ended()? {
+                    return Ok(end);
                 }
             }
             if flushed.elapsed() > FLUSH_EVERY {
@@ -317,10 +312,10 @@ impl EmulatedRun {
         }
     }
 
-    fn ended(&mut self) -> Result<Option<ExitStatus>> {
-        self.child
-            .try_wait()
-            .map_err(|e| Error::system("failed to wait for the program", e))
+    fn ended(&mut self) -> Result<Option<CommandEnd>> {
+        let (program, recorder) = (&mut self.program, &self.recorder);
+        let first = program.pid();
+        program.ended_with(&mut |signal| recorder.signal_others(first, signal))
     }
 
     fn progress(&self, seen: &ProgressCounts) -> Progress {
@@ -336,52 +331,15 @@ impl EmulatedRun {
         }
     }
 
-    /// The user wants to stop: the program is asked, then made to. One that ends by
-    /// itself has its own status.
-    fn interrupted(&mut self, session: &mut Session) -> Result<CommandEnd> {
-        let asked = Instant::now();
-        self.recorder.signal_all(libc::SIGTERM);
-        let status = loop {
-            if let Some(status) = self.ended()? {
-                break status;
-            }
-            if asked.elapsed() > GRACE {
-                self.recorder.signal_all(libc::SIGKILL);
-                let _ = self.child.kill();
-            }
-            if !self.recorder.poll(session, true)? {
-                std::thread::sleep(IDLE);
-            }
-        };
-        Ok(match ending(status) {
-            CommandEnd::Signalled(_) => CommandEnd::Interrupted,
-            end => end,
-        })
-    }
-
     /// After a failure: waits for the program's end, which nobody records.
     fn unrecorded(&mut self, session: &mut Session) -> Result<CommandEnd> {
         // Nobody reads the rings any more: the program must not wait for it.
         session.stop();
-        let mut asked: Option<Instant> = None;
         loop {
-            if let Some(status) = self.ended()? {
-                return Ok(match (asked, ending(status)) {
-                    (Some(_), CommandEnd::Signalled(_)) => CommandEnd::Interrupted,
-                    (_, end) => end,
-                });
+            if let Some(end) = self.ended()? {
+                return Ok(end);
             }
-            match asked {
-                None if interrupts() > 0 => {
-                    asked = Some(Instant::now());
-                    self.recorder.signal_all(libc::SIGTERM);
-                }
-                Some(since) if since.elapsed() > GRACE => {
-                    self.recorder.signal_all(libc::SIGKILL);
-                    let _ = self.child.kill();
-                }
-                _ => std::thread::sleep(UNRECORDED_IDLE),
-            }
+            std::thread::sleep(UNRECORDED_IDLE);
         }
     }
 
@@ -468,7 +426,7 @@ fn totals(seen: &ProgressCounts) -> std::collections::BTreeMap<String, u64> {
         .collect()
 }
 
-/// What delivery did, where it did anything.
+/// Facts of delivery, if it did anything.
 fn delivery(delivered: &Delivered) -> Option<DeliveryFacts> {
     (delivered.stops + delivered.rest > 0).then_some(DeliveryFacts {
         rest: delivered.rest,
@@ -477,11 +435,4 @@ fn delivery(delivered: &Delivered) -> Option<DeliveryFacts> {
         swaps: delivered.swaps,
         cycles: Some(delivered.millicycles / 1000),
     })
-}
-
-fn ending(status: ExitStatus) -> CommandEnd {
-    match (status.code(), status.signal()) {
-        (Some(code), _) => CommandEnd::Exited(code),
-        (None, signal) => CommandEnd::Signalled(signal.unwrap_or(0)),
-    }
 }

@@ -65,9 +65,9 @@ pub(super) struct Parts {
 }
 
 impl Parts {
-    /// Takes in what a catalogue tells of mappings.
-    pub(super) fn observe(&mut self, happening: &CatalogueEvent) {
-        match happening {
+    /// Takes a mapping's change from a catalogue.
+    pub(super) fn observe(&mut self, catalogue_event: &CatalogueEvent) {
+        match catalogue_event {
             CatalogueEvent::Mapped(start, mapping) => self.space.map(*start, mapping.clone()),
             CatalogueEvent::Break(at) => {
                 self.space.set_break(*at);

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::{Error, ErrorKind, Result};
-use memgauge_host::sys::process::{effective_ids, has_capabilities, may_execute};
+use memgauge_host::run::{find_on_path, locate, not_executable};
+use memgauge_host::sys::process::{effective_ids, has_capabilities};
 
 /// An emulator that can record.
 #[derive(Clone, Debug)]
@@ -96,14 +97,6 @@ fn version_of(said: &str) -> Option<String> {
     let is_qemu = words.next()?.starts_with("qemu-x86_64");
     let version = words.skip_while(|w| *w != "version").nth(1)?;
     is_qemu.then(|| version.to_owned())
-}
-
-/// The first executable of that name on `PATH`.
-pub fn find_on_path(name: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path)
-        .map(|dir| dir.join(name))
-        .find(|p| p.is_file() && may_execute(p))
 }
 
 /// Where plugins may lie, in order: named by the user, beside the program,
@@ -223,46 +216,13 @@ fn check_plugins(qemu: &Path, version: &str) -> Result<()> {
     ))
 }
 
-fn no_program(name: &str) -> Error {
-    Error::new(
-        ErrorKind::ProgramNotFound,
-        format!("failed to find the program `{name}`"),
-    )
-}
-
-fn not_executable(path: &Path, why: &str) -> Error {
-    Error::new(
-        ErrorKind::ProgramNotExecutable,
-        format!("failed to run `{}`: {why}", path.display()),
-    )
-}
-
-/// The program a command names, as a shell would find it.
-fn locate(name: &str) -> Result<PathBuf> {
-    if !name.contains('/') {
-        return find_on_path(name).ok_or_else(|| no_program(name));
-    }
-    let path = PathBuf::from(name);
-    let meta = std::fs::metadata(&path).map_err(|e| match e.kind() {
-        std::io::ErrorKind::PermissionDenied => not_executable(&path, "permission denied"),
-        _ => no_program(name),
-    })?;
-    if meta.is_dir() {
-        return Err(not_executable(&path, "it is a directory"));
-    }
-    if !may_execute(&path) {
-        return Err(not_executable(&path, "it is not executable (chmod +x it)"));
-    }
-    Ok(path)
-}
-
 /// The program and arguments to hand the emulator for a command, with `#!` lines
 /// resolved.
 ///
 /// # Errors
 /// Program missing, not executable, a directory, or not for x86-64.
 pub fn resolve(command: &[String]) -> Result<(PathBuf, Vec<String>)> {
-    let name = command.first().ok_or_else(|| no_program(""))?;
+    let name = command.first().map_or("", String::as_str);
     let mut path = locate(name)?;
     let mut args = command.to_vec();
     for _ in 0..4 {

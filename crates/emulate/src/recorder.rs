@@ -300,9 +300,9 @@ impl Recorder {
         self.0.live_processes()
     }
 
-    /// Sends `signal` to every live process.
-    pub(super) fn signal_all(&self, signal: i32) {
-        self.0.signal_all(signal);
+    /// Sends `signal` to every live process but `first`.
+    pub(super) fn signal_others(&self, first: u32, signal: i32) {
+        self.0.signal_others(first, signal);
     }
 
     /// Bytes of dirty lines that ended threads left to the shared cache and that
@@ -385,9 +385,9 @@ impl Reader for ModelReader {
         self.machine.core(thread.core).time_ns()
     }
 
-    fn happened(&mut self, process: &mut Process, happening: CatalogueEvent) {
+    fn observe(&mut self, process: &mut Process, catalogue_event: CatalogueEvent) {
         let (pid, kept) = (process.entry.pid, &mut process.kept);
-        match happening {
+        match catalogue_event {
             CatalogueEvent::Mapped(start, mapping) => {
                 let row = module(pid, kept.now_ns, start, &mapping);
                 kept.space.map(start, mapping);
@@ -403,8 +403,8 @@ impl Reader for ModelReader {
             CatalogueEvent::NotFollowed(what) => {
                 self.lose(Some(process), LossKind::ProgramNotFollowed, 1, &what);
             }
-            CatalogueEvent::Refused(bytes) => self.tell(Note::Refused(bytes)),
-            CatalogueEvent::Crashed { pid, signal } => self.tell(Note::Crashed { pid, signal }),
+            CatalogueEvent::Refused(bytes) => self.add_note(Note::Refused(bytes)),
+            CatalogueEvent::Crashed { pid, signal } => self.add_note(Note::Crashed { pid, signal }),
         }
     }
 
@@ -530,7 +530,7 @@ impl ModelReader {
         replay.run(words.all, at, words.whole)
     }
 
-    /// Takes in who lets others go on, or has waited.
+    /// Takes a release or a wait of a thread.
     fn synchronise(&mut self, process: &Process, thread: &Running, sync: &Sync) {
         let (core, _) = self.machine.core_mut(thread.core);
         let until_ns = self.waits.take(sync, process.entry.pid, core.time_ns());
@@ -539,7 +539,7 @@ impl ModelReader {
         }
     }
 
-    fn tell(&mut self, note: Note) {
+    fn add_note(&mut self, note: Note) {
         if self.notes.len() < MOST_NOTES {
             self.notes.push(note);
         }

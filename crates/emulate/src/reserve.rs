@@ -82,6 +82,6 @@ mod tests {
     fn a_refusal_says_what_it_would_have_taken() {
         // 16 TiB are 2^32 pages of 24 bytes.
         assert!(refused(1 << 44, "7.2.22").contains("16384 GiB of addresses"));
-        assert!(refused(1 << 44, "7.2.22").contains("takes 96.0 GiB"));
+        assert!(refused(1 << 44, "7.2.22").contains("would take 96.0 GiB"));
     }
 }

@@ -146,7 +146,7 @@ impl Session {
         let dir = make_dir()?;
         let path = dir.join("control");
         let page = || -> std::io::Result<Shared> {
-            // Written, so that it has memory behind it: a store into a page without ends
+            // Written, so that it has memory: a store into a page without memory ends
             // the process.
             fs::write(&path, [0u8; wire::PAGE])?;
             open_shared(&path, wire::PAGE)
@@ -344,22 +344,22 @@ impl ProcessEntry {
         &mut self,
         catalogue: &mut Catalogue,
     ) -> (Vec<CatalogueEvent>, Option<BadRecord>) {
-        let mut happenings = Vec::new();
+        let mut catalogue_events = Vec::new();
         if self.used() <= self.read {
-            return (happenings, None);
+            return (catalogue_events, None);
         }
         let bytes = self.unread();
         let mut rest = &bytes[..];
         while !rest.is_empty() {
             match catalogue.read(rest) {
-                Ok((length, happening)) => {
-                    happenings.extend(happening);
+                Ok((length, catalogue_event)) => {
+                    catalogue_events.extend(catalogue_event);
                     rest = &rest[length..];
                 }
-                Err(bad) => return (happenings, Some(bad)),
+                Err(bad) => return (catalogue_events, Some(bad)),
             }
         }
-        (happenings, None)
+        (catalogue_events, None)
     }
 
     fn used(&self) -> usize {
@@ -485,7 +485,7 @@ mod tests {
         entry.u32(entry::READY).store(1, Ordering::Release);
     }
 
-    fn patiently(session: &mut Session) -> Option<Entry> {
+    fn wait_for_entry(session: &mut Session) -> Option<Entry> {
         let since = Instant::now();
         while since.elapsed() < 3 * ENTRY_PATIENCE {
             let entry = session.next_entry();
@@ -510,10 +510,13 @@ mod tests {
             "the older one is waited for"
         );
         assert!(!session.is_caught_up());
-        assert!(patiently(&mut session).is_some(), "the younger one");
+        assert!(wait_for_entry(&mut session).is_some(), "the younger one");
         assert!(session.is_caught_up() && session.next_entry().is_none());
         fill(&session, 0);
-        assert!(patiently(&mut session).is_some(), "the older one, late");
+        assert!(
+            wait_for_entry(&mut session).is_some(),
+            "the older one, late"
+        );
         assert_eq!(session.refused(), 0);
     }
 }

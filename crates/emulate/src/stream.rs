@@ -1,12 +1,11 @@
-//! Hands the references of a running program to whoever wants them, without
-//! modelling a machine and without storing anything.
+//! Hands the references of a running program to a caller, without modelling a machine
+//! and without storing anything.
 //!
 //! Threads are read in turn, up to a block of the ring (some thousand
 //! references) of each: the order between threads is theirs only as far as that.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
-use std::process::Child;
 use std::time::Instant;
 
 use memgauge_trace::{CommandEnd, LossKind};
@@ -17,9 +16,9 @@ use super::parts::{Names, Parts, PartsBy};
 use super::qemu::not_loaded;
 use super::session::{ProcessEntry, Ring, Session};
 use super::walk::{References, Walk, WalkState};
-use super::{Emulator, GRACE, IDLE, PATIENCE, REAP_EVERY, ending, resolve, spawn};
+use super::{Emulator, IDLE, PATIENCE, REAP_EVERY, resolve, spawn};
 use crate::{Error, Result};
-use memgauge_host::sys::process::interrupts;
+use memgauge_host::run::Program;
 
 /// References of one thread, in order.
 #[derive(Clone, Copy, Debug)]
@@ -31,7 +30,7 @@ pub struct Batch<'a> {
     /// First byte of each; address spaces of different processes (and of a
     /// process before and after an exec) differ in the bits from 47 on.
     pub addresses: &'a [u64],
-    /// Those that cross a multiple of the granule: which, and their bytes.
+    /// References that cross a multiple of the granule: their indices and bytes.
     pub crossing: &'a [(usize, u32)],
     /// Address of the instruction that makes each; empty if these are not wanted.
     pub ips: &'a [u64],
@@ -39,11 +38,11 @@ pub struct Batch<'a> {
     pub instructions: u64,
     /// From which reference on they are of which part; empty if none are wanted.
     pub parts: &'a [(usize, u32)],
-    /// What the parts are called, by number.
+    /// Names of the parts, by number.
     pub part_names: &'a [String],
 }
 
-/// What is to be said of references.
+/// Facts wanted of each reference.
 #[derive(Clone, Copy, Debug)]
 pub struct StreamOptions {
     /// References that cross a multiple of so many bytes, a power of two, are marked.
@@ -61,9 +60,9 @@ pub struct Streamed {
     pub end: CommandEnd,
     /// Instructions executed.
     pub instructions: u64,
-    /// References given on.
+    /// References passed on.
     pub references: u64,
-    /// What is missing, by kind, count and detail.
+    /// Losses by kind, count and detail.
     pub losses: Vec<(LossKind, u64, String)>,
 }
 
@@ -75,14 +74,14 @@ const SPACE_SHIFT: u32 = 47;
 type Process = follow::Process<Streaming>;
 type Thread = follow::Thread<Walking>;
 
-/// What is kept of a process.
+/// Data kept of a process.
 #[derive(Default)]
 struct Streaming {
     catalogue: Catalogue,
     parts: Parts,
 }
 
-/// What is kept of a thread.
+/// Data kept of a thread.
 #[derive(Default)]
 struct Walking {
     place: WalkState,
@@ -91,7 +90,7 @@ struct Walking {
 
 type Sink<'a> = &'a mut dyn FnMut(&Batch<'_>) -> ControlFlow<()>;
 
-/// Finds the references that words speak of and gives them on.
+/// Finds the references that words stand for and passes them on.
 struct ReferenceReader<'a> {
     sink: Sink<'a>,
     /// The sink wants no more.
@@ -109,7 +108,7 @@ struct ReferenceReader<'a> {
 /// that fails, the command is killed.
 ///
 /// # Errors
-/// What `sink` said; the program cannot run or the emulator is missing.
+/// Errors of `sink`; the program cannot run or the emulator is missing.
 pub fn stream<E: From<Error>>(
     command: &[String],
     wanted: StreamOptions,
@@ -134,33 +133,30 @@ fn stream_while(command: &[String], wanted: StreamOptions, sink: Sink<'_>) -> Re
     let emulator = Emulator::find()?;
     let mut session = Session::create(super::reserve::most(&emulator.version))?;
     let mut run = StreamRun {
-        child: spawn(command, &emulator, &session)?,
+        program: spawn(command, &emulator, &session)?,
         followed: Followed::new(ReferenceReader::new(wanted, sink)),
     };
     let end = run.until_the_end(&mut session);
     if end.is_err() {
         session.stop();
-        run.kill();
+        run.program.kill();
     }
     run.close(&mut session, end?)
 }
 
 /// A streamed run under way.
 struct StreamRun<'a> {
-    child: Child,
+    program: Program,
     followed: Followed<ReferenceReader<'a>>,
 }
 
 impl StreamRun<'_> {
     fn until_the_end(&mut self, session: &mut Session) -> Result<CommandEnd> {
         let (mut idle, mut reaped) = (0, Instant::now());
-        let mut asked: Option<Instant> = None;
         loop {
-            let busy = self
-                .followed
-                .poll(session, idle >= PATIENCE || asked.is_some());
+            let busy = self.followed.poll(session, idle >= PATIENCE);
             if self.followed.reader.refused {
-                self.kill();
+                self.program.kill();
                 return Ok(CommandEnd::Interrupted);
             }
             idle = if busy || idle >= PATIENCE {
@@ -176,33 +172,13 @@ impl StreamRun<'_> {
             }
             reaped = Instant::now();
             self.followed.reap(session, false);
-            let status = self.child.try_wait();
-            let status = status.map_err(|e| Error::system("failed to wait for the program", e))?;
-            match status {
-                Some(_) if asked.is_some() => return Ok(CommandEnd::Interrupted),
-                Some(status) => return Ok(ending(status)),
-                None if interrupts() > 0 => self.interrupt(&mut asked),
-                None => {}
+            let (program, followed) = (&mut self.program, &self.followed);
+            let first = program.pid();
+            let others = &mut |signal| followed.signal_others(first, signal);
+            if let Some(end) = program.ended_with(others)? {
+                return Ok(end);
             }
         }
-    }
-
-    /// The user wants to stop: the program is asked, then made to.
-    fn interrupt(&mut self, asked: &mut Option<Instant>) {
-        match asked {
-            None => self.followed.signal_all(libc::SIGTERM),
-            Some(since) if since.elapsed() > GRACE => {
-                self.followed.signal_all(libc::SIGKILL);
-                let _ = self.child.kill();
-            }
-            Some(_) => {}
-        }
-        asked.get_or_insert_with(Instant::now);
-    }
-
-    fn kill(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 
     fn close(mut self, session: &mut Session, end: CommandEnd) -> Result<Streamed> {
@@ -307,11 +283,11 @@ impl Reader for ReferenceReader<'_> {
         Walking::default()
     }
 
-    fn happened(&mut self, process: &mut Process, happening: CatalogueEvent) {
+    fn observe(&mut self, process: &mut Process, catalogue_event: CatalogueEvent) {
         if self.wanted.parts.is_some() {
-            process.kept.parts.observe(&happening);
+            process.kept.parts.observe(&catalogue_event);
         }
-        if let CatalogueEvent::NotFollowed(what) = happening {
+        if let CatalogueEvent::NotFollowed(what) = catalogue_event {
             self.lose(None, LossKind::ProgramNotFollowed, 1, &what);
         }
     }

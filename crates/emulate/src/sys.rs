@@ -1,5 +1,6 @@
 //! Files mapped by several processes, read and written as atomics.
 
+use rustix::thread::futex;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -101,6 +102,6 @@ impl Drop for Shared {
 
 /// Wakes a process sleeping on the futex word.
 pub(crate) fn futex_wake(word: &AtomicU32) {
-    // SAFETY: the address is valid for the call; FUTEX_WAKE reads nothing else.
-    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
+    // Not a private futex: the word lies in memory that another process waits in.
+    let _ = futex::wake(word, futex::Flags::empty(), i32::MAX as u32);
 }

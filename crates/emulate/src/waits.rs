@@ -1,4 +1,4 @@
-//! Who waited for whom: what lets others go on, and what has waited, in virtual time.
+//! Waits in virtual time: which thread let which others go on.
 //!
 //! The plugin numbers both throughout the session (`qemu-plugin/sync.c`). A wait ends
 //! no earlier than the last release of its key that has a smaller number. Threads are
@@ -22,12 +22,12 @@ const MOST_WRITERS: usize = 16;
 pub(super) struct Sync {
     /// Its number in the session.
     pub(super) number: u64,
-    pub(super) what: What,
+    pub(super) what: MarkKind,
 }
 
 /// Meaning of a mark; a key is an object's, or a thread's or process's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum What {
+pub(super) enum MarkKind {
     /// A thread that waits for the key goes on so many nanoseconds later.
     Release(u64, u64),
     Acquire(u64),
@@ -54,8 +54,8 @@ impl Sync {
                 .filter(|&word| wire::mark(word) == mark)
                 .map(|word| word & wire::ADDRESS)
         });
-        let what = kind.zip(ns).map_or(What::Nothing, |(kind, ns)| {
-            What::of(
+        let what = kind.zip(ns).map_or(MarkKind::Nothing, |(kind, ns)| {
+            MarkKind::of(
                 kind >> wire::SYNC_KIND_SHIFT,
                 kind & ((1 << wire::SYNC_KIND_SHIFT) - 1),
                 ns,
@@ -69,7 +69,7 @@ impl Sync {
 
     /// Whether the thread is not to be read on before all smaller numbers have been.
     pub(super) fn waits(&self) -> bool {
-        use What::{Acquire, AcquireEnd, JoinProcess, JoinThread};
+        use MarkKind::{Acquire, AcquireEnd, JoinProcess, JoinThread};
         matches!(
             self.what,
             Acquire(_) | AcquireEnd(_) | JoinThread(_) | JoinProcess(_)
@@ -77,18 +77,18 @@ impl Sync {
     }
 }
 
-impl What {
-    fn of(kind: u64, key: u64, ns: u64) -> What {
+impl MarkKind {
+    fn of(kind: u64, key: u64, ns: u64) -> MarkKind {
         match kind {
-            wire::SYNC_RELEASE => What::Release(key, ns),
-            wire::SYNC_ACQUIRE => What::Acquire(key),
-            wire::SYNC_ACQUIRE_END => What::AcquireEnd(key),
-            wire::SYNC_SLEEP => What::Sleep(ns),
-            wire::SYNC_START => What::Start,
-            wire::SYNC_EXIT => What::Exit(key as u32),
-            wire::SYNC_JOIN_THREAD => What::JoinThread(key as u32),
-            wire::SYNC_JOIN_PROCESS => What::JoinProcess(key as u32),
-            _ => What::Nothing,
+            wire::SYNC_RELEASE => MarkKind::Release(key, ns),
+            wire::SYNC_ACQUIRE => MarkKind::Acquire(key),
+            wire::SYNC_ACQUIRE_END => MarkKind::AcquireEnd(key),
+            wire::SYNC_SLEEP => MarkKind::Sleep(ns),
+            wire::SYNC_START => MarkKind::Start,
+            wire::SYNC_EXIT => MarkKind::Exit(key as u32),
+            wire::SYNC_JOIN_THREAD => MarkKind::JoinThread(key as u32),
+            wire::SYNC_JOIN_PROCESS => MarkKind::JoinProcess(key as u32),
+            _ => MarkKind::Nothing,
         }
     }
 }
@@ -131,30 +131,30 @@ pub(super) struct Waits {
 }
 
 impl Waits {
-    /// Takes in a mark of a thread of process `pid` whose clock shows `now_ns`; until
-    /// when it has waited, if it has.
+    /// Takes a mark of a thread of process `pid` with the clock at `now_ns`. Returns
+    /// the time until which it has waited, if it has.
     pub(super) fn take(&mut self, sync: &Sync, pid: u32, now_ns: u64) -> Option<u64> {
         match sync.what {
-            What::Release(key, delay_ns) => {
+            MarkKind::Release(key, delay_ns) => {
                 let at_ns = now_ns.saturating_add(delay_ns);
                 let released = self.released.entry(key).or_default();
                 released.add(sync.number, at_ns, pid);
                 None
             }
-            What::Start => {
+            MarkKind::Start => {
                 self.starts.insert(sync.number, now_ns);
                 None
             }
-            What::Exit(tid) => {
+            MarkKind::Exit(tid) => {
                 self.threads.insert(tid, now_ns);
                 None
             }
-            What::Acquire(key) => self.released.get(&key)?.last_before(sync.number),
-            What::AcquireEnd(key) => self.end_of(key, sync.number),
-            What::Sleep(ns) => Some(now_ns.saturating_add(ns)),
-            What::JoinThread(tid) => self.threads.get(&tid).copied(),
-            What::JoinProcess(pid) => self.processes.get(&pid).copied(),
-            What::Nothing => None,
+            MarkKind::Acquire(key) => self.released.get(&key)?.last_before(sync.number),
+            MarkKind::AcquireEnd(key) => self.end_of(key, sync.number),
+            MarkKind::Sleep(ns) => Some(now_ns.saturating_add(ns)),
+            MarkKind::JoinThread(tid) => self.threads.get(&tid).copied(),
+            MarkKind::JoinProcess(pid) => self.processes.get(&pid).copied(),
+            MarkKind::Nothing => None,
         }
     }
 
@@ -191,7 +191,7 @@ impl Waits {
 mod tests {
     use super::*;
 
-    fn sync(number: u64, what: What) -> Sync {
+    fn sync(number: u64, what: MarkKind) -> Sync {
         Sync { number, what }
     }
 
@@ -199,10 +199,10 @@ mod tests {
     fn a_wait_ends_with_the_last_release_of_its_key_that_came_before() {
         let mut waits = Waits::default();
         // Read in another order than they were made.
-        waits.take(&sync(8, What::Release(1, 0)), 1, 800);
-        waits.take(&sync(3, What::Release(1, 0)), 2, 300);
-        waits.take(&sync(5, What::Release(2, 40)), 2, 500);
-        let mut acquire = |number, key| waits.take(&sync(number, What::Acquire(key)), 3, 7);
+        waits.take(&sync(8, MarkKind::Release(1, 0)), 1, 800);
+        waits.take(&sync(3, MarkKind::Release(1, 0)), 2, 300);
+        waits.take(&sync(5, MarkKind::Release(2, 40)), 2, 500);
+        let mut acquire = |number, key| waits.take(&sync(number, MarkKind::Acquire(key)), 3, 7);
         assert_eq!(acquire(4, 1), Some(300));
         assert_eq!(acquire(9, 1), Some(800));
         assert_eq!(acquire(2, 1), None);
@@ -213,20 +213,20 @@ mod tests {
     #[test]
     fn the_end_of_a_pipe_comes_when_its_writers_have_ended() {
         let mut waits = Waits::default();
-        waits.take(&sync(1, What::Release(9, 0)), 50, 100);
+        waits.take(&sync(1, MarkKind::Release(9, 0)), 50, 100);
         waits.reach(50, 900);
-        let end = sync(5, What::AcquireEnd(9));
+        let end = sync(5, MarkKind::AcquireEnd(9));
         assert_eq!(waits.take(&end, 7, 0), Some(100));
-        waits.take(&sync(2, What::Exit(50)), 50, 900);
+        waits.take(&sync(2, MarkKind::Exit(50)), 50, 900);
         assert_eq!(waits.take(&end, 7, 0), Some(900));
     }
 
     #[test]
     fn a_join_knows_only_threads_that_ended() {
         let mut waits = Waits::default();
-        let join = sync(4, What::JoinThread(50));
+        let join = sync(4, MarkKind::JoinThread(50));
         assert_eq!(waits.take(&join, 7, 0), None);
-        waits.take(&sync(2, What::Exit(50)), 7, 900);
+        waits.take(&sync(2, MarkKind::Exit(50)), 7, 900);
         assert_eq!(waits.take(&join, 7, 0), Some(900));
         waits.begin(50);
         assert_eq!(waits.take(&join, 7, 0), None);
@@ -240,8 +240,11 @@ mod tests {
         let kind = wire::MARK_SYNC_KIND | wire::SYNC_RELEASE << wire::SYNC_KIND_SHIFT | 77;
         let whole = words(&[5, wire::MARK_SYNC | 12, kind, wire::MARK_SYNC_NS | 30]);
         assert_eq!(Sync::at(&whole, 0), None);
-        assert_eq!(Sync::at(&whole, 1), Some(sync(12, What::Release(77, 30))));
+        assert_eq!(
+            Sync::at(&whole, 1),
+            Some(sync(12, MarkKind::Release(77, 30)))
+        );
         let cut = words(&[wire::MARK_SYNC | 12, 5]);
-        assert_eq!(Sync::at(&cut, 0), Some(sync(12, What::Nothing)));
+        assert_eq!(Sync::at(&cut, 0), Some(sync(12, MarkKind::Nothing)));
     }
 }

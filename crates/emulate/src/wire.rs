@@ -51,7 +51,7 @@ pub(super) fn id(word: u64) -> u64 {
     word >> ID_SHIFT & 0xffff
 }
 
-/// Whether a word is about the other line of the run before it.
+/// Whether a word is about the other line of the previous run.
 pub(super) fn is_other_line(word: u64) -> bool {
     matches!(id(word), OTHER_LINE_LOADS | OTHER_LINE_STORES)
 }

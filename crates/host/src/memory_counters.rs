@@ -168,7 +168,8 @@ pub struct Series {
 }
 
 impl Series {
-    /// Its name in a recording: `uncore.TERM`, with `/PORT` behind it where it is of one.
+    /// Its name in a recording: `uncore.TERM`, or `uncore.TERM/PORT` for the counter of
+    /// a port.
     pub fn name(&self) -> String {
         match self.port.as_str() {
             "" => format!("uncore.{}", self.term.name()),

@@ -37,21 +37,21 @@ pub fn check(input: &mut Input) -> Result<()> {
 /// # Errors
 /// It is no perf data, cannot be read, or the recording cannot be written.
 pub fn import(input: &mut Input, output: &Path) -> Result<()> {
-    let mut earliest = Earliest::new(!input.beside.is_empty());
+    let mut earliest = Earliest::new(!input.further.is_empty());
     let mut head = PerfData::open(&mut input.main)?;
     head.read(&mut earliest)?;
-    for (_, records) in &mut input.beside {
-        head.read_beside(records, &mut earliest)?;
+    for (_, records) in &mut input.further {
+        head.read_further(records, &mut earliest)?;
     }
     input.rewind()?;
     let mut file = PerfData::open(&mut input.main)?;
     let mut converter = Converter::new(output, earliest.time_ns, file.facts.build_ids.clone())?;
-    if !input.beside.is_empty() {
+    if !input.further.is_empty() {
         converter.threads = Threads::of_any_order();
     }
     let mut damage = file.read(&mut converter)?;
-    for (path, records) in &mut input.beside {
-        let found = file.read_beside(records, &mut converter)?;
+    for (path, records) in &mut input.further {
+        let found = file.read_further(records, &mut converter)?;
         let named = |why| format!("{}: {why}", path.display());
         damage
             .problems

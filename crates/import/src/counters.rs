@@ -77,7 +77,7 @@ impl Counters {
         match self.recent.get_mut(index) {
             Some(recent) => *recent = place,
             None if index == recent => self.recent.push(place),
-            // Behind one that is unknown: looked up each time.
+            // After an unknown id: looked up each time.
             None => {}
         }
         Some(place)

@@ -22,7 +22,7 @@ pub struct Input {
     /// The file with the head.
     pub(super) main: BufReader<File>,
     /// Further files, with records only.
-    pub(super) beside: Vec<(PathBuf, BufReader<File>)>,
+    pub(super) further: Vec<(PathBuf, BufReader<File>)>,
 }
 
 impl Input {
@@ -53,7 +53,7 @@ impl Input {
     fn of(file: File) -> Input {
         Input {
             main: BufReader::with_capacity(BUFFER_BYTES, file),
-            beside: Vec::new(),
+            further: Vec::new(),
         }
     }
 
@@ -67,7 +67,7 @@ impl Input {
         let mut input = Input::of(opened(&head)?);
         for name in numbered(path)? {
             let file = BufReader::with_capacity(BUFFER_BYTES, opened(&name)?);
-            input.beside.push((name, file));
+            input.further.push((name, file));
         }
         Ok(input)
     }
@@ -76,7 +76,7 @@ impl Input {
     pub(super) fn rewind(&mut self) -> Result<()> {
         let again = |e| Error::system("failed to read perf data again", e);
         self.main.rewind().map_err(again)?;
-        for (_, file) in &mut self.beside {
+        for (_, file) in &mut self.further {
             file.rewind().map_err(again)?;
         }
         Ok(())

@@ -41,7 +41,7 @@ impl Threads {
         }
     }
 
-    /// Takes in what a record says, now or when all have come.
+    /// Takes a record's change, now or when all have come.
     pub(super) fn change(&mut self, change: Change, time_ns: u64) {
         match &mut self.waiting {
             Some(waiting) => waiting.push((time_ns, change)),

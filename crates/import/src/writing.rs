@@ -60,7 +60,7 @@ impl Load for Vec<SeriesRow> {
     }
 }
 
-/// Takes rows; the recording is written behind it.
+/// Takes rows; another thread writes the recording.
 pub(super) struct Writing {
     rows: Queue<Rows>,
     series: Queue<Vec<SeriesRow>>,

@@ -87,7 +87,7 @@ fn records() -> Vec<u8> {
     bytes
 }
 
-/// A file with the feature HOSTNAME behind its data.
+/// A file with the feature HOSTNAME after its data.
 fn file(attributes: &[Vec<u8>], data: &[u8]) -> Vec<u8> {
     let ids = words(&(100..100 + attributes.len() as u64).collect::<Vec<_>>());
     let numbered = attributes.iter().enumerate();

@@ -44,7 +44,7 @@ impl DeferredHook {
             let map = object.maps().find(|map| map.name() == TELLS);
             let told = map.is_some_and(|map| wait_readable([map.as_fd(), over.as_fd()]) == 0);
             if told {
-                place.get_or_init(|| hang(&object, program));
+                place.get_or_init(|| attach(&object, program));
             }
         })?;
         Ok(DeferredHook {
@@ -59,7 +59,7 @@ impl DeferredHook {
     }
 }
 
-fn hang(object: &Object, program: &str) -> Option<Link> {
+fn attach(object: &Object, program: &str) -> Option<Link> {
     let found = object.progs_mut().find(|p| p.name() == program)?;
     found.attach().ok()
 }

@@ -5,10 +5,11 @@ use std::fs::{File, TryLockError};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::process::Command;
 
 use super::programs::unified_hierarchy;
 use crate::{Error, ErrorKind, Result};
+use memgauge_host::run::Program;
 
 /// Names of groups begin so; memgauge's process id and a number follow.
 const PREFIX: &str = "memgauge-";
@@ -19,8 +20,8 @@ const NAMES: u32 = 100;
 /// A running command and its control group, which is removed when this is dropped.
 #[derive(Debug)]
 pub struct Launched {
-    /// The command's process.
-    pub child: Child,
+    /// The command.
+    pub program: Program,
     group: PathBuf,
     id: u64,
     /// Locked as long as this run lives, so that no other run removes the group.
@@ -49,13 +50,13 @@ impl Launched {
         let id = std::fs::metadata(&group).map_err(failed)?.ino();
         // A child is born in its parent's group: this process goes there for a moment.
         let started = enter(&group).map_err(failed).and_then(|()| {
-            let child = spawn(command);
+            let program = spawn(command);
             enter(&home).map_err(failed)?;
-            child
+            program
         });
         match started {
-            Ok(child) => Ok(Launched {
-                child,
+            Ok(program) => Ok(Launched {
+                program,
                 group,
                 id,
                 _owned: owned,
@@ -166,20 +167,11 @@ fn own_group() -> Result<PathBuf> {
     Ok(root.join(own))
 }
 
-fn spawn(command: &[String]) -> Result<Child> {
-    let (program, arguments) = command.split_first().ok_or_else(|| {
-        Error::new(
-            ErrorKind::ProgramNotFound,
-            "failed to run ``: no program was named",
-        )
-    })?;
-    Command::new(program).args(arguments).spawn().map_err(|e| {
-        let kind = match e.kind() {
-            io::ErrorKind::NotFound => ErrorKind::ProgramNotFound,
-            _ => ErrorKind::ProgramNotExecutable,
-        };
-        Error::new(kind, format!("failed to run `{program}`: {e}"))
-    })
+fn spawn(command: &[String]) -> Result<Program> {
+    let (program, arguments) = command
+        .split_first()
+        .expect("SANITY: only a command is launched");
+    Program::start(Command::new(program).args(arguments))
 }
 
 #[cfg(test)]

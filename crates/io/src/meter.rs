@@ -133,11 +133,6 @@ impl Meter {
         self.session.is_pinned()
     }
 
-    /// Bytes of memory that the kernel's tables take at most.
-    pub fn table_bytes(&self) -> u64 {
-        self.session.table_bytes()
-    }
-
     /// Losses since the start.
     ///
     /// # Errors

@@ -30,16 +30,17 @@ const BTF: &str = "/sys/kernel/btf";
 const MOST_CHUNKS: u32 = 1 << 18;
 
 /// Messages of libbpf about the last load; it calls a plain function.
-static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
+static MESSAGES: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 fn listen(_: PrintLevel, text: String) {
-    if let Ok(mut said) = SAID.lock() {
+    if let Ok(mut said) = MESSAGES.lock() {
         said.push(text.trim_end().to_owned());
     }
 }
 
-fn said() -> Vec<String> {
-    SAID.lock()
+fn libbpf_messages() -> Vec<String> {
+    MESSAGES
+        .lock()
         .map(|mut s| std::mem::take(&mut *s))
         .unwrap_or_default()
 }
@@ -287,15 +288,6 @@ impl Programs {
             .map_or(0, |map| map.max_entries() as usize)
     }
 
-    /// Bytes of the maps at most, with all of their entries and on all processors.
-    pub(super) fn memory_bytes(&self) -> u64 {
-        let processors = libbpf_rs::num_possible_cpus().unwrap_or(1) as u64;
-        self.object
-            .maps()
-            .map(|map| most_bytes(&map, processors))
-            .sum()
-    }
-
     fn map(&self, name: &str) -> Result<Map<'_>> {
         let found = self.object.maps().find(|map| map.name() == name);
         found.ok_or_else(|| Error::new(ErrorKind::System, format!("failed to find map `{name}`")))
@@ -320,22 +312,12 @@ fn lock_folder(folder: &Path) -> Result<File> {
     }
 }
 
-fn most_bytes(map: &Map<'_>, processors: u64) -> u64 {
-    let entry = u64::from(map.key_size()) + u64::from(map.value_size());
-    let copies = if map.map_type().is_percpu() {
-        processors
-    } else {
-        1
-    };
-    u64::from(map.max_entries()) * entry * copies
-}
-
 fn name_of(program: &ProgramMut<'_>) -> String {
     program.name().to_string_lossy().into_owned()
 }
 
 fn open(choice: &HookChoice, setup: Setup) -> libbpf_rs::Result<Object> {
-    said();
+    libbpf_messages();
     let mut object = ObjectBuilder::default()
         .name("memgauge_io")?
         .open_memory(OBJECT)?;
@@ -374,7 +356,7 @@ fn chunks() -> u32 {
 
 /// The program that the kernel did not take, if the others can do without it.
 fn refused_program(choice: &HookChoice, cause: &libbpf_rs::Error) -> Result<String> {
-    let said = said();
+    let said = libbpf_messages();
     let named = choice.load.iter().find(|program| {
         said.iter()
             .any(|line| line.contains(&format!("prog '{program}':")))

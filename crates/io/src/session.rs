@@ -61,11 +61,6 @@ impl Session {
         self.programs.missing()
     }
 
-    /// Bytes of memory that the kernel's tables take at most.
-    pub fn table_bytes(&self) -> u64 {
-        self.programs.memory_bytes()
-    }
-
     /// All accounts since the start.
     ///
     /// # Errors
@@ -177,7 +172,7 @@ impl Session {
     ///
     /// # Errors
     /// When the map cannot be written.
-    pub fn publish(&self, rate: &Rate) -> Result<()> {
+    pub(crate) fn publish(&self, rate: &Rate) -> Result<()> {
         self.programs.publish(rate)
     }
 

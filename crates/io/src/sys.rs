@@ -1,10 +1,13 @@
 //! Network devices as another network namespace sees them.
 
 use std::collections::BTreeMap;
-use std::ffi::CString;
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
+
+use rustix::net::netdevice::name_to_index;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 /// A network device: where it is, what drives it, what it counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -28,7 +31,7 @@ pub struct NetDevice {
 ///
 /// # Errors
 /// When the namespace cannot be entered or is gone.
-pub fn devices_in(namespace: File) -> io::Result<Vec<NetDevice>> {
+pub(crate) fn devices_in(namespace: File) -> io::Result<Vec<NetDevice>> {
     let thread = std::thread::Builder::new().spawn(move || {
         enter(&namespace)?;
         devices_here()
@@ -38,18 +41,15 @@ pub fn devices_in(namespace: File) -> io::Result<Vec<NetDevice>> {
 }
 
 fn enter(namespace: &File) -> io::Result<()> {
-    // SAFETY: a valid descriptor; only this thread changes its namespace.
-    match unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
+    let network = Some(LinkNameSpaceType::Network);
+    Ok(move_into_link_name_space(namespace.as_fd(), network)?)
 }
 
 /// Devices of the calling thread's namespace.
 ///
 /// # Errors
 /// When `/proc` cannot be read.
-pub fn devices_here() -> io::Result<Vec<NetDevice>> {
+pub(crate) fn devices_here() -> io::Result<Vec<NetDevice>> {
     let socket = query_socket()?;
     let counted = counters_here()?.into_iter();
     let mut devices: Vec<NetDevice> = counted
@@ -60,7 +60,7 @@ pub fn devices_here() -> io::Result<Vec<NetDevice>> {
         })
         .collect();
     for device in &mut devices {
-        device.index = index_of(&device.name);
+        device.index = name_to_index(&socket, &device.name).unwrap_or(0);
         let (driver, statistics) = driver_of(&socket, &device.name).unwrap_or_default();
         if driver == "veth" {
             device.peer = peer_of(&socket, &device.name, statistics).unwrap_or(0);
@@ -76,7 +76,7 @@ pub fn devices_here() -> io::Result<Vec<NetDevice>> {
 ///
 /// # Errors
 /// When `/proc` cannot be read.
-pub fn counters_here() -> io::Result<BTreeMap<String, [u64; 4]>> {
+pub(crate) fn counters_here() -> io::Result<BTreeMap<String, [u64; 4]>> {
     let table = std::fs::read_to_string("/proc/thread-self/net/dev")?;
     Ok(table.lines().filter_map(counters).collect())
 }
@@ -97,23 +97,10 @@ fn counters(line: &str) -> Option<(String, [u64; 4])> {
     Some((name.trim().to_owned(), counted))
 }
 
-fn index_of(name: &str) -> u32 {
-    let Ok(name) = CString::new(name) else {
-        return 0;
-    };
-    // SAFETY: a NUL-terminated string that lives through the call.
-    unsafe { libc::if_nametoindex(name.as_ptr()) }
-}
-
 fn query_socket() -> io::Result<File> {
-    use std::os::fd::FromRawFd;
-    // SAFETY: plain system call without pointers.
-    let fd = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the kernel just made this descriptor for us.
-    Ok(unsafe { File::from_raw_fd(fd) })
+    let close = SocketFlags::CLOEXEC;
+    let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, close, None)?;
+    Ok(socket.into())
 }
 
 /// `struct ethtool_drvinfo` (linux/ethtool.h), 196 bytes.

@@ -37,10 +37,10 @@ pub struct EventSupport {
 
 /// Tries each event on this process, or on processor 0 where it is of a PMU
 /// outside the cores.
-pub fn try_out(events: &[Event], whom: EventScope) -> EventSupport {
+pub fn try_out(events: &[Event], scope: EventScope) -> EventSupport {
     let mut tried = EventSupport::default();
     for event in events {
-        match try_one(event, whom) {
+        match try_one(event, scope) {
             Ok(event) => {
                 if event.attr.flags != with_modes(&event).flags {
                     tried.user_only.push(event.name.clone());
@@ -49,7 +49,7 @@ pub fn try_out(events: &[Event], whom: EventScope) -> EventSupport {
             }
             Err(e) => tried.unsupported.push(Unsupported {
                 name: event.name.clone(),
-                why: reason(event, whom, &e),
+                why: reason(event, scope, &e),
             }),
         }
     }
@@ -65,23 +65,23 @@ fn with_modes(event: &Event) -> Attr {
     attr
 }
 
-fn try_one(event: &Event, whom: EventScope) -> io::Result<Event> {
+fn try_one(event: &Event, scope: EventScope) -> io::Result<Event> {
     let cpu = event.cpus.as_ref().and_then(|cpus| cpus.first().copied());
-    let whom = if cpu.is_some() {
+    let scope = if cpu.is_some() {
         EventScope::Everybody
     } else {
-        whom
+        scope
     };
     // A system-wide counter needs a processor; any will do.
-    let cpu = cpu.or(matches!(whom, EventScope::Everybody | EventScope::Cgroup(_)).then_some(0));
+    let cpu = cpu.or(matches!(scope, EventScope::Everybody | EventScope::Cgroup(_)).then_some(0));
     let open = |event: &Event| {
         let mut attr = event.attr;
         attr.flags |= flag::DISABLED;
-        perf::open(&attr, whom, cpu, None).map(drop)
+        perf::open(&attr, scope, cpu, None).map(drop)
     };
     let mut event = event.clone();
     if event.modifiers.most_precise {
-        event.attr.flags |= most_precise(&event, whom, cpu) << flag::PRECISE_SHIFT;
+        event.attr.flags |= most_precise(&event, scope, cpu) << flag::PRECISE_SHIFT;
     }
     let denied = match open(&event) {
         Ok(()) => return Ok(event),
@@ -116,12 +116,12 @@ fn lacking(event: &Event) -> Option<io::Error> {
     (!is_denied(&error)).then_some(error)
 }
 
-pub(crate) fn most_precise(event: &Event, whom: EventScope, cpu: Option<u32>) -> u64 {
+pub(crate) fn most_precise(event: &Event, scope: EventScope, cpu: Option<u32>) -> u64 {
     let fits = |&precise: &u64| {
         let mut attr = event.attr;
         attr.flags |= flag::DISABLED | precise << flag::PRECISE_SHIFT;
         attr.period = 1_000_003;
-        perf::open(&attr, whom, cpu, None).is_ok()
+        perf::open(&attr, scope, cpu, None).is_ok()
     };
     (1..=3).rev().find(fits).unwrap_or(0)
 }
@@ -139,7 +139,7 @@ fn has_core_pmu() -> bool {
         .any(|name| folder.join(name).exists())
 }
 
-fn reason(event: &Event, whom: EventScope, error: &io::Error) -> String {
+fn reason(event: &Event, scope: EventScope, error: &io::Error) -> String {
     match error.raw_os_error() {
         Some(libc::ENOENT | libc::ENODEV | libc::EOPNOTSUPP | libc::ENXIO) => {
             if !event.is_software() && !has_core_pmu() {
@@ -154,7 +154,7 @@ fn reason(event: &Event, whom: EventScope, error: &io::Error) -> String {
                 // User space alone would do.
                 attr.flags |= flag::EXCLUDE_KERNEL;
             }
-            denied_reason(&attr, event.cpus.is_some(), whom)
+            denied_reason(&attr, event.cpus.is_some(), scope)
         }
         Some(libc::EINVAL) => {
             "the kernel refuses this combination of event, period and modifiers".to_owned()
@@ -164,8 +164,8 @@ fn reason(event: &Event, whom: EventScope, error: &io::Error) -> String {
     }
 }
 
-fn denied_reason(attr: &Attr, of_processors: bool, whom: EventScope) -> String {
-    let wide = of_processors || matches!(whom, EventScope::Everybody | EventScope::Cgroup(_));
+fn denied_reason(attr: &Attr, of_processors: bool, scope: EventScope) -> String {
+    let wide = of_processors || matches!(scope, EventScope::Everybody | EventScope::Cgroup(_));
     not_allowed(level_needed(attr, wide), perf::paranoid_level())
 }
 
@@ -195,11 +195,11 @@ fn not_allowed(needed: i64, set: Option<i64>) -> String {
 }
 
 /// An event cannot be sampled, although all that can be given up was.
-pub(crate) fn not_sampled(name: &str, attr: &Attr, whom: EventScope, error: io::Error) -> Error {
+pub(crate) fn not_sampled(name: &str, attr: &Attr, scope: EventScope, error: io::Error) -> Error {
     let is_software = matches!(attr.kind, kind::SOFTWARE | kind::TRACEPOINT);
     let why = match error.raw_os_error() {
         Some(libc::EACCES | libc::EPERM) => {
-            let why = denied_reason(attr, false, whom);
+            let why = denied_reason(attr, false, scope);
             return Error::new(
                 ErrorKind::Refused,
                 format!("failed to sample `{name}`: {why}"),
@@ -251,11 +251,11 @@ pub struct Setup {
 }
 
 /// Format of a group's readings.
-pub const READ_FORMAT: u64 = read::GROUP | read::TIME_ENABLED | read::TIME_RUNNING;
+pub(crate) const READ_FORMAT: u64 = read::GROUP | read::TIME_ENABLED | read::TIME_RUNNING;
 /// Read format of a member. In a READ record of an ending thread, a member with the
 /// group's format would have the values of all *others*, since the kernel takes it out
 /// of the group first.
-pub const MEMBER_FORMAT: u64 = read::TIME_ENABLED | read::TIME_RUNNING;
+pub(crate) const MEMBER_FORMAT: u64 = read::TIME_ENABLED | read::TIME_RUNNING;
 
 fn prepared(mut attr: Attr, setup: &Setup, is_leader: bool) -> Attr {
     attr.flags |= setup.flags | if is_leader { setup.leader_flags } else { 0 };
@@ -280,8 +280,8 @@ pub enum GroupOpening {
 }
 
 impl Counters {
-    /// Opens `events` (numbers into `all`) as one group, behind `timer` where
-    /// there is one, which then is the leader.
+    /// Opens `events` (numbers into `all`) as one group. If there is a `timer`, it
+    /// leads the group.
     pub fn open(
         timer: Option<&Attr>,
         all: &[Event],
@@ -291,7 +291,7 @@ impl Counters {
     ) -> GroupOpening {
         let mut fds: Vec<OwnedFd> = Vec::new();
         if let Some(timer) = timer {
-            match perf::open(&prepared(*timer, setup, true), place.whom, place.cpu, None) {
+            match perf::open(&prepared(*timer, setup, true), place.scope, place.cpu, None) {
                 Ok(fd) => fds.push(fd),
                 Err(e) => return GroupOpening::None(e),
             }
@@ -299,7 +299,7 @@ impl Counters {
         let mut taken = 0;
         for &event in events {
             let attr = prepared(all[event].attr, setup, fds.is_empty());
-            match perf::open(&attr, place.whom, place.cpu, fds.first()) {
+            match perf::open(&attr, place.scope, place.cpu, fds.first()) {
                 Ok(fd) => fds.push(fd),
                 Err(e) if fds.is_empty() || is_final(&e) => return GroupOpening::None(e),
                 Err(_) => break,
@@ -336,7 +336,7 @@ impl Counters {
     ///
     /// # Errors
     /// The kernel's error.
-    pub fn write_into(&self, owner: &OwnedFd) -> io::Result<()> {
+    pub(crate) fn write_into(&self, owner: &OwnedFd) -> io::Result<()> {
         let mut others = self
             .fds
             .iter()

@@ -26,7 +26,7 @@ pub enum Target {
 }
 
 impl Target {
-    /// The program's words, or whom else it names, in words.
+    /// The program's words, or the target that it names, in words.
     pub fn words(&self) -> Vec<String> {
         let list = |what: &str, ids: &[u32]| {
             let ids: Vec<String> = ids.iter().map(u32::to_string).collect();
@@ -47,13 +47,13 @@ impl Target {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     /// Scope that it observes.
-    pub whom: EventScope,
+    pub scope: EventScope,
     /// On which processor; `None` is any.
     pub cpu: Option<u32>,
 }
 
 /// Processors that are switched on.
-pub fn online_cpus() -> Vec<u32> {
+pub(crate) fn online_cpus() -> Vec<u32> {
     let text = fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
     match cpu_list(text.trim()) {
         Some(cpus) if !cpus.is_empty() => cpus,
@@ -65,7 +65,7 @@ pub fn online_cpus() -> Vec<u32> {
 #[derive(Debug)]
 pub struct OpenTarget {
     /// Threads, or the control group, or all processes.
-    whom: Vec<EventScope>,
+    scope: Vec<EventScope>,
     cpus: Vec<u32>,
     /// Whether counters follow one task, and not a processor.
     pub per_task: bool,
@@ -80,28 +80,28 @@ impl OpenTarget {
     pub fn at(target: &Target, pid: Option<u32>) -> Result<OpenTarget> {
         let online = online_cpus();
         let mut aimed = OpenTarget {
-            whom: Vec::new(),
+            scope: Vec::new(),
             cpus: online,
             per_task: true,
             _cgroup: None,
         };
         match target {
-            Target::Command(_) => aimed.whom.extend(pid.map(EventScope::Thread)),
+            Target::Command(_) => aimed.scope.extend(pid.map(EventScope::Thread)),
             Target::Processes(pids) => {
                 for &pid in pids {
                     aimed
-                        .whom
+                        .scope
                         .extend(threads_of(pid)?.into_iter().map(EventScope::Thread));
                 }
             }
             Target::Threads(tids) => {
                 for &tid in tids {
-                    aimed.whom.push(EventScope::Thread(existing(tid)?));
+                    aimed.scope.push(EventScope::Thread(existing(tid)?));
                 }
             }
             Target::Everybody(cpus) => {
                 aimed.per_task = false;
-                aimed.whom.push(EventScope::Everybody);
+                aimed.scope.push(EventScope::Everybody);
                 if let Some(cpus) = cpus {
                     aimed.cpus = among(cpus, &aimed.cpus)?;
                 }
@@ -114,7 +114,7 @@ impl OpenTarget {
                     )
                 })?;
                 aimed.per_task = false;
-                aimed.whom.push(EventScope::Cgroup(file.as_raw_fd()));
+                aimed.scope.push(EventScope::Cgroup(file.as_raw_fd()));
                 aimed._cgroup = Some(file);
             }
         }
@@ -124,32 +124,32 @@ impl OpenTarget {
     /// Where to open counters that write into rings: a task's too are opened by
     /// processor, since that is how the kernel lets children write.
     pub fn places(&self) -> Vec<Place> {
-        let on = |whom: &EventScope| {
-            let whom = *whom;
+        let on = |scope: &EventScope| {
+            let scope = *scope;
             self.cpus.iter().map(move |&cpu| Place {
-                whom,
+                scope,
                 cpu: Some(cpu),
             })
         };
-        self.whom.iter().flat_map(on).collect()
+        self.scope.iter().flat_map(on).collect()
     }
 
     /// Where to open counters that are only read.
-    pub fn places_to_read(&self) -> Vec<Place> {
+    pub(crate) fn places_to_read(&self) -> Vec<Place> {
         if !self.per_task {
             return self.places();
         }
-        let anywhere = |&whom: &EventScope| Place { whom, cpu: None };
-        self.whom.iter().map(anywhere).collect()
+        let anywhere = |&scope: &EventScope| Place { scope, cpu: None };
+        self.scope.iter().map(anywhere).collect()
     }
 
     /// Threads named, none where whole processors or a group are observed.
     pub fn threads(&self) -> BTreeSet<u32> {
-        let thread = |whom: &EventScope| match *whom {
+        let thread = |scope: &EventScope| match *scope {
             EventScope::Thread(tid) => Some(tid),
             _ => None,
         };
-        self.whom.iter().filter_map(thread).collect()
+        self.scope.iter().filter_map(thread).collect()
     }
 
     /// Processors observed.

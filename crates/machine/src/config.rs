@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 /// Bytes in a cache line. It is the only size modelled. As a constant it lets the fast
 /// path shift by constants, and every x86-64 and most 64-bit Arm processors have it.
-pub const LINE_BYTES: u32 = 64;
+pub const LINE_BYTES: u32 = memgauge_trace::LINE_BYTES as u32;
 
 /// Bytes in a page. Huge pages are not modelled.
 pub const PAGE_BYTES: u64 = 4096;

@@ -8,8 +8,8 @@
 /// Length of a window: 2^18 millicycles, about 260 cycles. No stretch of time gets
 /// more than one window's lines above the rate.
 const WINDOW_SHIFT: u32 = 18;
-/// Windows remembered: about 270 million cycles, a tenth of a second. A core is
-/// behind by what the threads' rings hold, some milliseconds.
+/// Windows remembered: about 270 million cycles, a tenth of a second. A core is behind
+/// by the content of the threads' rings, some milliseconds.
 const WINDOWS: usize = 1 << 20;
 
 /// Bits of a window's lines, below its number.
@@ -44,7 +44,7 @@ impl Dram {
     ///
     /// A transfer further back than is remembered starts at once: what else
     /// happened at that time is not known any more.
-    pub(crate) fn book(&mut self, now: u64) -> u64 {
+    pub(crate) fn reserve(&mut self, now: u64) -> u64 {
         let first = now >> WINDOW_SHIFT;
         for number in first..first + WINDOWS as u64 {
             let capacity = self.capacity(number);

@@ -279,7 +279,7 @@ impl Core {
     /// Books a line's way to or from memory; millicycles until it can start.
     fn transfer(&mut self, shared: &mut Shared) -> u64 {
         let now = self.now();
-        let start = shared.dram.book(self.pipe_free.max(now));
+        let start = shared.dram.reserve(self.pipe_free.max(now));
         self.pipe_free = start + self.costs.line;
         start - now
     }
@@ -312,7 +312,7 @@ impl Core {
 
     /// Gives up the lines an inclusive last-level cache lost while other cores
     /// ran, unless it holds them again.
-    pub(crate) fn obey_recalls(&mut self, shared: &mut Shared) {
+    pub(crate) fn apply_recalls(&mut self, shared: &mut Shared) {
         let recalls = shared.take_recalls(self.place);
         if recalls.is_empty() {
             return;

@@ -19,19 +19,18 @@
 
 use crate::cache::{DIRTY, EMPTY, Portable, Rows, Sets, tag_in, tree};
 use crate::{CacheConfig, NO_ACCESS, Replacement};
+use memgauge_trace::LINE_BYTES;
 
 /// Entries of the front; many times the lines of common first levels, so that
 /// few of them share one.
 const FRONT: usize = 16384;
-/// More slots than the largest first level has lines; the last one stays empty,
-/// the one before belongs to [`NO_ACCESS`].
+/// More slots than the largest first level has lines. The last one stays empty, and the
+/// last but one belongs to [`NO_ACCESS`].
 const SLOTS: usize = 4096;
 /// Where [`NO_ACCESS`] stands: in no set, so that nothing takes its place.
 const NO_ACCESS_PLACE: Place = Place((SLOTS - 2) as u16);
 /// The place in the front of a line it does not know: the empty slot.
 const NOBODY: u16 = (SLOTS - 1) as u16;
-/// Bytes in a line.
-const LINE: u64 = 64;
 /// In an empty slot; no address of a program has this bit.
 const NO_LINE: u64 = 1 << 62;
 
@@ -78,13 +77,13 @@ struct Tree {
 
 #[inline(always)]
 fn front_index(addr: u64) -> usize {
-    (addr / LINE) as usize % FRONT
+    (addr / LINE_BYTES) as usize % FRONT
 }
 
 /// Whether `addr` is in a line.
 #[inline(always)]
 fn holds(line: u64, addr: u64) -> bool {
-    line ^ addr < LINE
+    line ^ addr < LINE_BYTES
 }
 
 /// Address of a tag's line.
@@ -155,7 +154,7 @@ impl L1d {
         true
     }
 
-    /// Takes in a line that is not held; the word that left, as the other levels
+    /// Takes a line that is not held. Returns the word that left, as the other levels
     /// write it.
     #[inline(always)]
     pub(crate) fn fill<R: Rows>(&mut self, tag: u64, store: bool, stamp: u64) -> u64 {

@@ -1,6 +1,6 @@
 //! All cores and what they share.
 
-use crate::{Config, ConfigError, Core, PmuConfig, Shared, Tick};
+use crate::{Config, ConfigError, Core, PmuConfig, Shared};
 
 /// A core of the modelled machine; there is one for each thread. Ids are not
 /// used again.
@@ -65,7 +65,7 @@ impl Machine {
             .as_deref_mut()
             .expect("SANITY: ids are of live cores");
         if self.shared.inclusive {
-            core.obey_recalls(&mut self.shared);
+            core.apply_recalls(&mut self.shared);
         }
         (core, &mut self.shared)
     }
@@ -101,15 +101,5 @@ impl Machine {
     /// lines to the shared cache. They belong to no core's counts.
     pub fn unattributed_write_bytes(&self) -> u64 {
         self.shared.unattributed_write_bytes()
-    }
-
-    /// Finishes every core that is left and hands over its ticks.
-    pub fn finish_all(&mut self, mut f: impl FnMut(CoreId, Tick)) {
-        for (at, core) in self.cores.iter_mut().enumerate() {
-            if let Some(core) = core {
-                core.finish();
-                core.take_ticks(|tick| f(CoreId(at as u32), tick));
-            }
-        }
     }
 }

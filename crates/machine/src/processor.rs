@@ -22,8 +22,8 @@ const LONGEST_FUSE: u64 = 1 << 40;
 pub struct Core {
     pub(crate) first: FirstLevel,
     retired: Retired,
-    /// Progress (instructions + loads + stores, and what stalls are worth) that
-    /// can surely be made before any deadline; looked at when used up.
+    /// Progress (instructions + loads + stores, and the equivalent of stalls) that can
+    /// surely be made before any deadline; looked at when used up.
     fuse: i64,
     /// Line look-ups beyond one an access.
     extra_lookups: u64,
@@ -316,8 +316,15 @@ impl Core {
     }
 
     /// Moves the clock on to `time_ns` without counting cycles, as for a thread
-    /// that waits; a time that has passed changes nothing.
+    /// that waits; a time that has passed changes nothing. No [`Tick`] spans the wait if
+    /// it does not end in the interval it begins in.
     pub fn wait_until(&mut self, time_ns: u64) {
+        let (now_ns, counts) = (self.time_ns(), self.counts());
+        if let Some(series) = &mut self.series
+            && time_ns > now_ns
+        {
+            series.wait(now_ns, time_ns, &counts);
+        }
         let wait = self.clock.millicycles(time_ns).saturating_sub(self.now());
         self.base += wait;
         self.idle += wait;

@@ -71,8 +71,8 @@ impl Streams {
     /// Whether the first miss in a page comes within eight lines of the last one in a
     /// neighbouring page.
     fn enters_page(&self, line: u64) -> bool {
-        let beside = [line.wrapping_sub(NEAR), line.wrapping_add(NEAR)];
-        beside.iter().any(|&near| {
+        let neighbours = [line.wrapping_sub(NEAR), line.wrapping_add(NEAR)];
+        neighbours.iter().any(|&near| {
             let stream = &self.0[place_of(near / PAGE_LINES)];
             stream.page == near / PAGE_LINES
                 && stream.page != line / PAGE_LINES

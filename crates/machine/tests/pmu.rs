@@ -215,8 +215,8 @@ fn block_events_name_no_access() {
     );
 }
 
-#[test]
-fn a_wait_is_one_long_interval_without_cycles() {
+/// Ticks of a core that retires, waits and retires, with its counts.
+fn ticks_around_a_wait(until_ns: u64) -> (Vec<memgauge_machine::Tick>, memgauge_machine::Counts) {
     let pmu = PmuConfig {
         samples: Vec::new(),
         interval_ns: Some(1000),
@@ -225,17 +225,46 @@ fn a_wait_is_one_long_interval_without_cycles() {
     let mut machine = Machine::new(Config::preset("zen5").unwrap(), pmu).unwrap();
     let id = machine.add_core(0);
     let core = machine.core_mut(id).0;
-    core.retire(10, 0, 0, 0);
-    core.wait_until(10_500);
-    assert!(core.retire(10, 0, 0, 0));
+    // 9 instructions a nanosecond: 0.3 cycles each at 2.7 GHz.
+    (0..1125).for_each(|_| {
+        core.retire(9, 1, 0, 0);
+    });
+    core.wait_until(until_ns);
+    assert_eq!(core.time_ns(), until_ns);
+    (0..1125).for_each(|_| {
+        core.retire(9, 1, 0, 0);
+    });
+    let counts = core.counts();
     let mut ticks = Vec::new();
-    core.take_ticks(|t| ticks.push(t));
-    assert_eq!(
-        (ticks.len(), ticks[0].time_ns, ticks[0].interval_ns),
-        (1, 10_000, 10_000)
-    );
-    assert_eq!(core.counts().get(c::CYCLES), 6);
-    assert!((10_500..10_505).contains(&core.time_ns()));
+    machine.finish_core(id);
+    machine.core_mut(id).0.take_ticks(|t| ticks.push(t));
+    (ticks, counts)
+}
+
+fn spans(ticks: &[memgauge_machine::Tick]) -> Vec<(u64, u64)> {
+    let span = |t: &memgauge_machine::Tick| (t.time_ns - t.interval_ns, t.time_ns);
+    ticks.iter().map(span).collect()
+}
+
+#[test]
+fn a_wait_lies_between_two_intervals() {
+    let (ticks, counts) = ticks_around_a_wait(10_500);
+    let expected = [(0, 1000), (1000, 1125), (10_500, 11_000), (11_000, 11_625)];
+    assert_eq!(spans(&ticks), expected);
+    let sum = |ticks: &[memgauge_machine::Tick], event| -> u64 {
+        ticks.iter().map(|t| t.deltas.get(event)).sum()
+    };
+    for event in [c::INSTRUCTIONS, c::CYCLES, c::LOADS, c::L1D_HIT] {
+        assert_eq!(sum(&ticks, event), counts.get(event));
+    }
+    // All that was done before the wait stands before it.
+    assert_eq!(sum(&ticks[..2], c::LOADS), 1125);
+}
+
+#[test]
+fn a_wait_within_an_interval_does_not_end_it() {
+    let (ticks, _) = ticks_around_a_wait(1_500);
+    assert_eq!(spans(&ticks), [(0, 1000), (1000, 2000), (2000, 2625)]);
 }
 
 #[test]

@@ -7,21 +7,21 @@
 use std::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::batch::{BATCH, Looked, NEVER};
+use super::part::Part;
 use super::ranks::after;
 use super::sys::Operations;
-use super::times::Part;
 use super::top::TOP;
 
-/// References of a sheet: some tens of microseconds, and the sheets that are on
+/// References of a chunk: some tens of microseconds, and the chunks that are on
 /// their way fit into the second-level cache.
-pub(super) const SHEET: usize = 128 * BATCH;
+pub(super) const CHUNK_REFERENCES: usize = 128 * BATCH;
 
-/// The references of a sheet and who leaves the top of the stack meanwhile.
+/// The references of a chunk and who leaves the top of the stack meanwhile.
 #[derive(Debug)]
 pub(super) struct Head {
     /// References.
     len: usize,
-    blocks: Box<[u64; SHEET]>,
+    blocks: Box<[u64; CHUNK_REFERENCES]>,
     /// The first ones, that take empty seats at the top and push nothing out.
     seated: usize,
     /// When the first reference of each batch pushes out.
@@ -30,16 +30,16 @@ pub(super) struct Head {
     former: [u64; TOP],
     /// When those are pushed out, [`NEVER`] if not here; then when the block of each
     /// reference is, any time if not here.
-    pushed: Box<[u32; TOP + SHEET]>,
+    pushed: Box<[u32; TOP + CHUNK_REFERENCES]>,
 }
 
 impl Default for Head {
     fn default() -> Head {
-        let mut pushed = Box::new([0; TOP + SHEET]);
+        let mut pushed = Box::new([0; TOP + CHUNK_REFERENCES]);
         pushed[..TOP].fill(NEVER);
         Head {
             len: 0,
-            blocks: Box::new([0; SHEET]),
+            blocks: Box::new([0; CHUNK_REFERENCES]),
             seated: 0,
             first_pushed: Vec::new(),
             former: [0; TOP],
@@ -49,27 +49,27 @@ impl Default for Head {
 }
 
 impl Head {
-    /// Blocks of former sheets that are pushed out, and when.
+    /// Blocks of former chunks that are pushed out, and when.
     pub(super) fn late(&self) -> impl Iterator<Item = (u64, u32)> {
         let former = self.former.iter().copied().zip(self.pushed.iter().copied());
         former.filter(|&(_, time)| time != NEVER)
     }
 }
 
-/// The references of a sheet to the blocks of one part.
+/// The references of a chunk to the blocks of one part.
 #[derive(Debug)]
 pub(super) struct Piece {
     /// Which references of each batch are these, one bit each.
-    bits: Box<[u64; SHEET / BATCH]>,
+    bits: Box<[u64; CHUNK_REFERENCES / BATCH]>,
     /// When the block of each was pushed out before, as batches have it; then room.
-    previous: Box<[u32; SHEET + BATCH]>,
+    previous: Box<[u32; CHUNK_REFERENCES + BATCH]>,
 }
 
 impl Default for Piece {
     fn default() -> Piece {
         Piece {
-            bits: Box::new([0; SHEET / BATCH]),
-            previous: Box::new([0; SHEET + BATCH]),
+            bits: Box::new([0; CHUNK_REFERENCES / BATCH]),
+            previous: Box::new([0; CHUNK_REFERENCES + BATCH]),
         }
     }
 }
@@ -78,16 +78,16 @@ impl Default for Piece {
 #[derive(Debug)]
 pub(super) struct Picked {
     len: usize,
-    blocks: Box<[u64; SHEET + BATCH]>,
-    pushed: Box<[u32; SHEET + BATCH]>,
+    blocks: Box<[u64; CHUNK_REFERENCES + BATCH]>,
+    pushed: Box<[u32; CHUNK_REFERENCES + BATCH]>,
 }
 
 impl Default for Picked {
     fn default() -> Picked {
         Picked {
             len: 0,
-            blocks: Box::new([0; SHEET + BATCH]),
-            pushed: Box::new([0; SHEET + BATCH]),
+            blocks: Box::new([0; CHUNK_REFERENCES + BATCH]),
+            pushed: Box::new([0; CHUNK_REFERENCES + BATCH]),
         }
     }
 }
@@ -103,7 +103,7 @@ impl Picked {
         &self.pushed[..self.len]
     }
 
-    /// Picks the references to the blocks of a part out of a sheet.
+    /// Picks the references to the blocks of a part out of a chunk.
     #[inline(always)]
     pub(super) fn pick<O: Operations>(&mut self, head: &Head, part: Part, piece: &mut Piece) {
         self.len = 0;
@@ -136,7 +136,7 @@ impl Piece {
     }
 }
 
-/// A sheet that is being filled, and who sits at the top of the stack.
+/// A chunk that is being filled, and who sits at the top of the stack.
 #[derive(Debug, Default)]
 pub(super) struct ChunkBuilder {
     head: Head,
@@ -149,11 +149,11 @@ impl ChunkBuilder {
     /// Whether there is no room for another batch.
     #[inline(always)]
     pub(super) fn is_full(&self) -> bool {
-        self.head.len + BATCH > SHEET
+        self.head.len + BATCH > CHUNK_REFERENCES
     }
 
     /// Takes a batch of blocks and the seats that they take. The first seat was left at
-    /// time `clock`, each further one a time later. All batches of a sheet but its last
+    /// time `clock`, each further one a time later. All batches of a chunk but its last
     /// are full.
     #[inline(always)]
     pub(super) fn add(&mut self, blocks: &[u64], seats: &[u8], clock: u32) -> u32 {
@@ -169,21 +169,21 @@ impl ChunkBuilder {
             let seat = &mut self.holders[usize::from(seat) % TOP];
             let left = std::mem::replace(seat, number);
             if at >= seated {
-                self.head.pushed[left % (TOP + SHEET)] = clock;
+                self.head.pushed[left % (TOP + CHUNK_REFERENCES)] = clock;
                 clock = after(clock);
             }
         }
         clock
     }
 
-    /// Hands the sheet over in exchange for one that was counted.
-    pub(super) fn hand_over(&mut self, sheet: &Chunk) {
+    /// Hands the chunk over in exchange for one that was counted.
+    pub(super) fn hand_over(&mut self, counted: &Chunk) {
         let holders = std::mem::replace(&mut self.holders, std::array::from_fn(|seat| seat));
         let former = holders.map(|holder| match holder.checked_sub(TOP) {
             Some(number) => self.head.blocks[number],
             None => self.head.former[holder],
         });
-        std::mem::swap(&mut self.head, &mut sheet.write());
+        std::mem::swap(&mut self.head, &mut counted.write());
         self.head.former = former;
         self.head.pushed[..TOP].fill(NEVER);
         self.head.len = 0;
@@ -192,7 +192,7 @@ impl ChunkBuilder {
     }
 }
 
-/// A sheet that threads work on, with a piece for each part.
+/// A chunk that threads work on, with a piece for each part.
 #[derive(Debug)]
 pub(super) struct Chunk {
     head: RwLock<Head>,
@@ -215,11 +215,11 @@ impl Chunk {
         self.head.write().expect(NO_PANIC)
     }
 
-    /// Gives on the batches of a sheet, all of whose pieces were looked up.
+    /// Passes on the batches of a chunk whose pieces were all looked up.
     #[inline(always)]
     pub(super) fn batches<O: Operations>(&self, mut each: impl FnMut(&Looked)) {
         let head = self.head();
-        // With how many of its references were given on.
+        // Each with the number of its references passed on.
         let mut pieces: Vec<_> = self.pieces.iter().map(|p| (lock(p), 0)).collect();
         let (mut left, mut seated) = (head.len, head.seated);
         let batches = head.first_pushed.iter().take(head.len.div_ceil(BATCH));

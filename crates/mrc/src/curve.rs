@@ -46,7 +46,7 @@ pub struct Difference {
 
 /// A knee avoids at least this share of the avoidable misses beyond the last.
 const KNEE_BENEFIT: f64 = 0.05;
-/// After a knee a block of memory is worth at most this share of one before.
+/// After a knee a block of memory is worth at most this share of a block before it.
 const KNEE_BEND: f64 = 0.5;
 /// Sizes between a size and its double at which curves are compared.
 const SIZES_PER_DOUBLING: u32 = 16;

@@ -3,9 +3,10 @@
 use super::batch::{BATCH, Batch, Looked, positions};
 use super::histogram::{Distances, Histogram};
 use super::pages::Advise;
+use super::part::{NARROW_BITS, Part};
 use super::ranks::{Ranks, after, slot};
 use super::sys::{self, Job, Operations, Vectors};
-use super::times::{NARROW_BITS, Part, Times};
+use super::times::Times;
 use super::top::{TOP, Top};
 
 /// Limits of an engine; by default none.
@@ -346,7 +347,7 @@ impl Exact {
         }
     }
 
-    /// Takes in references, by address.
+    /// Takes references, by address.
     ///
     /// # Errors
     /// [`Full`]; the engine cannot go on then.

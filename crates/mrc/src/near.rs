@@ -37,7 +37,7 @@ impl Near {
         }
     }
 
-    /// Takes in references, by address.
+    /// Takes references, by address.
     pub(super) fn feed(&mut self, addresses: &[u64]) {
         for part in addresses.chunks(CHUNK) {
             // It is full only beyond 2³² blocks.

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use super::batch::{BATCH, Batch};
-use super::chunk::{ChunkBuilder, SHEET};
+use super::chunk::{CHUNK_REFERENCES, ChunkBuilder};
 use super::exact::{Full, Settings};
 use super::histogram::Distances;
 use super::sys::{self, Job, Operations, Vectors};
@@ -39,7 +39,7 @@ pub struct Parallel {
     draft: ChunkBuilder,
     clock: u32,
     window: u32,
-    crew: Arc<Workers>,
+    workers: Arc<Workers>,
     others: Vec<JoinHandle<()>>,
 }
 
@@ -53,10 +53,10 @@ impl Parallel {
         assert!(block_bytes.is_power_of_two());
         assert!(Vectors::available().contains(&settings.vectors));
         assert!(threads > 0);
-        let crew = Arc::new(Workers::new(&settings, FIRST_WINDOW, threads));
+        let workers = Arc::new(Workers::new(&settings, FIRST_WINDOW, threads));
         let other = |_| {
-            let crew = Arc::clone(&crew);
-            std::thread::spawn(move || crew.serve())
+            let workers = Arc::clone(&workers);
+            std::thread::spawn(move || workers.serve())
         };
         Parallel {
             shift: block_bytes.trailing_zeros(),
@@ -67,11 +67,11 @@ impl Parallel {
             clock: 0,
             window: FIRST_WINDOW,
             others: (1..threads).map(other).collect(),
-            crew,
+            workers,
         }
     }
 
-    /// Takes in references, by address.
+    /// Takes references, by address.
     ///
     /// # Errors
     /// [`Full`]; the engine cannot go on then.
@@ -103,22 +103,22 @@ impl Parallel {
     }
 
     fn hand_over(&mut self) -> Result<(), Full> {
-        self.crew.take_over(&mut self.draft)?;
-        // A sheet takes as many slots and passes over the ends of lines.
-        if self.clock as usize + 2 * SHEET > self.window as usize {
-            (self.window, self.clock) = self.crew.compact(FIRST_WINDOW)?;
+        self.workers.take_over(&mut self.draft)?;
+        // A chunk takes as many slots and passes over the ends of lines.
+        if self.clock as usize + 2 * CHUNK_REFERENCES > self.window as usize {
+            (self.window, self.clock) = self.workers.compact(FIRST_WINDOW)?;
         }
         Ok(())
     }
 
     /// Distinct blocks known so far; the last references may be on their way still.
     pub fn blocks(&self) -> u64 {
-        self.crew.blocks()
+        self.workers.blocks()
     }
 
     /// Bytes the engine's tables take now.
     pub fn memory_bytes(&self) -> usize {
-        self.crew.memory_bytes()
+        self.workers.memory_bytes()
     }
 
     /// The distances of everything fed.
@@ -127,14 +127,14 @@ impl Parallel {
     /// [`Full`].
     pub fn finish(mut self) -> Result<Distances, Full> {
         self.add_batch();
-        self.crew.take_over(&mut self.draft)?;
-        self.crew.take(&self.top.hits)
+        self.workers.take_over(&mut self.draft)?;
+        self.workers.take(&self.top.hits)
     }
 }
 
 impl Drop for Parallel {
     fn drop(&mut self) {
-        self.crew.close();
+        self.workers.close();
         for other in self.others.drain(..) {
             // One that panicked has said so.
             let _ = other.join();

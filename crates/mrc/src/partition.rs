@@ -9,7 +9,7 @@ use super::curve::Curve;
 /// How to divide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
-    /// The next unit to whom it saves most.
+    /// Gives the next unit to the program that it saves most.
     Greedy,
     /// As many units as have the best saving each.
     LookAhead,

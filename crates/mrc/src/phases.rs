@@ -10,8 +10,8 @@
 
 use super::curve::Curve;
 use super::exact::{Exact, Full, Settings};
+use super::filter::Filter;
 use super::histogram::Distances;
-use super::sampled::Filter;
 use super::sys::{Vectors, keep};
 
 /// A rate this far from the mean, of the larger of both, may be another phase's.
@@ -28,7 +28,7 @@ const MOST_PHASES: usize = 64;
 pub struct Phase {
     /// Where it begins and ends, in instructions or references.
     pub from: u64,
-    /// Behind its last.
+    /// End, exclusive.
     pub to: u64,
     /// Windows.
     pub windows: u64,
@@ -85,7 +85,7 @@ pub struct Phases {
 }
 
 impl Phases {
-    /// Takes in the next window; whether it shows that a new phase has begun.
+    /// Takes the next window; whether it shows that a new phase has begun.
     pub fn observe(&mut self, window: Phase) -> bool {
         let Some(current) = &mut self.current else {
             self.current = Some(window);
@@ -149,7 +149,7 @@ impl Monitor {
         }
     }
 
-    /// Takes in references, by address.
+    /// Takes references, by address.
     ///
     /// # Errors
     /// [`Full`].

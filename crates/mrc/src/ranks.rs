@@ -18,7 +18,7 @@
 //!
 //! A batch's slots are set first, then all ranked against the same bits, then cleared.
 //! Slots that the batch itself cleared before a reference are found by comparing its
-//! slots with one another. So no rank waits for the counters that the one before it
+//! slots with one another. So no rank waits for the counters that the previous one
 //! lowered, and the highest level is gone through once a batch.
 //!
 //! Rejected: a Fenwick tree, a chain of dependent cache misses with ten times the
@@ -111,8 +111,8 @@ impl Ranks {
         self.lines.len() * size_of::<Line>()
     }
 
-    /// Sets so many slots from `first` on; slots are set in their order, none left
-    /// out. Returns the slot behind them.
+    /// Sets so many slots from `first` on; slots are set in their order, none left out.
+    /// Returns the slot after them.
     #[inline(always)]
     pub(super) fn push(&mut self, first: u32, count: u32) -> u32 {
         let (mut slot, mut left) = (first, count);

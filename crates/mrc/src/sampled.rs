@@ -24,58 +24,10 @@
 use super::curve::Curve;
 use super::distinct::Distinct;
 use super::exact::{Exact, Full, Settings};
+use super::filter::{ALL, Filter, HIGH};
 use super::histogram::Distances;
 use super::near::Near;
 use super::sys::{Vectors, keep};
-
-/// Which blocks are kept: those whose hash is below a limit.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Filter {
-    salt: u64,
-    /// Limit of the hashes, of 2³².
-    limit: u64,
-}
-
-/// Two odd numbers without pattern: 2³² / golden ratio, and one of xxHash's.
-const LOW: u64 = 0x9e37_79b1;
-const HIGH: u64 = 0x85eb_ca77;
-/// log2 of the blocks that are neighbours.
-pub(super) const NEIGHBOURS: u32 = 12;
-/// A hash has 32 bits.
-const ALL: u64 = 1 << 32;
-
-impl Filter {
-    /// One that keeps this share of the blocks; those of different salts are
-    /// independent.
-    pub(super) fn of_share(salt: u64, share: f64) -> Filter {
-        Filter {
-            salt: salt.wrapping_mul(0xd134_2543_de82_ef95),
-            limit: (share * ALL as f64).ceil() as u64,
-        }
-    }
-
-    /// Salt, multiplier and limit, for the vector variants.
-    pub(super) fn constants(&self) -> [u64; 3] {
-        [self.salt, LOW, self.limit]
-    }
-
-    /// 32 bits: those of neighbours are spread evenly, those of blocks far apart
-    /// look random.
-    #[inline(always)]
-    pub(super) fn hash(&self, block: u64) -> u64 {
-        let salted = block >> NEIGHBOURS ^ self.salt;
-        let narrow = (salted ^ salted >> 32) as u32;
-        let spread = u64::from(narrow) * LOW;
-        let folded = spread ^ spread >> 29;
-        let product = u64::from(folded as u32) * LOW;
-        (product ^ product >> 32).wrapping_add(u64::from(block as u32) * LOW) % ALL
-    }
-
-    #[inline(always)]
-    pub(super) fn keeps(&self, block: u64) -> bool {
-        self.hash(block) < self.limit
-    }
-}
 
 /// How large a sample is.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -315,7 +267,7 @@ impl Sampled {
         Sampled { near: None, ..self }
     }
 
-    /// Takes in references, by address.
+    /// Takes references, by address.
     ///
     /// # Errors
     /// [`Full`]; the engine cannot go on then.
@@ -331,10 +283,7 @@ impl Sampled {
             near.feed(addresses);
         }
         let limit = self.filter.limit.max(self.distinct.limit());
-        let wider = Filter {
-            limit,
-            ..self.filter
-        };
+        let wider = self.filter.with_limit(limit);
         let shift = self.block_bytes.trailing_zeros();
         let mut kept = std::mem::take(&mut self.kept);
         let count = keep(self.vectors, &wider, addresses, shift, &mut kept);

@@ -2,7 +2,8 @@
 
 use proptest::prelude::*;
 
-use super::times::{Part, hash_crowd};
+use super::part::Part;
+use super::times::hash_crowd;
 use super::{
     Curve, Distances, Estimate, Exact, Parallel, Sampled, Sampling, Settings, Vectors, sizes,
 };

@@ -25,27 +25,19 @@
 
 use super::batch::{Batch, NEVER, positions};
 use super::pages::{Advise, Lines};
+use super::part::{MULTIPLIER, NARROW_BITS, NARROW_MIX, NARROW_MULTIPLIER, Part};
 use super::ranks::{Ranks, slot};
 use super::sys::{Line, Operations, Portable, fetch_early};
 use super::top::TOP;
 
-/// Bits of a block number that [`Narrow`] can hold.
-pub(super) const NARROW_BITS: u32 = 51;
 /// Lines beyond its home that a block may sit in; so many lines are behind the
 /// last home.
 const REACH: usize = 62;
 /// Homes of a new table.
 const FIRST_HOMES: usize = 1 << 10;
-/// 2⁶⁴ / golden ratio, odd: spreads neighbours evenly.
-const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
 /// Its inverse modulo 2⁶⁴.
 const INVERSE: u64 = inverse(MULTIPLIER);
-/// The same modulo 2⁵¹.
-const NARROW_MULTIPLIER: u64 = MULTIPLIER >> (64 - NARROW_BITS);
 const NARROW_INVERSE: u64 = inverse(NARROW_MULTIPLIER);
-/// Bits that a block is shifted by and mixed with itself, half of those it has.
-pub(super) const NARROW_MIX: u32 = 26;
-
 /// Newton's iteration: each round doubles the right bits, of which an odd number
 /// has three to begin with.
 const fn inverse(odd: u64) -> u64 {
@@ -245,40 +237,6 @@ const AHEAD: usize = 6;
 /// No room within reach of a block's home.
 struct NoRoom;
 
-/// Which blocks a table is for: those whose narrow hash begins with the `bits` bits
-/// of `number`.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Part {
-    number: u64,
-    bits: u32,
-}
-
-impl Part {
-    pub(super) const WHOLE: Part = Part { number: 0, bits: 0 };
-
-    /// All of them, in order, for a power of two.
-    pub(super) fn all(count: usize) -> impl Iterator<Item = Part> {
-        let bits = count.trailing_zeros();
-        (0..count as u64).map(move |number| Part { number, bits })
-    }
-
-    /// Whether a block is one of them.
-    #[inline(always)]
-    pub(super) fn has(self, block: u64) -> bool {
-        let [multiplier, mask, wanted] = self.constants();
-        (block ^ block >> NARROW_MIX).wrapping_mul(multiplier) & mask == wanted
-    }
-
-    /// Multiplier of a block mixed with itself, and the bits of the product that are
-    /// compared with the last number.
-    #[inline(always)]
-    pub(super) fn constants(self) -> [u64; 3] {
-        let wanted = self.number.unbounded_shl(u64::BITS - self.bits);
-        let mask = u64::MAX.unbounded_shl(u64::BITS - self.bits);
-        [NARROW_MULTIPLIER << (64 - NARROW_BITS), mask, wanted]
-    }
-}
-
 #[derive(Debug)]
 pub(super) struct Table<F: Format> {
     format: F,
@@ -357,8 +315,8 @@ impl<F: Format> Table<F> {
     /// Finds the other blocks of a batch, or enters them.
     ///
     /// # Errors
-    /// Where a block finds no room. The table is then rebuilt and all are searched
-    /// again; which of them were `new` is not forgotten.
+    /// A block has no room. The table is then rebuilt and all are searched again; which
+    /// of them were `new` is not forgotten.
     #[inline(always)]
     fn search_elsewhere<O: Operations>(&mut self, batch: &mut Batch) -> Result<(), NoRoom> {
         for at in positions(batch.elsewhere) {
@@ -667,11 +625,11 @@ impl Times {
     #[cold]
     pub(super) fn grow(&mut self) {
         let homes = on_either!(self, table => grown(table.homes));
-        self.rehouse(homes);
+        self.rehash(homes);
     }
 
     /// The same in a table of so many homes, or more.
-    fn rehouse(&mut self, homes: usize) {
+    fn rehash(&mut self, homes: usize) {
         match self {
             Times::Narrow(table) => match table.rebuilt(table.format, homes) {
                 Ok(larger) => *table = larger,
@@ -698,7 +656,7 @@ impl Times {
         if let Times::Narrow(table) = self {
             let fewest = format.fewest_homes(table.part);
             if table.homes < fewest {
-                self.rehouse(fewest);
+                self.rehash(fewest);
             }
         }
         match self {

@@ -1,4 +1,4 @@
-//! Threads that share the work on sheets.
+//! Threads that share the work on chunks.
 //!
 //! No thread has a task of its own: a free thread takes the next work there is, the
 //! last stage first. So threads are equally busy whatever takes the most time in a
@@ -12,11 +12,12 @@ use super::batch::{BATCH, Batch};
 use super::chunk::{Chunk, ChunkBuilder, Head, NO_PANIC, Picked, Piece, lock};
 use super::exact::{Back, Full, Settings};
 use super::histogram::Distances;
+use super::part::{NARROW_BITS, Part};
 use super::sys::{self, Job, Operations};
-use super::times::{NARROW_BITS, Part, Times};
+use super::times::Times;
 
 /// Sheets on their way at most.
-const SHEETS: u64 = 4;
+const CHUNKS: u64 = 4;
 /// Rounds that a thread with nothing to do looks for something before it sleeps,
 /// and pauses of each: together about as long as a task.
 const ROUNDS: u32 = 200;
@@ -47,7 +48,7 @@ pub(super) struct WorkList {
 /// Why nothing more is done.
 #[derive(Clone, Copy, Debug)]
 enum Ended {
-    /// A table found no room.
+    /// A table has no room.
     Full,
     /// No thread wants more.
     Closed,
@@ -56,7 +57,7 @@ enum Ended {
 /// Work that a thread prefers. The caller leaves counting to others: its tables stay in
 /// their caches, and what others wait for is done at once.
 #[derive(Clone, Copy, Debug)]
-enum Prefers {
+enum Preference {
     Counting,
     LookingUp,
 }
@@ -68,9 +69,9 @@ enum Task {
 }
 
 impl WorkList {
-    /// Whether there is no room for another sheet.
-    fn is_laden(&self) -> bool {
-        self.handed - self.counted.done == SHEETS
+    /// Whether there is no room for another chunk.
+    fn is_full(&self) -> bool {
+        self.handed - self.counted.done == CHUNKS
     }
 
     /// Whether all that was handed over is counted.
@@ -79,14 +80,14 @@ impl WorkList {
     }
 
     /// Takes on a task, if there is one.
-    fn take(&mut self, prefers: Prefers) -> Option<Task> {
+    fn take(&mut self, prefers: Preference) -> Option<Task> {
         match prefers {
-            Prefers::Counting => self.take_sheet().or_else(|| self.take_piece()),
-            Prefers::LookingUp => self.take_piece().or_else(|| self.take_sheet()),
+            Preference::Counting => self.take_chunk().or_else(|| self.take_piece()),
+            Preference::LookingUp => self.take_piece().or_else(|| self.take_chunk()),
         }
     }
 
-    fn take_sheet(&mut self) -> Option<Task> {
+    fn take_chunk(&mut self) -> Option<Task> {
         let ready = self.looked_up.iter().map(|part| part.done).min()?;
         if self.counted.busy || self.counted.done == ready {
             return None;
@@ -178,7 +179,7 @@ impl Table {
         Ok(())
     }
 
-    /// Takes in the next batch, of the references from one on.
+    /// Takes the next batch, of the references from one on.
     #[inline(always)]
     fn begin(&mut self, from: usize) {
         let batch = &mut *self.batches[0];
@@ -218,10 +219,10 @@ pub(super) struct Workers {
     settings: Settings,
     books: Mutex<WorkList>,
     changed: Condvar,
-    sheets: Vec<Chunk>,
+    chunks: Vec<Chunk>,
     /// One for each part.
     tables: Vec<Mutex<Table>>,
-    /// Makes distances of sheets.
+    /// Makes distances of chunks.
     back: Mutex<Back>,
 }
 
@@ -238,7 +239,7 @@ impl Workers {
                 ..WorkList::default()
             }),
             changed: Condvar::new(),
-            sheets: (0..SHEETS).map(|_| Chunk::new(parts)).collect(),
+            chunks: (0..CHUNKS).map(|_| Chunk::new(parts)).collect(),
             tables: Part::all(parts).map(table).collect(),
             back: Mutex::new(Back::new(settings, window)),
         }
@@ -247,22 +248,22 @@ impl Workers {
     /// Loop of another thread: all work there is, until the end.
     pub(super) fn serve(&self) {
         let _alarm = Alarm(self);
-        self.work(Prefers::Counting, |_| false);
+        self.work(Preference::Counting, |_| false);
     }
 
-    /// Takes a sheet that was filled over, and works until there is room for the next.
+    /// Takes a chunk that was filled over, and works until there is room for the next.
     pub(super) fn take_over(&self, draft: &mut ChunkBuilder) -> Result<(), Full> {
         let handed = lock(&self.books).handed;
-        draft.hand_over(&self.sheets[(handed % SHEETS) as usize]);
+        draft.hand_over(&self.chunks[(handed % CHUNKS) as usize]);
         lock(&self.books).handed += 1;
         self.changed();
-        self.work(Prefers::LookingUp, |books| !books.is_laden());
+        self.work(Preference::LookingUp, |books| !books.is_full());
         self.check()
     }
 
     /// Works until all is counted.
     fn settle(&self) -> Result<(), Full> {
-        self.work(Prefers::LookingUp, WorkList::is_settled);
+        self.work(Preference::LookingUp, WorkList::is_settled);
         self.check()
     }
 
@@ -340,7 +341,7 @@ impl Workers {
     }
 
     /// Does any work there is, until it is enough or all ended.
-    fn work(&self, prefers: Prefers, enough: impl Fn(&WorkList) -> bool) {
+    fn work(&self, prefers: Preference, enough: impl Fn(&WorkList) -> bool) {
         while let Some(task) = self.next(prefers, &enough) {
             let done = sys::run(self.settings.vectors, Do(self, task));
             let mut books = lock(&self.books);
@@ -354,7 +355,7 @@ impl Workers {
     }
 
     /// Waits for something to do, or until it is enough.
-    fn next(&self, prefers: Prefers, enough: &impl Fn(&WorkList) -> bool) -> Option<Task> {
+    fn next(&self, prefers: Preference, enough: &impl Fn(&WorkList) -> bool) -> Option<Task> {
         let mut books = lock(&self.books);
         for round in 0.. {
             if books.ended.is_some() || enough(&books) {
@@ -384,15 +385,15 @@ impl Workers {
 
     #[inline(always)]
     fn run<O: Operations>(&self, task: Task) -> Result<(), TableTooLarge> {
-        let sheet = |number: u64| &self.sheets[(number % SHEETS) as usize];
+        let chunk = |number: u64| &self.chunks[(number % CHUNKS) as usize];
         match task {
             Task::LookUp(number, part) => {
-                let piece = &mut lock(&sheet(number).pieces[part]);
-                lock(&self.tables[part]).look_up::<O>(&sheet(number).head(), piece)
+                let piece = &mut lock(&chunk(number).pieces[part]);
+                lock(&self.tables[part]).look_up::<O>(&chunk(number).head(), piece)
             }
             Task::Count(number) => {
                 let mut back = lock(&self.back);
-                sheet(number).batches::<O>(|batch| back.count::<O>(batch));
+                chunk(number).batches::<O>(|batch| back.count::<O>(batch));
                 Ok(())
             }
         }

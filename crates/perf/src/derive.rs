@@ -5,9 +5,9 @@
 //!
 //! * **exact**: that instruction has an operand in memory. Its address follows
 //!   from the registers, and it will access it.
-//! * **previous**: the instruction before it has one and did not overwrite the
-//!   registers that make it up. At the head of a loop, that is the one before
-//!   the jump back. The access has just happened, if control came that way.
+//! * **previous**: the previous instruction has one and did not overwrite the registers
+//!   that make it up. At the head of a loop, that is the instruction before the jump
+//!   back. The access has just happened, if control came that way.
 //! * **next**: the first operand within the next few instructions whose registers
 //!   nothing in between writes. It will be accessed, unless a fault comes first.
 //!
@@ -21,8 +21,8 @@ use memgauge_trace::{AccessKind, Derivation};
 
 /// Bytes of code looked at before the sampled address.
 pub const BEFORE: u64 = 96;
-/// And behind it.
-pub const BEHIND: u64 = 192;
+/// Bytes of code looked at after it.
+pub const AFTER: u64 = 192;
 /// The longest instruction (Intel SDM volume 2, 2.3.11).
 const LONGEST: usize = 15;
 /// Instructions looked ahead.
@@ -61,21 +61,21 @@ pub enum NoRecipe {
 /// # Errors
 /// Why there is none.
 pub fn recipe(code: &[u8], start: u64, ip: u64) -> Result<Recipe, NoRecipe> {
-    let mut eye = Eye::new(code, start);
-    let at = eye.decode(ip).ok_or(NoRecipe::NoCode)?;
+    let mut code = CodeReader::new(code, start);
+    let at = code.decode(ip).ok_or(NoRecipe::NoCode)?;
     let mut reason = NoRecipe::NoOperand;
-    if let Some(memory) = eye.operand(&at) {
+    if let Some(memory) = code.operand(&at) {
         match is_computable(&memory) {
             true => return Ok(made(Derivation::Exact, ip, &memory)),
             false => reason = why_not(&memory),
         }
     }
-    if let Some(before) = eye.before(ip)
-        && let Some(memory) = eye.operand_left(&before, &mut reason)
+    if let Some(before) = code.before(ip)
+        && let Some(memory) = code.operand_left(&before, &mut reason)
     {
         return Ok(made(Derivation::Previous, before.ip(), &memory));
     }
-    let (instruction, memory) = eye.ahead(&at).ok_or(reason)?;
+    let (instruction, memory) = code.ahead(&at).ok_or(reason)?;
     Ok(made(Derivation::Next, instruction, &memory))
 }
 
@@ -168,15 +168,15 @@ fn why_not(memory: &UsedMemory) -> NoRecipe {
     }
 }
 
-struct Eye<'a> {
+struct CodeReader<'a> {
     code: &'a [u8],
     start: u64,
     info: InstructionInfoFactory,
 }
 
-impl<'a> Eye<'a> {
-    fn new(code: &'a [u8], start: u64) -> Eye<'a> {
-        Eye {
+impl<'a> CodeReader<'a> {
+    fn new(code: &'a [u8], start: u64) -> CodeReader<'a> {
+        CodeReader {
             code,
             start,
             info: InstructionInfoFactory::new(),
@@ -224,7 +224,7 @@ impl<'a> Eye<'a> {
     }
 
     /// The instruction that ran before the one at `ip`. At the head of a loop it is the
-    /// one before the jump back, else the one that stands before it.
+    /// one before the jump back, else the one at the lower address.
     fn before(&self, ip: u64) -> Option<Instruction> {
         let place = self.jump_back_to(ip).unwrap_or(ip);
         let before = self.standing_before(place)?;

@@ -47,7 +47,7 @@ const MOST_EVENTS: usize = 1 << 14;
 const MOST_IDS: usize = 1 << 22;
 
 impl Events {
-    /// Takes in an event and its ids, as many as any machine has.
+    /// Takes an event and its ids, as many as any machine has.
     pub fn add(&mut self, attr: Attr, ids: impl Iterator<Item = u64>) {
         if self.all.len() >= MOST_EVENTS {
             return;
@@ -116,8 +116,8 @@ pub trait Visit {
         body: &[u8],
     ) -> std::result::Result<(), Self::Error>;
 
-    /// perf has looked at all rings: no record behind the next of these is older
-    /// than the youngest before this one. False ends the reading.
+    /// perf has read all rings: no record after the next such mark is older than the
+    /// youngest before this one. False ends the reading.
     fn round(&mut self) -> bool {
         true
     }
@@ -294,7 +294,7 @@ impl<R: Read + Seek> PerfData<R> {
         let start = SeekFrom::Start(self.data.start);
         self.source.seek(start).map_err(unreadable)?;
         let mut walk = Walk::over(self.data.end - self.data.start);
-        let mut told = Told {
+        let mut told = SharedFacts {
             events: &mut self.events,
             facts: &mut self.facts,
         };
@@ -309,13 +309,13 @@ impl<R: Read + Seek> PerfData<R> {
     ///
     /// # Errors
     /// As of [`PerfData::read`].
-    pub fn read_beside<V: Visit>(
+    pub fn read_further<V: Visit>(
         &mut self,
         source: &mut impl Read,
         visit: &mut V,
     ) -> std::result::Result<Damage, V::Error> {
         let mut walk = Walk::over(u64::MAX);
-        let mut told = Told {
+        let mut told = SharedFacts {
             events: &mut self.events,
             facts: &mut self.facts,
         };
@@ -327,7 +327,7 @@ impl<R: Read + Seek> PerfData<R> {
 }
 
 /// Facts that records give about other records.
-struct Told<'a> {
+struct SharedFacts<'a> {
     events: &'a mut Events,
     facts: &'a mut Facts,
 }
@@ -437,7 +437,7 @@ impl Walk {
     fn records<V: Visit>(
         &mut self,
         source: &mut impl Read,
-        told: &mut Told<'_>,
+        told: &mut SharedFacts<'_>,
         visit: &mut V,
     ) -> Step<(), V::Error> {
         loop {
@@ -472,7 +472,7 @@ impl Walk {
 
     fn of_perf<V: Visit>(
         &mut self,
-        (source, told): (&mut impl Read, &mut Told<'_>),
+        (source, told): (&mut impl Read, &mut SharedFacts<'_>),
         header: Header,
         record: std::ops::Range<usize>,
         visit: &mut V,

@@ -34,6 +34,7 @@ pub mod overflows;
 mod part_reader;
 mod part_writer;
 mod reader;
+mod row;
 mod selection;
 mod sink;
 mod table_writer;
@@ -43,8 +44,8 @@ mod writer;
 pub use error::{Error, ErrorKind, Result};
 pub use numbers::Numbers;
 pub use reader::{Recording, Rows};
+pub use row::Row;
 pub use selection::Selection;
-pub use tables::Row;
 pub use writer::{Table, Writer, amend};
 
 /// Version of the format this crate writes; it reads this and older ones.

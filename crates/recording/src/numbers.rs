@@ -16,7 +16,7 @@ use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchR
 use super::part_reader::contained;
 use crate::error::{Error, ErrorKind, Result};
 
-/// Numbers given on at a time.
+/// Numbers passed on at a time.
 const BATCH_ROWS: usize = 1 << 16;
 /// The bytes a Parquet file begins with.
 const MAGIC: &[u8] = b"PAR1";

@@ -7,7 +7,7 @@
 use super::columns::Column;
 use super::sink::{CHECKSUM_DIGITS, CRC_DIGITS, checksum_position};
 use super::table_writer::PART_ROWS;
-use super::tables::{Columns, Row};
+use super::tables::Columns;
 use crate::error::in_words;
 use arrow_array::RecordBatch;
 use crc32fast::Hasher;
@@ -68,7 +68,7 @@ impl Part {
     }
 
     /// Earliest and latest time of its rows, for tables that have one.
-    pub(super) fn times_ns<R: Row>(&self) -> Option<Range<u64>> {
+    pub(super) fn times_ns<R: Columns>(&self) -> Option<Range<u64>> {
         let groups = self.metadata.row_groups().iter().map(group_times_ns::<R>);
         groups.reduce(joined).flatten()
     }
@@ -96,7 +96,7 @@ impl Part {
     }
 
     /// The rows, by batches.
-    pub(super) fn rows<R: Row>(
+    pub(super) fn rows<R: Columns>(
         self,
         columns: &[&'static Column<R>],
         time_ns: Option<Range<u64>>,
@@ -114,7 +114,7 @@ impl Part {
         })
     }
 
-    fn reader<R: Row>(
+    fn reader<R: Columns>(
         self,
         wanted: &[&'static Column<R>],
         time_ns: Option<&Range<u64>>,
@@ -142,7 +142,7 @@ pub(super) struct PartRows<R: 'static> {
     time_ns: Option<Range<u64>>,
 }
 
-impl<R: Row> PartRows<R> {
+impl<R: Columns> PartRows<R> {
     /// The next rows; `None` at the end.
     pub(super) fn next_rows(&mut self) -> Option<Result<Vec<R>, Damage>> {
         let reader = AssertUnwindSafe(&mut self.reader);
@@ -168,7 +168,7 @@ impl<R: Row> PartRows<R> {
     }
 }
 
-fn times_ns<R: Row>(batch: &RecordBatch) -> Result<Vec<u64>, Damage> {
+fn times_ns<R: Columns>(batch: &RecordBatch) -> Result<Vec<u64>, Damage> {
     let mut timed = vec![R::default(); batch.num_rows()];
     let column = R::COLUMNS.iter().find(|c| Some(c.name) == R::TIME);
     column.map_or(Ok(()), |column| fill(column, batch, &mut timed))?;
@@ -203,7 +203,7 @@ fn projection<R>(
     Ok(ProjectionMask::roots(metadata.parquet_schema(), roots))
 }
 
-fn may_overlap<R: Row>(group: &RowGroupMetaData, time_ns: Option<&Range<u64>>) -> bool {
+fn may_overlap<R: Columns>(group: &RowGroupMetaData, time_ns: Option<&Range<u64>>) -> bool {
     match (time_ns, group_times_ns::<R>(group)) {
         (Some(wanted), Some(there)) => overlap(wanted, &there),
         _ => true,
@@ -216,7 +216,7 @@ pub(super) fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
 }
 
 /// First and one past the last time of a row group, by its statistics.
-fn group_times_ns<R: Row>(group: &RowGroupMetaData) -> Option<Range<u64>> {
+fn group_times_ns<R: Columns>(group: &RowGroupMetaData) -> Option<Range<u64>> {
     let time = R::TIME?;
     let column = group
         .columns()
@@ -287,7 +287,7 @@ fn check_footer(footer: &[u8]) -> Result<u32, Damage> {
     digits(&footer[at..at + CRC_DIGITS]).ok_or_else(|| damaged.into())
 }
 
-/// Checks that the footer speaks of rows and bytes a part can have.
+/// Checks that a part can have the rows and bytes in its footer.
 fn check_extent(metadata: &ParquetMetaData, data_bytes: u64) -> Result<(), Damage> {
     let mut rows = 0u64;
     for group in metadata.row_groups() {

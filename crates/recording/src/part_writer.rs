@@ -4,7 +4,7 @@
 use super::columns::{Column, Packing, encode, schema};
 use super::group::{Group, Groups};
 use super::sink::{CHECKSUM_KEY, Create, PartSink, UNKNOWN_CHECKSUM};
-use super::tables::Row;
+use super::tables::Columns;
 use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_writer::ArrowWriterOptions;
 use parquet::basic::{Compression, Encoding, ZstdLevel};
@@ -66,7 +66,10 @@ pub(super) struct OpenPart {
 }
 
 impl OpenPart {
-    pub(super) fn create<R: Row>(temporary: PathBuf, create: &Create) -> Result<Self, PartFailure> {
+    pub(super) fn create<R: Columns>(
+        temporary: PathBuf,
+        create: &Create,
+    ) -> Result<Self, PartFailure> {
         let schema = schema(R::COLUMNS);
         let options = ArrowWriterOptions::new()
             .with_properties(properties::<R>())
@@ -95,7 +98,7 @@ impl OpenPart {
         self.file.bytes_written() as u64
     }
 
-    pub(super) fn write<R: Row>(&mut self, rows: &[R]) -> Result<(), PartFailure> {
+    pub(super) fn write<R: Columns>(&mut self, rows: &[R]) -> Result<(), PartFailure> {
         let arrays = encode(R::COLUMNS, rows);
         let written = self.group.write(&mut self.groups, &arrays);
         self.seen(written)?;
@@ -151,7 +154,7 @@ impl Drop for OpenPart {
     }
 }
 
-fn properties<R: Row>() -> WriterProperties {
+fn properties<R: Columns>() -> WriterProperties {
     let level = ZstdLevel::try_new(ZSTD_LEVEL).expect("SANITY: zstd has levels 1 to 22");
     let base = WriterProperties::builder()
         .set_created_by(concat!("memgauge ", env!("CARGO_PKG_VERSION")).to_owned())

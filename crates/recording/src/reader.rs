@@ -3,18 +3,17 @@
 use super::columns::Column;
 use super::manifest_file;
 use super::part_reader::{Damage, Part, PartRows, overlap};
+use super::row::Row;
 use super::selection::Selection;
 use super::table_writer::part_name;
-use super::tables::Row;
+use super::tables::each_table;
 use crate::error::in_words;
 use crate::{Error, ErrorKind, Result};
-use memgauge_trace::{
-    GeneratedCode, IoDevice, IoOwner, IoRow, Loss, Manifest, Module, Overflow, OverflowBlock,
-    Sample, SampleRegister, SeriesRow, SiteCount, Thread,
-};
+use memgauge_trace::Manifest;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A recording on disk.
 ///
@@ -27,6 +26,8 @@ pub struct Recording {
     manifest: Manifest,
     parts: BTreeMap<&'static str, Vec<KnownPart>>,
     problems: Vec<String>,
+    /// A part turned out damaged while it was read.
+    passed_over: AtomicBool,
 }
 
 /// A part whose footer was whole when the recording was opened.
@@ -45,20 +46,14 @@ impl Recording {
             manifest,
             parts: BTreeMap::new(),
             problems: altered.into_iter().collect(),
+            passed_over: AtomicBool::new(false),
         };
-        recording.find_parts::<Sample>();
-        recording.find_parts::<SeriesRow>();
-        recording.find_parts::<Overflow>();
-        recording.find_parts::<OverflowBlock>();
-        recording.find_parts::<SiteCount>();
-        recording.find_parts::<Thread>();
-        recording.find_parts::<Module>();
-        recording.find_parts::<Loss>();
-        recording.find_parts::<IoRow>();
-        recording.find_parts::<IoOwner>();
-        recording.find_parts::<IoDevice>();
-        recording.find_parts::<SampleRegister>();
-        recording.find_parts::<GeneratedCode>();
+        macro_rules! find {
+            ($($row:ident in $table:ident, $name:literal;)+) => {
+                $( recording.find_parts::<memgauge_trace::$row>(); )+
+            };
+        }
+        each_table!(find);
         Ok(recording)
     }
 
@@ -114,6 +109,7 @@ impl Recording {
             match batch {
                 Ok(rows) => take(&rows),
                 Err(e) if e.kind() == ErrorKind::Corrupt => {
+                    self.passed_over.store(true, Ordering::Relaxed);
                     let problem = e.to_string();
                     // A table may be read more than once.
                     if !problems.contains(&problem) {
@@ -130,6 +126,13 @@ impl Recording {
     /// recording.
     pub fn problems(&self) -> Vec<String> {
         self.problems.clone()
+    }
+
+    /// Whether something of it is missing or was altered: [`Recording::problems`], and
+    /// parts that [`Recording::each_sound`] has passed over so far. A recording whose
+    /// writer was killed is whole as far as it goes.
+    pub fn is_damaged(&self) -> bool {
+        !self.problems.is_empty() || self.passed_over.load(Ordering::Relaxed)
     }
 
     fn find_parts<R: Row>(&mut self) {
@@ -250,7 +253,7 @@ impl<R: Row> Rows<R> {
         part.rows(&self.columns, self.time_ns.clone())
     }
 
-    /// Moves to the next part; `false` behind the last.
+    /// Moves to the next part; `false` after the last.
     fn advance(&mut self) -> Result<bool> {
         self.current = None;
         let Some(path) = self.parts.next() else {

@@ -1,7 +1,7 @@
 //! Which rows and columns to read.
 
 use super::columns::Column;
-use super::tables::Row;
+use super::row::Row;
 use crate::{Error, ErrorKind, Result};
 use std::ops::Range;
 

@@ -116,8 +116,8 @@ fn put_crc(digits: &mut [u8], crc: u32) {
     digits[..CRC_DIGITS].copy_from_slice(format!("{crc:08x}").as_bytes());
 }
 
-/// Where the checksum's digits stand in a footer: behind the key, a Thrift
-/// field header (string, one field on) and the length.
+/// Place of the checksum's digits in a footer: after the key, a Thrift field header
+/// (string, one field on) and the length.
 pub(super) fn checksum_position(footer: &[u8]) -> Option<usize> {
     const FIELD: [u8; 2] = [0x18, CHECKSUM_DIGITS as u8];
     let key = CHECKSUM_KEY.as_bytes();

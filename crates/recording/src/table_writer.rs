@@ -5,12 +5,8 @@
 
 use super::part_writer::{OpenPart, PartFailure};
 use super::sink::{Create, Out};
-use super::tables::{self, Row};
+use super::tables::Columns;
 use crate::{Error, ErrorKind, Result};
-use memgauge_trace::{
-    GeneratedCode, IoDevice, IoOwner, IoRow, Loss, Module, Overflow, OverflowBlock, Sample,
-    SampleRegister, SeriesRow, SiteCount, Thread,
-};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -26,79 +22,6 @@ pub(super) const PART_ROWS: usize = 1_000_000;
 
 /// Age of its oldest row at which a part is closed.
 const PART_AGE: Duration = Duration::from_secs(2);
-
-/// Writers of all tables.
-pub struct Tables {
-    pub(super) samples: TableWriter<Sample>,
-    pub(super) series: TableWriter<SeriesRow>,
-    pub(super) overflows: TableWriter<Overflow>,
-    pub(super) overflow_blocks: TableWriter<OverflowBlock>,
-    pub(super) sites: TableWriter<SiteCount>,
-    pub(super) threads: TableWriter<Thread>,
-    pub(super) modules: TableWriter<Module>,
-    pub(super) losses: TableWriter<Loss>,
-    pub(super) io: TableWriter<IoRow>,
-    pub(super) io_owners: TableWriter<IoOwner>,
-    pub(super) io_devices: TableWriter<IoDevice>,
-    pub(super) registers: TableWriter<SampleRegister>,
-    pub(super) generated_code: TableWriter<GeneratedCode>,
-}
-
-impl Tables {
-    pub(super) fn new(recording: &Path, create: &Create) -> Self {
-        Tables {
-            samples: TableWriter::new(recording, create),
-            series: TableWriter::new(recording, create),
-            overflows: TableWriter::new(recording, create),
-            overflow_blocks: TableWriter::new(recording, create),
-            sites: TableWriter::new(recording, create),
-            threads: TableWriter::new(recording, create),
-            modules: TableWriter::new(recording, create),
-            losses: TableWriter::new(recording, create),
-            io: TableWriter::new(recording, create),
-            io_owners: TableWriter::new(recording, create),
-            io_devices: TableWriter::new(recording, create),
-            registers: TableWriter::new(recording, create),
-            generated_code: TableWriter::new(recording, create),
-        }
-    }
-
-    pub(super) fn each(&mut self) -> [&mut dyn AnyTable; tables::NAMES.len()] {
-        [
-            &mut self.samples,
-            &mut self.series,
-            &mut self.overflows,
-            &mut self.overflow_blocks,
-            &mut self.sites,
-            &mut self.threads,
-            &mut self.modules,
-            &mut self.losses,
-            &mut self.io,
-            &mut self.io_owners,
-            &mut self.io_devices,
-            &mut self.registers,
-            &mut self.generated_code,
-        ]
-    }
-
-    pub(super) fn each_ref(&self) -> [&dyn AnyTable; tables::NAMES.len()] {
-        [
-            &self.samples,
-            &self.series,
-            &self.overflows,
-            &self.overflow_blocks,
-            &self.sites,
-            &self.threads,
-            &self.modules,
-            &self.losses,
-            &self.io,
-            &self.io_owners,
-            &self.io_devices,
-            &self.registers,
-            &self.generated_code,
-        ]
-    }
-}
 
 /// Operations of a table that need no type of row.
 pub(super) trait AnyTable {
@@ -126,8 +49,8 @@ pub struct TableWriter<R> {
     is_away: bool,
 }
 
-impl<R: Row> TableWriter<R> {
-    fn new(recording: &Path, create: &Create) -> Self {
+impl<R: Columns> TableWriter<R> {
+    pub(super) fn new(recording: &Path, create: &Create) -> Self {
         TableWriter::empty(recording.join(R::TABLE), create.clone())
     }
 
@@ -293,7 +216,7 @@ impl<R: Row> TableWriter<R> {
     }
 }
 
-impl<R: Row> AnyTable for TableWriter<R> {
+impl<R: Columns> AnyTable for TableWriter<R> {
     fn name(&self) -> &'static str {
         R::TABLE
     }

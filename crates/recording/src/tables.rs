@@ -4,7 +4,6 @@
 //! test holds the two together.
 
 use super::columns::{Column, Packing, ToArray, Width, arrays};
-use super::table_writer::{TableWriter, Tables};
 use Packing::{Delta, Dictionary};
 use memgauge_trace::{
     AccessKind, Cpu, DataSource, Derivation, Direction, EventId, GeneratedCode, IoDevice, IoOwner,
@@ -12,8 +11,14 @@ use memgauge_trace::{
     SampleRegister, SeriesRow, SiteCount, Thread, Tid, VirtAddr,
 };
 
+/// Where a table is.
+pub trait Folder {
+    /// Name of the table, which is the name of its folder.
+    const TABLE: &'static str;
+}
+
 /// Methods that only this module can implement, so that the set of tables is closed.
-pub trait Columns: Sized + 'static {
+pub trait Columns: Folder + Clone + Default + Send + 'static {
     const COLUMNS: &'static [Column<Self>];
 
     /// The column a time range selects by; `None` for rows that hold for
@@ -28,40 +33,41 @@ pub trait Columns: Sized + 'static {
     fn text_bytes(&self) -> usize {
         0
     }
-
-    fn writer(tables: &mut Tables) -> &mut TableWriter<Self>;
 }
 
-/// A row of a recording's table.
-pub trait Row: Columns + Clone + Default + Send {
-    /// Name of the table, which is the name of its folder.
-    const TABLE: &'static str;
+/// The list of all tables: rows, the field of [`super::row::Tables`], the folder. A macro
+/// that takes it makes what there is once for each.
+macro_rules! each_table {
+    ($make:ident) => {
+        $make! {
+            Sample in samples, "samples";
+            SeriesRow in series, "series";
+            Overflow in overflows, "overflows";
+            OverflowBlock in overflow_blocks, "overflow_blocks";
+            SiteCount in sites, "sites";
+            Thread in threads, "threads";
+            Module in modules, "modules";
+            Loss in losses, "losses";
+            IoRow in io, "io";
+            IoOwner in io_owners, "io_owners";
+            IoDevice in io_devices, "io_devices";
+            SampleRegister in registers, "registers";
+            GeneratedCode in generated_code, "generated_code";
+        }
+    };
 }
+pub(super) use each_table;
 
-macro_rules! tables {
+macro_rules! folders {
     ($($row:ident in $table:ident, $name:literal;)+) => {
-        $( impl Row for $row { const TABLE: &'static str = $name; } )+
+        $( impl Folder for $row { const TABLE: &'static str = $name; } )+
 
         /// Names of all tables, in the order they are looked at.
         pub(super) const NAMES: &[&str] = &[$($name),+];
     };
 }
 
-tables! {
-    Sample in samples, "samples";
-    SeriesRow in series, "series";
-    Overflow in overflows, "overflows";
-    OverflowBlock in overflow_blocks, "overflow_blocks";
-    SiteCount in sites, "sites";
-    Thread in threads, "threads";
-    Module in modules, "modules";
-    Loss in losses, "losses";
-    IoRow in io, "io";
-    IoOwner in io_owners, "io_owners";
-    IoDevice in io_devices, "io_devices";
-    SampleRegister in registers, "registers";
-    GeneratedCode in generated_code, "generated_code";
-}
+each_table!(folders);
 
 /// A column of numbers: how a row's value is read, and how it is set.
 macro_rules! number {
@@ -158,10 +164,6 @@ impl Columns for Sample {
     fn time_ns(&self) -> u64 {
         self.time_ns
     }
-
-    fn writer(tables: &mut Tables) -> &mut TableWriter<Self> {
-        &mut tables.samples
-    }
 }
 
 impl Columns for SampleRegister {
@@ -176,10 +178,6 @@ impl Columns for SampleRegister {
 
     fn time_ns(&self) -> u64 {
         self.time_ns
-    }
-
-    fn writer(tables: &mut Tables) -> &mut TableWriter<Self> {
-        &mut tables.registers
     }
 }
 
@@ -198,10 +196,6 @@ impl Columns for SeriesRow {
     fn time_ns(&self) -> u64 {
         self.time_ns
     }
-
-    fn writer(tables: &mut Tables) -> &mut TableWriter<Self> {
-        &mut tables.series
-    }
 }
 
 impl Columns for Overflow {
@@ -214,10 +208,6 @@ impl Columns for Overflow {
 
     fn time_ns(&self) -> u64 {
         self.time_ns
-    }
-
-    fn writer(tables: &mut Tables) -> &mut TableWriter<Self> {
-        &mut tables.overflows
     }
 }
 
@@ -238,10 +228,6 @@ impl Columns for OverflowBlock {
     fn text_bytes(&self) -> usize {
         self.packed.len()
     }
-
-    fn writer(tables: &mut Tables) -> &mut TableWriter<Self> {
-        &mut tables.overflow_blocks
-    }
 }
 
 impl Columns for SiteCount {
@@ -251,10 +237,6 @@ impl Columns for SiteCount {
         wrapped!("event", U16, Dictionary, event, EventId),
         field!("count", U64, Dictionary, count),
     ];
-
-    fn writer(tables: &mut Tables) -> &mut TableWriter<Self> {
-        &mut tables.sites
-    }
 }
 
 impl Columns for Thread {
@@ -279,10 +261,6 @@ impl Columns for Thread {
 
     fn text_bytes(&self) -> usize {
         self.program.len()
-    }
-
-    fn writer(tables: &mut Tables) -> &mut TableWriter<Self> {
-        &mut tables.threads
     }
 }
 
@@ -328,10 +306,6 @@ impl Columns for Module {
     fn text_bytes(&self) -> usize {
         self.path.len() + self.build_id.len()
     }
-
-    fn writer(tables: &mut Tables) -> &mut TableWriter<Self> {
-        &mut tables.modules
-    }
 }
 
 impl Columns for GeneratedCode {
@@ -344,10 +318,6 @@ impl Columns for GeneratedCode {
 
     fn text_bytes(&self) -> usize {
         self.name.len()
-    }
-
-    fn writer(tables: &mut Tables) -> &mut TableWriter<Self> {
-        &mut tables.generated_code
     }
 }
 
@@ -367,10 +337,6 @@ impl Columns for Loss {
 
     fn text_bytes(&self) -> usize {
         self.detail.len()
-    }
-
-    fn writer(tables: &mut Tables) -> &mut TableWriter<Self> {
-        &mut tables.losses
     }
 }
 
@@ -443,10 +409,6 @@ impl Columns for IoRow {
     fn time_ns(&self) -> u64 {
         self.time_ns
     }
-
-    fn writer(tables: &mut Tables) -> &mut TableWriter<Self> {
-        &mut tables.io
-    }
 }
 
 impl Columns for IoOwner {
@@ -463,10 +425,6 @@ impl Columns for IoOwner {
 
     fn text_bytes(&self) -> usize {
         self.command.len() + self.user.len() + self.cgroup.len()
-    }
-
-    fn writer(tables: &mut Tables) -> &mut TableWriter<Self> {
-        &mut tables.io_owners
     }
 }
 
@@ -490,9 +448,5 @@ impl Columns for IoDevice {
     fn text_bytes(&self) -> usize {
         let place = self.pci.len() + self.slot.len() + self.pci_root.len();
         self.name.len() + self.kind.len() + place + self.below.len() + self.peer.len()
-    }
-
-    fn writer(tables: &mut Tables) -> &mut TableWriter<Self> {
-        &mut tables.io_devices
     }
 }

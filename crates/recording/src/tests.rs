@@ -255,18 +255,12 @@ fn check_documented<R: Row>(text: &str) {
 fn the_documented_columns_are_those_written() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/format.md");
     let text = std::fs::read_to_string(path).unwrap();
-    check_documented::<Sample>(&text);
-    check_documented::<SeriesRow>(&text);
-    check_documented::<Overflow>(&text);
-    check_documented::<OverflowBlock>(&text);
-    check_documented::<SiteCount>(&text);
-    check_documented::<Thread>(&text);
-    check_documented::<Module>(&text);
-    check_documented::<Loss>(&text);
-    check_documented::<IoRow>(&text);
-    check_documented::<IoOwner>(&text);
-    check_documented::<IoDevice>(&text);
-    check_documented::<memgauge_trace::GeneratedCode>(&text);
+    macro_rules! check {
+        ($($row:ident in $table:ident, $name:literal;)+) => {
+            $( check_documented::<memgauge_trace::$row>(&text); )+
+        };
+    }
+    super::tables::each_table!(check);
 }
 
 #[test]

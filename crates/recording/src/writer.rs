@@ -1,8 +1,8 @@
 //! Writing a recording.
 
+use super::row::{Row, Tables};
 use super::sink::{Create, file_system};
-use super::table_writer::{AnyTable, TableWriter, Tables, reason};
-use super::tables::Row;
+use super::table_writer::{AnyTable, TableWriter, reason};
 use super::{FORMAT_VERSION, manifest_file};
 use crate::{Error, ErrorKind, Result};
 use memgauge_trace::{Loss, LossKind, Manifest, TableFacts};
@@ -43,6 +43,7 @@ impl Room {
     const BYTES: usize = 128 << 10;
 
     fn make(dir: &Path) -> io::Result<Room> {
+        // Made first: what has been written of it when the disk is full goes with it.
         let room = Room(dir.join(Room::FILE));
         std::fs::write(&room.0, vec![0; Room::BYTES])?;
         Ok(room)
@@ -89,7 +90,17 @@ impl Writer {
     }
 
     pub(super) fn create_with(path: &Path, manifest: Manifest, create: Create) -> Result<Writer> {
+        let is_new = !path.exists();
         make_recording_dir(path)?;
+        let begun = Writer::begin(path, manifest, create);
+        if begun.is_err() && is_new {
+            // Best effort: an empty directory would only stand in the next one's way.
+            let _ = std::fs::remove_dir_all(path);
+        }
+        begun
+    }
+
+    fn begin(path: &Path, manifest: Manifest, create: Create) -> Result<Writer> {
         let room = Room::make(path).map_err(|e| cannot_create(path, e))?;
         let mut writer = Writer {
             dir: path.to_owned(),

@@ -63,7 +63,7 @@ fn push_io(writer: &mut Writer) {
     writer.push(device).unwrap();
 }
 
-/// A sound part of every table behind the byte that selects it, and a manifest.
+/// A sound part of every table after the byte that selects it, and a manifest.
 fn sound_files() -> (Vec<Vec<u8>>, Vec<u8>) {
     let (_dir, path) = place();
     let mut writer = Writer::create(&path, Manifest::default()).unwrap();

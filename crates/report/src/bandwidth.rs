@@ -20,7 +20,7 @@ pub fn text(result: &Bandwidth, manifest: &Manifest, style: &Style) -> String {
     text += &windows(result, style);
     text += &threads(result, style);
     text += &functions(result, style);
-    text += &oddities(result, style);
+    text += &irregularities(result, style);
     text
 }
 
@@ -278,7 +278,7 @@ fn functions(result: &Bandwidth, style: &Style) -> String {
 }
 
 /// Drops, pauses and other notes on the trace.
-fn oddities(result: &Bandwidth, style: &Style) -> String {
+fn irregularities(result: &Bandwidth, style: &Style) -> String {
     let mut said = Vec::new();
     if !result.drops.is_empty() {
         let width = nanoseconds(result.drops_width_ns, style);

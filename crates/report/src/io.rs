@@ -114,8 +114,8 @@ fn processes(
             style.name(&line.device),
             units::bytes(line.moved.r#in.bytes),
             units::bytes(line.moved.out.bytes),
-            rate(line.moved.r#in.bytes, seconds, style),
-            rate(line.moved.out.bytes, seconds, style),
+            units::megabytes_per_s(line.moved.r#in.bytes, seconds, style),
+            units::megabytes_per_s(line.moved.out.bytes, seconds, style),
             units::count(line.moved.r#in.operations + line.moved.out.operations),
             io_memory::of_line(line, style),
             style.name(&line.cgroup),
@@ -146,17 +146,6 @@ fn mixed_columns(lines: &[IoLine]) -> Vec<&'static str> {
         mixed("group", |line| line.cgroup.is_empty()),
     ];
     columns.into_iter().flatten().collect()
-}
-
-pub(crate) fn rate(bytes: u64, seconds: f64, style: &Style) -> String {
-    if seconds <= 0.0 {
-        return style.none().to_owned();
-    }
-    match bytes as f64 / seconds / 1e6 {
-        v if v <= 0.0 => "0".to_owned(),
-        v if v < 0.01 => "<0.01".to_owned(),
-        v => format!("{v:.2}"),
-    }
 }
 
 fn devices(summary: &IoSummary, seconds: f64, style: &Style) -> String {
@@ -193,8 +182,8 @@ fn counters(line: &IoDeviceLine, seconds: f64, style: &Style) -> [String; 6] {
     [
         units::bytes(counted.r#in.bytes),
         units::bytes(counted.out.bytes),
-        rate(counted.r#in.bytes, seconds, style),
-        rate(counted.out.bytes, seconds, style),
+        units::megabytes_per_s(counted.r#in.bytes, seconds, style),
+        units::megabytes_per_s(counted.out.bytes, seconds, style),
         units::bytes(line.rest_in_bytes),
         units::bytes(line.rest_out_bytes),
     ]

@@ -2,7 +2,6 @@
 
 use memgauge_analyze::{IoLine, IoMemory};
 
-use crate::io::rate;
 use crate::style::Style;
 use crate::table::{Kind, Table};
 use crate::units;
@@ -50,7 +49,7 @@ fn estimated(memory: &IoMemory, [input, output]: [u64; 2], seconds: f64, style: 
         table.row(vec![
             name.to_owned(),
             units::bytes(bytes),
-            rate(bytes, seconds, style),
+            units::megabytes_per_s(bytes, seconds, style),
             units::bytes(most),
         ]);
     }
@@ -58,7 +57,7 @@ fn estimated(memory: &IoMemory, [input, output]: [u64; 2], seconds: f64, style: 
         table.row(vec![
             style.name(&symbol(&term.name)),
             units::bytes(term.bytes),
-            rate(term.bytes, seconds, style),
+            units::megabytes_per_s(term.bytes, seconds, style),
             String::new(),
         ]);
     }
@@ -89,7 +88,7 @@ fn bound(memory: &IoMemory, seconds: f64, style: &Style) -> String {
         units::bytes(bytes),
         units::bytes(input),
         units::bytes(output),
-        rate(bytes, seconds, style)
+        units::megabytes_per_s(bytes, seconds, style)
     ) + &why
 }
 
@@ -111,8 +110,8 @@ fn ports(memory: &IoMemory, seconds: f64, style: &Style) -> String {
             port.port.to_string(),
             units::bytes(port.in_bytes),
             units::bytes(port.out_bytes),
-            rate(port.in_bytes, seconds, style),
-            rate(port.out_bytes, seconds, style),
+            units::megabytes_per_s(port.in_bytes, seconds, style),
+            units::megabytes_per_s(port.out_bytes, seconds, style),
         ]);
     }
     let note = "counted at the processor, headers of packets included";

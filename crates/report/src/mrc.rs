@@ -3,145 +3,17 @@
 //! Sizes are on a scale of equal ratios, because memories come in such sizes. The sizes
 //! of the machine's caches, or of its memory, are marked below.
 
+mod measured;
+
 use std::fmt::Write as _;
 
-use memgauge_mrc::{Curve, Difference, Estimate, Knee, sizes};
+use memgauge_mrc::{Curve, Difference, Knee, sizes};
 use serde_json::{Value, json};
 
 use crate::style::Style;
 use crate::units::{bytes, capacity, count, percent};
 
-/// A curve and how it came to be.
-#[derive(Clone, Debug)]
-pub enum Measured {
-    /// From every reference.
-    Exact(Curve),
-    /// From a sample of the blocks.
-    Sampled(Estimate),
-}
-
-impl Measured {
-    /// The curve.
-    pub fn curve(&self) -> &Curve {
-        match self {
-            Measured::Exact(curve) => curve,
-            Measured::Sampled(estimate) => &estimate.curve,
-        }
-    }
-
-    /// Adds the curve of another run, which has a memory of its own.
-    pub fn merge(&mut self, other: &Measured) {
-        match (self, other) {
-            (Measured::Sampled(mine), Measured::Sampled(other)) => mine.merge(other),
-            (Measured::Exact(mine), other) => mine.merge(other.curve()),
-            (Measured::Sampled(mine), Measured::Exact(other)) => mine.merge_exact(other),
-        }
-    }
-
-    /// Makes each reference stand for so many: of samples, for the events between two.
-    pub fn scale(&mut self, weight: f64) {
-        match self {
-            Measured::Exact(curve) => curve.scale(weight),
-            Measured::Sampled(estimate) => estimate.scale(weight),
-        }
-    }
-
-    /// Whether the curve says how many misses a memory of so many bytes has.
-    fn resolves(&self, bytes: u64) -> bool {
-        match self {
-            Measured::Exact(_) => true,
-            Measured::Sampled(estimate) => estimate.resolves(bytes),
-        }
-    }
-
-    /// Up to which memory in bytes distances were counted, where not all along.
-    fn counted_bytes(&self) -> Option<u64> {
-        match self {
-            Measured::Exact(_) => None,
-            Measured::Sampled(e) => e.counted_blocks.checked_mul(e.curve.block_bytes),
-        }
-    }
-
-    fn half_band(&self, bytes: u64) -> Option<f64> {
-        match self {
-            Measured::Exact(_) => None,
-            Measured::Sampled(estimate) => estimate.half_band(bytes),
-        }
-    }
-
-    fn provenance(&self) -> String {
-        match self {
-            Measured::Exact(_) => "every reference".to_owned(),
-            Measured::Sampled(e) => format!(
-                "sampled, n = {} of about {} blocks ({})",
-                count(e.sampled_blocks),
-                count(e.curve.compulsory as u64),
-                percent(e.rate)
-            ),
-        }
-    }
-
-    /// Which sizes are not from the sample, and which are not known.
-    fn beside_the_sample(&self) -> Option<String> {
-        let Measured::Sampled(e) = self else {
-            return None;
-        };
-        let Some(counted) = self.counted_bytes() else {
-            return Some("all sizes from every reference: the sample is not needed".to_owned());
-        };
-        let mut text = match counted {
-            0 => "all sizes from the sample".to_owned(),
-            _ => format!("up to {} from every reference", capacity(counted)),
-        };
-        if e.resolved_blocks > e.counted_blocks {
-            let from = e.resolved_blocks.saturating_mul(e.curve.block_bytes);
-            let _ = write!(
-                text,
-                "; not known from {} to {}: the sample has too few blocks",
-                bytes(counted),
-                bytes(from)
-            );
-        }
-        Some(text)
-    }
-}
-
-/// Unit of the vertical axis.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Unit {
-    /// Misses.
-    Misses,
-    /// Misses / references, 0..=1.
-    Ratio,
-    /// Misses per 1000 instructions, of which there were so many.
-    Mpki(f64),
-}
-
-impl Unit {
-    fn name(self) -> &'static str {
-        match self {
-            Unit::Misses => "misses",
-            Unit::Ratio => "miss ratio",
-            Unit::Mpki(_) => "MPKI",
-        }
-    }
-
-    fn of(self, misses: f64, references: f64) -> f64 {
-        match self {
-            Unit::Misses => misses,
-            Unit::Ratio => misses / references.max(1.0),
-            Unit::Mpki(instructions) => 1000.0 * misses / instructions.max(1.0),
-        }
-    }
-
-    fn show(self, value: f64) -> String {
-        match self {
-            Unit::Misses => count(value.round() as u64),
-            Unit::Ratio => percent(value),
-            Unit::Mpki(_) => format!("{value:.2}"),
-        }
-    }
-}
+pub use measured::{Collection, Measured, Span, Unit};
 
 /// One curve to show, with its notes.
 #[derive(Clone, Debug)]
@@ -169,94 +41,6 @@ pub struct CurveView {
     pub weight: f64,
     /// Whether JSON and CSV have every size from which on there are fewer misses.
     pub full: bool,
-}
-
-/// A phase of a run.
-#[derive(Clone, Debug)]
-pub struct Span {
-    /// Which phase, from 1.
-    pub number: usize,
-    /// Number of all.
-    pub of: usize,
-    /// Where it begins and ends, in `unit`.
-    pub from: u64,
-    /// Behind its last.
-    pub to: u64,
-    /// `instructions` or `references`.
-    pub unit: &'static str,
-    /// Mean rate of `event` in its windows.
-    pub rate: f64,
-    /// Event whose changes separate the phases.
-    pub event: String,
-    /// Share of its references that the curve is of, 0..=1.
-    pub collected: f64,
-}
-
-impl Span {
-    fn sentence(&self) -> String {
-        format!(
-            "phase {} of {}: {} from {} to {}, {:.2} {}, curve of {} of its references",
-            self.number,
-            self.of,
-            self.unit,
-            count(self.from),
-            count(self.to),
-            self.rate,
-            self.event,
-            percent(self.collected)
-        )
-    }
-}
-
-/// Cost of the curves of phases, in references and seconds of engines.
-#[derive(Clone, Copy, Debug)]
-pub struct Collection {
-    /// All references.
-    pub references: u64,
-    /// References that went into curves.
-    pub collected: u64,
-    /// Time of the engines of curves.
-    pub collecting_s: f64,
-    /// Time of what watches for changes, where that is apart.
-    pub monitoring_s: f64,
-}
-
-impl Collection {
-    /// Seconds that curves of all references would take, estimated from those that
-    /// went into curves.
-    pub fn full_s(&self) -> f64 {
-        self.collecting_s * self.references as f64 / self.collected.max(1) as f64
-    }
-
-    /// Two lines.
-    pub fn text(&self) -> String {
-        let share = self.collected as f64 / self.references.max(1) as f64;
-        let mut text = format!(
-            "curves of {} of the references took {:.2} s",
-            percent(share),
-            self.collecting_s
-        );
-        if self.collected < self.references {
-            let own = self.collecting_s + self.monitoring_s;
-            let _ = write!(
-                text,
-                ", watching for changes {:.2} s;\n{} of the about {:.2} s that curves of all take",
-                self.monitoring_s,
-                percent(own / self.full_s().max(f64::MIN_POSITIVE)),
-                self.full_s()
-            );
-        }
-        text + "\n"
-    }
-
-    /// As JSON; docs/mrc.md describes it.
-    pub fn json(&self) -> Value {
-        json!({
-            "references": self.references, "collected": self.collected,
-            "collecting_s": self.collecting_s, "monitoring_s": self.monitoring_s,
-            "full_s_estimated": self.full_s(),
-        })
-    }
 }
 
 /// Rows of the drawing.
@@ -363,8 +147,8 @@ impl CurveView {
             "; blocks of {}, least recently used",
             capacity(curve.block_bytes)
         );
-        if let Some(beside) = self.measured.beside_the_sample() {
-            let _ = writeln!(text, "  {beside}");
+        if let Some(notes) = self.measured.sample_notes() {
+            let _ = writeln!(text, "  {notes}");
         }
         if let Some(span) = &self.span {
             let _ = writeln!(text, "  {}", span.sentence());

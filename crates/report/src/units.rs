@@ -116,6 +116,18 @@ pub(crate) fn seconds(s: f64, style: &Style) -> String {
     nanoseconds((s.max(0.0) * 1e9) as u64, style)
 }
 
+/// Bytes over seconds as MB/s; below 0.01 not as nothing.
+pub(crate) fn megabytes_per_s(bytes: u64, seconds: f64, style: &Style) -> String {
+    if seconds <= 0.0 {
+        return style.none().to_owned();
+    }
+    match bytes as f64 / seconds / 1e6 {
+        v if v <= 0.0 => "0".to_owned(),
+        v if v < 0.01 => "<0.01".to_owned(),
+        v => format!("{v:.2}"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -3,6 +3,9 @@
 
 use serde::{Deserialize, Serialize};
 
+/// Bytes in a cache line, on every processor that memgauge models or reads counters of.
+pub const LINE_BYTES: u64 = 64;
+
 /// Bytes in a page as the model and the analyses count them.
 const PAGE_SHIFT: u32 = 12;
 

@@ -62,7 +62,7 @@ pub struct SampledFacts {
 pub struct DerivationFacts {
     /// From an operand of the sampled instruction.
     pub exact: u64,
-    /// From an operand of the instruction before.
+    /// From an operand of the previous instruction.
     pub previous: u64,
     /// From an operand of an instruction ahead.
     pub next: u64,
@@ -239,7 +239,7 @@ impl TickFacts {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DeliveryFacts {
-    /// Events behind the last overflow of each counter.
+    /// Events after the last overflow of each counter.
     pub rest: u64,
     /// Records delivered.
     pub records: u64,

@@ -129,7 +129,7 @@ pub struct IoDevice {
     /// Kind of device: `nvme`, `scsi`, `virtio`, `loop`, `dm`, `ethernet`, `veth` …
     /// `nvme`, `scsi`, `virtio`, `loop`, `dm`, `ethernet`, `veth` …
     pub kind: String,
-    /// PCI address of the device behind it, where there is one.
+    /// PCI address of its hardware, where there is one.
     pub pci: String,
     /// Number of the slot it is in, where the firmware tells.
     pub slot: String,

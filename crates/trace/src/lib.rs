@@ -19,7 +19,7 @@ mod manifest;
 mod packed;
 mod rows;
 
-pub use address::{Line, ModuleOffset, Page, PhysAddr, VirtAddr};
+pub use address::{LINE_BYTES, Line, ModuleOffset, Page, PhysAddr, VirtAddr};
 pub use event::{EventDef, EventId, Provenance, Unit, catalogue};
 pub use facts::{
     CounterFacts, CountingFacts, DataFromFacts, DeliveryFacts, DerivationFacts, ImportFacts,

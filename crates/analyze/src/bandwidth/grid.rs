@@ -41,7 +41,7 @@ impl Grid {
 
     /// Adds an amount at a moment: the plain binning of overflows, whose result is
     /// quantised to the period. Outside the grid nothing is added.
-    pub fn add_at(&mut self, time_ns: u64, amount: f64) {
+    pub(crate) fn add_at(&mut self, time_ns: u64, amount: f64) {
         let Some(since) = time_ns.checked_sub(self.from_ns) else {
             return;
         };
@@ -53,7 +53,7 @@ impl Grid {
     /// Spreads an amount evenly over a stretch of time: the events that an overflow
     /// stands for happened since the one before. The part of the stretch outside all
     /// windows is left out.
-    pub fn add_over(&mut self, start_ns: u64, end_ns: u64, amount: f64) {
+    pub(crate) fn add_over(&mut self, start_ns: u64, end_ns: u64, amount: f64) {
         if end_ns <= start_ns {
             return self.add_at(end_ns, amount);
         }
@@ -97,7 +97,7 @@ impl Grid {
     }
 
     /// The rate at a moment; `None` outside.
-    pub fn rate_at(&self, time_ns: u64) -> Option<f64> {
+    pub(crate) fn rate_at(&self, time_ns: u64) -> Option<f64> {
         let since = time_ns.checked_sub(self.from_ns)?;
         let value = self.values.get((since / self.width_ns) as usize)?;
         Some(self.rate(*value))

@@ -45,7 +45,7 @@ const TRUST: (f64, f64) = (1.5, 3.0);
 /// and the powers above were chosen on fifteen programs and checked on others
 /// (docs/experiments/bandwidth.md).
 const DOUBT: (f64, f64, f64) = (0.6, 0.2, 0.5);
-/// Events between two records behind which half of all bursts go unseen.
+/// Events between two records after which half of all bursts go unseen.
 const BURST: f64 = 100.0;
 /// Half octaves of a gap's own time.
 const CLASSES: usize = 128;
@@ -102,8 +102,8 @@ impl Mechanism {
         let after = curves.partition_point(|c| c.0 < period);
         let high = curves.get(after).or(curves.last())?;
         let low = curves.get(after.saturating_sub(1))?;
-        // In proportion to the period: what piles up behind waiting loads grows by
-        // so many lines an event.
+        // In proportion to the period: the backlog of waiting loads grows by so many
+        // lines an event.
         let span = high.0.saturating_sub(low.0) as f64;
         let share = match span > 0.0 {
             true => (period.saturating_sub(low.0) as f64 / span).clamp(0.0, 1.0),
@@ -300,7 +300,7 @@ fn shifted(gaps: &[Gaps], least: f64, most: f64) -> Vec<f64> {
 #[derive(Clone, Copy, Debug, Default)]
 struct Gaps {
     count: f64,
-    /// Mean length, less what the record before took.
+    /// Mean length, less the time of the previous record.
     own_ns: f64,
     /// Share of loads among such.
     loads: f64,
@@ -419,8 +419,8 @@ impl Kinds {
         }
     }
 
-    /// Counts a thread's samples from before `time_ns`: they are of the overflow
-    /// before, which came after a gap of `class`. Times of a trace may be rounded
+    /// Counts a thread's samples from before `time_ns`: they belong to the previous
+    /// overflow, which came after a gap of `class`. Times of a trace may be rounded
     /// down, those of samples are not.
     pub(super) fn until(&mut self, tid: Tid, time_ns: u64, class: usize) {
         let Some((next, samples)) = self.waiting.get_mut(&tid) else {

@@ -137,14 +137,14 @@ pub struct Bandwidth {
     pub resolution_ns: u64,
     /// First moment looked at, nanoseconds.
     pub from_ns: u64,
-    /// Behind the last.
+    /// End, exclusive.
     pub to_ns: u64,
     /// Overflows in that time.
     pub overflows: u64,
     /// Bytes the overflows stand for without correction.
     pub raw_bytes: f64,
-    /// Bytes with it, and what counters showed behind the last overflow (where that
-    /// is not known: half a period for each thread).
+    /// Bytes with it, and the counts after the last overflow (where they are not known:
+    /// half a period for each thread).
     pub bytes: f64,
     /// Half of the interval around `bytes` that holds the truth 19 times in 20. It
     /// includes the correction's own error and, where a thread's end is not known, half

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 
 use memgauge_recording::{Recording, Result, Row, Selection};
 use memgauge_trace::{
-    AccessKind, EventId, OverflowBlock, Pid, Sample, SeriesRow, Thread, Tid, Unit, catalogue,
+    AccessKind, EventId, LINE_BYTES, OverflowBlock, Pid, Sample, SeriesRow, Thread, Tid, Unit,
+    catalogue,
 };
 
 use super::functions::functions;
@@ -16,8 +17,6 @@ use super::{
 };
 use crate::Resolve;
 
-/// Bytes of a line.
-const LINE_BYTES: u64 = 64;
 /// Widths of the windows that statistics are given for.
 const WIDTHS_NS: [u64; 4] = [10_000, 100_000, 1_000_000, 10_000_000];
 /// Width of the windows for comparing curves and finding bursts.
@@ -41,7 +40,7 @@ const MOST_DROPS: usize = 20;
 pub struct Extent {
     /// First moment.
     pub start_ns: u64,
-    /// Behind the last.
+    /// End, exclusive.
     pub end_ns: u64,
     /// Overflows by event and period.
     pub overflows: BTreeMap<(u16, u64), u64>,
@@ -149,8 +148,8 @@ impl Stream {
         }
     }
 
-    /// The time in which the events of an overflow happened: since the one before,
-    /// but for pauses.
+    /// The time in which the events of an overflow happened: since the previous one,
+    /// without pauses.
     fn span(&mut self, time_ns: u64, irregular: &mut Irregular) -> u64 {
         let gap = time_ns.saturating_sub(self.last_ns);
         self.last_ns = time_ns;
@@ -584,7 +583,7 @@ impl Reading {
         drops.truncate(MOST_DROPS);
         let (rest, mut rest_error) = self.rest(recording, settings);
         if self.counted {
-            // Counters went on behind the last overflow: that is in the sum.
+            // Counters went on after the last overflow: those counts are in the sum.
             self.lost.0 -= rest / self.bytes_per_event;
             rest_error = 0.0;
         }

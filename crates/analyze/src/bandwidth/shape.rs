@@ -96,7 +96,7 @@ pub fn window_stats(grid: &Grid, room: &mut Vec<f64>) -> WindowStats {
 
 /// The smallest values that shares of the values, in rising order, do not exceed. It
 /// moves them about, and does not sort them: there may be tens of millions, and each
-/// share is looked for behind the one before.
+/// share is looked for after the previous one.
 fn percentiles<const N: usize>(values: &mut [f64], shares: [f64; N]) -> [f64; N] {
     let all = values.len();
     let mut from = 0;
@@ -160,8 +160,11 @@ fn runs(marks: impl Iterator<Item = bool>) -> Vec<(u64, u64)> {
 
 /// Windows on each side that give a thread's usual rate.
 const AROUND: usize = 8;
+/// Of the busiest thread's usual rate: a thread that moves less than this is not active.
+/// What one that waits for the others moved at the ends of its wait is spread over all of it.
+const ACTIVE: f64 = 0.05;
 
-/// Moments at which all of several threads moved less than half of what they move
+/// Moments at which all of several active threads moved less than half of what they move
 /// around it: something else held them up. None for one thread alone.
 pub fn common_drops(threads: &[&Grid]) -> Vec<Drop> {
     let Some(first) = threads.first().filter(|_| threads.len() > 1) else {
@@ -172,7 +175,11 @@ pub fn common_drops(threads: &[&Grid]) -> Vec<Drop> {
     let windows = shortest.saturating_sub(1);
     let usual: Vec<Vec<f64>> = threads.iter().map(|t| moving_mean(&t.values)).collect();
     let dropped = (0..windows).map(|at| {
-        let active = threads.iter().zip(&usual).filter(|(_, u)| u[at] > 0.0);
+        let busiest = usual.iter().map(|u| u[at]).fold(0.0, f64::max);
+        let active = threads
+            .iter()
+            .zip(&usual)
+            .filter(|(_, u)| u[at] > busiest * ACTIVE);
         let (mut all, mut low) = (0, 0);
         for (thread, usual) in active {
             all += 1;
@@ -289,6 +296,19 @@ mod tests {
         };
         assert_eq!(drops, [expected]);
         assert!(common_drops(&[&grid(&one)]).is_empty());
+    }
+
+    #[test]
+    fn a_thread_that_waits_for_the_others_hides_no_drop() {
+        let held_up = |at: usize| if at == 20 { 3.0 } else { 1000.0 };
+        let [one, two] = [(); 2].map(|()| (0..40).map(held_up).collect::<Vec<f64>>());
+        let waiting = vec![1.0; 40];
+        let drops = common_drops(&[&grid(&one), &grid(&waiting), &grid(&two)]);
+        assert_eq!(drops.len(), 1);
+        assert!(
+            common_drops(&[&grid(&one), &grid(&waiting)]).is_empty(),
+            "one thread alone"
+        );
     }
 
     #[test]

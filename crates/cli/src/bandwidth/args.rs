@@ -5,46 +5,22 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::{Args, ValueEnum};
-use memgauge_machine::Delivery;
 use memgauge_trace::OverflowBlock;
 
 use crate::args::Modelled;
 use crate::target::Targets;
-use crate::units::{self, Duration, EventSpec};
+use crate::units::{self, DeliveryName, Duration, EventSpec, recording};
 
 const EXAMPLES: &str = "\
 Examples:
   memgauge bandwidth -- ./prog                     run it and show its curve
   memgauge bandwidth -c 100 --delivery interrupt -- ./prog
-  memgauge bandwidth -e page-faults -c 1 -- ./prog pages as the kernel hands them out
+  memgauge bandwidth -e page-faults -c 1 -- ./prog page faults of any program
   memgauge bandwidth --source pmu -c 1000 -p 4711  misses of a running process (with a PMU)
   memgauge bandwidth -i bandwidth.mg --from 10ms --to 12ms --bin 10us
-  memgauge bandwidth -i a.mg --against b.mg        two runs by work done
+  memgauge bandwidth -i a.mg --against b.mg        two runs, by instructions executed
   memgauge bandwidth -i bandwidth.mg --csv > curve.csv
-  memgauge calibrate                               what records lose, for the correction";
-
-/// A way from an overflow to a record, by name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct DeliveryName(pub(crate) Delivery);
-
-impl FromStr for DeliveryName {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        Delivery::by_name(text).map(DeliveryName).ok_or_else(|| {
-            let names = Delivery::NAMED.map(|n| n.0).join(", ");
-            format!("there is no delivery `{text}`; there are {names}")
-        })
-    }
-}
-
-impl DeliveryName {
-    /// Its name, for people.
-    pub(crate) fn name(self) -> &'static str {
-        let named = Delivery::NAMED.iter().find(|n| n.1 == self.0);
-        named.map_or("custom", |n| n.0)
-    }
-}
+  memgauge calibrate                               measure the losses, for the correction";
 
 /// Longest step that times may be rounded to, nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,7 +77,7 @@ impl FromStr for Correct {
 /// Where overflows come from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum TraceSource {
-    /// The best there is on this machine
+    /// The best source that works on this machine
     #[default]
     Auto,
     /// The modelled machine
@@ -118,7 +94,7 @@ pub(crate) struct Bandwidth {
     #[arg(short, long, value_name = "DIR", conflicts_with_all = ["command", "target"])]
     pub(crate) input: Option<PathBuf>,
     /// Directory to write the recording to
-    #[arg(short, long, value_name = "DIR", default_value = "memgauge.mg")]
+    #[arg(short, long, value_name = "DIR", default_value = "memgauge.mg", value_parser = recording)]
     pub(crate) output: PathBuf,
     /// Replace the recording if it exists
     #[arg(short, long)]
@@ -130,58 +106,58 @@ pub(crate) struct Bandwidth {
     /// (docs/machine-model.md)
     #[arg(long, value_name = "WAY", default_value = "precise")]
     pub(crate) delivery: DeliveryName,
-    /// Event whose overflows are traced: of the modelled machine, or as perf spells it
+    /// Event whose overflows are traced, of the modelled machine or in perf's spelling
     /// (default: misses of the last-level cache)
     #[arg(short, long, value_name = "EVENT")]
     pub(crate) event: Option<String>,
-    /// Bytes that a live event stands for (default: a page for faults, else a line)
+    /// Bytes that one live event moves (default: a page for faults, else a cache line)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) bytes: Option<u64>,
-    /// Counters of memory traffic from this file, in place of the machine's (docs/io.md)
+    /// Read counters of memory traffic from this file, not from this machine (docs/io.md)
     #[arg(long, value_name = "FILE")]
     pub(crate) counters: Option<PathBuf>,
     /// Events between two overflows
     #[arg(short = 'c', long = "count", value_name = "PERIOD", default_value_t = 100,
           value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) period: u64,
-    /// Length of the intervals of the counters beside (100us; a bare number is milliseconds)
+    /// Interval at which reference counters are read (100us; a bare number is milliseconds)
     #[arg(short = 'I', long, value_name = "TIME", default_value = "100us")]
     pub(crate) interval: Duration,
-    /// How exactly overflow times are kept: exact, or rounded down to at most so many
-    /// nanoseconds, and to at most a 32nd of their usual distance
+    /// Precision of overflow times: `exact`, or the largest step to round down to. The step is
+    /// also at most a 32nd of the usual distance between overflows
     #[arg(long, value_name = "exact|TIME", default_value = "1024ns")]
     pub(crate) resolution: Resolution,
     #[command(flatten)]
     pub(crate) modelled: Modelled,
-    /// Correct losses: auto, none, calibration, reference, or events lost with each record
+    /// Correction of losses: auto, none, calibration, reference, or the events lost per record
     #[arg(long, value_name = "HOW", default_value = "auto")]
     pub(crate) correct: Correct,
-    /// Show only from here (10ms; a bare number is milliseconds)
+    /// Show only times from this one on (10ms; a bare number is milliseconds)
     #[arg(long, value_name = "TIME", value_parser = units::nanoseconds)]
     pub(crate) from: Option<u64>,
-    /// Show only before this
+    /// Show only times before this one
     #[arg(long, value_name = "TIME", value_parser = units::nanoseconds)]
     pub(crate) to: Option<u64>,
     /// Width of the curve's windows, from 1us (100us; a bare number is milliseconds)
     #[arg(long, value_name = "TIME", default_value = "100us")]
     pub(crate) bin: Duration,
-    /// Run the program so often; totals get a standard error. The last run is kept
+    /// Run the program N times; totals get a standard error. The last recording is kept
     #[arg(long, value_name = "N", default_value_t = 1, conflicts_with_all = ["input", "target"],
           value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) repeat: u32,
-    /// A second recording of the program: both curves by work done, not by time
+    /// Compare with a second recording of the program, by instructions executed, not by time
     #[arg(long, value_name = "DIR", requires = "input")]
     pub(crate) against: Option<PathBuf>,
     /// Rows in each table
     #[arg(long, value_name = "N", default_value_t = 8)]
     pub(crate) rows: usize,
-    /// Print the curve as CSV: a line a window
+    /// Print the curve as CSV, a line for each window
     #[arg(long, conflicts_with = "json")]
     pub(crate) csv: bool,
     /// Print JSON (docs/metrics.md describes it)
     #[arg(long)]
     pub(crate) json: bool,
-    /// No progress and no closing line
+    /// Print no progress and no closing line
     #[arg(short, long)]
     pub(crate) quiet: bool,
     #[command(flatten)]
@@ -191,7 +167,7 @@ pub(crate) struct Bandwidth {
     pub(crate) command: Vec<String>,
 }
 
-/// Measure what overflow records lose at each period, for `bandwidth` to correct
+/// Measure the losses of overflow records at each period; `bandwidth` corrects by them
 #[derive(Debug, Args)]
 pub(crate) struct Calibrate {
     /// Machine to model: `host`, a name from `memgauge list`, or a JSON file
@@ -207,7 +183,7 @@ pub(crate) struct Calibrate {
     #[arg(short = 'c', long = "count", value_name = "PERIODS", value_delimiter = ',',
           value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) periods: Vec<u64>,
-    /// Runs of each loop, by which errors are told
+    /// Runs of each loop; their spread gives the error
     #[arg(short, long, value_name = "N", default_value_t = 3,
           value_parser = clap::value_parser!(u32).range(1..=100))]
     pub(crate) repeat: u32,

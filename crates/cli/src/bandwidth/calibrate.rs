@@ -11,10 +11,11 @@ use memgauge_recording::Writer;
 use memgauge_trace::{MachineFacts, Manifest, OverflowBlock, Pid, Tid, catalogue};
 use serde::{Deserialize, Serialize};
 
-use super::args::{Calibrate, DeliveryName};
+use super::args::Calibrate;
 use super::loops::{Loop, Measured, measure};
 use crate::outcome::{Exit, usage};
 use crate::terminal;
+use crate::units::DeliveryName;
 
 /// Periods measured unless others are asked for.
 const PERIODS: [u64; 16] = [
@@ -51,7 +52,7 @@ pub(crate) fn calibrate(args: &Calibrate) -> anyhow::Result<Exit> {
         false => args.periods.clone(),
     };
     let mut model = Vec::new();
-    let mut beside = Vec::new();
+    let mut others = Vec::new();
     for &period in &periods {
         let one = |what| {
             measure(
@@ -67,7 +68,7 @@ pub(crate) fn calibrate(args: &Calibrate) -> anyhow::Result<Exit> {
             model.extend(one(what)?);
         }
         for what in [Loop::Sweep, Loop::Split] {
-            beside.extend(one(what)?);
+            others.extend(one(what)?);
         }
     }
     let kept = Calibration {
@@ -83,7 +84,7 @@ pub(crate) fn calibrate(args: &Calibrate) -> anyhow::Result<Exit> {
         true => None,
         false => Some(kept.store()?),
     };
-    let all: Vec<&Measured> = model.iter().chain(&beside).collect();
+    let all: Vec<&Measured> = model.iter().chain(&others).collect();
     let text = match args.json {
         true => {
             let value = serde_json::json!({

@@ -2,20 +2,16 @@
 
 use std::path::Path;
 
-use anyhow::Context;
-use memgauge_host::sys;
 use memgauge_live::events::{self, Event, Pmus};
 use memgauge_live::sample::{self, Options, Rate, Tracing};
 use memgauge_machine::Delivery;
-use memgauge_trace::CommandEnd;
+use memgauge_trace::{CommandEnd, LINE_BYTES};
 
 use super::args::{Bandwidth, TraceSource};
 use crate::outcome::usage;
 use crate::record;
+use crate::terminal;
 use crate::units::EventSpec;
-
-/// Bytes of a line, which is what a miss moves.
-const LINE_BYTES: u64 = 64;
 
 /// Whether the command line asks for live events.
 pub(super) fn is_wanted(args: &Bandwidth) -> bool {
@@ -53,13 +49,10 @@ pub(super) fn run(args: &Bandwidth, again: bool) -> anyhow::Result<CommandEnd> {
         source: "pmu",
     };
     record::make_room(&options.output, args.force || again)?;
-    sys::process::catch_interrupts().context(
-        "failed to install the handler of interrupts \
-    (SIGINT, SIGTERM)",
-    )?;
+    terminal::catch_interrupts()?;
     let outcome = sample::record(&options)?;
     if !args.quiet && !args.json && !args.csv {
-        crate::sample::say(&options.output)?;
+        crate::sample::print_notes(&options.output)?;
     }
     // memgauge reports the end of its own program only, not of what it attached to.
     Ok(outcome.end.unwrap_or(CommandEnd::Exited(0)))
@@ -129,6 +122,7 @@ fn misses(devices: &Path, precise: bool) -> Result<String, String> {
 fn bytes_of(event: &Event) -> u64 {
     match event.name.contains("faults") {
         true => memgauge_live::sys::perf::page_bytes() as u64,
+        // A miss moves a line.
         false => LINE_BYTES,
     }
 }

@@ -7,9 +7,8 @@ use memgauge_analyze::bandwidth::LossPoint;
 use memgauge_machine::{
     AccessKind, Config, Core, Delivered, Machine, PmuConfig, SampleSpec, Shared,
 };
-use memgauge_trace::{EventId, catalogue};
+use memgauge_trace::{EventId, LINE_BYTES as LINE, catalogue};
 
-const LINE: u64 = 64;
 const BASE: u64 = 0x7f00_0000_0000;
 
 /// A loop of loads.
@@ -21,7 +20,7 @@ pub(crate) enum Loop {
     Split,
     /// Working sets of all powers of two, one after the other.
     Sweep,
-    /// Each load's address comes from the one before.
+    /// Each load's address comes from the previous load.
     Chase,
 }
 

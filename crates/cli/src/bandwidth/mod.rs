@@ -10,17 +10,17 @@ use std::path::Path;
 use anyhow::{Context, bail};
 use memgauge_analyze::bandwidth::{self, Correction, Extent, LossModel, MOST_WINDOWS, Settings};
 use memgauge_emulate as emulate;
-use memgauge_host::sys::process::interrupts;
+use memgauge_host::sys::signals::interrupts;
 use memgauge_machine::{PmuConfig, SampleSpec};
 use memgauge_recording::Recording;
 use memgauge_report::bandwidth::{against_text, csv, json, text};
+use memgauge_symbols::Symbols;
 use memgauge_trace::CommandEnd;
 
-use crate::outcome::{Exit, usage};
-use crate::symbols::Symbols;
+use crate::outcome::{Exit, take_in_damage, usage};
 use crate::units::EventSpec;
 use crate::{record, terminal};
-pub(crate) use args::{Bandwidth, Calibrate, DeliveryName};
+pub(crate) use args::{Bandwidth, Calibrate};
 pub(crate) use calibrate::calibrate;
 
 use args::{Correct, TraceSource};
@@ -55,7 +55,7 @@ pub(crate) fn bandwidth(args: &Bandwidth) -> anyhow::Result<Exit> {
     Ok(Exit::of(&end))
 }
 
-/// Records a run, in place of the one before if there was one.
+/// Records a run, in place of the previous one if there was one.
 fn record_once(args: &Bandwidth, again: bool) -> anyhow::Result<CommandEnd> {
     match live::is_wanted(args) {
         true => live::run(args, again),
@@ -81,10 +81,10 @@ fn run(args: &Bandwidth, again: bool) -> anyhow::Result<CommandEnd> {
         },
         traces: Some(args.resolution.0),
     };
-    let talk = !args.quiet && !args.json && !args.csv;
+    let verbose = !args.quiet && !args.json && !args.csv;
     let why = "to trace this machine, use -e or --source pmu";
     let why = (args.source == TraceSource::Auto && !again).then_some(why);
-    record::emulated(&options, args.force || again, talk, why)
+    record::emulated(&options, args.force || again, verbose, why)
 }
 
 /// The event of the modelled machine.
@@ -109,6 +109,7 @@ fn read(args: &Bandwidth, recording: &Recording) -> anyhow::Result<bandwidth::Ba
     let correction = correction(args, recording)?;
     let symbols = &mut Symbols::of(recording.path());
     let read = bandwidth::read(recording, &extent, &settings(args), &correction, symbols)?;
+    take_in_damage(recording);
     for problem in &read.problems {
         eprintln!("memgauge: {problem}");
     }

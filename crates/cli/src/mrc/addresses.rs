@@ -89,13 +89,13 @@ pub(crate) struct UnreadableInput {
     pub(crate) lines: u64,
     /// The first of them, by number and content.
     pub(crate) first: Option<(u64, String)>,
-    /// Bytes behind the last whole word.
+    /// Bytes after the last whole word.
     pub(crate) bytes: usize,
     /// Rows of a Parquet file without an address.
     pub(crate) gaps: u64,
 }
 
-/// References given on at a time.
+/// References passed on at a time.
 const BATCH: usize = 1 << 16;
 /// Longest line looked at; what is beyond is another.
 const LONGEST_LINE: u64 = 1 << 12;
@@ -170,10 +170,10 @@ fn read_plain(
     let guessed = guess(start);
     match format.unwrap_or(&guessed) {
         Format::Raw => read_raw(input, take),
-        Format::Csv(column) => read_lines(input, csv(column), take),
-        Format::Text => read_lines(input, |line| Ok(number(line).map(|n| (n, 1)).into()), take),
-        Format::Hex => read_lines(input, |line| Ok(hex(line).map(|n| (n, 1)).into()), take),
-        Format::Lackey => read_lines(input, |line| Ok(lackey(line)), take),
+        Format::Csv(column) => read_csv(input, column, take),
+        Format::Text => read_lines(input, |line| number(line).map(|n| (n, 1)).into(), take),
+        Format::Hex => read_lines(input, |line| hex(line).map(|n| (n, 1)).into(), take),
+        Format::Lackey => read_lines(input, lackey, take),
         Format::Parquet(_) => anyhow::bail!(
             "failed to read Parquet: the input is a pipe or not \
         a Parquet file: name a Parquet file"
@@ -246,7 +246,7 @@ impl From<Option<(u64, u32)>> for Line {
 
 fn read_lines(
     mut input: impl BufRead,
-    mut parse: impl FnMut(&str) -> anyhow::Result<Line>,
+    parse: impl Fn(&str) -> Line,
     take: &mut dyn FnMut(&Accesses) -> anyhow::Result<()>,
 ) -> anyhow::Result<UnreadableInput> {
     let mut accesses = Accesses::default();
@@ -267,7 +267,7 @@ fn read_lines(
         if text.is_empty() || text.starts_with('#') {
             continue;
         }
-        match parse(text)? {
+        match parse(text) {
             Line::Access(address, bytes) => accesses.push(address, bytes),
             Line::Nothing => {}
             Line::UnreadableInput => {
@@ -334,23 +334,62 @@ fn lackey(line: &str) -> Line {
     }
 }
 
-/// Reads the heading from the first line, then numbers from its column.
-fn csv(column: &str) -> impl FnMut(&str) -> anyhow::Result<Line> + '_ {
+/// Reads the heading, then numbers from its column.
+fn read_csv(
+    input: impl Read,
+    column: &str,
+    take: &mut dyn FnMut(&Accesses) -> anyhow::Result<()>,
+) -> anyhow::Result<UnreadableInput> {
+    let mut reader = csv::ReaderBuilder::new()
+        .has_headers(false)
+        .flexible(true)
+        .comment(Some(b'#'))
+        .from_reader(input);
+    let mut accesses = Accesses::default();
+    let mut junk = UnreadableInput::default();
+    let mut record = csv::ByteRecord::new();
     let mut at = None;
-    move |line| {
-        let mut fields = line.split(',').map(|field| field.trim().trim_matches('"'));
+    while reader.read_byte_record(&mut record)? {
         let Some(at) = at else {
-            let found = fields.position(|field| field == column);
-            at = Some(found.ok_or_else(|| {
-                anyhow::anyhow!(
-                    "failed to find column `{column}`: the heading is `{}`",
-                    shown(line)
-                )
-            })?);
-            return Ok(Line::Nothing);
+            at = Some(place(&record, column)?);
+            continue;
         };
-        Ok(fields.nth(at).and_then(number).map(|n| (n, 1)).into())
+        let field = record.get(at).and_then(|f| std::str::from_utf8(f).ok());
+        match field.and_then(number) {
+            Some(address) => accesses.push(address, 1),
+            None if record.iter().all(|f| f.trim_ascii().is_empty()) && record.len() == 1 => {}
+            None => {
+                junk.lines += 1;
+                let line = record.position().map_or(0, csv::Position::line);
+                junk.first
+                    .get_or_insert_with(|| (line, shown(&joined(&record))));
+            }
+        }
+        if accesses.addresses.len() == BATCH {
+            take(&accesses)?;
+            accesses.clear();
+        }
     }
+    take(&accesses)?;
+    Ok(junk)
+}
+
+/// Where the heading has a column.
+fn place(heading: &csv::ByteRecord, column: &str) -> anyhow::Result<usize> {
+    let found = heading
+        .iter()
+        .position(|f| f.trim_ascii() == column.as_bytes());
+    found.ok_or_else(|| {
+        anyhow::anyhow!(
+            "failed to find column `{column}`: the heading is `{}`",
+            shown(&joined(heading))
+        )
+    })
+}
+
+fn joined(record: &csv::ByteRecord) -> String {
+    let fields: Vec<_> = record.iter().map(String::from_utf8_lossy).collect();
+    fields.join(",")
 }
 
 #[cfg(test)]
@@ -409,9 +448,18 @@ mod tests {
         let (all, junk) = parse(b"time,\"addr\",x\n1,0x40,2\n2,128,3\n3\n", Some("csv:addr"));
         assert_eq!(all.addresses, [64, 128]);
         assert_eq!(junk.lines, 1);
+        assert_eq!(junk.first, Some((4, "3".to_owned())));
         let format = Format::Csv("address".to_owned());
         let error = read(&b"a,b\n1,2\n"[..], Some(&format), &mut |_| Ok(())).unwrap_err();
         assert!(error.to_string().contains("`address`"), "{error}");
+    }
+
+    #[test]
+    fn a_comma_in_quotes_does_not_begin_another_column() {
+        let table = b"# made by hand\r\nname,\"at, hex\",n\r\n\"a,b\",0x40,1\r\n\r\n  \r\nc,\" 0x80\",2\r\n";
+        let (all, junk) = parse(table, Some("csv:at, hex"));
+        assert_eq!(all.addresses, [0x40, 0x80]);
+        assert_eq!(junk, UnreadableInput::default());
     }
 
     #[test]
@@ -429,7 +477,7 @@ mod tests {
             let gzip = gzip.finish().unwrap();
             let zstd = zstd::encode_all(&list[..], 1).unwrap();
             let expected = parse(list, None);
-            // Two members or frames, one behind the other, are one list.
+            // Two members or frames, one after the other, are one list.
             for packed in [gzip, zstd] {
                 assert_eq!(parse(&packed, None), expected);
                 let twice = parse(&packed.repeat(2), None).0;

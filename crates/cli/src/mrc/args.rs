@@ -32,10 +32,10 @@ pub(crate) enum Axis {
 
 /// Of which windows the curves of phases are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum When {
-    /// Of all
+pub(crate) enum PhaseCurves {
+    /// Curves of the whole of each phase
     All,
-    /// Of some after each change, which is seen from a 64th of the blocks
+    /// Curves of some windows after each change of phase; a 64th of the blocks shows the changes
     OnChange,
 }
 
@@ -65,30 +65,30 @@ pub(crate) struct CurveOptions {
     /// Bytes in a block, a power of two; several at once with commas: 64 is a cache line, 4096 a page
     #[arg(long, value_name = "BYTES", value_delimiter = ',', default_value = "64", value_parser = block)]
     pub(crate) block: Vec<u64>,
-    /// From every reference (the default)
+    /// Use every reference (the default)
     #[arg(long, conflicts_with_all = ["sample", "sample_size"])]
     pub(crate) exact: bool,
-    /// From this share of the blocks, above 0 and at most 1
+    /// Sample this share of the blocks, above 0 and at most 1
     #[arg(long, value_name = "RATE", conflicts_with = "sample_size", value_parser = rate)]
     pub(crate) sample: Option<f64>,
-    /// From at most so many blocks, at least 64: bounded memory
+    /// Sample at most this number of blocks (64 or more); memory use is bounded
     #[arg(long, value_name = "BLOCKS", value_parser = clap::value_parser!(u64).range(64..1 << 31))]
     pub(crate) sample_size: Option<u64>,
-    /// Count no small memories beside the sample: several times as fast, and nothing is said
-    /// of memories with fewer than 16 blocks of the sample
+    /// Use the sample alone: several times as fast, but without numbers for memories smaller
+    /// than 16 blocks of the sample
     #[arg(long)]
     pub(crate) sample_only: bool,
-    /// Which sample: those of different numbers are independent
+    /// Number of the sample; samples of different numbers are independent
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) salt: u64,
     /// Threads for each exact curve, up to 4, with the same result
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=4))]
     pub(crate) threads: u8,
-    /// Memory that curves may take (by default three quarters of what is free); blocks
-    /// beyond end with a message
+    /// Memory that curves may take (default: three quarters of the free memory); a run that
+    /// needs more ends with an error
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub(crate) memory: Option<u64>,
-    /// How a file has its addresses: raw, text, hex, lackey, csv:COLUMN, parquet:COLUMN (by default guessed)
+    /// Format of the list: raw, text, hex, lackey, csv:COLUMN, parquet:COLUMN (default: guessed)
     #[arg(long, value_name = "FORMAT")]
     pub(crate) format: Option<Format>,
 }
@@ -96,17 +96,17 @@ pub(crate) struct CurveOptions {
 #[derive(Debug, Args)]
 #[command(after_help = MRC_EXAMPLES)]
 pub(crate) struct Mrc {
-    /// List of addresses, `-` for standard input, or recording whose samples have addresses;
-    /// of several, each with a memory of its own, the curves are added up
+    /// List of addresses, `-` for standard input, or a recording with data addresses. Several
+    /// inputs each get a memory of their own; their curves are added up
     #[arg(value_name = "FILE|DIR", required_unless_present = "command")]
     pub(crate) inputs: Vec<PathBuf>,
     #[command(flatten)]
     pub(crate) making: CurveOptions,
-    /// A curve for each thread of a program too, as if it had a memory of its own
+    /// Add a curve for each thread, as if it had a memory of its own
     #[arg(long)]
     pub(crate) per_thread: bool,
-    /// A curve for each module by its code, or for each region by its data, too, as if
-    /// it had a memory of its own
+    /// Add a curve for each module (by code) or region (by data), as if it had a memory of
+    /// its own
     #[arg(
         long,
         value_enum,
@@ -115,27 +115,27 @@ pub(crate) struct Mrc {
         conflicts_with = "per_thread"
     )]
     pub(crate) by: Option<Part>,
-    /// A curve for each phase of the run; `on-change` collects only at the beginning of each
+    /// Show a curve for each phase of the run; `on-change` reads only the beginning of each
     #[arg(long, value_enum, value_name = "WHEN", num_args = 0..=1, default_missing_value = "all",
           conflicts_with_all = ["sample", "sample_size", "per_thread", "by", "against"])]
-    pub(crate) phases: Option<When>,
-    /// What tells phases apart
+    pub(crate) phases: Option<PhaseCurves>,
+    /// Rate whose change begins a new phase
     #[arg(long, value_enum, default_value = "mpki", requires = "phases")]
     pub(crate) phases_by: By,
-    /// Memory whose misses tell phases apart (by default the L2 cache for lines, 256 blocks for larger ones)
+    /// Memory size for `--phases-by mpki` (default: the L2 cache for lines, 256 blocks for larger blocks)
     #[arg(long, value_name = "SIZE", requires = "phases", value_parser = size)]
     pub(crate) phase_size: Option<u64>,
-    /// Instructions (of a list: references) in a window, at least
+    /// Least number of instructions in a window (references for a list)
     #[arg(long, value_name = "N", default_value_t = 1_000_000, requires = "phases",
           value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) phase_window: u64,
-    /// Sizes of memory to list (32KiB,1MiB; by default a choice)
+    /// Sizes of memory to list, as in 32KiB,1MiB (default: a choice)
     #[arg(long, value_name = "SIZES", value_delimiter = ',', value_parser = size)]
     pub(crate) sizes: Vec<u64>,
-    /// What to show over size
+    /// Number to show for each size
     #[arg(long, value_enum, default_value = "ratio")]
     pub(crate) y: Axis,
-    /// Instructions, for MPKI of a list of addresses
+    /// Instructions that a list of addresses stands for, to compute MPKI
     #[arg(long, value_name = "N")]
     pub(crate) instructions: Option<u64>,
     /// Leave first references to a block out of the misses
@@ -144,18 +144,16 @@ pub(crate) struct Mrc {
     /// Another list to compare with
     #[arg(long, value_name = "FILE|DIR")]
     pub(crate) against: Option<PathBuf>,
-    /// Print JSON (docs/mrc.md describes it), or write it to a file, as it must be where a
-    /// program runs
-    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-",
-          conflicts_with = "csv")]
+    /// Print JSON (docs/mrc.md), or write it to FILE. With a program to run, FILE is needed
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
     pub(crate) json: Option<PathBuf>,
-    /// Print CSV, a row for each size, or write it to a file
+    /// Print CSV with a row for each size, or write it to FILE
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
     pub(crate) csv: Option<PathBuf>,
     /// Write a page with the curves, which opens in a browser, off line
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "csv"])]
+    #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
-    /// In JSON and CSV every size from which on there are fewer misses, not a choice
+    /// Write every size at which misses change to JSON and CSV, not a choice of sizes
     #[arg(long, conflicts_with = "sizes")]
     pub(crate) full: bool,
     /// Program to run, after `--`

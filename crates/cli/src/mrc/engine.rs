@@ -34,7 +34,7 @@ impl Engine {
         making.block.iter().map(engine).collect()
     }
 
-    /// Takes in references; one that lies in several blocks refers to each.
+    /// Takes references; one that spans several blocks refers to each.
     pub(super) fn feed(&mut self, addresses: &[u64], sizes: &[(usize, u32)]) -> anyhow::Result<()> {
         let Engine { block, kind } = self;
         let fed = feed_blocks(*block, addresses, sizes, &mut |a| kind.feed(a));
@@ -99,7 +99,7 @@ impl Engines {
         }
     }
 
-    /// Takes in references; one that lies in several blocks refers to each.
+    /// Takes references; one that spans several blocks refers to each.
     pub(super) fn feed(&mut self, addresses: &[u64], sizes: &[(usize, u32)]) -> anyhow::Result<()> {
         for engine in &mut self.engines {
             engine.feed(addresses, sizes)?;
@@ -112,7 +112,7 @@ impl Engines {
     }
 }
 
-/// Gives on references; one that lies in several blocks refers to each.
+/// Passes references on; one that spans several blocks refers to each.
 pub(super) fn feed_blocks(
     block: u64,
     addresses: &[u64],

@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use memgauge_analyze::sentence;
 use memgauge_emulate::{Batch, PartsBy, StreamOptions, Streamed, stream};
-use memgauge_host::sys;
 use memgauge_recording::{Numbers, Recording, Selection};
 use memgauge_report::mrc::Measured;
 use memgauge_trace::{EventId, LossKind, Manifest, Sample};
@@ -17,6 +16,8 @@ use super::args::{CurveOptions, Mrc, Part};
 use super::engine::Engines;
 use super::parts::Parts;
 use super::relay::Relay;
+use crate::outcome::take_in_damage;
+use crate::terminal;
 
 /// Curves of one input, one for each block size, and what is to be said of it.
 pub(super) struct InputCurves {
@@ -168,23 +169,20 @@ impl CurveScope {
 pub(super) fn curves_of_command(
     command: &[String],
     making: &CurveOptions,
-    beside: CurveScope,
+    scope: CurveScope,
 ) -> anyhow::Result<CommandCurves> {
     let mut all = Relay::new(making);
     let mut threads = Threads::default();
     let mut parts = Parts::new(making);
     let wanted = StreamOptions {
         granule: making.block.iter().copied().min().unwrap_or(1),
-        parts: beside.parts(),
+        parts: scope.parts(),
         ips: false,
     };
-    sys::process::catch_interrupts().context(
-        "failed to install the handler of interrupts \
-    (SIGINT, SIGTERM)",
-    )?;
+    terminal::catch_interrupts()?;
     let run = stream(command, wanted, &mut |batch| {
         all.feed(batch.addresses, batch.crossing)?;
-        match beside {
+        match scope {
             CurveScope::Nothing => Ok(()),
             CurveScope::Threads => threads.feed(batch, making),
             CurveScope::Modules | CurveScope::Regions => parts.feed(batch),
@@ -200,7 +198,7 @@ pub(super) fn curves_of_command(
     let mut made = vec![(String::new(), whole)];
     made.extend(threads.finish()?);
     let parts = parts.finish(run.instructions)?.into_iter();
-    made.extend(parts.map(|(name, part)| (beside.title(&name), part)));
+    made.extend(parts.map(|(name, part)| (scope.title(&name), part)));
     for (_, made) in &mut made {
         made.note.clone_from(&note);
     }
@@ -260,7 +258,7 @@ fn feed_file(
             addresses::read(file, format, &mut take).with_context(failed)?
         }
     };
-    Ok(said_of(&junk))
+    Ok(skipped_in_words(&junk))
 }
 
 fn read_parquet(
@@ -283,7 +281,7 @@ fn read_parquet(
 }
 
 /// The lines, rows or bytes that were skipped, in words.
-fn said_of(junk: &UnreadableInput) -> Option<String> {
+fn skipped_in_words(junk: &UnreadableInput) -> Option<String> {
     if junk.bytes > 0 {
         return Some(format!(
             "skipped: {} bytes after the last whole address (8 bytes)",
@@ -317,6 +315,7 @@ fn feed_recording(input: &Path, take: Take<'_>) -> anyhow::Result<(String, f64)>
         }
         take(&addresses, &[])
     })?;
+    take_in_damage(&recording);
     for problem in problems {
         eprintln!("memgauge: {problem}");
     }

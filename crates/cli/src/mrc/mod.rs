@@ -29,7 +29,7 @@ use args::Axis;
 pub(crate) fn mrc(args: &Mrc) -> anyhow::Result<Exit> {
     check(args)?;
     args.html.as_ref().map(|_| page::check()).transpose()?;
-    let out = Out::open(args)?;
+    let out = Outputs::open(args)?;
     match (&args.inputs[..], args.phases) {
         ([], Some(_)) => phases_of_command(args, out),
         ([], None) => of_command(args, out),
@@ -70,6 +70,15 @@ fn usage(message: impl Into<String>) -> anyhow::Error {
     memgauge_host::Error::usage(message).into()
 }
 
+/// Form of the report.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Form {
+    Text,
+    Json,
+    Csv,
+    Page,
+}
+
 /// Where the report goes.
 enum Out {
     Output,
@@ -79,31 +88,20 @@ enum Out {
 }
 
 impl Out {
-    /// Opens a file before anything runs for it in vain.
-    fn open(args: &Mrc) -> anyhow::Result<Out> {
-        let file = args
-            .json
-            .as_ref()
-            .or(args.csv.as_ref())
-            .or(args.html.as_ref());
-        match (file, args.command.is_empty()) {
-            (Some(path), list) if path == Path::new("-") => {
-                if !list {
-                    return Err(usage(
-                        "failed to print JSON or CSV: the program itself writes to standard \
-                        output: name a file, as in --json=curve.json",
-                    ));
-                }
-                Ok(Out::Output)
-            }
-            (Some(path), _) => {
-                let file = std::fs::File::create(path);
-                let failed = || format!("failed to write `{}`", path.display());
-                Ok(Out::File(file.with_context(failed)?, path.clone()))
-            }
-            (None, true) => Ok(Out::Output),
-            (None, false) => Ok(Out::ErrorOutput),
+    /// Opens what an option names.
+    fn open(path: &Path, list: bool) -> anyhow::Result<Out> {
+        if path != Path::new("-") {
+            let failed = || format!("failed to write `{}`", path.display());
+            let file = std::fs::File::create(path).with_context(failed)?;
+            return Ok(Out::File(file, path.to_owned()));
         }
+        if !list {
+            return Err(usage(
+                "failed to print JSON or CSV: the program itself writes to standard \
+                 output: name a file, as in --json=curve.json",
+            ));
+        }
+        Ok(Out::Output)
     }
 
     fn style(&self) -> memgauge_report::Style {
@@ -126,28 +124,68 @@ impl Out {
     }
 }
 
-fn phases_of_input(args: &Mrc, input: &Path, out: Out) -> anyhow::Result<Exit> {
+/// All that is written: JSON, CSV, or both; else text.
+struct Outputs(Vec<(Form, Out)>);
+
+impl Outputs {
+    /// Opens files before anything runs for them in vain.
+    fn open(args: &Mrc) -> anyhow::Result<Outputs> {
+        let list = args.command.is_empty();
+        let printed = Path::new("-");
+        let asked = [
+            (Form::Json, &args.json),
+            (Form::Csv, &args.csv),
+            (Form::Page, &args.html),
+        ];
+        let to_output = |(_, path): &&(Form, &Option<PathBuf>)| path.as_deref() == Some(printed);
+        if asked.iter().filter(to_output).count() > 1 {
+            return Err(usage(
+                "failed to print JSON and CSV: both go to standard output: name a file for one, \
+                 as in --json=curve.json --csv",
+            ));
+        }
+        let asked = asked.into_iter();
+        let named = asked.filter_map(|(form, path)| Some((form, path.as_ref()?)));
+        let opened = named.map(|(form, path)| Ok((form, Out::open(path, list)?)));
+        let mut all = opened.collect::<anyhow::Result<Vec<_>>>()?;
+        if all.is_empty() {
+            let out = match list {
+                true => Out::Output,
+                false => Out::ErrorOutput,
+            };
+            all.push((Form::Text, out));
+        }
+        Ok(Outputs(all))
+    }
+
+    fn write(self, views: &[CurveView], collection: Option<&Collection>) -> anyhow::Result<()> {
+        let mut all = self.0.into_iter();
+        all.try_for_each(|(form, out)| {
+            let text = rendered(form, views, collection, out.style());
+            out.write(&text)
+        })
+    }
+}
+
+fn phases_of_input(args: &Mrc, input: &Path, outputs: Outputs) -> anyhow::Result<Exit> {
     let ran = phases::of_input(args, input)?;
-    let style = out.style();
-    let text = rendered_phases(args, &name(input), ran, style);
-    out.write(&text)?;
+    write_phases(args, &name(input), ran, outputs)?;
     Ok(Exit::Success)
 }
 
-fn phases_of_command(args: &Mrc, out: Out) -> anyhow::Result<Exit> {
-    record::say_rights(&args.command);
+fn phases_of_command(args: &Mrc, outputs: Outputs) -> anyhow::Result<Exit> {
+    record::warn_about_rights(&args.command);
     let (ran, run) = phases::of_command(args)?;
-    let text = rendered_phases(args, &args.command.join(" "), ran, out.style());
-    out.write(&text)?;
+    write_phases(args, &args.command.join(" "), ran, outputs)?;
     Ok(Exit::of(&run.end))
 }
 
-fn rendered_phases(
+fn write_phases(
     args: &Mrc,
     title: &str,
     ran: phases::PhaseRun,
-    style: memgauge_report::Style,
-) -> String {
+    outputs: Outputs,
+) -> anyhow::Result<()> {
     let views: Vec<CurveView> = ran
         .made
         .into_iter()
@@ -169,29 +207,27 @@ fn rendered_phases(
             }
         })
         .collect();
-    rendered(args, &views, Some(ran.collection), style)
+    outputs.write(&views, Some(&ran.collection))
 }
 
-fn of_command(args: &Mrc, out: Out) -> anyhow::Result<Exit> {
-    record::say_rights(&args.command);
+fn of_command(args: &Mrc, outputs: Outputs) -> anyhow::Result<Exit> {
+    record::warn_about_rights(&args.command);
     let ran = feed::curves_of_command(&args.command, &args.making, feed::CurveScope::of(args))?;
     let mut all = Vec::new();
     for (of, made) in ran.made {
         let title = args.command.join(" ") + &of;
         all.extend(views(args, title, made, args.against.as_deref())?);
     }
-    let text = rendered(args, &all, None, out.style());
-    out.write(&text)?;
+    outputs.write(&all, None)?;
     Ok(Exit::of(&ran.run.end))
 }
 
-fn of_inputs(args: &Mrc, inputs: &[PathBuf], out: Out) -> anyhow::Result<Exit> {
+fn of_inputs(args: &Mrc, inputs: &[PathBuf], outputs: Outputs) -> anyhow::Result<Exit> {
     let made = feed::curves_together(inputs, &args.making)?;
     let names: Vec<String> = inputs.iter().map(|input| name(input)).collect();
     let other = args.against.as_deref();
     let views = views(args, names.join(" + "), made, other)?;
-    let text = rendered(args, &views, None, out.style());
-    out.write(&text)?;
+    outputs.write(&views, None)?;
     Ok(Exit::Success)
 }
 
@@ -279,11 +315,11 @@ fn marks(block_bytes: u64) -> Vec<(String, u64)> {
 }
 
 /// A page of the curves alone.
-fn page_of(args: &Mrc, views: &[CurveView]) -> String {
-    let inputs = args.inputs.iter().map(|input| name(input));
-    let title: Vec<String> = inputs.chain(args.command.iter().cloned()).collect();
+fn page_of(views: &[CurveView]) -> String {
     let page = Page {
-        title: title.join(" "),
+        title: views
+            .first()
+            .map_or(String::new(), |view| view.title.clone()),
         curves: views.iter().map(CurveView::json).collect(),
         ..Page::default()
     };
@@ -292,7 +328,7 @@ fn page_of(args: &Mrc, views: &[CurveView]) -> String {
 }
 
 /// Says on standard error what a table has no place for, each of it once.
-fn say_notes(views: &[CurveView]) {
+fn print_notes(views: &[CurveView]) {
     let mut said = Vec::new();
     for view in views {
         if let Some(note) = view.note.as_ref().filter(|note| !said.contains(note)) {
@@ -303,28 +339,31 @@ fn say_notes(views: &[CurveView]) {
 }
 
 fn rendered(
-    args: &Mrc,
+    form: Form,
     views: &[CurveView],
-    collection: Option<Collection>,
+    collection: Option<&Collection>,
     style: memgauge_report::Style,
 ) -> String {
-    if args.html.is_some() {
-        say_notes(views);
-        return page_of(args, views);
+    match form {
+        Form::Json => {
+            let curves: Vec<_> = views.iter().map(CurveView::json).collect();
+            let collection = collection.map(|c| c.json());
+            let all = serde_json::json!({ "schema_version": 1, "curves": curves, "collection": collection });
+            format!("{all:#}\n")
+        }
+        Form::Csv => {
+            print_notes(views);
+            let rows = views.iter().map(CurveView::csv_rows);
+            CurveView::CSV_HEADING.to_owned() + &rows.collect::<String>()
+        }
+        Form::Page => {
+            print_notes(views);
+            page_of(views)
+        }
+        Form::Text => {
+            let texts: Vec<String> = views.iter().map(|view| view.text(&style)).collect();
+            let cost = collection.map_or(String::new(), |c| format!("\n{}", c.text()));
+            texts.join("\n") + &cost
+        }
     }
-    if args.json.is_some() {
-        let curves: Vec<_> = views.iter().map(CurveView::json).collect();
-        let collection = collection.map(|c| c.json());
-        let all =
-            serde_json::json!({ "schema_version": 1, "curves": curves, "collection": collection });
-        return format!("{all:#}\n");
-    }
-    if args.csv.is_some() {
-        say_notes(views);
-        let rows = views.iter().map(CurveView::csv_rows);
-        return CurveView::CSV_HEADING.to_owned() + &rows.collect::<String>();
-    }
-    let texts: Vec<String> = views.iter().map(|view| view.text(&style)).collect();
-    let cost = collection.map_or(String::new(), |c| format!("\n{}", c.text()));
-    texts.join("\n") + &cost
 }

@@ -3,16 +3,16 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
 use memgauge_emulate::{StreamOptions, Streamed, geometry, stream};
-use memgauge_host::sys::{self, advice::large_pages};
+use memgauge_host::sys::advice::large_pages;
 use memgauge_mrc::{Curve, Distances, Exact, Full, Monitor, Phase, Phases, Settings};
 use memgauge_report::mrc::{Collection, Measured, Span};
 
-use super::args::{By, Mrc, When};
+use super::args::{By, Mrc, PhaseCurves};
 use super::engine::{feed_blocks, too_many};
 use super::feed::{lost, references_of};
 use super::{memory, usage};
+use crate::terminal;
 
 /// Windows collected after a change.
 const COLLECTED: u64 = 10;
@@ -97,7 +97,7 @@ impl Watch {
             advise: Some(large_pages),
             ..Settings::default()
         };
-        let on_change = args.phases == Some(When::OnChange);
+        let on_change = args.phases == Some(PhaseCurves::OnChange);
         Watch {
             block,
             size_bytes: args.phase_size.unwrap_or_else(|| usual_size(block)),
@@ -282,10 +282,7 @@ pub(super) fn of_command(args: &Mrc) -> anyhow::Result<(PhaseRun, Streamed)> {
         parts: None,
         ips: false,
     };
-    sys::process::catch_interrupts().context(
-        "failed to install the handler of interrupts \
-    (SIGINT, SIGTERM)",
-    )?;
+    terminal::catch_interrupts()?;
     let run = stream(&args.command, wanted, &mut |batch| {
         watch.feed(batch.addresses, batch.crossing, batch.instructions)
     })?;

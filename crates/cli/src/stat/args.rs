@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use crate::target::Targets;
-use crate::units::Duration;
+use crate::units::{Duration, pages, recording};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -27,7 +27,7 @@ pub(crate) struct Stat {
     #[arg(short = 'I', long, value_name = "TIME", value_parser = interval)]
     pub(crate) interval: Option<Duration>,
     /// Directory to record totals and, with -I, the series to
-    #[arg(short, long, value_name = "DIR")]
+    #[arg(short, long, value_name = "DIR", value_parser = recording)]
     pub(crate) output: Option<PathBuf>,
     /// Replace the recording if it exists
     #[arg(short, long)]
@@ -35,7 +35,7 @@ pub(crate) struct Stat {
     /// Write CSV, to standard error or to FILE
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
     pub(crate) csv: Option<PathBuf>,
-    /// Write JSON, to standard error or to FILE; with -I a line a row
+    /// Write JSON, to standard error or to FILE; with -I one line for each row
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
     pub(crate) json: Option<PathBuf>,
     #[command(flatten)]
@@ -50,13 +50,13 @@ pub(crate) struct Stat {
     /// inherit counters that are read with samples
     #[arg(long, requires = "interval", hide = true)]
     pub(crate) no_inherit: bool,
-    /// Measure at the end what the timer alone costs here (a quarter of a second)
+    /// Measure the cost of the timer alone at the end (takes a quarter of a second)
     #[arg(long, requires = "interval")]
     pub(crate) timer_cost: bool,
     /// Print no report
     #[arg(short, long)]
     pub(crate) quiet: bool,
-    /// Program to run; with -p, -a and the like: for as long as it runs
+    /// Program to run; with -p, -a and the like, counting lasts as long as it
     #[arg(
         trailing_var_arg = true,
         allow_hyphen_values = true,
@@ -69,19 +69,11 @@ pub(crate) struct Stat {
 /// Where counts come from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum StatSource {
-    /// The kernel and, where there is one, the processor's PMU
+    /// Counters of the kernel and of the processor's PMU, if there is one
     #[default]
     Pmu,
     /// The modelled machine, in virtual time
     Emulate,
-}
-
-pub(crate) fn pages(text: &str) -> Result<usize, String> {
-    let pages = text
-        .parse()
-        .ok()
-        .filter(|n: &usize| n.is_power_of_two() && *n <= 1 << 18);
-    pages.ok_or_else(|| "expected a power of two up to 262144".to_owned())
 }
 
 fn interval(text: &str) -> Result<Duration, String> {

@@ -131,6 +131,7 @@ fn outcome(
         manifest,
         threads,
         losses,
+        unwritten: None,
     })
 }
 

@@ -7,12 +7,12 @@ mod rows;
 
 use anyhow::Context;
 use memgauge_analyze::{Analysis, Series, ThreadTotals, summarise_counting};
-use memgauge_host::sys;
 use memgauge_live::events::{self, Group, Pmus};
-use memgauge_live::stat::{self, Options, Outcome, Update};
+use memgauge_live::stat::{self, Options, Outcome, Unwritten, Update};
 use memgauge_report::counting_text;
+use memgauge_trace::CommandEnd;
 
-pub(crate) use args::{Stat, pages};
+pub(crate) use args::Stat;
 
 use args::StatSource;
 
@@ -39,10 +39,7 @@ pub(crate) fn stat(args: &Stat) -> anyhow::Result<Exit> {
     if let Some(path) = &args.output {
         record::make_room(path, args.force)?;
     }
-    sys::process::catch_interrupts().context(
-        "failed to install the handler of interrupts \
-    (SIGINT, SIGTERM)",
-    )?;
+    terminal::catch_interrupts()?;
     let mut outputs = rows::Outputs::open(args)?;
     let speaks = !args.quiet && !outputs.take_stderr();
     let mut series = (Series::growing(BINS), ThreadTotals::default());
@@ -62,7 +59,23 @@ pub(crate) fn stat(args: &Stat) -> anyhow::Result<Exit> {
         }
     }
     let end = outcome.manifest.end.as_ref();
+    if let Some(unwritten) = &outcome.unwritten {
+        return Err(lacking(unwritten, end));
+    }
     Ok(end.map_or(Exit::Success, Exit::of))
+}
+
+/// A recording that could not be written in full; the rest is kept, as all totals are.
+fn lacking(unwritten: &Unwritten, end: Option<&CommandEnd>) -> anyhow::Error {
+    let ended = match end {
+        Some(CommandEnd::Exited(code)) => format!("; the program exited with {code}"),
+        _ => String::new(),
+    };
+    anyhow::anyhow!(
+        "{}; at the end {} rows are missing, the totals and the other rows are kept{ended}",
+        unwritten.why,
+        unwritten.lost_rows
+    )
 }
 
 /// Where rows go: files, the summary's analyses, and the terminal.

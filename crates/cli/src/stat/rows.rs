@@ -11,7 +11,7 @@ use anyhow::Context;
 use memgauge_analyze::Summary;
 use memgauge_live::stat::{Row, Update};
 use memgauge_report::counting_json;
-use serde_json::Value;
+use serde::{Serialize, Serializer};
 
 use super::args::{Stat, StatSource};
 
@@ -29,10 +29,10 @@ pub(super) struct Outputs {
     /// All columns of a table, in order, and for each group where its values go.
     header: Vec<String>,
     slots: Vec<Vec<usize>>,
-    /// A line of JSON's counts, for each group: names in quotes, in their order, and
+    /// A line of JSON's counts, for each group: names in their order, and
     /// where their values are.
     counts: Vec<Vec<(String, usize)>>,
-    /// The line that is being written.
+    /// The line of CSV that is being written.
     line: String,
 }
 
@@ -109,16 +109,14 @@ impl Outputs {
     }
 
     fn row(&mut self, row: &Row) -> io::Result<()> {
-        let line = &mut self.line;
         if let Some(csv) = &mut self.csv {
+            let line = &mut self.line;
             line.clear();
             csv_line(line, row, &self.slots[row.group], self.header.len());
             csv.write_all(line.as_bytes())?;
         }
         if let Some(json) = &mut self.json {
-            line.clear();
-            json_line(line, row, &self.counts[row.group], self.started_unix_ns);
-            json.write_all(line.as_bytes())?;
+            write_json(json, row, &self.counts[row.group], self.started_unix_ns)?;
         }
         Ok(())
     }
@@ -153,13 +151,13 @@ fn quoted(name: &str) -> String {
     }
 }
 
-/// Names of a group's columns as JSON has them, in their order, and where the value of
+/// Names of a group's columns in their order, and where the value of
 /// each is. Two columns of one name give one entry, the last.
 fn counts(columns: &[String]) -> Vec<(String, usize)> {
     let named = columns.iter().enumerate();
     let last: BTreeMap<&str, usize> = named.map(|(at, name)| (name.as_str(), at)).collect();
-    let quoted = |(name, at): (&str, usize)| (Value::from(name).to_string(), at);
-    last.into_iter().map(quoted).collect()
+    let owned = |(name, at): (&str, usize)| (name.to_owned(), at);
+    last.into_iter().map(owned).collect()
 }
 
 /// Adds to a line what is formatted.
@@ -185,46 +183,52 @@ fn csv_line(line: &mut String, row: &Row, slots: &[usize], columns: usize) {
     line.push('\n');
 }
 
-/// As `serde_json` would write it, without making a tree of each of ten thousand rows a
-/// second.
-fn json_line(
-    line: &mut String,
+/// A row as JSON; fields in the order of their names.
+#[derive(Serialize)]
+struct JsonRow<'a> {
+    counts: Counts<'a>,
+    cpu: Option<u32>,
+    interval_ns: u64,
+    pid: u32,
+    tid: u32,
+    time_ns: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    time_unix_ns: Option<u64>,
+}
+
+/// Values by name, of names and where the value of each is.
+struct Counts<'a>(&'a [(String, usize)], &'a [u64]);
+
+impl Serialize for Counts<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let values = self.0.iter();
+        serializer.collect_map(values.filter_map(|(name, at)| Some((name, self.1.get(*at)?))))
+    }
+}
+
+fn write_json(
+    json: &mut impl Write,
     row: &Row,
     counts: &[(String, usize)],
     started_unix_ns: Option<u64>,
-) {
-    line.push_str("{\"counts\":{");
-    let there = counts.iter().filter(|(_, at)| *at < row.values.len());
-    for (number, (name, at)) in there.enumerate() {
-        let comma = if number == 0 { "" } else { "," };
-        add!(line, "{comma}{name}:{}", row.values[*at]);
-    }
-    match row.cpu {
-        Some(cpu) => add!(line, "}},\"cpu\":{cpu}"),
-        None => line.push_str("},\"cpu\":null"),
-    }
-    add!(
-        line,
-        ",\"interval_ns\":{},\"pid\":{},\"tid\":{},\"time_ns\":{}",
-        row.interval_ns,
-        row.pid,
-        row.tid,
-        row.time_ns
-    );
-    if let Some(started) = started_unix_ns {
-        add!(
-            line,
-            ",\"time_unix_ns\":{}",
-            started.saturating_add(row.time_ns)
-        );
-    }
-    line.push_str("}\n");
+) -> io::Result<()> {
+    let line = JsonRow {
+        counts: Counts(counts, &row.values),
+        cpu: row.cpu,
+        interval_ns: row.interval_ns,
+        pid: row.pid,
+        tid: row.tid,
+        time_ns: row.time_ns,
+        time_unix_ns: started_unix_ns.map(|started| started.saturating_add(row.time_ns)),
+    };
+    serde_json::to_writer(&mut *json, &line)?;
+    json.write_all(b"\n")
 }
 
 #[cfg(test)]
 mod tests {
     use memgauge_live::stat::Row;
-    use serde_json::{Map, json};
+    use serde_json::{Map, Value, json};
 
     use super::*;
 
@@ -263,17 +267,14 @@ mod tests {
                 "time_ns": row.time_ns, "interval_ns": row.interval_ns, "cpu": cpu,
                 "pid": row.pid, "tid": row.tid, "counts": named.collect::<Map<_, Value>>(),
             });
-            let mut line = String::new();
-            json_line(&mut line, &row, &counts(&columns), None);
-            assert_eq!(line, format!("{expected}\n"));
-            line.clear();
+            let line = |row: &Row, started| {
+                let mut line = Vec::new();
+                write_json(&mut line, row, &counts(&columns), started).unwrap();
+                String::from_utf8(line).unwrap()
+            };
+            assert_eq!(line(&row, None), format!("{expected}\n"));
             let row = Row { time_ns: 5, ..row };
-            json_line(
-                &mut line,
-                &row,
-                &counts(&columns),
-                Some(1_700_000_000_000_000_000),
-            );
+            let line = line(&row, Some(1_700_000_000_000_000_000));
             let read: Value = serde_json::from_str(&line).unwrap();
             assert_eq!(read["time_ns"], 5);
             assert_eq!(read["time_unix_ns"], 1_700_000_000_000_000_005u64);

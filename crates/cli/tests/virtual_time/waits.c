@@ -191,6 +191,18 @@ static void timer(void)
             exit(1);
 }
 
+/* Work, a sleep, work. */
+static void apart(void)
+{
+    struct timespec sleep = { 0, 50000000 };
+    reserve(1);
+    scan(memory[0]);
+    scan(memory[0]);
+    nanosleep(&sleep, NULL);
+    scan(memory[0]);
+    scan(memory[0]);
+}
+
 static void timeout(void)
 {
     struct timespec until;
@@ -224,6 +236,8 @@ int main(int argc, char **argv)
         serve(number);
     else if (!strcmp(mode, "timer"))
         timer();
+    else if (!strcmp(mode, "apart"))
+        apart();
     else if (!strcmp(mode, "timeout"))
         timeout();
     else

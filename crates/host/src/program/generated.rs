@@ -62,7 +62,7 @@ fn contents(path: &Path) -> Option<Vec<u8>> {
 }
 
 /// The code that a map names; lines that make no sense are passed over.
-pub fn perf_map(pid: u32, bytes: &[u8]) -> Vec<GeneratedCode> {
+pub(crate) fn perf_map(pid: u32, bytes: &[u8]) -> Vec<GeneratedCode> {
     let text = String::from_utf8_lossy(bytes);
     let piece = |line: &str| {
         let mut words = line.trim_end().splitn(3, ' ');
@@ -97,7 +97,7 @@ const MOVE: u32 = 1;
 /// load    pid 4 │ tid 4 │ vma 8 │ address 8 │ bytes 8 │ index 8 │ name NUL │ code
 /// move    pid 4 │ tid 4 │ vma 8 │ old address 8 │ address 8 │ bytes 8 │ index 8
 /// ```
-pub fn jitdump(pid: u32, bytes: &[u8]) -> Vec<GeneratedCode> {
+pub(crate) fn jitdump(pid: u32, bytes: &[u8]) -> Vec<GeneratedCode> {
     let mut all: Vec<GeneratedCode> = Vec::new();
     let mut names = std::collections::HashMap::new();
     let Some(mut at) = u32_at(bytes, 8).filter(|_| u32_at(bytes, 0) == Some(MAGIC)) else {

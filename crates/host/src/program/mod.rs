@@ -22,7 +22,8 @@ use std::time::SystemTime;
 use memgauge_recording::Writer;
 use memgauge_trace::{Loss, LossKind, Module};
 
-pub use generated::{jitdump, perf_map};
+#[cfg(test)]
+use generated::{jitdump, perf_map};
 pub use identity::hex;
 pub use identity::{Identity, copy_name, identity};
 pub use mappings::Mappings;
@@ -70,7 +71,7 @@ impl Stamp {
 pub struct ProgramFiles {
     began: SystemTime,
     known: HashMap<String, Known>,
-    /// Files whose path has come to mean another one.
+    /// Files whose path now stands for another file.
     replaced: Vec<Known>,
     /// Files that may still be kept open.
     descriptors: usize,

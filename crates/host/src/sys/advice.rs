@@ -4,8 +4,7 @@
 ///
 /// Only speed depends on the answer, so a refusal is passed over.
 pub fn large_pages(address: usize, bytes: usize) {
-    // SAFETY: sysconf only reads; it needs no pointer.
-    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.max(1) as usize;
+    let page = rustix::param::page_size();
     let first = address.next_multiple_of(page);
     let end = (address + bytes) / page * page;
     if let Some(length) = end.checked_sub(first).filter(|&length| length > 0) {

@@ -2,29 +2,16 @@
 //! it first.
 
 use std::io::{self, Read, Write};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 use std::thread::JoinHandle;
-
-fn pipe() -> io::Result<(std::fs::File, std::fs::File)> {
-    let mut ends = [0i32; 2];
-    // SAFETY: valid array of two.
-    if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the kernel just made this descriptor for us.
-    let read = unsafe { OwnedFd::from_raw_fd(ends[0]) };
-    // SAFETY: as above.
-    let write = unsafe { OwnedFd::from_raw_fd(ends[1]) };
-    Ok((read.into(), write.into()))
-}
 
 /// A process about to become a program.
 #[derive(Debug)]
 pub struct Held {
     pid: u32,
-    go: std::fs::File,
+    go: io::PipeWriter,
     spawner: JoinHandle<io::Result<Child>>,
 }
 
@@ -37,8 +24,8 @@ impl Held {
     /// # Errors
     /// There are no pipes or processes left.
     pub fn start(mut command: Command) -> io::Result<Held> {
-        let (mut pid_read, pid_write) = pipe()?;
-        let (go_read, go) = pipe()?;
+        let (mut pid_read, pid_write) = io::pipe()?;
+        let (go_read, go) = io::pipe()?;
         let (say, hear) = (pid_write.as_raw_fd(), go_read.as_raw_fd());
         let own_end = go.as_raw_fd();
         // SAFETY: the closure only makes system calls that may be made after a

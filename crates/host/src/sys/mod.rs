@@ -4,3 +4,4 @@ pub mod advice;
 pub mod launch;
 pub mod probe;
 pub mod process;
+pub mod signals;

@@ -45,7 +45,7 @@ struct {
 	__type(value, u64);
 } losses SEC(".maps");
 
-/* Written by memgauge, read by whom it may concern. */
+/* Written by memgauge, read by any other program. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 4096);

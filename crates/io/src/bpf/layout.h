@@ -1,5 +1,5 @@
-/* Layouts that the programs and memgauge share. `src/io/layout.rs` is its twin; both
- * assert the sizes. All fields are in the machine's byte order.
+/* Layouts that the programs and memgauge share. `layout.rs` is its twin, and
+ * this file asserts sizes and offsets. All fields are in the machine's byte order.
  *
  * Directions are the program's: `in` is read from a disk or received (the device
  * writes memory), `out` is written or sent (the device reads memory).
@@ -75,4 +75,21 @@ _Static_assert(sizeof(struct account_key) == 16, "twin of io/layout.rs");
 _Static_assert(sizeof(struct account) == 64, "twin of io/layout.rs");
 _Static_assert(sizeof(struct owner_facts) == 48, "twin of io/layout.rs");
 _Static_assert(sizeof(struct io_rate) == 64, "twin of io/layout.rs");
+/* Offsets by which io/layout.rs reads and writes fields. */
+#define AT(type, field, offset) \
+	_Static_assert(__builtin_offsetof(struct type, field) == (offset), "twin of io/layout.rs")
+AT(account_key, netns, 8);
+AT(account_key, device, 12);
+AT(flow, operations, 8);
+AT(flow, segments, 16);
+AT(flow, header_bytes, 24);
+AT(account, out, 32);
+AT(owner_facts, cgroup, 0);
+AT(owner_facts, uid, 16);
+AT(owner_facts, kernel, 20);
+AT(owner_facts, process, 24);
+AT(owner_facts, command, 32);
+AT(io_rate, in_bytes_per_s, 24);
+AT(io_rate, in_bytes, 48);
+#undef AT
 #endif

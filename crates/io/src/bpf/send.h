@@ -116,7 +116,7 @@ static __noinline int begin_writer(struct sock *sk)
 		return 0;
 	owner = current_owner();
 	if (!account->sent.owner || tcp->write_seq == tcp->snd_una) {
-		/* Nothing of the one before is under way. */
+		/* No data of the previous writer is under way. */
 		settle_sent(account, netns_of(sk));
 		account->sent.shared = 0;
 		account->sent.owner = owner;

@@ -42,7 +42,7 @@ pub struct Event {
     pub name: String,
     /// Attributes to open it with.
     pub attr: Attr,
-    /// Modifiers typed behind the name.
+    /// Modifiers typed after the name.
     pub modifiers: Modifiers,
     /// Factor of a count, for events whose PMU has one.
     pub scale: f64,
@@ -60,7 +60,7 @@ impl Event {
     }
 }
 
-/// Modifiers behind a name.
+/// Modifiers after a name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Modifiers {
     /// `u`, `k`, `h`: only in these modes; none of them means all.

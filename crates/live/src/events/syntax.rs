@@ -94,8 +94,8 @@ fn behind_slash(text: &str, slash: usize) -> Parsed<(String, Modifiers)> {
     Ok((text[..=slash].to_owned(), modifiers))
 }
 
-/// The part behind the last colon, if it can be modifiers. `sched:sched_switch`
-/// has none, nor has the `:rw` of a breakpoint, which comes before them.
+/// The part after the last colon, if it can be modifiers. `sched:sched_switch` has
+/// none, nor has the `:rw` of a breakpoint, which comes before them.
 fn behind_colon(text: &str) -> Parsed<(String, Modifiers)> {
     let Some((name, letters)) = text.rsplit_once(':') else {
         return Ok((text.to_owned(), Modifiers::default()));

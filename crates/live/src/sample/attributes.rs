@@ -335,7 +335,7 @@ const NAMES: &[(u64, &str)] = &[
 
 /// Why the kernel would take an interrupt for each PEBS record of this event;
 /// nothing where it lets records gather.
-pub fn interrupts_each(attr: &Attr, pebs_format: u8) -> Vec<&'static str> {
+pub(crate) fn interrupts_each(attr: &Attr, pebs_format: u8) -> Vec<&'static str> {
     let mut reasons = Vec::new();
     if attr.has(flag::FREQ) {
         reasons.push("a frequency instead of a period");
@@ -377,7 +377,7 @@ pub enum GivenUp {
 
 /// The next attribute to try after a refusal; `None` where nothing is left to
 /// give up. `modes_chosen`: the user said which modes to sample.
-pub fn relaxed(attr: &Attr, denied: bool, modes_chosen: bool) -> Option<(Attr, GivenUp)> {
+pub(crate) fn relaxed(attr: &Attr, denied: bool, modes_chosen: bool) -> Option<(Attr, GivenUp)> {
     let mut less = *attr;
     let has = |bit| attr.sample_type & bit != 0;
     let given_up = match denied {

@@ -73,7 +73,7 @@ impl Window {
 
 /// The overhead to aim at, so that with what there was `so_far` it becomes what is
 /// `allowed`. Never more than that: a budget that was not used is not saved up.
-pub fn aim(allowed: f64, so_far: &Window) -> f64 {
+pub(crate) fn aim(allowed: f64, so_far: &Window) -> f64 {
     let debt_ns = so_far.taken_ns() - ALL_BUT_A_LITTLE * allowed * so_far.observed_ns;
     (allowed - debt_ns / PAID_BACK_IN_NS).clamp(LEAST_AIM * allowed, allowed)
 }

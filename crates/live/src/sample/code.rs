@@ -6,7 +6,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 use crate::sys::perf::read_memory;
-use memgauge_perf::derive::{BEFORE, BEHIND, NoRecipe, Recipe, recipe};
+use memgauge_perf::derive::{AFTER, BEFORE, NoRecipe, Recipe, recipe};
 
 /// A mapping with code.
 #[derive(Clone, Debug)]
@@ -91,7 +91,7 @@ impl Code {
             .iter()
             .find(|m| (m.start..m.end).contains(&ip))?;
         let start = ip.saturating_sub(BEFORE).max(mapping.start);
-        let end = ip.saturating_add(BEHIND).min(mapping.end);
+        let end = ip.saturating_add(AFTER).min(mapping.end);
         let mut bytes = vec![0u8; (end - start) as usize];
         let offset = mapping.file_offset + (start - mapping.start);
         let n = match self.files.get(&mapping.path) {

@@ -41,10 +41,10 @@ pub struct SampleCost {
 }
 
 /// Measures it; `None` where not even a timer can be sampled.
-pub(super) fn measure(wish: &RequestedEvent) -> Option<SampleCost> {
-    let own = of_attr(&wish.built.attr);
+pub(super) fn measure(request: &RequestedEvent) -> Option<SampleCost> {
+    let own = of_attr(&request.built.attr);
     let timer = || {
-        let mut attr = wish.built.attr;
+        let mut attr = request.built.attr;
         (attr.kind, attr.config) = (kind::SOFTWARE, software::CPU_CLOCK);
         (attr.config1, attr.config2, attr.bp_type) = (0, 0, 0);
         attr.flags &= !(flag::FREQ | 3 << flag::PRECISE_SHIFT);

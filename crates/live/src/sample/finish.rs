@@ -36,47 +36,49 @@ fn delivery(method: Method) -> &'static str {
     }
 }
 
-fn definition(number: usize, wish: &RequestedEvent, derive: bool) -> EventDef {
-    let attr = &wish.built.attr;
+fn definition(number: usize, request: &RequestedEvent, derive: bool) -> EventDef {
+    let attr = &request.built.attr;
     let rate = match attr.has(flag::FREQ) {
         true => format!("{} times a second", attr.period),
         false => format!("one in {}", attr.period),
     };
-    let rebuilt = match derive && wish.built.method == Method::Interrupt {
+    let rebuilt = match derive && request.built.method == Method::Interrupt {
         true => "; data addresses that it does not have are rebuilt from registers and code",
         false => "",
     };
-    let how = method_in_words(wish.built.method);
+    let how = method_in_words(request.built.method);
     EventDef {
         id: event_id(number),
-        name: wish.name.clone(),
+        name: request.name.clone(),
         unit: Unit::Count,
         provenance: match derive {
             true => Provenance::Estimated,
             false => Provenance::Sampled,
         },
-        description: format!("Samples of {}, {how}, {rate}{rebuilt}", wish.name),
+        description: format!("Samples of {}, {how}, {rate}{rebuilt}", request.name),
     }
 }
 
-pub(super) fn manifest(options: &Options, wishes: &[RequestedEvent]) -> Manifest {
+pub(super) fn manifest(options: &Options, requests: &[RequestedEvent]) -> Manifest {
     let mut settings = BTreeMap::new();
-    for wish in wishes {
-        let attr = &wish.built.attr;
+    for request in requests {
+        let attr = &request.built.attr;
         let what = if attr.has(flag::FREQ) {
             "frequency"
         } else {
             "period"
         };
-        settings.insert(format!("{what}.{}", wish.name), attr.period.to_string());
+        settings.insert(format!("{what}.{}", request.name), attr.period.to_string());
     }
     if let Some(tracing) = &options.tracing {
         let bytes = tracing.bytes_per_event.to_string();
         settings.insert("bytes_per_event".to_owned(), bytes);
-        let first = wishes.first().map_or(Method::Interrupt, |w| w.built.method);
+        let first = requests
+            .first()
+            .map_or(Method::Interrupt, |w| w.built.method);
         settings.insert("delivery".to_owned(), delivery(first).to_owned());
     }
-    let beside = options
+    let reference = options
         .tracing
         .iter()
         .flat_map(|_| reference::definitions());
@@ -85,11 +87,11 @@ pub(super) fn manifest(options: &Options, wishes: &[RequestedEvent]) -> Manifest
         settings,
     };
     Manifest {
-        events: wishes
+        events: requests
             .iter()
             .enumerate()
-            .map(|(n, wish)| definition(n, wish, options.registers))
-            .chain(beside)
+            .map(|(n, request)| definition(n, request, options.registers))
+            .chain(reference)
             .collect(),
         ..host::beginning(source, options.target.words(), "monotonic")
     }
@@ -143,7 +145,7 @@ impl Session<'_> {
         recorder.writer.flush()?;
         let own = own_usage();
         let wall_ns = perf::monotonic_ns().saturating_sub(self.began_ns());
-        let has_batches = self.wishes.iter().any(|w| w.built.method == Method::Pebs);
+        let has_batches = self.requests.iter().any(|w| w.built.method == Method::Pebs);
         let outcome = Outcome {
             end,
             events: std::mem::take(&mut self.recorder.outcomes),
@@ -194,7 +196,7 @@ impl Session<'_> {
         };
         let outcome = &mut self.recorder.outcomes[source.event];
         outcome.counted += word(0);
-        let has_lost = self.wishes[source.event].built.attr.read_format & read::LOST != 0;
+        let has_lost = self.requests[source.event].built.attr.read_format & read::LOST != 0;
         if has_lost && n == bytes.len() {
             outcome.lost += word(8);
         }
@@ -202,14 +204,17 @@ impl Session<'_> {
 
     fn notes(&self) -> Vec<String> {
         let mut notes = self.open.notes.clone();
-        for wish in &self.wishes {
-            let said = wish.given_up.iter().map(|&what| given_up(what).to_owned());
-            let said = said.chain(wish.built.notes.iter().cloned());
-            notes.extend(said.map(|note| format!("{}: {note}", wish.name)));
+        for request in &self.requests {
+            let said = request
+                .given_up
+                .iter()
+                .map(|&what| given_up(what).to_owned());
+            let said = said.chain(request.built.notes.iter().cloned());
+            notes.extend(said.map(|note| format!("{}: {note}", request.name)));
         }
-        if let Some(beside) = &self.beside {
-            notes.push(match beside.without() {
-                "" => format!("reference: {}", beside.source()),
+        if let Some(reference) = &self.reference {
+            notes.push(match reference.without() {
+                "" => format!("reference: {}", reference.source()),
                 why => format!("no reference from the memory controllers' counters: {why}"),
             });
         }
@@ -233,8 +238,8 @@ impl Session<'_> {
     }
 }
 
-/// Events that the counters show beyond those of all overflows recorded: behind the
-/// last of each thread, and those whose records were lost.
+/// Events that the counters show beyond those of all recorded overflows: after the last
+/// one of each thread, and those whose records were lost.
 fn behind_the_last(outcome: &EventOutcome) -> u64 {
     outcome.counted.saturating_sub(outcome.periods)
 }

@@ -21,7 +21,7 @@ pub(super) struct Followed {
     done: Vec<Thread>,
     /// Code by address, for samples whose data address has to be rebuilt.
     pub(super) code: Code,
-    /// Processes of the target, where samples of others come too.
+    /// Processes of the target, where samples of other processes come too.
     pub(super) only: Option<HashSet<u32>>,
 }
 

@@ -30,9 +30,8 @@ use std::path::PathBuf;
 
 use memgauge_trace::{CommandEnd, DerivationFacts, Loss, OverheadFacts, OwnCost, PebsFacts};
 
-pub use attributes::{
-    Built, Facilities, GivenUp, Method, Rate, SampleRequest, attribute, interrupts_each, relaxed,
-};
+pub(crate) use attributes::relaxed;
+pub use attributes::{Built, Facilities, GivenUp, Method, Rate, SampleRequest, attribute};
 pub use cost::SampleCost;
 pub(crate) use facilities::facilities;
 pub use session::record;
@@ -44,7 +43,7 @@ use memgauge_perf::abi::{kind, software};
 /// Events to sample, and how often.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Whom.
+    /// The target.
     pub target: Target,
     /// A program that runs while others are observed, and says when to stop.
     pub while_running: Option<Vec<String>>,

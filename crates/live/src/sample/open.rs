@@ -106,7 +106,7 @@ impl Opener<'_> {
 
     fn places(&self) -> Vec<Place> {
         let wide = |&cpu: &u32| Place {
-            whom: EventScope::Everybody,
+            scope: EventScope::Everybody,
             cpu: Some(cpu),
         };
         match self.wide {
@@ -119,17 +119,17 @@ impl Opener<'_> {
     ///
     /// # Errors
     /// An event cannot be sampled here in any form.
-    pub(super) fn open(&self, wishes: &mut [RequestedEvent]) -> Result<Open> {
+    pub(super) fn open(&self, requests: &mut [RequestedEvent]) -> Result<Open> {
         let mut open = Open::default();
         let places = self.places();
         let first = places.first().copied();
-        for wish in wishes.iter_mut() {
-            self.try_out(wish, first)?;
+        for request in requests.iter_mut() {
+            self.try_out(request, first)?;
         }
         let owners = self.rings(&mut open, &places)?;
         for (&place, owner) in places.iter().zip(owners) {
-            for (event, wish) in wishes.iter().enumerate() {
-                self.open_one(&mut open, place, owner, (event, wish))?;
+            for (event, request) in requests.iter().enumerate() {
+                self.open_one(&mut open, place, owner, (event, request))?;
             }
             self.open_clock(&mut open, place);
         }
@@ -166,36 +166,36 @@ impl Opener<'_> {
     }
 
     /// Gives up, one thing after the other, what the kernel refuses.
-    fn try_out(&self, wish: &mut RequestedEvent, place: Option<Place>) -> Result<()> {
+    fn try_out(&self, request: &mut RequestedEvent, place: Option<Place>) -> Result<()> {
         let Some(place) = place else { return Ok(()) };
         loop {
-            let Err(e) = self.open_attr(wish, place) else {
+            let Err(e) = self.open_attr(request, place) else {
                 return Ok(());
             };
             let denied = e.kind() == io::ErrorKind::PermissionDenied;
             let invalid = e.raw_os_error() == Some(libc::EINVAL);
             let less = match denied || invalid {
-                true => relaxed(&wish.built.attr, denied, wish.modes_chosen),
+                true => relaxed(&request.built.attr, denied, request.modes_chosen),
                 false => None,
             };
-            let (attr, what) = less.ok_or_else(|| refused(wish, place, e))?;
-            wish.built.attr = attr;
-            wish.given_up.push(what);
+            let (attr, what) = less.ok_or_else(|| refused(request, place, e))?;
+            request.built.attr = attr;
+            request.given_up.push(what);
         }
     }
 
     pub(super) fn open_attr(
         &self,
-        wish: &RequestedEvent,
+        request: &RequestedEvent,
         place: Place,
     ) -> io::Result<(OwnedFd, Option<OwnedFd>)> {
-        let attr = self.shared(wish.built.attr);
-        let leader = wish.leader.map(|leader| {
+        let attr = self.shared(request.built.attr);
+        let leader = request.leader.map(|leader| {
             let leader = self.shared(leader);
-            perf::open(&leader, place.whom, place.cpu, None)
+            perf::open(&leader, place.scope, place.cpu, None)
         });
         let leader = leader.transpose()?;
-        let fd = perf::open(&attr, place.whom, place.cpu, leader.as_ref())?;
+        let fd = perf::open(&attr, place.scope, place.cpu, leader.as_ref())?;
         Ok((fd, leader))
     }
 
@@ -213,8 +213,8 @@ impl Opener<'_> {
         attr.period = 1;
         let mut attr = self.shared(attr);
         attr.wakeup = half_of(pages);
-        let fd =
-            perf::open(&attr, place.whom, place.cpu, None).map_err(|e| refusal(&what(place), e))?;
+        let fd = perf::open(&attr, place.scope, place.cpu, None)
+            .map_err(|e| refusal(&what(place), e))?;
         let number = open.side_band.len();
         let owner = *owners.entry(place.cpu).or_insert(number);
         if owner == number {
@@ -239,13 +239,13 @@ impl Opener<'_> {
         open: &mut Open,
         place: Place,
         owner: usize,
-        (event, wish): (usize, &RequestedEvent),
+        (event, request): (usize, &RequestedEvent),
     ) -> Result<()> {
-        let opened = self.open_attr(wish, place);
-        let (fd, leader) = opened.map_err(|e| refused(wish, place, e))?;
+        let opened = self.open_attr(request, place);
+        let (fd, leader) = opened.map_err(|e| refused(request, place, e))?;
         let id = perf::id(&fd).map_err(|e| refusal("number events", e))?;
         open.ids.insert(id, event);
-        if wish.built.method == Method::Spe {
+        if request.built.method == Method::Spe {
             open.buffers.push(with_area(&fd, event)?);
         } else {
             let shared = perf::write_into(&fd, &open.side_band[owner]);
@@ -267,7 +267,7 @@ impl Opener<'_> {
         let mut attr = self.shared(attr);
         attr.wakeup = 0;
         open.clocks
-            .extend(perf::open(&attr, place.whom, place.cpu, None).ok());
+            .extend(perf::open(&attr, place.scope, place.cpu, None).ok());
     }
 }
 
@@ -292,15 +292,15 @@ fn half_of(pages: usize) -> u32 {
 }
 
 fn what(place: Place) -> String {
-    match place.whom {
+    match place.scope {
         EventScope::Thread(tid) => format!("sample thread `{tid}`"),
         EventScope::Everybody => "sample whole processors".to_owned(),
         EventScope::Cgroup(_) => "sample the control group".to_owned(),
     }
 }
 
-fn refused(wish: &RequestedEvent, place: Place, error: io::Error) -> Error {
-    crate::counters::not_sampled(&wish.name, &wish.built.attr, place.whom, error)
+fn refused(request: &RequestedEvent, place: Place, error: io::Error) -> Error {
+    crate::counters::not_sampled(&request.name, &request.built.attr, place.scope, error)
 }
 
 impl Open {

@@ -151,7 +151,7 @@ mod tests {
                 let (begin, mut times) = (round * 100, Vec::new());
                 times.extend((0..random(20)).map(|_| previous + random(begin - previous + 50)));
                 times.sort_unstable();
-                // Nothing that came before the round before this one began.
+                // No record is older than the beginning of the previous round.
                 times.retain(|&t| t >= previous);
                 add(&mut order, &times);
                 all.extend(times);

@@ -88,23 +88,23 @@ pub(super) struct Recorder {
 
 impl Recorder {
     /// Begins without a start time and without periods.
-    pub(super) fn new(writer: Writer, wishes: &[RequestedEvent], options: &Options) -> Recorder {
-        let reader = |wish: &RequestedEvent| Reader {
-            layout: Layout::of(&wish.built.attr),
-            attr: wish.built.attr,
-            method: wish.built.method,
-            drop_kernel: wish.built.drop_kernel,
+    pub(super) fn new(writer: Writer, requests: &[RequestedEvent], options: &Options) -> Recorder {
+        let reader = |request: &RequestedEvent| Reader {
+            layout: Layout::of(&request.built.attr),
+            attr: request.built.attr,
+            method: request.built.method,
+            drop_kernel: request.built.drop_kernel,
             periods: Vec::new(),
         };
-        let outcome = |wish: &RequestedEvent| EventOutcome {
-            name: wish.name.clone(),
+        let outcome = |request: &RequestedEvent| EventOutcome {
+            name: request.name.clone(),
             ..EventOutcome::default()
         };
         Recorder {
             writer,
             followed: Followed::new(),
-            readers: wishes.iter().map(reader).collect(),
-            outcomes: wishes.iter().map(outcome).collect(),
+            readers: requests.iter().map(reader).collect(),
+            outcomes: requests.iter().map(outcome).collect(),
             derivations: options.registers.then(DerivationFacts::default),
             sources: BTreeMap::new(),
             lost: BTreeMap::new(),

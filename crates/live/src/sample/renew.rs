@@ -42,7 +42,7 @@ impl Session<'_> {
     /// ended matters, too. Where a task and its child follow each other on a processor,
     /// the kernel exchanges their events, and the child may have ended with the opened
     /// event.
-    fn has_heirs(&self) -> bool {
+    fn may_have_inherited(&self) -> bool {
         let per_task = self.opener.aimed.per_task && !self.opener.wide;
         let is_new = |tid: u32| !self.own_events.contains(&tid);
         per_task
@@ -70,9 +70,9 @@ impl Session<'_> {
     /// Gives every task of the target events of its own with the periods in `periods`
     /// (by number of event), where some have inherited theirs.
     pub(super) fn renewed(&mut self, periods: &BTreeMap<usize, u64>) -> Renewal {
-        let by_packets = |&event: &usize| self.wishes[event].built.method == Method::Spe;
+        let by_packets = |&event: &usize| self.requests[event].built.method == Method::Spe;
         // Without a period to change no task gets an event, and inherited events stay.
-        if periods.is_empty() || periods.keys().any(by_packets) || !self.has_heirs() {
+        if periods.is_empty() || periods.keys().any(by_packets) || !self.may_have_inherited() {
             return Renewal::Needless;
         }
         let Ok((tasks, sources)) = self.opened_anew(periods) else {
@@ -133,7 +133,7 @@ impl Session<'_> {
     ) -> io::Result<()> {
         for &cpu in self.opener.aimed.cpus() {
             let place = Place {
-                whom: EventScope::Thread(tid),
+                scope: EventScope::Thread(tid),
                 cpu: Some(cpu),
             };
             for (&event, &period) in periods {
@@ -145,11 +145,11 @@ impl Session<'_> {
     }
 
     fn open_renewed(&mut self, event: usize, period: u64, place: Place) -> io::Result<Source> {
-        let wish = &mut self.wishes[event];
-        wish.built.attr.period = period;
+        let request = &mut self.requests[event];
+        request.built.attr.period = period;
         let mut opener = self.opener;
         opener.on_exec = false;
-        let (fd, leader): (OwnedFd, _) = opener.open_attr(wish, place)?;
+        let (fd, leader): (OwnedFd, _) = opener.open_attr(request, place)?;
         perf::write_into(&fd, self.open.ring_owner(place.cpu)?)?;
         let id = perf::id(&fd)?;
         self.open.ids.insert(id, event);

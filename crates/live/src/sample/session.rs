@@ -75,21 +75,21 @@ fn opened<'a>(
             // many overflows.
             timer_values: aimed.per_task && !wide && options.tracing.is_none(),
         };
-        let mut wishes: Vec<RequestedEvent> = options
+        let mut requests: Vec<RequestedEvent> = options
             .events
             .iter()
-            .map(|(event, rate)| wish(event, wanted(*rate), has))
+            .map(|(event, rate)| requested(event, wanted(*rate), has))
             .collect();
         let batched = |w: &RequestedEvent| matches!(w.built.method, Method::Pebs | Method::Spe);
         let opener = Opener {
             aimed,
             on_exec: matches!(options.target, Target::Command(_)),
             ring_pages: options.ring_pages,
-            monotonic: !wishes.iter().any(batched),
+            monotonic: !requests.iter().any(batched),
             wide,
         };
-        let open = opener.open(&mut wishes)?;
-        Ok((wishes, open, opener))
+        let open = opener.open(&mut requests)?;
+        Ok((requests, open, opener))
     };
     let first = attempt(options.whole_processors);
     let ibs =
@@ -101,7 +101,7 @@ fn opened<'a>(
     }
 }
 
-fn wish(event: &Event, wanted: SampleRequest, has: &Facilities) -> RequestedEvent {
+fn requested(event: &Event, wanted: SampleRequest, has: &Facilities) -> RequestedEvent {
     let mut event = event.clone();
     if event.modifiers.most_precise {
         let precise = crate::counters::most_precise(&event, EventScope::Thread(0), None);
@@ -175,7 +175,7 @@ pub(super) struct Session<'a> {
     pub(super) own_events: BTreeSet<u32>,
     /// Ids of events that were last replaced: rings may still hold their records.
     pub(super) retired: Vec<u64>,
-    pub(super) wishes: Vec<RequestedEvent>,
+    pub(super) requests: Vec<RequestedEvent>,
     pub(super) recorder: Recorder,
     order: Order,
     side_band: Layout,
@@ -191,7 +191,7 @@ pub(super) struct Session<'a> {
     /// All windows.
     so_far: Window,
     /// Memory's own counters, where overflows are traced.
-    pub(super) beside: Option<ReferenceCounters>,
+    pub(super) reference: Option<ReferenceCounters>,
     /// When periods were last changed.
     changed_ns: u64,
     /// Own processor time when sampling began.
@@ -200,25 +200,28 @@ pub(super) struct Session<'a> {
 }
 
 impl<'a> Session<'a> {
-    fn new(options: &'a Options, (wishes, open, opener): GroupOpening<'a>) -> Result<Session<'a>> {
-        let writer = Writer::create(&options.output, super::finish::manifest(options, &wishes))?;
-        let mut recorder = Recorder::new(writer, &wishes, options);
-        let beside = options.tracing.as_ref();
-        let beside = beside.map(|t| ReferenceCounters::start(t.counters.as_deref()));
+    fn new(
+        options: &'a Options,
+        (requests, open, opener): GroupOpening<'a>,
+    ) -> Result<Session<'a>> {
+        let writer = Writer::create(&options.output, super::finish::manifest(options, &requests))?;
+        let mut recorder = Recorder::new(writer, &requests, options);
+        let reference = options.tracing.as_ref();
+        let reference = reference.map(|t| ReferenceCounters::start(t.counters.as_deref()));
         let overhead = options.overhead.map(|allowed| OverheadFacts {
             allowed,
             ..OverheadFacts::default()
         });
-        for (wish, outcome) in wishes.iter().zip(&mut recorder.outcomes) {
-            outcome.period = match wish.built.attr.has(flag::FREQ) {
+        for (request, outcome) in requests.iter().zip(&mut recorder.outcomes) {
+            outcome.period = match request.built.attr.has(flag::FREQ) {
                 true => 0,
-                false => wish.built.attr.period,
+                false => request.built.attr.period,
             };
-            outcome.cost = overhead.and_then(|_| super::cost::measure(wish));
+            outcome.cost = overhead.and_then(|_| super::cost::measure(request));
         }
         recorder.begin_periods();
         let batched = |w: &RequestedEvent| matches!(w.built.method, Method::Pebs | Method::Spe);
-        let behind_ns = match wishes.iter().any(batched) {
+        let behind_ns = match requests.iter().any(batched) {
             true => clock_behind_ns(),
             false => 0,
         };
@@ -229,9 +232,9 @@ impl<'a> Session<'a> {
             decoders: open.buffers.iter().map(|_| Decoder::default()).collect(),
             options,
             open,
-            window: (vec![0; wishes.len()], 0, 0),
+            window: (vec![0; requests.len()], 0, 0),
             so_far: Window::default(),
-            wishes,
+            requests,
             recorder,
             order: Order::new(MOST_WAITING_BYTES),
             side_band: Layout::of(&Open::side_band_attr()),
@@ -241,7 +244,7 @@ impl<'a> Session<'a> {
             batches: PebsFacts::default(),
             overhead,
             own_before_ns: 0,
-            beside: beside.transpose()?,
+            reference: reference.transpose()?,
             changed_ns: 0,
             scratch: Vec::new(),
         })
@@ -263,8 +266,8 @@ impl<'a> Session<'a> {
         self.own_before_ns = own_usage().cpu.as_nanos() as u64;
         self.window.1 = self.own_before_ns;
         self.existing()?;
-        if let Some(beside) = &mut self.beside {
-            beside.begin();
+        if let Some(reference) = &mut self.reference {
+            reference.begin();
         }
         self.begin_within_budget();
         let by_exec = matches!(self.options.target, Target::Command(_));
@@ -275,7 +278,7 @@ impl<'a> Session<'a> {
         let end = self.until_the_end(&mut run)?;
         self.open.disable();
         self.round(true);
-        self.count_beside()?;
+        self.count_reference()?;
         self.recorder.write_traces()?;
         self.recorder.check()?;
         self.finish(end)
@@ -303,7 +306,7 @@ impl<'a> Session<'a> {
             }
             self.wait(&run.watched);
             self.round(false);
-            self.count_beside()?;
+            self.count_reference()?;
             self.recorder.check()?;
             if flushed.elapsed() > FLUSH_EVERY {
                 flushed = Instant::now();
@@ -319,10 +322,10 @@ impl<'a> Session<'a> {
     }
 
     /// Asks memory's own counters.
-    fn count_beside(&mut self) -> Result<()> {
+    fn count_reference(&mut self) -> Result<()> {
         let now_ns = self.now_ns().saturating_sub(self.start_ns);
-        match &mut self.beside {
-            Some(beside) => beside.take(now_ns, &mut self.recorder.writer),
+        match &mut self.reference {
+            Some(reference) => reference.take(now_ns, &mut self.recorder.writer),
             None => Ok(()),
         }
     }
@@ -362,7 +365,7 @@ impl<'a> Session<'a> {
     /// the ring: that is a look at how many records gather.
     fn flush_hardware(&mut self) {
         for source in &self.open.sources {
-            if self.wishes[source.event].built.method != Method::Pebs {
+            if self.requests[source.event].built.method != Method::Pebs {
                 continue;
             }
             let unread = || -> usize { self.open.buffers.iter().map(|b| b.ring.unread()).sum() };
@@ -418,8 +421,8 @@ impl<'a> Session<'a> {
             .lose(LossKind::Unreadable, what, walked.unreadable_bytes);
     }
 
-    /// A record came: it waits for its turn. `owner` is whom the last AUX record
-    /// names: time, process, thread.
+    /// A record came: it waits for its turn. `owner` is the one that the last AUX
+    /// record names: time, process, thread.
     fn arrived(&mut self, header: Header, body: &[u8], owner: &mut (u64, u32, u32)) {
         let Some((record, trailer, _)) = self.parsed(header, body) else {
             return self
@@ -495,7 +498,7 @@ impl<'a> Session<'a> {
     }
 
     fn change_periods(&mut self, factor: f64) -> bool {
-        let numbers = 0..self.wishes.len();
+        let numbers = 0..self.requests.len();
         let mut periods: BTreeMap<usize, u64> = numbers
             .filter_map(|event| Some((event, self.next_period(event, factor)?)))
             .collect();
@@ -526,7 +529,7 @@ impl<'a> Session<'a> {
     /// The period that an event's becomes; `None` where it stays.
     fn next_period(&self, event: usize, factor: f64) -> Option<u64> {
         let (built, before) = (
-            &self.wishes[event].built,
+            &self.requests[event].built,
             self.recorder.outcomes[event].period,
         );
         let floor = super::attributes::floor(&built.attr, built.method);
@@ -550,11 +553,11 @@ impl<'a> Session<'a> {
             return;
         };
         let costs = self.recorder.outcomes.iter().map(|o| o.cost);
-        let timers = costs.zip(&self.wishes);
-        let timers = timers.filter(|(_, wish)| super::attributes::is_timer(&wish.built.attr));
-        let needed = timers.filter_map(|(cost, wish)| {
+        let timers = costs.zip(&self.requests);
+        let timers = timers.filter(|(_, request)| super::attributes::is_timer(&request.built.attr));
+        let needed = timers.filter_map(|(cost, request)| {
             let period_ns = cost?.ns / overhead.allowed;
-            Some(period_ns / wish.built.attr.period as f64)
+            Some(period_ns / request.built.attr.period as f64)
         });
         let factor = needed.fold(1.0, f64::max);
         if factor > 1.0 {

@@ -54,7 +54,7 @@ impl Follower {
         };
         let mut owners: HashMap<Option<u32>, usize> = HashMap::new();
         for place in aimed.places() {
-            let fd = perf::open(&attr, place.whom, place.cpu, None)
+            let fd = perf::open(&attr, place.scope, place.cpu, None)
                 .map_err(|e| refusal("follow new threads", e))?;
             match owners.get(&place.cpu) {
                 Some(&owner) => perf::write_into(&fd, &follower.fds[owner]),

@@ -49,7 +49,7 @@ pub const RING_PAGES: usize = 128;
 /// Events to count, and how.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Whom.
+    /// The target.
     pub target: Target,
     /// A program that runs while others are observed, and says when to stop.
     pub while_running: Option<Vec<String>>,
@@ -95,6 +95,18 @@ pub struct Outcome {
     pub threads: Vec<Thread>,
     /// Losses of the run.
     pub losses: Vec<Loss>,
+    /// The part that is missing in the recording, where it could not be written in
+    /// full.
+    pub unwritten: Option<Unwritten>,
+}
+
+/// Why a recording is not whole.
+#[derive(Clone, Debug)]
+pub struct Unwritten {
+    /// The first failure.
+    pub why: String,
+    /// Rows, of all tables, that are missing.
+    pub lost_rows: u64,
 }
 
 impl Outcome {
@@ -107,7 +119,7 @@ impl Outcome {
 
 /// Part of the time that ticks may take before a series distorts what it shows: at
 /// shorter intervals the user is warned.
-pub const BEARABLE: f64 = 0.2;
+pub(crate) const BEARABLE: f64 = 0.2;
 
 /// The interval at which ticks of this cost take the bearable part of the time.
 pub fn bearable_interval_ns(tick_ns: f64) -> u64 {

@@ -149,7 +149,7 @@ impl Opener<'_> {
         for (group, numbers) in open.groups.clone().iter().enumerate() {
             for &cpu in self.aimed.cpus() {
                 let place = Place {
-                    whom: EventScope::Thread(tid),
+                    scope: EventScope::Thread(tid),
                     cpu: Some(cpu),
                 };
                 let timer = open.timer.as_ref();
@@ -216,7 +216,7 @@ impl Opener<'_> {
         let Some(interval_ns) = self.interval_ns else {
             return Ok(None);
         };
-        let whom = if self.aimed.per_task {
+        let scope = if self.aimed.per_task {
             EventScope::Thread(0)
         } else {
             EventScope::Everybody
@@ -224,7 +224,7 @@ impl Opener<'_> {
         let bytes = self.ring_pages * perf::page_bytes();
         let EventSupport {
             usable, user_only, ..
-        } = try_out(&[timer(interval_ns, bytes)], whom);
+        } = try_out(&[timer(interval_ns, bytes)], scope);
         open.timer_user_only = !user_only.is_empty();
         let usable = usable.first().map(|event| event.attr);
         usable.map(Some).ok_or_else(|| {
@@ -286,7 +286,7 @@ impl Opener<'_> {
     }
 
     fn what(&self, place: Place) -> String {
-        match place.whom {
+        match place.scope {
             EventScope::Thread(tid) => format!("count events of thread `{tid}`"),
             EventScope::Everybody => "count events of whole processors".to_owned(),
             EventScope::Cgroup(_) => "count events of the control group".to_owned(),
@@ -295,7 +295,7 @@ impl Opener<'_> {
 
     fn places(&self, group: &Planned) -> Vec<Place> {
         let whole = |&cpu: &u32| Place {
-            whom: EventScope::Everybody,
+            scope: EventScope::Everybody,
             cpu: Some(cpu),
         };
         match (&group.cpus, self.interval_ns) {

@@ -217,7 +217,7 @@ impl Series {
         self.scaled = true;
     }
 
-    /// Takes in what happened next.
+    /// Takes the next record.
     pub fn observe(&mut self, happening: SeriesRecord, rows: &mut Vec<Row>) {
         let time_ns = happening.time_ns;
         match happening.what {

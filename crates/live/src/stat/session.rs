@@ -86,12 +86,12 @@ fn usable(options: &Options, aimed: &OpenTarget) -> Result<EventSupport> {
         .iter()
         .flat_map(|g| g.events.clone())
         .collect();
-    let whom = if aimed.per_task {
+    let scope = if aimed.per_task {
         EventScope::Thread(0)
     } else {
         EventScope::Everybody
     };
-    let tried = try_out(&all, whom);
+    let tried = try_out(&all, scope);
     match (tried.usable.is_empty(), tried.unsupported.first()) {
         (true, Some(first)) => Err(Error::new(
             ErrorKind::Missing,
@@ -290,7 +290,7 @@ impl<'a> Session<'a> {
         self.facts.rows += rows.len() as u64;
         self.ids.series(rows, &mut self.series);
         if let Some(sink) = &mut self.sink {
-            sink.write(&self.series)?;
+            sink.write(&self.series);
         }
         tell(Update::Rows(rows));
         tell(Update::Series(&self.series));
@@ -380,9 +380,10 @@ impl<'a> Session<'a> {
                 complete: true,
                 ..self.manifest
             },
+            unwritten: None,
         };
         if let Some(sink) = self.sink {
-            sink.finish(&mut outcome)?;
+            sink.finish(&mut outcome);
         }
         Ok(outcome)
     }

@@ -10,16 +10,19 @@ use memgauge_trace::{
 
 use super::open::TIMER;
 use super::series::Row;
-use super::{Options, Outcome};
+use super::{Options, Outcome, Unwritten};
 use crate::events::{Event, builtin_events};
 use crate::{Result, host};
 
 /// Parts are closed at this pace (docs/format.md).
 const FLUSH_EVERY: Duration = Duration::from_secs(1);
 
+/// A recording that is written while there is room for it; counting goes on without.
 pub(super) struct Sink {
     writer: Writer,
     flushed: Instant,
+    /// Why rows could not be written, the first time.
+    failure: Option<memgauge_recording::Error>,
 }
 
 /// The id of an event: that of the catalogue where it means the same, else one of
@@ -129,27 +132,50 @@ impl Sink {
         Ok(Sink {
             writer: Writer::create(path, manifest.clone())?,
             flushed: Instant::now(),
+            failure: None,
         })
     }
 
-    pub(super) fn write(&mut self, rows: &[SeriesRow]) -> Result<()> {
-        self.writer.append(rows)?;
+    /// Writes rows. The writer counts those that it cannot write, and tries again with
+    /// the next: somebody may have made room.
+    pub(super) fn write(&mut self, rows: &[SeriesRow]) {
+        let written = self.writer.append(rows);
+        self.note(written);
         if self.flushed.elapsed() > FLUSH_EVERY {
             self.flushed = Instant::now();
-            self.writer.flush_due()?;
+            let flushed = self.writer.flush_due();
+            self.note(flushed);
         }
-        Ok(())
     }
 
-    /// Completes the recording with the outcome, in which its size is noted.
-    pub(super) fn finish(mut self, outcome: &mut Outcome) -> Result<()> {
-        self.writer.extend(outcome.threads.iter().cloned())?;
-        self.writer.extend(outcome.losses.iter().cloned())?;
-        self.writer.flush()?;
+    fn note(&mut self, written: memgauge_recording::Result<()>) {
+        if let Err(error) = written {
+            self.failure.get_or_insert(error);
+        }
+    }
+
+    /// Completes the recording with the outcome, in which its size is noted, and what
+    /// could not be written.
+    pub(super) fn finish(mut self, outcome: &mut Outcome) {
+        let flushed = self.writer.flush();
+        self.note(flushed);
+        // Few rows, and what the report needs most: they have the room that was kept.
+        self.writer.use_kept_room();
+        let threads = self.writer.extend(outcome.threads.iter().cloned());
+        self.note(threads);
+        let losses = self.writer.extend(outcome.losses.iter().cloned());
+        self.note(losses);
+        let flushed = self.writer.flush();
+        self.note(flushed);
         outcome.manifest.own_cost.recording_bytes = self.writer.bytes_written();
+        let lost_rows = self.writer.lost_rows();
         let manifest = outcome.manifest.clone();
-        self.writer.finish(|m| *m = manifest)?;
-        outcome.manifest.complete = true;
-        Ok(())
+        let finished = self.writer.finish(|m| *m = manifest);
+        outcome.manifest.complete = lost_rows == 0 && finished.is_ok();
+        let failure = self.failure.take().or(finished.err());
+        outcome.unwritten = failure.map(|error| Unwritten {
+            why: error.to_string(),
+            lost_rows,
+        });
     }
 }

@@ -68,8 +68,8 @@ impl Stream {
 
     /// Switches on what does not wait for exec.
     pub(super) fn enable(&self, on_exec: bool) -> Result<()> {
-        let waits = |whom: EventScope| on_exec && matches!(whom, EventScope::Thread(_));
-        let mut now = self.open.counters.iter().filter(|c| !waits(c.place.whom));
+        let waits = |scope: EventScope| on_exec && matches!(scope, EventScope::Thread(_));
+        let mut now = self.open.counters.iter().filter(|c| !waits(c.place.scope));
         now.try_for_each(|c| perf::enable(c.leader()))
             .map_err(|e| refusal("switch counters on", e))
     }
@@ -268,7 +268,7 @@ impl Stream {
             time_ns: end_ns,
             ..Row::default()
         };
-        match place.whom {
+        match place.scope {
             EventScope::Thread(tid) if self.per_task => {
                 let thread = self.threads.get(&tid);
                 let pid = thread.map_or(tid, |t| t.pid);

@@ -35,7 +35,7 @@ impl Ticks {
         }
     }
 
-    /// A tick, `gap_ns` of running time after the one before it.
+    /// A tick, `gap_ns` of running time after the previous one.
     pub(super) fn add(&mut self, gap_ns: u64) {
         self.seen += 1;
         // Saturated from gaps of three years on, which are beyond all buckets.

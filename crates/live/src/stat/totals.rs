@@ -32,11 +32,11 @@ pub(super) fn totals(
     let timers = if open.ids.is_empty() { 0 } else { 1 };
     let mut previous: Option<(EventScope, usize, u64)> = None;
     for ((counters, reading), &group) in open.counters.iter().zip(readings).zip(&open.group_of) {
-        let whom = counters.place.whom;
-        let same = previous.filter(|p| by_cpu_of_task && (p.0, p.1) == (whom, group));
+        let scope = counters.place.scope;
+        let same = previous.filter(|p| by_cpu_of_task && (p.0, p.1) == (scope, group));
         let counted_already = same.map_or(0, |p| p.2);
         let enabled_ns = reading.enabled_ns.saturating_sub(counted_already);
-        previous = Some((whom, group, counted_already.max(reading.enabled_ns)));
+        previous = Some((scope, group, counted_already.max(reading.enabled_ns)));
         for (&event, &value) in counters
             .events
             .iter()

@@ -4,6 +4,8 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use rustix::process::{Resource, getrlimit, setrlimit};
+
 use memgauge_perf::abi::Attr;
 
 /// `PERF_FLAG_FD_CLOEXEC`.
@@ -29,7 +31,7 @@ pub enum EventScope {
 }
 
 /// `kernel.perf_event_paranoid`; `None` where the kernel has no perf events.
-pub fn paranoid_level() -> Option<i64> {
+pub(crate) fn paranoid_level() -> Option<i64> {
     let text = std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").ok()?;
     text.trim().parse().ok()
 }
@@ -40,11 +42,11 @@ pub fn paranoid_level() -> Option<i64> {
 /// The error of `perf_event_open`.
 pub fn open(
     attr: &Attr,
-    whom: EventScope,
+    scope: EventScope,
     cpu: Option<u32>,
     group: Option<&OwnedFd>,
 ) -> io::Result<OwnedFd> {
-    let (pid, flags) = match whom {
+    let (pid, flags) = match scope {
         EventScope::Thread(tid) => (tid as i32, CLOSE_ON_EXEC),
         EventScope::Everybody => (-1, CLOSE_ON_EXEC),
         EventScope::Cgroup(fd) => (fd, CLOSE_ON_EXEC | PID_IS_CGROUP),
@@ -94,7 +96,7 @@ pub fn enable(leader: &OwnedFd) -> io::Result<()> {
 ///
 /// # Errors
 /// The error of `ioctl`.
-pub fn disable(leader: &OwnedFd) -> io::Result<()> {
+pub(crate) fn disable(leader: &OwnedFd) -> io::Result<()> {
     ioctl(leader, DISABLE, WHOLE_GROUP)
 }
 
@@ -102,7 +104,7 @@ pub fn disable(leader: &OwnedFd) -> io::Result<()> {
 ///
 /// # Errors
 /// The error of `ioctl`.
-pub fn write_into(event: &OwnedFd, owner: &OwnedFd) -> io::Result<()> {
+pub(crate) fn write_into(event: &OwnedFd, owner: &OwnedFd) -> io::Result<()> {
     ioctl(event, SET_OUTPUT, owner.as_raw_fd() as u64)
 }
 
@@ -110,7 +112,7 @@ pub fn write_into(event: &OwnedFd, owner: &OwnedFd) -> io::Result<()> {
 ///
 /// # Errors
 /// The error of `ioctl`.
-pub fn set_period(event: &OwnedFd, period: u64) -> io::Result<()> {
+pub(crate) fn set_period(event: &OwnedFd, period: u64) -> io::Result<()> {
     ioctl(event, PERIOD, std::ptr::from_ref(&period) as u64)
 }
 
@@ -128,17 +130,13 @@ pub fn id(event: &OwnedFd) -> io::Result<u64> {
 ///
 /// # Errors
 /// The error of `read`.
-pub fn read_words(event: &OwnedFd, words: &mut [u8]) -> io::Result<usize> {
-    // SAFETY: the buffer is valid for its length.
-    let n = unsafe { libc::read(event.as_raw_fd(), words.as_mut_ptr().cast(), words.len()) };
-    usize::try_from(n).map_err(|_| io::Error::last_os_error())
+pub(crate) fn read_words(event: &OwnedFd, words: &mut [u8]) -> io::Result<usize> {
+    Ok(rustix::io::read(event, words)?)
 }
 
 /// Bytes of a page.
 pub fn page_bytes() -> usize {
-    // SAFETY: no pointers.
-    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    usize::try_from(bytes).unwrap_or(4096)
+    rustix::param::page_size()
 }
 
 /// Offsets in `struct perf_event_mmap_page`.
@@ -266,7 +264,7 @@ impl Conversion {
 
 impl Ring {
     /// How the counter's ticks become time, where the kernel says.
-    pub fn conversion(&self) -> Option<Conversion> {
+    pub(crate) fn conversion(&self) -> Option<Conversion> {
         let word = |offset| self.pointer(offset).load(Ordering::Relaxed);
         let both = word(TIME_SHIFT_AND_MULT);
         let shift = (both >> 16 & 0xffff) as u32;
@@ -290,7 +288,7 @@ pub struct AuxArea {
 unsafe impl Send for AuxArea {}
 
 impl AuxArea {
-    /// Maps `pages` (a power of two) behind the event's ring.
+    /// Maps `pages` (a power of two) after the event's ring.
     ///
     /// # Errors
     /// The error of `mmap`: EPERM where it exceeds what this user may lock.
@@ -363,36 +361,24 @@ pub fn wait(events: &[RawFd], timeout_ms: i32) -> Vec<bool> {
 
 /// The monotonic clock in nanoseconds: what `use_clockid` events carry.
 pub fn monotonic_ns() -> u64 {
-    let mut t = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: valid timespec.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut t) };
+    let t = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
 }
 
 /// Raises this process's limit of open files to what it may have; returns it.
-pub fn raise_open_files() -> u64 {
-    let mut limit = libc::rlimit {
-        rlim_cur: 0,
-        rlim_max: 0,
-    };
-    // SAFETY: valid rlimit.
-    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
-    limit.rlim_cur = limit.rlim_max;
-    // SAFETY: valid rlimit.
-    unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) };
-    // SAFETY: valid rlimit.
-    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
-    limit.rlim_cur
+pub(crate) fn raise_open_files() -> u64 {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    // Where the kernel refuses, what there was holds.
+    let _ = setrlimit(Resource::Nofile, limit);
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
 /// Copies from another process's memory; returns how many bytes came.
 ///
 /// # Errors
 /// The error of `process_vm_readv`: it needs the right to trace the process.
-pub fn read_memory(pid: u32, address: u64, into: &mut [u8]) -> io::Result<usize> {
+pub(crate) fn read_memory(pid: u32, address: u64, into: &mut [u8]) -> io::Result<usize> {
     let local = libc::iovec {
         iov_base: into.as_mut_ptr().cast(),
         iov_len: into.len(),

@@ -95,7 +95,7 @@ fn library() -> Option<&'static Library> {
 }
 
 /// Whether the library is there.
-pub fn is_installed() -> bool {
+pub(crate) fn is_installed() -> bool {
     library().is_some()
 }
 

@@ -109,7 +109,7 @@ impl Uncore {
         };
         for cpu in event.cpus.clone().unwrap_or_else(|| vec![0]) {
             let place = Place {
-                whom: EventScope::Everybody,
+                scope: EventScope::Everybody,
                 cpu: Some(cpu),
             };
             match Counters::open(None, std::slice::from_ref(&event), &[0], place, &setup) {

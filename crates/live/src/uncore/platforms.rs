@@ -17,6 +17,8 @@
 //! - Zen 4 and 5: nothing tells whether devices' bytes came from a cache; the fabric
 //!   counts them by quadrant, memory controllers by channel.
 
+use memgauge_trace::LINE_BYTES;
+
 use super::Term;
 
 /// Boxes of a PMU that a counter runs on.
@@ -58,15 +60,13 @@ pub(super) struct Counter {
     pub(super) port: u32,
 }
 
-const LINE: u64 = 64;
-
 const fn all(term: Term, pmu: &'static str, event: &'static str) -> Counter {
     Counter {
         term,
         pmu,
         boxes: Boxes::All,
         event,
-        bytes: LINE,
+        bytes: LINE_BYTES,
         port: 0,
     }
 }

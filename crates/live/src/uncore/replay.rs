@@ -229,13 +229,16 @@ bus uncore_iio_free_running_0 0 0000:17
             ("0.1 0 a/b=1/ 1", "line 1: the first line"),
             (
                 "platform vax",
-                "no platform `vax` is known; there are haswell-ep",
+                "platform `vax` is not known; known are haswell-ep",
             ),
             ("platform zen4\n1 2 3", "line 2: it must have four words"),
-            ("platform zen4\nx 0 amd_umc_0/event=1/ 1", "`x` is no time"),
+            (
+                "platform zen4\nx 0 amd_umc_0/event=1/ 1",
+                "`x` is not a time",
+            ),
             (
                 "platform zen4\n-1 0 amd_umc_0/event=1/ 1",
-                "`-1` is no time",
+                "`-1` is not a time",
             ),
             ("platform zen4\n1 0 amd_umc_0/event=1/ 1", "has no counter"),
             (
@@ -245,7 +248,7 @@ bus uncore_iio_free_running_0 0 0000:17
             ("platform zen4\n1 0 amd_umc_0 1", "is not PMU/TERMS/"),
             (
                 "platform zen4\n1 0 amd_umc_0/event=0xa,rdwrmask=1/ -1",
-                "`-1` is no count",
+                "`-1` is not a count",
             ),
             (
                 "platform haswell-ep\n1 0 uncore_cbox_1/event=0x35,umask=0x3,tid_en=1,filter_opc=0x19e,filter_tid=0x3e/ 1",

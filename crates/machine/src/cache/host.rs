@@ -64,7 +64,7 @@ impl Rows for Portable {
         later.iter().position(|&stamp| stamp == least).unwrap_or(0)
     }
 
-    /// Eight lanes, so that no comparison waits for the one before.
+    /// Eight lanes, so that no comparison waits for the previous one.
     #[inline(always)]
     fn least(values: &[u64]) -> u64 {
         let (eights, rest) = values.as_chunks::<8>();

@@ -213,7 +213,7 @@ impl Courier {
     /// Writes the records that are due, which stops the core.
     fn stop(&mut self, stage: &mut Stage<'_>) {
         let now = stage.now();
-        self.stand_still(stage);
+        self.stall(stage);
         for at in 0..self.counters.len() {
             if self.counters[at].is_due(self.place, now) {
                 self.write(at, stage);
@@ -221,7 +221,7 @@ impl Courier {
         }
     }
 
-    fn stand_still(&mut self, stage: &mut Stage<'_>) {
+    fn stall(&mut self, stage: &mut Stage<'_>) {
         let cycles = match &self.delivery {
             Delivery::Ideal => 0,
             Delivery::Precise(p) => p.assist_cycles,
@@ -417,8 +417,8 @@ impl Courier {
         self.random
     }
 
-    /// Instructions that retire between the event that fires and the assist:
-    /// those that waited behind a miss leave together, others as they come.
+    /// Instructions that retire between the event that fires and the assist.
+    /// Instructions that waited for a miss leave together, others as they come.
     fn delay(&mut self, precise: &Precise) -> u64 {
         self.carry += self.delay_milli(precise);
         let whole = self.carry / 1000;
@@ -446,7 +446,7 @@ impl Courier {
                 left = self.let_pass(at, some);
                 if left.is_some() {
                     self.hand_over(stage);
-                    self.stand_still(stage);
+                    self.stall(stage);
                     self.write(at, stage);
                 }
                 continue;
@@ -459,7 +459,7 @@ impl Courier {
         }
     }
 
-    /// Counts up to the next overflow; what is left of the sum behind it.
+    /// Counts up to the next overflow; returns the remainder of the sum.
     fn next_overflow(&mut self, at: usize, left: u64) -> Option<u64> {
         let counter = &mut self.counters[at];
         let need = counter.period - counter.value;
@@ -478,7 +478,7 @@ impl Courier {
         1 + milli / 1000
     }
 
-    /// Loses what passes before the assist; what is left of the sum behind it.
+    /// Loses the events before the assist; returns the remainder of the sum.
     fn let_pass(&mut self, at: usize, gained: u64) -> Option<u64> {
         let State::Passing { left } = self.counters[at].state else {
             return Some(gained);

@@ -29,15 +29,15 @@ pub enum Delivery {
 pub struct Pipeline {
     /// Lines a core can be waiting for at a time.
     pub fill_buffers: u32,
-    /// Most lines that have come while the load that wanted them still waits
-    /// behind an older one, as memory answers out of order.
+    /// Most lines that have come while their load still waits for an older one, as
+    /// memory answers out of order.
     pub backlog_lines: u32,
     /// Misses since the last stop after which the backlog has grown by a line.
     pub backlog_misses: u32,
     /// Instructions under way at most: a load further on has not begun.
     pub reorder_window: u32,
-    /// Instructions that retire in a cycle when nothing holds them up, as behind
-    /// a miss whose line has come.
+    /// Instructions that retire in a cycle when nothing holds them up, as after a miss
+    /// whose line has come.
     pub retire_width: u32,
     /// Loads that hit the first level in a cycle.
     pub load_ports: u32,

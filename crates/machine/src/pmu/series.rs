@@ -5,11 +5,11 @@ use crate::Counts;
 /// Increments of a core's counters in one interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tick {
-    /// End of the interval: a multiple of the interval in virtual time, or the
-    /// core's end.
+    /// End of the interval: a multiple of the interval in virtual time, the begin of a
+    /// wait beyond that, or the core's end.
     pub time_ns: u64,
-    /// True length. The first and the last interval of a core are shorter than
-    /// asked for; one that contains a wait is a longer multiple.
+    /// True length. The first and the last interval of a core, and those beside a wait,
+    /// are shorter than asked for; one in which a block took long is a longer multiple.
     pub interval_ns: u64,
     /// Gain of every event. A core's ticks add up to its counts exactly.
     pub deltas: Counts,
@@ -50,6 +50,16 @@ impl Series {
     pub(crate) fn check(&mut self, now_ns: u64, counts: &Counts) {
         if now_ns >= self.deadline_ns() {
             self.end_interval(now_ns - now_ns % self.interval_ns, counts);
+        }
+    }
+
+    /// Leaves out a wait that does not end in the interval under way: nothing is counted
+    /// while a core waits, and a row over the wait would spread what was counted over it.
+    pub(crate) fn wait(&mut self, from_ns: u64, until_ns: u64, counts: &Counts) {
+        self.check(from_ns, counts);
+        if until_ns >= self.deadline_ns() {
+            self.finish(from_ns, counts);
+            self.last_ns = until_ns;
         }
     }
 

@@ -51,7 +51,7 @@ pub(super) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(&bytes[..end]).into_owned()
 }
 
-/// A text behind its length.
+/// A text after its length.
 fn counted_text(f: &mut Fields<'_>) -> Option<String> {
     let bytes = f.u32()?;
     f.bytes(bytes as usize).map(text)

@@ -1,4 +1,5 @@
 use super::*;
+use crate::abi::{Attr, sample};
 
 /// Xorshift64 (Marsaglia 2003), so that every run takes the same samples.
 struct Dice(u64);

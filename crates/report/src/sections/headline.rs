@@ -89,8 +89,8 @@ fn quote(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
-/// How the command ended; nothing where the recorder ended in order and saw no end, as
-/// of whom it only attached to.
+/// How the command ended. It is empty where the recorder ended cleanly and saw no end,
+/// as it does not of processes that it only attached to.
 fn ending(summary: &Summary) -> Option<(Role, String)> {
     let facts = &summary.recording;
     if facts.end.is_none() && facts.complete && facts.machine.is_none() {

@@ -134,7 +134,7 @@ impl Shown {
             cells.extend((self.name)(row, style));
             table.row(cells);
         }
-        let rest = Rest::of(hot);
+        let rest = OtherRows::of(hot);
         if rest.value > 0 {
             let mut cells = numbers(rest.share, own(rest.value), &rest.counts, style);
             cells.extend([rest.words(self.what), String::new()]);
@@ -167,7 +167,7 @@ impl Shown {
             cells.extend((self.name)(row, style));
             table.row(cells);
         }
-        let rest = Rest::of(hot);
+        let rest = OtherRows::of(hot);
         if rest.value > 0 {
             let share = or_none(rest.share, units::share, style);
             let mut cells = vec![
@@ -229,7 +229,7 @@ fn numbers(share: Option<f64>, value: Option<u64>, counts: &Counts, style: &Styl
 }
 
 /// Everything below the rows shown.
-struct Rest {
+struct OtherRows {
     rows: u64,
     places: u64,
     value: u64,
@@ -237,7 +237,7 @@ struct Rest {
     counts: Counts,
 }
 
-impl Rest {
+impl OtherRows {
     fn of(hot: &HotTable) -> Self {
         let hidden = hot.rows.get(SHOWN..).unwrap_or_default();
         let mut counts = hot.rest.counts.clone();
@@ -247,7 +247,7 @@ impl Rest {
         }
         let hidden_value: u64 = hidden.iter().map(|row| row.value).sum();
         let value = hidden_value.saturating_add(hot.rest.value);
-        Rest {
+        OtherRows {
             rows: hot.rest.rows + hidden.len() as u64,
             places: hot.rest.unresolved_places,
             value,

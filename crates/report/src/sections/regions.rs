@@ -57,7 +57,7 @@ fn table(regions: &RegionTable, processes: bool, style: &Style) -> Table {
     for region in regions.rows.iter().take(SHOWN) {
         table.row(row(region, processes, style));
     }
-    if let Some(cells) = rest(regions, processes, style) {
+    if let Some(cells) = other_rows(regions, processes, style) {
         table.painted_row(Role::Quiet, cells);
     }
     table
@@ -86,7 +86,7 @@ fn interval(region: &RegionRow, style: &Style) -> String {
     }
 }
 
-fn rest(regions: &RegionTable, processes: bool, style: &Style) -> Option<Vec<String>> {
+fn other_rows(regions: &RegionTable, processes: bool, style: &Style) -> Option<Vec<String>> {
     let hidden = regions.rows.get(SHOWN..).unwrap_or_default();
     let rows = regions.rest_rows + hidden.len() as u64;
     let events = regions.rest_events + hidden.iter().map(|r| r.events).sum::<u64>();

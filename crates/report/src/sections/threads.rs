@@ -27,7 +27,7 @@ pub(super) fn threads(summary: &Summary, style: &Style) -> String {
     }
     let rest = summary.threads.get(SHOWN..).unwrap_or_default();
     let sums = rest.iter().map(|t| (t.run_ns, t.idle_ns, &t.counts));
-    add_rest(&mut table, sums, rest.len(), "thread", waits, style);
+    add_remainder(&mut table, sums, rest.len(), "thread", waits, style);
     let title = plural(summary.threads.len() as u64, "thread");
     style.heading(&title, &provenance(summary)) + &table.draw(style)
 }
@@ -50,7 +50,7 @@ pub(super) fn processes(summary: &Summary, style: &Style) -> String {
     }
     let rest = summary.processes.get(SHOWN..).unwrap_or_default();
     let sums = rest.iter().map(|p| (p.run_ns, p.idle_ns, &p.counts));
-    add_rest(&mut table, sums, rest.len(), "process", waits, style);
+    add_remainder(&mut table, sums, rest.len(), "process", waits, style);
     let title = format!("{} processes", units::count(summary.processes.len() as u64));
     style.heading(&title, &provenance(summary)) + &table.draw(style)
 }
@@ -186,7 +186,7 @@ fn numbers(run_ns: u64, idle_ns: Option<u64>, counts: &Counts, style: &Style) ->
     cells
 }
 
-fn add_rest<'a>(
+fn add_remainder<'a>(
     table: &mut Table,
     sums: impl Iterator<Item = (u64, Option<u64>, &'a Counts)>,
     rows: usize,

@@ -9,7 +9,7 @@ use memgauge_host::program::{COPIES, Identity, copy_name, identity};
 /// Folder of separate debug information (`debug-file-directory` of gdb).
 const DEBUG_FOLDER: &str = "/usr/lib/debug";
 
-/// The file that was recorded; else why there is none.
+/// The file that was recorded; else the reason why it is not there.
 pub(super) fn find(file: &ModuleFile, recording: &Path) -> Result<PathBuf, String> {
     let path = PathBuf::from(&file.path);
     let now = identity(&path);
@@ -21,7 +21,7 @@ pub(super) fn find(file: &ModuleFile, recording: &Path) -> Result<PathBuf, Strin
     kept.next().ok_or_else(|| refusal(file, now.as_ref()))
 }
 
-/// Old recordings do not say which file it was: what is there now is taken.
+/// Old recordings do not identify the file: the present one is taken.
 fn is_same(file: &ModuleFile, now: &Identity) -> bool {
     if !file.build_id.is_empty() {
         return file.build_id == now.build_id;
@@ -81,13 +81,14 @@ pub(super) fn source(path: &Path, recorded: Option<SystemTime>) -> Option<Source
 
 fn refusal(file: &ModuleFile, now: Option<&Identity>) -> String {
     let path = &file.path;
-    let advice = "what it did is shown by module alone";
+    let advice = "its samples are shown by module only";
     match now {
         None => format!(
-            "failed to name code and data of `{path}`: it is gone or cannot be read: {advice}"
+            "failed to name code and data of `{path}`: the file was deleted or cannot be read: \
+            {advice}"
         ),
         Some(now) if !file.build_id.is_empty() => format!(
-            "failed to name code and data of `{path}`: it is another file than was recorded \
+            "failed to name code and data of `{path}`: the file is not the recorded one \
              (build id {}, now {}): {advice}",
             file.build_id,
             if now.build_id.is_empty() {
@@ -97,7 +98,7 @@ fn refusal(file: &ModuleFile, now: Option<&Identity>) -> String {
             },
         ),
         Some(_) => format!(
-            "failed to name code and data of `{path}`: it was changed since it was recorded \
+            "failed to name code and data of `{path}`: the file was changed since it was recorded \
              (size or time of change): {advice}"
         ),
     }

@@ -182,7 +182,7 @@ fn debug_information_that_cannot_be_read_leaves_the_symbol_table_and_is_told() {
             .file_range()
             .unwrap()
     };
-    // Behind the header of 24 bytes that says how it is compressed.
+    // The compressed data follows a header of 24 bytes.
     bytes[range.0 as usize + 24..(range.0 + range.1) as usize].fill(0xff);
     fs::write(&built.path, bytes).unwrap();
     let (_, _, offset) = place(&built.path, WORK);

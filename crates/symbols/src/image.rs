@@ -8,7 +8,7 @@ use object::{Object, ObjectSegment, ObjectSymbol, ReadCache, SymbolKind};
 
 use super::files::debug_file;
 
-/// What is known of a file.
+/// Segments, symbols and variables of a file.
 pub(super) struct Image {
     pub(super) path: PathBuf,
     /// The file to ask for functions and lines; `None`: only the symbol table.
@@ -27,7 +27,7 @@ struct Segment {
 }
 
 impl Image {
-    /// `None` for what is no program.
+    /// `None` for a file that is not a program.
     pub(super) fn read(path: &Path, build_id: &str) -> Option<Image> {
         let cache = ReadCache::new(File::open(path).ok()?);
         let file = object::File::parse(&cache).ok()?;
@@ -62,7 +62,7 @@ impl Image {
         Some(found.address + (offset - found.file_offset))
     }
 
-    /// Zero-initialised data goes on behind the bytes its segment has in the file.
+    /// Zero-initialised data follows the bytes that its segment has in the file.
     fn data_segment(&self, offset: u64) -> Option<&Segment> {
         let segments = self.segments.iter();
         segments

@@ -1,43 +1,34 @@
 //! How often the bands of sampled miss-rate curves hold the exact curve.
 //!
-//! Run it with `make bench-mrc`, or `cargo run --release -p memgauge --example
-//! mrc_coverage -- [REFERENCES [FILE…]]`. The inputs are traces made here and raw lists
-//! of addresses, each with several rates and samples. Bands are checked at every size
-//! shown, four to a doubling.
+//! Run it with `make bench-mrc`, or `cargo run --release -p memgauge-mrc --example
+//! mrc_coverage -- [REFERENCES [FILE…]]`. The inputs are traces made here (none where
+//! REFERENCES is 0) and raw lists of addresses, as `mrc_streams` writes them of programs,
+//! each with several rates and samples. Bands are checked at every size shown, four to a
+//! doubling. *Far* are the sizes beyond those that are counted exactly. *Time* is the
+//! sampled engine's by the exact one's, on one thread: medians, both in turn. *Only*
+//! counts no small memories (`--sample-only`).
+
+mod random;
 
 use std::time::Instant;
 
 use memgauge_mrc::{Curve, Exact, Sampled, Sampling, Settings, sizes};
 
+use random::Random;
+
 const SALTS: std::ops::RangeInclusive<u64> = 201..=212;
-const SAMPLINGS: [Sampling; 4] = [
-    Sampling::Rate(0.1),
-    Sampling::Rate(0.01),
-    Sampling::Rate(0.001),
-    Sampling::Size(2000),
+/// Samples, and whether they count small memories beside.
+const WAYS: [(Sampling, bool); 6] = [
+    (Sampling::Rate(0.1), true),
+    (Sampling::Rate(0.01), true),
+    (Sampling::Rate(0.001), true),
+    (Sampling::Size(2000), true),
+    (Sampling::Rate(0.01), false),
+    (Sampling::Rate(0.001), false),
 ];
+/// Rounds of each engine that are timed.
+const ROUNDS: usize = 5;
 const BLOCK: u64 = 64;
-
-/// splitmix64.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
-    }
-
-    fn below(&mut self, end: u64) -> u64 {
-        ((u128::from(self.next()) * u128::from(end)) >> 64) as u64
-    }
-
-    /// In 0..1.
-    fn unit(&mut self) -> f64 {
-        (self.next() >> 11) as f64 / (1u64 << 53) as f64
-    }
-}
 
 /// Blocks by rank, whose chance falls with a power of the rank.
 fn zipf(random: &mut Random, ranks: usize, power: f64, count: usize) -> Vec<u64> {
@@ -159,15 +150,21 @@ struct Held {
     error: f64,
 }
 
-fn held(addresses: &[u64], sampling: Sampling, exact: &Curve) -> (Held, f64) {
-    let (mut held, mut seconds) = (Held::default(), 0.0);
+fn sampled(way: (Sampling, bool), salt: u64) -> Sampled {
+    let engine = Sampled::new(BLOCK, way.0, salt, Settings::default());
+    match way.1 {
+        true => engine,
+        false => engine.without_small_memories(),
+    }
+}
+
+fn held(addresses: &[u64], way: (Sampling, bool), exact: &Curve) -> Held {
+    let mut held = Held::default();
     let all = sizes(BLOCK, exact.enough_blocks() * BLOCK, 4);
     for salt in SALTS {
-        let started = Instant::now();
-        let mut engine = Sampled::new(BLOCK, sampling, salt, Settings::default());
+        let mut engine = sampled(way, salt);
         engine.feed(addresses).expect("memory is not limited");
         let found = engine.finish().expect("memory is not limited");
-        seconds += started.elapsed().as_secs_f64();
         for &bytes in all.iter().filter(|&&bytes| found.resolves(bytes)) {
             let ratio = |curve: &Curve| curve.miss_ratio(bytes).unwrap_or(0.0);
             let off = (ratio(&found.curve) - ratio(exact)).abs();
@@ -181,7 +178,28 @@ fn held(addresses: &[u64], sampling: Sampling, exact: &Curve) -> (Held, f64) {
             }
         }
     }
-    (held, seconds)
+    held
+}
+
+/// Seconds that the sampled engine takes, by those of the exact one: medians of rounds
+/// in which both run in turn.
+fn time(addresses: &[u64], way: (Sampling, bool)) -> f64 {
+    let mut ratios: Vec<f64> = (0..ROUNDS)
+        .map(|_| {
+            let started = Instant::now();
+            let mut engine = Exact::new(BLOCK, Settings::default());
+            engine.feed(addresses).expect("memory is not limited");
+            engine.finish().expect("memory is not limited");
+            let exact = started.elapsed();
+            let started = Instant::now();
+            let mut engine = sampled(way, 1);
+            engine.feed(addresses).expect("memory is not limited");
+            engine.finish().expect("memory is not limited");
+            started.elapsed().as_secs_f64() / exact.as_secs_f64()
+        })
+        .collect();
+    ratios.sort_by(f64::total_cmp);
+    ratios[ROUNDS / 2]
 }
 
 fn main() {
@@ -192,36 +210,40 @@ fn main() {
             std::process::exit(2)
         })
     });
-    let mut all = traces(count);
+    let mut all = match count {
+        0 => Vec::new(),
+        count => traces(count),
+    };
     all.extend(arguments.map(|path| (path.clone(), raw(&path))));
     println!(
-        "{:26}  {:>9}  {:>7}  {:>7}  {:>9}  {:>9}  {:>6}",
-        "trace", "sample", "held", "far", "band", "error", "M/s"
+        "{:26}  {:>11}  {:>7}  {:>7}  {:>9}  {:>9}  {:>6}",
+        "trace", "sample", "held", "far", "band", "error", "time"
     );
     for (name, addresses) in &all {
         let mut engine = Exact::new(BLOCK, Settings::default());
         engine.feed(addresses).expect("memory is not limited");
         let distances = engine.finish().expect("memory is not limited");
         let exact = Curve::exact(&distances, BLOCK);
-        for sampling in SAMPLINGS {
-            let (held, seconds) = held(addresses, sampling, &exact);
-            let share = |n: [usize; 2]| n[1] as f64 / n[0].max(1) as f64;
+        for way in WAYS {
+            let held = held(addresses, way, &exact);
+            let share = |n: [usize; 2]| match n[0] {
+                0 => "-".to_owned(),
+                all => format!("{:.3}", n[1] as f64 / all as f64),
+            };
             let mean = |sum: f64| sum / held.far[0].max(1) as f64;
-            let speed = (addresses.len() * SALTS.count()) as f64 / seconds / 1e6;
             println!(
-                "{:26}  {:>9}  {:7.3}  {:>7}  {:9.5}  {:9.5}  {speed:6.0}",
+                "{:26}  {:>11}  {:>7}  {:>7}  {:9.5}  {:9.5}  {:6.3}",
                 name.rsplit('/').next().unwrap_or(name),
-                match sampling {
-                    Sampling::Rate(rate) => rate.to_string(),
-                    Sampling::Size(size) => format!("{size} blocks"),
+                match way {
+                    (Sampling::Rate(rate), true) => rate.to_string(),
+                    (Sampling::Rate(rate), false) => format!("{rate} only"),
+                    (Sampling::Size(size), _) => format!("{size} blocks"),
                 },
                 share(held.all),
-                match held.far[0] {
-                    0 => "-".to_owned(),
-                    _ => format!("{:.3}", share(held.far)),
-                },
+                share(held.far),
                 mean(held.band),
                 mean(held.error),
+                time(addresses, way),
             );
         }
     }

@@ -1,9 +1,10 @@
-//! Names of code and data, from the files that the recorded program ran. Knows
-//! nothing of the command line.
+//! Names of code and data, from the files that the recorded program ran.
 //!
 //! A name is only given where the file is the one that was recorded: by its build id,
-//! else by size and time of change. What could not be read or trusted is told in words
-//! ([`Resolve::problems`]).
+//! else by size and time of change. Files that could not be read or trusted are listed
+//! in words ([`Resolve::problems`]).
+
+#![forbid(unsafe_code)]
 
 mod files;
 mod image;
@@ -19,7 +20,7 @@ use memgauge_analyze::{Caller, ModuleFile, Resolve, SourceText, Symbol};
 use image::Image;
 
 /// Reads symbol tables and debug information as they are asked for.
-pub(crate) struct Symbols {
+pub struct Symbols {
     symbolizer: Symbolizer,
     /// The recording, which has copies of files that are gone.
     recording: PathBuf,
@@ -30,8 +31,8 @@ pub(crate) struct Symbols {
 }
 
 impl Symbols {
-    /// For what the recording at that path names.
-    pub(crate) fn of(recording: &Path) -> Symbols {
+    /// Symbols of the files that the recording at that path names.
+    pub fn of(recording: &Path) -> Symbols {
         Symbols {
             symbolizer: Symbolizer::new(),
             recording: recording.to_owned(),
@@ -70,8 +71,8 @@ impl Symbols {
             Ok(None) => None,
             Err(why) => {
                 self.problems.push(format!(
-                    "debug information of `{}` could not be read ({why}): names are those of \
-                     the symbol table, without lines",
+                    "failed to read debug information of `{}`: {why}: names come from the symbol \
+                    table, without lines",
                     debug.display()
                 ));
                 self.image(file)?.debug = None;

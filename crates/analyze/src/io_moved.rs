@@ -1,0 +1,190 @@
+//! What moved, in both directions: of a process through a device, and of a device.
+
+use memgauge_trace::{DeviceId, Direction, IoRow};
+use serde::Serialize;
+
+/// Bytes and operations in one direction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Moved {
+    /// Bytes handed to the device or taken from it.
+    pub bytes: u64,
+    /// Requests to a disk, packets of the network stack.
+    pub operations: u64,
+    /// Packets on the wire; 0 for disks.
+    pub segments: u64,
+    /// Further headers on the wire of packets that the device segments or joins.
+    pub header_bytes: u64,
+}
+
+impl Moved {
+    pub(crate) fn add(&mut self, other: &Moved) {
+        self.bytes += other.bytes;
+        self.operations += other.operations;
+        self.segments += other.segments;
+        self.header_bytes += other.header_bytes;
+    }
+}
+
+/// Both directions, from the program's side.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct BothWays {
+    /// Read or received: the device wrote memory.
+    pub r#in: Moved,
+    /// Written or sent: the device read memory.
+    pub out: Moved,
+}
+
+impl BothWays {
+    pub(crate) fn add(&mut self, other: &BothWays) {
+        self.r#in.add(&other.r#in);
+        self.out.add(&other.out);
+    }
+
+    pub(crate) fn add_row(&mut self, row: &IoRow) {
+        let way = match row.direction {
+            Direction::Out => &mut self.out,
+            Direction::In | Direction::Unknown => &mut self.r#in,
+        };
+        way.add(&Moved {
+            bytes: row.bytes,
+            operations: row.operations,
+            segments: row.segments,
+            header_bytes: row.header_bytes,
+        });
+    }
+
+    /// Bytes of both.
+    pub fn bytes(&self) -> u64 {
+        self.r#in.bytes + self.out.bytes
+    }
+}
+
+/// Bytes that a process moved through a device.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct IoLine {
+    /// Process; 0 for a line of several.
+    pub pid: u32,
+    /// Thread, where each is accounted by itself.
+    pub tid: Option<u32>,
+    /// Processes (or threads) that the line sums up.
+    pub processes: u32,
+    /// Process (or thread) and when it started; tells two of one id apart. 0 for a line
+    /// of several.
+    pub owner: u64,
+    /// Program it ran last.
+    pub command: String,
+    /// User.
+    pub user: String,
+    /// Control group.
+    pub cgroup: String,
+    /// Whether it is a thread of the kernel.
+    pub kernel: bool,
+    /// Name of the device.
+    pub device: String,
+    /// The device.
+    #[serde(skip)]
+    pub id: DeviceId,
+    /// Bytes moved.
+    #[serde(flatten)]
+    pub moved: BothWays,
+    /// Upper bound of the memory traffic that this caused: a device of hardware reads
+    /// or writes each byte in memory at most once.
+    pub memory_bytes_at_most: u64,
+    /// Its estimated part of the memory traffic; null where no counters tell it, and for
+    /// devices without hardware.
+    pub memory_bytes: Option<u64>,
+}
+
+impl IoLine {
+    /// Fields that differ between the summed lines are left empty.
+    pub(crate) fn keep_common(&mut self, other: &IoLine) {
+        for (ours, others) in [
+            (&mut self.command, &other.command),
+            (&mut self.user, &other.user),
+            (&mut self.cgroup, &other.cgroup),
+        ] {
+            if ours != others {
+                ours.clear();
+            }
+        }
+    }
+}
+
+impl IoLine {
+    /// Adds another; what they do not have in common is left out.
+    pub(crate) fn add(&mut self, other: &IoLine) {
+        let keep = |own: &mut String, other: &String| {
+            if own != other {
+                own.clear();
+            }
+        };
+        keep(&mut self.command, &other.command);
+        keep(&mut self.user, &other.user);
+        keep(&mut self.cgroup, &other.cgroup);
+        self.kernel &= other.kernel;
+        self.processes += other.processes;
+        self.moved.add(&other.moved);
+        self.memory_bytes_at_most += other.memory_bytes_at_most;
+        self.memory_bytes = match (self.memory_bytes, other.memory_bytes) {
+            (Some(own), Some(other)) => Some(own + other),
+            (own, other) => own.or(other),
+        };
+    }
+
+    /// Whether it is about this device.
+    pub(crate) fn is_at(&self, device: &IoDeviceLine) -> bool {
+        (self.id.netns, self.id.number) == (device.netns, device.number)
+    }
+}
+
+/// Bytes that a device moved.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct IoDeviceLine {
+    /// Name.
+    pub name: String,
+    /// Inode of its network namespace; 0 for disks.
+    pub netns: u32,
+    /// Its number there.
+    pub number: u32,
+    /// Driver or kind.
+    pub kind: String,
+    /// PCI address behind it; may be empty.
+    pub pci: String,
+    /// Number of its slot; may be empty.
+    pub slot: String,
+    /// Root bus of its PCI tree; may be empty.
+    pub pci_root: String,
+    /// The other end, of a pair of devices; may be empty.
+    pub peer: String,
+    /// Node of memory it is attached to.
+    pub numa_node: Option<u32>,
+    /// Bytes per second of its link, each way.
+    pub link_bytes_per_s: Option<u64>,
+    /// Names of the devices below it.
+    pub below: String,
+    /// Whether no hardware moves its bytes.
+    pub is_virtual: bool,
+    /// The device's own count.
+    pub counted: BothWays,
+    /// Sum over processes.
+    pub attributed: BothWays,
+    /// Bytes in that belong to no known process (with a filter: to others).
+    pub rest_in_bytes: u64,
+    /// Bytes out that belong to no known process (with a filter: to others).
+    pub rest_out_bytes: u64,
+    /// Its estimated part of the memory traffic; null where no counters tell it, and for
+    /// devices without hardware.
+    pub memory_bytes: Option<u64>,
+}
+
+impl IoDeviceLine {
+    /// Bytes in: what it counted, or what processes have of one that was never seen.
+    pub(crate) fn most_in(&self) -> u64 {
+        self.counted.r#in.bytes.max(self.attributed.r#in.bytes)
+    }
+
+    /// Bytes out, likewise.
+    pub(crate) fn most_out(&self) -> u64 {
+        self.counted.out.bytes.max(self.attributed.out.bytes)
+    }
+}

@@ -1,0 +1,104 @@
+//! Before a recording: the options that its source takes, its events, and room for it.
+
+use std::path::Path;
+
+use anyhow::{Context, bail};
+use memgauge_machine::Delivery;
+
+use crate::args::{Settings, Source};
+use crate::outcome::usage;
+use crate::units::EventSpec;
+
+/// The machine that is modelled where none is named.
+const HOST: &str = "host";
+
+/// Name of a recording that the user did not name; the next one replaces it.
+const DEFAULT_OUTPUT: &str = "memgauge.mg";
+
+/// Events of the modelled machine that are sampled where none is named: those that
+/// a report needs, rarely enough not to matter.
+const MODELLED: &str = "llc.miss:127,l1d.miss:4099";
+
+/// Refuses options that a source would have no use for: who names one expects something
+/// of it.
+pub(crate) fn refuse_unused(settings: &Settings, source: Source) -> anyhow::Result<()> {
+    let emulate = source == Source::Emulate;
+    let clock = source == Source::Clock;
+    let is_modelled = !settings.modelled.prefetch.is_empty()
+        || settings.modelled.machine != HOST
+        || settings.delivery.0 != Delivery::Ideal;
+    let all = [
+        ("--overhead", emulate && settings.overhead.is_some()),
+        ("-F", emulate && settings.frequency.is_some()),
+        ("--registers", emulate && settings.registers),
+        ("-e", clock && !settings.events.is_empty()),
+        ("-c", clock && settings.period.is_some()),
+        (
+            "--machine, --prefetch and --delivery",
+            !emulate && is_modelled,
+        ),
+    ];
+    let unused: Vec<&str> = all.iter().filter(|o| o.1).map(|o| o.0).collect();
+    if unused.is_empty() {
+        return Ok(());
+    }
+    let (name, instead) = match source {
+        Source::Emulate => (
+            "emulate",
+            "it runs the program on a modelled machine: use --source clock or -e to sample this \
+            machine",
+        ),
+        Source::Clock => ("clock", "it samples by a timer: set its frequency with -F"),
+        Source::Auto | Source::Pmu => (
+            "pmu",
+            "they describe the machine of source emulate: leave them out",
+        ),
+    };
+    Err(usage(format!(
+        "failed to record: source {name} has no use for {}: {instead}",
+        unused.join(", ")
+    )))
+}
+
+/// The events named, as those of the modelled machine.
+pub(crate) fn modelled(settings: &Settings) -> Result<Vec<EventSpec>, String> {
+    let text = match settings.events.is_empty() {
+        true => MODELLED.to_owned(),
+        false => settings.events.join(","),
+    };
+    text.split(',').map(str::parse).collect()
+}
+
+/// Moves the last unnamed recording aside, as perf does; refuses to touch a
+/// named one without `--force`.
+pub(crate) fn make_room(path: &Path, force: bool) -> anyhow::Result<()> {
+    if !path.exists() {
+        return Ok(());
+    }
+    let recording = path.join("manifest.json").exists();
+    if !recording && std::fs::read_dir(path).is_ok_and(|mut list| list.next().is_none()) {
+        return Ok(());
+    }
+    if !recording {
+        bail!(
+            "failed to write `{}`: it exists and is not a recording",
+            path.display()
+        );
+    }
+    if path == Path::new(DEFAULT_OUTPUT) {
+        let old = path.with_extension("mg.old");
+        if old.join("manifest.json").exists() {
+            std::fs::remove_dir_all(&old)
+                .with_context(|| format!("failed to remove `{}`", old.display()))?;
+        }
+        return std::fs::rename(path, &old)
+            .with_context(|| format!("failed to move `{}` aside", path.display()));
+    }
+    if !force {
+        bail!(
+            "failed to write `{}`: it exists (use --force to replace it)",
+            path.display()
+        );
+    }
+    std::fs::remove_dir_all(path).with_context(|| format!("failed to remove `{}`", path.display()))
+}

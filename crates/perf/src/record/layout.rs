@@ -1,0 +1,362 @@
+//! From the attributes of an event to the layout of its records, and from bytes to records.
+
+use super::{
+    Fields, HEADER_BYTES, Header, Mmap, Reading, Record, Registers, Sample, Task, Trailer,
+};
+use crate::abi::{Attr, flag, misc, record, sample};
+
+/// How the records of an event are laid out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Layout {
+    sample_type: u64,
+    read_format: u64,
+    branch_sample_type: u64,
+    regs_user: u64,
+    regs_intr: u64,
+    sample_id_all: bool,
+}
+
+/// `PERF_SAMPLE_BRANCH_HW_INDEX` and `PERF_SAMPLE_BRANCH_COUNTERS`.
+const BRANCH_HW_INDEX: u64 = 1 << 17;
+const BRANCH_COUNTERS: u64 = 1 << 19;
+/// Words of a branch: from, to, flags.
+const BRANCH_WORDS: u64 = 3;
+
+impl Layout {
+    /// That of this event's records.
+    pub fn of(attr: &Attr) -> Layout {
+        Layout {
+            sample_type: attr.sample_type,
+            read_format: attr.read_format,
+            branch_sample_type: attr.branch_sample_type,
+            regs_user: attr.sample_regs_user,
+            regs_intr: attr.sample_regs_intr,
+            sample_id_all: attr.has(flag::SAMPLE_ID_ALL),
+        }
+    }
+
+    /// Whether samples have all these fields.
+    #[inline]
+    pub fn has(&self, fields: u64) -> bool {
+        self.sample_type & fields == fields
+    }
+
+    /// Whether samples have fields of unknown size, so that none can be read.
+    pub fn is_unknown(&self) -> bool {
+        self.sample_type & !sample::KNOWN != 0
+    }
+
+    /// Bytes of the trailer.
+    fn trailer_bytes(&self) -> usize {
+        const IN_TRAILER: u64 = sample::TID
+            | sample::TIME
+            | sample::ID
+            | sample::STREAM_ID
+            | sample::CPU
+            | sample::IDENTIFIER;
+        if self.sample_id_all {
+            (self.sample_type & IN_TRAILER).count_ones() as usize * 8
+        } else {
+            0
+        }
+    }
+
+    /// Bytes that a sample's record has at least: header and fields of fixed size.
+    pub fn least_sample_bytes(&self) -> usize {
+        let fixed = self.sample_type & sample::KNOWN;
+        let registers = self.has(sample::REGS_INTR).then_some(self.regs_intr);
+        let words = fixed.count_ones() + registers.map_or(0, u64::count_ones);
+        HEADER_BYTES + words as usize * 8
+    }
+
+    /// Bytes before a sample's id, if samples have one: where the id stands has
+    /// to be known before the event is.
+    pub fn id_offset(&self) -> Option<usize> {
+        if self.has(sample::IDENTIFIER) {
+            return Some(0);
+        }
+        let before = self.sample_type & (sample::IP | sample::TID | sample::TIME | sample::ADDR);
+        self.has(sample::ID)
+            .then(|| before.count_ones() as usize * 8)
+    }
+
+    /// A sample's time alone.
+    #[inline]
+    pub fn sample_time(&self, body: &[u8]) -> Option<u64> {
+        let before = self.sample_type & (sample::IDENTIFIER | sample::IP | sample::TID);
+        let at = before.count_ones() as usize * 8;
+        match self.has(sample::TIME) {
+            true => Fields(body.get(at..)?).u64(),
+            false => Some(0),
+        }
+    }
+
+    /// Parses a sample's body.
+    #[inline]
+    pub fn sample<'a>(&self, body: &'a [u8]) -> Option<Sample<'a>> {
+        let mut f = Fields(body);
+        let mut out = Sample::default();
+        self.where_and_when(&mut f, &mut out)?;
+        if self.has(sample::READ) {
+            out.reading = Some(Reading::take(&mut f, self.read_format)?);
+        }
+        if self.sample_type >= sample::CALLCHAIN << 1 || self.has(sample::CALLCHAIN) {
+            self.stacks(&mut f, &mut out)?;
+            self.data(&mut f, &mut out)?;
+        }
+        Some(out)
+    }
+
+    #[inline]
+    fn where_and_when(&self, f: &mut Fields<'_>, out: &mut Sample<'_>) -> Option<()> {
+        if self.has(sample::IDENTIFIER) {
+            out.id = f.u64()?;
+        }
+        if self.has(sample::IP) {
+            out.ip = f.u64()?;
+        }
+        if self.has(sample::TID) {
+            (out.pid, out.tid) = f.pair()?;
+        }
+        if self.has(sample::TIME) {
+            out.time_ns = f.u64()?;
+        }
+        if self.has(sample::ADDR) {
+            out.addr = f.u64()?;
+        }
+        if self.has(sample::ID) {
+            out.id = f.u64()?;
+        }
+        if self.has(sample::STREAM_ID) {
+            out.stream_id = f.u64()?;
+        }
+        if self.has(sample::CPU) {
+            out.cpu = f.pair()?.0;
+        }
+        if self.has(sample::PERIOD) {
+            out.period = f.u64()?;
+        }
+        Some(())
+    }
+
+    fn stacks<'a>(&self, f: &mut Fields<'a>, out: &mut Sample<'a>) -> Option<()> {
+        if self.has(sample::CALLCHAIN) {
+            let frames = f.u64()?;
+            out.callchain = f.words(frames)?;
+        }
+        if self.has(sample::RAW) {
+            let bytes = f.u32()?;
+            out.raw = f.bytes(bytes as usize)?;
+        }
+        if self.has(sample::BRANCH_STACK) {
+            out.branches = self.branches(f)?;
+        }
+        if self.has(sample::REGS_USER) {
+            out.user_regs = Some(Registers::take(f, self.regs_user)?);
+        }
+        if self.has(sample::STACK_USER) {
+            out.stack = stack(f)?;
+        }
+        Some(())
+    }
+
+    fn branches(&self, f: &mut Fields<'_>) -> Option<u64> {
+        let branches = f.u64()?;
+        if self.branch_sample_type & BRANCH_HW_INDEX != 0 {
+            f.u64()?;
+        }
+        f.words(branches.checked_mul(BRANCH_WORDS)?)?;
+        if self.branch_sample_type & BRANCH_COUNTERS != 0 {
+            f.words(branches)?;
+        }
+        Some(branches)
+    }
+
+    #[inline]
+    fn data<'a>(&self, f: &mut Fields<'a>, out: &mut Sample<'a>) -> Option<()> {
+        if self.sample_type & (sample::WEIGHT | sample::WEIGHT_STRUCT) != 0 {
+            out.weight = f.u64()?;
+        }
+        if self.has(sample::DATA_SRC) {
+            out.data_src = f.u64()?;
+        }
+        if self.has(sample::TRANSACTION) {
+            out.transaction = f.u64()?;
+        }
+        if self.has(sample::REGS_INTR) {
+            out.intr_regs = Some(Registers::take(f, self.regs_intr)?);
+        }
+        if self.has(sample::PHYS_ADDR) {
+            out.phys = f.u64()?;
+        }
+        if self.has(sample::CGROUP) {
+            f.u64()?;
+        }
+        if self.has(sample::DATA_PAGE_SIZE) {
+            out.data_page_bytes = f.u64()?;
+        }
+        if self.has(sample::CODE_PAGE_SIZE) {
+            f.u64()?;
+        }
+        Some(())
+    }
+
+    /// The latency of a sample in cycles: the weight, or its first part.
+    pub fn latency(&self, sample: &Sample<'_>) -> u32 {
+        if self.has(sample::WEIGHT_STRUCT) {
+            sample.weight as u32
+        } else {
+            u32::try_from(sample.weight).unwrap_or(u32::MAX)
+        }
+    }
+
+    /// Splits the trailer off a record's body.
+    pub fn trailer<'a>(&self, body: &'a [u8]) -> Option<(&'a [u8], Trailer)> {
+        let at = body.len().checked_sub(self.trailer_bytes())?;
+        let (fields, trailer) = body.split_at(at);
+        let mut out = Trailer::default();
+        if self.sample_id_all {
+            self.read_trailer(&mut Fields(trailer), &mut out)?;
+        }
+        Some((fields, out))
+    }
+
+    fn read_trailer(&self, f: &mut Fields<'_>, out: &mut Trailer) -> Option<()> {
+        if self.has(sample::TID) {
+            (out.pid, out.tid) = f.pair()?;
+        }
+        if self.has(sample::TIME) {
+            out.time_ns = f.u64()?;
+        }
+        if self.has(sample::ID) {
+            out.id = f.u64()?;
+        }
+        if self.has(sample::STREAM_ID) {
+            f.u64()?;
+        }
+        if self.has(sample::CPU) {
+            out.cpu = f.pair()?.0;
+        }
+        if self.has(sample::IDENTIFIER) {
+            out.id = f.u64()?;
+        }
+        Some(())
+    }
+
+    /// Parses a record's body, which begins behind the header.
+    #[inline]
+    pub fn record<'a>(&self, header: Header, body: &'a [u8]) -> Option<(Record<'a>, Trailer)> {
+        if header.kind == record::SAMPLE {
+            let sample = self.sample(body)?;
+            return Some((Record::Sample(sample), Trailer::default()));
+        }
+        let (body, trailer) = self.trailer(body)?;
+        Some((self.side_band(header, Fields(body))?, trailer))
+    }
+
+    fn side_band<'a>(&self, header: Header, mut f: Fields<'a>) -> Option<Record<'a>> {
+        Some(match header.kind {
+            record::MMAP | record::MMAP2 => Record::Mmap(mmap(header, f)?),
+            record::COMM => {
+                let (pid, tid) = f.pair()?;
+                let exec = header.misc & misc::DATA_OR_EXEC != 0;
+                let name = f.text();
+                Record::Comm {
+                    pid,
+                    tid,
+                    exec,
+                    name,
+                }
+            }
+            record::FORK => Record::Fork(task(f)?),
+            record::EXIT => Record::Exit(task(f)?),
+            record::LOST => Record::Lost {
+                id: f.u64()?,
+                count: f.u64()?,
+            },
+            record::LOST_SAMPLES => Record::LostSamples { count: f.u64()? },
+            record::THROTTLE => Record::Throttle { id: throttled(f)? },
+            record::UNTHROTTLE => Record::Unthrottle { id: throttled(f)? },
+            record::READ => {
+                let (pid, tid) = f.pair()?;
+                let reading = Reading::take(&mut f, self.read_format)?;
+                Record::Read { pid, tid, reading }
+            }
+            record::AUX => Record::Aux {
+                offset: f.u64()?,
+                bytes: f.u64()?,
+                flags: f.u64()?,
+            },
+            record::CGROUP => Record::Cgroup {
+                id: f.u64()?,
+                path: f.text(),
+            },
+            record::SWITCH | record::SWITCH_CPU_WIDE => Record::Switch {
+                out: header.misc & misc::DATA_OR_EXEC != 0,
+            },
+            kind => Record::Other(kind),
+        })
+    }
+}
+
+fn stack<'a>(f: &mut Fields<'a>) -> Option<&'a [u8]> {
+    let bytes = usize::try_from(f.u64()?).ok()?;
+    if bytes == 0 {
+        return Some(&[]);
+    }
+    let all = f.bytes(bytes)?;
+    let used = usize::try_from(f.u64()?).ok()?;
+    all.get(..used.min(bytes))
+}
+
+fn throttled(mut f: Fields<'_>) -> Option<u64> {
+    f.u64()?;
+    f.u64()
+}
+
+fn task(mut f: Fields<'_>) -> Option<Task> {
+    let (pid, parent_pid) = f.pair()?;
+    let (tid, parent_tid) = f.pair()?;
+    Some(Task {
+        pid,
+        parent_pid,
+        tid,
+        parent_tid,
+        time_ns: f.u64()?,
+    })
+}
+
+/// `BUILD_ID_SIZE_MAX`.
+const MOST_BUILD_ID_BYTES: usize = 20;
+
+/// `PROT_EXEC`.
+const PROT_EXEC: u32 = 4;
+
+fn mmap<'a>(header: Header, mut f: Fields<'a>) -> Option<Mmap<'a>> {
+    let (pid, tid) = f.pair()?;
+    let start = f.u64()?;
+    let bytes = f.u64()?;
+    let file_offset = f.u64()?;
+    let mut executable = header.misc & misc::DATA_OR_EXEC == 0;
+    let mut build_id = &[][..];
+    if header.kind == record::MMAP2 {
+        // Device and inode, which are not used, or the build id behind its length.
+        let which = f.bytes(24)?;
+        if header.misc & misc::MMAP_BUILD_ID != 0 {
+            let length = usize::from(which[0]).min(MOST_BUILD_ID_BYTES);
+            build_id = &which[4..4 + length];
+        }
+        executable = f.u32()? & PROT_EXEC != 0;
+        f.u32()?;
+    }
+    Some(Mmap {
+        pid,
+        tid,
+        start,
+        bytes,
+        file_offset,
+        executable,
+        path: f.text(),
+        build_id,
+    })
+}
