@@ -71,6 +71,11 @@ bench-losses: setup-test build ## corrected totals and their intervals on bursts
 	cargo build --release -p memgauge --example loss_replay
 	@bench/losses --memgauge $(TARGET)/release/memgauge --replay $(TARGET)/release/examples/loss_replay --keep $(TARGET)/losses $(BENCH_ARGS)
 
+bench-page: build ## size, time and memory of the page of ten million samples and an hour of a series
+	cargo run --release -p memgauge-recording --example large_recording -- $(TARGET)/large.mg
+	bash -c 'time $(TARGET)/release/memgauge report $(TARGET)/large.mg --html -o $(TARGET)/large.html'
+	ls -l $(TARGET)/large.html
+
 bench-mrc: build ## speed of miss-rate curves, their errors, and how often bands hold
 	cargo run --release -p memgauge --example mrc_speed
 	cargo run --release -p memgauge-mrc --example mrc_coverage
@@ -102,4 +107,4 @@ install: build ## install below PREFIX (/usr/local)
 clean: ## remove everything built
 	cargo clean
 
-.PHONY: help web web-if-possible setup setup-build setup-demo setup-test plugin build demo test test-kernels bench bench-bandwidth bench-figures bench-losses bench-io bench-mrc bench-stat bench-stat-instructions experiments lint install clean
+.PHONY: help web web-if-possible setup setup-build setup-demo setup-test plugin build demo test test-kernels bench bench-bandwidth bench-figures bench-losses bench-io bench-mrc bench-page bench-stat bench-stat-instructions experiments lint install clean

@@ -83,7 +83,7 @@ pub(crate) fn of_cause(cause: &Cause, summary: &Summary) -> Statement {
             ),
             format!("at least {threshold} of the cycles stalled, below 60 % of the bandwidth"),
             "Shorten chains of loads that depend on each other (lists, trees, hash chains): \
-             lay data out in the order of its use, or make it fit a cache. The regions below \
+             lay data out in the order of its use, or make it fit a cache. The tables of regions \
              say which data.",
         ),
         CauseKind::TlbBound => (
@@ -130,7 +130,8 @@ pub(crate) fn of_cause(cause: &Cause, summary: &Summary) -> Statement {
                 percent(value)
             ),
             format!("a standard deviation of at least {threshold} of the mean"),
-            "Select the busy stretch in the plot of bandwidth: the tables then show it alone.",
+            "On the page of `report --html`, select the busy stretch in the plot of bandwidth: the \
+             tables then show it alone.",
         ),
     };
     Statement {

@@ -1,7 +1,7 @@
 //! What a recording says in plain sentences: what limits the program, by which figure
 //! against which threshold, and what to do next.
 
-use memgauge_analyze::{CauseKind, IoSummary, Summary};
+use memgauge_analyze::{IoSummary, Summary};
 use serde_json::Value;
 
 use crate::causes::{Statement, of_cause};
@@ -30,7 +30,7 @@ pub(crate) fn of_run(summary: &Summary, style: &Style) -> Vec<Statement> {
         .collect();
     said.extend(hottest(summary));
     said.extend(sections::findings(summary, style).into_iter().map(fact));
-    if !summary.causes.iter().any(|c| c.kind != CauseKind::Phases) {
+    if summary.causes.is_empty() {
         said.push(Statement {
             next: NEXT.to_owned(),
             ..fact(
