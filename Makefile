@@ -22,7 +22,19 @@ plugin: setup-build ## build the QEMU plugin
 engine: setup-build ## build the engine: the emulator with the recorder in it (target/engine)
 	@engine/build $(TARGET)/engine || echo "make: no engine here; qemu-x86_64 and the plugin stand in for it" >&2
 
-build: setup-build plugin engine ## build memgauge for use (target/release/memgauge)
+WEB := $(wildcard web/src/*.ts web/src/*.css web/src/sections/*.ts web/vendor/uplot/*)
+
+web: setup-build web/dist/report.js ## bundle the front end of the HTML report
+
+web/dist/report.js: web/build web/tsconfig.json $(WEB)
+	@web/build
+
+# A build without the front end is one without pages, and says so.
+web-if-possible: setup-build
+	@if command -v esbuild >/dev/null; then $(MAKE) --no-print-directory web; \
+	else echo "web: no esbuild here: memgauge is built without pages" >&2; fi
+
+build: setup-build plugin engine web-if-possible ## build memgauge for use (target/release/memgauge)
 	cargo build --release -p memgauge
 
 bench-io: setup-test build ## cost of accounting I/O: paired runs (needs root; perf, nginx, wrk where there)
@@ -31,7 +43,7 @@ bench-io: setup-test build ## cost of accounting I/O: paired runs (needs root; p
 demo: setup-demo build ## record sqlite3 at work and show the report
 	@bench/demo $(TARGET)/release/memgauge $(TARGET)/demo
 
-test: setup-test plugin engine ## run all tests
+test: setup-test plugin engine web-if-possible ## run all tests
 	cargo test --workspace --no-fail-fast
 	cargo test --manifest-path tests/ring-model/Cargo.toml --target-dir $(TARGET)/ring-model
 
@@ -67,6 +79,11 @@ bench-losses: setup-test build ## corrected totals and their intervals on bursts
 bench-online: ## speed of the ring of on-line samples
 	cargo run --release --manifest-path tests/ring-model/Cargo.toml --target-dir $(TARGET)/ring-model --example ring_speed
 
+bench-page: build ## size, time and memory of the page of ten million samples and an hour of a series
+	cargo run --release -p memgauge-recording --example large_recording -- $(TARGET)/large.mg
+	bash -c 'time $(TARGET)/release/memgauge report $(TARGET)/large.mg --html -o $(TARGET)/large.html'
+	ls -l $(TARGET)/large.html
+
 bench-mrc: build ## speed of miss-rate curves, their errors, and how often bands hold
 	cargo run --release -p memgauge --example mrc_speed
 	cargo run --release -p memgauge-mrc --example mrc_coverage
@@ -82,7 +99,7 @@ experiments: setup-test build ## curves from sampled events against exact ones (
 	cargo build --release -p memgauge-workloads
 	cargo run --release -p memgauge --example mrc_experiment -- $(TARGET)/release/memgauge-workloads docs/experiments >/dev/null
 
-lint: setup-test plugin ## structure, words of the documents, formatting, clippy, documentation, plugin warnings
+lint: setup-test plugin web-if-possible ## structure, words of the documents, formatting, clippy, documentation, plugin warnings
 	tests/structure
 	tests/words
 	cargo fmt --all --check
@@ -105,4 +122,4 @@ install: build ## install below PREFIX (/usr/local)
 clean: ## remove everything built
 	cargo clean
 
-.PHONY: help setup setup-build setup-demo setup-test plugin engine build demo test test-kernels bench bench-bandwidth bench-figures bench-losses bench-io bench-mrc bench-online bench-stat bench-stat-instructions experiments lint install clean
+.PHONY: help web web-if-possible setup setup-build setup-demo setup-test plugin engine build demo test test-kernels bench bench-bandwidth bench-figures bench-losses bench-io bench-mrc bench-online bench-page bench-stat bench-stat-instructions experiments lint install clean

@@ -10,12 +10,12 @@ set -eu
 cd "$(dirname "$0")"
 PATH="$PATH:$HOME/.cargo/bin"
 
-BUILD="gcc make libc6-dev libzydis-dev clang libelf-dev zlib1g-dev pkg-config
+BUILD="gcc make libc6-dev libzydis-dev clang libelf-dev zlib1g-dev pkg-config esbuild
     ninja-build libglib2.0-dev python3 python3-venv patch xz-utils"
 DEMO="qemu-user sqlite3"
 TEST="g++ binutils util-linux valgrind xz-utils python3 procps iproute2 e2fsprogs tmux libpfm4"
 # Tests skip without these packages, and say so. They are installed only if no installed package changes.
-WELCOME="mdadm linux-perf"
+WELCOME="mdadm linux-perf chromium node-typescript"
 
 PURPOSE=${1:-demo}
 case "$PURPOSE" in

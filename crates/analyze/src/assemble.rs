@@ -3,9 +3,11 @@
 use memgauge_trace::{EventId, Loss, Manifest, Thread};
 
 use crate::Analysis;
+use crate::causes::{Evidence, causes};
 use crate::counting::counting;
 use crate::counts::{Counts, EventNames};
 use crate::dram::{BandwidthCurve, Dram};
+use crate::excerpts::excerpts;
 use crate::findings::findings;
 use crate::heat::HeatMap;
 use crate::hotspots::{HotTables, Limits, Rank, hot_tables};
@@ -19,6 +21,7 @@ use crate::sites::{SampledSites, SiteTotals, Sites};
 use crate::spaces::AddressSpaces;
 use crate::summary::{Provenances, RecordingFacts, RunFacts, SCHEMA_VERSION, Summary, TotalsFrom};
 use crate::threads::{ThreadNames, ThreadSums, ThreadTotals, processes, threads};
+use crate::timeline::{SampleTimes, Timeline};
 
 /// Contents and limits of a summary.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,6 +34,8 @@ pub struct Options {
     pub limits: Limits,
     /// Rows of each table of regions.
     pub regions: usize,
+    /// Whether there is a [`Timeline`], and the source of hot lines where it can be read.
+    pub timeline: bool,
 }
 
 impl Default for Options {
@@ -40,6 +45,7 @@ impl Default for Options {
             rank: None,
             limits: Limits::default(),
             regions: 100,
+            timeline: false,
         }
     }
 }
@@ -63,6 +69,10 @@ pub struct Parts<'a> {
     pub regions: SampledRegions<'a>,
     /// Samples by address and time.
     pub heat: HeatMap,
+    /// Every event over time in fine bins, where a timeline is wanted.
+    pub fine: Option<Curves>,
+    /// Samples over time, likewise.
+    pub times: Option<SampleTimes<'a>>,
     /// Losses.
     pub losses: Vec<LossRow>,
     /// Parts that could not be read, in words.
@@ -87,22 +97,44 @@ pub fn assemble(
     let sampled = (parts.sampled_sites, &parts.samples);
     let hot = hot(parts.sites, sampled, symbols, &names, options);
     let regions = parts.regions.tables(symbols, &names, options.regions);
+    let timeline = (parts.times.zip(parts.fine))
+        .map(|(times, fine)| Timeline::of(times, &fine, symbols, &names));
+    let sources = match options.timeline {
+        true => excerpts(&hot.lines, symbols),
+        false => Vec::new(),
+    };
     // Names that could not be found are known once all have been asked for.
     let mut problems = parts.problems;
     problems.extend(symbols.problems());
+    let run = RunFacts::of(&totals, duration_ns, manifest.own_cost.wall_s);
+    let counting = counting(manifest, &parts.curves, duration_ns);
+    let sampling = parts.samples.sampling(manifest, &names);
+    let causes = causes(&Evidence {
+        manifest,
+        totals: &totals,
+        run: &run,
+        dram: &dram,
+        bandwidth: &bandwidth,
+        counting: counting.as_ref(),
+        sampling: sampling.as_ref(),
+        threads: &thread_rows,
+    });
     Summary {
         schema_version: SCHEMA_VERSION,
         recording: RecordingFacts::of(manifest),
         provenance: Provenances::of(&manifest.events),
-        run: RunFacts::of(&totals, duration_ns, manifest.own_cost.wall_s),
+        run,
         levels: levels(&totals),
         findings: findings(&totals, &dram, dram_limit),
-        counting: counting(manifest, &parts.curves, duration_ns),
-        sampling: parts.samples.sampling(manifest, &names),
+        causes,
+        counting,
+        sampling,
         dram,
         bandwidth,
         regions,
         hot,
+        timeline,
+        sources,
         heat: (parts.heat.samples > 0).then_some(parts.heat),
         processes: processes(&thread_rows, &parts.known_threads),
         threads: thread_rows,
@@ -173,6 +205,8 @@ impl<'a> Parts<'a> {
             sampled_sites: SampledSites::new(spaces),
             regions: Regions::new(spaces).finish(),
             heat: HeatMap::default(),
+            fine: None,
+            times: None,
             losses: Vec::new(),
             problems: Vec::new(),
         }

@@ -175,17 +175,17 @@ pub fn hot_tables(
 
 /// Names of a row. Field order is the order of ties.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-struct Name {
-    function: String,
-    module: String,
-    file: Option<String>,
-    line: Option<u32>,
-    offset: Option<u64>,
+pub(crate) struct Name {
+    pub(crate) function: String,
+    pub(crate) module: String,
+    pub(crate) file: Option<String>,
+    pub(crate) line: Option<u32>,
+    pub(crate) offset: Option<u64>,
     inlined_into: Vec<Caller>,
 }
 
 /// The names of a place in the tables of functions, of lines and of instructions.
-fn place_names(
+pub(crate) fn place_names(
     symbols: &mut dyn Resolve,
     spaces: &AddressSpaces,
     (id, offset): (PathId, u64),

@@ -13,6 +13,7 @@ use memgauge_trace::{DeviceId, EventId, IoDevice, IoOwner, IoRow, Loss, Owner, S
 use serde::Serialize;
 
 use crate::Analysis;
+use crate::io_curves::IoOverTime;
 use crate::io_memory::{IoMemory, MemoryCounters, share_out};
 use crate::io_moved::{BothWays, IoDeviceLine, IoLine, Moved};
 
@@ -284,6 +285,9 @@ pub struct IoSummary {
     pub missing: Vec<String>,
     /// Losses of the accounting.
     pub losses: Vec<IoLoss>,
+    /// Bytes over time, where they were asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub over_time: Option<IoOverTime>,
 }
 
 /// Key that sums up lines.

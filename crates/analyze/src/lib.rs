@@ -16,18 +16,25 @@
 
 mod assemble;
 pub mod bandwidth;
+mod cause;
+mod causes;
 mod counting;
 mod counts;
 mod derived;
 mod dram;
+mod excerpts;
 mod findings;
+mod fine_heat;
 mod heat;
 mod hotspots;
 mod io;
+mod io_curves;
 mod io_memory;
 mod io_moved;
+mod io_time;
 mod levels;
 mod losses;
+mod part;
 mod regions;
 mod resolve;
 mod samples;
@@ -37,25 +44,32 @@ mod spaces;
 mod summarise;
 mod summary;
 mod threads;
+mod timeline;
 
 #[cfg(test)]
 mod oracle;
 
 pub use assemble::{Options, Parts, assemble, summarise_counting};
+pub use cause::{Cause, CauseKind};
 pub use counting::{Counter, CounterCurve, Counting, Ticking};
 pub use counts::{Counts, EventNames};
 pub use derived::{Derived, derived};
 pub use dram::{BandwidthCurve, Dram};
+pub use excerpts::Excerpt;
 pub use findings::{Finding, findings};
+pub use fine_heat::{FineHeat, FineStretch};
 pub use heat::{Heat, HeatMap, HotPlace, Stretch};
 pub use hotspots::{HotRest, HotRow, HotTable, HotTables, Limits, Rank, hot_tables};
 pub use io::{IoAccounts, IoBy, IoLoss, IoSummary, summarise_io};
+pub use io_curves::{IoCurve, IoOverTime};
 pub use io_memory::{IoMemory, IoPort, IoTerm, MemoryCounters};
 pub use io_moved::{BothWays, IoDeviceLine, IoLine, Moved};
+pub use io_time::summarise_io_over_time;
 pub use levels::{Level, LevelName, levels};
 pub use losses::{LossRow, Losses, sentence};
+pub use part::summarise_part;
 pub use regions::{RegionRow, RegionTable, Regions, SampledRegions, wilson_95};
-pub use resolve::{Caller, ModuleFile, NoSymbols, Resolve, Symbol};
+pub use resolve::{Caller, ModuleFile, NoSymbols, Resolve, SourceText, Symbol};
 pub use samples::{DataFrom, SampleTotals, SampledEvent, Sampling};
 pub use series::{Curve, Curves, Peak, Series};
 pub use sites::{SampledSites, SiteTotals, Sites};
@@ -65,6 +79,7 @@ pub use summary::{Provenances, RecordingFacts, RunFacts, SCHEMA_VERSION, Summary
 pub use threads::{
     ProcessRow, ThreadNames, ThreadRow, ThreadSums, ThreadTotals, processes, threads,
 };
+pub use timeline::{SampleTimes, TimedCurve, TimedRow, TimedSamples, Timeline};
 
 /// One way of reading one table.
 pub trait Analysis {
@@ -81,6 +96,29 @@ pub trait Analysis {
 
     /// The result over everything observed.
     fn finish(self) -> Self::Output;
+}
+
+/// An analysis that may not be wanted.
+impl<A: Analysis> Analysis for Option<A> {
+    type Row = A::Row;
+    type Output = Option<A::Output>;
+
+    fn observe(&mut self, batch: &[Self::Row]) {
+        if let Some(analysis) = self {
+            analysis.observe(batch);
+        }
+    }
+
+    fn merge(&mut self, other: Self) {
+        match (self, other) {
+            (Some(analysis), Some(other)) => analysis.merge(other),
+            (analysis, other) => *analysis = analysis.take().or(other),
+        }
+    }
+
+    fn finish(self) -> Self::Output {
+        self.map(A::finish)
+    }
 }
 
 /// Two analyses in one pass over a table.

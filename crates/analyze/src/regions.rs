@@ -28,8 +28,9 @@ const Z_95: f64 = 1.959_964;
 /// variable of interest is smaller.
 const GRANULE_BYTES: u64 = 8;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Place {
+/// What a data address belongs to, before variables have names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Place {
     Anonymous {
         start: u64,
         end: u64,
@@ -99,7 +100,7 @@ impl<'a> Regions<'a> {
     }
 }
 
-fn place(spaces: &AddressSpaces, pid: Pid, addr: u64, time_ns: u64) -> Place {
+pub(crate) fn place(spaces: &AddressSpaces, pid: Pid, addr: u64, time_ns: u64) -> Place {
     let Some(mapping) = spaces.data_at(pid, addr, time_ns) else {
         return Place::Unknown;
     };
@@ -280,7 +281,7 @@ impl SampledRegions<'_> {
         named
     }
 
-    fn describe(
+    pub(crate) fn describe(
         &self,
         symbols: &mut dyn Resolve,
         pid: Pid,

@@ -51,6 +51,15 @@ pub struct Caller {
     pub line: Option<u32>,
 }
 
+/// A source file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SourceText {
+    /// Its text.
+    pub text: String,
+    /// Whether it changed after the program was recorded: its lines may be others.
+    pub is_newer: bool,
+}
+
 /// Gives names to places in files. Reading symbol tables is the implementer's
 /// business; analyses only ask.
 pub trait Resolve {
@@ -69,6 +78,12 @@ pub trait Resolve {
     /// Whether a segment of `file` reaches `offset` in memory, counted as above.
     /// `None` where the file cannot be read.
     fn reaches(&mut self, _file: &ModuleFile, _offset: u64) -> Option<bool> {
+        None
+    }
+
+    /// The text of a source file as debug information names it. `None` where it cannot
+    /// be read.
+    fn source(&mut self, _file: &str) -> Option<SourceText> {
         None
     }
 

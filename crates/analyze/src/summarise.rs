@@ -12,6 +12,7 @@ use crate::series::FIRST_WIDTH_NS;
 use crate::sites::SampledSites;
 use crate::spaces::AddressSpaces;
 use crate::summary::Summary;
+use crate::timeline::{FINEST_BINS, SampleTimes};
 use crate::{
     Analysis, Generated, Losses, Modules, Regions, Series, Sites, ThreadNames, ThreadTotals,
 };
@@ -56,7 +57,25 @@ pub fn summarise(
     let generated = reader.read(Generated::default(), &all)?;
     let spaces = reader.read(Modules::default(), &all)?;
     let spaces = spaces.with_generated(generated);
-    let (curves, threads) = reader.read((curves, ThreadTotals::default()), &all)?;
+    let fine = options.timeline.then(|| fine_series(recording.manifest()));
+    let series = ((curves, ThreadTotals::default()), fine);
+    // The two large tables are read side by side.
+    let (by_time, by_sample) = std::thread::scope(|scope| {
+        let by_time = scope.spawn(|| {
+            let mut problems = Vec::new();
+            let mut reader = Reader {
+                recording,
+                problems: &mut problems,
+            };
+            let read = reader.read(series, &Selection::all());
+            read.map(|output| (output, problems))
+        });
+        let by_sample = reader.samples(&spaces, is_modelled, options.timeline);
+        (by_time.join(), by_sample)
+    });
+    let (((curves, threads), fine), unread) =
+        by_time.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+    reader.problems.extend(unread);
     let known_threads = reader.read(ThreadNames::default(), &all)?;
     let losses = reader.read(Losses::default(), &all)?;
     let sites = reader.read(Sites::new(&spaces), &all)?;
@@ -66,16 +85,24 @@ pub fn summarise(
         known_threads,
         sites,
         losses,
-        ..reader.samples(&spaces, is_modelled)?
+        fine,
+        ..by_sample?
     };
     let parts = Parts { problems, ..parts };
     Ok(assemble(recording.manifest(), parts, symbols, options))
 }
 
+/// Every event, in bins as fine as the intervals of its rows.
+fn fine_series(manifest: &Manifest) -> Series {
+    let ticks = manifest.counting.as_ref().and_then(|c| c.ticks.as_ref());
+    let interval_ns = ticks.map_or(0, |ticks| ticks.interval_ns);
+    Series::with_width(finest_bin_ns(manifest).max(interval_ns), FINEST_BINS)
+}
+
 /// The finest bin that rows of a modelled machine tell apart. Only the sum of an
 /// interval is known: spread over finer bins, it could exceed what the machine can
 /// move.
-fn finest_bin_ns(manifest: &Manifest) -> u64 {
+pub(crate) fn finest_bin_ns(manifest: &Manifest) -> u64 {
     let settings = manifest.machine.as_ref().map(|_| &manifest.source.settings);
     let interval = settings.and_then(|settings| settings.get("interval_ns"));
     let interval_ns = interval.and_then(|text| text.parse().ok()).unwrap_or(0);
@@ -124,30 +151,36 @@ impl Reader<'_> {
 
     /// One pass over the samples. A modelled machine has exact sums by place in the
     /// code: its samples are not asked for theirs.
-    fn samples<'a>(&mut self, spaces: &'a AddressSpaces, is_modelled: bool) -> Result<Parts<'a>> {
+    fn samples<'a>(
+        &mut self,
+        spaces: &'a AddressSpaces,
+        is_modelled: bool,
+        timed: bool,
+    ) -> Result<Parts<'a>> {
         let mut columns = SAMPLE_COLUMNS.to_vec();
-        let common = (SampleTotals::default(), Regions::new(spaces));
-        let nothing = Parts::nothing(spaces);
-        if is_modelled {
-            let selection = Selection::all().columns(&columns);
-            let (samples, regions) = self.read(common, &selection)?;
-            return Ok(Parts {
-                samples,
-                regions,
-                ..nothing
-            });
+        if !is_modelled || timed {
+            columns.push("ip");
         }
-        columns.push("ip");
-        let native = (SampledSites::new(spaces), Heat::default());
         let selection = Selection::all().columns(&columns);
-        let ((samples, regions), (sampled_sites, heat)) =
-            self.read((common, native), &selection)?;
-        Ok(Parts {
+        let common = (SampleTotals::default(), Regions::new(spaces));
+        let native = (SampledSites::new(spaces), Heat::default());
+        let native = (!is_modelled).then_some(native);
+        let times = timed.then(|| SampleTimes::from(spaces, 0));
+        let ((samples, regions), (native, times)) =
+            self.read((common, (native, times)), &selection)?;
+        let parts = Parts {
             samples,
             regions,
-            sampled_sites,
-            heat,
-            ..nothing
+            times,
+            ..Parts::nothing(spaces)
+        };
+        Ok(match native {
+            Some((sampled_sites, heat)) => Parts {
+                sampled_sites,
+                heat,
+                ..parts
+            },
+            None => parts,
         })
     }
 }

@@ -6,9 +6,11 @@ use memgauge_trace::{
 };
 use serde::Serialize;
 
+use crate::cause::Cause;
 use crate::counting::Counting;
 use crate::counts::Counts;
 use crate::dram::{BandwidthCurve, Dram};
+use crate::excerpts::Excerpt;
 use crate::findings::Finding;
 use crate::heat::HeatMap;
 use crate::hotspots::HotTables;
@@ -17,6 +19,7 @@ use crate::losses::LossRow;
 use crate::regions::RegionTable;
 use crate::samples::Sampling;
 use crate::threads::{ProcessRow, ThreadRow};
+use crate::timeline::Timeline;
 
 /// Version of the JSON form of [`Summary`]; grows when a field changes meaning
 /// or goes, not when one is added.
@@ -54,6 +57,12 @@ pub struct Summary {
     /// Where in memory samples fall, and when; `None` where none has a data address,
     /// and of modelled machines.
     pub heat: Option<HeatMap>,
+    /// Results over time, where they were asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timeline: Option<Timeline>,
+    /// The source around hot lines, where it was asked for and can be read.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub sources: Vec<Excerpt>,
     /// Threads.
     pub threads: Vec<ThreadRow>,
     /// Processes.
@@ -68,6 +77,8 @@ pub struct Summary {
     pub own_cost: OwnCost,
     /// Statements that follow from the numbers.
     pub findings: Vec<Finding>,
+    /// What limits the run, what matters most first.
+    pub causes: Vec<Cause>,
     /// Definitions of the recording's events.
     pub events: Vec<EventDef>,
 }

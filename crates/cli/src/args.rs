@@ -111,6 +111,9 @@ pub(crate) struct Launch {
     /// Print the summary as JSON
     #[arg(long)]
     pub(crate) json: bool,
+    /// Write the report as a page too, which opens in a browser, off line
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
     /// Program to run, after `--`
     #[arg(last = true, required = true, value_name = "CMD")]
     pub(crate) command: Vec<String>,
@@ -147,9 +150,18 @@ pub(crate) struct Report {
     /// Print JSON (docs/metrics.md describes it)
     #[arg(long)]
     pub(crate) json: bool,
-    /// Rows in each table
-    #[arg(long, value_name = "N", default_value_t = 10)]
-    pub(crate) rows: usize,
+    /// Write a page that opens in a browser, off line
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) html: bool,
+    /// File of the page; `-` is standard output (else the recording's name and `.html`)
+    #[arg(short, long, value_name = "FILE", requires = "html")]
+    pub(crate) output: Option<PathBuf>,
+    /// Show these miss-rate curves on the page: a file of `mrc --json=FILE`
+    #[arg(long, value_name = "FILE", requires = "html")]
+    pub(crate) curves: Option<PathBuf>,
+    /// Rows in each table (of a page: 100 unless given)
+    #[arg(long, value_name = "N")]
+    pub(crate) rows: Option<usize>,
 }
 
 #[derive(Debug, Args)]

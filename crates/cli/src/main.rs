@@ -20,6 +20,7 @@ mod io_target;
 mod list;
 mod mrc;
 mod outcome;
+mod page;
 mod prepare;
 mod progress;
 mod record;
@@ -28,6 +29,7 @@ mod sample;
 mod stat;
 mod target;
 mod units;
+mod view;
 
 use std::process::ExitCode;
 
@@ -67,6 +69,8 @@ enum Verb {
     Record(args::Record),
     /// Show a recording
     Report(args::Report),
+    /// Show a recording in a browser, parts of it in full
+    View(view::View),
     /// Account I/O: which process moves how many bytes through which device
     Io(args::Io),
     /// Convert a recording of perf to a recording of memgauge
@@ -92,6 +96,7 @@ fn run(cli: Cli) -> anyhow::Result<Exit> {
     match cli.verb {
         Some(Verb::Record(args)) => record::record(&args),
         Some(Verb::Report(args)) => report::report(&args),
+        Some(Verb::View(args)) => view::view(&args),
         Some(Verb::Io(args)) => io::io(&args),
         Some(Verb::Import(args)) => import::import(&args),
         Some(Verb::Stat(args)) => stat::stat(&args),

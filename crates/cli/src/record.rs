@@ -13,7 +13,7 @@ use crate::args::{Launch, Record, Settings, Source};
 use crate::outcome::{Exit, usage};
 use crate::prepare::{modelled, refuse_unused};
 use crate::units::{spoken_bytes, spoken_seconds};
-use crate::{clock, progress, report, sample, terminal};
+use crate::{clock, page, progress, report, sample, terminal};
 
 pub(crate) use crate::prepare::make_room;
 
@@ -38,6 +38,8 @@ pub(crate) fn record(args: &Record) -> anyhow::Result<Exit> {
 /// The same, then the report on standard error: standard output is the program's.
 pub(crate) fn record_and_report(args: &Launch) -> anyhow::Result<Exit> {
     let verbose = !args.settings.quiet && !args.json;
+    let html = args.html.as_deref();
+    html.map(|_| page::check()).transpose()?;
     let end = run(&args.settings, &args.command, verbose)?;
     let recording = Recording::open(&args.settings.output)?;
     let style = terminal::style(terminal::stderr_is_terminal());
@@ -46,6 +48,8 @@ pub(crate) fn record_and_report(args: &Launch) -> anyhow::Result<Exit> {
     if verbose {
         eprintln!("\nrecording: {}", args.settings.output.display());
     }
+    html.map(|path| page::write_recording(&recording, path))
+        .transpose()?;
     Ok(Exit::of(&end))
 }
 

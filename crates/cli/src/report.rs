@@ -1,13 +1,18 @@
 //! `memgauge report`.
 
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
 use memgauge_analyze::{Limits, Options, summarise, summarise_io};
 use memgauge_recording::Recording;
-use memgauge_report::{IoOrder, Style, io_json, io_text, json, text};
+use memgauge_report::{IoOrder, Page, Style, io_json, io_text, json, text};
 use memgauge_symbols::Symbols;
+use serde_json::Value;
 
 use crate::args::Report;
 use crate::outcome::{Exit, take_in_damage};
-use crate::terminal;
+use crate::page::Results;
+use crate::{page, terminal};
 
 /// Rows in each table unless asked otherwise.
 pub(crate) const DEFAULT_ROWS: usize = 10;
@@ -16,8 +21,12 @@ pub(crate) const DEFAULT_ROWS: usize = 10;
 pub(crate) fn report(args: &Report) -> anyhow::Result<Exit> {
     let path = args.input.as_ref().unwrap_or(&args.recording);
     let recording = Recording::open(path)?;
+    if args.html {
+        return write_page(&recording, args);
+    }
     let style = terminal::style(terminal::stdout_is_terminal());
-    terminal::print(&render(&recording, style, args.json, args.rows)?)?;
+    let rows = args.rows.unwrap_or(DEFAULT_ROWS);
+    terminal::print(&render(&recording, style, args.json, rows)?)?;
     Ok(Exit::Success)
 }
 
@@ -68,4 +77,49 @@ fn render_io(
     } else {
         io_text(&summary, IoOrder::Total, rows, &style)
     })
+}
+
+/// `memgauge report --html`.
+fn write_page(recording: &Recording, args: &Report) -> anyhow::Result<Exit> {
+    page::check()?;
+    let curves = args.curves.as_deref().map(curves_of).transpose()?;
+    let results = Results::of(recording, args.rows)?;
+    results.say_problems();
+    let page = Page {
+        curves: curves.unwrap_or_default(),
+        ..results.page(recording)
+    };
+    let path = args.output.clone();
+    let path = path.unwrap_or_else(|| beside(recording.path()));
+    page::write(&page, &path)?;
+    Ok(Exit::Success)
+}
+
+/// The recording's name with another ending.
+fn beside(recording: &Path) -> PathBuf {
+    // `.` and `..` have no name of their own.
+    let named = recording.canonicalize().ok();
+    let path = named.unwrap_or_else(|| recording.to_owned());
+    let name = path.file_stem().map(|stem| stem.to_os_string());
+    let mut file = name.unwrap_or_else(|| "memgauge".into());
+    file.push(".html");
+    match recording
+        .parent()
+        .filter(|_| recording.file_name().is_some())
+    {
+        Some(folder) => folder.join(file),
+        None => PathBuf::from(file),
+    }
+}
+
+/// The curves of a file that `mrc --json` wrote.
+fn curves_of(path: &Path) -> anyhow::Result<Vec<Value>> {
+    let name = path.display();
+    let text = std::fs::read(path).with_context(|| format!("failed to read `{name}`"))?;
+    let json: Value = serde_json::from_slice(&text).ok().unwrap_or_default();
+    let curves = json.get("curves").and_then(Value::as_array);
+    let Some(curves) = curves.filter(|all| all.iter().all(|c| c.get("points").is_some())) else {
+        bail!("failed to read curves of `{name}`: it is no file of `memgauge mrc --json=FILE`");
+    };
+    Ok(curves.clone())
 }

@@ -480,7 +480,7 @@ fn what_makes_no_sense_is_refused_in_one_line() {
     check_refused(
         &["io", "-p", "4000000000"],
         125,
-        &["4000000000", "none of that id"],
+        &["4000000000", "no such process"],
     );
     check_refused(
         &["io", "-G", "/no/such/group"],

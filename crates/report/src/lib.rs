@@ -1,4 +1,4 @@
-//! Renders a [`Summary`] as text for a terminal and as JSON.
+//! Renders a [`Summary`] as text for a terminal, as JSON and as a page.
 //!
 //! Both are pure: a summary and a [`Style`] in, a string out. The text rounds for
 //! reading and says of every section how its numbers came to be; the JSON has every
@@ -6,10 +6,13 @@
 #![forbid(unsafe_code)]
 
 pub mod bandwidth;
+mod causes;
 mod grid;
 mod io;
 mod io_memory;
 pub mod mrc;
+mod overview;
+mod page;
 mod plot;
 mod sections;
 mod style;
@@ -22,7 +25,9 @@ mod fixture;
 use memgauge_analyze::Summary;
 use serde_json::{Value, json as object};
 
+pub use causes::Statement;
 pub use io::{IoOrder, io_json, io_text};
+pub use page::{NO_FRONT_END, Page, Served, has_front_end};
 pub use style::Style;
 
 /// The report as text, ending in a newline. Lines fit `style.line` columns,

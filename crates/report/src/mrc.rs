@@ -371,6 +371,7 @@ impl CurveView {
             "compulsory_included": self.compulsory,
             "span": self.span.as_ref().map(span_json),
             "points": self.points().into_iter().map(point).collect::<Vec<_>>(),
+            "marks": self.marks.iter().map(|(name, bytes)| json!({ "name": name, "bytes": bytes })).collect::<Vec<_>>(),
             "knees": knees.collect::<Vec<_>>(),
             "bytes_for_90_percent": curve.blocks_for(0.9) * curve.block_bytes,
             "bytes_for_all": curve.enough_blocks() * curve.block_bytes,

@@ -1,8 +1,9 @@
 //! Which file has the names: the one recorded, a copy of it, or none.
 
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
-use memgauge_analyze::ModuleFile;
+use memgauge_analyze::{ModuleFile, SourceText};
 use memgauge_host::program::{COPIES, Identity, copy_name, identity};
 
 /// Folder of separate debug information (`debug-file-directory` of gdb).
@@ -53,6 +54,29 @@ pub(super) fn debug_file(build_id: &str) -> Option<PathBuf> {
     let name = format!("{}.debug", by_build_id(build_id)?);
     let path = Path::new(DEBUG_FOLDER).join(".build-id").join(name);
     path.is_file().then_some(path)
+}
+
+/// Longest source file that is read: generated code is longer and tells nobody anything.
+const MOST_SOURCE_BYTES: u64 = 8 << 20;
+
+/// When the recording was last written to.
+pub(super) fn last_change(recording: &Path) -> Option<SystemTime> {
+    let manifest = recording.join("manifest.json").metadata().ok()?;
+    manifest.modified().ok()
+}
+
+/// The text of a source file; `None` where it is none, or cannot be read.
+pub(super) fn source(path: &Path, recorded: Option<SystemTime>) -> Option<SourceText> {
+    let facts = path.metadata().ok()?;
+    if !path.is_absolute() || !facts.is_file() || facts.len() > MOST_SOURCE_BYTES {
+        return None;
+    }
+    let text = String::from_utf8_lossy(&std::fs::read(path).ok()?).into_owned();
+    let changed = facts.modified().ok().zip(recorded);
+    Some(SourceText {
+        text,
+        is_newer: changed.is_some_and(|(changed, recorded)| changed > recorded),
+    })
 }
 
 fn refusal(file: &ModuleFile, now: Option<&Identity>) -> String {

@@ -11,10 +11,11 @@ mod image;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use blazesym::symbolize::source::{Elf, Source};
 use blazesym::symbolize::{CodeInfo, Input, Sym, Symbolizer};
-use memgauge_analyze::{Caller, ModuleFile, Resolve, Symbol};
+use memgauge_analyze::{Caller, ModuleFile, Resolve, SourceText, Symbol};
 
 use image::Image;
 
@@ -23,6 +24,8 @@ pub struct Symbols {
     symbolizer: Symbolizer,
     /// The recording, which has copies of files that are gone.
     recording: PathBuf,
+    /// When it was last written to: a source file that is newer may have other lines.
+    ended: Option<SystemTime>,
     images: HashMap<ModuleFile, Option<Image>>,
     problems: Vec<String>,
 }
@@ -33,6 +36,7 @@ impl Symbols {
         Symbols {
             symbolizer: Symbolizer::new(),
             recording: recording.to_owned(),
+            ended: files::last_change(recording),
             images: HashMap::new(),
             problems: Vec::new(),
         }
@@ -89,6 +93,10 @@ impl Resolve for Symbols {
 
     fn reaches(&mut self, file: &ModuleFile, offset: u64) -> Option<bool> {
         Some(self.image(file)?.reaches(offset))
+    }
+
+    fn source(&mut self, file: &str) -> Option<SourceText> {
+        files::source(Path::new(file), self.ended)
     }
 
     fn problems(&self) -> Vec<String> {

@@ -30,6 +30,8 @@ pub enum Need {
     Perfdata,
     /// A right, or a setting of the system, that containers often lack.
     Rights,
+    /// The browser that shows pages.
+    Chromium,
 }
 
 impl Need {
@@ -41,6 +43,7 @@ impl Need {
             Need::Tool => "tool",
             Need::Perfdata => "perfdata",
             Need::Rights => "rights",
+            Need::Chromium => "chromium",
         }
     }
 }

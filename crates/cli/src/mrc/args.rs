@@ -150,6 +150,9 @@ pub(crate) struct Mrc {
     /// Print CSV with a row for each size, or write it to FILE
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
     pub(crate) csv: Option<PathBuf>,
+    /// Write a page with the curves, which opens in a browser, off line
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
     /// Write every size at which misses change to JSON and CSV, not a choice of sizes
     #[arg(long, conflicts_with = "sizes")]
     pub(crate) full: bool,

@@ -15,10 +15,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use memgauge_emulate::geometry;
+use memgauge_report::Page;
 use memgauge_report::mrc::{Collection, CurveView, Measured, Unit};
 
 use crate::outcome::Exit;
-use crate::{record, terminal};
+use crate::{page, record, terminal};
 pub(crate) use args::{Mrc, Partition};
 pub(crate) use partition::partition;
 
@@ -27,6 +28,7 @@ use args::Axis;
 /// Shows miss-rate curves.
 pub(crate) fn mrc(args: &Mrc) -> anyhow::Result<Exit> {
     check(args)?;
+    args.html.as_ref().map(|_| page::check()).transpose()?;
     let out = Outputs::open(args)?;
     match (&args.inputs[..], args.phases) {
         ([], Some(_)) => phases_of_command(args, out),
@@ -74,6 +76,7 @@ enum Form {
     Text,
     Json,
     Csv,
+    Page,
 }
 
 /// Where the report goes.
@@ -129,11 +132,13 @@ impl Outputs {
     fn open(args: &Mrc) -> anyhow::Result<Outputs> {
         let list = args.command.is_empty();
         let printed = Path::new("-");
-        let asked = [(Form::Json, &args.json), (Form::Csv, &args.csv)];
-        if asked
-            .iter()
-            .all(|(_, path)| path.as_deref() == Some(printed))
-        {
+        let asked = [
+            (Form::Json, &args.json),
+            (Form::Csv, &args.csv),
+            (Form::Page, &args.html),
+        ];
+        let to_output = |(_, path): &&(Form, &Option<PathBuf>)| path.as_deref() == Some(printed);
+        if asked.iter().filter(to_output).count() > 1 {
             return Err(usage(
                 "failed to print JSON and CSV: both go to standard output: name a file for one, \
                  as in --json=curve.json --csv",
@@ -309,6 +314,19 @@ fn marks(block_bytes: u64) -> Vec<(String, u64)> {
         .to_vec()
 }
 
+/// A page of the curves alone.
+fn page_of(views: &[CurveView]) -> String {
+    let page = Page {
+        title: views
+            .first()
+            .map_or(String::new(), |view| view.title.clone()),
+        curves: views.iter().map(CurveView::json).collect(),
+        ..Page::default()
+    };
+    page.html()
+        .expect("SANITY: the front end was looked for before")
+}
+
 /// Says on standard error what a table has no place for, each of it once.
 fn print_notes(views: &[CurveView]) {
     let mut said = Vec::new();
@@ -337,6 +355,10 @@ fn rendered(
             print_notes(views);
             let rows = views.iter().map(CurveView::csv_rows);
             CurveView::CSV_HEADING.to_owned() + &rows.collect::<String>()
+        }
+        Form::Page => {
+            print_notes(views);
+            page_of(views)
         }
         Form::Text => {
             let texts: Vec<String> = views.iter().map(|view| view.text(&style)).collect();

@@ -5,6 +5,7 @@ use memgauge_trace::OwnCost;
 
 use super::clock;
 use super::levels::title;
+use crate::causes::of_cause;
 use crate::style::{Role, Style};
 use crate::{grid, units};
 
@@ -92,13 +93,28 @@ pub(super) fn cost(summary: &Summary, style: &Style) -> String {
     style.heading("Cost of recording", "measured") + &grid::draw(&pairs, style)
 }
 
+/// The findings in sentences.
+pub(crate) fn findings(summary: &Summary, style: &Style) -> Vec<String> {
+    let findings = summary.findings.iter();
+    findings.map(|f| sentence(f, summary, style)).collect()
+}
+
 pub(super) fn in_short(summary: &Summary, style: &Style) -> String {
-    if summary.findings.is_empty() {
+    if summary.findings.is_empty() && summary.causes.is_empty() {
         return String::new();
     }
     let mut text = style.heading("In short", "");
-    for finding in &summary.findings {
-        text += &style.wrap(&sentence(finding, summary, style), 2);
+    for cause in &summary.causes {
+        let said = of_cause(cause, summary);
+        let sentence = match style.unicode {
+            true => said.text,
+            false => said.text.replace('µ', "u"),
+        };
+        text += &style.wrap(&sentence, 2);
+        text += &style.wrap(&said.next, 4);
+    }
+    for finding in findings(summary, style) {
+        text += &style.wrap(&finding, 2);
     }
     text
 }

@@ -11,6 +11,7 @@ mod regions;
 mod sampling;
 mod threads;
 
+pub(crate) use closing::findings;
 pub(crate) use hot::chain;
 pub(crate) use sampling::notes as sampling_notes;
 

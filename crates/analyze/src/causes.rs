@@ -1,0 +1,395 @@
+//! What limits the run: causes that the numbers allow to name, the strongest first, each
+//! with the figure it follows from and the threshold that the figure is held against.
+//!
+//! A cause is a share of the run's time where time is known (of modelled machines, whose
+//! timing is known), else a rate that experience knows as high. Thresholds are in the
+//! constants below; docs/metrics.md has them.
+
+use crate::cause::{Cause, CauseKind};
+use crate::counting::Counting;
+use crate::counts::Counts;
+use crate::dram::{BandwidthCurve, Dram};
+use crate::samples::Sampling;
+use crate::summary::RunFacts;
+use crate::threads::ThreadRow;
+use memgauge_trace::{MachineFacts, Manifest};
+
+/// Fewer instructions are mostly the program's start: a dynamically linked `true`
+/// takes about a million.
+const TINY_INSTRUCTIONS: u64 = 3_000_000;
+/// The same of a run whose instructions nobody counted.
+const TINY_NS: u64 = 5_000_000;
+/// Waiting for as long as this is what a run is about.
+const LONG_SLEEP_NS: u64 = 50_000_000;
+/// Fewer samples leave a share of one half uncertain by more than a tenth.
+const FEW_SAMPLES: u64 = 100;
+/// Share of the run in which no thread ran.
+const IDLE_SHARE: f64 = 0.5;
+/// Share of the memory bandwidth from which on it is what a program waits for: queues
+/// grow quickly beyond two thirds.
+const BANDWIDTH_SHARE: f64 = 0.6;
+/// Share of the time stalled from which on caches, memory or TLBs are worth a look.
+const STALL_SHARE: f64 = 0.2;
+/// Share of the first level's look-ups that it answers.
+const L1_HIT_RATIO: f64 = 0.95;
+/// Loads and stores per instruction.
+const L1_ACCESSES: f64 = 0.2;
+/// Page faults per second of processor time: at about 0.5 µs each one twentieth of it.
+const FAULTS_PER_S: f64 = 100_000.0;
+/// Seconds that the kernel takes for a page fault, about, on a machine of today.
+const FAULT_S: f64 = 0.5e-6;
+/// Misses of the last-level cache per 1000 instructions.
+const LLC_MPKI: f64 = 5.0;
+/// Standard deviation of the traffic's rate over its mean: 0 of a steady run, 1 of one that
+/// moves all its bytes in half of the time.
+const PHASE_VARIATION: f64 = 0.5;
+
+/// What causes are looked for in.
+pub(crate) struct Evidence<'a> {
+    pub(crate) manifest: &'a Manifest,
+    pub(crate) totals: &'a Counts,
+    pub(crate) run: &'a RunFacts,
+    pub(crate) dram: &'a Dram,
+    pub(crate) bandwidth: &'a BandwidthCurve,
+    pub(crate) counting: Option<&'a Counting>,
+    pub(crate) sampling: Option<&'a Sampling>,
+    pub(crate) threads: &'a [ThreadRow],
+}
+
+/// The causes, the one that matters most first.
+pub(crate) fn causes(evidence: &Evidence) -> Vec<Cause> {
+    let idle = idle(evidence);
+    // A program that sleeps for long does little because it waits.
+    let sleeps = idle.is_some() && evidence.run.duration_ns >= LONG_SLEEP_NS;
+    let found = [
+        tiny(evidence).filter(|_| !sleeps),
+        few_samples(evidence).filter(|_| !sleeps),
+        idle,
+        page_faults(evidence),
+    ];
+    let mut causes: Vec<Cause> = found.into_iter().flatten().collect();
+    match evidence.manifest.machine.as_ref() {
+        Some(machine) => causes.extend(of_model(evidence, machine)),
+        None => causes.extend(llc_misses(evidence)),
+    }
+    causes.extend(phases(evidence));
+    causes
+}
+
+fn cause(kind: CauseKind, value: f64, threshold: f64) -> Cause {
+    Cause {
+        kind,
+        value,
+        threshold,
+        other: None,
+    }
+}
+
+fn tiny(evidence: &Evidence) -> Option<Cause> {
+    let by_time = || {
+        let ns = evidence.run.duration_ns;
+        (ns > 0 && ns < TINY_NS)
+            .then(|| cause(CauseKind::Tiny, ns as f64 / 1e9, TINY_NS as f64 / 1e9))
+    };
+    match evidence.run.instructions {
+        Some(n) if evidence.manifest.machine.is_some() => (n < TINY_INSTRUCTIONS)
+            .then(|| cause(CauseKind::Tiny, n as f64, TINY_INSTRUCTIONS as f64)),
+        _ => by_time(),
+    }
+}
+
+/// Of native samples: they are all that is known of the code. A model counts.
+fn few_samples(evidence: &Evidence) -> Option<Cause> {
+    let sampling = evidence.sampling?;
+    let samples: u64 = sampling.events.iter().map(|e| e.samples).sum();
+    let native = evidence.manifest.machine.is_none();
+    (native && samples < FEW_SAMPLES)
+        .then(|| cause(CauseKind::FewSamples, samples as f64, FEW_SAMPLES as f64))
+}
+
+/// Share of the run that no thread ran in, at least: threads that run at once count each,
+/// so that one that waits for another is not taken for waiting.
+fn idle(evidence: &Evidence) -> Option<Cause> {
+    let share = match busy_ns(evidence) {
+        Some(busy) => 1.0 - busy as f64 / (evidence.run.duration_ns as f64).max(1.0),
+        None => 1.0 - figure(evidence, "processors used")?,
+    };
+    (share >= IDLE_SHARE).then(|| cause(CauseKind::Idle, share, IDLE_SHARE))
+}
+
+/// Time that threads ran, summed; `None` where nobody knows when they waited.
+fn busy_ns(evidence: &Evidence) -> Option<u64> {
+    let end = evidence.run.duration_ns;
+    let busy = evidence.threads.iter().map(|thread| {
+        let lived = thread.end_ns.unwrap_or(end);
+        let lived = lived.saturating_sub(thread.start_ns.unwrap_or(0));
+        thread.idle_ns.map(|idle| lived.saturating_sub(idle))
+    });
+    let busy: Option<u64> = busy.sum();
+    busy.filter(|_| !evidence.threads.is_empty() && end > 0)
+}
+
+fn figure(evidence: &Evidence, name: &str) -> Option<f64> {
+    let derived = &evidence.counting?.derived;
+    derived.iter().find(|d| d.name == name).map(|d| d.value)
+}
+
+fn page_faults(evidence: &Evidence) -> Option<Cause> {
+    let counting = evidence.counting?;
+    let of = |name: &str| {
+        let counter = counting.totals.iter().find(|c| c.facts.name == name);
+        counter.map(|c| c.facts.value as f64)
+    };
+    let faults = of("page-faults").or_else(|| of("minor-faults"))?;
+    let ticked = counting.ticks.as_ref().map(|t| t.facts.running_ns as f64);
+    let ran_s = of("task-clock").or_else(|| of("cpu-clock")).or(ticked)? / 1e9;
+    let rate = faults / ran_s;
+    (ran_s > 0.0 && rate >= FAULTS_PER_S).then(|| Cause {
+        other: Some((rate * FAULT_S).min(1.0)),
+        ..cause(CauseKind::PageFaults, rate, FAULTS_PER_S)
+    })
+}
+
+fn llc_misses(evidence: &Evidence) -> Option<Cause> {
+    let mpki = figure(evidence, "LLC MPKI")?;
+    (mpki >= LLC_MPKI).then(|| cause(CauseKind::CacheMisses, mpki, LLC_MPKI))
+}
+
+/// Shares of a modelled run's cycles.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Stalls {
+    all: f64,
+    translation: f64,
+}
+
+fn of_model(evidence: &Evidence, machine: &MachineFacts) -> Vec<Cause> {
+    let mut found = Vec::new();
+    let mean = evidence.dram.mean_read_bytes_per_s.unwrap_or(0.0)
+        + evidence.dram.mean_write_bytes_per_s.unwrap_or(0.0);
+    let used = mean / (machine.dram_bytes_per_s as f64).max(1.0);
+    let is_full = used >= BANDWIDTH_SHARE;
+    if is_full {
+        found.push(cause(CauseKind::BandwidthBound, used, BANDWIDTH_SHARE));
+    }
+    // Without the model's timing nobody knows what it waited for.
+    let Some(stalls) = stalls(evidence, machine) else {
+        return found;
+    };
+    let memory = stalls.all - stalls.translation;
+    if !is_full && memory >= STALL_SHARE {
+        found.push(Cause {
+            other: Some(used),
+            ..cause(CauseKind::LatencyBound, memory, STALL_SHARE)
+        });
+    }
+    if stalls.translation >= STALL_SHARE {
+        let first = stalls.translation > memory && !is_full;
+        let at = if first { 0 } else { found.len() };
+        let tlb = cause(CauseKind::TlbBound, stalls.translation, STALL_SHARE);
+        found.insert(at, tlb);
+    }
+    if found.is_empty() {
+        found.extend(l1_bound(evidence, stalls));
+    }
+    found
+}
+
+fn total(evidence: &Evidence, name: &str) -> Option<f64> {
+    evidence.totals.get(name).map(|&n| n as f64)
+}
+
+/// What of a modelled run's cycles is no instruction's own, and what of that translates
+/// addresses. `None` where the recording lacks the model's timing.
+fn stalls(evidence: &Evidence, machine: &MachineFacts) -> Option<Stalls> {
+    let timing = machine.model.as_ref()?.get("timing")?;
+    let parameter = |name: &str| timing.get(name)?.as_f64();
+    let cycles = total(evidence, "cycles").filter(|&c| c > 0.0)?;
+    let own = total(evidence, "instructions")? * parameter("cycles_per_1000_instructions")? / 1e3;
+    let exposed = parameter("exposed_percent")? / 100.0;
+    let second = total(evidence, "stlb.hit").unwrap_or(0.0) * parameter("stlb_cycles")?;
+    let walks = total(evidence, "dtlb.walk").unwrap_or(0.0) * parameter("walk_cycles")?;
+    let all = ((cycles - own) / cycles).clamp(0.0, 1.0);
+    // Stores translate without a stall: their share of the accesses is taken off.
+    let (loads, stores) = (total(evidence, "loads")?, total(evidence, "stores")?);
+    let of_loads = loads / (loads + stores).max(1.0);
+    let translation = (second + walks) * exposed * of_loads / cycles;
+    Some(Stalls {
+        all,
+        translation: translation.clamp(0.0, all),
+    })
+}
+
+fn l1_bound(evidence: &Evidence, stalls: Stalls) -> Option<Cause> {
+    let (hits, misses) = (total(evidence, "l1d.hit")?, total(evidence, "l1d.miss")?);
+    let instructions = total(evidence, "instructions").filter(|&n| n > 0.0)?;
+    let accesses = (total(evidence, "loads")? + total(evidence, "stores")?) / instructions;
+    let hit_ratio = hits / (hits + misses).max(1.0);
+    let near = hit_ratio >= L1_HIT_RATIO && accesses >= L1_ACCESSES;
+    (near && stalls.all < STALL_SHARE).then(|| Cause {
+        other: Some(accesses),
+        ..cause(CauseKind::L1Bound, hit_ratio, L1_HIT_RATIO)
+    })
+}
+
+/// Whether the traffic's rate varies much from bin to bin.
+fn phases(evidence: &Evidence) -> Option<Cause> {
+    let none = Vec::new();
+    let read = evidence.bandwidth.read_bytes.as_ref().unwrap_or(&none);
+    let write = evidence.bandwidth.write_bytes.as_ref().unwrap_or(&none);
+    let bins = read.len().max(write.len());
+    let at = |values: &[u64], i| values.get(i).copied().unwrap_or(0) as f64;
+    let both: Vec<f64> = (0..bins).map(|i| at(read, i) + at(write, i)).collect();
+    let all: f64 = both.iter().sum();
+    // A trickle has no phases worth a look.
+    if all < 4e6 || bins < 40 {
+        return None;
+    }
+    let mean = all / bins as f64;
+    let squares: f64 = both.iter().map(|bytes| (bytes - mean).powi(2)).sum();
+    let variation = (squares / bins as f64).sqrt() / mean;
+    let found = cause(CauseKind::Phases, variation, PHASE_VARIATION);
+    (variation >= PHASE_VARIATION).then_some(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn machine() -> MachineFacts {
+        MachineFacts {
+            dram_bytes_per_s: 10_000_000_000,
+            model: Some(json!({"timing": {
+                "cycles_per_1000_instructions": 300, "exposed_percent": 90,
+                "stlb_cycles": 7, "walk_cycles": 30
+            }})),
+            ..MachineFacts::default()
+        }
+    }
+
+    /// The causes of a modelled run of 100 M instructions with these totals, and the
+    /// part of the bandwidth that it uses.
+    fn kinds(totals: &[(&str, u64)], used: f64) -> Vec<CauseKind> {
+        let mut all: Counts = [
+            ("instructions", 100_000_000),
+            ("loads", 30_000_000),
+            ("stores", 10_000_000),
+        ]
+        .map(|(n, v)| (n.to_owned(), v))
+        .into();
+        all.extend(totals.iter().map(|&(n, v)| (n.to_owned(), v)));
+        let manifest = Manifest {
+            machine: Some(machine()),
+            ..Manifest::default()
+        };
+        let run = RunFacts::of(&all, 1_000_000_000, 1.0);
+        let dram = Dram {
+            mean_read_bytes_per_s: Some(used * 1e10),
+            mean_write_bytes_per_s: Some(0.0),
+            ..Dram::default()
+        };
+        let causes = causes(&Evidence {
+            manifest: &manifest,
+            totals: &all,
+            run: &run,
+            dram: &dram,
+            bandwidth: &BandwidthCurve::default(),
+            counting: None,
+            sampling: None,
+            threads: &[],
+        });
+        causes.into_iter().map(|c| c.kind).collect()
+    }
+
+    #[test]
+    fn stalls_without_traffic_are_latency() {
+        let found = kinds(&[("cycles", 300_000_000)], 0.2);
+        assert_eq!(found, [CauseKind::LatencyBound]);
+    }
+
+    #[test]
+    fn traffic_near_the_limit_is_bandwidth() {
+        let found = kinds(&[("cycles", 300_000_000)], 0.9);
+        assert_eq!(found, [CauseKind::BandwidthBound]);
+    }
+
+    #[test]
+    fn walks_that_take_most_stalls_come_first() {
+        let totals = [
+            ("cycles", 300_000_000),
+            ("dtlb.walk", 10_000_000),
+            ("stlb.hit", 0),
+        ];
+        assert_eq!(kinds(&totals, 0.0)[0], CauseKind::TlbBound);
+        let few = [("cycles", 300_000_000), ("dtlb.walk", 1_000_000)];
+        assert_eq!(kinds(&few, 0.0), [CauseKind::LatencyBound]);
+    }
+
+    #[test]
+    fn a_near_cache_that_has_all_is_said() {
+        let totals = [
+            ("cycles", 31_000_000),
+            ("l1d.hit", 40_000_000),
+            ("l1d.miss", 100),
+        ];
+        assert_eq!(kinds(&totals, 0.0), [CauseKind::L1Bound]);
+    }
+
+    #[test]
+    fn few_instructions_are_said_first() {
+        let totals = [("instructions", 1000), ("cycles", 300_000)];
+        assert_eq!(kinds(&totals, 0.0)[0], CauseKind::Tiny);
+    }
+
+    #[test]
+    fn waiting_threads_are_idle() {
+        let thread = |idle| ThreadRow {
+            start_ns: Some(0),
+            end_ns: Some(100),
+            idle_ns: Some(idle),
+            ..ThreadRow::default()
+        };
+        let share = |idle: [u64; 2]| {
+            let threads = idle.map(thread);
+            let found = idle_of(&threads);
+            found.map(|c| c.value)
+        };
+        // Of 100 ns two threads ran for 50 and for nothing, or one of them all the time.
+        assert_eq!(share([50, 100]), Some(0.5));
+        assert_eq!(share([0, 100]), None);
+        assert_eq!(share([100, 100]), Some(1.0));
+    }
+
+    fn idle_of(threads: &[ThreadRow]) -> Option<Cause> {
+        let run = RunFacts {
+            duration_ns: 100,
+            ..RunFacts::default()
+        };
+        idle(&Evidence {
+            manifest: &Manifest::default(),
+            totals: &Counts::new(),
+            run: &run,
+            dram: &Dram::default(),
+            bandwidth: &BandwidthCurve::default(),
+            counting: None,
+            sampling: None,
+            threads,
+        })
+    }
+
+    #[test]
+    fn nothing_recorded_has_no_cause() {
+        let manifest = Manifest::default();
+        let found = causes(&Evidence {
+            manifest: &manifest,
+            totals: &Counts::new(),
+            run: &RunFacts::default(),
+            dram: &Dram::default(),
+            bandwidth: &BandwidthCurve::default(),
+            counting: None,
+            sampling: None,
+            threads: &[],
+        });
+        assert_eq!(found, []);
+    }
+}

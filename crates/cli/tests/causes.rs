@@ -1,0 +1,71 @@
+//! Programs whose limit is known: the report names it first.
+
+#[allow(dead_code, reason = "each test file uses a part of it")]
+mod harness;
+
+use harness::{Recorded, needs, workloads, write_machine};
+use serde_json::Value;
+
+/// The kinds of causes of a run on a small machine (L1D 32 KiB, L2 256 KiB, LLC 1 MiB)
+/// whose memory carries `dram_bytes_per_s`.
+fn causes(dram_bytes_per_s: u64, program: &[&str]) -> Vec<String> {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("machine.json");
+    write_machine(&path, [(32, 8), (256, 8), (1024, 16)]);
+    let text = std::fs::read(&path).expect("the machine");
+    let mut machine: Value = serde_json::from_slice(&text).expect("JSON");
+    machine["timing"]["dram_bytes_per_s"] = dram_bytes_per_s.into();
+    std::fs::write(&path, machine.to_string()).expect("the machine file can be written");
+    let machine = path.to_str().expect("temporary paths are text");
+    let recorded = Recorded::new(&["--machine", machine], program);
+    let report = recorded.report();
+    let kinds = report["causes"].as_array().expect("causes").iter();
+    let kinds = kinds.map(|cause| cause["kind"].as_str().expect("a kind").to_owned());
+    kinds.collect()
+}
+
+fn first(dram_bytes_per_s: u64, arguments: &str) -> String {
+    let program: Vec<&str> = std::iter::once(workloads())
+        .chain(arguments.split_whitespace())
+        .collect();
+    let causes = causes(dram_bytes_per_s, &program);
+    causes.first().cloned().unwrap_or_default()
+}
+
+const FAST: u64 = 20_000_000_000;
+const SLOW: u64 = 5_000_000_000;
+
+#[test]
+fn the_known_limit_of_a_program_is_named_first() {
+    if !needs(&[]) {
+        return;
+    }
+    for (dram, arguments, expected) in [
+        // Each load waits for the one before it.
+        (FAST, "chase --bytes 16MiB --steps 1M", "latency_bound"),
+        // Loads in order, from a memory slower than the misses in flight could be served.
+        (SLOW, "linear --bytes 32MiB", "bandwidth_bound"),
+        (SLOW, "triad --bytes 8MiB", "bandwidth_bound"),
+        // 3000 pages, more than both TLBs hold, with a line each, which L2 holds.
+        (
+            FAST,
+            "linear --bytes 12480000 --stride 4160 --passes 400",
+            "tlb_bound",
+        ),
+        (FAST, "linear --bytes 16KiB --passes 4000", "l1_bound"),
+        (FAST, "idle --for 100ms", "idle"),
+        (FAST, "linear --bytes 4KiB", "tiny"),
+    ] {
+        assert_eq!(first(dram, arguments), expected, "{arguments}");
+    }
+}
+
+#[test]
+fn phases_are_named() {
+    if !needs(&[]) {
+        return;
+    }
+    let program = [workloads(), "phases", "--bytes", "16MiB", "--cycles", "3"];
+    let causes = causes(FAST, &program);
+    assert!(causes.iter().any(|kind| kind == "phases"), "{causes:?}");
+}

@@ -1,0 +1,654 @@
+//! The HTML report: written of every source, drawn by a browser, harmless whatever names
+//! a recording has; and the server that shows it.
+
+#[path = "page/browser.rs"]
+mod browser;
+#[allow(dead_code, reason = "each test file uses a part of it")]
+mod harness;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+use browser::{Look, NARROW, WIDE, chromium, look, open, with_scripts};
+use harness::{PROGRAM, memgauge};
+use memgauge_testing::{Need, skipped};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// Recordings of every source, kept from the first version.
+const FIXTURES: [&str; 8] = [
+    "emulate",
+    "sampled",
+    "stat",
+    "clock",
+    "faults",
+    "import",
+    "io",
+    "bandwidth",
+];
+
+fn fixture(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/format-1");
+    folder.join(format!("{name}.mg"))
+}
+
+fn folder() -> TempDir {
+    tempfile::tempdir().expect("a temporary folder")
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Whether this program can write pages; says so where not.
+fn has_front_end() -> bool {
+    let output = report(&fixture("stat"));
+    let missing = said(&output).contains("without the front end");
+    if missing {
+        skipped(Need::Tool, "the front end is not built: make web");
+    }
+    !missing
+}
+
+fn report(recording: &Path) -> Output {
+    let mut command = memgauge();
+    command
+        .args(["report", "--html", "--output", "-"])
+        .arg(recording);
+    command.output().expect("memgauge runs")
+}
+
+fn page_of(recording: &Path) -> String {
+    let output = report(recording);
+    assert!(output.status.success(), "{}", said(&output));
+    String::from_utf8(output.stdout).expect("a page is UTF-8")
+}
+
+/// Opens the page and asserts that nothing went wrong and nothing was fetched.
+fn sound(html: &str, how: Look, script: &str) -> Option<Value> {
+    let result = look(&chromium()?, html, how, script);
+    assert_eq!(result["said"], json!([]));
+    assert_eq!(result["asked"], json!([]));
+    Some(result["found"].clone())
+}
+
+/// Every plot, with the pixels that are drawn, and whether the page is wider than it may be.
+const PLOTS: &str = r#"
+  find("details").forEach((part) => (part.open = true));
+  await until(() => find(".chart, .stretch").every((plot) => plot.querySelector("canvas") || plot.matches("canvas")));
+  await frames();
+  return {
+    plots: find("figure.plot").length,
+    titles: find("figure.plot .plot-title").map((t) => t.textContent),
+    canvases: find("canvas").map((canvas) => painted(canvas)),
+    sections: find("section").map((s) => s.id),
+    unlabelled: find("canvas[role=img], .chart").filter((c) => !c.getAttribute("aria-label")).length,
+    units: find("figure.plot").filter((f) => !f.querySelector(".unit")?.textContent).length,
+    undefined_: find("section:not(#overview)").filter((s) => !s.querySelector("details.about p")).length,
+    data: find("figure.plot").filter((f) => ![...f.querySelectorAll("button")].some((b) => b.textContent === "Get the data")).length,
+    over: document.documentElement.scrollWidth - innerWidth,
+    dark: getComputedStyle(document.body).backgroundColor,
+  };"#;
+
+#[test]
+fn every_plot_of_every_source_draws() {
+    if !has_front_end() {
+        return;
+    }
+    for name in FIXTURES {
+        let html = page_of(&fixture(name));
+        for how in [WIDE, NARROW] {
+            let Some(found) = sound(&html, how, PLOTS) else {
+                return;
+            };
+            let canvases = found["canvases"].as_array().expect("canvases");
+            let plots = found["plots"].as_u64().expect("a number");
+            assert!(canvases.len() as u64 >= plots, "{name}: {found}");
+            for pixels in canvases {
+                assert!(pixels.as_u64() > Some(20), "{name}: an empty plot: {found}");
+            }
+            for nothing in ["unlabelled", "units", "undefined_", "data"] {
+                assert_eq!(found[nothing], 0, "{name}, {nothing}: {found}");
+            }
+            assert!(
+                found["over"].as_i64() <= Some(0),
+                "{name} is too wide: {found}"
+            );
+            let sections = found["sections"].as_array().expect("sections");
+            for always in ["overview", "trust"] {
+                assert!(sections.contains(&json!(always)), "{name}: {found}");
+            }
+            assert_eq!(
+                found["dark"] == json!("rgb(20, 24, 27)"),
+                how.is_dark,
+                "{name}: {found}"
+            );
+        }
+    }
+}
+
+#[test]
+fn each_source_has_its_plots() {
+    if !has_front_end() {
+        return;
+    }
+    for (name, expected) in [
+        (
+            "emulate",
+            vec![
+                "Memory bandwidth",
+                "llc.miss",
+                "Samples by address and time",
+            ],
+        ),
+        ("stat", vec!["page-faults"]),
+        (
+            "clock",
+            vec!["Samples of cpu-clock", "Samples by address and time"],
+        ),
+        ("faults", vec!["Samples of page-faults"]),
+    ] {
+        let Some(found) = sound(&page_of(&fixture(name)), WIDE, PLOTS) else {
+            return;
+        };
+        let titles = found["titles"].as_array().expect("titles");
+        for title in expected {
+            assert!(
+                titles.contains(&json!(title)),
+                "{name} lacks {title}: {titles:?}"
+            );
+        }
+    }
+}
+
+/// Zooms by the keys and looks what the tables say; the sums are taken from the data by
+/// another way than the page's own.
+const ZOOM: &str = r##"
+  const timed = data().summary.timeline.samples;
+  const all = find("#data tbody tr").length;
+  const chart = find(".chart")[0];
+  const press = (key) => chart.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
+  press("+");
+  press("+");
+  await frames();
+  const caption = find("#hot .caption")[0].textContent;
+  const event = timed.find((s) => caption.includes(" of " + s.event));
+  const end = Math.max(data().summary.timeline.duration_ns, data().summary.run.duration_ns);
+  const [from, to] = [0.375 * end, 0.625 * end];
+  let expected = 0;
+  for (const [bin, samples] of event.all.bins) {
+    if ((bin + 1) * event.bin_ns > from && bin * event.bin_ns < to) expected += samples;
+  }
+  const rows = find("#hot .table")[0].querySelectorAll("tbody tr");
+  const shown = [...rows].map((row) => Number(row.children[4].textContent));
+  const selected = !find(".chip")[0].hidden;
+  const pixels = find("canvas").map((c) => c.width);
+  const note = find(".chart-note")[0].textContent;
+  press("Escape");
+  await frames();
+  return {
+    caption, expected, shown, selected, note, all,
+    again: find("#hot .caption")[0].textContent,
+    reset: find(".chip")[0].hidden,
+  };"##;
+
+#[test]
+fn a_selected_range_filters_tables_and_plots() {
+    if !has_front_end() {
+        return;
+    }
+    for name in ["emulate", "clock", "sampled"] {
+        let Some(found) = sound(&page_of(&fixture(name)), WIDE, ZOOM) else {
+            return;
+        };
+        let told = format!(": {} samples of", found["expected"]);
+        let caption = found["caption"].as_str().expect("a caption");
+        assert!(caption.contains(&told), "{name}: {found}");
+        assert!(
+            found["note"]
+                .as_str()
+                .is_some_and(|n| n.starts_with("From ")),
+            "{found}"
+        );
+        assert_eq!(
+            (&found["selected"], &found["reset"]),
+            (&json!(true), &json!(true)),
+            "{found}"
+        );
+        let again = found["again"].as_str().expect("a caption");
+        assert!(!again.contains(" from "), "{name}: {found}");
+        let shown = found["shown"].as_array().expect("samples");
+        let shown: f64 = shown.iter().filter_map(Value::as_f64).sum();
+        assert!(Some(shown) <= found["expected"].as_f64(), "{name}: {found}");
+    }
+}
+
+/// Every name of a page's data by an evil one.
+fn with_evil_names(value: &mut Value) {
+    const EVIL: &str =
+        "</script><img src=x onerror=\"hacked=1\">'\"`\u{202e}\u{2066}&lt;b&gt;\u{0}${hacked=1}";
+    const NAMES: [&str; 14] = [
+        "function",
+        "module",
+        "name",
+        "of",
+        "program",
+        "device",
+        "command",
+        "user",
+        "kind",
+        "title",
+        "detail",
+        "description",
+        "text",
+        "file",
+    ];
+    match value {
+        Value::Array(items) => items.iter_mut().for_each(with_evil_names),
+        Value::Object(object) => {
+            for (key, value) in object {
+                match value {
+                    Value::String(name) if NAMES.contains(&key.as_str()) => *name = EVIL.to_owned(),
+                    Value::Array(words) if words.iter().all(Value::is_string) => {
+                        words.iter_mut().for_each(|word| *word = json!(EVIL));
+                    }
+                    other => with_evil_names(other),
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+fn with_data(html: &str, change: impl FnOnce(&mut Value)) -> String {
+    let (head, rest) = html.split_once("id=\"data\">").expect("data");
+    let (data, end) = rest.split_once("</script>").expect("its end");
+    let mut data: Value = serde_json::from_str(data).expect("JSON");
+    change(&mut data);
+    let data = data.to_string().replace('<', "\\u003c");
+    format!("{head}id=\"data\">{data}</script>{end}")
+}
+
+#[test]
+fn names_full_of_html_are_text() {
+    if !has_front_end() {
+        return;
+    }
+    for name in ["emulate", "io", "stat"] {
+        let html = with_data(&page_of(&fixture(name)), with_evil_names);
+        let script = r#"
+          find("canvas[tabindex]").forEach((c) => c.dispatchEvent(new KeyboardEvent("keydown", { key: "ArrowRight" })));
+          find("button").forEach((b) => b.textContent.startsWith("Show ") && b.click());
+          await frames();
+          return {
+            hacked: window.hacked,
+            images: find("img, iframe, object, embed, link[rel=stylesheet]").length,
+            scripts: find("main script, header script").length,
+            turned: /[\u202a-\u202e\u2066-\u2069]/.test(document.body.innerText + document.title),
+            attributes: find("*").filter((e) => [...e.attributes].some((a) => a.name.startsWith("on") || /[\u202a-\u202e]/.test(a.value))).length,
+            shown: find("main")[0].innerText.includes("onerror="),
+          };"#;
+        let Some(found) = sound(&html, WIDE, script) else {
+            return;
+        };
+        let expected = json!({
+            "images": 0, "scripts": 0, "turned": false, "attributes": 0, "shown": true
+        });
+        assert_eq!(found, expected, "{name}");
+    }
+}
+
+/// A copy of a recording, to be damaged.
+fn copied(name: &str) -> TempDir {
+    let copy = folder();
+    let status = Command::new("cp")
+        .arg("-r")
+        .arg(fixture(name))
+        .arg(copy.path().join("r.mg"))
+        .status();
+    assert!(status.expect("cp runs").success());
+    copy
+}
+
+#[test]
+fn damaged_and_bare_recordings_make_a_page() {
+    if !has_front_end() {
+        return;
+    }
+    let cases: [(&str, &dyn Fn(&Path)); 4] = [
+        ("without samples", &|r| {
+            std::fs::remove_dir_all(r.join("samples")).expect("samples")
+        }),
+        ("with a cut part", &|r| {
+            let part = r.join("samples/part-000000.parquet");
+            let bytes = std::fs::read(&part).expect("a part");
+            std::fs::write(&part, &bytes[..bytes.len() / 2]).expect("it can be cut");
+        }),
+        ("without series and sites", &|r| {
+            std::fs::remove_dir_all(r.join("series")).expect("series");
+            std::fs::remove_dir_all(r.join("sites")).expect("sites");
+        }),
+        ("with the manifest alone", &|r| {
+            for table in ["samples", "series", "sites", "threads", "modules"] {
+                std::fs::remove_dir_all(r.join(table)).expect(table);
+            }
+        }),
+    ];
+    for (what, damage) in cases {
+        let copy = copied("emulate");
+        let recording = copy.path().join("r.mg");
+        damage(&recording);
+        // It ends with a status of its own: the good parts are shown.
+        let html = String::from_utf8(report(&recording).stdout).expect("a page is UTF-8");
+        let script =
+            "return { trust: find('#trust')[0].innerText, warned: find('.state')[0].innerText };";
+        let Some(found) = sound(&html, WIDE, script) else {
+            return;
+        };
+        let trust = found["trust"].as_str().expect("text");
+        assert!(trust.contains("Cost of recording"), "{what}: {trust}");
+        if what == "with a cut part" {
+            assert!(trust.contains("part-000000.parquet"), "{what}: {trust}");
+            assert!(
+                found["warned"]
+                    .as_str()
+                    .is_some_and(|w| w.contains("could not be read")),
+                "{found}"
+            );
+        }
+    }
+}
+
+#[test]
+fn one_sample_makes_a_page() {
+    if !has_front_end() {
+        return;
+    }
+    let html = with_data(&page_of(&fixture("faults")), |data| {
+        let timeline = &mut data["summary"]["timeline"];
+        timeline["samples"][0]["all"]["bins"] = json!([[0, 1, 1]]);
+        timeline["samples"][0]["bins"] = json!(1);
+        timeline["duration_ns"] = json!(0);
+    });
+    assert!(sound(&html, NARROW, PLOTS).is_none_or(|found| found["over"].as_i64() <= Some(0)));
+}
+
+#[test]
+fn curves_are_drawn_with_the_caches_marked() {
+    if !has_front_end() {
+        return;
+    }
+    let here = folder();
+    let list = here.path().join("addresses.raw");
+    let words = (0..60_000u64).map(|i| ((i * i) % 9973) * 64);
+    std::fs::write(&list, words.flat_map(u64::to_le_bytes).collect::<Vec<u8>>()).expect("a list");
+    let page = here.path().join("curve.html");
+    let mrc = |options: &[&str]| {
+        let output = memgauge()
+            .arg("mrc")
+            .args(options)
+            .arg(&list)
+            .output()
+            .expect("memgauge runs");
+        assert!(output.status.success(), "{}", said(&output));
+    };
+    mrc(&["--sample", "0.5", "--html", page.to_str().expect("text")]);
+    let html = std::fs::read_to_string(&page).expect("a page");
+    let script = PLOTS.replace(
+        "plots: find",
+        "note: find('#misses .chart-note')[0].textContent, plots: find",
+    );
+    let Some(found) = sound(&html, WIDE, &script) else {
+        return;
+    };
+    assert_eq!(found["plots"], 1, "{found}");
+    assert!(found["canvases"][0].as_u64() > Some(500), "{found}");
+    assert!(
+        found["note"]
+            .as_str()
+            .is_some_and(|n| n.starts_with("Sampled")),
+        "{found}"
+    );
+    let json = here.path().join("curve.json");
+    mrc(&[&format!("--json={}", json.display())]);
+    let mut command = memgauge();
+    command
+        .args(["report", "--html", "-o", "-", "--curves"])
+        .arg(&json)
+        .arg(fixture("emulate"));
+    let output = command.output().expect("memgauge runs");
+    assert!(output.status.success(), "{}", said(&output));
+    let html = String::from_utf8(output.stdout).expect("text");
+    let found = sound(&html, WIDE, "return find('#misses figure').length;");
+    assert_eq!(found, Some(json!(1)));
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    let here = folder();
+    let refused = |arguments: &[&str], code: i32, words: &str| {
+        let mut command = memgauge();
+        command.current_dir(here.path()).args(arguments);
+        let output = command.output().expect("memgauge runs");
+        assert_eq!(
+            output.status.code(),
+            Some(code),
+            "{arguments:?}: {}",
+            said(&output)
+        );
+        assert!(
+            said(&output).contains(words),
+            "{arguments:?}: {}",
+            said(&output)
+        );
+    };
+    let stat = fixture("stat");
+    let stat = stat.to_str().expect("text");
+    refused(&["report", stat, "-o", "x.html"], 2, "--html");
+    refused(
+        &["report", stat, "--html", "--json"],
+        2,
+        "cannot be used with",
+    );
+    if !has_front_end() {
+        return;
+    }
+    refused(
+        &["report", stat, "--html", "--curves", stat],
+        125,
+        "failed to read",
+    );
+    std::fs::write(here.path().join("no.json"), "[1]").expect("a file");
+    refused(
+        &["report", stat, "--html", "--curves", "no.json"],
+        125,
+        "mrc --json",
+    );
+    refused(
+        &["report", stat, "--html", "-o", "/no/such/folder/x.html"],
+        125,
+        "/no/such/folder",
+    );
+}
+
+#[test]
+fn a_page_lies_beside_its_recording_unless_told_otherwise() {
+    if !has_front_end() {
+        return;
+    }
+    let copy = copied("stat");
+    let mut command = memgauge();
+    command
+        .current_dir(copy.path())
+        .args(["report", "r.mg", "--html"]);
+    let output = command.output().expect("memgauge runs");
+    assert!(output.status.success(), "{}", said(&output));
+    assert!(copy.path().join("r.html").is_file(), "{}", said(&output));
+    assert!(said(&output).contains("r.html"));
+}
+
+#[test]
+fn equal_recordings_make_equal_pages() {
+    if !has_front_end() {
+        return;
+    }
+    for name in ["emulate", "clock", "io"] {
+        assert!(page_of(&fixture(name)) == page_of(&fixture(name)), "{name}");
+    }
+}
+
+/// `memgauge view`, ended with the test.
+struct Served {
+    child: Child,
+    address: String,
+}
+
+impl Served {
+    fn of(recording: &Path) -> Served {
+        let mut child = Command::new(PROGRAM)
+            .arg("view")
+            .arg(recording)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("memgauge runs");
+        let mut address = String::new();
+        let out = child.stdout.take().expect("its output");
+        BufReader::new(out)
+            .read_line(&mut address)
+            .expect("an address");
+        Served {
+            child,
+            address: address.trim().to_owned(),
+        }
+    }
+
+    fn port(&self) -> &str {
+        let rest = self
+            .address
+            .strip_prefix("http://127.0.0.1:")
+            .expect("this machine");
+        rest.split('/').next().expect("a port")
+    }
+
+    fn token(&self) -> &str {
+        self.address.split("token=").nth(1).expect("a token")
+    }
+
+    /// Status line and body of an answer.
+    fn get(&self, path: &str, host: &str) -> (String, String) {
+        let mut stream =
+            TcpStream::connect(format!("127.0.0.1:{}", self.port())).expect("it listens");
+        write!(
+            stream,
+            "GET {path} HTTP/1.1\r\nHost: {host}:{}\r\n\r\n",
+            self.port()
+        )
+        .expect("sent");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("an answer");
+        let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
+        (
+            head.lines().next().unwrap_or_default().to_owned(),
+            body.to_owned(),
+        )
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn view_serves_the_page_and_parts_to_who_knows_the_token() {
+    if !has_front_end() {
+        return;
+    }
+    let served = Served::of(&fixture("emulate"));
+    let token = served.token();
+    assert_eq!(token.len(), 32);
+    let other = "0".repeat(32);
+    for (path, host) in [
+        ("/".to_owned(), "127.0.0.1"),
+        (format!("/?token={other}"), "127.0.0.1"),
+        (format!("/?token={token}"), "evil.example"),
+        (format!("/part?from=0&to=9&token={other}"), "127.0.0.1"),
+    ] {
+        let (status, body) = served.get(&path, host);
+        assert_eq!(status, "HTTP/1.1 403 Forbidden", "{path} {host}");
+        assert!(!body.contains(token) && body.len() < 200, "{body}");
+    }
+    let (status, page) = served.get(&format!("/?token={token}"), "127.0.0.1");
+    assert_eq!(status, "HTTP/1.1 200 OK");
+    assert!(page.contains("id=\"data\""));
+    // Two halves of a run have all its samples and all that counters gained.
+    let whole = part(&served, 0, u64::MAX);
+    let end = whole["duration_ns"].as_u64().expect("a length") + 1;
+    let halves = [part(&served, 0, end / 2), part(&served, end / 2, end)];
+    let samples = |part: &Value| {
+        let events = part["samples"].as_array().expect("samples");
+        events
+            .iter()
+            .map(|e| e["all"]["samples"].as_u64().expect("a count"))
+            .sum::<u64>()
+    };
+    assert_eq!(samples(&whole), samples(&halves[0]) + samples(&halves[1]));
+    let gained = |part: &Value| {
+        let curves = part["curves"].as_array().expect("curves").iter();
+        let of = |c: &Value| {
+            c["values"]
+                .as_array()
+                .expect("values")
+                .iter()
+                .filter_map(Value::as_f64)
+                .sum::<f64>()
+        };
+        curves.map(of).sum::<f64>()
+    };
+    let (all, both) = (gained(&whole), gained(&halves[0]) + gained(&halves[1]));
+    assert!(
+        all > 0.0 && (all - both).abs() <= all * 1e-3,
+        "{all} and {both}"
+    );
+}
+
+fn part(served: &Served, from: u64, to: u64) -> Value {
+    let path = format!("/part?from={from}&to={to}&token={}", served.token());
+    let (status, body) = served.get(&path, "127.0.0.1");
+    assert_eq!(status, "HTTP/1.1 200 OK", "{body}");
+    serde_json::from_str(&body).expect("JSON")
+}
+
+#[test]
+fn a_served_page_fetches_what_is_selected() {
+    let Some(browser) = chromium().filter(|_| has_front_end()) else {
+        return;
+    };
+    let served = Served::of(&fixture("emulate"));
+    // The page runs in a file of the same origin's address space: it asks the server by
+    // its full address, which stands in for the path.
+    let (_, page) = served.get(&format!("/?token={}", served.token()), "127.0.0.1");
+    let origin = format!("http://127.0.0.1:{}", served.port());
+    let script = r#"
+      const asked = [];
+      window.fetch = (path) => { asked.push(path); return new Promise(() => {}); };
+      find(".chart")[0].dispatchEvent(new KeyboardEvent("keydown", { key: "+", bubbles: true }));
+      await until(() => asked.length > 0);
+      return asked;"#;
+    let folder = folder();
+    let file = folder.path().join("page.html");
+    std::fs::write(&file, with_scripts(&page, script)).expect("a page");
+    let result = open(&browser, &format!("file://{}", file.display()), WIDE);
+    assert_eq!(result["said"], json!([]));
+    let path = result["found"][0].as_str().expect("a path");
+    assert!(path.starts_with("/part?from="), "{path} of {origin}");
+    let (status, body) = served.get(path, "127.0.0.1");
+    assert_eq!(status, "HTTP/1.1 200 OK", "{body}");
+    let part: Value = serde_json::from_str(&body).expect("JSON");
+    assert!(part["start_ns"].as_u64() > Some(0), "{part}");
+}

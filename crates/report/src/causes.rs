@@ -1,0 +1,143 @@
+//! What limits a run, in sentences: the figure, the threshold it is held against, and what
+//! to do next.
+
+use memgauge_analyze::{Cause, CauseKind, Summary};
+use serde::Serialize;
+
+use crate::units;
+
+/// A sentence of the overview.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Statement {
+    /// `cause`, `caution` or `fact`.
+    pub kind: &'static str,
+    /// What is so.
+    pub text: String,
+    /// By which rule; empty for facts.
+    pub rule: String,
+    /// What to do next; may be empty.
+    pub next: String,
+}
+
+/// A cause in words.
+pub(crate) fn of_cause(cause: &Cause, summary: &Summary) -> Statement {
+    let percent = units::share;
+    let value = cause.value;
+    let other = cause.other.unwrap_or(0.0);
+    let threshold = match cause.kind {
+        CauseKind::Tiny if value < 1.0 => format!("{:.0} ms", cause.threshold * 1e3),
+        CauseKind::Tiny | CauseKind::FewSamples => units::count(cause.threshold as u64),
+        CauseKind::PageFaults | CauseKind::CacheMisses => units::rate(cause.threshold),
+        _ => format!("{:.0} %", cause.threshold * 100.0),
+    };
+    let limit = summary.recording.machine.as_ref();
+    let limit = limit.map_or(0.0, |m| m.dram_bytes_per_s as f64);
+    let limit = units::few_gigabytes(limit);
+    let is_caution = matches!(cause.kind, CauseKind::Tiny | CauseKind::FewSamples);
+    let (text, rule, next) = match cause.kind {
+        CauseKind::Tiny if value < 1.0 => (
+            format!("The run is too short to judge: {:.1} ms.", value * 1e3),
+            format!("shorter than {threshold}"),
+            "Record a longer run: a larger input, or more repetitions.",
+        ),
+        CauseKind::Tiny => (
+            format!(
+                "The run is too short to judge: {} instructions, most of them its start.",
+                units::count(value as u64)
+            ),
+            format!("fewer than {threshold} instructions"),
+            "Record a longer run: a larger input, or more repetitions.",
+        ),
+        CauseKind::FewSamples => (
+            format!(
+                "Only {} samples: shares are rough.",
+                units::count(value as u64)
+            ),
+            format!("fewer than {threshold} samples"),
+            "Record with a shorter period (-c), a higher frequency (-F), or for longer.",
+        ),
+        CauseKind::Idle => (
+            format!(
+                "It mostly waits: its threads wait for {} of their time.",
+                percent(value)
+            ),
+            format!("at least {threshold} of the time waited"),
+            "Find what it waits for: `memgauge io -- CMD` shows disks and networks; the table \
+             of threads shows who waits.",
+        ),
+        CauseKind::BandwidthBound => (
+            format!(
+                "Memory bandwidth limits it: it moves {} of the {limit} GB/s that memory can.",
+                percent(value)
+            ),
+            format!("at least {threshold} of the bandwidth on average"),
+            "Move fewer bytes: work in blocks that fit a cache, use smaller types, join loops \
+             that pass over the same data. Start with the hottest functions.",
+        ),
+        CauseKind::LatencyBound => (
+            format!(
+                "It waits for single cache lines: caches and memory hold it up for {} of its \
+                 cycles, yet it moves only {} of the {limit} GB/s that memory can.",
+                percent(value),
+                percent(other)
+            ),
+            format!("at least {threshold} of the cycles stalled, below 60 % of the bandwidth"),
+            "Shorten chains of loads that depend on each other (lists, trees, hash chains): \
+             lay data out in the order of its use, or make it fit a cache. The tables of regions \
+             say which data.",
+        ),
+        CauseKind::TlbBound => (
+            format!(
+                "Translation of addresses holds it up for {} of its cycles.",
+                percent(value)
+            ),
+            format!("at least {threshold} of the cycles"),
+            "Use huge pages (madvise with MADV_HUGEPAGE), or touch fewer pages at a time.",
+        ),
+        CauseKind::PageFaults => (
+            format!(
+                "Page faults hold it up: {} a second of processor time, about {} of it at \
+                 0.5 µs each.",
+                units::rate(value),
+                percent(other)
+            ),
+            format!("at least {threshold} a second of processor time"),
+            "Keep memory and use it again instead of returning it; use huge pages for large \
+             arrays. `memgauge record -e page-faults -c 1 -- CMD` shows where they happen.",
+        ),
+        CauseKind::CacheMisses => (
+            format!(
+                "It misses the last-level cache {} times in 1000 instructions.",
+                units::rate(value)
+            ),
+            format!("at least {threshold} in 1000 instructions"),
+            "`memgauge mrc -- CMD` shows how much cache it needs, `memgauge -- CMD` which code \
+             and data miss.",
+        ),
+        CauseKind::L1Bound => (
+            format!(
+                "Memory does not hold it up: the first-level cache answers {} of its look-ups, \
+                 at {other:.2} accesses an instruction.",
+                percent(value)
+            ),
+            format!("at least {threshold} answered, few stalls"),
+            "Look for fewer instructions and accesses (algorithm, registers, vectors), not \
+             for a better layout of data.",
+        ),
+        CauseKind::Phases => (
+            format!(
+                "Its memory traffic comes in phases: its rate varies by {} of its mean.",
+                percent(value)
+            ),
+            format!("a standard deviation of at least {threshold} of the mean"),
+            "On the page of `report --html`, select the busy stretch in the plot of bandwidth: the \
+             tables then show it alone.",
+        ),
+    };
+    Statement {
+        kind: if is_caution { "caution" } else { "cause" },
+        text,
+        rule,
+        next: next.to_owned(),
+    }
+}

@@ -1,0 +1,151 @@
+//! What a recording says in plain sentences: what limits the program, by which figure
+//! against which threshold, and what to do next.
+
+use memgauge_analyze::{IoSummary, Summary};
+use serde_json::Value;
+
+use crate::causes::{Statement, of_cause};
+use crate::style::Style;
+use crate::{sections, units};
+
+fn fact(text: String) -> Statement {
+    Statement {
+        kind: "fact",
+        text,
+        rule: String::new(),
+        next: String::new(),
+    }
+}
+
+/// What to do where nothing stands out.
+const NEXT: &str = "Look at the plots for stretches that differ and select one. `memgauge -- CMD` shows \
+                    which code and data miss the caches, `memgauge mrc -- CMD` how much cache it needs.";
+
+/// The overview of a run, the most important sentence first.
+pub(crate) fn of_run(summary: &Summary, style: &Style) -> Vec<Statement> {
+    let mut said: Vec<Statement> = summary
+        .causes
+        .iter()
+        .map(|c| of_cause(c, summary))
+        .collect();
+    said.extend(hottest(summary));
+    said.extend(sections::findings(summary, style).into_iter().map(fact));
+    if summary.causes.is_empty() {
+        said.push(Statement {
+            next: NEXT.to_owned(),
+            ..fact(
+                "No figure of this recording crosses a threshold that memgauge knows.".to_owned(),
+            )
+        });
+    }
+    said
+}
+
+/// Where to look first.
+fn hottest(summary: &Summary) -> Option<Statement> {
+    let table = &summary.hot.functions;
+    let row = table.rows.first()?;
+    let share = row.share.filter(|&s| s >= 0.1)?;
+    let interval = match (row.share_low, row.share_high, table.samples) {
+        (Some(low), Some(high), Some(n)) => format!(
+            " (95 % interval {}–{}, n = {})",
+            units::share(low),
+            units::share(high),
+            units::count(n)
+        ),
+        _ => String::new(),
+    };
+    Some(fact(format!(
+        "Look first at {}: {} of {}{interval}.",
+        row.function,
+        units::share(share),
+        events_in_words(&table.rank)
+    )))
+}
+
+fn events_in_words(rank: &str) -> String {
+    match rank {
+        "dram_bytes" => "the bytes between last-level cache and memory".to_owned(),
+        "llc.miss" => "the misses of the last-level cache".to_owned(),
+        "l1d.miss" => "the misses of the first-level cache".to_owned(),
+        "cpu-clock" | "task-clock" => "the processor time".to_owned(),
+        event => format!("the events {event}"),
+    }
+}
+
+/// The overview of a miss-rate curve in its JSON form.
+pub(crate) fn of_curve(curve: &Value) -> Option<Statement> {
+    let title = curve.get("title")?.as_str()?;
+    let enough = curve.get("bytes_for_90_percent")?.as_u64()?;
+    let points = curve.get("points")?.as_array()?;
+    let ratio = |bytes: u64| {
+        let known = points.iter().filter(|p| p["bytes"].as_u64() <= Some(bytes));
+        known.filter_map(|p| p["miss_ratio"].as_f64()).next_back()
+    };
+    let marks = curve.get("marks").and_then(Value::as_array);
+    let at = marks.into_iter().flatten().filter_map(|mark| {
+        let bytes = mark["bytes"].as_u64()?;
+        let misses = units::share(ratio(bytes)?);
+        let name = mark["name"].as_str()?;
+        Some(format!("{misses} with {name} ({})", units::capacity(bytes)))
+    });
+    let at: Vec<String> = at.collect();
+    let references = match at.is_empty() {
+        true => String::new(),
+        false => format!(" Of its references miss: {}.", at.join(", ")),
+    };
+    Some(Statement {
+        kind: "fact",
+        text: format!(
+            "{title}: {} have 90 % of what any memory could save.{references}",
+            units::bytes(enough)
+        ),
+        rule: String::new(),
+        next: "Where the curve falls steeply just beyond a cache, a smaller working set pays most."
+            .to_owned(),
+    })
+}
+
+/// The overview of accounted I/O.
+pub(crate) fn of_io(io: &IoSummary) -> Vec<Statement> {
+    let mut said = Vec::new();
+    let hardware = io.devices.iter().filter(|d| !d.is_virtual);
+    let all: u64 = hardware.map(|d| d.counted.bytes()).sum();
+    let total: u64 = io.lines.iter().map(|l| l.moved.bytes()).sum();
+    match io.lines.first().filter(|line| line.moved.bytes() > 0) {
+        None => said.push(fact("No process moved bytes through a device.".to_owned())),
+        Some(line) => said.push(Statement {
+            kind: "cause",
+            text: format!(
+                "{} (process {}) moved the most: {} through {}, {} of what processes moved.",
+                line.command,
+                line.pid,
+                units::bytes(line.moved.bytes()),
+                line.device,
+                units::share(line.moved.bytes() as f64 / total as f64)
+            ),
+            rule: "most bytes in and out together".to_owned(),
+            next: "Select a stretch of time in the plot to see who moved bytes just then."
+                .to_owned(),
+        }),
+    }
+    let rest: u64 = io
+        .devices
+        .iter()
+        .filter(|d| !d.is_virtual)
+        .map(|d| d.rest_in_bytes + d.rest_out_bytes)
+        .sum();
+    if rest > 0 && all > 0 {
+        let whose = if io.filtered {
+            "others"
+        } else {
+            "no known process"
+        };
+        said.push(fact(format!(
+            "{} ({} of what devices counted) belongs to {whose}.",
+            units::bytes(rest),
+            units::share(rest as f64 / all as f64)
+        )));
+    }
+    said
+}

@@ -1,0 +1,218 @@
+//! The report as one HTML file that needs nothing else: data, style and front end.
+//!
+//! The data is JSON: the [`Summary`] as `--json` has it, the sentences of the overview,
+//! and what else there is to show. Nothing of it is ever read as HTML: `<` does not
+//! occur in it, and the front end makes text of every name. The front end is that of
+//! `web/`, taken into the program when it is built.
+
+use memgauge_analyze::{IoSummary, Summary};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::causes::Statement;
+use crate::overview;
+use crate::style::Style;
+
+include!(concat!(env!("OUT_DIR"), "/front_end.rs"));
+
+/// Version of the page's data; the front end of a program reads no other.
+const PAGE_VERSION: u32 = 1;
+
+/// What a page shows; at least one of the three should be there.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Page<'a> {
+    /// Its heading: a command, a recording.
+    pub title: String,
+    /// What a recording says.
+    pub summary: Option<&'a Summary>,
+    /// Accounted I/O.
+    pub io: Option<&'a IoSummary>,
+    /// Miss-rate curves in the JSON form of `docs/mrc.md`, with the memories to mark.
+    pub curves: Vec<Value>,
+    /// What could not be read, where no summary says so.
+    pub problems: Vec<String>,
+    /// Where parts of the recording are to be had, where a server shows the page.
+    pub served: Option<Served>,
+}
+
+/// How a page asks for parts of its recording.
+#[derive(Clone, Debug, Serialize)]
+pub struct Served {
+    /// What each request must carry.
+    pub token: String,
+    /// Whether the recording is still being written.
+    pub is_growing: bool,
+}
+
+#[derive(Serialize)]
+struct Data<'a> {
+    page_version: u32,
+    memgauge: &'static str,
+    overview: Vec<Statement>,
+    sampling_notes: Vec<String>,
+    #[serde(flatten)]
+    page: &'a Page<'a>,
+}
+
+/// What a program built without the front end says.
+pub const NO_FRONT_END: &str = "failed to write a page: this memgauge was built without the front \
+     end: install esbuild and build it again with `make web build`";
+
+impl Page<'_> {
+    /// The page's data as JSON of one line.
+    pub fn data(&self) -> String {
+        let style = Style {
+            width: usize::MAX,
+            line: usize::MAX,
+            colour: false,
+            unicode: true,
+        };
+        let run = self
+            .summary
+            .map(|summary| overview::of_run(summary, &style));
+        let io = self.io.map(overview::of_io);
+        let curves = self.curves.iter().filter_map(overview::of_curve);
+        let data = Data {
+            page_version: PAGE_VERSION,
+            memgauge: env!("CARGO_PKG_VERSION"),
+            overview: run.into_iter().chain(io).flatten().chain(curves).collect(),
+            sampling_notes: self.summary.map(crate::sampling_notes).unwrap_or_default(),
+            page: self,
+        };
+        serde_json::to_string(&data)
+            .expect("SANITY: a page has string keys and writing to memory cannot fail")
+    }
+
+    /// The page; `None` where the program was built without the front end.
+    pub fn html(&self) -> Option<String> {
+        FRONT_END.map(|front_end| assembled(front_end, &self.title, &self.data()))
+    }
+}
+
+/// Whether this program can write pages.
+pub fn has_front_end() -> bool {
+    FRONT_END.is_some()
+}
+
+fn assembled((script, style): (&str, &str), title: &str, data: &str) -> String {
+    let policy = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; \
+                  img-src data:; connect-src 'self'; base-uri 'none'; form-action 'none'";
+    let title = text(title);
+    // `<` would end the element; the escape is JSON for the same character.
+    let data = data.replace('<', "\\u003c");
+    let script = script.replace("</script", "<\\/script");
+    let style = style.replace("</style", "<\\/style");
+    [
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n",
+        "<meta http-equiv=\"Content-Security-Policy\" content=\"",
+        policy,
+        "\">\n<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n",
+        "<meta name=\"color-scheme\" content=\"light dark\">\n<meta name=\"referrer\" ",
+        "content=\"no-referrer\">\n<link rel=\"icon\" href=\"data:,\">\n<title>",
+        &title,
+        " – memgauge</title>\n<style>\n",
+        &style,
+        "</style>\n</head>\n<body>\n<noscript>This report draws itself with JavaScript. ",
+        "<code>memgauge report</code> shows the same as text.</noscript>\n",
+        "<script type=\"application/json\" id=\"data\">",
+        &data,
+        "</script>\n<script>\n",
+        &script,
+        "</script>\n</body>\n</html>\n",
+    ]
+    .concat()
+}
+
+/// Text as HTML has it, without what would turn the reading direction.
+fn text(name: &str) -> String {
+    let mut text = String::new();
+    for c in name.chars() {
+        match c {
+            '&' => text.push_str("&amp;"),
+            '<' => text.push_str("&lt;"),
+            '>' => text.push_str("&gt;"),
+            '"' => text.push_str("&quot;"),
+            c if c.is_control() || is_bidi(c) => text.push('\u{fffd}'),
+            c => text.push(c),
+        }
+    }
+    text
+}
+
+fn is_bidi(c: char) -> bool {
+    matches!(c, '\u{200e}' | '\u{200f}' | '\u{61c}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture;
+
+    const FAKE: (&str, &str) = ("let a = '</script>';", "body{}");
+
+    fn page(summary: &Summary) -> String {
+        let page = Page {
+            title: "a & <b>".to_owned(),
+            summary: Some(summary),
+            ..Page::default()
+        };
+        assembled(FAKE, &page.title, &page.data())
+    }
+
+    fn data_of(page: &str) -> Value {
+        let start = "id=\"data\">";
+        let at = page.find(start).expect("data") + start.len();
+        let end = page[at..].find("</script>").expect("its end") + at;
+        serde_json::from_str(&page[at..end]).expect("JSON")
+    }
+
+    #[test]
+    fn data_is_the_summary_as_json_has_it() {
+        for summary in [fixture::full(), fixture::killed(), fixture::empty()] {
+            let data = data_of(&page(&summary));
+            let expected: Value = serde_json::from_str(&crate::json(&summary)).unwrap();
+            assert_eq!(data["summary"], expected);
+        }
+    }
+
+    #[test]
+    fn names_cannot_end_the_data_or_become_elements() {
+        let mut summary = fixture::full();
+        let evil = "</script><script>alert(1)</script><!--\u{2028}\u{202e}\"'`";
+        summary.hot.functions.rows[0].function = evil.to_owned();
+        summary.recording.command = vec![evil.to_owned()];
+        let page = page(&summary);
+        assert_eq!(page.matches("</script").count(), 2, "data and front end");
+        assert!(!page.contains("<!--") && !page.contains("<script>alert"));
+        let data = data_of(&page);
+        assert_eq!(
+            data["summary"]["hot"]["functions"]["rows"][0]["function"],
+            evil
+        );
+    }
+
+    #[test]
+    fn the_title_is_text() {
+        let page = page(&fixture::empty());
+        assert!(page.contains("<title>a &amp; &lt;b&gt; – memgauge</title>"));
+        assert_eq!(text("a\u{202e}b\n"), "a\u{fffd}b\u{fffd}");
+    }
+
+    #[test]
+    fn overview_of_the_fixtures() {
+        let said = |summary: &Summary| {
+            let page = Page {
+                summary: Some(summary),
+                ..Page::default()
+            };
+            let data: Value = serde_json::from_str(&page.data()).unwrap();
+            let statements = data["overview"].as_array().unwrap().clone();
+            let line = |s: &Value| {
+                let part = |name: &str| s[name].as_str().unwrap().to_owned();
+                [part("kind"), part("text"), part("rule"), part("next")].join(" | ")
+            };
+            statements.iter().map(line).collect::<Vec<_>>().join("\n")
+        };
+        insta::assert_snapshot!(said(&fixture::full()));
+    }
+}

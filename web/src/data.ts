@@ -1,0 +1,279 @@
+// The page's data: what `crates/report/src/page.rs` writes. Only what is read here is
+// named; docs/metrics.md describes the summary in full.
+
+export interface Data {
+  page_version: number;
+  memgauge: string;
+  title: string;
+  overview: Statement[];
+  sampling_notes: string[];
+  summary: Summary | null;
+  io: Io | null;
+  curves: MissCurve[];
+  problems: string[];
+  served: { token: string; is_growing: boolean } | null;
+}
+
+export interface Statement {
+  kind: "cause" | "caution" | "fact";
+  text: string;
+  rule: string;
+  next: string;
+}
+
+export type Counts = Record<string, number>;
+
+export interface Summary {
+  recording: {
+    recorder: string;
+    command: string[];
+    started_unix_s: number;
+    clock: string;
+    complete: boolean;
+    end: unknown;
+    source: { name: string; settings: Record<string, string> };
+    host: { cpu?: string; kernel?: string; memory_bytes?: number };
+    machine: Machine | null;
+  };
+  provenance: { counts: string[]; regions: string };
+  run: { duration_ns: number; wall_s: number | null; instructions: number | null };
+  totals: Counts;
+  levels: {
+    name: string;
+    lookups: number | null;
+    misses: number | null;
+    miss_ratio: number | null;
+    mpki: number | null;
+  }[];
+  dram: {
+    read_bytes: number | null;
+    write_bytes: number | null;
+    mean_read_bytes_per_s: number | null;
+    mean_write_bytes_per_s: number | null;
+    peak: { start_ns: number; length_ns: number; per_s: number } | null;
+  };
+  counting: {
+    totals: { name: string; value: number; unit: string | null; share_counted: number }[];
+    derived: { name: string; value: number; unit: string; formula: string }[];
+    unsupported: { name: string; why: string }[];
+    notes: string[];
+  } | null;
+  sampling: {
+    events: {
+      event: string;
+      samples: number;
+      with_address: number;
+      stood_for: number;
+      lost: number | null;
+      throttled: number | null;
+    }[];
+    sources: { source: string; samples: number; latency_cycles: number }[];
+  } | null;
+  hot: { functions: HotTable; lines: HotTable; instructions: HotTable };
+  regions: RegionTable[];
+  timeline?: Timeline;
+  sources?: Excerpt[];
+  threads: ThreadRow[];
+  processes: ProcessRow[];
+  losses: { kind: string; meaning: string; detail: string; count: number }[];
+  problems: string[];
+  import: { problems?: string[] } | null;
+  own_cost: {
+    wall_s: number;
+    cpu_s: number;
+    peak_memory_bytes: number;
+    program_cpu_s: number;
+    recording_bytes: number;
+  };
+  events: EventDef[];
+}
+
+export interface EventDef {
+  name: string;
+  unit: string;
+  provenance: string;
+  description: string;
+}
+
+export interface Machine {
+  name: string;
+  frequency_hz: number;
+  l1d: { size_bytes: number; ways: number };
+  l2: { size_bytes: number; ways: number };
+  llc: { size_bytes: number; ways: number };
+  dtlb: { entries: number };
+  stlb: { entries: number };
+  dram_bytes_per_s: number;
+}
+
+export interface HotTable {
+  rank: string;
+  total: number;
+  samples: number | null;
+  rows: HotRow[];
+  rest: { rows: number; value: number; share: number | null };
+}
+
+export interface HotRow {
+  function: string;
+  inlined_into: { function: string }[];
+  module: string;
+  file: string | null;
+  line: number | null;
+  offset: number | null;
+  counts: Counts;
+  value: number;
+  share: number | null;
+  share_low: number | null;
+  share_high: number | null;
+}
+
+export interface RegionTable {
+  event: string;
+  samples: number;
+  samples_without_address: number;
+  events: number;
+  rows: {
+    name: string;
+    pid: number;
+    bytes: number | null;
+    samples: number;
+    events: number;
+    share: number | null;
+    share_low: number | null;
+    share_high: number | null;
+  }[];
+  rest_rows: number;
+  rest_events: number;
+}
+
+export interface ThreadRow {
+  pid: number;
+  tid: number;
+  program: string;
+  start_ns: number | null;
+  end_ns: number | null;
+  run_ns: number;
+  idle_ns?: number;
+  counts: Counts;
+  samples: number;
+}
+
+export interface ProcessRow {
+  pid: number;
+  program: string;
+  threads: number;
+  run_ns: number;
+  idle_ns?: number;
+  counts: Counts;
+  samples: number;
+}
+
+export interface Timeline {
+  start_ns: number;
+  bin_ns: number;
+  duration_ns: number;
+  curves: { event: string; values: number[] }[];
+  samples: TimedSamples[];
+  heat: Heat | null;
+}
+
+export interface TimedSamples {
+  event: string;
+  bin_ns: number;
+  bins: number;
+  all: TimedRow;
+  functions: TimedRow[];
+  lines: TimedRow[];
+  regions: TimedRow[];
+  threads: TimedRow[];
+}
+
+export interface TimedRow {
+  name: string;
+  of: string;
+  samples: number;
+  events: number;
+  bins: [number, number, number][];
+}
+
+export interface Heat {
+  samples: number;
+  bin_ns: number;
+  columns: number;
+  functions: [string, string][];
+  regions: string[];
+  stretches: Stretch[];
+  other_stretches: number;
+}
+
+export interface Stretch {
+  pid: number;
+  start: string;
+  row_bytes: number;
+  rows: number;
+  samples: number;
+  cells: [number, number, number, number, number][];
+}
+
+export interface Excerpt {
+  file: string;
+  first_line: number;
+  lines: string[];
+  is_newer: boolean;
+}
+
+export interface Moved {
+  bytes: number;
+  operations: number;
+}
+
+export interface Io {
+  duration_ns: number;
+  filtered: boolean;
+  lines: { pid: number; command: string; user: string; device: string; in: Moved; out: Moved }[];
+  devices: {
+    name: string;
+    kind: string;
+    pci: string;
+    is_virtual: boolean;
+    counted: { in: Moved; out: Moved };
+    attributed: { in: Moved; out: Moved };
+    rest_in_bytes: number;
+    rest_out_bytes: number;
+  }[];
+  missing: string[];
+  losses: { name: string; meaning: string; count: number }[];
+  over_time?: {
+    bin_ns: number;
+    duration_ns: number;
+    devices: IoCurve[];
+    lines: IoCurve[];
+  };
+}
+
+export interface IoCurve {
+  index: number;
+  in_bytes: number[];
+  out_bytes: number[];
+}
+
+export interface MissCurve {
+  title: string;
+  note: string | null;
+  provenance: string;
+  sample_rate: number | null;
+  block_bytes: number;
+  references: number;
+  compulsory: number;
+  points: {
+    bytes: number;
+    misses: number | null;
+    miss_ratio: number | null;
+    mpki: number | null;
+    half_band_95: number | null;
+  }[];
+  knees: { bytes: number; benefit: number }[];
+  bytes_for_90_percent: number;
+  marks?: { name: string; bytes: number }[];
+}

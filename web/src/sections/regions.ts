@@ -1,0 +1,77 @@
+// Data: regions of memory, and the heat map.
+
+import type { Data, RegionTable, TimedSamples } from "../data";
+import { h } from "../dom";
+import { bytes, count, name } from "../format";
+import { heatMap } from "../heatmap";
+import { follow, isWhole } from "../range";
+import { interval, shareBar, table } from "../table";
+import { onPart } from "../part";
+import { section, Section } from "./section";
+import { eventChoice, timedTable } from "./timed";
+
+export function data(all: Data): Section | null {
+  const run = all.summary;
+  if (run === null) return null;
+  const tables = run.regions.filter((t) => t.samples > 0);
+  const heat = run.timeline?.heat ?? null;
+  if (tables.length === 0 && heat === null) return null;
+  const samples = (run.timeline?.samples ?? []).filter((s) => s.regions.length > 0);
+  const ordered = tables.map((t) => samples.find((s) => s.event === t.event)).filter((s): s is TimedSamples => s !== undefined);
+  let chosen = 0;
+  const place = h("div");
+  const choice = eventChoice(ordered, "Event of the regions", (timed) => {
+    chosen = ordered.indexOf(timed);
+    fill();
+  });
+  function fill(): void {
+    const timed = ordered[chosen];
+    if (isWhole() || timed === undefined) place.replaceChildren(...tables.slice(chosen, chosen + 1).map(regionTable));
+    else place.replaceChildren(timedTable(timed, "regions", "Regions", "Process"));
+  }
+  follow(fill);
+  onPart(fill);
+  fill();
+  const more = heat !== null && heat.other_stretches > 0 ? h("p", { class: "muted" }, `${count(heat.other_stretches)} stretches with fewer samples are not shown.`) : null;
+  return section(
+    "data",
+    "Data",
+    "Data",
+    {
+      provenance: "sampled",
+      definition:
+        "Which memory the sampled events touch: variables, heap, stack, files, nameless mappings. A share is that of the " +
+        "events that the samples stand for; the interval follows from the number of samples. In the heat map a row is a " +
+        "stretch of addresses, low ones at the bottom, and a column a stretch of time; darker is more samples, in equal " +
+        "ratios. A cell's function is the one with more than half of its samples, where there is one.",
+    },
+    choice,
+    place,
+    heat === null ? null : heatMap(heat),
+    more,
+  );
+}
+
+function regionTable(regions: RegionTable): HTMLElement {
+  type Row = RegionTable["rows"][number];
+  const without = regions.samples_without_address;
+  const foot = [
+    without > 0 ? `${count(without)} samples have no data address.` : "",
+    regions.rest_rows > 0 ? `${count(regions.rest_rows)} more regions have ${count(regions.rest_events)} events.` : "",
+  ];
+  return table<Row>({
+    caption: `Regions by ${name(regions.event)}, n = ${count(regions.samples)}`,
+    fileName: "regions",
+    rows: regions.rows,
+    columns: [
+      { title: "Region", cell: (r) => h("bdi", {}, name(r.name)), value: (r) => r.name },
+      { title: "Share", cell: (r) => shareBar(r.share, r.share_low, r.share_high), value: (r) => r.share },
+      { title: "95 % interval", numeric: true, cell: (r) => interval(r.share_low, r.share_high), value: (r) => r.share_low },
+      { title: "Events", numeric: true, cell: (r) => count(r.events), value: (r) => r.events },
+      { title: "n", numeric: true, about: "Samples", cell: (r) => count(r.samples), value: (r) => r.samples },
+      { title: "Size", numeric: true, cell: (r) => (r.bytes === null ? "–" : bytes(r.bytes)), value: (r) => r.bytes },
+      { title: "Process", numeric: true, cell: (r) => String(r.pid), value: (r) => r.pid },
+    ],
+    foot: foot.filter((text) => text !== "").join(" "),
+  });
+}
