@@ -146,7 +146,12 @@ fn an_engine_that_is_not_there_says_how_to_get_it() {
     check_line(
         &output,
         FAILED,
-        &["memgauge-engine", "make engine", "qemu-x86_64", "package qemu-user"],
+        &[
+            "memgauge-engine",
+            "make engine",
+            "qemu-x86_64",
+            "package qemu-user",
+        ],
     );
 }
 

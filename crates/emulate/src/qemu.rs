@@ -159,7 +159,9 @@ impl Emulator {
     /// [`ErrorKind::Missing`] with what to build or to install.
     pub fn find() -> Result<Emulator> {
         let named = std::env::var_os("MEMGAUGE_QEMU").map(PathBuf::from);
-        let found = named.or_else(find_engine).or_else(|| find_on_path("qemu-x86_64"));
+        let found = named
+            .or_else(find_engine)
+            .or_else(|| find_on_path("qemu-x86_64"));
         let missing = || {
             let message = format!(
                 "failed to find the engine `{ENGINE}` beside memgauge, or `qemu-x86_64` in its \
@@ -351,8 +353,12 @@ mod tests {
 
     #[test]
     fn the_engine_is_known_by_its_version() {
-        assert!(is_engine("qemu-x86_64 version 10.0.13 (memgauge)\nCopyright"));
-        assert!(!is_engine("qemu-x86_64 version 10.0.13 (Debian)\n(memgauge)"));
+        assert!(is_engine(
+            "qemu-x86_64 version 10.0.13 (memgauge)\nCopyright"
+        ));
+        assert!(!is_engine(
+            "qemu-x86_64 version 10.0.13 (Debian)\n(memgauge)"
+        ));
     }
 
     #[test]

@@ -28,10 +28,7 @@ pub(crate) type Totals = BTreeMap<String, i64>;
 /// Whether all of `tools` (programs, `root`, `libc.a`) and what recording itself
 /// takes are here; says what is not, for the test to return.
 pub(crate) fn needs(tools: &[&str]) -> bool {
-    let missing = ["emulator"]
-        .iter()
-        .chain(tools)
-        .find(|tool| !is_here(tool));
+    let missing = ["emulator"].iter().chain(tools).find(|tool| !is_here(tool));
     if let Some(tool) = missing {
         skipped(Need::Tool, format!("needs {tool}"));
     }
