@@ -1,4 +1,4 @@
-//! Finds the engine (QEMU with the recorder in it) or a QEMU and the plugin that fits it,
+//! Finds a QEMU and the plugin that fits it, or the engine (QEMU with the recorder in it),
 //! and the program to run.
 
 use std::os::unix::fs::MetadataExt;
@@ -129,6 +129,15 @@ fn own_dirs() -> Vec<PathBuf> {
     dirs
 }
 
+fn not_found() -> Error {
+    let message = format!(
+        "failed to find `qemu-x86_64`, or memgauge's engine `{ENGINE}` in its place: build the \
+         engine with `make engine`, or {}",
+        how_to_get_here()
+    );
+    Error::new(ErrorKind::Missing, message)
+}
+
 fn find_engine() -> Option<PathBuf> {
     let mut paths = own_dirs().into_iter().map(|dir| dir.join(ENGINE));
     paths.find(|path| path.is_file())
@@ -152,25 +161,24 @@ fn find_plugin(version: &str) -> Result<PathBuf> {
 }
 
 impl Emulator {
-    /// Finds the emulator: the one named in `MEMGAUGE_QEMU`, else memgauge's engine, else
-    /// `qemu-x86_64` and its plugin.
+    /// Finds the emulator: the one named in `MEMGAUGE_QEMU`, else `qemu-x86_64` and its
+    /// plugin, else, where that cannot be used, memgauge's engine. The engine comes last
+    /// because it places the program's memory between its own, so that counts repeat less.
     ///
     /// # Errors
     /// [`ErrorKind::Missing`] with what to build or to install.
     pub fn find() -> Result<Emulator> {
-        let named = std::env::var_os("MEMGAUGE_QEMU").map(PathBuf::from);
-        let found = named
-            .or_else(find_engine)
-            .or_else(|| find_on_path("qemu-x86_64"));
-        let missing = || {
-            let message = format!(
-                "failed to find the engine `{ENGINE}` beside memgauge, or `qemu-x86_64` in its \
-                 place: build the engine with `make engine`, or {}",
-                how_to_get_here()
-            );
-            Error::new(ErrorKind::Missing, message)
+        if let Some(named) = std::env::var_os("MEMGAUGE_QEMU") {
+            return Emulator::at(PathBuf::from(named));
+        }
+        let installed = match find_on_path("qemu-x86_64") {
+            Some(path) => Emulator::at(path),
+            None => Err(not_found()),
         };
-        Emulator::at(found.ok_or_else(missing)?)
+        installed.or_else(|why| match find_engine() {
+            Some(path) => Emulator::at(path),
+            None => Err(why),
+        })
     }
 
     fn at(qemu: PathBuf) -> Result<Emulator> {
