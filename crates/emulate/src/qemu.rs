@@ -162,8 +162,8 @@ fn find_plugin(version: &str) -> Result<PathBuf> {
 
 impl Emulator {
     /// Finds the emulator: the one named in `MEMGAUGE_QEMU`, else `qemu-x86_64` and its
-    /// plugin, else, where that cannot be used, memgauge's engine. The engine comes last
-    /// because it places the program's memory between its own, so that counts repeat less.
+    /// plugin, else, where that cannot be used, memgauge's engine. The engine comes last as
+    /// long as its speed has not been compared.
     ///
     /// # Errors
     /// [`ErrorKind::Missing`] with what to build or to install.
