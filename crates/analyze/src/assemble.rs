@@ -28,7 +28,7 @@ use crate::timeline::{SampleTimes, Timeline};
 pub struct Options {
     /// Bins of the curves over time; between half of them and all are used.
     pub max_bins: usize,
-    /// Order of functions and lines; `None` takes [`Rank::best_of`].
+    /// Order of functions and lines; `None` takes the event that ranks them best.
     pub rank: Option<Rank>,
     /// Rows of the tables of functions and lines.
     pub limits: Limits,

@@ -14,6 +14,9 @@ use serde::Serialize;
 use crate::regions::Place;
 use crate::spaces::PathId;
 
+/// Process, block of addresses, bin of time.
+type Key = (Pid, u64, u32);
+
 /// Columns of time.
 const COLUMNS: u64 = 240;
 /// Rows of addresses of a stretch.
@@ -58,7 +61,7 @@ pub(crate) struct Cells {
     bin_ns: u64,
     end_ns: u64,
     samples: u64,
-    cells: HashMap<(Pid, u64, u32), Cell>,
+    cells: HashMap<Key, Cell>,
 }
 
 impl Cells {
@@ -121,7 +124,7 @@ impl Cells {
         self.fit();
     }
 
-    fn put(&mut self, key: (Pid, u64, u32), cell: Cell) {
+    fn put(&mut self, key: Key, cell: Cell) {
         let known = self.cells.entry(key);
         known.and_modify(|k| k.add(&cell)).or_insert(cell);
     }
@@ -134,7 +137,7 @@ impl Cells {
     }
 
     /// In the order of the keys, so that votes do not depend on the table's.
-    fn rekey(&mut self, key: impl Fn((Pid, u64, u32)) -> (Pid, u64, u32)) {
+    fn rekey(&mut self, key: impl Fn(Key) -> Key) {
         let mut cells: Vec<_> = std::mem::take(&mut self.cells).into_iter().collect();
         cells.sort_unstable_by_key(|c| c.0);
         for (old, cell) in cells {
@@ -154,7 +157,7 @@ impl Cells {
         let mut sorted: Vec<_> = self.cells.into_iter().collect();
         sorted.sort_unstable_by_key(|c| c.0);
         let gap = (GAP_BYTES >> self.block_shift).max(1);
-        let mut stretches: Vec<Vec<((Pid, u64, u32), Cell)>> = Vec::new();
+        let mut stretches: Vec<Vec<(Key, Cell)>> = Vec::new();
         for (key, cell) in sorted {
             let last = stretches.last_mut();
             let near = last.filter(|s| {
@@ -209,7 +212,7 @@ impl<T: Clone + Eq + std::hash::Hash> Names<T> {
 }
 
 fn stretch(
-    cells: &[((Pid, u64, u32), Cell)],
+    cells: &[(Key, Cell)],
     shift: u32,
     function: &mut dyn FnMut(PathId, u64) -> usize,
 ) -> PlacedStretch {

@@ -317,7 +317,8 @@ fn damaged_and_bare_recordings_make_a_page() {
     if !has_front_end() {
         return;
     }
-    let cases: [(&str, &dyn Fn(&Path)); 4] = [
+    type Damage<'a> = &'a dyn Fn(&Path);
+    let cases: [(&str, Damage<'_>); 4] = [
         ("without samples", &|r| {
             std::fs::remove_dir_all(r.join("samples")).expect("samples")
         }),

@@ -17,7 +17,7 @@ pub struct Emulator {
     pub qemu: PathBuf,
     /// Its version, as it prints it (for example `7.2.22`).
     pub version: String,
-    /// The plugin built for its interface version; of the engine [`BUILT_IN`].
+    /// The plugin built for its interface version; `memgauge` for the engine.
     pub plugin: PathBuf,
 }
 

@@ -67,7 +67,7 @@ fn sample(number: u64, dice: &mut Dice) -> Sample {
         time_ns: number * (HOUR_NS / SAMPLES) + dice.below(1000),
         pid: Pid(7),
         tid: Tid(7 + dice.below(8) as u32),
-        event: [catalogue::LLC_MISS, catalogue::L1D_MISS][(number % 4 == 0) as usize],
+        event: [catalogue::LLC_MISS, catalogue::L1D_MISS][number.is_multiple_of(4) as usize],
         ip: VirtAddr(0x5555_5555_4000 + site * 23),
         addr: Some(VirtAddr(region + dice.below(64 << 20))),
         kind: AccessKind::Load,
