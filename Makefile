@@ -112,6 +112,7 @@ install: build ## install below PREFIX (/usr/local)
 	install -d $(DESTDIR)$(PREFIX)/lib/memgauge
 	install -m 644 $(PLUGINS)/memgauge-qemu-api*.so $(DESTDIR)$(PREFIX)/lib/memgauge/
 	[ ! -e $(TARGET)/engine/memgauge-engine ] || install $(TARGET)/engine/memgauge-engine $(DESTDIR)$(PREFIX)/lib/memgauge/
+	install -D -m 644 engine/COPYING $(DESTDIR)$(PREFIX)/share/doc/memgauge/COPYING.engine
 	cargo build --release -p memgauge-capi
 	install -D -s $(TARGET)/release/libmemgauge.so $(DESTDIR)$(PREFIX)/lib/libmemgauge.so
 	install -D -m 644 crates/capi/include/memgauge.h $(DESTDIR)$(PREFIX)/include/memgauge.h
