@@ -148,7 +148,7 @@ pub struct IoDeviceLine {
     pub number: u32,
     /// Driver or kind.
     pub kind: String,
-    /// PCI address behind it; may be empty.
+    /// PCI address of its hardware; may be empty.
     pub pci: String,
     /// Number of its slot; may be empty.
     pub slot: String,

@@ -127,7 +127,6 @@ pub struct IoDevice {
     /// Name, as in `/sys/block` or `ip link`.
     pub name: String,
     /// Kind of device: `nvme`, `scsi`, `virtio`, `loop`, `dm`, `ethernet`, `veth` …
-    /// `nvme`, `scsi`, `virtio`, `loop`, `dm`, `ethernet`, `veth` …
     pub kind: String,
     /// PCI address of its hardware, where there is one.
     pub pci: String,
