@@ -28,15 +28,18 @@ export function nextTheme(): string {
   return CHOICES[choice];
 }
 
+const systemIsDark = matchMedia("(prefers-color-scheme: dark)");
+
 function setTheme(theme: string): void {
-  if (theme === "auto") document.documentElement.removeAttribute("data-theme");
-  else document.documentElement.setAttribute("data-theme", theme);
+  const dark = theme === "dark" || (theme === "auto" && systemIsDark.matches);
+  document.documentElement.setAttribute("data-theme", dark ? "dark" : "light");
   changed();
 }
 
 /** Follows the system, and prints in light colours. */
 export function watchTheme(): void {
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", changed);
+  setTheme(CHOICES[choice]);
+  systemIsDark.addEventListener("change", () => setTheme(CHOICES[choice]));
   window.addEventListener("beforeprint", () => {
     for (const details of document.querySelectorAll("details.about")) {
       details.setAttribute("open", "");

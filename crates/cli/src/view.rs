@@ -1,13 +1,15 @@
 //! `memgauge view`: the page of a recording, served to this machine alone.
 //!
 //! Whoever asks must know the token of the address that is printed: other users of the
-//! machine, and pages of other sites in the same browser, do not. One request after
-//! another is answered, each by a connection of its own; that is enough for one reader.
+//! machine, and pages of other sites in the same browser, do not. Each connection has a
+//! thread and carries one request: browsers open connections ahead and send nothing on
+//! them for a while, which must not hold up the others.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::ops::Range;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -35,6 +37,8 @@ pub(crate) struct View {
 const MOST_HEAD_BYTES: u64 = 16 << 10;
 /// Longest wait for a request that was begun, and for a reader of an answer.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Connections at one time. More are closed: each holds a thread and a page.
+const MOST_CONNECTIONS: usize = 16;
 
 /// Serves until it is interrupted.
 pub(crate) fn view(args: &View) -> anyhow::Result<Exit> {
@@ -60,13 +64,23 @@ pub(crate) fn view(args: &View) -> anyhow::Result<Exit> {
         server.port, server.token
     ))?;
     eprintln!("memgauge: open this address in a browser of this machine; Ctrl-C ends");
-    for stream in listener.incoming() {
-        // A reader that went away is no reason to stop.
-        let answered = stream.and_then(|stream| server.answer(stream));
-        if let Err(error) = answered {
-            eprintln!("memgauge: a request was not answered: {error}");
+    let open = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for stream in listener.incoming() {
+            if open.fetch_add(1, Ordering::Relaxed) >= MOST_CONNECTIONS {
+                open.fetch_sub(1, Ordering::Relaxed);
+                continue;
+            }
+            let (server, open) = (&server, &open);
+            scope.spawn(move || {
+                // A reader that went away is no reason to stop.
+                if let Err(error) = stream.and_then(|stream| server.answer(stream)) {
+                    eprintln!("memgauge: a request was not answered: {error}");
+                }
+                open.fetch_sub(1, Ordering::Relaxed);
+            });
         }
-    }
+    });
     Ok(Exit::Success)
 }
 
@@ -145,7 +159,18 @@ impl Server {
         stream.set_write_timeout(Some(PATIENCE))?;
         let mut head = String::new();
         let mut reader = BufReader::new((&stream).take(MOST_HEAD_BYTES));
-        while reader.read_line(&mut head)? > 2 {}
+        loop {
+            match reader.read_line(&mut head) {
+                Ok(bytes) if bytes > 2 => {}
+                Ok(_) => break,
+                // Opened ahead, and never used.
+                Err(_) if head.is_empty() => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+        if head.is_empty() {
+            return Ok(());
+        }
         let Answer(status, kind, body) = match Request::of(&head) {
             Some(request) => self.respond(&request),
             None => Answer::refusal("400 Bad Request", "this is no request"),

@@ -565,6 +565,23 @@ impl Drop for Served {
     }
 }
 
+/// Browsers open connections ahead of their requests.
+#[test]
+fn a_connection_without_a_request_holds_up_no_other() {
+    if !has_front_end() {
+        return;
+    }
+    let served = Served::of(&fixture("emulate"));
+    let address = format!("127.0.0.1:{}", served.port());
+    let mut silent = TcpStream::connect(address).expect("it listens");
+    let (status, _) = served.get(&format!("/?token={}", served.token()), "127.0.0.1");
+    assert_eq!(status, "HTTP/1.1 200 OK");
+    // Not closed before the other had its answer.
+    silent.set_nonblocking(true).expect("it can be asked");
+    let read = silent.read(&mut [0]).expect_err("nothing came");
+    assert_eq!(read.kind(), std::io::ErrorKind::WouldBlock);
+}
+
 #[test]
 fn view_serves_the_page_and_parts_to_who_knows_the_token() {
     if !has_front_end() {

@@ -46,7 +46,7 @@ pub fn catch_interrupts(tell: fn(&str)) -> Result<()> {
     TELL.get_or_init(|| tell);
     signals::catch().map_err(|e| {
         Error::system(
-            "failed to install the handler of interrupts (SIGINT, SIGTERM)",
+            "failed to install the handler of interrupts (SIGINT, SIGTERM, SIGHUP)",
             e,
         )
     })
