@@ -32,7 +32,5 @@ pub(crate) fn run(
     if verbose {
         sample::print_notes(&settings.output)?;
     }
-    // memgauge reports the end of its own program only, not of processes it attached
-    // to.
-    Ok(outcome.end.unwrap_or(CommandEnd::Exited(0)))
+    sample::ended(outcome)
 }

@@ -18,6 +18,7 @@ mod io_live;
 mod io_sums;
 mod io_target;
 mod list;
+mod manual;
 mod mrc;
 mod outcome;
 mod page;
@@ -33,7 +34,7 @@ mod view;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use outcome::Exit;
 use units::width;
@@ -89,6 +90,11 @@ enum Verb {
     List(list::List),
     /// Check which sources work on this machine, and how to get the others
     Doctor(args::Json),
+    /// Print what completes memgauge's arguments in a shell
+    Completions(manual::Completions),
+    /// Write the pages of the manual
+    #[command(hide = true)]
+    Man(manual::Man),
 }
 
 fn run(cli: Cli) -> anyhow::Result<Exit> {
@@ -106,6 +112,8 @@ fn run(cli: Cli) -> anyhow::Result<Exit> {
         Some(Verb::Partition(args)) => mrc::partition(&args),
         Some(Verb::List(args)) => list::list(&args),
         Some(Verb::Doctor(args)) => doctor::doctor(&args),
+        Some(Verb::Completions(args)) => manual::completions(&args, Cli::command()),
+        Some(Verb::Man(args)) => manual::man(&args, Cli::command()),
         None => record::record_and_report(&cli.record),
     }
 }

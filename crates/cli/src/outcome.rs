@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use memgauge_host::sys;
 use memgauge_host::{Error, ErrorKind, without_system_numbers};
+use memgauge_live::Unwritten;
 use memgauge_recording::Recording;
 use memgauge_trace::CommandEnd;
 
@@ -112,4 +113,17 @@ mod tests {
             "failed to run `x`: Not a directory"
         );
     }
+}
+
+/// A recording that could not be written in full; the rest is kept, as all totals are.
+pub(crate) fn lacking(unwritten: &Unwritten, end: Option<&CommandEnd>) -> anyhow::Error {
+    let ended = match end {
+        Some(CommandEnd::Exited(code)) => format!("; the program exited with {code}"),
+        _ => String::new(),
+    };
+    anyhow::anyhow!(
+        "{}; at the end {} rows are missing, the totals and the other rows are kept{ended}",
+        unwritten.why,
+        unwritten.lost_rows
+    )
 }

@@ -12,7 +12,7 @@ use memgauge_report::{loss_sentences, sampling_notes};
 use memgauge_trace::CommandEnd;
 
 use crate::args::{Record, Settings, Source};
-use crate::outcome::usage;
+use crate::outcome::{lacking, usage};
 use crate::{prepare, terminal};
 
 /// Whether the command line asks for samples of live events.
@@ -65,8 +65,7 @@ pub(crate) fn run(
     if verbose {
         print_notes(&settings.output)?;
     }
-    // memgauge reports the end of its own program only, not of what it attached to.
-    Ok(outcome.end.unwrap_or(CommandEnd::Exited(0)))
+    ended(outcome)
 }
 
 fn chosen(settings: &Settings) -> anyhow::Result<Vec<(Event, Rate)>> {
@@ -84,6 +83,17 @@ fn chosen(settings: &Settings) -> anyhow::Result<Vec<(Event, Rate)>> {
     };
     let all = groups.into_iter().flat_map(|group| group.events);
     Ok(all.map(|event| (event.clone(), rate(&event))).collect())
+}
+
+/// How the program ended; memgauge does not report the end of what it attached to.
+///
+/// # Errors
+/// The recording could not be written in full.
+pub(crate) fn ended(outcome: sample::Outcome) -> anyhow::Result<CommandEnd> {
+    match &outcome.unwritten {
+        Some(unwritten) => Err(lacking(unwritten, outcome.end.as_ref())),
+        None => Ok(outcome.end.unwrap_or(CommandEnd::Exited(0))),
+    }
 }
 
 /// Prints the notes that the user needs at once, in the sentences of the report.

@@ -100,6 +100,40 @@ fn a_full_disk_leaves_a_counted_run_its_totals() {
 }
 
 #[test]
+fn a_full_disk_leaves_a_sampled_run_its_totals() {
+    if !needs(&["root", "unshare", "mount"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    // Room for the manifest and not for the samples.
+    let script = "mkdir small && mount -t tmpfs -o size=160k none small || exit 77
+         $MG record -q --source clock -F 20000 -o small/r.mg -- \
+             sh -c 'i=0; while [ $i -lt 600000 ]; do i=$((i+1)); done; echo done > ended; exit 5'
+         echo code $?
+         $MG report --json small/r.mg";
+    let output = in_own_mounts(&folder, script);
+    if output.status.code() == Some(77) {
+        return skipped(Need::Rights, "a file system cannot be mounted here");
+    }
+    let (out, said) = (text(&output.stdout), text(&output.stderr));
+    let (code, report) = out.split_once('\n').expect("a code and a report");
+    assert_eq!(code, "code 125", "{out}{said}");
+    assert!(folder.path().join("ended").exists(), "{out}{said}");
+    assert_eq!(said.matches("o space left").count(), 1, "{said}");
+    assert!(said.contains("the program exited with 5"), "{said}");
+    let report: serde_json::Value = serde_json::from_str(report).expect("the report is JSON");
+    assert_eq!(report["recording"]["complete"], false);
+    assert_eq!(
+        report["recording"]["end"],
+        serde_json::json!({"exited": 5}),
+        "{report}"
+    );
+    let counted = &report["sampling"]["events"][0]["counted"];
+    assert!(counted.as_u64() > Some(0), "{report}");
+    assert!(report["losses"].to_string().contains("samples"), "{report}");
+}
+
+#[test]
 fn shared_memory_that_is_full_leaves_the_program_alone() {
     if !needs(&["root", "unshare", "mount", "seq", "sort"]) {
         return;

@@ -25,3 +25,12 @@ pub use memgauge_host::{Error, ErrorKind, Result};
 pub use memgauge_recording::overflows::SAMPLED;
 
 use memgauge_host as host;
+
+/// Why a recording is not whole.
+#[derive(Clone, Debug)]
+pub struct Unwritten {
+    /// The first failure.
+    pub why: String,
+    /// Rows, of all tables, that are missing.
+    pub lost_rows: u64,
+}

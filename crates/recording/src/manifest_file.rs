@@ -40,7 +40,7 @@ pub(super) fn save(dir: &Path, manifest: &Manifest, create: &Create) -> Result<u
     seal(&mut bytes);
     replace_file(&path, &dir.join(TEMPORARY), create, &bytes).map_err(|e| {
         let (kind, why) = reason(e.kind());
-        failed(kind, &why).caused_by(e)
+        failed(kind, &why)
     })?;
     Ok(bytes.len() as u64)
 }

@@ -203,7 +203,12 @@ impl<R: Columns> TableWriter<R> {
             R::TABLE,
             self.lost_rows,
         );
-        Error::new(kind, message).caused_by(failure.source)
+        let error = Error::new(kind, message);
+        match failure.kind {
+            io::ErrorKind::Other => error.caused_by(failure.source),
+            // The message says it.
+            _ => error,
+        }
     }
 
     fn part_path(&self) -> PathBuf {

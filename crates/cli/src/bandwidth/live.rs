@@ -54,8 +54,7 @@ pub(super) fn run(args: &Bandwidth, again: bool) -> anyhow::Result<CommandEnd> {
     if !args.quiet && !args.json && !args.csv {
         crate::sample::print_notes(&options.output)?;
     }
-    // memgauge reports the end of its own program only, not of what it attached to.
-    Ok(outcome.end.unwrap_or(CommandEnd::Exited(0)))
+    crate::sample::ended(outcome)
 }
 
 /// Ring pages of each processor: 512 KiB, which the kernel grants every user.

@@ -8,15 +8,14 @@ mod rows;
 use anyhow::Context;
 use memgauge_analyze::{Analysis, Series, ThreadTotals, summarise_counting};
 use memgauge_live::events::{self, Group, Pmus};
-use memgauge_live::stat::{self, Options, Outcome, Unwritten, Update};
+use memgauge_live::stat::{self, Options, Outcome, Update};
 use memgauge_report::counting_text;
-use memgauge_trace::CommandEnd;
 
 pub(crate) use args::Stat;
 
 use args::StatSource;
 
-use crate::outcome::Exit;
+use crate::outcome::{self, Exit};
 use crate::{record, terminal};
 
 /// Events counted where none are named: what every machine has, then what a PMU
@@ -60,22 +59,9 @@ pub(crate) fn stat(args: &Stat) -> anyhow::Result<Exit> {
     }
     let end = outcome.manifest.end.as_ref();
     if let Some(unwritten) = &outcome.unwritten {
-        return Err(lacking(unwritten, end));
+        return Err(outcome::lacking(unwritten, end));
     }
     Ok(end.map_or(Exit::Success, Exit::of))
-}
-
-/// A recording that could not be written in full; the rest is kept, as all totals are.
-fn lacking(unwritten: &Unwritten, end: Option<&CommandEnd>) -> anyhow::Error {
-    let ended = match end {
-        Some(CommandEnd::Exited(code)) => format!("; the program exited with {code}"),
-        _ => String::new(),
-    };
-    anyhow::anyhow!(
-        "{}; at the end {} rows are missing, the totals and the other rows are kept{ended}",
-        unwritten.why,
-        unwritten.lost_rows
-    )
 }
 
 /// Where rows go: files, the summary's analyses, and the terminal.

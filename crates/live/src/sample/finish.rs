@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use memgauge_trace::{
-    CommandEnd, DataFromFacts, DeliveryFacts, EventDef, Manifest, OverheadFacts, OwnCost,
+    CommandEnd, DataFromFacts, DeliveryFacts, EventDef, Loss, Manifest, OverheadFacts, OwnCost,
     Provenance, SampledFacts, SamplingFacts, SourceFacts, Unit,
 };
 
@@ -13,7 +13,7 @@ use super::recorder::event_id;
 use super::session::Session;
 use super::{EventOutcome, Options, Outcome, reference};
 use crate::sys::perf;
-use crate::{Result, host};
+use crate::{Unwritten, host};
 use memgauge_host::program::ProgramFiles;
 use memgauge_host::sys::process::{children_usage, own_usage};
 use memgauge_perf::abi::{flag, read};
@@ -129,24 +129,19 @@ fn not_kept(overhead: OverheadFacts) -> Option<String> {
 }
 
 impl Session<'_> {
-    /// Totals, losses, and the closing of the recording.
-    pub(super) fn finish(mut self, end: Option<CommandEnd>) -> Result<Outcome> {
+    /// Totals, losses, and the closing of the recording, also of one that could not be
+    /// written in full.
+    pub(super) fn finish(mut self, end: Option<CommandEnd>) -> Outcome {
         self.read_counters();
         let losses = self.recorder.losses();
         let overhead = self.overhead();
         let mut notes = self.notes();
         notes.extend(overhead.and_then(not_kept));
-        let recorder = &mut self.recorder;
-        let threads = recorder.followed.rows();
-        recorder.writer.extend(threads)?;
-        recorder.writer.extend(losses.iter().cloned())?;
-        let files = std::mem::replace(&mut recorder.followed.files, ProgramFiles::new());
-        let copied = files.finish(&self.options.output, &mut recorder.writer)?;
-        recorder.writer.flush()?;
+        let copied = self.write_the_rest(&losses);
         let own = own_usage();
         let wall_ns = perf::monotonic_ns().saturating_sub(self.began_ns());
         let has_batches = self.requests.iter().any(|w| w.built.method == Method::Pebs);
-        let outcome = Outcome {
+        let mut outcome = Outcome {
             end,
             events: std::mem::take(&mut self.recorder.outcomes),
             derivations: self.recorder.derivations,
@@ -162,8 +157,10 @@ impl Session<'_> {
                 program_cpu_s: children_usage().cpu.as_secs_f64(),
                 recording_bytes: self.recorder.writer.bytes_written() + copied,
             },
+            unwritten: None,
         };
-        self.recorder.writer.finish(|manifest| {
+        let lost_rows = self.recorder.writer.lost_rows();
+        let finished = self.recorder.writer.finish(|manifest| {
             manifest.end.clone_from(&outcome.end);
             manifest.own_cost = outcome.cost.clone();
             manifest.totals = totals(&outcome);
@@ -173,8 +170,37 @@ impl Session<'_> {
                 records: outcome.events.iter().map(|o| o.samples).sum(),
                 ..DeliveryFacts::default()
             });
-        })?;
-        Ok(outcome)
+        });
+        let failure = self.recorder.unwritten.or(finished.err().map(Into::into));
+        outcome.unwritten = failure.map(|error| Unwritten {
+            why: error.in_full(),
+            lost_rows,
+        });
+        outcome
+    }
+
+    /// Writes what is known only at the end: threads, losses, and files that are gone.
+    /// Returns the bytes of the files.
+    fn write_the_rest(&mut self, losses: &[Loss]) -> u64 {
+        let recorder = &mut self.recorder;
+        let flushed = recorder.writer.flush();
+        recorder.note(flushed);
+        // Few rows, and what the report needs most: they have the room that was kept.
+        recorder.writer.use_kept_room();
+        let threads = recorder.followed.rows();
+        let threads = recorder.writer.extend(threads);
+        recorder.note(threads);
+        let lost = recorder.writer.extend(losses.iter().cloned());
+        recorder.note(lost);
+        let flushed = recorder.writer.flush();
+        recorder.note(flushed);
+        let files = std::mem::replace(&mut recorder.followed.files, ProgramFiles::new());
+        let copied = files.finish(&self.options.output, &mut recorder.writer);
+        let bytes = copied.as_ref().map_or(0, |&bytes| bytes);
+        recorder.note(copied.map(drop));
+        let flushed = recorder.writer.flush();
+        recorder.note(flushed);
+        bytes
     }
 
     /// Reads the counters' totals, and the kernel's number of lost samples.

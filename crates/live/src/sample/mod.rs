@@ -39,6 +39,7 @@ pub use cost::SampleCost;
 pub(crate) use facilities::facilities;
 pub use session::record;
 
+use super::Unwritten;
 use super::events::Event;
 use super::target::Target;
 use memgauge_perf::abi::{kind, software};
@@ -145,4 +146,7 @@ pub struct Outcome {
     pub notes: Vec<String>,
     /// Cost of memgauge itself.
     pub cost: OwnCost,
+    /// The part that is missing in the recording, where it could not be written in
+    /// full.
+    pub unwritten: Option<Unwritten>,
 }

@@ -69,7 +69,8 @@ pub(super) struct Recorder {
     /// When the last sample was taken, on the events' clock.
     pub(super) latest_ns: u64,
     start_ns: u64,
-    failed: Option<Error>,
+    /// The first failure to write.
+    pub(super) unwritten: Option<Error>,
 }
 
 impl Recorder {
@@ -100,7 +101,7 @@ impl Recorder {
             values: HashMap::new(),
             latest_ns: 0,
             start_ns: 0,
-            failed: None,
+            unwritten: None,
         }
     }
 
@@ -148,9 +149,12 @@ impl Recorder {
         }
     }
 
-    /// The first failure to write, if there was one.
-    pub(super) fn check(&mut self) -> Result<()> {
-        self.failed.take().map_or(Ok(()), Err)
+    /// Keeps the first failure to write. The writer counts what it could not write and
+    /// goes on: somebody may have made room.
+    pub(super) fn note<E: Into<Error>>(&mut self, written: std::result::Result<(), E>) {
+        if let Err(error) = written {
+            self.unwritten.get_or_insert(error.into());
+        }
     }
 
     /// Takes a record in its turn. `event` is the one its id names.
@@ -182,9 +186,7 @@ impl Recorder {
             }
             (other, _) => self.followed.take(other, time_ns, &mut self.writer),
         };
-        if let Err(e) = done {
-            self.failed.get_or_insert(e);
-        }
+        self.note(done);
     }
 
     /// Count of the sample's event in this thread since its previous sample; `None`
@@ -314,9 +316,7 @@ impl Recorder {
             period,
             ..SampleRow::default()
         });
-        if let Err(e) = pushed {
-            self.failed.get_or_insert(e.into());
-        }
+        self.note(pushed);
     }
 
     /// All losses, those of events under their names.

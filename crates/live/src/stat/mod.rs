@@ -36,6 +36,7 @@ pub use series::{Counter, Row, Series, SeriesRecord, SeriesRecordKind, Values};
 pub use session::run;
 use ticks::Ticks;
 
+use super::Unwritten;
 use super::events::Group;
 use super::target::Target;
 
@@ -98,15 +99,6 @@ pub struct Outcome {
     /// The part that is missing in the recording, where it could not be written in
     /// full.
     pub unwritten: Option<Unwritten>,
-}
-
-/// Why a recording is not whole.
-#[derive(Clone, Debug)]
-pub struct Unwritten {
-    /// The first failure.
-    pub why: String,
-    /// Rows, of all tables, that are missing.
-    pub lost_rows: u64,
 }
 
 impl Outcome {

@@ -10,7 +10,8 @@ use memgauge_trace::{
 
 use super::open::TIMER;
 use super::series::Row;
-use super::{Options, Outcome, Unwritten};
+use super::{Options, Outcome};
+use crate::Unwritten;
 use crate::events::{Event, builtin_events};
 use crate::{Result, host};
 
