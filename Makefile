@@ -108,11 +108,7 @@ lint: setup-test plugin web-if-possible ## structure, words of the documents, fo
 	tests/public-api
 
 install: build ## install below PREFIX (/usr/local)
-	install -D -s $(TARGET)/release/memgauge $(DESTDIR)$(PREFIX)/bin/memgauge
-	install -d $(DESTDIR)$(PREFIX)/lib/memgauge
-	install -m 644 $(PLUGINS)/memgauge-qemu-api*.so $(DESTDIR)$(PREFIX)/lib/memgauge/
-	[ ! -e $(TARGET)/engine/memgauge-engine ] || install $(TARGET)/engine/memgauge-engine $(DESTDIR)$(PREFIX)/lib/memgauge/
-	install -D -m 644 engine/COPYING $(DESTDIR)$(PREFIX)/share/doc/memgauge/COPYING.engine
+	dist/stage $(TARGET)/release/memgauge $(DESTDIR)$(PREFIX)
 	cargo build --release -p memgauge-capi
 	install -D -s $(TARGET)/release/libmemgauge.so $(DESTDIR)$(PREFIX)/lib/libmemgauge.so
 	install -D -m 644 crates/capi/include/memgauge.h $(DESTDIR)$(PREFIX)/include/memgauge.h
@@ -120,7 +116,13 @@ install: build ## install below PREFIX (/usr/local)
 	install -d $(DESTDIR)$(PREFIX)/lib/pkgconfig
 	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' crates/capi/memgauge.pc.in >$(DESTDIR)$(PREFIX)/lib/pkgconfig/memgauge.pc
 
+dist: setup-build engine web-if-possible ## packages that run on any x86-64 Linux (target/dist)
+	dist/build $(VERSION)
+
+test-dist: dist ## install, use and remove the packages in clean root file systems (root; debootstrap)
+	dist/try
+
 clean: ## remove everything built
 	cargo clean
 
-.PHONY: help web web-if-possible setup setup-build setup-demo setup-test plugin engine build demo test test-kernels bench bench-bandwidth bench-figures bench-losses bench-io bench-mrc bench-online bench-page bench-stat bench-stat-instructions experiments lint install clean
+.PHONY: help web web-if-possible setup setup-build setup-demo setup-test plugin engine build demo test test-kernels bench bench-bandwidth bench-figures bench-losses bench-io bench-mrc bench-online bench-page bench-stat bench-stat-instructions experiments lint install dist test-dist clean

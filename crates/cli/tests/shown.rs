@@ -440,3 +440,30 @@ fn a_pipe_from_perf_is_imported() {
     left.sort();
     assert_eq!(left, ["f.mg", "file", "p.mg"]);
 }
+
+#[test]
+fn completions_and_the_manual_name_every_verb() {
+    let place = folder();
+    let help = printed(&succeeds(place.path(), &["--help"]));
+    let commands = help.split("Commands:").nth(1).expect("a list of commands");
+    let commands = commands.split("\n\n").next().expect("its lines");
+    let verbs: Vec<&str> = commands
+        .lines()
+        .filter_map(|line| line.strip_prefix("  ")?.split(' ').next())
+        .filter(|verb| !verb.is_empty() && *verb != "help")
+        .collect();
+    assert!(verbs.len() > 10, "{help}");
+    let shells = ["bash", "zsh", "fish"];
+    let scripts = shells.map(|shell| printed(&succeeds(place.path(), &["completions", shell])));
+    succeeds(place.path(), &["man", "man1"]);
+    for verb in verbs {
+        for script in &scripts {
+            assert!(script.contains(verb), "no {verb} in:\n{script}");
+        }
+        let page = place.path().join(format!("man1/memgauge-{verb}.1"));
+        let page = std::fs::read_to_string(&page).expect("a page of the manual");
+        assert!(page.contains(".SH OPTIONS") && page.contains(".SH SYNOPSIS"), "{page}");
+    }
+    let refused = run(place.path(), &["man", "/proc/man1"]);
+    assert!(said(&refused).contains("`/proc/man1`"), "{}", said(&refused));
+}
