@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
- * Layouts that the plugin and the recorder share: files in one directory, mapped by
+ * Layouts that the engine and the recorder share: files in one directory, mapped by
  * both. The recorder's twin of this file is crates/emulate/src/wire.rs; sizes and
  * offsets are asserted on both sides.
  *
@@ -48,7 +48,7 @@
 #include <stdint.h>
 
 #define MG_MAGIC 0x3147474du /* "MGG1", little endian */
-#define MG_WIRE_VERSION 7u
+#define MG_WIRE_VERSION 8u
 #define MG_PAGE 4096u
 
 #define MG_BLOCK_WORDS 32768u
@@ -104,7 +104,6 @@ struct mg_control {
     _Atomic uint32_t entries;  /* entry files claimed so far */
     _Atomic uint32_t refused;  /* processes and threads that got no entry */
     _Atomic uint32_t stop;     /* recorder: nobody reads any more */
-    uint64_t reserve_most;     /* recorder: address space that QEMU has the memory for, in bytes */
     _Atomic uint64_t sequence; /* marks of MG_MARK_SYNC so far */
 };
 
@@ -157,7 +156,7 @@ struct mg_ring {
 };
 
 enum mg_record_kind { MG_REC_CODE = 1, MG_REC_MAP = 2, MG_REC_UNMAP = 3, MG_REC_BRK = 4,
-                      MG_REC_PROGRAM = 5, MG_REC_NOT_FOLLOWED = 6, MG_REC_REFUSED = 7,
+                      MG_REC_PROGRAM = 5, MG_REC_NOT_FOLLOWED = 6, MG_REC_LEAK_SEARCH = 7,
                       MG_REC_CRASHED = 8 };
 
 struct mg_record {
@@ -193,8 +192,8 @@ struct mg_access {
 };
 
 /* MG_REC_MAP: followed by the path, NUL-padded. UNMAP and BRK
- * use start and end, PROGRAM the path, NOT_FOLLOWED a sentence as path. REFUSED: a
- * reservation of `start` bytes; CRASHED: child `start` was killed by signal `end`. */
+ * use start and end, PROGRAM the path, NOT_FOLLOWED a sentence as path. LEAK_SEARCH:
+ * AddressSanitizer's, which failed; CRASHED: child `start` was killed by signal `end`. */
 struct mg_map {
     struct mg_record record;
     uint64_t start;
@@ -204,8 +203,7 @@ struct mg_map {
     uint32_t path_bytes;
 };
 
-static_assert(sizeof(struct mg_control) == 40, "wire");
-static_assert(offsetof(struct mg_control, reserve_most) == 24, "wire");
+static_assert(sizeof(struct mg_control) == 32, "wire");
 static_assert(sizeof(struct mg_entry) == 32, "wire");
 static_assert(offsetof(struct mg_process, used) == 32, "wire");
 static_assert(sizeof(struct mg_process) == 56, "wire");

@@ -4,8 +4,6 @@
  * callback stores one or two words and returns; everything else is decided
  * when a block of code is translated (decode.c) or by the recorder.
  */
-#define _GNU_SOURCE
-#include <link.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,15 +11,7 @@
 
 #include "decode.h"
 #include "guest.h"
-#include "qemu-api.h"
 #include "session.h"
-
-#ifdef MG_ENGINE
-#define INSTALL memgauge_install /* called by name, see engine/qemu.patch */
-#else
-#define INSTALL qemu_plugin_install
-MG_EXPORT int qemu_plugin_version = MG_QEMU_API;
-#endif
 
 /* Translation is serialised by translate_lock: a block, and its last instruction. */
 static struct mg_decoded block, rep;
@@ -202,46 +192,19 @@ static void on_run(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t vaddr, vo
     put_run(r, r->w, vaddr, udata);
 }
 
-/* Bits of a meminfo that say "reads" and "writes". QEMU 7.2 selects loads or stores
- * wrongly at registration: loads match as writes, and stores as both. So callbacks that
- * need one kind ask for both and look. */
-static uint32_t load_bit, load_value, store_bit;
-/* Where a meminfo has the binary logarithm of the size, which is then at hand without
- * a call. */
-static unsigned size_bit, size_mask;
-
-static void find_meminfo_bits(int interface)
+static inline bool is_store(qemu_plugin_meminfo_t info)
 {
-    for (unsigned bit = 0; bit < 32; bit++) {
-        unsigned shift = qemu_plugin_mem_size_shift(1u << bit);
-        size_mask |= shift;
-        if (shift == 1)
-            size_bit = bit;
-    }
-    for (unsigned bit = 1; bit < 32 && !store_bit; bit++)
-        if (qemu_plugin_mem_is_store(1u << bit))
-            store_bit = 1u << bit;
-    load_value = load_bit = store_bit >> 1; /* enum qemu_plugin_mem_rw: R is 1, W is 2 */
-    if (interface >= 4) {
-        /* Nothing is both any more, and in 10.2 another flag lies over "reads". */
-        load_bit = store_bit;
-        load_value = 0;
-    }
+    return qemu_plugin_mem_is_store(info);
 }
 
 static inline bool is_load(qemu_plugin_meminfo_t info)
 {
-    return (info & load_bit) == load_value;
-}
-
-static inline bool is_store(qemu_plugin_meminfo_t info)
-{
-    return info & store_bit;
+    return !is_store(info);
 }
 
 static inline unsigned size_shift(qemu_plugin_meminfo_t info)
 {
-    return info >> size_bit & size_mask;
+    return qemu_plugin_mem_size_shift(info);
 }
 
 /* Whether this callback is of the wanted kind, and not of the other half of a
@@ -295,48 +258,9 @@ static void on_wide_first_run(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_
         on_first_run(vcpu, info, vaddr, udata);
 }
 
-/* Where QEMU's own code lies. */
-static uintptr_t qemu_code, qemu_code_bytes;
-
-static int find_qemu_code(struct dl_phdr_info *program, size_t bytes, void *unused)
-{
-    (void)bytes, (void)unused;
-    for (unsigned i = 0; i < program->dlpi_phnum; i++) {
-        const ElfW(Phdr) *part = &program->dlpi_phdr[i];
-        if (part->p_type == PT_LOAD && part->p_flags & PF_X) {
-            qemu_code = program->dlpi_addr + part->p_vaddr;
-            qemu_code_bytes = part->p_memsz;
-        }
-    }
-    return 1; /* the program itself comes first, and QEMU is that */
-}
-
-/* Whether a callback was called by QEMU, not by what it made of the program's code.
- * QEMU 7.2 may leave the callbacks of a call, return or jump in force. Then its own
- * later accesses to the program's memory, for frames of signals, come as accesses of
- * that instruction. */
-static inline bool is_by_qemu(const void *caller)
-{
-    return (uintptr_t)caller - qemu_code < qemu_code_bytes;
-}
-
-static void on_leaving_run(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t vaddr,
-                           void *udata)
-{
-    if (!is_by_qemu(__builtin_return_address(0)) && is_wanted(info, udata))
-        on_run(vcpu, info, vaddr, udata);
-}
-
-static void on_leaving_first_run(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t vaddr,
-                                 void *udata)
-{
-    if (!is_by_qemu(__builtin_return_address(0)) && is_wanted(info, udata))
-        on_first_run(vcpu, info, vaddr, udata);
-}
-
-/* A rep instruction begins. From 10.0 on, QEMU repeats it within one execution of its
- * block. Each iteration but the first is told as an execution of a block of that
- * instruction alone (udata: its number), as older versions perform it. */
+/* A rep instruction begins, which QEMU repeats within one execution of its block. Each
+ * iteration but the first is told as an execution of a block of that instruction alone
+ * (udata: its number). */
 static void on_rep(unsigned vcpu, void *alone)
 {
     (void)vcpu;
@@ -385,12 +309,10 @@ static void on_rep_piece(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t vad
     on_piece(vcpu, info, vaddr, repeats_alone(vcpu, 2) ? NULL : insn);
 }
 
-static qemu_plugin_mem_cb_t callback_of(const struct mg_hook *h, bool first)
+static qemu_plugin_vcpu_mem_cb_t callback_of(const struct mg_hook *h, bool first)
 {
     if (h->begins_rep)
         return on_rep_run;
-    if (h->leaves)
-        return first ? on_leaving_first_run : on_leaving_run;
     if (h->size > 8)
         return first ? on_wide_first_run : on_wide_run;
     if (h->filtered)
@@ -499,17 +421,18 @@ static const char *session_argument(int argc, char **argv)
     return NULL;
 }
 
-MG_EXPORT int INSTALL(qemu_plugin_id_t id, const qemu_info_t *info, int argc,
-                                  char **argv)
+int memgauge_install(qemu_plugin_id_t id, const qemu_info_t *info, int argc, char **argv);
+
+/* Called as a plugin's function of installation is, see engine/qemu.patch. */
+int memgauge_install(qemu_plugin_id_t id, const qemu_info_t *info, int argc, char **argv)
 {
+    (void)info;
     const char *dir = session_argument(argc, argv);
     if (!dir || !mg_session_open(dir)) {
         fprintf(stderr, "memgauge: the recording session is gone; the program is not recorded\n");
         return 0; /* the program itself must still run */
     }
-    find_meminfo_bits(info->version.cur);
-    dl_iterate_phdr(find_qemu_code, NULL);
-    mg_decode_init(info->version.cur);
+    mg_decode_init();
     mg_process_begin(MG_NO_ENTRY, 0);
     pthread_atfork(NULL, NULL, reset_translate_lock);
     mg_guest_install(id);

@@ -4,7 +4,6 @@
  * descriptor stays open, because the program under the emulator owns them all
  * and may close any.
  */
-#define _GNU_SOURCE
 #include "session.h"
 
 #include <errno.h>
@@ -260,11 +259,6 @@ static bool has_room(uint64_t end)
         catalogue_room += MG_PAGE;
     }
     return end <= MG_CATALOGUE_BYTES;
-}
-
-uint64_t mg_reserve_most(void)
-{
-    return control->reserve_most;
 }
 
 bool mg_catalogue(const void *head, size_t head_bytes, const void *tail, size_t tail_bytes)

@@ -32,9 +32,6 @@ void mg_birth_end(int64_t tid);
 /* Appends a record to the catalogue; false when it is full or has no reader. */
 bool mg_catalogue(const void *head, size_t head_bytes, const void *tail, size_t tail_bytes);
 void mg_note_undecoded(uint32_t count);
-/* Bytes of address space the program may reserve: QEMU's records of more would take
- * memory that this machine does not have. */
-uint64_t mg_reserve_most(void);
 uint32_t mg_new_block_id(void);
 
 #endif
