@@ -182,7 +182,10 @@ fn an_engine_that_records_nothing_is_a_failure_of_memgauge() {
     let version = wire
         .expect("the header is there")
         .lines()
-        .find_map(|line| line.strip_prefix("#define MG_WIRE_VERSION ")?.strip_suffix('u'))
+        .find_map(|line| {
+            line.strip_prefix("#define MG_WIRE_VERSION ")?
+                .strip_suffix('u')
+        })
         .expect("it has a version")
         .to_owned();
     let mute = format!("echo 'qemu-x86_64 version 10.0.13 (memgauge {version})'");

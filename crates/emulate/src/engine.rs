@@ -60,7 +60,10 @@ struct EngineVersion {
 
 /// `None` of another program.
 fn version_of(printed: &str) -> Option<EngineVersion> {
-    let line = printed.lines().next()?.strip_prefix("qemu-x86_64 version ")?;
+    let line = printed
+        .lines()
+        .next()?
+        .strip_prefix("qemu-x86_64 version ")?;
     let (qemu, own) = line.split_once(" (memgauge ")?;
     let own = own.strip_suffix(')')?;
     let (wire, pinned) = match own.strip_suffix(UNPINNED) {

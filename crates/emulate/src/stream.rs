@@ -11,9 +11,9 @@ use std::time::Instant;
 use memgauge_trace::{CommandEnd, LossKind};
 
 use super::catalogue::{Catalogue, CatalogueEvent};
+use super::engine::not_started;
 use super::follow::{self, Followed, Origin, Reader, Taken, Words};
 use super::parts::{Names, Parts, PartsBy};
-use super::engine::not_started;
 use super::session::{ProcessEntry, Ring, Session};
 use super::walk::{References, Walk, WalkState};
 use super::{Emulator, IDLE, PATIENCE, REAP_EVERY, resolve, spawn};
