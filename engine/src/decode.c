@@ -358,19 +358,6 @@ static void memory_operands(struct mg_decoded *b, const struct insn *in)
     }
 }
 
-/* Marks the hooks that must tell the instruction's accesses apart from others. */
-static void filter_hooks(struct mg_decoded *b, const struct insn *in, unsigned first_access,
-                         unsigned first_hook)
-{
-    unsigned kinds = 0;
-    for (unsigned i = first_access; i < b->accesses; i++)
-        kinds |= b->access[i].kind;
-    for (unsigned i = first_hook; i < b->hooks; i++) {
-        b->hook[i].filtered = kinds != b->hook[i].kind;
-        b->hook[i].begins_rep = i == first_hook && repeats(in->z);
-    }
-}
-
 static int64_t immediate(const ZydisDecodedOperand *op)
 {
     return op->imm.value.s;
@@ -498,9 +485,10 @@ void mg_decode_insn(struct mg_decoded *b, const uint8_t *code, size_t bytes, uin
             b->flags |= MG_CODE_ENDS_REP | (b->insns == 0 ? MG_CODE_BEGINS_REP : 0);
             b->loops = true;
         }
-        unsigned access = b->accesses, hook = b->hooks;
+        unsigned hook = b->hooks;
         memory_operands(b, &in);
-        filter_hooks(b, &in, access, hook);
+        if (b->hooks > hook)
+            b->hook[hook].begins_rep = repeats(&z);
         register_effects(&in);
     }
     b->insns++;

@@ -21,8 +21,7 @@ struct mg_hook {
     uint16_t insn;
     uint16_t run;
     uint8_t kind;     /* MG_LOAD or MG_STORE: which of the instruction's accesses it wants */
-    uint8_t size;     /* bytes QEMU accesses for it; above 8 they arrive in pieces */
-    bool filtered;    /* the instruction makes accesses it does not want, too */
+    uint8_t size;     /* bytes QEMU accesses for it; above 8 they may come in pieces */
     bool varying;     /* pieces are streamed as they come */
     bool begins_rep;  /* the first of a rep instruction that QEMU repeats within the block */
 };

@@ -8,8 +8,9 @@
 
 extern char mg_session_dir[];
 
-/* The calling thread's ring; a dummy that is always full before its first use. */
-extern __thread struct mg_ring *mg_ring __attribute__((tls_model("initial-exec")));
+/* The calling thread's ring, where its code finds it, too; a dummy that is always full
+ * before its first use. */
+struct mg_ring *mg_own_ring(void);
 
 /* Maps the control page; false where the directory is not a live session. */
 bool mg_session_open(const char *dir);

@@ -24,11 +24,9 @@
  * MG_NO_ACCESS. Further runs have MG_FURTHER_LOADS or, where one of the accesses
  * stores, MG_FURTHER_STORES.
  *
- * A run in two lines has s set. The exception is a run in which no access spans both
- * lines and the last one is not in the first one's line: it has another word with the
- * address of the last, MG_OTHER_LINE_LOADS or _STORES. Each word then says whether an
- * access of its line stores. If a block's id would say it wrongly of the first line, s
- * is set.
+ * A run in two lines has s set. The recorder also reads the other line of a run as a word
+ * of its own, with the address of the run's last access and MG_OTHER_LINE_LOADS or _STORES;
+ * the engine no longer writes such words, as it would have to branch for them (emit.c).
  *
  * Ids from MG_MARKS on, with s set, are other things:
  *

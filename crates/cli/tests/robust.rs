@@ -242,6 +242,20 @@ fn handlers_of_signals_get_an_aligned_stack() {
     );
 }
 
+/// `ls -l` asks for extended attributes, and says so where the system has no such call.
+#[test]
+fn a_listing_works_as_without_memgauge() {
+    if !needs(&["ls"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    std::fs::write(folder.path().join("file"), "").expect("a file can be written");
+    let path = folder.path().to_str().expect("temporary paths are text");
+    let run = Recorded::new(&[], &["ls", "-l", path]);
+    assert_eq!(text(&run.output.stderr), "");
+    assert!(text(&run.output.stdout).contains("file"));
+}
+
 const CHECKED: &str = r#"
 #include <stdio.h>
 #include <stdlib.h>
