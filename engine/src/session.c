@@ -303,6 +303,7 @@ uint32_t mg_new_block_id(void)
     return next_block++;
 }
 
+/* The thread's processor is gone by now, and with it the place of the ring. */
 static void end_thread(void *ring)
 {
     struct mg_ring *r = ring;
