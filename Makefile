@@ -2,7 +2,6 @@
 PREFIX ?= /usr/local
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
-PLUGINS := $(TARGET)/qemu-plugin
 
 # Where rustup puts cargo, for shells that have not read its profile.
 export PATH := $(PATH):$(HOME)/.cargo/bin
@@ -16,11 +15,8 @@ setup: ## install all that building, demo and tests need (Debian), check the Rus
 setup-build setup-demo setup-test:
 	@./setup.sh $(@:setup-%=%)
 
-plugin: setup-build ## build the QEMU plugin
-	@$(MAKE) -C qemu-plugin OUT=$(PLUGINS)
-
 engine: setup-build ## build the engine: the emulator with the recorder in it (target/engine)
-	@engine/build $(TARGET)/engine || echo "make: no engine here; qemu-x86_64 and the plugin stand in for it" >&2
+	@engine/build $(TARGET)/engine
 
 WEB := $(wildcard web/src/*.ts web/src/*.css web/src/sections/*.ts web/vendor/uplot/*)
 
@@ -34,7 +30,7 @@ web-if-possible: setup-build
 	@if command -v esbuild >/dev/null; then $(MAKE) --no-print-directory web; \
 	else echo "web: no esbuild here: memgauge is built without pages" >&2; fi
 
-build: setup-build plugin engine web-if-possible ## build memgauge for use (target/release/memgauge)
+build: setup-build engine web-if-possible ## build memgauge for use (target/release/memgauge)
 	cargo build --release -p memgauge
 
 bench-io: setup-test build ## cost of accounting I/O: paired runs (needs root; perf, nginx, wrk where there)
@@ -43,14 +39,14 @@ bench-io: setup-test build ## cost of accounting I/O: paired runs (needs root; p
 demo: setup-demo build ## record sqlite3 at work and show the report
 	@bench/demo $(TARGET)/release/memgauge $(TARGET)/demo
 
-test: setup-test plugin engine web-if-possible ## run all tests
+test: setup-test engine web-if-possible ## run all tests
 	cargo test --workspace --no-fail-fast
 	cargo test --manifest-path tests/ring-model/Cargo.toml --target-dir $(TARGET)/ring-model
 
 test-kernels: setup-test ## I/O accounting on Debian's kernel in an emulated machine (about 20 minutes)
 	@tests/kernels/run $(KERNEL_ARGS)
 
-bench: setup-test build ## speed against native, QEMU alone and cachegrind
+bench: setup-test build ## speed against native, the engine alone and cachegrind
 	@bench/run --memgauge $(TARGET)/release/memgauge $(BENCH_ARGS)
 
 bench-stat: setup-test build ## cost of counter series and speed of import against perf; parser; addresses of the clock
@@ -99,7 +95,7 @@ experiments: setup-test build ## curves from sampled events against exact ones (
 	cargo build --release -p memgauge-workloads
 	cargo run --release -p memgauge --example mrc_experiment -- $(TARGET)/release/memgauge-workloads docs/experiments >/dev/null
 
-lint: setup-test plugin web-if-possible ## structure, words of the documents, formatting, clippy, documentation, plugin warnings
+lint: setup-test web-if-possible ## structure, words of the documents, formatting, clippy, documentation
 	tests/structure
 	tests/words
 	cargo fmt --all --check
@@ -125,4 +121,4 @@ test-dist: dist ## install, use and remove the packages in clean root file syste
 clean: ## remove everything built
 	cargo clean
 
-.PHONY: help web web-if-possible setup setup-build setup-demo setup-test plugin engine build demo test test-kernels bench bench-bandwidth bench-figures bench-losses bench-io bench-mrc bench-online bench-page bench-stat bench-stat-instructions experiments lint install dist test-dist clean
+.PHONY: help web web-if-possible setup setup-build setup-demo setup-test engine build demo test test-kernels bench bench-bandwidth bench-figures bench-losses bench-io bench-mrc bench-online bench-page bench-stat bench-stat-instructions experiments lint install dist test-dist clean

@@ -10,19 +10,19 @@ set -eu
 cd "$(dirname "$0")"
 PATH="$PATH:$HOME/.cargo/bin"
 
-BUILD="gcc make libc6-dev libzydis-dev clang libelf-dev zlib1g-dev pkg-config esbuild
+BUILD="gcc make libc6-dev clang libelf-dev zlib1g-dev pkg-config esbuild
     ninja-build libglib2.0-dev python3 python3-venv patch xz-utils"
-DEMO="qemu-user sqlite3"
+DEMO="sqlite3"
 TEST="g++ binutils util-linux valgrind xz-utils python3 procps iproute2 e2fsprogs tmux libpfm4"
 # Tests skip without these packages, and say so. They are installed only if no installed package changes.
 WELCOME="mdadm linux-perf chromium node-typescript"
 
 PURPOSE=${1:-demo}
 case "$PURPOSE" in
-    build) PACKAGES=$BUILD PROGRAMS="gcc make clang" WELCOME="" ;;
-    demo) PACKAGES="$BUILD $DEMO" PROGRAMS="gcc make clang qemu-x86_64 sqlite3" WELCOME="" ;;
+    build) PACKAGES=$BUILD PROGRAMS="gcc make clang ninja" WELCOME="" ;;
+    demo) PACKAGES="$BUILD $DEMO" PROGRAMS="gcc make clang ninja sqlite3" WELCOME="" ;;
     test) PACKAGES="$BUILD $DEMO $TEST"
-        PROGRAMS="gcc make clang qemu-x86_64 sqlite3 valgrind xz python3 ps" ;;
+        PROGRAMS="gcc make clang ninja sqlite3 valgrind xz python3 ps" ;;
     *) echo "setup: \`$PURPOSE\` is not one of build, demo and test" >&2; exit 2 ;;
 esac
 
@@ -89,7 +89,6 @@ check_programs() {
     for program in $PROGRAMS; do
         command -v "$program" >/dev/null || say "no \`$program\` here: install what provides it"
     done
-    [ -e /usr/include/Zydis/Zydis.h ] || say "no Zydis.h here: install the Zydis development files"
 }
 
 check_rust() {

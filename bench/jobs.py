@@ -15,6 +15,7 @@ from pathlib import Path
 BENCH = Path(__file__).resolve().parent
 ROOT = BENCH.parent
 TARGET = ROOT / "target" / "bench"
+ENGINE = ROOT / "target" / "engine" / "memgauge-engine"
 INPUTS = TARGET / "inputs"
 
 TEXT_BYTES = 12_000_000

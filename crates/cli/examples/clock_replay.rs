@@ -418,9 +418,9 @@ fn anew(folder: &Path, arguments: &[String]) -> Result<Command> {
     let mut command = Command::new("setarch");
     command.arg("-R").arg(std::env::current_exe()?);
     command.arg(HERE).args(arguments).current_dir(folder);
-    let plugin = std::env::var_os("MEMGAUGE_PLUGIN_DIR");
+    let engine = std::env::var_os("MEMGAUGE_QEMU");
     command.env_clear();
-    command.envs(plugin.map(|dir| ("MEMGAUGE_PLUGIN_DIR", dir)));
+    command.envs(engine.map(|path| ("MEMGAUGE_QEMU", path)));
     command.env("PATH", "/usr/bin:/bin").env("LC_ALL", "C");
     command.env("PYTHONHASHSEED", "0");
     command.env("PYTHONMALLOC", "malloc");

@@ -86,6 +86,19 @@ pub(crate) fn explain(error: &anyhow::Error) -> ExitCode {
     })
 }
 
+/// A recording that could not be written in full; the rest is kept, as all totals are.
+pub(crate) fn lacking(unwritten: &Unwritten, end: Option<&CommandEnd>) -> anyhow::Error {
+    let ended = match end {
+        Some(CommandEnd::Exited(code)) => format!("; the program exited with {code}"),
+        _ => String::new(),
+    };
+    anyhow::anyhow!(
+        "{}; at the end {} rows are missing, the totals and the other rows are kept{ended}",
+        unwritten.why,
+        unwritten.lost_rows
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use anyhow::Context;
@@ -113,17 +126,4 @@ mod tests {
             "failed to run `x`: Not a directory"
         );
     }
-}
-
-/// A recording that could not be written in full; the rest is kept, as all totals are.
-pub(crate) fn lacking(unwritten: &Unwritten, end: Option<&CommandEnd>) -> anyhow::Error {
-    let ended = match end {
-        Some(CommandEnd::Exited(code)) => format!("; the program exited with {code}"),
-        _ => String::new(),
-    };
-    anyhow::anyhow!(
-        "{}; at the end {} rows are missing, the totals and the other rows are kept{ended}",
-        unwritten.why,
-        unwritten.lost_rows
-    )
 }

@@ -121,9 +121,10 @@ fn a_script_whose_interpreter_is_not_there_names_script_and_interpreter() {
     );
 }
 
-/// memgauge looks for its engine and its plugin around itself, so it is moved away (linked:
-/// the file is large).
-fn record_far_away(path: &str) -> Output {
+/// memgauge looks for its engine around itself, so it is moved away (linked: the file is
+/// large).
+#[test]
+fn an_engine_that_is_not_there_says_how_to_get_it() {
     let far = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a temporary folder");
     let place = far.path().join("a/b/c/d");
     fs::create_dir_all(&place).expect("folders can be made");
@@ -133,95 +134,62 @@ fn record_far_away(path: &str) -> Output {
         .arg(far.path().join("run.mg"))
         .args(["--", "/bin/true"])
         .env_clear()
-        .env("PATH", path)
+        .env("PATH", harness::PATH)
         .output()
         .expect("memgauge runs");
     assert!(!far.path().join("run.mg").exists());
-    output
-}
-
-#[test]
-fn an_engine_that_is_not_there_says_how_to_get_it() {
-    let output = record_far_away("/nowhere");
     check_line(
         &output,
         FAILED,
-        &[
-            "memgauge-engine",
-            "make engine",
-            "qemu-x86_64",
-            "package qemu-user",
-        ],
+        &["memgauge-engine", "make engine", "MEMGAUGE_QEMU"],
     );
 }
 
-#[test]
-fn an_emulator_without_plugins_says_which_is_needed() {
+/// What memgauge says where the emulator is a program that runs `script`.
+fn check_emulator(script: &str, words: &[&str]) {
     let folder = folder();
-    let old = folder.path().join("qemu");
-    write_program(&old, b"#!/bin/sh\necho qemu-x86_64 version 5.2.0\n", 0o755);
+    let emulator = folder.path().join("qemu");
+    let script = format!("#!/bin/sh\n{script}\n");
+    write_program(&emulator, script.as_bytes(), 0o755);
     let recorded = Recorded::with(&[], &["/bin/true"], |command| {
-        command.env("MEMGAUGE_QEMU", &old);
+        command.env("MEMGAUGE_QEMU", &emulator);
     });
-    check_line(&recorded.output, FAILED, &["5.2.0", "6.0 or later"]);
+    check_line(&recorded.output, FAILED, words);
 }
 
 #[test]
-fn an_emulator_built_without_plugins_is_refused() {
-    let folder = folder();
-    let bare = folder.path().join("qemu");
-    write_program(&bare, b"#!/bin/sh\necho qemu-x86_64 version 7.2.0\n", 0o755);
-    let recorded = Recorded::with(&[], &["/bin/true"], |command| {
-        command.env("MEMGAUGE_QEMU", &bare);
-    });
-    check_line(
-        &recorded.output,
-        FAILED,
-        &["7.2.0", "without plugins", "MEMGAUGE_QEMU"],
+fn an_emulator_without_a_recorder_is_refused() {
+    let another = "echo 'qemu-x86_64 version 7.2.0 (Debian 1:7.2)'";
+    check_emulator(
+        another,
+        &["memgauge's engine", "unset MEMGAUGE_QEMU", "make engine"],
     );
-    assert!(!recorded.path().exists());
 }
 
 #[test]
-fn a_plugin_that_is_not_there_says_how_to_build_it() {
-    if !needs(&["qemu-x86_64"]) {
-        return;
-    }
-    check_line(
-        &record_far_away(harness::PATH),
-        FAILED,
-        &["plugin", "make plugin", "MEMGAUGE_PLUGIN_DIR"],
-    );
+fn an_engine_of_another_version_is_refused() {
+    let older = "echo 'qemu-x86_64 version 10.0.13 (memgauge 1)'";
+    check_emulator(older, &["another version of memgauge", "make engine"]);
 }
 
 /// Not the emulator's failure passed off as the program's.
 #[test]
-fn a_plugin_that_cannot_be_loaded_is_a_failure_of_memgauge() {
-    if !needs(&["qemu-x86_64"]) {
-        return;
-    }
-    let folder = folder();
-    for api in 1..=4 {
-        let name = format!("memgauge-qemu-api{api}.so");
-        fs::write(folder.path().join(name), "no library").expect("the plugin can be written");
-    }
-    let recorded = Recorded::with(&[], &["/bin/true"], |command| {
-        command
-            .env("MEMGAUGE_QEMU", "/usr/bin/qemu-x86_64")
-            .env("MEMGAUGE_PLUGIN_DIR", folder.path());
-    });
-    assert_eq!(recorded.code(), Some(FAILED), "{}", recorded.said());
-    let ours: Vec<String> = recorded
-        .said()
+fn an_engine_that_records_nothing_is_a_failure_of_memgauge() {
+    let wire = fs::read_to_string(concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../engine/src/stream.h"
+    ));
+    let version = wire
+        .expect("the header is there")
         .lines()
-        .filter(|line| line.starts_with("memgauge: "))
-        .map(str::to_owned)
-        .collect();
-    assert!(
-        ours.len() == 1 && ours[0].contains("plugin"),
-        "{}",
-        recorded.said()
-    );
+        .find_map(|line| {
+            line.strip_prefix("#define MG_WIRE_VERSION ")?
+                .strip_suffix('u')
+        })
+        .expect("it has a version")
+        .to_owned();
+    let mute = format!("echo 'qemu-x86_64 version 10.0.13 (memgauge {version})'");
+    check_emulator(&mute, &["failed to start the emulator", "make engine"]);
 }
 
 /// memgauge with a recording to write to `path`.

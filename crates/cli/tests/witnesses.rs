@@ -24,6 +24,9 @@ use object::{Object, ObjectSymbol};
 use harness::{PATH, Recorded, assert_near, beyond, needs, workloads, write_machine};
 
 const TOLERANCE: f64 = 0.01;
+/// Of first-level misses: the stack starts alike in both, but 16 bytes of it more or less
+/// move them by 1 to 10 % in either tool.
+const TOLERANCE_D1: f64 = 0.03;
 const PAGE: u64 = 4096;
 
 /// Features of a processor by which the C library would pick string functions.
@@ -87,7 +90,7 @@ fn stack_under_qemu(program: &[&str], folder: &Path) -> u64 {
     let path = std::env::split_paths(PATH)
         .map(|dir| dir.join(program[0]))
         .find(|path| path.is_file());
-    let mut command = Command::new("qemu-x86_64");
+    let mut command = Command::new(harness::engine());
     command
         .args(["-d", "page", "-D"])
         .arg(&log)
@@ -175,11 +178,15 @@ fn check(program: &[&str], input: &str) {
     let theirs = cachegrind(program, &path);
     let ours = memgauge(program, &path, padding, folder.path());
     println!("{program:?}: cachegrind {theirs:?}, memgauge {ours:?}");
-    for (what, (value, expected)) in ["references", "D1 misses", "LL misses"]
-        .iter()
-        .zip(ours.into_iter().zip(theirs))
+    let compared = [
+        ("references", TOLERANCE),
+        ("D1 misses", TOLERANCE_D1),
+        ("LL misses", TOLERANCE),
+    ];
+    for ((what, tolerance), (value, expected)) in
+        compared.into_iter().zip(ours.into_iter().zip(theirs))
     {
-        assert_near(&format!("{program:?}: {what}"), value, expected, TOLERANCE);
+        assert_near(&format!("{program:?}: {what}"), value, expected, tolerance);
     }
 }
 

@@ -1,5 +1,5 @@
 //! The catalogue: all that a process's code does to memory, block by block, as the
-//! plugin decoded it.
+//! engine decoded it.
 
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ use super::wire;
 /// Numbers are dense; one this far ahead of the last is damage.
 const MAX_GAP: usize = 1 << 16;
 
-/// More instructions, and more accesses, than QEMU puts in a block; more is damage.
+/// More instructions, and more accesses, than the engine puts in a block; more is damage.
 pub(super) const MOST_IN_BLOCK: u16 = 2048;
 
 /// Flag of a block whose record has not come yet; not on the wire.
@@ -271,8 +271,8 @@ pub(super) enum CatalogueEvent {
     Break(u64),
     Program(String),
     NotFollowed(String),
-    /// A reservation of so many bytes was refused.
-    Refused(u64),
+    /// AddressSanitizer's search for leaks could not begin.
+    LeakSearch,
     /// A child was killed by a signal that says it crashed.
     Crashed {
         pid: u64,
@@ -280,7 +280,7 @@ pub(super) enum CatalogueEvent {
     },
 }
 
-/// A catalogue record that cannot be what the plugin writes.
+/// A catalogue record that cannot be what the engine writes.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("failed to read catalogue record of kind {kind} and {bytes} bytes")]
 pub(super) struct BadRecord {
@@ -326,7 +326,7 @@ impl Catalogue {
     /// if that is not code.
     ///
     /// # Errors
-    /// A record the plugin cannot have written; nothing after it is readable.
+    /// A record the engine cannot have written; nothing after it is readable.
     pub(super) fn read(
         &mut self,
         bytes: &[u8],
@@ -498,7 +498,7 @@ fn catalogue_event(kind: u32, body: &[u8]) -> Option<CatalogueEvent> {
         wire::record::BRK => Some(CatalogueEvent::Break(range.start)),
         wire::record::PROGRAM => Some(CatalogueEvent::Program(path)),
         wire::record::NOT_FOLLOWED => Some(CatalogueEvent::NotFollowed(path)),
-        wire::record::REFUSED => Some(CatalogueEvent::Refused(range.start)),
+        wire::record::LEAK_SEARCH => Some(CatalogueEvent::LeakSearch),
         wire::record::CRASHED => Some(CatalogueEvent::Crashed {
             pid: range.start,
             signal: range.end,
@@ -512,7 +512,7 @@ pub(super) mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// A record as the plugin writes it.
+    /// A record as the engine writes it.
     pub(in super::super) fn code(
         number: u32,
         vaddr: u64,

@@ -1,8 +1,8 @@
-//! Source `emulate`: the program runs under QEMU user mode, a plugin streams
-//! what it executes and accesses, and a modelled machine makes events of it.
+//! Source `emulate`: the program runs under memgauge's engine (QEMU user mode with a
+//! recorder in it), which streams what it executes and accesses, and a modelled machine
+//! makes events of it.
 //!
-//! Works without a PMU, on x86-64 Linux with a QEMU that loads plugins. Everything it reports is
-//! *modelled*: exact for the modelled machine, not a measurement of this one.
+//! Works without a PMU, on x86-64 Linux. Everything it reports is *modelled*: exact for the modelled machine, not a measurement of this one.
 //!
 //! Rejected: running the model inside the emulator (it would cost the emulated
 //! thread the time that a second processor has to spare, and a crash would
@@ -15,13 +15,12 @@
 mod address_space;
 mod ahead;
 mod catalogue;
+mod engine;
 mod follow;
 pub mod geometry;
 mod parts;
-mod qemu;
 mod recorder;
 mod replay;
-mod reserve;
 mod session;
 mod stream;
 #[allow(unsafe_code)]
@@ -42,8 +41,8 @@ use memgauge_trace::{
     catalogue as events,
 };
 
-use qemu::not_loaded;
-pub use qemu::{Emulator, resolve, would_gain_rights};
+use engine::not_started;
+pub use engine::{Emulator, resolve, would_gain_rights};
 
 use memgauge_host as host;
 use memgauge_host::run::Program;
@@ -115,6 +114,9 @@ const UNRECORDED_IDLE: Duration = Duration::from_millis(20);
 fn facts(options: &Options, emulator: &Emulator) -> SourceFacts {
     let mut settings =
         std::collections::BTreeMap::from([("qemu".to_owned(), emulator.version.clone())]);
+    if !emulator.pinned {
+        settings.insert("engine".to_owned(), "from later sources".to_owned());
+    }
     if let Some(interval) = options.pmu.interval_ns {
         settings.insert("interval_ns".to_owned(), interval.to_string());
     }
@@ -143,18 +145,14 @@ fn manifest(options: &Options, emulator: &Emulator) -> Manifest {
 
 fn spawn(command: &[String], emulator: &Emulator, session: &Session) -> Result<Program> {
     let (path, args) = resolve(command)?;
-    let plugin = format!(
-        "{},session={}",
-        emulator.plugin.display(),
-        session.dir().display()
-    );
-    let mut qemu = Command::new(&emulator.qemu);
-    qemu.args(["-0", &args[0], "-plugin", &plugin])
+    let mut engine = Command::new(&emulator.path);
+    engine
+        .args(["-0", &args[0], "-plugin", &engine::option(session.dir())])
         .arg(path)
         .args(&args[1..]);
-    without_randomisation(&mut qemu);
-    let spawned = qemu.spawn().map(Program::of);
-    spawned.map_err(|e| Error::system(format!("failed to start `{}`", emulator.qemu.display()), e))
+    without_randomisation(&mut engine);
+    let spawned = engine.spawn().map(Program::of);
+    spawned.map_err(|e| Error::system(format!("failed to start `{}`", emulator.path.display()), e))
 }
 
 /// Runs the command under the emulator and records it.
@@ -173,7 +171,7 @@ pub fn record(options: &Options, progress: &mut dyn FnMut(&Progress)) -> Result<
     let machine = Machine::new(options.machine.clone(), options.pmu.clone())
         .map_err(|e| Error::new(crate::ErrorKind::Missing, e.to_string()))?;
     let writer = Writer::create(&options.output, manifest(options, &emulator))?;
-    let mut session = Session::create(reserve::most(&emulator.version))?;
+    let mut session = Session::create()?;
     let mut run = EmulatedRun {
         started: Instant::now(),
         program: spawn(&options.command, &emulator, &session)?,
@@ -237,35 +235,35 @@ fn notes(seen: &[Note], end: &CommandEnd, options: &Options, emulator: &Emulator
     let mut all: Vec<String> = seen
         .iter()
         .map(|note| match *note {
-            Note::Refused(bytes) => reserve::refused(bytes, &emulator.version),
+            Note::LeakSearch => LEAK_SEARCH.to_owned(),
             Note::Crashed { pid, signal } => crashed(
                 &format!("process {pid}"),
                 signal as i32,
                 &options.command[0],
-                &emulator.version,
+                emulator,
             ),
         })
         .collect();
     if let CommandEnd::Signalled(signal @ (libc::SIGSEGV | libc::SIGBUS | libc::SIGILL)) = *end {
         let command = &options.command[0];
-        all.push(crashed("the program", signal, command, &emulator.version));
+        all.push(crashed("the program", signal, command, emulator));
     }
     all
 }
 
 /// A crash, which may be the emulator's fault.
-fn crashed(who: &str, signal: i32, command: &str, version: &str) -> String {
-    let known = match version.starts_with("7.") {
-        true => {
-            "; QEMU 7.2 gives signal handlers a misaligned stack, on which their SSE code crashes"
-        }
-        false => "",
-    };
+fn crashed(who: &str, signal: i32, command: &str, emulator: &Emulator) -> String {
     format!(
-        "{who} crashed (signal {signal}) under the emulator{known}: run `qemu-x86_64 {command}` \
-         without memgauge to see whether the emulator is at fault"
+        "{who} crashed (signal {signal}) under the emulator: run `{} {command}` without memgauge \
+         to see whether the emulator is at fault",
+        emulator.path.display()
     )
 }
+
+/// Message where AddressSanitizer could not search for leaks.
+const LEAK_SEARCH: &str = "AddressSanitizer's search for leaks stops the program's threads by \
+    ptrace, which the emulator does not have, and so the program ended with its exit code for \
+    errors: set ASAN_OPTIONS=detect_leaks=0";
 
 /// A recording under way.
 struct EmulatedRun {
@@ -369,7 +367,7 @@ impl EmulatedRun {
             });
             // One that was killed may not have come so far.
             if self.recorder.seen().processes == 0 && matches!(end, CommandEnd::Exited(_)) {
-                return Err(not_loaded());
+                return Err(not_started());
             }
         } else {
             // These may fail for the same reason; the recording counts what is lost.

@@ -75,7 +75,7 @@ impl Parts {
             CatalogueEvent::Unmapped(_)
             | CatalogueEvent::Program(_)
             | CatalogueEvent::NotFollowed(_)
-            | CatalogueEvent::Refused(_)
+            | CatalogueEvent::LeakSearch
             | CatalogueEvent::Crashed { .. } => return,
         }
         self.ranges.clear();

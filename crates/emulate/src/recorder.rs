@@ -93,13 +93,13 @@ struct ModelReader {
 /// A message for the user besides the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Note {
-    /// A reservation of so many bytes was refused.
-    Refused(u64),
+    /// AddressSanitizer's search for leaks could not begin.
+    LeakSearch,
     /// A process was killed by a signal that says it crashed.
     Crashed { pid: u64, signal: u64 },
 }
 
-/// Notes that are kept; a program may be refused any number of times.
+/// Notes that are kept; there may be any number of crashes.
 const MOST_NOTES: usize = 5;
 
 /// Turns what falls due at a core into rows.
@@ -403,7 +403,7 @@ impl Reader for ModelReader {
             CatalogueEvent::NotFollowed(what) => {
                 self.lose(Some(process), LossKind::ProgramNotFollowed, 1, &what);
             }
-            CatalogueEvent::Refused(bytes) => self.add_note(Note::Refused(bytes)),
+            CatalogueEvent::LeakSearch => self.add_note(Note::LeakSearch),
             CatalogueEvent::Crashed { pid, signal } => self.add_note(Note::Crashed { pid, signal }),
         }
     }
@@ -478,7 +478,7 @@ impl Reader for ModelReader {
         self.write_sites(&mut process);
         let undecoded = u64::from(process.entry.undecoded());
         if undecoded > 0 {
-            let detail = "instructions with accesses that the plugin does not see";
+            let detail = "instructions with accesses that the engine does not see";
             self.lose(Some(&process), LossKind::Undecoded, undecoded, detail);
         }
         self.cut += process.kept.missing_runs.max(0).unsigned_abs();

@@ -356,8 +356,13 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
             return;
         };
         let first = word & wire::ADDRESS;
+        let mut before = Touched::default();
         for index in run.accesses() {
-            self.access_ahead(words, at, first, block, index);
+            let access = self.program.catalogue.access(index);
+            let addr = first.wrapping_add(access.delta as u64);
+            if !before.covers(addr, u32::from(access.size), access.kind) {
+                self.access_ahead(words, at, first, block, index);
+            }
         }
     }
 
@@ -478,6 +483,36 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
         {
             self.take_due(words, at);
         }
+    }
+}
+
+/// The line that an access of a run touched last: the next one of the same line, if it
+/// makes nothing dirty, leaves the model as it is.
+#[derive(Default)]
+struct Touched {
+    /// Beyond the last byte of the line; 0 of none.
+    end: u64,
+    stored: bool,
+}
+
+impl Touched {
+    /// Whether the access changes nothing; remembers it where it does.
+    #[inline(always)]
+    fn covers(&mut self, addr: u64, size: u32, kind: AccessKind) -> bool {
+        let stores = kind != AccessKind::Load;
+        let end = (addr / LINE + 1).wrapping_mul(LINE);
+        let crosses = Core::crosses_line(addr, size);
+        if !crosses && end == self.end && (self.stored || !stores) {
+            return true;
+        }
+        *self = match crosses {
+            true => Touched::default(),
+            false => Touched {
+                end,
+                stored: stores || end == self.end && self.stored,
+            },
+        };
+        false
     }
 }
 

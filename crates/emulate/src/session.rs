@@ -1,4 +1,4 @@
-//! The directory shared with the plugin: the control page and the entries
+//! The directory shared with the engine: the control page and the entries
 //! that processes and threads leave in it.
 
 use std::fs::{self, File, OpenOptions};
@@ -140,8 +140,7 @@ fn open_shared(path: &Path, bytes: usize) -> std::io::Result<Shared> {
 
 impl Session {
     /// Makes the directory and its control page.
-    /// `reserve_most`: see [`super::reserve`].
-    pub(super) fn create(reserve_most: u64) -> Result<Session> {
+    pub(super) fn create() -> Result<Session> {
         remove_orphans();
         let dir = make_dir()?;
         let path = dir.join("control");
@@ -155,9 +154,6 @@ impl Session {
         shared
             .u32(control::VERSION)
             .store(wire::WIRE_VERSION, Ordering::Relaxed);
-        shared
-            .u64(control::RESERVE_MOST)
-            .store(reserve_most, Ordering::Relaxed);
         shared
             .u32(control::RECORDER_PID)
             .store(std::process::id(), Ordering::Relaxed);
@@ -175,7 +171,7 @@ impl Session {
         })
     }
 
-    /// Where the plugin finds it.
+    /// Where the engine finds it.
     pub(super) fn dir(&self) -> &Path {
         &self.dir
     }
@@ -194,7 +190,7 @@ impl Session {
     ///
     /// Entries come in order of birth, but one that stays unfinished keeps the
     /// others waiting only for a while. It comes later, unless its file could not
-    /// be made (the plugin counted it as refused) or its owner was killed on the
+    /// be made (the engine counted it as refused) or its owner was killed on the
     /// way.
     pub(super) fn next_entry(&mut self) -> Option<Entry> {
         let entries = self.control.u32(control::ENTRIES).load(Ordering::Acquire);
@@ -332,7 +328,7 @@ impl ProcessEntry {
         self.shared.u32(process::FORKS).load(Ordering::Acquire)
     }
 
-    /// Instructions the plugin could not decode.
+    /// Instructions the engine could not decode.
     pub(super) fn undecoded(&self) -> u32 {
         self.shared.u32(process::UNDECODED).load(Ordering::Relaxed)
     }
@@ -396,7 +392,7 @@ impl Ring {
         taken.store(ring::IS_LEFT, Ordering::SeqCst);
     }
 
-    /// Words the plugin had no room for.
+    /// Words the engine had no room for.
     pub(super) fn dropped(&self) -> u32 {
         self.shared.u32(ring::DROPPED).load(Ordering::Relaxed)
     }
@@ -473,7 +469,7 @@ impl Ring {
 mod tests {
     use super::*;
 
-    /// Fills in entry `number` as a thread's plugin does.
+    /// Fills in entry `number` as a thread's engine does.
     fn fill(session: &Session, number: u32) {
         let path = session.path(number);
         let file = File::create_new(&path).unwrap();
@@ -499,7 +495,7 @@ mod tests {
 
     #[test]
     fn an_entry_that_was_passed_over_still_comes() {
-        let mut session = Session::create(u64::MAX).unwrap();
+        let mut session = Session::create().unwrap();
         session
             .control
             .u32(control::ENTRIES)

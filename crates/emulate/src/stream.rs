@@ -11,9 +11,9 @@ use std::time::Instant;
 use memgauge_trace::{CommandEnd, LossKind};
 
 use super::catalogue::{Catalogue, CatalogueEvent};
+use super::engine::not_started;
 use super::follow::{self, Followed, Origin, Reader, Taken, Words};
 use super::parts::{Names, Parts, PartsBy};
-use super::qemu::not_loaded;
 use super::session::{ProcessEntry, Ring, Session};
 use super::walk::{References, Walk, WalkState};
 use super::{Emulator, IDLE, PATIENCE, REAP_EVERY, resolve, spawn};
@@ -131,7 +131,7 @@ pub fn stream<E: From<Error>>(
 fn stream_while(command: &[String], wanted: StreamOptions, sink: Sink<'_>) -> Result<Streamed> {
     resolve(command)?;
     let emulator = Emulator::find()?;
-    let mut session = Session::create(super::reserve::most(&emulator.version))?;
+    let mut session = Session::create()?;
     let mut run = StreamRun {
         program: spawn(command, &emulator, &session)?,
         followed: Followed::new(ReferenceReader::new(wanted, sink)),
@@ -185,7 +185,7 @@ impl StreamRun<'_> {
         while self.followed.poll(session, true) {}
         // One that was killed may not have come so far.
         if self.followed.born.processes == 0 && matches!(end, CommandEnd::Exited(_)) {
-            return Err(not_loaded());
+            return Err(not_started());
         }
         self.followed.reap(session, false);
         let running = self.followed.live_processes();

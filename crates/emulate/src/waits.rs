@@ -1,6 +1,6 @@
 //! Waits in virtual time: which thread let which others go on.
 //!
-//! The plugin numbers both throughout the session (`qemu-plugin/sync.c`). A wait ends
+//! The engine numbers both throughout the session (`engine/src/sync.c`). A wait ends
 //! no earlier than the last release of its key that has a smaller number. Threads are
 //! read in any order as far as they do not wait. A waiting thread is read on when
 //! everything with a smaller number has been read ([`super::follow`]).

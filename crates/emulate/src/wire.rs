@@ -1,9 +1,9 @@
-//! The recorder's twin of `qemu-plugin/stream.h`, which draws the encoding.
+//! The recorder's twin of `engine/src/stream.h`, which draws the encoding.
 
 /// First word of every shared file.
 pub(super) const MAGIC: u32 = 0x3147_474d;
 /// Version of everything below.
-pub(super) const WIRE_VERSION: u32 = 7;
+pub(super) const WIRE_VERSION: u32 = 8;
 pub(super) const PAGE: usize = 4096;
 pub(super) const BLOCK_WORDS: usize = 32768;
 pub(super) const BLOCKS: usize = 8;
@@ -69,7 +69,6 @@ pub(super) mod control {
     pub(in super::super) const ENTRIES: usize = 12;
     pub(in super::super) const REFUSED: usize = 16;
     pub(in super::super) const STOP: usize = 20;
-    pub(in super::super) const RESERVE_MOST: usize = 24;
 }
 
 /// Offsets in every entry's first page.
@@ -118,7 +117,7 @@ pub(super) mod record {
     pub(in super::super) const BRK: u32 = 4;
     pub(in super::super) const PROGRAM: u32 = 5;
     pub(in super::super) const NOT_FOLLOWED: u32 = 6;
-    pub(in super::super) const REFUSED: u32 = 7;
+    pub(in super::super) const LEAK_SEARCH: u32 = 7;
     pub(in super::super) const CRASHED: u32 = 8;
 }
 

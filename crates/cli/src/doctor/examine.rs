@@ -174,9 +174,12 @@ fn emulator() -> Check {
         Ok(e) => verdict(
             "emulator",
             true,
-            match e.is_engine() {
+            match e.pinned {
                 true => format!("memgauge's engine (QEMU {})", e.version),
-                false => format!("QEMU {} with plugin", e.version),
+                false => format!(
+                    "memgauge's engine (QEMU {}), built from later sources than the pinned ones",
+                    e.version
+                ),
             },
             "",
         ),

@@ -22,6 +22,9 @@ pub(crate) const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 /// Longer than any run takes, so that one that hangs is told from a slow one.
 const PATIENCE: Duration = Duration::from_secs(120);
 
+/// Names another emulator.
+const EMULATOR: &str = "MEMGAUGE_QEMU";
+
 /// Event totals, signed so that they can be subtracted.
 pub(crate) type Totals = BTreeMap<String, i64>;
 
@@ -37,25 +40,25 @@ pub(crate) fn needs(tools: &[&str]) -> bool {
 
 fn is_here(tool: &str) -> bool {
     match tool {
-        "emulator" => {
-            built("engine/memgauge-engine").is_file() || is_here("qemu-x86_64") && is_here("plugin")
-        }
-        "plugin" => built("qemu-plugin/memgauge-qemu-api1.so").is_file(),
+        "emulator" => engine().is_file(),
         "root" => is_root(),
         "libc.a" => Path::new("/usr/lib/x86_64-linux-gnu/libc.a").is_file(),
         program => std::env::split_paths(PATH).any(|folder| folder.join(program).is_file()),
     }
 }
 
-/// A file of the target folder.
-fn built(name: &str) -> PathBuf {
-    let profile = Path::new(PROGRAM)
-        .parent()
-        .expect("the program lies in a folder");
-    profile
-        .parent()
-        .expect("profiles lie in the target folder")
-        .join(name)
+/// The engine in the target folder, or another one that is to be tried.
+pub(crate) fn engine() -> PathBuf {
+    let built = || {
+        let profile = Path::new(PROGRAM)
+            .parent()
+            .expect("the program lies in a folder");
+        profile
+            .parent()
+            .expect("profiles lie in the target folder")
+            .join("engine/memgauge-engine")
+    };
+    std::env::var_os(EMULATOR).map_or_else(built, PathBuf::from)
 }
 
 /// Whether this user may do what only root may.
@@ -98,7 +101,6 @@ fn build_workloads() -> String {
 /// memgauge with the fixed environment and nothing to read. Another emulator may be
 /// tried: `MEMGAUGE_QEMU` is passed on.
 pub(crate) fn memgauge() -> Command {
-    const EMULATOR: &str = "MEMGAUGE_QEMU";
     let mut command = Command::new(PROGRAM);
     command
         .env_clear()

@@ -8,8 +8,9 @@
 
 extern char mg_session_dir[];
 
-/* The calling thread's ring; a dummy that is always full before its first use. */
-extern __thread struct mg_ring *mg_ring __attribute__((tls_model("initial-exec")));
+/* The calling thread's ring, where its code finds it, too; a dummy that is always full
+ * before its first use. */
+struct mg_ring *mg_own_ring(void);
 
 /* Maps the control page; false where the directory is not a live session. */
 bool mg_session_open(const char *dir);
@@ -32,9 +33,6 @@ void mg_birth_end(int64_t tid);
 /* Appends a record to the catalogue; false when it is full or has no reader. */
 bool mg_catalogue(const void *head, size_t head_bytes, const void *tail, size_t tail_bytes);
 void mg_note_undecoded(uint32_t count);
-/* Bytes of address space the program may reserve: QEMU's records of more would take
- * memory that this machine does not have. */
-uint64_t mg_reserve_most(void);
 uint32_t mg_new_block_id(void);
 
 #endif

@@ -4,8 +4,10 @@
  * descriptor stays open, because the program under the emulator owns them all
  * and may close any.
  */
-#define _GNU_SOURCE
 #include "session.h"
+
+#include "qemu/osdep.h"
+#include "hw/core/cpu.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -22,7 +24,8 @@
 char mg_session_dir[200];
 
 static struct mg_ring dummy; /* w == end == NULL: its first use turns it */
-__thread struct mg_ring *mg_ring __attribute__((tls_model("initial-exec"))) = &dummy;
+extern void *const mg_no_ring; /* of a new processor of QEMU's */
+void *const mg_no_ring = &dummy;
 
 static uint64_t scratch[MG_BLOCK_WORDS]; /* where unrecorded threads write */
 static struct mg_control *control;
@@ -110,13 +113,23 @@ static void publish(struct mg_entry *e)
     atomic_store_explicit(&e->ready, 1, memory_order_release);
 }
 
+struct mg_ring *mg_own_ring(void)
+{
+    return current_cpu->neg.memgauge_ring;
+}
+
+static void use_ring(struct mg_ring *r)
+{
+    current_cpu->neg.memgauge_ring = r;
+}
+
 /* A ring without a reader: the thread runs on, its words are overwritten. */
 static void unrecorded(void)
 {
     static __thread struct mg_ring blind;
     blind.w = blind.data = scratch;
     blind.end = scratch + MG_BLOCK_WORDS - MG_BLOCK_SLACK;
-    mg_ring = &blind;
+    use_ring(&blind);
 }
 
 void mg_birth_lock(void)
@@ -169,7 +182,7 @@ static void ring_begin(void)
     r->end = r->w + MG_BLOCK_WORDS - MG_BLOCK_SLACK;
     r->number = number;
     publish(&r->entry);
-    mg_ring = r;
+    use_ring(r);
     pthread_setspecific(thread_end, r);
 }
 
@@ -214,7 +227,7 @@ static bool wait_for_room(struct mg_ring *r)
 
 uint64_t *mg_ring_turn(void)
 {
-    struct mg_ring *r = mg_ring;
+    struct mg_ring *r = mg_own_ring();
     int saved = errno;
     if (r == &dummy) {
         ring_begin();
@@ -233,19 +246,19 @@ uint64_t *mg_ring_turn(void)
         }
     }
     errno = saved;
-    return mg_ring->w;
+    return mg_own_ring()->w;
 }
 
 uint64_t mg_put_sync(enum mg_sync_kind kind, uint64_t key, uint64_t ns)
 {
-    uint64_t *w = mg_ring->w;
-    if (w >= mg_ring->end)
+    uint64_t *w = mg_own_ring()->w;
+    if (w >= mg_own_ring()->end)
         w = mg_ring_turn();
     uint64_t number = atomic_fetch_add(&control->sequence, 1) + 1;
     w[0] = MG_MARK_SYNC | number;
     w[1] = MG_MARK_SYNC_KIND | (uint64_t)kind << MG_SYNC_KIND_SHIFT | (key & MG_SYNC_KEY);
     w[2] = MG_MARK_SYNC_NS | (ns < MG_SYNC_NS ? ns : MG_SYNC_NS);
-    __atomic_store_n(&mg_ring->w, w + 3, __ATOMIC_RELEASE);
+    __atomic_store_n(&mg_own_ring()->w, w + 3, __ATOMIC_RELEASE);
     return number;
 }
 
@@ -260,11 +273,6 @@ static bool has_room(uint64_t end)
         catalogue_room += MG_PAGE;
     }
     return end <= MG_CATALOGUE_BYTES;
-}
-
-uint64_t mg_reserve_most(void)
-{
-    return control->reserve_most;
 }
 
 bool mg_catalogue(const void *head, size_t head_bytes, const void *tail, size_t tail_bytes)
@@ -295,13 +303,11 @@ uint32_t mg_new_block_id(void)
     return next_block++;
 }
 
+/* The thread's processor is gone by now, and with it the place of the ring. */
 static void end_thread(void *ring)
 {
     struct mg_ring *r = ring;
-    if (r == mg_ring) {
-        atomic_store_explicit(&r->entry.finished, 1, memory_order_release);
-        unrecorded();
-    }
+    atomic_store_explicit(&r->entry.finished, 1, memory_order_release);
 }
 
 static void before_fork(void)
@@ -318,7 +324,7 @@ static void child_of_fork(void)
     pthread_mutex_init(&birth_lock, NULL);
     for (size_t at = 0; at < sizeof births / sizeof births[0]; at++)
         atomic_store(&births[at].tid, 0);
-    mg_ring = &dummy;
+    use_ring(&dummy);
     pthread_setspecific(thread_end, NULL);
     if (owner != MG_NO_ENTRY)
         mg_process_begin(owner, first);

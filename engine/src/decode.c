@@ -34,8 +34,6 @@ static bool same_key(const struct key *a, const struct key *b)
 }
 
 static ZydisDecoder decoder;
-static int interface;     /* QEMU's version of the plugin interface */
-static bool loops_within; /* QEMU may repeat a rep instruction within its block */
 static struct value reg[REGS];
 static uint32_t next_symbol;
 
@@ -64,11 +62,9 @@ static struct value constant(int64_t value)
     return (struct value){ 0, value };
 }
 
-void mg_decode_init(int version)
+void mg_decode_init(void)
 {
     ZydisDecoderInit(&decoder, ZYDIS_MACHINE_MODE_LONG_64, ZYDIS_STACK_WIDTH_64);
-    interface = version;
-    loops_within = version >= 4;
 }
 
 void mg_decode_begin(struct mg_decoded *block)
@@ -145,21 +141,15 @@ static void add_hook(struct mg_decoded *b, uint16_t run, unsigned size, unsigned
 }
 
 /* Bytes QEMU loads for an operand of `bytes`: more than the operand for some
- * vector instructions, as if it were as wide as the register. Seen in 7.2, 10.0
- * (interface 4) and 10.2 (5). */
+ * vector instructions, as if it were as wide as the register. */
 static unsigned bytes_loaded(const ZydisDecodedInstruction *z, unsigned bytes)
 {
-    if (interface == 2 || interface == 3)
-        return bytes;
-    if (interface <= 1 && z->meta.isa_ext == ZYDIS_ISA_EXT_FMA && bytes <= 8)
-        return 16;
     switch (z->mnemonic) {
-    case ZYDIS_MNEMONIC_CVTDQ2PD:
     case ZYDIS_MNEMONIC_VCVTDQ2PD:
-        return interface <= 1 || bytes == 16 ? 2 * bytes : bytes;
+        return bytes == 16 ? 2 * bytes : bytes;
     case ZYDIS_MNEMONIC_VINSERTF128:
     case ZYDIS_MNEMONIC_VINSERTI128:
-        return interface == 4 ? 2 * bytes : bytes;
+        return 2 * bytes;
     case ZYDIS_MNEMONIC_VPSLLW:
     case ZYDIS_MNEMONIC_VPSLLD:
     case ZYDIS_MNEMONIC_VPSLLQ:
@@ -368,29 +358,6 @@ static void memory_operands(struct mg_decoded *b, const struct insn *in)
     }
 }
 
-/* Whether it is a call, return or jump that QEMU performs without a helper. */
-static bool leaves_block(const ZydisDecodedInstruction *z)
-{
-    bool leaves = z->meta.category == ZYDIS_CATEGORY_CALL ||
-                  z->meta.category == ZYDIS_CATEGORY_RET ||
-                  z->meta.category == ZYDIS_CATEGORY_UNCOND_BR;
-    return leaves && z->meta.branch_type == ZYDIS_BRANCH_TYPE_NEAR;
-}
-
-/* Marks the hooks that must tell the instruction's accesses apart from others. */
-static void filter_hooks(struct mg_decoded *b, const struct insn *in, unsigned first_access,
-                         unsigned first_hook)
-{
-    unsigned kinds = 0;
-    for (unsigned i = first_access; i < b->accesses; i++)
-        kinds |= b->access[i].kind;
-    for (unsigned i = first_hook; i < b->hooks; i++) {
-        b->hook[i].filtered = kinds != b->hook[i].kind;
-        b->hook[i].leaves = leaves_block(in->z);
-        b->hook[i].begins_rep = i == first_hook && repeats(in->z) && loops_within;
-    }
-}
-
 static int64_t immediate(const ZydisDecodedOperand *op)
 {
     return op->imm.value.s;
@@ -516,11 +483,12 @@ void mg_decode_insn(struct mg_decoded *b, const uint8_t *code, size_t bytes, uin
         struct insn in = { &z, ops, vaddr, offset };
         if (repeats(&z)) {
             b->flags |= MG_CODE_ENDS_REP | (b->insns == 0 ? MG_CODE_BEGINS_REP : 0);
-            b->loops = loops_within;
+            b->loops = true;
         }
-        unsigned access = b->accesses, hook = b->hooks;
+        unsigned hook = b->hooks;
         memory_operands(b, &in);
-        filter_hooks(b, &in, access, hook);
+        if (b->hooks > hook)
+            b->hook[hook].begins_rep = repeats(&z);
         register_effects(&in);
     }
     b->insns++;

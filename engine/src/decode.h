@@ -21,10 +21,8 @@ struct mg_hook {
     uint16_t insn;
     uint16_t run;
     uint8_t kind;     /* MG_LOAD or MG_STORE: which of the instruction's accesses it wants */
-    uint8_t size;     /* bytes QEMU accesses for it; above 8 they arrive in pieces */
-    bool filtered;    /* the instruction makes accesses it does not want, too */
+    uint8_t size;     /* bytes QEMU accesses for it; above 8 they may come in pieces */
     bool varying;     /* pieces are streamed as they come */
-    bool leaves;      /* the instruction is a near call, return or jump */
     bool begins_rep;  /* the first of a rep instruction that QEMU repeats within the block */
 };
 
@@ -32,14 +30,13 @@ struct mg_hook {
 struct mg_decoded {
     uint16_t insns, accesses, runs, hooks, flags;
     uint32_t undecoded;
-    bool loops;       /* QEMU may repeat the last instruction within the block */
+    bool loops;       /* QEMU repeats the last instruction within the block */
     struct mg_run run[MG_MAX_ACCESSES];
     struct mg_access access[MG_MAX_ACCESSES];
     struct mg_hook hook[MG_MAX_ACCESSES];
 };
 
-/* Decodes as QEMU `interface` (its plugin interface version) would perform accesses. */
-void mg_decode_init(int interface);
+void mg_decode_init(void);
 void mg_decode_begin(struct mg_decoded *block);
 /* Adds the instruction of `bytes` bytes at `code`, which the program sees at `vaddr`. */
 void mg_decode_insn(struct mg_decoded *block, const uint8_t *code, size_t bytes, uint64_t vaddr,

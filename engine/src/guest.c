@@ -2,20 +2,18 @@
  *
  * Follows the program's changes to its address space, and the programs it starts.
  */
-#define _GNU_SOURCE
 #include "guest.h"
 
-#include <dlfcn.h>
 #include <elf.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <limits.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
@@ -27,13 +25,13 @@
 
 /* System call numbers of x86-64 programs. */
 enum { SYS_G_MMAP = 9, SYS_G_MUNMAP = 11, SYS_G_BRK = 12, SYS_G_MREMAP = 25, SYS_G_EXECVE = 59,
-       SYS_G_WAIT4 = 61,       SYS_G_EXECVEAT = 322 };
+       SYS_G_CLONE = 56, SYS_G_WAIT4 = 61, SYS_G_EXECVEAT = 322 };
 enum { MAX_ARGS = 1 << 16, MAX_SHEBANGS = 4 };
 
 static uint64_t guest_base;
 static uint64_t (*host_maps)[2];
 static size_t host_map_count;
-static char qemu_path[PATH_MAX], plugin_path[PATH_MAX];
+static char qemu_path[PATH_MAX];
 static __thread uint64_t sys_arg[6];
 
 /* ---- address space ---- */
@@ -142,61 +140,7 @@ static void mapped(uint64_t start, int64_t fd)
     report_map(MG_REC_MAP, start, start + bytes, path[0] ? sys_arg[5] : 0, sys_arg[2], path);
 }
 
-/* ---- reservations ---- */
-
-/* Smallest reservation to check; smaller ones come often and cost little. */
-#define LARGE (1ull << 30)
-
-static uint64_t reserved;             /* bytes in large reservations */
-static __thread struct rlimit before; /* limit of address space before a refusal */
-static __thread bool refusing;
-
-/* Room for what QEMU and other threads of the program may map meanwhile. */
-#define SPARE (64ull << 20)
-
-/* Bytes of address space in use; 0 where nothing says. */
-static uint64_t mapped_bytes(void)
-{
-    char text[32] = "";
-    int fd = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
-    ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
-    if (fd >= 0)
-        close(fd);
-    return n > 0 ? strtoull(text, NULL, 10) * MG_PAGE : 0;
-}
-
-/* QEMU before 8.0 keeps 24 bytes for every page of a mapping, used or not, so a
- * reservation of terabytes takes all of the machine's memory. One that is too large for
- * it fails as it would under `ulimit -v`: little address space is left during the call.
- * */
-static void before_reservation(uint64_t bytes)
-{
-    if (bytes < LARGE || __atomic_load_n(&reserved, __ATOMIC_RELAXED) + bytes <= mg_reserve_most())
-        return;
-    uint64_t used = mapped_bytes();
-    if (!used || getrlimit(RLIMIT_AS, &before) != 0 || before.rlim_cur < used + SPARE)
-        return;
-    struct rlimit little = { used + SPARE, before.rlim_max };
-    refusing = setrlimit(RLIMIT_AS, &little) == 0;
-}
-
-/* The call is over; `new` and `old` are what it mapped and unmapped. */
-static void after_reservation(bool failed, uint64_t new, uint64_t old)
-{
-    if (refusing) {
-        setrlimit(RLIMIT_AS, &before);
-        refusing = false;
-        if (failed)
-            report_map(MG_REC_REFUSED, new, 0, 0, 0, NULL);
-    }
-    if (failed)
-        return;
-    uint64_t now = __atomic_load_n(&reserved, __ATOMIC_RELAXED);
-    uint64_t less = old >= LARGE ? old : 0;
-    if (new >= LARGE)
-        now += new;
-    __atomic_store_n(&reserved, now > less ? now - less : 0, __ATOMIC_RELAXED);
-}
+/* ---- what the user should know ---- */
 
 /* A child that was waited for: QEMU itself may be why it crashed. */
 static void waited(int64_t pid, uint64_t status_at)
@@ -210,18 +154,21 @@ static void waited(int64_t pid, uint64_t status_at)
         report_map(MG_REC_CRASHED, pid, signal, 0, 0, NULL);
 }
 
+/* Whether a clone is that of AddressSanitizer's search for leaks: a process in the same
+ * memory that is to stop the others by ptrace, which the engine cannot make. */
+static bool seeks_leaks(uint64_t flags)
+{
+    return flags & CLONE_VM && flags & CLONE_UNTRACED && !(flags & (CLONE_THREAD | CLONE_VFORK));
+}
+
 static void after_syscall(qemu_plugin_id_t id, unsigned vcpu, int64_t num, int64_t ret)
 {
     (void)id, (void)vcpu;
     bool failed = ret < 0 && ret > -4096;
     int saved = errno;
     mg_sync_after(num, sys_arg, ret);
-    if (num == SYS_G_MMAP)
-        after_reservation(failed, sys_arg[1], 0);
-    else if (num == SYS_G_MUNMAP)
-        after_reservation(failed, 0, sys_arg[1]);
-    else if (num == SYS_G_MREMAP)
-        after_reservation(failed, sys_arg[2], sys_arg[1]);
+    if (failed && num == SYS_G_CLONE && seeks_leaks(sys_arg[0]))
+        report_map(MG_REC_LEAK_SEARCH, 0, 0, 0, 0, NULL);
     errno = saved;
     if (failed)
         return;
@@ -318,9 +265,9 @@ struct exec {
 
 enum { LEAD = 8 + 2 * MAX_SHEBANGS };
 
-static void put_front(struct exec *e, char *arg)
+static void put_front(struct exec *e, const char *arg)
 {
-    e->args[--e->lead] = arg;
+    e->args[--e->lead] = (char *)arg; /* execve does not write to it */
     e->count++;
 }
 
@@ -405,7 +352,7 @@ static void follow(uint64_t path, uint64_t argv, uint64_t envp, int dirfd)
         return;
     }
     char *arg0 = e.count ? e.args[e.lead] : e.path;
-    snprintf(option, sizeof option, "%s,session=%s", plugin_path, mg_session_dir);
+    snprintf(option, sizeof option, "memgauge,session=%s", mg_session_dir);
     if (e.count)
         e.args[e.lead] = e.path; /* QEMU takes argv[0] apart */
     else
@@ -432,35 +379,14 @@ static void before_syscall(qemu_plugin_id_t id, unsigned vcpu, int64_t num, uint
         follow(a1, a2, a3, -1);
     else if (num == SYS_G_EXECVEAT)
         follow(a2, a3, a4, (int32_t)a1);
-    else if (num == SYS_G_MMAP)
-        before_reservation(a2);
-    else if (num == SYS_G_MREMAP)
-        before_reservation(a3);
     errno = saved;
 }
-
-/* By which name the emulator loads the recorder. */
-#ifdef MG_ENGINE
-static void find_plugin_path(void)
-{
-    strcpy(plugin_path, "memgauge");
-}
-#else
-static void find_plugin_path(void)
-{
-    Dl_info self;
-    if (dladdr((void *)mg_guest_install, &self) && self.dli_fname)
-        if (!realpath(self.dli_fname, plugin_path))
-            plugin_path[0] = 0;
-}
-#endif
 
 void mg_guest_install(qemu_plugin_id_t id)
 {
     for_each_host_map(remember_host_map);
     ssize_t n = readlink("/proc/self/exe", qemu_path, sizeof qemu_path - 1);
     qemu_path[n > 0 ? n : 0] = 0;
-    find_plugin_path();
     qemu_plugin_register_vcpu_syscall_cb(id, before_syscall);
     qemu_plugin_register_vcpu_syscall_ret_cb(id, after_syscall);
 }

@@ -14,7 +14,6 @@
  * every locked instruction was rejected: threads that share a counter would be
  * shown one after the other wherever the host runs them so.
  */
-#define _GNU_SOURCE
 #include "sync.h"
 
 #include <errno.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
- * Layouts that the plugin and the recorder share: files in one directory, mapped by
+ * Layouts that the engine and the recorder share: files in one directory, mapped by
  * both. The recorder's twin of this file is crates/emulate/src/wire.rs; sizes and
  * offsets are asserted on both sides.
  *
@@ -24,11 +24,9 @@
  * MG_NO_ACCESS. Further runs have MG_FURTHER_LOADS or, where one of the accesses
  * stores, MG_FURTHER_STORES.
  *
- * A run in two lines has s set. The exception is a run in which no access spans both
- * lines and the last one is not in the first one's line: it has another word with the
- * address of the last, MG_OTHER_LINE_LOADS or _STORES. Each word then says whether an
- * access of its line stores. If a block's id would say it wrongly of the first line, s
- * is set.
+ * A run in two lines has s set. The recorder also reads the other line of a run as a word
+ * of its own, with the address of the run's last access and MG_OTHER_LINE_LOADS or _STORES;
+ * the engine no longer writes such words, as it would have to branch for them (emit.c).
  *
  * Ids from MG_MARKS on, with s set, are other things:
  *
@@ -48,7 +46,7 @@
 #include <stdint.h>
 
 #define MG_MAGIC 0x3147474du /* "MGG1", little endian */
-#define MG_WIRE_VERSION 7u
+#define MG_WIRE_VERSION 8u
 #define MG_PAGE 4096u
 
 #define MG_BLOCK_WORDS 32768u
@@ -104,7 +102,6 @@ struct mg_control {
     _Atomic uint32_t entries;  /* entry files claimed so far */
     _Atomic uint32_t refused;  /* processes and threads that got no entry */
     _Atomic uint32_t stop;     /* recorder: nobody reads any more */
-    uint64_t reserve_most;     /* recorder: address space that QEMU has the memory for, in bytes */
     _Atomic uint64_t sequence; /* marks of MG_MARK_SYNC so far */
 };
 
@@ -157,7 +154,7 @@ struct mg_ring {
 };
 
 enum mg_record_kind { MG_REC_CODE = 1, MG_REC_MAP = 2, MG_REC_UNMAP = 3, MG_REC_BRK = 4,
-                      MG_REC_PROGRAM = 5, MG_REC_NOT_FOLLOWED = 6, MG_REC_REFUSED = 7,
+                      MG_REC_PROGRAM = 5, MG_REC_NOT_FOLLOWED = 6, MG_REC_LEAK_SEARCH = 7,
                       MG_REC_CRASHED = 8 };
 
 struct mg_record {
@@ -193,8 +190,8 @@ struct mg_access {
 };
 
 /* MG_REC_MAP: followed by the path, NUL-padded. UNMAP and BRK
- * use start and end, PROGRAM the path, NOT_FOLLOWED a sentence as path. REFUSED: a
- * reservation of `start` bytes; CRASHED: child `start` was killed by signal `end`. */
+ * use start and end, PROGRAM the path, NOT_FOLLOWED a sentence as path. LEAK_SEARCH:
+ * AddressSanitizer's, which failed; CRASHED: child `start` was killed by signal `end`. */
 struct mg_map {
     struct mg_record record;
     uint64_t start;
@@ -204,8 +201,7 @@ struct mg_map {
     uint32_t path_bytes;
 };
 
-static_assert(sizeof(struct mg_control) == 40, "wire");
-static_assert(offsetof(struct mg_control, reserve_most) == 24, "wire");
+static_assert(sizeof(struct mg_control) == 32, "wire");
 static_assert(sizeof(struct mg_entry) == 32, "wire");
 static_assert(offsetof(struct mg_process, used) == 32, "wire");
 static_assert(sizeof(struct mg_process) == 56, "wire");

@@ -2,7 +2,9 @@
 #ifndef MG_GUEST_H
 #define MG_GUEST_H
 
-#include "qemu-api.h"
+#include <stdint.h>
+
+#include "qemu/qemu-plugin.h"
 
 /* Remembers what QEMU itself has mapped, before the program is loaded. */
 void mg_guest_install(qemu_plugin_id_t id);

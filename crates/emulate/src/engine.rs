@@ -1,0 +1,301 @@
+//! Finds the engine, QEMU with a recorder in it (`engine/`), and the program to run.
+
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::wire::WIRE_VERSION;
+use crate::{Error, ErrorKind, Result};
+use memgauge_host::run::{find_on_path, locate, not_executable};
+use memgauge_host::sys::process::{effective_ids, has_capabilities};
+
+/// An emulator that can record.
+#[derive(Clone, Debug)]
+pub struct Emulator {
+    /// Path of the engine.
+    pub path: PathBuf,
+    /// Version of the QEMU that it is made from (for example `10.0.13`).
+    pub version: String,
+    /// Whether it is made from the very sources that `engine/sources.txt` pins.
+    pub pinned: bool,
+}
+
+const ENGINE: &str = "memgauge-engine";
+/// Ends the version of an engine that was made from later sources (`engine/build`).
+const UNPINNED: &str = " from later sources";
+
+/// Why an emulator that ran the program recorded nothing.
+pub(super) fn not_started() -> Error {
+    let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
+    let message = match address_limit(&limits) {
+        Some(bytes) => format!(
+            "failed to start the emulator: the limit of address space, {} MiB, is too small for \
+            it: run `ulimit -v unlimited` first",
+            bytes >> 20
+        ),
+        None => "failed to start the emulator: `memgauge doctor` says why, `make engine` builds \
+        it again"
+            .to_owned(),
+    };
+    Error::new(ErrorKind::Missing, message)
+}
+
+/// The soft limit of address space in bytes, if there is one.
+fn address_limit(limits: &str) -> Option<u64> {
+    let line = limits
+        .lines()
+        .find_map(|l| l.strip_prefix("Max address space"))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+/// Version, number of the encoding and pins of an engine, in the first line that it prints
+/// for `--version`: `qemu-x86_64 version 10.0.13 (memgauge 8)`.
+#[derive(Debug, PartialEq, Eq)]
+struct EngineVersion {
+    qemu: String,
+    wire: u32,
+    pinned: bool,
+}
+
+/// `None` of another program.
+fn version_of(printed: &str) -> Option<EngineVersion> {
+    let line = printed
+        .lines()
+        .next()?
+        .strip_prefix("qemu-x86_64 version ")?;
+    let (qemu, own) = line.split_once(" (memgauge ")?;
+    let own = own.strip_suffix(')')?;
+    let (wire, pinned) = match own.strip_suffix(UNPINNED) {
+        Some(wire) => (wire, false),
+        None => (own, true),
+    };
+    Some(EngineVersion {
+        qemu: qemu.to_owned(),
+        wire: wire.parse().ok()?,
+        pinned,
+    })
+}
+
+/// Where the engine may lie, in order: beside the program, installed, in the build tree.
+fn own_dirs() -> Vec<PathBuf> {
+    let mut dirs = Vec::new();
+    if let Ok(exe) = std::env::current_exe()
+        && let Some(dir) = exe.parent()
+    {
+        dirs.push(dir.to_owned());
+        for up in dir.ancestors().take(4) {
+            dirs.push(up.join("lib/memgauge"));
+            dirs.push(up.join("engine"));
+        }
+    }
+    dirs
+}
+
+fn missing(message: String) -> Error {
+    Error::new(ErrorKind::Missing, message)
+}
+
+fn find_engine() -> Result<PathBuf> {
+    let mut paths = own_dirs().into_iter().map(|dir| dir.join(ENGINE));
+    paths.find(|path| path.is_file()).ok_or_else(|| {
+        missing(format!(
+            "failed to find memgauge's engine `{ENGINE}`: build it with `make engine`, or set \
+             MEMGAUGE_QEMU to its path"
+        ))
+    })
+}
+
+/// The engine's option that names the session.
+pub(super) fn option(session: &Path) -> String {
+    format!("memgauge,session={}", session.display())
+}
+
+impl Emulator {
+    /// Finds the engine: the one named in `MEMGAUGE_QEMU`, else memgauge's own.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Missing`] with what to build or to set.
+    pub fn find() -> Result<Emulator> {
+        match std::env::var_os("MEMGAUGE_QEMU") {
+            Some(named) => Emulator::at(PathBuf::from(named)),
+            None => Emulator::at(find_engine()?),
+        }
+    }
+
+    fn at(path: PathBuf) -> Result<Emulator> {
+        let output = Command::new(&path)
+            .arg("--version")
+            .output()
+            .map_err(|e| Error::system(format!("failed to run `{}`", path.display()), e))?;
+        let version = version_of(&String::from_utf8_lossy(&output.stdout)).ok_or_else(|| {
+            missing(format!(
+                "failed to use `{0}` as the emulator: `{0} --version` does not say that it is \
+                 memgauge's engine: unset MEMGAUGE_QEMU, or build the engine with `make engine`",
+                path.display()
+            ))
+        })?;
+        if version.wire != WIRE_VERSION {
+            return Err(missing(format!(
+                "failed to use `{}` as the emulator: it is of another version of memgauge ({}, \
+                 not {WIRE_VERSION}): build it again with `make engine`",
+                path.display(),
+                version.wire
+            )));
+        }
+        Ok(Emulator {
+            path,
+            version: version.qemu,
+            pinned: version.pinned,
+        })
+    }
+
+    /// Runs `true` under the engine; says what went wrong.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Missing`] where it does not run.
+    pub fn try_out(&self) -> Result<()> {
+        let output = Command::new(&self.path)
+            .args(["-plugin", &option(Path::new("/nonexistent"))])
+            .arg(find_on_path("true").unwrap_or_else(|| "/bin/true".into()))
+            .output()
+            .map_err(|e| Error::system("failed to run the emulator", e))?;
+        if output.status.success() {
+            return Ok(());
+        }
+        let said = String::from_utf8_lossy(&output.stderr);
+        let why = match output.status.signal() {
+            Some(signal) => format!("killed by signal {signal}"),
+            None => said.lines().next().unwrap_or("no reason given").to_owned(),
+        };
+        Err(missing(format!(
+            "failed to run `true` under `{}`: {why}",
+            self.path.display()
+        )))
+    }
+}
+
+/// The program and arguments to hand the emulator for a command, with `#!` lines
+/// resolved.
+///
+/// # Errors
+/// Program missing, not executable, a directory, or not for x86-64.
+pub fn resolve(command: &[String]) -> Result<(PathBuf, Vec<String>)> {
+    let name = command.first().map_or("", String::as_str);
+    let mut path = locate(name)?;
+    let mut args = command.to_vec();
+    for _ in 0..4 {
+        let mut head = Vec::new();
+        let file =
+            std::fs::File::open(&path).map_err(|_| not_executable(&path, "it is not readable"))?;
+        std::io::Read::read_to_end(&mut std::io::Read::take(file, 256), &mut head)
+            .map_err(|e| Error::system(format!("failed to read `{}`", path.display()), e))?;
+        match head.strip_prefix(b"#!") {
+            None => return check_elf(&path, &head).map(|()| (path, args)),
+            Some(line) => {
+                let line =
+                    String::from_utf8_lossy(line.split(|&b| b == b'\n').next().unwrap_or(line))
+                        .into_owned();
+                let (interpreter, argument) = match line.trim().split_once([' ', '\t']) {
+                    Some((i, a)) => (i.to_owned(), Some(a.trim().to_owned())),
+                    None => (line.trim().to_owned(), None),
+                };
+                args[0] = path.display().to_string();
+                args.splice(0..0, std::iter::once(interpreter.clone()).chain(argument));
+                let script = path.display().to_string();
+                path = locate(&interpreter).map_err(|e| e.of_interpreter(&script))?;
+            }
+        }
+    }
+    Err(not_executable(&path, "too many #! interpreters"))
+}
+
+/// Whether the system would start the program with more rights than its caller's
+/// (set-user-ID, set-group-ID, capabilities); under the emulator it gets none.
+pub fn would_gain_rights(program: &Path) -> bool {
+    let Ok(file) = std::fs::metadata(program) else {
+        return false;
+    };
+    let (user, group) = effective_ids();
+    let changes_user = file.mode() & libc::S_ISUID != 0 && file.uid() != user;
+    let changes_group = file.mode() & libc::S_ISGID != 0 && file.gid() != group;
+    changes_user || changes_group || user != 0 && has_capabilities(program)
+}
+
+fn check_elf(path: &Path, head: &[u8]) -> Result<()> {
+    const X86_64: [u8; 2] = [62, 0];
+    if !head.starts_with(b"\x7fELF") {
+        return Err(not_executable(
+            path,
+            "it is neither an ELF program nor a script with #!",
+        ));
+    }
+    if head.get(4) != Some(&2) {
+        return Err(not_executable(
+            path,
+            "it is a 32-bit program; only x86-64 ones can be emulated",
+        ));
+    }
+    if head.get(18..20) != Some(&X86_64) {
+        return Err(not_executable(
+            path,
+            "it is for another processor; only x86-64 programs can be emulated",
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_engine_is_known_by_its_version() {
+        let version = |wire, pinned| {
+            let qemu = "10.0.13".to_owned();
+            Some(EngineVersion { qemu, wire, pinned })
+        };
+        let check = |said, expected| assert_eq!(version_of(said), expected, "{said}");
+        check(
+            "qemu-x86_64 version 10.0.13 (memgauge 8)\nCopyright",
+            version(8, true),
+        );
+        check(
+            "qemu-x86_64 version 10.0.13 (memgauge 9 from later sources)\n",
+            version(9, false),
+        );
+        check("qemu-x86_64 version 7.2.22 (Debian 1:7.2)\nCopyright", None);
+        check("qemu-x86_64 version 10.0.13 (Debian)\n(memgauge 8)", None);
+        check("true (GNU coreutils) 9.1\nGNU GPL version 3 or later", None);
+        check("", None);
+    }
+
+    #[test]
+    fn a_limit_of_addresses_is_read_from_the_limits() {
+        let line = |soft: &str| format!("Max address space         {soft}   unlimited   bytes\n");
+        assert_eq!(address_limit(&line("512000000")), Some(512_000_000));
+        assert_eq!(address_limit(&line("unlimited")), None);
+    }
+
+    #[test]
+    fn a_script_becomes_its_interpreter_with_the_script_as_argument() {
+        let dir = tempfile::tempdir().unwrap();
+        let script = dir.path().join("s");
+        std::fs::write(&script, "#!/bin/sh -e\necho\n").unwrap();
+        let mut mode = std::fs::metadata(&script).unwrap().permissions();
+        std::os::unix::fs::PermissionsExt::set_mode(&mut mode, 0o755);
+        std::fs::set_permissions(&script, mode).unwrap();
+        let name = script.display().to_string();
+        let (path, args) = resolve(&[name.clone(), "x".to_owned()]).unwrap();
+        assert_eq!(path, Path::new("/bin/sh"));
+        assert_eq!(args, ["/bin/sh", "-e", &name, "x"]);
+    }
+
+    #[test]
+    fn what_cannot_run_is_refused_with_its_reason() {
+        let kind = |name: &str| resolve(&[name.to_owned()]).unwrap_err().kind();
+        assert_eq!(kind("no-such-program-anywhere"), ErrorKind::ProgramNotFound);
+        assert_eq!(kind("/tmp"), ErrorKind::ProgramNotExecutable);
+        assert_eq!(kind("/etc/hostname"), ErrorKind::ProgramNotExecutable);
+    }
+}

@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later
+ *
+ * Words that a block stores by itself, without a call.
+ *
+ * The block asks once for room in the ring and keeps the place of the next word. Each run
+ * stores its word at a constant distance from there. The place is written back where the
+ * block may be left or something else may write words: at its exits, and around
+ * instructions that call helpers. A fault within the block goes neither way; then QEMU
+ * finds by the host's address how many words had been stored (mg_words_written).
+ *
+ * Nothing here branches, as a branch would make QEMU store and load again all of the
+ * program's registers. So a run in two lines only gets a flag, and the recorder takes its
+ * accesses one by one.
+ */
+#include "qemu/osdep.h"
+#include "qemu/plugin.h"
+#include "hw/core/cpu.h"
+#include "tcg/helper-info.h"
+#include "tcg/tcg.h"
+#include "tcg/tcg-op-common.h"
+#include "tcg/tcg-temp-internal.h"
+#include "../../tcg/tcg-internal.h"
+
+#include "emit.h"
+#include "runs.h"
+#include "session.h"
+
+__thread struct mg_plan mg_plan;
+
+/* How far ahead of the next word the ring is asked for, in bytes. The recorder has read
+ * those lines last. Without asking early, the thread waits for each to come back, which
+ * doubles its time where the recorder keeps up. */
+#define AHEAD 1024
+
+#define RING (offsetof(CPUState, neg.memgauge_ring) - sizeof(CPUState))
+
+/* The block under translation. */
+static __thread struct {
+    TCGv_ptr next;    /* where the next word was to go when the place was last written */
+    bool has_next;    /* it was made */
+    bool is_current;  /* it has the place */
+    unsigned stored;  /* words since then */
+    TCGOp *start;     /* of the instruction */
+    bool inlines;     /* the instruction's accesses make their words inline */
+    bool calls;       /* it may call something that writes words */
+    uint32_t done;    /* accesses of the instruction that have their words */
+} block;
+
+static void turn(void)
+{
+    mg_ring_turn();
+}
+
+static TCGHelperInfo turn_info = {
+    .func = turn, .name = "memgauge_turn", .flags = TCG_CALL_NO_RWG,
+    .typemask = dh_typemask(void, 0),
+};
+
+static TCGv_ptr ring(void)
+{
+    TCGv_ptr r = tcg_temp_ebb_new_ptr();
+    tcg_gen_ld_ptr(r, tcg_env, RING);
+    return r;
+}
+
+static void load_next(void)
+{
+    TCGv_ptr r = ring();
+    if (!block.has_next)
+        block.next = tcg_temp_new_ptr();
+    block.has_next = block.is_current = true;
+    block.stored = 0;
+    tcg_gen_ld_ptr(block.next, r, offsetof(struct mg_ring, w));
+    tcg_temp_free_ptr(r);
+}
+
+static void put(TCGv_i64 word)
+{
+    if (!block.is_current)
+        load_next();
+    tcg_gen_st_i64(word, block.next, 8 * block.stored++);
+}
+
+static void write_next(void)
+{
+    if (!block.stored)
+        return;
+    TCGv_ptr r = ring(), next = tcg_temp_ebb_new_ptr();
+    tcg_gen_addi_ptr(next, block.next, 8 * block.stored);
+    tcg_gen_st_ptr(next, r, offsetof(struct mg_ring, w));
+    tcg_temp_free_ptr(next);
+    tcg_temp_free_ptr(r);
+}
+
+/* Writes the place and goes on from there. */
+static void settle(void)
+{
+    write_next();
+    if (block.stored)
+        tcg_gen_addi_ptr(block.next, block.next, 8 * block.stored);
+    block.stored = 0;
+}
+
+void mg_emit_begin(void)
+{
+    block.has_next = block.is_current = false;
+    block.stored = 0;
+    if (!mg_plan.active)
+        return;
+    TCGv_ptr r = ring();
+    TCGv_i64 w = tcg_temp_ebb_new_i64(), end = tcg_temp_ebb_new_i64();
+    TCGLabel *room = gen_new_label();
+    tcg_gen_ld_i64(w, r, offsetof(struct mg_ring, w));
+    tcg_gen_ld_i64(end, r, offsetof(struct mg_ring, end));
+    tcg_gen_brcond_i64(TCG_COND_LTU, w, end, room);
+    tcg_gen_call0(turn, &turn_info, NULL);
+    gen_set_label(room);
+    tcg_temp_free_i64(w);
+    tcg_temp_free_i64(end);
+    tcg_temp_free_ptr(r);
+    load_next();
+    tcg_gen_op2(INDEX_op_memgauge_ahead, TCG_TYPE_PTR, tcgv_ptr_arg(block.next), AHEAD);
+    if (mg_plan.head)
+        put(tcg_constant_i64(mg_plan.head));
+}
+
+void mg_emit_insn_start(TCGOp *op)
+{
+    block.start = op;
+    block.done = 0;
+    tcg_set_insn_start_param(op, 2, block.stored);
+}
+
+void mg_emit_before_insn(bool calls_helpers, const void *callback)
+{
+    block.inlines = callback == mg_on_run || callback == mg_on_wide_run;
+    block.calls = callback && (calls_helpers || !block.inlines);
+    if (!calls_helpers && !block.calls)
+        return;
+    settle();
+    tcg_set_insn_start_param(block.start, 2, 0);
+}
+
+/* Bit 63 where a run at `address` is in two lines: it begins `down` bytes below, and a
+ * line has `room` left for the address. */
+static TCGv_i64 in_two_lines(TCGv_i64 address, unsigned down, unsigned room)
+{
+    TCGv_i64 flag = tcg_temp_ebb_new_i64();
+    tcg_gen_andi_i64(flag, address, MG_LINE_BYTES - 1);
+    if (down)
+        tcg_gen_subi_i64(flag, flag, down);
+    tcg_gen_setcondi_i64(TCG_COND_GTU, flag, flag, room); /* less than nothing is very much */
+    tcg_gen_shli_i64(flag, flag, 63);
+    return flag;
+}
+
+static void put_run(uint64_t run, TCGv_i64 address)
+{
+    unsigned down = run >> MG_DOWN_BITS & 0xff, room = run >> MG_ROOM_BITS & 0xff;
+    uint64_t id = run & MG_ID_BITS;
+    TCGv_i64 word = tcg_temp_ebb_new_i64();
+    tcg_gen_ori_i64(word, address, id);
+    if (down || room < MG_LINE_BYTES - 1) {
+        TCGv_i64 flag = in_two_lines(address, down, room);
+        tcg_gen_or_i64(word, word, flag);
+        tcg_temp_free_i64(flag);
+    }
+    put(word);
+    tcg_temp_free_i64(word);
+}
+
+bool mg_emit_access(unsigned index, const struct qemu_plugin_regular_cb *callback, unsigned rw,
+                    uintptr_t address)
+{
+    if (!block.inlines)
+        return false;
+    /* The first piece of a wide access stands for all. */
+    if (!(callback->rw & rw) || block.done >> index & 1)
+        return true;
+    block.done |= 1u << index;
+    put_run((uintptr_t)callback->userp, (TCGv_i64)address);
+    if (block.calls)
+        settle();
+    return true;
+}
+
+void mg_emit_after_insn(void)
+{
+    if (block.calls)
+        block.is_current = false;
+    block.calls = false;
+}
+
+/* The other exits of the block have the same words to write. */
+void mg_emit_exit(void)
+{
+    write_next();
+}
+
+/* A block is left by a fault, after an instruction's start before which it had stored so
+ * many words more than the ring knows. */
+void mg_words_written(CPUState *cpu, uint64_t words);
+
+void mg_words_written(CPUState *cpu, uint64_t words)
+{
+    struct mg_ring *r = cpu->neg.memgauge_ring;
+    if (words)
+        __atomic_store_n(&r->w, r->w + words, __ATOMIC_RELEASE);
+}

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+#ifndef MG_EMIT_H
+#define MG_EMIT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct TCGOp;
+struct qemu_plugin_regular_cb;
+
+/* What the block under translation streams by itself; set by plugin.c. */
+struct mg_plan {
+    bool active;   /* it is recorded */
+    uint64_t head; /* word with which it begins, unless its first run's word does; or 0 */
+};
+extern __thread struct mg_plan mg_plan;
+
+/* Called by plugin-gen.c (engine/qemu.patch) in the order of the block's operations. */
+void mg_emit_begin(void);
+void mg_emit_insn_start(struct TCGOp *op);
+/* `callback`: the first one that the instruction's accesses have, if any. */
+void mg_emit_before_insn(bool calls_helpers, const void *callback);
+/* Whether the access needs no call. `index`: of the callback among the instruction's. */
+bool mg_emit_access(unsigned index, const struct qemu_plugin_regular_cb *callback, unsigned rw,
+                    uintptr_t address);
+void mg_emit_after_insn(void);
+void mg_emit_exit(void);
+
+#endif
