@@ -50,6 +50,13 @@ test: setup-test plugin engine web-if-possible ## run all tests
 test-kernels: setup-test ## I/O accounting on Debian's kernel in an emulated machine (about 20 minutes)
 	@tests/kernels/run $(KERNEL_ARGS)
 
+lab: setup-build ## build the lab: an emulated computer whose processor has a PMU (target/lab)
+	@lab/build $(TARGET)/lab
+
+test-lab: setup-test lab ## the kernel's PMU driver, perf and memgauge in the lab (minutes)
+	cargo build --workspace --bin memgauge
+	@lab/test $(TARGET)/debug/memgauge
+
 bench: setup-test build ## speed against native, QEMU alone and cachegrind
 	@bench/run --memgauge $(TARGET)/release/memgauge $(BENCH_ARGS)
 
@@ -123,4 +130,4 @@ install: build ## install below PREFIX (/usr/local)
 clean: ## remove everything built
 	cargo clean
 
-.PHONY: help web web-if-possible setup setup-build setup-demo setup-test plugin engine build demo test test-kernels bench bench-bandwidth bench-figures bench-losses bench-io bench-mrc bench-online bench-page bench-stat bench-stat-instructions experiments lint install clean
+.PHONY: help web web-if-possible setup setup-build setup-demo setup-test plugin engine build demo test test-kernels lab test-lab bench bench-bandwidth bench-figures bench-losses bench-io bench-mrc bench-online bench-page bench-stat bench-stat-instructions experiments lint install clean
