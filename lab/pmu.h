@@ -17,13 +17,16 @@ enum {
     PMU_BRANCH_FAR,
 };
 
-/* How much the translator adds to translated code. It only rises. */
+/* How much the translator adds to translated code: CPUX86State.pmu_level, and a part of
+ * the flags that name a block of it. */
 enum {
     PMU_LEVEL_NONE,
     PMU_LEVEL_INSTRUCTIONS,
     PMU_LEVEL_MEMORY,
 };
-extern int x86_pmu_level;
+
+/* Of IA32_MISC_ENABLE: there is a PMU, it has PEBS, and no branch trace store. */
+#define PMU_MISC_ENABLE (1 << 7 | 1 << 11)
 
 void x86_pmu_create(X86CPU *cpu);
 void x86_pmu_cpuid(X86CPU *cpu, uint32_t leaf, uint32_t *eax, uint32_t *ebx,
@@ -35,6 +38,6 @@ bool x86_pmu_rdpmc(CPUX86State *env, uint32_t index, uint64_t *value);
 /* The instruction that ran is begun again, or has raised a fault. */
 void x86_pmu_discard(CPUX86State *env);
 void x86_pmu_interrupt(CPUX86State *env, int vector, bool is_int, int error, bool is_hw);
-void x86_pmu_memory(CPUX86State *env, uint64_t address, unsigned size, bool store);
+void x86_pmu_memory(CPUX86State *env, uint64_t address, unsigned size, int mmu, bool store);
 
 #endif
