@@ -4,8 +4,8 @@
 //! its kernel share the caches.
 use std::ffi::{CStr, c_char};
 
-use memgauge_machine::{AccessKind, CacheConfig, Config, CoreId, Machine, PmuConfig};
 use memgauge_machine::DataSource;
+use memgauge_machine::{AccessKind, CacheConfig, Config, CoreId, Machine, PmuConfig};
 
 /// The machine and its only core.
 pub struct LabMachine {
@@ -39,7 +39,11 @@ pub unsafe extern "C" fn lab_machine_new(name: *const c_char) -> *mut LabMachine
     let made = config.and_then(|config| {
         let mut machine = Machine::new(config.clone(), PmuConfig::default()).ok()?;
         let core = machine.add_core(0);
-        Some(LabMachine { machine, core, config })
+        Some(LabMachine {
+            machine,
+            core,
+            config,
+        })
     });
     made.map_or(std::ptr::null_mut(), |made| Box::into_raw(Box::new(made)))
 }
@@ -83,7 +87,11 @@ pub unsafe extern "C" fn lab_machine_access(
     // SAFETY: the caller passes a machine of ours, from one thread.
     let lab = unsafe { &mut *lab };
     let (core, shared) = lab.machine.core_mut(lab.core);
-    let kind = if store == 0 { AccessKind::Load } else { AccessKind::Store };
+    let kind = if store == 0 {
+        AccessKind::Load
+    } else {
+        AccessKind::Store
+    };
     let out = core.access(shared, address, size, kind);
     LabOutcome {
         latency_cycles: out.latency_cycles,
