@@ -55,7 +55,7 @@ lab: setup-build ## build the lab: an emulated computer whose processor has a PM
 
 test-lab: setup-test lab ## the kernel's PMU driver, perf and memgauge in the lab (minutes)
 	cargo build --workspace --bin memgauge --example lab_records
-	@lab/test $(TARGET)/debug
+	@lab/test $(TARGET)/debug $(KERNEL_ARGS)
 
 bench: setup-test build ## speed against native, QEMU alone and cachegrind
 	@bench/run --memgauge $(TARGET)/release/memgauge $(BENCH_ARGS)

@@ -286,6 +286,20 @@ void x86_pmu_cpuid(X86CPU *cpu, uint32_t leaf, uint32_t *eax, uint32_t *ebx, uin
     }
 }
 
+void x86_pmu_cpuid_cache(X86CPU *cpu, uint32_t count, uint32_t *ebx, uint32_t *ecx)
+{
+    /* Number 1 is the first level's cache of instructions. */
+    static const uint8_t levels[] = { LAB_L1D, 0, LAB_L2, LAB_LLC };
+    uint64_t bytes;
+    uint32_t ways;
+
+    if (count < ARRAY_SIZE(levels) && levels[count]) {
+        lab_machine_level(cpu->env.pmu->machine, levels[count], &bytes, &ways);
+        *ebx = (64 - 1) | (ways - 1) << 22;
+        *ecx = bytes / 64 / ways - 1;
+    }
+}
+
 static Event find_event(X86Pmu *pmu, uint64_t select)
 {
     for (unsigned i = 0; i < ARRAY_SIZE(events); i++) {
