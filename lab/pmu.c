@@ -23,6 +23,7 @@
 #include "hw/i386/apic.h"
 #include "machine.h"
 #include "pmu.h"
+#include "pmu-events.h"
 
 #define GENERAL 4
 #define FIXED 3
@@ -73,86 +74,6 @@ enum {
 /* Event, unit mask, edge, any, invert and counter mask: what names an event. */
 #define SELECT_EVENT 0xffa4ffffu
 
-typedef enum {
-    EV_UNKNOWN,
-    EV_INSTRUCTIONS,
-    EV_BRANCHES,
-    EV_BRANCHES_CONDITIONAL,
-    EV_BRANCHES_NOT_TAKEN,
-    EV_BRANCHES_TAKEN,
-    EV_CALLS,
-    EV_RETURNS,
-    EV_FAR_BRANCHES,
-    /* From here on accesses to memory must be seen. */
-    EV_CYCLES,
-    EV_LOADS,
-    EV_STORES,
-    EV_MEMORY,
-    EV_L1D_HIT,
-    EV_L2_HIT,
-    EV_LLC_HIT,
-    EV_L1D_MISS,
-    EV_L2_MISS,
-    EV_LLC_MISS,
-    EV_WALK_LOADS,
-    EV_WALK_STORES,
-    EV_SPLIT_LOADS,
-    EV_SPLIT_STORES,
-    EV_L1D_LINES,
-    EV_LLC_LOOKUPS,
-    EV_LLC_LINES,
-    EV_DTLB_LOAD_WALKS,
-    EV_DTLB_LOAD_STLB_HITS,
-    EV_DTLB_STORE_WALKS,
-    EV_DTLB_STORE_STLB_HITS,
-    EV_LOAD_LATENCY,
-} Event;
-
-/* Names as in Intel's lists of the model's events. */
-static const struct {
-    uint32_t select;
-    Event event;
-    const char *name;
-} events[] = {
-    { 0x00c0, EV_INSTRUCTIONS, "INST_RETIRED.ANY_P" },
-    { 0x01c0, EV_INSTRUCTIONS, "INST_RETIRED.PREC_DIST" },
-    { 0x003c, EV_CYCLES, "CPU_CLK_UNHALTED.THREAD_P" },
-    { 0x013c, EV_CYCLES, "CPU_CLK_UNHALTED.REF_XCLK" },
-    /* Cycles in which fewer than 16 instructions or micro-operations retire: all. */
-    { 0x108001c0, EV_CYCLES, "INST_RETIRED.TOTAL_CYCLES_PS" },
-    { 0x108001c2, EV_CYCLES, "UOPS_RETIRED.TOTAL_CYCLES" },
-    { 0x00c4, EV_BRANCHES, "BR_INST_RETIRED.ALL_BRANCHES" },
-    { 0x04c4, EV_BRANCHES, "BR_INST_RETIRED.ALL_BRANCHES_PEBS" },
-    { 0x01c4, EV_BRANCHES_CONDITIONAL, "BR_INST_RETIRED.CONDITIONAL" },
-    { 0x10c4, EV_BRANCHES_NOT_TAKEN, "BR_INST_RETIRED.NOT_TAKEN" },
-    { 0x20c4, EV_BRANCHES_TAKEN, "BR_INST_RETIRED.NEAR_TAKEN" },
-    { 0x02c4, EV_CALLS, "BR_INST_RETIRED.NEAR_CALL" },
-    { 0x08c4, EV_RETURNS, "BR_INST_RETIRED.NEAR_RETURN" },
-    { 0x40c4, EV_FAR_BRANCHES, "BR_INST_RETIRED.FAR_BRANCH" },
-    { 0x81d0, EV_LOADS, "MEM_INST_RETIRED.ALL_LOADS" },
-    { 0x82d0, EV_STORES, "MEM_INST_RETIRED.ALL_STORES" },
-    { 0x83d0, EV_MEMORY, "MEM_INST_RETIRED.ANY" },
-    { 0x11d0, EV_WALK_LOADS, "MEM_INST_RETIRED.STLB_MISS_LOADS" },
-    { 0x12d0, EV_WALK_STORES, "MEM_INST_RETIRED.STLB_MISS_STORES" },
-    { 0x41d0, EV_SPLIT_LOADS, "MEM_INST_RETIRED.SPLIT_LOADS" },
-    { 0x42d0, EV_SPLIT_STORES, "MEM_INST_RETIRED.SPLIT_STORES" },
-    { 0x01d1, EV_L1D_HIT, "MEM_LOAD_RETIRED.L1_HIT" },
-    { 0x02d1, EV_L2_HIT, "MEM_LOAD_RETIRED.L2_HIT" },
-    { 0x04d1, EV_LLC_HIT, "MEM_LOAD_RETIRED.L3_HIT" },
-    { 0x08d1, EV_L1D_MISS, "MEM_LOAD_RETIRED.L1_MISS" },
-    { 0x10d1, EV_L2_MISS, "MEM_LOAD_RETIRED.L2_MISS" },
-    { 0x20d1, EV_LLC_MISS, "MEM_LOAD_RETIRED.L3_MISS" },
-    { 0x0151, EV_L1D_LINES, "L1D.REPLACEMENT" },
-    { 0x4f2e, EV_LLC_LOOKUPS, "LONGEST_LAT_CACHE.REFERENCE" },
-    { 0x412e, EV_LLC_LINES, "LONGEST_LAT_CACHE.MISS" },
-    { 0x0108, EV_DTLB_LOAD_WALKS, "DTLB_LOAD_MISSES.MISS_CAUSES_A_WALK" },
-    { 0x0e08, EV_DTLB_LOAD_WALKS, "DTLB_LOAD_MISSES.WALK_COMPLETED" },
-    { 0x2008, EV_DTLB_LOAD_STLB_HITS, "DTLB_LOAD_MISSES.STLB_HIT" },
-    { 0x0149, EV_DTLB_STORE_WALKS, "DTLB_STORE_MISSES.MISS_CAUSES_A_WALK" },
-    { 0x0e49, EV_DTLB_STORE_WALKS, "DTLB_STORE_MISSES.WALK_COMPLETED" },
-    { 0x2049, EV_DTLB_STORE_STLB_HITS, "DTLB_STORE_MISSES.STLB_HIT" },
-    { 0x01cd, EV_LOAD_LATENCY, "MEM_TRANS_RETIRED.LOAD_LATENCY" },
-};
 static const Event fixed_events[FIXED] = { EV_INSTRUCTIONS, EV_CYCLES, EV_CYCLES };
 
 /* The accesses of one kind that an instruction made. The outcome is that of the one
