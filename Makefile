@@ -46,6 +46,13 @@ test: setup-test engine web-if-possible ## run all tests
 test-kernels: setup-test ## I/O accounting on Debian's kernel in an emulated machine (about 20 minutes)
 	@tests/kernels/run $(KERNEL_ARGS)
 
+lab: setup-build ## build the lab: an emulated computer whose processor has a PMU (target/lab)
+	@lab/build $(TARGET)/lab
+
+test-lab: setup-test lab ## the kernel's PMU driver, perf and memgauge in the lab (minutes)
+	cargo build --workspace --bin memgauge --example lab_records
+	@lab/test $(TARGET)/debug $(KERNEL_ARGS)
+
 bench: setup-test build ## speed against native, the engine alone and cachegrind
 	@bench/run --memgauge $(TARGET)/release/memgauge $(BENCH_ARGS)
 
@@ -121,4 +128,4 @@ test-dist: dist ## install, use and remove the packages in clean root file syste
 clean: ## remove everything built
 	cargo clean
 
-.PHONY: help web web-if-possible setup setup-build setup-demo setup-test engine build demo test test-kernels bench bench-bandwidth bench-figures bench-losses bench-io bench-mrc bench-online bench-page bench-stat bench-stat-instructions experiments lint install dist test-dist clean
+.PHONY: help web web-if-possible setup setup-build setup-demo setup-test engine build demo test test-kernels lab test-lab bench bench-bandwidth bench-figures bench-losses bench-io bench-mrc bench-online bench-page bench-stat bench-stat-instructions experiments lint install dist test-dist clean

@@ -103,7 +103,9 @@ fn of_facts(facts: &CountingFacts, curves: &Curves) -> Counting {
         over_time: curve(curves, c.event),
     };
     let timer = facts.ticks.as_ref().map(|t| ("cpu-clock", t.running_ns));
-    let counted = facts.counters.iter().map(|c| (c.name.as_str(), c.value));
+    // What was never counted has no value, and neither has a figure of it.
+    let counted = facts.counters.iter().filter(|c| c.share_counted > 0.0);
+    let counted = counted.map(|c| (c.name.as_str(), c.value));
     let totals: Vec<(String, f64)> = counted
         .chain(timer)
         .map(|(name, value)| (name.to_owned(), value as f64))
@@ -201,6 +203,27 @@ mod tests {
             }),
             ..CountingFacts::default()
         }
+    }
+
+    #[test]
+    fn figures_of_events_that_were_never_counted_are_left_out() {
+        let counter = |name: &str, value, share_counted| CounterFacts {
+            name: name.to_owned(),
+            value,
+            share_counted,
+            ..CounterFacts::default()
+        };
+        let facts = CountingFacts {
+            counters: vec![
+                counter("instructions", 1000, 1.0),
+                counter("cycles", 500, 0.4),
+                counter("dTLB-load-misses", 0, 0.0),
+            ],
+            ..facts(true)
+        };
+        let found = of_facts(&facts, &curves(&[])).derived;
+        let names: Vec<&str> = found.iter().map(|d| d.name).collect();
+        assert_eq!(names, ["IPC"]);
     }
 
     /// A timer of a whole processor runs while it is idle: two idle processors are not

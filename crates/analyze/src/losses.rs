@@ -85,7 +85,7 @@ pub fn sentence(kind: LossKind) -> (&'static str, &'static str) {
     match kind {
         LossKind::Unknown => ("unknown", "losses of a kind this version does not know"),
         LossKind::RingFull => ("ring_full", "records dropped because the ring was full"),
-        LossKind::Throttled => ("throttled", "samples throttled by the kernel"),
+        LossKind::Throttled => ("throttled", "throttled by the kernel"),
         LossKind::ProgramNotFollowed => (
             "program_not_followed",
             "programs started by exec and not followed",

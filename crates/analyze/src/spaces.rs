@@ -327,9 +327,10 @@ pub(crate) fn is_anonymous(path: &str) -> bool {
     path.is_empty() || path == "[anon]"
 }
 
-/// Whether a path names a file.
+/// Whether a path names a file: the kernel also names mappings of descriptors that have
+/// none (`anon_inode:[perf_event]`).
 pub(crate) fn is_file(path: &str) -> bool {
-    !path.is_empty() && !path.starts_with('[')
+    !path.is_empty() && !path.starts_with('[') && !path.starts_with("anon_inode:")
 }
 
 /// Whether executable memory under this path was written by the program.
@@ -466,6 +467,19 @@ pub(crate) mod tests {
             end: VirtAddr(end),
             path: path.to_owned(),
             ..Module::default()
+        }
+    }
+
+    #[test]
+    fn mappings_of_descriptors_without_a_file_are_no_files() {
+        assert!(is_file("/usr/bin/true") && is_file("jitted-1.so"));
+        for path in [
+            "",
+            "[heap]",
+            "anon_inode:[perf_event]",
+            "anon_inode:[io_uring]",
+        ] {
+            assert!(!is_file(path), "{path}");
         }
     }
 

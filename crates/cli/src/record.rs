@@ -96,7 +96,10 @@ fn run(settings: &Settings, command: &[String], verbose: bool) -> anyhow::Result
         pmu: pmu(settings)?,
         traces: None,
     };
-    let why = "to sample this machine, use -e or --source clock";
+    let why = match settings.events.is_empty() {
+        true => "to sample this machine, use -e or --source clock",
+        false => "to sample this machine's events of these names, add --source pmu",
+    };
     let why = (settings.source == Source::Auto).then_some(why);
     emulated(&options, settings.force, verbose, why)
 }

@@ -52,12 +52,14 @@ fn series() -> Check {
         Ok(_) => "threads and children followed",
         Err(_) => "threads started later are followed one by one (kernel 6.13 inherits counters)",
     };
-    let bears = || match sampled_tick_ns() {
+    let bears = |shortest_us: u64| match sampled_tick_ns() {
         Some(tick_ns) => format!(
             "; a tick takes {:.1} us, which is less than {:.0} % of the time from -I {}us on",
             tick_ns / 1e3,
             100.0 * BEARABLE,
-            bearable_interval_ns(tick_ns).div_ceil(1000),
+            bearable_interval_ns(tick_ns)
+                .div_ceil(1000)
+                .max(shortest_us),
         ),
         None => String::new(),
     };
@@ -65,7 +67,7 @@ fn series() -> Check {
         Ok(rate) => format!(
             "the shortest interval is {:.0} us{}; {threads}",
             1e6 / rate.max(1.0),
-            bears(),
+            bears((1e6 / rate.max(1.0)).round() as u64),
         ),
         Err(e) => format!("refused: {}", in_words(e)),
     };

@@ -108,7 +108,14 @@ fn pmu() -> Vec<Check> {
             "precise sampling",
             precise.is_ok() || sampler.is_some(),
             precise_found,
-            why,
+            match cycles.is_ok() {
+                true if virtualised() => {
+                    "this virtual machine's PMU has no PEBS: let the hypervisor pass it on, or \
+                    sample without precision (-e cycles)"
+                }
+                true => "this processor has none: sample without precision (-e cycles)",
+                false => why,
+            },
         ),
         verdict(
             "uncore counters",

@@ -11,7 +11,7 @@ use super::attributes::{GivenUp, Method};
 use super::open::{RequestedEvent, Source};
 use super::recorder::event_id;
 use super::session::Session;
-use super::{EventOutcome, Options, Outcome, reference};
+use super::{EventOutcome, Options, Outcome, reference, stopped};
 use crate::sys::perf;
 use crate::{Unwritten, host};
 use memgauge_host::program::ProgramFiles;
@@ -238,6 +238,12 @@ impl Session<'_> {
             let said = said.chain(request.built.notes.iter().cloned());
             notes.extend(said.map(|note| format!("{}: {note}", request.name)));
         }
+        let outcomes = self.recorder.outcomes.iter().enumerate();
+        let stopped = outcomes.filter(|(_, o)| o.throttled > 0);
+        notes
+            .extend(stopped.map(|(n, o)| {
+                stopped::in_words(&o.name, o.throttled, self.recorder.stopped.ns(n))
+            }));
         if let Some(reference) = &self.reference {
             notes.push(match reference.without() {
                 "" => format!("reference: {}", reference.source()),

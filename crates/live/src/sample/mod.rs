@@ -27,6 +27,7 @@ mod recorder;
 mod reference;
 mod renew;
 mod session;
+mod stopped;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -20,6 +20,8 @@ pub(super) struct Source {
     pub(super) fd: OwnedFd,
     /// Number of its event.
     pub(super) event: usize,
+    /// The only processor that it is for.
+    pub(super) cpu: Option<u32>,
     /// Id in its records.
     pub(super) id: u64,
     /// An event that has to lead for the kernel to take this one.
@@ -254,6 +256,7 @@ impl Opener<'_> {
         open.sources.push(Source {
             fd,
             event,
+            cpu: place.cpu,
             id,
             leader,
         });

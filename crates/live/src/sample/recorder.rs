@@ -12,6 +12,7 @@ use memgauge_trace::{
 use super::decode::{Decode, rebuild};
 use super::follow::Followed;
 use super::open::RequestedEvent;
+use super::stopped::Stopped;
 use super::{EventOutcome, Options};
 use crate::{Error, Result};
 use memgauge_perf::abi::sample;
@@ -62,6 +63,7 @@ pub(super) struct Recorder {
     keep_registers: bool,
     /// Overflows as times, where they are wanted.
     traces: Option<Traces>,
+    pub(super) stopped: Stopped,
     /// Records of all kinds that rings had no room for.
     ring_lost: u64,
     /// Values of timers at each thread's last sample, by event id.
@@ -97,6 +99,7 @@ impl Recorder {
                 .tracing
                 .as_ref()
                 .map(|t| Traces::new(t.resolution_ns)),
+            stopped: Stopped::default(),
             ring_lost: 0,
             values: HashMap::new(),
             latest_ns: 0,
@@ -166,6 +169,7 @@ impl Recorder {
         event: Option<usize>,
     ) {
         let time_ns = trailer.time_ns.saturating_sub(self.start_ns);
+        self.stopped.take(record, trailer, event);
         let done = match (record, event) {
             (Record::Sample(s), Some(event)) => self.sample(event, header, s),
             (Record::Lost { count, .. } | Record::LostSamples { count }, _) => {

@@ -156,6 +156,7 @@ impl Session<'_> {
         Ok(Source {
             fd,
             event,
+            cpu: place.cpu,
             id,
             leader,
         })

@@ -1,7 +1,7 @@
 //! A run of `memgauge record -e`, from the first event to the last sample.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::os::fd::RawFd;
+use std::os::fd::{OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
 use memgauge_recording::Writer;
@@ -26,6 +26,7 @@ use memgauge_perf::abi::{Attr, flag, kind, record, sample, software};
 use memgauge_perf::record::{Header, Layout, Record, Trailer};
 use memgauge_perf::ring::walk;
 use memgauge_perf::spe::Decoder;
+use rustix::thread::sched_getcpu;
 
 /// Longest time between two rounds.
 const LOOK_EVERY_MS: i32 = 50;
@@ -366,7 +367,9 @@ impl<'a> Session<'a> {
     }
 
     /// Reading an event's counter brings what waits in the processor's buffer into
-    /// the ring: that is a look at how many records gather.
+    /// the ring: that is a look at how many records gather. It only tells something
+    /// while the event counts: the kernel empties the buffer when a thread leaves its
+    /// processor, and one that shares it with memgauge has just done so.
     fn flush_hardware(&mut self) {
         for source in &self.open.sources {
             if self.requests[source.event].built.method != Method::Pebs {
@@ -374,9 +377,16 @@ impl<'a> Session<'a> {
             }
             let unread = || -> usize { self.open.buffers.iter().map(|b| b.ring.unread()).sum() };
             let before = unread();
-            let mut words = [0u8; 16];
-            if perf::read_words(&source.fd, &mut words).is_ok() {
-                let bytes = unread().saturating_sub(before) as u64;
+            let Some(counted) = first_word(&source.fd) else {
+                continue;
+            };
+            // Read before the second count, which would flush again.
+            let flushed = unread();
+            if source.cpu == Some(sched_getcpu() as u32) {
+                continue;
+            }
+            if first_word(&source.fd).is_some_and(|now| now > counted) {
+                let bytes = flushed.saturating_sub(before) as u64;
                 let layout = self.recorder.layout(Some(source.event));
                 let record = layout.map_or(1, |l| l.least_sample_bytes() as u64);
                 let (waiting, pebs) = (bytes / record, &mut self.batches);
@@ -568,4 +578,12 @@ impl<'a> Session<'a> {
             self.change_periods(factor);
         }
     }
+}
+
+/// An event's count.
+fn first_word(event: &OwnedFd) -> Option<u64> {
+    let mut words = [0u8; 16];
+    let n = perf::read_words(event, &mut words).ok()?;
+    let word = words.first_chunk::<8>().filter(|_| n >= 8)?;
+    Some(u64::from_le_bytes(*word))
 }

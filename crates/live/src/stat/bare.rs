@@ -41,7 +41,7 @@ pub(super) fn tick_ns() -> Option<f64> {
 }
 
 /// Time of a tick that leaves a sample, as those of a series do, in nanoseconds; `None`
-/// where the timer cannot be opened. It takes some 15 ms, so that it can be done before
+/// where the timer cannot be opened or its cost is lost in noise. It takes some 15 ms, so that it can be done before
 /// each run. Other work on the machine makes it uncertain by a tenth or two.
 pub(crate) fn sampled_tick_ns() -> Option<f64> {
     let mut attr = Attr::new(kind::SOFTWARE, software::CPU_CLOCK);
@@ -61,8 +61,14 @@ pub(crate) fn sampled_tick_ns() -> Option<f64> {
         let count = |a: &[u8], b: &[u8]| walk(a, b, &mut Vec::new(), |_, _| {}).records;
         ticks += ring.drain(count);
     }
-    let more_ns = timed_ns.saturating_sub(bare_ns) as f64;
-    (ticks > 0).then(|| more_ns / ticks as f64)
+    tick_of(bare_ns, timed_ns, ticks)
+}
+
+/// Time of a tick, from that of work without and with so many of them. Where work took
+/// less time with them, other things took longer than ticks do: then it is not known.
+fn tick_of(bare_ns: u64, timed_ns: u64, ticks: u64) -> Option<f64> {
+    let more_ns = timed_ns.checked_sub(bare_ns).filter(|&more| more > 0)?;
+    (ticks > 0).then(|| more_ns as f64 / ticks as f64)
 }
 
 /// Time that the work takes on a processor, by this clock: others' turns are not in it.
@@ -90,4 +96,17 @@ fn steps(steps: u64) -> Duration {
         state = black_box(state.wrapping_mul(0xd129_0e65_4d2b_35a5) | 1);
     }
     began.elapsed()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::tick_of;
+
+    #[test]
+    fn a_tick_that_noise_hides_has_no_time() {
+        assert_eq!(tick_of(1_000_000, 1_100_000, 50), Some(2000.0));
+        assert_eq!(tick_of(1_000_000, 1_000_000, 50), None);
+        assert_eq!(tick_of(1_000_000, 900_000, 50), None);
+        assert_eq!(tick_of(1_000_000, 1_100_000, 0), None);
+    }
 }

@@ -30,13 +30,44 @@ pub(super) fn counters(summary: &Summary, style: &Style) -> String {
     text
 }
 
+/// From this share of the time on an event counts as counted all the time.
+const WHOLE: f64 = 0.9995;
+
 pub(super) fn derived(summary: &Summary, style: &Style) -> String {
     let figures = summary.counting.iter().flat_map(|c| &c.derived);
     let figures: Vec<&Derived> = figures.collect();
     if figures.is_empty() {
         return String::new();
     }
-    style.heading("Derived", "from the counts above") + &table_of_figures(&figures, style)
+    let text =
+        style.heading("Derived", "from the counts above") + &table_of_figures(&figures, style);
+    let totals = summary.counting.iter().flat_map(|c| &c.totals);
+    let totals: Vec<&Counter> = totals.collect();
+    let estimated = figures
+        .iter()
+        .filter_map(|f| Some((f.name, share_of(f, &totals)?)));
+    let estimated: Vec<String> = estimated
+        .map(|(name, share)| format!("{name} ({})", units::share(share)))
+        .collect();
+    if estimated.is_empty() {
+        return text;
+    }
+    let line = format!(
+        "estimated, as an event was counted for so much of the time only: {}",
+        estimated.join(", ")
+    );
+    text + &style.paint_lines(Role::Warning, &style.wrap(&line, 2))
+}
+
+/// The least share of the time that an event of a figure was counted; `None` where all
+/// were counted all the time.
+fn share_of(figure: &Derived, totals: &[&Counter]) -> Option<f64> {
+    let words: Vec<&str> = figure.formula.split([' ', '(', ')']).collect();
+    let names = totals.iter().map(|t| &t.facts).filter(|facts| {
+        let base = facts.name.rsplit_once(':').map_or(&*facts.name, |n| n.0);
+        facts.share_counted < WHOLE && words.contains(&base)
+    });
+    names.map(|facts| facts.share_counted).reduce(f64::min)
 }
 
 pub(super) fn notes(summary: &Summary, style: &Style) -> String {
@@ -215,7 +246,7 @@ fn rate(row: &CounterFacts, seconds: f64, style: &Style) -> String {
 
 fn remarks(row: &CounterFacts, style: &Style) -> String {
     let mut remarks = Vec::new();
-    if row.share_counted < 0.9995 && row.share_counted > 0.0 {
+    if row.share_counted < WHOLE && row.share_counted > 0.0 {
         remarks.push(format!("scaled, {}", units::share(row.share_counted)));
     }
     if row.share_counted == 0.0 {
@@ -331,6 +362,24 @@ mod tests {
         let summary = example();
         let sections = [counters, derived, notes, ticks];
         sections.map(|section| section(&summary, style)).concat()
+    }
+
+    #[test]
+    fn figures_of_scaled_events_are_called_estimated() {
+        let mut summary = example();
+        let counting = summary.counting.as_mut().expect("counters");
+        counting.totals.push(counter("cycles", 500));
+        let pairs = [
+            ("instructions", 999.0),
+            ("cycles", 500.0),
+            ("cpu-clock", 1e9),
+        ];
+        let pairs = pairs.map(|(name, value)| (name.to_owned(), value));
+        counting.derived = memgauge_analyze::derived(&pairs, 2.0, false);
+        let text = derived(&summary, &plain(80, false));
+        let estimated = text.split("estimated").nth(1).expect("the remark");
+        assert!(estimated.contains("IPC (25.0 %)"), "{text}");
+        assert!(!estimated.contains("processors used"), "{text}");
     }
 
     #[test]

@@ -106,11 +106,16 @@ fn sources_table(sampling: &Sampling, style: &Style) -> Table {
         ("data from", Kind::Text),
     ]);
     for source in &sampling.sources {
+        // No access takes 0 cycles: the event's samples have no latencies.
         let mean = source.latency_cycles as f64 / (source.samples as f64).max(1.0);
+        let mean = match source.latency_cycles {
+            0 => "–".to_owned(),
+            _ => format!("{mean:.1}"),
+        };
         table.row(vec![
             units::share(source.samples as f64 / (all as f64).max(1.0)),
             units::count(source.samples),
-            format!("{mean:.1}"),
+            mean,
             style.name(&source.source),
         ]);
     }
@@ -124,7 +129,9 @@ pub(crate) fn notes(sampling: &Sampling) -> Vec<String> {
         notes.push(overhead_in_words(overhead));
         notes.extend(sampling.events.iter().filter_map(cost_in_words));
     }
-    notes.extend(sampling.pebs.iter().flat_map(pebs_in_words));
+    let samples = sampling.events.iter().map(|e| e.samples).sum();
+    let pebs = sampling.pebs.iter();
+    notes.extend(pebs.flat_map(|pebs| pebs_in_words(pebs, samples)));
     notes
 }
 
@@ -154,7 +161,15 @@ fn cost_in_words(event: &SampledEvent) -> Option<String> {
     ))
 }
 
-fn pebs_in_words(pebs: &PebsFacts) -> Vec<String> {
+/// `samples`: all that were taken, whether or not they waited when somebody looked.
+fn pebs_in_words(pebs: &PebsFacts, samples: u64) -> Vec<String> {
+    if pebs.looks == 0 {
+        return vec![
+            "PEBS: no look at the processor's buffer came while the program ran, so whether \
+            records gather in it is not known"
+                .to_owned(),
+        ];
+    }
     let mean = pebs.records as f64 / (pebs.looks as f64).max(1.0);
     let waiting = format!(
         "PEBS: on average {mean:.1} records waited in the processor's buffer at each of {} \
@@ -167,7 +182,9 @@ fn pebs_in_words(pebs: &PebsFacts) -> Vec<String> {
             .to_owned()
     };
     let mut all = vec![waiting];
-    all.extend((pebs.most < BATCHED).then(alone));
+    // With fewer samples than that between looks, or few looks, chance is enough.
+    let enough = pebs.looks >= BATCHED && samples >= pebs.looks.saturating_mul(2 * BATCHED);
+    all.extend((pebs.most < BATCHED && enough).then(alone));
     all
 }
 
@@ -237,15 +254,33 @@ mod tests {
 
     #[test]
     fn a_buffer_that_never_fills_is_told() {
-        let of = |most| {
+        let of = |most, samples| {
             let pebs = PebsFacts {
                 looks: 10,
                 records: 5,
                 most,
             };
-            pebs_in_words(&pebs).len()
+            pebs_in_words(&pebs, samples).len()
         };
-        assert_eq!((of(1), of(200)), (2, 1));
+        assert_eq!((of(1, 1000), of(200, 1000)), (2, 1));
+        // Too few samples for any to wait.
+        assert_eq!(of(1, 30), 1);
+    }
+
+    #[test]
+    fn without_a_look_nothing_is_said_of_interrupts() {
+        let words = pebs_in_words(&PebsFacts::default(), 1000).join(" ");
+        assert!(words.contains("not known"), "{words}");
+        assert!(!words.contains("an interrupt for each record"), "{words}");
+    }
+
+    #[test]
+    fn samples_without_latencies_have_none_in_the_table() {
+        let mut summary = summary();
+        let sampling = summary.sampling.as_mut().expect("samples");
+        sampling.sources[1].latency_cycles = 0;
+        let text = sources(&summary, &fixture::plain(80, false));
+        has(&text, "25.0 % 10 – load, L1 hit");
     }
 
     #[test]

@@ -1,0 +1,25 @@
+/*
+ * The modelled machine: twin of machine/src/lib.rs.
+ *
+ * SPDX-License-Identifier: GPL-2.0-or-later
+ */
+#ifndef LAB_MACHINE_H
+#define LAB_MACHINE_H
+
+typedef struct LabMachine LabMachine;
+
+enum { LAB_L1D = 1, LAB_L2, LAB_LLC, LAB_MEMORY };
+
+typedef struct {
+    uint32_t latency_cycles;
+    uint16_t l1d_misses, l2_misses, llc_misses, dtlb_misses, walks;
+    uint16_t source; /* LAB_L1D and so on: the farthest level that delivered a line */
+} LabOutcome;
+
+LabMachine *lab_machine_new(const char *name);
+void lab_machine_level(const LabMachine *lab, uint32_t level, uint64_t *bytes, uint32_t *ways);
+LabOutcome lab_machine_access(LabMachine *lab, uint64_t address, uint32_t size, uint32_t store);
+void lab_machine_retire(LabMachine *lab, uint32_t loads, uint32_t stores);
+uint64_t lab_machine_cycles(const LabMachine *lab);
+
+#endif

@@ -1,0 +1,136 @@
+//! The modelled machine (`crates/machine`) for callers in C: `machine.h` is its twin.
+//!
+//! One core and its shared cache. Addresses are physical, as the guest's processes and
+//! its kernel share the caches.
+use std::ffi::{CStr, c_char};
+
+use memgauge_machine::DataSource;
+use memgauge_machine::{AccessKind, CacheConfig, Config, CoreId, Machine, PmuConfig};
+
+/// The machine and its only core.
+pub struct LabMachine {
+    machine: Machine,
+    core: CoreId,
+    config: Config,
+}
+
+/// What one access did. `source` is 1 to 4 for L1D, L2, LLC and memory.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct LabOutcome {
+    pub latency_cycles: u32,
+    pub l1d_misses: u16,
+    pub l2_misses: u16,
+    pub llc_misses: u16,
+    pub dtlb_misses: u16,
+    pub walks: u16,
+    pub source: u16,
+}
+
+/// A machine of this name, or null.
+///
+/// # Safety
+/// `name` points to a string that ends with a zero.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn lab_machine_new(name: *const c_char) -> *mut LabMachine {
+    // SAFETY: the caller passes a string.
+    let name = unsafe { CStr::from_ptr(name) };
+    let config = name.to_str().ok().and_then(Config::preset);
+    let made = config.and_then(|config| {
+        let mut machine = Machine::new(config.clone(), PmuConfig::default()).ok()?;
+        let core = machine.add_core(0);
+        Some(LabMachine {
+            machine,
+            core,
+            config,
+        })
+    });
+    made.map_or(std::ptr::null_mut(), |made| Box::into_raw(Box::new(made)))
+}
+
+/// Size and ways of a level: 1 to 3 for L1D, L2 and LLC.
+///
+/// # Safety
+/// `lab` comes from [`lab_machine_new`]; the other pointers can be written to.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn lab_machine_level(
+    lab: *const LabMachine,
+    level: u32,
+    bytes: *mut u64,
+    ways: *mut u32,
+) {
+    // SAFETY: the caller passes a machine of ours.
+    let config = unsafe { &(*lab).config };
+    let cache: &CacheConfig = match level {
+        1 => &config.l1d,
+        2 => &config.l2,
+        _ => &config.llc,
+    };
+    // SAFETY: the caller passes places to write to.
+    unsafe {
+        *bytes = cache.size_bytes;
+        *ways = cache.ways;
+    }
+}
+
+/// One access: `store` is 0 for a load.
+///
+/// # Safety
+/// `lab` comes from [`lab_machine_new`] and is used by one thread at a time.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn lab_machine_access(
+    lab: *mut LabMachine,
+    address: u64,
+    size: u32,
+    store: u32,
+) -> LabOutcome {
+    // SAFETY: the caller passes a machine of ours, from one thread.
+    let lab = unsafe { &mut *lab };
+    let (core, shared) = lab.machine.core_mut(lab.core);
+    let kind = if store == 0 {
+        AccessKind::Load
+    } else {
+        AccessKind::Store
+    };
+    let out = core.access(shared, address, size, kind);
+    LabOutcome {
+        latency_cycles: out.latency_cycles,
+        l1d_misses: out.l1d_misses,
+        l2_misses: out.l2_misses,
+        llc_misses: out.llc_misses,
+        dtlb_misses: out.dtlb_misses,
+        walks: out.walks,
+        source: match out.source {
+            DataSource::L1d => 1,
+            DataSource::L2 => 2,
+            DataSource::Llc => 3,
+            DataSource::Dram => 4,
+            _ => 0,
+        },
+    }
+}
+
+/// Counts one instruction with its loads and stores; the core's time since the start, in
+/// nanoseconds.
+///
+/// # Safety
+/// As for [`lab_machine_access`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn lab_machine_retire(lab: *mut LabMachine, loads: u32, stores: u32) {
+    // SAFETY: the caller passes a machine of ours, from one thread.
+    let lab = unsafe { &mut *lab };
+    let (core, _) = lab.machine.core_mut(lab.core);
+    core.retire(1, loads, stores, 0);
+}
+
+/// Cycles of the core since the start.
+///
+/// # Safety
+/// `lab` comes from [`lab_machine_new`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn lab_machine_cycles(lab: *const LabMachine) -> u64 {
+    // SAFETY: the caller passes a machine of ours.
+    let lab = unsafe { &*lab };
+    let counts = lab.machine.core(lab.core).counts();
+    counts.get(memgauge_trace::catalogue::CYCLES)
+}
