@@ -11,7 +11,6 @@ use memgauge_symbols::Symbols;
 
 use crate::gate::Gate;
 use crate::outcome::{Exit, take_in_damage, usage};
-use crate::report::DEFAULT_ROWS;
 use crate::terminal;
 
 #[derive(Debug, Args)]
@@ -30,7 +29,7 @@ pub(crate) struct Diff {
     #[arg(long)]
     json: bool,
     /// Functions to show
-    #[arg(long, value_name = "N", default_value_t = DEFAULT_ROWS)]
+    #[arg(long, value_name = "N", default_value_t = 10)]
     rows: usize,
 }
 
