@@ -159,6 +159,9 @@ pub(crate) struct Report {
     /// Show these miss-rate curves on the page: a file of `mrc --json=FILE`
     #[arg(long, value_name = "FILE", requires = "html")]
     pub(crate) curves: Option<PathBuf>,
+    /// Write a baseline: a small sorted file to commit, which `diff` compares with
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["html", "json"])]
+    pub(crate) baseline: Option<PathBuf>,
     /// Rows in each table (of a page: 100 unless given)
     #[arg(long, value_name = "N")]
     pub(crate) rows: Option<usize>,

@@ -11,7 +11,9 @@ mod terminal;
 mod args;
 mod bandwidth;
 mod clock;
+mod diff;
 mod doctor;
+mod gate;
 mod import;
 mod io;
 mod io_live;
@@ -72,6 +74,8 @@ enum Verb {
     Report(args::Report),
     /// Show a recording in a browser, parts of it in full
     View(view::View),
+    /// Compare two runs; gates on the differences
+    Diff(diff::Diff),
     /// Account I/O: which process moves how many bytes through which device
     Io(args::Io),
     /// Convert a recording of perf to a recording of memgauge
@@ -103,6 +107,7 @@ fn run(cli: Cli) -> anyhow::Result<Exit> {
         Some(Verb::Record(args)) => record::record(&args),
         Some(Verb::Report(args)) => report::report(&args),
         Some(Verb::View(args)) => view::view(&args),
+        Some(Verb::Diff(args)) => diff::diff(&args),
         Some(Verb::Io(args)) => io::io(&args),
         Some(Verb::Import(args)) => import::import(&args),
         Some(Verb::Stat(args)) => stat::stat(&args),

@@ -16,10 +16,14 @@ pub(crate) enum Exit {
     Success,
     /// As the recorded program did.
     Program(u8),
+    /// A gate of `diff` failed.
+    GateFailed,
 }
 
 /// memgauge itself failed.
 const FAILED: u8 = 125;
+/// A gate of `diff` failed.
+const GATE_FAILED: u8 = 1;
 /// The command line asks for what makes no sense.
 const USAGE: u8 = 2;
 /// A recording was damaged: what is good of it was shown.
@@ -50,6 +54,7 @@ impl Exit {
         match self {
             Exit::Success if IS_DAMAGED.load(Ordering::Relaxed) => ExitCode::from(DAMAGED),
             Exit::Success => ExitCode::SUCCESS,
+            Exit::GateFailed => ExitCode::from(GATE_FAILED),
             Exit::Program(code) => ExitCode::from(code),
         }
     }

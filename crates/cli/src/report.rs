@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::args::Report;
 use crate::outcome::{Exit, take_in_damage};
 use crate::page::Results;
-use crate::{page, terminal};
+use crate::{diff, page, terminal};
 
 /// Rows in each table unless asked otherwise.
 pub(crate) const DEFAULT_ROWS: usize = 10;
@@ -23,6 +23,12 @@ pub(crate) fn report(args: &Report) -> anyhow::Result<Exit> {
     let recording = Recording::open(path)?;
     if args.html {
         return write_page(&recording, args);
+    }
+    if let Some(path) = &args.baseline {
+        let name = path.display();
+        let file = diff::measure(&recording)?.file();
+        std::fs::write(path, file).with_context(|| format!("failed to write `{name}`"))?;
+        return Ok(Exit::Success);
     }
     let style = terminal::style(terminal::stdout_is_terminal());
     let rows = args.rows.unwrap_or(DEFAULT_ROWS);

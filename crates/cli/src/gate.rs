@@ -1,0 +1,144 @@
+//! Gates of `memgauge diff --fail-if`: `METRIC > LIMIT`.
+
+use std::str::FromStr;
+
+use memgauge_report::Metric;
+
+/// What a limit is compared with.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Limit {
+    /// The second run's value.
+    Value(f64),
+    /// The difference of both.
+    Difference(f64),
+    /// The relative difference, 0.05 for 5 %.
+    Relative(f64),
+}
+
+/// A condition under which `diff` fails.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Gate {
+    /// As it was written.
+    pub(crate) text: String,
+    /// The metric's name.
+    pub(crate) metric: String,
+    above: bool,
+    limit: Limit,
+}
+
+const UNITS: [(&str, f64); 11] = [
+    ("", 1.0),
+    ("k", 1e3),
+    ("M", 1e6),
+    ("G", 1e9),
+    ("KiB", 1024.0),
+    ("MiB", 1_048_576.0),
+    ("GiB", 1_073_741_824.0),
+    ("ns", 1.0),
+    ("us", 1e3),
+    ("ms", 1e6),
+    ("s", 1e9),
+];
+
+impl FromStr for Gate {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Gate, String> {
+        let form = || "write it as in `dram.read_bytes > +5%` or `llc.miss < 1M`".to_owned();
+        let at = text.find(['<', '>']).ok_or_else(form)?;
+        let metric = text[..at].trim();
+        if metric.is_empty() {
+            return Err(form());
+        }
+        Ok(Gate {
+            text: text.trim().to_owned(),
+            metric: metric.to_owned(),
+            above: text[at..].starts_with('>'),
+            limit: limit(text[at + 1..].trim()).ok_or_else(form)?,
+        })
+    }
+}
+
+fn limit(text: &str) -> Option<Limit> {
+    let end = text.find(|c: char| !c.is_ascii_digit() && !"+-.".contains(c));
+    let (digits, unit) = text.split_at(end.unwrap_or(text.len()));
+    let number: f64 = digits.parse().ok()?;
+    let unit = unit.trim();
+    if unit == "%" {
+        return Some(Limit::Relative(number / 100.0));
+    }
+    let factor = UNITS.iter().find(|known| known.0 == unit)?.1;
+    Some(match digits.starts_with(['+', '-']) {
+        true => Limit::Difference(number * factor),
+        false => Limit::Value(number * factor),
+    })
+}
+
+impl Gate {
+    /// Whether the gate's condition is met, which fails it. `None` where a run lacks the
+    /// number that the condition needs.
+    pub(crate) fn fails(&self, metric: &Metric) -> Option<bool> {
+        let (value, limit) = match self.limit {
+            Limit::Value(limit) => (metric.after?, limit),
+            Limit::Difference(limit) => (metric.difference?, limit),
+            Limit::Relative(limit) => (relative(metric)?, limit),
+        };
+        Some(if self.above {
+            value > limit
+        } else {
+            value < limit
+        })
+    }
+}
+
+/// Beside the metric's own: from nothing to something is beyond every limit.
+fn relative(metric: &Metric) -> Option<f64> {
+    let difference = metric.difference?;
+    Some(metric.relative.unwrap_or(if difference == 0.0 {
+        0.0
+    } else {
+        f64::INFINITY.copysign(difference)
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fails(gate: &str, before: f64, after: f64) -> bool {
+        let metric = Metric {
+            name: "m".to_owned(),
+            before: Some(before),
+            after: Some(after),
+            difference: Some(after - before),
+            relative: (before != 0.0).then(|| (after - before) / before),
+        };
+        let gate: Gate = gate.parse().unwrap();
+        gate.fails(&metric).unwrap()
+    }
+
+    #[test]
+    fn a_limit_is_a_value_a_difference_or_a_relative_difference() {
+        assert!(fails("m > +5%", 100.0, 106.0) && !fails("m > +5%", 100.0, 105.0));
+        assert!(fails("m<-10 %", 100.0, 89.0) && !fails("m<-10 %", 100.0, 90.0));
+        assert!(fails("m > 1 KiB", 0.0, 1025.0) && !fails("m > 1 KiB", 0.0, 1024.0));
+        assert!(fails("m > +1k", 500.0, 1501.0) && !fails("m > +1k", 500.0, 1500.0));
+        assert!(fails("m > +5%", 0.0, 1.0) && !fails("m > +5%", 0.0, 0.0));
+    }
+
+    #[test]
+    fn what_is_no_gate_is_refused_with_the_form() {
+        for text in [
+            "m",
+            "m >",
+            "> 5",
+            "m > x",
+            "m > 5 parsecs",
+            "m >= 5",
+            "m > ++5",
+        ] {
+            let refused = text.parse::<Gate>().unwrap_err();
+            assert!(refused.contains("dram.read_bytes > +5%"), "{text}");
+        }
+    }
+}

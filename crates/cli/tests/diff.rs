@@ -1,0 +1,124 @@
+//! `memgauge diff`, its gates and baselines, end to end.
+
+#[allow(dead_code, reason = "each test file uses a part of it")]
+mod harness;
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use harness::{Recorded, memgauge, needs};
+
+/// `extra` passes over an array of 1 MiB are in a function of their own.
+const SOURCE: &str = r"
+#include <stdlib.h>
+static volatile long array[1 << 17];
+__attribute__((noinline)) void fill(void) { for (int i = 0; i < 1 << 17; i++) array[i] = i; }
+__attribute__((noinline)) void added_pass(int n) {
+    while (n-- > 0) for (int i = 0; i < 1 << 17; i++) array[i] += 1;
+}
+int main(int argc, char **argv) { fill(); added_pass(atoi(argv[1])); return argc != 2; }
+";
+
+fn program(folder: &Path) -> String {
+    let source = folder.join("passes.c");
+    let program = folder.join("passes");
+    std::fs::write(&source, SOURCE).expect("the source can be written");
+    let status = Command::new("gcc")
+        .args(["-O1", "-g", "-o"])
+        .args([&program, &source])
+        .status()
+        .expect("gcc runs");
+    assert!(status.success());
+    program
+        .to_str()
+        .expect("temporary paths are text")
+        .to_owned()
+}
+
+fn record(program: &str, passes: &str) -> Recorded {
+    Recorded::new(&["--machine", "i5-6600k"], &[program, passes])
+}
+
+fn diff(before: &Path, after: &Path, options: &[&str]) -> Output {
+    let mut command = memgauge();
+    command.arg("diff").args([before, after]).args(options);
+    command.output().expect("memgauge runs")
+}
+
+fn out(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn an_added_pass_is_named_first_gates_say_what_failed_and_equal_runs_are_equal() {
+    if !needs(&["gcc"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let program = program(folder.path());
+    let (one, same, two) = (
+        record(&program, "0"),
+        record(&program, "0"),
+        record(&program, "1"),
+    );
+
+    let baseline = folder.path().join("baseline.json");
+    let written = memgauge()
+        .arg("report")
+        .arg(one.path())
+        .arg("--baseline")
+        .arg(&baseline)
+        .output()
+        .expect("memgauge runs");
+    assert!(written.status.success(), "{}", said(&written));
+
+    for before in [&one.path(), &baseline] {
+        let equal = diff(before, &same.path(), &["--fail-if", "l1d.miss > +0%"]);
+        assert_eq!(
+            (out(&equal).as_str(), equal.status.code()),
+            ("Nothing changed.\n", Some(0))
+        );
+
+        let json = out(&diff(before, &two.path(), &["--json"]));
+        let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+        assert_eq!(
+            json["functions"][0]["function"], "added_pass (passes)",
+            "{json:#}"
+        );
+        // The pass loads and stores each of 2¹⁷ words once.
+        let metrics = json["metrics"].as_array().expect("metrics");
+        let stores = metrics
+            .iter()
+            .find(|m| m["name"] == "stores")
+            .expect("stores");
+        let more = stores["difference"].as_f64().expect("a number");
+        assert!((131_072.0..131_172.0).contains(&more), "{more}");
+    }
+
+    let gates = ["--fail-if", "stores > +5%", "--fail-if", "stores > 1 G"];
+    let failed = diff(&baseline, &two.path(), &gates);
+    assert_eq!(failed.status.code(), Some(1));
+    assert_eq!(said(&failed).lines().count(), 1, "{}", said(&failed));
+    assert!(
+        said(&failed).contains("gate `stores > +5%` failed: before "),
+        "{}",
+        said(&failed)
+    );
+    assert!(
+        out(&failed).lines().all(|line| line.chars().count() <= 80),
+        "{}",
+        out(&failed)
+    );
+
+    let unknown = diff(&baseline, &two.path(), &["--fail-if", "dram.reads > +5%"]);
+    assert_eq!(unknown.status.code(), Some(2));
+    assert!(
+        said(&unknown).contains("dram.read_bytes"),
+        "{}",
+        said(&unknown)
+    );
+}
