@@ -28,6 +28,7 @@ mod report;
 mod sample;
 mod stat;
 mod target;
+mod top;
 mod units;
 mod view;
 
@@ -43,6 +44,7 @@ Examples:
   memgauge -- xz -k file            record a program and show what its memory did
   memgauge record -o r.mg -- make   record only, children included
   memgauge report r.mg              show a recording
+  memgauge top                      who runs on which code and data, live
   memgauge io                       who moves bytes through which device, live
   memgauge list                     the events and machines there are
   memgauge doctor                   what this machine offers";
@@ -71,6 +73,7 @@ enum Verb {
     Report(args::Report),
     /// Show a recording in a browser, parts of it in full
     View(view::View),
+    Top(top::Top),
     /// Account I/O: which process moves how many bytes through which device
     Io(args::Io),
     /// Convert a recording of perf to a recording of memgauge
@@ -97,6 +100,7 @@ fn run(cli: Cli) -> anyhow::Result<Exit> {
         Some(Verb::Record(args)) => record::record(&args),
         Some(Verb::Report(args)) => report::report(&args),
         Some(Verb::View(args)) => view::view(&args),
+        Some(Verb::Top(args)) => top::top(&args),
         Some(Verb::Io(args)) => io::io(&args),
         Some(Verb::Import(args)) => import::import(&args),
         Some(Verb::Stat(args)) => stat::stat(&args),
