@@ -324,7 +324,8 @@ fn masked(screen: &str) -> String {
         .map(str::trim_end)
         .collect::<Vec<_>>()
         .join("\n");
-    lines.trim_end().to_owned() + "\n"
+    // A machine that is busy with other things may lose samples.
+    lines.trim_end().replace("  (# lost)", "") + "\n"
 }
 
 #[test]
@@ -364,7 +365,7 @@ fn the_screen_answers_keys_and_resizing_and_gives_the_terminal_back() {
         screen.lines().all(|line| line.chars().count() <= 80),
         "{screen}"
     );
-    compare("processes-80x24", &masked(&screen.replace(&pid, "1")));
+    compare("processes-80x24", &masked(&screen));
     terminal.keys("?");
     compare("help-80x24", &masked(&terminal.screen_with("ctrl-c")));
     terminal.keys("?");
@@ -373,10 +374,7 @@ fn the_screen_answers_keys_and_resizing_and_gives_the_terminal_back() {
     let screen = terminal.screen_that("both functions", both);
     // Which addresses the program has is the kernel's choice.
     let code: Vec<&str> = screen.lines().take(9).collect();
-    compare(
-        "process-80x24",
-        &masked(&code.join("\n").replace(&pid, "1")),
-    );
+    compare("process-80x24", &masked(&code.join("\n")));
     assert_eq!(screen.lines().count(), 24, "{screen}");
     terminal.resize((120, 40));
     let larger = terminal.screen_with("USER");
