@@ -303,6 +303,17 @@ fn bad_input_is_refused_with_one_line() {
     }
 }
 
+#[test]
+fn a_reader_that_goes_away_ends_it() {
+    if Hot::built().is_none() {
+        return;
+    }
+    let (mut watching, lines) = blocks(&[]);
+    drop(lines);
+    let end = watching.0.wait().expect("it is a child");
+    assert!(end.success(), "{end}");
+}
+
 /// Numbers that change from run to run become `#`; columns stay where they are.
 fn masked(screen: &str) -> String {
     let mut out = String::new();

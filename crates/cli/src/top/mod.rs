@@ -175,7 +175,10 @@ fn print_looks(
         }
         let lines = rows.iter().map(|row| row.painted(&style) + "\n");
         let between = if done > 0 { "\n" } else { "" };
-        terminal::print(&format!("{between}{}", lines.collect::<String>()))?;
+        let text = format!("{between}{}", lines.collect::<String>());
+        if !terminal::print_while_read(&text)? {
+            break;
+        }
         done += 1;
     }
     Ok(Exit::Success)

@@ -209,15 +209,18 @@ fn live(line: &Line) -> bool {
 /// A column: heading, width, and what a line has there.
 type Column = (&'static str, usize, Box<dyn Fn(&Line) -> String>);
 
-fn columns(shown: &Shown, room: Room) -> Vec<Column> {
+fn columns(shown: &Shown, threads: bool, room: Room) -> Vec<Column> {
     const NARROW: usize = 100;
     let (all, interval_s) = (
         shown.processes.iter().map(|l| l.sums.samples).sum::<u64>(),
         shown.interval_s.max(1e-3),
     );
     let wide = room.columns >= NARROW;
-    let mut columns: Vec<Column> =
-        vec![("PID", 7, Box::new(|l| l.tid.unwrap_or(l.pid).to_string()))];
+    let mut columns: Vec<Column> = vec![(
+        if threads { "TID" } else { "PID" },
+        7,
+        Box::new(|l| l.tid.unwrap_or(l.pid).to_string()),
+    )];
     if wide {
         columns.push(("USER", 8, Box::new(|l| l.user.chars().take(8).collect())));
     }
@@ -276,7 +279,8 @@ fn table(
     style: &Style,
     room: Room,
 ) -> Vec<Row> {
-    let columns = columns(shown, room);
+    let threads = lines.first().is_some_and(|line| line.tid.is_some());
+    let columns = columns(shown, threads, room);
     let heading = columns
         .iter()
         .fold(String::from(" "), |row, (name, width, _)| {

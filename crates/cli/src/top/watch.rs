@@ -89,6 +89,9 @@ struct Io {
     /// Devices without hardware: what they move passes through others.
     without_hardware: HashSet<DeviceId>,
     moved: HashMap<u32, [u64; 2]>,
+    /// Commands and users of those who moved something in this interval, who may have
+    /// ended before anybody looked.
+    owners: HashMap<u32, (String, String)>,
 }
 
 impl Io {
@@ -100,6 +103,7 @@ impl Io {
             meter,
             without_hardware: HashSet::new(),
             moved: HashMap::new(),
+            owners: HashMap::new(),
         })
     }
 
@@ -112,6 +116,11 @@ impl Io {
             };
         }
         self.moved.clear();
+        self.owners.clear();
+        for owner in &look.owners {
+            let names = (owner.command.clone(), owner.user.clone());
+            self.owners.insert(owner.owner.pid().0, names);
+        }
         for row in &look.rows {
             if self.without_hardware.contains(&row.device) {
                 continue;
@@ -281,6 +290,7 @@ impl Watch {
         {
             self.io = Err(why);
         }
+        self.add_short_lived();
         self.follow_wishes(&statistics);
         let threads = self.thread_lines(&statistics, interval_s);
         let processes = self.process_lines(&statistics, interval_s);
@@ -348,6 +358,28 @@ impl Watch {
                 process.busy = Some(Instant::now());
             }
             process.task = now;
+        }
+    }
+
+    /// Adds processes that moved bytes, and began and ended within the interval.
+    fn add_short_lived(&mut self) {
+        let Some(io) = self.io.as_ref().ok().filter(|_| self.named.is_empty()) else {
+            return;
+        };
+        let own = std::process::id();
+        // Number 0 stands for bytes of no process, which `memgauge io` shows.
+        for pid in io.moved.keys().filter(|pid| ![0, own].contains(*pid)) {
+            let (command, user) = io.owners.get(pid).cloned().unwrap_or_default();
+            let task = Task {
+                command,
+                ..Task::default()
+            };
+            self.processes.entry(*pid).or_insert_with(|| Process {
+                task,
+                user,
+                ended: Some(Instant::now()),
+                ..Process::default()
+            });
         }
     }
 
@@ -557,7 +589,7 @@ impl Watch {
         if let Err(why) = &self.io
             && !why.is_empty()
         {
-            notes.push(why.clone());
+            notes.push(format!("no I/O bytes: {why}"));
         }
         if self.no_room > 0 {
             notes.push(format!(
