@@ -78,6 +78,8 @@ pub(super) struct Watch {
     /// Processes that could not be attached to, with when they began.
     refused: HashSet<(u32, u64)>,
     no_room: usize,
+    /// Samples lost of processes that were forgotten.
+    lost_before: u64,
     io: Result<Io, String>,
     places: Option<Places>,
     batch: Vec<Sample>,
@@ -239,6 +241,7 @@ impl Watch {
             users: Users::default(),
             refused: HashSet::new(),
             no_room: 0,
+            lost_before: 0,
             io,
             places: None,
             batch: Vec::new(),
@@ -294,6 +297,7 @@ impl Watch {
         self.follow_wishes(&statistics);
         let threads = self.thread_lines(&statistics, interval_s);
         let processes = self.process_lines(&statistics, interval_s);
+        let lost = self.lost_before + processes.iter().map(|line| line.lost).sum::<u64>();
         self.forget();
         self.attach();
         let detail = into.map(|into| self.look_into(into));
@@ -311,7 +315,7 @@ impl Watch {
             timer: self.timer,
             tells_source: self.tells_source,
             on: self.on,
-            lost: processes.iter().map(|line| line.lost).sum(),
+            lost,
             processes,
             threads,
             own,
@@ -341,13 +345,20 @@ impl Watch {
             };
             if process.task.began != now.began {
                 // New, or another process that has the number of one that ended.
-                let (sums, minute) = (process.sums, std::mem::take(&mut process.minute));
+                // One that is new may have been sampled before it was looked at.
+                let before = std::mem::take(process);
+                let known = match before.task.began {
+                    0 => before,
+                    _ => {
+                        self.lost_before += before.lost;
+                        Process::default()
+                    }
+                };
                 *process = Process {
                     task: now,
                     user: self.users.of(pid),
-                    sums,
-                    minute,
-                    ..Process::default()
+                    ended: None,
+                    ..known
                 };
                 continue;
             }
@@ -537,8 +548,9 @@ impl Watch {
     /// Forgets threads that were read to their end, and old samples and processes.
     fn forget(&mut self) {
         for gone in self.profiler.clean(Clean::Read) {
-            if let Some(process) = self.processes.get_mut(&gone.pid) {
-                process.lost += lost(&gone);
+            match self.processes.get_mut(&gone.pid) {
+                Some(process) => process.lost += lost(&gone),
+                None => self.lost_before += lost(&gone),
             }
         }
         let minute_ago = monotonic_ns().saturating_sub(KEPT_NS);
@@ -547,6 +559,7 @@ impl Watch {
         }
         let open = self.places.as_ref().map(Places::pid);
         let named = &self.named;
+        let lost_before = &mut self.lost_before;
         self.processes.retain(|pid, p| {
             let shown = if p.sampled {
                 SHOW_ENDED
@@ -554,7 +567,9 @@ impl Watch {
                 Duration::ZERO
             };
             let over = p.ended.is_some_and(|ended| ended.elapsed() >= shown);
-            !over || named.contains(pid) || open == Some(*pid)
+            let kept = !over || named.contains(pid) || open == Some(*pid);
+            *lost_before += if kept { 0 } else { p.lost };
+            kept
         });
         let alive = &self.processes;
         self.refused.retain(|(pid, _)| alive.contains_key(pid));
