@@ -115,6 +115,11 @@ pub(crate) fn stdout_is_terminal() -> bool {
     std::io::stdout().is_terminal()
 }
 
+/// Whether standard output is a terminal that is still there.
+pub(crate) fn stdout_has_screen() -> bool {
+    terminal_size::terminal_size_of(std::io::stdout()).is_some()
+}
+
 /// Whether standard error is a terminal.
 pub(crate) fn stderr_is_terminal() -> bool {
     std::io::stderr().is_terminal()

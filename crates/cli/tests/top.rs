@@ -358,6 +358,27 @@ fn compare(name: &str, screen: &str) {
 }
 
 #[test]
+fn a_terminal_that_goes_away_ends_it() {
+    if !tmux::is_here() || Hot::built().is_none() {
+        return;
+    }
+    // Ignored, the terminal's signal ends nothing: what it says of itself must.
+    let command = format!("sh -c 'trap \"\" HUP; exec {PROGRAM} top --no-io'");
+    let terminal = Terminal::start(&command, (80, 24));
+    terminal.screen_with("memgauge top");
+    let process = PathBuf::from("/proc").join(terminal.pid());
+    assert!(process.exists(), "{}", process.display());
+    drop(terminal);
+    for _ in 0..600 {
+        if !process.exists() {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    panic!("{} goes on without a terminal", process.display());
+}
+
+#[test]
 fn the_screen_answers_keys_and_resizing_and_gives_the_terminal_back() {
     if !tmux::is_here() {
         skipped(Need::Tool, "needs tmux");

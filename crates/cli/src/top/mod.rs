@@ -213,7 +213,8 @@ impl Live {
     ) -> anyhow::Result<Exit> {
         let mut next = Instant::now();
         let mut done = 0;
-        while interrupts() == 0 && looks.is_none_or(|looks| done < looks) {
+        let on = || interrupts() == 0 && terminal::stdout_has_screen();
+        while on() && looks.is_none_or(|looks| done < looks) {
             let now = Instant::now();
             if now >= next {
                 next = (next + every).max(now);
@@ -221,9 +222,12 @@ impl Live {
                 done += 1;
             }
             watch.read();
-            let left = next.saturating_duration_since(Instant::now()).min(LISTEN);
-            if poll(left)? && !self.answer(read()?, watch)? {
-                break;
+            std::thread::sleep(next.saturating_duration_since(Instant::now()).min(LISTEN));
+            // crossterm never returns from a terminal that has gone away.
+            while on() && poll(Duration::ZERO)? {
+                if !self.answer(read()?, watch)? {
+                    return Ok(Exit::Success);
+                }
             }
         }
         Ok(Exit::Success)

@@ -42,6 +42,13 @@ impl Terminal {
         self.tmux(&["send-keys", "-t", &self.0, keys]);
     }
 
+    /// Number of the process in it.
+    #[allow(dead_code, reason = "not every file of tests asks")]
+    pub(crate) fn pid(&self) -> String {
+        let pid = self.tmux(&["display-message", "-p", "-t", &self.0, "#{pane_pid}"]);
+        pid.trim().to_owned()
+    }
+
     /// Gives the terminal another size.
     #[allow(dead_code, reason = "not every file of tests resizes")]
     pub(crate) fn resize(&self, (columns, rows): (u16, u16)) {
