@@ -31,6 +31,7 @@ mod report;
 mod sample;
 mod stat;
 mod target;
+mod top;
 mod units;
 mod view;
 
@@ -46,6 +47,7 @@ Examples:
   memgauge -- xz -k file            record a program and show what its memory did
   memgauge record -o r.mg -- make   record only, children included
   memgauge report r.mg              show a recording
+  memgauge top                      who runs on which code and data, live
   memgauge io                       who moves bytes through which device, live
   memgauge list                     the events and machines there are
   memgauge doctor                   what this machine offers";
@@ -76,6 +78,7 @@ enum Verb {
     View(view::View),
     /// Compare two runs; gates on the differences
     Diff(diff::Diff),
+    Top(top::Top),
     /// Account I/O: which process moves how many bytes through which device
     Io(args::Io),
     /// Convert a recording of perf to a recording of memgauge
@@ -108,6 +111,7 @@ fn run(cli: Cli) -> anyhow::Result<Exit> {
         Some(Verb::Report(args)) => report::report(&args),
         Some(Verb::View(args)) => view::view(&args),
         Some(Verb::Diff(args)) => diff::diff(&args),
+        Some(Verb::Top(args)) => top::top(&args),
         Some(Verb::Io(args)) => io::io(&args),
         Some(Verb::Import(args)) => import::import(&args),
         Some(Verb::Stat(args)) => stat::stat(&args),

@@ -91,9 +91,16 @@ pub(crate) fn style(terminal: bool) -> Style {
 
 /// Prints to standard output; a reader that has gone away is no failure.
 pub(crate) fn print(text: &str) -> anyhow::Result<()> {
-    match std::io::stdout().lock().write_all(text.as_bytes()) {
-        Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => Err(e.into()),
-        _ => Ok(()),
+    print_while_read(text).map(drop)
+}
+
+/// The same; whether anybody still reads.
+pub(crate) fn print_while_read(text: &str) -> anyhow::Result<bool> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Ok(()) => Ok(true),
+        Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => Ok(false),
+        Err(e) => Err(e.into()),
     }
 }
 
@@ -106,6 +113,11 @@ pub(crate) fn catch_interrupts() -> anyhow::Result<()> {
 /// Whether standard output is a terminal.
 pub(crate) fn stdout_is_terminal() -> bool {
     std::io::stdout().is_terminal()
+}
+
+/// Whether standard output is a terminal that is still there.
+pub(crate) fn stdout_has_screen() -> bool {
+    terminal_size::terminal_size_of(std::io::stdout()).is_some()
 }
 
 /// Whether standard error is a terminal.

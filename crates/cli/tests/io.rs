@@ -4,6 +4,8 @@
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;
 
+mod tmux;
+
 use memgauge_testing::{Need, skipped};
 use std::path::Path;
 use std::process::{Command, Output};
@@ -11,6 +13,7 @@ use std::time::Duration;
 
 use harness::PROGRAM;
 use serde_json::Value;
+use tmux::Terminal;
 
 /// Whether this machine lets memgauge account; says why not.
 fn can_account() -> bool {
@@ -562,73 +565,14 @@ fn without_rights_the_fix_is_named() {
     );
 }
 
-/// A terminal of its own, in which memgauge runs.
-struct Terminal(String);
-
-impl Terminal {
-    fn start(command: &str) -> Terminal {
-        let name = format!("memgauge-{}", std::process::id());
-        let terminal = Terminal(name);
-        terminal.tmux(&[
-            "new-session",
-            "-d",
-            "-x",
-            "100",
-            "-y",
-            "30",
-            "-s",
-            &terminal.0,
-            command,
-        ]);
-        terminal
-    }
-
-    fn tmux(&self, arguments: &[&str]) -> String {
-        let output = Command::new("tmux")
-            .args(["-L", "memgauge-test"])
-            .args(arguments)
-            .output();
-        String::from_utf8_lossy(&output.expect("tmux runs").stdout).into_owned()
-    }
-
-    fn keys(&self, keys: &str) {
-        self.tmux(&["send-keys", "-t", &self.0, keys]);
-    }
-
-    /// Content of the screen once it contains `text`.
-    fn screen_with(&self, text: &str) -> String {
-        for _ in 0..600 {
-            let screen = self.tmux(&["capture-pane", "-p", "-t", &self.0]);
-            if screen.contains(text) {
-                return screen;
-            }
-            std::thread::sleep(Duration::from_millis(100));
-        }
-        panic!(
-            "`{text}` did not come: {}",
-            self.tmux(&["capture-pane", "-p", "-t", &self.0])
-        );
-    }
-}
-
-impl Drop for Terminal {
-    fn drop(&mut self) {
-        self.tmux(&["kill-session", "-t", &self.0]);
-    }
-}
-
 #[test]
 fn the_live_table_answers_keys_and_gives_the_terminal_back() {
-    let tmux = ["/usr/bin/tmux", "/bin/tmux"]
-        .iter()
-        .any(|path| Path::new(path).exists());
-    if !tmux || !can_account() {
+    if !tmux::is_here() || !can_account() {
         skipped(Need::Root, "needs tmux and root");
         return;
     }
-    let terminal = Terminal::start(&format!(
-        "sh -c '{PROGRAM} io; echo ended with $?; sleep 20'"
-    ));
+    let command = format!("sh -c '{PROGRAM} io; echo ended with $?; sleep 20'");
+    let terminal = Terminal::start(&command, (100, 30));
     let screen = terminal.screen_with("I/O by process and device");
     assert!(screen.contains("last second"), "{screen}");
     terminal.keys("s");

@@ -16,6 +16,10 @@ mod atomic {
     pub(crate) use std::sync::atomic::{AtomicU64, Ordering, fence};
 }
 
+/// Raises this process's limit of open files to what it may have; returns it. A thread
+/// takes two descriptors, in a followed process three.
+pub use memgauge_live::sys::perf::raise_open_files;
+
 pub use memgauge_host::{Error, ErrorKind, Result};
 pub use memgauge_trace::{AccessKind, Cpu, DataSource, Derivation, PhysAddr, Pid, Tid, VirtAddr};
 pub use profiler::{Clean, Profiler};

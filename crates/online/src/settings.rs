@@ -40,10 +40,10 @@ pub enum Sharing {
 /// How soon a sample can be read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Latency {
-    /// Within 10 ms: rings are looked at every 5 ms.
+    /// Rings are looked at every 5 ms; the aim is 10 ms.
     #[default]
     TenMilliseconds,
-    /// Within 1 ms: each sample wakes the profiler, which costs processor time.
+    /// The aim is 1 ms: each sample wakes the profiler, which costs processor time.
     OneMillisecond,
 }
 

@@ -78,7 +78,7 @@ impl Style {
 
     /// A name from a recording, safe to print: nothing a terminal would obey,
     /// nothing it cannot show.
-    pub(crate) fn name(&self, name: &str) -> String {
+    pub fn name(&self, name: &str) -> String {
         let shown = |c: char| {
             let refused = c.is_control() || (!self.unicode && !c.is_ascii());
             if refused || is_direction(c) { '?' } else { c }
@@ -97,7 +97,7 @@ impl Style {
     }
 
     /// The start of a text, shortened to `columns`.
-    pub(crate) fn clip(&self, text: &str, columns: usize) -> String {
+    pub fn clip(&self, text: &str, columns: usize) -> String {
         if width(text) <= columns {
             return text.to_owned();
         }

@@ -28,6 +28,8 @@ pub struct Symbols {
     ended: Option<SystemTime>,
     images: HashMap<ModuleFile, Option<Image>>,
     problems: Vec<String>,
+    /// Debug information is not read.
+    tables_only: bool,
 }
 
 impl Symbols {
@@ -39,6 +41,16 @@ impl Symbols {
             ended: files::last_change(recording),
             images: HashMap::new(),
             problems: Vec::new(),
+            tables_only: false,
+        }
+    }
+
+    /// Names from symbol tables alone, without lines and inlined functions: debug
+    /// information of a large program takes seconds to read.
+    pub fn by_symbol_tables(self) -> Symbols {
+        Symbols {
+            tables_only: true,
+            ..self
         }
     }
 
@@ -64,7 +76,7 @@ impl Symbols {
         let Some(debug) = debug else {
             return look_up(&self.symbolizer, &path, address, false).ok()?;
         };
-        match look_up(&self.symbolizer, &debug, address, true) {
+        match look_up(&self.symbolizer, &debug, address, !self.tables_only) {
             Ok(Some(symbol)) => Some(symbol),
             // A separate file may lack what the program itself has.
             Ok(None) if debug != path => look_up(&self.symbolizer, &path, address, false).ok()?,

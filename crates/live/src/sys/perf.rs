@@ -389,7 +389,7 @@ pub fn monotonic_ns() -> u64 {
 }
 
 /// Raises this process's limit of open files to what it may have; returns it.
-pub(crate) fn raise_open_files() -> u64 {
+pub fn raise_open_files() -> u64 {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
     // Where the kernel refuses, what there was holds.

@@ -1,0 +1,275 @@
+//! What keys do: the user's choices, apart from the terminal and from what is drawn.
+
+use crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+
+use super::model::{Line, Shown, TopOrder};
+
+/// A line by process and thread.
+pub(super) type Which = (u32, Option<u32>);
+
+/// The user's choices.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Choice {
+    pub(super) order: TopOrder,
+    /// Lines are threads, not processes.
+    pub(super) threads: bool,
+    pub(super) frozen: bool,
+    pub(super) help: bool,
+    /// Shown are lines that contain this.
+    pub(super) wanted: String,
+    pub(super) typing: bool,
+    pub(super) selected: Option<Which>,
+    /// The process that is looked into.
+    pub(super) open: Option<u32>,
+    /// Which data region the heat map shows.
+    pub(super) heat_of: usize,
+    /// Answer to the last key that asked for something.
+    pub(super) said: String,
+}
+
+/// Request that a key stands for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Request {
+    Quit,
+    /// The same data, drawn again.
+    Redraw,
+    /// Other data are wanted at once.
+    Look,
+    Nothing,
+    TurnProcess(u32),
+    TurnAll,
+    /// The period of a process, times this.
+    Period(u32, f64),
+}
+
+impl Choice {
+    /// Lines that the user wants to see, in order.
+    pub(super) fn lines(&self, shown: &Shown) -> Vec<Line> {
+        let all = match self.threads {
+            true => &shown.threads,
+            false => &shown.processes,
+        };
+        let contains = |line: &&Line| {
+            let numbers = [Some(line.pid), line.tid];
+            self.wanted.is_empty()
+                || line.command.contains(&self.wanted)
+                || line.user == self.wanted
+                || numbers
+                    .iter()
+                    .flatten()
+                    .any(|n| n.to_string() == self.wanted)
+        };
+        let mut lines: Vec<Line> = all.iter().filter(contains).cloned().collect();
+        self.order.sort(&mut lines);
+        lines
+    }
+
+    /// Where the selected line is now; the first where it is gone.
+    pub(super) fn place(&self, lines: &[Line]) -> usize {
+        let is = |line: &Line| self.selected == Some((line.pid, line.tid));
+        lines.iter().position(is).unwrap_or(0)
+    }
+
+    /// `lines`: those on the screen now.
+    pub(super) fn key(&mut self, key: KeyEvent, lines: &[Line]) -> Request {
+        if key.kind == KeyEventKind::Release {
+            return Request::Nothing;
+        }
+        let control = key.modifiers.contains(KeyModifiers::CONTROL);
+        match key.code {
+            KeyCode::Char('c') if control => Request::Quit,
+            code if self.typing => self.type_key(code),
+            KeyCode::Char('q') => Request::Quit,
+            _ if self.help => {
+                self.help = false;
+                Request::Redraw
+            }
+            code => {
+                self.said.clear();
+                self.move_key(code, lines)
+                    .unwrap_or_else(|| self.command_key(code, lines))
+            }
+        }
+    }
+
+    fn type_key(&mut self, code: KeyCode) -> Request {
+        match code {
+            KeyCode::Char(c) => self.wanted.push(c),
+            KeyCode::Backspace => {
+                self.wanted.pop();
+            }
+            KeyCode::Enter => self.typing = false,
+            KeyCode::Esc => {
+                self.typing = false;
+                self.wanted.clear();
+            }
+            _ => return Request::Nothing,
+        }
+        Request::Redraw
+    }
+
+    fn move_key(&mut self, code: KeyCode, lines: &[Line]) -> Option<Request> {
+        const PAGE: usize = 10;
+        let at = self.place(lines);
+        let to = match code {
+            KeyCode::Up | KeyCode::Char('k') => at.saturating_sub(1),
+            KeyCode::Down | KeyCode::Char('j') => at + 1,
+            KeyCode::PageUp => at.saturating_sub(PAGE),
+            KeyCode::PageDown => at + PAGE,
+            KeyCode::Home => 0,
+            KeyCode::End => usize::MAX,
+            _ => return None,
+        };
+        let line = lines.get(to.min(lines.len().saturating_sub(1)));
+        self.selected = line.map(|line| (line.pid, line.tid));
+        Some(Request::Redraw)
+    }
+
+    fn command_key(&mut self, code: KeyCode, lines: &[Line]) -> Request {
+        let selected = lines.get(self.place(lines)).map(|line| line.pid);
+        let process = self.open.or(selected);
+        match (code, process) {
+            (KeyCode::Char('?' | 'h'), _) => self.help = true,
+            (KeyCode::Char('o'), _) => self.order = self.order.next(),
+            (KeyCode::Char('t'), _) => (self.threads, self.selected) = (!self.threads, None),
+            (KeyCode::Char('/'), _) => self.typing = true,
+            (KeyCode::Char(' '), _) => self.frozen = !self.frozen,
+            (KeyCode::Enter, Some(pid)) => {
+                (self.open, self.heat_of) = (Some(pid), 0);
+                return Request::Look;
+            }
+            (KeyCode::Char('m'), _) if self.open.is_some() => {
+                self.heat_of += 1;
+                return Request::Look;
+            }
+            (KeyCode::Esc | KeyCode::Backspace, _) => match self.open.take() {
+                Some(_) => {}
+                None => self.wanted.clear(),
+            },
+            (KeyCode::Char('s'), Some(pid)) => return Request::TurnProcess(pid),
+            (KeyCode::Char('S'), _) => return Request::TurnAll,
+            (KeyCode::Char('+' | '='), Some(pid)) => return Request::Period(pid, 0.5),
+            (KeyCode::Char('-'), Some(pid)) => return Request::Period(pid, 2.0),
+            _ => return Request::Nothing,
+        }
+        Request::Redraw
+    }
+}
+
+/// Fits 80 columns.
+pub(super) const KEYS: &str =
+    "q quit  Enter open  Esc back  o order  t threads  / search  space freeze  ? help";
+
+/// Fits a small terminal.
+pub(super) const HELP: &str = "\
+Keys
+  up, down, j, k   select a line            Enter     look into the process
+  o                order: samples, cpu, faults, misses, I/O bytes, pid in turn
+  t                threads or processes     Esc       back; drop the search
+  /                search: lines with a text, a pid or a user; Enter keeps it
+  s                stop or start sampling of the process      S    of everything
+  +, -             half or twice the period of the process (more, fewer samples)
+  m                heat map of the next data region
+  space            freeze the screen; sampling goes on
+  ?, h             this help               q, ctrl-c  quit
+Columns
+  SMP/S    samples a second (sampled)      SHARE   part of all samples
+  CPU%     processor time (counted); 100 is one processor all the time
+  ADDR%    samples with a data address    FLT/S   page faults a second (counted)
+  MISS%    of samples that tell it: data from memory     REM%  from another node
+  LAT      mean cycles until data arrived, of samples that tell it
+  IN, OUT  bytes a second through disks and network cards (counted)
+  S        state: blank sampled, s stopped, - not sampled, x ended";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(pid: u32, command: &str) -> Line {
+        Line {
+            pid,
+            command: command.to_owned(),
+            ..Line::default()
+        }
+    }
+
+    fn press(choice: &mut Choice, lines: &[Line], codes: &[KeyCode]) -> Request {
+        let mut request = Request::Nothing;
+        for code in codes {
+            request = choice.key(KeyEvent::new(*code, KeyModifiers::NONE), lines);
+        }
+        request
+    }
+
+    #[test]
+    fn a_selected_line_stays_selected_when_the_order_changes() {
+        let mut lines = [line(1, "a"), line(2, "b"), line(3, "c")];
+        let mut choice = Choice::default();
+        press(&mut choice, &lines, &[KeyCode::Down]);
+        assert_eq!(choice.place(&lines), 1);
+        lines.reverse();
+        assert_eq!(choice.selected, Some((2, None)));
+        press(
+            &mut choice,
+            &lines,
+            &[KeyCode::Down, KeyCode::Down, KeyCode::Down],
+        );
+        assert_eq!(
+            choice.selected,
+            Some((1, None)),
+            "the last line is the last"
+        );
+        assert_eq!(choice.place(&lines[..2]), 0, "it is gone");
+        assert_eq!(press(&mut choice, &[], &[KeyCode::Up]), Request::Redraw);
+        assert_eq!(choice.selected, None);
+    }
+
+    #[test]
+    fn keys_ask_for_the_selected_process_and_for_the_open_one() {
+        let lines = [line(1, "a"), line(2, "b")];
+        let mut choice = Choice::default();
+        let plus = KeyCode::Char('+');
+        assert_eq!(press(&mut choice, &lines, &[plus]), Request::Period(1, 0.5));
+        assert_eq!(press(&mut choice, &lines, &[KeyCode::Enter]), Request::Look);
+        press(&mut choice, &lines, &[KeyCode::Down]);
+        let s = KeyCode::Char('s');
+        assert_eq!(press(&mut choice, &lines, &[s]), Request::TurnProcess(1));
+        let back = [KeyCode::Esc, s];
+        assert_eq!(press(&mut choice, &lines, &back), Request::TurnProcess(2));
+        assert_eq!(press(&mut choice, &[], &[s]), Request::Nothing);
+        let all = KeyCode::Char('S');
+        assert_eq!(press(&mut choice, &[], &[all]), Request::TurnAll);
+    }
+
+    #[test]
+    fn what_is_typed_after_a_slash_selects_lines() {
+        let shown = Shown {
+            processes: vec![line(1, "duck"), line(22, "goose"), line(3, "duckling")],
+            ..Shown::default()
+        };
+        let mut choice = Choice::default();
+        let typed = "/duckq".chars().map(KeyCode::Char).collect::<Vec<_>>();
+        assert_eq!(
+            press(&mut choice, &[], &typed),
+            Request::Redraw,
+            "q is a letter"
+        );
+        press(&mut choice, &[], &[KeyCode::Backspace, KeyCode::Enter]);
+        assert_eq!(choice.lines(&shown).len(), 2);
+        choice.wanted = "22".to_owned();
+        assert_eq!(choice.lines(&shown), [line(22, "goose")]);
+        press(&mut choice, &[], &[KeyCode::Esc]);
+        assert_eq!(choice.lines(&shown).len(), 3);
+    }
+
+    #[test]
+    fn help_fits_a_small_terminal_and_any_key_closes_it() {
+        assert!(KEYS.len() <= 80 && HELP.lines().all(|line| line.len() <= 80));
+        assert!(HELP.lines().count() <= 24 - 3);
+        let mut choice = Choice::default();
+        press(&mut choice, &[], &[KeyCode::Char('?'), KeyCode::Char('o')]);
+        assert!(!choice.help && choice.order == TopOrder::Samples);
+        let quit = [KeyCode::Char('?'), KeyCode::Char('q')];
+        assert_eq!(press(&mut choice, &[], &quit), Request::Quit);
+    }
+}

@@ -1,0 +1,338 @@
+//! `memgauge top`: who runs, on which code and data, live.
+//!
+//! Samples come from `memgauge-online`, the sampler that programs use; counts of processes
+//! from `/proc`; bytes of I/O from the accounting of `memgauge io`. Rejected: sampling each
+//! processor instead of each thread. It needs fewer descriptors, but a thread could neither
+//! be stopped nor get a period of its own, and it would be a second sampler.
+
+mod keys;
+mod model;
+mod places;
+mod screen;
+mod tasks;
+mod watch;
+
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+use anyhow::bail;
+use clap::Args;
+use crossterm::event::{Event, poll, read};
+use crossterm::{cursor, execute, terminal as screen_of};
+use memgauge_host::sys::signals::interrupts;
+use memgauge_report::Style;
+
+use crate::args::Source;
+use crate::outcome::{Exit, usage};
+use crate::terminal;
+use crate::units::{Duration as Interval, Percent};
+use keys::{Choice, Request};
+use model::{Shown, TopOrder};
+use screen::{Parts, Room, draw, heat_columns};
+use watch::{LookInto, Plan, Watch};
+
+/// Between two looks at keys and buffers: a buffer of 4096 samples is far from full then.
+const LISTEN: Duration = Duration::from_millis(50);
+/// Rows of a text for scripts that a look into a process is laid out for.
+const TEXT_ROWS: usize = 48;
+
+/// Live: processes and threads by samples, faults, processor time and I/O bytes; Enter looks
+/// into one
+#[derive(Debug, Args)]
+pub(crate) struct Top {
+    /// Watch these processes and those that they start (default: everybody who runs)
+    #[arg(short, long, value_name = "PIDS", value_delimiter = ',')]
+    pid: Vec<u32>,
+    /// Sample this event, as of `memgauge record -e` (default: IBS or PEBS where there is
+    /// one, else a timer)
+    #[arg(short, long, value_name = "EVENT")]
+    event: Option<String>,
+    /// Where samples come from
+    #[arg(long, value_enum, default_value_t, conflicts_with = "event")]
+    source: Source,
+    /// Period: events between two samples, of timers nanoseconds
+    #[arg(short = 'c', long = "count", value_name = "PERIOD", conflicts_with = "overhead",
+          value_parser = clap::value_parser!(u64).range(1..))]
+    period: Option<u64>,
+    /// Limit the share of each thread's processor time that sampling takes, as in 1%
+    #[arg(long, value_name = "PERCENT")]
+    overhead: Option<Percent>,
+    /// Time between two looks
+    #[arg(short, long, value_name = "TIME", default_value = "1s")]
+    delay: Interval,
+    /// Print text for scripts instead of a screen; also where the output is no terminal
+    #[arg(short, long)]
+    batch: bool,
+    /// End after so many looks
+    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    looks: Option<u64>,
+    /// Print one look and end: as --batch -n 1
+    #[arg(long, conflicts_with_all = ["looks"])]
+    once: bool,
+    /// Order of lines
+    #[arg(long, value_enum, default_value_t)]
+    sort: TopOrder,
+    /// Lines are threads
+    #[arg(short = 'H', long)]
+    threads: bool,
+    /// Most lines of a text for scripts
+    #[arg(long, value_name = "N", default_value_t = 30)]
+    rows: usize,
+    /// Leave out the accounting of I/O
+    #[arg(long)]
+    no_io: bool,
+}
+
+/// Runs until the user has seen enough.
+pub(crate) fn top(args: &Top) -> anyhow::Result<Exit> {
+    const SHORTEST: Duration = Duration::from_millis(100);
+    let every = Duration::from_nanos(args.delay.ns);
+    if every < SHORTEST {
+        return Err(usage(
+            "failed to look so often: --delay takes 100ms or more",
+        ));
+    }
+    let clock = match args.source {
+        Source::Auto => false,
+        Source::Clock => true,
+        Source::Pmu => bail!(usage("--source pmu needs an event: name it with -e")),
+        Source::Emulate => bail!(usage(
+            "failed to watch under emulation: running programs are not followed there: record \
+             one with memgauge record"
+        )),
+    };
+    terminal::catch_interrupts()?;
+    let mut watch = Watch::start(&Plan {
+        named: args.pid.clone(),
+        event: args.event.clone(),
+        clock,
+        period: args.period,
+        overhead: args.overhead.map(|percent| percent.0 / 100.0),
+        io: !args.no_io,
+    })?;
+    let choice = Choice {
+        order: args.sort,
+        threads: args.threads,
+        ..Choice::default()
+    };
+    let looks = if args.once { Some(1) } else { args.looks };
+    match args.batch || args.once || !terminal::stdout_is_terminal() {
+        true => print_looks(&mut watch, args, every, looks, choice),
+        false => Live::start(choice)?.run(&mut watch, every, looks),
+    }
+}
+
+/// Waits, and takes samples meanwhile; whether the user interrupted.
+fn pause(watch: &mut Watch, until: Instant) -> bool {
+    while interrupts() == 0 {
+        watch.read();
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return false;
+        }
+        std::thread::sleep(left.min(LISTEN));
+    }
+    true
+}
+
+/// Text for scripts: a block a look, each with its heading. A single named process is
+/// looked into.
+fn print_looks(
+    watch: &mut Watch,
+    args: &Top,
+    every: Duration,
+    looks: Option<u64>,
+    choice: Choice,
+) -> anyhow::Result<Exit> {
+    let style = terminal::style(false);
+    let open = args.pid.first().filter(|_| args.pid.len() == 1);
+    let columns = style.line.min(140);
+    let cells = (Parts::of(TEXT_ROWS).heat, heat_columns(columns));
+    let mut next = Instant::now();
+    let mut done = 0;
+    while looks.is_none_or(|looks| done < looks) {
+        next += every;
+        if pause(watch, next) {
+            break;
+        }
+        let mut shown = watch.look(open.map(|&pid| LookInto {
+            pid,
+            heat_of: 0,
+            cells,
+        }));
+        let detail = shown.detail.take();
+        let head = screen::head_rows(&shown, &choice);
+        let room = |rows: usize| Room {
+            rows,
+            columns,
+            keys: false,
+        };
+        let mut rows = draw(&shown, &choice, &style, room(head + 1 + args.rows));
+        if detail.is_some() {
+            shown.detail = detail;
+            let inner = draw(&shown, &choice, &style, room(head + TEXT_ROWS));
+            rows.extend(inner.into_iter().skip(head + 2));
+        }
+        let lines = rows.iter().map(|row| row.painted(&style) + "\n");
+        let between = if done > 0 { "\n" } else { "" };
+        let text = format!("{between}{}", lines.collect::<String>());
+        if !terminal::print_while_read(&text)? {
+            break;
+        }
+        done += 1;
+    }
+    Ok(Exit::Success)
+}
+
+/// The terminal while it shows the screen.
+struct Live {
+    choice: Choice,
+    shown: Shown,
+}
+
+impl Live {
+    fn start(choice: Choice) -> anyhow::Result<Live> {
+        screen_of::enable_raw_mode()?;
+        execute!(
+            std::io::stdout(),
+            screen_of::EnterAlternateScreen,
+            screen_of::DisableLineWrap,
+            cursor::Hide
+        )?;
+        Ok(Live {
+            choice,
+            shown: Shown::default(),
+        })
+    }
+
+    fn run(
+        mut self,
+        watch: &mut Watch,
+        every: Duration,
+        looks: Option<u64>,
+    ) -> anyhow::Result<Exit> {
+        let mut next = Instant::now();
+        let mut done = 0;
+        let on = || interrupts() == 0 && terminal::stdout_has_screen();
+        while on() && looks.is_none_or(|looks| done < looks) {
+            let now = Instant::now();
+            if now >= next {
+                next = (next + every).max(now);
+                self.look(watch)?;
+                done += 1;
+            }
+            watch.read();
+            std::thread::sleep(next.saturating_duration_since(Instant::now()).min(LISTEN));
+            // crossterm never returns from a terminal that has gone away.
+            while on() && poll(Duration::ZERO)? {
+                if !self.answer(read()?, watch)? {
+                    return Ok(Exit::Success);
+                }
+            }
+        }
+        Ok(Exit::Success)
+    }
+
+    fn look(&mut self, watch: &mut Watch) -> anyhow::Result<()> {
+        let shown = watch.look(self.opened());
+        if self.choice.frozen {
+            return Ok(());
+        }
+        self.shown = shown;
+        self.draw()
+    }
+
+    /// The process that is looked into.
+    fn opened(&self) -> Option<LookInto> {
+        let (columns, rows) = screen_size();
+        let cells = (Parts::of(rows).heat, heat_columns(columns));
+        self.choice.open.map(|pid| LookInto {
+            pid,
+            heat_of: self.choice.heat_of,
+            cells,
+        })
+    }
+
+    /// Does what an event asks; whether to go on.
+    fn answer(&mut self, event: Event, watch: &mut Watch) -> anyhow::Result<bool> {
+        let key = match event {
+            Event::Key(key) => key,
+            Event::Resize(..) => {
+                self.draw()?;
+                return Ok(true);
+            }
+            _ => return Ok(true),
+        };
+        let lines = self.choice.lines(&self.shown);
+        match self.choice.key(key, &lines) {
+            Request::Quit => return Ok(false),
+            Request::Nothing => return Ok(true),
+            Request::Look => self.shown.detail = self.opened().map(|into| watch.look_into(into)),
+            Request::Redraw => {}
+            Request::TurnAll => {
+                watch.turn_all();
+                self.shown.on = !self.shown.on;
+            }
+            Request::TurnProcess(pid) => {
+                let now = match watch.turn_process(pid) {
+                    true => "sampled",
+                    false => "not sampled",
+                };
+                self.choice.said = format!("process {pid} is {now} from now on");
+            }
+            Request::Period(pid, factor) => {
+                self.choice.said = match watch.change_period(pid, factor) {
+                    Ok(period) => format!("process {pid}: period {period}"),
+                    Err(why) => why,
+                }
+            }
+        }
+        if self.choice.open.is_none() {
+            self.shown.detail = None;
+        }
+        self.draw()?;
+        Ok(true)
+    }
+
+    fn draw(&self) -> anyhow::Result<()> {
+        let (columns, rows) = screen_size();
+        let style = Style {
+            width: columns,
+            line: columns,
+            ..terminal::style(true)
+        };
+        let room = Room {
+            rows,
+            columns,
+            keys: true,
+        };
+        let rows = draw(&self.shown, &self.choice, &style, room);
+        let lines: Vec<String> = rows.iter().map(|row| row.painted(&style)).collect();
+        // Rows are cleared before they are written: behind a row that fills the screen the
+        // cursor stands on its last character.
+        let frame = format!("\x1b[K{}", lines.join("\r\n\x1b[K"));
+        let mut out = std::io::stdout().lock();
+        execute!(out, cursor::MoveTo(0, 0))?;
+        out.write_all(frame.as_bytes())?;
+        execute!(out, screen_of::Clear(screen_of::ClearType::FromCursorDown))?;
+        Ok(())
+    }
+}
+
+/// Columns and rows.
+fn screen_size() -> (usize, usize) {
+    let (columns, rows) = screen_of::size().unwrap_or((80, 24));
+    (usize::from(columns), usize::from(rows))
+}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        let _ = execute!(
+            std::io::stdout(),
+            cursor::Show,
+            screen_of::EnableLineWrap,
+            screen_of::LeaveAlternateScreen
+        );
+        let _ = screen_of::disable_raw_mode();
+    }
+}

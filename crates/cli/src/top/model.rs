@@ -1,0 +1,419 @@
+//! What `memgauge top` shows, as data: sums of samples, lines of tables, a heat map.
+//!
+//! Nothing here asks the machine for anything.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use memgauge_online::{DataSource, Sample};
+
+/// The last minute is kept of each process.
+pub(super) const KEPT_NS: u64 = 60_000_000_000;
+/// Most samples kept of a process; of a minute that has more, the latest.
+const MOST_KEPT: usize = 50_000;
+/// Smallest stretch of a heat map: a page.
+const PAGE_BYTES: u64 = 4096;
+
+/// Sums of samples.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Sums {
+    pub(super) samples: u64,
+    pub(super) with_address: u64,
+    /// Samples whose event told where the data came from, and those from memory, and
+    /// from another node.
+    pub(super) with_source: u64,
+    pub(super) from_memory: u64,
+    pub(super) from_remote: u64,
+    /// Samples with a latency, and the sum of their cycles.
+    pub(super) with_latency: u64,
+    pub(super) latency_cycles: u64,
+}
+
+impl Sums {
+    pub(super) fn take(&mut self, sample: &Sample) {
+        let remote = matches!(
+            sample.source,
+            DataSource::RemoteCache | DataSource::RemoteDram
+        );
+        let memory = matches!(sample.source, DataSource::Dram | DataSource::RemoteDram);
+        self.samples += 1;
+        self.with_address += u64::from(sample.addr.is_some());
+        self.with_source += u64::from(sample.source != DataSource::Unknown);
+        self.from_memory += u64::from(memory);
+        self.from_remote += u64::from(remote);
+        self.with_latency += u64::from(sample.latency_cycles > 0);
+        self.latency_cycles += u64::from(sample.latency_cycles);
+    }
+}
+
+/// `part` of `whole`, 0 to 1; `None` of nothing.
+pub(super) fn share(part: u64, whole: u64) -> Option<f64> {
+    (whole > 0).then(|| part as f64 / whole as f64)
+}
+
+/// What becomes of a process's or thread's samples.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Sampling {
+    On,
+    /// Stopped by a key.
+    Stopped,
+    /// Not attached to, since it was idle so far or there is no room.
+    #[default]
+    Not,
+    /// It has ended.
+    Ended,
+}
+
+/// A process or a thread.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Line {
+    pub(super) pid: u32,
+    /// Thread; `None`: all of the process.
+    pub(super) tid: Option<u32>,
+    pub(super) user: String,
+    pub(super) command: String,
+    pub(super) sampling: Sampling,
+    /// Of the last interval.
+    pub(super) sums: Sums,
+    /// Processors used, 1 for one all the time.
+    pub(super) cpu: f64,
+    pub(super) faults_per_s: Option<f64>,
+    /// Bytes a second into memory and out of it.
+    pub(super) io_per_s: Option<[f64; 2]>,
+    /// Threads that are sampled.
+    pub(super) threads: usize,
+    /// Period now; `None` where threads differ.
+    pub(super) period: Option<u64>,
+    /// Samples lost since it was attached to.
+    pub(super) lost: u64,
+}
+
+/// Order of lines.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum TopOrder {
+    /// Samples of the last interval
+    #[default]
+    Samples,
+    /// Processor time
+    Cpu,
+    /// Page faults
+    Faults,
+    /// Samples whose data came from memory, past all caches (events that tell it)
+    Misses,
+    /// Bytes in and out
+    Io,
+    /// Process id
+    Pid,
+}
+
+impl TopOrder {
+    pub(super) fn next(self) -> TopOrder {
+        match self {
+            TopOrder::Samples => TopOrder::Cpu,
+            TopOrder::Cpu => TopOrder::Faults,
+            TopOrder::Faults => TopOrder::Misses,
+            TopOrder::Misses => TopOrder::Io,
+            TopOrder::Io => TopOrder::Pid,
+            TopOrder::Pid => TopOrder::Samples,
+        }
+    }
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            TopOrder::Samples => "samples",
+            TopOrder::Cpu => "cpu",
+            TopOrder::Faults => "faults",
+            TopOrder::Misses => "misses",
+            TopOrder::Io => "I/O bytes",
+            TopOrder::Pid => "pid",
+        }
+    }
+
+    /// The largest first, of equal ones the busier, then the smaller number.
+    pub(super) fn sort(self, lines: &mut [Line]) {
+        let size = |line: &Line| match self {
+            TopOrder::Samples => line.sums.samples as f64,
+            TopOrder::Cpu => line.cpu,
+            TopOrder::Faults => line.faults_per_s.unwrap_or(0.0),
+            TopOrder::Misses => line.sums.from_memory as f64,
+            TopOrder::Io => line.io_per_s.map_or(0.0, |[i, o]| i + o),
+            TopOrder::Pid => 0.0,
+        };
+        let busy = |line: &Line| match self {
+            TopOrder::Pid => 0.0,
+            _ => line.cpu,
+        };
+        lines.sort_by(|a, b| {
+            let larger = size(b).total_cmp(&size(a));
+            let busier = busy(b).total_cmp(&busy(a));
+            let smaller = (a.pid, a.tid).cmp(&(b.pid, b.tid));
+            larger.then(busier).then(smaller)
+        });
+    }
+}
+
+/// What is kept of a sample.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Kept {
+    pub(super) time_ns: u64,
+    pub(super) ip: u64,
+    pub(super) addr: Option<u64>,
+    /// Events that it stands for.
+    pub(super) stands_for: u64,
+}
+
+/// Samples of a process, of the last minute.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Minute(VecDeque<Kept>);
+
+impl Minute {
+    pub(super) fn take(&mut self, sample: &Sample) {
+        if self.0.len() == MOST_KEPT {
+            self.0.pop_front();
+        }
+        self.0.push_back(Kept {
+            time_ns: sample.time_ns,
+            ip: sample.ip.0,
+            addr: sample.addr.map(|a| a.0),
+            stands_for: sample.stands_for,
+        });
+    }
+
+    pub(super) fn forget_before(&mut self, time_ns: u64) {
+        // Threads come one after the other, each in its order.
+        self.0.retain(|kept| kept.time_ns >= time_ns);
+    }
+
+    pub(super) fn samples(&self) -> impl Iterator<Item = &Kept> {
+        self.0.iter()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+}
+
+/// A place and its part of the last minute's samples.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) name: String,
+    /// File, or kind of memory.
+    pub(super) within: String,
+    pub(super) samples: u64,
+    pub(super) stands_for: u64,
+}
+
+/// Sums by place, the heaviest first.
+pub(super) fn heaviest(places: BTreeMap<(String, String), (u64, u64)>) -> Vec<Place> {
+    let mut all: Vec<Place> = places
+        .into_iter()
+        .map(|((name, within), (samples, stands_for))| Place {
+            name,
+            within,
+            samples,
+            stands_for,
+        })
+        .collect();
+    all.sort_by_key(|place| std::cmp::Reverse(place.stands_for));
+    all
+}
+
+/// Samples by address and second.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Heat {
+    pub(super) region: String,
+    /// First byte of the first row.
+    pub(super) start: u64,
+    pub(super) row_bytes: u64,
+    /// Samples by row and column; the last column is the latest.
+    pub(super) cells: Vec<Vec<u64>>,
+}
+
+impl Heat {
+    /// Rows are equal stretches of a power of two of bytes, as few bytes as let `rows`
+    /// of them hold every sampled address; columns are equal parts of the last minute.
+    pub(super) fn of(
+        samples: &[(u64, u64)],
+        now_ns: u64,
+        (rows, columns): (usize, usize),
+    ) -> Option<Heat> {
+        let low = samples.iter().map(|s| s.1).min()?;
+        let high = samples.iter().map(|s| s.1).max()?;
+        let (rows, columns) = (rows.max(1), columns.max(1));
+        let mut row_bytes = PAGE_BYTES;
+        let spans = |bytes: u64| high / bytes - low / bytes;
+        while spans(row_bytes) >= rows as u64 {
+            row_bytes *= 2;
+        }
+        let first = low / row_bytes;
+        let used = usize::try_from(spans(row_bytes)).unwrap_or(0) + 1;
+        let mut cells = vec![vec![0; columns]; used];
+        for (time_ns, addr) in samples {
+            let age = now_ns.saturating_sub(*time_ns);
+            let back = (u128::from(age) * columns as u128 / u128::from(KEPT_NS)) as usize;
+            let row = (addr / row_bytes - first) as usize;
+            if let Some(cell) = columns
+                .checked_sub(1 + back)
+                .and_then(|column| cells.get_mut(row)?.get_mut(column))
+            {
+                *cell += 1;
+            }
+        }
+        Some(Heat {
+            region: String::new(),
+            start: first * row_bytes,
+            row_bytes,
+            cells,
+        })
+    }
+}
+
+/// A look into one process.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Detail {
+    pub(super) pid: u32,
+    /// Samples of the last minute, and those with an address.
+    pub(super) samples: u64,
+    pub(super) with_address: u64,
+    pub(super) code: Vec<Place>,
+    pub(super) data: Vec<Place>,
+    pub(super) heat: Option<Heat>,
+}
+
+/// Cost of memgauge itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Own {
+    /// Processors used, 1 for one all the time.
+    pub(super) cpu: f64,
+    pub(super) descriptors: u64,
+    pub(super) descriptors_at_most: u64,
+}
+
+/// Everything at one moment.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Shown {
+    pub(super) elapsed_s: f64,
+    pub(super) interval_s: f64,
+    /// Where samples come from, in words.
+    pub(super) source: String,
+    /// Whether periods are nanoseconds.
+    pub(super) timer: bool,
+    /// Whether the event tells where data came from.
+    pub(super) tells_source: bool,
+    pub(super) on: bool,
+    pub(super) processes: Vec<Line>,
+    pub(super) threads: Vec<Line>,
+    pub(super) own: Own,
+    pub(super) lost: u64,
+    /// Limits, in words.
+    pub(super) notes: Vec<String>,
+    pub(super) detail: Option<Detail>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use memgauge_online::VirtAddr;
+
+    fn line(pid: u32, samples: u64, cpu: f64) -> Line {
+        let sums = Sums {
+            samples,
+            ..Sums::default()
+        };
+        Line {
+            pid,
+            sums,
+            cpu,
+            ..Line::default()
+        }
+    }
+
+    #[test]
+    fn orders_have_the_largest_first_and_are_the_same_each_time() {
+        let mut lines = vec![line(9, 1, 0.5), line(3, 4, 0.1), line(2, 1, 0.5)];
+        let mut check = |order: TopOrder, expected: [u32; 3]| {
+            order.sort(&mut lines);
+            let pids: Vec<u32> = lines.iter().map(|line| line.pid).collect();
+            assert_eq!(pids, expected, "{}", order.name());
+        };
+        check(TopOrder::Samples, [3, 2, 9]);
+        check(TopOrder::Cpu, [2, 9, 3]);
+        check(TopOrder::Pid, [2, 3, 9]);
+        let mut order = TopOrder::default();
+        for _ in 0..6 {
+            order = order.next();
+        }
+        assert_eq!(order, TopOrder::default(), "all orders come in turn");
+    }
+
+    #[test]
+    fn a_heat_map_has_each_sample_of_the_minute_in_its_row_and_second() {
+        let now = 100_000_000_000;
+        let samples = [
+            (now, 0x10_000),
+            (now - 999_999_999, 0x10_fff),
+            (now - 1_000_000_000, 0x11_000),
+            (now - 59_999_999_999, 0x13_008),
+            // Older than the minute: in no cell.
+            (now - 60_000_000_000, 0x10_000),
+        ];
+        let heat = Heat::of(&samples, now, (4, 60)).expect("there are samples");
+        assert_eq!((heat.start, heat.row_bytes), (0x10_000, 4096));
+        let full = |row: usize| -> Vec<(usize, u64)> {
+            let cells = heat.cells[row].iter().copied().enumerate();
+            cells.filter(|cell| cell.1 > 0).collect()
+        };
+        assert_eq!(full(0), [(59, 2)]);
+        assert_eq!(full(1), [(58, 1)]);
+        assert_eq!((full(2), full(3)), (vec![], vec![(0, 1)]));
+        // Fewer rows hold the same addresses in larger stretches.
+        let heat = Heat::of(&samples, now, (2, 30)).expect("there are samples");
+        assert_eq!((heat.row_bytes, heat.cells.len()), (8192, 2));
+        assert_eq!(heat.cells.iter().flatten().sum::<u64>(), 4);
+        assert_eq!(Heat::of(&[], now, (4, 60)), None);
+        let whole = [(now, 0), (now, u64::MAX)];
+        assert_eq!(
+            Heat::of(&whole, now, (4, 60)).map(|h| h.cells.len()),
+            Some(4)
+        );
+    }
+
+    #[test]
+    fn a_minute_forgets_what_is_older_and_what_is_too_much() {
+        let mut minute = Minute::default();
+        let at = |time_ns: u64| Sample {
+            time_ns,
+            addr: Some(VirtAddr(time_ns)),
+            ..Sample::default()
+        };
+        (0..MOST_KEPT as u64 + 7).for_each(|time| minute.take(&at(time)));
+        assert_eq!(minute.len(), MOST_KEPT);
+        assert_eq!(minute.samples().next().map(|kept| kept.time_ns), Some(7));
+        minute.forget_before(100);
+        assert_eq!(minute.samples().next().map(|kept| kept.time_ns), Some(100));
+    }
+
+    #[test]
+    fn sums_tell_memory_and_remote_apart() {
+        let mut sums = Sums::default();
+        for source in [
+            DataSource::Unknown,
+            DataSource::L1d,
+            DataSource::Dram,
+            DataSource::RemoteDram,
+            DataSource::RemoteCache,
+        ] {
+            sums.take(&Sample {
+                source,
+                latency_cycles: 10,
+                ..Sample::default()
+            });
+        }
+        assert_eq!(
+            (sums.with_source, sums.from_memory, sums.from_remote),
+            (4, 2, 2)
+        );
+        assert_eq!((sums.with_latency, sums.latency_cycles), (5, 50));
+        assert_eq!(share(sums.from_memory, sums.with_source), Some(0.5));
+        assert_eq!(share(0, 0), None);
+    }
+}

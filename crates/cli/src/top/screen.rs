@@ -1,0 +1,658 @@
+//! What `memgauge top` draws: rows of text from what is shown and what the user chose.
+
+use memgauge_report::Style;
+
+use super::keys::{Choice, HELP, KEYS};
+use super::model::{Detail, Heat, Line, Place, Sampling, Shown, share};
+use crate::units::{spoken_bytes, spoken_seconds};
+
+/// Meaning of a row; the only thing that has a colour.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Meaning {
+    #[default]
+    Plain,
+    Heading,
+    Selected,
+    /// Samples were lost, or something is not sampled.
+    Warning,
+}
+
+/// A row of the screen.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Row {
+    pub(super) text: String,
+    pub(super) meaning: Meaning,
+}
+
+impl Row {
+    fn of(meaning: Meaning, text: impl Into<String>) -> Row {
+        Row {
+            text: text.into(),
+            meaning,
+        }
+    }
+
+    /// As the terminal takes it, at most `style.line` columns.
+    pub(super) fn painted(&self, style: &Style) -> String {
+        let text = style.clip(&self.text, style.line);
+        let escape = match self.meaning {
+            // Without colour the mark in the first column tells.
+            Meaning::Selected => "\x1b[7m",
+            Meaning::Heading if style.colour => "\x1b[1m",
+            Meaning::Warning if style.colour => "\x1b[33m",
+            _ => return text,
+        };
+        format!("{escape}{text}\x1b[0m")
+    }
+}
+
+/// Room for rows and columns; no limit where there is no screen.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Room {
+    pub(super) rows: usize,
+    pub(super) columns: usize,
+    /// A screen has keys; text for scripts has none.
+    pub(super) keys: bool,
+}
+
+/// Rows of the head, and of a process's own line with its heading.
+const HEAD: usize = 4;
+const OWN_LINE: usize = 2;
+
+/// Rows that a look into a process gives to code, data, heat and threads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Parts {
+    pub(super) code: usize,
+    pub(super) data: usize,
+    pub(super) heat: usize,
+    pub(super) threads: usize,
+}
+
+impl Parts {
+    /// 24 rows hold 6 functions, 3 regions and 4 rows of heat; larger screens more, and
+    /// threads.
+    pub(super) fn of(rows: usize) -> Parts {
+        // Three headings and the axis below the heat map.
+        let rows = rows.saturating_sub(HEAD + OWN_LINE + 4);
+        let threads = match rows {
+            0..22 => 0,
+            rows => (rows - 2) / 5,
+        };
+        let rest = rows - threads - usize::from(threads > 0);
+        let heat = (rest * 3 / 10).clamp(1, 16);
+        let data = (rest / 4).clamp(1, 12);
+        Parts {
+            code: rest.saturating_sub(heat + data).max(1),
+            data,
+            heat,
+            threads,
+        }
+    }
+}
+
+/// Columns of the heat map: parts of the last minute.
+pub(super) fn heat_columns(columns: usize) -> usize {
+    if columns >= HEAT_LABEL + 60 { 60 } else { 30 }
+}
+
+/// Columns before the heat map's cells.
+const HEAT_LABEL: usize = 19;
+
+/// Everything, in rows.
+pub(super) fn draw(shown: &Shown, choice: &Choice, style: &Style, room: Room) -> Vec<Row> {
+    let mut rows = head(shown, choice, room);
+    if choice.help {
+        rows.truncate(HEAD - 1);
+        rows.extend(HELP.lines().map(|line| Row::of(Meaning::Plain, line)));
+    } else if let Some(detail) = &shown.detail {
+        rows.extend(look_into(shown, detail, style, room));
+    } else {
+        let lines = choice.lines(shown);
+        let at = choice.place(&lines);
+        let most = room.rows.saturating_sub(rows.len() + 1).max(1);
+        // The selected line is on the screen.
+        let first = (at + 1).saturating_sub(most);
+        let selected = room.keys.then_some(at);
+        rows.extend(table(shown, &lines, (first, most), selected, style, room));
+    }
+    rows.truncate(room.rows);
+    rows
+}
+
+fn head(shown: &Shown, choice: &Choice, room: Room) -> Vec<Row> {
+    let state = match (shown.on, choice.frozen) {
+        (_, true) => "  frozen",
+        (false, false) => "  sampling is off",
+        (true, false) => "",
+    };
+    let wanted = match choice.wanted.as_str() {
+        "" => String::new(),
+        wanted => format!("  only `{wanted}`"),
+    };
+    let by = if choice.threads {
+        "threads"
+    } else {
+        "processes"
+    };
+    let title = format!(
+        "memgauge top  {:.0} s  {by} by {}{wanted}{state}",
+        shown.elapsed_s,
+        choice.order.name()
+    );
+    let sampled = shown.processes.iter().filter(|line| line.threads > 0);
+    let samples: u64 = shown.processes.iter().map(|line| line.sums.samples).sum();
+    let sums = format!(
+        "{} processes, {} threads, {} samples/s, {} lost; own: {}% CPU, {}/{} fds",
+        sampled.count(),
+        shown.threads.iter().filter(|line| live(line)).count(),
+        rate(samples as f64 / shown.interval_s.max(1e-3)),
+        count(shown.lost),
+        percent(Some(shown.own.cpu)),
+        shown.own.descriptors,
+        shown.own.descriptors_at_most
+    );
+    let meaning = match shown.lost {
+        0 => Meaning::Plain,
+        _ => Meaning::Warning,
+    };
+    let mut rows = vec![
+        Row::of(Meaning::Heading, title),
+        Row::of(Meaning::Plain, format!("source: {}", shown.source)),
+        Row::of(meaning, sums),
+    ];
+    match room.keys {
+        true => rows.push(status(shown, choice)),
+        false => rows.extend(
+            shown
+                .notes
+                .iter()
+                .map(|n| Row::of(Meaning::Warning, note(n))),
+        ),
+    }
+    rows
+}
+
+/// Rows of the head of a text for scripts.
+pub(super) fn head_rows(shown: &Shown, choice: &Choice) -> usize {
+    let room = Room {
+        rows: usize::MAX,
+        columns: usize::MAX,
+        keys: false,
+    };
+    head(shown, choice, room).len()
+}
+
+fn note(text: &str) -> String {
+    format!("note: {text}")
+}
+
+/// The answer to the last key, else a limit and the keys in turn.
+fn status(shown: &Shown, choice: &Choice) -> Row {
+    const EACH_S: f64 = 4.0;
+    if choice.typing {
+        return Row::of(Meaning::Plain, format!("lines with: {}_", choice.wanted));
+    }
+    if !choice.said.is_empty() {
+        return Row::of(Meaning::Plain, choice.said.clone());
+    }
+    let turn = (shown.elapsed_s / EACH_S) as usize % (shown.notes.len() + 1);
+    match shown.notes.get(turn.wrapping_sub(1)) {
+        Some(text) => Row::of(Meaning::Warning, note(text)),
+        None => Row::of(Meaning::Plain, KEYS),
+    }
+}
+
+fn live(line: &Line) -> bool {
+    matches!(line.sampling, Sampling::On | Sampling::Stopped)
+}
+
+/// A column: heading, width, and what a line has there.
+type Column = (&'static str, usize, Box<dyn Fn(&Line) -> String>);
+
+fn columns(shown: &Shown, threads: bool, room: Room) -> Vec<Column> {
+    const NARROW: usize = 100;
+    let (all, interval_s) = (
+        shown.processes.iter().map(|l| l.sums.samples).sum::<u64>(),
+        shown.interval_s.max(1e-3),
+    );
+    let wide = room.columns >= NARROW;
+    let mut columns: Vec<Column> = vec![(
+        if threads { "TID" } else { "PID" },
+        7,
+        Box::new(|l| l.tid.unwrap_or(l.pid).to_string()),
+    )];
+    if wide {
+        columns.push(("USER", 8, Box::new(|l| l.user.chars().take(8).collect())));
+    }
+    let per_s = move |l: &Line| rate(l.sums.samples as f64 / interval_s);
+    columns.push(("SMP/S", 6, Box::new(per_s)));
+    columns.push((
+        "SHARE",
+        6,
+        Box::new(move |l| percent(share(l.sums.samples, all))),
+    ));
+    columns.push(("CPU%", 6, Box::new(|l| percent(Some(l.cpu)))));
+    if wide || !shown.tells_source {
+        columns.push((
+            "ADDR%",
+            6,
+            Box::new(|l| percent(share(l.sums.with_address, l.sums.samples))),
+        ));
+        columns.push((
+            "FLT/S",
+            6,
+            Box::new(|l| l.faults_per_s.map_or(dash(), rate)),
+        ));
+    }
+    if shown.tells_source {
+        columns.push((
+            "MISS%",
+            6,
+            Box::new(|l| percent(share(l.sums.from_memory, l.sums.with_source))),
+        ));
+        columns.push((
+            "REM%",
+            6,
+            Box::new(|l| percent(share(l.sums.from_remote, l.sums.with_source))),
+        ));
+        let latency = |l: &Line| share(l.sums.latency_cycles, l.sums.with_latency);
+        columns.push(("LAT", 6, Box::new(move |l| latency(l).map_or(dash(), rate))));
+    }
+    columns.push((
+        "IN/S",
+        8,
+        Box::new(|l| l.io_per_s.map_or(dash(), |io| bytes(io[0]))),
+    ));
+    columns.push((
+        "OUT/S",
+        8,
+        Box::new(|l| l.io_per_s.map_or(dash(), |io| bytes(io[1]))),
+    ));
+    columns
+}
+
+fn table(
+    shown: &Shown,
+    lines: &[Line],
+    (first, most): (usize, usize),
+    selected: Option<usize>,
+    style: &Style,
+    room: Room,
+) -> Vec<Row> {
+    let threads = lines.first().is_some_and(|line| line.tid.is_some());
+    let columns = columns(shown, threads, room);
+    let heading = columns
+        .iter()
+        .fold(String::from(" "), |row, (name, width, _)| {
+            format!("{row} {name:>width$}")
+        });
+    let mut rows = vec![Row::of(Meaning::Heading, heading + "  S COMMAND")];
+    for (at, line) in lines.iter().enumerate().skip(first).take(most) {
+        let chosen = selected == Some(at);
+        let mark = if chosen { ">" } else { " " };
+        let cells = columns
+            .iter()
+            .fold(mark.to_owned(), |row, (_, width, cell)| {
+                let cell = cell(line);
+                format!("{row} {cell:>width$}")
+            });
+        let state = match line.sampling {
+            Sampling::On => ' ',
+            Sampling::Stopped => 's',
+            Sampling::Not => '-',
+            Sampling::Ended => 'x',
+        };
+        let meaning = match (chosen, line.lost) {
+            (true, _) => Meaning::Selected,
+            (false, 0) => Meaning::Plain,
+            (false, _) => Meaning::Warning,
+        };
+        let lost = match line.lost {
+            0 => String::new(),
+            lost => format!("  ({} lost)", count(lost)),
+        };
+        let command = style.name(&line.command);
+        rows.push(Row::of(
+            meaning,
+            format!("{cells}  {state} {command}{lost}"),
+        ));
+    }
+    if lines.is_empty() {
+        rows.push(Row::of(Meaning::Plain, "  no process or thread to show"));
+    }
+    rows
+}
+
+/// One process: its line, hot code, hot data, heat map, threads.
+fn look_into(shown: &Shown, detail: &Detail, style: &Style, room: Room) -> Vec<Row> {
+    let parts = Parts::of(room.rows);
+    let own = shown.processes.iter().find(|line| line.pid == detail.pid);
+    let own: Vec<Line> = own.cloned().into_iter().collect();
+    let mut rows = table(shown, &own, (0, 1), None, style, room);
+    let period = own.first().and_then(|line| line.period);
+    let period = period.map_or("differs by thread".to_owned(), |p| spoken_period(shown, p));
+    rows.push(Row::of(
+        Meaning::Heading,
+        format!(
+            "Hot code, last minute: n = {}; period {period}",
+            detail.samples
+        ),
+    ));
+    let code_sum = detail.code.iter().map(|place| place.stands_for).sum();
+    rows.extend(places(&detail.code, code_sum, parts.code, style));
+    rows.push(Row::of(
+        Meaning::Heading,
+        format!("Hot data: n = {} with an address", detail.with_address),
+    ));
+    let data_sum = detail.data.iter().map(|place| place.stands_for).sum();
+    rows.extend(places(&detail.data, data_sum, parts.data, style));
+    if let Some(heat) = &detail.heat {
+        rows.extend(heat_rows(heat, style, room));
+    }
+    let mut threads: Vec<Line> = shown.threads.clone();
+    threads.retain(|line| line.pid == detail.pid);
+    if parts.threads > 0 && !threads.is_empty() {
+        super::model::TopOrder::Samples.sort(&mut threads);
+        rows.extend(table(
+            shown,
+            &threads,
+            (0, parts.threads),
+            None,
+            style,
+            room,
+        ));
+    }
+    rows
+}
+
+fn places(all: &[Place], sum: u64, most: usize, style: &Style) -> Vec<Row> {
+    let row = |place: &Place| {
+        let part = percent(share(place.stands_for, sum));
+        let name = style.name(&place.name);
+        let name = style.clip(&name, 46.max(style.line.saturating_sub(34)).min(120));
+        let within = style.name(&place.within);
+        let n = place.samples;
+        Row::of(
+            Meaning::Plain,
+            format!("  {part:>5} %  {n:>6}  {name}  {within}"),
+        )
+    };
+    let rows: Vec<Row> = all.iter().take(most).map(row).collect();
+    match rows.is_empty() {
+        true => vec![Row::of(Meaning::Plain, "  no samples")],
+        false => rows,
+    }
+}
+
+fn heat_rows(heat: &Heat, style: &Style, room: Room) -> Vec<Row> {
+    let most = heat.cells.iter().flatten().copied().max().unwrap_or(0);
+    let columns = heat.cells.first().map_or(0, Vec::len);
+    let name = style.name(&heat.region);
+    let title = format!(
+        "Heat of {name}: a row is {}, a column {} s, darkest {most} samples",
+        spoken_bytes(heat.row_bytes),
+        60 / columns.max(1)
+    );
+    let mut rows = vec![Row::of(Meaning::Heading, title)];
+    for (at, cells) in heat.cells.iter().enumerate() {
+        let start = heat.start + at as u64 * heat.row_bytes;
+        let shades: String = cells
+            .iter()
+            .map(|&n| shade(n, most, style.unicode))
+            .collect();
+        rows.push(Row::of(
+            Meaning::Plain,
+            format!("  {start:<#15x} |{shades}|"),
+        ));
+    }
+    if room.rows > rows.len() {
+        let width = columns.saturating_sub(3);
+        let axis = format!("{:HEAT_LABEL$}{:<width$}now", "", "-60 s");
+        rows.push(Row::of(Meaning::Plain, axis.trim_end()));
+    }
+    rows
+}
+
+/// Darker for more; a cell with any sample is never blank.
+fn shade(n: u64, most: u64, unicode: bool) -> char {
+    let shades: &[char] = match unicode {
+        true => &['░', '▒', '▓', '█'],
+        false => &['.', ':', '+', '#'],
+    };
+    match n {
+        0 => ' ',
+        n => shades[((n * shades.len() as u64).div_ceil(most.max(1)) as usize - 1).min(3)],
+    }
+}
+
+fn spoken_period(shown: &Shown, period: u64) -> String {
+    match shown.timer {
+        true => spoken_seconds(period as f64 / 1e9),
+        false => format!("{period} events"),
+    }
+}
+
+fn dash() -> String {
+    "-".to_owned()
+}
+
+/// Hundredths with a digit after the point.
+fn percent(part: Option<f64>) -> String {
+    part.map_or(dash(), |part| match part * 100.0 {
+        p if p >= 99.95 => format!("{p:.0}"),
+        p => format!("{p:.1}"),
+    })
+}
+
+/// A number in at most five characters.
+fn rate(n: f64) -> String {
+    match n {
+        n if n < 9.95 && n > 0.0 => format!("{n:.1}"),
+        n if n < 9_999.5 => format!("{n:.0}"),
+        n if n < 999_500.0 => format!("{:.0}k", n / 1e3),
+        n => format!("{:.1}M", n / 1e6),
+    }
+}
+
+fn count(n: u64) -> String {
+    rate(n as f64).replace(".0", "")
+}
+
+/// Bytes in units of powers of 1024, in at most eight characters.
+fn bytes(n: f64) -> String {
+    match n {
+        n if n < 0.5 => "0".to_owned(),
+        n => spoken_bytes(n as u64).replace(' ', "").replace("iB", ""),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::model::{Own, Sums};
+    use super::*;
+
+    const STYLE: Style = Style {
+        width: 80,
+        line: 80,
+        colour: false,
+        unicode: false,
+    };
+
+    fn room(rows: usize, columns: usize) -> Room {
+        Room {
+            rows,
+            columns,
+            keys: true,
+        }
+    }
+
+    fn line(pid: u32, command: &str, samples: u64) -> Line {
+        Line {
+            pid,
+            command: command.to_owned(),
+            user: "root".to_owned(),
+            sampling: Sampling::On,
+            sums: Sums {
+                samples,
+                with_address: samples / 2,
+                ..Sums::default()
+            },
+            cpu: 1.0,
+            faults_per_s: Some(12.0),
+            io_per_s: Some([0.0, 3.5 * 1024.0 * 1024.0]),
+            threads: 1,
+            period: Some(1_000_000),
+            ..Line::default()
+        }
+    }
+
+    fn shown() -> Shown {
+        Shown {
+            elapsed_s: 12.4,
+            interval_s: 1.0,
+            source: "a timer".to_owned(),
+            timer: true,
+            on: true,
+            processes: vec![line(7, "duck", 750), line(8, "go\x1b[2Jose", 250)],
+            own: Own {
+                cpu: 0.012,
+                descriptors: 31,
+                descriptors_at_most: 1024,
+            },
+            ..Shown::default()
+        }
+    }
+
+    fn text(shown: &Shown, choice: &Choice, room: Room) -> String {
+        let rows = draw(shown, choice, &STYLE, room);
+        let lines = rows.iter().map(|row| row.painted(&STYLE) + "\n");
+        lines.collect()
+    }
+
+    #[test]
+    fn the_table_has_each_process_with_its_share() {
+        let drawn = text(&shown(), &Choice::default(), room(24, 80));
+        let expected = "\
+memgauge top  12 s  processes by samples
+source: a timer
+2 processes, 0 threads, 1000 samples/s, 0 lost; own: 1.2% CPU, 31/1024 fds
+q quit  Enter open  Esc back  o order  t threads  / search  space freeze  ? help
+      PID  SMP/S  SHARE   CPU%  ADDR%  FLT/S     IN/S    OUT/S  S COMMAND
+\x1b[7m>       7    750   75.0    100   50.0     12        0     3.5M    duck\x1b[0m
+        8    250   25.0    100   50.0     12        0     3.5M    go?[2Jose
+";
+        assert_eq!(drawn, expected);
+    }
+
+    #[test]
+    fn losses_are_said_and_coloured_and_no_colour_has_no_colour() {
+        let mut shown = shown();
+        (shown.lost, shown.processes[1].lost) = (5, 5);
+        let rows = draw(&shown, &Choice::default(), &STYLE, room(24, 80));
+        assert_eq!(rows[2].meaning, Meaning::Warning);
+        assert!(rows[6].text.ends_with("(5 lost)"), "{}", rows[6].text);
+        assert!(!rows[6].painted(&STYLE).contains('\x1b'));
+        let coloured = Style {
+            colour: true,
+            ..STYLE
+        };
+        assert!(rows[6].painted(&coloured).starts_with("\x1b[33m"));
+    }
+
+    #[test]
+    fn an_event_that_tells_where_data_came_from_has_columns_for_it() {
+        let mut shown = shown();
+        shown.tells_source = true;
+        shown.processes[0].sums.with_source = 100;
+        shown.processes[0].sums.from_memory = 25;
+        shown.processes[0].sums.with_latency = 10;
+        shown.processes[0].sums.latency_cycles = 2_000;
+        let drawn = text(&shown, &Choice::default(), room(24, 80));
+        assert!(drawn.contains("MISS%   REM%    LAT"), "{drawn}");
+        assert!(drawn.contains("25.0    0.0    200"), "{drawn}");
+        assert!(
+            drawn.lines().all(|l| l.chars().count() <= 80 + 8),
+            "{drawn}"
+        );
+    }
+
+    #[test]
+    fn a_look_into_a_process_fits_every_screen_from_24_rows() {
+        let place = |name: &str, within: &str, n: u64| Place {
+            name: name.to_owned(),
+            within: within.to_owned(),
+            samples: n,
+            stands_for: n,
+        };
+        let mut shown = shown();
+        shown.threads = (0..40).map(|n| line(7, "w", n)).collect();
+        let heat = Heat {
+            region: "[heap]".to_owned(),
+            start: 0x1000,
+            row_bytes: 4096,
+            cells: vec![vec![0, 1, 4, 8]; 4],
+        };
+        shown.detail = Some(Detail {
+            pid: 7,
+            samples: 100,
+            with_address: 50,
+            code: (0..90)
+                .map(|n| place(&format!("f{n}"), "duck", 90 - n))
+                .collect(),
+            data: vec![
+                place("[heap]", "8.0 MiB", 40),
+                place("[stack]", "132.0 KiB", 10),
+            ],
+            heat: Some(heat),
+        });
+        let drawn = text(&shown, &Choice::default(), room(24, 80));
+        assert!(drawn.lines().count() <= 24, "{drawn}");
+        assert!(
+            drawn.contains("   80.0 %      40  [heap]  8.0 MiB"),
+            "{drawn}"
+        );
+        assert!(drawn.contains("  0x1000          | .:#|"), "{drawn}");
+        assert!(drawn.contains("period 1.0 ms"), "{drawn}");
+        for rows in 24..120 {
+            let parts = Parts::of(rows);
+            let used = HEAD + OWN_LINE + 4 + parts.code + parts.data + parts.heat;
+            let with_threads = used + parts.threads + usize::from(parts.threads > 0);
+            assert!(with_threads <= rows, "{rows}: {parts:?}");
+        }
+        assert_eq!(Parts::of(0).code, 1, "nothing is divided by nothing");
+        assert!(text(&shown, &Choice::default(), room(60, 120)).contains("PID     USER"));
+    }
+
+    #[test]
+    fn numbers_keep_to_their_columns() {
+        for n in [
+            0.0, 0.04, 9.96, 1234.5, 9_999.4, 9_999.6, 999_499.0, 999_501.0,
+        ] {
+            assert!(rate(n).len() <= 5, "{n}: {}", rate(n));
+        }
+        for n in [0.0, 1.0, 1e3, 1e6, 1e9, 9e12] {
+            assert!(bytes(n).len() <= 8, "{n}: {}", bytes(n));
+        }
+        assert_eq!(
+            (rate(0.04), percent(Some(1.0))),
+            ("0.0".to_owned(), "100".to_owned())
+        );
+        assert_eq!(shade(1, 1000, false), '.');
+        assert_eq!((shade(1000, 1000, false), shade(0, 0, false)), ('#', ' '));
+    }
+
+    #[test]
+    fn the_selected_line_is_on_the_screen() {
+        let mut shown = shown();
+        shown.processes = (1..100)
+            .map(|pid| line(pid, "p", 1000 - u64::from(pid)))
+            .collect();
+        let choice = Choice {
+            selected: Some((80, None)),
+            ..Choice::default()
+        };
+        let drawn = text(&shown, &choice, room(24, 80));
+        assert!(drawn.contains(">      80"), "{drawn}");
+        assert_eq!(drawn.lines().count(), 24);
+    }
+}

@@ -1,0 +1,690 @@
+//! Whom to sample, and what became of it: the profiler, `/proc` and the I/O accounting
+//! behind `memgauge top`.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::time::{Duration, Instant};
+
+use memgauge_host::memory_counters::NoCounters;
+use memgauge_host::sys::process::{monotonic_ns, own_usage};
+use memgauge_io::{Filter, Meter, Setup};
+use memgauge_online::{
+    Clean, ErrorKind, Profiler, Reader, Sample, Settings, Sharing, Source, State, Statistics,
+    raise_open_files,
+};
+use memgauge_trace::{DeviceId, Direction};
+
+use super::model::{Detail, KEPT_NS, Line, Minute, Own, Sampling, Shown, Sums};
+use super::places::Places;
+use super::tasks::{self, Task, Users};
+
+/// Descriptors of a thread in a followed process.
+const DESCRIPTORS_OF_THREAD: u64 = 3;
+/// Descriptors that are left for what processes start, and for files.
+const DESCRIPTORS_LEFT: u64 = 64;
+/// A process without processor time for so long makes room for others.
+const IDLE: Duration = Duration::from_secs(10);
+/// An ended process is shown for so long.
+const SHOW_ENDED: Duration = Duration::from_secs(60);
+/// Time to see who runs: ten of the kernel's ticks.
+const FIRST_LOOK: Duration = Duration::from_millis(100);
+/// Samples read at once.
+const AT_ONCE: usize = 4096;
+
+/// A process that is or was looked at.
+#[derive(Default)]
+struct Process {
+    task: Task,
+    user: String,
+    cpu: f64,
+    faults_per_s: Option<f64>,
+    sums: Sums,
+    minute: Minute,
+    /// Samples lost by threads that were forgotten.
+    lost: u64,
+    /// Whether it is or was sampled.
+    sampled: bool,
+    busy: Option<Instant>,
+    ended: Option<Instant>,
+}
+
+/// What a key asks of the processes that are sampled.
+#[derive(Default)]
+struct Wishes {
+    stopped: BTreeSet<u32>,
+    periods: HashMap<u32, u64>,
+}
+
+/// Sampling under way.
+pub(super) struct Watch {
+    profiler: Profiler,
+    reader: Reader,
+    source: String,
+    timer: bool,
+    began: Instant,
+    looked: Instant,
+    own_cpu: Duration,
+    /// Whom the user named; empty: everybody who runs.
+    named: Vec<u32>,
+    paced: bool,
+    on: bool,
+    descriptors_at_most: u64,
+    processes: BTreeMap<u32, Process>,
+    /// Processor time of threads until the previous look.
+    threads: HashMap<(u32, u32), u64>,
+    thread_sums: HashMap<u32, Sums>,
+    tells_source: bool,
+    wishes: Wishes,
+    users: Users,
+    /// Processes that could not be attached to, with when they began.
+    refused: HashSet<(u32, u64)>,
+    no_room: usize,
+    /// Samples lost of processes that were forgotten.
+    lost_before: u64,
+    io: Result<Io, String>,
+    places: Option<Places>,
+    batch: Vec<Sample>,
+}
+
+/// Bytes by process, from the accounting of `memgauge io`.
+struct Io {
+    meter: Meter,
+    /// Devices without hardware: what they move passes through others.
+    without_hardware: HashSet<DeviceId>,
+    moved: HashMap<u32, [u64; 2]>,
+    /// Commands and users of those who moved something in this interval, who may have
+    /// ended before anybody looked.
+    owners: HashMap<u32, (String, String)>,
+}
+
+impl Io {
+    fn start() -> Result<Io, String> {
+        let counters = NoCounters("top shows bytes alone".to_owned());
+        let meter = Meter::start(Filter::default(), Setup::default(), Box::new(counters));
+        let meter = meter.map_err(|e| e.to_string())?;
+        Ok(Io {
+            meter,
+            without_hardware: HashSet::new(),
+            moved: HashMap::new(),
+            owners: HashMap::new(),
+        })
+    }
+
+    fn look(&mut self) -> Result<(), String> {
+        let look = self.meter.look(false).map_err(|e| e.to_string())?;
+        for device in &look.devices {
+            match device.is_virtual {
+                true => self.without_hardware.insert(device.device),
+                false => self.without_hardware.remove(&device.device),
+            };
+        }
+        self.moved.clear();
+        self.owners.clear();
+        for owner in &look.owners {
+            let names = (owner.command.clone(), owner.user.clone());
+            self.owners.insert(owner.owner.pid().0, names);
+        }
+        for row in &look.rows {
+            if self.without_hardware.contains(&row.device) {
+                continue;
+            }
+            let moved = self.moved.entry(row.owner.pid().0).or_default();
+            moved[usize::from(row.direction != Direction::In)] += row.bytes;
+        }
+        Ok(())
+    }
+}
+
+/// A wish to look into a process.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LookInto {
+    pub(super) pid: u32,
+    /// Which of its data regions the heat map shows, by weight.
+    pub(super) heat_of: usize,
+    /// Rows and columns of the heat map.
+    pub(super) cells: (usize, usize),
+}
+
+/// Whom to watch, and how.
+pub(super) struct Plan {
+    pub(super) named: Vec<u32>,
+    /// An event as of `memgauge record -e`, or the best source there is.
+    pub(super) event: Option<String>,
+    pub(super) clock: bool,
+    pub(super) period: Option<u64>,
+    pub(super) overhead: Option<f64>,
+    pub(super) io: bool,
+}
+
+impl Plan {
+    fn settings(&self, source: Source) -> Settings {
+        Settings {
+            period: self.period,
+            overhead: self.overhead,
+            ..Settings::of(source)
+        }
+    }
+
+    /// A profiler that can sample this process, so that what fails does so now.
+    fn try_source(&self, source: &Source) -> memgauge_online::Result<Profiler> {
+        let profiler = Profiler::new(self.settings(source.clone()))?;
+        let own = std::process::id();
+        profiler.add_thread(own)?;
+        profiler.delete_thread(own)?;
+        profiler.clean(Clean::All);
+        Ok(profiler)
+    }
+
+    /// The source, and the profiler of it.
+    fn profiler(&self) -> memgauge_online::Result<(Source, Profiler)> {
+        let named = self.event.clone().map(Source::Pmu);
+        if let Some(source) = named.or(self.clock.then_some(Source::Clock)) {
+            let profiler = self.try_source(&source)?;
+            return Ok((source, profiler));
+        }
+        // IBS and PEBS tell addresses, where data came from and how long it took.
+        for event in ["ibs_op//", "mem-loads:P"] {
+            let source = Source::Pmu(event.to_owned());
+            if let Ok(profiler) = self.try_source(&source) {
+                return Ok((source, profiler));
+            }
+        }
+        let profiler = self.try_source(&Source::Clock)?;
+        Ok((Source::Clock, profiler))
+    }
+}
+
+/// Whether periods are nanoseconds.
+fn is_timer(source: &Source) -> bool {
+    match source {
+        Source::Clock => true,
+        Source::Pmu(event) => event.starts_with("cpu-clock") || event.starts_with("task-clock"),
+    }
+}
+
+/// The source in words.
+fn in_words(source: &Source) -> String {
+    match source {
+        Source::Clock => {
+            "timer, in user code only; data addresses rebuilt from code (estimated)".to_owned()
+        }
+        Source::Pmu(event) => format!("event {event}, as the kernel or processor tells it"),
+    }
+}
+
+impl Watch {
+    pub(super) fn start(plan: &Plan) -> anyhow::Result<Watch> {
+        let descriptors_at_most = raise_open_files();
+        let (source, profiler) = plan.profiler()?;
+        let io = match plan.io {
+            true => Io::start(),
+            // Nothing is missing that was not wanted.
+            false => Err(String::new()),
+        };
+        let now = Instant::now();
+        let mut watch = Watch {
+            reader: profiler.reader(Sharing::Each)?,
+            profiler,
+            source: in_words(&source),
+            timer: is_timer(&source),
+            began: now,
+            looked: now,
+            own_cpu: own_usage().cpu,
+            named: plan.named.clone(),
+            paced: plan.overhead.is_some(),
+            on: true,
+            descriptors_at_most,
+            processes: BTreeMap::new(),
+            threads: HashMap::new(),
+            thread_sums: HashMap::new(),
+            tells_source: false,
+            wishes: Wishes::default(),
+            users: Users::default(),
+            refused: HashSet::new(),
+            no_room: 0,
+            lost_before: 0,
+            io,
+            places: None,
+            batch: Vec::new(),
+        };
+        for &pid in &plan.named {
+            watch.profiler.add_process(pid)?;
+        }
+        // Everybody who runs now is attached to, before the first interval begins.
+        watch.look_at_tasks(1.0);
+        if watch.named.is_empty() {
+            std::thread::sleep(FIRST_LOOK);
+            watch.look_at_tasks(FIRST_LOOK.as_secs_f64());
+            watch.attach();
+        }
+        watch.looked = Instant::now();
+        Ok(watch)
+    }
+
+    /// Takes what was sampled since.
+    pub(super) fn read(&mut self) {
+        loop {
+            self.batch.clear();
+            let n = self.reader.read(&mut self.batch, AT_ONCE);
+            for sample in &self.batch {
+                let process = self.processes.entry(sample.pid.0).or_default();
+                process.sums.take(sample);
+                process.minute.take(sample);
+                self.thread_sums
+                    .entry(sample.tid.0)
+                    .or_default()
+                    .take(sample);
+                self.tells_source |= sample.source != memgauge_online::DataSource::Unknown;
+            }
+            if n < AT_ONCE {
+                return;
+            }
+        }
+    }
+
+    /// Ends an interval: what it saw, and a look into a process.
+    pub(super) fn look(&mut self, into: Option<LookInto>) -> Shown {
+        let statistics = self.profiler.all_statistics();
+        self.read();
+        let interval_s = self.looked.elapsed().as_secs_f64().max(1e-3);
+        self.looked = Instant::now();
+        self.look_at_tasks(interval_s);
+        if let Ok(io) = &mut self.io
+            && let Err(why) = io.look()
+        {
+            self.io = Err(why);
+        }
+        self.add_short_lived();
+        self.follow_wishes(&statistics);
+        let threads = self.thread_lines(&statistics, interval_s);
+        let processes = self.process_lines(&statistics, interval_s);
+        let lost = self.lost_before + processes.iter().map(|line| line.lost).sum::<u64>();
+        self.forget();
+        self.attach();
+        let detail = into.map(|into| self.look_into(into));
+        let cpu = own_usage().cpu;
+        let own = Own {
+            cpu: (cpu - self.own_cpu).as_secs_f64() / interval_s,
+            descriptors: tasks::own_descriptors(),
+            descriptors_at_most: self.descriptors_at_most,
+        };
+        self.own_cpu = cpu;
+        Shown {
+            elapsed_s: self.began.elapsed().as_secs_f64(),
+            interval_s,
+            source: self.source.clone(),
+            timer: self.timer,
+            tells_source: self.tells_source,
+            on: self.on,
+            lost,
+            processes,
+            threads,
+            own,
+            notes: self.notes(),
+            detail,
+        }
+    }
+
+    /// Counts of the kernel by process.
+    fn look_at_tasks(&mut self, interval_s: f64) {
+        let own = std::process::id();
+        let mut pids: BTreeSet<u32> = self.processes.keys().copied().collect();
+        match self.named.is_empty() {
+            true => pids.extend(tasks::all().into_iter().filter(|pid| *pid != own)),
+            false => pids.extend(&self.named),
+        }
+        for pid in pids {
+            let now = tasks::task(pid);
+            let process = self.processes.entry(pid).or_default();
+            let Some(now) = now else {
+                (process.cpu, process.faults_per_s) = (0.0, None);
+                if process.task.began == 0 {
+                    process.task.command = "[ended]".to_owned();
+                }
+                process.ended.get_or_insert_with(Instant::now);
+                continue;
+            };
+            if process.task.began != now.began {
+                // New, or another process that has the number of one that ended.
+                // One that is new may have been sampled before it was looked at.
+                let before = std::mem::take(process);
+                let known = match before.task.began {
+                    0 => before,
+                    _ => {
+                        self.lost_before += before.lost;
+                        Process::default()
+                    }
+                };
+                *process = Process {
+                    task: now,
+                    user: self.users.of(pid),
+                    ended: None,
+                    ..known
+                };
+                continue;
+            }
+            let gained = |now: u64, before: u64| now.saturating_sub(before) as f64 / interval_s;
+            process.cpu = gained(now.cpu_ns, process.task.cpu_ns) / 1e9;
+            process.faults_per_s = Some(gained(now.faults, process.task.faults));
+            if process.cpu > 0.0 {
+                process.busy = Some(Instant::now());
+            }
+            process.task = now;
+        }
+    }
+
+    /// Adds processes that moved bytes, and began and ended within the interval.
+    fn add_short_lived(&mut self) {
+        let Some(io) = self.io.as_ref().ok().filter(|_| self.named.is_empty()) else {
+            return;
+        };
+        let own = std::process::id();
+        // Number 0 stands for bytes of no process, which `memgauge io` shows.
+        for pid in io.moved.keys().filter(|pid| ![0, own].contains(*pid)) {
+            let (command, user) = io.owners.get(pid).cloned().unwrap_or_default();
+            let task = Task {
+                command,
+                ..Task::default()
+            };
+            self.processes.entry(*pid).or_insert_with(|| Process {
+                task,
+                user,
+                ended: Some(Instant::now()),
+                ..Process::default()
+            });
+        }
+    }
+
+    /// Attaches to those who run, the busiest first, as far as descriptors go.
+    fn attach(&mut self) {
+        if !self.named.is_empty() {
+            return;
+        }
+        let attached: HashSet<u32> = self.attached().into_iter().collect();
+        let mut wanted: Vec<(f64, u32, u64, u64)> = self
+            .processes
+            .iter()
+            .filter(|(pid, p)| p.ended.is_none() && !p.task.kernel && !attached.contains(pid))
+            .filter(|(_, p)| p.cpu > 0.0)
+            .filter(|(pid, p)| !self.refused.contains(&(**pid, p.task.began)))
+            .map(|(pid, p)| (p.cpu, *pid, p.task.threads, p.task.began))
+            .collect();
+        wanted.sort_by(|a, b| b.0.total_cmp(&a.0));
+        self.no_room = 0;
+        let mut used = tasks::own_descriptors();
+        for (_, pid, threads, began) in wanted {
+            let needed = threads * DESCRIPTORS_OF_THREAD + DESCRIPTORS_LEFT;
+            if used + needed > self.descriptors_at_most {
+                self.make_room(&attached);
+                used = tasks::own_descriptors();
+            }
+            if used + needed > self.descriptors_at_most {
+                self.no_room += 1;
+                continue;
+            }
+            match self.profiler.add_process(pid) {
+                Ok(_) => used = tasks::own_descriptors(),
+                // It has ended meanwhile.
+                Err(e) if e.kind() == ErrorKind::Refused && tasks::task(pid).is_none() => {}
+                Err(_) => {
+                    self.refused.insert((pid, began));
+                }
+            }
+        }
+    }
+
+    /// Lets go of processes that have been idle.
+    fn make_room(&mut self, attached: &HashSet<u32>) {
+        for pid in attached {
+            let busy = self.processes.get(pid).and_then(|p| p.busy);
+            if busy.is_none_or(|busy| busy.elapsed() >= IDLE) {
+                // One that has ended meanwhile has let go by itself.
+                let _ = self.profiler.delete_process(*pid);
+            }
+        }
+    }
+
+    /// Processes with threads that are attached to.
+    fn attached(&self) -> BTreeSet<u32> {
+        let all = self.profiler.all_statistics();
+        let live = all.iter().filter(|s| is_live(s));
+        live.map(|s| s.pid).collect()
+    }
+
+    /// Stops, starts and gives periods to threads that came since the key was hit.
+    fn follow_wishes(&mut self, statistics: &[Statistics]) {
+        for s in statistics.iter().filter(|s| is_live(s)) {
+            // A thread that has ended meanwhile needs neither.
+            let stopped = self.wishes.stopped.contains(&s.pid);
+            match (stopped, s.state) {
+                (true, State::Started) => drop(self.profiler.stop(s.tid)),
+                (false, State::Stopped) => drop(self.profiler.start(s.tid)),
+                _ => {}
+            }
+            if let Some(&period) = self.wishes.periods.get(&s.pid)
+                && period != s.period
+            {
+                let _ = self.profiler.set_period(s.tid, period);
+            }
+        }
+    }
+
+    fn thread_lines(&mut self, statistics: &[Statistics], interval_s: f64) -> Vec<Line> {
+        let sums = std::mem::take(&mut self.thread_sums);
+        let before = std::mem::take(&mut self.threads);
+        let mut lines = Vec::new();
+        for s in statistics {
+            let key = (s.pid, s.tid);
+            // Counting began when the thread was attached to.
+            let last_ns = before.get(&key).copied().unwrap_or(0);
+            let gained_ns = s.processor_ns.saturating_sub(last_ns);
+            self.threads.insert(key, s.processor_ns);
+            let process = self.processes.get(&s.pid);
+            let user = process.map(|p| p.user.clone());
+            let name = tasks::thread_name(s.pid, s.tid);
+            let name = name.or_else(|| Some(process?.task.command.clone()));
+            lines.push(Line {
+                pid: s.pid,
+                tid: Some(s.tid),
+                user: user.unwrap_or_default(),
+                command: name.unwrap_or_default(),
+                sampling: sampling(s.state),
+                sums: sums.get(&s.tid).copied().unwrap_or_default(),
+                cpu: gained_ns as f64 / 1e9 / interval_s,
+                faults_per_s: None,
+                io_per_s: None,
+                threads: 1,
+                period: Some(s.period),
+                lost: lost(s),
+            });
+        }
+        lines
+    }
+
+    fn process_lines(&mut self, statistics: &[Statistics], interval_s: f64) -> Vec<Line> {
+        let mut by_pid: HashMap<u32, Vec<&Statistics>> = HashMap::new();
+        for s in statistics {
+            by_pid.entry(s.pid).or_default().push(s);
+        }
+        let mut lines = Vec::new();
+        for (&pid, process) in &mut self.processes {
+            let of = by_pid.get(&pid).map_or(&[][..], Vec::as_slice);
+            let live: Vec<&&Statistics> = of.iter().filter(|s| is_live(s)).collect();
+            process.sampled |= !live.is_empty();
+            let periods: BTreeSet<u64> = live.iter().map(|s| s.period).collect();
+            let io = self.io.as_ref().ok();
+            let moved = io.map(|io| io.moved.get(&pid).copied().unwrap_or_default());
+            let lost_now: u64 = of.iter().map(|s| lost(s)).sum();
+            lines.push(Line {
+                pid,
+                tid: None,
+                user: process.user.clone(),
+                command: process.task.command.clone(),
+                sampling: match (process.ended, live.is_empty()) {
+                    (Some(_), _) => Sampling::Ended,
+                    (None, true) => Sampling::Not,
+                    (None, false) if self.wishes.stopped.contains(&pid) => Sampling::Stopped,
+                    (None, false) => Sampling::On,
+                },
+                sums: std::mem::take(&mut process.sums),
+                cpu: process.cpu,
+                faults_per_s: process.faults_per_s,
+                io_per_s: moved.map(|m| m.map(|bytes| bytes as f64 / interval_s)),
+                threads: live.len(),
+                period: periods.first().copied().filter(|_| periods.len() == 1),
+                lost: process.lost + lost_now,
+            });
+        }
+        // Idle ones of everybody, never sampled, are not worth a line.
+        let named = &self.named;
+        let processes = &self.processes;
+        lines.retain(|line| {
+            let sampled = processes.get(&line.pid).is_some_and(|p| p.sampled);
+            let moves = line.io_per_s.is_some_and(|[i, o]| i + o > 0.0);
+            sampled || named.contains(&line.pid) || line.cpu > 0.0 || moves
+        });
+        lines
+    }
+
+    /// Forgets threads that were read to their end, and old samples and processes.
+    fn forget(&mut self) {
+        for gone in self.profiler.clean(Clean::Read) {
+            match self.processes.get_mut(&gone.pid) {
+                Some(process) => process.lost += lost(&gone),
+                None => self.lost_before += lost(&gone),
+            }
+        }
+        let minute_ago = monotonic_ns().saturating_sub(KEPT_NS);
+        for process in self.processes.values_mut() {
+            process.minute.forget_before(minute_ago);
+        }
+        let open = self.places.as_ref().map(Places::pid);
+        let named = &self.named;
+        let lost_before = &mut self.lost_before;
+        self.processes.retain(|pid, p| {
+            let shown = if p.sampled {
+                SHOW_ENDED
+            } else {
+                Duration::ZERO
+            };
+            let over = p.ended.is_some_and(|ended| ended.elapsed() >= shown);
+            let kept = !over || named.contains(pid) || open == Some(*pid);
+            *lost_before += if kept { 0 } else { p.lost };
+            kept
+        });
+        let alive = &self.processes;
+        self.refused.retain(|(pid, _)| alive.contains_key(pid));
+    }
+
+    /// The last minute of one process.
+    pub(super) fn look_into(&mut self, into: LookInto) -> Detail {
+        let LookInto {
+            pid,
+            heat_of,
+            cells,
+        } = into;
+        let places = match self.places.take() {
+            Some(mut places) if places.pid() == pid => {
+                places.refresh();
+                places
+            }
+            _ => Places::of(pid),
+        };
+        let places = self.places.insert(places);
+        match self.processes.get(&pid) {
+            Some(process) => places.detail(&process.minute, (monotonic_ns(), heat_of, cells)),
+            None => Detail {
+                pid,
+                ..Detail::default()
+            },
+        }
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let mut notes = Vec::new();
+        if let Err(why) = &self.io
+            && !why.is_empty()
+        {
+            notes.push(format!("no I/O bytes: {why}"));
+        }
+        if self.no_room > 0 {
+            notes.push(format!(
+                "processes not sampled: {}; descriptors are used up (ulimit -n)",
+                self.no_room
+            ));
+        }
+        if !self.refused.is_empty() {
+            notes.push(format!(
+                "processes not sampled: {}; this user may not, or they cannot be",
+                self.refused.len()
+            ));
+        }
+        match self.profiler.missed() {
+            0 => {}
+            missed => notes.push(format!(
+                "threads that ended before they were sampled: {missed}"
+            )),
+        }
+        notes.extend(self.profiler.notes());
+        notes
+    }
+
+    /// Stops or starts the sampling of a process; whether it is sampled now.
+    pub(super) fn turn_process(&mut self, pid: u32) -> bool {
+        let on = self.wishes.stopped.remove(&pid);
+        if !on {
+            self.wishes.stopped.insert(pid);
+        }
+        let statistics = self.profiler.all_statistics();
+        self.follow_wishes(&statistics);
+        on
+    }
+
+    /// Stops or starts all sampling.
+    pub(super) fn turn_all(&mut self) {
+        self.on = !self.on;
+        match self.on {
+            true => self.profiler.on(),
+            false => self.profiler.off(),
+        }
+    }
+
+    /// Changes the period of a process's threads by this factor; why not, in words.
+    pub(super) fn change_period(&mut self, pid: u32, factor: f64) -> Result<u64, String> {
+        if self.paced {
+            return Err("periods are set by --overhead".to_owned());
+        }
+        let statistics = self.profiler.all_statistics();
+        let of = statistics.iter().filter(|s| s.pid == pid && is_live(s));
+        let period = of.map(|s| s.period).min();
+        let period = period.ok_or_else(|| format!("process {pid} is not sampled"))?;
+        let period = ((period as f64 * factor) as u64).max(1);
+        // What it becomes may be more: events have a smallest one.
+        let mut became = period;
+        for s in statistics.iter().filter(|s| s.pid == pid && is_live(s)) {
+            became = self
+                .profiler
+                .set_period(s.tid, period)
+                .map_err(|e| e.to_string())?;
+        }
+        self.wishes.periods.insert(pid, became);
+        Ok(became)
+    }
+}
+
+fn is_live(s: &Statistics) -> bool {
+    matches!(s.state, State::Started | State::Stopped)
+}
+
+fn sampling(state: State) -> Sampling {
+    match state {
+        State::Started => Sampling::On,
+        State::Stopped => Sampling::Stopped,
+        State::Ended => Sampling::Ended,
+        State::Deleted => Sampling::Not,
+    }
+}
+
+/// Samples that were taken and that no reader got.
+fn lost(s: &Statistics) -> u64 {
+    s.lost + s.account.overwritten + s.refused
+}

@@ -1,0 +1,439 @@
+//! `memgauge top` as a user runs it: as text for scripts, and on a screen.
+
+#[allow(dead_code, reason = "each test file uses a part of it")]
+mod harness;
+
+mod tmux;
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+
+use memgauge_testing::{Need, skipped};
+use tempfile::TempDir;
+
+use harness::PROGRAM;
+use tmux::Terminal;
+
+/// Eight times as many accesses in one function as in the other; as many threads as asked
+/// for that run, and that sleep.
+const HOT: &str = r#"
+#include <pthread.h>
+#include <stdlib.h>
+#include <unistd.h>
+static long table[1 << 17];
+__attribute__((noinline)) void hot_loop(volatile long *p) {
+    for (long i = 0; i < 1 << 20; i += 8) p[i] += i;
+}
+__attribute__((noinline)) void cool_loop(volatile long *p) {
+    for (long i = 0; i < 1 << 17; i += 8) p[i] += i;
+}
+static void *work(void *heap) {
+    for (;;) { hot_loop(heap); cool_loop(table); }
+}
+static void *rest(void *none) {
+    for (;;) pause();
+}
+int main(int argc, char **argv) {
+    pthread_t thread;
+    long *heap = malloc(8 << 20);
+    for (int i = argc > 1 ? atoi(argv[1]) : 1; i > 1; i--)
+        pthread_create(&thread, 0, work, heap);
+    for (int i = argc > 2 ? atoi(argv[2]) : 0; i > 0; i--)
+        pthread_create(&thread, 0, rest, 0);
+    work(heap);
+}
+"#;
+
+/// A process that ends with the test.
+struct Running(Child);
+
+impl Running {
+    fn pid(&self) -> String {
+        self.0.id().to_string()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+struct Hot {
+    folder: TempDir,
+}
+
+impl Hot {
+    /// `None` where nothing can be sampled or compiled here; says why.
+    fn built() -> Option<Hot> {
+        let own = std::process::id().to_string();
+        let trial = top(&[
+            "--once", "-d", "100ms", "--no-io", "--source", "clock", "-p", &own,
+        ]);
+        if !trial.status.success() {
+            skipped(Need::Kernel, String::from_utf8_lossy(&trial.stderr).trim());
+            return None;
+        }
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let source = folder.path().join("hot.c");
+        std::fs::write(&source, HOT).expect("the folder can be written");
+        let compiled = Command::new("cc")
+            .args(["-O1", "-pthread", "-o"])
+            .arg(folder.path().join("hot"))
+            .arg(&source)
+            .status();
+        if !compiled.is_ok_and(|status| status.success()) {
+            skipped(Need::Tool, "needs cc");
+            return None;
+        }
+        Some(Hot { folder })
+    }
+
+    fn program(&self) -> PathBuf {
+        self.folder.path().join("hot")
+    }
+
+    fn run(&self, busy: u32, resting: u32) -> Running {
+        let child = Command::new(self.program())
+            .args([busy.to_string(), resting.to_string()])
+            .spawn();
+        Running(child.expect("the program runs"))
+    }
+}
+
+fn top(arguments: &[&str]) -> Output {
+    let output = Command::new(PROGRAM)
+        .arg("top")
+        .args(arguments)
+        .env("LC_ALL", "C")
+        .output();
+    output.expect("memgauge runs")
+}
+
+fn said(output: &Output) -> (String, String) {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (text(&output.stdout), text(&output.stderr))
+}
+
+/// The fields of the line of a process or thread.
+fn line<'a>(text: &'a str, pid: &str) -> Option<Vec<&'a str>> {
+    let mut lines = text
+        .lines()
+        .map(|l| l.split_whitespace().collect::<Vec<_>>());
+    lines.find(|fields| fields.first() == Some(&pid))
+}
+
+/// The share of a function or region in a look into a process.
+fn share(text: &str, name: &str) -> f64 {
+    let line = text
+        .lines()
+        .find(|line| line.contains(name) && line.contains(" % "));
+    let line = line.unwrap_or_else(|| panic!("no `{name}` in {text}"));
+    let number = line.split_whitespace().next().expect("a number");
+    number.parse().expect("a number")
+}
+
+#[test]
+fn a_look_into_a_process_has_its_functions_and_data() {
+    let Some(hot) = Hot::built() else { return };
+    let running = hot.run(2, 0);
+    let pid = running.pid();
+    let output = top(&[
+        "--once", "-d", "2s", "--no-io", "--source", "clock", "-p", &pid,
+    ]);
+    let (text, errors) = said(&output);
+    assert!(output.status.success(), "{errors}");
+    assert!(
+        text.contains("timer") && text.contains("estimated"),
+        "{text}"
+    );
+    // By construction 8 to 1.
+    let (most, least) = (
+        share(&text, "hot_loop  hot"),
+        share(&text, "cool_loop  hot"),
+    );
+    assert!(most > 4.0 * least && least > 0.0, "{text}");
+    assert!((most + least - 100.0).abs() < 3.0, "{text}");
+    let (heap, table) = (share(&text, "anon 0x"), share(&text, "hot zero data"));
+    assert!(heap > 4.0 * table && table > 0.0, "{text}");
+    let fields = line(&text, &pid).unwrap_or_else(|| panic!("no line of {pid}: {text}"));
+    let number = |at: usize| fields[at].parse::<f64>().expect("a number");
+    assert!(
+        number(2) > 0.0 && number(3) == 100.0,
+        "samples and share: {text}"
+    );
+    assert!(number(5) > 50.0, "samples with an address: {text}");
+    assert!(text.contains("Heat of anon 0x"), "{text}");
+    // Both threads have lines of their own below.
+    let commands = text
+        .lines()
+        .filter(|line| line.trim_end().ends_with("    hot"));
+    assert_eq!(commands.count(), 3, "{text}");
+}
+
+/// Reads blocks of a run of `top -b` until one is as awaited.
+fn await_block(lines: &mut impl Iterator<Item = String>, is: impl Fn(&str) -> bool) -> String {
+    let mut block = String::new();
+    for line in lines {
+        if line.starts_with("memgauge top") {
+            block.clear();
+        }
+        block += &line;
+        block.push('\n');
+        if is(&block) {
+            return block;
+        }
+    }
+    panic!("the output ended: {block}");
+}
+
+fn blocks(arguments: &[&str]) -> (Running, impl Iterator<Item = String> + use<>) {
+    blocks_of(Command::new(PROGRAM).arg("top").args(arguments))
+}
+
+fn blocks_of(command: &mut Command) -> (Running, impl Iterator<Item = String> + use<>) {
+    let mut child = command
+        .args(["-b", "-d", "200ms", "--no-io", "--source", "clock"])
+        .env("LC_ALL", "C")
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("memgauge runs");
+    let out = BufReader::new(child.stdout.take().expect("a pipe"));
+    (Running(child), out.lines().map_while(Result::ok))
+}
+
+#[test]
+fn a_target_that_vanishes_ends_nothing() {
+    let Some(hot) = Hot::built() else { return };
+    let (running, stays) = (hot.run(1, 0), hot.run(1, 0));
+    let (pid, other) = (running.pid(), stays.pid());
+    let (mut watching, mut lines) = blocks(&["-p", &format!("{pid},{other}")]);
+    await_block(&mut lines, |block| is_sampled(block, &pid));
+    drop(running);
+    await_block(&mut lines, |block| {
+        line(block, &pid).is_some_and(|f| f.get(9) == Some(&"x")) && is_sampled(block, &other)
+    });
+    assert!(
+        watching.0.try_wait().is_ok_and(|end| end.is_none()),
+        "it goes on"
+    );
+}
+
+#[test]
+fn a_process_that_appears_later_is_followed() {
+    let Some(hot) = Hot::built() else { return };
+    let script = format!(
+        "read line; {} & echo $!; read line",
+        hot.program().display()
+    );
+    let shell = Command::new("sh")
+        .args(["-c", &script])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn();
+    let mut shell = Running(shell.expect("sh runs"));
+    let (_watching, mut lines) = blocks(&["-p", &shell.pid()]);
+    await_block(&mut lines, |block| line(block, &shell.pid()).is_some());
+    let input = shell.0.stdin.as_mut().expect("a pipe");
+    input.write_all(b"go\n").expect("the shell reads");
+    let mut told = String::new();
+    let out = shell.0.stdout.take().expect("a pipe");
+    BufReader::new(out)
+        .read_line(&mut told)
+        .expect("the shell writes");
+    let child = told.trim().to_owned();
+    await_block(&mut lines, |block| is_sampled(block, &child));
+    let killed = Command::new("kill").arg(&child).status();
+    assert!(killed.is_ok_and(|status| status.success()));
+}
+
+/// Whether a block has samples of a process.
+fn is_sampled(block: &str, pid: &str) -> bool {
+    line(block, pid).is_some_and(|f| f.len() > 9 && f[2] != "0")
+}
+
+#[test]
+fn everybody_who_runs_is_sampled_and_sorted() {
+    let Some(hot) = Hot::built() else { return };
+    let running = [hot.run(1, 0), hot.run(1, 0)];
+    let (_watching, mut lines) = blocks(&["--rows", "9999", "--sort", "pid"]);
+    let both = |block: &str| running.iter().all(|one| is_sampled(block, &one.pid()));
+    let block = await_block(&mut lines, both);
+    let behind = block.lines().skip_while(|line| !line.contains(" PID "));
+    let pids = behind.filter_map(|l| l.split_whitespace().next()?.parse::<u32>().ok());
+    let pids: Vec<u32> = pids.collect();
+    assert!(pids.len() >= 2 && pids.is_sorted(), "{block}");
+}
+
+#[test]
+fn descriptors_that_are_used_up_are_said_and_the_rest_is_sampled() {
+    let Some(hot) = Hot::built() else { return };
+    let (many, one) = (hot.run(1, 150), hot.run(1, 0));
+    let script = format!("ulimit -n 400; exec {PROGRAM} top --rows 9999 \"$@\"");
+    let (_watching, mut lines) = blocks_of(Command::new("sh").args(["-c", &script, "sh"]));
+    await_block(&mut lines, |block| {
+        let no_room = line(block, &many.pid()).is_some_and(|f| f.get(9) == Some(&"-"));
+        let said = block.contains("descriptors are used up (ulimit -n)");
+        no_room && said && is_sampled(block, &one.pid())
+    });
+}
+
+#[test]
+fn bad_input_is_refused_with_one_line() {
+    let nobody = (u32::MAX / 2).to_string();
+    for (arguments, code, says) in [
+        (
+            &["--once", "-p", nobody.as_str()][..],
+            125,
+            "no such process",
+        ),
+        (&["-d", "1ms"], 2, "100ms or more"),
+        (&["--source", "emulate"], 2, "memgauge record"),
+        (&["--source", "pmu"], 2, "-e"),
+        (&["--once", "-e", "no-such-event"], 2, "no-such-event"),
+    ] {
+        let output = top(arguments);
+        let (text, errors) = said(&output);
+        assert!(text.is_empty(), "{arguments:?}: {text}");
+        assert!(errors.contains(says), "{arguments:?}: {errors}");
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {errors}");
+        assert_eq!(errors.lines().count(), 1, "{arguments:?}: {errors}");
+    }
+}
+
+#[test]
+fn a_reader_that_goes_away_ends_it() {
+    if Hot::built().is_none() {
+        return;
+    }
+    let (mut watching, lines) = blocks(&[]);
+    drop(lines);
+    let end = watching.0.wait().expect("it is a child");
+    assert!(end.success(), "{end}");
+}
+
+/// Numbers that change from run to run become `#`; columns stay where they are.
+fn masked(screen: &str) -> String {
+    let mut out = String::new();
+    let mut rest = screen;
+    let number = |c: char| c.is_ascii_digit() || c == '.';
+    while let Some(at) = rest.find(|c: char| c.is_ascii_digit()) {
+        let (before, behind) = rest.split_at(at);
+        let end = behind.find(|c| !number(c)).unwrap_or(behind.len());
+        let spaces = before.len() - before.trim_end_matches(' ').len();
+        out += before;
+        if spaces > 1 {
+            out += &" ".repeat(end - 1);
+        }
+        out.push('#');
+        rest = &behind[end..];
+    }
+    let lines = (out + rest)
+        .lines()
+        .map(str::trim_end)
+        .collect::<Vec<_>>()
+        .join("\n");
+    // A machine that is busy with other things may lose samples.
+    lines.trim_end().replace("  (# lost)", "") + "\n"
+}
+
+#[test]
+fn masks_keep_columns() {
+    let check = |text: &str, expected: &str| assert_eq!(masked(text), format!("{expected}\n"));
+    check("  12 s, 3.5 %", "   # s, # %");
+    check("a1  100.0   7k", "a#      #   #k");
+}
+
+/// Compares with a kept screen; `MEMGAUGE_BLESS=1` keeps this one.
+fn compare(name: &str, screen: &str) {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/top");
+    let path = path.join(format!("{name}.txt"));
+    if std::env::var_os("MEMGAUGE_BLESS").is_some() {
+        std::fs::write(&path, screen).expect("the fixture can be written");
+    }
+    let kept = std::fs::read_to_string(&path).expect("a kept screen");
+    assert_eq!(screen, kept, "{}", path.display());
+}
+
+#[test]
+fn a_terminal_that_goes_away_ends_it() {
+    if !tmux::is_here() || Hot::built().is_none() {
+        return;
+    }
+    // Ignored, the terminal's signal ends nothing: what it says of itself must.
+    let command = format!("sh -c 'trap \"\" HUP; exec {PROGRAM} top --no-io'");
+    let terminal = Terminal::start(&command, (80, 24));
+    terminal.screen_with("memgauge top");
+    let process = PathBuf::from("/proc").join(terminal.pid());
+    assert!(process.exists(), "{}", process.display());
+    drop(terminal);
+    for _ in 0..600 {
+        if !process.exists() {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    panic!("{} goes on without a terminal", process.display());
+}
+
+#[test]
+fn the_screen_answers_keys_and_resizing_and_gives_the_terminal_back() {
+    if !tmux::is_here() {
+        skipped(Need::Tool, "needs tmux");
+        return;
+    }
+    let Some(hot) = Hot::built() else { return };
+    let running = hot.run(1, 0);
+    let pid = running.pid();
+    let options = format!("--no-io --source clock -d 500ms -p {pid}");
+    let command =
+        format!("sh -c 'NO_COLOR=1 {PROGRAM} top {options}; echo ended with $?; sleep 20'");
+    let terminal = Terminal::start(&command, (80, 24));
+    let has_samples = |screen: &str| screen.contains("hot") && !screen.contains(" 0 samples/s");
+    let screen = terminal.screen_that("samples", has_samples);
+    assert!(
+        screen.lines().all(|line| line.chars().count() <= 80),
+        "{screen}"
+    );
+    compare("processes-80x24", &masked(&screen));
+    terminal.keys("?");
+    compare("help-80x24", &masked(&terminal.screen_with("ctrl-c")));
+    terminal.keys("?");
+    terminal.keys("Enter");
+    let both = |screen: &str| screen.contains("cool_loop") && screen.contains("now");
+    let screen = terminal.screen_that("both functions", both);
+    // Which addresses the program has is the kernel's choice.
+    let code: Vec<&str> = screen.lines().take(9).collect();
+    compare("process-80x24", &masked(&code.join("\n")));
+    assert_eq!(screen.lines().count(), 24, "{screen}");
+    terminal.resize((120, 40));
+    let larger = terminal.screen_with("USER");
+    assert!(
+        larger.lines().count() > 24 && larger.contains("Hot data"),
+        "{larger}"
+    );
+    terminal.resize((80, 24));
+    terminal.screen_that("a smaller screen", |screen| !screen.contains("USER"));
+    terminal.keys("-");
+    terminal.screen_with("period 2000000");
+    terminal.keys("s");
+    terminal.screen_with(&format!("process {pid} is not sampled"));
+    terminal.keys("Escape");
+    terminal.screen_that("the stopped process", |screen| {
+        line(&screen.replace('>', " "), &pid).is_some_and(|f| f.contains(&"s"))
+    });
+    terminal.keys("Space");
+    terminal.screen_with("frozen");
+    terminal.keys("/");
+    terminal.keys("no-such-program");
+    terminal.keys("Enter");
+    terminal.screen_with("no process or thread to show");
+    terminal.keys("q");
+    let screen = terminal.screen_with("ended with 0");
+    assert!(
+        !screen.contains("memgauge top"),
+        "the screen is gone: {screen}"
+    );
+}
