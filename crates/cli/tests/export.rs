@@ -1,0 +1,243 @@
+//! Exports, as the tools that they are for read them: sums are those of the report.
+
+#[allow(dead_code, reason = "each test file uses a part of it")]
+mod harness;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use harness::{Recorded, memgauge, needs};
+use memgauge_testing::{Need, skipped};
+use serde_json::Value;
+
+fn recorded() -> Option<Recorded> {
+    needs(&[]).then(|| {
+        let recorded = Recorded::new(&["--machine", "i5-6600k"], &["/bin/ls", "-l", "/usr/bin"]);
+        assert_eq!(recorded.code(), Some(0), "{}", recorded.said());
+        recorded
+    })
+}
+
+/// Writes the recording in a format; the file or folder.
+fn export(recorded: &Recorded, format: &str) -> PathBuf {
+    let path = recorded.folder.path().join(format);
+    let mut command = memgauge();
+    command
+        .arg("export")
+        .arg(recorded.path())
+        .args(["-f", format, "-o"])
+        .arg(&path);
+    let output = command.output().expect("memgauge runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    path
+}
+
+/// What a tool prints; `None` where it is not installed.
+fn reads(tool: &str, args: &[&str], file: &Path) -> Option<String> {
+    let output = match Command::new(tool).args(args).arg(file).output() {
+        Ok(output) => output,
+        Err(_) => {
+            skipped(Need::Tool, format!("needs {tool}"));
+            return None;
+        }
+    };
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{tool}: {said}");
+    Some(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Sums of all functions by event, as the report has them.
+fn sums(report: &Value) -> BTreeMap<String, u64> {
+    let table = &report["hot"]["functions"];
+    let rows = table["rows"].as_array().expect("rows").iter();
+    let mut sums = BTreeMap::new();
+    for counts in rows
+        .map(|row| &row["counts"])
+        .chain([&table["rest"]["counts"]])
+    {
+        for (event, count) in counts.as_object().into_iter().flatten() {
+            *sums.entry(event.clone()).or_default() += count.as_u64().expect("a count");
+        }
+    }
+    assert!(sums.values().any(|&sum| sum > 1000), "{sums:?}");
+    sums
+}
+
+#[test]
+fn callgrind_annotate_sums_what_the_report_does() {
+    let Some(recorded) = recorded() else { return };
+    let file = export(&recorded, "callgrind");
+    let Some(text) = reads("callgrind_annotate", &["--threshold=100"], &file) else {
+        return;
+    };
+    let sums = sums(&recorded.report());
+    let totals = text.lines().find(|line| line.ends_with("PROGRAM TOTALS"));
+    let totals = totals.unwrap_or_else(|| panic!("no totals: {text}"));
+    let numbers = totals
+        .split_whitespace()
+        .filter_map(|word| word.replace(',', "").parse().ok());
+    let numbers: Vec<u64> = numbers.collect();
+    let shown: Vec<u64> = sums.values().copied().collect();
+    assert_eq!(numbers, shown, "{totals}");
+    assert!(
+        text.contains("llc_miss") && text.contains("do_lookup_x"),
+        "{text}"
+    );
+}
+
+#[test]
+fn pprof_sums_what_the_report_does() {
+    let Some(recorded) = recorded() else { return };
+    let file = export(&recorded, "pprof");
+    let Some(text) = reads("go", &["tool", "pprof", "-raw"], &file) else {
+        return;
+    };
+    let mut lines = text.lines().skip_while(|line| *line != "Samples:").skip(1);
+    let header = lines.next().expect("sample types");
+    let events: Vec<&str> = header
+        .split_whitespace()
+        .map(|t| t.split('/').next().unwrap_or(t))
+        .collect();
+    let mut totals = vec![0u64; events.len()];
+    for line in lines.take_while(|line| *line != "Locations") {
+        let Some((values, _)) = line.split_once(':') else {
+            continue;
+        };
+        for (total, value) in totals.iter_mut().zip(values.split_whitespace()) {
+            *total += value.parse::<u64>().expect("a value");
+        }
+    }
+    let events = events.iter().map(|event| event.replace("[dflt]", ""));
+    let read: BTreeMap<String, u64> = events.zip(totals).collect();
+    assert_eq!(read, sums(&recorded.report()));
+    assert!(text.contains("do_lookup_x"), "{text}");
+}
+
+#[test]
+fn folded_stacks_are_one_line_each_and_sum_up() {
+    let Some(recorded) = recorded() else { return };
+    let mut command = memgauge();
+    command
+        .arg("export")
+        .arg(recorded.path())
+        .args(["-f", "folded", "-e", "l1d.miss"]);
+    let output = command.output().expect("memgauge runs");
+    let text = String::from_utf8(output.stdout).expect("UTF-8");
+    let counts = text.lines().map(|line| {
+        let (stack, count) = line.rsplit_once(' ').expect("a stack and a count");
+        assert!(stack.split(';').all(|frame| !frame.is_empty()), "{line}");
+        count.parse::<u64>().expect("a count")
+    });
+    assert_eq!(counts.sum::<u64>(), sums(&recorded.report())["l1d.miss"]);
+}
+
+#[test]
+fn prometheus_reads_the_totals() {
+    const READ: &str = "import sys
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse
+for family in parse(open(sys.argv[1]).read()):
+    for s in family.samples:
+        if s.name == 'memgauge_events_total': print(s.labels['event'], int(s.value))
+";
+    let Some(recorded) = recorded() else { return };
+    let file = export(&recorded, "openmetrics");
+    let module = Command::new("/usr/bin/python3")
+        .args(["-c", "import prometheus_client"])
+        .output();
+    if !module.is_ok_and(|output| output.status.success()) {
+        skipped(Need::Tool, "needs python3-prometheus-client");
+        return;
+    }
+    let Some(text) = reads("/usr/bin/python3", &["-c", READ], &file) else {
+        return;
+    };
+    let read = text.lines().map(|line| {
+        let (event, count) = line.split_once(' ').expect("an event and a count");
+        (event.to_owned(), count.parse().expect("a count"))
+    });
+    let read: BTreeMap<String, u64> = read.collect();
+    let totals = recorded.report()["totals"].clone();
+    let totals: BTreeMap<String, u64> = serde_json::from_value(totals).expect("totals");
+    assert_eq!(read, totals);
+}
+
+#[test]
+fn tables_have_their_sums_and_a_trace_its_curves() {
+    const READ: &str = "import csv, sys, os
+d = sys.argv[1]
+rows = list(csv.DictReader(open(os.path.join(d, 'lines.csv'))))
+print(sum(int(r['llc.miss']) for r in rows))
+rows = list(csv.DictReader(open(os.path.join(d, 'series.csv'))))
+print(sum(int(r['dram.read_bytes']) for r in rows))
+";
+    let Some(recorded) = recorded() else { return };
+    let folder = export(&recorded, "csv");
+    let report = recorded.report();
+    if let Some(text) = reads("python3", &["-c", READ], &folder) {
+        let expected = format!(
+            "{}\n{}\n",
+            sums(&report)["llc.miss"],
+            report["totals"]["dram.read_bytes"]
+        );
+        assert_eq!(text, expected);
+    }
+    let trace = export(&recorded, "perfetto");
+    let script = "protoc --decode_raw < \"$0\"";
+    if Command::new("protoc").arg("--version").output().is_err() {
+        skipped(Need::Tool, "needs protoc");
+        return;
+    }
+    let text = reads("sh", &["-c", script], &trace).expect("a shell");
+    assert!(text.contains("2: \"dram.read_bytes (modelled)\""), "{text}");
+    assert!(
+        text.contains("6: \"bytes/s\"") && text.contains("9: 4"),
+        "{text}"
+    );
+}
+
+#[test]
+fn an_export_that_cannot_be_says_why() {
+    let Some(recorded) = recorded() else { return };
+    let said = |args: &[&str]| {
+        let output = memgauge()
+            .arg("export")
+            .arg(recorded.path())
+            .args(args)
+            .output();
+        let output = output.expect("memgauge runs");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.code(), said)
+    };
+    let (code, text) = said(&["-f", "folded", "-e", "nosuch"]);
+    assert_eq!(code, Some(2));
+    assert!(
+        text.contains("`nosuch`") && text.contains("llc.miss"),
+        "{text}"
+    );
+    assert_eq!(said(&["-f", "csv"]).0, Some(2));
+    assert_eq!(said(&["-f", "pprof"]).0, Some(2));
+    assert_eq!(said(&["-f", "callgrind", "-e", "loads"]).0, Some(2));
+    let (code, text) = said(&["-f", "pprof", "-o", "/nonexistent/x"]);
+    assert_eq!(code, Some(125));
+    assert!(text.contains("`/nonexistent/x`"), "{text}");
+    // Counters alone name no code.
+    let counted = recorded.folder.path().join("s.mg");
+    let output = memgauge()
+        .args(["stat", "--source", "emulate", "-o"])
+        .arg(&counted)
+        .args(["--", "/bin/true"])
+        .output()
+        .expect("memgauge runs");
+    assert!(output.status.success());
+    let output = memgauge()
+        .arg("export")
+        .arg(&counted)
+        .args(["-f", "folded"])
+        .output();
+    let output = output.expect("memgauge runs");
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(125), "{text}");
+    assert!(text.contains("names no code"), "{text}");
+}
