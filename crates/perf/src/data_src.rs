@@ -249,4 +249,14 @@ mod tests {
             "load, remote memory",
         );
     }
+
+    // `g_data_src[IBS_DATA_SRC_LOC_CACHE]` of Linux 6.12: L3, a peer's cache one hop away,
+    // "any cache".
+    #[test]
+    fn a_load_from_l3_before_zen_4_is_from_no_remote_cache() {
+        let packed = 2 | (0x40 | 0x400 | HIT) << 5 | 11 << 33 | 1 << 43;
+        assert_eq!(DataSrc(packed).level(), DataSource::Llc);
+        let far = 2 | (0x800 | HIT) << 5 | 11 << 33 | 1 << 37 | 2 << 43;
+        assert_eq!(DataSrc(far).level(), DataSource::RemoteCache);
+    }
 }
