@@ -21,7 +21,7 @@ mod rows;
 
 pub use address::{LINE_BYTES, Line, ModuleOffset, Page, PhysAddr, VirtAddr};
 pub use event::{EventDef, EventId, Provenance, Unit, catalogue};
-pub use facts::{
+pub use facts::{EstimatedFacts, SetsFacts,
     CounterFacts, CountingFacts, DataFromFacts, DeliveryFacts, DerivationFacts, ImportFacts,
     OverheadFacts, PebsFacts, SampledFacts, SamplingFacts, TableFacts, TickFacts, UnsupportedFacts,
 };

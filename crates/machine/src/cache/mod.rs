@@ -21,6 +21,7 @@ pub(crate) mod narrow;
 pub(crate) mod tree;
 mod wide;
 
+use crate::sets::SPACE_STEP;
 use crate::{CacheConfig, Replacement};
 #[cfg(target_arch = "x86_64")]
 pub(crate) use host::Wide as WideRows;
@@ -92,7 +93,7 @@ impl Sets {
     #[inline(always)]
     fn of(self, tag: u64) -> usize {
         let line = (tag & TAG_MASK) >> 2;
-        self.of_number(line + (tag >> SPACE_SHIFT) * 0x1_9e37)
+        self.of_number(line + (tag >> SPACE_SHIFT) * SPACE_STEP)
     }
 
     /// The set of a number of a line, or of a page.
