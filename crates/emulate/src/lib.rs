@@ -38,8 +38,8 @@ use std::time::{Duration, Instant};
 use memgauge_machine::{Config, Delivered, Delivery, Machine, PmuConfig};
 use memgauge_recording::Writer;
 use memgauge_trace::{
-    CommandEnd, DeliveryFacts, EventDef, EventId, Loss, LossKind, Manifest, OwnCost, Provenance, SourceFacts,
-    catalogue as events,
+    CommandEnd, DeliveryFacts, EventDef, EventId, Loss, LossKind, Manifest, OwnCost, Provenance,
+    SourceFacts, catalogue as events,
 };
 
 use engine::not_started;
@@ -52,8 +52,8 @@ pub use memgauge_host::{Error, ErrorKind, Result};
 pub use parts::PartsBy;
 use recorder::{Note, ProgressCounts, Recorder};
 pub use session::SHARED_MEMORY_BYTES;
-pub use sets::SetSample;
 use session::Session;
+pub use sets::SetSample;
 pub use stream::{Batch, StreamOptions, Streamed, stream};
 
 /// Settings of a recording.
@@ -243,7 +243,11 @@ fn refuse_with_sets(pmu: &PmuConfig) -> Result<()> {
              not seen: leave out one of both",
         ));
     }
-    match pmu.samples.iter().find(|spec| OF_PAGES.contains(&spec.event)) {
+    match pmu
+        .samples
+        .iter()
+        .find(|spec| OF_PAGES.contains(&spec.event))
+    {
         None => Ok(()),
         Some(spec) => Err(Error::usage(format!(
             "failed to sample event `{}`: with --sets, address translation is not modelled: \

@@ -177,7 +177,11 @@ fn estimate(sums: &[u64]) -> EstimatedFacts {
         value: value.round() as u64,
         low: (value - half).max(seen as f64).round() as u64,
         high: (value + half).round() as u64,
-        largest_share: if seen > 0 { largest as f64 / seen as f64 } else { 0.0 },
+        largest_share: if seen > 0 {
+            largest as f64 / seen as f64
+        } else {
+            0.0
+        },
     }
 }
 

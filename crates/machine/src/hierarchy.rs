@@ -62,10 +62,7 @@ impl Costs {
         let lines = u64::from(weight);
         let stall = latency.map(|cycles| {
             let beyond = u64::from(cycles.saturating_sub(l1d));
-            [
-                beyond * exposed * lines,
-                beyond * 1000 * lines / in_flight,
-            ]
+            [beyond * exposed * lines, beyond * 1000 * lines / in_flight]
         });
         let instruction = u64::from(timing.cycles_per_1000_instructions);
         let line = clock.transfer_millicycles(u64::from(LINE_BYTES), timing.dram_bytes_per_s);

@@ -5,22 +5,18 @@
 //! *class* is the lowest six bits of its number. Where the number of sets of each level
 //! is a multiple of 64, all lines of a set are of one class, at each level.
 //!
-//! What holds for sets does not for the rest: address translation goes by pages and is not
-//! modelled then, and a line's stall and its way to memory stand for as many as are not
+//! Other parts span sets. Address translation goes by pages and is not
+//! modelled then. A line's stall and its way to memory stand for as many as are not
 //! fed. Prefetchers reach into other sets and are refused.
 
 use memgauge_trace::catalogue;
 
-use crate::cache::{Portable, tag_of};
+use crate::cache::{Portable, SPACE_STEP, tag_of};
 use crate::events::{L1D_HIT, L1D_MISS, SPLITS};
 use crate::{CacheConfig, Config, Core, Counts, LINE_BYTES, Machine, Missed};
 
 /// Classes of lines.
 pub const CLASSES: u32 = 64;
-
-/// Each address space's lines are so many further in the last-level cache than those of
-/// the one before; `engine/src/stream.h` has the same.
-pub(crate) const SPACE_STEP: u64 = 0x1_9e37;
 
 /// Events that a machine of some sets counts in full.
 const EXACT: [usize; 5] = [

@@ -4,7 +4,9 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 use crate::EventDef;
-use crate::facts::{CountingFacts, DeliveryFacts, ImportFacts, SamplingFacts, SetsFacts, TableFacts};
+use crate::facts::{
+    CountingFacts, DeliveryFacts, ImportFacts, SamplingFacts, SetsFacts, TableFacts,
+};
 
 /// Contents of `manifest.json`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

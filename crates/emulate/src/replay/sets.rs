@@ -101,7 +101,12 @@ impl<D: OverflowSink> SetsReplay<'_, D> {
         }
         for index in run.accesses() {
             let access = self.program.catalogue.access(index);
-            self.access(number, index, first.wrapping_add(access.delta as u64), &access);
+            self.access(
+                number,
+                index,
+                first.wrapping_add(access.delta as u64),
+                &access,
+            );
         }
     }
 

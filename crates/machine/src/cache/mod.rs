@@ -21,7 +21,6 @@ pub(crate) mod narrow;
 pub(crate) mod tree;
 mod wide;
 
-use crate::sets::SPACE_STEP;
 use crate::{CacheConfig, Replacement};
 #[cfg(target_arch = "x86_64")]
 pub(crate) use host::Wide as WideRows;
@@ -35,6 +34,9 @@ pub(crate) const DIRTY: u64 = 1;
 pub(crate) const PREFETCHED: u64 = 2;
 /// Both flags.
 const FLAGS: u64 = DIRTY | PREFETCHED;
+/// Each address space's lines are so many further in the last-level cache than those of
+/// the one before; `engine/src/stream.h` has the same.
+pub(crate) const SPACE_STEP: u64 = 0x1_9e37;
 /// No line: a tag no address has, without flags.
 pub(crate) const EMPTY: u64 = !FLAGS;
 /// Bits of a line number that are kept; addresses are taken modulo 2^50, which
