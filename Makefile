@@ -107,6 +107,7 @@ lint: setup-test web-if-possible ## structure, words of the documents, formattin
 	tests/words
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
+	cargo check -q --manifest-path fuzz/Cargo.toml --target-dir $(TARGET)/fuzz
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
 	tests/public-api
 
