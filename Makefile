@@ -50,7 +50,7 @@ lab: setup-build ## build the lab: an emulated computer whose processor has a PM
 	@lab/build $(TARGET)/lab
 
 test-lab: setup-test lab ## the kernel's PMU driver, perf and memgauge in the lab (minutes)
-	cargo build --workspace --bin memgauge --example lab_records
+	cargo build --workspace --bin memgauge --example lab_records --example command
 	@lab/test $(TARGET)/debug $(KERNEL_ARGS)
 
 bench: setup-test build ## speed against native, the engine alone and cachegrind
