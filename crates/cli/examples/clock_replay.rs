@@ -179,6 +179,8 @@ fn emulated(command: &[String], folder: &Path) -> Result<Emulated> {
         machine: geometry::host(),
         pmu: PmuConfig::default(),
         traces: None,
+        functions: Vec::new(),
+        regions: Vec::new(),
     };
     emulate::record(&options, &mut |_| {})?;
     let regions = Regions::read(&Recording::open(&output)?)?;

@@ -31,6 +31,10 @@ pub(crate) fn refuse_unused(settings: &Settings, source: Source) -> anyhow::Resu
         ("--overhead", emulate && settings.overhead.is_some()),
         ("-F", emulate && settings.frequency.is_some()),
         ("--registers", emulate && settings.registers),
+        (
+            "--region and --function",
+            !emulate && !(settings.regions.is_empty() && settings.functions.is_empty()),
+        ),
         ("-e", clock && !settings.events.is_empty()),
         ("-c", clock && settings.period.is_some()),
         (
@@ -49,10 +53,7 @@ pub(crate) fn refuse_unused(settings: &Settings, source: Source) -> anyhow::Resu
             machine",
         ),
         Source::Clock => ("clock", "it samples by a timer: set its frequency with -F"),
-        Source::Auto | Source::Pmu => (
-            "pmu",
-            "they describe the machine of source emulate: leave them out",
-        ),
+        Source::Auto | Source::Pmu => ("pmu", "they are for source emulate: leave them out"),
     };
     Err(usage(format!(
         "failed to record: source {name} has no use for {}: {instead}",

@@ -95,6 +95,8 @@ fn run(settings: &Settings, command: &[String], verbose: bool) -> anyhow::Result
         machine: settings.modelled.config()?,
         pmu: pmu(settings)?,
         traces: None,
+        functions: settings.functions.clone(),
+        regions: settings.regions.clone(),
     };
     let why = match settings.events.is_empty() {
         true => "to sample this machine, use -e or --source clock",

@@ -20,6 +20,7 @@ mod follow;
 pub mod geometry;
 mod parts;
 mod recorder;
+mod regions;
 mod replay;
 mod session;
 mod stream;
@@ -68,6 +69,12 @@ pub struct Options {
     /// Overflows are kept as times in blocks, rounded to at most so many nanoseconds
     /// (1: exact), with one in [`memgauge_recording::overflows::SAMPLED`] as a sample; `None`: all as samples.
     pub traces: Option<u64>,
+    /// Functions that are regions of interest: names of symbols, or patterns with `*`,
+    /// `?` and `[…]`.
+    pub functions: Vec<String>,
+    /// Samples, series, counts and totals are of these regions alone, by name; empty: of
+    /// the whole run. Caches and time go on outside.
+    pub regions: Vec<String>,
 }
 
 /// Result of a recording.
@@ -129,6 +136,14 @@ fn facts(options: &Options, emulator: &Emulator) -> SourceFacts {
         let name = named.map_or("custom", |n| n.0);
         settings.insert("delivery".to_owned(), name.to_owned());
     }
+    for (name, given) in [
+        ("regions", &options.regions),
+        ("functions", &options.functions),
+    ] {
+        if !given.is_empty() {
+            settings.insert(name.to_owned(), given.join(","));
+        }
+    }
     SourceFacts {
         name: "emulate".to_owned(),
         settings,
@@ -172,10 +187,12 @@ pub fn record(options: &Options, progress: &mut dyn FnMut(&Progress)) -> Result<
         .map_err(|e| Error::new(crate::ErrorKind::Missing, e.to_string()))?;
     let writer = Writer::create(&options.output, manifest(options, &emulator))?;
     let mut session = Session::create()?;
+    session.name_functions(&options.functions)?;
     let mut run = EmulatedRun {
         started: Instant::now(),
         program: spawn(&options.command, &emulator, &session)?,
-        recorder: Recorder::new(machine, writer, options.traces),
+        recorder: Recorder::new(machine, writer, options.traces, options.regions.clone()),
+        asked: asked(options),
     };
     let (end, failure) = match run.until_the_command_ends(&mut session, progress) {
         Ok(end) => (end, None),
@@ -190,6 +207,16 @@ pub fn record(options: &Options, progress: &mut dyn FnMut(&Progress)) -> Result<
     let seen = run.finish(&mut session, &end, failure, &options.output)?;
     let notes = notes(&seen, &end, options, &emulator);
     Ok(Outcome { end, notes })
+}
+
+/// Names that regions of the run should have: those of patterns cannot be told.
+fn asked(options: &Options) -> Vec<String> {
+    let all = options.regions.iter().chain(&options.functions);
+    let named = all.filter(|name| !name.contains(['*', '?', '[']));
+    let mut named: Vec<String> = named.cloned().collect();
+    named.sort();
+    named.dedup();
+    named
 }
 
 /// Why a recording ended before its command, and when.
@@ -236,6 +263,10 @@ fn notes(seen: &[Note], end: &CommandEnd, options: &Options, emulator: &Emulator
         .iter()
         .map(|note| match *note {
             Note::LeakSearch => LEAK_SEARCH.to_owned(),
+            Note::NoRegion(ref name) => format!(
+                "the program has no region `{name}`: it marks none of this name and has no such \
+                symbol (names of C++ and Rust are mangled: `--function '*{name}*'` finds them)"
+            ),
             Note::Crashed { pid, signal } => crashed(
                 &format!("process {pid}"),
                 signal as i32,
@@ -270,6 +301,8 @@ struct EmulatedRun {
     started: Instant,
     program: Program,
     recorder: Recorder,
+    /// Names that regions should have.
+    asked: Vec<String>,
 }
 
 impl EmulatedRun {
@@ -379,7 +412,10 @@ impl EmulatedRun {
         totals.insert("dram.unattributed_write_bytes".to_owned(), unattributed);
         let delivery = delivery(self.recorder.delivered());
         let wall_s = self.started.elapsed().as_secs_f64();
-        let seen = self.recorder.notes().to_vec();
+        let mut seen = self.recorder.notes().to_vec();
+        let names = self.recorder.names();
+        let absent = self.asked.iter().filter(|name| !names.contains(*name));
+        seen.extend(absent.cloned().map(Note::NoRegion));
         let (mut writer, copied) = match &failure {
             None => self.recorder.into_named(output)?,
             Some(_) => (self.recorder.into_writer(), 0),

@@ -80,6 +80,8 @@ fn run(args: &Bandwidth, again: bool) -> anyhow::Result<CommandEnd> {
             delivery: args.delivery.0,
         },
         traces: Some(args.resolution.0),
+        functions: Vec::new(),
+        regions: Vec::new(),
     };
     let verbose = !args.quiet && !args.json && !args.csv;
     let why = "to trace this machine, use -e or --source pmu";

@@ -42,6 +42,8 @@ pub(super) fn run(args: &Stat, tell: &mut dyn FnMut(Update<'_>)) -> anyhow::Resu
             ..PmuConfig::default()
         },
         traces: None,
+        functions: Vec::new(),
+        regions: Vec::new(),
     };
     let recorded = emulate::record(&options, &mut |_| {})?;
     let recording = Recording::open(&output)?;
