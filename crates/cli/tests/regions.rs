@@ -204,16 +204,8 @@ fn a_recording_of_regions_alone_has_what_they_have_in_a_whole_one() {
     }
     // The tables add up to the same: nothing of the rest of the program is in them.
     let loads = expected["sorts"].get("loads");
-    let table = |command: &str| {
-        let output = memgauge()
-            .args(["report", "--json"])
-            .arg(part.path())
-            .output();
-        let value: Value = serde_json::from_slice(&output.expect("it runs").stdout).expect(command);
-        value
-    };
-    let threads = &table("threads")["threads"][0]["counts"]["loads"];
-    assert_eq!(threads, &loads.into());
+    let threads = &report["threads"][0]["counts"]["loads"];
+    assert_eq!(threads.as_u64(), Some(loads));
     let functions = &report["hot"]["functions"];
     let names: Vec<&str> = functions["rows"]
         .as_array()
@@ -281,7 +273,9 @@ fn callgrind(function: &str, arguments: &[&str]) -> (u64, u64) {
             .iter()
             .position(|e| e == event)
             .expect("callgrind counts it");
-        totals[at].parse::<u64>().expect("a number")
+        // It leaves zeros at the end out.
+        let total = totals.get(at).map_or("0", String::as_str);
+        total.parse::<u64>().expect("a number")
     };
     (of("Ir"), of("Dr") + of("Dw"))
 }
