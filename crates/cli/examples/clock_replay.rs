@@ -243,6 +243,7 @@ fn clocked(command: &[String], folder: &Path, run: usize) -> Result<(u64, Region
         ring_pages: 256,
         keep_registers: false,
         overhead: None,
+        regions: Vec::new(),
     })?;
     let recording = Recording::open(&output)?;
     let regions = Regions::read(&recording)?;

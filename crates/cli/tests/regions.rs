@@ -232,15 +232,73 @@ fn a_region_that_the_program_does_not_have_is_named_in_the_end() {
     assert_eq!(run.totals()["instructions"], 0);
 }
 
-#[test]
-fn live_sources_refuse_regions() {
+/// A recording of the two halves by a timer, and its report.
+fn timed(options: &[&str]) -> Value {
+    let folder = tempfile::tempdir().expect("room");
+    let path = folder.path().join("run.mg");
     let output = memgauge()
-        .args(["record", "--source", "clock", "--region", "a", "--", "true"])
+        .args(["record", "--quiet", "--source", "clock", "--output"])
+        .arg(&path)
+        .args(options)
+        .args(["--", program(), "halves", "20000000"])
         .output()
-        .expect("it runs");
-    assert_eq!(output.status.code(), Some(2));
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("--region"), "{said}");
+        .expect("memgauge runs");
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let report = harness::report(&path);
+    serde_json::from_slice(&report.stdout).expect("the report is JSON")
+}
+
+/// Samples of each function.
+fn by_function(report: &Value) -> BTreeMap<String, u64> {
+    let rows = report["hot"]["functions"]["rows"].as_array().expect("rows");
+    let row = |row: &Value| {
+        let name = row["function"].as_str()?.to_owned();
+        Some((name, row["counts"]["cpu-clock"].as_u64()?))
+    };
+    rows.iter().filter_map(row).collect()
+}
+
+#[test]
+fn a_timers_samples_belong_to_the_region_at_their_time() {
+    if !needs(&["cc"]) {
+        return;
+    }
+    let report = timed(&[]);
+    let all = rows(&report);
+    let half = &all["half"];
+    assert_eq!((half.entries, half.threads), (20, 1));
+    let functions = by_function(&report);
+    let (leaf, other) = (functions["leaf"], functions["other"]);
+    // All of leaf is inside, nothing of other.
+    let inside = half.get("cpu-clock");
+    assert!(inside >= leaf, "{inside} {functions:?}");
+    assert!(inside < leaf + other / 2, "{inside} {functions:?}");
+    assert_eq!(report["code_values"][0]["n"].as_u64(), Some(20));
+    assert_eq!(report["code_values"][0]["max"].as_u64(), Some(19));
+    let part = timed(&["--region", "half"]);
+    let functions = by_function(&part);
+    assert!(functions["leaf"] > 0, "{functions:?}");
+    assert!(!functions.contains_key("other"), "{functions:?}");
+}
+
+#[test]
+fn regions_that_a_live_source_cannot_know_are_refused() {
+    let refused = |arguments: &[&str], why: &str| {
+        let mut command = memgauge();
+        let output = command.arg("record").args(arguments).output();
+        let output = output.expect("it runs");
+        assert_eq!(output.status.code(), Some(2));
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains(why), "{said}");
+    };
+    let function = ["--source", "clock", "--function", "a", "--", "true"];
+    refused(&function, "only source emulate knows functions");
+    let running = ["--source", "clock", "--region", "a", "-p", "1"];
+    refused(&running, "regions of a running program");
 }
 
 /// Instructions and references that callgrind counts in a function.

@@ -13,12 +13,15 @@
 #define TURNS "1: mov (%rdi), %rax\n dec %rsi\n jnz 1b\n"
 
 /* leaf(place, turns): the turns and a return.
+ * other(place, turns): the same.
  * deep(levels): five instructions, a load and a store a level; three and a load at last.
  * tail(place, turns): goes on to leaf by a jump.
  * marked(place, turns): a region of the no-op, the turns, a lea and the end's jump. */
 __asm__(".text\n"
         ".globl leaf\n .type leaf, @function\n"
         "leaf: " TURNS " ret\n .size leaf, .-leaf\n"
+        ".globl other\n .type other, @function\n"
+        "other: " TURNS " ret\n .size other, .-other\n"
         ".globl deep\n .type deep, @function\n"
         "deep: test %rdi, %rdi\n jz 1f\n dec %rdi\n call deep\n 1: ret\n .size deep, .-deep\n"
         ".globl tail\n .type tail, @function\n"
@@ -32,6 +35,7 @@ __asm__(".text\n"
         ".section .rodata\n name: .asciz \"marked\"\n .text\n");
 
 void leaf(volatile long *place, long turns);
+void other(volatile long *place, long turns);
 void deep(long levels);
 void tail(volatile long *place, long turns);
 void marked(volatile long *place, long turns);
@@ -99,7 +103,7 @@ static void forks(long turns)
     memgauge_region_end("fork");
 }
 
-static void header(long turns)
+__attribute__((noinline)) static void header(long turns)
 {
     memgauge_value("turns", turns);
     memgauge_region_begin("once");
@@ -110,6 +114,18 @@ static void header(long turns)
     leaf(&place, 2 * turns);
     memgauge_region_end("twice");
     memgauge_region_end("never begun");
+}
+
+/* Of two functions that take alike long one is called inside. */
+static void halves(long turns)
+{
+    for (uint64_t i = 0; i < 20; i++) {
+        memgauge_region_begin("half");
+        leaf(&place, turns);
+        memgauge_value("turn", i);
+        memgauge_region_end("half");
+        other(&place, turns);
+    }
 }
 
 int main(int argc, char **argv)
@@ -140,6 +156,8 @@ int main(int argc, char **argv)
         threads(n);
     } else if (strcmp(what, "forks") == 0) {
         forks(n);
+    } else if (strcmp(what, "halves") == 0) {
+        halves(n);
     } else if (strcmp(what, "header") == 0) {
         header(n);
     }

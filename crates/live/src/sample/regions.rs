@@ -138,8 +138,8 @@ impl MarkFile {
         while self.read < begun {
             let at = SLOTS_AT + self.read % SLOTS * SLOT_BYTES;
             let mut slot = [0; SLOT_BYTES as usize];
-            let is_there = self.file.read_exact_at(&mut slot, at).is_ok()
-                && number(&slot, 0) == self.read + 1;
+            let is_there =
+                self.file.read_exact_at(&mut slot, at).is_ok() && number(&slot, 0) == self.read + 1;
             // One that is long behind was begun by a thread that was killed meanwhile.
             if !is_there && !last && begun - self.read < SLOTS / 2 {
                 break;
@@ -252,7 +252,8 @@ impl Regions {
 
     /// Takes the marks up to a time of the events' clock.
     pub(super) fn advance(&mut self, to_ns: u64) {
-        let is_due = |mark: &Mark| mark.time_ns.saturating_sub(self.behind_ns) <= to_ns;
+        let behind_ns = self.behind_ns;
+        let is_due = |mark: &Mark| mark.time_ns.saturating_sub(behind_ns) <= to_ns;
         while self.waiting.front().is_some_and(is_due) {
             if let Some(mark) = self.waiting.pop_front() {
                 self.take(mark);
@@ -395,7 +396,12 @@ mod tests {
         regions.advance(u64::MAX);
         assert_eq!((regions.unmatched, regions.outside), (1, 3));
         let sums = regions.sums.iter().map(|((_, _, name), s)| {
-            (name.as_str(), s.entries, s.time_ns, s.events.get(&event).copied())
+            (
+                name.as_str(),
+                s.entries,
+                s.time_ns,
+                s.events.get(&event).copied(),
+            )
         });
         let sums: Vec<_> = sums.collect();
         assert_eq!(sums, [("a", 1, 20, Some(20)), ("b", 1, 20, Some(10))]);
