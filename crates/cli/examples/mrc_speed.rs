@@ -230,10 +230,9 @@ fn sum(tree: &[i32], at: usize) -> i32 {
 }
 
 fn settings() -> Settings {
-    Settings {
-        advise: Some(large_pages),
-        ..Settings::default()
-    }
+    let mut settings = Settings::default();
+    settings.advise = Some(large_pages);
+    settings
 }
 
 fn exact(addresses: &[u64], block: u64) -> (Distances, usize) {

@@ -462,8 +462,15 @@ fn completions_and_the_manual_name_every_verb() {
         }
         let page = place.path().join(format!("man1/memgauge-{verb}.1"));
         let page = std::fs::read_to_string(&page).expect("a page of the manual");
-        assert!(page.contains(".SH OPTIONS") && page.contains(".SH SYNOPSIS"), "{page}");
+        assert!(
+            page.contains(".SH OPTIONS") && page.contains(".SH SYNOPSIS"),
+            "{page}"
+        );
     }
     let refused = run(place.path(), &["man", "/proc/man1"]);
-    assert!(said(&refused).contains("`/proc/man1`"), "{}", said(&refused));
+    assert!(
+        said(&refused).contains("`/proc/man1`"),
+        "{}",
+        said(&refused)
+    );
 }

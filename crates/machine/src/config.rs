@@ -75,6 +75,7 @@ pub struct Config {
 /// How a cache chooses the line that leaves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum Replacement {
     /// The least recently used line.
     #[default]

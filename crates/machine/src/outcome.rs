@@ -5,6 +5,7 @@ use memgauge_trace::DataSource;
 /// Events that [`Core::access`](crate::Core::access) counted for one access, so that
 /// they can be charged to the instruction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Outcome {
     /// Lines that missed the first level.
     pub l1d_misses: u16,

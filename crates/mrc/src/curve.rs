@@ -9,6 +9,7 @@ use super::histogram::Distances;
 /// hierarchies", 1970): a reference of distance `d` misses in `n` blocks exactly
 /// if `d >= n`.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Curve {
     /// Bytes in a block.
     pub block_bytes: u64,
@@ -23,6 +24,7 @@ pub struct Curve {
 
 /// Where more memory stops paying as it did before.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Knee {
     /// Memory in blocks.
     pub blocks: u64,
@@ -32,6 +34,7 @@ pub struct Knee {
 
 /// How two curves differ, over memory sizes spaced evenly by ratio.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Difference {
     /// Mean absolute difference of the miss ratios, 0..=1.
     pub mean: f64,

@@ -11,6 +11,7 @@ use super::top::{TOP, Top};
 
 /// Limits of an engine; by default none.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct Settings {
     /// Instructions to use; only variants this processor has.
     pub vectors: Vectors,
@@ -32,6 +33,7 @@ impl Default for Settings {
 
 /// There are more distinct blocks than the engine has memory for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Full {
     /// Distinct blocks it knew.
     pub blocks: u64,

@@ -8,6 +8,7 @@ use super::curve::Curve;
 
 /// How to divide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Method {
     /// Gives the next unit to the program that it saves most.
     Greedy,
@@ -19,6 +20,7 @@ pub enum Method {
 
 /// A division and what comes of it.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Division {
     /// Bytes for each program, in the order given.
     pub bytes: Vec<u64>,

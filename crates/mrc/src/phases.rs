@@ -25,6 +25,7 @@ const MOST_PHASES: usize = 64;
 
 /// A stretch of a run: a window, or windows that are alike.
 #[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
 pub struct Phase {
     /// Where it begins and ends, in instructions or references.
     pub from: u64,

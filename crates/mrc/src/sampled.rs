@@ -99,6 +99,7 @@ impl Strand {
 
 /// A sampled curve, and how sure it is.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Estimate {
     /// The curve.
     pub curve: Curve,

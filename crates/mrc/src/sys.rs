@@ -15,6 +15,7 @@ pub(super) type Line = [u64; 8];
 
 /// The instructions that loops are compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
 pub enum Vectors {
     /// Any processor.
     Portable,

@@ -5,6 +5,7 @@ use crate::abi::kind;
 
 /// An event by name.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Named {
     /// As typed.
     pub name: String,

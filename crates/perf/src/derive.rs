@@ -30,6 +30,7 @@ const AHEAD: usize = 8;
 
 /// How to compute a sample's data address from its registers.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct Recipe {
     /// How it was found.
     pub derivation: Derivation,

@@ -25,6 +25,7 @@ const CAPS_ZEN4: u32 = 1 << 11;
 
 /// A tagged op.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Op {
     /// Abilities of the processor's IBS (CPUID 8000_001B EAX).
     pub caps: u32,

@@ -26,6 +26,7 @@ use unpack::Unpacker;
 
 /// An event of the file.
 #[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
 pub struct FileEvent {
     /// As it was opened.
     pub attr: Attr,
@@ -35,6 +36,7 @@ pub struct FileEvent {
 
 /// The events, and which ids are theirs.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct Events {
     /// In the file's order.
     pub all: Vec<FileEvent>,
@@ -95,6 +97,7 @@ impl Events {
 
 /// Why reading ended before the end.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Damage {
     /// Problems of the file, in words.
     pub problems: Vec<String>,
@@ -124,6 +127,7 @@ pub trait Visit {
 }
 
 /// A file whose head has been read.
+#[non_exhaustive]
 pub struct PerfData<R> {
     source: R,
     /// The events; a stream's come with its records.

@@ -132,6 +132,7 @@ impl<'a> Words<'a> {
 
 /// Values of a group's counters, or of one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Reading<'a> {
     /// Nanoseconds enabled; 0 where not asked for.
     pub enabled_ns: u64,
@@ -232,6 +233,7 @@ impl<'a> Reading<'a> {
 
 /// Registers of a sample.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Registers<'a> {
     /// 0 none, 1 32 bits, 2 64 bits.
     pub abi: u64,
@@ -267,6 +269,7 @@ impl Registers<'_> {
 
 /// A sample, with 0 where a field was not asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Sample<'a> {
     /// Id of the event.
     pub id: u64,
@@ -314,6 +317,7 @@ pub struct Sample<'a> {
 
 /// Fields at the end of records that are not samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Trailer {
     /// Process.
     pub pid: u32,
@@ -354,6 +358,7 @@ pub struct Mmap<'a> {
     clippy::large_enum_variant,
     reason = "a view for the length of a call; nearly all records are samples"
 )]
+#[non_exhaustive]
 pub enum Record<'a> {
     /// A sample.
     Sample(Sample<'a>),

@@ -8,6 +8,7 @@ use super::record::{HEADER_BYTES, Header};
 
 /// Bytes that could not be told apart into records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Walked {
     /// Records handed out.
     pub records: u64,

@@ -23,6 +23,7 @@ use memgauge_trace::{AccessKind, DataSource};
 
 /// One packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Packet {
     /// Nothing, to fill up.
     Padding,
@@ -213,6 +214,7 @@ fn address(f: &mut fmt::Formatter<'_>, index: u8, payload: u64) -> fmt::Result {
 
 /// One sampled operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Operation {
     /// Address of the instruction.
     pub ip: u64,
@@ -318,6 +320,7 @@ fn canonical(place: u64) -> u64 {
 
 /// Takes records out of a trace that comes in pieces.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct Decoder {
     rest: Vec<u8>,
     open: Operation,

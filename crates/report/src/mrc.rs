@@ -428,6 +428,7 @@ fn against_json(name: &str, curve: &Curve, other: &Measured) -> Value {
         largest,
         largest_at_bytes,
         scale,
+        ..
     } = curve.difference(other.curve());
     json!({
         "title": name, "mean_difference": mean, "largest_difference": largest,

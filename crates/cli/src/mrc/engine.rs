@@ -22,11 +22,9 @@ enum Kind {
 impl Engine {
     /// One for each block size, which share the memory they may take.
     pub(super) fn all(making: &CurveOptions) -> Vec<Engine> {
-        let settings = Settings {
-            memory_bytes: memory::limit(making) / making.block.len(),
-            advise: Some(large_pages),
-            ..Settings::default()
-        };
+        let mut settings = Settings::default();
+        settings.memory_bytes = memory::limit(making) / making.block.len();
+        settings.advise = Some(large_pages);
         let engine = |&block: &u64| Engine {
             block,
             kind: Kind::new(block, making, settings),

@@ -92,11 +92,9 @@ pub(super) fn check(args: &Mrc) -> anyhow::Result<()> {
 impl Watch {
     fn new(args: &Mrc, of_instructions: bool) -> Watch {
         let block = args.making.block[0];
-        let settings = Settings {
-            memory_bytes: memory::limit(&args.making),
-            advise: Some(large_pages),
-            ..Settings::default()
-        };
+        let mut settings = Settings::default();
+        settings.memory_bytes = memory::limit(&args.making);
+        settings.advise = Some(large_pages);
         let on_change = args.phases == Some(PhaseCurves::OnChange);
         Watch {
             block,

@@ -11,6 +11,7 @@ use crate::record::Fields;
 
 /// Facts of a file.
 #[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
 pub struct Facts {
     /// The machine.
     pub host: HostFacts,
