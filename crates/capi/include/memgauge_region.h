@@ -127,22 +127,28 @@ __attribute__((weak, noinline)) void memgauge_mark_live_(uint32_t kind, const ch
 #define MEMGAUGE_LIVE_(kind, name, value) ((void)0)
 #endif
 
+#if defined(__GNUC__) /* a call would be counted in the region */
+#define MEMGAUGE_INLINE_ static inline __attribute__((always_inline))
+#else
+#define MEMGAUGE_INLINE_ static inline
+#endif
+
 /* The region called `name` begins in this thread. */
-static inline void memgauge_region_begin(const char *name)
+MEMGAUGE_INLINE_ void memgauge_region_begin(const char *name)
 {
     MEMGAUGE_LIVE_(1, name, (uint64_t)0);
     MEMGAUGE_MARK_(1, name, (uint64_t)0);
 }
 
 /* The region called `name` ends in this thread. */
-static inline void memgauge_region_end(const char *name)
+MEMGAUGE_INLINE_ void memgauge_region_end(const char *name)
 {
     MEMGAUGE_MARK_(2, name, (uint64_t)0);
     MEMGAUGE_LIVE_(2, name, (uint64_t)0);
 }
 
 /* Tells a value. */
-static inline void memgauge_value(const char *name, uint64_t x)
+MEMGAUGE_INLINE_ void memgauge_value(const char *name, uint64_t x)
 {
     MEMGAUGE_MARK_(3, name, x);
     MEMGAUGE_LIVE_(3, name, x);

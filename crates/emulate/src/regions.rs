@@ -266,7 +266,7 @@ mod tests {
 
     /// Counts of so many instructions alone, as a core has them.
     fn instructions(n: u64) -> Counts {
-        let config = memgauge_machine::Config::default();
+        let config = memgauge_machine::Config::preset("zen4").unwrap();
         let pmu = memgauge_machine::PmuConfig::default();
         let mut machine = memgauge_machine::Machine::new(config, pmu).unwrap();
         let id = machine.add_core(0);
