@@ -121,6 +121,7 @@ install: build ## install below PREFIX (/usr/local)
 	cargo build --release -p memgauge-capi
 	install -D -s $(TARGET)/release/libmemgauge.so $(DESTDIR)$(PREFIX)/lib/libmemgauge.so
 	install -D -m 644 crates/capi/include/memgauge.h $(DESTDIR)$(PREFIX)/include/memgauge.h
+	install -D -m 644 crates/capi/include/memgauge_region.h $(DESTDIR)$(PREFIX)/include/memgauge_region.h
 	install -D -m 644 crates/capi/man/memgauge.3 $(DESTDIR)$(PREFIX)/share/man/man3/memgauge.3
 	install -d $(DESTDIR)$(PREFIX)/lib/pkgconfig
 	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' crates/capi/memgauge.pc.in >$(DESTDIR)$(PREFIX)/lib/pkgconfig/memgauge.pc

@@ -20,6 +20,7 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
+#include "region.h"
 #include "session.h"
 #include "sync.h"
 
@@ -49,6 +50,8 @@ static void report_map(uint32_t kind, uint64_t start, uint64_t end, uint64_t off
         .file_offset = offset, .prot = prot, .path_bytes = path_bytes,
     };
     mg_catalogue(&m, sizeof m, name, padded);
+    if (kind == MG_REC_MAP && prot & PROT_EXEC && path_bytes)
+        mg_region_map(start, end, offset, path);
 }
 
 typedef void (*map_visitor)(uint64_t start, uint64_t end, uint64_t offset, const char *perms,

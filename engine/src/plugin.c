@@ -13,6 +13,7 @@
 #include "decode.h"
 #include "emit.h"
 #include "guest.h"
+#include "region.h"
 #include "runs.h"
 #include "session.h"
 #include "sets.h"
@@ -240,6 +241,8 @@ static void on_translate(qemu_plugin_id_t plugin, struct qemu_plugin_tb *tb)
         alone = told(&rep, decode_block(&rep, tb, block.insns - 1, block.insns, base));
     if (alone)
         hook_block(tb, number, alone);
+    if (!mg_sets()) /* the words of sets have no place for marks */
+        mg_region_translate(tb, vaddr, (const uint8_t *)(vaddr + base), qemu_plugin_insn_size(insn));
     pthread_mutex_unlock(&translate_lock);
 }
 
@@ -270,6 +273,7 @@ int memgauge_install(qemu_plugin_id_t id, const qemu_info_t *info, int argc, cha
     mg_decode_init();
     mg_process_begin(MG_NO_ENTRY, 0);
     pthread_atfork(NULL, NULL, reset_translate_lock);
+    mg_region_install(id);
     mg_guest_install(id);
     qemu_plugin_register_vcpu_tb_trans_cb(id, on_translate);
     return 0;

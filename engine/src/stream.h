@@ -53,6 +53,8 @@
  * is counted behind the ring (MG_COUNTS_AT). An access of a rep instruction, and a piece
  * of a varying access, is a block of its own without instructions (MG_CODE_PIECE) and
  * has a code for a run, see sets.c.
+ *   MG_MARK_REGION | kind number   a region of the code begins or ends (region.c), or a
+ *                            value: MG_MARK_VALUE_HIGH and _LOW follow with 32 bits each
  */
 #ifndef MG_STREAM_H
 #define MG_STREAM_H
@@ -87,6 +89,11 @@
 #define MG_MARK_SYNC_KIND (MG_SEVERAL | 0xff04ull << MG_ID_SHIFT)
 #define MG_MARK_SYNC_NS (MG_SEVERAL | 0xff05ull << MG_ID_SHIFT)
 #define MG_MARK_SUM (MG_SEVERAL | 0xff06ull << MG_ID_SHIFT)
+#define MG_MARK_REGION (MG_SEVERAL | 0xff10ull << MG_ID_SHIFT)
+#define MG_MARK_VALUE_HIGH (MG_SEVERAL | 0xff11ull << MG_ID_SHIFT)
+#define MG_MARK_VALUE_LOW (MG_SEVERAL | 0xff12ull << MG_ID_SHIFT)
+#define MG_REGION_KIND_SHIFT 40
+#define MG_REGION_NAME 256     /* bytes of a region's name, with the NUL */
 #define MG_SYNC_KIND_SHIFT 40
 #define MG_SYNC_KEY ((1ull << MG_SYNC_KIND_SHIFT) - 1)
 #define MG_SYNC_NS ((1ull << MG_ID_SHIFT) - 1)
@@ -109,6 +116,9 @@ enum mg_sync_kind {
     MG_SYNC_JOIN_THREAD,  /* has waited for the thread to end, if it is one that did */
     MG_SYNC_JOIN_PROCESS, /* has waited for the process to end */
 };
+
+/* Kinds of MG_MARK_REGION; also in the program's own marks. */
+enum mg_region_kind { MG_REGION_BEGIN = 1, MG_REGION_END, MG_REGION_VALUE };
 
 enum mg_entry_kind { MG_PROCESS = 1, MG_THREAD = 2 };
 #define MG_NO_ENTRY 0xffffffffu
@@ -208,7 +218,7 @@ struct mg_ring {
 
 enum mg_record_kind { MG_REC_CODE = 1, MG_REC_MAP = 2, MG_REC_UNMAP = 3, MG_REC_BRK = 4,
                       MG_REC_PROGRAM = 5, MG_REC_NOT_FOLLOWED = 6, MG_REC_LEAK_SEARCH = 7,
-                      MG_REC_CRASHED = 8 };
+                      MG_REC_CRASHED = 8, MG_REC_REGION = 16 };
 
 struct mg_record {
     uint32_t kind;
@@ -245,7 +255,8 @@ struct mg_access {
 
 /* MG_REC_MAP: followed by the path, NUL-padded. UNMAP and BRK
  * use start and end, PROGRAM the path, NOT_FOLLOWED a sentence as path. LEAK_SEARCH:
- * AddressSanitizer's, which failed; CRASHED: child `start` was killed by signal `end`. */
+ * AddressSanitizer's, which failed; CRASHED: child `start` was killed by signal `end`;
+ * REGION: number `start` is the region named by path. */
 struct mg_map {
     struct mg_record record;
     uint64_t start;

@@ -4,8 +4,8 @@
 
 use memgauge_recording::{Recording, Row, Selection};
 use memgauge_trace::{
-    GeneratedCode, IoDevice, IoOwner, IoRow, Loss, Module, Overflow, OverflowBlock, Sample,
-    SampleRegister, SeriesRow, SiteCount, Thread,
+    CodeRegion, CodeValue, GeneratedCode, IoDevice, IoOwner, IoRow, Loss, Module, Overflow,
+    OverflowBlock, Sample, SampleRegister, SeriesRow, SiteCount, Thread,
 };
 use std::path::Path;
 
@@ -38,6 +38,8 @@ tables! {
     IoDevice "io_devices",
     SampleRegister "registers",
     GeneratedCode "generated_code",
+    CodeRegion "code_regions",
+    CodeValue "code_values",
 }
 
 /// Opens a recording in `scratch` whose manifest is `input`; whether it opened.

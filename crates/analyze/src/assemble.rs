@@ -4,6 +4,7 @@ use memgauge_trace::{EventId, Loss, Manifest, Thread};
 
 use crate::Analysis;
 use crate::causes::{Evidence, causes};
+use crate::code_regions::{CodeRegions, CodeValueRow};
 use crate::counting::counting;
 use crate::counts::{Counts, EventNames};
 use crate::dram::{BandwidthCurve, Dram};
@@ -73,6 +74,10 @@ pub struct Parts<'a> {
     pub fine: Option<Curves>,
     /// Samples over time, likewise.
     pub times: Option<SampleTimes<'a>>,
+    /// Regions of interest.
+    pub code_regions: CodeRegions,
+    /// Values that the program told.
+    pub code_values: Vec<CodeValueRow>,
     /// Losses.
     pub losses: Vec<LossRow>,
     /// Parts that could not be read, in words.
@@ -132,6 +137,8 @@ pub fn assemble(
         dram,
         bandwidth,
         regions,
+        code_regions: parts.code_regions.rows(&names),
+        code_values: parts.code_values,
         hot,
         timeline,
         sources,
@@ -208,6 +215,8 @@ impl<'a> Parts<'a> {
             heat: HeatMap::default(),
             fine: None,
             times: None,
+            code_regions: CodeRegions::default(),
+            code_values: Vec::new(),
             losses: Vec::new(),
             problems: Vec::new(),
         }

@@ -18,6 +18,7 @@ mod assemble;
 pub mod bandwidth;
 mod cause;
 mod causes;
+mod code_regions;
 mod counting;
 mod counts;
 mod derived;
@@ -51,6 +52,7 @@ mod oracle;
 
 pub use assemble::{Options, Parts, assemble, summarise_counting};
 pub use cause::{Cause, CauseKind};
+pub use code_regions::{CodeRegionRow, CodeRegions, CodeValueRow, CodeValues};
 pub use counting::{Counter, CounterCurve, Counting, Ticking};
 pub use counts::{Counts, EventNames};
 pub use derived::{Derived, derived};

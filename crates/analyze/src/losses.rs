@@ -111,6 +111,10 @@ pub fn sentence(kind: LossKind) -> (&'static str, &'static str) {
             "buffer_full",
             "records dropped because the processor's buffer was full",
         ),
+        LossKind::RegionEnd => (
+            "region_end",
+            "ends of regions of interest that had not begun in their thread",
+        ),
         LossKind::IoNotAttributed => (
             "io_not_attributed",
             "I/O that could not be attributed to a process",

@@ -14,7 +14,8 @@ use crate::spaces::AddressSpaces;
 use crate::summary::Summary;
 use crate::timeline::{FINEST_BINS, SampleTimes};
 use crate::{
-    Analysis, Generated, Losses, Modules, Regions, Series, Sites, ThreadNames, ThreadTotals,
+    Analysis, CodeRegions, CodeValues, Generated, Losses, Modules, Regions, Series, Sites,
+    ThreadNames, ThreadTotals,
 };
 
 /// Columns of the samples that are used of every recording.
@@ -78,6 +79,8 @@ pub fn summarise(
     reader.problems.extend(unread);
     let known_threads = reader.read(ThreadNames::default(), &all)?;
     let losses = reader.read(Losses::default(), &all)?;
+    let code_regions = reader.read(CodeRegions::default(), &all)?;
+    let code_values = reader.read(CodeValues::default(), &all)?;
     let sites = reader.read(Sites::new(&spaces), &all)?;
     let parts = Parts {
         curves,
@@ -85,6 +88,8 @@ pub fn summarise(
         known_threads,
         sites,
         losses,
+        code_regions,
+        code_values,
         fine,
         ..by_sample?
     };

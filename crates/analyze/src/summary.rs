@@ -7,6 +7,7 @@ use memgauge_trace::{
 use serde::Serialize;
 
 use crate::cause::Cause;
+use crate::code_regions::{CodeRegionRow, CodeValueRow};
 use crate::counting::Counting;
 use crate::counts::Counts;
 use crate::dram::{BandwidthCurve, Dram};
@@ -54,6 +55,12 @@ pub struct Summary {
     pub hot: HotTables,
     /// Memory regions, one table for each sampled event.
     pub regions: Vec<RegionTable>,
+    /// Regions of interest, those with most time first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub code_regions: Vec<CodeRegionRow>,
+    /// Values that the program told, by name.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub code_values: Vec<CodeValueRow>,
     /// Where in memory samples fall, and when; `None` where none has a data address,
     /// and of modelled machines.
     pub heat: Option<HeatMap>,

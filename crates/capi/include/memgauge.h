@@ -9,6 +9,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "memgauge_region.h" /* marks in the program, which need no library */
+
 #ifdef __cplusplus
 extern "C" {
 #endif

@@ -180,6 +180,8 @@ fn emulated(command: &[String], folder: &Path) -> Result<Emulated> {
         pmu: PmuConfig::default(),
         traces: None,
         sets: None,
+        functions: Vec::new(),
+        regions: Vec::new(),
     };
     emulate::record(&options, &mut |_| {})?;
     let regions = Regions::read(&Recording::open(&output)?)?;
@@ -242,6 +244,7 @@ fn clocked(command: &[String], folder: &Path, run: usize) -> Result<(u64, Region
         ring_pages: 256,
         keep_registers: false,
         overhead: None,
+        regions: Vec::new(),
     })?;
     let recording = Recording::open(&output)?;
     let regions = Regions::read(&recording)?;

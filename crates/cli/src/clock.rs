@@ -17,6 +17,7 @@ pub(crate) fn run(
     verbose: bool,
 ) -> anyhow::Result<CommandEnd> {
     prepare::refuse_unused(settings, Source::Clock)?;
+    prepare::refuse_regions_of_running(settings, &target)?;
     let options = Options {
         target,
         while_running,
@@ -25,6 +26,7 @@ pub(crate) fn run(
         ring_pages: settings.ring,
         keep_registers: settings.registers,
         overhead: settings.overhead.map(|percent| percent.0 / 100.0),
+        regions: settings.regions.clone(),
     };
     prepare::make_room(&settings.output, settings.force)?;
     terminal::catch_interrupts()?;

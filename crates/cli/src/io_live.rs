@@ -208,7 +208,8 @@ impl Live {
             }
         }
         let mut redraw = false;
-        while poll(Duration::ZERO)? {
+        // crossterm never returns from a terminal that has gone away.
+        while terminal::stdout_has_screen() && poll(Duration::ZERO)? {
             match read()? {
                 Event::Key(key) => match self.choice.key(key) {
                     Request::Quit => return Ok(false),
@@ -218,6 +219,9 @@ impl Live {
                 Event::Resize(..) => redraw = true,
                 _ => {}
             }
+        }
+        if !terminal::stdout_has_screen() {
+            return Ok(false);
         }
         if elapsed.saturating_sub(self.drawn) >= REFRESH && !self.choice.paused {
             self.shown = self.summary(elapsed);
@@ -254,21 +258,25 @@ impl Live {
         } else {
             io_text(&shown, self.choice.order, self.rows, &style)
         };
-        let mut frame = format!(
-            "memgauge io  {:.0} s  {}\x1b[K\r\n{KEYS}\x1b[K\r\n",
+        let head = format!(
+            "memgauge io  {:.0} s  {}",
             elapsed.as_secs_f64(),
             self.choice.status()
         );
-        for line in body.lines().take(usize::from(height).saturating_sub(3)) {
-            frame += line;
-            frame += "\x1b[K\r\n";
-        }
+        let body = body.lines().take(usize::from(height).saturating_sub(3));
+        let frame = frame([head.as_str(), KEYS].into_iter().chain(body));
         let mut out = std::io::stdout().lock();
         execute!(out, cursor::MoveTo(0, 0))?;
         out.write_all(frame.as_bytes())?;
         execute!(out, screen::Clear(screen::ClearType::FromCursorDown))?;
         Ok(())
     }
+}
+
+/// What makes a screen show these lines. Each is cleared before it is written: behind
+/// one that fills the screen the cursor stands on its last character.
+fn frame<'a>(lines: impl Iterator<Item = &'a str>) -> String {
+    lines.map(|line| format!("\x1b[K{line}\r\n")).collect()
 }
 
 impl Drop for Live {
@@ -339,6 +347,14 @@ mod tests {
             HELP.lines().count() <= 24 - 3,
             "a small terminal shows all of it"
         );
+    }
+
+    #[test]
+    fn a_line_as_wide_as_the_screen_keeps_its_last_character() {
+        let wide = "x".repeat(80);
+        let frame = frame([wide.as_str(), "y"].into_iter());
+        assert_eq!(frame, format!("\x1b[K{wide}\r\n\x1b[Ky\r\n"));
+        assert!(!frame.contains("x\x1b[K"));
     }
 
     #[test]

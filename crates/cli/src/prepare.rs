@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context, bail};
+use memgauge_live::target::Target;
 use memgauge_machine::Delivery;
 
 use crate::args::{Settings, Source};
@@ -32,6 +33,7 @@ pub(crate) fn refuse_unused(settings: &Settings, source: Source) -> anyhow::Resu
         ("--overhead", emulate && settings.overhead.is_some()),
         ("-F", emulate && settings.frequency.is_some()),
         ("--registers", emulate && settings.registers),
+        ("--function", !emulate && !settings.functions.is_empty()),
         ("-e", clock && !settings.events.is_empty()),
         ("-c", clock && settings.period.is_some()),
         (
@@ -44,21 +46,37 @@ pub(crate) fn refuse_unused(settings: &Settings, source: Source) -> anyhow::Resu
         return Ok(());
     }
     let (name, instead) = match source {
+        Source::Clock | Source::Auto | Source::Pmu if unused.contains(&"--function") => (
+            if clock { "clock" } else { "pmu" },
+            "only source emulate knows functions as regions: mark them in the program \
+            (docs/regions.md)",
+        ),
         Source::Emulate => (
             "emulate",
             "it runs the program on a modelled machine: use --source clock or -e to sample this \
             machine",
         ),
         Source::Clock => ("clock", "it samples by a timer: set its frequency with -F"),
-        Source::Auto | Source::Pmu => (
-            "pmu",
-            "they describe the machine of source emulate: leave them out",
-        ),
+        Source::Auto | Source::Pmu => ("pmu", "they are for source emulate: leave them out"),
     };
     Err(usage(format!(
         "failed to record: source {name} has no use for {}: {instead}",
         unused.join(", ")
     )))
+}
+
+/// Refuses regions of programs that run already: only one that memgauge starts tells them.
+pub(crate) fn refuse_regions_of_running(
+    settings: &Settings,
+    target: &Target,
+) -> anyhow::Result<()> {
+    if settings.regions.is_empty() || matches!(target, Target::Command(_)) {
+        return Ok(());
+    }
+    Err(usage(
+        "failed to record regions of a running program: only one that memgauge starts tells them: \
+        start it with `memgauge record --region NAME -- CMD`",
+    ))
 }
 
 /// The events named, as those of the modelled machine.

@@ -96,6 +96,8 @@ fn run(settings: &Settings, command: &[String], verbose: bool) -> anyhow::Result
         pmu: pmu(settings)?,
         traces: None,
         sets: settings.sets,
+        functions: settings.functions.clone(),
+        regions: settings.regions.clone(),
     };
     let why = match settings.events.is_empty() {
         true => "to sample this machine, use -e or --source clock",

@@ -46,6 +46,7 @@ pub(crate) fn run(
     verbose: bool,
 ) -> anyhow::Result<CommandEnd> {
     prepare::refuse_unused(settings, Source::Pmu)?;
+    prepare::refuse_regions_of_running(settings, &target)?;
     let options = Options {
         target,
         while_running,
@@ -57,6 +58,7 @@ pub(crate) fn run(
         overhead: settings.overhead.map(|percent| percent.0 / 100.0),
         whole_processors: false,
         tracing: None,
+        regions: settings.regions.clone(),
         source: "pmu",
     };
     prepare::make_room(&settings.output, settings.force)?;

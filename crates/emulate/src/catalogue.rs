@@ -164,6 +164,13 @@ impl Entries {
         count
     }
 
+    /// Takes over what another knows of an id, nothing executed.
+    fn copy(&mut self, other: &Entries, id: usize) {
+        if let Some((mine, theirs)) = self.0.get_mut(id).zip(other.0.get(id)) {
+            *mine = [theirs[0], theirs[1], theirs[2] & STORES, 0];
+        }
+    }
+
     /// As for a forked child: those of the first `count` ids, nothing executed.
     fn inherited(&self, count: usize) -> Entries {
         let mut child = Entries::default();
@@ -260,6 +267,14 @@ pub(super) struct Catalogue {
     blocks: Vec<Block>,
     runs: Vec<AccessRun>,
     accesses: Vec<Access>,
+    /// Counts of what runs outside of the regions that are recorded.
+    outside: Option<Outside>,
+}
+
+/// The twin of a catalogue's entries, and the blocks that it does not know yet.
+struct Outside {
+    entries: Entries,
+    new: Vec<u32>,
 }
 
 /// Something other than code that a catalogue tells.
@@ -278,6 +293,8 @@ pub(super) enum CatalogueEvent {
         pid: u64,
         signal: u64,
     },
+    /// The region of interest with this number has this name.
+    Region(u32, String),
 }
 
 /// A catalogue record that cannot be what the engine writes.
@@ -380,8 +397,34 @@ impl Catalogue {
         let first = self.runs.get(block.first_run as usize);
         let stores = block.runs > 0 && first.is_some_and(|run| run.stores);
         self.entries.set(number, block.tally, stores);
+        if let Some(outside) = &mut self.outside {
+            outside.new.push(number as u32);
+        }
         self.blocks[number] = block;
         Some(())
+    }
+
+    /// Counts executions apart from now on, until the next call: what is counted in
+    /// between is thrown away.
+    pub(super) fn swap_outside(&mut self) {
+        let mut outside = self.outside.take().unwrap_or_else(|| Outside {
+            entries: self.entries.inherited(self.blocks.len()),
+            new: Vec::new(),
+        });
+        for number in outside.new.drain(..) {
+            outside.entries.copy(&self.entries, number as usize);
+        }
+        std::mem::swap(&mut self.entries, &mut outside.entries);
+        self.outside = Some(outside);
+    }
+
+    /// Forgets the executions outside, whose counters must not overflow.
+    pub(super) fn clear_outside(&mut self) {
+        if let Some(outside) = &mut self.outside {
+            for id in 0..wire::MARKS as usize {
+                outside.entries.take(id);
+            }
+        }
     }
 
     fn add_accesses(&mut self, body: &[u8], count: u16) -> Option<Range<u32>> {
@@ -467,6 +510,7 @@ impl Catalogue {
             blocks,
             runs: self.runs.clone(),
             accesses: self.accesses.clone(),
+            outside: None,
         }
     }
 
@@ -503,6 +547,10 @@ fn catalogue_event(kind: u32, body: &[u8]) -> Option<CatalogueEvent> {
             pid: range.start,
             signal: range.end,
         }),
+        wire::record::REGION => {
+            let number = u32::try_from(range.start).ok()?;
+            Some(CatalogueEvent::Region(number, path))
+        }
         _ => None,
     }
 }

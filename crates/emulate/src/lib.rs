@@ -20,6 +20,7 @@ mod follow;
 pub mod geometry;
 mod parts;
 mod recorder;
+mod regions;
 mod replay;
 mod session;
 mod sets;
@@ -72,6 +73,12 @@ pub struct Options {
     pub traces: Option<u64>,
     /// Follow some cache sets only, and estimate all from them.
     pub sets: Option<SetSample>,
+    /// Functions that are regions of interest: names of symbols, or patterns with `*`,
+    /// `?` and `[…]`.
+    pub functions: Vec<String>,
+    /// Samples, series, counts and totals are of these regions alone, by name; empty: of
+    /// the whole run. Caches and time go on outside.
+    pub regions: Vec<String>,
 }
 
 /// Result of a recording.
@@ -136,6 +143,14 @@ fn facts(options: &Options, emulator: &Emulator) -> SourceFacts {
     if let Some(sets) = options.sets {
         settings.insert("sets".to_owned(), sets.to_string());
     }
+    for (name, given) in [
+        ("regions", &options.regions),
+        ("functions", &options.functions),
+    ] {
+        if !given.is_empty() {
+            settings.insert(name.to_owned(), given.join(","));
+        }
+    }
     SourceFacts {
         name: "emulate".to_owned(),
         settings,
@@ -198,10 +213,13 @@ pub fn record(options: &Options, progress: &mut dyn FnMut(&Progress)) -> Result<
     let machine = model(options)?;
     let writer = Writer::create(&options.output, manifest(options, &emulator))?;
     let mut session = Session::create(options.sets.map_or(0, SetSample::classes))?;
+    session.name_functions(&options.functions)?;
+    let recorder = Recorder::new(machine, writer, options);
     let mut run = EmulatedRun {
         started: Instant::now(),
         program: spawn(&options.command, &emulator, &session)?,
-        recorder: Recorder::new(machine, writer, options.traces, options.sets),
+        recorder,
+        asked: asked(options),
     };
     let (end, failure) = match run.until_the_command_ends(&mut session, progress) {
         Ok(end) => (end, None),
@@ -226,7 +244,7 @@ fn model(options: &Options) -> Result<Machine> {
         None => Machine::new(config, pmu),
         Some(sets) => {
             sets.check(&config)?;
-            refuse_with_sets(&pmu)?;
+            refuse_with_sets(options)?;
             for spec in &mut pmu.samples {
                 spec.period = (spec.period / sets::weight_of(spec.event, sets.one_in)).max(1);
             }
@@ -236,7 +254,14 @@ fn model(options: &Options) -> Result<Machine> {
     machine.map_err(|e| Error::new(crate::ErrorKind::Missing, e.to_string()))
 }
 
-fn refuse_with_sets(pmu: &PmuConfig) -> Result<()> {
+fn refuse_with_sets(options: &Options) -> Result<()> {
+    let pmu = &options.pmu;
+    if !(options.regions.is_empty() && options.functions.is_empty()) {
+        return Err(Error::usage(
+            "failed to sample sets: regions of interest need every access: leave out --sets, or \
+             --region and --function",
+        ));
+    }
     if pmu.delivery != Delivery::Ideal {
         return Err(Error::usage(
             "failed to sample sets: --delivery models what each single event costs, and most are \
@@ -255,6 +280,16 @@ fn refuse_with_sets(pmu: &PmuConfig) -> Result<()> {
             events::name(spec.event).unwrap_or("?")
         ))),
     }
+}
+
+/// Names that regions of the run should have: those of patterns cannot be told.
+fn asked(options: &Options) -> Vec<String> {
+    let all = options.regions.iter().chain(&options.functions);
+    let named = all.filter(|name| !name.contains(['*', '?', '[']));
+    let mut named: Vec<String> = named.cloned().collect();
+    named.sort();
+    named.dedup();
+    named
 }
 
 /// Why a recording ended before its command, and when.
@@ -301,6 +336,10 @@ fn notes(seen: &[Note], end: &CommandEnd, options: &Options, emulator: &Emulator
         .iter()
         .map(|note| match *note {
             Note::LeakSearch => LEAK_SEARCH.to_owned(),
+            Note::NoRegion(ref name) => format!(
+                "the program has no region `{name}`: it marks none of this name and has no such \
+                symbol (names of C++ and Rust are mangled: `--function '*{name}*'` finds them)"
+            ),
             Note::Crashed { pid, signal } => crashed(
                 &format!("process {pid}"),
                 signal as i32,
@@ -335,6 +374,8 @@ struct EmulatedRun {
     started: Instant,
     program: Program,
     recorder: Recorder,
+    /// Names that regions should have.
+    asked: Vec<String>,
 }
 
 impl EmulatedRun {
@@ -448,7 +489,10 @@ impl EmulatedRun {
         }
         let delivery = delivery(self.recorder.delivered());
         let wall_s = self.started.elapsed().as_secs_f64();
-        let seen = self.recorder.notes().to_vec();
+        let mut seen = self.recorder.notes().to_vec();
+        let names = self.recorder.names();
+        let absent = self.asked.iter().filter(|name| !names.contains(*name));
+        seen.extend(absent.cloned().map(Note::NoRegion));
         let (mut writer, copied) = match &failure {
             None => self.recorder.into_named(output)?,
             Some(_) => (self.recorder.into_writer(), 0),

@@ -76,7 +76,8 @@ impl Parts {
             | CatalogueEvent::Program(_)
             | CatalogueEvent::NotFollowed(_)
             | CatalogueEvent::LeakSearch
-            | CatalogueEvent::Crashed { .. } => return,
+            | CatalogueEvent::Crashed { .. }
+            | CatalogueEvent::Region(..) => return,
         }
         self.ranges.clear();
     }

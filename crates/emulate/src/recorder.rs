@@ -1,9 +1,11 @@
 //! Writes what the modelled machine makes of the threads of a session.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use memgauge_machine::{Core, CoreId, Counts, Delivered, Machine};
 use memgauge_recording::Writer;
 use memgauge_trace::{
-    Cpu, EventId, Loss, LossKind, Module, Pid, Sample, SeriesRow, SetsFacts, SiteCount,
+    CodeValue, Cpu, EventId, Loss, LossKind, Module, Pid, Sample, SeriesRow, SetsFacts, SiteCount,
     Thread as ThreadRow, Tid, VirtAddr, catalogue as events,
 };
 
@@ -12,13 +14,14 @@ use std::sync::atomic::Ordering;
 use super::address_space::{AddressSpace, Mapping};
 use super::catalogue::{Catalogue, CatalogueEvent};
 use super::follow::{self, Followed, Origin, Reader, Taken, Words};
+use super::regions::{self, Gate, Reading, RegionMark, RegionMarkKind, ThreadRegions};
 use super::replay::sets::{Ran, SetsReplay};
 use super::replay::{Cursor, OverflowSink, Program, Replay};
 use super::session::{ProcessEntry, Ring, Session};
-use super::sets::{ClassSums, SetSample, weight_of};
+use super::sets::{ClassSums, weight_of};
 use super::waits::{Sync, Waits};
 use super::wire;
-use crate::Result;
+use crate::{Options, Result};
 use memgauge_host::program::ProgramFiles;
 use memgauge_recording::overflows::Trace;
 
@@ -33,6 +36,8 @@ struct Recorded {
     path: String,
     parent_pid: Pid,
     stack_named: bool,
+    /// Regions of interest, by number.
+    regions: BTreeMap<u32, String>,
     /// Runs of accesses that executed blocks have and that did not come.
     missing_runs: i64,
     /// Executions of blocks the catalogue does not have.
@@ -52,6 +57,7 @@ struct Running {
     /// Executions of each block that its process knows of already, where some sets are
     /// followed.
     counted: Vec<u64>,
+    regions: ThreadRegions,
 }
 
 /// Address spaces the machine tells apart; later processes share numbers.
@@ -90,6 +96,12 @@ struct ModelReader {
     past_ns: u64,
     cut: u64,
     stray: u64,
+    /// Ends of regions that had not begun.
+    unmatched: u64,
+    /// Regions that are recorded; empty: all that happens is.
+    wanted: Vec<String>,
+    /// Names that any process gave a region or a value.
+    names: BTreeSet<String>,
     failure: Option<memgauge_recording::Error>,
     /// Overflows are kept as times, rounded to at most so many nanoseconds.
     traces: Option<u64>,
@@ -100,12 +112,14 @@ struct ModelReader {
 }
 
 /// A message for the user besides the report.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Note {
     /// AddressSanitizer's search for leaks could not begin.
     LeakSearch,
     /// A process was killed by a signal that says it crashed.
     Crashed { pid: u64, signal: u64 },
+    /// No process had a region of this name, which was asked for.
+    NoRegion(String),
 }
 
 /// Notes that are kept; there may be any number of crashes.
@@ -121,6 +135,7 @@ struct Rows<'a> {
     trace: Option<&'a mut Trace>,
     /// Each line counted stands for so many.
     one_in: u32,
+    gate: Option<&'a mut Gate>,
 }
 
 impl Rows<'_> {
@@ -136,7 +151,12 @@ impl OverflowSink for Rows<'_> {
         let (pid, tid, cpu) = (self.pid, self.tid, Some(self.cpu));
         let mut samples: Vec<Sample> = Vec::new();
         let (trace, one_in) = (&mut self.trace, self.one_in);
+        let gate = &mut self.gate;
+        let is_inside = gate.as_ref().is_none_or(|gate| gate.is_inside());
         core.take_overflows(|o| {
+            if !is_inside {
+                return;
+            }
             let period = trace
                 .as_mut()
                 .map_or(Some(o.period), |t| t.note(o.event, o.period, o.time_ns));
@@ -160,7 +180,10 @@ impl OverflowSink for Rows<'_> {
         });
         let mut rows: Vec<SeriesRow> = Vec::new();
         core.take_ticks(|tick| {
-            let deltas = tick.deltas.of_all_sets(one_in);
+            let deltas = match gate {
+                Some(gate) => gate.tick(&tick.deltas),
+                None => tick.deltas.of_all_sets(one_in),
+            };
             let gained = deltas.iter().filter(|&(_, value)| value > 0);
             rows.extend(gained.map(|(event, value)| SeriesRow {
                 time_ns: tick.time_ns,
@@ -191,12 +214,9 @@ impl Rows<'_> {
 }
 
 impl Recorder {
-    pub(super) fn new(
-        machine: Machine,
-        writer: Writer,
-        traces: Option<u64>,
-        sets: Option<SetSample>,
-    ) -> Recorder {
+    pub(super) fn new(machine: Machine, writer: Writer, options: &Options) -> Recorder {
+        let (traces, sets) = (options.traces, options.sets);
+        let wanted = options.regions.clone();
         Recorder(Followed::new(ModelReader {
             machine,
             writer,
@@ -207,12 +227,20 @@ impl Recorder {
             past_ns: 0,
             cut: 0,
             stray: 0,
+            unmatched: 0,
+            wanted,
+            names: BTreeSet::new(),
             failure: None,
             traces,
             delivered: Delivered::default(),
             notes: Vec::new(),
             sets: sets.map(ClassSums::new),
         }))
+    }
+
+    /// Names that the program's processes gave regions and values.
+    pub(super) fn names(&self) -> &BTreeSet<String> {
+        &self.0.reader.names
     }
 
     /// Messages for the user, in order.
@@ -305,6 +333,7 @@ impl Recorder {
             (LossKind::ThreadNotRecorded, refused, no_room),
             (LossKind::BlockCut, modelling.cut, ""),
             (LossKind::StrayAccess, stray, ""),
+            (LossKind::RegionEnd, modelling.unmatched, ""),
             (LossKind::StillRunning, still_running, ""),
             (LossKind::ActivationDelay, delivered.passed, ""),
             (LossKind::MachineClear, cleared, ""),
@@ -357,7 +386,8 @@ impl Recorder {
         };
         for thread in &self.0.threads {
             let (core, _) = modelling.machine.core_mut(thread.kept.core);
-            seen.counts.add(&core.counts());
+            seen.counts
+                .add(&thread.kept.regions.recorded(&core.counts()));
             seen.virtual_ns = seen.virtual_ns.max(core.time_ns());
             seen.idle_ns += core.idle_ns();
         }
@@ -386,6 +416,7 @@ impl Reader for ModelReader {
             kept.program.catalogue = parent.kept.program.catalogue.inherited(blocks);
             kept.space = parent.kept.space.clone();
             kept.path = parent.kept.path.clone();
+            kept.regions = parent.kept.regions.clone();
             let forked_ns = self.waits.start(entry.birth);
             kept.now_ns = forked_ns.unwrap_or(parent.kept.now_ns);
             kept.stack_named = true;
@@ -405,6 +436,10 @@ impl Reader for ModelReader {
             birth: ring.birth,
             trace: self.traces.map(Trace::new),
             counted: Vec::new(),
+            regions: match self.wanted.is_empty() {
+                true => ThreadRegions::default(),
+                false => ThreadRegions::gated(),
+            },
         }
     }
 
@@ -434,6 +469,10 @@ impl Reader for ModelReader {
             CatalogueEvent::NotFollowed(what) => {
                 self.lose(Some(process), LossKind::ProgramNotFollowed, 1, &what);
             }
+            CatalogueEvent::Region(number, name) => {
+                self.names.insert(name.clone());
+                kept.regions.insert(number, name);
+            }
             CatalogueEvent::LeakSearch => self.add_note(Note::LeakSearch),
             CatalogueEvent::Crashed { pid, signal } => self.add_note(Note::Crashed { pid, signal }),
         }
@@ -450,6 +489,11 @@ impl Reader for ModelReader {
         let mut at = words.from;
         let waits = loop {
             at = self.replay(process, tid, thread, words, at);
+            if let Some((mark, length)) = RegionMark::at(words.all, at) {
+                self.take_region_mark(process, tid, thread, &mark);
+                at += length;
+                continue;
+            }
             let Some(sync) = Sync::at(words.all, at) else {
                 break None;
             };
@@ -486,6 +530,7 @@ impl Reader for ModelReader {
             failure: &mut self.failure,
             trace: kept.trace.as_mut(),
             one_in: self.sets.as_ref().map_or(1, |sets| sets.sample.one_in),
+            gate: kept.regions.gate.as_mut(),
         };
         rows.take(core, VirtAddr(0));
         rows.write_blocks(true);
@@ -493,8 +538,15 @@ impl Reader for ModelReader {
             self.delivered.add(&delivered);
         }
         let (end_ns, idle_ns) = (core.time_ns(), core.idle_ns());
+        kept.regions.end_all(&reading(core));
+        let pid = Pid(process.entry.pid);
+        let regions = kept.regions.rows(&process.kept.regions, pid, tid);
+        let written = self.writer.extend(regions);
+        self.note(written);
+        self.unmatched += kept.regions.unmatched;
+        let (core, _) = self.machine.core_mut(kept.core);
         self.past_idle_ns += idle_ns;
-        self.past.add(&core.counts());
+        self.past.add(&kept.regions.recorded(&core.counts()));
         self.past_ns = self.past_ns.max(end_ns);
         self.stray += kept.cursor.stray + u64::from(thread.ring.dropped());
         process.kept.now_ns = process.kept.now_ns.max(end_ns);
@@ -558,6 +610,10 @@ impl ModelReader {
         words: &Words<'_>,
         at: usize,
     ) -> usize {
+        process
+            .kept
+            .program
+            .set_outside(thread.regions.is_outside());
         let (core, shared) = self.machine.core_mut(thread.core);
         let mut rows = Rows {
             pid: Pid(process.entry.pid),
@@ -567,6 +623,7 @@ impl ModelReader {
             failure: &mut self.failure,
             trace: thread.trace.as_mut(),
             one_in: self.sets.as_ref().map_or(1, |sets| sets.sample.one_in),
+            gate: thread.regions.gate.as_mut(),
         };
         let (program, cursor) = (&mut process.kept.program, &mut thread.cursor);
         if let Some(sums) = &mut self.sets {
@@ -583,6 +640,36 @@ impl ModelReader {
         }
         let mut replay = Replay::new(core, shared, program, cursor, &mut rows);
         replay.run(words.all, at, words.whole)
+    }
+
+    /// Takes a begin or an end of a region, or a value.
+    fn take_region_mark(
+        &mut self,
+        process: &Process,
+        tid: u32,
+        thread: &mut Running,
+        mark: &RegionMark,
+    ) {
+        let core = self.machine.core(thread.core);
+        match mark.what {
+            RegionMarkKind::Begin => {
+                let name = process.kept.regions.get(&mark.name);
+                let wanted = name.is_some_and(|name| self.wanted.contains(name));
+                thread.regions.begin(mark.name, wanted, reading(core));
+            }
+            RegionMarkKind::End => thread.regions.end(mark.name, &reading(core)),
+            RegionMarkKind::Value(value) => {
+                let written = self.writer.push(CodeValue {
+                    time_ns: core.time_ns(),
+                    pid: Pid(process.entry.pid),
+                    tid: Tid(tid),
+                    name: regions::name_of(&process.kept.regions, mark.name),
+                    value,
+                });
+                self.note(written);
+            }
+            RegionMarkKind::Nothing => self.stray += 1,
+        }
     }
 
     /// Takes a release or a wait of a thread.
@@ -662,11 +749,20 @@ impl ModelReader {
     }
 
     fn write_sites(&mut self, process: &mut Process) {
+        process.kept.program.set_outside(false);
+        process.kept.program.catalogue.clear_outside();
         let mut rows = Vec::new();
         take_blocks(process, &mut rows, self.sets.is_some());
         take_misses(process, &mut rows, self.one_in());
         let written = self.writer.extend(rows);
         self.note(written);
+    }
+}
+
+fn reading(core: &Core) -> Reading {
+    Reading {
+        counts: core.counts(),
+        time_ns: core.time_ns(),
     }
 }
 

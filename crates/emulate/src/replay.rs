@@ -37,6 +37,19 @@ pub(super) struct Program {
     pub(super) catalogue: Catalogue,
     /// One for each access of the catalogue.
     pub(super) sites: Vec<SiteMisses>,
+    /// What runs now is outside of the regions that are recorded: no place in the code
+    /// gets a count of it.
+    pub(super) is_outside: bool,
+}
+
+impl Program {
+    /// Goes on inside or outside of the regions that are recorded.
+    pub(super) fn set_outside(&mut self, is_outside: bool) {
+        if self.is_outside != is_outside {
+            self.is_outside = is_outside;
+            self.catalogue.swap_outside();
+        }
+    }
 }
 
 /// State that one thread carries from one slice of words to the next.
@@ -138,6 +151,11 @@ fn take_runs(
     }
 }
 
+/// Whether a mark is none of the machine's business: of who waits, or of a region.
+fn is_apart(mark: u64) -> bool {
+    matches!(wire::mark(mark), wire::MARK_SYNC | wire::MARK_REGION)
+}
+
 /// The block that the word at `at` belongs to, and the number of the run that the word,
 /// or its second line's word, stands for, if any.
 fn origin(words: &[AtomicU64], at: usize) -> Option<(u32, Option<usize>)> {
@@ -173,8 +191,8 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
     }
 
     /// Takes words from `words[at]` on; those before it have been taken. Returns
-    /// where it stopped: at their end, at a mark of who waits, or where more words must
-    /// come first. With `whole`, none will.
+    /// where it stopped: at their end, at a mark of who waits or of a region, or where
+    /// more words must come first. With `whole`, none will.
     pub(super) fn run(&mut self, words: &[AtomicU64], mut at: usize, whole: bool) -> usize {
         let start = at;
         self.cursor.events.set_most(self.shared.recalls());
@@ -194,7 +212,7 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
                     self.run_in_lines(words, at, word);
                     at += 1;
                 }
-                Some(mark) if wire::mark(mark) == wire::MARK_SYNC => break,
+                Some(mark) if is_apart(mark) => break,
                 Some(mark) => match self.marked(mark, words, at, whole) {
                     Some(taken) => at += taken,
                     None => break,
@@ -330,11 +348,12 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
     #[inline(never)]
     fn marked(&mut self, word: u64, words: &[AtomicU64], at: usize, whole: bool) -> Option<usize> {
         let number = word as u32;
+        let counts = u64::from(!self.program.is_outside);
         let block = self.program.catalogue.block_mut(number);
         match block.filter(|_| wire::mark(word) == wire::MARK_BLOCK) {
             Some(block) if block.is_special() => self.special(number, words, at, whole),
             Some(block) => {
-                block.execs += 1;
+                block.execs += counts;
                 self.cursor.events.add(at, block.tally);
                 self.cursor.repeating = None;
                 Some(1)
@@ -425,7 +444,9 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
 
     #[inline(always)]
     fn charge(&mut self, index: u32, outcome: &Outcome) {
-        charge(self.program, index, outcome);
+        if !self.program.is_outside {
+            charge(self.program, index, outcome);
+        }
     }
 
     /// A block whose number of accesses differs between executions: rep
@@ -456,7 +477,9 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
     }
 
     fn count_special(&mut self, number: u32, sum: Sum, words: &[AtomicU64], at: usize) {
-        if let Some(block) = self.program.catalogue.block_mut(number) {
+        let is_inside = !self.program.is_outside;
+        let block = self.program.catalogue.block_mut(number);
+        if let Some(block) = block.filter(|_| is_inside) {
             block.execs += 1;
             let all = block
                 .sums

@@ -23,6 +23,9 @@ const ENTRY_PATIENCE: Duration = Duration::from_millis(500);
 const LATE_EVERY: Duration = Duration::from_millis(20);
 const MOST_LATE: usize = 256;
 
+/// File of the functions that are regions, a pattern a line (`engine/src/region.c`).
+const FUNCTIONS: &str = "functions";
+
 /// The recorder's side of the directory; removed when dropped.
 #[derive(Debug)]
 pub(super) struct Session {
@@ -142,6 +145,18 @@ fn open_shared(path: &Path, bytes: usize) -> std::io::Result<Shared> {
 }
 
 impl Session {
+    /// Says which functions are regions, before the program starts.
+    ///
+    /// # Errors
+    /// The file of them could not be written.
+    pub(super) fn name_functions(&self, patterns: &[String]) -> Result<()> {
+        if patterns.is_empty() {
+            return Ok(());
+        }
+        fs::write(self.dir.join(FUNCTIONS), patterns.join("\n"))
+            .map_err(|e| Error::system("failed to name functions to the emulator", e))
+    }
+
     /// Makes the directory and its control page. `sets` are the classes of lines to follow;
     /// 0: all, and not by classes.
     pub(super) fn create(sets: u64) -> Result<Session> {

@@ -51,9 +51,16 @@ pub(super) struct WalkState {
     pub(super) stray: u64,
 }
 
-/// Whether a word is part of a mark of who waits.
-fn is_sync(word: u64) -> bool {
-    let marks = [wire::MARK_SYNC, wire::MARK_SYNC_KIND, wire::MARK_SYNC_NS];
+/// Whether a word is part of a mark of who waits, or of a region of interest.
+fn is_apart(word: u64) -> bool {
+    let marks = [
+        wire::MARK_SYNC,
+        wire::MARK_SYNC_KIND,
+        wire::MARK_SYNC_NS,
+        wire::MARK_REGION,
+        wire::MARK_VALUE_HIGH,
+        wire::MARK_VALUE_LOW,
+    ];
     marks.contains(&wire::mark(word))
 }
 
@@ -84,8 +91,8 @@ impl Walk<'_> {
             } else if id < wire::MARKS {
                 self.begin(id as u32, true);
                 self.run_of_block(word)
-            } else if is_sync(word) {
-                1 // who waits changes no reference
+            } else if is_apart(word) {
+                1 // neither changes a reference
             } else {
                 let Some(taken) = self.marked(word, &words[at + 1..], whole) else {
                     break;

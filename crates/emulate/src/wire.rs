@@ -33,6 +33,13 @@ pub(super) const MARK_SYNC: u64 = SEVERAL | 0xff03 << ID_SHIFT;
 pub(super) const MARK_SYNC_KIND: u64 = SEVERAL | 0xff04 << ID_SHIFT;
 pub(super) const MARK_SYNC_NS: u64 = SEVERAL | 0xff05 << ID_SHIFT;
 pub(super) const MARK_SUM: u64 = SEVERAL | 0xff06 << ID_SHIFT;
+pub(super) const MARK_REGION: u64 = SEVERAL | 0xff10 << ID_SHIFT;
+pub(super) const MARK_VALUE_HIGH: u64 = SEVERAL | 0xff11 << ID_SHIFT;
+pub(super) const MARK_VALUE_LOW: u64 = SEVERAL | 0xff12 << ID_SHIFT;
+pub(super) const REGION_KIND_SHIFT: u32 = 40;
+pub(super) const REGION_BEGIN: u64 = 1;
+pub(super) const REGION_END: u64 = 2;
+pub(super) const REGION_VALUE: u64 = 3;
 pub(super) const SYNC_KIND_SHIFT: u32 = 40;
 pub(super) const SYNC_RELEASE: u64 = 1;
 pub(super) const SYNC_ACQUIRE: u64 = 2;
@@ -127,6 +134,7 @@ pub(super) mod record {
     pub(in super::super) const NOT_FOLLOWED: u32 = 6;
     pub(in super::super) const LEAK_SEARCH: u32 = 7;
     pub(in super::super) const CRASHED: u32 = 8;
+    pub(in super::super) const REGION: u32 = 16;
 }
 
 pub(super) const CODE_BEGINS_REP: u16 = 1;

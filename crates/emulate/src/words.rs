@@ -16,7 +16,10 @@ pub(super) fn load(words: &[AtomicU64], at: usize) -> Option<u64> {
 /// Whether an execution of a block has ended before a word.
 pub(super) fn begins_block(word: u64) -> bool {
     (wire::FIRST_BLOCK..wire::MARKS).contains(&wire::id(word))
-        || matches!(wire::mark(word), wire::MARK_BLOCK | wire::MARK_SYNC)
+        || matches!(
+            wire::mark(word),
+            wire::MARK_BLOCK | wire::MARK_SYNC | wire::MARK_REGION
+        )
 }
 
 /// One execution of a special block, one with rep instructions or varying operands:

@@ -34,6 +34,8 @@ pub struct Options {
     pub keep_registers: bool,
     /// Part of the observed processor time that sampling may take.
     pub overhead: Option<f64>,
+    /// Keep only samples taken inside these regions of interest; empty: all.
+    pub regions: Vec<String>,
 }
 
 /// The event of this source: time on a processor in user space.
@@ -80,6 +82,7 @@ pub fn record(options: &Options) -> Result<Outcome> {
         overhead: options.overhead,
         whole_processors: false,
         tracing: None,
+        regions: options.regions.clone(),
         source: "clock",
     })
 }

@@ -1,5 +1,6 @@
 //! The program or the processes that a run observes: started, watched, ended.
 
+use std::path::Path;
 use std::process::Command;
 
 use memgauge_trace::CommandEnd;
@@ -22,16 +23,18 @@ pub(super) struct ObservedRun {
 
 impl ObservedRun {
     /// Makes the program ready, if there is one, without letting it run yet.
+    /// `environment`: a variable that it has besides memgauge's own.
     pub(super) fn prepare(
         target: &Target,
         while_running: Option<&Vec<String>>,
+        environment: Option<(&str, &Path)>,
     ) -> Result<ObservedRun> {
         let command = match (target, while_running) {
             (Target::Command(command), _) | (_, Some(command)) => command.clone(),
             _ => Vec::new(),
         };
         let held = match command.is_empty() {
-            false => Some(hold(&command)?),
+            false => Some(hold(&command, environment)?),
             true => None,
         };
         let watched = match (target, &held) {
@@ -85,8 +88,8 @@ impl Drop for ObservedRun {
     }
 }
 
-fn hold(command: &[String]) -> Result<Held> {
+fn hold(command: &[String], environment: Option<(&str, &Path)>) -> Result<Held> {
     let mut process = Command::new(&command[0]);
-    process.args(&command[1..]);
+    process.args(&command[1..]).envs(environment);
     Held::start(process).map_err(|e| not_started(&command[0], &e))
 }

@@ -25,6 +25,7 @@ fn options(output: &Path, whole_processors: bool) -> Options {
         overhead: None,
         whole_processors,
         tracing: None,
+        regions: Vec::new(),
         source: "pmu",
     }
 }

@@ -28,6 +28,13 @@ impl Counts {
             *mine += theirs;
         }
     }
+
+    /// Adds what came between two readings of one core.
+    pub fn add_since(&mut self, now: &Counts, before: &Counts) {
+        for (at, mine) in self.0.iter_mut().enumerate() {
+            *mine += now.0[at].saturating_sub(before.0[at]);
+        }
+    }
 }
 
 impl Default for Counts {

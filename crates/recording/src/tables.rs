@@ -6,9 +6,9 @@
 use super::columns::{Column, Packing, ToArray, Width, arrays};
 use Packing::{Delta, Dictionary};
 use memgauge_trace::{
-    AccessKind, Cpu, DataSource, Derivation, Direction, EventId, GeneratedCode, IoDevice, IoOwner,
-    IoRow, Loss, LossKind, Module, Overflow, OverflowBlock, Owner, PhysAddr, Pid, Sample,
-    SampleRegister, SeriesRow, SiteCount, Thread, Tid, VirtAddr,
+    AccessKind, CodeRegion, CodeValue, Cpu, DataSource, Derivation, Direction, EventId,
+    GeneratedCode, IoDevice, IoOwner, IoRow, Loss, LossKind, Module, Overflow, OverflowBlock,
+    Owner, PhysAddr, Pid, Sample, SampleRegister, SeriesRow, SiteCount, Thread, Tid, VirtAddr,
 };
 
 /// Where a table is.
@@ -53,6 +53,8 @@ macro_rules! each_table {
             IoDevice in io_devices, "io_devices";
             SampleRegister in registers, "registers";
             GeneratedCode in generated_code, "generated_code";
+            CodeRegion in code_regions, "code_regions";
+            CodeValue in code_values, "code_values";
         }
     };
 }
@@ -315,6 +317,41 @@ impl Columns for GeneratedCode {
         field!("bytes", U64, Dictionary, bytes),
         Column::text("name", |r| &r.name, |r, v| v.clone_into(&mut r.name)),
     ];
+
+    fn text_bytes(&self) -> usize {
+        self.name.len()
+    }
+}
+
+impl Columns for CodeRegion {
+    const COLUMNS: &'static [Column<Self>] = &[
+        wrapped!("pid", U32, Dictionary, pid, Pid),
+        wrapped!("tid", U32, Dictionary, tid, Tid),
+        Column::text("name", |r| &r.name, |r, v| v.clone_into(&mut r.name)),
+        field!("entries", U64, Dictionary, entries),
+        field!("time_ns", U64, Dictionary, time_ns),
+        optional!("event", U16, Dictionary, event, EventId),
+        field!("count", U64, Dictionary, count),
+    ];
+
+    fn text_bytes(&self) -> usize {
+        self.name.len()
+    }
+}
+
+impl Columns for CodeValue {
+    const COLUMNS: &'static [Column<Self>] = &[
+        field!("time_ns", U64, Delta, time_ns),
+        wrapped!("pid", U32, Dictionary, pid, Pid),
+        wrapped!("tid", U32, Dictionary, tid, Tid),
+        Column::text("name", |r| &r.name, |r, v| v.clone_into(&mut r.name)),
+        field!("value", U64, Dictionary, value),
+    ];
+    const TIME: Option<&'static str> = Some("time_ns");
+
+    fn time_ns(&self) -> u64 {
+        self.time_ns
+    }
 
     fn text_bytes(&self) -> usize {
         self.name.len()

@@ -9,8 +9,8 @@ use memgauge_trace::*;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use rows::{
-    generated_code, io, io_device, io_owner, loss, module, overflow, place, read, register, sample,
-    series, site, thread, ticking,
+    code_region, code_value, generated_code, io, io_device, io_owner, loss, module, overflow,
+    place, read, register, sample, series, site, thread, ticking,
 };
 use std::fmt::Debug;
 use std::time::Duration;
@@ -57,6 +57,20 @@ proptest! {
     #[test]
     fn generated_code_comes_back_as_it_was(
         rows in vec(generated_code(), 0..200), cut in 0usize..200,
+    ) {
+        check(&rows, cut);
+    }
+
+    #[test]
+    fn regions_of_interest_come_back_as_they_were(
+        rows in vec(code_region(), 0..200), cut in 0usize..200,
+    ) {
+        check(&rows, cut);
+    }
+
+    #[test]
+    fn values_come_back_as_they_were(
+        rows in vec(code_value(), 0..200), cut in 0usize..200,
     ) {
         check(&rows, cut);
     }

@@ -32,6 +32,6 @@ pub use manifest::{
     CacheGeometry, CommandEnd, HostFacts, MachineFacts, Manifest, OwnCost, SourceFacts, TlbGeometry,
 };
 pub use rows::{
-    AccessKind, DataSource, Derivation, GeneratedCode, Loss, LossKind, Module, Overflow,
-    OverflowBlock, Sample, SampleRegister, SeriesRow, SiteCount, Thread,
+    AccessKind, CodeRegion, CodeValue, DataSource, Derivation, GeneratedCode, Loss, LossKind,
+    Module, Overflow, OverflowBlock, Sample, SampleRegister, SeriesRow, SiteCount, Thread,
 };

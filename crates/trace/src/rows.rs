@@ -341,6 +341,44 @@ pub struct GeneratedCode {
     pub name: String,
 }
 
+/// What a thread did within a region of interest: a
+/// stretch of its execution that the program, or whoever recorded it, gave a name.
+///
+/// Rows add up. One without an event has entries and time, the others have an event's
+/// count. A region within another is counted in both.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CodeRegion {
+    /// Process.
+    pub pid: Pid,
+    /// Thread.
+    pub tid: Tid,
+    /// Name of the region.
+    pub name: String,
+    /// Times that the thread went in from outside.
+    pub entries: u64,
+    /// Nanoseconds of the recording's clock that it was inside, waits included.
+    pub time_ns: u64,
+    /// The event counted; `None` in the row of entries and time.
+    pub event: Option<EventId>,
+    /// Events (in the event's unit) while it was inside.
+    pub count: u64,
+}
+
+/// A number that the program told of itself, by name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CodeValue {
+    /// When, nanoseconds since the recording began.
+    pub time_ns: u64,
+    /// Process.
+    pub pid: Pid,
+    /// Thread.
+    pub tid: Tid,
+    /// Name of the number.
+    pub name: String,
+    /// The number.
+    pub value: u64,
+}
+
 /// Why something that happened is not in the recording.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u16)]
@@ -374,6 +412,8 @@ pub enum LossKind {
     MachineClear = 31,
     /// Records the processor's buffer had no room for.
     BufferFull = 32,
+    /// Ends of regions of interest that had not begun in their thread.
+    RegionEnd = 33,
     /// I/O that could not be attributed to a process; the detail says what is counted.
     IoNotAttributed = 22,
     /// Parts of records that a recording has no place for.
@@ -400,6 +440,7 @@ impl LossKind {
             30 => LossKind::ActivationDelay,
             31 => LossKind::MachineClear,
             32 => LossKind::BufferFull,
+            33 => LossKind::RegionEnd,
             20 => LossKind::NotKept,
             21 => LossKind::Unreadable,
             _ => LossKind::Unknown,

@@ -46,6 +46,7 @@ pub(super) fn run(args: &Bandwidth, again: bool) -> anyhow::Result<CommandEnd> {
         keep_registers: false,
         overhead: None,
         whole_processors: false,
+        regions: Vec::new(),
         source: "pmu",
     };
     record::make_room(&options.output, args.force || again)?;

@@ -81,6 +81,8 @@ fn run(args: &Bandwidth, again: bool) -> anyhow::Result<CommandEnd> {
         },
         traces: Some(args.resolution.0),
         sets: None,
+        functions: Vec::new(),
+        regions: Vec::new(),
     };
     let verbose = !args.quiet && !args.json && !args.csv;
     let why = "to trace this machine, use -e or --source pmu";

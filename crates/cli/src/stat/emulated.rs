@@ -43,6 +43,8 @@ pub(super) fn run(args: &Stat, tell: &mut dyn FnMut(Update<'_>)) -> anyhow::Resu
         },
         traces: None,
         sets: None,
+        functions: Vec::new(),
+        regions: Vec::new(),
     };
     let recorded = emulate::record(&options, &mut |_| {})?;
     let recording = Recording::open(&output)?;

@@ -133,6 +133,10 @@ impl Session<'_> {
     /// written in full.
     pub(super) fn finish(mut self, end: Option<CommandEnd>) -> Outcome {
         self.read_counters();
+        let end_ns = self.now_ns().saturating_sub(self.start_ns);
+        let recorder = &mut self.recorder;
+        let written = recorder.regions.finish(end_ns, &mut recorder.writer);
+        recorder.note(written);
         let losses = self.recorder.losses();
         let overhead = self.overhead();
         let mut notes = self.notes();

@@ -25,6 +25,7 @@ mod order;
 mod process_code;
 mod recorder;
 mod reference;
+mod regions;
 mod renew;
 mod session;
 mod stopped;
@@ -71,6 +72,8 @@ pub struct Options {
     pub whole_processors: bool,
     /// Keep overflows as times, for bandwidth over time.
     pub tracing: Option<Tracing>,
+    /// Keep only samples taken inside these regions of interest; empty: all.
+    pub regions: Vec<String>,
     /// Name of the source in the recording.
     pub source: &'static str,
 }

@@ -12,6 +12,7 @@ use memgauge_trace::{
 use super::decode::{Decode, rebuild};
 use super::follow::Followed;
 use super::open::RequestedEvent;
+use super::regions::Regions;
 use super::stopped::Stopped;
 use super::{EventOutcome, Options};
 use crate::{Error, Result};
@@ -64,6 +65,7 @@ pub(super) struct Recorder {
     /// Overflows as times, where they are wanted.
     traces: Option<Traces>,
     pub(super) stopped: Stopped,
+    pub(super) regions: Regions,
     /// Records of all kinds that rings had no room for.
     ring_lost: u64,
     /// Values of timers at each thread's last sample, by event id.
@@ -100,6 +102,7 @@ impl Recorder {
                 .as_ref()
                 .map(|t| Traces::new(t.resolution_ns)),
             stopped: Stopped::default(),
+            regions: Regions::default(),
             ring_lost: 0,
             values: HashMap::new(),
             latest_ns: 0,
@@ -218,6 +221,11 @@ impl Recorder {
         self.followed.inherited(s.pid, &mut self.writer)?;
         let mut row = self.row(event, s, counted);
         row.time_ns = time_ns;
+        self.regions.advance(s.time_ns);
+        let id = event_id(event);
+        if !self.regions.sample(s.pid, s.tid, id, row.period) {
+            return Ok(());
+        }
         let Some(stands_for) = self.traced(&row)? else {
             let outcome = &mut self.outcomes[event];
             outcome.samples += 1;
@@ -252,6 +260,12 @@ impl Recorder {
         };
         let overflow = (row.event, row.period, row.time_ns);
         Ok(traces.note((row.pid, row.tid), overflow, &mut self.writer)?)
+    }
+
+    /// Writes the values that the program told so far.
+    pub(super) fn write_values(&mut self) {
+        let written = self.regions.write_values(&mut self.writer);
+        self.note(written);
     }
 
     /// Writes the times that wait.
@@ -352,6 +366,9 @@ impl Recorder {
             }
             self.outcomes.push(o);
         }
+        let (unmatched, lost) = (self.regions.unmatched, self.regions.lost);
+        self.lose(LossKind::RegionEnd, "", unmatched);
+        self.lose(LossKind::RingFull, "marks of regions", lost);
         if let Some(no_code) = self.derivations.map(|d| d.no_code) {
             self.lose(
                 LossKind::Undecoded,

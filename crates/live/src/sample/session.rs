@@ -15,6 +15,7 @@ use super::open::{Open, Opener, RequestedEvent};
 use super::order::Order;
 use super::recorder::Recorder;
 use super::reference::ReferenceCounters;
+use super::regions::{self, MarkFile, Regions};
 use super::renew::Renewal;
 use crate::events::{Event, Pmus};
 use crate::run::ObservedRun;
@@ -46,11 +47,19 @@ const MOST_WAITING_BYTES: usize = 64 << 20;
 /// written.
 pub fn record(options: &Options) -> Result<super::Outcome> {
     perf::raise_open_files();
-    let run = ObservedRun::prepare(&options.target, options.while_running.as_ref())?;
+    let is_started = matches!(options.target, Target::Command(_));
+    // Bandwidth's traces have no use for regions.
+    let marks = match is_started && options.tracing.is_none() {
+        true => Some(MarkFile::create()?),
+        false => None,
+    };
+    let named = marks.as_ref().map(|file| (regions::VARIABLE, file.path()));
+    let run = ObservedRun::prepare(&options.target, options.while_running.as_ref(), named)?;
     let aimed = OpenTarget::at(&options.target, run.pid())?;
     let has = facilities(&Pmus::default());
     let opened = opened(options, &aimed, &has)?;
     let mut session = Session::new(options, opened)?;
+    session.recorder.regions = Regions::new(marks, &options.regions);
     if session.opener.wide && aimed.per_task {
         session.recorder.followed.only = Some(pids(&options.target, run.pid()));
     }
@@ -264,6 +273,7 @@ impl<'a> Session<'a> {
         self.start_ns = self.now_ns();
         self.round_ns = self.start_ns;
         self.recorder.begin(self.start_ns);
+        self.recorder.regions.begin(self.start_ns, self.behind_ns);
         self.own_before_ns = own_usage().cpu.as_nanos() as u64;
         self.window.1 = self.own_before_ns;
         self.existing()?;
@@ -310,6 +320,7 @@ impl<'a> Session<'a> {
             if flushed.elapsed() > FLUSH_EVERY {
                 flushed = Instant::now();
                 self.write_traces();
+                self.recorder.write_values();
                 let flushed = self.recorder.writer.flush_due();
                 self.recorder.note(flushed);
             }
@@ -350,6 +361,8 @@ impl<'a> Session<'a> {
     /// Reads all rings; hands on what no ring can have older records than.
     fn round(&mut self, last: bool) {
         let began_ns = self.now_ns();
+        // Samples handed on below are older than this moment, as are all marks read.
+        self.recorder.regions.read(last);
         self.flush_hardware();
         for at in 0..self.open.buffers.len() {
             self.drain(at);

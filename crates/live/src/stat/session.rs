@@ -34,7 +34,7 @@ const LOOK_EVERY_MS: u64 = 100;
 pub fn run(options: &Options, tell: &mut dyn FnMut(Update<'_>)) -> Result<Outcome> {
     check_firsts(options)?;
     perf::raise_open_files();
-    let run = ObservedRun::prepare(&options.target, options.while_running.as_ref())?;
+    let run = ObservedRun::prepare(&options.target, options.while_running.as_ref(), None)?;
     let aimed = OpenTarget::at(&options.target, run.pid())?;
     let tried = usable(options, &aimed)?;
     let groups = keep(

@@ -140,6 +140,44 @@ pub(crate) fn generated_code() -> impl Strategy<Value = GeneratedCode> {
     })
 }
 
+pub(crate) fn code_region() -> impl Strategy<Value = CodeRegion> {
+    let ids = (any::<u32>(), any::<u32>(), any::<String>());
+    let sums = (
+        any::<u64>(),
+        any::<u64>(),
+        any::<Option<u16>>(),
+        any::<u64>(),
+    );
+    (ids, sums).prop_map(
+        |((pid, tid, name), (entries, time_ns, event, count))| CodeRegion {
+            pid: Pid(pid),
+            tid: Tid(tid),
+            name,
+            entries,
+            time_ns,
+            event: event.map(EventId),
+            count,
+        },
+    )
+}
+
+pub(crate) fn code_value() -> impl Strategy<Value = CodeValue> {
+    let all = (
+        any::<u64>(),
+        any::<u32>(),
+        any::<u32>(),
+        any::<String>(),
+        any::<u64>(),
+    );
+    all.prop_map(|(time_ns, pid, tid, name, value)| CodeValue {
+        time_ns,
+        pid: Pid(pid),
+        tid: Tid(tid),
+        name,
+        value,
+    })
+}
+
 pub(crate) fn loss() -> impl Strategy<Value = Loss> {
     (
         any::<u64>(),

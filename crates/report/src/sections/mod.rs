@@ -1,6 +1,7 @@
 //! The report's sections, in order.
 
 mod closing;
+mod code_regions;
 mod counting;
 mod dram;
 mod headline;
@@ -42,6 +43,8 @@ pub(crate) fn all(summary: &Summary, style: &Style) -> Vec<String> {
         caches(levels::levels),
         caches(dram::traffic),
         caches(dram::over_time),
+        code_regions::regions(summary, style),
+        code_regions::values(summary, style),
         sampling::samples(summary, style),
         sampling::sources(summary, style),
         places(hot::functions),

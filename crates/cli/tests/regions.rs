@@ -1,0 +1,354 @@
+//! Regions of interest under the emulator: against closed forms, and against callgrind's
+//! toggles.
+
+#[allow(dead_code, reason = "each test file uses a part of it")]
+mod harness;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::OnceLock;
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use harness::{PATH, Recorded, memgauge, needs};
+
+/// The program of `regions/regions.c`.
+fn program() -> &'static str {
+    static BUILT: OnceLock<(TempDir, String)> = OnceLock::new();
+    let built = || {
+        let folder = tempfile::tempdir().expect("room");
+        let program = folder.path().join("regions");
+        let here = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+        let status = Command::new("cc")
+            .args([
+                "-O1",
+                "-Wall",
+                "-Wextra",
+                "-Werror",
+                "-pthread",
+                "-Wl,-z,now",
+            ])
+            .arg("-I")
+            .arg(here.join("../capi/include"))
+            .arg(here.join("tests/regions/regions.c"))
+            .arg("-o")
+            .arg(&program)
+            .status();
+        assert!(status.expect("cc runs").success());
+        let path = program.display().to_string();
+        (folder, path)
+    };
+    &BUILT.get_or_init(built).1
+}
+
+/// A region's row of the report.
+struct Row {
+    entries: u64,
+    threads: u64,
+    counts: BTreeMap<String, u64>,
+}
+
+impl Row {
+    fn get(&self, event: &str) -> u64 {
+        self.counts.get(event).copied().unwrap_or(0)
+    }
+
+    fn instructions_loads_stores(&self) -> [u64; 3] {
+        ["instructions", "loads", "stores"].map(|event| self.get(event))
+    }
+}
+
+fn rows(report: &Value) -> BTreeMap<String, Row> {
+    let all = report["code_regions"]
+        .as_array()
+        .expect("there are regions");
+    let row = |row: &Value| {
+        let number = |value: &Value| value.as_u64().expect("a count");
+        let counts = row["counts"].as_object().expect("counts");
+        let counts = counts.iter().map(|(name, n)| (name.clone(), number(n)));
+        Row {
+            entries: number(&row["entries"]),
+            threads: number(&row["threads"]),
+            counts: counts.collect(),
+        }
+    };
+    all.iter()
+        .map(|r| (r["name"].as_str().expect("a name").to_owned(), row(r)))
+        .collect()
+}
+
+fn recorded(options: &[&str], arguments: &[&str]) -> Recorded {
+    let command: Vec<&str> = [program()].iter().chain(arguments).copied().collect();
+    let run = Recorded::new(options, &command);
+    assert_eq!(run.code(), Some(0), "{}", run.said());
+    run
+}
+
+#[test]
+fn marks_of_the_program_count_what_is_between_them_exactly() {
+    if !needs(&["cc"]) {
+        return;
+    }
+    let run = recorded(&[], &["marked", "1000"]);
+    let rows = rows(&run.report());
+    let marked = &rows["marked"];
+    assert_eq!((marked.entries, marked.threads), (2, 1));
+    let each = 1 + 3 * 1000 + 2;
+    assert_eq!(marked.instructions_loads_stores(), [2 * each, 2000, 0]);
+}
+
+#[test]
+fn the_header_marks_regions_and_values_without_an_access() {
+    if !needs(&["cc"]) {
+        return;
+    }
+    let run = recorded(&[], &["header", "1000"]);
+    let report = run.report();
+    let rows = rows(&report);
+    let [once, twice] = ["once", "twice"].map(|name| rows[name].instructions_loads_stores());
+    // The call and the return of leaf access the stack.
+    assert_eq!((once[1], once[2]), (1001, 1));
+    assert_eq!((twice[1] - once[1], twice[2] - once[2]), (1000, 0));
+    assert!((3000..3016).contains(&once[0]), "{once:?}");
+    assert!(
+        (twice[0] - once[0]).abs_diff(3000) < 4,
+        "{once:?} {twice:?}"
+    );
+    let turns = &report["code_values"][0];
+    assert_eq!(turns["name"], "turns");
+    assert_eq!(
+        (&turns["n"], &turns["min"], &turns["max"]),
+        (&2.into(), &1000.into(), &2000.into())
+    );
+    let losses = report["losses"].as_array().expect("losses");
+    let ends = losses.iter().find(|loss| loss["kind"] == "region_end");
+    assert_eq!(ends.map(|loss| &loss["count"]), Some(&1.into()));
+}
+
+#[test]
+fn functions_are_regions_to_their_return_recursive_and_tail_calls_included() {
+    if !needs(&["cc"]) {
+        return;
+    }
+    let run = recorded(&["--function", "leaf,de*,tail"], &["functions", "500"]);
+    let rows = rows(&run.report());
+    let leaf = 3 * 500 + 1;
+    // By itself and as what tail ends with.
+    assert_eq!(rows["leaf"].entries, 2);
+    assert_eq!(
+        rows["leaf"].instructions_loads_stores(),
+        [2 * leaf, 1002, 0]
+    );
+    assert_eq!(rows["deep"].entries, 1);
+    assert_eq!(
+        rows["deep"].instructions_loads_stores(),
+        [5 * 500 + 3, 501, 500]
+    );
+    assert_eq!(rows["tail"].entries, 1);
+    assert_eq!(rows["tail"].instructions_loads_stores(), [2 + leaf, 501, 0]);
+}
+
+#[test]
+fn a_long_jump_ends_the_functions_that_it_leaves() {
+    if !needs(&["cc"]) {
+        return;
+    }
+    let run = recorded(&["--function", "jumper"], &["jump", "100000"]);
+    let rows = rows(&run.report());
+    let jumper = &rows["jumper"];
+    assert_eq!(jumper.entries, 1);
+    assert!((20..1000).contains(&jumper.get("instructions")));
+}
+
+#[test]
+fn each_thread_has_its_own_regions_and_a_forked_child_begins_outside() {
+    if !needs(&["cc"]) {
+        return;
+    }
+    let run = recorded(&["--function", "leaf"], &["threads", "20000"]);
+    let by_thread = rows(&run.report());
+    let leaf = &by_thread["leaf"];
+    assert_eq!((leaf.entries, leaf.threads), (2, 2));
+    assert_eq!(leaf.instructions_loads_stores(), [2 * 60001, 40002, 0]);
+    assert_eq!(by_thread["main"].threads, 1);
+    assert!(by_thread["main"].get("loads") < 20000);
+    let run = recorded(&["--function", "leaf"], &["forks", "20000"]);
+    let by_process = rows(&run.report());
+    assert_eq!(by_process["leaf"].get("loads"), 20001);
+    assert!(by_process["fork"].get("loads") < 20000);
+}
+
+#[test]
+fn a_recording_of_regions_alone_has_what_they_have_in_a_whole_one() {
+    if !needs(&["cc"]) {
+        return;
+    }
+    let sorts = ["sort", "20000"];
+    let whole = recorded(&["--function", "sorts"], &sorts);
+    let expected = rows(&whole.report());
+    let options = [
+        "--function",
+        "sorts",
+        "--region",
+        "sorts",
+        "-e",
+        "loads:1009",
+    ];
+    let part = recorded(&options, &sorts);
+    let report = part.report();
+    for (name, count) in &expected["sorts"].counts {
+        assert_eq!(report["totals"][name], *count, "{name}");
+        assert_eq!(rows(&report)["sorts"].counts[name], *count, "{name}");
+    }
+    // The tables add up to the same: nothing of the rest of the program is in them.
+    let loads = expected["sorts"].get("loads");
+    let threads = &report["threads"][0]["counts"]["loads"];
+    assert_eq!(threads.as_u64(), Some(loads));
+    let functions = &report["hot"]["functions"];
+    let names: Vec<&str> = functions["rows"]
+        .as_array()
+        .expect("rows")
+        .iter()
+        .filter_map(|row| row["function"].as_str())
+        .collect();
+    assert!(names.contains(&"sorts"), "{names:?}");
+    assert!(!names.contains(&"main"), "{names:?}");
+    // A counter that overflows every 1009 loads of the whole run does so inside by its share.
+    let samples = report["sampling"]["events"][0]["samples"]
+        .as_u64()
+        .expect("samples");
+    assert!(samples.abs_diff(loads / 1009) <= 2, "{samples} of {loads}");
+}
+
+#[test]
+fn a_region_that_the_program_does_not_have_is_named_in_the_end() {
+    if !needs(&["cc"]) {
+        return;
+    }
+    let run = recorded(&["--region", "nope"], &["marked", "10"]);
+    assert!(run.said().contains("no region `nope`"), "{}", run.said());
+    assert_eq!(run.totals()["instructions"], 0);
+}
+
+/// A recording of the two halves by a timer, and its report.
+fn timed(options: &[&str]) -> Value {
+    let folder = tempfile::tempdir().expect("room");
+    let path = folder.path().join("run.mg");
+    let output = memgauge()
+        .args(["record", "--quiet", "--source", "clock", "--output"])
+        .arg(&path)
+        .args(options)
+        .args(["--", program(), "halves", "20000000"])
+        .output()
+        .expect("memgauge runs");
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let report = harness::report(&path);
+    serde_json::from_slice(&report.stdout).expect("the report is JSON")
+}
+
+/// Samples of each function.
+fn by_function(report: &Value) -> BTreeMap<String, u64> {
+    let rows = report["hot"]["functions"]["rows"].as_array().expect("rows");
+    let row = |row: &Value| {
+        let name = row["function"].as_str()?.to_owned();
+        Some((name, row["counts"]["cpu-clock"].as_u64()?))
+    };
+    rows.iter().filter_map(row).collect()
+}
+
+#[test]
+fn a_timers_samples_belong_to_the_region_at_their_time() {
+    if !needs(&["cc"]) {
+        return;
+    }
+    let report = timed(&[]);
+    let all = rows(&report);
+    let half = &all["half"];
+    assert_eq!((half.entries, half.threads), (20, 1));
+    let functions = by_function(&report);
+    let (leaf, other) = (functions["leaf"], functions["other"]);
+    // All of leaf is inside, nothing of other.
+    let inside = half.get("cpu-clock");
+    assert!(inside >= leaf, "{inside} {functions:?}");
+    assert!(inside < leaf + other / 2, "{inside} {functions:?}");
+    assert_eq!(report["code_values"][0]["n"].as_u64(), Some(20));
+    assert_eq!(report["code_values"][0]["max"].as_u64(), Some(19));
+    let part = timed(&["--region", "half"]);
+    let functions = by_function(&part);
+    assert!(functions["leaf"] > 0, "{functions:?}");
+    assert!(!functions.contains_key("other"), "{functions:?}");
+}
+
+#[test]
+fn regions_that_a_live_source_cannot_know_are_refused() {
+    let refused = |arguments: &[&str], why: &str| {
+        let mut command = memgauge();
+        let output = command.arg("record").args(arguments).output();
+        let output = output.expect("it runs");
+        assert_eq!(output.status.code(), Some(2));
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains(why), "{said}");
+    };
+    let function = ["--source", "clock", "--function", "a", "--", "true"];
+    refused(&function, "only source emulate knows functions");
+    let running = ["--source", "clock", "--region", "a", "-p", "1"];
+    refused(&running, "regions of a running program");
+}
+
+/// Instructions and references that callgrind counts in a function.
+fn callgrind(function: &str, arguments: &[&str]) -> (u64, u64) {
+    let folder = tempfile::tempdir().expect("room");
+    let out = folder.path().join("out");
+    let output = Command::new("valgrind")
+        .env_clear()
+        .env("PATH", PATH)
+        .args(["--tool=callgrind", "--cache-sim=yes", "--vgdb=no"])
+        .arg(format!("--toggle-collect={function}"))
+        .arg(format!("--callgrind-out-file={}", out.display()))
+        .arg(program())
+        .args(arguments)
+        .output()
+        .expect("valgrind runs");
+    assert!(output.status.success());
+    let text = std::fs::read_to_string(out).expect("callgrind writes its file");
+    let line = |name: &str| {
+        let found = text.lines().find_map(|line| line.strip_prefix(name));
+        let words = found.unwrap_or_else(|| panic!("no {name} in {text}"));
+        words
+            .split_whitespace()
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    let (events, totals) = (line("events:"), line("totals:"));
+    let of = |event: &str| {
+        let at = events
+            .iter()
+            .position(|e| e == event)
+            .expect("callgrind counts it");
+        // It leaves zeros at the end out.
+        let total = totals.get(at).map_or("0", String::as_str);
+        total.parse::<u64>().expect("a number")
+    };
+    (of("Ir"), of("Dr") + of("Dw"))
+}
+
+#[test]
+fn callgrind_counts_the_same_in_a_function() {
+    if !needs(&["cc", "valgrind"]) {
+        return;
+    }
+    for (function, arguments) in [("leaf", ["marked", "300"]), ("sorts", ["sort", "3000"])] {
+        let run = recorded(&["--function", function], &arguments);
+        let row = &rows(&run.report())[function];
+        let [instructions, loads, stores] = row.instructions_loads_stores();
+        let references = loads + stores - row.get("modifies");
+        let theirs = callgrind(function, &arguments);
+        assert_eq!((instructions, references), theirs, "{function}");
+    }
+}

@@ -1,0 +1,362 @@
+//! Regions of interest: what a thread's core counted between their marks
+//! (`engine/src/region.c`).
+//!
+//! A region is entered where its first begin is and left where its last end is: one that
+//! begins again within itself, as a recursive function does, is entered once. Regions
+//! may overlap; each counts all that happens within it.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicU64;
+
+use memgauge_machine::Counts;
+use memgauge_trace::{CodeRegion, Pid, Tid};
+
+use super::wire;
+use super::words::load;
+
+/// A mark in a thread's words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct RegionMark {
+    /// Number of the name.
+    pub(super) name: u32,
+    pub(super) what: RegionMarkKind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RegionMarkKind {
+    Begin,
+    End,
+    Value(u64),
+    /// A mark of an unknown kind.
+    Nothing,
+}
+
+impl RegionMark {
+    /// The mark at `at`, if one is there, and the words it takes.
+    pub(super) fn at(words: &[AtomicU64], at: usize) -> Option<(RegionMark, usize)> {
+        let word = load(words, at).filter(|&word| wire::mark(word) == wire::MARK_REGION)?;
+        let carried = word & wire::ADDRESS;
+        let half = |n: usize, mark: u64| {
+            load(words, at + n)
+                .filter(|&word| wire::mark(word) == mark)
+                .map(|word| word & u64::from(u32::MAX))
+        };
+        let (what, length) = match carried >> wire::REGION_KIND_SHIFT {
+            wire::REGION_BEGIN => (RegionMarkKind::Begin, 1),
+            wire::REGION_END => (RegionMarkKind::End, 1),
+            wire::REGION_VALUE => {
+                let halves = half(1, wire::MARK_VALUE_HIGH).zip(half(2, wire::MARK_VALUE_LOW));
+                match halves {
+                    Some((high, low)) => (RegionMarkKind::Value(high << 32 | low), 3),
+                    None => (RegionMarkKind::Nothing, 1),
+                }
+            }
+            _ => (RegionMarkKind::Nothing, 1),
+        };
+        let name = carried as u32;
+        Some((RegionMark { name, what }, length))
+    }
+}
+
+/// A core's counters and clock at a moment.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Reading {
+    pub(super) counts: Counts,
+    pub(super) time_ns: u64,
+}
+
+/// What a thread's recording is limited to: the time that it spends in some regions.
+#[derive(Debug, Default)]
+pub(super) struct Gate {
+    /// Wanted regions that the thread is in.
+    within: u32,
+    /// Its counts when it entered.
+    entered: Counts,
+    /// What was counted inside before that.
+    inside: Counts,
+    /// What all intervals so far had together, and how much of it was inside.
+    ticked: Counts,
+    reported: Counts,
+}
+
+impl Gate {
+    pub(super) fn is_inside(&self) -> bool {
+        self.within > 0
+    }
+
+    fn enter(&mut self, now: &Counts) {
+        self.within += 1;
+        if self.within == 1 {
+            self.entered = *now;
+        }
+    }
+
+    fn leave(&mut self, now: &Counts) {
+        self.within -= 1;
+        if self.within == 0 {
+            self.inside.add_since(now, &self.entered);
+        }
+    }
+
+    /// What was counted inside, when the thread's counts are these.
+    pub(super) fn inside(&self, now: &Counts) -> Counts {
+        let mut all = self.inside;
+        if self.is_inside() {
+            all.add_since(now, &self.entered);
+        }
+        all
+    }
+
+    /// The part of an interval's counts that is inside.
+    pub(super) fn tick(&mut self, deltas: &Counts) -> Counts {
+        self.ticked.add(deltas);
+        let inside = self.inside(&self.ticked);
+        let mut gained = Counts::default();
+        gained.add_since(&inside, &self.reported);
+        self.reported.add(&gained);
+        gained
+    }
+}
+
+/// A region that the thread is in.
+#[derive(Debug)]
+struct Inside {
+    name: u32,
+    /// The recording is of it.
+    wanted: bool,
+    /// Begins without their ends.
+    depth: u32,
+    since: Reading,
+}
+
+/// Sums of one region in one thread.
+#[derive(Debug, Default)]
+struct RegionSums {
+    entries: u64,
+    time_ns: u64,
+    counts: Counts,
+}
+
+/// The regions of one thread.
+#[derive(Debug, Default)]
+pub(super) struct ThreadRegions {
+    inside: Vec<Inside>,
+    sums: BTreeMap<u32, RegionSums>,
+    /// Ends of regions that the thread was not in.
+    pub(super) unmatched: u64,
+    /// Where the recording is of some regions alone.
+    pub(super) gate: Option<Gate>,
+}
+
+impl ThreadRegions {
+    /// Those of a thread of which only what is in wanted regions is recorded.
+    pub(super) fn gated() -> ThreadRegions {
+        ThreadRegions {
+            gate: Some(Gate::default()),
+            ..ThreadRegions::default()
+        }
+    }
+
+    /// Whether what the thread does now is not to be recorded.
+    pub(super) fn is_outside(&self) -> bool {
+        self.gate.as_ref().is_some_and(|gate| !gate.is_inside())
+    }
+
+    /// What is to be recorded of a thread with these counts.
+    pub(super) fn recorded(&self, counts: &Counts) -> Counts {
+        let gate = self.gate.as_ref();
+        gate.map_or(*counts, |gate| gate.inside(counts))
+    }
+
+    /// Begins a region; `wanted`: it is one of those that are recorded.
+    pub(super) fn begin(&mut self, name: u32, wanted: bool, now: Reading) {
+        if let Some(open) = self.inside.iter_mut().find(|open| open.name == name) {
+            open.depth += 1;
+            return;
+        }
+        self.sums.entry(name).or_default().entries += 1;
+        if let Some(gate) = self.gate.as_mut().filter(|_| wanted) {
+            gate.enter(&now.counts);
+        }
+        self.inside.push(Inside {
+            name,
+            wanted,
+            depth: 1,
+            since: now,
+        });
+    }
+
+    /// Ends a region.
+    pub(super) fn end(&mut self, name: u32, now: &Reading) {
+        let Some(at) = self.inside.iter().rposition(|open| open.name == name) else {
+            self.unmatched += 1;
+            return;
+        };
+        self.inside[at].depth -= 1;
+        if self.inside[at].depth == 0 {
+            let left = self.inside.remove(at);
+            self.add(&left, now);
+        }
+    }
+
+    /// Ends the regions that the thread is still in.
+    pub(super) fn end_all(&mut self, now: &Reading) {
+        for left in std::mem::take(&mut self.inside) {
+            self.add(&left, now);
+        }
+    }
+
+    fn add(&mut self, left: &Inside, now: &Reading) {
+        if let Some(gate) = self.gate.as_mut().filter(|_| left.wanted) {
+            gate.leave(&now.counts);
+        }
+        let sums = self.sums.entry(left.name).or_default();
+        sums.time_ns += now.time_ns.saturating_sub(left.since.time_ns);
+        sums.counts.add_since(&now.counts, &left.since.counts);
+    }
+
+    /// Rows of what was added up, by the names of `names`.
+    pub(super) fn rows(
+        &self,
+        names: &BTreeMap<u32, String>,
+        pid: Pid,
+        tid: Tid,
+    ) -> Vec<CodeRegion> {
+        let mut rows = Vec::new();
+        for (number, sums) in &self.sums {
+            let row = CodeRegion {
+                pid,
+                tid,
+                name: name_of(names, *number),
+                ..CodeRegion::default()
+            };
+            rows.push(CodeRegion {
+                entries: sums.entries,
+                time_ns: sums.time_ns,
+                ..row.clone()
+            });
+            let counted = sums.counts.iter().filter(|&(_, count)| count > 0);
+            rows.extend(counted.map(|(event, count)| CodeRegion {
+                event: Some(event),
+                count,
+                ..row.clone()
+            }));
+        }
+        rows
+    }
+}
+
+/// The name of a number; words of shared memory may have any.
+pub(super) fn name_of(names: &BTreeMap<u32, String>, number: u32) -> String {
+    let known = names.get(&number).cloned();
+    known.unwrap_or_else(|| format!("(region {number})"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use memgauge_trace::catalogue::INSTRUCTIONS;
+
+    fn reading(time_ns: u64) -> Reading {
+        Reading {
+            time_ns,
+            ..Reading::default()
+        }
+    }
+
+    /// Counts of so many instructions alone, as a core has them.
+    fn instructions(n: u64) -> Counts {
+        let config = memgauge_machine::Config::preset("zen4").unwrap();
+        let pmu = memgauge_machine::PmuConfig::default();
+        let mut machine = memgauge_machine::Machine::new(config, pmu).unwrap();
+        let id = machine.add_core(0);
+        let (core, _) = machine.core_mut(id);
+        for _ in 0..n {
+            core.retire(1, 0, 0, 0);
+        }
+        core.counts()
+    }
+
+    fn sums(regions: &ThreadRegions) -> Vec<(String, u64, u64)> {
+        let names = BTreeMap::from([(1, "a".to_owned()), (2, "b".to_owned())]);
+        let rows = regions.rows(&names, Pid(1), Tid(2));
+        let heads = rows.into_iter().filter(|row| row.event.is_none());
+        heads
+            .map(|row| (row.name, row.entries, row.time_ns))
+            .collect()
+    }
+
+    #[test]
+    fn a_region_within_itself_is_entered_once() {
+        let mut regions = ThreadRegions::default();
+        regions.begin(1, false, reading(10));
+        regions.begin(1, false, reading(20));
+        regions.end(1, &reading(30));
+        regions.end(1, &reading(50));
+        regions.begin(1, false, reading(60));
+        regions.end(1, &reading(61));
+        assert_eq!(sums(&regions), [("a".to_owned(), 2, 41)]);
+    }
+
+    #[test]
+    fn regions_that_overlap_count_each_for_itself() {
+        let mut regions = ThreadRegions::default();
+        regions.begin(1, false, reading(10));
+        regions.begin(2, false, reading(20));
+        regions.end(1, &reading(30));
+        regions.end_all(&reading(70));
+        let expected = [("a".to_owned(), 1, 20), ("b".to_owned(), 1, 50)];
+        assert_eq!(sums(&regions), expected);
+    }
+
+    #[test]
+    fn a_gate_divides_intervals_by_what_was_inside() {
+        let counts = instructions;
+        let at = |n| Reading {
+            counts: counts(n),
+            ..Reading::default()
+        };
+        let mut regions = ThreadRegions::gated();
+        assert!(regions.is_outside());
+        regions.begin(1, true, at(10));
+        regions.begin(2, false, at(20));
+        assert!(!regions.is_outside());
+        let tick = |regions: &mut ThreadRegions, n| {
+            regions
+                .gate
+                .as_mut()
+                .unwrap()
+                .tick(&counts(n))
+                .get(INSTRUCTIONS)
+        };
+        assert_eq!(tick(&mut regions, 50), 40);
+        regions.end(1, &at(70));
+        regions.begin(1, true, at(90));
+        assert_eq!(tick(&mut regions, 50), 30);
+        regions.end(1, &at(101));
+        assert_eq!(tick(&mut regions, 50), 1);
+        assert_eq!(regions.recorded(&counts(150)).get(INSTRUCTIONS), 71);
+    }
+
+    #[test]
+    fn an_end_without_a_begin_is_counted() {
+        let mut regions = ThreadRegions::default();
+        regions.end(1, &reading(30));
+        assert_eq!((regions.unmatched, sums(&regions).len()), (1, 0));
+    }
+
+    #[test]
+    fn marks_are_read_and_broken_ones_take_a_word() {
+        let begin = wire::MARK_REGION | wire::REGION_BEGIN << wire::REGION_KIND_SHIFT | 7;
+        let value = wire::MARK_REGION | wire::REGION_VALUE << wire::REGION_KIND_SHIFT | 8;
+        let (high, low) = (wire::MARK_VALUE_HIGH | 1, wire::MARK_VALUE_LOW | 2);
+        let words: Vec<AtomicU64> = [begin, value, high, low, value, low]
+            .map(AtomicU64::new)
+            .into();
+        let at = |at| RegionMark::at(&words, at).map(|(mark, n)| (mark.name, mark.what, n));
+        assert_eq!(at(0), Some((7, RegionMarkKind::Begin, 1)));
+        assert_eq!(at(1), Some((8, RegionMarkKind::Value(1 << 32 | 2), 3)));
+        assert_eq!(at(2), None);
+        assert_eq!(at(4), Some((8, RegionMarkKind::Nothing, 1)));
+    }
+}

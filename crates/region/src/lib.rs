@@ -1,0 +1,89 @@
+//! Regions of interest: a program says where a stretch of its execution with a name
+//! begins and ends, and tells values. memgauge records them (docs/regions.md).
+//!
+//! ```
+//! use memgauge_region::Region;
+//!
+//! fn load(rows: &[u64]) -> u64 {
+//!     let _region = Region::enter(c"load");
+//!     memgauge_region::value(c"rows", rows.len() as u64);
+//!     rows.iter().sum()
+//! }
+//! # assert_eq!(load(&[1, 2]), 3);
+//! ```
+//!
+//! A mark is a jump to the next instruction and a no-op, which the emulator knows. It
+//! takes about a nanosecond and may stay in. On other processors than x86-64 there is no
+//! mark. The C twin is `memgauge_region.h`.
+
+use std::ffi::CStr;
+use std::marker::PhantomData;
+
+/// The region called `name` begins in this thread.
+#[inline(always)]
+pub fn begin(name: &CStr) {
+    mark::<1>(name, 0);
+}
+
+/// The region called `name` ends in this thread.
+#[inline(always)]
+pub fn end(name: &CStr) {
+    mark::<2>(name, 0);
+}
+
+/// Tells a value.
+#[inline(always)]
+pub fn value(name: &CStr, x: u64) {
+    mark::<3>(name, x);
+}
+
+/// A region until it is dropped.
+#[derive(Debug)]
+pub struct Region<'a> {
+    name: &'a CStr,
+    /// A region belongs to its thread.
+    not_send: PhantomData<*const ()>,
+}
+
+impl<'a> Region<'a> {
+    /// Begins the region.
+    #[inline(always)]
+    pub fn enter(name: &'a CStr) -> Region<'a> {
+        begin(name);
+        Region {
+            name,
+            not_send: PhantomData,
+        }
+    }
+}
+
+impl Drop for Region<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        end(self.name);
+    }
+}
+
+/// ```text
+/// eb 00                  jmp  .+2
+/// 0f 1f 87 KK 00 47 4d   nopl 0x4d4700KK(%rdi)
+/// ```
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn mark<const KIND: u8>(name: &CStr, x: u64) {
+    // SAFETY: a jump to the next instruction and a no-op; neither reads what its
+    // registers say, nor changes a register, a flag or memory.
+    unsafe {
+        std::arch::asm!(
+            ".byte 0xeb, 0, 0x0f, 0x1f, 0x87, {kind}, 0, 0x47, 0x4d",
+            kind = const KIND,
+            in("rdi") name.as_ptr(),
+            in("rsi") x,
+            options(nostack, preserves_flags),
+        );
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+#[inline(always)]
+fn mark<const KIND: u8>(_: &CStr, _: u64) {}

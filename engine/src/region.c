@@ -1,0 +1,375 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later
+ *
+ * Regions of interest: stretches of a thread's execution that have a name.
+ *
+ * A program marks them itself (memgauge_region.h): a jump to the next instruction, so
+ * that a block begins there, and a long no-op whose displacement says what it means. The
+ * name is behind rdi, a value in rsi.
+ *
+ *   eb 00                  jmp  .+2
+ *   0f 1f 87 KK 00 47 4d   nopl 0x4d4700KK(%rdi)   KK: 1 begins, 2 ends, 3 a value
+ *
+ * Or functions are regions, named in the session's file `functions`, a pattern a line.
+ * One begins where a block at its address does. It ends at the first block with a stack
+ * pointer above the place of its return address: by a return, by longjmp, or by the end
+ * of a function that it went on to by a jump. A call within it changes nothing.
+ *
+ * All marks are written before their block's words, so a region is made of whole blocks.
+ */
+#include "qemu/osdep.h"
+#include "qemu/qemu-plugin.h"
+#include "hw/core/cpu.h"
+
+#include <elf.h>
+#include <fcntl.h>
+#include <fnmatch.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "region.h"
+#include "session.h"
+#include "sync.h"
+
+enum { MOST_NAMES = 65535, MOST_PATTERNS = 256, MOST_FRAMES = 1024, MARKER_BYTES = 7 };
+enum { RSP = 4, RSI = 6, RDI = 7 }; /* places in the processor's state */
+
+struct function {
+    uint64_t vaddr;
+    uint32_t name;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static char (*names)[MG_REGION_NAME];
+static uint32_t name_count, name_room;
+static char *pattern[MOST_PATTERNS];
+static unsigned patterns;
+static struct function *function;
+static size_t function_count, function_room;
+
+/* Functions that the thread is in, the outermost first. */
+static __thread struct { uint32_t name; uint64_t sp; } frame[MOST_FRAMES];
+static __thread unsigned frames;
+/* By virtual processor: the same number, so that a block asks without a call. */
+static struct qemu_plugin_scoreboard *board;
+static qemu_plugin_u64 in_functions;
+
+static uint64_t reg(unsigned number)
+{
+    return ((uint64_t *)cpu_env(current_cpu))[number];
+}
+
+/* The number of a name, which the catalogue has from then on; 0: no room. */
+static uint32_t number_of(const char *name)
+{
+    uint32_t number = 0;
+    pthread_mutex_lock(&lock);
+    for (uint32_t i = 0; i < name_count && !number; i++)
+        if (strncmp(names[i], name, MG_REGION_NAME) == 0)
+            number = i + 1;
+    if (!number && name_count < MOST_NAMES) {
+        if (name_count == name_room) {
+            uint32_t room = name_room ? 2 * name_room : 64;
+            void *grown = realloc(names, room * sizeof *names);
+            if (grown) {
+                names = grown;
+                name_room = room;
+            }
+        }
+        if (name_count < name_room) {
+            struct mg_map m = {
+                .record = { MG_REC_REGION, sizeof m + MG_REGION_NAME }, .start = name_count + 1,
+                .path_bytes = strnlen(name, MG_REGION_NAME - 1),
+            };
+            memset(names[name_count], 0, MG_REGION_NAME);
+            memcpy(names[name_count], name, m.path_bytes);
+            if (mg_catalogue(&m, sizeof m, names[name_count], MG_REGION_NAME))
+                number = ++name_count;
+        }
+    }
+    pthread_mutex_unlock(&lock);
+    return number;
+}
+
+static void put(enum mg_region_kind kind, uint32_t number, uint64_t value)
+{
+    uint64_t *w = mg_own_ring()->w;
+    if (w >= mg_own_ring()->end)
+        w = mg_ring_turn();
+    if (!number) {
+        atomic_fetch_add(&mg_own_ring()->dropped, 1);
+        return;
+    }
+    *w++ = MG_MARK_REGION | (uint64_t)kind << MG_REGION_KIND_SHIFT | number;
+    if (kind == MG_REGION_VALUE) {
+        *w++ = MG_MARK_VALUE_HIGH | value >> 32;
+        *w++ = MG_MARK_VALUE_LOW | (value & 0xffffffff);
+    }
+    __atomic_store_n(&mg_own_ring()->w, w, __ATOMIC_RELEASE);
+}
+
+/* ---- marked by the program ---- */
+
+static void read_name(char name[MG_REGION_NAME], uint64_t from)
+{
+    size_t to_page_end = MG_PAGE - from % MG_PAGE, bytes = MG_REGION_NAME - 1;
+    size_t first = bytes < to_page_end ? bytes : to_page_end;
+    memset(name, 0, MG_REGION_NAME);
+    if (!mg_guest_read(name, from, first))
+        snprintf(name, MG_REGION_NAME, "(unreadable)");
+    else if (first < bytes && !memchr(name, 0, first))
+        mg_guest_read(name + first, from + first, bytes - first);
+}
+
+static void on_marker(unsigned vcpu, void *kind)
+{
+    char name[MG_REGION_NAME];
+    int saved = errno;
+    (void)vcpu;
+    read_name(name, reg(RDI));
+    put((uintptr_t)kind, number_of(name), reg(RSI));
+    errno = saved;
+}
+
+/* What a no-op marks; 0: nothing. */
+static unsigned marker(const uint8_t *code, size_t bytes)
+{
+    static const uint8_t head[] = { 0x0f, 0x1f, 0x87 }, tail[] = { 0x00, 0x47, 0x4d };
+    bool is_one = bytes >= MARKER_BYTES && memcmp(code, head, sizeof head) == 0 &&
+                  memcmp(code + 4, tail, sizeof tail) == 0;
+    return is_one && code[3] <= MG_REGION_VALUE ? code[3] : 0;
+}
+
+/* ---- functions ---- */
+
+static void set_frames(unsigned vcpu, unsigned count)
+{
+    frames = count;
+    qemu_plugin_u64_set(in_functions, vcpu, count);
+}
+
+/* The thread has left the functions whose return addresses lie below the stack. */
+static void on_block_within(unsigned vcpu, void *unused)
+{
+    uint64_t sp = reg(RSP);
+    unsigned left = frames;
+    (void)unused;
+    while (left && sp > frame[left - 1].sp)
+        put(MG_REGION_END, frame[--left].name, 0);
+    if (left != frames)
+        set_frames(vcpu, left);
+}
+
+static void on_entry(unsigned vcpu, void *name)
+{
+    uint32_t number = (uintptr_t)name;
+    for (unsigned i = 0; i < frames; i++)
+        if (frame[i].name == number)
+            return;
+    if (frames == MOST_FRAMES) {
+        put(MG_REGION_BEGIN, 0, 0); /* counted as dropped */
+        return;
+    }
+    frame[frames].name = number;
+    frame[frames].sp = reg(RSP);
+    set_frames(vcpu, frames + 1);
+    put(MG_REGION_BEGIN, number, 0);
+}
+
+/* A new thread has the place of one that has ended. Its parent calls this. */
+static void on_thread(qemu_plugin_id_t id, unsigned vcpu)
+{
+    (void)id;
+    qemu_plugin_u64_set(in_functions, vcpu, 0);
+}
+
+/* The child has one thread, which begins outside of all regions. */
+static void child_of_fork(void)
+{
+    pthread_mutex_init(&lock, NULL);
+    if (patterns && current_cpu)
+        set_frames(current_cpu->cpu_index, 0);
+}
+
+static bool is_wanted(const char *name)
+{
+    for (unsigned i = 0; i < patterns; i++)
+        if (fnmatch(pattern[i], name, 0) == 0)
+            return true;
+    return false;
+}
+
+static void add_function(uint64_t vaddr, const char *name)
+{
+    if (function_count == function_room) {
+        size_t room = function_room ? 2 * function_room : 64;
+        void *grown = realloc(function, room * sizeof *function);
+        if (!grown)
+            return;
+        function = grown;
+        function_room = room;
+    }
+    uint32_t number = number_of(name);
+    pthread_mutex_lock(&lock);
+    function[function_count].vaddr = vaddr;
+    function[function_count++].name = number;
+    pthread_mutex_unlock(&lock);
+}
+
+/* A file's contents, and what is mapped of it where. */
+struct image {
+    const uint8_t *data;
+    size_t bytes;
+    uint64_t start, end, offset;
+};
+
+static bool has(const struct image *i, uint64_t at, uint64_t bytes)
+{
+    return at <= i->bytes && bytes <= i->bytes - at;
+}
+
+/* Where a symbol's value is mapped, if in this mapping and as code; else 0. */
+static uint64_t place(const struct image *i, const Elf64_Ehdr *e, uint64_t value)
+{
+    const Elf64_Phdr *p = (const void *)(i->data + e->e_phoff);
+    for (unsigned n = 0; n < e->e_phnum; n++) {
+        if (p[n].p_type != PT_LOAD || !(p[n].p_flags & PF_X) || value < p[n].p_vaddr ||
+            value - p[n].p_vaddr >= p[n].p_filesz)
+            continue;
+        uint64_t at = value - p[n].p_vaddr + p[n].p_offset;
+        if (at >= i->offset && at - i->offset < i->end - i->start)
+            return i->start + (at - i->offset);
+    }
+    return 0;
+}
+
+static bool is_known(uint64_t vaddr)
+{
+    for (size_t i = 0; i < function_count; i++)
+        if (function[i].vaddr == vaddr)
+            return true;
+    return false;
+}
+
+static void read_symbols(const struct image *i, const Elf64_Ehdr *e, const Elf64_Shdr *table,
+                         const Elf64_Shdr *text)
+{
+    if (!has(i, table->sh_offset, table->sh_size) || !has(i, text->sh_offset, text->sh_size) ||
+        !text->sh_size || i->data[text->sh_offset + text->sh_size - 1])
+        return;
+    const Elf64_Sym *s = (const void *)(i->data + table->sh_offset);
+    for (size_t n = 0; n < table->sh_size / sizeof *s; n++) {
+        if (ELF64_ST_TYPE(s[n].st_info) != STT_FUNC || s[n].st_shndx == SHN_UNDEF ||
+            s[n].st_name >= text->sh_size)
+            continue;
+        const char *name = (const char *)i->data + text->sh_offset + s[n].st_name;
+        uint64_t vaddr = is_wanted(name) ? place(i, e, s[n].st_value) : 0;
+        if (vaddr && !is_known(vaddr))
+            add_function(vaddr, name);
+    }
+}
+
+static void read_image(const struct image *i)
+{
+    const Elf64_Ehdr *e = (const void *)i->data;
+    if (i->bytes < sizeof *e || memcmp(e->e_ident, ELFMAG, SELFMAG) != 0 ||
+        e->e_ident[EI_CLASS] != ELFCLASS64 || e->e_shentsize != sizeof(Elf64_Shdr) ||
+        e->e_phentsize != sizeof(Elf64_Phdr) || e->e_shoff % 8 || e->e_phoff % 8 ||
+        !has(i, e->e_phoff, (uint64_t)e->e_phnum * sizeof(Elf64_Phdr)) ||
+        !has(i, e->e_shoff, (uint64_t)e->e_shnum * sizeof(Elf64_Shdr)))
+        return;
+    const Elf64_Shdr *s = (const void *)(i->data + e->e_shoff);
+    static const uint32_t kinds[] = { SHT_SYMTAB, SHT_DYNSYM };
+    for (unsigned k = 0; k < 2; k++)
+        for (unsigned n = 0; n < e->e_shnum; n++)
+            if (s[n].sh_type == kinds[k] && s[n].sh_link < e->e_shnum && s[n].sh_offset % 8 == 0)
+                read_symbols(i, e, &s[n], &s[s[n].sh_link]);
+}
+
+/* What was known of a place is so no longer. */
+static void forget(uint64_t start, uint64_t end)
+{
+    size_t kept = 0;
+    pthread_mutex_lock(&lock);
+    for (size_t i = 0; i < function_count; i++)
+        if (function[i].vaddr < start || function[i].vaddr >= end)
+            function[kept++] = function[i];
+    function_count = kept;
+    pthread_mutex_unlock(&lock);
+}
+
+void mg_region_map(uint64_t start, uint64_t end, uint64_t offset, const char *path)
+{
+    struct stat st;
+    if (!patterns)
+        return;
+    forget(start, end);
+    int fd = path[0] == '/' ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    if (fd < 0)
+        return;
+    if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_size > 0) {
+        void *data = mmap(NULL, st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+        struct image i = { data, st.st_size, start, end, offset };
+        if (data != MAP_FAILED) {
+            read_image(&i);
+            munmap(data, st.st_size);
+        }
+    }
+    close(fd);
+}
+
+static uint32_t function_at(uint64_t vaddr)
+{
+    uint32_t number = 0;
+    pthread_mutex_lock(&lock);
+    for (size_t i = 0; i < function_count && !number; i++)
+        if (function[i].vaddr == vaddr)
+            number = function[i].name;
+    pthread_mutex_unlock(&lock);
+    return number;
+}
+
+/* ---- */
+
+void mg_region_translate(struct qemu_plugin_tb *tb, uint64_t vaddr, const uint8_t *code,
+                         size_t bytes)
+{
+    unsigned kind = marker(code, bytes);
+    if (kind)
+        qemu_plugin_register_vcpu_tb_exec_cb(tb, on_marker, QEMU_PLUGIN_CB_NO_REGS,
+                                             (void *)(uintptr_t)kind);
+    if (!patterns)
+        return;
+    qemu_plugin_register_vcpu_tb_exec_cond_cb(tb, on_block_within, QEMU_PLUGIN_CB_NO_REGS,
+                                              QEMU_PLUGIN_COND_NE, in_functions, 0, NULL);
+    uint32_t name = function_at(vaddr);
+    if (name)
+        qemu_plugin_register_vcpu_tb_exec_cb(tb, on_entry, QEMU_PLUGIN_CB_NO_REGS,
+                                             (void *)(uintptr_t)name);
+}
+
+void mg_region_install(uint64_t plugin)
+{
+    char path[256], *line = NULL;
+    size_t room = 0;
+    ssize_t bytes;
+    pthread_atfork(NULL, NULL, child_of_fork);
+    snprintf(path, sizeof path, "%s/functions", mg_session_dir);
+    FILE *f = fopen(path, "re");
+    while (f && patterns < MOST_PATTERNS && (bytes = getline(&line, &room, f)) > 0) {
+        line[strcspn(line, "\n")] = 0;
+        pattern[patterns++] = strdup(line);
+    }
+    free(line);
+    if (f)
+        fclose(f);
+    if (!patterns)
+        return;
+    board = qemu_plugin_scoreboard_new(sizeof(uint64_t));
+    in_functions = qemu_plugin_scoreboard_u64(board);
+    qemu_plugin_register_vcpu_init_cb(plugin, on_thread);
+}
