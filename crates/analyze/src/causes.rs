@@ -68,6 +68,13 @@ pub(crate) fn causes(evidence: &Evidence) -> Vec<Cause> {
         page_faults(evidence),
     ];
     let mut causes: Vec<Cause> = found.into_iter().flatten().collect();
+    // A run that is too short to judge is not judged.
+    if causes
+        .first()
+        .is_some_and(|first| first.kind == CauseKind::Tiny)
+    {
+        return causes;
+    }
     match evidence.manifest.machine.as_ref() {
         Some(machine) => causes.extend(of_model(evidence, machine)),
         None => causes.extend(llc_misses(evidence)),

@@ -9,7 +9,7 @@ use memgauge_import::{self as import, Input};
 use memgauge_recording::Recording;
 use memgauge_report::{import_json, import_text};
 
-use crate::outcome::Exit;
+use crate::outcome::{self, Exit};
 use crate::units::{recording, spoken_bytes};
 use crate::{record, terminal};
 
@@ -50,6 +50,7 @@ pub(crate) fn import(args: &Import) -> anyhow::Result<Exit> {
             "memgauge: {}: {problem}; the records before it are imported",
             args.input.display()
         );
+        outcome::input_is_damaged();
     }
     if !args.quiet {
         terminal::print(&match args.json {

@@ -38,6 +38,11 @@ pub(crate) fn take_in_damage(recording: &Recording) {
     IS_DAMAGED.fetch_or(recording.is_damaged(), Ordering::Relaxed);
 }
 
+/// The same of other input that could be read in part.
+pub(crate) fn input_is_damaged() {
+    IS_DAMAGED.store(true, Ordering::Relaxed);
+}
+
 impl Exit {
     /// The exit code a shell would report for the program.
     pub(crate) fn of(end: &CommandEnd) -> Exit {

@@ -343,25 +343,35 @@ fn notes(seen: &[Note], end: &CommandEnd, options: &Options, emulator: &Emulator
             Note::Crashed { pid, signal } => crashed(
                 &format!("process {pid}"),
                 signal as i32,
-                &options.command[0],
+                &options.command,
                 emulator,
             ),
         })
         .collect();
     if let CommandEnd::Signalled(signal @ (libc::SIGSEGV | libc::SIGBUS | libc::SIGILL)) = *end {
-        let command = &options.command[0];
-        all.push(crashed("the program", signal, command, emulator));
+        all.push(crashed("the program", signal, &options.command, emulator));
     }
     all
 }
 
 /// A crash, which may be the emulator's fault.
-fn crashed(who: &str, signal: i32, command: &str, emulator: &Emulator) -> String {
+fn crashed(who: &str, signal: i32, command: &[String], emulator: &Emulator) -> String {
+    let words: Vec<String> = command.iter().map(|word| quoted(word)).collect();
     format!(
-        "{who} crashed (signal {signal}) under the emulator: run `{} {command}` without memgauge \
+        "{who} crashed (signal {signal}) under the emulator: run `{} {}` without memgauge \
          to see whether the emulator is at fault",
-        emulator.path.display()
+        emulator.path.display(),
+        words.join(" ")
     )
+}
+
+/// A word as a shell takes it.
+fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_alphanumeric() || "-_./=:,+@%".contains(c);
+    match !word.is_empty() && word.chars().all(is_plain) {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', r"'\''")),
+    }
 }
 
 /// Message where AddressSanitizer could not search for leaks.

@@ -485,7 +485,7 @@ fn no_rights() -> Error {
     Error::new(
         ErrorKind::Missing,
         "failed to load the accounting programs: it needs CAP_BPF, CAP_PERFMON and \
-         CAP_NET_ADMIN; run it as root (sudo memgauge io …), or once: sudo setcap \
+         CAP_NET_ADMIN; run memgauge as root (sudo), or once: sudo setcap \
          cap_bpf,cap_perfmon,cap_net_admin,cap_dac_read_search,cap_sys_ptrace+ep \
          $(command -v memgauge)",
     )

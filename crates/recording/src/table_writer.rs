@@ -274,6 +274,10 @@ pub(super) fn reason(kind: io::ErrorKind) -> (ErrorKind, String) {
             ErrorKind::DiskFull,
             "disk quota exceeded; free some space or record elsewhere".into(),
         ),
+        io::ErrorKind::FileTooLarge => (
+            ErrorKind::DiskFull,
+            "the file would be larger than the shell's limit: raise it (ulimit -f)".into(),
+        ),
         io::ErrorKind::PermissionDenied => (
             ErrorKind::Io,
             "permission denied; choose a directory you may write to".into(),

@@ -82,9 +82,10 @@ pub(crate) fn of_cause(cause: &Cause, summary: &Summary) -> Statement {
                 percent(other)
             ),
             format!("at least {threshold} of the cycles stalled, below 60 % of the bandwidth"),
-            "Shorten chains of loads that depend on each other (lists, trees, hash chains): \
-             lay data out in the order of its use, or make it fit a cache. The tables of regions \
-             say which data.",
+            "Use more of each line that comes: go through data in the order in which it lies, and \
+             make it smaller. Loads that need the one before (lists, trees, hash chains): shorten \
+             the chain. The tables of regions say which data; `--prefetch stride` models what \
+             prefetchers hide.",
         ),
         CauseKind::TlbBound => (
             format!(

@@ -32,6 +32,9 @@ pub struct Measured {
     pub memgauge_baseline: u32,
     /// The modelled machine's name; `None` where none was modelled.
     pub machine: Option<String>,
+    /// File name of the program.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub program: Option<String>,
     /// One in so many cache sets was followed, from which numbers are estimated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub estimated_from: Option<u32>,
@@ -48,6 +51,11 @@ impl Measured {
         Measured {
             memgauge_baseline: VERSION,
             machine: machine.map(|machine| machine.name.clone()),
+            program: summary
+                .recording
+                .command
+                .first()
+                .map(|path| file_name(path).to_owned()),
             estimated_from: summary.estimated().map(|sets| sets.one_in),
             metrics: metrics(summary),
             functions: functions(summary),
@@ -96,14 +104,38 @@ fn functions(summary: &Summary) -> BTreeMap<String, BTreeMap<String, u64>> {
     let table = &summary.hot.functions;
     let exact = table.rows.iter().filter(|row| row.samples.is_none());
     for row in exact {
-        let module = row.module.rsplit('/').next().unwrap_or(&row.module);
-        let name = format!("{} ({module})", row.function);
+        let name = format!("{} ({})", row.function, file_name(&row.module));
         let counts = functions.entry(name).or_default();
         for (event, &count) in row.counts.iter() {
             *counts.entry(event.clone()).or_default() += count;
         }
     }
     functions
+}
+
+fn file_name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}
+
+/// A run with its program's functions under another program's name: two builds of a
+/// program often have names of their own. `None` where the names are the same.
+fn renamed(run: &Measured, program: Option<&str>) -> Option<Measured> {
+    let (own, other) = (run.program.as_deref()?, program?);
+    if own == other {
+        return None;
+    }
+    let (own, other) = (format!(" ({own})"), format!(" ({other})"));
+    let name = |name: &String| match name.strip_suffix(&own) {
+        Some(function) => format!("{function}{other}"),
+        None => name.clone(),
+    };
+    let functions = run.functions.iter();
+    Some(Measured {
+        functions: functions
+            .map(|(key, counts)| (name(key), counts.clone()))
+            .collect(),
+        ..run.clone()
+    })
 }
 
 /// A number of both runs.
@@ -141,6 +173,9 @@ pub struct Comparison {
     pub changed: bool,
     /// The modelled machines of both.
     pub machines: [Option<String>; 2],
+    /// File names of both programs. The second one's functions are compared with those
+    /// of the first, and have its name.
+    pub programs: [Option<String>; 2],
     /// Part of the cache sets, one in so many, from which the numbers of each are estimated.
     pub estimated_from: [Option<u32>; 2],
     /// All metrics of both, by name.
@@ -154,6 +189,9 @@ pub struct Comparison {
 impl Comparison {
     /// Compares `after` with `before`.
     pub fn of(before: &Measured, after: &Measured) -> Comparison {
+        let programs = [before.program.clone(), after.program.clone()];
+        let named = renamed(after, before.program.as_deref());
+        let after = named.as_ref().unwrap_or(after);
         let names: BTreeSet<&String> = before.metrics.keys().chain(after.metrics.keys()).collect();
         let get = |run: &Measured, name: &String| run.metrics.get(name).copied();
         let metrics = names.into_iter();
@@ -174,6 +212,7 @@ impl Comparison {
             changed: before.functions != after.functions
                 || metrics.iter().any(|metric| metric.before != metric.after),
             machines: [before.machine.clone(), after.machine.clone()],
+            programs,
             estimated_from: [before.estimated_from, after.estimated_from],
             metrics,
             ranked_by,
@@ -206,8 +245,17 @@ impl Comparison {
                  their intervals say nothing (memgauge report).\n"
             );
         }
+        if let [Some(before), Some(after)] = &self.programs
+            && before != after
+        {
+            text += &format!("Functions of `{after}` are compared with those of `{before}`.\n");
+        }
         if !self.changed {
             return text + "Nothing changed.\n";
+        }
+        let mut measured = self.metrics.iter().filter(|m| m.name != "duration_ns");
+        if measured.all(|m| m.difference.is_none()) {
+            text += "The runs have no metric in common: they come from different sources.\n";
         }
         text += "Metrics that changed\n";
         text += &self.metrics_table().draw(style);
@@ -320,4 +368,48 @@ fn number(value: Option<f64>) -> String {
 
 fn signed_percent(ratio: f64) -> String {
     format!("{:+.2} %", ratio * 100.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(program: &str, misses: u64) -> Measured {
+        let counts = |n| BTreeMap::from([("llc.miss".to_owned(), n)]);
+        Measured {
+            program: Some(program.to_owned()),
+            functions: BTreeMap::from([
+                (format!("sum ({program})"), counts(misses)),
+                ("memset (libc.so.6)".to_owned(), counts(7)),
+            ]),
+            metrics: BTreeMap::from([("llc.miss".to_owned(), (misses + 7) as f64)]),
+            ..Measured::default()
+        }
+    }
+
+    #[test]
+    fn functions_of_programs_with_two_names_are_compared_with_each_other() {
+        let compared = Comparison::of(&run("old", 100), &run("new", 40));
+        let functions: Vec<_> = compared.functions.iter().collect();
+        assert_eq!(functions.len(), 1, "{functions:?}");
+        assert_eq!(functions[0].function, "sum (old)");
+        assert_eq!((functions[0].before, functions[0].after), (100, 40));
+        let text = compared.text(10, &Style::plain());
+        assert!(
+            text.contains("Functions of `new` are compared with those of `old`."),
+            "{text}"
+        );
+        assert!(!Comparison::of(&run("old", 9), &run("new", 9)).changed);
+    }
+
+    #[test]
+    fn runs_without_a_metric_in_common_say_so() {
+        let counted = |name: &str| Measured {
+            metrics: BTreeMap::from([(name.to_owned(), 1.0), ("duration_ns".to_owned(), 2.0)]),
+            ..Measured::default()
+        };
+        let text = |a, b| Comparison::of(&counted(a), &counted(b)).text(10, &Style::plain());
+        assert!(text("loads", "cpu-clock").contains("no metric in common"));
+        assert!(!text("loads", "loads").contains("no metric in common"));
+    }
 }

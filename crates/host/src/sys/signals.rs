@@ -52,8 +52,12 @@ extern "C" fn on_interrupt(signal: i32, info: *mut libc::siginfo_t, _: *mut libc
 /// `si_code` of what the kernel itself sends (include/uapi/asm-generic/siginfo.h).
 const SI_KERNEL: i32 = 0x80;
 
+/// Does nothing: the write that came too far fails with EFBIG then. A handler, unlike an
+/// ignored signal, is not passed on to the program.
+extern "C" fn on_file_limit(_: i32) {}
+
 /// Counts SIGINT, SIGTERM and SIGHUP from now on; the second one ends this process at
-/// once, unless [`ends_at`] says another.
+/// once, unless [`ends_at`] says another. A limit of file sizes no longer ends it.
 ///
 /// # Errors
 /// The error of `sigaction`.
@@ -72,7 +76,14 @@ pub(crate) fn catch() -> io::Result<()> {
             return Err(io::Error::last_os_error());
         }
     }
-    Ok(())
+    // SAFETY: an all-zero sigaction is valid.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = on_file_limit as *const () as usize;
+    // SAFETY: the handler does nothing.
+    match unsafe { libc::sigaction(libc::SIGXFSZ, &action, std::ptr::null_mut()) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 fn is_ignored(signal: i32) -> bool {

@@ -351,7 +351,11 @@ impl Recorder {
         for o in std::mem::take(&mut self.outcomes) {
             let named = |what: &str| format!("{}: {what}", o.name);
             let of_event = [
-                (LossKind::RingFull, "samples", o.lost),
+                (
+                    LossKind::RingFull,
+                    "samples (a larger --ring keeps more)",
+                    o.lost,
+                ),
                 (LossKind::RingFull, "times packets were cut short", o.cut),
                 (
                     LossKind::Throttled,
