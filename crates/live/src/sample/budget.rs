@@ -222,6 +222,10 @@ mod tests {
         };
         assert_eq!(factor(0.02, &with_own(200)), None, "a tenth of the budget");
         assert!(factor(0.02, &with_own(2000)).unwrap() > 1.0);
-        assert_eq!(factor(0.02, &with_own(0)), None, "over the limit: not lowered");
+        assert_eq!(
+            factor(0.02, &with_own(0)),
+            None,
+            "over the limit: not lowered"
+        );
     }
 }
