@@ -24,6 +24,7 @@
 #include "emit.h"
 #include "runs.h"
 #include "session.h"
+#include "sets.h"
 
 __thread struct mg_plan mg_plan;
 
@@ -101,12 +102,65 @@ static void settle(void)
     block.stored = 0;
 }
 
+static void attention(void)
+{
+    mg_attention();
+}
+
+static TCGHelperInfo attention_info = {
+    .func = attention, .name = "memgauge_attention", .flags = TCG_CALL_NO_RWG,
+    .typemask = dh_typemask(void, 0),
+};
+
+/* Where some sets are followed: the block counts its execution. It does not ask for room;
+ * the top bit of what was executed is set where there is none (sets.c). */
+static void count_execution(void)
+{
+    TCGv_ptr r = ring();
+    TCGv_i64 ran = tcg_temp_ebb_new_i64();
+    TCGLabel *on = gen_new_label();
+    tcg_gen_ld_i64(ran, r, offsetof(struct mg_ring, ran));
+    tcg_gen_brcondi_i64(TCG_COND_GE, ran, 0, on);
+    tcg_gen_call0(attention, &attention_info, NULL);
+    gen_set_label(on);
+    tcg_temp_free_i64(ran);
+    tcg_temp_free_ptr(r);
+    block.next = tcg_temp_new_ptr(); /* the ring */
+    tcg_gen_ld_ptr(block.next, tcg_env, RING);
+    if (mg_plan.ran)
+        tcg_gen_op3(INDEX_op_memgauge_add, TCG_TYPE_I64, tcgv_ptr_arg(block.next),
+                    tcgv_i64_arg(tcg_constant_i64(mg_plan.ran)), offsetof(struct mg_ring, ran));
+    tcg_gen_op2(INDEX_op_memgauge_inc, TCG_TYPE_I64, tcgv_ptr_arg(block.next),
+                MG_COUNTS_AT + 8ull * mg_plan.number);
+}
+
+/* Keeps a run if it touches a line to follow: a look at the table, and mg_keep where that
+ * says so. */
+static void keep_run(uint64_t run, TCGv_i64 address)
+{
+    unsigned down = run >> MG_DOWN_BITS & 0xff, room = run >> MG_ROOM_BITS & 0xff;
+    TCGv_i64 class = tcg_temp_ebb_new_i64();
+    if (down)
+        tcg_gen_subi_i64(class, address, down);
+    tcg_gen_shri_i64(class, down ? class : address, 6);
+    tcg_gen_andi_i64(class, class, MG_CLASSES - 1);
+    tcg_gen_op6(INDEX_op_memgauge_keep, TCG_TYPE_I64, tcgv_ptr_arg(block.next),
+                tcgv_i64_arg(class), tcgv_i64_arg(address),
+                room < MG_LINE_BYTES - 1 ? MG_HERE | MG_NEXT : MG_HERE,
+                run & 0xffffffff, run >> 32);
+    tcg_temp_free_i64(class);
+}
+
 void mg_emit_begin(void)
 {
     block.has_next = block.is_current = false;
     block.stored = 0;
     if (!mg_plan.active)
         return;
+    if (mg_sets()) {
+        count_execution();
+        return;
+    }
     TCGv_ptr r = ring();
     TCGv_i64 w = tcg_temp_ebb_new_i64(), end = tcg_temp_ebb_new_i64();
     TCGLabel *room = gen_new_label();
@@ -178,7 +232,10 @@ bool mg_emit_access(unsigned index, const struct qemu_plugin_regular_cb *callbac
     if (!(callback->rw & rw) || block.done >> index & 1)
         return true;
     block.done |= 1u << index;
-    put_run((uintptr_t)callback->userp, (TCGv_i64)address);
+    if (mg_sets())
+        keep_run((uintptr_t)callback->userp, (TCGv_i64)address);
+    else
+        put_run((uintptr_t)callback->userp, (TCGv_i64)address);
     if (block.calls)
         settle();
     return true;

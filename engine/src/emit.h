@@ -12,6 +12,8 @@ struct qemu_plugin_regular_cb;
 struct mg_plan {
     bool active;   /* it is recorded */
     uint64_t head; /* word with which it begins, unless its first run's word does; or 0 */
+    uint32_t number; /* where some sets are followed: its own, */
+    uint64_t ran;    /* and what it executes */
 };
 extern __thread struct mg_plan mg_plan;
 

@@ -15,6 +15,7 @@
 #include "guest.h"
 #include "runs.h"
 #include "session.h"
+#include "sets.h"
 
 /* Translation is serialised by translate_lock: a block, and its last instruction. */
 static struct mg_decoded block, rep;
@@ -60,6 +61,10 @@ static inline bool in_two_lines(uint64_t vaddr, uint64_t udata)
 void mg_on_run(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t vaddr, void *run)
 {
     (void)vcpu, (void)info;
+    if (mg_sets()) {
+        mg_keep_run(vaddr, (uintptr_t)run);
+        return;
+    }
     struct mg_ring *r = mg_own_ring();
     uint64_t udata = (uintptr_t)run, *w = r->w;
     *w = (udata & MG_ID_BITS) | vaddr | (in_two_lines(vaddr, udata) ? MG_SEVERAL : 0);
@@ -228,7 +233,10 @@ static void on_translate(qemu_plugin_id_t plugin, struct qemu_plugin_tb *tb)
     uint64_t number = told(&block, vaddr), alone = number;
     if (!number) /* no room: the block runs unrecorded */
         mg_note_undecoded(block.insns);
-    if (number && block.loops && block.insns > 1)
+    if (number && mg_sets()) {
+        mg_hook_sets(tb, &block, vaddr, number);
+        alone = 0;
+    } else if (number && block.loops && block.insns > 1)
         alone = told(&rep, decode_block(&rep, tb, block.insns - 1, block.insns, base));
     if (alone)
         hook_block(tb, number, alone);

@@ -5,6 +5,7 @@
  * and may close any.
  */
 #include "session.h"
+#include "sets.h"
 
 #include "qemu/osdep.h"
 #include "hw/core/cpu.h"
@@ -23,7 +24,8 @@
 
 char mg_session_dir[200];
 
-static struct mg_ring dummy; /* w == end == NULL: its first use turns it */
+/* w == end == NULL: its first use turns it */
+static struct mg_ring dummy = { .ran = MG_ATTENTION };
 extern void *const mg_no_ring; /* of a new processor of QEMU's */
 void *const mg_no_ring = &dummy;
 
@@ -36,6 +38,9 @@ static uint32_t process_entry = MG_NO_ENTRY;
 static uint32_t next_block = MG_FIRST_BLOCK;
 static pthread_mutex_t catalogue_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_key_t thread_end;
+
+/* Blocks whose counts get memory with a thread's ring, beyond those that there are. */
+#define COUNTS_AHEAD 65536u
 
 /* Starts of threads: the one under way, and the latest ones by thread. */
 static pthread_mutex_t birth_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -82,6 +87,11 @@ bool mg_session_open(const char *dir)
     return control && control->magic == MG_MAGIC && control->version == MG_WIRE_VERSION;
 }
 
+uint64_t mg_sets(void)
+{
+    return control ? control->sets : 0;
+}
+
 static void entry_path(char path[256], uint32_t number)
 {
     snprintf(path, 256, "%s/e%08x", mg_session_dir, number);
@@ -126,10 +136,17 @@ static void use_ring(struct mg_ring *r)
 /* A ring without a reader: the thread runs on, its words are overwritten. */
 static void unrecorded(void)
 {
-    static __thread struct mg_ring blind;
-    blind.w = blind.data = scratch;
-    blind.end = scratch + MG_BLOCK_WORDS - MG_BLOCK_SLACK;
-    use_ring(&blind);
+    static __thread struct mg_ring own;
+    struct mg_ring *blind = &own;
+    if (mg_sets()) { /* its counts lie behind it; its table says that nothing is followed */
+        blind = mmap(NULL, MG_SETS_BYTES, PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (blind == MAP_FAILED)
+            abort();
+    }
+    blind->w = blind->data = scratch;
+    blind->end = scratch + MG_BLOCK_WORDS - MG_BLOCK_SLACK;
+    use_ring(blind);
 }
 
 void mg_birth_lock(void)
@@ -169,10 +186,14 @@ static uint64_t own_birth(void)
 static void ring_begin(void)
 {
     uint32_t number;
-    size_t bytes = MG_PAGE + 8ull * MG_BLOCKS * MG_BLOCK_WORDS;
+    size_t bytes = MG_RING_BYTES, reserved = bytes;
     struct mg_ring *r = NULL;
+    if (mg_sets()) {
+        bytes = MG_SETS_BYTES;
+        reserved = MIN(bytes, MG_COUNTS_AT + 8ull * (next_block + COUNTS_AHEAD));
+    }
     if (process && !atomic_load(&control->stop))
-        r = new_entry(MG_THREAD, bytes, bytes, process_entry, 0, &number);
+        r = new_entry(MG_THREAD, bytes, reserved, process_entry, 0, &number);
     if (!r) {
         unrecorded();
         return;
@@ -181,6 +202,8 @@ static void ring_begin(void)
     r->data = r->w = (uint64_t *)((uint8_t *)r + MG_PAGE);
     r->end = r->w + MG_BLOCK_WORDS - MG_BLOCK_SLACK;
     r->number = number;
+    if (mg_sets())
+        mg_follow_all(r);
     publish(&r->entry);
     use_ring(r);
     pthread_setspecific(thread_end, r);
@@ -241,6 +264,9 @@ uint64_t *mg_ring_turn(void)
         if (wait_for_room(r)) {
             r->w = r->data + (uint64_t)((head + 1) % MG_BLOCKS) * MG_BLOCK_WORDS;
             r->end = r->w + MG_BLOCK_WORDS - MG_BLOCK_SLACK;
+            if (r->full)
+                r->ran -= MG_ATTENTION;
+            r->full = 0;
         } else {
             unrecorded();
         }
@@ -251,6 +277,8 @@ uint64_t *mg_ring_turn(void)
 
 uint64_t mg_put_sync(enum mg_sync_kind kind, uint64_t key, uint64_t ns)
 {
+    if (mg_sets())
+        mg_put_sum();
     uint64_t *w = mg_own_ring()->w;
     if (w >= mg_own_ring()->end)
         w = mg_ring_turn();
@@ -301,6 +329,13 @@ void mg_note_undecoded(uint32_t count)
 uint32_t mg_new_block_id(void)
 {
     return next_block++;
+}
+
+uint64_t mg_own_sets(void)
+{
+    unsigned by = process_entry % MG_SPACES * MG_SPACE_STEP % MG_CLASSES;
+    uint64_t sets = mg_sets();
+    return by ? sets >> by | sets << (MG_CLASSES - by) : sets;
 }
 
 /* The thread's processor is gone by now, and with it the place of the ring. */

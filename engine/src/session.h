@@ -20,6 +20,9 @@ void mg_process_begin(uint32_t owner, uint32_t first_block);
  * Creates the ring at a thread's first use. */
 uint64_t *mg_ring_turn(void);
 
+/* Classes of lines to follow; 0: all lines are, and the ring has words of every run. */
+uint64_t mg_sets(void);
+
 /* Appends a MG_MARK_SYNC and what follows it; its number. */
 uint64_t mg_put_sync(enum mg_sync_kind kind, uint64_t key, uint64_t ns);
 

@@ -36,6 +36,23 @@
  *   MG_MARK_SYNC | number    the thread lets others go on, or has waited (sync.c); two
  *                            marks follow: MG_MARK_SYNC_KIND with a kind and a key,
  *                            MG_MARK_SYNC_NS with a time
+ *
+ * Where only some cache sets are followed (mg_control.sets), the ring has other words.
+ * A run that touches one of their lines takes three:
+ *
+ *   63 62      47 46            0
+ *   +-+----------+---------------+
+ *   |s| run      | address       |   s: the run lies in two lines
+ *   +-+----------+---------------+
+ *   | what was executed          |   since the last such word, struct mg_ring.ran
+ *   +----------------------------+
+ *   | block                      |
+ *   +----------------------------+
+ *
+ * MG_MARK_SUM is followed by what was executed alone. How often each block was executed
+ * is counted behind the ring (MG_COUNTS_AT). An access of a rep instruction, and a piece
+ * of a varying access, is a block of its own without instructions (MG_CODE_PIECE) and
+ * has a code for a run, see sets.c.
  */
 #ifndef MG_STREAM_H
 #define MG_STREAM_H
@@ -46,7 +63,7 @@
 #include <stdint.h>
 
 #define MG_MAGIC 0x3147474du /* "MGG1", little endian */
-#define MG_WIRE_VERSION 8u
+#define MG_WIRE_VERSION 9u
 #define MG_PAGE 4096u
 
 #define MG_BLOCK_WORDS 32768u
@@ -69,6 +86,7 @@
 #define MG_MARK_SYNC (MG_SEVERAL | 0xff03ull << MG_ID_SHIFT)
 #define MG_MARK_SYNC_KIND (MG_SEVERAL | 0xff04ull << MG_ID_SHIFT)
 #define MG_MARK_SYNC_NS (MG_SEVERAL | 0xff05ull << MG_ID_SHIFT)
+#define MG_MARK_SUM (MG_SEVERAL | 0xff06ull << MG_ID_SHIFT)
 #define MG_SYNC_KIND_SHIFT 40
 #define MG_SYNC_KEY ((1ull << MG_SYNC_KIND_SHIFT) - 1)
 #define MG_SYNC_NS ((1ull << MG_ID_SHIFT) - 1)
@@ -103,6 +121,7 @@ struct mg_control {
     _Atomic uint32_t refused;  /* processes and threads that got no entry */
     _Atomic uint32_t stop;     /* recorder: nobody reads any more */
     _Atomic uint64_t sequence; /* marks of MG_MARK_SYNC so far */
+    uint64_t sets;             /* recorder: classes of lines to follow; 0: all, as words */
 };
 
 struct mg_entry {
@@ -143,7 +162,9 @@ struct mg_ring {
     _Atomic uint32_t dropped;  /* words without room; stays 0 */
     uint32_t rep_block;        /* the block of the rep instruction under way, alone */
     uint32_t rep_accesses;     /* of its iteration that have come */
-    uint8_t pad1[16];
+    uint64_t ran;              /* see MG_RAN; top bit: the thread is to look after its ring */
+    uint32_t full;             /* it is, for room; ran is MG_ATTENTION too high */
+    uint32_t narrowed;         /* the table has the sets to follow */
     /* written by the recorder */
     _Atomic uint32_t tail;     /* blocks read */
     _Atomic uint32_t waiting;  /* the thread sleeps on tail */
@@ -151,7 +172,39 @@ struct mg_ring {
     /* written by the thread once a block, so that polling it costs nothing */
     uint32_t used[MG_BLOCKS];  /* words in each sealed block */
     _Atomic uint32_t head;     /* blocks sealed */
+    uint8_t pad3[28];
+    /* of rep instructions and varying accesses, where some sets are followed (sets.c) */
+    uint64_t rep_at;
+    uint64_t rep_ran;
+    uint64_t *rep_w;
+    uint32_t piece_bytes;
+    uint32_t piece_stores;
+    uint32_t piece_lines;
 };
+
+/* Where some sets are followed, behind the ring: for each class of lines what to do with
+ * a run that begins there, then the executions of each block. */
+#define MG_RING_BYTES (MG_PAGE + 8ull * MG_BLOCKS * MG_BLOCK_WORDS)
+#define MG_TABLE_AT MG_RING_BYTES
+#define MG_CLASSES 64u
+#define MG_HERE 1u         /* the line is followed */
+#define MG_NEXT 2u         /* the next one is */
+#define MG_COUNTS_AT (MG_TABLE_AT + MG_PAGE)
+#define MG_COUNTED (1u << 21) /* blocks that have a count */
+#define MG_SETS_BYTES (MG_COUNTS_AT + 8ull * MG_COUNTED)
+/* An address space's lines are this many further in the last-level cache than those of
+ * the one before; crates/machine/src/cache/mod.rs has the same. */
+#define MG_SPACE_STEP 0x19e37u
+#define MG_SPACES ((1u << 18) - 1)
+
+/* Codes of a line of an access that is a block of its own, in place of a run. */
+#define MG_PIECE_BEGINS 0u
+#define MG_PIECE_SECOND_LINE 1u
+#define MG_PIECE_FURTHER_LINE 2u
+/* What was executed: instructions, loads, stores, modifies, 16 bits each. */
+#define MG_RAN(insns, loads, stores, modifies) \
+    ((uint64_t)(insns) << 48 | (uint64_t)(loads) << 32 | (uint64_t)(stores) << 16 | (modifies))
+#define MG_ATTENTION (1ull << 63)
 
 enum mg_record_kind { MG_REC_CODE = 1, MG_REC_MAP = 2, MG_REC_UNMAP = 3, MG_REC_BRK = 4,
                       MG_REC_PROGRAM = 5, MG_REC_NOT_FOLLOWED = 6, MG_REC_LEAK_SEARCH = 7,
@@ -176,6 +229,7 @@ struct mg_code {
 #define MG_CODE_BEGINS_REP 1u  /* first instruction is a rep string instruction */
 #define MG_CODE_ENDS_REP 2u    /* last one is */
 #define MG_CODE_VARYING 4u     /* has varying accesses */
+#define MG_CODE_PIECE 8u       /* an access alone, where some sets are followed */
 
 #define MG_RUN_VARYING 0xffffu
 enum mg_access_kind { MG_LOAD = 1, MG_STORE = 2, MG_MODIFY = 3 };
@@ -201,7 +255,7 @@ struct mg_map {
     uint32_t path_bytes;
 };
 
-static_assert(sizeof(struct mg_control) == 32, "wire");
+static_assert(sizeof(struct mg_control) == 40, "wire");
 static_assert(sizeof(struct mg_entry) == 32, "wire");
 static_assert(offsetof(struct mg_process, used) == 32, "wire");
 static_assert(sizeof(struct mg_process) == 56, "wire");
@@ -210,6 +264,8 @@ static_assert(offsetof(struct mg_ring, birth) == 32, "wire");
 static_assert(offsetof(struct mg_ring, taken) == 40, "wire");
 static_assert(offsetof(struct mg_ring, w) == 64, "wire");
 static_assert(offsetof(struct mg_ring, dropped) == 100, "wire");
+static_assert(offsetof(struct mg_ring, ran) == 112, "wire");
+static_assert(offsetof(struct mg_ring, full) == 120, "wire");
 static_assert(offsetof(struct mg_ring, tail) == 128, "wire");
 static_assert(offsetof(struct mg_ring, used) == 192, "wire");
 static_assert(offsetof(struct mg_ring, head) == 224, "wire");

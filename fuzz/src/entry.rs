@@ -12,21 +12,33 @@ use std::path::Path;
 /// A manifest that opens.
 pub(crate) const SOUND_MANIFEST: &[u8] = br#"{"format_version":1,"command":["true"]}"#;
 
-/// Every table, in the order in which a first byte selects it.
-pub(crate) const TABLES: [&str; 12] = [
-    "samples",
-    "series",
-    "overflows",
-    "overflow_blocks",
-    "sites",
-    "threads",
-    "modules",
-    "losses",
-    "io",
-    "io_owners",
-    "io_devices",
-    "registers",
-];
+macro_rules! tables {
+    ($($row:ident $name:literal,)+) => {
+        /// Every table, in the order in which a first byte selects it.
+        pub(crate) const TABLES: &[&str] = &[$($name),+];
+
+        fn read_all(recording: &Recording) -> usize {
+            let _ = recording.problems();
+            0 $(+ read::<$row>(recording))+
+        }
+    };
+}
+
+tables! {
+    Sample "samples",
+    SeriesRow "series",
+    Overflow "overflows",
+    OverflowBlock "overflow_blocks",
+    SiteCount "sites",
+    Thread "threads",
+    Module "modules",
+    Loss "losses",
+    IoRow "io",
+    IoOwner "io_owners",
+    IoDevice "io_devices",
+    SampleRegister "registers",
+    GeneratedCode "generated_code",
+}
 
 /// Opens a recording in `scratch` whose manifest is `input`; whether it opened.
 pub(crate) fn open_recording(scratch: &Path, input: &[u8]) -> bool {
@@ -56,23 +68,6 @@ pub(crate) fn read_part(scratch: &Path, input: &[u8]) -> usize {
 
 fn put(path: &Path, bytes: &[u8]) {
     std::fs::write(path, bytes).expect("the scratch directory is writable");
-}
-
-fn read_all(recording: &Recording) -> usize {
-    let _ = recording.problems();
-    read::<Sample>(recording)
-        + read::<SeriesRow>(recording)
-        + read::<Overflow>(recording)
-        + read::<OverflowBlock>(recording)
-        + read::<SiteCount>(recording)
-        + read::<Thread>(recording)
-        + read::<Module>(recording)
-        + read::<Loss>(recording)
-        + read::<IoRow>(recording)
-        + read::<IoOwner>(recording)
-        + read::<IoDevice>(recording)
-        + read::<SampleRegister>(recording)
-        + read::<GeneratedCode>(recording)
 }
 
 fn read<R: Row>(recording: &Recording) -> usize {

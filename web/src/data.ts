@@ -36,6 +36,7 @@ export interface Summary {
     machine: Machine | null;
   };
   provenance: { counts: string[]; regions: string };
+  sets?: { one_in: number; estimates: Record<string, { value: number; low: number; high: number }> };
   run: { duration_ns: number; wall_s: number | null; instructions: number | null };
   totals: Counts;
   levels: {
@@ -276,4 +277,9 @@ export interface MissCurve {
   knees: { bytes: number; benefit: number }[];
   bytes_for_90_percent: number;
   marks?: { name: string; bytes: number }[];
+}
+
+/** How counts of a run came to be: of a modelled machine, all or some of its cache sets. */
+export function modelled(run: Summary): string {
+  return run.sets !== undefined && run.sets.one_in > 1 ? "estimated" : "modelled";
 }

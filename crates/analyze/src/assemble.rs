@@ -140,6 +140,7 @@ pub fn assemble(
         threads: thread_rows,
         losses: parts.losses,
         problems,
+        sets: manifest.sets.clone(),
         import: manifest.import.clone(),
         own_cost: manifest.own_cost.clone(),
         events: manifest.events.clone(),

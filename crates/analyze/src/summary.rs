@@ -2,7 +2,7 @@
 
 use memgauge_trace::{
     CommandEnd, EventDef, HostFacts, ImportFacts, MachineFacts, Manifest, OwnCost, Provenance,
-    SourceFacts, catalogue,
+    SetsFacts, SourceFacts, catalogue,
 };
 use serde::Serialize;
 
@@ -71,6 +71,9 @@ pub struct Summary {
     pub losses: Vec<LossRow>,
     /// Parts of the recording that could not be read, in words.
     pub problems: Vec<String>,
+    /// Estimates of all cache sets and their intervals, where some sets were followed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sets: Option<SetsFacts>,
     /// Facts of the imported file.
     pub import: Option<ImportFacts>,
     /// Cost of recording.
@@ -81,6 +84,13 @@ pub struct Summary {
     pub causes: Vec<Cause>,
     /// Definitions of the recording's events.
     pub events: Vec<EventDef>,
+}
+
+impl Summary {
+    /// The facts of the followed sets, where numbers are estimated from some.
+    pub fn estimated(&self) -> Option<&SetsFacts> {
+        self.sets.as_ref().filter(|sets| sets.estimates_any())
+    }
 }
 
 /// The program and the machine: the manifest's facts.

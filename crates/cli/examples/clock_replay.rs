@@ -179,6 +179,7 @@ fn emulated(command: &[String], folder: &Path) -> Result<Emulated> {
         machine: geometry::host(),
         pmu: PmuConfig::default(),
         traces: None,
+        sets: None,
     };
     emulate::record(&options, &mut |_| {})?;
     let regions = Regions::read(&Recording::open(&output)?)?;

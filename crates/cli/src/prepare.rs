@@ -26,7 +26,8 @@ pub(crate) fn refuse_unused(settings: &Settings, source: Source) -> anyhow::Resu
     let clock = source == Source::Clock;
     let is_modelled = !settings.modelled.prefetch.is_empty()
         || settings.modelled.machine != HOST
-        || settings.delivery.0 != Delivery::Ideal;
+        || settings.delivery.0 != Delivery::Ideal
+        || settings.sets.is_some();
     let all = [
         ("--overhead", emulate && settings.overhead.is_some()),
         ("-F", emulate && settings.frequency.is_some()),
@@ -34,7 +35,7 @@ pub(crate) fn refuse_unused(settings: &Settings, source: Source) -> anyhow::Resu
         ("-e", clock && !settings.events.is_empty()),
         ("-c", clock && settings.period.is_some()),
         (
-            "--machine, --prefetch and --delivery",
+            "--machine, --prefetch, --delivery and --sets",
             !emulate && is_modelled,
         ),
     ];

@@ -95,6 +95,7 @@ fn run(settings: &Settings, command: &[String], verbose: bool) -> anyhow::Result
         machine: settings.modelled.config()?,
         pmu: pmu(settings)?,
         traces: None,
+        sets: settings.sets,
     };
     let why = match settings.events.is_empty() {
         true => "to sample this machine, use -e or --source clock",

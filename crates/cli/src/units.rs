@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use memgauge_emulate::SetSample;
 use memgauge_machine::Delivery;
 use memgauge_trace::{EventId, catalogue};
 
@@ -216,6 +217,20 @@ pub(crate) fn pages(text: &str) -> Result<usize, String> {
         .ok()
         .filter(|n: &usize| n.is_power_of_two() && *n <= 1 << 18);
     pages.ok_or_else(|| "expected a power of two up to 262144".to_owned())
+}
+
+/// A part of the cache sets: `1/8`, or `1/8:SEED`.
+pub(crate) fn sets(text: &str) -> Result<SetSample, String> {
+    let (part, seed) = text.split_once(':').unwrap_or((text, "0"));
+    let one_in = part.strip_prefix("1/").and_then(|n| n.parse::<u32>().ok());
+    let is_part = |n: &u32| n.is_power_of_two() && *n <= SetSample::MOST;
+    let one_in = one_in.filter(is_part).ok_or_else(|| {
+        let most = SetSample::MOST;
+        format!("`{part}` is none of 1/1, 1/2, 1/4 to 1/{most}")
+    })?;
+    let seed = seed.parse();
+    let seed = seed.map_err(|_| format!("`{text}` has no number after the colon"))?;
+    Ok(SetSample { one_in, seed })
 }
 
 #[cfg(test)]

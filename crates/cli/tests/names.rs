@@ -101,7 +101,7 @@ fn a_program_that_deletes_itself_keeps_its_names_and_lines() {
 }
 
 #[test]
-fn a_program_built_anew_is_not_asked_for_names() {
+fn a_program_built_anew_keeps_its_names_and_the_new_one_is_not_asked() {
     if !needs(&["gcc"]) {
         return;
     }
@@ -113,6 +113,17 @@ fn a_program_built_anew_is_not_asked_for_names() {
         &SWEEP.replace("sweep", "renamed"),
         &["-DNEW"],
     );
+    assert_eq!(
+        hottest(&recorded.report(), "functions")["function"],
+        "sweep"
+    );
+    let (shown, said) = text(&recorded);
+    assert!(
+        !shown.contains("renamed") && said.is_empty(),
+        "{shown}{said}"
+    );
+    // A recording that has no copy of it, as those of large programs.
+    std::fs::remove_dir_all(recorded.path().join("files")).expect("copies");
     let report = recorded.report();
     assert_eq!(hottest(&report, "functions")["function"], "p [no symbols]");
     let (shown, said) = text(&recorded);

@@ -22,6 +22,7 @@ mod parts;
 mod recorder;
 mod replay;
 mod session;
+mod sets;
 mod stream;
 #[allow(unsafe_code)]
 mod sys;
@@ -37,8 +38,8 @@ use std::time::{Duration, Instant};
 use memgauge_machine::{Config, Delivered, Delivery, Machine, PmuConfig};
 use memgauge_recording::Writer;
 use memgauge_trace::{
-    CommandEnd, DeliveryFacts, Loss, LossKind, Manifest, OwnCost, Provenance, SourceFacts,
-    catalogue as events,
+    CommandEnd, DeliveryFacts, EventDef, EventId, Loss, LossKind, Manifest, OwnCost, Provenance,
+    SourceFacts, catalogue as events,
 };
 
 use engine::not_started;
@@ -52,6 +53,7 @@ pub use parts::PartsBy;
 use recorder::{Note, ProgressCounts, Recorder};
 pub use session::SHARED_MEMORY_BYTES;
 use session::Session;
+pub use sets::SetSample;
 pub use stream::{Batch, StreamOptions, Streamed, stream};
 
 /// Settings of a recording.
@@ -68,6 +70,8 @@ pub struct Options {
     /// Overflows are kept as times in blocks, rounded to at most so many nanoseconds
     /// (1: exact), with one in [`memgauge_recording::overflows::SAMPLED`] as a sample; `None`: all as samples.
     pub traces: Option<u64>,
+    /// Follow some cache sets only, and estimate all from them.
+    pub sets: Option<SetSample>,
 }
 
 /// Result of a recording.
@@ -129,16 +133,39 @@ fn facts(options: &Options, emulator: &Emulator) -> SourceFacts {
         let name = named.map_or("custom", |n| n.0);
         settings.insert("delivery".to_owned(), name.to_owned());
     }
+    if let Some(sets) = options.sets {
+        settings.insert("sets".to_owned(), sets.to_string());
+    }
     SourceFacts {
         name: "emulate".to_owned(),
         settings,
     }
 }
 
+/// Events of a recording. Where some sets are followed there are none of pages, and those
+/// of lines are estimated, as is time.
+fn event_definitions(sets: Option<SetSample>) -> Vec<EventDef> {
+    let mut all = events::definitions(Provenance::Modelled);
+    let Some(sets) = sets else {
+        return all;
+    };
+    all.retain(|event| !OF_PAGES.contains(&event.id));
+    for event in &mut all {
+        let in_full = [events::INSTRUCTIONS, events::LOADS, events::STORES];
+        if sets.one_in > 1 && !in_full.contains(&event.id) && event.id != events::MODIFIES {
+            event.provenance = Provenance::Estimated;
+        }
+    }
+    all
+}
+
+/// Events of address translation.
+const OF_PAGES: [EventId; 3] = [events::DTLB_MISS, events::STLB_HIT, events::DTLB_WALK];
+
 fn manifest(options: &Options, emulator: &Emulator) -> Manifest {
     Manifest {
         machine: Some(options.machine.to_facts()),
-        events: events::definitions(Provenance::Modelled),
+        events: event_definitions(options.sets),
         ..host::beginning(facts(options, emulator), options.command.clone(), "virtual")
     }
 }
@@ -168,14 +195,13 @@ fn spawn(command: &[String], emulator: &Emulator, session: &Session) -> Result<P
 pub fn record(options: &Options, progress: &mut dyn FnMut(&Progress)) -> Result<Outcome> {
     resolve(&options.command)?;
     let emulator = Emulator::find()?;
-    let machine = Machine::new(options.machine.clone(), options.pmu.clone())
-        .map_err(|e| Error::new(crate::ErrorKind::Missing, e.to_string()))?;
+    let machine = model(options)?;
     let writer = Writer::create(&options.output, manifest(options, &emulator))?;
-    let mut session = Session::create()?;
+    let mut session = Session::create(options.sets.map_or(0, SetSample::classes))?;
     let mut run = EmulatedRun {
         started: Instant::now(),
         program: spawn(&options.command, &emulator, &session)?,
-        recorder: Recorder::new(machine, writer, options.traces),
+        recorder: Recorder::new(machine, writer, options.traces, options.sets),
     };
     let (end, failure) = match run.until_the_command_ends(&mut session, progress) {
         Ok(end) => (end, None),
@@ -190,6 +216,45 @@ pub fn record(options: &Options, progress: &mut dyn FnMut(&Progress)) -> Result<
     let seen = run.finish(&mut session, &end, failure, &options.output)?;
     let notes = notes(&seen, &end, options, &emulator);
     Ok(Outcome { end, notes })
+}
+
+/// The machine, to be fed all sets or some. Of lines, a sample is taken as often, so each
+/// stands for as many events as was asked for.
+fn model(options: &Options) -> Result<Machine> {
+    let (config, mut pmu) = (options.machine.clone(), options.pmu.clone());
+    let machine = match options.sets {
+        None => Machine::new(config, pmu),
+        Some(sets) => {
+            sets.check(&config)?;
+            refuse_with_sets(&pmu)?;
+            for spec in &mut pmu.samples {
+                spec.period = (spec.period / sets::weight_of(spec.event, sets.one_in)).max(1);
+            }
+            Machine::of_sets(config, pmu, sets.one_in)
+        }
+    };
+    machine.map_err(|e| Error::new(crate::ErrorKind::Missing, e.to_string()))
+}
+
+fn refuse_with_sets(pmu: &PmuConfig) -> Result<()> {
+    if pmu.delivery != Delivery::Ideal {
+        return Err(Error::usage(
+            "failed to sample sets: --delivery models what each single event costs, and most are \
+             not seen: leave out one of both",
+        ));
+    }
+    match pmu
+        .samples
+        .iter()
+        .find(|spec| OF_PAGES.contains(&spec.event))
+    {
+        None => Ok(()),
+        Some(spec) => Err(Error::usage(format!(
+            "failed to sample event `{}`: with --sets, address translation is not modelled: \
+             leave out one of both",
+            events::name(spec.event).unwrap_or("?")
+        ))),
+    }
 }
 
 /// Why a recording ended before its command, and when.
@@ -377,6 +442,10 @@ impl EmulatedRun {
         let mut totals = totals(&self.recorder.seen());
         let unattributed = self.recorder.unattributed_write_bytes();
         totals.insert("dram.unattributed_write_bytes".to_owned(), unattributed);
+        let sets = self.recorder.set_facts();
+        if sets.is_some() {
+            totals.retain(|name, _| OF_PAGES.iter().all(|&id| events::name(id) != Some(name)));
+        }
         let delivery = delivery(self.recorder.delivered());
         let wall_s = self.started.elapsed().as_secs_f64();
         let seen = self.recorder.notes().to_vec();
@@ -403,6 +472,7 @@ impl EmulatedRun {
             m.own_cost = cost;
             m.totals = totals;
             m.delivery = delivery;
+            m.sets = sets;
         });
         match failure {
             Some(unwritten) => Err(unwritten.told(end)),

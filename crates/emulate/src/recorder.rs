@@ -3,15 +3,19 @@
 use memgauge_machine::{Core, CoreId, Counts, Delivered, Machine};
 use memgauge_recording::Writer;
 use memgauge_trace::{
-    Cpu, EventId, Loss, LossKind, Module, Pid, Sample, SeriesRow, SiteCount, Thread as ThreadRow,
-    Tid, VirtAddr, catalogue as events,
+    Cpu, EventId, Loss, LossKind, Module, Pid, Sample, SeriesRow, SetsFacts, SiteCount,
+    Thread as ThreadRow, Tid, VirtAddr, catalogue as events,
 };
+
+use std::sync::atomic::Ordering;
 
 use super::address_space::{AddressSpace, Mapping};
 use super::catalogue::{Catalogue, CatalogueEvent};
 use super::follow::{self, Followed, Origin, Reader, Taken, Words};
+use super::replay::sets::{Ran, SetsReplay};
 use super::replay::{Cursor, OverflowSink, Program, Replay};
 use super::session::{ProcessEntry, Ring, Session};
+use super::sets::{ClassSums, SetSample, weight_of};
 use super::waits::{Sync, Waits};
 use super::wire;
 use crate::Result;
@@ -45,6 +49,9 @@ struct Running {
     /// Number of the mark by which it was started, until its first word is read.
     birth: u64,
     trace: Option<Trace>,
+    /// Executions of each block that its process knows of already, where some sets are
+    /// followed.
+    counted: Vec<u64>,
 }
 
 /// Address spaces the machine tells apart; later processes share numbers.
@@ -88,6 +95,8 @@ struct ModelReader {
     traces: Option<u64>,
     delivered: Delivered,
     notes: Vec<Note>,
+    /// Where some sets are followed.
+    sets: Option<ClassSums>,
 }
 
 /// A message for the user besides the report.
@@ -110,6 +119,8 @@ struct Rows<'a> {
     writer: &'a mut Writer,
     failure: &'a mut Option<memgauge_recording::Error>,
     trace: Option<&'a mut Trace>,
+    /// Each line counted stands for so many.
+    one_in: u32,
 }
 
 impl Rows<'_> {
@@ -124,7 +135,7 @@ impl OverflowSink for Rows<'_> {
     fn take(&mut self, core: &mut Core, ip: VirtAddr) {
         let (pid, tid, cpu) = (self.pid, self.tid, Some(self.cpu));
         let mut samples: Vec<Sample> = Vec::new();
-        let trace = &mut self.trace;
+        let (trace, one_in) = (&mut self.trace, self.one_in);
         core.take_overflows(|o| {
             let period = trace
                 .as_mut()
@@ -143,13 +154,14 @@ impl OverflowSink for Rows<'_> {
                 size_bytes: o.size_bytes,
                 latency_cycles: o.latency_cycles,
                 source: o.source,
-                period,
+                period: period * weight_of(o.event, one_in),
                 ..Sample::default()
             });
         });
         let mut rows: Vec<SeriesRow> = Vec::new();
         core.take_ticks(|tick| {
-            let gained = tick.deltas.iter().filter(|&(_, value)| value > 0);
+            let deltas = tick.deltas.of_all_sets(one_in);
+            let gained = deltas.iter().filter(|&(_, value)| value > 0);
             rows.extend(gained.map(|(event, value)| SeriesRow {
                 time_ns: tick.time_ns,
                 cpu,
@@ -179,7 +191,12 @@ impl Rows<'_> {
 }
 
 impl Recorder {
-    pub(super) fn new(machine: Machine, writer: Writer, traces: Option<u64>) -> Recorder {
+    pub(super) fn new(
+        machine: Machine,
+        writer: Writer,
+        traces: Option<u64>,
+        sets: Option<SetSample>,
+    ) -> Recorder {
         Recorder(Followed::new(ModelReader {
             machine,
             writer,
@@ -194,6 +211,7 @@ impl Recorder {
             traces,
             delivered: Delivered::default(),
             notes: Vec::new(),
+            sets: sets.map(ClassSums::new),
         }))
     }
 
@@ -253,13 +271,18 @@ impl Recorder {
             threads,
             ..
         } = &mut self.0;
-        for thread in threads {
+        for thread in &mut *threads {
             let process = processes.get(&thread.ring.process);
             let pid = Pid(process.map_or(0, |p| p.entry.pid));
             if let Some(trace) = &mut thread.kept.trace {
                 let tid = Tid(thread.ring.tid);
                 let written = trace.write(pid, tid, true, &mut modelling.writer);
                 modelling.note(written);
+            }
+        }
+        for thread in threads {
+            if let Some(process) = processes.get_mut(&thread.ring.process) {
+                take_counts(&mut process.kept.program, &thread.ring, &mut thread.kept);
             }
         }
         for process in processes.values_mut() {
@@ -308,7 +331,13 @@ impl Recorder {
     /// Bytes of dirty lines that ended threads left to the shared cache and that
     /// went to memory on the way; no thread's counts have them.
     pub(super) fn unattributed_write_bytes(&self) -> u64 {
-        self.0.reader.machine.unattributed_write_bytes()
+        let modelling = &self.0.reader;
+        modelling.machine.unattributed_write_bytes() * u64::from(modelling.one_in())
+    }
+
+    /// What the followed sets say of all, where some were followed.
+    pub(super) fn set_facts(&self) -> Option<SetsFacts> {
+        self.0.reader.sets.as_ref().map(ClassSums::facts)
     }
 
     /// Cost and losses of delivery in threads that have ended.
@@ -332,6 +361,7 @@ impl Recorder {
             seen.virtual_ns = seen.virtual_ns.max(core.time_ns());
             seen.idle_ns += core.idle_ns();
         }
+        seen.counts = seen.counts.of_all_sets(modelling.one_in());
         seen
     }
 }
@@ -374,6 +404,7 @@ impl Reader for ModelReader {
             start_ns,
             birth: ring.birth,
             trace: self.traces.map(Trace::new),
+            counted: Vec::new(),
         }
     }
 
@@ -440,6 +471,11 @@ impl Reader for ModelReader {
 
     fn end_thread(&mut self, process: &mut Process, mut thread: Thread) {
         let (tid, kept) = (Tid(thread.ring.tid), &mut thread.kept);
+        if self.sets.is_some() {
+            let (core, _) = self.machine.core_mut(kept.core);
+            Ran(thread.ring.ran()).retire(core);
+            take_counts(&mut process.kept.program, &thread.ring, kept);
+        }
         self.machine.finish_core(kept.core);
         let (core, _) = self.machine.core_mut(kept.core);
         let mut rows = Rows {
@@ -449,6 +485,7 @@ impl Reader for ModelReader {
             writer: &mut self.writer,
             failure: &mut self.failure,
             trace: kept.trace.as_mut(),
+            one_in: self.sets.as_ref().map_or(1, |sets| sets.sample.one_in),
         };
         rows.take(core, VirtAddr(0));
         rows.write_blocks(true);
@@ -498,6 +535,11 @@ impl Reader for ModelReader {
 }
 
 impl ModelReader {
+    /// Each line counted stands for so many.
+    fn one_in(&self) -> u32 {
+        self.sets.as_ref().map_or(1, |sets| sets.sample.one_in)
+    }
+
     /// A thread begins when the one that started it did so.
     fn begin_at_birth(&mut self, thread: &mut Running) {
         let birth = std::mem::take(&mut thread.birth);
@@ -524,8 +566,21 @@ impl ModelReader {
             writer: &mut self.writer,
             failure: &mut self.failure,
             trace: thread.trace.as_mut(),
+            one_in: self.sets.as_ref().map_or(1, |sets| sets.sample.one_in),
         };
         let (program, cursor) = (&mut process.kept.program, &mut thread.cursor);
+        if let Some(sums) = &mut self.sets {
+            let mut replay = SetsReplay {
+                core,
+                shared,
+                program,
+                cursor,
+                due: &mut rows,
+                sums,
+                space: process.entry.number % ADDRESS_SPACES,
+            };
+            return replay.run(words.all, at);
+        }
         let mut replay = Replay::new(core, shared, program, cursor, &mut rows);
         replay.run(words.all, at, words.whole)
     }
@@ -608,8 +663,8 @@ impl ModelReader {
 
     fn write_sites(&mut self, process: &mut Process) {
         let mut rows = Vec::new();
-        take_blocks(process, &mut rows);
-        take_misses(process, &mut rows);
+        take_blocks(process, &mut rows, self.sets.is_some());
+        take_misses(process, &mut rows, self.one_in());
         let written = self.writer.extend(rows);
         self.note(written);
     }
@@ -628,8 +683,23 @@ fn module(pid: u32, time_ns: u64, start: u64, m: &Mapping) -> Module {
     }
 }
 
-/// Executions: charged to the first instruction of each block.
-fn take_blocks(process: &mut Process, rows: &mut Vec<SiteCount>) {
+/// Takes in what a thread has counted of executions, where it does that itself.
+fn take_counts(program: &mut Program, ring: &Ring, thread: &mut Running) {
+    let numbers = program.catalogue.numbers();
+    let executions = ring.executions(numbers.len());
+    thread.counted.resize(executions.len(), 0);
+    for ((number, now), before) in numbers.zip(executions).zip(&mut thread.counted) {
+        let now = now.load(Ordering::Relaxed);
+        let gained = now.wrapping_sub(std::mem::replace(before, now));
+        if let Some(block) = program.catalogue.block_mut(number).filter(|_| gained > 0) {
+            block.execs = block.execs.wrapping_add(gained);
+        }
+    }
+}
+
+/// Executions: charged to the first instruction of each block. `told` where each says all
+/// that was executed.
+fn take_blocks(process: &mut Process, rows: &mut Vec<SiteCount>, told: bool) {
     let pid = Pid(process.entry.pid);
     let kept = &mut process.kept;
     let catalogue = &mut kept.program.catalogue;
@@ -652,10 +722,13 @@ fn take_blocks(process: &mut Process, rows: &mut Vec<SiteCount>) {
         if execs == 0 {
             continue;
         }
-        let counts = if block.is_special() {
+        let counts = if block.is_special() && !told {
             sums
         } else {
-            kept.missing_runs += (execs * block.further_runs(number as usize)) as i64;
+            kept.missing_runs += match told {
+                true => 0,
+                false => (execs * block.further_runs(number as usize)) as i64,
+            };
             [
                 block.tally.insns(),
                 block.tally.loads(),
@@ -681,7 +754,8 @@ fn take_blocks(process: &mut Process, rows: &mut Vec<SiteCount>) {
 }
 
 /// Misses: charged to the very instruction.
-fn take_misses(process: &mut Process, rows: &mut Vec<SiteCount>) {
+/// Each counted stands for `one_in`.
+fn take_misses(process: &mut Process, rows: &mut Vec<SiteCount>, one_in: u32) {
     let pid = Pid(process.entry.pid);
     let Program {
         catalogue, sites, ..
@@ -713,7 +787,7 @@ fn take_misses(process: &mut Process, rows: &mut Vec<SiteCount>) {
                         pid,
                         ip,
                         event,
-                        count: u64::from(count),
+                        count: u64::from(count) * u64::from(one_in),
                     }),
             );
         }

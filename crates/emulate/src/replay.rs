@@ -425,20 +425,7 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
 
     #[inline(always)]
     fn charge(&mut self, index: u32, outcome: &Outcome) {
-        let sites = &mut self.program.sites;
-        if index as usize >= sites.len() {
-            sites.resize(self.program.catalogue.access_count(), SiteMisses::default());
-        }
-        let site = &mut sites[index as usize];
-        site.l1d += u32::from(outcome.l1d_misses);
-        site.l2 += u32::from(outcome.l2_misses);
-        site.llc += u32::from(outcome.llc_misses);
-        site.dtlb += u32::from(outcome.dtlb_misses);
-        site.walks += u32::from(outcome.walks);
-        site.dram_read_bytes = site.dram_read_bytes.saturating_add(outcome.dram_read_bytes);
-        site.dram_write_bytes = site
-            .dram_write_bytes
-            .saturating_add(outcome.dram_write_bytes);
+        charge(self.program, index, outcome);
     }
 
     /// A block whose number of accesses differs between executions: rep
@@ -484,6 +471,25 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
             self.take_due(words, at);
         }
     }
+}
+
+/// Charges an access's misses to it.
+#[inline(always)]
+fn charge(program: &mut Program, index: u32, outcome: &Outcome) {
+    let sites = &mut program.sites;
+    if index as usize >= sites.len() {
+        sites.resize(program.catalogue.access_count(), SiteMisses::default());
+    }
+    let site = &mut sites[index as usize];
+    site.l1d += u32::from(outcome.l1d_misses);
+    site.l2 += u32::from(outcome.l2_misses);
+    site.llc += u32::from(outcome.llc_misses);
+    site.dtlb += u32::from(outcome.dtlb_misses);
+    site.walks += u32::from(outcome.walks);
+    site.dram_read_bytes = site.dram_read_bytes.saturating_add(outcome.dram_read_bytes);
+    site.dram_write_bytes = site
+        .dram_write_bytes
+        .saturating_add(outcome.dram_write_bytes);
 }
 
 /// The line that an access of a run touched last: the next one of the same line, if it
@@ -541,5 +547,6 @@ impl Sum {
     }
 }
 
+pub(super) mod sets;
 #[cfg(test)]
 mod tests;

@@ -36,6 +36,8 @@ pub(super) struct Session {
     /// Entries passed over, and when they were last looked for.
     late: Vec<u32>,
     late_seen: Instant,
+    /// Whether only some sets are followed.
+    some_sets: bool,
 }
 
 /// A process or thread that appeared.
@@ -68,6 +70,7 @@ pub(super) struct Ring {
     tail: u32,
     /// Words read of the oldest unread block.
     read: usize,
+    some_sets: bool,
 }
 
 /// Words of a block of a ring that wait to be read.
@@ -139,8 +142,9 @@ fn open_shared(path: &Path, bytes: usize) -> std::io::Result<Shared> {
 }
 
 impl Session {
-    /// Makes the directory and its control page.
-    pub(super) fn create() -> Result<Session> {
+    /// Makes the directory and its control page. `sets` are the classes of lines to follow;
+    /// 0: all, and not by classes.
+    pub(super) fn create(sets: u64) -> Result<Session> {
         remove_orphans();
         let dir = make_dir()?;
         let path = dir.join("control");
@@ -157,6 +161,7 @@ impl Session {
         shared
             .u32(control::RECORDER_PID)
             .store(std::process::id(), Ordering::Relaxed);
+        shared.u64(control::SETS).store(sets, Ordering::Relaxed);
         shared
             .u32(control::MAGIC)
             .store(wire::MAGIC, Ordering::Release);
@@ -168,6 +173,7 @@ impl Session {
             late: Vec::new(),
             late_seen: Instant::now(),
             waiting: None,
+            some_sets: sets != 0,
         })
     }
 
@@ -265,7 +271,7 @@ impl Session {
 
     fn open(&mut self, number: u32, head: &Shared) -> Option<Entry> {
         let path = self.path(number);
-        let opened = open_entry(&path, number, head);
+        let opened = open_entry(&path, number, head, self.some_sets);
         self.unopened += u32::from(opened.is_none());
         // The mapping lives on; the name is not needed again.
         let _ = fs::remove_file(&path);
@@ -281,7 +287,7 @@ impl Session {
     }
 }
 
-fn open_entry(path: &Path, number: u32, head: &Shared) -> Option<Entry> {
+fn open_entry(path: &Path, number: u32, head: &Shared, some_sets: bool) -> Option<Entry> {
     let field = |offset| head.u32(offset).load(Ordering::Relaxed);
     match field(entry::KIND) {
         entry::PROCESS => {
@@ -296,7 +302,11 @@ fn open_entry(path: &Path, number: u32, head: &Shared) -> Option<Entry> {
             }))
         }
         entry::THREAD => {
-            let shared = open_shared(path, wire::RING_BYTES).ok()?;
+            let bytes = match some_sets {
+                true => wire::SETS_BYTES,
+                false => wire::RING_BYTES,
+            };
+            let shared = open_shared(path, bytes).ok()?;
             // Before the file's name goes, by which the thread knows that it waits in vain.
             shared
                 .u32(ring::TAKEN)
@@ -308,6 +318,7 @@ fn open_entry(path: &Path, number: u32, head: &Shared) -> Option<Entry> {
                 shared,
                 tail: 0,
                 read: 0,
+                some_sets,
             }))
         }
         _ => None,
@@ -395,6 +406,22 @@ impl Ring {
     /// Words the engine had no room for.
     pub(super) fn dropped(&self) -> u32 {
         self.shared.u32(ring::DROPPED).load(Ordering::Relaxed)
+    }
+
+    /// What the thread executed since its last word, where some sets are followed.
+    pub(super) fn ran(&self) -> u64 {
+        let full = self.shared.u32(ring::FULL).load(Ordering::Relaxed) != 0;
+        let ran = self.shared.u64(ring::RAN).load(Ordering::Relaxed);
+        ran.wrapping_sub(u64::from(full) << 63)
+    }
+
+    /// How often the thread has executed each of the first `blocks` blocks, where some
+    /// sets are followed.
+    pub(super) fn executions(&self, blocks: usize) -> &[AtomicU64] {
+        match self.some_sets {
+            true => self.shared.u64s(wire::COUNTS_AT, blocks.min(wire::COUNTED)),
+            false => &[],
+        }
     }
 
     /// Unread words of the oldest block. With `eager`, also of one that is being
@@ -495,7 +522,7 @@ mod tests {
 
     #[test]
     fn an_entry_that_was_passed_over_still_comes() {
-        let mut session = Session::create().unwrap();
+        let mut session = Session::create(0).unwrap();
         session
             .control
             .u32(control::ENTRIES)

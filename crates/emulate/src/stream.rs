@@ -131,7 +131,7 @@ pub fn stream<E: From<Error>>(
 fn stream_while(command: &[String], wanted: StreamOptions, sink: Sink<'_>) -> Result<Streamed> {
     resolve(command)?;
     let emulator = Emulator::find()?;
-    let mut session = Session::create()?;
+    let mut session = Session::create(0)?;
     let mut run = StreamRun {
         program: spawn(command, &emulator, &session)?,
         followed: Followed::new(ReferenceReader::new(wanted, sink)),

@@ -3,11 +3,15 @@
 /// First word of every shared file.
 pub(super) const MAGIC: u32 = 0x3147_474d;
 /// Version of everything below.
-pub(super) const WIRE_VERSION: u32 = 8;
+pub(super) const WIRE_VERSION: u32 = 9;
 pub(super) const PAGE: usize = 4096;
 pub(super) const BLOCK_WORDS: usize = 32768;
 pub(super) const BLOCKS: usize = 8;
 pub(super) const RING_BYTES: usize = PAGE + 8 * BLOCKS * BLOCK_WORDS;
+/// Where some sets are followed: the executions of each block, behind the ring.
+pub(super) const COUNTS_AT: usize = RING_BYTES + PAGE;
+pub(super) const COUNTED: usize = 1 << 21;
+pub(super) const SETS_BYTES: usize = COUNTS_AT + 8 * COUNTED;
 pub(super) const CATALOGUE_BYTES: usize = 1 << 30;
 
 /// Bits of a word below its id.
@@ -28,6 +32,7 @@ pub(super) const MARK_PIECE: u64 = SEVERAL | 0xff02 << ID_SHIFT;
 pub(super) const MARK_SYNC: u64 = SEVERAL | 0xff03 << ID_SHIFT;
 pub(super) const MARK_SYNC_KIND: u64 = SEVERAL | 0xff04 << ID_SHIFT;
 pub(super) const MARK_SYNC_NS: u64 = SEVERAL | 0xff05 << ID_SHIFT;
+pub(super) const MARK_SUM: u64 = SEVERAL | 0xff06 << ID_SHIFT;
 pub(super) const SYNC_KIND_SHIFT: u32 = 40;
 pub(super) const SYNC_RELEASE: u64 = 1;
 pub(super) const SYNC_ACQUIRE: u64 = 2;
@@ -69,6 +74,7 @@ pub(super) mod control {
     pub(in super::super) const ENTRIES: usize = 12;
     pub(in super::super) const REFUSED: usize = 16;
     pub(in super::super) const STOP: usize = 20;
+    pub(in super::super) const SETS: usize = 32;
 }
 
 /// Offsets in every entry's first page.
@@ -101,6 +107,8 @@ pub(super) mod ring {
     pub(in super::super) const DATA: usize = 80;
     pub(in super::super) const HEAD: usize = 224;
     pub(in super::super) const DROPPED: usize = 100;
+    pub(in super::super) const RAN: usize = 112;
+    pub(in super::super) const FULL: usize = 120;
     pub(in super::super) const TAIL: usize = 128;
     pub(in super::super) const WAITING: usize = 132;
     pub(in super::super) const USED: usize = 192;
@@ -123,4 +131,9 @@ pub(super) mod record {
 
 pub(super) const CODE_BEGINS_REP: u16 = 1;
 pub(super) const CODE_ENDS_REP: u16 = 2;
+/// An access alone, where some sets are followed.
+pub(super) const CODE_PIECE: u16 = 8;
+/// Codes of its lines.
+pub(super) const PIECE_BEGINS: usize = 0;
+pub(super) const PIECE_SECOND_LINE: usize = 1;
 pub(super) const RUN_VARYING: u16 = 0xffff;

@@ -45,6 +45,11 @@ impl Missed {
         page: false,
     };
 
+    /// A line that was absent; `left` left for it.
+    pub(crate) fn of_line(left: u64) -> Missed {
+        Missed { left, page: false }
+    }
+
     /// Whether everything was there.
     #[inline(always)]
     pub fn is_nothing(self) -> bool {

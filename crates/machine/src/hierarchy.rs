@@ -40,10 +40,12 @@ pub(crate) struct Costs {
     line: u64,
     /// Millicycles of queue that stores and writebacks may build up unfelt.
     slack: u64,
+    /// Lines that each one stands for, in stalls and on the way to memory.
+    pub(crate) weight: u32,
 }
 
 impl Costs {
-    pub(crate) fn new(config: &Config) -> Self {
+    pub(crate) fn new(config: &Config, weight: u32) -> Self {
         let timing = &config.timing;
         let clock = Clock::new(config.frequency_hz);
         let dram = clock.millicycles(u64::from(timing.dram_latency_ns)) / 1000;
@@ -57,16 +59,14 @@ impl Costs {
         ];
         let exposed = u64::from(timing.exposed_percent) * 10;
         let in_flight = u64::from(timing.misses_in_flight);
+        let lines = u64::from(weight);
         let stall = latency.map(|cycles| {
             let beyond = u64::from(cycles.saturating_sub(l1d));
-            [
-                beyond * exposed,
-                beyond * 1000 / u64::from(timing.misses_in_flight),
-            ]
+            [beyond * exposed * lines, beyond * 1000 * lines / in_flight]
         });
         let instruction = u64::from(timing.cycles_per_1000_instructions);
         let line = clock.transfer_millicycles(u64::from(LINE_BYTES), timing.dram_bytes_per_s);
-        let line = line.max(dram * 1000 / in_flight);
+        let line = line.max(dram * 1000 / in_flight) * lines;
         Costs {
             instruction,
             instruction_shift: instruction.ilog2(),
@@ -82,6 +82,7 @@ impl Costs {
             translation_stall: exposed,
             line,
             slack: line * in_flight,
+            weight,
         }
     }
 

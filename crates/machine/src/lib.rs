@@ -60,6 +60,7 @@ mod outcome;
 pub mod pmu;
 mod presets;
 mod processor;
+mod sets;
 mod streams;
 mod tlb;
 mod uncore;
@@ -76,6 +77,7 @@ pub use outcome::Outcome;
 pub use pmu::{Delivered, Delivery, Overflow, PmuConfig, SampleSpec, Tick};
 pub use presets::presets;
 pub use processor::Core;
+pub use sets::{CLASSES, class_of};
 pub use uncore::Shared;
 
 /// The examples of the README, run as tests.

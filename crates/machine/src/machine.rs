@@ -1,5 +1,6 @@
 //! All cores and what they share.
 
+use crate::hierarchy::Costs;
 use crate::{Config, ConfigError, Core, PmuConfig, Shared};
 
 /// A core of the modelled machine; there is one for each thread. Ids are not
@@ -13,20 +14,32 @@ pub struct Machine {
     pmu: PmuConfig,
     cores: Vec<Option<Box<Core>>>,
     shared: Shared,
+    /// Lines that each one fed stands for.
+    weight: u32,
 }
 
 impl Machine {
     /// A machine without cores.
     pub fn new(config: Config, pmu: PmuConfig) -> Result<Self, ConfigError> {
+        Machine::weighing(config, pmu, 1)
+    }
+
+    /// A machine each of whose lines stands for `weight`.
+    pub(crate) fn weighing(
+        config: Config,
+        pmu: PmuConfig,
+        weight: u32,
+    ) -> Result<Self, ConfigError> {
         config.validate()?;
         pmu.check()
             .map_err(|(field, why)| config.refuse(&field, why))?;
-        let shared = Shared::new(&config);
+        let shared = Shared::new(&config, weight);
         Ok(Machine {
             config,
             pmu,
             cores: Vec::new(),
             shared,
+            weight,
         })
     }
 
@@ -51,7 +64,8 @@ impl Machine {
             "address space {space} is out of range"
         );
         let place = self.shared.join(u64::from(space));
-        let core = Core::new(&self.config, &self.pmu, start_time_ns, place, space);
+        let costs = Costs::new(&self.config, self.weight);
+        let core = Core::new(&self.config, &self.pmu, costs, start_time_ns, place, space);
         self.cores.push(Some(Box::new(core)));
         CoreId(place as u32)
     }

@@ -77,6 +77,7 @@ impl Core {
     pub(crate) fn new(
         config: &Config,
         pmu: &PmuConfig,
+        costs: Costs,
         start_ns: u64,
         place: usize,
         space: u32,
@@ -96,8 +97,8 @@ impl Core {
             counts: [0; catalogue::COUNT],
             l2: Cache::new(&config.l2),
             stlb: Stlb::new(&config.stlb),
-            streams: Streams::new(),
-            costs: Costs::new(config),
+            streams: Streams::new(costs.weight),
+            costs,
             prefetch: config.prefetch,
             place,
             space_bits: u64::from(space) << SPACE_SHIFT,
@@ -134,6 +135,13 @@ impl Core {
     /// hit](crate::Touches::touch_split).
     pub fn count_split(&mut self) {
         self.counts[SPLITS] += 1;
+        self.extra_lookups += 1;
+        self.fuse -= 1;
+    }
+
+    /// Counts a line of an access besides its first.
+    pub(crate) fn count_further(&mut self, second: bool) {
+        self.counts[SPLITS] += u64::from(second);
         self.extra_lookups += 1;
         self.fuse -= 1;
     }

@@ -33,18 +33,25 @@ pub(crate) struct Pattern {
     pub(crate) stride: i64,
 }
 
-pub(crate) struct Streams([Stream; STREAMS]);
+pub(crate) struct Streams {
+    pages: [Stream; STREAMS],
+    /// [`NEAR`], or more where only some lines are seen.
+    near: u64,
+}
 
 impl Streams {
-    pub(crate) fn new() -> Self {
-        Streams(
-            [Stream {
-                page: u64::MAX,
-                line: 0,
-                seen: 0,
-                stride: 0,
-            }; STREAMS],
-        )
+    /// Where each line stands for `weight` lines.
+    pub(crate) fn new(weight: u32) -> Self {
+        let none = Stream {
+            page: u64::MAX,
+            line: 0,
+            seen: 0,
+            stride: 0,
+        };
+        Streams {
+            pages: [none; STREAMS],
+            near: (NEAR * u64::from(weight)).min(PAGE_LINES),
+        }
     }
 
     /// Notes a miss of line number `line`.
@@ -52,9 +59,10 @@ impl Streams {
     pub(crate) fn note(&mut self, line: u64) -> Pattern {
         let page = line / PAGE_LINES;
         let at = (line % PAGE_LINES) as u8;
-        let stream = &mut self.0[place_of(page)];
+        let near = self.near;
+        let stream = &mut self.pages[place_of(page)];
         if stream.page == page {
-            return stream.step(at);
+            return stream.step(at, near);
         }
         *stream = Stream {
             page,
@@ -71,12 +79,12 @@ impl Streams {
     /// Whether the first miss in a page comes within eight lines of the last one in a
     /// neighbouring page.
     fn enters_page(&self, line: u64) -> bool {
-        let neighbours = [line.wrapping_sub(NEAR), line.wrapping_add(NEAR)];
+        let neighbours = [line.wrapping_sub(self.near), line.wrapping_add(self.near)];
         neighbours.iter().any(|&near| {
-            let stream = &self.0[place_of(near / PAGE_LINES)];
+            let stream = &self.pages[place_of(near / PAGE_LINES)];
             stream.page == near / PAGE_LINES
                 && stream.page != line / PAGE_LINES
-                && line.abs_diff(stream.page * PAGE_LINES + u64::from(stream.line)) <= NEAR
+                && line.abs_diff(stream.page * PAGE_LINES + u64::from(stream.line)) <= self.near
         })
     }
 }
@@ -90,7 +98,7 @@ fn place_of(page: u64) -> usize {
 
 impl Stream {
     #[inline(always)]
-    fn step(&mut self, at: u8) -> Pattern {
+    fn step(&mut self, at: u8, near: u64) -> Pattern {
         let stride = at as i8 - self.line as i8;
         self.seen = if stride == self.stride {
             self.seen.saturating_add(1)
@@ -101,7 +109,7 @@ impl Stream {
         self.line = at;
         let confirmed = self.seen >= 2 && stride != 0;
         Pattern {
-            regular: u64::from(stride.unsigned_abs()) <= NEAR,
+            regular: u64::from(stride.unsigned_abs()) <= near,
             stride: if confirmed { i64::from(stride) } else { 0 },
         }
     }

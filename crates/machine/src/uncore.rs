@@ -33,12 +33,13 @@ pub(crate) enum Recalls {
 }
 
 impl Shared {
-    pub(crate) fn new(config: &Config) -> Self {
+    pub(crate) fn new(config: &Config, weight: u32) -> Self {
         let clock = Clock::new(config.frequency_hz);
         let rate = config.timing.dram_bytes_per_s;
+        let line_bytes = u64::from(LINE_BYTES) * u64::from(weight);
         Shared {
             llc: Cache::new(&config.llc),
-            dram: Dram::new(clock.transfer_millicycles(u64::from(LINE_BYTES), rate)),
+            dram: Dram::new(clock.transfer_millicycles(line_bytes, rate)),
             inclusive: config.inclusive_llc,
             peers: Vec::new(),
             unattributed_write_bytes: 0,

@@ -9,8 +9,8 @@ mod rows;
 
 use memgauge_recording::Writer;
 use memgauge_trace::{
-    EventId, IoDevice, IoOwner, IoRow, Loss, LossKind, Manifest, Module, Overflow, OverflowBlock,
-    Pid, SampleRegister, SeriesRow, SiteCount, Thread, Tid,
+    EventId, GeneratedCode, IoDevice, IoOwner, IoRow, Loss, LossKind, Manifest, Module, Overflow,
+    OverflowBlock, Pid, SampleRegister, SeriesRow, SiteCount, Thread, Tid,
 };
 use rows::{place, ticking};
 use std::fs;
@@ -113,6 +113,12 @@ fn sound_files() -> (Vec<Vec<u8>>, Vec<u8>) {
             value,
             ..SampleRegister::default()
         }))
+        .unwrap();
+    writer
+        .push(GeneratedCode {
+            name: "a::b".into(),
+            ..GeneratedCode::default()
+        })
         .unwrap();
     writer.finish(|_| {}).unwrap();
     let part = |(index, table): (usize, &&str)| {

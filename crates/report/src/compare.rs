@@ -32,6 +32,9 @@ pub struct Measured {
     pub memgauge_baseline: u32,
     /// The modelled machine's name; `None` where none was modelled.
     pub machine: Option<String>,
+    /// One in so many cache sets was followed, from which numbers are estimated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub estimated_from: Option<u32>,
     /// Whole-run numbers by name.
     pub metrics: BTreeMap<String, f64>,
     /// Exact counts by function and event. Empty where functions were sampled.
@@ -45,6 +48,7 @@ impl Measured {
         Measured {
             memgauge_baseline: VERSION,
             machine: machine.map(|machine| machine.name.clone()),
+            estimated_from: summary.estimated().map(|sets| sets.one_in),
             metrics: metrics(summary),
             functions: functions(summary),
         }
@@ -137,6 +141,8 @@ pub struct Comparison {
     pub changed: bool,
     /// The modelled machines of both.
     pub machines: [Option<String>; 2],
+    /// Part of the cache sets, one in so many, from which the numbers of each are estimated.
+    pub estimated_from: [Option<u32>; 2],
     /// All metrics of both, by name.
     pub metrics: Vec<Metric>,
     /// The event that functions are ranked by; `None` where no function changed.
@@ -168,6 +174,7 @@ impl Comparison {
             changed: before.functions != after.functions
                 || metrics.iter().any(|metric| metric.before != metric.after),
             machines: [before.machine.clone(), after.machine.clone()],
+            estimated_from: [before.estimated_from, after.estimated_from],
             metrics,
             ranked_by,
             functions: functions.unwrap_or_default(),
@@ -187,6 +194,17 @@ impl Comparison {
             let name = |n: &Option<String>| n.clone().unwrap_or_else(|| "none".to_owned());
             let [before, after] = [name(&self.machines[0]), name(&self.machines[1])];
             text += &format!("The modelled machines differ: {before}, {after}.\n");
+        }
+        if self.estimated_from != [None, None] {
+            let of = |part: Option<u32>| match part {
+                None => "exact".to_owned(),
+                Some(one_in) => format!("1/{one_in} of the sets"),
+            };
+            let [before, after] = self.estimated_from.map(of);
+            text += &format!(
+                "Misses, DRAM bytes and time are estimated: {before}, {after}. Differences within \
+                 their intervals say nothing (memgauge report).\n"
+            );
         }
         if !self.changed {
             return text + "Nothing changed.\n";

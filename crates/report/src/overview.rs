@@ -28,6 +28,14 @@ pub(crate) fn of_run(summary: &Summary, style: &Style) -> Vec<Statement> {
         .iter()
         .map(|c| of_cause(c, summary))
         .collect();
+    if let Some(sets) = summary.estimated() {
+        said.push(fact(format!(
+            "Misses, DRAM bytes and time are estimated from 1/{} of the cache sets.",
+            sets.one_in
+        )));
+        let warnings = sections::set_warnings(sets).into_iter();
+        said.extend(warnings.map(|(event, why)| fact(format!("{event}: {why}."))));
+    }
     said.extend(hottest(summary));
     said.extend(sections::findings(summary, style).into_iter().map(fact));
     if summary.causes.is_empty() {

@@ -56,6 +56,12 @@ impl Table {
         self
     }
 
+    /// Leaves a column out.
+    pub(crate) fn without(mut self, title: &str) -> Self {
+        self.leave_out(title);
+        self
+    }
+
     fn leave_out(&mut self, title: &str) {
         if let Some(place) = self.columns.iter().position(|c| c.0 == title) {
             self.columns.remove(place);

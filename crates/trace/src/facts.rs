@@ -251,6 +251,46 @@ pub struct DeliveryFacts {
     pub cycles: Option<u64>,
 }
 
+/// Facts of a run of which some cache sets were followed.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SetsFacts {
+    /// One class of sets in so many was followed.
+    pub one_in: u32,
+    /// Number of the choice of classes.
+    pub seed: u64,
+    /// Sums over all sets, by event name; `dram.bytes` is both directions.
+    pub estimates: BTreeMap<String, EstimatedFacts>,
+}
+
+impl SetsFacts {
+    /// Whether numbers of lines are estimates: not where all sets were followed.
+    pub fn estimates_any(&self) -> bool {
+        self.one_in > 1
+    }
+}
+
+/// A number estimated from a sample.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct EstimatedFacts {
+    /// The estimate.
+    pub value: u64,
+    /// Lower end of the 95 % confidence interval.
+    pub low: u64,
+    /// Upper end.
+    pub high: u64,
+    /// Part of what was seen that one class alone has, 0 to 1.
+    pub largest_share: f64,
+}
+
+impl EstimatedFacts {
+    /// Half the interval as a part of the value; `None` of nothing.
+    pub fn relative_error(&self) -> Option<f64> {
+        (self.value > 0).then(|| (self.high - self.value.min(self.high)) as f64 / self.value as f64)
+    }
+}
+
 /// Facts of an imported file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]

@@ -22,8 +22,9 @@ mod rows;
 pub use address::{LINE_BYTES, Line, ModuleOffset, Page, PhysAddr, VirtAddr};
 pub use event::{EventDef, EventId, Provenance, Unit, catalogue};
 pub use facts::{
-    CounterFacts, CountingFacts, DataFromFacts, DeliveryFacts, DerivationFacts, ImportFacts,
-    OverheadFacts, PebsFacts, SampledFacts, SamplingFacts, TableFacts, TickFacts, UnsupportedFacts,
+    CounterFacts, CountingFacts, DataFromFacts, DeliveryFacts, DerivationFacts, EstimatedFacts,
+    ImportFacts, OverheadFacts, PebsFacts, SampledFacts, SamplingFacts, SetsFacts, TableFacts,
+    TickFacts, UnsupportedFacts,
 };
 pub use ids::{Cpu, Pid, Tid};
 pub use io::{DeviceId, Direction, IoDevice, IoOwner, IoRow, Owner};

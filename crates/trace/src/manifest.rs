@@ -4,7 +4,9 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 use crate::EventDef;
-use crate::facts::{CountingFacts, DeliveryFacts, ImportFacts, SamplingFacts, TableFacts};
+use crate::facts::{
+    CountingFacts, DeliveryFacts, ImportFacts, SamplingFacts, SetsFacts, TableFacts,
+};
 
 /// Contents of `manifest.json`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -34,7 +36,8 @@ pub struct Manifest {
     pub machine: Option<MachineFacts>,
     /// Definitions of every event used in the tables.
     pub events: Vec<EventDef>,
-    /// Exact totals of the whole run by event name, where the source knows them.
+    /// Totals of the whole run by event name, where the source knows them: exact, but for
+    /// events that are estimated.
     pub totals: BTreeMap<String, u64>,
     /// Facts of a sampled run.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -45,6 +48,9 @@ pub struct Manifest {
     /// Delivery of overflows as records.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub delivery: Option<DeliveryFacts>,
+    /// Facts of a run of which some cache sets were followed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sets: Option<SetsFacts>,
     /// Facts of an imported file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub import: Option<ImportFacts>,
@@ -63,6 +69,7 @@ impl Manifest {
             sampling: None,
             counting: None,
             delivery: None,
+            sets: None,
             own_cost: OwnCost::default(),
             ..self
         }

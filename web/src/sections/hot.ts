@@ -2,6 +2,7 @@
 // selected range.
 
 import type { Data, Excerpt, HotRow, HotTable, Summary, TimedSamples } from "../data";
+import { modelled } from "../data";
 import { h } from "../dom";
 import { base, bytes, count, name, percent } from "../format";
 import { follow, isWhole } from "../range";
@@ -42,7 +43,7 @@ export function hot(data: Data): Section | null {
     "Hot code",
     "Code",
     {
-      provenance: exact ? (run.recording.machine === null ? "counted" : "modelled") : "sampled",
+      provenance: exact ? (run.recording.machine === null ? "counted" : modelled(run)) : "sampled",
       definition:
         `Where ${rankInWords(run.hot.functions.rank)} come from: the share of all of them. ` +
         (exact

@@ -1,18 +1,25 @@
 // Caches and TLBs of a modelled machine, or counters' totals of a real one.
 
 import type { Data } from "../data";
+import { modelled } from "../data";
 import { count, inUnit, name, percent, rate } from "../format";
 import { table } from "../table";
 import { section, Section } from "./section";
 
 const NAMES: Record<string, string> = { l1d: "L1D", l2: "L2", llc: "LLC", dtlb: "DTLB", stlb: "STLB" };
 
+const MISSES: Record<string, string> = { l1d: "l1d.miss", l2: "l2.miss", llc: "llc.miss" };
+
 export function levels(data: Data): Section | null {
   const run = data.summary;
   if (run === null) return null;
   const seen = run.levels.filter((level) => level.lookups !== null || level.misses !== null);
   if (seen.length === 0) return counters(data);
-  const provenance = run.recording.machine === null ? "counted" : "modelled";
+  const provenance = run.recording.machine === null ? "counted" : modelled(run);
+  const interval = (level: string): string => {
+    const of = run.sets?.estimates[MISSES[level] ?? ""];
+    return of === undefined ? "–" : `${count(of.low)} to ${count(of.high)}`;
+  };
   const number = (n: number | null): string => (n === null ? "–" : count(n));
   return section(
     "levels",
@@ -34,6 +41,9 @@ export function levels(data: Data): Section | null {
         { title: "Misses", numeric: true, cell: (l) => number(l.misses), value: (l) => l.misses },
         { title: "Miss ratio", numeric: true, cell: (l) => percent(l.miss_ratio), value: (l) => l.miss_ratio },
         { title: "MPKI", numeric: true, cell: (l) => (l.mpki === null ? "–" : rate(l.mpki)), value: (l) => l.mpki },
+        ...(provenance === "estimated"
+          ? [{ title: "Misses, 95 %", numeric: true, cell: (l: { name: string }) => interval(l.name), value: (l: { name: string }) => interval(l.name) }]
+          : []),
       ],
     }),
   );

@@ -1,6 +1,7 @@
 // Bandwidth and counters over time.
 
 import type { Data, Summary, Timeline } from "../data";
+import { modelled as modelledAs } from "../data";
 import { curve, Plot } from "../curves";
 import { bytes, count, inUnit, name, rate, time } from "../format";
 import { h } from "../dom";
@@ -109,7 +110,7 @@ function counters(run: Summary, timeline: Timeline): Section | null {
     "Events over time",
     "Over time",
     {
-      provenance: has.length === 0 ? "sampled" : modelled ? "modelled" : "counted",
+      provenance: has.length === 0 ? "sampled" : modelled ? modelledAs(run) : "counted",
       definition:
         "What each counter gained in each step, per second, all threads together; samples by the time they were " +
         `taken. The bins of this page are ${time(timeline.bin_ns)} long. ${HOW}`,

@@ -1,6 +1,7 @@
 // Threads and processes.
 
 import type { Data, ProcessRow, Summary, ThreadRow } from "../data";
+import { modelled } from "../data";
 import { h } from "../dom";
 import { base, bytes, count, name, time } from "../format";
 import { current, follow, isWhole } from "../range";
@@ -39,7 +40,7 @@ export function threads(data: Data): Section | null {
     "Threads and processes",
     "Threads",
     {
-      provenance: run.recording.machine !== null ? "modelled" : run.counting !== null ? "counted" : "sampled",
+      provenance: run.recording.machine !== null ? modelled(run) : run.counting !== null ? "counted" : "sampled",
       definition:
         "What each thread did. Ran: the time it ran on the recording's clock; waited: the time from its first to its last " +
         "event in which it did not. Events are summed over the thread, or estimated from its samples where nothing counted them.",

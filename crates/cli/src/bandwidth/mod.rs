@@ -80,6 +80,7 @@ fn run(args: &Bandwidth, again: bool) -> anyhow::Result<CommandEnd> {
             delivery: args.delivery.0,
         },
         traces: Some(args.resolution.0),
+        sets: None,
     };
     let verbose = !args.quiet && !args.json && !args.csv;
     let why = "to trace this machine, use -e or --source pmu";

@@ -100,6 +100,8 @@ pub(crate) struct Mrc {
     /// inputs each get a memory of their own; their curves are added up
     #[arg(value_name = "FILE|DIR", required_unless_present = "command")]
     pub(crate) inputs: Vec<PathBuf>,
+    #[arg(long, hide = true, value_name = "PART")]
+    pub(crate) sets: Option<String>,
     #[command(flatten)]
     pub(crate) making: CurveOptions,
     /// Add a curve for each thread, as if it had a memory of its own
@@ -166,6 +168,8 @@ pub(crate) struct Partition {
     /// Lists of addresses or recordings, one for each program
     #[arg(value_name = "FILE|DIR", required = true, num_args = 1..=16)]
     pub(crate) inputs: Vec<PathBuf>,
+    #[arg(long, hide = true, value_name = "PART")]
+    pub(crate) sets: Option<String>,
     /// Memory to divide (16MiB)
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub(crate) total: u64,

@@ -25,8 +25,20 @@ pub(crate) use partition::partition;
 
 use args::Axis;
 
+/// Curves take every access; who names sets learns what takes a part of the blocks.
+fn refuse_sets(sets: Option<&String>) -> anyhow::Result<()> {
+    match sets {
+        None => Ok(()),
+        Some(part) => Err(usage(format!(
+            "failed to make curves with --sets {part}: a stack distance spans all sets: use \
+             --sample 0.01, which makes curves from a part of the blocks"
+        ))),
+    }
+}
+
 /// Shows miss-rate curves.
 pub(crate) fn mrc(args: &Mrc) -> anyhow::Result<Exit> {
+    refuse_sets(args.sets.as_ref())?;
     check(args)?;
     args.html.as_ref().map(|_| page::check()).transpose()?;
     let out = Outputs::open(args)?;

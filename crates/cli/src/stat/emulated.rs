@@ -42,6 +42,7 @@ pub(super) fn run(args: &Stat, tell: &mut dyn FnMut(Update<'_>)) -> anyhow::Resu
             ..PmuConfig::default()
         },
         traces: None,
+        sets: None,
     };
     let recorded = emulate::record(&options, &mut |_| {})?;
     let recording = Recording::open(&output)?;

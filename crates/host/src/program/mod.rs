@@ -2,17 +2,19 @@
 //!
 //! A recording outlives the files it names: they are built again, or deleted after the
 //! run. Each mapping therefore carries the identity of its file (`identity`). Files
-//! that are gone at the end are copied into the recording. Names of generated code are
-//! read then, since process ids are used again (`generated`). A forked child has its
-//! parent's mappings without anybody saying so (`mappings`).
+//! that are gone at the end, or that a developer will build again, are copied into the
+//! recording. Names of generated code are read then, since process ids are used again
+//! (`generated`). A forked child has its parent's mappings without anybody saying so
+//! (`mappings`).
 //!
 //! Rejected: names of all symbols in the recording. They have neither lines nor
-//! inlined functions, and cost more than the few files that are ever gone.
+//! inlined functions, and cost more than copies of the few files that change.
 
 mod generated;
 mod identity;
 mod mappings;
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
@@ -35,6 +37,12 @@ pub const COPIES: &str = "files";
 
 /// Files that are copied have so many bytes together at most.
 const MOST_COPIED_BYTES: u64 = 1 << 30;
+
+/// Files that are still there, newest first, have so many bytes together at most.
+const MOST_COPIED_IN_CASE: u64 = 64 << 20;
+
+/// Folders of files that packages install: a developer does not build them again.
+const INSTALLED: [&str; 8] = ["usr", "lib", "lib64", "bin", "sbin", "opt", "nix", "gnu"];
 
 /// Suffix that the kernel appends to the path of a deleted file.
 const DELETED: &str = " (deleted)";
@@ -151,8 +159,8 @@ impl ProgramFiles {
         self.known.get(&row.path).map(|known| &known.identity)
     }
 
-    /// Writes the names of generated code, and copies files that are gone into the
-    /// recording at `output`. Returns the bytes copied.
+    /// Writes the names of generated code. Copies files into the recording at `output`
+    /// that are gone or will be built again. Returns the bytes copied.
     ///
     /// # Errors
     /// Rows could not be written.
@@ -164,26 +172,21 @@ impl ProgramFiles {
         for (pid, path) in &self.dumps {
             writer.extend(generated::of_dump(*pid, path))?;
         }
-        self.copy_gone(output, writer)
+        self.copy_files(&output.join(COPIES), writer)
     }
 
-    fn copy_gone(self, output: &Path, writer: &mut Writer) -> Result<u64> {
-        let gone = self.known.into_iter().filter(|(path, known)| {
+    fn copy_files(self, folder: &Path, writer: &mut Writer) -> Result<u64> {
+        let (there, gone): (Vec<_>, Vec<_>) = self.known.into_iter().partition(|(path, known)| {
             let now = fs::metadata(path).map(|m| Stamp::of(&m));
-            now.ok() != Some(known.stamp)
+            now.ok() == Some(known.stamp)
         });
+        let gone = gone.into_iter().map(|(_, known)| known);
         let mut copied = 0;
-        for known in gone.map(|(_, known)| known).chain(self.replaced) {
-            let Some(file) = &known.file else { continue };
-            let name = copy_name(
-                &known.identity.build_id,
-                known.identity.bytes,
-                known.identity.modified_ns,
-            );
-            let fits = copied + known.stamp.bytes <= MOST_COPIED_BYTES;
-            match fits.then(|| copy(file, &known.stamp, &output.join(COPIES), &name)) {
+        for known in gone.chain(self.replaced) {
+            match known.copy_to(folder, MOST_COPIED_BYTES - copied) {
+                None => {}
                 Some(Ok(bytes)) => copied += bytes,
-                _ => writer.push(Loss {
+                Some(Err(_)) => writer.push(Loss {
                     kind: LossKind::NotKept,
                     count: known.stamp.bytes,
                     detail: "bytes of files that were deleted or replaced: their names are lost"
@@ -192,8 +195,48 @@ impl ProgramFiles {
                 })?,
             }
         }
-        Ok(copied)
+        Ok(copied + copy_in_case(there, folder))
     }
+}
+
+/// Copies files that the next build will replace. Without a copy they can still be read
+/// where they are, so what does not fit is not lost yet.
+fn copy_in_case(files: Vec<(String, Known)>, folder: &Path) -> u64 {
+    let own = files.into_iter().filter(|(path, _)| is_built_again(path));
+    let mut own: Vec<Known> = own.map(|(_, known)| known).collect();
+    own.sort_by_key(|known| Reverse(known.stamp.modified_ns));
+    own.iter().fold(0, |copied, known| {
+        let room = MOST_COPIED_IN_CASE - copied;
+        copied
+            + known
+                .copy_to(folder, room)
+                .and_then(|done| done.ok())
+                .unwrap_or(0)
+    })
+}
+
+impl Known {
+    /// Copies a program or library of at most so many bytes; `None` for other files.
+    fn copy_to(&self, folder: &Path, most: u64) -> Option<std::io::Result<u64>> {
+        let file = self.file.as_ref()?;
+        let Identity {
+            build_id,
+            bytes,
+            modified_ns,
+            ..
+        } = &self.identity;
+        let name = copy_name(build_id, *bytes, *modified_ns);
+        Some(match self.stamp.bytes <= most {
+            true => copy(file, &self.stamp, folder, &name),
+            false => Err(std::io::Error::other("it is too large")),
+        })
+    }
+}
+
+/// A program of the user's own: the next build takes its place.
+fn is_built_again(path: &str) -> bool {
+    let first = path.trim_start_matches('/').split('/').next();
+    first.is_some_and(|first| !INSTALLED.contains(&first))
 }
 
 /// Where a mapped file can be read: by its path, or through the process that maps it.
@@ -214,6 +257,9 @@ fn copy(file: &File, stamp: &Stamp, folder: &Path, name: &str) -> std::io::Resul
     let now = Stamp::of(&file.metadata()?);
     if now != *stamp {
         return Err(std::io::Error::other("it was written to"));
+    }
+    if folder.join(name).exists() {
+        return Ok(0);
     }
     fs::create_dir_all(folder)?;
     // A temporary name first, so that a name always stands for a whole file.

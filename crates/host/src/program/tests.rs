@@ -68,39 +68,75 @@ fn row(path: &str) -> Module {
     }
 }
 
+/// Bytes of the copies in a recording, in order.
+fn copies_in(recording: &Path) -> Vec<Vec<u8>> {
+    let copies = fs::read_dir(recording.join(COPIES)).unwrap().flatten();
+    let mut copies: Vec<_> = copies.map(|c| fs::read(c.path()).unwrap()).collect();
+    copies.sort();
+    copies
+}
+
 #[test]
-fn a_program_that_is_deleted_is_copied_and_one_that_stays_is_not() {
+fn a_program_that_is_gone_or_will_be_built_again_is_copied_and_an_installed_one_is_not() {
     let folder = tempfile::tempdir().unwrap();
-    let own = Path::new("/bin/true");
-    let [gone, stays] = ["gone", "stays"].map(|name| {
-        let path = folder.path().join(name);
-        fs::copy(own, &path).unwrap();
+    let originals = ["/bin/true", "/bin/false"];
+    let [gone, own] = originals.map(|original| {
+        let path = folder.path().join(&original[5..]);
+        fs::copy(original, &path).unwrap();
         path.to_str().unwrap().to_owned()
     });
     let mut files = ProgramFiles::new();
-    let (mut first, mut second) = (row(&gone), row(&stays));
+    let mut first = row(&gone);
     files.identify(&mut first);
-    files.identify(&mut second);
-    assert_eq!(first.build_id, second.build_id);
-    assert_eq!(first.file_bytes, Some(fs::metadata(own).unwrap().len()));
+    files.identify(&mut row(&own));
+    files.identify(&mut row("/bin/sh"));
+    assert_eq!(
+        first.file_bytes,
+        Some(fs::metadata("/bin/true").unwrap().len())
+    );
     assert_ne!(first.modified_ns, None);
     fs::remove_file(&gone).unwrap();
     let output = folder.path().join("r.mg");
     let mut writer = Writer::create(&output, Manifest::default()).unwrap();
     let copied = files.finish(&output, &mut writer).unwrap();
     writer.finish(|_| {}).unwrap();
-    assert_eq!(Some(copied), first.file_bytes);
-    let copies: Vec<_> = fs::read_dir(output.join(COPIES))
-        .unwrap()
-        .flatten()
-        .collect();
-    assert_eq!(copies.len(), 1);
-    let same = fs::read(copies[0].path()).unwrap() == fs::read(own).unwrap();
-    assert!(same, "the copy differs from the file");
+    let mut expected = originals.map(|original| fs::read(original).unwrap());
+    expected.sort();
+    assert_eq!(
+        copied as usize,
+        expected.iter().map(Vec::len).sum::<usize>()
+    );
+    assert!(
+        copies_in(&output) == expected,
+        "the copies are not the files"
+    );
     let recording = Recording::open(&output).unwrap();
     assert_eq!(recording.problems(), Vec::<String>::new());
     let losses = recording.rows::<Loss>(&Selection::all());
     assert_eq!(losses.count(), 0);
+}
+
+#[test]
+fn the_newest_files_are_copied_as_far_as_there_is_room() {
+    let folder = tempfile::tempdir().unwrap();
+    let large = folder.path().join("large");
+    fs::copy("/bin/true", &large).unwrap();
+    // Holes: the file takes no room on the disk.
+    let file = fs::OpenOptions::new().write(true).open(&large).unwrap();
+    file.set_len(MOST_COPIED_IN_CASE).unwrap();
+    let small = folder.path().join("small");
+    fs::copy("/bin/false", &small).unwrap();
+    let newest = SystemTime::now() + std::time::Duration::from_secs(9);
+    File::open(&small).unwrap().set_modified(newest).unwrap();
+    let mut files = ProgramFiles::new();
+    for path in [&large, &small] {
+        files.identify(&mut row(path.to_str().unwrap()));
+    }
+    let output = folder.path().join("r.mg");
+    let mut writer = Writer::create(&output, Manifest::default()).unwrap();
+    files.finish(&output, &mut writer).unwrap();
+    writer.finish(|_| {}).unwrap();
+    assert!(copies_in(&output) == [fs::read("/bin/false").unwrap()]);
 }
 
 #[test]

@@ -34,6 +34,9 @@ pub(crate) const DIRTY: u64 = 1;
 pub(crate) const PREFETCHED: u64 = 2;
 /// Both flags.
 const FLAGS: u64 = DIRTY | PREFETCHED;
+/// Each address space's lines are so many further in the last-level cache than those of
+/// the one before; `engine/src/stream.h` has the same.
+pub(crate) const SPACE_STEP: u64 = 0x1_9e37;
 /// No line: a tag no address has, without flags.
 pub(crate) const EMPTY: u64 = !FLAGS;
 /// Bits of a line number that are kept; addresses are taken modulo 2^50, which
@@ -92,7 +95,7 @@ impl Sets {
     #[inline(always)]
     fn of(self, tag: u64) -> usize {
         let line = (tag & TAG_MASK) >> 2;
-        self.of_number(line + (tag >> SPACE_SHIFT) * 0x1_9e37)
+        self.of_number(line + (tag >> SPACE_SHIFT) * SPACE_STEP)
     }
 
     /// The set of a number of a line, or of a page.

@@ -2,6 +2,7 @@
 
 use memgauge_analyze::{Peak, Summary};
 
+use super::levels::{ERROR, error};
 use super::{clock, or_none, provenance};
 use crate::plot::{self, Panel};
 use crate::style::{Role, Style};
@@ -16,9 +17,16 @@ pub(super) fn traffic(summary: &Summary, style: &Style) -> String {
         ("mean GB/s", Kind::Number),
         ("peak GB/s", Kind::Number),
         ("peak at", Kind::Number),
+        (ERROR, Kind::Number),
     ]);
     let mut row = |role, name: &str, bytes, mean, peak| {
-        table.painted_row(role, cells(name, bytes, mean, peak, style));
+        let mut cells = cells(name, bytes, mean, peak, style);
+        let event = match name {
+            "both" => "dram.bytes".to_owned(),
+            one => format!("dram.{one}_bytes"),
+        };
+        cells.push(error(summary, &event, style));
+        table.painted_row(role, cells);
     };
     let (read, write) = (dram.mean_read_bytes_per_s, dram.mean_write_bytes_per_s);
     let sum = dram.read_bytes.zip(dram.write_bytes);
@@ -39,6 +47,9 @@ pub(super) fn traffic(summary: &Summary, style: &Style) -> String {
         mean.map(|(r, w)| r + w),
         dram.peak,
     );
+    if summary.estimated().is_none() {
+        table = table.without(ERROR);
+    }
     style.heading("DRAM traffic", &note(summary, style)) + &table.draw(style)
 }
 

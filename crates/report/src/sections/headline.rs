@@ -1,7 +1,7 @@
 //! The program, how it ended, on what machine, and how much it did.
 
 use memgauge_analyze::{Summary, TotalsFrom};
-use memgauge_trace::{CommandEnd, MachineFacts};
+use memgauge_trace::{CommandEnd, EstimatedFacts, MachineFacts, SetsFacts};
 
 use super::{clock, is_measured, or_none, provenance};
 use crate::style::{Role, Style};
@@ -19,6 +19,9 @@ pub(super) fn headline(summary: &Summary, style: &Style) -> String {
         text += &modelled(machine, style);
     } else if !facts.host.cpu.is_empty() {
         text += &style.wrap(&format!("measured on: {}", style.name(&facts.host.cpu)), 2);
+    }
+    if let Some(sets) = summary.estimated() {
+        text += &estimated(sets, style);
     }
     text += &waited(summary, style);
     if summary.totals_from != TotalsFrom::Manifest && !facts.complete {
@@ -44,6 +47,51 @@ fn modelled(machine: &MachineFacts, style: &Style) -> String {
     let memory = units::few_gigabytes(machine.dram_bytes_per_s as f64);
     let speeds = format!("{frequency:.2} GHz, memory {memory} GB/s, prefetchers {prefetchers}");
     style.wrap(&line, 2) + &style.paint_lines(Role::Quiet, &style.wrap(&speeds, 2))
+}
+
+/// A class with so many times its share of the misses may be a hot set.
+const HOT: f64 = 3.0;
+
+/// Per cent of an estimate that its interval may reach before the report says more.
+const WIDE: f64 = 0.2;
+
+/// From what numbers are estimated, and which of them not to trust.
+pub(crate) fn estimated(sets: &SetsFacts, style: &Style) -> String {
+    let mut text = style.wrap(
+        &format!(
+            "estimated from 1/{} of the cache sets: misses, writebacks, DRAM bytes and time; ± is \
+             half the 95 % confidence interval. Instructions, loads and stores are exact. Address \
+             translation is not modelled",
+            sets.one_in
+        ),
+        2,
+    );
+    for (event, warning) in warnings(sets) {
+        let line = format!("{event}: {warning}");
+        text += &style.paint_lines(Role::Warning, &style.wrap(&line, 2));
+    }
+    text
+}
+
+/// What the spread between sets says against an estimate.
+pub(crate) fn warnings(sets: &SetsFacts) -> Vec<(&str, String)> {
+    let fair = f64::from(sets.one_in) / 64.0;
+    let of = |estimate: &EstimatedFacts| {
+        let error = estimate.relative_error().unwrap_or(0.0);
+        let hot = estimate.largest_share > HOT * fair;
+        (error > WIDE).then(|| match hot {
+            true => format!(
+                "one group of sets has {} of all that was seen; a hot set weighs too much here, or \
+                 is missed: record without --sets",
+                units::share(estimate.largest_share)
+            ),
+            false => "the sets differ much: take more of them (--sets 1/4), or all".to_owned(),
+        })
+    };
+    let all = sets.estimates.iter();
+    let all = all.filter(|(name, estimate)| *name != "dram.bytes" && estimate.value > 100_000);
+    all.filter_map(|(name, estimate)| Some((name.as_str(), of(estimate)?)))
+        .collect()
 }
 
 /// How long the threads waited, where that is known and they did.
@@ -158,6 +206,27 @@ mod tests {
     fn commands_are_quoted_for_a_shell() {
         let words = ["sh", "-c", "echo 'x y'", ""].map(String::from);
         assert_eq!(command_line(&words), r"sh -c 'echo '\''x y'\''' ''");
+    }
+
+    #[test]
+    fn a_hot_set_is_told_from_sets_that_differ() {
+        let of = |largest_share| {
+            let estimate = EstimatedFacts {
+                value: 1_000_000,
+                low: 500_000,
+                high: 1_500_000,
+                largest_share,
+            };
+            let sets = SetsFacts {
+                one_in: 8,
+                estimates: [("l1d.miss".to_owned(), estimate)].into(),
+                ..SetsFacts::default()
+            };
+            let all = warnings(&sets);
+            all.into_iter().map(|(_, text)| text).collect::<String>()
+        };
+        assert!(of(0.5).contains("50 % of all that was seen"), "{}", of(0.5));
+        assert!(of(0.2).contains("1/4"), "{}", of(0.2));
     }
 
     #[test]

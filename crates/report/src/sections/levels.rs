@@ -1,7 +1,7 @@
 //! Caches and TLBs.
 
 use memgauge_analyze::{Level, LevelName, Summary};
-use memgauge_trace::{CacheGeometry, MachineFacts, TlbGeometry};
+use memgauge_trace::{CacheGeometry, EstimatedFacts, MachineFacts, TlbGeometry};
 
 use super::{or_none, provenance};
 use crate::style::Style;
@@ -17,9 +17,15 @@ pub(super) fn levels(summary: &Summary, style: &Style) -> String {
         ("misses", Kind::Number),
         ("miss ratio", Kind::Number),
         ("MPKI", Kind::Number),
+        (ERROR, Kind::Number),
     ]);
     for level in &summary.levels {
-        table.row(row(level, summary.recording.machine.as_ref(), style));
+        let mut cells = row(level, summary.recording.machine.as_ref(), style);
+        cells.push(error(summary, misses_of(level.name), style));
+        table.row(cells);
+    }
+    if summary.estimated().is_none() {
+        table = table.without(ERROR);
     }
     let note = format!(
         "{}; MPKI: misses per 1000 instructions",
@@ -40,6 +46,26 @@ fn row(level: &Level, machine: Option<&MachineFacts>, style: &Style) -> Vec<Stri
         or_none(level.miss_ratio, units::percent, style),
         or_none(level.mpki, units::rate, style),
     ]
+}
+
+/// Column of an estimate's interval.
+pub(super) const ERROR: &str = "±";
+
+fn misses_of(level: LevelName) -> &'static str {
+    match level {
+        LevelName::L1d => "l1d.miss",
+        LevelName::L2 => "l2.miss",
+        LevelName::Llc => "llc.miss",
+        LevelName::Dtlb => "dtlb.miss",
+        LevelName::Stlb => "dtlb.walk",
+    }
+}
+
+/// Half the interval of an estimate, in per cent of it.
+pub(super) fn error(summary: &Summary, event: &str, style: &Style) -> String {
+    let estimate = summary.estimated().and_then(|s| s.estimates.get(event));
+    let relative = estimate.and_then(EstimatedFacts::relative_error);
+    or_none(relative, units::percent, style)
 }
 
 pub(super) fn title(name: LevelName) -> &'static str {

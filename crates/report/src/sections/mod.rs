@@ -12,6 +12,7 @@ mod sampling;
 mod threads;
 
 pub(crate) use closing::findings;
+pub(crate) use headline::warnings as set_warnings;
 pub(crate) use hot::chain;
 pub(crate) use sampling::notes as sampling_notes;
 

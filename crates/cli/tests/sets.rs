@@ -1,0 +1,206 @@
+//! `--sets`: some cache sets followed, all estimated.
+//!
+//! What is exact is compared with a run that follows all by the other way, word by word.
+//! Estimates are held against streams whose answer is known, and against exact runs.
+
+#[allow(dead_code, reason = "each test file uses a part of it")]
+mod harness;
+
+use harness::{Recorded, memgauge, needs, workloads};
+use serde_json::Value;
+
+/// Events that a run of some sets does not have, and what depends on them.
+const NOT_MODELLED: [&str; 6] = [
+    "dtlb.miss",
+    "stlb.hit",
+    "dtlb.walk",
+    "cycles",
+    "virtual_ns",
+    "idle_ns",
+];
+
+/// Counted in full however few sets are followed.
+const EXACT: [&str; 4] = ["instructions", "loads", "stores", "modifies"];
+
+fn record(program: &[&str], options: &[&str]) -> Recorded {
+    let options = [&["--machine", "skylake-sp"], options].concat();
+    Recorded::with(&options, program, |command| {
+        command.env("PYTHONHASHSEED", "0");
+    })
+}
+
+fn all_sets_equal_exact(program: &[&str]) {
+    let (exact, all) = (record(program, &[]), record(program, &["--sets", "1/1"]));
+    let (mut expected, seen) = (exact.totals(), all.totals());
+    expected.retain(|name, _| !NOT_MODELLED.contains(&name.as_str()));
+    for (name, count) in &expected {
+        assert_eq!(seen.get(name), Some(count), "{name} of {program:?}");
+    }
+    assert!(!seen.contains_key("dtlb.miss"), "{seen:?}");
+    assert_eq!(
+        functions(&exact),
+        functions(&all),
+        "functions of {program:?}"
+    );
+}
+
+/// Function, and each event's count but those of pages.
+fn functions(recorded: &Recorded) -> Vec<(String, Vec<(String, i64)>)> {
+    let report = recorded.report();
+    let rows = report["hot"]["functions"]["rows"].as_array();
+    let rows = rows.expect("rows").iter().map(|row: &Value| {
+        let events = row["counts"].as_object().expect("counts");
+        let counts = events
+            .iter()
+            .filter(|(name, _)| !name.contains("tlb"))
+            .map(|(name, n)| (name.clone(), n.as_i64().unwrap_or(0)));
+        (row["function"].to_string(), counts.collect())
+    });
+    let mut all: Vec<_> = rows.collect();
+    all.sort();
+    all
+}
+
+#[test]
+fn all_sets_followed_are_an_exact_run_to_the_last_count() {
+    if !needs(&["sort", "gzip", "/usr/bin/python3"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder can be made");
+    let file = folder.path().join("numbers");
+    let numbers: String = (0_u64..20_000)
+        .map(|i| format!("{}\n", i * 7919 % 20_011))
+        .collect();
+    std::fs::write(&file, numbers).expect("the input can be written");
+    let file = file.to_str().expect("temporary paths are text");
+    all_sets_equal_exact(&["/bin/true"]);
+    all_sets_equal_exact(&["sort", "-n", file]);
+    all_sets_equal_exact(&["gzip", "-c", file]);
+    all_sets_equal_exact(&["sh", "-c", &format!("wc {file}; ls /; (true)")]);
+    all_sets_equal_exact(&["/usr/bin/python3", "-S", "-c", "print(sum(range(20000)))"]);
+}
+
+/// An array of 64 MiB read once: each line misses all levels, whichever sets are looked at.
+#[test]
+fn a_scan_is_estimated_without_doubt() {
+    if !needs(&[]) {
+        return;
+    }
+    let of = |bytes| {
+        let program = [workloads(), "linear", "--bytes", bytes, "--passes", "1"];
+        record(&program, &["--sets", "1/8"])
+    };
+    let (large, small) = (of("64MiB"), of("1MiB"));
+    let difference = large.totals()["llc.miss"] - small.totals()["llc.miss"];
+    let lines = 63 * 1024 * 1024 / 64;
+    assert!((difference - lines).abs() < lines / 100, "{difference}");
+    let sets = &large.report()["sets"];
+    assert_eq!(sets["one_in"], 8);
+    let estimate = &sets["estimates"]["llc.miss"];
+    let width = estimate["high"].as_i64().unwrap() - estimate["low"].as_i64().unwrap();
+    assert!(width < lines / 50, "{estimate}");
+}
+
+#[test]
+fn intervals_of_several_choices_of_sets_contain_the_exact_counts() {
+    if !needs(&["sort"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder can be made");
+    let file = folder.path().join("numbers");
+    let numbers: String = (0_u64..50_000)
+        .map(|i| format!("{}\n", i * 7919 % 50_021))
+        .collect();
+    std::fs::write(&file, numbers).expect("the input can be written");
+    let program = [
+        "sort",
+        "-n",
+        file.to_str().expect("temporary paths are text"),
+    ];
+    let exact = record(&program, &[]).totals();
+    let (mut within, mut all) = (0, 0);
+    for seed in 0..6 {
+        let some = record(&program, &["--sets", &format!("1/4:{seed}")]);
+        let totals = some.totals();
+        for name in EXACT {
+            assert_eq!(totals[name], exact[name], "{name}");
+        }
+        for name in ["l1d.miss", "l2.miss", "llc.miss", "dram.read_bytes"] {
+            let estimate = &some.report()["sets"]["estimates"][name];
+            let [low, high] = ["low", "high"].map(|end| estimate[end].as_i64().unwrap());
+            assert_eq!(estimate["value"], totals[name], "{name}");
+            within += i32::from((low..=high).contains(&exact[name]));
+            all += 1;
+        }
+    }
+    assert!(within * 10 >= all * 8, "{within} of {all}");
+}
+
+fn text(recorded: &Recorded) -> String {
+    let mut command = memgauge();
+    let output = command.arg("report").arg(recorded.path()).output();
+    let text = output.expect("memgauge runs").stdout;
+    String::from_utf8_lossy(&text).into_owned()
+}
+
+#[test]
+fn reports_say_what_is_estimated() {
+    if !needs(&[]) {
+        return;
+    }
+    let program = [workloads(), "linear", "--bytes", "4MiB", "--passes", "2"];
+    let some = record(&program, &["--sets", "1/8"]);
+    let shown = text(&some);
+    assert!(
+        shown.contains("estimated from 1/8 of the cache sets"),
+        "{shown}"
+    );
+    assert!(shown.contains("±"), "{shown}");
+    let summary = some.report();
+    let events = summary["events"].as_array().expect("events");
+    let provenance = |name: &str| {
+        let event = events.iter().find(|event| event["name"] == name);
+        event.expect(name)["provenance"].clone()
+    };
+    assert_eq!(provenance("llc.miss"), "estimated");
+    assert_eq!(provenance("loads"), "modelled");
+    assert!(events.iter().all(|event| event["name"] != "dtlb.miss"));
+    let exact = record(&program, &[]);
+    assert!(!text(&exact).contains("estimated"));
+}
+
+fn refused(arguments: &[&str], why: &str) {
+    let output = memgauge().args(arguments).output().expect("memgauge runs");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success(), "{arguments:?}");
+    assert!(error.contains(why), "{arguments:?}: {error}");
+}
+
+#[test]
+fn what_sets_cannot_give_is_refused_in_a_line() {
+    refused(&["record", "--sets", "1/3", "--", "true"], "1/16");
+    refused(&["mrc", "--sets", "1/8", "--", "true"], "--sample 0.01");
+    if !needs(&[]) {
+        return;
+    }
+    let with = |more: &[&str], why| {
+        let mut all = vec!["record", "--source", "emulate", "--sets", "1/8"];
+        all.extend(["-o", "/tmp/not-written.mg"]);
+        all.extend(more);
+        all.extend(["--", "true"]);
+        refused(&all, why);
+    };
+    with(&["--machine", "core2-x5355"], "its L2 has 1 sets");
+    with(
+        &["--machine", "zen5", "--prefetch", "stride"],
+        "prefetchers",
+    );
+    with(
+        &["--machine", "zen5", "--delivery", "precise"],
+        "--delivery",
+    );
+    with(
+        &["--machine", "zen5", "-e", "dtlb.miss"],
+        "address translation",
+    );
+}

@@ -1,0 +1,188 @@
+//! Runs the words of a thread of which only some cache sets are followed. The engine has
+//! counted what was executed, and tells the runs that touch a line of those sets.
+
+use std::sync::atomic::AtomicU64;
+
+use memgauge_machine::{Core, Outcome, Shared, class_of};
+use memgauge_trace::{AccessKind, VirtAddr};
+
+use super::{Cursor, LINE, OverflowSink, Program, charge};
+use crate::catalogue::{Access, Block};
+use crate::sets::ClassSums;
+use crate::wire;
+use crate::words::load;
+
+/// Everything the words change.
+pub(crate) struct SetsReplay<'a, D: OverflowSink> {
+    pub(crate) core: &'a mut Core,
+    pub(crate) shared: &'a mut Shared,
+    pub(crate) program: &'a mut Program,
+    pub(crate) cursor: &'a mut Cursor,
+    pub(crate) due: &'a mut D,
+    pub(crate) sums: &'a mut ClassSums,
+    /// The process's address space in the last-level cache.
+    pub(crate) space: u32,
+}
+
+/// What was executed, as the engine sums it.
+#[derive(Clone, Copy)]
+pub(crate) struct Ran(pub(crate) u64);
+
+impl Ran {
+    fn field(self, number: u32) -> u32 {
+        (self.0 >> (16 * number)) as u32 & 0xffff
+    }
+
+    /// Tells a core; whether something is due.
+    pub(crate) fn retire(self, core: &mut Core) -> bool {
+        core.retire(self.field(3), self.field(2), self.field(1), self.field(0))
+    }
+}
+
+impl<D: OverflowSink> SetsReplay<'_, D> {
+    /// Takes words from `words[at]` on; where it stopped: at their end, or at a mark of
+    /// who waits.
+    pub(crate) fn run(&mut self, words: &[AtomicU64], mut at: usize) -> usize {
+        while let Some(word) = load(words, at) {
+            let length = match wire::mark(word) {
+                wire::MARK_SYNC => break,
+                wire::MARK_SUM => 2,
+                _ => 3,
+            };
+            // The engine writes them together; less is damage.
+            let Some(ran) = load(words, at + 1).filter(|_| at + length <= words.len()) else {
+                self.cursor.stray += (words.len() - at) as u64;
+                return words.len();
+            };
+            let block = match length {
+                3 => load(words, at + 2).map(|number| number as u32),
+                _ => None,
+            };
+            self.tell(Ran(ran), block);
+            if let Some(block) = block {
+                self.kept(word, block);
+            }
+            at += length;
+        }
+        at
+    }
+
+    fn tell(&mut self, ran: Ran, block: Option<u32>) {
+        if ran.retire(self.core) {
+            let catalogue = &self.program.catalogue;
+            let block = block.and_then(|number| catalogue.block(number));
+            self.due
+                .take(self.core, VirtAddr(block.map_or(0, |b| b.vaddr)));
+        }
+    }
+
+    /// A run that touches a line of the followed sets, or an access that is a block.
+    fn kept(&mut self, word: u64, number: u32) {
+        let (first, run) = (word & wire::ADDRESS, wire::id(word) as usize);
+        let catalogue = &self.program.catalogue;
+        let Some(block) = catalogue.block(number) else {
+            self.cursor.stray += 1;
+            return;
+        };
+        if block.flags & wire::CODE_PIECE != 0 {
+            let index = block.accesses.start;
+            return self.piece(number, index, first, run);
+        }
+        let Some(run) = self.run_of(block, number, run) else {
+            self.cursor.stray += 1;
+            return;
+        };
+        self.note_store(first, run.accesses());
+        if word & wire::SEVERAL == 0 {
+            let index = run.accesses().start;
+            let access = self.program.catalogue.access(index);
+            self.line(number, index, first, run.stores, &access);
+            return;
+        }
+        for index in run.accesses() {
+            let access = self.program.catalogue.access(index);
+            self.access(
+                number,
+                index,
+                first.wrapping_add(access.delta as u64),
+                &access,
+            );
+        }
+    }
+
+    fn run_of(
+        &self,
+        block: &Block,
+        number: u32,
+        run: usize,
+    ) -> Option<crate::catalogue::AccessRun> {
+        (!block.accesses.is_empty())
+            .then(|| self.program.catalogue.run(number, run))
+            .flatten()
+    }
+
+    /// The thread's first store lies in its stack; up to it, every run is kept.
+    fn note_store(&mut self, first: u64, accesses: std::ops::Range<u32>) {
+        if self.cursor.first_store.is_some() {
+            return;
+        }
+        let catalogue = &self.program.catalogue;
+        let mut all = accesses.map(|index| catalogue.access(index));
+        if let Some(store) = all.find(|access| access.kind == AccessKind::Store) {
+            self.cursor.first_store = Some(first.wrapping_add(store.delta as u64));
+        }
+    }
+
+    /// An access that may lie in several lines.
+    fn access(&mut self, block: u32, index: u32, addr: u64, access: &Access) {
+        let stores = access.kind != AccessKind::Load;
+        let last = addr.wrapping_add(u64::from(access.size.max(1)) - 1);
+        let lines = (last / LINE).wrapping_sub(addr / LINE) & (u64::MAX / LINE);
+        self.line(block, index, addr, stores, access);
+        for further in 1..=lines {
+            let addr = (addr / LINE).wrapping_add(further).wrapping_mul(LINE);
+            if self.follows(addr) {
+                self.core.count_further_line(further == 1);
+            }
+            self.line(block, index, addr, stores, access);
+        }
+    }
+
+    /// A line of an access of a rep instruction, or of a varying one.
+    fn piece(&mut self, block: u32, index: u32, addr: u64, code: usize) {
+        let access = self.program.catalogue.access(index);
+        if access.kind == AccessKind::Store && self.cursor.first_store.is_none() {
+            self.cursor.first_store = Some(addr);
+        }
+        if code != wire::PIECE_BEGINS && self.follows(addr) {
+            self.core
+                .count_further_line(code == wire::PIECE_SECOND_LINE);
+        }
+        let stores = access.kind != AccessKind::Load;
+        self.line(block, index, addr, stores, &access);
+    }
+
+    fn follows(&self, addr: u64) -> bool {
+        self.sums.follows(class_of(addr, self.space))
+    }
+
+    /// Looks a line up, if it is followed.
+    fn line(&mut self, block: u32, index: u32, addr: u64, stores: bool, access: &Access) {
+        let class = class_of(addr, self.space);
+        if !self.sums.follows(class) {
+            return;
+        }
+        let missed = self.core.take_line(addr, stores);
+        if missed.is_nothing() {
+            return;
+        }
+        let (size, kind) = (u32::from(access.size), access.kind);
+        let outcome: Outcome = self.core.supply(self.shared, missed, addr, size, kind);
+        charge(self.program, index, &outcome);
+        self.sums.add(class, &outcome);
+        if outcome.overflow {
+            let ip = self.program.catalogue.ip(block, index);
+            self.due.take(self.core, ip);
+        }
+    }
+}

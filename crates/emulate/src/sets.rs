@@ -1,0 +1,274 @@
+//! Which cache sets are followed, and what they say of all.
+//!
+//! A level's misses are the sum over 64 classes of lines (`memgauge_machine::class_of`),
+//! of which one in `one_in` is followed. The sum is estimated by the followed ones' times
+//! `one_in`. How much these differ from one another says how far off that may be.
+
+use memgauge_machine::{CLASSES, Config, Outcome};
+use memgauge_trace::{EstimatedFacts, SetsFacts, catalogue as events};
+
+use crate::{Error, Result};
+
+/// The part of the sets that is followed, one class in so many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SetSample {
+    /// A power of two, at most [`SetSample::MOST`].
+    pub one_in: u32,
+    /// Which ones; each number gives another choice.
+    pub seed: u64,
+}
+
+impl SetSample {
+    /// With fewer than four classes, their spread says nothing.
+    pub const MOST: u32 = 16;
+
+    /// The classes followed, a bit each.
+    ///
+    /// One of each `one_in` neighbours, so that scans are met evenly, at distances
+    /// that are random, so that strides are. Of each power of two up to `one_in`, all
+    /// remainders come equally often.
+    pub fn classes(self) -> u64 {
+        let mut state = self.seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut places: Vec<u32> = Vec::new();
+        let mut classes = 0;
+        for stratum in 0..CLASSES / self.one_in {
+            if places.is_empty() {
+                places = (0..self.one_in).collect();
+                shuffle(&mut places, &mut state);
+            }
+            let place = places.pop().unwrap_or(0);
+            classes |= 1u64 << (stratum * self.one_in + place);
+        }
+        classes
+    }
+
+    /// # Errors
+    /// The machine's sets cannot be modelled apart.
+    pub fn check(self, machine: &Config) -> Result<()> {
+        match machine.needs_all_sets() {
+            None => Ok(()),
+            Some(why) => Err(Error::usage(format!(
+                "failed to sample sets of machine `{}`: {why}: leave out --sets or choose \
+                 another machine",
+                machine.name
+            ))),
+        }
+    }
+}
+
+impl std::fmt::Display for SetSample {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "1/{}", self.one_in)
+    }
+}
+
+/// splitmix64.
+fn next(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mut z = *state;
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+fn shuffle(places: &mut [u32], state: &mut u64) {
+    for last in (1..places.len()).rev() {
+        let other = next(state) % (last as u64 + 1);
+        places.swap(last, other as usize);
+    }
+}
+
+/// What is summed by class: misses of each level, and bytes.
+const SUMMED: usize = 6;
+
+/// The events of the sums.
+const NAMES: [&str; SUMMED] = [
+    "l1d.miss",
+    "l2.miss",
+    "llc.miss",
+    "dram.read_bytes",
+    "dram.write_bytes",
+    "dram.bytes",
+];
+
+/// Sums over the classes followed.
+#[derive(Clone, Debug)]
+pub(super) struct ClassSums {
+    pub(super) sample: SetSample,
+    pub(super) classes: u64,
+    sums: [[u64; SUMMED]; CLASSES as usize],
+}
+
+impl ClassSums {
+    pub(super) fn new(sample: SetSample) -> ClassSums {
+        ClassSums {
+            sample,
+            classes: sample.classes(),
+            sums: [[0; SUMMED]; CLASSES as usize],
+        }
+    }
+
+    pub(super) fn follows(&self, class: u32) -> bool {
+        self.classes >> class & 1 == 1
+    }
+
+    #[inline(always)]
+    pub(super) fn add(&mut self, class: u32, outcome: &Outcome) {
+        let (read, written) = (outcome.dram_read_bytes, outcome.dram_write_bytes);
+        let all = [
+            u64::from(outcome.l1d_misses),
+            u64::from(outcome.l2_misses),
+            u64::from(outcome.llc_misses),
+            u64::from(read),
+            u64::from(written),
+            u64::from(read) + u64::from(written),
+        ];
+        let sums = &mut self.sums[class as usize];
+        sums.iter_mut().zip(all).for_each(|(sum, n)| *sum += n);
+    }
+
+    /// Facts for the manifest.
+    pub(super) fn facts(&self) -> SetsFacts {
+        let of_class = |event: usize| {
+            let followed = (0..CLASSES).filter(|&class| self.follows(class));
+            followed.map(move |class| self.sums[class as usize][event])
+        };
+        SetsFacts {
+            one_in: self.sample.one_in,
+            seed: self.sample.seed,
+            estimates: NAMES
+                .iter()
+                .enumerate()
+                .map(|(event, name)| {
+                    let sums: Vec<u64> = of_class(event).collect();
+                    ((*name).to_owned(), estimate(&sums))
+                })
+                .collect(),
+        }
+    }
+}
+
+/// The 97.5 % point of Student's distribution with one degree of freedom less than there
+/// are classes (tables; 1.96 beyond).
+fn student(classes: usize) -> f64 {
+    match classes {
+        ..=4 => 3.182,
+        5..=8 => 2.365,
+        9..=16 => 2.131,
+        17..=32 => 2.040,
+        33.. => 1.96,
+    }
+}
+
+/// The sum over all classes from some of them, with the interval that should contain it
+/// in 95 of 100 runs.
+///
+/// The variance is the jackknife's, for a sum of a simple random sample without
+/// replacement. The true sum is no less than the part that was seen.
+fn estimate(sums: &[u64]) -> EstimatedFacts {
+    let (n, all) = (sums.len() as f64, f64::from(CLASSES));
+    let seen: u64 = sums.iter().sum();
+    let mean = seen as f64 / n;
+    let squares: f64 = sums.iter().map(|&s| (s as f64 - mean).powi(2)).sum();
+    let variance = all * all * (1.0 - n / all) * squares / (n - 1.0).max(1.0) / n;
+    let (value, half) = (mean * all, student(sums.len()) * variance.sqrt());
+    let largest = sums.iter().copied().max().unwrap_or(0);
+    EstimatedFacts {
+        value: value.round() as u64,
+        low: (value - half).max(seen as f64).round() as u64,
+        high: (value + half).round() as u64,
+        largest_share: if seen > 0 {
+            largest as f64 / seen as f64
+        } else {
+            0.0
+        },
+    }
+}
+
+/// Events whose rows are not scaled; all others are of lines.
+pub(super) fn weight_of(event: memgauge_trace::EventId, one_in: u32) -> u64 {
+    let exact = [
+        events::INSTRUCTIONS,
+        events::CYCLES,
+        events::LOADS,
+        events::STORES,
+        events::MODIFIES,
+    ];
+    match exact.contains(&event) {
+        true => 1,
+        false => u64::from(one_in),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(one_in: u32, seed: u64) -> SetSample {
+        SetSample { one_in, seed }
+    }
+
+    #[test]
+    fn a_class_of_each_stratum_and_each_remainder_equally_often() {
+        for one_in in [1, 2, 4, 8, 16] {
+            for seed in 0..50 {
+                let classes = with(one_in, seed).classes();
+                assert_eq!(classes.count_ones(), CLASSES / one_in);
+                for stratum in 0..CLASSES / one_in {
+                    let bits = classes >> (stratum * one_in) & ((1u64 << (one_in - 1) << 1) - 1);
+                    assert_eq!(bits.count_ones(), 1, "{one_in} {seed} {classes:#x}");
+                }
+            }
+        }
+        // A stride of eight lines meets an eighth of its own classes.
+        let every_eighth = 0x0101_0101_0101_0101u64;
+        for by in 0..8 {
+            let met = with(8, 3).classes() & every_eighth << by;
+            assert_eq!(met.count_ones(), 1);
+        }
+        assert_ne!(with(8, 1).classes(), with(8, 2).classes());
+    }
+
+    #[test]
+    fn equal_classes_leave_no_doubt_and_all_classes_neither() {
+        let even = estimate(&[100; 8]);
+        assert_eq!((even.low, even.value, even.high), (6400, 6400, 6400));
+        let all: Vec<u64> = (0..64).collect();
+        let exact = estimate(&all);
+        assert_eq!((exact.low, exact.value, exact.high), (2016, 2016, 2016));
+    }
+
+    /// By hand: mean 10, deviations of 2, variance of the sum 64² · (1 − 1/8) · 32/7 / 8,
+    /// half a width of 2.365 times its root.
+    #[test]
+    fn the_interval_is_that_of_a_sample_without_replacement() {
+        let of = estimate(&[8, 12, 8, 12, 8, 12, 8, 12]);
+        let half = 2.365 * (4096.0f64 * 0.875 * 32.0 / 7.0 / 8.0).sqrt();
+        assert_eq!(of.value, 640);
+        assert_eq!(of.high, (640.0 + half).round() as u64);
+        assert_eq!(of.low, (640.0 - half).round() as u64);
+    }
+
+    /// Sums whose classes are drawn at random: of many choices of classes, 95 % of the
+    /// intervals contain the sum over all.
+    #[test]
+    fn intervals_contain_the_truth_as_often_as_they_say() {
+        for one_in in [2, 4, 8, 16] {
+            let mut state = 7;
+            let (mut within, runs) = (0, 4000);
+            for seed in 0..runs {
+                let sums: Vec<u64> = (0..64)
+                    .map(|_| 1000 + next(&mut state) % 1000 + next(&mut state) % 1000)
+                    .collect();
+                let classes = with(one_in, seed).classes();
+                let followed = (0..64).filter(|class| classes >> class & 1 == 1);
+                let some: Vec<u64> = followed.map(|class| sums[class]).collect();
+                let of = estimate(&some);
+                let truth: u64 = sums.iter().sum();
+                within += u64::from((of.low..=of.high).contains(&truth));
+            }
+            let share = within as f64 / runs as f64;
+            assert!((0.935..0.965).contains(&share), "1/{one_in}: {share}");
+        }
+    }
+}

@@ -1,0 +1,388 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later
+ *
+ * Only some cache sets are followed (memgauge's --sets): the run of a line in one of them
+ * is told, all others are passed over. Sets do not disturb each other, so the recorder
+ * models those exactly. The class of a line, its number's lowest six bits, decides: a
+ * set of any level holds lines of one class alone.
+ *
+ * What is executed is counted here, as the recorder no longer sees each block. A block
+ * adds what it executes to mg_ring.ran and one to its count. When as much was executed as
+ * ran can hold, its top bit is set, which the next block finds. The same bit tells a
+ * block that the ring is full, so that it need not ask for both.
+ */
+#include "sets.h"
+
+#include "qemu/osdep.h"
+#include "hw/core/cpu.h"
+
+#include "emit.h"
+#include "runs.h"
+#include "session.h"
+
+/* States of mg_ring.narrowed. */
+enum { NARROWED = 1, TO_NARROW = 2 };
+
+static uint8_t *table(struct mg_ring *r)
+{
+    return (uint8_t *)r + MG_TABLE_AT;
+}
+
+void mg_follow_all(struct mg_ring *r)
+{
+    memset(table(r), MG_HERE | MG_NEXT, MG_CLASSES);
+}
+
+static void narrow(struct mg_ring *r)
+{
+    uint64_t sets = mg_own_sets();
+    for (unsigned class = 0; class < MG_CLASSES; class++)
+        table(r)[class] = (sets >> class & 1 ? MG_HERE : 0) |
+                          (sets >> (class + 1) % MG_CLASSES & 1 ? MG_NEXT : 0);
+    r->narrowed = NARROWED;
+}
+
+/* mg_keep must change no register, so neither it nor its parts may use the vector ones. */
+#define REGISTERS __attribute__((target("general-regs-only")))
+#define PART static inline __attribute__((always_inline, target("general-regs-only")))
+
+PART void ask_for_attention(struct mg_ring *r)
+{
+    if (!r->full)
+        r->ran += MG_ATTENTION;
+    r->full = 1;
+}
+
+PART uint64_t executed(const struct mg_ring *r)
+{
+    return r->full ? r->ran - MG_ATTENTION : r->ran;
+}
+
+PART void put(struct mg_ring *r, uint64_t address, uint64_t run, bool several)
+{
+    uint64_t *w = r->w;
+    w[0] = (several ? MG_SEVERAL : 0) | (run >> MG_RUN_BITS & 0xfff) << MG_ID_SHIFT | address;
+    w[1] = executed(r);
+    w[2] = run >> MG_BLOCK_BITS;
+    __atomic_store_n(&r->w, w + 3, __ATOMIC_RELEASE);
+    r->ran = r->full ? MG_ATTENTION : 0;
+    if (w + 3 >= r->end)
+        ask_for_attention(r);
+    if (!r->narrowed && run >> MG_STORES_BIT & 1) {
+        r->narrowed = TO_NARROW;
+        ask_for_attention(r);
+    }
+}
+
+PART void keep(struct mg_ring *r, uint64_t address, uint64_t run)
+{
+    uint64_t first = address - (run >> MG_DOWN_BITS & 0xff);
+    uint8_t what = ((uint8_t *)r + MG_TABLE_AT)[first / MG_LINE_BYTES % MG_CLASSES];
+    bool several = first % MG_LINE_BYTES > (run >> MG_ROOM_BITS & 0xff);
+    if (what & MG_HERE || (several && what & MG_NEXT))
+        put(r, address, run, several);
+}
+
+/* Of blocks, by mg_keep_call, where the table has MG_HERE or MG_NEXT for the run. */
+REGISTERS __attribute__((used, no_caller_saved_registers))
+void mg_keep(uint64_t address, uint64_t run);
+
+void mg_keep(uint64_t address, uint64_t run)
+{
+    keep(current_cpu->neg.memgauge_ring, address, run);
+}
+
+/* What a block calls with the address, then the run's upper and lower half on the stack,
+ * and the table's entry in the flags: not zero where the line is followed. Otherwise the
+ * next one is, and most runs do not reach it. */
+asm(".text\n"
+    ".globl mg_keep_call\n"
+    "mg_keep_call:\n"
+    "  pushq %rdi\n"
+    "  pushq %rsi\n"
+    "  movl 0x18(%rsp), %esi\n"
+    "  movq 0x28(%rsp), %rdi\n"
+    "  jnz 1f\n"
+    "  pushq %rdi\n"
+    "  pushq %rcx\n"
+    "  movzbl %sil, %ecx\n"
+    "  subl %ecx, %edi\n"
+    "  andl $63, %edi\n"
+    "  movl %esi, %ecx\n"
+    "  shrl $16, %ecx\n"
+    "  cmpb %cl, %dil\n"
+    "  popq %rcx\n"
+    "  popq %rdi\n"
+    "  jbe 2f\n"
+    "1: pushq %rax\n"
+    "  movl 0x28(%rsp), %eax\n"
+    "  shlq $32, %rax\n"
+    "  orq %rax, %rsi\n"
+    "  call mg_keep\n"
+    "  popq %rax\n"
+    "2: popq %rsi\n"
+    "  popq %rdi\n"
+    "  ret $24\n");
+
+/* Whether the ring has room for a call's words; a call may make any number of them. */
+static bool has_room(struct mg_ring *r)
+{
+    if (r->data && r->w + 3 <= r->end + MG_BLOCK_SLACK)
+        return true;
+    atomic_fetch_add(&r->dropped, 1);
+    return false;
+}
+
+void mg_keep_run(uint64_t vaddr, uint64_t run)
+{
+    struct mg_ring *r = mg_own_ring();
+    if (has_room(r))
+        keep(r, vaddr, run);
+}
+
+/* A rep instruction has come this far. */
+static void note_rep(struct mg_ring *r)
+{
+    r->rep_w = r->w;
+    r->rep_ran = executed(r);
+}
+
+void mg_put_sum(void)
+{
+    struct mg_ring *r = mg_own_ring();
+    uint64_t ran = executed(r);
+    if (!r->data || !ran)
+        return;
+    bool after_rep = r->rep_w == r->w && r->rep_ran == ran;
+    r->w[0] = MG_MARK_SUM;
+    r->w[1] = ran;
+    __atomic_store_n(&r->w, r->w + 2, __ATOMIC_RELEASE);
+    r->ran = r->full ? MG_ATTENTION : 0;
+    if (after_rep)
+        note_rep(r);
+}
+
+void mg_attention(void)
+{
+    struct mg_ring *r = mg_own_ring();
+    if (!r->data) { /* the thread has none yet */
+        mg_ring_turn();
+        return;
+    }
+    mg_put_sum();
+    if (r->narrowed == TO_NARROW)
+        narrow(r);
+    if (r->w >= r->end) {
+        bool after_rep = r->rep_w == r->w;
+        mg_ring_turn();
+        if (after_rep)
+            note_rep(mg_own_ring());
+    } else if (r->full) {
+        r->full = 0;
+        r->ran -= MG_ATTENTION;
+    }
+}
+
+/* ---- rep instructions and varying accesses ---- */
+
+/* An instruction whose accesses are told one by one; lives as long as the program. */
+struct site {
+    uint64_t at;     /* the instruction */
+    uint32_t block;  /* what the instruction's block is */
+    uint32_t load;   /* an access of it, as a block; one that stores has the next number */
+    uint32_t bytes;  /* of its operand */
+    bool alone;      /* its block is nothing else */
+};
+
+static uint64_t *count_of(struct mg_ring *r, uint32_t block)
+{
+    return (uint64_t *)((uint8_t *)r + MG_COUNTS_AT) + block;
+}
+
+/* Counts an access that no block does. */
+static void count_access(const struct site *site, bool stores)
+{
+    struct mg_ring *r = mg_own_ring();
+    ++*count_of(r, site->load + stores);
+    r->ran += stores ? MG_RAN(0, 0, 1, 0) : MG_RAN(0, 1, 0, 0);
+    if (r->ran & (stores ? MG_RAN(0, 0, 0x8000, 0) : MG_RAN(0, 0x8000, 0, 0)))
+        mg_put_sum();
+}
+
+/* Tells the lines of a piece that its access has not touched yet. */
+static void keep_lines(const struct site *site, uint64_t vaddr, unsigned size, bool stores)
+{
+    struct mg_ring *r = mg_own_ring();
+    uint64_t run = (uint64_t)(site->load + stores) << MG_BLOCK_BITS |
+                   (uint64_t)stores << MG_STORES_BIT | (MG_LINE_BYTES - 1) << MG_ROOM_BITS;
+    uint64_t at = vaddr, end = vaddr + size;
+    if (r->piece_lines) /* the line of the byte before is known */
+        at = (vaddr + MG_LINE_BYTES - 1) / MG_LINE_BYTES * MG_LINE_BYTES;
+    for (; at < end; at = (at / MG_LINE_BYTES + 1) * MG_LINE_BYTES) {
+        uint64_t line = MIN(r->piece_lines++, MG_PIECE_FURTHER_LINE);
+        if (r->w >= r->end) {
+            mg_ring_turn();
+            r = mg_own_ring();
+        }
+        keep(r, at, run | line << MG_RUN_BITS);
+    }
+}
+
+/* One access of a rep instruction. */
+static void on_element(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t vaddr, void *of)
+{
+    (void)vcpu;
+    struct mg_ring *r = mg_own_ring();
+    bool stores = qemu_plugin_mem_is_store(info);
+    count_access(of, stores);
+    r->piece_lines = 0;
+    keep_lines(of, vaddr, 1u << qemu_plugin_mem_size_shift(info), stores);
+    note_rep(mg_own_ring());
+}
+
+/* A rep instruction begins. QEMU repeats it some ten thousand times and then executes it
+ * again as a block, which is then no further instruction. */
+static void on_rep(unsigned vcpu, void *of)
+{
+    (void)vcpu;
+    const struct site *site = of;
+    struct mg_ring *r = mg_own_ring();
+    bool goes_on = site->alone && r->rep_at == site->at && r->rep_w == r->w &&
+                   executed(r) - r->rep_ran == MG_RAN(1, 0, 0, 0);
+    if (goes_on) {
+        r->ran -= MG_RAN(1, 0, 0, 0);
+        --*count_of(r, site->block);
+    }
+    r->rep_at = site->at;
+    note_rep(r);
+}
+
+/* A varying access begins. */
+static void on_varying(unsigned vcpu, void *of)
+{
+    (void)vcpu, (void)of;
+    mg_own_ring()->piece_bytes = 0;
+}
+
+/* Pieces of one kind that follow one another, up to the operand's size, are one access. */
+static void on_piece(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t vaddr, void *of)
+{
+    (void)vcpu;
+    const struct site *site = of;
+    struct mg_ring *r = mg_own_ring();
+    bool stores = qemu_plugin_mem_is_store(info);
+    unsigned size = 1u << qemu_plugin_mem_size_shift(info);
+    bool goes_on = r->piece_bytes && r->piece_stores == stores && r->piece_next == vaddr &&
+                   r->piece_bytes + size <= site->bytes;
+    if (!goes_on) {
+        count_access(site, stores);
+        r->piece_bytes = r->piece_lines = 0;
+        r->piece_stores = stores;
+    }
+    r->piece_bytes += size;
+    r->piece_next = vaddr + size;
+    keep_lines(site, vaddr, size, stores);
+}
+
+/* An access of the block under translation as a block of its own; whether it is known. */
+static bool tell_access(uint64_t vaddr, const struct mg_access *access, unsigned bytes,
+                        enum mg_access_kind kind, uint32_t *number)
+{
+    struct mg_access alone = { .offset = access->offset, .size = MIN(bytes, 64), .kind = kind };
+    struct mg_code code = {
+        .record = { MG_REC_CODE, sizeof code + sizeof alone },
+        .vaddr = vaddr, .id = mg_new_block_id(), .accesses = 1, .runs = 1,
+        .flags = MG_CODE_PIECE,
+    };
+    *number = code.id;
+    return code.id < MG_COUNTED && mg_catalogue(&code, sizeof code, &alone, sizeof alone);
+}
+
+static const struct mg_access *first_access(const struct mg_decoded *b, unsigned insn)
+{
+    const struct mg_access *access = b->access;
+    while (access->insn != insn)
+        access++;
+    return access;
+}
+
+static struct site *new_site(const struct mg_decoded *b, const struct mg_hook *h, uint64_t vaddr,
+                             uint32_t number)
+{
+    const struct mg_access *access = first_access(b, h->insn);
+    unsigned bytes = h->varying ? access->delta : h->size;
+    uint32_t store;
+    struct site *site = g_new0(struct site, 1);
+    *site = (struct site){ .at = vaddr + access->offset, .block = number, .bytes = bytes,
+                           .alone = b->insns == 1 };
+    if (tell_access(vaddr, access, bytes, MG_LOAD, &site->load) &&
+        tell_access(vaddr, access, bytes, MG_STORE, &store))
+        return site;
+    g_free(site);
+    mg_note_undecoded(1);
+    return NULL;
+}
+
+static void hook_site(struct qemu_plugin_insn *insn, const struct mg_hook *h, bool repeats,
+                      struct site *site)
+{
+    enum qemu_plugin_mem_rw rw = h->varying ? QEMU_PLUGIN_MEM_RW
+                                 : h->kind & MG_LOAD ? QEMU_PLUGIN_MEM_R : QEMU_PLUGIN_MEM_W;
+    if (h->begins_rep)
+        qemu_plugin_register_vcpu_insn_exec_cb(insn, on_rep, QEMU_PLUGIN_CB_NO_REGS, site);
+    else if (h->varying && !repeats)
+        qemu_plugin_register_vcpu_insn_exec_cb(insn, on_varying, QEMU_PLUGIN_CB_NO_REGS, site);
+    qemu_plugin_register_vcpu_mem_cb(insn, repeats ? on_element : on_piece,
+                                     QEMU_PLUGIN_CB_NO_REGS, rw, site);
+}
+
+static void hook_plain(struct qemu_plugin_insn *insn, const struct mg_decoded *b,
+                       const struct mg_hook *h, uint32_t number)
+{
+    const struct mg_run *run = &b->run[h->run];
+    uint64_t what = (uint64_t)number << MG_BLOCK_BITS | (uint64_t)h->run << MG_RUN_BITS |
+                    (uint64_t)run->stores << MG_STORES_BIT |
+                    (MG_LINE_BYTES - 1 - run->down - run->up) << MG_ROOM_BITS |
+                    (uint64_t)h->size << MG_SIZE_BITS | run->down << MG_DOWN_BITS;
+    qemu_plugin_register_vcpu_mem_cb(insn, h->size > 8 ? mg_on_wide_run : mg_on_run,
+                                     QEMU_PLUGIN_CB_NO_REGS,
+                                     h->kind & MG_LOAD ? QEMU_PLUGIN_MEM_R : QEMU_PLUGIN_MEM_W,
+                                     (void *)(uintptr_t)what);
+}
+
+static bool repeats(const struct mg_decoded *b, unsigned insn)
+{
+    return b->flags & MG_CODE_ENDS_REP && insn + 1 == b->insns;
+}
+
+/* What each execution of a block executes, without the accesses told one by one. */
+static uint64_t ran_by(const struct mg_decoded *b)
+{
+    uint64_t ran = MG_RAN(b->insns, 0, 0, 0);
+    for (const struct mg_access *a = b->access; a < b->access + b->accesses; a++)
+        if (a->run != MG_RUN_VARYING && !repeats(b, a->insn))
+            ran += MG_RAN(0, (a->kind & MG_LOAD) != 0, (a->kind & MG_STORE) != 0,
+                          a->kind == MG_MODIFY);
+    return ran;
+}
+
+void mg_hook_sets(struct qemu_plugin_tb *tb, const struct mg_decoded *b, uint64_t vaddr,
+                  uint32_t number)
+{
+    if (number >= MG_COUNTED) { /* no room: the block runs unrecorded */
+        mg_note_undecoded(b->insns);
+        return;
+    }
+    mg_plan = (struct mg_plan){ .active = true, .number = number, .ran = ran_by(b) };
+    for (unsigned i = 0; i < b->hooks; i++) {
+        const struct mg_hook *h = &b->hook[i];
+        struct qemu_plugin_insn *insn = qemu_plugin_tb_get_insn(tb, h->insn);
+        bool rep = repeats(b, h->insn);
+        if (!rep && !h->varying) {
+            hook_plain(insn, b, h, number);
+            continue;
+        }
+        struct site *site = new_site(b, h, vaddr, number);
+        if (site)
+            hook_site(insn, h, rep, site);
+    }
+}
