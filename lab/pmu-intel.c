@@ -159,8 +159,8 @@ bool intel_pebs_record(X86Pmu *pmu, const Active *active, uint64_t next_pc)
     cpu_stq_le_mmuidx_ra(env, ds + DS_PEBS_INDEX, index, mmu, 0);
     lab.records++;
     if (lab.log) {
-        fprintf(lab.log, "record counter %u ip 0x%" PRIx64 " address 0x%" PRIx64 " source 0x%" PRIx64
-                " latency %" PRIu64 " tsc %" PRIu64 " %s\n", active->index, record[22], record[19],
+        fprintf(lab.log, "record processor %u counter %u ip 0x%" PRIx64 " next 0x%" PRIx64 " address 0x%" PRIx64 " source 0x%" PRIx64
+                " latency %" PRIu64 " tsc %" PRIu64 " %s\n", pmu->core, active->index, record[22], next_pc, record[19],
                 record[20], record[21], record[24], pmu->running.user ? "user" : "kernel");
     }
     if (index < threshold) {

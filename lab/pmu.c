@@ -372,8 +372,8 @@ static void handle(X86Pmu *pmu, unsigned due, uint64_t next_pc)
         pmu->global_status |= COUNTER_BIT(active->index);
         interrupt |= active->interrupts;
         if (lab.log) {
-            fprintf(lab.log, "overflow counter %u ip 0x%" PRIx64 " next 0x%" PRIx64 " %s\n",
-                    active->index, done->pc, next_pc, done->user ? "user" : "kernel");
+            fprintf(lab.log, "overflow processor %u counter %u ip 0x%" PRIx64 " next 0x%" PRIx64 " %s\n",
+                    pmu->core, active->index, done->pc, next_pc, done->user ? "user" : "kernel");
         }
     }
     if (interrupt) {

@@ -4,7 +4,10 @@
 //! cargo run --workspace --example lab_records -- pmu.log SAMPLES...
 //! ```
 //!
-//! SAMPLES is a recording, or a text file with a line for each sample in the log's words, as
+//! With `--rebuilt` before the log, addresses are those that memgauge rebuilt from registers
+//! and code, and the share of right ones is printed; of a wrong one it fails.
+//!
+//! SAMPLES is a recording, whose processes are compared one by one, or a text file with a line for each sample in the log's words, as
 //! the example `command` of `memgauge-online` prints them. Every sample of user code has to
 //! be one of the log's, in its order and with none left out between the first and the last:
 //! instruction, address, source and latency, of IBS also physical address, kind and width.
@@ -18,6 +21,7 @@ use memgauge_trace::{AccessKind, DataSource, PhysAddr, Sample};
 
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Line {
+    processor: u32,
     ip: u64,
     address: u64,
     /// Nothing where the event's records have neither.
@@ -36,17 +40,67 @@ fn main() -> Result<(), Failure> {
     let log = arguments
         .next()
         .ok_or("usage: lab_records PMU.LOG SAMPLES...")?;
+    if log == "--rebuilt" {
+        return rebuilt(arguments);
+    }
     let streams = truth(&std::fs::read_to_string(&log)?)?;
     for path in arguments {
-        let samples = match path.ends_with(".txt") {
-            true => printed(&path)?,
+        let processes = match path.ends_with(".txt") {
+            true => BTreeMap::from([(0, printed(&path)?)]),
             false => recorded(&path)?,
         };
-        let of = parts(&samples, &streams).map_err(|why| format!("{path}, {log}: {why}"))?;
+        if processes.is_empty() {
+            return Err(format!("{path}: no samples of user code").into());
+        }
+        for samples in processes.into_values() {
+            let of = parts(&samples, &streams).map_err(|why| format!("{path}, {log}: {why}"))?;
+            let mut on: Vec<u32> = samples.iter().map(|line| line.processor).collect();
+            on.sort_unstable();
+            on.dedup();
+            println!(
+                "{path}: {} samples of user code on processors {on:?}, each as the emulator wrote it ({of})",
+                samples.len()
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Prints how many addresses were rebuilt, and rightly. Such samples are of the
+/// instruction before the one that they name.
+fn rebuilt(mut arguments: impl Iterator<Item = String>) -> Result<(), Failure> {
+    let log = arguments.next().ok_or("failed to find the log's name")?;
+    let text = std::fs::read_to_string(log)?;
+    let words = text.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+    let truth: Vec<(u64, u64)> = words
+        .filter(|words| words[0] == "record")
+        .map(|words| Ok((field(&words, "next")?, field(&words, "address")?)))
+        .collect::<Result<_, Failure>>()?;
+    for path in arguments {
+        let samples: Vec<Line> = recorded(&path)?.into_values().flatten().collect();
+        let same_code = |part: &&[(u64, u64)]| {
+            let pairs = part.iter().zip(&samples);
+            pairs
+                .into_iter()
+                .all(|(record, sample)| record.0 == sample.ip)
+        };
+        let right = |part: &[(u64, u64)]| {
+            let pairs = part.iter().zip(&samples);
+            pairs
+                .filter(|(record, sample)| record.1 == sample.address)
+                .count()
+        };
+        let runs = truth.windows(samples.len().max(1)).filter(same_code);
+        let right = runs.map(right).max();
+        let right = right.ok_or_else(|| format!("{path}: not a run of the log's records"))?;
+        let found = samples.iter().filter(|sample| sample.address != 0).count();
         println!(
-            "{path}: {} samples of user code, each as the emulator wrote it ({of})",
+            "{path}: {} samples, {found} addresses rebuilt, {right} of them right",
             samples.len()
         );
+        if right < found || found == 0 {
+            return Err(format!("{path}: {} rebuilt addresses are wrong", found - right).into());
+        }
     }
     Ok(())
 }
@@ -98,12 +152,14 @@ fn is_user(ip: u64) -> bool {
     ip >> 63 == 0
 }
 
-fn recorded(path: &str) -> Result<Vec<Line>, Failure> {
+/// The samples of each process.
+fn recorded(path: &str) -> Result<BTreeMap<u32, Vec<Line>>, Failure> {
     let recording = Recording::open(std::path::Path::new(path))?;
-    let (mut all, mut problems) = (Vec::new(), Vec::new());
+    let (mut all, mut problems) = (BTreeMap::<u32, Vec<Line>>::new(), Vec::new());
     recording.each_sound(&Selection::all(), &mut problems, |rows: &[Sample]| {
-        let rows = rows.iter().filter(|row| is_user(row.ip.0));
-        all.extend(rows.map(line));
+        for row in rows.iter().filter(|row| is_user(row.ip.0)) {
+            all.entry(row.pid.0).or_default().push(line(row));
+        }
     })?;
     match problems.is_empty() {
         true => Ok(all),
@@ -115,6 +171,7 @@ fn line(row: &Sample) -> Line {
     // Of PEBS the latency says whether there is a source; only IBS tells the width.
     let is_op = row.size_bytes > 0;
     Line {
+        processor: row.cpu.map_or(0, |cpu| cpu.0),
         ip: row.ip.0,
         address: row.addr.map_or(0, |addr| addr.0),
         source_and_latency: (is_op || row.latency_cycles > 0)
@@ -138,7 +195,7 @@ fn truth(log: &str) -> Result<Streams, Failure> {
         let words: Vec<&str> = line.split(' ').collect();
         let space = || Ok::<_, Failure>(format!("space {:#x}", field(&words, "space")?));
         let (name, line) = match words[0] {
-            "record" if words[1] == "counter" => ("PEBS' records".to_owned(), record(&words)?),
+            "record" => ("PEBS' records".to_owned(), record(&words)?),
             "op" => (format!("the ops of {}", space()?), op(&words)?),
             "fetch" => (format!("the fetches of {}", space()?), fetch(&words)?),
             _ => continue,
@@ -161,7 +218,11 @@ fn field(words: &[&str], name: &str) -> Result<u64, Failure> {
     })
 }
 
-/// `record counter N ip X address X source X latency N …`
+fn processor(words: &[&str]) -> Result<u32, Failure> {
+    Ok(u32::try_from(field(words, "processor")?)?)
+}
+
+/// `record processor N counter N ip X address X source X latency N …`
 fn record(words: &[&str]) -> Result<Line, Failure> {
     let latency = u32::try_from(field(words, "latency")?)?;
     // The manual's codes for load latency, without the bits for TLBs and locks.
@@ -173,6 +234,7 @@ fn record(words: &[&str]) -> Result<Line, Failure> {
         _ => DataSource::Unknown,
     };
     Ok(Line {
+        processor: processor(words)?,
         ip: field(words, "ip")?,
         address: field(words, "address")?,
         source_and_latency: (latency > 0).then_some((source, latency)),
@@ -200,6 +262,7 @@ fn op(words: &[&str]) -> Result<Line, Failure> {
     let size = u16::try_from(field(words, "size")?)?;
     let has_data = kind != AccessKind::Unknown && size > 0;
     Ok(Line {
+        processor: processor(words)?,
         ip: field(words, "ip")?,
         address: field(words, "address")?,
         source_and_latency: has_data.then_some((source, latency)),
@@ -209,6 +272,7 @@ fn op(words: &[&str]) -> Result<Line, Failure> {
 
 fn fetch(words: &[&str]) -> Result<Line, Failure> {
     Ok(Line {
+        processor: processor(words)?,
         ip: field(words, "ip")?,
         ..Line::default()
     })

@@ -85,7 +85,8 @@ fn print(sample: &Sample) {
         _ => 0,
     };
     println!(
-        "op ip {:#x} address {:#x} physical {:#x} level {level} latency {} size {} load {} store {}",
+        "op processor {} ip {:#x} address {:#x} physical {:#x} level {level} latency {} size {} load {} store {}",
+        sample.cpu.0,
         sample.ip.0,
         sample.addr.map_or(0, |addr| addr.0),
         sample.phys.map_or(0, |phys| phys.0),

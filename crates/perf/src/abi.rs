@@ -183,6 +183,8 @@ pub mod misc {
     pub const CPU_MODE: u16 = 7;
     /// A mapping of data (MMAP), an exec (COMM).
     pub const DATA_OR_EXEC: u16 = 1 << 13;
+    /// The address in a sample is that of its own instruction.
+    pub const EXACT_IP: u16 = 1 << 14;
     /// A mapping with a build id (MMAP2).
     pub const MMAP_BUILD_ID: u16 = 1 << 14;
 }

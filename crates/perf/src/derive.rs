@@ -1,7 +1,7 @@
 //! The data address of a timer sample, from registers and code. Pure.
 //!
-//! The registers are those with which the instruction at the sampled address is
-//! about to run. So there are three ways to an address, tried in this order:
+//! At an interrupt the registers are those with which the instruction at the sampled
+//! address is about to run. So there are three ways to an address, tried in this order:
 //!
 //! * **exact**: that instruction has an operand in memory. Its address follows
 //!   from the registers, and it will access it.
@@ -10,6 +10,10 @@
 //!   back. The access has just happened, if control came that way.
 //! * **next**: the first operand within the next few instructions whose registers
 //!   nothing in between writes. It will be accessed, unless a fault comes first.
+//!
+//! A PEBS record has the registers after the instruction that it is of. Only that one's
+//! operand counts, and only if it did not overwrite the registers that make it up. Such
+//! records have no data address before Haswell, but for latencies.
 //!
 //! An operand relative to FS or GS has no address: samples lack these bases.
 
@@ -57,27 +61,42 @@ pub enum NoRecipe {
     NoBase,
 }
 
+/// How far the instruction at a sample's address is, with the sample's registers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Moment {
+    /// It is about to run, as at an interrupt.
+    Begins,
+    /// It is the sample's own and has run: a PEBS record with the exact address.
+    Ran,
+    /// It follows the sample's own: a PEBS record with the address behind it.
+    Follows,
+}
+
 /// The recipe for samples at `ip`, whose code around it begins at `start`.
 ///
 /// # Errors
 /// Why there is none.
 pub fn recipe(code: &[u8], start: u64, ip: u64) -> Result<Recipe, NoRecipe> {
+    recipe_at(Moment::Begins, code, start, ip)
+}
+
+/// The same, of samples at another moment.
+///
+/// # Errors
+/// Why there is none.
+pub fn recipe_at(moment: Moment, code: &[u8], start: u64, ip: u64) -> Result<Recipe, NoRecipe> {
     let mut code = CodeReader::new(code, start);
-    let at = code.decode(ip).ok_or(NoRecipe::NoCode)?;
+    let ran = match moment {
+        Moment::Begins => return code.about_to_run(ip),
+        Moment::Ran => (Derivation::Exact, code.decode(ip)),
+        Moment::Follows => (Derivation::Previous, code.just_ran(ip)),
+    };
+    let (derivation, Some(ran)) = ran else {
+        return Err(NoRecipe::NoCode);
+    };
     let mut reason = NoRecipe::NoOperand;
-    if let Some(memory) = code.operand(&at) {
-        match is_computable(&memory) {
-            true => return Ok(made(Derivation::Exact, ip, &memory)),
-            false => reason = why_not(&memory),
-        }
-    }
-    if let Some(before) = code.before(ip)
-        && let Some(memory) = code.operand_left(&before, &mut reason)
-    {
-        return Ok(made(Derivation::Previous, before.ip(), &memory));
-    }
-    let (instruction, memory) = code.ahead(&at).ok_or(reason)?;
-    Ok(made(Derivation::Next, instruction, &memory))
+    let memory = code.operand_left(&ran, &mut reason).ok_or(reason)?;
+    Ok(made(derivation, ran.ip(), &memory))
 }
 
 impl Recipe {
@@ -191,6 +210,24 @@ impl<'a> CodeReader<'a> {
         (!instruction.is_invalid()).then_some(instruction)
     }
 
+    fn about_to_run(&mut self, ip: u64) -> Result<Recipe, NoRecipe> {
+        let at = self.decode(ip).ok_or(NoRecipe::NoCode)?;
+        let mut reason = NoRecipe::NoOperand;
+        if let Some(memory) = self.operand(&at) {
+            match is_computable(&memory) {
+                true => return Ok(made(Derivation::Exact, ip, &memory)),
+                false => reason = why_not(&memory),
+            }
+        }
+        if let Some(before) = self.before(ip)
+            && let Some(memory) = self.operand_left(&before, &mut reason)
+        {
+            return Ok(made(Derivation::Previous, before.ip(), &memory));
+        }
+        let (instruction, memory) = self.ahead(&at).ok_or(reason)?;
+        Ok(made(Derivation::Next, instruction, &memory))
+    }
+
     /// The operand in memory; of several the one that is not the stack.
     fn operand(&mut self, instruction: &Instruction) -> Option<UsedMemory> {
         let accesses = |m: &&UsedMemory| kind(m.access()) != AccessKind::Unknown;
@@ -230,6 +267,16 @@ impl<'a> CodeReader<'a> {
         let place = self.jump_back_to(ip).unwrap_or(ip);
         let before = self.standing_before(place)?;
         matches!(before.flow_control(), FlowControl::Next).then_some(before)
+    }
+
+    /// The instruction of a precise sample that names the next one. It accessed memory, so
+    /// at the head of a loop it is the one that does so.
+    fn just_ran(&mut self, ip: u64) -> Option<Instruction> {
+        let looped = self.before(ip);
+        match looped.filter(|ran| self.operand(ran).is_some()) {
+            Some(ran) => Some(ran),
+            None => self.standing_before(ip),
+        }
     }
 
     fn jump_back_to(&self, ip: u64) -> Option<u64> {
@@ -328,6 +375,37 @@ mod tests {
             )
         });
         assert_eq!(seen, expected, "{code:x?} at {ip_offset}");
+    }
+
+    fn check_ran(moment: Moment, code: &[u8], expected: Result<u64, NoRecipe>) {
+        let ip = match moment {
+            Moment::Follows => BASE + code.len() as u64 - 1,
+            _ => BASE,
+        };
+        let seen = recipe_at(moment, code, BASE, ip).map(|r| r.address(value).unwrap());
+        assert_eq!(seen, expected, "{code:x?} {moment:?}");
+    }
+
+    #[test]
+    fn of_a_done_instruction_only_its_own_operand_counts() {
+        for moment in [Moment::Ran, Moment::Follows] {
+            // mov rax, [rbx + 8]; nop: rbx 0x2000
+            check_ran(moment, &[0x48, 0x8b, 0x43, 0x08, NOP], Ok(0x2008));
+            // mov rbx, [rbx]; nop: the address is overwritten
+            let overwritten = [0x48, 0x8b, 0x1b, NOP];
+            check_ran(moment, &overwritten, Err(NoRecipe::NoRegisters));
+            // add rax, 1; nop: nothing in memory, and what follows does not count
+            let neither = [0x48, 0x83, 0xc0, 0x01, NOP];
+            check_ran(moment, &neither, Err(NoRecipe::NoOperand));
+        }
+    }
+
+    #[test]
+    fn behind_a_precise_sample_at_a_loops_head_is_the_load() {
+        // mov rax, [rbx]; 1: dec ecx; jnz 1b
+        let code = [0x48, 0x8b, 0x03, 0xff, 0xc9, 0x75, 0xfc];
+        let seen = recipe_at(Moment::Follows, &code, BASE, BASE + 3);
+        assert_eq!(seen.unwrap().address(value), Some(0x2000));
     }
 
     const NOP: u8 = 0x90;

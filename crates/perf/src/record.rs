@@ -56,6 +56,11 @@ impl Header {
     pub fn is_user(self) -> bool {
         self.misc & misc::CPU_MODE == 2
     }
+
+    /// Whether a precise sample's address is that of its own instruction, not behind it.
+    pub fn is_exact(self) -> bool {
+        self.misc & misc::EXACT_IP != 0
+    }
 }
 
 /// Takes fixed-width fields off the front of some bytes.

@@ -497,7 +497,7 @@ impl Lens<'_> {
         if let Some(code) = &mut self.code
             && self.decode.lacks_address(&row)
         {
-            code.rebuild(s, &mut row);
+            code.rebuild(self.decode.moment(header), s, &mut row);
         }
         each(Told::Sample(Taken {
             row: &row,

@@ -79,7 +79,7 @@ pub fn aim(allowed: f64, so_far: &Window) -> f64 {
 }
 
 /// Factor for periods to meet an overhead `allowed` (0.02 is 2 %). `None` where it is
-/// met, nearly, or the window tells too little.
+/// met, nearly, or the window tells too little; never below 1 while it is exceeded.
 pub fn factor(allowed: f64, window: &Window) -> Option<f64> {
     let all_ns = allowed * window.observed_ns;
     if all_ns <= 0.0 {
@@ -87,6 +87,10 @@ pub fn factor(allowed: f64, window: &Window) -> Option<f64> {
     }
     let for_samples_ns = (all_ns - window.own_ns).max(all_ns * LEAST_FOR_SAMPLES);
     let ratio = window.samples_ns / for_samples_ns;
+    // Own time grows with samples, too: more of them would lead further away.
+    if ratio < 1.0 && window.overhead() > allowed {
+        return None;
+    }
     let telling = window.samples >= FEW || ratio < 1.0;
     if !telling || (ratio - 1.0).abs() <= NEAR_ENOUGH {
         return None;
@@ -218,6 +222,10 @@ mod tests {
         };
         assert_eq!(factor(0.02, &with_own(200)), None, "a tenth of the budget");
         assert!(factor(0.02, &with_own(2000)).unwrap() > 1.0);
-        assert!(factor(0.02, &with_own(0)).unwrap() < 1.0);
+        assert_eq!(
+            factor(0.02, &with_own(0)),
+            None,
+            "over the limit: not lowered"
+        );
     }
 }

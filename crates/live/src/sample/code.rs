@@ -6,7 +6,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 use crate::sys::perf::read_memory;
-use memgauge_perf::derive::{AFTER, BEFORE, NoRecipe, Recipe, recipe};
+use memgauge_perf::derive::{AFTER, BEFORE, Moment, NoRecipe, Recipe, recipe_at};
 
 /// A mapping with code.
 #[derive(Clone, Debug)]
@@ -22,7 +22,7 @@ struct Mapping {
 pub(crate) struct Code {
     mappings: HashMap<u32, Vec<Mapping>>,
     files: HashMap<String, Option<File>>,
-    recipes: HashMap<(u32, u64), Result<Recipe, NoRecipe>>,
+    recipes: HashMap<(u32, u64, Moment), Result<Recipe, NoRecipe>>,
 }
 
 /// Recipes kept; further ones are made again each time.
@@ -69,24 +69,24 @@ impl Code {
     }
 
     /// The recipe for samples there.
-    pub(crate) fn recipe(&mut self, pid: u32, ip: u64) -> Result<Recipe, NoRecipe> {
-        if let Some(known) = self.recipes.get(&(pid, ip)) {
+    pub(crate) fn recipe(&mut self, pid: u32, ip: u64, moment: Moment) -> Result<Recipe, NoRecipe> {
+        if let Some(known) = self.recipes.get(&(pid, ip, moment)) {
             return *known;
         }
         let made = match self.around(pid, ip) {
-            Some((bytes, start)) => recipe(&bytes, start, ip),
+            Some((bytes, start)) => recipe_at(moment, &bytes, start, ip),
             None => Err(NoRecipe::NoCode),
         };
         if self.recipes.len() >= MOST_RECIPES {
             self.recipes.clear();
         }
-        self.recipes.insert((pid, ip), made);
+        self.recipes.insert((pid, ip, moment), made);
         made
     }
 
     /// Forgets what was found out about an address, as the mappings were looked up anew.
     pub(crate) fn forget(&mut self, pid: u32, ip: u64) {
-        self.recipes.remove(&(pid, ip));
+        self.recipes.retain(|key, _| (key.0, key.1) != (pid, ip));
     }
 
     fn around(&mut self, pid: u32, ip: u64) -> Option<(Vec<u8>, u64)> {

@@ -5,9 +5,9 @@ use super::attributes::{Built, Method};
 use super::code::Code;
 use memgauge_perf::abi::{Attr, kind};
 use memgauge_perf::data_src::DataSrc;
-use memgauge_perf::derive::{NoRecipe, Recipe};
+use memgauge_perf::derive::{Moment, NoRecipe, Recipe};
 use memgauge_perf::ibs::Op;
-use memgauge_perf::record::{Layout, Sample};
+use memgauge_perf::record::{Header, Layout, Sample};
 use memgauge_trace::{
     AccessKind, Cpu, DataSource, Derivation, EventId, PhysAddr, Pid, Sample as SampleRow, Tid,
     VirtAddr,
@@ -90,18 +90,28 @@ impl Decode {
 
     /// Whether the address is one to be rebuilt from code and registers.
     pub(super) fn lacks_address(&self, row: &SampleRow) -> bool {
-        row.addr.is_none() && self.method == Method::Interrupt
+        row.addr.is_none() && matches!(self.method, Method::Interrupt | Method::Pebs)
+    }
+
+    /// How far the instruction at a sample's address is.
+    pub(super) fn moment(&self, header: Header) -> Moment {
+        match (self.method, header.is_exact()) {
+            (Method::Pebs, true) => Moment::Ran,
+            (Method::Pebs, false) => Moment::Follows,
+            _ => Moment::Begins,
+        }
     }
 }
 
 /// Rebuilds the data address from the code around the sample and its registers.
 pub(super) fn rebuild(
     code: &mut Code,
+    moment: Moment,
     s: &Sample<'_>,
     row: &mut SampleRow,
 ) -> Result<Derivation, NoRecipe> {
     let register = |number| s.intr_regs.and_then(|r| r.get(number));
-    let recipe = code.recipe(s.pid, s.ip)?;
+    let recipe = code.recipe(s.pid, s.ip, moment)?;
     let address = recipe.address(register).ok_or(NoRecipe::NoRegisters)?;
     let Recipe {
         derivation,

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::code::Code;
 use super::decode::rebuild;
 use super::follow::mapping;
-use memgauge_perf::derive::NoRecipe;
+use memgauge_perf::derive::{Moment, NoRecipe};
 use memgauge_perf::record::{Mmap, Record, Sample};
 use memgauge_trace::Sample as SampleRow;
 
@@ -58,14 +58,14 @@ impl ProcessCode {
     }
 
     /// Rebuilds the sample's data address, where its code and registers tell it.
-    pub(super) fn rebuild(&mut self, s: &Sample<'_>, row: &mut SampleRow) {
-        let found = rebuild(&mut self.code, s, row);
+    pub(super) fn rebuild(&mut self, moment: Moment, s: &Sample<'_>, row: &mut SampleRow) {
+        let found = rebuild(&mut self.code, moment, s, row);
         let asked = self.asked.get(&s.pid);
         if found == Err(NoRecipe::NoCode) && asked.is_none_or(|at| at.elapsed() > ASK_AGAIN) {
             self.existing(s.pid);
             self.code.forget(s.pid, s.ip);
             // Where it still fails, the sample has no address.
-            let _ = rebuild(&mut self.code, s, row);
+            let _ = rebuild(&mut self.code, moment, s, row);
         }
     }
 }

@@ -232,7 +232,7 @@ impl Recorder {
             outcome.periods = outcome.periods.saturating_add(row.period);
             return Ok(());
         };
-        self.complete(event, s, &mut row);
+        self.complete((event, header), s, &mut row);
         let outcome = &mut self.outcomes[event];
         outcome.samples += 1;
         outcome.periods = outcome.periods.saturating_add(row.period);
@@ -283,7 +283,7 @@ impl Recorder {
     }
 
     /// Adds data from the source's own registers, or from code and registers.
-    fn complete(&mut self, event: usize, s: &Sample<'_>, row: &mut SampleRow) {
+    fn complete(&mut self, (event, header): (usize, Header), s: &Sample<'_>, row: &mut SampleRow) {
         let decode = &self.readers[event].decode;
         let op = decode.complete(s, row);
         let words = op.map(|op| op.source_words().to_owned());
@@ -296,7 +296,7 @@ impl Recorder {
             seen.1 += u64::from(row.latency_cycles);
         }
         if self.derivations.is_some() && decode.lacks_address(row) {
-            let found = rebuild(&mut self.followed.code, s, row);
+            let found = rebuild(&mut self.followed.code, decode.moment(header), s, row);
             if let Some(derivations) = &mut self.derivations {
                 count(derivations, found);
             }
