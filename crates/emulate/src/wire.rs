@@ -33,6 +33,9 @@ pub(super) const MARK_SYNC: u64 = SEVERAL | 0xff03 << ID_SHIFT;
 pub(super) const MARK_SYNC_KIND: u64 = SEVERAL | 0xff04 << ID_SHIFT;
 pub(super) const MARK_SYNC_NS: u64 = SEVERAL | 0xff05 << ID_SHIFT;
 pub(super) const MARK_SUM: u64 = SEVERAL | 0xff06 << ID_SHIFT;
+/// Flags of a kept run, above its block.
+pub(super) const KEPT_STORES: u64 = 1 << 32;
+pub(super) const KEPT_PIECE: u64 = 1 << 33;
 pub(super) const SYNC_KIND_SHIFT: u32 = 40;
 pub(super) const SYNC_RELEASE: u64 = 1;
 pub(super) const SYNC_ACQUIRE: u64 = 2;
