@@ -50,7 +50,7 @@ lab: setup-build ## build the lab: an emulated computer whose processor has a PM
 	@lab/build $(TARGET)/lab
 
 test-lab: setup-test lab ## the kernel's PMU driver, perf and memgauge in the lab (minutes)
-	cargo build --workspace --bin memgauge --example lab_records
+	cargo build --workspace --bin memgauge --example lab_records --example command
 	@lab/test $(TARGET)/debug $(KERNEL_ARGS)
 
 bench: setup-test build ## speed against native, the engine alone and cachegrind
@@ -111,6 +111,11 @@ lint: setup-test web-if-possible ## structure, words of the documents, formattin
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
 	tests/public-api
 
+guide: ## the documents as a site (target/guide); builds mdBook where it is not installed
+	command -v mdbook >/dev/null || test -x $(TARGET)/tools/bin/mdbook || \
+		cargo install --locked --root $(TARGET)/tools mdbook
+	PATH="$(PATH):$(TARGET)/tools/bin" mdbook build docs --dest-dir $(TARGET)/guide
+
 install: build ## install below PREFIX (/usr/local)
 	dist/stage $(TARGET)/release/memgauge $(DESTDIR)$(PREFIX)
 	cargo build --release -p memgauge-capi
@@ -129,4 +134,4 @@ test-dist: dist ## install, use and remove the packages in clean root file syste
 clean: ## remove everything built
 	cargo clean
 
-.PHONY: help web web-if-possible setup setup-build setup-demo setup-test engine build demo test test-kernels lab test-lab bench bench-bandwidth bench-figures bench-losses bench-io bench-mrc bench-online bench-page bench-stat bench-stat-instructions experiments lint install dist test-dist clean
+.PHONY: help web web-if-possible setup setup-build setup-demo setup-test engine build demo test test-kernels lab test-lab bench bench-bandwidth bench-figures bench-losses bench-io bench-mrc bench-online bench-page bench-stat bench-stat-instructions experiments lint guide install dist test-dist clean

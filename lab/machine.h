@@ -17,9 +17,12 @@ typedef struct {
 } LabOutcome;
 
 LabMachine *lab_machine_new(const char *name);
+/* The number of a new core. */
+uint32_t lab_machine_add_core(LabMachine *lab);
 void lab_machine_level(const LabMachine *lab, uint32_t level, uint64_t *bytes, uint32_t *ways);
-LabOutcome lab_machine_access(LabMachine *lab, uint64_t address, uint32_t size, uint32_t store);
-void lab_machine_retire(LabMachine *lab, uint32_t loads, uint32_t stores);
-uint64_t lab_machine_cycles(const LabMachine *lab);
+LabOutcome lab_machine_access(LabMachine *lab, uint32_t core, uint64_t address, uint32_t size,
+                              uint32_t store);
+void lab_machine_retire(LabMachine *lab, uint32_t core, uint32_t loads, uint32_t stores);
+uint64_t lab_machine_cycles(const LabMachine *lab, uint32_t core);
 
 #endif

@@ -29,10 +29,11 @@ enum {
 #define PMU_MISC_ENABLE (1 << 7 | 1 << 11)
 
 void x86_pmu_create(X86CPU *cpu);
-void x86_pmu_cpuid(X86CPU *cpu, uint32_t leaf, uint32_t *eax, uint32_t *ebx,
+/* Changes a leaf: the PMU's abilities, and caches as the model has them. */
+void x86_pmu_cpuid(X86CPU *cpu, uint32_t leaf, uint32_t count, uint32_t *eax, uint32_t *ebx,
                    uint32_t *ecx, uint32_t *edx);
-/* Leaf 4: the caches are those of the model. */
-void x86_pmu_cpuid_cache(X86CPU *cpu, uint32_t count, uint32_t *ebx, uint32_t *ecx);
+/* An entry of the local vector table in the APIC's extended space, of AMD's processors. */
+uint32_t *x86_pmu_extended_vector(CPUX86State *env, unsigned number);
 bool x86_pmu_rdmsr(CPUX86State *env, uint32_t msr, uint64_t *value);
 bool x86_pmu_wrmsr(CPUX86State *env, uint32_t msr, uint64_t value, bool *refused);
 void x86_pmu_unknown_msr(CPUX86State *env, uint32_t msr, bool write);

@@ -1,62 +1,109 @@
-//! Compares a recording made in the lab with the emulator's own log, record by record.
+//! Compares samples taken in the lab with the emulator's own log, record by record.
 //!
 //! ```text
-//! cargo run --workspace --example lab_records -- pmu.log RECORDING.mg...
+//! cargo run --workspace --example lab_records -- pmu.log SAMPLES...
 //! ```
 //!
-//! Every sample has to be one of the log's records, in its order and with none left out
-//! between the first and the last: instruction, address, source and latency.
+//! SAMPLES is a recording, or a text file with a line for each sample in the log's words, as
+//! the example `command` of `memgauge-online` prints them. Every sample of user code has to
+//! be one of the log's, in its order and with none left out between the first and the last:
+//! instruction, address, source and latency, of IBS also physical address, kind and width.
+//! The log's ops and fetches are told apart by address space; a process has a new one from
+//! its exec on, so the samples may be of several, one after the other.
+
+use std::collections::BTreeMap;
 
 use memgauge_recording::{Recording, Selection};
-use memgauge_trace::{DataSource, Sample};
+use memgauge_trace::{AccessKind, DataSource, PhysAddr, Sample};
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 struct Line {
     ip: u64,
     address: u64,
     /// Nothing where the event's records have neither.
     source_and_latency: Option<(DataSource, u32)>,
+    /// Of IBS' ops.
+    access: Option<(u64, AccessKind, u16)>,
 }
 
 type Failure = Box<dyn std::error::Error>;
+
+/// What the log has of one kind: PEBS' records, or a space's ops or fetches.
+type Streams = BTreeMap<String, Vec<Line>>;
 
 fn main() -> Result<(), Failure> {
     let mut arguments = std::env::args().skip(1);
     let log = arguments
         .next()
-        .ok_or("usage: lab_records PMU.LOG RECORDING...")?;
-    let truth = records(&std::fs::read_to_string(&log)?)?;
+        .ok_or("usage: lab_records PMU.LOG SAMPLES...")?;
+    let streams = truth(&std::fs::read_to_string(&log)?)?;
     for path in arguments {
-        let samples = samples(&path)?;
-        let found = truth
-            .windows(samples.len().max(1))
-            .any(|part| part == samples);
-        if samples.is_empty() || !found {
-            return Err(format!(
-                "the {} samples of `{path}` are not a run of the {} records of `{log}`",
-                samples.len(),
-                truth.len()
-            )
-            .into());
-        }
+        let samples = match path.ends_with(".txt") {
+            true => printed(&path)?,
+            false => recorded(&path)?,
+        };
+        let of = parts(&samples, &streams).map_err(|why| format!("{path}, {log}: {why}"))?;
         println!(
-            "{path}: {} samples, each as the emulator wrote it",
+            "{path}: {} samples of user code, each as the emulator wrote it ({of})",
             samples.len()
         );
     }
     Ok(())
 }
 
-fn samples(path: &str) -> Result<Vec<Line>, Failure> {
+/// The streams that the samples are runs of, in words.
+fn parts(samples: &[Line], streams: &Streams) -> Result<String, String> {
+    let mut left: Vec<&String> = streams.keys().collect();
+    let (mut at, mut words) = (0, Vec::new());
+    while at < samples.len() || words.is_empty() {
+        let runs = left.iter().enumerate().map(|(place, name)| {
+            let (count, start) = longest(&samples[at..], &streams[*name]);
+            (count, place, start)
+        });
+        let (count, place, start) = runs.max_by_key(|run| run.0).unwrap_or_default();
+        if count == 0 {
+            return Err(format!(
+                "after {} and {at} of {} samples, none is {:?}",
+                words.join(", "),
+                samples.len(),
+                samples.get(at)
+            ));
+        }
+        let name = left.remove(place);
+        let all = streams[name].len();
+        words.push(format!(
+            "{name}: {} to {} of {all}",
+            start + 1,
+            start + count
+        ));
+        at += count;
+    }
+    Ok(words.join(", "))
+}
+
+/// The longest run of the lines that the samples begin with: its length and place.
+fn longest(samples: &[Line], lines: &[Line]) -> (usize, usize) {
+    let starts = (0..lines.len()).map(|start| {
+        let pairs = lines[start..].iter().zip(samples);
+        (
+            pairs.take_while(|(line, sample)| line == sample).count(),
+            start,
+        )
+    });
+    starts.max_by_key(|run| run.0).unwrap_or_default()
+}
+
+/// Kernel addresses are the upper half.
+fn is_user(ip: u64) -> bool {
+    ip >> 63 == 0
+}
+
+fn recorded(path: &str) -> Result<Vec<Line>, Failure> {
     let recording = Recording::open(std::path::Path::new(path))?;
     let (mut all, mut problems) = (Vec::new(), Vec::new());
     recording.each_sound(&Selection::all(), &mut problems, |rows: &[Sample]| {
-        all.extend(rows.iter().map(|row| Line {
-            ip: row.ip.0,
-            address: row.addr.map_or(0, |addr| addr.0),
-            source_and_latency:
-                (row.latency_cycles > 0).then_some((row.source, row.latency_cycles)),
-        }));
+        let rows = rows.iter().filter(|row| is_user(row.ip.0));
+        all.extend(rows.map(line));
     })?;
     match problems.is_empty() {
         true => Ok(all),
@@ -64,37 +111,105 @@ fn samples(path: &str) -> Result<Vec<Line>, Failure> {
     }
 }
 
-/// The lines `record counter N ip X address X source X latency N …`.
-fn records(log: &str) -> Result<Vec<Line>, Failure> {
-    let words = log.lines().map(|line| line.split(' ').collect::<Vec<_>>());
-    let words = words.filter(|words| words.starts_with(&["record", "counter"]));
-    words
-        .map(|words| {
-            let field = |name: &str| -> Result<u64, Failure> {
-                let at = words
-                    .iter()
-                    .position(|word| *word == name)
-                    .ok_or("a record lacks a field")?;
-                let text = *words.get(at + 1).ok_or("a record ends in a field")?;
-                Ok(match text.strip_prefix("0x") {
-                    Some(hex) => u64::from_str_radix(hex, 16)?,
-                    None => text.parse()?,
-                })
-            };
-            let latency = u32::try_from(field("latency")?)?;
-            // The manual's codes for load latency, without the bits for TLBs and locks.
-            let source = match field("source")? & 0xf {
-                1 => DataSource::L1d,
-                3 => DataSource::L2,
-                4 => DataSource::Llc,
-                0xa => DataSource::Dram,
-                _ => DataSource::Unknown,
-            };
-            Ok(Line {
-                ip: field("ip")?,
-                address: field("address")?,
-                source_and_latency: (latency > 0).then_some((source, latency)),
-            })
-        })
-        .collect()
+fn line(row: &Sample) -> Line {
+    // Of PEBS the latency says whether there is a source; only IBS tells the width.
+    let is_op = row.size_bytes > 0;
+    Line {
+        ip: row.ip.0,
+        address: row.addr.map_or(0, |addr| addr.0),
+        source_and_latency: (is_op || row.latency_cycles > 0)
+            .then_some((row.source, row.latency_cycles)),
+        access: is_op.then(|| {
+            let physical = row.phys.unwrap_or(PhysAddr(0)).0;
+            (physical, row.kind, row.size_bytes)
+        }),
+    }
+}
+
+fn printed(path: &str) -> Result<Vec<Line>, Failure> {
+    let text = std::fs::read_to_string(path)?;
+    let words = text.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+    words.map(|words| op(&words)).collect()
+}
+
+fn truth(log: &str) -> Result<Streams, Failure> {
+    let mut streams = Streams::new();
+    for line in log.lines() {
+        let words: Vec<&str> = line.split(' ').collect();
+        let space = || Ok::<_, Failure>(format!("space {:#x}", field(&words, "space")?));
+        let (name, line) = match words[0] {
+            "record" if words[1] == "counter" => ("PEBS' records".to_owned(), record(&words)?),
+            "op" => (format!("the ops of {}", space()?), op(&words)?),
+            "fetch" => (format!("the fetches of {}", space()?), fetch(&words)?),
+            _ => continue,
+        };
+        if is_user(line.ip) {
+            streams.entry(name).or_default().push(line);
+        }
+    }
+    Ok(streams)
+}
+
+/// The number behind a word.
+fn field(words: &[&str], name: &str) -> Result<u64, Failure> {
+    let at = words.iter().position(|word| *word == name);
+    let text = at.and_then(|at| words.get(at + 1));
+    let text = text.ok_or_else(|| format!("a line of the log lacks `{name}`"))?;
+    Ok(match text.strip_prefix("0x") {
+        Some(hex) => u64::from_str_radix(hex, 16)?,
+        None => text.parse()?,
+    })
+}
+
+/// `record counter N ip X address X source X latency N …`
+fn record(words: &[&str]) -> Result<Line, Failure> {
+    let latency = u32::try_from(field(words, "latency")?)?;
+    // The manual's codes for load latency, without the bits for TLBs and locks.
+    let source = match field(words, "source")? & 0xf {
+        1 => DataSource::L1d,
+        3 => DataSource::L2,
+        4 => DataSource::Llc,
+        0xa => DataSource::Dram,
+        _ => DataSource::Unknown,
+    };
+    Ok(Line {
+        ip: field(words, "ip")?,
+        address: field(words, "address")?,
+        source_and_latency: (latency > 0).then_some((source, latency)),
+        access: None,
+    })
+}
+
+/// `op … ip X address X physical X level N latency N size N load N store N …`. IBS does not
+/// tell where a store's line came from if not from the first two levels.
+fn op(words: &[&str]) -> Result<Line, Failure> {
+    let kind = match (field(words, "load")?, field(words, "store")?) {
+        (0, 0) => AccessKind::Unknown,
+        (0, _) => AccessKind::Store,
+        (_, 0) => AccessKind::Load,
+        _ => AccessKind::Modify,
+    };
+    let source = match field(words, "level")? {
+        1 => DataSource::L1d,
+        2 => DataSource::L2,
+        3 if kind != AccessKind::Store => DataSource::Llc,
+        4 if kind != AccessKind::Store => DataSource::Dram,
+        _ => DataSource::Unknown,
+    };
+    let latency = u32::try_from(field(words, "latency")?)?;
+    let size = u16::try_from(field(words, "size")?)?;
+    let has_data = kind != AccessKind::Unknown && size > 0;
+    Ok(Line {
+        ip: field(words, "ip")?,
+        address: field(words, "address")?,
+        source_and_latency: has_data.then_some((source, latency)),
+        access: has_data.then_some((field(words, "physical")?, kind, size)),
+    })
+}
+
+fn fetch(words: &[&str]) -> Result<Line, Failure> {
+    Ok(Line {
+        ip: field(words, "ip")?,
+        ..Line::default()
+    })
 }

@@ -13,6 +13,7 @@ mod bandwidth;
 mod clock;
 mod diff;
 mod doctor;
+mod export;
 mod gate;
 mod import;
 mod io;
@@ -78,6 +79,8 @@ enum Verb {
     View(view::View),
     /// Compare two runs; gates on the differences
     Diff(diff::Diff),
+    /// Write a recording in the format of another tool: pprof, callgrind, Perfetto, CSV
+    Export(export::Export),
     Top(top::Top),
     /// Account I/O: which process moves how many bytes through which device
     Io(args::Io),
@@ -111,6 +114,7 @@ fn run(cli: Cli) -> anyhow::Result<Exit> {
         Some(Verb::Report(args)) => report::report(&args),
         Some(Verb::View(args)) => view::view(&args),
         Some(Verb::Diff(args)) => diff::diff(&args),
+        Some(Verb::Export(args)) => export::export(&args),
         Some(Verb::Top(args)) => top::top(&args),
         Some(Verb::Io(args)) => io::io(&args),
         Some(Verb::Import(args)) => import::import(&args),

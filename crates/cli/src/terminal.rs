@@ -94,10 +94,19 @@ pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     print_while_read(text).map(drop)
 }
 
+/// The same for what may be no text.
+pub(crate) fn print_bytes(bytes: &[u8]) -> anyhow::Result<()> {
+    written_while_read(bytes).map(drop)
+}
+
 /// The same; whether anybody still reads.
 pub(crate) fn print_while_read(text: &str) -> anyhow::Result<bool> {
+    written_while_read(text.as_bytes())
+}
+
+fn written_while_read(bytes: &[u8]) -> anyhow::Result<bool> {
     let mut out = std::io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+    match out.write_all(bytes).and_then(|()| out.flush()) {
         Ok(()) => Ok(true),
         Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => Ok(false),
         Err(e) => Err(e.into()),

@@ -217,6 +217,10 @@ pub(crate) fn not_sampled(name: &str, attr: &Attr, scope: EventScope, error: io:
         Some(libc::ENOENT | libc::ENODEV | libc::EOPNOTSUPP | libc::ENXIO) => {
             "this processor cannot sample it"
         }
+        Some(libc::EINVAL) if name.starts_with("ibs_") => {
+            "the kernel samples IBS by task from Linux 6.2 on: take a later kernel, or record whole \
+             processors (`memgauge record -a`); or it refuses this period or modifier"
+        }
         Some(libc::EINVAL) => "the kernel refuses this combination of event, period and modifiers",
         Some(libc::ENOSPC) => "all debug registers are in use",
         _ => return refusal(&format!("sample `{name}`"), error),

@@ -37,6 +37,8 @@ const TLB: &[(u64, &str)] = &[
 
 const HIT: u64 = 2;
 const MISS: u64 = 4;
+/// Of the older field of levels: the third one.
+const OLD_L3: u64 = 0x40;
 
 /// Words for the bits that are set.
 fn named(bits: u64, names: &[(u64, &'static str)]) -> Vec<&'static str> {
@@ -70,6 +72,9 @@ impl DataSrc {
         match self.field(33, 4) {
             1 => DataSource::L1d,
             2 | 5 => DataSource::L2,
+            // IBS before Zen 4 has one code for L3 and for a peer's cache beside it, and
+            // the kernel names both, with a hop.
+            11 if self.field(5, 14) & OLD_L3 != 0 => DataSource::Llc,
             3 | 4 | 11 if remote => DataSource::RemoteCache,
             3 | 4 | 11 => DataSource::Llc,
             12 => DataSource::FillBuffer,
@@ -85,7 +90,7 @@ impl DataSrc {
             (0x8, DataSource::L1d),
             (0x10, DataSource::FillBuffer),
             (0x20, DataSource::L2),
-            (0x40, DataSource::Llc),
+            (OLD_L3, DataSource::Llc),
             (0x80, DataSource::Dram),
             (0x300, DataSource::RemoteDram),
             (0xc00, DataSource::RemoteCache),
@@ -93,7 +98,7 @@ impl DataSrc {
         let hit = found.iter().find(|(bits, _)| level & bits != 0);
         match (hit, level & MISS != 0) {
             // A miss of L3 went to memory, wherever that is.
-            (Some((0x40, _)), true) => DataSource::Dram,
+            (Some((OLD_L3, _)), true) => DataSource::Dram,
             (Some((_, source)), false) => *source,
             _ => DataSource::Unknown,
         }
@@ -243,5 +248,15 @@ mod tests {
             DataSource::RemoteDram,
             "load, remote memory",
         );
+    }
+
+    // `g_data_src[IBS_DATA_SRC_LOC_CACHE]` of Linux 6.12: L3, a peer's cache one hop away,
+    // "any cache".
+    #[test]
+    fn a_load_from_l3_before_zen_4_is_from_no_remote_cache() {
+        let packed = 2 | (0x40 | 0x400 | HIT) << 5 | 11 << 33 | 1 << 43;
+        assert_eq!(DataSrc(packed).level(), DataSource::Llc);
+        let far = 2 | (0x800 | HIT) << 5 | 11 << 33 | 1 << 37 | 2 << 43;
+        assert_eq!(DataSrc(far).level(), DataSource::RemoteCache);
     }
 }

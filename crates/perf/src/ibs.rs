@@ -190,17 +190,27 @@ impl Op {
             return DataSource::L2;
         }
         let remote = bits(self.data2, 4, 1) == 1;
-        match (self.source_code(), remote) {
-            (1, _) => DataSource::Llc,
-            (2 | 5, _) => DataSource::RemoteCache,
-            (3 | 6 | 8 | 12, false) => DataSource::Dram,
-            (3 | 6 | 8 | 12, true) => DataSource::RemoteDram,
+        match (self.source_code(), self.caps & CAPS_ZEN4 != 0, remote) {
+            // Before Zen 4, "L3, or another cache of this complex".
+            (1, true, _) | (2, false, _) => DataSource::Llc,
+            (2 | 5, true, _) | (4, false, _) => DataSource::RemoteCache,
+            (3, _, false) | (6 | 8 | 12, true, false) => DataSource::Dram,
+            (3, _, true) | (6 | 8 | 12, true, true) => DataSource::RemoteDram,
             _ => DataSource::Unknown,
         }
     }
 
     /// Source of the data in words.
     pub fn source_words(&self) -> &'static str {
+        if self.caps & CAPS_ZEN4 == 0 {
+            return match self.source_code() {
+                2 => "this complex' L3 or a peer cache in it",
+                3 => "DRAM",
+                4 => "a remote cache",
+                7 => "I/O",
+                _ => "",
+            };
+        }
         match self.source_code() {
             1 => "this complex' L3",
             2 => "peer cache in a near CCX",
@@ -273,6 +283,20 @@ mod tests {
         check_level(3 | 1 << 4, load | l1_miss | l2_miss, DataSource::RemoteDram);
         // Extension memory, 0b01000, has its high bit in bits 6 and 7.
         check_level(1 << 6, load | l1_miss | l2_miss, DataSource::Dram);
+    }
+
+    // `IBS_DATA_SRC_LOC_CACHE`, `_DRAM` and `_REM_CACHE` of Linux' amd-ibs.h.
+    #[test]
+    fn before_zen_4_sources_have_other_codes() {
+        let missed = |data2| Op {
+            data2,
+            data3: 1 | 1 << 7 | 1 << 20,
+            ..Op::default()
+        };
+        assert_eq!(missed(2).level(), DataSource::Llc);
+        assert_eq!(missed(3).level(), DataSource::Dram);
+        assert_eq!(missed(4).level(), DataSource::RemoteCache);
+        assert_eq!(missed(1).level(), DataSource::Unknown);
     }
 
     #[test]

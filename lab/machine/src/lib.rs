@@ -1,16 +1,15 @@
 //! The modelled machine (`crates/machine`) for callers in C: `machine.h` is its twin.
 //!
-//! One core and its shared cache. Addresses are physical, as the guest's processes and
+//! Cores and their shared cache. Addresses are physical, as the guest's processes and
 //! its kernel share the caches.
 use std::ffi::{CStr, c_char};
 
 use memgauge_machine::DataSource;
 use memgauge_machine::{AccessKind, CacheConfig, Config, CoreId, Machine, PmuConfig};
 
-/// The machine and its only core.
+/// The machine.
 pub struct LabMachine {
     machine: Machine,
-    core: CoreId,
     config: Config,
 }
 
@@ -37,15 +36,21 @@ pub unsafe extern "C" fn lab_machine_new(name: *const c_char) -> *mut LabMachine
     let name = unsafe { CStr::from_ptr(name) };
     let config = name.to_str().ok().and_then(Config::preset);
     let made = config.and_then(|config| {
-        let mut machine = Machine::new(config.clone(), PmuConfig::default()).ok()?;
-        let core = machine.add_core(0);
-        Some(LabMachine {
-            machine,
-            core,
-            config,
-        })
+        let machine = Machine::new(config.clone(), PmuConfig::default()).ok()?;
+        Some(LabMachine { machine, config })
     });
     made.map_or(std::ptr::null_mut(), |made| Box::into_raw(Box::new(made)))
+}
+
+/// The number of a new core, which the other calls take.
+///
+/// # Safety
+/// `lab` comes from [`lab_machine_new`] and is used by one thread at a time.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn lab_machine_add_core(lab: *mut LabMachine) -> u32 {
+    // SAFETY: the caller passes a machine of ours, from one thread.
+    let lab = unsafe { &mut *lab };
+    lab.machine.add_core(0).0
 }
 
 /// Size and ways of a level: 1 to 3 for L1D, L2 and LLC.
@@ -73,20 +78,21 @@ pub unsafe extern "C" fn lab_machine_level(
     }
 }
 
-/// One access: `store` is 0 for a load.
+/// One access of a core: `store` is 0 for a load.
 ///
 /// # Safety
 /// `lab` comes from [`lab_machine_new`] and is used by one thread at a time.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn lab_machine_access(
     lab: *mut LabMachine,
+    core: u32,
     address: u64,
     size: u32,
     store: u32,
 ) -> LabOutcome {
     // SAFETY: the caller passes a machine of ours, from one thread.
     let lab = unsafe { &mut *lab };
-    let (core, shared) = lab.machine.core_mut(lab.core);
+    let (core, shared) = lab.machine.core_mut(CoreId(core));
     let kind = if store == 0 {
         AccessKind::Load
     } else {
@@ -110,16 +116,20 @@ pub unsafe extern "C" fn lab_machine_access(
     }
 }
 
-/// Counts one instruction with its loads and stores; the core's time since the start, in
-/// nanoseconds.
+/// Counts one instruction of a core, with its loads and stores.
 ///
 /// # Safety
 /// As for [`lab_machine_access`].
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn lab_machine_retire(lab: *mut LabMachine, loads: u32, stores: u32) {
+pub unsafe extern "C" fn lab_machine_retire(
+    lab: *mut LabMachine,
+    core: u32,
+    loads: u32,
+    stores: u32,
+) {
     // SAFETY: the caller passes a machine of ours, from one thread.
     let lab = unsafe { &mut *lab };
-    let (core, _) = lab.machine.core_mut(lab.core);
+    let (core, _) = lab.machine.core_mut(CoreId(core));
     core.retire(1, loads, stores, 0);
 }
 
@@ -128,9 +138,9 @@ pub unsafe extern "C" fn lab_machine_retire(lab: *mut LabMachine, loads: u32, st
 /// # Safety
 /// `lab` comes from [`lab_machine_new`].
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn lab_machine_cycles(lab: *const LabMachine) -> u64 {
+pub unsafe extern "C" fn lab_machine_cycles(lab: *const LabMachine, core: u32) -> u64 {
     // SAFETY: the caller passes a machine of ours.
     let lab = unsafe { &*lab };
-    let counts = lab.machine.core(lab.core).counts();
+    let counts = lab.machine.core(CoreId(core)).counts();
     counts.get(memgauge_trace::catalogue::CYCLES)
 }

@@ -57,8 +57,8 @@ pub(crate) struct Top {
     /// Limit the share of each thread's processor time that sampling takes, as in 1%
     #[arg(long, value_name = "PERCENT")]
     overhead: Option<Percent>,
-    /// Time between two looks
-    #[arg(short, long, value_name = "TIME", default_value = "1s")]
+    /// Time between two looks (500ms; a bare number is seconds, as for top)
+    #[arg(short, long, value_name = "TIME", default_value = "1s", value_parser = seconds)]
     delay: Interval,
     /// Print text for scripts instead of a screen; also where the output is no terminal
     #[arg(short, long)]
@@ -81,6 +81,15 @@ pub(crate) struct Top {
     /// Leave out the accounting of I/O
     #[arg(long)]
     no_io: bool,
+}
+
+fn seconds(text: &str) -> Result<Interval, String> {
+    let bare = text.parse::<f64>().is_ok();
+    if bare {
+        format!("{text}s").parse()
+    } else {
+        text.parse()
+    }
 }
 
 /// Runs until the user has seen enough.

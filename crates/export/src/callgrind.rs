@@ -1,0 +1,83 @@
+//! callgrind's format, version 1: costs by line of each function, no calls.
+//!
+//! Inlined code is charged to the innermost function, as everywhere in memgauge. Names of
+//! events have `_` in place of `.`: the format's words are letters, digits and `_`.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+
+use memgauge_analyze::Summary;
+
+use super::places::{events, values, with_rest};
+use super::{Error, NOT_LISTED};
+
+/// Module, source file and function.
+type Function<'a> = (&'a str, &'a str, &'a str);
+
+pub(crate) fn write(summary: &Summary, out: &mut dyn Write) -> Result<(), Error> {
+    let table = &summary.hot.lines;
+    let events = events(table)?;
+    let mut functions: BTreeMap<Function<'_>, BTreeMap<u32, Vec<u64>>> = BTreeMap::new();
+    let mut totals = vec![0; events.len()];
+    for (row, counts) in with_rest(table) {
+        let (function, line) = match row {
+            Some(row) => {
+                let file = row.file.as_deref().unwrap_or("???");
+                let line = row.line.unwrap_or(0);
+                ((row.module.as_str(), file, row.function.as_str()), line)
+            }
+            None => ((NOT_LISTED, "???", NOT_LISTED), 0),
+        };
+        let counts = values(counts, &events);
+        add(&mut totals, &counts);
+        let lines = functions.entry(function).or_default();
+        add(
+            lines.entry(line).or_insert_with(|| vec![0; events.len()]),
+            &counts,
+        );
+    }
+    let names: Vec<String> = events
+        .iter()
+        .map(|e| e.replace(['.', '-', ':'], "_"))
+        .collect();
+    writeln!(out, "# callgrind format\nversion: 1\ncreator: memgauge")?;
+    writeln!(
+        out,
+        "cmd: {}",
+        one_line(&summary.recording.command.join(" "))
+    )?;
+    for (event, name) in events.iter().zip(&names) {
+        let provenance = super::places::provenance(summary, event);
+        writeln!(out, "event: {name} : {event} ({provenance})")?;
+    }
+    writeln!(out, "positions: line\nevents: {}", names.join(" "))?;
+    writeln!(out, "summary: {}", joined(&totals))?;
+    for ((module, file, function), lines) in functions {
+        let [module, file, function] = [module, file, function].map(one_line);
+        writeln!(out, "\nob={module}\nfl={file}\nfn={function}")?;
+        for (line, counts) in lines {
+            writeln!(out, "{line} {}", joined(&counts))?;
+        }
+    }
+    writeln!(out, "\ntotals: {}", joined(&totals))?;
+    Ok(())
+}
+
+fn add(sums: &mut [u64], counts: &[u64]) {
+    for (sum, count) in sums.iter_mut().zip(counts) {
+        *sum += count;
+    }
+}
+
+fn joined(counts: &[u64]) -> String {
+    counts
+        .iter()
+        .map(u64::to_string)
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+/// A name that ends no line early.
+fn one_line(name: &str) -> String {
+    name.replace(['\n', '\r'], " ")
+}

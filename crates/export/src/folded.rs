@@ -1,0 +1,47 @@
+//! Folded stacks: `module;outer;inner COUNT`, as flame graphs want them.
+
+use std::io::Write;
+
+use memgauge_analyze::{HotRow, Summary};
+
+use super::places::{events, file_name, with_rest};
+use super::{Error, NOT_LISTED};
+
+pub(crate) fn write(
+    summary: &Summary,
+    event: Option<&str>,
+    out: &mut dyn Write,
+) -> Result<(), Error> {
+    let table = &summary.hot.functions;
+    let known = events(table)?;
+    let unknown = event.filter(|&event| !known.iter().any(|name| name == event));
+    if let Some(event) = unknown {
+        return Err(Error::NoEvent(event.to_owned(), known));
+    }
+    for (row, counts) in with_rest(table) {
+        let count = match (event, row) {
+            (Some(event), _) => counts.get(event).copied().unwrap_or(0),
+            (None, Some(row)) => row.value,
+            (None, None) => table.rest.value,
+        };
+        if count > 0 {
+            writeln!(out, "{} {count}", row.map_or(NOT_LISTED.to_owned(), stack))?;
+        }
+    }
+    Ok(())
+}
+
+/// Module, then the functions from the outermost in.
+fn stack(row: &HotRow) -> String {
+    let outer = row
+        .inlined_into
+        .iter()
+        .rev()
+        .map(|caller| caller.function.as_str());
+    let names = [file_name(&row.module)]
+        .into_iter()
+        .chain(outer)
+        .chain([row.function.as_str()]);
+    let frame = |name: &str| name.replace(';', ":").replace(['\n', '\r'], " ");
+    names.map(frame).collect::<Vec<_>>().join(";")
+}

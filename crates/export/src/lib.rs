@@ -1,0 +1,117 @@
+//! Writes a [`Summary`] in the formats of other tools.
+//!
+//! Places in the code carry every event's count in one profile: pprof, callgrind and
+//! folded stacks. Totals and curves over time go to OpenMetrics and Perfetto, tables to
+//! CSV. All counts of an export add up to those of the summary: what the summary did not
+//! resolve stands under [`NOT_LISTED`].
+
+#![forbid(unsafe_code)]
+
+mod callgrind;
+mod folded;
+mod openmetrics;
+mod perfetto;
+mod places;
+mod pprof;
+mod tables;
+
+use std::fmt;
+use std::io::{self, Write};
+use std::path::Path;
+
+use memgauge_analyze::Summary;
+
+/// Name of the place that counts beyond the resolved ones are put under.
+pub const NOT_LISTED: &str = "[not listed]";
+
+/// A format that is one file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Format {
+    /// callgrind's, for `callgrind_annotate` and KCachegrind: each event by source line.
+    Callgrind,
+    /// Stacks in one line each, for flame graphs: one event by function.
+    Folded,
+    /// Text of Prometheus: totals, levels, losses.
+    Openmetrics,
+    /// A trace of Perfetto: each event's rate over time. Needs a timeline.
+    Perfetto,
+    /// A profile of pprof, gzipped: each event by instruction, with inlined functions.
+    Pprof,
+}
+
+impl Format {
+    /// Whether it is text for people or for pipes.
+    pub fn is_text(self) -> bool {
+        !matches!(self, Format::Perfetto | Format::Pprof)
+    }
+}
+
+/// Why nothing was written.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Error {
+    /// The recording names no code: it holds counters alone.
+    NoCode,
+    /// The recording has no curve over time.
+    NoCurves,
+    /// No place in the code has counts of that event; those are the events that have.
+    NoEvent(String, Vec<String>),
+    /// Writing failed.
+    Io(io::Error),
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::NoCode => f.write_str(
+                "the recording names no code: formats for it are csv, openmetrics and perfetto",
+            ),
+            Error::NoCurves => f.write_str("the recording has no curve over time"),
+            Error::NoEvent(name, known) => {
+                write!(
+                    f,
+                    "no code has counts of `{name}`: take one of {}",
+                    known.join(", ")
+                )
+            }
+            Error::Io(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<io::Error> for Error {
+    fn from(error: io::Error) -> Error {
+        Error::Io(error)
+    }
+}
+
+/// Writes a summary to `out`. `event` is the one that folded stacks count; `None` takes
+/// the one that orders the summary's functions. The other formats hold all events.
+///
+/// # Errors
+/// The summary lacks what the format shows, or writing failed.
+pub fn write(
+    summary: &Summary,
+    format: Format,
+    event: Option<&str>,
+    out: &mut dyn Write,
+) -> Result<(), Error> {
+    match format {
+        Format::Callgrind => callgrind::write(summary, out),
+        Format::Folded => folded::write(summary, event, out),
+        Format::Openmetrics => openmetrics::write(summary, out),
+        Format::Perfetto => perfetto::write(summary, out),
+        Format::Pprof => pprof::write(summary, out),
+    }
+}
+
+/// Writes the summary's tables as CSV files into `folder`; their names.
+///
+/// # Errors
+/// Writing failed.
+pub fn write_tables(summary: &Summary, folder: &Path) -> Result<Vec<&'static str>, Error> {
+    tables::write(summary, folder)
+}

@@ -1,0 +1,63 @@
+//! Text of Prometheus (OpenMetrics 1.0): totals, cache and TLB levels, losses.
+
+use std::io::Write;
+
+use memgauge_analyze::Summary;
+
+use super::Error;
+use super::places::{provenance, unit};
+
+pub(crate) fn write(summary: &Summary, out: &mut dyn Write) -> Result<(), Error> {
+    let mut family = |name: &str, kind: &str, help: &str, samples: Vec<String>| {
+        if samples.is_empty() {
+            return Ok(());
+        }
+        writeln!(
+            out,
+            "# HELP {name} {help}\n# TYPE {name} {kind}\n{}",
+            samples.join("\n")
+        )
+    };
+    let totals = summary.totals.iter().map(|(event, count)| {
+        let (unit, provenance) = (unit(summary, event), provenance(summary, event));
+        let event = label(event);
+        format!(
+            "memgauge_events_total{{event=\"{event}\",unit=\"{unit}\",provenance=\"{provenance}\"}} {count}"
+        )
+    });
+    let help = "Events of the whole run, in the event's unit.";
+    family("memgauge_events", "counter", help, totals.collect())?;
+    let duration = summary.run.duration_ns as f64 / 1e9;
+    let clock = label(&summary.recording.clock);
+    let duration = format!("memgauge_duration_seconds{{clock=\"{clock}\"}} {duration}");
+    let help = "Length of the run on the recording's clock.";
+    family("memgauge_duration_seconds", "gauge", help, vec![duration])?;
+    let ratio = |level: &memgauge_analyze::Level| {
+        let name = format!("{:?}", level.name).to_lowercase();
+        Some(format!(
+            "memgauge_miss_ratio{{level=\"{name}\"}} {}",
+            level.miss_ratio?
+        ))
+    };
+    let ratios = summary.levels.iter().filter_map(ratio).collect();
+    let help = "Misses of a level / its look-ups.";
+    family("memgauge_miss_ratio", "gauge", help, ratios)?;
+    let losses = summary.losses.iter().map(|loss| {
+        let (kind, detail) = (label(&loss.kind), label(&loss.detail));
+        format!(
+            "memgauge_losses_total{{kind=\"{kind}\",detail=\"{detail}\"}} {}",
+            loss.count
+        )
+    });
+    let help = "Data that is not in the recording.";
+    family("memgauge_losses", "counter", help, losses.collect())?;
+    writeln!(out, "# EOF")?;
+    Ok(())
+}
+
+/// A label's value, without what would end it.
+fn label(text: &str) -> String {
+    text.replace('\\', "\\\\")
+        .replace('"', "\\\"")
+        .replace('\n', "\\n")
+}

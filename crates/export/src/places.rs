@@ -1,0 +1,61 @@
+//! Places in the code with the counts of all events, as three formats show them.
+
+use std::collections::BTreeSet;
+
+use memgauge_analyze::{Counts, HotRow, HotTable, Summary};
+use memgauge_trace::{EventDef, Provenance, Unit};
+
+use super::Error;
+
+/// Events that places have counts of, in the order of their names.
+pub(crate) fn events(table: &HotTable) -> Result<Vec<String>, Error> {
+    let rows = table.rows.iter().map(|row| &row.counts);
+    let all = rows.chain([&table.rest.counts]);
+    let names: BTreeSet<&String> = all.flat_map(Counts::keys).collect();
+    match names.is_empty() {
+        true => Err(Error::NoCode),
+        false => Ok(names.into_iter().cloned().collect()),
+    }
+}
+
+/// The rows, and the sums of what is in none of them.
+pub(crate) fn with_rest(table: &HotTable) -> impl Iterator<Item = (Option<&HotRow>, &Counts)> {
+    let rows = table.rows.iter().map(|row| (Some(row), &row.counts));
+    let rest = (!table.rest.counts.is_empty()).then_some((None, &table.rest.counts));
+    rows.chain(rest)
+}
+
+/// The counts of `events`, in their order; 0 where there is none.
+pub(crate) fn values(counts: &Counts, events: &[String]) -> Vec<u64> {
+    let count = |event: &String| counts.get(event).copied().unwrap_or(0);
+    events.iter().map(count).collect()
+}
+
+fn definition<'a>(summary: &'a Summary, event: &str) -> Option<&'a EventDef> {
+    summary.events.iter().find(|def| def.name == event)
+}
+
+/// Unit of an event, as text.
+pub(crate) fn unit(summary: &Summary, event: &str) -> &'static str {
+    match definition(summary, event).map(|def| def.unit) {
+        Some(Unit::Bytes) => "bytes",
+        Some(Unit::Cycles) => "cycles",
+        Some(Unit::Count) | None => "count",
+    }
+}
+
+/// How an event's counts came to be, as text. Counts of functions that were sampled are
+/// estimated, however the event itself was counted.
+pub(crate) fn provenance(summary: &Summary, event: &str) -> &'static str {
+    match definition(summary, event).map(|def| def.provenance) {
+        Some(Provenance::Counted) => "counted",
+        Some(Provenance::Sampled) => "sampled",
+        Some(Provenance::Modelled) => "modelled",
+        Some(Provenance::Estimated) | None => "estimated",
+    }
+}
+
+/// The last part of a path.
+pub(crate) fn file_name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}

@@ -1,0 +1,222 @@
+//! pprof's `profile.proto`, gzipped: one sample a place in the code, with the counts of all
+//! events, and its inlined functions as lines.
+
+use std::collections::HashMap;
+use std::io::Write;
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use memgauge_analyze::{HotRow, Summary};
+use prost::Message;
+
+use super::places::{events, provenance, unit, values, with_rest};
+use super::{Error, NOT_LISTED};
+
+/// Fields that are written, by their numbers in google/pprof's `profile.proto`.
+#[derive(Clone, PartialEq, Message)]
+struct Profile {
+    #[prost(message, repeated, tag = "1")]
+    sample_type: Vec<ValueType>,
+    #[prost(message, repeated, tag = "2")]
+    sample: Vec<Sample>,
+    #[prost(message, repeated, tag = "3")]
+    mapping: Vec<Mapping>,
+    #[prost(message, repeated, tag = "4")]
+    location: Vec<Location>,
+    #[prost(message, repeated, tag = "5")]
+    function: Vec<Function>,
+    #[prost(string, repeated, tag = "6")]
+    string_table: Vec<String>,
+    #[prost(int64, tag = "9")]
+    time_nanos: i64,
+    #[prost(int64, tag = "10")]
+    duration_nanos: i64,
+    #[prost(int64, repeated, tag = "13")]
+    comment: Vec<i64>,
+    #[prost(int64, tag = "14")]
+    default_sample_type: i64,
+}
+
+#[derive(Clone, Copy, PartialEq, Message)]
+struct ValueType {
+    #[prost(int64, tag = "1")]
+    kind: i64,
+    #[prost(int64, tag = "2")]
+    unit: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Sample {
+    #[prost(uint64, repeated, tag = "1")]
+    location_id: Vec<u64>,
+    #[prost(int64, repeated, tag = "2")]
+    value: Vec<i64>,
+}
+
+#[derive(Clone, Copy, PartialEq, Message)]
+struct Mapping {
+    #[prost(uint64, tag = "1")]
+    id: u64,
+    #[prost(int64, tag = "5")]
+    filename: i64,
+    #[prost(bool, tag = "7")]
+    has_functions: bool,
+    #[prost(bool, tag = "8")]
+    has_filenames: bool,
+    #[prost(bool, tag = "9")]
+    has_line_numbers: bool,
+    #[prost(bool, tag = "10")]
+    has_inline_frames: bool,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Location {
+    #[prost(uint64, tag = "1")]
+    id: u64,
+    #[prost(uint64, tag = "2")]
+    mapping_id: u64,
+    #[prost(uint64, tag = "3")]
+    address: u64,
+    #[prost(message, repeated, tag = "4")]
+    line: Vec<Line>,
+}
+
+#[derive(Clone, Copy, PartialEq, Message)]
+struct Line {
+    #[prost(uint64, tag = "1")]
+    function_id: u64,
+    #[prost(int64, tag = "2")]
+    line: i64,
+}
+
+#[derive(Clone, Copy, PartialEq, Message)]
+struct Function {
+    #[prost(uint64, tag = "1")]
+    id: u64,
+    #[prost(int64, tag = "2")]
+    name: i64,
+    #[prost(int64, tag = "3")]
+    system_name: i64,
+    #[prost(int64, tag = "4")]
+    filename: i64,
+}
+
+/// A profile under way. Ids count from 1, strings from 0, the empty one.
+#[derive(Default)]
+struct Builder {
+    profile: Profile,
+    strings: HashMap<String, i64>,
+    functions: HashMap<(String, String), u64>,
+    mappings: HashMap<String, u64>,
+}
+
+pub(crate) fn write(summary: &Summary, out: &mut dyn Write) -> Result<(), Error> {
+    let table = &summary.hot.instructions;
+    let events = events(table)?;
+    let mut builder = Builder::default();
+    builder.string("");
+    for event in &events {
+        let kind = builder.string(event);
+        let unit = builder.string(unit(summary, event));
+        builder.profile.sample_type.push(ValueType { kind, unit });
+        let comment = builder.string(&format!("{event}: {}", provenance(summary, event)));
+        builder.profile.comment.push(comment);
+    }
+    // The event that orders the tables, where it is one.
+    builder.profile.default_sample_type = builder.strings.get(&table.rank).copied().unwrap_or(0);
+    for (row, counts) in with_rest(table) {
+        let location = builder.location(row);
+        let value = values(counts, &events).into_iter().map(signed).collect();
+        builder.profile.sample.push(Sample {
+            location_id: vec![location],
+            value,
+        });
+    }
+    builder.profile.time_nanos = signed(summary.recording.started_unix_ns);
+    builder.profile.duration_nanos = signed(summary.run.duration_ns);
+    let mut packed = GzEncoder::new(out, Compression::default());
+    packed.write_all(&builder.profile.encode_to_vec())?;
+    packed.finish()?;
+    Ok(())
+}
+
+fn signed(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+impl Builder {
+    fn string(&mut self, text: &str) -> i64 {
+        if let Some(&known) = self.strings.get(text) {
+            return known;
+        }
+        let id = self.profile.string_table.len() as i64;
+        self.profile.string_table.push(text.to_owned());
+        self.strings.insert(text.to_owned(), id);
+        id
+    }
+
+    fn function(&mut self, name: &str, file: &str) -> u64 {
+        let key = (name.to_owned(), file.to_owned());
+        if let Some(&known) = self.functions.get(&key) {
+            return known;
+        }
+        let (text, filename) = (self.string(name), self.string(file));
+        let id = self.profile.function.len() as u64 + 1;
+        self.profile.function.push(Function {
+            id,
+            name: text,
+            system_name: text,
+            filename,
+        });
+        self.functions.insert(key, id);
+        id
+    }
+
+    fn mapping(&mut self, module: &str) -> u64 {
+        if let Some(&known) = self.mappings.get(module) {
+            return known;
+        }
+        let id = self.profile.mapping.len() as u64 + 1;
+        let filename = self.string(module);
+        // Names are resolved: pprof must not look for the file.
+        self.profile.mapping.push(Mapping {
+            id,
+            filename,
+            has_functions: true,
+            has_filenames: true,
+            has_line_numbers: true,
+            has_inline_frames: true,
+        });
+        self.mappings.insert(module.to_owned(), id);
+        id
+    }
+
+    fn location(&mut self, row: Option<&HotRow>) -> u64 {
+        let line = row.and_then(|row| row.line);
+        let (name, file) = match row {
+            Some(row) => (row.function.as_str(), row.file.as_deref().unwrap_or("")),
+            None => (NOT_LISTED, ""),
+        };
+        let mut lines = vec![self.line(name, file, line)];
+        for caller in row.iter().flat_map(|row| &row.inlined_into) {
+            let file = caller.file.as_deref().unwrap_or("");
+            lines.push(self.line(&caller.function, file, caller.line));
+        }
+        let mapping_id = self.mapping(row.map_or(NOT_LISTED, |row| &row.module));
+        let id = self.profile.location.len() as u64 + 1;
+        self.profile.location.push(Location {
+            id,
+            mapping_id,
+            address: row.and_then(|row| row.offset).unwrap_or(0),
+            line: lines,
+        });
+        id
+    }
+
+    fn line(&mut self, function: &str, file: &str, line: Option<u32>) -> Line {
+        Line {
+            function_id: self.function(function, file),
+            line: line.unwrap_or(0).into(),
+        }
+    }
+}
