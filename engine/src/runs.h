@@ -5,7 +5,7 @@
  * line, and the bytes that QEMU accesses.
  *
  * Where only some sets are followed, it is told the run's number and the block's instead
- * of the id, and whether the run stores.
+ * of the id, and whether the run stores or is the line of an access that is a block.
  */
 #ifndef MG_RUNS_H
 #define MG_RUNS_H
@@ -13,7 +13,7 @@
 #include "qemu/qemu-plugin.h"
 #include "stream.h"
 
-enum { MG_DOWN_BITS = 0, MG_SIZE_BITS = 8, MG_ROOM_BITS = 16, MG_STORES_BIT = 24,
+enum { MG_DOWN_BITS = 0, MG_SIZE_BITS = 8, MG_ROOM_BITS = 16, MG_STORES_BIT = 24, MG_PIECE_BIT = 25,
        MG_RUN_BITS = 28, MG_BLOCK_BITS = 40 };
 #define MG_ID_BITS (~0ull << MG_ID_SHIFT)
 

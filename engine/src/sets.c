@@ -62,7 +62,7 @@ PART void put(struct mg_ring *r, uint64_t address, uint64_t run, bool several)
     uint64_t *w = r->w;
     w[0] = (several ? MG_SEVERAL : 0) | (run >> MG_RUN_BITS & 0xfff) << MG_ID_SHIFT | address;
     w[1] = executed(r);
-    w[2] = run >> MG_BLOCK_BITS;
+    w[2] = run >> MG_BLOCK_BITS | (run >> MG_STORES_BIT & 3) * MG_KEPT_STORES; /* and _PIECE */
     __atomic_store_n(&r->w, w + 3, __ATOMIC_RELEASE);
     r->ran = r->full ? MG_ATTENTION : 0;
     if (w + 3 >= r->end)
@@ -213,7 +213,8 @@ static void keep_lines(const struct site *site, uint64_t vaddr, unsigned size, b
 {
     struct mg_ring *r = mg_own_ring();
     uint64_t run = (uint64_t)(site->load + stores) << MG_BLOCK_BITS |
-                   (uint64_t)stores << MG_STORES_BIT | (MG_LINE_BYTES - 1) << MG_ROOM_BITS;
+                   (uint64_t)stores << MG_STORES_BIT | 1u << MG_PIECE_BIT |
+                   (MG_LINE_BYTES - 1) << MG_ROOM_BITS;
     uint64_t at = vaddr, end = vaddr + size;
     if (r->piece_lines) /* the line of the byte before is known */
         at = (vaddr + MG_LINE_BYTES - 1) / MG_LINE_BYTES * MG_LINE_BYTES;

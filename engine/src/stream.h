@@ -46,7 +46,7 @@
  *   +-+----------+---------------+
  *   | what was executed          |   since the last such word, struct mg_ring.ran
  *   +----------------------------+
- *   | block                      |
+ *   | flags       | block (32)   |   MG_KEPT_STORES, MG_KEPT_PIECE
  *   +----------------------------+
  *
  * MG_MARK_SUM is followed by what was executed alone. How often each block was executed
@@ -207,6 +207,9 @@ struct mg_ring {
 #define MG_SPACE_STEP 0x19e37u
 #define MG_SPACES ((1u << 18) - 1)
 
+/* Flags of a kept run: it stores, it is a line of an access that is a block of its own. */
+#define MG_KEPT_STORES (1ull << 32)
+#define MG_KEPT_PIECE (1ull << 33)
 /* Codes of a line of an access that is a block of its own, in place of a run. */
 #define MG_PIECE_BEGINS 0u
 #define MG_PIECE_SECOND_LINE 1u

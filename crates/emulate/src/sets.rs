@@ -4,7 +4,7 @@
 //! of which one in `one_in` is followed. The sum is estimated by the followed ones' times
 //! `one_in`. How much these differ from one another says how far off that may be.
 
-use memgauge_machine::{CLASSES, Config, Outcome};
+use memgauge_machine::{CLASSES, Config, LINE_BYTES, Outcome};
 use memgauge_trace::{EstimatedFacts, SetsFacts, catalogue as events};
 
 use crate::{Error, Result};
@@ -141,7 +141,12 @@ impl ClassSums {
                 .enumerate()
                 .map(|(event, name)| {
                     let sums: Vec<u64> = of_class(event).collect();
-                    ((*name).to_owned(), estimate(&sums))
+                    let unit = if name.ends_with("bytes") {
+                        LINE_BYTES
+                    } else {
+                        1
+                    };
+                    ((*name).to_owned(), estimate(&sums, u64::from(unit)))
                 })
                 .collect(),
         }
@@ -160,23 +165,37 @@ fn student(classes: usize) -> f64 {
     }
 }
 
+/// So few events leave their spread in the dark.
+const FEW: f64 = 30.0;
+
 /// The sum over all classes from some of them, with the interval that should contain it
 /// in 95 of 100 runs.
 ///
 /// The variance is the jackknife's, for a sum of a simple random sample without
-/// replacement. The true sum is no less than the part that was seen.
-fn estimate(sums: &[u64]) -> EstimatedFacts {
+/// replacement. A few events, of `unit` each, say little of their spread: then it is at
+/// least as if each fell into a random class, and three more may have been missed. The
+/// true sum is no less than the part that was seen.
+fn estimate(sums: &[u64], unit: u64) -> EstimatedFacts {
     let (n, all) = (sums.len() as f64, f64::from(CLASSES));
     let seen: u64 = sums.iter().sum();
     let mean = seen as f64 / n;
     let squares: f64 = sums.iter().map(|&s| (s as f64 - mean).powi(2)).sum();
     let variance = all * all * (1.0 - n / all) * squares / (n - 1.0).max(1.0) / n;
+    let (weight, unit) = (all / n, unit as f64);
+    let is_few = (seen as f64) < FEW * unit && weight > 1.0;
+    let (variance, missed) = match is_few {
+        true => {
+            let random = weight * weight * (1.0 - n / all) * unit * seen as f64;
+            (variance.max(random), 3.0 * unit * weight)
+        }
+        false => (variance, 0.0),
+    };
     let (value, half) = (mean * all, student(sums.len()) * variance.sqrt());
     let largest = sums.iter().copied().max().unwrap_or(0);
     EstimatedFacts {
         value: value.round() as u64,
         low: (value - half).max(seen as f64).round() as u64,
-        high: (value + half).round() as u64,
+        high: (value + half.max(missed)).round() as u64,
         largest_share: if seen > 0 {
             largest as f64 / seen as f64
         } else {
@@ -231,10 +250,10 @@ mod tests {
 
     #[test]
     fn equal_classes_leave_no_doubt_and_all_classes_neither() {
-        let even = estimate(&[100; 8]);
+        let even = estimate(&[100; 8], 1);
         assert_eq!((even.low, even.value, even.high), (6400, 6400, 6400));
         let all: Vec<u64> = (0..64).collect();
-        let exact = estimate(&all);
+        let exact = estimate(&all, 1);
         assert_eq!((exact.low, exact.value, exact.high), (2016, 2016, 2016));
     }
 
@@ -242,11 +261,21 @@ mod tests {
     /// half a width of 2.365 times its root.
     #[test]
     fn the_interval_is_that_of_a_sample_without_replacement() {
-        let of = estimate(&[8, 12, 8, 12, 8, 12, 8, 12]);
+        let of = estimate(&[8, 12, 8, 12, 8, 12, 8, 12], 1);
         let half = 2.365 * (4096.0f64 * 0.875 * 32.0 / 7.0 / 8.0).sqrt();
         assert_eq!(of.value, 640);
         assert_eq!(of.high, (640.0 + half).round() as u64);
         assert_eq!(of.low, (640.0 - half).round() as u64);
+    }
+
+    #[test]
+    fn events_that_were_not_seen_may_have_been() {
+        let none = estimate(&[0; 8], 64);
+        assert_eq!((none.low, none.value, none.high), (0, 0, 3 * 8 * 64));
+        let one = estimate(&[64, 0, 0, 0, 0, 0, 0, 0], 64);
+        assert_eq!((one.low, one.value), (64, 512));
+        assert!(one.high >= 512 + 3 * 8 * 64, "{one:?}");
+        assert_eq!(estimate(&[0; 64], 64).high, 0, "all were seen");
     }
 
     /// Sums whose classes are drawn at random: of many choices of classes, 95 % of the
@@ -263,7 +292,7 @@ mod tests {
                 let classes = with(one_in, seed).classes();
                 let followed = (0..64).filter(|class| classes >> class & 1 == 1);
                 let some: Vec<u64> = followed.map(|class| sums[class]).collect();
-                let of = estimate(&some);
+                let of = estimate(&some, 1);
                 let truth: u64 = sums.iter().sum();
                 within += u64::from((of.low..=of.high).contains(&truth));
             }

@@ -40,6 +40,9 @@ pub(super) const REGION_KIND_SHIFT: u32 = 40;
 pub(super) const REGION_BEGIN: u64 = 1;
 pub(super) const REGION_END: u64 = 2;
 pub(super) const REGION_VALUE: u64 = 3;
+/// Flags of a kept run, above its block.
+pub(super) const KEPT_STORES: u64 = 1 << 32;
+pub(super) const KEPT_PIECE: u64 = 1 << 33;
 pub(super) const SYNC_KIND_SHIFT: u32 = 40;
 pub(super) const SYNC_RELEASE: u64 = 1;
 pub(super) const SYNC_ACQUIRE: u64 = 2;

@@ -373,6 +373,7 @@ fn signed_percent(ratio: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fixture::plain;
 
     fn run(program: &str, misses: u64) -> Measured {
         let counts = |n| BTreeMap::from([("llc.miss".to_owned(), n)]);
@@ -394,7 +395,7 @@ mod tests {
         assert_eq!(functions.len(), 1, "{functions:?}");
         assert_eq!(functions[0].function, "sum (old)");
         assert_eq!((functions[0].before, functions[0].after), (100, 40));
-        let text = compared.text(10, &Style::plain());
+        let text = compared.text(10, &plain(80, false));
         assert!(
             text.contains("Functions of `new` are compared with those of `old`."),
             "{text}"
@@ -408,7 +409,7 @@ mod tests {
             metrics: BTreeMap::from([(name.to_owned(), 1.0), ("duration_ns".to_owned(), 2.0)]),
             ..Measured::default()
         };
-        let text = |a, b| Comparison::of(&counted(a), &counted(b)).text(10, &Style::plain());
+        let text = |a, b| Comparison::of(&counted(a), &counted(b)).text(10, &plain(80, false));
         assert!(text("loads", "cpu-clock").contains("no metric in common"));
         assert!(!text("loads", "loads").contains("no metric in common"));
     }

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::AtomicU64;
 
-use memgauge_machine::{Core, Outcome, Shared, class_of};
+use memgauge_machine::{Core, Missed, Outcome, Shared, class_of};
 use memgauge_trace::{AccessKind, VirtAddr};
 
 use super::{Cursor, LINE, OverflowSink, Program, charge};
@@ -54,13 +54,10 @@ impl<D: OverflowSink> SetsReplay<'_, D> {
                 self.cursor.stray += (words.len() - at) as u64;
                 return words.len();
             };
-            let block = match length {
-                3 => load(words, at + 2).map(|number| number as u32),
-                _ => None,
-            };
-            self.tell(Ran(ran), block);
-            if let Some(block) = block {
-                self.kept(word, block);
+            let kept = load(words, at + 2).filter(|_| length == 3);
+            self.tell(Ran(ran), kept.map(|kept| kept as u32));
+            if let Some(kept) = kept {
+                self.kept(word, kept);
             }
             at += length;
         }
@@ -77,7 +74,34 @@ impl<D: OverflowSink> SetsReplay<'_, D> {
     }
 
     /// A run that touches a line of the followed sets, or an access that is a block.
-    fn kept(&mut self, word: u64, number: u32) {
+    fn kept(&mut self, word: u64, kept: u64) {
+        let is_plain = word & wire::SEVERAL == 0 && kept & wire::KEPT_PIECE == 0;
+        if is_plain && self.cursor.first_store.is_some() {
+            self.plain(word, kept);
+        } else {
+            self.any(word, kept as u32);
+        }
+    }
+
+    /// A run within a line: most hit, and need nothing of the catalogue.
+    #[inline(always)]
+    fn plain(&mut self, word: u64, kept: u64) {
+        let addr = word & wire::ADDRESS;
+        if !self.follows(addr) {
+            return;
+        }
+        let missed = self.core.take_line(addr, kept & wire::KEPT_STORES != 0);
+        if missed.is_nothing() {
+            return;
+        }
+        let catalogue = &self.program.catalogue;
+        match catalogue.run(kept as u32, wire::id(word) as usize) {
+            Some(run) => self.supply(kept as u32, run.accesses().start, addr, missed),
+            None => self.cursor.stray += 1,
+        }
+    }
+
+    fn any(&mut self, word: u64, number: u32) {
         let (first, run) = (word & wire::ADDRESS, wire::id(word) as usize);
         let catalogue = &self.program.catalogue;
         let Some(block) = catalogue.block(number) else {
@@ -95,8 +119,7 @@ impl<D: OverflowSink> SetsReplay<'_, D> {
         self.note_store(first, run.accesses());
         if word & wire::SEVERAL == 0 {
             let index = run.accesses().start;
-            let access = self.program.catalogue.access(index);
-            self.line(number, index, first, run.stores, &access);
+            self.line(number, index, first, run.stores);
             return;
         }
         for index in run.accesses() {
@@ -138,13 +161,13 @@ impl<D: OverflowSink> SetsReplay<'_, D> {
         let stores = access.kind != AccessKind::Load;
         let last = addr.wrapping_add(u64::from(access.size.max(1)) - 1);
         let lines = (last / LINE).wrapping_sub(addr / LINE) & (u64::MAX / LINE);
-        self.line(block, index, addr, stores, access);
+        self.line(block, index, addr, stores);
         for further in 1..=lines {
             let addr = (addr / LINE).wrapping_add(further).wrapping_mul(LINE);
             if self.follows(addr) {
                 self.core.count_further_line(further == 1);
             }
-            self.line(block, index, addr, stores, access);
+            self.line(block, index, addr, stores);
         }
     }
 
@@ -159,7 +182,7 @@ impl<D: OverflowSink> SetsReplay<'_, D> {
                 .count_further_line(code == wire::PIECE_SECOND_LINE);
         }
         let stores = access.kind != AccessKind::Load;
-        self.line(block, index, addr, stores, &access);
+        self.line(block, index, addr, stores);
     }
 
     fn follows(&self, addr: u64) -> bool {
@@ -167,19 +190,22 @@ impl<D: OverflowSink> SetsReplay<'_, D> {
     }
 
     /// Looks a line up, if it is followed.
-    fn line(&mut self, block: u32, index: u32, addr: u64, stores: bool, access: &Access) {
-        let class = class_of(addr, self.space);
-        if !self.sums.follows(class) {
+    fn line(&mut self, block: u32, index: u32, addr: u64, stores: bool) {
+        if !self.follows(addr) {
             return;
         }
         let missed = self.core.take_line(addr, stores);
-        if missed.is_nothing() {
-            return;
+        if !missed.is_nothing() {
+            self.supply(block, index, addr, missed);
         }
+    }
+
+    fn supply(&mut self, block: u32, index: u32, addr: u64, missed: Missed) {
+        let access = self.program.catalogue.access(index);
         let (size, kind) = (u32::from(access.size), access.kind);
         let outcome: Outcome = self.core.supply(self.shared, missed, addr, size, kind);
         charge(self.program, index, &outcome);
-        self.sums.add(class, &outcome);
+        self.sums.add(class_of(addr, self.space), &outcome);
         if outcome.overflow {
             let ip = self.program.catalogue.ip(block, index);
             self.due.take(self.core, ip);
