@@ -338,6 +338,8 @@ static uint32_t function_at(uint64_t vaddr)
 void mg_region_translate(struct qemu_plugin_tb *tb, uint64_t vaddr, const uint8_t *code,
                          size_t bytes)
 {
+    if (mg_sets()) /* other words, of which none could come between */
+        return;
     unsigned kind = marker(code, bytes);
     if (kind)
         qemu_plugin_register_vcpu_tb_exec_cb(tb, on_marker, QEMU_PLUGIN_CB_NO_REGS,

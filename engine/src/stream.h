@@ -65,7 +65,7 @@
 #include <stdint.h>
 
 #define MG_MAGIC 0x3147474du /* "MGG1", little endian */
-#define MG_WIRE_VERSION 9u
+#define MG_WIRE_VERSION 10u
 #define MG_PAGE 4096u
 
 #define MG_BLOCK_WORDS 32768u
