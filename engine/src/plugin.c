@@ -241,8 +241,7 @@ static void on_translate(qemu_plugin_id_t plugin, struct qemu_plugin_tb *tb)
         alone = told(&rep, decode_block(&rep, tb, block.insns - 1, block.insns, base));
     if (alone)
         hook_block(tb, number, alone);
-    if (!mg_sets()) /* the words of sets have no place for marks */
-        mg_region_translate(tb, vaddr, (const uint8_t *)(vaddr + base), qemu_plugin_insn_size(insn));
+    mg_region_translate(tb, vaddr, (const uint8_t *)(vaddr + base), qemu_plugin_insn_size(insn));
     pthread_mutex_unlock(&translate_lock);
 }
 
