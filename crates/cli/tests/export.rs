@@ -225,12 +225,15 @@ fn an_export_that_cannot_be_says_why() {
     // Counters alone name no code.
     let counted = recorded.folder.path().join("s.mg");
     let output = memgauge()
-        .args(["stat", "--source", "emulate", "-o"])
+        .args(["stat", "-e", "page-faults:u", "-o"])
         .arg(&counted)
         .args(["--", "/bin/true"])
         .output()
         .expect("memgauge runs");
-    assert!(output.status.success());
+    if !output.status.success() {
+        skipped(Need::Kernel, String::from_utf8_lossy(&output.stderr));
+        return;
+    }
     let output = memgauge()
         .arg("export")
         .arg(&counted)

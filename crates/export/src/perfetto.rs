@@ -50,8 +50,9 @@ struct TrackEvent {
     kind: i32,
     #[prost(uint64, tag = "11")]
     track_uuid: u64,
-    #[prost(double, tag = "44")]
-    double_counter_value: f64,
+    /// One of several kinds of value: a zero must be written, too.
+    #[prost(double, optional, tag = "44")]
+    double_counter_value: Option<f64>,
 }
 
 /// `TrackEvent.Type.TYPE_COUNTER`.
@@ -87,7 +88,7 @@ pub(crate) fn write(summary: &Summary, out: &mut dyn Write) -> Result<(), Error>
             let event = TrackEvent {
                 kind: COUNTER,
                 track_uuid,
-                double_counter_value: value as f64 / (timeline.bin_ns as f64 / 1e9),
+                double_counter_value: Some(value as f64 / (timeline.bin_ns as f64 / 1e9)),
             };
             trace.packet.push(packet(Some(at), Some(event), None));
             at += timeline.bin_ns;
