@@ -256,3 +256,35 @@ fn a_tracepoint_that_does_not_exist_has_neighbours() {
         assert!(text.contains("sched:sched_switch"), "{text}");
     }
 }
+
+/// Without a handler the kernel would end memgauge by SIGXFSZ, and the emulator later.
+#[test]
+fn a_limit_of_file_sizes_is_named_and_ends_nothing_by_a_signal() {
+    if !needs(&["prlimit"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    for bytes in ["4096", "40000000"] {
+        let output = Command::new("prlimit")
+            .arg(format!("--fsize={bytes}"))
+            .arg(env!("CARGO_BIN_EXE_memgauge"))
+            .args([
+                "record", "-q", "--source", "emulate", "-o", "f.mg", "--", "true",
+            ])
+            .current_dir(folder.path())
+            .output()
+            .expect("prlimit runs");
+        assert_eq!(
+            output.status.code(),
+            Some(125),
+            "{bytes}: {}",
+            said(&output)
+        );
+        assert!(
+            said(&output).contains("ulimit -f"),
+            "{bytes}: {}",
+            said(&output)
+        );
+        assert!(!folder.path().join("f.mg").exists());
+    }
+}

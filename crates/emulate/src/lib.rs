@@ -211,9 +211,9 @@ pub fn record(options: &Options, progress: &mut dyn FnMut(&Progress)) -> Result<
     resolve(&options.command)?;
     let emulator = Emulator::find()?;
     let machine = model(options)?;
-    let writer = Writer::create(&options.output, manifest(options, &emulator))?;
     let mut session = Session::create(options.sets.map_or(0, SetSample::classes))?;
     session.name_functions(&options.functions)?;
+    let writer = Writer::create(&options.output, manifest(options, &emulator))?;
     let recorder = Recorder::new(machine, writer, options);
     let mut run = EmulatedRun {
         started: Instant::now(),

@@ -144,6 +144,24 @@ fn open_shared(path: &Path, bytes: usize) -> std::io::Result<Shared> {
     )
 }
 
+/// A process's shared memory is a file as large as this, of which little is used. Beyond
+/// the shell's limit its making would end the program by a signal.
+fn check_file_limit() -> Result<()> {
+    let needed = (wire::PAGE + wire::CATALOGUE_BYTES).max(wire::SETS_BYTES) as u64;
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
+    match limit.is_some_and(|limit| limit < needed) {
+        false => Ok(()),
+        true => Err(Error::new(
+            crate::ErrorKind::Missing,
+            format!(
+                "failed to make shared memory: the limit of file sizes is below {} MiB: raise it \
+                 (ulimit -f unlimited)",
+                needed.div_ceil(1 << 20)
+            ),
+        )),
+    }
+}
+
 impl Session {
     /// Says which functions are regions, before the program starts.
     ///
@@ -160,6 +178,7 @@ impl Session {
     /// Makes the directory and its control page. `sets` are the classes of lines to follow;
     /// 0: all, and not by classes.
     pub(super) fn create(sets: u64) -> Result<Session> {
+        check_file_limit()?;
         remove_orphans();
         let dir = make_dir()?;
         let path = dir.join("control");

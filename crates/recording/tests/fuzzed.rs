@@ -9,8 +9,9 @@ mod rows;
 
 use memgauge_recording::Writer;
 use memgauge_trace::{
-    EventId, GeneratedCode, IoDevice, IoOwner, IoRow, Loss, LossKind, Manifest, Module, Overflow,
-    OverflowBlock, Pid, SampleRegister, SeriesRow, SiteCount, Thread, Tid,
+    CodeRegion, CodeValue, EventId, GeneratedCode, IoDevice, IoOwner, IoRow, Loss, LossKind,
+    Manifest, Module, Overflow, OverflowBlock, Pid, SampleRegister, SeriesRow, SiteCount, Thread,
+    Tid,
 };
 use rows::{place, ticking};
 use std::fs;
@@ -118,6 +119,18 @@ fn sound_files() -> (Vec<Vec<u8>>, Vec<u8>) {
         .push(GeneratedCode {
             name: "a::b".into(),
             ..GeneratedCode::default()
+        })
+        .unwrap();
+    writer
+        .push(CodeRegion {
+            name: "phase".into(),
+            ..CodeRegion::default()
+        })
+        .unwrap();
+    writer
+        .push(CodeValue {
+            name: "rows".into(),
+            ..CodeValue::default()
         })
         .unwrap();
     writer.finish(|_| {}).unwrap();

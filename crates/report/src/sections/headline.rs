@@ -225,7 +225,11 @@ mod tests {
             let all = warnings(&sets);
             all.into_iter().map(|(_, text)| text).collect::<String>()
         };
-        assert!(of(0.5).contains("50 % of all that was seen"), "{}", of(0.5));
+        assert!(
+            of(0.5).contains("50.0 % of all that was seen"),
+            "{}",
+            of(0.5)
+        );
         assert!(of(0.2).contains("1/4"), "{}", of(0.2));
     }
 
