@@ -378,11 +378,12 @@ fn a_budget_reaches_children_of_any_age_and_all_are_counted() {
         .max_by_key(|&&pid| first_of(&samples, Pid(pid)));
     let born_at = youngest.map_or(0, |pid| periods[pid][0]);
     assert!(born_at > 1, "the last child was born at period {born_at}");
-    // All end within a window of the budget or two.
+    // All end within a window of the budget or two, each of which changes the period by
+    // any factor. One that the budget had not reached would end at 1.
     let ends: Vec<u64> = periods.values().filter_map(|p| p.last().copied()).collect();
     let (least, most) = (ends.iter().min(), ends.iter().max());
     assert!(
-        least > Some(&1) && most <= least.map(|l| 4 * l).as_ref(),
+        least > Some(&1) && most <= least.map(|l| 32 * l).as_ref(),
         "{ends:?}"
     );
 
