@@ -79,7 +79,7 @@ pub(crate) fn measure(recording: &Recording) -> anyhow::Result<Measured> {
     }
     let limits = Limits {
         rows: usize::MAX,
-        ..Limits::default()
+        resolved_places: usize::MAX,
     };
     let options = Options {
         limits,

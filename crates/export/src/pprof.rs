@@ -123,7 +123,9 @@ pub(crate) fn write(summary: &Summary, out: &mut dyn Write) -> Result<(), Error>
         builder.profile.comment.push(comment);
     }
     // The event that orders the tables, where it is one.
-    builder.profile.default_sample_type = builder.strings.get(&table.rank).copied().unwrap_or(0);
+    let ranks = [table.rank.as_str(), "dram.read_bytes", "llc.miss"];
+    let known = ranks.iter().find_map(|&rank| builder.strings.get(rank));
+    builder.profile.default_sample_type = known.copied().unwrap_or(0);
     for (row, counts) in with_rest(table) {
         let location = builder.location(row);
         let value = values(counts, &events).into_iter().map(signed).collect();

@@ -178,6 +178,8 @@ pub struct Comparison {
     pub programs: [Option<String>; 2],
     /// Part of the cache sets, one in so many, from which the numbers of each are estimated.
     pub estimated_from: [Option<u32>; 2],
+    /// Whether each run has exact counts of functions; they are compared where both have.
+    pub functions_known: [bool; 2],
     /// All metrics of both, by name.
     pub metrics: Vec<Metric>,
     /// The event that functions are ranked by; `None` where no function changed.
@@ -206,10 +208,13 @@ impl Comparison {
                 is_enough.then(|| (event.to_owned(), rows))
             })
         };
-        let ranked = by(NOTABLE).or_else(|| by(0.0));
+        // A run without functions has not done without them: nothing is known of them.
+        let both = !before.functions.is_empty() && !after.functions.is_empty();
+        let ranked = both.then(|| by(NOTABLE).or_else(|| by(0.0))).flatten();
         let (ranked_by, functions) = ranked.unzip();
         Comparison {
-            changed: before.functions != after.functions
+            functions_known: [!before.functions.is_empty(), !after.functions.is_empty()],
+            changed: (both && before.functions != after.functions)
                 || metrics.iter().any(|metric| metric.before != metric.after),
             machines: [before.machine.clone(), after.machine.clone()],
             programs,
@@ -249,6 +254,9 @@ impl Comparison {
             && before != after
         {
             text += &format!("Functions of `{after}` are compared with those of `{before}`.\n");
+        }
+        if self.functions_known != [true, true] {
+            text += "Functions are not compared: only exact counts of both runs are.\n";
         }
         if !self.changed {
             return text + "Nothing changed.\n";
@@ -401,6 +409,18 @@ mod tests {
             "{text}"
         );
         assert!(!Comparison::of(&run("old", 9), &run("new", 9)).changed);
+    }
+
+    #[test]
+    fn functions_that_one_run_does_not_know_are_not_gone() {
+        let sampled = Measured {
+            functions: BTreeMap::new(),
+            ..run("old", 100)
+        };
+        let compared = Comparison::of(&run("old", 100), &sampled);
+        assert_eq!((compared.functions.len(), compared.changed), (0, false));
+        let text = compared.text(10, &plain(80, false));
+        assert!(text.contains("Functions are not compared"), "{text}");
     }
 
     #[test]
