@@ -35,21 +35,13 @@
 #include "session.h"
 #include "sync.h"
 
-enum { MOST_NAMES = 65535, MOST_PATTERNS = 256, MOST_FRAMES = 1024, MARKER_BYTES = 7 };
+enum { MOST_NAMES = 65535, MOST_FRAMES = 1024, MARKER_BYTES = 7 };
 enum { RSP = 4, RSI = 6, RDI = 7 }; /* places in the processor's state */
 
-struct function {
-    uint64_t vaddr;
-    uint32_t name;
-};
-
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static char (*names)[MG_REGION_NAME];
-static uint32_t name_count, name_room;
-static char *pattern[MOST_PATTERNS];
-static unsigned patterns;
-static struct function *function;
-static size_t function_count, function_room;
+static GHashTable *names;     /* numbers from 1 on, by name */
+static GHashTable *functions; /* numbers of their names, by address */
+static GPtrArray *patterns;   /* NULL: no function is a region */
 
 /* Functions that the thread is in, the outermost first. */
 static __thread struct { uint32_t name; uint64_t sp; } frame[MOST_FRAMES];
@@ -64,31 +56,21 @@ static uint64_t reg(unsigned number)
 }
 
 /* The number of a name, which the catalogue has from then on; 0: no room. */
-static uint32_t number_of(const char *name)
+static uint32_t number_of(const char *text)
 {
-    uint32_t number = 0;
+    char name[MG_REGION_NAME] = "";
+    memcpy(name, text, strnlen(text, MG_REGION_NAME - 1));
     pthread_mutex_lock(&lock);
-    for (uint32_t i = 0; i < name_count && !number; i++)
-        if (strncmp(names[i], name, MG_REGION_NAME) == 0)
-            number = i + 1;
-    if (!number && name_count < MOST_NAMES) {
-        if (name_count == name_room) {
-            uint32_t room = name_room ? 2 * name_room : 64;
-            void *grown = realloc(names, room * sizeof *names);
-            if (grown) {
-                names = grown;
-                name_room = room;
-            }
-        }
-        if (name_count < name_room) {
-            struct mg_map m = {
-                .record = { MG_REC_REGION, sizeof m + MG_REGION_NAME }, .start = name_count + 1,
-                .path_bytes = strnlen(name, MG_REGION_NAME - 1),
-            };
-            memset(names[name_count], 0, MG_REGION_NAME);
-            memcpy(names[name_count], name, m.path_bytes);
-            if (mg_catalogue(&m, sizeof m, names[name_count], MG_REGION_NAME))
-                number = ++name_count;
+    uint32_t number = GPOINTER_TO_UINT(g_hash_table_lookup(names, name));
+    if (!number && g_hash_table_size(names) < MOST_NAMES) {
+        uint32_t next = g_hash_table_size(names) + 1;
+        struct mg_map m = {
+            .record = { MG_REC_REGION, sizeof m + MG_REGION_NAME }, .start = next,
+            .path_bytes = strlen(name),
+        };
+        if (mg_catalogue(&m, sizeof m, name, MG_REGION_NAME)) {
+            number = next;
+            g_hash_table_insert(names, g_strdup(name), GUINT_TO_POINTER(number));
         }
     }
     pthread_mutex_unlock(&lock);
@@ -170,7 +152,7 @@ static void on_entry(unsigned vcpu, void *name)
     for (unsigned i = 0; i < frames; i++)
         if (frame[i].name == number)
             return;
-    if (frames == MOST_FRAMES) {
+    if (!number || frames == MOST_FRAMES) {
         put(MG_REGION_BEGIN, 0, 0); /* counted as dropped */
         return;
     }
@@ -197,26 +179,19 @@ static void child_of_fork(void)
 
 static bool is_wanted(const char *name)
 {
-    for (unsigned i = 0; i < patterns; i++)
-        if (fnmatch(pattern[i], name, 0) == 0)
+    for (unsigned i = 0; i < patterns->len; i++)
+        if (fnmatch(patterns->pdata[i], name, 0) == 0)
             return true;
     return false;
 }
 
+/* One that has an address in both tables of symbols has its first name. */
 static void add_function(uint64_t vaddr, const char *name)
 {
-    if (function_count == function_room) {
-        size_t room = function_room ? 2 * function_room : 64;
-        void *grown = realloc(function, room * sizeof *function);
-        if (!grown)
-            return;
-        function = grown;
-        function_room = room;
-    }
     uint32_t number = number_of(name);
     pthread_mutex_lock(&lock);
-    function[function_count].vaddr = vaddr;
-    function[function_count++].name = number;
+    if (!g_hash_table_contains(functions, (void *)vaddr))
+        g_hash_table_insert(functions, (void *)vaddr, GUINT_TO_POINTER(number));
     pthread_mutex_unlock(&lock);
 }
 
@@ -247,14 +222,6 @@ static uint64_t place(const struct image *i, const Elf64_Ehdr *e, uint64_t value
     return 0;
 }
 
-static bool is_known(uint64_t vaddr)
-{
-    for (size_t i = 0; i < function_count; i++)
-        if (function[i].vaddr == vaddr)
-            return true;
-    return false;
-}
-
 static void read_symbols(const struct image *i, const Elf64_Ehdr *e, const Elf64_Shdr *table,
                          const Elf64_Shdr *text)
 {
@@ -268,7 +235,7 @@ static void read_symbols(const struct image *i, const Elf64_Ehdr *e, const Elf64
             continue;
         const char *name = (const char *)i->data + text->sh_offset + s[n].st_name;
         uint64_t vaddr = is_wanted(name) ? place(i, e, s[n].st_value) : 0;
-        if (vaddr && !is_known(vaddr))
+        if (vaddr)
             add_function(vaddr, name);
     }
 }
@@ -290,31 +257,31 @@ static void read_image(const struct image *i)
                 read_symbols(i, e, &s[n], &s[s[n].sh_link]);
 }
 
-/* What was known of a place is so no longer. */
-static void forget(uint64_t start, uint64_t end)
+static gboolean lies_in(void *vaddr, void *number, void *mapped)
 {
-    size_t kept = 0;
-    pthread_mutex_lock(&lock);
-    for (size_t i = 0; i < function_count; i++)
-        if (function[i].vaddr < start || function[i].vaddr >= end)
-            function[kept++] = function[i];
-    function_count = kept;
-    pthread_mutex_unlock(&lock);
+    const struct image *i = mapped;
+    (void)number;
+    return (uint64_t)vaddr >= i->start && (uint64_t)vaddr < i->end;
 }
 
 void mg_region_map(uint64_t start, uint64_t end, uint64_t offset, const char *path)
 {
     struct stat st;
+    struct image i = { .start = start, .end = end, .offset = offset };
     if (!patterns)
         return;
-    forget(start, end);
+    /* What was known of the place is so no longer. */
+    pthread_mutex_lock(&lock);
+    g_hash_table_foreach_remove(functions, lies_in, &i);
+    pthread_mutex_unlock(&lock);
     int fd = path[0] == '/' ? open(path, O_RDONLY | O_CLOEXEC) : -1;
     if (fd < 0)
         return;
     if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_size > 0) {
         void *data = mmap(NULL, st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-        struct image i = { data, st.st_size, start, end, offset };
         if (data != MAP_FAILED) {
+            i.data = data;
+            i.bytes = st.st_size;
             read_image(&i);
             munmap(data, st.st_size);
         }
@@ -322,15 +289,12 @@ void mg_region_map(uint64_t start, uint64_t end, uint64_t offset, const char *pa
     close(fd);
 }
 
-static uint32_t function_at(uint64_t vaddr)
+static bool is_function(uint64_t vaddr, void **number)
 {
-    uint32_t number = 0;
     pthread_mutex_lock(&lock);
-    for (size_t i = 0; i < function_count && !number; i++)
-        if (function[i].vaddr == vaddr)
-            number = function[i].name;
+    bool is_one = g_hash_table_lookup_extended(functions, (void *)vaddr, NULL, number);
     pthread_mutex_unlock(&lock);
-    return number;
+    return is_one;
 }
 
 /* ---- */
@@ -348,10 +312,9 @@ void mg_region_translate(struct qemu_plugin_tb *tb, uint64_t vaddr, const uint8_
         return;
     qemu_plugin_register_vcpu_tb_exec_cond_cb(tb, on_block_within, QEMU_PLUGIN_CB_NO_REGS,
                                               QEMU_PLUGIN_COND_NE, in_functions, 0, NULL);
-    uint32_t name = function_at(vaddr);
-    if (name)
-        qemu_plugin_register_vcpu_tb_exec_cb(tb, on_entry, QEMU_PLUGIN_CB_NO_REGS,
-                                             (void *)(uintptr_t)name);
+    void *name;
+    if (is_function(vaddr, &name))
+        qemu_plugin_register_vcpu_tb_exec_cb(tb, on_entry, QEMU_PLUGIN_CB_NO_REGS, name);
 }
 
 void mg_region_install(uint64_t plugin)
@@ -360,17 +323,19 @@ void mg_region_install(uint64_t plugin)
     size_t room = 0;
     ssize_t bytes;
     pthread_atfork(NULL, NULL, child_of_fork);
+    names = g_hash_table_new(g_str_hash, g_str_equal);
     snprintf(path, sizeof path, "%s/functions", mg_session_dir);
     FILE *f = fopen(path, "re");
-    while (f && patterns < MOST_PATTERNS && (bytes = getline(&line, &room, f)) > 0) {
+    if (!f)
+        return;
+    patterns = g_ptr_array_new();
+    functions = g_hash_table_new(NULL, NULL);
+    while ((bytes = getline(&line, &room, f)) > 0) {
         line[strcspn(line, "\n")] = 0;
-        pattern[patterns++] = strdup(line);
+        g_ptr_array_add(patterns, g_strdup(line));
     }
     free(line);
-    if (f)
-        fclose(f);
-    if (!patterns)
-        return;
+    fclose(f);
     board = qemu_plugin_scoreboard_new(sizeof(uint64_t));
     in_functions = qemu_plugin_scoreboard_u64(board);
     qemu_plugin_register_vcpu_init_cb(plugin, on_thread);
