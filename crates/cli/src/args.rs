@@ -54,20 +54,10 @@ pub(crate) struct Settings {
     #[arg(long, value_name = "WAY", default_value = "ideal")]
     pub(crate) delivery: DeliveryName,
     /// Record only inside these regions of interest, by name (docs/regions.md)
-    #[arg(
-        long = "region",
-        value_name = "NAMES",
-        value_delimiter = ',',
-        conflicts_with = "sets"
-    )]
+    #[arg(long = "region", value_name = "NAMES", value_delimiter = ',')]
     pub(crate) regions: Vec<String>,
     /// Make regions of interest of these functions: symbols, or patterns as in 'sort*'
-    #[arg(
-        long = "function",
-        value_name = "SYMBOLS",
-        value_delimiter = ',',
-        conflicts_with = "sets"
-    )]
+    #[arg(long = "function", value_name = "SYMBOLS", value_delimiter = ',')]
     pub(crate) functions: Vec<String>,
     /// Interval of the time series, in virtual time (100us, 1ms; a bare number is milliseconds)
     #[arg(short = 'I', long, value_name = "TIME", default_value = "1ms")]

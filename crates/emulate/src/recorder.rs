@@ -5,25 +5,27 @@ use std::collections::{BTreeMap, BTreeSet};
 use memgauge_machine::{Core, CoreId, Counts, Delivered, Machine};
 use memgauge_recording::Writer;
 use memgauge_trace::{
-    CodeValue, Cpu, EventId, Loss, LossKind, Module, Pid, Sample, SeriesRow, SetsFacts, SiteCount,
-    Thread as ThreadRow, Tid, VirtAddr, catalogue as events,
+    CodeValue, Cpu, Loss, LossKind, Module, Pid, SetsFacts, Thread as ThreadRow, Tid, VirtAddr,
 };
-
-use std::sync::atomic::Ordering;
 
 use super::address_space::{AddressSpace, Mapping};
 use super::catalogue::{Catalogue, CatalogueEvent};
 use super::follow::{self, Followed, Origin, Reader, Taken, Words};
-use super::regions::{self, Gate, Reading, RegionMark, RegionMarkKind, ThreadRegions};
+use super::regions::{self, Reading, RegionMark, RegionMarkKind, ThreadRegions};
 use super::replay::sets::{Ran, SetsReplay};
 use super::replay::{Cursor, OverflowSink, Program, Replay};
 use super::session::{ProcessEntry, Ring, Session};
-use super::sets::{ClassSums, weight_of};
+use super::sets::ClassSums;
 use super::waits::{Sync, Waits};
-use super::wire;
 use crate::{Options, Result};
 use memgauge_host::program::ProgramFiles;
 use memgauge_recording::overflows::Trace;
+
+mod rows;
+mod sites;
+
+use rows::Rows;
+use sites::{take_blocks, take_counts, take_misses};
 
 type Process = follow::Process<Recorded>;
 type Thread = follow::Thread<Running>;
@@ -124,94 +126,6 @@ pub(super) enum Note {
 
 /// Notes that are kept; there may be any number of crashes.
 const MOST_NOTES: usize = 5;
-
-/// Turns what falls due at a core into rows.
-struct Rows<'a> {
-    pid: Pid,
-    tid: Tid,
-    cpu: Cpu,
-    writer: &'a mut Writer,
-    failure: &'a mut Option<memgauge_recording::Error>,
-    trace: Option<&'a mut Trace>,
-    /// Each line counted stands for so many.
-    one_in: u32,
-    gate: Option<&'a mut Gate>,
-}
-
-impl Rows<'_> {
-    fn note(&mut self, result: memgauge_recording::Result<()>) {
-        if let Err(e) = result {
-            self.failure.get_or_insert(e);
-        }
-    }
-}
-
-impl OverflowSink for Rows<'_> {
-    fn take(&mut self, core: &mut Core, ip: VirtAddr) {
-        let (pid, tid, cpu) = (self.pid, self.tid, Some(self.cpu));
-        let mut samples: Vec<Sample> = Vec::new();
-        let (trace, one_in) = (&mut self.trace, self.one_in);
-        let gate = &mut self.gate;
-        let is_inside = gate.as_ref().is_none_or(|gate| gate.is_inside());
-        core.take_overflows(|o| {
-            if !is_inside {
-                return;
-            }
-            let period = trace
-                .as_mut()
-                .map_or(Some(o.period), |t| t.note(o.event, o.period, o.time_ns));
-            let Some(period) = period else { return };
-            samples.push(Sample {
-                time_ns: o.time_ns,
-                cpu,
-                pid,
-                tid,
-                event: o.event,
-                ip,
-                addr: o.addr.map(VirtAddr),
-                phys: None,
-                kind: o.kind,
-                size_bytes: o.size_bytes,
-                latency_cycles: o.latency_cycles,
-                source: o.source,
-                period: period * weight_of(o.event, one_in),
-                ..Sample::default()
-            });
-        });
-        let mut rows: Vec<SeriesRow> = Vec::new();
-        core.take_ticks(|tick| {
-            let deltas = match gate {
-                Some(gate) => gate.tick(&tick.deltas),
-                None => tick.deltas.of_all_sets(one_in),
-            };
-            let gained = deltas.iter().filter(|&(_, value)| value > 0);
-            rows.extend(gained.map(|(event, value)| SeriesRow {
-                time_ns: tick.time_ns,
-                cpu,
-                pid,
-                tid,
-                event,
-                value,
-                interval_ns: tick.interval_ns,
-            }));
-        });
-        let written = self.writer.extend(samples);
-        self.note(written);
-        let written = self.writer.extend(rows);
-        self.note(written);
-        self.write_blocks(false);
-    }
-}
-
-impl Rows<'_> {
-    /// Writes blocks of overflows that are full; with `all`, what there is.
-    fn write_blocks(&mut self, all: bool) {
-        if let Some(trace) = self.trace.as_mut() {
-            let written = trace.write(self.pid, self.tid, all, self.writer);
-            self.note(written);
-        }
-    }
-}
 
 impl Recorder {
     pub(super) fn new(machine: Machine, writer: Writer, options: &Options) -> Recorder {
@@ -776,116 +690,5 @@ fn module(pid: u32, time_ns: u64, start: u64, m: &Mapping) -> Module {
         path: m.path.clone(),
         executable: m.executable,
         ..Module::default()
-    }
-}
-
-/// Takes in what a thread has counted of executions, where it does that itself.
-fn take_counts(program: &mut Program, ring: &Ring, thread: &mut Running) {
-    let numbers = program.catalogue.numbers();
-    let executions = ring.executions(numbers.len());
-    thread.counted.resize(executions.len(), 0);
-    for ((number, now), before) in numbers.zip(executions).zip(&mut thread.counted) {
-        let now = now.load(Ordering::Relaxed);
-        let gained = now.wrapping_sub(std::mem::replace(before, now));
-        if let Some(block) = program.catalogue.block_mut(number).filter(|_| gained > 0) {
-            block.execs = block.execs.wrapping_add(gained);
-        }
-    }
-}
-
-/// Executions: charged to the first instruction of each block. `told` where each says all
-/// that was executed.
-fn take_blocks(process: &mut Process, rows: &mut Vec<SiteCount>, told: bool) {
-    let pid = Pid(process.entry.pid);
-    let kept = &mut process.kept;
-    let catalogue = &mut kept.program.catalogue;
-    for further in [wire::FURTHER_LOADS, wire::FURTHER_STORES] {
-        kept.missing_runs -= catalogue.entries.take(further as usize) as i64;
-    }
-    // The hot loop counts these too, and nothing reads them; the counters must not
-    // overflow.
-    for other_line in [wire::OTHER_LINE_LOADS, wire::OTHER_LINE_STORES] {
-        catalogue.entries.take(other_line as usize);
-    }
-    for number in catalogue.numbers() {
-        let plain = catalogue.entries.take(number as usize);
-        let Some(block) = catalogue.block_mut(number) else {
-            kept.unknown += plain;
-            continue;
-        };
-        let sums = std::mem::take(&mut block.sums);
-        let execs = plain + std::mem::take(&mut block.execs);
-        if execs == 0 {
-            continue;
-        }
-        let counts = if block.is_special() && !told {
-            sums
-        } else {
-            kept.missing_runs += match told {
-                true => 0,
-                false => (execs * block.further_runs(number as usize)) as i64,
-            };
-            [
-                block.tally.insns(),
-                block.tally.loads(),
-                block.tally.stores(),
-            ]
-            .map(|n| execs * u64::from(n))
-        };
-        let events = [events::INSTRUCTIONS, events::LOADS, events::STORES];
-        let ip = VirtAddr(block.vaddr);
-        rows.extend(
-            events
-                .into_iter()
-                .zip(counts)
-                .filter(|c| c.1 > 0)
-                .map(|(event, count)| SiteCount {
-                    pid,
-                    ip,
-                    event,
-                    count,
-                }),
-        );
-    }
-}
-
-/// Misses: charged to the very instruction.
-/// Each counted stands for `one_in`.
-fn take_misses(process: &mut Process, rows: &mut Vec<SiteCount>, one_in: u32) {
-    let pid = Pid(process.entry.pid);
-    let Program {
-        catalogue, sites, ..
-    } = &mut process.kept.program;
-    for number in catalogue.numbers() {
-        let Some(block) = catalogue.block(number) else {
-            continue;
-        };
-        for index in block.accesses.clone() {
-            let Some(site) = sites.get_mut(index as usize) else {
-                break;
-            };
-            let m = std::mem::take(site);
-            let counts: [(EventId, u32); 7] = [
-                (events::L1D_MISS, m.l1d),
-                (events::L2_MISS, m.l2),
-                (events::LLC_MISS, m.llc),
-                (events::DTLB_MISS, m.dtlb),
-                (events::DTLB_WALK, m.walks),
-                (events::DRAM_READ_BYTES, m.dram_read_bytes),
-                (events::DRAM_WRITE_BYTES, m.dram_write_bytes),
-            ];
-            let ip = catalogue.ip(number, index);
-            rows.extend(
-                counts
-                    .iter()
-                    .filter(|c| c.1 > 0)
-                    .map(|&(event, count)| SiteCount {
-                        pid,
-                        ip,
-                        event,
-                        count: u64::from(count) * u64::from(one_in),
-                    }),
-            );
-        }
     }
 }

@@ -1,13 +1,10 @@
 //! Regions of interest: what a thread's core counted between their marks
 //! (`engine/src/region.c`).
-//!
-//! A region is entered where its first begin is and left where its last end is: one that
-//! begins again within itself, as a recursive function does, is entered once. Regions
-//! may overlap; each counts all that happens within it.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 
+use memgauge_host::regions::{End, Open, OpenRegions, rows};
 use memgauge_machine::Counts;
 use memgauge_trace::{CodeRegion, Pid, Tid};
 
@@ -118,17 +115,6 @@ impl Gate {
     }
 }
 
-/// A region that the thread is in.
-#[derive(Debug)]
-struct Inside {
-    name: u32,
-    /// The recording is of it.
-    wanted: bool,
-    /// Begins without their ends.
-    depth: u32,
-    since: Reading,
-}
-
 /// Sums of one region in one thread.
 #[derive(Debug, Default)]
 struct RegionSums {
@@ -140,7 +126,8 @@ struct RegionSums {
 /// The regions of one thread.
 #[derive(Debug, Default)]
 pub(super) struct ThreadRegions {
-    inside: Vec<Inside>,
+    /// Which it is in, whether the recording is of them, and what was read at entry.
+    inside: OpenRegions<u32, (bool, Reading)>,
     sums: BTreeMap<u32, RegionSums>,
     /// Ends of regions that the thread was not in.
     pub(super) unmatched: u64,
@@ -170,49 +157,39 @@ impl ThreadRegions {
 
     /// Begins a region; `wanted`: it is one of those that are recorded.
     pub(super) fn begin(&mut self, name: u32, wanted: bool, now: Reading) {
-        if let Some(open) = self.inside.iter_mut().find(|open| open.name == name) {
-            open.depth += 1;
+        if !self.inside.begin(name, (wanted, now)) {
             return;
         }
         self.sums.entry(name).or_default().entries += 1;
         if let Some(gate) = self.gate.as_mut().filter(|_| wanted) {
             gate.enter(&now.counts);
         }
-        self.inside.push(Inside {
-            name,
-            wanted,
-            depth: 1,
-            since: now,
-        });
     }
 
     /// Ends a region.
     pub(super) fn end(&mut self, name: u32, now: &Reading) {
-        let Some(at) = self.inside.iter().rposition(|open| open.name == name) else {
-            self.unmatched += 1;
-            return;
-        };
-        self.inside[at].depth -= 1;
-        if self.inside[at].depth == 0 {
-            let left = self.inside.remove(at);
-            self.add(&left, now);
+        match self.inside.end(&name) {
+            End::Left(left) => self.leave(&left, now),
+            End::Within => {}
+            End::Unmatched => self.unmatched += 1,
         }
     }
 
     /// Ends the regions that the thread is still in.
     pub(super) fn end_all(&mut self, now: &Reading) {
-        for left in std::mem::take(&mut self.inside) {
-            self.add(&left, now);
+        for left in self.inside.end_all() {
+            self.leave(&left, now);
         }
     }
 
-    fn add(&mut self, left: &Inside, now: &Reading) {
-        if let Some(gate) = self.gate.as_mut().filter(|_| left.wanted) {
+    fn leave(&mut self, left: &Open<u32, (bool, Reading)>, now: &Reading) {
+        let (wanted, since) = &left.since;
+        if let Some(gate) = self.gate.as_mut().filter(|_| *wanted) {
             gate.leave(&now.counts);
         }
         let sums = self.sums.entry(left.name).or_default();
-        sums.time_ns += now.time_ns.saturating_sub(left.since.time_ns);
-        sums.counts.add_since(&now.counts, &left.since.counts);
+        sums.time_ns += now.time_ns.saturating_sub(since.time_ns);
+        sums.counts.add_since(&now.counts, &since.counts);
     }
 
     /// Rows of what was added up, by the names of `names`.
@@ -222,27 +199,13 @@ impl ThreadRegions {
         pid: Pid,
         tid: Tid,
     ) -> Vec<CodeRegion> {
-        let mut rows = Vec::new();
+        let mut all = Vec::new();
         for (number, sums) in &self.sums {
-            let row = CodeRegion {
-                pid,
-                tid,
-                name: name_of(names, *number),
-                ..CodeRegion::default()
-            };
-            rows.push(CodeRegion {
-                entries: sums.entries,
-                time_ns: sums.time_ns,
-                ..row.clone()
-            });
             let counted = sums.counts.iter().filter(|&(_, count)| count > 0);
-            rows.extend(counted.map(|(event, count)| CodeRegion {
-                event: Some(event),
-                count,
-                ..row.clone()
-            }));
+            let entered = (sums.entries, sums.time_ns);
+            all.extend(rows((pid, tid), name_of(names, *number), entered, counted));
         }
-        rows
+        all
     }
 }
 

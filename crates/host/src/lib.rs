@@ -10,6 +10,7 @@ mod error;
 mod facts;
 pub mod memory_counters;
 pub mod program;
+pub mod regions;
 pub mod run;
 #[allow(unsafe_code)]
 pub mod sys;

@@ -9,7 +9,7 @@
 //! MEMGAUGE_REQUIRE=root,perfdata cargo test
 //! ```
 //!
-//! CONTRIBUTING.md lists what tests need.
+//! docs/testing.md lists what tests need.
 
 #![forbid(unsafe_code)]
 

@@ -23,8 +23,9 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use memgauge_host::regions::{End, Open, OpenRegions, rows};
 use memgauge_recording::Writer;
-use memgauge_trace::{CodeRegion, CodeValue, EventId, Pid, Tid};
+use memgauge_trace::{CodeValue, EventId, Pid, Tid};
 
 use crate::{Error, Result};
 
@@ -185,14 +186,6 @@ fn mark(slot: &[u8]) -> Option<Mark> {
     })
 }
 
-/// A region that a thread is in.
-#[derive(Debug)]
-struct Inside {
-    name: String,
-    depth: u32,
-    since_ns: u64,
-}
-
 #[derive(Debug, Default)]
 struct Sums {
     entries: u64,
@@ -210,7 +203,8 @@ pub(super) struct Regions {
     /// Only samples in these are recorded; empty: all.
     wanted: Vec<String>,
     waiting: VecDeque<Mark>,
-    inside: HashMap<(u32, u32), Vec<Inside>>,
+    /// Which each thread is in, and since when.
+    inside: HashMap<(u32, u32), OpenRegions<String, u64>>,
     sums: BTreeMap<(Pid, Tid, String), Sums>,
     values: Vec<CodeValue>,
     /// Ends of regions that had not begun, marks that were lost, samples outside of what
@@ -266,51 +260,42 @@ impl Regions {
         self.latest_ns = self.latest_ns.max(at_ns);
         let ids = (Pid(mark.pid), Tid(mark.tid));
         let inside = self.inside.entry((mark.pid, mark.tid)).or_default();
-        let place = inside.iter().rposition(|open| open.name == mark.name);
-        match (mark.kind, place) {
-            (MarkKind::Value, _) => self.values.push(CodeValue {
+        match mark.kind {
+            MarkKind::Value => self.values.push(CodeValue {
                 time_ns: at_ns,
                 pid: ids.0,
                 tid: ids.1,
                 name: mark.name,
                 value: mark.value,
             }),
-            (MarkKind::Begin, Some(place)) => inside[place].depth += 1,
-            (MarkKind::Begin, None) => {
-                let key = (ids.0, ids.1, mark.name.clone());
-                self.sums.entry(key).or_default().entries += 1;
-                inside.push(Inside {
-                    name: mark.name,
-                    depth: 1,
-                    since_ns: at_ns,
-                });
-            }
-            (MarkKind::End, None) => self.unmatched += 1,
-            (MarkKind::End, Some(place)) => {
-                inside[place].depth -= 1;
-                if inside[place].depth == 0 {
-                    let left = inside.remove(place);
-                    self.leave(ids, left, at_ns);
+            MarkKind::Begin => {
+                if inside.begin(mark.name.clone(), at_ns) {
+                    let key = (ids.0, ids.1, mark.name);
+                    self.sums.entry(key).or_default().entries += 1;
                 }
             }
+            MarkKind::End => match inside.end(&mark.name) {
+                End::Left(left) => self.leave(ids, left, at_ns),
+                End::Within => {}
+                End::Unmatched => self.unmatched += 1,
+            },
         }
     }
 
-    fn leave(&mut self, (pid, tid): (Pid, Tid), left: Inside, at_ns: u64) {
+    fn leave(&mut self, (pid, tid): (Pid, Tid), left: Open<String, u64>, at_ns: u64) {
         let sums = self.sums.entry((pid, tid, left.name)).or_default();
-        sums.time_ns += at_ns.saturating_sub(left.since_ns);
+        sums.time_ns += at_ns.saturating_sub(left.since);
     }
 
     /// Counts a sample at a thread's regions; whether it is to be recorded.
     pub(super) fn sample(&mut self, pid: u32, tid: u32, event: EventId, period: u64) -> bool {
         let inside = self.inside.get(&(pid, tid));
-        let inside = inside.map_or(&[][..], Vec::as_slice);
-        let is_wanted = |open: &Inside| self.wanted.contains(&open.name);
-        if !self.wanted.is_empty() && !inside.iter().any(is_wanted) {
+        let mut open = inside.into_iter().flat_map(OpenRegions::iter);
+        if !self.wanted.is_empty() && !open.any(|open| self.wanted.contains(&open.name)) {
             self.outside += 1;
             return false;
         }
-        for open in inside {
+        for open in inside.into_iter().flat_map(OpenRegions::iter) {
             let key = (Pid(pid), Tid(tid), open.name.clone());
             let sums = self.sums.entry(key).or_default();
             let sum = sums.events.entry(event).or_default();
@@ -328,30 +313,15 @@ impl Regions {
     pub(super) fn finish(&mut self, end_ns: u64, writer: &mut Writer) -> Result<()> {
         self.advance(u64::MAX);
         let end_ns = end_ns.max(self.latest_ns);
-        for ((pid, tid), all) in std::mem::take(&mut self.inside) {
-            for left in all {
+        for ((pid, tid), mut all) in std::mem::take(&mut self.inside) {
+            for left in all.end_all() {
                 self.leave((Pid(pid), Tid(tid)), left, end_ns);
             }
         }
         self.write_values(writer)?;
         for ((pid, tid, name), sums) in std::mem::take(&mut self.sums) {
-            let row = CodeRegion {
-                pid,
-                tid,
-                name,
-                ..CodeRegion::default()
-            };
-            writer.push(CodeRegion {
-                entries: sums.entries,
-                time_ns: sums.time_ns,
-                ..row.clone()
-            })?;
-            let counted = sums.events.into_iter().map(|(event, count)| CodeRegion {
-                event: Some(event),
-                count,
-                ..row.clone()
-            });
-            writer.extend(counted)?;
+            let entered = (sums.entries, sums.time_ns);
+            writer.extend(rows((pid, tid), name, entered, sums.events))?;
         }
         Ok(())
     }

@@ -1,0 +1,98 @@
+//! Rows of what falls due at a core: samples, ticks of series, times of overflows.
+
+use memgauge_machine::Core;
+use memgauge_recording::Writer;
+use memgauge_recording::overflows::Trace;
+use memgauge_trace::{Cpu, Pid, Sample, SeriesRow, Tid, VirtAddr};
+
+use crate::regions::Gate;
+use crate::replay::OverflowSink;
+use crate::sets::weight_of;
+
+/// Turns what falls due at a core into rows.
+pub(super) struct Rows<'a> {
+    pub(super) pid: Pid,
+    pub(super) tid: Tid,
+    pub(super) cpu: Cpu,
+    pub(super) writer: &'a mut Writer,
+    pub(super) failure: &'a mut Option<memgauge_recording::Error>,
+    pub(super) trace: Option<&'a mut Trace>,
+    /// Each line counted stands for so many.
+    pub(super) one_in: u32,
+    pub(super) gate: Option<&'a mut Gate>,
+}
+
+impl Rows<'_> {
+    fn note(&mut self, result: memgauge_recording::Result<()>) {
+        if let Err(e) = result {
+            self.failure.get_or_insert(e);
+        }
+    }
+}
+
+impl OverflowSink for Rows<'_> {
+    fn take(&mut self, core: &mut Core, ip: VirtAddr) {
+        let (pid, tid, cpu) = (self.pid, self.tid, Some(self.cpu));
+        let mut samples: Vec<Sample> = Vec::new();
+        let (trace, one_in) = (&mut self.trace, self.one_in);
+        let gate = &mut self.gate;
+        let is_inside = gate.as_ref().is_none_or(|gate| gate.is_inside());
+        core.take_overflows(|o| {
+            if !is_inside {
+                return;
+            }
+            let period = trace
+                .as_mut()
+                .map_or(Some(o.period), |t| t.note(o.event, o.period, o.time_ns));
+            let Some(period) = period else { return };
+            samples.push(Sample {
+                time_ns: o.time_ns,
+                cpu,
+                pid,
+                tid,
+                event: o.event,
+                ip,
+                addr: o.addr.map(VirtAddr),
+                phys: None,
+                kind: o.kind,
+                size_bytes: o.size_bytes,
+                latency_cycles: o.latency_cycles,
+                source: o.source,
+                period: period * weight_of(o.event, one_in),
+                ..Sample::default()
+            });
+        });
+        let mut rows: Vec<SeriesRow> = Vec::new();
+        core.take_ticks(|tick| {
+            let deltas = match gate {
+                Some(gate) => gate.tick(&tick.deltas),
+                None => tick.deltas.of_all_sets(one_in),
+            };
+            let gained = deltas.iter().filter(|&(_, value)| value > 0);
+            rows.extend(gained.map(|(event, value)| SeriesRow {
+                time_ns: tick.time_ns,
+                cpu,
+                pid,
+                tid,
+                event,
+                value,
+                interval_ns: tick.interval_ns,
+            }));
+        });
+        let written = self.writer.extend(samples);
+        self.note(written);
+        let written = self.writer.extend(rows);
+        self.note(written);
+        self.write_blocks(false);
+    }
+}
+
+impl Rows<'_> {
+    /// Writes blocks of overflows that are full; with `all`, what there is.
+    pub(super) fn write_blocks(&mut self, all: bool) {
+        if let Some(trace) = self.trace.as_mut() {
+            let written = trace.write(self.pid, self.tid, all, self.writer);
+            self.note(written);
+        }
+    }
+}
