@@ -258,23 +258,30 @@ fn a_third_ctrl_c_kills_a_program_that_ignores_all() {
 fn a_signal_to_memgauge_alone_is_passed_on_once() {
     let counts = "n=0; trap 'n=$((n+1)); echo got' TERM INT; echo ready; \
                   until [ $n -gt 0 ]; do sleep 0.05; done; sleep 3; echo $n > times; exit 7";
-    for options in [EMULATE, CLOCK, STAT] {
-        if !needs(&[]) || !works(options) {
-            return;
-        }
-        for signal in ["TERM", "INT"] {
-            let mut running = Running::alone(options, counts);
-            running.signal(signal);
-            assert_eq!(running.code(), Some(7), "{}", running.seen());
-            let times = std::fs::read_to_string(running.folder.path().join("times"));
-            assert_eq!(times.expect("it ended well"), "1\n", "{}", running.seen());
-            assert_eq!(running.recording()["end"]["exited"], 7);
-        }
+    let passed_on = |options, signal| {
+        let mut running = Running::alone(options, counts);
+        running.signal(signal);
+        assert_eq!(running.code(), Some(7), "{}", running.seen());
+        let times = std::fs::read_to_string(running.folder.path().join("times"));
+        assert_eq!(times.expect("it ended well"), "1\n", "{}", running.seen());
+        assert_eq!(running.recording()["end"]["exited"], 7);
+    };
+    let ended = |options| {
         let mut plain = Running::alone(options, "echo ready; while :; do sleep 0.05; done");
         plain.signal("TERM");
         assert_eq!(plain.code(), Some(143), "{}", plain.seen());
         assert_eq!(plain.recording()["end"], "interrupted");
-    }
+    };
+    // At once: they wait most of the time.
+    std::thread::scope(|scope| {
+        for options in [EMULATE, CLOCK, STAT] {
+            if needs(&[]) && works(options) {
+                scope.spawn(move || passed_on(options, "TERM"));
+                scope.spawn(move || passed_on(options, "INT"));
+                scope.spawn(move || ended(options));
+            }
+        }
+    });
 }
 
 #[test]
