@@ -112,7 +112,7 @@ export interface HotTable {
   total: number;
   samples: number | null;
   rows: HotRow[];
-  rest: { rows: number; value: number; share: number | null };
+  others: { rows: number; value: number; share: number | null };
 }
 
 export interface HotRow {
@@ -144,8 +144,8 @@ export interface RegionTable {
     share_low: number | null;
     share_high: number | null;
   }[];
-  rest_rows: number;
-  rest_events: number;
+  other_rows: number;
+  other_events: number;
 }
 
 export interface ThreadRow {
@@ -240,8 +240,8 @@ export interface Io {
     is_virtual: boolean;
     counted: { in: Moved; out: Moved };
     attributed: { in: Moved; out: Moved };
-    rest_in_bytes: number;
-    rest_out_bytes: number;
+    unattributed_in_bytes: number;
+    unattributed_out_bytes: number;
   }[];
   missing: string[];
   losses: { name: string; meaning: string; count: number }[];

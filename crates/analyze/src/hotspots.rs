@@ -55,7 +55,7 @@ impl Rank {
 /// How much of a table is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Rows of a table; the others are summed into its rest.
+    /// Rows of a table; the others are summed as its others.
     pub rows: usize,
     /// Places in the code for which symbols are asked, hottest first.
     pub resolved_places: usize,
@@ -104,7 +104,7 @@ pub struct HotRow {
 
 /// Sums of the rows that a table does not list.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct HotRest {
+pub struct OtherRows {
     /// Rows not listed.
     pub rows: u64,
     /// Places in the code (instructions) for which no symbol was asked.
@@ -129,7 +129,7 @@ pub struct HotTable {
     /// The hottest.
     pub rows: Vec<HotRow>,
     /// All others.
-    pub rest: HotRest,
+    pub others: OtherRows,
 }
 
 /// The tables made from one pass over the symbols.
@@ -277,7 +277,7 @@ impl Groups {
             rank: rank.name.clone(),
             total,
             samples: sites.sampled,
-            rest: HotRest {
+            others: OtherRows {
                 rows: others.len() as u64,
                 unresolved_places: self.skipped_places,
                 counts: rest.named(names),
@@ -460,9 +460,9 @@ mod tests {
         };
         let (tables, _) = tables(&sites(), &misses(), limits);
         assert_eq!(tables.functions.rows.len(), 2);
-        assert_eq!(tables.functions.rest.rows, 4);
-        assert_eq!(tables.functions.rest.value, 35);
-        assert_eq!(tables.functions.rest.counts["llc.miss"], 35);
+        assert_eq!(tables.functions.others.rows, 4);
+        assert_eq!(tables.functions.others.value, 35);
+        assert_eq!(tables.functions.others.counts["llc.miss"], 35);
     }
 
     #[test]
@@ -477,8 +477,8 @@ mod tests {
             functions(&tables.functions),
             [("libz.so.1 [no symbols]", 30), ("f1", 22)]
         );
-        assert_eq!(tables.functions.rest.unresolved_places, 7);
-        assert_eq!(tables.functions.rest.value, 36);
+        assert_eq!(tables.functions.others.unresolved_places, 7);
+        assert_eq!(tables.functions.others.value, 36);
     }
 
     #[test]
@@ -512,6 +512,6 @@ mod tests {
     fn no_sites_give_empty_tables_without_shares() {
         let (tables, _) = tables(&[], &misses(), Limits::default());
         assert_eq!(tables.functions.rows, []);
-        assert_eq!(tables.functions.rest.share, None);
+        assert_eq!(tables.functions.others.share, None);
     }
 }

@@ -82,7 +82,7 @@ impl IoAccounts {
             ..share_out(&self.counters, &mut devices, &mut lines)
         };
         IoSummary {
-            schema_version: 1,
+            schema_version: 2,
             duration_ns,
             lines,
             devices,
@@ -149,8 +149,8 @@ impl IoAccounts {
             link_bytes_per_s: known.link_bytes_per_s,
             below: known.below,
             is_virtual: known.is_virtual,
-            rest_in_bytes: unattributed(&counted.r#in, &attributed.r#in),
-            rest_out_bytes: unattributed(&counted.out, &attributed.out),
+            unattributed_in_bytes: unattributed(&counted.r#in, &attributed.r#in),
+            unattributed_out_bytes: unattributed(&counted.out, &attributed.out),
             memory_bytes: None,
             attributed,
             counted,
@@ -387,7 +387,10 @@ mod tests {
             row(owner, Direction::Out, 10),
         ]);
         let device = &summary.devices[0];
-        assert_eq!((device.rest_in_bytes, device.rest_out_bytes), (40, 0));
+        assert_eq!(
+            (device.unattributed_in_bytes, device.unattributed_out_bytes),
+            (40, 0)
+        );
         assert_eq!(summary.lines.len(), 1);
         assert_eq!(
             (summary.lines[0].pid, summary.lines[0].moved.bytes()),
@@ -398,7 +401,7 @@ mod tests {
     #[test]
     fn owners_ahead_of_their_device_leave_no_negative_rest() {
         let summary = of(&[row(0, Direction::Out, 5), row(7 << 32, Direction::Out, 9)]);
-        assert_eq!(summary.devices[0].rest_out_bytes, 0);
+        assert_eq!(summary.devices[0].unattributed_out_bytes, 0);
     }
 
     #[test]

@@ -169,9 +169,9 @@ pub struct IoDeviceLine {
     /// Sum over processes.
     pub attributed: BothWays,
     /// Bytes in that belong to no known process (with a filter: to others).
-    pub rest_in_bytes: u64,
+    pub unattributed_in_bytes: u64,
     /// Bytes out that belong to no known process (with a filter: to others).
-    pub rest_out_bytes: u64,
+    pub unattributed_out_bytes: u64,
     /// Its estimated part of the memory traffic; null where no counters tell it, and for
     /// devices without hardware.
     pub memory_bytes: Option<u64>,

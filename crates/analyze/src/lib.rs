@@ -61,7 +61,7 @@ pub use excerpts::Excerpt;
 pub use findings::{Finding, findings};
 pub use fine_heat::{FineHeat, FineStretch};
 pub use heat::{Heat, HeatMap, HotPlace, Stretch};
-pub use hotspots::{HotRest, HotRow, HotTable, HotTables, Limits, Rank, hot_tables};
+pub use hotspots::{HotRow, HotTable, HotTables, Limits, OtherRows, Rank, hot_tables};
 pub use io::{IoAccounts, IoBy, IoLoss, IoSummary, summarise_io};
 pub use io_curves::{IoCurve, IoOverTime};
 pub use io_memory::{IoMemory, IoPort, IoTerm, MemoryCounters};

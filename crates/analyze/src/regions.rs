@@ -209,11 +209,11 @@ pub struct RegionTable {
     /// The hottest.
     pub rows: Vec<RegionRow>,
     /// Regions not listed.
-    pub rest_rows: u64,
+    pub other_rows: u64,
     /// Samples in them.
-    pub rest_samples: u64,
+    pub other_samples: u64,
     /// Events in them.
-    pub rest_events: u64,
+    pub other_events: u64,
 }
 
 type Named = BTreeMap<(String, Pid), (Option<(u64, u64)>, Weight)>;
@@ -263,9 +263,9 @@ impl SampledRegions<'_> {
             rows: rows
                 .map(|((name, pid), (extent, w))| row(name, pid, extent, w, all))
                 .collect(),
-            rest_rows: others.len() as u64,
-            rest_samples: rest.samples,
-            rest_events: rest.events,
+            other_rows: others.len() as u64,
+            other_samples: rest.samples,
+            other_events: rest.events,
         }
     }
 

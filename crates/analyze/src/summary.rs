@@ -24,7 +24,7 @@ use crate::timeline::Timeline;
 
 /// Version of the JSON form of [`Summary`]; grows when a field changes meaning
 /// or goes, not when one is added.
-pub const SCHEMA_VERSION: u32 = 1;
+pub const SCHEMA_VERSION: u32 = 2;
 
 /// Summary of one recording.
 #[derive(Clone, Debug, PartialEq, Serialize)]

@@ -55,7 +55,7 @@ fn sums(report: &Value) -> BTreeMap<String, u64> {
     let mut sums = BTreeMap::new();
     for counts in rows
         .map(|row| &row["counts"])
-        .chain([&table["rest"]["counts"]])
+        .chain([&table["others"]["counts"]])
     {
         for (event, count) in counts.as_object().into_iter().flatten() {
             *sums.entry(event.clone()).or_default() += count.as_u64().expect("a count");

@@ -431,7 +431,7 @@ fn a_report_shows_the_samples() {
         assert!(text.contains(words), "`{words}` is not in {text}");
     }
     let json: serde_json::Value = serde_json::from_str(&report(&["--json"])).expect("JSON");
-    assert_eq!(json["schema_version"], 1);
+    assert_eq!(json["schema_version"], 2);
 }
 
 fn check_refusal(options: &[&str], code: i32, words: &[&str]) {

@@ -22,7 +22,7 @@ pub(crate) fn write(
         let count = match (event, row) {
             (Some(event), _) => counts.get(event).copied().unwrap_or(0),
             (None, Some(row)) => row.value,
-            (None, None) => table.rest.value,
+            (None, None) => table.others.value,
         };
         if count > 0 {
             writeln!(out, "{} {count}", row.map_or(NOT_LISTED.to_owned(), stack))?;

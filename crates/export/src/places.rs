@@ -10,7 +10,7 @@ use super::Error;
 /// Events that places have counts of, in the order of their names.
 pub(crate) fn events(table: &HotTable) -> Result<Vec<String>, Error> {
     let rows = table.rows.iter().map(|row| &row.counts);
-    let all = rows.chain([&table.rest.counts]);
+    let all = rows.chain([&table.others.counts]);
     let names: BTreeSet<&String> = all.flat_map(Counts::keys).collect();
     match names.is_empty() {
         true => Err(Error::NoCode),
@@ -21,7 +21,7 @@ pub(crate) fn events(table: &HotTable) -> Result<Vec<String>, Error> {
 /// The rows, and the sums of what is in none of them.
 pub(crate) fn with_rest(table: &HotTable) -> impl Iterator<Item = (Option<&HotRow>, &Counts)> {
     let rows = table.rows.iter().map(|row| (Some(row), &row.counts));
-    let rest = (!table.rest.counts.is_empty()).then_some((None, &table.rest.counts));
+    let rest = (!table.others.counts.is_empty()).then_some((None, &table.others.counts));
     rows.chain(rest)
 }
 

@@ -184,8 +184,8 @@ fn counters(line: &IoDeviceLine, seconds: f64, style: &Style) -> [String; 6] {
         units::bytes(counted.out.bytes),
         units::megabytes_per_s(counted.r#in.bytes, seconds, style),
         units::megabytes_per_s(counted.out.bytes, seconds, style),
-        units::bytes(line.rest_in_bytes),
-        units::bytes(line.rest_out_bytes),
+        units::bytes(line.unattributed_in_bytes),
+        units::bytes(line.unattributed_out_bytes),
     ]
 }
 
@@ -272,7 +272,7 @@ mod tests {
 
     fn summary() -> IoSummary {
         IoSummary {
-            schema_version: 1,
+            schema_version: 2,
             duration_ns: 2_000_000_000,
             lines: vec![
                 line(10, "dd", 64 << 20, 0),
@@ -285,7 +285,7 @@ mod tests {
                 numa_node: Some(1),
                 counted: moved(66 << 20, 12 << 20),
                 attributed: moved(64 << 20, 12 << 20),
-                rest_in_bytes: 2 << 20,
+                unattributed_in_bytes: 2 << 20,
                 ..IoDeviceLine::default()
             }],
             missing: vec!["datagrams received are not attributed".to_owned()],

@@ -170,7 +170,7 @@ mod tests {
         let value: serde_json::Value = serde_json::from_str(&json).unwrap();
         assert!(value["dram"]["mean_read_bytes_per_s"].is_null());
         assert!(value["levels"][0]["miss_ratio"].is_null());
-        assert_eq!(value["schema_version"], 1);
+        assert_eq!(value["schema_version"], 2);
     }
 
     #[test]

@@ -141,7 +141,7 @@ pub(crate) fn of_io(io: &IoSummary) -> Vec<Statement> {
         .devices
         .iter()
         .filter(|d| !d.is_virtual)
-        .map(|d| d.rest_in_bytes + d.rest_out_bytes)
+        .map(|d| d.unattributed_in_bytes + d.unattributed_out_bytes)
         .sum();
     if rest > 0 && all > 0 {
         let whose = if io.filtered {

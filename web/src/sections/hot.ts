@@ -86,7 +86,7 @@ function hotTable(hot: HotTable, caption: string, title: (row: HotRow) => string
   const full = (row: HotRow): string => name(row.file === null ? row.module : `${row.file}:${row.line ?? ""}`);
   const chain = (row: HotRow): string => row.inlined_into.map((c) => name(c.function)).join(" ← ");
   const others = ["llc.miss", "l1d.miss", "dtlb.walk"].filter((e) => e !== hot.rank && hot.rows.some((r) => r.counts[e] !== undefined));
-  const rest = hot.rest.value > 0 ? `${count(hot.rest.rows)} more have ${percent(hot.rest.share)}.` : "";
+  const rest = hot.others.value > 0 ? `${count(hot.others.rows)} more have ${percent(hot.others.share)}.` : "";
   return table<HotRow>({
     caption: `${caption} by ${rankInWords(hot.rank)}${estimated ? `, n = ${count(hot.samples ?? 0)}` : ""}`,
     fileName: caption.toLowerCase().replace(/\s+/g, "-"),

@@ -153,8 +153,8 @@ function deviceTable(io: Io): HTMLElement {
       { title: "In", numeric: true, cell: (d) => bytes(d.counted.in.bytes), value: (d) => d.counted.in.bytes },
       { title: "Out", numeric: true, cell: (d) => bytes(d.counted.out.bytes), value: (d) => d.counted.out.bytes },
       { title: "Operations", numeric: true, cell: (d) => count(d.counted.in.operations + d.counted.out.operations), value: (d) => d.counted.in.operations + d.counted.out.operations },
-      { title: "Unattributed in", numeric: true, cell: (d) => bytes(d.rest_in_bytes), value: (d) => d.rest_in_bytes },
-      { title: "Unattributed out", numeric: true, cell: (d) => bytes(d.rest_out_bytes), value: (d) => d.rest_out_bytes },
+      { title: "Unattributed in", numeric: true, cell: (d) => bytes(d.unattributed_in_bytes), value: (d) => d.unattributed_in_bytes },
+      { title: "Unattributed out", numeric: true, cell: (d) => bytes(d.unattributed_out_bytes), value: (d) => d.unattributed_out_bytes },
     ],
     foot: io.filtered ? "Only some processes were observed: what others moved is unattributed." : "",
   });

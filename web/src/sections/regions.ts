@@ -57,7 +57,7 @@ function regionTable(regions: RegionTable): HTMLElement {
   const without = regions.samples_without_address;
   const foot = [
     without > 0 ? `${count(without)} samples have no data address.` : "",
-    regions.rest_rows > 0 ? `${count(regions.rest_rows)} more regions have ${count(regions.rest_events)} events.` : "",
+    regions.other_rows > 0 ? `${count(regions.other_rows)} more regions have ${count(regions.other_events)} events.` : "",
   ];
   return table<Row>({
     caption: `Regions by ${name(regions.event)}, n = ${count(regions.samples)}`,

@@ -197,7 +197,7 @@ const OTHERS: usize = 2;
 
 fn other_events(hot: &HotTable) -> Vec<String> {
     let counts = hot.rows.iter().map(|row| &row.counts);
-    let names = counts.chain([&hot.rest.counts]).flat_map(|c| c.keys());
+    let names = counts.chain([&hot.others.counts]).flat_map(|c| c.keys());
     let others: BTreeSet<&String> = names.filter(|name| **name != hot.rank).collect();
     others.into_iter().take(OTHERS).cloned().collect()
 }
@@ -240,16 +240,16 @@ struct OtherRows {
 impl OtherRows {
     fn of(hot: &HotTable) -> Self {
         let hidden = hot.rows.get(SHOWN..).unwrap_or_default();
-        let mut counts = hot.rest.counts.clone();
+        let mut counts = hot.others.counts.clone();
         for (event, n) in hidden.iter().flat_map(|row| &row.counts) {
             let sum = counts.entry(event.clone()).or_default();
             *sum = sum.saturating_add(*n);
         }
         let hidden_value: u64 = hidden.iter().map(|row| row.value).sum();
-        let value = hidden_value.saturating_add(hot.rest.value);
+        let value = hidden_value.saturating_add(hot.others.value);
         OtherRows {
-            rows: hot.rest.rows + hidden.len() as u64,
-            places: hot.rest.unresolved_places,
+            rows: hot.others.rows + hidden.len() as u64,
+            places: hot.others.unresolved_places,
             value,
             share: (hot.total > 0).then(|| value as f64 / hot.total as f64),
             counts,

@@ -88,9 +88,9 @@ fn interval(region: &RegionRow, style: &Style) -> String {
 
 fn other_rows(regions: &RegionTable, processes: bool, style: &Style) -> Option<Vec<String>> {
     let hidden = regions.rows.get(SHOWN..).unwrap_or_default();
-    let rows = regions.rest_rows + hidden.len() as u64;
-    let events = regions.rest_events + hidden.iter().map(|r| r.events).sum::<u64>();
-    let samples = regions.rest_samples + hidden.iter().map(|r| r.samples).sum::<u64>();
+    let rows = regions.other_rows + hidden.len() as u64;
+    let events = regions.other_events + hidden.iter().map(|r| r.events).sum::<u64>();
+    let samples = regions.other_samples + hidden.iter().map(|r| r.samples).sum::<u64>();
     let share = (regions.events > 0).then(|| events as f64 / regions.events as f64);
     let mut cells = vec![
         or_none(share, units::share, style),
