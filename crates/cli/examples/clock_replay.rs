@@ -243,6 +243,7 @@ fn clocked(command: &[String], folder: &Path, run: usize) -> Result<(u64, Region
         period_ns: PERIOD_NS,
         ring_pages: 256,
         keep_registers: false,
+        stacks: None,
         overhead: None,
         regions: Vec::new(),
     })?;

@@ -73,12 +73,31 @@ pub(crate) struct Settings {
     /// Record general registers with live samples, and derive missing data addresses from them
     #[arg(long)]
     pub(crate) registers: bool,
+    /// Record the calls that led to each live sample (--call-graph fp)
+    #[arg(short = 'g')]
+    pub(crate) stacks: bool,
+    /// Record the calls that led to each live sample: fp follows frame pointers, which
+    /// programs have that were compiled with -fno-omit-frame-pointer
+    #[arg(long, value_name = "WAY")]
+    pub(crate) call_graph: Option<CallGraph>,
+    /// Frames of a call stack at most (the kernel bears 127 unless
+    /// kernel.perf_event_max_stack is higher)
+    #[arg(long, value_name = "N", default_value_t = 127,
+          value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) max_stack: u16,
     /// Pages in the ring buffer of each processor, a power of two (live sources)
     #[arg(long, value_name = "PAGES", default_value_t = memgauge_live::stat::RING_PAGES, value_parser = pages)]
     pub(crate) ring: usize,
     /// Print no progress and no closing line
     #[arg(short, long)]
     pub(crate) quiet: bool,
+}
+
+/// How call stacks are found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum CallGraph {
+    /// Frame pointers
+    Fp,
 }
 
 /// The machine that source emulate models.

@@ -6,7 +6,7 @@ use anyhow::{Context, bail};
 use memgauge_live::target::Target;
 use memgauge_machine::Delivery;
 
-use crate::args::{Settings, Source};
+use crate::args::{CallGraph, Settings, Source};
 use crate::outcome::usage;
 use crate::units::EventSpec;
 
@@ -33,6 +33,7 @@ pub(crate) fn refuse_unused(settings: &Settings, source: Source) -> anyhow::Resu
         ("--overhead", emulate && settings.overhead.is_some()),
         ("-F", emulate && settings.frequency.is_some()),
         ("--registers", emulate && settings.registers),
+        ("--call-graph", emulate && stacks(settings).is_some()),
         ("--function", !emulate && !settings.functions.is_empty()),
         ("-e", clock && !settings.events.is_empty()),
         ("-c", clock && settings.period.is_some()),
@@ -63,6 +64,14 @@ pub(crate) fn refuse_unused(settings: &Settings, source: Source) -> anyhow::Resu
         "failed to record: source {name} has no use for {}: {instead}",
         unused.join(", ")
     )))
+}
+
+/// Frames of call stacks, where those are wanted.
+pub(crate) fn stacks(settings: &Settings) -> Option<u16> {
+    let way = settings
+        .call_graph
+        .or(settings.stacks.then_some(CallGraph::Fp));
+    way.map(|CallGraph::Fp| settings.max_stack)
 }
 
 /// Refuses regions of programs that run already: only one that memgauge starts tells them.

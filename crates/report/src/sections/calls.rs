@@ -1,0 +1,49 @@
+//! The calls that led to the hottest functions.
+
+use memgauge_analyze::{CalledFrom, Summary};
+
+use super::{or_none, plural};
+use crate::style::{Role, Style};
+use crate::table::{Kind, Table};
+use crate::units;
+
+/// Functions, and ways to each, that are shown.
+const FUNCTIONS: usize = 5;
+const PATHS: usize = 3;
+
+/// Of the event with most samples.
+pub(super) fn callers(summary: &Summary, style: &Style) -> String {
+    let Some(tree) = summary.calls.first() else {
+        return String::new();
+    };
+    let title = format!(
+        "Callers of the hottest functions by {}",
+        style.name(&tree.event)
+    );
+    let note = format!("sampled, n = {}; innermost caller first", tree.samples);
+    let mut table = Table::new(&[("share", Kind::Number), ("function", Kind::Text)]);
+    for function in tree.hottest(FUNCTIONS) {
+        rows(&function, &mut table, style);
+    }
+    style.heading(&title, &note) + &table.draw(style)
+}
+
+fn rows(called: &CalledFrom, table: &mut Table, style: &Style) {
+    let share = |share| or_none(share, units::share, style);
+    table.row(vec![share(called.share), style.name(called.function)]);
+    for (part, path) in called.paths.iter().take(PATHS) {
+        let callers = match path.is_empty() {
+            true => "(no caller known)".to_owned(),
+            false => format!("< {}", path.join(" < ")),
+        };
+        table.painted_row(
+            Role::Quiet,
+            vec![share(*part), format!("  {}", style.name(&callers))],
+        );
+    }
+    let hidden = called.paths.len().saturating_sub(PATHS);
+    if hidden > 0 {
+        let more = format!("  ({})", plural(hidden as u64, "other path"));
+        table.painted_row(Role::Quiet, vec![String::new(), more]);
+    }
+}
