@@ -34,7 +34,7 @@ fn rows(called: &CalledFrom, table: &mut Table, style: &Style) {
     for (part, path) in called.paths.iter().take(PATHS) {
         let callers = match path.is_empty() {
             true => "(no caller known)".to_owned(),
-            false => format!("< {}", path.join(" < ")),
+            false => chain(path, style),
         };
         table.painted_row(
             Role::Quiet,
@@ -46,4 +46,17 @@ fn rows(called: &CalledFrom, table: &mut Table, style: &Style) {
         let more = format!("  ({})", plural(hidden as u64, "other path"));
         table.painted_row(Role::Quiet, vec![String::new(), more]);
     }
+}
+
+/// Callers, innermost first; how often one that calls itself.
+fn chain(path: &[&str], style: &Style) -> String {
+    let times = if style.unicode { "×" } else { "x" };
+    let mut text = String::new();
+    for same in path.chunk_by(|a, b| a == b) {
+        text += &format!("< {} ", same[0]);
+        if same.len() > 1 {
+            text += &format!("{times}{} ", same.len());
+        }
+    }
+    text.trim_end().to_owned()
 }
