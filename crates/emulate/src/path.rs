@@ -11,7 +11,7 @@ use std::sync::atomic::AtomicU64;
 use memgauge_recording::stacks::Stacks;
 use memgauge_trace::{Frame, FrameId, Pid, VirtAddr};
 
-use super::catalogue::{Block, Catalogue, Ends};
+use super::catalogue::{Catalogue, Ends};
 use super::wire;
 use super::words::load;
 
@@ -68,22 +68,21 @@ impl CallPath {
                 false => continue,
             };
             if let Some(block) = catalogue.block(number) {
-                self.begin(block);
+                self.begin(block.vaddr, block.ends, block.end());
             }
         }
     }
 
-    fn begin(&mut self, block: &Block) {
+    /// The block at `vaddr` is executed, which ends at `end`.
+    fn begin(&mut self, vaddr: u64, ends: Ends, end: u64) {
         match self.last {
             LastBlock::Other => {}
             LastBlock::Called { returns_to } => self.open(returns_to),
-            LastBlock::Returned => self.close(block.vaddr),
+            LastBlock::Returned => self.close(vaddr),
         }
-        self.last = match block.ends {
+        self.last = match ends {
             Ends::Otherwise => LastBlock::Other,
-            Ends::Call => LastBlock::Called {
-                returns_to: block.end(),
-            },
+            Ends::Call => LastBlock::Called { returns_to: end },
             Ends::Return => LastBlock::Returned,
         };
     }
@@ -133,5 +132,107 @@ impl CallPath {
             caller = call.frame;
         }
         Ok(caller)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Ends::{Call, Otherwise, Return};
+    use super::*;
+
+    /// The return addresses that are open after some blocks, each of 16 bytes.
+    fn open(blocks: &[(u64, Ends)]) -> Vec<u64> {
+        let mut path = CallPath::default();
+        for &(vaddr, ends) in blocks {
+            path.begin(vaddr, ends, vaddr + 16);
+        }
+        path.open.iter().map(|call| call.returns_to).collect()
+    }
+
+    #[test]
+    fn calls_are_open_until_they_return() {
+        let into_two = [(0x10, Call), (0x100, Call), (0x200, Otherwise)];
+        assert_eq!(open(&into_two), [0x20, 0x110]);
+        let back_once = [&into_two[..], &[(0x210, Return), (0x110, Otherwise)]].concat();
+        assert_eq!(open(&back_once), [0x20]);
+        let back_twice = [&back_once[..], &[(0x120, Return), (0x20, Otherwise)]].concat();
+        assert_eq!(open(&back_twice), [0_u64; 0]);
+    }
+
+    #[test]
+    fn a_call_is_open_only_when_its_target_begins() {
+        assert_eq!(open(&[(0x10, Call)]), [0_u64; 0]);
+    }
+
+    #[test]
+    fn a_function_reached_by_a_jump_returns_for_the_one_that_jumped() {
+        let tail = [
+            (0x10, Call),
+            (0x100, Otherwise),
+            (0x200, Return),
+            (0x20, Otherwise),
+        ];
+        assert_eq!(open(&tail), [0_u64; 0]);
+    }
+
+    #[test]
+    fn a_return_past_several_calls_ends_them_all() {
+        // longjmp leaves two functions; the one that it goes to returns.
+        let left = [
+            (0x10, Call),
+            (0x100, Call),
+            (0x200, Call),
+            (0x300, Otherwise),
+            (0x110, Return),
+            (0x20, Otherwise),
+        ];
+        assert_eq!(open(&left), [0_u64; 0]);
+    }
+
+    #[test]
+    fn a_return_to_nowhere_known_ends_none() {
+        // The end of a signal's handler leads to a trampoline.
+        let handled = [
+            (0x10, Call),
+            (0x100, Otherwise),
+            (0x900, Return),
+            (0xa00, Otherwise),
+        ];
+        assert_eq!(open(&handled), [0x20]);
+    }
+
+    #[test]
+    fn a_recursion_beyond_those_kept_comes_back_in_order() {
+        let calls = MOST_CALLS + 100;
+        let mut blocks = vec![(0x10, Call)];
+        blocks.extend(std::iter::repeat_n((0x100, Call), calls));
+        let returns = std::iter::repeat_n((0x110, Return), calls);
+        blocks.push((0x100, Return));
+        blocks.extend(returns.take(calls - 1));
+        assert_eq!(open(&blocks), [0x20, 0x110]);
+    }
+
+    #[test]
+    fn frames_are_asked_for_once() {
+        let mut path = CallPath::default();
+        let mut stacks = Stacks::new();
+        let mut written = Vec::new();
+        let mut ask = |path: &mut CallPath| {
+            let write = |frame: Frame| {
+                written.push(frame.ip.0);
+                Ok::<(), ()>(())
+            };
+            path.caller(&mut stacks, (Pid(1), 0), write).unwrap()
+        };
+        assert_eq!(ask(&mut path), None);
+        for (vaddr, ends) in [(0x10, Call), (0x100, Call), (0x200, Otherwise)] {
+            path.begin(vaddr, ends, vaddr + 16);
+        }
+        assert_eq!(ask(&mut path), Some(FrameId(1)));
+        for (vaddr, ends) in [(0x210, Return), (0x110, Call), (0x300, Otherwise)] {
+            path.begin(vaddr, ends, vaddr + 16);
+        }
+        assert_eq!(ask(&mut path), Some(FrameId(2)));
+        assert_eq!(written, [0x1f, 0x10f, 0x11f]);
     }
 }
