@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use memgauge_analyze::Summary;
+use memgauge_analyze::{Summary, Timeline};
 use prost::Message;
 
 use super::Error;
@@ -62,10 +62,7 @@ const COUNTER: i32 = 4;
 const SEQUENCE: u32 = 1;
 
 pub(crate) fn write(summary: &Summary, out: &mut dyn Write) -> Result<(), Error> {
-    let timeline = summary.timeline.as_ref().ok_or(Error::NoCurves)?;
-    if timeline.curves.is_empty() || timeline.bin_ns == 0 {
-        return Err(Error::NoCurves);
-    }
+    let timeline = curves(summary).ok_or(Error::NoCurves)?;
     let packet = |timestamp, track_event, track_descriptor| Packet {
         timestamp,
         trusted_packet_sequence_id: SEQUENCE,
@@ -83,17 +80,40 @@ pub(crate) fn write(summary: &Summary, out: &mut dyn Write) -> Result<(), Error>
         };
         trace.packet.push(packet(None, None, Some(descriptor)));
         let mut at = timeline.start_ns;
-        // A last bin of nothing ends the curve: a counter holds until its next value.
-        for &value in curve.values.iter().chain([&0]) {
+        let mut push = |at, rate| {
             let event = TrackEvent {
                 kind: COUNTER,
                 track_uuid,
-                double_counter_value: Some(value as f64 / (timeline.bin_ns as f64 / 1e9)),
+                double_counter_value: Some(rate),
             };
             trace.packet.push(packet(Some(at), Some(event), None));
-            at += timeline.bin_ns;
+        };
+        for &value in &curve.values {
+            let end = bin_end(timeline, at);
+            push(at, value as f64 / ((end - at) as f64 / 1e9));
+            at = end;
         }
+        // Nothing ends the curve: a counter holds until its next value.
+        push(at, 0.0);
     }
     out.write_all(&trace.encode_to_vec())?;
     Ok(())
+}
+
+/// The curves over time, where there are any.
+pub(crate) fn curves(summary: &Summary) -> Option<&Timeline> {
+    let timeline = summary.timeline.as_ref();
+    timeline.filter(|timeline| !timeline.curves.is_empty() && timeline.bin_ns > 0)
+}
+
+/// End of the bin that starts at `start_ns`: the last one ends with the run.
+pub(crate) fn bin_end(timeline: &Timeline, start_ns: u64) -> u64 {
+    let end = start_ns + timeline.bin_ns;
+    let run_end = timeline.start_ns + timeline.duration_ns;
+    // A value of a clock's last tick may lie beyond the end.
+    if run_end > start_ns {
+        end.min(run_end)
+    } else {
+        end
+    }
 }
