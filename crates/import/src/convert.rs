@@ -5,7 +5,7 @@ use std::io::{Read, Seek};
 use std::path::Path;
 
 use memgauge_recording::Writer;
-use memgauge_recording::stacks::Stacks;
+use memgauge_recording::stacks::{self, Stacks};
 use memgauge_trace::{
     AccessKind, Cpu, DataFromFacts, DataSource, EventDef, EventId, FrameId, ImportFacts, Loss,
     LossKind, Manifest, Module, PhysAddr, Pid, Provenance, Sample as SampleRow, SampleRegister,
@@ -511,11 +511,7 @@ impl Converter {
             self.lose(LossKind::NotKept, what, count);
         }
         let cut = self.stacks.cut;
-        self.lose(
-            LossKind::NotKept,
-            "samples whose call stack is cut short: the recording has no room for more frames",
-            cut,
-        );
+        self.lose(LossKind::NotKept, stacks::CUT, cut);
         self.lose(
             LossKind::Unreadable,
             "bytes of the file",
