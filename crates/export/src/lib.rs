@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod callgrind;
+mod curves;
 mod folded;
 mod openmetrics;
 mod perfetto;

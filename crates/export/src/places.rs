@@ -14,7 +14,7 @@ pub(crate) fn events(summary: &Summary, table: &HotTable) -> Result<Vec<String>,
     let names: BTreeSet<&String> = all.flat_map(Counts::keys).collect();
     match names.is_empty() {
         true => Err(Error::NoCode {
-            has_curves: super::perfetto::curves(summary).is_some(),
+            has_curves: super::curves::curves(summary).is_some(),
         }),
         false => Ok(names.into_iter().cloned().collect()),
     }

@@ -5,7 +5,7 @@ use std::path::Path;
 use csv::Writer;
 use memgauge_analyze::{HotTable, Summary};
 
-use super::perfetto::bin_end;
+use super::curves::bin_end;
 use super::places::{provenance, unit, values, with_rest};
 use super::{Error, NOT_LISTED};
 
