@@ -238,9 +238,9 @@ fn line_name(function: Name, symbol: Option<Symbol>, offset: u64) -> Name {
 }
 
 fn without_symbol(path: &str) -> String {
-    match path.rsplit('/').next() {
-        Some(name) if is_file(path) => format!("{name} [no symbols]"),
-        _ => path.to_owned(),
+    match is_file(path) {
+        true => format!("{} [no symbols]", crate::file_name(path)),
+        false => path.to_owned(),
     }
 }
 

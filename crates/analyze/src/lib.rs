@@ -72,7 +72,7 @@ pub use levels::{Level, LevelName, levels};
 pub use losses::{LossRow, Losses, sentence};
 pub use part::summarise_part;
 pub use regions::{RegionRow, RegionTable, Regions, SampledRegions, wilson_95};
-pub use resolve::{Caller, ModuleFile, NoSymbols, Resolve, SourceText, Symbol};
+pub use resolve::{Caller, ModuleFile, NoSymbols, Resolve, SourceText, Symbol, file_name};
 pub use samples::{DataFrom, SampleTotals, SampledEvent, Sampling};
 pub use series::{Curve, Curves, Peak, Series};
 pub use sites::{SampledSites, SiteTotals, Sites};

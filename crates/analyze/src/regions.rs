@@ -325,8 +325,7 @@ impl SampledRegions<'_> {
     }
 
     fn file_name(&self, path: PathId) -> &str {
-        let path = self.spaces.path(path);
-        path.rsplit('/').next().unwrap_or(path)
+        crate::file_name(self.spaces.path(path))
     }
 }
 

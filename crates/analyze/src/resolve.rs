@@ -106,3 +106,8 @@ impl Resolve for NoSymbols {
         None
     }
 }
+
+/// The last part of a path, by which modules and sources are shown.
+pub fn file_name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}

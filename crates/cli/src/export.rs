@@ -13,9 +13,6 @@ use memgauge_symbols::Symbols;
 
 use crate::outcome::{Exit, take_in_damage, usage};
 
-/// Bins of the curves over time.
-const BINS: usize = 100_000;
-
 #[derive(Debug, Args)]
 pub(crate) struct Export {
     /// Recording
@@ -135,7 +132,9 @@ fn refused(args: &Export, why: Error) -> anyhow::Error {
         .unwrap_or_default();
     let message = format!("failed to export `{name}` as {format}: {why}");
     match why {
-        Error::NoEvent(..) => usage(message),
+        Error::NoEvent(..) | Error::NoCounts(_) | Error::NotAFolder(_) | Error::NotEmpty(_) => {
+            usage(message)
+        }
         _ => anyhow::anyhow!(message),
     }
 }
@@ -150,7 +149,6 @@ fn summary(path: &Path) -> anyhow::Result<Summary> {
         )));
     }
     let options = Options {
-        max_bins: BINS,
         limits: Limits {
             rows: usize::MAX,
             resolved_places: usize::MAX,

@@ -183,18 +183,49 @@ print(sum(int(r['dram.read_bytes']) for r in rows))
         );
         assert_eq!(text, expected);
     }
+}
+
+/// By Perfetto's own schema: each counter's sum of rate × time until the next value.
+#[test]
+fn perfetto_reads_rates_that_sum_up_to_the_totals() {
+    const READ: &str = "import sys
+from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TrackEvent
+trace, tracks, last, sums = Trace(), {}, {}, {}
+trace.ParseFromString(open(sys.argv[1], 'rb').read())
+for p in trace.packet:
+    if p.HasField('track_descriptor'):
+        d = p.track_descriptor
+        tracks[d.uuid] = (d.name, d.counter.unit_name)
+    else:
+        e = p.track_event
+        assert e.type == TrackEvent.TYPE_COUNTER
+        if e.track_uuid in last:
+            at, rate = last[e.track_uuid]
+            sums[e.track_uuid] = sums.get(e.track_uuid, 0) + rate * (p.timestamp - at) / 1e9
+        last[e.track_uuid] = (p.timestamp, e.double_counter_value)
+print(max(at for at, _ in last.values()))
+for uuid, (name, unit) in tracks.items(): print(name, unit, round(sums[uuid]), sep='|')
+";
+    let Some(recorded) = recorded() else { return };
     let trace = export(&recorded, "perfetto");
-    let script = "protoc --decode_raw < \"$0\"";
-    if Command::new("protoc").arg("--version").output().is_err() {
-        skipped(Need::Tool, "needs protoc");
+    let module = Command::new("python3")
+        .args(["-c", "import perfetto.protos"])
+        .output();
+    if !module.is_ok_and(|output| output.status.success()) {
+        skipped(Need::Tool, "needs Python's package perfetto");
         return;
     }
-    let text = reads("sh", &["-c", script], &trace).expect("a shell");
-    assert!(text.contains("2: \"dram.read_bytes (modelled)\""), "{text}");
+    let text = reads("python3", &["-c", READ], &trace).expect("Python");
+    let report = recorded.report();
+    let total = &report["totals"]["dram.read_bytes"];
+    let expected = format!("dram.read_bytes (modelled)|bytes/s|{total}");
     assert!(
-        text.contains("6: \"bytes/s\"") && text.contains("9: 4"),
-        "{text}"
+        text.lines().any(|line| line == expected),
+        "{expected} in {text}"
     );
+    // The curve ends with the run, not with a whole bin.
+    let end = text.lines().next().expect("an end");
+    assert_eq!(end, report["run"]["duration_ns"].to_string());
 }
 
 #[test]
@@ -216,7 +247,20 @@ fn an_export_that_cannot_be_says_why() {
         text.contains("`nosuch`") && text.contains("llc.miss"),
         "{text}"
     );
+    // The event that ranks the report's functions is taken, though it is a sum of two.
+    let ranked = said(&["-f", "folded", "-e", "dram_bytes"]);
+    assert_eq!(ranked, (Some(0), String::new()));
     assert_eq!(said(&["-f", "csv"]).0, Some(2));
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    std::fs::write(folder.path().join("old.csv"), "").expect("a file");
+    for (target, why) in [
+        (folder.path().to_str().expect("text"), "is not empty"),
+        ("/etc/passwd", "`/etc/passwd` is not a folder"),
+    ] {
+        let (code, text) = said(&["-f", "csv", "-o", target]);
+        assert_eq!((code, text.lines().count()), (Some(2), 1), "{text}");
+        assert!(text.contains(why) && text.contains("name a new"), "{text}");
+    }
     assert_eq!(said(&["-f", "pprof"]).0, Some(2));
     assert_eq!(said(&["-f", "callgrind", "-e", "loads"]).0, Some(2));
     let (code, text) = said(&["-f", "pprof", "-o", "/nonexistent/x"]);
@@ -242,5 +286,8 @@ fn an_export_that_cannot_be_says_why() {
     let output = output.expect("memgauge runs");
     let text = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(125), "{text}");
-    assert!(text.contains("names no code"), "{text}");
+    assert!(
+        text.contains("names no code: use another format: csv"),
+        "{text}"
+    );
 }

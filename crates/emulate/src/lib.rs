@@ -364,22 +364,15 @@ fn notes(seen: &[Note], end: &CommandEnd, options: &Options, emulator: &Emulator
 
 /// A crash, which may be the emulator's fault.
 fn crashed(who: &str, signal: i32, command: &[String], emulator: &Emulator) -> String {
-    let words: Vec<String> = command.iter().map(|word| quoted(word)).collect();
+    // No word of a command holds a NUL: it is the end of one.
+    let quoter = shlex::Quoter::new().allow_nul(true);
+    let words = command.iter().map(String::as_str);
+    let line = quoter.join(words).unwrap_or_else(|_| command.join(" "));
     format!(
-        "{who} crashed (signal {signal}) under the emulator: run `{} {}` without memgauge \
+        "{who} crashed (signal {signal}) under the emulator: run `{} {line}` without memgauge \
          to see whether the emulator is at fault",
         emulator.path.display(),
-        words.join(" ")
     )
-}
-
-/// A word as a shell takes it.
-fn quoted(word: &str) -> String {
-    let is_plain = |c: char| c.is_alphanumeric() || "-_./=:,+@%".contains(c);
-    match !word.is_empty() && word.chars().all(is_plain) {
-        true => word.to_owned(),
-        false => format!("'{}'", word.replace('\'', r"'\''")),
-    }
 }
 
 /// Message where AddressSanitizer could not search for leaks.

@@ -1,7 +1,7 @@
 //! callgrind's format, version 1: costs by line of each function, no calls.
 //!
 //! Inlined code is charged to the innermost function, as everywhere in memgauge. Names of
-//! events have `_` in place of `.`: the format's words are letters, digits and `_`.
+//! events have `_` in place of other characters: the format's words are letters, digits and `_`.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -16,7 +16,7 @@ type Function<'a> = (&'a str, &'a str, &'a str);
 
 pub(crate) fn write(summary: &Summary, out: &mut dyn Write) -> Result<(), Error> {
     let table = &summary.hot.lines;
-    let events = events(table)?;
+    let events = events(summary, table)?;
     let mut functions: BTreeMap<Function<'_>, BTreeMap<u32, Vec<u64>>> = BTreeMap::new();
     let mut totals = vec![0; events.len()];
     for (row, counts) in with_rest(table) {
@@ -36,10 +36,7 @@ pub(crate) fn write(summary: &Summary, out: &mut dyn Write) -> Result<(), Error>
             &counts,
         );
     }
-    let names: Vec<String> = events
-        .iter()
-        .map(|e| e.replace(['.', '-', ':'], "_"))
-        .collect();
+    let names = words(&events);
     writeln!(out, "# callgrind format\nversion: 1\ncreator: memgauge")?;
     writeln!(
         out,
@@ -47,7 +44,7 @@ pub(crate) fn write(summary: &Summary, out: &mut dyn Write) -> Result<(), Error>
         one_line(&summary.recording.command.join(" "))
     )?;
     for (event, name) in events.iter().zip(&names) {
-        let provenance = super::places::provenance(summary, event);
+        let provenance = super::places::code_provenance(summary, event);
         writeln!(out, "event: {name} : {event} ({provenance})")?;
     }
     writeln!(out, "positions: line\nevents: {}", names.join(" "))?;
@@ -77,7 +74,51 @@ fn joined(counts: &[u64]) -> String {
         .join(" ")
 }
 
+/// Names of events as the format's words, all distinct: `a.b` and `a-b` are `a_b` and `a_b_2`.
+fn words(events: &[String]) -> Vec<String> {
+    let mut words: Vec<String> = Vec::with_capacity(events.len());
+    for event in events {
+        let mut word = event.replace(|c: char| !c.is_ascii_alphanumeric(), "_");
+        if !word.starts_with(|c: char| c.is_ascii_alphabetic()) {
+            word.insert(0, 'e');
+        }
+        let numbered = (2..).map(|number| format!("{word}_{number}"));
+        let mut candidates = std::iter::once(word.clone()).chain(numbered);
+        words.extend(candidates.find(|candidate| !words.contains(candidate)));
+    }
+    words
+}
+
 /// A name that ends no line early.
 fn one_line(name: &str) -> String {
     name.replace(['\n', '\r'], " ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::words;
+
+    #[test]
+    fn names_of_events_are_distinct_words_of_the_format() {
+        let events = [
+            "cpu/a=1/u",
+            "llc.miss",
+            "llc-miss",
+            "llc_miss",
+            "llc_miss_2",
+            "0x1",
+            "",
+        ];
+        let words = words(&events.map(str::to_owned));
+        let expected = [
+            "cpu_a_1_u",
+            "llc_miss",
+            "llc_miss_2",
+            "llc_miss_3",
+            "llc_miss_2_2",
+            "e0x1",
+            "e",
+        ];
+        assert_eq!(words, expected);
+    }
 }

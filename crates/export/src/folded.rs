@@ -3,9 +3,9 @@
 
 use std::io::Write;
 
-use memgauge_analyze::{CallTree, HotRow, Summary};
+use memgauge_analyze::{CallTree, HotRow, HotTable, Summary, file_name};
 
-use super::places::{events, file_name, with_rest};
+use super::places::{events, with_rest};
 use super::{Error, NOT_LISTED};
 
 pub(crate) fn write(
@@ -17,11 +17,22 @@ pub(crate) fn write(
         return write_calls(tree, out);
     }
     let table = &summary.hot.functions;
-    let known = events(table)?;
+    write_places(table, &events(summary, table)?, event, out)
+}
+
+fn write_places(
+    table: &HotTable,
+    known: &[String],
+    event: Option<&str>,
+    out: &mut dyn Write,
+) -> Result<(), Error> {
+    // The event that orders the table may be a sum, which no row has among its counts.
+    let event = event.filter(|&event| event != table.rank);
     let unknown = event.filter(|&event| !known.iter().any(|name| name == event));
     if let Some(event) = unknown {
-        return Err(Error::NoEvent(event.to_owned(), known));
+        return Err(Error::NoEvent(event.to_owned(), known.to_vec()));
     }
+    let mut is_empty = true;
     for (row, counts) in with_rest(table) {
         let count = match (event, row) {
             (Some(event), _) => counts.get(event).copied().unwrap_or(0),
@@ -29,10 +40,14 @@ pub(crate) fn write(
             (None, None) => table.others.value,
         };
         if count > 0 {
+            is_empty = false;
             writeln!(out, "{} {count}", row.map_or(NOT_LISTED.to_owned(), stack))?;
         }
     }
-    Ok(())
+    match is_empty {
+        true => Err(Error::NoCounts(event.unwrap_or(&table.rank).to_owned())),
+        false => Ok(()),
+    }
 }
 
 /// Module, then the functions from the outermost in.
@@ -70,4 +85,27 @@ fn write_calls(tree: &CallTree, out: &mut dyn Write) -> Result<(), Error> {
 fn folded<'a>(names: impl Iterator<Item = &'a str>) -> String {
     let frame = |name: &str| name.replace(';', ":").replace(['\n', '\r'], " ");
     names.map(frame).collect::<Vec<_>>().join(";")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_that_is_zero_in_all_code_is_refused() {
+        let mut table = HotTable {
+            rank: "llc.miss".to_owned(),
+            ..HotTable::default()
+        };
+        let known = ["llc.miss", "loads"].map(str::to_owned);
+        table.others.counts = known.iter().map(|name| (name.clone(), 0)).collect();
+        for event in [None, Some("loads")] {
+            let refused = write_places(&table, &known, event, &mut Vec::new());
+            assert!(matches!(refused, Err(Error::NoCounts(_))), "{refused:?}");
+        }
+        table.others.counts.insert("loads".to_owned(), 7);
+        let mut text = Vec::new();
+        write_places(&table, &known, Some("loads"), &mut text).unwrap();
+        assert_eq!(text, b"[not listed] 7\n");
+    }
 }

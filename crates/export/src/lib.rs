@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod callgrind;
+mod curves;
 mod folded;
 mod openmetrics;
 mod perfetto;
@@ -17,7 +18,7 @@ mod tables;
 
 use std::fmt;
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use memgauge_analyze::Summary;
 
@@ -52,11 +53,22 @@ impl Format {
 #[non_exhaustive]
 pub enum Error {
     /// The recording names no code: it holds counters alone.
-    NoCode,
+    NoCode {
+        /// Whether it has a curve over time.
+        has_curves: bool,
+    },
     /// The recording has no curve over time.
     NoCurves,
     /// No place in the code has counts of that event; those are the events that have.
     NoEvent(String, Vec<String>),
+    /// The event was counted nowhere in the code.
+    NoCounts(String),
+    /// No table has a row.
+    NoTables,
+    /// The folder for tables is another kind of file.
+    NotAFolder(PathBuf),
+    /// The folder for tables holds files.
+    NotEmpty(PathBuf),
     /// Writing failed.
     Io(io::Error),
 }
@@ -64,10 +76,28 @@ pub enum Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Error::NoCode => f.write_str(
-                "the recording names no code: formats for it are csv, openmetrics and perfetto",
+            Error::NoCode { has_curves } => f.write_str(match has_curves {
+                true => {
+                    "the recording names no code: use another format: csv, openmetrics or perfetto"
+                }
+                false => "the recording names no code: use another format: csv or openmetrics",
+            }),
+            Error::NoCurves => f.write_str(
+                "the recording has no curve over time: use another format: csv or openmetrics",
             ),
-            Error::NoCurves => f.write_str("the recording has no curve over time"),
+            Error::NoCounts(event) => write!(
+                f,
+                "`{event}` is zero in all code: name another event with --event"
+            ),
+            Error::NoTables => f.write_str("the recording has no row for any table"),
+            Error::NotAFolder(path) => {
+                write!(f, "`{}` is not a folder: name a new one", path.display())
+            }
+            Error::NotEmpty(path) => write!(
+                f,
+                "`{}` is not empty, and its tables would be mixed with these: name a new folder",
+                path.display()
+            ),
             Error::NoEvent(name, known) => {
                 write!(
                     f,
@@ -111,7 +141,7 @@ pub fn write(
 /// Writes the summary's tables as CSV files into `folder`; their names.
 ///
 /// # Errors
-/// Writing failed.
+/// The folder exists and is not empty, no table has a row, or writing failed.
 pub fn write_tables(summary: &Summary, folder: &Path) -> Result<Vec<&'static str>, Error> {
     tables::write(summary, folder)
 }

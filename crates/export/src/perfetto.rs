@@ -6,6 +6,7 @@ use memgauge_analyze::Summary;
 use prost::Message;
 
 use super::Error;
+use super::curves::{bin_end, curves};
 use super::places::{provenance, unit};
 
 /// Fields that are written, by their numbers in Perfetto's `trace.proto` and what it
@@ -62,10 +63,7 @@ const COUNTER: i32 = 4;
 const SEQUENCE: u32 = 1;
 
 pub(crate) fn write(summary: &Summary, out: &mut dyn Write) -> Result<(), Error> {
-    let timeline = summary.timeline.as_ref().ok_or(Error::NoCurves)?;
-    if timeline.curves.is_empty() || timeline.bin_ns == 0 {
-        return Err(Error::NoCurves);
-    }
+    let timeline = curves(summary).ok_or(Error::NoCurves)?;
     let packet = |timestamp, track_event, track_descriptor| Packet {
         timestamp,
         trusted_packet_sequence_id: SEQUENCE,
@@ -83,16 +81,21 @@ pub(crate) fn write(summary: &Summary, out: &mut dyn Write) -> Result<(), Error>
         };
         trace.packet.push(packet(None, None, Some(descriptor)));
         let mut at = timeline.start_ns;
-        // A last bin of nothing ends the curve: a counter holds until its next value.
-        for &value in curve.values.iter().chain([&0]) {
+        let mut push = |at, rate| {
             let event = TrackEvent {
                 kind: COUNTER,
                 track_uuid,
-                double_counter_value: Some(value as f64 / (timeline.bin_ns as f64 / 1e9)),
+                double_counter_value: Some(rate),
             };
             trace.packet.push(packet(Some(at), Some(event), None));
-            at += timeline.bin_ns;
+        };
+        for &value in &curve.values {
+            let end = bin_end(timeline, at);
+            push(at, value as f64 / ((end - at) as f64 / 1e9));
+            at = end;
         }
+        // Nothing ends the curve: a counter holds until its next value.
+        push(at, 0.0);
     }
     out.write_all(&trace.encode_to_vec())?;
     Ok(())

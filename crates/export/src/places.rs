@@ -8,12 +8,14 @@ use memgauge_trace::{EventDef, Provenance, Unit};
 use super::Error;
 
 /// Events that places have counts of, in the order of their names.
-pub(crate) fn events(table: &HotTable) -> Result<Vec<String>, Error> {
+pub(crate) fn events(summary: &Summary, table: &HotTable) -> Result<Vec<String>, Error> {
     let rows = table.rows.iter().map(|row| &row.counts);
     let all = rows.chain([&table.others.counts]);
     let names: BTreeSet<&String> = all.flat_map(Counts::keys).collect();
     match names.is_empty() {
-        true => Err(Error::NoCode),
+        true => Err(Error::NoCode {
+            has_curves: super::curves::curves(summary).is_some(),
+        }),
         false => Ok(names.into_iter().cloned().collect()),
     }
 }
@@ -44,8 +46,16 @@ pub(crate) fn unit(summary: &Summary, event: &str) -> &'static str {
     }
 }
 
-/// How an event's counts came to be, as text. Counts of functions that were sampled are
-/// estimated, however the event itself was counted.
+/// How an event's counts in places of the code came to be: counts of sampled places are
+/// sampled, however the event's total was counted.
+pub(crate) fn code_provenance(summary: &Summary, event: &str) -> &'static str {
+    match summary.hot.functions.samples {
+        Some(_) => "sampled",
+        None => provenance(summary, event),
+    }
+}
+
+/// How an event's total and its curve came to be.
 pub(crate) fn provenance(summary: &Summary, event: &str) -> &'static str {
     match definition(summary, event).map(|def| def.provenance) {
         Some(Provenance::Counted) => "counted",
@@ -53,9 +63,4 @@ pub(crate) fn provenance(summary: &Summary, event: &str) -> &'static str {
         Some(Provenance::Modelled) => "modelled",
         Some(Provenance::Estimated) | None => "estimated",
     }
-}
-
-/// The last part of a path.
-pub(crate) fn file_name(path: &str) -> &str {
-    path.rsplit('/').next().unwrap_or(path)
 }

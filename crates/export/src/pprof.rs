@@ -10,7 +10,7 @@ use flate2::write::GzEncoder;
 use memgauge_analyze::{CallNode, HotRow, Summary};
 use prost::Message;
 
-use super::places::{events, provenance, unit, values, with_rest};
+use super::places::{code_provenance, events, unit, values, with_rest};
 use super::{Error, NOT_LISTED};
 
 /// Fields that are written, by their numbers in google/pprof's `profile.proto`.
@@ -136,14 +136,14 @@ impl Builder {
             let kind = self.string(event);
             let unit = self.string(unit(summary, event));
             self.profile.sample_type.push(ValueType { kind, unit });
-            let comment = self.string(&format!("{event}: {}", provenance(summary, event)));
+            let comment = self.string(&format!("{event}: {}", code_provenance(summary, event)));
             self.profile.comment.push(comment);
         }
     }
 
     fn places(&mut self, summary: &Summary) -> Result<(), Error> {
         let table = &summary.hot.instructions;
-        let events = events(table)?;
+        let events = events(summary, table)?;
         self.types(summary, &events);
         // The event that orders the tables, where it is one.
         let ranks = [table.rank.as_str(), "dram.read_bytes", "llc.miss"];

@@ -5,6 +5,7 @@ use std::path::Path;
 use csv::Writer;
 use memgauge_analyze::{HotTable, Summary};
 
+use super::curves::bin_end;
 use super::places::{provenance, unit, values, with_rest};
 use super::{Error, NOT_LISTED};
 
@@ -12,20 +13,25 @@ use super::{Error, NOT_LISTED};
 type Table = Vec<Vec<String>>;
 
 pub(crate) fn write(summary: &Summary, folder: &Path) -> Result<Vec<&'static str>, Error> {
+    check(folder)?;
     let hot = &summary.hot;
     let tables = [
         ("totals.csv", totals(summary)),
-        ("functions.csv", code(&hot.functions)),
-        ("lines.csv", code(&hot.lines)),
-        ("instructions.csv", code(&hot.instructions)),
+        ("functions.csv", code(summary, &hot.functions)),
+        ("lines.csv", code(summary, &hot.lines)),
+        ("instructions.csv", code(summary, &hot.instructions)),
         ("regions.csv", regions(summary)),
         ("threads.csv", threads(summary)),
         ("series.csv", series(summary)),
         ("losses.csv", losses(summary)),
     ];
+    let filled: Vec<_> = tables.into_iter().filter(|(_, t)| t.len() > 1).collect();
+    if filled.is_empty() {
+        return Err(Error::NoTables);
+    }
     std::fs::create_dir_all(folder)?;
     let mut written = Vec::new();
-    for (name, table) in tables.into_iter().filter(|(_, table)| table.len() > 1) {
+    for (name, table) in filled {
         let mut file = Writer::from_path(folder.join(name)).map_err(failed)?;
         for row in table {
             file.write_record(row).map_err(failed)?;
@@ -34,6 +40,18 @@ pub(crate) fn write(summary: &Summary, folder: &Path) -> Result<Vec<&'static str
         written.push(name);
     }
     Ok(written)
+}
+
+/// A folder with files is refused: tables of an earlier export would stay in it.
+fn check(folder: &Path) -> Result<(), Error> {
+    if folder.exists() && !folder.is_dir() {
+        return Err(Error::NotAFolder(folder.to_owned()));
+    }
+    let files = std::fs::read_dir(folder);
+    match files.is_ok_and(|mut files| files.next().is_some()) {
+        true => Err(Error::NotEmpty(folder.to_owned())),
+        false => Ok(()),
+    }
 }
 
 fn failed(error: csv::Error) -> Error {
@@ -61,8 +79,8 @@ fn totals(summary: &Summary) -> Table {
     [header].into_iter().chain(rows).collect()
 }
 
-fn code(table: &HotTable) -> Table {
-    let events = super::places::events(table).unwrap_or_default();
+fn code(summary: &Summary, table: &HotTable) -> Table {
+    let events = super::places::events(summary, table).unwrap_or_default();
     let mut header = strings([
         "function",
         "module",
@@ -151,7 +169,7 @@ fn series(summary: &Summary) -> Table {
     let bins = timeline.curves.iter().map(|curve| curve.values.len()).max();
     let rows = (0..bins.unwrap_or(0)).map(|bin| {
         let start = timeline.start_ns + bin as u64 * timeline.bin_ns;
-        let mut cells = vec![start.to_string(), (start + timeline.bin_ns).to_string()];
+        let mut cells = vec![start.to_string(), bin_end(timeline, start).to_string()];
         let values = timeline
             .curves
             .iter()

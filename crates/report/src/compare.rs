@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use memgauge_analyze::Summary;
+use memgauge_analyze::{Summary, file_name};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -111,10 +111,6 @@ fn functions(summary: &Summary) -> BTreeMap<String, BTreeMap<String, u64>> {
         }
     }
     functions
-}
-
-fn file_name(path: &str) -> &str {
-    path.rsplit('/').next().unwrap_or(path)
 }
 
 /// A run with its program's functions under another program's name: two builds of a

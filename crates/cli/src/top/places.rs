@@ -8,7 +8,7 @@ use std::fs::read_to_string;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use memgauge_analyze::{ModuleFile, Resolve};
+use memgauge_analyze::{ModuleFile, Resolve, file_name};
 use memgauge_host::program::identity;
 use memgauge_symbols::Symbols;
 
@@ -138,7 +138,7 @@ impl Places {
         }
         let offset = ip - mapping.start + mapping.file_offset;
         let path = mapping.path.clone();
-        let file = base_name(&path).to_owned();
+        let file = file_name(&path).to_owned();
         let key = (path, offset);
         if let Some(known) = self.names.get(&key) {
             return (known.clone().unwrap_or_else(|| UNNAMED.to_owned()), file);
@@ -202,8 +202,8 @@ impl Places {
         let name = match mapping.path.as_str() {
             "" => self.zero_data(start).unwrap_or(format!("anon {start:#x}")),
             path if !path.starts_with('/') => path.to_owned(),
-            path if mapping.executable => format!("{} code", base_name(path)),
-            path => format!("{} data", base_name(path)),
+            path if mapping.executable => format!("{} code", file_name(path)),
+            path => format!("{} data", file_name(path)),
         };
         (name, size)
     }
@@ -232,12 +232,8 @@ impl Places {
             let mut files = self.mappings.iter().filter(|m| m.executable);
             files.any(|m| m.path == before.path)
         };
-        (is_data && code()).then(|| format!("{} zero data", base_name(&before.path)))
+        (is_data && code()).then(|| format!("{} zero data", file_name(&before.path)))
     }
-}
-
-fn base_name(path: &str) -> &str {
-    path.rsplit('/').next().unwrap_or(path)
 }
 
 /// A line of `/proc/PID/maps`.

@@ -120,21 +120,15 @@ fn command_line(command: &[String]) -> String {
     {
         return words.clone();
     }
-    let quoted = command.iter().map(|word| quote(word));
-    let line = quoted.collect::<Vec<_>>().join(" ");
+    // No word of a command holds a NUL: it is the end of one.
+    let quoter = shlex::Quoter::new().allow_nul(true);
+    let words = command.iter().map(String::as_str);
+    let line = quoter.join(words).unwrap_or_else(|_| command.join(" "));
     if line.is_empty() {
         "(no command)".to_owned()
     } else {
         line
     }
-}
-
-fn quote(word: &str) -> String {
-    let plain = |c: char| c.is_alphanumeric() || "-_./=:,+@%".contains(c);
-    if !word.is_empty() && word.chars().all(plain) {
-        return word.to_owned();
-    }
-    format!("'{}'", word.replace('\'', r"'\''"))
 }
 
 /// How the command ended. It is empty where the recorder ended cleanly and saw no end,
@@ -205,7 +199,9 @@ mod tests {
     #[test]
     fn commands_are_quoted_for_a_shell() {
         let words = ["sh", "-c", "echo 'x y'", ""].map(String::from);
-        assert_eq!(command_line(&words), r"sh -c 'echo '\''x y'\''' ''");
+        let line = command_line(&words);
+        assert_eq!(line, r#"sh -c "echo 'x y'" ''"#);
+        assert_eq!(shlex::split(&line), Some(words.to_vec()));
     }
 
     #[test]

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use memgauge_analyze::{Caller, Counts, HotRow, HotTable, Summary};
+use memgauge_analyze::{Caller, Counts, HotRow, HotTable, Summary, file_name};
 
-use super::{SHOWN, event_title, file_name, or_none, plural, provenance};
+use super::{SHOWN, event_title, or_none, plural, provenance};
 use crate::style::{Role, Style};
 use crate::table::{Kind, Table};
 use crate::units;

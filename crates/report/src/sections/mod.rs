@@ -137,11 +137,6 @@ fn event_title(name: &str, style: &Style) -> String {
     style.clip(&style.name(name), style.line / 4)
 }
 
-/// The last part of a path.
-fn file_name(path: &str) -> &str {
-    path.rsplit('/').next().unwrap_or(path)
-}
-
 /// `1 word` or `2 words`.
 fn plural(n: u64, word: &str) -> String {
     let ending = if n == 1 { "" } else { "s" };

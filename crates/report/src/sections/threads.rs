@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use memgauge_analyze::{Counts, ProcessRow, Summary, ThreadRow};
+use memgauge_analyze::{Counts, ProcessRow, Summary, ThreadRow, file_name};
 
-use super::{SHOWN, event_title, file_name, plural, provenance};
+use super::{SHOWN, event_title, plural, provenance};
 use crate::style::{Role, Style};
 use crate::table::{Kind, Table};
 use crate::units;
