@@ -71,6 +71,7 @@ export interface Summary {
     sources: { source: string; samples: number; latency_cycles: number }[];
   } | null;
   hot: { functions: HotTable; lines: HotTable; instructions: HotTable };
+  calls?: CallTree[];
   regions: RegionTable[];
   timeline?: Timeline;
   sources?: Excerpt[];
@@ -105,6 +106,23 @@ export interface Machine {
   dtlb: { entries: number };
   stlb: { entries: number };
   dram_bytes_per_s: number;
+}
+
+export interface CallTree {
+  event: string;
+  samples: number;
+  events: number;
+  nodes: CallNode[];
+}
+
+export interface CallNode {
+  function: string;
+  module: string;
+  /** Index of the node that calls it; smaller than its own. */
+  caller: number | null;
+  samples: number;
+  events: number;
+  own_events: number;
 }
 
 export interface HotTable {

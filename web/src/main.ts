@@ -10,6 +10,7 @@ import { nextTheme, watchTheme } from "./theme";
 import { header, overview } from "./sections/head";
 import { Section } from "./sections/section";
 import { overTime } from "./sections/over_time";
+import { calls } from "./sections/calls";
 import { hot } from "./sections/hot";
 import { data as regions } from "./sections/regions";
 import { threads } from "./sections/threads";
@@ -50,6 +51,7 @@ function build(data: Data): void {
     io(data),
     curves(data),
     hot(data),
+    calls(data),
     regions(data),
     threads(data),
     trust(data),

@@ -20,6 +20,7 @@ use crate::samples::SampleTotals;
 use crate::series::{Curves, Series};
 use crate::sites::{SampledSites, SiteTotals, Sites};
 use crate::spaces::AddressSpaces;
+use crate::stacks::{Frames, SampledStacks, call_trees};
 use crate::summary::{Provenances, RecordingFacts, RunFacts, SCHEMA_VERSION, Summary, TotalsFrom};
 use crate::threads::{ThreadNames, ThreadSums, ThreadTotals, processes, threads};
 use crate::timeline::{SampleTimes, Timeline};
@@ -66,6 +67,8 @@ pub struct Parts<'a> {
     pub samples: SampleTotals,
     /// Samples by place in the code.
     pub sampled_sites: SampledSites<'a>,
+    /// Calls, and samples by what called them, where stacks were recorded.
+    pub stacks: Option<(Frames<'a>, SampledStacks<'a>)>,
     /// Samples by region.
     pub regions: SampledRegions<'a>,
     /// Samples by address and time.
@@ -101,6 +104,9 @@ pub fn assemble(
     let thread_rows = threads(&parts.threads, samples, &parts.known_threads, &names);
     let sampled = (parts.sampled_sites, &parts.samples);
     let hot = hot(parts.sites, sampled, symbols, &names, options);
+    let calls = (parts.stacks).map_or_else(Vec::new, |(frames, sampled)| {
+        call_trees(&frames, &sampled, symbols, &names)
+    });
     let regions = parts.regions.tables(symbols, &names, options.regions);
     let timeline = (parts.times.zip(parts.fine))
         .map(|(times, fine)| Timeline::of(times, &fine, symbols, &names));
@@ -136,6 +142,7 @@ pub fn assemble(
         sampling,
         dram,
         bandwidth,
+        calls,
         regions,
         code_regions: parts.code_regions.rows(&names),
         code_values: parts.code_values,
@@ -211,6 +218,7 @@ impl<'a> Parts<'a> {
             sites: Sites::new(spaces).finish(),
             samples: SampleTotals::default(),
             sampled_sites: SampledSites::new(spaces),
+            stacks: None,
             regions: Regions::new(spaces).finish(),
             heat: HeatMap::default(),
             fine: None,

@@ -181,7 +181,7 @@ pub(crate) struct Name {
     pub(crate) file: Option<String>,
     pub(crate) line: Option<u32>,
     pub(crate) offset: Option<u64>,
-    inlined_into: Vec<Caller>,
+    pub(crate) inlined_into: Vec<Caller>,
 }
 
 /// The names of a place in the tables of functions, of lines and of instructions.

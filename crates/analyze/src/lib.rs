@@ -42,6 +42,7 @@ mod samples;
 mod series;
 mod sites;
 mod spaces;
+mod stacks;
 mod summarise;
 mod summary;
 mod threads;
@@ -76,6 +77,7 @@ pub use samples::{DataFrom, SampleTotals, SampledEvent, Sampling};
 pub use series::{Curve, Curves, Peak, Series};
 pub use sites::{SampledSites, SiteTotals, Sites};
 pub use spaces::{AddressSpaces, Generated, Modules};
+pub use stacks::{CallNode, CallTree, CalledFrom, Frames, SampledStacks};
 pub use summarise::{summarise, summarise_end};
 pub use summary::{Provenances, RecordingFacts, RunFacts, SCHEMA_VERSION, Summary, TotalsFrom};
 pub use threads::{

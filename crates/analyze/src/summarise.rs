@@ -11,6 +11,7 @@ use crate::samples::SampleTotals;
 use crate::series::FIRST_WIDTH_NS;
 use crate::sites::SampledSites;
 use crate::spaces::AddressSpaces;
+use crate::stacks::{Frames, SampledStacks};
 use crate::summary::Summary;
 use crate::timeline::{FINEST_BINS, SampleTimes};
 use crate::{
@@ -166,14 +167,20 @@ impl Reader<'_> {
         if !is_modelled || timed {
             columns.push("ip");
         }
+        let frames = self.read(Frames::new(spaces), &Selection::all())?;
+        let stacks = (!frames.is_empty()).then(|| SampledStacks::new(spaces));
+        if stacks.is_some() {
+            columns.extend(["ip", "caller"]);
+        }
         let selection = Selection::all().columns(&columns);
         let common = (SampleTotals::default(), Regions::new(spaces));
         let native = (SampledSites::new(spaces), Heat::default());
         let native = (!is_modelled).then_some(native);
         let times = timed.then(|| SampleTimes::from(spaces, 0));
-        let ((samples, regions), (native, times)) =
-            self.read((common, (native, times)), &selection)?;
+        let ((samples, regions), ((native, times), stacks)) =
+            self.read((common, ((native, times), stacks)), &selection)?;
         let parts = Parts {
+            stacks: stacks.map(|sampled| (frames, sampled)),
             samples,
             regions,
             times,

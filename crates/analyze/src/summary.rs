@@ -19,6 +19,7 @@ use crate::levels::Level;
 use crate::losses::LossRow;
 use crate::regions::RegionTable;
 use crate::samples::Sampling;
+use crate::stacks::CallTree;
 use crate::threads::{ProcessRow, ThreadRow};
 use crate::timeline::Timeline;
 
@@ -53,6 +54,9 @@ pub struct Summary {
     pub sampling: Option<Sampling>,
     /// Functions, source lines and instructions by the events they caused.
     pub hot: HotTables,
+    /// The calls that led to samples, by event; empty where none were recorded.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub calls: Vec<CallTree>,
     /// Memory regions, one table for each sampled event.
     pub regions: Vec<RegionTable>,
     /// Regions of interest, those with most time first.

@@ -180,6 +180,7 @@ fn emulated(command: &[String], folder: &Path) -> Result<Emulated> {
         pmu: PmuConfig::default(),
         traces: None,
         sets: None,
+        stacks: false,
         functions: Vec::new(),
         regions: Vec::new(),
     };
@@ -243,6 +244,7 @@ fn clocked(command: &[String], folder: &Path, run: usize) -> Result<(u64, Region
         period_ns: PERIOD_NS,
         ring_pages: 256,
         keep_registers: false,
+        stacks: None,
         overhead: None,
         regions: Vec::new(),
     })?;

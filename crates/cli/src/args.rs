@@ -73,12 +73,34 @@ pub(crate) struct Settings {
     /// Record general registers with live samples, and derive missing data addresses from them
     #[arg(long)]
     pub(crate) registers: bool,
+    /// Record the calls that led to each sample: exact under emulate, by frame pointers live
+    #[arg(short = 'g')]
+    pub(crate) stacks: bool,
+    /// How live samples find their calls: fp follows frame pointers, which programs have
+    /// that were compiled with -fno-omit-frame-pointer
+    #[arg(long, value_name = "WAY")]
+    pub(crate) call_graph: Option<CallGraph>,
+    /// Calls of a live sample at most (the kernel bears 127 unless
+    /// kernel.perf_event_max_stack is higher)
+    #[arg(long, value_name = "N", default_value_t = MAX_STACK,
+          value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) max_stack: u16,
     /// Pages in the ring buffer of each processor, a power of two (live sources)
     #[arg(long, value_name = "PAGES", default_value_t = memgauge_live::stat::RING_PAGES, value_parser = pages)]
     pub(crate) ring: usize,
     /// Print no progress and no closing line
     #[arg(short, long)]
     pub(crate) quiet: bool,
+}
+
+/// As many as the kernel records where nothing is set.
+pub(crate) const MAX_STACK: u16 = 127;
+
+/// How call stacks are found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum CallGraph {
+    /// Frame pointers
+    Fp,
 }
 
 /// The machine that source emulate models.

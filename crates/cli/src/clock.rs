@@ -25,6 +25,7 @@ pub(crate) fn run(
         period_ns: 1_000_000_000 / settings.frequency.unwrap_or(DEFAULT_HERTZ),
         ring_pages: settings.ring,
         keep_registers: settings.registers,
+        stacks: prepare::stacks(settings),
         overhead: settings.overhead.map(|percent| percent.0 / 100.0),
         regions: settings.regions.clone(),
     };

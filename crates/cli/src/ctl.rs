@@ -248,7 +248,9 @@ pub(crate) fn ctl(args: &Ctl) -> anyhow::Result<Exit> {
                 service.ask(("POST", "/v1/profilers"), Some(&new.body()?))?;
             if let Some(made) = made {
                 terminal::print(&format!("{}\n", made.id))?;
-                made.notes.iter().for_each(|note| eprintln!("memgauge: {note}"));
+                made.notes
+                    .iter()
+                    .for_each(|note| eprintln!("memgauge: {note}"));
             }
         }
         Verb::Attach(task) => attach(&mut service, task)?,
@@ -264,7 +266,11 @@ pub(crate) fn ctl(args: &Ctl) -> anyhow::Result<Exit> {
         Verb::Read(read) => self::read(&mut service, read)?,
         Verb::Clean(clean) => {
             let body = Cleaning {
-                which: if clean.all { CleanWhich::All } else { CleanWhich::Read },
+                which: if clean.all {
+                    CleanWhich::All
+                } else {
+                    CleanWhich::Read
+                },
             };
             let path = format!("/v1/profilers/{}/clean", clean.id.id);
             let answer: Option<Value> = service.ask(("POST", &path), Some(&body))?;
@@ -289,14 +295,26 @@ fn list(service: &mut Service) -> anyhow::Result<()> {
     let Some(all): Option<Profilers> = service.ask(("GET", "/v1/profilers"), NO_BODY)? else {
         return Ok(());
     };
-    let heads = ["ID", "UID", "EVENT", "PERIOD", "STATE", "PROCESSES", "THREADS", "SAMPLES", "LOST", "NAME"];
+    let heads = [
+        "ID",
+        "UID",
+        "EVENT",
+        "PERIOD",
+        "STATE",
+        "PROCESSES",
+        "THREADS",
+        "SAMPLES",
+        "LOST",
+        "NAME",
+    ];
     let rows = all.profilers.iter().map(|p| {
         let lost = p.totals.lost + p.totals.overwritten + p.totals.refused + p.totals.discarded;
         vec![
             p.id.to_string(),
             p.uid.to_string(),
             p.event.clone().unwrap_or_else(|| "clock".to_owned()),
-            p.period.map_or_else(|| "usual".to_owned(), |period| period.to_string()),
+            p.period
+                .map_or_else(|| "usual".to_owned(), |period| period.to_string()),
             if p.on { "on" } else { "off" }.to_owned(),
             p.processes.to_string(),
             p.threads.to_string(),
@@ -316,7 +334,10 @@ fn attach(service: &mut Service, task: &Task) -> anyhow::Result<()> {
     }
     let added: Option<Value> = service.ask(("POST", &path), Some(&AddProcess { pid: number }))?;
     if let Some(added) = added {
-        terminal::print(&format!("{} threads of process {number}\n", added["threads"]))?;
+        terminal::print(&format!(
+            "{} threads of process {number}\n",
+            added["threads"]
+        ))?;
     }
     Ok(())
 }
@@ -353,7 +374,10 @@ fn change_period(service: &mut Service, asked: &Period) -> anyhow::Result<()> {
             };
             let now: Option<ShownThread> = service.ask(("PATCH", &path), Some(&body))?;
             if let Some(now) = now.filter(|now| now.period != period) {
-                eprintln!("memgauge: the period is {}: the event takes no other near it", now.period);
+                eprintln!(
+                    "memgauge: the period is {}: the event takes no other near it",
+                    now.period
+                );
             }
             Ok(())
         }
@@ -364,7 +388,9 @@ fn change_period(service: &mut Service, asked: &Period) -> anyhow::Result<()> {
             };
             service.tell(("PATCH", &format!("/v1/profilers/{id}")), Some(&body))
         }
-        _ => Err(usage("failed to change a period: name a thread and a period, or a period")),
+        _ => Err(usage(
+            "failed to change a period: name a thread and a period, or a period",
+        )),
     }
 }
 
@@ -391,14 +417,35 @@ fn stats(service: &mut Service, which: &Which) -> anyhow::Result<()> {
         return Ok(());
     };
     let heads = [
-        "PID", "TID", "STATE", "PERIOD", "SAMPLES", "KERNEL", "MEMORY", "READ", "WAITING",
-        "OVERWRITTEN", "REFUSED", "LOST", "THROTTLED", "CPU_MS", "OWN_MS",
+        "PID",
+        "TID",
+        "STATE",
+        "PERIOD",
+        "SAMPLES",
+        "KERNEL",
+        "MEMORY",
+        "READ",
+        "WAITING",
+        "OVERWRITTEN",
+        "REFUSED",
+        "LOST",
+        "THROTTLED",
+        "CPU_MS",
+        "OWN_MS",
     ];
     let rows = threads.iter().map(|t| {
         let ms = |ns: u64| format!("{:.1}", ns as f64 / 1e6);
         let counts = [
-            t.period, t.samples, t.kernel_samples, t.memory_samples, t.delivered, t.waiting,
-            t.overwritten, t.refused, t.lost, t.throttled,
+            t.period,
+            t.samples,
+            t.kernel_samples,
+            t.memory_samples,
+            t.delivered,
+            t.waiting,
+            t.overwritten,
+            t.refused,
+            t.lost,
+            t.throttled,
         ];
         let mut row = vec![t.pid.to_string(), t.tid.to_string(), t.state.clone()];
         row.extend(counts.map(|count| count.to_string()));
@@ -414,12 +461,13 @@ struct Samples {
 }
 
 /// Columns of a sample as text.
-const SAMPLE_HEADS: &str =
-    "       TIME_NS     PID     TID CPU                 IP               ADDR ACCESS  SOURCE  LATENCY STANDS_FOR\n";
+const SAMPLE_HEADS: &str = "       TIME_NS     PID     TID CPU                 IP               ADDR ACCESS  SOURCE  LATENCY STANDS_FOR\n";
 
 fn sample_line(s: &ShownSample) -> String {
     let text = |word: &Option<String>| word.clone().unwrap_or_else(|| "-".to_owned());
-    let latency = s.latency_cycles.map_or_else(|| "-".to_owned(), |c| c.to_string());
+    let latency = s
+        .latency_cycles
+        .map_or_else(|| "-".to_owned(), |c| c.to_string());
     format!(
         "{:>14} {:>7} {:>7} {:>3} {:>18} {:>18} {:<7} {:<7} {:>7} {:>10}\n",
         s.time_ns,
@@ -459,7 +507,9 @@ fn read(service: &mut Service, read: &Read) -> anyhow::Result<()> {
 }
 
 fn follow(service: &mut Service, read: &Read) -> anyhow::Result<()> {
-    let of = read.tid.map_or_else(String::new, |tid| format!("?tid={tid}"));
+    let of = read
+        .tid
+        .map_or_else(String::new, |tid| format!("?tid={tid}"));
     let path = format!("/v1/profilers/{}/stream{of}", read.id.id);
     let json = service.json;
     if !json {
@@ -493,14 +543,18 @@ fn table(heads: &[&str], rows: Vec<Vec<String>>) -> String {
     let heads: Vec<String> = heads.iter().map(|head| (*head).to_owned()).collect();
     let all: Vec<&Vec<String>> = std::iter::once(&heads).chain(&rows).collect();
     let width = |column: usize| all.iter().map(|row| row[column].chars().count()).max();
-    let widths: Vec<usize> = (0..heads.len()).map(|column| width(column).unwrap_or(0)).collect();
+    let widths: Vec<usize> = (0..heads.len())
+        .map(|column| width(column).unwrap_or(0))
+        .collect();
     let line = |row: &&Vec<String>| {
         let cells = row.iter().zip(&widths).enumerate();
         let cells: Vec<String> = cells
-            .map(|(at, (cell, width))| match at + 1 == heads.len() && heads[at] == "NAME" {
-                true => cell.clone(),
-                false => format!("{cell:>width$}"),
-            })
+            .map(
+                |(at, (cell, width))| match at + 1 == heads.len() && heads[at] == "NAME" {
+                    true => cell.clone(),
+                    false => format!("{cell:>width$}"),
+                },
+            )
             .collect();
         format!("{}\n", cells.join("  ").trim_end())
     };

@@ -6,7 +6,7 @@ use anyhow::{Context, bail};
 use memgauge_live::target::Target;
 use memgauge_machine::Delivery;
 
-use crate::args::{Settings, Source};
+use crate::args::{CallGraph, MAX_STACK, Settings, Source};
 use crate::outcome::usage;
 use crate::units::EventSpec;
 
@@ -33,6 +33,8 @@ pub(crate) fn refuse_unused(settings: &Settings, source: Source) -> anyhow::Resu
         ("--overhead", emulate && settings.overhead.is_some()),
         ("-F", emulate && settings.frequency.is_some()),
         ("--registers", emulate && settings.registers),
+        ("--call-graph", emulate && settings.call_graph.is_some()),
+        ("--max-stack", emulate && settings.max_stack != MAX_STACK),
         ("--function", !emulate && !settings.functions.is_empty()),
         ("-e", clock && !settings.events.is_empty()),
         ("-c", clock && settings.period.is_some()),
@@ -51,6 +53,9 @@ pub(crate) fn refuse_unused(settings: &Settings, source: Source) -> anyhow::Resu
             "only source emulate knows functions as regions: mark them in the program \
             (docs/regions.md)",
         ),
+        Source::Emulate if unused.contains(&"--call-graph") => {
+            ("emulate", "it knows all calls: record them with -g")
+        }
         Source::Emulate => (
             "emulate",
             "it runs the program on a modelled machine: use --source clock or -e to sample this \
@@ -63,6 +68,14 @@ pub(crate) fn refuse_unused(settings: &Settings, source: Source) -> anyhow::Resu
         "failed to record: source {name} has no use for {}: {instead}",
         unused.join(", ")
     )))
+}
+
+/// Frames of call stacks, where those are wanted.
+pub(crate) fn stacks(settings: &Settings) -> Option<u16> {
+    let way = settings
+        .call_graph
+        .or(settings.stacks.then_some(CallGraph::Fp));
+    way.map(|CallGraph::Fp| settings.max_stack)
 }
 
 /// Refuses regions of programs that run already: only one that memgauge starts tells them.

@@ -55,6 +55,7 @@ pub(crate) fn run(
         ring_pages: settings.ring,
         registers: settings.registers,
         keep_registers: settings.registers,
+        stacks: prepare::stacks(settings),
         overhead: settings.overhead.map(|percent| percent.0 / 100.0),
         whole_processors: false,
         tracing: None,

@@ -92,7 +92,11 @@ pub(crate) fn nearest_socket() -> PathBuf {
 
 /// Serves until it is interrupted.
 pub(crate) fn serve(args: &Serve) -> anyhow::Result<Exit> {
-    let group = args.group.as_deref().map(memgauge_serve::group).transpose()?;
+    let group = args
+        .group
+        .as_deref()
+        .map(memgauge_serve::group)
+        .transpose()?;
     let path = match &args.socket {
         Some(path) => path.clone(),
         None => own_socket()?,

@@ -18,7 +18,8 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 /// Recordings of every source, kept from the first version.
-const FIXTURES: [&str; 8] = [
+const FIXTURES: [&str; 9] = [
+    "../calls",
     "emulate",
     "sampled",
     "stat",
@@ -161,6 +162,55 @@ fn each_source_has_its_plots() {
             );
         }
     }
+}
+
+/// Asks the flame graph by its keys: the first box, what it calls, and a search.
+const CALLS: &str = r##"
+  const canvas = find(".flames canvas")[0];
+  const told = () => find("#calls .told")[0].textContent;
+  const press = (key) => canvas.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
+  const said = [];
+  for (const key of ["ArrowDown", "ArrowDown", "Enter"]) {
+    press(key);
+    said.push(told());
+  }
+  const zoomed = canvas.height;
+  press("Escape");
+  const search = find("#calls input")[0];
+  search.value = "WORK";
+  search.dispatchEvent(new Event("input", { bubbles: true }));
+  const tree = data().summary.calls[0];
+  return { said, zoomed, whole: canvas.height, found: told(), tree };"##;
+
+#[test]
+fn a_flame_graph_tells_what_was_called_and_finds_functions() {
+    if !has_front_end() {
+        return;
+    }
+    let Some(found) = sound(&page_of(&fixture("../calls")), WIDE, CALLS) else {
+        return;
+    };
+    let said = found["said"].as_array().expect("sentences");
+    let share = |node: usize| {
+        let tree = &found["tree"];
+        let events = tree["nodes"][node]["events"].as_f64().expect("a number");
+        let share = 100.0 * events / tree["events"].as_f64().expect("a number");
+        format!("{share:.1} %")
+    };
+    for (node, sentence) in [(0, &said[0]), (1, &said[1])] {
+        let sentence = sentence.as_str().expect("text");
+        let name = found["tree"]["nodes"][node]["function"]
+            .as_str()
+            .expect("a name");
+        assert!(sentence.starts_with(name), "{found}");
+        assert!(
+            sentence.contains(&share(node)),
+            "{} in {found}",
+            share(node)
+        );
+    }
+    let sentence = found["found"].as_str().expect("text");
+    assert!(sentence.contains("places match"), "{found}");
 }
 
 /// Zooms by the keys and looks what the tables say; the sums are taken from the data by

@@ -85,7 +85,11 @@ impl Service {
 
     fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(PROGRAM);
-        command.arg("ctl").arg("--socket").arg(&self.socket).args(arguments);
+        command
+            .arg("ctl")
+            .arg("--socket")
+            .arg(&self.socket)
+            .args(arguments);
         command
     }
 
@@ -184,11 +188,22 @@ fn a_process_is_sampled_from_new_to_delete() {
     };
     let target = Running::busy();
     let (id, pid) = (service.new_profiler(&["--name", "mine"]), target.pid());
-    assert_eq!(service.ctl(&["attach", &id, "-p", &pid]), format!("1 threads of process {pid}\n"));
+    assert_eq!(
+        service.ctl(&["attach", &id, "-p", &pid]),
+        format!("1 threads of process {pid}\n")
+    );
     let lines = service.ctl(&["--json", "read", &id, "-n", "5", "--wait", "30s"]);
-    let samples: Vec<Value> = lines.lines().map(|l| serde_json::from_str(l).expect("JSON")).collect();
+    let samples: Vec<Value> = lines
+        .lines()
+        .map(|l| serde_json::from_str(l).expect("JSON"))
+        .collect();
     assert!((1..=5).contains(&samples.len()), "{lines}");
-    assert!(samples.iter().all(|s| s["pid"].to_string() == pid && s["stands_for"] != 0), "{lines}");
+    assert!(
+        samples
+            .iter()
+            .all(|s| s["pid"] == target.0.id() && s["stands_for"] != 0),
+        "{lines}"
+    );
     let stats = service.json(&["stats", &id, &pid]);
     let period = stats["period"].as_u64().expect("a number");
     service.ctl(&["period", &id, &pid, &(2 * period).to_string()]);
@@ -199,15 +214,28 @@ fn a_process_is_sampled_from_new_to_delete() {
     service.ctl(&["read", &id, "-n", "10000"]);
     let t = service.json(&["stats", &id, &pid]);
     let of = |name: &str| t[name].as_u64().expect("a number");
-    assert_eq!(of("samples"), of("delivered") + of("overwritten") + of("refused"), "{t}");
+    assert_eq!(
+        of("samples"),
+        of("delivered") + of("overwritten") + of("refused"),
+        "{t}"
+    );
     assert_eq!(of("waiting"), 0, "{t}");
     assert_eq!(stopped["samples"], t["samples"], "it is stopped");
     service.ctl(&["start", &id, &pid]);
-    until("a sample after the start", || service.json(&["stats", &id, &pid])["samples"] != t["samples"]);
+    until("a sample after the start", || {
+        service.json(&["stats", &id, &pid])["samples"] != t["samples"]
+    });
     let list = service.ctl(&["list"]);
-    assert!(list.lines().any(|l| l.contains("clock") && l.ends_with("mine")), "{list}");
+    assert!(
+        list.lines()
+            .any(|l| l.contains("clock") && l.ends_with("mine")),
+        "{list}"
+    );
     service.ctl(&["delete", &id]);
-    assert_eq!(service.json(&["list"])["profilers"], Value::Array(Vec::new()));
+    assert_eq!(
+        service.json(&["list"])["profilers"],
+        Value::Array(Vec::new())
+    );
     // What was counted stays in the sums.
     assert!(service.metric("memgauge_samples_total") >= of("samples") as f64);
 }
@@ -253,11 +281,17 @@ fn a_user_profiles_own_processes_alone() {
     std::fs::copy(PROGRAM, &copy).expect("room for a copy");
     let ctl = |arguments: &[&str]| {
         let mut command = Command::new(&copy);
-        command.arg("ctl").arg("--socket").arg(&service.socket).args(arguments);
+        command
+            .arg("ctl")
+            .arg("--socket")
+            .arg(&service.socket)
+            .args(arguments);
         as_nobody(&command).output().expect("it runs")
     };
     let foreign = Running::busy();
-    let own = Running::of(&mut as_nobody(Command::new("sh").args(["-c", "while :; do :; done"])));
+    let own = Running::of(&mut as_nobody(
+        Command::new("sh").args(["-c", "while :; do :; done"]),
+    ));
     let status = format!("/proc/{}/status", own.pid());
     until("another user", || {
         std::fs::read_to_string(&status).is_ok_and(|s| s.contains("Uid:\t65534\t65534"))
@@ -265,7 +299,10 @@ fn a_user_profiles_own_processes_alone() {
     let roots = service.new_profiler(&[]);
     let made = ctl(&["new"]);
     assert!(made.status.success(), "{made:?}");
-    let id = String::from_utf8(made.stdout).expect("text").trim().to_owned();
+    let id = String::from_utf8(made.stdout)
+        .expect("text")
+        .trim()
+        .to_owned();
     let refused = complaint(&ctl(&["attach", &id, "-p", &foreign.pid()]));
     assert!(refused.contains("belongs to another user"), "{refused}");
     let refused = complaint(&ctl(&["attach", &id, "-t", &foreign.pid()]));
@@ -279,11 +316,24 @@ fn a_user_profiles_own_processes_alone() {
     let samples = ctl(&["--json", "read", &id, "--wait", "30s"]);
     let samples = String::from_utf8(samples.stdout).expect("text");
     assert!(samples.lines().count() > 0);
-    assert!(samples.lines().all(|line| line.contains(&format!("\"pid\":{},", own.pid()))));
+    assert!(
+        samples
+            .lines()
+            .all(|line| line.contains(&format!("\"pid\":{},", own.pid())))
+    );
     let seen: Value = serde_json::from_slice(&ctl(&["--json", "list"]).stdout).expect("JSON");
-    assert_eq!(seen["profilers"].as_array().map(Vec::len), Some(1), "{seen}");
+    assert_eq!(
+        seen["profilers"].as_array().map(Vec::len),
+        Some(1),
+        "{seen}"
+    );
     // Root uses everybody's.
-    assert_eq!(service.json(&["list"])["profilers"].as_array().map(Vec::len), Some(2));
+    assert_eq!(
+        service.json(&["list"])["profilers"]
+            .as_array()
+            .map(Vec::len),
+        Some(2)
+    );
     service.ctl(&["delete", &id]);
 }
 
@@ -292,7 +342,10 @@ fn a_second_service_is_refused_and_one_that_was_killed_is_replaced() {
     let Some(mut service) = Service::start() else {
         return;
     };
-    let second = Command::new(PROGRAM).args(["serve", "--socket"]).arg(&service.socket).output();
+    let second = Command::new(PROGRAM)
+        .args(["serve", "--socket"])
+        .arg(&service.socket)
+        .output();
     let second = complaint(&second.expect("it runs"));
     assert!(second.contains("another memgauge serve"), "{second}");
     service.ctl(&["list"]);
@@ -303,7 +356,10 @@ fn a_second_service_is_refused_and_one_that_was_killed_is_replaced() {
     let (third, _) = serve(&service.socket);
     service.process = third;
     service.ctl(&["list"]);
-    Command::new("kill").arg(service.process.pid()).status().expect("kill runs");
+    Command::new("kill")
+        .arg(service.process.pid())
+        .status()
+        .expect("kill runs");
     let status = service.process.0.wait().expect("it ends");
     assert!(status.success(), "{status}");
     assert!(!service.socket.exists(), "its socket is removed");
@@ -323,8 +379,14 @@ fn bad_requests_are_answered_and_good_ones_still_are() {
         )
     };
     let requests = [
-        ("GET / HTTP/1.1\r\nConnection: close\r\n\r\n".to_owned(), "404"),
-        ("PUT /v1 HTTP/1.1\r\nConnection: close\r\n\r\n".to_owned(), "405"),
+        (
+            "GET / HTTP/1.1\r\nConnection: close\r\n\r\n".to_owned(),
+            "404",
+        ),
+        (
+            "PUT /v1 HTTP/1.1\r\nConnection: close\r\n\r\n".to_owned(),
+            "405",
+        ),
         ("GET /v1 HTTP/1.0\r\n\r\n".to_owned(), "505"),
         ("nonsense\r\n\r\n".to_owned(), "400"),
         ("\0\0\0\0\r\n\r\n".to_owned(), "400"),
@@ -333,15 +395,28 @@ fn bad_requests_are_answered_and_good_ones_still_are() {
         (post(r#"{"event":"no-such-event"}"#), "400"),
         (post(r#"{"unknown":1}"#), "400"),
         (post(&" ".repeat(70_000)), "413"),
-        (format!("GET /{} HTTP/1.1\r\n\r\n", "x".repeat(20_000)), "431"),
-        ("GET /v1/profilers/7/samples HTTP/1.1\r\nConnection: close\r\n\r\n".to_owned(), "404"),
+        (
+            format!("GET /{} HTTP/1.1\r\n\r\n", "x".repeat(20_000)),
+            "431",
+        ),
+        (
+            "GET /v1/profilers/7/samples HTTP/1.1\r\nConnection: close\r\n\r\n".to_owned(),
+            "404",
+        ),
     ];
     for (request, status) in requests {
         let answer = service.answer(request.as_bytes());
-        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{request:.60}: {answer}");
+        assert!(
+            answer.starts_with(&format!("HTTP/1.1 {status} ")),
+            "{request:.60}: {answer}"
+        );
         let (_, body) = answer.split_once("\r\n\r\n").expect("a head");
         let body: Value = serde_json::from_str(body).expect("JSON");
-        assert!(body["error"]["message"].as_str().is_some_and(|m| m.starts_with("failed to")));
+        assert!(
+            body["error"]["message"]
+                .as_str()
+                .is_some_and(|m| m.starts_with("failed to"))
+        );
     }
     let about = service.answer(b"GET /v1 HTTP/1.1\r\nConnection: close\r\n\r\n");
     assert!(about.contains("may_profile"), "{about}");
@@ -371,24 +446,38 @@ fn neither_clients_nor_targets_leave_descriptors() {
         }
         short.0.kill().expect("it is ours");
         // Half a request, and a profiler that lives as long as its connection.
-        service.connect().write_all(b"POST /v1/prof").expect("it reads");
+        service
+            .connect()
+            .write_all(b"POST /v1/prof")
+            .expect("it reads");
         let body = r#"{"lifetime":"connection"}"#;
         let mut holds = service.connect();
-        let request = format!("POST /v1/profilers HTTP/1.1\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+        let request = format!(
+            "POST /v1/profilers HTTP/1.1\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        );
         holds.write_all(request.as_bytes()).expect("it reads");
         holds.read_exact(&mut [0; 12]).expect("it answers");
         drop((streams, holds));
         service.ctl(&["delete", &id]);
     };
     round(&service);
-    until("the first round's end", || service.json(&["list"])["profilers"] == Value::Array(Vec::new()));
-    until("the first round's connections", || service.metric("memgauge_connections") <= 1.0);
+    until("the first round's end", || {
+        service.json(&["list"])["profilers"] == Value::Array(Vec::new())
+    });
+    until("the first round's connections", || {
+        service.metric("memgauge_connections") <= 1.0
+    });
     let before = service.descriptors();
     for _ in 0..10 {
         round(&service);
     }
-    until("the end of all profilers", || service.json(&["list"])["profilers"] == Value::Array(Vec::new()));
-    until("as few descriptors as before", || service.descriptors() <= before);
+    until("the end of all profilers", || {
+        service.json(&["list"])["profilers"] == Value::Array(Vec::new())
+    });
+    until("as few descriptors as before", || {
+        service.descriptors() <= before
+    });
 }
 
 #[test]
@@ -403,11 +492,17 @@ fn a_client_that_stops_reading_is_dropped_and_the_others_are_served() {
     let request = format!("GET /v1/profilers/{id}/stream HTTP/1.1\r\n\r\n");
     deaf.write_all(request.as_bytes()).expect("it reads");
     until("the end of the client that does not read", || {
-        assert!(!service.ctl(&["list"]).is_empty(), "others are served meanwhile");
+        assert!(
+            !service.ctl(&["list"]).is_empty(),
+            "others are served meanwhile"
+        );
         service.metric("memgauge_dropped_connections_total") >= 1.0
     });
     let t = service.json(&["stats", &id, &target.pid()]);
-    assert!(t["overwritten"].as_u64() > Some(0), "the oldest were overwritten, and counted: {t}");
+    assert!(
+        t["overwritten"].as_u64() > Some(0),
+        "the oldest were overwritten, and counted: {t}"
+    );
 }
 
 #[test]
@@ -417,10 +512,17 @@ fn prometheus_reads_the_metrics() {
     };
     let python = |code: &str| {
         let mut python = Command::new("python3");
-        python.args(["-c", code]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        python
+            .args(["-c", code])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
         python.spawn().expect("python3 runs")
     };
-    if !python("import prometheus_client").wait().expect("it ends").success() {
+    if !python("import prometheus_client")
+        .wait()
+        .expect("it ends")
+        .success()
+    {
         return skipped(Need::Tool, "needs python3-prometheus-client");
     }
     let target = Running::busy();
@@ -440,13 +542,21 @@ for f in families:
 ";
     let mut parser = python(names);
     let text = service.metrics();
-    parser.stdin.take().expect("a pipe").write_all(text.as_bytes()).expect("it reads");
+    parser
+        .stdin
+        .take()
+        .expect("a pipe")
+        .write_all(text.as_bytes())
+        .expect("it reads");
     let output = parser.wait_with_output().expect("it ends");
     assert!(output.status.success(), "{text}");
     let read = String::from_utf8(output.stdout).expect("text");
     let value = |name: &str, label: &str| {
-        let line = read.lines().find(|l| l.starts_with(&format!("{name} ")) && l.contains(label));
-        line.and_then(|l| l.rsplit(' ').next()?.parse::<f64>().ok()).unwrap_or(-1.0)
+        let line = read
+            .lines()
+            .find(|l| l.starts_with(&format!("{name} ")) && l.contains(label));
+        line.and_then(|l| l.rsplit(' ').next()?.parse::<f64>().ok())
+            .unwrap_or(-1.0)
     };
     assert!(value("memgauge_samples_total", "clock") >= 1.0, "{read}");
     assert_eq!(value("memgauge_samples_total", "pmu"), 0.0, "{read}");

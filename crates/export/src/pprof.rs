@@ -1,12 +1,13 @@
 //! pprof's `profile.proto`, gzipped: one sample a place in the code, with the counts of all
-//! events, and its inlined functions as lines.
+//! events, and its inlined functions as lines. Where stacks were recorded, one sample a chain
+//! of functions.
 
 use std::collections::HashMap;
 use std::io::Write;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use memgauge_analyze::{HotRow, Summary};
+use memgauge_analyze::{CallNode, HotRow, Summary};
 use prost::Message;
 
 use super::places::{events, provenance, unit, values, with_rest};
@@ -111,28 +112,11 @@ struct Builder {
 }
 
 pub(crate) fn write(summary: &Summary, out: &mut dyn Write) -> Result<(), Error> {
-    let table = &summary.hot.instructions;
-    let events = events(table)?;
     let mut builder = Builder::default();
     builder.string("");
-    for event in &events {
-        let kind = builder.string(event);
-        let unit = builder.string(unit(summary, event));
-        builder.profile.sample_type.push(ValueType { kind, unit });
-        let comment = builder.string(&format!("{event}: {}", provenance(summary, event)));
-        builder.profile.comment.push(comment);
-    }
-    // The event that orders the tables, where it is one.
-    let ranks = [table.rank.as_str(), "dram.read_bytes", "llc.miss"];
-    let known = ranks.iter().find_map(|&rank| builder.strings.get(rank));
-    builder.profile.default_sample_type = known.copied().unwrap_or(0);
-    for (row, counts) in with_rest(table) {
-        let location = builder.location(row);
-        let value = values(counts, &events).into_iter().map(signed).collect();
-        builder.profile.sample.push(Sample {
-            location_id: vec![location],
-            value,
-        });
+    match summary.calls.is_empty() {
+        true => builder.places(summary)?,
+        false => builder.calls(summary),
     }
     builder.profile.time_nanos = signed(summary.recording.started_unix_ns);
     builder.profile.duration_nanos = signed(summary.run.duration_ns);
@@ -147,6 +131,84 @@ fn signed(value: u64) -> i64 {
 }
 
 impl Builder {
+    fn types(&mut self, summary: &Summary, events: &[String]) {
+        for event in events {
+            let kind = self.string(event);
+            let unit = self.string(unit(summary, event));
+            self.profile.sample_type.push(ValueType { kind, unit });
+            let comment = self.string(&format!("{event}: {}", provenance(summary, event)));
+            self.profile.comment.push(comment);
+        }
+    }
+
+    fn places(&mut self, summary: &Summary) -> Result<(), Error> {
+        let table = &summary.hot.instructions;
+        let events = events(table)?;
+        self.types(summary, &events);
+        // The event that orders the tables, where it is one.
+        let ranks = [table.rank.as_str(), "dram.read_bytes", "llc.miss"];
+        let known = ranks.iter().find_map(|&rank| self.strings.get(rank));
+        self.profile.default_sample_type = known.copied().unwrap_or(0);
+        for (row, counts) in with_rest(table) {
+            let location = self.location(row);
+            let value = values(counts, &events).into_iter().map(signed).collect();
+            self.profile.sample.push(Sample {
+                location_id: vec![location],
+                value,
+            });
+        }
+        Ok(())
+    }
+
+    fn calls(&mut self, summary: &Summary) {
+        let events: Vec<String> = summary
+            .calls
+            .iter()
+            .map(|tree| tree.event.clone())
+            .collect();
+        self.types(summary, &events);
+        self.profile.default_sample_type = self.strings.get(&events[0]).copied().unwrap_or(0);
+        let mut locations = HashMap::new();
+        for (number, tree) in summary.calls.iter().enumerate() {
+            // Of each node, its own location and its callers'.
+            let mut chains: Vec<Vec<u64>> = Vec::with_capacity(tree.nodes.len());
+            for node in &tree.nodes {
+                let key = (node.function.as_str(), node.module.as_str());
+                let own = *locations
+                    .entry(key)
+                    .or_insert_with(|| self.function_location(node));
+                let outer = node.caller.and_then(|caller| chains.get(caller as usize));
+                let chain: Vec<u64> = [own]
+                    .into_iter()
+                    .chain(outer.into_iter().flatten().copied())
+                    .collect();
+                if node.own_events > 0 {
+                    let mut value = vec![0; events.len()];
+                    value[number] = signed(node.own_events);
+                    self.profile.sample.push(Sample {
+                        location_id: chain.clone(),
+                        value,
+                    });
+                }
+                chains.push(chain);
+            }
+        }
+    }
+
+    /// Stands for a function as a whole.
+    fn function_location(&mut self, node: &CallNode) -> u64 {
+        let line = vec![self.line(&node.function, "", None)];
+        let mapping_id = self.mapping(&node.module);
+        let id = self.profile.location.len() as u64 + 1;
+        self.profile.location.push(Location {
+            id,
+            mapping_id,
+            address: 0,
+            line,
+        });
+        id
+    }
+
     fn string(&mut self, text: &str) -> i64 {
         if let Some(&known) = self.strings.get(text) {
             return known;

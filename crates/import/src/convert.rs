@@ -5,10 +5,11 @@ use std::io::{Read, Seek};
 use std::path::Path;
 
 use memgauge_recording::Writer;
+use memgauge_recording::stacks::{self, Stacks};
 use memgauge_trace::{
-    AccessKind, Cpu, DataFromFacts, DataSource, EventDef, EventId, ImportFacts, Loss, LossKind,
-    Manifest, Module, PhysAddr, Pid, Provenance, Sample as SampleRow, SampleRegister, SampledFacts,
-    SamplingFacts, SeriesRow, SourceFacts, Tid, Unit, VirtAddr, catalogue,
+    AccessKind, Cpu, DataFromFacts, DataSource, EventDef, EventId, FrameId, ImportFacts, Loss,
+    LossKind, Manifest, Module, PhysAddr, Pid, Provenance, Sample as SampleRow, SampleRegister,
+    SampledFacts, SamplingFacts, SeriesRow, SourceFacts, Tid, Unit, VirtAddr, catalogue,
 };
 
 use super::counters::Counters;
@@ -138,6 +139,9 @@ struct Converter {
     start_ns: u64,
     counters: Counters,
     mappings: Mappings,
+    stacks: Stacks,
+    /// Calls of the sample at hand.
+    calls: Vec<VirtAddr>,
     /// By path, as the file has them.
     build_ids: BTreeMap<String, String>,
     lost: BTreeMap<(LossKind, &'static str), u64>,
@@ -148,8 +152,7 @@ struct Converter {
 }
 
 /// Fields of samples that are left out.
-const NOT_KEPT: [&str; 5] = [
-    "call chains",
+const NOT_KEPT: [&str; 4] = [
     "branch stacks",
     "user stacks",
     "raw bytes of samples",
@@ -181,6 +184,8 @@ impl Converter {
             start_ns,
             counters: Counters::default(),
             mappings: Mappings::default(),
+            stacks: Stacks::new(),
+            calls: Vec::new(),
             build_ids,
             lost: BTreeMap::new(),
             not_kept: [0; NOT_KEPT.len()],
@@ -249,6 +254,7 @@ impl Converter {
             } else {
                 usual
             },
+            caller: self.caller(s, time_ns)?,
             ..SampleRow::default()
         };
         let facts = self.of_event(number);
@@ -258,6 +264,19 @@ impl Converter {
         self.writer.sample(row)?;
         self.not_kept(s);
         self.registers(event_id(number), time_ns, s)
+    }
+
+    /// The call that led to the sample.
+    #[inline]
+    fn caller(&mut self, s: &Sample<'_>, time_ns: u64) -> Result<Option<FrameId>> {
+        if s.callchain.is_empty() {
+            return Ok(None);
+        }
+        self.calls.clear();
+        s.calls(&mut self.calls);
+        let write = |frame| self.writer.frame(frame);
+        let process = (Pid(s.pid), time_ns);
+        self.stacks.caller(process, &self.calls, write)
     }
 
     /// Registers at the interrupt, or else those of user space.
@@ -298,7 +317,6 @@ impl Converter {
     #[inline]
     fn not_kept(&mut self, s: &Sample<'_>) {
         let left_out = [
-            !s.callchain.is_empty(),
             s.branches > 0,
             !s.stack.is_empty(),
             !s.raw.is_empty(),
@@ -396,6 +414,7 @@ impl Converter {
                 };
                 self.threads.change(change, time_ns);
                 if *exec {
+                    self.stacks.forget(Pid(*pid));
                     self.mappings.replaced(*pid);
                     let pid = Pid(*pid);
                     let path = "[exec]".to_owned();
@@ -414,6 +433,7 @@ impl Converter {
             Record::Exit(task) => {
                 self.threads.change(Change::Ended(*task), time_ns);
                 if task.pid == task.tid {
+                    self.stacks.forget(Pid(task.pid));
                     self.mappings.ended(task.pid);
                 }
             }
@@ -490,6 +510,8 @@ impl Converter {
         for (what, count) in NOT_KEPT.into_iter().zip(self.not_kept) {
             self.lose(LossKind::NotKept, what, count);
         }
+        let cut = self.stacks.cut;
+        self.lose(LossKind::NotKept, stacks::CUT, cut);
         self.lose(
             LossKind::Unreadable,
             "bytes of the file",

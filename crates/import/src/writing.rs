@@ -4,7 +4,7 @@
 //! sample, are written in one thread and all other rows in another.
 
 use memgauge_recording::{Table, Writer};
-use memgauge_trace::{Module, Sample, SampleRegister, SeriesRow};
+use memgauge_trace::{Frame, Module, Sample, SampleRegister, SeriesRow};
 
 use super::queue::{Load, Queue};
 use crate::Result;
@@ -19,13 +19,15 @@ const LOAD_ROWS: usize = 1 << 12;
 struct Rows {
     samples: Vec<Sample>,
     modules: Vec<Module>,
+    frames: Vec<Frame>,
     registers: Vec<SampleRegister>,
 }
 
 impl Rows {
     #[inline]
     fn is_full(&self) -> bool {
-        self.samples.len() + self.modules.len() + self.registers.len() >= LOAD_ROWS
+        let others = self.modules.len() + self.frames.len() + self.registers.len();
+        self.samples.len() + others >= LOAD_ROWS
     }
 }
 
@@ -36,6 +38,7 @@ impl Load for Rows {
         writer.append(&self.samples)?;
         writer.append(&self.registers)?;
         writer.extend(self.modules.drain(..))?;
+        writer.extend(self.frames.drain(..))?;
         self.samples.clear();
         self.registers.clear();
         Ok(())
@@ -97,6 +100,11 @@ impl Writing {
 
     pub(super) fn module(&mut self, row: Module) -> Result<()> {
         self.rows.load.modules.push(row);
+        self.added()
+    }
+
+    pub(super) fn frame(&mut self, row: Frame) -> Result<()> {
+        self.rows.load.frames.push(row);
         self.added()
     }
 

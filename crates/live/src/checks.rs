@@ -119,6 +119,7 @@ fn floor(name: &str, pmus: &Pmus, has: &Facilities) -> Option<u64> {
             rate: Rate::Period(period),
             registers: false,
             physical: false,
+            stacks: None,
             timer_values: false,
         };
         let built = attribute(event, &wanted, has);

@@ -32,6 +32,8 @@ pub struct Options {
     pub ring_pages: usize,
     /// Write general registers into the recording, a row for each.
     pub keep_registers: bool,
+    /// Record call stacks, followed by frame pointers, of so many frames at most.
+    pub stacks: Option<u16>,
     /// Part of the observed processor time that sampling may take.
     pub overhead: Option<f64>,
     /// Keep only samples taken inside these regions of interest; empty: all.
@@ -79,6 +81,7 @@ pub fn record(options: &Options) -> Result<Outcome> {
         ring_pages: options.ring_pages,
         registers: true,
         keep_registers: options.keep_registers,
+        stacks: options.stacks,
         overhead: options.overhead,
         whole_processors: false,
         tracing: None,

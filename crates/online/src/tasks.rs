@@ -100,7 +100,14 @@ mod tests {
     fn a_thread_belongs_to_a_user_who_is_all_of_its_users() {
         let status = |users: &str| format!("Name:\tUid:\nUmask:\t0022\nUid:\t{users}\nGid:\t7\n");
         assert!(all_are(&status("7\t7\t7\t7"), 7));
-        for users in ["7\t0\t7\t7", "0\t7\t7\t7", "7\t7\t7", "7\t7\t7\t8", "", "x\t7\t7\t7"] {
+        for users in [
+            "7\t0\t7\t7",
+            "0\t7\t7\t7",
+            "7\t7\t7",
+            "7\t7\t7\t8",
+            "",
+            "x\t7\t7\t7",
+        ] {
             assert!(!all_are(&status(users), 7), "{users}");
         }
     }

@@ -143,6 +143,8 @@ pub mod flag {
     pub const EXCLUDE_HOST: u64 = 1 << 19;
     /// Not in guests.
     pub const EXCLUDE_GUEST: u64 = 1 << 20;
+    /// Call chains without the kernel's part.
+    pub const EXCLUDE_CALLCHAIN_KERNEL: u64 = 1 << 21;
     /// MMAP2 instead of MMAP records.
     pub const MMAP2: u64 = 1 << 23;
     /// COMM records tell exec.

@@ -22,6 +22,7 @@
 mod layout;
 
 use super::abi::{misc, read};
+use memgauge_trace::VirtAddr;
 
 pub use layout::Layout;
 
@@ -318,6 +319,31 @@ pub struct Sample<'a> {
     pub phys: u64,
     /// Size of the data's page.
     pub data_page_bytes: u64,
+}
+
+/// Smallest word of a call chain that is no address but says whose the next ones are
+/// (`PERF_CONTEXT_MAX`).
+const LEAST_CONTEXT: u64 = -4095_i64 as u64;
+
+impl Sample<'_> {
+    /// Appends the calls that led to the sampled instruction, innermost first, each by
+    /// an address in the calling instruction: the return address less one, or the place
+    /// where the thread entered the kernel.
+    pub fn calls(&self, out: &mut Vec<VirtAddr>) {
+        let is_kernels = |address: u64| address >> 63 == 1;
+        let (mut begins, mut is_first) = (true, true);
+        for word in self.callchain.iter() {
+            if word >= LEAST_CONTEXT {
+                begins = true;
+                continue;
+            }
+            let is_place = is_first && is_kernels(word) == is_kernels(self.ip);
+            if !is_place && word != 0 {
+                out.push(VirtAddr(if begins { word } else { word - 1 }));
+            }
+            (begins, is_first) = (false, false);
+        }
+    }
 }
 
 /// Fields at the end of records that are not samples.

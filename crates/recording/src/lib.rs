@@ -37,6 +37,7 @@ mod reader;
 mod row;
 mod selection;
 mod sink;
+pub mod stacks;
 mod table_writer;
 mod tables;
 mod writer;

@@ -6,9 +6,10 @@
 use super::columns::{Column, Packing, ToArray, Width, arrays};
 use Packing::{Delta, Dictionary};
 use memgauge_trace::{
-    AccessKind, CodeRegion, CodeValue, Cpu, DataSource, Derivation, Direction, EventId,
-    GeneratedCode, IoDevice, IoOwner, IoRow, Loss, LossKind, Module, Overflow, OverflowBlock,
-    Owner, PhysAddr, Pid, Sample, SampleRegister, SeriesRow, SiteCount, Thread, Tid, VirtAddr,
+    AccessKind, CodeRegion, CodeValue, Cpu, DataSource, Derivation, Direction, EventId, Frame,
+    FrameId, GeneratedCode, IoDevice, IoOwner, IoRow, Loss, LossKind, Module, Overflow,
+    OverflowBlock, Owner, PhysAddr, Pid, Sample, SampleRegister, SeriesRow, SiteCount, Thread, Tid,
+    VirtAddr,
 };
 
 /// Where a table is.
@@ -55,6 +56,7 @@ macro_rules! each_table {
             GeneratedCode in generated_code, "generated_code";
             CodeRegion in code_regions, "code_regions";
             CodeValue in code_values, "code_values";
+            Frame in frames, "frames";
         }
     };
 }
@@ -160,6 +162,7 @@ impl Columns for Sample {
             |r, v| r.derivation = Derivation::from_code(v),
         )
         .optional(),
+        optional!("caller", U32, Dictionary, caller, FrameId),
     ];
     const TIME: Option<&'static str> = Some("time_ns");
 
@@ -181,6 +184,16 @@ impl Columns for SampleRegister {
     fn time_ns(&self) -> u64 {
         self.time_ns
     }
+}
+
+impl Columns for Frame {
+    const COLUMNS: &'static [Column<Self>] = &[
+        wrapped!("id", U32, Delta, id, FrameId),
+        optional!("caller", U32, Delta, caller, FrameId),
+        wrapped!("pid", U32, Dictionary, pid, Pid),
+        field!("time_ns", U64, Delta, time_ns),
+        wrapped!("ip", U64, Dictionary, ip, VirtAddr),
+    ];
 }
 
 impl Columns for SeriesRow {

@@ -48,7 +48,12 @@ impl Client {
     ///
     /// # Errors
     /// The service refuses, with its reason; or it does not answer.
-    pub fn ask(&mut self, method: &str, path: &str, body: Option<&impl Serialize>) -> Result<Value> {
+    pub fn ask(
+        &mut self,
+        method: &str,
+        path: &str,
+        body: Option<&impl Serialize>,
+    ) -> Result<Value> {
         self.send(method, path, body)?;
         let (status, kind) = self.head()?;
         let body = match kind {
@@ -128,7 +133,8 @@ impl Client {
         }
         let mut headers = [httparse::EMPTY_HEADER; 32];
         let mut head = httparse::Response::new(&mut headers);
-        head.parse(&bytes).map_err(|e| self.nonsense(&e.to_string()))?;
+        head.parse(&bytes)
+            .map_err(|e| self.nonsense(&e.to_string()))?;
         let find = |name: &str| {
             let mut all = head.headers.iter();
             let header = all.find(|h| h.name.eq_ignore_ascii_case(name))?;
@@ -136,7 +142,11 @@ impl Client {
         };
         let body = match find("transfer-encoding") {
             Some(_) => Body::Chunks,
-            None => Body::Whole(find("content-length").and_then(|l| l.parse().ok()).unwrap_or(0)),
+            None => Body::Whole(
+                find("content-length")
+                    .and_then(|l| l.parse().ok())
+                    .unwrap_or(0),
+            ),
         };
         Ok((head.code.unwrap_or(500), body))
     }
@@ -146,7 +156,9 @@ impl Client {
             return Err(self.nonsense(&format!("its answer has {length} bytes")));
         }
         let mut body = vec![0; length];
-        self.stream.read_exact(&mut body).map_err(|e| self.broken(&e))?;
+        self.stream
+            .read_exact(&mut body)
+            .map_err(|e| self.broken(&e))?;
         Ok(body)
     }
 
@@ -199,7 +211,10 @@ impl Client {
     }
 
     fn nonsense(&self, why: &str) -> Error {
-        let message = format!("failed to ask memgauge serve at `{}`: {why}", self.path.display());
+        let message = format!(
+            "failed to ask memgauge serve at `{}`: {why}",
+            self.path.display()
+        );
         Error::new(ErrorKind::System, message)
     }
 }

@@ -152,7 +152,9 @@ mod tests {
     fn half_a_request_is_given_up_with_408_and_none_without_a_word() {
         let (mut client, mut connection) = pair();
         assert!(matches!(connection.next(Some(SOON), LATE), Ok(Next::Over)));
-        client.write_all(b"GET / HTTP/1.1\r\nHost").expect("there is room");
+        client
+            .write_all(b"GET / HTTP/1.1\r\nHost")
+            .expect("there is room");
         match connection.next(None, SOON) {
             Ok(Next::Bad(refusal)) => assert_eq!(refusal.status, 408),
             _ => panic!("it was not given up"),

@@ -5,6 +5,8 @@
 //! here reads a socket or a clock: [`parse`] takes the bytes that there are, and says how
 //! many it needs.
 
+use serde_json::json;
+
 use crate::refusal::Refusal;
 
 /// Longest head of a request.
@@ -195,6 +197,19 @@ impl Response {
     }
 }
 
+impl Refusal {
+    /// The answer that says it.
+    pub(crate) fn response(&self) -> Response {
+        let error = json!({ "error": { "kind": self.kind, "message": self.message } });
+        Response {
+            status: self.status,
+            kind: JSON,
+            allow: self.allow.clone(),
+            body: format!("{error}\n").into_bytes(),
+        }
+    }
+}
+
 /// The head of an answer whose body comes in chunks.
 pub(crate) fn chunked_head(kind: &str) -> Vec<u8> {
     (head(200, kind, false) + "Transfer-Encoding: chunked\r\n\r\n").into_bytes()
@@ -284,7 +299,9 @@ mod tests {
         let bytes = b"POST / HTTP/1.1\r\nContent-Length: 5\r\nConnection: Close\r\n\r\n12345";
         for end in 0..bytes.len() {
             match parse(&bytes[..end]) {
-                Parsed::Partial { at_least } => assert!((end + 1..=bytes.len()).contains(&at_least)),
+                Parsed::Partial { at_least } => {
+                    assert!((end + 1..=bytes.len()).contains(&at_least))
+                }
                 other => panic!("{end}: {other:?}"),
             }
         }
@@ -303,9 +320,15 @@ mod tests {
         assert_eq!(status(&head("Content-Length: +1")), 400);
         assert_eq!(status(&head("Content-Length: 1\r\nContent-Length: 2")), 400);
         assert_eq!(status(&head("Content-Length: 65537")), 413);
-        assert_eq!(status(&head(&format!("Content-Length: {}", "9".repeat(99)))), 413);
+        assert_eq!(
+            status(&head(&format!("Content-Length: {}", "9".repeat(99)))),
+            413
+        );
         assert_eq!(status(&head(&"a: b\r\n".repeat(65))), 431);
-        assert_eq!(status(&head(&format!("a: {}", "b".repeat(MOST_HEAD_BYTES)))), 431);
+        assert_eq!(
+            status(&head(&format!("a: {}", "b".repeat(MOST_HEAD_BYTES)))),
+            431
+        );
         // Also where the head does not end.
         assert_eq!(status(&vec![b'G'; MOST_HEAD_BYTES + 1]), 431);
     }
@@ -319,7 +342,10 @@ mod tests {
             body: b"{}".to_vec(),
         };
         let text = String::from_utf8(response.bytes(true)).expect("text");
-        assert!(text.starts_with("HTTP/1.1 405 Method Not Allowed\r\n"), "{text}");
+        assert!(
+            text.starts_with("HTTP/1.1 405 Method Not Allowed\r\n"),
+            "{text}"
+        );
         assert!(text.contains("\r\nContent-Length: 2\r\n"), "{text}");
         assert!(text.contains("\r\nAllow: GET\r\n"), "{text}");
         assert!(text.ends_with("\r\n\r\n{}"), "{text}");

@@ -130,16 +130,54 @@ pub(crate) fn text(
 type Count = (&'static str, &'static str, fn(&Totals) -> u64);
 
 const COUNTS: [Count; 10] = [
-    ("memgauge_samples", "Samples taken and decoded.", |t| t.samples),
-    ("memgauge_kernel_samples", "Of the samples, those in the kernel.", |t| t.kernel_samples),
-    ("memgauge_memory_samples", "Of the samples, those with a data address.", |t| t.memory_samples),
-    ("memgauge_delivered_samples", "Samples that were read.", |t| t.delivered),
-    ("memgauge_lost_samples", "Samples that the kernel's ring had no room for.", |t| t.lost),
-    ("memgauge_overwritten_samples", "Samples overwritten before they were read.", |t| t.overwritten),
-    ("memgauge_refused_samples", "Samples that a full buffer refused.", |t| t.refused),
-    ("memgauge_discarded_samples", "Samples not read when their thread was forgotten.", |t| t.discarded),
-    ("memgauge_throttlings", "Times the kernel stopped sampling for a moment.", |t| t.throttled),
-    ("memgauge_missed_threads", "Threads of followed processes that were not sampled.", |t| t.missed),
+    ("memgauge_samples", "Samples taken and decoded.", |t| {
+        t.samples
+    }),
+    (
+        "memgauge_kernel_samples",
+        "Of the samples, those in the kernel.",
+        |t| t.kernel_samples,
+    ),
+    (
+        "memgauge_memory_samples",
+        "Of the samples, those with a data address.",
+        |t| t.memory_samples,
+    ),
+    (
+        "memgauge_delivered_samples",
+        "Samples that were read.",
+        |t| t.delivered,
+    ),
+    (
+        "memgauge_lost_samples",
+        "Samples that the kernel's ring had no room for.",
+        |t| t.lost,
+    ),
+    (
+        "memgauge_overwritten_samples",
+        "Samples overwritten before they were read.",
+        |t| t.overwritten,
+    ),
+    (
+        "memgauge_refused_samples",
+        "Samples that a full buffer refused.",
+        |t| t.refused,
+    ),
+    (
+        "memgauge_discarded_samples",
+        "Samples not read when their thread was forgotten.",
+        |t| t.discarded,
+    ),
+    (
+        "memgauge_throttlings",
+        "Times the kernel stopped sampling for a moment.",
+        |t| t.throttled,
+    ),
+    (
+        "memgauge_missed_threads",
+        "Threads of followed processes that were not sampled.",
+        |t| t.missed,
+    ),
 ];
 
 const SOURCES: [SourceName; 2] = [SourceName::Clock, SourceName::Pmu];
@@ -163,14 +201,20 @@ fn sampling(families: &mut Families, profilers: &Profilers) {
     let counts = SOURCES.map(|source| (label(source), count(source)));
     families.add(("memgauge_profilers", Kind::Gauge), "Profilers.", counts);
     let threads: Vec<_> = all.iter().flat_map(|entry| entry.totals().1).collect();
-    let states = [("started", State::Started), ("stopped", State::Stopped), ("ended", State::Ended)];
+    let states = [
+        ("started", State::Started),
+        ("stopped", State::Stopped),
+        ("ended", State::Ended),
+    ];
     let counts = states.map(|(name, state)| {
         let count = threads.iter().filter(|t| t.state == state).count();
         (vec![("state", name.to_owned())], count)
     });
     let help = "Threads, summed over profilers; ended: their samples wait to be read.";
     families.add(("memgauge_threads", Kind::Gauge), help, counts);
-    let attached = threads.iter().filter(|t| matches!(t.state, State::Started | State::Stopped));
+    let attached = threads
+        .iter()
+        .filter(|t| matches!(t.state, State::Started | State::Stopped));
     let processes: BTreeSet<u32> = attached.map(|t| t.pid).collect();
     let help = "Processes that are attached to.";
     families.one(("memgauge_processes", Kind::Gauge), help, processes.len());
@@ -183,11 +227,23 @@ fn answers(families: &mut Families, traffic: &Traffic) {
     let help = "Answers by the class of their status.";
     families.add(("memgauge_answers", Kind::Counter), help, classes);
     let help = "Open connections.";
-    families.one(("memgauge_connections", Kind::Gauge), help, of(&traffic.connections));
+    families.one(
+        ("memgauge_connections", Kind::Gauge),
+        help,
+        of(&traffic.connections),
+    );
     let help = "Connections that were not taken: a limit was reached.";
-    families.one(("memgauge_refused_connections", Kind::Counter), help, of(&traffic.refused));
+    families.one(
+        ("memgauge_refused_connections", Kind::Counter),
+        help,
+        of(&traffic.refused),
+    );
     let help = "Connections ended by an error: the client did not read, or went away.";
-    families.one(("memgauge_dropped_connections", Kind::Counter), help, of(&traffic.dropped));
+    families.one(
+        ("memgauge_dropped_connections", Kind::Counter),
+        help,
+        of(&traffic.dropped),
+    );
 }
 
 /// What the service itself takes, by the names that all programs use.
@@ -199,7 +255,10 @@ fn process(families: &mut Families) {
     let help = "Processor time of the service.";
     families.one(("process_cpu_seconds", Kind::Counter), help, seconds);
     let statm = fs::read_to_string("/proc/self/statm").unwrap_or_default();
-    let pages = statm.split_whitespace().nth(1).and_then(|n| n.parse::<u64>().ok());
+    let pages = statm
+        .split_whitespace()
+        .nth(1)
+        .and_then(|n| n.parse::<u64>().ok());
     let help = "Memory of the service.";
     if let Some(pages) = pages {
         let bytes = pages * rustix::param::page_size() as u64;

@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use memgauge_online::{Clean, Latency, Profiler, Settings, Sharing, State, Statistics};
 
-use crate::bodies::{FullName, Lifetime, NewProfiler, ShownProfiler, ShownThread, SourceName, Totals};
+use crate::bodies::{
+    FullName, Lifetime, NewProfiler, ShownProfiler, ShownThread, SourceName, Totals,
+};
 use crate::refusal::Refusal;
 use crate::rights::{Peer, Rights};
 
@@ -106,13 +108,20 @@ impl Entry {
     pub(crate) fn threads(&self) -> Vec<ShownThread> {
         let past = lock(&self.past);
         let now = self.profiler.all_statistics();
-        past.ended.iter().chain(&now).map(ShownThread::from).collect()
+        past.ended
+            .iter()
+            .chain(&now)
+            .map(ShownThread::from)
+            .collect()
     }
 
     /// The thread that has this number, or last had it.
     pub(crate) fn thread(&self, tid: u32) -> Result<ShownThread, Refusal> {
         let past = lock(&self.past);
-        match (self.profiler.statistics(tid), past.ended.iter().rev().find(|t| t.tid == tid)) {
+        match (
+            self.profiler.statistics(tid),
+            past.ended.iter().rev().find(|t| t.tid == tid),
+        ) {
             (Ok(now), _) => Ok(ShownThread::from(&now)),
             (Err(_), Some(ended)) => Ok(ShownThread::from(ended)),
             (Err(e), None) => Err(e.into()),
@@ -318,7 +327,11 @@ impl Profilers {
     }
 
     /// One's own profiler, or anyone's for whom that is allowed.
-    pub(crate) fn get(&self, (peer, rights): (&Peer, Rights), id: u64) -> Result<Arc<Entry>, Refusal> {
+    pub(crate) fn get(
+        &self,
+        (peer, rights): (&Peer, Rights),
+        id: u64,
+    ) -> Result<Arc<Entry>, Refusal> {
         let entry = lock(&self.table).entries.get(&id).cloned();
         let entry = entry.ok_or_else(|| {
             let why = format!("failed to find profiler `{id}`: GET /v1/profilers lists them");
@@ -353,7 +366,11 @@ impl Profilers {
         entry.profiler.off();
         let (mut totals, now) = entry.totals();
         totals.discarded += now.iter().map(|t| t.account.waiting).sum::<u64>();
-        table.past.entry(entry.source()).or_default().add_all(&totals);
+        table
+            .past
+            .entry(entry.source())
+            .or_default()
+            .add_all(&totals);
     }
 
     /// A connection has ended, and with it the profilers that live as long.
@@ -366,7 +383,10 @@ impl Profilers {
     /// Whether profilers live as long as this connection.
     pub(crate) fn depend_on(&self, connection: u64) -> bool {
         let table = lock(&self.table);
-        table.entries.values().any(|e| e.connection == Some(connection))
+        table
+            .entries
+            .values()
+            .any(|e| e.connection == Some(connection))
     }
 
     /// Forgets threads that have ended.
@@ -379,7 +399,9 @@ impl Profilers {
         let table = lock(&self.table);
         let mut sums = table.past.clone();
         for entry in table.entries.values() {
-            sums.entry(entry.source()).or_default().add_all(&entry.totals().0);
+            sums.entry(entry.source())
+                .or_default()
+                .add_all(&entry.totals().0);
         }
         sums
     }
@@ -420,14 +442,19 @@ mod tests {
         let all = Profilers::new(Limits::default());
         let (one, two) = (peer(1001), peer(1002));
         let own = |peer| (peer, Rights::Own);
-        let made = all.create(own(&one), NewProfiler::default(), 1).expect("a profiler");
+        let made = all
+            .create(own(&one), NewProfiler::default(), 1)
+            .expect("a profiler");
         assert_eq!(made.settings.only_user, Some(1001));
         assert!(all.get(own(&one), made.id).is_ok());
         assert_eq!(refused(all.get(own(&two), made.id)), 403);
         assert_eq!(refused(all.get(own(&one), made.id + 1)), 404);
         assert!(all.get((&two, Rights::All), made.id).is_ok());
         let seen = |who| all.list(who).len();
-        assert_eq!([seen(own(&one)), seen(own(&two)), seen((&two, Rights::All))], [1, 0, 1]);
+        assert_eq!(
+            [seen(own(&one)), seen(own(&two)), seen((&two, Rights::All))],
+            [1, 0, 1]
+        );
     }
 
     #[test]
@@ -543,11 +570,18 @@ mod tests {
             },
         };
         let mut past = Past::default();
-        past.take_in((0..300).map(|tid| thread(tid, u64::from(tid == 7) * 6)).collect());
+        past.take_in(
+            (0..300)
+                .map(|tid| thread(tid, u64::from(tid == 7) * 6))
+                .collect(),
+        );
         assert_eq!(past.ended.len(), SHOWN_ENDED);
         assert_eq!(past.ended.back().map(|t| t.tid), Some(299));
         let t = past.totals;
         assert_eq!((t.samples, t.lost, t.discarded), (3000, 300, 6));
-        assert_eq!(t.samples, t.delivered + t.overwritten + t.refused + t.discarded);
+        assert_eq!(
+            t.samples,
+            t.delivered + t.overwritten + t.refused + t.discarded
+        );
     }
 }

@@ -1,9 +1,6 @@
 //! Why a request is refused: a status, a word for programs, a sentence for people.
 
 use memgauge_online::{Error, ErrorKind};
-use serde_json::json;
-
-use crate::http::{JSON, Response};
 
 /// A request that is not granted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,16 +41,6 @@ impl Refusal {
     /// The request makes no sense.
     pub(crate) fn bad(message: impl Into<String>) -> Refusal {
         Refusal::new(400, "bad_request", message)
-    }
-
-    pub(crate) fn response(&self) -> Response {
-        let error = json!({ "error": { "kind": self.kind, "message": self.message } });
-        Response {
-            status: self.status,
-            kind: JSON,
-            allow: self.allow.clone(),
-            body: format!("{error}\n").into_bytes(),
-        }
     }
 }
 

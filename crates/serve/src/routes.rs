@@ -71,11 +71,31 @@ pub const ROUTES: &[Route] = &[
     route("DELETE", "/v1/profilers/{id}", Operation::DeleteProfiler),
     route("GET", "/v1/profilers/{id}/threads", Operation::ListThreads),
     route("POST", "/v1/profilers/{id}/threads", Operation::AddThread),
-    route("GET", "/v1/profilers/{id}/threads/{tid}", Operation::ShowThread),
-    route("PATCH", "/v1/profilers/{id}/threads/{tid}", Operation::ChangeThread),
-    route("DELETE", "/v1/profilers/{id}/threads/{tid}", Operation::DeleteThread),
-    route("POST", "/v1/profilers/{id}/processes", Operation::AddProcess),
-    route("DELETE", "/v1/profilers/{id}/processes/{pid}", Operation::DeleteProcess),
+    route(
+        "GET",
+        "/v1/profilers/{id}/threads/{tid}",
+        Operation::ShowThread,
+    ),
+    route(
+        "PATCH",
+        "/v1/profilers/{id}/threads/{tid}",
+        Operation::ChangeThread,
+    ),
+    route(
+        "DELETE",
+        "/v1/profilers/{id}/threads/{tid}",
+        Operation::DeleteThread,
+    ),
+    route(
+        "POST",
+        "/v1/profilers/{id}/processes",
+        Operation::AddProcess,
+    ),
+    route(
+        "DELETE",
+        "/v1/profilers/{id}/processes/{pid}",
+        Operation::DeleteProcess,
+    ),
     route("POST", "/v1/profilers/{id}/clean", Operation::Clean),
     route("GET", "/v1/profilers/{id}/samples", Operation::ReadSamples),
     route("GET", "/v1/profilers/{id}/stream", Operation::StreamSamples),
@@ -158,7 +178,15 @@ mod tests {
     #[test]
     fn what_there_is_not_says_what_there_is() {
         let status = |method, path| find(method, path).expect_err("none").status;
-        for path in ["/", "", "/v2", "/v1/", "/v1/profilers/", "/v1/profilers//threads", "*"] {
+        for path in [
+            "/",
+            "",
+            "/v2",
+            "/v1/",
+            "/v1/profilers/",
+            "/v1/profilers//threads",
+            "*",
+        ] {
             assert_eq!(status("GET", path), 404, "{path}");
         }
         assert_eq!(status("GET", "/v1/profilers/x"), 400);

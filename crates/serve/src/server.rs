@@ -17,7 +17,7 @@ use crate::metrics::{self, Extra, Traffic};
 use crate::profilers::Limits;
 use crate::refusal::Refusal;
 use crate::rights::{Peer, Policy};
-use crate::service::{Answer, Caller, SampleStream, Service, Woken, TICK, lines, wait};
+use crate::service::{Answer, Caller, SampleStream, Service, TICK, Woken, lines, wait};
 use crate::socket::Socket;
 
 /// Connections at one time.
@@ -83,7 +83,10 @@ impl Drop for Place {
                 open.by_user.remove(&self.user);
             }
         }
-        self.shared.traffic.connections.store(open.all as u64, Ordering::Relaxed);
+        self.shared
+            .traffic
+            .connections
+            .store(open.all as u64, Ordering::Relaxed);
     }
 }
 
@@ -97,7 +100,11 @@ impl Shared {
         };
         let of_user = open.by_user.get(&user).copied().unwrap_or(0);
         // The last places are root's.
-        let all = if user == Some(0) { MOST_CONNECTIONS } else { MOST_CONNECTIONS - MOST_OF_USER };
+        let all = if user == Some(0) {
+            MOST_CONNECTIONS
+        } else {
+            MOST_CONNECTIONS - MOST_OF_USER
+        };
         if of_user >= most || open.all >= all {
             self.traffic.refused.fetch_add(1, Ordering::Relaxed);
             let why = format!(
@@ -109,7 +116,9 @@ impl Shared {
         }
         open.all += 1;
         *open.by_user.entry(user).or_default() += 1;
-        self.traffic.connections.store(open.all as u64, Ordering::Relaxed);
+        self.traffic
+            .connections
+            .store(open.all as u64, Ordering::Relaxed);
         Ok(Place {
             shared: Arc::clone(self),
             user,
@@ -205,7 +214,11 @@ fn take_client(shared: &Arc<Shared>, stream: UnixStream) -> io::Result<()> {
         };
         // One that went away, or that does not read, is no reason to stop.
         if client.serve().is_err() {
-            client.shared.traffic.dropped.fetch_add(1, Ordering::Relaxed);
+            client
+                .shared
+                .traffic
+                .dropped
+                .fetch_add(1, Ordering::Relaxed);
         }
         client.shared.service.profilers.disconnected(number);
         drop(place);
@@ -258,7 +271,9 @@ impl Client {
 
     fn send(&mut self, response: &Response, keep_alive: bool) -> io::Result<()> {
         self.shared.traffic.answered(response.status);
-        self.connection.stream.write_all(&response.bytes(keep_alive))
+        self.connection
+            .stream
+            .write_all(&response.bytes(keep_alive))
     }
 
     /// Sends samples until the profiler is gone or nobody reads them.
@@ -355,7 +370,10 @@ impl Shared {
 /// Whether a host, with its port, is this machine by a name that no other site can have.
 fn is_local(host: &str) -> bool {
     let name = host.rsplit_once(':').map_or(host, |(name, _port)| name);
-    name == "localhost" || name.parse::<std::net::Ipv4Addr>().is_ok_and(|a| a.is_loopback())
+    name == "localhost"
+        || name
+            .parse::<std::net::Ipv4Addr>()
+            .is_ok_and(|a| a.is_loopback())
 }
 
 #[cfg(test)]
@@ -364,10 +382,22 @@ mod tests {
 
     #[test]
     fn names_of_other_sites_are_not_this_machine() {
-        for host in ["127.0.0.1", "127.0.0.1:9", "localhost:9", "localhost", "127.8.9.1:1"] {
+        for host in [
+            "127.0.0.1",
+            "127.0.0.1:9",
+            "localhost:9",
+            "localhost",
+            "127.8.9.1:1",
+        ] {
             assert!(is_local(host), "{host}");
         }
-        for host in ["", "evil.example", "127.0.0.1.evil.example:9", "10.0.0.1:9", "localhost.x"] {
+        for host in [
+            "",
+            "evil.example",
+            "127.0.0.1.evil.example:9",
+            "10.0.0.1:9",
+            "localhost.x",
+        ] {
             assert!(!is_local(host), "{host}");
         }
     }

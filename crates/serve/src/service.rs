@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::bodies::{
     AddProcess, AddThread, ChangeProfiler, ChangeThread, CleanWhich, Cleaning, NewProfiler,
-    ShownSample, SharingName, read, read_if_any,
+    SharingName, ShownSample, read, read_if_any,
 };
 use crate::http::{JSON, MOST_BODY_BYTES, Request, Response};
 use crate::profilers::{Entry, Limits, Profilers};

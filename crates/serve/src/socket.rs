@@ -127,7 +127,10 @@ mod tests {
         let (_folder, path) = place();
         let first = Socket::bind(&path, true).expect("nobody is there");
         let error = Socket::bind(&path, true).expect_err("somebody is there");
-        assert!(error.to_string().contains("another memgauge serve"), "{error}");
+        assert!(
+            error.to_string().contains("another memgauge serve"),
+            "{error}"
+        );
         UnixStream::connect(&path).expect("the first listens");
         drop(first);
         assert!(!path.exists());

@@ -24,7 +24,10 @@ fn each_route_is_described_and_each_description_is_a_route() {
     let mut told = BTreeSet::new();
     for (path, methods) in api["paths"].as_object().expect("paths") {
         for (method, operation) in methods.as_object().expect("methods") {
-            let id = operation["operationId"].as_str().expect("a name").to_owned();
+            let id = operation["operationId"]
+                .as_str()
+                .expect("a name")
+                .to_owned();
             told.insert((method.to_uppercase(), path.clone(), id));
         }
     }
@@ -41,15 +44,25 @@ fn parameters_of_each_route_are_described() {
     let api = described();
     for route in ROUTES {
         let operation = &api["paths"][route.path][route.method.to_lowercase()];
-        let told = operation["parameters"].as_array().cloned().unwrap_or_default();
+        let told = operation["parameters"]
+            .as_array()
+            .cloned()
+            .unwrap_or_default();
         let by = |place: &str| -> BTreeSet<String> {
             let there = told.iter().filter(|p| p["in"] == place);
-            there.map(|p| p["name"].as_str().expect("a name").to_owned()).collect()
+            there
+                .map(|p| p["name"].as_str().expect("a name").to_owned())
+                .collect()
         };
-        let in_path = route.path.split('/').filter_map(|part| part.strip_prefix('{'));
+        let in_path = route
+            .path
+            .split('/')
+            .filter_map(|part| part.strip_prefix('{'));
         let in_path = in_path.map(|part| part.trim_end_matches('}').to_owned());
         assert_eq!(by("path"), in_path.collect(), "{}", route.path);
-        let known = parameters(route.operation).iter().map(|name| (*name).to_owned());
+        let known = parameters(route.operation)
+            .iter()
+            .map(|name| (*name).to_owned());
         assert_eq!(by("query"), known.collect(), "{}", route.path);
     }
 }
@@ -61,7 +74,11 @@ fn check(schema: &str, written: &impl Serialize) {
     let written = serde_json::to_value(written).expect("JSON");
     assert_eq!(names(&schema["properties"]), names(&written));
     if let Some(required) = schema["required"].as_array() {
-        assert_eq!(required.len(), names(&written).len(), "what is written is always there");
+        assert_eq!(
+            required.len(),
+            names(&written).len(),
+            "what is written is always there"
+        );
     }
 }
 

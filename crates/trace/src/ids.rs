@@ -16,6 +16,13 @@ pub struct Pid(pub u32);
 #[serde(transparent)]
 pub struct Tid(pub u32);
 
+/// A frame of a call stack, by its number in the recording.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct FrameId(pub u32);
+
 /// A logical processor, or a core of the modelled machine.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,

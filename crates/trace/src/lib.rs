@@ -26,12 +26,13 @@ pub use facts::{
     ImportFacts, OverheadFacts, PebsFacts, SampledFacts, SamplingFacts, SetsFacts, TableFacts,
     TickFacts, UnsupportedFacts,
 };
-pub use ids::{Cpu, Pid, Tid};
+pub use ids::{Cpu, FrameId, Pid, Tid};
 pub use io::{DeviceId, Direction, IoDevice, IoOwner, IoRow, Owner};
 pub use manifest::{
     CacheGeometry, CommandEnd, HostFacts, MachineFacts, Manifest, OwnCost, SourceFacts, TlbGeometry,
 };
 pub use rows::{
-    AccessKind, CodeRegion, CodeValue, DataSource, Derivation, GeneratedCode, Loss, LossKind,
-    Module, Overflow, OverflowBlock, Sample, SampleRegister, SeriesRow, SiteCount, Thread,
+    AccessKind, CodeRegion, CodeValue, DataSource, Derivation, Frame, GeneratedCode, Loss,
+    LossKind, Module, Overflow, OverflowBlock, Sample, SampleRegister, SeriesRow, SiteCount,
+    Thread,
 };

@@ -3,7 +3,7 @@
 //! Times are nanoseconds since the recording began, on the clock the manifest
 //! names (virtual for `emulate`, monotonic for hardware).
 
-use crate::{Cpu, EventId, PhysAddr, Pid, Tid, VirtAddr, packed};
+use crate::{Cpu, EventId, FrameId, PhysAddr, Pid, Tid, VirtAddr, packed};
 
 /// Effect of an access on memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -129,6 +129,26 @@ pub struct Sample {
     pub period: u64,
     /// How `addr` was found; `None` where the source reported it or there is none.
     pub derivation: Option<Derivation>,
+    /// The call that led to `ip`; `None` where stacks were not recorded, or it had no
+    /// caller.
+    pub caller: Option<FrameId>,
+}
+
+/// A frame of call stacks: a call, and the one that led to it. All samples that were
+/// reached by the same calls share it, so that the frames are a tree.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Frame {
+    /// Its number; those of its callers are smaller.
+    pub id: FrameId,
+    /// The call that led to it; `None` for the outermost.
+    pub caller: Option<FrameId>,
+    /// Process.
+    pub pid: Pid,
+    /// When it was first seen, nanoseconds since the recording began.
+    pub time_ns: u64,
+    /// An address in the calling instruction: the return address less one, or where the
+    /// thread entered the kernel.
+    pub ip: VirtAddr,
 }
 
 /// A register of a sample, where registers were asked for: a sample's registers

@@ -64,6 +64,7 @@ impl Plan {
             rate: Rate::Period(period),
             registers,
             physical,
+            stacks: None,
             timer_values: true,
         };
         let request = requested(event, wanted, &has);

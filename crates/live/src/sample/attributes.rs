@@ -70,6 +70,8 @@ pub struct SampleRequest {
     pub registers: bool,
     /// Physical addresses, where allowed.
     pub physical: bool,
+    /// Call stacks, followed by frame pointers: how many frames at most.
+    pub stacks: Option<u16>,
     /// Whether samples have a timer's count so far, which kernels from 6.13 on report.
     pub timer_values: bool,
 }
@@ -150,6 +152,13 @@ pub fn attribute(event: &Event, wanted: &SampleRequest, has: &Facilities) -> Bui
     if wanted.registers {
         attr.sample_type |= sample::REGS_INTR;
         attr.sample_regs_intr = REGISTERS;
+    }
+    if let Some(frames) = wanted.stacks {
+        attr.sample_type |= sample::CALLCHAIN;
+        attr.sample_max_stack = frames;
+        if attr.has(flag::EXCLUDE_KERNEL) {
+            attr.flags |= flag::EXCLUDE_CALLCHAIN_KERNEL;
+        }
     }
     let mut built = Built {
         attr,

@@ -34,6 +34,7 @@ fn of_pmu(number: u32, flags: u64) -> Event {
 }
 
 const WANTED: SampleRequest = SampleRequest {
+    stacks: None,
     rate: Rate::Period(1000),
     registers: false,
     physical: false,

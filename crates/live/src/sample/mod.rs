@@ -64,6 +64,8 @@ pub struct Options {
     pub registers: bool,
     /// Write them into the recording, a row each.
     pub keep_registers: bool,
+    /// Record call stacks, followed by frame pointers, of so many frames at most.
+    pub stacks: Option<u16>,
     /// Part of the observed processor time that sampling may take; periods are
     /// changed to keep to it.
     pub overhead: Option<f64>,

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, HashMap};
 
 use memgauge_recording::Writer;
 use memgauge_trace::{
-    Derivation, DerivationFacts, EventId, Loss, LossKind, PhysAddr, Pid, Sample as SampleRow,
-    SampleRegister, Tid, VirtAddr, catalogue,
+    Derivation, DerivationFacts, EventId, FrameId, Loss, LossKind, PhysAddr, Pid,
+    Sample as SampleRow, SampleRegister, Tid, VirtAddr, catalogue,
 };
 
 use super::decode::{Decode, rebuild};
@@ -22,6 +22,7 @@ use memgauge_perf::derive::NoRecipe;
 use memgauge_perf::record::{Header, Layout, Record, Sample, Trailer};
 use memgauge_perf::spe::Operation;
 use memgauge_recording::overflows::Traces;
+use memgauge_recording::stacks::{self, Stacks};
 
 /// An event's id in the recording.
 pub(super) fn event_id(number: usize) -> EventId {
@@ -66,6 +67,9 @@ pub(super) struct Recorder {
     traces: Option<Traces>,
     pub(super) stopped: Stopped,
     pub(super) regions: Regions,
+    stacks: Stacks,
+    /// Calls of the sample at hand.
+    calls: Vec<VirtAddr>,
     /// Records of all kinds that rings had no room for.
     ring_lost: u64,
     /// Values of timers at each thread's last sample, by event id.
@@ -103,6 +107,8 @@ impl Recorder {
                 .map(|t| Traces::new(t.resolution_ns)),
             stopped: Stopped::default(),
             regions: Regions::default(),
+            stacks: Stacks::new(),
+            calls: Vec::new(),
             ring_lost: 0,
             values: HashMap::new(),
             latest_ns: 0,
@@ -187,8 +193,20 @@ impl Recorder {
                 self.outcomes[event].cut += 1;
                 Ok(())
             }
+            (
+                Record::Comm {
+                    pid, exec: true, ..
+                },
+                _,
+            ) => {
+                self.stacks.forget(Pid(*pid));
+                self.followed.take(record, time_ns, &mut self.writer)
+            }
             (Record::Exit(task), _) => {
                 self.values.remove(&task.tid);
+                if task.pid == task.tid {
+                    self.stacks.forget(Pid(task.pid));
+                }
                 self.followed.take(record, time_ns, &mut self.writer)
             }
             (other, _) => self.followed.take(other, time_ns, &mut self.writer),
@@ -238,6 +256,7 @@ impl Recorder {
         outcome.periods = outcome.periods.saturating_add(row.period);
         outcome.with_address += u64::from(row.addr.is_some());
         row.period = stands_for;
+        row.caller = self.caller(s, time_ns)?;
         self.writer.push(row)?;
         if let Some(registers) = s.intr_regs.filter(|_| self.keep_registers) {
             self.writer
@@ -250,6 +269,20 @@ impl Recorder {
                 }))?;
         }
         Ok(())
+    }
+
+    /// The call that led to the sample, where stacks are recorded.
+    fn caller(&mut self, s: &Sample<'_>, time_ns: u64) -> Result<Option<FrameId>> {
+        if s.callchain.is_empty() {
+            return Ok(None);
+        }
+        self.calls.clear();
+        s.calls(&mut self.calls);
+        let write = |frame| self.writer.push(frame);
+        let caller = self
+            .stacks
+            .caller((Pid(s.pid), time_ns), &self.calls, write);
+        Ok(caller?)
     }
 
     /// Keeps an overflow's time, where times are wanted. How many events its sample
@@ -370,6 +403,8 @@ impl Recorder {
             }
             self.outcomes.push(o);
         }
+        let cut = self.stacks.cut;
+        self.lose(LossKind::NotKept, stacks::CUT, cut);
         let (unmatched, lost) = (self.regions.unmatched, self.regions.lost);
         self.lose(LossKind::RegionEnd, "", unmatched);
         self.lose(LossKind::RingFull, "marks of regions", lost);

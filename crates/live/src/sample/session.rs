@@ -81,6 +81,7 @@ fn opened<'a>(
             rate,
             registers: options.registers,
             physical: true,
+            stacks: options.stacks,
             // A processor's timer counts while it idles, too. Traces keep one period for
             // many overflows.
             timer_values: aimed.per_task && !wide && options.tracing.is_none(),

@@ -36,6 +36,7 @@ pub(crate) fn sample() -> impl Strategy<Value = Sample> {
             source: DataSource::from_code(d.3),
             period: d.4,
             derivation: memgauge_trace::Derivation::from_code(d.0),
+            caller: cpu.map(memgauge_trace::FrameId),
         }
     })
 }

@@ -1,5 +1,6 @@
 //! The report's sections, in order.
 
+mod calls;
 mod closing;
 mod code_regions;
 mod counting;
@@ -49,6 +50,7 @@ pub(crate) fn all(summary: &Summary, style: &Style) -> Vec<String> {
         sampling::sources(summary, style),
         places(hot::functions),
         places(hot::lines),
+        calls::callers(summary, style),
         hot::instructions(summary, style),
         sampling::derivations(summary, style),
         places(regions::regions),

@@ -1,0 +1,599 @@
+//! Call stacks: the calls that led to the events.
+//!
+//! A recording has each call once, with its caller: a tree by address. It becomes a tree
+//! by function here, the code of all processes together; functions that the compiler
+//! inlined are nodes of their own. A call counts where its instruction is: an address in
+//! it, not the one to which it returns.
+//!
+//! Memory: 16 bytes a frame, and 60 bytes for each place that samples have under the same
+//! calls.
+
+use std::collections::HashMap;
+
+use memgauge_trace::{EventId, Frame, FrameId, Sample};
+use serde::Serialize;
+
+use crate::Analysis;
+use crate::counts::{EventNames, ratio};
+use crate::hotspots::place_names;
+use crate::resolve::Resolve;
+use crate::spaces::{AddressSpaces, PathId, is_file};
+
+/// Nodes of a tree that are kept; smaller ones are summed in their callers' others.
+const MOST_NODES: usize = 10_000;
+/// Name of the node that sums what a function calls besides.
+const OTHERS: &str = "(others)";
+
+/// A place in the code.
+type Place = (PathId, u64);
+
+/// The calls of a recording.
+#[derive(Clone, Debug)]
+pub struct Frames<'a> {
+    spaces: &'a AddressSpaces,
+    /// By number.
+    calls: Vec<(Option<FrameId>, Place)>,
+}
+
+impl<'a> Frames<'a> {
+    /// Places are named by these mappings.
+    pub fn new(spaces: &'a AddressSpaces) -> Self {
+        Frames {
+            spaces,
+            calls: Vec::new(),
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.calls.is_empty()
+    }
+}
+
+impl<'a> Analysis for Frames<'a> {
+    type Row = Frame;
+    type Output = Frames<'a>;
+
+    fn observe(&mut self, batch: &[Frame]) {
+        for frame in batch {
+            // Numbers rise by one. Where a part is missing, its calls lead nowhere.
+            let number = frame.id.0 as usize;
+            let gap = number.saturating_sub(self.calls.len()).min(1 << 24);
+            let nowhere = (None, self.spaces.code_at(frame.pid, 0));
+            self.calls.extend(std::iter::repeat_n(nowhere, gap));
+            if number == self.calls.len() {
+                let place = self.spaces.code_at(frame.pid, frame.ip.0);
+                let caller = frame.caller.filter(|caller| caller.0 < frame.id.0);
+                self.calls.push((caller, place));
+            }
+        }
+    }
+
+    fn merge(&mut self, other: Self) {
+        let known = self.calls.len().min(other.calls.len());
+        self.calls.extend_from_slice(&other.calls[known..]);
+    }
+
+    fn finish(self) -> Frames<'a> {
+        self
+    }
+}
+
+/// Sums samples by event, calls and place. Only analyses over the same
+/// [`AddressSpaces`] may be merged.
+#[derive(Clone, Debug)]
+pub struct SampledStacks<'a> {
+    spaces: &'a AddressSpaces,
+    /// Samples, and the events they stand for.
+    sums: HashMap<(EventId, Option<FrameId>, Place), (u64, u64)>,
+}
+
+impl<'a> SampledStacks<'a> {
+    /// Places are named by these mappings.
+    pub fn new(spaces: &'a AddressSpaces) -> Self {
+        SampledStacks {
+            spaces,
+            sums: HashMap::new(),
+        }
+    }
+}
+
+impl<'a> Analysis for SampledStacks<'a> {
+    type Row = Sample;
+    type Output = SampledStacks<'a>;
+
+    fn observe(&mut self, batch: &[Sample]) {
+        for sample in batch {
+            let place = self.spaces.code_at(sample.pid, sample.ip.0);
+            let key = (sample.event, sample.caller, place);
+            let sums = self.sums.entry(key).or_default();
+            sums.0 += 1;
+            sums.1 = sums.1.saturating_add(sample.period);
+        }
+    }
+
+    fn merge(&mut self, other: Self) {
+        for (key, (samples, events)) in other.sums {
+            let sums = self.sums.entry(key).or_default();
+            sums.0 += samples;
+            sums.1 = sums.1.saturating_add(events);
+        }
+    }
+
+    fn finish(self) -> SampledStacks<'a> {
+        self
+    }
+}
+
+/// A function, reached by one chain of calls.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct CallNode {
+    /// The function, or the module where it has no symbols; `(others)`: what its caller
+    /// calls besides.
+    pub function: String,
+    /// Path of the file the code came from.
+    pub module: String,
+    /// Index of the node that calls it; smaller than its own.
+    pub caller: Option<u32>,
+    /// Samples in it and in what it calls.
+    pub samples: u64,
+    /// Events that they stand for.
+    pub events: u64,
+    /// Events in the function itself.
+    pub own_events: u64,
+}
+
+/// The calls that led to an event.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct CallTree {
+    /// Name of the event.
+    pub event: String,
+    /// Samples of it.
+    pub samples: u64,
+    /// Events that they stand for.
+    pub events: u64,
+    /// Callers before what they call, those with most events first.
+    pub nodes: Vec<CallNode>,
+}
+
+/// The paths on which a function was reached.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct CalledFrom<'a> {
+    /// The function.
+    pub function: &'a str,
+    /// Events in it, in parts of all.
+    pub share: Option<f64>,
+    /// Its callers, innermost first, with their shares of all events; most first.
+    pub paths: Vec<(Option<f64>, Vec<&'a str>)>,
+}
+
+impl CallTree {
+    /// Names from `node`'s caller outwards.
+    pub fn callers(&self, node: &CallNode) -> Vec<&str> {
+        let mut names = Vec::new();
+        let mut at = node.caller;
+        while let Some(caller) = at.and_then(|at| self.nodes.get(at as usize)) {
+            names.push(caller.function.as_str());
+            at = caller.caller;
+        }
+        names
+    }
+
+    /// The functions with most events of their own, and from where they were called.
+    pub fn hottest(&self, functions: usize) -> Vec<CalledFrom<'_>> {
+        let mut all: HashMap<(&str, &str), (u64, Vec<&CallNode>)> = HashMap::new();
+        for node in self.nodes.iter().filter(|node| node.own_events > 0) {
+            if node.function == OTHERS {
+                continue;
+            }
+            let key = (node.function.as_str(), node.module.as_str());
+            let sums = all.entry(key).or_default();
+            sums.0 += node.own_events;
+            sums.1.push(node);
+        }
+        let mut all: Vec<_> = all.into_iter().collect();
+        all.sort_by_key(|&(name, (events, _))| (std::cmp::Reverse(events), name));
+        let share = |events| ratio(events, self.events);
+        let mut hottest = Vec::new();
+        for ((function, _), (events, mut nodes)) in all.into_iter().take(functions) {
+            nodes.sort_by_key(|node| std::cmp::Reverse(node.own_events));
+            let path = |node: &CallNode| (share(node.own_events), self.callers(node));
+            hottest.push(CalledFrom {
+                function,
+                share: share(events),
+                paths: nodes.into_iter().map(path).collect(),
+            });
+        }
+        hottest
+    }
+}
+
+/// The trees of all events, the one with most samples first.
+pub(crate) fn call_trees(
+    frames: &Frames,
+    sampled: &SampledStacks,
+    symbols: &mut dyn Resolve,
+    names: &EventNames,
+) -> Vec<CallTree> {
+    let mut by_event: HashMap<EventId, Vec<_>> = HashMap::new();
+    for (&(event, caller, place), &sums) in &sampled.sums {
+        by_event
+            .entry(event)
+            .or_default()
+            .push((caller, place, sums));
+    }
+    let mut growing = Growing {
+        frames,
+        functions: Functions::new(frames.spaces, symbols),
+    };
+    let trees = by_event.into_iter().map(|(event, mut stacks)| {
+        // Equal recordings have equal trees.
+        stacks.sort_unstable();
+        growing.tree(names.name(event), &stacks)
+    });
+    let mut trees: Vec<CallTree> = trees.collect();
+    trees.sort_by(|a, b| (b.samples, &a.event).cmp(&(a.samples, &b.event)));
+    trees
+}
+
+/// Functions by place, with numbers.
+struct Functions<'a> {
+    spaces: &'a AddressSpaces,
+    symbols: &'a mut dyn Resolve,
+    /// Function and module by number.
+    names: Vec<(String, String)>,
+    numbers: HashMap<(String, String), u32>,
+    /// The functions at a place: the one that others are inlined into first.
+    places: HashMap<Place, Vec<u32>>,
+}
+
+impl<'a> Functions<'a> {
+    fn new(spaces: &'a AddressSpaces, symbols: &'a mut dyn Resolve) -> Self {
+        Functions {
+            spaces,
+            symbols,
+            names: Vec::new(),
+            numbers: HashMap::new(),
+            places: HashMap::new(),
+        }
+    }
+
+    fn number(&mut self, name: (String, String)) -> u32 {
+        if let Some(&number) = self.numbers.get(&name) {
+            return number;
+        }
+        let number = self.names.len() as u32;
+        self.names.push(name.clone());
+        self.numbers.insert(name, number);
+        number
+    }
+
+    fn at(&mut self, place: Place) -> &[u32] {
+        if !self.places.contains_key(&place) {
+            let [name, ..] = place_names(self.symbols, self.spaces, place);
+            let outer = name.inlined_into.iter().rev().map(|c| c.function.clone());
+            let all: Vec<String> = outer.chain([name.function]).collect();
+            let number = |function| self.number((function, name.module.clone()));
+            let numbers = all.into_iter().map(number).collect();
+            self.places.insert(place, numbers);
+        }
+        self.places.get(&place).map_or(&[], Vec::as_slice)
+    }
+
+    /// Whether nothing but its module is known of a function.
+    fn is_nameless(&self, number: u32) -> bool {
+        let (function, module) = &self.names[number as usize];
+        function == module && !is_file(module)
+    }
+}
+
+/// A tree while it grows: nodes by caller and function.
+#[derive(Default)]
+struct Tree {
+    numbers: HashMap<(Option<u32>, u32), u32>,
+    nodes: Vec<Node>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Node {
+    caller: Option<u32>,
+    function: u32,
+    samples: u64,
+    events: u64,
+    own_events: u64,
+}
+
+impl Tree {
+    fn node(&mut self, caller: Option<u32>, function: u32) -> u32 {
+        let next = self.nodes.len() as u32;
+        let number = *self.numbers.entry((caller, function)).or_insert(next);
+        if number == next {
+            self.nodes.push(Node {
+                caller,
+                function,
+                ..Node::default()
+            });
+        }
+        number
+    }
+
+    /// Adds to every node the sums of those that it calls.
+    fn sum_up(&mut self) {
+        for at in (0..self.nodes.len()).rev() {
+            let Node {
+                caller,
+                samples,
+                events,
+                ..
+            } = self.nodes[at];
+            if let Some(caller) = caller.map(|c| &mut self.nodes[c as usize]) {
+                caller.samples += samples;
+                caller.events = caller.events.saturating_add(events);
+            }
+        }
+    }
+}
+
+struct Growing<'a> {
+    frames: &'a Frames<'a>,
+    functions: Functions<'a>,
+}
+
+impl Growing<'_> {
+    fn tree(&mut self, event: String, stacks: &[(Option<FrameId>, Place, (u64, u64))]) -> CallTree {
+        let mut tree = Tree::default();
+        let mut known = HashMap::new();
+        for &(caller, place, (samples, events)) in stacks {
+            let outer = self.reached(&mut tree, &mut known, caller);
+            if let Some(at) = self.enter(&mut tree, outer, place) {
+                let node = &mut tree.nodes[at as usize];
+                node.samples += samples;
+                node.events = node.events.saturating_add(events);
+                node.own_events = node.own_events.saturating_add(events);
+            }
+        }
+        tree.sum_up();
+        let tops = tree.nodes.iter().filter(|node| node.caller.is_none());
+        let (samples, events) = tops.fold((0, 0_u64), |(samples, events), node| {
+            (samples + node.samples, events.saturating_add(node.events))
+        });
+        CallTree {
+            event,
+            samples,
+            events,
+            nodes: self.kept(&tree),
+        }
+    }
+
+    /// The node of a call and all that led to it.
+    fn reached(
+        &mut self,
+        tree: &mut Tree,
+        known: &mut HashMap<FrameId, Option<u32>>,
+        call: Option<FrameId>,
+    ) -> Option<u32> {
+        let mut path = Vec::new();
+        let mut at = call;
+        let mut node = None;
+        while let Some(frame) = at {
+            if let Some(&there) = known.get(&frame) {
+                node = there;
+                break;
+            }
+            let &(caller, place) = self.frames.calls.get(frame.0 as usize)?;
+            path.push((frame, place));
+            at = caller;
+        }
+        for (frame, place) in path.into_iter().rev() {
+            node = self.enter(tree, node, place);
+            known.insert(frame, node);
+        }
+        node
+    }
+
+    /// The node of the code at a place, called by `caller`. Calls between functions of
+    /// which only the module is known are one node.
+    fn enter(&mut self, tree: &mut Tree, caller: Option<u32>, place: Place) -> Option<u32> {
+        let mut at = caller;
+        let functions = self.functions.at(place).to_vec();
+        for function in functions {
+            let same = at.filter(|&at| tree.nodes[at as usize].function == function);
+            at = match same.filter(|_| self.functions.is_nameless(function)) {
+                Some(at) => Some(at),
+                None => Some(tree.node(at, function)),
+            };
+        }
+        at
+    }
+
+    /// The largest nodes in order of the calls; smaller ones are summed.
+    fn kept(&self, tree: &Tree) -> Vec<CallNode> {
+        let mut sizes: Vec<u64> = tree.nodes.iter().map(|node| node.events).collect();
+        sizes.sort_unstable_by(|a, b| b.cmp(a));
+        let least = sizes.get(MOST_NODES).map_or(0, |size| size + 1);
+        let mut called: HashMap<Option<u32>, Vec<u32>> = HashMap::new();
+        for (at, node) in tree.nodes.iter().enumerate() {
+            called.entry(node.caller).or_default().push(at as u32);
+        }
+        for list in called.values_mut() {
+            list.sort_by_key(|&at| {
+                let node = &tree.nodes[at as usize];
+                (
+                    std::cmp::Reverse(node.events),
+                    &self.functions.names[node.function as usize],
+                )
+            });
+        }
+        let mut kept = Vec::new();
+        let mut waiting = vec![(None, None)];
+        while let Some((number, caller)) = waiting.pop() {
+            if let Some(number) = number {
+                kept.push(self.named(&tree.nodes[number as usize], caller));
+            }
+            let own = number.map(|_| kept.len() as u32 - 1);
+            let Some(list) = called.get(&number) else {
+                continue;
+            };
+            let (large, small): (Vec<u32>, Vec<u32>) = list
+                .iter()
+                .partition(|&&at| tree.nodes[at as usize].events >= least);
+            let small: Vec<&Node> = small.iter().map(|&at| &tree.nodes[at as usize]).collect();
+            if !small.is_empty() {
+                kept.push(others(&small, own));
+            }
+            // The last one that waits is the next.
+            waiting.extend(large.into_iter().rev().map(|at| (Some(at), own)));
+        }
+        kept
+    }
+
+    fn named(&self, node: &Node, caller: Option<u32>) -> CallNode {
+        let (function, module) = &self.functions.names[node.function as usize];
+        CallNode {
+            function: function.clone(),
+            module: module.clone(),
+            caller,
+            samples: node.samples,
+            events: node.events,
+            own_events: node.own_events,
+        }
+    }
+}
+
+fn others(nodes: &[&Node], caller: Option<u32>) -> CallNode {
+    let events = nodes.iter().map(|node| node.events).sum();
+    CallNode {
+        function: OTHERS.to_owned(),
+        caller,
+        samples: nodes.iter().map(|node| node.samples).sum(),
+        events,
+        own_events: events,
+        ..CallNode::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spaces::tests::{code, spaces};
+    use memgauge_trace::{Pid, VirtAddr};
+
+    /// Each file is a function: `/a` at 0x1000, `/b` at 0x2000 and so on.
+    fn functions() -> AddressSpaces {
+        let file = |n: u64, name: &str| code(0, n << 12, (n + 1) << 12, name);
+        spaces(&[file(1, "/a"), file(2, "/b"), file(3, "/c"), file(4, "/d")])
+    }
+
+    fn frame(id: u32, caller: Option<u32>, ip: u64) -> Frame {
+        Frame {
+            id: FrameId(id),
+            caller: caller.map(FrameId),
+            pid: Pid(1),
+            ip: VirtAddr(ip),
+            ..Frame::default()
+        }
+    }
+
+    fn sample(caller: Option<u32>, ip: u64, period: u64) -> Sample {
+        Sample {
+            pid: Pid(1),
+            event: EventId(300),
+            ip: VirtAddr(ip),
+            caller: caller.map(FrameId),
+            period,
+            ..Sample::default()
+        }
+    }
+
+    fn tree(frames: &[Frame], samples: &[Sample]) -> CallTree {
+        let spaces = functions();
+        let mut calls = Frames::new(&spaces);
+        calls.observe(frames);
+        let mut first = SampledStacks::new(&spaces);
+        let mut second = first.clone();
+        let (a, b) = samples.split_at(samples.len() / 2);
+        first.observe(a);
+        second.observe(b);
+        first.merge(second);
+        let names = EventNames::of(&memgauge_trace::Manifest::default());
+        let mut symbols = crate::resolve::NoSymbols;
+        call_trees(&calls.finish(), &first.finish(), &mut symbols, &names).remove(0)
+    }
+
+    /// Names, levels, events with what is called, own events.
+    fn shown(tree: &CallTree) -> Vec<(String, usize, u64, u64)> {
+        let node = |node: &CallNode| {
+            let name = node.function.trim_end_matches(" [no symbols]").to_owned();
+            (name, tree.callers(node).len(), node.events, node.own_events)
+        };
+        tree.nodes.iter().map(node).collect()
+    }
+
+    #[test]
+    fn sums_go_up_to_the_callers_and_the_largest_comes_first() {
+        let frames = [
+            frame(0, None, 0x1010),
+            frame(1, Some(0), 0x2010),
+            frame(2, Some(0), 0x2020), // another call in the same function
+            frame(3, Some(0), 0x3010),
+        ];
+        let samples = [
+            sample(Some(1), 0x4000, 5),
+            sample(Some(2), 0x4444, 6),
+            sample(Some(3), 0x4000, 20),
+            sample(Some(0), 0x2000, 1),
+            sample(None, 0x1000, 2),
+        ];
+        let tree = tree(&frames, &samples);
+        let row = |name: &str, level, events, own| (name.to_owned(), level, events, own);
+        let expected = [
+            row("a", 0, 34, 2),
+            row("c", 1, 20, 0),
+            row("d", 2, 20, 20),
+            row("b", 1, 12, 1),
+            row("d", 2, 11, 11),
+        ];
+        assert_eq!(shown(&tree), expected);
+        assert_eq!((tree.samples, tree.events), (5, 34));
+        let hottest = tree.hottest(1);
+        assert_eq!(hottest[0].share, ratio(31, 34));
+        let path = |names: &[&str], events| {
+            let names = names.iter().map(|name| format!("{name} [no symbols]"));
+            (ratio(events, 34), names.collect::<Vec<_>>())
+        };
+        let paths: Vec<_> = hottest[0]
+            .paths
+            .iter()
+            .map(|(share, names)| (*share, names.iter().map(|n| (*n).to_owned()).collect()))
+            .collect();
+        assert_eq!(paths, [path(&["c", "a"], 20), path(&["b", "a"], 11)]);
+    }
+
+    #[test]
+    fn small_nodes_are_summed_and_nothing_is_lost() {
+        let frames = [frame(0, None, 0x1010)];
+        // Two functions that call each other more often than nodes are kept.
+        let deep: Vec<Frame> = (1..=2 * MOST_NODES as u32)
+            .map(|n| frame(n, Some(n - 1), 0x2000 + u64::from(n % 2) * 0x1000))
+            .collect();
+        let frames: Vec<Frame> = frames.into_iter().chain(deep).collect();
+        let last = frames.len() as u32 - 1;
+        let samples = [sample(Some(last), 0x4000, 7), sample(Some(0), 0x4000, 9)];
+        let tree = tree(&frames, &samples);
+        assert!(tree.nodes.len() <= MOST_NODES + 2, "{}", tree.nodes.len());
+        let own: u64 = tree.nodes.iter().map(|node| node.own_events).sum();
+        assert_eq!((own, tree.events), (16, 16));
+    }
+
+    #[test]
+    fn calls_of_a_part_that_is_missing_lead_nowhere() {
+        let frames = [frame(5, Some(4), 0x2010), frame(6, Some(9), 0x3010)];
+        let samples = [
+            sample(Some(5), 0x4000, 1),
+            sample(Some(6), 0x4000, 1),
+            sample(Some(99), 0x4000, 1),
+        ];
+        let tree = tree(&frames, &samples);
+        assert_eq!(tree.events, 3);
+    }
+}

@@ -1,0 +1,136 @@
+//! Call stacks on their way to the recording: each frame is written once.
+//!
+//! Memory: about 60 bytes a frame, at most [`MOST_FRAMES`] of them.
+
+use std::collections::HashMap;
+
+use memgauge_trace::{Frame, FrameId, Pid, VirtAddr};
+
+/// Frames that a recording may have: 240 MB while it is written.
+pub const MOST_FRAMES: u32 = 1 << 22;
+
+/// What is lost beyond that, in words.
+pub const CUT: &str = "samples whose call stack is cut short: there is no room for more frames";
+
+/// The frames so far.
+#[derive(Debug, Default)]
+pub struct Stacks {
+    /// By process, caller and address. A process begins anew by exec.
+    known: HashMap<Pid, HashMap<(Option<FrameId>, VirtAddr), FrameId>>,
+    next: u32,
+    /// Samples whose stacks found no room.
+    pub cut: u64,
+}
+
+impl Stacks {
+    /// No frames yet.
+    pub fn new() -> Stacks {
+        Stacks::default()
+    }
+
+    /// The frame of a call that `caller` led to. A frame that is new is handed to `write`.
+    /// `None` where there is no room for more; the sample counts in `cut`.
+    ///
+    /// # Errors
+    /// As of `write`.
+    pub fn frame<E>(
+        &mut self,
+        (pid, time_ns): (Pid, u64),
+        caller: Option<FrameId>,
+        ip: VirtAddr,
+        write: impl FnOnce(Frame) -> Result<(), E>,
+    ) -> Result<Option<FrameId>, E> {
+        let known = self.known.entry(pid).or_default();
+        if let Some(&id) = known.get(&(caller, ip)) {
+            return Ok(Some(id));
+        }
+        if self.next == MOST_FRAMES {
+            self.cut += 1;
+            return Ok(None);
+        }
+        let id = FrameId(self.next);
+        self.next += 1;
+        known.insert((caller, ip), id);
+        write(Frame {
+            id,
+            caller,
+            pid,
+            time_ns,
+            ip,
+        })?;
+        Ok(Some(id))
+    }
+
+    /// The frame of the innermost of `calls`, which come from the innermost on; `None`
+    /// where there are none. Where there is no room for more frames, it is the innermost
+    /// that has one.
+    ///
+    /// # Errors
+    /// As of `write`.
+    pub fn caller<E>(
+        &mut self,
+        process: (Pid, u64),
+        calls: &[VirtAddr],
+        mut write: impl FnMut(Frame) -> Result<(), E>,
+    ) -> Result<Option<FrameId>, E> {
+        let mut caller = None;
+        for &ip in calls.iter().rev() {
+            match self.frame(process, caller, ip, &mut write)? {
+                None => break,
+                inner => caller = inner,
+            }
+        }
+        Ok(caller)
+    }
+
+    /// The process has another program from now on, or has ended.
+    pub fn forget(&mut self, pid: Pid) {
+        self.known.remove(&pid);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn take(stacks: &mut Stacks, pid: u32, calls: &[u64]) -> (Option<FrameId>, Vec<Frame>) {
+        let mut written = Vec::new();
+        let calls: Vec<_> = calls.iter().map(|&ip| VirtAddr(ip)).collect();
+        let caller = stacks.caller((Pid(pid), 7), &calls, |frame| {
+            written.push(frame);
+            Ok::<(), ()>(())
+        });
+        (caller.unwrap(), written)
+    }
+
+    #[test]
+    fn frames_are_shared_by_stacks_with_the_same_outer_calls() {
+        let mut stacks = Stacks::new();
+        let (a, written) = take(&mut stacks, 1, &[30, 20, 10]);
+        assert_eq!(a, Some(FrameId(2)));
+        let tree: Vec<_> = written.iter().map(|f| (f.id.0, f.caller, f.ip.0)).collect();
+        let expected = [
+            (0, None, 10),
+            (1, Some(FrameId(0)), 20),
+            (2, Some(FrameId(1)), 30),
+        ];
+        assert_eq!(tree, expected);
+        let (b, written) = take(&mut stacks, 1, &[31, 20, 10]);
+        assert_eq!((b, written.len()), (Some(FrameId(3)), 1));
+        assert_eq!(take(&mut stacks, 1, &[20, 10]), (Some(FrameId(1)), vec![]));
+        assert_eq!(take(&mut stacks, 1, &[]), (None, vec![]));
+        let (other, written) = take(&mut stacks, 2, &[20, 10]);
+        assert_eq!((other, written.len()), (Some(FrameId(5)), 2));
+        stacks.forget(Pid(1));
+        assert_eq!(take(&mut stacks, 1, &[10]).1.len(), 1);
+    }
+
+    #[test]
+    fn a_stack_without_room_keeps_its_outer_part() {
+        let mut stacks = Stacks::new();
+        stacks.next = MOST_FRAMES - 1;
+        let (caller, written) = take(&mut stacks, 1, &[30, 20, 10]);
+        assert_eq!((caller, written.len()), (Some(FrameId(MOST_FRAMES - 1)), 1));
+        assert_eq!(stacks.cut, 1);
+    }
+}
