@@ -45,7 +45,7 @@ fn code(error: &Error) -> c_int {
     match error.kind() {
         ErrorKind::Usage | ErrorKind::BadInput => BAD_ARGUMENT,
         ErrorKind::Missing => MISSING,
-        ErrorKind::Refused => REFUSED,
+        ErrorKind::Refused | ErrorKind::NoSuchTask => REFUSED,
         _ => SYSTEM,
     }
 }

@@ -11,6 +11,7 @@ mod terminal;
 mod args;
 mod bandwidth;
 mod clock;
+mod ctl;
 mod diff;
 mod doctor;
 mod export;
@@ -30,6 +31,7 @@ mod progress;
 mod record;
 mod report;
 mod sample;
+mod serve;
 mod stat;
 mod target;
 mod top;
@@ -82,6 +84,8 @@ enum Verb {
     /// Write a recording in the format of another tool: pprof, callgrind, Perfetto, CSV
     Export(export::Export),
     Top(top::Top),
+    Serve(serve::Serve),
+    Ctl(ctl::Ctl),
     /// Account I/O: which process moves how many bytes through which device
     Io(args::Io),
     /// Convert a recording of perf to a recording of memgauge
@@ -116,6 +120,8 @@ fn run(cli: Cli) -> anyhow::Result<Exit> {
         Some(Verb::Diff(args)) => diff::diff(&args),
         Some(Verb::Export(args)) => export::export(&args),
         Some(Verb::Top(args)) => top::top(&args),
+        Some(Verb::Serve(args)) => serve::serve(&args),
+        Some(Verb::Ctl(args)) => ctl::ctl(&args),
         Some(Verb::Io(args)) => io::io(&args),
         Some(Verb::Import(args)) => import::import(&args),
         Some(Verb::Stat(args)) => stat::stat(&args),

@@ -19,6 +19,10 @@ pub enum ErrorKind {
     Usage,
     /// This user may not do it.
     Refused,
+    /// There is no such process or thread, or none any more.
+    NoSuchTask,
+    /// A limit of memgauge's own is reached.
+    Exhausted,
     /// A file is not what it should be.
     BadInput,
     /// The recording could not be written.

@@ -416,10 +416,10 @@ pub(crate) fn smaller_rings(pages: usize, wanted: usize) -> Option<String> {
 pub fn refusal(what: &str, error: io::Error) -> Error {
     let (kind, fix) = match error.raw_os_error() {
         Some(libc::EMFILE) => (
-            ErrorKind::System,
+            ErrorKind::Exhausted,
             ": too many open files; raise the limit (ulimit -n), or name fewer events or threads",
         ),
-        Some(libc::ESRCH) => (ErrorKind::Refused, ": the process or thread has ended"),
+        Some(libc::ESRCH) => (ErrorKind::NoSuchTask, ": the process or thread has ended"),
         Some(libc::EACCES | libc::EPERM) => (
             ErrorKind::Refused,
             ": not allowed to this user; your own processes need \

@@ -16,7 +16,7 @@ use crate::registry::{Registry, SampledThread, State, add};
 use crate::ring::{Ring, RingWriter};
 use crate::sample::{Sample, WORDS};
 use crate::settings::{Settings, WhenFull};
-use crate::tasks::{children, identity, threads};
+use crate::tasks::{Held, children, identity, threads};
 use crate::{Error, ErrorKind, Result};
 
 /// Time between two looks for threads that no record told of.
@@ -182,19 +182,38 @@ impl Core {
             let message = format!("failed to add thread `{tid}`: it was added before");
             return Err(Error::usage(message));
         }
+        self.check_room(tid)?;
         for _ in 0..ATTEMPTS {
-            let Some(before) = identity(tid) else {
+            let (Some(before), Some(held)) = (identity(tid), Held::of(tid)) else {
                 return Ok(None);
             };
             let attached = self.plan.attach(tid, follows);
+            // After it was attached to: from then on the kernel ends the sampling of a
+            // program that changes its user.
+            let allowed = self.settings.only_user.is_none_or(|u| held.belongs_to(u));
             if identity(tid) != Some(before) {
                 // It has ended, and another may have its number.
                 continue;
+            }
+            if !allowed {
+                return Err(not_own(tid));
             }
             let attached = attached?;
             return Ok(attached.map(|attached| self.attached(attached, before.pid, follows)));
         }
         Ok(None)
+    }
+
+    fn check_room(&self, tid: u32) -> Result<()> {
+        let most = self.settings.most_threads;
+        if self.registry.seats().threads.len() < most {
+            return Ok(());
+        }
+        let message = format!(
+            "failed to add thread `{tid}`: this profiler has {most} threads, the most it may \
+             have: delete some, or clean up those that have ended"
+        );
+        Err(Error::new(ErrorKind::Exhausted, message))
     }
 
     fn attached(&mut self, attached: Attached, pid: u32, follows: bool) -> u64 {
@@ -268,7 +287,7 @@ impl Core {
             let message = format!(
                 "failed to {what} thread `{tid}`: it was not added, or it has ended or was deleted"
             );
-            Error::new(ErrorKind::Refused, message)
+            Error::new(ErrorKind::NoSuchTask, message)
         })
     }
 
@@ -518,6 +537,14 @@ fn affordable(plan: &mut Plan, allowed: f64) -> Result<(f64, f64)> {
 
 pub(crate) fn nobody(what: &str, id: u32) -> Error {
     let message = format!("failed to {what} `{id}`: no such process or thread");
+    Error::new(ErrorKind::NoSuchTask, message)
+}
+
+fn not_own(tid: u32) -> Error {
+    let message = format!(
+        "failed to add `{tid}`: not allowed to this user: its process belongs to another user, \
+         or is guarded as set-uid programs are"
+    );
     Error::new(ErrorKind::Refused, message)
 }
 

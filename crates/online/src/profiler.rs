@@ -17,6 +17,8 @@ pub enum Clean {
     Read,
     /// Those that have ended or were deleted; samples that wait are discarded.
     All,
+    /// As `All`, but so many of them stay: the last that were added.
+    AllBut(usize),
 }
 
 /// Samples threads of this machine while they run.
@@ -221,8 +223,20 @@ impl Profiler {
     /// Forgets threads that have ended or were deleted. Returns their last counts.
     pub fn clean(&self, which: Clean) -> Vec<Statistics> {
         let _nothing_moves = self.common.core();
-        self.registry
-            .remove(|t| t.is_over() && (which == Clean::All || t.is_read()))
+        let over = {
+            let seats = self.registry.seats();
+            seats.threads.iter().filter(|t| t.is_over()).count()
+        };
+        let mut excess = match which {
+            Clean::AllBut(kept) => over.saturating_sub(kept),
+            Clean::All => over,
+            Clean::Read => 0,
+        };
+        self.registry.remove(|t| {
+            let gone = t.is_over() && (excess > 0 || (which == Clean::Read && t.is_read()));
+            excess -= usize::from(gone && excess > 0);
+            gone
+        })
     }
 }
 

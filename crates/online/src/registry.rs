@@ -244,7 +244,7 @@ impl Registry {
     }
 
     /// Threads are forgotten.
-    pub(crate) fn remove(&self, gone: impl Fn(&SampledThread) -> bool) -> Vec<Statistics> {
+    pub(crate) fn remove(&self, mut gone: impl FnMut(&SampledThread) -> bool) -> Vec<Statistics> {
         let mut seats = self.seats();
         let (out, kept): (Vec<_>, Vec<_>) = std::mem::take(&mut seats.threads)
             .into_iter()

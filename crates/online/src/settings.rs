@@ -89,6 +89,13 @@ pub struct Settings {
     pub overhead: Option<f64>,
     /// Pages of each thread's ring in the kernel, a power of two.
     pub ring_pages: usize,
+    /// Samples processes of this user alone, which a service with more rights than its
+    /// client's user sets: no other process is added or followed, none that changed its
+    /// user, and nothing of the kernel is sampled.
+    pub only_user: Option<u32>,
+    /// Threads at most, with those that ended and were not cleaned up. Further ones are
+    /// refused; those of followed processes count as missed.
+    pub most_threads: usize,
 }
 
 /// Most samples of a buffer: 80 MiB for one thread.
@@ -109,6 +116,8 @@ impl Settings {
             latency: Latency::default(),
             overhead: None,
             ring_pages: 8,
+            only_user: None,
+            most_threads: usize::MAX,
         }
     }
 
@@ -131,6 +140,9 @@ impl Settings {
         if !self.kernel && event.modifiers.modes == Modes::default() {
             event.modifiers.modes.user = true;
             event.modifiers.apply(&mut event.attr);
+        }
+        if self.only_user.is_some() {
+            check_rights(&event, (self.kernel, self.physical))?;
         }
         let period = match (self.period, usual_rate(&event)) {
             (Some(period), _) => check_period(period)?,
@@ -167,6 +179,24 @@ impl Settings {
             ))),
         }
     }
+}
+
+/// As the kernel does where `perf_event_paranoid` is 2: users see their own code alone.
+fn check_rights(event: &Event, (kernel, physical): (bool, bool)) -> Result<()> {
+    let modes = event.modifiers.modes;
+    let asked = match () {
+        // An event without modifiers is one of everything.
+        () if kernel || !modes.user || modes.kernel || modes.hypervisor => "samples of the kernel",
+        () if physical => "physical addresses",
+        () if event.is_tracepoint() => "a tracepoint",
+        () => return Ok(()),
+    };
+    let message = format!(
+        "failed to sample `{}`: {asked}: not allowed to this user, who may sample user code \
+         of own processes: leave it out, or ask as root",
+        event.name
+    );
+    Err(Error::new(ErrorKind::Refused, message))
 }
 
 pub(crate) fn check_period(period: u64) -> Result<u64> {

@@ -1,6 +1,9 @@
 //! Threads and processes, by `/proc`.
 
-use std::fs::{read_dir, read_to_string};
+use std::fs::{File, read_dir, read_to_string};
+use std::io::Read;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
 
 /// What tells a thread from another that gets its number later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +22,40 @@ pub(crate) fn identity(tid: u32) -> Option<Identity> {
     let pid = line.trim().parse().ok()?;
     let stat = read_to_string(format!("/proc/{pid}/task/{tid}/stat")).ok()?;
     started(&stat).map(|started| Identity { pid, started })
+}
+
+/// A thread at one moment, whoever gets its number later.
+pub(crate) struct Held(File);
+
+impl Held {
+    /// `None` where nobody has this number.
+    pub(crate) fn of(tid: u32) -> Option<Held> {
+        File::open(format!("/proc/{tid}")).ok().map(Held)
+    }
+
+    /// Whether it still runs, is this user's in every respect, and may be looked into by
+    /// that user: a program that changes its user, or that the kernel guards for another
+    /// reason, may not (ptrace(2), "dumpable").
+    pub(crate) fn belongs_to(&self, uid: u32) -> bool {
+        // By the descriptor: the file of a thread that has ended cannot be read, also
+        // where another has its number.
+        let path = format!("/proc/self/fd/{}/status", self.0.as_raw_fd());
+        let Ok(mut file) = File::open(path) else {
+            return false;
+        };
+        // The owner of this file is root where the kernel guards the program.
+        let shown_to = file.metadata().map(|facts| facts.uid());
+        let mut status = String::new();
+        let read = file.read_to_string(&mut status);
+        read.is_ok() && shown_to.is_ok_and(|owner| owner == uid) && all_are(&status, uid)
+    }
+}
+
+/// Whether all of real, effective, saved and file system's user are this one.
+fn all_are(status: &str, uid: u32) -> bool {
+    let line = status.lines().find_map(|line| line.strip_prefix("Uid:"));
+    let users = line.map(|line| line.split_whitespace().map(str::parse));
+    users.is_some_and(|users| users.eq(std::iter::repeat_n(Ok(uid), 4)))
 }
 
 /// The 22nd field, where the third does not say that the thread has ended; the second is
@@ -57,6 +94,36 @@ mod tests {
         assert_eq!(started(stat), Some(8765));
         assert_eq!(started(&stat.replace(" S ", " Z ")), None, "it has ended");
         assert_eq!(started("nonsense"), None);
+    }
+
+    #[test]
+    fn a_thread_belongs_to_a_user_who_is_all_of_its_users() {
+        let status = |users: &str| format!("Name:\tUid:\nUmask:\t0022\nUid:\t{users}\nGid:\t7\n");
+        assert!(all_are(&status("7\t7\t7\t7"), 7));
+        for users in [
+            "7\t0\t7\t7",
+            "0\t7\t7\t7",
+            "7\t7\t7",
+            "7\t7\t7\t8",
+            "",
+            "x\t7\t7\t7",
+        ] {
+            assert!(!all_are(&status(users), 7), "{users}");
+        }
+    }
+
+    #[test]
+    fn a_thread_that_has_ended_belongs_to_nobody() {
+        let child = std::process::Command::new("sleep").arg("1000").spawn();
+        let mut child = child.expect("sleep is there");
+        let held = Held::of(child.id()).expect("it runs");
+        let own = File::open("/proc/self/status").and_then(|f| f.metadata());
+        let own = own.expect("procfs").uid();
+        assert!(held.belongs_to(own));
+        assert!(!held.belongs_to(own + 1));
+        child.kill().expect("it is ours");
+        child.wait().expect("it is ours");
+        assert!(!held.belongs_to(own));
     }
 
     #[test]

@@ -432,11 +432,11 @@ fn what_cannot_be_is_said_with_the_object() {
     let nobody = u32::MAX / 2;
     let number = nobody.to_string();
     let added = profiler.add_thread(nobody).expect_err("nobody");
-    check(added, ErrorKind::Refused, &[&number, "no such"]);
+    check(added, ErrorKind::NoSuchTask, &[&number, "no such"]);
     let added = profiler.add_process(nobody).expect_err("nobody");
-    check(added, ErrorKind::Refused, &[&number, "no such"]);
+    check(added, ErrorKind::NoSuchTask, &[&number, "no such"]);
     let stopped = profiler.stop(nobody).expect_err("nobody");
-    check(stopped, ErrorKind::Refused, &[&number, "not added"]);
+    check(stopped, ErrorKind::NoSuchTask, &[&number, "not added"]);
     let worker = Worker::new();
     profiler.add_thread(worker.tid).expect("it can be added");
     let twice = profiler.add_thread(worker.tid).expect_err("twice");

@@ -424,7 +424,7 @@ impl Watch {
             match self.profiler.add_process(pid) {
                 Ok(_) => used = tasks::own_descriptors(),
                 // It has ended meanwhile.
-                Err(e) if e.kind() == ErrorKind::Refused && tasks::task(pid).is_none() => {}
+                Err(e) if e.kind() == ErrorKind::NoSuchTask && tasks::task(pid).is_none() => {}
                 Err(_) => {
                     self.refused.insert((pid, began));
                 }

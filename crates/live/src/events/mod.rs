@@ -53,6 +53,11 @@ pub struct Event {
 }
 
 impl Event {
+    /// Whether it is a place in the kernel's code.
+    pub fn is_tracepoint(&self) -> bool {
+        self.attr.kind == kind::TRACEPOINT
+    }
+
     /// Whether the kernel counts it without a PMU, so that it never competes for
     /// a counter.
     pub fn is_software(&self) -> bool {

@@ -1,0 +1,577 @@
+//! `memgauge ctl`: speaks to `memgauge serve`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum};
+use memgauge_host::sys::signals::interrupts;
+use memgauge_serve::{
+    AddProcess, AddThread, ChangeProfiler, ChangeThread, CleanWhich, Cleaning, Client, FullName,
+    NewProfiler, ShownProfiler, ShownSample, ShownThread, SourceName,
+};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::outcome::{Exit, usage};
+use crate::serve::nearest_socket;
+use crate::terminal;
+use crate::units::{Duration, Percent};
+
+const EXAMPLES: &str = "\
+Examples:
+  memgauge ctl new                       a profiler by timer; prints its number, as 1
+  memgauge ctl new -e page-faults -c 1   every page fault
+  memgauge ctl attach 1 -p 4711          a process, and what it starts
+  memgauge ctl read 1 --follow           samples as they are taken
+  memgauge ctl period 1 4711 100000      another period of one thread
+  memgauge ctl stats 1                   counts of each thread
+  memgauge ctl delete 1";
+
+/// Control `memgauge serve`: profilers, threads, samples
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Ctl {
+    /// Socket of the service (else this user's own, or root's)
+    #[arg(long, value_name = "PATH", global = true)]
+    socket: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// List profilers
+    List,
+    /// Make a profiler and print its number
+    New(New),
+    /// Attach to a process or a thread
+    Attach(Task),
+    /// Detach from a process or a thread
+    Detach(Task),
+    /// Start a thread, or all
+    Start(Which),
+    /// Stop a thread, or all
+    Stop(Which),
+    /// Change the period of a thread, or of threads attached to later
+    Period(Period),
+    /// Show the counts of each thread, or of one
+    Stats(Which),
+    /// Print samples, each once between all who read
+    Read(Read),
+    /// Forget threads that have ended
+    Clean(Clean),
+    /// Delete a profiler
+    Delete(Id),
+}
+
+/// A profiler.
+#[derive(Debug, Args)]
+struct Id {
+    /// Number of the profiler
+    #[arg(value_name = "PROFILER")]
+    id: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+enum WhenFull {
+    /// It overwrites the oldest
+    #[default]
+    Overwrite,
+    /// It is refused
+    Refuse,
+}
+
+#[derive(Debug, Args)]
+struct New {
+    /// Event to sample, as for `record -e` (else a timer, with rebuilt data addresses)
+    #[arg(short, long)]
+    event: Option<String>,
+    /// Period: events between two samples, of timers nanoseconds
+    #[arg(short = 'c', long = "count", value_name = "PERIOD")]
+    period: Option<u64>,
+    /// Sample the kernel as well
+    #[arg(long)]
+    kernel: bool,
+    /// Physical addresses as well
+    #[arg(long)]
+    physical: bool,
+    /// Samples that each thread's buffer holds
+    #[arg(long, value_name = "SAMPLES")]
+    buffer: Option<usize>,
+    /// What a full buffer does with a new sample
+    #[arg(long, value_enum, default_value_t)]
+    when_full: WhenFull,
+    /// How soon a sample can be read: 10ms or 1ms
+    #[arg(long, value_name = "TIME")]
+    latency: Option<Duration>,
+    /// Limit the share of each thread's processor time that sampling takes
+    #[arg(long, value_name = "PERCENT")]
+    overhead: Option<Percent>,
+    /// A name for people
+    #[arg(long, default_value = "")]
+    name: String,
+}
+
+#[derive(Debug, Args)]
+struct Task {
+    #[command(flatten)]
+    id: Id,
+    /// A process: its threads, and those and the processes that it starts
+    #[arg(short, long, value_name = "PID", required_unless_present = "tid")]
+    pid: Option<u32>,
+    /// A thread
+    #[arg(short, long, value_name = "TID", conflicts_with = "pid")]
+    tid: Option<u32>,
+}
+
+#[derive(Debug, Args)]
+struct Which {
+    #[command(flatten)]
+    id: Id,
+    /// Thread (all, if none is named)
+    tid: Option<u32>,
+}
+
+#[derive(Debug, Args)]
+struct Period {
+    #[command(flatten)]
+    id: Id,
+    /// Thread and period; a period alone is for threads attached to later
+    #[arg(value_name = "[TID] PERIOD", num_args = 1..=2, required = true)]
+    numbers: Vec<u64>,
+}
+
+#[derive(Debug, Args)]
+struct Read {
+    #[command(flatten)]
+    id: Id,
+    /// Samples at most (1000 without --follow)
+    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    max: Option<u64>,
+    /// Wait so long for the first one
+    #[arg(long, value_name = "TIME", conflicts_with = "follow")]
+    wait: Option<Duration>,
+    /// Go on until the profiler is deleted, N samples came, or Ctrl-C; each reader gets all
+    #[arg(short, long)]
+    follow: bool,
+    /// Samples of this thread alone, with --follow
+    #[arg(short, long, value_name = "TID", requires = "follow")]
+    tid: Option<u32>,
+}
+
+#[derive(Debug, Args)]
+struct Clean {
+    #[command(flatten)]
+    id: Id,
+    /// Also those whose samples were not read
+    #[arg(long)]
+    all: bool,
+}
+
+impl New {
+    fn body(&self) -> anyhow::Result<NewProfiler> {
+        let latency_ms = self.latency.map(|latency| latency.ns / 1_000_000);
+        Ok(NewProfiler {
+            name: self.name.clone(),
+            source: Some(match self.event {
+                Some(_) => SourceName::Pmu,
+                None => SourceName::Clock,
+            }),
+            event: self.event.clone(),
+            period: self.period,
+            kernel: self.kernel,
+            physical: self.physical,
+            buffer: self.buffer,
+            when_full: match self.when_full {
+                WhenFull::Overwrite => FullName::OverwriteOldest,
+                WhenFull::Refuse => FullName::RefuseNewest,
+            },
+            latency_ms,
+            overhead: self.overhead.map(|percent| percent.0 / 100.0),
+            ..NewProfiler::default()
+        })
+    }
+}
+
+/// A connection to the service.
+struct Service {
+    client: Client,
+    json: bool,
+}
+
+const NO_BODY: Option<&()> = None;
+
+impl Service {
+    fn ask<T: DeserializeOwned>(
+        &mut self,
+        (method, path): (&str, &str),
+        body: Option<&impl Serialize>,
+    ) -> anyhow::Result<Option<T>> {
+        let answer = self.client.ask(method, path, body)?;
+        if self.json && !answer.is_null() {
+            terminal::print(&format!("{answer}\n"))?;
+            return Ok(None);
+        }
+        match answer {
+            Value::Null => Ok(None),
+            answer => Ok(Some(serde_json::from_value(answer)?)),
+        }
+    }
+
+    /// Where nothing is said of the answer.
+    fn tell(&mut self, request: (&str, &str), body: Option<&impl Serialize>) -> anyhow::Result<()> {
+        self.ask::<Value>(request, body).map(drop)
+    }
+}
+
+fn task_path(task: &Task) -> (&'static str, u64, u32) {
+    match (task.pid, task.tid) {
+        (Some(pid), _) => ("processes", task.id.id, pid),
+        (None, tid) => ("threads", task.id.id, tid.unwrap_or(0)),
+    }
+}
+
+/// Asks the service, and prints what it answers.
+pub(crate) fn ctl(args: &Ctl) -> anyhow::Result<Exit> {
+    let path = args.socket.clone().unwrap_or_else(nearest_socket);
+    let mut service = Service {
+        client: Client::connect(&path)?,
+        json: args.json,
+    };
+    match &args.verb {
+        Verb::List => list(&mut service)?,
+        Verb::New(new) => {
+            let made: Option<ShownProfiler> =
+                service.ask(("POST", "/v1/profilers"), Some(&new.body()?))?;
+            if let Some(made) = made {
+                terminal::print(&format!("{}\n", made.id))?;
+                made.notes
+                    .iter()
+                    .for_each(|note| eprintln!("memgauge: {note}"));
+            }
+        }
+        Verb::Attach(task) => attach(&mut service, task)?,
+        Verb::Detach(task) => {
+            let (kind, id, number) = task_path(task);
+            let path = format!("/v1/profilers/{id}/{kind}/{number}");
+            service.tell(("DELETE", &path), NO_BODY)?;
+        }
+        Verb::Start(which) => switch(&mut service, which, true)?,
+        Verb::Stop(which) => switch(&mut service, which, false)?,
+        Verb::Period(period) => change_period(&mut service, period)?,
+        Verb::Stats(which) => stats(&mut service, which)?,
+        Verb::Read(read) => self::read(&mut service, read)?,
+        Verb::Clean(clean) => {
+            let body = Cleaning {
+                which: if clean.all {
+                    CleanWhich::All
+                } else {
+                    CleanWhich::Read
+                },
+            };
+            let path = format!("/v1/profilers/{}/clean", clean.id.id);
+            let answer: Option<Value> = service.ask(("POST", &path), Some(&body))?;
+            if let Some(answer) = answer {
+                terminal::print(&format!("{} threads forgotten\n", answer["threads"]))?;
+            }
+        }
+        Verb::Delete(id) => {
+            let path = format!("/v1/profilers/{}", id.id);
+            service.tell(("DELETE", &path), NO_BODY)?;
+        }
+    }
+    Ok(Exit::Success)
+}
+
+#[derive(serde::Deserialize)]
+struct Profilers {
+    profilers: Vec<ShownProfiler>,
+}
+
+fn list(service: &mut Service) -> anyhow::Result<()> {
+    let Some(all): Option<Profilers> = service.ask(("GET", "/v1/profilers"), NO_BODY)? else {
+        return Ok(());
+    };
+    let heads = [
+        "ID",
+        "UID",
+        "EVENT",
+        "PERIOD",
+        "STATE",
+        "PROCESSES",
+        "THREADS",
+        "SAMPLES",
+        "LOST",
+        "NAME",
+    ];
+    let rows = all.profilers.iter().map(|p| {
+        let lost = p.totals.lost + p.totals.overwritten + p.totals.refused + p.totals.discarded;
+        vec![
+            p.id.to_string(),
+            p.uid.to_string(),
+            p.event.clone().unwrap_or_else(|| "clock".to_owned()),
+            p.period
+                .map_or_else(|| "usual".to_owned(), |period| period.to_string()),
+            if p.on { "on" } else { "off" }.to_owned(),
+            p.processes.to_string(),
+            p.threads.to_string(),
+            p.totals.samples.to_string(),
+            lost.to_string(),
+            p.name.clone(),
+        ]
+    });
+    terminal::print(&table(&heads, rows.collect()))
+}
+
+fn attach(service: &mut Service, task: &Task) -> anyhow::Result<()> {
+    let (kind, id, number) = task_path(task);
+    let path = format!("/v1/profilers/{id}/{kind}");
+    if task.pid.is_none() {
+        return service.tell(("POST", &path), Some(&AddThread { tid: number }));
+    }
+    let added: Option<Value> = service.ask(("POST", &path), Some(&AddProcess { pid: number }))?;
+    if let Some(added) = added {
+        terminal::print(&format!(
+            "{} threads of process {number}\n",
+            added["threads"]
+        ))?;
+    }
+    Ok(())
+}
+
+fn switch(service: &mut Service, which: &Which, on: bool) -> anyhow::Result<()> {
+    let id = which.id.id;
+    match which.tid {
+        Some(tid) => {
+            let path = format!("/v1/profilers/{id}/threads/{tid}");
+            let body = ChangeThread {
+                started: Some(on),
+                period: None,
+            };
+            service.tell(("PATCH", &path), Some(&body))
+        }
+        None => {
+            let body = ChangeProfiler {
+                on: Some(on),
+                ..ChangeProfiler::default()
+            };
+            service.tell(("PATCH", &format!("/v1/profilers/{id}")), Some(&body))
+        }
+    }
+}
+
+fn change_period(service: &mut Service, asked: &Period) -> anyhow::Result<()> {
+    let id = asked.id.id;
+    match asked.numbers[..] {
+        [tid, period] => {
+            let path = format!("/v1/profilers/{id}/threads/{tid}");
+            let body = ChangeThread {
+                started: None,
+                period: Some(period),
+            };
+            let now: Option<ShownThread> = service.ask(("PATCH", &path), Some(&body))?;
+            if let Some(now) = now.filter(|now| now.period != period) {
+                eprintln!(
+                    "memgauge: the period is {}: the event takes no other near it",
+                    now.period
+                );
+            }
+            Ok(())
+        }
+        [period] => {
+            let body = ChangeProfiler {
+                period: Some(period),
+                ..ChangeProfiler::default()
+            };
+            service.tell(("PATCH", &format!("/v1/profilers/{id}")), Some(&body))
+        }
+        _ => Err(usage(
+            "failed to change a period: name a thread and a period, or a period",
+        )),
+    }
+}
+
+#[derive(serde::Deserialize)]
+struct Threads {
+    threads: Vec<ShownThread>,
+}
+
+fn stats(service: &mut Service, which: &Which) -> anyhow::Result<()> {
+    let id = which.id.id;
+    let threads = match which.tid {
+        Some(tid) => {
+            let path = format!("/v1/profilers/{id}/threads/{tid}");
+            let thread: Option<ShownThread> = service.ask(("GET", &path), NO_BODY)?;
+            thread.map(|thread| vec![thread])
+        }
+        None => {
+            let path = format!("/v1/profilers/{id}/threads");
+            let all: Option<Threads> = service.ask(("GET", &path), NO_BODY)?;
+            all.map(|all| all.threads)
+        }
+    };
+    let Some(threads) = threads else {
+        return Ok(());
+    };
+    let heads = [
+        "PID",
+        "TID",
+        "STATE",
+        "PERIOD",
+        "SAMPLES",
+        "KERNEL",
+        "MEMORY",
+        "READ",
+        "WAITING",
+        "OVERWRITTEN",
+        "REFUSED",
+        "LOST",
+        "THROTTLED",
+        "CPU_MS",
+        "OWN_MS",
+    ];
+    let rows = threads.iter().map(|t| {
+        let ms = |ns: u64| format!("{:.1}", ns as f64 / 1e6);
+        let counts = [
+            t.period,
+            t.samples,
+            t.kernel_samples,
+            t.memory_samples,
+            t.delivered,
+            t.waiting,
+            t.overwritten,
+            t.refused,
+            t.lost,
+            t.throttled,
+        ];
+        let mut row = vec![t.pid.to_string(), t.tid.to_string(), t.state.clone()];
+        row.extend(counts.map(|count| count.to_string()));
+        row.extend([ms(t.processor_ns), ms(t.own_ns)]);
+        row
+    });
+    terminal::print(&table(&heads, rows.collect()))
+}
+
+#[derive(serde::Deserialize)]
+struct Samples {
+    samples: Vec<ShownSample>,
+}
+
+/// Columns of a sample as text.
+const SAMPLE_HEADS: &str = "       TIME_NS     PID     TID CPU                 IP               ADDR ACCESS  SOURCE  LATENCY STANDS_FOR\n";
+
+fn sample_line(s: &ShownSample) -> String {
+    let text = |word: &Option<String>| word.clone().unwrap_or_else(|| "-".to_owned());
+    let latency = s
+        .latency_cycles
+        .map_or_else(|| "-".to_owned(), |c| c.to_string());
+    format!(
+        "{:>14} {:>7} {:>7} {:>3} {:>18} {:>18} {:<7} {:<7} {:>7} {:>10}\n",
+        s.time_ns,
+        s.pid,
+        s.tid,
+        s.cpu,
+        s.ip,
+        text(&s.addr),
+        text(&s.access),
+        text(&s.data_source),
+        latency,
+        s.stands_for
+    )
+}
+
+fn read(service: &mut Service, read: &Read) -> anyhow::Result<()> {
+    if read.follow {
+        return follow(service, read);
+    }
+    let wait = std::time::Duration::from_nanos(read.wait.map_or(0, |wait| wait.ns));
+    let path = format!(
+        "/v1/profilers/{}/samples?max={}&wait_ms={}",
+        read.id.id,
+        read.max.unwrap_or(1000),
+        wait.as_millis()
+    );
+    service.client.wait_longer(wait)?;
+    let samples = service.client.ask("GET", &path, NO_BODY)?;
+    let Samples { samples } = serde_json::from_value(samples)?;
+    let lines = samples.iter().map(|sample| match service.json {
+        true => serde_json::to_string(sample).map(|line| line + "\n"),
+        false => Ok(sample_line(sample)),
+    });
+    let lines = lines.collect::<Result<String, _>>()?;
+    let heads = if service.json { "" } else { SAMPLE_HEADS };
+    terminal::print(&format!("{heads}{lines}"))
+}
+
+fn follow(service: &mut Service, read: &Read) -> anyhow::Result<()> {
+    let of = read
+        .tid
+        .map_or_else(String::new, |tid| format!("?tid={tid}"));
+    let path = format!("/v1/profilers/{}/stream{of}", read.id.id);
+    let json = service.json;
+    if !json {
+        terminal::print(SAMPLE_HEADS)?;
+    }
+    let mut left = read.max.unwrap_or(u64::MAX);
+    let mut failed = None;
+    service.client.stream(&path, |line| {
+        let printed = match serde_json::from_str::<ShownSample>(line) {
+            _ if json => terminal::print_while_read(&format!("{line}\n")),
+            Ok(sample) => terminal::print_while_read(&sample_line(&sample)),
+            Err(_) => {
+                eprintln!("memgauge: not printed: {line}");
+                Ok(true)
+            }
+        };
+        left -= 1;
+        match printed {
+            Ok(read) => read && left > 0 && interrupts() == 0,
+            Err(e) => {
+                failed = Some(e);
+                false
+            }
+        }
+    })?;
+    failed.map_or(Ok(()), Err)
+}
+
+/// Rows below heads; all but the last column to the right.
+fn table(heads: &[&str], rows: Vec<Vec<String>>) -> String {
+    let heads: Vec<String> = heads.iter().map(|head| (*head).to_owned()).collect();
+    let all: Vec<&Vec<String>> = std::iter::once(&heads).chain(&rows).collect();
+    let width = |column: usize| all.iter().map(|row| row[column].chars().count()).max();
+    let widths: Vec<usize> = (0..heads.len())
+        .map(|column| width(column).unwrap_or(0))
+        .collect();
+    let line = |row: &&Vec<String>| {
+        let cells = row.iter().zip(&widths).enumerate();
+        let cells: Vec<String> = cells
+            .map(
+                |(at, (cell, width))| match at + 1 == heads.len() && heads[at] == "NAME" {
+                    true => cell.clone(),
+                    false => format!("{cell:>width$}"),
+                },
+            )
+            .collect();
+        format!("{}\n", cells.join("  ").trim_end())
+    };
+    all.iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_stands_in_columns() {
+        let rows = vec![
+            vec!["1".to_owned(), "on".to_owned(), "my own".to_owned()],
+            vec!["10".to_owned(), "off".to_owned(), String::new()],
+        ];
+        let text = table(&["ID", "STATE", "NAME"], rows);
+        assert_eq!(text, "ID  STATE  NAME\n 1     on  my own\n10    off\n");
+    }
+}

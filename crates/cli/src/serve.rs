@@ -1,0 +1,146 @@
+//! `memgauge serve`: samples for other programs, by a socket.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use clap::Args;
+use memgauge_host::sys::process::effective_ids;
+use memgauge_host::sys::signals::interrupts;
+use memgauge_online::raise_open_files;
+use memgauge_serve::{Limits, Policy, Setup, Socket};
+
+use crate::outcome::{Exit, usage};
+use crate::terminal;
+
+const EXAMPLES: &str = "\
+Examples:
+  memgauge serve                       a socket for this user; for all users if root starts it
+  memgauge serve --group perf          members of that group may profile all processes
+  memgauge serve --metrics 9464        metrics for Prometheus at 127.0.0.1
+  memgauge ctl list                    speaks to it";
+
+/// Sample running threads for other programs: a service at a Unix socket
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Serve {
+    /// Socket to listen at (else /run/memgauge/memgauge.sock for root, and
+    /// memgauge.sock in XDG_RUNTIME_DIR for others)
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// Group whose members may profile all processes, as root may; others profile their own
+    #[arg(long, value_name = "NAME")]
+    group: Option<String>,
+    /// Show metrics in the format of Prometheus at http://127.0.0.1:PORT/metrics
+    #[arg(long, value_name = "[127.0.0.1:]PORT", value_parser = local_address)]
+    metrics: Option<SocketAddr>,
+}
+
+/// A port of this machine, with or without its address.
+fn local_address(text: &str) -> Result<SocketAddr, String> {
+    let address = match text.parse() {
+        Ok(port) => SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port),
+        Err(_) => text
+            .parse()
+            .map_err(|_| "expected a port, as in 9464 or 127.0.0.1:9464".to_owned())?,
+    };
+    match address.ip() {
+        IpAddr::V4(ip) if ip.is_loopback() => Ok(address),
+        _ => Err(
+            "metrics are shown to this machine alone: take an address that begins with 127"
+                .to_owned(),
+        ),
+    }
+}
+
+/// Socket of root's service.
+const SYSTEM_SOCKET: &str = "/run/memgauge/memgauge.sock";
+
+fn is_root() -> bool {
+    effective_ids().0 == 0
+}
+
+/// The socket of this user's service.
+fn users_socket() -> Option<PathBuf> {
+    let folder = std::env::var_os("XDG_RUNTIME_DIR").filter(|f| !f.is_empty())?;
+    Some(Path::new(&folder).join("memgauge.sock"))
+}
+
+/// Where the service listens.
+fn own_socket() -> anyhow::Result<PathBuf> {
+    if !is_root() {
+        return users_socket().ok_or_else(|| {
+            usage(
+                "failed to choose a socket: XDG_RUNTIME_DIR is not set: name one with --socket, \
+                 as in --socket ~/memgauge.sock",
+            )
+        });
+    }
+    let path = PathBuf::from(SYSTEM_SOCKET);
+    if let Some(folder) = path.parent() {
+        let made = std::fs::create_dir_all(folder);
+        made.with_context(|| format!("failed to create `{}`", folder.display()))?;
+    }
+    Ok(path)
+}
+
+/// The service to speak to: this user's where there is one, else root's.
+pub(crate) fn nearest_socket() -> PathBuf {
+    let own = users_socket().filter(|path| !is_root() && path.exists());
+    own.unwrap_or_else(|| PathBuf::from(SYSTEM_SOCKET))
+}
+
+/// Serves until it is interrupted.
+pub(crate) fn serve(args: &Serve) -> anyhow::Result<Exit> {
+    let group = args
+        .group
+        .as_deref()
+        .map(memgauge_serve::group)
+        .transpose()?;
+    let path = match &args.socket {
+        Some(path) => path.clone(),
+        None => own_socket()?,
+    };
+    terminal::catch_interrupts()?;
+    raise_open_files();
+    let metrics = args.metrics.map(|address| {
+        let listener = TcpListener::bind(address);
+        listener.with_context(|| {
+            format!("failed to listen at `{address}`: try another port with --metrics")
+        })
+    });
+    let metrics = metrics.transpose()?;
+    let socket = Socket::bind(&path, is_root())?;
+    if let Some(metrics) = &metrics {
+        let address = metrics.local_addr().context("failed to learn the port")?;
+        eprintln!("memgauge: metrics at http://{address}/metrics");
+    }
+    eprintln!("memgauge: serving at {}", path.display());
+    let setup = Setup {
+        limits: Limits::default(),
+        policy: Policy {
+            service_uid: effective_ids().0,
+            group,
+        },
+        metrics,
+        extra: None,
+    };
+    memgauge_serve::serve(&socket, setup, || interrupts() == 0)
+        .context("failed to wait for connections")?;
+    Ok(Exit::Success)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metrics_are_shown_to_this_machine_alone() {
+        let address = |text| local_address(text).map(|a| a.to_string());
+        assert_eq!(address("9464"), Ok("127.0.0.1:9464".to_owned()));
+        assert_eq!(address("127.0.0.1:0"), Ok("127.0.0.1:0".to_owned()));
+        for text in ["0.0.0.0:9464", "10.0.0.1:1", "[::]:1", "65536", "", "x"] {
+            assert!(address(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,568 @@
+//! `memgauge serve` and `memgauge ctl`, as clients and users meet them.
+
+#[allow(dead_code, reason = "each test file uses a part of it")]
+mod harness;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use memgauge_testing::{Need, skipped};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use harness::{PROGRAM, needs};
+
+/// Longer than anything takes that comes at all.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !holds() {
+        assert!(began.elapsed() < PATIENCE, "{what} never came");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// A process that ends with the test.
+struct Running(Child);
+
+impl Running {
+    /// One that computes.
+    fn busy() -> Running {
+        Running::of(Command::new("sh").args(["-c", "while :; do :; done"]))
+    }
+
+    fn of(command: &mut Command) -> Running {
+        Running(command.spawn().expect("it runs"))
+    }
+
+    fn pid(&self) -> String {
+        self.0.id().to_string()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A service with a socket in a folder of its own.
+struct Service {
+    process: Running,
+    socket: PathBuf,
+    metrics: String,
+    _folder: TempDir,
+}
+
+impl Service {
+    /// `None` where this machine lets nobody sample.
+    fn start() -> Option<Service> {
+        if !Path::new("/proc/sys/kernel/perf_event_paranoid").exists() {
+            skipped(Need::Kernel, "this kernel has no perf events");
+            return None;
+        }
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        // Another user's client passes through.
+        let all = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(folder.path(), all).expect("it is ours");
+        let socket = folder.path().join("s.sock");
+        let (process, said) = serve(&socket);
+        let metrics = said.iter().find_map(|line| line.split_once("http://"));
+        let metrics = metrics.expect("it names its metrics").1;
+        Some(Service {
+            metrics: metrics.trim_end_matches("/metrics").to_owned(),
+            process,
+            socket,
+            _folder: folder,
+        })
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(PROGRAM);
+        command
+            .arg("ctl")
+            .arg("--socket")
+            .arg(&self.socket)
+            .args(arguments);
+        command
+    }
+
+    /// What `memgauge ctl` prints; it must succeed.
+    fn ctl(&self, arguments: &[&str]) -> String {
+        let output = self.command(arguments).output().expect("it runs");
+        let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{arguments:?}: {complaint}");
+        String::from_utf8(output.stdout).expect("text")
+    }
+
+    fn json(&self, arguments: &[&str]) -> Value {
+        let all = [&["--json"], arguments].concat();
+        serde_json::from_str(&self.ctl(&all)).expect("JSON")
+    }
+
+    /// Makes a profiler; its number.
+    fn new_profiler(&self, options: &[&str]) -> String {
+        let all = [&["new"], options].concat();
+        self.ctl(&all).trim().to_owned()
+    }
+
+    fn connect(&self) -> UnixStream {
+        let stream = UnixStream::connect(&self.socket).expect("it listens");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a time");
+        stream
+    }
+
+    /// The whole answer to bytes, until the service closes the connection.
+    fn answer(&self, bytes: &[u8]) -> String {
+        let mut stream = self.connect();
+        // It may close before it has read all that is too much.
+        let _ = stream.write_all(bytes);
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        String::from_utf8_lossy(&answer).into_owned()
+    }
+
+    fn descriptors(&self) -> usize {
+        let folder = format!("/proc/{}/fd", self.process.pid());
+        std::fs::read_dir(folder).expect("it runs").count()
+    }
+
+    fn metrics(&self) -> String {
+        let mut stream = TcpStream::connect(&self.metrics).expect("it listens");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a time");
+        let head = "GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+        stream.write_all(head.as_bytes()).expect("it reads");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("it answers");
+        let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
+        assert!(head.starts_with("HTTP/1.1 200 OK"), "{head}");
+        body.to_owned()
+    }
+
+    /// A metric, summed over its labels.
+    fn metric(&self, name: &str) -> f64 {
+        let text = self.metrics();
+        let values = text.lines().filter_map(|line| {
+            let rest = line.strip_prefix(name)?;
+            let labelled = rest.starts_with('{') || rest.starts_with(' ');
+            labelled.then(|| rest.rsplit(' ').next()?.parse::<f64>().ok())?
+        });
+        values.sum()
+    }
+}
+
+/// Starts a service; what it says until it listens.
+fn serve(socket: &Path) -> (Running, Vec<String>) {
+    let child = Command::new(PROGRAM)
+        .args(["serve", "--metrics", "0", "--socket"])
+        .arg(socket)
+        .stderr(Stdio::piped())
+        .spawn();
+    let mut child = child.expect("it runs");
+    let errors = child.stderr.take().expect("it is a pipe");
+    let mut said = Vec::new();
+    for line in BufReader::new(errors).lines() {
+        said.push(line.expect("text"));
+        if said.last().is_some_and(|line| line.contains("serving at")) {
+            break;
+        }
+    }
+    (Running(child), said)
+}
+
+fn complaint(output: &Output) -> String {
+    assert!(!output.status.success(), "it succeeded: {output:?}");
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn a_process_is_sampled_from_new_to_delete() {
+    let Some(service) = Service::start() else {
+        return;
+    };
+    let target = Running::busy();
+    let (id, pid) = (service.new_profiler(&["--name", "mine"]), target.pid());
+    assert_eq!(
+        service.ctl(&["attach", &id, "-p", &pid]),
+        format!("1 threads of process {pid}\n")
+    );
+    let lines = service.ctl(&["--json", "read", &id, "-n", "5", "--wait", "30s"]);
+    let samples: Vec<Value> = lines
+        .lines()
+        .map(|l| serde_json::from_str(l).expect("JSON"))
+        .collect();
+    assert!((1..=5).contains(&samples.len()), "{lines}");
+    assert!(
+        samples
+            .iter()
+            .all(|s| s["pid"] == target.0.id() && s["stands_for"] != 0),
+        "{lines}"
+    );
+    let stats = service.json(&["stats", &id, &pid]);
+    let period = stats["period"].as_u64().expect("a number");
+    service.ctl(&["period", &id, &pid, &(2 * period).to_string()]);
+    service.ctl(&["stop", &id, &pid]);
+    let stopped = service.json(&["stats", &id, &pid]);
+    assert_eq!(stopped["state"], "stopped");
+    assert_eq!(stopped["period"], 2 * period);
+    service.ctl(&["read", &id, "-n", "10000"]);
+    let t = service.json(&["stats", &id, &pid]);
+    let of = |name: &str| t[name].as_u64().expect("a number");
+    assert_eq!(
+        of("samples"),
+        of("delivered") + of("overwritten") + of("refused"),
+        "{t}"
+    );
+    assert_eq!(of("waiting"), 0, "{t}");
+    assert_eq!(stopped["samples"], t["samples"], "it is stopped");
+    service.ctl(&["start", &id, &pid]);
+    until("a sample after the start", || {
+        service.json(&["stats", &id, &pid])["samples"] != t["samples"]
+    });
+    let list = service.ctl(&["list"]);
+    assert!(
+        list.lines()
+            .any(|l| l.contains("clock") && l.ends_with("mine")),
+        "{list}"
+    );
+    service.ctl(&["delete", &id]);
+    assert_eq!(
+        service.json(&["list"])["profilers"],
+        Value::Array(Vec::new())
+    );
+    // What was counted stays in the sums.
+    assert!(service.metric("memgauge_samples_total") >= of("samples") as f64);
+}
+
+#[test]
+fn a_stream_sends_samples_until_the_profiler_is_deleted() {
+    let Some(service) = Service::start() else {
+        return;
+    };
+    let target = Running::busy();
+    let id = service.new_profiler(&[]);
+    service.ctl(&["attach", &id, "-p", &target.pid()]);
+    let mut follow = service.command(&["--json", "read", &id, "--follow"]);
+    let mut follow = follow.stdout(Stdio::piped()).spawn().expect("it runs");
+    let lines = follow.stdout.take().expect("it is a pipe");
+    let mut lines = BufReader::new(lines).lines();
+    for _ in 0..20 {
+        let line = lines.next().expect("a line").expect("text");
+        let sample: Value = serde_json::from_str(&line).expect("JSON");
+        assert_eq!(sample["pid"].to_string(), target.pid());
+    }
+    service.ctl(&["delete", &id]);
+    assert!(lines.all(|line| line.is_ok_and(|line| line.starts_with('{'))));
+    assert!(follow.wait().expect("it ends").success());
+}
+
+#[test]
+fn a_user_profiles_own_processes_alone() {
+    if !needs(&["root", "setpriv"]) {
+        return;
+    }
+    let Some(service) = Service::start() else {
+        return;
+    };
+    let as_nobody = |program: &Command| {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
+        command.arg(program.get_program()).args(program.get_args());
+        command
+    };
+    // The program lies where this user may not look.
+    let copy = service.socket.with_file_name("memgauge");
+    std::fs::copy(PROGRAM, &copy).expect("room for a copy");
+    let ctl = |arguments: &[&str]| {
+        let mut command = Command::new(&copy);
+        command
+            .arg("ctl")
+            .arg("--socket")
+            .arg(&service.socket)
+            .args(arguments);
+        as_nobody(&command).output().expect("it runs")
+    };
+    let foreign = Running::busy();
+    let own = Running::of(&mut as_nobody(
+        Command::new("sh").args(["-c", "while :; do :; done"]),
+    ));
+    let status = format!("/proc/{}/status", own.pid());
+    until("another user", || {
+        std::fs::read_to_string(&status).is_ok_and(|s| s.contains("Uid:\t65534\t65534"))
+    });
+    let roots = service.new_profiler(&[]);
+    let made = ctl(&["new"]);
+    assert!(made.status.success(), "{made:?}");
+    let id = String::from_utf8(made.stdout)
+        .expect("text")
+        .trim()
+        .to_owned();
+    let refused = complaint(&ctl(&["attach", &id, "-p", &foreign.pid()]));
+    assert!(refused.contains("belongs to another user"), "{refused}");
+    let refused = complaint(&ctl(&["attach", &id, "-t", &foreign.pid()]));
+    assert!(refused.contains("belongs to another user"), "{refused}");
+    let refused = complaint(&ctl(&["new", "--kernel"]));
+    assert!(refused.contains("samples of the kernel"), "{refused}");
+    let refused = complaint(&ctl(&["stats", &roots]));
+    assert!(refused.contains("another user"), "{refused}");
+    let attached = ctl(&["attach", &id, "-p", &own.pid()]);
+    assert!(attached.status.success(), "{attached:?}");
+    let samples = ctl(&["--json", "read", &id, "--wait", "30s"]);
+    let samples = String::from_utf8(samples.stdout).expect("text");
+    assert!(samples.lines().count() > 0);
+    assert!(
+        samples
+            .lines()
+            .all(|line| line.contains(&format!("\"pid\":{},", own.pid())))
+    );
+    let seen: Value = serde_json::from_slice(&ctl(&["--json", "list"]).stdout).expect("JSON");
+    assert_eq!(
+        seen["profilers"].as_array().map(Vec::len),
+        Some(1),
+        "{seen}"
+    );
+    // Root uses everybody's.
+    assert_eq!(
+        service.json(&["list"])["profilers"]
+            .as_array()
+            .map(Vec::len),
+        Some(2)
+    );
+    service.ctl(&["delete", &id]);
+}
+
+#[test]
+fn a_second_service_is_refused_and_one_that_was_killed_is_replaced() {
+    let Some(mut service) = Service::start() else {
+        return;
+    };
+    let second = Command::new(PROGRAM)
+        .args(["serve", "--socket"])
+        .arg(&service.socket)
+        .output();
+    let second = complaint(&second.expect("it runs"));
+    assert!(second.contains("another memgauge serve"), "{second}");
+    service.ctl(&["list"]);
+    service.process.0.kill().expect("it is ours");
+    service.process.0.wait().expect("it is ours");
+    let gone = complaint(&service.command(&["list"]).output().expect("it runs"));
+    assert!(gone.contains("start `memgauge serve` again"), "{gone}");
+    let (third, _) = serve(&service.socket);
+    service.process = third;
+    service.ctl(&["list"]);
+    Command::new("kill")
+        .arg(service.process.pid())
+        .status()
+        .expect("kill runs");
+    let status = service.process.0.wait().expect("it ends");
+    assert!(status.success(), "{status}");
+    assert!(!service.socket.exists(), "its socket is removed");
+    let gone = complaint(&service.command(&["list"]).output().expect("it runs"));
+    assert!(gone.contains("no such socket"), "{gone}");
+}
+
+#[test]
+fn bad_requests_are_answered_and_good_ones_still_are() {
+    let Some(service) = Service::start() else {
+        return;
+    };
+    let post = |body: &str| {
+        format!(
+            "POST /v1/profilers HTTP/1.1\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        )
+    };
+    let requests = [
+        (
+            "GET / HTTP/1.1\r\nConnection: close\r\n\r\n".to_owned(),
+            "404",
+        ),
+        (
+            "PUT /v1 HTTP/1.1\r\nConnection: close\r\n\r\n".to_owned(),
+            "405",
+        ),
+        ("GET /v1 HTTP/1.0\r\n\r\n".to_owned(), "505"),
+        ("nonsense\r\n\r\n".to_owned(), "400"),
+        ("\0\0\0\0\r\n\r\n".to_owned(), "400"),
+        (post("{"), "400"),
+        (post("[]"), "400"),
+        (post(r#"{"event":"no-such-event"}"#), "400"),
+        (post(r#"{"unknown":1}"#), "400"),
+        (post(&" ".repeat(70_000)), "413"),
+        (
+            format!("GET /{} HTTP/1.1\r\n\r\n", "x".repeat(20_000)),
+            "431",
+        ),
+        (
+            "GET /v1/profilers/7/samples HTTP/1.1\r\nConnection: close\r\n\r\n".to_owned(),
+            "404",
+        ),
+    ];
+    for (request, status) in requests {
+        let answer = service.answer(request.as_bytes());
+        assert!(
+            answer.starts_with(&format!("HTTP/1.1 {status} ")),
+            "{request:.60}: {answer}"
+        );
+        let (_, body) = answer.split_once("\r\n\r\n").expect("a head");
+        let body: Value = serde_json::from_str(body).expect("JSON");
+        assert!(
+            body["error"]["message"]
+                .as_str()
+                .is_some_and(|m| m.starts_with("failed to"))
+        );
+    }
+    let about = service.answer(b"GET /v1 HTTP/1.1\r\nConnection: close\r\n\r\n");
+    assert!(about.contains("may_profile"), "{about}");
+    let described = service.answer(b"GET /v1/openapi.json HTTP/1.1\r\nConnection: close\r\n\r\n");
+    assert!(described.contains("\"openapi\": \"3.1.0\""));
+}
+
+/// Clients and targets that die at every moment leave nothing behind.
+#[test]
+fn neither_clients_nor_targets_leave_descriptors() {
+    let Some(service) = Service::start() else {
+        return;
+    };
+    let busy = Running::busy();
+    // What a first round opens for good belongs to the start.
+    let round = |service: &Service| {
+        let id = service.new_profiler(&[]);
+        service.ctl(&["attach", &id, "-p", &busy.pid()]);
+        let mut short = Running::of(Command::new("sleep").arg("1000"));
+        service.ctl(&["attach", &id, "-p", &short.pid()]);
+        let path = format!("/v1/profilers/{id}/stream");
+        let mut streams: Vec<UnixStream> = (0..3).map(|_| service.connect()).collect();
+        for stream in &mut streams {
+            let request = format!("GET {path} HTTP/1.1\r\n\r\n");
+            stream.write_all(request.as_bytes()).expect("it reads");
+            stream.read_exact(&mut [0; 15]).expect("it answers");
+        }
+        short.0.kill().expect("it is ours");
+        // Half a request, and a profiler that lives as long as its connection.
+        service
+            .connect()
+            .write_all(b"POST /v1/prof")
+            .expect("it reads");
+        let body = r#"{"lifetime":"connection"}"#;
+        let mut holds = service.connect();
+        let request = format!(
+            "POST /v1/profilers HTTP/1.1\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        holds.write_all(request.as_bytes()).expect("it reads");
+        holds.read_exact(&mut [0; 12]).expect("it answers");
+        drop((streams, holds));
+        service.ctl(&["delete", &id]);
+    };
+    round(&service);
+    until("the first round's end", || {
+        service.json(&["list"])["profilers"] == Value::Array(Vec::new())
+    });
+    until("the first round's connections", || {
+        service.metric("memgauge_connections") <= 1.0
+    });
+    let before = service.descriptors();
+    for _ in 0..10 {
+        round(&service);
+    }
+    until("the end of all profilers", || {
+        service.json(&["list"])["profilers"] == Value::Array(Vec::new())
+    });
+    until("as few descriptors as before", || {
+        service.descriptors() <= before
+    });
+}
+
+#[test]
+fn a_client_that_stops_reading_is_dropped_and_the_others_are_served() {
+    let Some(service) = Service::start() else {
+        return;
+    };
+    let target = Running::busy();
+    let id = service.new_profiler(&["-c", "100000", "--buffer", "64"]);
+    service.ctl(&["attach", &id, "-p", &target.pid()]);
+    let mut deaf = service.connect();
+    let request = format!("GET /v1/profilers/{id}/stream HTTP/1.1\r\n\r\n");
+    deaf.write_all(request.as_bytes()).expect("it reads");
+    until("the end of the client that does not read", || {
+        assert!(
+            !service.ctl(&["list"]).is_empty(),
+            "others are served meanwhile"
+        );
+        service.metric("memgauge_dropped_connections_total") >= 1.0
+    });
+    let t = service.json(&["stats", &id, &target.pid()]);
+    assert!(
+        t["overwritten"].as_u64() > Some(0),
+        "the oldest were overwritten, and counted: {t}"
+    );
+}
+
+#[test]
+fn prometheus_reads_the_metrics() {
+    let Some(service) = Service::start() else {
+        return;
+    };
+    let python = |code: &str| {
+        let mut python = Command::new("python3");
+        python
+            .args(["-c", code])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        python.spawn().expect("python3 runs")
+    };
+    if !python("import prometheus_client")
+        .wait()
+        .expect("it ends")
+        .success()
+    {
+        return skipped(Need::Tool, "needs python3-prometheus-client");
+    }
+    let target = Running::busy();
+    let id = service.new_profiler(&[]);
+    service.ctl(&["attach", &id, "-p", &target.pid()]);
+    service.ctl(&["read", &id, "--wait", "30s"]);
+    let names = "
+import sys
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse
+families = list(parse(sys.stdin.read()))
+names = [f.name for f in families]
+assert len(set(names)) == len(names), names
+for f in families:
+    assert f.documentation and f.samples, f.name
+    for s in f.samples:
+        print(s.name, sorted(s.labels.items()), s.value)
+";
+    let mut parser = python(names);
+    let text = service.metrics();
+    parser
+        .stdin
+        .take()
+        .expect("a pipe")
+        .write_all(text.as_bytes())
+        .expect("it reads");
+    let output = parser.wait_with_output().expect("it ends");
+    assert!(output.status.success(), "{text}");
+    let read = String::from_utf8(output.stdout).expect("text");
+    let value = |name: &str, label: &str| {
+        let line = read
+            .lines()
+            .find(|l| l.starts_with(&format!("{name} ")) && l.contains(label));
+        line.and_then(|l| l.rsplit(' ').next()?.parse::<f64>().ok())
+            .unwrap_or(-1.0)
+    };
+    assert!(value("memgauge_samples_total", "clock") >= 1.0, "{read}");
+    assert_eq!(value("memgauge_samples_total", "pmu"), 0.0, "{read}");
+    assert_eq!(value("memgauge_processes", ""), 1.0, "{read}");
+    assert_eq!(value("memgauge_threads", "started"), 1.0, "{read}");
+    assert!(value("process_resident_memory_bytes", "") > 1e6, "{read}");
+    // Nothing here measures bandwidth: it is absent, not zero.
+    assert!(!read.contains("bandwidth"), "{read}");
+}

@@ -1,0 +1,386 @@
+//! Requests and answers of HTTP/1.1, as bytes.
+//!
+//! httparse reads the head; the rest is little enough to be read here, where every limit
+//! can be seen. It refuses HTTP/1.0, bodies in chunks, and whatever does not fit. Nothing
+//! here reads a socket or a clock: [`parse`] takes the bytes that there are, and says how
+//! many it needs.
+
+use serde_json::json;
+
+use crate::refusal::Refusal;
+
+/// Longest head of a request.
+pub(crate) const MOST_HEAD_BYTES: usize = 8 << 10;
+/// Longest body of a request.
+pub(crate) const MOST_BODY_BYTES: usize = 64 << 10;
+/// Most headers of a request.
+const MOST_HEADERS: usize = 64;
+
+/// A request in full.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Request {
+    /// `GET` and the like.
+    pub method: String,
+    /// Path, without the query.
+    pub path: String,
+    /// Names and values after the `?`, as they stand there.
+    pub query: Vec<(String, String)>,
+    /// The header `Host`.
+    pub host: String,
+    /// Whether the connection stays open.
+    pub keep_alive: bool,
+    /// Body.
+    pub body: Vec<u8>,
+}
+
+/// What the bytes so far are.
+#[derive(Debug)]
+pub enum Parsed {
+    /// The beginning of a request that has so many bytes at least.
+    Partial {
+        /// Bytes from its first on.
+        at_least: usize,
+    },
+    /// A request, and how many bytes it took.
+    Complete(Request, usize),
+    /// No request that is answered. Where the next begins is not known.
+    Bad(Refusal),
+}
+
+/// Looks for a request at the beginning of `bytes`. Never panics, whatever they are.
+pub fn parse(bytes: &[u8]) -> Parsed {
+    let mut headers = [httparse::EMPTY_HEADER; MOST_HEADERS];
+    let mut head = httparse::Request::new(&mut headers);
+    let length = match head.parse(bytes) {
+        Ok(httparse::Status::Complete(length)) if length <= MOST_HEAD_BYTES => length,
+        Ok(httparse::Status::Partial) if bytes.len() <= MOST_HEAD_BYTES => {
+            let at_least = bytes.len() + 1;
+            return Parsed::Partial { at_least };
+        }
+        Ok(_) => return Parsed::Bad(too_long_a_head()),
+        Err(httparse::Error::TooManyHeaders) => return Parsed::Bad(too_long_a_head()),
+        Err(httparse::Error::Version) => return Parsed::Bad(another_version()),
+        Err(why) => {
+            let why = format!("failed to read the request: {why}: send HTTP/1.1");
+            return Parsed::Bad(Refusal::bad(why));
+        }
+    };
+    match request(&head) {
+        Err(refusal) => Parsed::Bad(refusal),
+        Ok((_, body)) if bytes.len() - length < body => Parsed::Partial {
+            at_least: length + body,
+        },
+        Ok((mut request, body)) => {
+            request.body = bytes[length..length + body].to_vec();
+            Parsed::Complete(request, length + body)
+        }
+    }
+}
+
+fn too_long_a_head() -> Refusal {
+    let why = format!(
+        "failed to read the request: its head has more than {MOST_HEAD_BYTES} bytes or \
+         {MOST_HEADERS} headers: send less"
+    );
+    Refusal::new(431, "too_large", why)
+}
+
+fn another_version() -> Refusal {
+    let why = "failed to read the request: it is not of HTTP/1.1: ask by that version";
+    Refusal::new(505, "bad_request", why)
+}
+
+/// The request that a head tells of, without its body, and the body's length.
+fn request(head: &httparse::Request<'_, '_>) -> Result<(Request, usize), Refusal> {
+    if head.version != Some(1) {
+        return Err(another_version());
+    }
+    let (path, query) = target(head.path.unwrap_or("/"));
+    let mut request = Request {
+        method: head.method.unwrap_or_default().to_owned(),
+        path,
+        query,
+        keep_alive: true,
+        ..Request::default()
+    };
+    let mut length = None;
+    for header in head.headers.iter() {
+        let value = String::from_utf8_lossy(header.value);
+        let value = value.trim();
+        match header.name.to_ascii_lowercase().as_str() {
+            "host" => value.clone_into(&mut request.host),
+            "connection" => {
+                let mut words = value.split(',').map(str::trim);
+                request.keep_alive &= !words.any(|w| w.eq_ignore_ascii_case("close"));
+            }
+            "transfer-encoding" => {
+                let why = "failed to read the request: its body comes in chunks: send \
+                           Content-Length";
+                return Err(Refusal::new(411, "bad_request", why));
+            }
+            "content-length" => {
+                let told = content_length(value)?;
+                // Two that differ let two readers see two different requests.
+                if length.is_some_and(|before| before != told) {
+                    let why = "failed to read the request: it has two lengths";
+                    return Err(Refusal::bad(why));
+                }
+                length = Some(told);
+            }
+            _ => {}
+        }
+    }
+    Ok((request, length.unwrap_or(0)))
+}
+
+fn content_length(value: &str) -> Result<usize, Refusal> {
+    let digits = !value.is_empty() && value.bytes().all(|b| b.is_ascii_digit());
+    if !digits {
+        let why = format!("failed to read the request: `{value}` is no length of a body");
+        return Err(Refusal::bad(why));
+    }
+    // More digits than a number has are too many bytes as well.
+    let length = value.parse().unwrap_or(usize::MAX);
+    if length > MOST_BODY_BYTES {
+        let why = format!(
+            "failed to read the request: its body has {value} bytes: send {MOST_BODY_BYTES} \
+             at most"
+        );
+        return Err(Refusal::new(413, "too_large", why));
+    }
+    Ok(length)
+}
+
+/// Path and query of a request's target.
+fn target(target: &str) -> (String, Vec<(String, String)>) {
+    let (path, query) = target.split_once('?').unwrap_or((target, ""));
+    let pair = |pair: &str| {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        (name.to_owned(), value.to_owned())
+    };
+    let pairs = query.split('&').filter(|pair| !pair.is_empty());
+    (path.to_owned(), pairs.map(pair).collect())
+}
+
+/// An answer in full.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Response {
+    /// Status, as 200.
+    pub status: u16,
+    /// Type of the body; empty where there is none.
+    pub kind: &'static str,
+    /// Methods that are allowed, of status 405.
+    pub allow: Option<String>,
+    /// Body.
+    pub body: Vec<u8>,
+}
+
+/// Type of a body.
+pub(crate) const JSON: &str = "application/json";
+/// Type of a stream: an object a line.
+pub(crate) const LINES: &str = "application/x-ndjson";
+
+impl Response {
+    /// It as bytes, head and body. `keep_alive`: the connection stays open.
+    pub fn bytes(&self, keep_alive: bool) -> Vec<u8> {
+        let mut head = head(self.status, self.kind, keep_alive);
+        if let Some(allow) = &self.allow {
+            head += &format!("Allow: {allow}\r\n");
+        }
+        if self.status != 204 {
+            head += &format!("Content-Length: {}\r\n", self.body.len());
+        }
+        head += "\r\n";
+        let mut bytes = head.into_bytes();
+        bytes.extend_from_slice(&self.body);
+        bytes
+    }
+}
+
+impl Refusal {
+    /// The answer that says it.
+    pub(crate) fn response(&self) -> Response {
+        let error = json!({ "error": { "kind": self.kind, "message": self.message } });
+        Response {
+            status: self.status,
+            kind: JSON,
+            allow: self.allow.clone(),
+            body: format!("{error}\n").into_bytes(),
+        }
+    }
+}
+
+/// The head of an answer whose body comes in chunks.
+pub(crate) fn chunked_head(kind: &str) -> Vec<u8> {
+    (head(200, kind, false) + "Transfer-Encoding: chunked\r\n\r\n").into_bytes()
+}
+
+/// A chunk of a body. One without bytes ends the body.
+pub(crate) fn chunk(bytes: &[u8]) -> Vec<u8> {
+    let mut chunk = format!("{:x}\r\n", bytes.len()).into_bytes();
+    chunk.extend_from_slice(bytes);
+    chunk.extend_from_slice(b"\r\n");
+    chunk
+}
+
+fn head(status: u16, kind: &str, keep_alive: bool) -> String {
+    let connection = if keep_alive { "keep-alive" } else { "close" };
+    let kind = match kind {
+        "" => String::new(),
+        kind => format!("Content-Type: {kind}\r\n"),
+    };
+    format!(
+        "HTTP/1.1 {status} {}\r\n{kind}Cache-Control: no-store\r\n\
+         X-Content-Type-Options: nosniff\r\nConnection: {connection}\r\n",
+        reason(status)
+    )
+}
+
+fn reason(status: u16) -> &'static str {
+    match status {
+        200 => "OK",
+        201 => "Created",
+        204 => "No Content",
+        400 => "Bad Request",
+        403 => "Forbidden",
+        404 => "Not Found",
+        405 => "Method Not Allowed",
+        408 => "Request Timeout",
+        411 => "Length Required",
+        413 => "Content Too Large",
+        429 => "Too Many Requests",
+        431 => "Request Header Fields Too Large",
+        501 => "Not Implemented",
+        503 => "Service Unavailable",
+        505 => "HTTP Version Not Supported",
+        _ => "Internal Server Error",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn status(bytes: &[u8]) -> u16 {
+        match parse(bytes) {
+            Parsed::Bad(refusal) => refusal.status,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn complete(bytes: &[u8]) -> (Request, usize) {
+        match parse(bytes) {
+            Parsed::Complete(request, length) => (request, length),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_request_has_path_query_and_body() {
+        let bytes = b"POST /v1/x?a=b&c HTTP/1.1\r\nhOsT: h \r\nContent-Length: 2\r\n\r\n{}GET";
+        let (request, length) = complete(bytes);
+        assert_eq!(length, bytes.len() - 3);
+        let pair = |a: &str, b: &str| (a.to_owned(), b.to_owned());
+        let expected = Request {
+            method: "POST".to_owned(),
+            path: "/v1/x".to_owned(),
+            query: vec![pair("a", "b"), pair("c", "")],
+            host: "h".to_owned(),
+            keep_alive: true,
+            body: b"{}".to_vec(),
+        };
+        assert_eq!(request, expected);
+    }
+
+    #[test]
+    fn a_beginning_asks_for_more_until_the_last_byte() {
+        let bytes = b"POST / HTTP/1.1\r\nContent-Length: 5\r\nConnection: Close\r\n\r\n12345";
+        for end in 0..bytes.len() {
+            match parse(&bytes[..end]) {
+                Parsed::Partial { at_least } => {
+                    assert!((end + 1..=bytes.len()).contains(&at_least))
+                }
+                other => panic!("{end}: {other:?}"),
+            }
+        }
+        assert!(!complete(bytes).0.keep_alive);
+    }
+
+    #[test]
+    fn what_is_not_answered_is_refused_with_its_status() {
+        let head = |header: &str| format!("POST / HTTP/1.1\r\n{header}\r\n\r\n").into_bytes();
+        assert_eq!(status(b"GET / HTTP/1.0\r\n\r\n"), 505);
+        assert_eq!(status(b"GET / HTTP/2.0\r\n\r\n"), 505);
+        assert_eq!(status(b"\x16\x03\x01\x02\x00"), 400, "TLS");
+        assert_eq!(status(b"GET / HTTP/1.1\r\na b: c\r\n\r\n"), 400);
+        assert_eq!(status(&head("Transfer-Encoding: chunked")), 411);
+        assert_eq!(status(&head("Content-Length: -1")), 400);
+        assert_eq!(status(&head("Content-Length: +1")), 400);
+        assert_eq!(status(&head("Content-Length: 1\r\nContent-Length: 2")), 400);
+        assert_eq!(status(&head("Content-Length: 65537")), 413);
+        assert_eq!(
+            status(&head(&format!("Content-Length: {}", "9".repeat(99)))),
+            413
+        );
+        assert_eq!(status(&head(&"a: b\r\n".repeat(65))), 431);
+        assert_eq!(
+            status(&head(&format!("a: {}", "b".repeat(MOST_HEAD_BYTES)))),
+            431
+        );
+        // Also where the head does not end.
+        assert_eq!(status(&vec![b'G'; MOST_HEAD_BYTES + 1]), 431);
+    }
+
+    #[test]
+    fn an_answer_says_how_long_it_is() {
+        let response = Response {
+            status: 405,
+            kind: JSON,
+            allow: Some("GET".to_owned()),
+            body: b"{}".to_vec(),
+        };
+        let text = String::from_utf8(response.bytes(true)).expect("text");
+        assert!(
+            text.starts_with("HTTP/1.1 405 Method Not Allowed\r\n"),
+            "{text}"
+        );
+        assert!(text.contains("\r\nContent-Length: 2\r\n"), "{text}");
+        assert!(text.contains("\r\nAllow: GET\r\n"), "{text}");
+        assert!(text.ends_with("\r\n\r\n{}"), "{text}");
+        assert_eq!(chunk(b"0123456789abcdef!"), b"11\r\n0123456789abcdef!\r\n");
+        assert_eq!(chunk(b""), b"0\r\n\r\n");
+    }
+
+    proptest! {
+        /// What is asked for more is never more than the limits, and what is complete
+        /// stays so whatever follows.
+        #[test]
+        fn any_bytes_are_answered_or_waited_for(
+            bytes in prop_oneof![
+                proptest::collection::vec(any::<u8>(), 0..300),
+                "(GET|POST|PATCH)? ?/[a-z0-9/?&=%]{0,20} HTTP/1.[0-9]\r\n([A-Za-z-]{1,20}: ?[ -~]{0,20}\r\n){0,5}(\r\n)?.{0,40}"
+                    .prop_map(String::into_bytes),
+                ("[0-9]{1,20}", ".{0,40}").prop_map(|(length, rest)| {
+                    format!("POST / HTTP/1.1\r\nContent-Length: {length}\r\n\r\n{rest}").into_bytes()
+                }),
+            ],
+            more in proptest::collection::vec(any::<u8>(), 0..40),
+        ) {
+            match parse(&bytes) {
+                Parsed::Partial { at_least } => {
+                    prop_assert!(at_least > bytes.len());
+                    prop_assert!(at_least <= MOST_HEAD_BYTES + MOST_BODY_BYTES + 1);
+                }
+                Parsed::Complete(request, length) => {
+                    prop_assert!(length <= bytes.len());
+                    let mut longer = bytes.clone();
+                    longer.extend(more);
+                    prop_assert_eq!(complete(&longer), (request, length));
+                }
+                Parsed::Bad(refusal) => prop_assert!(refusal.status >= 400),
+            }
+        }
+    }
+}

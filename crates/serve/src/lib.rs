@@ -1,0 +1,32 @@
+#![doc = include_str!("../README.md")]
+#![forbid(unsafe_code)]
+
+mod bodies;
+mod bounded;
+mod client;
+mod connection;
+mod http;
+mod metrics;
+mod profilers;
+mod refusal;
+mod rights;
+mod routes;
+mod server;
+mod service;
+mod socket;
+
+pub use bodies::{
+    AddProcess, AddThread, ChangeProfiler, ChangeThread, CleanWhich, Cleaning, FullName, Lifetime,
+    NewProfiler, SharingName, ShownProfiler, ShownSample, ShownThread, SourceName, Totals,
+};
+pub use bounded::{Bounded, OTHER};
+pub use client::Client;
+pub use http::{Parsed, Request, Response, parse};
+pub use metrics::{Extra, Families, Kind};
+pub use profilers::Limits;
+pub use refusal::{KINDS, Refusal};
+pub use rights::{Peer, Policy, Rights, group};
+pub use routes::{Operation, ROUTES, Route};
+pub use server::{Setup, serve};
+pub use service::{OPENAPI, parameters};
+pub use socket::Socket;

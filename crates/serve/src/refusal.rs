@@ -1,0 +1,84 @@
+//! Why a request is refused: a status, a word for programs, a sentence for people.
+
+use memgauge_online::{Error, ErrorKind};
+
+/// A request that is not granted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// Status of the answer.
+    pub status: u16,
+    /// One of the words of [`KINDS`].
+    pub kind: &'static str,
+    /// What failed, why, and what to do.
+    pub message: String,
+    /// Methods that this path has, where the method was wrong.
+    pub allow: Option<String>,
+}
+
+/// Words that tell refusals apart.
+pub const KINDS: [&str; 9] = [
+    "bad_request",
+    "not_allowed",
+    "not_found",
+    "no_such_task",
+    "limit",
+    "too_large",
+    "timeout",
+    "not_available",
+    "system",
+];
+
+impl Refusal {
+    pub(crate) fn new(status: u16, kind: &'static str, message: impl Into<String>) -> Refusal {
+        Refusal {
+            status,
+            kind,
+            message: message.into(),
+            allow: None,
+        }
+    }
+
+    /// The request makes no sense.
+    pub(crate) fn bad(message: impl Into<String>) -> Refusal {
+        Refusal::new(400, "bad_request", message)
+    }
+}
+
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Refusal {
+        let (status, kind) = match error.kind() {
+            ErrorKind::Usage | ErrorKind::BadInput => (400, "bad_request"),
+            ErrorKind::Refused => (403, "not_allowed"),
+            ErrorKind::NoSuchTask => (404, "no_such_task"),
+            ErrorKind::Exhausted => (503, "limit"),
+            ErrorKind::Missing => (501, "not_available"),
+            _ => (500, "system"),
+        };
+        Refusal::new(status, kind, error.in_full())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_kind_of_error_has_its_status_and_a_known_word() {
+        let kinds = [
+            (ErrorKind::Usage, 400),
+            (ErrorKind::Refused, 403),
+            (ErrorKind::NoSuchTask, 404),
+            (ErrorKind::Exhausted, 503),
+            (ErrorKind::Missing, 501),
+            (ErrorKind::System, 500),
+        ];
+        for (kind, status) in kinds {
+            let refusal = Refusal::from(Error::new(kind, "failed to try `x`: \"no\""));
+            assert_eq!(refusal.status, status);
+            assert!(KINDS.contains(&refusal.kind));
+            let body = refusal.response().body;
+            let body: serde_json::Value = serde_json::from_slice(&body).expect("JSON");
+            assert_eq!(body["error"]["message"], "failed to try `x`: \"no\"");
+        }
+    }
+}
