@@ -90,7 +90,18 @@ fn groups(args: &Diff) -> anyhow::Result<[Vec<Measured>; 2]> {
     let read = |runs: Vec<PathBuf>| -> anyhow::Result<Vec<Measured>> {
         runs.iter().map(|path| measured(path, event)).collect()
     };
-    Ok([read(before)?, read(after)?])
+    let groups = [read(before)?, read(after)?];
+    for group in &groups {
+        let first = group.first().map(|run| (&run.machine, run.estimated_from));
+        let is_other = |run: &Measured| Some((&run.machine, run.estimated_from)) != first;
+        if group.iter().any(is_other) {
+            return Err(usage(
+                "failed to compare groups: the runs of a group modelled different machines or \
+                 parts of their cache sets: record them with the same --machine and --sets",
+            ));
+        }
+    }
+    Ok(groups)
 }
 
 /// Whether functions of all runs can be ranked by the event.

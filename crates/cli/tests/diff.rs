@@ -185,6 +185,11 @@ fn groups_of_runs_have_intervals_and_name_functions_and_lines() {
         assert!(text.contains(why), "{text}");
     };
     refused(groups(&before[..1], &after, &[]), "--before has one run");
+    let other = Recorded::new(&["--machine", "zen4"], &[&program, "0"]);
+    refused(
+        groups(&[before[0], &other], &after, &[]),
+        "different machines",
+    );
     refused(groups(&before, &after, &["-e", "nosuch"]), "take one of");
 }
 

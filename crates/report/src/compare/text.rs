@@ -77,28 +77,29 @@ impl Comparison {
     }
 
     fn metrics_table(&self) -> Table {
+        // The interval of groups takes the room of the difference.
+        let (difference, interval) = match self.is_of_groups() {
+            true => (None, Some("95 % interval")),
+            false => (Some("difference"), None),
+        };
         let mut titles = vec![
             ("metric", Kind::Text),
             ("before", Kind::Number),
             ("after", Kind::Number),
-            ("difference", Kind::Number),
-            ("relative", Kind::Number),
         ];
-        if self.is_of_groups() {
-            titles.push(("95 % interval", Kind::Number));
-        }
+        titles.extend(difference.map(|title| (title, Kind::Number)));
+        titles.push(("relative", Kind::Number));
+        titles.extend(interval.map(|title| (title, Kind::Number)));
         let mut table = Table::new(&titles);
         for metric in self.metrics.iter().filter(|metric| metric.is_change()) {
             let mut row = vec![
                 metric.name.clone(),
                 number(metric.before),
                 number(metric.after),
-                number(metric.difference),
-                metric.relative.map_or("–".to_owned(), signed_percent),
             ];
-            if self.is_of_groups() {
-                row.push(relative_interval(metric));
-            }
+            row.extend(difference.map(|_| number(metric.difference)));
+            row.push(metric.relative.map_or("–".to_owned(), signed_percent));
+            row.extend(interval.map(|_| relative_interval(metric)));
             table.row(row);
         }
         table
@@ -140,7 +141,7 @@ fn counts_table(places: &[Changed], what: &str, rows: usize) -> Table {
         ("after", Kind::Number),
     ];
     if has_intervals {
-        titles.push(("difference, 95 % interval", Kind::Number));
+        titles.push(("95 % interval", Kind::Number));
     }
     titles.push((
         if what == "Lines" { "line" } else { "function" },
@@ -176,7 +177,7 @@ fn shares(what: &str, changed: &ChangedShares, rows: usize, style: &Style) -> St
     let mut table = Table::new(&[
         ("before", Kind::Number),
         ("after", Kind::Number),
-        ("95 % interval of the difference", Kind::Number),
+        ("95 % interval", Kind::Number),
         (
             if what == "Regions" {
                 "region"
