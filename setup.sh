@@ -15,7 +15,7 @@ BUILD="gcc make libc6-dev clang libelf-dev zlib1g-dev pkg-config esbuild
 DEMO="sqlite3"
 TEST="g++ binutils util-linux valgrind xz-utils python3 procps iproute2 e2fsprogs tmux libpfm4"
 # Tests skip without these packages, and say so. They are installed only if no installed package changes.
-WELCOME="mdadm linux-perf chromium node-typescript protobuf-compiler python3-prometheus-client"
+WELCOME="mdadm linux-perf chromium node-typescript python3-prometheus-client"
 
 PURPOSE=${1:-demo}
 case "$PURPOSE" in

@@ -171,8 +171,11 @@ fn hot(
     names: &EventNames,
     options: &Options,
 ) -> HotTables {
-    let most = samples.most_sampled().filter(|_| sites.places() == 0);
-    let (sites, best) = match most {
+    let asked = match options.rank.as_ref().map(|rank| rank.events.as_slice()) {
+        Some(&[event]) if samples.was_sampled(event) => Some(event),
+        _ => samples.most_sampled(),
+    };
+    let (sites, best) = match asked.filter(|_| sites.places() == 0) {
         Some(event) => (sampled_sites.of_event(event), Rank::event(event, names)),
         None => {
             let best = Rank::best_of(&sites, names);

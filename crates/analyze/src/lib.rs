@@ -71,7 +71,7 @@ pub use io_time::summarise_io_over_time;
 pub use levels::{Level, LevelName, levels};
 pub use losses::{LossRow, Losses, sentence};
 pub use part::summarise_part;
-pub use regions::{RegionRow, RegionTable, Regions, SampledRegions, wilson_95};
+pub use regions::{RegionRow, RegionTable, Regions, SampledRegions, wilson, wilson_95};
 pub use resolve::{Caller, ModuleFile, NoSymbols, Resolve, SourceText, Symbol, file_name};
 pub use samples::{DataFrom, SampleTotals, SampledEvent, Sampling};
 pub use series::{Curve, Curves, Peak, Series};

@@ -355,20 +355,25 @@ fn row(
     }
 }
 
-/// Wilson's score interval at 95 % for a proportion seen in `n` samples
-/// (E. B. Wilson, JASA 22, 1927). It holds for independent samples; samples
-/// every so many events come near that unless the program's rhythm matches the
-/// period.
+/// Wilson's score interval at 95 %.
 pub fn wilson_95(proportion: f64, n: u64) -> Option<(f64, f64)> {
+    wilson(proportion, n, Z_95)
+}
+
+/// Wilson's score interval for a proportion seen in `n` samples (E. B. Wilson,
+/// JASA 22, 1927), with the normal distribution's quantile `z`. It holds for
+/// independent samples; samples every so many events come near that unless the
+/// program's rhythm matches the period.
+pub fn wilson(proportion: f64, n: u64, z: f64) -> Option<(f64, f64)> {
     if n == 0 {
         return None;
     }
     let n = n as f64;
-    let z2 = Z_95 * Z_95;
+    let z2 = z * z;
     let scale = 1.0 / (1.0 + z2 / n);
     let centre = proportion + z2 / (2.0 * n);
     let spread = proportion * (1.0 - proportion) / n + z2 / (4.0 * n * n);
-    let half = Z_95 * spread.max(0.0).sqrt();
+    let half = z * spread.max(0.0).sqrt();
     let bound = |x: f64| (x * scale).clamp(0.0, 1.0);
     Some((bound(centre - half), bound(centre + half)))
 }

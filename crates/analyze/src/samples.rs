@@ -156,6 +156,11 @@ impl SampleTotals {
     }
 
     /// The event with the most samples; of several the first.
+    pub(crate) fn was_sampled(&self, event: EventId) -> bool {
+        self.events.contains_key(&event)
+    }
+
+    /// The event with most samples.
     pub(crate) fn most_sampled(&self) -> Option<EventId> {
         let most = self
             .events

@@ -1,10 +1,11 @@
-//! `memgauge diff`: two runs compared, and gates on the differences.
+//! `memgauge diff`: two runs, or two groups of them, compared, and gates on the differences.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use clap::Args;
-use memgauge_analyze::{Limits, Options, summarise};
+use memgauge_analyze::{EventNames, Limits, Options, Rank, summarise};
 use memgauge_recording::Recording;
 use memgauge_report::{Comparison, Measured};
 use memgauge_symbols::Symbols;
@@ -16,11 +17,23 @@ use crate::terminal;
 #[derive(Debug, Args)]
 pub(crate) struct Diff {
     /// First run: a recording, or a file of `report --baseline`
-    #[arg(value_name = "BEFORE")]
-    before: PathBuf,
+    #[arg(value_name = "BEFORE", required_unless_present = "runs_before")]
+    before: Option<PathBuf>,
     /// Second run, as the first
-    #[arg(value_name = "AFTER")]
-    after: PathBuf,
+    #[arg(value_name = "AFTER", required_unless_present = "runs_before")]
+    after: Option<PathBuf>,
+    /// Repeated runs before, two or more: differences get confidence intervals
+    #[arg(
+        long = "before", value_name = "RUN", num_args = 1..,
+        requires = "runs_after", conflicts_with_all = ["before", "after"]
+    )]
+    runs_before: Vec<PathBuf>,
+    /// Repeated runs after, two or more
+    #[arg(long = "after", value_name = "RUN", num_args = 1.., requires = "runs_before")]
+    runs_after: Vec<PathBuf>,
+    /// Event that ranks functions and lines (default: docs/diff.md)
+    #[arg(short, long, value_name = "EVENT")]
+    event: Option<String>,
     /// End with 1 if this holds, as in 'dram.read_bytes > +5%', 'llc.miss > +1k' (both compare
     /// with BEFORE) or 'llc.mpki > 2' (AFTER alone); may be repeated
     #[arg(long, value_name = "GATE")]
@@ -35,7 +48,12 @@ pub(crate) struct Diff {
 
 /// Compares two runs.
 pub(crate) fn diff(args: &Diff) -> anyhow::Result<Exit> {
-    let comparison = Comparison::of(&measured(&args.before)?, &measured(&args.after)?);
+    let [before, after] = groups(args)?;
+    let event = args.event.as_deref();
+    if let Some(event) = event {
+        check_event(event, &before, &after)?;
+    }
+    let comparison = Comparison::of(&before, &after, event);
     let failed = failed_gates(&comparison, &args.fail_if)?;
     let text = if args.json {
         format!("{:#}\n", comparison.json())
@@ -54,10 +72,70 @@ pub(crate) fn diff(args: &Diff) -> anyhow::Result<Exit> {
     })
 }
 
+/// The runs to compare: two, or two groups.
+fn groups(args: &Diff) -> anyhow::Result<[Vec<Measured>; 2]> {
+    let [before, after] = match (&args.before, &args.after) {
+        (Some(before), Some(after)) => [vec![before.clone()], vec![after.clone()]],
+        _ => [args.runs_before.clone(), args.runs_after.clone()],
+    };
+    for (option, runs) in [("--before", &before), ("--after", &after)] {
+        if args.before.is_none() && runs.len() < 2 {
+            return Err(usage(format!(
+                "failed to compare groups: {option} has one run, which has no spread: name two \
+                 or more"
+            )));
+        }
+    }
+    let event = args.event.as_deref();
+    let read = |runs: Vec<PathBuf>| -> anyhow::Result<Vec<Measured>> {
+        runs.iter().map(|path| measured(path, event)).collect()
+    };
+    let groups = [read(before)?, read(after)?];
+    for group in &groups {
+        let first = group.first().map(|run| (&run.machine, run.estimated_from));
+        let is_other = |run: &Measured| Some((&run.machine, run.estimated_from)) != first;
+        if group.iter().any(is_other) {
+            return Err(usage(
+                "failed to compare groups: the runs of a group modelled different machines or \
+                 parts of their cache sets: record them with the same --machine and --sets",
+            ));
+        }
+    }
+    Ok(groups)
+}
+
+/// Whether functions of all runs can be ranked by the event.
+fn check_event(event: &str, before: &[Measured], after: &[Measured]) -> anyhow::Result<()> {
+    let mut known: Option<BTreeSet<&str>> = None;
+    for run in before.iter().chain(after) {
+        let counted = run.functions.values().flat_map(|counts| counts.keys());
+        let sampled = run.sampled.iter().map(|shares| &shares.event);
+        let events: BTreeSet<&str> = counted.chain(sampled).map(String::as_str).collect();
+        known = Some(match known {
+            Some(known) => known.intersection(&events).copied().collect(),
+            None => events,
+        });
+    }
+    let known = known.unwrap_or_default();
+    if known.contains(event) {
+        return Ok(());
+    }
+    let fix = match known.is_empty() {
+        true => "no event has functions in all runs: leave --event out".to_owned(),
+        false => {
+            let names: Vec<&str> = known.into_iter().collect();
+            format!("take one of {}", names.join(", "))
+        }
+    };
+    Err(usage(format!(
+        "failed to rank functions by `{event}`: not all runs have counts of it: {fix}"
+    )))
+}
+
 /// A baseline file is read as it is, a recording is summarised.
-fn measured(path: &Path) -> anyhow::Result<Measured> {
+fn measured(path: &Path, event: Option<&str>) -> anyhow::Result<Measured> {
     if !path.is_file() {
-        return measure(&Recording::open(path)?);
+        return measure(&Recording::open(path)?, event);
     }
     let name = path.display();
     let text = std::fs::read_to_string(path).with_context(|| format!("failed to read `{name}`"))?;
@@ -69,8 +147,8 @@ fn measured(path: &Path) -> anyhow::Result<Measured> {
     }
 }
 
-/// What is compared of a recording.
-pub(crate) fn measure(recording: &Recording) -> anyhow::Result<Measured> {
+/// What is compared of a recording. `event` is the one whose samples rank functions.
+pub(crate) fn measure(recording: &Recording, event: Option<&str>) -> anyhow::Result<Measured> {
     if recording.manifest().source.name == "io" {
         let name = recording.path().display();
         return Err(usage(format!(
@@ -81,8 +159,13 @@ pub(crate) fn measure(recording: &Recording) -> anyhow::Result<Measured> {
         rows: usize::MAX,
         resolved_places: usize::MAX,
     };
+    let events = &recording.manifest().events;
+    let asked = events.iter().find(|def| Some(def.name.as_str()) == event);
+    let names = EventNames::of(recording.manifest());
     let options = Options {
         limits,
+        rank: asked.map(|def| Rank::event(def.id, &names)),
+        regions: usize::MAX,
         ..Options::default()
     };
     let summary = summarise(recording, &mut Symbols::of(recording.path()), &options)?;

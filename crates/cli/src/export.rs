@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use memgauge_analyze::{Limits, Options, Summary, summarise};
-use memgauge_export::{Error, write, write_tables};
+use memgauge_export::{Error, Tables, write, write_tables};
 use memgauge_recording::Recording;
 use memgauge_symbols::Symbols;
 
@@ -21,7 +21,7 @@ pub(crate) struct Export {
     /// Format (docs/export.md)
     #[arg(short, long, value_name = "FORMAT")]
     format: Format,
-    /// File to write, for csv a folder; `-` is standard output, the default for text
+    /// File to write, for arrow and csv a folder; `-` is standard output, the default for text
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Event that folded stacks count (default: the one that orders the report's functions)
@@ -32,6 +32,8 @@ pub(crate) struct Export {
 /// Formats of other tools.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Format {
+    /// Tables for pandas, polars, R, DuckDB: a folder of Arrow IPC files
+    Arrow,
     /// callgrind_annotate, KCachegrind: all events by source line
     Callgrind,
     /// Tables for spreadsheets, pandas, R: a folder of files
@@ -47,11 +49,11 @@ enum Format {
 }
 
 impl Format {
-    /// `None` for the one that is a folder.
+    /// `None` for those that are a folder.
     fn of_file(self) -> Option<memgauge_export::Format> {
         Some(match self {
             Format::Callgrind => memgauge_export::Format::Callgrind,
-            Format::Csv => return None,
+            Format::Arrow | Format::Csv => return None,
             Format::Folded => memgauge_export::Format::Folded,
             Format::Openmetrics => memgauge_export::Format::Openmetrics,
             Format::Perfetto => memgauge_export::Format::Perfetto,
@@ -112,10 +114,14 @@ fn to_folder(args: &Export) -> anyhow::Result<()> {
         .as_deref()
         .filter(|path| *path != Path::new("-"))
     else {
-        bail!(usage("csv is a folder of tables: name it with -o"));
+        bail!(usage("the format is a folder of tables: name it with -o"));
+    };
+    let form = match args.format {
+        Format::Arrow => Tables::Arrow,
+        _ => Tables::Csv,
     };
     let summary = summary(&args.recording)?;
-    let written = write_tables(&summary, folder).map_err(|why| refused(args, why))?;
+    let written = write_tables(&summary, form, folder).map_err(|why| refused(args, why))?;
     eprintln!(
         "memgauge: wrote {} to {}",
         written.join(", "),

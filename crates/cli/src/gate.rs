@@ -80,7 +80,7 @@ impl Gate {
     pub(crate) fn fails(&self, metric: &Metric) -> Option<bool> {
         let (value, limit) = match self.limit {
             Limit::Value(limit) => (metric.after?, limit),
-            Limit::Difference(limit) => (metric.difference?, limit),
+            Limit::Difference(limit) => (difference(metric)?, limit),
             Limit::Relative(limit) => (relative(metric)?, limit),
         };
         Some(if self.above {
@@ -91,14 +91,25 @@ impl Gate {
     }
 }
 
+/// Of groups, a difference that chance alone makes is none.
+fn difference(metric: &Metric) -> Option<f64> {
+    let is_chance = metric.interval.is_some() && !metric.is_change();
+    metric
+        .difference
+        .map(|difference| if is_chance { 0.0 } else { difference })
+}
+
 /// Beside the metric's own: from nothing to something is beyond every limit.
 fn relative(metric: &Metric) -> Option<f64> {
-    let difference = metric.difference?;
-    Some(metric.relative.unwrap_or(if difference == 0.0 {
-        0.0
-    } else {
-        f64::INFINITY.copysign(difference)
-    }))
+    let difference = difference(metric)?;
+    if difference == 0.0 {
+        return Some(0.0);
+    }
+    Some(
+        metric
+            .relative
+            .unwrap_or(f64::INFINITY.copysign(difference)),
+    )
 }
 
 #[cfg(test)]
@@ -112,6 +123,7 @@ mod tests {
             after: Some(after),
             difference: Some(after - before),
             relative: (before != 0.0).then(|| (after - before) / before),
+            interval: None,
         };
         let gate: Gate = gate.parse().unwrap();
         gate.fails(&metric).unwrap()
@@ -140,5 +152,23 @@ mod tests {
             let refused = text.parse::<Gate>().unwrap_err();
             assert!(refused.contains("dram.read_bytes > +5%"), "{text}");
         }
+    }
+
+    #[test]
+    fn differences_of_groups_that_may_be_chance_fail_no_gate() {
+        let fails = |gate: &str, interval| {
+            let metric = Metric {
+                name: "m".to_owned(),
+                before: Some(100.0),
+                after: Some(110.0),
+                difference: Some(10.0),
+                relative: Some(0.1),
+                interval: Some(interval),
+            };
+            gate.parse::<Gate>().unwrap().fails(&metric).unwrap()
+        };
+        assert!(fails("m > +5%", [1.0, 19.0]) && fails("m > +5", [1.0, 19.0]));
+        assert!(!fails("m > +5%", [-1.0, 21.0]) && !fails("m > +5", [-1.0, 21.0]));
+        assert!(fails("m > 105", [-1.0, 21.0]));
     }
 }

@@ -26,7 +26,7 @@ pub(crate) fn report(args: &Report) -> anyhow::Result<Exit> {
     }
     if let Some(path) = &args.baseline {
         let name = path.display();
-        let file = diff::measure(&recording)?.file();
+        let file = diff::measure(&recording, None)?.file();
         std::fs::write(path, file).with_context(|| format!("failed to write `{name}`"))?;
         return Ok(Exit::Success);
     }

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use harness::{Recorded, memgauge, needs};
+use memgauge_testing::{Need, skipped};
 
 /// `extra` passes over an array of 1 MiB are in a function of their own.
 const SOURCE: &str = r"
@@ -120,5 +121,122 @@ fn an_added_pass_is_named_first_gates_say_what_failed_and_equal_runs_are_equal()
         said(&unknown).contains("dram.read_bytes"),
         "{}",
         said(&unknown)
+    );
+}
+
+fn groups(before: &[&Recorded], after: &[&Recorded], options: &[&str]) -> Output {
+    let mut command = memgauge();
+    command.arg("diff").arg("--before");
+    command.args(before.iter().map(|run| run.path()));
+    command
+        .arg("--after")
+        .args(after.iter().map(|run| run.path()));
+    command.args(options).output().expect("memgauge runs")
+}
+
+#[test]
+fn groups_of_runs_have_intervals_and_name_functions_and_lines() {
+    if !needs(&["gcc"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let program = program(folder.path());
+    let before = [record(&program, "0"), record(&program, "0")];
+    let before = [&before[0], &before[1]];
+    let equal = groups(&before, &before, &["--fail-if", "stores > +0%"]);
+    assert_eq!(equal.status.code(), Some(0), "{}", said(&equal));
+    assert!(
+        out(&equal).ends_with("Nothing changed.\n"),
+        "{}",
+        out(&equal)
+    );
+
+    let after = [record(&program, "1"), record(&program, "1")];
+    let after = [&after[0], &after[1]];
+    let compared = groups(&before, &after, &["--json", "-e", "stores"]);
+    let json: serde_json::Value = serde_json::from_str(&out(&compared)).expect("JSON");
+    assert_eq!(json["ranked_by"], "stores");
+    assert_eq!(json["functions"][0]["function"], "added_pass (passes)");
+    let line = json["lines"][0]["function"].as_str().expect("a line");
+    assert!(
+        line.starts_with("passes.c:") && line.ends_with(" added_pass"),
+        "{line}"
+    );
+    // Deterministic runs have no spread: the interval is the difference, 2¹⁷ stores.
+    assert_eq!(
+        json["functions"][0]["interval"],
+        serde_json::json!([131_072.0, 131_072.0])
+    );
+    let gated = groups(&before, &after, &["--fail-if", "stores > +5%"]);
+    assert_eq!(gated.status.code(), Some(1), "{}", out(&gated));
+    assert!(
+        out(&gated).lines().all(|line| line.chars().count() <= 80),
+        "{}",
+        out(&gated)
+    );
+
+    let refused = |output: Output, why: &str| {
+        let text = said(&output);
+        assert_eq!(
+            (output.status.code(), text.lines().count()),
+            (Some(2), 1),
+            "{text}"
+        );
+        assert!(text.contains(why), "{text}");
+    };
+    refused(groups(&before[..1], &after, &[]), "--before has one run");
+    let other = Recorded::new(&["--machine", "zen4"], &[&program, "0"]);
+    refused(
+        groups(&[before[0], &other], &after, &[]),
+        "different machines",
+    );
+    refused(groups(&before, &after, &["-e", "nosuch"]), "take one of");
+}
+
+#[test]
+fn sampled_functions_are_compared_with_intervals() {
+    if !needs(&["gcc"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let program = program(folder.path());
+    let sampled = |name: &str, passes: &str| {
+        let path = folder.path().join(name);
+        let output = memgauge()
+            .args([
+                "record",
+                "--quiet",
+                "-e",
+                "cpu-clock:u",
+                "-c",
+                "100000",
+                "-o",
+            ])
+            .arg(&path)
+            .args(["--", &program, passes])
+            .output()
+            .expect("memgauge runs");
+        match output.status.success() {
+            true => Some(path),
+            false => {
+                skipped(Need::Kernel, said(&output));
+                None
+            }
+        }
+    };
+    let (Some(one), Some(two)) = (sampled("one.mg", "3"), sampled("two.mg", "600")) else {
+        return;
+    };
+    let same = out(&diff(&one, &one, &[]));
+    assert_eq!(same, "Nothing changed.\n");
+    let json = out(&diff(&one, &two, &["--json", "-e", "cpu-clock:u"]));
+    let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    let first = &json["sampled"]["rows"][0];
+    assert_eq!(first["name"], "added_pass (passes)", "{json:#}");
+    let end = |end: usize| first["interval"][end].as_f64().expect("a number");
+    let difference = first["difference"].as_f64().expect("a number");
+    assert!(
+        0.0 < end(0) && end(0) < difference && difference < end(1),
+        "{first}"
     );
 }

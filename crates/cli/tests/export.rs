@@ -185,6 +185,37 @@ print(sum(int(r['dram.read_bytes']) for r in rows))
     }
 }
 
+#[test]
+fn pyarrow_reads_the_tables() {
+    const READ: &str = "import sys, os, pyarrow as pa
+d = sys.argv[1]
+read = lambda name: pa.ipc.open_file(os.path.join(d, name)).read_all()
+lines = read('lines.arrow')
+assert lines.schema.field('llc.miss').type == pa.uint64()
+assert lines.schema.field('function').type == pa.string()
+totals = {r['event']: r['count'] for r in read('totals.arrow').to_pylist()}
+print(sum(lines['llc.miss'].to_pylist()), totals['loads'], *sorted(os.listdir(d)))
+";
+    let Some(recorded) = recorded() else { return };
+    let folder = export(&recorded, "arrow");
+    let module = Command::new("python3")
+        .args(["-c", "import pyarrow"])
+        .output();
+    if !module.is_ok_and(|output| output.status.success()) {
+        skipped(Need::Tool, "needs Python's package pyarrow");
+        return;
+    }
+    let text = reads("python3", &["-c", READ], &folder).expect("Python");
+    let report = recorded.report();
+    let expected = format!(
+        "{} {} functions.arrow instructions.arrow lines.arrow regions.arrow series.arrow \
+         threads.arrow totals.arrow\n",
+        sums(&report)["llc.miss"],
+        report["totals"]["loads"]
+    );
+    assert_eq!(text, expected);
+}
+
 /// By Perfetto's own schema: each counter's sum of rate × time until the next value.
 #[test]
 fn perfetto_reads_rates_that_sum_up_to_the_totals() {
@@ -287,7 +318,7 @@ fn an_export_that_cannot_be_says_why() {
     let text = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(125), "{text}");
     assert!(
-        text.contains("names no code: use another format: csv"),
+        text.contains("names no code: use another format: arrow, csv"),
         "{text}"
     );
 }

@@ -2,7 +2,7 @@
 //!
 //! Places in the code carry every event's count in one profile: pprof, callgrind and
 //! folded stacks. Totals and curves over time go to OpenMetrics and Perfetto, tables to
-//! CSV. All counts of an export add up to those of the summary: what the summary did not
+//! CSV or Arrow. All counts of an export add up to those of the summary: what the summary did not
 //! resolve stands under [`NOT_LISTED`].
 
 #![forbid(unsafe_code)]
@@ -21,6 +21,8 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use memgauge_analyze::Summary;
+
+pub use tables::Tables;
 
 /// Name of the place that counts beyond the resolved ones are put under.
 pub const NOT_LISTED: &str = "[not listed]";
@@ -78,12 +80,13 @@ impl fmt::Display for Error {
         match self {
             Error::NoCode { has_curves } => f.write_str(match has_curves {
                 true => {
-                    "the recording names no code: use another format: csv, openmetrics or perfetto"
+                    "the recording names no code: use another format: arrow, csv, openmetrics or \
+                     perfetto"
                 }
-                false => "the recording names no code: use another format: csv or openmetrics",
+                false => "the recording names no code: use another format: arrow, csv or openmetrics",
             }),
             Error::NoCurves => f.write_str(
-                "the recording has no curve over time: use another format: csv or openmetrics",
+                "the recording has no curve over time: use another format: arrow, csv or openmetrics",
             ),
             Error::NoCounts(event) => write!(
                 f,
@@ -138,10 +141,10 @@ pub fn write(
     }
 }
 
-/// Writes the summary's tables as CSV files into `folder`; their names.
+/// Writes the summary's tables as files into `folder`; their names.
 ///
 /// # Errors
 /// The folder exists and is not empty, no table has a row, or writing failed.
-pub fn write_tables(summary: &Summary, folder: &Path) -> Result<Vec<&'static str>, Error> {
-    tables::write(summary, folder)
+pub fn write_tables(summary: &Summary, form: Tables, folder: &Path) -> Result<Vec<String>, Error> {
+    tables::write(summary, form, folder)
 }

@@ -1,7 +1,13 @@
-//! The summary's tables as CSV (RFC 4180), a file each.
+//! The summary's tables, a file each: as CSV (RFC 4180) or as an Arrow IPC file.
 
+use std::fs::File;
+use std::io::{BufWriter, Write};
 use std::path::Path;
+use std::sync::Arc;
 
+use arrow_array::{ArrayRef, RecordBatch, StringArray, UInt64Array};
+use arrow_ipc::writer::FileWriter;
+use arrow_schema::ArrowError;
 use csv::Writer;
 use memgauge_analyze::{HotTable, Summary};
 
@@ -9,21 +15,47 @@ use super::curves::bin_end;
 use super::places::{provenance, unit, values, with_rest};
 use super::{Error, NOT_LISTED};
 
+/// Form of the files of tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Tables {
+    /// Arrow's IPC file, for pandas, polars, R, DuckDB: numbers are 64-bit integers.
+    Arrow,
+    /// Comma-separated values with a header.
+    Csv,
+}
+
+/// Columns of text; all others hold whole numbers.
+const TEXT: [&str; 12] = [
+    "event",
+    "unit",
+    "provenance",
+    "function",
+    "module",
+    "file",
+    "inlined_into",
+    "region",
+    "program",
+    "kind",
+    "detail",
+    "meaning",
+];
+
 /// A table: its header and its rows.
 type Table = Vec<Vec<String>>;
 
-pub(crate) fn write(summary: &Summary, folder: &Path) -> Result<Vec<&'static str>, Error> {
+pub(crate) fn write(summary: &Summary, form: Tables, folder: &Path) -> Result<Vec<String>, Error> {
     check(folder)?;
     let hot = &summary.hot;
     let tables = [
-        ("totals.csv", totals(summary)),
-        ("functions.csv", code(summary, &hot.functions)),
-        ("lines.csv", code(summary, &hot.lines)),
-        ("instructions.csv", code(summary, &hot.instructions)),
-        ("regions.csv", regions(summary)),
-        ("threads.csv", threads(summary)),
-        ("series.csv", series(summary)),
-        ("losses.csv", losses(summary)),
+        ("totals", totals(summary)),
+        ("functions", code(summary, &hot.functions)),
+        ("lines", code(summary, &hot.lines)),
+        ("instructions", code(summary, &hot.instructions)),
+        ("regions", regions(summary)),
+        ("threads", threads(summary)),
+        ("series", series(summary)),
+        ("losses", losses(summary)),
     ];
     let filled: Vec<_> = tables.into_iter().filter(|(_, t)| t.len() > 1).collect();
     if filled.is_empty() {
@@ -32,14 +64,56 @@ pub(crate) fn write(summary: &Summary, folder: &Path) -> Result<Vec<&'static str
     std::fs::create_dir_all(folder)?;
     let mut written = Vec::new();
     for (name, table) in filled {
-        let mut file = Writer::from_path(folder.join(name)).map_err(failed)?;
-        for row in table {
-            file.write_record(row).map_err(failed)?;
+        let name = match form {
+            Tables::Arrow => format!("{name}.arrow"),
+            Tables::Csv => format!("{name}.csv"),
+        };
+        let path = folder.join(&name);
+        match form {
+            Tables::Arrow => as_arrow(&table, &path)?,
+            Tables::Csv => as_csv(&table, &path)?,
         }
-        file.flush()?;
         written.push(name);
     }
     Ok(written)
+}
+
+fn as_csv(table: &Table, path: &Path) -> Result<(), Error> {
+    let mut file = Writer::from_path(path).map_err(failed)?;
+    for row in table {
+        file.write_record(row).map_err(failed)?;
+    }
+    Ok(file.flush()?)
+}
+
+fn as_arrow(table: &Table, path: &Path) -> Result<(), Error> {
+    let failed = |why: ArrowError| Error::Io(std::io::Error::other(why));
+    let Some((header, rows)) = table.split_first() else {
+        return Ok(());
+    };
+    let columns = header.iter().enumerate().map(|(number, name)| {
+        let cells = rows
+            .iter()
+            .map(|row| row.get(number).filter(|cell| !cell.is_empty()));
+        let array: ArrayRef = match TEXT.contains(&name.as_str()) {
+            true => Arc::new(cells.collect::<StringArray>()),
+            false => {
+                let number = |cell: &String| cell.parse::<u64>().ok();
+                Arc::new(
+                    cells
+                        .map(|cell| cell.and_then(number))
+                        .collect::<UInt64Array>(),
+                )
+            }
+        };
+        (name.as_str(), array, true)
+    });
+    let batch = RecordBatch::try_from_iter_with_nullable(columns).map_err(failed)?;
+    let file = BufWriter::new(File::create(path)?);
+    let mut writer = FileWriter::try_new(file, &batch.schema()).map_err(failed)?;
+    writer.write(&batch).map_err(failed)?;
+    writer.finish().map_err(failed)?;
+    Ok(writer.into_inner().map_err(failed)?.flush()?)
 }
 
 /// A folder with files is refused: tables of an earlier export would stay in it.

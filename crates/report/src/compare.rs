@@ -1,21 +1,24 @@
-//! Compares two runs: their metrics, and the functions that changed.
+//! Compares runs: their metrics, and the functions, lines and regions that changed.
 //!
 //! A run is compared as [`Measured`], which a recording is reduced to and which a baseline
-//! file holds. Exact counts alone are compared by function: differences of samples would
-//! need a confidence interval, which two runs do not give.
+//! file holds. Groups of repeated runs have a confidence interval of each difference. Two
+//! single runs have one for shares of samples alone: the spread of other numbers is unknown.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod interval;
+mod measured;
+mod shares;
+mod text;
 
-use memgauge_analyze::{Summary, file_name};
-use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+
+use serde::Serialize;
 use serde_json::Value;
 
-use crate::style::Style;
-use crate::table::{Kind, Table};
-use crate::units;
+pub use measured::{Measured, Shares};
+pub use shares::{ChangedShare, ChangedShares};
 
-/// Version of the form of [`Measured`].
-const VERSION: u32 = 1;
+use interval::{Interval, contains_zero, mean, welch};
+use measured::PlaceCounts;
 
 /// Events by which changed functions are ranked: the first that changed by [`NOTABLE`].
 const RANKS: [&str; 5] = ["llc.miss", "l2.miss", "l1d.miss", "loads", "instructions"];
@@ -24,149 +27,47 @@ const RANKS: [&str; 5] = ["llc.miss", "l2.miss", "l1d.miss", "loads", "instructi
 /// that an added pass evicts elsewhere must not hide the pass.
 const NOTABLE: f64 = 0.01;
 
-/// What is compared of a run. In a file it is a baseline.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Measured {
-    /// Version of this form.
-    pub memgauge_baseline: u32,
-    /// The modelled machine's name; `None` where none was modelled.
-    pub machine: Option<String>,
-    /// File name of the program.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub program: Option<String>,
-    /// One in so many cache sets was followed, from which numbers are estimated.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub estimated_from: Option<u32>,
-    /// Whole-run numbers by name.
-    pub metrics: BTreeMap<String, f64>,
-    /// Exact counts by function and event. Empty where functions were sampled.
-    pub functions: BTreeMap<String, BTreeMap<String, u64>>,
-}
-
-impl Measured {
-    /// What a summary says of its run. Wall time and memgauge's own cost stay out.
-    pub fn of(summary: &Summary) -> Measured {
-        let machine = summary.recording.machine.as_ref();
-        Measured {
-            memgauge_baseline: VERSION,
-            machine: machine.map(|machine| machine.name.clone()),
-            program: summary
-                .recording
-                .command
-                .first()
-                .map(|path| file_name(path).to_owned()),
-            estimated_from: summary.estimated().map(|sets| sets.one_in),
-            metrics: metrics(summary),
-            functions: functions(summary),
-        }
-    }
-
-    /// Reads a baseline file.
-    ///
-    /// # Errors
-    /// A sentence that says why the text is no baseline.
-    pub fn parse(text: &str) -> Result<Measured, String> {
-        let measured: Measured = serde_json::from_str(text).map_err(|why| why.to_string())?;
-        match measured.memgauge_baseline {
-            VERSION => Ok(measured),
-            other => Err(format!(
-                "its version is {other}, this memgauge reads {VERSION}"
-            )),
-        }
-    }
-
-    /// A baseline file: sorted, ending in a newline.
-    pub fn file(&self) -> String {
-        format!("{:#}\n", serde_json::json!(self))
-    }
-}
-
-fn metrics(summary: &Summary) -> BTreeMap<String, f64> {
-    let totals = summary.totals.iter();
-    let mut metrics: BTreeMap<String, f64> = totals
-        .map(|(name, &value)| (name.clone(), value as f64))
-        .collect();
-    metrics.insert("duration_ns".to_owned(), summary.run.duration_ns as f64);
-    for level in &summary.levels {
-        let name = serde_json::json!(level.name);
-        let name = name.as_str().unwrap_or_default();
-        for (what, value) in [("miss_ratio", level.miss_ratio), ("mpki", level.mpki)] {
-            metrics.extend(value.map(|value| (format!("{name}.{what}"), value)));
-        }
-    }
-    metrics
-}
-
-/// Sums by function and the file name of its module, which is the same on all machines.
-fn functions(summary: &Summary) -> BTreeMap<String, BTreeMap<String, u64>> {
-    let mut functions: BTreeMap<String, BTreeMap<String, u64>> = BTreeMap::new();
-    let table = &summary.hot.functions;
-    let exact = table.rows.iter().filter(|row| row.samples.is_none());
-    for row in exact {
-        let name = format!("{} ({})", row.function, file_name(&row.module));
-        let counts = functions.entry(name).or_default();
-        for (event, &count) in row.counts.iter() {
-            *counts.entry(event.clone()).or_default() += count;
-        }
-    }
-    functions
-}
-
-/// A run with its program's functions under another program's name: two builds of a
-/// program often have names of their own. `None` where the names are the same.
-fn renamed(run: &Measured, program: Option<&str>) -> Option<Measured> {
-    let (own, other) = (run.program.as_deref()?, program?);
-    if own == other {
-        return None;
-    }
-    let (own, other) = (format!(" ({own})"), format!(" ({other})"));
-    let name = |name: &String| match name.strip_suffix(&own) {
-        Some(function) => format!("{function}{other}"),
-        None => name.clone(),
-    };
-    let functions = run.functions.iter();
-    Some(Measured {
-        functions: functions
-            .map(|(key, counts)| (name(key), counts.clone()))
-            .collect(),
-        ..run.clone()
-    })
-}
-
-/// A number of both runs.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+/// A number of both groups.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Metric {
     /// Its name.
     pub name: String,
-    /// In the first run; `None` where it lacks the number.
+    /// In the first run, or the mean of the first group; `None` where a run lacks the number.
     pub before: Option<f64>,
-    /// In the second run.
+    /// In the second.
     pub after: Option<f64>,
     /// `after - before`.
     pub difference: Option<f64>,
     /// `difference / before`; `None` where `before` is zero.
     pub relative: Option<f64>,
+    /// 95 % interval of the difference; `None` where single runs are compared.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub interval: Option<[f64; 2]>,
 }
 
-/// A function whose count of the ranking event changed.
+/// A function or a line whose count of the ranking event changed.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Changed {
-    /// Its name and its module's file name.
+    /// Its name: of a function with its module's file name, of a line with its function.
     pub function: String,
-    /// Count in the first run.
+    /// Count in the first run, or the group's mean, rounded.
     pub before: u64,
-    /// Count in the second run.
+    /// Count in the second.
     pub after: u64,
-    /// Its part of the sum of all functions' absolute differences.
+    /// Its part of the sum of all absolute differences.
     pub share: f64,
+    /// 95 % interval of the difference; `None` where single runs are compared.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub interval: Option<[f64; 2]>,
 }
 
-/// Two runs compared.
+/// Two runs, or two groups of runs, compared.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Comparison {
-    /// Whether any number differs.
+    /// Whether any number differs; of groups, by more than chance.
     pub changed: bool,
+    /// Runs before and after.
+    pub runs: [usize; 2],
     /// The modelled machines of both.
     pub machines: [Option<String>; 2],
     /// File names of both programs. The second one's functions are compared with those
@@ -174,7 +75,7 @@ pub struct Comparison {
     pub programs: [Option<String>; 2],
     /// Part of the cache sets, one in so many, from which the numbers of each are estimated.
     pub estimated_from: [Option<u32>; 2],
-    /// Whether each run has exact counts of functions; they are compared where both have.
+    /// Whether each has exact counts of functions; they are compared where both have.
     pub functions_known: [bool; 2],
     /// All metrics of both, by name.
     pub metrics: Vec<Metric>,
@@ -182,42 +83,67 @@ pub struct Comparison {
     pub ranked_by: Option<String>,
     /// Functions that changed, by their share of the change.
     pub functions: Vec<Changed>,
+    /// Lines that changed, by the same event.
+    pub lines: Vec<Changed>,
+    /// Functions' shares of samples, where both were sampled by the same event.
+    pub sampled: Option<ChangedShares>,
+    /// Regions' shares of samples, by event.
+    pub regions: Vec<ChangedShares>,
 }
 
+/// The runs before and after.
+type Groups<'a> = [&'a [Measured]; 2];
+
 impl Comparison {
-    /// Compares `after` with `before`.
-    pub fn of(before: &Measured, after: &Measured) -> Comparison {
-        let programs = [before.program.clone(), after.program.clone()];
-        let named = renamed(after, before.program.as_deref());
-        let after = named.as_ref().unwrap_or(after);
-        let names: BTreeSet<&String> = before.metrics.keys().chain(after.metrics.keys()).collect();
-        let get = |run: &Measured, name: &String| run.metrics.get(name).copied();
-        let metrics = names.into_iter();
-        let metrics: Vec<Metric> = metrics
-            .map(|name| Metric::of(name, get(before, name), get(after, name)))
-            .collect();
-        let by = |notable: f64| {
-            RANKS.iter().find_map(|&event| {
-                let rows = changed(before, after, event);
-                let sum: u64 = rows.iter().map(|row| row.after.abs_diff(row.before)).sum();
-                let is_enough = sum > 0 && sum as f64 >= notable * total(before, event);
-                is_enough.then(|| (event.to_owned(), rows))
-            })
-        };
+    /// Compares groups of runs, none empty. `event` ranks functions and lines; `None` takes
+    /// the first of the usual ones that changed.
+    pub fn of(before: &[Measured], after: &[Measured], event: Option<&str>) -> Comparison {
+        let program = |group: &[Measured]| group.first().and_then(|run| run.program.clone());
+        let machine = |group: &[Measured]| group.first().and_then(|run| run.machine.clone());
+        let part = |group: &[Measured]| group.first().and_then(|run| run.estimated_from);
+        let know = |group: &[Measured]| group.iter().all(|run| !run.functions.is_empty());
+        let programs = [program(before), program(after)];
+        let named = |run: &Measured| run.clone().renamed(programs[0].as_deref());
+        let [named_before, named_after]: [Vec<Measured>; 2] =
+            [before, after].map(|group| group.iter().map(named).collect());
+        let groups: Groups = [&named_before, &named_after];
+        let metrics = metrics(groups);
         // A run without functions has not done without them: nothing is known of them.
-        let both = !before.functions.is_empty() && !after.functions.is_empty();
-        let ranked = both.then(|| by(NOTABLE).or_else(|| by(0.0))).flatten();
+        let functions_known = [know(before), know(after)];
+        let is_known = functions_known == [true, true];
+        let ranked = is_known.then(|| ranked(groups, event)).flatten();
         let (ranked_by, functions) = ranked.unzip();
+        let functions = functions.unwrap_or_default();
+        let have_lines = groups
+            .iter()
+            .all(|g| g.iter().all(|run| !run.lines.is_empty()));
+        let lines = ranked_by.as_deref().filter(|_| have_lines);
+        let lines = lines.map(|event| changed(groups, |run| &run.lines, event));
+        let sampled = shares::functions(groups);
+        let regions = shares::regions(groups);
+        let other_counts = match groups {
+            [[before], [after]] => is_known && before.functions != after.functions,
+            _ => false,
+        };
         Comparison {
-            functions_known: [!before.functions.is_empty(), !after.functions.is_empty()],
-            changed: (both && before.functions != after.functions)
-                || metrics.iter().any(|metric| metric.before != metric.after),
-            machines: [before.machine.clone(), after.machine.clone()],
+            changed: other_counts
+                || !functions.is_empty()
+                || metrics.iter().any(Metric::is_change)
+                || sampled
+                    .iter()
+                    .chain(&regions)
+                    .any(|table| !table.rows.is_empty()),
+            runs: groups.map(<[Measured]>::len),
+            machines: [machine(before), machine(after)],
             programs,
-            estimated_from: [before.estimated_from, after.estimated_from],
+            estimated_from: [part(before), part(after)],
+            functions_known,
             metrics,
             ranked_by,
-            functions: functions.unwrap_or_default(),
+            functions,
+            lines: lines.unwrap_or_default(),
+            sampled,
+            regions,
         }
     }
 
@@ -226,92 +152,30 @@ impl Comparison {
         serde_json::json!(self)
     }
 
-    /// As text; `rows` functions at most.
-    pub fn text(&self, rows: usize, style: &Style) -> String {
-        let style = &style.at_least(80);
-        let mut text = String::new();
-        if self.machines[0] != self.machines[1] {
-            let name = |n: &Option<String>| n.clone().unwrap_or_else(|| "none".to_owned());
-            let [before, after] = [name(&self.machines[0]), name(&self.machines[1])];
-            text += &format!("The modelled machines differ: {before}, {after}.\n");
-        }
-        if self.estimated_from != [None, None] {
-            let of = |part: Option<u32>| match part {
-                None => "exact".to_owned(),
-                Some(one_in) => format!("1/{one_in} of the sets"),
-            };
-            let [before, after] = self.estimated_from.map(of);
-            text += &format!(
-                "Misses, DRAM bytes and time are estimated: {before}, {after}. Differences within \
-                 their intervals say nothing (memgauge report).\n"
-            );
-        }
-        if let [Some(before), Some(after)] = &self.programs
-            && before != after
-        {
-            text += &format!("Functions of `{after}` are compared with those of `{before}`.\n");
-        }
-        if self.functions_known != [true, true] {
-            text += "Functions are not compared: only exact counts of both runs are.\n";
-        }
-        if !self.changed {
-            return text + "Nothing changed.\n";
-        }
-        let mut measured = self.metrics.iter().filter(|m| m.name != "duration_ns");
-        if measured.all(|m| m.difference.is_none()) {
-            text += "The runs have no metric in common: they come from different sources.\n";
-        }
-        text += "Metrics that changed\n";
-        text += &self.metrics_table().draw(style);
-        if let Some(event) = &self.ranked_by {
-            text += &format!("\nFunctions that changed, by {event}\n");
-            text += &self.functions_table(rows).draw(style);
-        }
-        text
-    }
-
-    fn metrics_table(&self) -> Table {
-        let mut table = Table::new(&[
-            ("metric", Kind::Text),
-            ("before", Kind::Number),
-            ("after", Kind::Number),
-            ("difference", Kind::Number),
-            ("relative", Kind::Number),
-        ]);
-        let changed = self.metrics.iter().filter(|m| m.before != m.after);
-        for metric in changed {
-            table.row(vec![
-                metric.name.clone(),
-                number(metric.before),
-                number(metric.after),
-                number(metric.difference),
-                metric.relative.map_or("–".to_owned(), signed_percent),
-            ]);
-        }
-        table
-    }
-
-    fn functions_table(&self, rows: usize) -> Table {
-        let mut table = Table::new(&[
-            ("share", Kind::Number),
-            ("before", Kind::Number),
-            ("after", Kind::Number),
-            ("function", Kind::Text),
-        ]);
-        for row in self.functions.iter().take(rows) {
-            table.row(vec![
-                units::share(row.share),
-                units::count(row.before),
-                units::count(row.after),
-                row.function.clone(),
-            ]);
-        }
-        table
+    fn is_of_groups(&self) -> bool {
+        self.runs != [1, 1]
     }
 }
 
+/// Every metric of any run.
+fn metrics(groups: Groups) -> Vec<Metric> {
+    let runs = groups.iter().copied().flatten();
+    let names: BTreeSet<&String> = runs.flat_map(|run| run.metrics.keys()).collect();
+    let values = |group: &[Measured], name: &String| -> Option<Vec<f64>> {
+        group
+            .iter()
+            .map(|run| run.metrics.get(name).copied())
+            .collect()
+    };
+    let metric = |name: &String| Metric::of(name, groups.map(|group| values(group, name)));
+    names.into_iter().map(metric).collect()
+}
+
 impl Metric {
-    fn of(name: &str, before: Option<f64>, after: Option<f64>) -> Metric {
+    fn of(name: &str, [before, after]: [Option<Vec<f64>>; 2]) -> Metric {
+        let interval = before.as_deref().zip(after.as_deref());
+        let interval = interval.and_then(|(before, after)| welch(before, after));
+        let [before, after] = [before, after].map(|values| values.map(|values| mean(&values)));
         let difference = before.zip(after).map(|(before, after)| after - before);
         let divisor = before.filter(|&before| before != 0.0);
         Metric {
@@ -320,64 +184,84 @@ impl Metric {
             after,
             difference,
             relative: difference.zip(divisor).map(|(d, before)| d / before),
+            interval,
+        }
+    }
+
+    /// Whether the number changed; of groups, by more than chance.
+    pub fn is_change(&self) -> bool {
+        match self.interval {
+            Some(interval) => !contains_zero(interval),
+            None => self.before != self.after,
         }
     }
 }
 
-/// An event's count in all functions.
-fn total(run: &Measured, event: &str) -> f64 {
-    let counts = run.functions.values();
+/// The event that ranks changed functions, and these.
+fn ranked(groups: Groups, event: Option<&str>) -> Option<(String, Vec<Changed>)> {
+    let functions = |event: &str| changed(groups, |run| &run.functions, event);
+    if let Some(event) = event {
+        return Some((event.to_owned(), functions(event)));
+    }
+    let by = |notable: f64| {
+        RANKS.iter().find_map(|&event| {
+            let rows = functions(event);
+            let sum: u64 = rows.iter().map(|row| row.after.abs_diff(row.before)).sum();
+            let is_enough = sum > 0 && sum as f64 >= notable * total(groups[0], event);
+            is_enough.then(|| (event.to_owned(), rows))
+        })
+    };
+    by(NOTABLE).or_else(|| by(0.0))
+}
+
+/// An event's mean count in all functions.
+fn total(group: &[Measured], event: &str) -> f64 {
+    let counts = group.iter().flat_map(|run| run.functions.values());
     let counts = counts.filter_map(|counts| counts.get(event));
-    counts.map(|&count| count as f64).sum()
+    counts.map(|&count| count as f64).sum::<f64>() / group.len() as f64
 }
 
-fn changed(before: &Measured, after: &Measured, event: &str) -> Vec<Changed> {
-    let names: BTreeSet<&String> = before
-        .functions
-        .keys()
-        .chain(after.functions.keys())
-        .collect();
-    let get = |run: &Measured, name: &String| {
-        let counts = run.functions.get(name);
-        counts.and_then(|c| c.get(event).copied()).unwrap_or(0)
+/// Places whose count changed, the largest difference first.
+fn changed(groups: Groups, of: fn(&Measured) -> &PlaceCounts, event: &str) -> Vec<Changed> {
+    let runs = groups.iter().copied().flatten();
+    let names: BTreeSet<&String> = runs.flat_map(|run| of(run).keys()).collect();
+    let count = |run: &Measured, name: &String| {
+        let counts = of(run).get(name);
+        counts.and_then(|c| c.get(event).copied()).unwrap_or(0) as f64
     };
-    let pairs = names
-        .into_iter()
-        .map(|n| (n, get(before, n), get(after, n)));
-    let pairs: Vec<_> = pairs.filter(|(_, before, after)| before != after).collect();
-    let sum: f64 = pairs.iter().map(|(_, b, a)| a.abs_diff(*b) as f64).sum();
-    let row = |(name, before, after): (&String, u64, u64)| Changed {
-        function: name.clone(),
-        before,
-        after,
-        share: after.abs_diff(before) as f64 / sum,
+    let row = |name: &String| {
+        let values = groups.map(|group| group.iter().map(|run| count(run, name)).collect());
+        let [before, after]: [Vec<f64>; 2] = values;
+        let interval: Option<Interval> = welch(&before, &after);
+        let [before, after] = [before, after].map(|values| mean(&values).round() as u64);
+        let is_change = before != after && !interval.is_some_and(contains_zero);
+        is_change.then(|| Changed {
+            function: name.clone(),
+            before,
+            after,
+            share: 0.0,
+            interval,
+        })
     };
-    let mut rows: Vec<Changed> = pairs.into_iter().map(row).collect();
-    rows.sort_by_key(|row| std::cmp::Reverse(row.after.abs_diff(row.before)));
-    rows
-}
-
-/// A whole number in full up to seven digits, in other cases a rounded one.
-fn number(value: Option<f64>) -> String {
-    match value {
-        None => "–".to_owned(),
-        Some(v) if v.fract() == 0.0 && v.abs() < 1e7 => format!("{v}"),
-        Some(v) if v.abs() >= 1000.0 => {
-            let sign = if v < 0.0 { "-" } else { "" };
-            format!("{sign}{}", units::count(v.abs() as u64))
-        }
-        Some(v) => format!("{v:.6}"),
+    let mut rows: Vec<Changed> = names.into_iter().filter_map(row).collect();
+    let difference = |row: &Changed| row.after.abs_diff(row.before);
+    let sum = rows.iter().map(|row| difference(row) as f64).sum::<f64>();
+    for row in &mut rows {
+        row.share = difference(row) as f64 / sum;
     }
-}
-
-fn signed_percent(ratio: f64) -> String {
-    format!("{:+.2} %", ratio * 100.0)
+    rows.sort_by_key(|row| std::cmp::Reverse(difference(row)));
+    rows
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::fixture::plain;
+    use std::collections::BTreeMap;
+
+    fn of(before: Measured, after: Measured) -> Comparison {
+        Comparison::of(&[before], &[after], None)
+    }
 
     fn run(program: &str, misses: u64) -> Measured {
         let counts = |n| BTreeMap::from([("llc.miss".to_owned(), n)]);
@@ -394,7 +278,7 @@ mod tests {
 
     #[test]
     fn functions_of_programs_with_two_names_are_compared_with_each_other() {
-        let compared = Comparison::of(&run("old", 100), &run("new", 40));
+        let compared = of(run("old", 100), run("new", 40));
         let functions: Vec<_> = compared.functions.iter().collect();
         assert_eq!(functions.len(), 1, "{functions:?}");
         assert_eq!(functions[0].function, "sum (old)");
@@ -404,7 +288,7 @@ mod tests {
             text.contains("Functions of `new` are compared with those of `old`."),
             "{text}"
         );
-        assert!(!Comparison::of(&run("old", 9), &run("new", 9)).changed);
+        assert!(!of(run("old", 9), run("new", 9)).changed);
     }
 
     #[test]
@@ -413,7 +297,7 @@ mod tests {
             functions: BTreeMap::new(),
             ..run("old", 100)
         };
-        let compared = Comparison::of(&run("old", 100), &sampled);
+        let compared = of(run("old", 100), sampled);
         assert_eq!((compared.functions.len(), compared.changed), (0, false));
         let text = compared.text(10, &plain(80, false));
         assert!(text.contains("Functions are not compared"), "{text}");
@@ -425,8 +309,80 @@ mod tests {
             metrics: BTreeMap::from([(name.to_owned(), 1.0), ("duration_ns".to_owned(), 2.0)]),
             ..Measured::default()
         };
-        let text = |a, b| Comparison::of(&counted(a), &counted(b)).text(10, &plain(80, false));
+        let text = |a, b| of(counted(a), counted(b)).text(10, &plain(80, false));
         assert!(text("loads", "cpu-clock").contains("no metric in common"));
         assert!(!text("loads", "loads").contains("no metric in common"));
+    }
+
+    /// Runs that sampled `parts` of 1000, in functions `f0`, `f1`, …
+    fn sampled(parts: &[u64]) -> Measured {
+        let share = |(i, &part): (usize, &u64)| (format!("f{i} (p)"), part as f64 / 1000.0);
+        Measured {
+            sampled: Some(Shares {
+                event: "cpu-clock".to_owned(),
+                samples: 1000,
+                shares: parts.iter().enumerate().map(share).collect(),
+            }),
+            ..Measured::default()
+        }
+    }
+
+    #[test]
+    fn sampled_functions_change_beyond_chance_only() {
+        let compared = of(sampled(&[500, 300, 200]), sampled(&[510, 290, 200]));
+        assert!(!compared.changed, "{compared:?}");
+        let compared = of(sampled(&[500, 300, 200]), sampled(&[300, 300, 400]));
+        let rows = compared.sampled.as_ref().map(|table| table.rows.as_slice());
+        let names: Vec<&str> = rows.unwrap().iter().map(|row| row.name.as_str()).collect();
+        assert_eq!(names.len(), 2, "{names:?}");
+        assert!(!names.contains(&"f1 (p)"));
+        let text = compared.text(10, &plain(80, false));
+        assert!(
+            text.contains("by cpu-clock (1.00k and 1.00k samples)"),
+            "{text}"
+        );
+        // Runs that differ by more than their samples' chance: nothing can be said.
+        let runs = |parts: [u64; 3]| parts.map(|part| sampled(&[part, 1000 - part]));
+        let compared = Comparison::of(&runs([300, 500, 700]), &runs([450, 650, 800]), None);
+        assert!(!compared.changed, "{compared:?}");
+    }
+
+    #[test]
+    fn groups_change_where_the_interval_excludes_zero() {
+        let group = |misses: [u64; 3]| misses.map(|misses| run("p", misses));
+        let compared = Comparison::of(&group([100, 104, 102]), &group([101, 105, 103]), None);
+        assert!(!compared.changed, "{compared:?}");
+        let metric = &compared.metrics[0];
+        assert_eq!((metric.before, metric.after), (Some(109.0), Some(110.0)));
+        let text = compared.text(10, &plain(80, false));
+        assert!(text.ends_with("Nothing changed.\n"), "{text}");
+        let compared = Comparison::of(&group([100, 104, 102]), &group([201, 205, 203]), None);
+        assert!(compared.changed && compared.functions.len() == 1);
+        assert_eq!(compared.functions[0].function, "sum (p)");
+        let [low, high] = compared.functions[0].interval.unwrap();
+        assert!(low > 90.0 && low < 101.0 && high > 101.0 && high < 112.0);
+        // Equal deterministic runs, and such that differ by one.
+        assert!(!Comparison::of(&group([7; 3]), &group([7; 3]), None).changed);
+        assert!(Comparison::of(&group([7; 3]), &group([8; 3]), None).changed);
+    }
+
+    #[test]
+    fn functions_are_ranked_by_the_event_asked_for() {
+        let counts = |llc: u64, loads: u64| {
+            BTreeMap::from([("llc.miss".to_owned(), llc), ("loads".to_owned(), loads)])
+        };
+        let run = |a, b| Measured {
+            functions: BTreeMap::from([("a".to_owned(), a), ("b".to_owned(), b)]),
+            ..Measured::default()
+        };
+        let before = [run(counts(10, 10), counts(10, 10))];
+        let after = [run(counts(90, 20), counts(20, 900))];
+        let first = |event| {
+            Comparison::of(&before, &after, event).functions[0]
+                .function
+                .clone()
+        };
+        assert_eq!(first(None), "a");
+        assert_eq!(first(Some("loads")), "b");
     }
 }

@@ -1,0 +1,187 @@
+//! What is compared of a run, which a baseline file holds.
+
+use std::collections::BTreeMap;
+
+use memgauge_analyze::{HotRow, HotTable, RegionTable, Summary, file_name};
+use serde::{Deserialize, Serialize};
+
+/// Version of the form of [`Measured`].
+const VERSION: u32 = 1;
+
+/// Counts by place and event.
+pub(crate) type PlaceCounts = BTreeMap<String, BTreeMap<String, u64>>;
+
+/// What is compared of a run. In a file it is a baseline.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Measured {
+    /// Version of this form.
+    pub memgauge_baseline: u32,
+    /// The modelled machine's name; `None` where none was modelled.
+    pub machine: Option<String>,
+    /// File name of the program.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub program: Option<String>,
+    /// One in so many cache sets was followed, from which numbers are estimated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub estimated_from: Option<u32>,
+    /// Whole-run numbers by name.
+    pub metrics: BTreeMap<String, f64>,
+    /// Exact counts by function and event. Empty where functions were sampled.
+    pub functions: BTreeMap<String, BTreeMap<String, u64>>,
+    /// Functions' shares of the samples, where functions were sampled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sampled: Option<Shares>,
+    /// Exact counts by source line and event. No baseline holds them: they are many.
+    #[serde(skip)]
+    pub lines: BTreeMap<String, BTreeMap<String, u64>>,
+    /// Shares of regions of the data, by sampled event; not in a baseline either.
+    #[serde(skip)]
+    pub regions: Vec<Shares>,
+}
+
+/// Parts of an event's samples.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Shares {
+    /// The event sampled.
+    pub event: String,
+    /// Its samples.
+    pub samples: u64,
+    /// Part of its events by place, in 0..=1.
+    pub shares: BTreeMap<String, f64>,
+}
+
+impl Measured {
+    /// What a summary says of its run. Wall time and memgauge's own cost stay out.
+    pub fn of(summary: &Summary) -> Measured {
+        let machine = summary.recording.machine.as_ref();
+        let program = summary.recording.command.first();
+        Measured {
+            memgauge_baseline: VERSION,
+            machine: machine.map(|machine| machine.name.clone()),
+            program: program.map(|path| file_name(path).to_owned()),
+            estimated_from: summary.estimated().map(|sets| sets.one_in),
+            metrics: metrics(summary),
+            functions: exact(&summary.hot.functions, function),
+            sampled: sampled(&summary.hot.functions),
+            lines: exact(&summary.hot.lines, line),
+            regions: summary.regions.iter().map(regions).collect(),
+        }
+    }
+
+    /// Reads a baseline file.
+    ///
+    /// # Errors
+    /// A sentence that says why the text is no baseline.
+    pub fn parse(text: &str) -> Result<Measured, String> {
+        let measured: Measured = serde_json::from_str(text).map_err(|why| why.to_string())?;
+        match measured.memgauge_baseline {
+            VERSION => Ok(measured),
+            other => Err(format!(
+                "its version is {other}, this memgauge reads {VERSION}"
+            )),
+        }
+    }
+
+    /// A baseline file: sorted, ending in a newline.
+    pub fn file(&self) -> String {
+        format!("{:#}\n", serde_json::json!(self))
+    }
+
+    /// The run with its program's places under another program's name: two builds of a
+    /// program often have names of their own.
+    pub(crate) fn renamed(self, program: Option<&str>) -> Measured {
+        let (Some(own), Some(other)) = (self.program.as_deref(), program) else {
+            return self;
+        };
+        if own == other {
+            return self;
+        }
+        let (own, other) = (format!(" ({own})"), format!(" ({other})"));
+        let name = |name: String| match name.strip_suffix(&own) {
+            Some(place) => format!("{place}{other}"),
+            None => name,
+        };
+        let shares = |shares: Shares| Shares {
+            shares: shares
+                .shares
+                .into_iter()
+                .map(|(key, share)| (name(key), share))
+                .collect(),
+            ..shares
+        };
+        let functions = self.functions.into_iter();
+        Measured {
+            functions: functions.map(|(key, counts)| (name(key), counts)).collect(),
+            sampled: self.sampled.map(shares),
+            regions: self.regions.into_iter().map(shares).collect(),
+            ..self
+        }
+    }
+}
+
+fn metrics(summary: &Summary) -> BTreeMap<String, f64> {
+    let totals = summary.totals.iter();
+    let mut metrics: BTreeMap<String, f64> = totals
+        .map(|(name, &value)| (name.clone(), value as f64))
+        .collect();
+    metrics.insert("duration_ns".to_owned(), summary.run.duration_ns as f64);
+    for level in &summary.levels {
+        let name = serde_json::json!(level.name);
+        let name = name.as_str().unwrap_or_default();
+        for (what, value) in [("miss_ratio", level.miss_ratio), ("mpki", level.mpki)] {
+            metrics.extend(value.map(|value| (format!("{name}.{what}"), value)));
+        }
+    }
+    metrics
+}
+
+/// A function and the file name of its module, which is the same on all machines.
+fn function(row: &HotRow) -> Option<String> {
+    Some(format!("{} ({})", row.function, file_name(&row.module)))
+}
+
+/// A source line and its function; `None` where the line is unknown.
+fn line(row: &HotRow) -> Option<String> {
+    let file = file_name(row.file.as_deref()?);
+    Some(format!("{file}:{} {}", row.line?, row.function))
+}
+
+/// Sums by name of the rows that were counted.
+fn exact(table: &HotTable, name: fn(&HotRow) -> Option<String>) -> PlaceCounts {
+    let mut places = PlaceCounts::new();
+    let rows = table.rows.iter().filter(|row| row.samples.is_none());
+    for (row, name) in rows.filter_map(|row| Some((row, name(row)?))) {
+        let counts = places.entry(name).or_default();
+        for (event, &count) in &row.counts {
+            *counts.entry(event.clone()).or_default() += count;
+        }
+    }
+    places
+}
+
+fn sampled(table: &HotTable) -> Option<Shares> {
+    let mut shares = BTreeMap::new();
+    for row in &table.rows {
+        *shares.entry(function(row)?).or_default() += row.share.unwrap_or(0.0);
+    }
+    Some(Shares {
+        event: table.rank.clone(),
+        samples: table.samples?,
+        shares,
+    })
+}
+
+/// Regions by name, in all processes.
+fn regions(table: &RegionTable) -> Shares {
+    let mut shares = BTreeMap::new();
+    for row in &table.rows {
+        *shares.entry(row.name.clone()).or_default() += row.share.unwrap_or(0.0);
+    }
+    Shares {
+        event: table.event.clone(),
+        samples: table.samples,
+        shares,
+    }
+}

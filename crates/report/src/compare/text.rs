@@ -1,0 +1,217 @@
+//! A comparison as text.
+
+use super::{Changed, ChangedShares, Comparison, Metric};
+use crate::style::Style;
+use crate::table::{Kind, Table};
+use crate::units;
+
+impl Comparison {
+    /// As text; `rows` functions, lines and regions at most.
+    pub fn text(&self, rows: usize, style: &Style) -> String {
+        let style = &style.at_least(80);
+        let mut text = self.notes(style);
+        if !self.changed {
+            return text + "Nothing changed.\n";
+        }
+        let mut measured = self.metrics.iter().filter(|m| m.name != "duration_ns");
+        if measured.all(|m| m.difference.is_none()) {
+            text += "The runs have no metric in common: they come from different sources.\n";
+        }
+        if self.metrics.iter().any(Metric::is_change) {
+            text += "Metrics that changed\n";
+            text += &self.metrics_table().draw(style);
+        }
+        text += &self.unchanged(style);
+        if let Some(event) = &self.ranked_by {
+            let tables = [("Functions", &self.functions), ("Lines", &self.lines)];
+            for (what, places) in tables.into_iter().filter(|(_, p)| !p.is_empty()) {
+                text += &format!("\n{what} that changed, by {event}\n");
+                text += &counts_table(places, what, rows).draw(style);
+            }
+        }
+        if let Some(table) = &self.sampled {
+            text += &shares("Functions", table, rows, style);
+        }
+        for table in self.regions.iter().filter(|table| !table.rows.is_empty()) {
+            text += &shares("Regions", table, rows, style);
+        }
+        text
+    }
+
+    fn notes(&self, style: &Style) -> String {
+        let mut text = String::new();
+        if self.machines[0] != self.machines[1] {
+            let name = |n: &Option<String>| n.clone().unwrap_or_else(|| "none".to_owned());
+            let [before, after] = [name(&self.machines[0]), name(&self.machines[1])];
+            text += &format!("The modelled machines differ: {before}, {after}.\n");
+        }
+        if self.estimated_from != [None, None] {
+            let of = |part: Option<u32>| match part {
+                None => "exact".to_owned(),
+                Some(one_in) => format!("1/{one_in} of the sets"),
+            };
+            let [before, after] = self.estimated_from.map(of);
+            text += &format!(
+                "Misses, DRAM bytes and time are estimated: {before}, {after}. Differences within \
+                 their intervals say nothing (memgauge report).\n"
+            );
+        }
+        if let [Some(before), Some(after)] = &self.programs
+            && before != after
+        {
+            text += &format!("Functions of `{after}` are compared with those of `{before}`.\n");
+        }
+        if self.functions_known != [true, true] && self.sampled.is_none() {
+            text += "Functions are not compared: neither have both exact counts, nor are both \
+                     sampled by one event.\n";
+        }
+        if self.is_of_groups() {
+            let [before, after] = self.runs;
+            let line = format!(
+                "Means of {before} runs before and {after} after. A number changed if the 95 % \
+                 interval of its difference excludes zero."
+            );
+            text += &style.wrap(&line, 0);
+        }
+        text
+    }
+
+    fn metrics_table(&self) -> Table {
+        // The interval of groups takes the room of the difference.
+        let (difference, interval) = match self.is_of_groups() {
+            true => (None, Some("95 % interval")),
+            false => (Some("difference"), None),
+        };
+        let mut titles = vec![
+            ("metric", Kind::Text),
+            ("before", Kind::Number),
+            ("after", Kind::Number),
+        ];
+        titles.extend(difference.map(|title| (title, Kind::Number)));
+        titles.push(("relative", Kind::Number));
+        titles.extend(interval.map(|title| (title, Kind::Number)));
+        let mut table = Table::new(&titles);
+        for metric in self.metrics.iter().filter(|metric| metric.is_change()) {
+            let mut row = vec![
+                metric.name.clone(),
+                number(metric.before),
+                number(metric.after),
+            ];
+            row.extend(difference.map(|_| number(metric.difference)));
+            row.push(metric.relative.map_or("–".to_owned(), signed_percent));
+            row.extend(interval.map(|_| relative_interval(metric)));
+            table.row(row);
+        }
+        table
+    }
+
+    /// Names of metrics whose difference may be chance.
+    fn unchanged(&self, style: &Style) -> String {
+        let same = self
+            .metrics
+            .iter()
+            .filter(|m| m.interval.is_some() && !m.is_change());
+        let names: Vec<&str> = same.map(|metric| metric.name.as_str()).collect();
+        match names.is_empty() {
+            true => String::new(),
+            false => style.wrap(&format!("No change: {}.", names.join(", ")), 0),
+        }
+    }
+}
+
+/// The interval in parts of the value before, else in the metric's unit.
+fn relative_interval(metric: &Metric) -> String {
+    let Some([low, high]) = metric.interval else {
+        return "–".to_owned();
+    };
+    match metric.before.filter(|&before| before != 0.0) {
+        Some(before) => {
+            let [low, high] = [low / before, high / before].map(signed_percent);
+            format!("{low} … {high}")
+        }
+        None => format!("{} … {}", number(Some(low)), number(Some(high))),
+    }
+}
+
+fn counts_table(places: &[Changed], what: &str, rows: usize) -> Table {
+    let has_intervals = places.iter().any(|row| row.interval.is_some());
+    let mut titles = vec![
+        ("share", Kind::Number),
+        ("before", Kind::Number),
+        ("after", Kind::Number),
+    ];
+    if has_intervals {
+        titles.push(("95 % interval", Kind::Number));
+    }
+    titles.push((
+        if what == "Lines" { "line" } else { "function" },
+        Kind::Text,
+    ));
+    let mut table = Table::new(&titles);
+    for row in places.iter().take(rows) {
+        let mut cells = vec![
+            units::share(row.share),
+            units::count(row.before),
+            units::count(row.after),
+        ];
+        let [low, high] = row.interval.unwrap_or_default();
+        if has_intervals {
+            let [low, high] = [low, high].map(|end| number(Some(end.round())));
+            cells.push(format!("{low} … {high}"));
+        }
+        cells.push(row.function.clone());
+        table.row(cells);
+    }
+    table
+}
+
+fn shares(what: &str, changed: &ChangedShares, rows: usize, style: &Style) -> String {
+    let [before, after] = changed.samples.map(units::count);
+    let of = format!("by {} ({before} and {after} samples)", changed.event);
+    if changed.rows.is_empty() {
+        return format!(
+            "\nNo function's share changed, {of}: {} compared\n",
+            changed.compared
+        );
+    }
+    let mut table = Table::new(&[
+        ("before", Kind::Number),
+        ("after", Kind::Number),
+        ("95 % interval", Kind::Number),
+        (
+            if what == "Regions" {
+                "region"
+            } else {
+                "function"
+            },
+            Kind::Text,
+        ),
+    ]);
+    for row in changed.rows.iter().take(rows) {
+        let [low, high] = row.interval.map(|end| format!("{:+.1}", end * 100.0));
+        table.row(vec![
+            units::share(row.before),
+            units::share(row.after),
+            format!("{low} … {high} points"),
+            row.name.clone(),
+        ]);
+    }
+    format!("\n{what} whose share changed, {of}\n{}", table.draw(style))
+}
+
+/// A whole number in full up to seven digits, in other cases a rounded one.
+fn number(value: Option<f64>) -> String {
+    match value {
+        None => "–".to_owned(),
+        Some(v) if v.fract() == 0.0 && v.abs() < 1e7 => format!("{v}"),
+        Some(v) if v.abs() >= 1000.0 => {
+            let sign = if v < 0.0 { "-" } else { "" };
+            format!("{sign}{}", units::count(v.abs() as u64))
+        }
+        Some(v) => format!("{v:.6}"),
+    }
+}
+
+fn signed_percent(ratio: f64) -> String {
+    format!("{:+.2} %", ratio * 100.0)
+}
