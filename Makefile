@@ -82,6 +82,9 @@ bench-losses: setup-test build ## corrected totals and their intervals on bursts
 bench-online: ## speed of the ring of on-line samples
 	cargo run --release --manifest-path tests/ring-model/Cargo.toml --target-dir $(TARGET)/ring-model --example ring_speed
 
+bench-serve: build ## ten minutes of random clients and targets of `memgauge serve`: memory and descriptors stay flat
+	bench/serve-soak --memgauge $(TARGET)/release/memgauge $(BENCH_ARGS)
+
 bench-page: build ## size, time and memory of the page of ten million samples and an hour of a series
 	cargo run --release -p memgauge-recording --example large_recording -- $(TARGET)/large.mg
 	bash -c 'time $(TARGET)/release/memgauge report $(TARGET)/large.mg --html -o $(TARGET)/large.html'
@@ -117,7 +120,7 @@ guide: ## the documents as a site (target/guide); builds mdBook where it is not 
 	PATH="$(PATH):$(TARGET)/tools/bin" mdbook build docs --dest-dir $(TARGET)/guide
 
 install: build ## install below PREFIX (/usr/local)
-	dist/stage $(TARGET)/release/memgauge $(DESTDIR)$(PREFIX)
+	dist/stage $(TARGET)/release/memgauge $(DESTDIR)$(PREFIX) $(PREFIX)
 	cargo build --release -p memgauge-capi
 	install -D -s $(TARGET)/release/libmemgauge.so $(DESTDIR)$(PREFIX)/lib/libmemgauge.so
 	install -D -m 644 crates/capi/include/memgauge.h $(DESTDIR)$(PREFIX)/include/memgauge.h
@@ -135,4 +138,4 @@ test-dist: dist ## install, use and remove the packages in clean root file syste
 clean: ## remove everything built
 	cargo clean
 
-.PHONY: help web web-if-possible setup setup-build setup-demo setup-test engine build demo test test-kernels lab test-lab bench bench-bandwidth bench-figures bench-losses bench-io bench-mrc bench-online bench-page bench-stat bench-stat-instructions experiments lint guide install dist test-dist clean
+.PHONY: help web web-if-possible setup setup-build setup-demo setup-test engine build demo test test-kernels lab test-lab bench bench-bandwidth bench-figures bench-losses bench-io bench-mrc bench-online bench-page bench-serve bench-stat bench-stat-instructions experiments lint guide install dist test-dist clean

@@ -566,3 +566,145 @@ for f in families:
     // Nothing here measures bandwidth: it is absent, not zero.
     assert!(!read.contains("bandwidth"), "{read}");
 }
+
+#[test]
+fn a_thousand_targets_that_vanish_are_no_trouble() {
+    let Some(service) = Service::start() else {
+        return;
+    };
+    let mut client = memgauge_serve::Client::connect(&service.socket).expect("it listens");
+    // Answered, so that its connection is among the descriptors.
+    client.ask("GET", "/v1", None::<&()>).expect("it answers");
+    let before = service.descriptors();
+    let path = "/v1/profilers";
+    let made = client.ask("POST", path, Some(&serde_json::json!({ "buffer": 64 })));
+    let path = format!("{path}/{}", made.expect("a profiler")["id"]);
+    let mut vanished = 0;
+    for round in 0..1000 {
+        let mut target = Command::new("true").spawn().expect("true runs");
+        if round % 2 == 0 {
+            target.wait().expect("it is ours");
+        }
+        let body = serde_json::json!({ "pid": target.id() });
+        match client.ask("POST", &format!("{path}/processes"), Some(&body)) {
+            Ok(_) => {}
+            Err(e) => {
+                assert_eq!(e.kind(), memgauge_host::ErrorKind::NoSuchTask, "{e}");
+                vanished += 1;
+            }
+        }
+        target.wait().expect("it is ours");
+    }
+    assert!(vanished >= 500, "half of them had ended before: {vanished}");
+    client
+        .ask("DELETE", &path, None::<&()>)
+        .expect("it is there");
+    until("as few descriptors as before", || {
+        service.descriptors() <= before
+    });
+}
+
+/// The soak test of `bench/`, for some seconds.
+#[test]
+fn random_clients_and_targets_leave_memory_and_descriptors_as_they_were() {
+    if !needs(&["python3"]) || Service::start().is_none() {
+        return;
+    }
+    let soak = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bench/serve-soak");
+    let output = Command::new(soak)
+        .args(["--memgauge", PROGRAM, "--seconds", "10"])
+        .output();
+    let output = output.expect("python3 runs it");
+    assert!(output.status.success(), "{output:?}");
+}
+
+fn file_of_dist(name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../dist")
+        .join(name);
+    std::fs::read_to_string(path).expect("it is there")
+}
+
+/// Words of a query that are names of metrics.
+fn metrics_of(query: &str) -> impl Iterator<Item = &str> {
+    let words = query.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    words.filter(|word| word.starts_with("memgauge_") || word.starts_with("process_"))
+}
+
+#[test]
+fn the_dashboard_asks_for_metrics_and_labels_that_there_are() {
+    let Some(service) = Service::start() else {
+        return;
+    };
+    let text = service.metrics();
+    let dashboard: Value =
+        serde_json::from_str(&file_of_dist("grafana-dashboard.json")).expect("JSON");
+    let panels = dashboard["panels"].as_array().expect("panels");
+    let targets = panels
+        .iter()
+        .flat_map(|panel| panel["targets"].as_array().expect("targets"));
+    let mut asked = 0;
+    for target in targets {
+        let query = target["expr"].as_str().expect("a query");
+        let legend = target["legendFormat"].as_str().expect("a legend");
+        let labels: Vec<&str> = legend
+            .split("{{")
+            .skip(1)
+            .filter_map(|l| l.split_once("}}"))
+            .map(|l| l.0)
+            .collect();
+        for name in metrics_of(query) {
+            let sample = text.lines().find(|line| {
+                line.strip_prefix(name)
+                    .is_some_and(|rest| rest.starts_with(['{', ' ']))
+            });
+            let sample = sample.unwrap_or_else(|| panic!("`{name}` of `{query}` is no metric"));
+            for label in &labels {
+                assert!(
+                    sample.contains(&format!("{label}=\"")),
+                    "`{label}` is no label of `{name}`"
+                );
+            }
+            // A rate is of what only grows.
+            assert_eq!(query.contains("rate("), name.ends_with("_total"), "{query}");
+            asked += 1;
+        }
+    }
+    assert_eq!(asked, 17, "a query was added, or is not read");
+    // And the page for users names each metric.
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/serve.md");
+    let page = std::fs::read_to_string(page).expect("it is there");
+    let names = text.lines().filter(|line| !line.starts_with('#'));
+    let names = names.filter_map(|line| line.split(['{', ' ']).next());
+    for name in names {
+        assert!(
+            page.contains(&format!("`{name}`")),
+            "docs/serve.md does not name `{name}`"
+        );
+    }
+}
+
+#[test]
+fn systemd_knows_all_that_the_unit_says() {
+    if !needs(&["systemd-analyze"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let prefix = folder.path().join("usr");
+    std::fs::create_dir_all(prefix.join("bin")).expect("a folder");
+    std::os::unix::fs::symlink(PROGRAM, prefix.join("bin/memgauge")).expect("a link");
+    let unit = file_of_dist("memgauge.service").replace("@PREFIX@", &prefix.to_string_lossy());
+    let path = folder.path().join("memgauge.service");
+    std::fs::write(&path, unit).expect("a file");
+    let output = Command::new("systemd-analyze")
+        .arg("verify")
+        .arg(&path)
+        .output();
+    let output = output.expect("it runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    let of_ours: Vec<&str> = said
+        .lines()
+        .filter(|line| line.contains("memgauge"))
+        .collect();
+    assert!(of_ours.is_empty() && output.status.success(), "{said}");
+}
