@@ -199,9 +199,15 @@ fn a_flame_graph_tells_what_was_called_and_finds_functions() {
     };
     for (node, sentence) in [(0, &said[0]), (1, &said[1])] {
         let sentence = sentence.as_str().expect("text");
-        let name = found["tree"]["nodes"][node]["function"].as_str().expect("a name");
+        let name = found["tree"]["nodes"][node]["function"]
+            .as_str()
+            .expect("a name");
         assert!(sentence.starts_with(name), "{found}");
-        assert!(sentence.contains(&share(node)), "{} in {found}", share(node));
+        assert!(
+            sentence.contains(&share(node)),
+            "{} in {found}",
+            share(node)
+        );
     }
     let sentence = found["found"].as_str().expect("text");
     assert!(sentence.contains("places match"), "{found}");
