@@ -71,6 +71,7 @@ void mg_decode_begin(struct mg_decoded *block)
 {
     block->insns = block->accesses = block->runs = block->hooks = block->flags = 0;
     block->undecoded = 0;
+    block->bytes = block->ends = 0;
     block->loops = false;
     current.open = false;
     next_symbol = 1;
@@ -481,6 +482,9 @@ void mg_decode_insn(struct mg_decoded *b, const uint8_t *code, size_t bytes, uin
         forget_registers();
     } else {
         struct insn in = { &z, ops, vaddr, offset };
+        b->bytes = offset + z.length;
+        b->ends = z.meta.category == ZYDIS_CATEGORY_CALL ? MG_ENDS_CALL
+                : z.meta.category == ZYDIS_CATEGORY_RET ? MG_ENDS_RETURN : 0;
         if (repeats(&z)) {
             b->flags |= MG_CODE_ENDS_REP | (b->insns == 0 ? MG_CODE_BEGINS_REP : 0);
             b->loops = true;

@@ -29,6 +29,7 @@ struct mg_hook {
 /* One block of code, decoded. */
 struct mg_decoded {
     uint16_t insns, accesses, runs, hooks, flags;
+    uint16_t bytes, ends; /* as in struct mg_code */
     uint32_t undecoded;
     bool loops;       /* QEMU repeats the last instruction within the block */
     struct mg_run run[MG_MAX_ACCESSES];

@@ -74,17 +74,17 @@ pub(crate) struct Settings {
     /// Record general registers with live samples, and derive missing data addresses from them
     #[arg(long)]
     pub(crate) registers: bool,
-    /// Record the calls that led to each live sample (--call-graph fp)
+    /// Record the calls that led to each sample: exact under emulate, by frame pointers live
     #[arg(short = 'g')]
     pub(crate) stacks: bool,
-    /// Record the calls that led to each live sample: fp follows frame pointers, which
-    /// programs have that were compiled with -fno-omit-frame-pointer; dwarf copies the
-    /// stack with each sample (8192 bytes; dwarf,BYTES: up to 65528) and unwinds it
+    /// How live samples find their calls: fp follows frame pointers, which programs have
+    /// that were compiled with -fno-omit-frame-pointer; dwarf copies the stack with each
+    /// sample (8192 bytes; dwarf,BYTES: up to 65528) and unwinds it
     #[arg(long, value_name = "WAY", value_parser = call_graph)]
     pub(crate) call_graph: Option<CallGraph>,
-    /// Frames of a call stack at most (the kernel bears 127 unless
+    /// Calls of a live sample at most (the kernel bears 127 unless
     /// kernel.perf_event_max_stack is higher)
-    #[arg(long, value_name = "N", default_value_t = 127,
+    #[arg(long, value_name = "N", default_value_t = MAX_STACK,
           value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) max_stack: u16,
     /// Pages in the ring buffer of each processor, a power of two (live sources: 128, or 512
@@ -95,6 +95,9 @@ pub(crate) struct Settings {
     #[arg(short, long)]
     pub(crate) quiet: bool,
 }
+
+/// As many as the kernel records where nothing is set.
+pub(crate) const MAX_STACK: u16 = 127;
 
 /// How call stacks are found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

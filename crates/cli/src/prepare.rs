@@ -9,7 +9,7 @@ use memgauge_live::stat::RING_PAGES;
 use memgauge_live::target::Target;
 use memgauge_machine::Delivery;
 
-use crate::args::{CallGraph, Settings, Source};
+use crate::args::{CallGraph, MAX_STACK, Settings, Source};
 use crate::outcome::usage;
 use crate::units::EventSpec;
 
@@ -36,7 +36,8 @@ pub(crate) fn refuse_unused(settings: &Settings, source: Source) -> anyhow::Resu
         ("--overhead", emulate && settings.overhead.is_some()),
         ("-F", emulate && settings.frequency.is_some()),
         ("--registers", emulate && settings.registers),
-        ("--call-graph", emulate && stacks(settings).is_some()),
+        ("--call-graph", emulate && settings.call_graph.is_some()),
+        ("--max-stack", emulate && settings.max_stack != MAX_STACK),
         ("--function", !emulate && !settings.functions.is_empty()),
         ("-e", clock && !settings.events.is_empty()),
         ("-c", clock && settings.period.is_some()),
@@ -55,6 +56,9 @@ pub(crate) fn refuse_unused(settings: &Settings, source: Source) -> anyhow::Resu
             "only source emulate knows functions as regions: mark them in the program \
             (docs/regions.md)",
         ),
+        Source::Emulate if unused.contains(&"--call-graph") => {
+            ("emulate", "it knows all calls: record them with -g")
+        }
         Source::Emulate => (
             "emulate",
             "it runs the program on a modelled machine: use --source clock or -e to sample this \

@@ -210,6 +210,25 @@ impl AccessRun {
     }
 }
 
+/// How a block of code ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Ends {
+    #[default]
+    Otherwise,
+    Call,
+    Return,
+}
+
+impl Ends {
+    fn from_code(code: u16) -> Ends {
+        match code {
+            wire::ENDS_CALL => Ends::Call,
+            wire::ENDS_RETURN => Ends::Return,
+            _ => Ends::Otherwise,
+        }
+    }
+}
+
 /// A block of code.
 #[derive(Clone, Debug)]
 pub(super) struct Block {
@@ -217,6 +236,10 @@ pub(super) struct Block {
     /// Per execution, without accesses of rep and varying instructions.
     pub(super) tally: Tally,
     pub(super) flags: u16,
+    /// Bytes of its instructions.
+    bytes: u16,
+    /// What its last one is.
+    pub(super) ends: Ends,
     /// First and number of its runs, in the process's list.
     first_run: u32,
     runs: u16,
@@ -235,12 +258,19 @@ impl Block {
             vaddr: 0,
             tally: Tally::default(),
             flags: UNKNOWN,
+            bytes: 0,
+            ends: Ends::Otherwise,
             first_run: 0,
             runs: 0,
             accesses: 0..0,
             execs: 0,
             sums: [0; 3],
         }
+    }
+
+    /// The address behind its last instruction.
+    pub(super) fn end(&self) -> u64 {
+        self.vaddr.wrapping_add(u64::from(self.bytes))
     }
 
     /// Whether its record has come.
@@ -379,6 +409,8 @@ impl Catalogue {
             vaddr: u64_at(body, 8)?,
             tally: self.tally(&accesses, insns, flags),
             flags,
+            bytes: u16_at(body, 28)?,
+            ends: Ends::from_code(u16_at(body, 30)?),
             first_run: self.runs.len() as u32,
             runs: runs?,
             accesses: accesses.clone(),

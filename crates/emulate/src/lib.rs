@@ -19,6 +19,7 @@ mod engine;
 mod follow;
 pub mod geometry;
 mod parts;
+mod path;
 mod recorder;
 mod regions;
 mod replay;
@@ -73,6 +74,8 @@ pub struct Options {
     pub traces: Option<u64>,
     /// Follow some cache sets only, and estimate all from them.
     pub sets: Option<SetSample>,
+    /// Record the calls that lead to each sample.
+    pub stacks: bool,
     /// Functions that are regions of interest: names of symbols, or patterns with `*`,
     /// `?` and `[…]`.
     pub functions: Vec<String>,
@@ -260,6 +263,11 @@ fn refuse_with_sets(options: &Options) -> Result<()> {
         return Err(Error::usage(
             "failed to sample sets: regions of interest need every access: leave out --sets, or \
              --region and --function",
+        ));
+    }
+    if options.stacks {
+        return Err(Error::usage(
+            "failed to sample sets: call stacks need every block of code: leave out --sets or -g",
         ));
     }
     if pmu.delivery != Delivery::Ideal {

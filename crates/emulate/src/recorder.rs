@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use memgauge_machine::{Core, CoreId, Counts, Delivered, Machine};
 use memgauge_recording::Writer;
+use memgauge_recording::stacks::{self, Stacks};
 use memgauge_trace::{
     CodeValue, Cpu, Loss, LossKind, Module, Pid, SetsFacts, Thread as ThreadRow, Tid, VirtAddr,
 };
@@ -11,6 +12,7 @@ use memgauge_trace::{
 use super::address_space::{AddressSpace, Mapping};
 use super::catalogue::{Catalogue, CatalogueEvent};
 use super::follow::{self, Followed, Origin, Reader, Taken, Words};
+use super::path::CallPath;
 use super::regions::{self, Reading, RegionMark, RegionMarkKind, ThreadRegions};
 use super::replay::sets::{Ran, SetsReplay};
 use super::replay::{Cursor, OverflowSink, Program, Replay};
@@ -60,6 +62,8 @@ struct Running {
     /// followed.
     counted: Vec<u64>,
     regions: ThreadRegions,
+    /// The calls that it is in, where stacks are recorded.
+    path: Option<CallPath>,
 }
 
 /// Address spaces the machine tells apart; later processes share numbers.
@@ -111,6 +115,8 @@ struct ModelReader {
     notes: Vec<Note>,
     /// Where some sets are followed.
     sets: Option<ClassSums>,
+    stacks: Stacks,
+    with_stacks: bool,
 }
 
 /// A message for the user besides the report.
@@ -149,6 +155,8 @@ impl Recorder {
             delivered: Delivered::default(),
             notes: Vec::new(),
             sets: sets.map(ClassSums::new),
+            stacks: Stacks::new(),
+            with_stacks: options.stacks,
         }))
     }
 
@@ -252,6 +260,7 @@ impl Recorder {
             (LossKind::ActivationDelay, delivered.passed, ""),
             (LossKind::MachineClear, cleared, ""),
             (LossKind::BufferFull, delivered.full, ""),
+            (LossKind::NotKept, modelling.stacks.cut, stacks::CUT),
         ];
         for (kind, count, detail) in losses {
             if count > 0 {
@@ -354,6 +363,7 @@ impl Reader for ModelReader {
                 true => ThreadRegions::default(),
                 false => ThreadRegions::gated(),
             },
+            path: self.with_stacks.then(CallPath::default),
         }
     }
 
@@ -445,6 +455,8 @@ impl Reader for ModelReader {
             trace: kept.trace.as_mut(),
             one_in: self.sets.as_ref().map_or(1, |sets| sets.sample.one_in),
             gate: kept.regions.gate.as_mut(),
+            path: kept.path.as_mut(),
+            stacks: &mut self.stacks,
         };
         rows.take(core, VirtAddr(0));
         rows.write_blocks(true);
@@ -478,6 +490,7 @@ impl Reader for ModelReader {
     }
 
     fn end_process(&mut self, mut process: Process) {
+        self.stacks.forget(Pid(process.entry.pid));
         self.write_sites(&mut process);
         let undecoded = u64::from(process.entry.undecoded());
         if undecoded > 0 {
@@ -529,6 +542,9 @@ impl ModelReader {
             .program
             .set_outside(thread.regions.is_outside());
         let (core, shared) = self.machine.core_mut(thread.core);
+        if let Some(path) = &mut thread.path {
+            path.go_on_at(at);
+        }
         let mut rows = Rows {
             pid: Pid(process.entry.pid),
             tid: Tid(tid),
@@ -538,6 +554,8 @@ impl ModelReader {
             trace: thread.trace.as_mut(),
             one_in: self.sets.as_ref().map_or(1, |sets| sets.sample.one_in),
             gate: thread.regions.gate.as_mut(),
+            path: thread.path.as_mut(),
+            stacks: &mut self.stacks,
         };
         let (program, cursor) = (&mut process.kept.program, &mut thread.cursor);
         if let Some(sums) = &mut self.sets {

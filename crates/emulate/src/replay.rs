@@ -69,6 +69,9 @@ pub(super) struct Cursor {
 pub(super) trait OverflowSink {
     /// The core has overflows (of an access at `ip`, or of a block) or ticks to take.
     fn take(&mut self, core: &mut Core, ip: VirtAddr);
+
+    /// The words before `end` have been executed.
+    fn follow(&mut self, _catalogue: &Catalogue, _words: &[AtomicU64], _end: usize) {}
 }
 
 /// Everything a run of words changes.
@@ -223,6 +226,7 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
         if at > start {
             self.complete(words);
             self.settle(words, at - 1);
+            self.due.follow(&self.program.catalogue, words, at);
         }
         at
     }
@@ -306,7 +310,7 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
         self.charge(index, &outcome);
         if outcome.overflow {
             let block = origin(words, event.at as usize).map_or(0, |(block, _)| block);
-            self.take_overflow(block, index);
+            self.take_overflow(words, event.at as usize, (block, index));
         }
     }
 
@@ -317,7 +321,8 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
     }
 
     #[cold]
-    fn take_overflow(&mut self, block: u32, index: u32) {
+    fn take_overflow(&mut self, words: &[AtomicU64], at: usize, (block, index): (u32, u32)) {
+        self.due.follow(&self.program.catalogue, words, at + 1);
         let ip = self.program.catalogue.ip(block, index);
         self.due.take(self.core, ip);
     }
@@ -340,6 +345,7 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
     fn take_due(&mut self, words: &[AtomicU64], at: usize) {
         let block = origin(words, at).and_then(|(number, _)| self.program.catalogue.block(number));
         let ip = VirtAddr(block.map_or(0, |block| block.vaddr));
+        self.due.follow(&self.program.catalogue, words, at + 1);
         self.due.take(self.core, ip);
     }
 
@@ -401,7 +407,7 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
         }
         if !noted {
             self.settle(words, at);
-            self.access(block, index, kind, addr, size);
+            self.access((words, at), (block, index), (kind, addr, size));
         }
     }
 
@@ -430,7 +436,12 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
     }
 
     #[inline(always)]
-    fn access(&mut self, block: u32, index: u32, kind: AccessKind, addr: u64, size: u32) {
+    fn access(
+        &mut self,
+        (words, at): (&[AtomicU64], usize),
+        (block, index): (u32, u32),
+        (kind, addr, size): (AccessKind, u64, u32),
+    ) {
         self.note_store(kind, addr);
         let outcome = self.core.access(self.shared, addr, size, kind);
         if outcome.is_plain_hit() && !outcome.overflow {
@@ -438,7 +449,7 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
         }
         self.charge(index, &outcome);
         if outcome.overflow {
-            self.take_overflow(block, index);
+            self.take_overflow(words, at, (block, index));
         }
     }
 
@@ -469,7 +480,8 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
             if access.varying {
                 sum.access(access.kind);
             }
-            self.access(number, access.index, access.kind, access.addr, access.size);
+            let what = (access.kind, access.addr, access.size);
+            self.access((words, at), (number, access.index), what);
         }
         self.cursor.stray += special.left();
         self.count_special(number, sum, words, at);

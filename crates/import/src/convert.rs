@@ -5,7 +5,7 @@ use std::io::{Read, Seek};
 use std::path::Path;
 
 use memgauge_recording::Writer;
-use memgauge_recording::stacks::Stacks;
+use memgauge_recording::stacks::{self, Stacks};
 use memgauge_trace::{
     AccessKind, Cpu, DataFromFacts, DataSource, EventDef, EventId, FrameId, ImportFacts, Loss,
     LossKind, Manifest, Module, PhysAddr, Pid, Provenance, Sample as SampleRow, SampleRegister,
@@ -542,11 +542,7 @@ impl Converter {
             self.lose(LossKind::NotKept, what, count);
         }
         let cut = self.stacks.cut;
-        self.lose(
-            LossKind::NotKept,
-            "samples whose call stack is cut short: the recording has no room for more frames",
-            cut,
-        );
+        self.lose(LossKind::NotKept, stacks::CUT, cut);
         if let Some(unwinding) = &self.unwinding {
             let (short, broken) = (unwinding.unwinder.short, unwinding.unwinder.broken);
             self.lose(LossKind::NotKept, SHORT_STACKS, short);

@@ -9,6 +9,9 @@ use memgauge_trace::{Frame, FrameId, Pid, VirtAddr};
 /// Frames that a recording may have: 240 MB while it is written.
 pub const MOST_FRAMES: u32 = 1 << 22;
 
+/// What is lost beyond that, in words.
+pub const CUT: &str = "samples whose call stack is cut short: there is no room for more frames";
+
 /// The frames so far.
 #[derive(Debug, Default)]
 pub struct Stacks {
@@ -25,42 +28,57 @@ impl Stacks {
         Stacks::default()
     }
 
-    /// The frame of the innermost of `calls`, which come from the innermost on; `None`
-    /// where there are none. Frames that are new are handed to `write`.
+    /// The frame of a call that `caller` led to. A frame that is new is handed to `write`.
+    /// `None` where there is no room for more; the sample counts in `cut`.
     ///
-    /// Where there is no room for more, the sample keeps the outer part of its stack
-    /// and counts in `cut`.
+    /// # Errors
+    /// As of `write`.
+    pub fn frame<E>(
+        &mut self,
+        (pid, time_ns): (Pid, u64),
+        caller: Option<FrameId>,
+        ip: VirtAddr,
+        write: impl FnOnce(Frame) -> Result<(), E>,
+    ) -> Result<Option<FrameId>, E> {
+        let known = self.known.entry(pid).or_default();
+        if let Some(&id) = known.get(&(caller, ip)) {
+            return Ok(Some(id));
+        }
+        if self.next == MOST_FRAMES {
+            self.cut += 1;
+            return Ok(None);
+        }
+        let id = FrameId(self.next);
+        self.next += 1;
+        known.insert((caller, ip), id);
+        write(Frame {
+            id,
+            caller,
+            pid,
+            time_ns,
+            ip,
+        })?;
+        Ok(Some(id))
+    }
+
+    /// The frame of the innermost of `calls`, which come from the innermost on; `None`
+    /// where there are none. Where there is no room for more frames, it is the innermost
+    /// that has one.
     ///
     /// # Errors
     /// As of `write`.
     pub fn caller<E>(
         &mut self,
-        (pid, time_ns): (Pid, u64),
+        process: (Pid, u64),
         calls: &[VirtAddr],
         mut write: impl FnMut(Frame) -> Result<(), E>,
     ) -> Result<Option<FrameId>, E> {
-        let known = self.known.entry(pid).or_default();
         let mut caller = None;
         for &ip in calls.iter().rev() {
-            if let Some(&id) = known.get(&(caller, ip)) {
-                caller = Some(id);
-                continue;
+            match self.frame(process, caller, ip, &mut write)? {
+                None => break,
+                inner => caller = inner,
             }
-            if self.next == MOST_FRAMES {
-                self.cut += 1;
-                break;
-            }
-            let id = FrameId(self.next);
-            self.next += 1;
-            known.insert((caller, ip), id);
-            write(Frame {
-                id,
-                caller,
-                pid,
-                time_ns,
-                ip,
-            })?;
-            caller = Some(id);
         }
         Ok(caller)
     }

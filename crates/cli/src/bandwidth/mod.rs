@@ -81,6 +81,7 @@ fn run(args: &Bandwidth, again: bool) -> anyhow::Result<CommandEnd> {
         },
         traces: Some(args.resolution.0),
         sets: None,
+        stacks: false,
         functions: Vec::new(),
         regions: Vec::new(),
     };

@@ -1,10 +1,15 @@
 //! Rows of what falls due at a core: samples, ticks of series, times of overflows.
 
+use std::sync::atomic::AtomicU64;
+
 use memgauge_machine::Core;
 use memgauge_recording::Writer;
 use memgauge_recording::overflows::Trace;
-use memgauge_trace::{Cpu, Pid, Sample, SeriesRow, Tid, VirtAddr};
+use memgauge_recording::stacks::Stacks;
+use memgauge_trace::{Cpu, FrameId, Pid, Sample, SeriesRow, Tid, VirtAddr};
 
+use crate::catalogue::Catalogue;
+use crate::path::CallPath;
 use crate::regions::Gate;
 use crate::replay::OverflowSink;
 use crate::sets::weight_of;
@@ -20,12 +25,31 @@ pub(super) struct Rows<'a> {
     /// Each line counted stands for so many.
     pub(super) one_in: u32,
     pub(super) gate: Option<&'a mut Gate>,
+    /// The thread's calls, and the recording's, where stacks are recorded.
+    pub(super) path: Option<&'a mut CallPath>,
+    pub(super) stacks: &'a mut Stacks,
 }
 
 impl Rows<'_> {
     fn note(&mut self, result: memgauge_recording::Result<()>) {
         if let Err(e) = result {
             self.failure.get_or_insert(e);
+        }
+    }
+}
+
+impl Rows<'_> {
+    /// The innermost call at a sample.
+    fn caller(&mut self, sample: Option<&Sample>) -> Option<FrameId> {
+        let (sample, path) = sample.zip(self.path.as_mut())?;
+        let write = |frame| self.writer.push(frame);
+        let caller = path.caller(self.stacks, (self.pid, sample.time_ns), write);
+        match caller {
+            Ok(caller) => caller,
+            Err(e) => {
+                self.failure.get_or_insert(e);
+                None
+            }
         }
     }
 }
@@ -79,11 +103,21 @@ impl OverflowSink for Rows<'_> {
                 interval_ns: tick.interval_ns,
             }));
         });
+        let caller = self.caller(samples.first());
+        for sample in &mut samples {
+            sample.caller = caller;
+        }
         let written = self.writer.extend(samples);
         self.note(written);
         let written = self.writer.extend(rows);
         self.note(written);
         self.write_blocks(false);
+    }
+
+    fn follow(&mut self, catalogue: &Catalogue, words: &[AtomicU64], end: usize) {
+        if let Some(path) = &mut self.path {
+            path.follow(catalogue, words, end);
+        }
     }
 }
 

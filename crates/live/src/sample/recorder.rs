@@ -23,7 +23,7 @@ use memgauge_perf::derive::NoRecipe;
 use memgauge_perf::record::{Header, Layout, Record, Sample, Trailer};
 use memgauge_perf::spe::Operation;
 use memgauge_recording::overflows::Traces;
-use memgauge_recording::stacks::Stacks;
+use memgauge_recording::stacks::{self, Stacks};
 
 /// An event's id in the recording.
 pub(super) fn event_id(number: usize) -> EventId {
@@ -432,11 +432,7 @@ impl Recorder {
             self.outcomes.push(o);
         }
         let cut = self.stacks.cut;
-        self.lose(
-            LossKind::NotKept,
-            "samples whose call stack is cut short: the recording has no room for more frames",
-            cut,
-        );
+        self.lose(LossKind::NotKept, stacks::CUT, cut);
         if let Some((unwinder, _)) = &self.unwinder {
             let (short, broken) = (unwinder.short, unwinder.broken);
             self.lose(LossKind::NotKept, SHORT_STACKS, short);

@@ -7,9 +7,12 @@ use crate::style::{Role, Style};
 use crate::table::{Kind, Table};
 use crate::units;
 
-/// Functions, and ways to each, that are shown.
+/// Functions, paths to each, and callers of each path that are shown.
 const FUNCTIONS: usize = 5;
 const PATHS: usize = 3;
+const CALLERS: usize = 24;
+/// Part of a function's events that a further path must have.
+const LEAST: f64 = 0.05;
 
 /// Of the event with most samples.
 pub(super) fn callers(summary: &Summary, style: &Style) -> String {
@@ -31,19 +34,40 @@ pub(super) fn callers(summary: &Summary, style: &Style) -> String {
 fn rows(called: &CalledFrom, table: &mut Table, style: &Style) {
     let share = |share| or_none(share, units::share, style);
     table.row(vec![share(called.share), style.name(called.function)]);
-    for (part, path) in called.paths.iter().take(PATHS) {
+    let least = called.share.unwrap_or(0.0) * LEAST;
+    let large = called
+        .paths
+        .iter()
+        .take_while(|(part, _)| part.unwrap_or(0.0) >= least);
+    let shown = large.take(PATHS).count().max(1);
+    for (part, path) in called.paths.iter().take(shown) {
         let callers = match path.is_empty() {
             true => "(no caller known)".to_owned(),
-            false => format!("< {}", path.join(" < ")),
+            false => chain(path, style),
         };
-        table.painted_row(
-            Role::Quiet,
-            vec![share(*part), format!("  {}", style.name(&callers))],
-        );
+        let cells = vec![share(*part), format!("  {}", style.name(&callers))];
+        table.painted_row(Role::Quiet, cells);
     }
-    let hidden = called.paths.len().saturating_sub(PATHS);
+    let hidden = called.paths.len().saturating_sub(shown);
     if hidden > 0 {
         let more = format!("  ({})", plural(hidden as u64, "other path"));
         table.painted_row(Role::Quiet, vec![String::new(), more]);
+    }
+}
+
+/// Callers, innermost first; how often one that calls itself.
+fn chain(path: &[&str], style: &Style) -> String {
+    let times = if style.unicode { "×" } else { "x" };
+    let mut text = String::new();
+    let mut calls = path.chunk_by(|a, b| a == b);
+    for same in calls.by_ref().take(CALLERS) {
+        text += &format!("< {} ", same[0]);
+        if same.len() > 1 {
+            text += &format!("{times}{} ", same.len());
+        }
+    }
+    match calls.map(<[_]>::len).sum() {
+        0 => text.trim_end().to_owned(),
+        more => format!("{text}< ({})", plural(more as u64, "more caller")),
     }
 }
