@@ -433,7 +433,7 @@ mod tests {
         let mut process = Process {
             frames: Frames::new(),
             cache: Cache::new(),
-            code: vec![0x1000..0x2000],
+            code: vec![0x1000..0x1800, 0x1800..0x2000],
         };
         // At 0x7000: the caller's frame pointer, then where to return to.
         let stack = |returns: &[u64]| -> Vec<u8> {
