@@ -118,7 +118,7 @@ fn call_graph(text: &str) -> Result<CallGraph, String> {
         _ => return Err("use fp, dwarf, or dwarf,BYTES".to_owned()),
     };
     // The kernel wants whole words.
-    let fits = |bytes: &u32| (8..=MOST_STACK_BYTES).contains(bytes) && bytes % 8 == 0;
+    let fits = |bytes: &u32| (8..=MOST_STACK_BYTES).contains(bytes) && bytes.is_multiple_of(8);
     let bytes = bytes.filter(fits).map(CallGraph::Dwarf);
     bytes.ok_or_else(|| format!("bytes of stack are a multiple of 8, from 8 to {MOST_STACK_BYTES}"))
 }
