@@ -143,7 +143,9 @@ fn reason(event: &Event, scope: EventScope, error: &io::Error) -> String {
     match error.raw_os_error() {
         Some(libc::ENOENT | libc::ENODEV | libc::EOPNOTSUPP | libc::ENXIO) => {
             if !event.is_software() && !has_core_pmu() {
-                "this machine has no PMU (a virtual machine needs one from its host)".to_owned()
+                "this machine has no PMU (a virtual machine needs one from its host): `memgauge -- CMD` \
+                 runs a program on a modelled machine"
+                    .to_owned()
             } else {
                 "this processor does not have this event".to_owned()
             }

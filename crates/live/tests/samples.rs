@@ -76,3 +76,53 @@ fn of_whole_processors_only_the_targets_samples_are_kept() {
     let notes = wide_outcome.notes.join(" ");
     assert!(notes.contains("whole processors"), "{notes}");
 }
+
+/// Page faults of this thread: some, in memory that was never used before.
+fn fault() {
+    let pages = vec![1_u8; 1 << 20].leak();
+    assert_eq!(std::hint::black_box(pages)[4096], 1);
+}
+
+/// A ring whose watermark was passed while it was read is ready once more and then
+/// waits: it must not be taken for that of a task that has ended.
+#[test]
+fn a_ring_that_was_read_in_time_goes_on_telling() {
+    use memgauge_live::sys::perf::{self, EventScope, Ring, Said};
+    use memgauge_perf::abi::{Attr, flag, kind, sample};
+    let groups = parse("page-faults:u", &Pmus::default()).expect("an event");
+    let mut attr: Attr = groups[0].events[0].attr;
+    assert_eq!(attr.kind, kind::SOFTWARE);
+    attr.period = 1;
+    attr.sample_type = sample::TIME;
+    attr.flags |= flag::WATERMARK;
+    attr.wakeup = 1;
+    let event = match perf::open(&attr, EventScope::Thread(0), None, None) {
+        Ok(event) => event,
+        Err(e) => return skipped(Need::Kernel, format!("{e}")),
+    };
+    let mut ring = Ring::map(&event, 8).expect("a ring");
+    let fd = std::os::fd::AsRawFd::as_raw_fd(&event);
+    for _ in 0..3 {
+        fault();
+        assert!(ring.unread() > 0);
+        // Read before it was asked for.
+        ring.drain(|a, b| memgauge_perf::ring::walk(a, b, &mut Vec::new(), |_, _| ()));
+        assert_eq!(perf::wait(&[fd], 0), [Said::Ready]);
+    }
+    // Of a thread that has ended.
+    let (tid, ids) = std::sync::mpsc::channel();
+    let (go, end) = std::sync::mpsc::channel::<()>();
+    let thread = std::thread::spawn(move || {
+        // SAFETY: takes nothing.
+        let _ = tid.send(unsafe { libc::gettid() } as u32);
+        let _ = end.recv();
+    });
+    let tid = ids.recv().expect("an id");
+    let event = perf::open(&attr, EventScope::Thread(tid), None, None).expect("as before");
+    let ring = Ring::map(&event, 8).expect("a ring");
+    drop(go);
+    thread.join().expect("it ends");
+    let fd = std::os::fd::AsRawFd::as_raw_fd(&event);
+    assert_eq!(perf::wait(&[fd], 1000), [Said::Ended]);
+    drop(ring);
+}

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use memgauge_live::sample::attached::{Attached, Plan, ProcessCode, Told};
-use memgauge_live::sys::perf;
+use memgauge_live::sys::perf::{self, Said};
 
 use crate::pace::{Pace, Spent};
 use crate::registry::{Registry, SampledThread, State, add};
@@ -554,8 +554,9 @@ pub(crate) fn collect(common: &Common, mut signal: UnixStream) {
         fds.push(signal.as_raw_fd());
         let said = perf::wait(&fds, timeout_ms);
         ready.clear();
-        ready.extend(numbers.iter().zip(&said).filter(|n| *n.1).map(|n| *n.0));
-        if said.last() == Some(&true) {
+        let ready_ones = numbers.iter().zip(&said).filter(|n| *n.1 != Said::Nothing);
+        ready.extend(ready_ones.map(|n| *n.0));
+        if said.last().is_some_and(|&said| said != Said::Nothing) {
             while matches!(signal.read(&mut [0; 64]), Ok(64)) {}
         }
     }

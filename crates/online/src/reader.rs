@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use memgauge_live::sys::perf;
+use memgauge_live::sys::perf::{self, Said};
 
 use crate::registry::{Registry, SHARED_QUEUE, SampledThread, Seat, wake};
 use crate::ring::{Account, QUEUES};
@@ -123,7 +123,7 @@ impl Reader {
         loop {
             let left = end.saturating_duration_since(Instant::now());
             let ms = i32::try_from(left.as_millis()).unwrap_or(i32::MAX);
-            if perf::wait(&[self.signal.as_raw_fd()], ms)[0] {
+            if perf::wait(&[self.signal.as_raw_fd()], ms)[0] != Said::Nothing {
                 return true;
             }
             if left < Duration::from_millis(1) {

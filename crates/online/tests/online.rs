@@ -271,8 +271,10 @@ fn a_descriptor_tells_that_there_are_samples() {
         profiler.add_thread(worker.tid).expect("it can be added");
         let mut reader = profiler.reader(Sharing::Each).expect("a reader");
         all(&mut reader);
-        let readable =
-            |reader: &Reader| memgauge_live::sys::perf::wait(&[reader.as_fd().as_raw_fd()], 0)[0];
+        let readable = |reader: &Reader| {
+            memgauge_live::sys::perf::wait(&[reader.as_fd().as_raw_fd()], 0)[0]
+                != memgauge_live::sys::perf::Said::Nothing
+        };
         assert!(!readable(&reader));
         assert!(!reader.wait(Duration::from_millis(1)));
         worker.work(Work::Touch(100));

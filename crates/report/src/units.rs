@@ -100,6 +100,19 @@ pub(crate) fn few_gigabytes(bytes_per_s: f64) -> String {
     three_digits(bytes_per_s / 1e9)
 }
 
+/// Whether events of this name are nanoseconds.
+pub(crate) fn is_clock(name: &str) -> bool {
+    matches!(name.split(':').next(), Some("cpu-clock" | "task-clock"))
+}
+
+/// Events: how many, or for how long.
+pub(crate) fn events(name: &str, n: u64, style: &Style) -> String {
+    match is_clock(name) {
+        true => nanoseconds(n, style),
+        false => count(n),
+    }
+}
+
 /// A duration.
 pub(crate) fn nanoseconds(ns: u64, style: &Style) -> String {
     if ns < 1000 {

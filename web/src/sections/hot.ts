@@ -4,7 +4,7 @@
 import type { Data, Excerpt, HotRow, HotTable, Summary, TimedSamples } from "../data";
 import { modelled } from "../data";
 import { h } from "../dom";
-import { base, bytes, count, name, percent } from "../format";
+import { base, bytes, count, name, percent, time } from "../format";
 import { follow, isWhole } from "../range";
 import { interval, shareBar, table } from "../table";
 import { onPart } from "../part";
@@ -61,6 +61,7 @@ function rankInWords(rank: string): string {
 }
 
 function amount(rank: string, value: number): string {
+  if (rank === "task-clock" || rank === "cpu-clock") return time(value);
   return rank.endsWith("bytes") ? bytes(value) : count(value);
 }
 

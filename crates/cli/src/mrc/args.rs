@@ -188,9 +188,13 @@ fn block(text: &str) -> Result<u64, String> {
 }
 
 fn rate(text: &str) -> Result<f64, String> {
-    match text.parse::<f64>() {
+    let parsed = match text.strip_suffix('%') {
+        Some(percent) => percent.trim().parse().map(|percent: f64| percent / 100.0),
+        None => text.parse(),
+    };
+    match parsed {
         Ok(rate) if rate > 0.0 && rate <= 1.0 => Ok(rate),
-        _ => Err("a rate is above 0 and at most 1: 0.01".to_owned()),
+        _ => Err("a rate is above 0 and at most 1: 0.01, or 1%".to_owned()),
     }
 }
 
@@ -203,6 +207,8 @@ mod tests {
         assert!(block("64").is_ok() && block("1").is_ok());
         assert_eq!(block("4K"), Ok(4096));
         assert!(["0", "63", "-64", "x"].iter().all(|b| block(b).is_err()));
+        assert_eq!(rate("1%"), Ok(0.01));
+        assert!(rate("101%").is_err() && rate("%").is_err());
         assert!(rate("1").is_ok() && rate("0.001").is_ok());
         assert!(
             ["0", "1.1", "-1", "NaN", "x"]

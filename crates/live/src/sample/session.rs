@@ -19,7 +19,7 @@ use super::regions::{self, MarkFile, Regions};
 use super::renew::Renewal;
 use crate::events::{Event, Pmus};
 use crate::run::ObservedRun;
-use crate::sys::perf::{self, EventScope, Ring};
+use crate::sys::perf::{self, EventScope, Ring, Said};
 use crate::target::{OpenTarget, Target};
 use crate::{ErrorKind, Result};
 use memgauge_host::sys::process::{Watched, own_usage};
@@ -350,10 +350,9 @@ impl<'a> Session<'a> {
     fn wait(&mut self, watched: &[Watched]) {
         let mut all: Vec<RawFd> = self.open.buffers.iter().map(|b| b.waker).collect();
         all.extend(watched.iter().filter_map(Watched::descriptor));
-        let ready = perf::wait(&all, LOOK_EVERY_MS);
-        for (buffer, ready) in self.open.buffers.iter_mut().zip(ready) {
-            // Ready without being half full: its task has ended.
-            if ready && buffer.area.is_none() && buffer.ring.unread() * 2 < buffer.ring.bytes() {
+        let said = perf::wait(&all, LOOK_EVERY_MS);
+        for (buffer, said) in self.open.buffers.iter_mut().zip(said) {
+            if said == Said::Ended {
                 buffer.waker = -1;
             }
         }

@@ -17,7 +17,7 @@ use super::{SeenThread, Ticks};
 use crate::Result;
 use crate::counters::{Totals, refusal};
 use crate::events::Event;
-use crate::sys::perf::{self, EventScope, Ring};
+use crate::sys::perf::{self, EventScope, Ring, Said};
 use memgauge_host::sys::process::Watched;
 use memgauge_perf::abi::record;
 use memgauge_perf::record::{Header, Layout, Record};
@@ -89,13 +89,11 @@ impl Stream {
         if let Some(follower) = &self.open.follower {
             all.extend(follower.wakers());
         }
-        let ready = perf::wait(&all, timeout_ms as i32);
-        let drained = self.open.rings.iter().map(|r| r.unread() * 2 < r.bytes());
-        // Ready without being half full: its task has ended, and it will be
-        // ready for ever.
-        let dead: Vec<bool> = ready.iter().zip(drained).map(|(&r, d)| r && d).collect();
-        for (waker, dead) in self.open.wakers.iter_mut().zip(dead).take(wakers) {
-            *waker = if dead { -1 } else { *waker };
+        let said = perf::wait(&all, timeout_ms as i32);
+        for (waker, said) in self.open.wakers.iter_mut().zip(said).take(wakers) {
+            if said == Said::Ended {
+                *waker = -1;
+            }
         }
     }
 

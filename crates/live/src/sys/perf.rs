@@ -343,9 +343,21 @@ impl Drop for AuxArea {
     }
 }
 
+/// What a descriptor that was waited for says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Said {
+    /// Nothing yet.
+    Nothing,
+    /// There is something to read; of a ring that there was: a watermark that was passed
+    /// during the last look stays to be said.
+    Ready,
+    /// Its task has ended: it will be ready for ever.
+    Ended,
+}
+
 /// Waits until one of the events has reached its watermark, ended, or
-/// `timeout_ms` has passed. Returns which are ready; -1 as descriptor is skipped.
-pub fn wait(events: &[RawFd], timeout_ms: i32) -> Vec<bool> {
+/// `timeout_ms` has passed. Returns what each says; -1 as descriptor is skipped.
+pub fn wait(events: &[RawFd], timeout_ms: i32) -> Vec<Said> {
     let mut polled: Vec<libc::pollfd> = events
         .iter()
         .map(|&fd| libc::pollfd {
@@ -356,7 +368,12 @@ pub fn wait(events: &[RawFd], timeout_ms: i32) -> Vec<bool> {
         .collect();
     // SAFETY: valid array of that length.
     unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as _, timeout_ms) };
-    polled.iter().map(|p| p.revents != 0).collect()
+    let said = |p: &libc::pollfd| match p.revents {
+        0 => Said::Nothing,
+        events if events & libc::POLLHUP != 0 => Said::Ended,
+        _ => Said::Ready,
+    };
+    polled.iter().map(said).collect()
 }
 
 /// Whether the task that an event observes has ended: nothing is written any more.

@@ -211,14 +211,10 @@ fn value(row: &CounterFacts, style: &Style) -> String {
         let scaled = row.value as f64 * row.scale;
         return format!("{scaled:.1} {}", style.name(&row.unit));
     }
-    match is_clock(&row.name) {
+    match units::is_clock(&row.name) {
         true => format!("{:.3} ms", row.value as f64 / 1e6),
         false => grouped(row.value),
     }
-}
-
-fn is_clock(name: &str) -> bool {
-    matches!(name.split(':').next(), Some("cpu-clock" | "task-clock"))
 }
 
 fn grouped(n: u64) -> String {
@@ -234,7 +230,7 @@ fn grouped(n: u64) -> String {
 }
 
 fn rate(row: &CounterFacts, seconds: f64, style: &Style) -> String {
-    if is_clock(&row.name) || seconds <= 0.0 {
+    if units::is_clock(&row.name) || seconds <= 0.0 {
         return String::new();
     }
     match row.value as f64 / seconds {

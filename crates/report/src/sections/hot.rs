@@ -151,7 +151,7 @@ impl Shown {
             ("share", Kind::Number),
             ("95 % interval", Kind::Number),
             ("n", Kind::Number),
-            ("events", Kind::Number),
+            (events_title(&hot.rank), Kind::Number),
         ];
         columns.extend(titles.iter().map(|title| (title.as_str(), Kind::Number)));
         columns.extend(self.names);
@@ -161,9 +161,9 @@ impl Shown {
                 or_none(row.share, units::share, style),
                 interval(row.share_low, row.share_high, style),
                 or_none(row.samples, units::count, style),
-                units::count(row.value),
+                units::events(&hot.rank, row.value, style),
             ];
-            cells.extend(others.iter().map(|name| estimate(&row.counts, name)));
+            cells.extend(others.iter().map(|name| estimate(&row.counts, name, style)));
             cells.extend((self.name)(row, style));
             table.row(cells);
         }
@@ -174,9 +174,13 @@ impl Shown {
                 share,
                 String::new(),
                 String::new(),
-                units::count(rest.value),
+                units::events(&hot.rank, rest.value, style),
             ];
-            cells.extend(others.iter().map(|name| estimate(&rest.counts, name)));
+            cells.extend(
+                others
+                    .iter()
+                    .map(|name| estimate(&rest.counts, name, style)),
+            );
             cells.extend([rest.words(self.what), String::new()]);
             table.painted_row(Role::Quiet, cells);
         }
@@ -202,8 +206,17 @@ fn other_events(hot: &HotTable) -> Vec<String> {
     others.into_iter().take(OTHERS).cloned().collect()
 }
 
-fn estimate(counts: &Counts, name: &str) -> String {
-    units::count(counts.get(name).copied().unwrap_or(0))
+fn estimate(counts: &Counts, name: &str, style: &Style) -> String {
+    units::events(name, counts.get(name).copied().unwrap_or(0), style)
+}
+
+/// Title of the column of an event's sums.
+pub(super) fn events_title(event: &str) -> &'static str {
+    if units::is_clock(event) {
+        "time"
+    } else {
+        "events"
+    }
 }
 
 fn interval(low: Option<f64>, high: Option<f64>, style: &Style) -> String {

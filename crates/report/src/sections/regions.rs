@@ -2,7 +2,7 @@
 
 use memgauge_analyze::{RegionRow, RegionTable, Summary};
 
-use super::hot::rank_name;
+use super::hot::{events_title, rank_name};
 use super::{SHOWN, or_none, plural, provenance};
 use crate::style::{Role, Style};
 use crate::table::{Kind, Table};
@@ -47,7 +47,7 @@ fn table(regions: &RegionTable, processes: bool, style: &Style) -> Table {
     let mut columns = vec![
         ("share", Kind::Number),
         ("95 % interval", Kind::Number),
-        ("events", Kind::Number),
+        (events_title(&regions.event), Kind::Number),
         ("n", Kind::Number),
         ("size", Kind::Number),
     ];
@@ -55,7 +55,7 @@ fn table(regions: &RegionTable, processes: bool, style: &Style) -> Table {
     columns.push(("region", Kind::Text));
     let mut table = Table::new(&columns);
     for region in regions.rows.iter().take(SHOWN) {
-        table.row(row(region, processes, style));
+        table.row(row(region, &regions.event, processes, style));
     }
     if let Some(cells) = other_rows(regions, processes, style) {
         table.painted_row(Role::Quiet, cells);
@@ -63,11 +63,11 @@ fn table(regions: &RegionTable, processes: bool, style: &Style) -> Table {
     table
 }
 
-fn row(region: &RegionRow, processes: bool, style: &Style) -> Vec<String> {
+fn row(region: &RegionRow, event: &str, processes: bool, style: &Style) -> Vec<String> {
     let mut cells = vec![
         or_none(region.share, units::share, style),
         interval(region, style),
-        units::count(region.events),
+        units::events(event, region.events, style),
         units::count(region.samples),
         or_none(region.bytes, units::bytes, style),
     ];
@@ -95,7 +95,7 @@ fn other_rows(regions: &RegionTable, processes: bool, style: &Style) -> Option<V
     let mut cells = vec![
         or_none(share, units::share, style),
         String::new(),
-        units::count(events),
+        units::events(&regions.event, events, style),
         units::count(samples),
         String::new(),
     ];

@@ -87,8 +87,8 @@ fn events(events: &[SampledEvent], style: &Style) -> Table {
         table.row(vec![
             units::count(e.samples),
             units::count(e.with_address),
-            units::count(e.stood_for),
-            count(e.counted),
+            units::events(&e.event, e.stood_for, style),
+            or_none(e.counted, |n| units::events(&e.event, n, style), style),
             count(e.lost),
             count(e.throttled),
             style.name(&e.event),

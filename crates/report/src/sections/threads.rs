@@ -98,7 +98,8 @@ fn sampled(title: &str, ids: &[(&str, Kind)], rows: &[Sampled<'_>], style: &Styl
     for (ids, n, counts, program) in rows.iter().take(SHOWN) {
         let mut cells = ids.to_vec();
         cells.extend([units::share(*n as f64 / all as f64), units::count(*n)]);
-        let of = |name: &&String| units::count(counts.get(*name).copied().unwrap_or(0));
+        let of =
+            |name: &&String| units::events(name, counts.get(*name).copied().unwrap_or(0), style);
         cells.extend(names.iter().map(of));
         cells.push(style.name(file_name(program)));
         table.row(cells);
