@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use memgauge_emulate::{SetSample, geometry};
+use memgauge_host::unwind::{MOST_STACK_BYTES, STACK_BYTES};
 use memgauge_machine::Config;
 
 use crate::target::Targets;
@@ -77,17 +78,19 @@ pub(crate) struct Settings {
     #[arg(short = 'g')]
     pub(crate) stacks: bool,
     /// How live samples find their calls: fp follows frame pointers, which programs have
-    /// that were compiled with -fno-omit-frame-pointer
-    #[arg(long, value_name = "WAY")]
+    /// that were compiled with -fno-omit-frame-pointer; dwarf copies the stack with each
+    /// sample (8192 bytes; dwarf,BYTES: up to 65528) and unwinds it
+    #[arg(long, value_name = "WAY", value_parser = call_graph)]
     pub(crate) call_graph: Option<CallGraph>,
     /// Calls of a live sample at most (the kernel bears 127 unless
     /// kernel.perf_event_max_stack is higher)
     #[arg(long, value_name = "N", default_value_t = MAX_STACK,
           value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) max_stack: u16,
-    /// Pages in the ring buffer of each processor, a power of two (live sources)
-    #[arg(long, value_name = "PAGES", default_value_t = memgauge_live::stat::RING_PAGES, value_parser = pages)]
-    pub(crate) ring: usize,
+    /// Pages in the ring buffer of each processor, a power of two (live sources: 128, or 512
+    /// for copies of stacks)
+    #[arg(long, value_name = "PAGES", value_parser = pages)]
+    pub(crate) ring: Option<usize>,
     /// Print no progress and no closing line
     #[arg(short, long)]
     pub(crate) quiet: bool,
@@ -97,10 +100,27 @@ pub(crate) struct Settings {
 pub(crate) const MAX_STACK: u16 = 127;
 
 /// How call stacks are found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CallGraph {
-    /// Frame pointers
+    /// Frame pointers.
     Fp,
+    /// Copies of so many bytes of the stack.
+    Dwarf(u32),
+}
+
+/// `fp`, `dwarf` or `dwarf,BYTES`.
+fn call_graph(text: &str) -> Result<CallGraph, String> {
+    let (way, bytes) = text.split_once(',').unwrap_or((text, ""));
+    let bytes = match (way, bytes) {
+        ("fp", "") => return Ok(CallGraph::Fp),
+        ("dwarf", "") => return Ok(CallGraph::Dwarf(STACK_BYTES)),
+        ("dwarf", bytes) => bytes.parse().ok(),
+        _ => return Err("use fp, dwarf, or dwarf,BYTES".to_owned()),
+    };
+    // The kernel wants whole words.
+    let fits = |bytes: &u32| (8..=MOST_STACK_BYTES).contains(bytes) && bytes.is_multiple_of(8);
+    let bytes = bytes.filter(fits).map(CallGraph::Dwarf);
+    bytes.ok_or_else(|| format!("bytes of stack are a multiple of 8, from 8 to {MOST_STACK_BYTES}"))
 }
 
 /// The machine that source emulate models.

@@ -18,12 +18,13 @@ pub(crate) fn run(
 ) -> anyhow::Result<CommandEnd> {
     prepare::refuse_unused(settings, Source::Clock)?;
     prepare::refuse_regions_of_running(settings, &target)?;
+    prepare::refuse_stacks(settings)?;
     let options = Options {
         target,
         while_running,
         output: settings.output.clone(),
         period_ns: 1_000_000_000 / settings.frequency.unwrap_or(DEFAULT_HERTZ),
-        ring_pages: settings.ring,
+        ring_pages: prepare::ring_pages(settings),
         keep_registers: settings.registers,
         stacks: prepare::stacks(settings),
         overhead: settings.overhead.map(|percent| percent.0 / 100.0),

@@ -3,6 +3,9 @@
 use std::path::Path;
 
 use anyhow::{Context, bail};
+use memgauge_host::unwind;
+use memgauge_live::sample::StackRequest;
+use memgauge_live::stat::RING_PAGES;
 use memgauge_live::target::Target;
 use memgauge_machine::Delivery;
 
@@ -70,12 +73,43 @@ pub(crate) fn refuse_unused(settings: &Settings, source: Source) -> anyhow::Resu
     )))
 }
 
-/// Frames of call stacks, where those are wanted.
-pub(crate) fn stacks(settings: &Settings) -> Option<u16> {
+/// Call stacks, where they are wanted.
+pub(crate) fn stacks(settings: &Settings) -> Option<StackRequest> {
     let way = settings
         .call_graph
         .or(settings.stacks.then_some(CallGraph::Fp));
-    way.map(|CallGraph::Fp| settings.max_stack)
+    way.map(|way| StackRequest {
+        frames: settings.max_stack,
+        copied_bytes: match way {
+            CallGraph::Fp => None,
+            CallGraph::Dwarf(bytes) => Some(bytes),
+        },
+    })
+}
+
+/// Pages of a ring that copies of stacks need: room for 250 of 8 KiB, which a processor takes in
+/// a quarter of a second at 1000 Hz.
+const COPIES_RING_PAGES: usize = 512;
+
+/// Pages of each ring: as said, else by the size of samples.
+pub(crate) fn ring_pages(settings: &Settings) -> usize {
+    let usual = match settings.call_graph {
+        Some(CallGraph::Dwarf(_)) => COPIES_RING_PAGES,
+        _ => RING_PAGES,
+    };
+    settings.ring.unwrap_or(usual)
+}
+
+/// Refuses to unwind stacks where this cannot be done.
+pub(crate) fn refuse_stacks(settings: &Settings) -> anyhow::Result<()> {
+    let is_dwarf = matches!(settings.call_graph, Some(CallGraph::Dwarf(_)));
+    match is_dwarf && !unwind::is_possible() {
+        true => Err(usage(
+            "failed to record call stacks: memgauge unwinds those of x86-64 and ARM64 only: use \
+            --call-graph fp",
+        )),
+        false => Ok(()),
+    }
 }
 
 /// Refuses regions of programs that run already: only one that memgauge starts tells them.

@@ -47,12 +47,13 @@ pub(crate) fn run(
 ) -> anyhow::Result<CommandEnd> {
     prepare::refuse_unused(settings, Source::Pmu)?;
     prepare::refuse_regions_of_running(settings, &target)?;
+    prepare::refuse_stacks(settings)?;
     let options = Options {
         target,
         while_running,
         events: chosen(settings)?,
         output: settings.output.clone(),
-        ring_pages: settings.ring,
+        ring_pages: prepare::ring_pages(settings),
         registers: settings.registers,
         keep_registers: settings.registers,
         stacks: prepare::stacks(settings),

@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use memgauge_recording::{Recording, Selection};
+use memgauge_recording::{Recording, Row, Selection};
 use memgauge_testing::{Need, skipped};
-use memgauge_trace::{Frame, FrameId, Sample};
+use memgauge_trace::{Frame, FrameId, Module, Sample};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -17,6 +17,15 @@ use harness::{memgauge, needs};
 
 /// The program of `calls/calls.c`, in a folder that goes with the first value.
 fn program() -> Option<(TempDir, PathBuf)> {
+    compiled(&["-O0", "-fno-omit-frame-pointer"])
+}
+
+/// The same without frame pointers, as compilers make programs.
+fn optimised() -> Option<(TempDir, PathBuf)> {
+    compiled(&["-O2", "-fomit-frame-pointer", "-DTURNS=20000"])
+}
+
+fn compiled(options: &[&str]) -> Option<(TempDir, PathBuf)> {
     if !needs(&["cc"]) {
         return None;
     }
@@ -24,7 +33,7 @@ fn program() -> Option<(TempDir, PathBuf)> {
     let program = folder.path().join("calls");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/calls/calls.c");
     let mut compiler = Command::new("cc");
-    compiler.args(["-O0", "-g", "-fno-omit-frame-pointer", "-Wall", "-Werror"]);
+    compiler.args(["-g", "-Wall", "-Werror"]).args(options);
     let status = compiler.arg(source).arg("-o").arg(&program).status();
     assert!(status.expect("cc runs").success());
     Some((folder, program))
@@ -36,10 +45,16 @@ fn said(output: &std::process::Output) -> String {
 
 /// A recording of the program with its stacks; `None` where timers cannot sample.
 fn recorded(folder: &Path, options: &[&str], program: &Path) -> Option<PathBuf> {
+    let mut command = Command::new(program);
+    recorded_command(folder, options, &mut command)
+}
+
+fn recorded_command(folder: &Path, options: &[&str], run: &mut Command) -> Option<PathBuf> {
     let path = folder.join("run.mg");
     let mut command = memgauge();
-    command.arg("record").args(options).arg("-qo").arg(&path);
-    let output = command.arg("--").arg(program).output();
+    command.arg("record").args(options).arg("-fqo").arg(&path);
+    command.arg("--").arg(run.get_program());
+    let output = command.args(run.get_args()).output();
     let output = output.expect("memgauge runs");
     if output.status.code() == Some(125) {
         skipped(Need::Kernel, said(&output));
@@ -185,6 +200,31 @@ fn by_perf(file: &Path) -> Option<Vec<Vec<u64>>> {
     Some(chains.collect())
 }
 
+fn rows<R: Row>(path: &Path) -> Vec<R> {
+    let recording = Recording::open(path).expect("it opens");
+    let batches = recording.rows::<R>(&Selection::all());
+    batches.flat_map(|batch| batch.expect("sound")).collect()
+}
+
+/// The chain of each sample of a recording: its address, then those of the calls.
+fn recorded_chains(path: &Path) -> Vec<Vec<u64>> {
+    let frames = rows::<Frame>(path);
+    let samples = rows::<Sample>(path).into_iter();
+    samples
+        .map(|sample| {
+            let mut chain = vec![sample.ip.0];
+            let mut at = sample.caller;
+            while let Some(FrameId(id)) = at {
+                let frame = &frames[id as usize];
+                assert_eq!(frame.id.0, id);
+                chain.push(frame.ip.0);
+                at = frame.caller;
+            }
+            chain
+        })
+        .collect()
+}
+
 #[test]
 fn imported_stacks_are_perfs() {
     let Some((folder, program)) = program() else {
@@ -212,34 +252,151 @@ fn imported_stacks_are_perfs() {
     let mut command = memgauge();
     command.args(["import", "-o"]).arg(&path).arg(&file);
     assert!(command.output().expect("memgauge runs").status.success());
-    let recording = Recording::open(&path).expect("it opens");
-    let frames: Vec<Frame> = recording
-        .rows::<Frame>(&Selection::all())
-        .flat_map(|batch| batch.expect("sound"))
-        .collect();
-    let samples = recording
-        .rows::<Sample>(&Selection::all())
-        .flat_map(|batch| batch.expect("sound"));
-    let mut found: Vec<Vec<u64>> = samples
-        .map(|sample| {
-            let mut chain = vec![sample.ip.0];
-            let mut at = sample.caller;
-            while let Some(FrameId(id)) = at {
-                let frame = &frames[id as usize];
-                assert_eq!(frame.id.0, id);
-                // perf prints where the call returns to.
-                chain.push(frame.ip.0 + 1);
-                at = frame.caller;
-            }
-            chain
-        })
-        .collect();
+    let mut found: Vec<Vec<u64>> = recorded_chains(&path);
+    for chain in &mut found {
+        // perf prints where the call returns to.
+        chain.iter_mut().skip(1).for_each(|call| *call += 1);
+    }
     assert!(found.len() > 100, "{} samples", found.len());
     assert_eq!(found.len(), expected.len());
     found.sort();
     expected.sort();
     for (found, expected) in found.iter().zip(&expected) {
         assert_eq!(found, expected);
+    }
+}
+
+/// Samples of both ways to the work, and of all that have callers.
+fn ways(path: &Path) -> (u64, u64, u64) {
+    let report = json(path);
+    let tree = &report["calls"][0];
+    // Where no sample has a caller, there is no tree.
+    let chains = if tree.is_null() {
+        BTreeMap::new()
+    } else {
+        chains(tree)
+    };
+    let sum = |names: &[&str]| {
+        let names: Vec<_> = names.iter().map(|&n| n.to_owned()).collect();
+        chains.get(&names).copied().unwrap_or(0)
+    };
+    let deep = sum(&["main", "deep", "deep", "deep", "deep", "work"]);
+    let direct = sum(&["main", "direct", "work"]);
+    (deep, direct, tree["events"].as_u64().unwrap_or(0))
+}
+
+#[test]
+fn copied_stacks_need_no_frame_pointers() {
+    let Some((folder, program)) = optimised() else {
+        return;
+    };
+    let clock = ["--source", "clock", "-F", "2000", "--call-graph"];
+    let options = |way: &'static str| [&clock[..], &[way]].concat();
+    // Also in a child that has its mappings from before its fork.
+    let mut command = Command::new(&program);
+    command.arg("fork");
+    let Some(path) = recorded_command(folder.path(), &options("dwarf"), &mut command) else {
+        return;
+    };
+    let (deep, direct, all) = ways(&path);
+    assert!(deep + direct > all / 100 * 97, "{deep} + {direct} of {all}");
+    let ratio = deep as f64 / direct as f64;
+    assert!((1.6..2.5).contains(&ratio), "{ratio}");
+    // Frame pointers do not tell: the program has none.
+    let path = recorded(folder.path(), &options("fp"), &program).expect("as before");
+    let (deep, direct, _) = ways(&path);
+    assert!(deep + direct < all / 10, "{deep} + {direct} of {all}");
+    // The innermost frames alone lie in so short a copy: it is said of how many samples.
+    let path = recorded(folder.path(), &options("dwarf,256"), &program).expect("as before");
+    let report = json(&path);
+    let losses = report["losses"].as_array().expect("losses");
+    let short = |loss: &&Value| {
+        loss["detail"]
+            .as_str()
+            .is_some_and(|d| d.contains("longer than"))
+    };
+    let lost = losses.iter().find(short).expect("counted")["count"].as_u64();
+    let (deep, direct, _) = ways(&path);
+    assert_eq!(deep, 0);
+    // A sample each 500 us; one of three came directly, which lies in the copy.
+    assert!(lost > Some(direct / 500_000), "{lost:?} of {direct} ns");
+}
+
+#[test]
+fn imported_copies_are_unwound_as_by_perf() {
+    let Some((folder, program)) = optimised() else {
+        return;
+    };
+    let file = folder.path().join("perf.data");
+    let mut perf = Command::new("perf");
+    perf.args(["record", "-q", "-e", "cpu-clock:u", "-F", "1000"]);
+    perf.args(["--call-graph", "dwarf", "-o"]).arg(&file);
+    let status = perf.arg(&program).arg("fork").output();
+    if !status.is_ok_and(|output| output.status.success()) {
+        return skipped(Need::Tool, "needs perf, and events that it can sample");
+    }
+    let mut script = Command::new("perf");
+    script
+        .args(["script", "--no-inline", "-F", "ip", "-i"])
+        .arg(&file);
+    let output = script.output().expect("perf reads it");
+    let text = String::from_utf8_lossy(&output.stdout);
+    // Some versions print where calls return to, others the byte before.
+    let chain = |sample: &str| -> Vec<u64> {
+        let words = sample
+            .lines()
+            .filter_map(|line| line.split_whitespace().next());
+        words
+            .filter_map(|word| u64::from_str_radix(word, 16).ok())
+            .collect()
+    };
+    let expected = text.split("\n\n").map(chain).filter(|c| !c.is_empty());
+    let mut expected: Vec<Vec<u64>> = expected.collect();
+    let path = folder.path().join("imported.mg");
+    let mut command = memgauge();
+    command.args(["import", "-o"]).arg(&path).arg(&file);
+    let output = command.output().expect("memgauge runs");
+    assert!(output.status.success(), "{}", said(&output));
+    // perf prints places in files.
+    let modules = rows::<Module>(&path);
+    let in_file = |address: &u64| {
+        let holds = |m: &&Module| m.executable && (m.start.0..m.end.0).contains(address);
+        let module = modules.iter().find(holds).expect("mapped");
+        address - module.start.0 + module.file_offset
+    };
+    let found = recorded_chains(&path);
+    let in_files = found
+        .iter()
+        .map(|chain| chain.iter().map(in_file).collect());
+    let mut found: Vec<Vec<u64>> = in_files.collect();
+    assert!(found.len() > 100, "{} samples", found.len());
+    assert_eq!(found.len(), expected.len());
+    found.sort();
+    expected.sort();
+    let same = |(a, b): (&Vec<u64>, &Vec<u64>)| {
+        a.len() == b.len() && a.iter().zip(b).all(|(a, b)| b - a <= 1)
+    };
+    let equal = found
+        .iter()
+        .zip(&expected)
+        .filter(|&pair| same(pair))
+        .count();
+    let differing = found.iter().zip(&expected).find(|&pair| !same(pair));
+    assert_eq!(equal, found.len(), "{differing:x?}");
+}
+
+#[test]
+fn a_size_that_the_kernel_does_not_take_is_refused() {
+    for size in ["dwarf,7", "dwarf,65536", "dwarf,x", "lbr"] {
+        let mut command = memgauge();
+        command.args(["record", "--source", "clock", "--call-graph", size]);
+        let output = command
+            .args(["--", "true"])
+            .output()
+            .expect("memgauge runs");
+        assert_eq!(output.status.code(), Some(2), "{size}");
+        let said = said(&output);
+        assert!(said.contains("--call-graph"), "{said}");
     }
 }
 
@@ -300,8 +457,9 @@ fn the_emulator_knows_all_calls() {
 
 #[test]
 fn the_emulator_refuses_what_it_does_not_need_in_a_line() {
-    let refused: [(&[&str], &str); 3] = [
+    let refused: [(&[&str], &str); 4] = [
         (&["--call-graph=fp"], "record them with -g"),
+        (&["--call-graph=dwarf"], "record them with -g"),
         (&["-g", "--max-stack", "9"], "no use for --max-stack"),
         (&["-g", "--sets", "1/8"], "leave out --sets or -g"),
     ];

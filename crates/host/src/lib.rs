@@ -14,6 +14,7 @@ pub mod regions;
 pub mod run;
 #[allow(unsafe_code)]
 pub mod sys;
+pub mod unwind;
 
 pub use error::{Error, ErrorKind, Result, without_system_numbers};
 pub use facts::{beginning, facts};

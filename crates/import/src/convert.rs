@@ -14,14 +14,16 @@ use memgauge_trace::{
 
 use super::counters::Counters;
 use super::input::Input;
-use super::threads::{Change, Threads};
+use super::threads::{Change as ThreadChange, Threads};
+use super::unwinding::{Change, Unwinding};
 use super::writing::Writing;
 use crate::{Error, Result};
 use memgauge_host::program::{Mappings, hex};
+use memgauge_host::unwind::{self, BROKEN_STACKS, SHORT_STACKS};
 use memgauge_perf::abi::{flag, read, record, sample};
 use memgauge_perf::builtin::{self, Named};
 use memgauge_perf::data_src::DataSrc;
-use memgauge_perf::perf_data::{Damage, Events, FileEvent, PerfData, Visit};
+use memgauge_perf::perf_data::{Damage, Events, Facts, FileEvent, PerfData, Visit};
 use memgauge_perf::record::{Header, Layout, Mmap, Reading, Record, Sample, Trailer};
 
 /// Whether an input can be imported at all, before room is made for the result.
@@ -46,7 +48,7 @@ pub fn import(input: &mut Input, output: &Path) -> Result<()> {
     }
     input.rewind()?;
     let mut file = PerfData::open(&mut input.main)?;
-    let mut converter = Converter::new(output, earliest.time_ns, file.facts.build_ids.clone())?;
+    let mut converter = Converter::new(output, earliest, &file.facts)?;
     if !input.further.is_empty() {
         converter.threads = Threads::of_any_order();
     }
@@ -74,18 +76,20 @@ pub fn convert(source: impl Read + Seek, output: &Path) -> Result<()> {
         .rewind()
         .map_err(|e| Error::system("failed to read perf data again", e))?;
     let mut file = PerfData::open(source)?;
-    let mut converter = Converter::new(output, earliest.time_ns, file.facts.build_ids.clone())?;
+    let mut converter = Converter::new(output, earliest, &file.facts)?;
     let damage = file.read(&mut converter)?;
     converter.finish(&file, damage)
 }
 
 /// The earliest time in a file. Records lie in it ring by ring, not in order; the
 /// earliest is in one of the first two rounds. Several files have no rounds in common:
-/// they are read whole.
+/// they are read whole. So is a file with copies of stacks, for the code that processes
+/// map.
 struct Earliest {
     time_ns: u64,
     rounds: u32,
     whole: bool,
+    changes: Option<Vec<(u64, Change)>>,
 }
 
 impl Earliest {
@@ -94,7 +98,25 @@ impl Earliest {
             time_ns: u64::MAX,
             rounds: 0,
             whole,
+            changes: None,
         }
+    }
+
+    /// The time of a record that is no sample. Keeps what it says of code.
+    fn side_band(&mut self, events: &Events, header: Header, body: &[u8]) -> Option<u64> {
+        let layout = events.of_others()?;
+        let (record, trailer) = layout.record(header, body)?;
+        let copied = |event: &FileEvent| event.attr.sample_type & sample::STACK_USER != 0;
+        if self.changes.is_some() || events.all.iter().any(copied) {
+            self.whole = true;
+            let time_ns = match &record {
+                Record::Fork(task) => task.time_ns,
+                _ => trailer.time_ns,
+            };
+            let changes = self.changes.get_or_insert_default();
+            changes.extend(Change::of(&record).map(|change| (time_ns, change)));
+        }
+        Some(trailer.time_ns)
     }
 }
 
@@ -106,9 +128,7 @@ impl Visit for Earliest {
             record::SAMPLE => events
                 .of_sample(body)
                 .and_then(|(_, l)| l.sample_time(body)),
-            _ => events
-                .of_others()
-                .and_then(|l| Some(l.trailer(body)?.1.time_ns)),
+            _ => self.side_band(events, header, body),
         };
         // Records that perf makes up for the state before the start have time 0.
         if let Some(time_ns) = time_ns.filter(|&t| t > 0) {
@@ -140,6 +160,8 @@ struct Converter {
     counters: Counters,
     mappings: Mappings,
     stacks: Stacks,
+    /// Where the file has copies of stacks of this kind of processor.
+    unwinding: Option<Unwinding>,
     /// Calls of the sample at hand.
     calls: Vec<VirtAddr>,
     /// By path, as the file has them.
@@ -166,7 +188,12 @@ const BY_A_FILTER: u16 = 1 << 15;
 const KINDS: usize = 64;
 
 impl Converter {
-    fn new(output: &Path, start_ns: u64, build_ids: BTreeMap<String, String>) -> Result<Converter> {
+    fn new(output: &Path, earliest: Earliest, facts: &Facts) -> Result<Converter> {
+        let build_ids = facts.build_ids.clone();
+        // A stream says later what it was recorded on.
+        let is_own = facts.arch.is_empty() || facts.arch == std::env::consts::ARCH;
+        let is_readable = is_own && unwind::is_possible();
+        let changes = earliest.changes.filter(|_| is_readable);
         Ok(Converter {
             writer: Writing::new(Writer::create(
                 output,
@@ -181,10 +208,11 @@ impl Converter {
             later_kinds: BTreeMap::new(),
             ring_lost: 0,
             series_rows: 0,
-            start_ns,
+            start_ns: earliest.time_ns,
             counters: Counters::default(),
             mappings: Mappings::default(),
             stacks: Stacks::new(),
+            unwinding: changes.map(|changes| Unwinding::new(changes, &build_ids)),
             calls: Vec::new(),
             build_ids,
             lost: BTreeMap::new(),
@@ -269,11 +297,14 @@ impl Converter {
     /// The call that led to the sample.
     #[inline]
     fn caller(&mut self, s: &Sample<'_>, time_ns: u64) -> Result<Option<FrameId>> {
-        if s.callchain.is_empty() {
-            return Ok(None);
-        }
         self.calls.clear();
         s.calls(&mut self.calls);
+        if let Some(unwinding) = self.unwinding.as_mut().filter(|_| !s.stack.is_empty()) {
+            unwinding.calls(s, &mut self.calls);
+        }
+        if self.calls.is_empty() {
+            return Ok(None);
+        }
         let write = |frame| self.writer.frame(frame);
         let process = (Pid(s.pid), time_ns);
         self.stacks.caller(process, &self.calls, write)
@@ -318,7 +349,7 @@ impl Converter {
     fn not_kept(&mut self, s: &Sample<'_>) {
         let left_out = [
             s.branches > 0,
-            !s.stack.is_empty(),
+            !s.stack.is_empty() && self.unwinding.is_none(),
             !s.raw.is_empty(),
             s.user_regs.is_some() && s.intr_regs.is_some(),
         ];
@@ -406,7 +437,7 @@ impl Converter {
                 name,
             } => {
                 let name = String::from_utf8_lossy(name);
-                let change = Change::Named {
+                let change = ThreadChange::Named {
                     pid: *pid,
                     tid: *tid,
                     exec: *exec,
@@ -427,11 +458,11 @@ impl Converter {
                 }
             }
             Record::Fork(task) => {
-                self.threads.change(Change::Forked(*task), time_ns);
+                self.threads.change(ThreadChange::Forked(*task), time_ns);
                 self.mappings.forked(task.pid, task.parent_pid, time_ns);
             }
             Record::Exit(task) => {
-                self.threads.change(Change::Ended(*task), time_ns);
+                self.threads.change(ThreadChange::Ended(*task), time_ns);
                 if task.pid == task.tid {
                     self.stacks.forget(Pid(task.pid));
                     self.mappings.ended(task.pid);
@@ -512,6 +543,11 @@ impl Converter {
         }
         let cut = self.stacks.cut;
         self.lose(LossKind::NotKept, stacks::CUT, cut);
+        if let Some(unwinding) = &self.unwinding {
+            let (short, broken) = (unwinding.unwinder.short, unwinding.unwinder.broken);
+            self.lose(LossKind::NotKept, SHORT_STACKS, short);
+            self.lose(LossKind::NotKept, BROKEN_STACKS, broken);
+        }
         self.lose(
             LossKind::Unreadable,
             "bytes of the file",

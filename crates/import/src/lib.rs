@@ -10,6 +10,7 @@ mod counters;
 mod input;
 mod queue;
 mod threads;
+mod unwinding;
 mod writing;
 
 pub use convert::{check, convert, import};

@@ -316,7 +316,6 @@ fn sizes_of_what_is_left_out_are_respected() {
     let kept_out: BTreeMap<&str, u64> = losses.map(|l| (l.detail.as_str(), l.count)).collect();
     let expected = [
         ("branch stacks", 1),
-        ("call chains", 1),
         ("raw bytes of samples", 1),
         ("user stacks", 1),
     ];

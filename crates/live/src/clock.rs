@@ -11,7 +11,7 @@
 use std::path::PathBuf;
 
 use crate::events::{Event, Modes, Modifiers};
-use crate::sample::{self, Outcome, Rate};
+use crate::sample::{self, Outcome, Rate, StackRequest};
 use crate::target::Target;
 use crate::{Error, ErrorKind, Result};
 use memgauge_perf::abi::{Attr, kind, software};
@@ -32,8 +32,8 @@ pub struct Options {
     pub ring_pages: usize,
     /// Write general registers into the recording, a row for each.
     pub keep_registers: bool,
-    /// Record call stacks, followed by frame pointers, of so many frames at most.
-    pub stacks: Option<u16>,
+    /// Record call stacks.
+    pub stacks: Option<StackRequest>,
     /// Part of the observed processor time that sampling may take.
     pub overhead: Option<f64>,
     /// Keep only samples taken inside these regions of interest; empty: all.

@@ -145,6 +145,8 @@ pub mod flag {
     pub const EXCLUDE_GUEST: u64 = 1 << 20;
     /// Call chains without the kernel's part.
     pub const EXCLUDE_CALLCHAIN_KERNEL: u64 = 1 << 21;
+    /// Call chains without frames of user space.
+    pub const EXCLUDE_CALLCHAIN_USER: u64 = 1 << 22;
     /// MMAP2 instead of MMAP records.
     pub const MMAP2: u64 = 1 << 23;
     /// COMM records tell exec.

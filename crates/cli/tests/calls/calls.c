@@ -1,13 +1,21 @@
 /* A function that takes nearly all the time, reached on two ways: through three calls of
- * itself, and directly. Frames are kept: it is compiled without optimisation. */
+ * itself, and directly. With an argument, a forked child does the same. Functions are not
+ * inlined, and calls return, so that the ways are the same with optimisation. */
 #include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
-enum { WORDS = 1 << 15, TURNS = 1000 };
+#ifndef TURNS
+#define TURNS 1000
+#endif
+#define CALLED __attribute__((noipa))
 
-static long words[WORDS];
+enum { WORDS = 1 << 15 };
+
+long words[WORDS];
 volatile long sink;
 
-static long work(int part)
+CALLED static long work(int part)
 {
     long sum = 0;
     for (int i = 0; i < WORDS / part; i++)
@@ -15,21 +23,30 @@ static long work(int part)
     return sum;
 }
 
-static long deep(int calls)
+CALLED static long deep(int calls)
 {
-    return calls ? deep(calls - 1) + 1 : work(1);
+    volatile char room[500];
+    room[calls] = 1;
+    long sum = calls ? deep(calls - 1) : work(1);
+    return sum + room[calls];
 }
 
-static long direct(void)
+CALLED static long direct(void)
 {
-    return work(2);
+    long sum = work(2);
+    __asm__ volatile("" : "+r"(sum));
+    return sum;
 }
 
-int main(void)
+int main(int count, char **arguments)
 {
+    (void)arguments;
+    int child = count > 1 ? fork() : -1;
     for (int turn = 0; turn < TURNS; turn++) {
         sink += deep(3);
         sink += direct();
     }
+    if (child > 0)
+        waitpid(child, NULL, 0);
     return EXIT_SUCCESS;
 }

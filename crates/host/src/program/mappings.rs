@@ -53,6 +53,11 @@ impl Mappings {
         self.by_process.remove(&pid);
     }
 
+    /// All that a process has mapped, older mappings first.
+    pub fn of(&self, pid: u32) -> &[Module] {
+        self.by_process.get(&pid).map_or(&[], |rows| rows)
+    }
+
     /// Mappings that a process inherited, at the first call for it.
     pub fn inherited(&mut self, pid: u32) -> Vec<Module> {
         if self.unwritten.is_empty() {

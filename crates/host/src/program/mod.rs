@@ -240,7 +240,7 @@ fn is_built_again(path: &str) -> bool {
 }
 
 /// Where a mapped file can be read: by its path, or through the process that maps it.
-fn place(row: &Module) -> PathBuf {
+pub(crate) fn place(row: &Module) -> PathBuf {
     let path = PathBuf::from(&row.path);
     if row.path.ends_with(DELETED) {
         let (start, end) = (row.start.0, row.end.0);

@@ -22,6 +22,7 @@
 
 use crate::events::Event;
 use crate::stat::SHORTEST_INTERVAL_NS;
+use memgauge_host::unwind;
 use memgauge_perf::abi::{Attr, flag, kind, read, sample, software};
 
 /// Who takes the samples.
@@ -61,6 +62,15 @@ pub enum Rate {
     Frequency(u64),
 }
 
+/// Call stacks that the user asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StackRequest {
+    /// Frames at most.
+    pub frames: u16,
+    /// Bytes of stack to copy and unwind; `None`: the kernel follows frame pointers.
+    pub copied_bytes: Option<u32>,
+}
+
 /// Samples that the user asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SampleRequest {
@@ -70,8 +80,8 @@ pub struct SampleRequest {
     pub registers: bool,
     /// Physical addresses, where allowed.
     pub physical: bool,
-    /// Call stacks, followed by frame pointers: how many frames at most.
-    pub stacks: Option<u16>,
+    /// Call stacks, where they are wanted.
+    pub stacks: Option<StackRequest>,
     /// Whether samples have a timer's count so far, which kernels from 6.13 on report.
     pub timer_values: bool,
 }
@@ -153,12 +163,8 @@ pub fn attribute(event: &Event, wanted: &SampleRequest, has: &Facilities) -> Bui
         attr.sample_type |= sample::REGS_INTR;
         attr.sample_regs_intr = REGISTERS;
     }
-    if let Some(frames) = wanted.stacks {
-        attr.sample_type |= sample::CALLCHAIN;
-        attr.sample_max_stack = frames;
-        if attr.has(flag::EXCLUDE_KERNEL) {
-            attr.flags |= flag::EXCLUDE_CALLCHAIN_KERNEL;
-        }
+    if let Some(stacks) = wanted.stacks {
+        add_stacks(&mut attr, stacks);
     }
     let mut built = Built {
         attr,
@@ -179,6 +185,21 @@ pub fn attribute(event: &Event, wanted: &SampleRequest, has: &Facilities) -> Bui
         Method::Interrupt => built.timer(wanted.timer_values),
     }
     built
+}
+
+/// With a copy of the stack, the kernel follows its own calls alone.
+fn add_stacks(attr: &mut Attr, stacks: StackRequest) {
+    attr.sample_type |= sample::CALLCHAIN;
+    attr.sample_max_stack = stacks.frames;
+    if attr.has(flag::EXCLUDE_KERNEL) {
+        attr.flags |= flag::EXCLUDE_CALLCHAIN_KERNEL;
+    }
+    if let Some(bytes) = stacks.copied_bytes {
+        attr.flags |= flag::EXCLUDE_CALLCHAIN_USER;
+        attr.sample_type |= sample::REGS_USER | sample::STACK_USER;
+        attr.sample_regs_user = unwind::registers();
+        attr.sample_stack_user = bytes;
+    }
 }
 
 /// Events that the kernel itself counts one by one. If samples have the period, the

@@ -284,3 +284,31 @@ fn what_is_refused_is_given_up_least_first() {
     assert_eq!(given_up(true, true), [Physical]);
     assert_eq!(given_up(false, false), [LostCounts, Parts, Latencies]);
 }
+
+#[test]
+fn a_copied_stack_comes_with_the_registers_to_unwind_it_from() {
+    let stacks = |copied_bytes| SampleRequest {
+        stacks: Some(StackRequest {
+            frames: 127,
+            copied_bytes,
+        }),
+        ..WANTED
+    };
+    let attr = |copied| attribute(&event("cycles:u"), &stacks(copied), &amd(true)).attr;
+    let (followed, copied) = (attr(None), attr(Some(8192)));
+    let fields = sample::REGS_USER | sample::STACK_USER;
+    assert_eq!(followed.sample_type & fields, 0);
+    assert_eq!(followed.sample_type | fields, copied.sample_type);
+    assert!(copied.sample_type & sample::CALLCHAIN != 0);
+    assert!(
+        copied.has(flag::EXCLUDE_CALLCHAIN_USER) && !followed.has(flag::EXCLUDE_CALLCHAIN_USER)
+    );
+    assert_eq!(
+        (copied.sample_stack_user, copied.sample_max_stack),
+        (8192, 127)
+    );
+    assert_eq!(
+        copied.sample_regs_user.count_ones(),
+        if cfg!(target_arch = "aarch64") { 4 } else { 3 }
+    );
+}

@@ -74,6 +74,11 @@ impl Followed {
         }
     }
 
+    /// What processes have mapped.
+    pub(super) fn mappings(&self) -> &Mappings {
+        &self.mappings
+    }
+
     /// Whether samples of the process are wanted.
     pub(super) fn wants(&self, pid: u32) -> bool {
         self.only.as_ref().is_none_or(|only| only.contains(&pid))

@@ -36,7 +36,9 @@ use std::path::PathBuf;
 use memgauge_trace::{CommandEnd, DerivationFacts, Loss, OverheadFacts, OwnCost, PebsFacts};
 
 pub(crate) use attributes::relaxed;
-pub use attributes::{Built, Facilities, GivenUp, Method, Rate, SampleRequest, attribute};
+pub use attributes::{
+    Built, Facilities, GivenUp, Method, Rate, SampleRequest, StackRequest, attribute,
+};
 pub use cost::SampleCost;
 pub(crate) use facilities::facilities;
 pub use session::record;
@@ -64,8 +66,8 @@ pub struct Options {
     pub registers: bool,
     /// Write them into the recording, a row each.
     pub keep_registers: bool,
-    /// Record call stacks, followed by frame pointers, of so many frames at most.
-    pub stacks: Option<u16>,
+    /// Record call stacks.
+    pub stacks: Option<StackRequest>,
     /// Part of the observed processor time that sampling may take; periods are
     /// changed to keep to it.
     pub overhead: Option<f64>,

@@ -16,6 +16,7 @@ use super::regions::Regions;
 use super::stopped::Stopped;
 use super::{EventOutcome, Options};
 use crate::{Error, Result};
+use memgauge_host::unwind::{BROKEN_STACKS, SHORT_STACKS, Unwinder};
 use memgauge_perf::abi::sample;
 use memgauge_perf::data_src::DataSrc;
 use memgauge_perf::derive::NoRecipe;
@@ -68,6 +69,8 @@ pub(super) struct Recorder {
     pub(super) stopped: Stopped,
     pub(super) regions: Regions,
     stacks: Stacks,
+    /// Where stacks are copied, and how many frames of them are wanted.
+    unwinder: Option<(Unwinder, u16)>,
     /// Calls of the sample at hand.
     calls: Vec<VirtAddr>,
     /// Records of all kinds that rings had no room for.
@@ -108,6 +111,10 @@ impl Recorder {
             stopped: Stopped::default(),
             regions: Regions::default(),
             stacks: Stacks::new(),
+            unwinder: options
+                .stacks
+                .filter(|stacks| stacks.copied_bytes.is_some())
+                .map(|stacks| (Unwinder::live(), stacks.frames)),
             calls: Vec::new(),
             ring_lost: 0,
             values: HashMap::new(),
@@ -200,16 +207,26 @@ impl Recorder {
                 _,
             ) => {
                 self.stacks.forget(Pid(*pid));
+                self.code_changed(*pid);
                 self.followed.take(record, time_ns, &mut self.writer)
             }
             (Record::Exit(task), _) => {
                 self.values.remove(&task.tid);
                 if task.pid == task.tid {
                     self.stacks.forget(Pid(task.pid));
+                    self.code_changed(task.pid);
                 }
                 self.followed.take(record, time_ns, &mut self.writer)
             }
-            (other, _) => self.followed.take(other, time_ns, &mut self.writer),
+            (other, _) => {
+                match other {
+                    Record::Mmap(map) if map.executable => self.code_changed(map.pid),
+                    // The number may have been another process's.
+                    Record::Fork(task) if task.pid == task.tid => self.code_changed(task.pid),
+                    _ => {}
+                }
+                self.followed.take(other, time_ns, &mut self.writer)
+            }
         };
         self.note(done);
     }
@@ -271,13 +288,24 @@ impl Recorder {
         Ok(())
     }
 
+    /// A process has other code from now on.
+    fn code_changed(&mut self, pid: u32) {
+        if let Some((unwinder, _)) = &mut self.unwinder {
+            unwinder.changed(pid);
+        }
+    }
+
     /// The call that led to the sample, where stacks are recorded.
     fn caller(&mut self, s: &Sample<'_>, time_ns: u64) -> Result<Option<FrameId>> {
-        if s.callchain.is_empty() {
-            return Ok(None);
-        }
         self.calls.clear();
         s.calls(&mut self.calls);
+        if let Some((unwinder, most)) = &mut self.unwinder {
+            let wanted = (s, usize::from(*most));
+            unwinder.calls(self.followed.mappings(), wanted, &mut self.calls);
+        }
+        if self.calls.is_empty() {
+            return Ok(None);
+        }
         let write = |frame| self.writer.push(frame);
         let caller = self
             .stacks
@@ -405,6 +433,11 @@ impl Recorder {
         }
         let cut = self.stacks.cut;
         self.lose(LossKind::NotKept, stacks::CUT, cut);
+        if let Some((unwinder, _)) = &self.unwinder {
+            let (short, broken) = (unwinder.short, unwinder.broken);
+            self.lose(LossKind::NotKept, SHORT_STACKS, short);
+            self.lose(LossKind::NotKept, BROKEN_STACKS, broken);
+        }
         let (unmatched, lost) = (self.regions.unmatched, self.regions.lost);
         self.lose(LossKind::RegionEnd, "", unmatched);
         self.lose(LossKind::RingFull, "marks of regions", lost);
