@@ -123,7 +123,6 @@ pub(crate) fn serve(args: &Serve) -> anyhow::Result<Exit> {
             group,
         },
         metrics,
-        extra: None,
     };
     memgauge_serve::serve(&socket, setup, || interrupts() == 0)
         .context("failed to wait for connections")?;

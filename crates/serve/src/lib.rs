@@ -2,7 +2,6 @@
 #![forbid(unsafe_code)]
 
 mod bodies;
-mod bounded;
 mod client;
 mod connection;
 mod http;
@@ -19,10 +18,8 @@ pub use bodies::{
     AddProcess, AddThread, ChangeProfiler, ChangeThread, CleanWhich, Cleaning, FullName, Lifetime,
     NewProfiler, SharingName, ShownProfiler, ShownSample, ShownThread, SourceName, Totals,
 };
-pub use bounded::{Bounded, OTHER};
 pub use client::Client;
 pub use http::{Parsed, Request, Response, parse};
-pub use metrics::{Extra, Families, Kind};
 pub use profilers::Limits;
 pub use refusal::{KINDS, Refusal};
 pub use rights::{Peer, Policy, Rights, group};

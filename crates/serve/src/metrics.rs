@@ -1,8 +1,7 @@
 //! Metrics of the service as text of OpenMetrics 1.0.
 //!
-//! Every label has few values: a source, a state, a class of answers; what comes from
-//! outside goes through [`Bounded`](crate::Bounded). Counts by profiler or by process
-//! would be new series without end; `memgauge ctl stats` has them.
+//! Every label has few values: a source, a state, a class of answers. Counts by profiler or
+//! by process would be new series without end; `memgauge ctl stats` has them.
 
 use std::collections::BTreeSet;
 use std::fmt::{Display, Write};
@@ -18,15 +17,9 @@ use crate::profilers::Profilers;
 /// Type of the text.
 pub(crate) const KIND: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// More metrics than those of the service itself.
-pub trait Extra: Send {
-    /// Adds them.
-    fn add(&mut self, families: &mut Families);
-}
-
 /// Kind of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+enum Kind {
     /// It only grows.
     Counter,
     /// It goes up and down.
@@ -35,13 +28,13 @@ pub enum Kind {
 
 /// Metrics, as text.
 #[derive(Debug, Default)]
-pub struct Families {
+struct Families {
     text: String,
 }
 
 impl Families {
     /// A metric with a sample for each set of labels. `name` is without `_total`.
-    pub fn add<V: Display>(
+    fn add<V: Display>(
         &mut self,
         (name, kind): (&str, Kind),
         help: &str,
@@ -67,12 +60,12 @@ impl Families {
     }
 
     /// A metric of one sample.
-    pub fn one(&mut self, metric: (&str, Kind), help: &str, value: impl Display) {
+    fn one(&mut self, metric: (&str, Kind), help: &str, value: impl Display) {
         self.add(metric, help, [(Vec::new(), value)]);
     }
 
     /// The text with its last line.
-    pub fn finish(mut self) -> String {
+    fn finish(mut self) -> String {
         self.text.push_str("# EOF\n");
         self.text
     }
@@ -111,18 +104,11 @@ impl Traffic {
 }
 
 /// Everything.
-pub(crate) fn text(
-    profilers: &Profilers,
-    traffic: &Traffic,
-    extra: Option<&mut (dyn Extra + 'static)>,
-) -> String {
+pub(crate) fn text(profilers: &Profilers, traffic: &Traffic) -> String {
     let mut families = Families::default();
     sampling(&mut families, profilers);
     answers(&mut families, traffic);
     process(&mut families);
-    if let Some(extra) = extra {
-        extra.add(&mut families);
-    }
     families.finish()
 }
 

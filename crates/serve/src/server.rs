@@ -13,7 +13,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::connection::{Connection, IDLE, Next, PATIENCE};
 use crate::http::{LINES, Request, Response, chunk, chunked_head};
-use crate::metrics::{self, Extra, Traffic};
+use crate::metrics::{self, Traffic};
 use crate::profilers::Limits;
 use crate::refusal::Refusal;
 use crate::rights::{Peer, Policy};
@@ -48,8 +48,6 @@ pub struct Setup {
     pub policy: Policy,
     /// Where metrics are asked for.
     pub metrics: Option<TcpListener>,
-    /// More metrics.
-    pub extra: Option<Box<dyn Extra>>,
 }
 
 /// Connections that are open, by user. `None` are those to the metrics.
@@ -63,7 +61,6 @@ struct Shared {
     service: Service,
     open: Mutex<Open>,
     traffic: Traffic,
-    extra: Mutex<Option<Box<dyn Extra>>>,
     next: AtomicU64,
 }
 
@@ -135,7 +132,6 @@ pub fn serve(socket: &Socket, setup: Setup, goes_on: impl Fn() -> bool) -> io::R
         service: Service::new(setup.limits, setup.policy),
         open: Mutex::default(),
         traffic: Traffic::default(),
-        extra: Mutex::new(setup.extra),
         next: AtomicU64::new(1),
     });
     let listener = &socket.listener;
@@ -356,8 +352,7 @@ impl Shared {
             let why = "failed to find it: there is GET /metrics";
             return Refusal::new(404, "not_found", why).response();
         }
-        let mut extra = self.extra.lock().unwrap_or_else(|e| e.into_inner());
-        let text = metrics::text(&self.service.profilers, &self.traffic, extra.as_deref_mut());
+        let text = metrics::text(&self.service.profilers, &self.traffic);
         Response {
             status: 200,
             kind: metrics::KIND,
