@@ -5,11 +5,12 @@
 //! inlined are nodes of their own. A call counts where its instruction is: an address in
 //! it, not the one to which it returns.
 //!
-//! Memory: 16 bytes a frame, and 60 bytes for each place that samples have under the same
+//! Memory: 24 bytes a frame, and 60 bytes for each place that samples have under the same
 //! calls.
 
 use std::collections::HashMap;
 
+use memgauge_recording::stacks::MOST_FRAMES;
 use memgauge_trace::{EventId, Frame, FrameId, Sample};
 use serde::Serialize;
 
@@ -57,8 +58,11 @@ impl<'a> Analysis for Frames<'a> {
     fn observe(&mut self, batch: &[Frame]) {
         for frame in batch {
             // Numbers rise by one. Where a part is missing, its calls lead nowhere.
+            if frame.id.0 >= MOST_FRAMES {
+                continue;
+            }
             let number = frame.id.0 as usize;
-            let gap = number.saturating_sub(self.calls.len()).min(1 << 24);
+            let gap = number.saturating_sub(self.calls.len());
             let nowhere = (None, self.spaces.code_at(frame.pid, 0));
             self.calls.extend(std::iter::repeat_n(nowhere, gap));
             if number == self.calls.len() {

@@ -74,6 +74,9 @@ pub(crate) struct Settings {
     /// Record general registers with live samples, and derive missing data addresses from them
     #[arg(long)]
     pub(crate) registers: bool,
+    /// Record physical addresses of the data of samples, where the source has them (root)
+    #[arg(long)]
+    pub(crate) physical: bool,
     /// Record the calls that led to each sample: exact under emulate, by frame pointers live
     #[arg(short = 'g')]
     pub(crate) stacks: bool,

@@ -36,6 +36,7 @@ pub(crate) fn refuse_unused(settings: &Settings, source: Source) -> anyhow::Resu
         ("--overhead", emulate && settings.overhead.is_some()),
         ("-F", emulate && settings.frequency.is_some()),
         ("--registers", emulate && settings.registers),
+        ("--physical", (emulate || clock) && settings.physical),
         ("--call-graph", emulate && settings.call_graph.is_some()),
         ("--max-stack", emulate && settings.max_stack != MAX_STACK),
         ("--function", !emulate && !settings.functions.is_empty()),

@@ -56,6 +56,7 @@ pub(crate) fn run(
         ring_pages: prepare::ring_pages(settings),
         registers: settings.registers,
         keep_registers: settings.registers,
+        physical: settings.physical,
         stacks: prepare::stacks(settings),
         overhead: settings.overhead.map(|percent| percent.0 / 100.0),
         whole_processors: false,

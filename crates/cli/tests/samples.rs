@@ -530,6 +530,7 @@ fn an_ordinary_user_samples_own_programs_in_user_space() {
             "page-faults",
             "-c",
             "1",
+            "--physical",
             "-o",
             "u.mg",
             "--",

@@ -81,6 +81,7 @@ pub fn record(options: &Options) -> Result<Outcome> {
         ring_pages: options.ring_pages,
         registers: true,
         keep_registers: options.keep_registers,
+        physical: false,
         stacks: options.stacks,
         overhead: options.overhead,
         whole_processors: false,

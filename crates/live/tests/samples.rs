@@ -22,6 +22,7 @@ fn options(output: &Path, whole_processors: bool) -> Options {
         ring_pages: 128,
         registers: false,
         keep_registers: false,
+        physical: false,
         stacks: None,
         overhead: None,
         whole_processors,

@@ -44,6 +44,7 @@ pub(super) fn run(args: &Bandwidth, again: bool) -> anyhow::Result<CommandEnd> {
         ring_pages: RING_PAGES,
         registers: false,
         keep_registers: false,
+        physical: false,
         stacks: None,
         overhead: None,
         whole_processors: false,

@@ -66,6 +66,8 @@ pub struct Options {
     pub registers: bool,
     /// Write them into the recording, a row each.
     pub keep_registers: bool,
+    /// Ask for the physical addresses of data, where that is allowed.
+    pub physical: bool,
     /// Record call stacks.
     pub stacks: Option<StackRequest>,
     /// Part of the observed processor time that sampling may take; periods are

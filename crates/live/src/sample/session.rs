@@ -80,7 +80,7 @@ fn opened<'a>(
         let wanted = |rate| SampleRequest {
             rate,
             registers: options.registers,
-            physical: true,
+            physical: options.physical,
             stacks: options.stacks,
             // A processor's timer counts while it idles, too. Traces keep one period for
             // many overflows.
