@@ -49,6 +49,11 @@ impl<'a> Frames<'a> {
     pub fn is_empty(&self) -> bool {
         self.calls.is_empty()
     }
+
+    /// The call that led to a call, and where the call is.
+    pub(crate) fn call(&self, id: FrameId) -> Option<(Option<FrameId>, Place)> {
+        self.calls.get(id.0 as usize).copied()
+    }
 }
 
 impl<'a> Analysis for Frames<'a> {
@@ -384,7 +389,7 @@ impl Growing<'_> {
                 node = there;
                 break;
             }
-            let &(caller, place) = self.frames.calls.get(frame.0 as usize)?;
+            let (caller, place) = self.frames.call(frame)?;
             path.push((frame, place));
             at = caller;
         }
