@@ -13,7 +13,7 @@ use crate::counts::{Counts, EventNames, Tally, ratio};
 use crate::regions::wilson_95;
 use crate::resolve::{Caller, Resolve, Symbol};
 use crate::sites::SiteTotals;
-use crate::spaces::{AddressSpaces, JIT, PathId, UNKNOWN, is_file};
+use crate::spaces::{AddressSpaces, GeneratedName, JIT, PathId, UNKNOWN, is_file};
 
 /// Order of a table: the sum of some events.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,12 +41,21 @@ impl Rank {
         }
     }
 
-    /// DRAM bytes if any moved, else last-level misses, else first-level.
+    /// DRAM bytes if any moved, else last-level misses, first-level ones, instructions; else
+    /// the event that was counted most.
     pub(crate) fn best_of(sites: &SiteTotals, names: &EventNames) -> Self {
-        let llc = Rank::event(catalogue::LLC_MISS, names);
-        let l1d = Rank::event(catalogue::L1D_MISS, names);
-        [Rank::dram_bytes(), llc]
+        let event = |id| Rank::event(id, names);
+        let l1d = event(catalogue::L1D_MISS);
+        let known = [
+            catalogue::LLC_MISS,
+            catalogue::L1D_MISS,
+            catalogue::INSTRUCTIONS,
+        ];
+        let most = sites.totals.iter().max_by_key(|&(_, count)| count);
+        [Rank::dram_bytes()]
             .into_iter()
+            .chain(known.map(event))
+            .chain(most.map(|(id, _)| event(id)))
             .find(|rank| sites.totals.sum(&rank.events) > 0)
             .unwrap_or(l1d)
     }
@@ -192,17 +201,17 @@ pub(crate) fn place_names(
 ) -> [Name; 3] {
     let path = spaces.path(id);
     let known = is_file(path).then(|| symbols.resolve(spaces.file(id), offset));
-    let symbol = known.flatten();
     let generated = spaces.generated_name(id, offset);
-    let function = match (&symbol, generated) {
-        (Some(symbol), _) => symbol.name.clone(),
-        (None, Some(name)) => name.to_owned(),
-        (None, None) => without_symbol(path),
+    let symbol = known.flatten().or_else(|| generated.map(of_generated));
+    let function = match &symbol {
+        Some(symbol) => symbol.name.clone(),
+        None => without_symbol(path),
     };
+    let module = generated.map_or("", |known| known.module.as_str());
     let callers = symbol.iter().flat_map(|s| &s.inlined_into);
     let function = Name {
         function,
-        module: path.to_owned(),
+        module: if module.is_empty() { path } else { module }.to_owned(),
         inlined_into: callers
             .map(|caller| Caller {
                 function: caller.function.clone(),
@@ -211,9 +220,11 @@ pub(crate) fn place_names(
             .collect(),
         ..Name::default()
     };
+    // Of generated code the offset is the number of its name.
+    let offset = (!is_one_place(path)).then_some(offset);
     let line = line_name(function.clone(), symbol, offset);
     let instruction = Name {
-        offset: (!is_one_place(path)).then_some(offset),
+        offset,
         ..line.clone()
     };
     [function, line, instruction]
@@ -224,10 +235,20 @@ fn is_one_place(module: &str) -> bool {
     module == JIT || module == UNKNOWN
 }
 
-fn line_name(function: Name, symbol: Option<Symbol>, offset: u64) -> Name {
+/// What is known of generated code, as of any other.
+fn of_generated(known: &GeneratedName) -> Symbol {
+    Symbol {
+        name: known.name.clone(),
+        file: Some(known.file.clone()).filter(|file| !file.is_empty()),
+        line: known.line,
+        ..Symbol::default()
+    }
+}
+
+fn line_name(function: Name, symbol: Option<Symbol>, offset: Option<u64>) -> Name {
     let symbol = symbol.unwrap_or_default();
     let (file, line) = (symbol.file, symbol.line);
-    let offset = (file.is_none() && !is_one_place(&function.module)).then_some(offset);
+    let offset = offset.filter(|_| file.is_none());
     Name {
         line: line.filter(|_| file.is_some()),
         file,

@@ -98,11 +98,22 @@ impl Analysis for Modules {
     }
 }
 
+/// What is known of a piece of generated code.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct GeneratedName {
+    pub(crate) name: String,
+    /// Empty where the program wrote it itself.
+    pub(crate) module: String,
+    /// Empty where it is not known.
+    pub(crate) file: String,
+    pub(crate) line: Option<u32>,
+}
+
 /// Collects names of generated code.
 #[derive(Clone, Debug, Default)]
 pub struct Generated {
-    names: Vec<String>,
-    ids: BTreeMap<String, u64>,
+    names: Vec<GeneratedName>,
+    ids: BTreeMap<GeneratedName, u64>,
     /// By process and first byte: one past the last, and the number of the name.
     pieces: BTreeMap<(Pid, u64), (u64, u64)>,
 }
@@ -112,18 +123,22 @@ impl Analysis for Generated {
     type Output = Generated;
 
     fn observe(&mut self, batch: &[GeneratedCode]) {
-        batch.iter().for_each(|row| self.add(row));
+        for row in batch {
+            let (start, end) = (row.start.0, row.start.0.saturating_add(row.bytes));
+            let name = GeneratedName {
+                name: row.name.clone(),
+                module: row.module.clone(),
+                file: row.file.clone(),
+                line: row.line,
+            };
+            self.add((row.pid, start, end), name);
+        }
     }
 
     fn merge(&mut self, other: Self) {
         for ((pid, start), (end, name)) in other.pieces {
             let name = other.names.get(name as usize - 1);
-            self.add(&GeneratedCode {
-                pid,
-                start: memgauge_trace::VirtAddr(start),
-                bytes: end - start,
-                name: name.cloned().unwrap_or_default(),
-            });
+            self.add((pid, start, end), name.cloned().unwrap_or_default());
         }
     }
 
@@ -134,23 +149,22 @@ impl Analysis for Generated {
 
 impl Generated {
     /// Later code takes the place of what it covers.
-    fn add(&mut self, row: &GeneratedCode) {
-        let (start, end) = (row.start.0, row.start.0.saturating_add(row.bytes));
+    fn add(&mut self, (pid, start, end): (Pid, u64, u64), name: GeneratedName) {
         if start >= end {
             return;
         }
-        let covered = self.pieces.range((row.pid, start)..(row.pid, end));
+        let covered = self.pieces.range((pid, start)..(pid, end));
         let covered: Vec<_> = covered.map(|(&key, _)| key).collect();
         for key in &covered {
             self.pieces.remove(key);
         }
         // Numbers begin with 1: 0 is code without a name.
         let next = self.names.len() as u64 + 1;
-        let number = *self.ids.entry(row.name.clone()).or_insert(next);
+        let number = *self.ids.entry(name.clone()).or_insert(next);
         if number == next {
-            self.names.push(row.name.clone());
+            self.names.push(name);
         }
-        self.pieces.insert((row.pid, start), (end, number));
+        self.pieces.insert((pid, start), (end, number));
     }
 
     /// Number of the name of the code at `ip`; 0 where it has none.
@@ -235,10 +249,9 @@ impl AddressSpaces {
     }
 
     /// The name of generated code by its number.
-    pub(crate) fn generated_name(&self, path: PathId, number: u64) -> Option<&str> {
+    pub(crate) fn generated_name(&self, path: PathId, number: u64) -> Option<&GeneratedName> {
         let index = number.checked_sub(1).filter(|_| path == PathId(1))?;
-        let name = self.generated.names.get(index as usize)?;
-        Some(name)
+        self.generated.names.get(index as usize)
     }
 
     /// The mapping that held a data address at `time_ns`, of the program that ran at
@@ -552,6 +565,7 @@ pub(crate) mod tests {
             start: VirtAddr(start),
             bytes,
             name: name.to_owned(),
+            ..GeneratedCode::default()
         };
         let mut generated = Generated::default();
         generated.observe(&[
@@ -563,7 +577,9 @@ pub(crate) mod tests {
         let name = |ip| {
             let (path, number) = spaces.code_at(Pid(1), ip);
             assert_eq!(spaces.path(path), JIT);
-            spaces.generated_name(path, number)
+            spaces
+                .generated_name(path, number)
+                .map(|known| known.name.as_str())
         };
         assert_eq!(name(0x1000), Some("new"));
         assert_eq!(name(0x1080), None);

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use clap::Args;
 use memgauge_analyze::{Summary, summarise_end};
-use memgauge_import::{self as import, Input};
+use memgauge_import::{self as import, Input, TextInput};
 use memgauge_recording::Recording;
 use memgauge_report::{import_json, import_text};
 
@@ -17,14 +17,18 @@ const EXAMPLES: &str = "\
 Examples:
   memgauge import perf.data                  to memgauge.mg
   memgauge import perf.data -o run.mg && memgauge report run.mg
-  perf record -o - -- ./prog | memgauge import - -o run.mg";
+  perf record -o - -- ./prog | memgauge import - -o run.mg
+  memgauge import callgrind.out.123          also cachegrind's; lackey's and drcachesim's traces";
 
-/// Convert a recording of perf to a recording of memgauge
+/// Convert a recording of another tool to a recording of memgauge
+///
+/// perf's, profiles of valgrind's callgrind and cachegrind, and traces of accesses as text:
+/// valgrind's lackey (--trace-mem=yes) and the view of drcachesim.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Import {
     /// Output of `perf record`: a file, compressed or not, a directory
-    /// (`--threads`), a pipe, or `-` for standard input
+    /// (`--threads`), a pipe, or `-` for standard input; or a text file of another tool
     #[arg(value_name = "FILE", default_value = "perf.data")]
     input: PathBuf,
     /// Directory to write the recording to
@@ -69,10 +73,25 @@ fn import_into(args: &Import) -> anyhow::Result<()> {
         terminal::catch_interrupts()?;
     }
     // Before room is made: what cannot be imported replaces nothing.
+    if let Some(text) = TextInput::open(&args.input)? {
+        record::make_room(&args.output, args.force)?;
+        return Ok(text.import(&args.output)?);
+    }
     let mut input = Input::open(&args.input, folder.unwrap_or(Path::new(".")))?;
-    import::check(&mut input)?;
+    import::check(&mut input).map_err(or_of_no_tool)?;
     record::make_room(&args.output, args.force)?;
     Ok(import::import(&mut input, &args.output)?)
+}
+
+/// What is not perf's may have been meant as another tool's.
+fn or_of_no_tool(why: memgauge_import::Error) -> anyhow::Error {
+    let text = why.to_string();
+    match text.contains("is not perf data") {
+        true => anyhow::anyhow!(
+            "{text}, nor is it a text of callgrind, cachegrind, lackey or drcachesim"
+        ),
+        false => why.into(),
+    }
 }
 
 fn summary_text(args: &Import, summary: &Summary) -> String {

@@ -607,6 +607,7 @@ impl Converter {
             records,
             series_rows: self.series_rows,
             problems: damage.problems,
+            lacks: Vec::new(),
         }
     }
 

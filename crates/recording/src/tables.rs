@@ -329,10 +329,25 @@ impl Columns for GeneratedCode {
         wrapped!("start", U64, Delta, start, VirtAddr),
         field!("bytes", U64, Dictionary, bytes),
         Column::text("name", |r| &r.name, |r, v| v.clone_into(&mut r.name)),
+        Column::text(
+            "module",
+            |r: &Self| &r.module,
+            |r, v| v.clone_into(&mut r.module),
+        )
+        .optional(),
+        Column::text("file", |r: &Self| &r.file, |r, v| v.clone_into(&mut r.file)).optional(),
+        number!(
+            "line",
+            U32,
+            Dictionary,
+            |r: &Self| r.line.map(Into::into),
+            |r, v| r.line = u32::try_from(v).ok(),
+        )
+        .optional(),
     ];
 
     fn text_bytes(&self) -> usize {
-        self.name.len()
+        self.name.len() + self.module.len() + self.file.len()
     }
 }
 

@@ -98,6 +98,7 @@ pub fn import_json(summary: &Summary) -> String {
         "records": import.records,
         "losses": summary.losses,
         "problems": import.problems,
+        "lacks": import.lacks,
         "recording_bytes": summary.own_cost.recording_bytes,
     });
     format!("{value:#}\n")

@@ -301,6 +301,9 @@ pub struct ImportFacts {
     pub series_rows: u64,
     /// Parts of the file that could not be read, in words.
     pub problems: Vec<String>,
+    /// What files of that kind do not have, in words.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub lacks: Vec<String>,
 }
 
 /// A table as the recorder left it, so that a reader notices what is missing.

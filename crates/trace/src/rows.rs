@@ -348,7 +348,8 @@ pub struct Module {
     pub modified_ns: Option<u64>,
 }
 
-/// A piece of code that a program generated, as the program names it.
+/// A piece of code that a program generated, as the program names it; or one that an imported
+/// file names without its address, at an address of the import's own.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GeneratedCode {
     /// Process.
@@ -359,6 +360,12 @@ pub struct GeneratedCode {
     pub bytes: u64,
     /// Its name.
     pub name: String,
+    /// The file that it is a part of; empty where the program wrote it itself.
+    pub module: String,
+    /// Source file; empty where it is not known.
+    pub file: String,
+    /// Line in the source file.
+    pub line: Option<u32>,
 }
 
 /// What a thread did within a region of interest: a

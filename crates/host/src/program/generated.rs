@@ -80,6 +80,7 @@ fn code(pid: u32, start: u64, bytes: u64, name: String) -> GeneratedCode {
         start: VirtAddr(start),
         bytes,
         name,
+        ..GeneratedCode::default()
     }
 }
 

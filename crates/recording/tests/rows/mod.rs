@@ -133,12 +133,18 @@ pub(crate) fn module() -> impl Strategy<Value = Module> {
 
 pub(crate) fn generated_code() -> impl Strategy<Value = GeneratedCode> {
     let all = (any::<u32>(), any::<u64>(), any::<u64>(), any::<String>());
-    all.prop_map(|(pid, start, bytes, name)| GeneratedCode {
-        pid: Pid(pid),
-        start: VirtAddr(start),
-        bytes,
-        name,
-    })
+    let place = (any::<String>(), any::<String>(), any::<Option<u32>>());
+    (all, place).prop_map(
+        |((pid, start, bytes, name), (module, file, line))| GeneratedCode {
+            pid: Pid(pid),
+            start: VirtAddr(start),
+            bytes,
+            name,
+            module,
+            file,
+            line,
+        },
+    )
 }
 
 pub(crate) fn code_region() -> impl Strategy<Value = CodeRegion> {

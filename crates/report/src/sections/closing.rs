@@ -17,8 +17,9 @@ pub(super) fn losses(summary: &Summary, style: &Style) -> String {
     let unread = summary.import.iter().flat_map(|import| &import.problems);
     let unread: Vec<&String> = unread.collect();
     let told = summary.losses.len() + summary.problems.len() + unread.len();
+    let lacks = lacks(summary, style);
     if told == 0 && unknown.is_none() {
-        return style.paint(Role::Heading, "Losses: none") + "\n";
+        return style.paint(Role::Heading, "Losses: none") + "\n" + &lacks;
     }
     let mut text = style.heading("Losses", "");
     if let Some(sentence) = unknown {
@@ -39,7 +40,18 @@ pub(super) fn losses(summary: &Summary, style: &Style) -> String {
     if untold > 0 {
         text += &warning(&format!("{untold} more kinds, all in the JSON form"), style);
     }
-    text
+    text + &lacks
+}
+
+/// What an imported file's tool does not tell.
+fn lacks(summary: &Summary, style: &Style) -> String {
+    let lacks: Vec<&str> = (summary.import.iter())
+        .flat_map(|import| import.lacks.iter().map(String::as_str))
+        .collect();
+    match lacks.is_empty() {
+        true => String::new(),
+        false => style.wrap(&format!("Not in such files: {}.", lacks.join(", ")), 2),
+    }
 }
 
 /// A recorder that was killed could not say what it lost.

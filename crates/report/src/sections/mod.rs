@@ -32,6 +32,11 @@ pub(crate) fn all(summary: &Summary, style: &Style) -> Vec<String> {
         true => String::new(),
         false => section(summary, style),
     };
+    // A file of another tool has no traffic of memory: no row of marks says that again.
+    let traffic = |section: fn(&Summary, &Style) -> String| match has_no_traffic(summary) {
+        true => String::new(),
+        false => caches(section),
+    };
     let places = |section: fn(&Summary, &Style) -> String| match has_no_places(summary) {
         true => String::new(),
         false => section(summary, style),
@@ -42,8 +47,8 @@ pub(crate) fn all(summary: &Summary, style: &Style) -> Vec<String> {
         counting::counters(summary, style),
         counting::derived(summary, style),
         caches(levels::levels),
-        caches(dram::traffic),
-        caches(dram::over_time),
+        traffic(dram::traffic),
+        traffic(dram::over_time),
         code_regions::regions(summary, style),
         code_regions::values(summary, style),
         sampling::samples(summary, style),
@@ -95,7 +100,18 @@ fn is_measured(summary: &Summary) -> bool {
 /// about them would be full of marks for "no such number".
 fn is_blind(summary: &Summary) -> bool {
     let seen = summary.levels.iter().any(|level| level.lookups.is_some());
-    is_measured(summary) && !seen && summary.dram.read_bytes.is_none()
+    let may_be = is_measured(summary) || lacks_anything(summary);
+    may_be && !seen && summary.dram.read_bytes.is_none()
+}
+
+fn has_no_traffic(summary: &Summary) -> bool {
+    lacks_anything(summary) && summary.dram.read_bytes.is_none()
+}
+
+/// Whether it is another tool's file, which has no more than it has.
+fn lacks_anything(summary: &Summary) -> bool {
+    let lacks = |import: &memgauge_trace::ImportFacts| !import.lacks.is_empty();
+    summary.import.as_ref().is_some_and(lacks)
 }
 
 /// Whether a real machine's recording has neither samples nor sums by place.
