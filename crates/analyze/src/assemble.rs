@@ -129,6 +129,7 @@ pub fn assemble(
         counting: counting.as_ref(),
         sampling: sampling.as_ref(),
         threads: &thread_rows,
+        functions: &hot.functions,
     });
     Summary {
         schema_version: SCHEMA_VERSION,
