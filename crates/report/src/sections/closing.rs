@@ -4,6 +4,7 @@ use memgauge_analyze::{Finding, LossRow, Summary};
 use memgauge_trace::OwnCost;
 
 use super::clock;
+use super::headline::recorded_inside;
 use super::levels::title;
 use crate::causes::of_cause;
 use crate::style::{Role, Style};
@@ -99,11 +100,24 @@ pub(crate) fn findings(summary: &Summary, style: &Style) -> Vec<String> {
     findings.map(|f| sentence(f, summary, style)).collect()
 }
 
+/// Why nothing is said of what limits a recording of some regions.
+pub(crate) fn of_regions(names: &str, style: &Style) -> String {
+    let inside = recorded_inside(names, style);
+    format!(
+        "It was {inside}, times are of the whole run: mean rates and what limits the run are left \
+         out."
+    )
+}
+
 pub(super) fn in_short(summary: &Summary, style: &Style) -> String {
-    if summary.findings.is_empty() && summary.causes.is_empty() {
+    let regions = summary.recording.source.only_regions();
+    if summary.findings.is_empty() && summary.causes.is_empty() && regions.is_none() {
         return String::new();
     }
     let mut text = style.heading("In short", "");
+    if let Some(names) = regions {
+        text += &style.wrap(&of_regions(names, style), 2);
+    }
     for cause in &summary.causes {
         let said = of_cause(cause, summary);
         let sentence = match style.unicode {
