@@ -187,7 +187,7 @@ fn of_model(evidence: &Evidence, machine: &MachineFacts) -> Vec<Cause> {
     };
     let memory = stalls.all - stalls.translation;
     if !is_full && memory >= STALL_SHARE {
-        let kind = match order(evidence, machine, memory) {
+        let kind = match order(evidence.totals, machine, memory, evidence.functions) {
             Order::Scattered => CauseKind::LatencyBound,
             Order::Stream => CauseKind::StreamBound,
             Order::Stride => CauseKind::StrideBound,
@@ -209,7 +209,7 @@ fn of_model(evidence: &Evidence, machine: &MachineFacts) -> Vec<Cause> {
     found
 }
 
-pub(crate) fn total(evidence: &Evidence, name: &str) -> Option<f64> {
+fn total(evidence: &Evidence, name: &str) -> Option<f64> {
     evidence.totals.get(name).map(|&n| n as f64)
 }
 

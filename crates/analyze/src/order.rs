@@ -7,7 +7,7 @@
 
 use memgauge_trace::MachineFacts;
 
-use crate::causes::{Evidence, total};
+use crate::counts::Counts;
 use crate::hotspots::HotTable;
 
 /// Share of the load misses that are regular, from which on the run goes in order.
@@ -28,9 +28,14 @@ pub(crate) enum Order {
 }
 
 /// The order of the misses of a run that stalls for lines for `stalled` of its cycles.
-pub(crate) fn order(evidence: &Evidence, machine: &MachineFacts, stalled: f64) -> Order {
-    let uses_lines = uses_lines(evidence.functions);
-    match regular_share(evidence, machine, stalled) {
+pub(crate) fn order(
+    totals: &Counts,
+    machine: &MachineFacts,
+    stalled: f64,
+    functions: &HotTable,
+) -> Order {
+    let uses_lines = uses_lines(functions);
+    match regular_share(totals, machine, stalled) {
         Some(Share::OfLoads(regular)) if regular >= IN_ORDER => match uses_lines {
             true => Order::Stream,
             false => Order::Stride,
@@ -49,7 +54,8 @@ enum Share {
 }
 
 /// `None` where the recording lacks the model's timing or the misses.
-fn regular_share(evidence: &Evidence, machine: &MachineFacts, stalled: f64) -> Option<Share> {
+fn regular_share(totals: &Counts, machine: &MachineFacts, stalled: f64) -> Option<Share> {
+    let total = |event: &str| totals.get(event).map(|&count| count as f64);
     let model = machine.model.as_ref()?;
     let number = |at: &str| model.pointer(at).and_then(|value| value.as_f64());
     let exposed = number("/timing/exposed_percent")? / 100.0;
@@ -57,14 +63,14 @@ fn regular_share(evidence: &Evidence, machine: &MachineFacts, stalled: f64) -> O
     let first = number("/l1d/latency_cycles")?;
     let memory = number("/timing/dram_latency_ns")? * number("/frequency_hz")? / 1e9;
     let beyond = |event: &str, cycles: f64| {
-        total(evidence, event).unwrap_or(0.0) * (cycles - first).max(0.0)
+        total(event).unwrap_or(0.0) * (cycles - first).max(0.0)
     };
     let latency = beyond("l2.hit", number("/l2/latency_cycles")?)
         + beyond("llc.hit", number("/llc/latency_cycles")?)
         + beyond("llc.miss", memory);
-    let loads = total(evidence, "l1d.load_miss")? / total(evidence, "l1d.miss")?.max(1.0);
+    let loads = total("l1d.load_miss")? / total("l1d.miss")?.max(1.0);
     let [irregular, regular] = [exposed, 1.0 / in_flight].map(|part| latency * loads * part);
-    let observed = stalled * total(evidence, "cycles")?;
+    let observed = stalled * total("cycles")?;
     // A tenth more than the longest is more than rounding.
     if observed > irregular * 1.1 {
         return Some(Share::Stores);
@@ -91,11 +97,7 @@ fn uses_lines(functions: &HotTable) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::counts::Counts;
-    use crate::dram::{BandwidthCurve, Dram};
     use crate::hotspots::HotRow;
-    use crate::summary::RunFacts;
-    use memgauge_trace::Manifest;
     use serde_json::json;
 
     /// Memory is 104 cycles away, 100 beyond the first level: a load's irregular miss
@@ -144,18 +146,7 @@ mod tests {
             rows: vec![row],
             ..HotTable::default()
         };
-        let evidence = Evidence {
-            manifest: &Manifest::default(),
-            totals: &totals,
-            run: &RunFacts::default(),
-            dram: &Dram::default(),
-            bandwidth: &BandwidthCurve::default(),
-            counting: None,
-            sampling: None,
-            threads: &[],
-            functions: &functions,
-        };
-        order(&evidence, &machine(), stalled)
+        order(&totals, &machine(), stalled, &functions)
     }
 
     #[test]

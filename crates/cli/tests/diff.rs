@@ -117,7 +117,11 @@ fn an_added_pass_is_named_first_gates_say_what_failed_and_equal_runs_are_equal()
 
     let bytes = diff(&baseline, &two.path(), &["--fail-if", "stores > 5 MiB"]);
     assert_eq!(bytes.status.code(), Some(2));
-    assert!(said(&bytes).contains("`stores` is a count"), "{}", said(&bytes));
+    assert!(
+        said(&bytes).contains("`stores` is a count"),
+        "{}",
+        said(&bytes)
+    );
 
     let pattern = folder.path().join("nosuch-*.mg");
     let unmatched = memgauge()
@@ -163,7 +167,11 @@ fn groups_of_runs_have_intervals_and_name_functions_and_lines() {
     for twice in [[&before, &before], [&[again[0]; 2], &before]] {
         let refused = groups(twice[0], twice[1], &[]);
         assert_eq!(refused.status.code(), Some(2));
-        assert!(said(&refused).contains("is named twice"), "{}", said(&refused));
+        assert!(
+            said(&refused).contains("is named twice"),
+            "{}",
+            said(&refused)
+        );
     }
     let equal = groups(&before, &again, &["--fail-if", "stores > +0%"]);
     assert_eq!(equal.status.code(), Some(0), "{}", said(&equal));

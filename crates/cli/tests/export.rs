@@ -135,7 +135,10 @@ fn a_profile_with_callers_keeps_the_exact_counts_of_all_events() {
     let exact = sums(&recorded.report());
     assert_eq!(read, exact);
     // Eleven misses a sample: the last of a thread may not be full.
-    assert!(of_calls > 0 && exact["llc.miss"].abs_diff(of_calls) <= 11 * 8, "{of_calls}");
+    assert!(
+        of_calls > 0 && exact["llc.miss"].abs_diff(of_calls) <= 11 * 8,
+        "{of_calls}"
+    );
     assert!(text.contains("llc.miss.calls: sampled"), "{text}");
     assert!(text.contains("llc.miss: modelled"), "{text}");
 }
@@ -160,8 +163,15 @@ fn totals_have_the_unit_and_the_provenance_that_they_are_of() {
     }
     let path = recorded.folder.path().join("clock.mg");
     let mut clock = memgauge();
-    clock.args(["record", "-q", "--source", "clock", "-o"]).arg(&path);
-    let clock = clock.args(["--", "sh", "-c", "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done"]);
+    clock
+        .args(["record", "-q", "--source", "clock", "-o"])
+        .arg(&path);
+    let clock = clock.args([
+        "--",
+        "sh",
+        "-c",
+        "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done",
+    ]);
     if !clock.output().expect("memgauge runs").status.success() {
         return skipped(Need::Tool, "needs a timer of perf_event_open");
     }

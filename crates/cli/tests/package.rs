@@ -33,7 +33,10 @@ fn an_installation_has_the_library_its_headers_and_all_documents_that_links_name
         return;
     }
     let Some(library) = library() else {
-        skipped(Need::Tool, "libmemgauge.so is not built: test the whole workspace".to_owned());
+        skipped(
+            Need::Tool,
+            "libmemgauge.so is not built: test the whole workspace".to_owned(),
+        );
         return;
     };
     let folder = tempfile::tempdir().expect("room");
@@ -43,7 +46,11 @@ fn an_installation_has_the_library_its_headers_and_all_documents_that_links_name
         .arg(library)
         .args([&place, Path::new("/usr")]));
     run(Command::new(top().join("dist/check-links")).arg(place.join("share/doc/memgauge")));
-    for file in ["bin/memgauge", "lib/memgauge/memgauge-engine", "share/man/man3/memgauge.3"] {
+    for file in [
+        "bin/memgauge",
+        "lib/memgauge/memgauge-engine",
+        "share/man/man3/memgauge.3",
+    ] {
         assert!(place.join(file).is_file(), "{file}");
     }
 

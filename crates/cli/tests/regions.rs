@@ -234,8 +234,14 @@ fn a_region_that_the_program_does_not_have_is_named_in_the_end() {
     let run = recorded(&options, &["marked", "10"]);
     let said = run.said();
     assert!(said.contains("no function `nosuch*`:"), "{said}");
-    assert!(said.contains("no function `leave`; near it: leaf"), "{said}");
-    assert!(said.contains("no region `mark?`; near it: marked"), "{said}");
+    assert!(
+        said.contains("no function `leave`; near it: leaf"),
+        "{said}"
+    );
+    assert!(
+        said.contains("no region `mark?`; near it: marked"),
+        "{said}"
+    );
 }
 
 #[test]
@@ -256,7 +262,10 @@ fn patterns_choose_regions_and_broken_ones_are_refused_before_the_program_runs()
             .expect("memgauge runs");
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(2), "{said}");
-        assert!(said.contains(&format!("pattern `sort[` of {option}")), "{said}");
+        assert!(
+            said.contains(&format!("pattern `sort[` of {option}")),
+            "{said}"
+        );
         assert!(!folder.path().join("run.mg").exists());
     }
 }
@@ -270,7 +279,10 @@ fn a_report_of_some_regions_says_so_and_divides_nothing_by_the_time_of_the_whole
     let text = harness::report_text(&run.path());
     let words: Vec<&str> = text.split_whitespace().collect();
     let words = words.join(" ");
-    assert!(words.contains("recorded inside regions alone (marked)"), "{text}");
+    assert!(
+        words.contains("recorded inside regions alone (marked)"),
+        "{text}"
+    );
     assert!(words.contains("what limits the run are left out"), "{text}");
     let report = run.report();
     assert_eq!(report["causes"], serde_json::json!([]));

@@ -30,7 +30,9 @@ impl RequestedNames {
             })?;
             Ok((name.clone(), pattern))
         };
-        Ok(RequestedNames(names.iter().map(read).collect::<Result<_>>()?))
+        Ok(RequestedNames(
+            names.iter().map(read).collect::<Result<_>>()?,
+        ))
     }
 
     /// Whether none were asked for.

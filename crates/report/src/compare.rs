@@ -349,9 +349,15 @@ mod tests {
         };
         let ranked = |a, b| Comparison::of(&[a], &[b], None).ranked_by.unwrap();
         // A matrix product whose loops were swapped: few more misses of the second level.
-        let (old, new) = (run(16_900_000, 14_400, 60_000_000), run(2_100_000, 16_300, 60_000_000));
+        let (old, new) = (
+            run(16_900_000, 14_400, 60_000_000),
+            run(2_100_000, 16_300, 60_000_000),
+        );
         assert_eq!(ranked(old.clone(), new.clone()), "l1d.miss");
-        assert_eq!(ranked(run(100, 10, 5_000_000), run(101, 11, 9_000_000)), "instructions");
+        assert_eq!(
+            ranked(run(100, 10, 5_000_000), run(101, 11, 9_000_000)),
+            "instructions"
+        );
         assert_eq!(ranked(run(100, 10, 1000), run(90, 60, 1100)), "l2.miss");
         let text = of(old.clone(), new.clone()).text(10, &plain(80, false));
         assert!(text.contains("--event"), "{text}");

@@ -484,8 +484,13 @@ mod tests {
         // Letters come after what is guessed from.
         let mut late = list(&[0x40; 2000]);
         late.extend(list(&[0xc0; 3000]));
-        let error = read(&late[..], None, &mut |_| Ok(())).unwrap_err().to_string();
-        assert!(error.contains("3000 of 5000 lines") && error.contains("--format hex"), "{error}");
+        let error = read(&late[..], None, &mut |_| Ok(()))
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("3000 of 5000 lines") && error.contains("--format hex"),
+            "{error}"
+        );
         assert_eq!(parse(&late, Some("text")).1.lines, 3000);
     }
 

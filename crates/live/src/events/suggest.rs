@@ -52,7 +52,15 @@ mod tests {
     #[test]
     fn only_names_that_are_near_are_suggested() {
         let near = |name: &str| {
-            let all = ["OCR", "tsc", "ARITH", "cycles", "page-faults", "llc.miss", "l2.miss"];
+            let all = [
+                "OCR",
+                "tsc",
+                "ARITH",
+                "cycles",
+                "page-faults",
+                "llc.miss",
+                "l2.miss",
+            ];
             nearest(name, all.map(str::to_owned).into_iter(), 2)
         };
         assert!(near("nosuch").is_empty());

@@ -355,7 +355,10 @@ mod tests {
     #[test]
     fn a_sample_belongs_to_the_regions_of_its_thread_at_its_time() {
         use MarkKind::{Begin, End};
-        let mut regions = Regions::new(None, RequestedNames::new("--region", &["a".to_owned()]).unwrap());
+        let mut regions = Regions::new(
+            None,
+            RequestedNames::new("--region", &["a".to_owned()]).unwrap(),
+        );
         regions.begin(100, 0);
         regions.waiting.extend([
             at(110, Begin, "a"),

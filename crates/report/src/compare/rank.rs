@@ -32,7 +32,9 @@ pub(super) fn ranked(groups: Groups, event: Option<&str>) -> Option<(String, Vec
     if let Some((event, rows, _)) = dearest {
         return Some((event.to_owned(), rows));
     }
-    let rest = LAST.iter().map(|&event| (event.to_owned(), functions(event)));
+    let rest = LAST
+        .iter()
+        .map(|&event| (event.to_owned(), functions(event)));
     rest.into_iter().find(|(_, rows)| difference(rows) > 0)
 }
 

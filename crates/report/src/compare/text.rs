@@ -176,11 +176,7 @@ fn counts_table(
     ));
     let mut table = Table::new(&titles);
     for row in places.iter().take(rows) {
-        let mut cells = vec![
-            units::share(row.share),
-            value(row.before),
-            value(row.after),
-        ];
+        let mut cells = vec![units::share(row.share), value(row.before), value(row.after)];
         let [low, high] = row.interval.unwrap_or_default();
         if has_intervals {
             let [low, high] = [low, high].map(|end| unit.value(end.round(), style));

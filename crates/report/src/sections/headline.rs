@@ -38,7 +38,10 @@ fn regions(summary: &Summary, style: &Style) -> String {
     let source = &summary.recording.source;
     let mut text = String::new();
     if let Some(names) = source.only_regions() {
-        let line = format!("{}; times are of the whole run", recorded_inside(names, style));
+        let line = format!(
+            "{}; times are of the whole run",
+            recorded_inside(names, style)
+        );
         text += &style.paint_lines(Role::Warning, &style.wrap(&line, 2));
     }
     if let Some(names) = source.settings.get(SourceFacts::FUNCTIONS) {
