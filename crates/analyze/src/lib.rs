@@ -37,6 +37,7 @@ mod levels;
 mod losses;
 mod order;
 mod part;
+mod placement;
 mod regions;
 mod resolve;
 mod samples;
@@ -72,6 +73,9 @@ pub use io_time::summarise_io_over_time;
 pub use levels::{Level, LevelName, levels};
 pub use losses::{LossRow, Losses, sentence};
 pub use part::summarise_part;
+pub use placement::{
+    Advice, ByNode, MemoryRegion, PageNodes, PageUse, PlacedRange, Placement, placement,
+};
 pub use regions::{RegionRow, RegionTable, Regions, SampledRegions, wilson, wilson_95};
 pub use resolve::{Caller, ModuleFile, NoSymbols, Resolve, SourceText, Symbol, file_name};
 pub use samples::{DataFrom, SampleTotals, SampledEvent, Sampling};

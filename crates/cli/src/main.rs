@@ -23,7 +23,9 @@ mod io_sums;
 mod io_target;
 mod list;
 mod manual;
+mod mappings;
 mod mrc;
+mod numa;
 mod outcome;
 mod page;
 mod prepare;
@@ -31,6 +33,7 @@ mod progress;
 mod record;
 mod report;
 mod sample;
+mod sampler;
 mod serve;
 mod stat;
 mod target;
@@ -84,6 +87,7 @@ enum Verb {
     /// Write a recording in the format of another tool: pprof, callgrind, Perfetto, CSV
     Export(export::Export),
     Top(top::Top),
+    Numa(numa::Numa),
     Serve(serve::Serve),
     Ctl(ctl::Ctl),
     /// Account I/O: which process moves how many bytes through which device
@@ -120,6 +124,7 @@ fn run(cli: Cli) -> anyhow::Result<Exit> {
         Some(Verb::Diff(args)) => diff::diff(&args),
         Some(Verb::Export(args)) => export::export(&args),
         Some(Verb::Top(args)) => top::top(&args),
+        Some(Verb::Numa(args)) => numa::numa(&args),
         Some(Verb::Serve(args)) => serve::serve(&args),
         Some(Verb::Ctl(args)) => ctl::ctl(&args),
         Some(Verb::Io(args)) => io::io(&args),

@@ -9,6 +9,7 @@ pub mod check;
 mod error;
 mod facts;
 pub mod memory_counters;
+pub mod nodes;
 pub mod program;
 pub mod regions;
 pub mod run;

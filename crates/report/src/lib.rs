@@ -14,6 +14,7 @@ mod io_memory;
 pub mod mrc;
 mod overview;
 mod page;
+mod placement;
 mod plot;
 mod sections;
 mod style;
@@ -32,6 +33,7 @@ pub use compare::{
 };
 pub use io::{IoOrder, io_json, io_text};
 pub use page::{NO_FRONT_END, Page, Served, has_front_end};
+pub use placement::placement_text;
 pub use style::Style;
 
 /// The report as text, ending in a newline. Lines fit `style.line` columns,

@@ -32,6 +32,8 @@ pub enum Need {
     Rights,
     /// The browser that shows pages.
     Chromium,
+    /// Several memory nodes.
+    Nodes,
 }
 
 impl Need {
@@ -44,6 +46,7 @@ impl Need {
             Need::Perfdata => "perfdata",
             Need::Rights => "rights",
             Need::Chromium => "chromium",
+            Need::Nodes => "nodes",
         }
     }
 }

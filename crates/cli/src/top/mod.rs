@@ -15,7 +15,6 @@ mod watch;
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-use anyhow::bail;
 use clap::Args;
 use crossterm::event::{Event, poll, read};
 use crossterm::{cursor, execute, terminal as screen_of};
@@ -24,6 +23,7 @@ use memgauge_report::Style;
 
 use crate::args::Source;
 use crate::outcome::{Exit, usage};
+use crate::sampler::{Wanted, is_clock};
 use crate::terminal;
 use crate::units::{Duration as Interval, Percent};
 use keys::{Choice, Request};
@@ -101,22 +101,16 @@ pub(crate) fn top(args: &Top) -> anyhow::Result<Exit> {
             "failed to look so often: --delay takes 100ms or more",
         ));
     }
-    let clock = match args.source {
-        Source::Auto => false,
-        Source::Clock => true,
-        Source::Pmu => bail!(usage("--source pmu needs an event: name it with -e")),
-        Source::Emulate => bail!(usage(
-            "failed to watch under emulation: running programs are not followed there: record \
-             one with memgauge record"
-        )),
-    };
+    let clock = is_clock(args.source)?;
     terminal::catch_interrupts()?;
     let mut watch = Watch::start(&Plan {
         named: args.pid.clone(),
-        event: args.event.clone(),
-        clock,
-        period: args.period,
-        overhead: args.overhead.map(|percent| percent.0 / 100.0),
+        wanted: Wanted {
+            event: args.event.clone(),
+            clock,
+            period: args.period,
+            overhead: args.overhead.map(|percent| percent.0 / 100.0),
+        },
         io: !args.no_io,
     })?;
     let choice = Choice {

@@ -4,7 +4,6 @@
 //! takes seconds, in which keys would not be answered.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fs::read_to_string;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -13,6 +12,7 @@ use memgauge_host::program::identity;
 use memgauge_symbols::Symbols;
 
 use super::model::{Detail, Heat, Minute, heaviest};
+use crate::mappings::Mappings;
 
 /// Longest time for names between two drawings; what is left has its file's name until
 /// the next one.
@@ -20,23 +20,10 @@ const NAMING: Duration = Duration::from_millis(100);
 /// Names that are remembered.
 const MOST_NAMES: usize = 100_000;
 
-/// A mapping of a process.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Mapping {
-    start: u64,
-    end: u64,
-    executable: bool,
-    /// Guards stand between memory that is used.
-    accessible: bool,
-    file_offset: u64,
-    /// Path, or a name such as `[heap]`; empty for anonymous memory.
-    path: String,
-}
-
 /// Mappings of a process that is looked into, and names found so far.
 pub(super) struct Places {
     pid: u32,
-    mappings: Vec<Mapping>,
+    mappings: Mappings,
     symbols: Symbols,
     files: HashMap<String, ModuleFile>,
     names: HashMap<(String, u64), Option<String>>,
@@ -46,7 +33,7 @@ impl Places {
     pub(super) fn of(pid: u32) -> Places {
         let mut places = Places {
             pid,
-            mappings: Vec::new(),
+            mappings: Mappings::default(),
             // There is no recording that could have copies of files.
             symbols: Symbols::of(Path::new("")).by_symbol_tables(),
             files: HashMap::new(),
@@ -62,18 +49,10 @@ impl Places {
 
     /// Reads the mappings again. Those of a process that has ended stay known.
     pub(super) fn refresh(&mut self) {
-        let text = read_to_string(format!("/proc/{}/maps", self.pid)).unwrap_or_default();
-        let mappings: Vec<Mapping> = text.lines().filter_map(mapping).collect();
+        let mappings = Mappings::of(self.pid);
         if !mappings.is_empty() {
             self.mappings = mappings;
         }
-    }
-
-    fn at(&self, addr: u64) -> Option<(usize, &Mapping)> {
-        let after = self.mappings.partition_point(|m| m.start <= addr);
-        let index = after.checked_sub(1)?;
-        let found = &self.mappings[index];
-        (addr < found.end).then_some((index, found))
     }
 
     /// Sums of the last minute. `heat_of`: which of the data regions, by weight, the heat
@@ -130,7 +109,7 @@ impl Places {
         if ip >> 63 == 1 {
             return named(UNNAMED, "[kernel]");
         }
-        let Some((_, mapping)) = self.at(ip) else {
+        let Some(mapping) = self.mappings.at(ip) else {
             return named(UNNAMED, "[unknown]");
         };
         if mapping.path.is_empty() {
@@ -191,117 +170,24 @@ impl Places {
 
     /// The region of a data address, and its size.
     fn region(&self, addr: u64) -> (String, String) {
-        let Some((index, mapping)) = self.at(addr) else {
-            return ("[unmapped now]".to_owned(), String::new());
-        };
-        let (start, end) = match mapping.path.as_str() {
-            "" => self.anonymous(index),
-            _ => (mapping.start, mapping.end),
-        };
-        let size = crate::units::spoken_bytes(end - start);
-        let name = match mapping.path.as_str() {
-            "" => self.zero_data(start).unwrap_or(format!("anon {start:#x}")),
-            path if !path.starts_with('/') => path.to_owned(),
-            path if mapping.executable => format!("{} code", file_name(path)),
-            path => format!("{} data", file_name(path)),
-        };
-        (name, size)
-    }
-
-    /// First byte and one past the last of anonymous mappings that touch.
-    fn anonymous(&self, index: usize) -> (u64, u64) {
-        let used = |m: &Mapping| m.path.is_empty() && m.accessible;
-        let joined = |a: &Mapping, b: &Mapping| used(a) && used(b) && a.end == b.start;
-        let (mut first, mut last) = (index, index);
-        while first > 0 && joined(&self.mappings[first - 1], &self.mappings[first]) {
-            first -= 1;
+        match self.mappings.region(addr) {
+            Some(region) => {
+                let size = crate::units::spoken_bytes(region.end - region.start);
+                (region.name, size)
+            }
+            None => ("[unmapped now]".to_owned(), String::new()),
         }
-        while last + 1 < self.mappings.len()
-            && joined(&self.mappings[last], &self.mappings[last + 1])
-        {
-            last += 1;
-        }
-        (self.mappings[first].start, self.mappings[last].end)
     }
-
-    /// Anonymous memory behind a file's writable part is its zero-initialised data.
-    fn zero_data(&self, start: u64) -> Option<String> {
-        let (_, before) = self.at(start.checked_sub(1)?)?;
-        let is_data = before.path.starts_with('/') && !before.executable;
-        let code = || {
-            let mut files = self.mappings.iter().filter(|m| m.executable);
-            files.any(|m| m.path == before.path)
-        };
-        (is_data && code()).then(|| format!("{} zero data", file_name(&before.path)))
-    }
-}
-
-/// A line of `/proc/PID/maps`.
-fn mapping(line: &str) -> Option<Mapping> {
-    let mut rest = line;
-    let mut field = || {
-        let (field, behind) = rest
-            .trim_start()
-            .split_once(' ')
-            .unwrap_or((rest.trim(), ""));
-        rest = behind;
-        field
-    };
-    let (range, rights, offset) = (field(), field(), field());
-    let (_device, _inode) = (field(), field());
-    let (start, end) = range.split_once('-')?;
-    let hex = |text: &str| u64::from_str_radix(text, 16).ok();
-    Some(Mapping {
-        start: hex(start)?,
-        end: hex(end)?,
-        executable: rights.as_bytes().get(2) == Some(&b'x'),
-        accessible: !rights.starts_with("---"),
-        file_offset: hex(offset)?,
-        path: rest.trim().to_owned(),
-    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const MAPS: &str = "\
-55d0c0000000-55d0c0001000 r--p 00000000 08:01 12  /usr/bin/a b
-55d0c0001000-55d0c0002000 r-xp 00001000 08:01 12  /usr/bin/a b
-55d0c0002000-55d0c0003000 rw-p 00002000 08:01 12  /usr/bin/a b
-55d0c0003000-55d0c0005000 rw-p 00000000 00:00 0
-55d0c1000000-55d0c1021000 rw-p 00000000 00:00 0   [heap]
-7f0000000000-7f0000100000 rw-p 00000000 00:00 0
-7f0000100000-7f0000200000 rwxp 00000000 00:00 0
-7f0000200000-7f0000201000 ---p 00000000 00:00 0
-7f0000201000-7f0000301000 rw-p 00000000 00:00 0
-7ffc00000000-7ffc00021000 rw-p 00000000 00:00 0   [stack]
-";
-
     fn places() -> Places {
         let mut places = Places::of(u32::MAX / 2);
-        places.mappings = MAPS.lines().filter_map(mapping).collect();
+        places.mappings = crate::mappings::tests::sample();
         places
-    }
-
-    #[test]
-    fn data_regions_have_the_names_that_users_know() {
-        let places = places();
-        assert_eq!(places.mappings.len(), 10);
-        let check = |addr: u64, name: &str, size: &str| {
-            let expected = (name.to_owned(), size.to_owned());
-            assert_eq!(places.region(addr), expected, "{addr:#x}");
-        };
-        check(0x55d0_c000_0000, "a b data", "4.0 KiB");
-        check(0x55d0_c000_1fff, "a b code", "4.0 KiB");
-        check(0x55d0_c000_3000, "a b zero data", "8.0 KiB");
-        check(0x55d0_c102_0fff, "[heap]", "132.0 KiB");
-        check(0x55d0_c102_1000, "[unmapped now]", "");
-        check(0x7f00_0010_0000, "anon 0x7f0000000000", "2.0 MiB");
-        check(0x7f00_0020_1000, "anon 0x7f0000201000", "1.0 MiB");
-        check(0x7ffc_0002_0fff, "[stack]", "132.0 KiB");
-        check(0, "[unmapped now]", "");
-        check(u64::MAX, "[unmapped now]", "");
     }
 
     #[test]

@@ -8,14 +8,14 @@ use memgauge_host::memory_counters::NoCounters;
 use memgauge_host::sys::process::{monotonic_ns, own_usage};
 use memgauge_io::{Filter, Meter, Setup};
 use memgauge_online::{
-    Clean, ErrorKind, Profiler, Reader, Sample, Settings, Sharing, Source, State, Statistics,
-    raise_open_files,
+    Clean, ErrorKind, Profiler, Reader, Sample, Sharing, State, Statistics, raise_open_files,
 };
 use memgauge_trace::{DeviceId, Direction};
 
 use super::model::{Detail, KEPT_NS, Line, Minute, Own, Sampling, Shown, Sums};
 use super::places::Places;
 use super::tasks::{self, Task, Users};
+use crate::sampler::{Wanted, in_words, is_timer};
 
 /// Descriptors of a thread in a followed process.
 const DESCRIPTORS_OF_THREAD: u64 = 3;
@@ -147,74 +147,14 @@ pub(super) struct LookInto {
 /// Whom to watch, and how.
 pub(super) struct Plan {
     pub(super) named: Vec<u32>,
-    /// An event as of `memgauge record -e`, or the best source there is.
-    pub(super) event: Option<String>,
-    pub(super) clock: bool,
-    pub(super) period: Option<u64>,
-    pub(super) overhead: Option<f64>,
+    pub(super) wanted: Wanted,
     pub(super) io: bool,
-}
-
-impl Plan {
-    fn settings(&self, source: Source) -> Settings {
-        Settings {
-            period: self.period,
-            overhead: self.overhead,
-            ..Settings::of(source)
-        }
-    }
-
-    /// A profiler that can sample this process, so that what fails does so now.
-    fn try_source(&self, source: &Source) -> memgauge_online::Result<Profiler> {
-        let profiler = Profiler::new(self.settings(source.clone()))?;
-        let own = std::process::id();
-        profiler.add_thread(own)?;
-        profiler.delete_thread(own)?;
-        profiler.clean(Clean::All);
-        Ok(profiler)
-    }
-
-    /// The source, and the profiler of it.
-    fn profiler(&self) -> memgauge_online::Result<(Source, Profiler)> {
-        let named = self.event.clone().map(Source::Pmu);
-        if let Some(source) = named.or(self.clock.then_some(Source::Clock)) {
-            let profiler = self.try_source(&source)?;
-            return Ok((source, profiler));
-        }
-        // IBS and PEBS tell addresses, where data came from and how long it took.
-        for event in ["ibs_op//", "mem-loads:P"] {
-            let source = Source::Pmu(event.to_owned());
-            if let Ok(profiler) = self.try_source(&source) {
-                return Ok((source, profiler));
-            }
-        }
-        let profiler = self.try_source(&Source::Clock)?;
-        Ok((Source::Clock, profiler))
-    }
-}
-
-/// Whether periods are nanoseconds.
-fn is_timer(source: &Source) -> bool {
-    match source {
-        Source::Clock => true,
-        Source::Pmu(event) => event.starts_with("cpu-clock") || event.starts_with("task-clock"),
-    }
-}
-
-/// The source in words.
-fn in_words(source: &Source) -> String {
-    match source {
-        Source::Clock => {
-            "timer, in user code only; data addresses rebuilt from code (estimated)".to_owned()
-        }
-        Source::Pmu(event) => format!("event {event}, as the kernel or processor tells it"),
-    }
 }
 
 impl Watch {
     pub(super) fn start(plan: &Plan) -> anyhow::Result<Watch> {
         let descriptors_at_most = raise_open_files();
-        let (source, profiler) = plan.profiler()?;
+        let (source, profiler) = plan.wanted.profiler()?;
         let io = match plan.io {
             true => Io::start(),
             // Nothing is missing that was not wanted.
@@ -230,7 +170,7 @@ impl Watch {
             looked: now,
             own_cpu: own_usage().cpu,
             named: plan.named.clone(),
-            paced: plan.overhead.is_some(),
+            paced: plan.wanted.overhead.is_some(),
             on: true,
             descriptors_at_most,
             processes: BTreeMap::new(),

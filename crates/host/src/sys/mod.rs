@@ -2,6 +2,7 @@
 
 pub mod advice;
 pub mod launch;
+pub mod pages;
 pub mod peer;
 pub mod probe;
 pub mod process;
