@@ -62,9 +62,7 @@ fn regular_share(totals: &Counts, machine: &MachineFacts, stalled: f64) -> Optio
     let in_flight = number("/timing/misses_in_flight")?.max(1.0);
     let first = number("/l1d/latency_cycles")?;
     let memory = number("/timing/dram_latency_ns")? * number("/frequency_hz")? / 1e9;
-    let beyond = |event: &str, cycles: f64| {
-        total(event).unwrap_or(0.0) * (cycles - first).max(0.0)
-    };
+    let beyond = |event: &str, cycles: f64| total(event).unwrap_or(0.0) * (cycles - first).max(0.0);
     let latency = beyond("l2.hit", number("/l2/latency_cycles")?)
         + beyond("llc.hit", number("/llc/latency_cycles")?)
         + beyond("llc.miss", memory);

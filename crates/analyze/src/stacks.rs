@@ -92,7 +92,8 @@ impl<'a> Analysis for Frames<'a> {
         let known = self.calls.len().min(other.calls.len());
         self.calls.extend_from_slice(&other.calls[known..]);
         let doubtful = other.doubtful.into_iter();
-        self.doubtful.extend(doubtful.filter(|&(number, _)| number >= known));
+        self.doubtful
+            .extend(doubtful.filter(|&(number, _)| number >= known));
     }
 
     fn finish(self) -> Frames<'a> {
@@ -639,7 +640,10 @@ mod tests {
             let names = EventNames::of(&memgauge_trace::Manifest::default());
             let mut symbols = crate::resolve::NoSymbols;
             let tree = call_trees(&calls, &sampled, &mut symbols, &names).remove(0);
-            let a = tree.nodes.iter().find(|node| node.function.starts_with('a'));
+            let a = tree
+                .nodes
+                .iter()
+                .find(|node| node.function.starts_with('a'));
             let names = tree.callers(a.unwrap()).into_iter().map(str::to_owned);
             names.collect::<Vec<_>>()
         };

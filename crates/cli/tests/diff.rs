@@ -261,8 +261,10 @@ fn sampled_functions_are_compared_with_intervals() {
     assert_eq!(same, "Nothing changed.\n");
     let json = out(&diff(&one, &two, &["--json", "-e", "cpu-clock:u"]));
     let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
-    let first = &json["sampled"]["rows"][0];
-    assert_eq!(first["name"], "added_pass (passes)", "{json:#}");
+    // A busy machine leaves the short run few samples: the order is chance.
+    let rows = json["sampled"]["rows"].as_array().expect("rows").iter();
+    let mut rows = rows.filter(|row| row["name"] == "added_pass (passes)");
+    let first = rows.next().unwrap_or_else(|| panic!("{json:#}"));
     let end = |end: usize| first["interval"][end].as_f64().expect("a number");
     let difference = first["difference"].as_f64().expect("a number");
     assert!(

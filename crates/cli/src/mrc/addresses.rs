@@ -199,7 +199,9 @@ fn read_guessed_text(
             take(accesses)
         },
     )?;
-    let Some((line, text)) = junk.first.as_ref().filter(|_| junk.lines > addresses) else {
+    // A list without any address is told by who reads it.
+    let is_wrong = (1..junk.lines).contains(&addresses);
+    let Some((line, text)) = junk.first.as_ref().filter(|_| is_wrong) else {
         return Ok(junk);
     };
     anyhow::bail!(

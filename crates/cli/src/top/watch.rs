@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::{Duration, Instant};
 
-use memgauge_host::stolen::StolenTime;
 use memgauge_host::memory_counters::NoCounters;
+use memgauge_host::stolen::StolenTime;
 use memgauge_host::sys::process::{monotonic_ns, own_usage};
 use memgauge_io::{Filter, Meter, Setup};
 use memgauge_online::{

@@ -28,8 +28,8 @@ use memgauge_trace::{Loss, LossKind, Module};
 #[cfg(test)]
 use generated::{jitdump, perf_map};
 pub use identity::hex;
-pub use kernel::KernelCode;
 pub use identity::{Identity, copy_name, identity};
+pub use kernel::KernelCode;
 pub use mappings::Mappings;
 
 use crate::Result;

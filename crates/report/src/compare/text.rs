@@ -25,8 +25,7 @@ impl Comparison {
         if let Some(event) = &self.ranked_by {
             if self.ranked_by_cost && !self.functions.is_empty() {
                 let line = format!(
-                    "Ranked by {event}, whose differences cost most cycles; --event ranks by \
-                     another."
+                    "Ranked by {event}: its differences cost most cycles (--event takes another)."
                 );
                 text += &format!("\n{}", style.wrap(&line, 0));
             }

@@ -58,6 +58,11 @@ fn loss_sentence(loss: &LossRow, style: &Style) -> String {
     let detail = style.name(&loss.detail);
     match detail.as_str() {
         "" => format!("{count:>6}  {}", loss.meaning),
+        // These samples are kept, a part of their stack is not: the detail says it all.
+        detail if loss.kind == "not_kept" && detail.starts_with("samples whose") => {
+            format!("{count:>6}  {detail}")
+        }
+        detail if loss.kind == "not_kept" => format!("{count:>6}  not kept: {detail}"),
         detail => format!("{count:>6}  {}: {detail}", loss.meaning),
     }
 }
