@@ -4,7 +4,7 @@
 //!
 //! Memory: 40 bytes a sample, 12 bytes a stack; a frame's names once.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use memgauge_recording::{Recording, Result, Selection};
 use memgauge_trace::{EventId, Frame, FrameId, Pid, Sample, Tid};
@@ -86,9 +86,19 @@ pub fn stacked_samples(
     let mut modules = Modules::default();
     recording.each_sound(&all, &mut problems, |rows| modules.observe(rows))?;
     let spaces = modules.finish().with_generated(generated.finish());
-    let mut calls = Frames::new(&spaces);
+    let is_modelled = recording.manifest().machine.is_some();
+    let mut calls = Frames::new(&spaces).seen(is_modelled);
     recording.each_sound(&all, &mut problems, |rows: &[Frame]| calls.observe(rows))?;
+    let mut ran = HashSet::new();
+    if calls.asks_what_ran() {
+        let selection = Selection::all().columns(&["pid", "ip"]);
+        recording.each_sound(&selection, &mut problems, |rows: &[Sample]| {
+            let mapping = |s: &Sample| Some((s.pid, spaces.doubtful(s.pid, s.ip.0)?));
+            ran.extend(rows.iter().filter_map(mapping));
+        })?;
+    }
     let mut stacking = Stacking {
+        ran,
         spaces: &spaces,
         symbols,
         calls,
@@ -113,6 +123,8 @@ struct Stacking<'a> {
     spaces: &'a AddressSpaces,
     symbols: &'a mut dyn Resolve,
     calls: Frames<'a>,
+    /// Mappings that no one says are code, and that samples ran in.
+    ran: HashSet<(Pid, u64)>,
     stacked: StackedSamples,
     frames: HashMap<StackFrame, u32>,
     /// The frames at a place: the one that others are inlined into first.
@@ -148,7 +160,7 @@ impl Stacking<'_> {
                 stack = there;
                 break;
             }
-            let Some((caller, place)) = self.calls.call(frame) else {
+            let Some((caller, place)) = self.calls.call(frame, &self.ran) else {
                 break;
             };
             path.push((frame, place));

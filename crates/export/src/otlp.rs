@@ -266,6 +266,7 @@ fn unit(summary: &Summary, event: &str) -> &'static str {
     match super::places::unit(summary, event) {
         "bytes" => "By",
         "cycles" => "{cycle}",
+        "nanoseconds" => "ns",
         _ => "{event}",
     }
 }

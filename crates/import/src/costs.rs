@@ -117,7 +117,11 @@ struct At {
 impl Costs {
     /// Reads a file.
     pub(super) fn read(lines: &mut Lines) -> Result<Costs> {
-        let mut costs = Costs::default();
+        let mut costs = Costs {
+            // Process 0 is the kernel; cachegrind names none.
+            pid: Pid(1),
+            ..Costs::default()
+        };
         // The first name stands for what is not told.
         costs.name("");
         let mut at = At {
@@ -171,7 +175,7 @@ impl Costs {
         match key {
             "cmd" => value.clone_into(&mut self.command),
             "creator" => value.clone_into(&mut self.creator),
-            "pid" => self.pid = Pid(value.parse().unwrap_or(0)),
+            "pid" => self.pid = Pid(value.parse().unwrap_or(1)),
             "desc" => self.caches.extend(cache(value)),
             "part" => self.end_part(at),
             "positions" => {
