@@ -1,13 +1,13 @@
-//! `memgauge diff`: two runs, or two groups of them, compared, and gates on the differences.
+//! `memgauge diff`: runs, or two groups of them, compared, and gates on the differences.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use clap::Args;
-use memgauge_analyze::{EventNames, Limits, Options, Rank, summarise};
+use memgauge_analyze::{EventNames, Limits, Options, Rank, Summary, summarise};
 use memgauge_recording::Recording;
-use memgauge_report::{Comparison, Measured};
+use memgauge_report::{Compared, Comparison, Measured, RunCurves};
 use memgauge_symbols::Symbols;
 
 use crate::gate::Gate;
@@ -16,16 +16,14 @@ use crate::terminal;
 
 #[derive(Debug, Args)]
 pub(crate) struct Diff {
-    /// First run: a recording, or a file of `report --baseline`
-    #[arg(value_name = "BEFORE", required_unless_present = "runs_before")]
-    before: Option<PathBuf>,
-    /// Second run, as the first
-    #[arg(value_name = "AFTER", required_unless_present = "runs_before")]
-    after: Option<PathBuf>,
+    /// Runs, each a recording or a file of `report --baseline`: the second and further ones are
+    /// compared with the first
+    #[arg(value_name = "RUN", num_args = 2.., required_unless_present = "runs_before")]
+    runs: Vec<PathBuf>,
     /// Repeated runs before, two or more: differences get confidence intervals
     #[arg(
         long = "before", value_name = "RUN", num_args = 1..,
-        requires = "runs_after", conflicts_with_all = ["before", "after"]
+        requires = "runs_after", conflicts_with = "runs"
     )]
     runs_before: Vec<PathBuf>,
     /// Repeated runs after, two or more
@@ -34,34 +32,46 @@ pub(crate) struct Diff {
     /// Event that ranks functions and lines (default: docs/diff.md)
     #[arg(short, long, value_name = "EVENT")]
     event: Option<String>,
-    /// End with 1 if this holds, as in 'dram.read_bytes > +5%', 'llc.miss > +1k' (both compare
-    /// with BEFORE) or 'llc.mpki > 2' (AFTER alone); may be repeated
+    /// End with 1 if this holds of any run but the first, as in 'dram.read_bytes > +5%',
+    /// 'llc.miss > +1k' (both compare with the first) or 'llc.mpki > 2'; may be repeated
     #[arg(long, value_name = "GATE")]
     fail_if: Vec<Gate>,
     /// Print JSON (docs/diff.md describes it)
     #[arg(long)]
     json: bool,
+    /// Write a page that opens in a browser, off line: tables, and curves laid over each other
+    #[arg(long, conflicts_with = "json")]
+    html: bool,
+    /// File of the page; `-` is standard output
+    #[arg(
+        short,
+        long,
+        value_name = "FILE",
+        requires = "html",
+        default_value = "diff.html"
+    )]
+    output: PathBuf,
     /// Functions to show
     #[arg(long, value_name = "N", default_value_t = 10)]
     rows: usize,
 }
 
-/// Compares two runs.
+/// Compares runs.
 pub(crate) fn diff(args: &Diff) -> anyhow::Result<Exit> {
-    let [before, after] = groups(args)?;
-    let event = args.event.as_deref();
-    if let Some(event) = event {
-        check_event(event, &before, &after)?;
-    }
-    let comparison = Comparison::of(&before, &after, event);
-    let failed = failed_gates(&comparison, &args.fail_if)?;
-    let text = if args.json {
-        format!("{:#}\n", comparison.json())
+    let runs = match args.runs.is_empty() {
+        true => of_groups(args)?,
+        false => of_runs(args)?,
+    };
+    let failed = failed_gates(&runs, &args.fail_if)?;
+    if args.html {
+        write_page(&runs.html(args.rows), &args.output)?;
     } else {
         let style = terminal::style(terminal::stdout_is_terminal());
-        comparison.text(args.rows, &style)
-    };
-    terminal::print(&text)?;
+        terminal::print(&match args.json {
+            true => format!("{:#}\n", runs.json()),
+            false => runs.text(args.rows, &style),
+        })?;
+    }
     for line in &failed {
         eprintln!("memgauge: {line}");
     }
@@ -72,42 +82,85 @@ pub(crate) fn diff(args: &Diff) -> anyhow::Result<Exit> {
     })
 }
 
-/// The runs to compare: two, or two groups.
-fn groups(args: &Diff) -> anyhow::Result<[Vec<Measured>; 2]> {
-    let [before, after] = match (&args.before, &args.after) {
-        (Some(before), Some(after)) => [vec![before.clone()], vec![after.clone()]],
-        _ => [args.runs_before.clone(), args.runs_after.clone()],
-    };
-    for run in before.iter().chain(&after) {
-        check_pattern(run)?;
+fn write_page(page: &str, path: &Path) -> anyhow::Result<()> {
+    if path == Path::new("-") {
+        return terminal::print(page);
     }
-    for (option, runs) in [("--before", &before), ("--after", &after)] {
-        if args.before.is_none() && runs.len() < 2 {
+    let name = path.display();
+    std::fs::write(path, page).with_context(|| format!("failed to write `{name}`"))?;
+    eprintln!("memgauge: wrote {name}");
+    Ok(())
+}
+
+/// Runs, each compared with the first.
+fn of_runs(args: &Diff) -> anyhow::Result<Compared> {
+    let event = args.event.as_deref();
+    let (mut runs, mut curves) = (Vec::new(), Vec::new());
+    for (number, path) in args.runs.iter().enumerate() {
+        check_pattern(path)?;
+        let name = path.display().to_string();
+        let (measured, over_time) = measured(path, event, (&name, number))?;
+        runs.push((name, measured));
+        curves.push(over_time);
+    }
+    if let Some(event) = event {
+        let measured: Vec<&Measured> = runs.iter().map(|run| &run.1).collect();
+        check_event(event, &measured)?;
+    }
+    Ok(Compared::of(&runs, event, curves))
+}
+
+/// Two groups of runs.
+fn of_groups(args: &Diff) -> anyhow::Result<Compared> {
+    let event = args.event.as_deref();
+    let named = [
+        ("--before", &args.runs_before),
+        ("--after", &args.runs_after),
+    ];
+    let mut groups = [Vec::new(), Vec::new()];
+    let mut curves = Vec::new();
+    named
+        .iter()
+        .flat_map(|group| group.1)
+        .try_for_each(|run| check_pattern(run))?;
+    for (option, paths) in named {
+        if paths.len() < 2 {
             return Err(usage(format!(
                 "failed to compare groups: {option} has one run, which has no spread: name two \
                  or more"
             )));
         }
     }
-    if args.before.is_none() {
-        check_distinct(before.iter().chain(&after))?;
-    }
-    let event = args.event.as_deref();
-    let read = |runs: Vec<PathBuf>| -> anyhow::Result<Vec<Measured>> {
-        runs.iter().map(|path| measured(path, event)).collect()
-    };
-    let groups = [read(before)?, read(after)?];
-    for group in &groups {
-        let first = group.first().map(|run| (&run.machine, run.estimated_from));
-        let is_other = |run: &Measured| Some((&run.machine, run.estimated_from)) != first;
-        if group.iter().any(is_other) {
-            return Err(usage(
-                "failed to compare groups: the runs of a group modelled different machines or \
-                 parts of their cache sets: record them with the same --machine and --sets",
-            ));
+    check_distinct(named.iter().flat_map(|group| group.1))?;
+    for (number, (_, paths)) in named.into_iter().enumerate() {
+        for path in paths {
+            let name = path.display().to_string();
+            let (measured, over_time) = measured(path, event, (&name, number))?;
+            groups[number].push(measured);
+            curves.push(over_time);
         }
+        check_group(&groups[number])?;
     }
-    Ok(groups)
+    let [before, after] = groups;
+    if let Some(event) = event {
+        check_event(event, &before.iter().chain(&after).collect::<Vec<_>>())?;
+    }
+    Ok(Compared::of_groups(
+        Comparison::of(&before, &after, event),
+        curves,
+    ))
+}
+
+fn check_group(group: &[Measured]) -> anyhow::Result<()> {
+    let first = group.first().map(|run| (&run.machine, run.estimated_from));
+    let is_other = |run: &Measured| Some((&run.machine, run.estimated_from)) != first;
+    if group.iter().any(is_other) {
+        return Err(usage(
+            "failed to compare groups: the runs of a group modelled different machines or \
+             parts of their cache sets: record them with the same --machine and --sets",
+        ));
+    }
+    Ok(())
 }
 
 /// A shell passes on a pattern that no file matches as it is.
@@ -137,9 +190,9 @@ fn check_distinct<'a>(runs: impl Iterator<Item = &'a PathBuf>) -> anyhow::Result
 }
 
 /// Whether functions of all runs can be ranked by the event.
-fn check_event(event: &str, before: &[Measured], after: &[Measured]) -> anyhow::Result<()> {
+fn check_event(event: &str, runs: &[&Measured]) -> anyhow::Result<()> {
     let mut known: Option<BTreeSet<&str>> = None;
-    for run in before.iter().chain(after) {
+    for run in runs {
         let counted = run.functions.values().flat_map(|counts| counts.keys());
         let sampled = run.sampled.iter().map(|shares| &shares.event);
         let events: BTreeSet<&str> = counted.chain(sampled).map(String::as_str).collect();
@@ -164,15 +217,20 @@ fn check_event(event: &str, before: &[Measured], after: &[Measured]) -> anyhow::
     )))
 }
 
-/// A baseline file is read as it is, a recording is summarised.
-fn measured(path: &Path, event: Option<&str>) -> anyhow::Result<Measured> {
+/// A baseline file is read as it is, a recording is summarised. Of the former nothing over
+/// time is known.
+fn measured(
+    path: &Path,
+    event: Option<&str>,
+    (name, group): (&str, usize),
+) -> anyhow::Result<(Measured, RunCurves)> {
     if !path.is_file() {
-        return measure(&Recording::open(path)?, event);
+        let summary = summary(&Recording::open(path)?, event)?;
+        return Ok((Measured::of(&summary), RunCurves::of(name, group, &summary)));
     }
-    let name = path.display();
     let text = std::fs::read_to_string(path).with_context(|| format!("failed to read `{name}`"))?;
     match Measured::parse(&text) {
-        Ok(measured) => Ok(measured),
+        Ok(measured) => Ok((measured, RunCurves::none(name, group))),
         Err(why) => bail!(
             "failed to read baseline `{name}`: {why}: write it with `memgauge report --baseline FILE`"
         ),
@@ -181,6 +239,10 @@ fn measured(path: &Path, event: Option<&str>) -> anyhow::Result<Measured> {
 
 /// What is compared of a recording. `event` is the one whose samples rank functions.
 pub(crate) fn measure(recording: &Recording, event: Option<&str>) -> anyhow::Result<Measured> {
+    Ok(Measured::of(&summary(recording, event)?))
+}
+
+fn summary(recording: &Recording, event: Option<&str>) -> anyhow::Result<Summary> {
     if recording.manifest().source.name == "io" {
         let name = recording.path().display();
         return Err(usage(format!(
@@ -205,46 +267,57 @@ pub(crate) fn measure(recording: &Recording, event: Option<&str>) -> anyhow::Res
     for problem in &summary.problems {
         eprintln!("memgauge: {problem}");
     }
-    Ok(Measured::of(&summary))
+    Ok(summary)
 }
 
 /// A line for each gate that fails, with both values.
-fn failed_gates(comparison: &Comparison, gates: &[Gate]) -> anyhow::Result<Vec<String>> {
+fn failed_gates(runs: &Compared, gates: &[Gate]) -> anyhow::Result<Vec<String>> {
     let mut lines = Vec::new();
-    for gate in gates {
-        let metric = comparison.metrics.iter().find(|m| m.name == gate.metric);
-        let Some(metric) = metric else {
-            return Err(unknown(comparison, gate));
+    for (name, comparison) in runs.runs() {
+        // Of two runs it is clear which is meant.
+        let of = match runs.comparisons.len() {
+            1 => String::new(),
+            _ => format!("{name}: "),
         };
-        if let Some(unit) = gate.other_unit() {
-            return Err(usage(format!(
-                "failed to check gate `{}`: `{}` is {}: write the limit in that unit",
-                gate.text,
-                gate.metric,
-                unit.words()
-            )));
-        }
-        let said = |value: Option<f64>| value.map_or("none".to_owned(), |v| v.to_string());
-        let values = format!(
-            "before {}, after {}",
-            said(metric.before),
-            said(metric.after)
-        );
-        match gate.fails(metric) {
-            Some(false) => {}
-            Some(true) => lines.push(format!("gate `{}` failed: {values}", gate.text)),
-            None if metric.is_incomparable() => bail!(
-                "failed to check gate `{}`: one run's time is the model's, the other's was \
-                 measured: record both with one source",
-                gate.text
-            ),
-            None => bail!(
-                "failed to check gate `{}`: a run lacks the metric: {values}",
-                gate.text
-            ),
+        for gate in gates {
+            lines.extend(failed(comparison, gate)?.map(|line| format!("{of}{line}")));
         }
     }
     Ok(lines)
+}
+
+fn failed(comparison: &Comparison, gate: &Gate) -> anyhow::Result<Option<String>> {
+    let metric = comparison.metrics.iter().find(|m| m.name == gate.metric);
+    let Some(metric) = metric else {
+        return Err(unknown(comparison, gate));
+    };
+    if let Some(unit) = gate.other_unit() {
+        return Err(usage(format!(
+            "failed to check gate `{}`: `{}` is {}: write the limit in that unit",
+            gate.text,
+            gate.metric,
+            unit.words()
+        )));
+    }
+    let said = |value: Option<f64>| value.map_or("none".to_owned(), |v| v.to_string());
+    let values = format!(
+        "before {}, after {}",
+        said(metric.before),
+        said(metric.after)
+    );
+    match gate.fails(metric) {
+        Some(false) => Ok(None),
+        Some(true) => Ok(Some(format!("gate `{}` failed: {values}", gate.text))),
+        None if metric.is_incomparable() => bail!(
+            "failed to check gate `{}`: one run's time is the model's, the other's was \
+             measured: record both with one source",
+            gate.text
+        ),
+        None => bail!(
+            "failed to check gate `{}`: a run lacks the metric: {values}",
+            gate.text
+        ),
+    }
 }
 
 fn unknown(comparison: &Comparison, gate: &Gate) -> anyhow::Error {

@@ -83,7 +83,7 @@ enum Verb {
     Report(args::Report),
     /// Show a recording in a browser, parts of it in full
     View(view::View),
-    /// Compare two runs; gates on the differences
+    /// Compare runs with a first one; gates on the differences
     Diff(diff::Diff),
     /// Write a recording in the format of another tool: pprof, callgrind, Perfetto, CSV
     Export(export::Export),

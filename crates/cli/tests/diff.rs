@@ -272,3 +272,77 @@ fn sampled_functions_are_compared_with_intervals() {
         "{first}"
     );
 }
+
+/// Several runs, each compared with the first: as text, JSON, a page, and by gates.
+#[test]
+fn several_runs_are_each_compared_with_the_first() {
+    if !needs(&["gcc"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let program = program(folder.path());
+    let runs = ["0", "0", "1", "3"].map(|passes| record(&program, passes));
+    let paths = [0, 1, 2, 3].map(|run: usize| runs[run].path());
+    let diff = |options: &[&str]| {
+        let mut command = memgauge();
+        command
+            .arg("diff")
+            .args(&paths)
+            .args(options)
+            .current_dir(folder.path());
+        command.output().expect("memgauge runs")
+    };
+    let output = diff(&["--json"]);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let json: serde_json::Value = serde_json::from_str(&out(&output)).expect("JSON");
+    let comparisons = json["comparisons"].as_array().expect("comparisons");
+    let changed: Vec<bool> = comparisons
+        .iter()
+        .map(|run| run["changed"] == true)
+        .collect();
+    assert_eq!(changed, [false, true, true]);
+    let misses = |run: usize| runs[run].totals()["l1d.miss"];
+    for (run, comparison) in (1..).zip(comparisons) {
+        let metrics = comparison["metrics"].as_array().expect("metrics");
+        let metric = metrics.iter().find(|metric| metric["name"] == "l1d.miss");
+        let difference = metric.expect("a metric")["difference"].as_f64();
+        assert_eq!(difference, Some((misses(run) - misses(0)) as f64));
+    }
+    let added = &comparisons[2]["functions"][0];
+    assert_eq!(
+        (&added["function"], &added["only"]),
+        (&"added_pass (passes)".into(), &serde_json::Value::Null)
+    );
+
+    let text = out(&diff(&[]));
+    let row = text
+        .lines()
+        .find(|line| line.contains("added_pass (passes)"));
+    let cells: Vec<&str> = row.expect("a row").split_whitespace().collect();
+    // Not in the second run, which is as the first.
+    assert_eq!(cells[1], "=", "{text}");
+    assert!(text.starts_with("A  ") && text.contains("D  "), "{text}");
+    assert!(text.contains("dram.read_bytes over time"), "{text}");
+
+    let output = diff(&["--fail-if", "l1d.miss > +5%"]);
+    let failed = said(&output);
+    assert_eq!(output.status.code(), Some(1), "{failed}");
+    let named: Vec<bool> = (paths.iter())
+        .map(|path| failed.contains(&format!("{}: gate", path.display())))
+        .collect();
+    assert_eq!(named, [false, false, true, true], "{failed}");
+
+    let output = diff(&["--html"]);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let page = std::fs::read_to_string(folder.path().join("diff.html")).expect("a page");
+    assert!(page.contains("<bdi>added_pass (passes)</bdi>"), "{page}");
+    let curves = page.matches("<path class=\"curve r").count();
+    // Of what was read; nothing is written back. Four runs, each with its curve and its key.
+    assert_eq!(curves, 4 * 2);
+    let one = memgauge()
+        .arg("diff")
+        .arg(&paths[0])
+        .output()
+        .expect("memgauge runs");
+    assert_eq!(one.status.code(), Some(2), "{}", said(&one));
+}

@@ -307,7 +307,7 @@ for m in scope.metrics:
         match line.split(' ').collect::<Vec<_>>()[..] {
             [_, ns] => duration = Some(ns.to_owned()),
             [event, unit, count] => {
-                let is_bytes = ["dram.read_bytes", "dram.write_bytes"].contains(&event);
+                let is_bytes = event.ends_with("_bytes");
                 assert_eq!(unit == "By", is_bytes, "{line}");
                 read.insert(event.to_owned(), count.parse::<i64>().expect("a count"));
             }

@@ -1,12 +1,16 @@
 //! Compares runs: their metrics, and the functions, lines and regions that changed.
 //!
+//! More than two runs are each compared with the first ([`Compared`]), which is also what a page shows.
 //! A run is compared as [`Measured`], which a recording is reduced to and which a baseline
 //! file holds. Groups of repeated runs have a confidence interval of each difference. Two
 //! single runs have one for shares of samples alone: the spread of other numbers is unknown.
 
+mod curves;
 mod interval;
 mod measured;
+mod page;
 mod rank;
+mod several;
 mod shares;
 mod text;
 mod unit;
@@ -16,7 +20,9 @@ use std::collections::BTreeSet;
 use serde::Serialize;
 use serde_json::Value;
 
+pub use curves::RunCurves;
 pub use measured::{Measured, Shares};
+pub use several::Compared;
 pub use shares::{ChangedShare, ChangedShares};
 pub use unit::MetricUnit;
 
@@ -46,6 +52,9 @@ pub struct Metric {
 pub struct Changed {
     /// Its name: of a function with its module's file name, of a line with its function.
     pub function: String,
+    /// `before` or `after`, where only runs of that side have it at all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub only: Option<&'static str>,
     /// Count in the first run, or the group's mean, rounded.
     pub before: u64,
     /// Count in the second.
@@ -111,7 +120,10 @@ impl Comparison {
         let is_known = functions_known == [true, true];
         let ranked = is_known.then(|| rank::ranked(groups, event)).flatten();
         let (ranked_by, functions) = ranked.unzip();
-        let functions = functions.unwrap_or_default();
+        let functions: Vec<Changed> = functions.unwrap_or_default();
+        let functions: Vec<Changed> = (functions.into_iter())
+            .map(|row| row.of_its_own(&programs))
+            .collect();
         let have_lines = groups
             .iter()
             .all(|g| g.iter().all(|run| !run.lines.is_empty()));
@@ -240,6 +252,7 @@ fn changed(groups: Groups, of: fn(&Measured) -> &PlaceCounts, event: &str) -> Ve
         let is_change = before != after && !interval.is_some_and(contains_zero);
         is_change.then(|| Changed {
             function: name.clone(),
+            only: only(groups, of, name),
             before,
             after,
             share: 0.0,
@@ -254,6 +267,34 @@ fn changed(groups: Groups, of: fn(&Measured) -> &PlaceCounts, event: &str) -> Ve
     }
     rows.sort_by_key(|row| std::cmp::Reverse(difference(row)));
     rows
+}
+
+/// The side whose runs alone have a place at all.
+fn only(groups: Groups, of: fn(&Measured) -> &PlaceCounts, name: &String) -> Option<&'static str> {
+    let has = |group: &[Measured]| group.iter().any(|run| of(run).contains_key(name));
+    match groups.map(has) {
+        [false, true] => Some("after"),
+        [true, false] => Some("before"),
+        _ => None,
+    }
+}
+
+impl Changed {
+    /// A function that only the second program has is that program's, not the first one's,
+    /// whose name its other functions have.
+    fn of_its_own(self, programs: &[Option<String>; 2]) -> Changed {
+        let [Some(before), Some(after)] = programs else {
+            return self;
+        };
+        let place = self.function.strip_suffix(&format!(" ({before})"));
+        match (self.only, place) {
+            (Some("after"), Some(place)) => Changed {
+                function: format!("{place} ({after})"),
+                ..self
+            },
+            _ => self,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -292,6 +333,22 @@ mod tests {
             "{text}"
         );
         assert!(!of(run("old", 9), run("new", 9)).changed);
+    }
+
+    #[test]
+    fn a_function_that_was_added_has_its_own_programs_name() {
+        let mut new = run("new", 100);
+        let counts = BTreeMap::from([("llc.miss".to_owned(), 500)]);
+        new.functions.insert("added (new)".to_owned(), counts);
+        let compared = of(run("old", 90), new);
+        let rows: Vec<_> = compared
+            .functions
+            .iter()
+            .map(|row| (row.function.as_str(), row.only))
+            .collect();
+        assert_eq!(rows, [("added (new)", Some("after")), ("sum (old)", None)]);
+        let text = compared.text(10, &plain(80, false));
+        assert!(text.contains("added (new), new"), "{text}");
     }
 
     #[test]

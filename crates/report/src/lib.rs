@@ -29,7 +29,8 @@ use serde_json::{Value, json as object};
 
 pub use causes::Statement;
 pub use compare::{
-    Changed, ChangedShare, ChangedShares, Comparison, Measured, Metric, MetricUnit, Shares,
+    Changed, ChangedShare, ChangedShares, Compared, Comparison, Measured, Metric, MetricUnit,
+    RunCurves, Shares,
 };
 pub use io::{IoOrder, io_json, io_text};
 pub use page::{NO_FRONT_END, Page, Served, has_front_end};

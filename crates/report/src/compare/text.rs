@@ -44,7 +44,7 @@ impl Comparison {
         text
     }
 
-    fn notes(&self, style: &Style) -> String {
+    pub(super) fn notes(&self, style: &Style) -> String {
         let mut text = String::new();
         if self.machines[0] != self.machines[1] {
             let name = |n: &Option<String>| n.clone().unwrap_or_else(|| "none".to_owned());
@@ -134,6 +134,17 @@ impl Comparison {
     }
 }
 
+impl Changed {
+    /// The name, and whether only one side has the place.
+    pub(super) fn named(&self) -> String {
+        match self.only {
+            Some("after") => format!("{}, new", self.function),
+            Some(_) => format!("{}, gone", self.function),
+            None => self.function.clone(),
+        }
+    }
+}
+
 /// The interval in parts of the value before, else in the metric's unit.
 fn relative_interval(metric: &Metric, style: &Style) -> String {
     let Some([low, high]) = metric.interval else {
@@ -181,7 +192,7 @@ fn counts_table(
             let [low, high] = [low, high].map(|end| unit.value(end.round(), style));
             cells.push(format!("{low} … {high}"));
         }
-        cells.push(row.function.clone());
+        cells.push(row.named());
         table.row(cells);
     }
     table
@@ -221,6 +232,6 @@ fn shares(what: &str, changed: &ChangedShares, rows: usize, style: &Style) -> St
     format!("\n{what} whose share changed, {of}\n{}", table.draw(style))
 }
 
-fn signed_percent(ratio: f64) -> String {
+pub(super) fn signed_percent(ratio: f64) -> String {
     format!("{:+.2} %", ratio * 100.0)
 }

@@ -1,0 +1,110 @@
+//! Pages as axe-core sees them, which knows the rules of accessibility: no serious fault.
+
+#[allow(dead_code, reason = "each test file uses a part of it")]
+#[path = "page/browser.rs"]
+mod browser;
+#[allow(dead_code, reason = "each test file uses a part of it")]
+mod harness;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use browser::{Look, NARROW, WIDE, chromium, look};
+use harness::memgauge;
+use memgauge_testing::{Need, skipped};
+use serde_json::{Value, json};
+
+/// The script of npm's axe-core; says so where there is none.
+fn axe() -> Option<String> {
+    let installed = Command::new("npm").args(["root", "-g"]).output().ok();
+    let global = installed.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
+    let named = std::env::var_os("NODE_PATH").unwrap_or_default();
+    let folders = std::env::split_paths(&named).chain(global.map(PathBuf::from));
+    let mut files = folders.map(|folder| folder.join("axe-core/axe.min.js"));
+    let Some(file) = files.find(|file| file.is_file()) else {
+        skipped(Need::Tool, "needs npm's axe-core (npm install -g axe-core)");
+        return None;
+    };
+    Some(std::fs::read_to_string(file).expect("a script"))
+}
+
+fn fixture(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
+    folder.join(format!("{name}.mg"))
+}
+
+/// What a command of memgauge writes as a page; `None` where it was built without pages.
+fn page(args: &[&str], recordings: &[&str]) -> Option<String> {
+    let mut command = memgauge();
+    command
+        .args(args)
+        .args(recordings.iter().map(|name| fixture(name)));
+    let output = command.output().expect("memgauge runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    if said.contains("without the front end") {
+        skipped(Need::Tool, "the front end is not built: make web");
+        return None;
+    }
+    assert!(output.status.success(), "{said}");
+    Some(String::from_utf8(output.stdout).expect("a page is UTF-8"))
+}
+
+/// Faults that axe-core calls serious or critical, with the elements.
+fn faults(browser: &Path, page: &str, how: Look, axe: &str) -> Vec<Value> {
+    const RUN: &str = r#"
+      find("details").forEach((part) => (part.open = true));
+      await frames();
+      const result = await axe.run(document, { resultTypes: ["violations"] });
+      const serious = result.violations.filter((v) => v.impact === "serious" || v.impact === "critical");
+      return {
+        passed: result.passes.length,
+        faults: serious.map((v) => ({ rule: v.id, at: v.nodes.slice(0, 3).map((n) => n.html.slice(0, 160) + " " + (n.any[0]?.message ?? "")) })),
+      };"#;
+    let result = look(browser, page, how, &format!("{axe};{RUN}"));
+    let found = &result["found"];
+    assert!(
+        found["passed"].as_u64().is_some_and(|rules| rules > 15),
+        "{result}"
+    );
+    found["faults"].as_array().expect("faults").clone()
+}
+
+#[test]
+fn reports_have_no_serious_fault() {
+    let (Some(axe), Some(browser)) = (axe(), chromium()) else {
+        return;
+    };
+    for name in [
+        "format-1/emulate",
+        "format-1/clock",
+        "format-1/stat",
+        "format-1/io",
+        "calls",
+    ] {
+        let Some(page) = page(&["report", "--html", "--output", "-"], &[name]) else {
+            return;
+        };
+        for how in [WIDE, NARROW] {
+            let faults = faults(&browser, &page, how, &axe);
+            assert_eq!(json!(faults), json!([]), "{name}, {} wide", how.width);
+        }
+    }
+}
+
+#[test]
+fn a_comparison_has_no_serious_fault() {
+    let (Some(axe), Some(browser)) = (axe(), chromium()) else {
+        return;
+    };
+    let runs = ["format-1/emulate", "format-1/bandwidth", "format-1/clock"];
+    for runs in [&runs[..2], &runs] {
+        let page = page(&["diff", "--html", "-o", "-"], runs).expect("a page without a front end");
+        // The page's own rule refuses scripts, a test's too; a test waits for its mark.
+        let page = page.replace("default-src 'none'; style-src 'unsafe-inline'", "");
+        let page = page.replace("<html lang", "<html data-ready lang");
+        for how in [WIDE, NARROW] {
+            let faults = faults(&browser, &page, how, &axe);
+            assert_eq!(json!(faults), json!([]), "{} wide", how.width);
+        }
+    }
+}

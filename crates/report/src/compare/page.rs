@@ -1,0 +1,383 @@
+//! A comparison as one HTML file that needs nothing else, not even a script.
+//!
+//! Names are text: what could be read as HTML is written as a reference, and each stands in
+//! an element of its own direction.
+
+use std::fmt::Write as _;
+
+use super::curves::{self, RunCurve, RunCurves};
+use super::several::{Compared, Row, letter, value};
+use super::text::signed_percent;
+use super::{Changed, ChangedShares, Comparison, Metric, MetricUnit};
+use crate::style::Style;
+use crate::units;
+
+/// Size of a plot and of its margins, in its own units.
+const WIDE: f64 = 720.0;
+const HIGH: f64 = 200.0;
+const LEFT: f64 = 64.0;
+const BELOW: f64 = 28.0;
+/// Points of a curve.
+const POINTS: usize = 320;
+/// Runs that colours and dashes tell apart.
+const LOOKS: usize = 6;
+
+const HEAD: &str = r#"<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<style>
+:root { color-scheme: light dark; --fg: #1b1b1b; --bg: #fff; --line: #8a8a8a; --soft: #5b5b5b;
+  --c0: #1b1b1b; --c1: #0064a8; --c2: #b34400; --c3: #00724f; --c4: #93367a; --c5: #7a5c00; }
+@media (prefers-color-scheme: dark) { :root { --fg: #ececec; --bg: #161616; --line: #7d7d7d;
+  --soft: #b4b4b4; --c0: #ececec; --c1: #6cb8f0; --c2: #ff9b5e; --c3: #4cc9a0; --c4: #e29bcb;
+  --c5: #e6c34c; } }
+body { font: 15px/1.5 system-ui, sans-serif; color: var(--fg); background: var(--bg);
+  max-width: 62rem; margin: 0 auto; padding: 1rem; }
+h1 { font-size: 1.4rem; overflow-wrap: anywhere; } h2 { font-size: 1.1rem; margin-top: 2rem; }
+.table { overflow-x: auto; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
+th, td { padding: .15rem .6rem; text-align: right; white-space: nowrap; }
+th { border-bottom: 1px solid var(--line); color: var(--soft); font-weight: 600; }
+th:last-child, td:last-child { text-align: left; white-space: normal; overflow-wrap: anywhere; }
+figure { margin: 1rem 0; } figcaption { color: var(--soft); }
+svg { width: 100%; height: auto; } svg text { fill: var(--soft); font-size: 11px; }
+.axis { stroke: var(--line); fill: none; } .curve { fill: none; stroke-width: 1.6; }
+.r0 { stroke: var(--c0); } .r1 { stroke: var(--c1); stroke-dasharray: 6 3; }
+.r2 { stroke: var(--c2); stroke-dasharray: 2 2; } .r3 { stroke: var(--c3); stroke-dasharray: 9 3 2 3; }
+.r4 { stroke: var(--c4); stroke-dasharray: 4 4; } .r5 { stroke: var(--c5); stroke-dasharray: 12 4; }
+.key { display: inline-block; margin-right: 1.2rem; } .key svg { width: 36px; height: 10px; }
+@media print { body { max-width: none; } }
+</style>
+"#;
+
+impl Compared {
+    /// As a page; `rows` functions, lines and regions at most.
+    pub fn html(&self, rows: usize) -> String {
+        let (first, others) = self
+            .names
+            .split_first()
+            .map_or(("", &[][..]), |(first, others)| (first.as_str(), others));
+        let title = format!("{} compared with {first}", others.join(", "));
+        let mut page = HEAD.to_owned();
+        let _ = writeln!(
+            page,
+            "<title>{}</title>\n</head>\n<body>\n<main>",
+            text(&title)
+        );
+        let _ = writeln!(page, "<h1>{}</h1>", name(&title));
+        match self.comparisons.as_slice() {
+            [comparison] => page += &of_two(comparison, rows),
+            _ => page += &self.of_several(rows),
+        }
+        page += &self.figures();
+        page + "</main>\n</body>\n</html>\n"
+    }
+
+    fn of_several(&self, rows: usize) -> String {
+        let mut page = String::from("<ul>\n");
+        for (number, name_of) in self.names.iter().enumerate() {
+            let _ = writeln!(page, "<li><b>{}</b> {}</li>", letter(number), name(name_of));
+        }
+        page += "</ul>\n";
+        for (number, (_, comparison)) in (1..).zip(self.runs()) {
+            for line in comparison.notes(&unwrapped()).lines() {
+                let _ = writeln!(page, "<p>{}: {}</p>", letter(number), text(line));
+            }
+        }
+        if !self.changed() {
+            return page + "<p>Nothing changed.</p>\n";
+        }
+        let letters: Vec<String> = (0..self.names.len()).map(letter).collect();
+        let mut titles: Vec<&str> = letters.iter().map(String::as_str).collect();
+        let cells = |row: &Row| {
+            let (name_of, base, cells) = row;
+            let base = [base.clone()].into_iter();
+            base.chain(cells.iter().cloned())
+                .chain([name_of.clone()])
+                .collect()
+        };
+        titles.push("metric");
+        let style = unwrapped();
+        let metrics = self.metrics(&style).iter().map(cells).collect();
+        page += &table("Metrics that changed, relative to A", &titles, metrics);
+        for (what, event, places) in self.places(&style) {
+            titles.pop();
+            titles.push(if what == "Line" { "line" } else { "function" });
+            let title = format!("{what}s that changed, by {event}");
+            page += &table(
+                &title,
+                &titles,
+                places.iter().take(rows).map(cells).collect(),
+            );
+        }
+        page
+    }
+
+    /// A plot for each event that any run has over time.
+    fn figures(&self) -> String {
+        let mut page = String::new();
+        for (event, over_ns) in curves::names(&self.curves) {
+            if page.is_empty() {
+                page += "<h2>Over time</h2>\n";
+            }
+            page += &plot(&self.curves, event, over_ns, self.comparisons.len() == 1);
+        }
+        page
+    }
+}
+
+/// A style whose lines do not end early: a page wraps them itself.
+fn unwrapped() -> Style {
+    Style {
+        width: usize::MAX / 2,
+        line: usize::MAX / 2,
+        colour: false,
+        unicode: true,
+    }
+}
+
+fn of_two(comparison: &Comparison, rows: usize) -> String {
+    let mut page = String::new();
+    for line in comparison.notes(&unwrapped()).lines() {
+        let _ = writeln!(page, "<p>{}</p>", text(line));
+    }
+    if !comparison.changed {
+        return page + "<p>Nothing changed.</p>\n";
+    }
+    page += &metrics(comparison);
+    if let Some(event) = &comparison.ranked_by {
+        let tables = [
+            ("function", "Functions", &comparison.functions),
+            ("line", "Lines", &comparison.lines),
+        ];
+        for (what, title, places) in tables {
+            page += &counts((what, title), event, &places[..places.len().min(rows)]);
+        }
+    }
+    if let Some(sampled) = &comparison.sampled {
+        page += &shares("function", "Functions", sampled, rows);
+    }
+    for regions in &comparison.regions {
+        page += &shares("region", "Regions", regions, rows);
+    }
+    page
+}
+
+/// The interval of a difference, where there is one.
+fn interval_of(interval: Option<[f64; 2]>, words: impl Fn(f64) -> String) -> String {
+    interval.map_or("–".to_owned(), |[low, high]| {
+        format!("{} … {}", words(low), words(high))
+    })
+}
+
+fn metrics(comparison: &Comparison) -> String {
+    let style = &unwrapped();
+    let difference = |metric: &Metric, value: Option<f64>| {
+        let unit = MetricUnit::of(&metric.name);
+        value.map_or("–".to_owned(), |value| unit.difference(value, style))
+    };
+    let row = |metric: &Metric| {
+        vec![
+            value(&metric.name, metric.before, style),
+            value(&metric.name, metric.after, style),
+            difference(metric, metric.difference),
+            metric.relative.map_or("–".to_owned(), signed_percent),
+            interval_of(metric.interval, |end| difference(metric, Some(end))),
+            metric.name.clone(),
+        ]
+    };
+    let changed = comparison
+        .metrics
+        .iter()
+        .filter(|metric| metric.is_change());
+    let titles = [
+        "before",
+        "after",
+        "difference",
+        "relative",
+        "95 % interval",
+        "metric",
+    ];
+    table("Metrics that changed", &titles, changed.map(row).collect())
+}
+
+fn counts((what, title): (&str, &str), event: &str, places: &[Changed]) -> String {
+    let style = &unwrapped();
+    let count = |count: f64| value(event, Some(count), style);
+    let row = |place: &Changed| {
+        vec![
+            units::share(place.share),
+            count(place.before as f64),
+            count(place.after as f64),
+            interval_of(place.interval, |end| count(end.round())),
+            place.named(),
+        ]
+    };
+    let titles = ["share", "before", "after", "95 % interval", what];
+    let title = format!("{title} that changed, by {event}");
+    table(&title, &titles, places.iter().map(row).collect())
+}
+
+fn shares(what: &str, title: &str, changed: &ChangedShares, rows: usize) -> String {
+    let points = |end: f64| format!("{:+.1}", end * 100.0);
+    let rows = changed.rows.iter().take(rows).map(|row| {
+        vec![
+            units::share(row.before),
+            units::share(row.after),
+            format!("{} points", interval_of(Some(row.interval), points)),
+            row.name.clone(),
+        ]
+    });
+    let [before, after] = changed.samples.map(units::count);
+    let title = format!(
+        "{title} whose share changed, by {} ({before} and {after} samples)",
+        changed.event
+    );
+    table(
+        &title,
+        &["before", "after", "95 % interval", what],
+        rows.collect(),
+    )
+}
+
+/// A table under a heading; nothing without rows. The last column is a name. A column that has
+/// nothing in any row is left out.
+fn table(title: &str, titles: &[&str], rows: Vec<Vec<String>>) -> String {
+    if rows.is_empty() {
+        return String::new();
+    }
+    let is_told = |&column: &usize| rows.iter().any(|row| row[column] != "–");
+    let columns: Vec<usize> = (0..titles.len()).filter(is_told).collect();
+    let mut page = format!(
+        "<h2>{}</h2>\n<div class=\"table\" tabindex=\"0\" role=\"region\" ",
+        text(title)
+    );
+    let _ = write!(page, "aria-label=\"{}\"><table>\n<thead><tr>", text(title));
+    for &column in &columns {
+        let _ = write!(page, "<th scope=\"col\">{}</th>", text(titles[column]));
+    }
+    page += "</tr></thead>\n<tbody>\n";
+    for row in &rows {
+        page += "<tr>";
+        for &column in &columns {
+            let is_name = column + 1 == titles.len();
+            let cell = if is_name {
+                name(&row[column])
+            } else {
+                text(&row[column])
+            };
+            let _ = write!(page, "<td>{cell}</td>");
+        }
+        page += "</tr>\n";
+    }
+    page + "</tbody>\n</table></div>\n"
+}
+
+/// A run's number, the run, and its curve.
+type Drawn<'a> = (usize, &'a RunCurves, &'a RunCurve);
+
+/// All runs' curves of an event, one over the other.
+fn plot(runs: &[RunCurves], event: &str, over_ns: u64, of_two: bool) -> String {
+    let known = runs.iter().enumerate();
+    let known = known.filter_map(|(number, run)| Some((number, run, run.curve(event)?)));
+    let known: Vec<Drawn> = known.collect();
+    let rates = known.iter().map(|drawn| drawn.2.rates(POINTS, over_ns));
+    let rates: Vec<Vec<f64>> = rates.collect();
+    let highest = rates.iter().flatten().copied().fold(0.0, f64::max);
+    let top = match known.iter().any(|drawn| drawn.2.is_bytes) {
+        true => format!("{} GB/s", units::gigabytes(highest)),
+        false => format!("{}/s", units::rate(highest)),
+    };
+    let end = units::nanoseconds(over_ns, &unwrapped());
+    let label = format!(
+        "{event} over time, {} runs, up to {top}, {end}",
+        known.len()
+    );
+    let mut page = format!(
+        "<figure>\n<svg viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"{}\">\n{}",
+        LEFT + WIDE + 8.0,
+        HIGH + BELOW + 12.0,
+        text(&label),
+        axes(&top, &end)
+    );
+    let look = |drawn: &Drawn| {
+        if of_two {
+            drawn.1.group
+        } else {
+            drawn.0 % LOOKS
+        }
+    };
+    for (drawn, rates) in known.iter().zip(&rates) {
+        let path = path(rates, highest, drawn.2.duration_ns as f64 / over_ns as f64);
+        let _ = writeln!(
+            page,
+            "<path class=\"curve r{}\" d=\"{path}\"/>",
+            look(drawn)
+        );
+    }
+    let note = "mean rates; each run begins at 0";
+    let _ = writeln!(page, "</svg>\n<figcaption>{} ({note})<br>", text(event));
+    for drawn in &known {
+        let _ = writeln!(
+            page,
+            "<span class=\"key\"><svg viewBox=\"0 0 36 10\" aria-hidden=\"true\">\
+             <path class=\"curve r{}\" d=\"M0 5H36\"/></svg> {}</span>",
+            look(drawn),
+            name(&drawn.1.name)
+        );
+    }
+    page + "</figcaption>\n</figure>\n"
+}
+
+/// Both axes, from 0 to the highest rate and to the end of the longest run.
+fn axes(top: &str, end: &str) -> String {
+    let (right, bottom) = (LEFT + WIDE, HIGH + 10.0);
+    let at = |x: f64, y: f64, anchor: &str, words: &str| {
+        format!(
+            "<text x=\"{x}\" y=\"{y}\" text-anchor=\"{anchor}\">{}</text>\n",
+            text(words)
+        )
+    };
+    format!("<path class=\"axis\" d=\"M{LEFT} 10V{bottom}H{right}\"/>\n")
+        + &at(LEFT - 6.0, 18.0, "end", top)
+        + &at(LEFT - 6.0, bottom, "end", "0")
+        + &at(LEFT, bottom + 16.0, "middle", "0")
+        + &at(right, bottom + 16.0, "end", end)
+}
+
+/// A curve as far as its run lasts.
+fn path(rates: &[f64], highest: f64, lasts: f64) -> String {
+    let shown = ((lasts * POINTS as f64).ceil() as usize).clamp(1, rates.len().max(1));
+    let mut path = String::new();
+    for (number, rate) in rates.iter().take(shown).enumerate() {
+        let x = LEFT + (number as f64 + 0.5) / POINTS as f64 * WIDE;
+        let y = 10.0 + HIGH * (1.0 - rate / highest.max(f64::MIN_POSITIVE));
+        let _ = write!(path, "{}{x:.1} {y:.1}", if number == 0 { "M" } else { "L" });
+    }
+    path
+}
+
+/// Text that is nothing else.
+fn text(words: &str) -> String {
+    let mut out = String::with_capacity(words.len());
+    for c in words.chars() {
+        match c {
+            '&' => out += "&amp;",
+            '<' => out += "&lt;",
+            '>' => out += "&gt;",
+            '"' => out += "&quot;",
+            '\'' => out += "&#39;",
+            c if c.is_control() => out.push('\u{fffd}'),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+/// A name, whose direction is its own.
+fn name(words: &str) -> String {
+    format!("<bdi>{}</bdi>", text(words))
+}
