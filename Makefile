@@ -120,14 +120,8 @@ guide: ## the documents as a site (target/guide); builds mdBook where it is not 
 	PATH="$(PATH):$(TARGET)/tools/bin" mdbook build docs --dest-dir $(TARGET)/guide
 
 install: build ## install below PREFIX (/usr/local)
-	dist/stage $(TARGET)/release/memgauge $(DESTDIR)$(PREFIX) $(PREFIX)
 	cargo build --release -p memgauge-capi
-	install -D -s $(TARGET)/release/libmemgauge.so $(DESTDIR)$(PREFIX)/lib/libmemgauge.so
-	install -D -m 644 crates/capi/include/memgauge.h $(DESTDIR)$(PREFIX)/include/memgauge.h
-	install -D -m 644 crates/capi/include/memgauge_region.h $(DESTDIR)$(PREFIX)/include/memgauge_region.h
-	install -D -m 644 crates/capi/man/memgauge.3 $(DESTDIR)$(PREFIX)/share/man/man3/memgauge.3
-	install -d $(DESTDIR)$(PREFIX)/lib/pkgconfig
-	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' crates/capi/memgauge.pc.in >$(DESTDIR)$(PREFIX)/lib/pkgconfig/memgauge.pc
+	dist/stage $(TARGET)/release/memgauge $(TARGET)/release/libmemgauge.so $(DESTDIR)$(PREFIX) $(PREFIX)
 
 dist: setup-build engine web-if-possible ## packages that run on any x86-64 Linux (target/dist)
 	dist/build $(VERSION)

@@ -37,6 +37,9 @@ export function percent(x: number | null | undefined): string {
   if (x === null || x === undefined || !Number.isFinite(x)) return "–";
   const p = 100 * x;
   if (p > 0 && p < 0.01) return "<0.01 %";
+  // Never rounded to all.
+  if (p < 100 && p > 99.99) return ">99.99 %";
+  if (p < 100 && p >= 99.95) return `${p.toFixed(2)} %`;
   return `${p >= 10 ? p.toFixed(1) : p.toFixed(2)} %`;
 }
 

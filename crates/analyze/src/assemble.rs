@@ -3,6 +3,7 @@
 use memgauge_trace::{EventId, Loss, Manifest, Thread};
 
 use crate::Analysis;
+use crate::cause::CauseKind;
 use crate::causes::{Evidence, causes};
 use crate::code_regions::{CodeRegions, CodeValueRow};
 use crate::counting::counting;
@@ -98,7 +99,13 @@ pub fn assemble(
     let (totals, totals_from) = totals(manifest, &parts, &names);
     let duration_ns = duration_ns(manifest, &parts);
     let bandwidth = BandwidthCurve::of(&parts.curves, &totals);
+    let is_of_regions = manifest.source.only_regions().is_some();
     let dram = Dram::of(&totals, duration_ns, &bandwidth);
+    // Bytes inside regions over the time of the whole run are no rate of either.
+    let dram = match is_of_regions {
+        true => dram.without_means(),
+        false => dram,
+    };
     let dram_limit = manifest.machine.as_ref().map(|m| m.dram_bytes_per_s);
     let samples = manifest.machine.is_none().then_some(&parts.samples);
     let thread_rows = threads(&parts.threads, samples, &parts.known_threads, &names);
@@ -120,7 +127,7 @@ pub fn assemble(
     let run = RunFacts::of(&totals, duration_ns, manifest.own_cost.wall_s);
     let counting = counting(manifest, &parts.curves, duration_ns);
     let sampling = parts.samples.sampling(manifest, &names);
-    let causes = causes(&Evidence {
+    let mut causes = causes(&Evidence {
         manifest,
         totals: &totals,
         run: &run,
@@ -129,7 +136,11 @@ pub fn assemble(
         counting: counting.as_ref(),
         sampling: sampling.as_ref(),
         threads: &thread_rows,
+        functions: &hot.functions,
     });
+    if is_of_regions {
+        causes.retain(|cause| cause.kind == CauseKind::FewSamples);
+    }
     Summary {
         schema_version: SCHEMA_VERSION,
         recording: RecordingFacts::of(manifest),
@@ -342,6 +353,24 @@ mod tests {
             (peak.start_ns, peak.length_ns, peak.per_s),
             (1000, 1000, 128e6)
         );
+    }
+
+    #[test]
+    fn counts_of_regions_are_not_divided_by_the_time_of_the_whole_run() {
+        let mut manifest = Manifest {
+            machine: Some(memgauge_trace::MachineFacts::default()),
+            ..Manifest::default()
+        };
+        let of = |manifest: &Manifest| summary(manifest, &rows(), &[]);
+        let whole = of(&manifest);
+        assert_eq!(whole.dram.mean_read_bytes_per_s, Some(64e6));
+        assert!(!whole.causes.is_empty());
+        let regions = ("regions".to_owned(), "sort".to_owned());
+        manifest.source.settings.extend([regions]);
+        let inside = of(&manifest);
+        assert_eq!(inside.dram.read_bytes, Some(128));
+        assert_eq!(inside.dram.mean_read_bytes_per_s, None);
+        assert_eq!(inside.causes, []);
     }
 
     #[test]

@@ -14,6 +14,10 @@ pub enum CauseKind {
     BandwidthBound,
     /// Waits for single lines from memory or a far cache.
     LatencyBound,
+    /// Waits for lines that it goes through in order and uses more than once each.
+    StreamBound,
+    /// Waits for lines that it goes through in order, about one access each.
+    StrideBound,
     /// Waits for the translation of addresses.
     TlbBound,
     /// The kernel gives it new pages all the time.

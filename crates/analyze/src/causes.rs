@@ -9,6 +9,8 @@ use crate::cause::{Cause, CauseKind};
 use crate::counting::Counting;
 use crate::counts::Counts;
 use crate::dram::{BandwidthCurve, Dram};
+use crate::hotspots::HotTable;
+use crate::order::{Order, order};
 use crate::samples::Sampling;
 use crate::summary::RunFacts;
 use crate::threads::ThreadRow;
@@ -54,6 +56,7 @@ pub(crate) struct Evidence<'a> {
     pub(crate) counting: Option<&'a Counting>,
     pub(crate) sampling: Option<&'a Sampling>,
     pub(crate) threads: &'a [ThreadRow],
+    pub(crate) functions: &'a HotTable,
 }
 
 /// The causes, the one that matters most first.
@@ -184,9 +187,14 @@ fn of_model(evidence: &Evidence, machine: &MachineFacts) -> Vec<Cause> {
     };
     let memory = stalls.all - stalls.translation;
     if !is_full && memory >= STALL_SHARE {
+        let kind = match order(evidence.totals, machine, memory, evidence.functions) {
+            Order::Scattered => CauseKind::LatencyBound,
+            Order::Stream => CauseKind::StreamBound,
+            Order::Stride => CauseKind::StrideBound,
+        };
         found.push(Cause {
             other: Some(used),
-            ..cause(CauseKind::LatencyBound, memory, STALL_SHARE)
+            ..cause(kind, memory, STALL_SHARE)
         });
     }
     if stalls.translation >= STALL_SHARE {
@@ -304,6 +312,7 @@ mod tests {
             counting: None,
             sampling: None,
             threads: &[],
+            functions: &HotTable::default(),
         });
         causes.into_iter().map(|c| c.kind).collect()
     }
@@ -381,6 +390,7 @@ mod tests {
             counting: None,
             sampling: None,
             threads,
+            functions: &HotTable::default(),
         })
     }
 
@@ -396,6 +406,7 @@ mod tests {
             counting: None,
             sampling: None,
             threads: &[],
+            functions: &HotTable::default(),
         });
         assert_eq!(found, []);
     }

@@ -53,6 +53,15 @@ impl Dram {
             peak: peak(pairs.map(|(r, w)| r.saturating_add(*w)).collect()),
         }
     }
+
+    /// Of a run whose length is not that of its traffic.
+    pub(crate) fn without_means(self) -> Self {
+        Dram {
+            mean_read_bytes_per_s: None,
+            mean_write_bytes_per_s: None,
+            ..self
+        }
+    }
 }
 
 /// Memory traffic over time.

@@ -35,6 +35,7 @@ mod io_moved;
 mod io_time;
 mod levels;
 mod losses;
+mod order;
 mod part;
 mod placement;
 mod regions;

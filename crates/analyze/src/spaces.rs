@@ -43,6 +43,9 @@ const APART_BYTES: u64 = 1 << 30;
 /// Name of the kernel's own code.
 pub(crate) const KERNEL: &str = "[kernel]";
 
+/// The process whose generated code is the kernel's functions.
+const KERNEL_PID: Pid = Pid(0);
+
 /// Name of what lies in no recorded mapping.
 pub(crate) const UNKNOWN: &str = "[unknown]";
 
@@ -234,9 +237,28 @@ impl AddressSpaces {
         }
     }
 
-    /// The name of generated code by its number.
-    pub(crate) fn generated_name(&self, path: PathId, number: u64) -> Option<&str> {
-        let index = number.checked_sub(1).filter(|_| path == PathId(1))?;
+    /// The place of code that is not known.
+    pub(crate) fn unknown(&self) -> (PathId, u64) {
+        (PathId(0), 0)
+    }
+
+    /// Where no mapping says that an address is code, and no program: the first byte of the
+    /// mapping that it is in.
+    pub(crate) fn doubtful(&self, pid: Pid, ip: u64) -> Option<u64> {
+        let space = self.spaces.get(&pid)?;
+        let known = space.best(ip, |m| m.executable).is_some() || self.generated.at(pid, ip) > 0;
+        let mapping = space.best(ip, |_| !known)?;
+        Some(mapping.start)
+    }
+
+    /// The name of generated code by its number; of the kernel's by its address.
+    pub(crate) fn generated_name(&self, path: PathId, place: u64) -> Option<&str> {
+        let number = match path {
+            PathId(1) => place,
+            PathId(2) => self.generated.at(KERNEL_PID, place),
+            _ => 0,
+        };
+        let index = number.checked_sub(1)?;
         let name = self.generated.names.get(index as usize)?;
         Some(name)
     }
@@ -508,6 +530,25 @@ pub(crate) mod tests {
         ]);
         let stack = spaces.data_at(Pid(1), 0x20_0000, 60).unwrap().path;
         assert_eq!(spaces.extent(Pid(1), stack), Some((0x1f_f000, 0x20_3000)));
+    }
+
+    #[test]
+    fn functions_of_the_kernel_have_their_names_in_every_process() {
+        let mut generated = Generated::default();
+        generated.observe(&[GeneratedCode {
+            pid: KERNEL_PID,
+            start: VirtAddr(0xffff_ffff_8100_0000),
+            bytes: 0x100,
+            name: "do_work".to_owned(),
+        }]);
+        let spaces = AddressSpaces::of(Vec::new()).with_generated(generated);
+        let name = |ip| {
+            let (path, place) = spaces.code_at(Pid(7), ip);
+            assert_eq!(spaces.path(path), KERNEL);
+            spaces.generated_name(path, place)
+        };
+        assert_eq!(name(0xffff_ffff_8100_00ff), Some("do_work"));
+        assert_eq!(name(0xffff_ffff_8100_0100), None);
     }
 
     /// Live sources record an exec with an empty range.

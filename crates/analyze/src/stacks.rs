@@ -8,10 +8,10 @@
 //! Memory: 24 bytes a frame, and 60 bytes for each place that samples have under the same
 //! calls.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use memgauge_recording::stacks::MOST_FRAMES;
-use memgauge_trace::{EventId, Frame, FrameId, Sample};
+use memgauge_trace::{EventId, Frame, FrameId, Pid, Sample};
 use serde::Serialize;
 
 use crate::Analysis;
@@ -41,6 +41,10 @@ pub struct Frames<'a> {
     spaces: &'a AddressSpaces,
     /// By number.
     calls: Vec<(Option<FrameId>, Place)>,
+    /// The mappings of calls that may be no code: memory of a program without frame pointers
+    /// is taken for calls. By number; none where calls were seen, not read from the stack.
+    doubtful: HashMap<usize, (Pid, u64)>,
+    are_seen: bool,
 }
 
 impl<'a> Frames<'a> {
@@ -49,7 +53,14 @@ impl<'a> Frames<'a> {
         Frames {
             spaces,
             calls: Vec::new(),
+            doubtful: HashMap::new(),
+            are_seen: false,
         }
+    }
+
+    /// Calls that were seen when they happened are taken as they are.
+    pub(crate) fn seen(self, are_seen: bool) -> Self {
+        Frames { are_seen, ..self }
     }
 
     /// Whether there are none.
@@ -75,6 +86,10 @@ impl<'a> Analysis for Frames<'a> {
             if number == self.calls.len() {
                 let place = self.spaces.code_at(frame.pid, frame.ip.0);
                 let caller = frame.caller.filter(|caller| caller.0 < frame.id.0);
+                let doubtful = self.spaces.doubtful(frame.pid, frame.ip.0);
+                if let Some(start) = doubtful.filter(|_| !self.are_seen) {
+                    self.doubtful.insert(number, (frame.pid, start));
+                }
                 self.calls.push((caller, place));
             }
         }
@@ -83,6 +98,9 @@ impl<'a> Analysis for Frames<'a> {
     fn merge(&mut self, other: Self) {
         let known = self.calls.len().min(other.calls.len());
         self.calls.extend_from_slice(&other.calls[known..]);
+        let doubtful = other.doubtful.into_iter();
+        self.doubtful
+            .extend(doubtful.filter(|&(number, _)| number >= known));
     }
 
     fn finish(self) -> Frames<'a> {
@@ -97,6 +115,8 @@ pub struct SampledStacks<'a> {
     spaces: &'a AddressSpaces,
     /// Samples, and the events they stand for.
     sums: HashMap<(EventId, Option<FrameId>, Place), (u64, u64)>,
+    /// Mappings that no one says are code, and that samples ran in.
+    ran: HashSet<(Pid, u64)>,
 }
 
 impl<'a> SampledStacks<'a> {
@@ -105,6 +125,7 @@ impl<'a> SampledStacks<'a> {
         SampledStacks {
             spaces,
             sums: HashMap::new(),
+            ran: HashSet::new(),
         }
     }
 }
@@ -116,6 +137,8 @@ impl<'a> Analysis for SampledStacks<'a> {
     fn observe(&mut self, batch: &[Sample]) {
         for sample in batch {
             let place = self.spaces.code_at(sample.pid, sample.ip.0);
+            let ran = self.spaces.doubtful(sample.pid, sample.ip.0);
+            self.ran.extend(ran.map(|start| (sample.pid, start)));
             let key = (sample.event, sample.caller, place);
             let sums = self.sums.entry(key).or_default();
             sums.0 += 1;
@@ -129,6 +152,7 @@ impl<'a> Analysis for SampledStacks<'a> {
             sums.0 += samples;
             sums.1 = sums.1.saturating_add(events);
         }
+        self.ran.extend(other.ran);
     }
 
     fn finish(self) -> SampledStacks<'a> {
@@ -264,6 +288,7 @@ pub(crate) fn call_trees(
     }
     let mut growing = Growing {
         frames,
+        ran: &sampled.ran,
         functions: Functions::new(frames.spaces, symbols),
     };
     let trees = by_event.into_iter().map(|(event, mut stacks)| {
@@ -406,6 +431,7 @@ struct Known {
 
 struct Growing<'a> {
     frames: &'a Frames<'a>,
+    ran: &'a HashSet<(Pid, u64)>,
     functions: Functions<'a>,
 }
 
@@ -435,6 +461,15 @@ impl Growing<'_> {
         }
     }
 
+    /// The place of a call, unknown where nothing ever ran.
+    fn believed(&self, frame: FrameId, place: Place) -> Place {
+        let mapping = self.frames.doubtful.get(&(frame.0 as usize));
+        match mapping.is_none_or(|mapping| self.ran.contains(mapping)) {
+            true => place,
+            false => self.frames.spaces.unknown(),
+        }
+    }
+
     /// The node of a call and all that led to it.
     fn reached(
         &mut self,
@@ -451,7 +486,7 @@ impl Growing<'_> {
                 break;
             }
             let &(caller, place) = self.frames.calls.get(frame.0 as usize)?;
-            path.push((frame, place));
+            path.push((frame, self.believed(frame, place)));
             at = caller;
         }
         for (frame, place) in path.into_iter().rev() {
@@ -737,6 +772,34 @@ mod tests {
             found,
             [shown("b", 8, 2), shown("a", 6, 0), shown("d", 6, 6)]
         );
+    }
+
+    #[test]
+    fn calls_from_memory_in_which_nothing_ever_ran_are_unknown() {
+        use crate::spaces::tests::module;
+        let heap = module(0, 0x5000, 0x6000, "[heap]");
+        let made = module(0, 0x7000, 0x8000, "");
+        let spaces = spaces(&[code(0, 0x1000, 0x2000, "/a"), heap, made]);
+        let frames = [frame(0, None, 0x5010), frame(1, Some(0), 0x7010)];
+        let samples = [sample(Some(1), 0x1000, 5), sample(None, 0x7777, 1)];
+        let chain = |are_seen| {
+            let mut calls = Frames::new(&spaces).seen(are_seen);
+            calls.observe(&frames);
+            let mut sampled = SampledStacks::new(&spaces);
+            sampled.observe(&samples);
+            let names = EventNames::of(&memgauge_trace::Manifest::default());
+            let mut symbols = crate::resolve::NoSymbols;
+            let tree = call_trees(&calls, &sampled, &mut symbols, &names).remove(0);
+            let a = tree
+                .nodes
+                .iter()
+                .find(|node| node.function.starts_with('a'));
+            let names = tree.callers(a.unwrap()).into_iter().map(str::to_owned);
+            names.collect::<Vec<_>>()
+        };
+        // A sample ran in 0x7000: code that somebody generated is there.
+        assert_eq!(chain(false), ["[jit]", "[unknown]"]);
+        assert_eq!(chain(true), ["[jit]"]);
     }
 
     #[test]

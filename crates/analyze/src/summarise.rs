@@ -167,7 +167,8 @@ impl Reader<'_> {
         if !is_modelled || timed {
             columns.push("ip");
         }
-        let frames = self.read(Frames::new(spaces), &Selection::all())?;
+        let frames = Frames::new(spaces).seen(is_modelled);
+        let frames = self.read(frames, &Selection::all())?;
         let stacks = (!frames.is_empty()).then(|| SampledStacks::new(spaces));
         if stacks.is_some() {
             columns.extend(["ip", "caller"]);

@@ -148,7 +148,7 @@ struct Period {
 struct Read {
     #[command(flatten)]
     id: Id,
-    /// Samples at most (1000 without --follow)
+    /// Samples at most (1000 without --follow); more than 10000 come in several requests
     #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     max: Option<u64>,
     /// Wait so long for the first one
@@ -304,11 +304,13 @@ fn list(service: &mut Service) -> anyhow::Result<()> {
         "PROCESSES",
         "THREADS",
         "SAMPLES",
+        "UNREAD",
         "LOST",
         "NAME",
     ];
     let rows = all.profilers.iter().map(|p| {
-        let lost = p.totals.lost + p.totals.overwritten + p.totals.refused + p.totals.discarded;
+        // Taken, but gone before anybody read them; lost ones were never taken.
+        let unread = p.totals.overwritten + p.totals.refused + p.totals.discarded;
         vec![
             p.id.to_string(),
             p.uid.to_string(),
@@ -319,7 +321,8 @@ fn list(service: &mut Service) -> anyhow::Result<()> {
             p.processes.to_string(),
             p.threads.to_string(),
             p.totals.samples.to_string(),
-            lost.to_string(),
+            unread.to_string(),
+            p.totals.lost.to_string(),
             p.name.clone(),
         ]
     });
@@ -452,7 +455,42 @@ fn stats(service: &mut Service, which: &Which) -> anyhow::Result<()> {
         row.extend([ms(t.processor_ns), ms(t.own_ns)]);
         row
     });
-    terminal::print(&table(&heads, rows.collect()))
+    let style = terminal::style(terminal::stdout_is_terminal());
+    let rows: Vec<Vec<String>> = rows.collect();
+    let (heads, rows, left_out) = fitted(&heads, rows, style.line);
+    terminal::print(&table(&heads, rows))?;
+    if !left_out.is_empty() {
+        terminal::print(&format!(
+            "columns of zeros left out: {}\n",
+            left_out.join(", ")
+        ))?;
+    }
+    Ok(())
+}
+
+/// Columns that hold nothing but zeros make room, the last first, until lines fit.
+fn fitted<'a>(
+    heads: &[&'a str],
+    mut rows: Vec<Vec<String>>,
+    width: usize,
+) -> (Vec<&'a str>, Vec<Vec<String>>, Vec<&'a str>) {
+    let (mut heads, mut left_out) = (heads.to_vec(), Vec::new());
+    let is_zero = |cell: &String| cell.chars().all(|c| matches!(c, '0' | '.'));
+    let widest = |heads: &[&str], rows: &[Vec<String>]| {
+        let text = table(heads, rows.to_vec());
+        text.lines().map(|line| line.chars().count()).max()
+    };
+    while widest(&heads, &rows) > Some(width) {
+        let zeros = |&at: &usize| rows.iter().all(|row| is_zero(&row[at]));
+        let Some(at) = (0..heads.len()).rev().find(zeros) else {
+            break;
+        };
+        left_out.insert(0, heads.remove(at));
+        for row in &mut rows {
+            row.remove(at);
+        }
+    }
+    (heads, rows, left_out)
 }
 
 #[derive(serde::Deserialize)]
@@ -487,23 +525,49 @@ fn read(service: &mut Service, read: &Read) -> anyhow::Result<()> {
     if read.follow {
         return follow(service, read);
     }
-    let wait = std::time::Duration::from_nanos(read.wait.map_or(0, |wait| wait.ns));
-    let path = format!(
-        "/v1/profilers/{}/samples?max={}&wait_ms={}",
-        read.id.id,
-        read.max.unwrap_or(1000),
-        wait.as_millis()
-    );
+    let mut wait = std::time::Duration::from_nanos(read.wait.map_or(0, |wait| wait.ns));
+    let mut left = read.max.unwrap_or(1000);
+    let mut heads = if service.json { "" } else { SAMPLE_HEADS };
     service.client.wait_longer(wait)?;
-    let samples = service.client.ask("GET", &path, NO_BODY)?;
-    let Samples { samples } = serde_json::from_value(samples)?;
-    let lines = samples.iter().map(|sample| match service.json {
+    loop {
+        let asked = left.min(MOST_AT_ONCE);
+        let path = format!(
+            "/v1/profilers/{}/samples?max={asked}&wait_ms={}",
+            read.id.id,
+            wait.as_millis()
+        );
+        let samples = service.client.ask("GET", &path, NO_BODY)?;
+        let Samples { samples } = serde_json::from_value(samples)?;
+        terminal::print(&format!("{heads}{}", batch(&samples, service.json)?))?;
+        left -= samples.len() as u64;
+        if left == 0 || (samples.len() as u64) < asked {
+            return Ok(());
+        }
+        (wait, heads) = (std::time::Duration::ZERO, "");
+    }
+}
+
+/// Samples that the service gives in one answer.
+const MOST_AT_ONCE: u64 = 10_000;
+
+fn batch(samples: &[ShownSample], json: bool) -> anyhow::Result<String> {
+    let lines = samples.iter().map(|sample| match json {
         true => serde_json::to_string(sample).map(|line| line + "\n"),
         false => Ok(sample_line(sample)),
     });
-    let lines = lines.collect::<Result<String, _>>()?;
-    let heads = if service.json { "" } else { SAMPLE_HEADS };
-    terminal::print(&format!("{heads}{lines}"))
+    Ok(lines.collect::<Result<String, _>>()?)
+}
+
+/// What a line of a stream says that is no sample.
+fn told(line: &str) -> String {
+    let value: Option<Value> = serde_json::from_str(line).ok();
+    match value
+        .as_ref()
+        .and_then(|value| value["overwritten"].as_u64())
+    {
+        Some(n) => format!("{n} samples were overwritten before they were read"),
+        None => format!("not printed: {line}"),
+    }
 }
 
 fn follow(service: &mut Service, read: &Read) -> anyhow::Result<()> {
@@ -522,7 +586,7 @@ fn follow(service: &mut Service, read: &Read) -> anyhow::Result<()> {
             _ if json => terminal::print_while_read(&format!("{line}\n")),
             Ok(sample) => terminal::print_while_read(&sample_line(&sample)),
             Err(_) => {
-                eprintln!("memgauge: not printed: {line}");
+                eprintln!("memgauge: {}", told(line));
                 Ok(true)
             }
         };
@@ -564,6 +628,30 @@ fn table(heads: &[&str], rows: Vec<Vec<String>>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn columns_of_zeros_make_room() {
+        let row = |cells: [&str; 4]| cells.map(str::to_owned).to_vec();
+        let rows = vec![row(["7", "0", "12345", "0.0"]), row(["8", "0", "0", "0"])];
+        let heads = ["TID", "REFUSED", "SAMPLES", "OWN_MS"];
+        let (all, ..) = fitted(&heads, rows.clone(), 80);
+        assert_eq!(all, heads);
+        let (heads, rows, left_out) = fitted(&heads, rows, 22);
+        assert_eq!(heads, ["TID", "REFUSED", "SAMPLES"]);
+        assert_eq!(left_out, ["OWN_MS"]);
+        let (heads, _, left_out) = fitted(&heads, rows, 5);
+        assert_eq!(
+            (heads.len(), left_out.len()),
+            (2, 1),
+            "others are never left out"
+        );
+    }
+
+    #[test]
+    fn what_a_stream_says_besides_samples_is_told_in_words() {
+        let said = told("{\"overwritten\":17}");
+        assert_eq!(said, "17 samples were overwritten before they were read");
+    }
 
     #[test]
     fn a_table_stands_in_columns() {

@@ -78,6 +78,9 @@ fn groups(args: &Diff) -> anyhow::Result<[Vec<Measured>; 2]> {
         (Some(before), Some(after)) => [vec![before.clone()], vec![after.clone()]],
         _ => [args.runs_before.clone(), args.runs_after.clone()],
     };
+    for run in before.iter().chain(&after) {
+        check_pattern(run)?;
+    }
     for (option, runs) in [("--before", &before), ("--after", &after)] {
         if args.before.is_none() && runs.len() < 2 {
             return Err(usage(format!(
@@ -85,6 +88,9 @@ fn groups(args: &Diff) -> anyhow::Result<[Vec<Measured>; 2]> {
                  or more"
             )));
         }
+    }
+    if args.before.is_none() {
+        check_distinct(before.iter().chain(&after))?;
     }
     let event = args.event.as_deref();
     let read = |runs: Vec<PathBuf>| -> anyhow::Result<Vec<Measured>> {
@@ -102,6 +108,32 @@ fn groups(args: &Diff) -> anyhow::Result<[Vec<Measured>; 2]> {
         }
     }
     Ok(groups)
+}
+
+/// A shell passes on a pattern that no file matches as it is.
+fn check_pattern(run: &Path) -> anyhow::Result<()> {
+    let name = run.display().to_string();
+    match name.contains(['*', '?', '[']) && !run.exists() {
+        true => Err(usage(format!(
+            "failed to open recording `{name}`: no file matches the pattern"
+        ))),
+        false => Ok(()),
+    }
+}
+
+/// One run twice looks like two that agree: the interval of the groups would be too narrow.
+fn check_distinct<'a>(runs: impl Iterator<Item = &'a PathBuf>) -> anyhow::Result<()> {
+    let mut seen = BTreeSet::new();
+    for run in runs {
+        let path = run.canonicalize().unwrap_or_else(|_| run.clone());
+        if !seen.insert(path) {
+            return Err(usage(format!(
+                "failed to compare groups: `{}` is named twice: name each run once, in one group",
+                run.display()
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Whether functions of all runs can be ranked by the event.
@@ -184,6 +216,14 @@ fn failed_gates(comparison: &Comparison, gates: &[Gate]) -> anyhow::Result<Vec<S
         let Some(metric) = metric else {
             return Err(unknown(comparison, gate));
         };
+        if let Some(unit) = gate.other_unit() {
+            return Err(usage(format!(
+                "failed to check gate `{}`: `{}` is {}: write the limit in that unit",
+                gate.text,
+                gate.metric,
+                unit.words()
+            )));
+        }
         let said = |value: Option<f64>| value.map_or("none".to_owned(), |v| v.to_string());
         let values = format!(
             "before {}, after {}",
@@ -193,6 +233,11 @@ fn failed_gates(comparison: &Comparison, gates: &[Gate]) -> anyhow::Result<Vec<S
         match gate.fails(metric) {
             Some(false) => {}
             Some(true) => lines.push(format!("gate `{}` failed: {values}", gate.text)),
+            None if metric.is_incomparable() => bail!(
+                "failed to check gate `{}`: one run's time is the model's, the other's was \
+                 measured: record both with one source",
+                gate.text
+            ),
             None => bail!(
                 "failed to check gate `{}`: a run lacks the metric: {values}",
                 gate.text

@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use memgauge_report::Metric;
+use memgauge_report::{Metric, MetricUnit};
 
 /// What a limit is compared with.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -24,20 +24,22 @@ pub(crate) struct Gate {
     pub(crate) metric: String,
     above: bool,
     limit: Limit,
+    /// The unit that the limit was written in, if only metrics of one have it.
+    unit: Option<MetricUnit>,
 }
 
-const UNITS: [(&str, f64); 11] = [
-    ("", 1.0),
-    ("k", 1e3),
-    ("M", 1e6),
-    ("G", 1e9),
-    ("KiB", 1024.0),
-    ("MiB", 1_048_576.0),
-    ("GiB", 1_073_741_824.0),
-    ("ns", 1.0),
-    ("us", 1e3),
-    ("ms", 1e6),
-    ("s", 1e9),
+const UNITS: [(&str, f64, Option<MetricUnit>); 11] = [
+    ("", 1.0, None),
+    ("k", 1e3, None),
+    ("M", 1e6, None),
+    ("G", 1e9, None),
+    ("KiB", 1024.0, Some(MetricUnit::Bytes)),
+    ("MiB", 1_048_576.0, Some(MetricUnit::Bytes)),
+    ("GiB", 1_073_741_824.0, Some(MetricUnit::Bytes)),
+    ("ns", 1.0, Some(MetricUnit::Nanoseconds)),
+    ("us", 1e3, Some(MetricUnit::Nanoseconds)),
+    ("ms", 1e6, Some(MetricUnit::Nanoseconds)),
+    ("s", 1e9, Some(MetricUnit::Nanoseconds)),
 ];
 
 impl FromStr for Gate {
@@ -50,31 +52,40 @@ impl FromStr for Gate {
         if metric.is_empty() {
             return Err(form());
         }
+        let (limit, unit) = limit(text[at + 1..].trim()).ok_or_else(form)?;
         Ok(Gate {
             text: text.trim().to_owned(),
             metric: metric.to_owned(),
             above: text[at..].starts_with('>'),
-            limit: limit(text[at + 1..].trim()).ok_or_else(form)?,
+            limit,
+            unit,
         })
     }
 }
 
-fn limit(text: &str) -> Option<Limit> {
+fn limit(text: &str) -> Option<(Limit, Option<MetricUnit>)> {
     let end = text.find(|c: char| !c.is_ascii_digit() && !"+-.".contains(c));
     let (digits, unit) = text.split_at(end.unwrap_or(text.len()));
     let number: f64 = digits.parse().ok()?;
     let unit = unit.trim();
     if unit == "%" {
-        return Some(Limit::Relative(number / 100.0));
+        return Some((Limit::Relative(number / 100.0), None));
     }
-    let factor = UNITS.iter().find(|known| known.0 == unit)?.1;
-    Some(match digits.starts_with(['+', '-']) {
+    let &(_, factor, unit) = UNITS.iter().find(|known| known.0 == unit)?;
+    let limit = match digits.starts_with(['+', '-']) {
         true => Limit::Difference(number * factor),
         false => Limit::Value(number * factor),
-    })
+    };
+    Some((limit, unit))
 }
 
 impl Gate {
+    /// The metric's unit, where the limit is written in another.
+    pub(crate) fn other_unit(&self) -> Option<MetricUnit> {
+        let unit = MetricUnit::of(&self.metric);
+        self.unit.filter(|&own| own != unit).map(|_| unit)
+    }
+
     /// Whether the gate's condition is met, which fails it. `None` where a run lacks the
     /// number that the condition needs.
     pub(crate) fn fails(&self, metric: &Metric) -> Option<bool> {
@@ -136,6 +147,23 @@ mod tests {
         assert!(fails("m > 1 KiB", 0.0, 1025.0) && !fails("m > 1 KiB", 0.0, 1024.0));
         assert!(fails("m > +1k", 500.0, 1501.0) && !fails("m > +1k", 500.0, 1500.0));
         assert!(fails("m > +5%", 0.0, 1.0) && !fails("m > +5%", 0.0, 0.0));
+    }
+
+    #[test]
+    fn units_are_those_of_the_metric() {
+        let other = |gate: &str| gate.parse::<Gate>().unwrap().other_unit();
+        assert_eq!(other("l1d.miss > 5 MiB"), Some(MetricUnit::Count));
+        assert_eq!(other("dram.read_bytes > +5 ms"), Some(MetricUnit::Bytes));
+        assert_eq!(other("llc.mpki > 2 s"), Some(MetricUnit::PerThousand));
+        for fitting in [
+            "l1d.miss > 5M",
+            "dram.read_bytes > 5 MiB",
+            "duration_ns > +5 ms",
+            "cpu-clock > 2 s",
+            "duration_ns > 5%",
+        ] {
+            assert_eq!(other(fitting), None, "{fitting}");
+        }
     }
 
     #[test]

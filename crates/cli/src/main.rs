@@ -43,6 +43,7 @@ mod view;
 
 use std::process::ExitCode;
 
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
 
 use outcome::Exit;
@@ -142,8 +143,54 @@ fn run(cli: Cli) -> anyhow::Result<Exit> {
     }
 }
 
+/// What to write instead, where the first word is neither a verb nor behind `--`, or options
+/// of a verb stand before it.
+fn hint(error: &clap::Error, words: &[String]) -> Option<String> {
+    let command = Cli::command();
+    let verbs = command.get_subcommands().filter(|verb| !verb.is_hide_set());
+    let verbs: Vec<&str> = verbs.map(clap::Command::get_name).collect();
+    let verb = words.iter().position(|word| verbs.contains(&word.as_str()));
+    let is_open = !words.iter().any(|word| word == "--");
+    match (error.kind(), verb) {
+        (ErrorKind::ArgumentConflict, Some(at)) if at > 0 && is_open => {
+            let (before, behind) = (words[..at].join(" "), words[at + 1..].join(" "));
+            let line = format!("memgauge {} {before} {behind}", words[at]);
+            Some(format!(
+                "options stand behind the verb: `{}`",
+                line.trim_end()
+            ))
+        }
+        (ErrorKind::UnknownArgument, None) if is_open => {
+            let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidArg) else {
+                return None;
+            };
+            if word.starts_with('-') {
+                return None;
+            }
+            let alike = |verb: &&str| (strsim::jaro_winkler(verb, word) * 1000.0) as u64;
+            let near = verbs.iter().copied().max_by_key(alike);
+            let near = near.filter(|verb| alike(verb) >= 800);
+            let near = near.map_or(String::new(), |verb| format!("; near it: {verb}"));
+            Some(format!(
+                "there is no verb `{word}`{near}; a program goes behind `--`: `memgauge -- {word}`"
+            ))
+        }
+        _ => None,
+    }
+}
+
 fn main() -> ExitCode {
-    match run(Cli::parse()) {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            let words: Vec<String> = std::env::args().skip(1).collect();
+            let Some(hint) = hint(&error, &words) else {
+                error.exit();
+            };
+            return outcome::explain(&outcome::usage(hint));
+        }
+    };
+    match run(cli) {
         Ok(exit) => exit.code(),
         Err(error) => outcome::explain(&error),
     }

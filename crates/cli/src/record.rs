@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use memgauge_emulate::{self as emulate, Emulator, Options};
-use memgauge_live::events::{self, Pmus};
+use memgauge_emulate::{self as emulate, Emulator, MissingNames, Options};
+use memgauge_live::events::{self, Pmus, near_it};
 use memgauge_live::target::Target;
 use memgauge_machine::{Config, PmuConfig, SampleSpec};
 use memgauge_recording::Recording;
@@ -126,10 +126,35 @@ pub(crate) fn emulated(
     let outcome = emulate::record(options, &mut |p| line.show(p));
     line.clear();
     let outcome = outcome?;
-    for note in &outcome.notes {
+    let missing = missing_names(&outcome.missing, &options.command);
+    for note in outcome.notes.iter().chain(&missing) {
         eprintln!("memgauge: {note}");
     }
     Ok(outcome.end)
+}
+
+/// Messages about names that no process had, with near ones.
+fn missing_names(missing: &MissingNames, command: &[String]) -> Vec<String> {
+    let regions = missing.regions.iter().map(|name| {
+        let near = near_it(name, missing.seen.iter().cloned());
+        format!(
+            "there is no region `{name}`{near}: the program marks none of this name, and no \
+             --function is one"
+        )
+    });
+    let symbols = match (missing.functions.is_empty(), emulate::resolve(command)) {
+        (false, Ok((program, _))) => memgauge_symbols::function_names(&program),
+        _ => Vec::new(),
+    };
+    let functions = missing.functions.iter().map(|name| {
+        let near = near_it(name.trim_matches('*'), symbols.iter().cloned());
+        format!(
+            "there is no function `{name}`{near}: no file that the program mapped has the symbol \
+             (names of C++ and Rust are mangled: `--function '*{}*'` finds them)",
+            name.trim_matches('*')
+        )
+    });
+    functions.chain(regions).collect()
 }
 
 /// Says that a program will not get the rights which it would have natively.

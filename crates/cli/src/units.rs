@@ -180,11 +180,8 @@ fn unknown_event(name: &str) -> String {
     let live = memgauge_live::events::builtin_events();
     let names = catalogue::ALL.iter().map(|e| e.1.to_owned());
     let names = names.chain(live.into_iter().map(|e| e.name));
-    let near = memgauge_live::events::nearest(name, names, 3);
-    format!(
-        "there is no event `{name}`; near it: {} (see `memgauge list`)",
-        near.join(", ")
-    )
+    let near = memgauge_live::events::near_it(name, names);
+    format!("there is no event `{name}`{near} (see `memgauge list`)")
 }
 
 /// A way from an overflow to a record, by name.

@@ -44,6 +44,28 @@ fn check_line(output: &Output, code: i32, words: &[&str]) {
     }
 }
 
+#[test]
+fn a_word_that_is_no_verb_gets_the_near_one_and_the_way_to_run_a_program() {
+    let run = |arguments: &[&str]| {
+        let mut command = Command::new(PROGRAM);
+        command.args(arguments).output().expect("memgauge runs")
+    };
+    let typo = ["`rpeort`; near it: report", "`memgauge -- rpeort`"];
+    check_line(&run(&["rpeort", "x.mg"]), USAGE, &typo);
+    let program = run(&["./prog"]);
+    check_line(
+        &program,
+        USAGE,
+        &["no verb `./prog`; a program goes behind `--`"],
+    );
+    let quiet = run(&["-q", "record", "-o", "x.mg"]);
+    check_line(
+        &quiet,
+        USAGE,
+        &["behind the verb: `memgauge record -q -o x.mg`"],
+    );
+}
+
 /// Records `program`, which cannot run; nothing must be left behind.
 fn check_program(program: &str, code: i32, words: &[&str]) {
     let recorded = Recorded::new(&[], &[program]);

@@ -45,6 +45,30 @@ fn the_known_limit_of_a_program_is_named_first() {
         (FAST, "chase --bytes 16MiB --steps 1M", "latency_bound"),
         // Loads in order, from a memory slower than the misses in flight could be served.
         (SLOW, "linear --bytes 32MiB", "bandwidth_bound"),
+        // The same from a faster memory: all eight words of each line are used, in order.
+        (FAST, "linear --bytes 32MiB", "stream_bound"),
+        (FAST, "write --bytes 32MiB", "stream_bound"),
+        (FAST, "triad --bytes 8MiB", "stream_bound"),
+        (FAST, "bigarray --bytes 16MiB --passes 2", "stream_bound"),
+        // One word of each line, and of each third line.
+        (
+            FAST,
+            "linear --bytes 64MiB --stride 64 --passes 2",
+            "stride_bound",
+        ),
+        (
+            FAST,
+            "linear --bytes 64MiB --stride 192 --passes 5",
+            "stride_bound",
+        ),
+        // Words here and there.
+        (FAST, "rand --bytes 64MiB --steps 500k", "latency_bound"),
+        // One word of each page, as a column of a matrix.
+        (
+            FAST,
+            "linear --bytes 64MiB --stride 4160 --passes 80",
+            "latency_bound",
+        ),
         (SLOW, "triad --bytes 8MiB", "bandwidth_bound"),
         // 3000 pages, more than both TLBs hold, with a line each, which L2 holds.
         (

@@ -94,6 +94,12 @@ fn pprof_sums_what_the_report_does() {
     let Some(text) = reads("go", &["tool", "pprof", "-raw"], &file) else {
         return;
     };
+    assert_eq!(raw_sums(&text), sums(&recorded.report()));
+    assert!(text.contains("do_lookup_x"), "{text}");
+}
+
+/// Sums of a profile by sample type, as `pprof -raw` lists it.
+fn raw_sums(text: &str) -> BTreeMap<String, u64> {
     let mut lines = text.lines().skip_while(|line| *line != "Samples:").skip(1);
     let header = lines.next().expect("sample types");
     let events: Vec<&str> = header
@@ -110,9 +116,70 @@ fn pprof_sums_what_the_report_does() {
         }
     }
     let events = events.iter().map(|event| event.replace("[dflt]", ""));
-    let read: BTreeMap<String, u64> = events.zip(totals).collect();
-    assert_eq!(read, sums(&recorded.report()));
-    assert!(text.contains("do_lookup_x"), "{text}");
+    events.zip(totals).collect()
+}
+
+#[test]
+fn a_profile_with_callers_keeps_the_exact_counts_of_all_events() {
+    if !needs(&[]) {
+        return;
+    }
+    let recorded = Recorded::new(&["-g", "-e", "llc.miss:11"], &["/bin/ls", "-l", "/usr/bin"]);
+    assert_eq!(recorded.code(), Some(0), "{}", recorded.said());
+    let file = export(&recorded, "pprof");
+    let Some(text) = reads("go", &["tool", "pprof", "-raw"], &file) else {
+        return;
+    };
+    let mut read = raw_sums(&text);
+    let of_calls = read.remove("llc.miss.calls").expect("a type for callers");
+    let exact = sums(&recorded.report());
+    assert_eq!(read, exact);
+    // Eleven misses a sample: the last of a thread may not be full.
+    assert!(
+        of_calls > 0 && exact["llc.miss"].abs_diff(of_calls) <= 11 * 8,
+        "{of_calls}"
+    );
+    assert!(text.contains("llc.miss.calls: sampled"), "{text}");
+    assert!(text.contains("llc.miss: modelled"), "{text}");
+}
+
+#[test]
+fn totals_have_the_unit_and_the_provenance_that_they_are_of() {
+    let Some(recorded) = recorded() else { return };
+    let file = export(&recorded, "openmetrics");
+    let text = std::fs::read_to_string(file).expect("text");
+    for (event, unit) in [
+        ("idle_ns", "nanoseconds"),
+        ("virtual_ns", "nanoseconds"),
+        ("dram.unattributed_write_bytes", "bytes"),
+        ("dram.read_bytes", "bytes"),
+        ("cycles", "cycles"),
+        ("loads", "count"),
+    ] {
+        let sample = format!(
+            "memgauge_events_total{{event=\"{event}\",unit=\"{unit}\",provenance=\"modelled\"}}"
+        );
+        assert!(text.contains(&sample), "{sample}: {text}");
+    }
+    let path = recorded.folder.path().join("clock.mg");
+    let mut clock = memgauge();
+    clock
+        .args(["record", "-q", "--source", "clock", "-o"])
+        .arg(&path);
+    let clock = clock.args([
+        "--",
+        "sh",
+        "-c",
+        "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done",
+    ]);
+    if !clock.output().expect("memgauge runs").status.success() {
+        return skipped(Need::Tool, "needs a timer of perf_event_open");
+    }
+    let mut export = memgauge();
+    export.arg("export").arg(&path).args(["-f", "openmetrics"]);
+    let text = String::from_utf8(export.output().expect("memgauge runs").stdout).expect("UTF-8");
+    let sample = "event=\"cpu-clock\",unit=\"nanoseconds\"";
+    assert!(text.contains(sample), "{text}");
 }
 
 #[test]

@@ -230,6 +230,64 @@ fn a_region_that_the_program_does_not_have_is_named_in_the_end() {
     let run = recorded(&["--region", "nope"], &["marked", "10"]);
     assert!(run.said().contains("no region `nope`"), "{}", run.said());
     assert_eq!(run.totals()["instructions"], 0);
+    let options = ["--region", "mark?", "--function", "nosuch*,leave"];
+    let run = recorded(&options, &["marked", "10"]);
+    let said = run.said();
+    assert!(said.contains("no function `nosuch*`:"), "{said}");
+    assert!(
+        said.contains("no function `leave`; near it: leaf"),
+        "{said}"
+    );
+    assert!(
+        said.contains("no region `mark?`; near it: marked"),
+        "{said}"
+    );
+}
+
+#[test]
+fn patterns_choose_regions_and_broken_ones_are_refused_before_the_program_runs() {
+    if !needs(&["cc"]) {
+        return;
+    }
+    let run = recorded(&["--region", "mark*"], &["marked", "1000"]);
+    assert!(!run.said().contains("no region"), "{}", run.said());
+    assert_eq!(run.totals()["loads"], 2000);
+    for option in ["--function", "--region"] {
+        let folder = tempfile::tempdir().expect("room");
+        let output = memgauge()
+            .args(["record", option, "sort[", "-o"])
+            .arg(folder.path().join("run.mg"))
+            .args(["--", program(), "marked", "10"])
+            .output()
+            .expect("memgauge runs");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(
+            said.contains(&format!("pattern `sort[` of {option}")),
+            "{said}"
+        );
+        assert!(!folder.path().join("run.mg").exists());
+    }
+}
+
+#[test]
+fn a_report_of_some_regions_says_so_and_divides_nothing_by_the_time_of_the_whole_run() {
+    if !needs(&["cc"]) {
+        return;
+    }
+    let run = recorded(&["--region", "marked"], &["marked", "1000000"]);
+    let text = harness::report_text(&run.path());
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let words = words.join(" ");
+    assert!(
+        words.contains("recorded inside regions alone (marked)"),
+        "{text}"
+    );
+    assert!(words.contains("what limits the run are left out"), "{text}");
+    let report = run.report();
+    assert_eq!(report["causes"], serde_json::json!([]));
+    assert!(report["dram"]["mean_read_bytes_per_s"].is_null());
+    assert!(report["dram"]["read_bytes"].is_u64());
 }
 
 /// A recording of the two halves by a timer, and its report.

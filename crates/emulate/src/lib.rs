@@ -33,6 +33,7 @@ mod walk;
 mod wire;
 mod words;
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -48,6 +49,7 @@ use engine::not_started;
 pub use engine::{Emulator, resolve, would_gain_rights};
 
 use memgauge_host as host;
+use memgauge_host::regions::RequestedNames;
 use memgauge_host::run::Program;
 use memgauge_host::sys::process::{children_usage, own_usage, without_randomisation};
 pub use memgauge_host::{Error, ErrorKind, Result};
@@ -91,6 +93,19 @@ pub struct Outcome {
     pub end: CommandEnd,
     /// Messages that the user needs at once, a line each.
     pub notes: Vec<String>,
+    /// Regions and functions that were asked for and that no process had.
+    pub missing: MissingNames,
+}
+
+/// Names that no process of a run had.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MissingNames {
+    /// Of regions.
+    pub regions: Vec<String>,
+    /// Of functions.
+    pub functions: Vec<String>,
+    /// Names of regions that there were.
+    pub seen: Vec<String>,
 }
 
 /// How far a recording has come.
@@ -147,8 +162,8 @@ fn facts(options: &Options, emulator: &Emulator) -> SourceFacts {
         settings.insert("sets".to_owned(), sets.to_string());
     }
     for (name, given) in [
-        ("regions", &options.regions),
-        ("functions", &options.functions),
+        (SourceFacts::REGIONS, &options.regions),
+        (SourceFacts::FUNCTIONS, &options.functions),
     ] {
         if !given.is_empty() {
             settings.insert(name.to_owned(), given.join(","));
@@ -212,17 +227,18 @@ fn spawn(command: &[String], emulator: &Emulator, session: &Session) -> Result<P
 /// written.
 pub fn record(options: &Options, progress: &mut dyn FnMut(&Progress)) -> Result<Outcome> {
     resolve(&options.command)?;
+    let asked = Asked::of(options)?;
     let emulator = Emulator::find()?;
     let machine = model(options)?;
     let mut session = Session::create(options.sets.map_or(0, SetSample::classes))?;
     session.name_functions(&options.functions)?;
     let writer = Writer::create(&options.output, manifest(options, &emulator))?;
-    let recorder = Recorder::new(machine, writer, options);
+    let recorder = Recorder::new(machine, writer, asked.regions.clone(), options);
     let mut run = EmulatedRun {
         started: Instant::now(),
         program: spawn(&options.command, &emulator, &session)?,
         recorder,
-        asked: asked(options),
+        asked,
     };
     let (end, failure) = match run.until_the_command_ends(&mut session, progress) {
         Ok(end) => (end, None),
@@ -234,9 +250,13 @@ pub fn record(options: &Options, progress: &mut dyn FnMut(&Progress)) -> Result<
             (run.unrecorded(&mut session)?, Some(unwritten))
         }
     };
-    let seen = run.finish(&mut session, &end, failure, &options.output)?;
+    let (seen, missing) = run.finish(&mut session, &end, failure, &options.output)?;
     let notes = notes(&seen, &end, options, &emulator);
-    Ok(Outcome { end, notes })
+    Ok(Outcome {
+        end,
+        notes,
+        missing,
+    })
 }
 
 /// The machine, to be fed all sets or some. Of lines, a sample is taken as often, so each
@@ -290,14 +310,29 @@ fn refuse_with_sets(options: &Options) -> Result<()> {
     }
 }
 
-/// Names that regions of the run should have: those of patterns cannot be told.
-fn asked(options: &Options) -> Vec<String> {
-    let all = options.regions.iter().chain(&options.functions);
-    let named = all.filter(|name| !name.contains(['*', '?', '[']));
-    let mut named: Vec<String> = named.cloned().collect();
-    named.sort();
-    named.dedup();
-    named
+/// Names that the user gave for regions.
+struct Asked {
+    regions: RequestedNames,
+    functions: RequestedNames,
+}
+
+impl Asked {
+    fn of(options: &Options) -> Result<Asked> {
+        Ok(Asked {
+            regions: RequestedNames::new("--region", &options.regions)?,
+            functions: RequestedNames::new("--function", &options.functions)?,
+        })
+    }
+
+    /// Those that no process had.
+    fn missing(&self, seen: &BTreeSet<String>) -> MissingNames {
+        let absent = |names: &RequestedNames| names.absent(seen.iter().map(String::as_str));
+        MissingNames {
+            regions: absent(&self.regions),
+            functions: absent(&self.functions),
+            seen: seen.iter().cloned().collect(),
+        }
+    }
 }
 
 /// Why a recording ended before its command, and when.
@@ -344,10 +379,6 @@ fn notes(seen: &[Note], end: &CommandEnd, options: &Options, emulator: &Emulator
         .iter()
         .map(|note| match *note {
             Note::LeakSearch => LEAK_SEARCH.to_owned(),
-            Note::NoRegion(ref name) => format!(
-                "the program has no region `{name}`: it marks none of this name and has no such \
-                symbol (names of C++ and Rust are mangled: `--function '*{name}*'` finds them)"
-            ),
             Note::Crashed { pid, signal } => crashed(
                 &format!("process {pid}"),
                 signal as i32,
@@ -385,8 +416,7 @@ struct EmulatedRun {
     started: Instant,
     program: Program,
     recorder: Recorder,
-    /// Names that regions should have.
-    asked: Vec<String>,
+    asked: Asked,
 }
 
 impl EmulatedRun {
@@ -476,7 +506,7 @@ impl EmulatedRun {
         end: &CommandEnd,
         mut failure: Option<Unwritten>,
         output: &Path,
-    ) -> Result<Vec<Note>> {
+    ) -> Result<(Vec<Note>, MissingNames)> {
         if failure.is_none() {
             failure = self.read_to_the_end(session).err().map(|error| Unwritten {
                 error,
@@ -500,10 +530,8 @@ impl EmulatedRun {
         }
         let delivery = delivery(self.recorder.delivered());
         let wall_s = self.started.elapsed().as_secs_f64();
-        let mut seen = self.recorder.notes().to_vec();
-        let names = self.recorder.names();
-        let absent = self.asked.iter().filter(|name| !names.contains(*name));
-        seen.extend(absent.cloned().map(Note::NoRegion));
+        let seen = self.recorder.notes().to_vec();
+        let missing = self.asked.missing(self.recorder.names());
         let (mut writer, copied) = match &failure {
             None => self.recorder.into_named(output)?,
             Some(_) => (self.recorder.into_writer(), 0),
@@ -531,7 +559,7 @@ impl EmulatedRun {
         });
         match failure {
             Some(unwritten) => Err(unwritten.told(end)),
-            None => Ok(flushed.and(finished).map(|()| seen)?),
+            None => Ok(flushed.and(finished).map(|()| (seen, missing))?),
         }
     }
 }

@@ -21,6 +21,7 @@ use super::sets::ClassSums;
 use super::waits::{Sync, Waits};
 use crate::{Options, Result};
 use memgauge_host::program::ProgramFiles;
+use memgauge_host::regions::RequestedNames;
 use memgauge_recording::overflows::Trace;
 
 mod rows;
@@ -105,7 +106,7 @@ struct ModelReader {
     /// Ends of regions that had not begun.
     unmatched: u64,
     /// Regions that are recorded; empty: all that happens is.
-    wanted: Vec<String>,
+    wanted: RequestedNames,
     /// Names that any process gave a region or a value.
     names: BTreeSet<String>,
     failure: Option<memgauge_recording::Error>,
@@ -126,17 +127,19 @@ pub(super) enum Note {
     LeakSearch,
     /// A process was killed by a signal that says it crashed.
     Crashed { pid: u64, signal: u64 },
-    /// No process had a region of this name, which was asked for.
-    NoRegion(String),
 }
 
 /// Notes that are kept; there may be any number of crashes.
 const MOST_NOTES: usize = 5;
 
 impl Recorder {
-    pub(super) fn new(machine: Machine, writer: Writer, options: &Options) -> Recorder {
+    pub(super) fn new(
+        machine: Machine,
+        writer: Writer,
+        wanted: RequestedNames,
+        options: &Options,
+    ) -> Recorder {
         let (traces, sets) = (options.traces, options.sets);
-        let wanted = options.regions.clone();
         Recorder(Followed::new(ModelReader {
             machine,
             writer,
@@ -592,7 +595,7 @@ impl ModelReader {
         match mark.what {
             RegionMarkKind::Begin => {
                 let name = process.kept.regions.get(&mark.name);
-                let wanted = name.is_some_and(|name| self.wanted.contains(name));
+                let wanted = name.is_some_and(|name| self.wanted.holds(name));
                 thread.regions.begin(mark.name, wanted, reading(core));
             }
             RegionMarkKind::End => thread.regions.end(mark.name, &reading(core)),

@@ -37,11 +37,16 @@ fn definition<'a>(summary: &'a Summary, event: &str) -> Option<&'a EventDef> {
     summary.events.iter().find(|def| def.name == event)
 }
 
-/// Unit of an event, as text.
+/// Unit of an event, as text. The kernel counts its clocks' events in nanoseconds; totals
+/// that no event stands for tell their unit by their names.
 pub(crate) fn unit(summary: &Summary, event: &str) -> &'static str {
+    let clock = event.split(':').next().unwrap_or(event);
     match definition(summary, event).map(|def| def.unit) {
         Some(Unit::Bytes) => "bytes",
         Some(Unit::Cycles) => "cycles",
+        _ if matches!(clock, "cpu-clock" | "task-clock") => "nanoseconds",
+        None if event.ends_with("_ns") => "nanoseconds",
+        None if event.ends_with("_bytes") => "bytes",
         Some(Unit::Count) | None => "count",
     }
 }
@@ -61,6 +66,7 @@ pub(crate) fn provenance(summary: &Summary, event: &str) -> &'static str {
         Some(Provenance::Counted) => "counted",
         Some(Provenance::Sampled) => "sampled",
         Some(Provenance::Modelled) => "modelled",
+        None if summary.recording.machine.is_some() => "modelled",
         Some(Provenance::Estimated) | None => "estimated",
     }
 }

@@ -1,6 +1,7 @@
 //! pprof's `profile.proto`, gzipped: one sample a place in the code, with the counts of all
-//! events, and its inlined functions as lines. Where stacks were recorded, one sample a chain
-//! of functions.
+//! events, and its inlined functions as lines. Where stacks were recorded, also one sample a
+//! chain of functions, in sample types of their own: chains come from samples, while counts of
+//! places may be exact, and both in one type would count each event twice.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -114,10 +115,15 @@ struct Builder {
 pub(crate) fn write(summary: &Summary, out: &mut dyn Write) -> Result<(), Error> {
     let mut builder = Builder::default();
     builder.string("");
-    match summary.calls.is_empty() {
-        true => builder.places(summary)?,
-        false => builder.calls(summary),
-    }
+    let places = events(summary, &summary.hot.instructions);
+    let places = match summary.calls.is_empty() {
+        true => places?,
+        // Chains alone are something to write.
+        false => places.unwrap_or_default(),
+    };
+    builder.types(summary, &places);
+    builder.places(summary, &places);
+    builder.calls(summary, places.len());
     builder.profile.time_nanos = signed(summary.recording.started_unix_ns);
     builder.profile.duration_nanos = signed(summary.run.duration_ns);
     let mut packed = GzEncoder::new(out, Compression::default());
@@ -126,48 +132,57 @@ pub(crate) fn write(summary: &Summary, out: &mut dyn Write) -> Result<(), Error>
     Ok(())
 }
 
+/// The sample type of an event's chains.
+fn with_callers(event: &str) -> String {
+    format!("{event}.calls")
+}
+
 fn signed(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 
 impl Builder {
+    /// Sample types: of places an event each, of chains one for each tree.
     fn types(&mut self, summary: &Summary, events: &[String]) {
         for event in events {
-            let kind = self.string(event);
-            let unit = self.string(unit(summary, event));
-            self.profile.sample_type.push(ValueType { kind, unit });
-            let comment = self.string(&format!("{event}: {}", code_provenance(summary, event)));
-            self.profile.comment.push(comment);
+            let how = code_provenance(summary, event);
+            self.sample_type(event, unit(summary, event), how);
+        }
+        for tree in &summary.calls {
+            let how = "sampled, by callers";
+            self.sample_type(&with_callers(&tree.event), unit(summary, &tree.event), how);
         }
     }
 
-    fn places(&mut self, summary: &Summary) -> Result<(), Error> {
+    fn sample_type(&mut self, name: &str, unit: &str, how: &str) {
+        let [kind, unit] = [name, unit].map(|text| self.string(text));
+        self.profile.sample_type.push(ValueType { kind, unit });
+        let comment = self.string(&format!("{name}: {how}"));
+        self.profile.comment.push(comment);
+    }
+
+    fn places(&mut self, summary: &Summary, events: &[String]) {
         let table = &summary.hot.instructions;
-        let events = events(summary, table)?;
-        self.types(summary, &events);
         // The event that orders the tables, where it is one.
         let ranks = [table.rank.as_str(), "dram.read_bytes", "llc.miss"];
         let known = ranks.iter().find_map(|&rank| self.strings.get(rank));
         self.profile.default_sample_type = known.copied().unwrap_or(0);
         for (row, counts) in with_rest(table) {
             let location = self.location(row);
-            let value = values(counts, &events).into_iter().map(signed).collect();
+            let value = values(counts, events).into_iter().map(signed);
             self.profile.sample.push(Sample {
                 location_id: vec![location],
-                value,
+                value: value.chain(summary.calls.iter().map(|_| 0)).collect(),
             });
         }
-        Ok(())
     }
 
-    fn calls(&mut self, summary: &Summary) {
-        let events: Vec<String> = summary
-            .calls
-            .iter()
-            .map(|tree| tree.event.clone())
-            .collect();
-        self.types(summary, &events);
-        self.profile.default_sample_type = self.strings.get(&events[0]).copied().unwrap_or(0);
+    /// Who asked for stacks wants to see them first.
+    fn calls(&mut self, summary: &Summary, behind: usize) {
+        if let Some(tree) = summary.calls.first() {
+            self.profile.default_sample_type = self.string(&with_callers(&tree.event));
+        }
+        let types = self.profile.sample_type.len();
         let mut locations = HashMap::new();
         for (number, tree) in summary.calls.iter().enumerate() {
             // Of each node, its own location and its callers'.
@@ -183,8 +198,8 @@ impl Builder {
                     .chain(outer.into_iter().flatten().copied())
                     .collect();
                 if node.own_events > 0 {
-                    let mut value = vec![0; events.len()];
-                    value[number] = signed(node.own_events);
+                    let mut value = vec![0; types];
+                    value[behind + number] = signed(node.own_events);
                     self.profile.sample.push(Sample {
                         location_id: chain.clone(),
                         value,

@@ -4,7 +4,58 @@
 //! begins again within itself, as a recursive function does, is entered once. Regions may
 //! overlap; each has all that happens within it.
 
+use glob::Pattern;
 use memgauge_trace::{CodeRegion, EventId, Pid, Tid};
+
+use crate::{Error, Result};
+
+/// Names of regions that a user asks for: as they are, or as patterns.
+#[derive(Clone, Debug, Default)]
+pub struct RequestedNames(Vec<(String, Pattern)>);
+
+impl RequestedNames {
+    /// Reads names as in `sort*` that `option` gave.
+    ///
+    /// # Errors
+    /// A pattern is not closed.
+    pub fn new(option: &str, names: &[String]) -> Result<RequestedNames> {
+        let read = |name: &String| {
+            // Two stars are one: names have no folders.
+            let text = name.split("**").collect::<Vec<_>>().join("*");
+            let pattern = Pattern::new(&text).map_err(|_| {
+                Error::usage(format!(
+                    "failed to read pattern `{name}` of {option}: it has a `[` without its `]`: \
+                     write `[[]` for the character itself"
+                ))
+            })?;
+            Ok((name.clone(), pattern))
+        };
+        Ok(RequestedNames(
+            names.iter().map(read).collect::<Result<_>>()?,
+        ))
+    }
+
+    /// Whether none were asked for.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether the name is one of them.
+    pub fn holds(&self, name: &str) -> bool {
+        let mut all = self.0.iter();
+        all.any(|(text, pattern)| text == name || pattern.matches(name))
+    }
+
+    /// Those that none of these names is.
+    pub fn absent<'a>(&self, names: impl Iterator<Item = &'a str> + Clone) -> Vec<String> {
+        let is_absent = |(text, pattern): &&(String, Pattern)| {
+            let mut names = names.clone();
+            !names.any(|name| text == name || pattern.matches(name))
+        };
+        let absent = self.0.iter().filter(is_absent);
+        absent.map(|(text, _)| text.clone()).collect()
+    }
+}
 
 /// A region that a thread is in.
 #[derive(Debug)]
@@ -105,6 +156,29 @@ pub fn rows(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_are_asked_for_by_patterns_and_broken_ones_are_refused() {
+        let names = |names: &[&str]| {
+            let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+            RequestedNames::new("--region", &names)
+        };
+        let asked = names(&["sort*", "load", "**_end", "x[0-9]", "nosuch?"]).unwrap();
+        for (name, held) in [
+            ("sort_lines", true),
+            ("load", true),
+            ("loads", false),
+            ("the_end", true),
+            ("x7", true),
+            ("xx", false),
+        ] {
+            assert_eq!(asked.holds(name), held, "{name}");
+        }
+        let seen = ["sort", "load", "_end"];
+        assert_eq!(asked.absent(seen.into_iter()), ["x[0-9]", "nosuch?"]);
+        let refused = names(&["sort["]).unwrap_err().to_string();
+        assert!(refused.contains("pattern `sort[` of --region"), "{refused}");
+    }
 
     #[test]
     fn a_region_within_itself_is_entered_once_and_others_end_for_themselves() {

@@ -18,7 +18,7 @@ use super::threads::{Change as ThreadChange, Threads};
 use super::unwinding::{Change, Unwinding};
 use super::writing::Writing;
 use crate::{Error, Result};
-use memgauge_host::program::{Mappings, hex};
+use memgauge_host::program::{KernelCode, Mappings, hex};
 use memgauge_host::unwind::{self, BROKEN_STACKS, SHORT_STACKS};
 use memgauge_perf::abi::{flag, read, record, sample};
 use memgauge_perf::builtin::{self, Named};
@@ -164,6 +164,9 @@ struct Converter {
     unwinding: Option<Unwinding>,
     /// Calls of the sample at hand.
     calls: Vec<VirtAddr>,
+    /// Where samples and calls were in the kernel, and a symbol of it with its address.
+    kernel: KernelCode,
+    kernel_symbol: Option<(String, u64)>,
     /// By path, as the file has them.
     build_ids: BTreeMap<String, String>,
     lost: BTreeMap<(LossKind, &'static str), u64>,
@@ -214,6 +217,8 @@ impl Converter {
             stacks: Stacks::new(),
             unwinding: changes.map(|changes| Unwinding::new(changes, &build_ids)),
             calls: Vec::new(),
+            kernel: KernelCode::default(),
+            kernel_symbol: None,
             build_ids,
             lost: BTreeMap::new(),
             not_kept: [0; NOT_KEPT.len()],
@@ -263,6 +268,7 @@ impl Converter {
         let time_ns = self.since_start(s.time_ns);
         self.threads.seen(s.pid, s.tid, time_ns);
         self.inherited(s.pid)?;
+        self.kernel.note(VirtAddr(s.ip));
         let latency_cycles = layout.latency(s);
         let (kind, source) = self.source(layout, DataSrc(s.data_src), latency_cycles);
         let row = SampleRow {
@@ -304,6 +310,9 @@ impl Converter {
         }
         if self.calls.is_empty() {
             return Ok(None);
+        }
+        for call in &self.calls {
+            self.kernel.note(*call);
         }
         let write = |frame| self.writer.frame(frame);
         let process = (Pid(s.pid), time_ns);
@@ -396,6 +405,10 @@ impl Converter {
             return Ok(());
         };
         let path = String::from_utf8_lossy(map.path);
+        // The offset in the file is the address of the symbol that the name ends with.
+        if let Some(symbol) = path.strip_prefix("[kernel.kallsyms]") {
+            self.kernel_symbol = Some((symbol.to_owned(), map.file_offset));
+        }
         let path = if path == "//anon" {
             "[anon]".into()
         } else {
@@ -561,7 +574,10 @@ impl Converter {
         let in_rings = self.ring_losses(&file.events);
         let sampling = self.sampling();
         let import = self.facts(damage);
+        let kernel = (self.kernel_symbol.as_ref())
+            .map(|(symbol, address)| self.kernel.named_if_at(symbol, *address));
         let mut writer = self.writer.finish()?;
+        writer.extend(kernel.unwrap_or_default())?;
         writer.extend(self.threads.rows())?;
         writer.extend(losses(self.lost).into_iter().chain(in_rings))?;
         writer.flush()?;

@@ -6,6 +6,9 @@ use serde::Serialize;
 
 use crate::units;
 
+/// What tells a stream from a stride.
+const LINE_USE: &str = "1.5 accesses or more a miss";
+
 /// A sentence of the overview.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Statement {
@@ -85,6 +88,34 @@ pub(crate) fn of_cause(cause: &Cause, summary: &Summary) -> Statement {
             "Use more of each line that comes: go through data in the order in which it lies, and \
              make it smaller. Loads that need the one before (lists, trees, hash chains): shorten \
              the chain. The tables of regions say which data; `--prefetch stride` models what \
+             prefetchers hide.",
+        ),
+        CauseKind::StreamBound => (
+            format!(
+                "It streams: it goes through data in order and waits for the lines for {} of its \
+                 cycles, at {} of the {limit} GB/s that memory can.",
+                percent(value),
+                percent(other)
+            ),
+            format!("at least {threshold} of the cycles stalled, most misses in order, {LINE_USE}"),
+            "Bring each line in fewer times: join loops that pass over the same data, work in \
+             blocks that fit a cache, use smaller types. Large arrays that are only written: \
+             non-temporal stores spare the read of each line. More threads share the wait. \
+             `--prefetch stride` models what prefetchers hide.",
+        ),
+        CauseKind::StrideBound => (
+            format!(
+                "It goes through data in order, with about one access to a line, and waits for \
+                 the lines for {} of its cycles, at {} of the {limit} GB/s that memory can.",
+                percent(value),
+                percent(other)
+            ),
+            format!(
+                "at least {threshold} of the cycles stalled, most misses in order, but not {LINE_USE}"
+            ),
+            "Accesses of a few bytes: use more of each line, keep together what is used together \
+             (an array for each field), or swap loops. Vectors that take whole lines: pass over \
+             the data fewer times, in blocks that fit a cache. `--prefetch stride` models what \
              prefetchers hide.",
         ),
         CauseKind::TlbBound => (

@@ -6,8 +6,10 @@
 
 mod interval;
 mod measured;
+mod rank;
 mod shares;
 mod text;
+mod unit;
 
 use std::collections::BTreeSet;
 
@@ -16,16 +18,10 @@ use serde_json::Value;
 
 pub use measured::{Measured, Shares};
 pub use shares::{ChangedShare, ChangedShares};
+pub use unit::MetricUnit;
 
 use interval::{Interval, contains_zero, mean, welch};
 use measured::PlaceCounts;
-
-/// Events by which changed functions are ranked: the first that changed by [`NOTABLE`].
-const RANKS: [&str; 5] = ["llc.miss", "l2.miss", "l1d.miss", "loads", "instructions"];
-
-/// Part of an event's count that has to change for it to rank functions. The last lines
-/// that an added pass evicts elsewhere must not hide the pass.
-const NOTABLE: f64 = 0.01;
 
 /// A number of both groups.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -81,6 +77,8 @@ pub struct Comparison {
     pub metrics: Vec<Metric>,
     /// The event that functions are ranked by; `None` where no function changed.
     pub ranked_by: Option<String>,
+    /// Whether nobody asked for that event.
+    pub ranked_by_cost: bool,
     /// Functions that changed, by their share of the change.
     pub functions: Vec<Changed>,
     /// Lines that changed, by the same event.
@@ -96,7 +94,7 @@ type Groups<'a> = [&'a [Measured]; 2];
 
 impl Comparison {
     /// Compares groups of runs, none empty. `event` ranks functions and lines; `None` takes
-    /// the first of the usual ones that changed.
+    /// the one whose differences cost most cycles.
     pub fn of(before: &[Measured], after: &[Measured], event: Option<&str>) -> Comparison {
         let program = |group: &[Measured]| group.first().and_then(|run| run.program.clone());
         let machine = |group: &[Measured]| group.first().and_then(|run| run.machine.clone());
@@ -111,7 +109,7 @@ impl Comparison {
         // A run without functions has not done without them: nothing is known of them.
         let functions_known = [know(before), know(after)];
         let is_known = functions_known == [true, true];
-        let ranked = is_known.then(|| ranked(groups, event)).flatten();
+        let ranked = is_known.then(|| rank::ranked(groups, event)).flatten();
         let (ranked_by, functions) = ranked.unzip();
         let functions = functions.unwrap_or_default();
         let have_lines = groups
@@ -139,6 +137,7 @@ impl Comparison {
             estimated_from: [part(before), part(after)],
             functions_known,
             metrics,
+            ranked_by_cost: ranked_by.is_some() && event.is_none(),
             ranked_by,
             functions,
             lines: lines.unwrap_or_default(),
@@ -150,6 +149,11 @@ impl Comparison {
     /// As JSON.
     pub fn json(&self) -> Value {
         serde_json::json!(self)
+    }
+
+    /// Whether one side's time is the model's and the other's was measured.
+    fn mixes_times(&self) -> bool {
+        self.machines[0].is_some() != self.machines[1].is_some()
     }
 
     fn is_of_groups(&self) -> bool {
@@ -167,7 +171,15 @@ fn metrics(groups: Groups) -> Vec<Metric> {
             .map(|run| run.metrics.get(name).copied())
             .collect()
     };
-    let metric = |name: &String| Metric::of(name, groups.map(|group| values(group, name)));
+    let is_modelled = |group: &[Measured]| group.iter().any(|run| run.machine.is_some());
+    let mixes_times = is_modelled(groups[0]) != is_modelled(groups[1]);
+    let metric = |name: &String| {
+        let metric = Metric::of(name, groups.map(|group| values(group, name)));
+        match mixes_times && unit::is_time(name) {
+            true => metric.without_difference(),
+            false => metric,
+        }
+    };
     names.into_iter().map(metric).collect()
 }
 
@@ -188,37 +200,28 @@ impl Metric {
         }
     }
 
+    /// Of a number whose two values mean different things.
+    fn without_difference(self) -> Metric {
+        Metric {
+            difference: None,
+            relative: None,
+            interval: None,
+            ..self
+        }
+    }
+
+    /// Whether both runs have the number, but not of one kind.
+    pub fn is_incomparable(&self) -> bool {
+        self.before.is_some() && self.after.is_some() && self.difference.is_none()
+    }
+
     /// Whether the number changed; of groups, by more than chance.
     pub fn is_change(&self) -> bool {
         match self.interval {
             Some(interval) => !contains_zero(interval),
-            None => self.before != self.after,
+            None => self.before != self.after && !self.is_incomparable(),
         }
     }
-}
-
-/// The event that ranks changed functions, and these.
-fn ranked(groups: Groups, event: Option<&str>) -> Option<(String, Vec<Changed>)> {
-    let functions = |event: &str| changed(groups, |run| &run.functions, event);
-    if let Some(event) = event {
-        return Some((event.to_owned(), functions(event)));
-    }
-    let by = |notable: f64| {
-        RANKS.iter().find_map(|&event| {
-            let rows = functions(event);
-            let sum: u64 = rows.iter().map(|row| row.after.abs_diff(row.before)).sum();
-            let is_enough = sum > 0 && sum as f64 >= notable * total(groups[0], event);
-            is_enough.then(|| (event.to_owned(), rows))
-        })
-    };
-    by(NOTABLE).or_else(|| by(0.0))
-}
-
-/// An event's mean count in all functions.
-fn total(group: &[Measured], event: &str) -> f64 {
-    let counts = group.iter().flat_map(|run| run.functions.values());
-    let counts = counts.filter_map(|counts| counts.get(event));
-    counts.map(|&count| count as f64).sum::<f64>() / group.len() as f64
 }
 
 /// Places whose count changed, the largest difference first.
@@ -312,6 +315,82 @@ mod tests {
         let text = |a, b| of(counted(a), counted(b)).text(10, &plain(80, false));
         assert!(text("loads", "cpu-clock").contains("no metric in common"));
         assert!(!text("loads", "loads").contains("no metric in common"));
+    }
+
+    #[test]
+    fn virtual_time_is_not_compared_with_measured_time() {
+        let run = |machine: Option<&str>, ns| Measured {
+            machine: machine.map(str::to_owned),
+            metrics: BTreeMap::from([("duration_ns".to_owned(), ns)]),
+            ..Measured::default()
+        };
+        let compared = of(run(None, 16.6e6), run(Some("zen4"), 102e6));
+        let length = &compared.metrics[0];
+        assert_eq!((length.before, length.after), (Some(16.6e6), Some(102e6)));
+        assert_eq!((length.difference, length.is_change()), (None, false));
+        let text = compared.text(10, &plain(80, false));
+        assert!(text.contains("Times are not compared"), "{text}");
+        let compared = of(run(Some("zen4"), 16.6e6), run(Some("zen4"), 102e6));
+        assert!(compared.metrics[0].is_change());
+    }
+
+    #[test]
+    fn the_event_whose_differences_cost_most_cycles_ranks() {
+        let run = |l1d: u64, l2: u64, instructions: u64| Measured {
+            functions: BTreeMap::from([(
+                "mul (m)".to_owned(),
+                BTreeMap::from([
+                    ("l1d.miss".to_owned(), l1d),
+                    ("l2.miss".to_owned(), l2),
+                    ("instructions".to_owned(), instructions),
+                ]),
+            )]),
+            ..Measured::default()
+        };
+        let ranked = |a, b| Comparison::of(&[a], &[b], None).ranked_by.unwrap();
+        // A matrix product whose loops were swapped: few more misses of the second level.
+        let (old, new) = (
+            run(16_900_000, 14_400, 60_000_000),
+            run(2_100_000, 16_300, 60_000_000),
+        );
+        assert_eq!(ranked(old.clone(), new.clone()), "l1d.miss");
+        assert_eq!(
+            ranked(run(100, 10, 5_000_000), run(101, 11, 9_000_000)),
+            "instructions"
+        );
+        assert_eq!(ranked(run(100, 10, 1000), run(90, 60, 1100)), "l2.miss");
+        let text = of(old.clone(), new.clone()).text(10, &plain(80, false));
+        assert!(text.contains("--event"), "{text}");
+        let asked = Comparison::of(&[old], &[new], Some("l2.miss"));
+        assert!(!asked.text(10, &plain(80, false)).contains("--event"));
+    }
+
+    #[test]
+    fn numbers_are_in_their_units() {
+        let run = |factor: f64| Measured {
+            metrics: [
+                ("duration_ns", 102e6),
+                ("dram.read_bytes", 3.0 * 1_048_576.0),
+                ("l1d.miss", 8_489_433.0),
+                ("llc.mpki", 71.382_492),
+                ("llc.miss_ratio", 0.25),
+            ]
+            .map(|(name, value)| (name.to_owned(), value * factor))
+            .into(),
+            ..Measured::default()
+        };
+        let text = of(run(1.0), run(0.5)).text(10, &plain(80, true));
+        for row in [
+            "dram.read_bytes  3.00 MiB  1.50 MiB    -1.50 MiB  -50.00 %",
+            "duration_ns        102 ms   51.0 ms     -51.0 ms  -50.00 %",
+            "l1d.miss            8.49M     4.24M       -4.24M  -50.00 %",
+            "llc.miss_ratio    25.00 %   12.50 %  -12.50 points  -50.00 %",
+            "llc.mpki            71.38     35.69       -35.69  -50.00 %",
+        ] {
+            let words: Vec<&str> = row.split_whitespace().collect();
+            let has = |line: &str| line.split_whitespace().collect::<Vec<_>>() == words;
+            assert!(text.lines().any(has), "{row}: {text}");
+        }
     }
 
     /// Runs that sampled `parts` of 1000, in functions `f0`, `f1`, …

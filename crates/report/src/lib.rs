@@ -28,7 +28,9 @@ use memgauge_analyze::Summary;
 use serde_json::{Value, json as object};
 
 pub use causes::Statement;
-pub use compare::{Changed, ChangedShare, ChangedShares, Comparison, Measured, Metric, Shares};
+pub use compare::{
+    Changed, ChangedShare, ChangedShares, Comparison, Measured, Metric, MetricUnit, Shares,
+};
 pub use io::{IoOrder, io_json, io_text};
 pub use page::{NO_FRONT_END, Page, Served, has_front_end};
 pub use placement::placement_text;

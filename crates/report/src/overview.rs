@@ -28,6 +28,13 @@ pub(crate) fn of_run(summary: &Summary, style: &Style) -> Vec<Statement> {
         .iter()
         .map(|c| of_cause(c, summary))
         .collect();
+    let regions = summary.recording.source.only_regions();
+    if let Some(names) = regions {
+        said.push(Statement {
+            kind: "caution",
+            ..fact(sections::of_regions(names, style))
+        });
+    }
     if let Some(sets) = summary.estimated() {
         said.push(fact(format!(
             "Misses, DRAM bytes and time are estimated from 1/{} of the cache sets.",
@@ -38,7 +45,7 @@ pub(crate) fn of_run(summary: &Summary, style: &Style) -> Vec<Statement> {
     }
     said.extend(hottest(summary));
     said.extend(sections::findings(summary, style).into_iter().map(fact));
-    if summary.causes.is_empty() {
+    if summary.causes.is_empty() && regions.is_none() {
         said.push(Statement {
             next: NEXT.to_owned(),
             ..fact(

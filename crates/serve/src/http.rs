@@ -1,7 +1,8 @@
 //! Requests and answers of HTTP/1.1, as bytes.
 //!
 //! httparse reads the head; the rest is little enough to be read here, where every limit
-//! can be seen. It refuses HTTP/1.0, bodies in chunks, and whatever does not fit. Nothing
+//! can be seen. It refuses bodies in chunks and whatever does not fit; to HTTP/1.0, which
+//! proxies speak, it answers whole and closes. Nothing
 //! here reads a socket or a clock: [`parse`] takes the bytes that there are, and says how
 //! many it needs.
 
@@ -29,6 +30,8 @@ pub struct Request {
     pub host: String,
     /// Whether the connection stays open.
     pub keep_alive: bool,
+    /// Whether it is of HTTP/1.0, which knows no streams.
+    pub is_old: bool,
     /// Body.
     pub body: Vec<u8>,
 }
@@ -86,21 +89,24 @@ fn too_long_a_head() -> Refusal {
 }
 
 fn another_version() -> Refusal {
-    let why = "failed to read the request: it is not of HTTP/1.1: ask by that version";
+    let why = "failed to read the request: it is of no version of HTTP/1: ask by HTTP/1.1";
     Refusal::new(505, "bad_request", why)
 }
 
 /// The request that a head tells of, without its body, and the body's length.
 fn request(head: &httparse::Request<'_, '_>) -> Result<(Request, usize), Refusal> {
-    if head.version != Some(1) {
-        return Err(another_version());
-    }
+    let is_old = match head.version {
+        Some(1) => false,
+        Some(0) => true,
+        _ => return Err(another_version()),
+    };
     let (path, query) = target(head.path.unwrap_or("/"));
     let mut request = Request {
         method: head.method.unwrap_or_default().to_owned(),
         path,
         query,
-        keep_alive: true,
+        keep_alive: !is_old,
+        is_old,
         ..Request::default()
     };
     let mut length = None;
@@ -183,6 +189,13 @@ pub(crate) const LINES: &str = "application/x-ndjson";
 impl Response {
     /// It as bytes, head and body. `keep_alive`: the connection stays open.
     pub fn bytes(&self, keep_alive: bool) -> Vec<u8> {
+        let mut bytes = self.head(keep_alive);
+        bytes.extend_from_slice(&self.body);
+        bytes
+    }
+
+    /// Its head alone, as `HEAD` asks for.
+    pub fn head(&self, keep_alive: bool) -> Vec<u8> {
         let mut head = head(self.status, self.kind, keep_alive);
         if let Some(allow) = &self.allow {
             head += &format!("Allow: {allow}\r\n");
@@ -191,9 +204,7 @@ impl Response {
             head += &format!("Content-Length: {}\r\n", self.body.len());
         }
         head += "\r\n";
-        let mut bytes = head.into_bytes();
-        bytes.extend_from_slice(&self.body);
-        bytes
+        head.into_bytes()
     }
 }
 
@@ -289,6 +300,7 @@ mod tests {
             query: vec![pair("a", "b"), pair("c", "")],
             host: "h".to_owned(),
             keep_alive: true,
+            is_old: false,
             body: b"{}".to_vec(),
         };
         assert_eq!(request, expected);
@@ -309,9 +321,23 @@ mod tests {
     }
 
     #[test]
+    fn an_old_version_is_answered_once_and_a_head_without_its_body() {
+        let (request, _) = complete(b"GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n");
+        assert!(request.is_old && !request.keep_alive);
+        let response = Response {
+            status: 200,
+            kind: JSON,
+            allow: None,
+            body: b"{}".to_vec(),
+        };
+        let head = String::from_utf8(response.head(true)).unwrap();
+        assert!(head.contains("Content-Length: 2\r\n") && head.ends_with("\r\n\r\n"));
+        assert_eq!(response.bytes(true), [head.as_bytes(), b"{}"].concat());
+    }
+
+    #[test]
     fn what_is_not_answered_is_refused_with_its_status() {
         let head = |header: &str| format!("POST / HTTP/1.1\r\n{header}\r\n\r\n").into_bytes();
-        assert_eq!(status(b"GET / HTTP/1.0\r\n\r\n"), 505);
         assert_eq!(status(b"GET / HTTP/2.0\r\n\r\n"), 505);
         assert_eq!(status(b"\x16\x03\x01\x02\x00"), 400, "TLS");
         assert_eq!(status(b"GET / HTTP/1.1\r\na b: c\r\n\r\n"), 400);

@@ -265,7 +265,7 @@ impl Profilers {
         let mut settings = new.settings()?;
         settings.only_user = (rights == Rights::Own).then_some(peer.uid);
         settings.most_threads = self.most_threads(settings.buffer)?;
-        let id = self.begin(peer.uid)?;
+        self.begin(peer.uid)?;
         // Without the lock: where an overhead is set, the cost of a sample is measured.
         let made = Profiler::new(settings.clone());
         let mut table = lock(&self.table);
@@ -276,6 +276,9 @@ impl Profilers {
             // refuses would wait for a reader of the queue, who may never come.
             drop(profiler.reader(Sharing::Queue)?);
         }
+        // One that was refused has no number.
+        let id = table.next;
+        table.next += 1;
         let entry = Arc::new(Entry {
             id,
             uid: peer.uid,
@@ -308,8 +311,8 @@ impl Profilers {
         Ok(most)
     }
 
-    /// A number for a profiler that is about to be made.
-    fn begin(&self, uid: u32) -> Result<u64, Refusal> {
+    /// A place for a profiler that is about to be made.
+    fn begin(&self, uid: u32) -> Result<(), Refusal> {
         let mut table = lock(&self.table);
         let made = table.entries.values().filter(|e| e.uid == uid).count();
         let begun = table.begun.entry(uid).or_default();
@@ -322,8 +325,7 @@ impl Profilers {
             return Err(Refusal::new(429, "limit", why));
         }
         *begun += 1;
-        table.next += 1;
-        Ok(table.next - 1)
+        Ok(())
     }
 
     /// One's own profiler, or anyone's for whom that is allowed.
@@ -334,7 +336,8 @@ impl Profilers {
     ) -> Result<Arc<Entry>, Refusal> {
         let entry = lock(&self.table).entries.get(&id).cloned();
         let entry = entry.ok_or_else(|| {
-            let why = format!("failed to find profiler `{id}`: GET /v1/profilers lists them");
+            let why =
+                format!("failed to find profiler `{id}`: no profiler has this number: list them");
             Refusal::new(404, "not_found", why)
         })?;
         if rights == Rights::Own && entry.uid != peer.uid {

@@ -248,6 +248,11 @@ impl Client {
             };
             match self.answer(&request) {
                 Answer::Whole(response) => self.send(&response, request.keep_alive)?,
+                Answer::Stream(_) if request.is_old => {
+                    let why = "failed to stream samples: HTTP/1.0 has no streams: ask by HTTP/1.1";
+                    let refusal = Refusal::new(505, "bad_request", why);
+                    return self.send(&refusal.response(), false);
+                }
                 Answer::Stream(stream) => return self.stream(stream),
             }
             if !request.keep_alive {
@@ -329,13 +334,20 @@ fn take_scraper(shared: &Arc<Shared>, mut stream: TcpStream) -> io::Result<()> {
 impl Shared {
     fn serve_metrics(&self, connection: &mut Connection<TcpStream>) -> io::Result<()> {
         loop {
-            let (response, keep_alive) = match connection.next(Some(IDLE), PATIENCE)? {
-                Next::Request(request) => (self.metrics(&request), request.keep_alive),
-                Next::Bad(refusal) => (refusal.response(), false),
+            let (response, keep_alive, is_head) = match connection.next(Some(IDLE), PATIENCE)? {
+                Next::Request(request) => {
+                    let is_head = request.method == "HEAD";
+                    (self.metrics(&request), request.keep_alive, is_head)
+                }
+                Next::Bad(refusal) => (refusal.response(), false, false),
                 Next::Over => return Ok(()),
             };
             self.traffic.answered(response.status);
-            connection.stream.write_all(&response.bytes(keep_alive))?;
+            let bytes = match is_head {
+                true => response.head(keep_alive),
+                false => response.bytes(keep_alive),
+            };
+            connection.stream.write_all(&bytes)?;
             if !keep_alive {
                 return Ok(());
             }
@@ -348,7 +360,7 @@ impl Shared {
             let why = "failed to show metrics: ask for 127.0.0.1 or localhost";
             return Refusal::new(403, "not_allowed", why).response();
         }
-        if request.method != "GET" || request.path != "/metrics" {
+        if !matches!(request.method.as_str(), "GET" | "HEAD") || request.path != "/metrics" {
             let why = "failed to find it: there is GET /metrics";
             return Refusal::new(404, "not_found", why).response();
         }

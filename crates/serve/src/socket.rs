@@ -16,8 +16,21 @@ pub struct Socket {
     path: PathBuf,
     /// Device and file of the socket.
     file: (u64, u64),
-    /// Held as long as the service lives.
-    _lock: File,
+    /// Held as long as the service lives, and removed before it is let go.
+    _lock: Lock,
+}
+
+/// A file that one service has locked.
+#[derive(Debug)]
+struct Lock {
+    path: PathBuf,
+    _file: File,
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
 }
 
 fn failed(path: &Path, why: impl std::fmt::Display) -> Error {
@@ -56,21 +69,36 @@ impl Socket {
     }
 }
 
-fn lock(path: &Path) -> Result<File> {
+fn lock(path: &Path) -> Result<Lock> {
     let mut name = path.as_os_str().to_owned();
     name.push(".lock");
     let name = PathBuf::from(name);
+    loop {
+        let file = locked(path, &name)?;
+        // Who ended meanwhile has removed the file: another may lock a new one.
+        let place = |facts: fs::Metadata| (facts.dev(), facts.ino());
+        let own = file.metadata().map(place).map_err(|e| system(&name, e))?;
+        if fs::symlink_metadata(&name).map(place).ok() == Some(own) {
+            return Ok(Lock {
+                path: name,
+                _file: file,
+            });
+        }
+    }
+}
+
+fn locked(path: &Path, name: &Path) -> Result<File> {
     let opened = OpenOptions::new()
         .write(true)
         .create(true)
         .truncate(false)
         .mode(0o600)
-        .open(&name);
-    let file = opened.map_err(|e| system(&name, e))?;
+        .open(name);
+    let file = opened.map_err(|e| system(name, e))?;
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => Err(served(path)),
-        Err(TryLockError::Error(e)) => Err(system(&name, e)),
+        Err(TryLockError::Error(e)) => Err(system(name, e)),
     }
 }
 
@@ -133,7 +161,8 @@ mod tests {
         );
         UnixStream::connect(&path).expect("the first listens");
         drop(first);
-        assert!(!path.exists());
+        let left = fs::read_dir(path.parent().expect("a folder")).expect("a folder");
+        assert_eq!(left.count(), 0, "nothing is left behind");
         Socket::bind(&path, true).expect("nobody is there any more");
     }
 

@@ -26,6 +26,16 @@ struct Segment {
     executable: bool,
 }
 
+/// Names of all functions that the file defines.
+pub(super) fn function_names(path: &Path) -> Option<Vec<String>> {
+    let cache = ReadCache::new(File::open(path).ok()?);
+    let file = object::File::parse(&cache).ok()?;
+    let all = file.symbols().chain(file.dynamic_symbols());
+    let functions = all.filter(|s| s.kind() == SymbolKind::Text && s.is_definition());
+    let named = functions.filter_map(|symbol| symbol.name().ok().map(str::to_owned));
+    Some(named.collect())
+}
+
 impl Image {
     /// `None` for a file that is not a program.
     pub(super) fn read(path: &Path, build_id: &str) -> Option<Image> {

@@ -32,6 +32,12 @@ pub struct Symbols {
     tables_only: bool,
 }
 
+/// Names of a file's functions as they stand in its symbol tables; none of a file that is
+/// no program.
+pub fn function_names(path: &Path) -> Vec<String> {
+    image::function_names(path).unwrap_or_default()
+}
+
 impl Symbols {
     /// Symbols of the files that the recording at that path names.
     pub fn of(recording: &Path) -> Symbols {

@@ -98,6 +98,19 @@ pub struct SourceFacts {
     pub settings: BTreeMap<String, String>,
 }
 
+impl SourceFacts {
+    /// The setting that names the regions of interest which alone were recorded.
+    pub const REGIONS: &'static str = "regions";
+    /// The setting that names the functions which are regions of interest.
+    pub const FUNCTIONS: &'static str = "functions";
+
+    /// The regions of interest that alone were recorded: events outside of them were not,
+    /// but the clock went on.
+    pub fn only_regions(&self) -> Option<&str> {
+        self.settings.get(Self::REGIONS).map(String::as_str)
+    }
+}
+
 /// The machine a recording was made on.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]

@@ -27,6 +27,7 @@ function subtitle(run: Summary): HTMLElement {
     ["source", name(recording.source.name)],
     ["started", when],
     ["ended", ended(recording.end)],
+    ["recorded inside regions alone", name(recording.source.settings["regions"] ?? "")],
     [recording.clock === "virtual" ? "virtual time" : "time", time(run.run.duration_ns)],
     ["instructions", run.run.instructions === null ? null : count(run.run.instructions)],
     ["modelled machine", machine === null ? null : `${name(machine.name)}, ${rate(machine.frequency_hz / 1e9)} GHz`],

@@ -168,6 +168,9 @@ fn read_plain(
         );
     }
     let guessed = guess(start);
+    if format.is_none() && guessed == Format::Text {
+        return read_guessed_text(input, take);
+    }
     match format.unwrap_or(&guessed) {
         Format::Raw => read_raw(input, take),
         Format::Csv(column) => read_csv(input, column, take),
@@ -181,6 +184,34 @@ fn read_plain(
     }
 }
 
+/// As `text`, unless most lines turn out to be something else: a curve of the few would
+/// look like one of all.
+fn read_guessed_text(
+    input: impl BufRead,
+    take: &mut dyn FnMut(&Accesses) -> anyhow::Result<()>,
+) -> anyhow::Result<UnreadableInput> {
+    let mut addresses = 0;
+    let junk = read_lines(
+        input,
+        |line| number(line).map(|n| (n, 1)).into(),
+        &mut |accesses| {
+            addresses += accesses.addresses.len() as u64;
+            take(accesses)
+        },
+    )?;
+    // A list without any address is told by who reads it.
+    let is_wrong = (1..junk.lines).contains(&addresses);
+    let Some((line, text)) = junk.first.as_ref().filter(|_| is_wrong) else {
+        return Ok(junk);
+    };
+    anyhow::bail!(
+        "failed to guess the format: {} of {} lines are no decimal address, the first is line {line}, \
+         `{text}`: name the format, as in --format hex",
+        junk.lines,
+        junk.lines + addresses
+    )
+}
+
 fn guess(start: &[u8]) -> Format {
     let start = &start[..start.len().min(GUESSED_FROM)];
     let is_text = |b: &u8| matches!(b, b'\t' | b'\n' | b'\r' | b' '..=b'~') || *b >= 0x80;
@@ -192,9 +223,16 @@ fn guess(start: &[u8]) -> Format {
     let text = String::from_utf8_lossy(start);
     let of_lackey = |line: &str| matches!(lackey(line), Line::Access(..));
     if text.lines().any(of_lackey) {
-        Format::Lackey
-    } else {
-        Format::Text
+        return Format::Lackey;
+    }
+    // The last line may be cut off. Lines with and without `0x` are text as they are.
+    let whole = text.rsplit_once('\n').map_or(&*text, |(whole, _)| whole);
+    let lines = whole.lines().map(str::trim);
+    let lines = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let mut others = lines.filter(|line| number(line).is_none()).peekable();
+    match others.peek().is_some() && others.all(|line| hex(line).is_some()) {
+        true => Format::Hex,
+        false => Format::Text,
     }
 }
 
@@ -425,12 +463,37 @@ mod tests {
     fn text_is_decimal_or_hexadecimal_and_junk_is_named() {
         let (all, junk) = parse(
             b"# list\n10\n0x10\r\n\nnonsense\n18446744073709551615\n-1\n+5\n0x\n",
-            None,
+            Some("text"),
         );
         assert_eq!(all.addresses, [10, 16, u64::MAX]);
         assert_eq!(junk.lines, 4);
         assert_eq!(junk.first, Some((5, "nonsense".to_owned())));
         assert_eq!(parse(b"ff\n0x10\n", Some("hex")).0.addresses, [255, 16]);
+    }
+
+    #[test]
+    fn lists_of_hexadecimal_lines_are_recognised_or_refused() {
+        let list = |addresses: &[u64]| -> Vec<u8> {
+            let lines = addresses.iter().map(|address| format!("{address:x}\n"));
+            lines.collect::<String>().into_bytes()
+        };
+        let addresses = [0, 0x40, 0x80, 0xc0, 0x100];
+        let (all, junk) = parse(&list(&addresses), None);
+        assert_eq!((all.addresses.as_slice(), junk.lines), (&addresses[..], 0));
+        // Decimal lines with one that is nothing stay decimal.
+        let (all, junk) = parse(b"10\n20\nabc no number\n30\n", None);
+        assert_eq!((all.addresses, junk.lines), (vec![10, 20, 30], 1));
+        // Letters come after what is guessed from.
+        let mut late = list(&[0x40; 2000]);
+        late.extend(list(&[0xc0; 3000]));
+        let error = read(&late[..], None, &mut |_| Ok(()))
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("3000 of 5000 lines") && error.contains("--format hex"),
+            "{error}"
+        );
+        assert_eq!(parse(&late, Some("text")).1.lines, 3000);
     }
 
     #[test]

@@ -250,6 +250,18 @@ fn usual_size(block: u64) -> u64 {
     }
 }
 
+/// A cache's size in the largest unit that it is a whole number of.
+fn size(bytes: u64) -> String {
+    let units = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
+    let whole = units
+        .iter()
+        .find(|unit| bytes >> unit.1 << unit.1 == bytes && bytes > 0);
+    whole.map_or_else(
+        || format!("{bytes} B"),
+        |&(unit, shift)| format!("{} {unit}", bytes >> shift),
+    )
+}
+
 /// The event that a phase's rate counts, in words.
 fn event(by: By, of_instructions: bool, size_bytes: u64) -> String {
     let per = if of_instructions {
@@ -258,7 +270,7 @@ fn event(by: By, of_instructions: bool, size_bytes: u64) -> String {
         "references"
     };
     match by {
-        By::Mpki => format!("misses of {} KiB per 1000 {per}", size_bytes >> 10),
+        By::Mpki => format!("misses of {} per 1000 {per}", size(size_bytes)),
         By::NewBlocks => format!("new blocks per 1000 {per}"),
         By::References => format!("references per 1000 {per}"),
     }

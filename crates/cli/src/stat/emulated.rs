@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use anyhow::Context;
 use memgauge_emulate::{self as emulate, geometry};
-use memgauge_live::events::nearest;
+use memgauge_live::events::near_it;
 use memgauge_live::stat::{Outcome, Row, Update};
 use memgauge_machine::PmuConfig;
 use memgauge_recording::{Recording, Selection, amend};
@@ -83,9 +83,10 @@ fn events(args: &Stat) -> anyhow::Result<Vec<(EventId, &'static str)>> {
         let known = catalogue::ALL.iter().find(|event| event.1 == name);
         let names = || catalogue::ALL.iter().map(|event| event.1.to_owned());
         known.map(|event| (event.0, event.1)).ok_or_else(|| {
-            let near = nearest(name, names(), 3).join(", ");
+            let near = near_it(name, names());
             usage(format!(
-                "failed to count `{name}`: the modelled machine has no such event; near it: {near}"
+                "failed to count `{name}`: the modelled machine has no such event{near}: \
+                 `memgauge list` has them"
             ))
         })
     };

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use memgauge_host::memory_counters::NoCounters;
+use memgauge_host::stolen::StolenTime;
 use memgauge_host::sys::process::{monotonic_ns, own_usage};
 use memgauge_io::{Filter, Meter, Setup};
 use memgauge_online::{
@@ -63,6 +64,9 @@ pub(super) struct Watch {
     began: Instant,
     looked: Instant,
     own_cpu: Duration,
+    stolen: StolenTime,
+    /// Part of the last interval's processor time that the hypervisor took.
+    stolen_share: Option<f64>,
     /// Whom the user named; empty: everybody who runs.
     named: Vec<u32>,
     paced: bool,
@@ -169,6 +173,8 @@ impl Watch {
             began: now,
             looked: now,
             own_cpu: own_usage().cpu,
+            stolen: StolenTime::now(),
+            stolen_share: None,
             named: plan.named.clone(),
             paced: plan.wanted.overhead.is_some(),
             on: true,
@@ -248,6 +254,9 @@ impl Watch {
             descriptors_at_most: self.descriptors_at_most,
         };
         self.own_cpu = cpu;
+        let stolen = StolenTime::now();
+        self.stolen_share = stolen.notable_share_since(&self.stolen);
+        self.stolen = stolen;
         Shown {
             elapsed_s: self.began.elapsed().as_secs_f64(),
             interval_s,
@@ -545,6 +554,13 @@ impl Watch {
             && !why.is_empty()
         {
             notes.push(format!("no I/O bytes: {why}"));
+        }
+        if let Some(share) = self.stolen_share {
+            notes.push(format!(
+                "the hypervisor took {:.0} % of processor time (steal): CPU% of threads counts it, \
+                 of processes does not",
+                share * 100.0
+            ));
         }
         if self.no_room > 0 {
             notes.push(format!(

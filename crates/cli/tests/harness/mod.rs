@@ -205,6 +205,12 @@ pub(crate) fn report(path: &Path) -> Output {
         .expect("memgauge runs")
 }
 
+/// Shows a recording as text.
+pub(crate) fn report_text(path: &Path) -> String {
+    let shown = memgauge().arg("report").arg(path).output();
+    String::from_utf8_lossy(&shown.expect("memgauge runs").stdout).into_owned()
+}
+
 /// A machine without prefetchers and exact LRU everywhere, whose caches L1D, L2
 /// and LLC have the sizes (in KiB) and ways given.
 pub(crate) fn write_machine(path: &Path, caches: [(u64, u64); 3]) {

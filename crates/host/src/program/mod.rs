@@ -12,6 +12,7 @@
 
 mod generated;
 mod identity;
+mod kernel;
 mod mappings;
 
 use std::cmp::Reverse;
@@ -28,6 +29,7 @@ use memgauge_trace::{Loss, LossKind, Module};
 use generated::{jitdump, perf_map};
 pub use identity::hex;
 pub use identity::{Identity, copy_name, identity};
+pub use kernel::KernelCode;
 pub use mappings::Mappings;
 
 use crate::Result;
@@ -88,6 +90,8 @@ pub struct ProgramFiles {
     older: BTreeMap<u32, SystemTime>,
     /// Dumps of generated code, as mapped.
     dumps: BTreeSet<(u32, PathBuf)>,
+    /// Where the kernel was seen.
+    pub kernel: KernelCode,
 }
 
 impl Default for ProgramFiles {
@@ -107,6 +111,7 @@ impl ProgramFiles {
             processes: BTreeSet::new(),
             older: BTreeMap::new(),
             dumps: BTreeSet::new(),
+            kernel: KernelCode::default(),
         }
     }
 
@@ -172,6 +177,7 @@ impl ProgramFiles {
         for (pid, path) in &self.dumps {
             writer.extend(generated::of_dump(*pid, path))?;
         }
+        writer.extend(self.kernel.named())?;
         self.copy_files(&output.join(COPIES), writer)
     }
 

@@ -27,7 +27,7 @@ mod sysfs;
 
 use memgauge_perf::builtin;
 pub use memgauge_perf::builtin::{Named, all as builtin_events};
-pub use suggest::nearest;
+pub use suggest::{near_it, nearest};
 pub use sysfs::cpu_list;
 pub use sysfs::{Alias, Pmus};
 
@@ -243,14 +243,13 @@ fn plain(name: &str, pmus: &Pmus) -> std::result::Result<Event, String> {
     let known = builtin::all().into_iter().map(|n| n.name);
     let aliases = pmus.aliases().into_iter().map(|a| a.name);
     let vendors = crate::sys::pfm::events().into_iter().map(|v| v.name);
-    let near = nearest(name, known.chain(aliases).chain(vendors), 3);
+    let near = near_it(name, known.chain(aliases).chain(vendors));
     let more = match crate::sys::pfm::is_installed() {
         true => "",
         false => "; vendors' names need libpfm4",
     };
     Err(format!(
-        "there is no event `{name}` here; near it: {} (see `memgauge list`{more})",
-        near.join(", ")
+        "there is no event `{name}` here{near} (see `memgauge list`{more})"
     ))
 }
 

@@ -1,14 +1,32 @@
-//! Names near one that does not exist.
+//! Names near one that there is not.
 
-/// The `n` candidates nearest to `name`, the nearest first.
+/// Candidates near `name`, at most `n`, the nearest first: those in which two letters of
+/// five differ at most, or that contain the name. There may be none.
 pub fn nearest(name: &str, candidates: impl Iterator<Item = String>, n: usize) -> Vec<String> {
     let name = name.to_lowercase();
+    let length = name.chars().count();
+    let rank = |candidate: &str| {
+        let candidate = candidate.to_lowercase();
+        let far = distance(&name, &candidate);
+        let is_near = far * 5 <= length.max(candidate.chars().count()) * 2;
+        let is_part = length >= 3 && candidate.contains(&name);
+        (is_near || is_part).then_some(far)
+    };
     let mut near: Vec<(usize, String)> = candidates
-        .map(|candidate| (distance(&name, &candidate.to_lowercase()), candidate))
+        .filter_map(|candidate| Some((rank(&candidate)?, candidate)))
         .collect();
     near.sort();
     near.dedup();
     near.into_iter().take(n).map(|(_, name)| name).collect()
+}
+
+/// The end of a message, with the nearest candidates; empty where none is near.
+pub fn near_it(name: &str, candidates: impl Iterator<Item = String>) -> String {
+    let near = nearest(name, candidates, 3);
+    match near.is_empty() {
+        true => String::new(),
+        false => format!("; near it: {}", near.join(", ")),
+    }
 }
 
 /// Levenshtein distance.
@@ -25,4 +43,30 @@ fn distance(a: &str, b: &str) -> usize {
         }
     }
     row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_names_that_are_near_are_suggested() {
+        let near = |name: &str| {
+            let all = [
+                "OCR",
+                "tsc",
+                "ARITH",
+                "cycles",
+                "page-faults",
+                "llc.miss",
+                "l2.miss",
+            ];
+            nearest(name, all.map(str::to_owned).into_iter(), 2)
+        };
+        assert!(near("nosuch").is_empty());
+        assert_eq!(near("cycle"), ["cycles"]);
+        assert_eq!(near("faults"), ["page-faults"]);
+        assert_eq!(near("LLC-miss"), ["llc.miss", "l2.miss"]);
+        assert_eq!(near_it("nosuch", std::iter::empty()), "");
+    }
 }

@@ -6,7 +6,7 @@
 use std::fs::{read_dir, read_to_string};
 use std::path::{Path, PathBuf};
 
-use super::{Event, nearest, number, simple};
+use super::{Event, near_it, nearest, number, simple};
 use memgauge_perf::abi::{Attr, kind};
 
 /// Where the descriptions are.
@@ -125,7 +125,10 @@ impl Pmus {
         let number = self.number(pmu);
         let valid = !pmu.is_empty() && !pmu.starts_with('.');
         number.filter(|_| valid).ok_or_else(|| {
-            let near = nearest(pmu, self.names().into_iter(), 3);
+            let mut near = nearest(pmu, self.names().into_iter(), 3);
+            if near.is_empty() {
+                near = self.names();
+            }
             let is_core = matches!(pmu, "cpu" | "cpu_core" | "cpu_atom");
             let why = if is_core {
                 ": this machine has no core PMU"
@@ -232,8 +235,8 @@ impl Pmus {
         let readable = self.tracepoints.iter().any(|root| read_dir(root).is_ok());
         match readable {
             true => {
-                let near = nearest(name, self.all_tracepoints(), 3).join(", ");
-                format!("there is no tracepoint `{name}`; near it: {near}")
+                let near = near_it(name, self.all_tracepoints());
+                format!("there is no tracepoint `{name}`{near}")
             }
             false => "tracepoints cannot be read: run as root, with tracefs mounted \
                       (mount -t tracefs tracefs /sys/kernel/tracing)"

@@ -78,6 +78,9 @@ pub(super) fn manifest(options: &Options, requests: &[RequestedEvent]) -> Manife
             .map_or(Method::Interrupt, |w| w.built.method);
         settings.insert("delivery".to_owned(), delivery(first).to_owned());
     }
+    if !options.regions.is_empty() {
+        settings.insert(SourceFacts::REGIONS.to_owned(), options.regions.join(","));
+    }
     let reference = options
         .tracing
         .iter()
@@ -234,6 +237,13 @@ impl Session<'_> {
 
     fn notes(&self) -> Vec<String> {
         let mut notes = self.open.notes.clone();
+        let absent = self.recorder.regions.absent().into_iter();
+        notes.extend(absent.map(|name| {
+            format!(
+                "no thread entered a region `{name}`: the program marks none of this name, or does \
+                 not come there"
+            )
+        }));
         for request in &self.requests {
             let said = request
                 .given_up

@@ -274,6 +274,9 @@ impl Recorder {
         outcome.with_address += u64::from(row.addr.is_some());
         row.period = stands_for;
         row.caller = self.caller(s, time_ns)?;
+        for ip in self.calls.iter().chain([&row.ip]) {
+            self.followed.files.kernel.note(*ip);
+        }
         self.writer.push(row)?;
         if let Some(registers) = s.intr_regs.filter(|_| self.keep_registers) {
             self.writer

@@ -18,12 +18,12 @@
 //! what the program may write is needed. Rejected: uprobes, which take root and a
 //! microsecond each.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use memgauge_host::regions::{End, Open, OpenRegions, rows};
+use memgauge_host::regions::{End, Open, OpenRegions, RequestedNames, rows};
 use memgauge_recording::Writer;
 use memgauge_trace::{CodeValue, EventId, Pid, Tid};
 
@@ -201,11 +201,13 @@ pub(super) struct Regions {
     behind_ns: u64,
     start_ns: u64,
     /// Only samples in these are recorded; empty: all.
-    wanted: Vec<String>,
+    wanted: RequestedNames,
     waiting: VecDeque<Mark>,
     /// Which each thread is in, and since when.
     inside: HashMap<(u32, u32), OpenRegions<String, u64>>,
     sums: BTreeMap<(Pid, Tid, String), Sums>,
+    /// Names of all regions that a thread has been in.
+    entered: BTreeSet<String>,
     values: Vec<CodeValue>,
     /// Ends of regions that had not begun, marks that were lost, samples outside of what
     /// is wanted.
@@ -216,12 +218,17 @@ pub(super) struct Regions {
 }
 
 impl Regions {
-    pub(super) fn new(file: Option<MarkFile>, wanted: &[String]) -> Regions {
+    pub(super) fn new(file: Option<MarkFile>, wanted: RequestedNames) -> Regions {
         Regions {
             file,
-            wanted: wanted.to_vec(),
+            wanted,
             ..Regions::default()
         }
+    }
+
+    /// Names that were asked for and that no thread has been in.
+    pub(super) fn absent(&self) -> Vec<String> {
+        self.wanted.absent(self.entered.iter().map(String::as_str))
     }
 
     /// Recording began, on the events' clock.
@@ -270,6 +277,9 @@ impl Regions {
             }),
             MarkKind::Begin => {
                 if inside.begin(mark.name.clone(), at_ns) {
+                    if !self.entered.contains(&mark.name) {
+                        self.entered.insert(mark.name.clone());
+                    }
                     let key = (ids.0, ids.1, mark.name);
                     self.sums.entry(key).or_default().entries += 1;
                 }
@@ -291,7 +301,7 @@ impl Regions {
     pub(super) fn sample(&mut self, pid: u32, tid: u32, event: EventId, period: u64) -> bool {
         let inside = self.inside.get(&(pid, tid));
         let mut open = inside.into_iter().flat_map(OpenRegions::iter);
-        if !self.wanted.is_empty() && !open.any(|open| self.wanted.contains(&open.name)) {
+        if !self.wanted.is_empty() && !open.any(|open| self.wanted.holds(&open.name)) {
             self.outside += 1;
             return false;
         }
@@ -345,7 +355,10 @@ mod tests {
     #[test]
     fn a_sample_belongs_to_the_regions_of_its_thread_at_its_time() {
         use MarkKind::{Begin, End};
-        let mut regions = Regions::new(None, &["a".to_owned()]);
+        let mut regions = Regions::new(
+            None,
+            RequestedNames::new("--region", &["a".to_owned()]).unwrap(),
+        );
         regions.begin(100, 0);
         regions.waiting.extend([
             at(110, Begin, "a"),

@@ -22,6 +22,7 @@ use crate::run::ObservedRun;
 use crate::sys::perf::{self, EventScope, Ring, Said};
 use crate::target::{OpenTarget, Target};
 use crate::{ErrorKind, Result};
+use memgauge_host::regions::RequestedNames;
 use memgauge_host::sys::process::{Watched, own_usage};
 use memgauge_perf::abi::{Attr, flag, kind, record, sample, software};
 use memgauge_perf::record::{Header, Layout, Record, Trailer};
@@ -47,6 +48,7 @@ const MOST_WAITING_BYTES: usize = 64 << 20;
 /// written.
 pub fn record(options: &Options) -> Result<super::Outcome> {
     perf::raise_open_files();
+    let wanted = RequestedNames::new("--region", &options.regions)?;
     let is_started = matches!(options.target, Target::Command(_));
     // Bandwidth's traces have no use for regions.
     let marks = match is_started && options.tracing.is_none() {
@@ -59,7 +61,7 @@ pub fn record(options: &Options) -> Result<super::Outcome> {
     let has = facilities(&Pmus::default());
     let opened = opened(options, &aimed, &has)?;
     let mut session = Session::new(options, opened)?;
-    session.recorder.regions = Regions::new(marks, &options.regions);
+    session.recorder.regions = Regions::new(marks, wanted);
     if session.opener.wide && aimed.per_task {
         session.recorder.followed.only = Some(pids(&options.target, run.pid()));
     }

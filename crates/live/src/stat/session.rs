@@ -19,6 +19,7 @@ use crate::run::ObservedRun;
 use crate::sys::perf::{self, EventScope, Ring};
 use crate::target::{OpenTarget, Target};
 use crate::{Error, ErrorKind, Result};
+use memgauge_host::stolen::StolenTime;
 use memgauge_host::sys::process::{children_usage, own_usage};
 use memgauge_perf::abi::{kind, software};
 
@@ -129,6 +130,7 @@ struct Session<'a> {
     /// Counts of each event so far, in the order of `events`.
     sums: Vec<u64>,
     start_ns: u64,
+    stolen: StolenTime,
     /// Time of a tick here, in nanoseconds.
     tick_ns: Option<f64>,
     /// Rows of a round; the memory stays for the next.
@@ -172,6 +174,7 @@ impl<'a> Session<'a> {
             per_task: opener.aimed.per_task,
             opener,
             sums: vec![0; events.len()],
+            stolen: StolenTime::now(),
             ids: Ids::of(&events, &open.groups),
             events,
             stream: Stream::new(
@@ -329,6 +332,13 @@ impl<'a> Session<'a> {
             self.per_task && self.options.interval_ns.is_some(),
         );
         self.facts.wall_ns = end_ns - self.start_ns;
+        if let Some(share) = StolenTime::now().notable_share_since(&self.stolen) {
+            self.facts.notes.push(format!(
+                "the hypervisor gave {:.0} % of the wanted processor time to others (steal): cpu-clock, \
+                 task-clock and `processors used` count it as the program's, /proc does not",
+                share * 100.0
+            ));
+        }
         let threads = self.stream.threads(self.start_ns);
         self.facts.threads = threads.len() as u64;
         self.costs();

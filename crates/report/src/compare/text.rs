@@ -1,6 +1,6 @@
 //! A comparison as text.
 
-use super::{Changed, ChangedShares, Comparison, Metric};
+use super::{Changed, ChangedShares, Comparison, Metric, MetricUnit};
 use crate::style::Style;
 use crate::table::{Kind, Table};
 use crate::units;
@@ -19,14 +19,20 @@ impl Comparison {
         }
         if self.metrics.iter().any(Metric::is_change) {
             text += "Metrics that changed\n";
-            text += &self.metrics_table().draw(style);
+            text += &self.metrics_table(style).draw(style);
         }
         text += &self.unchanged(style);
         if let Some(event) = &self.ranked_by {
+            if self.ranked_by_cost && !self.functions.is_empty() {
+                let line = format!(
+                    "Ranked by {event}: its differences cost most cycles (--event takes another)."
+                );
+                text += &format!("\n{}", style.wrap(&line, 0));
+            }
             let tables = [("Functions", &self.functions), ("Lines", &self.lines)];
             for (what, places) in tables.into_iter().filter(|(_, p)| !p.is_empty()) {
                 text += &format!("\n{what} that changed, by {event}\n");
-                text += &counts_table(places, what, rows).draw(style);
+                text += &counts_table(places, (what, event), rows, style).draw(style);
             }
         }
         if let Some(table) = &self.sampled {
@@ -44,6 +50,9 @@ impl Comparison {
             let name = |n: &Option<String>| n.clone().unwrap_or_else(|| "none".to_owned());
             let [before, after] = [name(&self.machines[0]), name(&self.machines[1])];
             text += &format!("The modelled machines differ: {before}, {after}.\n");
+        }
+        if self.mixes_times() {
+            text += "Times are not compared: one is the model's virtual time, the other was measured.\n";
         }
         if self.estimated_from != [None, None] {
             let of = |part: Option<u32>| match part {
@@ -76,7 +85,7 @@ impl Comparison {
         text
     }
 
-    fn metrics_table(&self) -> Table {
+    fn metrics_table(&self, style: &Style) -> Table {
         // The interval of groups takes the room of the difference.
         let (difference, interval) = match self.is_of_groups() {
             true => (None, Some("95 % interval")),
@@ -92,14 +101,20 @@ impl Comparison {
         titles.extend(interval.map(|title| (title, Kind::Number)));
         let mut table = Table::new(&titles);
         for metric in self.metrics.iter().filter(|metric| metric.is_change()) {
+            let unit = MetricUnit::of(&metric.name);
+            let none = || style.none().to_owned();
+            let value = |v: Option<f64>| v.map_or_else(none, |v| unit.value(v, style));
             let mut row = vec![
                 metric.name.clone(),
-                number(metric.before),
-                number(metric.after),
+                value(metric.before),
+                value(metric.after),
             ];
-            row.extend(difference.map(|_| number(metric.difference)));
-            row.push(metric.relative.map_or("–".to_owned(), signed_percent));
-            row.extend(interval.map(|_| relative_interval(metric)));
+            row.extend(difference.map(|_| {
+                let difference = metric.difference;
+                difference.map_or_else(none, |v| unit.difference(v, style))
+            }));
+            row.push(metric.relative.map_or_else(none, signed_percent));
+            row.extend(interval.map(|_| relative_interval(metric, style)));
             table.row(row);
         }
         table
@@ -120,20 +135,31 @@ impl Comparison {
 }
 
 /// The interval in parts of the value before, else in the metric's unit.
-fn relative_interval(metric: &Metric) -> String {
+fn relative_interval(metric: &Metric, style: &Style) -> String {
     let Some([low, high]) = metric.interval else {
-        return "–".to_owned();
+        return style.none().to_owned();
     };
+    let unit = MetricUnit::of(&metric.name);
     match metric.before.filter(|&before| before != 0.0) {
         Some(before) => {
             let [low, high] = [low / before, high / before].map(signed_percent);
             format!("{low} … {high}")
         }
-        None => format!("{} … {}", number(Some(low)), number(Some(high))),
+        None => {
+            let [low, high] = [low, high].map(|end| unit.difference(end, style));
+            format!("{low} … {high}")
+        }
     }
 }
 
-fn counts_table(places: &[Changed], what: &str, rows: usize) -> Table {
+fn counts_table(
+    places: &[Changed],
+    (what, event): (&str, &str),
+    rows: usize,
+    style: &Style,
+) -> Table {
+    let unit = MetricUnit::of(event);
+    let value = |value: u64| unit.value(value as f64, style);
     let has_intervals = places.iter().any(|row| row.interval.is_some());
     let mut titles = vec![
         ("share", Kind::Number),
@@ -149,14 +175,10 @@ fn counts_table(places: &[Changed], what: &str, rows: usize) -> Table {
     ));
     let mut table = Table::new(&titles);
     for row in places.iter().take(rows) {
-        let mut cells = vec![
-            units::share(row.share),
-            units::count(row.before),
-            units::count(row.after),
-        ];
+        let mut cells = vec![units::share(row.share), value(row.before), value(row.after)];
         let [low, high] = row.interval.unwrap_or_default();
         if has_intervals {
-            let [low, high] = [low, high].map(|end| number(Some(end.round())));
+            let [low, high] = [low, high].map(|end| unit.value(end.round(), style));
             cells.push(format!("{low} … {high}"));
         }
         cells.push(row.function.clone());
@@ -197,19 +219,6 @@ fn shares(what: &str, changed: &ChangedShares, rows: usize, style: &Style) -> St
         ]);
     }
     format!("\n{what} whose share changed, {of}\n{}", table.draw(style))
-}
-
-/// A whole number in full up to seven digits, in other cases a rounded one.
-fn number(value: Option<f64>) -> String {
-    match value {
-        None => "–".to_owned(),
-        Some(v) if v.fract() == 0.0 && v.abs() < 1e7 => format!("{v}"),
-        Some(v) if v.abs() >= 1000.0 => {
-            let sign = if v < 0.0 { "-" } else { "" };
-            format!("{sign}{}", units::count(v.abs() as u64))
-        }
-        Some(v) => format!("{v:.6}"),
-    }
 }
 
 fn signed_percent(ratio: f64) -> String {

@@ -4,6 +4,7 @@ use memgauge_analyze::{Finding, LossRow, Summary};
 use memgauge_trace::OwnCost;
 
 use super::clock;
+use super::headline::recorded_inside;
 use super::levels::title;
 use crate::causes::of_cause;
 use crate::style::{Role, Style};
@@ -57,6 +58,11 @@ fn loss_sentence(loss: &LossRow, style: &Style) -> String {
     let detail = style.name(&loss.detail);
     match detail.as_str() {
         "" => format!("{count:>6}  {}", loss.meaning),
+        // These samples are kept, a part of their stack is not: the detail says it all.
+        detail if loss.kind == "not_kept" && detail.starts_with("samples whose") => {
+            format!("{count:>6}  {detail}")
+        }
+        detail if loss.kind == "not_kept" => format!("{count:>6}  not kept: {detail}"),
         detail => format!("{count:>6}  {}: {detail}", loss.meaning),
     }
 }
@@ -99,11 +105,24 @@ pub(crate) fn findings(summary: &Summary, style: &Style) -> Vec<String> {
     findings.map(|f| sentence(f, summary, style)).collect()
 }
 
+/// Why nothing is said of what limits a recording of some regions.
+pub(crate) fn of_regions(names: &str, style: &Style) -> String {
+    let inside = recorded_inside(names, style);
+    format!(
+        "It was {inside}, times are of the whole run: mean rates and what limits the run are left \
+         out."
+    )
+}
+
 pub(super) fn in_short(summary: &Summary, style: &Style) -> String {
-    if summary.findings.is_empty() && summary.causes.is_empty() {
+    let regions = summary.recording.source.only_regions();
+    if summary.findings.is_empty() && summary.causes.is_empty() && regions.is_none() {
         return String::new();
     }
     let mut text = style.heading("In short", "");
+    if let Some(names) = regions {
+        text += &style.wrap(&of_regions(names, style), 2);
+    }
     for cause in &summary.causes {
         let said = of_cause(cause, summary);
         let sentence = match style.unicode {

@@ -92,16 +92,20 @@ pub(super) fn ticks(summary: &Summary, style: &Style) -> String {
     let Some(ticks) = counting.ticks.as_ref().map(|t| &t.facts) else {
         return String::new();
     };
-    let us = |ns: Option<u64>| or_none(ns, |ns| format!("{:.1} us", ns as f64 / 1e3), style);
+    let us = |ns: Option<u64>| or_none(ns, |ns| interval(ns as f64, style), style);
     let count = |n: Option<u64>| or_none(n, |n| n.to_string(), style);
     let expected = ticks.expected.max(1) as f64;
+    let every = interval(ticks.interval_ns as f64, style);
+    if ticks.seen + ticks.expected == 0 {
+        let line = format!("none: no thread ran for {every}, the interval of running time");
+        return section("Ticks", &[line], style);
+    }
     let mut lines = vec![
         format!(
-            "{} seen of {} expected ({:.2} %) every {:.1} us of running time; {} lost in rings, {} late",
+            "{} seen of {} expected ({:.2} %) every {every} of running time; {} lost in rings, {} late",
             ticks.seen,
             ticks.expected,
             100.0 * ticks.seen as f64 / expected,
-            ticks.interval_ns as f64 / 1e3,
             ticks.lost,
             ticks.late,
         ),
@@ -123,6 +127,14 @@ pub(super) fn ticks(summary: &Summary, style: &Style) -> String {
         ));
     }
     section("Ticks", &lines, style)
+}
+
+/// An interval or a gap: tenths of a microsecond matter in the short ones.
+fn interval(ns: f64, style: &Style) -> String {
+    match ns < 1e6 {
+        true => format!("{:.1} us", ns / 1e3),
+        false => units::nanoseconds(ns as u64, style),
+    }
 }
 
 /// How much the ticks slowed down what was observed.
@@ -399,6 +411,14 @@ mod tests {
         ] {
             assert!(text.contains(words), "`{words}` is not in {text}");
         }
+    }
+
+    #[test]
+    fn long_intervals_are_not_told_in_microseconds() {
+        let style = plain(80, true);
+        assert_eq!(interval(99_800.0, &style), "99.8 us");
+        assert_eq!(interval(500e6, &style), "500 ms");
+        assert_eq!(interval(1_002.5e6, &style), "1.00 s");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The program, how it ended, on what machine, and how much it did.
 
 use memgauge_analyze::{Summary, TotalsFrom};
-use memgauge_trace::{CommandEnd, EstimatedFacts, MachineFacts, SetsFacts};
+use memgauge_trace::{CommandEnd, EstimatedFacts, MachineFacts, SetsFacts, SourceFacts};
 
 use super::{clock, is_measured, or_none, provenance};
 use crate::style::{Role, Style};
@@ -23,6 +23,7 @@ pub(super) fn headline(summary: &Summary, style: &Style) -> String {
     if let Some(sets) = summary.estimated() {
         text += &estimated(sets, style);
     }
+    text += &regions(summary, style);
     text += &waited(summary, style);
     if summary.totals_from != TotalsFrom::Manifest && !facts.complete {
         let note = "the recorder did not end cleanly: numbers are sums of the parts that it had \
@@ -30,6 +31,30 @@ pub(super) fn headline(summary: &Summary, style: &Style) -> String {
         text += &style.paint_lines(Role::Warning, &style.wrap(note, 2));
     }
     text
+}
+
+/// Of which regions of interest the recording is, and which functions are some.
+fn regions(summary: &Summary, style: &Style) -> String {
+    let source = &summary.recording.source;
+    let mut text = String::new();
+    if let Some(names) = source.only_regions() {
+        let line = format!(
+            "{}; times are of the whole run",
+            recorded_inside(names, style)
+        );
+        text += &style.paint_lines(Role::Warning, &style.wrap(&line, 2));
+    }
+    if let Some(names) = source.settings.get(SourceFacts::FUNCTIONS) {
+        let line = format!("functions as regions of interest: {}", style.name(names));
+        text += &style.wrap(&line, 2);
+    }
+    text
+}
+
+/// What a recording of some regions has.
+pub(crate) fn recorded_inside(names: &str, style: &Style) -> String {
+    let names = style.name(names);
+    format!("recorded inside regions alone ({names}): counts, samples and curves are theirs")
 }
 
 fn modelled(machine: &MachineFacts, style: &Style) -> String {

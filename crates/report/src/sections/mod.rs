@@ -13,7 +13,7 @@ mod regions;
 mod sampling;
 mod threads;
 
-pub(crate) use closing::findings;
+pub(crate) use closing::{findings, of_regions};
 pub(crate) use headline::warnings as set_warnings;
 pub(crate) use hot::chain;
 pub(crate) use sampling::notes as sampling_notes;

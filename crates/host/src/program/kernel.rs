@@ -1,0 +1,142 @@
+//! Names of the kernel's functions, from `/proc/kallsyms`.
+//!
+//! The kernel lies elsewhere after each boot, so names are written while it still runs: of
+//! the functions that samples or calls are in, as generated code of process 0. A user whom
+//! the kernel does not show its addresses reads zeros, and then there are no names.
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use memgauge_trace::{GeneratedCode, Pid, VirtAddr};
+
+/// Distinct addresses that are kept; the kernel has some ten million bytes of code.
+const MOST_ADDRESSES: usize = 1 << 20;
+/// The last function of the list has no end: no function is larger.
+const MOST_BYTES: u64 = 1 << 20;
+
+/// Addresses of the kernel's code that a recording has.
+#[derive(Clone, Debug, Default)]
+pub struct KernelCode(BTreeSet<u64>);
+
+impl KernelCode {
+    /// Notes an address of code, if it is the kernel's.
+    pub fn note(&mut self, ip: VirtAddr) {
+        if ip.0 >> 63 == 1 && self.0.len() < MOST_ADDRESSES {
+            self.0.insert(ip.0);
+        }
+    }
+
+    /// The functions of the running kernel at these addresses.
+    pub fn named(&self) -> Vec<GeneratedCode> {
+        match self.0.is_empty() {
+            true => Vec::new(),
+            false => self.named_by(&list()),
+        }
+    }
+
+    /// The same of addresses that a kernel had in which `symbol` was at `address`: none if
+    /// the running one is another, or has booted since.
+    pub fn named_if_at(&self, symbol: &str, address: u64) -> Vec<GeneratedCode> {
+        if self.0.is_empty() || address == 0 {
+            return Vec::new();
+        }
+        let list = list();
+        let mut all = list.lines().filter_map(Entry::of);
+        match all.any(|entry| entry.name == symbol && entry.address == address) {
+            true => self.named_by(&list),
+            false => Vec::new(),
+        }
+    }
+
+    fn named_by(&self, list: &str) -> Vec<GeneratedCode> {
+        let code = list.lines().filter_map(Entry::of).filter(|e| e.is_code);
+        let mut code: Vec<Entry> = code.collect();
+        code.sort_by_key(|entry| entry.address);
+        code.dedup_by_key(|entry| entry.address);
+        let mut named = Vec::new();
+        let mut last = None;
+        for &ip in &self.0 {
+            let behind = code.partition_point(|entry| entry.address <= ip);
+            let Some(entry) = behind.checked_sub(1).map(|at| code[at]) else {
+                continue;
+            };
+            let end = code.get(behind).map_or(u64::MAX, |next| next.address);
+            let bytes = (end - entry.address).min(MOST_BYTES);
+            if ip - entry.address < bytes && last.replace(entry.address) != Some(entry.address) {
+                named.push(entry.row(bytes));
+            }
+        }
+        named
+    }
+}
+
+fn list() -> String {
+    fs::read_to_string("/proc/kallsyms").unwrap_or_default()
+}
+
+/// A line of the list: `ffffffff81000000 T _text`, of a module with its name behind.
+#[derive(Clone, Copy)]
+struct Entry<'a> {
+    address: u64,
+    is_code: bool,
+    name: &'a str,
+    module: Option<&'a str>,
+}
+
+impl<'a> Entry<'a> {
+    fn of(line: &'a str) -> Option<Entry<'a>> {
+        let mut words = line.split_ascii_whitespace();
+        let address = u64::from_str_radix(words.next()?, 16).ok()?;
+        let kind = words.next()?;
+        let name = words.next()?;
+        (address > 0).then(|| Entry {
+            address,
+            is_code: matches!(kind, "t" | "T" | "w" | "W"),
+            name,
+            module: words.next(),
+        })
+    }
+
+    fn row(&self, bytes: u64) -> GeneratedCode {
+        let module = self.module.map(|module| format!(" {module}"));
+        GeneratedCode {
+            pid: Pid(0),
+            start: VirtAddr(self.address),
+            bytes,
+            name: format!("{}{}", self.name, module.unwrap_or_default()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_the_kernel_get_the_function_that_they_are_in() {
+        const LIST: &str = "ffffffff81000000 T _text\n\
+            ffffffff81000000 T startup_64\n\
+            ffffffff81000100 t do_work\n\
+            ffffffff81000180 d some_data\n\
+            ffffffffc0001000 t nf_hook\t[nf_tables]\n\
+            0000000000000000 T hidden\n";
+        let mut code = KernelCode::default();
+        for ip in [0x40_1000, 0xffff_ffff_8100_0010, 0xffff_ffff_8100_01ff] {
+            code.note(VirtAddr(ip));
+        }
+        code.note(VirtAddr(0xffff_ffff_8100_0101));
+        code.note(VirtAddr(0xffff_ffff_c000_1004));
+        // Before and far behind all functions.
+        code.note(VirtAddr(0xffff_8000_0000_0000));
+        code.note(VirtAddr(0xffff_ffff_f000_0000));
+        let named = code.named_by(LIST);
+        let named: Vec<_> = named.iter().map(|c| (c.start.0, c.name.as_str())).collect();
+        let expected = [
+            (0xffff_ffff_8100_0000, "_text"),
+            (0xffff_ffff_8100_0100, "do_work"),
+            (0xffff_ffff_c000_1000, "nf_hook [nf_tables]"),
+        ];
+        assert_eq!(named, expected);
+        assert!(code.named_by("0000000000000000 T do_work\n").is_empty());
+    }
+}

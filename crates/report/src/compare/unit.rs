@@ -1,0 +1,74 @@
+//! Units of metrics, which their names tell.
+
+use crate::style::Style;
+use crate::units;
+
+/// The unit of a metric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MetricUnit {
+    /// Events.
+    Count,
+    /// Bytes.
+    Bytes,
+    /// Nanoseconds.
+    Nanoseconds,
+    /// A part of one.
+    Ratio,
+    /// Events in 1000 instructions.
+    PerThousand,
+}
+
+impl MetricUnit {
+    /// The unit of the metric of this name.
+    pub fn of(name: &str) -> MetricUnit {
+        match name {
+            name if name.ends_with("_ns") || units::is_clock(name) => MetricUnit::Nanoseconds,
+            name if name.ends_with("bytes") => MetricUnit::Bytes,
+            name if name.ends_with(".miss_ratio") => MetricUnit::Ratio,
+            name if name.ends_with(".mpki") => MetricUnit::PerThousand,
+            _ => MetricUnit::Count,
+        }
+    }
+
+    /// In words, for messages.
+    pub fn words(self) -> &'static str {
+        match self {
+            MetricUnit::Count => "a count",
+            MetricUnit::Bytes => "in bytes",
+            MetricUnit::Nanoseconds => "in nanoseconds",
+            MetricUnit::Ratio => "a ratio from 0 to 1",
+            MetricUnit::PerThousand => "a rate in 1000 instructions",
+        }
+    }
+
+    /// A value with its unit.
+    pub(super) fn value(self, value: f64, style: &Style) -> String {
+        let sign = if value < 0.0 { "-" } else { "" };
+        let size = value.abs();
+        let whole = size.round() as u64;
+        let text = match self {
+            MetricUnit::Count if size < 1000.0 && size.fract() != 0.0 => units::rate(size),
+            MetricUnit::Count => units::count(whole),
+            MetricUnit::Bytes => units::bytes(whole),
+            MetricUnit::Nanoseconds => units::nanoseconds(whole, style),
+            MetricUnit::Ratio => units::percent(size),
+            MetricUnit::PerThousand => units::rate(size),
+        };
+        format!("{sign}{text}")
+    }
+
+    /// A difference of two values: that of ratios is not a part of them.
+    pub(super) fn difference(self, value: f64, style: &Style) -> String {
+        let text = self.value(value, style);
+        match self {
+            MetricUnit::Ratio => text.replace('%', "points"),
+            _ => text,
+        }
+    }
+}
+
+/// Whether a modelled machine and a real one mean different things by the metric: times,
+/// and the cycles that times are made of.
+pub(super) fn is_time(name: &str) -> bool {
+    MetricUnit::of(name) == MetricUnit::Nanoseconds || name == "cycles"
+}
