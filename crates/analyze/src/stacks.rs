@@ -67,6 +67,11 @@ impl<'a> Frames<'a> {
     pub fn is_empty(&self) -> bool {
         self.calls.is_empty()
     }
+
+    /// The call that led to a call, and where the call is.
+    pub(crate) fn call(&self, id: FrameId) -> Option<(Option<FrameId>, Place)> {
+        self.calls.get(id.0 as usize).copied()
+    }
 }
 
 impl<'a> Analysis for Frames<'a> {
@@ -485,7 +490,7 @@ impl Growing<'_> {
                 last = there;
                 break;
             }
-            let &(caller, place) = self.frames.calls.get(frame.0 as usize)?;
+            let (caller, place) = self.frames.call(frame)?;
             path.push((frame, self.believed(frame, place)));
             at = caller;
         }
@@ -512,9 +517,10 @@ impl Growing<'_> {
     fn innermost(&self, call: Option<FrameId>, calls: u32) -> Vec<Place> {
         let mut at = call;
         let callers = std::iter::from_fn(|| {
-            let &(caller, place) = self.frames.calls.get(at?.0 as usize)?;
+            let frame = at?;
+            let (caller, place) = self.frames.call(frame)?;
             at = caller;
-            Some(place)
+            Some(self.believed(frame, place))
         });
         let mut places: Vec<Place> = callers.take(calls as usize).collect();
         places.reverse();
