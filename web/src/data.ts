@@ -113,6 +113,8 @@ export interface CallTree {
   samples: number;
   events: number;
   nodes: CallNode[];
+  /** Of each node, without what it calls: bins with samples, samples, events. */
+  timed?: { bin_ns: number; own: [number, number, number][][] };
 }
 
 export interface CallNode {

@@ -84,7 +84,7 @@ pub use series::{Curve, Curves, Peak, Series};
 pub use sites::{SampledSites, SiteTotals, Sites};
 pub use spaces::{AddressSpaces, Generated, Modules};
 pub use stacked::{StackFrame, StackedSample, StackedSamples, stacked_samples};
-pub use stacks::{CallNode, CallTree, CalledFrom, Frames, SampledStacks};
+pub use stacks::{CallNode, CallTree, CalledFrom, Frames, SampledStacks, TimedCalls};
 pub use summarise::{summarise, summarise_end};
 pub use summary::{Provenances, RecordingFacts, RunFacts, SCHEMA_VERSION, Summary, TotalsFrom};
 pub use threads::{

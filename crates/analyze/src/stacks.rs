@@ -8,11 +8,16 @@
 //! Memory: 24 bytes a frame, and 60 bytes for each place that samples have under the same
 //! calls.
 
-use std::collections::{HashMap, HashSet};
+mod times;
+
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use memgauge_recording::stacks::MOST_FRAMES;
 use memgauge_trace::{EventId, Frame, FrameId, Pid, Sample};
 use serde::Serialize;
+
+pub use times::TimedCalls;
+use times::{StackTimes, timed};
 
 use crate::Analysis;
 use crate::counts::{EventNames, ratio};
@@ -128,13 +133,18 @@ impl<'a> Analysis for Frames<'a> {
     }
 }
 
+/// An event, the calls that led to it, and the place.
+type StackKey = (EventId, Option<FrameId>, Place);
+
 /// Sums samples by event, calls and place. Only analyses over the same
 /// [`AddressSpaces`] may be merged.
 #[derive(Clone, Debug)]
 pub struct SampledStacks<'a> {
     spaces: &'a AddressSpaces,
     /// Samples, and the events they stand for.
-    sums: HashMap<(EventId, Option<FrameId>, Place), (u64, u64)>,
+    sums: HashMap<StackKey, (u64, u64)>,
+    /// The same over time, where it is wanted.
+    times: Option<StackTimes>,
     /// Mappings that no one says are code, and that samples ran in.
     ran: HashSet<(Pid, u64)>,
 }
@@ -145,7 +155,16 @@ impl<'a> SampledStacks<'a> {
         SampledStacks {
             spaces,
             sums: HashMap::new(),
+            times: None,
             ran: HashSet::new(),
+        }
+    }
+
+    /// Also by time.
+    pub fn timed(self) -> Self {
+        SampledStacks {
+            times: Some(StackTimes::new()),
+            ..self
         }
     }
 }
@@ -163,6 +182,9 @@ impl<'a> Analysis for SampledStacks<'a> {
             let sums = self.sums.entry(key).or_default();
             sums.0 += 1;
             sums.1 = sums.1.saturating_add(sample.period);
+            if let Some(times) = &mut self.times {
+                times.add(key, sample.time_ns, (1, sample.period));
+            }
         }
     }
 
@@ -173,6 +195,13 @@ impl<'a> Analysis for SampledStacks<'a> {
             sums.1 = sums.1.saturating_add(events);
         }
         self.ran.extend(other.ran);
+        self.times = match (self.times.take(), other.times) {
+            (Some(mut times), Some(others)) => {
+                times.merge(others);
+                Some(times)
+            }
+            (times, others) => times.or(others),
+        };
     }
 
     fn finish(self) -> SampledStacks<'a> {
@@ -209,6 +238,9 @@ pub struct CallTree {
     pub events: u64,
     /// Callers before what they call, those with most events first.
     pub nodes: Vec<CallNode>,
+    /// Nodes over time, where that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timed: Option<TimedCalls>,
 }
 
 /// The paths on which a function was reached.
@@ -309,12 +341,13 @@ pub(crate) fn call_trees(
     let mut growing = Growing {
         frames,
         ran: &sampled.ran,
+        times: sampled.times.as_ref(),
         functions: Functions::new(frames.spaces, symbols),
     };
     let trees = by_event.into_iter().map(|(event, mut stacks)| {
         // Equal recordings have equal trees.
         stacks.sort_unstable();
-        growing.tree(names.name(event), &stacks)
+        growing.tree(event, names.name(event), &stacks)
     });
     let mut trees: Vec<CallTree> = trees.collect();
     trees.sort_by(|a, b| (b.samples, &a.event).cmp(&(a.samples, &b.event)));
@@ -452,12 +485,19 @@ struct Known {
 struct Growing<'a> {
     frames: &'a Frames<'a>,
     ran: &'a HashSet<(Pid, u64)>,
+    times: Option<&'a StackTimes>,
     functions: Functions<'a>,
 }
 
 impl Growing<'_> {
-    fn tree(&mut self, event: String, stacks: &[(Option<FrameId>, Place, (u64, u64))]) -> CallTree {
+    fn tree(
+        &mut self,
+        id: EventId,
+        event: String,
+        stacks: &[(Option<FrameId>, Place, (u64, u64))],
+    ) -> CallTree {
         let mut tree = Tree::default();
+        let mut times: BTreeMap<(u32, u32), (u64, u64)> = BTreeMap::new();
         let mut known = HashMap::new();
         for &(caller, place, (samples, events)) in stacks {
             let outer = self.reached(&mut tree, &mut known, caller);
@@ -466,6 +506,12 @@ impl Growing<'_> {
                 node.samples += samples;
                 node.events = node.events.saturating_add(events);
                 node.own_events = node.own_events.saturating_add(events);
+                let timed = self.times.and_then(|times| times.of(&(id, caller, place)));
+                for (&bin, &(samples, events)) in timed.into_iter().flatten() {
+                    let cell = times.entry((at, bin)).or_default();
+                    cell.0 += samples;
+                    cell.1 = cell.1.saturating_add(events);
+                }
             }
         }
         tree.sum_up();
@@ -473,11 +519,16 @@ impl Growing<'_> {
         let (samples, events) = tops.fold((0, 0_u64), |(samples, events), node| {
             (samples + node.samples, events.saturating_add(node.events))
         });
+        let (nodes, kept) = self.kept(&tree);
+        let timed = self
+            .times
+            .map(|of| timed(of.bin_ns(), nodes.len(), &kept, times));
         CallTree {
             event,
             samples,
             events,
-            nodes: self.kept(&tree),
+            nodes,
+            timed,
         }
     }
 
@@ -547,8 +598,9 @@ impl Growing<'_> {
         at
     }
 
-    /// The chosen nodes in order of the calls; the others are summed.
-    fn kept(&self, tree: &Tree) -> Vec<CallNode> {
+    /// The chosen nodes in order of the calls; the others are summed. Also which of them each
+    /// node of the tree is in.
+    fn kept(&self, tree: &Tree) -> (Vec<CallNode>, Vec<u32>) {
         let chosen = tree.chosen();
         let mut called: HashMap<Option<u32>, Vec<u32>> = HashMap::new();
         for (at, node) in tree.nodes.iter().enumerate() {
@@ -564,9 +616,11 @@ impl Growing<'_> {
             });
         }
         let mut kept = Vec::new();
+        let mut is_in = vec![None; tree.nodes.len()];
         let mut waiting = vec![(None, None)];
         while let Some((number, caller)) = waiting.pop() {
             if let Some(number) = number {
+                is_in[number as usize] = Some(kept.len() as u32);
                 kept.push(self.named(&tree.nodes[number as usize], caller));
             }
             let own = number.map(|_| kept.len() as u32 - 1);
@@ -575,6 +629,9 @@ impl Growing<'_> {
             };
             let (large, small): (Vec<u32>, Vec<u32>) =
                 list.iter().partition(|&&at| chosen[at as usize]);
+            for &at in &small {
+                is_in[at as usize] = Some(kept.len() as u32);
+            }
             let small: Vec<&Node> = small.iter().map(|&at| &tree.nodes[at as usize]).collect();
             if !small.is_empty() {
                 kept.push(others(&small, own));
@@ -582,7 +639,17 @@ impl Growing<'_> {
             // The last one that waits is the next.
             waiting.extend(large.into_iter().rev().map(|at| (Some(at), own)));
         }
-        kept
+        // What is called by one of the others is in them, too: callers come first.
+        for at in 0..tree.nodes.len() {
+            let caller = tree.nodes[at]
+                .caller
+                .and_then(|caller| is_in[caller as usize]);
+            is_in[at] = is_in[at].or(caller);
+        }
+        (
+            kept,
+            is_in.into_iter().map(Option::unwrap_or_default).collect(),
+        )
     }
 
     fn named(&self, node: &Node, caller: Option<u32>) -> CallNode {

@@ -169,7 +169,10 @@ impl Reader<'_> {
         }
         let frames = Frames::new(spaces).seen(is_modelled);
         let frames = self.read(frames, &Selection::all())?;
-        let stacks = (!frames.is_empty()).then(|| SampledStacks::new(spaces));
+        let stacks = (!frames.is_empty()).then(|| match timed {
+            true => SampledStacks::new(spaces).timed(),
+            false => SampledStacks::new(spaces),
+        });
         if stacks.is_some() {
             columns.extend(["ip", "caller"]);
         }

@@ -275,6 +275,55 @@ fn a_selected_range_filters_tables_and_plots() {
     }
 }
 
+/// Selects a quarter of the run, and sums what the flame graph must have then by another way
+/// than the page's own.
+const ZOOMED_CALLS: &str = r##"
+  const canvas = () => find(".flames canvas")[0];
+  const unit = () => find("#calls .unit")[0].textContent;
+  const press = (at, key) => at.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
+  const before = unit();
+  const chart = find(".chart")[0];
+  press(chart, "+");
+  press(chart, "+");
+  await frames();
+  const { nodes, timed } = data().summary.calls[0];
+  const end = Math.max(data().summary.timeline.duration_ns, data().summary.run.duration_ns);
+  const [from, to] = [0.375 * end, 0.625 * end];
+  const inside = (cells) => cells.filter(([bin]) => (bin + 1) * timed.bin_ns > from && bin * timed.bin_ns < to);
+  const sum = (list, at) => list.reduce((all, cell) => all + cell[at], 0);
+  const samples = sum(timed.own.flatMap(inside), 1);
+  const all = sum(timed.own.flatMap(inside), 2);
+  const isUnder = (node, top) => node === top || (nodes[node].caller !== null && isUnder(nodes[node].caller, top));
+  const events = (top) => sum(timed.own.flatMap((cells, node) => (isUnder(node, top) ? inside(cells) : [])), 2);
+  const tops = nodes.map((_, i) => i).filter((i) => nodes[i].caller === null);
+  const share = `${((100 * events(tops[0])) / all).toFixed(1)} %`;
+  press(canvas(), "ArrowDown");
+  const told = find("#calls .told")[0].textContent;
+  const zoomed = unit();
+  press(chart, "Escape");
+  await frames();
+  return { before, zoomed, after: unit(), samples, share, told, top: nodes[tops[0]].function };"##;
+
+#[test]
+fn a_selected_range_filters_the_flame_graph() {
+    if !has_front_end() {
+        return;
+    }
+    let Some(found) = sound(&page_of(&fixture("../calls")), WIDE, ZOOMED_CALLS) else {
+        return;
+    };
+    let text = |key: &str| found[key].as_str().expect("text");
+    assert_eq!(text("before"), text("after"));
+    assert!(text("before").ends_with("the whole run"), "{found}");
+    let samples = format!("{} samples, from ", found["samples"]);
+    assert!(
+        found["samples"].as_u64() > Some(0) && text("zoomed").starts_with(&samples),
+        "{found}"
+    );
+    assert!(text("told").starts_with(text("top")), "{found}");
+    assert!(text("told").contains(text("share")), "{found}");
+}
+
 /// Every name of a page's data by an evil one.
 fn with_evil_names(value: &mut Value) {
     const EVIL: &str =

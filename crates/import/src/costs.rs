@@ -25,6 +25,9 @@ use crate::Result;
 /// Where addresses of lines begin: in no program's first pages.
 const FIRST: u64 = 1 << 32;
 
+/// More events than any tool counts at once; each has a number of 16 bits.
+const MOST_EVENTS: usize = 1000;
+
 /// What the file does not name.
 const UNKNOWN: &str = "[unknown]";
 
@@ -186,7 +189,8 @@ impl Costs {
             }
             // All parts of a file have the same.
             "events" if self.events.is_empty() => {
-                self.events = value.split_whitespace().map(str::to_owned).collect();
+                let names = value.split_whitespace().map(str::to_owned);
+                self.events = names.take(MOST_EVENTS).collect();
             }
             "event" => {
                 if let Some((name, long)) = value.split_once(':') {
@@ -327,7 +331,7 @@ impl Costs {
         for (number, ((object, file, function, line), costs)) in (0..).zip(&self.places) {
             let start = VirtAddr(FIRST + number);
             let at = |&column: &usize| costs.get(column).copied().unwrap_or(0);
-            let sum = |columns: &[usize]| columns.iter().map(at).sum::<u64>();
+            let sum = |columns: &[usize]| columns.iter().map(at).fold(0, u64::saturating_add);
             for (def, plus, minus) in &events {
                 let count = sum(plus).saturating_sub(sum(minus));
                 let site = SiteCount {

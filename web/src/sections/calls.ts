@@ -3,7 +3,8 @@
 
 import type { CallNode, CallTree, Data } from "../data";
 import { csv, h, save } from "../dom";
-import { base, count, name, percent } from "../format";
+import { base, count, name, percent, time } from "../format";
+import { current, follow, isWhole } from "../range";
 import { colour, onTheme } from "../theme";
 import { section, Section } from "./section";
 
@@ -197,7 +198,49 @@ function shade(node: CallNode): string {
   return `heat-${sum % 3}`;
 }
 
-function graph(tree: CallTree): HTMLElement {
+/** The tree of the selected stretch: bins that it cuts count whole. */
+function inRange(tree: CallTree): CallTree {
+  const timed = tree.timed;
+  if (timed === undefined || isWhole()) return tree;
+  const [from, to] = bins(tree);
+  const nodes = tree.nodes.map((node) => ({ ...node, samples: 0, events: 0, own_events: 0 }));
+  let [samples, events] = [0, 0];
+  // What is called comes behind its caller.
+  for (let i = nodes.length - 1; i >= 0; i--) {
+    const node = nodes[i];
+    for (const [bin, s, e] of timed.own[i] ?? []) {
+      if (bin < from || bin >= to) continue;
+      node.samples += s;
+      node.events += e;
+      node.own_events += e;
+    }
+    if (node.caller === null) {
+      samples += node.samples;
+      events += node.events;
+    } else {
+      nodes[node.caller].samples += node.samples;
+      nodes[node.caller].events += node.events;
+    }
+  }
+  return { ...tree, nodes, samples, events };
+}
+
+/** The bins that the range touches. */
+function bins(tree: CallTree): [number, number] {
+  const bin = tree.timed?.bin_ns ?? 1;
+  const [from, to] = current();
+  return [Math.floor(from / bin), Math.ceil(to / bin)];
+}
+
+function stretch(tree: CallTree): string {
+  if (tree.timed === undefined || isWhole()) return "the whole run";
+  const end = current()[1];
+  const [from, to] = bins(tree).map((bin) => time(bin * (tree.timed?.bin_ns ?? 1), end));
+  return `from ${from} to ${to}`;
+}
+
+function graph(all: CallTree): HTMLElement {
+  const tree = inRange(all);
   const told = h("p", { class: "told", role: "status", "aria-live": "polite" }, "Touch a box to see its share. Click to zoom in, again to zoom out.");
   const flames = new Flames(tree, told);
   const find = h("input", { type: "search", placeholder: "Find a function", "aria-label": "Find a function in the flame graph" });
@@ -215,7 +258,7 @@ function graph(tree: CallTree): HTMLElement {
       "figcaption",
       {},
       h("span", { class: "plot-title" }, `Calls that led to ${name(tree.event)}`),
-      h("span", { class: "unit" }, `${count(tree.samples)} samples, the whole run`),
+      h("span", { class: "unit" }, `${count(tree.samples)} samples, ${stretch(all)}`),
       find,
       whole,
       get,
@@ -238,7 +281,9 @@ export function calls(data: Data): Section | null {
   if (trees.length === 0) return null;
   const place = h("div", {}, graph(trees[0]));
   const choice = h("select", { "aria-label": "Event of the flame graph" }, ...trees.map((tree, i) => h("option", { value: String(i) }, name(tree.event))));
-  choice.addEventListener("change", () => place.replaceChildren(graph(trees[Number(choice.value)])));
+  const draw = (): void => place.replaceChildren(graph(trees[Number(choice.value)]));
+  choice.addEventListener("change", draw);
+  follow(draw);
   return section(
     "calls",
     "Flame graph",
@@ -248,7 +293,7 @@ export function calls(data: Data): Section | null {
       definition:
         "Which calls led to the samples. A box is a function, as wide as its share of the events that the samples stand " +
         "for, with what it calls below it; functions that the compiler inlined have boxes of their own. Boxes narrower " +
-        "than a pixel are not drawn; zoom in to see them. Shade tells modules apart. The graph is of the whole run.",
+        "than a pixel are not drawn; zoom in to see them. Shade tells modules apart. The graph is of the selected stretch of time, else of the whole run.",
     },
     trees.length > 1 ? choice : null,
     place,

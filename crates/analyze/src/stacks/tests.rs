@@ -1,3 +1,4 @@
+use super::times::BINS;
 use super::*;
 use crate::spaces::tests::{code, spaces};
 use memgauge_trace::{Pid, VirtAddr};
@@ -209,4 +210,48 @@ fn calls_of_a_part_that_is_missing_lead_nowhere() {
     ];
     let tree = tree(&frames, &samples);
     assert_eq!(tree.events, 3);
+}
+
+/// Twin: over all bins a node has what it has in the whole run, in each bin what samples of
+/// that time stand for.
+#[test]
+fn nodes_over_time_add_up_to_themselves() {
+    let spaces = functions();
+    let mut calls = Frames::new(&spaces);
+    calls.observe(&[frame(0, None, 0x1010), frame(1, Some(0), 0x2010)]);
+    let sampled = |n: u64| Sample {
+        time_ns: n * 7919,
+        ..sample(
+            [None, Some(0), Some(1)][n as usize % 3],
+            0x1000 * (1 + n % 4),
+            1 + n,
+        )
+    };
+    let samples: Vec<Sample> = (0..500).map(sampled).collect();
+    let mut first = SampledStacks::new(&spaces).timed();
+    let mut second = first.clone();
+    first.observe(&samples[..200]);
+    second.observe(&samples[200..]);
+    first.merge(second);
+    let names = EventNames::of(&memgauge_trace::Manifest::default());
+    let mut symbols = crate::resolve::NoSymbols;
+    let tree = call_trees(&calls.finish(), &first.finish(), &mut symbols, &names).remove(0);
+    let timed = tree.timed.as_ref().unwrap();
+    assert!(499 * 7919 / timed.bin_ns < BINS && timed.own.len() == tree.nodes.len());
+    for (node, bins) in tree.nodes.iter().zip(&timed.own) {
+        assert_eq!(
+            bins.iter().map(|bin| bin.2).sum::<u64>(),
+            node.own_events,
+            "{node:?}"
+        );
+    }
+    for bin in 0..BINS as u32 {
+        let of_time = samples
+            .iter()
+            .filter(|s| s.time_ns / timed.bin_ns == u64::from(bin));
+        let found = timed.own.iter().flatten().filter(|cell| cell.0 == bin);
+        let found = found.fold((0, 0), |sum, cell| (sum.0 + cell.1, sum.1 + cell.2));
+        let expected = of_time.fold((0, 0), |sum, s| (sum.0 + 1, sum.1 + s.period));
+        assert_eq!(found, expected, "{bin}");
+    }
 }
