@@ -25,6 +25,9 @@ pub struct Compared {
     pub curves: Vec<RunCurves>,
 }
 
+/// The functions or the lines of a comparison.
+type PlacesOf = fn(&Comparison) -> &Vec<super::Changed>;
+
 /// A row of a table of several runs: what, the first run's number, and the others'.
 pub(super) type Row = (String, String, Vec<String>);
 
@@ -180,8 +183,7 @@ impl Compared {
         let Some(event) = event else {
             return Vec::new();
         };
-        let all: [(_, fn(&Comparison) -> &Vec<super::Changed>); 2] =
-            [("Function", |c| &c.functions), ("Line", |c| &c.lines)];
+        let all: [(_, PlacesOf); 2] = [("Function", |c| &c.functions), ("Line", |c| &c.lines)];
         let tables =
             all.map(|(what, of)| (what, event.clone(), self.place_rows(of, &event, style)));
         tables
@@ -190,12 +192,7 @@ impl Compared {
             .collect()
     }
 
-    fn place_rows(
-        &self,
-        of: fn(&Comparison) -> &Vec<super::Changed>,
-        event: &str,
-        style: &Style,
-    ) -> Vec<Row> {
+    fn place_rows(&self, of: PlacesOf, event: &str, style: &Style) -> Vec<Row> {
         let count = |count: u64| value(event, Some(count as f64), style);
         // The largest change, the first run's count, and each run's.
         let mut rows: BTreeMap<&str, (u64, u64, Vec<String>)> = BTreeMap::new();
