@@ -105,6 +105,9 @@ fn a_comparison_has_no_serious_fault() {
         for how in [WIDE, NARROW] {
             let faults = faults(&browser, &page, how, &axe);
             assert_eq!(json!(faults), json!([]), "{} wide", how.width);
+            let wide = "return document.documentElement.scrollWidth <= innerWidth;";
+            let result = look(&browser, &page, how, wide);
+            assert_eq!(result["found"], true, "wider than {}: {result}", how.width);
         }
     }
 }

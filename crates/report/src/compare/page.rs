@@ -36,7 +36,7 @@ const HEAD: &str = r#"<!DOCTYPE html>
   --c5: #e6c34c; } }
 body { font: 15px/1.5 system-ui, sans-serif; color: var(--fg); background: var(--bg);
   max-width: 62rem; margin: 0 auto; padding: 1rem; }
-h1 { font-size: 1.4rem; overflow-wrap: anywhere; } h2 { font-size: 1.1rem; margin-top: 2rem; }
+body { overflow-wrap: anywhere; } h1 { font-size: 1.4rem; } h2 { font-size: 1.1rem; margin-top: 2rem; }
 .table { overflow-x: auto; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { padding: .15rem .6rem; text-align: right; white-space: nowrap; }
