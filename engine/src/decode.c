@@ -72,6 +72,7 @@ void mg_decode_begin(struct mg_decoded *block)
     block->insns = block->accesses = block->runs = block->hooks = block->flags = 0;
     block->undecoded = 0;
     block->bytes = block->ends = 0;
+    block->switches_stack = false;
     block->loops = false;
     current.open = false;
     next_symbol = 1;
@@ -433,6 +434,30 @@ static bool moves_stack(const ZydisDecodedInstruction *z)
     }
 }
 
+/* Whether the stack pointer gets a value that is not reckoned from it or from the frame
+ * pointer: that of another stack, of a frame far above, or an earlier one of its own. */
+static bool switches_stack(const struct insn *in)
+{
+    const ZydisDecodedOperand *ops = in->ops;
+    bool writes = false;
+    for (unsigned i = 0; i < in->z->operand_count_visible; i++)
+        writes |= ops[i].type == ZYDIS_OPERAND_TYPE_REGISTER && gpr(ops[i].reg.value) == RSP &&
+                  (ops[i].actions & ZYDIS_OPERAND_ACTION_MASK_WRITE);
+    if (!writes)
+        return false;
+    switch (in->z->mnemonic) {
+    case ZYDIS_MNEMONIC_MOV:
+        return ops[1].type != ZYDIS_OPERAND_TYPE_REGISTER || gpr(ops[1].reg.value) != RBP;
+    case ZYDIS_MNEMONIC_LEA:
+        return gpr(ops[1].mem.base) != RSP && gpr(ops[1].mem.base) != RBP;
+    case ZYDIS_MNEMONIC_POP:
+    case ZYDIS_MNEMONIC_XCHG:
+        return true;
+    default:
+        return false;
+    }
+}
+
 static void register_effects(const struct insn *in)
 {
     struct value result;
@@ -485,6 +510,7 @@ void mg_decode_insn(struct mg_decoded *b, const uint8_t *code, size_t bytes, uin
         b->bytes = offset + z.length;
         b->ends = z.meta.category == ZYDIS_CATEGORY_CALL ? MG_ENDS_CALL
                 : z.meta.category == ZYDIS_CATEGORY_RET ? MG_ENDS_RETURN : 0;
+        b->switches_stack |= switches_stack(&in);
         if (repeats(&z)) {
             b->flags |= MG_CODE_ENDS_REP | (b->insns == 0 ? MG_CODE_BEGINS_REP : 0);
             b->loops = true;

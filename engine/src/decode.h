@@ -31,6 +31,7 @@ struct mg_decoded {
     uint16_t insns, accesses, runs, hooks, flags;
     uint16_t bytes, ends; /* as in struct mg_code */
     uint32_t undecoded;
+    bool switches_stack; /* MG_SWITCHES_STACK */
     bool loops;       /* QEMU repeats the last instruction within the block */
     struct mg_run run[MG_MAX_ACCESSES];
     struct mg_access access[MG_MAX_ACCESSES];

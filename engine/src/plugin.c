@@ -213,7 +213,8 @@ static uint64_t told(const struct mg_decoded *b, uint64_t vaddr)
         .record = { MG_REC_CODE, sizeof code + b->accesses * sizeof b->access[0] },
         .vaddr = vaddr, .insns = b->insns, .accesses = b->accesses,
         .runs = b->runs, .flags = b->flags, .id = mg_new_block_id(),
-        .bytes = b->bytes, .ends = b->ends,
+        .bytes = b->bytes,
+        .ends = b->ends | (b->switches_stack ? MG_SWITCHES_STACK : 0),
     };
     bool fits = mg_catalogue(&code, sizeof code, b->access, b->accesses * sizeof b->access[0]);
     return fits ? code.id : 0;

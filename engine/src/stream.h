@@ -65,7 +65,7 @@
 #include <stdint.h>
 
 #define MG_MAGIC 0x3147474du /* "MGG1", little endian */
-#define MG_WIRE_VERSION 11u
+#define MG_WIRE_VERSION 12u
 #define MG_PAGE 4096u
 
 #define MG_BLOCK_WORDS 32768u
@@ -238,9 +238,10 @@ struct mg_code {
     uint16_t runs;
     uint16_t flags;
     uint16_t bytes;            /* of its instructions */
-    uint16_t ends;             /* enum mg_code_end: its last instruction */
+    uint16_t ends;             /* enum mg_code_end: its last instruction; or MG_SWITCHES_STACK */
 };
 enum mg_code_end { MG_ENDS_CALL = 1, MG_ENDS_RETURN };
+#define MG_SWITCHES_STACK 0x100u /* the stack pointer gets a value that may be another stack's */
 #define MG_CODE_BEGINS_REP 1u  /* first instruction is a rep string instruction */
 #define MG_CODE_ENDS_REP 2u    /* last one is */
 #define MG_CODE_VARYING 4u     /* has varying accesses */

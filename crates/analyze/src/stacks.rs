@@ -20,10 +20,17 @@ use crate::hotspots::place_names;
 use crate::resolve::Resolve;
 use crate::spaces::{AddressSpaces, PathId, is_file};
 
-/// Nodes of a tree that are kept; smaller ones are summed in their callers' others.
+/// Nodes of a tree that are kept: the functions with most events of their own, and what
+/// leads to them. All others are summed in their callers' others.
 const MOST_NODES: usize = 10_000;
 /// Name of the node that sums what a function calls besides.
 const OTHERS: &str = "(others)";
+/// Calls of a deeper chain that are kept: the outermost and the innermost. Between them
+/// stands [`LEFT_OUT`].
+const OUTERMOST: u32 = 960;
+const INNERMOST: u32 = 64;
+/// Name of the node for the calls in the middle of a chain that is too deep.
+const LEFT_OUT: &str = "(calls left out)";
 
 /// A place in the code.
 type Place = (PathId, u64);
@@ -207,6 +214,35 @@ impl CallTree {
         names
     }
 
+    /// The functions with most events in them and in what they call, most first: name, and
+    /// events with and without what it calls in parts of all. A function that calls itself
+    /// counts once; of equals the outermost comes first.
+    pub fn inclusive(&self, functions: usize) -> Vec<(&str, Option<f64>, Option<f64>)> {
+        // Events with and without what it calls, and its first node.
+        let mut sums: HashMap<(&str, &str), (u64, u64, u32)> = HashMap::new();
+        // Of the node that is looked at: it and its callers, which come before it.
+        let mut path: Vec<(u32, (&str, &str))> = Vec::new();
+        for (number, node) in (0..).zip(&self.nodes) {
+            while path.last().is_some_and(|&(at, _)| node.caller != Some(at)) {
+                path.pop();
+            }
+            let name = (node.function.as_str(), node.module.as_str());
+            let sum = sums.entry(name).or_insert((0, 0, number));
+            sum.1 += node.own_events;
+            if path.iter().all(|&(_, other)| other != name) {
+                sum.0 += node.events;
+            }
+            path.push((number, name));
+        }
+        let mut all: Vec<_> = sums.into_iter().collect();
+        all.retain(|((function, _), _)| ![OTHERS, LEFT_OUT].contains(function));
+        all.sort_by_key(|&(_, (events, _, first))| (std::cmp::Reverse(events), first));
+        let share = |events| ratio(events, self.events);
+        let all = all.into_iter().take(functions);
+        all.map(|((function, _), (events, own, _))| (function, share(events), share(own)))
+            .collect()
+    }
+
     /// The functions with most events of their own, and from where they were called.
     pub fn hottest(&self, functions: usize) -> Vec<CalledFrom<'_>> {
         let mut all: HashMap<(&str, &str), (u64, Vec<&CallNode>)> = HashMap::new();
@@ -346,6 +382,27 @@ impl Tree {
         number
     }
 
+    /// Which nodes are kept.
+    fn chosen(&self) -> Vec<bool> {
+        let mut order: Vec<u32> = (0..self.nodes.len() as u32).collect();
+        order.sort_by_key(|&at| {
+            let node = &self.nodes[at as usize];
+            (std::cmp::Reverse((node.own_events, node.events)), at)
+        });
+        let mut chosen = vec![false; self.nodes.len()];
+        let mut left = MOST_NODES;
+        for at in order {
+            let outwards = std::iter::successors(Some(at), |&at| self.nodes[at as usize].caller);
+            let path: Vec<u32> = outwards.take_while(|&at| !chosen[at as usize]).collect();
+            if path.len() > left {
+                break;
+            }
+            left -= path.len();
+            path.into_iter().for_each(|at| chosen[at as usize] = true);
+        }
+        chosen
+    }
+
     /// Adds to every node the sums of those that it calls.
     fn sum_up(&mut self) {
         for at in (0..self.nodes.len()).rev() {
@@ -361,6 +418,15 @@ impl Tree {
             }
         }
     }
+}
+
+/// A call that has been looked at.
+#[derive(Clone, Copy, Default)]
+struct Known {
+    /// Calls down to it.
+    depth: u32,
+    /// Its node, or that of the last of the outermost calls above it.
+    outer: Option<u32>,
 }
 
 struct Growing<'a> {
@@ -408,15 +474,15 @@ impl Growing<'_> {
     fn reached(
         &mut self,
         tree: &mut Tree,
-        known: &mut HashMap<FrameId, Option<u32>>,
+        known: &mut HashMap<FrameId, Known>,
         call: Option<FrameId>,
     ) -> Option<u32> {
         let mut path = Vec::new();
         let mut at = call;
-        let mut node = None;
+        let mut last = Known::default();
         while let Some(frame) = at {
             if let Some(&there) = known.get(&frame) {
-                node = there;
+                last = there;
                 break;
             }
             let &(caller, place) = self.frames.calls.get(frame.0 as usize)?;
@@ -424,10 +490,35 @@ impl Growing<'_> {
             at = caller;
         }
         for (frame, place) in path.into_iter().rev() {
+            last.depth += 1;
+            if last.depth <= OUTERMOST {
+                last.outer = self.enter(tree, last.outer, place);
+            }
+            known.insert(frame, last);
+        }
+        let inner = last.depth.saturating_sub(OUTERMOST);
+        let mut node = last.outer;
+        if inner > INNERMOST {
+            let left_out = (LEFT_OUT.to_owned(), String::new());
+            node = Some(tree.node(node, self.functions.number(left_out)));
+        }
+        for place in self.innermost(call, inner.min(INNERMOST)) {
             node = self.enter(tree, node, place);
-            known.insert(frame, node);
         }
         node
+    }
+
+    /// Places of a call and its callers, of so many, the outermost first.
+    fn innermost(&self, call: Option<FrameId>, calls: u32) -> Vec<Place> {
+        let mut at = call;
+        let callers = std::iter::from_fn(|| {
+            let &(caller, place) = self.frames.calls.get(at?.0 as usize)?;
+            at = caller;
+            Some(place)
+        });
+        let mut places: Vec<Place> = callers.take(calls as usize).collect();
+        places.reverse();
+        places
     }
 
     /// The node of the code at a place, called by `caller`. Calls between functions of
@@ -445,11 +536,9 @@ impl Growing<'_> {
         at
     }
 
-    /// The largest nodes in order of the calls; smaller ones are summed.
+    /// The chosen nodes in order of the calls; the others are summed.
     fn kept(&self, tree: &Tree) -> Vec<CallNode> {
-        let mut sizes: Vec<u64> = tree.nodes.iter().map(|node| node.events).collect();
-        sizes.sort_unstable_by(|a, b| b.cmp(a));
-        let least = sizes.get(MOST_NODES).map_or(0, |size| size + 1);
+        let chosen = tree.chosen();
         let mut called: HashMap<Option<u32>, Vec<u32>> = HashMap::new();
         for (at, node) in tree.nodes.iter().enumerate() {
             called.entry(node.caller).or_default().push(at as u32);
@@ -473,9 +562,8 @@ impl Growing<'_> {
             let Some(list) = called.get(&number) else {
                 continue;
             };
-            let (large, small): (Vec<u32>, Vec<u32>) = list
-                .iter()
-                .partition(|&&at| tree.nodes[at as usize].events >= least);
+            let (large, small): (Vec<u32>, Vec<u32>) =
+                list.iter().partition(|&&at| chosen[at as usize]);
             let small: Vec<&Node> = small.iter().map(|&at| &tree.nodes[at as usize]).collect();
             if !small.is_empty() {
                 kept.push(others(&small, own));
@@ -622,6 +710,68 @@ mod tests {
         assert!(tree.nodes.len() <= MOST_NODES + 2, "{}", tree.nodes.len());
         let own: u64 = tree.nodes.iter().map(|node| node.own_events).sum();
         assert_eq!((own, tree.events), (16, 16));
+        // The function at the end is what one asks for.
+        assert_eq!(tree.hottest(1)[0].function, "d [no symbols]");
+        assert_eq!(tree.hottest(1)[0].share, Some(1.0));
+        let deepest = tree.nodes.iter().map(|node| tree.callers(node).len());
+        let most = (OUTERMOST + 1 + INNERMOST) as usize;
+        assert_eq!(deepest.max(), Some(most));
+        let hottest = tree.hottest(1);
+        let path = &hottest[0]
+            .paths
+            .iter()
+            .find(|(_, path)| path.len() > 1)
+            .unwrap()
+            .1;
+        assert_eq!(path[INNERMOST as usize], LEFT_OUT);
+        assert_eq!((path[0], path[1]), ("b [no symbols]", "c [no symbols]"));
+        assert_eq!(path[most - 1], "a [no symbols]");
+    }
+
+    #[test]
+    fn of_many_functions_those_with_most_events_are_kept() {
+        // More calls than are kept, each of another function with one event, and a hot one.
+        let calls = 2 * MOST_NODES as u32;
+        let file = |n: u64, name: &str| code(0, n << 12, (n + 1) << 12, name);
+        let mut files: Vec<_> = (0..u64::from(calls))
+            .map(|n| file(n + 16, &format!("/f{n}")))
+            .collect();
+        files.push(file(1, "/a"));
+        let spaces = spaces(&files);
+        let mut frames = Frames::new(&spaces);
+        let mut sampled = SampledStacks::new(&spaces);
+        for n in 0..calls {
+            frames.observe(&[frame(n, None, (u64::from(n) + 16) << 12)]);
+            sampled.observe(&[sample(Some(n), 0x1000, 1 + u64::from(n == 7) * 9)]);
+        }
+        let names = EventNames::of(&memgauge_trace::Manifest::default());
+        let mut symbols = crate::resolve::NoSymbols;
+        let tree = call_trees(&frames, &sampled, &mut symbols, &names).remove(0);
+        assert!(tree.nodes.len() <= MOST_NODES + 1);
+        let hottest = &tree.hottest(1)[0];
+        assert_eq!(hottest.paths[0].1, ["f7 [no symbols]"]);
+    }
+
+    #[test]
+    fn what_a_function_calls_counts_in_it_once() {
+        let frames = [
+            frame(0, None, 0x1010),
+            frame(1, Some(0), 0x2010),
+            frame(2, Some(1), 0x2010),
+            frame(3, None, 0x3010),
+        ];
+        let samples = [sample(Some(2), 0x4000, 6), sample(Some(3), 0x2000, 2)];
+        let tree = tree(&frames, &samples);
+        let shown = |name: &'static str, events, own| (name, ratio(events, 8), ratio(own, 8));
+        let found = tree.inclusive(3);
+        let found: Vec<_> = found
+            .iter()
+            .map(|(name, all, own)| (name.trim_end_matches(" [no symbols]"), *all, *own))
+            .collect();
+        assert_eq!(
+            found,
+            [shown("b", 8, 2), shown("a", 6, 0), shown("d", 6, 6)]
+        );
     }
 
     #[test]

@@ -455,6 +455,96 @@ fn the_emulator_knows_all_calls() {
     }
 }
 
+/// Under the emulator, with its samples' chains of calls.
+fn emulated(folder: &Path, options: &[&str], program: &Path) -> Value {
+    let path = folder.join("emulated.mg");
+    let mut command = memgauge();
+    command.args(["record", "--source", "emulate", "-g", "-qo"]);
+    command.arg(&path).args(options).arg("--").arg(program);
+    let output = command.output().expect("memgauge runs");
+    assert!(output.status.success(), "{}", said(&output));
+    json(&path)
+}
+
+/// What is left by a jump, an exception, another stack or a handler's end is no caller.
+#[test]
+fn functions_that_were_left_call_nothing() {
+    if !needs(&["c++"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("room");
+    let program = folder.path().join("stacks");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/calls/stacks.cpp");
+    let mut compiler = Command::new("c++");
+    compiler.args(["-O1", "-g", "-o"]).arg(&program).arg(source);
+    assert!(compiler.status().expect("c++ runs").success());
+    let report = emulated(folder.path(), &["-e", "llc.miss:1"], &program);
+    let chains = chains(&report["calls"][0]);
+    let by_touch: BTreeMap<String, u64> = chains
+        .iter()
+        .filter(|(names, _)| names.last().is_some_and(|name| name.starts_with("touch")))
+        .map(|(names, misses)| {
+            let names: Vec<&str> = names.iter().filter_map(|n| n.split('(').next()).collect();
+            (names.join(" "), *misses)
+        })
+        .collect();
+    let expected = [
+        ("main jumps touch", 200 * 10),
+        ("main throws touch", 200 * 15),
+        ("coroutine_one inner_one touch", 100 * 20),
+        ("coroutine_two inner_two touch", 100 * 25),
+        ("main coroutines touch", 500),
+        ("handler touch", 100 * 30),
+        ("main signals touch", 100 * 35),
+        ("main rooms fill touch", 100 * 20),
+        ("main rooms touch", 1000),
+        ("main forks child touch", 3000),
+    ];
+    for (names, lines) in expected {
+        let found = by_touch.get(names).copied().unwrap_or(0);
+        // The variable that counts them misses now and then, too.
+        assert!(
+            (lines..=lines + lines / 100 + 3).contains(&found),
+            "{names}: {found} of {lines} in {by_touch:?}"
+        );
+    }
+    assert_eq!(by_touch.len(), expected.len(), "{by_touch:?}");
+}
+
+#[test]
+fn goroutines_keep_their_callers() {
+    if !needs(&[]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("room");
+    let program = folder.path().join("goroutines");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/calls/goroutines.go");
+    let mut go = Command::new("go");
+    match go.args(["build", "-o"]).arg(&program).arg(source).status() {
+        Err(_) => return skipped(Need::Tool, "needs go"),
+        Ok(status) => assert!(status.success()),
+    }
+    let report = emulated(folder.path(), &["-e", "loads:1009"], &program);
+    let chains = chains(&report["calls"][0]);
+    let sum = |caller: Option<&str>| -> u64 {
+        let of_work = chains.iter().filter(|(names, _)| {
+            names.last().is_some_and(|name| name == "main.work")
+                && caller.is_none_or(|caller| names.iter().any(|name| name == caller))
+        });
+        of_work.map(|(_, events)| events).sum()
+    };
+    let [all, short, long] = [None, Some("main.short"), Some("main.long")].map(sum);
+    let share = |part: u64| part as f64 / all as f64;
+    assert!(
+        (share(short) - 0.25).abs() < 0.02,
+        "{short} of {all}: {chains:?}"
+    );
+    assert!(
+        (share(long) - 0.75).abs() < 0.02,
+        "{long} of {all}: {chains:?}"
+    );
+}
+
 #[test]
 fn the_emulator_refuses_what_it_does_not_need_in_a_line() {
     let refused: [(&[&str], &str); 4] = [

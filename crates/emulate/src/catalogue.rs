@@ -221,7 +221,7 @@ pub(super) enum Ends {
 
 impl Ends {
     fn from_code(code: u16) -> Ends {
-        match code {
+        match code & !wire::SWITCHES_STACK {
             wire::ENDS_CALL => Ends::Call,
             wire::ENDS_RETURN => Ends::Return,
             _ => Ends::Otherwise,
@@ -240,6 +240,8 @@ pub(super) struct Block {
     bytes: u16,
     /// What its last one is.
     pub(super) ends: Ends,
+    /// One of them gives the stack pointer a value that may be another stack's.
+    pub(super) switches_stack: bool,
     /// First and number of its runs, in the process's list.
     first_run: u32,
     runs: u16,
@@ -260,6 +262,7 @@ impl Block {
             flags: UNKNOWN,
             bytes: 0,
             ends: Ends::Otherwise,
+            switches_stack: false,
             first_run: 0,
             runs: 0,
             accesses: 0..0,
@@ -401,6 +404,7 @@ impl Catalogue {
         let number = u32_at(body, 16)? as usize;
         let [insns, accesses, runs, flags] = [20, 22, 24, 26].map(|at| u16_at(body, at));
         let (insns, flags) = (insns?, flags?);
+        let ends = u16_at(body, 30)?;
         if insns.max(accesses?) > MOST_IN_BLOCK || number < wire::FIRST_BLOCK as usize {
             return None;
         }
@@ -410,7 +414,8 @@ impl Catalogue {
             tally: self.tally(&accesses, insns, flags),
             flags,
             bytes: u16_at(body, 28)?,
-            ends: Ends::from_code(u16_at(body, 30)?),
+            ends: Ends::from_code(ends),
+            switches_stack: ends & wire::SWITCHES_STACK != 0,
             first_run: self.runs.len() as u32,
             runs: runs?,
             accesses: accesses.clone(),

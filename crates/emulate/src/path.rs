@@ -1,113 +1,286 @@
 //! The calls that a thread is in, from the blocks of code that it executes.
 //!
-//! A block that ends in a call opens one, which ends where a return leads to the address
-//! behind it. A return that leads elsewhere ends none: to a signal's trampoline, or into
-//! a caller that was there before the recording. One that leads past several calls ends
-//! them all, as after longjmp or an exception. A jump out of a function (a tail call)
-//! changes nothing: its target returns in its stead.
+//! A call stores its return address in a **slot** of the stack, a return loads it from
+//! there. Slots of open calls go down: an open call whose slot lies at or below that of
+//! a new call, or of a return, has been left, by its own return or by a jump
+//! (longjmp, an exception). So no jump needs to be known. A jump out of a function
+//! (a tail call) changes nothing: its target returns in its stead.
+//!
+//! A thread that goes on in another stack (coroutines, goroutines) leaves its calls open
+//! there. They are **parked** until some thread of the process comes back to them. Threads
+//! are read a slice at a time: where the one that left a stack is behind, its calls of the
+//! moment are taken.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 
 use memgauge_recording::stacks::Stacks;
-use memgauge_trace::{Frame, FrameId, Pid, VirtAddr};
+use memgauge_trace::{Frame, FrameId, Pid, Tid, VirtAddr};
 
-use super::catalogue::{Catalogue, Ends};
+use super::catalogue::{Block, Catalogue, Ends};
 use super::wire;
 use super::words::load;
 
 /// Calls that are kept; a recursion that is deeper has its outer part.
 const MOST_CALLS: usize = 1 << 16;
-/// Calls that a return may end at once.
-const MOST_ENDED: usize = 1 << 12;
+/// Stacks that are kept while no thread is in them.
+const MOST_PARKED: usize = 1 << 14;
+/// Handlers of signals within one another.
+const MOST_INTERRUPTED: usize = 8;
+/// A slot this far below the calls of a stack lies in another one.
+const FAR: u64 = 8 << 20;
+/// Who comes back to a stack goes on at the last slot, or as far below it as arguments
+/// take.
+const ARGUMENTS: u64 = 256;
+/// The same where a thread is behind that calls its scheduler from there.
+const BEHIND: u64 = 1024;
 
 /// The calls of one thread.
 #[derive(Debug, Default)]
 pub(super) struct CallPath {
-    /// The outermost first.
+    /// Those in the stack where it is. The outermost first.
     open: Vec<OpenCall>,
-    /// Calls beyond those that are kept.
-    deeper: usize,
-    /// How the last block ended.
-    last: LastBlock,
+    /// Those that handlers of signals interrupted that have a stack of their own.
+    interrupted: Vec<Vec<OpenCall>>,
+    /// Slot of the last call or return.
+    last_slot: u64,
+    /// Since then the stack pointer got a value that may be another stack's.
+    switched: bool,
+    /// The call or return that the last block ended in.
+    ended: Option<Ended>,
+    /// The next word is the address of a piece.
+    piece: bool,
     /// Words before it have been taken in.
     at: usize,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct OpenCall {
     returns_to: u64,
+    slot: u64,
     /// Its frame in the recording, where one was asked for.
     frame: Option<FrameId>,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum LastBlock {
-    #[default]
-    Other,
-    Called {
-        returns_to: u64,
-    },
-    Returned,
+/// The end of a block that is being executed.
+#[derive(Clone, Copy, Debug)]
+struct Ended {
+    calls: bool,
+    returns_to: u64,
+    /// Runs to come up to that of the slot.
+    runs_to_come: u32,
+    /// Of the slot from the address of that run.
+    delta: i64,
+    /// Known once the access has happened; a fault leaves it unknown.
+    slot: Option<u64>,
+}
+
+impl Ended {
+    /// How this block ends, of whose runs the first has come with the block or none.
+    fn of(catalogue: &Catalogue, block: &Block, first: Option<u64>) -> Option<Ended> {
+        let calls = match block.ends {
+            Ends::Otherwise => return None,
+            Ends::Call => true,
+            Ends::Return => false,
+        };
+        // The address behind a call is stored last, and loaded last.
+        let access = catalogue.access(block.accesses.clone().last()?);
+        if access.run == wire::RUN_VARYING {
+            return None;
+        }
+        let mut ended = Ended {
+            calls,
+            returns_to: block.end(),
+            runs_to_come: u32::from(access.run) + 1,
+            delta: access.delta,
+            slot: None,
+        };
+        if let Some(address) = first {
+            ended.come(address);
+        }
+        Some(ended)
+    }
+
+    /// A run of the block has come.
+    fn come(&mut self, address: u64) {
+        if self.runs_to_come > 0 {
+            self.runs_to_come -= 1;
+            if self.runs_to_come == 0 {
+                self.slot = Some(address.wrapping_add(self.delta as u64));
+            }
+        }
+    }
+}
+
+/// Calls in the stacks of a process. A forked child begins with its parent's.
+#[derive(Clone, Debug, Default)]
+pub(super) struct ProcessCalls {
+    /// Of stacks where no thread is, by the lowest slot of each.
+    parked: BTreeMap<u64, Vec<OpenCall>>,
+    /// Of threads, while another one is read.
+    running: BTreeMap<Tid, Vec<OpenCall>>,
+}
+
+impl ProcessCalls {
+    /// The calls of the stack that the slot of a call, or of a return, lies in.
+    fn take(&mut self, slot: u64, is_call: bool) -> Option<Vec<OpenCall>> {
+        let around = self.parked.range(..=slot).next_back();
+        let around = around.filter(|(_, calls)| reaches(calls, slot, 0));
+        let above = || self.parked.range(slot..).next();
+        let above = || above().filter(|(_, calls)| reaches(calls, slot, ARGUMENTS));
+        if let Some((&lowest, _)) = around.or_else(above) {
+            return self.parked.remove(&lowest);
+        }
+        let below = if is_call { ARGUMENTS } else { BEHIND };
+        let mut running = self.running.values();
+        running.find(|calls| reaches(calls, slot, below)).cloned()
+    }
+
+    /// A thread has ended.
+    pub(super) fn end(&mut self, tid: u32) {
+        self.running.remove(&Tid(tid));
+    }
+
+    fn park(&mut self, calls: Vec<OpenCall>) {
+        let (Some(highest), Some(lowest)) = (calls.first(), calls.last()) else {
+            return;
+        };
+        // Calls that lay there are over: stacks do not overlap.
+        while let Some((&old, calls)) = self.parked.range(..=highest.slot).next_back()
+            && calls.first().is_some_and(|call| call.slot >= lowest.slot)
+        {
+            self.parked.remove(&old);
+        }
+        if self.parked.len() == MOST_PARKED {
+            self.parked.pop_first();
+        }
+        self.parked.insert(lowest.slot, calls);
+    }
+}
+
+/// Whether a slot lies in the stack of these calls, or so far below.
+fn reaches(calls: &[OpenCall], slot: u64, below: u64) -> bool {
+    let (Some(highest), Some(lowest)) = (calls.first(), calls.last()) else {
+        return false;
+    };
+    (lowest.slot.saturating_sub(below)..=highest.slot).contains(&slot)
 }
 
 impl CallPath {
     /// The next words to come are those from `at` on.
-    pub(super) fn go_on_at(&mut self, at: usize) {
+    pub(super) fn go_on(&mut self, tid: u32, all: &mut ProcessCalls, at: usize) {
+        self.open = all.running.remove(&Tid(tid)).unwrap_or_default();
         self.at = at;
     }
 
-    /// Takes in the words before `end`.
-    pub(super) fn follow(&mut self, catalogue: &Catalogue, words: &[AtomicU64], end: usize) {
+    /// Another thread is read next.
+    pub(super) fn rest(&mut self, tid: u32, all: &mut ProcessCalls) {
+        all.running.insert(Tid(tid), std::mem::take(&mut self.open));
+    }
+
+    /// Takes in the words before `end`. `all` are the process's.
+    pub(super) fn follow(
+        &mut self,
+        catalogue: &Catalogue,
+        all: &mut ProcessCalls,
+        words: &[AtomicU64],
+        end: usize,
+    ) {
         while self.at < end {
             let word = load(words, self.at).unwrap_or(0);
             self.at += 1;
-            let id = wire::id(word);
-            let number = match (wire::FIRST_BLOCK..wire::MARKS).contains(&id) {
-                true => id as u32,
-                false if wire::mark(word) == wire::MARK_BLOCK => word as u32,
-                false => continue,
-            };
-            if let Some(block) = catalogue.block(number) {
-                self.begin(block.vaddr, block.ends, block.end());
+            if std::mem::take(&mut self.piece) {
+                continue;
+            }
+            let (id, address) = (wire::id(word), word & wire::ADDRESS);
+            if id == wire::FURTHER_LOADS || id == wire::FURTHER_STORES {
+                if let Some(ended) = &mut self.ended {
+                    ended.come(address);
+                }
+            } else if (wire::FIRST_BLOCK..wire::MARKS).contains(&id) {
+                let first = Some(address).filter(|&address| address != wire::NO_ACCESS);
+                self.begin(catalogue, all, (id as u32, first));
+            } else if wire::mark(word) == wire::MARK_BLOCK {
+                self.begin(catalogue, all, (word as u32, None));
+            } else {
+                self.piece = wire::mark(word) == wire::MARK_PIECE;
             }
         }
     }
 
-    /// The block at `vaddr` is executed, which ends at `end`.
-    fn begin(&mut self, vaddr: u64, ends: Ends, end: u64) {
-        match self.last {
-            LastBlock::Other => {}
-            LastBlock::Called { returns_to } => self.open(returns_to),
-            LastBlock::Returned => self.close(vaddr),
+    /// A block is executed, perhaps with the address of its first run.
+    fn begin(
+        &mut self,
+        catalogue: &Catalogue,
+        all: &mut ProcessCalls,
+        (number, first): (u32, Option<u64>),
+    ) {
+        let block = catalogue.block(number);
+        let vaddr = block.map(|block| block.vaddr);
+        if let Some((ended, slot)) = self.ended.take().and_then(|e| Some((e, e.slot?))) {
+            self.arrive(all, slot, ended.calls);
+            self.leave_up_to(slot);
+            // A call of what follows it only asks where the code lies.
+            if ended.calls && vaddr != Some(ended.returns_to) {
+                self.open(ended.returns_to, slot);
+            }
         }
-        self.last = match ends {
-            Ends::Otherwise => LastBlock::Other,
-            Ends::Call => LastBlock::Called { returns_to: end },
-            Ends::Return => LastBlock::Returned,
+        if let Some(block) = block {
+            self.switched |= block.switches_stack;
+            self.ended = Ended::of(catalogue, block, first);
+        }
+    }
+
+    /// Goes to the stack that the slot of a call, or of a return, lies in.
+    fn arrive(&mut self, all: &mut ProcessCalls, slot: u64, is_call: bool) {
+        let switched = std::mem::take(&mut self.switched);
+        if !self.is_here(slot, switched) {
+            self.change_stack(all, (slot, is_call), switched);
+        }
+        self.last_slot = slot;
+    }
+
+    fn change_stack(&mut self, all: &mut ProcessCalls, to: (u64, bool), switched: bool) {
+        let below = if switched { ARGUMENTS } else { FAR };
+        let back = |calls: &mut Vec<OpenCall>| reaches(calls, to.0, below);
+        if let Some(calls) = self.interrupted.pop_if(back) {
+            self.open = calls;
+            return;
+        }
+        let calls = all.take(to.0, to.1).unwrap_or_default();
+        let before = std::mem::replace(&mut self.open, calls);
+        // Only the kernel changes stacks unseen, and comes back.
+        if switched || self.interrupted.len() == MOST_INTERRUPTED {
+            all.park(before);
+        } else if !before.is_empty() {
+            self.interrupted.push(before);
+        }
+    }
+
+    /// Whether `slot` lies in the stack where the thread was.
+    fn is_here(&self, slot: u64, switched: bool) -> bool {
+        let Some(lowest) = self.open.last().map(|call| call.slot) else {
+            return false;
         };
+        // Below the last one if a function gives memory back that it took from the stack.
+        let deeper = slot < lowest && slot.saturating_add(ARGUMENTS) >= self.last_slot;
+        reaches(&self.open, slot, if switched { 0 } else { FAR }) || switched && deeper
     }
 
-    fn open(&mut self, returns_to: u64) {
-        if self.open.len() == MOST_CALLS {
-            self.deeper += 1;
-            return;
+    /// Calls whose slots lie there or below are over.
+    fn leave_up_to(&mut self, slot: u64) {
+        while self.open.last().is_some_and(|call| call.slot <= slot) {
+            self.open.pop();
         }
-        self.open.push(OpenCall {
-            returns_to,
-            frame: None,
-        });
     }
 
-    fn close(&mut self, target: u64) {
-        // Of a recursion all calls return to one place.
-        if self.deeper > 0 {
-            self.deeper -= 1;
-            return;
-        }
-        let latest = self.open.iter().rev().take(MOST_ENDED);
-        let ended = latest.zip(1..).find(|(call, _)| call.returns_to == target);
-        if let Some((_, ended)) = ended {
-            self.open.truncate(self.open.len() - ended);
+    fn open(&mut self, returns_to: u64, slot: u64) {
+        if self.open.len() < MOST_CALLS {
+            self.open.push(OpenCall {
+                returns_to,
+                slot,
+                frame: None,
+            });
         }
     }
 
@@ -136,103 +309,4 @@ impl CallPath {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::Ends::{Call, Otherwise, Return};
-    use super::*;
-
-    /// The return addresses that are open after some blocks, each of 16 bytes.
-    fn open(blocks: &[(u64, Ends)]) -> Vec<u64> {
-        let mut path = CallPath::default();
-        for &(vaddr, ends) in blocks {
-            path.begin(vaddr, ends, vaddr + 16);
-        }
-        path.open.iter().map(|call| call.returns_to).collect()
-    }
-
-    #[test]
-    fn calls_are_open_until_they_return() {
-        let into_two = [(0x10, Call), (0x100, Call), (0x200, Otherwise)];
-        assert_eq!(open(&into_two), [0x20, 0x110]);
-        let back_once = [&into_two[..], &[(0x210, Return), (0x110, Otherwise)]].concat();
-        assert_eq!(open(&back_once), [0x20]);
-        let back_twice = [&back_once[..], &[(0x120, Return), (0x20, Otherwise)]].concat();
-        assert_eq!(open(&back_twice), [0_u64; 0]);
-    }
-
-    #[test]
-    fn a_call_is_open_only_when_its_target_begins() {
-        assert_eq!(open(&[(0x10, Call)]), [0_u64; 0]);
-    }
-
-    #[test]
-    fn a_function_reached_by_a_jump_returns_for_the_one_that_jumped() {
-        let tail = [
-            (0x10, Call),
-            (0x100, Otherwise),
-            (0x200, Return),
-            (0x20, Otherwise),
-        ];
-        assert_eq!(open(&tail), [0_u64; 0]);
-    }
-
-    #[test]
-    fn a_return_past_several_calls_ends_them_all() {
-        // longjmp leaves two functions; the one that it goes to returns.
-        let left = [
-            (0x10, Call),
-            (0x100, Call),
-            (0x200, Call),
-            (0x300, Otherwise),
-            (0x110, Return),
-            (0x20, Otherwise),
-        ];
-        assert_eq!(open(&left), [0_u64; 0]);
-    }
-
-    #[test]
-    fn a_return_to_nowhere_known_ends_none() {
-        // The end of a signal's handler leads to a trampoline.
-        let handled = [
-            (0x10, Call),
-            (0x100, Otherwise),
-            (0x900, Return),
-            (0xa00, Otherwise),
-        ];
-        assert_eq!(open(&handled), [0x20]);
-    }
-
-    #[test]
-    fn a_recursion_beyond_those_kept_comes_back_in_order() {
-        let calls = MOST_CALLS + 100;
-        let mut blocks = vec![(0x10, Call)];
-        blocks.extend(std::iter::repeat_n((0x100, Call), calls));
-        let returns = std::iter::repeat_n((0x110, Return), calls);
-        blocks.push((0x100, Return));
-        blocks.extend(returns.take(calls - 1));
-        assert_eq!(open(&blocks), [0x20, 0x110]);
-    }
-
-    #[test]
-    fn frames_are_asked_for_once() {
-        let mut path = CallPath::default();
-        let mut stacks = Stacks::new();
-        let mut written = Vec::new();
-        let mut ask = |path: &mut CallPath| {
-            let write = |frame: Frame| {
-                written.push(frame.ip.0);
-                Ok::<(), ()>(())
-            };
-            path.caller(&mut stacks, (Pid(1), 0), write).unwrap()
-        };
-        assert_eq!(ask(&mut path), None);
-        for (vaddr, ends) in [(0x10, Call), (0x100, Call), (0x200, Otherwise)] {
-            path.begin(vaddr, ends, vaddr + 16);
-        }
-        assert_eq!(ask(&mut path), Some(FrameId(1)));
-        for (vaddr, ends) in [(0x210, Return), (0x110, Call), (0x300, Otherwise)] {
-            path.begin(vaddr, ends, vaddr + 16);
-        }
-        assert_eq!(ask(&mut path), Some(FrameId(2)));
-        assert_eq!(written, [0x1f, 0x10f, 0x11f]);
-    }
-}
+mod tests;

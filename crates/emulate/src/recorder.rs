@@ -340,6 +340,7 @@ impl Reader for ModelReader {
         if let Some((parent, blocks)) = origin.parent {
             kept.parent_pid = Pid(parent.entry.pid);
             kept.program.catalogue = parent.kept.program.catalogue.inherited(blocks);
+            kept.program.calls = parent.kept.program.calls.clone();
             kept.space = parent.kept.space.clone();
             kept.path = parent.kept.path.clone();
             kept.regions = parent.kept.regions.clone();
@@ -463,6 +464,7 @@ impl Reader for ModelReader {
         };
         rows.take(core, VirtAddr(0));
         rows.write_blocks(true);
+        process.kept.program.calls.end(tid.0);
         if let Some(delivered) = core.delivered() {
             self.delivered.add(&delivered);
         }
@@ -546,7 +548,7 @@ impl ModelReader {
             .set_outside(thread.regions.is_outside());
         let (core, shared) = self.machine.core_mut(thread.core);
         if let Some(path) = &mut thread.path {
-            path.go_on_at(at);
+            path.go_on(tid, &mut process.kept.program.calls, at);
         }
         let mut rows = Rows {
             pid: Pid(process.entry.pid),
@@ -574,7 +576,11 @@ impl ModelReader {
             return replay.run(words.all, at);
         }
         let mut replay = Replay::new(core, shared, program, cursor, &mut rows);
-        replay.run(words.all, at, words.whole)
+        let at = replay.run(words.all, at, words.whole);
+        if let Some(path) = &mut thread.path {
+            path.rest(tid, &mut process.kept.program.calls);
+        }
+        at
     }
 
     /// Takes a begin or an end of a region, or a value.

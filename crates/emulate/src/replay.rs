@@ -14,6 +14,7 @@ use memgauge_trace::{AccessKind, VirtAddr};
 
 use super::ahead::{Event, Events, PendingKind};
 use super::catalogue::{AccessRun, Catalogue, Entries, Tally};
+use super::path::ProcessCalls;
 use super::wire;
 use super::words::{Special, load};
 
@@ -40,6 +41,8 @@ pub(super) struct Program {
     /// What runs now is outside of the regions that are recorded: no place in the code
     /// gets a count of it.
     pub(super) is_outside: bool,
+    /// Where stacks are recorded.
+    pub(super) calls: ProcessCalls,
 }
 
 impl Program {
@@ -71,7 +74,7 @@ pub(super) trait OverflowSink {
     fn take(&mut self, core: &mut Core, ip: VirtAddr);
 
     /// The words before `end` have been executed.
-    fn follow(&mut self, _catalogue: &Catalogue, _words: &[AtomicU64], _end: usize) {}
+    fn follow(&mut self, _program: &mut Program, _words: &[AtomicU64], _end: usize) {}
 }
 
 /// Everything a run of words changes.
@@ -226,7 +229,7 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
         if at > start {
             self.complete(words);
             self.settle(words, at - 1);
-            self.due.follow(&self.program.catalogue, words, at);
+            self.due.follow(self.program, words, at);
         }
         at
     }
@@ -322,7 +325,7 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
 
     #[cold]
     fn take_overflow(&mut self, words: &[AtomicU64], at: usize, (block, index): (u32, u32)) {
-        self.due.follow(&self.program.catalogue, words, at + 1);
+        self.due.follow(self.program, words, at + 1);
         let ip = self.program.catalogue.ip(block, index);
         self.due.take(self.core, ip);
     }
@@ -345,7 +348,7 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
     fn take_due(&mut self, words: &[AtomicU64], at: usize) {
         let block = origin(words, at).and_then(|(number, _)| self.program.catalogue.block(number));
         let ip = VirtAddr(block.map_or(0, |block| block.vaddr));
-        self.due.follow(&self.program.catalogue, words, at + 1);
+        self.due.follow(self.program, words, at + 1);
         self.due.take(self.core, ip);
     }
 

@@ -3,7 +3,7 @@
 /// First word of every shared file.
 pub(super) const MAGIC: u32 = 0x3147_474d;
 /// Version of everything below.
-pub(super) const WIRE_VERSION: u32 = 11;
+pub(super) const WIRE_VERSION: u32 = 12;
 pub(super) const PAGE: usize = 4096;
 pub(super) const BLOCK_WORDS: usize = 32768;
 pub(super) const BLOCKS: usize = 8;
@@ -143,6 +143,8 @@ pub(super) mod record {
 /// How a block of code ends.
 pub(super) const ENDS_CALL: u16 = 1;
 pub(super) const ENDS_RETURN: u16 = 2;
+/// In the same place.
+pub(super) const SWITCHES_STACK: u16 = 1 << 8;
 pub(super) const CODE_BEGINS_REP: u16 = 1;
 pub(super) const CODE_ENDS_REP: u16 = 2;
 /// An access alone, where some sets are followed.

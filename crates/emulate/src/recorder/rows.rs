@@ -8,10 +8,9 @@ use memgauge_recording::overflows::Trace;
 use memgauge_recording::stacks::Stacks;
 use memgauge_trace::{Cpu, FrameId, Pid, Sample, SeriesRow, Tid, VirtAddr};
 
-use crate::catalogue::Catalogue;
 use crate::path::CallPath;
 use crate::regions::Gate;
-use crate::replay::OverflowSink;
+use crate::replay::{OverflowSink, Program};
 use crate::sets::weight_of;
 
 /// Turns what falls due at a core into rows.
@@ -114,9 +113,9 @@ impl OverflowSink for Rows<'_> {
         self.write_blocks(false);
     }
 
-    fn follow(&mut self, catalogue: &Catalogue, words: &[AtomicU64], end: usize) {
+    fn follow(&mut self, program: &mut Program, words: &[AtomicU64], end: usize) {
         if let Some(path) = &mut self.path {
-            path.follow(catalogue, words, end);
+            path.follow(&program.catalogue, &mut program.calls, words, end);
         }
     }
 }

@@ -1,6 +1,6 @@
-//! The calls that led to the hottest functions.
+//! The calls that led to the hottest functions, and functions with all that they call.
 
-use memgauge_analyze::{CalledFrom, Summary};
+use memgauge_analyze::{CallTree, CalledFrom, Summary};
 
 use super::{or_none, plural};
 use crate::style::{Role, Style};
@@ -11,6 +11,8 @@ use crate::units;
 const FUNCTIONS: usize = 5;
 const PATHS: usize = 3;
 const CALLERS: usize = 24;
+/// Functions that are shown with what they call.
+const INCLUSIVE: usize = 10;
 /// Part of a function's events that a further path must have.
 const LEAST: f64 = 0.05;
 
@@ -28,7 +30,26 @@ pub(super) fn callers(summary: &Summary, style: &Style) -> String {
     for function in tree.hottest(FUNCTIONS) {
         rows(&function, &mut table, style);
     }
-    style.heading(&title, &note) + &table.draw(style)
+    style.heading(&title, &note) + &table.draw(style) + "\n" + &inclusive(tree, style)
+}
+
+/// Functions, by events in them and in what they call.
+fn inclusive(tree: &CallTree, style: &Style) -> String {
+    let title = format!(
+        "Functions with what they call, by {}",
+        style.name(&tree.event)
+    );
+    let note = "one that calls itself counts once";
+    let mut table = Table::new(&[
+        ("with calls", Kind::Number),
+        ("alone", Kind::Number),
+        ("function", Kind::Text),
+    ]);
+    for (function, all, alone) in tree.inclusive(INCLUSIVE) {
+        let share = |share| or_none(share, units::share, style);
+        table.row(vec![share(all), share(alone), style.name(function)]);
+    }
+    style.heading(&title, note) + &table.draw(style)
 }
 
 fn rows(called: &CalledFrom, table: &mut Table, style: &Style) {
@@ -51,7 +72,8 @@ fn rows(called: &CalledFrom, table: &mut Table, style: &Style) {
     let hidden = called.paths.len().saturating_sub(shown);
     if hidden > 0 {
         let more = format!("  ({})", plural(hidden as u64, "other path"));
-        table.painted_row(Role::Quiet, vec![String::new(), more]);
+        let rest = called.paths[shown..].iter().filter_map(|(part, _)| *part);
+        table.painted_row(Role::Quiet, vec![share(Some(rest.sum())), more]);
     }
 }
 
