@@ -90,6 +90,13 @@ impl<'a> Analysis for Frames<'a> {
                 if let Some(start) = doubtful.filter(|_| !self.are_seen) {
                     self.doubtful.insert(number, (frame.pid, start));
                 }
+                // The kernel calls no code of programs: what leads there is no call.
+                let outer = caller.and_then(|caller| self.calls.get_mut(caller.0 as usize));
+                if let Some(outer) = outer.filter(|outer| self.spaces.is_of_kernel(outer.1))
+                    && !self.spaces.is_of_kernel(place)
+                {
+                    outer.1 = self.spaces.unknown();
+                }
                 self.calls.push((caller, place));
             }
         }
@@ -797,6 +804,11 @@ mod tests {
             let names = tree.callers(a.unwrap()).into_iter().map(str::to_owned);
             names.collect::<Vec<_>>()
         };
+        // A program that the kernel seems to call.
+        let odd = [frame(0, None, 1 << 63), frame(1, Some(0), 0x1010)];
+        let mut calls = Frames::new(&spaces);
+        calls.observe(&odd);
+        assert_eq!(calls.calls[0].1, spaces.unknown());
         // A sample ran in 0x7000: code that somebody generated is there.
         assert_eq!(chain(false), ["[jit]", "[unknown]"]);
         assert_eq!(chain(true), ["[jit]"]);

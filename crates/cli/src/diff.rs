@@ -247,6 +247,9 @@ fn failed_gates(comparison: &Comparison, gates: &[Gate]) -> anyhow::Result<Vec<S
     Ok(lines)
 }
 
+/// From which likeness on a name may have been meant.
+const NEAR: f64 = 0.75;
+
 fn unknown(comparison: &Comparison, gate: &Gate) -> anyhow::Error {
     let names = comparison.metrics.iter().map(|m| m.name.as_str());
     let mut near: Vec<&str> = names.collect();
@@ -254,11 +257,14 @@ fn unknown(comparison: &Comparison, gate: &Gate) -> anyhow::Error {
         let like = |name| strsim::jaro_winkler(name, &gate.metric);
         like(b).total_cmp(&like(a))
     });
+    near.retain(|name| strsim::jaro_winkler(name, &gate.metric) >= NEAR);
     near.truncate(3);
+    let near = match near.is_empty() {
+        true => "`diff --json` lists them".to_owned(),
+        false => format!("near names are {}", near.join(", ")),
+    };
     usage(format!(
-        "failed to check gate `{}`: neither run has metric `{}`: near names are {}",
-        gate.text,
-        gate.metric,
-        near.join(", ")
+        "failed to check gate `{}`: neither run has metric `{}`: {near}",
+        gate.text, gate.metric,
     ))
 }
