@@ -98,12 +98,17 @@ fn groups(args: &Diff) -> anyhow::Result<[Vec<Measured>; 2]> {
     };
     let groups = [read(before)?, read(after)?];
     for group in &groups {
-        let first = group.first().map(|run| (&run.machine, run.estimated_from));
-        let is_other = |run: &Measured| Some((&run.machine, run.estimated_from)) != first;
+        let of = |run: &Measured| {
+            let (machine, regions) = (run.machine.clone(), run.only_regions.clone());
+            (machine, run.estimated_from, regions)
+        };
+        let first = group.first().map(of);
+        let is_other = |run: &Measured| Some(of(run)) != first;
         if group.iter().any(is_other) {
             return Err(usage(
-                "failed to compare groups: the runs of a group modelled different machines or \
-                 parts of their cache sets: record them with the same --machine and --sets",
+                "failed to compare groups: the runs of a group modelled different machines, parts of \
+                 their cache sets or regions: record them with the same --machine, --sets and \
+                 --region",
             ));
         }
     }
