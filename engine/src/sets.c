@@ -20,7 +20,10 @@
 #include "session.h"
 
 /* States of mg_ring.narrowed. */
-enum { NARROWED = 1, TO_NARROW = 2 };
+enum { NARROWED = 1, TO_NARROW, PEEKING };
+
+/* Runs of all lines that are told at a time, and every how many attentions. */
+enum { PEEK_RUNS = 1024, PEEK_EVERY = 8 };
 
 static uint8_t *table(struct mg_ring *r)
 {
@@ -65,7 +68,7 @@ PART void put(struct mg_ring *r, uint64_t address, uint64_t run, bool several)
     w[2] = run >> MG_BLOCK_BITS | (run >> MG_STORES_BIT & 3) * MG_KEPT_STORES; /* and _PIECE */
     __atomic_store_n(&r->w, w + 3, __ATOMIC_RELEASE);
     r->ran = r->full ? MG_ATTENTION : 0;
-    if (w + 3 >= r->end)
+    if (w + 3 >= r->end || (r->peek && !--r->peek))
         ask_for_attention(r);
     if (!r->narrowed && run >> MG_STORES_BIT & 1) {
         r->narrowed = TO_NARROW;
@@ -146,19 +149,38 @@ static void note_rep(struct mg_ring *r)
     r->rep_ran = executed(r);
 }
 
-void mg_put_sum(void)
+/* A mark, and what was executed. */
+static void put_mark(struct mg_ring *r, uint64_t mark)
 {
-    struct mg_ring *r = mg_own_ring();
     uint64_t ran = executed(r);
-    if (!r->data || !ran)
-        return;
     bool after_rep = r->rep_w == r->w && r->rep_ran == ran;
-    r->w[0] = MG_MARK_SUM;
+    r->w[0] = mark;
     r->w[1] = ran;
     __atomic_store_n(&r->w, r->w + 2, __ATOMIC_RELEASE);
     r->ran = r->full ? MG_ATTENTION : 0;
     if (after_rep)
         note_rep(r);
+}
+
+void mg_put_sum(void)
+{
+    struct mg_ring *r = mg_own_ring();
+    if (r->data && executed(r))
+        put_mark(r, MG_MARK_SUM);
+}
+
+/* Begins a look at all lines, or ends it. */
+static void peek(struct mg_ring *r)
+{
+    if (r->narrowed == NARROWED && ++r->attentions % PEEK_EVERY == 1) {
+        put_mark(r, MG_MARK_PEEK | 1);
+        mg_follow_all(r);
+        r->narrowed = PEEKING;
+        r->peek = PEEK_RUNS;
+    } else if (r->narrowed == PEEKING && !r->peek) {
+        put_mark(r, MG_MARK_PEEK);
+        narrow(r);
+    }
 }
 
 void mg_attention(void)
@@ -171,6 +193,7 @@ void mg_attention(void)
     mg_put_sum();
     if (r->narrowed == TO_NARROW)
         narrow(r);
+    peek(r);
     if (r->w >= r->end) {
         bool after_rep = r->rep_w == r->w;
         mg_ring_turn();

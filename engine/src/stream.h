@@ -49,7 +49,9 @@
  *   | flags       | block (32)   |   MG_KEPT_STORES, MG_KEPT_PIECE
  *   +----------------------------+
  *
- * MG_MARK_SUM is followed by what was executed alone. How often each block was executed
+ * MG_MARK_SUM is followed by what was executed alone, and so is MG_MARK_PEEK | begins:
+ * from where to where the runs of all lines are told, so that the recorder sees how even
+ * the sets are. How often each block was executed
  * is counted behind the ring (MG_COUNTS_AT). An access of a rep instruction, and a piece
  * of a varying access, is a block of its own without instructions (MG_CODE_PIECE) and
  * has a code for a run, see sets.c.
@@ -89,6 +91,7 @@
 #define MG_MARK_SYNC_KIND (MG_SEVERAL | 0xff04ull << MG_ID_SHIFT)
 #define MG_MARK_SYNC_NS (MG_SEVERAL | 0xff05ull << MG_ID_SHIFT)
 #define MG_MARK_SUM (MG_SEVERAL | 0xff06ull << MG_ID_SHIFT)
+#define MG_MARK_PEEK (MG_SEVERAL | 0xff07ull << MG_ID_SHIFT)
 #define MG_MARK_REGION (MG_SEVERAL | 0xff10ull << MG_ID_SHIFT)
 #define MG_MARK_VALUE_HIGH (MG_SEVERAL | 0xff11ull << MG_ID_SHIFT)
 #define MG_MARK_VALUE_LOW (MG_SEVERAL | 0xff12ull << MG_ID_SHIFT)
@@ -190,6 +193,8 @@ struct mg_ring {
     uint32_t piece_bytes;
     uint32_t piece_stores;
     uint32_t piece_lines;
+    uint32_t peek;             /* runs left for which all lines are told */
+    uint32_t attentions;
 };
 
 /* Where some sets are followed, behind the ring: for each class of lines what to do with

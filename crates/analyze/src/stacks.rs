@@ -67,6 +67,11 @@ impl<'a> Frames<'a> {
     pub fn is_empty(&self) -> bool {
         self.calls.is_empty()
     }
+
+    /// The call that led to a call, and where the call is.
+    pub(crate) fn call(&self, id: FrameId) -> Option<(Option<FrameId>, Place)> {
+        self.calls.get(id.0 as usize).copied()
+    }
 }
 
 impl<'a> Analysis for Frames<'a> {
@@ -492,7 +497,7 @@ impl Growing<'_> {
                 last = there;
                 break;
             }
-            let &(caller, place) = self.frames.calls.get(frame.0 as usize)?;
+            let (caller, place) = self.frames.call(frame)?;
             path.push((frame, self.believed(frame, place)));
             at = caller;
         }
@@ -519,9 +524,10 @@ impl Growing<'_> {
     fn innermost(&self, call: Option<FrameId>, calls: u32) -> Vec<Place> {
         let mut at = call;
         let callers = std::iter::from_fn(|| {
-            let &(caller, place) = self.frames.calls.get(at?.0 as usize)?;
+            let frame = at?;
+            let (caller, place) = self.frames.call(frame)?;
             at = caller;
-            Some(place)
+            Some(self.believed(frame, place))
         });
         let mut places: Vec<Place> = callers.take(calls as usize).collect();
         places.reverse();
@@ -607,222 +613,4 @@ fn others(nodes: &[&Node], caller: Option<u32>) -> CallNode {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::spaces::tests::{code, spaces};
-    use memgauge_trace::{Pid, VirtAddr};
-
-    /// Each file is a function: `/a` at 0x1000, `/b` at 0x2000 and so on.
-    fn functions() -> AddressSpaces {
-        let file = |n: u64, name: &str| code(0, n << 12, (n + 1) << 12, name);
-        spaces(&[file(1, "/a"), file(2, "/b"), file(3, "/c"), file(4, "/d")])
-    }
-
-    fn frame(id: u32, caller: Option<u32>, ip: u64) -> Frame {
-        Frame {
-            id: FrameId(id),
-            caller: caller.map(FrameId),
-            pid: Pid(1),
-            ip: VirtAddr(ip),
-            ..Frame::default()
-        }
-    }
-
-    fn sample(caller: Option<u32>, ip: u64, period: u64) -> Sample {
-        Sample {
-            pid: Pid(1),
-            event: EventId(300),
-            ip: VirtAddr(ip),
-            caller: caller.map(FrameId),
-            period,
-            ..Sample::default()
-        }
-    }
-
-    fn tree(frames: &[Frame], samples: &[Sample]) -> CallTree {
-        let spaces = functions();
-        let mut calls = Frames::new(&spaces);
-        calls.observe(frames);
-        let mut first = SampledStacks::new(&spaces);
-        let mut second = first.clone();
-        let (a, b) = samples.split_at(samples.len() / 2);
-        first.observe(a);
-        second.observe(b);
-        first.merge(second);
-        let names = EventNames::of(&memgauge_trace::Manifest::default());
-        let mut symbols = crate::resolve::NoSymbols;
-        call_trees(&calls.finish(), &first.finish(), &mut symbols, &names).remove(0)
-    }
-
-    /// Names, levels, events with what is called, own events.
-    fn shown(tree: &CallTree) -> Vec<(String, usize, u64, u64)> {
-        let node = |node: &CallNode| {
-            let name = node.function.trim_end_matches(" [no symbols]").to_owned();
-            (name, tree.callers(node).len(), node.events, node.own_events)
-        };
-        tree.nodes.iter().map(node).collect()
-    }
-
-    #[test]
-    fn sums_go_up_to_the_callers_and_the_largest_comes_first() {
-        let frames = [
-            frame(0, None, 0x1010),
-            frame(1, Some(0), 0x2010),
-            frame(2, Some(0), 0x2020), // another call in the same function
-            frame(3, Some(0), 0x3010),
-        ];
-        let samples = [
-            sample(Some(1), 0x4000, 5),
-            sample(Some(2), 0x4444, 6),
-            sample(Some(3), 0x4000, 20),
-            sample(Some(0), 0x2000, 1),
-            sample(None, 0x1000, 2),
-        ];
-        let tree = tree(&frames, &samples);
-        let row = |name: &str, level, events, own| (name.to_owned(), level, events, own);
-        let expected = [
-            row("a", 0, 34, 2),
-            row("c", 1, 20, 0),
-            row("d", 2, 20, 20),
-            row("b", 1, 12, 1),
-            row("d", 2, 11, 11),
-        ];
-        assert_eq!(shown(&tree), expected);
-        assert_eq!((tree.samples, tree.events), (5, 34));
-        let hottest = tree.hottest(1);
-        assert_eq!(hottest[0].share, ratio(31, 34));
-        let path = |names: &[&str], events| {
-            let names = names.iter().map(|name| format!("{name} [no symbols]"));
-            (ratio(events, 34), names.collect::<Vec<_>>())
-        };
-        let paths: Vec<_> = hottest[0]
-            .paths
-            .iter()
-            .map(|(share, names)| (*share, names.iter().map(|n| (*n).to_owned()).collect()))
-            .collect();
-        assert_eq!(paths, [path(&["c", "a"], 20), path(&["b", "a"], 11)]);
-    }
-
-    #[test]
-    fn small_nodes_are_summed_and_nothing_is_lost() {
-        let frames = [frame(0, None, 0x1010)];
-        // Two functions that call each other more often than nodes are kept.
-        let deep: Vec<Frame> = (1..=2 * MOST_NODES as u32)
-            .map(|n| frame(n, Some(n - 1), 0x2000 + u64::from(n % 2) * 0x1000))
-            .collect();
-        let frames: Vec<Frame> = frames.into_iter().chain(deep).collect();
-        let last = frames.len() as u32 - 1;
-        let samples = [sample(Some(last), 0x4000, 7), sample(Some(0), 0x4000, 9)];
-        let tree = tree(&frames, &samples);
-        assert!(tree.nodes.len() <= MOST_NODES + 2, "{}", tree.nodes.len());
-        let own: u64 = tree.nodes.iter().map(|node| node.own_events).sum();
-        assert_eq!((own, tree.events), (16, 16));
-        // The function at the end is what one asks for.
-        assert_eq!(tree.hottest(1)[0].function, "d [no symbols]");
-        assert_eq!(tree.hottest(1)[0].share, Some(1.0));
-        let deepest = tree.nodes.iter().map(|node| tree.callers(node).len());
-        let most = (OUTERMOST + 1 + INNERMOST) as usize;
-        assert_eq!(deepest.max(), Some(most));
-        let hottest = tree.hottest(1);
-        let path = &hottest[0]
-            .paths
-            .iter()
-            .find(|(_, path)| path.len() > 1)
-            .unwrap()
-            .1;
-        assert_eq!(path[INNERMOST as usize], LEFT_OUT);
-        assert_eq!((path[0], path[1]), ("b [no symbols]", "c [no symbols]"));
-        assert_eq!(path[most - 1], "a [no symbols]");
-    }
-
-    #[test]
-    fn of_many_functions_those_with_most_events_are_kept() {
-        // More calls than are kept, each of another function with one event, and a hot one.
-        let calls = 2 * MOST_NODES as u32;
-        let file = |n: u64, name: &str| code(0, n << 12, (n + 1) << 12, name);
-        let mut files: Vec<_> = (0..u64::from(calls))
-            .map(|n| file(n + 16, &format!("/f{n}")))
-            .collect();
-        files.push(file(1, "/a"));
-        let spaces = spaces(&files);
-        let mut frames = Frames::new(&spaces);
-        let mut sampled = SampledStacks::new(&spaces);
-        for n in 0..calls {
-            frames.observe(&[frame(n, None, (u64::from(n) + 16) << 12)]);
-            sampled.observe(&[sample(Some(n), 0x1000, 1 + u64::from(n == 7) * 9)]);
-        }
-        let names = EventNames::of(&memgauge_trace::Manifest::default());
-        let mut symbols = crate::resolve::NoSymbols;
-        let tree = call_trees(&frames, &sampled, &mut symbols, &names).remove(0);
-        assert!(tree.nodes.len() <= MOST_NODES + 1);
-        let hottest = &tree.hottest(1)[0];
-        assert_eq!(hottest.paths[0].1, ["f7 [no symbols]"]);
-    }
-
-    #[test]
-    fn what_a_function_calls_counts_in_it_once() {
-        let frames = [
-            frame(0, None, 0x1010),
-            frame(1, Some(0), 0x2010),
-            frame(2, Some(1), 0x2010),
-            frame(3, None, 0x3010),
-        ];
-        let samples = [sample(Some(2), 0x4000, 6), sample(Some(3), 0x2000, 2)];
-        let tree = tree(&frames, &samples);
-        let shown = |name: &'static str, events, own| (name, ratio(events, 8), ratio(own, 8));
-        let found = tree.inclusive(3);
-        let found: Vec<_> = found
-            .iter()
-            .map(|(name, all, own)| (name.trim_end_matches(" [no symbols]"), *all, *own))
-            .collect();
-        assert_eq!(
-            found,
-            [shown("b", 8, 2), shown("a", 6, 0), shown("d", 6, 6)]
-        );
-    }
-
-    #[test]
-    fn calls_from_memory_in_which_nothing_ever_ran_are_unknown() {
-        use crate::spaces::tests::module;
-        let heap = module(0, 0x5000, 0x6000, "[heap]");
-        let made = module(0, 0x7000, 0x8000, "");
-        let spaces = spaces(&[code(0, 0x1000, 0x2000, "/a"), heap, made]);
-        let frames = [frame(0, None, 0x5010), frame(1, Some(0), 0x7010)];
-        let samples = [sample(Some(1), 0x1000, 5), sample(None, 0x7777, 1)];
-        let chain = |are_seen| {
-            let mut calls = Frames::new(&spaces).seen(are_seen);
-            calls.observe(&frames);
-            let mut sampled = SampledStacks::new(&spaces);
-            sampled.observe(&samples);
-            let names = EventNames::of(&memgauge_trace::Manifest::default());
-            let mut symbols = crate::resolve::NoSymbols;
-            let tree = call_trees(&calls, &sampled, &mut symbols, &names).remove(0);
-            let a = tree
-                .nodes
-                .iter()
-                .find(|node| node.function.starts_with('a'));
-            let names = tree.callers(a.unwrap()).into_iter().map(str::to_owned);
-            names.collect::<Vec<_>>()
-        };
-        // A program that the kernel seems to call.
-        let odd = [frame(0, None, 1 << 63), frame(1, Some(0), 0x1010)];
-        let mut calls = Frames::new(&spaces);
-        calls.observe(&odd);
-        assert_eq!(calls.calls[0].1, spaces.unknown());
-        // A sample ran in 0x7000: code that somebody generated is there.
-        assert_eq!(chain(false), ["[jit]", "[unknown]"]);
-        assert_eq!(chain(true), ["[jit]"]);
-    }
-
-    #[test]
-    fn calls_of_a_part_that_is_missing_lead_nowhere() {
-        let frames = [frame(5, Some(4), 0x2010), frame(6, Some(9), 0x3010)];
-        let samples = [
-            sample(Some(5), 0x4000, 1),
-            sample(Some(6), 0x4000, 1),
-            sample(Some(99), 0x4000, 1),
-        ];
-        let tree = tree(&frames, &samples);
-        assert_eq!(tree.events, 3);
-    }
-}
+mod tests;

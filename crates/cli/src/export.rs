@@ -1,15 +1,16 @@
 //! `memgauge export`: a recording in the format of another tool.
 
 use std::fs::File;
-use std::io::{BufWriter, IsTerminal, Write};
+use std::io::{BufReader, BufWriter, ErrorKind, IsTerminal, Seek, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
-use memgauge_analyze::{Limits, Options, Summary, summarise};
-use memgauge_export::{Error, Tables, write, write_tables};
-use memgauge_recording::Recording;
+use memgauge_analyze::{Limits, Options, Summary, stacked_samples, summarise};
+use memgauge_export::{Error, Tables, write, write_firefox, write_perf, write_tables};
+use memgauge_recording::{Recording, Selection};
 use memgauge_symbols::Symbols;
+use memgauge_trace::{CodeValue, EventId};
 
 use crate::outcome::{Exit, take_in_damage, usage};
 
@@ -24,7 +25,8 @@ pub(crate) struct Export {
     /// File to write, for arrow and csv a folder; `-` is standard output, the default for text
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Event that folded stacks count (default: the one that orders the report's functions)
+    /// Event that folded stacks count (default: the one that orders the report's functions);
+    /// of firefox and perf the only one whose samples are written (default: all)
     #[arg(short, long, value_name = "EVENT")]
     event: Option<String>,
 }
@@ -38,10 +40,16 @@ enum Format {
     Callgrind,
     /// Tables for spreadsheets, pandas, R: a folder of files
     Csv,
+    /// profiler.firefox.com: samples by thread with their stacks, curves, values; JSON
+    Firefox,
     /// Flame graphs: one event by function, inlined ones stacked
     Folded,
     /// Prometheus: totals, miss ratios, losses
     Openmetrics,
+    /// OpenTelemetry collectors: metrics as protobuf
+    Otlp,
+    /// perf report, perf script, perf mem: samples as a perf.data file
+    Perf,
     /// ui.perfetto.dev: each event's rate over time
     Perfetto,
     /// pprof: all events by instruction
@@ -49,13 +57,28 @@ enum Format {
 }
 
 impl Format {
-    /// `None` for those that are a folder.
-    fn of_file(self) -> Option<memgauge_export::Format> {
+    fn is_folder(self) -> bool {
+        matches!(self, Format::Arrow | Format::Csv)
+    }
+
+    fn is_text(self) -> bool {
+        let is_text = |format| memgauge_export::Format::is_text(format);
+        self == Format::Firefox || self.of_summary().is_some_and(is_text)
+    }
+
+    /// Whether it holds samples one by one.
+    fn is_of_samples(self) -> bool {
+        matches!(self, Format::Firefox | Format::Perf)
+    }
+
+    /// `None` for those that are a folder, or that hold samples.
+    fn of_summary(self) -> Option<memgauge_export::Format> {
         Some(match self {
             Format::Callgrind => memgauge_export::Format::Callgrind,
-            Format::Arrow | Format::Csv => return None,
+            Format::Arrow | Format::Csv | Format::Firefox | Format::Perf => return None,
             Format::Folded => memgauge_export::Format::Folded,
             Format::Openmetrics => memgauge_export::Format::Openmetrics,
+            Format::Otlp => memgauge_export::Format::Otlp,
             Format::Perfetto => memgauge_export::Format::Perfetto,
             Format::Pprof => memgauge_export::Format::Pprof,
         })
@@ -64,48 +87,152 @@ impl Format {
 
 /// Writes the recording in the format asked for.
 pub(crate) fn export(args: &Export) -> anyhow::Result<Exit> {
-    if args.event.is_some() && args.format != Format::Folded {
+    let takes_event = args.format == Format::Folded || args.format.is_of_samples();
+    if args.event.is_some() && !takes_event {
         bail!(usage(
-            "--event is for folded stacks: the other formats hold all events"
+            "--event is for folded stacks, firefox and perf: the other formats hold all events"
         ));
     }
-    match args.format.of_file() {
-        Some(format) => to_file(args, format)?,
-        None => to_folder(args)?,
+    if args.format.is_folder() {
+        to_folder(args)?;
+    } else {
+        check_output(args)?;
+        match args.format {
+            Format::Perf => to_perf(args)?,
+            _ => to_file(args)?,
+        }
     }
     Ok(Exit::Success)
 }
 
-fn to_file(args: &Export, format: memgauge_export::Format) -> anyhow::Result<()> {
-    let to_stdout = args
-        .output
-        .as_deref()
-        .is_none_or(|path| path == Path::new("-"));
-    if to_stdout && !format.is_text() && std::io::stdout().is_terminal() {
-        bail!(usage(
-            "the format is not text: name a file with -o, or use a pipe"
-        ));
+/// The file to write; `None` for standard output.
+fn file(args: &Export) -> Option<&Path> {
+    let path = args.output.as_deref();
+    path.filter(|path| *path != Path::new("-"))
+}
+
+fn check_output(args: &Export) -> anyhow::Result<()> {
+    if args.format.is_text() {
+        return Ok(());
     }
-    if args.output.is_none() && !format.is_text() {
+    if args.output.is_none() {
         bail!(usage(
             "the format is not text: name a file with -o; -o - is standard output"
         ));
     }
+    if file(args).is_none() && std::io::stdout().is_terminal() {
+        bail!(usage(
+            "the format is not text: name a file with -o, or use a pipe"
+        ));
+    }
+    Ok(())
+}
+
+fn to_file(args: &Export) -> anyhow::Result<()> {
     let summary = summary(&args.recording)?;
-    let event = args.event.as_deref();
     // All of it before the file is made: a failure must not leave an empty one.
     let mut text = Vec::new();
-    write(&summary, format, event, &mut text).map_err(|why| refused(args, why))?;
-    match args.output.as_deref() {
-        Some(path) if !to_stdout => {
+    let done = match args.format.of_summary() {
+        Some(format) => write(&summary, format, args.event.as_deref(), &mut text),
+        None => firefox(args, &summary, &mut text)?,
+    };
+    done.map_err(|why| refused(args, why))?;
+    match file(args) {
+        Some(path) => {
             let written = File::create(path).map(BufWriter::new).and_then(|mut file| {
                 file.write_all(&text)?;
                 file.flush()
             });
             written.with_context(|| format!("failed to write `{}`", path.display()))
         }
-        _ => crate::terminal::print_bytes(&text),
+        None => crate::terminal::print_bytes(&text),
     }
+}
+
+fn firefox(
+    args: &Export,
+    summary: &Summary,
+    out: &mut Vec<u8>,
+) -> anyhow::Result<Result<(), Error>> {
+    let recording = Recording::open(&args.recording)?;
+    let event = sampled_event(args, &recording)?;
+    let mut symbols = Symbols::of(&args.recording);
+    let (stacked, mut problems) = stacked_samples(&recording, &mut symbols, event)?;
+    let mut values: Vec<CodeValue> = Vec::new();
+    recording.each_sound(&Selection::all(), &mut problems, |rows| {
+        values.extend_from_slice(rows);
+    })?;
+    say_new(&problems, &summary.problems);
+    Ok(write_firefox(summary, &stacked, &values, out))
+}
+
+/// The event whose samples alone are wanted.
+fn sampled_event(args: &Export, recording: &Recording) -> anyhow::Result<Option<EventId>> {
+    let Some(name) = &args.event else {
+        return Ok(None);
+    };
+    let events = &recording.manifest().events;
+    if let Some(def) = events.iter().find(|def| def.name == *name) {
+        return Ok(Some(def.id));
+    }
+    let known: Vec<String> = events.iter().map(|def| def.name.clone()).collect();
+    Err(refused(args, Error::NoEvent(name.clone(), known)))
+}
+
+/// Problems that were not told yet.
+fn say_new(problems: &[String], told: &[String]) {
+    for problem in problems.iter().filter(|problem| !told.contains(problem)) {
+        eprintln!("memgauge: {problem}");
+    }
+}
+
+/// Through a file beside the one that is wanted: its head is written last, and a failure
+/// must not leave half of it.
+fn to_perf(args: &Export) -> anyhow::Result<()> {
+    let recording = open(&args.recording)?;
+    let event = sampled_event(args, &recording)?;
+    let folder = file(args).and_then(Path::parent);
+    let folder = folder.filter(|folder| !folder.as_os_str().is_empty());
+    let made = match (file(args), folder) {
+        (None, _) => tempfile::NamedTempFile::new(),
+        (Some(_), folder) => tempfile::NamedTempFile::new_in(folder.unwrap_or(Path::new("."))),
+    };
+    let name = file(args).unwrap_or(Path::new("-")).display().to_string();
+    let failed = || format!("failed to write `{name}`");
+    let mut out = BufWriter::new(made.with_context(failed)?);
+    let written = write_perf(&recording, event, &mut out).map_err(|why| refused(args, why))?;
+    let mut made = out
+        .into_inner()
+        .map_err(|e| e.into_error())
+        .with_context(failed)?;
+    take_in_damage(&recording);
+    say_new(&written.problems, &[]);
+    if written.cut > 0 {
+        eprintln!(
+            "memgauge: {} samples lack their outermost calls: a record of perf has room for 8000",
+            written.cut
+        );
+    }
+    match file(args) {
+        Some(path) => {
+            make_readable(made.as_file()).with_context(failed)?;
+            made.persist(path).map(drop).with_context(failed)
+        }
+        None => {
+            made.rewind()?;
+            match std::io::copy(&mut BufReader::new(made), &mut std::io::stdout().lock()) {
+                // Whoever reads has read enough.
+                Err(e) if e.kind() == ErrorKind::BrokenPipe => Ok(()),
+                written => written.map(drop).with_context(failed),
+            }
+        }
+    }
+}
+
+/// A temporary file is for its owner alone; this one is no more secret than other exports.
+fn make_readable(file: &File) -> std::io::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    file.set_permissions(std::fs::Permissions::from_mode(0o644))
 }
 
 fn to_folder(args: &Export) -> anyhow::Result<()> {
@@ -145,8 +272,7 @@ fn refused(args: &Export, why: Error) -> anyhow::Error {
     }
 }
 
-/// Everything: no row of a table is left out, every place in the code has a name.
-fn summary(path: &Path) -> anyhow::Result<Summary> {
+fn open(path: &Path) -> anyhow::Result<Recording> {
     let recording = Recording::open(path)?;
     if recording.manifest().source.name == "io" {
         let name = path.display();
@@ -154,6 +280,12 @@ fn summary(path: &Path) -> anyhow::Result<Summary> {
             "failed to export `{name}`: recordings of `memgauge io` have `report --json`"
         )));
     }
+    Ok(recording)
+}
+
+/// Everything: no row of a table is left out, every place in the code has a name.
+fn summary(path: &Path) -> anyhow::Result<Summary> {
+    let recording = open(path)?;
     let options = Options {
         limits: Limits {
             rows: usize::MAX,

@@ -136,6 +136,38 @@ fn intervals_of_several_choices_of_sets_contain_the_exact_counts() {
     assert!(within * 10 >= all * 8, "{within} of {all}");
 }
 
+/// A stride of 4 KiB meets one group of sets alone, whichever it is. Whether that is
+/// followed or not, the interval holds the truth, and the report says what is wrong.
+#[test]
+fn lines_that_crowd_in_few_sets_are_told() {
+    if !needs(&[]) {
+        return;
+    }
+    let program = [workloads(), "linear", "--bytes", "16MiB", "--passes", "40"];
+    let program = [&program[..], &["--stride", "4KiB"]].concat();
+    let exact = record(&program, &[]).totals()["l1d.miss"];
+    assert!(exact > 40 * 4096, "{exact}");
+    let mut far_off = 0;
+    for seed in 0..8 {
+        let some = record(&program, &["--sets", &format!("1/8:{seed}")]);
+        let estimate = &some.report()["sets"]["estimates"]["l1d.miss"];
+        let [low, value, high] =
+            ["low", "value", "high"].map(|end| estimate[end].as_i64().expect("a count"));
+        // One look in eight of a short run: to a fifth.
+        let slack = exact / 5;
+        assert!(
+            (low..=high + slack).contains(&exact),
+            "{seed}: {estimate} of {exact}"
+        );
+        if (value - exact).abs() > exact / 5 {
+            far_off += 1;
+            let text = text(&some);
+            assert!(text.contains("lines crowd in few sets"), "{text}");
+        }
+    }
+    assert_eq!(far_off, 8);
+}
+
 fn text(recorded: &Recorded) -> String {
     let mut command = memgauge();
     let output = command.arg("report").arg(recorded.path()).output();

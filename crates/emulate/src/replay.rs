@@ -66,6 +66,8 @@ pub(super) struct Cursor {
     pub(super) stray: u64,
     /// Empty between two slices.
     events: Events,
+    /// Where some sets are followed.
+    peek: sets::Peek,
 }
 
 /// Receives overflows and ticks as they fall due.

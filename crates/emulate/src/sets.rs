@@ -4,6 +4,8 @@
 //! of which one in `one_in` is followed. The sum is estimated by the followed ones' times
 //! `one_in`. How much these differ from one another says how far off that may be.
 
+use std::collections::HashSet;
+
 use memgauge_machine::{CLASSES, Config, LINE_BYTES, Outcome};
 use memgauge_trace::{EstimatedFacts, SetsFacts, catalogue as events};
 
@@ -96,7 +98,83 @@ const NAMES: [&str; SUMMED] = [
 pub(super) struct ClassSums {
     pub(super) sample: SetSample,
     pub(super) classes: u64,
+    pub(super) crowds: Crowds,
     sums: [[u64; SUMMED]; CLASSES as usize],
+}
+
+/// Lines of a class in a look.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Touched {
+    /// Different ones.
+    lines: u32,
+    /// How often it was another one than the last time.
+    touches: u32,
+    last: u64,
+}
+
+/// What a look at all lines shows.
+#[derive(Debug)]
+pub(super) struct Seen {
+    lines: HashSet<u64>,
+    pub(super) classes: [Touched; CLASSES as usize],
+}
+
+impl Default for Seen {
+    fn default() -> Seen {
+        Seen {
+            lines: HashSet::new(),
+            classes: [Touched::default(); CLASSES as usize],
+        }
+    }
+}
+
+impl Seen {
+    pub(super) fn touch(&mut self, class: u32, line: u64) {
+        let of = &mut self.classes[class as usize];
+        if of.last != line {
+            of.last = line;
+            of.touches += 1;
+            of.lines += u32::from(self.lines.insert(line));
+        }
+    }
+}
+
+/// Lines that crowd in few classes, as those of a stride by a large power of two do. The
+/// classes followed may hold all of them or none, which their spread does not tell. So the
+/// engine tells the lines of all classes now and then, for some runs of accesses. A class
+/// is crowded in such a look if it has much more lines than the others have on average.
+#[derive(Clone, Debug)]
+pub(super) struct Crowds([f64; CLASSES as usize]);
+
+impl Crowds {
+    /// So many times the average of all classes, and some lines more, are a crowd.
+    const TIMES: f64 = 3.0;
+    const MORE: f64 = 8.0;
+
+    /// What was seen in a look that stands for so many like it.
+    pub(super) fn add(&mut self, seen: &[Touched; CLASSES as usize], weight: f64) {
+        let lines: u32 = seen.iter().map(|class| class.lines).sum();
+        let mean = f64::from(lines) / f64::from(CLASSES);
+        let most = Self::TIMES * mean + Self::MORE;
+        for (sum, class) in self.0.iter_mut().zip(seen) {
+            if f64::from(class.lines) > most {
+                *sum += weight * f64::from(class.touches);
+            }
+        }
+    }
+
+    /// Touches of crowded lines in all classes and in these.
+    fn sums(&self, classes: u64) -> (f64, f64) {
+        let of_these = (0..)
+            .zip(&self.0)
+            .filter(|(class, _)| classes >> class & 1 == 1);
+        (self.0.iter().sum(), of_these.map(|(_, lines)| lines).sum())
+    }
+}
+
+/// `a / b`, and 0 by 0.
+pub(super) fn ratio(a: u64, b: u64) -> f64 {
+    if b == 0 { 0.0 } else { a as f64 / b as f64 }
 }
 
 impl ClassSums {
@@ -104,6 +182,7 @@ impl ClassSums {
         ClassSums {
             sample,
             classes: sample.classes(),
+            crowds: Crowds([0.0; CLASSES as usize]),
             sums: [[0; SUMMED]; CLASSES as usize],
         }
     }
@@ -133,7 +212,11 @@ impl ClassSums {
             let followed = (0..CLASSES).filter(|&class| self.follows(class));
             followed.map(move |class| self.sums[class as usize][event])
         };
+        let (crowded, followed) = self.crowds.sums(self.classes);
+        let off = crowded - f64::from(self.sample.one_in) * followed;
         SetsFacts {
+            crowded_lines: crowded.round() as u64,
+            crowded_lines_followed: followed.round() as u64,
             one_in: self.sample.one_in,
             seed: self.sample.seed,
             estimates: NAMES
@@ -146,7 +229,12 @@ impl ClassSums {
                     } else {
                         1
                     };
-                    ((*name).to_owned(), estimate(&sums, u64::from(unit)))
+                    let estimate = estimate(&sums, u64::from(unit));
+                    let seen = sums.iter().sum();
+                    (
+                        (*name).to_owned(),
+                        widened(estimate, seen, off * f64::from(unit)),
+                    )
                 })
                 .collect(),
         }
@@ -201,6 +289,17 @@ fn estimate(sums: &[u64], unit: u64) -> EstimatedFacts {
         } else {
             0.0
         },
+    }
+}
+
+/// An estimate whose followed classes have so much less than their part of the crowded
+/// lines, or more: each touch of one may be a miss, and need not be.
+fn widened(estimate: EstimatedFacts, seen: u64, off: f64) -> EstimatedFacts {
+    let (low, high) = (estimate.low as f64, estimate.high as f64);
+    EstimatedFacts {
+        low: (low + off.min(0.0)).max(seen as f64).round() as u64,
+        high: (high + off.max(0.0)).round() as u64,
+        ..estimate
     }
 }
 
@@ -266,6 +365,51 @@ mod tests {
         assert_eq!(of.value, 640);
         assert_eq!(of.high, (640.0 + half).round() as u64);
         assert_eq!(of.low, (640.0 - half).round() as u64);
+    }
+
+    #[test]
+    fn crowded_lines_that_are_not_followed_widen_the_interval() {
+        let sample = with(8, 0);
+        let mut sums = ClassSums::new(sample);
+        let outside = (0..CLASSES).find(|&class| !sums.follows(class)).unwrap();
+        let inside = (0..CLASSES).find(|&class| sums.follows(class)).unwrap();
+        // Four lines in each class, and 256 more in one, twice each.
+        let look = |crowded: Option<u32>| {
+            let mut seen = Seen::default();
+            for class in 0..CLASSES {
+                let more = if crowded == Some(class) { 256 } else { 0 };
+                for line in (0..4 + more).chain(0..4 + more) {
+                    seen.touch(class, u64::from(CLASSES * (line + 1) + class));
+                }
+            }
+            seen.classes
+        };
+        sums.crowds.add(&look(None), 10.0);
+        assert_eq!(sums.facts().crowded_lines, 0, "all classes are alike");
+        sums.crowds.add(&look(Some(outside)), 10.0);
+        let facts = sums.facts();
+        assert_eq!(
+            (facts.crowded_lines, facts.crowded_lines_followed),
+            (5200, 0)
+        );
+        assert_eq!(facts.estimates["llc.miss"].high, 5200 + 3 * 8);
+        assert_eq!(facts.estimates["dram.read_bytes"].high, 64 * (5200 + 3 * 8));
+        // As much within: eight times of it is too much.
+        sums.crowds.add(&look(Some(inside)), 10.0);
+        let facts = sums.facts();
+        assert_eq!(
+            (facts.crowded_lines, facts.crowded_lines_followed),
+            (10_400, 5200)
+        );
+        let estimate = EstimatedFacts {
+            value: 80_000,
+            low: 79_000,
+            high: 81_000,
+            largest_share: 0.3,
+        };
+        let wide = widened(estimate, 10_000, 10_400.0 - 8.0 * 5200.0);
+        assert_eq!((wide.low, wide.high), (79_000 - 31_200, 81_000));
+        assert_eq!(widened(estimate, 70_000, -31_200.0).low, 70_000);
     }
 
     #[test]

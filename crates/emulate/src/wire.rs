@@ -33,6 +33,7 @@ pub(super) const MARK_SYNC: u64 = SEVERAL | 0xff03 << ID_SHIFT;
 pub(super) const MARK_SYNC_KIND: u64 = SEVERAL | 0xff04 << ID_SHIFT;
 pub(super) const MARK_SYNC_NS: u64 = SEVERAL | 0xff05 << ID_SHIFT;
 pub(super) const MARK_SUM: u64 = SEVERAL | 0xff06 << ID_SHIFT;
+pub(super) const MARK_PEEK: u64 = SEVERAL | 0xff07 << ID_SHIFT;
 pub(super) const MARK_REGION: u64 = SEVERAL | 0xff10 << ID_SHIFT;
 pub(super) const MARK_VALUE_HIGH: u64 = SEVERAL | 0xff11 << ID_SHIFT;
 pub(super) const MARK_VALUE_LOW: u64 = SEVERAL | 0xff12 << ID_SHIFT;

@@ -1,16 +1,19 @@
 //! Writes a [`Summary`] in the formats of other tools.
 //!
 //! Places in the code carry every event's count in one profile: pprof, callgrind and
-//! folded stacks. Totals and curves over time go to OpenMetrics and Perfetto, tables to
-//! CSV or Arrow. All counts of an export add up to those of the summary: what the summary did not
+//! folded stacks. Totals and curves over time go to OpenMetrics, OpenTelemetry and Perfetto,
+//! tables to CSV or Arrow. Samples one by one go to Firefox Profiler and `perf.data`. All counts of an export add up to those of the summary: what the summary did not
 //! resolve stands under [`NOT_LISTED`].
 
 #![forbid(unsafe_code)]
 
 mod callgrind;
 mod curves;
+mod firefox;
 mod folded;
 mod openmetrics;
+mod otlp;
+mod perf_data;
 mod perfetto;
 mod places;
 mod pprof;
@@ -20,8 +23,10 @@ use std::fmt;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use memgauge_analyze::Summary;
+use memgauge_analyze::{StackedSamples, Summary};
+use memgauge_trace::CodeValue;
 
+pub use perf_data::{PerfWritten, write_perf};
 pub use tables::Tables;
 
 /// Name of the place that counts beyond the resolved ones are put under.
@@ -37,6 +42,8 @@ pub enum Format {
     Folded,
     /// Text of Prometheus: totals, levels, losses.
     Openmetrics,
+    /// Metrics of OpenTelemetry, as protobuf: totals, curves, levels, losses.
+    Otlp,
     /// A trace of Perfetto: each event's rate over time. Needs a timeline.
     Perfetto,
     /// A profile of pprof, gzipped: each event by instruction, with inlined functions.
@@ -46,7 +53,7 @@ pub enum Format {
 impl Format {
     /// Whether it is text for people or for pipes.
     pub fn is_text(self) -> bool {
-        !matches!(self, Format::Perfetto | Format::Pprof)
+        !matches!(self, Format::Otlp | Format::Perfetto | Format::Pprof)
     }
 }
 
@@ -61,6 +68,8 @@ pub enum Error {
     },
     /// The recording has no curve over time.
     NoCurves,
+    /// The recording has no sample of the event, or none at all.
+    NoSamples,
     /// No place in the code has counts of that event; those are the events that have.
     NoEvent(String, Vec<String>),
     /// The event was counted nowhere in the code.
@@ -71,6 +80,8 @@ pub enum Error {
     NotAFolder(PathBuf),
     /// The folder for tables holds files.
     NotEmpty(PathBuf),
+    /// The recording could not be read.
+    Recording(memgauge_recording::Error),
     /// Writing failed.
     Io(io::Error),
 }
@@ -87,6 +98,10 @@ impl fmt::Display for Error {
             }),
             Error::NoCurves => f.write_str(
                 "the recording has no curve over time: use another format: arrow, csv or openmetrics",
+            ),
+            Error::NoSamples => f.write_str(
+                "the recording has no samples, or none of that event: use another format: arrow, csv \
+                 or openmetrics",
             ),
             Error::NoCounts(event) => write!(
                 f,
@@ -108,6 +123,7 @@ impl fmt::Display for Error {
                     known.join(", ")
                 )
             }
+            Error::Recording(error) => error.fmt(f),
             Error::Io(error) => error.fmt(f),
         }
     }
@@ -118,6 +134,12 @@ impl std::error::Error for Error {}
 impl From<io::Error> for Error {
     fn from(error: io::Error) -> Error {
         Error::Io(error)
+    }
+}
+
+impl From<memgauge_recording::Error> for Error {
+    fn from(error: memgauge_recording::Error) -> Error {
+        Error::Recording(error)
     }
 }
 
@@ -136,9 +158,24 @@ pub fn write(
         Format::Callgrind => callgrind::write(summary, out),
         Format::Folded => folded::write(summary, event, out),
         Format::Openmetrics => openmetrics::write(summary, out),
+        Format::Otlp => otlp::write(summary, out),
         Format::Perfetto => perfetto::write(summary, out),
         Format::Pprof => pprof::write(summary, out),
     }
+}
+
+/// Writes a profile of Firefox Profiler: samples by thread and event, all curves, and the
+/// values that the program told.
+///
+/// # Errors
+/// There are neither samples nor curves, or writing failed.
+pub fn write_firefox(
+    summary: &Summary,
+    stacked: &StackedSamples,
+    values: &[CodeValue],
+    out: &mut dyn Write,
+) -> Result<(), Error> {
+    firefox::write(summary, stacked, values, out)
 }
 
 /// Writes the summary's tables as files into `folder`; their names.

@@ -47,6 +47,30 @@ fn named(bits: u64, names: &[(u64, &'static str)]) -> Vec<&'static str> {
 }
 
 impl DataSrc {
+    /// An access of that kind whose data came from there, and nothing more: as perf
+    /// packs it, with levels in both the older and the newer bits.
+    pub fn of(kind: AccessKind, source: DataSource) -> DataSrc {
+        let operation = match kind {
+            AccessKind::Unknown => 1,
+            AccessKind::Load => 2,
+            AccessKind::Store => 4,
+            AccessKind::Modify => 6,
+        };
+        // The older level, its number, and whether it is of another node.
+        let (level, number, remote) = match source {
+            DataSource::Unknown => (1, 15, 0),
+            DataSource::L1d => (HIT | 0x8, 1, 0),
+            DataSource::L2 => (HIT | 0x20, 2, 0),
+            DataSource::Llc => (HIT | OLD_L3, 3, 0),
+            DataSource::Dram => (HIT | 0x80, 13, 0),
+            DataSource::FillBuffer => (HIT | 0x10, 12, 0),
+            DataSource::RemoteCache => (HIT | 0x400, 11, 1),
+            DataSource::RemoteDram => (HIT | 0x100, 13, 1),
+        };
+        let not_known = 1 << 19 | 1 << 24 | 1 << 26;
+        DataSrc(operation | level << 5 | number << 33 | remote << 37 | not_known)
+    }
+
     fn field(self, at: u32, bits: u32) -> u64 {
         self.0 >> at & ((1 << bits) - 1)
     }
@@ -197,6 +221,20 @@ impl DataSrc {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_packed_is_read_again() {
+        for kind in (0..4).map(AccessKind::from_code) {
+            for source in (0..8).map(DataSource::from_code) {
+                let packed = DataSrc::of(kind, source);
+                assert_eq!(
+                    (packed.kind(), packed.level()),
+                    (kind, source),
+                    "{packed:x?}"
+                );
+            }
+        }
+    }
 
     fn check(packed: u64, kind: AccessKind, level: DataSource, words: &str) {
         let source = DataSrc(packed);

@@ -261,6 +261,10 @@ pub struct SetsFacts {
     pub seed: u64,
     /// Sums over all sets, by event name; `dram.bytes` is both directions.
     pub estimates: BTreeMap<String, EstimatedFacts>,
+    /// About how often lines were touched that crowd in few sets.
+    pub crowded_lines: u64,
+    /// Of these in the followed sets.
+    pub crowded_lines_followed: u64,
 }
 
 impl SetsFacts {

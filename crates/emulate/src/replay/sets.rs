@@ -8,7 +8,7 @@ use memgauge_trace::{AccessKind, VirtAddr};
 
 use super::{Cursor, LINE, OverflowSink, Program, charge};
 use crate::catalogue::{Access, Block};
-use crate::sets::ClassSums;
+use crate::sets::{ClassSums, Seen, ratio};
 use crate::wire;
 use crate::words::load;
 
@@ -22,6 +22,18 @@ pub(crate) struct SetsReplay<'a, D: OverflowSink> {
     pub(crate) sums: &'a mut ClassSums,
     /// The process's address space in the last-level cache.
     pub(crate) space: u32,
+}
+
+/// Looks at the lines of all sets, for a time each.
+#[derive(Debug, Default)]
+pub(crate) struct Peek {
+    /// Instructions since the last mark.
+    executed: u64,
+    /// From the last look to this one.
+    before: u64,
+    /// The look is under way.
+    looks: bool,
+    seen: Seen,
 }
 
 /// What was executed, as the engine sums it.
@@ -46,7 +58,7 @@ impl<D: OverflowSink> SetsReplay<'_, D> {
         while let Some(word) = load(words, at) {
             let length = match wire::mark(word) {
                 wire::MARK_SYNC => break,
-                wire::MARK_SUM => 2,
+                wire::MARK_SUM | wire::MARK_PEEK => 2,
                 _ => 3,
             };
             // The engine writes them together; less is damage.
@@ -56,8 +68,11 @@ impl<D: OverflowSink> SetsReplay<'_, D> {
             };
             let kept = load(words, at + 2).filter(|_| length == 3);
             self.tell(Ran(ran), kept.map(|kept| kept as u32));
+            self.cursor.peek.executed += u64::from(Ran(ran).field(3));
             if let Some(kept) = kept {
                 self.kept(word, kept);
+            } else if wire::mark(word) == wire::MARK_PEEK {
+                self.peek(word & wire::ADDRESS != 0);
             }
             at += length;
         }
@@ -73,8 +88,29 @@ impl<D: OverflowSink> SetsReplay<'_, D> {
         }
     }
 
+    /// A look at all lines begins or ends.
+    #[cold]
+    fn peek(&mut self, begins: bool) {
+        let peek = &mut self.cursor.peek;
+        let executed = std::mem::take(&mut peek.executed);
+        if begins {
+            (peek.before, peek.looks) = (peek.before + executed, true);
+            return;
+        }
+        let before = std::mem::take(&mut peek.before);
+        let weight = ratio(before + executed, executed);
+        peek.looks = false;
+        self.sums.crowds.add(&peek.seen.classes, weight);
+        peek.seen = Seen::default();
+    }
+
     /// A run that touches a line of the followed sets, or an access that is a block.
     fn kept(&mut self, word: u64, kept: u64) {
+        if self.cursor.peek.looks {
+            let addr = word & wire::ADDRESS;
+            let class = class_of(addr, self.space);
+            self.cursor.peek.seen.touch(class, addr / LINE);
+        }
         let is_plain = word & wire::SEVERAL == 0 && kept & wire::KEPT_PIECE == 0;
         if is_plain && self.cursor.first_store.is_some() {
             self.plain(word, kept);

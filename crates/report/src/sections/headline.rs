@@ -77,6 +77,10 @@ fn modelled(machine: &MachineFacts, style: &Style) -> String {
 /// A class with so many times its share of the misses may be a hot set.
 const HOT: f64 = 3.0;
 
+/// Part of the misses that crowded lines must be off by, and misses that count at least.
+const CROWDED: f64 = 0.1;
+const LEAST_CROWDED: u64 = 10_000;
+
 /// Per cent of an estimate that its interval may reach before the report says more.
 const WIDE: f64 = 0.2;
 
@@ -85,17 +89,38 @@ pub(crate) fn estimated(sets: &SetsFacts, style: &Style) -> String {
     let mut text = style.wrap(
         &format!(
             "estimated from 1/{} of the cache sets: misses, writebacks, DRAM bytes and time; ± is \
-             half the 95 % confidence interval. Instructions, loads and stores are exact. Address \
-             translation is not modelled",
+             half the 95 % confidence interval. Instructions, loads and stores are exact. Time is rough: \
+             10 to 40 % off in some programs. Address translation is not modelled",
             sets.one_in
         ),
         2,
     );
+    if let Some(warning) = crowded(sets) {
+        text += &style.paint_lines(Role::Warning, &style.wrap(&warning, 2));
+    }
     for (event, warning) in warnings(sets) {
         let line = format!("{event}: {warning}");
         text += &style.paint_lines(Role::Warning, &style.wrap(&line, 2));
     }
     text
+}
+
+/// What lines that crowd in few sets say against the estimates.
+pub(crate) fn crowded(sets: &SetsFacts) -> Option<String> {
+    let all = sets.crowded_lines as f64;
+    let off = all - f64::from(sets.one_in) * sets.crowded_lines_followed as f64;
+    let misses = sets.estimates.get("l1d.miss").map_or(0, |of| of.value);
+    (off.abs() > CROWDED * misses.max(LEAST_CROWDED) as f64).then(|| {
+        let followed = units::share(sets.crowded_lines_followed as f64 / all);
+        let by = units::count(off.abs().round() as u64);
+        let what = if off > 0.0 { "low" } else { "high" };
+        format!(
+            "lines crowd in few sets (a stride by a large power of two, as rows of a matrix or \
+             arrays of structures have), and the sets followed have {followed} of these, not 1/{}: \
+             misses may be too {what} by {by}: record without --sets",
+            sets.one_in
+        )
+    })
 }
 
 /// What the spread between sets says against an estimate.

@@ -1,0 +1,209 @@
+//! Samples one by one with their calls by name, for formats that hold samples and not sums.
+//!
+//! All samples of the same calls share a stack, all stacks of the same code a frame.
+//!
+//! Memory: 40 bytes a sample, 12 bytes a stack; a frame's names once.
+
+use std::collections::HashMap;
+
+use memgauge_recording::{Recording, Result, Selection};
+use memgauge_trace::{EventId, Frame, FrameId, Pid, Sample, Tid};
+
+use crate::hotspots::{Name, place_names};
+use crate::resolve::Resolve;
+use crate::spaces::{AddressSpaces, KERNEL, PathId};
+use crate::{Analysis, Frames, Generated, Modules};
+
+/// Columns of the samples that are read.
+const COLUMNS: &[&str] = &["time_ns", "pid", "tid", "event", "ip", "period", "caller"];
+
+/// A place in the code, as a stack shows it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StackFrame {
+    /// Function, or the module where it has no symbols.
+    pub function: String,
+    /// Path of the file the code came from.
+    pub module: String,
+    /// Source file.
+    pub file: Option<String>,
+    /// Line in it.
+    pub line: Option<u32>,
+    /// Byte offset in the module; `None` where all its code is one place.
+    pub offset: Option<u64>,
+    /// Functions that it was inlined into at this place: 0 for one that was called.
+    pub inline_depth: u32,
+}
+
+impl StackFrame {
+    /// Whether it is code of the kernel.
+    pub fn is_kernel(&self) -> bool {
+        self.module == KERNEL
+    }
+}
+
+/// A sample whose calls have names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StackedSample {
+    /// Nanoseconds since the recording began.
+    pub time_ns: u64,
+    /// Process.
+    pub pid: Pid,
+    /// Thread.
+    pub tid: Tid,
+    /// The event whose counter overflowed.
+    pub event: EventId,
+    /// Events this sample stands for.
+    pub period: u64,
+    /// Its stack's number.
+    pub stack: u32,
+}
+
+/// Samples with their stacks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StackedSamples {
+    /// The frames of all stacks.
+    pub frames: Vec<StackFrame>,
+    /// By number: the stack of the caller, whose number is smaller, and the frame.
+    pub stacks: Vec<(Option<u32>, u32)>,
+    /// By process, thread, event and time.
+    pub samples: Vec<StackedSample>,
+}
+
+/// Reads all samples, or those of one event, and names their calls; with what could not
+/// be read.
+///
+/// # Errors
+/// The file system failed.
+pub fn stacked_samples(
+    recording: &Recording,
+    symbols: &mut dyn Resolve,
+    event: Option<EventId>,
+) -> Result<(StackedSamples, Vec<String>)> {
+    let mut problems = Vec::new();
+    let all = Selection::all();
+    let mut generated = Generated::default();
+    recording.each_sound(&all, &mut problems, |rows| generated.observe(rows))?;
+    let mut modules = Modules::default();
+    recording.each_sound(&all, &mut problems, |rows| modules.observe(rows))?;
+    let spaces = modules.finish().with_generated(generated.finish());
+    let mut calls = Frames::new(&spaces);
+    recording.each_sound(&all, &mut problems, |rows: &[Frame]| calls.observe(rows))?;
+    let mut stacking = Stacking {
+        spaces: &spaces,
+        symbols,
+        calls,
+        stacked: StackedSamples::default(),
+        frames: HashMap::new(),
+        places: HashMap::new(),
+        stacks: HashMap::new(),
+        known: HashMap::new(),
+    };
+    let selection = Selection::all().columns(COLUMNS);
+    recording.each_sound(&selection, &mut problems, |rows: &[Sample]| {
+        let wanted = |sample: &&Sample| event.is_none_or(|event| sample.event == event);
+        rows.iter().filter(wanted).for_each(|s| stacking.add(s));
+    })?;
+    let mut stacked = stacking.stacked;
+    let order = |s: &StackedSample| (s.pid, s.tid, s.event, s.time_ns);
+    stacked.samples.sort_by_key(order);
+    Ok((stacked, problems))
+}
+
+struct Stacking<'a> {
+    spaces: &'a AddressSpaces,
+    symbols: &'a mut dyn Resolve,
+    calls: Frames<'a>,
+    stacked: StackedSamples,
+    frames: HashMap<StackFrame, u32>,
+    /// The frames at a place: the one that others are inlined into first.
+    places: HashMap<(PathId, u64), Vec<u32>>,
+    stacks: HashMap<(Option<u32>, u32), u32>,
+    /// Stacks of calls.
+    known: HashMap<FrameId, Option<u32>>,
+}
+
+impl Stacking<'_> {
+    fn add(&mut self, sample: &Sample) {
+        let caller = self.reached(sample.caller);
+        let place = self.spaces.code_at(sample.pid, sample.ip.0);
+        // SANITY: every place has a frame, so there is a stack.
+        let stack = self.enter(caller, place).unwrap_or_default();
+        self.stacked.samples.push(StackedSample {
+            time_ns: sample.time_ns,
+            pid: sample.pid,
+            tid: sample.tid,
+            event: sample.event,
+            period: sample.period,
+            stack,
+        });
+    }
+
+    /// The stack of a call and all that led to it.
+    fn reached(&mut self, call: Option<FrameId>) -> Option<u32> {
+        let mut path = Vec::new();
+        let mut at = call;
+        let mut stack = None;
+        while let Some(frame) = at {
+            if let Some(&there) = self.known.get(&frame) {
+                stack = there;
+                break;
+            }
+            let Some((caller, place)) = self.calls.call(frame) else {
+                break;
+            };
+            path.push((frame, place));
+            at = caller;
+        }
+        for (frame, place) in path.into_iter().rev() {
+            stack = self.enter(stack, place);
+            self.known.insert(frame, stack);
+        }
+        stack
+    }
+
+    /// The stack of the code at a place, called from `caller`.
+    fn enter(&mut self, caller: Option<u32>, place: (PathId, u64)) -> Option<u32> {
+        if !self.places.contains_key(&place) {
+            let [_, line, instruction] = place_names(self.symbols, self.spaces, place);
+            let frames = frames(line, instruction.offset);
+            let numbers = frames.into_iter().map(|frame| self.frame(frame)).collect();
+            self.places.insert(place, numbers);
+        }
+        let mut stack = caller;
+        for &frame in &self.places[&place] {
+            let next = self.stacked.stacks.len() as u32;
+            let number = *self.stacks.entry((stack, frame)).or_insert(next);
+            if number == next {
+                self.stacked.stacks.push((stack, frame));
+            }
+            stack = Some(number);
+        }
+        stack
+    }
+
+    fn frame(&mut self, frame: StackFrame) -> u32 {
+        let next = self.stacked.frames.len() as u32;
+        let number = *self.frames.entry(frame.clone()).or_insert(next);
+        if number == next {
+            self.stacked.frames.push(frame);
+        }
+        number
+    }
+}
+
+/// The functions at a place, the one that others are inlined into first.
+fn frames(name: Name, offset: Option<u64>) -> Vec<StackFrame> {
+    let depth = name.inlined_into.len() as u32;
+    let outer = name.inlined_into.into_iter().rev();
+    let outer = outer.map(|caller| (caller.function, caller.file, caller.line));
+    let all = outer.chain([(name.function, name.file, name.line)]);
+    let frame = |((function, file, line), inline_depth)| StackFrame {
+        function,
+        module: name.module.clone(),
+        file,
+        line,
+        offset,
+        inline_depth,
+    };
+    all.zip(0..=depth).map(frame).collect()
+}

@@ -1,0 +1,321 @@
+//! OpenTelemetry's metrics, as the protobuf that a collector takes at `/v1/metrics`
+//! (`ExportMetricsServiceRequest`, and the same bytes as `MetricsData`).
+//!
+//! Each event is a sum that only grows: a point at the end of each bin of its curve, the last
+//! one its total. Points are dated by the recording's clock from the start of the run: under
+//! the emulator that clock is virtual, and an attribute of the resource says so.
+//!
+//! OpenTelemetry's profiles are not written: their definition is still `v1development`, and its
+//! fields change numbers between versions. A collector that takes profiles reads pprof.
+
+use std::io::Write;
+
+use memgauge_analyze::{Summary, TimedCurve, Timeline};
+use prost::{Message, Oneof};
+
+use super::Error;
+use super::curves::{bin_end, curves};
+use super::places::provenance;
+
+/// Fields that are written, by their numbers in OpenTelemetry's `metrics.proto`, version 1.
+#[derive(Clone, PartialEq, Message)]
+struct Request {
+    #[prost(message, repeated, tag = "1")]
+    resource_metrics: Vec<ResourceMetrics>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct ResourceMetrics {
+    #[prost(message, optional, tag = "1")]
+    resource: Option<Resource>,
+    #[prost(message, repeated, tag = "2")]
+    scope_metrics: Vec<ScopeMetrics>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Resource {
+    #[prost(message, repeated, tag = "1")]
+    attributes: Vec<KeyValue>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct ScopeMetrics {
+    #[prost(message, optional, tag = "1")]
+    scope: Option<Scope>,
+    #[prost(message, repeated, tag = "2")]
+    metrics: Vec<Metric>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Scope {
+    #[prost(string, tag = "1")]
+    name: String,
+    #[prost(string, tag = "2")]
+    version: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Metric {
+    #[prost(string, tag = "1")]
+    name: String,
+    #[prost(string, tag = "2")]
+    description: String,
+    #[prost(string, tag = "3")]
+    unit: String,
+    #[prost(oneof = "Data", tags = "5, 7")]
+    data: Option<Data>,
+}
+
+#[derive(Clone, PartialEq, Oneof)]
+enum Data {
+    #[prost(message, tag = "5")]
+    Gauge(Gauge),
+    #[prost(message, tag = "7")]
+    Sum(Sum),
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Gauge {
+    #[prost(message, repeated, tag = "1")]
+    data_points: Vec<Point>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Sum {
+    #[prost(message, repeated, tag = "1")]
+    data_points: Vec<Point>,
+    #[prost(int32, tag = "2")]
+    aggregation_temporality: i32,
+    #[prost(bool, tag = "3")]
+    is_monotonic: bool,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Point {
+    #[prost(fixed64, tag = "2")]
+    start_time_unix_nano: u64,
+    #[prost(fixed64, tag = "3")]
+    time_unix_nano: u64,
+    #[prost(oneof = "Number", tags = "4, 6")]
+    value: Option<Number>,
+    #[prost(message, repeated, tag = "7")]
+    attributes: Vec<KeyValue>,
+}
+
+#[derive(Clone, PartialEq, Oneof)]
+enum Number {
+    #[prost(double, tag = "4")]
+    Double(f64),
+    #[prost(sfixed64, tag = "6")]
+    Int(i64),
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct KeyValue {
+    #[prost(string, tag = "1")]
+    key: String,
+    #[prost(message, optional, tag = "2")]
+    value: Option<AnyValue>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct AnyValue {
+    #[prost(oneof = "Any", tags = "1, 3")]
+    value: Option<Any>,
+}
+
+#[derive(Clone, PartialEq, Oneof)]
+enum Any {
+    #[prost(string, tag = "1")]
+    String(String),
+    #[prost(int64, tag = "3")]
+    Int(i64),
+}
+
+/// `AGGREGATION_TEMPORALITY_CUMULATIVE`: a point has all since the start.
+const CUMULATIVE: i32 = 2;
+
+pub(crate) fn write(summary: &Summary, out: &mut dyn Write) -> Result<(), Error> {
+    let mut metrics: Vec<Metric> = summary.totals.keys().map(|e| event(summary, e)).collect();
+    metrics.extend(run(summary));
+    let request = Request {
+        resource_metrics: vec![ResourceMetrics {
+            resource: Some(resource(summary)),
+            scope_metrics: vec![ScopeMetrics {
+                scope: Some(Scope {
+                    name: "memgauge".to_owned(),
+                    version: env!("CARGO_PKG_VERSION").to_owned(),
+                }),
+                metrics,
+            }],
+        }],
+    };
+    out.write_all(&request.encode_to_vec())?;
+    Ok(())
+}
+
+fn text(key: &str, value: &str) -> KeyValue {
+    let value = Some(Any::String(value.to_owned()));
+    KeyValue {
+        key: key.to_owned(),
+        value: Some(AnyValue { value }),
+    }
+}
+
+fn signed(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+fn resource(summary: &Summary) -> Resource {
+    let recording = &summary.recording;
+    let program = recording.command.first().map_or("", String::as_str);
+    let name = program.rsplit('/').next().unwrap_or(program);
+    let mut attributes = vec![
+        text(
+            "service.name",
+            if name.is_empty() { "memgauge" } else { name },
+        ),
+        text("process.command", program),
+        text("process.command_line", &recording.command.join(" ")),
+        text("host.name", &recording.host.name),
+        text("host.cpu.model.name", &recording.host.cpu),
+        text("os.type", "linux"),
+        text("memgauge.source", &recording.source.name),
+        text("memgauge.clock", &recording.clock),
+    ];
+    if let Some(machine) = &recording.machine {
+        attributes.push(text("memgauge.machine", &machine.name));
+    }
+    attributes.push(KeyValue {
+        key: "host.cpu.logical_count".to_owned(),
+        value: Some(AnyValue {
+            value: Some(Any::Int(recording.host.cpus.into())),
+        }),
+    });
+    Resource { attributes }
+}
+
+fn started(summary: &Summary) -> u64 {
+    let recording = &summary.recording;
+    match recording.started_unix_ns {
+        0 => recording.started_unix_s.saturating_mul(1_000_000_000),
+        started_ns => started_ns,
+    }
+}
+
+/// A point of the run, `at_ns` after its start.
+fn point(summary: &Summary, at_ns: u64, value: Number, attributes: Vec<KeyValue>) -> Point {
+    let start = started(summary);
+    Point {
+        start_time_unix_nano: start,
+        time_unix_nano: start.saturating_add(at_ns),
+        value: Some(value),
+        attributes,
+    }
+}
+
+fn event(summary: &Summary, name: &str) -> Metric {
+    let attributes = vec![
+        text("memgauge.event", name),
+        text("memgauge.provenance", provenance(summary, name)),
+    ];
+    let point = |at_ns, sum: u64| {
+        let value = Number::Int(signed(sum));
+        point(summary, at_ns, value, attributes.clone())
+    };
+    let total = summary.totals.get(name).copied().unwrap_or(0);
+    let mut data_points = Vec::new();
+    let timeline = curves(summary);
+    let curve = |timeline: &&Timeline| timeline.curves.iter().position(|c| c.event == name);
+    if let Some((timeline, number)) = timeline.and_then(|t| Some((t, curve(&t)?))) {
+        let sums = running(timeline, &timeline.curves[number], total);
+        data_points.extend(sums.map(|(at_ns, sum)| point(at_ns, sum)));
+    }
+    let end_ns = summary.run.duration_ns;
+    data_points.retain(|p| p.time_unix_nano < started(summary).saturating_add(end_ns));
+    data_points.push(point(end_ns, total));
+    let def = summary.events.iter().find(|def| def.name == name);
+    Metric {
+        name: format!("memgauge.{}", word(name)),
+        description: def.map(|def| def.description.clone()).unwrap_or_default(),
+        unit: unit(summary, name).to_owned(),
+        data: Some(Data::Sum(Sum {
+            data_points,
+            aggregation_temporality: CUMULATIVE,
+            is_monotonic: true,
+        })),
+    }
+}
+
+/// The curve's sum at the end of each bin; never beyond the total, so that it only grows.
+fn running(
+    timeline: &Timeline,
+    curve: &TimedCurve,
+    total: u64,
+) -> impl Iterator<Item = (u64, u64)> {
+    let start = (timeline.start_ns, 0u64);
+    curve.values.iter().scan(start, move |(at, sum), &gained| {
+        *at = bin_end(timeline, *at);
+        *sum = sum.saturating_add(gained);
+        Some((*at, (*sum).min(total)))
+    })
+}
+
+/// Unit of an event, as UCUM writes it.
+fn unit(summary: &Summary, event: &str) -> &'static str {
+    match super::places::unit(summary, event) {
+        "bytes" => "By",
+        "cycles" => "{cycle}",
+        _ => "{event}",
+    }
+}
+
+/// A name of an instrument: letters, digits, `_`, `.`, `-`, `/`.
+fn word(event: &str) -> String {
+    let is_allowed = |c: char| c.is_ascii_alphanumeric() || "_.-/".contains(c);
+    event.replace(|c| !is_allowed(c), "_")
+}
+
+/// Length of the run, miss ratios, losses.
+fn run(summary: &Summary) -> Vec<Metric> {
+    let end_ns = summary.run.duration_ns;
+    let gauge = |name: &str, description: &str, unit: &str, data_points| Metric {
+        name: name.to_owned(),
+        description: description.to_owned(),
+        unit: unit.to_owned(),
+        data: Some(Data::Gauge(Gauge { data_points })),
+    };
+    let at_end = |value, attributes| point(summary, end_ns, value, attributes);
+    let seconds = at_end(Number::Double(end_ns as f64 / 1e9), Vec::new());
+    let ratios = summary.levels.iter().filter_map(|level| {
+        let name = format!("{:?}", level.name).to_lowercase();
+        let attributes = vec![text("memgauge.level", &name)];
+        Some(at_end(Number::Double(level.miss_ratio?), attributes))
+    });
+    let losses = summary.losses.iter().map(|loss| {
+        let kind = text("memgauge.loss", &loss.kind);
+        let attributes = vec![kind, text("memgauge.detail", &loss.detail)];
+        at_end(Number::Int(signed(loss.count)), attributes)
+    });
+    let length = "Length of the run, on the recording's clock";
+    let mut metrics = vec![gauge("memgauge.run.duration", length, "s", vec![seconds])];
+    let ratios: Vec<Point> = ratios.collect();
+    if !ratios.is_empty() {
+        let text = "Misses / look-ups of a level";
+        metrics.push(gauge("memgauge.miss_ratio", text, "1", ratios));
+    }
+    let losses: Vec<Point> = losses.collect();
+    if !losses.is_empty() {
+        metrics.push(Metric {
+            name: "memgauge.losses".to_owned(),
+            description: "What should be in the recording and is not, by kind".to_owned(),
+            unit: "{loss}".to_owned(),
+            data: Some(Data::Sum(Sum {
+                data_points: losses,
+                aggregation_temporality: CUMULATIVE,
+                is_monotonic: true,
+            })),
+        });
+    }
+    metrics
+}
