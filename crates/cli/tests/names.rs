@@ -253,7 +253,7 @@ fn functions_of_the_kernel_have_names_live_and_from_perf() {
     }
     let (named, nameless) = of_kernel(&live);
     assert!(
-        named.iter().any(|name| name.starts_with("read_zero")),
+        named.iter().any(|name| name.contains("read")),
         "{named:?}"
     );
     assert_eq!(nameless, 0);
