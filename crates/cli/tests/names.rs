@@ -252,10 +252,7 @@ fn functions_of_the_kernel_have_names_live_and_from_perf() {
         return skipped(Need::Kernel, said);
     }
     let (named, nameless) = of_kernel(&live);
-    assert!(
-        named.iter().any(|name| name.contains("read")),
-        "{named:?}"
-    );
+    assert!(named.iter().any(|name| name.contains("read")), "{named:?}");
     assert_eq!(nameless, 0);
 
     let file = folder.path().join("perf.data");

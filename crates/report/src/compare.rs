@@ -344,7 +344,10 @@ mod tests {
             only_regions: Some("sort".to_owned()),
             ..run("p", 7)
         };
-        let text = |a, b| of(a, b).text(10, &plain(80, false));
+        let text = |a, b| {
+            let lines = of(a, b).text(10, &plain(80, false));
+            lines.split_whitespace().collect::<Vec<_>>().join(" ")
+        };
         let mixed = text(run("p", 9), inside.clone());
         assert!(
             mixed.contains("the whole run, regions sort alone"),
