@@ -181,7 +181,8 @@ pub struct RegionRow {
     pub pid: Pid,
     /// First byte; `None` for variables and for what lies in no mapping.
     pub start: Option<u64>,
-    /// Bytes from the first to the last mapped; `None` as for `start`.
+    /// Bytes from the first to the last mapped, of variables the size by their symbol;
+    /// `None` where neither is known.
     pub bytes: Option<u64>,
     /// Samples that fell into it.
     pub samples: u64,
@@ -216,7 +217,23 @@ pub struct RegionTable {
     pub other_events: u64,
 }
 
-type Named = BTreeMap<(String, Pid), (Option<(u64, u64)>, Weight)>;
+type Named = BTreeMap<(String, Pid), (Extent, Weight)>;
+
+/// Where a region lies, as far as that is known.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Extent {
+    start: Option<u64>,
+    bytes: Option<u64>,
+}
+
+impl Extent {
+    fn of((start, end): (u64, u64)) -> Extent {
+        Extent {
+            start: Some(start),
+            bytes: Some(end - start),
+        }
+    }
+}
 
 impl SampledRegions<'_> {
     /// Time of the last sample, nanoseconds since the recording began.
@@ -286,14 +303,17 @@ impl SampledRegions<'_> {
         symbols: &mut dyn Resolve,
         pid: Pid,
         place: Place,
-    ) -> (String, Option<(u64, u64)>) {
-        let extent = |path| self.spaces.extent(pid, path);
+    ) -> (String, Extent) {
+        let extent = |path| {
+            let known = self.spaces.extent(pid, path);
+            known.map_or_else(Extent::default, Extent::of)
+        };
         match place {
-            Place::Unknown => (UNKNOWN.to_owned(), None),
+            Place::Unknown => (UNKNOWN.to_owned(), Extent::default()),
             Place::Anonymous { start, end } => anonymous(start, end),
             Place::Named(path) => (self.spaces.path(path).to_owned(), extent(path)),
             Place::Code(path) => (format!("{} [code]", self.file_name(path)), extent(path)),
-            Place::Data(path, offset) => (self.variable(symbols, path, offset, "data"), None),
+            Place::Data(path, offset) => self.variable(symbols, path, offset, "data"),
             Place::ZeroData {
                 path,
                 offset,
@@ -303,7 +323,7 @@ impl SampledRegions<'_> {
             } => {
                 let reaches = symbols.reaches(self.spaces.file(path), offset);
                 match reaches.unwrap_or(together) {
-                    true => (self.variable(symbols, path, offset, "bss"), None),
+                    true => self.variable(symbols, path, offset, "bss"),
                     false => anonymous(start, end),
                 }
             }
@@ -316,11 +336,18 @@ impl SampledRegions<'_> {
         path: PathId,
         offset: u64,
         section: &str,
-    ) -> String {
-        let file = self.file_name(path);
-        match symbols.resolve_data(self.spaces.file(path), offset) {
-            Some(symbol) => format!("{symbol} ({file})"),
-            None => format!("{file} [{section}]"),
+    ) -> (String, Extent) {
+        let name = self.file_name(path);
+        let file = self.spaces.file(path);
+        match symbols.resolve_data(file, offset) {
+            Some(symbol) => {
+                let extent = Extent {
+                    start: None,
+                    bytes: symbols.data_bytes(file, offset),
+                };
+                (format!("{symbol} ({name})"), extent)
+            }
+            None => (format!("{name} [{section}]"), Extent::default()),
         }
     }
 
@@ -329,24 +356,18 @@ impl SampledRegions<'_> {
     }
 }
 
-fn anonymous(start: u64, end: u64) -> (String, Option<(u64, u64)>) {
-    (format!("anon {start:#x}"), Some((start, end)))
+fn anonymous(start: u64, end: u64) -> (String, Extent) {
+    (format!("anon {start:#x}"), Extent::of((start, end)))
 }
 
-fn row(
-    name: String,
-    pid: Pid,
-    extent: Option<(u64, u64)>,
-    weight: Weight,
-    all: Weight,
-) -> RegionRow {
+fn row(name: String, pid: Pid, extent: Extent, weight: Weight, all: Weight) -> RegionRow {
     let share = (all.events > 0).then(|| weight.events as f64 / all.events as f64);
     let interval = share.and_then(|share| wilson_95(share, all.samples));
     RegionRow {
         name,
         pid,
-        start: extent.map(|e| e.0),
-        bytes: extent.map(|e| e.1 - e.0),
+        start: extent.start,
+        bytes: extent.bytes,
         samples: weight.samples,
         events: weight.events,
         share,
@@ -489,6 +510,10 @@ mod tests {
         fn resolve_data(&mut self, _: &ModuleFile, offset: u64) -> Option<String> {
             (offset < 0x2000).then(|| if offset < 0x100 { "small" } else { "table" }.to_owned())
         }
+
+        fn data_bytes(&mut self, _: &ModuleFile, offset: u64) -> Option<u64> {
+            Some(if offset < 0x100 { 0x100 } else { 0x1f00 })
+        }
     }
 
     #[test]
@@ -510,9 +535,13 @@ mod tests {
         let seen: Vec<_> = tables[0]
             .rows
             .iter()
-            .map(|r| (r.name.as_str(), r.samples))
+            .map(|r| (r.name.as_str(), r.samples, r.bytes))
             .collect();
-        assert_eq!(seen, [("table (p)", 2), ("small (p)", 1)]);
+        let expected = [
+            ("table (p)", 2, Some(0x1f00)),
+            ("small (p)", 1, Some(0x100)),
+        ];
+        assert_eq!(seen, expected);
     }
 
     /// An arena is there already when a library comes to lie before it.

@@ -75,6 +75,11 @@ pub trait Resolve {
     /// file.
     fn resolve_data(&mut self, file: &ModuleFile, offset: u64) -> Option<String>;
 
+    /// Size in bytes of the variable at that place. `None` where it is not known.
+    fn data_bytes(&mut self, _file: &ModuleFile, _offset: u64) -> Option<u64> {
+        None
+    }
+
     /// Whether a segment of `file` reaches `offset` in memory, counted as above.
     /// `None` where the file cannot be read.
     fn reaches(&mut self, _file: &ModuleFile, _offset: u64) -> Option<bool> {

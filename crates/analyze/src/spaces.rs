@@ -256,6 +256,11 @@ impl AddressSpaces {
         (PathId(0), 0)
     }
 
+    /// Whether a place is in the kernel.
+    pub(crate) fn is_of_kernel(&self, (path, _): (PathId, u64)) -> bool {
+        path == PathId(2)
+    }
+
     /// Where no mapping says that an address is code, and no program: the first byte of the
     /// mapping that it is in.
     pub(crate) fn doubtful(&self, pid: Pid, ip: u64) -> Option<u64> {

@@ -115,6 +115,13 @@ impl<'a> Analysis for Frames<'a> {
                 if let Some(start) = doubtful.filter(|_| !self.are_seen) {
                     self.doubtful.insert(number, (frame.pid, start));
                 }
+                // The kernel calls no code of programs: what leads there is no call.
+                let outer = caller.and_then(|caller| self.calls.get_mut(caller.0 as usize));
+                if let Some(outer) = outer.filter(|outer| self.spaces.is_of_kernel(outer.1))
+                    && !self.spaces.is_of_kernel(place)
+                {
+                    outer.1 = self.spaces.unknown();
+                }
                 self.calls.push((caller, place));
             }
         }

@@ -539,7 +539,7 @@ fn read(service: &mut Service, read: &Read) -> anyhow::Result<()> {
         let samples = service.client.ask("GET", &path, NO_BODY)?;
         let Samples { samples } = serde_json::from_value(samples)?;
         terminal::print(&format!("{heads}{}", batch(&samples, service.json)?))?;
-        left -= samples.len() as u64;
+        left = left.saturating_sub(samples.len() as u64);
         if left == 0 || (samples.len() as u64) < asked {
             return Ok(());
         }

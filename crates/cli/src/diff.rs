@@ -152,12 +152,16 @@ fn of_groups(args: &Diff) -> anyhow::Result<Compared> {
 }
 
 fn check_group(group: &[Measured]) -> anyhow::Result<()> {
-    let first = group.first().map(|run| (&run.machine, run.estimated_from));
-    let is_other = |run: &Measured| Some((&run.machine, run.estimated_from)) != first;
-    if group.iter().any(is_other) {
+    let of = |run: &Measured| {
+        let (machine, regions) = (run.machine.clone(), run.only_regions.clone());
+        (machine, run.estimated_from, regions)
+    };
+    let first = group.first().map(of);
+    if group.iter().any(|run| Some(of(run)) != first) {
         return Err(usage(
-            "failed to compare groups: the runs of a group modelled different machines or \
-             parts of their cache sets: record them with the same --machine and --sets",
+            "failed to compare groups: the runs of a group modelled different machines, parts of \
+             their cache sets or regions: record them with the same --machine, --sets and \
+             --region",
         ));
     }
     Ok(())
@@ -320,6 +324,9 @@ fn failed(comparison: &Comparison, gate: &Gate) -> anyhow::Result<Option<String>
     }
 }
 
+/// From which likeness on a name may have been meant.
+const NEAR: f64 = 0.75;
+
 fn unknown(comparison: &Comparison, gate: &Gate) -> anyhow::Error {
     let names = comparison.metrics.iter().map(|m| m.name.as_str());
     let mut near: Vec<&str> = names.collect();
@@ -327,11 +334,14 @@ fn unknown(comparison: &Comparison, gate: &Gate) -> anyhow::Error {
         let like = |name| strsim::jaro_winkler(name, &gate.metric);
         like(b).total_cmp(&like(a))
     });
+    near.retain(|name| strsim::jaro_winkler(name, &gate.metric) >= NEAR);
     near.truncate(3);
+    let near = match near.is_empty() {
+        true => "`diff --json` lists them".to_owned(),
+        false => format!("near names are {}", near.join(", ")),
+    };
     usage(format!(
-        "failed to check gate `{}`: neither run has metric `{}`: near names are {}",
-        gate.text,
-        gate.metric,
-        near.join(", ")
+        "failed to check gate `{}`: neither run has metric `{}`: {near}",
+        gate.text, gate.metric,
     ))
 }

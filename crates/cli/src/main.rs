@@ -146,27 +146,28 @@ fn run(cli: Cli) -> anyhow::Result<Exit> {
 /// What to write instead, where the first word is neither a verb nor behind `--`, or options
 /// of a verb stand before it.
 fn hint(error: &clap::Error, words: &[String]) -> Option<String> {
+    if error.kind() != ErrorKind::UnknownArgument || words.iter().any(|word| word == "--") {
+        return None;
+    }
+    let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidArg) else {
+        return None;
+    };
     let command = Cli::command();
     let verbs = command.get_subcommands().filter(|verb| !verb.is_hide_set());
     let verbs: Vec<&str> = verbs.map(clap::Command::get_name).collect();
     let verb = words.iter().position(|word| verbs.contains(&word.as_str()));
-    let is_open = !words.iter().any(|word| word == "--");
-    match (error.kind(), verb) {
-        (ErrorKind::ArgumentConflict, Some(at)) if at > 0 && is_open => {
+    match verb {
+        Some(at) if at > 0 && words[at] == *word => {
             let (before, behind) = (words[..at].join(" "), words[at + 1..].join(" "));
-            let line = format!("memgauge {} {before} {behind}", words[at]);
+            let line = format!("memgauge {word} {before} {behind}");
             Some(format!(
                 "options stand behind the verb: `{}`",
                 line.trim_end()
             ))
         }
-        (ErrorKind::UnknownArgument, None) if is_open => {
-            let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidArg) else {
-                return None;
-            };
-            if word.starts_with('-') {
-                return None;
-            }
+        Some(_) => None,
+        None if word.starts_with('-') => None,
+        None => {
             let alike = |verb: &&str| (strsim::jaro_winkler(verb, word) * 1000.0) as u64;
             let near = verbs.iter().copied().max_by_key(alike);
             let near = near.filter(|verb| alike(verb) >= 800);
@@ -175,7 +176,6 @@ fn hint(error: &clap::Error, words: &[String]) -> Option<String> {
                 "there is no verb `{word}`{near}; a program goes behind `--`: `memgauge -- {word}`"
             ))
         }
-        _ => None,
     }
 }
 

@@ -203,6 +203,95 @@ int main(void) {
 }
 ";
 
+/// Whether the kernel shows this user where its functions are.
+fn shows_the_kernel() -> bool {
+    let list = fs::read_to_string("/proc/kallsyms").unwrap_or_default();
+    let shown = list
+        .lines()
+        .any(|line| !line.starts_with("0000000000000000"));
+    if !shown {
+        skipped(Need::Kernel, "/proc/kallsyms shows no addresses".to_owned());
+    }
+    shown
+}
+
+/// Functions of the kernel in the report, and how many samples have none.
+fn of_kernel(recording: &Path) -> (Vec<String>, usize) {
+    let report = harness::report(recording);
+    let report: Value = serde_json::from_slice(&report.stdout).expect("JSON");
+    let rows = report["hot"]["functions"]["rows"].as_array().expect("rows");
+    let kernel = rows.iter().filter(|row| row["module"] == "[kernel]");
+    let names = kernel.map(|row| row["function"].as_str().expect("a name").to_owned());
+    let (nameless, named): (Vec<_>, Vec<_>) = names.partition(|name| name == "[kernel]");
+    (named, nameless.len())
+}
+
+#[test]
+fn functions_of_the_kernel_have_names_live_and_from_perf() {
+    if !needs(&["root"]) || !shows_the_kernel() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("room");
+    let program = [
+        "dd",
+        "if=/dev/zero",
+        "of=/dev/null",
+        "bs=64k",
+        "count=40000",
+    ];
+    let live = folder.path().join("live.mg");
+    let output = memgauge()
+        .args(["record", "-q", "-e", "cpu-clock", "-c", "100000", "-o"])
+        .arg(&live)
+        .arg("--")
+        .args(program)
+        .output()
+        .expect("memgauge runs");
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        return skipped(Need::Kernel, said);
+    }
+    let (named, nameless) = of_kernel(&live);
+    assert!(named.iter().any(|name| name.contains("read")), "{named:?}");
+    assert_eq!(nameless, 0);
+
+    let file = folder.path().join("perf.data");
+    let mut perf = Command::new("perf");
+    perf.args(["record", "-q", "-e", "cpu-clock", "-o"])
+        .arg(&file)
+        .arg("--");
+    if !perf
+        .args(program)
+        .output()
+        .is_ok_and(|output| output.status.success())
+    {
+        return skipped(Need::Tool, "needs perf".to_owned());
+    }
+    let imported = folder.path().join("imported.mg");
+    let output = memgauge()
+        .arg("import")
+        .arg(&file)
+        .arg("-o")
+        .arg(&imported)
+        .output();
+    assert!(output.expect("memgauge runs").status.success());
+    let mut script = Command::new("perf");
+    script.args(["script", "-F", "ip,sym,dso", "-i"]).arg(&file);
+    let script = script.output().expect("perf runs");
+    let script = String::from_utf8_lossy(&script.stdout).into_owned();
+    let lines = script
+        .lines()
+        .filter(|line| line.contains("[kernel.kallsyms]"));
+    let by_perf: std::collections::BTreeSet<&str> = lines
+        .filter_map(|line| line.split_whitespace().nth(1))
+        .collect();
+    let (named, nameless) = of_kernel(&imported);
+    assert!(nameless == 0 && !named.is_empty(), "{named:?}");
+    for name in &named {
+        assert!(by_perf.contains(name.as_str()), "{name}: {by_perf:?}");
+    }
+}
+
 #[test]
 fn memory_of_a_forked_child_is_known_natively() {
     let tried = memgauge()

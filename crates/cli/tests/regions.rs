@@ -288,6 +288,16 @@ fn a_report_of_some_regions_says_so_and_divides_nothing_by_the_time_of_the_whole
     assert_eq!(report["causes"], serde_json::json!([]));
     assert!(report["dram"]["mean_read_bytes_per_s"].is_null());
     assert!(report["dram"]["read_bytes"].is_u64());
+    let mut page = memgauge();
+    page.arg("report")
+        .arg(run.path())
+        .args(["--html", "-o", "-"]);
+    let page = page.output().expect("memgauge runs");
+    // Without the front end there are no pages.
+    if page.status.success() {
+        let page = String::from_utf8_lossy(&page.stdout);
+        assert!(page.contains("recorded inside regions alone (marked)"));
+    }
 }
 
 /// A recording of the two halves by a timer, and its report.

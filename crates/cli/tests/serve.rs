@@ -211,7 +211,8 @@ fn a_process_is_sampled_from_new_to_delete() {
     let stopped = service.json(&["stats", &id, &pid]);
     assert_eq!(stopped["state"], "stopped");
     assert_eq!(stopped["period"], 2 * period);
-    service.ctl(&["read", &id, "-n", "10000"]);
+    // More than one answer holds.
+    service.ctl(&["read", &id, "-n", "25000"]);
     let t = service.json(&["stats", &id, &pid]);
     let of = |name: &str| t[name].as_u64().expect("a number");
     assert_eq!(
@@ -566,6 +567,56 @@ for f in families:
     assert!(value("process_resident_memory_bytes", "") > 1e6, "{read}");
     // Nothing here measures bandwidth: it is absent, not zero.
     assert!(!read.contains("bandwidth"), "{read}");
+}
+
+#[test]
+fn scrapers_of_http_1_0_and_heads_are_answered() {
+    let Some(service) = Service::start() else {
+        return;
+    };
+    let ask = |request: &str| {
+        let mut stream = TcpStream::connect(&service.metrics).expect("it listens");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a time");
+        stream.write_all(request.as_bytes()).expect("it reads");
+        let mut answer = String::new();
+        stream
+            .read_to_string(&mut answer)
+            .expect("it answers and closes");
+        let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
+        assert!(head.starts_with("HTTP/1.1 200 OK"), "{head}");
+        body.to_owned()
+    };
+    let old = ask("GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n");
+    assert!(old.ends_with("# EOF\n"), "{old}");
+    let close = "Host: localhost\r\nConnection: close\r\n\r\n";
+    assert_eq!(ask(&format!("HEAD /metrics HTTP/1.1\r\n{close}")), "");
+    let id: u64 = service.new_profiler(&[]).parse().expect("a number");
+    let stream = format!("GET /v1/profilers/{id}/stream HTTP/1.0\r\n\r\n");
+    let refused = service.answer(stream.as_bytes());
+    assert!(refused.starts_with("HTTP/1.1 505 "), "{refused}");
+}
+
+#[test]
+fn what_is_refused_takes_no_number_and_is_told_in_words_of_ctl() {
+    let Some(service) = Service::start() else {
+        return;
+    };
+    let fails = |arguments: &[&str]| {
+        let output = service.command(arguments).output().expect("it runs");
+        assert!(!output.status.success());
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let unknown = fails(&["new", "-e", "nosuch"]);
+    assert!(!unknown.contains("near it"), "{unknown}");
+    let missing = fails(&["stats", "9"]);
+    assert!(missing.contains("no profiler has this number"), "{missing}");
+    assert!(!missing.contains("GET"), "{missing}");
+    let [first, second] = [(); 2].map(|()| {
+        let id = service.new_profiler(&[]);
+        fails(&["new", "-e", "nosuch"]);
+        id.parse::<u64>().expect("a number")
+    });
+    assert_eq!((first, second), (1, 2));
 }
 
 #[test]

@@ -100,8 +100,8 @@ pub(crate) fn of_cause(cause: &Cause, summary: &Summary) -> Statement {
             format!("at least {threshold} of the cycles stalled, most misses in order, {LINE_USE}"),
             "Bring each line in fewer times: join loops that pass over the same data, work in \
              blocks that fit a cache, use smaller types. Large arrays that are only written: \
-             non-temporal stores spare the read of each line. More threads share the wait. \
-             `--prefetch stride` models what prefetchers hide.",
+             non-temporal stores spare the read of each line. Loops that skip bytes (a field of \
+             large structures): an array for each field. `--prefetch stride` models what prefetchers hide.",
         ),
         CauseKind::StrideBound => (
             format!(

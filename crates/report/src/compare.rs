@@ -80,6 +80,8 @@ pub struct Comparison {
     pub programs: [Option<String>; 2],
     /// Part of the cache sets, one in so many, from which the numbers of each are estimated.
     pub estimated_from: [Option<u32>; 2],
+    /// Regions of interest that alone were recorded of each; `None`: all of it.
+    pub only_regions: [Option<String>; 2],
     /// Whether each has exact counts of functions; they are compared where both have.
     pub functions_known: [bool; 2],
     /// All metrics of both, by name.
@@ -107,6 +109,7 @@ impl Comparison {
     pub fn of(before: &[Measured], after: &[Measured], event: Option<&str>) -> Comparison {
         let program = |group: &[Measured]| group.first().and_then(|run| run.program.clone());
         let machine = |group: &[Measured]| group.first().and_then(|run| run.machine.clone());
+        let only = |group: &[Measured]| group.first().and_then(|run| run.only_regions.clone());
         let part = |group: &[Measured]| group.first().and_then(|run| run.estimated_from);
         let know = |group: &[Measured]| group.iter().all(|run| !run.functions.is_empty());
         let programs = [program(before), program(after)];
@@ -147,6 +150,7 @@ impl Comparison {
             machines: [machine(before), machine(after)],
             programs,
             estimated_from: [part(before), part(after)],
+            only_regions: [only(before), only(after)],
             functions_known,
             metrics,
             ranked_by_cost: ranked_by.is_some() && event.is_none(),
@@ -389,6 +393,24 @@ mod tests {
         assert!(text.contains("Times are not compared"), "{text}");
         let compared = of(run(Some("zen4"), 16.6e6), run(Some("zen4"), 102e6));
         assert!(compared.metrics[0].is_change());
+    }
+
+    #[test]
+    fn a_run_of_some_regions_is_told_from_a_whole_one() {
+        let inside = Measured {
+            only_regions: Some("sort".to_owned()),
+            ..run("p", 7)
+        };
+        let text = |a, b| {
+            let lines = of(a, b).text(10, &plain(80, false));
+            lines.split_whitespace().collect::<Vec<_>>().join(" ")
+        };
+        let mixed = text(run("p", 9), inside.clone());
+        assert!(
+            mixed.contains("the whole run, regions sort alone"),
+            "{mixed}"
+        );
+        assert!(!text(inside.clone(), inside).contains("alone"));
     }
 
     #[test]

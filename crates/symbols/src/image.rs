@@ -87,6 +87,15 @@ impl Image {
 
     /// The variable at a byte of the file.
     pub(super) fn variable(&mut self, offset: u64) -> Option<String> {
+        self.named_variable(offset).map(|(name, _)| demangled(name))
+    }
+
+    /// Bytes of that variable.
+    pub(super) fn variable_bytes(&mut self, offset: u64) -> Option<u64> {
+        self.named_variable(offset).map(|(_, bytes)| bytes)
+    }
+
+    fn named_variable(&mut self, offset: u64) -> Option<(&str, u64)> {
         let segment = self.data_segment(offset)?;
         let address = segment.address + (offset - segment.file_offset);
         if self.variables.is_none() {
@@ -96,7 +105,7 @@ impl Image {
         }
         let known = self.variables.as_ref()?;
         let (start, (name, size)) = known.range(..=address).next_back()?;
-        (address - start < *size).then(|| demangled(name))
+        (address - start < *size).then_some((name.as_str(), *size))
     }
 }
 

@@ -109,6 +109,10 @@ impl Resolve for Symbols {
         self.image(file)?.variable(offset)
     }
 
+    fn data_bytes(&mut self, file: &ModuleFile, offset: u64) -> Option<u64> {
+        self.image(file)?.variable_bytes(offset)
+    }
+
     fn reaches(&mut self, file: &ModuleFile, offset: u64) -> Option<bool> {
         Some(self.image(file)?.reaches(offset))
     }

@@ -258,6 +258,7 @@ fn variables_have_the_names_that_people_wrote() {
     let (file, mut symbols) = (built.file(), built.symbols());
     let name = symbols.resolve_data(&file, offset + bytes / 2);
     assert_eq!(name.as_deref(), Some("tables::counts"));
+    assert_eq!(symbols.data_bytes(&file, offset + bytes / 2), Some(bytes));
     assert_eq!(symbols.reaches(&file, offset + bytes / 2), Some(true));
     assert_eq!(symbols.reaches(&file, offset + (1 << 30)), Some(false));
 }

@@ -195,6 +195,11 @@ fn calls_from_memory_in_which_nothing_ever_ran_are_unknown() {
         let names = tree.callers(a.unwrap()).into_iter().map(str::to_owned);
         names.collect::<Vec<_>>()
     };
+    // A program that the kernel seems to call.
+    let odd = [frame(0, None, 1 << 63), frame(1, Some(0), 0x1010)];
+    let mut calls = Frames::new(&spaces);
+    calls.observe(&odd);
+    assert_eq!(calls.calls[0].1, spaces.unknown());
     // A sample ran in 0x7000: code that somebody generated is there.
     assert_eq!(chain(false), ["[jit]", "[unknown]"]);
     assert_eq!(chain(true), ["[jit]"]);

@@ -5,10 +5,11 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use memgauge_analyze::{ModuleFile, Resolve, file_name};
-use memgauge_host::program::identity;
+use memgauge_host::program::{KernelNames, identity};
 use memgauge_symbols::Symbols;
 
 use super::model::{Detail, Heat, Minute, heaviest};
@@ -107,7 +108,8 @@ impl Places {
         const UNNAMED: &str = "[no name]";
         let named = |name: &str, file: &str| (name.to_owned(), file.to_owned());
         if ip >> 63 == 1 {
-            return named(UNNAMED, "[kernel]");
+            static KERNEL: LazyLock<KernelNames> = LazyLock::new(KernelNames::read);
+            return named(KERNEL.at(ip).unwrap_or(UNNAMED), "[kernel]");
         }
         let Some(mapping) = self.mappings.at(ip) else {
             return named(UNNAMED, "[unknown]");

@@ -70,6 +70,32 @@ impl KernelCode {
     }
 }
 
+/// Names of all functions of the running kernel, for who looks while it samples.
+#[derive(Clone, Debug, Default)]
+pub struct KernelNames(Vec<(u64, String)>);
+
+impl KernelNames {
+    /// Of the running kernel; none where it shows this user no addresses.
+    pub fn read() -> KernelNames {
+        KernelNames::of(&list())
+    }
+
+    fn of(list: &str) -> KernelNames {
+        let code = list.lines().filter_map(Entry::of).filter(|e| e.is_code);
+        let mut all: Vec<_> = code.map(|e| (e.address, e.row(0).name)).collect();
+        all.sort_by_key(|entry| entry.0);
+        all.dedup_by_key(|entry| entry.0);
+        KernelNames(all)
+    }
+
+    /// The function that an address is in.
+    pub fn at(&self, ip: u64) -> Option<&str> {
+        let behind = self.0.partition_point(|entry| entry.0 <= ip);
+        let (start, name) = self.0.get(behind.checked_sub(1)?)?;
+        (ip - start < MOST_BYTES).then_some(name.as_str())
+    }
+}
+
 fn list() -> String {
     fs::read_to_string("/proc/kallsyms").unwrap_or_default()
 }
@@ -139,5 +165,9 @@ mod tests {
         ];
         assert_eq!(named, expected);
         assert!(code.named_by("0000000000000000 T do_work\n").is_empty());
+        let names = KernelNames::of(LIST);
+        assert_eq!(names.at(0xffff_ffff_8100_01ff), Some("do_work"));
+        assert_eq!(names.at(0xffff_ffff_8100_00ff), Some("_text"));
+        assert_eq!((names.at(0x40_1000), names.at(u64::MAX)), (None, None));
     }
 }

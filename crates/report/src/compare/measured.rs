@@ -25,6 +25,9 @@ pub struct Measured {
     /// One in so many cache sets was followed, from which numbers are estimated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub estimated_from: Option<u32>,
+    /// Regions of interest that alone were recorded; `None`: the whole run was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub only_regions: Option<String>,
     /// Whole-run numbers by name.
     pub metrics: BTreeMap<String, f64>,
     /// Exact counts by function and event. Empty where functions were sampled.
@@ -62,6 +65,7 @@ impl Measured {
             machine: machine.map(|machine| machine.name.clone()),
             program: program.map(|path| file_name(path).to_owned()),
             estimated_from: summary.estimated().map(|sets| sets.one_in),
+            only_regions: (summary.recording.source.only_regions()).map(str::to_owned),
             metrics: metrics(summary),
             functions: exact(&summary.hot.functions, function),
             sampled: sampled(&summary.hot.functions),

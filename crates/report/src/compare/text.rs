@@ -54,6 +54,16 @@ impl Comparison {
         if self.mixes_times() {
             text += "Times are not compared: one is the model's virtual time, the other was measured.\n";
         }
+        if self.only_regions[0] != self.only_regions[1] {
+            let of = |names: &Option<String>| match names {
+                None => "the whole run".to_owned(),
+                Some(names) => format!("regions {names} alone"),
+            };
+            let [before, after] = [of(&self.only_regions[0]), of(&self.only_regions[1])];
+            let line =
+                format!("The recordings are of different parts of their runs: {before}, {after}.");
+            text += &style.wrap(&line, 0);
+        }
         if self.estimated_from != [None, None] {
             let of = |part: Option<u32>| match part {
                 None => "exact".to_owned(),

@@ -54,7 +54,10 @@ impl MetricUnit {
             MetricUnit::Ratio => units::percent(size),
             MetricUnit::PerThousand => units::rate(size),
         };
-        format!("{sign}{text}")
+        match text.strip_prefix('<') {
+            Some(least) if size != value => format!(">-{least}"),
+            _ => format!("{sign}{text}"),
+        }
     }
 
     /// A difference of two values: that of ratios is not a part of them.
