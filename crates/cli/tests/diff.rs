@@ -239,7 +239,7 @@ fn sampled_functions_are_compared_with_intervals() {
                 "-e",
                 "cpu-clock:u",
                 "-c",
-                "100000",
+                "20000",
                 "-o",
             ])
             .arg(&path)

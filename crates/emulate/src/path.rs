@@ -112,8 +112,8 @@ impl Ended {
     }
 }
 
-/// Calls in the stacks of a process. A forked child begins with its parent's.
-#[derive(Clone, Debug, Default)]
+/// Calls in the stacks of a process.
+#[derive(Debug, Default)]
 pub(super) struct ProcessCalls {
     /// Of stacks where no thread is, by the lowest slot of each.
     parked: BTreeMap<u64, Vec<OpenCall>>,
@@ -122,6 +122,29 @@ pub(super) struct ProcessCalls {
 }
 
 impl ProcessCalls {
+    /// Those of a child that was forked now. Its frames are its own.
+    pub(super) fn inherited(&self) -> ProcessCalls {
+        let own = |calls: &[OpenCall]| -> Vec<OpenCall> {
+            let frameless = calls.iter().map(|call| OpenCall {
+                frame: None,
+                ..call.clone()
+            });
+            frameless.collect()
+        };
+        ProcessCalls {
+            parked: self
+                .parked
+                .iter()
+                .map(|(&at, calls)| (at, own(calls)))
+                .collect(),
+            running: self
+                .running
+                .iter()
+                .map(|(&tid, calls)| (tid, own(calls)))
+                .collect(),
+        }
+    }
+
     /// The calls of the stack that the slot of a call, or of a return, lies in.
     fn take(&mut self, slot: u64, is_call: bool) -> Option<Vec<OpenCall>> {
         let around = self.parked.range(..=slot).next_back();

@@ -340,7 +340,7 @@ impl Reader for ModelReader {
         if let Some((parent, blocks)) = origin.parent {
             kept.parent_pid = Pid(parent.entry.pid);
             kept.program.catalogue = parent.kept.program.catalogue.inherited(blocks);
-            kept.program.calls = parent.kept.program.calls.clone();
+            kept.program.calls = parent.kept.program.calls.inherited();
             kept.space = parent.kept.space.clone();
             kept.path = parent.kept.path.clone();
             kept.regions = parent.kept.regions.clone();

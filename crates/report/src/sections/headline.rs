@@ -225,7 +225,7 @@ pub(super) fn run(summary: &Summary, style: &Style) -> String {
     let seconds = |s| units::seconds(s, style);
     let duration = units::nanoseconds(run.duration_ns, style);
     let pairs = [
-        (clock(summary), Some(duration)),
+        (clock(summary), (run.duration_ns > 0).then_some(duration)),
         ("wall time under memgauge", run.wall_s.map(seconds)),
         ("instructions", run.instructions.map(units::count)),
         ("split accesses", run.splits.map(units::count)),

@@ -128,15 +128,16 @@ impl Shown {
     fn table(&self, hot: &HotTable, rank: &str, style: &Style) -> Table {
         let own_column = !["dram_bytes", LLC, L1D].contains(&hot.rank.as_str());
         let own = |value| own_column.then_some(value);
-        let mut table = self.titles(own_column.then_some(rank));
+        let columns = Column::known_in(hot);
+        let mut table = self.titles(own_column.then_some(rank), &columns);
         for row in hot.rows.iter().take(SHOWN).filter(|row| row.value > 0) {
-            let mut cells = numbers(row.share, own(row.value), &row.counts, style);
+            let mut cells = numbers(row.share, own(row.value), &row.counts, &columns, style);
             cells.extend((self.name)(row, style));
             table.row(cells);
         }
         let rest = OtherRows::of(hot);
         if rest.value > 0 {
-            let mut cells = numbers(rest.share, own(rest.value), &rest.counts, style);
+            let mut cells = numbers(rest.share, own(rest.value), &rest.counts, &columns, style);
             cells.extend([rest.words(self.what), String::new()]);
             table.painted_row(Role::Quiet, cells);
         }
@@ -187,12 +188,59 @@ impl Shown {
         table
     }
 
-    fn titles(&self, rank: Option<&str>) -> Table {
-        let mut columns = vec![("share", Kind::Number)];
-        columns.extend(rank.map(|rank| (rank, Kind::Number)));
-        columns.extend(["DRAM", "LLC miss", "L1D miss"].map(|title| (title, Kind::Number)));
-        columns.extend(self.names);
-        Table::new(&columns)
+    fn titles(&self, rank: Option<&str>, columns: &[Column]) -> Table {
+        let mut titles = vec![("share", Kind::Number)];
+        titles.extend(rank.map(|rank| (rank, Kind::Number)));
+        titles.extend(columns.iter().map(|column| (column.title(), Kind::Number)));
+        titles.extend(self.names);
+        Table::new(&titles)
+    }
+}
+
+/// What is shown of a place beside what ranks it.
+#[derive(Clone, Copy)]
+enum Column {
+    Dram,
+    Llc,
+    L1d,
+}
+
+impl Column {
+    /// Those of which a table has counts: an import of another tool may lack some.
+    fn known_in(hot: &HotTable) -> Vec<Column> {
+        let rows = hot.rows.iter().map(|row| &row.counts);
+        let all: Vec<&Counts> = rows.chain([&hot.others.counts]).collect();
+        let mut columns = vec![Column::Dram, Column::Llc, Column::L1d];
+        columns.retain(|column| all.iter().any(|counts| column.of(counts).is_some()));
+        columns
+    }
+
+    fn title(self) -> &'static str {
+        match self {
+            Column::Dram => "DRAM",
+            Column::Llc => "LLC miss",
+            Column::L1d => "L1D miss",
+        }
+    }
+
+    fn of(self, counts: &Counts) -> Option<u64> {
+        let get = |name: &str| counts.get(name).copied();
+        match self {
+            Column::Dram => match (get(READ), get(WRITE)) {
+                (None, None) => None,
+                (read, write) => Some(read.unwrap_or(0).saturating_add(write.unwrap_or(0))),
+            },
+            Column::Llc => get(LLC),
+            Column::L1d => get(L1D),
+        }
+    }
+
+    fn cell(self, counts: &Counts) -> String {
+        let value = self.of(counts).unwrap_or(0);
+        match self {
+            Column::Dram => units::bytes(value),
+            Column::Llc | Column::L1d => units::count(value),
+        }
     }
 }
 
@@ -227,17 +275,16 @@ fn interval(low: Option<f64>, high: Option<f64>, style: &Style) -> String {
     }
 }
 
-fn numbers(share: Option<f64>, value: Option<u64>, counts: &Counts, style: &Style) -> Vec<String> {
-    let get = |name: &str| counts.get(name).copied();
-    let dram = match (get(READ), get(WRITE)) {
-        (None, None) => None,
-        (read, write) => Some(read.unwrap_or(0).saturating_add(write.unwrap_or(0))),
-    };
-    let count = |n: Option<u64>| units::count(n.unwrap_or(0));
+fn numbers(
+    share: Option<f64>,
+    value: Option<u64>,
+    counts: &Counts,
+    columns: &[Column],
+    style: &Style,
+) -> Vec<String> {
     let mut cells = vec![or_none(share, units::share, style)];
     cells.extend(value.map(units::count));
-    cells.push(units::bytes(dram.unwrap_or(0)));
-    cells.extend([count(get(LLC)), count(get(L1D))]);
+    cells.extend(columns.iter().map(|column| column.cell(counts)));
     cells
 }
 
