@@ -96,7 +96,10 @@ fn cpp_gets_addresses_of_a_thread_that_computes() {
 fn python_follows_a_program_and_what_it_starts() {
     let mut command = Command::new("python3");
     command.arg(here("examples/follow.py")).arg(library());
-    let Some(ran) = output(command.args(["sh", "-c", "sh -c 'sleep 0.2; :' ; :"])) else {
+    // The child is found a moment after it began, so it has its faults later.
+    let child = r"sleep 0.3; bytes=$(head -c 3000000 /dev/zero | tr '\0' x); :";
+    let parent = format!(r#"sh -c "{}"; :"#, child.replace('$', r"\$"));
+    let Some(ran) = output(command.args(["sh", "-c", &parent])) else {
         return;
     };
     let text = succeeded(&ran);

@@ -194,8 +194,8 @@ fn by_perf(file: &Path) -> Option<Vec<Vec<u64>>> {
     };
     let chains = text.split("... FP chain").skip(1).map(|chain| {
         let words = chain.lines().skip(1).map_while(word);
-        // Others say whose addresses follow.
-        words.filter(|&word| word < 1 << 48).collect()
+        // Others say whose addresses follow; the kernel may end a chain with 0.
+        words.filter(|&word| word != 0 && word < 1 << 48).collect()
     });
     Some(chains.collect())
 }
