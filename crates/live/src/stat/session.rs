@@ -335,7 +335,7 @@ impl<'a> Session<'a> {
         if let Some(share) = StolenTime::now().notable_share_since(&self.stolen) {
             self.facts.notes.push(format!(
                 "the hypervisor gave {:.0} % of the wanted processor time to others (steal): cpu-clock, \
-                 task-clock and `processors used` count it as the program's, /proc does not",
+                 task-clock and what follows from them count it as the program's, /proc does not",
                 share * 100.0
             ));
         }
