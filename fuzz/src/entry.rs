@@ -5,7 +5,7 @@
 use memgauge_recording::{Recording, Row, Selection};
 use memgauge_trace::{
     CodeRegion, CodeValue, GeneratedCode, IoDevice, IoOwner, IoRow, Loss, Module, Overflow,
-    OverflowBlock, Sample, SampleRegister, SeriesRow, SiteCount, Thread,
+    OverflowBlock, RegionSpan, Sample, SampleRegister, SeriesRow, SiteCount, Thread,
 };
 use std::path::Path;
 
@@ -40,6 +40,7 @@ tables! {
     GeneratedCode "generated_code",
     CodeRegion "code_regions",
     CodeValue "code_values",
+    RegionSpan "region_spans",
 }
 
 /// Opens a recording in `scratch` whose manifest is `input`; whether it opened.

@@ -73,6 +73,7 @@ export interface Summary {
   hot: { functions: HotTable; lines: HotTable; instructions: HotTable };
   calls?: CallTree[];
   regions: RegionTable[];
+  code_regions?: CodeRegionRow[];
   timeline?: Timeline;
   sources?: Excerpt[];
   threads: ThreadRow[];
@@ -197,7 +198,24 @@ export interface Timeline {
   curves: { event: string; values: number[] }[];
   samples: TimedSamples[];
   heat: Heat | null;
+  code_regions?: TimedRegion[];
 }
+
+export interface CodeRegionRow {
+  name: string;
+  entries: number;
+  threads: number;
+  time_ns: number;
+  counts: Counts;
+}
+
+export interface TimedRegion {
+  name: string;
+  spans: TimedSpan[];
+}
+
+/** Start, duration, time inside, entries, process, thread. */
+export type TimedSpan = [number, number, number, number, number, number];
 
 export interface TimedSamples {
   event: string;

@@ -3,6 +3,7 @@
 
 import type { Heat, Stretch } from "./data";
 import { csv, h, save } from "./dom";
+import { Drag, timeAt } from "./drag";
 import { base, bytes, count, name, time } from "./format";
 import { current, follow, select } from "./range";
 import { colour, onTheme } from "./theme";
@@ -26,8 +27,7 @@ class Map {
   private readonly told: HTMLElement;
   private readonly byPlace: Record<string, Stretch["cells"][number]> = {};
   private at: [number, number] = [0, 0];
-  private dragFrom: number | null = null;
-  private dragTo: number | null = null;
+  private readonly drag: Drag;
 
   constructor(
     private readonly heat: Heat,
@@ -46,7 +46,8 @@ class Map {
       h("p", { class: "stretch-name" }, `${this.regions()} `, h("span", { class: "muted" }, `${label}; a row is ${bytes(stretch.row_bytes)}`)),
       this.canvas,
     );
-    this.listen();
+    this.drag = new Drag(this.canvas, (event) => this.point(event));
+    this.canvas.addEventListener("keydown", (event) => this.key(event));
   }
 
   /** The regions with the most samples here. */
@@ -58,39 +59,10 @@ class Map {
     return names.join(", ") + (sorted.length > 2 ? " …" : "");
   }
 
-  private listen(): void {
-    this.canvas.addEventListener("pointermove", (event) => {
-      this.point(event);
-      if (this.dragFrom !== null) {
-        this.dragTo = this.timeAt(event);
-        this.draw();
-      }
-    });
-    this.canvas.addEventListener("pointerdown", (event) => {
-      this.point(event);
-      if (event.pointerType !== "touch") this.dragFrom = this.timeAt(event);
-    });
-    const end = (): void => {
-      const [from, to] = [this.dragFrom, this.dragTo];
-      this.dragFrom = this.dragTo = null;
-      if (from !== null && to !== null && from !== to) select([from, to]);
-    };
-    this.canvas.addEventListener("pointerup", end);
-    this.canvas.addEventListener("pointerleave", () => (this.dragFrom = this.dragTo = null));
-    this.canvas.addEventListener("dblclick", () => select(null));
-    this.canvas.addEventListener("keydown", (event) => this.key(event));
-  }
-
-  private timeAt(event: PointerEvent): number {
-    const box = this.canvas.getBoundingClientRect();
-    const [from, to] = current();
-    return from + ((event.clientX - box.left) / box.width) * (to - from);
-  }
-
   private point(event: PointerEvent): void {
     const box = this.canvas.getBoundingClientRect();
     const row = Math.floor(((event.clientY - box.top) / box.height) * this.stretch.rows);
-    this.at = [this.stretch.rows - 1 - row, Math.floor(this.timeAt(event) / this.heat.bin_ns)];
+    this.at = [this.stretch.rows - 1 - row, Math.floor(timeAt(this.canvas, event) / this.heat.bin_ns)];
     this.tell();
   }
 
@@ -161,11 +133,7 @@ class Map {
       const y = (rows - 1 - this.at[0]) * rowHeight;
       context.strokeRect((this.at[1] * bin - from) * scale, y, Math.max(3, bin * scale), rowHeight);
     }
-    if (this.dragFrom !== null && this.dragTo !== null) {
-      context.fillStyle = `${colour("accent")}40`;
-      const [a, b] = [this.dragFrom, this.dragTo].map((t) => (t - from) * scale);
-      context.fillRect(Math.min(a, b), 0, Math.abs(b - a), height);
-    }
+    this.drag.draw(context, width, height, colour("accent"));
   }
 }
 

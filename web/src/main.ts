@@ -10,6 +10,7 @@ import { nextTheme, watchTheme } from "./theme";
 import { header, overview } from "./sections/head";
 import { Section } from "./sections/section";
 import { overTime } from "./sections/over_time";
+import { codeRegions } from "./sections/code_regions";
 import { calls } from "./sections/calls";
 import { hot } from "./sections/hot";
 import { data as regions } from "./sections/regions";
@@ -48,6 +49,7 @@ function build(data: Data): void {
     overview(data),
     levels(data),
     ...overTime(data),
+    codeRegions(data),
     io(data),
     curves(data),
     hot(data),

@@ -1,6 +1,6 @@
 //! From the analyses' results to a [`Summary`].
 
-use memgauge_trace::{EventId, Loss, Manifest, Thread};
+use memgauge_trace::{EventId, Loss, Manifest, RegionSpan, Thread};
 
 use crate::Analysis;
 use crate::cause::CauseKind;
@@ -15,6 +15,7 @@ use crate::heat::HeatMap;
 use crate::hotspots::{HotTables, Limits, Rank, hot_tables};
 use crate::levels::levels;
 use crate::losses::{LossRow, Losses};
+use crate::region_times::{by_region, over_time};
 use crate::regions::{Regions, SampledRegions};
 use crate::resolve::{NoSymbols, Resolve};
 use crate::samples::SampleTotals;
@@ -80,6 +81,8 @@ pub struct Parts<'a> {
     pub times: Option<SampleTimes<'a>>,
     /// Regions of interest.
     pub code_regions: CodeRegions,
+    /// When threads were inside them, in order of names.
+    pub region_spans: Vec<RegionSpan>,
     /// Values that the program told.
     pub code_values: Vec<CodeValueRow>,
     /// Losses.
@@ -115,8 +118,10 @@ pub fn assemble(
         call_trees(&frames, &sampled, symbols, &names)
     });
     let regions = parts.regions.tables(symbols, &names, options.regions);
+    let region_times = by_region(&parts.region_spans);
+    let regions_over_time = over_time(&region_times, duration_ns);
     let timeline = (parts.times.zip(parts.fine))
-        .map(|(times, fine)| Timeline::of(times, &fine, symbols, &names));
+        .map(|(times, fine)| Timeline::of(times, &fine, symbols, &names).with(region_times));
     let sources = match options.timeline {
         true => excerpts(&hot.lines, symbols),
         false => Vec::new(),
@@ -156,6 +161,7 @@ pub fn assemble(
         calls,
         regions,
         code_regions: parts.code_regions.rows(&names),
+        regions_over_time,
         code_values: parts.code_values,
         hot,
         timeline,
@@ -238,6 +244,7 @@ impl<'a> Parts<'a> {
             fine: None,
             times: None,
             code_regions: CodeRegions::default(),
+            region_spans: Vec::new(),
             code_values: Vec::new(),
             losses: Vec::new(),
             problems: Vec::new(),

@@ -38,6 +38,7 @@ mod losses;
 mod order;
 mod part;
 mod placement;
+mod region_times;
 mod regions;
 mod resolve;
 mod samples;
@@ -77,6 +78,7 @@ pub use part::summarise_part;
 pub use placement::{
     Advice, ByNode, MemoryRegion, PageNodes, PageUse, PlacedRange, Placement, placement,
 };
+pub use region_times::{RegionOverTime, RegionTimes, RegionsOverTime, TimedRegion, TimedSpan};
 pub use regions::{RegionRow, RegionTable, Regions, SampledRegions, wilson, wilson_95};
 pub use resolve::{Caller, ModuleFile, NoSymbols, Resolve, SourceText, Symbol, file_name};
 pub use samples::{DataFrom, SampleTotals, SampledEvent, Sampling};

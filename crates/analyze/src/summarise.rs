@@ -15,8 +15,8 @@ use crate::stacks::{Frames, SampledStacks};
 use crate::summary::Summary;
 use crate::timeline::{FINEST_BINS, SampleTimes};
 use crate::{
-    Analysis, CodeRegions, CodeValues, Generated, Losses, Modules, Regions, Series, Sites,
-    ThreadNames, ThreadTotals,
+    Analysis, CodeRegions, CodeValues, Generated, Losses, Modules, RegionTimes, Regions, Series,
+    Sites, ThreadNames, ThreadTotals,
 };
 
 /// Columns of the samples that are used of every recording.
@@ -81,6 +81,7 @@ pub fn summarise(
     let known_threads = reader.read(ThreadNames::default(), &all)?;
     let losses = reader.read(Losses::default(), &all)?;
     let code_regions = reader.read(CodeRegions::default(), &all)?;
+    let region_spans = reader.read(RegionTimes::default(), &all)?;
     let code_values = reader.read(CodeValues::default(), &all)?;
     let sites = reader.read(Sites::new(&spaces), &all)?;
     let parts = Parts {
@@ -90,6 +91,7 @@ pub fn summarise(
         sites,
         losses,
         code_regions,
+        region_spans,
         code_values,
         fine,
         ..by_sample?

@@ -17,6 +17,7 @@ use crate::heat::HeatMap;
 use crate::hotspots::HotTables;
 use crate::levels::Level;
 use crate::losses::LossRow;
+use crate::region_times::RegionsOverTime;
 use crate::regions::RegionTable;
 use crate::samples::Sampling;
 use crate::stacks::CallTree;
@@ -62,6 +63,9 @@ pub struct Summary {
     /// Regions of interest, those with most time first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub code_regions: Vec<CodeRegionRow>,
+    /// When threads were inside them; `None` where the recording does not say.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub regions_over_time: Option<RegionsOverTime>,
     /// Values that the program told, by name.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub code_values: Vec<CodeValueRow>,

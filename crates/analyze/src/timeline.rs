@@ -15,6 +15,7 @@ use crate::Analysis;
 use crate::counts::EventNames;
 use crate::fine_heat::{Cells, FineHeat};
 use crate::hotspots::place_names;
+use crate::region_times::TimedRegion;
 use crate::regions::{Place, Regions, SampledRegions, place};
 use crate::resolve::Resolve;
 use crate::series::Curves;
@@ -162,6 +163,9 @@ pub struct Timeline {
     pub samples: Vec<TimedSamples>,
     /// Samples by address and time; `None` where none has a data address.
     pub heat: Option<FineHeat>,
+    /// Stays in regions of interest, the region with most time first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub code_regions: Vec<TimedRegion>,
 }
 
 /// An event's curve over all threads.
@@ -269,6 +273,15 @@ impl Timeline {
             curves: curves.curves.iter().map(timed).collect(),
             samples: samples(times.cells, times.bin_ns, times.end_ns, &mut naming, names),
             heat,
+            code_regions: Vec::new(),
+        }
+    }
+
+    /// With stays in regions of interest.
+    pub(crate) fn with(self, code_regions: Vec<TimedRegion>) -> Timeline {
+        Timeline {
+            code_regions,
+            ..self
         }
     }
 }

@@ -4,8 +4,8 @@
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;
 
-use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
@@ -13,6 +13,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use harness::{PATH, Recorded, memgauge, needs};
+use memgauge_testing::{Need, skipped};
 
 /// The program of `regions/regions.c`.
 fn program() -> &'static str {
@@ -300,13 +301,192 @@ fn a_report_of_some_regions_says_so_and_divides_nothing_by_the_time_of_the_whole
     }
 }
 
+/// A stay as the exported table has it.
+#[derive(Debug, PartialEq)]
+struct Stay {
+    region: String,
+    tid: u64,
+    start_ns: u64,
+    end_ns: u64,
+    inside_ns: u64,
+    entries: u64,
+}
+
+fn export(recording: &Path, format: &str, to: &Path) {
+    let mut command = memgauge();
+    command.arg("export").arg(recording).args(["-f", format]);
+    let output = command.arg("-o").arg(to).output().expect("memgauge runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+}
+
+fn stays(recording: &Path) -> Vec<Stay> {
+    let folder = tempfile::tempdir().expect("room");
+    let tables = folder.path().join("tables");
+    export(recording, "csv", &tables);
+    let text = std::fs::read_to_string(tables.join("region_spans.csv")).expect("a table");
+    let mut lines = text.lines();
+    let header = "code_region,pid,tid,start_ns,end_ns,inside_ns,entries";
+    assert_eq!(lines.next(), Some(header));
+    let stay = |line: &str| {
+        let (region, numbers) = line.split_once(',').expect("cells");
+        let numbers: Vec<u64> = numbers
+            .split(',')
+            .map(|n| n.parse().expect("a number"))
+            .collect();
+        Stay {
+            region: region.to_owned(),
+            tid: numbers[1],
+            start_ns: numbers[2],
+            end_ns: numbers[3],
+            inside_ns: numbers[4],
+            entries: numbers[5],
+        }
+    };
+    lines.map(stay).collect()
+}
+
+/// Entries and time inside of the table add up to the sums that regions have.
+fn check_sums(report: &Value, stays: &[Stay]) {
+    for region in report["code_regions"].as_array().expect("regions") {
+        let own = || {
+            stays
+                .iter()
+                .filter(|stay| region["name"] == stay.region[..])
+        };
+        let entries: u64 = own().map(|stay| stay.entries).sum();
+        let inside: u64 = own().map(|stay| stay.inside_ns).sum();
+        assert_eq!(region["entries"], entries, "{region}");
+        assert_eq!(region["time_ns"], inside, "{region}");
+        let over = report["regions_over_time"]["rows"].as_array();
+        let over = over.expect("rows").iter();
+        let row = over.clone().find(|row| row["name"] == region["name"]);
+        let bins = row.expect("a row")["inside_ns"].as_array().expect("bins");
+        assert_eq!(bins.iter().filter_map(Value::as_u64).sum::<u64>(), inside);
+    }
+}
+
+#[test]
+fn stays_in_regions_lie_where_the_program_put_them() {
+    if !needs(&["cc"]) {
+        return;
+    }
+    let run = recorded(&[], &["header", "1000"]);
+    let all = stays(&run.path());
+    check_sums(&run.report(), &all);
+    let of = |name: &str| all.iter().find(|stay| stay.region == name).expect("a stay");
+    let (once, twice) = (of("once"), of("twice"));
+    assert!(once.end_ns <= twice.start_ns, "{once:?} {twice:?}");
+    assert_eq!((once.entries, twice.entries), (1, 1));
+    // It runs the same loop twice, without a miss.
+    let lengths = [once, twice].map(|stay| stay.end_ns - stay.start_ns);
+    assert!(lengths[1].abs_diff(2 * lengths[0]) < 200, "{lengths:?}");
+}
+
+/// A function that is called more often than rows are kept.
+#[test]
+fn very_many_stays_are_joined_and_add_up() {
+    if !needs(&["cc"]) {
+        return;
+    }
+    let run = recorded(&["--function", "compare"], &["sort", "3000"]);
+    let all = stays(&run.path());
+    let report = run.report();
+    check_sums(&report, &all);
+    assert!(rows(&report)["compare"].entries > 20_000);
+    assert!(all.len() <= 8192, "{}", all.len());
+    for pair in all.windows(2) {
+        assert!(pair[0].end_ns <= pair[1].start_ns, "{pair:?}");
+    }
+}
+
+#[test]
+fn a_timers_regions_lie_at_the_times_of_their_marks() {
+    if !needs(&["cc"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("room");
+    let path = folder.path().join("run.mg");
+    let report = timed_at(&path, &[]);
+    let all = stays(&path);
+    check_sums(&report, &all);
+    assert_eq!(all.len(), 20);
+    assert!(all.iter().all(|stay| stay.entries == 1));
+    let run_ns = report["run"]["duration_ns"].as_u64().expect("a time");
+    assert!(
+        all.iter().all(|stay| stay.end_ns <= run_ns),
+        "{run_ns} {all:?}"
+    );
+    let modules = serde_json::to_string(&report["problems"]).expect("JSON");
+    assert!(!modules.contains("memgauge-regions"), "{modules}");
+}
+
+#[test]
+fn other_tools_show_regions_over_time() {
+    const SLICES: &str = "import sys
+from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TrackEvent
+trace, open_at = Trace(), {}
+trace.ParseFromString(open(sys.argv[1], 'rb').read())
+for p in trace.packet:
+    e = p.track_event
+    if e.type == TrackEvent.TYPE_SLICE_BEGIN: open_at[e.track_uuid] = (e.name, p.timestamp)
+    if e.type == TrackEvent.TYPE_SLICE_END: print(*open_at.pop(e.track_uuid), p.timestamp)
+assert not open_at
+";
+    if !needs(&["cc"]) {
+        return;
+    }
+    let run = recorded(&[], &["header", "1000"]);
+    let folder = tempfile::tempdir().expect("room");
+    let expected: BTreeSet<String> = stays(&run.path())
+        .iter()
+        .map(|stay| format!("{} {} {}", stay.region, stay.start_ns, stay.end_ns))
+        .collect();
+    let profile = folder.path().join("profile.json");
+    export(&run.path(), "firefox", &profile);
+    let text = std::fs::read_to_string(&profile).expect("a profile");
+    let profile: Value = serde_json::from_str(&text).expect("JSON");
+    let mut found = BTreeSet::new();
+    for thread in profile["threads"].as_array().expect("threads") {
+        let markers = &thread["markers"];
+        for row in 0..markers["length"].as_u64().expect("a length") as usize {
+            if markers["data"][row]["type"] == "region" {
+                let name = markers["name"][row].as_u64().expect("a name") as usize;
+                let name = profile["shared"]["stringArray"][name].as_str();
+                let at = |key: &str| (markers[key][row].as_f64().expect("ms") * 1e6).round();
+                let [start, end] = ["startTime", "endTime"].map(at);
+                found.insert(format!("{} {start} {end}", name.expect("text")));
+            }
+        }
+    }
+    assert_eq!(found, expected);
+    let trace = folder.path().join("trace");
+    export(&run.path(), "perfetto", &trace);
+    let python = |args: &[&str]| Command::new("python3").args(args).arg(&trace).output();
+    let known = python(&["-c", "import perfetto.protos"]);
+    if !known.is_ok_and(|output| output.status.success()) {
+        skipped(Need::Tool, "needs Python's package perfetto");
+        return;
+    }
+    let read = python(&["-c", SLICES]).expect("Python");
+    assert!(read.status.success(), "{read:?}");
+    let text = String::from_utf8_lossy(&read.stdout).into_owned();
+    assert_eq!(
+        text.lines().map(str::to_owned).collect::<BTreeSet<_>>(),
+        expected
+    );
+}
+
 /// A recording of the two halves by a timer, and its report.
 fn timed(options: &[&str]) -> Value {
     let folder = tempfile::tempdir().expect("room");
-    let path = folder.path().join("run.mg");
+    timed_at(&folder.path().join("run.mg"), options)
+}
+
+fn timed_at(path: &Path, options: &[&str]) -> Value {
     let output = memgauge()
         .args(["record", "--quiet", "--source", "clock", "--output"])
-        .arg(&path)
+        .arg(path)
         .args(options)
         .args(["--", program(), "halves", "20000000"])
         .output()
@@ -316,7 +496,7 @@ fn timed(options: &[&str]) -> Value {
         "{}",
         String::from_utf8_lossy(&output.stderr)
     );
-    let report = harness::report(&path);
+    let report = harness::report(path);
     serde_json::from_slice(&report.stdout).expect("the report is JSON")
 }
 

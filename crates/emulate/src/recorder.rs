@@ -472,7 +472,10 @@ impl Reader for ModelReader {
         kept.regions.end_all(&reading(core));
         let pid = Pid(process.entry.pid);
         let regions = kept.regions.rows(&process.kept.regions, pid, tid);
+        let spans = kept.regions.spans(&process.kept.regions, pid, tid);
         let written = self.writer.extend(regions);
+        self.note(written);
+        let written = self.writer.extend(spans);
         self.note(written);
         self.unmatched += kept.regions.unmatched;
         let (core, _) = self.machine.core_mut(kept.core);

@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 
-use memgauge_host::regions::{End, Open, OpenRegions, rows};
+use memgauge_host::regions::{End, MOST_SPANS, Open, OpenRegions, rows};
 use memgauge_machine::Counts;
-use memgauge_trace::{CodeRegion, Pid, Tid};
+use memgauge_trace::{CodeRegion, Pid, RegionSpan, RegionSpans, Tid};
 
 use super::wire;
 use super::words::load;
@@ -124,15 +124,28 @@ struct RegionSums {
 }
 
 /// The regions of one thread.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct ThreadRegions {
     /// Which it is in, whether the recording is of them, and what was read at entry.
     inside: OpenRegions<u32, (bool, Reading)>,
     sums: BTreeMap<u32, RegionSums>,
+    spans: RegionSpans<u32>,
     /// Ends of regions that the thread was not in.
     pub(super) unmatched: u64,
     /// Where the recording is of some regions alone.
     pub(super) gate: Option<Gate>,
+}
+
+impl Default for ThreadRegions {
+    fn default() -> ThreadRegions {
+        ThreadRegions {
+            inside: OpenRegions::default(),
+            sums: BTreeMap::new(),
+            spans: RegionSpans::at_most(MOST_SPANS),
+            unmatched: 0,
+            gate: None,
+        }
+    }
 }
 
 impl ThreadRegions {
@@ -190,6 +203,7 @@ impl ThreadRegions {
         let sums = self.sums.entry(left.name).or_default();
         sums.time_ns += now.time_ns.saturating_sub(since.time_ns);
         sums.counts.add_since(&now.counts, &since.counts);
+        self.spans.add(left.name, since.time_ns, now.time_ns);
     }
 
     /// Rows of what was added up, by the names of `names`.
@@ -206,6 +220,17 @@ impl ThreadRegions {
             all.extend(rows((pid, tid), name_of(names, *number), entered, counted));
         }
         all
+    }
+
+    /// When the thread was inside, likewise.
+    pub(super) fn spans(
+        &self,
+        names: &BTreeMap<u32, String>,
+        pid: Pid,
+        tid: Tid,
+    ) -> Vec<RegionSpan> {
+        self.spans
+            .rows(|&number| (name_of(names, number), pid, tid))
     }
 }
 

@@ -11,7 +11,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
 
-use memgauge_analyze::{StackedSample, StackedSamples, Summary, ThreadRow, Timeline};
+use memgauge_analyze::{StackedSample, StackedSamples, Summary, ThreadRow, TimedSpan, Timeline};
 use memgauge_trace::{CodeValue, EventId, Pid, Tid, Unit};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -26,6 +26,9 @@ const VERSION: u32 = 62;
 /// Categories by number.
 const USER: u32 = 0;
 const KERNEL: u32 = 1;
+
+/// A marker with a start and an end, the format's `INTERVAL`.
+const INTERVAL: u32 = 1;
 
 /// A marker at one moment, the format's `INSTANT`.
 const INSTANT: u32 = 0;
@@ -173,8 +176,17 @@ struct Markers {
     phase: Vec<u32>,
 }
 
-/// The program's values are of a thread, not of an event: they go to its first track.
-type Values<'a> = BTreeMap<(Pid, Tid), Vec<&'a CodeValue>>;
+/// The program's values and its stays in regions are of a thread, not of an event: they go
+/// to its first track.
+type Told<'a> = BTreeMap<(Pid, Tid), Vec<Marker<'a>>>;
+
+/// A marker of a thread.
+#[derive(Clone, Copy)]
+enum Marker<'a> {
+    Value(&'a CodeValue),
+    /// A stay in the region of that name.
+    Region(&'a str, &'a TimedSpan),
+}
 
 /// Writes a profile. `values` are what the program told of itself.
 ///
@@ -192,10 +204,17 @@ pub(crate) fn write(
     }
     let mut builder = Builder::default();
     builder.stacks(stacked);
-    let mut by_thread: Values<'_> = BTreeMap::new();
+    let mut by_thread: Told<'_> = BTreeMap::new();
     for value in values {
-        let values = by_thread.entry((value.pid, value.tid)).or_default();
-        values.push(value);
+        let told = by_thread.entry((value.pid, value.tid)).or_default();
+        told.push(Marker::Value(value));
+    }
+    let regions = summary.timeline.iter().flat_map(|t| &t.code_regions);
+    for region in regions {
+        for span in &region.spans {
+            let told = by_thread.entry((span.4, span.5)).or_default();
+            told.push(Marker::Region(&region.name, span));
+        }
     }
     let threads = threads(summary, stacked, &mut by_thread, &mut builder);
     let counted = timeline.map(|timeline| counters(summary, timeline, &threads));
@@ -256,6 +275,17 @@ fn meta(summary: &Summary, stacked: &StackedSamples) -> Value {
             "tableLabel": "{marker.name} = {marker.data.value}",
             "tooltipLabel": "{marker.name} = {marker.data.value}",
             "fields": [{"key": "value", "label": "Value", "format": "integer"}],
+        }, {
+            "name": "region",
+            "description": "A stay in a region of interest, or several near each other",
+            "display": ["marker-chart", "marker-table", "timeline-overview"],
+            "chartLabel": "{marker.name}",
+            "tableLabel": "{marker.name}: {marker.data.entries} entries",
+            "tooltipLabel": "{marker.name}",
+            "fields": [
+                {"key": "entries", "label": "Entries", "format": "integer"},
+                {"key": "inside", "label": "Time inside", "format": "duration"},
+            ],
         }],
         "extra": extra(summary),
     })
@@ -313,7 +343,7 @@ fn track_lengths(stacked: &StackedSamples) -> Vec<usize> {
 fn threads(
     summary: &Summary,
     stacked: &StackedSamples,
-    values: &mut Values<'_>,
+    values: &mut Told<'_>,
     builder: &mut Builder,
 ) -> Vec<ThreadTrack> {
     let mut threads: Vec<ThreadTrack> = Vec::new();
@@ -538,18 +568,28 @@ impl Builder {
         id
     }
 
-    fn markers(&mut self, values: Vec<&CodeValue>) -> Markers {
+    fn markers(&mut self, told: Vec<Marker<'_>>) -> Markers {
         let mut markers = Markers::default();
-        for value in values {
+        for marker in told {
+            let (name, start_ns, end, phase, data) = match marker {
+                Marker::Value(value) => {
+                    let data = json!({"type": "value", "value": value.value});
+                    (value.name.as_str(), value.time_ns, None, INSTANT, data)
+                }
+                Marker::Region(name, &TimedSpan(start, duration, inside, entries, ..)) => {
+                    let end = Some(millis(start.saturating_add(duration)));
+                    let inside = millis(inside);
+                    let data = json!({"type": "region", "entries": entries, "inside": inside});
+                    (name, start, end, INTERVAL, data)
+                }
+            };
             markers.length += 1;
             markers.category.push(USER);
-            markers
-                .data
-                .push(json!({"type": "value", "value": value.value}));
-            markers.start_time.push(millis(value.time_ns));
-            markers.end_time.push(None);
-            markers.name.push(self.string(&value.name));
-            markers.phase.push(INSTANT);
+            markers.data.push(data);
+            markers.start_time.push(millis(start_ns));
+            markers.end_time.push(end);
+            markers.name.push(self.string(name));
+            markers.phase.push(phase);
         }
         markers
     }

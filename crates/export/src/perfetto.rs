@@ -1,8 +1,11 @@
-//! A trace of Perfetto: a counter track for each event, its rate over time.
+//! A trace of Perfetto: a counter track for each event, its rate over time, and a track of
+//! slices for each region of interest of each thread.
 
+use std::collections::BTreeMap;
 use std::io::Write;
 
-use memgauge_analyze::Summary;
+use memgauge_analyze::{Summary, TimedSpan, Timeline};
+use memgauge_trace::Pid;
 use prost::Message;
 
 use super::Error;
@@ -35,8 +38,20 @@ struct TrackDescriptor {
     uuid: u64,
     #[prost(string, tag = "2")]
     name: String,
+    #[prost(message, optional, tag = "3")]
+    process: Option<ProcessDescriptor>,
+    #[prost(uint64, tag = "5")]
+    parent_uuid: u64,
     #[prost(message, optional, tag = "8")]
     counter: Option<Counter>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct ProcessDescriptor {
+    #[prost(int32, tag = "1")]
+    pid: i32,
+    #[prost(string, tag = "6")]
+    process_name: String,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -51,12 +66,16 @@ struct TrackEvent {
     kind: i32,
     #[prost(uint64, tag = "11")]
     track_uuid: u64,
+    #[prost(string, optional, tag = "23")]
+    name: Option<String>,
     /// One of several kinds of value: a zero must be written, too.
     #[prost(double, optional, tag = "44")]
     double_counter_value: Option<f64>,
 }
 
-/// `TrackEvent.Type.TYPE_COUNTER`.
+/// `TrackEvent.Type`.
+const SLICE_BEGIN: i32 = 1;
+const SLICE_END: i32 = 2;
 const COUNTER: i32 = 4;
 
 /// One writer, one sequence.
@@ -64,12 +83,6 @@ const SEQUENCE: u32 = 1;
 
 pub(crate) fn write(summary: &Summary, out: &mut dyn Write) -> Result<(), Error> {
     let timeline = curves(summary).ok_or(Error::NoCurves)?;
-    let packet = |timestamp, track_event, track_descriptor| Packet {
-        timestamp,
-        trusted_packet_sequence_id: SEQUENCE,
-        track_event,
-        track_descriptor,
-    };
     let mut trace = Trace::default();
     for (track_uuid, curve) in (1..).zip(&timeline.curves) {
         let descriptor = TrackDescriptor {
@@ -78,16 +91,18 @@ pub(crate) fn write(summary: &Summary, out: &mut dyn Write) -> Result<(), Error>
             counter: Some(Counter {
                 unit_name: format!("{}/s", unit(summary, &curve.event)),
             }),
+            ..TrackDescriptor::default()
         };
-        trace.packet.push(packet(None, None, Some(descriptor)));
+        trace.packet.push(described(descriptor));
         let mut at = timeline.start_ns;
         let mut push = |at, rate| {
             let event = TrackEvent {
                 kind: COUNTER,
                 track_uuid,
                 double_counter_value: Some(rate),
+                ..TrackEvent::default()
             };
-            trace.packet.push(packet(Some(at), Some(event), None));
+            trace.packet.push(happened(at, event));
         };
         for &value in &curve.values {
             let end = bin_end(timeline, at);
@@ -97,6 +112,78 @@ pub(crate) fn write(summary: &Summary, out: &mut dyn Write) -> Result<(), Error>
         // Nothing ends the curve: a counter holds until its next value.
         push(at, 0.0);
     }
+    let first = timeline.curves.len() as u64 + 1;
+    regions(summary, timeline, first, &mut trace);
     out.write_all(&trace.encode_to_vec())?;
     Ok(())
+}
+
+fn described(descriptor: TrackDescriptor) -> Packet {
+    Packet {
+        trusted_packet_sequence_id: SEQUENCE,
+        track_descriptor: Some(descriptor),
+        ..Packet::default()
+    }
+}
+
+fn happened(at_ns: u64, event: TrackEvent) -> Packet {
+    Packet {
+        timestamp: Some(at_ns),
+        trusted_packet_sequence_id: SEQUENCE,
+        track_event: Some(event),
+        ..Packet::default()
+    }
+}
+
+/// Regions may overlap without one being within the other, which slices of one track may
+/// not: each has a track of its own, below its process.
+fn regions(summary: &Summary, timeline: &Timeline, first: u64, trace: &mut Trace) {
+    let mut processes: BTreeMap<Pid, u64> = BTreeMap::new();
+    let mut next = first;
+    let mut number = || {
+        next += 1;
+        next - 1
+    };
+    for region in &timeline.code_regions {
+        for of_thread in region.spans.chunk_by(|a, b| (a.4, a.5) == (b.4, b.5)) {
+            let &TimedSpan(.., pid, tid) = &of_thread[0];
+            let process = *processes.entry(pid).or_insert_with(|| {
+                let uuid = number();
+                trace.packet.push(described(process(summary, pid, uuid)));
+                uuid
+            });
+            let uuid = number();
+            trace.packet.push(described(TrackDescriptor {
+                uuid,
+                name: format!("{} (thread {})", region.name, tid.0),
+                parent_uuid: process,
+                ..TrackDescriptor::default()
+            }));
+            let mut event = |at_ns, kind, name| {
+                let event = TrackEvent {
+                    kind,
+                    track_uuid: uuid,
+                    name,
+                    ..TrackEvent::default()
+                };
+                trace.packet.push(happened(at_ns, event));
+            };
+            for span in of_thread {
+                event(span.0, SLICE_BEGIN, Some(span.label(&region.name)));
+                event(span.0.saturating_add(span.1), SLICE_END, None);
+            }
+        }
+    }
+}
+
+fn process(summary: &Summary, pid: Pid, uuid: u64) -> TrackDescriptor {
+    let known = summary.processes.iter().find(|row| row.pid == pid);
+    TrackDescriptor {
+        uuid,
+        process: Some(ProcessDescriptor {
+            pid: pid.0 as i32,
+            process_name: known.map(|row| row.program.clone()).unwrap_or_default(),
+        }),
+        ..TrackDescriptor::default()
+    }
 }

@@ -9,7 +9,7 @@ use arrow_array::{ArrayRef, RecordBatch, StringArray, UInt64Array};
 use arrow_ipc::writer::FileWriter;
 use arrow_schema::ArrowError;
 use csv::Writer;
-use memgauge_analyze::{HotTable, Summary};
+use memgauge_analyze::{HotTable, Summary, TimedSpan};
 
 use super::curves::bin_end;
 use super::places::{provenance, unit, values, with_rest};
@@ -26,7 +26,8 @@ pub enum Tables {
 }
 
 /// Columns of text; all others hold whole numbers.
-const TEXT: [&str; 12] = [
+const TEXT: [&str; 13] = [
+    "code_region",
     "event",
     "unit",
     "provenance",
@@ -53,6 +54,8 @@ pub(crate) fn write(summary: &Summary, form: Tables, folder: &Path) -> Result<Ve
         ("lines", code(summary, &hot.lines)),
         ("instructions", code(summary, &hot.instructions)),
         ("regions", regions(summary)),
+        ("code_regions", code_regions(summary)),
+        ("region_spans", region_spans(summary)),
         ("threads", threads(summary)),
         ("series", series(summary)),
         ("losses", losses(summary)),
@@ -209,6 +212,47 @@ fn regions(summary: &Summary) -> Table {
         }));
     }
     table
+}
+
+fn code_regions(summary: &Summary) -> Table {
+    let regions = &summary.code_regions;
+    let counts = regions.iter().flat_map(|row| row.counts.keys());
+    let events: std::collections::BTreeSet<&String> = counts.collect();
+    let mut header = strings(["code_region", "entries", "threads", "time_ns"]);
+    header.extend(events.iter().map(|&event| event.clone()));
+    let rows = regions.iter().map(|row| {
+        let sums = [row.entries, row.threads, row.time_ns].map(|n| n.to_string());
+        let mut cells = vec![row.name.clone()];
+        cells.extend(sums);
+        cells.extend(events.iter().map(|&event| cell(row.counts.get(event))));
+        cells
+    });
+    [header].into_iter().chain(rows).collect()
+}
+
+fn region_spans(summary: &Summary) -> Table {
+    let header = strings([
+        "code_region",
+        "pid",
+        "tid",
+        "start_ns",
+        "end_ns",
+        "inside_ns",
+        "entries",
+    ]);
+    let regions = summary.timeline.iter().flat_map(|t| &t.code_regions);
+    let rows = regions.flat_map(|region| {
+        let cells = |&TimedSpan(start, duration, inside, entries, pid, tid): &TimedSpan| {
+            let ids = [pid.0, tid.0].map(|id| id.to_string());
+            let numbers = [start, start.saturating_add(duration), inside, entries];
+            let mut cells = vec![region.name.clone()];
+            cells.extend(ids);
+            cells.extend(numbers.map(|n| n.to_string()));
+            cells
+        };
+        region.spans.iter().map(cells)
+    });
+    [header].into_iter().chain(rows).collect()
 }
 
 fn threads(summary: &Summary) -> Table {

@@ -57,6 +57,9 @@ impl RequestedNames {
     }
 }
 
+/// Stays that are kept of a thread, 40 bytes each; more are joined.
+pub const MOST_SPANS: usize = 8192;
+
 /// A region that a thread is in.
 #[derive(Debug)]
 pub struct Open<N, T> {

@@ -8,8 +8,8 @@ use Packing::{Delta, Dictionary};
 use memgauge_trace::{
     AccessKind, CodeRegion, CodeValue, Cpu, DataSource, Derivation, Direction, EventId, Frame,
     FrameId, GeneratedCode, IoDevice, IoOwner, IoRow, Loss, LossKind, Module, Overflow,
-    OverflowBlock, Owner, PhysAddr, Pid, Sample, SampleRegister, SeriesRow, SiteCount, Thread, Tid,
-    VirtAddr,
+    OverflowBlock, Owner, PhysAddr, Pid, RegionSpan, Sample, SampleRegister, SeriesRow, SiteCount,
+    Thread, Tid, VirtAddr,
 };
 
 /// Where a table is.
@@ -56,6 +56,7 @@ macro_rules! each_table {
             GeneratedCode in generated_code, "generated_code";
             CodeRegion in code_regions, "code_regions";
             CodeValue in code_values, "code_values";
+            RegionSpan in region_spans, "region_spans";
             Frame in frames, "frames";
         }
     };
@@ -380,6 +381,22 @@ impl Columns for CodeValue {
     fn time_ns(&self) -> u64 {
         self.time_ns
     }
+
+    fn text_bytes(&self) -> usize {
+        self.name.len()
+    }
+}
+
+impl Columns for RegionSpan {
+    const COLUMNS: &'static [Column<Self>] = &[
+        field!("time_ns", U64, Delta, time_ns),
+        wrapped!("pid", U32, Dictionary, pid, Pid),
+        wrapped!("tid", U32, Dictionary, tid, Tid),
+        Column::text("name", |r| &r.name, |r, v| v.clone_into(&mut r.name)),
+        field!("duration_ns", U64, Dictionary, duration_ns),
+        field!("inside_ns", U64, Dictionary, inside_ns),
+        field!("entries", U64, Dictionary, entries),
+    ];
 
     fn text_bytes(&self) -> usize {
         self.name.len()

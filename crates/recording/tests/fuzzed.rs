@@ -10,8 +10,8 @@ mod rows;
 use memgauge_recording::Writer;
 use memgauge_trace::{
     CodeRegion, CodeValue, EventId, GeneratedCode, IoDevice, IoOwner, IoRow, Loss, LossKind,
-    Manifest, Module, Overflow, OverflowBlock, Pid, SampleRegister, SeriesRow, SiteCount, Thread,
-    Tid,
+    Manifest, Module, Overflow, OverflowBlock, Pid, RegionSpan, SampleRegister, SeriesRow,
+    SiteCount, Thread, Tid,
 };
 use rows::{place, ticking};
 use std::fs;
@@ -131,6 +131,12 @@ fn sound_files() -> (Vec<Vec<u8>>, Vec<u8>) {
         .push(CodeValue {
             name: "rows".into(),
             ..CodeValue::default()
+        })
+        .unwrap();
+    writer
+        .push(RegionSpan {
+            name: "phase".into(),
+            ..RegionSpan::default()
         })
         .unwrap();
     writer.finish(|_| {}).unwrap();

@@ -10,7 +10,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use rows::{
     code_region, code_value, generated_code, io, io_device, io_owner, loss, module, overflow,
-    place, read, register, sample, series, site, thread, ticking,
+    place, read, region_span, register, sample, series, site, thread, ticking,
 };
 use std::fmt::Debug;
 use std::time::Duration;

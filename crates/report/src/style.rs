@@ -96,6 +96,14 @@ impl Style {
         self.none()
     }
 
+    /// From nothing to all.
+    pub(crate) fn shades(&self) -> [char; 5] {
+        match self.unicode {
+            true => [' ', '░', '▒', '▓', '█'],
+            false => [' ', '.', ':', '*', '#'],
+        }
+    }
+
     /// The start of a text, shortened to `columns`.
     pub fn clip(&self, text: &str, columns: usize) -> String {
         if width(text) <= columns {

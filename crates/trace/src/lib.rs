@@ -18,6 +18,7 @@ mod io;
 mod manifest;
 mod packed;
 mod rows;
+mod spans;
 
 pub use address::{LINE_BYTES, Line, ModuleOffset, Page, PhysAddr, VirtAddr};
 pub use event::{EventDef, EventId, Provenance, Unit, catalogue};
@@ -33,6 +34,7 @@ pub use manifest::{
 };
 pub use rows::{
     AccessKind, CodeRegion, CodeValue, DataSource, Derivation, Frame, GeneratedCode, Loss,
-    LossKind, Module, Overflow, OverflowBlock, Sample, SampleRegister, SeriesRow, SiteCount,
-    Thread,
+    LossKind, Module, Overflow, OverflowBlock, RegionSpan, Sample, SampleRegister, SeriesRow,
+    SiteCount, Thread,
 };
+pub use spans::RegionSpans;

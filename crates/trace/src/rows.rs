@@ -391,6 +391,28 @@ pub struct CodeRegion {
     pub count: u64,
 }
 
+/// A stay of a thread in a region of interest, or several that lie near each other.
+///
+/// A thread's stays are joined with their neighbours where they are very many; entries
+/// and time inside still add up to the [`CodeRegion`]'s.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RegionSpan {
+    /// When the thread went in first, nanoseconds since the recording began.
+    pub time_ns: u64,
+    /// Process.
+    pub pid: Pid,
+    /// Thread.
+    pub tid: Tid,
+    /// Name of the region.
+    pub name: String,
+    /// Nanoseconds from then to when it came out last.
+    pub duration_ns: u64,
+    /// Nanoseconds of these that it was inside: all, for a single stay.
+    pub inside_ns: u64,
+    /// How often it went in.
+    pub entries: u64,
+}
+
 /// A number that the program told of itself, by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CodeValue {

@@ -53,7 +53,7 @@ __attribute__((noinline)) void jumper(int levels)
     place++;
 }
 
-static int compare(long a, long b)
+__attribute__((noinline)) static int compare(long a, long b)
 {
     return a < b ? -1 : a > b;
 }

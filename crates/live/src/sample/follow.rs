@@ -8,6 +8,7 @@ use memgauge_recording::Writer;
 use memgauge_trace::{Module, Pid, Thread, Tid, VirtAddr};
 
 use super::code::Code;
+use super::regions;
 use crate::Result;
 use memgauge_host::program::{Mappings, ProgramFiles};
 use memgauge_perf::record::{Mmap, Record, Task};
@@ -86,7 +87,11 @@ impl Followed {
 
     fn mapped(&mut self, map: &Mmap<'_>, time_ns: u64, writer: &mut Writer) -> Result<()> {
         let path = String::from_utf8_lossy(map.path);
-        let path = if path == "//anon" { "[anon]" } else { &path };
+        let path = match path.as_ref() {
+            "//anon" => "[anon]",
+            path if regions::is_mark_file(path) => "[regions of interest]",
+            path => path,
+        };
         if map.executable {
             self.code
                 .mapped(map.pid, map.start, map.bytes, map.file_offset, path);

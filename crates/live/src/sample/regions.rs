@@ -23,9 +23,9 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use memgauge_host::regions::{End, Open, OpenRegions, RequestedNames, rows};
+use memgauge_host::regions::{End, MOST_SPANS, Open, OpenRegions, RequestedNames, rows};
 use memgauge_recording::Writer;
-use memgauge_trace::{CodeValue, EventId, Pid, Tid};
+use memgauge_trace::{CodeValue, EventId, Pid, RegionSpans, Tid};
 
 use crate::{Error, Result};
 
@@ -46,6 +46,15 @@ const KINDS: [(u32, MarkKind); 3] = [
     (2, MarkKind::End),
     (3, MarkKind::Value),
 ];
+
+/// Begin of the file's name.
+const FILE_NAME: &str = "memgauge-regions-";
+
+/// Whether a program that has mapped this path writes its marks there.
+pub(super) fn is_mark_file(path: &str) -> bool {
+    let name = path.rsplit('/').next();
+    name.is_some_and(|name| name.starts_with(FILE_NAME))
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum MarkKind {
@@ -86,7 +95,7 @@ impl MarkFile {
         };
         let mut last = std::io::Error::from(std::io::ErrorKind::AlreadyExists);
         for attempt in 0..100 {
-            let name = format!("memgauge-regions-{}-{attempt}", std::process::id());
+            let name = format!("{FILE_NAME}{}-{attempt}", std::process::id());
             let path = folder.join(name);
             let mut options = OpenOptions::new();
             options.read(true).write(true).create_new(true).mode(0o600);
@@ -206,6 +215,7 @@ pub(super) struct Regions {
     /// Which each thread is in, and since when.
     inside: HashMap<(u32, u32), OpenRegions<String, u64>>,
     sums: BTreeMap<(Pid, Tid, String), Sums>,
+    spans: BTreeMap<(Pid, Tid), RegionSpans<String>>,
     /// Names of all regions that a thread has been in.
     entered: BTreeSet<String>,
     values: Vec<CodeValue>,
@@ -293,6 +303,9 @@ impl Regions {
     }
 
     fn leave(&mut self, (pid, tid): (Pid, Tid), left: Open<String, u64>, at_ns: u64) {
+        let spans = self.spans.entry((pid, tid));
+        let spans = spans.or_insert_with(|| RegionSpans::at_most(MOST_SPANS));
+        spans.add(left.name.clone(), left.since, at_ns);
         let sums = self.sums.entry((pid, tid, left.name)).or_default();
         sums.time_ns += at_ns.saturating_sub(left.since);
     }
@@ -332,6 +345,9 @@ impl Regions {
         for ((pid, tid, name), sums) in std::mem::take(&mut self.sums) {
             let entered = (sums.entries, sums.time_ns);
             writer.extend(rows((pid, tid), name, entered, sums.events))?;
+        }
+        for ((pid, tid), spans) in std::mem::take(&mut self.spans) {
+            writer.extend(spans.rows(|name| (name.clone(), pid, tid)))?;
         }
         Ok(())
     }

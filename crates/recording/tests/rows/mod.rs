@@ -185,6 +185,22 @@ pub(crate) fn code_value() -> impl Strategy<Value = CodeValue> {
     })
 }
 
+pub(crate) fn region_span() -> impl Strategy<Value = RegionSpan> {
+    let ids = (any::<u32>(), any::<u32>(), any::<String>());
+    let times = (any::<u64>(), any::<u64>(), any::<u64>(), any::<u64>());
+    (ids, times).prop_map(
+        |((pid, tid, name), (time_ns, duration_ns, inside_ns, entries))| RegionSpan {
+            time_ns,
+            pid: Pid(pid),
+            tid: Tid(tid),
+            name,
+            duration_ns,
+            inside_ns,
+            entries,
+        },
+    )
+}
+
 pub(crate) fn loss() -> impl Strategy<Value = Loss> {
     (
         any::<u64>(),

@@ -26,9 +26,7 @@ fn drawn(map: &HeatMap, style: &Style) -> String {
 }
 
 fn draw(stretch: &Stretch, all: u64, style: &Style) -> String {
-    const SHADES: [char; 5] = [' ', '░', '▒', '▓', '█'];
-    const ASCII: [char; 5] = [' ', '.', ':', '*', '#'];
-    let shades = if style.unicode { &SHADES } else { &ASCII };
+    let shades = style.shades();
     let most = stretch
         .rows
         .iter()
