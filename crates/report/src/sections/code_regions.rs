@@ -193,7 +193,7 @@ mod tests {
             "{text}"
         );
         assert_eq!(lines[1], "  all               ████");
-        assert_eq!(lines[2], "  a_name_that_is…   ░▒", "{text}");
+        assert_eq!(lines[2], "  a_name_that_is_…  ░▒");
         assert!(over_time(&summary, &crate::fixture::plain(24, false)).is_ascii());
     }
 }
