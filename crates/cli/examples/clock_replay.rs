@@ -191,6 +191,7 @@ fn emulated(command: &[String], folder: &Path) -> Result<Emulated> {
         granule: LINE,
         parts: None,
         ips: true,
+        functions: Vec::new(),
     };
     stream::<memgauge_host::Error>(command, wanted, &mut |batch| {
         for (&address, &ip) in batch.addresses.iter().zip(batch.ips) {

@@ -206,6 +206,7 @@ fn study(name: &'static str, command: &[String]) -> Result<Studied> {
         granule: PAGE,
         parts: None,
         ips: false,
+        functions: Vec::new(),
     };
     let run = stream(command, wanted, &mut |batch| {
         exact.feed(batch.addresses)?;

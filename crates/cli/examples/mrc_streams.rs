@@ -59,6 +59,7 @@ fn write_stream(command: &[String], path: &Path, most: usize) -> Result<usize> {
         granule: LINE,
         parts: None,
         ips: false,
+        functions: Vec::new(),
     };
     stream(command, wanted, &mut |batch| -> Result<()> {
         for address in batch.addresses.iter().take(left) {

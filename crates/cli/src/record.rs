@@ -134,7 +134,7 @@ pub(crate) fn emulated(
 }
 
 /// Messages about names that no process had, with near ones.
-fn missing_names(missing: &MissingNames, command: &[String]) -> Vec<String> {
+pub(crate) fn missing_names(missing: &MissingNames, command: &[String]) -> Vec<String> {
     let regions = missing.regions.iter().map(|name| {
         let near = near_it(name, missing.seen.iter().cloned());
         format!(

@@ -477,6 +477,79 @@ assert not open_at
     );
 }
 
+/// References of the curves of a run by what they are of, and misses at the smallest size.
+fn curves(options: &[&str], arguments: &[&str]) -> BTreeMap<String, (u64, u64)> {
+    let folder = tempfile::tempdir().expect("room");
+    let to = folder.path().join("curves.json");
+    let mut command = memgauge();
+    command.arg("mrc").args(options);
+    command.arg(format!("--json={}", to.display()));
+    command.args(["--", program()]).args(arguments);
+    let output = command.output().expect("memgauge runs");
+    assert!(output.status.success(), "{output:?}");
+    let text = std::fs::read_to_string(&to).expect("curves");
+    let all: Value = serde_json::from_str(&text).expect("JSON");
+    let curve = |curve: &Value| {
+        let title = curve["title"].as_str().expect("a title");
+        let of = title.split(", ").nth(1).unwrap_or("").to_owned();
+        let number = |key: &str| curve[key].as_f64().expect("a number") as u64;
+        (of, (number("references"), number("compulsory")))
+    };
+    all["curves"]
+        .as_array()
+        .expect("curves")
+        .iter()
+        .map(curve)
+        .collect()
+}
+
+/// Each region has the references that a recording counts inside.
+#[test]
+fn curves_of_regions_have_their_references() {
+    if !needs(&["cc"]) {
+        return;
+    }
+    let functions = ["--function", "sorts,compare"];
+    let sorted = curves(&functions, &["sort", "3000"]);
+    let rows = rows(&recorded(&functions, &["sort", "3000"]).report());
+    for name in ["sorts", "compare"] {
+        let [_, loads, stores] = rows[name].instructions_loads_stores();
+        assert_eq!(
+            sorted[&format!("inside {name}")].0,
+            loads + stores,
+            "{name}"
+        );
+    }
+    assert!(sorted["inside compare"].0 < sorted["inside sorts"].0);
+    // Two reads of one line, 1000 times each.
+    let marked = curves(&["--by", "interest"], &["marked", "1000"]);
+    assert_eq!(marked["inside marked"], (2000, 1));
+}
+
+#[test]
+fn functions_without_a_curve_are_named_and_other_parts_refused() {
+    if !needs(&["cc"]) {
+        return;
+    }
+    let run = |options: &[&str]| {
+        let mut command = memgauge();
+        command.arg("mrc").args(options);
+        let output = command.args(["--", program(), "marked", "10"]).output();
+        let output = output.expect("memgauge runs");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.code(), said)
+    };
+    let (code, said) = run(&["--function", "sort"]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(
+        said.contains("there is no function `sort`; near it: sorts"),
+        "{said}"
+    );
+    let (code, said) = run(&["--function", "sorts", "--by", "module"]);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("--by interest"), "{said}");
+}
+
 /// A recording of the two halves by a timer, and its report.
 fn timed(options: &[&str]) -> Value {
     let folder = tempfile::tempdir().expect("room");

@@ -1,5 +1,5 @@
 //! Which part of its program a reference belongs to: the module whose code makes
-//! it, or the region whose data it is of.
+//! it, the region whose data it is of, or the regions of interest that its thread is in.
 //!
 //! A block of code keeps the module in which it first ran. Data is looked up in the
 //! mappings known when its reference is read. The catalogue tells of mappings up to a
@@ -7,11 +7,15 @@
 //! something else is mapped there. References of that length to newly mapped memory go
 //! to the new region.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
+
+use memgauge_host::regions::OpenRegions;
 
 use super::address_space::AddressSpace;
 use super::catalogue::{Catalogue, CatalogueEvent};
+use super::regions::{RegionMarkKind, mark_of, name_of};
+use super::walk::MarkedPlace;
 
 /// Key that separates the parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,21 +24,51 @@ pub enum PartsBy {
     Module,
     /// The region that holds the data: a mapped file, heap, stacks, nameless mappings.
     Region,
+    /// Regions of interest: what the program marks, and functions that are named. A
+    /// reference belongs to all that its thread is in, or to none.
+    CodeRegion,
 }
 
 /// Parts told apart; what comes later shares the last.
 const MOST: usize = 64;
 const OTHERS: &str = "[others]";
 const NOWHERE: &str = "[unknown]";
+/// Sets of parts told apart; a program that has more is of the last ones in none.
+const MOST_SETS: usize = 1 << 14;
 
-/// Names of parts, the same in all processes, by number.
+/// Names of parts, the same in all processes, by number; and sets of them, likewise.
 #[derive(Debug, Default)]
 pub(super) struct Names {
     pub(super) all: Vec<String>,
     numbers: HashMap<String, u32>,
+    pub(super) sets: Vec<Vec<u32>>,
+    set_numbers: HashMap<Vec<u32>, u32>,
 }
 
 impl Names {
+    /// The set of this part alone.
+    fn only(&mut self, name: &str) -> u32 {
+        let number = self.number(name);
+        self.set(vec![number])
+    }
+
+    fn set(&mut self, mut parts: Vec<u32>) -> u32 {
+        parts.sort_unstable();
+        parts.dedup();
+        if let Some(&number) = self.set_numbers.get(&parts) {
+            return number;
+        }
+        if self.sets.len() >= MOST_SETS {
+            parts.clear();
+        }
+        let next = self.sets.len() as u32;
+        let number = *self.set_numbers.entry(parts.clone()).or_insert(next);
+        if number == next {
+            self.sets.push(parts);
+        }
+        number
+    }
+
     fn number(&mut self, name: &str) -> u32 {
         if let Some(&number) = self.numbers.get(name) {
             return number;
@@ -50,6 +84,50 @@ impl Names {
             self.all.push(name.to_owned());
         }
         number
+    }
+}
+
+/// The regions of interest of a process, by its numbers.
+pub(super) type RegionNames = BTreeMap<u32, String>;
+
+/// The regions of interest that a thread is in.
+#[derive(Debug, Default)]
+pub(super) struct Inside(OpenRegions<u32, ()>);
+
+impl Inside {
+    fn take(&mut self, mark: u64) {
+        let (number, kind) = mark_of(mark);
+        match kind {
+            RegionMarkKind::Begin => drop(self.0.begin(number, ())),
+            RegionMarkKind::End => drop(self.0.end(&number)),
+            RegionMarkKind::Value(_) | RegionMarkKind::Nothing => {}
+        }
+    }
+
+    fn set(&self, process: &RegionNames, names: &mut Names) -> u32 {
+        let parts = self.0.iter();
+        let parts = parts.map(|open| names.number(&name_of(process, open.name)));
+        let parts = parts.collect();
+        names.set(parts)
+    }
+
+    /// From which reference on the thread is in which set of regions, and the instructions
+    /// of each stretch. `marks` lie in a batch that ends after so many instructions.
+    pub(super) fn of_marks(
+        &mut self,
+        marks: &[MarkedPlace],
+        (mut begun, ended): (u64, u64),
+        (process, names): (&RegionNames, &mut Names),
+        (out, instructions): (&mut Vec<(usize, u32)>, &mut Vec<u64>),
+    ) {
+        out.push((0, self.set(process, names)));
+        for place in marks {
+            self.take(place.mark);
+            instructions.push(place.instructions - begun);
+            begun = place.instructions;
+            out.push((place.at, self.set(process, names)));
+        }
+        instructions.push(ended - begun);
     }
 }
 
@@ -153,7 +231,7 @@ impl Parts {
         if self.ranges.is_empty() {
             let all = self.space.iter();
             self.ranges = all
-                .map(|(start, m)| (start..m.end, names.number(&m.path)))
+                .map(|(start, m)| (start..m.end, names.only(&m.path)))
                 .collect();
         }
         let at = self
@@ -165,7 +243,7 @@ impl Parts {
             .filter(|(range, _)| range.contains(&address))
         {
             Some(found) => found.clone(),
-            None => (address..address + 1, names.number(NOWHERE)),
+            None => (address..address + 1, names.only(NOWHERE)),
         }
     }
 }
@@ -179,6 +257,7 @@ fn push_if_other(out: &mut Vec<(usize, u32)>, at: usize, part: u32) {
 #[cfg(test)]
 mod tests {
     use super::super::address_space::Mapping;
+    use super::super::wire;
     use super::*;
 
     fn mapped(range: Range<u64>, path: &str) -> CatalogueEvent {
@@ -190,7 +269,8 @@ mod tests {
         let mut out = Vec::new();
         let addresses: Vec<u64> = addresses.iter().map(|a| a ^ 1 << 47).collect();
         parts.of_data(&addresses, 1 << 47, names, &mut out);
-        let name = |(at, part): (usize, u32)| (at, names.all[part as usize].clone());
+        let of = |set: u32| names.sets[set as usize][0];
+        let name = |(at, set): (usize, u32)| (at, names.all[of(set) as usize].clone());
         out.into_iter().map(name).collect()
     }
 
@@ -220,5 +300,34 @@ mod tests {
         let found = regions(&mut parts, &mut names, &addresses);
         assert_eq!(found.len(), MOST);
         assert_eq!(found.last(), Some(&(MOST - 1, OTHERS.to_owned())));
+    }
+
+    #[test]
+    fn references_are_of_all_regions_that_their_thread_is_in() {
+        let mark = |kind: u64, number: u64, at, instructions| MarkedPlace {
+            at,
+            mark: wire::MARK_REGION | kind << wire::REGION_KIND_SHIFT | number,
+            instructions,
+        };
+        let (begin, end) = (wire::REGION_BEGIN, wire::REGION_END);
+        let process = RegionNames::from([(1, "a".to_owned()), (7, "b".to_owned())]);
+        let (mut inside, mut names) = (Inside::default(), Names::default());
+        let mut batch = |marks: &[MarkedPlace], of: (u64, u64)| {
+            let (mut out, mut instructions) = (Vec::new(), Vec::new());
+            let both = (&mut out, &mut instructions);
+            inside.of_marks(marks, of, (&process, &mut names), both);
+            let name = |&part: &u32| names.all[part as usize].clone();
+            let set = |number: u32| names.sets[number as usize].iter().map(name).collect();
+            let out: Vec<(usize, Vec<String>)> = out.iter().map(|&(at, s)| (at, set(s))).collect();
+            (out, instructions)
+        };
+        let own = |at: usize, names: &[&str]| (at, names.iter().map(|&n| n.to_owned()).collect());
+        let marks = [mark(begin, 1, 5, 30), mark(begin, 7, 9, 50)];
+        let (out, instructions) = batch(&marks, (10, 60));
+        assert_eq!(out, [own(0, &[]), own(5, &["a"]), own(9, &["a", "b"])]);
+        assert_eq!(instructions, [20, 20, 10]);
+        let (out, instructions) = batch(&[mark(end, 1, 2, 65)], (60, 70));
+        assert_eq!(out, [own(0, &["a", "b"]), own(2, &["b"])]);
+        assert_eq!(instructions, [5, 5]);
     }
 }

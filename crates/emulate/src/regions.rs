@@ -28,29 +28,38 @@ pub(super) enum RegionMarkKind {
     Nothing,
 }
 
+/// The number of the name in a mark's first word, and the kind; a value is 0.
+pub(super) fn mark_of(word: u64) -> (u32, RegionMarkKind) {
+    let carried = word & wire::ADDRESS;
+    let kind = match carried >> wire::REGION_KIND_SHIFT {
+        wire::REGION_BEGIN => RegionMarkKind::Begin,
+        wire::REGION_END => RegionMarkKind::End,
+        wire::REGION_VALUE => RegionMarkKind::Value(0),
+        _ => RegionMarkKind::Nothing,
+    };
+    (carried as u32, kind)
+}
+
 impl RegionMark {
     /// The mark at `at`, if one is there, and the words it takes.
     pub(super) fn at(words: &[AtomicU64], at: usize) -> Option<(RegionMark, usize)> {
         let word = load(words, at).filter(|&word| wire::mark(word) == wire::MARK_REGION)?;
-        let carried = word & wire::ADDRESS;
+        let (name, kind) = mark_of(word);
         let half = |n: usize, mark: u64| {
             load(words, at + n)
                 .filter(|&word| wire::mark(word) == mark)
                 .map(|word| word & u64::from(u32::MAX))
         };
-        let (what, length) = match carried >> wire::REGION_KIND_SHIFT {
-            wire::REGION_BEGIN => (RegionMarkKind::Begin, 1),
-            wire::REGION_END => (RegionMarkKind::End, 1),
-            wire::REGION_VALUE => {
+        let (what, length) = match kind {
+            RegionMarkKind::Value(_) => {
                 let halves = half(1, wire::MARK_VALUE_HIGH).zip(half(2, wire::MARK_VALUE_LOW));
                 match halves {
                     Some((high, low)) => (RegionMarkKind::Value(high << 32 | low), 3),
                     None => (RegionMarkKind::Nothing, 1),
                 }
             }
-            _ => (RegionMarkKind::Nothing, 1),
+            kind => (kind, 1),
         };
-        let name = carried as u32;
         Some((RegionMark { name, what }, length))
     }
 }

@@ -4,7 +4,7 @@
 //! Threads are read in turn, up to a block of the ring (some thousand
 //! references) of each: the order between threads is theirs only as far as that.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::time::Instant;
 
@@ -13,11 +13,12 @@ use memgauge_trace::{CommandEnd, LossKind};
 use super::catalogue::{Catalogue, CatalogueEvent};
 use super::engine::not_started;
 use super::follow::{self, Followed, Origin, Reader, Taken, Words};
-use super::parts::{Names, Parts, PartsBy};
+use super::parts::{Inside, Names, Parts, PartsBy, RegionNames};
 use super::session::{ProcessEntry, Ring, Session};
 use super::walk::{References, Walk, WalkState};
-use super::{Emulator, IDLE, PATIENCE, REAP_EVERY, resolve, spawn};
+use super::{Emulator, IDLE, MissingNames, PATIENCE, REAP_EVERY, resolve, spawn};
 use crate::{Error, Result};
+use memgauge_host::regions::RequestedNames;
 use memgauge_host::run::Program;
 
 /// References of one thread, in order.
@@ -36,14 +37,18 @@ pub struct Batch<'a> {
     pub ips: &'a [u64],
     /// Instructions of the blocks that they belong to.
     pub instructions: u64,
-    /// From which reference on they are of which part; empty if none are wanted.
+    /// From which reference on they are of which set of parts; empty if none are wanted.
     pub parts: &'a [(usize, u32)],
+    /// Instructions of each of these stretches; empty but for regions of interest.
+    pub part_instructions: &'a [u64],
+    /// Numbers of the parts in each set, by number.
+    pub part_sets: &'a [Vec<u32>],
     /// Names of the parts, by number.
     pub part_names: &'a [String],
 }
 
 /// Facts wanted of each reference.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct StreamOptions {
     /// References that cross a multiple of so many bytes, a power of two, are marked.
     pub granule: u64,
@@ -51,6 +56,8 @@ pub struct StreamOptions {
     pub parts: Option<PartsBy>,
     /// Which instruction makes each.
     pub ips: bool,
+    /// Functions that are regions of interest, as in [`super::Options::functions`].
+    pub functions: Vec<String>,
 }
 
 /// How a streamed run was.
@@ -64,6 +71,8 @@ pub struct Streamed {
     pub references: u64,
     /// Losses by kind, count and detail.
     pub losses: Vec<(LossKind, u64, String)>,
+    /// Functions that were asked for and that no process had.
+    pub missing: MissingNames,
 }
 
 /// Address spaces told apart; later processes share numbers.
@@ -79,6 +88,7 @@ type Thread = follow::Thread<Walking>;
 struct Streaming {
     catalogue: Catalogue,
     parts: Parts,
+    regions: RegionNames,
 }
 
 /// Data kept of a thread.
@@ -86,6 +96,7 @@ struct Streaming {
 struct Walking {
     place: WalkState,
     has_begun: bool,
+    inside: Inside,
 }
 
 type Sink<'a> = &'a mut dyn FnMut(&Batch<'_>) -> ControlFlow<()>;
@@ -99,7 +110,10 @@ struct ReferenceReader<'a> {
     references: References,
     /// From which of the references on they are of which part.
     parts: Vec<(usize, u32)>,
+    part_instructions: Vec<u64>,
     part_names: Names,
+    /// Names of regions of interest that processes had.
+    seen: BTreeSet<String>,
     given: u64,
     losses: BTreeMap<(LossKind, String), u64>,
 }
@@ -130,8 +144,10 @@ pub fn stream<E: From<Error>>(
 
 fn stream_while(command: &[String], wanted: StreamOptions, sink: Sink<'_>) -> Result<Streamed> {
     resolve(command)?;
+    let asked = RequestedNames::new("--function", &wanted.functions)?;
     let emulator = Emulator::find()?;
     let mut session = Session::create(0)?;
+    session.name_functions(&wanted.functions)?;
     let mut run = StreamRun {
         program: spawn(command, &emulator, &session)?,
         followed: Followed::new(ReferenceReader::new(wanted, sink)),
@@ -141,7 +157,7 @@ fn stream_while(command: &[String], wanted: StreamOptions, sink: Sink<'_>) -> Re
         session.stop();
         run.program.kill();
     }
-    run.close(&mut session, end?)
+    run.close(&mut session, end?, &asked)
 }
 
 /// A streamed run under way.
@@ -181,7 +197,12 @@ impl StreamRun<'_> {
         }
     }
 
-    fn close(mut self, session: &mut Session, end: CommandEnd) -> Result<Streamed> {
+    fn close(
+        mut self,
+        session: &mut Session,
+        end: CommandEnd,
+        asked: &RequestedNames,
+    ) -> Result<Streamed> {
         while self.followed.poll(session, true) {}
         // One that was killed may not have come so far.
         if self.followed.born.processes == 0 && matches!(end, CommandEnd::Exited(_)) {
@@ -206,6 +227,11 @@ impl StreamRun<'_> {
             end,
             instructions: giving.references.instructions,
             references: giving.given,
+            missing: MissingNames {
+                functions: asked.absent(giving.seen.iter().map(String::as_str)),
+                seen: giving.seen.into_iter().collect(),
+                ..MissingNames::default()
+            },
             losses: losses
                 .map(|((kind, detail), count)| (kind, count, detail))
                 .collect(),
@@ -221,19 +247,26 @@ impl ReferenceReader<'_> {
             wanted,
             references: References::default(),
             parts: Vec::new(),
+            part_instructions: Vec::new(),
             part_names: Names::default(),
+            seen: BTreeSet::new(),
             given: 0,
             losses: BTreeMap::new(),
         }
     }
 
     /// Finds out which parts the references of a thread belong to, if that is wanted.
-    fn find_parts(&mut self, process: &mut Process, thread: &mut Walking, space: u64) {
+    fn find_parts(&mut self, process: &mut Process, thread: &mut Walking, space: u64, before: u64) {
         let Some(by) = self.wanted.parts else {
             return;
         };
         self.parts.clear();
-        let Streaming { catalogue, parts } = &mut process.kept;
+        self.part_instructions.clear();
+        let Streaming {
+            catalogue,
+            parts,
+            regions,
+        } = &mut process.kept;
         let addresses = &self.references.addresses;
         if let (false, Some(first)) = (thread.has_begun, addresses.first()) {
             thread.has_begun = true;
@@ -243,6 +276,12 @@ impl ReferenceReader<'_> {
         match by {
             PartsBy::Module => parts.of_code(&self.references.blocks, catalogue, names, out),
             PartsBy::Region => parts.of_data(addresses, space, names, out),
+            PartsBy::CodeRegion => thread.inside.of_marks(
+                &self.references.marks,
+                (before, self.references.instructions),
+                (regions, names),
+                (out, &mut self.part_instructions),
+            ),
         }
     }
 
@@ -256,6 +295,8 @@ impl ReferenceReader<'_> {
             ips: &self.references.ips,
             instructions,
             parts: &self.parts,
+            part_instructions: &self.part_instructions,
+            part_sets: &self.part_names.sets,
             part_names: &self.part_names.all,
         };
         self.given += batch.addresses.len() as u64;
@@ -275,6 +316,7 @@ impl Reader for ReferenceReader<'_> {
         let forked = origin.parent.map(|(parent, blocks)| Streaming {
             catalogue: parent.kept.catalogue.inherited(blocks),
             parts: parent.kept.parts.inherited(),
+            regions: parent.kept.regions.clone(),
         });
         forked.unwrap_or_default()
     }
@@ -287,8 +329,15 @@ impl Reader for ReferenceReader<'_> {
         if self.wanted.parts.is_some() {
             process.kept.parts.observe(&catalogue_event);
         }
-        if let CatalogueEvent::NotFollowed(what) = catalogue_event {
-            self.lose(None, LossKind::ProgramNotFollowed, 1, &what);
+        match catalogue_event {
+            CatalogueEvent::NotFollowed(what) => {
+                self.lose(None, LossKind::ProgramNotFollowed, 1, &what);
+            }
+            CatalogueEvent::Region(number, name) => {
+                self.seen.insert(name.clone());
+                process.kept.regions.insert(number, name);
+            }
+            _ => {}
         }
     }
 
@@ -312,7 +361,7 @@ impl Reader for ReferenceReader<'_> {
             by_instruction: self.wanted.ips,
         };
         let at = walk.run(words.all, words.from, words.whole);
-        self.find_parts(process, thread, space);
+        self.find_parts(process, thread, space, before);
         self.give(
             process.entry.pid,
             tid,

@@ -25,6 +25,8 @@ pub(super) struct References {
     pub(super) blocks: Vec<(usize, u32)>,
     /// Address of the instruction that makes each, if that is wanted.
     pub(super) ips: Vec<u64>,
+    /// Marks of regions of interest.
+    pub(super) marks: Vec<MarkedPlace>,
     pub(super) instructions: u64,
 }
 
@@ -35,7 +37,19 @@ impl References {
         self.crossing.clear();
         self.blocks.clear();
         self.ips.clear();
+        self.marks.clear();
     }
+}
+
+/// A mark of a region of interest.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct MarkedPlace {
+    /// References before it.
+    pub(super) at: usize,
+    /// Its word.
+    pub(super) mark: u64,
+    /// Instructions before it.
+    pub(super) instructions: u64,
 }
 
 /// State that a thread carries from one slice of words to the next.
@@ -92,6 +106,7 @@ impl Walk<'_> {
                 self.begin(id as u32, true);
                 self.run_of_block(word)
             } else if is_apart(word) {
+                self.note_mark(word);
                 1 // neither changes a reference
             } else {
                 let Some(taken) = self.marked(word, &words[at + 1..], whole) else {
@@ -102,6 +117,17 @@ impl Walk<'_> {
             at += taken;
         }
         at
+    }
+
+    #[cold]
+    fn note_mark(&mut self, mark: u64) {
+        if wire::mark(mark) == wire::MARK_REGION {
+            self.out.marks.push(MarkedPlace {
+                at: self.out.addresses.len(),
+                mark,
+                instructions: self.out.instructions,
+            });
+        }
     }
 
     #[inline(always)]

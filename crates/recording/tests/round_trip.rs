@@ -76,6 +76,13 @@ proptest! {
     }
 
     #[test]
+    fn stays_in_regions_come_back_as_they_were(
+        rows in vec(region_span(), 0..200), cut in 0usize..200,
+    ) {
+        check(&rows, cut);
+    }
+
+    #[test]
     fn sites_come_back_as_they_were(rows in vec(site(), 0..200), cut in 0usize..200) {
         check(&rows, cut);
     }

@@ -16,6 +16,7 @@ Examples:
   memgauge mrc --phases -- ./prog            a curve for each phase
   memgauge mrc --json=c.json -- ./prog       the curve in a file, beside the program's output
   memgauge mrc --by region -- ./prog         of heap, stack and each mapped file too
+  memgauge mrc --function parse -- ./prog    of what runs inside the function parse too
   memgauge mrc run1.mg run2.mg run3.mg       the curve of all runs together
   memgauge mrc a.raw --against b.raw         two curves and how they differ";
 
@@ -57,6 +58,8 @@ pub(crate) enum Part {
     Module,
     /// Heap, stacks, files and nameless mappings, by the data referred to
     Region,
+    /// Regions of interest: what the program marks (docs/regions.md), and --function
+    Interest,
 }
 
 /// How curves are made.
@@ -107,8 +110,8 @@ pub(crate) struct Mrc {
     /// Add a curve for each thread, as if it had a memory of its own
     #[arg(long)]
     pub(crate) per_thread: bool,
-    /// Add a curve for each module (by code) or region (by data), as if it had a memory of
-    /// its own
+    /// Add a curve for each module (by code), region (by data) or region of interest, as if it
+    /// had a memory of its own
     #[arg(
         long,
         value_enum,
@@ -117,9 +120,19 @@ pub(crate) struct Mrc {
         conflicts_with = "per_thread"
     )]
     pub(crate) by: Option<Part>,
+    /// Add a curve for each of these functions, with all that they call, as regions of interest:
+    /// symbols, or patterns as in 'sort*'
+    #[arg(
+        long = "function",
+        value_name = "SYMBOLS",
+        value_delimiter = ',',
+        requires = "command",
+        conflicts_with = "per_thread"
+    )]
+    pub(crate) functions: Vec<String>,
     /// Show a curve for each phase of the run; `on-change` reads only the beginning of each
     #[arg(long, value_enum, value_name = "WHEN", num_args = 0..=1, default_missing_value = "all",
-          conflicts_with_all = ["sample", "sample_size", "per_thread", "by", "against"])]
+          conflicts_with_all = ["sample", "sample_size", "per_thread", "by", "functions", "against"])]
     pub(crate) phases: Option<PhaseCurves>,
     /// Rate whose change begins a new phase
     #[arg(long, value_enum, default_value = "mpki", requires = "phases")]

@@ -16,7 +16,7 @@ use super::args::{CurveOptions, Mrc, Part};
 use super::engine::Engines;
 use super::parts::Parts;
 use super::relay::Relay;
-use crate::outcome::take_in_damage;
+use crate::outcome::{take_in_damage, usage};
 use crate::terminal;
 
 /// Curves of one input, one for each block size, and what is to be said of it.
@@ -137,22 +137,32 @@ pub(super) enum CurveScope {
     Threads,
     Modules,
     Regions,
+    CodeRegions,
 }
 
 impl CurveScope {
-    pub(super) fn of(args: &Mrc) -> CurveScope {
-        match args.by {
+    pub(super) fn of(args: &Mrc) -> anyhow::Result<CurveScope> {
+        let scope = match args.by {
+            Some(Part::Interest) => CurveScope::CodeRegions,
+            None if !args.functions.is_empty() => CurveScope::CodeRegions,
             Some(Part::Module) => CurveScope::Modules,
             Some(Part::Region) => CurveScope::Regions,
             None if args.per_thread => CurveScope::Threads,
             None => CurveScope::Nothing,
+        };
+        if !args.functions.is_empty() && scope != CurveScope::CodeRegions {
+            let why = "failed to make curves of functions: they are regions of interest: leave out \
+                       --by, or write `--by interest`";
+            return Err(usage(why));
         }
+        Ok(scope)
     }
 
     fn parts(self) -> Option<PartsBy> {
         match self {
             CurveScope::Modules => Some(PartsBy::Module),
             CurveScope::Regions => Some(PartsBy::Region),
+            CurveScope::CodeRegions => Some(PartsBy::CodeRegion),
             CurveScope::Nothing | CurveScope::Threads => None,
         }
     }
@@ -160,6 +170,7 @@ impl CurveScope {
     fn title(self, name: &str) -> String {
         match self {
             CurveScope::Modules => format!(", code of {name}"),
+            CurveScope::CodeRegions => format!(", inside {name}"),
             _ => format!(", data in {name}"),
         }
     }
@@ -169,7 +180,7 @@ impl CurveScope {
 pub(super) fn curves_of_command(
     command: &[String],
     making: &CurveOptions,
-    scope: CurveScope,
+    (scope, functions): (CurveScope, &[String]),
 ) -> anyhow::Result<CommandCurves> {
     let mut all = Relay::new(making);
     let mut threads = Threads::default();
@@ -178,6 +189,7 @@ pub(super) fn curves_of_command(
         granule: making.block.iter().copied().min().unwrap_or(1),
         parts: scope.parts(),
         ips: false,
+        functions: functions.to_vec(),
     };
     terminal::catch_interrupts()?;
     let run = stream(command, wanted, &mut |batch| {
@@ -185,7 +197,7 @@ pub(super) fn curves_of_command(
         match scope {
             CurveScope::Nothing => Ok(()),
             CurveScope::Threads => threads.feed(batch, making),
-            CurveScope::Modules | CurveScope::Regions => parts.feed(batch),
+            _ => parts.feed(batch),
         }
     })?;
     let note = lost(&run);

@@ -224,7 +224,14 @@ fn write_phases(
 
 fn of_command(args: &Mrc, outputs: Outputs) -> anyhow::Result<Exit> {
     record::warn_about_rights(&args.command);
-    let ran = feed::curves_of_command(&args.command, &args.making, feed::CurveScope::of(args))?;
+    let ran = feed::curves_of_command(
+        &args.command,
+        &args.making,
+        (feed::CurveScope::of(args)?, &args.functions),
+    )?;
+    for note in record::missing_names(&ran.run.missing, &args.command) {
+        eprintln!("memgauge: {note}");
+    }
     let mut all = Vec::new();
     for (of, made) in ran.made {
         let title = args.command.join(" ") + &of;

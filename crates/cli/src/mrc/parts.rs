@@ -1,4 +1,4 @@
-//! Curves of the modules or regions of a program.
+//! Curves of the modules or regions of a program, and of its regions of interest.
 
 use memgauge_emulate::Batch;
 
@@ -13,6 +13,9 @@ pub(super) struct Parts<'a> {
     engines: Vec<Option<Engines>>,
     /// References of a batch, by part.
     sorted: Vec<Accesses>,
+    /// Instructions of each part, where they are known.
+    instructions: Vec<u64>,
+    knows_instructions: bool,
     names: Vec<String>,
 }
 
@@ -22,6 +25,8 @@ impl Parts<'_> {
             making,
             engines: Vec::new(),
             sorted: Vec::new(),
+            instructions: Vec::new(),
+            knows_instructions: false,
             names: Vec::new(),
         }
     }
@@ -32,6 +37,8 @@ impl Parts<'_> {
             .extend_from_slice(&batch.part_names[self.names.len()..]);
         self.sorted.resize_with(self.names.len(), Accesses::default);
         self.engines.resize_with(self.names.len(), || None);
+        self.instructions.resize(self.names.len(), 0);
+        self.knows_instructions |= !batch.part_instructions.is_empty();
         self.sort(batch);
         for (engines, accesses) in self.engines.iter_mut().zip(&mut self.sorted) {
             if !accesses.addresses.is_empty() {
@@ -44,27 +51,38 @@ impl Parts<'_> {
     }
 
     fn sort(&mut self, batch: &Batch<'_>) {
-        let mut crossing = batch.crossing.iter().peekable();
-        for (at, &(from, part)) in batch.parts.iter().enumerate() {
+        let mut crossing = batch.crossing;
+        for (at, &(from, set)) in batch.parts.iter().enumerate() {
             let next = batch.parts.get(at + 1);
             let to = next.map_or(batch.addresses.len(), |next| next.0);
-            let accesses = &mut self.sorted[part as usize];
-            while let Some(&(at, bytes)) = crossing.next_if(|c| c.0 < to) {
-                let place = accesses.addresses.len() + at - from;
-                accesses.sizes.push((place, bytes));
+            let (within, after) = crossing.split_at(crossing.partition_point(|c| c.0 < to));
+            crossing = after;
+            for &part in &batch.part_sets[set as usize] {
+                let part = part as usize;
+                let accesses = &mut self.sorted[part];
+                let before = accesses.addresses.len();
+                let sizes = within.iter();
+                let sizes = sizes.map(|&(at, bytes)| (before + at - from, bytes));
+                accesses.sizes.extend(sizes);
+                accesses
+                    .addresses
+                    .extend_from_slice(&batch.addresses[from..to]);
+                self.instructions[part] += batch.part_instructions.get(at).unwrap_or(&0);
             }
-            accesses
-                .addresses
-                .extend_from_slice(&batch.addresses[from..to]);
         }
     }
 
-    /// Names and curves, most references first. MPKI are of the whole run's
-    /// instructions.
+    /// Names and curves, most references first. MPKI are of the part's instructions where
+    /// they are known, else of the whole run's.
     pub(super) fn finish(self, instructions: u64) -> anyhow::Result<Vec<(String, InputCurves)>> {
         let mut all = Vec::new();
-        for (name, engines) in self.names.into_iter().zip(self.engines) {
+        let parts = self.engines.into_iter().zip(self.instructions);
+        for (name, (engines, own)) in self.names.into_iter().zip(parts) {
             let Some(engines) = engines else { continue };
+            let instructions = match self.knows_instructions {
+                true => own,
+                false => instructions,
+            };
             let made = InputCurves {
                 curves: engines.finish()?,
                 note: None,

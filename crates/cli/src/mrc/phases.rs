@@ -291,6 +291,7 @@ pub(super) fn of_command(args: &Mrc) -> anyhow::Result<(PhaseRun, Streamed)> {
         granule: watch.block,
         parts: None,
         ips: false,
+        functions: Vec::new(),
     };
     terminal::catch_interrupts()?;
     let run = stream(&args.command, wanted, &mut |batch| {
