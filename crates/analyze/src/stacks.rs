@@ -28,6 +28,9 @@ use crate::spaces::{AddressSpaces, PathId, is_file};
 /// Nodes of a tree that are kept: the functions with most events of their own, and what
 /// leads to them. All others are summed in their callers' others.
 const MOST_NODES: usize = 10_000;
+/// Functions that are told apart in all nodes of others, those with most events first. The
+/// calls that led to them are not known there, their own events are.
+const MOST_IN_OTHERS: usize = 5_000;
 /// Name of the node that sums what a function calls besides.
 const OTHERS: &str = "(others)";
 /// Calls of a deeper chain that are kept: the outermost and the innermost. Between them
@@ -302,6 +305,13 @@ impl CallTree {
             .collect()
     }
 
+    /// Share of the events that came by further chains than are kept; `None` without any.
+    pub fn share_of_others(&self) -> Option<f64> {
+        let others = self.nodes.iter().filter(|node| node.function == OTHERS);
+        let events = others.map(|node| node.events).sum();
+        ratio(events, self.events).filter(|_| events > 0)
+    }
+
     /// The functions with most events of their own, and from where they were called.
     pub fn hottest(&self, functions: usize) -> Vec<CalledFrom<'_>> {
         let mut all: HashMap<(&str, &str), (u64, Vec<&CallNode>)> = HashMap::new();
@@ -319,7 +329,12 @@ impl CallTree {
         let share = |events| ratio(events, self.events);
         let mut hottest = Vec::new();
         for ((function, _), (events, mut nodes)) in all.into_iter().take(functions) {
-            nodes.sort_by_key(|node| std::cmp::Reverse(node.own_events));
+            // Others are many chains, each shorter than the ones that are known.
+            let is_of_others = |node: &CallNode| {
+                let caller = node.caller.and_then(|at| self.nodes.get(at as usize));
+                caller.is_some_and(|caller| caller.function == OTHERS)
+            };
+            nodes.sort_by_key(|node| (is_of_others(node), std::cmp::Reverse(node.own_events)));
             let path = |node: &CallNode| (share(node.own_events), self.callers(node));
             hottest.push(CalledFrom {
                 function,
@@ -461,6 +476,17 @@ impl Tree {
             path.into_iter().for_each(|at| chosen[at as usize] = true);
         }
         chosen
+    }
+
+    /// Samples of each node itself, once they are summed up.
+    fn own_samples(&self) -> Vec<u64> {
+        let mut own: Vec<u64> = self.nodes.iter().map(|node| node.samples).collect();
+        for node in &self.nodes {
+            if let Some(caller) = node.caller {
+                own[caller as usize] -= node.samples;
+            }
+        }
+        own
     }
 
     /// Adds to every node the sums of those that it calls.
@@ -653,10 +679,48 @@ impl Growing<'_> {
                 .and_then(|caller| is_in[caller as usize]);
             is_in[at] = is_in[at].or(caller);
         }
-        (
-            kept,
-            is_in.into_iter().map(Option::unwrap_or_default).collect(),
-        )
+        let mut is_in: Vec<u32> = is_in.into_iter().map(Option::unwrap_or_default).collect();
+        self.tell_others_apart(tree, &mut kept, &mut is_in);
+        (kept, is_in)
+    }
+
+    /// Gives the functions in a node of others nodes of their own below it.
+    fn tell_others_apart(&self, tree: &Tree, kept: &mut Vec<CallNode>, is_in: &mut [u32]) {
+        let own_samples = tree.own_samples();
+        let mut summed: BTreeMap<(u32, u32), (u64, u64)> = BTreeMap::new();
+        let others = |at: usize, kept: &[CallNode]| {
+            let node = &kept[at];
+            node.function == OTHERS && node.module.is_empty()
+        };
+        for (at, node) in tree.nodes.iter().enumerate() {
+            if node.own_events > 0 && others(is_in[at] as usize, kept) {
+                let sum = summed.entry((is_in[at], node.function)).or_default();
+                sum.0 += own_samples[at];
+                sum.1 = sum.1.saturating_add(node.own_events);
+            }
+        }
+        let mut largest: Vec<_> = summed.into_iter().collect();
+        largest.sort_by_key(|&(key, (_, events))| (std::cmp::Reverse(events), key));
+        largest.truncate(MOST_IN_OTHERS);
+        let mut numbers: HashMap<(u32, u32), u32> = HashMap::new();
+        for ((within, function), (samples, events)) in largest {
+            numbers.insert((within, function), kept.len() as u32);
+            kept[within as usize].own_events -= events;
+            let (function, module) = self.functions.names[function as usize].clone();
+            kept.push(CallNode {
+                function,
+                module,
+                caller: Some(within),
+                samples,
+                events,
+                own_events: events,
+            });
+        }
+        for (at, node) in tree.nodes.iter().enumerate() {
+            if let Some(&number) = numbers.get(&(is_in[at], node.function)) {
+                is_in[at] = number;
+            }
+        }
     }
 
     fn named(&self, node: &Node, caller: Option<u32>) -> CallNode {

@@ -89,6 +89,16 @@ impl Tally {
     /// 2^12 instructions and 2^13 of each kind of access can take.
     pub(super) const ROOM: usize = 16;
 
+    /// Takes another's off, which is a part of it.
+    pub(super) fn take_off(&mut self, part: Tally) {
+        self.0 = self.0.wrapping_sub(part.0);
+    }
+
+    /// Whether the other may be a part of it.
+    pub(super) fn holds(self, part: Tally) -> bool {
+        (0..4).all(|n| part.field(n) <= self.field(n))
+    }
+
     /// Whether it has 2^12 instructions or more, or 2^13 of a kind of access.
     #[inline(always)]
     pub(super) fn is_full(self) -> bool {
@@ -143,6 +153,12 @@ impl Entries {
     #[inline(always)]
     pub(super) fn stores(&self, word: u64) -> bool {
         self.0[wire::id(word) as usize][2] & STORES != 0
+    }
+
+    /// What an execution of `word`'s id adds.
+    pub(super) fn tally(&self, word: u64) -> Tally {
+        let entry = &self.0[wire::id(word) as usize];
+        Tally(u64::from(entry[0]) | u64::from(entry[1]) << 32)
     }
 
     /// Counts an execution of `word`'s id, in turn by `at`; what it adds.

@@ -86,6 +86,8 @@ pub(super) struct Replay<'a, D: OverflowSink> {
     pub(super) program: &'a mut Program,
     pub(super) cursor: &'a mut Cursor,
     pub(super) due: &'a mut D,
+    /// The core has been told of the words before this one.
+    told: usize,
 }
 
 /// The hot loop: takes words while each is a run within a line that the fronts of cache
@@ -195,6 +197,7 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
             program,
             cursor,
             due,
+            told: 0,
         }
     }
 
@@ -203,6 +206,7 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
     /// more words must come first. With `whole`, none will.
     pub(super) fn run(&mut self, words: &[AtomicU64], mut at: usize, whole: bool) -> usize {
         let start = at;
+        self.told = start;
         self.cursor.events.set_most(self.shared.recalls());
         while at < words.len() {
             let stopped = self.take_runs(words, at);
@@ -340,6 +344,44 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
 
     #[inline(always)]
     fn tell(&mut self, words: &[AtomicU64], at: usize, ran: Tally) {
+        let (insns, loads, stores) = (ran.insns(), ran.loads(), ran.stores());
+        if self.core.may_overflow(insns, loads, stores) {
+            self.tell_each(words, at, ran);
+        } else if self.core.retire(insns, loads, stores, ran.modifies()) {
+            self.take_due(words, at);
+        }
+        self.told = at + 1;
+    }
+
+    /// Tells word by word, so that an overflow is of the block that makes it and not of the
+    /// next one that misses.
+    #[cold]
+    fn tell_each(&mut self, words: &[AtomicU64], at: usize, ran: Tally) {
+        let mut left = ran;
+        for place in self.told..at {
+            let part = self.tally_at(words, place);
+            if !left.holds(part) {
+                break;
+            }
+            left.take_off(part);
+            self.retire(words, place, part);
+        }
+        self.retire(words, at, left);
+    }
+
+    fn tally_at(&self, words: &[AtomicU64], at: usize) -> Tally {
+        let catalogue = &self.program.catalogue;
+        match load(words, at) {
+            Some(word) if wire::id(word) < wire::MARKS => catalogue.entries.tally(word),
+            Some(word) if wire::mark(word) == wire::MARK_BLOCK => {
+                let block = catalogue.block(word as u32);
+                block.map_or_else(Tally::default, |block| block.tally)
+            }
+            _ => Tally::default(),
+        }
+    }
+
+    fn retire(&mut self, words: &[AtomicU64], at: usize, ran: Tally) {
         let (insns, loads) = (ran.insns(), ran.loads());
         if self.core.retire(insns, loads, ran.stores(), ran.modifies()) {
             self.take_due(words, at);
@@ -490,7 +532,9 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
         }
         self.cursor.stray += special.left();
         self.count_special(number, sum, words, at);
-        Some(1 + special.len())
+        let taken = 1 + special.len();
+        self.told = at + taken;
+        Some(taken)
     }
 
     fn count_special(&mut self, number: u32, sum: Sum, words: &[AtomicU64], at: usize) {

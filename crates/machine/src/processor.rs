@@ -51,6 +51,8 @@ pub struct Core {
     courier: Option<Box<Courier>>,
     /// Whether a split may be an overflow.
     samples_splits: bool,
+    /// Some event that is counted as blocks retire is sampled.
+    samples_retired: bool,
     series: Option<Series>,
 }
 
@@ -109,6 +111,7 @@ impl Core {
             },
             courier,
             samples_splits: pmu.samples.iter().any(|s| usize::from(s.event.0) == SPLITS),
+            samples_retired: pmu.samples.iter().any(|s| !is_memory(s.event)),
             series: pmu.interval_ns.map(|ns| Series::new(ns, start_ns)),
         }
     }
@@ -129,6 +132,14 @@ impl Core {
         let pending = self.fuse < 0 && self.look_at_deadlines(block);
         self.retired.add(block);
         pending
+    }
+
+    /// Whether retiring so much may overflow a sampled counter of what retires. Who does
+    /// so block by block then learns at which one.
+    #[inline(always)]
+    pub fn may_overflow(&self, instructions: u32, loads: u32, stores: u32) -> bool {
+        let sum = u64::from(instructions) + u64::from(loads) + u64::from(stores);
+        self.samples_retired && self.fuse < sum as i64
     }
 
     /// Counts a [split](catalogue::SPLITS) whose [both parts

@@ -145,9 +145,16 @@ fn of_many_functions_those_with_most_events_are_kept() {
     let names = EventNames::of(&memgauge_trace::Manifest::default());
     let mut symbols = crate::resolve::NoSymbols;
     let tree = call_trees(&frames, &sampled, &mut symbols, &names).remove(0);
-    assert!(tree.nodes.len() <= MOST_NODES + 1);
+    // The function itself stands below the others.
+    assert!(tree.nodes.len() <= MOST_NODES + 2);
     let hottest = &tree.hottest(1)[0];
     assert_eq!(hottest.paths[0].1, ["f7 [no symbols]"]);
+    assert_eq!(hottest.share, Some(1.0));
+    let others = u64::from(calls) - MOST_NODES as u64 / 2;
+    let share = others as f64 / tree.events as f64;
+    assert_eq!(tree.share_of_others(), Some(share));
+    let own: u64 = tree.nodes.iter().map(|node| node.own_events).sum();
+    assert_eq!(own, tree.events);
 }
 
 #[test]

@@ -393,6 +393,61 @@ fn samples_of_instructions_lie_in_the_block_that_executes_them() {
     }
 }
 
+/// Blocks as the engine sends them, with their instructions.
+fn any_block() -> impl Strategy<Value = (Vec<u64>, u64, u64)> {
+    let addr = 0u64..1 << 16;
+    (0usize..5, addr).prop_map(|(which, addr)| {
+        let addr = addr * 8;
+        match which {
+            0 => (vec![block(LOAD_AND_STORE, addr)], LOAD_AND_STORE, 5),
+            1 => (vec![block(NOTHING, wire::NO_ACCESS)], NOTHING, 7),
+            2 => (
+                vec![block(TWO_RUNS, addr), further(addr + 640)],
+                TWO_RUNS,
+                4,
+            ),
+            3 => (vec![marked(FAR), further(addr)], FAR, 4),
+            _ => (
+                vec![wire::SEVERAL | block(TWO_LINES, addr + 48)],
+                TWO_LINES,
+                5,
+            ),
+        }
+    })
+}
+
+proptest! {
+    /// Twin: the sum of instructions, block by block. Most blocks hit, and few of them are
+    /// looked at one by one.
+    #[test]
+    fn overflows_of_instructions_are_of_the_block_that_reaches_the_period(
+        blocks in prop::collection::vec(any_block(), 1..600), period in 8u64..400
+    ) {
+        struct Ips(Vec<u64>);
+        impl OverflowSink for Ips {
+            fn take(&mut self, core: &mut Core, ip: VirtAddr) {
+                core.take_overflows(|_| self.0.push(ip.0 / 0x1000));
+            }
+        }
+        let samples = vec![SampleSpec { event: events::INSTRUCTIONS, period }];
+        let pmu = PmuConfig { samples, ..PmuConfig::default() };
+        let mut machine = Machine::new(Config::preset("skylake-sp").unwrap(), pmu).unwrap();
+        let id = machine.add_core(0);
+        let (core, shared) = machine.core_mut(id);
+        let (mut program, mut cursor, mut ips) = (program(), Cursor::default(), Ips(Vec::new()));
+        let words: Vec<AtomicU64> =
+            blocks.iter().flat_map(|b| &b.0).map(|&word| AtomicU64::new(word)).collect();
+        Replay::new(core, shared, &mut program, &mut cursor, &mut ips).run(&words, 0, true);
+        let (mut sum, mut expected) = (0, Vec::new());
+        for &(_, number, instructions) in &blocks {
+            let before = sum / period;
+            sum += instructions;
+            expected.extend((before..sum / period).map(|_| number));
+        }
+        prop_assert_eq!(ips.0, expected);
+    }
+}
+
 fn any_word() -> impl Strategy<Value = u64> {
     prop_oneof![
         (0u64..12, 0u64..1 << 30).prop_map(|(id, addr)| block(id, addr)),

@@ -25,7 +25,10 @@ pub(super) fn callers(summary: &Summary, style: &Style) -> String {
         "Callers of the hottest functions by {}",
         style.name(&tree.event)
     );
-    let note = format!("sampled, n = {}; innermost caller first", tree.samples);
+    let mut note = format!("sampled, n = {}; innermost caller first", tree.samples);
+    if let Some(share) = tree.share_of_others() {
+        note += &format!("; {} by chains not told apart", units::share(share));
+    }
     let mut table = Table::new(&[("share", Kind::Number), ("function", Kind::Text)]);
     for function in tree.hottest(FUNCTIONS) {
         rows(&function, &mut table, style);
