@@ -54,12 +54,14 @@ pub(crate) enum Place {
 struct Weight {
     samples: u64,
     events: u64,
+    squares: u128,
 }
 
 impl Weight {
     fn add(&mut self, other: Weight) {
         self.samples += other.samples;
         self.events = self.events.saturating_add(other.events);
+        self.squares = self.squares.saturating_add(other.squares);
     }
 }
 
@@ -94,6 +96,7 @@ impl<'a> Regions<'a> {
         let weight = Weight {
             samples: 1,
             events: sample.period,
+            squares: u128::from(sample.period).pow(2),
         };
         let row = self.rows.entry((sample.event, sample.pid, place));
         row.or_default().add(weight);
@@ -362,7 +365,8 @@ fn anonymous(start: u64, end: u64) -> (String, Extent) {
 
 fn row(name: String, pid: Pid, extent: Extent, weight: Weight, all: Weight) -> RegionRow {
     let share = (all.events > 0).then(|| weight.events as f64 / all.events as f64);
-    let interval = share.and_then(|share| wilson_95(share, all.samples));
+    let alike = alike(all.samples, all.events, all.squares);
+    let interval = share.and_then(|share| wilson_95(share, alike));
     RegionRow {
         name,
         pid,
@@ -374,6 +378,16 @@ fn row(name: String, pid: Pid, extent: Extent, weight: Weight, all: Weight) -> R
         share_low: interval.map(|i| i.0),
         share_high: interval.map(|i| i.1),
     }
+}
+
+/// Samples of equal weight that tell as much as these, whose weights may differ (L. Kish,
+/// Survey Sampling, 1965): a timer's sample of a long wait stands for many others.
+pub(crate) fn alike(samples: u64, events: u64, squares: u128) -> u64 {
+    let events = u128::from(events);
+    let Some(alike) = events.saturating_mul(events).checked_div(squares) else {
+        return samples;
+    };
+    u64::try_from(alike).map_or(samples, |alike| alike.clamp(1, samples.max(1)))
 }
 
 /// Wilson's score interval at 95 %.
@@ -597,6 +611,14 @@ mod tests {
 
     /// The value for 5 of 10 was worked by hand from the formula. For 0 and n of n the
     /// bound is the closed form z^2 / (n + z^2) from the other end.
+    #[test]
+    fn samples_of_unlike_weights_tell_less() {
+        assert_eq!(alike(100, 100 * 7, 100 * 49), 100);
+        // One of 99 and 363 of about one.
+        assert_eq!(alike(364, 99 + 363, 99 * 99 + 363), 21);
+        assert_eq!((alike(0, 0, 0), alike(1, 5, 25)), (0, 1));
+    }
+
     #[test]
     fn interval_is_wilsons() {
         let (low, high) = wilson_95(0.5, 10).unwrap();

@@ -11,6 +11,7 @@ use memgauge_trace::{EventId, Sample, SiteCount};
 
 use crate::Analysis;
 use crate::counts::Tally;
+use crate::regions::alike;
 use crate::spaces::{AddressSpaces, PathId};
 
 /// Sums site counts by file and offset. Only analyses over the same
@@ -63,6 +64,7 @@ impl<'a> Analysis for Sites<'a> {
                 .collect(),
             totals,
             sampled: None,
+            alike: 0,
         }
     }
 }
@@ -74,6 +76,8 @@ impl<'a> Analysis for Sites<'a> {
 pub struct SampledSites<'a> {
     spaces: &'a AddressSpaces,
     rows: BTreeMap<(PathId, u64), (Tally, BTreeMap<EventId, u64>)>,
+    /// Sums of the squares of periods.
+    squares: BTreeMap<EventId, u128>,
 }
 
 impl<'a> SampledSites<'a> {
@@ -82,6 +86,7 @@ impl<'a> SampledSites<'a> {
         SampledSites {
             spaces,
             rows: BTreeMap::new(),
+            squares: BTreeMap::new(),
         }
     }
 }
@@ -96,6 +101,8 @@ impl<'a> Analysis for SampledSites<'a> {
             let (events, samples) = self.rows.entry(place).or_default();
             events.add(sample.event, sample.period);
             *samples.entry(sample.event).or_default() += 1;
+            let squares = self.squares.entry(sample.event).or_default();
+            *squares = squares.saturating_add(u128::from(sample.period).pow(2));
         }
     }
 
@@ -106,6 +113,10 @@ impl<'a> Analysis for SampledSites<'a> {
             for (event, n) in samples {
                 *row.1.entry(event).or_default() += n;
             }
+        }
+        for (event, theirs) in other.squares {
+            let squares = self.squares.entry(event).or_default();
+            *squares = squares.saturating_add(theirs);
         }
     }
 
@@ -126,9 +137,11 @@ impl<'a> SampledSites<'a> {
             sampled += n;
             rows.push((place, events, n));
         }
+        let squares = self.squares.get(&event).copied().unwrap_or(0);
         SiteTotals {
             spaces: self.spaces,
             rows,
+            alike: alike(sampled, totals.get(event), squares),
             totals,
             sampled: Some(sampled),
         }
@@ -145,6 +158,8 @@ pub struct SiteTotals<'a> {
     /// Samples of the event that places are ranked by; `None` where every event was
     /// counted.
     pub(crate) sampled: Option<u64>,
+    /// Samples of equal weight that would tell as much.
+    pub(crate) alike: u64,
 }
 
 impl SiteTotals<'_> {

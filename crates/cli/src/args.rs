@@ -217,6 +217,10 @@ pub(crate) struct Report {
     /// Write a baseline: a small sorted file to commit, which `diff` compares with
     #[arg(long, value_name = "FILE", conflicts_with_all = ["html", "json"])]
     pub(crate) baseline: Option<PathBuf>,
+    /// Rank functions, lines and instructions by this event (default: bytes to and from memory,
+    /// or the misses that cost most)
+    #[arg(short, long, value_name = "EVENT", conflicts_with = "baseline")]
+    pub(crate) event: Option<String>,
     /// Rows in each table (of a page: 100 unless given)
     #[arg(long, value_name = "N")]
     pub(crate) rows: Option<usize>,

@@ -4,7 +4,9 @@ use std::io::Write as _;
 use std::path::Path;
 
 use anyhow::{Context, bail};
-use memgauge_analyze::{IoSummary, Limits, Options, Summary, summarise, summarise_io_over_time};
+use memgauge_analyze::{
+    IoSummary, Limits, Options, Rank, Summary, summarise, summarise_io_over_time,
+};
 use memgauge_recording::Recording;
 use memgauge_report::{NO_FRONT_END, Page, has_front_end};
 
@@ -26,6 +28,15 @@ pub(crate) enum Results {
 impl Results {
     /// Everything that a page shows of the recording.
     pub(crate) fn of(recording: &Recording, rows: Option<usize>) -> anyhow::Result<Results> {
+        Results::ranked(recording, rows, None)
+    }
+
+    /// The same, with code in this order.
+    pub(crate) fn ranked(
+        recording: &Recording,
+        rows: Option<usize>,
+        rank: Option<Rank>,
+    ) -> anyhow::Result<Results> {
         if recording.manifest().source.name == "io" {
             let (io, problems) = summarise_io_over_time(recording)?;
             take_in_damage(recording);
@@ -39,6 +50,7 @@ impl Results {
             },
             regions: rows,
             timeline: true,
+            rank,
             ..Options::default()
         };
         let mut symbols = Symbols::of(recording.path());

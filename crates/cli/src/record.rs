@@ -43,8 +43,11 @@ pub(crate) fn record_and_report(args: &Launch) -> anyhow::Result<Exit> {
     let end = run(&args.settings, &args.command, verbose)?;
     let recording = Recording::open(&args.settings.output)?;
     let style = terminal::style(terminal::stderr_is_terminal());
-    let limits = report::DEFAULT_ROWS;
-    eprint!("{}", report::render(&recording, style, args.json, limits)?);
+    let shown = report::Shown {
+        rows: report::DEFAULT_ROWS,
+        rank: None,
+    };
+    eprint!("{}", report::render(&recording, style, args.json, shown)?);
     if verbose {
         eprintln!("\nrecording: {}", args.settings.output.display());
     }

@@ -3,14 +3,14 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use memgauge_analyze::{Limits, Options, summarise, summarise_io};
+use memgauge_analyze::{EventNames, Limits, Options, Rank, summarise, summarise_io};
 use memgauge_recording::Recording;
 use memgauge_report::{IoOrder, Page, Style, io_json, io_text, json, text};
 use memgauge_symbols::Symbols;
 use serde_json::Value;
 
 use crate::args::Report;
-use crate::outcome::{Exit, take_in_damage};
+use crate::outcome::{Exit, take_in_damage, usage};
 use crate::page::Results;
 use crate::{diff, page, terminal};
 
@@ -32,8 +32,38 @@ pub(crate) fn report(args: &Report) -> anyhow::Result<Exit> {
     }
     let style = terminal::style(terminal::stdout_is_terminal());
     let rows = args.rows.unwrap_or(DEFAULT_ROWS);
-    terminal::print(&render(&recording, style, args.json, rows)?)?;
+    let rank = args.event.as_deref().map(|e| ranked_by(&recording, e));
+    let shown = Shown {
+        rows,
+        rank: rank.transpose()?,
+    };
+    terminal::print(&render(&recording, style, args.json, shown)?)?;
     Ok(Exit::Success)
+}
+
+/// What tables have.
+pub(crate) struct Shown {
+    pub(crate) rows: usize,
+    /// What orders code; `None`: what suits the recording.
+    pub(crate) rank: Option<Rank>,
+}
+
+/// The order by an event of the recording.
+pub(crate) fn ranked_by(recording: &Recording, event: &str) -> anyhow::Result<Rank> {
+    let manifest = recording.manifest();
+    let names = EventNames::of(manifest);
+    let found = manifest.events.iter().find(|def| def.name == event);
+    match found {
+        Some(def) => Ok(Rank::event(def.id, &names)),
+        None => {
+            let known = manifest.events.iter().map(|def| def.name.as_str());
+            let known = known.collect::<Vec<_>>().join(", ");
+            Err(usage(format!(
+                "failed to rank by event `{event}`: the recording has none of this name: take one \
+                 of {known}"
+            )))
+        }
+    }
 }
 
 /// The report as text or JSON.
@@ -41,18 +71,19 @@ pub(crate) fn render(
     recording: &Recording,
     style: Style,
     as_json: bool,
-    rows: usize,
+    shown: Shown,
 ) -> anyhow::Result<String> {
     if recording.manifest().source.name == "io" {
-        return render_io(recording, style, as_json, rows);
+        return render_io(recording, style, as_json, shown.rows);
     }
     let limits = Limits {
-        rows,
+        rows: shown.rows,
         ..Limits::default()
     };
     let options = Options {
         limits,
-        regions: rows,
+        regions: shown.rows,
+        rank: shown.rank,
         ..Options::default()
     };
     let summary = summarise(recording, &mut Symbols::of(recording.path()), &options)?;
@@ -89,7 +120,8 @@ fn render_io(
 fn write_page(recording: &Recording, args: &Report) -> anyhow::Result<Exit> {
     page::check()?;
     let curves = args.curves.as_deref().map(curves_of).transpose()?;
-    let results = Results::of(recording, args.rows)?;
+    let rank = args.event.as_deref().map(|e| ranked_by(recording, e));
+    let results = Results::ranked(recording, args.rows, rank.transpose()?)?;
     results.say_problems();
     let page = Page {
         curves: curves.unwrap_or_default(),

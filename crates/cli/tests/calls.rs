@@ -511,6 +511,40 @@ fn functions_that_were_left_call_nothing() {
     assert_eq!(by_touch.len(), expected.len(), "{by_touch:?}");
 }
 
+/// However far the parent has been read when the child begins.
+#[test]
+fn a_forked_child_goes_on_in_the_calls_of_the_fork() {
+    if !needs(&["cc"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("room");
+    let program = folder.path().join("forks");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/calls/forks.c");
+    let mut compiler = Command::new("cc");
+    compiler.args(["-O1", "-g", "-fno-optimize-sibling-calls", "-o"]);
+    let built = compiler.arg(&program).arg(source).status();
+    assert!(built.expect("cc runs").success());
+    let report = emulated(folder.path(), &["-e", "loads:97"], &program);
+    let chains = chains(&report["calls"][0]);
+    for calls in [
+        &["outer"][..],
+        &["outer", "middle"],
+        &["outer", "middle", "inner"],
+    ] {
+        let expected: Vec<String> = [&["main"], calls, &["touch"]]
+            .concat()
+            .iter()
+            .map(|&name| name.to_owned())
+            .collect();
+        let events = chains.get(&expected).copied().unwrap_or(0);
+        // 16384 lines, and for each a load of the sum and of the pointer.
+        assert!(
+            (32_000..50_000).contains(&events),
+            "{events} {expected:?} {chains:?}"
+        );
+    }
+}
+
 #[test]
 fn goroutines_keep_their_callers() {
     if !needs(&[]) {

@@ -119,19 +119,34 @@ pub(super) struct ProcessCalls {
     parked: BTreeMap<u64, Vec<OpenCall>>,
     /// Of threads, while another one is read.
     running: BTreeMap<Tid, Vec<OpenCall>>,
+    /// Those of a child whose first thread has not begun.
+    is_unborn: bool,
 }
 
+/// The calls of a thread at a moment.
+#[derive(Debug, Default)]
+pub(super) struct CallsThen(Vec<OpenCall>);
+
 impl ProcessCalls {
-    /// Those of a child that was forked now. Its frames are its own.
+    /// The calls of a thread now.
+    pub(super) fn now(&self, tid: u32) -> CallsThen {
+        let calls = self.running.get(&Tid(tid));
+        CallsThen(calls.map(|calls| frameless(calls)).unwrap_or_default())
+    }
+
+    /// A thread begins. That of a forked child goes on in the calls from which it was
+    /// forked; the parent may have been read beyond them meanwhile.
+    pub(super) fn begin(&mut self, tid: u32, forked_in: Option<CallsThen>) {
+        if let (true, Some(calls)) = (std::mem::take(&mut self.is_unborn), forked_in) {
+            self.running = BTreeMap::from([(Tid(tid), calls.0)]);
+        }
+    }
+
+    /// Those of a child that was forked. Its frames are its own.
     pub(super) fn inherited(&self) -> ProcessCalls {
-        let own = |calls: &[OpenCall]| -> Vec<OpenCall> {
-            let frameless = calls.iter().map(|call| OpenCall {
-                frame: None,
-                ..call.clone()
-            });
-            frameless.collect()
-        };
+        let own = |calls: &Vec<OpenCall>| frameless(calls);
         ProcessCalls {
+            is_unborn: true,
             parked: self
                 .parked
                 .iter()
@@ -179,6 +194,14 @@ impl ProcessCalls {
         }
         self.parked.insert(lowest.slot, calls);
     }
+}
+
+fn frameless(calls: &[OpenCall]) -> Vec<OpenCall> {
+    let calls = calls.iter().map(|call| OpenCall {
+        frame: None,
+        ..call.clone()
+    });
+    calls.collect()
 }
 
 /// Whether a slot lies in the stack of these calls, or so far below.

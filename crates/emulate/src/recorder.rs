@@ -12,13 +12,13 @@ use memgauge_trace::{
 use super::address_space::{AddressSpace, Mapping};
 use super::catalogue::{Catalogue, CatalogueEvent};
 use super::follow::{self, Followed, Origin, Reader, Taken, Words};
-use super::path::CallPath;
+use super::path::{CallPath, CallsThen};
 use super::regions::{self, Reading, RegionMark, RegionMarkKind, ThreadRegions};
 use super::replay::sets::{Ran, SetsReplay};
 use super::replay::{Cursor, OverflowSink, Program, Replay};
 use super::session::{ProcessEntry, Ring, Session};
 use super::sets::ClassSums;
-use super::waits::{Sync, Waits};
+use super::waits::{MarkKind, Sync, Waits};
 use crate::{Options, Result};
 use memgauge_host::program::ProgramFiles;
 use memgauge_host::regions::RequestedNames;
@@ -118,6 +118,8 @@ struct ModelReader {
     sets: Option<ClassSums>,
     stacks: Stacks,
     with_stacks: bool,
+    /// Calls of threads as they started another thread or process, by number of the start.
+    started_in: BTreeMap<u64, CallsThen>,
 }
 
 /// A message for the user besides the report.
@@ -131,6 +133,8 @@ pub(super) enum Note {
 
 /// Notes that are kept; there may be any number of crashes.
 const MOST_NOTES: usize = 5;
+/// Starts that are remembered until who was started begins; some never do.
+const MOST_STARTS: usize = 4096;
 
 impl Recorder {
     pub(super) fn new(
@@ -160,6 +164,7 @@ impl Recorder {
             sets: sets.map(ClassSums::new),
             stacks: Stacks::new(),
             with_stacks: options.stacks,
+            started_in: BTreeMap::new(),
         }))
     }
 
@@ -413,7 +418,7 @@ impl Reader for ModelReader {
         thread: &mut Running,
         words: &Words<'_>,
     ) -> Taken {
-        self.begin_at_birth(thread);
+        self.begin_at_birth(process, tid, thread);
         let mut at = words.from;
         let waits = loop {
             at = self.replay(process, tid, thread, words, at);
@@ -428,7 +433,7 @@ impl Reader for ModelReader {
             if sync.waits() && sync.number > words.granted {
                 break Some(sync.number);
             }
-            self.synchronise(process, thread, &sync);
+            self.synchronise(process, tid, thread, &sync);
             at += Sync::WORDS;
         };
         let now_ns = self.machine.core(thread.core).time_ns();
@@ -528,8 +533,12 @@ impl ModelReader {
     }
 
     /// A thread begins when the one that started it did so.
-    fn begin_at_birth(&mut self, thread: &mut Running) {
+    fn begin_at_birth(&mut self, process: &mut Process, tid: u32, thread: &mut Running) {
         let birth = std::mem::take(&mut thread.birth);
+        if birth > 0 && self.with_stacks {
+            let calls = self.started_in.remove(&birth);
+            process.kept.program.calls.begin(tid, calls);
+        }
         if let Some(start_ns) = self.waits.start(birth) {
             thread.start_ns = start_ns;
             self.machine.core_mut(thread.core).0.begin_at(start_ns);
@@ -617,7 +626,14 @@ impl ModelReader {
     }
 
     /// Takes a release or a wait of a thread.
-    fn synchronise(&mut self, process: &Process, thread: &Running, sync: &Sync) {
+    fn synchronise(&mut self, process: &Process, tid: u32, thread: &Running, sync: &Sync) {
+        if self.with_stacks && sync.what == MarkKind::Start {
+            let calls = process.kept.program.calls.now(tid);
+            self.started_in.insert(sync.number, calls);
+            if self.started_in.len() > MOST_STARTS {
+                self.started_in.pop_first();
+            }
+        }
         let (core, _) = self.machine.core_mut(thread.core);
         let until_ns = self.waits.take(sync, process.entry.pid, core.time_ns());
         if let Some(until_ns) = until_ns {
