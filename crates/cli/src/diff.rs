@@ -12,7 +12,7 @@ use memgauge_symbols::Symbols;
 
 use crate::gate::Gate;
 use crate::outcome::{Exit, take_in_damage, usage};
-use crate::terminal;
+use crate::{terminal, whole_file};
 
 #[derive(Debug, Args)]
 pub(crate) struct Diff {
@@ -87,7 +87,8 @@ fn write_page(page: &str, path: &Path) -> anyhow::Result<()> {
         return terminal::print(page);
     }
     let name = path.display();
-    std::fs::write(path, page).with_context(|| format!("failed to write `{name}`"))?;
+    whole_file::write(path, page.as_bytes())
+        .with_context(|| format!("failed to write `{name}`"))?;
     eprintln!("memgauge: wrote {name}");
     Ok(())
 }

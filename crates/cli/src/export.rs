@@ -1,7 +1,6 @@
 //! `memgauge export`: a recording in the format of another tool.
 
-use std::fs::File;
-use std::io::{BufReader, BufWriter, ErrorKind, IsTerminal, Seek, Write};
+use std::io::{BufWriter, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
@@ -13,6 +12,7 @@ use memgauge_symbols::Symbols;
 use memgauge_trace::{CodeValue, EventId};
 
 use crate::outcome::{Exit, take_in_damage, usage};
+use crate::whole_file::{self, WholeFile};
 
 #[derive(Debug, Args)]
 pub(crate) struct Export {
@@ -139,10 +139,7 @@ fn to_file(args: &Export) -> anyhow::Result<()> {
     done.map_err(|why| refused(args, why))?;
     match file(args) {
         Some(path) => {
-            let written = File::create(path).map(BufWriter::new).and_then(|mut file| {
-                file.write_all(&text)?;
-                file.flush()
-            });
+            let written = whole_file::write(path, &text);
             written.with_context(|| format!("failed to write `{}`", path.display()))
         }
         None => crate::terminal::print_bytes(&text),
@@ -186,25 +183,18 @@ fn say_new(problems: &[String], told: &[String]) {
     }
 }
 
-/// Through a file beside the one that is wanted: its head is written last, and a failure
-/// must not leave half of it.
+/// Through a file that nobody sees: its head is written last.
 fn to_perf(args: &Export) -> anyhow::Result<()> {
     let recording = open(&args.recording)?;
     let event = sampled_event(args, &recording)?;
-    let folder = file(args).and_then(Path::parent);
-    let folder = folder.filter(|folder| !folder.as_os_str().is_empty());
-    let made = match (file(args), folder) {
-        (None, _) => tempfile::NamedTempFile::new(),
-        (Some(_), folder) => tempfile::NamedTempFile::new_in(folder.unwrap_or(Path::new("."))),
-    };
     let name = file(args).unwrap_or(Path::new("-")).display().to_string();
     let failed = || format!("failed to write `{name}`");
-    let mut out = BufWriter::new(made.with_context(failed)?);
+    let made = file(args).map_or_else(WholeFile::stdout, WholeFile::create);
+    let mut made = made.with_context(failed)?;
+    let mut out = BufWriter::new(made.file());
     let written = write_perf(&recording, event, &mut out).map_err(|why| refused(args, why))?;
-    let mut made = out
-        .into_inner()
-        .map_err(|e| e.into_error())
-        .with_context(failed)?;
+    out.flush().with_context(failed)?;
+    drop(out);
     take_in_damage(&recording);
     say_new(&written.problems, &[]);
     if written.cut > 0 {
@@ -213,26 +203,7 @@ fn to_perf(args: &Export) -> anyhow::Result<()> {
             written.cut
         );
     }
-    match file(args) {
-        Some(path) => {
-            make_readable(made.as_file()).with_context(failed)?;
-            made.persist(path).map(drop).with_context(failed)
-        }
-        None => {
-            made.rewind()?;
-            match std::io::copy(&mut BufReader::new(made), &mut std::io::stdout().lock()) {
-                // Whoever reads has read enough.
-                Err(e) if e.kind() == ErrorKind::BrokenPipe => Ok(()),
-                written => written.map(drop).with_context(failed),
-            }
-        }
-    }
-}
-
-/// A temporary file is for its owner alone; this one is no more secret than other exports.
-fn make_readable(file: &File) -> std::io::Result<()> {
-    use std::os::unix::fs::PermissionsExt;
-    file.set_permissions(std::fs::Permissions::from_mode(0o644))
+    made.finish().with_context(failed)
 }
 
 fn to_folder(args: &Export) -> anyhow::Result<()> {

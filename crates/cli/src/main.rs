@@ -40,6 +40,7 @@ mod target;
 mod top;
 mod units;
 mod view;
+mod whole_file;
 
 use std::process::ExitCode;
 

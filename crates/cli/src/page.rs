@@ -1,6 +1,5 @@
 //! The HTML page of a recording.
 
-use std::io::Write as _;
 use std::path::Path;
 
 use anyhow::{Context, bail};
@@ -11,7 +10,7 @@ use memgauge_recording::Recording;
 use memgauge_report::{NO_FRONT_END, Page, has_front_end};
 
 use crate::outcome::take_in_damage;
-use crate::terminal;
+use crate::{terminal, whole_file};
 use memgauge_symbols::Symbols;
 
 /// Rows in each table of a page unless asked otherwise.
@@ -110,8 +109,7 @@ pub(crate) fn write(page: &Page, path: &Path) -> anyhow::Result<()> {
         return terminal::print(&html);
     }
     let failed = || format!("failed to write `{}`", path.display());
-    let mut file = std::fs::File::create(path).with_context(failed)?;
-    file.write_all(html.as_bytes()).with_context(failed)?;
+    whole_file::write(path, html.as_bytes()).with_context(failed)?;
     eprintln!("page: {}", path.display());
     Ok(())
 }

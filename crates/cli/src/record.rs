@@ -212,7 +212,7 @@ fn no_such_events(settings: &Settings, why: &str) -> anyhow::Error {
 /// Says which source was chosen, why, and what it costs.
 fn announce(machine: &Config, why: &str) {
     eprintln!(
-        "memgauge: source emulate ({why}): modelled on {}, 10 to 60 times slower than native",
+        "memgauge: source emulate ({why}): modelled on {}, mostly 10 to 60 times slower than native",
         machine.name
     );
 }

@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::args::Report;
 use crate::outcome::{Exit, take_in_damage, usage};
 use crate::page::Results;
-use crate::{diff, page, terminal};
+use crate::{diff, page, terminal, whole_file};
 
 /// Rows in each table unless asked otherwise.
 pub(crate) const DEFAULT_ROWS: usize = 10;
@@ -27,7 +27,8 @@ pub(crate) fn report(args: &Report) -> anyhow::Result<Exit> {
     if let Some(path) = &args.baseline {
         let name = path.display();
         let file = diff::measure(&recording, None)?.file();
-        std::fs::write(path, file).with_context(|| format!("failed to write `{name}`"))?;
+        whole_file::write(path, file.as_bytes())
+            .with_context(|| format!("failed to write `{name}`"))?;
         return Ok(Exit::Success);
     }
     let style = terminal::style(terminal::stdout_is_terminal());

@@ -52,10 +52,13 @@ pub(super) fn regions(summary: &Summary, style: &Style) -> String {
     heading + &table.draw(style) + &over_time(summary, style)
 }
 
+/// The text of a region's cell.
+type Cell = dyn Fn(&CodeRegionRow, &Style) -> String;
+
 /// A column of events.
 struct EventColumn {
     title: String,
-    cell: Box<dyn Fn(&CodeRegionRow, &Style) -> String>,
+    cell: Box<Cell>,
 }
 
 fn count_of(region: &CodeRegionRow, event: &str) -> u64 {

@@ -1,0 +1,145 @@
+//! Files that are written whole or not at all: a full disk leaves what was there before.
+
+use std::fs::{File, OpenOptions, Permissions};
+use std::io::{self, Seek as _, Write};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use tempfile::NamedTempFile;
+
+/// A file under way. Nobody sees it before [`WholeFile::finish`].
+pub(crate) struct WholeFile {
+    made: NamedTempFile,
+    target: Target,
+}
+
+enum Target {
+    /// Takes its place, with these rights.
+    Replace(PathBuf, u32),
+    /// A device or a pipe, which stays and is written to.
+    Into(PathBuf),
+    Stdout,
+}
+
+impl Target {
+    fn of(path: &Path) -> io::Result<Target> {
+        // A link stays one: the file that it names is replaced.
+        let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        match path.metadata() {
+            Err(_) => Ok(Target::Replace(path, 0o644)),
+            Ok(there) if there.is_dir() => Err(io::ErrorKind::IsADirectory.into()),
+            Ok(there) if there.is_file() => Ok(Target::Replace(path, there.permissions().mode())),
+            Ok(_) => Ok(Target::Into(path)),
+        }
+    }
+}
+
+impl WholeFile {
+    pub(crate) fn create(path: &Path) -> io::Result<WholeFile> {
+        let target = Target::of(path)?;
+        let Target::Replace(path, _) = &target else {
+            let made = NamedTempFile::new()?;
+            return Ok(WholeFile { made, target });
+        };
+        let folder = path.parent().filter(|p| !p.as_os_str().is_empty());
+        match NamedTempFile::new_in(folder.unwrap_or(Path::new("."))) {
+            // Whoever may write to the file need not be able to make one.
+            Err(e) if e.kind() == io::ErrorKind::PermissionDenied && path.exists() => {
+                let target = Target::Into(path.clone());
+                let made = NamedTempFile::new()?;
+                Ok(WholeFile { made, target })
+            }
+            made => Ok(WholeFile {
+                made: made?,
+                target,
+            }),
+        }
+    }
+
+    /// What goes to standard output at its end.
+    pub(crate) fn stdout() -> io::Result<WholeFile> {
+        Ok(WholeFile {
+            made: NamedTempFile::new()?,
+            target: Target::Stdout,
+        })
+    }
+
+    pub(crate) fn file(&mut self) -> &mut File {
+        self.made.as_file_mut()
+    }
+
+    /// Puts it where it belongs.
+    pub(crate) fn finish(mut self) -> io::Result<()> {
+        self.made.rewind()?;
+        match self.target {
+            Target::Replace(path, mode) => {
+                let file = self.made.as_file();
+                file.set_permissions(Permissions::from_mode(mode))?;
+                Ok(self.made.persist(path).map(drop)?)
+            }
+            Target::Into(path) => {
+                let mut options = OpenOptions::new();
+                let mut target = options.write(true).truncate(true).open(path)?;
+                io::copy(self.made.as_file_mut(), &mut target)?;
+                target.flush()
+            }
+            Target::Stdout => {
+                match io::copy(self.made.as_file_mut(), &mut io::stdout().lock()) {
+                    // Whoever reads has read enough.
+                    Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+                    written => written.map(drop),
+                }
+            }
+        }
+    }
+}
+
+/// Writes a file at once.
+pub(crate) fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = WholeFile::create(path)?;
+    file.file().write_all(bytes)?;
+    file.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn a_file_is_replaced_with_its_rights_and_a_link_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let [file, link] = ["file", "link"].map(|name| folder.path().join(name));
+        write(&file, b"one").unwrap();
+        assert_eq!(
+            fs::metadata(&file).unwrap().permissions().mode() & 0o777,
+            0o644
+        );
+        fs::set_permissions(&file, Permissions::from_mode(0o600)).unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        write(&link, b"two").unwrap();
+        assert_eq!(fs::read(&file).unwrap(), b"two");
+        assert_eq!(
+            fs::metadata(&file).unwrap().permissions().mode() & 0o777,
+            0o600
+        );
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert!(write(folder.path(), b"x").is_err());
+        let names = fs::read_dir(folder.path()).unwrap().count();
+        assert_eq!(names, 2);
+    }
+
+    #[test]
+    fn a_device_stays_a_device_and_what_is_given_up_leaves_nothing() {
+        write(Path::new("/dev/null"), b"x").unwrap();
+        assert!(!fs::metadata("/dev/null").unwrap().is_file());
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("file");
+        fs::write(&file, b"before").unwrap();
+        let mut begun = WholeFile::create(&file).unwrap();
+        begun.file().write_all(b"half").unwrap();
+        drop(begun);
+        assert_eq!(fs::read(&file).unwrap(), b"before");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+}
