@@ -26,6 +26,7 @@ use std::path::{Path, PathBuf};
 use memgauge_analyze::{StackedSamples, Summary};
 use memgauge_trace::CodeValue;
 
+pub use otlp::{Instrument, Reading, otlp_metrics};
 pub use perf_data::{PerfWritten, write_perf};
 pub use tables::Tables;
 

@@ -132,15 +132,77 @@ enum Any {
     Int(i64),
 }
 
-/// `AGGREGATION_TEMPORALITY_CUMULATIVE`: a point has all since the start.
-const CUMULATIVE: i32 = 2;
+/// A number of a moment.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Reading {
+    /// A count.
+    Count(u64),
+    /// A number in the instrument's unit.
+    Number(f64),
+}
 
-pub(crate) fn write(summary: &Summary, out: &mut dyn Write) -> Result<(), Error> {
-    let mut metrics: Vec<Metric> = summary.totals.keys().map(|e| event(summary, e)).collect();
-    metrics.extend(run(summary));
-    let request = Request {
+/// A metric as it is now.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Instrument {
+    /// Name: letters, digits, `_`, `.`.
+    pub name: String,
+    /// Meaning, a sentence.
+    pub description: String,
+    /// Unit, as UCUM writes it.
+    pub unit: String,
+    /// Whether it is a sum since the start.
+    pub only_grows: bool,
+    /// By attributes.
+    pub readings: Vec<(Vec<(String, String)>, Reading)>,
+}
+
+/// Metrics of a running service in the same form: the body of a request to `/v1/metrics`.
+/// Attributes of the resource, and the times of its start and of now in nanoseconds since 1970.
+pub fn otlp_metrics(
+    resource: &[(&str, String)],
+    instruments: &[Instrument],
+    [started, now]: [u64; 2],
+) -> Vec<u8> {
+    let attributes = resource.iter().map(|(key, value)| text(key, value));
+    let point = |(attributes, value): &(Vec<(String, String)>, Reading)| Point {
+        start_time_unix_nano: started,
+        time_unix_nano: now,
+        value: Some(match *value {
+            Reading::Count(count) => Number::Int(signed(count)),
+            Reading::Number(number) => Number::Double(number),
+        }),
+        attributes: attributes.iter().map(|(k, v)| text(k, v)).collect(),
+    };
+    let metric = |instrument: &Instrument| {
+        let data_points = instrument.readings.iter().map(point).collect();
+        Metric {
+            name: instrument.name.clone(),
+            description: instrument.description.clone(),
+            unit: instrument.unit.clone(),
+            data: Some(match instrument.only_grows {
+                true => cumulative(data_points),
+                false => Data::Gauge(Gauge { data_points }),
+            }),
+        }
+    };
+    let resource = Resource {
+        attributes: attributes.collect(),
+    };
+    request(resource, instruments.iter().map(metric).collect()).encode_to_vec()
+}
+
+fn cumulative(data_points: Vec<Point>) -> Data {
+    Data::Sum(Sum {
+        data_points,
+        aggregation_temporality: CUMULATIVE,
+        is_monotonic: true,
+    })
+}
+
+fn request(resource: Resource, metrics: Vec<Metric>) -> Request {
+    Request {
         resource_metrics: vec![ResourceMetrics {
-            resource: Some(resource(summary)),
+            resource: Some(resource),
             scope_metrics: vec![ScopeMetrics {
                 scope: Some(Scope {
                     name: "memgauge".to_owned(),
@@ -149,7 +211,16 @@ pub(crate) fn write(summary: &Summary, out: &mut dyn Write) -> Result<(), Error>
                 metrics,
             }],
         }],
-    };
+    }
+}
+
+/// `AGGREGATION_TEMPORALITY_CUMULATIVE`: a point has all since the start.
+const CUMULATIVE: i32 = 2;
+
+pub(crate) fn write(summary: &Summary, out: &mut dyn Write) -> Result<(), Error> {
+    let mut metrics: Vec<Metric> = summary.totals.keys().map(|e| event(summary, e)).collect();
+    metrics.extend(run(summary));
+    let request = request(resource(summary), metrics);
     out.write_all(&request.encode_to_vec())?;
     Ok(())
 }
@@ -239,11 +310,7 @@ fn event(summary: &Summary, name: &str) -> Metric {
         name: format!("memgauge.{}", word(name)),
         description: def.map(|def| def.description.clone()).unwrap_or_default(),
         unit: unit(summary, name).to_owned(),
-        data: Some(Data::Sum(Sum {
-            data_points,
-            aggregation_temporality: CUMULATIVE,
-            is_monotonic: true,
-        })),
+        data: Some(cumulative(data_points)),
     }
 }
 
@@ -311,11 +378,7 @@ fn run(summary: &Summary) -> Vec<Metric> {
             name: "memgauge.losses".to_owned(),
             description: "What should be in the recording and is not, by kind".to_owned(),
             unit: "{loss}".to_owned(),
-            data: Some(Data::Sum(Sum {
-                data_points: losses,
-                aggregation_temporality: CUMULATIVE,
-                is_monotonic: true,
-            })),
+            data: Some(cumulative(losses)),
         });
     }
     metrics

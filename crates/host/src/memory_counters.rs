@@ -8,7 +8,7 @@ use std::fmt::Debug;
 use memgauge_trace::{EventDef, EventId, Provenance, Unit, catalogue};
 
 /// A counter of memory traffic.
-pub trait MemoryCounters: Debug {
+pub trait MemoryCounters: Debug + Send {
     /// Where the counts come from, in words; empty where there are none.
     fn source(&self) -> String;
 

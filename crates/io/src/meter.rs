@@ -53,6 +53,7 @@ pub struct Look {
 pub struct Meter {
     session: Session,
     by_thread: bool,
+    forget_ended: bool,
     filter: Filter,
     names: Names,
     watch: Watch,
@@ -88,6 +89,7 @@ impl Meter {
         Ok(Meter {
             session,
             by_thread: setup.by_thread,
+            forget_ended: setup.forget_ended,
             filter,
             names: Names::default(),
             watch,
@@ -104,6 +106,16 @@ impl Meter {
             memory,
             memory_per_byte: [1.0; 2],
         })
+    }
+
+    /// What is known of the owner of a row of the last look.
+    pub fn owner(&self, owner: Owner) -> Option<&IoOwner> {
+        self.known_owners.get(&owner)
+    }
+
+    /// What is known of a device.
+    pub fn device(&self, device: DeviceId) -> Option<&IoDevice> {
+        self.known_devices.get(&device)
     }
 
     /// Narrows what is looked at from now on.
@@ -152,6 +164,9 @@ impl Meter {
     /// # Errors
     /// When the kernel's tables cannot be read.
     pub fn look(&mut self, last: bool) -> Result<Look> {
+        if self.forget_ended {
+            self.forget();
+        }
         let accounts = self.session.accounts()?;
         let time_ns = self.started.elapsed().as_nanos() as u64;
         let abroad = last || time_ns - self.abroad_ns >= ABROAD_EVERY_NS;
@@ -175,6 +190,20 @@ impl Meter {
         self.accounts = accounts;
         self.looked_ns = time_ns;
         Ok(look)
+    }
+
+    /// Forgets accounts that the session has dropped, and owners without one.
+    fn forget(&mut self) {
+        for (key, dropped) in self.session.dropped() {
+            if let Some(account) = self.accounts.get_mut(key) {
+                // More may be charged to it in the kernel's table.
+                *account = account.since(*dropped);
+            }
+        }
+        self.accounts
+            .retain(|_, account| *account != Account::default());
+        let named: BTreeSet<Owner> = self.accounts.keys().map(|(owner, _)| *owner).collect();
+        self.known_owners.retain(|owner, _| named.contains(owner));
     }
 
     /// Keeps every process's rates in a map in this folder (docs/io-map.md).

@@ -52,6 +52,9 @@ pub struct Setup {
     pub by_thread: bool,
     /// Room for so many accounts (process and device) at a time; else as declared.
     pub room: Option<u32>,
+    /// Whether accounts of processes that have ended are dropped once their last bytes were
+    /// told: for who looks for weeks.
+    pub forget_ended: bool,
 }
 
 /// Loaded and attached programs.

@@ -34,6 +34,11 @@ pub struct Session {
     closed: BTreeMap<Key, Account>,
     /// Facts noted about owners that ended.
     ended: BTreeMap<Owner, OwnerFacts>,
+    /// Whether the two above are dropped once they were told.
+    forget_ended: bool,
+    /// Accounts that were told for the last time, and facts of their owners.
+    dropped: BTreeMap<Key, Account>,
+    told: BTreeMap<Owner, OwnerFacts>,
     /// Owners found gone at the last look; closed at the next one.
     gone: BTreeSet<Owner>,
     /// Control groups that stand for processes without an account, by id: an owner
@@ -51,6 +56,9 @@ impl Session {
             programs: Programs::load(setup)?,
             closed: BTreeMap::new(),
             ended: BTreeMap::new(),
+            forget_ended: setup.forget_ended,
+            dropped: BTreeMap::new(),
+            told: BTreeMap::new(),
             gone: BTreeSet::new(),
             groups: BTreeMap::new(),
         })
@@ -61,7 +69,8 @@ impl Session {
         self.programs.missing()
     }
 
-    /// All accounts since the start.
+    /// All accounts since the start; with `forget_ended` those of ended processes once more
+    /// after they were taken out of the kernel's table, and then no longer.
     ///
     /// # Errors
     /// When the kernel's tables cannot be read.
@@ -76,10 +85,19 @@ impl Session {
         for ((group, device), account) in self.programs.folded()? {
             all.insert((self.group(group), device), account);
         }
+        if self.forget_ended {
+            self.dropped = std::mem::take(&mut self.closed);
+            self.told = std::mem::take(&mut self.ended);
+        }
         if live.len() > self.programs.room() / 2 {
             self.make_room(&live)?;
         }
         Ok(all)
+    }
+
+    /// What the next [`accounts`](Session::accounts) will lack of the last ones.
+    pub(crate) fn dropped(&self) -> &BTreeMap<Key, Account> {
+        &self.dropped
     }
 
     /// The owner that stands for the processes of a control group that have no account.
@@ -140,7 +158,7 @@ impl Session {
         if let Some(facts) = self.facts_of_group(owner) {
             return Ok(facts);
         }
-        let noted = match self.ended.get(&owner) {
+        let noted = match self.ended.get(&owner).or_else(|| self.told.get(&owner)) {
             Some(facts) => Some(facts.clone()),
             None => self.programs.facts(owner)?,
         };

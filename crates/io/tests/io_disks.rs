@@ -5,10 +5,12 @@
 
 mod io;
 
+use std::collections::BTreeSet;
+
 use memgauge_host::memory_counters::NoCounters;
 use memgauge_io::{Filter, Meter, Session, Setup, present};
 use memgauge_testing::{Need, skipped};
-use memgauge_trace::Owner;
+use memgauge_trace::{Direction, Owner};
 
 use io::{Actor, Disk, MIB, Mirror, account, act, everyone, session, sh};
 
@@ -343,6 +345,52 @@ fn a_burst_of_short_processes_is_accounted_to_the_last_byte() {
         losses.iter().all(|loss| loss.name != "accounts_full"),
         "{losses:?}"
     );
+}
+
+/// Accounts that are dropped after they were told lose nothing: pages of ended processes are
+/// written back before, between and after.
+#[test]
+fn accounts_of_ended_processes_are_dropped_without_a_loss() {
+    const CHILDREN: u64 = 200;
+    let Some((session, _turn)) = session() else {
+        return;
+    };
+    drop(session);
+    let disk = Disk::new();
+    disk.forget();
+    let setup = Setup {
+        room: Some(256),
+        forget_ended: true,
+        ..Setup::default()
+    };
+    let counters = Box::new(NoCounters(String::new()));
+    let mut meter = Meter::start(Filter::default(), setup, counters).unwrap();
+    let before = disk.counted().1;
+    let (mut told, mut unnamed, mut owners) = (0, 0, BTreeSet::new());
+    let mut look = |meter: &mut Meter| {
+        for row in meter.look(false).unwrap().rows {
+            if row.device != disk.id || row.direction != Direction::Out {
+                continue;
+            }
+            if row.owner != Owner::DEVICE {
+                told += row.bytes;
+                owners.insert(row.owner);
+                unnamed += usize::from(meter.owner(row.owner).is_none());
+            }
+        }
+    };
+    for _ in 0..6 {
+        act(&["burst", &disk.path("."), &CHILDREN.to_string()]);
+        look(&mut meter);
+        look(&mut meter);
+        disk.forget();
+        look(&mut meter);
+    }
+    assert_eq!(told, disk.counted().1 - before);
+    assert!(told >= 6 * CHILDREN * 8192, "{told}");
+    assert_eq!(unnamed, 0);
+    let known = owners.iter().filter(|owner| meter.owner(**owner).is_some());
+    assert!(known.count() < owners.len(), "some are forgotten");
 }
 
 #[test]

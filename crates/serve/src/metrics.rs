@@ -4,7 +4,7 @@
 //! by process would be new series without end; `memgauge ctl stats` has them.
 
 use std::collections::BTreeSet;
-use std::fmt::{Display, Write};
+use std::fmt::Write;
 use std::fs;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,40 +13,73 @@ use memgauge_online::State;
 
 use crate::bodies::{SourceName, Totals};
 use crate::profilers::Profilers;
+use crate::push::Pushes;
 
 /// Type of the text.
 pub(crate) const KIND: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Kind of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+pub enum Kind {
     /// It only grows.
     Counter,
     /// It goes up and down.
     Gauge,
 }
 
-/// Metrics, as text.
-#[derive(Debug, Default)]
-struct Families {
-    text: String,
+/// Labels of a sample, by name.
+pub type Labels = Vec<(&'static str, String)>;
+
+/// A number.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Value {
+    /// A count.
+    Count(u64),
+    /// Seconds.
+    Seconds(f64),
 }
 
-impl Families {
-    /// A metric with a sample for each set of labels. `name` is without `_total`.
-    fn add<V: Display>(
-        &mut self,
-        (name, kind): (&str, Kind),
-        help: &str,
-        samples: impl IntoIterator<Item = (Vec<(&'static str, String)>, V)>,
-    ) {
-        let (word, suffix) = match kind {
+impl From<u64> for Value {
+    fn from(count: u64) -> Value {
+        Value::Count(count)
+    }
+}
+
+impl From<usize> for Value {
+    fn from(count: usize) -> Value {
+        Value::Count(count as u64)
+    }
+}
+
+impl From<f64> for Value {
+    fn from(seconds: f64) -> Value {
+        Value::Seconds(seconds)
+    }
+}
+
+/// A metric with a sample for each set of labels.
+#[derive(Clone, Debug)]
+pub struct Family {
+    /// Name; of a counter without `_total`.
+    pub name: &'static str,
+    /// Whether it only grows.
+    pub kind: Kind,
+    /// Meaning, a sentence.
+    pub help: &'static str,
+    /// Labels and values.
+    pub samples: Vec<(Labels, Value)>,
+}
+
+impl Family {
+    fn write(&self, text: &mut String) {
+        let (word, suffix) = match self.kind {
             Kind::Counter => ("counter", "_total"),
             Kind::Gauge => ("gauge", ""),
         };
+        let name = self.name;
         // SANITY of each write: text takes what is written to it.
-        let _ = writeln!(self.text, "# TYPE {name} {word}\n# HELP {name} {help}");
-        for (labels, value) in samples {
+        let _ = writeln!(text, "# TYPE {name} {word}\n# HELP {name} {}", self.help);
+        for (labels, value) in &self.samples {
             let labels: Vec<String> = labels
                 .iter()
                 .map(|(name, value)| format!("{name}=\"{}\"", escaped(value)))
@@ -55,19 +88,51 @@ impl Families {
                 true => String::new(),
                 false => format!("{{{}}}", labels.join(",")),
             };
-            let _ = writeln!(self.text, "{name}{suffix}{labels} {value}");
+            let _ = match value {
+                Value::Count(count) => writeln!(text, "{name}{suffix}{labels} {count}"),
+                Value::Seconds(seconds) => writeln!(text, "{name}{suffix}{labels} {seconds}"),
+            };
         }
+    }
+}
+
+/// Metrics in the order in which they are shown.
+#[derive(Debug, Default)]
+pub(crate) struct Families(pub(crate) Vec<Family>);
+
+impl Families {
+    /// A metric with a sample for each set of labels. `name` is without `_total`.
+    pub(crate) fn add<V: Into<Value>>(
+        &mut self,
+        (name, kind): (&'static str, Kind),
+        help: &'static str,
+        samples: impl IntoIterator<Item = (Labels, V)>,
+    ) {
+        let samples = samples.into_iter();
+        self.0.push(Family {
+            name,
+            kind,
+            help,
+            samples: samples.map(|(labels, v)| (labels, v.into())).collect(),
+        });
     }
 
     /// A metric of one sample.
-    fn one(&mut self, metric: (&str, Kind), help: &str, value: impl Display) {
+    pub(crate) fn one(
+        &mut self,
+        metric: (&'static str, Kind),
+        help: &'static str,
+        value: impl Into<Value>,
+    ) {
         self.add(metric, help, [(Vec::new(), value)]);
     }
 
-    /// The text with its last line.
-    fn finish(mut self) -> String {
-        self.text.push_str("# EOF\n");
-        self.text
+    /// All as text of OpenMetrics.
+    pub(crate) fn text(&self) -> String {
+        let mut text = String::new();
+        self.0.iter().for_each(|family| family.write(&mut text));
+        text.push_str("# EOF\n");
+        text
     }
 }
 
@@ -103,13 +168,13 @@ impl Traffic {
     }
 }
 
-/// Everything.
-pub(crate) fn text(profilers: &Profilers, traffic: &Traffic) -> String {
+/// Metrics of sampling, of answers, and of the service itself.
+pub(crate) fn families(profilers: &Profilers, traffic: &Traffic) -> Families {
     let mut families = Families::default();
     sampling(&mut families, profilers);
     answers(&mut families, traffic);
     process(&mut families);
-    families.finish()
+    families
 }
 
 /// A count of the sums, its name and definition.
@@ -232,11 +297,22 @@ fn answers(families: &mut Families, traffic: &Traffic) {
     );
 }
 
+/// Metrics sent to a collector.
+pub(crate) fn pushes(families: &mut Families, pushes: &Pushes) {
+    let outcomes = [("taken", &pushes.taken), ("failed", &pushes.failed)];
+    let outcomes = outcomes.map(|(outcome, count)| {
+        let label = vec![("outcome", outcome.to_owned())];
+        (label, count.load(Ordering::Relaxed))
+    });
+    let help = "Times that metrics were sent to the collector, by outcome.";
+    families.add(("memgauge_pushes", Kind::Counter), help, outcomes);
+}
+
 /// What the service itself takes, by the names that all programs use.
 fn process(families: &mut Families) {
     let version = vec![("version", env!("CARGO_PKG_VERSION").to_owned())];
     let help = "Version of memgauge.";
-    families.add(("memgauge_build", Kind::Gauge), help, [(version, 1)]);
+    families.add(("memgauge_build", Kind::Gauge), help, [(version, 1u64)]);
     let seconds = own_usage().cpu.as_secs_f64();
     let help = "Processor time of the service.";
     families.one(("process_cpu_seconds", Kind::Counter), help, seconds);
@@ -266,11 +342,11 @@ mod tests {
     fn labels_are_escaped_and_counters_named_as_the_format_says() {
         let mut families = Families::default();
         let labels = vec![("a", "x\"y\\z\nw".to_owned()), ("b", "plain".to_owned())];
-        families.add(("m", Kind::Counter), "Help.", [(labels, 3)]);
+        families.add(("m", Kind::Counter), "Help.", [(labels, 3u64)]);
         families.one(("g", Kind::Gauge), "Help.", 0.5);
         let expected = "# TYPE m counter\n# HELP m Help.\n\
                         m_total{a=\"x\\\"y\\\\z\\nw\",b=\"plain\"} 3\n\
                         # TYPE g gauge\n# HELP g Help.\ng 0.5\n# EOF\n";
-        assert_eq!(families.finish(), expected);
+        assert_eq!(families.text(), expected);
     }
 }

@@ -13,8 +13,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::connection::{Connection, IDLE, Next, PATIENCE};
 use crate::http::{LINES, Request, Response, chunk, chunked_head};
-use crate::metrics::{self, Traffic};
+use crate::io_bytes::{IoBytes, IoSource};
+use crate::metrics::{self, Families, Traffic};
 use crate::profilers::Limits;
+use crate::push::{Push, Pusher, Pushes};
 use crate::refusal::Refusal;
 use crate::rights::{Peer, Policy};
 use crate::service::{Answer, Caller, SampleStream, Service, TICK, Woken, lines, wait};
@@ -48,6 +50,10 @@ pub struct Setup {
     pub policy: Policy,
     /// Where metrics are asked for.
     pub metrics: Option<TcpListener>,
+    /// Accounts for I/O, for the metrics.
+    pub io: Option<Box<dyn IoSource>>,
+    /// Sends metrics to a collector.
+    pub push: Option<Push>,
 }
 
 /// Connections that are open, by user. `None` are those to the metrics.
@@ -62,6 +68,8 @@ struct Shared {
     open: Mutex<Open>,
     traffic: Traffic,
     next: AtomicU64,
+    io: Option<Mutex<IoBytes>>,
+    pushes: Option<Pushes>,
 }
 
 /// A place among the open connections.
@@ -133,7 +141,10 @@ pub fn serve(socket: &Socket, setup: Setup, goes_on: impl Fn() -> bool) -> io::R
         open: Mutex::default(),
         traffic: Traffic::default(),
         next: AtomicU64::new(1),
+        io: setup.io.map(|source| Mutex::new(IoBytes::new(source))),
+        pushes: setup.push.as_ref().map(|_| Pushes::default()),
     });
+    let _pusher = setup.push.map(|push| shared.push(push)).transpose()?;
     let listener = &socket.listener;
     listener.set_nonblocking(true)?;
     if let Some(metrics) = &setup.metrics {
@@ -154,6 +165,7 @@ pub fn serve(socket: &Socket, setup: Setup, goes_on: impl Fn() -> bool) -> io::R
         if tidied.elapsed() >= TIDY {
             tidied = Instant::now();
             shared.service.profilers.tidy();
+            shared.with_io(IoBytes::tend);
         }
     }
     Ok(())
@@ -364,13 +376,36 @@ impl Shared {
             let why = "failed to find it: there is GET /metrics";
             return Refusal::new(404, "not_found", why).response();
         }
-        let text = metrics::text(&self.service.profilers, &self.traffic);
         Response {
             status: 200,
             kind: metrics::KIND,
             allow: None,
-            body: text.into_bytes(),
+            body: self.families().text().into_bytes(),
         }
+    }
+
+    /// All metrics as they are now.
+    fn families(&self) -> Families {
+        let mut families = metrics::families(&self.service.profilers, &self.traffic);
+        self.with_io(|io| io.add_to(&mut families));
+        if let Some(pushes) = &self.pushes {
+            metrics::pushes(&mut families, pushes);
+        }
+        families
+    }
+
+    fn with_io(&self, act: impl FnOnce(&mut IoBytes)) {
+        if let Some(io) = &self.io {
+            act(&mut io.lock().unwrap_or_else(|e| e.into_inner()));
+        }
+    }
+
+    fn push(self: &Arc<Self>, push: Push) -> io::Result<Pusher> {
+        let (all, counted) = (Arc::clone(self), Arc::clone(self));
+        let count = move |sent: &Result<(), String>| {
+            counted.pushes.iter().for_each(|pushes| pushes.count(sent));
+        };
+        Pusher::start(push, move || all.families().0, count)
     }
 }
 

@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use object::{Object, ObjectSegment, ObjectSymbol, ReadCache, SymbolKind};
+use object::{
+    Object, ObjectSection, ObjectSegment, ObjectSymbol, ObjectSymbolTable, ReadCache,
+    RelocationTarget, SymbolKind,
+};
 
 use super::files::debug_file;
 
@@ -16,7 +19,14 @@ pub(super) struct Image {
     segments: Vec<Segment>,
     /// Name and size by address; read when first asked for.
     variables: Option<BTreeMap<u64, (String, u64)>>,
+    /// Where calls of other files' functions go through, by address.
+    stubs: BTreeMap<u64, String>,
 }
+
+/// Bytes of an entry of the procedure linkage table.
+const STUB_BYTES: usize = 16;
+/// What its entries are called whose function is not known: the common beginning of all.
+const STUB: &str = "[plt]";
 
 struct Segment {
     file_offset: u64,
@@ -57,7 +67,15 @@ impl Image {
             debug: Some(apart.unwrap_or_else(|| path.to_owned())),
             segments: segments.collect(),
             variables: None,
+            stubs: stubs(&file),
         })
+    }
+
+    /// The function that a stub at an address calls, as `sin@plt`. No symbol is of it: the
+    /// nearest one before it is another function's.
+    pub(super) fn stub(&self, address: u64) -> Option<&str> {
+        let (start, name) = self.stubs.range(..=address).next_back()?;
+        (address - start < STUB_BYTES as u64).then_some(name)
     }
 
     /// The address of an instruction at a byte of the file. Segments may share a page
@@ -109,6 +127,49 @@ impl Image {
     }
 }
 
+/// Entries of the procedure linkage table by address. Each jumps to where a slot says; what
+/// the slot will hold is a relocation.
+fn stubs<'a>(file: &object::File<'a, &'a ReadCache<File>>) -> BTreeMap<u64, String> {
+    let mut all = BTreeMap::new();
+    if file.architecture() != object::Architecture::X86_64 {
+        return all;
+    }
+    let symbols = file.dynamic_symbol_table();
+    let slots = file.dynamic_relocations().into_iter().flatten();
+    let named = slots.filter_map(|(slot, relocation)| match relocation.target() {
+        RelocationTarget::Symbol(index) => {
+            let symbol = symbols.as_ref()?.symbol_by_index(index).ok()?;
+            Some((slot, symbol.name().ok()?.to_owned()))
+        }
+        _ => None,
+    });
+    let named: BTreeMap<u64, String> = named.collect();
+    for section in file.sections() {
+        let is_table = section.name().is_ok_and(|name| name.starts_with(".plt"));
+        let Some(bytes) = is_table.then(|| section.data().ok()).flatten() else {
+            continue;
+        };
+        for (number, entry) in bytes.chunks(STUB_BYTES).enumerate() {
+            let start = section.address() + (number * STUB_BYTES) as u64;
+            let name = slot_of(entry, start).and_then(|slot| named.get(&slot));
+            let name = name.map_or_else(
+                || STUB.to_owned(),
+                |name| format!("{}@plt", demangled(name)),
+            );
+            all.insert(start, name);
+        }
+    }
+    all
+}
+
+/// The slot by which an entry jumps: `jmp *distance(%rip)`.
+fn slot_of(entry: &[u8], start: u64) -> Option<u64> {
+    let at = entry.windows(2).position(|bytes| bytes == [0xff, 0x25])?;
+    let distance = entry.get(at + 2..)?.first_chunk::<4>()?;
+    let distance = i64::from(i32::from_le_bytes(*distance));
+    Some((start + at as u64 + 6).wrapping_add_signed(distance))
+}
+
 /// Variables of a file by address; none where it cannot be read.
 fn variables(path: &Path) -> BTreeMap<u64, (String, u64)> {
     let mut all = BTreeMap::new();
@@ -131,7 +192,7 @@ fn variables(path: &Path) -> BTreeMap<u64, (String, u64)> {
 }
 
 /// A name as people write it: of Rust without its hash, of C++ with its namespaces.
-fn demangled(name: &str) -> String {
+pub(super) fn demangled(name: &str) -> String {
     if let Ok(rust) = rustc_demangle::try_demangle(name) {
         return format!("{rust:#}");
     }

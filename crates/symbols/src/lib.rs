@@ -78,6 +78,12 @@ impl Symbols {
     fn function(&mut self, file: &ModuleFile, offset: u64) -> Option<Symbol> {
         let image = self.image(file)?;
         let address = image.code_address(offset)?;
+        if let Some(name) = image.stub(address) {
+            return Some(Symbol {
+                name: name.to_owned(),
+                ..Symbol::default()
+            });
+        }
         let (path, debug) = (image.path.clone(), image.debug.clone());
         let Some(debug) = debug else {
             return look_up(&self.symbolizer, &path, address, false).ok()?;

@@ -262,3 +262,31 @@ fn variables_have_the_names_that_people_wrote() {
     assert_eq!(symbols.reaches(&file, offset + bytes / 2), Some(true));
     assert_eq!(symbols.reaches(&file, offset + (1 << 30)), Some(false));
 }
+
+/// Twin: the names that objdump gives the entries of the procedure linkage tables.
+#[test]
+fn stubs_are_named_after_the_function_that_they_call() {
+    for options in [
+        &["-Wl,-z,lazy"][..],
+        &["-Wl,-z,now"],
+        &["-fcf-protection=full"],
+    ] {
+        let built = build(options);
+        let text = run("objdump", &["-d", built.path.to_str().unwrap()]);
+        let stub = |line: &str| {
+            let (address, name) = line.strip_suffix(">:")?.split_once(" <")?;
+            let name = name.strip_suffix("@plt")?;
+            Some((u64::from_str_radix(address, 16).ok()?, name.to_owned()))
+        };
+        let expected: Vec<(u64, String)> = text.lines().filter_map(stub).collect();
+        assert!(expected.iter().any(|(_, name)| name == "printf"), "{text}");
+        let image = image::Image::read(&built.path, "").unwrap();
+        for (address, name) in expected {
+            // Versions (`printf@GLIBC_2.2.5`) are not a part of the name.
+            let name = image::demangled(name.split('@').next().unwrap());
+            let found = image.stub(address);
+            assert_eq!(found, Some(format!("{name}@plt").as_str()), "{options:?}");
+            assert_eq!(image.stub(address + 15), found);
+        }
+    }
+}

@@ -62,7 +62,7 @@ pub(crate) fn engine() -> PathBuf {
 }
 
 /// Whether this user may do what only root may.
-fn is_root() -> bool {
+pub(crate) fn is_root() -> bool {
     let output = std::process::Command::new("id").arg("-u").output();
     output.is_ok_and(|output| output.stdout == b"0\n")
 }

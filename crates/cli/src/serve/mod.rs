@@ -1,5 +1,8 @@
 //! `memgauge serve`: samples for other programs, by a socket.
 
+mod collector;
+mod io_accounts;
+
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 
@@ -8,7 +11,7 @@ use clap::Args;
 use memgauge_host::sys::process::effective_ids;
 use memgauge_host::sys::signals::interrupts;
 use memgauge_online::raise_open_files;
-use memgauge_serve::{Limits, Policy, Setup, Socket};
+use memgauge_serve::{IoSource, Limits, Policy, Setup, Socket};
 
 use crate::outcome::{Exit, usage};
 use crate::terminal;
@@ -18,6 +21,8 @@ Examples:
   memgauge serve                       a socket for this user; for all users if root starts it
   memgauge serve --group perf          members of that group may profile all processes
   memgauge serve --metrics 9464        metrics for Prometheus at 127.0.0.1
+  memgauge serve --io --metrics 9464   and who moves how many bytes through which device
+  memgauge serve --otlp http://127.0.0.1:4318    metrics pushed to a collector
   memgauge ctl list                    speaks to it";
 
 /// Sample running threads for other programs: a service at a Unix socket
@@ -34,6 +39,12 @@ pub(crate) struct Serve {
     /// Show metrics in the format of Prometheus at http://127.0.0.1:PORT/metrics
     #[arg(long, value_name = "[127.0.0.1:]PORT", value_parser = local_address)]
     metrics: Option<SocketAddr>,
+    /// Account for I/O too, for the metrics: bytes by command and device (needs root)
+    #[arg(long)]
+    io: bool,
+    /// Send the metrics to a collector of OpenTelemetry every 10 s: OTLP by HTTP, without TLS
+    #[arg(long, value_name = "ENDPOINT")]
+    otlp: Option<String>,
 }
 
 /// A port of this machine, with or without its address.
@@ -101,6 +112,12 @@ pub(crate) fn serve(args: &Serve) -> anyhow::Result<Exit> {
         Some(path) => path.clone(),
         None => own_socket()?,
     };
+    if args.io && args.metrics.is_none() && args.otlp.is_none() {
+        return Err(usage(
+            "failed to account for I/O: nobody would see it: add --metrics PORT or --otlp ENDPOINT",
+        ));
+    }
+    let push = args.otlp.as_deref().map(collector::push).transpose()?;
     terminal::catch_interrupts()?;
     raise_open_files();
     let metrics = args.metrics.map(|address| {
@@ -111,6 +128,7 @@ pub(crate) fn serve(args: &Serve) -> anyhow::Result<Exit> {
     });
     let metrics = metrics.transpose()?;
     let socket = Socket::bind(&path, is_root())?;
+    let io = args.io.then(io_accounts::IoAccounts::start).transpose()?;
     if let Some(metrics) = &metrics {
         let address = metrics.local_addr().context("failed to learn the port")?;
         eprintln!("memgauge: metrics at http://{address}/metrics");
@@ -123,6 +141,8 @@ pub(crate) fn serve(args: &Serve) -> anyhow::Result<Exit> {
             group,
         },
         metrics,
+        io: io.map(|io| Box::new(io) as Box<dyn IoSource>),
+        push,
     };
     memgauge_serve::serve(&socket, setup, || interrupts() == 0)
         .context("failed to wait for connections")?;

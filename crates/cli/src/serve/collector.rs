@@ -1,0 +1,131 @@
+//! Metrics pushed to a collector of OpenTelemetry: OTLP by HTTP, as protobuf.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use memgauge_export::{Instrument, Reading, otlp_metrics};
+use memgauge_host::facts;
+use memgauge_serve::{Family, Kind, Push, Value};
+use ureq::Agent;
+
+use crate::outcome::usage;
+
+/// Between two pushes.
+const EVERY: Duration = Duration::from_secs(10);
+/// Longest time that one takes.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Where a collector takes metrics: an address without a path has the usual one.
+fn url(endpoint: &str) -> anyhow::Result<String> {
+    let rest = match endpoint.split_once("://") {
+        Some(("http", rest)) => rest,
+        None => endpoint,
+        Some((scheme, _)) => {
+            return Err(usage(format!(
+                "failed to read --otlp {endpoint}: `{scheme}` is not spoken: give an address of \
+                 HTTP, as in http://127.0.0.1:4318; a collector on this machine can send \
+                 encrypted"
+            )));
+        }
+    };
+    let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
+    if host.is_empty() || host.contains(char::is_whitespace) {
+        let why = format!("failed to read --otlp {endpoint}: expected http://HOST:PORT");
+        return Err(usage(why));
+    }
+    let path = match path {
+        "" => "v1/metrics",
+        path => path,
+    };
+    Ok(format!("http://{host}/{path}"))
+}
+
+/// Metrics as a collector wants them. Names of OpenMetrics become those of OpenTelemetry:
+/// `memgauge_io_bytes` is `memgauge.io_bytes`.
+fn instrument(family: &Family) -> Instrument {
+    let unit = match family.name.rsplit_once('_') {
+        Some((_, "bytes")) => "By",
+        Some((_, "seconds")) => "s",
+        _ => "1",
+    };
+    let reading = |(labels, value): &(memgauge_serve::Labels, Value)| {
+        let labels = labels.iter();
+        let labels = labels.map(|(name, value)| ((*name).to_owned(), value.clone()));
+        let value = match *value {
+            Value::Count(count) => Reading::Count(count),
+            Value::Seconds(seconds) => Reading::Number(seconds),
+        };
+        (labels.collect(), value)
+    };
+    Instrument {
+        name: family.name.replacen('_', ".", 1),
+        description: family.help.to_owned(),
+        unit: unit.to_owned(),
+        only_grows: family.kind == Kind::Counter,
+        readings: family.samples.iter().map(reading).collect(),
+    }
+}
+
+fn unix_ns() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.map_or(0, |since| since.as_nanos() as u64)
+}
+
+/// Pushes to an end point until the service ends.
+pub(super) fn push(endpoint: &str) -> anyhow::Result<Push> {
+    let url = url(endpoint)?;
+    let agent: Agent = Agent::config_builder()
+        .timeout_global(Some(PATIENCE))
+        .build()
+        .into();
+    let started = unix_ns();
+    let resource = [
+        ("service.name", "memgauge".to_owned()),
+        ("service.version", env!("CARGO_PKG_VERSION").to_owned()),
+        ("host.name", facts().name),
+        ("os.type", "linux".to_owned()),
+    ];
+    let told = url.clone();
+    let send = move |families: &[Family]| {
+        let instruments: Vec<Instrument> = families.iter().map(instrument).collect();
+        let body = otlp_metrics(&resource, &instruments, [started, unix_ns()]);
+        let request = agent.post(&url);
+        let request = request.header("Content-Type", "application/x-protobuf");
+        request.send(&body).map(drop).map_err(|e| e.to_string())
+    };
+    let tell = move |sent: &Result<(), String>| match sent {
+        Ok(()) => eprintln!("memgauge: metrics are taken again by {told}"),
+        Err(why) => eprintln!(
+            "memgauge: failed to send metrics to {told}: {why}: trying again every {} s",
+            EVERY.as_secs()
+        ),
+    };
+    Ok(Push {
+        every: EVERY,
+        send: Box::new(send),
+        tell: Box::new(tell),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_end_point_is_an_address_of_http() {
+        let of = |text| url(text).map_err(|e| e.to_string());
+        for text in [
+            "127.0.0.1:4318",
+            "http://127.0.0.1:4318",
+            "http://127.0.0.1:4318/",
+        ] {
+            assert_eq!(of(text).unwrap(), "http://127.0.0.1:4318/v1/metrics");
+        }
+        assert_eq!(
+            of("http://c:1/otlp/v1/metrics").unwrap(),
+            "http://c:1/otlp/v1/metrics"
+        );
+        for text in ["https://c:4318", "unix:///x", "http://", "", "/x", "a b"] {
+            assert!(of(text).unwrap_err().contains("--otlp"), "{text}");
+        }
+    }
+}
