@@ -470,6 +470,19 @@ def burst(folder, count):
         os.waitpid(child, 0)
 
 
+def burst_twice(folder, count):
+    """Short children, each of which writes 16 KiB to the disk, 8 KiB to the cache, and ends."""
+    for number in range(int(count)):
+        child = os.fork()
+        if child == 0:
+            file = os.open(f"{folder}/{number}", os.O_WRONLY | os.O_CREAT)
+            os.write(file, bytes(16384))
+            os.fdatasync(file)
+            os.write(file, bytes(8192))
+            os._exit(0)
+        os.waitpid(child, 0)
+
+
 def ping(address, count, size):
     """Echo requests through a socket that needs no rights, each answered before the next."""
     ipv4 = ":" not in address
