@@ -6,7 +6,9 @@
 //! bounded: beyond [`MOST_CELLS`] cells, blocks of addresses double.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
+
+use ahash::{HashMap, HashMapExt};
 
 use memgauge_trace::{Pid, Sample, VirtAddr};
 use serde::Serialize;

@@ -4,8 +4,7 @@
 //! Memory is bounded: beyond [`MOST_BLOCKS`] blocks the blocks double in size,
 //! beyond [`BINS`] bins of time the bins do.
 
-use std::collections::{BTreeMap, HashMap};
-
+use ahash::{HashMap, HashMapExt};
 use memgauge_trace::{LINE_BYTES, Sample, VirtAddr};
 use serde::Serialize;
 
@@ -31,7 +30,7 @@ const ROWS: usize = 8;
 pub struct Heat {
     block_shift: u32,
     bin_ns: u64,
-    cells: BTreeMap<u64, Vec<u64>>,
+    cells: HashMap<u64, Vec<u64>>,
     lines: HashMap<u64, u64>,
     samples: u64,
     end_ns: u64,
@@ -42,7 +41,7 @@ impl Default for Heat {
         Heat {
             block_shift: PAGE_SHIFT,
             bin_ns: 1000,
-            cells: BTreeMap::new(),
+            cells: HashMap::new(),
             lines: HashMap::new(),
             samples: 0,
             end_ns: 0,
@@ -143,7 +142,9 @@ impl Heat {
     fn stretches(&self) -> Vec<Stretch> {
         let gap = (GAP_BYTES >> self.block_shift).max(1);
         let mut groups: Vec<Vec<(u64, &Vec<u64>)>> = Vec::new();
-        for (&block, cell) in &self.cells {
+        let mut blocks: Vec<(u64, &Vec<u64>)> = self.cells.iter().map(|(b, c)| (*b, c)).collect();
+        blocks.sort_unstable_by_key(|(block, _)| *block);
+        for (block, cell) in blocks {
             match groups
                 .last_mut()
                 .filter(|g| block - g[g.len() - 1].0 <= gap)

@@ -9,7 +9,9 @@
 //! node uses most are put together. Rejected: a decision for each page. A page seldom has more than one sample,
 //! and one sample says nothing about who will use it next.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
+
+use ahash::{HashMap, HashMapExt};
 
 use serde::Serialize;
 

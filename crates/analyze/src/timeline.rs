@@ -6,7 +6,9 @@
 //! is beyond [`ROWS`] rows of a table is in its sums, never dropped.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
+
+use ahash::{HashMap, HashMapExt};
 
 use memgauge_trace::{EventId, Pid, Sample, Tid};
 use serde::Serialize;

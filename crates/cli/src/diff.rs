@@ -305,8 +305,11 @@ fn failed(comparison: &Comparison, gate: &Gate) -> anyhow::Result<Option<String>
         )));
     }
     let said = |value: Option<f64>| value.map_or("none".to_owned(), |v| v.to_string());
+    let change = metric.relative.map_or(String::new(), |relative| {
+        format!(" ({:+.2} %)", 100.0 * relative)
+    });
     let values = format!(
-        "before {}, after {}",
+        "before {}, after {}{change}",
         said(metric.before),
         said(metric.after)
     );

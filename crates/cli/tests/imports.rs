@@ -320,6 +320,13 @@ fn lackeys_accesses_are_counted_and_kept() {
     );
     assert_eq!(sampled["stores"], Some(stores as u64));
     assert_eq!(report["run"]["duration_ns"], instructions);
+    let problems = |report: &Value| report["import"]["problems"].clone();
+    assert_eq!(problems(&report), Value::Array(Vec::new()));
+    let half = text.lines().take(text.lines().count() / 2);
+    let half: String = half.map(|line| format!("{line}\n")).collect();
+    std::fs::write(&file, half).expect("a file");
+    let told = problems(&self::report(&import(&file).0)).to_string();
+    assert!(told.contains("it may be cut off"), "{told}");
 }
 
 /// The lines are DynamoRIO's example of the view, with one of each kind more.

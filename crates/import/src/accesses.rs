@@ -57,6 +57,9 @@ pub(super) struct Trace {
     rows: Vec<Sample>,
     pub(super) samples: BTreeMap<EventId, u64>,
     pub(super) command: String,
+    /// Whether the tool's first and last words were seen.
+    began: bool,
+    ended: bool,
     pub(super) unreadable: u64,
     pub(super) first_unreadable: Option<u64>,
 }
@@ -149,8 +152,15 @@ impl Trace {
         });
     }
 
-    /// lackey says what it ran.
+    /// Whether the tool's first words are there and its last are not.
+    pub(super) fn is_cut(&self) -> bool {
+        self.began && !self.ended
+    }
+
+    /// lackey says what it ran, and how that ended; the view begins and ends with headings.
     fn remark(&mut self, line: &str) {
+        self.began |= line.contains("== Command: ") || line.starts_with("Output format:");
+        self.ended |= line.contains("== Exit code: ") || line.starts_with("View tool results:");
         if let Some((_, command)) = line.split_once("== Command: ") {
             command.trim().clone_into(&mut self.command);
         }

@@ -156,7 +156,15 @@ fn of_trace(mut writer: Writer, trace: &Trace, text: Text) -> Result<()> {
         trace.unreadable,
         "lines of the file",
     ))?;
-    let problems = unreadable(trace.unreadable, trace.first_unreadable);
+    let mut problems = unreadable(trace.unreadable, trace.first_unreadable);
+    problems.extend(trace.is_cut().then(|| {
+        match text {
+        Text::Drcachesim => "it does not end with the view's results: it may be cut off".to_owned(),
+        _ => "it does not end with lackey's exit code: it may be cut off, or `--basic-counts=no` \
+              was given"
+            .to_owned(),
+    }
+    }));
     let sampled = |(&event, &samples): (_, &u64)| SampledFacts {
         event,
         samples,

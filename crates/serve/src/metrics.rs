@@ -13,7 +13,6 @@ use memgauge_online::State;
 
 use crate::bodies::{SourceName, Totals};
 use crate::profilers::Profilers;
-use crate::push::Pushes;
 
 /// Type of the text.
 pub(crate) const KIND: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -295,17 +294,6 @@ fn answers(families: &mut Families, traffic: &Traffic) {
         help,
         of(&traffic.dropped),
     );
-}
-
-/// Metrics sent to a collector.
-pub(crate) fn pushes(families: &mut Families, pushes: &Pushes) {
-    let outcomes = [("taken", &pushes.taken), ("failed", &pushes.failed)];
-    let outcomes = outcomes.map(|(outcome, count)| {
-        let label = vec![("outcome", outcome.to_owned())];
-        (label, count.load(Ordering::Relaxed))
-    });
-    let help = "Times that metrics were sent to the collector, by outcome.";
-    families.add(("memgauge_pushes", Kind::Counter), help, outcomes);
 }
 
 /// What the service itself takes, by the names that all programs use.

@@ -5,7 +5,7 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
-use crate::metrics::Family;
+use crate::metrics::{Families, Family, Kind};
 
 /// Sends a set of metrics. An error says in words why it was not taken.
 pub type SendMetrics = dyn Fn(&[Family]) -> Result<(), String> + Send;
@@ -61,6 +61,17 @@ impl Pushes {
             Err(_) => &self.failed,
         };
         of.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Adds its metrics.
+    pub(crate) fn add_to(&self, families: &mut Families) {
+        let outcomes = [("taken", &self.taken), ("failed", &self.failed)];
+        let outcomes = outcomes.map(|(outcome, count)| {
+            let label = vec![("outcome", outcome.to_owned())];
+            (label, count.load(Ordering::Relaxed))
+        });
+        let help = "Times that metrics were sent to the collector, by outcome.";
+        families.add(("memgauge_pushes", Kind::Counter), help, outcomes);
     }
 }
 

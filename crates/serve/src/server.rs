@@ -389,7 +389,7 @@ impl Shared {
         let mut families = metrics::families(&self.service.profilers, &self.traffic);
         self.with_io(|io| io.add_to(&mut families));
         if let Some(pushes) = &self.pushes {
-            metrics::pushes(&mut families, pushes);
+            pushes.add_to(&mut families);
         }
         families
     }

@@ -1,6 +1,8 @@
 //! Call stacks over time, in few bins: what a viewer shows of a selected stretch.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
+
+use ahash::{HashMap, HashMapExt};
 
 use serde::Serialize;
 

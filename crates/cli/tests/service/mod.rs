@@ -1,0 +1,196 @@
+//! A `memgauge serve` with a socket of its own, and targets.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use memgauge_testing::{Need, skipped};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::harness::PROGRAM;
+
+/// Longer than anything takes that comes at all.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !holds() {
+        assert!(began.elapsed() < PATIENCE, "{what} never came");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// A process that ends with the test.
+pub(crate) struct Running(pub(crate) Child);
+
+impl Running {
+    /// One that computes.
+    pub(crate) fn busy() -> Running {
+        Running::of(Command::new("sh").args(["-c", "while :; do :; done"]))
+    }
+
+    pub(crate) fn of(command: &mut Command) -> Running {
+        Running(command.spawn().expect("it runs"))
+    }
+
+    pub(crate) fn pid(&self) -> String {
+        self.0.id().to_string()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A service with a socket in a folder of its own.
+pub(crate) struct Service {
+    pub(crate) process: Running,
+    pub(crate) socket: PathBuf,
+    pub(crate) metrics: String,
+    _folder: TempDir,
+}
+
+impl Service {
+    /// `None` where this machine lets nobody sample.
+    pub(crate) fn start() -> Option<Service> {
+        Service::with(&[])
+    }
+
+    pub(crate) fn with(options: &[&str]) -> Option<Service> {
+        if !Path::new("/proc/sys/kernel/perf_event_paranoid").exists() {
+            skipped(Need::Kernel, "this kernel has no perf events");
+            return None;
+        }
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        // Another user's client passes through.
+        let all = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(folder.path(), all).expect("it is ours");
+        let socket = folder.path().join("s.sock");
+        let (process, said) = serve_with(&socket, options);
+        let metrics = said.iter().find_map(|line| line.split_once("http://"));
+        let metrics = metrics.expect("it names its metrics").1;
+        Some(Service {
+            metrics: metrics.trim_end_matches("/metrics").to_owned(),
+            process,
+            socket,
+            _folder: folder,
+        })
+    }
+
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(PROGRAM);
+        command
+            .arg("ctl")
+            .arg("--socket")
+            .arg(&self.socket)
+            .args(arguments);
+        command
+    }
+
+    /// What `memgauge ctl` prints; it must succeed.
+    pub(crate) fn ctl(&self, arguments: &[&str]) -> String {
+        let output = self.command(arguments).output().expect("it runs");
+        let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{arguments:?}: {complaint}");
+        String::from_utf8(output.stdout).expect("text")
+    }
+
+    pub(crate) fn json(&self, arguments: &[&str]) -> Value {
+        let all = [&["--json"], arguments].concat();
+        serde_json::from_str(&self.ctl(&all)).expect("JSON")
+    }
+
+    /// Makes a profiler; its number.
+    pub(crate) fn new_profiler(&self, options: &[&str]) -> String {
+        let all = [&["new"], options].concat();
+        self.ctl(&all).trim().to_owned()
+    }
+
+    pub(crate) fn connect(&self) -> UnixStream {
+        let stream = UnixStream::connect(&self.socket).expect("it listens");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a time");
+        stream
+    }
+
+    /// The whole answer to bytes, until the service closes the connection.
+    pub(crate) fn answer(&self, bytes: &[u8]) -> String {
+        let mut stream = self.connect();
+        // It may close before it has read all that is too much.
+        let _ = stream.write_all(bytes);
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        String::from_utf8_lossy(&answer).into_owned()
+    }
+
+    pub(crate) fn descriptors(&self) -> usize {
+        let folder = format!("/proc/{}/fd", self.process.pid());
+        std::fs::read_dir(folder).expect("it runs").count()
+    }
+
+    pub(crate) fn metrics(&self) -> String {
+        let mut stream = TcpStream::connect(&self.metrics).expect("it listens");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a time");
+        let head = "GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+        stream.write_all(head.as_bytes()).expect("it reads");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("it answers");
+        let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
+        assert!(head.starts_with("HTTP/1.1 200 OK"), "{head}");
+        body.to_owned()
+    }
+
+    /// A metric, summed over its labels.
+    pub(crate) fn metric(&self, name: &str) -> f64 {
+        let text = self.metrics();
+        let values = text.lines().filter_map(|line| {
+            let rest = line.strip_prefix(name)?;
+            let labelled = rest.starts_with('{') || rest.starts_with(' ');
+            labelled.then(|| rest.rsplit(' ').next()?.parse::<f64>().ok())?
+        });
+        values.sum()
+    }
+}
+
+/// Starts a service; what it says until it listens.
+pub(crate) fn serve(socket: &Path) -> (Running, Vec<String>) {
+    serve_with(socket, &[])
+}
+
+pub(crate) fn serve_with(socket: &Path, options: &[&str]) -> (Running, Vec<String>) {
+    let child = Command::new(PROGRAM)
+        .args(["serve", "--metrics", "0", "--socket"])
+        .arg(socket)
+        .args(options)
+        .stderr(Stdio::piped())
+        .spawn();
+    let mut child = child.expect("it runs");
+    let errors = child.stderr.take().expect("it is a pipe");
+    let mut said = Vec::new();
+    for line in BufReader::new(errors).lines() {
+        said.push(line.expect("text"));
+        if said.last().is_some_and(|line| line.contains("serving at")) {
+            break;
+        }
+    }
+    (Running(child), said)
+}
+
+pub(crate) fn complaint(output: &Output) -> String {
+    assert!(!output.status.success(), "it succeeded: {output:?}");
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// A file that installing puts beside the program.
+pub(crate) fn file_of_dist(name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../dist")
+        .join(name);
+    std::fs::read_to_string(path).expect("it is there")
+}
