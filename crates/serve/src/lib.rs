@@ -25,7 +25,7 @@ pub use http::{Parsed, Request, Response, parse};
 pub use io_bytes::{IoSource, Moved};
 pub use metrics::{Family, Kind, Labels, Value};
 pub use profilers::Limits;
-pub use push::{Push, SendMetrics};
+pub use push::{Push, SendMetrics, Tell};
 pub use refusal::{KINDS, Refusal};
 pub use rights::{Peer, Policy, Rights, group};
 pub use routes::{Operation, ROUTES, Route};

@@ -10,6 +10,9 @@ use crate::metrics::{Families, Family, Kind};
 /// Sends a set of metrics. An error says in words why it was not taken.
 pub type SendMetrics = dyn Fn(&[Family]) -> Result<(), String> + Send;
 
+/// Told how sending went.
+pub type Tell = dyn Fn(&Result<(), String>) + Send;
+
 /// Where metrics are sent to, and how often.
 pub struct Push {
     /// Between two times.
@@ -17,7 +20,7 @@ pub struct Push {
     /// Sends them.
     pub send: Box<SendMetrics>,
     /// Told the first error after a success, and the first success after an error.
-    pub tell: Box<dyn Fn(&Result<(), String>) + Send>,
+    pub tell: Box<Tell>,
 }
 
 /// How often metrics were taken, and how often not.
