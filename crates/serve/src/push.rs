@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::{Builder, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::metrics::{Families, Family, Kind};
 
@@ -43,8 +43,11 @@ impl Pusher {
         let (over, ended) = channel::<()>();
         let thread = Builder::new().name("push".to_owned()).spawn(move || {
             let (mut goes_on, mut failing) = (true, false);
+            let mut due = Instant::now() + push.every;
             while goes_on {
-                goes_on = ended.recv_timeout(push.every) == Err(RecvTimeoutError::Timeout);
+                let wait = due.saturating_duration_since(Instant::now());
+                goes_on = ended.recv_timeout(wait) == Err(RecvTimeoutError::Timeout);
+                due += push.every;
                 let sent = (push.send)(&metrics());
                 count(&sent);
                 if failing != sent.is_err() {

@@ -42,7 +42,8 @@ impl Symbols {
     /// Symbols of the files that the recording at that path names.
     pub fn of(recording: &Path) -> Symbols {
         Symbols {
-            symbolizer: Symbolizer::new(),
+            // It would take a C function `t` for the mangled type `unsigned short`.
+            symbolizer: Symbolizer::builder().enable_demangling(false).build(),
             recording: recording.to_owned(),
             ended: files::last_change(recording),
             images: HashMap::new(),
@@ -166,7 +167,7 @@ fn symbol(sym: &Sym<'_>) -> Symbol {
 
 fn caller(function: &str, info: Option<&CodeInfo<'_>>) -> Caller {
     Caller {
-        function: function.to_owned(),
+        function: image::demangled(function),
         file: info.map(|i| i.to_path().to_string_lossy().into_owned()),
         line: info.and_then(|i| i.line),
     }

@@ -290,3 +290,23 @@ fn stubs_are_named_after_the_function_that_they_call() {
         }
     }
 }
+
+/// Names of C that could be mangled types of C++: `t` is `unsigned short` there.
+#[test]
+fn names_of_c_are_not_taken_for_types() {
+    let source = "
+        #define F(name) extern \"C\" __attribute__((noinline, used)) long name(long n) { return n * n + sizeof #name; }
+        F(t) F(i) F(d) F(x) F(Pc) F(f) F(St) F(v)
+        int main(int argc, char **) { return t(argc) + i(argc) + St(argc); }
+    ";
+    for options in [&["-g"][..], &["-g0"]] {
+        let folder = tempfile::tempdir().unwrap();
+        let path = compile(folder.path(), source, options);
+        let built = Built { folder, path };
+        let (file, mut symbols) = (built.file(), built.symbols());
+        for name in ["t", "i", "d", "x", "Pc", "f", "St", "v"] {
+            let (_, _, offset) = place(&built.path, name);
+            assert_eq!(symbols.resolve(&file, offset).unwrap().name, name);
+        }
+    }
+}

@@ -16,20 +16,25 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Where a collector takes metrics: an address without a path has the usual one.
 fn url(endpoint: &str) -> anyhow::Result<String> {
-    let rest = match endpoint.split_once("://") {
-        Some(("http", rest)) => rest,
-        None => endpoint,
-        Some((scheme, _)) => {
-            return Err(usage(format!(
-                "failed to read --otlp {endpoint}: `{scheme}` is not spoken: give an address of \
-                 HTTP, as in http://127.0.0.1:4318; a collector on this machine can send \
-                 encrypted"
-            )));
-        }
-    };
+    let (scheme, rest) = endpoint.split_once("://").unwrap_or(("http", endpoint));
+    if !scheme.eq_ignore_ascii_case("http") {
+        return Err(usage(format!(
+            "failed to read --otlp {endpoint}: `{scheme}` is not spoken: give an address of HTTP, \
+             as in http://127.0.0.1:4318; a collector on this machine can send encrypted"
+        )));
+    }
     let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
-    if host.is_empty() || host.contains(char::is_whitespace) {
-        let why = format!("failed to read --otlp {endpoint}: expected http://HOST:PORT");
+    let port = host
+        .rsplit_once(':')
+        .filter(|(_, port)| !port.ends_with(']'))
+        .map(|(_, port)| port);
+    let is_port = |port: &str| port.parse::<u16>().is_ok_and(|port| port > 0);
+    let is_bad = |c: char| c.is_whitespace() || c.is_control();
+    let has_name = !host.is_empty() && !host.starts_with(':');
+    if !has_name || rest.contains(is_bad) || port.is_some_and(|port| !is_port(port)) {
+        let why = format!(
+            "failed to read --otlp {endpoint}: expected http://HOST:PORT, a port from 1 to 65535"
+        );
         return Err(usage(why));
     }
     let path = match path {
@@ -75,6 +80,8 @@ pub(super) fn push(endpoint: &str) -> anyhow::Result<Push> {
     let url = url(endpoint)?;
     let agent: Agent = Agent::config_builder()
         .timeout_global(Some(PATIENCE))
+        // A request that is sent elsewhere arrives there without its body.
+        .max_redirects(0)
         .build()
         .into();
     let started = unix_ns();
@@ -90,7 +97,11 @@ pub(super) fn push(endpoint: &str) -> anyhow::Result<Push> {
         let body = otlp_metrics(&resource, &instruments, [started, unix_ns()]);
         let request = agent.post(&url);
         let request = request.header("Content-Type", "application/x-protobuf");
-        request.send(&body).map(drop).map_err(|e| e.to_string())
+        let answer = request.send(&body).map_err(|e| e.to_string())?;
+        match answer.status() {
+            status if status.is_success() => Ok(()),
+            status => Err(format!("http status: {}", status.as_u16())),
+        }
     };
     let tell = move |sent: &Result<(), String>| match sent {
         Ok(()) => eprintln!("memgauge: metrics are taken again by {told}"),
@@ -124,7 +135,23 @@ mod tests {
             of("http://c:1/otlp/v1/metrics").unwrap(),
             "http://c:1/otlp/v1/metrics"
         );
-        for text in ["https://c:4318", "unix:///x", "http://", "", "/x", "a b"] {
+        assert_eq!(
+            of("HTTP://[::1]:4318").unwrap(),
+            "http://[::1]:4318/v1/metrics"
+        );
+        for text in [
+            "https://c:4318",
+            "unix:///x",
+            "http://",
+            "",
+            "/x",
+            "a b",
+            ":4318",
+            "c:0",
+            "c:65536",
+            "c:x",
+            "c:4318/a b",
+        ] {
             assert!(of(text).unwrap_err().contains("--otlp"), "{text}");
         }
     }

@@ -1,12 +1,18 @@
 //! I/O accounting for the metrics of the service.
 
+use std::os::unix::fs::MetadataExt;
+
 use memgauge_host::memory_counters::NoCounters;
 use memgauge_io::{Filter, Meter, Setup};
 use memgauge_serve::{IoSource, Moved};
 use memgauge_trace::{Direction, IoRow, Owner};
 
 /// A meter that runs as long as the service.
-pub(super) struct IoAccounts(Meter);
+pub(super) struct IoAccounts {
+    meter: Meter,
+    /// The network namespace of the service.
+    namespace: Option<u32>,
+}
 
 impl IoAccounts {
     pub(super) fn start() -> anyhow::Result<IoAccounts> {
@@ -15,17 +21,17 @@ impl IoAccounts {
             ..Setup::default()
         };
         let no_counters = Box::new(NoCounters(String::new()));
-        Ok(IoAccounts(Meter::start(
-            Filter::default(),
-            setup,
-            no_counters,
-        )?))
+        let namespace = std::fs::metadata("/proc/self/ns/net");
+        Ok(IoAccounts {
+            meter: Meter::start(Filter::default(), setup, no_counters)?,
+            namespace: namespace.ok().map(|file| file.ino() as u32),
+        })
     }
 
     fn moved_by(&self, row: &IoRow) -> Moved {
-        let device = self.0.device(row.device);
+        let device = self.meter.device(row.device);
         let command = (row.owner != Owner::DEVICE).then(|| {
-            let owner = self.0.owner(row.owner);
+            let owner = self.meter.owner(row.owner);
             owner.map_or_else(String::new, |owner| owner.command.clone())
         });
         let bytes = match row.direction {
@@ -33,9 +39,15 @@ impl IoAccounts {
             Direction::Out => [0, row.bytes],
             Direction::Unknown => [0, 0],
         };
+        let name = device.map_or("", |device| device.name.as_str());
+        // Each namespace may have an `eth0`.
+        let device = match row.device.netns {
+            netns if netns == 0 || Some(netns) == self.namespace => name.to_owned(),
+            netns => format!("{name}@{netns}"),
+        };
         Moved {
             command,
-            device: device.map_or_else(String::new, |device| device.name.clone()),
+            device,
             bytes,
         }
     }
@@ -43,12 +55,12 @@ impl IoAccounts {
 
 impl IoSource for IoAccounts {
     fn moved(&mut self) -> Result<Vec<Moved>, String> {
-        let look = self.0.look(false).map_err(|e| e.to_string())?;
+        let look = self.meter.look(false).map_err(|e| e.to_string())?;
         Ok(look.rows.iter().map(|row| self.moved_by(row)).collect())
     }
 
     fn losses(&mut self) -> Vec<(String, u64)> {
-        let losses = self.0.losses().unwrap_or_default();
+        let losses = self.meter.losses().unwrap_or_default();
         let losses = losses.into_iter();
         losses
             .map(|loss| (loss.name.to_owned(), loss.count))

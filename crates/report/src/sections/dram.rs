@@ -94,7 +94,7 @@ pub(super) fn over_time(summary: &Summary, style: &Style) -> String {
         panel("write", Role::Write, &write),
     ];
     let column_ns = curve.duration_ns / columns as u64;
-    let column = units::nanoseconds(column_ns, style);
+    let column = units::nanoseconds(column_ns.max(curve.bin_ns), style);
     let bin = units::nanoseconds(curve.bin_ns, style);
     let note = format!("a column is the mean of {column}; peaks are of {bin}");
     style.heading(&title, &note) + &plot::draw(&panels, curve.duration_ns, style)
