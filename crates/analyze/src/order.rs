@@ -3,7 +3,8 @@
 //! No source counts regular misses. Yet the model charges a load's miss by its order: the
 //! exposed part of its latency, or of a regular one its latency / misses in flight. So the
 //! stall tells their share. A stall beyond that of irregular misses alone comes from lines
-//! that are stored to, which wait only for the way to memory, in whatever order.
+//! that are stored to, which wait only for the way to memory, in whatever order. How long
+//! these can wait is known, too: what is beyond both is the loads'.
 
 use memgauge_trace::MachineFacts;
 
@@ -15,6 +16,8 @@ const IN_ORDER: f64 = 0.5;
 /// Loads and stores a miss, from which on a line is used more than once. Two accesses of
 /// 32 bytes use a line to its end; a few other misses among them must not hide it.
 const USES: f64 = 1.5;
+/// Bytes of a line of any modelled cache.
+const LINE_BYTES: f64 = 64.0;
 
 /// How a run comes to the lines that it misses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,10 +73,22 @@ fn regular_share(totals: &Counts, machine: &MachineFacts, stalled: f64) -> Optio
     let [irregular, regular] = [exposed, 1.0 / in_flight].map(|part| latency * loads * part);
     let observed = stalled * total("cycles")?;
     // A tenth more than the longest is more than rounding.
-    if observed > irregular * 1.1 {
+    let by_loads = match observed > irregular * 1.1 {
+        true => {
+            let line = LINE_BYTES / (machine.dram_bytes_per_s as f64).max(1.0);
+            let line = line * number("/frequency_hz")?;
+            let lines = total("llc.miss").unwrap_or(0.0) * (1.0 - loads)
+                + total("llc.writeback").unwrap_or(0.0);
+            let by_stores = lines * (memory / in_flight).max(line);
+            (observed - by_stores).clamp(0.0, irregular)
+        }
+        false => observed,
+    };
+    // Stores wait for most of it.
+    if by_loads * 2.0 < observed {
         return Some(Share::Stores);
     }
-    let share = (irregular - observed) / (irregular - regular);
+    let share = (irregular - by_loads) / (irregular - regular);
     (irregular > regular).then(|| Share::OfLoads(share.clamp(0.0, 1.0)))
 }
 
@@ -108,6 +123,7 @@ mod tests {
                 "llc": {"latency_cycles": 44},
                 "timing": {"dram_latency_ns": 104, "exposed_percent": 90, "misses_in_flight": 10}
             })),
+            dram_bytes_per_s: 64_000_000_000,
             ..MachineFacts::default()
         }
     }
@@ -115,11 +131,17 @@ mod tests {
     /// The order of a run of 1000 misses, `loads` of them by loads, that stalls for
     /// `stalled` of 100 000 cycles and makes `accesses` a miss.
     fn found(loads: u64, stalled: f64, accesses: u64) -> Order {
+        found_with(loads, 0, stalled, accesses)
+    }
+
+    /// The same with so many lines written to memory.
+    fn found_with(loads: u64, writebacks: u64, stalled: f64, accesses: u64) -> Order {
         let totals: Counts = [
             ("cycles", 100_000),
             ("l1d.miss", 1000),
             ("l1d.load_miss", loads),
             ("llc.miss", 1000),
+            ("llc.writeback", writebacks),
         ]
         .map(|(name, value)| (name.to_owned(), value))
         .into();
@@ -163,6 +185,16 @@ mod tests {
     fn accesses_a_miss_tell_a_stream_from_a_stride() {
         assert_eq!(found(1000, 0.10, 1), Order::Stride);
         assert_eq!(found(1000, 0.10, 2), Order::Stream);
+    }
+
+    /// 1000 loads of 64 MiB in no order, after an array was written, with counters beside
+    /// them in the same function. The array's lines stall a little more than the loads
+    /// alone can; the loads stall for most of it.
+    #[test]
+    fn scattered_loads_after_stores_are_no_stream() {
+        assert_eq!(found_with(730, 270, 0.73, 8), Order::Scattered);
+        // The same stall of hardly a load is the stores'.
+        assert_eq!(found_with(50, 950, 0.05, 8), Order::Stream);
     }
 
     #[test]
