@@ -18,7 +18,7 @@ use super::threads::{Change as ThreadChange, Threads};
 use super::unwinding::{Change, Unwinding};
 use super::writing::Writing;
 use crate::{Error, Result};
-use memgauge_host::program::{KernelCode, Mappings, hex};
+use memgauge_host::program::{KernelCode, Mappings, RecordedKernel, hex};
 use memgauge_host::unwind::{self, BROKEN_STACKS, SHORT_STACKS};
 use memgauge_perf::abi::{flag, read, record, sample};
 use memgauge_perf::builtin::{self, Named};
@@ -187,6 +187,8 @@ const NOT_KEPT: [&str; 4] = [
 /// `PERF_RECORD_MISC_LOST_SAMPLES_BPF`: not lost, but not wanted.
 const BY_A_FILTER: u16 = 1 << 15;
 
+/// perf's name for the kernel's code.
+const KERNEL: &str = "[kernel.kallsyms]";
 /// The kernel's kinds of records are below that.
 const KINDS: usize = 64;
 
@@ -406,7 +408,7 @@ impl Converter {
         };
         let path = String::from_utf8_lossy(map.path);
         // The offset in the file is the address of the symbol that the name ends with.
-        if let Some(symbol) = path.strip_prefix("[kernel.kallsyms]") {
+        if let Some(symbol) = path.strip_prefix(KERNEL) {
             self.kernel_symbol = Some((symbol.to_owned(), map.file_offset));
         }
         let path = if path == "//anon" {
@@ -574,8 +576,14 @@ impl Converter {
         let in_rings = self.ring_losses(&file.events);
         let sampling = self.sampling();
         let import = self.facts(damage);
-        let kernel = (self.kernel_symbol.as_ref())
-            .map(|(symbol, address)| self.kernel.named_if_at(symbol, *address));
+        let kernel = self.kernel_symbol.as_ref().map(|(symbol, address)| {
+            self.kernel.named_if_in(&RecordedKernel {
+                symbol,
+                address: *address,
+                release: &file.facts.host.kernel,
+                build_id: self.build_ids.get(KERNEL).map_or("", String::as_str),
+            })
+        });
         let mut writer = self.writer.finish()?;
         writer.extend(kernel.unwrap_or_default())?;
         writer.extend(self.threads.rows())?;

@@ -9,6 +9,8 @@ use std::fs;
 
 use memgauge_trace::{GeneratedCode, Pid, VirtAddr};
 
+use super::hex;
+
 /// Distinct addresses that are kept; the kernel has some ten million bytes of code.
 const MOST_ADDRESSES: usize = 1 << 20;
 /// The last function of the list has no end: no function is larger.
@@ -34,15 +36,14 @@ impl KernelCode {
         }
     }
 
-    /// The same of addresses that a kernel had in which `symbol` was at `address`: none if
-    /// the running one is another, or has booted since.
-    pub fn named_if_at(&self, symbol: &str, address: u64) -> Vec<GeneratedCode> {
-        if self.0.is_empty() || address == 0 {
+    /// The same of addresses that this kernel had: none if the running one is another, or
+    /// has booted since.
+    pub fn named_if_in(&self, kernel: &RecordedKernel<'_>) -> Vec<GeneratedCode> {
+        if self.0.is_empty() || !kernel.is_of(&running_release(), &running_build_id()) {
             return Vec::new();
         }
         let list = list();
-        let mut all = list.lines().filter_map(Entry::of);
-        match all.any(|entry| entry.name == symbol && entry.address == address) {
+        match kernel.lies_as_in(&list) {
             true => self.named_by(&list),
             false => Vec::new(),
         }
@@ -67,6 +68,69 @@ impl KernelCode {
             }
         }
         named
+    }
+}
+
+/// What a recording tells of the kernel that it is of.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RecordedKernel<'a> {
+    /// A symbol of it, and the address where it was.
+    pub symbol: &'a str,
+    /// As above; 0 where nobody knows.
+    pub address: u64,
+    /// As `uname -r` says; empty where nobody knows.
+    pub release: &'a str,
+    /// In hexadecimal; empty where nobody knows.
+    pub build_id: &'a str,
+}
+
+impl RecordedKernel<'_> {
+    /// Whether it is the kernel with this release and build id. Kernels that are not moved
+    /// at boot (`nokaslr`) have their first symbol at one address, so that this tells
+    /// nothing: a recording that knows neither release nor build id is of no known kernel.
+    fn is_of(&self, release: &str, build_id: &str) -> bool {
+        match self.build_id.is_empty() || build_id.is_empty() {
+            true => !self.release.is_empty() && self.release == release,
+            false => self.build_id == build_id,
+        }
+    }
+
+    /// Whether it lies where the kernel with these symbols does.
+    fn lies_as_in(&self, list: &str) -> bool {
+        let mut all = list.lines().filter_map(Entry::of);
+        self.address != 0
+            && all.any(|entry| entry.name == self.symbol && entry.address == self.address)
+    }
+}
+
+fn running_release() -> String {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    release.trim().to_owned()
+}
+
+fn running_build_id() -> String {
+    let notes = fs::read("/sys/kernel/notes").unwrap_or_default();
+    build_id(&notes).map(hex).unwrap_or_default()
+}
+
+/// The build id among a file's notes: three words (bytes of the name, bytes of the body,
+/// kind), then name and body, each padded to four bytes.
+fn build_id(mut notes: &[u8]) -> Option<&[u8]> {
+    /// `NT_GNU_BUILD_ID`.
+    const BUILD_ID: usize = 3;
+    loop {
+        let word = |at: usize| {
+            let bytes = notes.get(at..)?.first_chunk::<4>()?;
+            usize::try_from(u32::from_le_bytes(*bytes)).ok()
+        };
+        let (name_bytes, body_bytes, kind) = (word(0)?, word(4)?, word(8)?);
+        let name = notes.get(12..)?.get(..name_bytes)?;
+        let behind = notes.get(12 + name_bytes.next_multiple_of(4)..)?;
+        let body = behind.get(..body_bytes)?;
+        if kind == BUILD_ID && name == b"GNU\0" {
+            return Some(body);
+        }
+        notes = behind.get(body_bytes.next_multiple_of(4)..)?;
     }
 }
 
@@ -138,6 +202,53 @@ impl<'a> Entry<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn another_kernel_at_the_same_address_gives_no_names() {
+        let kernel = |release, build_id| RecordedKernel {
+            symbol: "_text",
+            address: 0xffff_ffff_8100_0000,
+            release,
+            build_id,
+        };
+        let is = |release, build_id| kernel(release, build_id).is_of("6.18.4", "ab01");
+        assert!(is("6.18.4", "ab01") && is("", "ab01") && is("6.18.4", ""));
+        assert!(!is("4.14.18", "") && !is("", ""));
+        // Built anew under the same name.
+        assert!(!is("6.18.4", "ab02"));
+        let here = "ffffffff81000000 T _text\n";
+        assert!(kernel("", "").lies_as_in(here));
+        assert!(!kernel("", "").lies_as_in("ffffffff9a000000 T _text\n"));
+        let nowhere = RecordedKernel {
+            address: 0,
+            ..kernel("", "")
+        };
+        assert!(!nowhere.lies_as_in("0000000000000000 T _text\n"));
+    }
+
+    #[test]
+    fn the_build_id_is_found_among_other_notes() {
+        let note = |name: &[u8], kind: u8, body: &[u8]| {
+            let mut bytes = vec![name.len() as u8, 0, 0, 0, body.len() as u8, 0, 0, 0];
+            bytes.extend([kind, 0, 0, 0]);
+            for part in [name, body] {
+                bytes.extend(part);
+                bytes.resize(bytes.len().next_multiple_of(4), 0);
+            }
+            bytes
+        };
+        let notes = [
+            note(b"Linux\0", 3, b"xyz"),
+            note(b"GNU\0", 1, b"abi!"),
+            note(b"GNU\0", 3, &[0xab, 0x01, 0x7f]),
+        ];
+        assert_eq!(build_id(&notes.concat()), Some(&[0xab, 0x01, 0x7f][..]));
+        assert_eq!(build_id(&notes[..2].concat()), None);
+        // Cut off, and with lengths beyond the end.
+        assert_eq!(build_id(&notes[2][..14]), None);
+        assert_eq!(build_id(&[0xff; 16]), None);
+        assert_eq!(build_id(&[]), None);
+    }
 
     #[test]
     fn addresses_of_the_kernel_get_the_function_that_they_are_in() {

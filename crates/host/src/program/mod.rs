@@ -29,7 +29,7 @@ use memgauge_trace::{Loss, LossKind, Module};
 use generated::{jitdump, perf_map};
 pub use identity::hex;
 pub use identity::{Identity, copy_name, identity};
-pub use kernel::{KernelCode, KernelNames};
+pub use kernel::{KernelCode, KernelNames, RecordedKernel};
 pub use mappings::Mappings;
 
 use crate::Result;
