@@ -444,6 +444,29 @@ mod tests {
         assert!(!asked.text(10, &plain(80, false)).contains("--event"));
     }
 
+    /// As a run with `--sets` and one without: no TLB is modelled in the first.
+    #[test]
+    fn an_event_that_one_run_does_not_know_ranks_nothing() {
+        let run = |counts: &[(&str, u64)]| {
+            let counts = counts.iter().map(|&(event, n)| (event.to_owned(), n));
+            let counts: BTreeMap<String, u64> = counts.collect();
+            Measured {
+                metrics: counts.iter().map(|(e, &n)| (e.clone(), n as f64)).collect(),
+                functions: BTreeMap::from([("chase (p)".to_owned(), counts)]),
+                ..Measured::default()
+            }
+        };
+        let full = run(&[("dtlb.walk", 1_260_000), ("llc.miss", 1000)]);
+        let sets = run(&[("llc.miss", 1010)]);
+        for (before, after) in [(&full, &sets), (&sets, &full)] {
+            let found = of(before.clone(), after.clone());
+            assert_eq!(found.ranked_by.as_deref(), Some("llc.miss"));
+            assert_eq!(found.functions[0].before + found.functions[0].after, 2010);
+        }
+        let only_walks = of(full.clone(), run(&[("llc.miss", 1000)]));
+        assert_eq!(only_walks.ranked_by, None);
+    }
+
     #[test]
     fn numbers_are_in_their_units() {
         let run = |factor: f64| Measured {

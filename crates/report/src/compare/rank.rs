@@ -1,6 +1,6 @@
 //! Which event's differences functions and lines are ranked by.
 
-use super::{Changed, Groups, changed};
+use super::{Changed, Groups, Measured, changed};
 
 /// Events that functions have exact counts of, with the cycles that one costs a processor
 /// of today, about: what it adds to an access that has come as far. They only say which
@@ -22,20 +22,31 @@ pub(super) fn ranked(groups: Groups, event: Option<&str>) -> Option<(String, Vec
     if let Some(event) = event {
         return Some((event.to_owned(), functions(event)));
     }
-    let costs = COSTS.map(|(event, cycles)| {
+    let comparable = COSTS.into_iter().filter(|(event, _)| have(groups, event));
+    let costs = comparable.map(|(event, cycles)| {
         let rows = functions(event);
         let cost = difference(&rows) as f64 * cycles;
         (event, rows, cost)
     });
-    let costs = costs.into_iter().filter(|(.., cost)| *cost > 0.0);
+    let costs = costs.filter(|(.., cost)| *cost > 0.0);
     let dearest = costs.max_by(|a, b| a.2.total_cmp(&b.2));
     if let Some((event, rows, _)) = dearest {
         return Some((event.to_owned(), rows));
     }
-    let rest = LAST
-        .iter()
-        .map(|&event| (event.to_owned(), functions(event)));
-    rest.into_iter().find(|(_, rows)| difference(rows) > 0)
+    let rest = LAST.into_iter().filter(|event| have(groups, event));
+    let mut rest = rest.map(|event| (event.to_owned(), functions(event)));
+    rest.find(|(_, rows)| difference(rows) > 0)
+}
+
+fn have(groups: Groups, event: &str) -> bool {
+    groups.iter().copied().flatten().all(|run| has(run, event))
+}
+
+/// Whether the run knows the event. Where it does not (no TLB is modelled with `--sets`),
+/// its functions have no count, which is not zero.
+pub(super) fn has(run: &Measured, event: &str) -> bool {
+    let mut counts = run.functions.values();
+    run.metrics.contains_key(event) || counts.any(|counts| counts.contains_key(event))
 }
 
 /// The sum of all functions' absolute differences: code that moves from one to another

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use super::curves::{self, RunCurves};
+use super::rank::has;
 use super::text::signed_percent;
 use super::{Comparison, Measured, MetricUnit};
 use crate::plot::{self, Panel};
@@ -48,7 +49,9 @@ impl Compared {
             others.iter().map(one).collect()
         };
         let mut comparisons = compared(event);
-        let ranked_by = comparisons.iter().find_map(|c| c.ranked_by.clone());
+        let of_pairs = || comparisons.iter().filter_map(|c| c.ranked_by.clone());
+        let known_to_all = |event: &String| runs.iter().all(|run| has(&run.1, event));
+        let ranked_by = of_pairs().find(known_to_all).or_else(|| of_pairs().next());
         if event.is_none() && comparisons.len() > 1 && ranked_by.is_some() {
             // One event for all, so that they can stand beside each other.
             comparisons = compared(ranked_by.as_deref());
@@ -343,6 +346,31 @@ mod tests {
             curve("<b>new</b>.mg", 2, &[4000, 0, 4000]),
         ];
         Compared::of(&runs, None, curves)
+    }
+
+    /// The third run knows nothing of TLBs, which is not a count of zero.
+    #[test]
+    fn all_runs_have_the_event_that_ranks() {
+        let with_walks = |name: &str, walks: u64| {
+            let (name, mut measured) = run(name, &[("sum", 100 + walks)]);
+            for counts in measured.functions.values_mut() {
+                counts.insert("dtlb.walk".to_owned(), 1000 * walks);
+            }
+            let metric = ("dtlb.walk".to_owned(), 1000.0 * walks as f64);
+            measured.metrics.extend([metric]);
+            (name, measured)
+        };
+        let runs = |last| [with_walks("a.mg", 0), with_walks("b.mg", 9), last];
+        let event = |last| {
+            Compared::of(&runs(last), None, Vec::new()).comparisons[0]
+                .ranked_by
+                .clone()
+        };
+        assert_eq!(event(with_walks("c.mg", 5)).as_deref(), Some("dtlb.walk"));
+        assert_eq!(
+            event(run("c.mg", &[("sum", 130)])).as_deref(),
+            Some("llc.miss")
+        );
     }
 
     #[test]
