@@ -30,7 +30,8 @@ pub(crate) fn of_cause(cause: &Cause, summary: &Summary) -> Statement {
     let threshold = match cause.kind {
         CauseKind::Tiny if value < 1.0 => format!("{:.0} ms", cause.threshold * 1e3),
         CauseKind::Tiny | CauseKind::FewSamples => units::count(cause.threshold as u64),
-        CauseKind::PageFaults | CauseKind::CacheMisses => units::rate(cause.threshold),
+        CauseKind::PageFaults => units::count(cause.threshold as u64),
+        CauseKind::CacheMisses => units::rate(cause.threshold),
         _ => format!("{:.0} %", cause.threshold * 100.0),
     };
     let limit = summary.recording.machine.as_ref();
@@ -51,13 +52,29 @@ pub(crate) fn of_cause(cause: &Cause, summary: &Summary) -> Statement {
             format!("fewer than {threshold} instructions"),
             "Record a longer run: a larger input, or more repetitions.",
         ),
+        CauseKind::FewSamples if value == 0.0 => (
+            "It has no samples: nothing is known of its code.".to_owned(),
+            format!("fewer than {threshold} samples"),
+            "Record with a shorter period (-c), a higher frequency (-F), or for longer.",
+        ),
         CauseKind::FewSamples => (
             format!(
-                "Only {} samples: shares are rough.",
-                units::count(value as u64)
+                "Only {}: shares are rough.",
+                units::plural(value as u64, "sample")
             ),
             format!("fewer than {threshold} samples"),
             "Record with a shorter period (-c), a higher frequency (-F), or for longer.",
+        ),
+        // Counters tell who ran, not why the others did not.
+        CauseKind::Idle if summary.counting.is_some() => (
+            format!(
+                "It ran for {} of the time at most: it waits, or other programs had the \
+                 processors.",
+                percent(1.0 - value)
+            ),
+            format!("on no processor for at least {threshold} of the time"),
+            "On a machine that does nothing else, it waits: `memgauge io -- CMD` shows disks and \
+             networks. Else repeat it when the machine is free.",
         ),
         CauseKind::Idle => (
             format!(
@@ -130,7 +147,7 @@ pub(crate) fn of_cause(cause: &Cause, summary: &Summary) -> Statement {
             format!(
                 "Page faults hold it up: {} a second of processor time, about {} of it at \
                  0.5 µs each.",
-                units::rate(value),
+                units::count(value as u64),
                 percent(other)
             ),
             format!("at least {threshold} a second of processor time"),
@@ -171,5 +188,45 @@ pub(crate) fn of_cause(cause: &Cause, summary: &Summary) -> Statement {
         text,
         rule,
         next: next.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use memgauge_analyze::Counting;
+
+    fn said(kind: CauseKind, value: f64, summary: &Summary) -> String {
+        let cause = Cause {
+            kind,
+            value,
+            threshold: 100_000.0,
+            other: Some(0.25),
+        };
+        of_cause(&cause, summary).text
+    }
+
+    #[test]
+    fn numbers_of_samples_and_faults_are_readable() {
+        let summary = crate::fixture::empty();
+        let samples = |n| said(CauseKind::FewSamples, n, &summary);
+        assert_eq!(samples(1.0), "Only 1 sample: shares are rough.");
+        assert_eq!(samples(2.0), "Only 2 samples: shares are rough.");
+        assert!(samples(0.0).contains("no samples"));
+        let faults = said(CauseKind::PageFaults, 506_694.5, &summary);
+        assert!(faults.contains(" 507k a second"), "{faults}");
+    }
+
+    /// Counters do not tell a program that waits from one that waits for a processor.
+    #[test]
+    fn a_counted_run_with_idle_processors_need_not_have_waited() {
+        let mut summary = crate::fixture::empty();
+        summary.counting = None;
+        let waits = said(CauseKind::Idle, 0.6, &summary);
+        assert!(waits.contains("mostly waits"), "{waits}");
+        summary.counting = Some(Counting::default());
+        let counted = said(CauseKind::Idle, 0.6, &summary);
+        assert!(counted.contains("40.0 %"), "{counted}");
+        assert!(counted.contains("other programs"), "{counted}");
     }
 }

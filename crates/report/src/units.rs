@@ -14,6 +14,12 @@ pub(crate) fn count(n: u64) -> String {
     format!("{}{suffix}", three_digits(value))
 }
 
+/// `1 word` or `2 words`.
+pub(crate) fn plural(n: u64, word: &str) -> String {
+    let ending = if n == 1 { "" } else { "s" };
+    format!("{} {word}{ending}", count(n))
+}
+
 /// A size in binary units: exact below 1 KiB.
 pub(crate) fn bytes(n: u64) -> String {
     if n < 1024 {

@@ -13,6 +13,9 @@ const PATHS: usize = 3;
 const CALLERS: usize = 24;
 /// Functions that are shown with what they call.
 const INCLUSIVE: usize = 10;
+/// Part of the events without a caller that is worth a word. Functions that call no other
+/// lose theirs even with frame pointers.
+const NO_CALLERS: f64 = 0.3;
 /// Part of a function's events that a further path must have.
 const LEAST: f64 = 0.05;
 
@@ -33,7 +36,24 @@ pub(super) fn callers(summary: &Summary, style: &Style) -> String {
     for function in tree.hottest(FUNCTIONS) {
         rows(&function, &mut table, style);
     }
-    style.heading(&title, &note) + &table.draw(style) + "\n" + &inclusive(tree, style)
+    let hint = without_callers(tree, summary, style).unwrap_or_default();
+    style.heading(&title, &note) + &table.draw(style) + &hint + "\n" + &inclusive(tree, style)
+}
+
+/// What to do where the kernel found no callers of most samples. The emulator knows them.
+fn without_callers(tree: &CallTree, summary: &Summary, style: &Style) -> Option<String> {
+    let alone = tree.nodes.iter().filter(|node| node.caller.is_none());
+    let alone: u64 = alone.map(|node| node.own_events).sum();
+    let share = alone as f64 / tree.events.max(1) as f64;
+    let is_native = summary.recording.machine.is_none();
+    (is_native && share >= NO_CALLERS).then(|| {
+        let line = format!(
+            "{} have no known caller. Programs without frame pointers need \
+             `record --call-graph dwarf`, or a build with -fno-omit-frame-pointer.",
+            units::share(share)
+        );
+        style.wrap(&line, 2)
+    })
 }
 
 /// Functions, by events in them and in what they call.
@@ -94,5 +114,39 @@ fn chain(path: &[&str], style: &Style) -> String {
     match calls.map(<[_]>::len).sum() {
         0 => text.trim_end().to_owned(),
         more => format!("{text}< ({})", plural(more as u64, "more caller")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use memgauge_analyze::CallNode;
+
+    #[test]
+    fn samples_without_callers_name_the_way_that_finds_them() {
+        let node = |caller, own_events| CallNode {
+            function: "touch".to_owned(),
+            module: "prog".to_owned(),
+            caller,
+            samples: 1,
+            events: own_events,
+            own_events,
+        };
+        let mut summary = crate::fixture::empty();
+        summary.recording.machine = None;
+        let mut text = |alone: u64| {
+            summary.calls = vec![CallTree {
+                event: "cpu-clock".to_owned(),
+                samples: 10,
+                events: 10,
+                nodes: vec![node(None, alone), node(Some(0), 10 - alone)],
+                ..CallTree::default()
+            }];
+            callers(&summary, &crate::fixture::plain(80, true))
+        };
+        let most = text(7);
+        assert!(most.contains("70.0 % have no known caller"), "{most}");
+        assert!(most.contains("--call-graph dwarf"), "{most}");
+        assert!(!text(2).contains("known caller. "));
     }
 }

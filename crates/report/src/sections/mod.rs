@@ -22,6 +22,7 @@ use memgauge_analyze::Summary;
 use memgauge_trace::Provenance;
 
 use crate::style::Style;
+use crate::units::plural;
 
 /// Rows a table shows; the others are summed below it.
 const SHOWN: usize = 10;
@@ -151,10 +152,4 @@ fn or_none<T>(value: Option<T>, format: impl Fn(T) -> String, style: &Style) -> 
 /// An event's name as the title of a column: where lines must fit, a quarter of one.
 fn event_title(name: &str, style: &Style) -> String {
     style.clip(&style.name(name), style.line / 4)
-}
-
-/// `1 word` or `2 words`.
-fn plural(n: u64, word: &str) -> String {
-    let ending = if n == 1 { "" } else { "s" };
-    format!("{} {word}{ending}", crate::units::count(n))
 }
