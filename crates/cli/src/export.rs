@@ -196,7 +196,9 @@ fn to_perf(args: &Export) -> anyhow::Result<()> {
     out.flush().with_context(failed)?;
     drop(out);
     take_in_damage(&recording);
-    say_new(&written.problems, &[]);
+    let of_parts = recording.problems();
+    say_new(&of_parts, &[]);
+    say_new(&written.problems, &of_parts);
     if written.cut > 0 {
         eprintln!(
             "memgauge: {} samples lack their outermost calls: a record of perf has room for 8000",

@@ -437,6 +437,25 @@ fn a_spoilt_part_is_named_and_the_rest_is_shown() {
     check_spoilt(|bytes| bytes[100] ^= 1);
 }
 
+#[test]
+fn an_export_to_perf_names_missing_parts() {
+    if !needs(&[]) {
+        return;
+    }
+    let recorded = sound();
+    std::fs::remove_file(part(&recorded, "modules")).expect("the part is there");
+    let made = recorded.path().with_extension("data");
+    let mut command = memgauge();
+    command.arg("export").arg(recorded.path());
+    let output = command.args(["-f", "perf", "-o"]).arg(made).output();
+    let output = output.expect("memgauge runs");
+    check_line(
+        &output,
+        DAMAGED,
+        &["modules", "part-000000.parquet is missing"],
+    );
+}
+
 fn record_with(options: &[&str]) -> Output {
     let recorded = Recorded::new(options, &["/bin/true"]);
     assert!(!recorded.path().exists(), "a recording was begun");
