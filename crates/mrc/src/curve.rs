@@ -76,7 +76,7 @@ impl Curve {
         compulsory: f64,
     ) -> Curve {
         let mut misses = compulsory;
-        let mut steps: Vec<(u64, f64)> = Vec::new();
+        let mut steps: Vec<(u64, f64)> = Vec::with_capacity(weighted.size_hint().0 + 2);
         for (distance, weight) in weighted.rev() {
             match steps.last_mut() {
                 Some(last) if last.0 == distance + 1 => {}
