@@ -329,6 +329,8 @@ mod tests {
         let kind = |name: &str| resolve(&[name.to_owned()]).unwrap_err().kind();
         assert_eq!(kind("no-such-program-anywhere"), ErrorKind::ProgramNotFound);
         assert_eq!(kind("/tmp"), ErrorKind::ProgramNotExecutable);
-        assert_eq!(kind("/etc/hostname"), ErrorKind::ProgramNotExecutable);
+        let plain = tempfile::NamedTempFile::new().unwrap();
+        let plain = plain.path().display().to_string();
+        assert_eq!(kind(&plain), ErrorKind::ProgramNotExecutable);
     }
 }
