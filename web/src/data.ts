@@ -67,6 +67,7 @@ export interface Summary {
       stood_for: number;
       lost: number | null;
       throttled: number | null;
+      every_event: boolean;
     }[];
     sources: { source: string; samples: number; latency_cycles: number }[];
   } | null;
@@ -315,6 +316,11 @@ export interface MissCurve {
   knees: { bytes: number; benefit: number }[];
   bytes_for_90_percent: number;
   marks?: { name: string; bytes: number }[];
+}
+
+/** Whether each event of this name is a sample, so that sums of samples are counts. */
+export function hasEvery(run: Summary | null, event: string): boolean {
+  return run?.sampling?.events.some((e) => e.event === event && e.every_event) ?? false;
 }
 
 /** How counts of a run came to be: of a modelled machine, all or some of its cache sets. */

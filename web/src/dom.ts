@@ -29,6 +29,17 @@ export function withCode(text: string): (Node | string)[] {
   return text.split("`").map((part, i) => (i % 2 === 1 ? h("code", {}, part) : part));
 }
 
+/** Gives a canvas a size in CSS pixels; what draws on it, in such pixels too. */
+export function sized(canvas: HTMLCanvasElement, width: number, height: number): CanvasRenderingContext2D | null {
+  const ratio = window.devicePixelRatio || 1;
+  canvas.width = width * ratio;
+  canvas.height = height * ratio;
+  canvas.style.height = `${height}px`;
+  const context = canvas.getContext("2d");
+  context?.scale(ratio, ratio);
+  return context;
+}
+
 /** Offers text as a file. */
 export function save(fileName: string, text: string, type = "text/csv"): void {
   const url = URL.createObjectURL(new Blob([text], { type }));

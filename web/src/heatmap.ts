@@ -2,7 +2,7 @@
 // the arrow keys, tells its region, module and function.
 
 import type { Heat, Stretch } from "./data";
-import { csv, h, save } from "./dom";
+import { csv, h, save, sized } from "./dom";
 import { Drag, timeAt } from "./drag";
 import { base, bytes, count, name, time } from "./format";
 import { current, follow, select } from "./range";
@@ -106,13 +106,8 @@ class Map {
     const { rows, cells } = this.stretch;
     const rowHeight = Math.max(ROW_HEIGHT, Math.min(18, Math.floor(72 / rows)));
     const height = rows * rowHeight;
-    const ratio = window.devicePixelRatio || 1;
-    this.canvas.width = width * ratio;
-    this.canvas.height = height * ratio;
-    this.canvas.style.height = `${height}px`;
-    const context = this.canvas.getContext("2d");
+    const context = sized(this.canvas, width, height);
     if (context === null) return;
-    context.scale(ratio, ratio);
     const colours = shades();
     const [from, to] = current();
     const scale = width / (to - from);

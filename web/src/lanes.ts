@@ -2,7 +2,7 @@
 
 import { keys } from "./curves";
 import type { TimedRegion, TimedSpan } from "./data";
-import { csv, h, save } from "./dom";
+import { csv, h, save, sized } from "./dom";
 import { Drag, timeAt } from "./drag";
 import { count, name, percent, time } from "./format";
 import { current, follow } from "./range";
@@ -67,13 +67,8 @@ class Lane {
   draw(): void {
     const width = Math.max(200, Math.floor(this.element.clientWidth));
     const height = this.rows.length * (ROW + GAP);
-    const ratio = window.devicePixelRatio || 1;
-    this.canvas.width = width * ratio;
-    this.canvas.height = height * ratio;
-    this.canvas.style.height = `${height}px`;
-    const context = this.canvas.getContext("2d");
+    const context = sized(this.canvas, width, height);
     if (context === null) return;
-    context.scale(ratio, ratio);
     const [from, to] = current();
     const scale = width / (to - from);
     this.rows.forEach((spans, row) => {

@@ -16,7 +16,7 @@ use crate::hotspots::{HotTables, Limits, Rank, hot_tables};
 use crate::levels::levels;
 use crate::losses::{LossRow, Losses};
 use crate::region_times::{by_region, over_time};
-use crate::regions::{Regions, SampledRegions};
+use crate::regions::{RegionTable, Regions, SampledRegions};
 use crate::resolve::{NoSymbols, Resolve};
 use crate::samples::SampleTotals;
 use crate::series::{Curves, Series};
@@ -113,11 +113,12 @@ pub fn assemble(
     let samples = manifest.machine.is_none().then_some(&parts.samples);
     let thread_rows = threads(&parts.threads, samples, &parts.known_threads, &names);
     let sampled = (parts.sampled_sites, &parts.samples);
-    let hot = hot(parts.sites, sampled, symbols, &names, options);
+    let mut hot = hot(parts.sites, sampled, symbols, &names, options);
     let calls = (parts.stacks).map_or_else(Vec::new, |(frames, sampled)| {
         call_trees(&frames, &sampled, symbols, &names)
     });
-    let regions = parts.regions.tables(symbols, &names, options.regions);
+    let mut regions = parts.regions.tables(symbols, &names, options.regions);
+    let mut heat = parts.heat;
     let region_times = by_region(&parts.region_spans);
     let regions_over_time = over_time(&region_times, duration_ns);
     let timeline = (parts.times.zip(parts.fine))
@@ -131,7 +132,16 @@ pub fn assemble(
     problems.extend(symbols.problems());
     let run = RunFacts::of(&totals, duration_ns, manifest.own_cost.wall_s);
     let counting = counting(manifest, &parts.curves, duration_ns);
-    let sampling = parts.samples.sampling(manifest, &names);
+    let sampling = parts.samples.sampling(manifest, &parts.losses, &names);
+    if let Some(sampling) = &sampling {
+        hot.know_every(|event| sampling.has_every(event));
+        let counted = regions.iter_mut();
+        let counted = counted.filter(|table| sampling.has_every(&table.event));
+        counted.for_each(RegionTable::know_every);
+        if sampling.has_all() {
+            heat.know_every();
+        }
+    }
     let mut causes = causes(&Evidence {
         manifest,
         totals: &totals,
@@ -166,7 +176,7 @@ pub fn assemble(
         hot,
         timeline,
         sources,
-        heat: (parts.heat.samples > 0).then_some(parts.heat),
+        heat: (heat.samples > 0).then_some(heat),
         processes: processes(&thread_rows, &parts.known_threads),
         threads: thread_rows,
         losses: parts.losses,
@@ -326,6 +336,17 @@ mod tests {
         ]
     }
 
+    /// The same in a run of four bins and a short remainder.
+    fn longer_rows() -> Vec<SeriesRow> {
+        let remainder = SeriesRow {
+            interval_ns: 100,
+            ..series(4100, DRAM_READ_BYTES, 100)
+        };
+        let mut rows = rows();
+        rows.extend([series(4000, INSTRUCTIONS, 1), remainder]);
+        rows
+    }
+
     #[test]
     fn totals_of_a_killed_recorder_are_summed_from_the_tables() {
         let site = SiteCount {
@@ -352,10 +373,15 @@ mod tests {
 
     #[test]
     fn mean_bandwidth_is_over_the_run_and_peak_over_its_bin() {
-        let summary = summary(&Manifest::default(), &rows(), &[]);
-        assert_eq!(summary.run.duration_ns, 2000);
-        assert_eq!(summary.dram.mean_read_bytes_per_s, Some(64e6));
-        let peak = summary.dram.peak.unwrap();
+        let short = summary(&Manifest::default(), &rows(), &[]);
+        assert_eq!(short.run.duration_ns, 2000);
+        assert_eq!(short.dram.mean_read_bytes_per_s, Some(64e6));
+        assert_eq!(
+            short.dram.peak, None,
+            "of two bins one is always the busier"
+        );
+        let longer = summary(&Manifest::default(), &longer_rows(), &[]);
+        let peak = longer.dram.peak.unwrap();
         assert_eq!(
             (peak.start_ns, peak.length_ns, peak.per_s),
             (1000, 1000, 128e6)

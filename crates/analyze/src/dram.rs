@@ -20,7 +20,8 @@ pub struct Dram {
     pub mean_read_bytes_per_s: Option<f64>,
     /// `write_bytes` / the run's length, bytes per second.
     pub mean_write_bytes_per_s: Option<f64>,
-    /// Bin with the most bytes read per second.
+    /// Bin with the most bytes read per second; `None` where bins are too few to tell one
+    /// from the run as a whole ([`BandwidthCurve::has_peaks`]).
     pub peak_read: Option<Peak>,
     /// Bin with the most bytes written per second.
     pub peak_write: Option<Peak>,
@@ -36,7 +37,10 @@ impl Dram {
         let write_bytes = get(catalogue::DRAM_WRITE_BYTES);
         let mean =
             |bytes: u64| (duration_ns > 0).then(|| bytes as f64 * NS_PER_S / duration_ns as f64);
-        let peak = |values: Vec<u64>| curve.curve(values).peak().filter(|p| p.per_s > 0.0);
+        let peak = |values: Vec<u64>| {
+            let values = curve.has_peaks().then_some(values)?;
+            curve.curve(values).peak().filter(|p| p.per_s > 0.0)
+        };
         // A direction that was not recorded adds nothing to the peak of both.
         let known = curve.read_bytes.as_ref().or(curve.write_bytes.as_ref());
         let none = vec![0; known.map_or(0, Vec::len)];
@@ -78,7 +82,16 @@ pub struct BandwidthCurve {
     pub write_bytes: Option<Vec<u64>>,
 }
 
+/// Bins from which on the busiest of them says more than the mean.
+const FEWEST_BINS: u64 = 4;
+
 impl BandwidthCurve {
+    /// Whether the run is long enough for a busiest bin: in a run of about one bin that would be
+    /// the mean, or what a short remainder happened to have.
+    pub fn has_peaks(&self) -> bool {
+        self.duration_ns >= FEWEST_BINS.saturating_mul(self.bin_ns)
+    }
+
     /// The traffic among some curves. An event that has a total but no row happened
     /// at no time that was recorded.
     pub fn of(curves: &Curves, totals: &Counts) -> Self {

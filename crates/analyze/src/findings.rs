@@ -24,10 +24,11 @@ pub enum Finding {
     DramUse {
         /// Mean over the run / the machine's bandwidth; may exceed 1.
         mean_share: f64,
-        /// Busiest bin / the machine's bandwidth; may exceed 1.
-        peak_share: f64,
+        /// Busiest bin / the machine's bandwidth; may exceed 1. `None` where the run has too
+        /// few bins.
+        peak_share: Option<f64>,
         /// Length of that bin in nanoseconds.
-        peak_length_ns: u64,
+        peak_length_ns: Option<u64>,
         /// The machine's memory bandwidth, bytes per second.
         limit_bytes_per_s: u64,
     },
@@ -60,11 +61,10 @@ fn served_by(totals: &Counts) -> Option<Finding> {
 
 fn dram_use(dram: &Dram, limit: u64) -> Option<Finding> {
     let mean = dram.mean_read_bytes_per_s? + dram.mean_write_bytes_per_s?;
-    let peak = dram.peak?;
-    (limit > 0).then(|| Finding::DramUse {
+    (limit > 0 && mean > 0.0).then(|| Finding::DramUse {
         mean_share: mean / limit as f64,
-        peak_share: peak.per_s / limit as f64,
-        peak_length_ns: peak.length_ns,
+        peak_share: dram.peak.map(|peak| peak.per_s / limit as f64),
+        peak_length_ns: dram.peak.map(|peak| peak.length_ns),
         limit_bytes_per_s: limit,
     })
 }
@@ -111,8 +111,8 @@ mod tests {
         let found = findings(&Counts::new(), &dram, Some(8_000_000_000));
         let expected = Finding::DramUse {
             mean_share: 0.25,
-            peak_share: 0.75,
-            peak_length_ns: 5,
+            peak_share: Some(0.75),
+            peak_length_ns: Some(5),
             limit_bytes_per_s: 8_000_000_000,
         };
         assert_eq!(found, [expected]);

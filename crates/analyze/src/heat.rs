@@ -71,7 +71,7 @@ pub struct HotPlace {
     pub samples: u64,
     /// Share of all samples with an address, 0 to 1.
     pub share: f64,
-    /// Ends of the 95 % confidence interval.
+    /// Ends of the 95 % confidence interval; both the share where each event is a sample.
     pub interval: (f64, f64),
 }
 
@@ -90,6 +90,15 @@ pub struct HeatMap {
     pub lines: Vec<HotPlace>,
     /// Nanoseconds of the whole width.
     pub duration_ns: u64,
+}
+
+impl HeatMap {
+    /// Takes the intervals off, as every event is there.
+    pub(crate) fn know_every(&mut self) {
+        for place in self.pages.iter_mut().chain(&mut self.lines) {
+            place.interval = (place.share, place.share);
+        }
+    }
 }
 
 fn count(map: &mut HashMap<u64, u64>, key: u64, n: u64) {

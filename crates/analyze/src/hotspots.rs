@@ -120,7 +120,8 @@ pub struct HotRow {
     pub share: Option<f64>,
     /// Samples that the row is estimated from; `None` where every event was counted.
     pub samples: Option<u64>,
-    /// Lower end of the share's 95 % interval, where it is estimated.
+    /// Lower end of the share's 95 % interval, where it is estimated: not where each event
+    /// is a sample.
     pub share_low: Option<f64>,
     /// Upper end of it.
     pub share_high: Option<f64>,
@@ -165,6 +166,19 @@ pub struct HotTables {
     pub lines: HotTable,
     /// By instruction.
     pub instructions: HotTable,
+}
+
+impl HotTables {
+    /// Takes the intervals off shares of events that are all there.
+    pub(crate) fn know_every(&mut self, has_every: impl Fn(&str) -> bool) {
+        for table in [&mut self.functions, &mut self.lines, &mut self.instructions] {
+            if has_every(&table.rank) {
+                for row in &mut table.rows {
+                    (row.share_low, row.share_high) = (None, None);
+                }
+            }
+        }
+    }
 }
 
 /// Ranks functions and lines.

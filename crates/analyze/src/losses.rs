@@ -26,6 +26,12 @@ pub struct LossRow {
     pub count: u64,
 }
 
+impl LossRow {
+    pub(crate) fn is(&self, kind: LossKind) -> bool {
+        self.kind == sentence(kind).0
+    }
+}
+
 /// Sums losses by kind and detail, ordered by kind, then count falling, then
 /// detail.
 #[derive(Clone, Debug, Default)]

@@ -6,12 +6,12 @@ use std::ops::Range;
 use memgauge_recording::{Recording, Result, Selection};
 use memgauge_trace::{Sample, SeriesRow};
 
+use crate::Analysis;
 use crate::counts::EventNames;
 use crate::resolve::Resolve;
 use crate::series::Series;
-use crate::summarise::finest_bin_ns;
+use crate::summarise::{address_spaces, finest_bin_ns};
 use crate::timeline::{FINEST_BINS, SampleTimes, Timeline};
-use crate::{Analysis, Generated, Modules};
 
 /// The timeline of a stretch of time, with what could not be read.
 pub fn summarise_part(
@@ -20,12 +20,7 @@ pub fn summarise_part(
     time_ns: Range<u64>,
 ) -> Result<(Timeline, Vec<String>)> {
     let mut problems = recording.problems();
-    let all = Selection::all();
-    let mut generated = Generated::default();
-    recording.each_sound(&all, &mut problems, |rows| generated.observe(rows))?;
-    let mut modules = Modules::default();
-    recording.each_sound(&all, &mut problems, |rows| modules.observe(rows))?;
-    let spaces = modules.finish().with_generated(generated.finish());
+    let spaces = address_spaces(recording, &mut problems)?;
     let mut samples = SampleTimes::from(&spaces, time_ns.start);
     let of_time = Selection::all().time(time_ns.clone());
     recording.each_sound(&of_time, &mut problems, |rows: &[Sample]| {

@@ -193,9 +193,9 @@ pub struct RegionRow {
     pub events: u64,
     /// `events` / the table's events, in 0..=1.
     pub share: Option<f64>,
-    /// Lower end of the share's 95 % interval.
+    /// Lower end of the share's 95 % interval; `None` where each event is a sample.
     pub share_low: Option<f64>,
-    /// Upper end of the share's 95 % interval.
+    /// Upper end of it.
     pub share_high: Option<f64>,
 }
 
@@ -218,6 +218,15 @@ pub struct RegionTable {
     pub other_samples: u64,
     /// Events in them.
     pub other_events: u64,
+}
+
+impl RegionTable {
+    /// Takes the intervals off, as every event is there.
+    pub(crate) fn know_every(&mut self) {
+        for row in &mut self.rows {
+            (row.share_low, row.share_high) = (None, None);
+        }
+    }
 }
 
 type Named = BTreeMap<(String, Pid), (Extent, Weight)>;

@@ -12,13 +12,14 @@
 use std::collections::BTreeMap;
 
 use memgauge_trace::{
-    AccessKind, DataSource, DerivationFacts, EventId, Manifest, OverheadFacts, PebsFacts, Pid,
-    Sample, SampledFacts, SamplingFacts, Tid,
+    AccessKind, DataSource, DerivationFacts, EventId, LossKind, Manifest, OverheadFacts, PebsFacts,
+    Pid, Sample, SampledFacts, SamplingFacts, SetsFacts, Tid,
 };
 use serde::Serialize;
 
 use crate::Analysis;
 use crate::counts::{EventNames, Tally};
+use crate::losses::LossRow;
 
 /// Sums samples by event, by thread, and by where their data came from.
 #[derive(Clone, Debug, Default)]
@@ -30,11 +31,23 @@ pub struct SampleTotals {
 }
 
 /// Samples of an event.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Sums {
     samples: u64,
     with_address: u64,
     stood_for: u64,
+    periods_are_one: bool,
+}
+
+impl Default for Sums {
+    fn default() -> Sums {
+        Sums {
+            samples: 0,
+            with_address: 0,
+            stood_for: 0,
+            periods_are_one: true,
+        }
+    }
 }
 
 /// Samples of a thread: how many, and the events they stand for.
@@ -54,6 +67,7 @@ impl Analysis for SampleTotals {
             sums.samples += 1;
             sums.with_address += u64::from(sample.addr.is_some());
             sums.stood_for = sums.stood_for.saturating_add(sample.period);
+            sums.periods_are_one &= sample.period == 1;
             let thread = self.threads.entry((sample.pid, sample.tid)).or_default();
             thread.samples += 1;
             thread.events.add(sample.event, sample.period);
@@ -75,6 +89,7 @@ impl Analysis for SampleTotals {
             sum.samples += sums.samples;
             sum.with_address += sums.with_address;
             sum.stood_for = sum.stood_for.saturating_add(sums.stood_for);
+            sum.periods_are_one &= sums.periods_are_one;
         }
         for (thread, samples) in other.threads {
             let sum = self.threads.entry(thread).or_default();
@@ -119,6 +134,9 @@ pub struct SampledEvent {
     pub sample_ns: Option<f64>,
     /// Whether a timer stood in for the event when that was measured.
     pub sample_ns_by_timer: bool,
+    /// Whether each event is a sample: all periods are 1 and nothing was lost. Sums of
+    /// such samples are counts, and their shares have no interval.
+    pub every_event: bool,
 }
 
 /// Samples whose data came from one source.
@@ -149,6 +167,33 @@ pub struct Sampling {
     pub notes: Vec<String>,
 }
 
+impl Sampling {
+    /// Whether each event of this name is a sample.
+    pub fn has_every(&self, event: &str) -> bool {
+        let named = self.events.iter().find(|known| known.event == event);
+        named.is_some_and(|event| event.every_event)
+    }
+
+    /// Whether that is so of all events.
+    pub fn has_all(&self) -> bool {
+        !self.events.is_empty() && self.events.iter().all(|event| event.every_event)
+    }
+}
+
+/// Losses that leave events without a sample.
+const LOST_SAMPLES: [LossKind; 10] = [
+    LossKind::Unknown,
+    LossKind::RingFull,
+    LossKind::Throttled,
+    LossKind::ProgramNotFollowed,
+    LossKind::ThreadNotRecorded,
+    LossKind::PartNotWritten,
+    LossKind::ActivationDelay,
+    LossKind::MachineClear,
+    LossKind::BufferFull,
+    LossKind::Unreadable,
+];
+
 impl SampleTotals {
     /// Samples by thread.
     pub(crate) fn threads(&self) -> &BTreeMap<(Pid, Tid), ThreadSamples> {
@@ -171,16 +216,26 @@ impl SampleTotals {
     }
 
     /// With what the recorder knew; `None` where nothing was sampled.
-    pub(crate) fn sampling(&self, manifest: &Manifest, names: &EventNames) -> Option<Sampling> {
+    pub(crate) fn sampling(
+        &self,
+        manifest: &Manifest,
+        losses: &[LossRow],
+        names: &EventNames,
+    ) -> Option<Sampling> {
         let facts = manifest.sampling.as_ref();
         if facts.is_none() && self.events.is_empty() {
             return None;
         }
         let facts = facts.cloned().unwrap_or_default();
-        let events = match facts.events.is_empty() {
+        let mut events = match facts.events.is_empty() {
             true => self.events_of_rows(names),
             false => facts.events.iter().map(|f| of_facts(f, names)).collect(),
         };
+        if is_whole(manifest, losses) {
+            for event in &mut events {
+                event.every_event = self.has_every(event, names);
+            }
+        }
         Some(Sampling {
             events,
             derivations: facts.derivations.or_else(|| self.derivations_of_rows()),
@@ -188,6 +243,21 @@ impl SampleTotals {
             pebs: facts.pebs,
             overhead: facts.overhead,
             notes: facts.notes,
+        })
+    }
+
+    /// Whether the rows have each event that was counted.
+    fn has_every(&self, event: &SampledEvent, names: &EventNames) -> bool {
+        let rows = self
+            .events
+            .iter()
+            .find(|(id, _)| names.name(**id) == event.event);
+        let lost = event.lost.unwrap_or(0) + event.throttled.unwrap_or(0);
+        rows.is_some_and(|(_, rows)| {
+            let counted = event.counted.unwrap_or(rows.samples);
+            rows.periods_are_one
+                && lost == 0
+                && [event.samples, event.stood_for, counted] == [rows.samples; 3]
         })
     }
 
@@ -248,7 +318,16 @@ fn of_facts(facts: &SampledFacts, names: &EventNames) -> SampledEvent {
         last_period: facts.last_period,
         sample_ns: facts.sample_ns,
         sample_ns_by_timer: facts.sample_ns_by_timer,
+        every_event: false,
     }
+}
+
+/// Whether nothing is lost of what the source sees: of some cache sets alone there are no
+/// samples of the others.
+fn is_whole(manifest: &Manifest, losses: &[LossRow]) -> bool {
+    let of_sets = manifest.sets.as_ref().is_some_and(SetsFacts::estimates_any);
+    let lost = |row: &LossRow| row.count > 0 && LOST_SAMPLES.iter().any(|kind| row.is(*kind));
+    manifest.complete && !of_sets && !losses.iter().any(lost)
 }
 
 fn in_words((source, kind): (u8, u8)) -> String {
@@ -312,7 +391,7 @@ mod tests {
     fn a_killed_recorders_samples_are_counted_from_its_rows() {
         let totals = totals(&rows());
         let manifest = Manifest::default();
-        let sampling = totals.sampling(&manifest, &EventNames::of(&manifest));
+        let sampling = totals.sampling(&manifest, &[], &EventNames::of(&manifest));
         let sampling = sampling.expect("samples");
         let events: Vec<_> = sampling
             .events
@@ -344,7 +423,7 @@ mod tests {
             }),
             ..Manifest::default()
         };
-        let sampling = totals(&rows()).sampling(&manifest, &EventNames::of(&manifest));
+        let sampling = totals(&rows()).sampling(&manifest, &[], &EventNames::of(&manifest));
         let events = sampling.expect("samples").events;
         assert_eq!(events.len(), 1);
         assert_eq!(
@@ -354,9 +433,56 @@ mod tests {
     }
 
     #[test]
+    fn samples_at_period_one_without_a_loss_are_every_event() {
+        let each = |event, period| Sample {
+            period,
+            ..sample(event, 1, None, DataSource::Unknown)
+        };
+        let rows = [each(300, 1), each(300, 1), each(301, 1), each(301, 2)];
+        let whole = Manifest {
+            complete: true,
+            ..Manifest::default()
+        };
+        let of = |manifest: &Manifest, losses: &[LossRow]| {
+            let sampling = totals(&rows).sampling(manifest, losses, &EventNames::of(manifest));
+            let events = sampling.expect("samples").events;
+            events.iter().map(|e| e.every_event).collect::<Vec<_>>()
+        };
+        assert_eq!(of(&whole, &[]), [true, false]);
+        assert_eq!(of(&Manifest::default(), &[]), [false, false], "killed");
+        let loss = |kind| LossRow {
+            kind: crate::losses::sentence(kind).0.to_owned(),
+            meaning: String::new(),
+            detail: String::new(),
+            count: 1,
+        };
+        assert_eq!(of(&whole, &[loss(LossKind::BufferFull)]), [false, false]);
+        assert_eq!(of(&whole, &[loss(LossKind::RegionEnd)]), [true, false]);
+        let counted = |counted| {
+            let event = SampledFacts {
+                event: EventId(300),
+                samples: 2,
+                stood_for: 2,
+                counted: Some(counted),
+                ..SampledFacts::default()
+            };
+            let sampling = SamplingFacts {
+                events: vec![event],
+                ..SamplingFacts::default()
+            };
+            Manifest {
+                sampling: Some(sampling),
+                ..whole.clone()
+            }
+        };
+        assert_eq!(of(&counted(2), &[]), [true]);
+        assert_eq!(of(&counted(3), &[]), [false]);
+    }
+
+    #[test]
     fn a_recording_without_samples_has_no_such_section() {
         let manifest = Manifest::default();
-        let none = SampleTotals::default().sampling(&manifest, &EventNames::of(&manifest));
+        let none = SampleTotals::default().sampling(&manifest, &[], &EventNames::of(&manifest));
         assert_eq!(none, None);
     }
 }

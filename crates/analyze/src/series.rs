@@ -251,9 +251,11 @@ impl Curve {
     }
 
     /// The bin with the highest rate, the first of equals; the part of the last
-    /// bin beyond the curve's end does not dilute it.
+    /// bin beyond the curve's end does not dilute it. A last bin of less than half the
+    /// width is none: rates of short times are high by chance.
     pub fn peak(&self) -> Option<Peak> {
         let bins = (0..self.values.len()).map(|i| self.bin(i));
+        let bins = bins.filter(|bin| bin.start_ns == 0 || bin.length_ns >= self.bin_ns / 2);
         bins.fold(None, |best: Option<Peak>, bin| match best {
             Some(best) if best.per_s >= bin.per_s => Some(best),
             _ => Some(bin),

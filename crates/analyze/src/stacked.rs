@@ -12,7 +12,8 @@ use memgauge_trace::{EventId, Frame, FrameId, Pid, Sample, Tid};
 use crate::hotspots::{Name, place_names};
 use crate::resolve::Resolve;
 use crate::spaces::{AddressSpaces, KERNEL, PathId};
-use crate::{Analysis, Frames, Generated, Modules};
+use crate::summarise::address_spaces;
+use crate::{Analysis, Frames};
 
 /// Columns of the samples that are read.
 const COLUMNS: &[&str] = &["time_ns", "pid", "tid", "event", "ip", "period", "caller"];
@@ -81,11 +82,7 @@ pub fn stacked_samples(
 ) -> Result<(StackedSamples, Vec<String>)> {
     let mut problems = Vec::new();
     let all = Selection::all();
-    let mut generated = Generated::default();
-    recording.each_sound(&all, &mut problems, |rows| generated.observe(rows))?;
-    let mut modules = Modules::default();
-    recording.each_sound(&all, &mut problems, |rows| modules.observe(rows))?;
-    let spaces = modules.finish().with_generated(generated.finish());
+    let spaces = address_spaces(recording, &mut problems)?;
     let is_modelled = recording.manifest().machine.is_some();
     let mut calls = Frames::new(&spaces).seen(is_modelled);
     recording.each_sound(&all, &mut problems, |rows: &[Frame]| calls.observe(rows))?;

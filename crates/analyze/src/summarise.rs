@@ -56,9 +56,7 @@ pub fn summarise(
         // Only sums are shown of the other events.
         false => curves.only(&[DRAM_READ_BYTES, DRAM_WRITE_BYTES]),
     };
-    let generated = reader.read(Generated::default(), &all)?;
-    let spaces = reader.read(Modules::default(), &all)?;
-    let spaces = spaces.with_generated(generated);
+    let spaces = reader.spaces()?;
     let fine = options.timeline.then(|| fine_series(recording.manifest()));
     let series = ((curves, ThreadTotals::default()), fine);
     // The two large tables are read side by side.
@@ -146,7 +144,25 @@ struct Reader<'a> {
     problems: &'a mut Vec<String>,
 }
 
+/// The mappings of all processes, with names of generated code.
+pub(crate) fn address_spaces(
+    recording: &Recording,
+    problems: &mut Vec<String>,
+) -> Result<AddressSpaces> {
+    Reader {
+        recording,
+        problems,
+    }
+    .spaces()
+}
+
 impl Reader<'_> {
+    fn spaces(&mut self) -> Result<AddressSpaces> {
+        let generated = self.read(Generated::default(), &Selection::all())?;
+        let spaces = self.read(Modules::default(), &Selection::all())?;
+        Ok(spaces.with_generated(generated))
+    }
+
     fn read<A>(&mut self, mut analysis: A, selection: &Selection) -> Result<A::Output>
     where
         A: Analysis,

@@ -32,8 +32,8 @@ pub(crate) struct Diff {
     /// Event that ranks functions and lines (default: docs/diff.md)
     #[arg(short, long, value_name = "EVENT")]
     event: Option<String>,
-    /// End with 1 if this holds of any run but the first, as in 'dram.read_bytes > +5%',
-    /// 'llc.miss > +1k' (both compare with the first) or 'llc.mpki > 2'; may be repeated
+    /// End with 1 if this holds of any run but the first: 'dram.read_bytes > +5%' and
+    /// 'llc.miss > +1k' compare with the first, 'llc.mpki > 2' does not; may be repeated
     #[arg(long, value_name = "GATE")]
     fail_if: Vec<Gate>,
     /// Print JSON (docs/diff.md describes it)

@@ -44,7 +44,7 @@ enum Format {
     Firefox,
     /// Flame graphs: one event by function, inlined ones stacked
     Folded,
-    /// Prometheus: totals, miss ratios, losses
+    /// Prometheus' scrapes: totals, miss ratios, losses
     Openmetrics,
     /// OpenTelemetry collectors: metrics as protobuf
     Otlp,
@@ -52,6 +52,8 @@ enum Format {
     Perf,
     /// ui.perfetto.dev: each event's rate over time
     Perfetto,
+    /// node_exporter's textfile collector: the same in Prometheus' own text format
+    Prometheus,
     /// pprof: all events by instruction
     Pprof,
 }
@@ -80,6 +82,7 @@ impl Format {
             Format::Openmetrics => memgauge_export::Format::Openmetrics,
             Format::Otlp => memgauge_export::Format::Otlp,
             Format::Perfetto => memgauge_export::Format::Perfetto,
+            Format::Prometheus => memgauge_export::Format::Prometheus,
             Format::Pprof => memgauge_export::Format::Pprof,
         })
     }

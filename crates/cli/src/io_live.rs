@@ -11,6 +11,7 @@ use memgauge_io::Look;
 use memgauge_report::{IoOrder, Style, io_text};
 
 use crate::io_sums::take_in;
+use crate::search::Search;
 use crate::terminal;
 
 /// Between two drawings, unless a key asks for one.
@@ -24,9 +25,7 @@ struct Choice {
     /// Sums since the start, not of the last refresh.
     since_start: bool,
     paused: bool,
-    /// Shown are lines that contain this.
-    wanted: String,
-    typing: bool,
+    search: Search,
     /// Shown are the keys.
     help: bool,
 }
@@ -47,7 +46,10 @@ impl Choice {
         let control = key.modifiers.contains(KeyModifiers::CONTROL);
         match key.code {
             KeyCode::Char('c') if control => Request::Quit,
-            code if self.typing => self.type_key(code),
+            code if self.search.typing => match self.search.key(code) {
+                true => Request::Redraw,
+                false => Request::Nothing,
+            },
             KeyCode::Char('q') => Request::Quit,
             _ if self.help => {
                 self.help = false;
@@ -55,22 +57,6 @@ impl Choice {
             }
             code => self.command_key(code),
         }
-    }
-
-    fn type_key(&mut self, code: KeyCode) -> Request {
-        match code {
-            KeyCode::Char(c) => self.wanted.push(c),
-            KeyCode::Backspace => {
-                self.wanted.pop();
-            }
-            KeyCode::Enter => self.typing = false,
-            KeyCode::Esc => {
-                self.typing = false;
-                self.wanted.clear();
-            }
-            _ => return Request::Nothing,
-        }
-        Request::Redraw
     }
 
     fn command_key(&mut self, code: KeyCode) -> Request {
@@ -90,8 +76,8 @@ impl Choice {
             }
             KeyCode::Char('s') => self.since_start = !self.since_start,
             KeyCode::Char(' ') => self.paused = !self.paused,
-            KeyCode::Char('/') => self.typing = true,
-            KeyCode::Esc => self.wanted.clear(),
+            KeyCode::Char('/') => self.search.typing = true,
+            KeyCode::Esc => self.search.text.clear(),
             _ => return Request::Nothing,
         }
         Request::Redraw
@@ -99,19 +85,19 @@ impl Choice {
 
     /// Lines of the summary that the user wants to see.
     fn select(&self, mut summary: IoSummary) -> IoSummary {
-        if !self.wanted.is_empty() {
+        if !self.search.text.is_empty() {
             summary.lines.retain(|line| {
                 let fields = [&line.command, &line.device, &line.cgroup, &line.user];
-                line.pid.to_string() == self.wanted
-                    || fields.iter().any(|f| f.contains(&self.wanted))
+                line.pid.to_string() == self.search.text
+                    || fields.iter().any(|f| f.contains(&self.search.text))
             });
         }
         summary
     }
 
     fn status(&self) -> String {
-        if self.typing {
-            return format!("show lines with: {}_", self.wanted);
+        if self.search.typing {
+            return format!("show lines with: {}_", self.search.text);
         }
         let span = if self.since_start {
             "since start"
@@ -125,7 +111,7 @@ impl Choice {
             IoBy::Cgroup => "control group",
         };
         let paused = if self.paused { ", paused" } else { "" };
-        let wanted = match self.wanted.as_str() {
+        let wanted = match self.search.text.as_str() {
             "" => String::new(),
             wanted => format!(", only `{wanted}`"),
         };
@@ -361,7 +347,10 @@ mod tests {
     fn what_is_typed_after_a_slash_selects_lines() {
         let mut choice = Choice::default();
         press(&mut choice, "/quack\n");
-        assert_eq!((choice.wanted.as_str(), choice.typing), ("quack", false));
+        assert_eq!(
+            (choice.search.text.as_str(), choice.search.typing),
+            ("quack", false)
+        );
         let line = |command: &str| IoLine {
             command: command.to_owned(),
             ..IoLine::default()

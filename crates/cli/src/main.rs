@@ -34,6 +34,7 @@ mod record;
 mod report;
 mod sample;
 mod sampler;
+mod search;
 mod serve;
 mod stat;
 mod target;

@@ -105,8 +105,7 @@ fn a_program_that_cannot_run_is_refused_with_the_reason() {
     write_program(&path("plain"), b"#!/bin/sh\n", 0o644);
     write_program(&path("old"), &elf(1, I386), 0o755);
     write_program(&path("foreign"), &elf(2, AARCH64), 0o755);
-    write_program(&path("text"), b"just text\n", 0o755);
-    write_program(&path("empty"), b"", 0o755);
+    write_program(&path("data"), b"MZ\x90\0\x03", 0o755);
     check_program(
         text(&path("plain")),
         NOT_EXECUTABLE,
@@ -120,15 +119,32 @@ fn a_program_that_cannot_run_is_refused_with_the_reason() {
         &["another processor", "x86-64"],
     );
     check_program(
-        text(&path("text")),
+        text(&path("data")),
         NOT_EXECUTABLE,
         &["neither an ELF program nor a script"],
     );
-    check_program(
-        text(&path("empty")),
-        NOT_EXECUTABLE,
-        &["neither an ELF program nor a script"],
-    );
+}
+
+/// As `execvp` does it, and so each shell, `env` and `perf`.
+#[test]
+fn text_without_an_interpreter_is_run_by_the_shell_whatever_the_source() {
+    let folder = folder();
+    let script = folder.path().join("script");
+    write_program(&script, b"exit $(($1 + 2))\n", 0o755);
+    let recording = folder.path().join("run.mg");
+    let recording = text(&recording);
+    for words in [
+        &["record", "-q", "-f", "--source", "emulate", "-o", recording][..],
+        &["record", "-q", "-f", "--source", "clock", "-o", recording],
+        &["record", "-q", "-f", "-e", "page-faults", "-o", recording],
+        &["stat", "-q"],
+        &["mrc"],
+    ] {
+        let mut command = memgauge();
+        let command = command.args(words).args(["--", text(&script), "5"]);
+        let output = command.output().expect("memgauge runs");
+        assert_eq!(output.status.code(), Some(7), "{words:?}: {output:?}");
+    }
 }
 
 #[test]

@@ -200,16 +200,31 @@ fn folded_stacks_are_one_line_each_and_sum_up() {
     assert_eq!(counts.sum::<u64>(), sums(&recorded.report())["l1d.miss"]);
 }
 
+/// Each format by its own parser, which must know the type.
 #[test]
-fn prometheus_reads_the_totals() {
-    const READ: &str = "import sys
-from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse
+fn prometheus_reads_the_totals_as_counters() {
+    let Some(recorded) = recorded() else { return };
+    check_counters(
+        &recorded,
+        "openmetrics",
+        "prometheus_client.openmetrics.parser",
+    );
+    check_counters(&recorded, "prometheus", "prometheus_client.parser");
+}
+
+fn check_counters(recorded: &Recorded, format: &str, parser: &str) {
+    let read = format!(
+        "import sys
+from {parser} import text_string_to_metric_families as parse
 for family in parse(open(sys.argv[1]).read()):
     for s in family.samples:
-        if s.name == 'memgauge_events_total': print(s.labels['event'], int(s.value))
-";
-    let Some(recorded) = recorded() else { return };
-    let file = export(&recorded, "openmetrics");
+        if s.name == 'memgauge_events_total' and family.type == 'counter' and family.documentation:
+            print(s.labels['event'], int(s.value))
+"
+    );
+    let file = export(recorded, format);
+    let text = std::fs::read_to_string(&file).expect("text");
+    assert_eq!(format == "openmetrics", text.ends_with("# EOF\n"), "{text}");
     let module = Command::new("/usr/bin/python3")
         .args(["-c", "import prometheus_client"])
         .output();
@@ -217,7 +232,7 @@ for family in parse(open(sys.argv[1]).read()):
         skipped(Need::Tool, "needs python3-prometheus-client");
         return;
     }
-    let Some(text) = reads("/usr/bin/python3", &["-c", READ], &file) else {
+    let Some(text) = reads("/usr/bin/python3", &["-c", &read], &file) else {
         return;
     };
     let read = text.lines().map(|line| {

@@ -199,11 +199,9 @@ fn cachegrinds_costs_are_those_of_cg_annotate() {
     });
     let first = &report["hot"]["lines"]["rows"][0];
     assert!(first["line"].is_u64() || first["file"].is_null(), "{first}");
-    assert!(
-        report["import"]["lacks"]
-            .to_string()
-            .contains("addresses of data")
-    );
+    let lacks = report["import"]["lacks"].to_string();
+    assert!(lacks.contains("addresses of data"), "{lacks}");
+    assert!(lacks.contains("names of modules"), "{lacks}");
 }
 
 #[test]
@@ -237,6 +235,8 @@ fn callgrinds_own_costs_are_those_of_callgrind_annotate() {
         );
         let modules = report["hot"]["functions"]["rows"].to_string();
         assert!(modules.contains("libc.so.6"), "{modules}");
+        let lacks = report["import"]["lacks"].to_string();
+        assert!(!lacks.contains("names of modules"), "{lacks}");
     }
 }
 
@@ -324,8 +324,12 @@ fn lackeys_accesses_are_counted_and_kept() {
     assert_eq!(problems(&report), Value::Array(Vec::new()));
     let half = text.lines().take(text.lines().count() / 2);
     let half: String = half.map(|line| format!("{line}\n")).collect();
-    std::fs::write(&file, half).expect("a file");
-    let told = problems(&self::report(&import(&file).0)).to_string();
+    // A file of its own: an import does not replace the recording of another one.
+    let cut = folder.path().join("cut.out");
+    std::fs::write(&cut, half).expect("a file");
+    let (recording, output) = import(&cut);
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    let told = problems(&self::report(&recording)).to_string();
     assert!(told.contains("it may be cut off"), "{told}");
 }
 

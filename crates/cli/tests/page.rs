@@ -464,6 +464,18 @@ fn damaged_and_bare_recordings_make_a_page() {
 }
 
 #[test]
+fn the_table_of_caches_fits_a_phone() {
+    if !has_front_end() {
+        return;
+    }
+    // No window of the browser is narrower than 485 pixels.
+    let script = "document.documentElement.style.width = '400px'; await frames();
+        const table = find('#levels .scroll')[0]; return table.scrollWidth - table.clientWidth;";
+    let over = sound(&page_of(&fixture("emulate")), NARROW, script);
+    assert!(over.as_ref().is_none_or(|over| over == 0), "{over:?}");
+}
+
+#[test]
 fn one_sample_makes_a_page() {
     if !has_front_end() {
         return;

@@ -175,8 +175,11 @@ impl Emulator {
     }
 }
 
+/// The shell that runs text without a `#!` line, as `execvp` has it.
+const SHELL: &str = "/bin/sh";
+
 /// The program and arguments to hand the emulator for a command, with `#!` lines
-/// resolved.
+/// resolved. Text without one is run by the shell, as where sources run programs natively.
 ///
 /// # Errors
 /// Program missing, not executable, a directory, or not for x86-64.
@@ -191,6 +194,11 @@ pub fn resolve(command: &[String]) -> Result<(PathBuf, Vec<String>)> {
         std::io::Read::read_to_end(&mut std::io::Read::take(file, 256), &mut head)
             .map_err(|e| Error::system(format!("failed to read `{}`", path.display()), e))?;
         match head.strip_prefix(b"#!") {
+            None if is_text(&head) => {
+                args[0] = path.display().to_string();
+                args.insert(0, SHELL.to_owned());
+                path = PathBuf::from(SHELL);
+            }
             None => return check_elf(&path, &head).map(|()| (path, args)),
             Some(line) => {
                 let line =
@@ -222,12 +230,17 @@ pub fn would_gain_rights(program: &Path) -> bool {
     changes_user || changes_group || user != 0 && has_capabilities(program)
 }
 
+/// Whether a file's beginning is no program's: those have zeros.
+fn is_text(head: &[u8]) -> bool {
+    !head.contains(&0) && !head.starts_with(b"\x7fELF")
+}
+
 fn check_elf(path: &Path, head: &[u8]) -> Result<()> {
     const X86_64: [u8; 2] = [62, 0];
     if !head.starts_with(b"\x7fELF") {
         return Err(not_executable(
             path,
-            "it is neither an ELF program nor a script with #!",
+            "it is neither an ELF program nor a script",
         ));
     }
     if head.get(4) != Some(&2) {
@@ -280,15 +293,35 @@ mod tests {
     #[test]
     fn a_script_becomes_its_interpreter_with_the_script_as_argument() {
         let dir = tempfile::tempdir().unwrap();
-        let script = dir.path().join("s");
-        std::fs::write(&script, "#!/bin/sh -e\necho\n").unwrap();
-        let mut mode = std::fs::metadata(&script).unwrap().permissions();
-        std::os::unix::fs::PermissionsExt::set_mode(&mut mode, 0o755);
-        std::fs::set_permissions(&script, mode).unwrap();
-        let name = script.display().to_string();
+        let name = executable(&dir, b"#!/bin/sh -e\necho\n");
         let (path, args) = resolve(&[name.clone(), "x".to_owned()]).unwrap();
         assert_eq!(path, Path::new("/bin/sh"));
         assert_eq!(args, ["/bin/sh", "-e", &name, "x"]);
+    }
+
+    fn executable(dir: &tempfile::TempDir, bytes: &[u8]) -> String {
+        let script = dir.path().join("s");
+        std::fs::write(&script, bytes).unwrap();
+        let mut mode = std::fs::metadata(&script).unwrap().permissions();
+        std::os::unix::fs::PermissionsExt::set_mode(&mut mode, 0o755);
+        std::fs::set_permissions(&script, mode).unwrap();
+        script.display().to_string()
+    }
+
+    #[test]
+    fn text_without_an_interpreter_is_run_by_the_shell() {
+        let dir = tempfile::tempdir().unwrap();
+        for text in ["echo\n", ""] {
+            let name = executable(&dir, text.as_bytes());
+            let (path, args) = resolve(&[name.clone(), "x".to_owned()]).unwrap();
+            assert_eq!(path, Path::new("/bin/sh"));
+            assert_eq!(args, ["/bin/sh", &name, "x"]);
+        }
+        for program in [&b"\x7fELF and no more"[..], b"MZ\x90\0\x03"] {
+            let name = executable(&dir, program);
+            let refused = resolve(&[name]).unwrap_err().kind();
+            assert_eq!(refused, ErrorKind::ProgramNotExecutable);
+        }
     }
 
     #[test]
@@ -296,6 +329,8 @@ mod tests {
         let kind = |name: &str| resolve(&[name.to_owned()]).unwrap_err().kind();
         assert_eq!(kind("no-such-program-anywhere"), ErrorKind::ProgramNotFound);
         assert_eq!(kind("/tmp"), ErrorKind::ProgramNotExecutable);
-        assert_eq!(kind("/etc/hostname"), ErrorKind::ProgramNotExecutable);
+        let plain = tempfile::NamedTempFile::new().unwrap();
+        let plain = plain.path().display().to_string();
+        assert_eq!(kind(&plain), ErrorKind::ProgramNotExecutable);
     }
 }

@@ -30,6 +30,8 @@ pub use otlp::{Instrument, Reading, otlp_metrics};
 pub use perf_data::{PerfWritten, write_perf};
 pub use tables::Tables;
 
+use openmetrics::TextFormat;
+
 /// Name of the place that counts beyond the resolved ones are put under.
 pub const NOT_LISTED: &str = "[not listed]";
 
@@ -41,12 +43,14 @@ pub enum Format {
     Callgrind,
     /// Stacks in one line each, for flame graphs: one event by function.
     Folded,
-    /// Text of Prometheus: totals, levels, losses.
+    /// Text of OpenMetrics 1.0, which Prometheus scrapes: totals, levels, losses.
     Openmetrics,
     /// Metrics of OpenTelemetry, as protobuf: totals, curves, levels, losses.
     Otlp,
     /// A trace of Perfetto: each event's rate over time. Needs a timeline.
     Perfetto,
+    /// The same in Prometheus' own text format, as node_exporter's textfile collector reads it.
+    Prometheus,
     /// A profile of pprof, gzipped: each event by instruction, with inlined functions.
     Pprof,
 }
@@ -158,7 +162,8 @@ pub fn write(
     match format {
         Format::Callgrind => callgrind::write(summary, out),
         Format::Folded => folded::write(summary, event, out),
-        Format::Openmetrics => openmetrics::write(summary, out),
+        Format::Openmetrics => openmetrics::write(summary, TextFormat::Openmetrics, out),
+        Format::Prometheus => openmetrics::write(summary, TextFormat::Prometheus, out),
         Format::Otlp => otlp::write(summary, out),
         Format::Perfetto => perfetto::write(summary, out),
         Format::Pprof => pprof::write(summary, out),

@@ -1,4 +1,9 @@
-//! Text of Prometheus (OpenMetrics 1.0): totals, cache and TLB levels, losses.
+//! Totals, cache and TLB levels, losses as text of OpenMetrics 1.0, or of the format that
+//! Prometheus had before (0.0.4).
+//!
+//! They differ in what the type of a counter stands beside: the name without `_total`, or
+//! the name of the samples. A reader of one takes the other's counters as untyped. Only
+//! OpenMetrics has an end mark.
 
 use std::io::Write;
 
@@ -7,11 +12,24 @@ use memgauge_analyze::Summary;
 use super::Error;
 use super::places::{provenance, unit};
 
-pub(crate) fn write(summary: &Summary, out: &mut dyn Write) -> Result<(), Error> {
+/// Which of both formats is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TextFormat {
+    Openmetrics,
+    Prometheus,
+}
+
+pub(crate) fn write(
+    summary: &Summary,
+    format: TextFormat,
+    out: &mut dyn Write,
+) -> Result<(), Error> {
     let mut family = |name: &str, kind: &str, help: &str, samples: Vec<String>| {
         if samples.is_empty() {
             return Ok(());
         }
+        let of_samples = format == TextFormat::Prometheus && kind == "counter";
+        let name = format!("{name}{}", if of_samples { "_total" } else { "" });
         writeln!(
             out,
             "# HELP {name} {help}\n# TYPE {name} {kind}\n{}",
@@ -51,7 +69,9 @@ pub(crate) fn write(summary: &Summary, out: &mut dyn Write) -> Result<(), Error>
     });
     let help = "Data that is not in the recording.";
     family("memgauge_losses", "counter", help, losses.collect())?;
-    writeln!(out, "# EOF")?;
+    if format == TextFormat::Openmetrics {
+        writeln!(out, "# EOF")?;
+    }
     Ok(())
 }
 

@@ -14,6 +14,9 @@ use std::io::{Seek, SeekFrom, Write};
 use memgauge_perf::abi::{Attr, flag, kind, misc, record, sample};
 use memgauge_perf::builtin;
 use memgauge_perf::data_src::DataSrc;
+use memgauge_perf::perf_data::feature::{
+    ARCH, CMDLINE, CPUDESC, EVENT_DESC, HOSTNAME, NRCPUS, OSRELEASE, TOTAL_MEM, VERSION,
+};
 use memgauge_recording::{Recording, Selection};
 use memgauge_trace::{
     AccessKind, DataSource, EventDef, EventId, Frame, FrameId, Manifest, Module, Sample, Thread,
@@ -40,17 +43,6 @@ const READABLE: u32 = 1;
 const EXECUTABLE: u32 = 4;
 /// Path of rows that end all mappings of a process.
 const EXEC: &str = "[exec]";
-
-/// Numbers of features, in the order in which they are written.
-const HOSTNAME: u32 = 3;
-const OSRELEASE: u32 = 4;
-const VERSION: u32 = 5;
-const ARCH: u32 = 6;
-const NRCPUS: u32 = 7;
-const CPUDESC: u32 = 8;
-const TOTAL_MEM: u32 = 10;
-const CMDLINE: u32 = 11;
-const EVENT_DESC: u32 = 12;
 
 /// Flags of all events: mappings and names of programs are told, with times.
 const FLAGS: u64 = flag::SAMPLE_ID_ALL

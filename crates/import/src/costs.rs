@@ -324,6 +324,13 @@ impl Costs {
         }
     }
 
+    /// Whether the file names the objects (modules) that code is from: cachegrind's does
+    /// not.
+    pub(super) fn names_objects(&self) -> bool {
+        let known = |object: &u32| !matches!(self.names[*object as usize].as_str(), "" | "???");
+        self.places.keys().any(|place| known(&place.0))
+    }
+
     /// Counts of events by line, and what the lines are.
     pub(super) fn rows(&self) -> (Vec<SiteCount>, Vec<GeneratedCode>) {
         let events = self.events();

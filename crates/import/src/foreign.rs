@@ -120,13 +120,16 @@ fn of_costs(mut writer: Writer, costs: &Costs) -> Result<()> {
         let words = format!("{bytes} bytes, lines of {line} bytes, {ways} ways");
         settings.insert(format!("cache.{name}"), words);
     }
-    let lacks = [
+    let mut lacks = vec![
         "times",
         "threads",
         "addresses of data",
         "callers",
         "second-level cache and TLBs",
     ];
+    if !costs.names_objects() {
+        lacks.push("names of modules");
+    }
     finish(writer, &creator, &costs.command, |manifest| {
         manifest.events = events;
         manifest.totals = totals;

@@ -551,6 +551,17 @@ fn unread(map: &str, cause: libbpf_rs::Error) -> Error {
 mod tests {
     use super::*;
 
+    /// A refusal makes all load again, so that what may be refused on a kernel that lacks
+    /// nothing else comes first.
+    #[test]
+    fn a_program_that_may_be_refused_is_loaded_before_all_others() {
+        let object = ObjectBuilder::default().open_memory(OBJECT).unwrap();
+        let name =
+            |program: libbpf_rs::OpenProgram<'_>| program.name().to_string_lossy().into_owned();
+        let names: Vec<String> = object.progs().map(name).collect();
+        assert_eq!(names[..2], ["packet_queued", "packet_queued_unaware"]);
+    }
+
     #[test]
     fn the_unified_hierarchy_is_found_among_the_mounts() {
         let v1 = "30 25 0:26 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu";

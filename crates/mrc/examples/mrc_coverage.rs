@@ -122,6 +122,17 @@ fn traces(count: usize) -> Vec<(String, Vec<u64>)> {
         _ => (1 << 41) + random.below(500),
     });
     all.push(("rare far".to_owned(), rare.collect()));
+    // Few references go back, and to a small part of the old blocks.
+    let mut fresh = 0;
+    let growing = (0..count).map(|at| match at % 100 {
+        0..30 => {
+            fresh += u64::from(random.below(3) == 0);
+            (1 << 42) + fresh
+        }
+        30 if at % 3000 < 300 => (1 << 42) + random.below(fresh + 1) / 50,
+        _ => (1 << 41) + random.below(300),
+    });
+    all.push(("growing".to_owned(), growing.collect()));
     all.push(("phases".to_owned(), phases(random, count)));
     let apart = phases(random, count).into_iter().map(scattered);
     all.push(("phases scattered".to_owned(), apart.collect()));

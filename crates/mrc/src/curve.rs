@@ -76,7 +76,7 @@ impl Curve {
         compulsory: f64,
     ) -> Curve {
         let mut misses = compulsory;
-        let mut steps: Vec<(u64, f64)> = Vec::new();
+        let mut steps: Vec<(u64, f64)> = Vec::with_capacity(weighted.size_hint().0 + 2);
         for (distance, weight) in weighted.rev() {
             match steps.last_mut() {
                 Some(last) if last.0 == distance + 1 => {}
@@ -189,12 +189,17 @@ impl Curve {
 
     /// Knees by growing size: corners of the hull at which the worth of a block falls
     /// by half or more. Each avoids at least 5 % of the avoidable misses beyond the
-    /// previous one.
+    /// previous one. One block is no knee: no memory has less, and what it avoids are
+    /// references to the block that was referenced just before.
     pub fn knees(&self) -> Vec<Knee> {
         let hull = self.hull();
         let mut knees: Vec<Knee> = Vec::new();
         let mut from = hull.first().copied().unwrap_or_default();
         for (at, &corner) in hull.iter().enumerate().skip(1) {
+            if corner.0 == 1 {
+                from = corner;
+                continue;
+            }
             let before = slope(from, corner);
             let bends = hull
                 .get(at + 1)
@@ -299,6 +304,14 @@ mod tests {
         let blocks: Vec<u64> = two.knees().iter().map(|k| k.blocks).collect();
         assert_eq!(blocks, [10, 1000]);
         assert_eq!(two.benefit(10), 0.8);
+    }
+
+    #[test]
+    fn repeated_references_to_a_block_make_no_knee_at_one_block() {
+        let loops = curve(&[(0, 900), (99, 90)], 10);
+        let blocks: Vec<u64> = loops.knees().iter().map(|k| k.blocks).collect();
+        assert_eq!(blocks, [100]);
+        assert_eq!(curve(&[(0, 900)], 10).knees(), []);
     }
 
     #[test]

@@ -116,19 +116,23 @@ impl Histogram {
 
     /// Takes the counts, with `hits` at the smallest distances, and starts over.
     pub(super) fn take(&mut self, hits: &[u64]) -> Distances {
-        let exact = |(distance, low): (usize, &u16)| {
-            let wrapped = self.wrapped.get(&(distance as u32)).copied().unwrap_or(0);
-            let top = hits.get(distance).copied().unwrap_or(0);
-            (
-                distance as u64,
-                u64::from(*low) + (wrapped << u16::BITS) + top,
-            )
-        };
         let used = self.used();
-        let counts = self.low[..used].iter().enumerate().map(exact);
-        let counts = counts.filter(|c| c.1 > 0).collect();
-        self.low[..used].fill(0);
-        self.wrapped.clear();
+        // There may be millions of distances: room for all at once, and no search for each.
+        let some = self.low[..used].iter().filter(|&&low| low > 0).count();
+        let mut counts = Vec::with_capacity(some + hits.len() + self.wrapped.len());
+        let mut wrapped = std::mem::take(&mut self.wrapped).into_iter().peekable();
+        for (distance, low) in self.low[..used].iter_mut().enumerate() {
+            let mut count = u64::from(std::mem::take(low));
+            if distance < hits.len() {
+                count += hits[distance];
+            }
+            if let Some((_, wraps)) = wrapped.next_if(|w| w.0 as usize == distance) {
+                count += wraps << u16::BITS;
+            }
+            if count > 0 {
+                counts.push((distance as u64, count));
+            }
+        }
         Distances {
             counts,
             compulsory: std::mem::take(&mut self.compulsory),

@@ -14,7 +14,9 @@
 //! the curve ends.
 //!
 //! The band has four parts. The first is the spread of eight disjoint parts of the
-//! sample, each estimated in the same way. The second is the error of the number of
+//! sample, each estimated in the same way. It is at least that of as many independent
+//! references as the sample has beyond the memory: parts that have none of them, or one,
+//! agree by chance. The second is the error of the number of
 //! blocks, which all of them share. The third is the step between two distances that a
 //! sample tells apart. The fourth is the bend of the curve within the distances that it
 //! does not (a distance of `n` sampled blocks is known to about `√n`). Memories of
@@ -122,6 +124,8 @@ pub struct Estimate {
     bounds: [Curve; 2],
     /// Blocks of the stream for each in the sample.
     spread: f64,
+    /// References beyond the exact ones for each of those in the sample.
+    each: f64,
 }
 
 impl Estimate {
@@ -137,6 +141,7 @@ impl Estimate {
         self.counted_blocks = self.counted_blocks.min(other.counted_blocks);
         self.resolved_blocks = self.resolved_blocks.max(other.resolved_blocks);
         self.spread = self.spread.max(other.spread);
+        self.each = self.each.max(other.each);
         self.parts.truncate(other.parts.len());
         for (mine, other) in self.parts.iter_mut().zip(&other.parts) {
             mine.merge(other);
@@ -162,6 +167,7 @@ impl Estimate {
         let parts = self.parts.iter_mut().chain(&mut self.bounds);
         parts.for_each(|curve| curve.scale(weight));
         self.curve.scale(weight);
+        self.each *= weight;
     }
 
     /// Whether the curve says how many misses a memory of so many bytes has.
@@ -187,6 +193,7 @@ impl Estimate {
         let known = self.spread_of_parts(blocks).map(|spread| {
             let count = self.bounds.iter().map(|b| (b.misses(blocks) - here).abs());
             let count = count.fold(0.0, f64::max);
+            let spread = spread.max(self.least_spread(here));
             let step = self.spread / 2.0;
             let step = (at(size - step) - here).max(here - at(size + step));
             let blurred = (size * self.spread).sqrt();
@@ -195,6 +202,14 @@ impl Estimate {
         });
         let half = known.unwrap_or(farthest).min(farthest).max(0.0);
         Some(half / self.curve.references)
+    }
+
+    /// Half of the interval of the misses (`here`, compulsory ones included) that follows
+    /// from the number of sampled references among them alone: Poisson's, 95 %.
+    fn least_spread(&self, here: f64) -> f64 {
+        let sampled = (here - self.curve.compulsory).max(0.0) / self.each.max(1.0);
+        let half = DEVIATIONS_95.powi(2) / 2.0 + DEVIATIONS_95 * (sampled + 1.0).sqrt();
+        half * self.each
     }
 
     /// Half of the interval of the misses that parts of the sample tell.
@@ -358,6 +373,7 @@ impl Sampled {
             resolved_blocks: (RESOLVED * (spread - 1.0)) as u64,
             bounds: [distinct - error, distinct + error].map(bound),
             spread,
+            each: total.each(&whole, &total.beyond(&whole, distinct), distinct),
         })
     }
 }
@@ -433,9 +449,21 @@ impl Total {
             .collect()
     }
 
-    /// Whether a strand says how far references are that are far.
+    /// Whether a strand says how far references are that are far. Where their number is not
+    /// known either, one without any says that there are few.
     fn tells(&self, strand: &Pooled, distinct: f64) -> bool {
-        distinct >= self.far() || !self.beyond(strand, distinct).is_empty()
+        self.near.is_empty() || distinct >= self.far() || !self.beyond(strand, distinct).is_empty()
+    }
+
+    /// References that each one of a strand's far ones stands for.
+    fn each(&self, strand: &Pooled, beyond: &[(u64, f64)], distinct: f64) -> f64 {
+        let all: f64 = beyond.iter().map(|b| b.1).sum();
+        // Blocks of many references are in the sample or not, and have most of them at
+        // short distances. Without those the number of references says little.
+        match self.near.is_empty() || all == 0.0 {
+            true => distinct / strand.blocks.max(1.0),
+            false => (self.far() - distinct) / all,
+        }
     }
 
     /// The curve that a strand speaks for, of so many blocks.
@@ -447,13 +475,7 @@ impl Total {
         if beyond.is_empty() {
             beyond.push(((distinct - 1.0).max(0.0) as u64, 1.0));
         }
-        let all: f64 = beyond.iter().map(|b| b.1).sum();
-        // Blocks of many references are in the sample or not, and have most of them at
-        // short distances. Without those the number of references says little.
-        let each = match self.near.is_empty() {
-            true => distinct / strand.blocks.max(1.0),
-            false => again / all,
-        };
+        let each = self.each(strand, &beyond, distinct);
         if again > 0.0 {
             weighted.extend(beyond.into_iter().map(|(d, n)| (d, n * each)));
         }

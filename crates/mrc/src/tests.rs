@@ -266,6 +266,50 @@ fn bands_hold_the_exact_curve_at_every_size_shown() {
     }
 }
 
+/// Most references go to few blocks or to new ones; some go back to a small part of the old
+/// ones. A small sample has few references of the latter kind, or none.
+fn growing(count: usize) -> Vec<u64> {
+    let mut fresh = 0;
+    let block = |(at, n): (usize, u64)| match at % 100 {
+        0..30 => {
+            fresh += u64::from(n % 3 == 0);
+            (1 << 42) + fresh
+        }
+        30 if at % 3000 < 300 => (1 << 42) + (n >> 20) % (fresh + 1) / 50,
+        _ => (1 << 41) + n % 300,
+    };
+    let blocks = numbers(33).take(count).enumerate().map(block);
+    blocks.map(|block| block * 64).collect()
+}
+
+#[test]
+fn few_sampled_references_make_no_tight_band() {
+    let stream = growing(400_000);
+    let exact = Curve::exact(&exact(&stream, 64, Vectors::best(), 4096), 64);
+    for rate in [0.01, 0.003, 0.001] {
+        let (mut inside, mut all, mut bands) = (0, 0, 0.0);
+        for salt in 0..20 {
+            let engine = Sampled::new(64, Sampling::Rate(rate), salt, Settings::default());
+            let mut engine = engine.without_small_memories();
+            engine.feed(&stream).unwrap();
+            let found = engine.finish().unwrap();
+            let sizes = sizes(64, 64 * exact.enough_blocks(), 4).into_iter();
+            for bytes in sizes.filter(|&bytes| found.resolves(bytes)) {
+                let ratio = |curve: &Curve| curve.miss_ratio(bytes).unwrap();
+                let band = found.half_band(bytes).unwrap();
+                let off = (ratio(&found.curve) - ratio(&exact)).abs();
+                inside += usize::from(off <= band + 1e-9);
+                all += 1;
+                bands += band;
+            }
+        }
+        let held = inside as f64 / all as f64;
+        assert!(held >= 0.93, "{rate}: {inside} of {all}");
+        // And they say something.
+        assert!(bands / (all as f64) < 0.05, "{rate}: {bands} of {all}");
+    }
+}
+
 #[test]
 fn small_memories_are_exact_beside_any_sample() {
     for stream in [hot_among_uniform(300_000).collect(), recency(300_000)] {

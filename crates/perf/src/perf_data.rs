@@ -21,7 +21,7 @@ use crate::abi::Attr;
 use crate::record::{Fields, HEADER_BYTES, Header, Layout};
 use crate::{Error, IdMap, Result};
 
-pub use features::Facts;
+pub use features::{Facts, feature};
 use unpack::Unpacker;
 
 /// An event of the file.

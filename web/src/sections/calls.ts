@@ -2,7 +2,7 @@
 // what they call.
 
 import type { CallNode, CallTree, Data } from "../data";
-import { csv, h, save } from "../dom";
+import { csv, h, save, sized } from "../dom";
 import { base, count, name, percent, time } from "../format";
 import { current, follow, isWhole } from "../range";
 import { colour, onTheme } from "../theme";
@@ -149,13 +149,8 @@ class Flames {
     const width = Math.max(200, Math.floor(this.element.clientWidth));
     this.boxes = this.layOut(width);
     const height = ROW * (1 + this.boxes.reduce((most, box) => Math.max(most, box.row), 0));
-    const ratio = window.devicePixelRatio || 1;
-    this.canvas.width = width * ratio;
-    this.canvas.height = height * ratio;
-    this.canvas.style.height = `${height}px`;
-    const context = this.canvas.getContext("2d");
+    const context = sized(this.canvas, width, height);
     if (context === null) return;
-    context.scale(ratio, ratio);
     context.font = `12px ${getComputedStyle(document.body).fontFamily}`;
     context.textBaseline = "middle";
     const colours = palette();

@@ -2,7 +2,7 @@
 // selected range.
 
 import type { Data, Excerpt, HotRow, HotTable, Summary, TimedSamples } from "../data";
-import { modelled } from "../data";
+import { hasEvery, modelled } from "../data";
 import { h } from "../dom";
 import { base, bytes, count, name, percent, time } from "../format";
 import { follow, isWhole } from "../range";
@@ -30,14 +30,15 @@ export function hot(data: Data): Section | null {
       return;
     }
     place.replaceChildren(
-      timedTable(chosen, "functions", "Functions", "Module"),
-      timedTable(chosen, "lines", "Source lines", "Function"),
+      timedTable(run, chosen, "functions", "Functions", "Module"),
+      timedTable(run, chosen, "lines", "Source lines", "Function"),
     );
   }
   follow(fill);
   onPart(fill);
   fill();
-  const exact = run.hot.functions.samples === null;
+  const rank = run.hot.functions.rank;
+  const exact = run.hot.functions.samples === null || hasEvery(run, rank);
   return section(
     "hot",
     "Hot code",
@@ -45,7 +46,7 @@ export function hot(data: Data): Section | null {
     {
       provenance: exact ? (run.recording.machine === null ? "counted" : modelled(run)) : "sampled",
       definition:
-        `Where ${rankInWords(run.hot.functions.rank)} come from: the share of all of them. ` +
+        `Where ${rankInWords(rank)} come from: the share of all of them. ` +
         (exact
           ? "Over the whole run the source saw every one; in a selected stretch of time shares are estimated from samples. "
           : "Shares are estimated from samples; the interval holds the true share in 95 of 100 recordings. ") +
@@ -70,8 +71,8 @@ function wholeRun(run: Summary): HTMLElement[] {
   const hotLines = new Map<string, HotRow>();
   for (const row of run.hot.lines.rows) hotLines.set(`${row.file}:${row.line}`, row);
   return [
-    hotTable(run.hot.functions, "Functions", (row) => name(row.function), () => null),
-    hotTable(run.hot.lines, "Source lines", placeOf, (row) => source(row, excerpts, hotLines)),
+    hotTable(run, run.hot.functions, "Functions", (row) => name(row.function), () => null),
+    hotTable(run, run.hot.lines, "Source lines", placeOf, (row) => source(row, excerpts, hotLines)),
   ];
 }
 
@@ -81,8 +82,8 @@ function placeOf(row: HotRow): string {
   return name(`${base(row.module)}${offset}`);
 }
 
-function hotTable(hot: HotTable, caption: string, title: (row: HotRow) => string, detail: (row: HotRow) => HTMLElement | null): HTMLElement {
-  const estimated = hot.samples !== null;
+function hotTable(run: Summary, hot: HotTable, caption: string, title: (row: HotRow) => string, detail: (row: HotRow) => HTMLElement | null): HTMLElement {
+  const estimated = hot.samples !== null && !hasEvery(run, hot.rank);
   const isLines = caption === "Source lines";
   const full = (row: HotRow): string => name(row.file === null ? row.module : `${row.file}:${row.line ?? ""}`);
   const chain = (row: HotRow): string => row.inlined_into.map((c) => name(c.function)).join(" ← ");

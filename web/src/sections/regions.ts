@@ -1,6 +1,7 @@
 // Data: regions of memory, and the heat map.
 
 import type { Data, RegionTable, TimedSamples } from "../data";
+import { hasEvery } from "../data";
 import { h } from "../dom";
 import { bytes, count, name } from "../format";
 import { heatMap } from "../heatmap";
@@ -26,8 +27,8 @@ export function data(all: Data): Section | null {
   });
   function fill(): void {
     const timed = ordered[chosen];
-    if (isWhole() || timed === undefined) place.replaceChildren(...tables.slice(chosen, chosen + 1).map(regionTable));
-    else place.replaceChildren(timedTable(timed, "regions", "Regions", "Process"));
+    if (isWhole() || timed === undefined) place.replaceChildren(...tables.slice(chosen, chosen + 1).map((table) => regionTable(table, hasEvery(run, table.event))));
+    else place.replaceChildren(timedTable(run, timed, "regions", "Regions", "Process"));
   }
   follow(fill);
   onPart(fill);
@@ -38,10 +39,10 @@ export function data(all: Data): Section | null {
     "Data",
     "Data",
     {
-      provenance: "sampled",
+      provenance: tables.length > 0 && tables.every((t) => hasEvery(run, t.event)) ? "counted" : "sampled",
       definition:
         "Which memory the sampled events touch: variables, heap, stack, files, nameless mappings. A share is that of the " +
-        "events that the samples stand for; the interval follows from the number of samples. In the heat map a row is a " +
+        "events that the samples stand for; the interval follows from the number of samples. Where each event is a sample there is no interval. In the heat map a row is a " +
         "stretch of addresses, low ones at the bottom, and a column a stretch of time; darker is more samples, in equal " +
         "ratios. A cell's function is the one with more than half of its samples, where there is one.",
     },
@@ -52,7 +53,7 @@ export function data(all: Data): Section | null {
   );
 }
 
-function regionTable(regions: RegionTable): HTMLElement {
+function regionTable(regions: RegionTable, every: boolean): HTMLElement {
   type Row = RegionTable["rows"][number];
   const without = regions.samples_without_address;
   const foot = [
@@ -66,7 +67,7 @@ function regionTable(regions: RegionTable): HTMLElement {
     columns: [
       { title: "Region", cell: (r) => h("bdi", {}, name(r.name)), value: (r) => r.name },
       { title: "Share", cell: (r) => shareBar(r.share, r.share_low, r.share_high), value: (r) => r.share },
-      { title: "95 % interval", numeric: true, cell: (r) => interval(r.share_low, r.share_high), value: (r) => r.share_low },
+      ...(every ? [] : [{ title: "95 % interval", numeric: true, cell: (r: Row) => interval(r.share_low, r.share_high), value: (r: Row) => r.share_low }]),
       { title: "Events", numeric: true, cell: (r) => count(r.events), value: (r) => r.events },
       { title: "n", numeric: true, about: "Samples", cell: (r) => count(r.samples), value: (r) => r.samples },
       { title: "Size", numeric: true, cell: (r) => (r.bytes === null ? "–" : bytes(r.bytes)), value: (r) => r.bytes },

@@ -25,7 +25,7 @@ export function threads(data: Data): Section | null {
     if (isWhole()) {
       place.replaceChildren(...tables(run as Summary));
     } else if (chosen !== undefined) {
-      place.replaceChildren(timedTable(chosen, "threads", "Threads", "Process"));
+      place.replaceChildren(timedTable(run, chosen, "threads", "Threads", "Process"));
     } else {
       const [from, to] = current();
       const note = `Threads have no rows by time here: the whole run is shown, not ${time(from, to)} to ${time(to)} alone.`;

@@ -1,6 +1,7 @@
 // Tables of samples that follow the selected range.
 
-import type { TimedRow, TimedSamples } from "../data";
+import type { Summary, TimedRow, TimedSamples } from "../data";
+import { hasEvery } from "../data";
 import { h } from "../dom";
 import { base, count, name, time, wilson } from "../format";
 import { samplesOfPart } from "../part";
@@ -33,18 +34,19 @@ function within(row: TimedRow, [from, to]: [number, number]): InRange {
 
 export type Kind = "functions" | "lines" | "regions" | "threads";
 
-/** A table of one kind of rows in the range. */
-export function timedTable(coarse: TimedSamples, kind: Kind, caption: string, of: string): HTMLElement {
+/** A table of one kind of rows in the range; `run` says whether each event is a sample. */
+export function timedTable(run: Summary | null, coarse: TimedSamples, kind: Kind, caption: string, of: string): HTMLElement {
   const timed = samplesOfPart(coarse.event) ?? coarse;
   const rows = timed[kind];
   const part = samplesOfPart(timed.event);
   const range: [number, number] = part === null ? bins(timed) : [0, Infinity];
   const all = within(timed.all, range);
+  const every = hasEvery(run, timed.event);
   const inside = rows.map((row) => within(row, range)).filter((row) => row.samples > 0);
   inside.sort((a, b) => b.events - a.events);
   const shown = inside.reduce((sum, row) => sum + row.events, 0);
   const total = Math.max(all.events, 1);
-  const bounds = (row: InRange): [number | null, number | null] => wilson(row.events / total, all.samples) ?? [null, null];
+  const bounds = (row: InRange): [number | null, number | null] => (every ? null : wilson(row.events / total, all.samples)) ?? [null, null];
   // Bins that the range cuts count whole, so it is told as they are.
   const told = part === null ? range.map((bin) => bin * timed.bin_ns) : current();
   const [from, to] = [time(told[0], current()[1]), time(told[1], current()[1])];
@@ -60,12 +62,12 @@ export function timedTable(coarse: TimedSamples, kind: Kind, caption: string, of
       columns: [
         { title: "Name", cell: (r) => h("bdi", {}, name(r.name)), value: (r) => r.name },
         { title: "Share", cell: (r) => shareBar(r.events / total, ...bounds(r)), value: (r) => r.events / total },
-        { title: "95 % interval", numeric: true, cell: (r) => interval(...bounds(r)), value: (r) => bounds(r)[0] },
+        ...(every ? [] : [{ title: "95 % interval", numeric: true, cell: (r: InRange) => interval(...bounds(r)), value: (r: InRange) => bounds(r)[0] }]),
         { title: "Events", numeric: true, cell: (r) => count(r.events), value: (r) => r.events },
         { title: "n", numeric: true, about: "Samples", cell: (r) => count(r.samples), value: (r) => r.samples },
         { title: of, cell: (r) => h("bdi", { title: name(r.of) }, name(base(r.of))), value: (r) => r.of },
       ],
-      foot: `Sampled: shares are estimates.${rest}`,
+      foot: `${every ? "" : "Sampled: shares are estimates."}${rest}`,
     }),
   );
 }

@@ -110,8 +110,8 @@ pub(crate) struct Mrc {
     /// Add a curve for each thread, as if it had a memory of its own
     #[arg(long)]
     pub(crate) per_thread: bool,
-    /// Add a curve for each module (by code), region (by data) or region of interest, as if it
-    /// had a memory of its own
+    /// Add a curve for each module (by code), region (by data) or region of interest: as if
+    /// each had a memory of its own
     #[arg(
         long,
         value_enum,

@@ -3,6 +3,7 @@
 use crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
 use super::model::{Line, Shown, TopOrder};
+use crate::search::Search;
 
 /// A line by process and thread.
 pub(super) type Which = (u32, Option<u32>);
@@ -15,9 +16,7 @@ pub(super) struct Choice {
     pub(super) threads: bool,
     pub(super) frozen: bool,
     pub(super) help: bool,
-    /// Shown are lines that contain this.
-    pub(super) wanted: String,
-    pub(super) typing: bool,
+    pub(super) search: Search,
     pub(super) selected: Option<Which>,
     /// The process that is looked into.
     pub(super) open: Option<u32>,
@@ -51,13 +50,13 @@ impl Choice {
         };
         let contains = |line: &&Line| {
             let numbers = [Some(line.pid), line.tid];
-            self.wanted.is_empty()
-                || line.command.contains(&self.wanted)
-                || line.user == self.wanted
+            self.search.text.is_empty()
+                || line.command.contains(&self.search.text)
+                || line.user == self.search.text
                 || numbers
                     .iter()
                     .flatten()
-                    .any(|n| n.to_string() == self.wanted)
+                    .any(|n| n.to_string() == self.search.text)
         };
         let mut lines: Vec<Line> = all.iter().filter(contains).cloned().collect();
         self.order.sort(&mut lines);
@@ -78,7 +77,10 @@ impl Choice {
         let control = key.modifiers.contains(KeyModifiers::CONTROL);
         match key.code {
             KeyCode::Char('c') if control => Request::Quit,
-            code if self.typing => self.type_key(code),
+            code if self.search.typing => match self.search.key(code) {
+                true => Request::Redraw,
+                false => Request::Nothing,
+            },
             KeyCode::Char('q') => Request::Quit,
             _ if self.help => {
                 self.help = false;
@@ -90,22 +92,6 @@ impl Choice {
                     .unwrap_or_else(|| self.command_key(code, lines))
             }
         }
-    }
-
-    fn type_key(&mut self, code: KeyCode) -> Request {
-        match code {
-            KeyCode::Char(c) => self.wanted.push(c),
-            KeyCode::Backspace => {
-                self.wanted.pop();
-            }
-            KeyCode::Enter => self.typing = false,
-            KeyCode::Esc => {
-                self.typing = false;
-                self.wanted.clear();
-            }
-            _ => return Request::Nothing,
-        }
-        Request::Redraw
     }
 
     fn move_key(&mut self, code: KeyCode, lines: &[Line]) -> Option<Request> {
@@ -132,7 +118,7 @@ impl Choice {
             (KeyCode::Char('?' | 'h'), _) => self.help = true,
             (KeyCode::Char('o'), _) => self.order = self.order.next(),
             (KeyCode::Char('t'), _) => (self.threads, self.selected) = (!self.threads, None),
-            (KeyCode::Char('/'), _) => self.typing = true,
+            (KeyCode::Char('/'), _) => self.search.typing = true,
             (KeyCode::Char(' '), _) => self.frozen = !self.frozen,
             (KeyCode::Enter, Some(pid)) => {
                 (self.open, self.heat_of) = (Some(pid), 0);
@@ -144,7 +130,7 @@ impl Choice {
             }
             (KeyCode::Esc | KeyCode::Backspace, _) => match self.open.take() {
                 Some(_) => {}
-                None => self.wanted.clear(),
+                None => self.search.text.clear(),
             },
             (KeyCode::Char('s'), Some(pid)) => return Request::TurnProcess(pid),
             (KeyCode::Char('S'), _) => return Request::TurnAll,
@@ -159,6 +145,9 @@ impl Choice {
 /// Fits 80 columns.
 pub(super) const KEYS: &str =
     "q quit  Enter open  Esc back  o order  t threads  / search  space freeze  ? help";
+
+/// The same on a narrow screen.
+pub(super) const FEW_KEYS: &str = "? help  q quit  Enter open  Esc back";
 
 /// Fits a small terminal.
 pub(super) const HELP: &str = "\
@@ -256,7 +245,7 @@ mod tests {
         );
         press(&mut choice, &[], &[KeyCode::Backspace, KeyCode::Enter]);
         assert_eq!(choice.lines(&shown).len(), 2);
-        choice.wanted = "22".to_owned();
+        choice.search.text = "22".to_owned();
         assert_eq!(choice.lines(&shown), [line(22, "goose")]);
         press(&mut choice, &[], &[KeyCode::Esc]);
         assert_eq!(choice.lines(&shown).len(), 3);

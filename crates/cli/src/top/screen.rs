@@ -2,7 +2,7 @@
 
 use memgauge_report::Style;
 
-use super::keys::{Choice, HELP, KEYS};
+use super::keys::{Choice, FEW_KEYS, HELP, KEYS};
 use super::model::{Detail, Heat, Line, Place, Sampling, Shown, share};
 use crate::units::{spoken_bytes, spoken_seconds};
 
@@ -92,18 +92,23 @@ impl Parts {
 
 /// Columns of the heat map: parts of the last minute.
 pub(super) fn heat_columns(columns: usize) -> usize {
-    if columns >= HEAT_LABEL + 60 { 60 } else { 30 }
+    let fitting = [60, 30, 15, 10].into_iter();
+    let mut fitting = fitting.filter(|cells| columns > HEAT_LABEL + cells);
+    fitting.next().unwrap_or(10)
 }
 
 /// Columns before the heat map's cells.
 const HEAT_LABEL: usize = 19;
+/// Columns of a usual screen. On a narrower one, what matters least is left out.
+const USUAL: usize = 80;
 
 /// Everything, in rows.
 pub(super) fn draw(shown: &Shown, choice: &Choice, style: &Style, room: Room) -> Vec<Row> {
     let mut rows = head(shown, choice, room);
     if choice.help {
         rows.truncate(HEAD - 1);
-        rows.extend(HELP.lines().map(|line| Row::of(Meaning::Plain, line)));
+        let lines = HELP.lines().flat_map(|line| fitted(line, room.columns));
+        rows.extend(lines.map(|line| Row::of(Meaning::Plain, line)));
     } else if let Some(detail) = &shown.detail {
         rows.extend(look_into(shown, detail, style, room));
     } else {
@@ -125,7 +130,7 @@ fn head(shown: &Shown, choice: &Choice, room: Room) -> Vec<Row> {
         (false, false) => "  sampling is off",
         (true, false) => "",
     };
-    let wanted = match choice.wanted.as_str() {
+    let wanted = match choice.search.text.as_str() {
         "" => String::new(),
         wanted => format!("  only `{wanted}`"),
     };
@@ -141,16 +146,26 @@ fn head(shown: &Shown, choice: &Choice, room: Room) -> Vec<Row> {
     );
     let sampled = shown.processes.iter().filter(|line| line.threads > 0);
     let samples: u64 = shown.processes.iter().map(|line| line.sums.samples).sum();
-    let sums = format!(
-        "{} processes, {} threads, {} samples/s, {} lost; own: {}% CPU, {}/{} fds",
+    let of = format!(
+        "{} processes, {} threads",
         sampled.count(),
-        shown.threads.iter().filter(|line| live(line)).count(),
-        rate(samples as f64 / shown.interval_s.max(1e-3)),
-        count(shown.lost),
-        percent(Some(shown.own.cpu)),
-        shown.own.descriptors,
-        shown.own.descriptors_at_most
+        shown.threads.iter().filter(|line| live(line)).count()
     );
+    let rates = format!(
+        "{} samples/s, {} lost",
+        rate(samples as f64 / shown.interval_s.max(1e-3)),
+        count(shown.lost)
+    );
+    // A narrow screen cuts the end off, and losses must be seen.
+    let sums = match room.columns < USUAL {
+        true => format!("{rates}, {of}"),
+        false => format!(
+            "{of}, {rates}; own: {}% CPU, {}/{} fds",
+            percent(Some(shown.own.cpu)),
+            shown.own.descriptors,
+            shown.own.descriptors_at_most
+        ),
+    };
     let meaning = match shown.lost {
         0 => Meaning::Plain,
         _ => Meaning::Warning,
@@ -161,7 +176,7 @@ fn head(shown: &Shown, choice: &Choice, room: Room) -> Vec<Row> {
         Row::of(meaning, sums),
     ];
     match room.keys {
-        true => rows.push(status(shown, choice)),
+        true => rows.push(status(shown, choice, room)),
         false => rows.extend(
             shown
                 .notes
@@ -187,10 +202,13 @@ fn note(text: &str) -> String {
 }
 
 /// The answer to the last key, else a limit and the keys in turn.
-fn status(shown: &Shown, choice: &Choice) -> Row {
+fn status(shown: &Shown, choice: &Choice, room: Room) -> Row {
     const EACH_S: f64 = 4.0;
-    if choice.typing {
-        return Row::of(Meaning::Plain, format!("lines with: {}_", choice.wanted));
+    if choice.search.typing {
+        return Row::of(
+            Meaning::Plain,
+            format!("lines with: {}_", choice.search.text),
+        );
     }
     if !choice.said.is_empty() {
         return Row::of(Meaning::Plain, choice.said.clone());
@@ -198,8 +216,33 @@ fn status(shown: &Shown, choice: &Choice) -> Row {
     let turn = (shown.elapsed_s / EACH_S) as usize % (shown.notes.len() + 1);
     match shown.notes.get(turn.wrapping_sub(1)) {
         Some(text) => Row::of(Meaning::Warning, note(text)),
+        None if room.columns < USUAL => Row::of(Meaning::Plain, FEW_KEYS),
         None => Row::of(Meaning::Plain, KEYS),
     }
+}
+
+/// A line of help in lines that fit; what is after the first is indented.
+fn fitted(line: &str, columns: usize) -> Vec<String> {
+    const INDENT: usize = 11;
+    if line.chars().count() <= columns || columns < 2 * INDENT {
+        return vec![line.to_owned()];
+    }
+    // Spaces keep the columns of what fits, and only part what does not.
+    let mut lines = Vec::new();
+    let mut rest = line.to_owned();
+    while rest.chars().count() > columns {
+        let until = rest.char_indices().nth(columns + 1);
+        let fits = &rest[..until.map_or(rest.len(), |(at, _)| at)];
+        let Some(at) = fits.rfind(' ').filter(|&at| at > INDENT) else {
+            break;
+        };
+        let (here, more) = rest.split_at(at);
+        let more = format!("{:INDENT$}{}", "", more.trim_start());
+        lines.push(here.trim_end().to_owned());
+        rest = more;
+    }
+    lines.push(rest);
+    lines
 }
 
 fn live(line: &Line) -> bool {
@@ -268,7 +311,25 @@ fn columns(shown: &Shown, threads: bool, room: Room) -> Vec<Column> {
         8,
         Box::new(|l| l.io_per_s.map_or(dash(), |io| bytes(io[1]))),
     ));
+    if room.columns < USUAL {
+        leave_room(&mut columns, room.columns);
+    }
     columns
+}
+
+/// Leaves columns out until a command's name has room, what matters least first.
+fn leave_room(columns: &mut Vec<Column>, most: usize) {
+    const COMMAND: usize = 12;
+    const LEAST_FIRST: [&str; 9] = [
+        "OUT/S", "IN/S", "FLT/S", "ADDR%", "REM%", "LAT", "MISS%", "CPU%", "SHARE",
+    ];
+    // The mark before them, the state behind, and a space before each.
+    let taken = |columns: &[Column]| 5 + columns.iter().map(|c| c.1 + 1).sum::<usize>();
+    for name in LEAST_FIRST {
+        if taken(columns) + COMMAND > most {
+            columns.retain(|column| column.0 != name);
+        }
+    }
 }
 
 fn table(
@@ -365,11 +426,18 @@ fn look_into(shown: &Shown, detail: &Detail, style: &Style, room: Room) -> Vec<R
     rows
 }
 
+/// Columns before the name of a place.
+const PLACE_LABEL: usize = 19;
+
 fn places(all: &[Place], sum: u64, most: usize, style: &Style) -> Vec<Row> {
     let row = |place: &Place| {
         let part = percent(share(place.stands_for, sum));
         let name = style.name(&place.name);
-        let name = style.clip(&name, 46.max(style.line.saturating_sub(34)).min(120));
+        let widest = match style.line < USUAL {
+            true => style.line.saturating_sub(PLACE_LABEL).max(1),
+            false => (style.line - 34).clamp(46, 120),
+        };
+        let name = style.clip(&name, widest);
         let within = style.name(&place.within);
         let n = place.samples;
         Row::of(
@@ -621,6 +689,66 @@ q quit  Enter open  Esc back  o order  t threads  / search  space freeze  ? help
         }
         assert_eq!(Parts::of(0).code, 1, "nothing is divided by nothing");
         assert!(text(&shown, &Choice::default(), room(60, 120)).contains("PID     USER"));
+    }
+
+    #[test]
+    fn a_narrow_screen_keeps_the_share_and_the_command() {
+        let narrow = |columns| {
+            let style = Style {
+                width: columns,
+                line: columns,
+                ..STYLE
+            };
+            let mut shown = shown();
+            shown.tells_source = true;
+            let rows = draw(&shown, &Choice::default(), &style, room(24, columns));
+            let lines = rows.iter().map(|row| row.painted(&style) + "\n");
+            lines.collect::<String>()
+        };
+        for columns in 40..80 {
+            let drawn = narrow(columns);
+            let row = drawn.lines().nth(6).expect("the second process");
+            assert!(
+                row.contains(" 25.0") && row.ends_with("go?[2Jose"),
+                "{drawn}"
+            );
+            assert!(drawn.contains("samples/s, 0 lost"), "{drawn}");
+            assert!(
+                drawn.contains("? help") && drawn.contains("q quit"),
+                "{drawn}"
+            );
+            assert!(row.chars().count() <= columns, "{drawn}");
+        }
+        assert!(narrow(66).contains("MISS%") && !narrow(66).contains("OUT/S"));
+        assert!(!narrow(50).contains("MISS%"));
+        assert!(
+            narrow(10)
+                .lines()
+                .all(|line| line.chars().count() <= 10 + 8)
+        );
+    }
+
+    #[test]
+    fn help_on_a_narrow_screen_loses_no_word() {
+        let words =
+            |text: &str| -> Vec<String> { text.split_whitespace().map(str::to_owned).collect() };
+        for columns in [40, 57, 60, 79, 80] {
+            let lines: Vec<String> = HELP.lines().flat_map(|l| fitted(l, columns)).collect();
+            assert!(lines.iter().all(|l| l.len() <= columns), "{lines:?}");
+            assert_eq!(words(&lines.join("\n")), words(HELP));
+        }
+        let whole: Vec<String> = HELP.lines().flat_map(|l| fitted(l, 80)).collect();
+        assert_eq!(whole.join("\n"), HELP);
+    }
+
+    #[test]
+    fn a_heat_map_fits_its_screen() {
+        for columns in 30..200 {
+            let cells = heat_columns(columns);
+            assert!(HEAT_LABEL + cells < columns, "{columns}");
+            assert_eq!(60 % cells, 0);
+        }
+        assert_eq!([79, 80].map(heat_columns), [30, 60]);
     }
 
     #[test]

@@ -9,6 +9,12 @@
 #include <bpf/bpf_tracing.h>
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_endian.h>
+
+/* libbpf loads programs in the order of their sections. A kernel may refuse one of this
+ * section, for which another stands in, and all are loaded again: it comes first.
+ */
+asm(".section tp_btf/net_dev_queue, \"ax\", @progbits\n.text");
+
 #include "layout.h"
 #include "account.h"
 #include "storage.h"

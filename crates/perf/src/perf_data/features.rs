@@ -29,17 +29,36 @@ pub struct Facts {
     pub trace_bytes: u64,
 }
 
-const BUILD_ID: u32 = 2;
-const HOSTNAME: u32 = 3;
-const OSRELEASE: u32 = 4;
-const VERSION: u32 = 5;
-const ARCH: u32 = 6;
-const NRCPUS: u32 = 7;
-const CPUDESC: u32 = 8;
-const TOTAL_MEM: u32 = 10;
-const CMDLINE: u32 = 11;
-const EVENT_DESC: u32 = 12;
-const SAMPLE_TIME: u32 = 21;
+/// Numbers of the sections behind the data, as in perf's `header.h`.
+pub mod feature {
+    /// Build ids of the files that were mapped.
+    pub const BUILD_ID: u32 = 2;
+    /// The machine's name.
+    pub const HOSTNAME: u32 = 3;
+    /// The kernel's release.
+    pub const OSRELEASE: u32 = 4;
+    /// The version of the recorder.
+    pub const VERSION: u32 = 5;
+    /// The machine's architecture.
+    pub const ARCH: u32 = 6;
+    /// Processors.
+    pub const NRCPUS: u32 = 7;
+    /// The processor's name.
+    pub const CPUDESC: u32 = 8;
+    /// KiB of memory.
+    pub const TOTAL_MEM: u32 = 10;
+    /// The recorder's command line.
+    pub const CMDLINE: u32 = 11;
+    /// Attributes, names and ids of the events.
+    pub const EVENT_DESC: u32 = 12;
+    /// Times of the first and the last sample.
+    pub const SAMPLE_TIME: u32 = 21;
+}
+
+use feature::{
+    ARCH, BUILD_ID, CMDLINE, CPUDESC, EVENT_DESC, HOSTNAME, NRCPUS, OSRELEASE, SAMPLE_TIME,
+    TOTAL_MEM, VERSION,
+};
 
 /// Whether this version has a use for the feature.
 pub(super) fn is_read(number: u32) -> bool {

@@ -2,7 +2,7 @@
 
 use memgauge_analyze::{CallTree, CalledFrom, Summary};
 
-use super::{or_none, plural};
+use super::{has_every, of_samples, or_none, plural};
 use crate::style::{Role, Style};
 use crate::table::{Kind, Table};
 use crate::units;
@@ -28,7 +28,8 @@ pub(super) fn callers(summary: &Summary, style: &Style) -> String {
         "Callers of the hottest functions by {}",
         style.name(&tree.event)
     );
-    let mut note = format!("sampled, n = {}; innermost caller first", tree.samples);
+    let samples = of_samples(has_every(summary, &tree.event), tree.samples);
+    let mut note = format!("{samples}; innermost caller first");
     if let Some(share) = tree.share_of_others() {
         note += &format!("; {} by chains not told apart", units::share(share));
     }

@@ -177,13 +177,15 @@ fn sentence(finding: &Finding, summary: &Summary, style: &Style) -> String {
         } => {
             let limit = units::few_gigabytes(*limit_bytes_per_s as f64);
             let mean = units::share(*mean_share);
-            let peak = units::share(*peak_share);
-            let length = units::nanoseconds(*peak_length_ns, style);
             let clock = clock(summary);
-            format!(
-                "DRAM carries {mean} of the modelled {limit} GB/s on average, \
-                 {peak} in its busiest {length} of {clock}."
-            )
+            let busiest = |(share, length)| {
+                let (share, length) = (units::share(share), units::nanoseconds(length, style));
+                format!(", {share} in its busiest {length} of {clock}")
+            };
+            let busiest = (*peak_share)
+                .zip(*peak_length_ns)
+                .map_or_else(String::new, busiest);
+            format!("DRAM carries {mean} of the modelled {limit} GB/s on average{busiest}.")
         }
     }
 }

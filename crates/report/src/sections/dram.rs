@@ -96,6 +96,9 @@ pub(super) fn over_time(summary: &Summary, style: &Style) -> String {
     let column_ns = curve.duration_ns / columns as u64;
     let column = units::nanoseconds(column_ns.max(curve.bin_ns), style);
     let bin = units::nanoseconds(curve.bin_ns, style);
-    let note = format!("a column is the mean of {column}; peaks are of {bin}");
+    let note = match curve.has_peaks() {
+        true => format!("a column is the mean of {column}; peaks are of {bin}"),
+        false => format!("the run has less than 4 intervals of {bin}: no peaks"),
+    };
     style.heading(&title, &note) + &plot::draw(&panels, curve.duration_ns, style)
 }

@@ -2,6 +2,7 @@
 
 use memgauge_analyze::{HeatMap, HotPlace, Stretch, Summary};
 
+use super::{has_all, of_samples};
 use crate::style::{Role, Style};
 use crate::table::{Kind, Table};
 use crate::units;
@@ -10,10 +11,10 @@ pub(super) fn heat(summary: &Summary, style: &Style) -> String {
     summary
         .heat
         .as_ref()
-        .map_or_else(String::new, |map| drawn(map, style))
+        .map_or_else(String::new, |map| drawn(map, has_all(summary), style))
 }
 
-fn drawn(map: &HeatMap, style: &Style) -> String {
+fn drawn(map: &HeatMap, every: bool, style: &Style) -> String {
     let duration = units::nanoseconds(map.duration_ns, style);
     let note = format!("samples at addresses (rows) over {duration} (columns); darker is more");
     let mut text = style.heading("Heat map", &note);
@@ -21,8 +22,9 @@ fn drawn(map: &HeatMap, style: &Style) -> String {
         text += &draw(stretch, map.samples, style);
     }
     let pages = format!("Hottest pages of {}", units::capacity(map.page_bytes));
-    text += &places(&pages, &map.pages, map.samples, style);
-    text + &places("Hottest cache lines", &map.lines, map.samples, style)
+    let of = (map.samples, every);
+    text += &places(&pages, &map.pages, of, style);
+    text + &places("Hottest cache lines", &map.lines, of, style)
 }
 
 fn draw(stretch: &Stretch, all: u64, style: &Style) -> String {
@@ -50,27 +52,22 @@ fn draw(stretch: &Stretch, all: u64, style: &Style) -> String {
     text
 }
 
-fn places(title: &str, places: &[HotPlace], all: u64, style: &Style) -> String {
-    let mut table = Table::new(&[
-        ("share", Kind::Number),
-        ("95 % interval", Kind::Number),
-        ("n", Kind::Number),
-        ("address", Kind::Number),
-    ]);
+fn places(title: &str, places: &[HotPlace], (all, every): (u64, bool), style: &Style) -> String {
+    let mut columns = vec![("share", Kind::Number)];
+    columns.extend((!every).then_some(("95 % interval", Kind::Number)));
+    columns.extend([("n", Kind::Number), ("address", Kind::Number)]);
+    let mut table = Table::new(&columns);
     for place in places {
         let (low, high) = place.interval;
-        table.row(vec![
-            units::share(place.share),
-            format!("{:.1}{}{:.1} %", low * 100.0, style.dash(), high * 100.0),
-            units::count(place.samples),
-            format!("{:x}", place.start.0),
-        ]);
+        let interval = || format!("{:.1}{}{:.1} %", low * 100.0, style.dash(), high * 100.0);
+        let mut cells = vec![units::share(place.share)];
+        cells.extend((!every).then(interval));
+        cells.extend([units::count(place.samples), format!("{:x}", place.start.0)]);
+        table.row(cells);
     }
-    format!(
-        "\n{}{}",
-        style.heading(title, &format!("sampled, n = {all}; estimated")),
-        table.draw(style)
-    )
+    let is_of = if every { "counted" } else { "estimated" };
+    let note = format!("{}; {is_of}", of_samples(every, all));
+    format!("\n{}{}", style.heading(title, &note), table.draw(style))
 }
 
 #[cfg(test)]
@@ -101,7 +98,7 @@ mod tests {
     }
 
     fn text(unicode: bool) -> String {
-        drawn(&example(), &crate::fixture::plain(80, unicode))
+        drawn(&example(), false, &crate::fixture::plain(80, unicode))
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use memgauge_analyze::{Caller, Counts, HotRow, HotTable, Summary, file_name};
 
-use super::{SHOWN, event_title, or_none, plural, provenance};
+use super::{SHOWN, event_title, has_every, of_samples, or_none, plural, provenance};
 use crate::style::{Role, Style};
 use crate::table::{Kind, Table};
 use crate::units;
@@ -21,7 +21,7 @@ pub(super) fn functions(summary: &Summary, style: &Style) -> String {
         names: [("function", Kind::Text), ("module", Kind::Text)],
         name: |row, style| [style.name(&function(row)), style.name(module(row))],
     };
-    shown.draw(&summary.hot.functions, &provenance(summary), style)
+    shown.draw(&summary.hot.functions, summary, style)
 }
 
 pub(super) fn lines(summary: &Summary, style: &Style) -> String {
@@ -31,7 +31,7 @@ pub(super) fn lines(summary: &Summary, style: &Style) -> String {
         names: [("line", Kind::Path), ("function", Kind::Text)],
         name: |row, style| [style.name(&location(row)), style.name(&function(row))],
     };
-    shown.draw(&summary.hot.lines, &provenance(summary), style)
+    shown.draw(&summary.hot.lines, summary, style)
 }
 
 /// For samples only: exact sums by instruction would repeat the lines.
@@ -46,7 +46,7 @@ pub(super) fn instructions(summary: &Summary, style: &Style) -> String {
         names: [("place", Kind::Path), ("function and line", Kind::Text)],
         name: |row, style| [style.name(&place(row)), style.name(&function_and_line(row))],
     };
-    shown.draw(hot, &provenance(summary), style)
+    shown.draw(hot, summary, style)
 }
 
 fn place(row: &HotRow) -> String {
@@ -109,16 +109,16 @@ struct Shown {
 }
 
 impl Shown {
-    fn draw(&self, hot: &HotTable, provenance: &str, style: &Style) -> String {
+    fn draw(&self, hot: &HotTable, summary: &Summary, style: &Style) -> String {
         let rank = style.name(&rank_name(&hot.rank));
         if let Some(n) = hot.samples {
-            let heading = style.heading(
-                &format!("{} by {rank}", self.title),
-                &format!("sampled, n = {n}; estimated"),
-            );
-            return heading + &self.sampled(hot, style).draw(style);
+            let every = has_every(summary, &hot.rank);
+            let is_of = if every { "counted" } else { "estimated" };
+            let note = format!("{}; {is_of}", of_samples(every, n));
+            let heading = style.heading(&format!("{} by {rank}", self.title), &note);
+            return heading + &self.sampled(hot, every, style).draw(style);
         }
-        let heading = style.heading(&format!("{} by {rank}", self.title), provenance);
+        let heading = style.heading(&format!("{} by {rank}", self.title), &provenance(summary));
         if hot.total == 0 {
             return format!("{heading}  no {rank} at any place in the code\n");
         }
@@ -144,39 +144,37 @@ impl Shown {
         table
     }
 
-    /// Estimates, each with its interval; then the other events.
-    fn sampled(&self, hot: &HotTable, style: &Style) -> Table {
+    /// Estimates, each with its interval; then the other events. Where every event is
+    /// there, nothing is estimated, and there are as many samples as events.
+    fn sampled(&self, hot: &HotTable, every: bool, style: &Style) -> Table {
         let others = other_events(hot);
         let titles: Vec<String> = others.iter().map(|name| event_title(name, style)).collect();
-        let mut columns = vec![
-            ("share", Kind::Number),
-            ("95 % interval", Kind::Number),
-            ("n", Kind::Number),
-            (events_title(&hot.rank), Kind::Number),
-        ];
+        let mut columns = vec![("share", Kind::Number)];
+        if !every {
+            columns.extend([("95 % interval", Kind::Number), ("n", Kind::Number)]);
+        }
+        columns.push((events_title(&hot.rank), Kind::Number));
         columns.extend(titles.iter().map(|title| (title.as_str(), Kind::Number)));
         columns.extend(self.names);
         let mut table = Table::new(&columns);
         for row in hot.rows.iter().take(SHOWN).filter(|row| row.value > 0) {
-            let mut cells = vec![
-                or_none(row.share, units::share, style),
-                interval(row.share_low, row.share_high, style),
-                or_none(row.samples, units::count, style),
-                units::events(&hot.rank, row.value, style),
-            ];
+            let mut cells = vec![or_none(row.share, units::share, style)];
+            if !every {
+                cells.push(interval(row.share_low, row.share_high, style));
+                cells.push(or_none(row.samples, units::count, style));
+            }
+            cells.push(units::events(&hot.rank, row.value, style));
             cells.extend(others.iter().map(|name| estimate(&row.counts, name, style)));
             cells.extend((self.name)(row, style));
             table.row(cells);
         }
         let rest = OtherRows::of(hot);
         if rest.value > 0 {
-            let share = or_none(rest.share, units::share, style);
-            let mut cells = vec![
-                share,
-                String::new(),
-                String::new(),
-                units::events(&hot.rank, rest.value, style),
-            ];
+            let mut cells = vec![or_none(rest.share, units::share, style)];
+            if !every {
+                cells.extend([String::new(), String::new()]);
+            }
+            cells.push(units::events(&hot.rank, rest.value, style));
             cells.extend(
                 others
                     .iter()

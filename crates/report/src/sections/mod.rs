@@ -127,6 +127,26 @@ fn provenance(summary: &Summary) -> String {
     words.join(", ")
 }
 
+/// Whether each event of this name is a sample, so that sums are counts.
+fn has_every(summary: &Summary, event: &str) -> bool {
+    let sampling = summary.sampling.as_ref();
+    sampling.is_some_and(|sampling| sampling.has_every(event))
+}
+
+/// Whether that is so of all that were sampled.
+fn has_all(summary: &Summary) -> bool {
+    let sampling = summary.sampling.as_ref();
+    sampling.is_some_and(memgauge_analyze::Sampling::has_all)
+}
+
+/// How many samples a table is of.
+fn of_samples(every_event: bool, n: u64) -> String {
+    match every_event {
+        true => format!("every event, n = {n}"),
+        false => format!("sampled, n = {n}"),
+    }
+}
+
 fn word(provenance: Provenance) -> &'static str {
     match provenance {
         Provenance::Counted => "counted",

@@ -3,7 +3,7 @@
 use memgauge_analyze::{RegionRow, RegionTable, Summary};
 
 use super::hot::{events_title, rank_name};
-use super::{SHOWN, or_none, plural, provenance};
+use super::{SHOWN, has_every, of_samples, or_none, plural, provenance};
 use crate::style::{Role, Style};
 use crate::table::{Kind, Table};
 use crate::units;
@@ -22,7 +22,11 @@ pub(super) fn regions(summary: &Summary, style: &Style) -> String {
     if regions.rows.is_empty() {
         return heading + "  no samples with a data address\n";
     }
-    heading + &table(regions, summary.processes.len() > 1, style).draw(style)
+    let shown = Columns {
+        every: has_every(summary, &regions.event),
+        processes: summary.processes.len() > 1,
+    };
+    heading + &table(regions, shown, style).draw(style)
 }
 
 /// The first table with enough samples, else the one with the most.
@@ -32,46 +36,52 @@ fn shown(tables: &[RegionTable]) -> Option<&RegionTable> {
 }
 
 fn note(regions: &RegionTable, summary: &Summary) -> String {
-    let mut note = format!("sampled, n = {}", regions.samples);
+    let every = has_every(summary, &regions.event);
+    let mut note = of_samples(every, regions.samples);
     if regions.samples_without_address > 0 {
         let n = regions.samples_without_address;
         note += &format!(", {n} more without address");
     }
     match provenance(summary) {
         words if words.is_empty() => note,
+        words if every => format!("{note}; {}", words.replace("sampled", "counted")),
         words => format!("{note}; {words}"),
     }
 }
 
-fn table(regions: &RegionTable, processes: bool, style: &Style) -> Table {
-    let mut columns = vec![
-        ("share", Kind::Number),
-        ("95 % interval", Kind::Number),
-        (events_title(&regions.event), Kind::Number),
-        ("n", Kind::Number),
-        ("size", Kind::Number),
-    ];
-    columns.extend(processes.then_some(("pid", Kind::Number)));
+/// Which columns a table has.
+#[derive(Clone, Copy)]
+struct Columns {
+    /// Whether every event is there: there is no interval then, and a sample for each event.
+    every: bool,
+    processes: bool,
+}
+
+fn table(regions: &RegionTable, shown: Columns, style: &Style) -> Table {
+    let mut columns = vec![("share", Kind::Number)];
+    columns.extend((!shown.every).then_some(("95 % interval", Kind::Number)));
+    columns.push((events_title(&regions.event), Kind::Number));
+    columns.extend((!shown.every).then_some(("n", Kind::Number)));
+    columns.push(("size", Kind::Number));
+    columns.extend(shown.processes.then_some(("pid", Kind::Number)));
     columns.push(("region", Kind::Text));
     let mut table = Table::new(&columns);
     for region in regions.rows.iter().take(SHOWN) {
-        table.row(row(region, &regions.event, processes, style));
+        table.row(row(region, &regions.event, shown, style));
     }
-    if let Some(cells) = other_rows(regions, processes, style) {
+    if let Some(cells) = other_rows(regions, shown, style) {
         table.painted_row(Role::Quiet, cells);
     }
     table
 }
 
-fn row(region: &RegionRow, event: &str, processes: bool, style: &Style) -> Vec<String> {
-    let mut cells = vec![
-        or_none(region.share, units::share, style),
-        interval(region, style),
-        units::events(event, region.events, style),
-        units::count(region.samples),
-        or_none(region.bytes, units::bytes, style),
-    ];
-    cells.extend(processes.then(|| region.pid.0.to_string()));
+fn row(region: &RegionRow, event: &str, shown: Columns, style: &Style) -> Vec<String> {
+    let mut cells = vec![or_none(region.share, units::share, style)];
+    cells.extend((!shown.every).then(|| interval(region, style)));
+    cells.push(units::events(event, region.events, style));
+    cells.extend((!shown.every).then(|| units::count(region.samples)));
+    cells.push(or_none(region.bytes, units::bytes, style));
+    cells.extend(shown.processes.then(|| region.pid.0.to_string()));
     cells.push(style.name(&region.name));
     cells
 }
@@ -86,20 +96,18 @@ fn interval(region: &RegionRow, style: &Style) -> String {
     }
 }
 
-fn other_rows(regions: &RegionTable, processes: bool, style: &Style) -> Option<Vec<String>> {
+fn other_rows(regions: &RegionTable, shown: Columns, style: &Style) -> Option<Vec<String>> {
     let hidden = regions.rows.get(SHOWN..).unwrap_or_default();
     let rows = regions.other_rows + hidden.len() as u64;
     let events = regions.other_events + hidden.iter().map(|r| r.events).sum::<u64>();
     let samples = regions.other_samples + hidden.iter().map(|r| r.samples).sum::<u64>();
     let share = (regions.events > 0).then(|| events as f64 / regions.events as f64);
-    let mut cells = vec![
-        or_none(share, units::share, style),
-        String::new(),
-        units::events(&regions.event, events, style),
-        units::count(samples),
-        String::new(),
-    ];
-    cells.extend(processes.then(String::new));
+    let mut cells = vec![or_none(share, units::share, style)];
+    cells.extend((!shown.every).then(String::new));
+    cells.push(units::events(&regions.event, events, style));
+    cells.extend((!shown.every).then(|| units::count(samples)));
+    cells.push(String::new());
+    cells.extend(shown.processes.then(String::new));
     cells.push(format!("({})", plural(rows, "other region")));
     (rows > 0).then_some(cells)
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use memgauge_analyze::{Counts, ProcessRow, Summary, ThreadRow, file_name};
 
-use super::{SHOWN, event_title, plural, provenance};
+use super::{SHOWN, event_title, has_all, of_samples, plural, provenance};
 use crate::style::{Role, Style};
 use crate::table::{Kind, Table};
 use crate::units;
@@ -64,7 +64,12 @@ fn sampled_threads(summary: &Summary, style: &Style) -> String {
         (ids, t.samples, &t.counts, t.program.as_str())
     });
     let title = plural(summary.threads.len() as u64, "thread");
-    sampled(&title, &ids, &rows.collect::<Vec<_>>(), style)
+    sampled(
+        (&title, has_all(summary)),
+        &ids,
+        &rows.collect::<Vec<_>>(),
+        style,
+    )
 }
 
 fn sampled_processes(summary: &Summary, style: &Style) -> String {
@@ -75,7 +80,12 @@ fn sampled_processes(summary: &Summary, style: &Style) -> String {
         (ids, p.samples, &p.counts, p.program.as_str())
     });
     let title = format!("{} processes", units::count(summary.processes.len() as u64));
-    sampled(&title, &ids, &rows.collect::<Vec<_>>(), style)
+    sampled(
+        (&title, has_all(summary)),
+        &ids,
+        &rows.collect::<Vec<_>>(),
+        style,
+    )
 }
 
 /// Ids, samples, counts, program.
@@ -84,7 +94,12 @@ type Sampled<'a> = ([String; 2], u64, &'a Counts, &'a str);
 /// Events that have a column.
 const EVENTS: usize = 3;
 
-fn sampled(title: &str, ids: &[(&str, Kind)], rows: &[Sampled<'_>], style: &Style) -> String {
+fn sampled(
+    (title, every): (&str, bool),
+    ids: &[(&str, Kind)],
+    rows: &[Sampled<'_>],
+    style: &Style,
+) -> String {
     let all: u64 = rows.iter().map(|row| row.1).sum();
     let names = rows.iter().flat_map(|row| row.2.keys());
     let names: BTreeSet<&String> = names.collect();
@@ -113,7 +128,7 @@ fn sampled(title: &str, ids: &[(&str, Kind)], rows: &[Sampled<'_>], style: &Styl
         cells.push(format!("({} more)", rest.len()));
         table.painted_row(Role::Quiet, cells);
     }
-    style.heading(title, &format!("sampled, n = {all}")) + &table.draw(style)
+    style.heading(title, &of_samples(every, all)) + &table.draw(style)
 }
 
 /// Events of the tables' columns.
