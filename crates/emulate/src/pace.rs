@@ -12,7 +12,9 @@ const IDLE: Duration = Duration::from_micros(50);
 /// Sleeps without a full block after which blocks being filled are looked at.
 /// Looking costs the program: the word looked at is written at every access.
 const PATIENCE: u32 = 10;
-/// Sleeps double so often. A ring does not fill within the longest.
+/// Quiet polls after which the sleeps double, and how often they do. A ring does not fill
+/// within the longest.
+const DOUBLE_AFTER: u32 = 4;
 const DOUBLINGS: u32 = 4;
 
 /// Polls one after the other.
@@ -41,7 +43,7 @@ impl Pace {
             false => self.since_eager + 1,
         };
         self.quiet = self.quiet.saturating_add(1);
-        Some(IDLE * 2u32.pow((self.quiet / PATIENCE).min(DOUBLINGS)))
+        Some(IDLE * 2u32.pow((self.quiet / DOUBLE_AFTER).min(DOUBLINGS)))
     }
 }
 
@@ -55,8 +57,8 @@ mod tests {
         assert_eq!(pace.after(true), None);
         let sleeps: Vec<Duration> = (0..60).filter_map(|_| pace.after(false)).collect();
         assert_eq!(sleeps[0], Duration::from_micros(50));
-        assert_eq!(sleeps[8], Duration::from_micros(50));
-        assert_eq!(sleeps[9], Duration::from_micros(100));
+        assert_eq!(sleeps[2], Duration::from_micros(50));
+        assert_eq!(sleeps[3], Duration::from_micros(100));
         assert_eq!(sleeps[59], Duration::from_micros(800));
         assert_eq!(pace.after(true), None);
         assert_eq!(pace.after(false), Some(Duration::from_micros(50)));
