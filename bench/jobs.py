@@ -38,20 +38,25 @@ class Job:
     stdin: Path = Path(os.devnull)
 
 
-def all_jobs():
-    text, numbers = str(INPUTS / "text"), str(INPUTS / "numbers")
+def folder_of(scale):
+    return INPUTS if scale == 1 else INPUTS.with_name(f"inputs-{scale}")
+
+
+def all_jobs(scale=1):
+    inputs = folder_of(scale)
+    text, numbers = str(inputs / "text"), str(inputs / "numbers")
     return [
         Job("xz", ["xz", "-3", "-T1", "-k", "-c", text], 0.6),
         Job("sort", ["sort", "-n", "--parallel=1", numbers], 0.6),
         Job("sqlite3", ["sqlite3", ":memory:"], 0.6, BENCH / "join.sql"),
         Job("python3", ["/usr/bin/python3", str(BENCH / "records.py")], 0.6),
-        Job("xz-T2", ["xz", "-3", "-T2", "--block-size=3MiB", "-c", text], 0.4),
+        Job("xz-T2", ["xz", "-3", "-T2", f"--block-size={int(TEXT_BYTES * scale / 4)}", "-c", text], 0.4),
         Job("gzip", ["gzip", "-9", "-c", text], None),
         Job("zstd", ["zstd", "-10", "-q", "-c", text], None),
         Job("bzip2", ["bzip2", "-c", text], None),
         Job("mawk", ["mawk", AWK, numbers], None),
         Job("gawk", ["gawk", AWK, numbers], None),
-        Job("cc1", [cc1(), "-quiet", "-O2", str(INPUTS / "functions.c"), "-o", "/dev/null"], None),
+        Job("cc1", [cc1(), "-quiet", "-O2", str(inputs / "functions.c"), "-o", "/dev/null"], None),
     ]
 
 
@@ -64,9 +69,9 @@ def cc1():
     return found.stdout.strip() or "cc1"
 
 
-def chosen_jobs(names):
+def chosen_jobs(names, scale=1):
     """The jobs of those names (all where there are none) whose program is here."""
-    jobs = [job for job in all_jobs() if not names or job.name in names]
+    jobs = [job for job in all_jobs(scale) if not names or job.name in names]
     unknown = set(names or []) - {job.name for job in jobs}
     if unknown:
         raise SystemExit(f"unknown job `{', '.join(sorted(unknown))}`")
@@ -76,22 +81,24 @@ def chosen_jobs(names):
     return [job for job in jobs if job not in missing]
 
 
-def make_inputs():
-    INPUTS.mkdir(parents=True, exist_ok=True)
-    for name, chunks in (("text", text()), ("numbers", numbers()), ("functions.c", functions())):
-        if not (INPUTS / name).exists():
-            unfinished = INPUTS / f"{name}.part"
+def make_inputs(scale=1):
+    """The inputs, or so much of each; those of sqlite3 and python3 have one size."""
+    inputs = folder_of(scale)
+    inputs.mkdir(parents=True, exist_ok=True)
+    for name, make in (("text", text), ("numbers", numbers), ("functions.c", functions)):
+        if not (inputs / name).exists():
+            unfinished = inputs / f"{name}.part"
             with open(unfinished, "w", encoding="ascii") as file:
-                file.writelines(chunks)
-            unfinished.rename(INPUTS / name)
+                file.writelines(make(scale))
+            unfinished.rename(inputs / name)
 
 
-def text():
+def text(scale):
     """Words in lines of about ten, TEXT_BYTES in all. The rank of a word follows a
     Pareto distribution of shape 0.7: few words are most of the text."""
     source = random.Random(1)
     words = [word(source) for _ in range(VOCABULARY)]
-    left = TEXT_BYTES
+    left = int(TEXT_BYTES * scale)
     while left:
         rank = int((1 - source.random()) ** (-1 / 0.7))
         separator = " \n " if source.random() < 0.1 else " "
@@ -105,15 +112,15 @@ def word(source):
     return "".join(LETTERS[int(source.random() * len(LETTERS))] for _ in range(length))
 
 
-def numbers():
+def numbers(scale):
     source = random.Random(2)
-    return (f"{int(source.random() * 10**9)}\n" for _ in range(NUMBERS))
+    return (f"{int(source.random() * 10**9)}\n" for _ in range(int(NUMBERS * scale)))
 
 
-def functions():
+def functions(scale):
     """C that a compiler has work with: loops and branches over arrays."""
     source = random.Random(3)
-    for number in range(FUNCTIONS):
+    for number in range(int(FUNCTIONS * scale)):
         yield f"long f{number}(long *a, long n) {{ long s = {number};\n"
         for _ in range(12):
             k, m = (1 + int(source.random() * 99) for _ in range(2))

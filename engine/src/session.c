@@ -78,6 +78,19 @@ static void *map_file(const char *path, int flags, size_t bytes, size_t reserved
     return p;
 }
 
+/* Gives a part of a shared file memory: without it, a store would kill the program. */
+static bool give_memory(void *from, size_t bytes)
+{
+    if (madvise(from, bytes, MADV_POPULATE_WRITE) == 0)
+        return true;
+    if (errno != EINVAL) /* before Linux 5.14 the advice is unknown */
+        return false;
+    for (size_t at = 0; at < bytes; at += MG_PAGE)
+        if (syscall(SYS_clock_gettime, CLOCK_MONOTONIC, (uint8_t *)from + at) != 0)
+            return false;
+    return true;
+}
+
 bool mg_session_open(const char *dir)
 {
     char path[256];
@@ -183,17 +196,36 @@ static uint64_t own_birth(void)
     return atomic_load(&births[at].tid) == tid ? atomic_load(&births[at].number) : under_way;
 }
 
+static void refuse(void)
+{
+    atomic_fetch_add(&control->refused, 1);
+}
+
+/* Whether the thread's next block may be written: memory for it, once. */
+static bool has_memory(struct mg_ring *r, uint32_t head)
+{
+    if (head >= MG_BLOCKS || give_memory(r->data + (uint64_t)head * MG_BLOCK_WORDS, MG_BLOCK_BYTES))
+        return true;
+    refuse();
+    return false;
+}
+
 static void ring_begin(void)
 {
     uint32_t number;
-    size_t bytes = MG_RING_BYTES, reserved = bytes;
+    size_t bytes = mg_sets() ? MG_SETS_BYTES : MG_RING_BYTES;
     struct mg_ring *r = NULL;
-    if (mg_sets()) {
-        bytes = MG_SETS_BYTES;
-        reserved = MIN(bytes, MG_COUNTS_AT + 8ull * (next_block + COUNTS_AHEAD));
-    }
+    /* Most programs are short: the other blocks get memory when they are reached. */
     if (process && !atomic_load(&control->stop))
-        r = new_entry(MG_THREAD, bytes, reserved, process_entry, 0, &number);
+        r = new_entry(MG_THREAD, bytes, MG_PAGE + MG_BLOCK_BYTES, process_entry, 0, &number);
+    if (r && mg_sets()) {
+        size_t counts = 8ull * MIN(next_block + COUNTS_AHEAD, MG_COUNTED);
+        if (!give_memory((uint8_t *)r + MG_TABLE_AT, MG_PAGE + counts)) {
+            refuse();
+            munmap(r, bytes);
+            r = NULL;
+        }
+    }
     if (!r) {
         unrecorded();
         return;
@@ -261,7 +293,7 @@ uint64_t *mg_ring_turn(void)
         uint64_t *block = r->data + (uint64_t)(head % MG_BLOCKS) * MG_BLOCK_WORDS;
         r->used[head % MG_BLOCKS] = r->w - block;
         atomic_store_explicit(&r->head, head + 1, memory_order_release);
-        if (wait_for_room(r)) {
+        if (wait_for_room(r) && has_memory(r, head + 1)) {
             r->w = r->data + (uint64_t)((head + 1) % MG_BLOCKS) * MG_BLOCK_WORDS;
             r->end = r->w + MG_BLOCK_WORDS - MG_BLOCK_SLACK;
             if (r->full)

@@ -74,6 +74,7 @@
 /* Words one block of code can need: 512 instructions of two runs each in two lines,
  * and room for the pieces of varying accesses. */
 #define MG_BLOCK_SLACK 4096u
+#define MG_BLOCK_BYTES (8ull * MG_BLOCK_WORDS)
 #define MG_BLOCKS 8u
 #define MG_CATALOGUE_BYTES (1ull << 30)
 

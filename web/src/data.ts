@@ -146,6 +146,8 @@ export interface HotRow {
   offset: number | null;
   counts: Counts;
   value: number;
+  value_low: number | null;
+  value_high: number | null;
   share: number | null;
   share_low: number | null;
   share_high: number | null;

@@ -113,7 +113,14 @@ pub fn assemble(
     let samples = manifest.machine.is_none().then_some(&parts.samples);
     let thread_rows = threads(&parts.threads, samples, &parts.known_threads, &names);
     let sampled = (parts.sampled_sites, &parts.samples);
-    let mut hot = hot(parts.sites, sampled, symbols, &names, options);
+    let one_in = manifest.sets.as_ref().map_or(1, |sets| sets.one_in);
+    let mut hot = hot(
+        parts.sites.of_sets(one_in),
+        sampled,
+        symbols,
+        &names,
+        options,
+    );
     let calls = (parts.stacks).map_or_else(Vec::new, |(frames, sampled)| {
         call_trees(&frames, &sampled, symbols, &names)
     });

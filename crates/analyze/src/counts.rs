@@ -7,39 +7,66 @@ use memgauge_trace::{EventId, Manifest, catalogue};
 /// Sums by event name, in the event's own unit; ordered by name.
 pub type Counts = BTreeMap<String, u64>;
 
-/// Sums by event id while counting: small and sorted, for tables that hold one
-/// of these for every instruction.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Tally(Vec<(EventId, u64)>);
+/// Sums by key while counting: small and sorted, for tables that hold one of these for
+/// every instruction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SortedSums<K>(Vec<(K, u64)>);
 
-impl Tally {
-    pub(crate) fn add(&mut self, event: EventId, value: u64) {
-        match self.0.binary_search_by_key(&event, |e| e.0) {
+/// Sums by event id.
+pub(crate) type Tally = SortedSums<EventId>;
+
+/// Sums by event id and group of cache sets.
+pub(crate) type GroupTally = SortedSums<(EventId, u8)>;
+
+impl<K> Default for SortedSums<K> {
+    fn default() -> Self {
+        SortedSums(Vec::new())
+    }
+}
+
+impl<K: Ord + Copy> SortedSums<K> {
+    pub(crate) fn add(&mut self, key: K, value: u64) {
+        match self.0.binary_search_by_key(&key, |e| e.0) {
             Ok(at) => self.0[at].1 = self.0[at].1.saturating_add(value),
-            Err(at) => self.0.insert(at, (event, value)),
+            Err(at) => self.0.insert(at, (key, value)),
         }
     }
 
-    pub(crate) fn add_all(&mut self, other: &Tally) {
-        for &(event, value) in &other.0 {
-            self.add(event, value);
+    pub(crate) fn add_all(&mut self, other: &Self) {
+        for &(key, value) in &other.0 {
+            self.add(key, value);
         }
     }
 
-    pub(crate) fn get(&self, event: EventId) -> u64 {
+    pub(crate) fn get(&self, key: K) -> u64 {
         self.0
-            .binary_search_by_key(&event, |e| e.0)
+            .binary_search_by_key(&key, |e| e.0)
             .map_or(0, |at| self.0[at].1)
     }
 
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (K, u64)> + '_ {
+        self.0.iter().copied()
+    }
+}
+
+impl GroupTally {
+    /// The sum of some events in each group that has any.
+    pub(crate) fn by_group(&self, events: &[EventId]) -> BTreeMap<u8, u64> {
+        let mut groups = BTreeMap::new();
+        for &((event, group), value) in &self.0 {
+            if events.contains(&event) {
+                *groups.entry(group).or_default() += value;
+            }
+        }
+        groups
+    }
+}
+
+impl Tally {
     pub(crate) fn sum(&self, events: &[EventId]) -> u64 {
         events
             .iter()
             .fold(0, |sum, &e| self.get(e).saturating_add(sum))
-    }
-
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (EventId, u64)> + '_ {
-        self.0.iter().copied()
     }
 
     pub(crate) fn named(&self, names: &EventNames) -> Counts {

@@ -4,14 +4,15 @@
 //! [`Limits::resolved_places`] of them. Other places are in the tables' remainder,
 //! never dropped.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use memgauge_trace::{EventId, LINE_BYTES, catalogue};
 use serde::Serialize;
 
-use crate::counts::{Counts, EventNames, Tally, ratio};
+use crate::counts::{Counts, EventNames, GroupTally, Tally, ratio};
 use crate::regions::wilson_95;
 use crate::resolve::{Caller, Resolve, Symbol};
+use crate::set_groups::{EstimateInterval, FollowedGroups};
 use crate::sites::SiteTotals;
 use crate::spaces::{AddressSpaces, GeneratedName, JIT, PathId, UNKNOWN, is_file};
 
@@ -116,6 +117,13 @@ pub struct HotRow {
     pub counts: Counts,
     /// The table's rank here, in its unit.
     pub value: u64,
+    /// Lower end of the value's 95 % interval, where some cache sets were followed.
+    pub value_low: Option<u64>,
+    /// Upper end of it.
+    pub value_high: Option<u64>,
+    /// 95 % intervals of `counts` that were estimated from some cache sets.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub intervals: BTreeMap<String, EstimateInterval>,
     /// `value` / the table's total, in 0..=1.
     pub share: Option<f64>,
     /// Samples that the row is estimated from; `None` where every event was counted.
@@ -193,16 +201,21 @@ pub fn hot_tables(
     hottest.sort_by_key(|(place, tally, _)| (std::cmp::Reverse(tally.sum(&rank.events)), *place));
     let (asked, unasked) = hottest.split_at(limits.resolved_places.min(hottest.len()));
     let mut groups: [Groups; 3] = Default::default();
-    for ((path, offset), tally, samples) in asked {
-        let names = place_names(symbols, sites.spaces, (*path, *offset));
+    for (place, tally, samples) in asked {
+        let names = place_names(symbols, sites.spaces, *place);
+        let by_set = sites.by_group.get(place);
         for (group, name) in groups.iter_mut().zip(names) {
-            group.add(name, tally, *samples);
+            group.add(name, tally, *samples, by_set);
         }
     }
     for (_, tally, _) in unasked {
         groups.iter_mut().for_each(|group| group.skip(tally));
     }
-    let table = |group: Groups| group.table(names, rank, sites, limits.rows);
+    let mut by_set = GroupTally::default();
+    let sums = sites.by_group.values();
+    sums.for_each(|sums| by_set.add_all(sums));
+    let all = sites.followed.map(|followed| (followed, by_set));
+    let table = |group: Groups| group.table(names, rank, sites, all.as_ref(), limits.rows);
     let [functions, lines, instructions] = groups.map(table);
     HotTables {
         functions,
@@ -295,17 +308,28 @@ fn without_symbol(path: &str) -> String {
 }
 
 #[derive(Default)]
+struct RowSums {
+    tally: Tally,
+    samples: u64,
+    /// By group of cache sets, where some were followed.
+    by_set: GroupTally,
+}
+
+#[derive(Default)]
 struct Groups {
-    rows: BTreeMap<Name, (Tally, u64)>,
+    rows: BTreeMap<Name, RowSums>,
     skipped: Tally,
     skipped_places: u64,
 }
 
 impl Groups {
-    fn add(&mut self, name: Name, tally: &Tally, samples: u64) {
+    fn add(&mut self, name: Name, tally: &Tally, samples: u64, by_set: Option<&GroupTally>) {
         let row = self.rows.entry(name).or_default();
-        row.0.add_all(tally);
-        row.1 += samples;
+        row.tally.add_all(tally);
+        row.samples += samples;
+        if let Some(by_set) = by_set {
+            row.by_set.add_all(by_set);
+        }
     }
 
     fn skip(&mut self, tally: &Tally) {
@@ -313,16 +337,22 @@ impl Groups {
         self.skipped_places += 1;
     }
 
-    fn table(self, names: &EventNames, rank: &Rank, sites: &SiteTotals, keep: usize) -> HotTable {
+    /// `all`: the groups of cache sets that were followed, and their sums over all places.
+    fn table(
+        self,
+        names: &EventNames,
+        rank: &Rank,
+        sites: &SiteTotals,
+        all: Option<&(FollowedGroups, GroupTally)>,
+        keep: usize,
+    ) -> HotTable {
         let total = sites.totals.sum(&rank.events);
         let value = |tally: &Tally| tally.sum(&rank.events);
         let mut rows: Vec<_> = self.rows.into_iter().collect();
-        rows.sort_by_key(|(_, (tally, _))| std::cmp::Reverse(value(tally)));
+        rows.sort_by_key(|(_, row)| std::cmp::Reverse(value(&row.tally)));
         let others = rows.split_off(keep.min(rows.len()));
         let mut rest = self.skipped;
-        others
-            .iter()
-            .for_each(|(_, (tally, _))| rest.add_all(tally));
+        others.iter().for_each(|(_, row)| rest.add_all(&row.tally));
         HotTable {
             rank: rank.name.clone(),
             total,
@@ -336,11 +366,12 @@ impl Groups {
             },
             rows: rows
                 .into_iter()
-                .map(|(name, (tally, samples))| {
-                    let row = row(name, &tally, value(&tally), total, names);
-                    match sites.sampled {
-                        Some(_) => estimated(row, samples, sites.alike),
-                        None => row,
+                .map(|(name, sums)| {
+                    let row = row(name, &sums.tally, value(&sums.tally), total, names);
+                    match (sites.sampled, all) {
+                        (Some(_), _) => estimated(row, sums.samples, sites.alike),
+                        (None, Some(all)) => of_some_sets(row, &sums.by_set, all, rank, names),
+                        (None, None) => row,
                     }
                 })
                 .collect(),
@@ -358,10 +389,51 @@ fn row(name: Name, tally: &Tally, value: u64, total: u64, names: &EventNames) ->
         offset: name.offset,
         counts: tally.named(names),
         value,
+        value_low: None,
+        value_high: None,
+        intervals: BTreeMap::new(),
         share: ratio(value, total),
         samples: None,
         share_low: None,
         share_high: None,
+    }
+}
+
+/// How sure a row is that was estimated from some groups of cache sets. Only events of
+/// lines are; one that has no part by group was counted in full.
+fn of_some_sets(
+    row: HotRow,
+    by_set: &GroupTally,
+    (followed, all): &(FollowedGroups, GroupTally),
+    rank: &Rank,
+    names: &EventNames,
+) -> HotRow {
+    let events: BTreeSet<EventId> = by_set.iter().map(|((event, _), _)| event).collect();
+    let interval = |event: EventId| {
+        let interval = followed.interval(&by_set.by_group(&[event]), unit_of(event));
+        (names.name(event), interval)
+    };
+    let whole = all.by_group(&rank.events);
+    let unit = rank.events.first().map_or(1, |&event| unit_of(event));
+    let parts = by_set.by_group(&rank.events);
+    let is_estimated = !whole.is_empty();
+    let value = is_estimated.then(|| followed.interval(&parts, unit));
+    let share = followed.share(&parts, &whole, unit);
+    HotRow {
+        value_low: value.map(|interval| interval.low),
+        value_high: value.map(|interval| interval.high),
+        intervals: events.into_iter().map(interval).collect(),
+        share_low: share.map(|ends| ends.0),
+        share_high: share.map(|ends| ends.1),
+        ..row
+    }
+}
+
+/// What one event of a line adds.
+fn unit_of(event: EventId) -> u64 {
+    match Rank::dram_bytes().events.contains(&event) {
+        true => LINE_BYTES,
+        false => 1,
     }
 }
 
@@ -384,7 +456,9 @@ mod tests {
     use crate::sites::Sites;
     use crate::spaces::AddressSpaces;
     use crate::spaces::tests::{code, spaces};
-    use memgauge_trace::catalogue::{DRAM_READ_BYTES, DRAM_WRITE_BYTES, L1D_MISS, LLC_MISS};
+    use memgauge_trace::catalogue::{
+        DRAM_READ_BYTES, DRAM_WRITE_BYTES, INSTRUCTIONS, L1D_MISS, LLC_MISS,
+    };
     use memgauge_trace::{Pid, SiteCount, VirtAddr};
 
     /// Every 0x100 bytes of `/bin/p` is a function, every 0x10 a line.
@@ -420,6 +494,7 @@ mod tests {
             ip: VirtAddr(ip),
             event,
             count,
+            set_group: None,
         }
     }
 
@@ -458,6 +533,56 @@ mod tests {
     fn sites() -> Vec<SiteCount> {
         let rows = SITES.iter();
         rows.map(|&(ip, n)| site(ip, LLC_MISS, n)).collect()
+    }
+
+    /// The function at 0x1000 has a ninth of what the one at 0x1100 has in each group, the
+    /// one at 0x1200 has misses in one group. Instructions were counted in full.
+    #[test]
+    fn rows_of_some_sets_have_the_interval_of_their_groups() {
+        let mapped = mapped();
+        let mut analysis = Sites::new(&mapped);
+        let mut other = Sites::new(&mapped);
+        for group in (3..64).step_by(8) {
+            let of = |ip, count| SiteCount {
+                set_group: Some(group),
+                ..site(ip, LLC_MISS, count)
+            };
+            analysis.observe(&[of(0x1010, 50_000), of(0x1020, 50_000)]);
+            other.observe(&[of(0x1100, 900_000)]);
+            let of_one = if group == 11 { 800_000 } else { 0 };
+            other.observe(&[of(0x1210, of_one)]);
+        }
+        analysis.observe(&[site(0x1010, INSTRUCTIONS, 77)]);
+        analysis.merge(other);
+        let names = EventNames::default();
+        let sites = analysis.finish().of_sets(8);
+        let limits = Limits::default();
+        let tables = hot_tables(&sites, &mut Fake(0), &names, &misses(), limits);
+        let row = |name: &str| {
+            let mut rows = tables.functions.rows.iter();
+            rows.find(|row| row.function == name).unwrap()
+        };
+        let (even, one) = (row("f0"), row("f2"));
+        assert_eq!((row("f0").value, row("f1").value), (800_000, 7_200_000));
+        assert_eq!(one.value, 800_000);
+        let width = |row: &HotRow| row.value_high.unwrap() - row.value_low.unwrap();
+        assert!(width(even) < 20_000, "{even:?}");
+        assert_eq!(one.value_low, Some(100_000), "what was seen");
+        assert!(one.value_high.unwrap() > 2_000_000, "{one:?}");
+        let ends = |row: &HotRow| row.share_low.unwrap()..row.share_high.unwrap();
+        assert!(ends(even).contains(&(1.0 / 11.0)), "{even:?}");
+        assert!(ends(one).end > 0.2, "{one:?}");
+        let intervals: Vec<&str> = even.intervals.keys().map(String::as_str).collect();
+        assert_eq!(intervals, ["llc.miss"], "instructions are exact");
+        let interval = even.intervals["llc.miss"];
+        assert_eq!(Some(interval.low), even.value_low);
+        let by_instructions = Rank::event(INSTRUCTIONS, &names);
+        let tables = hot_tables(&sites, &mut Fake(0), &names, &by_instructions, limits);
+        let row = &tables.functions.rows[0];
+        assert_eq!((row.value_low, row.share_low), (None, None));
+        let all = sites.of_sets(1);
+        let tables = hot_tables(&all, &mut Fake(0), &names, &misses(), limits);
+        assert_eq!(tables.functions.rows[0].share_low, None);
     }
 
     #[test]

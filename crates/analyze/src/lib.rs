@@ -43,6 +43,7 @@ mod regions;
 mod resolve;
 mod samples;
 mod series;
+mod set_groups;
 mod sites;
 mod spaces;
 mod stacked;
@@ -83,6 +84,7 @@ pub use regions::{RegionRow, RegionTable, Regions, SampledRegions, wilson, wilso
 pub use resolve::{Caller, ModuleFile, NoSymbols, Resolve, SourceText, Symbol, file_name};
 pub use samples::{DataFrom, SampleTotals, SampledEvent, Sampling};
 pub use series::{Curve, Curves, Peak, Series};
+pub use set_groups::EstimateInterval;
 pub use sites::{SampledSites, SiteTotals, Sites};
 pub use spaces::{AddressSpaces, Generated, Modules};
 pub use stacked::{StackFrame, StackedSample, StackedSamples, stacked_samples};

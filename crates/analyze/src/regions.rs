@@ -4,8 +4,8 @@
 //! sample's time. Regions are a variable of a file, `[heap]`, `[stack]`, or a stretch
 //! of anonymous memory (see [`AddressSpaces`] for where one ends and the next begins).
 //! A sample stands for `period` events, and a region's events are the sum of its
-//! samples' periods. The certainty of its share follows from the number of samples
-//! alone.
+//! samples' periods. The certainty of its share follows from the number of samples,
+//! and, where some cache sets were followed, from how groups of sets differ.
 //!
 //! Memory: one row a region and event; in file data one for each 8 sampled
 //! bytes until symbols are asked.
@@ -13,12 +13,14 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
+use memgauge_trace::groups::group_of;
 use memgauge_trace::{EventId, Pid, Sample, catalogue};
 use serde::Serialize;
 
 use crate::Analysis;
-use crate::counts::EventNames;
+use crate::counts::{EventNames, SortedSums};
 use crate::resolve::Resolve;
+use crate::set_groups::FollowedGroups;
 use crate::spaces::{AddressSpaces, Mapping, PathId, UNKNOWN, is_anonymous, is_file};
 
 /// Two-sided 95 % quantile of the normal distribution.
@@ -72,7 +74,15 @@ pub struct Regions<'a> {
     spaces: &'a AddressSpaces,
     rows: BTreeMap<(EventId, Pid, Place), Weight>,
     without_address: BTreeMap<EventId, u64>,
+    groups: SetGroups,
     end_ns: u64,
+}
+
+/// Events by group of cache sets, where some were followed.
+#[derive(Clone, Debug, Default)]
+struct SetGroups {
+    followed: Option<FollowedGroups>,
+    events: BTreeMap<(EventId, Pid, Place), SortedSums<u8>>,
 }
 
 impl<'a> Regions<'a> {
@@ -82,8 +92,15 @@ impl<'a> Regions<'a> {
             spaces,
             rows: BTreeMap::new(),
             without_address: BTreeMap::new(),
+            groups: SetGroups::default(),
             end_ns: 0,
         }
+    }
+
+    /// Of a recording of which one group of cache sets in so many was followed.
+    pub fn of_sets(mut self, one_in: u32) -> Self {
+        self.groups.followed = FollowedGroups::new(one_in);
+        self
     }
 
     fn observe_sample(&mut self, sample: &Sample) {
@@ -98,8 +115,12 @@ impl<'a> Regions<'a> {
             events: sample.period,
             squares: u128::from(sample.period).pow(2),
         };
-        let row = self.rows.entry((sample.event, sample.pid, place));
-        row.or_default().add(weight);
+        let key = (sample.event, sample.pid, place);
+        self.rows.entry(key).or_default().add(weight);
+        if self.groups.followed.is_some() {
+            let groups = self.groups.events.entry(key).or_default();
+            groups.add(group_of(addr), sample.period);
+        }
     }
 }
 
@@ -154,6 +175,10 @@ impl<'a> Analysis for Regions<'a> {
         for (event, n) in other.without_address {
             *self.without_address.entry(event).or_default() += n;
         }
+        for (key, groups) in other.groups.events {
+            let mine = self.groups.events.entry(key).or_default();
+            mine.add_all(&groups);
+        }
     }
 
     fn finish(self) -> SampledRegions<'a> {
@@ -161,6 +186,7 @@ impl<'a> Analysis for Regions<'a> {
             spaces: self.spaces,
             rows: self.rows,
             without_address: self.without_address,
+            groups: self.groups,
             end_ns: self.end_ns,
         }
     }
@@ -172,6 +198,7 @@ pub struct SampledRegions<'a> {
     spaces: &'a AddressSpaces,
     rows: BTreeMap<(EventId, Pid, Place), Weight>,
     without_address: BTreeMap<EventId, u64>,
+    groups: SetGroups,
     end_ns: u64,
 }
 
@@ -229,7 +256,15 @@ impl RegionTable {
     }
 }
 
-type Named = BTreeMap<(String, Pid), (Extent, Weight)>;
+type Named = BTreeMap<(String, Pid), NamedRegion>;
+
+#[derive(Clone, Debug, Default)]
+struct NamedRegion {
+    extent: Extent,
+    weight: Weight,
+    /// Events by group of cache sets, where some were followed.
+    groups: SortedSums<u8>,
+}
 
 /// Where a region lies, as far as that is known.
 #[derive(Clone, Copy, Debug, Default)]
@@ -277,12 +312,13 @@ impl SampledRegions<'_> {
     fn table(&self, symbols: &mut dyn Resolve, event: EventId, keep: usize) -> RegionTable {
         let named = self.named(symbols, event);
         let mut all = Weight::default();
-        named.values().for_each(|(_, weight)| all.add(*weight));
+        named.values().for_each(|region| all.add(region.weight));
+        let whole = self.groups_of(&named);
         let mut rows: Vec<_> = named.into_iter().collect();
-        rows.sort_by_key(|(_, (_, weight))| Reverse(weight.events));
+        rows.sort_by_key(|(_, region)| Reverse(region.weight.events));
         let others = rows.split_off(keep.min(rows.len()));
         let mut rest = Weight::default();
-        others.iter().for_each(|(_, (_, w))| rest.add(*w));
+        others.iter().for_each(|(_, other)| rest.add(other.weight));
         let rows = rows.into_iter();
         RegionTable {
             event: String::new(),
@@ -290,7 +326,7 @@ impl SampledRegions<'_> {
             samples_without_address: self.without_address.get(&event).copied().unwrap_or(0),
             events: all.events,
             rows: rows
-                .map(|((name, pid), (extent, w))| row(name, pid, extent, w, all))
+                .map(|((name, pid), region)| row(name, pid, &region, all, whole.as_ref()))
                 .collect(),
             other_rows: others.len() as u64,
             other_samples: rest.samples,
@@ -298,14 +334,32 @@ impl SampledRegions<'_> {
         }
     }
 
+    /// Events of each process by group of cache sets, where some were followed.
+    fn groups_of(&self, named: &Named) -> Option<Whole> {
+        let followed = self.groups.followed?;
+        let mut processes: BTreeMap<Pid, SortedSums<u8>> = BTreeMap::new();
+        for ((_, pid), region) in named {
+            let sums = processes.entry(*pid).or_default();
+            sums.add_all(&region.groups);
+        }
+        Some(Whole {
+            followed,
+            processes,
+        })
+    }
+
     fn named(&self, symbols: &mut dyn Resolve, event: EventId) -> Named {
         let mut named = Named::new();
         for (&(_, pid, place), &weight) in self.rows.iter().filter(|(key, _)| key.0 == event) {
             let (name, extent) = self.describe(symbols, pid, place);
-            let row = named
-                .entry((name, pid))
-                .or_insert((extent, Weight::default()));
-            row.1.add(weight);
+            let row = named.entry((name, pid)).or_insert(NamedRegion {
+                extent,
+                ..NamedRegion::default()
+            });
+            row.weight.add(weight);
+            if let Some(groups) = self.groups.events.get(&(event, pid, place)) {
+                row.groups.add_all(groups);
+            }
         }
         named
     }
@@ -372,10 +426,47 @@ fn anonymous(start: u64, end: u64) -> (String, Extent) {
     (format!("anon {start:#x}"), Extent::of((start, end)))
 }
 
-fn row(name: String, pid: Pid, extent: Extent, weight: Weight, all: Weight) -> RegionRow {
+/// Events of a table by process and group of cache sets.
+struct Whole {
+    followed: FollowedGroups,
+    processes: BTreeMap<Pid, SortedSums<u8>>,
+}
+
+impl Whole {
+    /// Independent samples that tell as much of a region's share.
+    fn alike(&self, pid: Pid, region: &NamedRegion, share: f64, all: Weight) -> u64 {
+        let of_process = |(&process, groups): (&Pid, &SortedSums<u8>)| {
+            let off = groups.iter().map(|(group, sum)| {
+                let part = match process == pid {
+                    true => region.groups.get(group),
+                    false => 0,
+                };
+                part as f64 - share * sum as f64
+            });
+            (process, off.collect())
+        };
+        let off = self.processes.iter().map(of_process).collect();
+        let alike = alike(all.samples, all.events, all.squares);
+        self.followed.alike(alike, share, all.events as f64, &off)
+    }
+}
+
+fn row(
+    name: String,
+    pid: Pid,
+    region: &NamedRegion,
+    all: Weight,
+    whole: Option<&Whole>,
+) -> RegionRow {
+    let NamedRegion { extent, weight, .. } = *region;
     let share = (all.events > 0).then(|| weight.events as f64 / all.events as f64);
-    let alike = alike(all.samples, all.events, all.squares);
-    let interval = share.and_then(|share| wilson_95(share, alike));
+    let interval = share.and_then(|share| {
+        let alike = match whole {
+            Some(whole) => whole.alike(pid, region, share, all),
+            None => alike(all.samples, all.events, all.squares),
+        };
+        wilson_95(share, alike)
+    });
     RegionRow {
         name,
         pid,

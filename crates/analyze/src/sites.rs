@@ -10,8 +10,9 @@ use std::collections::BTreeMap;
 use memgauge_trace::{EventId, Sample, SiteCount};
 
 use crate::Analysis;
-use crate::counts::Tally;
+use crate::counts::{GroupTally, Tally};
 use crate::regions::alike;
+use crate::set_groups::FollowedGroups;
 use crate::spaces::{AddressSpaces, PathId};
 
 /// Sums site counts by file and offset. Only analyses over the same
@@ -20,6 +21,8 @@ use crate::spaces::{AddressSpaces, PathId};
 pub struct Sites<'a> {
     spaces: &'a AddressSpaces,
     rows: BTreeMap<(PathId, u64), Tally>,
+    /// The same by group of cache sets, where some were followed.
+    by_group: BTreeMap<(PathId, u64), GroupTally>,
 }
 
 impl<'a> Sites<'a> {
@@ -28,6 +31,7 @@ impl<'a> Sites<'a> {
         Sites {
             spaces,
             rows: BTreeMap::new(),
+            by_group: BTreeMap::new(),
         }
     }
 }
@@ -41,12 +45,19 @@ impl<'a> Analysis for Sites<'a> {
             let place = self.spaces.code_at(site.pid, site.ip.0);
             let row = self.rows.entry(place).or_default();
             row.add(site.event, site.count);
+            if let Some(group) = site.set_group {
+                let groups = self.by_group.entry(place).or_default();
+                groups.add((site.event, group), site.count);
+            }
         }
     }
 
     fn merge(&mut self, other: Self) {
         for (place, tally) in other.rows {
             self.rows.entry(place).or_default().add_all(&tally);
+        }
+        for (place, groups) in other.by_group {
+            self.by_group.entry(place).or_default().add_all(&groups);
         }
     }
 
@@ -62,6 +73,8 @@ impl<'a> Analysis for Sites<'a> {
                 .into_iter()
                 .map(|(place, tally)| (place, tally, 0))
                 .collect(),
+            by_group: self.by_group,
+            followed: None,
             totals,
             sampled: None,
             alike: 0,
@@ -141,6 +154,8 @@ impl<'a> SampledSites<'a> {
         SiteTotals {
             spaces: self.spaces,
             rows,
+            by_group: BTreeMap::new(),
+            followed: None,
             alike: alike(sampled, totals.get(event), squares),
             totals,
             sampled: Some(sampled),
@@ -154,6 +169,10 @@ pub struct SiteTotals<'a> {
     pub(crate) spaces: &'a AddressSpaces,
     /// Ordered by file, then offset; with the samples there, where sums are of samples.
     pub(crate) rows: Vec<((PathId, u64), Tally, u64)>,
+    /// Sums by group of cache sets of the places that have such.
+    pub(crate) by_group: BTreeMap<(PathId, u64), GroupTally>,
+    /// The groups that were followed, where these are some.
+    pub(crate) followed: Option<FollowedGroups>,
     pub(crate) totals: Tally,
     /// Samples of the event that places are ranked by; `None` where every event was
     /// counted.
@@ -163,6 +182,12 @@ pub struct SiteTotals<'a> {
 }
 
 impl SiteTotals<'_> {
+    /// Of a recording of which one group of cache sets in so many was followed.
+    pub fn of_sets(self, one_in: u32) -> Self {
+        let followed = FollowedGroups::new(one_in);
+        SiteTotals { followed, ..self }
+    }
+
     /// Sum of an event over all sites.
     pub fn total(&self, event: EventId) -> u64 {
         self.totals.get(event)

@@ -195,7 +195,9 @@ impl Reader<'_> {
             columns.extend(["ip", "caller"]);
         }
         let selection = Selection::all().columns(&columns);
-        let common = (SampleTotals::default(), Regions::new(spaces));
+        let sets = self.recording.manifest().sets.as_ref();
+        let regions = Regions::new(spaces).of_sets(sets.map_or(1, |sets| sets.one_in));
+        let common = (SampleTotals::default(), regions);
         let native = (SampledSites::new(spaces), Heat::default());
         let native = (!is_modelled).then_some(native);
         let times = timed.then(|| SampleTimes::from(spaces, 0));

@@ -49,6 +49,7 @@ fn write(path: &Path) -> Result<()> {
         ip: VirtAddr(0x1010),
         event: LLC_MISS,
         count: 55,
+        ..SiteCount::default()
     })?;
     writer.push(Sample {
         time_ns: 5,

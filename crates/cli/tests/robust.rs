@@ -139,7 +139,7 @@ fn shared_memory_that_is_full_leaves_the_program_alone() {
         return;
     }
     // From nothing at all to room for some threads and not for all.
-    for kib in [4, 64, 2200, 5000] {
+    for kib in [4, 64, 400, 1200, 5000] {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let script = format!(
             "mkdir t && mount -t tmpfs -o size={kib}k none t && mount --bind t /dev/shm || exit 77
@@ -164,6 +164,30 @@ fn shared_memory_that_is_full_leaves_the_program_alone() {
         assert!(!out.contains("code 124"), "{kib} KiB: it hangs: {said}");
         assert!(!out.contains("code 135"), "{kib} KiB: SIGBUS: {said}");
     }
+}
+
+/// A ring gets memory block by block. Where there is none for the next, the thread runs
+/// on without being recorded, and the report says so.
+#[test]
+fn a_ring_that_finds_no_more_memory_is_counted_as_lost() {
+    if !needs(&["root", "unshare", "mount", "seq"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let script =
+        "mkdir t && mount -t tmpfs -o size=900k none t && mount --bind t /dev/shm || exit 77
+         export TMPDIR=/dev/shm
+         timeout 100 $MG record -q --source emulate -o r.mg -- seq 1 300000 > numbers
+         echo code $?; $MG report r.mg --json";
+    let output = in_own_mounts(&folder, script);
+    if output.status.code() == Some(77) {
+        return skipped(Need::Rights, "a file system cannot be mounted here");
+    }
+    let (out, said) = (text(&output.stdout), text(&output.stderr));
+    assert!(out.starts_with("code 0"), "{out}{said}");
+    let numbers = std::fs::read_to_string(folder.path().join("numbers")).expect("its output");
+    assert_eq!(numbers.lines().count(), 300_000);
+    assert!(out.contains("shared memory is full"), "{out}{said}");
 }
 
 #[test]

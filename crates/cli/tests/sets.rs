@@ -6,7 +6,9 @@
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;
 
-use harness::{Recorded, memgauge, needs, workloads};
+use std::collections::BTreeMap;
+
+use harness::{Recorded, memgauge, needs, report_text, workloads};
 use serde_json::Value;
 
 /// Events that a run of some sets does not have, and what depends on them.
@@ -74,7 +76,7 @@ fn all_sets_followed_are_an_exact_run_to_the_last_count() {
     std::fs::write(&file, numbers).expect("the input can be written");
     let file = file.to_str().expect("temporary paths are text");
     all_sets_equal_exact(&["/bin/true"]);
-    all_sets_equal_exact(&["sort", "-n", file]);
+    all_sets_equal_exact(&["sort", "-n", "-S", "8M", file]);
     all_sets_equal_exact(&["gzip", "-c", file]);
     all_sets_equal_exact(&["sh", "-c", &format!("wc {file}; ls /; (true)")]);
     all_sets_equal_exact(&["/usr/bin/python3", "-S", "-c", "print(sum(range(20000)))"]);
@@ -112,13 +114,14 @@ fn intervals_of_several_choices_of_sets_contain_the_exact_counts() {
         .map(|i| format!("{}\n", i * 7919 % 50_021))
         .collect();
     std::fs::write(&file, numbers).expect("the input can be written");
-    let program = [
-        "sort",
-        "-n",
-        file.to_str().expect("temporary paths are text"),
-    ];
-    let exact = record(&program, &[]).totals();
+    // Without a size of its buffer, sort asks how much memory is free.
+    let file = file.to_str().expect("temporary paths are text");
+    let program = ["sort", "-n", "--parallel=1", "-S", "8M", file];
+    let exact = record(&program, &[]);
+    let in_code = places(&exact.report());
+    let exact = exact.totals();
     let (mut within, mut all) = (0, 0);
+    let (mut within_code, mut all_code) = (0, 0);
     for seed in 0..6 {
         let some = record(&program, &["--sets", &format!("1/4:{seed}")]);
         let totals = some.totals();
@@ -132,8 +135,69 @@ fn intervals_of_several_choices_of_sets_contain_the_exact_counts() {
             within += i32::from((low..=high).contains(&exact[name]));
             all += 1;
         }
+        for (place, estimate) in places(&some.report()) {
+            let Some(exact) = in_code.get(&place) else {
+                continue;
+            };
+            for (event, ends) in estimate["intervals"].as_object().expect("intervals") {
+                let [low, high] = ["low", "high"].map(|end| ends[end].as_i64().unwrap());
+                let exact = exact["counts"][event].as_i64().unwrap_or(0);
+                within_code += i32::from((low..=high).contains(&exact));
+                all_code += 1;
+            }
+            let ends = ["value_low", "value_high"].map(|end| estimate[end].as_i64().unwrap());
+            let value = estimate["value"].as_i64().unwrap();
+            assert!((ends[0]..=ends[1]).contains(&value), "{estimate}");
+        }
     }
     assert!(within * 10 >= all * 8, "{within} of {all}");
+    assert!(all_code > 100, "{all_code}");
+    assert!(
+        within_code * 10 >= all_code * 9,
+        "{within_code} of {all_code}"
+    );
+}
+
+/// The hottest functions and lines of a report, by their names.
+fn places(report: &Value) -> BTreeMap<String, Value> {
+    let mut all = BTreeMap::new();
+    for table in ["functions", "lines"] {
+        let rows = report["hot"][table]["rows"].as_array().expect("rows");
+        for row in rows.iter().take(20) {
+            let name = ["function", "module", "file", "line", "offset"].map(|key| &row[key]);
+            all.insert(format!("{table} {name:?}"), row.clone());
+        }
+    }
+    all
+}
+
+/// An array is scanned: each group of sets has as much of it.
+#[test]
+fn shares_of_code_and_regions_have_intervals_where_some_sets_are_followed() {
+    if !needs(&[]) {
+        return;
+    }
+    let program = [workloads(), "linear", "--bytes", "32MiB", "--passes", "1"];
+    let some = record(&program, &["--sets", "1/8"]);
+    let report = some.report();
+    let row = &report["hot"]["functions"]["rows"][0];
+    let share = |row: &Value, end: &str| row[end].as_f64().expect(end);
+    for row in [row, &report["regions"][0]["rows"][0]] {
+        let of = share(row, "share");
+        assert!(of > 0.5, "{row}");
+        let (low, high) = (share(row, "share_low"), share(row, "share_high"));
+        assert!(low <= of && of <= high && high - low < 0.1, "{row}");
+    }
+    let text = report_text(&some.path());
+    let heading = text.find("Hottest functions").expect("the section");
+    let titles = text[heading..].lines().nth(1).expect("titles");
+    assert!(titles.contains("95 % interval"), "{titles}");
+    let exact = record(&program, &[]);
+    let row = &exact.report()["hot"]["functions"]["rows"][0];
+    assert!(
+        row["share_low"].is_null() && row["intervals"].is_null(),
+        "{row}"
+    );
 }
 
 /// A stride of 4 KiB meets one group of sets alone, whichever it is. Whether that is

@@ -18,6 +18,7 @@ mod catalogue;
 mod engine;
 mod follow;
 pub mod geometry;
+mod pace;
 mod parts;
 mod path;
 mod recorder;
@@ -53,6 +54,7 @@ use memgauge_host::regions::RequestedNames;
 use memgauge_host::run::Program;
 use memgauge_host::sys::process::{children_usage, own_usage, without_randomisation};
 pub use memgauge_host::{Error, ErrorKind, Result};
+use pace::Pace;
 pub use parts::PartsBy;
 use recorder::{Note, ProgressCounts, Recorder};
 pub use session::SHARED_MEMORY_BYTES;
@@ -132,11 +134,6 @@ const REAP_EVERY: Duration = Duration::from_millis(50);
 /// Between two instalments of the per-instruction totals; parts close at the
 /// same pace (docs/format.md).
 const FLUSH_EVERY: Duration = Duration::from_secs(2);
-/// Sleep of an idle recorder; a ring holds several of these at full speed.
-const IDLE: Duration = Duration::from_micros(50);
-/// Sleeps without a full block after which blocks being filled are looked at.
-/// Looking costs the program: the word looked at is written at every access.
-const PATIENCE: u32 = 10;
 /// Between two looks at a program that is no longer recorded.
 const UNRECORDED_IDLE: Duration = Duration::from_millis(20);
 
@@ -426,16 +423,11 @@ impl EmulatedRun {
         progress: &mut dyn FnMut(&Progress),
     ) -> Result<CommandEnd> {
         let (mut reaped, mut flushed, mut shown) = (self.started, self.started, self.started);
-        let mut idle = 0;
+        let mut pace = Pace::default();
         loop {
-            let busy = self.recorder.poll(session, idle >= PATIENCE)?;
-            idle = if busy || idle >= PATIENCE {
-                0
-            } else {
-                idle + 1
-            };
-            if !busy {
-                std::thread::sleep(IDLE);
+            let busy = self.recorder.poll(session, pace.is_eager())?;
+            if let Some(sleep) = pace.after(busy) {
+                std::thread::sleep(sleep);
             }
             if reaped.elapsed() > REAP_EVERY {
                 reaped = Instant::now();

@@ -713,7 +713,7 @@ impl ModelReader {
         process.kept.program.catalogue.clear_outside();
         let mut rows = Vec::new();
         take_blocks(process, &mut rows, self.sets.is_some());
-        take_misses(process, &mut rows, self.one_in());
+        take_misses(process, &mut rows, self.sets.as_ref());
         let written = self.writer.extend(rows);
         self.note(written);
     }

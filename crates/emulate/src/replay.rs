@@ -32,12 +32,28 @@ pub(super) struct SiteMisses {
     pub(super) dram_write_bytes: u32,
 }
 
+impl SiteMisses {
+    #[inline(always)]
+    fn add(&mut self, outcome: &Outcome) {
+        self.l1d += u32::from(outcome.l1d_misses);
+        self.l2 += u32::from(outcome.l2_misses);
+        self.llc += u32::from(outcome.llc_misses);
+        self.dtlb += u32::from(outcome.dtlb_misses);
+        self.walks += u32::from(outcome.walks);
+        let (read, written) = (outcome.dram_read_bytes, outcome.dram_write_bytes);
+        self.dram_read_bytes = self.dram_read_bytes.saturating_add(read);
+        self.dram_write_bytes = self.dram_write_bytes.saturating_add(written);
+    }
+}
+
 /// Data that a process's threads share.
 #[derive(Default)]
 pub(super) struct Program {
     pub(super) catalogue: Catalogue,
     /// One for each access of the catalogue.
     pub(super) sites: Vec<SiteMisses>,
+    /// The same where some sets are followed.
+    pub(super) by_group: sets::GroupedSites,
     /// What runs now is outside of the regions that are recorded: no place in the code
     /// gets a count of it.
     pub(super) is_outside: bool,
@@ -564,16 +580,7 @@ fn charge(program: &mut Program, index: u32, outcome: &Outcome) {
     if index as usize >= sites.len() {
         sites.resize(program.catalogue.access_count(), SiteMisses::default());
     }
-    let site = &mut sites[index as usize];
-    site.l1d += u32::from(outcome.l1d_misses);
-    site.l2 += u32::from(outcome.l2_misses);
-    site.llc += u32::from(outcome.llc_misses);
-    site.dtlb += u32::from(outcome.dtlb_misses);
-    site.walks += u32::from(outcome.walks);
-    site.dram_read_bytes = site.dram_read_bytes.saturating_add(outcome.dram_read_bytes);
-    site.dram_write_bytes = site
-        .dram_write_bytes
-        .saturating_add(outcome.dram_write_bytes);
+    sites[index as usize].add(outcome);
 }
 
 /// The line that an access of a run touched last: the next one of the same line, if it

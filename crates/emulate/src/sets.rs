@@ -7,6 +7,7 @@
 use std::collections::HashSet;
 
 use memgauge_machine::{CLASSES, Config, LINE_BYTES, Outcome};
+use memgauge_trace::groups::{student, variance_of_sum};
 use memgauge_trace::{EstimatedFacts, SetsFacts, catalogue as events};
 
 use crate::{Error, Result};
@@ -102,6 +103,30 @@ pub(super) struct ClassSums {
     sums: [[u64; SUMMED]; CLASSES as usize],
 }
 
+/// Classes that are counted apart, a bit each; none where all count as one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Groups(u64);
+
+impl Groups {
+    /// How many sums there are.
+    pub(super) fn count(self) -> usize {
+        self.0.count_ones().max(1) as usize
+    }
+
+    /// Which sum a followed class has.
+    #[inline(always)]
+    pub(super) fn sum_of(self, class: u32) -> usize {
+        (self.0 & ((1u64 << class) - 1)).count_ones() as usize
+    }
+
+    /// The class of each sum, in order.
+    pub(super) fn classes(self) -> impl Iterator<Item = Option<u8>> {
+        let apart = (0..CLASSES as u8).filter(move |&class| self.0 >> class & 1 == 1);
+        let all = (self.0 == 0).then_some(None);
+        apart.map(Some).chain(all)
+    }
+}
+
 /// Lines of a class in a look.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Touched {
@@ -187,6 +212,15 @@ impl ClassSums {
         }
     }
 
+    /// The classes that counts by place in the code are kept apart for: those followed.
+    /// Where all are, nothing is estimated and all count as one.
+    pub(super) fn groups(&self) -> Groups {
+        Groups(match self.sample.one_in {
+            1 => 0,
+            _ => self.classes,
+        })
+    }
+
     pub(super) fn follows(&self, class: u32) -> bool {
         self.classes >> class & 1 == 1
     }
@@ -241,18 +275,6 @@ impl ClassSums {
     }
 }
 
-/// The 97.5 % point of Student's distribution with one degree of freedom less than there
-/// are classes (tables; 1.96 beyond).
-fn student(classes: usize) -> f64 {
-    match classes {
-        ..=4 => 3.182,
-        5..=8 => 2.365,
-        9..=16 => 2.131,
-        17..=32 => 2.040,
-        33.. => 1.96,
-    }
-}
-
 /// So few events leave their spread in the dark.
 const FEW: f64 = 30.0;
 
@@ -267,8 +289,7 @@ fn estimate(sums: &[u64], unit: u64) -> EstimatedFacts {
     let (n, all) = (sums.len() as f64, f64::from(CLASSES));
     let seen: u64 = sums.iter().sum();
     let mean = seen as f64 / n;
-    let squares: f64 = sums.iter().map(|&s| (s as f64 - mean).powi(2)).sum();
-    let variance = all * all * (1.0 - n / all) * squares / (n - 1.0).max(1.0) / n;
+    let variance = variance_of_sum(sums.iter().map(|&s| s as f64), sums.len() as u32);
     let (weight, unit) = (all / n, unit as f64);
     let is_few = (seen as f64) < FEW * unit && weight > 1.0;
     let (variance, missed) = match is_few {
@@ -278,7 +299,7 @@ fn estimate(sums: &[u64], unit: u64) -> EstimatedFacts {
         }
         false => (variance, 0.0),
     };
-    let (value, half) = (mean * all, student(sums.len()) * variance.sqrt());
+    let (value, half) = (mean * all, student(sums.len() as u32) * variance.sqrt());
     let largest = sums.iter().copied().max().unwrap_or(0);
     EstimatedFacts {
         value: value.round() as u64,
@@ -345,6 +366,21 @@ mod tests {
             assert_eq!(met.count_ones(), 1);
         }
         assert_ne!(with(8, 1).classes(), with(8, 2).classes());
+    }
+
+    #[test]
+    fn each_followed_class_has_a_sum_of_its_own_unless_all_are_followed() {
+        let sums = ClassSums::new(with(8, 5));
+        let groups = sums.groups();
+        let classes: Vec<u32> = groups.classes().flatten().map(u32::from).collect();
+        assert_eq!((groups.count(), classes.len()), (8, 8));
+        for (number, &class) in classes.iter().enumerate() {
+            assert!(sums.follows(class));
+            assert_eq!(groups.sum_of(class), number);
+        }
+        let all = ClassSums::new(with(1, 5)).groups();
+        assert_eq!((all.count(), all.sum_of(63)), (1, 0));
+        assert_eq!(all.classes().collect::<Vec<_>>(), [None]);
     }
 
     #[test]

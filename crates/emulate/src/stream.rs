@@ -13,10 +13,11 @@ use memgauge_trace::{CommandEnd, LossKind};
 use super::catalogue::{Catalogue, CatalogueEvent};
 use super::engine::not_started;
 use super::follow::{self, Followed, Origin, Reader, Taken, Words};
+use super::pace::Pace;
 use super::parts::{Inside, Names, Parts, PartsBy, RegionNames};
 use super::session::{ProcessEntry, Ring, Session};
 use super::walk::{References, Walk, WalkState};
-use super::{Emulator, IDLE, MissingNames, PATIENCE, REAP_EVERY, resolve, spawn};
+use super::{Emulator, MissingNames, REAP_EVERY, resolve, spawn};
 use crate::{Error, Result};
 use memgauge_host::regions::RequestedNames;
 use memgauge_host::run::Program;
@@ -168,20 +169,15 @@ struct StreamRun<'a> {
 
 impl StreamRun<'_> {
     fn until_the_end(&mut self, session: &mut Session) -> Result<CommandEnd> {
-        let (mut idle, mut reaped) = (0, Instant::now());
+        let (mut pace, mut reaped) = (Pace::default(), Instant::now());
         loop {
-            let busy = self.followed.poll(session, idle >= PATIENCE);
+            let busy = self.followed.poll(session, pace.is_eager());
             if self.followed.reader.refused {
                 self.program.kill();
                 return Ok(CommandEnd::Interrupted);
             }
-            idle = if busy || idle >= PATIENCE {
-                0
-            } else {
-                idle + 1
-            };
-            if !busy {
-                std::thread::sleep(IDLE);
+            if let Some(sleep) = pace.after(busy) {
+                std::thread::sleep(sleep);
             }
             if reaped.elapsed() < REAP_EVERY {
                 continue;

@@ -180,6 +180,7 @@ impl Trace {
             ip: VirtAddr(ip),
             event,
             count,
+            set_group: None,
         };
         let mut sites: Vec<SiteCount> = self.sites.iter().map(site).collect();
         sites.sort_by_key(|site| (site.ip, site.event));

@@ -346,6 +346,7 @@ impl Costs {
                     ip: start,
                     event: def.id,
                     count,
+                    set_group: None,
                 };
                 sites.extend((count > 0).then_some(site));
             }

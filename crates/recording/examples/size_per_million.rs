@@ -249,6 +249,7 @@ fn main() {
             ip: VirtAddr(0x5555_5555_4000 + i / 8 * 4),
             event: EventId((i % 8) as u16),
             count: dice.below(1 << magnitude),
+            set_group: None,
         }
     });
 }

@@ -252,6 +252,14 @@ impl Columns for SiteCount {
         wrapped!("ip", U64, Delta, ip, VirtAddr),
         wrapped!("event", U16, Dictionary, event, EventId),
         field!("count", U64, Dictionary, count),
+        number!(
+            "set_group",
+            U8,
+            Dictionary,
+            |r: &Self| r.set_group.map(u64::from),
+            |r, v| r.set_group = Some(v as _),
+        )
+        .optional(),
     ];
 }
 

@@ -274,6 +274,7 @@ fn sites() -> Vec<SiteCount> {
         ip: VirtAddr(ip),
         event,
         count,
+        ..SiteCount::default()
     };
     let mut rows = vec![
         site(LIB + 0x120, DRAM_READ_BYTES, 2_000_000_000),

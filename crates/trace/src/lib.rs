@@ -13,6 +13,7 @@
 mod address;
 mod event;
 mod facts;
+pub mod groups;
 mod ids;
 mod io;
 mod manifest;

@@ -298,6 +298,8 @@ pub struct SiteCount {
     pub event: EventId,
     /// Events (in the event's unit).
     pub count: u64,
+    /// The group of cache sets that they fell into, where some groups were followed.
+    pub set_group: Option<u8>,
 }
 
 /// One thread of the recorded program. A thread that execs another program

@@ -39,6 +39,7 @@ export function hot(data: Data): Section | null {
   fill();
   const rank = run.hot.functions.rank;
   const exact = run.hot.functions.samples === null || hasEvery(run, rank);
+  const ofSets = exact && run.hot.functions.rows.some((row) => row.share_low !== null);
   return section(
     "hot",
     "Hot code",
@@ -48,7 +49,10 @@ export function hot(data: Data): Section | null {
       definition:
         `Where ${rankInWords(rank)} come from: the share of all of them. ` +
         (exact
-          ? "Over the whole run the source saw every one; in a selected stretch of time shares are estimated from samples. "
+          ? (ofSets
+              ? "Estimated from some of the cache sets: the interval holds the true share in 95 of 100 choices of sets; "
+              : "Over the whole run the source saw every one; ") +
+            "in a selected stretch of time shares are estimated from samples. "
           : "Shares are estimated from samples; the interval holds the true share in 95 of 100 recordings. ") +
         "Of inlined code the innermost function is named.",
     },
@@ -64,6 +68,12 @@ function rankInWords(rank: string): string {
 function amount(rank: string, value: number): string {
   if (rank === "task-clock" || rank === "cpu-clock") return time(value);
   return rank.endsWith("bytes") ? bytes(value) : count(value);
+}
+
+/** The interval of a value that was estimated from some cache sets. */
+function ends(rank: string, row: HotRow): string {
+  if (row.value_low === null || row.value_high === null) return "";
+  return `95 % interval: ${amount(rank, row.value_low)} to ${amount(rank, row.value_high)}`;
 }
 
 function wholeRun(run: Summary): HTMLElement[] {
@@ -84,6 +94,7 @@ function placeOf(row: HotRow): string {
 
 function hotTable(run: Summary, hot: HotTable, caption: string, title: (row: HotRow) => string, detail: (row: HotRow) => HTMLElement | null): HTMLElement {
   const estimated = hot.samples !== null && !hasEvery(run, hot.rank);
+  const hasInterval = estimated || hot.rows.some((r) => r.share_low !== null);
   const isLines = caption === "Source lines";
   const full = (row: HotRow): string => name(row.file === null ? row.module : `${row.file}:${row.line ?? ""}`);
   const chain = (row: HotRow): string => row.inlined_into.map((c) => name(c.function)).join(" ← ");
@@ -96,8 +107,8 @@ function hotTable(run: Summary, hot: HotTable, caption: string, title: (row: Hot
     columns: [
       { title: isLines ? "Line" : "Function", cell: (r) => h("bdi", { title: chain(r) === "" ? full(r) : `${full(r)}, inlined into ${chain(r)}` }, title(r)), value: (r) => (isLines ? full(r) : r.function) },
       { title: "Share", cell: (r) => shareBar(r.share, r.share_low, r.share_high), value: (r) => r.share },
-      ...(estimated ? [{ title: "95 % interval", numeric: true, cell: (r: HotRow) => interval(r.share_low, r.share_high), value: (r: HotRow) => r.share_low }] : []),
-      { title: hot.rank === "dram_bytes" ? "DRAM" : "Events", about: name(hot.rank), numeric: true, cell: (r) => amount(hot.rank, r.value), value: (r) => r.value },
+      ...(hasInterval ? [{ title: "95 % interval", numeric: true, cell: (r: HotRow) => interval(r.share_low, r.share_high), value: (r: HotRow) => r.share_low }] : []),
+      { title: hot.rank === "dram_bytes" ? "DRAM" : "Events", about: name(hot.rank), numeric: true, cell: (r) => h("span", { title: ends(hot.rank, r) }, amount(hot.rank, r.value)), value: (r) => r.value },
       ...others.map((event) => ({ title: event, numeric: true, cell: (r: HotRow) => count(r.counts[event] ?? 0), value: (r: HotRow) => r.counts[event] ?? 0 })),
       isLines
         ? { title: "Function", cell: (r: HotRow) => h("bdi", {}, name(r.function)), value: (r: HotRow) => r.function }

@@ -49,6 +49,7 @@ pub(super) fn functions(
                 ip: VirtAddr(s.ip.0),
                 event: s.event,
                 count: 1,
+                set_group: None,
             });
         let here: Vec<SiteCount> = here.collect();
         samples += here.len() as u64;

@@ -5,8 +5,9 @@ use std::sync::atomic::Ordering;
 use memgauge_trace::{EventId, Pid, SiteCount, VirtAddr, catalogue as events};
 
 use super::{Process, Running};
-use crate::replay::Program;
+use crate::replay::{Program, SiteMisses};
 use crate::session::Ring;
+use crate::sets::ClassSums;
 use crate::wire;
 
 /// Takes in what a thread has counted of executions, where it does that itself.
@@ -74,47 +75,72 @@ pub(super) fn take_blocks(process: &mut Process, rows: &mut Vec<SiteCount>, told
                     ip,
                     event,
                     count,
+                    set_group: None,
                 }),
         );
     }
 }
 
-/// Misses: charged to the very instruction. Each counted stands for `one_in`.
-pub(super) fn take_misses(process: &mut Process, rows: &mut Vec<SiteCount>, one_in: u32) {
+/// Misses: charged to the very instruction. Where some sets are followed, by group of
+/// sets, and each counted stands for as many as there are groups to one that is followed.
+pub(super) fn take_misses(
+    process: &mut Process,
+    rows: &mut Vec<SiteCount>,
+    sets: Option<&ClassSums>,
+) {
     let pid = Pid(process.entry.pid);
     let Program {
-        catalogue, sites, ..
+        catalogue,
+        sites,
+        by_group,
+        ..
     } = &mut process.kept.program;
     for number in catalogue.numbers() {
         let Some(block) = catalogue.block(number) else {
             continue;
         };
         for index in block.accesses.clone() {
-            let Some(site) = sites.get_mut(index as usize) else {
-                break;
-            };
-            let m = std::mem::take(site);
-            let counts: [(EventId, u32); 7] = [
-                (events::L1D_MISS, m.l1d),
-                (events::L2_MISS, m.l2),
-                (events::LLC_MISS, m.llc),
-                (events::DTLB_MISS, m.dtlb),
-                (events::DTLB_WALK, m.walks),
-                (events::DRAM_READ_BYTES, m.dram_read_bytes),
-                (events::DRAM_WRITE_BYTES, m.dram_write_bytes),
-            ];
             let ip = catalogue.ip(number, index);
-            rows.extend(
-                counts
-                    .iter()
-                    .filter(|c| c.1 > 0)
-                    .map(|&(event, count)| SiteCount {
-                        pid,
-                        ip,
-                        event,
-                        count: u64::from(count) * u64::from(one_in),
-                    }),
-            );
+            match sets {
+                Some(sets) => {
+                    let one_in = u64::from(sets.sample.one_in);
+                    for (set_group, misses) in by_group.take(index, sets.groups()) {
+                        add_rows(rows, (pid, ip, set_group), misses, one_in);
+                    }
+                }
+                None => {
+                    let Some(site) = sites.get_mut(index as usize) else {
+                        break;
+                    };
+                    add_rows(rows, (pid, ip, None), std::mem::take(site), 1);
+                }
+            }
         }
     }
+}
+
+/// Rows of the events that there were, each of which stands for `weight`.
+fn add_rows(
+    rows: &mut Vec<SiteCount>,
+    (pid, ip, set_group): (Pid, VirtAddr, Option<u8>),
+    misses: SiteMisses,
+    weight: u64,
+) {
+    let counts: [(EventId, u32); 7] = [
+        (events::L1D_MISS, misses.l1d),
+        (events::L2_MISS, misses.l2),
+        (events::LLC_MISS, misses.llc),
+        (events::DTLB_MISS, misses.dtlb),
+        (events::DTLB_WALK, misses.walks),
+        (events::DRAM_READ_BYTES, misses.dram_read_bytes),
+        (events::DRAM_WRITE_BYTES, misses.dram_write_bytes),
+    ];
+    let seen = counts.iter().filter(|c| c.1 > 0);
+    rows.extend(seen.map(|&(event, count)| SiteCount {
+        pid,
+        ip,
+        event,
+        count: u64::from(count) * weight,
+        set_group,
+    }));
 }

@@ -6,9 +6,9 @@ use std::sync::atomic::AtomicU64;
 use memgauge_machine::{Core, Missed, Outcome, Shared, class_of};
 use memgauge_trace::{AccessKind, VirtAddr};
 
-use super::{Cursor, LINE, OverflowSink, Program, charge};
+use super::{Cursor, LINE, OverflowSink, Program, SiteMisses};
 use crate::catalogue::{Access, Block};
-use crate::sets::{ClassSums, Seen, ratio};
+use crate::sets::{ClassSums, Groups, Seen, ratio};
 use crate::wire;
 use crate::words::load;
 
@@ -22,6 +22,47 @@ pub(crate) struct SetsReplay<'a, D: OverflowSink> {
     pub(crate) sums: &'a mut ClassSums,
     /// The process's address space in the last-level cache.
     pub(crate) space: u32,
+}
+
+/// Misses of accesses of the code by group of sets, of those that missed.
+#[derive(Default)]
+pub(crate) struct GroupedSites {
+    /// By access: where its sums begin, counted from one; 0 of one that never missed.
+    places: Vec<u32>,
+    /// As many as there are groups for each.
+    sums: Vec<SiteMisses>,
+}
+
+impl GroupedSites {
+    #[inline(always)]
+    fn charge(&mut self, index: u32, groups: Groups, class: u32, outcome: &Outcome) {
+        let index = index as usize;
+        if index >= self.places.len() {
+            self.places.resize(index + 1, 0);
+        }
+        if self.places[index] == 0 {
+            self.places[index] = 1 + self.sums.len() as u32;
+            let more = self.sums.len() + groups.count();
+            self.sums.resize(more, SiteMisses::default());
+        }
+        let at = (self.places[index] - 1) as usize + groups.sum_of(class);
+        if let Some(sums) = self.sums.get_mut(at) {
+            sums.add(outcome);
+        }
+    }
+
+    /// The sums of an access since the last call, with their groups.
+    pub(crate) fn take(
+        &mut self,
+        index: u32,
+        groups: Groups,
+    ) -> impl Iterator<Item = (Option<u8>, SiteMisses)> + '_ {
+        let place = self.places.get(index as usize).copied().unwrap_or(0) as usize;
+        let end = if place > 0 { groups.count() } else { 0 };
+        let from = place.saturating_sub(1);
+        let sums = self.sums.get_mut(from..from + end).unwrap_or_default();
+        groups.classes().zip(sums.iter_mut().map(std::mem::take))
+    }
 }
 
 /// Looks at the lines of all sets, for a time each.
@@ -240,8 +281,10 @@ impl<D: OverflowSink> SetsReplay<'_, D> {
         let access = self.program.catalogue.access(index);
         let (size, kind) = (u32::from(access.size), access.kind);
         let outcome: Outcome = self.core.supply(self.shared, missed, addr, size, kind);
-        charge(self.program, index, &outcome);
-        self.sums.add(class_of(addr, self.space), &outcome);
+        let class = class_of(addr, self.space);
+        let groups = self.sums.groups();
+        self.program.by_group.charge(index, groups, class, &outcome);
+        self.sums.add(class, &outcome);
         if outcome.overflow {
             let ip = self.program.catalogue.ip(block, index);
             self.due.take(self.core, ip);

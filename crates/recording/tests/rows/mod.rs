@@ -87,12 +87,14 @@ pub(crate) fn register() -> impl Strategy<Value = SampleRegister> {
 }
 
 pub(crate) fn site() -> impl Strategy<Value = SiteCount> {
-    (any::<u32>(), any::<u64>(), any::<u16>(), any::<u64>()).prop_map(|(pid, ip, event, count)| {
+    let ids = (any::<u32>(), any::<u64>(), any::<u16>());
+    (ids, any::<u64>(), any::<Option<u8>>()).prop_map(|((pid, ip, event), count, set_group)| {
         SiteCount {
             pid: Pid(pid),
             ip: VirtAddr(ip),
             event: EventId(event),
             count,
+            set_group,
         }
     })
 }

@@ -129,15 +129,21 @@ impl Shown {
         let own_column = !["dram_bytes", LLC, L1D].contains(&hot.rank.as_str());
         let own = |value| own_column.then_some(value);
         let columns = Column::known_in(hot);
-        let mut table = self.titles(own_column.then_some(rank), &columns);
+        let is_estimated = hot.rows.iter().any(|row| row.share_low.is_some());
+        let ends = |ends: String| is_estimated.then_some(ends);
+        let mut table = self.titles(own_column.then_some(rank), is_estimated, &columns);
         for row in hot.rows.iter().take(SHOWN).filter(|row| row.value > 0) {
-            let mut cells = numbers(row.share, own(row.value), &row.counts, &columns, style);
+            let mut cells = vec![or_none(row.share, units::share, style)];
+            cells.extend(ends(interval(row.share_low, row.share_high, style)));
+            cells.extend(numbers(own(row.value), &row.counts, &columns));
             cells.extend((self.name)(row, style));
             table.row(cells);
         }
         let rest = OtherRows::of(hot);
         if rest.value > 0 {
-            let mut cells = numbers(rest.share, own(rest.value), &rest.counts, &columns, style);
+            let mut cells = vec![or_none(rest.share, units::share, style)];
+            cells.extend(ends(String::new()));
+            cells.extend(numbers(own(rest.value), &rest.counts, &columns));
             cells.extend([rest.words(self.what), String::new()]);
             table.painted_row(Role::Quiet, cells);
         }
@@ -186,8 +192,9 @@ impl Shown {
         table
     }
 
-    fn titles(&self, rank: Option<&str>, columns: &[Column]) -> Table {
+    fn titles(&self, rank: Option<&str>, is_estimated: bool, columns: &[Column]) -> Table {
         let mut titles = vec![("share", Kind::Number)];
+        titles.extend(is_estimated.then_some(("95 % interval", Kind::Number)));
         titles.extend(rank.map(|rank| (rank, Kind::Number)));
         titles.extend(columns.iter().map(|column| (column.title(), Kind::Number)));
         titles.extend(self.names);
@@ -273,15 +280,8 @@ fn interval(low: Option<f64>, high: Option<f64>, style: &Style) -> String {
     }
 }
 
-fn numbers(
-    share: Option<f64>,
-    value: Option<u64>,
-    counts: &Counts,
-    columns: &[Column],
-    style: &Style,
-) -> Vec<String> {
-    let mut cells = vec![or_none(share, units::share, style)];
-    cells.extend(value.map(units::count));
+fn numbers(value: Option<u64>, counts: &Counts, columns: &[Column]) -> Vec<String> {
+    let mut cells: Vec<String> = value.map(units::count).into_iter().collect();
     cells.extend(columns.iter().map(|column| column.cell(counts)));
     cells
 }
