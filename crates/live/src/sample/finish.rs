@@ -152,7 +152,7 @@ impl Session<'_> {
             end,
             events: std::mem::take(&mut self.recorder.outcomes),
             derivations: self.recorder.derivations,
-            sources: std::mem::take(&mut self.recorder.sources),
+            sources: std::mem::take(&mut self.recorder.sources).in_words(),
             batches: has_batches.then_some(self.batches),
             overhead,
             losses,
