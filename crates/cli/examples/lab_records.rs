@@ -48,8 +48,9 @@ type Streams = BTreeMap<String, Vec<Line>>;
 
 fn main() -> Result<(), Failure> {
     let usage = "usage: lab_records [--rebuilt] [--behind] [--processors] PMU.LOG SAMPLES...";
-    let (options, mut arguments): (Vec<String>, Vec<String>) =
-        std::env::args().skip(1).partition(|word| word.starts_with("--"));
+    let (options, mut arguments): (Vec<String>, Vec<String>) = std::env::args()
+        .skip(1)
+        .partition(|word| word.starts_with("--"));
     let is_set = |name: &str| options.iter().any(|option| option == name);
     if arguments.is_empty() {
         return Err(usage.into());
@@ -177,7 +178,11 @@ fn recorded(path: &str, by_processor: bool) -> Result<BTreeMap<u32, Vec<Line>>, 
     recording.each_sound(&Selection::all(), &mut problems, |rows: &[Sample]| {
         for row in rows.iter().filter(|row| is_user(row.ip.0)) {
             let line = line(row);
-            let whose = if by_processor { line.processor } else { row.pid.0 };
+            let whose = if by_processor {
+                line.processor
+            } else {
+                row.pid.0
+            };
             all.entry(whose).or_default().push(line);
         }
     })?;

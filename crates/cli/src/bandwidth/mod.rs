@@ -112,12 +112,38 @@ fn read(args: &Bandwidth, recording: &Recording) -> anyhow::Result<bandwidth::Ba
     check(args, recording, &extent)?;
     let correction = correction(args, recording)?;
     let symbols = &mut Symbols::of(recording.path());
-    let read = bandwidth::read(recording, &extent, &settings(args), &correction, symbols)?;
+    let mut read = bandwidth::read(recording, &extent, &settings(args), &correction, symbols)?;
+    if matches!((args.correct, &correction), (Correct::Auto, Correction::Reference))
+        && let Some(why) = read.reference.as_ref().and_then(unlike)
+    {
+        let none = &Correction::None;
+        read = bandwidth::read(recording, &extent, &settings(args), none, symbols)?;
+        eprintln!("memgauge: {why}");
+    }
     take_in_damage(recording);
     for problem in &read.problems {
         eprintln!("memgauge: {problem}");
     }
     Ok(read)
+}
+
+/// Difference from a reference, over what quantisation makes, beyond which both did not count
+/// the same traffic.
+const MOST_UNLIKE: f64 = 0.5;
+
+/// Why a reference cannot tell what records lost: memory's own counter sees stores, the
+/// kernel and other programs, too.
+fn unlike(reference: &bandwidth::Reference) -> Option<String> {
+    let error = reference.mean_error?;
+    let quantised = reference.quantised_error.unwrap_or(0.0);
+    (error - quantised > MOST_UNLIKE).then(|| {
+        format!(
+            "memory's own counter differs from the overflows by {:.0} % in windows: it saw other \
+             traffic, too, so nothing is corrected by it (--correct N gives the events that a \
+             record loses)",
+            100.0 * error
+        )
+    })
 }
 
 /// Refuses what has nothing to show or too much, and says why.

@@ -10,8 +10,8 @@ use memgauge_trace::{Module, Pid, Thread, Tid, VirtAddr};
 use super::code::Code;
 use super::regions;
 use crate::Result;
-use memgauge_host::program::{Mappings, ProgramFiles};
 use ahash::HashMap;
+use memgauge_host::program::{Mappings, ProgramFiles};
 use memgauge_perf::record::{Mmap, Record, Task};
 
 /// Who runs, and what they have mapped.

@@ -177,12 +177,7 @@ impl Recorder {
     }
 
     /// Takes another record in its turn. `event` is the one its id names.
-    pub(super) fn take(
-        &mut self,
-        record: &Record<'_>,
-        trailer: &Trailer,
-        event: Option<usize>,
-    ) {
+    pub(super) fn take(&mut self, record: &Record<'_>, trailer: &Trailer, event: Option<usize>) {
         let time_ns = trailer.time_ns.saturating_sub(self.start_ns);
         self.stopped.take(record, trailer, event);
         let done = match (record, event) {

@@ -191,6 +191,8 @@ pub(super) struct Session<'a> {
     pub(super) requests: Vec<RequestedEvent>,
     pub(super) recorder: Recorder,
     order: Order,
+    /// Id of the last sample, and the number of its event. Ids are not used again.
+    latest_id: Option<(u64, usize)>,
     side_band: Layout,
     decoders: Vec<Decoder>,
     /// The events' clock is so far behind the monotonic one.
@@ -250,6 +252,7 @@ impl<'a> Session<'a> {
             requests,
             recorder,
             order: Order::new(MOST_WAITING_BYTES),
+            latest_id: None,
             side_band: Layout::of(&Open::side_band_attr()),
             behind_ns,
             start_ns: 0,
@@ -455,15 +458,19 @@ impl<'a> Session<'a> {
     fn arrived(&mut self, header: Header, body: &[u8], owner: &mut (u64, u32, u32)) {
         // Of a sample nothing but the time is needed yet.
         let time_ns = match header.kind {
-            record::SAMPLE => self
-                .of_event(body)
-                .and_then(|event| self.recorder.layout(event)?.sample_time(body)),
-            _ => self.side_band.record(header, body).map(|(record, trailer)| {
-                if matches!(record, Record::Aux { .. }) {
-                    *owner = (trailer.time_ns, trailer.pid, trailer.tid);
-                }
-                trailer.time_ns
-            }),
+            record::SAMPLE => {
+                let event = self.of_event(body);
+                event.and_then(|event| self.recorder.layout(event)?.sample_time(body))
+            }
+            _ => self
+                .side_band
+                .record(header, body)
+                .map(|(record, trailer)| {
+                    if matches!(record, Record::Aux { .. }) {
+                        *owner = (trailer.time_ns, trailer.pid, trailer.tid);
+                    }
+                    trailer.time_ns
+                }),
         };
         match time_ns {
             Some(time_ns) => self.order.add(time_ns, header, body),
@@ -496,11 +503,18 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// The event of a sample, by its id.
+    /// The event of a sample, by its id. Mostly it is that of the sample before.
     #[inline]
-    fn of_event(&self, body: &[u8]) -> Option<usize> {
-        let id = body.first_chunk::<8>()?;
-        self.open.ids.get(&u64::from_le_bytes(*id)).copied()
+    fn of_event(&mut self, body: &[u8]) -> Option<usize> {
+        let id = u64::from_le_bytes(*body.first_chunk::<8>()?);
+        if let Some((known, event)) = self.latest_id
+            && known == id
+        {
+            return Some(event);
+        }
+        let event = self.open.ids.get(&id).copied()?;
+        self.latest_id = Some((id, event));
+        Some(event)
     }
 
     /// Sets periods by the time that samples and memgauge took since the last window.

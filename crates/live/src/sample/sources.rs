@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use memgauge_perf::data_src::DataSrc;
 use ahash::HashMap;
+use memgauge_perf::data_src::DataSrc;
 
 /// Samples, and the sum of their latencies in cycles.
 pub(super) type Sums = (u64, u64);
@@ -14,6 +14,8 @@ pub(super) type Sums = (u64, u64);
 pub(super) struct Sources {
     /// By the kernel's packed code.
     packed: HashMap<u64, Sums>,
+    /// Samples of one code that came last, one after the other: not in `packed` yet.
+    latest: (u64, Sums),
     /// By words that need not be made.
     named: BTreeMap<&'static str, Sums>,
     /// By others.
@@ -24,7 +26,17 @@ impl Sources {
     /// A sample whose source the kernel has packed.
     #[inline]
     pub(super) fn packed(&mut self, packed: DataSrc, latency_cycles: u32) {
-        add(self.packed.entry(packed.0).or_default(), latency_cycles);
+        if packed.0 != self.latest.0 {
+            self.keep_latest();
+            self.latest.0 = packed.0;
+        }
+        add(&mut self.latest.1, latency_cycles);
+    }
+
+    fn keep_latest(&mut self) {
+        let (code, latest) = std::mem::take(&mut self.latest);
+        let sums = self.packed.entry(code).or_default();
+        *sums = (sums.0 + latest.0, sums.1 + latest.1);
     }
 
     /// A sample of a source with a name; one without counts nowhere.
@@ -40,7 +52,8 @@ impl Sources {
     }
 
     /// All of them, in words; codes that mean the same are one.
-    pub(super) fn in_words(self) -> BTreeMap<String, Sums> {
+    pub(super) fn in_words(mut self) -> BTreeMap<String, Sums> {
+        self.keep_latest();
         let packed = self.packed.into_iter();
         let packed = packed.map(|(code, sums)| (DataSrc(code).words(), sums));
         let named = self.named.into_iter();
