@@ -113,8 +113,10 @@ fn read(args: &Bandwidth, recording: &Recording) -> anyhow::Result<bandwidth::Ba
     let correction = correction(args, recording)?;
     let symbols = &mut Symbols::of(recording.path());
     let mut read = bandwidth::read(recording, &extent, &settings(args), &correction, symbols)?;
-    if matches!((args.correct, &correction), (Correct::Auto, Correction::Reference))
-        && let Some(why) = read.reference.as_ref().and_then(unlike)
+    if matches!(
+        (args.correct, &correction),
+        (Correct::Auto, Correction::Reference)
+    ) && let Some(why) = read.reference.as_ref().and_then(unlike)
     {
         let none = &Correction::None;
         read = bandwidth::read(recording, &extent, &settings(args), none, symbols)?;

@@ -390,7 +390,8 @@ impl<'a> Session<'a> {
     /// processor, and one that shares it with memgauge has just done so.
     fn flush_hardware(&mut self) {
         for source in &self.open.sources {
-            if self.requests[source.event].built.method != Method::Pebs {
+            // Of other events, records that come meanwhile would be taken for waiting ones.
+            if !self.requests[source.event].built.gathers {
                 continue;
             }
             let unread = || -> usize { self.open.buffers.iter().map(|b| b.ring.unread()).sum() };
