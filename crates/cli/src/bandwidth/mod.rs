@@ -272,3 +272,28 @@ fn against(args: &Bandwidth, one: &Path, other: &Path) -> anyhow::Result<String>
     let [one, other] = both;
     Ok(against_text(&[one?, other?], args.json, &style))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether a reference with these errors in windows is told as unlike.
+    fn is_unlike(mean_error: Option<f64>, quantised_error: Option<f64>) -> bool {
+        let reference = bandwidth::Reference {
+            mean_error,
+            quantised_error,
+            ..bandwidth::Reference::default()
+        };
+        unlike(&reference).is_some()
+    }
+
+    #[test]
+    fn a_reference_that_saw_other_traffic_corrects_nothing() {
+        // Clearing of pages beside loads, as the lab showed; then as calibration leaves.
+        assert!(is_unlike(Some(0.87), Some(0.0)));
+        assert!(!is_unlike(Some(0.1), Some(0.02)));
+        // Few overflows in a window explain a difference; without windows there is none.
+        assert!(!is_unlike(Some(0.9), Some(0.6)));
+        assert!(!is_unlike(None, None));
+    }
+}
