@@ -16,6 +16,10 @@ typedef struct {
     uint16_t source; /* LAB_L1D and so on: the farthest level that delivered a line */
 } LabOutcome;
 
+typedef struct {
+    uint8_t missed, writebacks;
+} LabDeviceOutcome;
+
 LabMachine *lab_machine_new(const char *name);
 /* The number of a new core. */
 uint32_t lab_machine_add_core(LabMachine *lab);
@@ -24,5 +28,9 @@ LabOutcome lab_machine_access(LabMachine *lab, uint32_t core, uint64_t address, 
                               uint32_t store);
 void lab_machine_retire(LabMachine *lab, uint32_t core, uint32_t loads, uint32_t stores);
 uint64_t lab_machine_cycles(const LabMachine *lab, uint32_t core);
+/* Bytes that a core read from memory and wrote to it. */
+void lab_machine_traffic(LabMachine *lab, uint32_t core, uint64_t *read, uint64_t *written);
+/* A device reads or writes a line. */
+LabDeviceOutcome lab_machine_device(LabMachine *lab, uint64_t address, uint32_t store);
 
 #endif

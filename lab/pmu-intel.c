@@ -295,6 +295,11 @@ static void write_plain(X86Pmu *pmu, uint32_t msr, uint64_t *place, uint64_t val
     }
     note_unknown(pmu, msr, value);
     *place = value;
+    for (unsigned i = 0; i < GENERAL; i++) {
+        if (msr == IA32_PMC0 + i || msr == IA32_A_PMC0 + i || msr == IA32_PERFEVTSEL0 + i) {
+            pmu->armed[i] = 0;
+        }
+    }
     if (msr == IA32_PERF_GLOBAL_CTRL || msr == IA32_FIXED_CTR_CTRL ||
         msr - IA32_PERFEVTSEL0 < GENERAL) {
         pmu_update(pmu);

@@ -35,6 +35,7 @@ typedef struct {
     unsigned version, general, fixed, width; /* of CPUID leaf 0xA */
     unsigned pebs_format;
     uint32_t ibs_abilities; /* EAX of CPUID leaf 8000_001B */
+    bool uncore; /* counters outside the cores */
 } Processor;
 
 /* The accesses of one kind that an instruction made. The outcome is that of the one
@@ -83,6 +84,7 @@ struct X86Pmu {
     unsigned active_count;
     Active active[COUNTERS];
     uint64_t values[COUNTERS];
+    uint32_t armed[COUNTERS]; /* events until the record of an overflow */
     uint64_t select[GENERAL], fixed_control;
     uint64_t global_control, global_status;
     uint64_t debug_control, offcore[2], load_latency, frontend;
@@ -99,7 +101,7 @@ typedef struct {
     /* What the kernel asked for and the model has not: code to number of times. */
     GHashTable *unknown_events, *unknown_reads, *unknown_writes;
     uint64_t overflows, interrupts, interrupts_masked, retired[2];
-    uint64_t records, records_lost;
+    uint64_t records, records_lost, events_delayed;
     uint64_t ibs_ops, ibs_ops_filtered, ibs_fetches;
     Notifier exit;
 } Lab;
@@ -118,6 +120,8 @@ static inline bool is_amd(const X86Pmu *pmu)
 Event pmu_find_event(X86Pmu *pmu, uint64_t select);
 /* Which counters count, after a write to a register of control. */
 void pmu_update(X86Pmu *pmu);
+/* How much of translated code the counters need to see. */
+void pmu_update_level(X86Pmu *pmu);
 void pmu_count_unknown(GHashTable *table, uint64_t code);
 void pmu_note_select(X86Pmu *pmu, uint64_t select);
 uint64_t pmu_tsc(X86Pmu *pmu);
@@ -132,6 +136,16 @@ void intel_cpuid(X86Pmu *pmu, uint32_t leaf, uint32_t count, uint32_t *eax, uint
 bool intel_uses_pebs(X86Pmu *pmu, const Active *active);
 /* Writes the record of an overflow. Whether an interrupt is due. */
 bool intel_pebs_record(X86Pmu *pmu, const Active *active, uint64_t next_pc);
+
+/* pmu-uncore.c: counters outside the cores. */
+void uncore_create(X86Pmu *pmu);
+bool uncore_rdmsr(X86Pmu *pmu, uint32_t msr, uint64_t *value);
+bool uncore_wrmsr(X86Pmu *pmu, uint32_t msr, uint64_t value);
+/* Whether one of them counts; then they are told of accesses of cores. */
+bool uncore_on(void);
+void uncore_accessed(X86Pmu *pmu, uint64_t address, const LabOutcome *out);
+/* Lists what devices moved; the event selects that are not modelled, or nothing. */
+GHashTable *uncore_finish(FILE *log);
 
 /* pmu-amd.c */
 bool amd_rdmsr(X86Pmu *pmu, uint32_t msr, uint64_t *value);

@@ -26,13 +26,16 @@ Lab lab;
 
 static const Event fixed_events[FIXED] = { EV_INSTRUCTIONS, EV_CYCLES, EV_CYCLES };
 
-/* By vendor, family and model of QEMU's models: Skylake-Client, Penryn, EPYC-Rome and
- * EPYC-Genoa. IBS' abilities are those that such processors have. */
+/* By vendor, family and model of QEMU's models: Skylake-Client, Nehalem, Haswell with the
+ * model's number of Haswell-EP, Penryn, EPYC-Rome and EPYC-Genoa. IBS' abilities are those
+ * that such processors have. */
 static const Processor processors[] = {
-    { CPUID_VENDOR_INTEL_1, 6, 94, "i5-6600k", EVENTS_SKYLAKE, 4, 4, 3, 48, 3, 0 },
-    { CPUID_VENDOR_INTEL_1, 6, 23, "core2-x5355", EVENTS_CORE2, 2, 2, 3, 40, 0, 0 },
-    { CPUID_VENDOR_AMD_1, 0x17, 0x31, "zen3", EVENTS_ZEN, 0, 6, 0, 48, 0, 0x3ff },
-    { CPUID_VENDOR_AMD_1, 0x19, 0x11, "zen4", EVENTS_ZEN, 0, 6, 0, 48, 0, 0xbff },
+    { CPUID_VENDOR_INTEL_1, 6, 94, "i5-6600k", EVENTS_SKYLAKE, 4, 4, 3, 48, 3, 0, false },
+    { CPUID_VENDOR_INTEL_1, 6, 26, "xeon-e5-2618lv3", EVENTS_NEHALEM, 3, 4, 3, 48, 1, 0, false },
+    { CPUID_VENDOR_INTEL_1, 6, 63, "xeon-e5-2618lv3", EVENTS_HASWELL, 3, 4, 3, 48, 2, 0, true },
+    { CPUID_VENDOR_INTEL_1, 6, 23, "core2-x5355", EVENTS_CORE2, 2, 2, 3, 40, 0, 0, false },
+    { CPUID_VENDOR_AMD_1, 0x17, 0x31, "zen3", EVENTS_ZEN, 0, 6, 0, 48, 0, 0x3ff, false },
+    { CPUID_VENDOR_AMD_1, 0x19, 0x11, "zen4", EVENTS_ZEN, 0, 6, 0, 48, 0, 0xbff, false },
 };
 
 /* In ldst_common.c.inc: accesses that helpers make. */
@@ -64,6 +67,7 @@ static void list_unknown(FILE *log, const char *what, GHashTable *table)
 static void finish(Notifier *notifier, void *data)
 {
     FILE *log = lab.log;
+    GHashTable *unknown;
 
     if (!log) {
         return;
@@ -71,10 +75,15 @@ static void finish(Notifier *notifier, void *data)
     fprintf(log, "retired user %" PRIu64 " kernel %" PRIu64 "\n", lab.retired[1], lab.retired[0]);
     fprintf(log, "overflows %" PRIu64 " interrupts %" PRIu64 " masked %" PRIu64 "\n",
             lab.overflows, lab.interrupts, lab.interrupts_masked);
-    fprintf(log, "records %" PRIu64 " lost %" PRIu64 "\n", lab.records, lab.records_lost);
+    fprintf(log, "records %" PRIu64 " lost %" PRIu64 " delayed %" PRIu64 "\n", lab.records,
+            lab.records_lost, lab.events_delayed);
     fprintf(log, "ops %" PRIu64 " filtered %" PRIu64 " fetches %" PRIu64 "\n", lab.ibs_ops,
             lab.ibs_ops_filtered, lab.ibs_fetches);
     list_unknown(log, "unmodelled event", lab.unknown_events);
+    unknown = uncore_finish(log);
+    if (unknown) {
+        list_unknown(log, "unmodelled uncore event", unknown);
+    }
     list_unknown(log, "unmodelled register read", lab.unknown_reads);
     list_unknown(log, "unmodelled register written", lab.unknown_writes);
     fclose(log);
@@ -93,8 +102,8 @@ static const Processor *find_processor(CPUX86State *env)
             return known;
         }
     }
-    error_report("no PMU for family %u model %u: name the processor Skylake-Client, Penryn, "
-                 "EPYC-Rome or EPYC-Genoa", family, model);
+    error_report("no PMU for family %u model %u: name the processor Skylake-Client, Nehalem, "
+                 "Haswell-noTSX,model=63, Penryn, EPYC-Rome or EPYC-Genoa", family, model);
     exit(1);
 }
 
@@ -128,6 +137,7 @@ void x86_pmu_create(X86CPU *cpu)
     }
     pmu->core = lab_machine_add_core(lab.machine);
     pmu->global_control = GENERAL_BITS(pmu);
+    uncore_create(pmu);
     if (is_amd(pmu)) {
         amd_reset(pmu);
     }
@@ -195,10 +205,22 @@ static void add_active(X86Pmu *pmu, unsigned index, Event event, bool os, bool u
     };
 }
 
+void pmu_update_level(X86Pmu *pmu)
+{
+    unsigned level = ibs_level(pmu);
+
+    if (uncore_on()) {
+        level = PMU_LEVEL_MEMORY;
+    }
+    for (unsigned i = 0; i < pmu->active_count; i++) {
+        bool memory = pmu->active[i].event >= EV_CYCLES;
+        level = MAX(level, memory ? PMU_LEVEL_MEMORY : PMU_LEVEL_INSTRUCTIONS);
+    }
+    pmu->cpu->env.pmu_level = level;
+}
+
 void pmu_update(X86Pmu *pmu)
 {
-    CPUX86State *env = &pmu->cpu->env;
-
     pmu->active_count = 0;
     for (unsigned i = 0; i < pmu->processor->general; i++) {
         uint64_t select = pmu->select[i];
@@ -212,13 +234,10 @@ void pmu_update(X86Pmu *pmu)
         add_active(pmu, GENERAL + i, fixed_events[i], control & 1, control & 2, control & 8);
     }
     pmu->counts_cycles = false;
-    env->pmu_level = ibs_level(pmu);
     for (unsigned i = 0; i < pmu->active_count; i++) {
-        Event event = pmu->active[i].event;
-        unsigned level = event >= EV_CYCLES ? PMU_LEVEL_MEMORY : PMU_LEVEL_INSTRUCTIONS;
-        env->pmu_level = MAX(env->pmu_level, level);
-        pmu->counts_cycles |= event == EV_CYCLES;
+        pmu->counts_cycles |= pmu->active[i].event == EV_CYCLES;
     }
+    pmu_update_level(pmu);
     pmu->cycles = lab_machine_cycles(lab.machine, pmu->core);
     /* The instruction that writes the register is counted neither before nor after. */
     pmu->running.active = false;
@@ -317,6 +336,28 @@ static uint64_t event_count(X86Pmu *pmu, const Instruction *done, Event event, u
     return 0;
 }
 
+/* A counter overflowed. Whether its record waits for some more events, as hardware needs
+ * time to prepare for one: those are lost, as the counter begins anew after the record. */
+static bool delays(X86Pmu *pmu, const Active *active)
+{
+    if (!pmu->cpu->pmu_delay || !intel_uses_pebs(pmu, active)) {
+        return false;
+    }
+    pmu->armed[active->index] = pmu->cpu->pmu_delay;
+    return true;
+}
+
+/* Events of a counter whose record waits; whether it is due. */
+static bool armed(X86Pmu *pmu, unsigned index, uint64_t count)
+{
+    uint32_t *left = &pmu->armed[index];
+
+    count = MIN(count, *left);
+    *left -= count;
+    lab.events_delayed += count;
+    return count && *left == 0;
+}
+
 /* Counts the instruction that ran: it is done, and next_pc follows. A bit for each active
  * counter that overflowed, and what of IBS is due. */
 static unsigned retire(X86Pmu *pmu, uint64_t next_pc)
@@ -340,10 +381,13 @@ static unsigned retire(X86Pmu *pmu, uint64_t next_pc)
         uint64_t *value = &pmu->values[active->index];
 
         if (done->user ? active->user : active->os) {
-            *value += event_count(pmu, done, active->event, next_pc);
-            if (unlikely(*value >> width)) {
+            uint64_t count = event_count(pmu, done, active->event, next_pc);
+            *value += count;
+            if (unlikely(pmu->armed[active->index])) {
+                due |= armed(pmu, active->index, count) ? 1u << i : 0;
+            } else if (unlikely(*value >> width)) {
                 *value &= MAKE_64BIT_MASK(0, width);
-                due |= 1u << i;
+                due |= delays(pmu, active) ? 0 : 1u << i;
             }
         }
     }
@@ -444,6 +488,9 @@ void x86_pmu_memory(CPUX86State *env, uint64_t address, unsigned size, int mmu, 
     accesses = store ? &pmu->running.stores : &pmu->running.loads;
     place = physical(env_cpu(env), address, mmu);
     out = lab_machine_access(lab.machine, pmu->core, place, size, store);
+    if (unlikely(uncore_on())) {
+        uncore_accessed(pmu, place, &out);
+    }
     if (!accesses->count++ || out.latency_cycles > accesses->slowest.latency_cycles) {
         accesses->slowest = out;
         accesses->address = address;
@@ -514,7 +561,8 @@ bool x86_pmu_rdmsr(CPUX86State *env, uint32_t msr, uint64_t *value)
 {
     X86Pmu *pmu = env->pmu;
 
-    return pmu && (is_amd(pmu) ? amd_rdmsr(pmu, msr, value) : intel_rdmsr(pmu, msr, value));
+    return pmu && ((is_amd(pmu) ? amd_rdmsr(pmu, msr, value) : intel_rdmsr(pmu, msr, value)) ||
+                   uncore_rdmsr(pmu, msr, value));
 }
 
 bool x86_pmu_wrmsr(CPUX86State *env, uint32_t msr, uint64_t value, bool *refused)
@@ -522,8 +570,9 @@ bool x86_pmu_wrmsr(CPUX86State *env, uint32_t msr, uint64_t value, bool *refused
     X86Pmu *pmu = env->pmu;
 
     *refused = false;
-    return pmu && (is_amd(pmu) ? amd_wrmsr(pmu, msr, value, refused)
-                               : intel_wrmsr(pmu, msr, value, refused));
+    return pmu && ((is_amd(pmu) ? amd_wrmsr(pmu, msr, value, refused)
+                                : intel_wrmsr(pmu, msr, value, refused)) ||
+                   uncore_wrmsr(pmu, msr, value));
 }
 
 void x86_pmu_unknown_msr(CPUX86State *env, uint32_t msr, bool write)

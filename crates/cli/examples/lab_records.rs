@@ -4,7 +4,9 @@
 //! cargo run --workspace --example lab_records -- pmu.log SAMPLES...
 //! ```
 //!
-//! With `--rebuilt` before the log, addresses are those that memgauge rebuilt from registers
+//! With `--processors` before the log the samples of each processor are compared, of all
+//! processes together, where whole processors were recorded. With `--behind` samples name the
+//! instruction behind their own, as PEBS' records do before format 2. With `--rebuilt` addresses are those that memgauge rebuilt from registers
 //! and code, and the share of right ones is printed; of a wrong one it fails.
 //!
 //! SAMPLES is a recording, whose processes are compared one by one, or a text file with a line for each sample in the log's words, as
@@ -30,24 +32,42 @@ struct Line {
     access: Option<(u64, AccessKind, u16)>,
 }
 
+/// How samples and log are compared.
+#[derive(Clone, Copy, Default)]
+struct Compared {
+    /// Samples name the instruction behind their own.
+    behind: bool,
+    /// Samples of a processor are one stream, not those of a process.
+    by_processor: bool,
+}
+
 type Failure = Box<dyn std::error::Error>;
 
 /// What the log has of one kind: PEBS' records, or a space's ops or fetches.
 type Streams = BTreeMap<String, Vec<Line>>;
 
 fn main() -> Result<(), Failure> {
-    let mut arguments = std::env::args().skip(1);
-    let log = arguments
-        .next()
-        .ok_or("usage: lab_records PMU.LOG SAMPLES...")?;
-    if log == "--rebuilt" {
-        return rebuilt(arguments);
+    let usage = "usage: lab_records [--rebuilt] [--behind] [--processors] PMU.LOG SAMPLES...";
+    let (options, mut arguments): (Vec<String>, Vec<String>) = std::env::args()
+        .skip(1)
+        .partition(|word| word.starts_with("--"));
+    let is_set = |name: &str| options.iter().any(|option| option == name);
+    if arguments.is_empty() {
+        return Err(usage.into());
     }
-    let streams = truth(&std::fs::read_to_string(&log)?)?;
+    let log = arguments.remove(0);
+    if is_set("--rebuilt") {
+        return rebuilt(&log, &arguments);
+    }
+    let compared = Compared {
+        behind: is_set("--behind"),
+        by_processor: is_set("--processors"),
+    };
+    let streams = truth(&std::fs::read_to_string(&log)?, compared)?;
     for path in arguments {
         let processes = match path.ends_with(".txt") {
             true => BTreeMap::from([(0, printed(&path)?)]),
-            false => recorded(&path)?,
+            false => recorded(&path, compared.by_processor)?,
         };
         if processes.is_empty() {
             return Err(format!("{path}: no samples of user code").into());
@@ -68,8 +88,7 @@ fn main() -> Result<(), Failure> {
 
 /// Prints how many addresses were rebuilt, and rightly. Such samples are of the
 /// instruction before the one that they name.
-fn rebuilt(mut arguments: impl Iterator<Item = String>) -> Result<(), Failure> {
-    let log = arguments.next().ok_or("failed to find the log's name")?;
+fn rebuilt(log: &str, arguments: &[String]) -> Result<(), Failure> {
     let text = std::fs::read_to_string(log)?;
     let words = text.lines().map(|line| line.split(' ').collect::<Vec<_>>());
     let truth: Vec<(u64, u64)> = words
@@ -77,7 +96,7 @@ fn rebuilt(mut arguments: impl Iterator<Item = String>) -> Result<(), Failure> {
         .map(|words| Ok((field(&words, "next")?, field(&words, "address")?)))
         .collect::<Result<_, Failure>>()?;
     for path in arguments {
-        let samples: Vec<Line> = recorded(&path)?.into_values().flatten().collect();
+        let samples: Vec<Line> = recorded(path, false)?.into_values().flatten().collect();
         let same_code = |part: &&[(u64, u64)]| {
             let pairs = part.iter().zip(&samples);
             pairs
@@ -152,13 +171,19 @@ fn is_user(ip: u64) -> bool {
     ip >> 63 == 0
 }
 
-/// The samples of each process.
-fn recorded(path: &str) -> Result<BTreeMap<u32, Vec<Line>>, Failure> {
+/// The samples of each process, or of each processor.
+fn recorded(path: &str, by_processor: bool) -> Result<BTreeMap<u32, Vec<Line>>, Failure> {
     let recording = Recording::open(std::path::Path::new(path))?;
     let (mut all, mut problems) = (BTreeMap::<u32, Vec<Line>>::new(), Vec::new());
     recording.each_sound(&Selection::all(), &mut problems, |rows: &[Sample]| {
         for row in rows.iter().filter(|row| is_user(row.ip.0)) {
-            all.entry(row.pid.0).or_default().push(line(row));
+            let line = line(row);
+            let whose = if by_processor {
+                line.processor
+            } else {
+                row.pid.0
+            };
+            all.entry(whose).or_default().push(line);
         }
     })?;
     match problems.is_empty() {
@@ -189,13 +214,23 @@ fn printed(path: &str) -> Result<Vec<Line>, Failure> {
     words.map(|words| op(&words)).collect()
 }
 
-fn truth(log: &str) -> Result<Streams, Failure> {
+fn truth(log: &str, compared: Compared) -> Result<Streams, Failure> {
     let mut streams = Streams::new();
     for line in log.lines() {
         let words: Vec<&str> = line.split(' ').collect();
         let space = || Ok::<_, Failure>(format!("space {:#x}", field(&words, "space")?));
         let (name, line) = match words[0] {
-            "record" => ("PEBS' records".to_owned(), record(&words)?),
+            "record" => {
+                let mut line = record(&words)?;
+                if compared.behind {
+                    line.ip = field(&words, "next")?;
+                }
+                let name = match compared.by_processor {
+                    true => format!("PEBS' records of processor {}", line.processor),
+                    false => "PEBS' records".to_owned(),
+                };
+                (name, line)
+            }
             "op" => (format!("the ops of {}", space()?), op(&words)?),
             "fetch" => (format!("the fetches of {}", space()?), fetch(&words)?),
             _ => continue,

@@ -266,7 +266,7 @@ impl Core {
     }
 
     /// Takes a line out of the private caches; its flags.
-    fn give_up(&mut self, tag: u64) -> u64 {
+    pub(crate) fn give_up(&mut self, tag: u64) -> u64 {
         self.first.l1d.drop_line(tag).unwrap_or(0) | self.l2.drop_line(tag).unwrap_or(0)
     }
 

@@ -165,6 +165,11 @@ impl L1d {
         left
     }
 
+    /// Whether it has a line.
+    pub(crate) fn has(&self, tag: u64) -> bool {
+        self.find::<Portable>(tag).is_some()
+    }
+
     /// Takes a line out; its word, if it was there.
     pub(crate) fn drop_line(&mut self, tag: u64) -> Option<u64> {
         let place = self.find::<Portable>(tag)?;

@@ -50,6 +50,7 @@ mod cache;
 mod clock;
 mod config;
 mod counts;
+mod devices;
 mod dram;
 mod events;
 mod first_level;
@@ -70,6 +71,7 @@ pub use config::{
     TlbConfig,
 };
 pub use counts::Counts;
+pub use devices::DeviceOutcome;
 pub use first_level::{Missed, NO_ACCESS, Touches};
 pub use machine::{CoreId, Machine};
 pub use memgauge_trace::{AccessKind, DataSource};

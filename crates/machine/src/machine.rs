@@ -12,8 +12,8 @@ pub struct CoreId(pub u32);
 pub struct Machine {
     config: Config,
     pmu: PmuConfig,
-    cores: Vec<Option<Box<Core>>>,
-    shared: Shared,
+    pub(crate) cores: Vec<Option<Box<Core>>>,
+    pub(crate) shared: Shared,
     /// Lines that each one fed stands for.
     weight: u32,
 }

@@ -26,6 +26,14 @@ pub struct LabOutcome {
     pub source: u16,
 }
 
+/// What a device's access to one line did.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct LabDeviceOutcome {
+    pub missed: u8,
+    pub writebacks: u8,
+}
+
 /// A machine of this name, or null.
 ///
 /// # Safety
@@ -143,4 +151,46 @@ pub unsafe extern "C" fn lab_machine_cycles(lab: *const LabMachine, core: u32) -
     let lab = unsafe { &*lab };
     let counts = lab.machine.core(CoreId(core)).counts();
     counts.get(memgauge_trace::catalogue::CYCLES)
+}
+
+/// Bytes that a core read from memory and wrote to it since the start, by its own
+/// accesses and because lines were taken from it.
+///
+/// # Safety
+/// As for [`lab_machine_access`]; the other pointers can be written to.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn lab_machine_traffic(
+    lab: *mut LabMachine,
+    core: u32,
+    read: *mut u64,
+    written: *mut u64,
+) {
+    // SAFETY: the caller passes a machine of ours, from one thread.
+    let lab = unsafe { &mut *lab };
+    // Lines that the shared cache lost meanwhile are written now.
+    let counts = lab.machine.core_mut(CoreId(core)).0.counts();
+    // SAFETY: the caller passes places to write to.
+    unsafe {
+        *read = counts.get(memgauge_trace::catalogue::DRAM_READ_BYTES);
+        *written = counts.get(memgauge_trace::catalogue::DRAM_WRITE_BYTES);
+    }
+}
+
+/// A device reads or writes the line that holds `address`; `store` is 0 for a read.
+///
+/// # Safety
+/// As for [`lab_machine_access`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn lab_machine_device(
+    lab: *mut LabMachine,
+    address: u64,
+    store: u32,
+) -> LabDeviceOutcome {
+    // SAFETY: the caller passes a machine of ours, from one thread.
+    let lab = unsafe { &mut *lab };
+    let out = lab.machine.device_access(address, store != 0);
+    LabDeviceOutcome {
+        missed: u8::from(out.missed),
+        writebacks: out.writebacks,
+    }
 }

@@ -112,12 +112,40 @@ fn read(args: &Bandwidth, recording: &Recording) -> anyhow::Result<bandwidth::Ba
     check(args, recording, &extent)?;
     let correction = correction(args, recording)?;
     let symbols = &mut Symbols::of(recording.path());
-    let read = bandwidth::read(recording, &extent, &settings(args), &correction, symbols)?;
+    let mut read = bandwidth::read(recording, &extent, &settings(args), &correction, symbols)?;
+    if matches!(
+        (args.correct, &correction),
+        (Correct::Auto, Correction::Reference)
+    ) && let Some(why) = read.reference.as_ref().and_then(unlike)
+    {
+        let none = &Correction::None;
+        read = bandwidth::read(recording, &extent, &settings(args), none, symbols)?;
+        eprintln!("memgauge: {why}");
+    }
     take_in_damage(recording);
     for problem in &read.problems {
         eprintln!("memgauge: {problem}");
     }
     Ok(read)
+}
+
+/// Difference from a reference, over what quantisation makes, beyond which both did not count
+/// the same traffic.
+const MOST_UNLIKE: f64 = 0.5;
+
+/// Why a reference cannot tell what records lost: memory's own counter sees stores, the
+/// kernel and other programs, too.
+fn unlike(reference: &bandwidth::Reference) -> Option<String> {
+    let error = reference.mean_error?;
+    let quantised = reference.quantised_error.unwrap_or(0.0);
+    (error - quantised > MOST_UNLIKE).then(|| {
+        format!(
+            "memory's own counter differs from the overflows by {:.0} % in windows: it saw other \
+             traffic, too, so nothing is corrected by it (--correct N gives the events that a \
+             record loses)",
+            100.0 * error
+        )
+    })
 }
 
 /// Refuses what has nothing to show or too much, and says why.
@@ -243,4 +271,29 @@ fn against(args: &Bandwidth, one: &Path, other: &Path) -> anyhow::Result<String>
     });
     let [one, other] = both;
     Ok(against_text(&[one?, other?], args.json, &style))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether a reference with these errors in windows is told as unlike.
+    fn is_unlike(mean_error: Option<f64>, quantised_error: Option<f64>) -> bool {
+        let reference = bandwidth::Reference {
+            mean_error,
+            quantised_error,
+            ..bandwidth::Reference::default()
+        };
+        unlike(&reference).is_some()
+    }
+
+    #[test]
+    fn a_reference_that_saw_other_traffic_corrects_nothing() {
+        // Clearing of pages beside loads, as the lab showed; then as calibration leaves.
+        assert!(is_unlike(Some(0.87), Some(0.0)));
+        assert!(!is_unlike(Some(0.1), Some(0.02)));
+        // Few overflows in a window explain a difference; without windows there is none.
+        assert!(!is_unlike(Some(0.9), Some(0.6)));
+        assert!(!is_unlike(None, None));
+    }
 }

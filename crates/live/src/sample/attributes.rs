@@ -97,6 +97,8 @@ pub struct Built {
     pub notes: Vec<String>,
     /// Samples of the kernel have to be dropped here.
     pub drop_kernel: bool,
+    /// Records of PEBS gather in the processor's buffer, as nothing asked for prevents it.
+    pub gathers: bool,
 }
 
 /// General registers by the kernel's numbers: all of PEBS' but the flags.
@@ -171,6 +173,7 @@ pub fn attribute(event: &Event, wanted: &SampleRequest, has: &Facilities) -> Bui
         method,
         notes: Vec::new(),
         drop_kernel: false,
+        gathers: false,
     };
     match method {
         Method::Pebs => built.pebs(has),
@@ -237,6 +240,7 @@ impl Built {
     fn pebs(&mut self, has: &Facilities) {
         self.latencies();
         let reasons = interrupts_each(&self.attr, has.pebs_format);
+        self.gathers = reasons.is_empty();
         if !reasons.is_empty() {
             let reasons = reasons.join(", ");
             self.notes

@@ -59,6 +59,7 @@ fn what_can_gather_in_the_pebs_buffer_does() {
             );
             assert_eq!(built.method, Method::Pebs);
             assert_eq!(interrupts_each(&built.attr, format), [""; 0]);
+            assert!(built.gathers);
             assert!(built.notes.is_empty(), "{:?}", built.notes);
         }
     }
@@ -91,6 +92,7 @@ fn each_of_the_kernels_conditions_is_known() {
     );
     check(4, |a| a.aux_action = 1, &["control of an AUX trace"]);
     check(2, |_| {}, &["time (not in this processor's records)"]);
+    assert!(!pebs(WANTED, 2).gathers, "each has an interrupt");
     check(3, |_| {}, &[]);
 }
 

@@ -147,12 +147,12 @@ impl Session<'_> {
         let copied = self.write_the_rest(&losses);
         let own = own_usage();
         let wall_ns = perf::monotonic_ns().saturating_sub(self.began_ns());
-        let has_batches = self.requests.iter().any(|w| w.built.method == Method::Pebs);
+        let has_batches = self.requests.iter().any(|w| w.built.gathers);
         let mut outcome = Outcome {
             end,
             events: std::mem::take(&mut self.recorder.outcomes),
             derivations: self.recorder.derivations,
-            sources: std::mem::take(&mut self.recorder.sources),
+            sources: std::mem::take(&mut self.recorder.sources).in_words(),
             batches: has_batches.then_some(self.batches),
             overhead,
             losses,

@@ -1,7 +1,7 @@
 //! Processes, threads and mappings of a live recording: what the kernel's
 //! side-band records say, and what `/proc` says of those that were there before.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::fs::{read_dir, read_to_string};
 
 use memgauge_recording::Writer;
@@ -10,12 +10,15 @@ use memgauge_trace::{Module, Pid, Thread, Tid, VirtAddr};
 use super::code::Code;
 use super::regions;
 use crate::Result;
+use ahash::HashMap;
 use memgauge_host::program::{Mappings, ProgramFiles};
 use memgauge_perf::record::{Mmap, Record, Task};
 
 /// Who runs, and what they have mapped.
 pub(super) struct Followed {
     threads: HashMap<u32, Thread>,
+    /// Process and thread of the last sample; nothing has been said of others since.
+    sampled: Option<(u32, u32)>,
     mappings: Mappings,
     /// Which files they are.
     pub(super) files: ProgramFiles,
@@ -29,7 +32,8 @@ pub(super) struct Followed {
 impl Followed {
     pub(super) fn new() -> Followed {
         Followed {
-            threads: HashMap::new(),
+            threads: HashMap::default(),
+            sampled: None,
             mappings: Mappings::default(),
             files: ProgramFiles::new(),
             done: Vec::new(),
@@ -45,6 +49,7 @@ impl Followed {
         time_ns: u64,
         writer: &mut Writer,
     ) -> Result<()> {
+        self.sampled = None;
         match record {
             Record::Mmap(map) => self.mapped(map, time_ns, writer),
             Record::Comm {
@@ -73,6 +78,24 @@ impl Followed {
             }
             _ => Ok(()),
         }
+    }
+
+    /// A sample came of this thread: its row begins, if there is none, and what its process
+    /// inherited is written. The next ones of the same thread need neither.
+    #[inline]
+    pub(super) fn sampled(
+        &mut self,
+        (pid, tid): (u32, u32),
+        time_ns: u64,
+        writer: &mut Writer,
+    ) -> Result<()> {
+        if self.sampled == Some((pid, tid)) {
+            return Ok(());
+        }
+        self.thread(pid, tid, time_ns);
+        self.inherited(pid, writer)?;
+        self.sampled = Some((pid, tid));
+        Ok(())
     }
 
     /// What processes have mapped.

@@ -28,6 +28,7 @@ mod reference;
 mod regions;
 mod renew;
 mod session;
+mod sources;
 mod stopped;
 
 use std::collections::BTreeMap;

@@ -4,7 +4,7 @@
 //! that counts nothing and carries the side band: mappings, names, forks and ends.
 //! ARM's SPE has a ring of its own, with the area for its packets.
 
-use std::collections::HashMap;
+use ahash::{HashMap, HashMapExt};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 

@@ -13,6 +13,7 @@ use super::decode::{Decode, rebuild};
 use super::follow::Followed;
 use super::open::RequestedEvent;
 use super::regions::Regions;
+use super::sources::Sources;
 use super::stopped::Stopped;
 use super::{EventOutcome, Options};
 use crate::{Error, Result};
@@ -60,8 +61,7 @@ pub(super) struct Recorder {
     readers: Vec<Reader>,
     pub(super) outcomes: Vec<EventOutcome>,
     pub(super) derivations: Option<DerivationFacts>,
-    /// Data sources in words: samples, and the sum of their latencies.
-    pub(super) sources: BTreeMap<String, (u64, u64)>,
+    pub(super) sources: Sources,
     lost: BTreeMap<(LossKind, String), u64>,
     keep_registers: bool,
     /// Overflows as times, where they are wanted.
@@ -101,7 +101,7 @@ impl Recorder {
             readers: requests.iter().map(reader).collect(),
             outcomes: requests.iter().map(outcome).collect(),
             derivations: options.registers.then(DerivationFacts::default),
-            sources: BTreeMap::new(),
+            sources: Sources::default(),
             lost: BTreeMap::new(),
             keep_registers: options.keep_registers,
             traces: options
@@ -143,17 +143,10 @@ impl Recorder {
         }
     }
 
-    /// Time of a record, for ordering: of a sample at its event's place.
-    pub(super) fn time_of(&self, record: &Record<'_>, trailer: &Trailer) -> u64 {
-        match record {
-            Record::Sample(s) => s.time_ns,
-            _ => trailer.time_ns,
-        }
-    }
-
-    /// The layout of a record's body.
-    pub(super) fn layout(&self, event: Option<usize>) -> Option<Layout> {
-        Some(self.readers.get(event?)?.decode.layout)
+    /// The layout of an event's samples.
+    #[inline]
+    pub(super) fn layout(&self, event: usize) -> Option<&Layout> {
+        Some(&self.readers.get(event)?.decode.layout)
     }
 
     /// Whether samples of an event say themselves what they stand for.
@@ -176,18 +169,18 @@ impl Recorder {
         }
     }
 
-    /// Takes a record in its turn. `event` is the one its id names.
-    pub(super) fn take(
-        &mut self,
-        header: Header,
-        record: &Record<'_>,
-        trailer: &Trailer,
-        event: Option<usize>,
-    ) {
+    /// Takes a sample of an event in its turn.
+    #[inline]
+    pub(super) fn take_sample(&mut self, event: usize, header: Header, s: &Sample<'_>) {
+        let done = self.sample(event, header, s);
+        self.note(done);
+    }
+
+    /// Takes another record in its turn. `event` is the one its id names.
+    pub(super) fn take(&mut self, record: &Record<'_>, trailer: &Trailer, event: Option<usize>) {
         let time_ns = trailer.time_ns.saturating_sub(self.start_ns);
         self.stopped.take(record, trailer, event);
         let done = match (record, event) {
-            (Record::Sample(s), Some(event)) => self.sample(event, header, s),
             (Record::Lost { count, .. } | Record::LostSamples { count }, _) => {
                 self.ring_lost += count;
                 Ok(())
@@ -252,8 +245,8 @@ impl Recorder {
         }
         self.latest_ns = self.latest_ns.max(s.time_ns);
         let time_ns = s.time_ns.saturating_sub(self.start_ns);
-        self.followed.thread(s.pid, s.tid, time_ns);
-        self.followed.inherited(s.pid, &mut self.writer)?;
+        let thread = (s.pid, s.tid);
+        self.followed.sampled(thread, time_ns, &mut self.writer)?;
         let mut row = self.row(event, s, counted);
         row.time_ns = time_ns;
         self.regions.advance(s.time_ns);
@@ -350,14 +343,11 @@ impl Recorder {
     fn complete(&mut self, (event, header): (usize, Header), s: &Sample<'_>, row: &mut SampleRow) {
         let decode = &self.readers[event].decode;
         let op = decode.complete(s, row);
-        let words = op.map(|op| op.source_words().to_owned());
         let packed = DataSrc(s.data_src);
-        let said = decode.layout.has(sample::DATA_SRC) && packed.is_known();
-        let words = if said { Some(packed.words()) } else { words };
-        if let Some(words) = words.filter(|words| !words.is_empty()) {
-            let seen = self.sources.entry(words).or_default();
-            seen.0 += 1;
-            seen.1 += u64::from(row.latency_cycles);
+        if decode.layout.has(sample::DATA_SRC) && packed.is_known() {
+            self.sources.packed(packed, row.latency_cycles);
+        } else if let Some(op) = op {
+            self.sources.named(op.source_words(), row.latency_cycles);
         }
         if self.derivations.is_some() && decode.lacks_address(row) {
             let found = rebuild(&mut self.followed.code, decode.moment(header), s, row);
@@ -376,9 +366,7 @@ impl Recorder {
     ) {
         let time_ns = time_ns.saturating_sub(self.start_ns);
         let latency_cycles = operation.latency_cycles;
-        let seen = self.sources.entry(operation.words()).or_default();
-        seen.0 += 1;
-        seen.1 += u64::from(latency_cycles);
+        self.sources.worded(operation.words(), latency_cycles);
         let period = self.readers[event].decode.attr.period;
         let outcome = &mut self.outcomes[event];
         outcome.samples += 1;

@@ -21,7 +21,7 @@ pub(super) struct ReferenceCounters {
 }
 
 impl ReferenceCounters {
-    /// Starts this machine's counters, or takes those of a file.
+    /// Opens this machine's counters, or takes those of a file.
     pub(super) fn start(file: Option<&Path>) -> Result<ReferenceCounters> {
         let counting = MemoryCounting::start(file)?;
         let alone = !counting.without().is_empty();
@@ -48,8 +48,9 @@ impl ReferenceCounters {
         }
     }
 
-    /// Drops the counts so far: they are from before the run.
+    /// Lets the counters count. Counts so far are dropped: they are from before the run.
     pub(super) fn begin(&mut self) {
+        self.counting.begin();
         self.counting.take(0);
         if let Some(mbm) = &mut self.mbm {
             mbm.take();

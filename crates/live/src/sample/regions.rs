@@ -312,6 +312,9 @@ impl Regions {
 
     /// Counts a sample at a thread's regions; whether it is to be recorded.
     pub(super) fn sample(&mut self, pid: u32, tid: u32, event: EventId, period: u64) -> bool {
+        if self.inside.is_empty() && self.wanted.is_empty() {
+            return true;
+        }
         let inside = self.inside.get(&(pid, tid));
         let mut open = inside.into_iter().flat_map(OpenRegions::iter);
         if !self.wanted.is_empty() && !open.any(|open| self.wanted.holds(&open.name)) {

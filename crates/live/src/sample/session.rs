@@ -25,7 +25,7 @@ use crate::{ErrorKind, Result};
 use memgauge_host::regions::RequestedNames;
 use memgauge_host::sys::process::{Watched, own_usage};
 use memgauge_perf::abi::{Attr, flag, kind, record, sample, software};
-use memgauge_perf::record::{Header, Layout, Record, Trailer};
+use memgauge_perf::record::{Header, Layout, Record};
 use memgauge_perf::ring::walk;
 use memgauge_perf::spe::Decoder;
 use rustix::thread::sched_getcpu;
@@ -191,6 +191,8 @@ pub(super) struct Session<'a> {
     pub(super) requests: Vec<RequestedEvent>,
     pub(super) recorder: Recorder,
     order: Order,
+    /// Id of the last sample, and the number of its event. Ids are not used again.
+    latest_id: Option<(u64, usize)>,
     side_band: Layout,
     decoders: Vec<Decoder>,
     /// The events' clock is so far behind the monotonic one.
@@ -250,6 +252,7 @@ impl<'a> Session<'a> {
             requests,
             recorder,
             order: Order::new(MOST_WAITING_BYTES),
+            latest_id: None,
             side_band: Layout::of(&Open::side_band_attr()),
             behind_ns,
             start_ns: 0,
@@ -387,7 +390,8 @@ impl<'a> Session<'a> {
     /// processor, and one that shares it with memgauge has just done so.
     fn flush_hardware(&mut self) {
         for source in &self.open.sources {
-            if self.requests[source.event].built.method != Method::Pebs {
+            // Of other events, records that come meanwhile would be taken for waiting ones.
+            if !self.requests[source.event].built.gathers {
                 continue;
             }
             let unread = || -> usize { self.open.buffers.iter().map(|b| b.ring.unread()).sum() };
@@ -402,7 +406,7 @@ impl<'a> Session<'a> {
             }
             if first_word(&source.fd).is_some_and(|now| now > counted) {
                 let bytes = flushed.saturating_sub(before) as u64;
-                let layout = self.recorder.layout(Some(source.event));
+                let layout = self.recorder.layout(source.event);
                 let record = layout.map_or(1, |l| l.least_sample_bytes() as u64);
                 let (waiting, pebs) = (bytes / record, &mut self.batches);
                 pebs.looks += 1;
@@ -453,40 +457,65 @@ impl<'a> Session<'a> {
     /// A record came: it waits for its turn. `owner` is the one that the last AUX
     /// record names: time, process, thread.
     fn arrived(&mut self, header: Header, body: &[u8], owner: &mut (u64, u32, u32)) {
-        let Some((record, trailer, _)) = self.parsed(header, body) else {
-            return self
-                .recorder
-                .lose(LossKind::Unreadable, "records of a ring", 1);
+        // Of a sample nothing but the time is needed yet.
+        let time_ns = match header.kind {
+            record::SAMPLE => {
+                let event = self.of_event(body);
+                event.and_then(|event| self.recorder.layout(event)?.sample_time(body))
+            }
+            _ => self
+                .side_band
+                .record(header, body)
+                .map(|(record, trailer)| {
+                    if matches!(record, Record::Aux { .. }) {
+                        *owner = (trailer.time_ns, trailer.pid, trailer.tid);
+                    }
+                    trailer.time_ns
+                }),
         };
-        if matches!(record, Record::Aux { .. }) {
-            *owner = (trailer.time_ns, trailer.pid, trailer.tid);
+        match time_ns {
+            Some(time_ns) => self.order.add(time_ns, header, body),
+            None => self.unreadable(),
         }
-        let time_ns = self.recorder.time_of(&record, &trailer);
-        self.order.add(time_ns, header, body);
+    }
+
+    fn unreadable(&mut self) {
+        let what = "records of a ring";
+        self.recorder.lose(LossKind::Unreadable, what, 1);
     }
 
     fn pass_on(&mut self, header: Header, body: &[u8]) {
-        let Some((record, trailer, event)) = self.parsed(header, body) else {
+        if header.kind != record::SAMPLE {
+            if let Some((record, trailer)) = self.side_band.record(header, body) {
+                let event = self.open.ids.get(&trailer.id).copied();
+                self.recorder.take(&record, &trailer, event);
+            }
+            return;
+        }
+        // An event that is gone since the record came was replaced.
+        let Some(event) = self.of_event(body) else {
             return;
         };
         // Borrows nothing of the session: the body is the order's.
-        self.recorder.take(header, &record, &trailer, event);
+        let layout = self.recorder.layout(event);
+        match layout.and_then(|layout| layout.sample(body)) {
+            Some(sample) => self.recorder.take_sample(event, header, &sample),
+            None => self.unreadable(),
+        }
     }
 
-    fn parsed<'b>(
-        &self,
-        header: Header,
-        body: &'b [u8],
-    ) -> Option<(Record<'b>, Trailer, Option<usize>)> {
-        if header.kind == record::SAMPLE {
-            let id = body.first_chunk::<8>().map(|id| u64::from_le_bytes(*id))?;
-            let event = self.open.ids.get(&id).copied();
-            let (record, trailer) = self.recorder.layout(event)?.record(header, body)?;
-            return Some((record, trailer, event));
+    /// The event of a sample, by its id. Mostly it is that of the sample before.
+    #[inline]
+    fn of_event(&mut self, body: &[u8]) -> Option<usize> {
+        let id = u64::from_le_bytes(*body.first_chunk::<8>()?);
+        if let Some((known, event)) = self.latest_id
+            && known == id
+        {
+            return Some(event);
         }
-        let (record, trailer) = self.side_band.record(header, body)?;
-        let event = self.open.ids.get(&trailer.id).copied();
-        Some((record, trailer, event))
+        let event = self.open.ids.get(&id).copied()?;
+        self.latest_id = Some((id, event));
+        Some(event)
     }
 
     /// Sets periods by the time that samples and memgauge took since the last window.

@@ -7,9 +7,10 @@ use super::fold::{Buses, Count, box_number, fold};
 use super::{Gained, Platform, platform_of};
 use crate::counters::{Counters, GroupOpening, Setup};
 use crate::events::{self, Event, Pmus};
-use crate::sys::perf::{EventScope, raise_open_files};
+use crate::sys::perf::{EventScope, enable, raise_open_files};
 use crate::target::Place;
 use memgauge_host::check::in_words;
+use memgauge_perf::abi::flag;
 
 /// Counters under way.
 #[derive(Debug)]
@@ -31,7 +32,8 @@ struct Running {
 }
 
 impl Uncore {
-    /// Starts this machine's counters; the reason in words where it has none.
+    /// Opens this machine's counters, which stand still until [`Uncore::begin`]; the reason
+    /// in words where it has none.
     ///
     /// # Errors
     /// The processor is not known, or the kernel has none of its PMUs.
@@ -75,6 +77,18 @@ impl Uncore {
         &self.refused
     }
 
+    /// Lets the counters count.
+    pub(super) fn begin(&mut self) {
+        for running in &self.running {
+            if let Err(e) = enable(running.counters.leader()) {
+                let why = in_words(&e);
+                let refused = format!("failed to start a counter of `{}`: {why}", running.pmu);
+                self.refused.push(refused);
+            }
+        }
+        self.take();
+    }
+
     /// Increments of the counters since the previous call. One that could not run all
     /// the time is scaled to it.
     pub(super) fn take(&mut self) -> Vec<Gained> {
@@ -103,7 +117,7 @@ impl Uncore {
     fn open(&mut self, counter: usize, pmu: &str, event: Event) {
         let setup = Setup {
             flags: 0,
-            leader_flags: 0,
+            leader_flags: flag::DISABLED,
             sample_type: 0,
             clockid: 0,
         };

@@ -33,7 +33,7 @@ pub enum MemoryCounting {
 }
 
 impl MemoryCounting {
-    /// Starts this machine's counters, or opens a file in their place.
+    /// Opens this machine's counters, or a file in their place.
     ///
     /// # Errors
     /// The file cannot be read. A machine without counters is no error.
@@ -76,7 +76,7 @@ impl MemoryCounters for MemoryCounting {
 
     fn begin(&mut self) {
         if let MemoryCounting::Live(uncore) = self {
-            uncore.take();
+            uncore.begin();
         }
     }
 
