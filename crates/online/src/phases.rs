@@ -90,7 +90,7 @@ impl Activity {
 
     fn has_another_rate(&self, other: &Activity) -> bool {
         let ratio = self.rate().zip(other.rate()).map(|(a, b)| a / b);
-        ratio.is_some_and(|r| r > RATE_FACTOR || r < 1.0 / RATE_FACTOR)
+        ratio.is_some_and(|r| !(1.0 / RATE_FACTOR..=RATE_FACTOR).contains(&r))
     }
 }
 
