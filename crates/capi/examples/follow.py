@@ -13,7 +13,8 @@ import sys
 class Settings(ctypes.Structure):
     _fields_ = [("size", ctypes.c_size_t), ("event", ctypes.c_char_p), ("period", ctypes.c_uint64),
                 ("buffer", ctypes.c_uint64), ("kernel", ctypes.c_int), ("physical", ctypes.c_int),
-                ("when_full", ctypes.c_int), ("latency_ms", ctypes.c_int)]
+                ("when_full", ctypes.c_int), ("latency_ms", ctypes.c_int), ("regions", ctypes.c_int),
+                ("reserved", ctypes.c_int)]
 
 
 class Sample(ctypes.Structure):
@@ -23,6 +24,7 @@ class Sample(ctypes.Structure):
     _fields_ += [("size_bytes", ctypes.c_uint16)]
     _fields_ += [(name, ctypes.c_uint8) for name in
                  ("kind", "source", "derivation", "has_addr", "has_phys", "in_kernel")]
+    _fields_ += [("region", ctypes.c_uint32), ("reserved", ctypes.c_uint32)]
 
 
 def main():

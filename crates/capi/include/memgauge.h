@@ -46,10 +46,13 @@ struct memgauge_settings {
     int physical;       /* 1: physical addresses, where allowed */
     int when_full;      /* MEMGAUGE_OVERWRITE_OLDEST, MEMGAUGE_REFUSE_NEWEST */
     int latency_ms;     /* 10 or 1: within it a sample can be read */
+    int regions;        /* 1: samples tell regions of interest (memgauge_marks_file) */
+    int reserved;
 };
 
 struct memgauge_sample {
-    uint64_t time_ns;   /* CLOCK_MONOTONIC; of PEBS events the kernel's own clock */
+    uint64_t time_ns;   /* CLOCK_MONOTONIC; of PEBS events the kernel's own clock; of a
+                         * modelled machine virtual time */
     uint64_t ip;
     uint64_t addr;      /* valid where has_addr */
     uint64_t phys;      /* valid where has_phys */
@@ -61,6 +64,8 @@ struct memgauge_sample {
     uint16_t size_bytes;     /* 0: not told */
     uint8_t kind, source, derivation;
     uint8_t has_addr, has_phys, in_kernel;
+    uint32_t region;    /* 0: none; memgauge_region_name, memgauge_region_outer */
+    uint32_t reserved;
 };
 
 /* samples = delivered + waiting + overwritten + refused; produced = samples + lost */
@@ -81,6 +86,16 @@ int memgauge_settings_init(struct memgauge_settings *into);
 int memgauge_profiler_new(const struct memgauge_settings *settings, memgauge_profiler **into);
 void memgauge_profiler_free(memgauge_profiler *profiler);
 
+/* Starts a program on the modelled machine, and samples it from its first instruction on.
+ * `event` of the settings is the model's, as "llc.miss" (NULL) or "llc.miss/tagged"; `argv`
+ * ends with NULL. */
+int memgauge_profiler_run(const struct memgauge_settings *settings, const char *const *argv,
+                          memgauge_profiler **into);
+/* Waits for its end: its exit code, or 128 and the number of its signal. */
+int64_t memgauge_wait(const memgauge_profiler *profiler);
+/* 1: it has ended, and all its samples can be read; 0: it runs. */
+int64_t memgauge_ended(const memgauge_profiler *profiler);
+
 int64_t memgauge_on(const memgauge_profiler *profiler);
 int64_t memgauge_off(const memgauge_profiler *profiler);
 int64_t memgauge_add_thread(const memgauge_profiler *profiler, uint32_t tid);
@@ -94,6 +109,16 @@ int64_t memgauge_set_period_of_new(const memgauge_profiler *profiler, uint64_t p
 int64_t memgauge_set_buffer_of_new(const memgauge_profiler *profiler, uint64_t samples);
 int64_t memgauge_missed(const memgauge_profiler *profiler);
 int64_t memgauge_clean(const memgauge_profiler *profiler, int all);
+/* What MEMGAUGE_REGIONS is to be in the environment of programs whose marks samples are to
+ * tell; NULL without `regions`. A program that profiles itself sets it, then calls
+ * memgauge_marks_open_. Valid until the profiler is freed. */
+const char *memgauge_marks_file(const memgauge_profiler *profiler);
+/* The name of a sample's region: its bytes without the NUL, of which `room` bytes with a
+ * NUL are written. */
+int64_t memgauge_region_name(const memgauge_profiler *profiler, uint32_t region, char *into,
+                             size_t room);
+/* The region around it; 0: none. */
+int64_t memgauge_region_outer(const memgauge_profiler *profiler, uint32_t region);
 int memgauge_get_statistics(const memgauge_profiler *profiler, uint32_t tid,
                             struct memgauge_statistics *into);
 

@@ -23,6 +23,10 @@ pub struct CSettings {
     pub when_full: c_int,
     /// 10 or 1.
     pub latency_ms: c_int,
+    /// Samples tell regions of interest.
+    pub regions: c_int,
+    /// 0.
+    pub reserved: c_int,
 }
 
 impl CSettings {
@@ -36,6 +40,8 @@ impl CSettings {
             physical: 0,
             when_full: 0,
             latency_ms: 10,
+            regions: 0,
+            reserved: 0,
         }
     }
 }
@@ -61,6 +67,8 @@ pub struct CSample {
     has_addr: u8,
     has_phys: u8,
     in_kernel: u8,
+    region: u32,
+    reserved: u32,
 }
 
 impl CSample {
@@ -84,6 +92,8 @@ impl CSample {
             has_addr: s.addr.is_some().into(),
             has_phys: s.phys.is_some().into(),
             in_kernel: s.in_kernel.into(),
+            region: s.region.map_or(0, |region| region.0.into()),
+            reserved: 0,
         }
     }
 }
@@ -146,7 +156,7 @@ impl CStatistics {
 }
 
 // `tests/examples.rs` asks a C compiler for the same.
-const _: () = assert!(size_of::<CSettings>() == 48);
-const _: () = assert!(size_of::<CSample>() == 80);
+const _: () = assert!(size_of::<CSettings>() == 56);
+const _: () = assert!(size_of::<CSample>() == 88);
 const _: () = assert!(std::mem::offset_of!(CSample, in_kernel) == 79);
 const _: () = assert!(size_of::<CStatistics>() == 144);

@@ -11,17 +11,18 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::time::Duration;
 
+use memgauge_emulate::sampled::{SampledOptions, SampledProgram};
 use memgauge_online::{
-    Clean, Error, ErrorKind, Latency, Profiler, Reader, Sample, Settings, Sharing, Source, State,
-    Statistics, WhenFull,
+    Clean, CommandEnd, Error, ErrorKind, Latency, Profiler, Reader, Region, RegionId, Sample,
+    Settings, Sharing, Source, State, Statistics, WhenFull,
 };
 
 mod layout;
 
 use layout::{CSample, CSettings, CStatistics};
 
-/// A profiler.
-pub struct CProfiler(Profiler);
+/// A profiler, and the path of its file of marks.
+pub struct CProfiler(Profiler, CString);
 
 /// A reader. Calls from several threads wait for each other.
 pub struct CReader(Mutex<(Reader, Vec<Sample>)>);
@@ -99,7 +100,7 @@ pub extern "C" fn memgauge_error() -> *const c_char {
 
 /// # Safety
 /// NULL, or a structure whose `size` says how large it is.
-unsafe fn settings(given: *const CSettings) -> Result<Settings, Error> {
+unsafe fn settings(given: *const CSettings, program: bool) -> Result<Settings, Error> {
     // SAFETY: as the caller promises.
     let given = unsafe { object(given, "settings") }?;
     if given.size != size_of::<CSettings>() {
@@ -109,15 +110,17 @@ unsafe fn settings(given: *const CSettings) -> Result<Settings, Error> {
             size_of::<CSettings>()
         )));
     }
-    let source = match given.event.is_null() {
-        true => Source::Clock,
-        // SAFETY: the header asks for a text that ends with a NUL.
-        false => Source::Pmu(text(unsafe { CStr::from_ptr(given.event) })?),
+    // SAFETY: the header asks for a text that ends with a NUL.
+    let source = match (program, unsafe { text_at(given.event) }?) {
+        (true, _) => Source::Program,
+        (false, None) => Source::Clock,
+        (false, Some(event)) => Source::Pmu(event),
     };
     let mut settings = Settings::of(source);
     settings.period = (given.period > 0).then_some(given.period);
     settings.kernel = given.kernel != 0;
     settings.physical = given.physical != 0;
+    settings.regions = given.regions != 0;
     settings.buffer = usize::try_from(given.buffer).unwrap_or(usize::MAX);
     settings.when_full = match given.when_full {
         0 => WhenFull::OverwriteOldest,
@@ -135,6 +138,22 @@ unsafe fn settings(given: *const CSettings) -> Result<Settings, Error> {
 fn text(given: &CStr) -> Result<String, Error> {
     let text = given.to_str().map(str::to_owned);
     text.map_err(|_| Error::usage("failed to read an event's name: it is no UTF-8"))
+}
+
+/// # Safety
+/// NULL, or a text that ends with a NUL.
+unsafe fn text_at(given: *const c_char) -> Result<Option<String>, Error> {
+    match given.is_null() {
+        true => Ok(None),
+        // SAFETY: as the caller promises.
+        false => text(unsafe { CStr::from_ptr(given) }).map(Some),
+    }
+}
+
+fn made(profiler: Profiler) -> *mut CProfiler {
+    let file = profiler.marks_file().unwrap_or_default();
+    let file = CString::new(file.into_os_string().into_encoded_bytes()).unwrap_or_default();
+    Box::into_raw(Box::new(CProfiler(profiler, file)))
 }
 
 fn unknown(what: &str, value: c_int) -> Error {
@@ -172,10 +191,108 @@ pub unsafe extern "C" fn memgauge_profiler_new(
         // SAFETY: as the caller promises.
         unsafe { put(into, std::ptr::null_mut(), "profiler") }?;
         // SAFETY: as the caller promises.
-        let profiler = Profiler::new(unsafe { settings(given) }?)?;
-        let made = Box::into_raw(Box::new(CProfiler(profiler)));
+        let profiler = Profiler::new(unsafe { settings(given, false) }?)?;
         // SAFETY: not NULL, as above.
-        unsafe { put(into, made, "profiler") }
+        unsafe { put(into, made(profiler), "profiler") }
+    })
+}
+
+/// Starts a program on the modelled machine and samples it.
+///
+/// # Safety
+/// As of `memgauge_profiler_new`; `argv` is NULL or has texts that end with a NUL, and NULL
+/// at its end.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memgauge_profiler_run(
+    given: *const CSettings,
+    argv: *const *const c_char,
+    into: *mut *mut CProfiler,
+) -> c_int {
+    plain(|| {
+        // SAFETY: as the caller promises.
+        unsafe { put(into, std::ptr::null_mut(), "profiler") }?;
+        // SAFETY: as the caller promises.
+        let settings = unsafe { settings(given, true) }?;
+        // SAFETY: as the caller promises; it is not NULL, or the line above has failed.
+        let event = unsafe { text_at((*given).event) }?;
+        // SAFETY: as the caller promises.
+        let command = unsafe { words(argv) }?;
+        let options = SampledOptions::of(&command, event.as_deref().unwrap_or("llc.miss"))?;
+        let program = SampledProgram::start(&options)?;
+        let profiler = Profiler::of_program(settings, Box::new(program))?;
+        // SAFETY: not NULL, as above.
+        unsafe { put(into, made(profiler), "profiler") }
+    })
+}
+
+/// # Safety
+/// NULL, or texts that end with a NUL, and NULL at the end.
+unsafe fn words(argv: *const *const c_char) -> Result<Vec<String>, Error> {
+    // SAFETY: as the caller promises.
+    unsafe { object(argv, "argv") }?;
+    let mut words = Vec::new();
+    loop {
+        // SAFETY: no element before this one was NULL, so that there is one here.
+        let word = unsafe { *argv.add(words.len()) };
+        // SAFETY: as the caller promises.
+        match unsafe { text_at(word) }? {
+            Some(word) => words.push(word),
+            None => return Ok(words),
+        }
+    }
+}
+
+/// The file to which programs are to write their marks.
+///
+/// # Safety
+/// `profiler` is NULL or was not freed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memgauge_marks_file(profiler: *const CProfiler) -> *const c_char {
+    // SAFETY: as the caller promises.
+    match unsafe { object(profiler, "profiler") } {
+        Ok(profiler) if !profiler.1.is_empty() => profiler.1.as_ptr(),
+        Ok(_) => std::ptr::null(),
+        Err(e) => {
+            say(&e.in_full());
+            std::ptr::null()
+        }
+    }
+}
+
+fn region_of(profiler: &Profiler, region: u32) -> Result<Region, Error> {
+    let id = u16::try_from(region).map(RegionId);
+    let found = id.ok().and_then(|id| profiler.region(id));
+    found.ok_or_else(|| {
+        Error::usage(format!(
+            "failed to find region `{region}`: no sample had it"
+        ))
+    })
+}
+
+/// The name of a region.
+///
+/// # Safety
+/// `profiler` is NULL or was not freed; `into` has `room` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memgauge_region_name(
+    profiler: *const CProfiler,
+    region: u32,
+    into: *mut c_char,
+    room: usize,
+) -> i64 {
+    guarded(|| {
+        // SAFETY: as the caller promises.
+        let profiler = &unsafe { object(profiler, "profiler") }?.0;
+        let name = region_of(profiler, region)?.name;
+        let written = name.bytes().take(room.saturating_sub(1)).chain([0]);
+        for (at, byte) in written.take(room).enumerate() {
+            if into.is_null() {
+                return Err(absent("room for a name"));
+            }
+            // SAFETY: `at` is below `room`.
+            unsafe { into.add(at).write(byte as c_char) };
+        }
+        Ok(name.len() as i64)
     })
 }
 
@@ -241,6 +358,17 @@ operations! {
     memgauge_set_buffer_of_new(samples: u64) => |p, samples| {
         p.set_buffer_of_new(usize::try_from(samples).unwrap_or(usize::MAX)).map(|()| 0)
     };
+    /// Waits for the program that was run; its exit code, or 128 and its signal.
+    memgauge_wait() => |p| p.wait().map(|end| match end {
+        CommandEnd::Exited(code) => code.into(),
+        CommandEnd::Signalled(signal) => 128 + i64::from(signal),
+        CommandEnd::Interrupted => 130,
+    });
+    /// Whether it has ended.
+    memgauge_ended() => |p| p.ended().transpose().map(|end| end.is_some().into());
+    /// The region around a region; 0 for none.
+    memgauge_region_outer(region: u32) =>
+        |p, region| Ok(region_of(p, region)?.outer.map_or(0, |outer| outer.0.into()));
     /// Threads that were to be followed and were not sampled.
     memgauge_missed() => |p| Ok(p.missed() as i64);
     /// Forgets threads that have ended and whose samples were read, with `all` also

@@ -1,6 +1,8 @@
 //! The examples in C, C++ and Python, built and run against the shared library; and that
 //! the header, the library and the manual page name the same functions.
 
+mod engine;
+
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -42,6 +44,15 @@ fn succeeded(output: &Output) -> String {
 
 /// Builds and runs an example; what it printed.
 fn built(compiler: &str, source: &str, flags: &[&str]) -> Option<String> {
+    let ran = built_and_run((compiler, source, flags), &[])?;
+    Some(succeeded(&ran))
+}
+
+/// The same, with arguments; how it ended.
+fn built_and_run(
+    (compiler, source, flags): (&str, &str, &[&str]),
+    arguments: &[&std::path::Path],
+) -> Option<Output> {
     let folder = tempfile::tempdir().expect("room");
     let program = folder.path().join("example");
     let library = library();
@@ -58,8 +69,12 @@ fn built(compiler: &str, source: &str, flags: &[&str]) -> Option<String> {
     )?;
     succeeded(&built);
     let folder = library.parent().expect("in a folder");
-    let run = output(Command::new(&program).env("LD_LIBRARY_PATH", folder))?;
-    Some(succeeded(&run))
+    let mut command = Command::new(&program);
+    command
+        .env("LD_LIBRARY_PATH", folder)
+        .env("MEMGAUGE_QEMU", engine::engine())
+        .args(arguments);
+    output(&mut command)
 }
 
 fn number_after(text: &str, word: &str) -> u64 {
@@ -76,6 +91,47 @@ fn c_sees_every_fault_of_its_memory() {
     assert_eq!(
         number_after(&text, "inside") + number_after(&text, "lost"),
         1000,
+        "{text}"
+    );
+}
+
+#[test]
+fn c_runs_a_program_on_the_modelled_machine_and_sees_its_regions() {
+    let folder = tempfile::tempdir().expect("room");
+    let Some(lines) = engine::compiled(folder.path(), "lines", engine::LINES) else {
+        return;
+    };
+    let told = folder.path().join("told");
+    let example = ("cc", "examples/modelled.c", &["-std=gnu11"][..]);
+    let Some(ran) = built_and_run(example, &[&lines, &told]) else {
+        return;
+    };
+    let text = String::from_utf8_lossy(&ran.stdout);
+    assert_eq!(ran.status.code(), Some(5), "{text}");
+    let of = |region: &str| {
+        let line = text.lines().find(|l| l.ends_with(&format!(" in {region}")));
+        let line = line.unwrap_or_else(|| panic!("no {region} in {text}"));
+        line.split(' ').next().and_then(|n| n.parse::<u64>().ok())
+    };
+    // 4000 and 3000 lines, each loaded once; a sample is 100 misses.
+    assert!(
+        of("load").is_some_and(|n| n.abs_diff(4000) <= 100),
+        "{text}"
+    );
+    let parse = of("load/parse");
+    assert!(parse.is_some_and(|n| n.abs_diff(3000) <= 100), "{text}");
+}
+
+#[test]
+fn c_sees_its_own_regions() {
+    let flags = ["-std=gnu11"];
+    let Some(text) = built("cc", "examples/regions.c", &flags) else {
+        return;
+    };
+    // The mark itself may touch a page that the program did not have.
+    assert!((300..=303).contains(&number_after(&text, "load")), "{text}");
+    assert!(
+        (200..=203).contains(&number_after(&text, "parse")),
         "{text}"
     );
 }
@@ -137,7 +193,7 @@ os.setgid(65534)
 os.setuid(65534)
 lib.memgauge_error.restype = ctypes.c_char_p
 lib.memgauge_add_process.restype = ctypes.c_int64
-settings, profiler = (ctypes.c_uint64 * 6)(), ctypes.c_void_p()
+settings, profiler = (ctypes.c_uint64 * 7)(), ctypes.c_void_p()
 lib.memgauge_settings_init(settings)
 assert lib.memgauge_profiler_new(settings, ctypes.byref(profiler)) == 0, lib.memgauge_error()
 before = len(os.listdir("/proc/self/fd"))
@@ -213,8 +269,8 @@ fn the_header_has_the_layout_of_the_library() {
     let folder = tempfile::tempdir().expect("room");
     let source = folder.path().join("sizes.c");
     let text = "#include <memgauge.h>\n\
-        _Static_assert(sizeof(struct memgauge_settings) == 48, \"settings\");\n\
-        _Static_assert(sizeof(struct memgauge_sample) == 80, \"sample\");\n\
+        _Static_assert(sizeof(struct memgauge_settings) == 56, \"settings\");\n\
+        _Static_assert(sizeof(struct memgauge_sample) == 88, \"sample\");\n\
         _Static_assert(offsetof(struct memgauge_sample, in_kernel) == 79, \"in_kernel\");\n\
         _Static_assert(sizeof(struct memgauge_statistics) == 144, \"statistics\");\n";
     std::fs::write(&source, text).expect("room");

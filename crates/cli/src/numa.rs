@@ -86,6 +86,7 @@ pub(crate) fn numa(args: &Numa) -> anyhow::Result<Exit> {
         clock,
         period: args.period,
         overhead: args.overhead.map(|percent| percent.0 / 100.0),
+        regions: false,
     };
     let sampled = sample(&wanted, args, &nodes)?;
     let mut processes = Vec::new();

@@ -18,6 +18,8 @@ pub(crate) struct Wanted {
     pub(crate) period: Option<u64>,
     /// Part of a thread's processor time that sampling may take.
     pub(crate) overhead: Option<f64>,
+    /// Samples tell regions of interest.
+    pub(crate) regions: bool,
 }
 
 impl Wanted {
@@ -25,6 +27,7 @@ impl Wanted {
         Settings {
             period: self.period,
             overhead: self.overhead,
+            regions: self.regions,
             ..Settings::of(source)
         }
     }
@@ -62,6 +65,7 @@ impl Wanted {
 pub(crate) fn is_timer(source: &Source) -> bool {
     match source {
         Source::Clock => true,
+        Source::Program => false,
         Source::Pmu(event) => event.starts_with("cpu-clock") || event.starts_with("task-clock"),
     }
 }
@@ -72,6 +76,7 @@ pub(crate) fn in_words(source: &Source) -> String {
         Source::Clock => {
             "timer, in user code only; data addresses rebuilt from code (estimated)".to_owned()
         }
+        Source::Program => "the modelled machine".to_owned(),
         Source::Pmu(event) => format!("event {event}, as the kernel or processor tells it"),
     }
 }

@@ -173,6 +173,59 @@ fn a_look_into_a_process_has_its_functions_and_data() {
     assert_eq!(commands.count(), 3, "{text}");
 }
 
+/// Computes for twice as long in region `heavy` as in `light`, and says something.
+const MARKED: &str = r#"
+#include <memgauge_region.h>
+#include <stdio.h>
+#include <unistd.h>
+static volatile long sum;
+static void compute(long steps) { for (long i = 0; i < steps; i++) sum += i; }
+int main(void)
+{
+    alarm(8); /* it runs on when top ends */
+    puts("the program's own words");
+    fflush(stdout);
+    for (;;) {
+        memgauge_region_begin("heavy");
+        compute(4000000);
+        memgauge_region_end("heavy");
+        memgauge_region_begin("outer");
+        memgauge_region_begin("light");
+        compute(2000000);
+        memgauge_region_end("light");
+        memgauge_region_end("outer");
+    }
+}
+"#;
+
+#[test]
+fn a_program_that_it_starts_has_its_regions_of_interest() {
+    let Some(hot) = Hot::built() else { return };
+    let source = hot.folder.path().join("marked.c");
+    std::fs::write(&source, MARKED).expect("the folder can be written");
+    let program = hot.folder.path().join("marked");
+    let include = concat!(env!("CARGO_MANIFEST_DIR"), "/../capi/include");
+    let compiled = Command::new("cc")
+        .args(["-O1", "-I", include, "-o"])
+        .arg(&program)
+        .arg(&source)
+        .status();
+    assert!(compiled.is_ok_and(|status| status.success()));
+    let program = program.to_str().expect("a plain name");
+    let options = ["--once", "-d", "2s", "--no-io", "--source", "clock"];
+    let output = top(&[&options[..], &["--", program]].concat());
+    let (text, errors) = said(&output);
+    assert!(output.status.success(), "{errors}");
+    assert!(errors.contains("the program's own words"), "{errors}");
+    assert!(!text.contains("own words"), "{text}");
+    assert!(text.contains("Regions of interest, last minute"), "{text}");
+    let (heavy, light) = (share(&text, "  heavy"), share(&text, "  outer/light"));
+    assert!((55.0..=78.0).contains(&heavy), "{text}");
+    assert!((22.0..=45.0).contains(&light), "{text}");
+    let missing = top(&["--once", "--", "/no/such/program"]);
+    assert_eq!(missing.status.code(), Some(127));
+}
+
 /// Reads blocks of a run of `top -b` until one is as awaited.
 fn await_block(lines: &mut impl Iterator<Item = String>, is: impl Fn(&str) -> bool) -> String {
     let mut block = String::new();

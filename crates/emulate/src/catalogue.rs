@@ -471,6 +471,16 @@ impl Catalogue {
         self.outside = Some(outside);
     }
 
+    /// Forgets all executions.
+    pub(super) fn forget_counts(&mut self) {
+        for id in 0..wire::MARKS as usize {
+            self.entries.take(id);
+        }
+        for block in &mut self.blocks {
+            (block.execs, block.sums) = (0, [0; 3]);
+        }
+    }
+
     /// Forgets the executions outside, whose counters must not overflow.
     pub(super) fn clear_outside(&mut self) {
         if let Some(outside) = &mut self.outside {

@@ -24,6 +24,7 @@ mod path;
 mod recorder;
 mod regions;
 mod replay;
+pub mod sampled;
 mod session;
 mod sets;
 mod stream;

@@ -69,6 +69,13 @@ impl Program {
             self.catalogue.swap_outside();
         }
     }
+
+    /// Forgets what was counted by place in the code, where nobody writes it: these
+    /// counters must not overflow.
+    pub(super) fn forget_counts(&mut self) {
+        self.sites.fill(SiteMisses::default());
+        self.catalogue.forget_counts();
+    }
 }
 
 /// State that one thread carries from one slice of words to the next.

@@ -13,6 +13,7 @@ pub mod nodes;
 pub mod program;
 pub mod regions;
 pub mod run;
+pub mod sampled;
 pub mod stolen;
 #[allow(unsafe_code)]
 pub mod sys;

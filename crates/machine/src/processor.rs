@@ -426,7 +426,7 @@ impl Core {
     /// are retired but not yet in the hits of `after`.
     fn fuse_from(&self, now: u64, after: &Counts, unseen: u64) -> i64 {
         let distance = |(event, distance): (EventId, u64)| match usize::from(event.0) {
-            CYCLES => (distance.saturating_sub(1) * 1000) / self.costs.instruction,
+            CYCLES => distance.saturating_sub(1).saturating_mul(1000) / self.costs.instruction,
             L1D_HIT => distance.saturating_sub(unseen),
             _ => distance,
         };
@@ -454,6 +454,39 @@ impl Core {
 
     fn is_pending(&self) -> bool {
         self.sampler.is_pending() || self.series.as_ref().is_some_and(Series::is_pending)
+    }
+
+    /// Gives a sampled event another period. The next overflow is a whole one away from
+    /// here; those that wait to be taken keep theirs, and are to be taken. All that has
+    /// retired has to be fed, with its accesses.
+    ///
+    /// # Panics
+    /// If the period is 0.
+    pub fn set_period(&mut self, event: EventId, period: u64) {
+        assert!(period > 0, "a period of 0 has no end");
+        let counts = self.seen_until_now();
+        match &mut self.courier {
+            Some(courier) => courier.set_period(event, period),
+            None => self.sampler.set_period(event, period, &counts),
+        }
+    }
+
+    /// Lets sampling rest, or go on: what is left of a period stays. Counts go on, and
+    /// overflows from before are to be taken. Where delivery is not ideal, a record that is
+    /// on its way is lost. As for [`Core::set_period`], all has to be fed.
+    pub fn pause_sampling(&mut self, paused: bool) {
+        let counts = self.seen_until_now();
+        match &mut self.courier {
+            Some(courier) => courier.pause(paused),
+            None => self.sampler.pause(paused, &counts),
+        }
+    }
+
+    /// All counters, once what they have come to so far is sampled.
+    fn seen_until_now(&mut self) -> Counts {
+        self.look_at_deadlines(Retired::default());
+        self.fuse = -1;
+        self.counts()
     }
 
     /// Moves overflows out, oldest first.

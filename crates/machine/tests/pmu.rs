@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that fails here fails")]
 
 use memgauge_machine::{
-    AccessKind, Config, Core, Machine, Overflow, PmuConfig, SampleSpec, Shared, Tick,
+    AccessKind, Config, Core, Delivery, Machine, Overflow, PmuConfig, SampleSpec, Shared, Tick,
 };
 use memgauge_trace::{DataSource, EventId, catalogue as c};
 use proptest::prelude::*;
@@ -69,8 +69,135 @@ fn all_sampled(period: u64) -> Vec<SampleSpec> {
         .collect()
 }
 
+/// A change of sampling between two stretches of a program.
+#[derive(Clone, Copy, Debug)]
+enum Change {
+    Period(u64),
+    Pause,
+    GoOn,
+}
+
+fn changes() -> impl Strategy<Value = Vec<Change>> {
+    let change = prop_oneof![
+        2 => (1u64..200).prop_map(Change::Period),
+        1 => Just(Change::Pause),
+        1 => Just(Change::GoOn),
+    ];
+    prop::collection::vec(change, 1..6)
+}
+
+/// What a counter would overflow, told step by step.
+#[derive(Clone, Copy)]
+struct Told {
+    period: u64,
+    since: u64,
+    paused: bool,
+}
+
+impl Told {
+    fn change(&mut self, change: Change) {
+        match change {
+            Change::Period(period) => (self.period, self.since) = (period, 0),
+            Change::Pause => self.paused = true,
+            Change::GoOn => self.paused = false,
+        }
+    }
+
+    /// Overflows of so many events.
+    fn count(&mut self, events: u64) -> u64 {
+        self.since += if self.paused { 0 } else { events };
+        let overflows = self.since / self.period;
+        self.since %= self.period;
+        overflows
+    }
+}
+
+fn change(core: &mut Core, change: Change) {
+    match change {
+        Change::Period(period) => c::ALL
+            .iter()
+            .for_each(|event| core.set_period(event.0, period)),
+        Change::Pause => core.pause_sampling(true),
+        Change::GoOn => core.pause_sampling(false),
+    }
+}
+
+#[test]
+fn a_tagged_record_on_its_way_says_the_period_it_was_taken_at_and_none_comes_of_a_pause() {
+    let pmu = PmuConfig {
+        samples: vec![SampleSpec {
+            event: c::L1D_MISS,
+            period: 10,
+        }],
+        delivery: Delivery::by_name("tagged").unwrap(),
+        ..PmuConfig::default()
+    };
+    let mut machine = Machine::new(Config::preset("i5-6600k").unwrap(), pmu).unwrap();
+    let id = machine.add_core(0);
+    let mut heard = Heard::default();
+    let (core, shared) = machine.core_mut(id);
+    // Each access misses: each is in a line of its own.
+    let mut at = 0;
+    let mut stretch = |core: &mut Core, heard: &mut Heard, lines: u64| {
+        let blocks: Vec<_> = (at..at + lines).map(|n| (300, n * 64, false)).collect();
+        at += lines;
+        heard.overflows.clear();
+        feed(core, shared, &blocks, heard);
+        core.take_overflows(|o| heard.overflows.push(o));
+        heard.overflows.iter().map(|o| o.period).collect::<Vec<_>>()
+    };
+    let first = stretch(core, &mut heard, 10_000);
+    // The period is of instructions: each access is tagged once in so many times, and half
+    // of them are made again after the stop for the one before, and hit.
+    assert!((400..=600).contains(&first.len()), "{}", first.len());
+    assert!(first.iter().all(|&period| period == 10));
+    core.set_period(c::L1D_MISS, 100);
+    let second = stretch(core, &mut heard, 10_000);
+    let (old, new): (Vec<u64>, Vec<u64>) = second.iter().partition(|&&period| period == 10);
+    assert!(old.len() <= 1, "one was on its way: {old:?}");
+    let tenth = first.len() / 10;
+    assert!(new.len().abs_diff(tenth) < tenth / 2, "{}", new.len());
+    assert!(new.iter().all(|&period| period == 100));
+    core.pause_sampling(true);
+    assert!(stretch(core, &mut heard, 10_000).is_empty());
+    core.pause_sampling(false);
+    let third = stretch(core, &mut heard, 10_000);
+    assert!(third.len().abs_diff(tenth) < tenth / 2, "{}", third.len());
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(150))]
+
+    #[test]
+    fn periods_change_and_pauses_count_to_the_very_event(
+        period in 1u64..200, blocks in blocks(), changes in changes()
+    ) {
+        let pmu = PmuConfig { samples: all_sampled(period), ..PmuConfig::default() };
+        let mut machine = Machine::new(Config::preset("i5-6600k").unwrap(), pmu).unwrap();
+        let id = machine.add_core(0);
+        let mut told = vec![Told { period, since: 0, paused: false }; c::ALL.len()];
+        let mut before = machine.core(id).counts();
+        let part = blocks.len() / (changes.len() + 1) + 1;
+        for (at, stretch) in blocks.chunks(part).enumerate() {
+            let mut heard = Heard::default();
+            let (core, shared) = machine.core_mut(id);
+            feed(core, shared, stretch, &mut heard);
+            let now = core.counts();
+            // What the stretch before has come to is sampled before the change.
+            let next = changes.get(at).copied().unwrap_or(Change::Pause);
+            change(core, next);
+            drain(core, &mut heard);
+            for (told, (event, name, ..)) in told.iter_mut().zip(c::ALL) {
+                let gained = now.get(*event) - before.get(*event);
+                let expected = told.count(gained);
+                let of: Vec<_> = heard.overflows.iter().filter(|o| o.event == *event).collect();
+                prop_assert_eq!(of.len() as u64, expected, "{} in stretch {}", name, at);
+                prop_assert!(of.iter().all(|o| o.period == told.period));
+                told.change(next);
+            }
+            before = now;
+        }
+    }
 
     #[test]
     fn every_event_overflows_once_a_period(period in 1u64..200, blocks in blocks()) {

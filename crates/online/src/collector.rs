@@ -11,8 +11,11 @@ use std::time::{Duration, Instant};
 use memgauge_live::sample::attached::{Attached, Plan, ProcessCode, Told};
 use memgauge_live::sys::perf::{self, Said};
 
-use crate::pace::{Pace, Spent};
-use crate::registry::{Registry, SampledThread, State, add};
+use crate::control::Control;
+use crate::marks::ThreadMarks;
+use crate::pace::{Interest, Pace, Spent};
+use crate::phases::{Activity, Phases};
+use crate::registry::{Registry, SampledThread, State, add, wake};
 use crate::ring::{Ring, RingWriter};
 use crate::sample::{Sample, WORDS};
 use crate::settings::{Settings, WhenFull};
@@ -39,6 +42,8 @@ struct Managed {
     wanted: bool,
     batch: Vec<[u64; WORDS]>,
     pace: Pace,
+    /// Where phases are told apart.
+    phases: Option<(Phases, Activity)>,
 }
 
 /// A thread that was started by one that is followed.
@@ -68,11 +73,18 @@ pub(crate) struct Core {
     budget: Option<(f64, f64)>,
     paced: Instant,
     registry: Arc<Registry>,
+    /// Where samples tell regions of interest.
+    pub(crate) marks: Option<ThreadMarks>,
 }
 
 impl Managed {
     /// Reads the kernel's ring into the buffer.
-    fn drain(&mut self, code: &mut ProcessCode, born: &mut Vec<Born>) -> Drained {
+    fn drain(
+        &mut self,
+        code: &mut ProcessCode,
+        (marks, registry): (&mut Option<ThreadMarks>, &Registry),
+        born: &mut Vec<Born>,
+    ) -> Drained {
         let mut drained = Drained::default();
         if !self.attached.has_unread() {
             return drained;
@@ -80,6 +92,7 @@ impl Managed {
         let began_ns = perf::own_thread_ns();
         let counts = &self.thread.counts;
         let (batch, follows) = (&mut self.batch, self.follows);
+        let mut activity = self.phases.as_mut().map(|phases| &mut phases.1);
         let (mut in_kernel, mut with_address, mut stands_for) = (0, 0, 0);
         self.attached.drain(code, |told| match told {
             Told::Sample(taken) => {
@@ -87,6 +100,9 @@ impl Managed {
                 in_kernel += u64::from(sample.in_kernel);
                 with_address += u64::from(sample.addr.is_some());
                 stands_for += sample.stands_for;
+                if let Some(activity) = &mut activity {
+                    activity.note(sample.addr.unwrap_or(sample.ip).0);
+                }
                 batch.push(sample.packed());
             }
             Told::Unwanted => add(&counts.unwanted, 1),
@@ -99,6 +115,16 @@ impl Managed {
             Told::Replaced { pid, tid } => drained.renamed = Some((pid, tid)),
         });
         drained.samples = !batch.is_empty();
+        if let Some(marks) = marks
+            && drained.samples
+        {
+            // After the samples: what was marked before them is there.
+            marks.read();
+            let mut tree = registry.regions();
+            for words in &mut *batch {
+                Sample::set_region(words, |ids, time_ns| marks.at(ids, time_ns, &mut tree));
+            }
+        }
         add(&counts.samples, batch.len() as u64);
         add(&counts.kernel_samples, in_kernel);
         add(&counts.memory_samples, with_address);
@@ -129,7 +155,25 @@ impl Managed {
             samples: of(&counts.samples) + of(&counts.lost) + of(&counts.unwanted),
             own_ns: of(&counts.own_ns),
             observed_ns: of(&counts.processor_ns),
+            events: of(&counts.counted),
         }
+    }
+
+    /// Ends a window of the budget; the period that follows from it, if another does.
+    fn end_window(&mut self, budget: (f64, f64)) -> Option<u64> {
+        self.look();
+        let now = self.spent();
+        let interest = match &mut self.phases {
+            None => Interest::Any,
+            Some((phases, activity)) => {
+                match phases.end(&std::mem::take(activity), self.pace.gained(&now)) {
+                    true => Interest::Much,
+                    false => Interest::Little,
+                }
+            }
+        };
+        self.pace
+            .next(now, budget, interest, self.attached.period())
     }
 
     fn state(&self) -> State {
@@ -152,6 +196,7 @@ impl Core {
         let budget = settings
             .overhead
             .map(|allowed| affordable(&mut plan, allowed));
+        let marks = settings.regions.then(|| marks_of(&plan)).transpose()?;
         Ok(Core {
             plan,
             budget: budget.transpose()?,
@@ -167,6 +212,7 @@ impl Core {
             trouble: None,
             looked: Instant::now(),
             registry: Arc::clone(registry),
+            marks,
         })
     }
 
@@ -235,6 +281,7 @@ impl Core {
             wanted: true,
             batch: Vec::new(),
             pace: Pace::default(),
+            phases: self.settings.phases.then(Default::default),
         };
         if self.on {
             managed.attached.start();
@@ -380,6 +427,9 @@ impl Core {
         if self.by_tid.get(&tid) == Some(&number) {
             self.by_tid.remove(&tid);
         }
+        if let Some(marks) = self.marks.as_mut().filter(|_| state == State::Ended) {
+            marks.forget((pid, tid));
+        }
         if !self.managed.values().any(|m| m.thread.pid() == pid) {
             self.code.ended(pid);
             self.followed.remove(&pid);
@@ -413,7 +463,8 @@ impl Core {
             let Some(managed) = self.managed.get_mut(number) else {
                 continue;
             };
-            let drained = managed.drain(&mut self.code, &mut born);
+            let marks = (&mut self.marks, &*self.registry);
+            let drained = managed.drain(&mut self.code, marks, &mut born);
             if drained.samples {
                 told.push(*number);
             }
@@ -483,10 +534,7 @@ impl Core {
         self.paced = Instant::now();
         let mut next = Vec::new();
         for (number, managed) in self.managed.iter_mut().filter(|m| self.on && m.1.wanted) {
-            managed.look();
-            let period = managed.attached.period();
-            let now = managed.spent();
-            next.extend(managed.pace.next(now, budget, period).map(|p| (*number, p)));
+            next.extend(managed.end_window(budget).map(|period| (*number, period)));
         }
         for (number, period) in next {
             if let Err(e) = self.change_period(number, period) {
@@ -502,6 +550,10 @@ impl Core {
         let all: Vec<u64> = self.managed.keys().copied().collect();
         self.drain(&all);
         ended.into_iter().for_each(|n| self.finish(n, State::Ended));
+        if let Some(marks) = &mut self.marks {
+            // Also where nobody is sampled: programs must find room for theirs.
+            marks.read();
+        }
         self.look_for_tasks();
         self.keep_to_budget();
     }
@@ -517,7 +569,7 @@ impl Core {
             })
             .unzip();
         let busy = |m: &Managed| m.follows || (self.on && m.wanted);
-        let timeout_ms = match self.managed.values().any(busy) {
+        let timeout_ms = match self.marks.is_some() || self.managed.values().any(busy) {
             true => self.settings.latency.look_every_ms(),
             false => IDLE_MS,
         };
@@ -533,6 +585,18 @@ fn affordable(plan: &mut Plan, allowed: f64) -> Result<(f64, f64)> {
     })?;
     plan.afford(cost.ns, allowed);
     Ok((allowed, cost.ns))
+}
+
+/// Marks, whose times have to be those of the samples.
+fn marks_of(plan: &Plan) -> Result<ThreadMarks> {
+    match plan.is_monotonic() {
+        true => ThreadMarks::create(),
+        false => Err(Error::new(
+            ErrorKind::Missing,
+            "failed to tell regions of interest: records of PEBS have a clock of their own: \
+             take another event, or `memgauge record --region`",
+        )),
+    }
 }
 
 pub(crate) fn nobody(what: &str, id: u32) -> Error {
@@ -551,20 +615,102 @@ fn not_own(tid: u32) -> Error {
 /// What the profiler and its thread share.
 pub(crate) struct Common {
     core: Mutex<Core>,
-    pub(crate) over: AtomicBool,
+    over: AtomicBool,
+    /// Tells the thread that something was changed.
+    signal: UnixStream,
 }
 
 impl Common {
-    pub(crate) fn new(core: Core) -> Common {
+    pub(crate) fn new(core: Core, signal: UnixStream) -> Common {
         Common {
             core: Mutex::new(core),
             over: AtomicBool::new(false),
+            signal,
         }
     }
 
     pub(crate) fn core(&self) -> MutexGuard<'_, Core> {
         // Between two calls everything is in order, also where one of them panicked.
         self.core.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Does what makes more to wait for.
+    fn change<T>(&self, what: impl FnOnce(&mut Core) -> T) -> T {
+        let result = what(&mut self.core());
+        wake(&self.signal);
+        result
+    }
+}
+
+impl Control for Common {
+    fn turn(&self, on: bool) {
+        self.change(|core| core.turn(on));
+    }
+
+    fn add_thread(&self, tid: u32) -> Result<()> {
+        self.change(|core| core.add_thread(tid))
+    }
+
+    fn add_process(&self, pid: u32) -> Result<usize> {
+        self.change(|core| core.add_process(pid))
+    }
+
+    fn delete_thread(&self, tid: u32) -> Result<()> {
+        self.core().delete_thread(tid)
+    }
+
+    fn delete_process(&self, pid: u32) -> Result<usize> {
+        self.core().delete_process(pid)
+    }
+
+    fn want(&self, tid: u32, wanted: bool) -> Result<()> {
+        self.change(|core| core.want(tid, wanted))
+    }
+
+    fn set_period(&self, tid: u32, period: u64) -> Result<u64> {
+        self.core().set_period(tid, period)
+    }
+
+    fn set_period_of_new(&self, period: u64) -> u64 {
+        let mut core = self.core();
+        core.plan.set_period(period);
+        core.plan.period()
+    }
+
+    fn set_buffer_of_new(&self, samples: usize) {
+        self.core().settings.buffer = samples;
+    }
+
+    fn look(&self, tid: Option<u32>, read: &mut dyn FnMut()) {
+        let mut core = self.core();
+        core.look(tid);
+        read();
+    }
+
+    fn hold(&self, read: &mut dyn FnMut()) {
+        let _nothing_moves = self.core();
+        read();
+    }
+
+    fn missed(&self) -> u64 {
+        self.core().missed
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let core = self.core();
+        let notes = core.plan.notes().into_iter();
+        let lost = core.marks.as_ref().map_or(0, ThreadMarks::lost);
+        let lost = (lost > 0).then(|| format!("marks of regions of interest lost: {lost}"));
+        notes.chain(core.trouble.clone()).chain(lost).collect()
+    }
+
+    fn end(&self) {
+        self.over.store(true, Ordering::Release);
+        wake(&self.signal);
+    }
+
+    fn let_go(&self) {
+        self.core().let_go();
     }
 }
 

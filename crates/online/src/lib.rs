@@ -2,9 +2,14 @@
 #![deny(unsafe_code)]
 
 mod collector;
+mod control;
+mod marks;
 mod pace;
+mod phases;
 mod profiler;
+mod program;
 mod reader;
+mod regions;
 mod registry;
 pub mod ring;
 mod sample;
@@ -20,10 +25,17 @@ mod atomic {
 /// takes two descriptors, in a followed process three.
 pub use memgauge_live::sys::perf::raise_open_files;
 
+/// The variable that is to name [`Profiler::marks_file`] to programs.
+pub use memgauge_live::sample::marks::VARIABLE as MARKS_VARIABLE;
+
+pub use memgauge_host::sampled::SampledRun;
 pub use memgauge_host::{Error, ErrorKind, Result};
-pub use memgauge_trace::{AccessKind, Cpu, DataSource, Derivation, PhysAddr, Pid, Tid, VirtAddr};
+pub use memgauge_trace::{
+    AccessKind, CommandEnd, Cpu, DataSource, Derivation, PhysAddr, Pid, Tid, VirtAddr,
+};
 pub use profiler::{Clean, Profiler};
 pub use reader::Reader;
+pub use regions::{Region, RegionId};
 pub use registry::{State, Statistics};
 pub use ring::Account;
 pub use sample::Sample;

@@ -1,8 +1,29 @@
 //! The period of a thread that keeps to an overhead. Pure, but for what it is told.
 //!
 //! `memgauge_live::sample::budget` has the law; this here keeps its windows for one thread.
+//! Where interesting phases get more (`phases`), others get less, and what these leave over
+//! is what an interesting one may take more.
 
 use memgauge_live::sample::budget::{Window, aim, changed, factor};
+
+/// Effort between interesting phases, as a part of the budget.
+const SPARING: f64 = 0.5;
+/// Effort in an interesting phase, as long as something is left over. An overhead that is a
+/// fifth above it is near enough (`budget`), and still below twice the budget.
+const GENEROUS: f64 = 1.6;
+/// Nanoseconds of a thread's time of which what was left over is kept.
+const KEPT_OF_NS: f64 = 20e9;
+
+/// How much a thread is worth now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Interest {
+    /// Phases are not told apart.
+    Any,
+    /// It does what it did before.
+    Little,
+    /// What it does has just changed.
+    Much,
+}
 
 /// What a thread's counts are at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -13,6 +34,8 @@ pub(crate) struct Spent {
     pub(crate) own_ns: u64,
     /// Nanoseconds that the thread was on a processor.
     pub(crate) observed_ns: u64,
+    /// Events that its counter counted.
+    pub(crate) events: u64,
 }
 
 /// Windows of a thread.
@@ -20,9 +43,20 @@ pub(crate) struct Spent {
 pub(crate) struct Pace {
     before: Spent,
     so_far: Window,
+    /// Nanoseconds of the budget that were not used.
+    left_ns: f64,
 }
 
 impl Pace {
+    /// What happened since the last window ended: events, and nanoseconds on a processor.
+    pub(crate) fn gained(&self, now: &Spent) -> (f64, f64) {
+        let gained = |now: u64, before: u64| now.saturating_sub(before) as f64;
+        (
+            gained(now.events, self.before.events),
+            gained(now.observed_ns, self.before.observed_ns),
+        )
+    }
+
     /// Ends a window; the period that follows from it, not below 1, or `None` where it
     /// stays. `allowed` is the part of the thread's time that may be taken, `cost_ns`
     /// what a sample takes.
@@ -30,6 +64,7 @@ impl Pace {
         &mut self,
         now: Spent,
         (allowed, cost_ns): (f64, f64),
+        interest: Interest,
         period: u64,
     ) -> Option<u64> {
         let samples = now.samples.saturating_sub(self.before.samples);
@@ -41,7 +76,14 @@ impl Pace {
         };
         self.before = now;
         self.so_far = self.so_far.and(window);
-        let factor = factor(aim(allowed, &self.so_far), &window)?;
+        self.left_ns += (allowed - window.overhead()) * window.observed_ns;
+        self.left_ns = self.left_ns.min(allowed * KEPT_OF_NS);
+        let effort = match interest {
+            Interest::Little => SPARING,
+            Interest::Much if self.left_ns > 0.0 => GENEROUS,
+            Interest::Much | Interest::Any => 1.0,
+        };
+        let factor = factor(effort * aim(allowed, &self.so_far), &window)?;
         Some(changed(period, factor, 1)).filter(|&next| next != period)
     }
 }
@@ -49,6 +91,7 @@ impl Pace {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::phases::{Activity, Phases};
 
     const COST_NS: f64 = 5_000.0;
     const OWN_NS: f64 = 1_000.0;
@@ -65,7 +108,8 @@ mod tests {
             now.own_ns += (samples as f64 * OWN_NS) as u64;
             now.observed_ns += WINDOW_NS;
             overheads.push(samples as f64 * (COST_NS + OWN_NS) / WINDOW_NS as f64);
-            period = pace.next(now, (allowed, COST_NS), period).unwrap_or(period);
+            let next = pace.next(now, (allowed, COST_NS), Interest::Any, period);
+            period = next.unwrap_or(period);
         }
         overheads
     }
@@ -86,9 +130,58 @@ mod tests {
         }
     }
 
+    /// A thread whose samples fall elsewhere every ten seconds, for five minutes: samples of
+    /// each window, and its overhead.
+    fn changing(allowed: f64) -> Vec<(u64, f64)> {
+        let (mut pace, mut now) = (Pace::default(), Spent::default());
+        let (mut phases, mut random, mut period) = (Phases::default(), 1u64, 1_000_000);
+        let mut windows = Vec::new();
+        for window in 0..3000u64 {
+            let samples = WINDOW_NS / period;
+            let mut activity = Activity::default();
+            for _ in 0..samples {
+                random = random
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1);
+                activity.note(((window / 100) << 30) + (random >> 48));
+            }
+            now.samples += samples;
+            now.own_ns += (samples as f64 * OWN_NS) as u64;
+            now.observed_ns += WINDOW_NS;
+            now.events = now.observed_ns;
+            let overhead = samples as f64 * (COST_NS + OWN_NS) / WINDOW_NS as f64;
+            windows.push((samples, overhead));
+            let interest = match phases.end(&activity, pace.gained(&now)) {
+                true => Interest::Much,
+                false => Interest::Little,
+            };
+            let next = pace.next(now, (allowed, COST_NS), interest, period);
+            period = next.unwrap_or(period);
+        }
+        windows
+    }
+
+    #[test]
+    fn what_changes_gets_more_samples_and_the_whole_stays_within_the_budget() {
+        let windows = changing(0.01);
+        // The first minute finds the period.
+        let late = &windows[600..];
+        let mean = late.iter().map(|w| w.1).sum::<f64>() / late.len() as f64;
+        assert!((0.004..=0.01).contains(&mean), "{mean}");
+        assert!(late.iter().all(|w| w.1 <= 0.02), "never twice the budget");
+        let of = |from: usize, to: usize| {
+            let part = |phase: &[(u64, f64)]| phase[from..to].iter().map(|w| w.0).sum::<u64>();
+            late.chunks(100).map(part).sum::<u64>() as f64 / (to - from) as f64
+        };
+        // A change is seen at the end of its first window, and lasts for ten.
+        let (new, old) = (of(2, 10), of(40, 100));
+        assert!(new > 2.0 * old, "{new} against {old}");
+    }
+
     #[test]
     fn a_thread_that_waits_keeps_its_period() {
         let mut pace = Pace::default();
-        assert_eq!(pace.next(Spent::default(), (0.01, COST_NS), 1000), None);
+        let next = pace.next(Spent::default(), (0.01, COST_NS), Interest::Any, 1000);
+        assert_eq!(next, None);
     }
 }

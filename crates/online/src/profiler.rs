@@ -1,12 +1,18 @@
 //! The profiler: whom to sample, and how.
 
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 
+use memgauge_host::sampled::SampledRun;
+use memgauge_trace::CommandEnd;
+
 use crate::collector::{Common, Core, collect, nobody};
-use crate::registry::{Registry, Statistics, wake};
+use crate::control::Control;
+use crate::program::ProgramControl;
+use crate::regions::{Region, RegionId};
+use crate::registry::{Registry, Statistics};
 use crate::settings::{Settings, Sharing, check_buffer, check_period};
 use crate::{Error, Reader, Result};
 
@@ -26,10 +32,16 @@ pub enum Clean {
 /// All operations may be called from any thread at any time. Dropped, it lets go of
 /// everything; readers may read on what was sampled.
 pub struct Profiler {
-    common: Arc<Common>,
+    control: Arc<dyn Control>,
     registry: Arc<Registry>,
-    signal: UnixStream,
+    marks_file: Option<PathBuf>,
+    /// The program that a source runs.
+    program: Option<Arc<ProgramControl>>,
     thread: Option<JoinHandle<()>>,
+}
+
+fn not_begun(e: std::io::Error) -> Error {
+    Error::system("failed to begin profiling", e)
 }
 
 impl Profiler {
@@ -41,39 +53,103 @@ impl Profiler {
         let registry = Arc::new(Registry::default());
         let mut settings = settings;
         settings.buffer = check_buffer(settings.buffer)?;
-        let common = Arc::new(Common::new(Core::new(settings, &registry)?));
-        let failed = |e| Error::system("failed to begin profiling", e);
-        let (signal, heard) = UnixStream::pair().map_err(failed)?;
+        let core = Core::new(settings, &registry)?;
+        let marks_file = core.marks.as_ref().map(|marks| marks.path().to_owned());
+        let (signal, heard) = UnixStream::pair().map_err(not_begun)?;
         for end in [&signal, &heard] {
-            end.set_nonblocking(true).map_err(failed)?;
+            end.set_nonblocking(true).map_err(not_begun)?;
         }
+        let common = Arc::new(Common::new(core, signal));
         let collected = Arc::clone(&common);
         let thread = std::thread::Builder::new()
             .name("memgauge".to_owned())
             .spawn(move || collect(&collected, heard))
-            .map_err(failed)?;
+            .map_err(not_begun)?;
         Ok(Profiler {
-            common,
+            control: common,
             registry,
-            signal,
+            marks_file,
+            program: None,
             thread: Some(thread),
         })
     }
 
-    fn changed<T>(&self, result: T) -> T {
-        wake(&self.signal);
-        result
+    /// A profiler of a program that another source runs, as the modelled machine does. It
+    /// is on, and samples all threads from their first instruction on; threads and
+    /// processes that the program starts are added by themselves, and no others can be.
+    ///
+    /// Settings are of [`crate::Source::Program`]; a period wins over the run's own. Times
+    /// of samples are the run's. Dropped, it leaves the program to run on by itself.
+    ///
+    /// # Errors
+    /// The settings make no sense of a program.
+    pub fn of_program(settings: Settings, run: Box<dyn SampledRun>) -> Result<Profiler> {
+        settings.check_program()?;
+        let registry = Arc::new(Registry::default());
+        let control = Arc::new(ProgramControl::new(settings, run.period(), &registry));
+        let followed = Arc::clone(&control);
+        std::thread::Builder::new()
+            .name("memgauge".to_owned())
+            .spawn(move || followed.follow(run))
+            .map_err(not_begun)?;
+        Ok(Profiler {
+            control: Arc::clone(&control) as Arc<dyn Control>,
+            registry,
+            marks_file: None,
+            program: Some(control),
+            thread: None,
+        })
+    }
+
+    /// Waits for the end of the program that a source runs; then all its samples can be
+    /// read.
+    ///
+    /// # Errors
+    /// There is no such program, or it did not begin.
+    pub fn wait(&self) -> Result<CommandEnd> {
+        match &self.program {
+            Some(program) => program.wait(),
+            None => Err(Error::usage(
+                "failed to wait for the program: this profiler attaches to running threads",
+            )),
+        }
+    }
+
+    /// How that program ended; `None` while it runs, and where there is none.
+    pub fn ended(&self) -> Option<Result<CommandEnd>> {
+        self.program.as_ref().and_then(|program| program.ended())
+    }
+
+    /// The file to which programs are to write the marks of their regions of interest;
+    /// `None` where the settings ask for no regions.
+    pub fn marks_file(&self) -> Option<PathBuf> {
+        self.marks_file.clone()
+    }
+
+    /// A region that samples are in.
+    pub fn region(&self, id: RegionId) -> Option<Region> {
+        self.registry.regions().region(id)
+    }
+
+    /// Names of the regions that a sample is in, outermost first.
+    pub fn region_names(&self, id: Option<RegionId>) -> Vec<String> {
+        let (mut names, mut next) = (Vec::new(), id);
+        while let Some(region) = next.and_then(|id| self.region(id)) {
+            names.push(region.name);
+            next = region.outer;
+        }
+        names.reverse();
+        names
     }
 
     /// Switches all sampling on.
     pub fn on(&self) {
-        self.common.core().turn(true);
-        self.changed(());
+        self.control.turn(true);
     }
 
     /// Switches all sampling off; what was sampled stays.
     pub fn off(&self) {
-        self.common.core().turn(false);
+        self.control.turn(false);
     }
 
     /// Adds a thread; its sampling begins at once, where the profiler is on.
@@ -82,8 +158,7 @@ impl Profiler {
     /// There is no such thread, it was added before, this user may not sample it, or the
     /// event cannot be sampled.
     pub fn add_thread(&self, tid: u32) -> Result<()> {
-        let added = self.common.core().add_thread(tid);
-        self.changed(added)
+        self.control.add_thread(tid)
     }
 
     /// Adds a process: its threads, and from then on those that it starts, and the
@@ -92,8 +167,7 @@ impl Profiler {
     /// # Errors
     /// As of a thread; then none of its threads is added.
     pub fn add_process(&self, pid: u32) -> Result<usize> {
-        let added = self.common.core().add_process(pid);
-        self.changed(added)
+        self.control.add_process(pid)
     }
 
     /// Deletes a thread; what was sampled of it can still be read.
@@ -101,7 +175,7 @@ impl Profiler {
     /// # Errors
     /// It was not added, or has ended.
     pub fn delete_thread(&self, tid: u32) -> Result<()> {
-        self.common.core().delete_thread(tid)
+        self.control.delete_thread(tid)
     }
 
     /// Deletes the threads of a process and does not follow it any more. Returns how
@@ -110,7 +184,7 @@ impl Profiler {
     /// # Errors
     /// None of its threads was added.
     pub fn delete_process(&self, pid: u32) -> Result<usize> {
-        self.common.core().delete_process(pid)
+        self.control.delete_process(pid)
     }
 
     /// Lets a thread's sampling go on.
@@ -118,8 +192,7 @@ impl Profiler {
     /// # Errors
     /// It was not added, or has ended.
     pub fn start(&self, tid: u32) -> Result<()> {
-        let started = self.common.core().want(tid, true);
-        self.changed(started)
+        self.control.want(tid, true)
     }
 
     /// Stops a thread's sampling; what was sampled until then can be read when this
@@ -128,7 +201,7 @@ impl Profiler {
     /// # Errors
     /// It was not added, or has ended.
     pub fn stop(&self, tid: u32) -> Result<()> {
-        self.common.core().want(tid, false)
+        self.control.want(tid, false)
     }
 
     /// Changes a thread's period. Samples that are taken after this returns are taken at
@@ -138,7 +211,7 @@ impl Profiler {
     /// # Errors
     /// The thread was not added, or has ended; or no event has such a period.
     pub fn set_period(&self, tid: u32, period: u64) -> Result<u64> {
-        self.common.core().set_period(tid, check_period(period)?)
+        self.control.set_period(tid, check_period(period)?)
     }
 
     /// Changes the period of threads that are added later. Returns what it became.
@@ -146,9 +219,7 @@ impl Profiler {
     /// # Errors
     /// No event has such a period.
     pub fn set_period_of_new(&self, period: u64) -> Result<u64> {
-        let mut core = self.common.core();
-        core.plan.set_period(check_period(period)?);
-        Ok(core.plan.period())
+        Ok(self.control.set_period_of_new(check_period(period)?))
     }
 
     /// Changes how many samples the buffers of threads hold that are added later.
@@ -156,7 +227,7 @@ impl Profiler {
     /// # Errors
     /// There is no such buffer.
     pub fn set_buffer_of_new(&self, samples: usize) -> Result<()> {
-        self.common.core().settings.buffer = check_buffer(samples)?;
+        self.control.set_buffer_of_new(check_buffer(samples)?);
         Ok(())
     }
 
@@ -187,42 +258,54 @@ impl Profiler {
     /// # Errors
     /// It was not added, or was cleaned up.
     pub fn statistics(&self, tid: u32) -> Result<Statistics> {
-        // Nothing is read from the kernel's rings while the counts are.
-        let mut core = self.common.core();
-        core.look(Some(tid));
-        let seats = self.registry.seats();
-        let newest = seats.threads.iter().rev().find(|t| t.tid() == tid);
-        newest
-            .map(|t| t.statistics())
-            .ok_or_else(|| nobody("count the samples of", tid))
+        let mut counts = None;
+        self.control.look(Some(tid), &mut || {
+            let seats = self.registry.seats();
+            let newest = seats.threads.iter().rev().find(|t| t.tid() == tid);
+            counts = newest.map(|t| t.statistics());
+        });
+        counts.ok_or_else(|| nobody("count the samples of", tid))
     }
 
     /// Counts of all threads that there are or were, in the order in which they were
     /// added. A number may come twice: of a thread that has ended, and of a later one.
     pub fn all_statistics(&self) -> Vec<Statistics> {
-        let mut core = self.common.core();
-        core.look(None);
-        let seats = self.registry.seats();
-        seats.threads.iter().map(|t| t.statistics()).collect()
+        let mut counts = Vec::new();
+        self.control.look(None, &mut || {
+            let seats = self.registry.seats();
+            counts = seats.threads.iter().map(|t| t.statistics()).collect();
+        });
+        counts
     }
 
     /// Threads that followed processes started and that were not sampled: they ended
     /// before they could be attached to, or could not be.
     pub fn missed(&self) -> u64 {
-        self.common.core().missed
+        self.control.missed()
     }
 
     /// What had to be changed or given up of the settings, and what went wrong with
     /// threads that were to be followed.
     pub fn notes(&self) -> Vec<String> {
-        let core = self.common.core();
-        let notes = core.plan.notes().into_iter();
-        notes.chain(core.trouble.clone()).collect()
+        let mut notes = self.control.notes();
+        let unnumbered = self.registry.regions().unnumbered;
+        if unnumbered > 0 {
+            notes.push(format!(
+                "samples that tell the outer regions of interest alone: {unnumbered}; there are \
+                 too many regions"
+            ));
+        }
+        notes
     }
 
     /// Forgets threads that have ended or were deleted. Returns their last counts.
     pub fn clean(&self, which: Clean) -> Vec<Statistics> {
-        let _nothing_moves = self.common.core();
+        let mut gone = Vec::new();
+        self.control.hold(&mut || gone = self.forgotten(which));
+        gone
+    }
+
+    fn forgotten(&self, which: Clean) -> Vec<Statistics> {
         let over = {
             let seats = self.registry.seats();
             seats.threads.iter().filter(|t| t.is_over()).count()
@@ -242,12 +325,11 @@ impl Profiler {
 
 impl Drop for Profiler {
     fn drop(&mut self) {
-        self.common.over.store(true, Ordering::Release);
-        wake(&self.signal);
+        self.control.end();
         if let Some(thread) = self.thread.take() {
             // One that panicked has let go of its lock.
             drop(thread.join());
         }
-        self.common.core().let_go();
+        self.control.let_go();
     }
 }

@@ -5,6 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use crate::regions::RegionTree;
 use crate::ring::{Account, QUEUES, Ring};
 use crate::sample::WORDS;
 
@@ -207,6 +208,7 @@ pub(crate) struct Registry {
     inner: Mutex<Seats>,
     /// Raised with each thread that comes or goes.
     pub(crate) generation: AtomicU64,
+    regions: Mutex<RegionTree>,
 }
 
 #[derive(Default)]
@@ -222,6 +224,11 @@ impl Registry {
     pub(crate) fn seats(&self) -> MutexGuard<'_, Seats> {
         // What a panic leaves behind is a list still.
         self.inner.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// The regions that samples are in.
+    pub(crate) fn regions(&self) -> MutexGuard<'_, RegionTree> {
+        self.regions.lock().unwrap_or_else(|e| e.into_inner())
     }
 
     pub(crate) fn changed(&self) {

@@ -45,7 +45,7 @@ struct Queue {
 
 /// A ring of samples of `W` words.
 pub struct Ring<const W: usize> {
-    slots: Box<[AtomicU64]>,
+    slots: Box<[[AtomicU64; W]]>,
     capacity: u64,
     refuses: bool,
     reserved: Apart<AtomicU64>,
@@ -77,8 +77,9 @@ impl<const W: usize> Ring<W> {
                 overwritten: AtomicU64::new(0),
             })
         };
+        let empty = || std::array::from_fn(|_| AtomicU64::new(0));
         let ring = Arc::new(Ring {
-            slots: (0..capacity * W).map(|_| AtomicU64::new(0)).collect(),
+            slots: (0..capacity).map(|_| empty()).collect(),
             capacity: capacity as u64,
             refuses,
             reserved: Apart(AtomicU64::new(0)),
@@ -114,9 +115,15 @@ impl<const W: usize> Ring<W> {
         reserved.saturating_sub(self.capacity)
     }
 
-    fn slot(&self, number: u64) -> &[AtomicU64] {
-        let at = (number & (self.capacity - 1)) as usize * W;
-        &self.slots[at..at + W]
+    /// Slots of so many samples from a number on, at most all: those up to the end of the
+    /// ring, and those from its begin on. Two stretches, so that no copy asks where the
+    /// next slot lies.
+    #[inline(always)]
+    fn stretches(&self, from: u64, count: usize) -> [&[[AtomicU64; W]]; 2] {
+        let at = (from & (self.capacity - 1)) as usize;
+        let (begin, end) = self.slots.split_at(at.min(self.slots.len()));
+        let first = &end[..count.min(end.len())];
+        [first, &begin[..(count - first.len()).min(begin.len())]]
     }
 
     /// Makes a queue ready for readers, from the oldest sample that there is on; what was
@@ -158,10 +165,9 @@ impl<const W: usize> Ring<W> {
             if most == 0 {
                 return 0;
             }
-            for (sample, number) in into.iter_mut().zip(from..from + most) {
-                for (word, slot) in sample.iter_mut().zip(self.slot(number)) {
-                    *word = slot.load(Ordering::Relaxed);
-                }
+            let slots = self.stretches(from, most as usize);
+            for (sample, slot) in into.iter_mut().zip(slots.into_iter().flatten()) {
+                *sample = std::array::from_fn(|at| slot[at].load(Ordering::Relaxed));
             }
             // Whoever saw a word of a newer sample now sees what was reserved for it.
             fence(Ordering::Acquire);
@@ -241,8 +247,9 @@ impl<const W: usize> RingWriter<W> {
         self.ring.reserved.0.store(end, Ordering::Relaxed);
         // No word is seen before the reservation.
         fence(Ordering::Release);
-        for (sample, number) in samples.iter().zip(self.head..end) {
-            for (slot, word) in self.ring.slot(number).iter().zip(sample) {
+        let slots = self.ring.stretches(self.head, samples.len());
+        for (sample, slot) in samples.iter().zip(slots.into_iter().flatten()) {
+            for (slot, word) in slot.iter().zip(sample) {
                 slot.store(*word, Ordering::Relaxed);
             }
         }

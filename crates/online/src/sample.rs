@@ -1,7 +1,11 @@
 //! A sample as readers get it, and as the ring holds it.
 
 use memgauge_live::sample::attached::Taken;
-use memgauge_trace::{AccessKind, Cpu, DataSource, Derivation, PhysAddr, Pid, Tid, VirtAddr};
+use memgauge_trace::{
+    self as trace, AccessKind, Cpu, DataSource, Derivation, PhysAddr, Pid, Tid, VirtAddr,
+};
+
+use crate::regions::RegionId;
 
 /// Words of a sample in the ring.
 pub(crate) const WORDS: usize = 10;
@@ -10,7 +14,8 @@ pub(crate) const WORDS: usize = 10;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sample {
     /// When it was taken, nanoseconds of `CLOCK_MONOTONIC` (of events that the processor
-    /// writes down by itself: of the kernel's own clock, which may lie apart).
+    /// writes down by itself: of the kernel's own clock, which may lie apart; of a modelled
+    /// machine: of virtual time).
     pub time_ns: u64,
     /// Process.
     pub pid: Pid,
@@ -43,11 +48,15 @@ pub struct Sample {
     pub stands_for: u64,
     /// Data source as the kernel packs it (`perf_mem_data_src`); 0 where not told.
     pub data_src: u64,
+    /// Regions of interest that the thread was in.
+    pub region: Option<RegionId>,
 }
 
 const HAS_ADDR: u64 = 1;
 const HAS_PHYS: u64 = 2;
 const IN_KERNEL: u64 = 4;
+/// Of the word that holds the small fields.
+const REGION_SHIFT: u32 = 48;
 
 impl Sample {
     pub(crate) fn of(taken: &Taken<'_>) -> Sample {
@@ -69,7 +78,42 @@ impl Sample {
             period: row.period,
             stands_for: taken.stands_for,
             data_src: taken.data_src,
+            region: None,
         }
+    }
+
+    /// Of a source whose rows say all.
+    pub(crate) fn of_row(row: &trace::Sample, region: u16) -> Sample {
+        Sample {
+            time_ns: row.time_ns,
+            pid: row.pid,
+            tid: row.tid,
+            cpu: row.cpu.unwrap_or_default(),
+            ip: row.ip,
+            addr: row.addr,
+            phys: row.phys,
+            kind: row.kind,
+            size_bytes: row.size_bytes,
+            source: row.source,
+            latency_cycles: row.latency_cycles,
+            derivation: row.derivation,
+            in_kernel: false,
+            period: row.period,
+            stands_for: row.period,
+            data_src: 0,
+            region: RegionId::of(region),
+        }
+    }
+
+    /// Gives a sample that is packed already its regions, by what tells when and in
+    /// which thread it was taken.
+    pub(crate) fn set_region(
+        words: &mut [u64; WORDS],
+        region: impl FnOnce((u32, u32), u64) -> u16,
+    ) {
+        let ids = (words[4] as u32, (words[4] >> 32) as u32);
+        let number = region(ids, words[0]);
+        words[8] = words[8] & !(0xffff << REGION_SHIFT) | u64::from(number) << REGION_SHIFT;
     }
 
     pub(crate) fn packed(&self) -> [u64; WORDS] {
@@ -92,7 +136,8 @@ impl Sample {
                 | (self.source as u64) << 8
                 | derivation << 16
                 | flags << 24
-                | u64::from(self.size_bytes) << 32,
+                | u64::from(self.size_bytes) << 32
+                | u64::from(self.region.map_or(0, |region| region.0)) << REGION_SHIFT,
             self.data_src,
         ]
     }
@@ -118,6 +163,7 @@ impl Sample {
             in_kernel: has(IN_KERNEL),
             size_bytes: (small >> 32) as u16,
             data_src: words[9],
+            region: RegionId::of((small >> REGION_SHIFT) as u16),
         }
     }
 }
@@ -145,9 +191,20 @@ mod tests {
             period: 1_000_003,
             stands_for: u64::MAX,
             data_src: 1 << 63 | 5,
+            region: Some(RegionId(u16::MAX)),
         };
         for sample in [full, Sample::default()] {
             assert_eq!(Sample::unpacked(&sample.packed()), sample);
         }
+        let mut words = full.packed();
+        Sample::set_region(&mut words, |(pid, tid), time_ns| {
+            assert_eq!((pid, tid, time_ns), (u32::MAX - 2, 77, u64::MAX - 1));
+            7
+        });
+        let expected = Sample {
+            region: Some(RegionId(7)),
+            ..full
+        };
+        assert_eq!(Sample::unpacked(&words), expected);
     }
 }

@@ -15,6 +15,8 @@ pub enum Source {
     Pmu(String),
     /// A timer, with data addresses rebuilt from code and registers.
     Clock,
+    /// A program that another source runs: [`crate::Profiler::of_program`] alone.
+    Program,
 }
 
 /// What a full buffer does with a new sample. Both are counted.
@@ -87,12 +89,18 @@ pub struct Settings {
     /// Part of each thread's processor time that sampling it may take, 0.01 for 1 %: its
     /// period is changed to keep to that.
     pub overhead: Option<f64>,
+    /// More of the overhead where what a thread does has just changed, and less between:
+    /// where its samples fall, or how often the event happens.
+    pub phases: bool,
     /// Pages of each thread's ring in the kernel, a power of two.
     pub ring_pages: usize,
     /// Samples processes of this user alone, which a service with more rights than its
     /// client's user sets: no other process is added or followed, none that changed its
     /// user, and nothing of the kernel is sampled.
     pub only_user: Option<u32>,
+    /// Samples tell the regions of interest that their thread was in, of programs that
+    /// were started with [`crate::MARKS_VARIABLE`].
+    pub regions: bool,
     /// Threads at most, with those that ended and were not cleaned up. Further ones are
     /// refused; those of followed processes count as missed.
     pub most_threads: usize,
@@ -115,8 +123,10 @@ impl Settings {
             when_full: WhenFull::default(),
             latency: Latency::default(),
             overhead: None,
+            phases: false,
             ring_pages: 8,
             only_user: None,
+            regions: false,
             most_threads: usize::MAX,
         }
     }
@@ -135,6 +145,11 @@ impl Settings {
                 "failed to keep to an overhead of `{allowed}`: take 0.0001 to 0.5 (0.01 is 1 %)"
             );
             return Err(Error::usage(message));
+        }
+        if self.phases && self.overhead.is_none() {
+            return Err(Error::usage(
+                "failed to tell phases apart: they share an overhead: set one",
+            ));
         }
         let mut event = self.event()?;
         if !self.kernel && event.modifiers.modes == Modes::default() {
@@ -168,6 +183,11 @@ impl Settings {
                 return Err(Error::new(ErrorKind::Missing, message));
             }
             Source::Clock => return Ok(clock::timer()),
+            Source::Program => {
+                return Err(Error::usage(
+                    "failed to sample a program: give the profiler the program (`of_program`)",
+                ));
+            }
             Source::Pmu(name) => name,
         };
         let groups = parse(name, &Pmus::default())?;
@@ -176,6 +196,27 @@ impl Settings {
             (Some(event), None) => Ok(event),
             _ => Err(Error::usage(format!(
                 "failed to sample `{name}`: a profiler samples one event: make one for each"
+            ))),
+        }
+    }
+}
+
+impl Settings {
+    /// Refuses what makes no sense of a program that another source runs.
+    pub(crate) fn check_program(&self) -> Result<()> {
+        check_buffer(self.buffer)?;
+        self.period.map(check_period).transpose()?;
+        let unused = [
+            ("a source", self.source != Source::Program),
+            ("samples of the kernel", self.kernel),
+            ("physical addresses", self.physical),
+            ("an overhead", self.overhead.is_some() || self.phases),
+            ("a user", self.only_user.is_some()),
+        ];
+        match unused.iter().find(|setting| setting.1) {
+            None => Ok(()),
+            Some((what, _)) => Err(Error::usage(format!(
+                "failed to sample a program that is run for it: it takes no setting of {what}"
             ))),
         }
     }

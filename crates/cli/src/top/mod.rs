@@ -29,7 +29,7 @@ use crate::units::{Duration as Interval, Percent};
 use keys::{Choice, Request};
 use model::{Shown, TopOrder};
 use screen::{Parts, Room, draw, heat_columns};
-use watch::{LookInto, Plan, Watch};
+use watch::{LookInto, Output, Plan, Watch};
 
 /// Between two looks at keys and buffers: a buffer of 4096 samples is far from full then.
 const LISTEN: Duration = Duration::from_millis(50);
@@ -81,6 +81,10 @@ pub(crate) struct Top {
     /// Leave out the accounting of I/O
     #[arg(long)]
     no_io: bool,
+    /// Start this program and watch it, with its regions of interest. Its output goes to
+    /// standard error, on a screen nowhere; it runs on when top ends
+    #[arg(last = true, value_name = "COMMAND", conflicts_with = "pid")]
+    command: Vec<String>,
 }
 
 fn seconds(text: &str) -> Result<Interval, String> {
@@ -103,13 +107,20 @@ pub(crate) fn top(args: &Top) -> anyhow::Result<Exit> {
     }
     let clock = is_clock(args.source)?;
     terminal::catch_interrupts()?;
+    let text = args.batch || args.once || !terminal::stdout_is_terminal();
     let mut watch = Watch::start(&Plan {
         named: args.pid.clone(),
+        command: args.command.clone(),
+        output: match text {
+            true => Output::StandardError,
+            false => Output::Nowhere,
+        },
         wanted: Wanted {
             event: args.event.clone(),
             clock,
             period: args.period,
             overhead: args.overhead.map(|percent| percent.0 / 100.0),
+            regions: !args.command.is_empty(),
         },
         io: !args.no_io,
     })?;
@@ -119,7 +130,7 @@ pub(crate) fn top(args: &Top) -> anyhow::Result<Exit> {
         ..Choice::default()
     };
     let looks = if args.once { Some(1) } else { args.looks };
-    match args.batch || args.once || !terminal::stdout_is_terminal() {
+    match text {
         true => print_looks(&mut watch, args, every, looks, choice),
         false => Live::start(choice)?.run(&mut watch, every, looks),
     }
@@ -148,7 +159,7 @@ fn print_looks(
     choice: Choice,
 ) -> anyhow::Result<Exit> {
     let style = terminal::style(false);
-    let open = args.pid.first().filter(|_| args.pid.len() == 1);
+    let open = watch.only();
     let columns = style.line.min(140);
     let cells = (Parts::of(TEXT_ROWS).heat, heat_columns(columns));
     let mut next = Instant::now();
@@ -158,7 +169,7 @@ fn print_looks(
         if pause(watch, next) {
             break;
         }
-        let mut shown = watch.look(open.map(|&pid| LookInto {
+        let mut shown = watch.look(open.map(|pid| LookInto {
             pid,
             heat_of: 0,
             cells,

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use memgauge_online::{DataSource, Sample};
+use memgauge_online::{DataSource, RegionId, Sample};
 
 /// The last minute is kept of each process.
 pub(super) const KEPT_NS: u64 = 60_000_000_000;
@@ -159,6 +159,7 @@ pub(super) struct Kept {
     pub(super) addr: Option<u64>,
     /// Events that it stands for.
     pub(super) stands_for: u64,
+    pub(super) region: Option<RegionId>,
 }
 
 /// Samples of a process, of the last minute.
@@ -175,6 +176,7 @@ impl Minute {
             ip: sample.ip.0,
             addr: sample.addr.map(|a| a.0),
             stands_for: sample.stands_for,
+            region: sample.region,
         });
     }
 
@@ -185,6 +187,23 @@ impl Minute {
 
     pub(super) fn samples(&self) -> impl Iterator<Item = &Kept> {
         self.0.iter()
+    }
+
+    /// Sums by region of interest; none where no sample is in one.
+    pub(super) fn regions(&self, names: impl Fn(RegionId) -> String) -> Vec<Place> {
+        let mut sums: BTreeMap<Option<RegionId>, (u64, u64)> = BTreeMap::new();
+        for kept in &self.0 {
+            let sum = sums.entry(kept.region).or_default();
+            *sum = (sum.0 + 1, sum.1 + kept.stands_for);
+        }
+        if sums.keys().all(Option::is_none) {
+            return Vec::new();
+        }
+        let named = sums.into_iter().map(|(region, sum)| {
+            let name = region.map_or_else(|| "(outside)".to_owned(), &names);
+            ((name, String::new()), sum)
+        });
+        heaviest(named.collect())
     }
 
     pub(super) fn len(&self) -> usize {
@@ -276,6 +295,8 @@ pub(super) struct Detail {
     pub(super) with_address: u64,
     pub(super) code: Vec<Place>,
     pub(super) data: Vec<Place>,
+    /// Regions of interest, where samples are in any.
+    pub(super) regions: Vec<Place>,
     pub(super) heat: Option<Heat>,
 }
 
@@ -390,6 +411,32 @@ mod tests {
         assert_eq!(minute.samples().next().map(|kept| kept.time_ns), Some(7));
         minute.forget_before(100);
         assert_eq!(minute.samples().next().map(|kept| kept.time_ns), Some(100));
+    }
+
+    #[test]
+    fn regions_of_interest_have_their_samples_and_the_rest_is_outside() {
+        let mut minute = Minute::default();
+        let names = |id: RegionId| format!("region {}", id.0);
+        let sample = |region: Option<u16>| Sample {
+            stands_for: 10,
+            region: region.map(RegionId),
+            ..Sample::default()
+        };
+        minute.take(&sample(None));
+        assert_eq!(minute.regions(names), [], "nobody marked one");
+        for region in [None, Some(2), Some(1), Some(2), Some(2)] {
+            minute.take(&sample(region));
+        }
+        let regions = minute.regions(names);
+        let told = regions.iter();
+        let told = told.map(|p| (p.name.as_str(), p.samples, p.stands_for));
+        let told: Vec<_> = told.collect();
+        let expected = [
+            ("region 2", 3, 30),
+            ("(outside)", 2, 20),
+            ("region 1", 1, 10),
+        ];
+        assert_eq!(told, expected);
     }
 
     #[test]

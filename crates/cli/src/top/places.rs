@@ -82,6 +82,7 @@ impl Places {
             code: heaviest(self.code(minute)),
             data,
             heat,
+            regions: Vec::new(),
         }
     }
 

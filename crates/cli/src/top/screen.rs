@@ -399,8 +399,18 @@ fn look_into(shown: &Shown, detail: &Detail, style: &Style, room: Room) -> Vec<R
             detail.samples
         ),
     ));
+    let regions = detail.regions.len().min(parts.code / 2);
+    let for_regions = if regions > 0 { regions + 1 } else { 0 };
     let code_sum = detail.code.iter().map(|place| place.stands_for).sum();
-    rows.extend(places(&detail.code, code_sum, parts.code, style));
+    let code_rows = parts.code.saturating_sub(for_regions).max(1);
+    rows.extend(places(&detail.code, code_sum, code_rows, style));
+    if regions > 0 {
+        rows.push(Row::of(
+            Meaning::Heading,
+            "Regions of interest, last minute",
+        ));
+        rows.extend(places(&detail.regions, code_sum, regions, style));
+    }
     rows.push(Row::of(
         Meaning::Heading,
         format!("Hot data: n = {} with an address", detail.with_address),
@@ -671,10 +681,18 @@ q quit  Enter open  Esc back  o order  t threads  / search  space freeze  ? help
                 place("[heap]", "8.0 MiB", 40),
                 place("[stack]", "132.0 KiB", 10),
             ],
+            regions: Vec::new(),
             heat: Some(heat),
         });
         let drawn = text(&shown, &Choice::default(), room(24, 80));
         assert!(drawn.lines().count() <= 24, "{drawn}");
+        assert!(!drawn.contains("Regions of interest"), "{drawn}");
+        if let Some(detail) = &mut shown.detail {
+            detail.regions = vec![place("load/parse", "", 90), place("(outside)", "", 10)];
+        }
+        let drawn = text(&shown, &Choice::default(), room(24, 80));
+        assert!(drawn.lines().count() <= 24, "{drawn}");
+        assert!(drawn.contains("  load/parse"), "{drawn}");
         assert!(
             drawn.contains("   80.0 %      40  [heap]  8.0 MiB"),
             "{drawn}"

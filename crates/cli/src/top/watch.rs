@@ -2,14 +2,19 @@
 //! behind `memgauge top`.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::os::fd::AsFd;
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use memgauge_host::memory_counters::NoCounters;
+use memgauge_host::run::{locate, not_started};
 use memgauge_host::stolen::StolenTime;
+use memgauge_host::sys::launch::Held;
 use memgauge_host::sys::process::{monotonic_ns, own_usage};
 use memgauge_io::{Filter, Meter, Setup};
 use memgauge_online::{
-    Clean, ErrorKind, Profiler, Reader, Sample, Sharing, State, Statistics, raise_open_files,
+    Clean, ErrorKind, MARKS_VARIABLE, Profiler, Reader, Sample, Sharing, State, Statistics,
+    raise_open_files,
 };
 use memgauge_trace::{DeviceId, Direction};
 
@@ -69,6 +74,8 @@ pub(super) struct Watch {
     stolen_share: Option<f64>,
     /// Whom the user named; empty: everybody who runs.
     named: Vec<u32>,
+    /// The program that was started, to ask after its end.
+    program: Option<Child>,
     paced: bool,
     on: bool,
     descriptors_at_most: u64,
@@ -151,8 +158,41 @@ pub(super) struct LookInto {
 /// Whom to watch, and how.
 pub(super) struct Plan {
     pub(super) named: Vec<u32>,
+    /// A program to start and watch; empty: none.
+    pub(super) command: Vec<String>,
+    /// Where its output goes; nowhere, where there is a screen.
+    pub(super) output: Output,
     pub(super) wanted: Wanted,
     pub(super) io: bool,
+}
+
+/// Where the output of a program goes that is started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Output {
+    Nowhere,
+    StandardError,
+}
+
+/// A program that is started and waits short of its first instruction.
+fn held(plan: &Plan, profiler: &Profiler) -> anyhow::Result<Option<Held>> {
+    let Some((name, arguments)) = plan.command.split_first() else {
+        return Ok(None);
+    };
+    let mut command = Command::new(locate(name)?);
+    command.args(arguments).stdin(Stdio::null());
+    let into = || match plan.output {
+        Output::Nowhere => Ok(Stdio::null()),
+        Output::StandardError => std::io::stderr()
+            .as_fd()
+            .try_clone_to_owned()
+            .map(Stdio::from),
+    };
+    command.stdout(into()?).stderr(into()?);
+    if let Some(file) = profiler.marks_file() {
+        command.env(MARKS_VARIABLE, file);
+    }
+    let held = Held::start(command).map_err(|e| not_started(name, &e))?;
+    Ok(Some(held))
 }
 
 impl Watch {
@@ -165,6 +205,9 @@ impl Watch {
             false => Err(String::new()),
         };
         let now = Instant::now();
+        let held = held(plan, &profiler)?;
+        let started = held.iter().map(Held::pid);
+        let named: Vec<u32> = plan.named.iter().copied().chain(started).collect();
         let mut watch = Watch {
             reader: profiler.reader(Sharing::Each)?,
             profiler,
@@ -175,7 +218,8 @@ impl Watch {
             own_cpu: own_usage().cpu,
             stolen: StolenTime::now(),
             stolen_share: None,
-            named: plan.named.clone(),
+            named,
+            program: None,
             paced: plan.wanted.overhead.is_some(),
             on: true,
             descriptors_at_most,
@@ -192,8 +236,12 @@ impl Watch {
             places: None,
             batch: Vec::new(),
         };
-        for &pid in &plan.named {
+        for &pid in &watch.named {
             watch.profiler.add_process(pid)?;
+        }
+        if let Some(held) = held {
+            let name = plan.command.first().map_or("", String::as_str);
+            watch.program = Some(held.go().map_err(|e| not_started(name, &e))?);
         }
         // Everybody who runs now is attached to, before the first interval begins.
         watch.look_at_tasks(1.0);
@@ -206,8 +254,20 @@ impl Watch {
         Ok(watch)
     }
 
+    /// The only process that was named, or started.
+    pub(super) fn only(&self) -> Option<u32> {
+        self.named
+            .first()
+            .copied()
+            .filter(|_| self.named.len() == 1)
+    }
+
     /// Takes what was sampled since.
     pub(super) fn read(&mut self) {
+        if let Some(program) = &mut self.program {
+            // A process that nobody asks after does not go away.
+            let _ = program.try_wait();
+        }
         loop {
             self.batch.clear();
             let n = self.reader.read(&mut self.batch, AT_ONCE);
@@ -540,7 +600,14 @@ impl Watch {
         };
         let places = self.places.insert(places);
         match self.processes.get(&pid) {
-            Some(process) => places.detail(&process.minute, (monotonic_ns(), heat_of, cells)),
+            Some(process) => {
+                let detail = places.detail(&process.minute, (monotonic_ns(), heat_of, cells));
+                let names = |id| self.profiler.region_names(Some(id)).join("/");
+                Detail {
+                    regions: process.minute.regions(names),
+                    ..detail
+                }
+            }
             None => Detail {
                 pid,
                 ..Detail::default()

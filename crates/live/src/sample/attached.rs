@@ -101,6 +101,11 @@ impl Plan {
         }
     }
 
+    /// Whether samples have times of `CLOCK_MONOTONIC`.
+    pub fn is_monotonic(&self) -> bool {
+        self.monotonic
+    }
+
     /// Changes what threads begin with that are attached to later.
     pub fn set_period(&mut self, period: u64) {
         self.request.built.attr.period = self.possible_period(period);

@@ -8,7 +8,7 @@ use memgauge_recording::Writer;
 use memgauge_trace::{Module, Pid, Thread, Tid, VirtAddr};
 
 use super::code::Code;
-use super::regions;
+use super::marks;
 use crate::Result;
 use ahash::HashMap;
 use memgauge_host::program::{Mappings, ProgramFiles};
@@ -112,7 +112,7 @@ impl Followed {
         let path = String::from_utf8_lossy(map.path);
         let path = match path.as_ref() {
             "//anon" => "[anon]",
-            path if regions::is_mark_file(path) => "[regions of interest]",
+            path if marks::is_mark_file(path) => "[regions of interest]",
             path => path,
         };
         if map.executable {

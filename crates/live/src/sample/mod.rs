@@ -19,6 +19,7 @@ mod decode;
 mod facilities;
 mod finish;
 mod follow;
+pub mod marks;
 mod mbm;
 mod open;
 mod order;

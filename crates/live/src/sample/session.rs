@@ -11,11 +11,12 @@ use super::Options;
 use super::attributes::{Facilities, Method, Rate, SampleRequest, attribute};
 use super::budget::{self, Window};
 use super::facilities::facilities;
+use super::marks::{self, MarkFile};
 use super::open::{Open, Opener, RequestedEvent};
 use super::order::Order;
 use super::recorder::Recorder;
 use super::reference::ReferenceCounters;
-use super::regions::{self, MarkFile, Regions};
+use super::regions::Regions;
 use super::renew::Renewal;
 use crate::events::{Event, Pmus};
 use crate::run::ObservedRun;
@@ -55,7 +56,7 @@ pub fn record(options: &Options) -> Result<super::Outcome> {
         true => Some(MarkFile::create()?),
         false => None,
     };
-    let named = marks.as_ref().map(|file| (regions::VARIABLE, file.path()));
+    let named = marks.as_ref().map(|file| (marks::VARIABLE, file.path()));
     let run = ObservedRun::prepare(&options.target, options.while_running.as_ref(), named)?;
     let aimed = OpenTarget::at(&options.target, run.pid())?;
     let has = facilities(&Pmus::default());

@@ -78,6 +78,10 @@ struct Counter {
     state: State,
     /// Place of the next tag.
     tag: u64,
+    /// The period when it last overflowed: what its record says.
+    overflowed: u64,
+    /// What happens now is not counted.
+    paused: bool,
 }
 
 /// Loads that were under way when the core was stopped.
@@ -133,6 +137,8 @@ impl Courier {
             value: 0,
             state: State::Counting,
             tag: spec.period,
+            overflowed: spec.period,
+            paused: false,
         };
         Some(Box::new(Courier {
             delivery: pmu.delivery,
@@ -156,6 +162,36 @@ impl Courier {
         Delivered {
             rest: self.counters.iter().filter(counting).map(|c| c.value).sum(),
             ..self.done
+        }
+    }
+
+    /// Gives an event another period, from a whole one on. A record that is on its way
+    /// has the period at which it overflowed.
+    pub(crate) fn set_period(&mut self, event: EventId, period: u64) {
+        let place = self.place;
+        for counter in self.counters.iter_mut().filter(|c| c.event == event) {
+            counter.period = period;
+            counter.tag = place.saturating_add(period);
+            if matches!(counter.state, State::Counting) {
+                counter.value = 0;
+            }
+        }
+    }
+
+    /// Lets counters rest, or go on where they were. A record that is on its way is lost,
+    /// as where hardware is switched off.
+    pub(crate) fn pause(&mut self, paused: bool) {
+        let place = self.place;
+        for counter in &mut self.counters {
+            if paused && !matches!(counter.state, State::Counting) {
+                self.done.passed += counter.value;
+                (counter.state, counter.value) = (State::Counting, 0);
+            }
+            if counter.paused && !paused {
+                // What happened meanwhile is tagged by nobody.
+                counter.tag = counter.tag.max(place.saturating_add(counter.period));
+            }
+            counter.paused = paused;
         }
     }
 
@@ -255,11 +291,11 @@ impl Courier {
         };
         counter.state = State::Counting;
         let records = match self.delivery {
-            Delivery::Interrupt(_) => counter.value / counter.period,
+            Delivery::Interrupt(_) => counter.value / counter.overflowed,
             _ => 1,
         };
         match self.delivery {
-            Delivery::Interrupt(_) => counter.value %= counter.period,
+            Delivery::Interrupt(_) => counter.value %= counter.overflowed,
             _ => counter.value = 0,
         }
         let record = record(counter, access, stage.clock.ns(stage.now()));
@@ -342,6 +378,9 @@ impl Courier {
         let now = stage.counts[usize::from(counter.event.0) % catalogue::COUNT];
         let gained = now - counter.seen;
         counter.seen = now;
+        if counter.paused {
+            return;
+        }
         match self.delivery {
             Delivery::Ideal => {}
             Delivery::Precise(precise) => self.count_precise(at, gained, access, &precise),
@@ -361,6 +400,7 @@ impl Courier {
                 counter.value += gained;
                 if counter.value >= counter.period {
                     self.done.passed += counter.value - counter.period;
+                    counter.overflowed = counter.period;
                     counter.state = State::Armed;
                 }
             }
@@ -383,6 +423,7 @@ impl Courier {
         let counter = &mut self.counters[at];
         counter.value += gained;
         if counter.value >= counter.period && matches!(counter.state, State::Counting) {
+            counter.overflowed = counter.period;
             counter.state = State::Firing {
                 beyond: self.place,
                 from,
@@ -396,6 +437,7 @@ impl Courier {
         let place = self.place;
         let counter = &mut self.counters[at];
         if counter.tag == place && gained > 0 && matches!(counter.state, State::Counting) {
+            counter.overflowed = counter.period;
             counter.state = State::Firing {
                 beyond: place,
                 from: 0,
@@ -440,6 +482,9 @@ impl Courier {
         let now = after.get(counter.event);
         let gained = now - counter.seen;
         counter.seen = now;
+        if counter.paused {
+            return;
+        }
         let mut left = Some(gained);
         while let Some(some) = left {
             if let State::Passing { .. } = self.counters[at].state {
@@ -454,6 +499,7 @@ impl Courier {
             left = self.next_overflow(at, some);
             if left.is_some() {
                 let passing = self.passing(gained, instructions);
+                self.counters[at].overflowed = self.counters[at].period;
                 self.counters[at].state = State::Passing { left: passing };
             }
         }
@@ -520,7 +566,7 @@ fn record(counter: &Counter, access: Option<Access>, time_ns: u64) -> Overflow {
     Overflow {
         event: counter.event,
         time_ns,
-        period: counter.period,
+        period: counter.overflowed,
         addr: access.map(|a| a.addr),
         kind: access.map_or(AccessKind::Unknown, |a| a.kind),
         size_bytes: access.map_or(0, |a| u16::try_from(a.size).unwrap_or(u16::MAX)),

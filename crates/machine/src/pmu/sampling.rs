@@ -41,9 +41,14 @@ pub(crate) struct Access {
 struct Counter {
     event: EventId,
     period: u64,
-    /// Value at which it overflows next.
+    /// Value at which it overflows next; none is so large while it is paused.
     next: u64,
+    /// Events to the next overflow, while it is paused.
+    left: Option<u64>,
 }
+
+/// No counter comes to this value.
+const NEVER: u64 = u64::MAX;
 
 /// All sampled events of one core.
 pub(crate) struct Sampler {
@@ -58,6 +63,7 @@ impl Sampler {
             event: s.event,
             period: s.period,
             next: s.period,
+            left: None,
         };
         let (by_access, by_block) = specs
             .iter()
@@ -78,11 +84,45 @@ impl Sampler {
             event: catalogue::INSTRUCTIONS,
             period: u64::MAX,
             next: 0,
+            left: None,
         };
         Sampler {
             by_access: vec![always],
             by_block: Vec::new(),
             pending: Vec::new(),
+        }
+    }
+
+    fn all(&mut self) -> impl Iterator<Item = &mut Counter> {
+        self.by_access.iter_mut().chain(&mut self.by_block)
+    }
+
+    /// Gives an event another period: its next overflow is a whole one away.
+    pub(crate) fn set_period(&mut self, event: EventId, period: u64, counts: &Counts) {
+        for counter in self.all().filter(|c| c.event == event) {
+            counter.period = period;
+            match &mut counter.left {
+                Some(left) => *left = period,
+                None => counter.next = counts.get(event).saturating_add(period),
+            }
+        }
+    }
+
+    /// Lets counters rest, or go on where they were.
+    pub(crate) fn pause(&mut self, paused: bool, counts: &Counts) {
+        for counter in self.all() {
+            let now = counts.get(counter.event);
+            match (paused, counter.left) {
+                (true, None) => {
+                    counter.left = Some(counter.next.saturating_sub(now));
+                    counter.next = NEVER;
+                }
+                (false, Some(left)) => {
+                    counter.left = None;
+                    counter.next = now.saturating_add(left);
+                }
+                _ => {}
+            }
         }
     }
 

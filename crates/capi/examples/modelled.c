@@ -1,0 +1,70 @@
+/* Runs a program on the modelled machine, and prints which regions of interest its misses
+ * of the last-level cache are in.
+ *
+ *   cc modelled.c $(pkg-config --cflags --libs memgauge) && ./a.out PROGRAM ARGUMENTS */
+#include <memgauge.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define MOST 1000
+
+static void check(int64_t code, const char *what)
+{
+    if (code < 0) {
+        fprintf(stderr, "%s: %s (%lld)\n", what, memgauge_error(), (long long)code);
+        exit(1);
+    }
+}
+
+/* The regions of a sample, as load/parse. */
+static void print_region(const memgauge_profiler *profiler, uint32_t region)
+{
+    char name[256];
+    int64_t outer = region ? memgauge_region_outer(profiler, region) : 0;
+    check(outer, "region");
+    if (outer) {
+        print_region(profiler, (uint32_t)outer);
+        printf("/");
+    }
+    if (region)
+        check(memgauge_region_name(profiler, region, name, sizeof name), "region");
+    printf("%s", region ? name : "none");
+}
+
+int main(int argc, char **argv)
+{
+    static struct memgauge_sample samples[MOST];
+    static uint64_t misses[MOST];
+    struct memgauge_settings settings;
+    memgauge_profiler *profiler;
+    memgauge_reader *reader;
+    int64_t n, over = 0;
+
+    if (argc < 2)
+        return 2;
+    check(memgauge_settings_init(&settings), "settings");
+    settings.event = "llc.miss";
+    settings.period = 100;
+    check(memgauge_profiler_run(&settings, (const char *const *)argv + 1, &profiler), "run");
+    check(memgauge_reader_new(profiler, 0, MEMGAUGE_EACH, &reader), "reader");
+    while (!over) {
+        over = memgauge_ended(profiler);
+        check(over, "program");
+        check(memgauge_reader_wait(reader, over ? 0 : 100), "wait");
+        while ((n = memgauge_reader_read(reader, samples, MOST)) > 0)
+            for (int64_t i = 0; i < n; i++)
+                misses[samples[i].region < MOST ? samples[i].region : 0] += samples[i].stands_for;
+        check(n, "read");
+    }
+    for (uint32_t region = 0; region < MOST; region++)
+        if (misses[region]) {
+            printf("%llu in ", (unsigned long long)misses[region]);
+            print_region(profiler, region);
+            printf("\n");
+        }
+    n = memgauge_wait(profiler);
+    check(n, "program");
+    memgauge_reader_free(reader);
+    memgauge_profiler_free(profiler);
+    return (int)n;
+}

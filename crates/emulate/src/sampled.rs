@@ -1,0 +1,584 @@
+//! A program on the modelled machine whose samples are handed out while it runs, instead
+//! of being recorded (`memgauge_host::sampled`).
+//!
+//! Nothing is written: of all that a recording has, samples alone are made. A change of
+//! what is sampled comes between two reads of words, so it is exact: each event counts
+//! for the period that was set when it happened.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use memgauge_host::regions::{End, OpenRegions};
+use memgauge_host::run::Program as RunningProgram;
+use memgauge_host::sampled::{SampleSink, SampledRun, Sampling, ThreadCounts};
+use memgauge_machine::{Config, Core, CoreId, Delivery, Machine, PmuConfig, SampleSpec};
+use memgauge_trace::{
+    CommandEnd, Cpu, EventId, LossKind, Pid, Sample, Tid, VirtAddr, catalogue as events,
+};
+use rustix::time::{ClockId, clock_gettime};
+
+use super::catalogue::{Catalogue, CatalogueEvent};
+use super::engine::{Emulator, not_started, resolve};
+use super::follow::{self, Followed, Origin, Reader, Taken, Words};
+use super::regions::{RegionMark, RegionMarkKind};
+use super::replay::{Cursor, OverflowSink, Program, Replay};
+use super::session::{ProcessEntry, Ring, Session};
+use super::waits::{Sync, Waits};
+use super::{FLUSH_EVERY, IDLE, PATIENCE, REAP_EVERY, UNRECORDED_IDLE, spawn};
+use crate::{Error, Result};
+
+type Process = follow::Process<Modelled>;
+type Thread = follow::Thread<Running>;
+
+/// Address spaces the machine tells apart; later processes share numbers.
+const ADDRESS_SPACES: u32 = (1 << 18) - 1;
+
+/// What to run, and what to sample of it.
+#[derive(Clone, Debug)]
+pub struct SampledOptions {
+    /// Program and arguments.
+    pub command: Vec<String>,
+    /// The machine to model.
+    pub machine: Config,
+    /// The event, and the period that threads begin with where nobody wants another.
+    pub event: SampleSpec,
+    /// How overflows become samples.
+    pub delivery: Delivery,
+}
+
+impl SampledOptions {
+    /// An event by its name, as of `memgauge record -e` under emulation, on this
+    /// processor's caches: `llc.miss`, or with a delivery, `llc.miss/tagged`.
+    ///
+    /// # Errors
+    /// The model has no such event or delivery.
+    pub fn of(command: &[String], event: &str) -> Result<SampledOptions> {
+        let (name, delivery) = event.split_once('/').unwrap_or((event, "ideal"));
+        let id = events::by_name(name).ok_or_else(|| {
+            let message = format!(
+                "failed to sample `{name}`: the modelled machine has no such event: \
+                 `memgauge list` has them"
+            );
+            Error::usage(message)
+        })?;
+        let delivery = Delivery::by_name(delivery.trim_end_matches('/')).ok_or_else(|| {
+            let names = Delivery::NAMED.map(|n| n.0).join(", ");
+            let message = format!(
+                "failed to sample `{event}`: there is no delivery `{delivery}`: take one of {names}"
+            );
+            Error::usage(message)
+        })?;
+        Ok(SampledOptions {
+            command: command.to_vec(),
+            machine: super::geometry::host(),
+            event: SampleSpec {
+                event: id,
+                period: usual_period(id),
+            },
+            delivery,
+        })
+    }
+}
+
+/// Misses are rarer than what retires; both give some thousand samples in a second of
+/// emulation.
+fn usual_period(event: EventId) -> u64 {
+    match event {
+        events::LLC_MISS | events::DTLB_WALK => 127,
+        events::L1D_MISS
+        | events::L1D_LOAD_MISS
+        | events::L2_MISS
+        | events::L2_HIT
+        | events::LLC_HIT
+        | events::DTLB_MISS
+        | events::STLB_HIT => 4_099,
+        _ => 100_003,
+    }
+}
+
+/// A program that runs under the engine and waits for somebody to read its words. Dropped
+/// before, it is killed.
+pub struct SampledProgram {
+    event: SampleSpec,
+    pid: u32,
+    started: Option<Started>,
+}
+
+struct Started {
+    machine: Machine,
+    session: Session,
+    program: RunningProgram,
+}
+
+impl SampledProgram {
+    /// Starts a command under the engine. It keeps its input and output, and goes on as
+    /// far as its rings hold what it does until it is [run](SampledRun::run).
+    ///
+    /// # Errors
+    /// The command cannot run, the engine is missing, or the model has no such machine.
+    pub fn start(options: &SampledOptions) -> Result<SampledProgram> {
+        resolve(&options.command)?;
+        let emulator = Emulator::find()?;
+        let pmu = PmuConfig {
+            samples: vec![options.event],
+            delivery: options.delivery,
+            ..PmuConfig::default()
+        };
+        let machine =
+            Machine::new(options.machine.clone(), pmu).map_err(|e| Error::usage(e.to_string()))?;
+        let session = Session::create(0)?;
+        let program = spawn(&options.command, &emulator, &session)?;
+        Ok(SampledProgram {
+            event: options.event,
+            pid: program.pid(),
+            started: Some(Started {
+                machine,
+                session,
+                program,
+            }),
+        })
+    }
+}
+
+impl Drop for SampledProgram {
+    fn drop(&mut self) {
+        if let Some(mut started) = self.started.take() {
+            started.session.stop();
+            started.program.kill();
+        }
+    }
+}
+
+impl SampledRun for SampledProgram {
+    fn event(&self) -> &str {
+        events::name(self.event.event).unwrap_or("?")
+    }
+
+    fn period(&self) -> u64 {
+        self.event.period
+    }
+
+    fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    fn run(mut self: Box<Self>, sink: &mut dyn SampleSink) -> Result<CommandEnd> {
+        let Some(mut started) = self.started.take() else {
+            return Err(not_started());
+        };
+        let mut run = OnlineRun {
+            program: started.program,
+            followed: Followed::new(SampleReader {
+                machine: started.machine,
+                event: self.event.event,
+                sink,
+                waits: Waits::default(),
+                begun: 0,
+                pending: Vec::new(),
+            }),
+        };
+        run.until_the_end(&mut started.session)
+    }
+}
+
+/// A run under way.
+struct OnlineRun<'a> {
+    program: RunningProgram,
+    followed: Followed<SampleReader<'a>>,
+}
+
+impl OnlineRun<'_> {
+    fn until_the_end(&mut self, session: &mut Session) -> Result<CommandEnd> {
+        let (mut idle, mut reaped, mut forgot) = (0, Instant::now(), Instant::now());
+        let end = loop {
+            let busy = self.followed.poll(session, idle >= PATIENCE);
+            self.answer_requests();
+            if self.followed.reader.sink.is_over() {
+                return self.unsampled(session);
+            }
+            idle = match busy || idle >= PATIENCE {
+                true => 0,
+                false => idle + 1,
+            };
+            if !busy {
+                std::thread::sleep(IDLE);
+            }
+            if reaped.elapsed() < REAP_EVERY {
+                continue;
+            }
+            reaped = Instant::now();
+            self.followed.reap(session, false);
+            if let Some(end) = self.ended()? {
+                break end;
+            }
+            if forgot.elapsed() > FLUSH_EVERY {
+                forgot = Instant::now();
+                let all = self.followed.processes.values_mut();
+                all.for_each(|process| process.kept.program.forget_counts());
+            }
+        };
+        self.read_to_the_end(session);
+        // One that was killed may not have come so far.
+        match self.followed.born.processes == 0 && matches!(end, CommandEnd::Exited(_)) {
+            true => Err(not_started()),
+            false => Ok(end),
+        }
+    }
+
+    fn ended(&mut self) -> Result<Option<CommandEnd>> {
+        let (program, followed) = (&mut self.program, &self.followed);
+        let first = program.pid();
+        program.ended_with(&mut |signal| followed.signal_others(first, signal))
+    }
+
+    /// Takes in what the ended command and its children have left.
+    fn read_to_the_end(&mut self, session: &mut Session) {
+        while self.followed.poll(session, true) {
+            self.answer_requests();
+        }
+        self.followed.reap(session, false);
+        let refused = u64::from(session.refused());
+        if refused > 0 {
+            let why = "threads were not sampled: shared memory is full";
+            self.followed.reader.sink.miss(refused, why);
+        }
+        session.stop();
+        self.followed.poll(session, true);
+        self.followed.reap(session, true);
+        self.answer_requests();
+    }
+
+    /// Nobody wants samples any more: the program runs on without.
+    fn unsampled(&mut self, session: &mut Session) -> Result<CommandEnd> {
+        session.stop();
+        loop {
+            if let Some(end) = self.ended()? {
+                return Ok(end);
+            }
+            std::thread::sleep(UNRECORDED_IDLE);
+        }
+    }
+
+    /// Does what was asked of threads.
+    fn answer_requests(&mut self) {
+        let requests = self.followed.reader.sink.requests();
+        if requests.is_empty() {
+            return;
+        }
+        let Followed {
+            reader,
+            threads,
+            processes,
+            ..
+        } = &mut self.followed;
+        let mut counts = Vec::new();
+        for thread in threads {
+            let number = thread.kept.number;
+            if let Some((_, wanted)) = requests.iter().find(|r| r.0 == number)
+                && let Some(process) = processes.get(&thread.ring.process)
+            {
+                reader.change(process, thread, *wanted);
+                counts.push((number, reader.counts(&thread.kept)));
+            }
+        }
+        reader.sink.answer(&counts);
+    }
+}
+
+/// Data kept of a process.
+#[derive(Default)]
+struct Modelled {
+    program: Program,
+    /// Regions of interest, by number.
+    regions: BTreeMap<u32, String>,
+    /// Latest time of any of its threads.
+    now_ns: u64,
+}
+
+/// Data kept of a thread.
+struct Running {
+    number: u64,
+    core: CoreId,
+    cursor: Cursor,
+    /// Number of the mark by which it was started, until its first word is read.
+    birth: u64,
+    start_ns: u64,
+    inside: OpenRegions<u32, ()>,
+    sampling: Sampling,
+    /// Events counted until sampling last went on, and the core's count then.
+    counted: u64,
+    since: u64,
+    own: Duration,
+}
+
+/// Runs words through the modelled machine and hands its samples on.
+struct SampleReader<'a> {
+    machine: Machine,
+    event: EventId,
+    sink: &'a mut dyn SampleSink,
+    waits: Waits,
+    /// Threads so far: the next one's number.
+    begun: u64,
+    /// Samples that have not been handed on.
+    pending: Vec<Sample>,
+}
+
+impl SampleReader<'_> {
+    fn count(&self, thread: &Running) -> u64 {
+        self.machine.core(thread.core).counts().get(self.event)
+    }
+
+    fn counts(&self, thread: &Running) -> ThreadCounts {
+        let core = self.machine.core(thread.core);
+        let gained = match thread.sampling.on {
+            true => self.count(thread) - thread.since,
+            false => 0,
+        };
+        ThreadCounts {
+            counted: thread.counted + gained,
+            processor_ns: (core.time_ns() - thread.start_ns).saturating_sub(core.idle_ns()),
+            own_ns: thread.own.as_nanos() as u64,
+        }
+    }
+
+    /// Samples a thread as wanted from here on.
+    fn change(&mut self, process: &Process, thread: &mut Thread, wanted: Sampling) {
+        let (now, kept) = (self.count(&thread.kept), &mut thread.kept);
+        let (before, core) = (kept.sampling, self.machine.core_mut(kept.core).0);
+        if before.on && !wanted.on {
+            kept.counted += now - kept.since;
+            core.pause_sampling(true);
+        }
+        if before.period != wanted.period {
+            core.set_period(self.event, wanted.period);
+        }
+        if !before.on && wanted.on {
+            kept.since = now;
+            core.pause_sampling(false);
+        }
+        kept.sampling = wanted;
+        let mut due = Due {
+            ids: (Pid(process.entry.pid), Tid(thread.ring.tid)),
+            cpu: Cpu(kept.core.0),
+            into: &mut self.pending,
+        };
+        due.take(core, VirtAddr(0));
+        self.hand_on(process, kept);
+    }
+
+    /// Gives the sink what has come of a thread since its regions last changed.
+    fn hand_on(&mut self, process: &Process, thread: &Running) {
+        if self.pending.is_empty() {
+            return;
+        }
+        let name = |number: &u32| process.kept.regions.get(number).map(String::as_str);
+        let inside = thread.inside.iter();
+        let regions: Vec<&str> = inside
+            .map(|open| name(&open.name).unwrap_or("(unknown)"))
+            .collect();
+        self.sink.take(thread.number, &self.pending, &regions);
+        self.pending.clear();
+    }
+
+    fn begin_at_birth(&mut self, thread: &mut Running) {
+        let birth = std::mem::take(&mut thread.birth);
+        if let Some(start_ns) = self.waits.start(birth) {
+            thread.start_ns = start_ns;
+            self.machine.core_mut(thread.core).0.begin_at(start_ns);
+        }
+    }
+
+    fn replay(
+        &mut self,
+        process: &mut Process,
+        tid: u32,
+        thread: &mut Running,
+        (words, at): (&Words<'_>, usize),
+    ) -> usize {
+        let (core, shared) = self.machine.core_mut(thread.core);
+        let mut due = Due {
+            ids: (Pid(process.entry.pid), Tid(tid)),
+            cpu: Cpu(thread.core.0),
+            into: &mut self.pending,
+        };
+        let program = &mut process.kept.program;
+        let mut replay = Replay::new(core, shared, program, &mut thread.cursor, &mut due);
+        replay.run(words.all, at, words.whole)
+    }
+
+    fn mark(&mut self, process: &Process, thread: &mut Running, mark: &RegionMark) {
+        self.hand_on(process, thread);
+        match mark.what {
+            RegionMarkKind::Begin => drop(thread.inside.begin(mark.name, ())),
+            RegionMarkKind::End => {
+                // One that had not begun changes nothing.
+                let (End::Left(_) | End::Within | End::Unmatched) = thread.inside.end(&mark.name);
+            }
+            RegionMarkKind::Value(_) | RegionMarkKind::Nothing => {}
+        }
+    }
+}
+
+fn own_time() -> Duration {
+    let now = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
+}
+
+/// Gathers what falls due at a core.
+struct Due<'a> {
+    ids: (Pid, Tid),
+    cpu: Cpu,
+    into: &'a mut Vec<Sample>,
+}
+
+impl OverflowSink for Due<'_> {
+    fn take(&mut self, core: &mut Core, ip: VirtAddr) {
+        core.take_overflows(|o| {
+            self.into.push(Sample {
+                time_ns: o.time_ns,
+                cpu: Some(self.cpu),
+                pid: self.ids.0,
+                tid: self.ids.1,
+                event: o.event,
+                ip,
+                addr: o.addr.map(VirtAddr),
+                kind: o.kind,
+                size_bytes: o.size_bytes,
+                latency_cycles: o.latency_cycles,
+                source: o.source,
+                period: o.period,
+                ..Sample::default()
+            });
+        });
+    }
+}
+
+impl Reader for SampleReader<'_> {
+    type Process = Modelled;
+    type Thread = Running;
+
+    fn catalogue(kept: &mut Modelled) -> &mut Catalogue {
+        &mut kept.program.catalogue
+    }
+
+    fn begin_process(&mut self, entry: &ProcessEntry, origin: Origin<'_, Modelled>) -> Modelled {
+        let mut kept = Modelled::default();
+        if let Some(before) = origin.before {
+            kept.now_ns = before.kept.now_ns;
+        }
+        if let Some((parent, blocks)) = origin.parent {
+            kept.program.catalogue = parent.kept.program.catalogue.inherited(blocks);
+            kept.regions = parent.kept.regions.clone();
+            let forked_ns = self.waits.start(entry.birth);
+            kept.now_ns = forked_ns.unwrap_or(parent.kept.now_ns);
+        }
+        kept
+    }
+
+    fn begin_thread(&mut self, process: &Process, ring: &Ring) -> Running {
+        let start_ns = process.kept.now_ns;
+        self.waits.begin(ring.tid);
+        let space = process.entry.number % ADDRESS_SPACES;
+        let core = self.machine.add_core_in(start_ns, space);
+        let number = self.begun;
+        self.begun += 1;
+        let sampling = self.sink.begin(number, process.entry.pid, ring.tid);
+        let fresh = self.machine.core_mut(core).0;
+        fresh.set_period(self.event, sampling.period);
+        fresh.pause_sampling(!sampling.on);
+        Running {
+            number,
+            core,
+            cursor: Cursor::default(),
+            birth: ring.birth,
+            start_ns,
+            inside: OpenRegions::default(),
+            sampling,
+            counted: 0,
+            since: 0,
+            own: Duration::ZERO,
+        }
+    }
+
+    fn birth_of(&self, ring: &Ring) -> Option<u64> {
+        (ring.birth > 0).then_some(ring.birth)
+    }
+
+    fn now(&self, thread: &Running) -> u64 {
+        self.machine.core(thread.core).time_ns()
+    }
+
+    fn observe(&mut self, process: &mut Process, catalogue_event: CatalogueEvent) {
+        match catalogue_event {
+            CatalogueEvent::NotFollowed(what) => {
+                let why = format!("a program was not followed: {what}");
+                self.sink.miss(1, &why);
+            }
+            CatalogueEvent::Region(number, name) => {
+                process.kept.regions.insert(number, name);
+            }
+            _ => {}
+        }
+    }
+
+    fn read(
+        &mut self,
+        process: &mut Process,
+        tid: u32,
+        thread: &mut Running,
+        words: &Words<'_>,
+    ) -> Taken {
+        let began = own_time();
+        self.begin_at_birth(thread);
+        let mut at = words.from;
+        let waits = loop {
+            at = self.replay(process, tid, thread, (words, at));
+            if let Some((mark, length)) = RegionMark::at(words.all, at) {
+                self.mark(process, thread, &mark);
+                at += length;
+                continue;
+            }
+            let Some(sync) = Sync::at(words.all, at) else {
+                break None;
+            };
+            if sync.waits() && sync.number > words.granted {
+                break Some(sync.number);
+            }
+            let (core, _) = self.machine.core_mut(thread.core);
+            let until_ns = self.waits.take(&sync, process.entry.pid, core.time_ns());
+            if let Some(until_ns) = until_ns {
+                core.wait_until(until_ns);
+            }
+            at += Sync::WORDS;
+        };
+        self.hand_on(process, thread);
+        let now_ns = self.now(thread);
+        process.kept.now_ns = process.kept.now_ns.max(now_ns);
+        self.waits.reach(process.entry.pid, process.kept.now_ns);
+        thread.own += own_time().saturating_sub(began);
+        Taken {
+            to: at.min(words.all.len()),
+            waits,
+        }
+    }
+
+    fn end_thread(&mut self, process: &mut Process, mut thread: Thread) {
+        // A record that is on its way comes before the end, as does what retired last.
+        self.machine.finish_core(thread.kept.core);
+        let unchanged = thread.kept.sampling;
+        self.change(process, &mut thread, unchanged);
+        let counts = self.counts(&thread.kept);
+        self.sink.end(thread.kept.number, &counts);
+        process.kept.now_ns = process.kept.now_ns.max(self.now(&thread.kept));
+        self.machine.remove_core(thread.kept.core);
+    }
+
+    fn end_process(&mut self, _: Process) {}
+
+    fn lose(&mut self, _: Option<&Process>, kind: LossKind, count: u64, detail: &str) {
+        if kind == LossKind::ThreadNotRecorded {
+            let why = format!("threads were not sampled: {detail}");
+            self.sink.miss(count, &why);
+        }
+    }
+}

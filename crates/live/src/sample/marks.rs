@@ -1,0 +1,254 @@
+//! The file in shared memory to which programs that run natively write their marks of
+//! regions of interest (`memgauge_region.h`), with the time of the monotonic clock. Its
+//! path stands in their environment.
+//!
+//! ```text
+//! offset    0  "MGREGION"
+//!           8  slots
+//!          64  marks begun so far      written by the program's threads
+//!          72  marks without room
+//!         128  marks read so far       written here
+//!        4096  slots of 128 bytes:
+//!              0 number + 1 of the mark, written last   8 time_ns   16 pid   20 tid
+//!             24 value   32 kind: 1 begins, 2 ends, 3 a value   40 name, NUL-padded
+//! ```
+//!
+//! The file is read and written as a file: shared memory is one, and so no pointer into
+//! what the program may write is needed. Rejected: uprobes, which take root and a
+//! microsecond each.
+
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use crate::{Error, Result};
+
+/// The variable that names the file to the program.
+pub const VARIABLE: &str = "MEMGAUGE_REGIONS";
+
+const MAGIC: &[u8; 8] = b"MGREGION";
+const BEGUN: u64 = 64;
+const REFUSED: u64 = 72;
+const READ: u64 = 128;
+const SLOTS_AT: u64 = 4096;
+const SLOT_BYTES: u64 = 128;
+const NAME_AT: usize = 40;
+/// Marks that may wait: as many as a thread makes in milliseconds. 8 MiB.
+const SLOTS: u64 = 1 << 16;
+const KINDS: [(u32, MarkKind); 3] = [
+    (1, MarkKind::Begin),
+    (2, MarkKind::End),
+    (3, MarkKind::Value),
+];
+
+/// Begin of the file's name.
+const FILE_NAME: &str = "memgauge-regions-";
+
+/// Whether a program that has mapped this path writes its marks there.
+pub(super) fn is_mark_file(path: &str) -> bool {
+    let name = path.rsplit('/').next();
+    name.is_some_and(|name| name.starts_with(FILE_NAME))
+}
+
+/// What a mark says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MarkKind {
+    /// A region begins.
+    Begin,
+    /// A region ends.
+    End,
+    /// A value.
+    Value,
+}
+
+/// A mark.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mark {
+    /// When it was made, nanoseconds of `CLOCK_MONOTONIC`.
+    pub time_ns: u64,
+    /// Process, as it numbers itself.
+    pub pid: u32,
+    /// Thread.
+    pub tid: u32,
+    /// The value, of one.
+    pub value: u64,
+    /// What it says.
+    pub kind: MarkKind,
+    /// Name of the region or value.
+    pub name: String,
+}
+
+/// The file that programs write to; removed when dropped.
+#[derive(Debug)]
+pub struct MarkFile {
+    path: PathBuf,
+    file: File,
+    read: u64,
+}
+
+impl MarkFile {
+    /// Makes a file of a name of its own.
+    ///
+    /// # Errors
+    /// There is no room for it.
+    pub fn create() -> Result<MarkFile> {
+        let fail = |e| Error::system("failed to make shared memory for regions", e);
+        let in_memory = Path::new("/dev/shm");
+        let folder = match in_memory.is_dir() {
+            true => in_memory.to_owned(),
+            false => std::env::temp_dir(),
+        };
+        let mut last = std::io::Error::from(std::io::ErrorKind::AlreadyExists);
+        for attempt in 0..100 {
+            let name = format!("{FILE_NAME}{}-{attempt}", std::process::id());
+            let path = folder.join(name);
+            let mut options = OpenOptions::new();
+            options.read(true).write(true).create_new(true).mode(0o600);
+            match options.open(&path) {
+                Ok(file) => {
+                    let made = MarkFile {
+                        path,
+                        file,
+                        read: 0,
+                    };
+                    made.begin().map_err(fail)?;
+                    return Ok(made);
+                }
+                Err(e) => last = e,
+            }
+        }
+        Err(fail(last))
+    }
+
+    fn begin(&self) -> std::io::Result<()> {
+        // Written, so that it has memory: a store into a page without memory would end
+        // the program.
+        let zeros = vec![0; 1 << 20];
+        let bytes = SLOTS_AT + SLOTS * SLOT_BYTES;
+        let mut at = 0;
+        while at < bytes {
+            let some = (bytes - at).min(zeros.len() as u64);
+            self.file.write_all_at(&zeros[..some as usize], at)?;
+            at += some;
+        }
+        self.file.write_all_at(&SLOTS.to_le_bytes(), 8)?;
+        self.file.write_all_at(MAGIC, 0)
+    }
+
+    /// What [`VARIABLE`] is to say.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Marks for which there was no room.
+    pub fn refused(&self) -> u64 {
+        self.word(REFUSED)
+    }
+
+    fn word(&self, at: u64) -> u64 {
+        let mut bytes = [0; 8];
+        let read = self.file.read_exact_at(&mut bytes, at);
+        read.map_or(0, |()| u64::from_le_bytes(bytes))
+    }
+
+    /// Takes the marks that have come; with `last`, passes over those that were begun
+    /// and never written, and counts them.
+    pub fn take(&mut self, last: bool, mut each: impl FnMut(Mark)) -> u64 {
+        let begun = self.word(BEGUN).min(self.read.saturating_add(SLOTS));
+        let mut lost = 0;
+        while self.read < begun {
+            let at = SLOTS_AT + self.read % SLOTS * SLOT_BYTES;
+            let mut slot = [0; SLOT_BYTES as usize];
+            let is_there =
+                self.file.read_exact_at(&mut slot, at).is_ok() && number(&slot, 0) == self.read + 1;
+            // One that is long behind was begun by a thread that was killed meanwhile.
+            if !is_there && !last && begun - self.read < SLOTS / 2 {
+                break;
+            }
+            match mark(&slot).filter(|_| is_there) {
+                Some(mark) => each(mark),
+                None => lost += 1,
+            }
+            self.read += 1;
+        }
+        // Best effort: without it the program counts what it has no room for.
+        let _ = self.file.write_all_at(&self.read.to_le_bytes(), READ);
+        lost
+    }
+}
+
+impl Drop for MarkFile {
+    fn drop(&mut self) {
+        // Best effort: it takes memory and does no harm.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+fn number(slot: &[u8], at: usize) -> u64 {
+    let bytes = slot.get(at..).and_then(<[u8]>::first_chunk::<8>);
+    bytes.map_or(0, |b| u64::from_le_bytes(*b))
+}
+
+/// A mark, if the slot holds one that the header writes.
+fn mark(slot: &[u8]) -> Option<Mark> {
+    let kind = number(slot, 32) as u32;
+    let (_, kind) = KINDS.into_iter().find(|k| k.0 == kind)?;
+    let name = slot.get(NAME_AT..)?;
+    let end = name.iter().position(|&b| b == 0).unwrap_or(name.len());
+    let ids = number(slot, 16);
+    Some(Mark {
+        time_ns: number(slot, 8),
+        pid: ids as u32,
+        tid: (ids >> 32) as u32,
+        value: number(slot, 24),
+        kind,
+        name: String::from_utf8_lossy(&name[..end]).into_owned(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(time_ns: u64, kind: MarkKind, name: &str) -> Mark {
+        Mark {
+            time_ns,
+            pid: 1,
+            tid: 2,
+            value: 0,
+            kind,
+            name: name.to_owned(),
+        }
+    }
+
+    #[test]
+    fn marks_come_out_of_the_file_as_they_were_put_in_and_a_gap_waits_for_the_end() {
+        let mut file = MarkFile::create().unwrap();
+        let slot = |number: u64| {
+            let mut slot = [0u8; SLOT_BYTES as usize];
+            slot[..8].copy_from_slice(&(number + 1).to_le_bytes());
+            slot[8..16].copy_from_slice(&(7 + number).to_le_bytes());
+            slot[16] = 1;
+            slot[20] = 2;
+            slot[32] = 1;
+            slot[40] = b'a';
+            slot
+        };
+        let put = |file: &MarkFile, n: u64| {
+            let at = SLOTS_AT + n * SLOT_BYTES;
+            file.file.write_all_at(&slot(n), at).unwrap();
+        };
+        put(&file, 0);
+        put(&file, 2);
+        file.file.write_all_at(&3u64.to_le_bytes(), BEGUN).unwrap();
+        let mut seen = Vec::new();
+        assert_eq!(file.take(false, |mark| seen.push(mark)), 0);
+        assert_eq!(seen, [at(7, MarkKind::Begin, "a")]);
+        assert_eq!(file.take(true, |mark| seen.push(mark)), 1);
+        assert_eq!(seen.len(), 2);
+        assert_eq!(file.word(READ), 3);
+        let path = file.path().to_owned();
+        drop(file);
+        assert!(!path.exists());
+    }
+}
