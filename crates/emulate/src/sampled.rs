@@ -20,11 +20,12 @@ use rustix::time::{ClockId, clock_gettime};
 use super::catalogue::{Catalogue, CatalogueEvent};
 use super::engine::{Emulator, not_started, resolve};
 use super::follow::{self, Followed, Origin, Reader, Taken, Words};
+use super::pace::Pace;
 use super::regions::{RegionMark, RegionMarkKind};
 use super::replay::{Cursor, OverflowSink, Program, Replay};
 use super::session::{ProcessEntry, Ring, Session};
 use super::waits::{Sync, Waits};
-use super::{FLUSH_EVERY, IDLE, PATIENCE, REAP_EVERY, UNRECORDED_IDLE, spawn};
+use super::{FLUSH_EVERY, REAP_EVERY, UNRECORDED_IDLE, spawn};
 use crate::{Error, Result};
 
 type Process = follow::Process<Modelled>;
@@ -189,19 +190,15 @@ struct OnlineRun<'a> {
 
 impl OnlineRun<'_> {
     fn until_the_end(&mut self, session: &mut Session) -> Result<CommandEnd> {
-        let (mut idle, mut reaped, mut forgot) = (0, Instant::now(), Instant::now());
+        let (mut pace, mut reaped, mut forgot) = (Pace::default(), Instant::now(), Instant::now());
         let end = loop {
-            let busy = self.followed.poll(session, idle >= PATIENCE);
+            let busy = self.followed.poll(session, pace.is_eager());
             self.answer_requests();
             if self.followed.reader.sink.is_over() {
                 return self.unsampled(session);
             }
-            idle = match busy || idle >= PATIENCE {
-                true => 0,
-                false => idle + 1,
-            };
-            if !busy {
-                std::thread::sleep(IDLE);
+            if let Some(sleep) = pace.after(busy) {
+                std::thread::sleep(sleep);
             }
             if reaped.elapsed() < REAP_EVERY {
                 continue;
