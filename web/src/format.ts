@@ -28,6 +28,12 @@ export function bytes(n: number): string {
   return `${significant(x / 1024)} PiB`;
 }
 
+/** How much of an event: bytes and processor time in their units, all else counted. */
+export function amount(event: string, value: number): string {
+  if (event === "task-clock" || event === "cpu-clock") return time(value);
+  return event.endsWith("bytes") ? bytes(value) : count(value);
+}
+
 /** A capacity, which is a whole number of units: `32 KiB`. */
 export function capacity(n: number): string {
   return bytes(n).replace(/\.0+ /, " ").replace(/(\.\d*?)0+ /, "$1 ");

@@ -304,7 +304,12 @@ fn failed(comparison: &Comparison, gate: &Gate) -> anyhow::Result<Option<String>
             unit.words()
         )));
     }
-    let said = |value: Option<f64>| value.map_or("none".to_owned(), |v| v.to_string());
+    // Means of groups have many places.
+    let rounded = |value: f64| {
+        let places = if value.abs() < 100.0 { 1e4 } else { 10.0 };
+        ((value * places).round() / places).to_string()
+    };
+    let said = |value: Option<f64>| value.map_or("none".to_owned(), rounded);
     let change = metric.relative.map_or(String::new(), |relative| {
         format!(" ({:+.2} %)", 100.0 * relative)
     });

@@ -148,9 +148,10 @@ fn run(cli: Cli) -> anyhow::Result<Exit> {
 /// What to write instead, where the first word is neither a verb nor behind `--`, or options
 /// of a verb stand before it.
 fn hint(error: &clap::Error, words: &[String]) -> Option<String> {
-    if error.kind() != ErrorKind::UnknownArgument || words.iter().any(|word| word == "--") {
+    if error.kind() != ErrorKind::UnknownArgument {
         return None;
     }
+    let has_program = words.iter().any(|word| word == "--");
     let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidArg) else {
         return None;
     };
@@ -159,7 +160,7 @@ fn hint(error: &clap::Error, words: &[String]) -> Option<String> {
     let verbs: Vec<&str> = verbs.map(clap::Command::get_name).collect();
     let verb = words.iter().position(|word| verbs.contains(&word.as_str()));
     match verb {
-        Some(at) if at > 0 && words[at] == *word => {
+        Some(at) if at > 0 && words[at] == *word && !has_program => {
             let (before, behind) = (words[..at].join(" "), words[at + 1..].join(" "));
             let line = format!("memgauge {word} {before} {behind}");
             Some(format!(
@@ -168,15 +169,17 @@ fn hint(error: &clap::Error, words: &[String]) -> Option<String> {
             ))
         }
         Some(_) => None,
-        None if word.starts_with('-') => None,
+        None if words.iter().find(|word| !word.starts_with('-')) != Some(word) => None,
         None => {
             let alike = |verb: &&str| (strsim::jaro_winkler(verb, word) * 1000.0) as u64;
             let near = verbs.iter().copied().max_by_key(alike);
             let near = near.filter(|verb| alike(verb) >= 800);
             let near = near.map_or(String::new(), |verb| format!("; near it: {verb}"));
-            Some(format!(
-                "there is no verb `{word}`{near}; a program goes behind `--`: `memgauge -- {word}`"
-            ))
+            let program = match has_program {
+                true => String::new(),
+                false => format!("; a program goes behind `--`: `memgauge -- {word}`"),
+            };
+            Some(format!("there is no verb `{word}`{near}{program}"))
         }
     }
 }

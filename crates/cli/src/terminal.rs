@@ -109,7 +109,7 @@ fn written_while_read(bytes: &[u8]) -> anyhow::Result<bool> {
     match out.write_all(bytes).and_then(|()| out.flush()) {
         Ok(()) => Ok(true),
         Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => Ok(false),
-        Err(e) => Err(e.into()),
+        Err(e) => Err(anyhow::Error::new(e).context("failed to write to the standard output")),
     }
 }
 

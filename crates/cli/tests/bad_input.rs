@@ -52,6 +52,8 @@ fn a_word_that_is_no_verb_gets_the_near_one_and_the_way_to_run_a_program() {
     };
     let typo = ["`rpeort`; near it: report", "`memgauge -- rpeort`"];
     check_line(&run(&["rpeort", "x.mg"]), USAGE, &typo);
+    let with_program = run(&["recrod", "--", "ls"]);
+    check_line(&with_program, USAGE, &["no verb `recrod`; near it: record"]);
     let program = run(&["./prog"]);
     check_line(
         &program,
@@ -64,6 +66,17 @@ fn a_word_that_is_no_verb_gets_the_near_one_and_the_way_to_run_a_program() {
         USAGE,
         &["behind the verb: `memgauge record -q -o x.mg`"],
     );
+}
+
+#[test]
+fn a_full_standard_output_is_named() {
+    let full = std::fs::File::options().write(true).open("/dev/full");
+    let mut command = Command::new(PROGRAM);
+    command
+        .args(["list", "--json"])
+        .stdout(full.expect("a device that is full"));
+    let output = command.output().expect("memgauge runs");
+    check_line(&output, 125, &["failed to write to the standard output"]);
 }
 
 /// Records `program`, which cannot run; nothing must be left behind.

@@ -4,7 +4,7 @@
 import type { Data, Excerpt, HotRow, HotTable, Summary, TimedSamples } from "../data";
 import { hasEvery, modelled } from "../data";
 import { h } from "../dom";
-import { base, bytes, count, name, percent, time } from "../format";
+import { amount, base, count, name, percent } from "../format";
 import { follow, isWhole } from "../range";
 import { interval, shareBar, table } from "../table";
 import { onPart } from "../part";
@@ -63,11 +63,6 @@ export function hot(data: Data): Section | null {
 
 function rankInWords(rank: string): string {
   return rank === "dram_bytes" ? "bytes between last-level cache and memory" : `events ${name(rank)}`;
-}
-
-function amount(rank: string, value: number): string {
-  if (rank === "task-clock" || rank === "cpu-clock") return time(value);
-  return rank.endsWith("bytes") ? bytes(value) : count(value);
 }
 
 /** The interval of a value that was estimated from some cache sets. */

@@ -3,7 +3,7 @@
 import type { Data, RegionTable, TimedSamples } from "../data";
 import { hasEvery } from "../data";
 import { h } from "../dom";
-import { bytes, count, name } from "../format";
+import { amount, bytes, count, name } from "../format";
 import { heatMap } from "../heatmap";
 import { follow, isWhole } from "../range";
 import { interval, shareBar, table } from "../table";
@@ -58,7 +58,7 @@ function regionTable(regions: RegionTable, every: boolean): HTMLElement {
   const without = regions.samples_without_address;
   const foot = [
     without > 0 ? `${count(without)} samples have no data address.` : "",
-    regions.other_rows > 0 ? `${count(regions.other_rows)} more regions have ${count(regions.other_events)} events.` : "",
+    regions.other_rows > 0 ? `${count(regions.other_rows)} more regions have ${amount(regions.event, regions.other_events)}${regions.event.endsWith("-clock") ? "" : " events"}.` : "",
   ];
   return table<Row>({
     caption: `Regions by ${name(regions.event)}, n = ${count(regions.samples)}`,
@@ -68,7 +68,7 @@ function regionTable(regions: RegionTable, every: boolean): HTMLElement {
       { title: "Region", cell: (r) => h("bdi", {}, name(r.name)), value: (r) => r.name },
       { title: "Share", cell: (r) => shareBar(r.share, r.share_low, r.share_high), value: (r) => r.share },
       ...(every ? [] : [{ title: "95 % interval", numeric: true, cell: (r: Row) => interval(r.share_low, r.share_high), value: (r: Row) => r.share_low }]),
-      { title: "Events", numeric: true, cell: (r) => count(r.events), value: (r) => r.events },
+      { title: "Events", numeric: true, cell: (r) => amount(regions.event, r.events), value: (r) => r.events },
       { title: "n", numeric: true, about: "Samples", cell: (r) => count(r.samples), value: (r) => r.samples },
       { title: "Size", numeric: true, cell: (r) => (r.bytes === null ? "–" : bytes(r.bytes)), value: (r) => r.bytes },
       { title: "Process", numeric: true, cell: (r) => String(r.pid), value: (r) => r.pid },

@@ -3,7 +3,7 @@
 import type { Data, ProcessRow, Summary, ThreadRow } from "../data";
 import { modelled } from "../data";
 import { h } from "../dom";
-import { base, bytes, count, name, time } from "../format";
+import { amount, base, count, name, time } from "../format";
 import { current, follow, isWhole } from "../range";
 import { Column, table } from "../table";
 import { onPart } from "../part";
@@ -59,7 +59,7 @@ function tables(run: Summary): HTMLElement[] {
     ...(run.threads.some((t) => t.idle_ns !== undefined)
       ? [{ title: "Waited", numeric: true, cell: (r: Row) => (r.idle_ns === undefined ? "–" : time(r.idle_ns)), value: (r: Row) => r.idle_ns ?? null }]
       : []),
-    ...events.map((event) => ({ title: name(event), numeric: true, cell: (r: Row) => amount(event, r.counts[event]), value: (r: Row) => r.counts[event] ?? null })),
+    ...events.map((event) => ({ title: name(event), numeric: true, cell: (r: Row) => (r.counts[event] === undefined ? "–" : amount(event, r.counts[event])), value: (r: Row) => r.counts[event] ?? null })),
     ...(run.threads.some((t) => t.samples > 0) ? [{ title: "Samples", numeric: true, cell: (r: Row) => count(r.samples), value: (r: Row) => r.samples }] : []),
   ];
   const program = (r: Row): HTMLElement => h("bdi", { title: name(r.program) }, r.program === "" ? "–" : name(base(r.program)));
@@ -95,10 +95,4 @@ function topEvents(run: Summary): string[] {
   for (const thread of run.threads) for (const event of Object.keys(thread.counts)) known.add(event);
   const wanted = ["instructions", "dram.read_bytes", "dram.write_bytes", "llc.miss"].filter((e) => known.has(e));
   return wanted.length > 0 ? wanted : [...known].sort().slice(0, 4);
-}
-
-function amount(event: string, value: number | undefined): string {
-  if (value === undefined) return "–";
-  if (event.endsWith("bytes")) return bytes(value);
-  return event === "task-clock" || event === "cpu-clock" ? time(value) : count(value);
 }

@@ -3,7 +3,7 @@
 import type { Summary, TimedRow, TimedSamples } from "../data";
 import { hasEvery } from "../data";
 import { h } from "../dom";
-import { base, count, name, time, wilson } from "../format";
+import { amount, base, count, name, time, wilson } from "../format";
 import { samplesOfPart } from "../part";
 import { current } from "../range";
 import { interval, shareBar, table } from "../table";
@@ -63,7 +63,7 @@ export function timedTable(run: Summary | null, coarse: TimedSamples, kind: Kind
         { title: "Name", cell: (r) => h("bdi", {}, name(r.name)), value: (r) => r.name },
         { title: "Share", cell: (r) => shareBar(r.events / total, ...bounds(r)), value: (r) => r.events / total },
         ...(every ? [] : [{ title: "95 % interval", numeric: true, cell: (r: InRange) => interval(...bounds(r)), value: (r: InRange) => bounds(r)[0] }]),
-        { title: "Events", numeric: true, cell: (r) => count(r.events), value: (r) => r.events },
+        { title: "Events", numeric: true, cell: (r) => amount(timed.event, r.events), value: (r) => r.events },
         { title: "n", numeric: true, about: "Samples", cell: (r) => count(r.samples), value: (r) => r.samples },
         { title: of, cell: (r) => h("bdi", { title: name(r.of) }, name(base(r.of))), value: (r) => r.of },
       ],

@@ -5,6 +5,7 @@
 //! processor instead of each thread. It needs fewer descriptors, but a thread could neither
 //! be stopped nor get a period of its own, and it would be a second sampler.
 
+mod figures;
 mod keys;
 mod model;
 mod places;

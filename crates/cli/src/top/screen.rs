@@ -2,6 +2,7 @@
 
 use memgauge_report::Style;
 
+use super::figures::{bytes, count, dash, number_of, percent, rate};
 use super::keys::{Choice, FEW_KEYS, HELP, KEYS};
 use super::model::{Detail, Heat, Line, Place, Sampling, Shown, share};
 use crate::units::{spoken_bytes, spoken_seconds};
@@ -147,9 +148,13 @@ fn head(shown: &Shown, choice: &Choice, room: Room) -> Vec<Row> {
     let sampled = shown.processes.iter().filter(|line| line.threads > 0);
     let samples: u64 = shown.processes.iter().map(|line| line.sums.samples).sum();
     let of = format!(
-        "{} processes, {} threads",
-        sampled.count(),
-        shown.threads.iter().filter(|line| live(line)).count()
+        "{}, {}",
+        number_of(sampled.count(), "process", "es"),
+        number_of(
+            shown.threads.iter().filter(|line| live(line)).count(),
+            "thread",
+            "s"
+        )
     );
     let rates = format!(
         "{} samples/s, {} lost",
@@ -507,40 +512,6 @@ fn spoken_period(shown: &Shown, period: u64) -> String {
     match shown.timer {
         true => spoken_seconds(period as f64 / 1e9),
         false => format!("{period} events"),
-    }
-}
-
-fn dash() -> String {
-    "-".to_owned()
-}
-
-/// Hundredths with a digit after the point.
-fn percent(part: Option<f64>) -> String {
-    part.map_or(dash(), |part| match part * 100.0 {
-        p if p >= 99.95 => format!("{p:.0}"),
-        p => format!("{p:.1}"),
-    })
-}
-
-/// A number in at most five characters.
-fn rate(n: f64) -> String {
-    match n {
-        n if n < 9.95 && n > 0.0 => format!("{n:.1}"),
-        n if n < 9_999.5 => format!("{n:.0}"),
-        n if n < 999_500.0 => format!("{:.0}k", n / 1e3),
-        n => format!("{:.1}M", n / 1e6),
-    }
-}
-
-fn count(n: u64) -> String {
-    rate(n as f64).replace(".0", "")
-}
-
-/// Bytes in units of powers of 1024, in at most eight characters.
-fn bytes(n: f64) -> String {
-    match n {
-        n if n < 0.5 => "0".to_owned(),
-        n => spoken_bytes(n as u64).replace(' ', "").replace("iB", ""),
     }
 }
 

@@ -1,0 +1,42 @@
+//! Numbers of the live screen, in few characters.
+
+use crate::units::spoken_bytes;
+
+pub(super) fn dash() -> String {
+    "-".to_owned()
+}
+
+/// Hundredths with a digit after the point.
+pub(super) fn percent(part: Option<f64>) -> String {
+    part.map_or(dash(), |part| match part * 100.0 {
+        p if p >= 99.95 => format!("{p:.0}"),
+        p => format!("{p:.1}"),
+    })
+}
+
+/// A number in at most five characters.
+pub(super) fn rate(n: f64) -> String {
+    match n {
+        n if n < 9.95 && n > 0.0 => format!("{n:.1}"),
+        n if n < 9_999.5 => format!("{n:.0}"),
+        n if n < 999_500.0 => format!("{:.0}k", n / 1e3),
+        n => format!("{:.1}M", n / 1e6),
+    }
+}
+
+/// `1 thread`, `2 threads`.
+pub(super) fn number_of(n: usize, word: &str, ending: &str) -> String {
+    format!("{n} {word}{}", if n == 1 { "" } else { ending })
+}
+
+pub(super) fn count(n: u64) -> String {
+    rate(n as f64).replace(".0", "")
+}
+
+/// Bytes in units of powers of 1024, in at most eight characters.
+pub(super) fn bytes(n: f64) -> String {
+    match n {
+        n if n < 0.5 => "0".to_owned(),
+        n => spoken_bytes(n as u64).replace(' ', "").replace("iB", ""),
+    }
+}
