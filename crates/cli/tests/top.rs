@@ -474,8 +474,10 @@ fn the_screen_answers_keys_and_resizing_and_gives_the_terminal_back() {
     terminal.keys("s");
     terminal.screen_with(&format!("process {pid} is not sampled"));
     terminal.keys("Escape");
+    // A key too soon after Escape would be read as one with Alt.
     terminal.screen_that("the stopped process", |screen| {
-        line(&screen.replace('>', " "), &pid).is_some_and(|f| f.contains(&"s"))
+        let is_back = !screen.contains("Hot code");
+        is_back && line(&screen.replace('>', " "), &pid).is_some_and(|f| f.contains(&"s"))
     });
     terminal.keys("Space");
     terminal.screen_with("frozen");
