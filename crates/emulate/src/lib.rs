@@ -55,7 +55,7 @@ use memgauge_host::regions::RequestedNames;
 use memgauge_host::run::Program;
 use memgauge_host::sys::process::{children_usage, own_usage, without_randomisation};
 pub use memgauge_host::{Error, ErrorKind, Result};
-use pace::Pace;
+use pace::PollPace;
 pub use parts::PartsBy;
 use recorder::{Note, ProgressCounts, Recorder};
 pub use session::SHARED_MEMORY_BYTES;
@@ -424,7 +424,7 @@ impl EmulatedRun {
         progress: &mut dyn FnMut(&Progress),
     ) -> Result<CommandEnd> {
         let (mut reaped, mut flushed, mut shown) = (self.started, self.started, self.started);
-        let mut pace = Pace::default();
+        let mut pace = PollPace::default();
         loop {
             let busy = self.recorder.poll(session, pace.is_eager())?;
             if let Some(sleep) = pace.after(busy) {

@@ -19,14 +19,14 @@ const DOUBLINGS: u32 = 4;
 
 /// Polls one after the other.
 #[derive(Debug, Default)]
-pub(super) struct Pace {
+pub(super) struct PollPace {
     /// Polls since the last that looked at all.
     since_eager: u32,
     /// Polls since the last that found something.
     quiet: u32,
 }
 
-impl Pace {
+impl PollPace {
     /// Whether the next poll is to look at blocks being filled.
     pub(super) fn is_eager(&self) -> bool {
         self.since_eager >= PATIENCE
@@ -35,7 +35,7 @@ impl Pace {
     /// After a poll: how long to sleep.
     pub(super) fn after(&mut self, found: bool) -> Option<Duration> {
         if found {
-            *self = Pace::default();
+            *self = PollPace::default();
             return None;
         }
         self.since_eager = match self.is_eager() {
@@ -53,7 +53,7 @@ mod tests {
 
     #[test]
     fn sleeps_grow_while_nothing_comes_and_begin_anew() {
-        let mut pace = Pace::default();
+        let mut pace = PollPace::default();
         assert_eq!(pace.after(true), None);
         let sleeps: Vec<Duration> = (0..60).filter_map(|_| pace.after(false)).collect();
         assert_eq!(sleeps[0], Duration::from_micros(50));
@@ -66,7 +66,7 @@ mod tests {
 
     #[test]
     fn one_poll_in_eleven_of_the_quiet_ones_is_eager() {
-        let mut pace = Pace::default();
+        let mut pace = PollPace::default();
         let mut eager = Vec::new();
         for poll in 0..33 {
             if pace.is_eager() {

@@ -20,7 +20,7 @@ use rustix::time::{ClockId, clock_gettime};
 use super::catalogue::{Catalogue, CatalogueEvent};
 use super::engine::{Emulator, not_started, resolve};
 use super::follow::{self, Followed, Origin, Reader, Taken, Words};
-use super::pace::Pace;
+use super::pace::PollPace;
 use super::regions::{RegionMark, RegionMarkKind};
 use super::replay::{Cursor, OverflowSink, Program, Replay};
 use super::session::{ProcessEntry, Ring, Session};
@@ -190,7 +190,8 @@ struct OnlineRun<'a> {
 
 impl OnlineRun<'_> {
     fn until_the_end(&mut self, session: &mut Session) -> Result<CommandEnd> {
-        let (mut pace, mut reaped, mut forgot) = (Pace::default(), Instant::now(), Instant::now());
+        let (mut pace, mut reaped, mut forgot) =
+            (PollPace::default(), Instant::now(), Instant::now());
         let end = loop {
             let busy = self.followed.poll(session, pace.is_eager());
             self.answer_requests();

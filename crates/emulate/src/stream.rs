@@ -13,7 +13,7 @@ use memgauge_trace::{CommandEnd, LossKind};
 use super::catalogue::{Catalogue, CatalogueEvent};
 use super::engine::not_started;
 use super::follow::{self, Followed, Origin, Reader, Taken, Words};
-use super::pace::Pace;
+use super::pace::PollPace;
 use super::parts::{Inside, Names, Parts, PartsBy, RegionNames};
 use super::session::{ProcessEntry, Ring, Session};
 use super::walk::{References, Walk, WalkState};
@@ -169,7 +169,7 @@ struct StreamRun<'a> {
 
 impl StreamRun<'_> {
     fn until_the_end(&mut self, session: &mut Session) -> Result<CommandEnd> {
-        let (mut pace, mut reaped) = (Pace::default(), Instant::now());
+        let (mut pace, mut reaped) = (PollPace::default(), Instant::now());
         loop {
             let busy = self.followed.poll(session, pace.is_eager());
             if self.followed.reader.refused {

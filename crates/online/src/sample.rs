@@ -60,25 +60,12 @@ const REGION_SHIFT: u32 = 48;
 
 impl Sample {
     pub(crate) fn of(taken: &Taken<'_>) -> Sample {
-        let row = taken.row;
         Sample {
-            time_ns: row.time_ns,
-            pid: row.pid,
-            tid: row.tid,
-            cpu: row.cpu.unwrap_or_default(),
-            ip: row.ip,
-            addr: row.addr,
-            phys: row.phys,
-            kind: row.kind,
-            size_bytes: row.size_bytes,
-            source: row.source,
-            latency_cycles: row.latency_cycles,
-            derivation: row.derivation,
             in_kernel: !taken.user,
-            period: row.period,
             stands_for: taken.stands_for,
             data_src: taken.data_src,
             region: None,
+            ..Sample::of_row(taken.row, 0)
         }
     }
 
