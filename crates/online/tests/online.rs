@@ -42,17 +42,18 @@ fn every_fault_is_delivered_overwritten_or_lost() {
     let mut other = profiler
         .reader_of(worker.tid, Sharing::Each)
         .expect("a reader");
-    worker.work(Work::Touch(20_000));
+    // A page of ring overflows sooner or later, however quick the collector is.
+    let overflowed = (0..100).any(|_| {
+        worker.work(Work::Touch(20_000));
+        counts(&profiler, &worker).lost > 0
+    });
     profiler.stop(worker.tid).expect("it runs");
     let seen = all(&mut one).len() as u64;
     let counts = counts(&profiler, &worker);
     // The counter is the kernel's own: a second witness.
     assert_eq!(counts.produced(), counts.counted);
     assert!(counts.counted >= 20_000, "{counts:?}");
-    assert!(
-        counts.lost > 0,
-        "a page of ring cannot hold this: {counts:?}"
-    );
+    assert!(overflowed, "a page of ring cannot hold this: {counts:?}");
     let (mine, others) = (one.accounts()[&worker.tid], other.accounts()[&worker.tid]);
     assert_eq!((mine.delivered, mine.waiting), (seen, 0));
     assert_eq!(others.delivered, 0);
