@@ -50,10 +50,7 @@ impl KernelCode {
     }
 
     fn named_by(&self, list: &str) -> Vec<GeneratedCode> {
-        let code = list.lines().filter_map(Entry::of).filter(|e| e.is_code);
-        let mut code: Vec<Entry> = code.collect();
-        code.sort_by_key(|entry| entry.address);
-        code.dedup_by_key(|entry| entry.address);
+        let code = Entry::code_of(list);
         let mut named = Vec::new();
         let mut last = None;
         for &ip in &self.0 {
@@ -145,11 +142,8 @@ impl KernelNames {
     }
 
     fn of(list: &str) -> KernelNames {
-        let code = list.lines().filter_map(Entry::of).filter(|e| e.is_code);
-        let mut all: Vec<_> = code.map(|e| (e.address, e.row(0).name)).collect();
-        all.sort_by_key(|entry| entry.0);
-        all.dedup_by_key(|entry| entry.0);
-        KernelNames(all)
+        let code = Entry::code_of(list).into_iter();
+        KernelNames(code.map(|e| (e.address, e.row(0).name)).collect())
     }
 
     /// The function that an address is in.
@@ -185,6 +179,22 @@ impl<'a> Entry<'a> {
             name,
             module: words.next(),
         })
+    }
+
+    /// Functions in the order of their addresses. Of several names at one address the list's
+    /// last is taken, as perf does, so that both name a function alike.
+    fn code_of(list: &'a str) -> Vec<Entry<'a>> {
+        let code = list.lines().filter_map(Entry::of).filter(|e| e.is_code);
+        let mut code: Vec<Entry> = code.collect();
+        code.sort_by_key(|entry| entry.address);
+        code.dedup_by(|next, kept| {
+            let is_alias = next.address == kept.address;
+            if is_alias {
+                *kept = *next;
+            }
+            is_alias
+        });
+        code
     }
 
     fn row(&self, bytes: u64) -> GeneratedCode {
@@ -270,7 +280,7 @@ mod tests {
         let named = code.named_by(LIST);
         let named: Vec<_> = named.iter().map(|c| (c.start.0, c.name.as_str())).collect();
         let expected = [
-            (0xffff_ffff_8100_0000, "_text"),
+            (0xffff_ffff_8100_0000, "startup_64"),
             (0xffff_ffff_8100_0100, "do_work"),
             (0xffff_ffff_c000_1000, "nf_hook [nf_tables]"),
         ];
@@ -278,7 +288,7 @@ mod tests {
         assert!(code.named_by("0000000000000000 T do_work\n").is_empty());
         let names = KernelNames::of(LIST);
         assert_eq!(names.at(0xffff_ffff_8100_01ff), Some("do_work"));
-        assert_eq!(names.at(0xffff_ffff_8100_00ff), Some("_text"));
+        assert_eq!(names.at(0xffff_ffff_8100_00ff), Some("startup_64"));
         assert_eq!((names.at(0x40_1000), names.at(u64::MAX)), (None, None));
     }
 }
