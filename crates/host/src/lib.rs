@@ -10,6 +10,7 @@ mod error;
 mod facts;
 pub mod memory_counters;
 pub mod nodes;
+mod orphans;
 pub mod program;
 pub mod regions;
 pub mod run;
@@ -21,3 +22,4 @@ pub mod unwind;
 
 pub use error::{Error, ErrorKind, Result, without_system_numbers};
 pub use facts::{beginning, facts};
+pub use orphans::remove_orphans;
