@@ -118,44 +118,51 @@ const TITLES: [(&str, &[&str]); 4] = [
 ];
 
 #[test]
-fn every_source_has_its_plots_and_each_draws() {
+fn every_source_has_its_plots_and_each_draws_on_a_wide_screen() {
+    check_plots(WIDE);
+}
+
+#[test]
+fn every_source_has_its_plots_and_each_draws_on_a_narrow_screen() {
+    check_plots(NARROW);
+}
+
+fn check_plots(how: Look) {
     if !has_front_end() {
         return;
     }
     for name in FIXTURES {
         let html = page_of(&fixture(name));
-        for how in [WIDE, NARROW] {
-            let Some(found) = sound(&html, how, PLOTS) else {
-                return;
-            };
-            let canvases = found["canvases"].as_array().expect("canvases");
-            let plots = found["plots"].as_u64().expect("a number");
-            assert!(canvases.len() as u64 >= plots, "{name}: {found}");
-            for pixels in canvases {
-                assert!(pixels.as_u64() > Some(20), "{name}: an empty plot: {found}");
-            }
-            for nothing in ["unlabelled", "units", "undefined_", "data"] {
-                assert_eq!(found[nothing], 0, "{name}, {nothing}: {found}");
-            }
-            assert!(
-                found["over"].as_i64() <= Some(0),
-                "{name} is too wide: {found}"
-            );
-            let sections = found["sections"].as_array().expect("sections");
-            let titles = found["titles"].as_array().expect("titles");
-            let expected = TITLES.iter().filter(|of| of.0 == name);
-            for title in expected.flat_map(|of| of.1) {
-                assert!(titles.contains(&json!(title)), "{name} lacks {title}");
-            }
-            for always in ["overview", "trust"] {
-                assert!(sections.contains(&json!(always)), "{name}: {found}");
-            }
-            assert_eq!(
-                found["dark"] == json!("rgb(20, 24, 27)"),
-                how.is_dark,
-                "{name}: {found}"
-            );
+        let Some(found) = sound(&html, how, PLOTS) else {
+            return;
+        };
+        let canvases = found["canvases"].as_array().expect("canvases");
+        let plots = found["plots"].as_u64().expect("a number");
+        assert!(canvases.len() as u64 >= plots, "{name}: {found}");
+        for pixels in canvases {
+            assert!(pixels.as_u64() > Some(20), "{name}: an empty plot: {found}");
         }
+        for nothing in ["unlabelled", "units", "undefined_", "data"] {
+            assert_eq!(found[nothing], 0, "{name}, {nothing}: {found}");
+        }
+        assert!(
+            found["over"].as_i64() <= Some(0),
+            "{name} is too wide: {found}"
+        );
+        let sections = found["sections"].as_array().expect("sections");
+        let titles = found["titles"].as_array().expect("titles");
+        let expected = TITLES.iter().filter(|of| of.0 == name);
+        for title in expected.flat_map(|of| of.1) {
+            assert!(titles.contains(&json!(title)), "{name} lacks {title}");
+        }
+        for always in ["overview", "trust"] {
+            assert!(sections.contains(&json!(always)), "{name}: {found}");
+        }
+        assert_eq!(
+            found["dark"] == json!("rgb(20, 24, 27)"),
+            how.is_dark,
+            "{name}: {found}"
+        );
     }
 }
 
