@@ -8,6 +8,7 @@
 pub mod check;
 mod error;
 mod facts;
+pub mod maps;
 pub mod memory_counters;
 pub mod nodes;
 mod orphans;

@@ -104,6 +104,9 @@ impl SourceFacts {
     /// The setting that names the functions which are regions of interest.
     pub const FUNCTIONS: &'static str = "functions";
 
+    /// The setting that says how call stacks were recorded: `fp` or `dwarf`.
+    pub const CALL_GRAPH: &'static str = "call_graph";
+
     /// The regions of interest that alone were recorded: events outside of them were not,
     /// but the clock went on.
     pub fn only_regions(&self) -> Option<&str> {
