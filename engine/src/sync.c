@@ -386,14 +386,46 @@ static void signalled(uint64_t to, uint64_t signal)
         release(signals_sent(to));
 }
 
+/* ---- locks of files ---- */
+
+/* Files that were locked, by descriptor: such a lock ends with its file, too. Of higher
+ * descriptors only a call ends it. */
+static _Atomic uint64_t locked[16];
+
+static void lock_file(uint64_t fd)
+{
+    if (fd / 64 < sizeof locked / sizeof locked[0])
+        atomic_fetch_or(&locked[fd / 64], 1ull << fd % 64);
+    release_any(file_key(fd));
+}
+
+static void close_file(uint64_t fd)
+{
+    uint64_t bit = 1ull << fd % 64;
+    if (fd / 64 < sizeof locked / sizeof locked[0] && atomic_load(&locked[fd / 64]) & bit) {
+        atomic_fetch_and(&locked[fd / 64], ~bit);
+        release_any(file_key(fd));
+    }
+    release_any(fd_key(fd));
+}
+
+static void end_locks(void)
+{
+    for (unsigned at = 0; at < sizeof locked / sizeof locked[0]; at++)
+        for (uint64_t left = atomic_load(&locked[at]); left; left &= left - 1)
+            release_any(file_key(64 * at + __builtin_ctzll(left)));
+}
+
 static void release_all(int64_t num, const uint64_t arg[6])
 {
     switch (num) {
     case G_WRITE: case G_WRITEV: case G_SENDMSG: case G_SENDMMSG: case G_SHUTDOWN:
-    case G_SENDFILE: case G_CLOSE:
+    case G_SENDFILE:
         return release_any(fd_key(arg[0]));
+    case G_CLOSE:
+        return close_file(arg[0]);
     case G_DUP2: case G_DUP3:
-        return release_any(fd_key(arg[1]));
+        return close_file(arg[1]);
     case G_SENDTO: {
         uint64_t to = address_key(arg[4], arg[5]);
         return release_any(to ? to : fd_key(arg[0]));
@@ -404,10 +436,11 @@ static void release_all(int64_t num, const uint64_t arg[6])
     }
     case G_SPLICE: return release_any(fd_key(arg[2]));
     case G_TEE: return release_any(fd_key(arg[1]));
-    case G_MQ_SEND: case G_FLOCK: return release_any(file_key(arg[0]));
+    case G_MQ_SEND: return release_any(file_key(arg[0]));
+    case G_FLOCK: return lock_file(arg[0]);
     case G_FCNTL:
         if (locks(arg))
-            release_any(file_key(arg[0]));
+            lock_file(arg[0]);
         return;
     case G_SEMOP: case G_SEMTIMEDOP: return release(key(SEMAPHORES, arg[0], 0));
     case G_MSGSND: return release(key(MESSAGES, arg[0], 0));
@@ -427,6 +460,8 @@ static void release_all(int64_t num, const uint64_t arg[6])
     case G_SIGRETURN: return mg_timers_taken();
     case G_TIMERFD_SETTIME: return arm(arg);
     case G_EXIT: case G_EXIT_GROUP:
+        if (num == G_EXIT_GROUP)
+            end_locks();
         release(signals_of(getppid()));
         mg_put_sync(MG_SYNC_EXIT, gettid(), num == G_EXIT_GROUP);
     }

@@ -133,6 +133,21 @@ fn an_event_is_waited_for() {
 }
 
 #[test]
+fn a_lock_of_a_file_is_waited_for_however_it_ends() {
+    if !needs(&["gcc", "flock", "sleep"]) {
+        return;
+    }
+    for way in ["unlock", "close", "exit", "lockf"] {
+        assert_near(virtual_ns(&["locks", way]), 150_000_000, 0.02);
+    }
+    let three = "for i in 1 2 3; do flock $0 sleep 0.1 & done; wait";
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    let path = file.path().to_str().expect("the path is text");
+    let recorded = record(&["sh", "-c", three, path]);
+    assert_near(recorded.totals()["virtual_ns"], 300_000_000, 0.02);
+}
+
+#[test]
 fn what_is_slept_is_idle_time() {
     if !needs(&["gcc", "sleep"]) {
         return;

@@ -1,11 +1,13 @@
 /* Programs whose threads and processes wait: `waits MODE [NUMBER]`. */
 #define _GNU_SOURCE
+#include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/timerfd.h>
 #include <sys/wait.h>
@@ -212,6 +214,28 @@ static void timeout(void)
     pthread_cond_timedwait(&changed, &lock, &until);
 }
 
+/* Three processes, each of which holds a lock for 50 ms and ends it in its way. */
+static void locks(const char *way)
+{
+    char name[] = "/tmp/memgauge-lock-XXXXXX";
+    struct timespec sleep = { 0, 50000000 };
+    close(mkstemp(name));
+    for (int i = 0; i < 3; i++)
+        if (fork() == 0) {
+            int fd = open(name, O_RDWR);
+            int taken = strcmp(way, "lockf") ? flock(fd, LOCK_EX) : lockf(fd, F_LOCK, 0);
+            nanosleep(&sleep, NULL);
+            if (!strcmp(way, "unlock"))
+                flock(fd, LOCK_UN);
+            if (!strcmp(way, "close"))
+                close(fd);
+            _exit(taken);
+        }
+    while (wait(NULL) > 0)
+        ;
+    unlink(name);
+}
+
 int main(int argc, char **argv)
 {
     const char *mode = argc > 1 ? argv[1] : "";
@@ -240,6 +264,8 @@ int main(int argc, char **argv)
         apart();
     else if (!strcmp(mode, "timeout"))
         timeout();
+    else if (!strcmp(mode, "locks"))
+        locks(argv[2]);
     else
         return 2;
     return 0;
