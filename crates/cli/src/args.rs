@@ -183,7 +183,6 @@ pub(crate) struct Record {
     /// Program to run and its arguments; with -p, -a and the like, recording lasts as long as it
     #[arg(
         trailing_var_arg = true,
-        allow_hyphen_values = true,
         required_unless_present = "target",
         value_name = "CMD"
     )]

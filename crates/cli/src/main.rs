@@ -43,6 +43,7 @@ mod units;
 mod view;
 mod whole_file;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -153,6 +154,13 @@ const MRC_MACHINE: &str = "mrc models no machine: its curve has the misses of a 
 /// What to write instead, where the first word is neither a verb nor behind `--`, or options
 /// of a verb stand before it.
 fn hint(error: &clap::Error, words: &[String]) -> Option<String> {
+    if error.kind() == ErrorKind::InvalidUtf8 {
+        let word = words.iter().find(|word| word.contains('\u{fffd}'))?;
+        return Some(format!(
+            "failed to read `{word}`: arguments must be UTF-8: let a shell insert it, as in \
+             `memgauge -- sh -c 'cat caf?.txt'`"
+        ));
+    }
     if error.kind() != ErrorKind::UnknownArgument {
         return None;
     }
@@ -200,7 +208,11 @@ fn main() -> ExitCode {
             if error.kind() == ErrorKind::UnknownArgument {
                 error.remove(ContextKind::Suggested);
             }
-            let words: Vec<String> = std::env::args().skip(1).collect();
+            let words: Vec<OsString> = std::env::args_os().skip(1).collect();
+            let words: Vec<_> = words
+                .iter()
+                .map(|word| word.to_string_lossy().into_owned())
+                .collect();
             let Some(hint) = hint(&error, &words) else {
                 error.exit();
             };

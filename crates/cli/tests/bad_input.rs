@@ -672,6 +672,22 @@ fn every_usage_error_ends_with_2() {
 }
 
 #[test]
+fn a_mistyped_option_is_no_program() {
+    for verb in ["record", "stat"] {
+        let output = memgauge().args([verb, "--machin", "zen4", "true"]).output();
+        let output = output.expect("memgauge runs");
+        assert_eq!(output.status.code(), Some(USAGE), "{}", said(&output));
+        assert!(said(&output).contains("'--machin'"), "{}", said(&output));
+    }
+    // Behind the program's name they are its own.
+    let folder = folder();
+    let mut command = memgauge();
+    command.args(["stat", "-e", "task-clock", "sh", "-c", "exit 7"]);
+    let output = command.current_dir(folder.path()).output();
+    assert_eq!(output.expect("memgauge runs").status.code(), Some(7));
+}
+
+#[test]
 fn an_option_that_a_source_would_ignore_is_refused() {
     let check = |options: &[&'static str], option: &str| {
         let all = [&["record"], options, &["--", "true"]].concat();
@@ -717,6 +733,11 @@ fn an_argument_that_is_no_text_does_not_panic() {
         .arg(OsStr::from_bytes(b"/tmp/\xff\xfe.mg"));
     let output = command.output().expect("memgauge runs");
     check_line(&output, FAILED, &["/tmp/"]);
+    let mut command = memgauge();
+    command.args(["record", "--", "cat"]);
+    command.arg(OsStr::from_bytes(b"caf\xe9.txt"));
+    let output = command.output().expect("memgauge runs");
+    check_line(&output, USAGE, &["caf", "must be UTF-8", "sh -c"]);
 }
 
 #[test]

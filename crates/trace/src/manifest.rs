@@ -162,6 +162,11 @@ pub struct MachineFacts {
     pub modified: bool,
 }
 
+impl MachineFacts {
+    /// Begin of a processor's name in formats that know no modelled machine.
+    pub const MODELLED: &str = "modelled machine ";
+}
+
 /// Geometry of a cache.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
