@@ -397,6 +397,16 @@ impl<R: Reader> Followed<R> {
                 break;
             }
         }
+        if all {
+            // Whoever still sleeps has nobody to wait for.
+            let mut index = 0;
+            while index < self.threads.len() {
+                match self.is_read(index) {
+                    true => self.end_thread(index),
+                    false => index += 1,
+                }
+            }
+        }
         if all || session.is_caught_up() {
             self.end_processes();
         }

@@ -72,8 +72,8 @@ impl Comparison {
             let [before, after] = self.estimated_from.map(of);
             let line = format!(
                 "Misses, DRAM bytes and time are estimated: {before}, {after}. A number with an \
-                 interval changed if the 95 % interval of its difference excludes zero. Cycles, \
-                 times and writebacks have no interval: small differences may be chance."
+                 interval changed if the 95 % interval of its difference excludes zero. Others \
+                 (cycles, times, writebacks, splits, misses of loads or stores) may differ by chance."
             );
             text += &style.wrap(&line, 0);
         }
