@@ -121,6 +121,8 @@ unsafe fn settings(given: *const CSettings, program: bool) -> Result<Settings, E
     settings.kernel = given.kernel != 0;
     settings.physical = given.physical != 0;
     settings.regions = given.regions != 0;
+    settings.overhead = (given.overhead != 0.0).then_some(given.overhead);
+    settings.phases = given.phases != 0;
     settings.buffer = usize::try_from(given.buffer).unwrap_or(usize::MAX);
     settings.when_full = match given.when_full {
         0 => WhenFull::OverwriteOldest,

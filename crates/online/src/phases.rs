@@ -98,31 +98,44 @@ impl Activity {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Phases {
     reference: Activity,
+    /// Windows that together told too little to judge by.
+    pending: Activity,
     /// Windows for which the last change is still interesting.
     interesting: u32,
+    changes: u64,
 }
 
 impl Phases {
     /// Ends a window in which so many events happened in so much processor time; whether
     /// what comes now is interesting.
     pub(crate) fn end(&mut self, window: &Activity, (events, observed_ns): (f64, f64)) -> bool {
-        let window = Activity {
+        self.interesting = self.interesting.saturating_sub(1);
+        self.pending.add(&Activity {
             events,
             observed_ns,
             ..*window
-        };
+        });
+        if self.pending.samples() < FEW && self.pending.rate().is_none() {
+            return self.interesting > 0;
+        }
+        let window = std::mem::take(&mut self.pending);
         let changed =
             window.is_elsewhere(&self.reference) || window.has_another_rate(&self.reference);
         if changed {
             // From now on this is how it is.
             self.reference = window;
             self.interesting = LASTS;
+            self.changes += 1;
         } else {
             self.reference.forget();
             self.reference.add(&window);
-            self.interesting = self.interesting.saturating_sub(1);
         }
         self.interesting > 0
+    }
+
+    /// Changes seen so far.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes
     }
 }
 
@@ -171,6 +184,22 @@ mod tests {
         }
         let expected: Vec<bool> = (0..60).map(|n| (30..40).contains(&n)).collect();
         assert_eq!(told, expected);
+        assert_eq!(phases.changes(), 1);
+    }
+
+    #[test]
+    fn windows_of_few_samples_are_judged_together() {
+        let (mut phases, mut stream) = (Phases::default(), Stream(7));
+        let mut first = None;
+        for n in 0..200 {
+            let base = if n < 100 { 1 << 30 } else { 1 << 40 };
+            if phases.end(&stream.window(3, base), (0.0, WINDOW_NS)) {
+                first.get_or_insert(n);
+            }
+        }
+        // Six windows have 18 samples: what is new is seen by the second such stretch.
+        assert!(first.is_some_and(|n| (100..112).contains(&n)), "{first:?}");
+        assert_eq!(phases.changes(), 1);
     }
 
     #[test]

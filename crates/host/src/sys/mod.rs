@@ -6,4 +6,5 @@ pub mod pages;
 pub mod peer;
 pub mod probe;
 pub mod process;
+pub mod scheduling;
 pub mod signals;
