@@ -102,7 +102,7 @@ impl Managed {
                 with_address += u64::from(sample.addr.is_some());
                 stands_for += sample.stands_for;
                 if let Some(activity) = &mut activity {
-                    activity.note(sample.addr.unwrap_or(sample.ip).0);
+                    activity.note(sample.ip.0, sample.addr.map(|addr| addr.0));
                 }
                 batch.push(sample.packed());
             }

@@ -199,7 +199,7 @@ mod tests {
                 random = random
                     .wrapping_mul(6_364_136_223_846_793_005)
                     .wrapping_add(1);
-                activity.note(((window / 100) << 30) + (random >> 48));
+                activity.note(4096, Some(((window / 100) << 30) + (random >> 48)));
             }
             now.samples += samples;
             now.own_ns += (samples as f64 * OWN_NS) as u64;

@@ -1,83 +1,136 @@
-//! Phases of a thread whose behaviour is known: it sweeps over one array, then over another.
+//! Phases of a program whose behaviour is known: it works on one array, then on another.
 
 mod common;
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::channel;
+use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-use common::{own_tid, profiler};
-use memgauge_live::sys::perf::own_thread_ns;
-use memgauge_online::{Profiler, Settings, Source, Statistics};
+use common::profiler;
+use memgauge_online::{Profiler, Settings, Source, State, Statistics};
+use memgauge_testing::{Need, skipped};
 
-/// Pages of each array, far more than the classes by which places are told apart.
-const PAGES: usize = 4096;
+/// Loads and stores all over one of so many arrays of 16 MiB in turn, in each of so many
+/// phases for so many milliseconds of processor time. Begins when it is told to.
+const PHASED: &str = r#"
+#define _GNU_SOURCE
+#include <stdlib.h>
+#include <signal.h>
+#include <time.h>
+#include <unistd.h>
+enum { WORDS = 1 << 22 };
+static long long now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return t.tv_sec * 1000000000ll + t.tv_nsec;
+}
+int main(int argc, char **argv)
+{
+    int arrays = atoi(argv[1]), phases = atoi(argv[2]);
+    long long phase_ns = atoll(argv[3]) * 1000000ll;
+    volatile unsigned *all = calloc((size_t)arrays * WORDS, sizeof *all);
+    unsigned at = 1;
+    for (long i = 0; i < (long)arrays * WORDS; i += 1024)
+        all[i] = 1;
+    raise(SIGSTOP);
+    long long until = now();
+    for (int phase = 0; phase < phases; phase++) {
+        volatile unsigned *array = all + (size_t)(phase % arrays) * WORDS;
+        for (until += phase_ns; now() < until;)
+            for (int i = 0; i < 10000; i++) {
+                at = at * 1664525u + 1013904223u;
+                array[at >> 10]++;
+            }
+    }
+    return 0 * argc;
+}
+"#;
 
-/// Loads and stores all over one array, for so much processor time.
-fn sweep(array: &mut [u8], ns: u64) {
-    let until = own_thread_ns() + ns;
-    let mut at = 1usize;
-    while own_thread_ns() < until {
-        for _ in 0..10_000 {
-            at = at.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            let cell = &mut array[(at >> 20) % (PAGES * 4096)];
-            *cell = std::hint::black_box(cell.wrapping_add(1));
+/// A process that ends with the test.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // One that has ended needs no end.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The compiled program; `None` where there is no compiler.
+struct Phased(tempfile::TempDir);
+
+impl Phased {
+    fn compiled() -> Option<Phased> {
+        let folder = tempfile::tempdir().expect("room");
+        let source = folder.path().join("phased.c");
+        std::fs::write(&source, PHASED).expect("room");
+        let mut cc = Command::new("cc");
+        let cc = cc.arg("-O1").arg(source).arg("-o");
+        match cc.arg(folder.path().join("phased")).status() {
+            Err(_) => {
+                skipped(Need::Tool, "cc is not installed");
+                None
+            }
+            Ok(status) => {
+                assert!(status.success(), "it does not compile");
+                Some(Phased(folder))
+            }
+        }
+    }
+
+    /// Counts every 50 ms while it works.
+    fn observed(
+        &self,
+        profiler: &Profiler,
+        (arrays, phases, phase_ms): (u32, u32, u64),
+    ) -> Vec<(Duration, Statistics)> {
+        let numbers = [arrays.to_string(), phases.to_string(), phase_ms.to_string()];
+        let mut command = Command::new(self.0.path().join("phased"));
+        let running = Running(command.args(numbers).spawn().expect("it runs"));
+        let pid = running.0.id();
+        common::until("its arrays", || {
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"));
+            stat.is_ok_and(|stat| stat.contains(") T "))
+        });
+        profiler.add_process(pid).expect("it waits");
+        let told = Command::new("kill")
+            .args(["-CONT", &pid.to_string()])
+            .status();
+        assert!(told.is_ok_and(|status| status.success()));
+        let (began, mut seen) = (Instant::now(), Vec::new());
+        loop {
+            assert!(began.elapsed() < Duration::from_secs(600), "it never ends");
+            std::thread::sleep(Duration::from_millis(50));
+            let counts = profiler.statistics(pid).expect("its counts stay");
+            let over = counts.state == State::Ended;
+            seen.push((began.elapsed(), counts));
+            if over {
+                return seen;
+            }
         }
     }
 }
 
-/// Counts of a thread every 50 ms, while it sweeps over this many arrays in turn, each for
-/// so much processor time.
-fn observed(
-    profiler: &Profiler,
-    arrays: usize,
-    phases: u64,
-    phase_ns: u64,
-) -> Vec<(Duration, Statistics)> {
-    let over = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        let ((tell, told), (go, begin)) = (channel(), channel());
-        let over = &over;
-        let thread = scope.spawn(move || {
-            let mut memory: Vec<Vec<u8>> = (0..arrays).map(|_| vec![1; PAGES * 4096]).collect();
-            tell.send(own_tid()).expect("somebody listens");
-            begin.recv().expect("it is told to begin");
-            for phase in 0..phases {
-                sweep(&mut memory[phase as usize % arrays], phase_ns);
-            }
-            over.store(true, Ordering::Release);
-        });
-        let tid: u32 = told.recv().expect("it says its number");
-        profiler.add_thread(tid).expect("it can be added");
-        go.send(()).expect("it waits");
-        let (began, mut seen) = (Instant::now(), Vec::new());
-        while !over.load(Ordering::Acquire) {
-            assert!(began.elapsed() < Duration::from_secs(600), "it never ends");
-            std::thread::sleep(Duration::from_millis(50));
-            // It may have ended meanwhile: its counts stay.
-            let counts = profiler.statistics(tid);
-            seen.extend(counts.map(|counts| (began.elapsed(), counts)));
-        }
-        thread.join().expect("it ends");
-        seen
-    })
-}
-
 #[test]
-fn a_thread_that_turns_to_other_data_is_seen_and_sampled_more() {
+fn a_program_that_turns_to_other_data_is_seen_and_sampled_more() {
     const PHASE_NS: u64 = 3_000_000_000;
+    let phase_ms = PHASE_NS / 1_000_000;
+    let Some(phased) = Phased::compiled() else {
+        return;
+    };
     let settings = Settings {
         overhead: Some(0.02),
         phases: true,
         ..Settings::of(Source::Clock)
     };
-    let Some(profiler) = profiler(settings.clone()) else {
+    let Some(profiler) = profiler(settings) else {
         return;
     };
-    let steady = observed(&profiler, 1, 2, PHASE_NS);
+    let steady = phased.observed(&profiler, (1, 2, phase_ms));
     let (_, last) = steady.last().expect("it was seen");
     assert_eq!(last.changes, 0, "it does the same all the time: {last:?}");
-    let seen = observed(&profiler, 2, 4, PHASE_NS);
+    let seen = phased.observed(&profiler, (2, 4, phase_ms));
     let (_, last) = seen.last().expect("it was seen");
     // Three changes; a window that lies astride of one may differ from both sides.
     assert!((3..=6).contains(&last.changes), "{last:?}");
