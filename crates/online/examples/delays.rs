@@ -59,9 +59,9 @@ fn run() -> Result<(), Failure> {
             return Err("chrt gave no priority".into());
         }
     }
+    let over = AtomicBool::new(false);
     let mut delays = std::thread::scope(|scope| {
         let (tell, told) = channel();
-        let over = AtomicBool::new(false);
         let over = &over;
         scope.spawn(move || {
             let tid = own_tid().map_err(|e| e.to_string());
