@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
+use std::time::{Duration, Instant};
 
 use memgauge_trace::LossKind;
 
@@ -122,6 +123,10 @@ pub(super) trait Reader {
 /// Threads that wait are let go on so many times before who has ended is looked at.
 const MOST_GO_ON: usize = 256;
 
+/// Processes that outlive the command are read for so long after its end: most are about
+/// to end too, as the first commands of a pipe are.
+const LAST_WORDS: Duration = Duration::from_millis(100);
+
 /// How far to read a thread's words.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Until {
@@ -139,6 +144,8 @@ pub(super) struct Followed<R: Reader> {
     pub(super) processes: BTreeMap<u32, Process<R::Process>>,
     pub(super) threads: Vec<Thread<R::Thread>>,
     pub(super) born: ThreadBirth,
+    /// The command has ended: no thread gets more room.
+    is_over: bool,
 }
 
 /// How many have appeared.
@@ -155,6 +162,7 @@ impl<R: Reader> Followed<R> {
             processes: BTreeMap::new(),
             threads: Vec::new(),
             born: ThreadBirth::default(),
+            is_over: false,
         }
     }
 
@@ -167,6 +175,23 @@ impl<R: Reader> Followed<R> {
             busy |= self.step(index, until, 0);
         }
         busy | self.let_go_on(session)
+    }
+
+    /// Takes in what the ended command and its children have left; how many processes
+    /// still run. Of these the reading ends here, however fast they write on.
+    pub(super) fn read_to_the_end(&mut self, session: &mut Session) -> u64 {
+        let ended = Instant::now();
+        while self.poll(session, true)
+            && (ended.elapsed() < LAST_WORDS || self.live_processes() == 0)
+        {}
+        self.reap(session, false);
+        let still_running = self.live_processes();
+        session.stop();
+        self.is_over = true;
+        self.threads.iter_mut().for_each(|t| t.ring.close());
+        self.poll(session, true);
+        self.reap(session, true);
+        still_running
     }
 
     /// Threads, those furthest behind in time first.
@@ -279,7 +304,10 @@ impl<R: Reader> Followed<R> {
         Some(number)
     }
 
-    fn add_thread(&mut self, ring: Ring) {
+    fn add_thread(&mut self, mut ring: Ring) {
+        if self.is_over {
+            ring.close();
+        }
         let Some(process) = self.processes.get_mut(&ring.process) else {
             let why = "its process could not be opened";
             ring.leave();

@@ -278,9 +278,14 @@ impl Recorder {
         modelling.checked()
     }
 
-    /// Processes that have not ended.
-    pub(super) fn live_processes(&self) -> u64 {
-        self.0.live_processes()
+    /// Takes in what the ended command and its children have left; how many processes
+    /// still run.
+    ///
+    /// # Errors
+    /// The recording could not be written.
+    pub(super) fn read_to_the_end(&mut self, session: &mut Session) -> Result<u64> {
+        let still_running = self.0.read_to_the_end(session);
+        self.0.reader.checked().map(|()| still_running)
     }
 
     /// Sends `signal` to every live process but `first`.

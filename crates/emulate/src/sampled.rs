@@ -289,18 +289,12 @@ impl OnlineRun<'_> {
 
     /// Takes in what the ended command and its children have left.
     fn read_to_the_end(&mut self, session: &mut Session) {
-        while self.followed.poll(session, true) {
-            self.answer_requests();
-        }
-        self.followed.reap(session, false);
+        self.followed.read_to_the_end(session);
         let refused = u64::from(session.refused());
         if refused > 0 {
             let why = "threads were not sampled: shared memory is full";
             self.followed.reader.sink.miss(refused, why);
         }
-        session.stop();
-        self.followed.poll(session, true);
-        self.followed.reap(session, true);
         self.answer_requests();
     }
 

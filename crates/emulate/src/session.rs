@@ -73,6 +73,7 @@ pub(super) struct Ring {
     tail: u32,
     /// Words read of the oldest unread block.
     read: usize,
+    is_closed: bool,
     some_sets: bool,
 }
 
@@ -352,6 +353,7 @@ fn open_entry(path: &Path, number: u32, head: &Shared, some_sets: bool) -> Optio
                 shared,
                 tail: 0,
                 read: 0,
+                is_closed: false,
                 some_sets,
             }))
         }
@@ -437,6 +439,11 @@ impl Ring {
         taken.store(ring::IS_LEFT, Ordering::SeqCst);
     }
 
+    /// Makes no more room: what the thread writes ends with the ring's free blocks.
+    pub(super) fn close(&mut self) {
+        self.is_closed = true;
+    }
+
     /// Words the engine had no room for.
     pub(super) fn dropped(&self) -> u32 {
         self.shared.u32(ring::DROPPED).load(Ordering::Relaxed)
@@ -505,6 +512,9 @@ impl Ring {
         }
         self.read = 0;
         self.tail = self.tail.wrapping_add(1);
+        if self.is_closed {
+            return;
+        }
         let tail = self.shared.u32(ring::TAIL);
         tail.store(self.tail, Ordering::SeqCst);
         if self.shared.u32(ring::WAITING).load(Ordering::SeqCst) != 0 && self.is_half_read() {
