@@ -61,7 +61,8 @@ fn compiled(folder: &Path, text: &str) -> PathBuf {
 fn profiler(service: &Service, id: &str) -> Value {
     let all = service.json(&["list"]);
     let all = all["profilers"].as_array().expect("a list");
-    let mine = all.iter().find(|p| p["id"].to_string() == id);
+    let id: u64 = id.parse().expect("a number");
+    let mine = all.iter().find(|p| p["id"] == id);
     mine.expect("it is there").clone()
 }
 
