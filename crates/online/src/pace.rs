@@ -19,6 +19,8 @@ const KEPT_OF_NS: f64 = 20e9;
 
 /// Nanoseconds of a thread's time after which smaller errors are looked for.
 const SLOW_NS: f64 = 1e9;
+/// Part of the overhead that memgauge's own time in one window counts for.
+const MOST_OWN: f64 = 0.5;
 /// An overhead is not held more exactly than to this part of it.
 const EXACT: f64 = 0.04;
 
@@ -99,25 +101,37 @@ impl Pace {
         }
         self.since_change = self.since_change.and(window);
         let aim = effort * aim(allowed, &self.so_far);
-        let near = chance(&window).max(NEAR_ENOUGH);
-        let soon = factor_beyond(near, aim, &window);
-        let factor = soon.or_else(|| self.slow_factor(aim))?;
+        let factor = soon_factor(aim, window, cost_ns);
+        let factor = factor.or_else(|| self.slow_factor(aim, cost_ns))?;
         self.since_change = Window::default();
         Some(changed(period, factor, 1)).filter(|&next| next != period)
     }
 
     /// What all windows since the period last changed tell together.
-    fn slow_factor(&self, aim: f64) -> Option<f64> {
+    fn slow_factor(&self, aim: f64, cost_ns: f64) -> Option<f64> {
         let window = &self.since_change;
-        let near = chance(window).max(EXACT);
+        let near = chance(aim, window, cost_ns).max(EXACT);
         let telling = window.observed_ns >= SLOW_NS && near <= 0.5;
         telling.then(|| factor_beyond(near, aim, window)).flatten()
     }
 }
 
-/// Part by which a count of random samples differs by chance: two deviations.
-fn chance(window: &Window) -> f64 {
-    2.0 / (window.samples.max(1) as f64).sqrt()
+/// What one window tells. Memgauge's own time comes in bursts, as where it reads the code of
+/// a program: of one window it counts for no more than half of the overhead.
+fn soon_factor(aim: f64, window: Window, cost_ns: f64) -> Option<f64> {
+    let near = chance(aim, &window, cost_ns).max(NEAR_ENOUGH);
+    let without_bursts = Window {
+        own_ns: window.own_ns.min(MOST_OWN * aim * window.observed_ns),
+        ..window
+    };
+    factor_beyond(near, aim, &without_bursts)
+}
+
+/// Part by which a count of random samples differs by chance from one that the overhead
+/// affords: two deviations.
+fn chance(aim: f64, window: &Window, cost_ns: f64) -> f64 {
+    let affordable = aim * window.observed_ns / cost_ns.max(1.0);
+    2.0 / affordable.max(window.samples as f64).max(1.0).sqrt()
 }
 
 #[cfg(test)]
@@ -232,6 +246,34 @@ mod tests {
         // A change is seen at the end of its first window, and lasts for ten.
         let (new, old) = (of(2, 10), of(40, 100));
         assert!(new > 2.0 * old, "{new} against {old}");
+    }
+
+    /// Overheads of windows of a thread that gets a third of a processor; in one of them
+    /// memgauge took a hundred times as long as in others.
+    #[test]
+    fn a_burst_of_own_time_moves_no_period_and_a_slow_start_is_soon_over() {
+        const SHORT_NS: u64 = WINDOW_NS / 3;
+        let (mut pace, mut now, mut period) = (Pace::default(), Spent::default(), 100_000_000);
+        let (mut left, mut periods) = (0, Vec::new());
+        for window in 0..200u64 {
+            let samples = (SHORT_NS + left) / period;
+            left = (SHORT_NS + left) % period;
+            now.samples += samples;
+            now.own_ns += samples * 1000 + if window == 100 { 3_000_000 } else { 0 };
+            now.observed_ns += SHORT_NS;
+            let next = pace.next(now, (0.01, 20_000.0), Interest::Any, period);
+            period = next.unwrap_or(period);
+            periods.push(period);
+        }
+        // 1 % is a sample of 21 us every 2.1 ms.
+        let settled = 1_800_000..2_600_000;
+        assert!(
+            periods[30..100].iter().all(|p| settled.contains(p)),
+            "{periods:?}"
+        );
+        // The burst of 3 ms is paid back: it is what 9 windows may take.
+        assert!(periods[100..].iter().all(|&p| p < 9_000_000), "{periods:?}");
+        assert!(settled.contains(&periods[199]), "{periods:?}");
     }
 
     #[test]
