@@ -22,6 +22,8 @@ pub(super) struct Process<P> {
     children: u32,
     live_threads: u32,
     ended: bool,
+    /// It ended by itself or was killed, and became no other program.
+    pub(super) died: bool,
 }
 
 /// A followed thread.
@@ -80,6 +82,12 @@ pub(super) trait Reader {
     /// Number of the mark that must have been read before a thread's first word.
     fn birth_of(&self, _: &Ring) -> Option<u64> {
         None
+    }
+
+    /// Whether a thread may have been asleep when its process ended. It ends after the
+    /// others, one of which may have ended the process.
+    fn sleeps(&self, _tid: u32) -> bool {
+        false
     }
 
     /// Where a thread is in time; those behind are read first.
@@ -285,6 +293,7 @@ impl<R: Reader> Followed<R> {
             children: 0,
             live_threads: 0,
             ended: false,
+            died: false,
             entry,
         };
         self.processes.insert(number, process);
@@ -375,7 +384,8 @@ impl<R: Reader> Followed<R> {
     /// Notices ended threads and processes. With `all`, everything counts as ended.
     pub(super) fn reap(&mut self, session: &mut Session, all: bool) {
         for process in self.processes.values_mut() {
-            process.ended |= all || process.watched.ended();
+            process.died |= !process.ended && process.watched.ended();
+            process.ended |= all || process.died;
         }
         // Order matters: a thread that appeared before its process ended is seen
         // after that, unless an older entry keeps it waiting.
@@ -395,16 +405,32 @@ impl<R: Reader> Followed<R> {
     /// Ends the threads that say so, by their ring and whether their process has
     /// ended, and that have no words left.
     fn end_threads(&mut self, has_ended: impl Fn(&Ring, bool) -> bool) {
-        let mut index = 0;
-        while index < self.threads.len() {
-            let ring = &self.threads[index].ring;
-            let process_ended = self.processes.get(&ring.process).is_none_or(|p| p.ended);
-            if has_ended(ring, process_ended) && self.is_read(index) {
-                self.end_thread(index);
-            } else {
-                index += 1;
+        for asleep in [false, true] {
+            let mut index = 0;
+            while index < self.threads.len() {
+                let ring = &self.threads[index].ring;
+                let process_ended = self.processes.get(&ring.process).is_none_or(|p| p.ended);
+                if has_ended(ring, process_ended)
+                    && self.is_read(index)
+                    && self.is_last(index, asleep)
+                {
+                    self.end_thread(index);
+                } else {
+                    index += 1;
+                }
             }
         }
+    }
+
+    /// Whether a thread is awake, or only such as sleep are left of its process.
+    fn is_last(&self, index: usize, asleep: bool) -> bool {
+        let sleeps = |t: &Thread<_>| self.reader.sleeps(t.ring.tid);
+        let ring = &self.threads[index].ring;
+        let mut others = self
+            .threads
+            .iter()
+            .filter(|t| t.ring.process == ring.process);
+        !sleeps(&self.threads[index]) || asleep && others.all(sleeps)
     }
 
     /// Reads what an ended thread left; whether that was all.

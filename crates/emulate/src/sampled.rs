@@ -27,7 +27,7 @@ use super::pace::PollPace;
 use super::regions::{RegionMark, RegionMarkKind};
 use super::replay::{Cursor, OverflowSink, Program, Replay};
 use super::session::{ProcessEntry, Ring, Session};
-use super::waits::{Sync, Waits};
+use super::waits::{Marker, Sync, Waits};
 use super::{FLUSH_EVERY, REAP_EVERY, UNRECORDED_IDLE, engine_command, spawn, start};
 use crate::{Error, Result};
 
@@ -595,7 +595,8 @@ impl Reader for SampleReader<'_> {
                 break Some(sync.number);
             }
             let (core, _) = self.machine.core_mut(thread.core);
-            let until_ns = self.waits.take(&sync, process.entry.pid, core.time_ns());
+            let by = Marker::now(process.entry.pid, tid, core.time_ns());
+            let until_ns = self.waits.take(&sync, &by);
             if let Some(until_ns) = until_ns {
                 core.wait_until(until_ns);
             }
@@ -619,6 +620,7 @@ impl Reader for SampleReader<'_> {
         self.change(process, &mut thread, unchanged);
         let counts = self.counts(&thread.kept);
         self.sink.end(thread.kept.number, &counts);
+        self.waits.runs(thread.ring.tid);
         process.kept.now_ns = process.kept.now_ns.max(self.now(&thread.kept));
         self.machine.remove_core(thread.kept.core);
     }

@@ -11,6 +11,7 @@ use super::catalogue::{BadRecord, Catalogue, CatalogueEvent};
 use super::wire::{self, control, entry, process, ring};
 use crate::sys::{Shared, futex_wake};
 use crate::{Error, Result};
+use memgauge_host::remove_orphans;
 use memgauge_host::sys::process::free_bytes;
 
 /// Below this much free memory-backed space a disk-backed directory is used.
@@ -86,6 +87,9 @@ pub(super) struct Unread {
     pub(super) sealed: bool,
 }
 
+/// Begin of the directory's name; the recorder's process number follows.
+const NAME: &str = "memgauge-";
+
 fn candidate_dirs() -> Vec<PathBuf> {
     let shm = PathBuf::from("/dev/shm");
     let enough = free_bytes(&shm).is_some_and(|free| free >= SHARED_MEMORY_BYTES);
@@ -98,7 +102,7 @@ fn make_dir() -> Result<PathBuf> {
     let mut last = std::io::Error::from(std::io::ErrorKind::NotFound);
     for base in candidate_dirs() {
         for attempt in 0..100 {
-            let dir = base.join(format!("memgauge-{}-{attempt}", std::process::id()));
+            let dir = base.join(format!("{NAME}{}-{attempt}", std::process::id()));
             match fs::DirBuilder::new().mode(0o700).create(&dir) {
                 Ok(()) => return Ok(dir),
                 Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => continue,
@@ -113,29 +117,6 @@ fn make_dir() -> Result<PathBuf> {
         "failed to make a directory for shared memory in /dev/shm or TMPDIR",
         last,
     ))
-}
-
-/// Removes directories whose recorder was killed.
-fn remove_orphans() {
-    for base in candidate_dirs() {
-        let Ok(list) = fs::read_dir(&base) else {
-            continue;
-        };
-        for path in list.flatten().map(|e| e.path()) {
-            let pid = path.file_name().and_then(|n| {
-                n.to_str()?
-                    .strip_prefix("memgauge-")?
-                    .split('-')
-                    .next()?
-                    .parse::<u32>()
-                    .ok()
-            });
-            if pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
-                // Best effort: what another user left is theirs to remove.
-                let _ = fs::remove_dir_all(&path);
-            }
-        }
-    }
 }
 
 fn open_shared(path: &Path, bytes: usize) -> std::io::Result<Shared> {
@@ -180,7 +161,9 @@ impl Session {
     /// 0: all, and not by classes.
     pub(super) fn create(sets: u64) -> Result<Session> {
         check_file_limit()?;
-        remove_orphans();
+        candidate_dirs()
+            .iter()
+            .for_each(|base| remove_orphans(base, NAME));
         let dir = make_dir()?;
         let path = dir.join("control");
         let page = || -> std::io::Result<Shared> {
