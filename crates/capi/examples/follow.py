@@ -14,7 +14,7 @@ class Settings(ctypes.Structure):
     _fields_ = [("size", ctypes.c_size_t), ("event", ctypes.c_char_p), ("period", ctypes.c_uint64),
                 ("buffer", ctypes.c_uint64), ("kernel", ctypes.c_int), ("physical", ctypes.c_int),
                 ("when_full", ctypes.c_int), ("latency_ms", ctypes.c_int), ("regions", ctypes.c_int),
-                ("reserved", ctypes.c_int)]
+                ("phases", ctypes.c_int), ("overhead", ctypes.c_double)]
 
 
 class Sample(ctypes.Structure):

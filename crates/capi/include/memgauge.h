@@ -47,7 +47,9 @@ struct memgauge_settings {
     int when_full;      /* MEMGAUGE_OVERWRITE_OLDEST, MEMGAUGE_REFUSE_NEWEST */
     int latency_ms;     /* 10 or 1: within it a sample can be read */
     int regions;        /* 1: samples tell regions of interest (memgauge_marks_file) */
-    int reserved;
+    int phases;         /* 1: more of the overhead where what a thread does has just changed */
+    double overhead;    /* part of a thread's processor time that sampling may take, 0.01 for
+                         * 1 %: its period is changed to keep to that; 0: any */
 };
 
 struct memgauge_sample {
@@ -78,6 +80,7 @@ struct memgauge_statistics {
     uint64_t stands_for, counted, period, buffer;
     uint64_t processor_ns; /* the thread's, since it was added */
     uint64_t own_ns;       /* memgauge's, for reading this thread's samples */
+    uint64_t changes;      /* times it was seen to do something else, with `phases` */
 };
 
 const char *memgauge_error(void);

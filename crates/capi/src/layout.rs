@@ -25,8 +25,10 @@ pub struct CSettings {
     pub latency_ms: c_int,
     /// Samples tell regions of interest.
     pub regions: c_int,
-    /// 0.
-    pub reserved: c_int,
+    /// More of the overhead where what a thread does has just changed.
+    pub phases: c_int,
+    /// Part of a thread's processor time that sampling may take; 0: any.
+    pub overhead: f64,
 }
 
 impl CSettings {
@@ -41,7 +43,8 @@ impl CSettings {
             when_full: 0,
             latency_ms: 10,
             regions: 0,
-            reserved: 0,
+            phases: 0,
+            overhead: 0.0,
         }
     }
 }
@@ -121,6 +124,7 @@ pub struct CStatistics {
     buffer: u64,
     processor_ns: u64,
     own_ns: u64,
+    changes: u64,
 }
 
 impl CStatistics {
@@ -151,12 +155,13 @@ impl CStatistics {
             buffer: s.buffer,
             processor_ns: s.processor_ns,
             own_ns: s.own_ns,
+            changes: s.changes,
         }
     }
 }
 
 // `tests/examples.rs` asks a C compiler for the same.
-const _: () = assert!(size_of::<CSettings>() == 56);
+const _: () = assert!(size_of::<CSettings>() == 64);
 const _: () = assert!(size_of::<CSample>() == 88);
 const _: () = assert!(std::mem::offset_of!(CSample, in_kernel) == 79);
-const _: () = assert!(size_of::<CStatistics>() == 144);
+const _: () = assert!(size_of::<CStatistics>() == 152);

@@ -121,6 +121,8 @@ unsafe fn settings(given: *const CSettings, program: bool) -> Result<Settings, E
     settings.kernel = given.kernel != 0;
     settings.physical = given.physical != 0;
     settings.regions = given.regions != 0;
+    settings.overhead = (given.overhead != 0.0).then_some(given.overhead);
+    settings.phases = given.phases != 0;
     settings.buffer = usize::try_from(given.buffer).unwrap_or(usize::MAX);
     settings.when_full = match given.when_full {
         0 => WhenFull::OverwriteOldest,
@@ -494,4 +496,36 @@ pub unsafe extern "C" fn memgauge_reader_read(
         }
         Ok(samples.len() as i64)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The settings that C code with these fields asks for.
+    fn asked(overhead: f64, phases: c_int) -> Settings {
+        let mut given = CSettings::usual();
+        (given.overhead, given.phases) = (overhead, phases);
+        // SAFETY: it is filled in, and its event is NULL.
+        unsafe { settings(&raw const given, false) }.expect("they can be read")
+    }
+
+    #[test]
+    fn overheads_and_phases_of_c_are_those_of_rust() {
+        let usual = asked(0.0, 0);
+        assert_eq!(usual, Settings::of(Source::Clock));
+        let spent = asked(0.02, 1);
+        assert_eq!((spent.overhead, spent.phases), (Some(0.02), true));
+        for (overhead, phases, says) in
+            [(0.0, 1, "an overhead"), (2.0, 0, "`2`"), (-1.0, 0, "`-1`")]
+        {
+            let error = Profiler::new(asked(overhead, phases))
+                .err()
+                .expect("refused");
+            assert_eq!(code(&error), BAD_ARGUMENT);
+            assert!(error.to_string().contains(says), "{error}");
+        }
+        let error = Profiler::new(asked(f64::NAN, 0)).err().expect("refused");
+        assert_eq!(code(&error), BAD_ARGUMENT, "{error}");
+    }
 }

@@ -269,10 +269,10 @@ fn the_header_has_the_layout_of_the_library() {
     let folder = tempfile::tempdir().expect("room");
     let source = folder.path().join("sizes.c");
     let text = "#include <memgauge.h>\n\
-        _Static_assert(sizeof(struct memgauge_settings) == 56, \"settings\");\n\
+        _Static_assert(sizeof(struct memgauge_settings) == 64, \"settings\");\n\
         _Static_assert(sizeof(struct memgauge_sample) == 88, \"sample\");\n\
         _Static_assert(offsetof(struct memgauge_sample, in_kernel) == 79, \"in_kernel\");\n\
-        _Static_assert(sizeof(struct memgauge_statistics) == 144, \"statistics\");\n";
+        _Static_assert(sizeof(struct memgauge_statistics) == 152, \"statistics\");\n";
     std::fs::write(&source, text).expect("room");
     let mut command = Command::new("cc");
     command.args(["-std=c11", "-fsyntax-only", "-I"]);

@@ -1,12 +1,14 @@
 //! `memgauge ctl`: speaks to `memgauge serve`.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
+use memgauge_host::run::locate;
 use memgauge_host::sys::signals::interrupts;
 use memgauge_serve::{
     AddProcess, AddThread, ChangeProfiler, ChangeThread, CleanWhich, Cleaning, Client, FullName,
-    NewProfiler, ShownProfiler, ShownSample, ShownThread, SourceName,
+    NewProfiler, NewProgram, ShownProfiler, ShownSample, ShownThread, SourceName,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -23,6 +25,7 @@ Examples:
   memgauge ctl new -e page-faults -c 1   every page fault
   memgauge ctl attach 1 -p 4711          a process, and what it starts
   memgauge ctl read 1 --follow           samples as they are taken
+  memgauge ctl run -- ./prog             a program on the modelled machine: its LLC misses
   memgauge ctl period 1 4711 100000      another period of one thread
   memgauge ctl stats 1                   counts of each thread
   memgauge ctl delete 1";
@@ -47,6 +50,8 @@ enum Verb {
     List,
     /// Make a profiler and print its number
     New(New),
+    /// Start a program on the modelled machine, and sample it; prints the profiler's number
+    Run(Run),
     /// Attach to a process or a thread
     Attach(Task),
     /// Detach from a process or a thread
@@ -84,6 +89,15 @@ enum WhenFull {
     Refuse,
 }
 
+impl From<WhenFull> for FullName {
+    fn from(when_full: WhenFull) -> FullName {
+        match when_full {
+            WhenFull::Overwrite => FullName::OverwriteOldest,
+            WhenFull::Refuse => FullName::RefuseNewest,
+        }
+    }
+}
+
 #[derive(Debug, Args)]
 struct New {
     /// Event to sample, as for `record -e` (else a timer, with rebuilt data addresses)
@@ -110,9 +124,38 @@ struct New {
     /// Limit the share of each thread's processor time that sampling takes
     #[arg(long, value_name = "PERCENT")]
     overhead: Option<Percent>,
+    /// Spend it where what a thread does has just changed, and half of it between
+    #[arg(long, requires = "overhead")]
+    phases: bool,
     /// A name for people
     #[arg(long, default_value = "")]
     name: String,
+}
+
+#[derive(Debug, Args)]
+struct Run {
+    /// Event of the modelled machine, as of `memgauge list` (llc.miss unless given); a
+    /// delivery may follow it: llc.miss/tagged
+    #[arg(short, long)]
+    event: Option<String>,
+    /// Period: events between two samples
+    #[arg(short = 'c', long = "count", value_name = "PERIOD")]
+    period: Option<u64>,
+    /// Samples that each thread's buffer holds
+    #[arg(long, value_name = "SAMPLES")]
+    buffer: Option<usize>,
+    /// What a full buffer does with a new sample
+    #[arg(long, value_enum, default_value_t)]
+    when_full: WhenFull,
+    /// File for the program's output and errors, which are appended (else they go nowhere)
+    #[arg(long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// A name for people
+    #[arg(long, default_value = "")]
+    name: String,
+    /// Program and its arguments. It has no input; folder and environment are those of here
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<String>,
 }
 
 #[derive(Debug, Args)]
@@ -185,12 +228,43 @@ impl New {
             kernel: self.kernel,
             physical: self.physical,
             buffer: self.buffer,
-            when_full: match self.when_full {
-                WhenFull::Overwrite => FullName::OverwriteOldest,
-                WhenFull::Refuse => FullName::RefuseNewest,
-            },
+            when_full: self.when_full.into(),
             latency_ms,
             overhead: self.overhead.map(|percent| percent.0 / 100.0),
+            phases: self.phases,
+            ..NewProfiler::default()
+        })
+    }
+}
+
+impl Run {
+    fn body(&self) -> anyhow::Result<NewProfiler> {
+        let mut command = self.command.clone();
+        if let Some(name) = command.first_mut() {
+            // As a shell of here would find it, not the service.
+            let path = std::path::absolute(locate(name)?)?;
+            *name = path.into_os_string().into_string().map_err(|path| {
+                let path = path.to_string_lossy();
+                usage(format!("failed to send `{path}`: it is no UTF-8"))
+            })?;
+        }
+        let text = |(name, value): (OsString, OsString)| {
+            Some((name.into_string().ok()?, value.into_string().ok()?))
+        };
+        let program = NewProgram {
+            command,
+            folder: Some(std::env::current_dir()?),
+            environment: Some(std::env::vars_os().filter_map(text).collect()),
+            output: self.output.as_ref().map(std::path::absolute).transpose()?,
+        };
+        Ok(NewProfiler {
+            name: self.name.clone(),
+            source: Some(SourceName::Emulate),
+            event: self.event.clone(),
+            period: self.period,
+            buffer: self.buffer,
+            when_full: self.when_full.into(),
+            program: Some(program),
             ..NewProfiler::default()
         })
     }
@@ -243,16 +317,8 @@ pub(crate) fn ctl(args: &Ctl) -> anyhow::Result<Exit> {
     };
     match &args.verb {
         Verb::List => list(&mut service)?,
-        Verb::New(new) => {
-            let made: Option<ShownProfiler> =
-                service.ask(("POST", "/v1/profilers"), Some(&new.body()?))?;
-            if let Some(made) = made {
-                terminal::print(&format!("{}\n", made.id))?;
-                made.notes
-                    .iter()
-                    .for_each(|note| eprintln!("memgauge: {note}"));
-            }
-        }
+        Verb::New(new) => make(&mut service, &new.body()?)?,
+        Verb::Run(run) => make(&mut service, &run.body()?)?,
         Verb::Attach(task) => attach(&mut service, task)?,
         Verb::Detach(task) => {
             let (kind, id, number) = task_path(task);
@@ -286,6 +352,17 @@ pub(crate) fn ctl(args: &Ctl) -> anyhow::Result<Exit> {
     Ok(Exit::Success)
 }
 
+fn make(service: &mut Service, new: &NewProfiler) -> anyhow::Result<()> {
+    let made: Option<ShownProfiler> = service.ask(("POST", "/v1/profilers"), Some(new))?;
+    if let Some(made) = made {
+        terminal::print(&format!("{}\n", made.id))?;
+        made.notes
+            .iter()
+            .for_each(|note| eprintln!("memgauge: {note}"));
+    }
+    Ok(())
+}
+
 #[derive(serde::Deserialize)]
 struct Profilers {
     profilers: Vec<ShownProfiler>,
@@ -317,7 +394,7 @@ fn list(service: &mut Service) -> anyhow::Result<()> {
             p.event.clone().unwrap_or_else(|| "clock".to_owned()),
             p.period
                 .map_or_else(|| "usual".to_owned(), |period| period.to_string()),
-            if p.on { "on" } else { "off" }.to_owned(),
+            state(p),
             p.processes.to_string(),
             p.threads.to_string(),
             p.totals.samples.to_string(),
@@ -327,6 +404,18 @@ fn list(service: &mut Service) -> anyhow::Result<()> {
         ]
     });
     terminal::print(&table(&heads, rows.collect()))
+}
+
+/// Whether it samples; of one that runs a program, also how that has ended.
+fn state(profiler: &ShownProfiler) -> String {
+    let ended = profiler.program.as_ref().filter(|program| program.ended);
+    match ended.map(|program| (program.exit_code, program.signal)) {
+        Some((Some(code), _)) => format!("exited {code}"),
+        Some((None, Some(signal))) => format!("signal {signal}"),
+        Some((None, None)) => "failed".to_owned(),
+        None if profiler.on => "on".to_owned(),
+        None => "off".to_owned(),
+    }
 }
 
 fn attach(service: &mut Service, task: &Task) -> anyhow::Result<()> {
@@ -435,6 +524,7 @@ fn stats(service: &mut Service, which: &Which) -> anyhow::Result<()> {
         "THROTTLED",
         "CPU_MS",
         "OWN_MS",
+        "CHANGES",
     ];
     let rows = threads.iter().map(|t| {
         let ms = |ns: u64| format!("{:.1}", ns as f64 / 1e6);
@@ -452,7 +542,7 @@ fn stats(service: &mut Service, which: &Which) -> anyhow::Result<()> {
         ];
         let mut row = vec![t.pid.to_string(), t.tid.to_string(), t.state.clone()];
         row.extend(counts.map(|count| count.to_string()));
-        row.extend([ms(t.processor_ns), ms(t.own_ns)]);
+        row.extend([ms(t.processor_ns), ms(t.own_ns), t.changes.to_string()]);
         row
     });
     let style = terminal::style(terminal::stdout_is_terminal());

@@ -32,6 +32,15 @@ impl Wanted {
         }
     }
 
+    /// Settings for a program that a source runs; it tells regions anyhow.
+    pub(crate) fn program_settings(&self) -> Settings {
+        Settings {
+            period: self.period,
+            overhead: self.overhead,
+            ..Settings::of(Source::Program)
+        }
+    }
+
     /// A profiler that can sample this process, so that what fails does so now.
     fn try_source(&self, source: &Source) -> memgauge_online::Result<Profiler> {
         let profiler = Profiler::new(self.settings(source.clone()))?;
@@ -91,8 +100,8 @@ pub(crate) fn is_clock(source: args::Source) -> anyhow::Result<bool> {
         args::Source::Clock => Ok(true),
         args::Source::Pmu => bail!(usage("--source pmu needs an event: name it with -e")),
         args::Source::Emulate => bail!(usage(
-            "failed to watch under emulation: running programs are not followed there: record \
-             one with memgauge record"
+            "failed to watch under emulation: running programs are not followed there: memgauge \
+             top --source emulate -- PROGRAM starts one, memgauge record records one"
         )),
     }
 }

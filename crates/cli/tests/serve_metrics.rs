@@ -219,7 +219,7 @@ metrics = {m.name: m for m in scope.metrics}
 samples = metrics['memgauge.samples'].sum
 assert samples.is_monotonic and samples.aggregation_temporality == 2
 sources = [p.attributes[0].value.string_value for p in samples.data_points]
-assert sources == ['clock', 'pmu'], sources
+assert sources == ['clock', 'pmu', 'emulate'], sources
 assert all(0 < p.start_time_unix_nano <= p.time_unix_nano for p in samples.data_points)
 [memory] = metrics['process.resident_memory_bytes'].gauge.data_points
 assert memory.as_int > 1e6 and metrics['process.resident_memory_bytes'].unit == 'By'

@@ -226,6 +226,50 @@ fn a_program_that_it_starts_has_its_regions_of_interest() {
     assert_eq!(missing.status.code(), Some(127));
 }
 
+#[test]
+fn a_program_on_the_modelled_machine_is_watched_live() {
+    let Some(hot) = Hot::built() else { return };
+    if !harness::needs(&[]) {
+        return;
+    }
+    let program = hot.program();
+    let program = program.to_str().expect("a plain name");
+    let options = ["--once", "-d", "4s", "--no-io", "--source", "emulate"];
+    let output = Command::new(PROGRAM)
+        .arg("top")
+        .args(options)
+        .args(["-e", "l1d.miss", "-c", "997", "--", program])
+        .env("LC_ALL", "C")
+        // The program has it still when top has ended.
+        .stderr(Stdio::null())
+        .output()
+        .expect("memgauge runs");
+    let (text, _) = said(&output);
+    assert!(output.status.success(), "{text}");
+    let mut lines = text.lines();
+    let line = lines.find(|line| line.trim_end().ends_with("    hot"));
+    let line = line.unwrap_or_else(|| panic!("no line of hot, by its own name: {text}"));
+    let pid = line.split_whitespace().next().unwrap_or("none").to_owned();
+    // It goes on when top has ended.
+    let killed = Command::new("kill").args(["-9", &pid]).status();
+    assert!(killed.is_ok_and(|status| status.success()), "{text}");
+    assert!(is_sampled(&text, &pid), "{text}");
+    let source = "source: event l1d.miss of the modelled machine, exact for it";
+    assert!(text.contains(source), "{text}");
+    // By construction 8 to 1: each line of both parts is a miss.
+    let (most, least) = (
+        share(&text, "hot_loop  hot"),
+        share(&text, "cool_loop  hot"),
+    );
+    assert!(most > 4.0 * least && least > 0.0, "{text}");
+    let fields = line.split_whitespace().collect::<Vec<_>>();
+    assert!(
+        fields.contains(&"100"),
+        "each sample is of a process: {text}"
+    );
+    assert!(text.contains("Heat of anon 0x"), "{text}");
+}
+
 /// Reads blocks of a run of `top -b` until one is as awaited.
 fn await_block(lines: &mut impl Iterator<Item = String>, is: impl Fn(&str) -> bool) -> String {
     let mut block = String::new();
@@ -344,6 +388,16 @@ fn bad_input_is_refused_with_one_line() {
         ),
         (&["-d", "1ms"], 2, "100ms or more"),
         (&["--source", "emulate"], 2, "memgauge record"),
+        (
+            &["--source", "clock", "-e", "faults"],
+            2,
+            "samples no faults",
+        ),
+        (
+            &["--source", "emulate", "--overhead", "1%", "--", "true"],
+            2,
+            "no setting of an overhead",
+        ),
         (&["--source", "pmu"], 2, "-e"),
         (&["--once", "-e", "no-such-event"], 2, "no-such-event"),
     ] {

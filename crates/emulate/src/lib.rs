@@ -37,7 +37,7 @@ mod words;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use memgauge_machine::{Config, Delivered, Delivery, Machine, PmuConfig};
@@ -202,6 +202,12 @@ fn manifest(options: &Options, emulator: &Emulator) -> Manifest {
 }
 
 fn spawn(command: &[String], emulator: &Emulator, session: &Session) -> Result<Program> {
+    let mut engine = engine_command(command, emulator, session)?;
+    start(&mut engine, emulator).map(Program::of)
+}
+
+/// The command that runs a program under the engine.
+fn engine_command(command: &[String], emulator: &Emulator, session: &Session) -> Result<Command> {
     let (path, args) = resolve(command)?;
     let mut engine = Command::new(&emulator.path);
     engine
@@ -209,7 +215,11 @@ fn spawn(command: &[String], emulator: &Emulator, session: &Session) -> Result<P
         .arg(path)
         .args(&args[1..]);
     without_randomisation(&mut engine);
-    let spawned = engine.spawn().map(Program::of);
+    Ok(engine)
+}
+
+fn start(engine: &mut Command, emulator: &Emulator) -> Result<Child> {
+    let spawned = engine.spawn();
     spawned.map_err(|e| Error::system(format!("failed to start `{}`", emulator.path.display()), e))
 }
 

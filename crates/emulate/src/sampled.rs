@@ -6,6 +6,9 @@
 //! for the period that was set when it happened.
 
 use std::collections::BTreeMap;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use memgauge_host::regions::{End, OpenRegions};
@@ -25,7 +28,7 @@ use super::regions::{RegionMark, RegionMarkKind};
 use super::replay::{Cursor, OverflowSink, Program, Replay};
 use super::session::{ProcessEntry, Ring, Session};
 use super::waits::{Marker, Sync, Waits};
-use super::{FLUSH_EVERY, REAP_EVERY, UNRECORDED_IDLE, spawn};
+use super::{FLUSH_EVERY, REAP_EVERY, UNRECORDED_IDLE, engine_command, spawn, start};
 use crate::{Error, Result};
 
 type Process = follow::Process<Modelled>;
@@ -33,6 +36,20 @@ type Thread = follow::Thread<Running>;
 
 /// Address spaces the machine tells apart; later processes share numbers.
 const ADDRESS_SPACES: u32 = (1 << 18) - 1;
+
+/// What a program is given that goes on when memgauge ends. It has no input, and interrupts
+/// of memgauge do not reach it.
+#[derive(Debug)]
+pub struct Surroundings {
+    /// Where its output and its errors go.
+    pub output: [Stdio; 2],
+    /// Its folder; `None`: memgauge's.
+    pub folder: Option<PathBuf>,
+    /// Its environment; `None`: memgauge's.
+    pub environment: Option<BTreeMap<String, String>>,
+    /// Whether signals that a terminal sends to memgauge pass it by.
+    pub own_group: bool,
+}
 
 /// What to run, and what to sample of it.
 #[derive(Clone, Debug)]
@@ -97,6 +114,22 @@ fn usual_period(event: EventId) -> u64 {
     }
 }
 
+impl Surroundings {
+    fn give_to(self, engine: &mut Command) {
+        let [output, errors] = self.output;
+        engine.stdin(Stdio::null()).stdout(output).stderr(errors);
+        if let Some(folder) = self.folder {
+            engine.current_dir(folder);
+        }
+        if let Some(environment) = self.environment {
+            engine.env_clear().envs(environment);
+        }
+        if self.own_group {
+            engine.process_group(0);
+        }
+    }
+}
+
 /// A program that runs under the engine and waits for somebody to read its words. Dropped
 /// before, it is killed.
 pub struct SampledProgram {
@@ -118,6 +151,24 @@ impl SampledProgram {
     /// # Errors
     /// The command cannot run, the engine is missing, or the model has no such machine.
     pub fn start(options: &SampledOptions) -> Result<SampledProgram> {
+        SampledProgram::start_in(options, None)
+    }
+
+    /// The same for a program that goes on when memgauge ends.
+    ///
+    /// # Errors
+    /// As of [`SampledProgram::start`].
+    pub fn start_apart(
+        options: &SampledOptions,
+        surroundings: Surroundings,
+    ) -> Result<SampledProgram> {
+        SampledProgram::start_in(options, Some(surroundings))
+    }
+
+    fn start_in(
+        options: &SampledOptions,
+        surroundings: Option<Surroundings>,
+    ) -> Result<SampledProgram> {
         resolve(&options.command)?;
         let emulator = Emulator::find()?;
         let pmu = PmuConfig {
@@ -128,7 +179,14 @@ impl SampledProgram {
         let machine =
             Machine::new(options.machine.clone(), pmu).map_err(|e| Error::usage(e.to_string()))?;
         let session = Session::create(0)?;
-        let program = spawn(&options.command, &emulator, &session)?;
+        let program = match surroundings {
+            None => spawn(&options.command, &emulator, &session)?,
+            Some(surroundings) => {
+                let mut engine = engine_command(&options.command, &emulator, &session)?;
+                surroundings.give_to(&mut engine);
+                RunningProgram::apart(start(&mut engine, &emulator)?)
+            }
+        };
         Ok(SampledProgram {
             event: options.event,
             pid: program.pid(),

@@ -64,6 +64,8 @@ pub struct Program {
     child: Child,
     watched: Watched,
     interrupts: Interrupts,
+    /// Interrupts of memgauge are none of its business.
+    apart: bool,
 }
 
 impl Program {
@@ -81,8 +83,18 @@ impl Program {
     pub fn of(child: Child) -> Program {
         signals::ends_at(signals::MOST as u32);
         Program {
+            apart: false,
+            ..Program::apart(child)
+        }
+    }
+
+    /// A program that was just started and that goes on when memgauge ends: interrupts of
+    /// memgauge do not reach it, and end memgauge as if it were not there.
+    pub fn apart(child: Child) -> Program {
+        Program {
             watched: Watched::new(child.id()),
             interrupts: Interrupts::after(interrupts()),
+            apart: true,
             child,
         }
     }
@@ -108,6 +120,10 @@ impl Program {
     pub fn ended_with(&mut self, others: &mut dyn FnMut(i32)) -> Result<Option<CommandEnd>> {
         let status = self.child.try_wait();
         let status = status.map_err(|e| Error::system("failed to wait for the program", e))?;
+        if self.apart {
+            let none = std::iter::empty();
+            return Ok(status.map(|status| self.interrupts.end(status, none)));
+        }
         if let Some(status) = status {
             return Ok(Some(self.interrupts.end(status, interrupts_so_far())));
         }

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use memgauge_host::sys::scheduling::ask_for_short_slices;
 use memgauge_live::sample::attached::{Attached, Plan, ProcessCode, Told};
 use memgauge_live::sys::perf::{self, Said};
 
@@ -101,7 +102,7 @@ impl Managed {
                 with_address += u64::from(sample.addr.is_some());
                 stands_for += sample.stands_for;
                 if let Some(activity) = &mut activity {
-                    activity.note(sample.addr.unwrap_or(sample.ip).0);
+                    activity.note(sample.ip.0, sample.addr.map(|addr| addr.0));
                 }
                 batch.push(sample.packed());
             }
@@ -166,7 +167,13 @@ impl Managed {
         let interest = match &mut self.phases {
             None => Interest::Any,
             Some((phases, activity)) => {
-                match phases.end(&std::mem::take(activity), self.pace.gained(&now)) {
+                let gained = self.pace.gained(&now);
+                let interesting = phases.end(&std::mem::take(activity), gained);
+                self.thread
+                    .counts
+                    .changes
+                    .store(phases.changes(), Ordering::Relaxed);
+                match interesting {
                     true => Interest::Much,
                     false => Interest::Little,
                 }
@@ -717,6 +724,8 @@ impl Control for Common {
 /// Reads the kernel's rings until the profiler is dropped. `signal` is readable when
 /// something was changed.
 pub(crate) fn collect(common: &Common, mut signal: UnixStream) {
+    // Where all processors are busy: else others that woke up before it go first.
+    ask_for_short_slices();
     let mut ready = Vec::new();
     while !common.over.load(Ordering::Acquire) {
         let (numbers, mut fds, timeout_ms) = {

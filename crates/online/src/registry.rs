@@ -75,6 +75,8 @@ pub struct Statistics {
     pub processor_ns: u64,
     /// Nanoseconds of memgauge's own processor time for reading this thread's samples.
     pub own_ns: u64,
+    /// Times it was seen to do something else than before, where phases are told apart.
+    pub changes: u64,
     /// What became of the samples in the queue that readers share; with readers of the
     /// other kind alone, in that of the first of them.
     pub account: Account,
@@ -108,6 +110,7 @@ pub(crate) struct Counts {
     pub(crate) period: AtomicU64,
     pub(crate) processor_ns: AtomicU64,
     pub(crate) own_ns: AtomicU64,
+    pub(crate) changes: AtomicU64,
 }
 
 pub(crate) fn add(counter: &AtomicU64, n: u64) {
@@ -188,6 +191,7 @@ impl SampledThread {
             buffer: self.ring.capacity(),
             processor_ns: of(&c.processor_ns),
             own_ns: of(&c.own_ns),
+            changes: of(&c.changes),
             account: self.ring.account(queue.unwrap_or(SHARED_QUEUE)),
         }
     }

@@ -203,7 +203,10 @@ impl Settings {
 
 impl Settings {
     /// Refuses what makes no sense of a program that another source runs.
-    pub(crate) fn check_program(&self) -> Result<()> {
+    ///
+    /// # Errors
+    /// The setting that a program does not take.
+    pub fn check_program(&self) -> Result<()> {
         check_buffer(self.buffer)?;
         self.period.map(check_period).transpose()?;
         let unused = [

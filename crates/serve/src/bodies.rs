@@ -3,11 +3,12 @@
 //! Addresses are text in hexadecimal: many readers of JSON keep numbers to 2^53 alone.
 
 use memgauge_online::{
-    AccessKind, DataSource, Derivation, Latency, Sample, Settings, Sharing, Source, State,
-    Statistics, WhenFull,
+    AccessKind, CommandEnd, DataSource, Derivation, Latency, Result as Sampled, Sample, Settings,
+    Sharing, Source, State, Statistics, WhenFull,
 };
 use serde::{Deserialize, Serialize};
 
+use crate::programs::NewProgram;
 use crate::refusal::Refusal;
 
 /// Where samples come from.
@@ -19,6 +20,8 @@ pub enum SourceName {
     Clock,
     /// An event.
     Pmu,
+    /// The modelled machine, for a program that the service starts.
+    Emulate,
 }
 
 impl SourceName {
@@ -27,6 +30,7 @@ impl SourceName {
         match self {
             SourceName::Clock => "clock",
             SourceName::Pmu => "pmu",
+            SourceName::Emulate => "emulate",
         }
     }
 }
@@ -79,10 +83,11 @@ impl From<SharingName> for Sharing {
 pub struct NewProfiler {
     /// A word for people.
     pub name: String,
-    /// Where samples come from; without it `pmu` if there is an event.
+    /// Where samples come from; without it `emulate` if there is a program, else `pmu` if
+    /// there is an event.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source: Option<SourceName>,
-    /// Event of source `pmu`, as in `memgauge record -e`.
+    /// Event of source `pmu`, as in `memgauge record -e`; of `emulate` one of the model.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub event: Option<String>,
     /// Events between two samples; of timers nanoseconds.
@@ -103,8 +108,13 @@ pub struct NewProfiler {
     /// Part of each thread's processor time that sampling may take.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub overhead: Option<f64>,
+    /// More of the overhead where what a thread does has just changed, less between.
+    pub phases: bool,
     /// How long it lives.
     pub lifetime: Lifetime,
+    /// The program to start, of source `emulate`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub program: Option<NewProgram>,
 }
 
 /// Longest name of a profiler.
@@ -113,15 +123,27 @@ const MOST_NAME_BYTES: usize = 64;
 impl NewProfiler {
     /// Its source.
     pub(crate) fn source(&self) -> SourceName {
-        let usual = match self.event {
-            Some(_) => SourceName::Pmu,
-            None => SourceName::Clock,
+        let usual = match (&self.program, &self.event) {
+            (Some(_), _) => SourceName::Emulate,
+            (None, Some(_)) => SourceName::Pmu,
+            (None, None) => SourceName::Clock,
         };
         self.source.unwrap_or(usual)
     }
 
     pub(crate) fn settings(&self) -> Result<Settings, Refusal> {
+        let runs = self.source() == SourceName::Emulate;
+        if runs != self.program.is_some() {
+            let why = match runs {
+                true => {
+                    "failed to make a profiler: source `emulate` attaches to nothing: give it a program to start"
+                }
+                false => "failed to start a program: source `emulate` does: leave out the other",
+            };
+            return Err(Refusal::bad(why));
+        }
         let source = match (self.source(), &self.event) {
+            (SourceName::Emulate, _) => Source::Program,
             (SourceName::Clock, None) => Source::Clock,
             (SourceName::Pmu, Some(event)) => Source::Pmu(event.clone()),
             (SourceName::Clock, Some(event)) => {
@@ -155,6 +177,7 @@ impl NewProfiler {
             },
             latency: latency(self.latency_ms)?,
             overhead: self.overhead,
+            phases: self.phases,
             ..usual
         })
     }
@@ -305,6 +328,8 @@ pub struct ShownProfiler {
     pub source: SourceName,
     /// Event; null of source `clock`.
     pub event: Option<String>,
+    /// The program that was started for it; null where there is none.
+    pub program: Option<ShownProgram>,
     /// Whether sampling is on.
     pub on: bool,
     /// Period of threads that are added; null: the source's usual one.
@@ -321,6 +346,8 @@ pub struct ShownProfiler {
     pub latency_ms: u64,
     /// Part of each thread's processor time that sampling may take.
     pub overhead: Option<f64>,
+    /// More of the overhead where what a thread does has just changed.
+    pub phases: bool,
     /// How long it lives.
     pub lifetime: Lifetime,
     /// Whether it samples processes of its user alone.
@@ -335,6 +362,41 @@ pub struct ShownProfiler {
     pub totals: Totals,
     /// What had to be changed of the settings, and what went wrong.
     pub notes: Vec<String>,
+}
+
+/// A program that the service started.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShownProgram {
+    /// Its words.
+    pub command: Vec<String>,
+    /// Its first process.
+    pub pid: u32,
+    /// Whether it has ended, and all its samples can be read.
+    pub ended: bool,
+    /// Its exit code; null while it runs, and where a signal ended it.
+    pub exit_code: Option<i32>,
+    /// The signal that ended it.
+    pub signal: Option<i32>,
+    /// Why it could not be followed to its end.
+    pub trouble: Option<String>,
+}
+
+impl ShownProgram {
+    pub(crate) fn of(command: &[String], pid: u32, end: Option<Sampled<CommandEnd>>) -> Self {
+        let mut shown = ShownProgram {
+            command: command.to_vec(),
+            pid,
+            ended: end.is_some(),
+            ..ShownProgram::default()
+        };
+        match end {
+            None | Some(Ok(CommandEnd::Interrupted)) => {}
+            Some(Ok(CommandEnd::Exited(code))) => shown.exit_code = Some(code),
+            Some(Ok(CommandEnd::Signalled(signal))) => shown.signal = Some(signal),
+            Some(Err(e)) => shown.trouble = Some(e.in_full()),
+        }
+        shown
+    }
 }
 
 /// Counts of a thread.
@@ -380,6 +442,8 @@ pub struct ShownThread {
     pub processor_ns: u64,
     /// Nanoseconds of the service's own processor time for reading its samples.
     pub own_ns: u64,
+    /// Times it was seen to do something else than before, with `phases`.
+    pub changes: u64,
 }
 
 impl From<&Statistics> for ShownThread {
@@ -411,6 +475,7 @@ impl From<&Statistics> for ShownThread {
             counted: s.counted,
             processor_ns: s.processor_ns,
             own_ns: s.own_ns,
+            changes: s.changes,
         }
     }
 }
@@ -418,7 +483,7 @@ impl From<&Statistics> for ShownThread {
 /// A sample.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShownSample {
-    /// When it was taken, nanoseconds of `CLOCK_MONOTONIC`.
+    /// When it was taken, nanoseconds of `CLOCK_MONOTONIC`; of source `emulate` virtual time.
     pub time_ns: u64,
     /// Process.
     pub pid: u32,
@@ -550,6 +615,11 @@ mod tests {
         assert!(refused(r#"{"sauce":"clock"}"#).contains("sauce"));
         assert!(refused(r#"{"source":"clock","event":"page-faults"}"#).contains("page-faults"));
         assert!(refused(r#"{"source":"pmu"}"#).contains("needs an event"));
+        assert!(refused(r#"{"source":"emulate"}"#).contains("a program to start"));
+        let program = r#""program":{"command":["true"]}"#;
+        assert!(refused(&format!(r#"{{"source":"clock",{program}}}"#)).contains("`emulate`"));
+        let unknown = r#"{"program":{"command":["true"],"user":0}}"#;
+        assert!(refused(unknown).contains("user"));
         assert!(refused(r#"{"latency_ms":5}"#).contains("`5`"));
         assert!(refused(r#"{"period":-1}"#).contains("-1"));
         assert!(refused(&format!(r#"{{"name":"{}"}}"#, "n".repeat(65))).contains("64"));

@@ -8,6 +8,7 @@ mod http;
 mod io_bytes;
 mod metrics;
 mod profilers;
+mod programs;
 mod push;
 mod refusal;
 mod rights;
@@ -18,13 +19,15 @@ mod socket;
 
 pub use bodies::{
     AddProcess, AddThread, ChangeProfiler, ChangeThread, CleanWhich, Cleaning, FullName, Lifetime,
-    NewProfiler, SharingName, ShownProfiler, ShownSample, ShownThread, SourceName, Totals,
+    NewProfiler, SharingName, ShownProfiler, ShownProgram, ShownSample, ShownThread, SourceName,
+    Totals,
 };
 pub use client::Client;
 pub use http::{Parsed, Request, Response, parse};
 pub use io_bytes::{IoSource, Moved};
 pub use metrics::{Family, Kind, Labels, Value};
 pub use profilers::Limits;
+pub use programs::{NewProgram, ProgramSource};
 pub use push::{Push, SendMetrics, Tell};
 pub use refusal::{KINDS, Refusal};
 pub use rights::{Peer, Policy, Rights, group};

@@ -230,7 +230,7 @@ const COUNTS: [Count; 10] = [
     ),
 ];
 
-const SOURCES: [SourceName; 2] = [SourceName::Clock, SourceName::Pmu];
+const SOURCES: [SourceName; 3] = [SourceName::Clock, SourceName::Pmu, SourceName::Emulate];
 
 fn sampling(families: &mut Families, profilers: &Profilers) {
     let totals = profilers.totals();
@@ -244,7 +244,7 @@ fn sampling(families: &mut Families, profilers: &Profilers) {
     let help = "Processor time of the service for reading samples.";
     families.add(("memgauge_sampling_seconds", Kind::Counter), help, seconds);
     let observed = SOURCES.map(|source| (label(source), of(source).processor_ns as f64 / 1e9));
-    let help = "Processor time of threads while they were attached to.";
+    let help = "Processor time of threads while they were attached to; of emulate virtual time.";
     families.add(("memgauge_observed_seconds", Kind::Counter), help, observed);
     let all = profilers.all();
     let count = |source| all.iter().filter(|entry| entry.source() == source).count();

@@ -7,8 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use memgauge_online::{Clean, Latency, Profiler, Settings, Sharing, State, Statistics};
 
 use crate::bodies::{
-    FullName, Lifetime, NewProfiler, ShownProfiler, ShownThread, SourceName, Totals,
+    FullName, Lifetime, NewProfiler, ShownProfiler, ShownProgram, ShownThread, SourceName, Totals,
 };
+use crate::programs::Programs;
 use crate::refusal::Refusal;
 use crate::rights::{Peer, Rights};
 
@@ -79,6 +80,8 @@ pub(crate) struct Entry {
     uid: u32,
     new: NewProfiler,
     settings: Settings,
+    /// First process of the program that was started for it.
+    program: Option<u32>,
     /// The connection it lives as long as.
     connection: Option<u64>,
     changing: Mutex<Changing>,
@@ -182,6 +185,12 @@ impl Entry {
         Ok(())
     }
 
+    fn program(&self) -> Option<ShownProgram> {
+        let (program, pid) = self.new.program.as_ref().zip(self.program)?;
+        let end = self.profiler.ended();
+        Some(ShownProgram::of(&program.command, pid, end))
+    }
+
     pub(crate) fn show(&self) -> ShownProfiler {
         let (totals, now) = self.totals();
         let attached = || now.iter().filter(|t| is_attached(t));
@@ -193,6 +202,7 @@ impl Entry {
             name: self.new.name.clone(),
             source: self.new.source(),
             event: self.new.event.clone(),
+            program: self.program(),
             on: changing.on,
             period: changing.period,
             kernel: self.settings.kernel,
@@ -207,6 +217,7 @@ impl Entry {
                 Latency::OneMillisecond => 1,
             },
             overhead: self.settings.overhead,
+            phases: self.settings.phases,
             lifetime: self.new.lifetime,
             own_processes_only: self.settings.only_user.is_some(),
             processes: processes.len(),
@@ -236,18 +247,20 @@ struct Table {
 /// All profilers.
 pub(crate) struct Profilers {
     limits: Limits,
+    programs: Programs,
     table: Mutex<Table>,
 }
 
 impl Profilers {
     /// None yet.
-    pub(crate) fn new(limits: Limits) -> Profilers {
+    pub(crate) fn new(limits: Limits, programs: Programs) -> Profilers {
         let first = Table {
             next: 1,
             ..Table::default()
         };
         Profilers {
             limits,
+            programs,
             table: Mutex::new(first),
         }
     }
@@ -259,7 +272,7 @@ impl Profilers {
     pub(crate) fn create(
         &self,
         (peer, rights): (&Peer, Rights),
-        new: NewProfiler,
+        mut new: NewProfiler,
         connection: u64,
     ) -> Result<Arc<Entry>, Refusal> {
         let mut settings = new.settings()?;
@@ -267,10 +280,10 @@ impl Profilers {
         settings.most_threads = self.most_threads(settings.buffer)?;
         self.begin(peer.uid)?;
         // Without the lock: where an overhead is set, the cost of a sample is measured.
-        let made = Profiler::new(settings.clone());
+        let made = self.make(peer, &mut new, &mut settings);
         let mut table = lock(&self.table);
         *table.begun.entry(peer.uid).or_default() -= 1;
-        let profiler = made?;
+        let (profiler, program) = made?;
         if settings.when_full == memgauge_online::WhenFull::OverwriteOldest {
             // From the first sample on the queue counts what is overwritten. One that
             // refuses would wait for a reader of the queue, who may never come.
@@ -290,12 +303,34 @@ impl Profilers {
             }),
             new,
             settings,
+            program,
             past: Mutex::default(),
             profiler,
             gone: SetOnDrop(Arc::default()),
         });
         table.entries.insert(id, Arc::clone(&entry));
         Ok(entry)
+    }
+
+    /// A profiler; of a program that is started now, with its first process.
+    fn make(
+        &self,
+        peer: &Peer,
+        new: &mut NewProfiler,
+        settings: &mut Settings,
+    ) -> Result<(Profiler, Option<u32>), Refusal> {
+        let Some(program) = &new.program else {
+            return Ok((Profiler::new(settings.clone())?, None));
+        };
+        // Whoever may have it started may profile all.
+        settings.only_user = None;
+        settings.check_program()?;
+        let run = self.programs.start(peer, program, new.event.as_deref())?;
+        let pid = run.pid();
+        settings.period.get_or_insert(run.period());
+        new.event = Some(run.event().to_owned());
+        let profiler = Profiler::of_program(settings.clone(), run)?;
+        Ok((profiler, Some(pid)))
     }
 
     fn most_threads(&self, buffer: usize) -> Result<usize, Refusal> {
@@ -421,6 +456,14 @@ mod tests {
         }
     }
 
+    fn profilers(limits: Limits) -> Profilers {
+        let programs = Programs {
+            source: None,
+            service_uid: 0,
+        };
+        Profilers::new(limits, programs)
+    }
+
     fn refused<T>(result: Result<T, Refusal>) -> u16 {
         match result {
             Ok(_) => panic!("it was granted"),
@@ -442,7 +485,7 @@ mod tests {
         if !has_perf() {
             return;
         }
-        let all = Profilers::new(Limits::default());
+        let all = profilers(Limits::default());
         let (one, two) = (peer(1001), peer(1002));
         let own = |peer| (peer, Rights::Own);
         let made = all
@@ -465,7 +508,7 @@ mod tests {
         if !has_perf() {
             return;
         }
-        let all = Profilers::new(Limits {
+        let all = profilers(Limits {
             profilers_of_user: 2,
             ..Limits::default()
         });
@@ -494,7 +537,7 @@ mod tests {
         if !has_perf() {
             return;
         }
-        let all = Profilers::new(Limits::default());
+        let all = profilers(Limits::default());
         let one = peer(1001);
         let make = |lifetime, connection| {
             let new = NewProfiler {
@@ -521,7 +564,7 @@ mod tests {
         if !has_perf() {
             return;
         }
-        let all = Profilers::new(Limits::default());
+        let all = profilers(Limits::default());
         let one = peer(1001);
         let ask = |new: NewProfiler| all.create((&one, Rights::Own), new, 1);
         let kernel = NewProfiler {
@@ -566,6 +609,7 @@ mod tests {
             buffer: 64,
             processor_ns: 5,
             own_ns: 2,
+            changes: 0,
             account: memgauge_online::Account {
                 delivered: 10 - waiting,
                 overwritten: 0,

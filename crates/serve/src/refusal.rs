@@ -47,7 +47,10 @@ impl Refusal {
 impl From<Error> for Refusal {
     fn from(error: Error) -> Refusal {
         let (status, kind) = match error.kind() {
-            ErrorKind::Usage | ErrorKind::BadInput => (400, "bad_request"),
+            ErrorKind::Usage
+            | ErrorKind::BadInput
+            | ErrorKind::ProgramNotFound
+            | ErrorKind::ProgramNotExecutable => (400, "bad_request"),
             ErrorKind::Refused => (403, "not_allowed"),
             ErrorKind::NoSuchTask => (404, "no_such_task"),
             ErrorKind::Exhausted => (503, "limit"),

@@ -16,6 +16,7 @@ use crate::http::{LINES, Request, Response, chunk, chunked_head};
 use crate::io_bytes::{IoBytes, IoSource};
 use crate::metrics::{self, Families, Traffic};
 use crate::profilers::Limits;
+use crate::programs::ProgramSource;
 use crate::push::{Push, Pusher, Pushes};
 use crate::refusal::Refusal;
 use crate::rights::{Peer, Policy};
@@ -50,6 +51,8 @@ pub struct Setup {
     pub policy: Policy,
     /// Where metrics are asked for.
     pub metrics: Option<TcpListener>,
+    /// Starts programs for the service's own user.
+    pub programs: Option<Box<dyn ProgramSource>>,
     /// Accounts for I/O, for the metrics.
     pub io: Option<Box<dyn IoSource>>,
     /// Sends metrics to a collector.
@@ -137,7 +140,7 @@ impl Shared {
 /// The system refuses to wait for connections.
 pub fn serve(socket: &Socket, setup: Setup, goes_on: impl Fn() -> bool) -> io::Result<()> {
     let shared = Arc::new(Shared {
-        service: Service::new(setup.limits, setup.policy),
+        service: Service::new(setup.limits, setup.policy, setup.programs),
         open: Mutex::default(),
         traffic: Traffic::default(),
         next: AtomicU64::new(1),

@@ -16,6 +16,7 @@ use crate::bodies::{
 };
 use crate::http::{JSON, MOST_BODY_BYTES, Request, Response};
 use crate::profilers::{Entry, Limits, Profilers};
+use crate::programs::{ProgramSource, Programs};
 use crate::refusal::Refusal;
 use crate::rights::{Peer, Policy, Rights};
 use crate::routes::{Found, Operation, find};
@@ -88,9 +89,17 @@ fn nothing() -> Result<Answer, Refusal> {
 }
 
 impl Service {
-    pub(crate) fn new(limits: Limits, policy: Policy) -> Service {
+    pub(crate) fn new(
+        limits: Limits,
+        policy: Policy,
+        programs: Option<Box<dyn ProgramSource>>,
+    ) -> Service {
+        let programs = Programs {
+            source: programs,
+            service_uid: policy.service_uid,
+        };
         Service {
-            profilers: Profilers::new(limits),
+            profilers: Profilers::new(limits, programs),
             policy,
         }
     }

@@ -1,10 +1,11 @@
 //! The description of the service is that of the service: paths, parameters, fields.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use memgauge_serve::{
-    AddProcess, AddThread, ChangeProfiler, ChangeThread, Cleaning, KINDS, NewProfiler, OPENAPI,
-    ROUTES, ShownProfiler, ShownSample, ShownThread, SourceName, Totals, parameters,
+    AddProcess, AddThread, ChangeProfiler, ChangeThread, Cleaning, KINDS, NewProfiler, NewProgram,
+    OPENAPI, ROUTES, ShownProfiler, ShownProgram, ShownSample, ShownThread, SourceName, Totals,
+    parameters,
 };
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -84,7 +85,14 @@ fn check(schema: &str, written: &impl Serialize) {
 
 #[test]
 fn fields_of_each_object_are_described() {
+    let program = NewProgram {
+        command: vec![String::new()],
+        folder: Some("/".into()),
+        environment: Some(BTreeMap::new()),
+        output: Some("/".into()),
+    };
     let new = NewProfiler {
+        program: Some(program.clone()),
         source: Some(SourceName::Clock),
         event: Some(String::new()),
         period: Some(1),
@@ -94,6 +102,10 @@ fn fields_of_each_object_are_described() {
         ..NewProfiler::default()
     };
     check("NewProfiler", &new);
+    let described = &described()["components"]["schemas"]["NewProgram"];
+    let written = serde_json::to_value(&program).expect("JSON");
+    assert_eq!(names(&described["properties"]), names(&written));
+    assert_eq!(described["required"], json!(["command"]));
     let change = ChangeProfiler {
         on: Some(true),
         period: Some(1),
@@ -109,6 +121,7 @@ fn fields_of_each_object_are_described() {
     check("AddProcess", &AddProcess { pid: 1 });
     check("Cleaning", &Cleaning::default());
     check("Profiler", &ShownProfiler::default());
+    check("Program", &ShownProgram::default());
     check("Thread", &ShownThread::default());
     check("Sample", &ShownSample::default());
     check("Totals", &Totals::default());

@@ -2,6 +2,7 @@
 
 mod collector;
 mod io_accounts;
+pub(crate) mod programs;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -11,7 +12,7 @@ use clap::Args;
 use memgauge_host::sys::process::effective_ids;
 use memgauge_host::sys::signals::interrupts;
 use memgauge_online::raise_open_files;
-use memgauge_serve::{IoSource, Limits, Policy, Setup, Socket};
+use memgauge_serve::{IoSource, Limits, Policy, ProgramSource, Setup, Socket};
 
 use crate::outcome::{Exit, usage};
 use crate::terminal;
@@ -22,6 +23,7 @@ Examples:
   memgauge serve --group perf          members of that group may profile all processes
   memgauge serve --metrics 9464        metrics for Prometheus at 127.0.0.1
   memgauge serve --io --metrics 9464   and who moves how many bytes through which device
+  memgauge serve --programs            also starts programs on the modelled machine (ctl run)
   memgauge serve --otlp http://127.0.0.1:4318    metrics pushed to a collector
   memgauge ctl list                    speaks to it";
 
@@ -39,6 +41,9 @@ pub(crate) struct Serve {
     /// Show metrics in the format of Prometheus at http://127.0.0.1:PORT/metrics
     #[arg(long, value_name = "[127.0.0.1:]PORT", value_parser = local_address)]
     metrics: Option<SocketAddr>,
+    /// Start programs on the modelled machine for the service's own user (memgauge ctl run)
+    #[arg(long)]
+    programs: bool,
     /// Account for I/O too, for the metrics: bytes by command and device (needs root)
     #[arg(long)]
     io: bool,
@@ -143,6 +148,9 @@ pub(crate) fn serve(args: &Serve) -> anyhow::Result<Exit> {
             group,
         },
         metrics,
+        programs: args
+            .programs
+            .then(|| Box::new(programs::ModelledPrograms) as Box<dyn ProgramSource>),
         io: io.map(|io| Box::new(io) as Box<dyn IoSource>),
         push,
     };

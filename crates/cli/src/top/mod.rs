@@ -10,6 +10,7 @@ mod keys;
 mod model;
 mod places;
 mod screen;
+mod started;
 mod tasks;
 mod watch;
 
@@ -30,7 +31,8 @@ use crate::units::{Duration as Interval, Percent};
 use keys::{Choice, Request};
 use model::{Shown, TopOrder};
 use screen::{Parts, Room, draw, heat_columns};
-use watch::{LookInto, Output, Plan, Watch};
+use started::Output;
+use watch::{LookInto, Plan, Watch};
 
 /// Between two looks at keys and buffers: a buffer of 4096 samples is far from full then.
 const LISTEN: Duration = Duration::from_millis(50);
@@ -45,11 +47,11 @@ pub(crate) struct Top {
     #[arg(short, long, value_name = "PIDS", value_delimiter = ',')]
     pid: Vec<u32>,
     /// Sample this event, as of `memgauge record -e` (default: IBS or PEBS where there is
-    /// one, else a timer)
+    /// one, else a timer; under emulation llc.miss)
     #[arg(short, long, value_name = "EVENT")]
     event: Option<String>,
-    /// Where samples come from
-    #[arg(long, value_enum, default_value_t, conflicts_with = "event")]
+    /// Where samples come from; emulate starts the program on the modelled machine
+    #[arg(long, value_enum, default_value_t)]
     source: Source,
     /// Events between two samples; for a timer, nanoseconds
     #[arg(short = 'c', long = "count", value_name = "PERIOD", conflicts_with = "overhead",
@@ -106,7 +108,15 @@ pub(crate) fn top(args: &Top) -> anyhow::Result<Exit> {
             "failed to look so often: --delay takes 100ms or more",
         ));
     }
-    let clock = is_clock(args.source)?;
+    let modelled = args.source == Source::Emulate && !args.command.is_empty();
+    let clock = match &args.event {
+        Some(event) if args.source == Source::Clock => {
+            let why = format!("--source clock samples no {event}: leave one of the two out");
+            return Err(usage(why));
+        }
+        Some(_) if args.source == Source::Pmu => false,
+        _ => !modelled && is_clock(args.source)?,
+    };
     terminal::catch_interrupts()?;
     let text = args.batch || args.once || !terminal::stdout_is_terminal();
     let mut watch = Watch::start(&Plan {
@@ -123,6 +133,7 @@ pub(crate) fn top(args: &Top) -> anyhow::Result<Exit> {
             overhead: args.overhead.map(|percent| percent.0 / 100.0),
             regions: !args.command.is_empty(),
         },
+        modelled,
         io: !args.no_io,
     })?;
     let choice = Choice {

@@ -61,6 +61,11 @@ pub(super) fn thread_name(pid: u32, tid: u32) -> Option<String> {
     Some(String::from_utf8_lossy(&name).trim_end().to_owned())
 }
 
+/// Words of a process's command, each with a zero behind it.
+pub(super) fn words(pid: u32) -> Vec<u8> {
+    read(format!("/proc/{pid}/cmdline")).unwrap_or_default()
+}
+
 /// Names of users, read once.
 #[derive(Default)]
 pub(super) struct Users(Option<HashMap<u32, String>>);

@@ -2,24 +2,23 @@
 //! behind `memgauge top`.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::os::fd::AsFd;
-use std::process::{Child, Command, Stdio};
+use std::process::Child;
 use std::time::{Duration, Instant};
 
 use memgauge_host::memory_counters::NoCounters;
-use memgauge_host::run::{locate, not_started};
+use memgauge_host::run::not_started;
 use memgauge_host::stolen::StolenTime;
 use memgauge_host::sys::launch::Held;
 use memgauge_host::sys::process::{monotonic_ns, own_usage};
 use memgauge_io::{Filter, Meter, Setup};
 use memgauge_online::{
-    Clean, ErrorKind, MARKS_VARIABLE, Profiler, Reader, Sample, Sharing, State, Statistics,
-    raise_open_files,
+    Clean, ErrorKind, Profiler, Reader, Sample, Sharing, State, Statistics, raise_open_files,
 };
 use memgauge_trace::{DeviceId, Direction};
 
 use super::model::{Detail, KEPT_NS, Line, Minute, Own, Sampling, Shown, Sums};
 use super::places::Places;
+use super::started::{Modelled, Output, emulated_name, held};
 use super::tasks::{self, Task, Users};
 use crate::sampler::{Wanted, in_words, is_timer};
 
@@ -66,6 +65,8 @@ pub(super) struct Watch {
     reader: Reader,
     source: String,
     timer: bool,
+    /// Samples are those of a program on the modelled machine: their times are virtual.
+    modelled: bool,
     began: Instant,
     looked: Instant,
     own_cpu: Duration,
@@ -163,56 +164,66 @@ pub(super) struct Plan {
     /// Where its output goes; nowhere, where there is a screen.
     pub(super) output: Output,
     pub(super) wanted: Wanted,
+    /// The program runs on the modelled machine.
+    pub(super) modelled: bool,
     pub(super) io: bool,
-}
-
-/// Where the output of a program goes that is started.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Output {
-    Nowhere,
-    StandardError,
-}
-
-/// A program that is started and waits short of its first instruction.
-fn held(plan: &Plan, profiler: &Profiler) -> anyhow::Result<Option<Held>> {
-    let Some((name, arguments)) = plan.command.split_first() else {
-        return Ok(None);
-    };
-    let mut command = Command::new(locate(name)?);
-    command.args(arguments).stdin(Stdio::null());
-    let into = || match plan.output {
-        Output::Nowhere => Ok(Stdio::null()),
-        Output::StandardError => std::io::stderr()
-            .as_fd()
-            .try_clone_to_owned()
-            .map(Stdio::from),
-    };
-    command.stdout(into()?).stderr(into()?);
-    if let Some(file) = profiler.marks_file() {
-        command.env(MARKS_VARIABLE, file);
-    }
-    let held = Held::start(command).map_err(|e| not_started(name, &e))?;
-    Ok(Some(held))
 }
 
 impl Watch {
     pub(super) fn start(plan: &Plan) -> anyhow::Result<Watch> {
-        let descriptors_at_most = raise_open_files();
+        raise_open_files();
+        if plan.modelled {
+            let started = Modelled::start(&plan.command, plan.output, &plan.wanted)?;
+            let of_program = (started.profiler, started.source, false);
+            let mut watch = Watch::of(plan, of_program, vec![started.pid])?;
+            watch.begin();
+            return Ok(watch);
+        }
         let (source, profiler) = plan.wanted.profiler()?;
+        let held = held(&plan.command, plan.output, &profiler)?;
+        let started = held.iter().map(Held::pid);
+        let named: Vec<u32> = plan.named.iter().copied().chain(started).collect();
+        let of_source = (profiler, in_words(&source), is_timer(&source));
+        let mut watch = Watch::of(plan, of_source, named)?;
+        for &pid in &watch.named {
+            watch.profiler.add_process(pid)?;
+        }
+        if let Some(held) = held {
+            let name = plan.command.first().map_or("", String::as_str);
+            watch.program = Some(held.go().map_err(|e| not_started(name, &e))?);
+        }
+        watch.begin();
+        Ok(watch)
+    }
+
+    /// Everybody who runs now is attached to, before the first interval begins.
+    fn begin(&mut self) {
+        self.look_at_tasks(1.0);
+        if self.named.is_empty() {
+            std::thread::sleep(FIRST_LOOK);
+            self.look_at_tasks(FIRST_LOOK.as_secs_f64());
+            self.attach();
+        }
+        self.looked = Instant::now();
+    }
+
+    fn of(
+        plan: &Plan,
+        (profiler, source, timer): (Profiler, String, bool),
+        named: Vec<u32>,
+    ) -> anyhow::Result<Watch> {
         let io = match plan.io {
             true => Io::start(),
             // Nothing is missing that was not wanted.
             false => Err(String::new()),
         };
         let now = Instant::now();
-        let held = held(plan, &profiler)?;
-        let started = held.iter().map(Held::pid);
-        let named: Vec<u32> = plan.named.iter().copied().chain(started).collect();
-        let mut watch = Watch {
+        Ok(Watch {
             reader: profiler.reader(Sharing::Each)?,
             profiler,
-            source: in_words(&source),
-            timer: is_timer(&source),
+            source,
+            timer,
+            modelled: plan.modelled,
             began: now,
             looked: now,
             own_cpu: own_usage().cpu,
@@ -222,7 +233,7 @@ impl Watch {
             program: None,
             paced: plan.wanted.overhead.is_some(),
             on: true,
-            descriptors_at_most,
+            descriptors_at_most: raise_open_files(),
             processes: BTreeMap::new(),
             threads: HashMap::new(),
             thread_sums: HashMap::new(),
@@ -235,23 +246,7 @@ impl Watch {
             io,
             places: None,
             batch: Vec::new(),
-        };
-        for &pid in &watch.named {
-            watch.profiler.add_process(pid)?;
-        }
-        if let Some(held) = held {
-            let name = plan.command.first().map_or("", String::as_str);
-            watch.program = Some(held.go().map_err(|e| not_started(name, &e))?);
-        }
-        // Everybody who runs now is attached to, before the first interval begins.
-        watch.look_at_tasks(1.0);
-        if watch.named.is_empty() {
-            std::thread::sleep(FIRST_LOOK);
-            watch.look_at_tasks(FIRST_LOOK.as_secs_f64());
-            watch.attach();
-        }
-        watch.looked = Instant::now();
-        Ok(watch)
+        })
     }
 
     /// The only process that was named, or started.
@@ -271,6 +266,10 @@ impl Watch {
         loop {
             self.batch.clear();
             let n = self.reader.read(&mut self.batch, AT_ONCE);
+            if self.modelled {
+                let now_ns = monotonic_ns();
+                self.batch.iter_mut().for_each(|s| s.time_ns = now_ns);
+            }
             for sample in &self.batch {
                 let process = self.processes.entry(sample.pid.0).or_default();
                 process.sums.take(sample);
@@ -342,7 +341,14 @@ impl Watch {
             false => pids.extend(&self.named),
         }
         for pid in pids {
-            let now = tasks::task(pid);
+            let mut now = tasks::task(pid);
+            if self.modelled
+                && let Some(task) = &mut now
+                && let Some(name) = emulated_name(&tasks::words(pid))
+            {
+                // The process is the engine's.
+                task.command = name;
+            }
             let process = self.processes.entry(pid).or_default();
             let Some(now) = now else {
                 (process.cpu, process.faults_per_s) = (0.0, None);
@@ -489,7 +495,10 @@ impl Watch {
             self.threads.insert(key, s.processor_ns);
             let process = self.processes.get(&s.pid);
             let user = process.map(|p| p.user.clone());
-            let name = tasks::thread_name(s.pid, s.tid);
+            let name = match self.modelled {
+                true => None,
+                false => tasks::thread_name(s.pid, s.tid),
+            };
             let name = name.or_else(|| Some(process?.task.command.clone()));
             lines.push(Line {
                 pid: s.pid,

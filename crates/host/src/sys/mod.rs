@@ -7,4 +7,5 @@ pub mod pages;
 pub mod peer;
 pub mod probe;
 pub mod process;
+pub mod scheduling;
 pub mod signals;

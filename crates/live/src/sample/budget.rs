@@ -16,7 +16,7 @@
 /// Parts of the processor time that a step may change the period by, at most.
 const LARGEST_STEP: f64 = 8.0;
 /// An overhead within this part of the budget needs no new period.
-const NEAR_ENOUGH: f64 = 0.2;
+pub const NEAR_ENOUGH: f64 = 0.2;
 /// Fewer samples in a window say too little.
 const FEW: u64 = 16;
 
@@ -81,6 +81,11 @@ pub fn aim(allowed: f64, so_far: &Window) -> f64 {
 /// Factor for periods to meet an overhead `allowed` (0.02 is 2 %). `None` where it is
 /// met, nearly, or the window tells too little; never below 1 while it is exceeded.
 pub fn factor(allowed: f64, window: &Window) -> Option<f64> {
+    factor_beyond(NEAR_ENOUGH, allowed, window)
+}
+
+/// The same where an overhead within this part of the budget is near enough.
+pub fn factor_beyond(near: f64, allowed: f64, window: &Window) -> Option<f64> {
     let all_ns = allowed * window.observed_ns;
     if all_ns <= 0.0 {
         return None;
@@ -92,7 +97,7 @@ pub fn factor(allowed: f64, window: &Window) -> Option<f64> {
         return None;
     }
     let telling = window.samples >= FEW || ratio < 1.0;
-    if !telling || (ratio - 1.0).abs() <= NEAR_ENOUGH {
+    if !telling || (ratio - 1.0).abs() <= near {
         return None;
     }
     Some(ratio.clamp(1.0 / LARGEST_STEP, LARGEST_STEP))

@@ -2,13 +2,16 @@
 //! event.
 //!
 //! A piece of work that touches new pages, loads, stores and computes is timed on this
-//! thread, without the event and with it. The samples go into a ring that nobody reads
+//! thread, without the event and with it, by the thread's processor time: other programs
+//! that run meanwhile are no part of it. The samples go into a ring that nobody reads
 //! meanwhile. The shortest of some rounds each are compared, since all else that
-//! happens on the machine only makes them longer. An event that the work does not cause
+//! happens on the machine (interrupts, cold caches) only makes them longer. Rejected: wall
+//! time. On two busy processors a sample seemed to take twice as long as it did
+//! (docs/experiments/online.md). An event that the work does not cause
 //! (a breakpoint, a tracepoint) is given the cost of a timer's sample.
 
 use std::hint::black_box;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::attributes::is_timer;
 use super::open::RequestedEvent;
@@ -34,7 +37,7 @@ const STEPS: u64 = 300_000;
 /// The cost of a sample.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SampleCost {
-    /// Nanoseconds, of wall time.
+    /// Nanoseconds of processor time.
     pub ns: f64,
     /// Measured with a timer in the event's stead.
     pub by_timer: bool,
@@ -103,9 +106,9 @@ fn at_period(attr: &Attr, period: u64) -> Option<f64> {
     (samples > 0 && more > 0.0).then(|| more / samples as f64)
 }
 
-/// Some milliseconds of new pages, loads, stores and arithmetic.
+/// Some milliseconds of new pages, loads, stores and arithmetic; their processor time.
 fn work() -> Duration {
-    let began = Instant::now();
+    let began_ns = perf::own_thread_ns();
     let mut memory = vec![0u8; NEW_BYTES];
     let pages = &mut memory[..PAGES * PAGE_BYTES];
     for page in pages.chunks_mut(PAGE_BYTES) {
@@ -118,7 +121,7 @@ fn work() -> Duration {
         pages[at] = pages[at].wrapping_add(1);
     }
     black_box(&memory);
-    began.elapsed()
+    Duration::from_nanos(perf::own_thread_ns() - began_ns)
 }
 
 #[cfg(test)]
