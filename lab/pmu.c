@@ -26,9 +26,9 @@ Lab lab;
 
 static const Event fixed_events[FIXED] = { EV_INSTRUCTIONS, EV_CYCLES, EV_CYCLES };
 
-/* By vendor, family and model of QEMU's models: Skylake-Client, Skylake-Server, Icelake-Server,
- * Nehalem, Haswell with the model's number of Haswell-EP, Penryn, EPYC-Rome and EPYC-Genoa. IBS' abilities are those
- * that such processors have. */
+/* By vendor, family and model of QEMU's models: Skylake-Client, Skylake-Server, Icelake-Server
+ * with the model's number of Ice Lake-SP, Nehalem, Haswell with that of Haswell-EP, Penryn,
+ * EPYC-Rome and EPYC-Genoa. IBS' abilities are those that such processors have. */
 static const Processor processors[] = {
     { CPUID_VENDOR_INTEL_1, 6, 94, "i5-6600k", EVENTS_SKYLAKE, 4, 4, 3, 48, 3, 0, UNCORE_NONE },
     { CPUID_VENDOR_INTEL_1, 6, 85, "skylake-sp", EVENTS_SKYLAKE, 4, 4, 3, 48, 3, 0, UNCORE_SKYLAKE },
@@ -105,7 +105,8 @@ static const Processor *find_processor(CPUX86State *env)
         }
     }
     error_report("no PMU for family %u model %u: name the processor Skylake-Client, "
-                 "Skylake-Server, Icelake-Server, Nehalem, Haswell-noTSX,model=63, Penryn, EPYC-Rome or EPYC-Genoa", family, model);
+                 "Skylake-Server, Icelake-Server,model=106, Nehalem, Haswell-noTSX,model=63, "
+                 "Penryn, EPYC-Rome or EPYC-Genoa", family, model);
     exit(1);
 }
 
