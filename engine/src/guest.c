@@ -57,6 +57,18 @@ static void report_map(uint32_t kind, uint64_t start, uint64_t end, uint64_t off
 typedef void (*map_visitor)(uint64_t start, uint64_t end, uint64_t offset, const char *perms,
                             const char *path);
 
+/* A line of maps has the new lines of a path as \012, and nothing else so. */
+static void unescape(char *path)
+{
+    char *to = path;
+    for (const char *at = path; *at; to++) {
+        bool escaped = strncmp(at, "\\012", 4) == 0;
+        *to = escaped ? '\n' : *at;
+        at += escaped ? 4 : 1;
+    }
+    *to = 0;
+}
+
 static void for_each_host_map(map_visitor visit)
 {
     FILE *f = fopen("/proc/self/maps", "re");
@@ -69,6 +81,7 @@ static void for_each_host_map(map_visitor visit)
         if (sscanf(line, "%llx-%llx %7s %llx %*s %*s %n", &start, &end, perms, &offset, &name) < 4)
             continue;
         line[strcspn(line, "\n")] = 0;
+        unescape(line + name);
         visit(start, end, offset, perms, line + name);
     }
     free(line);

@@ -17,6 +17,7 @@
 #include "runs.h"
 #include "session.h"
 #include "sets.h"
+#include "sync.h"
 
 /* Translation is serialised by translate_lock: a block, and its last instruction. */
 static struct mg_decoded block, rep;
@@ -247,9 +248,10 @@ static void on_translate(qemu_plugin_id_t plugin, struct qemu_plugin_tb *tb)
     pthread_mutex_unlock(&translate_lock);
 }
 
-static void reset_translate_lock(void)
+static void child_of_fork(void)
 {
     pthread_mutex_init(&translate_lock, NULL);
+    mg_sync_begin();
 }
 
 static const char *session_argument(int argc, char **argv)
@@ -273,7 +275,8 @@ int memgauge_install(qemu_plugin_id_t id, const qemu_info_t *info, int argc, cha
     }
     mg_decode_init();
     mg_process_begin(MG_NO_ENTRY, 0);
-    pthread_atfork(NULL, NULL, reset_translate_lock);
+    pthread_atfork(NULL, NULL, child_of_fork);
+    mg_sync_begin();
     mg_region_install(id);
     mg_guest_install(id);
     qemu_plugin_register_vcpu_tb_trans_cb(id, on_translate);

@@ -67,7 +67,7 @@
 #include <stdint.h>
 
 #define MG_MAGIC 0x3147474du /* "MGG1", little endian */
-#define MG_WIRE_VERSION 12u
+#define MG_WIRE_VERSION 13u
 #define MG_PAGE 4096u
 
 #define MG_BLOCK_WORDS 32768u
@@ -116,10 +116,17 @@ enum mg_sync_kind {
     MG_SYNC_ACQUIRE_END,  /* has waited until nobody writes to the key any more */
     MG_SYNC_SLEEP,        /* has slept for the time */
     MG_SYNC_START,        /* starts a thread or a process, which names this number */
-    MG_SYNC_EXIT,         /* the thread ends */
+    MG_SYNC_EXIT,         /* the thread ends; with time 1, its process */
     MG_SYNC_JOIN_THREAD,  /* has waited for the thread to end, if it is one that did */
     MG_SYNC_JOIN_PROCESS, /* has waited for the process to end */
+    MG_SYNC_REPEAT,       /* the last release of the key comes again each time that passes */
+    MG_SYNC_WAIT,         /* begins to sleep; the time is the host's clock (MG_SYNC_NS of
+                           * it), the key that of the signals that may end the sleep */
+    MG_SYNC_DUE,          /* follows WAIT: the timer of the key is due in the time */
+    MG_SYNC_INTERRUPTED,  /* a signal ended the sleep; it took the time by the host's clock */
 };
+/* The key of signals to a group of processes, which all of them may be in. */
+#define MG_SYNC_GROUP 0u
 
 /* Kinds of MG_MARK_REGION; also in the program's own marks. */
 enum mg_region_kind { MG_REGION_BEGIN = 1, MG_REGION_END, MG_REGION_VALUE };

@@ -10,6 +10,9 @@
  * (docs/machine-model.md lists them). Then a wait may be taken to last longer, never
  * shorter.
  *
+ * Before a call that sleeps until a signal or a time comes, the ring gets a *wait*, so
+ * that the recorder knows since when a thread slept that a signal woke or killed.
+ *
  * Order made in user space alone (a lock that was free) leaves no mark. Marking
  * every locked instruction was rejected: threads that share a counter would be
  * shown one after the other wherever the host runs them so.
@@ -25,26 +28,29 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/time.h>
 #include <sys/timerfd.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "session.h"
+#include "timers.h"
 
 /* System call numbers of x86-64 programs. */
 enum {
-    G_READ = 0, G_WRITE = 1, G_CLOSE = 3, G_POLL = 7, G_READV = 19, G_WRITEV = 20,
+    G_READ = 0, G_WRITE = 1, G_CLOSE = 3, G_POLL = 7, G_SIGRETURN = 15, G_READV = 19, G_WRITEV = 20,
     G_SELECT = 23, G_DUP2 = 33, G_PAUSE = 34, G_NANOSLEEP = 35, G_ALARM = 37,
     G_SETITIMER = 38, G_SENDFILE = 40, G_CONNECT = 42, G_ACCEPT = 43, G_SENDTO = 44,
     G_RECVFROM = 45, G_SENDMSG = 46, G_RECVMSG = 47, G_SHUTDOWN = 48, G_CLONE = 56,
     G_FORK = 57, G_VFORK = 58, G_EXIT = 60, G_WAIT4 = 61, G_KILL = 62, G_SEMOP = 65,
     G_MSGSND = 69, G_MSGRCV = 70, G_FCNTL = 72, G_FLOCK = 73, G_SIGTIMEDWAIT = 128,
     G_SIGQUEUEINFO = 129, G_SIGSUSPEND = 130, G_TKILL = 200, G_FUTEX = 202,
+    G_TIMER_CREATE = 222, G_TIMER_SETTIME = 223, G_TIMER_DELETE = 226,
     G_SEMTIMEDOP = 220, G_CLOCK_NANOSLEEP = 230, G_EXIT_GROUP = 231, G_EPOLL_WAIT = 232,
     G_TGKILL = 234, G_MQ_SEND = 242, G_MQ_RECEIVE = 243, G_WAITID = 247, G_PSELECT6 = 270,
     G_PPOLL = 271, G_SPLICE = 275, G_TEE = 276, G_EPOLL_PWAIT = 281, G_TIMERFD_SETTIME = 286,
-    G_ACCEPT4 = 288, G_DUP3 = 292, G_RECVMMSG = 299, G_SENDMMSG = 307, G_EPOLL_PWAIT2 = 441,
+    G_ACCEPT4 = 288, G_DUP3 = 292, G_TGSIGQUEUEINFO = 297, G_RECVMMSG = 299, G_SENDMMSG = 307, G_EPOLL_PWAIT2 = 441,
 };
 
 /* QEMU's own "to be restarted after a signal". */
@@ -52,11 +58,12 @@ enum { G_ERESTARTSYS = 512 };
 
 /* Kind of object of a key; a part of it. */
 enum space { FUTEX = 1, SHARED_FUTEX, OBJECT, PORTS, UNIX_SOCKETS, TIMER, SIGNAL, SEMAPHORES,
-             MESSAGES };
+             MESSAGES, ALARM, SIGNAL_TIMER };
 
 #define NS_PER_S 1000000000ull
 
 static __thread uint64_t wait_ns;   /* what the call under way asks to wait at most */
+static __thread uint64_t began_ns;  /* when it began to sleep; 0: it does not */
 static __thread bool starts_thread; /* it starts a thread, and has the lock below */
 
 static uint64_t key(enum space space, uint64_t a, uint64_t b)
@@ -75,6 +82,22 @@ static uint64_t own(void)
 static uint64_t signals_of(uint64_t pid)
 {
     return key(SIGNAL, (uint32_t)pid, 0);
+}
+
+/* `to` as kill has it. */
+static uint64_t signals_sent(uint64_t to)
+{
+    return (int32_t)to > 0 ? signals_of(to) : MG_SYNC_GROUP;
+}
+
+static uint64_t alarm_key(void)
+{
+    return key(ALARM, own(), 0);
+}
+
+static uint64_t signal_timer(uint64_t id)
+{
+    return key(SIGNAL_TIMER, own(), (uint32_t)id);
 }
 
 static void release(uint64_t what)
@@ -329,6 +352,40 @@ static void arm(const uint64_t arg[6])
         mg_put_sync(MG_SYNC_RELEASE, key(TIMER, own(), (int)arg[0]), ns);
 }
 
+/* ---- timers that send signals ---- */
+
+static void set(uint64_t timer, uint64_t ns, uint64_t repeat)
+{
+    if (ns)
+        mg_put_sync(MG_SYNC_RELEASE, timer, ns);
+    if (ns && repeat)
+        mg_put_sync(MG_SYNC_REPEAT, timer, repeat);
+    mg_timer_set(timer, ns, repeat);
+}
+
+static void set_signal_timer(const uint64_t arg[6])
+{
+    uint64_t timer = signal_timer(arg[0]), first = arg[2] + 16;
+    clockid_t clock;
+    if (mg_timer_clock(timer, &clock) && arg[2])
+        set(timer, arg[1] & TIMER_ABSTIME ? until(first, clock) : read_timespec(first),
+            read_timespec(arg[2]));
+}
+
+static void timer_made(const uint64_t arg[6])
+{
+    int id;
+    if (mg_guest_read(&id, arg[2], sizeof id))
+        mg_timer_made(signal_timer(id), (clockid_t)arg[0]);
+}
+
+/* A signal that is only tested for (0) lets nobody go on. */
+static void signalled(uint64_t to, uint64_t signal)
+{
+    if ((int32_t)signal)
+        release(signals_sent(to));
+}
+
 static void release_all(int64_t num, const uint64_t arg[6])
 {
     switch (num) {
@@ -357,23 +414,77 @@ static void release_all(int64_t num, const uint64_t arg[6])
     case G_FUTEX: return release_futex(arg);
     case G_CLONE: return start(arg[0], arg[3]);
     case G_FORK: case G_VFORK: return start(0, 0);
-    case G_KILL: case G_TGKILL: case G_SIGQUEUEINFO: return release(signals_of(arg[0]));
-    case G_TKILL: return release(signals_of(own()));
-    case G_ALARM:
-        if (arg[0])
-            mg_put_sync(MG_SYNC_RELEASE, signals_of(own()), in_ns((uint32_t)arg[0], 0));
+    case G_KILL: case G_SIGQUEUEINFO: return signalled(arg[0], arg[1]);
+    case G_TGKILL: case G_TGSIGQUEUEINFO: return signalled(arg[0], arg[2]);
+    case G_TKILL: return signalled(own(), arg[1]);
+    case G_ALARM: return set(alarm_key(), in_ns((uint32_t)arg[0], 0), 0);
+    case G_SETITIMER:
+        if (arg[0] == ITIMER_REAL && arg[1])
+            set(alarm_key(), read_timeval(arg[1] + 16), read_timeval(arg[1]));
         return;
-    case G_SETITIMER: {
-        uint64_t ns = read_timeval(arg[1] ? arg[1] + 16 : 0);
-        if (ns && arg[0] == 0)
-            mg_put_sync(MG_SYNC_RELEASE, signals_of(own()), ns);
-        return;
-    }
+    case G_TIMER_SETTIME: return set_signal_timer(arg);
+    case G_TIMER_DELETE: return mg_timer_set(signal_timer(arg[0]), 0, 0);
+    case G_SIGRETURN: return mg_timers_taken();
     case G_TIMERFD_SETTIME: return arm(arg);
     case G_EXIT: case G_EXIT_GROUP:
         release(signals_of(getppid()));
-        mg_put_sync(MG_SYNC_EXIT, gettid(), 0);
+        mg_put_sync(MG_SYNC_EXIT, gettid(), num == G_EXIT_GROUP);
     }
+}
+
+/* ---- sleeps ---- */
+
+/* Whether a call sleeps until a signal or a time comes, or what no thread of the session
+ * may be the cause of. */
+static bool sleeps(int64_t num, const uint64_t arg[6])
+{
+    switch (num) {
+    case G_NANOSLEEP: case G_CLOCK_NANOSLEEP: case G_PAUSE: case G_SIGSUSPEND:
+    case G_SIGTIMEDWAIT: return true;
+    case G_POLL: return (int)arg[2];
+    case G_EPOLL_WAIT: case G_EPOLL_PWAIT: return (int)arg[3];
+    case G_SELECT: case G_PSELECT6: return !arg[4] || wait_ns;
+    case G_PPOLL: return !arg[2] || wait_ns;
+    case G_EPOLL_PWAIT2: return !arg[3] || wait_ns;
+    default: return false;
+    }
+}
+
+static void begin_to_sleep(void)
+{
+    uint64_t ns, timer = mg_timer_next(&ns);
+    began_ns = mg_host_ns();
+    mg_put_sync(MG_SYNC_WAIT, signals_of(own()), began_ns & MG_SYNC_NS);
+    if (timer)
+        mg_put_sync(MG_SYNC_DUE, timer, ns);
+}
+
+/* A child that a signal killed made no mark for its parent. */
+static pid_t dead_child(void)
+{
+    siginfo_t child = { 0 };
+    int saved = errno;
+    bool found = waitid(P_ALL, 0, &child, WEXITED | WNOHANG | WNOWAIT) == 0;
+    errno = saved;
+    return found ? child.si_pid : 0;
+}
+
+/* A signal has ended the wait. Where another thread is waited for, a timer that repeats
+ * says nothing: it fires by the host's clock, and often while that one works. */
+static void signal_came(void)
+{
+    bool repeats;
+    uint64_t timer = mg_timer_fired(&repeats), slept_ns = mg_host_ns() - began_ns;
+    if (timer && (began_ns || !repeats))
+        return acquire(timer);
+    if (!began_ns)
+        return acquire(signals_of(own()));
+    pid_t child = dead_child();
+    if (wait_ns && slept_ns > wait_ns)
+        slept_ns = wait_ns;
+    mg_put_sync(MG_SYNC_INTERRUPTED, signals_of(own()), child ? 0 : slept_ns);
+    if (child)
+        mg_put_sync(MG_SYNC_JOIN_PROCESS, child, 0);
 }
 
 /* ---- acquires ---- */
@@ -389,6 +500,8 @@ static void acquire_read(uint64_t fd, int64_t ret)
 {
     uint64_t what = fd_key(fd);
     struct itimerspec left;
+    if (what == signals_of(own()))
+        return signal_came();
     acquire_fd(what, ret == 0);
     if (what == key(TIMER, own(), (int)fd) && timerfd_gettime((int)fd, &left) == 0)
         if (left.it_interval.tv_sec || left.it_interval.tv_nsec)
@@ -446,7 +559,8 @@ static void acquire_all(int64_t num, const uint64_t arg[6], int64_t ret)
     case G_SEMOP: case G_SEMTIMEDOP: return acquire(key(SEMAPHORES, arg[0], 0));
     case G_MSGRCV: return acquire(key(MESSAGES, arg[0], 0));
     case G_WAIT4: case G_WAITID: return acquire_child(num, arg, ret);
-    case G_SIGTIMEDWAIT: return acquire(signals_of(own()));
+    case G_SIGTIMEDWAIT: return signal_came();
+    case G_TIMER_CREATE: return timer_made(arg);
     case G_NANOSLEEP: case G_CLOCK_NANOSLEEP: return slept(wait_ns);
     case G_POLL: case G_PPOLL: case G_SELECT: case G_PSELECT6:
     case G_EPOLL_WAIT: case G_EPOLL_PWAIT: case G_EPOLL_PWAIT2:
@@ -455,10 +569,18 @@ static void acquire_all(int64_t num, const uint64_t arg[6], int64_t ret)
     }
 }
 
+void mg_sync_begin(void)
+{
+    mg_timers_begin(alarm_key());
+}
+
 void mg_sync_before(int64_t num, const uint64_t arg[6])
 {
     wait_ns = asked_ns(num, arg);
+    began_ns = 0;
     release_all(num, arg);
+    if (sleeps(num, arg))
+        begin_to_sleep();
 }
 
 void mg_sync_after(int64_t num, const uint64_t arg[6], int64_t ret)
@@ -474,7 +596,7 @@ void mg_sync_after(int64_t num, const uint64_t arg[6], int64_t ret)
     if (num == G_FUTEX)
         acquire_futex(arg, ret);
     else if (ret == -EINTR || ret == -G_ERESTARTSYS)
-        acquire(signals_of(own()));
+        signal_came();
     else if (num == G_SIGTIMEDWAIT && ret == -EAGAIN)
         slept(wait_ns);
     else if (ret >= 0)

@@ -6,6 +6,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* This process begins, by exec or as a forked child. */
+void mg_sync_begin(void);
+
 /* Marks what a system call may let others go on with, or has waited for. */
 void mg_sync_before(int64_t num, const uint64_t arg[6]);
 void mg_sync_after(int64_t num, const uint64_t arg[6], int64_t ret);

@@ -379,7 +379,7 @@ impl SampledRegions<'_> {
             Place::Anonymous { start, end } => anonymous(start, end),
             Place::Named(path) => (self.spaces.path(path).to_owned(), extent(path)),
             Place::Code(path) => (format!("{} [code]", self.file_name(path)), extent(path)),
-            Place::Data(path, offset) => self.variable(symbols, path, offset, "data"),
+            Place::Data(path, offset) => self.variable(symbols, path, offset, "data", extent(path)),
             Place::ZeroData {
                 path,
                 offset,
@@ -389,7 +389,7 @@ impl SampledRegions<'_> {
             } => {
                 let reaches = symbols.reaches(self.spaces.file(path), offset);
                 match reaches.unwrap_or(together) {
-                    true => self.variable(symbols, path, offset, "bss"),
+                    true => self.variable(symbols, path, offset, "bss", extent(path)),
                     false => anonymous(start, end),
                 }
             }
@@ -402,6 +402,7 @@ impl SampledRegions<'_> {
         path: PathId,
         offset: u64,
         section: &str,
+        of_file: Extent,
     ) -> (String, Extent) {
         let name = self.file_name(path);
         let file = self.spaces.file(path);
@@ -413,7 +414,7 @@ impl SampledRegions<'_> {
                 };
                 (format!("{symbol} ({name})"), extent)
             }
-            None => (format!("{name} [{section}]"), Extent::default()),
+            None => (format!("{name} [{section}]"), of_file),
         }
     }
 

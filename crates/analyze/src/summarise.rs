@@ -59,6 +59,9 @@ pub fn summarise(
     let spaces = reader.spaces()?;
     let fine = options.timeline.then(|| fine_series(recording.manifest()));
     let series = ((curves, ThreadTotals::default()), fine);
+    let sites = reader.read(Sites::new(&spaces), &all)?;
+    // Where the exact sums by place are lost, or there are none, samples tell the places.
+    let needs_places = !is_modelled || sites.places() == 0;
     // The two large tables are read side by side.
     let (by_time, by_sample) = std::thread::scope(|scope| {
         let by_time = scope.spawn(|| {
@@ -70,7 +73,7 @@ pub fn summarise(
             let read = reader.read(series, &Selection::all());
             read.map(|output| (output, problems))
         });
-        let by_sample = reader.samples(&spaces, is_modelled, options.timeline);
+        let by_sample = reader.samples(&spaces, (is_modelled, needs_places), options.timeline);
         (by_time.join(), by_sample)
     });
     let (((curves, threads), fine), unread) =
@@ -81,7 +84,6 @@ pub fn summarise(
     let code_regions = reader.read(CodeRegions::default(), &all)?;
     let region_spans = reader.read(RegionTimes::default(), &all)?;
     let code_values = reader.read(CodeValues::default(), &all)?;
-    let sites = reader.read(Sites::new(&spaces), &all)?;
     let parts = Parts {
         curves,
         threads,
@@ -173,16 +175,16 @@ impl Reader<'_> {
         Ok(analysis.finish())
     }
 
-    /// One pass over the samples. A modelled machine has exact sums by place in the
-    /// code: its samples are not asked for theirs.
+    /// One pass over the samples. A modelled machine has exact sums by place in the code,
+    /// so its samples need not tell places.
     fn samples<'a>(
         &mut self,
         spaces: &'a AddressSpaces,
-        is_modelled: bool,
+        (is_modelled, needs_places): (bool, bool),
         timed: bool,
     ) -> Result<Parts<'a>> {
         let mut columns = SAMPLE_COLUMNS.to_vec();
-        if !is_modelled || timed {
+        if needs_places || timed {
             columns.push("ip");
         }
         let frames = Frames::new(spaces).seen(is_modelled);
@@ -198,25 +200,21 @@ impl Reader<'_> {
         let sets = self.recording.manifest().sets.as_ref();
         let regions = Regions::new(spaces).of_sets(sets.map_or(1, |sets| sets.one_in));
         let common = (SampleTotals::default(), regions);
-        let native = (SampledSites::new(spaces), Heat::default());
-        let native = (!is_modelled).then_some(native);
+        let places = needs_places.then(|| SampledSites::new(spaces));
+        let heat = (!is_modelled).then(Heat::default);
         let times = timed.then(|| SampleTimes::from(spaces, 0));
         let ((samples, regions), ((native, times), stacks)) =
-            self.read((common, ((native, times), stacks)), &selection)?;
-        let parts = Parts {
+            self.read((common, (((places, heat), times), stacks)), &selection)?;
+        let (sampled_sites, heat) = native;
+        let nothing = Parts::nothing(spaces);
+        Ok(Parts {
             stacks: stacks.map(|sampled| (frames, sampled)),
             samples,
             regions,
             times,
-            ..Parts::nothing(spaces)
-        };
-        Ok(match native {
-            Some((sampled_sites, heat)) => Parts {
-                sampled_sites,
-                heat,
-                ..parts
-            },
-            None => parts,
+            sampled_sites: sampled_sites.unwrap_or(nothing.sampled_sites),
+            heat: heat.unwrap_or(nothing.heat),
+            ..nothing
         })
     }
 }

@@ -46,8 +46,8 @@ pub(crate) struct Settings {
     #[arg(short = 'c', long = "count", value_name = "PERIOD", conflicts_with = "frequency",
           value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) period: Option<u64>,
-    /// Follow one in so many of the cache sets and estimate all from them, several times as
-    /// fast: 1/8 (1/2 to 1/16; 1/8:SEED for another choice of sets)
+    /// Follow one in so many of the cache sets and estimate all from them, in 0.3 to 0.8 of the
+    /// processor time: 1/8 (1/2 to 1/16; 1/8:SEED for another choice of sets)
     #[arg(long, value_name = "PART", value_parser = sets)]
     pub(crate) sets: Option<SetSample>,
     /// How the modelled PMU turns overflows into samples; sets their cost and losses: ideal,
@@ -183,7 +183,6 @@ pub(crate) struct Record {
     /// Program to run and its arguments; with -p, -a and the like, recording lasts as long as it
     #[arg(
         trailing_var_arg = true,
-        allow_hyphen_values = true,
         required_unless_present = "target",
         value_name = "CMD"
     )]

@@ -55,11 +55,11 @@ enum Verb {
     Start(Which),
     /// Stop a thread, or all
     Stop(Which),
-    /// Change the period of a thread, or of threads attached to later
+    /// Change the period of a thread, or of all attached from now on
     Period(Period),
     /// Show the counts of each thread, or of one
     Stats(Which),
-    /// Print samples, each once between all who read
+    /// Print samples; of several readers, one gets each
     Read(Read),
     /// Forget threads that have ended
     Clean(Clean),
@@ -89,7 +89,7 @@ struct New {
     /// Event to sample, as for `record -e` (else a timer, with rebuilt data addresses)
     #[arg(short, long)]
     event: Option<String>,
-    /// Period: events between two samples, of timers nanoseconds
+    /// Events between two samples; for a timer, nanoseconds
     #[arg(short = 'c', long = "count", value_name = "PERIOD")]
     period: Option<u64>,
     /// Sample the kernel as well
@@ -392,7 +392,7 @@ fn change_period(service: &mut Service, asked: &Period) -> anyhow::Result<()> {
             service.tell(("PATCH", &format!("/v1/profilers/{id}")), Some(&body))
         }
         _ => Err(usage(
-            "failed to change a period: name a thread and a period, or a period",
+            "failed to change a period: give THREAD PERIOD for one thread, or PERIOD for all attached from now on",
         )),
     }
 }

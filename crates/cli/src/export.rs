@@ -26,7 +26,7 @@ pub(crate) struct Export {
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Event that folded stacks count (default: the one that orders the report's functions);
-    /// of firefox and perf the only one whose samples are written (default: all)
+    /// for firefox and perf, the one event whose samples are written (default: all)
     #[arg(short, long, value_name = "EVENT")]
     event: Option<String>,
 }

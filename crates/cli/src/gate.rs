@@ -102,7 +102,7 @@ impl Gate {
     }
 }
 
-/// Of groups, a difference that chance alone makes is none.
+/// Of groups and of estimates, a difference that chance alone makes is none.
 fn difference(metric: &Metric) -> Option<f64> {
     let is_chance = metric.interval.is_some() && !metric.is_change();
     metric

@@ -157,19 +157,12 @@ fn as_text() -> String {
     out += &columns(&rows, width);
     out += "\nMachines (use with --machine NAME; `host` is this one)\n\n";
     for m in memgauge_machine::presets() {
-        let kib = |bytes: u64| {
-            if bytes >= 1 << 20 {
-                format!("{} MiB", bytes >> 20)
-            } else {
-                format!("{} KiB", bytes >> 10)
-            }
-        };
         out += &format!(
             "  {:<18}L1D {}, L2 {}, LLC {}, DTLB {} + {}, {:.2} GHz, {:.1} GB/s\n",
             m.name,
-            kib(m.l1d.size_bytes),
-            kib(m.l2.size_bytes),
-            kib(m.llc.size_bytes),
+            memgauge_report::capacity(m.l1d.size_bytes),
+            memgauge_report::capacity(m.l2.size_bytes),
+            memgauge_report::capacity(m.llc.size_bytes),
             m.dtlb.entries,
             m.stlb.entries,
             m.frequency_hz as f64 / 1e9,
@@ -182,6 +175,18 @@ fn as_text() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sizes_of_machines_are_not_cut() {
+        let text = as_text();
+        let line = |name: &str| {
+            text.lines()
+                .find(|line| line.contains(name))
+                .expect("a line")
+        };
+        assert!(line("icelake-sp").contains("L2 1.25 MiB"), "{text}");
+        assert!(line("skylake-sp").contains("LLC 27.5 MiB"), "{text}");
+    }
 
     #[test]
     fn a_name_never_runs_into_its_description() {

@@ -43,6 +43,7 @@ mod units;
 mod view;
 mod whole_file;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -145,9 +146,21 @@ fn run(cli: Cli) -> anyhow::Result<Exit> {
     }
 }
 
+/// A curve is of all machines at once.
+const MRC_MACHINE: &str = "mrc models no machine: its curve has the misses of a memory of any \
+                           size: `--block` says of which blocks, `--sizes 32KiB,1MiB` names sizes \
+                           to list";
+
 /// What to write instead, where the first word is neither a verb nor behind `--`, or options
 /// of a verb stand before it.
 fn hint(error: &clap::Error, words: &[String]) -> Option<String> {
+    if error.kind() == ErrorKind::InvalidUtf8 {
+        let word = words.iter().find(|word| word.contains('\u{fffd}'))?;
+        return Some(format!(
+            "failed to read `{word}`: arguments must be UTF-8: let a shell insert it, as in \
+             `memgauge -- sh -c 'cat caf?.txt'`"
+        ));
+    }
     if error.kind() != ErrorKind::UnknownArgument {
         return None;
     }
@@ -160,6 +173,9 @@ fn hint(error: &clap::Error, words: &[String]) -> Option<String> {
     let verbs: Vec<&str> = verbs.map(clap::Command::get_name).collect();
     let verb = words.iter().position(|word| verbs.contains(&word.as_str()));
     match verb {
+        Some(at) if words[at] == "mrc" && word.starts_with("--machine") => {
+            Some(MRC_MACHINE.to_owned())
+        }
         Some(at) if at > 0 && words[at] == *word && !has_program => {
             let (before, behind) = (words[..at].join(" "), words[at + 1..].join(" "));
             let line = format!("memgauge {word} {before} {behind}");
@@ -187,8 +203,16 @@ fn hint(error: &clap::Error, words: &[String]) -> Option<String> {
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(error) => {
-            let words: Vec<String> = std::env::args().skip(1).collect();
+        Err(mut error) => {
+            // Its advice to put an option behind `--` would make a program of the option.
+            if error.kind() == ErrorKind::UnknownArgument {
+                error.remove(ContextKind::Suggested);
+            }
+            let words: Vec<OsString> = std::env::args_os().skip(1).collect();
+            let words: Vec<_> = words
+                .iter()
+                .map(|word| word.to_string_lossy().into_owned())
+                .collect();
             let Some(hint) = hint(&error, &words) else {
                 error.exit();
             };

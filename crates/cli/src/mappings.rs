@@ -1,21 +1,7 @@
 //! Mappings of a running process, and the regions of memory that users know by name.
 
-use std::fs::read_to_string;
-
 use memgauge_analyze::{MemoryRegion, file_name};
-
-/// A mapping of a process.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Mapping {
-    pub(crate) start: u64,
-    pub(crate) end: u64,
-    executable: bool,
-    /// Guards stand between memory that is used.
-    accessible: bool,
-    pub(crate) file_offset: u64,
-    /// Path, or a name such as `[heap]`; empty for anonymous memory.
-    pub(crate) path: String,
-}
+use memgauge_host::maps::{self, MapsLine as Mapping};
 
 /// All mappings of a process, by address.
 #[derive(Debug, Default)]
@@ -24,12 +10,7 @@ pub(crate) struct Mappings(Vec<Mapping>);
 impl Mappings {
     /// Those that a process has now; none of one that has ended.
     pub(crate) fn of(pid: u32) -> Mappings {
-        let text = read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
-        Mappings::parse(&text)
-    }
-
-    fn parse(maps: &str) -> Mappings {
-        Mappings(maps.lines().filter_map(mapping).collect())
+        Mappings(maps::of(pid))
     }
 
     /// Whether there are none.
@@ -102,31 +83,6 @@ impl Mappings {
     }
 }
 
-/// A line of `/proc/PID/maps`.
-fn mapping(line: &str) -> Option<Mapping> {
-    let mut rest = line;
-    let mut field = || {
-        let (field, behind) = rest
-            .trim_start()
-            .split_once(' ')
-            .unwrap_or((rest.trim(), ""));
-        rest = behind;
-        field
-    };
-    let (range, rights, offset) = (field(), field(), field());
-    let (_device, _inode) = (field(), field());
-    let (start, end) = range.split_once('-')?;
-    let hex = |text: &str| u64::from_str_radix(text, 16).ok();
-    Some(Mapping {
-        start: hex(start)?,
-        end: hex(end)?,
-        executable: rights.as_bytes().get(2) == Some(&b'x'),
-        accessible: !rights.starts_with("---"),
-        file_offset: hex(offset)?,
-        path: rest.trim().to_owned(),
-    })
-}
-
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
@@ -145,7 +101,7 @@ pub(crate) mod tests {
 ";
 
     pub(crate) fn sample() -> Mappings {
-        Mappings::parse(MAPS)
+        Mappings(maps::parse(MAPS.as_bytes()))
     }
 
     #[test]

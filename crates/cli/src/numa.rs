@@ -54,7 +54,7 @@ pub(crate) struct Numa {
     /// Where samples come from
     #[arg(long, value_enum, default_value_t, conflicts_with = "event")]
     source: Source,
-    /// Period: events between two samples, of timers nanoseconds
+    /// Events between two samples; for a timer, nanoseconds
     #[arg(short = 'c', long = "count", value_name = "PERIOD", conflicts_with = "overhead",
           value_parser = clap::value_parser!(u64).range(1..))]
     period: Option<u64>,

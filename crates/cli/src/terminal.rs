@@ -3,6 +3,7 @@
 use std::io::{IsTerminal, Write};
 use std::sync::OnceLock;
 
+use memgauge_host::sys::closed::stdout_was_closed;
 use memgauge_report::Style;
 
 /// Like the standard library's, but a reader of standard error that has gone away
@@ -105,6 +106,9 @@ pub(crate) fn print_while_read(text: &str) -> anyhow::Result<bool> {
 }
 
 fn written_while_read(bytes: &[u8]) -> anyhow::Result<bool> {
+    if stdout_was_closed() {
+        anyhow::bail!("failed to write to the standard output: it is closed");
+    }
     let mut out = std::io::stdout().lock();
     match out.write_all(bytes).and_then(|()| out.flush()) {
         Ok(()) => Ok(true),

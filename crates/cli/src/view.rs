@@ -56,7 +56,7 @@ pub(crate) fn view(args: &View) -> anyhow::Result<Exit> {
         token: token()?,
         port: listener
             .local_addr()
-            .context("failed to learn the port")?
+            .context("failed to find out which port the system chose")?
             .port(),
     };
     terminal::print(&format!(
@@ -237,7 +237,7 @@ impl Server {
         let recording = Recording::open(&self.recording)?;
         if recording.manifest().source.name == "io" {
             bail!(
-                "failed to read a part of `{}`: a recording of I/O comes whole",
+                "failed to read a part of `{}`: a recording of I/O can only be shown whole",
                 self.recording.display()
             );
         }

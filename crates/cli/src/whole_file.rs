@@ -5,6 +5,7 @@ use std::io::{self, Seek as _, Write};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
+use memgauge_host::sys::closed::stdout_was_closed;
 use tempfile::NamedTempFile;
 
 /// A file under way. Nobody sees it before [`WholeFile::finish`].
@@ -58,6 +59,9 @@ impl WholeFile {
 
     /// What goes to standard output at its end.
     pub(crate) fn stdout() -> io::Result<WholeFile> {
+        if stdout_was_closed() {
+            return Err(io::Error::other("the standard output is closed"));
+        }
         Ok(WholeFile {
             made: NamedTempFile::new()?,
             target: Target::Stdout,

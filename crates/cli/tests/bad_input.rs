@@ -79,6 +79,47 @@ fn a_full_standard_output_is_named() {
     check_line(&output, 125, &["failed to write to the standard output"]);
 }
 
+#[test]
+fn a_closed_standard_output_is_named() {
+    let list = |redirection: &str| {
+        let line = format!("exec {PROGRAM} list --json {redirection}");
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &line]).output().expect("a shell runs")
+    };
+    let words = ["failed to write to the standard output: it is closed"];
+    check_line(&list(">&-"), FAILED, &words);
+    // Whoever wants no output gets none, in each of the ways that there are.
+    for nowhere in [">/dev/null", ">>/dev/null", "1<>/dev/null"] {
+        let output = list(nowhere);
+        assert_eq!(
+            output.status.code(),
+            Some(0),
+            "{nowhere}: {}",
+            said(&output)
+        );
+    }
+}
+
+#[test]
+fn curves_have_no_machine_and_say_so() {
+    let run = |arguments: &[&str]| {
+        let mut command = Command::new(PROGRAM);
+        command.args(arguments).output().expect("memgauge runs")
+    };
+    for machine in [&["--machine", "zen4"][..], &["--machine=zen4"]] {
+        let output = run(&[&["mrc"], machine, &["--", "true"]].concat());
+        check_line(&output, USAGE, &["mrc models no machine", "`--sizes"]);
+    }
+    // No option becomes a program behind `--`.
+    let output = run(&["mrc", "--nosuch", "--", "true"]);
+    assert_eq!(output.status.code(), Some(USAGE));
+    let said = said(&output);
+    assert!(
+        said.contains("--nosuch") && !said.contains("-- --nosuch"),
+        "{said}"
+    );
+}
+
 /// Records `program`, which cannot run; nothing must be left behind.
 fn check_program(program: &str, code: i32, words: &[&str]) {
     let recorded = Recorded::new(&[], &[program]);
@@ -485,6 +526,42 @@ fn an_export_to_perf_names_missing_parts() {
     );
 }
 
+#[test]
+fn an_export_of_places_takes_samples_where_the_exact_sums_are_missing() {
+    if !needs(&[]) {
+        return;
+    }
+    let recorded = Recorded::new(
+        &["-e", "loads:100", "--machine", "i5-6600k"],
+        &[workloads(), "rand", "--bytes", "1MiB", "--steps", "100k"],
+    );
+    std::fs::remove_dir_all(recorded.path().join("sites")).expect("the table is there");
+    for format in ["folded", "pprof", "callgrind"] {
+        let mut command = memgauge();
+        command.arg("export").arg(recorded.path());
+        let output = command.args(["-f", format, "-o", "-"]).output();
+        let output = output.expect("memgauge runs");
+        assert_eq!(
+            output.status.code(),
+            Some(DAMAGED),
+            "{format}: {}",
+            said(&output)
+        );
+        assert!(said(&output).contains("sites"), "{}", said(&output));
+        assert!(!output.stdout.is_empty(), "{format}");
+        if format == "folded" {
+            // The loop of the workload makes nearly all loads; each sample stands for 100.
+            let text = String::from_utf8_lossy(&output.stdout).into_owned();
+            let counts = text.lines().filter_map(|line| line.rsplit_once(' '));
+            let counts: Vec<u64> = counts.filter_map(|(_, n)| n.parse().ok()).collect();
+            let loads = recorded.totals()["loads"] as u64;
+            let found: u64 = counts.iter().sum();
+            assert!(found.abs_diff(loads) <= loads / 100, "{found} of {loads}");
+            assert!(text.contains("rand"), "functions have names: {text}");
+        }
+    }
+}
+
 fn record_with(options: &[&str]) -> Output {
     let recorded = Recorded::new(options, &["/bin/true"]);
     assert!(!recorded.path().exists(), "a recording was begun");
@@ -595,6 +672,22 @@ fn every_usage_error_ends_with_2() {
 }
 
 #[test]
+fn a_mistyped_option_is_no_program() {
+    for verb in ["record", "stat"] {
+        let output = memgauge().args([verb, "--machin", "zen4", "true"]).output();
+        let output = output.expect("memgauge runs");
+        assert_eq!(output.status.code(), Some(USAGE), "{}", said(&output));
+        assert!(said(&output).contains("'--machin'"), "{}", said(&output));
+    }
+    // Behind the program's name they are its own.
+    let folder = folder();
+    let mut command = memgauge();
+    command.args(["stat", "-e", "task-clock", "sh", "-c", "exit 7"]);
+    let output = command.current_dir(folder.path()).output();
+    assert_eq!(output.expect("memgauge runs").status.code(), Some(7));
+}
+
+#[test]
 fn an_option_that_a_source_would_ignore_is_refused() {
     let check = |options: &[&'static str], option: &str| {
         let all = [&["record"], options, &["--", "true"]].concat();
@@ -640,6 +733,11 @@ fn an_argument_that_is_no_text_does_not_panic() {
         .arg(OsStr::from_bytes(b"/tmp/\xff\xfe.mg"));
     let output = command.output().expect("memgauge runs");
     check_line(&output, FAILED, &["/tmp/"]);
+    let mut command = memgauge();
+    command.args(["record", "--", "cat"]);
+    command.arg(OsStr::from_bytes(b"caf\xe9.txt"));
+    let output = command.output().expect("memgauge runs");
+    check_line(&output, USAGE, &["caf", "must be UTF-8", "sh -c"]);
 }
 
 #[test]

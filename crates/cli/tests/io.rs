@@ -9,19 +9,26 @@ mod tmux;
 use memgauge_testing::{Need, skipped};
 use std::path::Path;
 use std::process::{Command, Output};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use harness::PROGRAM;
 use serde_json::Value;
 use tmux::Terminal;
 
-/// Whether this machine lets memgauge account; says why not.
+/// Whether this machine lets memgauge account; says why not. It is tried once: the kernel
+/// checks the programs for about a second.
 fn can_account() -> bool {
-    let output = memgauge(&["io", "--duration", "1ms", "--json"]);
-    if !output.status.success() {
-        skipped(Need::Kernel, String::from_utf8_lossy(&output.stderr).trim());
+    static REFUSED: OnceLock<Option<String>> = OnceLock::new();
+    let refused = REFUSED.get_or_init(|| {
+        let output = memgauge(&["io", "--duration", "1ms", "--json"]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        (!output.status.success()).then_some(said)
+    });
+    if let Some(why) = refused {
+        skipped(Need::Kernel, why.trim());
     }
-    output.status.success()
+    refused.is_none()
 }
 
 fn memgauge(arguments: &[&str]) -> Output {

@@ -101,6 +101,20 @@ fn a_program_that_deletes_itself_keeps_its_names_and_lines() {
 }
 
 #[test]
+fn a_program_whose_file_name_has_a_new_line_has_names() {
+    if !needs(&["gcc"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let program = folder.path().join("two\nlines");
+    fs::rename(compile(folder.path(), SWEEP, &[]), &program).expect("it can be renamed");
+    let recorded = Recorded::new(&[], &[program.to_str().expect("UTF-8")]);
+    let report = recorded.report();
+    assert_eq!(hottest(&report, "functions")["function"], "sweep");
+    assert_eq!(text(&recorded).1, "");
+}
+
+#[test]
 fn a_program_built_anew_keeps_its_names_and_the_new_one_is_not_asked() {
     if !needs(&["gcc"]) {
         return;

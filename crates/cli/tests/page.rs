@@ -12,6 +12,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::OnceLock;
 
 use browser::{Look, NARROW, WIDE, chromium, look, open, with_scripts};
 use harness::{PROGRAM, memgauge};
@@ -47,8 +48,11 @@ fn said(output: &Output) -> String {
 
 /// Whether this program can write pages; says so where not.
 fn has_front_end() -> bool {
-    let output = report(&fixture("stat"));
-    let missing = said(&output).contains("without the front end");
+    static MISSING: OnceLock<bool> = OnceLock::new();
+    let missing = *MISSING.get_or_init(|| {
+        let output = report(&fixture("stat"));
+        said(&output).contains("without the front end")
+    });
     if missing {
         skipped(Need::Tool, "the front end is not built: make web");
     }
@@ -95,74 +99,70 @@ const PLOTS: &str = r#"
     dark: getComputedStyle(document.body).backgroundColor,
   };"#;
 
+/// Titles of plots that some sources must have.
+const TITLES: [(&str, &[&str]); 4] = [
+    (
+        "emulate",
+        &[
+            "Memory bandwidth",
+            "llc.miss",
+            "Samples by address and time",
+        ],
+    ),
+    ("stat", &["page-faults"]),
+    (
+        "clock",
+        &["Samples of cpu-clock", "Samples by address and time"],
+    ),
+    ("faults", &["Samples of page-faults"]),
+];
+
 #[test]
-fn every_plot_of_every_source_draws() {
+fn every_source_has_its_plots_and_each_draws_on_a_wide_screen() {
+    check_plots(WIDE);
+}
+
+#[test]
+fn every_source_has_its_plots_and_each_draws_on_a_narrow_screen() {
+    check_plots(NARROW);
+}
+
+fn check_plots(how: Look) {
     if !has_front_end() {
         return;
     }
     for name in FIXTURES {
         let html = page_of(&fixture(name));
-        for how in [WIDE, NARROW] {
-            let Some(found) = sound(&html, how, PLOTS) else {
-                return;
-            };
-            let canvases = found["canvases"].as_array().expect("canvases");
-            let plots = found["plots"].as_u64().expect("a number");
-            assert!(canvases.len() as u64 >= plots, "{name}: {found}");
-            for pixels in canvases {
-                assert!(pixels.as_u64() > Some(20), "{name}: an empty plot: {found}");
-            }
-            for nothing in ["unlabelled", "units", "undefined_", "data"] {
-                assert_eq!(found[nothing], 0, "{name}, {nothing}: {found}");
-            }
-            assert!(
-                found["over"].as_i64() <= Some(0),
-                "{name} is too wide: {found}"
-            );
-            let sections = found["sections"].as_array().expect("sections");
-            for always in ["overview", "trust"] {
-                assert!(sections.contains(&json!(always)), "{name}: {found}");
-            }
-            assert_eq!(
-                found["dark"] == json!("rgb(20, 24, 27)"),
-                how.is_dark,
-                "{name}: {found}"
-            );
-        }
-    }
-}
-
-#[test]
-fn each_source_has_its_plots() {
-    if !has_front_end() {
-        return;
-    }
-    for (name, expected) in [
-        (
-            "emulate",
-            vec![
-                "Memory bandwidth",
-                "llc.miss",
-                "Samples by address and time",
-            ],
-        ),
-        ("stat", vec!["page-faults"]),
-        (
-            "clock",
-            vec!["Samples of cpu-clock", "Samples by address and time"],
-        ),
-        ("faults", vec!["Samples of page-faults"]),
-    ] {
-        let Some(found) = sound(&page_of(&fixture(name)), WIDE, PLOTS) else {
+        let Some(found) = sound(&html, how, PLOTS) else {
             return;
         };
-        let titles = found["titles"].as_array().expect("titles");
-        for title in expected {
-            assert!(
-                titles.contains(&json!(title)),
-                "{name} lacks {title}: {titles:?}"
-            );
+        let canvases = found["canvases"].as_array().expect("canvases");
+        let plots = found["plots"].as_u64().expect("a number");
+        assert!(canvases.len() as u64 >= plots, "{name}: {found}");
+        for pixels in canvases {
+            assert!(pixels.as_u64() > Some(20), "{name}: an empty plot: {found}");
         }
+        for nothing in ["unlabelled", "units", "undefined_", "data"] {
+            assert_eq!(found[nothing], 0, "{name}, {nothing}: {found}");
+        }
+        assert!(
+            found["over"].as_i64() <= Some(0),
+            "{name} is too wide: {found}"
+        );
+        let sections = found["sections"].as_array().expect("sections");
+        let titles = found["titles"].as_array().expect("titles");
+        let expected = TITLES.iter().filter(|of| of.0 == name);
+        for title in expected.flat_map(|of| of.1) {
+            assert!(titles.contains(&json!(title)), "{name} lacks {title}");
+        }
+        for always in ["overview", "trust"] {
+            assert!(sections.contains(&json!(always)), "{name}: {found}");
+        }
+        assert_eq!(
+            found["dark"] == json!("rgb(20, 24, 27)"),
+            how.is_dark,
+            "{name}: {found}"
+        );
     }
 }
 

@@ -7,30 +7,39 @@
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;
 
+use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 use harness::{Recorded, Totals, needs};
 use serde_json::Value;
 
-const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/virtual_time/waits.c");
+/// A compiled program; it stays where it is until the tests are built anew.
+fn compiled(name: &str) -> String {
+    let path =
+        Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/virtual_time");
+    let status = Command::new("gcc")
+        .args(["-O1", "-pthread", "-o"])
+        .arg(&path)
+        .arg(sources.join(name).with_extension("c"))
+        .status()
+        .expect("gcc runs");
+    assert!(status.success(), "the program compiles");
+    path.to_str().expect("the path is text").to_owned()
+}
 
-/// The compiled program; it stays where it is until the tests are built anew.
 fn waits() -> &'static str {
     static BUILT: OnceLock<String> = OnceLock::new();
-    BUILT.get_or_init(|| {
-        let path =
-            Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("waits-{}", std::process::id()));
-        let status = Command::new("gcc")
-            .args(["-O1", "-pthread", "-o"])
-            .arg(&path)
-            .arg(SOURCE)
-            .status()
-            .expect("gcc runs");
-        assert!(status.success(), "the program compiles");
-        path.to_str().expect("the path is text").to_owned()
-    })
+    BUILT.get_or_init(|| compiled("waits"))
+}
+
+/// Its waits end by a signal after 200 ms, in each mode.
+fn signals() -> &'static str {
+    static BUILT: OnceLock<String> = OnceLock::new();
+    BUILT.get_or_init(|| compiled("signals"))
 }
 
 fn record(program: &[&str]) -> Recorded {
@@ -199,6 +208,135 @@ fn a_timeout_is_waited_for_as_far_as_it_was_left() {
     // The deadline is on the host's clock, of which some passes before the wait.
     let found = virtual_ns(&["timeout"]);
     assert!((500_000_000..1_010_000_000).contains(&found), "{found} ns");
+}
+
+const WAIT: i64 = 200_000_000;
+
+fn assert_waited(program: &[&str], recorded: &Recorded) -> i64 {
+    let totals = recorded.totals();
+    let (found, idle) = (totals["virtual_ns"], totals["idle_ns"]);
+    let right = (WAIT..WAIT + WAIT / 50).contains(&found) && idle >= WAIT - 1_000_000;
+    assert!(right, "{program:?}: {found} ns, {idle} ns of it idle");
+    found
+}
+
+#[test]
+fn a_wait_that_a_timer_ends_is_as_long_as_the_timer_was_set_to() {
+    if !needs(&["gcc"]) {
+        return;
+    }
+    let modes = [
+        "pause",
+        "sleep",
+        "poll",
+        "select",
+        "epoll",
+        "suspend",
+        "sigwait",
+        "signalfd",
+        "exec",
+        "timer-thread",
+    ];
+    for mode in modes {
+        let program = [signals(), mode];
+        assert_waited(&program, &record(&program));
+    }
+    let again = |mode| virtual_ns_of(&[signals(), mode]);
+    for mode in ["ticks", "timer-ticks"] {
+        let program = [signals(), mode];
+        let found = assert_waited(&program, &record(&program));
+        assert_near(again(mode), found, 0.001);
+    }
+    // Of a deadline, the host's clock has passed a part when the timer is set.
+    let found = again("timer-until");
+    assert!((WAIT / 2..WAIT + WAIT / 50).contains(&found), "{found} ns");
+}
+
+fn virtual_ns_of(program: &[&str]) -> i64 {
+    record(program).totals()["virtual_ns"]
+}
+
+#[test]
+fn a_wait_that_a_thread_ends_by_a_signal_lasts_until_that_one_sends_it() {
+    if !needs(&["gcc", "timeout", "sleep"]) {
+        return;
+    }
+    for mode in ["woken", "killed", "left"] {
+        let program = [signals(), mode];
+        let recorded = record(&program);
+        assert_waited(&program, &recorded);
+        // Both threads, or the child and its parent, end when the signal came.
+        let report = recorded.report();
+        for thread in report["threads"].as_array().expect("threads are a list") {
+            let end = thread["end_ns"].as_i64().expect("an end");
+            assert!((WAIT..WAIT + WAIT / 50).contains(&end), "{mode}: {thread}");
+        }
+    }
+    let program = ["sh", "-c", "timeout 0.2 sleep 30; :"];
+    assert_waited(&program, &record(&program));
+    let program = ["sh", "-c", "sleep 30 & sleep 0.2; kill $!; wait $!; :"];
+    assert_waited(&program, &record(&program));
+}
+
+#[test]
+fn a_program_that_its_own_timer_kills_lasted_until_then() {
+    if !needs(&["gcc"]) {
+        return;
+    }
+    let recorded = record(&[signals(), "dies"]);
+    assert_eq!(recorded.code(), Some(128 + 14), "{}", recorded.said());
+    let totals = harness::totals_of(&recorded.manifest()["totals"]);
+    let found = totals["virtual_ns"];
+    assert!((WAIT..WAIT + WAIT / 50).contains(&found), "{found} ns");
+}
+
+/// Virtual time of a program that is sent a signal from outside, at least 300 ms after it
+/// said that it is about to sleep; and how long all of it took.
+fn virtual_ns_of_signalled(mode: &str, options: &[&str]) -> (i64, i64) {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = folder.path().join("run.mg");
+    let started = Instant::now();
+    let mut run = Command::new(harness::PROGRAM)
+        .args(["record", "-q", "--source", "emulate", "-o"])
+        .arg(&file)
+        .args(options)
+        .args(["--", signals(), mode])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("memgauge runs");
+    let mut line = String::new();
+    let said = run.stdout.take().expect("a pipe");
+    BufReader::new(said)
+        .read_line(&mut line)
+        .expect("the program says who it is");
+    // The length of the sleep is what is tested.
+    std::thread::sleep(Duration::from_millis(300));
+    let sent = Command::new("kill").args(["-USR1", line.trim()]).status();
+    assert!(sent.expect("kill runs").success());
+    run.wait().expect("memgauge ends");
+    let most = started.elapsed().as_nanos() as i64;
+    let text = std::fs::read(file.join("manifest.json")).expect("a manifest");
+    let manifest: Value = serde_json::from_slice(&text).expect("JSON");
+    let found = manifest["totals"]["virtual_ns"].as_i64();
+    (found.expect("a total"), most)
+}
+
+#[test]
+fn a_sleep_that_a_signal_from_outside_ends_lasts_as_long_as_it_did_on_the_host() {
+    if !needs(&["gcc", "kill"]) {
+        return;
+    }
+    let some_sets: &[&str] = &["--sets", "1/8"];
+    for mode in ["outside", "outside-dies"] {
+        for options in [&[], some_sets] {
+            let (found, most) = virtual_ns_of_signalled(mode, options);
+            // It may be slow to fall asleep.
+            assert!(
+                (150_000_000..most).contains(&found),
+                "{mode} {options:?}: {found} of {most} ns"
+            );
+        }
+    }
 }
 
 #[test]

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
+use std::time::{Duration, Instant};
 
 use memgauge_trace::LossKind;
 
@@ -21,6 +22,8 @@ pub(super) struct Process<P> {
     children: u32,
     live_threads: u32,
     ended: bool,
+    /// It ended by itself or was killed, and became no other program.
+    pub(super) died: bool,
 }
 
 /// A followed thread.
@@ -81,6 +84,12 @@ pub(super) trait Reader {
         None
     }
 
+    /// Whether a thread may have been asleep when its process ended. It ends after the
+    /// others, one of which may have ended the process.
+    fn sleeps(&self, _tid: u32) -> bool {
+        false
+    }
+
     /// Where a thread is in time; those behind are read first.
     fn now(&self, _: &Self::Thread) -> u64 {
         0
@@ -122,6 +131,10 @@ pub(super) trait Reader {
 /// Threads that wait are let go on so many times before who has ended is looked at.
 const MOST_GO_ON: usize = 256;
 
+/// Processes that outlive the command are read for so long after its end: most are about
+/// to end too, as the first commands of a pipe are.
+const LAST_WORDS: Duration = Duration::from_millis(100);
+
 /// How far to read a thread's words.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Until {
@@ -139,6 +152,8 @@ pub(super) struct Followed<R: Reader> {
     pub(super) processes: BTreeMap<u32, Process<R::Process>>,
     pub(super) threads: Vec<Thread<R::Thread>>,
     pub(super) born: ThreadBirth,
+    /// The command has ended: no thread gets more room.
+    is_over: bool,
 }
 
 /// How many have appeared.
@@ -155,6 +170,7 @@ impl<R: Reader> Followed<R> {
             processes: BTreeMap::new(),
             threads: Vec::new(),
             born: ThreadBirth::default(),
+            is_over: false,
         }
     }
 
@@ -167,6 +183,23 @@ impl<R: Reader> Followed<R> {
             busy |= self.step(index, until, 0);
         }
         busy | self.let_go_on(session)
+    }
+
+    /// Takes in what the ended command and its children have left; how many processes
+    /// still run. Of these the reading ends here, however fast they write on.
+    pub(super) fn read_to_the_end(&mut self, session: &mut Session) -> u64 {
+        let ended = Instant::now();
+        while self.poll(session, true)
+            && (ended.elapsed() < LAST_WORDS || self.live_processes() == 0)
+        {}
+        self.reap(session, false);
+        let still_running = self.live_processes();
+        session.stop();
+        self.is_over = true;
+        self.threads.iter_mut().for_each(|t| t.ring.close());
+        self.poll(session, true);
+        self.reap(session, true);
+        still_running
     }
 
     /// Threads, those furthest behind in time first.
@@ -260,6 +293,7 @@ impl<R: Reader> Followed<R> {
             children: 0,
             live_threads: 0,
             ended: false,
+            died: false,
             entry,
         };
         self.processes.insert(number, process);
@@ -279,7 +313,10 @@ impl<R: Reader> Followed<R> {
         Some(number)
     }
 
-    fn add_thread(&mut self, ring: Ring) {
+    fn add_thread(&mut self, mut ring: Ring) {
+        if self.is_over {
+            ring.close();
+        }
         let Some(process) = self.processes.get_mut(&ring.process) else {
             let why = "its process could not be opened";
             ring.leave();
@@ -347,7 +384,8 @@ impl<R: Reader> Followed<R> {
     /// Notices ended threads and processes. With `all`, everything counts as ended.
     pub(super) fn reap(&mut self, session: &mut Session, all: bool) {
         for process in self.processes.values_mut() {
-            process.ended |= all || process.watched.ended();
+            process.died |= !process.ended && process.watched.ended();
+            process.ended |= all || process.died;
         }
         // Order matters: a thread that appeared before its process ended is seen
         // after that, unless an older entry keeps it waiting.
@@ -367,16 +405,32 @@ impl<R: Reader> Followed<R> {
     /// Ends the threads that say so, by their ring and whether their process has
     /// ended, and that have no words left.
     fn end_threads(&mut self, has_ended: impl Fn(&Ring, bool) -> bool) {
-        let mut index = 0;
-        while index < self.threads.len() {
-            let ring = &self.threads[index].ring;
-            let process_ended = self.processes.get(&ring.process).is_none_or(|p| p.ended);
-            if has_ended(ring, process_ended) && self.is_read(index) {
-                self.end_thread(index);
-            } else {
-                index += 1;
+        for asleep in [false, true] {
+            let mut index = 0;
+            while index < self.threads.len() {
+                let ring = &self.threads[index].ring;
+                let process_ended = self.processes.get(&ring.process).is_none_or(|p| p.ended);
+                if has_ended(ring, process_ended)
+                    && self.is_read(index)
+                    && self.is_last(index, asleep)
+                {
+                    self.end_thread(index);
+                } else {
+                    index += 1;
+                }
             }
         }
+    }
+
+    /// Whether a thread is awake, or only such as sleep are left of its process.
+    fn is_last(&self, index: usize, asleep: bool) -> bool {
+        let sleeps = |t: &Thread<_>| self.reader.sleeps(t.ring.tid);
+        let ring = &self.threads[index].ring;
+        let mut others = self
+            .threads
+            .iter()
+            .filter(|t| t.ring.process == ring.process);
+        !sleeps(&self.threads[index]) || asleep && others.all(sleeps)
     }
 
     /// Reads what an ended thread left; whether that was all.

@@ -483,12 +483,7 @@ impl EmulatedRun {
 
     /// Takes in what the ended command and its children have left.
     fn read_to_the_end(&mut self, session: &mut Session) -> Result<()> {
-        while self.recorder.poll(session, true)? {}
-        self.recorder.reap(session, false)?;
-        let still_running = self.recorder.live_processes();
-        session.stop();
-        self.recorder.poll(session, true)?;
-        self.recorder.reap(session, true)?;
+        let still_running = self.recorder.read_to_the_end(session)?;
         self.recorder.write_all_sites()?;
         self.recorder.write_losses(session, still_running)
     }

@@ -7,6 +7,7 @@ use memgauge_recording::Writer;
 use memgauge_recording::stacks::{self, Stacks};
 use memgauge_trace::{
     CodeValue, Cpu, Loss, LossKind, Module, Pid, SetsFacts, Thread as ThreadRow, Tid, VirtAddr,
+    catalogue as events,
 };
 
 use super::address_space::{AddressSpace, Mapping};
@@ -18,7 +19,7 @@ use super::replay::sets::{Ran, SetsReplay};
 use super::replay::{Cursor, OverflowSink, Program, Replay};
 use super::session::{ProcessEntry, Ring, Session};
 use super::sets::ClassSums;
-use super::waits::{MarkKind, Sync, Waits};
+use super::waits::{MarkKind, Marker, Sync, Waits, host_ns};
 use crate::{Options, Result};
 use memgauge_host::program::ProgramFiles;
 use memgauge_host::regions::RequestedNames;
@@ -278,9 +279,14 @@ impl Recorder {
         modelling.checked()
     }
 
-    /// Processes that have not ended.
-    pub(super) fn live_processes(&self) -> u64 {
-        self.0.live_processes()
+    /// Takes in what the ended command and its children have left; how many processes
+    /// still run.
+    ///
+    /// # Errors
+    /// The recording could not be written.
+    pub(super) fn read_to_the_end(&mut self, session: &mut Session) -> Result<u64> {
+        let still_running = self.0.read_to_the_end(session);
+        self.0.reader.checked().map(|()| still_running)
     }
 
     /// Sends `signal` to every live process but `first`.
@@ -384,6 +390,10 @@ impl Reader for ModelReader {
         self.machine.core(thread.core).time_ns()
     }
 
+    fn sleeps(&self, tid: u32) -> bool {
+        self.waits.sleeps(tid)
+    }
+
     fn observe(&mut self, process: &mut Process, catalogue_event: CatalogueEvent) {
         let (pid, kept) = (process.entry.pid, &mut process.kept);
         match catalogue_event {
@@ -421,7 +431,11 @@ impl Reader for ModelReader {
         self.begin_at_birth(process, tid, thread);
         let mut at = words.from;
         let waits = loop {
+            let asleep = self.waits.sleeps(tid).then(|| self.instructions(thread));
             at = self.replay(process, tid, thread, words, at);
+            if asleep.is_some_and(|before| self.instructions(thread) > before) {
+                self.waits.runs(tid);
+            }
             if let Some((mark, length)) = RegionMark::at(words.all, at) {
                 self.take_region_mark(process, tid, thread, &mark);
                 at += length;
@@ -452,6 +466,11 @@ impl Reader for ModelReader {
             let (core, _) = self.machine.core_mut(kept.core);
             Ran(thread.ring.ran()).retire(core);
             take_counts(&mut process.kept.program, &thread.ring, kept);
+        }
+        let died_ns = self.waits.died(tid.0, host_ns()).filter(|_| process.died);
+        if let Some(died_ns) = died_ns {
+            let (core, _) = self.machine.core_mut(kept.core);
+            core.wait_until(died_ns);
         }
         self.machine.finish_core(kept.core);
         let (core, _) = self.machine.core_mut(kept.core);
@@ -489,6 +508,7 @@ impl Reader for ModelReader {
         self.past_ns = self.past_ns.max(end_ns);
         self.stray += kept.cursor.stray + u64::from(thread.ring.dropped());
         process.kept.now_ns = process.kept.now_ns.max(end_ns);
+        self.waits.reach(process.entry.pid, process.kept.now_ns);
         self.machine.remove_core(kept.core);
         let written = self.writer.push(ThreadRow {
             pid: Pid(process.entry.pid),
@@ -530,6 +550,11 @@ impl ModelReader {
     /// Each line counted stands for so many.
     fn one_in(&self) -> u32 {
         self.sets.as_ref().map_or(1, |sets| sets.sample.one_in)
+    }
+
+    fn instructions(&self, thread: &Running) -> u64 {
+        let counts = self.machine.core(thread.core).counts();
+        counts.get(events::INSTRUCTIONS)
     }
 
     /// A thread begins when the one that started it did so.
@@ -635,7 +660,8 @@ impl ModelReader {
             }
         }
         let (core, _) = self.machine.core_mut(thread.core);
-        let until_ns = self.waits.take(sync, process.entry.pid, core.time_ns());
+        let by = Marker::now(process.entry.pid, tid, core.time_ns());
+        let until_ns = self.waits.take(sync, &by);
         if let Some(until_ns) = until_ns {
             core.wait_until(until_ns);
         }

@@ -24,7 +24,7 @@ use super::pace::PollPace;
 use super::regions::{RegionMark, RegionMarkKind};
 use super::replay::{Cursor, OverflowSink, Program, Replay};
 use super::session::{ProcessEntry, Ring, Session};
-use super::waits::{Sync, Waits};
+use super::waits::{Marker, Sync, Waits};
 use super::{FLUSH_EVERY, REAP_EVERY, UNRECORDED_IDLE, spawn};
 use crate::{Error, Result};
 
@@ -231,18 +231,12 @@ impl OnlineRun<'_> {
 
     /// Takes in what the ended command and its children have left.
     fn read_to_the_end(&mut self, session: &mut Session) {
-        while self.followed.poll(session, true) {
-            self.answer_requests();
-        }
-        self.followed.reap(session, false);
+        self.followed.read_to_the_end(session);
         let refused = u64::from(session.refused());
         if refused > 0 {
             let why = "threads were not sampled: shared memory is full";
             self.followed.reader.sink.miss(refused, why);
         }
-        session.stop();
-        self.followed.poll(session, true);
-        self.followed.reap(session, true);
         self.answer_requests();
     }
 
@@ -543,7 +537,8 @@ impl Reader for SampleReader<'_> {
                 break Some(sync.number);
             }
             let (core, _) = self.machine.core_mut(thread.core);
-            let until_ns = self.waits.take(&sync, process.entry.pid, core.time_ns());
+            let by = Marker::now(process.entry.pid, tid, core.time_ns());
+            let until_ns = self.waits.take(&sync, &by);
             if let Some(until_ns) = until_ns {
                 core.wait_until(until_ns);
             }
@@ -567,6 +562,7 @@ impl Reader for SampleReader<'_> {
         self.change(process, &mut thread, unchanged);
         let counts = self.counts(&thread.kept);
         self.sink.end(thread.kept.number, &counts);
+        self.waits.runs(thread.ring.tid);
         process.kept.now_ns = process.kept.now_ns.max(self.now(&thread.kept));
         self.machine.remove_core(thread.kept.core);
     }

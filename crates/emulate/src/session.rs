@@ -11,6 +11,7 @@ use super::catalogue::{BadRecord, Catalogue, CatalogueEvent};
 use super::wire::{self, control, entry, process, ring};
 use crate::sys::{Shared, futex_wake};
 use crate::{Error, Result};
+use memgauge_host::remove_orphans;
 use memgauge_host::sys::process::free_bytes;
 
 /// Below this much free memory-backed space a disk-backed directory is used.
@@ -73,6 +74,7 @@ pub(super) struct Ring {
     tail: u32,
     /// Words read of the oldest unread block.
     read: usize,
+    is_closed: bool,
     some_sets: bool,
 }
 
@@ -84,6 +86,9 @@ pub(super) struct Unread {
     /// Nothing will be added to the block.
     pub(super) sealed: bool,
 }
+
+/// Begin of the directory's name; the recorder's process number follows.
+const NAME: &str = "memgauge-";
 
 fn candidate_dirs() -> Vec<PathBuf> {
     let shm = PathBuf::from("/dev/shm");
@@ -97,7 +102,7 @@ fn make_dir() -> Result<PathBuf> {
     let mut last = std::io::Error::from(std::io::ErrorKind::NotFound);
     for base in candidate_dirs() {
         for attempt in 0..100 {
-            let dir = base.join(format!("memgauge-{}-{attempt}", std::process::id()));
+            let dir = base.join(format!("{NAME}{}-{attempt}", std::process::id()));
             match fs::DirBuilder::new().mode(0o700).create(&dir) {
                 Ok(()) => return Ok(dir),
                 Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => continue,
@@ -112,29 +117,6 @@ fn make_dir() -> Result<PathBuf> {
         "failed to make a directory for shared memory in /dev/shm or TMPDIR",
         last,
     ))
-}
-
-/// Removes directories whose recorder was killed.
-fn remove_orphans() {
-    for base in candidate_dirs() {
-        let Ok(list) = fs::read_dir(&base) else {
-            continue;
-        };
-        for path in list.flatten().map(|e| e.path()) {
-            let pid = path.file_name().and_then(|n| {
-                n.to_str()?
-                    .strip_prefix("memgauge-")?
-                    .split('-')
-                    .next()?
-                    .parse::<u32>()
-                    .ok()
-            });
-            if pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
-                // Best effort: what another user left is theirs to remove.
-                let _ = fs::remove_dir_all(&path);
-            }
-        }
-    }
 }
 
 fn open_shared(path: &Path, bytes: usize) -> std::io::Result<Shared> {
@@ -179,7 +161,9 @@ impl Session {
     /// 0: all, and not by classes.
     pub(super) fn create(sets: u64) -> Result<Session> {
         check_file_limit()?;
-        remove_orphans();
+        candidate_dirs()
+            .iter()
+            .for_each(|base| remove_orphans(base, NAME));
         let dir = make_dir()?;
         let path = dir.join("control");
         let page = || -> std::io::Result<Shared> {
@@ -352,6 +336,7 @@ fn open_entry(path: &Path, number: u32, head: &Shared, some_sets: bool) -> Optio
                 shared,
                 tail: 0,
                 read: 0,
+                is_closed: false,
                 some_sets,
             }))
         }
@@ -437,6 +422,11 @@ impl Ring {
         taken.store(ring::IS_LEFT, Ordering::SeqCst);
     }
 
+    /// Makes no more room: what the thread writes ends with the ring's free blocks.
+    pub(super) fn close(&mut self) {
+        self.is_closed = true;
+    }
+
     /// Words the engine had no room for.
     pub(super) fn dropped(&self) -> u32 {
         self.shared.u32(ring::DROPPED).load(Ordering::Relaxed)
@@ -505,6 +495,9 @@ impl Ring {
         }
         self.read = 0;
         self.tail = self.tail.wrapping_add(1);
+        if self.is_closed {
+            return;
+        }
         let tail = self.shared.u32(ring::TAIL);
         tail.store(self.tail, Ordering::SeqCst);
         if self.shared.u32(ring::WAITING).load(Ordering::SeqCst) != 0 && self.is_half_read() {

@@ -50,6 +50,13 @@ impl SetSample {
     pub fn check(self, machine: &Config) -> Result<()> {
         match machine.needs_all_sets() {
             None => Ok(()),
+            Some(why) if machine.prefetch.next_line || machine.prefetch.stride => {
+                Err(Error::usage(format!(
+                    "failed to sample sets of machine `{}`: {why}: leave out --sets or \
+                     --prefetch",
+                    machine.name
+                )))
+            }
             Some(why) => Err(Error::usage(format!(
                 "failed to sample sets of machine `{}`: {why}: leave out --sets or choose \
                  another machine",

@@ -199,16 +199,11 @@ impl StreamRun<'_> {
         end: CommandEnd,
         asked: &RequestedNames,
     ) -> Result<Streamed> {
-        while self.followed.poll(session, true) {}
+        let running = self.followed.read_to_the_end(session);
         // One that was killed may not have come so far.
         if self.followed.born.processes == 0 && matches!(end, CommandEnd::Exited(_)) {
             return Err(not_started());
         }
-        self.followed.reap(session, false);
-        let running = self.followed.live_processes();
-        session.stop();
-        self.followed.poll(session, true);
-        self.followed.reap(session, true);
         let mut giving = self.followed.reader;
         let refused = u64::from(session.refused());
         giving.lose(None, LossKind::StillRunning, running, "");

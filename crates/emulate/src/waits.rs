@@ -4,9 +4,16 @@
 //! no earlier than the last release of its key that has a smaller number. Threads are
 //! read in any order as far as they do not wait. A waiting thread is read on when
 //! everything with a smaller number has been read ([`super::follow`]).
+//!
+//! A signal may end a sleep. One sent by a thread of the session ends it when that one sent
+//! it, a timer's when the timer is due. Only where a signal came from elsewhere, the host's
+//! clock says how long the sleep was. The same holds for threads that were killed asleep.
 
 use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
 use std::sync::atomic::AtomicU64;
+
+use rustix::time::{ClockId, clock_gettime};
 
 use super::wire;
 use super::words::load;
@@ -35,9 +42,18 @@ pub(super) enum MarkKind {
     AcquireEnd(u64),
     Sleep(u64),
     Start,
-    Exit(u32),
+    /// A thread ends; with it its process, if so said.
+    Exit(u32, bool),
     JoinThread(u32),
     JoinProcess(u32),
+    /// The last release of the key comes again each time that so many nanoseconds pass.
+    Repeat(u64, u64),
+    /// Begins to sleep at a time of the host's clock; signals of that key may wake it.
+    Wait(u64, u64),
+    /// The timer of the key is due so many nanoseconds after the sleep began.
+    Due(u64, u64),
+    /// A signal ended the sleep, which took so long by the host's clock.
+    Interrupted(u64, u64),
     /// A mark of an unknown kind.
     Nothing,
 }
@@ -69,10 +85,10 @@ impl Sync {
 
     /// Whether the thread is not to be read on before all smaller numbers have been.
     pub(super) fn waits(&self) -> bool {
-        use MarkKind::{Acquire, AcquireEnd, JoinProcess, JoinThread};
+        use MarkKind::{Acquire, AcquireEnd, Interrupted, JoinProcess, JoinThread};
         matches!(
             self.what,
-            Acquire(_) | AcquireEnd(_) | JoinThread(_) | JoinProcess(_)
+            Acquire(_) | AcquireEnd(_) | JoinThread(_) | JoinProcess(_) | Interrupted(..)
         )
     }
 }
@@ -85,10 +101,64 @@ impl MarkKind {
             wire::SYNC_ACQUIRE_END => MarkKind::AcquireEnd(key),
             wire::SYNC_SLEEP => MarkKind::Sleep(ns),
             wire::SYNC_START => MarkKind::Start,
-            wire::SYNC_EXIT => MarkKind::Exit(key as u32),
+            wire::SYNC_EXIT => MarkKind::Exit(key as u32, ns > 0),
             wire::SYNC_JOIN_THREAD => MarkKind::JoinThread(key as u32),
             wire::SYNC_JOIN_PROCESS => MarkKind::JoinProcess(key as u32),
+            wire::SYNC_REPEAT => MarkKind::Repeat(key, ns),
+            wire::SYNC_WAIT => MarkKind::Wait(key, ns),
+            wire::SYNC_DUE => MarkKind::Due(key, ns),
+            wire::SYNC_INTERRUPTED => MarkKind::Interrupted(key, ns),
             _ => MarkKind::Nothing,
+        }
+    }
+}
+
+/// Who made a mark, and when.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Marker {
+    pub(super) pid: u32,
+    pub(super) tid: u32,
+    pub(super) now_ns: u64,
+    /// The host's clock, as far as a mark has it.
+    pub(super) host_ns: u64,
+}
+
+impl Marker {
+    /// A thread whose clock shows `now_ns`, at this moment.
+    pub(super) fn now(pid: u32, tid: u32, now_ns: u64) -> Marker {
+        Marker {
+            pid,
+            tid,
+            now_ns,
+            host_ns: host_ns(),
+        }
+    }
+}
+
+/// The clock that the engine's marks of sleeps show.
+pub(super) fn host_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    (now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64) & wire::SYNC_NS
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Release {
+    number: u64,
+    /// When a waiter goes on.
+    ns: u64,
+    /// It comes again each time that so much has passed; 0: it does not.
+    repeat_ns: u64,
+}
+
+impl Release {
+    /// When it lets somebody go on who waits at `now_ns`.
+    fn after(&self, now_ns: u64) -> u64 {
+        match now_ns.checked_sub(self.ns) {
+            Some(past) if self.repeat_ns > 0 => {
+                let times = past / self.repeat_ns + 1;
+                self.ns.saturating_add(times.saturating_mul(self.repeat_ns))
+            }
+            _ => self.ns,
         }
     }
 }
@@ -96,15 +166,19 @@ impl MarkKind {
 /// Releases of one key by rising number, and who made them.
 #[derive(Debug, Default)]
 struct Released {
-    /// Number and time at which a waiter goes on.
-    at: VecDeque<(u64, u64)>,
+    at: VecDeque<Release>,
     writers: Vec<u32>,
 }
 
 impl Released {
     fn add(&mut self, number: u64, ns: u64, pid: u32) {
-        let place = self.at.partition_point(|&(other, _)| other < number);
-        self.at.insert(place, (number, ns));
+        let release = Release {
+            number,
+            ns,
+            repeat_ns: 0,
+        };
+        let place = self.at.partition_point(|other| other.number < number);
+        self.at.insert(place, release);
         if self.at.len() > MOST_RELEASES {
             self.at.pop_front();
         }
@@ -113,10 +187,34 @@ impl Released {
         }
     }
 
-    fn last_before(&self, number: u64) -> Option<u64> {
-        let place = self.at.partition_point(|&(other, _)| other < number);
-        Some(self.at.get(place.checked_sub(1)?)?.1)
+    fn repeat(&mut self, number: u64, repeat_ns: u64) {
+        let place = self.at.partition_point(|other| other.number < number);
+        let last = place.checked_sub(1).and_then(|at| self.at.get_mut(at));
+        if let Some(release) = last {
+            release.repeat_ns = repeat_ns;
+        }
     }
+
+    fn last_before(&self, number: u64) -> Option<&Release> {
+        let place = self.at.partition_point(|other| other.number < number);
+        self.at.get(place.checked_sub(1)?)
+    }
+
+    fn first_after(&self, number: u64) -> Option<&Release> {
+        let place = self.at.partition_point(|other| other.number <= number);
+        self.at.get(place)
+    }
+}
+
+/// A thread sleeps, as far as is known.
+#[derive(Clone, Copy, Debug)]
+struct Sleep {
+    number: u64,
+    began: Marker,
+    /// Signals of that key may end it.
+    key: u64,
+    /// A timer that is due in so long by the host's clock.
+    timer: Option<(u64, u64)>,
 }
 
 /// All that has let others go on.
@@ -127,35 +225,130 @@ pub(super) struct Waits {
     threads: HashMap<u32, u64>,
     /// How far each process has come.
     processes: HashMap<u32, u64>,
+    /// When processes ended themselves.
+    exits: HashMap<u32, u64>,
     starts: HashMap<u64, u64>,
+    asleep: HashMap<u32, Sleep>,
 }
 
 impl Waits {
-    /// Takes a mark of a thread of process `pid` with the clock at `now_ns`. Returns
-    /// the time until which it has waited, if it has.
-    pub(super) fn take(&mut self, sync: &Sync, pid: u32, now_ns: u64) -> Option<u64> {
+    /// Takes a mark of a thread. Returns the time until which it has waited, if it has.
+    pub(super) fn take(&mut self, sync: &Sync, by: &Marker) -> Option<u64> {
+        let slept = match sync.what {
+            MarkKind::Due(..) => None,
+            _ => self.asleep.remove(&by.tid),
+        };
         match sync.what {
             MarkKind::Release(key, delay_ns) => {
-                let at_ns = now_ns.saturating_add(delay_ns);
+                let at_ns = by.now_ns.saturating_add(delay_ns);
                 let released = self.released.entry(key).or_default();
-                released.add(sync.number, at_ns, pid);
-                None
+                released.add(sync.number, at_ns, by.pid);
             }
+            MarkKind::Repeat(key, ns) => self
+                .released
+                .entry(key)
+                .or_default()
+                .repeat(sync.number, ns),
             MarkKind::Start => {
-                self.starts.insert(sync.number, now_ns);
-                None
+                self.starts.insert(sync.number, by.now_ns);
             }
-            MarkKind::Exit(tid) => {
-                self.threads.insert(tid, now_ns);
-                None
+            MarkKind::Exit(tid, with_process) => {
+                self.threads.insert(tid, by.now_ns);
+                if with_process {
+                    self.exits.insert(by.pid, by.now_ns);
+                }
             }
-            MarkKind::Acquire(key) => self.released.get(&key)?.last_before(sync.number),
-            MarkKind::AcquireEnd(key) => self.end_of(key, sync.number),
-            MarkKind::Sleep(ns) => Some(now_ns.saturating_add(ns)),
-            MarkKind::JoinThread(tid) => self.threads.get(&tid).copied(),
-            MarkKind::JoinProcess(pid) => self.processes.get(&pid).copied(),
-            MarkKind::Nothing => None,
+            MarkKind::Wait(key, host_ns) => self.begin_sleep(sync.number, key, host_ns, by),
+            MarkKind::Due(key, ns) => {
+                if let Some(sleep) = self.asleep.get_mut(&by.tid) {
+                    sleep.timer = Some((key, ns));
+                }
+            }
+            MarkKind::Acquire(key) => {
+                let release = self.released.get(&key)?.last_before(sync.number)?;
+                return Some(release.after(by.now_ns));
+            }
+            MarkKind::AcquireEnd(key) => return self.end_of(key, sync.number),
+            MarkKind::Sleep(ns) => return Some(by.now_ns.saturating_add(ns)),
+            MarkKind::JoinThread(tid) => return self.threads.get(&tid).copied(),
+            MarkKind::JoinProcess(pid) => return self.end_of_process(pid, by.host_ns),
+            MarkKind::Interrupted(key, ns) => {
+                let since = slept.map_or(sync.number, |sleep| sleep.number);
+                return Some(self.interrupted(key, since..sync.number, by.now_ns, ns));
+            }
+            MarkKind::Nothing => {}
         }
+        None
+    }
+
+    fn begin_sleep(&mut self, number: u64, key: u64, host_ns: u64, by: &Marker) {
+        let began = Marker { host_ns, ..*by };
+        let sleep = Sleep {
+            number,
+            began,
+            key,
+            timer: None,
+        };
+        self.asleep.insert(by.tid, sleep);
+    }
+
+    /// When a signal ended a sleep between the marks of those numbers. A signal sent
+    /// before the sleep ends it, too, if it had to be kept until then.
+    fn interrupted(&self, key: u64, marks: Range<u64>, now_ns: u64, host_ns: u64) -> u64 {
+        let sent = [key, wire::SYNC_GROUP].map(|key| {
+            let released = self.released.get(&key)?;
+            released.last_before(marks.end)
+        });
+        let sent = sent.into_iter().flatten();
+        let by_thread = sent.clone().filter(|sent| sent.number > marks.start);
+        let by_thread = by_thread.map(|sent| sent.ns).max();
+        let kept = sent.filter(|sent| sent.number <= marks.start);
+        let kept = kept.map(|sent| sent.ns).max().unwrap_or(0);
+        by_thread.unwrap_or(now_ns.saturating_add(host_ns).max(kept))
+    }
+
+    /// Whether a thread began to sleep and has made nothing known since.
+    pub(super) fn sleeps(&self, tid: u32) -> bool {
+        self.asleep.contains_key(&tid)
+    }
+
+    /// A thread runs: if it slept, something that makes no mark has ended that.
+    pub(super) fn runs(&mut self, tid: u32) {
+        self.asleep.remove(&tid);
+    }
+
+    /// When a thread died that slept at its process's end.
+    pub(super) fn died(&mut self, tid: u32, host_ns: u64) -> Option<u64> {
+        let sleep = self.asleep.remove(&tid)?;
+        Some(self.death(&sleep, host_ns))
+    }
+
+    fn death(&self, sleep: &Sleep, host_ns: u64) -> u64 {
+        let began = &sleep.began;
+        if let Some(&ns) = self.exits.get(&began.pid) {
+            return ns;
+        }
+        let killed = [sleep.key, wire::SYNC_GROUP].map(|key| {
+            let released = self.released.get(&key)?;
+            released.first_after(sleep.number)
+        });
+        let killed = killed.into_iter().flatten().min_by_key(|r| r.number);
+        if let Some(kill) = killed {
+            return kill.ns;
+        }
+        let slept_ns = host_ns.wrapping_sub(began.host_ns) & wire::SYNC_NS;
+        let timer = sleep.timer.filter(|&(_, due_ns)| due_ns <= slept_ns);
+        let timer = timer.and_then(|(key, _)| self.released.get(&key)?.last_before(u64::MAX));
+        timer.map_or(began.now_ns.saturating_add(slept_ns), |release| {
+            release.after(began.now_ns)
+        })
+    }
+
+    /// When a process ended that was waited for; its threads may have been asleep.
+    fn end_of_process(&self, pid: u32, host_ns: u64) -> Option<u64> {
+        let asleep = self.asleep.values().filter(|s| s.began.pid == pid);
+        let deaths = asleep.map(|sleep| self.death(sleep, host_ns));
+        deaths.chain(self.processes.get(&pid).copied()).max()
     }
 
     /// When the last of those that wrote to `key` had ended or let it go.
@@ -163,7 +356,8 @@ impl Waits {
         let released = self.released.get(&key)?;
         let ends = released.writers.iter();
         let ends = ends.filter_map(|pid| self.processes.get(pid).filter(|_| self.ended(*pid)));
-        ends.copied().chain(released.last_before(number)).max()
+        let last = released.last_before(number).map(|release| release.ns);
+        ends.copied().chain(last).max()
     }
 
     /// Whether a process's first thread has ended.
@@ -179,6 +373,8 @@ impl Waits {
     /// A process or thread of that number begins: an ended one had it before.
     pub(super) fn begin(&mut self, number: u32) {
         self.threads.remove(&number);
+        self.exits.remove(&number);
+        self.asleep.remove(&number);
     }
 
     /// When what was started by the mark of that number was.
@@ -195,14 +391,25 @@ mod tests {
         Sync { number, what }
     }
 
+    /// Takes a mark of the first thread of process `pid`.
+    fn take(waits: &mut Waits, number: u64, what: MarkKind, pid: u32, now_ns: u64) -> Option<u64> {
+        let by = Marker {
+            pid,
+            tid: pid,
+            now_ns,
+            host_ns: 0,
+        };
+        waits.take(&sync(number, what), &by)
+    }
+
     #[test]
     fn a_wait_ends_with_the_last_release_of_its_key_that_came_before() {
-        let mut waits = Waits::default();
+        let waits = &mut Waits::default();
         // Read in another order than they were made.
-        waits.take(&sync(8, MarkKind::Release(1, 0)), 1, 800);
-        waits.take(&sync(3, MarkKind::Release(1, 0)), 2, 300);
-        waits.take(&sync(5, MarkKind::Release(2, 40)), 2, 500);
-        let mut acquire = |number, key| waits.take(&sync(number, MarkKind::Acquire(key)), 3, 7);
+        take(waits, 8, MarkKind::Release(1, 0), 1, 800);
+        take(waits, 3, MarkKind::Release(1, 0), 2, 300);
+        take(waits, 5, MarkKind::Release(2, 40), 2, 500);
+        let mut acquire = |number, key| take(waits, number, MarkKind::Acquire(key), 3, 7);
         assert_eq!(acquire(4, 1), Some(300));
         assert_eq!(acquire(9, 1), Some(800));
         assert_eq!(acquire(2, 1), None);
@@ -212,24 +419,113 @@ mod tests {
 
     #[test]
     fn the_end_of_a_pipe_comes_when_its_writers_have_ended() {
-        let mut waits = Waits::default();
-        waits.take(&sync(1, MarkKind::Release(9, 0)), 50, 100);
+        let waits = &mut Waits::default();
+        take(waits, 1, MarkKind::Release(9, 0), 50, 100);
         waits.reach(50, 900);
-        let end = sync(5, MarkKind::AcquireEnd(9));
-        assert_eq!(waits.take(&end, 7, 0), Some(100));
-        waits.take(&sync(2, MarkKind::Exit(50)), 50, 900);
-        assert_eq!(waits.take(&end, 7, 0), Some(900));
+        assert_eq!(take(waits, 5, MarkKind::AcquireEnd(9), 7, 0), Some(100));
+        take(waits, 2, MarkKind::Exit(50, true), 50, 900);
+        assert_eq!(take(waits, 5, MarkKind::AcquireEnd(9), 7, 0), Some(900));
     }
 
     #[test]
     fn a_join_knows_only_threads_that_ended() {
-        let mut waits = Waits::default();
-        let join = sync(4, MarkKind::JoinThread(50));
-        assert_eq!(waits.take(&join, 7, 0), None);
-        waits.take(&sync(2, MarkKind::Exit(50)), 7, 900);
-        assert_eq!(waits.take(&join, 7, 0), Some(900));
+        let waits = &mut Waits::default();
+        let join = MarkKind::JoinThread(50);
+        assert_eq!(take(waits, 4, join, 7, 0), None);
+        take(waits, 2, MarkKind::Exit(50, false), 7, 900);
+        assert_eq!(take(waits, 4, join, 7, 0), Some(900));
         waits.begin(50);
-        assert_eq!(waits.take(&join, 7, 0), None);
+        assert_eq!(take(waits, 4, join, 7, 0), None);
+    }
+
+    const SIGNALS: u64 = 3;
+    const TIMER: u64 = 4;
+
+    #[test]
+    fn a_timer_that_repeats_ends_a_wait_at_its_next_time() {
+        let waits = &mut Waits::default();
+        take(waits, 1, MarkKind::Release(TIMER, 50), 1, 100);
+        take(waits, 2, MarkKind::Repeat(TIMER, 20), 1, 100);
+        let mut wait = |now_ns| take(waits, 9, MarkKind::Acquire(TIMER), 1, now_ns);
+        // 150, 170, 190 …
+        for (now_ns, expected) in [(100, 150), (149, 150), (150, 170), (151, 170), (195, 210)] {
+            assert_eq!(wait(now_ns), Some(expected), "{now_ns}");
+        }
+        // Set anew, it is another one.
+        take(waits, 12, MarkKind::Release(TIMER, 5), 1, 300);
+        assert_eq!(take(waits, 13, MarkKind::Acquire(TIMER), 1, 310), Some(305));
+    }
+
+    #[test]
+    fn the_hosts_clock_measures_a_sleep_only_if_no_thread_sent_the_signal() {
+        for (sent, expected) in [
+            (None, 1_070),
+            // Sent while it slept, by a thread that is behind or ahead in time.
+            (Some((SIGNALS, 12, 900)), 900),
+            (Some((SIGNALS, 12, 1_020)), 1_020),
+            (Some((wire::SYNC_GROUP, 12, 1_020)), 1_020),
+            // Before, and kept until then, or taken.
+            (Some((SIGNALS, 8, 1_500)), 1_500),
+            (Some((SIGNALS, 8, 900)), 1_070),
+            // Later, and to others.
+            (Some((SIGNALS, 18, 1_020)), 1_070),
+            (Some((77, 12, 1_020)), 1_070),
+        ] {
+            let waits = &mut Waits::default();
+            if let Some((key, number, ns)) = sent {
+                take(waits, number, MarkKind::Release(key, 0), 2, ns);
+            }
+            take(waits, 10, MarkKind::Wait(SIGNALS, 5), 1, 1_000);
+            assert!(waits.sleeps(1) && !waits.sleeps(2));
+            let woken = take(waits, 15, MarkKind::Interrupted(SIGNALS, 70), 1, 1_000);
+            assert_eq!(woken, Some(expected), "{sent:?}");
+            assert!(!waits.sleeps(1));
+        }
+    }
+
+    #[test]
+    fn who_died_asleep_did_when_it_was_killed_or_its_process_ended() {
+        let asleep = |waits: &mut Waits| {
+            take(waits, 5, MarkKind::Release(TIMER, 400), 1, 900);
+            take(waits, 10, MarkKind::Wait(SIGNALS, 5_000), 1, 1_000);
+            take(waits, 11, MarkKind::Due(TIMER, 300), 1, 1_000);
+        };
+        // From outside, before the timer was due; by the timer.
+        for (host_ns, expected) in [
+            (5_200, 1_200),
+            (5_299, 1_299),
+            (5_300, 1_300),
+            (5_900, 1_300),
+        ] {
+            let waits = &mut Waits::default();
+            asleep(waits);
+            assert_eq!(waits.end_of_process(1, host_ns), Some(expected));
+            assert_eq!(waits.died(1, host_ns), Some(expected), "{host_ns}");
+            assert_eq!(waits.died(1, host_ns), None);
+        }
+        // By a thread of the session.
+        let waits = &mut Waits::default();
+        asleep(waits);
+        take(waits, 9, MarkKind::Release(SIGNALS, 0), 2, 1_001);
+        take(waits, 20, MarkKind::Release(SIGNALS, 0), 2, 1_040);
+        take(waits, 21, MarkKind::Release(SIGNALS, 0), 2, 1_050);
+        assert_eq!(waits.died(1, 9_000), Some(1_040));
+        // With its process.
+        let waits = &mut Waits::default();
+        asleep(waits);
+        let exit = Marker {
+            pid: 1,
+            tid: 8,
+            now_ns: 1_100,
+            host_ns: 0,
+        };
+        waits.take(&sync(30, MarkKind::Exit(8, true)), &exit);
+        assert_eq!(waits.died(1, 9_000), Some(1_100));
+        // Awake again.
+        let waits = &mut Waits::default();
+        asleep(waits);
+        waits.runs(1);
+        assert_eq!(waits.died(1, 9_000), None);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 /// First word of every shared file.
 pub(super) const MAGIC: u32 = 0x3147_474d;
 /// Version of everything below.
-pub(super) const WIRE_VERSION: u32 = 12;
+pub(super) const WIRE_VERSION: u32 = 13;
 pub(super) const PAGE: usize = 4096;
 pub(super) const BLOCK_WORDS: usize = 32768;
 pub(super) const BLOCKS: usize = 8;
@@ -53,6 +53,14 @@ pub(super) const SYNC_START: u64 = 5;
 pub(super) const SYNC_EXIT: u64 = 6;
 pub(super) const SYNC_JOIN_THREAD: u64 = 7;
 pub(super) const SYNC_JOIN_PROCESS: u64 = 8;
+pub(super) const SYNC_REPEAT: u64 = 9;
+pub(super) const SYNC_WAIT: u64 = 10;
+pub(super) const SYNC_DUE: u64 = 11;
+pub(super) const SYNC_INTERRUPTED: u64 = 12;
+/// The key of signals to a group of processes.
+pub(super) const SYNC_GROUP: u64 = 0;
+/// A time of the host's clock, as a mark has it.
+pub(super) const SYNC_NS: u64 = ADDRESS;
 pub(super) const PIECE_LOAD: u64 = 1 << 32;
 pub(super) const PIECE_STORE: u64 = 1 << 33;
 pub(super) const PIECE_SIZE_SHIFT: u32 = 16;

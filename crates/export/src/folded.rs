@@ -74,7 +74,11 @@ fn tree<'a>(summary: &'a Summary, event: Option<&str>) -> Option<&'a CallTree> {
 }
 
 fn write_calls(tree: &CallTree, out: &mut dyn Write) -> Result<(), Error> {
-    for node in tree.nodes.iter().filter(|node| node.own_events > 0) {
+    let nodes = || tree.nodes.iter().filter(|node| node.own_events > 0);
+    if nodes().next().is_none() {
+        return Err(Error::NoCounts(tree.event.clone()));
+    }
+    for node in nodes() {
         let callers = tree.callers(node);
         let names = callers.into_iter().rev().chain([node.function.as_str()]);
         writeln!(out, "{} {}", folded(names), node.own_events)?;
@@ -90,6 +94,7 @@ fn folded<'a>(names: impl Iterator<Item = &'a str>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use memgauge_analyze::CallNode;
 
     #[test]
     fn an_event_that_is_zero_in_all_code_is_refused() {
@@ -107,5 +112,30 @@ mod tests {
         let mut text = Vec::new();
         write_places(&table, &known, Some("loads"), &mut text).unwrap();
         assert_eq!(text, b"[not listed] 7\n");
+    }
+
+    #[test]
+    fn a_call_tree_without_events_is_refused_in_the_same_words() {
+        let node = |own_events| CallNode {
+            function: "touch".to_owned(),
+            module: "prog".to_owned(),
+            caller: None,
+            samples: 1,
+            events: own_events,
+            own_events,
+        };
+        let tree = |own_events| CallTree {
+            event: "loads".to_owned(),
+            nodes: vec![node(own_events)],
+            ..CallTree::default()
+        };
+        let refused = write_calls(&tree(0), &mut Vec::new()).expect_err("nothing to write");
+        assert_eq!(
+            refused.to_string(),
+            Error::NoCounts("loads".to_owned()).to_string()
+        );
+        let mut text = Vec::new();
+        write_calls(&tree(7), &mut text).unwrap();
+        assert_eq!(text, b"touch 7\n");
     }
 }

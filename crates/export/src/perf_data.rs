@@ -19,8 +19,8 @@ use memgauge_perf::perf_data::feature::{
 };
 use memgauge_recording::{Recording, Selection};
 use memgauge_trace::{
-    AccessKind, DataSource, EventDef, EventId, Frame, FrameId, Manifest, Module, Sample, Thread,
-    VirtAddr,
+    AccessKind, DataSource, EventDef, EventId, Frame, FrameId, MachineFacts, Manifest, Module,
+    Sample, Thread, VirtAddr,
 };
 
 use super::Error;
@@ -298,7 +298,7 @@ fn features(manifest: &Manifest, events: &[Event], at: u64) -> Vec<u8> {
         text(&manifest.recorder),
         text("x86_64"),
         number32(&[cpus, cpus]),
-        text(&host.cpu),
+        text(&processor(manifest)),
         (host.memory_bytes / 1024).to_le_bytes().to_vec(),
         command(&manifest.command),
         descriptions(events),
@@ -312,6 +312,14 @@ fn features(manifest: &Manifest, events: &[Event], at: u64) -> Vec<u8> {
     }
     contents.iter().for_each(|content| out.extend(content));
     out
+}
+
+/// Where the events were counted. perf's format has no word for a model.
+fn processor(manifest: &Manifest) -> String {
+    match &manifest.machine {
+        Some(machine) => format!("{}{}", MachineFacts::MODELLED, machine.name),
+        None => manifest.host.cpu.clone(),
+    }
 }
 
 /// A text with its length, which its padding is part of.

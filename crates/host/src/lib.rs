@@ -8,8 +8,10 @@
 pub mod check;
 mod error;
 mod facts;
+pub mod maps;
 pub mod memory_counters;
 pub mod nodes;
+mod orphans;
 pub mod program;
 pub mod regions;
 pub mod run;
@@ -21,3 +23,4 @@ pub mod unwind;
 
 pub use error::{Error, ErrorKind, Result, without_system_numbers};
 pub use facts::{beginning, facts};
+pub use orphans::remove_orphans;

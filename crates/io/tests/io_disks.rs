@@ -8,11 +8,11 @@ mod io;
 use std::collections::BTreeSet;
 
 use memgauge_host::memory_counters::NoCounters;
-use memgauge_io::{Filter, Meter, Session, Setup, present};
+use memgauge_io::{Filter, Meter, Setup, present};
 use memgauge_testing::{Need, skipped};
 use memgauge_trace::{Direction, Owner};
 
-use io::{Actor, Disk, MIB, Mirror, account, act, everyone, session, sh};
+use io::{Actor, Disk, MIB, Mirror, account, act, everyone, fresh, quiet, session, sh};
 
 const SIZE: u64 = 16 * MIB;
 const SIZE_TEXT: &str = "16777216";
@@ -277,17 +277,15 @@ fn an_owner_that_has_ended_keeps_its_name_user_and_group() {
 
 #[test]
 fn what_finds_no_room_in_the_accounts_goes_to_the_control_group() {
-    let Some((session, _turn)) = session() else {
-        return;
-    };
-    drop(session);
     let disk = Disk::new();
     let path = disk.path("data");
-    let mut session = Session::start(Setup {
+    let setup = Setup {
         room: Some(1),
         ..Setup::default()
-    })
-    .unwrap();
+    };
+    let Some((mut session, _turn)) = fresh(setup) else {
+        return;
+    };
     for _ in 0..2 {
         act(&["write_direct", &path, SIZE_TEXT]);
     }
@@ -308,16 +306,14 @@ fn what_finds_no_room_in_the_accounts_goes_to_the_control_group() {
 #[test]
 fn a_burst_of_short_processes_is_accounted_to_the_last_byte() {
     const CHILDREN: u64 = 2000;
-    let Some((session, _turn)) = session() else {
-        return;
-    };
-    drop(session);
     let disk = Disk::new();
-    let mut session = Session::start(Setup {
+    let setup = Setup {
         room: Some(256),
         ..Setup::default()
-    })
-    .unwrap();
+    };
+    let Some((mut session, _turn)) = fresh(setup) else {
+        return;
+    };
     disk.forget();
     let before = disk.counted().1;
     act(&["burst", &disk.path("."), &CHILDREN.to_string()]);
@@ -352,10 +348,9 @@ fn a_burst_of_short_processes_is_accounted_to_the_last_byte() {
 #[test]
 fn accounts_of_ended_processes_are_dropped_without_a_loss() {
     const CHILDREN: u64 = 200;
-    let Some((session, _turn)) = session() else {
+    let Some(_turn) = quiet() else {
         return;
     };
-    drop(session);
     let disk = Disk::new();
     disk.forget();
     let setup = Setup {
@@ -415,15 +410,13 @@ fn reads_through_a_ring_of_requests_belong_to_its_process() {
 
 #[test]
 fn threads_have_accounts_of_their_own_where_that_is_asked_for() {
-    let Some((session, _turn)) = session() else {
-        return;
-    };
-    drop(session);
-    let mut session = Session::start(Setup {
+    let setup = Setup {
         by_thread: true,
         ..Setup::default()
-    })
-    .unwrap();
+    };
+    let Some((mut session, _turn)) = fresh(setup) else {
+        return;
+    };
     let disk = Disk::new();
     let sizes = [4 * MIB, 8 * MIB];
     let words = sizes.map(|size| size.to_string());
@@ -546,10 +539,9 @@ fn a_mirror_is_charged_above_its_disks_and_knows_them() {
 
 #[test]
 fn a_loop_device_knows_the_disk_of_its_file_and_vanishes_with_its_account_kept() {
-    let Some((session, _turn)) = session() else {
+    let Some(_turn) = quiet() else {
         return;
     };
-    drop(session);
     let memory = Box::new(NoCounters("not asked for".to_owned()));
     let mut meter = Meter::start(Filter::default(), Setup::default(), memory).unwrap();
     let disk = Disk::new();

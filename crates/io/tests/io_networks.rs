@@ -6,14 +6,14 @@
 
 mod io;
 
-use io::{MIB, Network, account, everyone, in_sight, session};
+use std::time::Duration;
+
+use io::totals::{OWN_PACKETS, Totals, eventually, settle};
+use io::{MIB, Network, account, everyone, fresh, in_sight, quiet, session};
 use memgauge_host::memory_counters::NoCounters;
 use memgauge_io::{Filter, Flow, Meter, Session, Setup, present};
 use memgauge_testing::{Need, skipped};
 use memgauge_trace::DeviceId;
-
-/// Header of Ethernet, which the devices count and accounts do not.
-const LINK: u64 = 14;
 
 /// Addresses in `b` on device `one` and `two`, and the headers of a datagram.
 struct Family {
@@ -103,12 +103,13 @@ fn datagrams_of_two_devices_at_one_socket_are_told_apart() {
 #[test]
 fn echo_requests_belong_to_who_sends_them_and_answers_of_the_kernel_to_nobody() {
     each_family(|session, network, family| {
+        let other = network.device('b', "one");
+        let before = everyone(session, other);
         let pid = network.act('a', &["ping", family.one, "500", "200"]);
         let ours = account(session, pid, network.device('a', "one"));
         assert_eq!(ours.output, datagrams(family, &[(500, 200)]));
         assert_eq!(ours.input, datagrams(family, &[(500, 200)]));
-        let others = everyone(session, network.device('b', "one"));
-        assert_eq!((others.input.bytes, others.output.bytes), (0, 0));
+        assert_eq!(everyone(session, other), before);
     });
 }
 
@@ -217,60 +218,6 @@ fn datagrams_that_find_no_room_are_charged_too() {
     });
 }
 
-/// Bytes that a device counted between two looks, less the link's headers, against the
-/// sum of all processes. The sum lacks at most the kernel's own packets (addresses of
-/// neighbours, the last acknowledgement of a closed connection). The device is looked
-/// at first and last, so packets between the two looks are only in its own count.
-struct Totals {
-    before: [u64; 5],
-    accounts: (u64, u64),
-    side: char,
-}
-
-impl Totals {
-    fn start(session: &mut Session, network: &Network, side: char) -> Totals {
-        let before = network.counted(side, "one");
-        let all = everyone(session, network.device(side, "one"));
-        Totals {
-            before,
-            accounts: (all.input.bytes, all.output.bytes),
-            side,
-        }
-    }
-
-    fn check(&self, session: &mut Session, network: &Network) {
-        self.check_but(session, network, 400);
-    }
-
-    /// At most `rest` bytes of the device's are unattributed.
-    fn check_but(&self, session: &mut Session, network: &Network, rest: u64) {
-        let all = everyone(session, network.device(self.side, "one"));
-        let now = network.counted(self.side, "one");
-        let gained = |i: usize| now[i] - self.before[i];
-        let pairs = [
-            (
-                gained(0) - LINK * gained(1),
-                all.input.bytes - self.accounts.0,
-                "in",
-            ),
-            (
-                gained(2) - LINK * gained(3),
-                all.output.bytes - self.accounts.1,
-                "out",
-            ),
-        ];
-        // Packets handed to a device that had no room for them are not counted by it.
-        let dropped = gained(4) * 1500;
-        for (counted, accounted, way) in pairs {
-            assert!(
-                accounted <= counted + dropped && counted.saturating_sub(accounted) <= rest,
-                "{} {way}: {accounted} of {counted}, at most {dropped} dropped",
-                self.side
-            );
-        }
-    }
-}
-
 #[test]
 fn a_stream_is_exact_both_ways() {
     each_family(|session, network, family| {
@@ -281,10 +228,7 @@ fn a_stream_is_exact_both_ways() {
             .ready();
         let sender = network.act('a', &["tcp_send", family.one, "7100", &size]);
         let receiver = receiver.end();
-        std::thread::sleep(std::time::Duration::from_millis(200));
-        for totals in &sides {
-            totals.check(session, network);
-        }
+        settle(&sides, session, network, OWN_PACKETS);
         let sent = account(session, sender, network.device('a', "one"));
         let received = account(session, receiver, network.device('b', "one"));
         assert!(sent.output.bytes > 16 * MIB && received.input.bytes > 16 * MIB);
@@ -304,10 +248,7 @@ fn a_file_sent_without_copying_is_exact() {
         let path = file.path().display().to_string();
         let sender = network.act('a', &["tcp_sendfile", family.one, "7101", &path]);
         receiver.end();
-        std::thread::sleep(std::time::Duration::from_millis(200));
-        for totals in &sides {
-            totals.check(session, network);
-        }
+        settle(&sides, session, network, OWN_PACKETS);
         let sent = account(session, sender, network.device('a', "one")).output;
         assert!(sent.bytes > 8 * MIB && sent.bytes < 9 * MIB, "{sent:?}");
     });
@@ -323,8 +264,7 @@ fn a_stream_that_is_spliced_is_exact() {
         let pid = receiver.pid();
         network.act('a', &["tcp_send", family.one, "7108", "8388608"]);
         receiver.end();
-        std::thread::sleep(std::time::Duration::from_millis(200));
-        totals.check(session, network);
+        settle(&[totals], session, network, OWN_PACKETS);
         let read = account(session, pid, network.device('b', "one")).input;
         assert!(carries(read, 8 * MIB, network, family), "{read:?}");
     });
@@ -339,10 +279,7 @@ fn a_stream_that_only_one_side_writes_is_exact() {
             .ready();
         let sender = network.act('a', &["tcp_send_only", family.one, "7110", "1000000"]);
         let receiver = receiver.end();
-        std::thread::sleep(std::time::Duration::from_millis(200));
-        for totals in &sides {
-            totals.check(session, network);
-        }
+        settle(&sides, session, network, OWN_PACKETS);
         let sent = account(session, sender, network.device('a', "one")).output;
         let received = account(session, receiver, network.device('b', "one")).input;
         assert!(carries(sent, 1_000_000, network, family), "{sent:?}");
@@ -361,9 +298,16 @@ fn a_stream_that_is_reset_belongs_to_its_ends() {
             .ready();
         let client = network.act('a', &["tcp_refused", family.one, "7111", "20000"]);
         let server = server.end();
-        std::thread::sleep(std::time::Duration::from_millis(200));
-        let of_client = account(session, client, network.device('a', "one"));
-        let of_server = account(session, server, network.device('b', "one"));
+        let devices = ['a', 'b'].map(|side| network.device(side, "one"));
+        let mut both = || {
+            let of_client = account(session, client, devices[0]);
+            (of_client, account(session, server, devices[1]))
+        };
+        eventually(|| {
+            let (of_client, of_server) = both();
+            of_client.output == of_server.input && of_client.input == of_server.output
+        });
+        let (of_client, of_server) = both();
         // Bytes charged to one end for sending equal those charged to the other for
         // receiving.
         assert_eq!(of_client.output, of_server.input);
@@ -391,12 +335,16 @@ fn thousands_of_open_connections_are_exact_together_or_counted_as_lost() {
         let words = ["tcp_send_many", family.one, "7109", COUNT, "1000"];
         let sender = network.act('a', &words);
         let receiver = receiver.end();
-        std::thread::sleep(std::time::Duration::from_millis(200));
-        let lost = given_to_nobody(session, &ENDED) - lost_before;
-        // The last word of each connection is its TIME_WAIT's, which has no socket.
-        for totals in &sides {
-            totals.check_but(session, network, 4500 * 80 + lost);
-        }
+        let (mut lost, mut wrong) = (0, Vec::new());
+        let settled = eventually(|| {
+            lost = given_to_nobody(session, &ENDED) - lost_before;
+            // The last word of each connection is its TIME_WAIT's, which has no socket.
+            let all = sides.iter();
+            let all = all.filter_map(|t| t.wrong(session, network, 4500 * 80 + lost));
+            wrong = all.collect();
+            wrong.is_empty()
+        });
+        assert!(settled, "{wrong:?}");
         let sent = account(session, sender, network.device('a', "one")).output;
         let received = account(session, receiver, network.device('b', "one")).input;
         let again = network.segments_sent_again() - again_before;
@@ -480,10 +428,9 @@ fn a_bridge_is_charged_for_what_comes_in_through_it() {
 
 #[test]
 fn ends_of_a_pair_name_each_other_and_vanish_with_their_accounts_kept() {
-    let Some((session, _turn)) = session() else {
+    let Some(_turn) = quiet() else {
         return;
     };
-    drop(session);
     let memory = Box::new(NoCounters("not asked for".to_owned()));
     let mut meter = Meter::start(Filter::default(), Setup::default(), memory).unwrap();
     let network = Network::new();
@@ -551,8 +498,7 @@ fn check_readers(deed: &str, session: &mut Session, network: &Network, family: &
         .collect();
     sender.end();
     receiver.end();
-    std::thread::sleep(std::time::Duration::from_millis(200));
-    totals.check(session, network);
+    settle(&[totals], session, network, OWN_PACKETS);
     let device = network.device('b', "one");
     for (child, size) in children.iter().zip(sizes) {
         let read = account(session, *child, device).input;
@@ -592,8 +538,7 @@ fn writers_of_one_stream_get_what_they_write() {
         let child: u32 = sender.line().parse().unwrap();
         let pid = sender.end();
         receiver.end();
-        std::thread::sleep(std::time::Duration::from_millis(200));
-        totals.check(session, network);
+        settle(&[totals], session, network, OWN_PACKETS);
         let device = network.device('a', "one");
         let (mine, childs) = (
             account(session, pid, device).output,
@@ -622,7 +567,13 @@ fn a_stream_whose_route_changes_is_told_apart_by_device() {
         let mut sender = network
             .actor('a', &["tcp_send", target, "7105", "4000000", "8000000"])
             .ready();
-        std::thread::sleep(std::time::Duration::from_millis(300));
+        let device = network.device('b', "one");
+        let pid = receiver.pid();
+        // All of the first part has gone the first way.
+        assert!(eventually(|| {
+            let read = account(session, pid, device).input;
+            carries(read, 4_000_000, network, family)
+        }));
         network.on(
             'a',
             &format!("ip {version} route replace {target} via {}", via[1]),
@@ -645,10 +596,9 @@ fn a_stream_whose_route_changes_is_told_apart_by_device() {
 #[test]
 fn a_connection_that_was_open_before_is_accounted_from_then_on() {
     in_sight(|| {
-        let Some((first, _turn)) = session() else {
+        let Some(_turn) = quiet() else {
             return;
         };
-        drop(first);
         let network = Network::new();
         let mut receiver = network
             .actor('b', &["tcp_accept_before", IPV4.one, "7106", "5000000"])
@@ -657,7 +607,7 @@ fn a_connection_that_was_open_before_is_accounted_from_then_on() {
             .actor('a', &["tcp_send", IPV4.one, "7106", "1000000", "4000000"])
             .ready();
         assert_eq!(receiver.line(), "ready");
-        std::thread::sleep(std::time::Duration::from_millis(200));
+        std::thread::sleep(Duration::from_millis(200));
         let mut session = Session::start(Setup::default()).unwrap();
         sender.go_on();
         let (sender, receiver) = (sender.end(), receiver.end());
@@ -676,10 +626,9 @@ fn a_connection_that_was_open_before_is_accounted_from_then_on() {
 #[test]
 fn a_server_that_listened_before_is_accounted_to_its_workers() {
     in_sight(|| {
-        let Some((first, _turn)) = session() else {
+        let Some(_turn) = quiet() else {
             return;
         };
-        drop(first);
         let network = Network::new();
         for (address, headers) in [("127.0.0.1", 52), ("::1", 72)] {
             let mut server = network.actor('a', &["web_server", address, "7107"]);
@@ -692,7 +641,13 @@ fn a_server_that_listened_before_is_accounted_to_its_workers() {
             let lo = network.device('a', "lo");
             let before = network.counted('a', "lo");
             let client = network.act('a', &["web_client", address, "7107", "200"]);
-            std::thread::sleep(std::time::Duration::from_millis(300));
+            // The last packets come when the client has ended.
+            let mut last = network.counted('a', "lo");
+            eventually(|| {
+                std::thread::sleep(Duration::from_millis(50));
+                let now = network.counted('a', "lo");
+                std::mem::replace(&mut last, now) == now
+            });
             // In this order: what comes between the two has only been counted.
             let all = everyone(&mut session, lo);
             let counted = network.counted('a', "lo");
@@ -733,10 +688,9 @@ fn loaded() -> Vec<u32> {
 
 #[test]
 fn nothing_stays_behind_in_the_kernel() {
-    let Some((first, _turn)) = session() else {
+    let Some(_turn) = quiet() else {
         return;
     };
-    drop(first);
     let before = loaded();
     let session = Session::start(Setup::default()).unwrap();
     let mut ours = loaded();
@@ -745,7 +699,7 @@ fn nothing_stays_behind_in_the_kernel() {
     drop(session);
     // The kernel frees a program a moment after its last link is gone.
     let gone = (0..100).any(|_| {
-        std::thread::sleep(std::time::Duration::from_millis(50));
+        std::thread::sleep(Duration::from_millis(50));
         !loaded().iter().any(|id| ours.contains(id))
     });
     assert!(gone, "{:?}", loaded());
@@ -776,7 +730,7 @@ fn readers_of_datagrams_are_looked_for_once_there_is_a_udp_socket() {
         skipped(Need::Kernel, "this kernel has another hook");
         return;
     }
-    let Some((_session, _turn)) = session() else {
+    let Some((_session, _turn)) = fresh(Setup::default()) else {
         return;
     };
     if has_udp_sockets() {
@@ -784,11 +738,11 @@ fn readers_of_datagrams_are_looked_for_once_there_is_a_udp_socket() {
         return;
     }
     let before = links();
-    std::thread::sleep(std::time::Duration::from_millis(50));
+    std::thread::sleep(Duration::from_millis(50));
     assert_eq!(links(), before);
     let _socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     let hung = (0..200).any(|_| {
-        std::thread::sleep(std::time::Duration::from_millis(10));
+        std::thread::sleep(Duration::from_millis(10));
         links() == before + 1
     });
     assert!(hung, "{} links, {before} before", links());

@@ -243,7 +243,7 @@ fn check_rights(event: &Event, (kernel, physical): (bool, bool)) -> Result<()> {
 pub(crate) fn check_period(period: u64) -> Result<u64> {
     match period {
         0 => Err(Error::usage(
-            "failed to set period `0`: take 1 or more, of timers nanoseconds",
+            "failed to set period `0`: take 1 or more (for a timer, nanoseconds)",
         )),
         1..=0x7fff_ffff_ffff_ffff => Ok(period),
         _ => Err(Error::usage(format!(

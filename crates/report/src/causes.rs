@@ -83,7 +83,8 @@ pub(crate) fn of_cause(cause: &Cause, summary: &Summary) -> Statement {
             ),
             format!("at least {threshold} of the time waited"),
             "Find what it waits for: `memgauge io -- CMD` shows disks and networks; the table \
-             of threads shows who waits.",
+             of threads shows who waits. A thread that polls and sleeps (Go's runtime has one) \
+             makes virtual time too long.",
         ),
         CauseKind::BandwidthBound => (
             format!(

@@ -6,6 +6,7 @@
 //! single runs have one for shares of samples alone: the spread of other numbers is unknown.
 
 mod curves;
+mod estimates;
 mod interval;
 mod measured;
 mod page;
@@ -26,8 +27,8 @@ pub use several::Compared;
 pub use shares::{ChangedShare, ChangedShares};
 pub use unit::MetricUnit;
 
-use interval::{Interval, contains_zero, mean, welch};
-use measured::PlaceCounts;
+use interval::{Estimate, contains_zero, mean, of_estimates, welch};
+use measured::{PlaceCounts, PlaceIntervals};
 
 /// A number of both groups.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -42,7 +43,8 @@ pub struct Metric {
     pub difference: Option<f64>,
     /// `difference / before`; `None` where `before` is zero.
     pub relative: Option<f64>,
-    /// 95 % interval of the difference; `None` where single runs are compared.
+    /// 95 % interval of the difference; `None` where single runs are compared, unless they
+    /// estimated the number.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interval: Option<[f64; 2]>,
 }
@@ -61,7 +63,8 @@ pub struct Changed {
     pub after: u64,
     /// Its part of the sum of all absolute differences.
     pub share: f64,
-    /// 95 % interval of the difference; `None` where single runs are compared.
+    /// 95 % interval of the difference; `None` where single runs are compared, unless they
+    /// estimated the number.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interval: Option<[f64; 2]>,
 }
@@ -131,11 +134,13 @@ impl Comparison {
             .iter()
             .all(|g| g.iter().all(|run| !run.lines.is_empty()));
         let lines = ranked_by.as_deref().filter(|_| have_lines);
-        let lines = lines.map(|event| changed(groups, |run| &run.lines, event));
+        let lines = lines.map(|event| changed(groups, Places::Lines, event));
         let sampled = shares::functions(groups);
         let regions = shares::regions(groups);
+        let estimated_from = [part(before), part(after)];
+        let is_exact = estimated_from == [None, None];
         let other_counts = match groups {
-            [[before], [after]] => is_known && before.functions != after.functions,
+            [[before], [after]] if is_exact => is_known && before.functions != after.functions,
             _ => false,
         };
         Comparison {
@@ -149,7 +154,7 @@ impl Comparison {
             runs: groups.map(<[Measured]>::len),
             machines: [machine(before), machine(after)],
             programs,
-            estimated_from: [part(before), part(after)],
+            estimated_from,
             only_regions: [only(before), only(after)],
             functions_known,
             metrics,
@@ -175,6 +180,10 @@ impl Comparison {
     fn is_of_groups(&self) -> bool {
         self.runs != [1, 1]
     }
+
+    fn has_intervals(&self) -> bool {
+        self.is_of_groups() || self.metrics.iter().any(|metric| metric.interval.is_some())
+    }
 }
 
 /// Every metric of any run.
@@ -190,7 +199,7 @@ fn metrics(groups: Groups) -> Vec<Metric> {
     let is_modelled = |group: &[Measured]| group.iter().any(|run| run.machine.is_some());
     let mixes_times = is_modelled(groups[0]) != is_modelled(groups[1]);
     let metric = |name: &String| {
-        let metric = Metric::of(name, groups.map(|group| values(group, name)));
+        let metric = Metric::of(name, groups.map(|group| values(group, name))).of_single(groups);
         match mixes_times && unit::is_time(name) {
             true => metric.without_difference(),
             false => metric,
@@ -214,6 +223,19 @@ impl Metric {
             relative: difference.zip(divisor).map(|(d, before)| d / before),
             interval,
         }
+    }
+
+    /// With the interval of two single runs' estimates.
+    fn of_single(self, groups: Groups) -> Metric {
+        let ([[before], [after]], Some(values)) = (groups, self.before.zip(self.after)) else {
+            return self;
+        };
+        let estimate = |run: &Measured, value| Estimate {
+            value,
+            interval: run.intervals.get(&self.name).copied(),
+        };
+        let interval = of_estimates(estimate(before, values.0), estimate(after, values.1));
+        Metric { interval, ..self }
     }
 
     /// Of a number whose two values mean different things.
@@ -240,18 +262,52 @@ impl Metric {
     }
 }
 
+/// What counts are known of.
+#[derive(Clone, Copy, Debug)]
+enum Places {
+    Functions,
+    Lines,
+}
+
+impl Places {
+    fn counts(self, run: &Measured) -> &PlaceCounts {
+        match self {
+            Places::Functions => &run.functions,
+            Places::Lines => &run.lines,
+        }
+    }
+
+    fn intervals(self, run: &Measured) -> &PlaceIntervals {
+        match self {
+            Places::Functions => &run.function_intervals,
+            Places::Lines => &run.line_intervals,
+        }
+    }
+}
+
 /// Places whose count changed, the largest difference first.
-fn changed(groups: Groups, of: fn(&Measured) -> &PlaceCounts, event: &str) -> Vec<Changed> {
+fn changed(groups: Groups, of: Places, event: &str) -> Vec<Changed> {
     let runs = groups.iter().copied().flatten();
-    let names: BTreeSet<&String> = runs.flat_map(|run| of(run).keys()).collect();
+    let names: BTreeSet<&String> = runs.flat_map(|run| of.counts(run).keys()).collect();
     let count = |run: &Measured, name: &String| {
-        let counts = of(run).get(name);
+        let counts = of.counts(run).get(name);
         counts.and_then(|c| c.get(event).copied()).unwrap_or(0) as f64
+    };
+    let estimate = |run: &Measured, name: &String| {
+        let value = count(run, name);
+        Estimate {
+            value,
+            interval: estimates::of_place(run, of.intervals(run), name, event, value),
+        }
+    };
+    let of_single = |name: &String| match groups {
+        [[before], [after]] => of_estimates(estimate(before, name), estimate(after, name)),
+        _ => None,
     };
     let row = |name: &String| {
         let values = groups.map(|group| group.iter().map(|run| count(run, name)).collect());
         let [before, after]: [Vec<f64>; 2] = values;
-        let interval: Option<Interval> = welch(&before, &after);
+        let interval = welch(&before, &after).or_else(|| of_single(name));
         let [before, after] = [before, after].map(|values| mean(&values).round() as u64);
         let is_change = before != after && !interval.is_some_and(contains_zero);
         is_change.then(|| Changed {
@@ -274,8 +330,8 @@ fn changed(groups: Groups, of: fn(&Measured) -> &PlaceCounts, event: &str) -> Ve
 }
 
 /// The side whose runs alone have a place at all.
-fn only(groups: Groups, of: fn(&Measured) -> &PlaceCounts, name: &String) -> Option<&'static str> {
-    let has = |group: &[Measured]| group.iter().any(|run| of(run).contains_key(name));
+fn only(groups: Groups, of: Places, name: &String) -> Option<&'static str> {
+    let has = |group: &[Measured]| group.iter().any(|run| of.counts(run).contains_key(name));
     match groups.map(has) {
         [false, true] => Some("after"),
         [true, false] => Some("before"),

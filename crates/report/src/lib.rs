@@ -36,6 +36,7 @@ pub use io::{IoOrder, io_json, io_text};
 pub use page::{NO_FRONT_END, Page, Served, has_front_end};
 pub use placement::placement_text;
 pub use style::Style;
+pub use units::capacity;
 
 /// The report as text, ending in a newline. Lines fit `style.line` columns,
 /// of which 80 are always used, counting a character as one column.

@@ -129,11 +129,12 @@ impl Style {
         if width(mark) <= columns { mark } else { "" }
     }
 
-    /// Text broken at spaces to fit, each line indented.
+    /// Text broken at spaces to fit, each line indented. A command in backquotes stays in
+    /// one piece, to be copied, if it fits on a line.
     pub(crate) fn wrap(&self, text: &str, indent: usize) -> String {
         let room = self.width.saturating_sub(indent).max(1);
         let mut lines: Vec<String> = Vec::new();
-        for word in text.split(' ') {
+        for word in pieces(text, room) {
             let word = self.clip(word, self.line.saturating_sub(indent).max(1));
             match lines.last_mut() {
                 Some(line) if width(line) + 1 + width(&word) <= room => {
@@ -145,6 +146,30 @@ impl Style {
         }
         let indented = lines.iter().map(|line| format!("{:indent$}{line}\n", ""));
         indented.collect()
+    }
+}
+
+/// Words of a text, and commands in backquotes as one where they are no longer than `room`.
+fn pieces(text: &str, room: usize) -> Vec<&str> {
+    let (mut pieces, mut rest) = (Vec::new(), text);
+    loop {
+        let word = rest.split(' ').next().unwrap_or_default();
+        let quotes = |piece: &str| piece.matches('`').count();
+        let end = (quotes(word) % 2 == 1).then(|| {
+            let closing = word.len() + rest[word.len()..].find('`')? + 1;
+            let behind = rest[closing..].find(' ').unwrap_or(rest.len() - closing);
+            Some(closing + behind)
+        });
+        let whole = end.flatten().filter(|&end| {
+            let piece = &rest[..end];
+            width(piece) <= room && quotes(piece) % 2 == 0
+        });
+        let end = whole.unwrap_or(word.len());
+        pieces.push(&rest[..end]);
+        match rest.get(end + 1..) {
+            Some(more) => rest = more,
+            None => return pieces,
+        }
     }
 }
 
@@ -181,5 +206,27 @@ mod tests {
     fn wrapping_breaks_at_spaces() {
         let text = STYLE.wrap("one two three four five six", 2);
         assert_eq!(text, "  one two three four\n  five six\n");
+    }
+
+    #[test]
+    fn a_quoted_command_stays_on_one_line_if_it_fits() {
+        for (text, expected) in [
+            ("one two three `a b c d`.", "one two three\n`a b c d`.\n"),
+            (
+                "one (`a b c` or `d e f`), too",
+                "one (`a b c` or\n`d e f`), too\n",
+            ),
+            ("one `a b`", "one `a b`\n"),
+            // Too long for any line, and a quote that never ends.
+            (
+                "one `aaaa bbbb cccc dddd eeee`",
+                "one `aaaa bbbb cccc\ndddd eeee`\n",
+            ),
+            ("one two ` three four five", "one two ` three four\nfive\n"),
+            ("ends in a space ", "ends in a space \n"),
+            ("", "\n"),
+        ] {
+            assert_eq!(STYLE.wrap(text, 0), expected, "{text}");
+        }
     }
 }

@@ -31,7 +31,7 @@ pub(crate) fn bytes(n: u64) -> String {
 }
 
 /// A size that is usually a whole number of its unit (`6 MiB`).
-pub(crate) fn capacity(n: u64) -> String {
+pub fn capacity(n: u64) -> String {
     let text = bytes(n);
     match text.split_once(' ') {
         Some((value, unit)) if value.contains('.') => {

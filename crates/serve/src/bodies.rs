@@ -132,7 +132,8 @@ impl NewProfiler {
                 return Err(Refusal::bad(why));
             }
             (SourceName::Pmu, None) => {
-                let why = "failed to make a profiler: source `pmu` needs an event, as page-faults";
+                let why =
+                    "failed to make a profiler: source `pmu` needs an event, such as page-faults";
                 return Err(Refusal::bad(why));
             }
         };

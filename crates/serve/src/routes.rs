@@ -152,7 +152,7 @@ fn absent(method: &str, path: &str, same: &[&Route]) -> Refusal {
     }
     let methods: Vec<&str> = same.iter().map(|route| route.method).collect();
     let allow = methods.join(", ");
-    let why = format!("failed to {method} `{path}`: it has {allow} alone");
+    let why = format!("failed to {method} `{path}`: it takes {allow} only");
     Refusal {
         allow: Some(allow),
         ..Refusal::new(405, "bad_request", why)

@@ -373,7 +373,7 @@ impl Shared {
             return Refusal::new(403, "not_allowed", why).response();
         }
         if !matches!(request.method.as_str(), "GET" | "HEAD") || request.path != "/metrics" {
-            let why = "failed to find it: there is GET /metrics";
+            let why = "failed to find the page: there is only GET /metrics";
             return Refusal::new(404, "not_found", why).response();
         }
         Response {

@@ -18,7 +18,12 @@ pub(super) fn find(file: &ModuleFile, recording: &Path) -> Result<PathBuf, Strin
     }
     let kept = copies(file, recording).into_iter();
     let mut kept = kept.filter(|copy| identity(copy).is_some_and(|i| file.build_id == i.build_id));
-    kept.next().ok_or_else(|| refusal(file, now.as_ref()))
+    match (kept.next(), now) {
+        (Some(copy), _) => Ok(copy),
+        // A mapped file of data has no names that could be wrong, and programs write to it.
+        (None, Some(now)) if !now.is_program && file.build_id.is_empty() => Ok(path),
+        (None, now) => Err(refusal(file, now.as_ref())),
+    }
 }
 
 /// Old recordings do not identify the file: the present one is taken.

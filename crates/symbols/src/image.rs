@@ -191,14 +191,51 @@ fn variables(path: &Path) -> BTreeMap<u64, (String, u64)> {
     all
 }
 
+/// Ends of template arguments at which a name is tried to be cut.
+const MOST_ENDS: usize = 64;
+
 /// A name as people write it: of Rust without its hash, of C++ with its namespaces.
 pub(super) fn demangled(name: &str) -> String {
     if let Ok(rust) = rustc_demangle::try_demangle(name) {
         return format!("{rust:#}");
     }
+    let whole = demangled_whole(name).or_else(|| demangled_name(name));
+    whole.unwrap_or_else(|| name.to_owned())
+}
+
+fn demangled_whole(name: &str) -> Option<String> {
     let cpp = name
         .starts_with("_Z")
         .then(|| cpp_demangle::Symbol::new(name).ok());
-    let text = cpp.flatten().and_then(|symbol| symbol.demangle().ok());
-    text.unwrap_or_else(|| name.to_owned())
+    cpp.flatten()?.demangle().ok()
+}
+
+/// Whether the name of a function is all that is read of a mangled one.
+#[cfg(test)]
+pub(super) fn is_name_alone(name: &str) -> bool {
+    demangled_whole(name).is_none() && demangled_name(name).is_some()
+}
+
+/// The name alone, without parameters, of a function template whose return type
+/// `cpp_demangle` cannot read: GCC writes constraints as `srSt…`, which is no proper
+/// mangling (<https://github.com/gimli-rs/cpp_demangle/issues/308>).
+///
+/// ```text
+/// _ZSt4swapIjENSt9enable_ifIXsrSt6__and_…
+/// name       | return type, parameters
+/// ```
+///
+/// The name is the shortest beginning that is right as the name of a function without
+/// parameters.
+fn demangled_name(name: &str) -> Option<String> {
+    let options = cpp_demangle::DemangleOptions::new()
+        .no_params()
+        .no_return_type();
+    let ends = name.match_indices('E').take(MOST_ENDS);
+    let mut names = ends.filter(|_| name.starts_with("_Z")).map(|(end, _)| {
+        let function = format!("{}vv", &name[..=end]);
+        let symbol = cpp_demangle::Symbol::new(function).ok()?;
+        symbol.demangle_with_options(&options).ok()
+    });
+    names.find_map(|name| name)
 }

@@ -310,3 +310,50 @@ fn names_of_c_are_not_taken_for_types() {
         }
     }
 }
+
+/// All names of a program with constraints as the C++ library has them, as binutils reads
+/// them; at least the name alone, without what it takes and returns.
+#[test]
+fn constrained_templates_have_names() {
+    let source = "
+        #include <algorithm>
+        #include <map>
+        #include <memory>
+        #include <string>
+        #include <vector>
+        int main(int argc, char **argv) {
+            unsigned a = argc, b = 7;
+            std::swap(a, b);
+            std::vector<int> all(argc, 3);
+            std::fill(all.begin(), all.end(), argc);
+            std::map<std::string, std::vector<int>> map;
+            map.emplace(argv[0], all);
+            std::sort(all.begin(), all.end(), [](int x, int y) { return x > y; });
+            auto owner = std::make_unique<std::string>(argv[0]);
+            return a + b + all[0] + map.size() + owner->size();
+        }
+    ";
+    let folder = tempfile::tempdir().unwrap();
+    let path = compile(folder.path(), source, &["-O0", "-std=c++17"]);
+    let path = path.to_str().unwrap();
+    let list = |options: &[&str]| run("nm", &[&["-p", "--defined-only", path], options].concat());
+    let name = |line: &str| line.splitn(3, ' ').nth(2).unwrap_or_default().to_owned();
+    let mangled = list(&[]);
+    let named = list(&["-C"]);
+    let mut found = 0;
+    for (mangled, expected) in mangled.lines().map(name).zip(named.lines().map(name)) {
+        if !mangled.starts_with("_Z") {
+            continue;
+        }
+        let own = image::demangled(&mangled);
+        assert!(!own.starts_with("_Z"), "{mangled}: {expected}");
+        if image::is_name_alone(&mangled) {
+            let without_spaces = |text: &str| text.replace(' ', "");
+            let (own, whole) = (without_spaces(&own), without_spaces(&expected));
+            assert!(whole.contains(&own), "{mangled}: {own} is not in {whole}");
+            assert!(own.starts_with("std::"), "{own}");
+            found += 1;
+        }
+    }
+    assert!(found > 2, "the C++ library has no such names: {found}");
+}

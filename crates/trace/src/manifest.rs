@@ -104,6 +104,9 @@ impl SourceFacts {
     /// The setting that names the functions which are regions of interest.
     pub const FUNCTIONS: &'static str = "functions";
 
+    /// The setting that says how call stacks were recorded: `fp` or `dwarf`.
+    pub const CALL_GRAPH: &'static str = "call_graph";
+
     /// The regions of interest that alone were recorded: events outside of them were not,
     /// but the clock went on.
     pub fn only_regions(&self) -> Option<&str> {
@@ -157,6 +160,11 @@ pub struct MachineFacts {
     /// The name is a built-in machine's, and the parameters are not all that one's.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub modified: bool,
+}
+
+impl MachineFacts {
+    /// Begin of a processor's name in formats that know no modelled machine.
+    pub const MODELLED: &str = "modelled machine ";
 }
 
 /// Geometry of a cache.

@@ -633,9 +633,11 @@ impl Reading {
     /// Statistics of windows, bursts, and how the curve agrees with memory's counter.
     fn shape(&self, recording: &Recording) -> (Vec<WindowStats>, Bursts, Option<Reference>) {
         let width = self.base.width_ns;
+        // Of windows as long as the run, the only one is cut and would show too low a rate.
+        let run_ns = self.base.values.len() as u64 * width;
         let widths = WIDTHS_NS
             .iter()
-            .filter(|w| w.is_multiple_of(width) && **w >= width);
+            .filter(|w| w.is_multiple_of(width) && (**w == width || (width..run_ns).contains(*w)));
         let mut room = Vec::new();
         let mut stats = |w| window_stats(&self.base.coarser((w / width) as usize), &mut room);
         let windows = widths.map(|w| stats(*w)).collect();

@@ -190,7 +190,7 @@ pub(crate) struct Calibrate {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
-    /// Measure and show only
+    /// Measure and show, but keep no calibration
     #[arg(long)]
     pub(crate) dry_run: bool,
 }

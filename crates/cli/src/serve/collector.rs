@@ -19,7 +19,7 @@ fn url(endpoint: &str) -> anyhow::Result<String> {
     let (scheme, rest) = endpoint.split_once("://").unwrap_or(("http", endpoint));
     if !scheme.eq_ignore_ascii_case("http") {
         return Err(usage(format!(
-            "failed to read --otlp {endpoint}: `{scheme}` is not spoken: give an address of HTTP, \
+            "failed to read --otlp {endpoint}: `{scheme}` is not supported: give an address of HTTP, \
              as in http://127.0.0.1:4318; a collector on this machine can send encrypted"
         )));
     }

@@ -130,7 +130,9 @@ pub(crate) fn serve(args: &Serve) -> anyhow::Result<Exit> {
     let socket = Socket::bind(&path, is_root())?;
     let io = args.io.then(io_accounts::IoAccounts::start).transpose()?;
     if let Some(metrics) = &metrics {
-        let address = metrics.local_addr().context("failed to learn the port")?;
+        let address = metrics
+            .local_addr()
+            .context("failed to find out which port the system chose")?;
         eprintln!("memgauge: metrics at http://{address}/metrics");
     }
     eprintln!("memgauge: serving at {}", path.display());

@@ -59,7 +59,6 @@ pub(crate) struct Stat {
     /// Program to run; with -p, -a and the like, counting lasts as long as it
     #[arg(
         trailing_var_arg = true,
-        allow_hyphen_values = true,
         value_name = "CMD",
         required_unless_present = "target"
     )]

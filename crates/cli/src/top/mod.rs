@@ -51,7 +51,7 @@ pub(crate) struct Top {
     /// Where samples come from
     #[arg(long, value_enum, default_value_t, conflicts_with = "event")]
     source: Source,
-    /// Period: events between two samples, of timers nanoseconds
+    /// Events between two samples; for a timer, nanoseconds
     #[arg(short = 'c', long = "count", value_name = "PERIOD", conflicts_with = "overhead",
           value_parser = clap::value_parser!(u64).range(1..))]
     period: Option<u64>,
@@ -83,7 +83,7 @@ pub(crate) struct Top {
     #[arg(long)]
     no_io: bool,
     /// Start this program and watch it, with its regions of interest. Its output goes to
-    /// standard error, on a screen nowhere; it runs on when top ends
+    /// standard error; a screen shows none of it. It runs on when top ends
     #[arg(last = true, value_name = "COMMAND", conflicts_with = "pid")]
     command: Vec<String>,
 }

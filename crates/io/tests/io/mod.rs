@@ -2,8 +2,11 @@
 
 #![allow(dead_code, clippy::unwrap_used)]
 
+pub(crate) mod totals;
+
 use memgauge_testing::{Need, skipped};
 use std::io::{BufRead, BufReader, Write};
+use std::ops::{Deref, DerefMut};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -19,9 +22,55 @@ const ACTOR: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/io/actor.py");
 /// Tests of accounting drop caches and load programs: one at a time.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// The session of one test and its turn; none, with the reason printed, where this
+/// A session that the tests share which need no setting and look at differences: the kernel
+/// checks the programs of each for about a second. It ends with the process.
+static SHARED: Mutex<Option<Session>> = Mutex::new(None);
+
+/// The shared session, while one test has it.
+pub(crate) struct Shared(MutexGuard<'static, Option<Session>>);
+
+impl Deref for Shared {
+    type Target = Session;
+
+    fn deref(&self) -> &Session {
+        self.0.as_ref().unwrap()
+    }
+}
+
+impl DerefMut for Shared {
+    fn deref_mut(&mut self) -> &mut Session {
+        self.0.as_mut().unwrap()
+    }
+}
+
+/// The shared session and the test's turn; none, with the reason printed, where this
 /// machine does not let it account.
-pub(crate) fn session() -> Option<(Session, MutexGuard<'static, ()>)> {
+pub(crate) fn session() -> Option<(Shared, MutexGuard<'static, ()>)> {
+    let turn = turn()?;
+    let mut shared = SHARED.lock().unwrap_or_else(|e| e.into_inner());
+    if shared.is_none() {
+        *shared = Some(started(Setup::default())?);
+    }
+    Some((Shared(shared), turn))
+}
+
+/// A session of the test's own, which has seen nothing yet, and no other one beside it.
+pub(crate) fn fresh(setup: Setup) -> Option<(Session, MutexGuard<'static, ()>)> {
+    let turn = turn()?;
+    SHARED.lock().unwrap_or_else(|e| e.into_inner()).take();
+    Some((started(setup)?, turn))
+}
+
+/// The test's turn, and that no session is under way; none where no session can be made.
+pub(crate) fn quiet() -> Option<MutexGuard<'static, ()>> {
+    session().map(|(shared, turn)| {
+        drop(shared);
+        SHARED.lock().unwrap_or_else(|e| e.into_inner()).take();
+        turn
+    })
+}
+
+fn turn() -> Option<MutexGuard<'static, ()>> {
     let turn = TURN.lock().unwrap_or_else(|e| e.into_inner());
     for tool in ["python3", "mkfs.ext4", "losetup", "ip"] {
         if !has(tool) {
@@ -29,8 +78,12 @@ pub(crate) fn session() -> Option<(Session, MutexGuard<'static, ()>)> {
             return None;
         }
     }
-    match Session::start(Setup::default()) {
-        Ok(session) => Some((session, turn)),
+    Some(turn)
+}
+
+fn started(setup: Setup) -> Option<Session> {
+    match Session::start(setup) {
+        Ok(session) => Some(session),
         Err(error) => {
             skipped(Need::Kernel, format!("{error}"));
             None

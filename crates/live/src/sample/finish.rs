@@ -81,6 +81,10 @@ pub(super) fn manifest(options: &Options, requests: &[RequestedEvent]) -> Manife
     if !options.regions.is_empty() {
         settings.insert(SourceFacts::REGIONS.to_owned(), options.regions.join(","));
     }
+    if let Some(stacks) = options.stacks {
+        let way = stacks.copied_bytes.map_or("fp", |_| "dwarf");
+        settings.insert(SourceFacts::CALL_GRAPH.to_owned(), way.to_owned());
+    }
     let reference = options
         .tracing
         .iter()

@@ -11,6 +11,7 @@ use super::code::Code;
 use super::marks;
 use crate::Result;
 use ahash::HashMap;
+use memgauge_host::maps;
 use memgauge_host::program::{Mappings, ProgramFiles};
 use memgauge_perf::record::{Mmap, Record, Task};
 
@@ -210,19 +211,18 @@ impl Followed {
     pub(super) fn existing(&mut self, id: u32, writer: &mut Writer) -> Result<()> {
         let pid = process_of(id).unwrap_or(id);
         self.files.attached(pid);
-        let maps = read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
-        for line in maps.lines() {
-            let Some((start, end, file_offset, executable, path)) = mapping(line) else {
-                continue;
+        for line in maps::of(pid) {
+            let path = match line.path.as_str() {
+                "" => "//anon",
+                path => path,
             };
-            let path = if path.is_empty() { "//anon" } else { path };
             let map = Mmap {
                 pid,
                 tid: pid,
-                start,
-                bytes: end.saturating_sub(start),
-                file_offset,
-                executable,
+                start: line.start,
+                bytes: line.end.saturating_sub(line.start),
+                file_offset: line.file_offset,
+                executable: line.executable,
                 path: path.as_bytes(),
                 build_id: &[],
             };
@@ -259,20 +259,9 @@ fn process_of(tid: u32) -> Option<u32> {
     line.trim().parse().ok()
 }
 
-/// A line of `/proc/PID/maps`: start, end, offset, whether executable, path.
-pub(super) fn mapping(line: &str) -> Option<(u64, u64, u64, bool, &str)> {
-    let hex = |text| u64::from_str_radix(text, 16).ok();
-    let mut words = line.splitn(6, ' ');
-    let (start, end) = words.next()?.split_once('-')?;
-    let executable = words.next()?.contains('x');
-    let offset = words.next()?;
-    let path = words.nth(2).unwrap_or("").trim_start();
-    Some((hex(start)?, hex(end)?, hex(offset)?, executable, path))
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{mapping, process_of};
+    use super::process_of;
 
     #[test]
     fn mappings_of_a_thread_are_its_processes() {
@@ -286,19 +275,5 @@ mod tests {
         let (tid, process) = thread.join().expect("the thread ends");
         assert_ne!(tid, own);
         assert_eq!(process, Some(own));
-    }
-
-    #[test]
-    fn lines_of_maps_are_taken_apart() {
-        let line =
-            "7f0a1000-7f0a3000 r-xp 00002000 fe:00 1234                       /usr/lib/a b.so";
-        let expected = (0x7f0a_1000, 0x7f0a_3000, 0x2000, true, "/usr/lib/a b.so");
-        assert_eq!(mapping(line), Some(expected));
-        let line = "7f0a1000-7f0a3000 rw-p 00000000 00:00 0 ";
-        assert_eq!(
-            mapping(line),
-            Some((0x7f0a_1000, 0x7f0a_3000, 0, false, ""))
-        );
-        assert_eq!(mapping("nonsense"), None);
     }
 }

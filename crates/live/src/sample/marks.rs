@@ -98,6 +98,7 @@ impl MarkFile {
             true => in_memory.to_owned(),
             false => std::env::temp_dir(),
         };
+        memgauge_host::remove_orphans(&folder, FILE_NAME);
         let mut last = std::io::Error::from(std::io::ErrorKind::AlreadyExists);
         for attempt in 0..100 {
             let name = format!("{FILE_NAME}{}-{attempt}", std::process::id());

@@ -1,12 +1,11 @@
 //! The code of processes that are attached to, for addresses rebuilt while they run.
 
 use std::collections::HashMap;
-use std::fs::read_to_string;
 use std::time::{Duration, Instant};
 
 use super::code::Code;
 use super::decode::rebuild;
-use super::follow::mapping;
+use memgauge_host::maps;
 use memgauge_perf::derive::{Moment, NoRecipe};
 use memgauge_perf::record::{Mmap, Record, Sample};
 use memgauge_trace::Sample as SampleRow;
@@ -26,11 +25,9 @@ impl ProcessCode {
     /// Reads what a process has mapped; nothing where it has ended.
     pub fn existing(&mut self, pid: u32) {
         self.asked.insert(pid, Instant::now());
-        let maps = read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
-        let all = maps.lines().filter_map(mapping);
-        for (start, end, file_offset, _, path) in all.filter(|m| m.3) {
-            let bytes = end.saturating_sub(start);
-            self.code.mapped(pid, start, bytes, file_offset, path);
+        for line in maps::of(pid).iter().filter(|line| line.executable) {
+            let bytes = line.end.saturating_sub(line.start);
+            (self.code).mapped(pid, line.start, bytes, line.file_offset, &line.path);
         }
     }
 

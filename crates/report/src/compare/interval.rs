@@ -53,6 +53,28 @@ pub(crate) fn welch(before: &[f64], after: &[f64]) -> Option<Interval> {
     Some([difference - half, difference + half])
 }
 
+/// A number, and its interval if it is an estimate.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Estimate {
+    pub(crate) value: f64,
+    pub(crate) interval: Option<Interval>,
+}
+
+/// Interval of the difference of two estimates, after − before, from the intervals of both
+/// (G. Y. Zou and A. Donner, Statistics in Medicine 27, 2008; Newcombe's below is the same
+/// of proportions). `None` where neither has one.
+pub(crate) fn of_estimates(before: Estimate, after: Estimate) -> Option<Interval> {
+    if before.interval.is_none() && after.interval.is_none() {
+        return None;
+    }
+    let [[low_before, high_before], [low_after, high_after]] =
+        [before, after].map(|of| of.interval.unwrap_or([of.value; 2]));
+    let difference = after.value - before.value;
+    let down = (after.value - low_after).hypot(high_before - before.value);
+    let up = (high_after - after.value).hypot(before.value - low_before);
+    Some([difference - down, difference + up])
+}
+
 /// A part of so many samples.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Proportion {

@@ -5,11 +5,16 @@ use std::collections::BTreeMap;
 use memgauge_analyze::{HotRow, HotTable, RegionTable, Summary, file_name};
 use serde::{Deserialize, Serialize};
 
+use super::estimates;
+
 /// Version of the form of [`Measured`].
 const VERSION: u32 = 1;
 
 /// Counts by place and event.
 pub(crate) type PlaceCounts = BTreeMap<String, BTreeMap<String, u64>>;
+
+/// 95 % intervals of such counts.
+pub(crate) type PlaceIntervals = BTreeMap<String, BTreeMap<String, [u64; 2]>>;
 
 /// What is compared of a run. In a file it is a baseline.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -32,12 +37,21 @@ pub struct Measured {
     pub metrics: BTreeMap<String, f64>,
     /// Exact counts by function and event. Empty where functions were sampled.
     pub functions: BTreeMap<String, BTreeMap<String, u64>>,
+    /// 95 % intervals of metrics that are estimates.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub intervals: BTreeMap<String, [f64; 2]>,
+    /// The same of functions' counts.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub function_intervals: BTreeMap<String, BTreeMap<String, [u64; 2]>>,
     /// Functions' shares of the samples, where functions were sampled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sampled: Option<Shares>,
     /// Exact counts by source line and event. No baseline holds them: they are many.
     #[serde(skip)]
     pub lines: BTreeMap<String, BTreeMap<String, u64>>,
+    /// 95 % intervals of lines' counts.
+    #[serde(skip)]
+    pub line_intervals: BTreeMap<String, BTreeMap<String, [u64; 2]>>,
     /// Shares of regions of the data, by sampled event; not in a baseline either.
     #[serde(skip)]
     pub regions: Vec<Shares>,
@@ -67,6 +81,9 @@ impl Measured {
             estimated_from: summary.estimated().map(|sets| sets.one_in),
             only_regions: (summary.recording.source.only_regions()).map(str::to_owned),
             metrics: metrics(summary),
+            intervals: estimates::of_metrics(summary),
+            function_intervals: intervals(&summary.hot.functions, function),
+            line_intervals: intervals(&summary.hot.lines, line),
             functions: exact(&summary.hot.functions, function),
             sampled: sampled(&summary.hot.functions),
             lines: exact(&summary.hot.lines, line),
@@ -115,9 +132,12 @@ impl Measured {
                 .collect(),
             ..shares
         };
-        let functions = self.functions.into_iter();
+        let (functions, intervals) = (self.functions.into_iter(), self.function_intervals);
         Measured {
             functions: functions.map(|(key, counts)| (name(key), counts)).collect(),
+            function_intervals: (intervals.into_iter())
+                .map(|(key, intervals)| (name(key), intervals))
+                .collect(),
             sampled: self.sampled.map(shares),
             regions: self.regions.into_iter().map(shares).collect(),
             ..self
@@ -163,6 +183,30 @@ fn exact(table: &HotTable, name: fn(&HotRow) -> Option<String>) -> PlaceCounts {
         }
     }
     places
+}
+
+/// Intervals by name of the rows that were estimated. Those of one name are added up as if
+/// they were independent.
+fn intervals(table: &HotTable, name: fn(&HotRow) -> Option<String>) -> PlaceIntervals {
+    let mut sums: BTreeMap<String, BTreeMap<String, [f64; 3]>> = BTreeMap::new();
+    for (row, name) in table.rows.iter().filter_map(|row| Some((row, name(row)?))) {
+        for (event, interval) in &row.intervals {
+            let count = row.counts.get(event).copied().unwrap_or(0) as f64;
+            let of_place = sums.entry(name.clone()).or_default();
+            let [value, down, up] = of_place.entry(event.clone()).or_default();
+            *value += count;
+            *down = down.hypot(count - interval.low as f64);
+            *up = up.hypot(interval.high as f64 - count);
+        }
+    }
+    let ends = |[value, down, up]: [f64; 3]| [(value - down).max(0.0), value + up];
+    let ends = |of: [f64; 3]| ends(of).map(|end| end.round() as u64);
+    let of_place = |events: BTreeMap<String, [f64; 3]>| {
+        events.into_iter().map(|(event, of)| (event, ends(of)))
+    };
+    (sums.into_iter())
+        .map(|(name, events)| (name, of_place(events).collect()))
+        .collect()
 }
 
 fn sampled(table: &HotTable) -> Option<Shares> {

@@ -1,6 +1,6 @@
 //! Which event's differences functions and lines are ranked by.
 
-use super::{Changed, Groups, Measured, changed};
+use super::{Changed, Groups, Measured, Places, changed};
 
 /// Events that functions have exact counts of, with the cycles that one costs a processor
 /// of today, about: what it adds to an access that has come as far. They only say which
@@ -18,7 +18,7 @@ const LAST: [&str; 4] = ["loads", "stores", "dram.read_bytes", "dram.write_bytes
 
 /// The event that ranks changed functions, and these.
 pub(super) fn ranked(groups: Groups, event: Option<&str>) -> Option<(String, Vec<Changed>)> {
-    let functions = |event: &str| changed(groups, |run| &run.functions, event);
+    let functions = |event: &str| changed(groups, Places::Functions, event);
     if let Some(event) = event {
         return Some((event.to_owned(), functions(event)));
     }

@@ -70,10 +70,12 @@ impl Comparison {
                 Some(one_in) => format!("1/{one_in} of the sets"),
             };
             let [before, after] = self.estimated_from.map(of);
-            text += &format!(
-                "Misses, DRAM bytes and time are estimated: {before}, {after}. Differences within \
-                 their intervals say nothing (memgauge report).\n"
+            let line = format!(
+                "Misses, DRAM bytes and time are estimated: {before}, {after}. A number with an \
+                 interval changed if the 95 % interval of its difference excludes zero. Cycles, \
+                 times and writebacks have no interval: small differences may be chance."
             );
+            text += &style.wrap(&line, 0);
         }
         if let [Some(before), Some(after)] = &self.programs
             && before != after
@@ -96,8 +98,8 @@ impl Comparison {
     }
 
     fn metrics_table(&self, style: &Style) -> Table {
-        // The interval of groups takes the room of the difference.
-        let (difference, interval) = match self.is_of_groups() {
+        // The interval takes the room of the difference.
+        let (difference, interval) = match self.has_intervals() {
             true => (None, Some("95 % interval")),
             false => (Some("difference"), None),
         };
@@ -197,10 +199,12 @@ fn counts_table(
     let mut table = Table::new(&titles);
     for row in places.iter().take(rows) {
         let mut cells = vec![units::share(row.share), value(row.before), value(row.after)];
-        let [low, high] = row.interval.unwrap_or_default();
         if has_intervals {
-            let [low, high] = [low, high].map(|end| unit.value(end.round(), style));
-            cells.push(format!("{low} … {high}"));
+            let ends = |ends: [f64; 2]| {
+                let [low, high] = ends.map(|end| unit.value(end.round(), style));
+                format!("{low} … {high}")
+            };
+            cells.push(row.interval.map_or_else(|| style.none().to_owned(), ends));
         }
         cells.push(row.named());
         table.row(cells);

@@ -1,6 +1,7 @@
 //! The calls that led to the hottest functions, and functions with all that they call.
 
 use memgauge_analyze::{CallTree, CalledFrom, Summary};
+use memgauge_trace::SourceFacts;
 
 use super::{has_every, of_samples, or_none, plural};
 use crate::style::{Role, Style};
@@ -22,7 +23,7 @@ const LEAST: f64 = 0.05;
 /// Of the event with most samples.
 pub(super) fn callers(summary: &Summary, style: &Style) -> String {
     let Some(tree) = summary.calls.first() else {
-        return String::new();
+        return no_caller(summary, style).unwrap_or_default();
     };
     let title = format!(
         "Callers of the hottest functions by {}",
@@ -41,6 +42,27 @@ pub(super) fn callers(summary: &Summary, style: &Style) -> String {
     style.heading(&title, &note) + &table.draw(style) + &hint + "\n" + &inclusive(tree, style)
 }
 
+/// The way to callers where nothing that unwinds by frame pointers finds them.
+const WAY_OUT: &str = "Programs without frame pointers need `record --call-graph dwarf`, or a \
+                       build with -fno-omit-frame-pointer.";
+
+/// What to do where stacks were recorded and none has a caller.
+fn no_caller(summary: &Summary, style: &Style) -> Option<String> {
+    let way = summary
+        .recording
+        .source
+        .settings
+        .get(SourceFacts::CALL_GRAPH)?;
+    let has_samples = summary.hot.functions.samples.is_some_and(|n| n > 0);
+    has_samples.then(|| {
+        let line = match way.as_str() {
+            "fp" => format!("No sample has a known caller. {WAY_OUT}"),
+            _ => "No sample has a known caller.".to_owned(),
+        };
+        style.heading("Callers", "") + &style.wrap(&line, 2)
+    })
+}
+
 /// What to do where the kernel found no callers of most samples. The emulator knows them.
 fn without_callers(tree: &CallTree, summary: &Summary, style: &Style) -> Option<String> {
     let alone = tree.nodes.iter().filter(|node| node.caller.is_none());
@@ -48,11 +70,7 @@ fn without_callers(tree: &CallTree, summary: &Summary, style: &Style) -> Option<
     let share = alone as f64 / tree.events.max(1) as f64;
     let is_native = summary.recording.machine.is_none();
     (is_native && share >= NO_CALLERS).then(|| {
-        let line = format!(
-            "{} have no known caller. Programs without frame pointers need \
-             `record --call-graph dwarf`, or a build with -fno-omit-frame-pointer.",
-            units::share(share)
-        );
+        let line = format!("{} have no known caller. {WAY_OUT}", units::share(share));
         style.wrap(&line, 2)
     })
 }
@@ -149,5 +167,21 @@ mod tests {
         assert!(most.contains("70.0 % have no known caller"), "{most}");
         assert!(most.contains("--call-graph dwarf"), "{most}");
         assert!(!text(2).contains("known caller. "));
+    }
+
+    #[test]
+    fn stacks_of_which_none_has_a_caller_are_named() {
+        let mut summary = crate::fixture::empty();
+        let text = |summary: &Summary| callers(summary, &crate::fixture::plain(80, true));
+        summary.hot.functions.samples = Some(14);
+        assert_eq!(text(&summary), "", "nobody asked for stacks");
+        let mut ask = |way: &str| {
+            let settings = &mut summary.recording.source.settings;
+            settings.insert(SourceFacts::CALL_GRAPH.to_owned(), way.to_owned());
+            text(&summary)
+        };
+        assert!(ask("fp").contains("`record --call-graph dwarf`"));
+        let dwarf = ask("dwarf");
+        assert!(dwarf.contains("No sample has a known caller.") && !dwarf.contains("`record"));
     }
 }

@@ -17,6 +17,9 @@ pub(super) fn headline(summary: &Summary, style: &Style) -> String {
     }
     if let Some(machine) = &facts.machine {
         text += &modelled(machine, style);
+    } else if facts.host.cpu.starts_with(MachineFacts::MODELLED) {
+        let of = style.name(&facts.host.cpu);
+        text += &style.wrap(&format!("{of}: counts are modelled, and times virtual"), 2);
     } else if !facts.host.cpu.is_empty() {
         text += &style.wrap(&format!("measured on: {}", style.name(&facts.host.cpu)), 2);
     }

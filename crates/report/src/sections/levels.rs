@@ -61,9 +61,18 @@ fn misses_of(level: LevelName) -> &'static str {
     }
 }
 
-/// Half the interval of an estimate, in per cent of it.
+/// Half the interval of an estimate, in per cent of it; of an estimate of nothing, where
+/// there may be some all the same, the interval's upper end.
 pub(super) fn error(summary: &Summary, event: &str, style: &Style) -> String {
     let estimate = summary.estimated().and_then(|s| s.estimates.get(event));
+    if let Some(EstimatedFacts { value: 0, high, .. }) = estimate {
+        let unit = if event.ends_with("bytes") {
+            units::bytes
+        } else {
+            units::count
+        };
+        return format!("{} {}", if style.unicode { "≤" } else { "<=" }, unit(*high));
+    }
     let relative = estimate.and_then(EstimatedFacts::relative_error);
     or_none(relative, units::percent, style)
 }
@@ -97,4 +106,38 @@ fn cache(cache: &CacheGeometry) -> (String, String) {
 
 fn tlb(tlb: &TlbGeometry) -> (String, String) {
     (format!("{} entries", tlb.entries), tlb.ways.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::{full, plain};
+    use memgauge_trace::SetsFacts;
+
+    #[test]
+    fn an_estimate_of_nothing_has_an_upper_end() {
+        let estimate = |value, high| EstimatedFacts {
+            value,
+            high,
+            ..EstimatedFacts::default()
+        };
+        let estimates = [
+            ("dram.write_bytes", estimate(0, 1_205_862)),
+            ("llc.miss", estimate(0, 24)),
+            ("l2.miss", estimate(1000, 1100)),
+        ];
+        let summary = Summary {
+            sets: Some(SetsFacts {
+                one_in: 8,
+                estimates: estimates.map(|(name, of)| (name.to_owned(), of)).into(),
+                ..SetsFacts::default()
+            }),
+            ..full()
+        };
+        let cell = |event, unicode| error(&summary, event, &plain(80, unicode));
+        assert_eq!(cell("dram.write_bytes", true), "≤ 1.15 MiB");
+        assert_eq!(cell("llc.miss", false), "<= 24");
+        assert_eq!(cell("l2.miss", true), "10.00 %");
+        assert_eq!(cell("dtlb.miss", true), "–");
+    }
 }

@@ -1,0 +1,113 @@
+//! What a process has mapped, as `/proc/PID/maps` shows it.
+
+use std::fs::read;
+
+/// A line of `/proc/PID/maps`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MapsLine {
+    /// First address.
+    pub start: u64,
+    /// One past the last.
+    pub end: u64,
+    /// Code may run there.
+    pub executable: bool,
+    /// It may be used at all: guards stand between memory that is used.
+    pub accessible: bool,
+    /// Where it begins in the file.
+    pub file_offset: u64,
+    /// Path, or a name such as `[heap]`; empty for anonymous memory.
+    pub path: String,
+}
+
+/// All mappings of a process, by address; none of one that has ended, or that may not be
+/// looked at.
+pub fn of(pid: u32) -> Vec<MapsLine> {
+    parse(&read(format!("/proc/{pid}/maps")).unwrap_or_default())
+}
+
+/// The lines that are right. Bytes of a path that are no text stand as such signs.
+pub fn parse(maps: &[u8]) -> Vec<MapsLine> {
+    let lines = maps.split(|&byte| byte == b'\n');
+    lines
+        .filter_map(|line| parse_line(&String::from_utf8_lossy(line)))
+        .collect()
+}
+
+/// ```text
+/// 7f0a1000-7f0a3000 r-xp 00002000 fe:00 1234       /usr/lib/a b.so
+/// start    end      rights offset device inode     path, to the end of the line
+/// ```
+fn parse_line(line: &str) -> Option<MapsLine> {
+    let mut rest = line;
+    let mut field = || {
+        let (field, behind) = rest.split_once(' ').unwrap_or((rest, ""));
+        rest = behind;
+        field
+    };
+    let (range, rights, offset) = (field(), field(), field());
+    let (_device, _inode) = (field(), field());
+    let (start, end) = range.split_once('-')?;
+    let hex = |text: &str| u64::from_str_radix(text, 16).ok();
+    Some(MapsLine {
+        start: hex(start)?,
+        end: hex(end)?,
+        executable: rights.as_bytes().get(2) == Some(&b'x'),
+        accessible: !rights.starts_with("---"),
+        file_offset: hex(offset)?,
+        path: unescaped(rest.trim_start_matches(' ')),
+    })
+}
+
+/// A line ends at a new line, so the kernel writes `\012` for one in a path, and nothing else
+/// so (`seq_path` in fs/proc/task_mmu.c of Linux). A path that has these four signs itself
+/// is taken for one with a new line.
+fn unescaped(path: &str) -> String {
+    path.replace("\\012", "\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_maps_are_taken_apart() {
+        let maps = b"\
+7f0a1000-7f0a3000 r-xp 00002000 fe:00 1234                       /usr/lib/a b.so
+7f0a3000-7f0a4000 ---p 00000000 00:00 0
+nonsense
+7f0a4000-7f0a5000 rw-p 00000000 fe:00 12                         /tmp/of\\012two  lines
+7f0a5000-7f0a6000 rw-p 00000000 fe:00 12                         /tmp/no\xfftext
+7f0a6000-7f0a7000 rw-p 00000000 00:00 0                          [heap]
+";
+        let lines = parse(maps);
+        let paths: Vec<&str> = lines.iter().map(|line| line.path.as_str()).collect();
+        let expected = [
+            "/usr/lib/a b.so",
+            "",
+            "/tmp/of\ntwo  lines",
+            "/tmp/no\u{fffd}text",
+            "[heap]",
+        ];
+        assert_eq!(paths, expected);
+        let first = &lines[0];
+        let found = (first.start, first.end, first.file_offset);
+        assert_eq!(found, (0x7f0a_1000, 0x7f0a_3000, 0x2000));
+        assert!(first.executable && first.accessible);
+        assert!(!lines[1].accessible && !lines[1].executable);
+    }
+
+    #[test]
+    fn a_file_whose_name_has_a_new_line_is_found() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("two\nlines");
+        std::fs::copy("/bin/sleep", &path).expect("it can be copied");
+        let mut child = std::process::Command::new(&path)
+            .arg("100")
+            .spawn()
+            .expect("it runs");
+        let lines = of(child.id());
+        child.kill().and_then(|()| child.wait()).expect("it ends");
+        let path = path.to_str().expect("text");
+        assert!(lines.iter().any(|line| line.path == path), "{lines:?}");
+    }
+}

@@ -1,0 +1,97 @@
+//! What devices counted against what accounts have, and waits until they agree.
+
+use std::time::{Duration, Instant};
+
+use memgauge_io::Session;
+
+use super::{Network, everyone};
+
+/// Header of Ethernet, which the devices count and accounts do not.
+const LINK: u64 = 14;
+
+/// Bytes that a device counted between two looks, less the link's headers, against the
+/// sum of all processes. The sum lacks at most the kernel's own packets (addresses of
+/// neighbours, the last acknowledgement of a closed connection). The device is looked
+/// at first and last, so packets between the two looks are only in its own count.
+pub(crate) struct Totals {
+    before: [u64; 5],
+    accounts: (u64, u64),
+    side: char,
+}
+
+impl Totals {
+    pub(crate) fn start(session: &mut Session, network: &Network, side: char) -> Totals {
+        let before = network.counted(side, "one");
+        let all = everyone(session, network.device(side, "one"));
+        Totals {
+            before,
+            accounts: (all.input.bytes, all.output.bytes),
+            side,
+        }
+    }
+
+    /// What is wrong, where more than `rest` bytes of the device's are unattributed.
+    pub(crate) fn wrong(
+        &self,
+        session: &mut Session,
+        network: &Network,
+        rest: u64,
+    ) -> Option<String> {
+        let all = everyone(session, network.device(self.side, "one"));
+        let now = network.counted(self.side, "one");
+        let gained = |i: usize| now[i] - self.before[i];
+        let pairs = [
+            (
+                gained(0) - LINK * gained(1),
+                all.input.bytes - self.accounts.0,
+                "in",
+            ),
+            (
+                gained(2) - LINK * gained(3),
+                all.output.bytes - self.accounts.1,
+                "out",
+            ),
+        ];
+        // Packets handed to a device that had no room for them are not counted by it.
+        let dropped = gained(4) * 1500;
+        let is_wrong = |&(counted, accounted, _): &(u64, u64, _)| {
+            accounted > counted + dropped || counted.saturating_sub(accounted) > rest
+        };
+        let (counted, accounted, way) = pairs.into_iter().find(is_wrong)?;
+        Some(format!(
+            "{} {way}: {accounted} of {counted}, at most {dropped} dropped",
+            self.side
+        ))
+    }
+}
+
+/// Bytes of the kernel's own packets that are nobody's.
+pub(crate) const OWN_PACKETS: u64 = 400;
+
+/// Asserts that accounts have what the devices counted, but for `rest` bytes. The last
+/// packets of a connection come when its processes have ended.
+pub(crate) fn settle(totals: &[Totals], session: &mut Session, network: &Network, rest: u64) {
+    let mut wrong = Vec::new();
+    let settled = eventually(|| {
+        let all = totals.iter();
+        wrong = all
+            .filter_map(|t| t.wrong(session, network, rest))
+            .collect();
+        wrong.is_empty()
+    });
+    assert!(settled, "{wrong:?}");
+}
+
+/// Whether this holds within some seconds.
+pub(crate) fn eventually(mut holds: impl FnMut() -> bool) -> bool {
+    let deadline = Instant::now() + Duration::from_secs(5);
+    loop {
+        if holds() {
+            return true;
+        }
+        if Instant::now() > deadline {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
