@@ -26,6 +26,7 @@ enum {
     IA32_PERF_GLOBAL_STATUS_SET = 0x391,
     IA32_PERF_GLOBAL_INUSE = 0x392,
     IA32_PEBS_ENABLE = 0x3f1,
+    PEBS_DATA_CFG = 0x3f2,
     PEBS_LD_LAT_THRESHOLD = 0x3f6,
     PEBS_FRONTEND = 0x3f7,
     IA32_A_PMC0 = 0x4c1,
@@ -36,6 +37,12 @@ enum {
 #define CAPABILITY_PEBS_REGISTERS (1 << 7)
 #define CAPABILITY_PEBS_FORMAT 8
 #define CAPABILITY_FULL_WIDTH (1 << 13)
+/* Records have the groups that PEBS_DATA_CFG names, and all counters can have some. */
+#define CAPABILITY_PEBS_BASELINE (1 << 14)
+#define ADAPTIVE_FORMAT 4
+/* The adaptive record's bit in an event select, and in the control of the first fixed counter. */
+#define SELECT_ADAPTIVE (1ull << 34)
+#define FIXED_ADAPTIVE (1ull << 32)
 #define PEBS_LATENCY(pmu) (GENERAL_BITS(pmu) << 32)
 #define ALL_COUNTERS(pmu) (GENERAL_BITS(pmu) | MAKE_64BIT_MASK(32, FIXED))
 #define STATUS_BUFFER (1ull << 62)
@@ -51,6 +58,11 @@ static uint64_t width_mask(const X86Pmu *pmu)
 static bool full_width(const X86Pmu *pmu)
 {
     return pmu->processor->version >= 4;
+}
+
+static bool adaptive(const X86Pmu *pmu)
+{
+    return pmu->processor->pebs_format >= ADAPTIVE_FORMAT;
 }
 
 void intel_cpuid(X86Pmu *pmu, uint32_t leaf, uint32_t count, uint32_t *eax, uint32_t *ebx,
@@ -70,7 +82,8 @@ void intel_cpuid(X86Pmu *pmu, uint32_t leaf, uint32_t count, uint32_t *eax, uint
         /* Version; counters and their width; length of the list of events in EBX. */
         *eax = processor->version | processor->general << 8 | processor->width << 16 | 7 << 24;
         *ebx = ABSENT_EVENTS;
-        *ecx = 0;
+        /* From version 5 on: which fixed counters there are. */
+        *ecx = processor->version >= 5 ? MAKE_64BIT_MASK(0, processor->fixed) : 0;
         *edx = processor->fixed | processor->width << 5;
         break;
     }
@@ -96,13 +109,67 @@ static bool counts_stores(Event event)
 
 /* Offsets in the debug-store area of 64-bit mode: SDM volume 3, "Debug Store (DS)". */
 enum { DS_PEBS_BASE = 32, DS_PEBS_INDEX = 40, DS_PEBS_END = 48, DS_PEBS_THRESHOLD = 56, DS_PEBS_RESET = 64 };
+/* The first fixed counter's reset is behind those of eight general ones. */
+#define RESET_OF(index) (DS_PEBS_RESET + 8 * ((index) < GENERAL ? (index) : 8 + (index) - GENERAL))
 /* Bytes of a record, by its format: general registers; data address, source and latency;
  * the address of the instruction; time. */
 static const uint8_t record_bytes[] = { 144, 176, 192, 200 };
+/* Words of a record of format 3, by what they have. */
+enum { WORD_FLAGS, WORD_NEXT, WORD_REGISTERS, WORD_COUNTERS = 18, WORD_ADDRESS, WORD_SOURCE,
+       WORD_LATENCY, WORD_IP, WORD_TSX, WORD_TIME, WORDS };
+
+/* Groups of an adaptive record, in their order; the first one is always there. Branches are
+ * not modelled. */
+enum { GROUP_MEMORY = 1 << 0, GROUP_REGISTERS = 1 << 1, GROUP_VECTORS = 1 << 2, GROUP_BRANCHES = 1 << 3 };
+#define GROUPS (GROUP_MEMORY | GROUP_REGISTERS | GROUP_VECTORS)
+#define ADAPTIVE_WORDS (4 + 4 + 18 + 32)
 
 bool intel_uses_pebs(X86Pmu *pmu, const Active *active)
 {
-    return active->index < GENERAL && (pmu->pebs_enable & COUNTER_BIT(active->index));
+    return (active->index < GENERAL || adaptive(pmu)) &&
+           (pmu->pebs_enable & COUNTER_BIT(active->index));
+}
+
+/* The groups that a counter's records have. */
+static uint64_t groups_of(X86Pmu *pmu, unsigned index)
+{
+    bool wanted = index < GENERAL ? pmu->select[index] & SELECT_ADAPTIVE
+                                  : pmu->fixed_control & FIXED_ADAPTIVE << 4 * (index - GENERAL);
+    return wanted ? pmu->pebs_data & GROUPS : 0;
+}
+
+/* Makes an adaptive record of one of format 3; the number of its words. */
+static unsigned adapt(X86Pmu *pmu, uint64_t groups, const uint64_t *from, uint64_t *words)
+{
+    /* AX, CX, DX, BX, SP, BP, SI, DI; then as in format 3. */
+    static const uint8_t order[] = { 2, 4, 5, 3, 9, 8, 6, 7, 10, 11, 12, 13, 14, 15, 16, 17 };
+    const CPUX86State *env = &pmu->cpu->env;
+    unsigned n = 1;
+
+    words[n++] = from[WORD_IP];
+    words[n++] = from[WORD_COUNTERS];
+    words[n++] = from[WORD_TIME];
+    if (groups & GROUP_MEMORY) {
+        words[n++] = from[WORD_ADDRESS];
+        words[n++] = from[WORD_SOURCE];
+        words[n++] = from[WORD_LATENCY];
+        words[n++] = from[WORD_TSX];
+    }
+    if (groups & GROUP_REGISTERS) {
+        words[n++] = from[WORD_FLAGS];
+        words[n++] = from[WORD_NEXT];
+        for (unsigned i = 0; i < ARRAY_SIZE(order); i++) {
+            words[n++] = from[order[i]];
+        }
+    }
+    if (groups & GROUP_VECTORS) {
+        for (unsigned i = 0; i < 16; i++) {
+            words[n++] = env->xmm_regs[i].ZMM_Q(0);
+            words[n++] = env->xmm_regs[i].ZMM_Q(1);
+        }
+    }
+    words[0] = groups | (uint64_t)(8 * n) << 48;
+    return n;
 }
 
 /* The words of a record; shorter formats are its first ones. */
@@ -118,50 +185,57 @@ static void fill_record(X86Pmu *pmu, const Active *active, uint64_t next_pc, uin
     const Accesses *accesses = counts_stores(active->event) ? &done->stores : &done->loads;
     bool latency = active->event == EV_LOAD_LATENCY;
 
-    record[0] = cpu_compute_eflags(env);
-    record[1] = next_pc;
+    record[WORD_FLAGS] = cpu_compute_eflags(env);
+    record[WORD_NEXT] = next_pc;
     for (unsigned i = 0; i < ARRAY_SIZE(order); i++) {
-        record[2 + i] = env->regs[order[i]];
+        record[WORD_REGISTERS + i] = env->regs[order[i]];
     }
-    record[18] = COUNTER_BIT(active->index);
+    record[WORD_COUNTERS] = COUNTER_BIT(active->index);
     if (accesses->count) {
-        record[19] = accesses->address;
-        record[20] = data_source(active->event, accesses);
-        record[21] = latency ? accesses->slowest.latency_cycles : 0;
+        record[WORD_ADDRESS] = accesses->address;
+        record[WORD_SOURCE] = data_source(active->event, accesses);
+        record[WORD_LATENCY] = latency ? accesses->slowest.latency_cycles : 0;
     }
-    record[22] = done->pc;
-    record[24] = pmu_tsc(pmu);
+    record[WORD_IP] = done->pc;
+    record[WORD_TIME] = pmu_tsc(pmu);
 }
 
 bool intel_pebs_record(X86Pmu *pmu, const Active *active, uint64_t next_pc)
 {
     CPUX86State *env = &pmu->cpu->env;
-    unsigned bytes = record_bytes[pmu->processor->pebs_format];
     int mmu = cpu_mmu_index_kernel(env);
     uint64_t ds = pmu->debug_store;
     uint64_t index = cpu_ldq_le_mmuidx_ra(env, ds + DS_PEBS_INDEX, mmu, 0);
     uint64_t end = cpu_ldq_le_mmuidx_ra(env, ds + DS_PEBS_END, mmu, 0);
     uint64_t threshold = cpu_ldq_le_mmuidx_ra(env, ds + DS_PEBS_THRESHOLD, mmu, 0);
-    uint64_t reset = cpu_ldq_le_mmuidx_ra(env, ds + DS_PEBS_RESET + 8 * active->index, mmu, 0);
-    uint64_t record[25] = { 0 };
+    uint64_t reset = cpu_ldq_le_mmuidx_ra(env, ds + RESET_OF(active->index), mmu, 0);
+    uint64_t record[WORDS] = { 0 }, adapted[ADAPTIVE_WORDS];
+    const uint64_t *words = record;
+    unsigned bytes;
 
     pmu->values[active->index] = reset & width_mask(pmu);
+    fill_record(pmu, active, next_pc, record);
+    if (adaptive(pmu)) {
+        words = adapted;
+        bytes = 8 * adapt(pmu, groups_of(pmu, active->index), record, adapted);
+    } else {
+        bytes = record_bytes[pmu->processor->pebs_format];
+    }
     if (index + bytes > end) {
         lab.records_lost++;
         pmu->global_status |= STATUS_BUFFER;
         return true;
     }
-    fill_record(pmu, active, next_pc, record);
     for (unsigned i = 0; i < bytes / 8; i++) {
-        cpu_stq_le_mmuidx_ra(env, index + 8 * i, record[i], mmu, 0);
+        cpu_stq_le_mmuidx_ra(env, index + 8 * i, words[i], mmu, 0);
     }
     index += bytes;
     cpu_stq_le_mmuidx_ra(env, ds + DS_PEBS_INDEX, index, mmu, 0);
     lab.records++;
     if (lab.log) {
         fprintf(lab.log, "record processor %u counter %u ip 0x%" PRIx64 " next 0x%" PRIx64 " address 0x%" PRIx64 " source 0x%" PRIx64
-                " latency %" PRIu64 " tsc %" PRIu64 " %s\n", pmu->core, active->index, record[22], next_pc, record[19],
-                record[20], record[21], record[24], pmu->running.user ? "user" : "kernel");
+                " latency %" PRIu64 " tsc %" PRIu64 " %s\n", pmu->core, active->index, record[WORD_IP], next_pc,
+                record[WORD_ADDRESS], record[WORD_SOURCE], record[WORD_LATENCY], record[WORD_TIME], pmu->running.user ? "user" : "kernel");
     }
     if (index < threshold) {
         return false;
@@ -200,6 +274,8 @@ static uint64_t *plain(X86Pmu *pmu, uint32_t msr)
         return &pmu->load_latency;
     case IA32_PEBS_ENABLE:
         return &pmu->pebs_enable;
+    case PEBS_DATA_CFG:
+        return adaptive(pmu) ? &pmu->pebs_data : NULL;
     case IA32_DS_AREA:
         return &pmu->debug_store;
     case PEBS_FRONTEND:
@@ -225,7 +301,8 @@ static uint64_t capabilities(X86Pmu *pmu)
 {
     return CAPABILITY_PEBS_TRAP | CAPABILITY_PEBS_REGISTERS |
            pmu->processor->pebs_format << CAPABILITY_PEBS_FORMAT |
-           (full_width(pmu) ? CAPABILITY_FULL_WIDTH : 0);
+           (full_width(pmu) ? CAPABILITY_FULL_WIDTH : 0) |
+           (adaptive(pmu) ? CAPABILITY_PEBS_BASELINE : 0);
 }
 
 bool intel_rdmsr(X86Pmu *pmu, uint32_t msr, uint64_t *value)
@@ -258,19 +335,21 @@ bool intel_rdmsr(X86Pmu *pmu, uint32_t msr, uint64_t *value)
 /* Whether the bits of a register that are reserved are zero. */
 static bool reserved_clear(X86Pmu *pmu, uint32_t msr, uint64_t value)
 {
+    uint64_t for_fixed = adaptive(pmu) ? FIXED_ADAPTIVE * 0x111 : 0;
+
     if (msr - IA32_PERFEVTSEL0 < GENERAL) {
-        return !(value >> 32);
+        return !(value >> 32 << 32 & ~(adaptive(pmu) ? SELECT_ADAPTIVE : 0));
     }
     if (msr - IA32_A_PMC0 < GENERAL || msr - IA32_FIXED_CTR0 < FIXED) {
         return !(value & ~width_mask(pmu));
     }
     switch (msr) {
     case IA32_FIXED_CTR_CTRL:
-        return !(value >> (4 * FIXED));
+        return !(value >> (4 * FIXED) << (4 * FIXED) & ~for_fixed);
     case IA32_PERF_GLOBAL_CTRL:
         return !(value & ~ALL_COUNTERS(pmu));
     case IA32_PEBS_ENABLE:
-        return !(value & ~(GENERAL_BITS(pmu) | PEBS_LATENCY(pmu)));
+        return !(value & ~(adaptive(pmu) ? ALL_COUNTERS(pmu) : GENERAL_BITS(pmu) | PEBS_LATENCY(pmu)));
     default:
         return true;
     }
@@ -281,6 +360,9 @@ static void note_unknown(X86Pmu *pmu, uint32_t msr, uint64_t value)
 {
     if (msr - IA32_PERFEVTSEL0 < GENERAL) {
         pmu_note_select(pmu, value);
+    }
+    if (msr == PEBS_DATA_CFG && (value & GROUP_BRANCHES)) {
+        pmu_count_unknown(lab.unknown_writes, msr);
     }
     if (value && (msr == IA32_DEBUGCTL || msr == OFFCORE_RSP_0 || msr == OFFCORE_RSP_1 ||
                   msr == PEBS_FRONTEND)) {

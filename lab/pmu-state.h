@@ -11,7 +11,7 @@
 #include "pmu.h"
 #include "pmu-events.h"
 
-#define GENERAL 6 /* at most; the processor says how many */
+#define GENERAL 8 /* at most; the processor says how many */
 #define FIXED 3
 #define COUNTERS (GENERAL + FIXED)
 #define GENERAL_BITS(pmu) MAKE_64BIT_MASK(0, (pmu)->processor->general)
@@ -26,6 +26,9 @@
  * an event. */
 #define SELECT_EVENT 0xfffa4ffffull
 
+/* Counters outside the cores, by the server that has them. */
+typedef enum { UNCORE_NONE, UNCORE_HASWELL, UNCORE_SKYLAKE } UncoreKind;
+
 /* A processor of QEMU's that the lab gives a PMU. */
 typedef struct {
     uint32_t vendor; /* EBX of CPUID leaf 0 */
@@ -35,7 +38,7 @@ typedef struct {
     unsigned version, general, fixed, width; /* of CPUID leaf 0xA */
     unsigned pebs_format;
     uint32_t ibs_abilities; /* EAX of CPUID leaf 8000_001B */
-    bool uncore; /* counters outside the cores */
+    UncoreKind uncore;
 } Processor;
 
 /* The accesses of one kind that an instruction made. The outcome is that of the one
@@ -88,7 +91,7 @@ struct X86Pmu {
     uint64_t select[GENERAL], fixed_control;
     uint64_t global_control, global_status;
     uint64_t debug_control, offcore[2], load_latency, frontend;
-    uint64_t pebs_enable, debug_store;
+    uint64_t pebs_enable, pebs_data, debug_store;
     Ibs ibs;
     bool counts_cycles;
     uint64_t cycles;

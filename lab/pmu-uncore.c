@@ -1,8 +1,10 @@
 /*
- * Counters outside the cores, as Haswell-EP has them: the C-boxes, which are slices of the
- * last-level cache, by registers of the processor; channels of memory, by registers in the
- * configuration space of PCI devices (`lab-imc`; `lab-ubox` tells the driver which socket's
- * they are). Intel's "Xeon E5 v3 uncore performance monitoring" names registers and events.
+ * Counters outside the cores, as Haswell-EP and Skylake-SP have them: the C-boxes (CHA on the
+ * latter), which are slices of the last-level cache, by registers of the processor; channels
+ * of memory, by registers in the configuration space of PCI devices (`lab-imc`; `lab-ubox`
+ * tells the driver which socket's they are, `lab-capid` how many slices there are). Intel's
+ * "Xeon E5 v3 uncore performance monitoring" and "Xeon Processor Scalable Memory Family
+ * uncore performance monitoring" name registers and events.
  *
  * Devices' transfers of data to and from memory (DMA) are told by system/physmem.c. They
  * reach the modelled caches while a counter here is on, as the cores' accesses do. The
@@ -20,6 +22,7 @@
 #include "exec/memory.h"
 #include "hw/pci/pci_device.h"
 #include "pmu-state.h"
+#include "pmu-uncore.h"
 
 enum {
     C0_BOX_CTL = 0xe00, /* then four event selects, two filters, the status, four counters */
@@ -28,15 +31,16 @@ enum {
     C_STATUS = 7,
     C_COUNTER = 8,
     C_STEP = 0x10,
-    C_MOST = 18,
+    C_MOST = 28,
 };
-enum { BOX_RESET_CONTROL = 1 << 0, BOX_RESET_COUNTERS = 1 << 1, BOX_FREEZE = 1 << 8 };
-/* Of an event select; bits below 16 name the event. */
-enum { UNCORE_RESET = 1 << 17, UNCORE_EDGE = 1 << 18, UNCORE_TID = 1 << 19, UNCORE_ENABLE = 1 << 22 };
-#define UNCORE_SHAPES (UNCORE_EDGE | 1 << 23 | 0xff000000u) /* edge, invert, threshold */
-/* Kinds of request as filters name them, and the thread that stands for devices. */
+/* Kinds of request as Haswell-EP's filters name them, and the thread that stands for devices. */
 enum { OPCODE_READ = 0x19e, OPCODE_WRITE = 0x1c8, THREAD_OF_DEVICES = 0x3e };
-#define COUNTER_MASK MAKE_64BIT_MASK(0, 48)
+/* Skylake-SP's TOR_INSERTS: the unit mask says who asks and with what outcome. */
+enum { TOR_INSERTS = 0x35, FROM_CORES = 1 << 8, FROM_DEVICES = 1 << 10, HITS = 1 << 12, MISSES = 1 << 13 };
+/* Its filter: of which memory, and for which of two kinds of request. Memory is local here,
+ * and none is a cache of other memory ("near"). */
+enum { OF_LOCAL = 1 << 1, ANY_OPCODE = 1 << 3, NOT_NEAR = 1 << 5, FIRST_OPCODE = 9, SECOND_OPCODE = 19 };
+enum { OPCODE_RDCUR = 0x21e, OPCODE_ITOM = 0x248 };
 
 /* What happens to a line at a box or a channel. */
 typedef enum {
@@ -49,10 +53,6 @@ typedef enum {
     HAPPENINGS,
 } Happening;
 
-typedef struct {
-    uint64_t control, select[4], counters[4], filters[2];
-} Box;
-
 /* A channel of memory. */
 struct LabImc {
     PCIDevice parent_obj;
@@ -60,15 +60,18 @@ struct LabImc {
 };
 #define TYPE_LAB_IMC "lab-imc"
 #define TYPE_LAB_UBOX "lab-ubox"
+#define TYPE_LAB_CAPID "lab-capid"
 OBJECT_DECLARE_SIMPLE_TYPE(LabImc, LAB_IMC)
 
 /* A transfer that waits. */
 typedef struct {
     uint64_t address, bytes;
     bool store;
+    int port; /* of I/O, or -1 */
 } Transfer;
 
 static struct {
+    UncoreKind kind;
     Box boxes[C_MOST];
     unsigned box_count, channel_count;
     LabImc *channels[8];
@@ -99,9 +102,32 @@ static unsigned place_of(uint64_t address, unsigned count)
     return count ? line % count : 0;
 }
 
-static bool runs(const Box *box, unsigned i)
+/* Whether a slice of Skylake-SP counts what happened: TOR_INSERTS. Of cores' requests only
+ * misses of any kind are known. */
+static bool cha_counts(const Box *box, uint64_t select, Happening what)
 {
-    return (box->select[i] & UNCORE_ENABLE) && !(box->control & BOX_FREEZE);
+    uint32_t filter = box->filters[1];
+    bool missed = what == CORE_MISS || what == DEVICE_READ_MISS || what == DEVICE_WRITE_MISS;
+    bool reads = what == DEVICE_READ_HIT || what == DEVICE_READ_MISS;
+    uint32_t opcode = what == CORE_MISS ? 0 : reads ? OPCODE_RDCUR : OPCODE_ITOM;
+
+    if ((select & 0xff) != TOR_INSERTS || what == WRITEBACK || !(filter & OF_LOCAL) ||
+        !(filter & NOT_NEAR)) {
+        return false;
+    }
+    return (select & (missed ? MISSES : HITS)) &&
+           (select & (what == CORE_MISS ? FROM_CORES : FROM_DEVICES)) &&
+           ((filter & ANY_OPCODE) ||
+            (opcode && ((filter >> FIRST_OPCODE & 0x3ff) == opcode ||
+                        (filter >> SECOND_OPCODE & 0x3ff) == opcode)));
+}
+
+static bool cha_models(uint64_t select)
+{
+    uint64_t known = FROM_CORES | FROM_DEVICES | HITS | MISSES;
+
+    return (select & 0xff) == TOR_INSERTS && !(select & 0xff00 & ~known) &&
+           !((select & FROM_CORES) && (select & HITS));
 }
 
 /* Whether a C-box counts what happened: TOR_INSERTS by opcode, all misses of local and of
@@ -111,6 +137,9 @@ static bool box_counts(const Box *box, uint64_t select, Happening what)
     unsigned opcode = box->filters[1] >> 20 & 0x1ff, thread = box->filters[0] & 0x3f;
     bool of_thread = !(select & UNCORE_TID) || thread == THREAD_OF_DEVICES;
 
+    if (uncore.kind == UNCORE_SKYLAKE) {
+        return cha_counts(box, select, what);
+    }
     switch (select & 0xffff) {
     case 0x0135:
         return of_thread &&
@@ -142,6 +171,11 @@ static bool channel_counts(uint64_t select, Happening what)
     }
 }
 
+void uncore_note(uint64_t select)
+{
+    pmu_count_unknown(uncore.unknown, select & ~(uint64_t)UNCORE_ENABLE);
+}
+
 static void note_select(uint64_t select, bool channel)
 {
     static const uint16_t known[] = { 0x0135, 0x0335, 0x2a35, 0x8a35, 0x0137, 0 };
@@ -155,8 +189,11 @@ static void note_select(uint64_t select, bool channel)
     for (; *list; list++) {
         modelled |= *list == (select & 0xffff);
     }
+    if (!channel && uncore.kind == UNCORE_SKYLAKE) {
+        modelled = cha_models(select);
+    }
     if (!modelled || (select & UNCORE_SHAPES)) {
-        pmu_count_unknown(uncore.unknown, select & ~(uint64_t)UNCORE_ENABLE);
+        uncore_note(select);
     }
 }
 
@@ -167,23 +204,24 @@ static void happen(Happening what, uint64_t address, uint64_t times)
 
     uncore.happened[what] += times;
     for (unsigned i = 0; i < 4; i++) {
-        if (runs(box, i) && box_counts(box, box->select[i], what)) {
+        if (box_runs(box, i) && box_counts(box, box->select[i], what)) {
             box->counters[i] = (box->counters[i] + times) & COUNTER_MASK;
         }
-        if (channel && runs(&channel->box, i) && channel_counts(channel->box.select[i], what)) {
+        if (channel && box_runs(&channel->box, i) && channel_counts(channel->box.select[i], what)) {
             channel->box.counters[i] = (channel->box.counters[i] + times) & COUNTER_MASK;
         }
     }
 }
 
 /* Whole lines from the first to the last byte. */
-static void transfer(uint64_t address, uint64_t bytes, bool store)
+static void transfer(const Transfer *moved)
 {
-    uint64_t end = address + bytes;
+    uint64_t address = moved->address & ~63ull, end = moved->address + moved->bytes;
 
-    for (address &= ~63ull; address < end; address += 64) {
-        LabDeviceOutcome out = lab_machine_device(lab.machine, address, store);
-        happen((store ? DEVICE_WRITE_HIT : DEVICE_READ_HIT) + out.missed, address, 1);
+    for (; address < end; address += 64) {
+        LabDeviceOutcome out = lab_machine_device(lab.machine, address, moved->store);
+        happen((moved->store ? DEVICE_WRITE_HIT : DEVICE_READ_HIT) + out.missed, address, 1);
+        iio_traffic(moved->port, 64 * ((out.missed && !moved->store) + out.writebacks));
         if (out.writebacks) {
             happen(WRITEBACK, address, 1);
             uncore.pushed++;
@@ -199,8 +237,7 @@ static void take_waiting(void)
     }
     QEMU_LOCK_GUARD(&uncore.lock);
     for (unsigned i = 0; i < uncore.waiting->len; i++) {
-        const Transfer *next = &g_array_index(uncore.waiting, Transfer, i);
-        transfer(next->address, next->bytes, next->store);
+        transfer(&g_array_index(uncore.waiting, Transfer, i));
     }
     g_array_set_size(uncore.waiting, 0);
     qatomic_set(&uncore.waits, 0);
@@ -218,10 +255,13 @@ static void on_dma(AddressSpace *as, hwaddr address, hwaddr bytes, bool store)
     if (!as->root || !as->root->name || strcmp(as->root->name, "bus master container")) {
         return;
     }
+    Transfer next = { address, bytes, store, -1 };
     QEMU_LOCK_GUARD(&uncore.lock);
+    if (uncore.kind == UNCORE_SKYLAKE) {
+        next.port = iio_moved(container_of(as, PCIDevice, bus_master_as), address, bytes, store);
+    }
     add_bytes(store ? uncore.written_bytes : uncore.read_bytes, as->name, bytes);
     if (qatomic_read(&uncore.on)) {
-        Transfer next = { address, bytes, store };
         g_array_append_val(uncore.waiting, next);
         qatomic_set(&uncore.waits, 1);
     }
@@ -269,6 +309,9 @@ static void log_sums(const char *what)
                 n[DEVICE_READ_HIT] + n[DEVICE_READ_MISS], n[DEVICE_READ_MISS],
                 n[DEVICE_WRITE_HIT] + n[DEVICE_WRITE_MISS], n[DEVICE_WRITE_MISS], n[CORE_MISS],
                 n[WRITEBACK], uncore.pushed);
+        WITH_QEMU_LOCK_GUARD(&uncore.lock) {
+            iio_log(lab.log);
+        }
         fflush(lab.log);
     }
 }
@@ -281,12 +324,12 @@ static void switch_uncore(void)
 
     for (unsigned b = 0; b < C_MOST; b++) {
         for (unsigned i = 0; i < 4; i++) {
-            on |= runs(&uncore.boxes[b], i);
+            on |= box_runs(&uncore.boxes[b], i);
         }
     }
     for (unsigned c = 0; c < uncore.channel_count; c++) {
         for (unsigned i = 0; i < 4; i++) {
-            on |= runs(&uncore.channels[c]->box, i);
+            on |= box_runs(&uncore.channels[c]->box, i);
         }
     }
     if (on == uncore.on) {
@@ -305,7 +348,7 @@ static void switch_uncore(void)
     }
 }
 
-static void box_control(Box *box, uint64_t value)
+void box_control(Box *box, uint64_t value)
 {
     if (value & BOX_RESET_CONTROL) {
         memset(box->select, 0, sizeof(box->select));
@@ -337,13 +380,19 @@ static uint64_t *box_register(uint32_t msr)
 
 static bool has(X86Pmu *pmu, uint32_t msr)
 {
-    return (pmu->processor->uncore) && msr >= C0_BOX_CTL && msr < C0_BOX_CTL + C_MOST * C_STEP;
+    return pmu->processor->uncore && msr >= C0_BOX_CTL && msr < C0_BOX_CTL + C_MOST * C_STEP;
 }
 
 bool uncore_rdmsr(X86Pmu *pmu, uint32_t msr, uint64_t *value)
 {
     uint64_t *place;
 
+    if (pmu->processor->uncore == UNCORE_SKYLAKE) {
+        QEMU_LOCK_GUARD(&uncore.lock);
+        if (iio_rdmsr(msr, value)) {
+            return true;
+        }
+    }
     if (!has(pmu, msr)) {
         return false;
     }
@@ -361,6 +410,12 @@ bool uncore_wrmsr(X86Pmu *pmu, uint32_t msr, uint64_t value)
     uint64_t *place;
     uint32_t number = (msr - C0_BOX_CTL) % C_STEP;
 
+    if (pmu->processor->uncore == UNCORE_SKYLAKE) {
+        QEMU_LOCK_GUARD(&uncore.lock);
+        if (iio_wrmsr(msr, value)) {
+            return true;
+        }
+    }
     if (!has(pmu, msr)) {
         return false;
     }
@@ -383,6 +438,7 @@ void uncore_create(X86Pmu *pmu)
     if (!pmu->processor->uncore) {
         return;
     }
+    uncore.kind = pmu->processor->uncore;
     if (!uncore.box_count++) {
         qemu_mutex_init(&uncore.lock);
         uncore.unknown = g_hash_table_new(NULL, NULL);
@@ -408,6 +464,7 @@ GHashTable *uncore_finish(FILE *log)
     if (uncore.box_count) {
         list_bytes(log, "read", uncore.read_bytes);
         list_bytes(log, "written", uncore.written_bytes);
+        iio_log(log);
     }
     return uncore.unknown;
 }
@@ -457,14 +514,17 @@ static void imc_write(PCIDevice *device, uint32_t address, uint32_t value, int s
 
 static void imc_realize(PCIDevice *device, Error **errp)
 {
-    /* The first two channels of the first controller. */
-    static const uint16_t numbers[] = { 0x2fb0, 0x2fb1 };
+    /* The first two channels of the first controller. On Skylake-SP the driver knows them by
+     * their place, too: functions 2 and 6 of device 10. */
+    static const uint16_t numbers[][2] = {
+        [UNCORE_HASWELL] = { 0x2fb0, 0x2fb1 }, [UNCORE_SKYLAKE] = { 0x2042, 0x2046 },
+    };
 
-    if (!uncore.box_count || uncore.channel_count >= ARRAY_SIZE(numbers)) {
-        error_setg(errp, "a channel of memory needs a Haswell-EP, and there are two at most");
+    if (!uncore.box_count || uncore.channel_count >= 2) {
+        error_setg(errp, "a channel of memory needs a server's processor, and there are two at most");
         return;
     }
-    pci_config_set_device_id(device->config, numbers[uncore.channel_count]);
+    pci_config_set_device_id(device->config, numbers[uncore.kind][uncore.channel_count]);
     uncore.channels[uncore.channel_count++] = LAB_IMC(device);
 }
 
@@ -477,7 +537,12 @@ static void imc_class_init(ObjectClass *class, void *data)
     k->config_write = imc_write;
     k->vendor_id = PCI_VENDOR_ID_INTEL;
     k->class_id = PCI_CLASS_OTHERS;
-    DEVICE_CLASS(class)->desc = "counters of a channel of memory, of Haswell-EP";
+    DEVICE_CLASS(class)->desc = "counters of a channel of memory";
+}
+
+static void ubox_realize(PCIDevice *device, Error **errp)
+{
+    pci_config_set_device_id(device->config, uncore.kind == UNCORE_SKYLAKE ? 0x2014 : 0x2f1e);
 }
 
 /* Its registers are zero: this bus is of node 0, and that is socket 0. */
@@ -485,10 +550,27 @@ static void ubox_class_init(ObjectClass *class, void *data)
 {
     PCIDeviceClass *k = PCI_DEVICE_CLASS(class);
 
+    k->realize = ubox_realize;
     k->vendor_id = PCI_VENDOR_ID_INTEL;
-    k->device_id = 0x2f1e;
     k->class_id = PCI_CLASS_OTHERS;
-    DEVICE_CLASS(class)->desc = "socket of the memory channels, of Haswell-EP";
+    DEVICE_CLASS(class)->desc = "socket of the memory channels";
+}
+
+/* A bit for each slice. */
+static void capid_realize(PCIDevice *device, Error **errp)
+{
+    pci_set_long(device->config + 0x9c, MAKE_64BIT_MASK(0, uncore.box_count));
+}
+
+static void capid_class_init(ObjectClass *class, void *data)
+{
+    PCIDeviceClass *k = PCI_DEVICE_CLASS(class);
+
+    k->realize = capid_realize;
+    k->vendor_id = PCI_VENDOR_ID_INTEL;
+    k->device_id = 0x2083;
+    k->class_id = PCI_CLASS_OTHERS;
+    DEVICE_CLASS(class)->desc = "number of slices of the last-level cache, of Skylake-SP";
 }
 
 static const TypeInfo types[] = {
@@ -497,6 +579,12 @@ static const TypeInfo types[] = {
         .parent = TYPE_PCI_DEVICE,
         .instance_size = sizeof(LabImc),
         .class_init = imc_class_init,
+        .interfaces = (InterfaceInfo[]) { { INTERFACE_CONVENTIONAL_PCI_DEVICE }, { } },
+    },
+    {
+        .name = TYPE_LAB_CAPID,
+        .parent = TYPE_PCI_DEVICE,
+        .class_init = capid_class_init,
         .interfaces = (InterfaceInfo[]) { { INTERFACE_CONVENTIONAL_PCI_DEVICE }, { } },
     },
     {

@@ -26,16 +26,18 @@ Lab lab;
 
 static const Event fixed_events[FIXED] = { EV_INSTRUCTIONS, EV_CYCLES, EV_CYCLES };
 
-/* By vendor, family and model of QEMU's models: Skylake-Client, Nehalem, Haswell with the
- * model's number of Haswell-EP, Penryn, EPYC-Rome and EPYC-Genoa. IBS' abilities are those
- * that such processors have. */
+/* By vendor, family and model of QEMU's models: Skylake-Client, Skylake-Server, Icelake-Server
+ * with the model's number of Ice Lake-SP, Nehalem, Haswell with that of Haswell-EP, Penryn,
+ * EPYC-Rome and EPYC-Genoa. IBS' abilities are those that such processors have. */
 static const Processor processors[] = {
-    { CPUID_VENDOR_INTEL_1, 6, 94, "i5-6600k", EVENTS_SKYLAKE, 4, 4, 3, 48, 3, 0, false },
-    { CPUID_VENDOR_INTEL_1, 6, 26, "xeon-e5-2618lv3", EVENTS_NEHALEM, 3, 4, 3, 48, 1, 0, false },
-    { CPUID_VENDOR_INTEL_1, 6, 63, "xeon-e5-2618lv3", EVENTS_HASWELL, 3, 4, 3, 48, 2, 0, true },
-    { CPUID_VENDOR_INTEL_1, 6, 23, "core2-x5355", EVENTS_CORE2, 2, 2, 3, 40, 0, 0, false },
-    { CPUID_VENDOR_AMD_1, 0x17, 0x31, "zen3", EVENTS_ZEN, 0, 6, 0, 48, 0, 0x3ff, false },
-    { CPUID_VENDOR_AMD_1, 0x19, 0x11, "zen4", EVENTS_ZEN, 0, 6, 0, 48, 0, 0xbff, false },
+    { CPUID_VENDOR_INTEL_1, 6, 94, "i5-6600k", EVENTS_SKYLAKE, 4, 4, 3, 48, 3, 0, UNCORE_NONE },
+    { CPUID_VENDOR_INTEL_1, 6, 85, "skylake-sp", EVENTS_SKYLAKE, 4, 4, 3, 48, 3, 0, UNCORE_SKYLAKE },
+    { CPUID_VENDOR_INTEL_1, 6, 106, "i5-6600k", EVENTS_ICELAKE, 5, 8, 3, 48, 4, 0, UNCORE_NONE },
+    { CPUID_VENDOR_INTEL_1, 6, 26, "xeon-e5-2618lv3", EVENTS_NEHALEM, 3, 4, 3, 48, 1, 0, UNCORE_NONE },
+    { CPUID_VENDOR_INTEL_1, 6, 63, "xeon-e5-2618lv3", EVENTS_HASWELL, 3, 4, 3, 48, 2, 0, UNCORE_HASWELL },
+    { CPUID_VENDOR_INTEL_1, 6, 23, "core2-x5355", EVENTS_CORE2, 2, 2, 3, 40, 0, 0, UNCORE_NONE },
+    { CPUID_VENDOR_AMD_1, 0x17, 0x31, "zen3", EVENTS_ZEN, 0, 6, 0, 48, 0, 0x3ff, UNCORE_NONE },
+    { CPUID_VENDOR_AMD_1, 0x19, 0x11, "zen4", EVENTS_ZEN, 0, 6, 0, 48, 0, 0xbff, UNCORE_NONE },
 };
 
 /* In ldst_common.c.inc: accesses that helpers make. */
@@ -102,8 +104,9 @@ static const Processor *find_processor(CPUX86State *env)
             return known;
         }
     }
-    error_report("no PMU for family %u model %u: name the processor Skylake-Client, Nehalem, "
-                 "Haswell-noTSX,model=63, Penryn, EPYC-Rome or EPYC-Genoa", family, model);
+    error_report("no PMU for family %u model %u: name the processor Skylake-Client, "
+                 "Skylake-Server, Icelake-Server,model=106, Nehalem, Haswell-noTSX,model=63, "
+                 "Penryn, EPYC-Rome or EPYC-Genoa", family, model);
     exit(1);
 }
 
@@ -172,6 +175,9 @@ void pmu_cpuid_cache(uint32_t number, uint32_t *ebx, uint32_t *ecx)
 
 Event pmu_find_event(X86Pmu *pmu, uint64_t select)
 {
+    if (!is_amd(pmu)) {
+        select = (uint32_t)select; /* above are no parts of the event */
+    }
     for (unsigned i = 0; i < ARRAY_SIZE(events); i++) {
         if (events[i].select == (select & SELECT_EVENT) &&
             (events[i].processors & pmu->processor->events)) {

@@ -9,11 +9,15 @@
 //! (uncore_snbep.c) hands the thread to the filter register only for events that have
 //! it. No machine was at hand to count with. Limits of each:
 //!
-//! - Haswell-EP: a box can filter for one kind of request at a time. So even boxes
-//!   count devices' reads and odd ones their writes. The hash that spreads addresses
-//!   over boxes is even, so each count is scaled to all boxes.
-//! - Skylake-SP and later: boxes can tell devices' misses apart, but have no counter of
-//!   victims that memory controllers would not count better. Ports are counted always.
+//! - Haswell-EP and Skylake-SP: a box has one filter, so it can count one kind of request at
+//!   a time. So even boxes count devices' reads and odd ones their writes. The hash that
+//!   spreads addresses over boxes is even, so each count is scaled to all boxes.
+//! - Skylake-SP: the driver takes the filter's second register from the upper half of
+//!   `config1`. Intel's list, and perf's until 6.11, had its value in the lower half, where
+//!   the driver drops it and nothing is counted ("SKX, CLX, SNR uncore cache event fixes",
+//!   linux-perf-users, August 2024; seen in docs/lab.md).
+//! - Skylake-SP and later: boxes have no counter of victims that memory controllers would not
+//!   count better. Ports are counted always.
 //! - Zen 4 and 5: nothing tells whether devices' bytes came from a cache; the fabric
 //!   counts them by quadrant, memory controllers by channel.
 
@@ -71,10 +75,10 @@ const fn all(term: Term, pmu: &'static str, event: &'static str) -> Counter {
     }
 }
 
-const fn half(term: Term, boxes: Boxes, event: &'static str) -> Counter {
+const fn half(term: Term, pmu: &'static str, boxes: Boxes, event: &'static str) -> Counter {
     Counter {
         boxes,
-        ..all(term, "uncore_cbox", event)
+        ..all(term, pmu, event)
     }
 }
 
@@ -164,11 +168,13 @@ pub(super) static PLATFORMS: &[Platform] = &[
             // Thread 0x3e stands for PCIe; `tid_en` makes the filter look at it.
             half(
                 Term::IoReadMiss,
+                "uncore_cbox",
                 Boxes::Even,
                 "event=0x35,umask=0x3,tid_en=1,filter_opc=0x19e,filter_tid=0x3e",
             ),
             half(
                 Term::IoWriteMiss,
+                "uncore_cbox",
                 Boxes::Odd,
                 "event=0x35,umask=0x3,tid_en=1,filter_opc=0x1c8,filter_tid=0x3e",
             ),
@@ -219,15 +225,17 @@ pub(super) static PLATFORMS: &[Platform] = &[
 
 static SKYLAKE: [Counter; 12] = joined(&[
     &[
-        all(
+        half(
             Term::IoReadMiss,
             "uncore_cha",
-            "event=0x35,umask=0x24,config1=0x43c33",
+            Boxes::Even,
+            "event=0x35,umask=0x24,config1=0x43c3300000000",
         ),
-        all(
+        half(
             Term::IoWriteMiss,
             "uncore_cha",
-            "event=0x35,umask=0x24,config1=0x49033",
+            Boxes::Odd,
+            "event=0x35,umask=0x24,config1=0x4903300000000",
         ),
         all(Term::MemoryRead, "uncore_imc", "event=0x4,umask=0x3"),
         all(Term::MemoryWrite, "uncore_imc", "event=0x4,umask=0xc"),
@@ -326,16 +334,38 @@ mod tests {
         assert!(platform_of("").is_none());
     }
 
-    /// Each box of Haswell-EP has one filter register and four counters.
+    /// Each box of these has one filter and four counters.
     #[test]
-    fn no_box_of_haswell_needs_two_filters_or_more_than_four_counters() {
-        let haswell = PLATFORMS.iter().find(|p| p.name == "haswell-ep").unwrap();
-        for number in [0, 1] {
-            let of_box = haswell.counters.iter();
-            let of_box = of_box.filter(|c| c.pmu == "uncore_cbox" && c.boxes.has(number));
-            let events: Vec<&str> = of_box.map(|c| c.event).collect();
-            let filters = events.iter().filter(|e| e.contains("filter_opc"));
-            assert_eq!((filters.count(), events.len()), (1, 4));
+    fn no_box_needs_two_filters_or_more_than_four_counters() {
+        let check = |platform: &str, pmu: &str, filter: &str, counters: usize| {
+            let platform = PLATFORMS.iter().find(|p| p.name == platform).unwrap();
+            for number in [0, 1] {
+                let of_box = platform.counters.iter();
+                let of_box = of_box.filter(|c| c.pmu == pmu && c.boxes.has(number));
+                let events: Vec<&str> = of_box.map(|c| c.event).collect();
+                let filters = events.iter().filter(|e| e.contains(filter));
+                assert_eq!((filters.count(), events.len()), (1, counters));
+            }
+        };
+        check("haswell-ep", "uncore_cbox", "filter_opc", 4);
+        check("skylake-sp", "uncore_cha", "config1", 1);
+    }
+
+    /// The driver keeps these bits of `config1` for TOR_INSERTS of Skylake-SP, and writes them
+    /// to the filter's second register: place of the memory, kinds of request
+    /// (`skx_cha_filter_mask` in intel_uncore_snbep.c).
+    #[test]
+    fn skylakes_filter_is_where_the_driver_looks_for_it() {
+        let kept = 0b11_u64 << 32 | 1 << 35 | 0b11 << 36 | 0x3ff << 41 | 0x3ff << 51 | 0b11 << 62;
+        let of = |term| {
+            let counter = SKYLAKE.iter().find(|c| c.term == term).unwrap();
+            let (_, value) = counter.event.split_once("config1=0x").unwrap();
+            u64::from_str_radix(value, 16).unwrap() & kept
+        };
+        let opcode = |filter: u64| filter >> 41 & 0x3ff;
+        // RdCur and ItoM, of local and remote memory, near or not.
+        for (term, wanted) in [(Term::IoReadMiss, 0x21e), (Term::IoWriteMiss, 0x248)] {
+            assert_eq!((opcode(of(term)), of(term) >> 32 & 0x3f), (wanted, 0x33));
         }
     }
 

@@ -4,7 +4,7 @@
 //! # comments and empty lines are passed over
 //! platform skylake-sp
 //! bus uncore_iio_free_running_0 0 0000:17
-//! 0.100 0 uncore_cha_3/event=0x35,umask=0x24,config1=0x43c33/ 81
+//! 0.100 0 uncore_cha_2/event=0x35,umask=0x24,config1=0x43c3300000000/ 81
 //! ```
 //!
 //! `platform` comes first. `bus PMU SOCKET BUS` says which root bus a stack of ports
@@ -194,8 +194,8 @@ mod tests {
 platform skylake-sp
 bus uncore_iio_free_running_0 0 0000:17
 
-0.1 0 uncore_cha_0/event=0x35,umask=0x24,config1=0x43c33/ 10
-0.1 0 uncore_cha_1/umask=36,event=53,config1=277555/ 20
+0.1 0 uncore_cha_0/event=0x35,umask=0x24,config1=0x43c3300000000/ 10
+0.1 0 uncore_cha_2/umask=36,event=53,config1=1192089647841280/ 20
 0.2 0 uncore_iio_free_running_0/event=0xff,umask=0x22/ 7
 ";
 
