@@ -105,9 +105,17 @@ nonsense
             .arg("100")
             .spawn()
             .expect("it runs");
-        let lines = of(child.id());
+        let named = path.to_str().expect("text");
+        let mut lines = Vec::new();
+        // It maps its file some moments after its start.
+        for _ in 0..1000 {
+            lines = of(child.id());
+            if lines.iter().any(|line| line.path == named) {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
         child.kill().and_then(|()| child.wait()).expect("it ends");
-        let path = path.to_str().expect("text");
-        assert!(lines.iter().any(|line| line.path == path), "{lines:?}");
+        assert!(lines.iter().any(|line| line.path == named), "{lines:?}");
     }
 }
