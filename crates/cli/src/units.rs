@@ -178,6 +178,12 @@ impl FromStr for EventSpec {
 
 fn unknown_event(name: &str) -> String {
     let live = memgauge_live::events::builtin_events();
+    if live.iter().any(|event| event.name == name) {
+        return format!(
+            "event `{name}` is counted by the kernel, not modelled: give its period with -c, and \
+             name no event beside it that the kernel does not know"
+        );
+    }
     let names = catalogue::ALL.iter().map(|e| e.1.to_owned());
     let names = names.chain(live.into_iter().map(|e| e.name));
     let near = memgauge_live::events::near_it(name, names);

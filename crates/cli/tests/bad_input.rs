@@ -672,19 +672,11 @@ fn every_usage_error_ends_with_2() {
 }
 
 #[test]
-fn a_mistyped_option_is_no_program() {
-    for verb in ["record", "stat"] {
-        let output = memgauge().args([verb, "--machin", "zen4", "true"]).output();
-        let output = output.expect("memgauge runs");
-        assert_eq!(output.status.code(), Some(USAGE), "{}", said(&output));
-        assert!(said(&output).contains("'--machin'"), "{}", said(&output));
-    }
-    // Behind the program's name they are its own.
-    let folder = folder();
-    let mut command = memgauge();
-    command.args(["stat", "-e", "task-clock", "sh", "-c", "exit 7"]);
-    let output = command.current_dir(folder.path()).output();
-    assert_eq!(output.expect("memgauge runs").status.code(), Some(7));
+fn an_event_of_the_kernel_among_modelled_ones_is_told_from_an_unknown_one() {
+    check_verb(
+        &["record", "-e", "page-faults:5,nosuch", "--", "true"],
+        &["`page-faults` is counted by the kernel", "-c"],
+    );
 }
 
 #[test]

@@ -109,6 +109,22 @@ fn total_bytes_are_those_of_memory_within_a_per_cent_once_corrected() {
 }
 
 #[test]
+fn a_recording_of_samples_is_no_trace_of_overflows() {
+    if !needs(&[]) {
+        return;
+    }
+    let recorded = harness::Recorded::new(&["-e", "llc.miss:97"], &["ls", "/usr/bin"]);
+    let output = memgauge()
+        .args(["bandwidth", "-i"])
+        .arg(recorded.folder.path().join("run.mg"))
+        .output();
+    let output = output.expect("memgauge runs");
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(125), "{text}");
+    assert!(text.contains("no trace of overflows"), "{text}");
+}
+
+#[test]
 fn a_period_longer_than_the_run_says_so() {
     if !needs(&[]) {
         return;

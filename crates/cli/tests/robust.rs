@@ -448,3 +448,40 @@ fn overhead_is_refused_where_it_means_nothing() {
     assert_eq!(output.status.code(), Some(2), "{said}");
     assert!(said.contains("--overhead"), "{said}");
 }
+
+#[test]
+fn a_mistyped_option_is_no_program() {
+    for verb in ["record", "stat"] {
+        let output = memgauge().args([verb, "--machin", "zen4", "true"]).output();
+        let output = output.expect("memgauge runs");
+        assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
+        assert!(
+            text(&output.stderr).contains("'--machin'"),
+            "{}",
+            text(&output.stderr)
+        );
+    }
+    // Behind the program's name they are its own.
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let mut command = memgauge();
+    command.args(["stat", "-e", "task-clock", "sh", "-c", "exit 7"]);
+    let output = command.current_dir(folder.path()).output();
+    assert_eq!(output.expect("memgauge runs").status.code(), Some(7));
+}
+
+#[test]
+fn a_folder_that_is_gone_is_not_to_be_made() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let script = "mkdir gone && cd gone && rmdir ../gone && exec \"$0\" record -o r.mg -- true";
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", script, PROGRAM])
+        .current_dir(folder.path());
+    let output = command.output().expect("sh runs");
+    assert_eq!(output.status.code(), Some(125), "{}", text(&output.stderr));
+    assert!(
+        text(&output.stderr).contains("is gone"),
+        "{}",
+        text(&output.stderr)
+    );
+}

@@ -291,6 +291,10 @@ fn no_place(path: &Path) -> Error {
         let why = "no directory can be made there; choose another place";
         return refused(path, why);
     }
+    if parent.as_os_str().is_empty() {
+        let why = "the folder that memgauge was started in is gone; go to another one";
+        return refused(path, why);
+    }
     let parent = parent.display();
     refused(
         path,

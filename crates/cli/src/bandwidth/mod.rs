@@ -160,14 +160,17 @@ fn check(args: &Bandwidth, recording: &Recording, extent: &Extent) -> anyhow::Re
             .settings
             .iter()
             .filter(|s| s.0.starts_with("period."));
+        let mut is_other = false;
         let told: Vec<String> = periods
             .map(|(key, period)| {
                 let event = key.trim_start_matches("period.");
                 let total = manifest.totals.get(event).copied().unwrap_or(0);
+                // Then its overflows became samples.
+                is_other |= period.parse().is_ok_and(|period: u64| total >= period);
                 format!("{event} happened {total} times, the period is {period}")
             })
             .collect();
-        let why = match told.is_empty() {
+        let why = match is_other || told.is_empty() {
             true => {
                 "it holds no trace of overflows (`memgauge bandwidth -- CMD` makes one)".to_owned()
             }

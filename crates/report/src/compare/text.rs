@@ -79,6 +79,7 @@ impl Comparison {
         }
         if let [Some(before), Some(after)] = &self.programs
             && before != after
+            && (self.functions_known == [true, true] || self.sampled.is_some())
         {
             text += &format!("Functions of `{after}` are compared with those of `{before}`.\n");
         }
