@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use memgauge_trace::LossKind;
 
 use super::catalogue::{Catalogue, CatalogueEvent};
-use super::holds::{Activity, AtWork, Behind};
+use super::holds::{Activity, AtWork, Behind, is_running};
 use super::session::{Entry, ProcessEntry, Ring, Session};
 use super::wire;
 use memgauge_host::sys::process::Watched;
@@ -215,7 +215,11 @@ impl<R: Reader> Followed<R> {
                 return;
             };
             let now_ns = self.reader.now(&thread.kept);
-            let works = thread.activity.look(thread.ring.calls(), busy_ns, at);
+            let works = {
+                let ring = &thread.ring;
+                let seen = (ring.calls(), busy_ns, ring.unread_words());
+                thread.activity.look(seen, at, || is_running(ring.tid))
+            };
             if works {
                 at_work.add(thread.ring.number);
             }

@@ -77,7 +77,10 @@ mod tests {
         for poll in 0..60 {
             pace.hurry(poll >= 30);
             let slept = pace.after(false);
-            assert!(poll < 30 || slept == Some(Duration::from_micros(50)), "{poll}");
+            assert!(
+                poll < 30 || slept == Some(Duration::from_micros(50)),
+                "{poll}"
+            );
         }
     }
 

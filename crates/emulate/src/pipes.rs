@@ -149,7 +149,9 @@ impl Pipe {
 }
 
 fn signed(bytes: u64) -> i64 {
-    i64::try_from(bytes).unwrap_or(i64::MAX / 4).min(i64::MAX / 4)
+    i64::try_from(bytes)
+        .unwrap_or(i64::MAX / 4)
+        .min(i64::MAX / 4)
 }
 
 #[cfg(test)]
@@ -238,7 +240,12 @@ mod tests {
         assert_eq!(pipe.read(8, 600, 20, 90), Some(100));
         assert_eq!(pipe.read(9, 700, 30, 60), Some(110));
         // Of 120 bytes, a pipe of 110 has taken the last when ten had been read.
-        for (most, expected) in [(120, None), (110, Some(500)), (109, Some(600)), (60, Some(700))] {
+        for (most, expected) in [
+            (120, None),
+            (110, Some(500)),
+            (109, Some(600)),
+            (60, Some(700)),
+        ] {
             assert_eq!(pipe.room(10, most), expected, "{most}");
         }
         // The read that it waited for is told after it: the last one known stands for it.

@@ -493,6 +493,16 @@ impl Ring {
         }
     }
 
+    /// How many words are to be read.
+    pub(super) fn unread_words(&self) -> usize {
+        let head = self.shared.u32(ring::HEAD).load(Ordering::Acquire);
+        let sealed = head.wrapping_sub(self.tail) as usize;
+        match sealed {
+            0 => self.written().saturating_sub(self.read),
+            _ => sealed * wire::BLOCK_WORDS,
+        }
+    }
+
     /// Unread words of the oldest block. With `eager`, also of one that is being
     /// written.
     pub(super) fn unread(&self, eager: bool) -> Unread {

@@ -94,9 +94,7 @@ impl Sync {
 
     /// Whether the thread is not to be read on before all smaller numbers have been.
     pub(super) fn waits(&self) -> bool {
-        use MarkKind::{
-            Acquire, AcquireEnd, Interrupted, JoinProcess, JoinThread, Room, Take,
-        };
+        use MarkKind::{Acquire, AcquireEnd, Interrupted, JoinProcess, JoinThread, Room, Take};
         matches!(
             self.what,
             Acquire(_)
@@ -128,9 +126,7 @@ impl MarkKind {
             wire::SYNC_GIVE => MarkKind::Give(key, ns),
             wire::SYNC_SHORT => MarkKind::Short(key, ns),
             wire::SYNC_ROOM => MarkKind::Room(key, ns),
-            wire::SYNC_TAKE => {
-                MarkKind::Take(key, ns >> wire::TAKEN_SHIFT, ns & wire::TAKEN_BYTES)
-            }
+            wire::SYNC_TAKE => MarkKind::Take(key, ns >> wire::TAKEN_SHIFT, ns & wire::TAKEN_BYTES),
             _ => MarkKind::Nothing,
         }
     }
@@ -488,7 +484,10 @@ mod tests {
         // The writer's next mark says that it has written.
         assert_eq!(take(waits, 2, MarkKind::Room(9, 100), 1, 100), None);
         take(waits, 3, MarkKind::Give(9, 100), 1, 300);
-        assert_eq!(take(waits, 4, MarkKind::Take(9, 100, 50), 2, 700), Some(100));
+        assert_eq!(
+            take(waits, 4, MarkKind::Take(9, 100, 50), 2, 700),
+            Some(100)
+        );
         assert_eq!(take(waits, 5, MarkKind::Room(9, 100), 1, 300), Some(700));
         assert_eq!(take(waits, 6, MarkKind::Take(9, 1, 99), 2, 700), Some(300));
         take(waits, 7, MarkKind::Give(9, 100), 1, 800);

@@ -1,10 +1,16 @@
 /* A writer and a reader of a pipe, each with work for every block:
- * `pipeline BLOCK BLOCKS WRITER_LINES READER_LINES [ONE]`. The work is a scan of so many lines
- * of memory, all of which miss. With ONE only the one named (`writer`, `reader`) works, and
- * without a pipe. */
+ * `pipeline BLOCK BLOCKS WRITER_LINES READER_LINES [HOW]`. The work is a scan of so many lines
+ * of memory, all of which miss. HOW is `writer` or `reader`: that one alone works, without a
+ * pipe; `late`: all fits in the pipe, and the reader begins when it has been written;
+ * `unready`: the writer does not wait for room but looks for it again and again. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -29,6 +35,11 @@ static void write_all(int fd, long block, long blocks, long lines)
         work(lines);
         for (long done = 0; done < block;) {
             ssize_t wrote = write(fd, bytes + done, block - done);
+            if (wrote < 0 && errno == EAGAIN) {
+                struct pollfd room = { .fd = fd, .events = POLLOUT };
+                poll(&room, 1, -1);
+                continue;
+            }
             if (wrote <= 0)
                 _exit(1);
             done += wrote;
@@ -58,11 +69,16 @@ int main(int argc, char **argv)
     long block = atol(argv[1]), blocks = atol(argv[2]);
     long writes = atol(argv[3]), reads = atol(argv[4]);
     memory = aligned_alloc(4096, BYTES);
-    if (argc > 5) {
+    const char *how = argc > 5 ? argv[5] : "";
+    if (strcmp(how, "writer") == 0 || strcmp(how, "reader") == 0) {
         for (long n = 0; n < blocks; n++)
-            work(strcmp(argv[5], "writer") == 0 ? writes : reads);
+            work(how[0] == 'w' ? writes : reads);
         return 0;
     }
+    if (strcmp(how, "late") == 0 && fcntl(ends[1], F_SETPIPE_SZ, 1 << 20) < block * blocks)
+        return 3;
+    if (strcmp(how, "unready") == 0)
+        fcntl(ends[1], F_SETFL, O_NONBLOCK);
     pid_t child = fork();
     if (child == 0) {
         close(ends[0]);
@@ -70,6 +86,9 @@ int main(int argc, char **argv)
         _exit(0);
     }
     close(ends[1]);
+    /* A call takes next to no virtual time. */
+    for (int waiting = 0; strcmp(how, "late") == 0 && waiting < block * blocks;)
+        ioctl(ends[0], FIONREAD, &waiting);
     read_all(ends[0], block, blocks, reads);
     close(ends[0]);
     waitpid(child, NULL, 0);
