@@ -27,6 +27,8 @@
 #include "session.h"
 #include "timers.h"
 
+/* Below that, what the recorder told lately of who works is enough. */
+#define SHORT_NS 20000000u
 #define LONGEST_NS 1000000000ull
 /* A signal may come between the look for it and the wait, which then does not notice:
  * the first look after it, each later twice as long. */
@@ -72,13 +74,13 @@ static bool is_called(void)
 }
 
 /* Waits until the recorder lets this sleep go; false where something else ended it. */
-static bool is_let_go(struct mg_ring *r, uint32_t number, uint64_t began)
+static bool is_let_go(struct mg_ring *r, uint32_t number, uint64_t began, bool (*has_come)(void))
 {
     uint64_t look_ns = FIRST_LOOK_NS;
     uint32_t let_go;
     while ((let_go = atomic_load(&r->let_go)) != number) {
         struct timespec look = { 0, look_ns };
-        if (is_called() || mg_host_ns() - began > LONGEST_NS || !mg_recorder_lives())
+        if (is_called() || has_come() || mg_host_ns() - began > LONGEST_NS || !mg_recorder_lives())
             return false;
         if (syscall(SYS_futex, &r->let_go, FUTEX_WAIT, let_go, &look, NULL, 0) != 0 &&
             errno == EINTR)
@@ -88,7 +90,7 @@ static bool is_let_go(struct mg_ring *r, uint32_t number, uint64_t began)
     return true;
 }
 
-static uint64_t held(struct mg_ring *r, uint64_t ns)
+static uint64_t hold(struct mg_ring *r, uint64_t ns, bool (*has_come)(void))
 {
     uint64_t began = mg_host_ns();
     if (++holds == 0)
@@ -96,7 +98,7 @@ static uint64_t held(struct mg_ring *r, uint64_t ns)
     atomic_store(&r->reached_ns, ns);
     atomic_store(&r->asked_ns, ns);
     atomic_store(&r->held, holds);
-    bool let_go = is_let_go(r, holds, began);
+    bool let_go = is_let_go(r, holds, began, has_come);
     atomic_store(&r->held, 0);
     uint64_t reached = atomic_load(&r->reached_ns);
     if (let_go) {
@@ -107,14 +109,16 @@ static uint64_t held(struct mg_ring *r, uint64_t ns)
     return mg_recorder_lives() && reached < ns ? reached : ns;
 }
 
-uint64_t mg_hold(uint64_t ns)
+uint64_t mg_hold(uint64_t ns, bool (*has_come)(void), bool *held)
 {
+    *held = false;
     struct mg_ring *r = mg_recorded_ring();
-    if (!r || !ns || atomic_load(&mg_shared()->stop) || !others_work(r))
+    if (!r || !ns || atomic_load(&mg_shared()->stop) || (ns < SHORT_NS && !others_work(r)))
         return ns;
     if (ns <= ahead_ns && mg_host_ns() < ahead_until_ns) {
         ahead_ns -= ns;
         return ns;
     }
-    return held(r, ns);
+    *held = true;
+    return hold(r, ns, has_come);
 }

@@ -30,6 +30,7 @@
 #include <limits.h>
 #include <linux/futex.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -44,29 +45,10 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "calls.h"
 #include "hold.h"
 #include "session.h"
 #include "timers.h"
-
-/* System call numbers of x86-64 programs. */
-enum {
-    G_READ = 0, G_WRITE = 1, G_CLOSE = 3, G_POLL = 7, G_SIGRETURN = 15, G_READV = 19, G_WRITEV = 20,
-    G_SELECT = 23, G_DUP2 = 33, G_PAUSE = 34, G_NANOSLEEP = 35, G_ALARM = 37,
-    G_SETITIMER = 38, G_SENDFILE = 40, G_CONNECT = 42, G_ACCEPT = 43, G_SENDTO = 44,
-    G_RECVFROM = 45, G_SENDMSG = 46, G_RECVMSG = 47, G_SHUTDOWN = 48, G_CLONE = 56,
-    G_FORK = 57, G_VFORK = 58, G_EXIT = 60, G_WAIT4 = 61, G_KILL = 62, G_SEMOP = 65,
-    G_MSGSND = 69, G_MSGRCV = 70, G_FCNTL = 72, G_FLOCK = 73, G_SIGTIMEDWAIT = 128,
-    G_SIGQUEUEINFO = 129, G_SIGSUSPEND = 130, G_TKILL = 200, G_FUTEX = 202,
-    G_TIMER_CREATE = 222, G_TIMER_SETTIME = 223, G_TIMER_DELETE = 226,
-    G_SEMTIMEDOP = 220, G_CLOCK_NANOSLEEP = 230, G_EXIT_GROUP = 231, G_EPOLL_WAIT = 232,
-    G_TGKILL = 234, G_MQ_SEND = 242, G_MQ_RECEIVE = 243, G_WAITID = 247, G_PSELECT6 = 270,
-    G_PPOLL = 271, G_SPLICE = 275, G_TEE = 276, G_VMSPLICE = 278, G_EPOLL_PWAIT = 281,
-    G_TIMERFD_SETTIME = 286,
-    G_ACCEPT4 = 288, G_DUP3 = 292, G_TGSIGQUEUEINFO = 297, G_RECVMMSG = 299, G_SENDMMSG = 307, G_EPOLL_PWAIT2 = 441,
-};
-
-/* QEMU's own "to be restarted after a signal". */
-enum { G_ERESTARTSYS = 512 };
 
 /* Kind of object of a key; a part of it. */
 enum space { FUTEX = 1, SHARED_FUTEX, OBJECT, PORTS, UNIX_SOCKETS, TIMER, SIGNAL, SEMAPHORES,
@@ -126,10 +108,20 @@ static void acquire(uint64_t what)
     mg_put_sync(MG_SYNC_ACQUIRE, what, 0);
 }
 
-static void slept(uint64_t ns)
+/* What a thread waits for may come while the end of its sleep is held: to the program the
+ * time was over before. It then waited for that, `what` or what it asks for next. */
+static bool has_come(void);
+
+static void slept(uint64_t ns, uint64_t what)
 {
-    if (ns)
-        mg_put_sync(MG_SYNC_SLEEP, 0, mg_hold(ns));
+    bool held;
+    if (!ns)
+        return;
+    uint64_t slept_ns = mg_hold(ns, has_come, &held);
+    bool came = held && has_come();
+    mg_put_sync(MG_SYNC_SLEEP, 0, came ? 0 : slept_ns);
+    if (came && what)
+        acquire(what);
 }
 
 /* ---- times ---- */
@@ -674,7 +666,7 @@ static void acquire_futex(const uint64_t arg[6], int64_t ret)
     case FUTEX_WAIT_REQUEUE_PI:
     case FUTEX_LOCK_PI:
         if (ret == -ETIMEDOUT)
-            return slept(wait_ns);
+            return slept(wait_ns, futex_key(arg[0], op));
         if (ret != 0 && ret != -EAGAIN)
             return;
         acquire(futex_key(arg[0], op));
@@ -716,11 +708,40 @@ static void acquire_all(int64_t num, const uint64_t arg[6], int64_t ret)
     case G_WAIT4: case G_WAITID: return acquire_child(num, arg, ret);
     case G_SIGTIMEDWAIT: return signal_came();
     case G_TIMER_CREATE: return timer_made(arg);
-    case G_NANOSLEEP: case G_CLOCK_NANOSLEEP: return slept(wait_ns);
+    case G_NANOSLEEP: case G_CLOCK_NANOSLEEP: return slept(wait_ns, 0);
     case G_POLL: case G_PPOLL: case G_SELECT: case G_PSELECT6:
     case G_EPOLL_WAIT: case G_EPOLL_PWAIT: case G_EPOLL_PWAIT2:
         /* Any call that takes events waits for them. */
-        return ret == 0 ? slept(wait_ns) : (void)0;
+        return ret == 0 ? slept(wait_ns, 0) : (void)0;
+    }
+}
+
+/* The call under way, whose time is over. */
+static __thread struct { int64_t num; const uint64_t *arg; } over;
+
+static bool is_woken(const uint64_t arg[6])
+{
+    int op = (int)arg[1] & FUTEX_CMD_MASK;
+    uint32_t word;
+    return (op == FUTEX_WAIT || op == FUTEX_WAIT_BITSET) &&
+           mg_guest_read(&word, arg[0], sizeof word) && word != (uint32_t)arg[2];
+}
+
+static bool has_events(const uint64_t arg[6])
+{
+    struct pollfd some[64];
+    return arg[1] <= sizeof some / sizeof some[0] &&
+           mg_guest_read(some, arg[0], arg[1] * sizeof some[0]) && poll(some, arg[1], 0) > 0;
+}
+
+static bool has_come(void)
+{
+    struct pollfd all = { .fd = (int)over.arg[0], .events = POLLIN };
+    switch (over.num) {
+    case G_FUTEX: return is_woken(over.arg);
+    case G_POLL: case G_PPOLL: return has_events(over.arg);
+    case G_EPOLL_WAIT: case G_EPOLL_PWAIT: case G_EPOLL_PWAIT2: return poll(&all, 1, 0) > 0;
+    default: return false;
     }
 }
 
@@ -751,12 +772,14 @@ void mg_sync_after(int64_t num, const uint64_t arg[6], int64_t ret)
         }
         mg_birth_end(ret);
     }
+    over.num = num;
+    over.arg = arg;
     if (num == G_FUTEX)
         acquire_futex(arg, ret);
     else if (ret == -EINTR || ret == -G_ERESTARTSYS)
         signal_came();
     else if (num == G_SIGTIMEDWAIT && ret == -EAGAIN)
-        slept(wait_ns);
+        slept(wait_ns, 0);
     else if (ret >= 0)
         acquire_all(num, arg, ret);
     if (written.key)

@@ -234,6 +234,12 @@ impl<R: Reader> Followed<R> {
         if !self.holds {
             return;
         }
+        let others = self.threads.iter().filter(|t| t.ring.held().is_none());
+        let mut woken = others.filter(|t| t.activity.may_be_woken());
+        // A thread that is woken works as soon as the host lets it.
+        if at_work.word() == wire::NOBODY && woken.any(|t| is_running(t.ring.tid)) {
+            return;
+        }
         for (index, thread) in self.threads.iter().enumerate() {
             let held = thread.ring.held();
             let Some(held) = held.filter(|_| thread.ring.drained() && thread.waits.is_none())

@@ -99,6 +99,11 @@ impl Activity {
         };
         (!stands_still || unread > 0) && !self.only_calls
     }
+
+    /// Whether a thread that waits may have been woken, and not have been run since.
+    pub(super) fn may_be_woken(&self) -> bool {
+        self.calls & ((1 << wire::DOES_BITS) - 1) != wire::RUNS && !self.only_calls
+    }
 }
 
 /// The threads furthest behind in virtual time among those that a sleeper may wait for.
