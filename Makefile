@@ -41,8 +41,7 @@ demo: setup-demo engine web-if-possible ## record sqlite3 at work and show the r
 	@bench/demo $(TARGET)/quick/memgauge $(TARGET)/demo
 
 test: setup-test engine web-if-possible ## run all tests
-	cargo test --workspace --no-fail-fast
-	cargo test --manifest-path tests/ring-model/Cargo.toml --target-dir $(TARGET)/ring-model
+	tests/run
 
 test-kernels: setup-test ## I/O accounting on Debian's kernel in an emulated machine (about 20 minutes)
 	@tests/kernels/run $(KERNEL_ARGS)

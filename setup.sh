@@ -1,5 +1,5 @@
 #!/bin/bash
-# Installs what is missing on Debian 12 for one purpose, and checks the Rust toolchain:
+# Installs what is missing on Debian 12 and 13 for one purpose, and checks the Rust toolchain:
 #
 #   ./setup.sh build    packages to build memgauge
 #   ./setup.sh demo     also the programs that the demo records (the default)

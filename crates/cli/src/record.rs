@@ -157,7 +157,14 @@ pub(crate) fn missing_names(missing: &MissingNames, command: &[String]) -> Vec<S
             name.trim_matches('*')
         )
     });
-    functions.chain(regions).collect()
+    let not_called = missing.not_called.iter().map(|name| {
+        format!(
+            "function `{name}` was not called: its code may be inlined, or the loader may have \
+             chosen another function for the name, as it does for `memcpy`; the report's hottest \
+             functions have the names of what ran"
+        )
+    });
+    functions.chain(not_called).chain(regions).collect()
 }
 
 /// Says that a program will not get the rights which it would have natively.

@@ -506,6 +506,17 @@ fn bad_lists_and_options_end_with_one_clear_line() {
 }
 
 #[test]
+fn a_recording_without_addresses_says_so() {
+    let run = Recorded::new(&["--region", "nope"], &["/bin/true"]);
+    let out = memgauge().arg("mrc").arg(run.path()).output();
+    let out = out.expect("memgauge runs");
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(out.status.code(), Some(125), "{said}");
+    let why = "no sample of this recording of source emulate has one";
+    assert!(said.contains(why), "{said}");
+}
+
+#[test]
 fn json_of_a_program_needs_a_file_and_leaves_the_program_its_output() {
     if !needs(&[]) {
         return;

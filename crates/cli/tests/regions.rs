@@ -246,6 +246,23 @@ fn a_region_that_the_program_does_not_have_is_named_in_the_end() {
 }
 
 #[test]
+fn a_function_that_nobody_calls_is_named_in_the_end() {
+    if !needs(&["cc"]) {
+        return;
+    }
+    let not_called = |run: &Recorded| run.said().matches("was not called").count();
+    let run = recorded(&["--function", "leaf,qsort"], &["functions", "10"]);
+    assert!(
+        run.said().contains("function `qsort` was not called"),
+        "{}",
+        run.said()
+    );
+    assert_eq!(not_called(&run), 1);
+    let run = recorded(&["--function", "leaf"], &["functions", "10"]);
+    assert_eq!(not_called(&run), 0);
+}
+
+#[test]
 fn patterns_choose_regions_and_broken_ones_are_refused_before_the_program_runs() {
     if !needs(&["cc"]) {
         return;

@@ -109,6 +109,8 @@ pub struct MissingNames {
     pub regions: Vec<String>,
     /// Of functions.
     pub functions: Vec<String>,
+    /// Of functions that are in a file, and that no thread called.
+    pub not_called: Vec<String>,
     /// Names of regions that there were.
     pub seen: Vec<String>,
 }
@@ -334,12 +336,18 @@ impl Asked {
         })
     }
 
-    /// Those that no process had.
-    fn missing(&self, seen: &BTreeSet<String>) -> MissingNames {
-        let absent = |names: &RequestedNames| names.absent(seen.iter().map(String::as_str));
+    /// Those that no process had, and those that no thread entered.
+    fn missing(&self, seen: &BTreeSet<String>, entered: &BTreeSet<String>) -> MissingNames {
+        let absent = |names: &RequestedNames, from: &BTreeSet<String>| {
+            names.absent(from.iter().map(String::as_str))
+        };
+        let functions = absent(&self.functions, seen);
+        let mut not_called = absent(&self.functions, entered);
+        not_called.retain(|name| !functions.contains(name));
         MissingNames {
-            regions: absent(&self.regions),
-            functions: absent(&self.functions),
+            regions: absent(&self.regions, seen),
+            functions,
+            not_called,
             seen: seen.iter().cloned().collect(),
         }
     }
@@ -532,7 +540,9 @@ impl EmulatedRun {
         let delivery = delivery(self.recorder.delivered());
         let wall_s = self.started.elapsed().as_secs_f64();
         let seen = self.recorder.notes().to_vec();
-        let missing = self.asked.missing(self.recorder.names());
+        let missing = self
+            .asked
+            .missing(self.recorder.names(), self.recorder.entered());
         let (mut writer, copied) = match &failure {
             None => self.recorder.into_named(output)?,
             Some(_) => (self.recorder.into_writer(), 0),

@@ -110,6 +110,8 @@ struct ModelReader {
     wanted: RequestedNames,
     /// Names that any process gave a region or a value.
     names: BTreeSet<String>,
+    /// Those of them that some thread entered.
+    entered: BTreeSet<String>,
     failure: Option<memgauge_recording::Error>,
     /// Overflows are kept as times, rounded to at most so many nanoseconds.
     traces: Option<u64>,
@@ -158,6 +160,7 @@ impl Recorder {
             unmatched: 0,
             wanted,
             names: BTreeSet::new(),
+            entered: BTreeSet::new(),
             failure: None,
             traces,
             delivered: Delivered::default(),
@@ -172,6 +175,11 @@ impl Recorder {
     /// Names that the program's processes gave regions and values.
     pub(super) fn names(&self) -> &BTreeSet<String> {
         &self.0.reader.names
+    }
+
+    /// Names of regions that some thread entered.
+    pub(super) fn entered(&self) -> &BTreeSet<String> {
+        &self.0.reader.entered
     }
 
     /// Messages for the user, in order.
@@ -507,6 +515,8 @@ impl Reader for ModelReader {
         let pid = Pid(process.entry.pid);
         let regions = kept.regions.rows(&process.kept.regions, pid, tid);
         let spans = kept.regions.spans(&process.kept.regions, pid, tid);
+        self.entered
+            .extend(regions.iter().map(|row| row.name.clone()));
         let written = self.writer.extend(regions);
         self.note(written);
         let written = self.writer.extend(spans);

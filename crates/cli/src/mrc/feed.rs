@@ -316,10 +316,17 @@ fn skipped_in_words(junk: &UnreadableInput) -> Option<String> {
 fn feed_recording(input: &Path, take: Take<'_>) -> anyhow::Result<(String, f64)> {
     let recording = Recording::open(input)?;
     let mut problems = recording.problems();
-    let event = most_sampled(&recording, &mut problems)?;
+    let Some(event) = most_sampled(&recording, &mut problems)? else {
+        bail!(
+            "failed to read addresses from `{}`: no sample of this recording of source {} has one: \
+             name a recording with sampled addresses, or a command after `--`",
+            input.display(),
+            recording.manifest().source.name,
+        );
+    };
     let (mut samples, mut events) = (0u64, 0u64);
     for_samples(&recording, &mut problems, |batch| {
-        let chosen = batch.iter().filter(|s| Some(s.event) == event);
+        let chosen = batch.iter().filter(|s| s.event == event);
         let mut addresses = Vec::new();
         for sample in chosen.filter(|s| s.addr.is_some()) {
             addresses.extend(sample.addr.map(|a| a.0));
@@ -332,8 +339,8 @@ fn feed_recording(input: &Path, take: Take<'_>) -> anyhow::Result<(String, f64)>
         eprintln!("memgauge: {problem}");
     }
     let manifest = recording.manifest();
-    let definition = manifest.events.iter().find(|e| Some(e.id) == event);
-    let name = definition.map_or("any event", |e| e.name.as_str());
+    let definition = manifest.events.iter().find(|e| e.id == event);
+    let name = definition.map_or("an unnamed event", |e| e.name.as_str());
     let counted = counted(manifest, event, name);
     let each = |total: u64| total as f64 / samples.max(1) as f64;
     let (stands, of) = match counted {
@@ -352,11 +359,9 @@ fn feed_recording(input: &Path, take: Take<'_>) -> anyhow::Result<(String, f64)>
 }
 
 /// How often the event was counted, where the recording says it.
-fn counted(manifest: &Manifest, event: Option<EventId>, name: &str) -> Option<u64> {
+fn counted(manifest: &Manifest, event: EventId, name: &str) -> Option<u64> {
     let sampled = manifest.sampling.iter().flat_map(|s| &s.events);
-    let of_samples = sampled
-        .filter(|e| Some(e.event) == event)
-        .find_map(|e| e.counted);
+    let of_samples = sampled.filter(|e| e.event == event).find_map(|e| e.counted);
     let total = of_samples.or_else(|| manifest.totals.get(name).copied());
     total.filter(|&total| total > 0)
 }

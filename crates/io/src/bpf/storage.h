@@ -239,10 +239,15 @@ static long mark_chunk(u32 nth, struct span *span)
 
 	if (!chunk)
 		return 1;
-#pragma unroll
-	for (u32 page = 0; page < CHUNK_PAGES; page++)
-		if (page >= from && page <= to)
-			chunk->owner[page] = span->owner;
+	/* Counted from the first page on: a test of each page against both ends makes newer
+	 * compilers' code too long for the verifier.
+	 */
+	for (u32 n = 0; n < CHUNK_PAGES && n <= to - from; n++) {
+		u32 page = from + n;
+
+		barrier_var(page);
+		chunk->owner[page & CHUNK_MASK] = span->owner;
+	}
 	return 0;
 }
 

@@ -23,6 +23,24 @@ pub(super) struct Decode {
     pub(super) drop_kernel: bool,
 }
 
+/// A data source as the kernel packs it, and what it means.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Said {
+    pub(super) packed: DataSrc,
+    kind: AccessKind,
+    source: DataSource,
+}
+
+impl Said {
+    pub(super) fn by(packed: DataSrc) -> Said {
+        Said {
+            packed,
+            kind: packed.kind(),
+            source: packed.level(),
+        }
+    }
+}
+
 /// What an access did, from the event alone.
 fn kind_of(attr: &Attr) -> (AccessKind, u16) {
     match (attr.kind, attr.bp_type) {
@@ -45,7 +63,18 @@ impl Decode {
 
     /// What the record itself says. The time is for the caller to fill in.
     pub(super) fn row(&self, event: EventId, s: &Sample<'_>, period: u64) -> SampleRow {
-        let source = DataSrc(s.data_src);
+        self.row_with(Said::by(DataSrc(s.data_src)), event, s, period)
+    }
+
+    /// The same, where it is known what the data source means.
+    #[inline]
+    pub(super) fn row_with(
+        &self,
+        said: Said,
+        event: EventId,
+        s: &Sample<'_>,
+        period: u64,
+    ) -> SampleRow {
         let (kind, size_bytes) = kind_of(&self.attr);
         SampleRow {
             cpu: Some(Cpu(s.cpu)),
@@ -55,13 +84,13 @@ impl Decode {
             ip: VirtAddr(s.ip),
             addr: (s.addr != 0).then_some(VirtAddr(s.addr)),
             phys: (s.phys != 0).then_some(PhysAddr(s.phys)),
-            kind: match source.kind() {
+            kind: match said.kind {
                 AccessKind::Unknown => kind,
                 told => told,
             },
             size_bytes,
             latency_cycles: self.layout.latency(s),
-            source: source.level(),
+            source: said.source,
             period,
             ..SampleRow::default()
         }

@@ -68,6 +68,16 @@ impl Order {
     /// Forgets what has been handed on; what is left moves to the front.
     fn keep(&mut self, ready: usize) {
         self.waiting.drain(..ready);
+        // Of a single ring what is left came last, one after the other.
+        if self.waiting.is_sorted_by_key(|w| w.at) {
+            let first = self.waiting.first().map_or(self.bytes.len(), |w| w.at);
+            let left: usize = self.waiting.iter().map(|w| w.bytes).sum();
+            if first + left == self.bytes.len() {
+                self.bytes.drain(..first);
+                self.waiting.iter_mut().for_each(|w| w.at -= first);
+                return;
+            }
+        }
         let mut kept = Vec::new();
         for w in &mut self.waiting {
             let at = kept.len();

@@ -9,7 +9,7 @@ use memgauge_trace::{
     Sample as SampleRow, SampleRegister, Tid, VirtAddr, catalogue,
 };
 
-use super::decode::{Decode, rebuild};
+use super::decode::{Decode, Said, rebuild};
 use super::follow::Followed;
 use super::open::RequestedEvent;
 use super::regions::Regions;
@@ -36,6 +36,8 @@ struct Reader {
     decode: Decode,
     /// Periods, and since when.
     periods: Vec<(u64, u64)>,
+    /// The data source of the last sample: mostly the next one has the same.
+    said: Said,
 }
 
 impl Reader {
@@ -90,6 +92,7 @@ impl Recorder {
         let reader = |request: &RequestedEvent| Reader {
             decode: Decode::of(&request.built),
             periods: Vec::new(),
+            said: Said::by(DataSrc(0)),
         };
         let outcome = |request: &RequestedEvent| EventOutcome {
             name: request.name.clone(),
@@ -267,9 +270,9 @@ impl Recorder {
         outcome.with_address += u64::from(row.addr.is_some());
         row.period = stands_for;
         row.caller = self.caller(s, time_ns)?;
-        for ip in self.calls.iter().chain([&row.ip]) {
-            self.followed.files.kernel.note(*ip);
-        }
+        let kernel = &mut self.followed.files.kernel;
+        self.calls.iter().for_each(|ip| kernel.note(*ip));
+        kernel.note(row.ip);
         self.writer.push(row)?;
         if let Some(registers) = s.intr_regs.filter(|_| self.keep_registers) {
             self.writer
@@ -292,8 +295,16 @@ impl Recorder {
     }
 
     /// The call that led to the sample, where stacks are recorded.
+    #[inline]
     fn caller(&mut self, s: &Sample<'_>, time_ns: u64) -> Result<Option<FrameId>> {
         self.calls.clear();
+        match s.callchain.is_empty() && self.unwinder.is_none() {
+            true => Ok(None),
+            false => self.found_caller(s, time_ns),
+        }
+    }
+
+    fn found_caller(&mut self, s: &Sample<'_>, time_ns: u64) -> Result<Option<FrameId>> {
         s.calls(&mut self.calls);
         if let Some((unwinder, most)) = &mut self.unwinder {
             let wanted = (s, usize::from(*most));
@@ -333,10 +344,16 @@ impl Recorder {
         }
     }
 
-    fn row(&self, event: usize, s: &Sample<'_>, counted: Option<u64>) -> SampleRow {
-        let reader = &self.readers[event];
+    #[inline]
+    fn row(&mut self, event: usize, s: &Sample<'_>, counted: Option<u64>) -> SampleRow {
+        let reader = &mut self.readers[event];
         let period = reader.period(s, counted);
-        reader.decode.row(event_id(event), s, period)
+        if reader.said.packed.0 != s.data_src {
+            reader.said = Said::by(DataSrc(s.data_src));
+        }
+        reader
+            .decode
+            .row_with(reader.said, event_id(event), s, period)
     }
 
     /// Adds data from the source's own registers, or from code and registers.
@@ -344,7 +361,9 @@ impl Recorder {
         let decode = &self.readers[event].decode;
         let op = decode.complete(s, row);
         let packed = DataSrc(s.data_src);
-        if decode.layout.has(sample::DATA_SRC) && packed.is_known() {
+        if decode.layout.has(sample::DATA_SRC)
+            && (self.sources.is_latest(packed) || packed.is_known())
+        {
             self.sources.packed(packed, row.latency_cycles);
         } else if let Some(op) = op {
             self.sources.named(op.source_words(), row.latency_cycles);

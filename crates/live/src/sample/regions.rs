@@ -80,7 +80,14 @@ impl Regions {
     }
 
     /// Takes the marks up to a time of the events' clock.
+    #[inline]
     pub(super) fn advance(&mut self, to_ns: u64) {
+        if !self.waiting.is_empty() {
+            self.take_until(to_ns);
+        }
+    }
+
+    fn take_until(&mut self, to_ns: u64) {
         let behind_ns = self.behind_ns;
         let is_due = |mark: &Mark| mark.time_ns.saturating_sub(behind_ns) <= to_ns;
         while self.waiting.front().is_some_and(is_due) {
@@ -129,10 +136,13 @@ impl Regions {
     }
 
     /// Counts a sample at a thread's regions; whether it is to be recorded.
+    #[inline]
     pub(super) fn sample(&mut self, pid: u32, tid: u32, event: EventId, period: u64) -> bool {
-        if self.inside.is_empty() && self.wanted.is_empty() {
-            return true;
-        }
+        (self.inside.is_empty() && self.wanted.is_empty())
+            || self.sample_inside(pid, tid, event, period)
+    }
+
+    fn sample_inside(&mut self, pid: u32, tid: u32, event: EventId, period: u64) -> bool {
         let inside = self.inside.get(&(pid, tid));
         let mut open = inside.into_iter().flat_map(OpenRegions::iter);
         if !self.wanted.is_empty() && !open.any(|open| self.wanted.holds(&open.name)) {

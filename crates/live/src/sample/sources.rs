@@ -33,6 +33,12 @@ impl Sources {
         add(&mut self.latest.1, latency_cycles);
     }
 
+    /// Whether this is the code of the sample that came last, and so is known.
+    #[inline]
+    pub(super) fn is_latest(&self, packed: DataSrc) -> bool {
+        self.latest.1.0 > 0 && packed.0 == self.latest.0
+    }
+
     fn keep_latest(&mut self) {
         let (code, latest) = std::mem::take(&mut self.latest);
         let sums = self.packed.entry(code).or_default();

@@ -94,9 +94,17 @@ impl Layout {
     /// Parses a sample's body.
     #[inline]
     pub fn sample<'a>(&self, body: &'a [u8]) -> Option<Sample<'a>> {
+        match self.sample_type {
+            USUAL => fixed(USUAL, body),
+            USUAL_WITH_DATA => fixed(USUAL_WITH_DATA, body),
+            _ => self.any_sample(body),
+        }
+    }
+
+    fn any_sample<'a>(&self, body: &'a [u8]) -> Option<Sample<'a>> {
         let mut f = Fields(body);
         let mut out = Sample::default();
-        self.where_and_when(&mut f, &mut out)?;
+        where_and_when(self.sample_type, &mut f, &mut out)?;
         if self.has(sample::READ) {
             out.reading = Some(Reading::take(&mut f, self.read_format)?);
         }
@@ -105,38 +113,6 @@ impl Layout {
             self.data(&mut f, &mut out)?;
         }
         Some(out)
-    }
-
-    #[inline]
-    fn where_and_when(&self, f: &mut Fields<'_>, out: &mut Sample<'_>) -> Option<()> {
-        if self.has(sample::IDENTIFIER) {
-            out.id = f.u64()?;
-        }
-        if self.has(sample::IP) {
-            out.ip = f.u64()?;
-        }
-        if self.has(sample::TID) {
-            (out.pid, out.tid) = f.pair()?;
-        }
-        if self.has(sample::TIME) {
-            out.time_ns = f.u64()?;
-        }
-        if self.has(sample::ADDR) {
-            out.addr = f.u64()?;
-        }
-        if self.has(sample::ID) {
-            out.id = f.u64()?;
-        }
-        if self.has(sample::STREAM_ID) {
-            out.stream_id = f.u64()?;
-        }
-        if self.has(sample::CPU) {
-            out.cpu = f.pair()?.0;
-        }
-        if self.has(sample::PERIOD) {
-            out.period = f.u64()?;
-        }
-        Some(())
     }
 
     fn stacks<'a>(&self, f: &mut Fields<'a>, out: &mut Sample<'a>) -> Option<()> {
@@ -174,15 +150,7 @@ impl Layout {
 
     #[inline]
     fn data<'a>(&self, f: &mut Fields<'a>, out: &mut Sample<'a>) -> Option<()> {
-        if self.sample_type & (sample::WEIGHT | sample::WEIGHT_STRUCT) != 0 {
-            out.weight = f.u64()?;
-        }
-        if self.has(sample::DATA_SRC) {
-            out.data_src = f.u64()?;
-        }
-        if self.has(sample::TRANSACTION) {
-            out.transaction = f.u64()?;
-        }
+        data_before_registers(self.sample_type, f, out)?;
         if self.has(sample::REGS_INTR) {
             out.intr_regs = Some(Registers::take(f, self.regs_intr)?);
         }
@@ -297,6 +265,84 @@ impl Layout {
             kind => Record::Other(kind),
         })
     }
+}
+
+/// Fields of the samples that memgauge asks for itself: of counters and timers without
+/// anything more, and of precise ones.
+const USUAL: u64 = sample::IDENTIFIER
+    | sample::IP
+    | sample::TID
+    | sample::TIME
+    | sample::ADDR
+    | sample::CPU
+    | sample::PERIOD;
+const USUAL_WITH_DATA: u64 = USUAL | sample::DATA_SRC | sample::WEIGHT_STRUCT;
+
+#[inline(always)]
+const fn has(sample_type: u64, fields: u64) -> bool {
+    sample_type & fields == fields
+}
+
+/// A sample whose fields are a word each. Compiled for each type anew, in which no field
+/// has to be asked for.
+#[inline(always)]
+fn fixed<'a>(sample_type: u64, body: &'a [u8]) -> Option<Sample<'a>> {
+    if body.len() < sample_type.count_ones() as usize * 8 {
+        return None;
+    }
+    let mut f = Fields(body);
+    let mut out = Sample::default();
+    where_and_when(sample_type, &mut f, &mut out)?;
+    data_before_registers(sample_type, &mut f, &mut out)?;
+    Some(out)
+}
+
+/// The fields before those that have a length of their own.
+#[inline(always)]
+fn where_and_when(sample_type: u64, f: &mut Fields<'_>, out: &mut Sample<'_>) -> Option<()> {
+    if has(sample_type, sample::IDENTIFIER) {
+        out.id = f.u64()?;
+    }
+    if has(sample_type, sample::IP) {
+        out.ip = f.u64()?;
+    }
+    if has(sample_type, sample::TID) {
+        (out.pid, out.tid) = f.pair()?;
+    }
+    if has(sample_type, sample::TIME) {
+        out.time_ns = f.u64()?;
+    }
+    if has(sample_type, sample::ADDR) {
+        out.addr = f.u64()?;
+    }
+    if has(sample_type, sample::ID) {
+        out.id = f.u64()?;
+    }
+    if has(sample_type, sample::STREAM_ID) {
+        out.stream_id = f.u64()?;
+    }
+    if has(sample_type, sample::CPU) {
+        out.cpu = f.pair()?.0;
+    }
+    if has(sample_type, sample::PERIOD) {
+        out.period = f.u64()?;
+    }
+    Some(())
+}
+
+/// The fields behind those with a length of their own, up to the registers.
+#[inline(always)]
+fn data_before_registers(sample_type: u64, f: &mut Fields<'_>, out: &mut Sample<'_>) -> Option<()> {
+    if sample_type & (sample::WEIGHT | sample::WEIGHT_STRUCT) != 0 {
+        out.weight = f.u64()?;
+    }
+    if has(sample_type, sample::DATA_SRC) {
+        out.data_src = f.u64()?;
+    }
+    if has(sample_type, sample::TRANSACTION) {
+        out.transaction = f.u64()?;
+    }
+    Some(())
 }
 
 fn stack<'a>(f: &mut Fields<'a>) -> Option<&'a [u8]> {
