@@ -100,6 +100,8 @@ pub struct Reference {
     pub regression: Option<Regression>,
     /// Width of the windows compared, nanoseconds.
     pub width_ns: u64,
+    /// Such windows in which anything moved.
+    pub windows: u64,
     /// Mean absolute difference of the corrected curve in these windows, over the
     /// reference's mean.
     pub mean_error: Option<f64>,

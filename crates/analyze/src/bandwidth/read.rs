@@ -690,6 +690,7 @@ impl Reading {
             bytes: truth.total(),
             regression: regression(pairs()),
             width_ns: truth.width_ns,
+            windows: pairs().filter(|&(a, b)| a > 0.0 || b > 0.0).count() as u64,
             mean_error: mean_error(&curve, &truth),
             quantised_error: mean_error(&quantised, &truth),
         })

@@ -132,11 +132,22 @@ fn read(args: &Bandwidth, recording: &Recording) -> anyhow::Result<bandwidth::Ba
 /// Difference from a reference, over what quantisation makes, beyond which both did not count
 /// the same traffic.
 const MOST_UNLIKE: f64 = 0.5;
+/// In fewer windows than these, a reference of other traffic looks like one of the same.
+const FEWEST_WINDOWS: u64 = 4;
 
 /// Why a reference cannot tell what records lost: memory's own counter sees stores, the
 /// kernel and other programs, too.
 fn unlike(reference: &bandwidth::Reference) -> Option<String> {
     let error = reference.mean_error?;
+    if reference.windows < FEWEST_WINDOWS {
+        return Some(format!(
+            "memory's own counter has no more than {} windows of {} ms: too few to tell whether it \
+             saw the same traffic, so nothing is corrected by it (--correct reference does it \
+             anyway)",
+            reference.windows,
+            reference.width_ns / 1_000_000
+        ));
+    }
     let quantised = reference.quantised_error.unwrap_or(0.0);
     (error - quantised > MOST_UNLIKE).then(|| {
         format!(
@@ -280,11 +291,25 @@ fn against(args: &Bandwidth, one: &Path, other: &Path) -> anyhow::Result<String>
 mod tests {
     use super::*;
 
+    #[test]
+    fn a_reference_of_few_windows_tells_nothing() {
+        let of = |windows| bandwidth::Reference {
+            mean_error: Some(0.0),
+            windows,
+            width_ns: 741_000_000,
+            ..bandwidth::Reference::default()
+        };
+        assert!(unlike(&of(FEWEST_WINDOWS)).is_none());
+        let why = unlike(&of(FEWEST_WINDOWS - 1)).expect("too few");
+        assert!(why.contains("3 windows of 741 ms"), "{why}");
+    }
+
     /// Whether a reference with these errors in windows is told as unlike.
     fn is_unlike(mean_error: Option<f64>, quantised_error: Option<f64>) -> bool {
         let reference = bandwidth::Reference {
             mean_error,
             quantised_error,
+            windows: 100,
             ..bandwidth::Reference::default()
         };
         unlike(&reference).is_some()

@@ -89,7 +89,11 @@ fn pmu() -> Vec<Check> {
     let sampler = ["ibs_op", "arm_spe_0"]
         .iter()
         .find(|s| units.iter().any(|u| u == **s));
+    let levels = levels_of_precision();
     let precise_found = match (&precise, sampler) {
+        (Err(_), None) if levels > 0 => format!(
+            "PEBS, level {levels} at most (`:p`): a sample names the instruction behind its own"
+        ),
         (Ok(()), None) => "PEBS works".to_owned(),
         (Ok(()), Some(name)) => format!("{name} works"),
         (Err(_), Some(name)) => format!("{name} is present"),
@@ -106,7 +110,7 @@ fn pmu() -> Vec<Check> {
         verdict("core PMU", cycles.is_ok(), found, why),
         verdict(
             "precise sampling",
-            precise.is_ok() || sampler.is_some(),
+            precise.is_ok() || sampler.is_some() || levels > 0,
             precise_found,
             match cycles.is_ok() {
                 true if virtualised() => {
@@ -125,7 +129,8 @@ fn pmu() -> Vec<Check> {
             } else {
                 format!("{} units", uncore.len())
             },
-            "only a physical machine has them; without them I/O and memory totals are estimated",
+            "only a physical machine has them, and Intel's want `modprobe intel_uncore`; without \
+             them I/O and memory totals are estimated",
         ),
         verdict(
             "timer samples",
@@ -134,6 +139,16 @@ fn pmu() -> Vec<Check> {
             "sysctl kernel.perf_event_paranoid=2, or run with CAP_PERFMON",
         ),
     ]
+}
+
+/// How precise the driver of the processor's PMU says that it can be: 0 is not at all.
+fn levels_of_precision() -> u32 {
+    let devices = Path::new("/sys/bus/event_source/devices");
+    let told = ["cpu", "cpu_core"].map(|name| devices.join(name).join("caps/max_precise"));
+    let read = told.iter().filter_map(|path| read_to_string(path).ok());
+    read.filter_map(|text| text.trim().parse().ok())
+        .max()
+        .unwrap_or(0)
 }
 
 fn rights() -> Check {
