@@ -400,10 +400,23 @@ fn look_into(shown: &Shown, detail: &Detail, style: &Style, room: Room) -> Vec<R
     rows.push(Row::of(
         Meaning::Heading,
         format!(
-            "Hot code, last minute: n = {}; period {period}",
-            detail.samples
+            "Hot code, last minute: n = {}{}; period {period}",
+            detail.samples,
+            match detail.is_thinned {
+                true => " taken by chance from all",
+                false => "",
+            }
         ),
     ));
+    if detail.lost > 0 {
+        rows.push(Row::of(
+            Meaning::Warning,
+            format!(
+                "{} samples were lost: shares are those of the rest; a longer period loses fewer",
+                count(detail.lost)
+            ),
+        ));
+    }
     let regions = detail.regions.len().min(parts.code / 2);
     let for_regions = if regions > 0 { regions + 1 } else { 0 };
     let code_sum = detail.code.iter().map(|place| place.stands_for).sum();
