@@ -18,10 +18,6 @@ const PAGE_BYTES: u64 = 4096;
 pub(super) struct Sums {
     pub(super) samples: u64,
     pub(super) with_address: u64,
-    /// Some by chance of the minute's samples.
-    pub(super) is_thinned: bool,
-    /// Samples lost of this process: shares are those of the rest.
-    pub(super) lost: u64,
     /// Samples whose event told where the data came from, and those from memory, and
     /// from another node.
     pub(super) with_source: u64,
@@ -193,7 +189,7 @@ impl Minute {
     }
 
     pub(super) fn take(&mut self, sample: &Sample) {
-        if self.kept.len() == MOST_KEPT {
+        if self.kept.len() >= MOST_KEPT {
             self.thin();
         }
         if !self.draws(self.thinned) {
@@ -345,6 +341,10 @@ pub(super) struct Detail {
     /// Samples of the last minute, and those with an address.
     pub(super) samples: u64,
     pub(super) with_address: u64,
+    /// Some by chance of the minute's samples.
+    pub(super) is_thinned: bool,
+    /// Samples lost of this process: shares are those of the rest.
+    pub(super) lost: u64,
     pub(super) code: Vec<Place>,
     pub(super) data: Vec<Place>,
     /// Regions of interest, where samples are in any.

@@ -214,6 +214,37 @@ mod tests {
     }
 
     #[test]
+    fn generated_code_has_the_names_that_its_program_writes() {
+        let pid = std::process::id();
+        let map = format!("/tmp/perf-{pid}.map");
+        std::fs::write(&map, "7f0000001000 100 JS:~sum\n").expect("a map");
+        let mut places = Places::of(pid);
+        std::fs::remove_file(&map).expect("it is ours");
+        places.mappings = crate::mappings::tests::sample();
+        let end = Instant::now() + Duration::from_secs(60);
+        let mut at = |ip: u64| places.function(ip, end);
+        let named = |name: &str| (name.to_owned(), "[generated code]".to_owned());
+        assert_eq!(at(0x7f00_0000_1010), named("JS:~sum"));
+        assert_eq!(at(0x7f00_0000_1100), named("[no name]"));
+    }
+
+    #[test]
+    fn addresses_that_are_mapped_no_more_have_no_heat_map() {
+        let mut places = places();
+        let mut minute = Minute::default();
+        for addr in [0x10, 0x7fff_ffff_0000] {
+            minute.take(&memgauge_online::Sample {
+                addr: Some(memgauge_online::VirtAddr(addr)),
+                stands_for: 1,
+                ..memgauge_online::Sample::default()
+            });
+        }
+        let detail = places.detail(&minute, (0, 0, (8, 60)));
+        assert_eq!(detail.data[0].name, UNMAPPED);
+        assert_eq!(detail.heat, None);
+    }
+
+    #[test]
     fn a_function_of_this_program_has_its_name() {
         let mut places = Places::of(std::process::id());
         let end = Instant::now() + Duration::from_secs(60);
