@@ -141,6 +141,17 @@ struct mg_ring *mg_own_ring(void)
     return current_cpu->neg.memgauge_ring;
 }
 
+struct mg_ring *mg_recorded_ring(void)
+{
+    struct mg_ring *r = mg_own_ring();
+    return r == &dummy || r->data == scratch ? NULL : r;
+}
+
+struct mg_control *mg_shared(void)
+{
+    return control;
+}
+
 static void use_ring(struct mg_ring *r)
 {
     current_cpu->neg.memgauge_ring = r;
@@ -242,7 +253,7 @@ static void ring_begin(void)
 }
 
 /* When the recorder's process has ended, nobody makes room. */
-static bool recorder_lives(void)
+bool mg_recorder_lives(void)
 {
     return !atomic_load(&control->stop) &&
            (kill(control->recorder_pid, 0) == 0 || errno == EPERM);
@@ -267,7 +278,7 @@ static bool wait_for_room(struct mg_ring *r)
         uint32_t tail = atomic_load_explicit(&r->tail, memory_order_acquire);
         if (atomic_load(&r->head) - tail < MG_BLOCKS)
             return true;
-        if (!recorder_lives()) {
+        if (!mg_recorder_lives()) {
             atomic_store(&control->stop, 1); /* no more catalogue, no more rings */
             return false;
         }

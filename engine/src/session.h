@@ -12,6 +12,15 @@ extern char mg_session_dir[];
  * before its first use. */
 struct mg_ring *mg_own_ring(void);
 
+/* The same; NULL where nobody reads what the thread does. */
+struct mg_ring *mg_recorded_ring(void);
+
+/* What the recorder and all processes share. */
+struct mg_control *mg_shared(void);
+
+/* Whether somebody reads; not, when the recorder's process has ended. */
+bool mg_recorder_lives(void);
+
 /* Maps the control page; false where the directory is not a live session. */
 bool mg_session_open(const char *dir);
 /* Registers this process; `owner` and `first_block` name the parent after a fork. */

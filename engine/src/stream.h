@@ -35,7 +35,7 @@
  *                                    is its address, as of a further run
  *   MG_MARK_SYNC | number    the thread lets others go on, or has waited (sync.c); two
  *                            marks follow: MG_MARK_SYNC_KIND with a kind and a key,
- *                            MG_MARK_SYNC_NS with a time
+ *                            MG_MARK_SYNC_NS with a time or bytes
  *
  * Where only some cache sets are followed (mg_control.sets), the ring has other words.
  * A run that touches one of their lines takes three:
@@ -67,7 +67,7 @@
 #include <stdint.h>
 
 #define MG_MAGIC 0x3147474du /* "MGG1", little endian */
-#define MG_WIRE_VERSION 13u
+#define MG_WIRE_VERSION 14u
 #define MG_PAGE 4096u
 
 #define MG_BLOCK_WORDS 32768u
@@ -109,7 +109,8 @@
 #define MG_LINE_BYTES 64u
 
 /* Kinds of MG_MARK_SYNC. The key of EXIT and JOIN_THREAD is a thread's number, that of
- * JOIN_PROCESS a process's; those of RELEASE and both ACQUIREs are of one kind. */
+ * JOIN_PROCESS a process's; those of RELEASE, both ACQUIREs and of the marks of pipes are of
+ * one kind. Marks of pipes have bytes in place of the time. */
 enum mg_sync_kind {
     MG_SYNC_RELEASE = 1,  /* whoever waits for the key may go on, after the time */
     MG_SYNC_ACQUIRE,      /* has waited for the key */
@@ -124,7 +125,14 @@ enum mg_sync_kind {
                            * it), the key that of the signals that may end the sleep */
     MG_SYNC_DUE,          /* follows WAIT: the timer of the key is due in the time */
     MG_SYNC_INTERRUPTED,  /* a signal ended the sleep; it took the time by the host's clock */
+    MG_SYNC_GIVE,         /* a release: writes so many bytes to a pipe */
+    MG_SYNC_SHORT,        /* has written so many less than it said */
+    MG_SYNC_ROOM,         /* has written, and waited for room, to a pipe that holds so many */
+    MG_SYNC_TAKE,         /* has read bytes, and waited for them: MG_TAKEN_SHIFT */
 };
+/* Bytes read from a pipe, and below this bit those that are left in it; either at most. */
+#define MG_TAKEN_SHIFT 23
+#define MG_TAKEN_BYTES ((1ull << MG_TAKEN_SHIFT) - 1)
 /* The key of signals to a group of processes, which all of them may be in. */
 #define MG_SYNC_GROUP 0u
 
@@ -143,7 +151,16 @@ struct mg_control {
     _Atomic uint32_t stop;     /* recorder: nobody reads any more */
     _Atomic uint64_t sequence; /* marks of MG_MARK_SYNC so far */
     uint64_t sets;             /* recorder: classes of lines to follow; 0: all, as words */
+    _Atomic uint32_t at_work;  /* recorder: who was at work lately: MG_NOBODY, MG_SEVERAL_WORK
+                                * or the number of the only ring, plus one */
+    uint8_t pad[4];
 };
+#define MG_NOBODY 0u
+#define MG_SEVERAL_WORK 0xffffffffu
+
+/* What a thread does, in the lowest bits of mg_ring.calls; the others count its calls. */
+enum mg_does { MG_RUNS, MG_CALLS, MG_SLEEPS };
+#define MG_DOES_BITS 2
 
 struct mg_entry {
     uint32_t magic;
@@ -189,11 +206,19 @@ struct mg_ring {
     /* written by the recorder */
     _Atomic uint32_t tail;     /* blocks read */
     _Atomic uint32_t waiting;  /* the thread sleeps on tail */
-    uint8_t pad2[56];
+    _Atomic uint32_t let_go;   /* mg_ring.held, once that sleep is over */
+    uint8_t pad1[4];
+    _Atomic uint64_t reached_ns; /* how long the sleep held may have been by now */
+    uint8_t pad2[40];
     /* written by the thread once a block, so that polling it costs nothing */
     uint32_t used[MG_BLOCKS];  /* words in each sealed block */
     _Atomic uint32_t head;     /* blocks sealed */
-    uint8_t pad3[28];
+    /* and at system calls */
+    _Atomic uint32_t calls;    /* see enum mg_does */
+    _Atomic uint32_t held;     /* number of the sleep whose end is held (hold.c); 0: none */
+    uint8_t pad3[4];
+    _Atomic uint64_t asked_ns; /* how long it was to be */
+    uint8_t pad4[8];
     /* of rep instructions and varying accesses, where some sets are followed (sets.c) */
     uint64_t rep_at;
     uint64_t rep_ran;
@@ -285,7 +310,8 @@ struct mg_map {
     uint32_t path_bytes;
 };
 
-static_assert(sizeof(struct mg_control) == 40, "wire");
+static_assert(sizeof(struct mg_control) == 48, "wire");
+static_assert(offsetof(struct mg_control, at_work) == 40, "wire");
 static_assert(sizeof(struct mg_entry) == 32, "wire");
 static_assert(offsetof(struct mg_process, used) == 32, "wire");
 static_assert(sizeof(struct mg_process) == 56, "wire");
@@ -298,7 +324,13 @@ static_assert(offsetof(struct mg_ring, ran) == 112, "wire");
 static_assert(offsetof(struct mg_ring, full) == 120, "wire");
 static_assert(offsetof(struct mg_ring, tail) == 128, "wire");
 static_assert(offsetof(struct mg_ring, used) == 192, "wire");
+static_assert(offsetof(struct mg_ring, let_go) == 136, "wire");
+static_assert(offsetof(struct mg_ring, reached_ns) == 144, "wire");
 static_assert(offsetof(struct mg_ring, head) == 224, "wire");
+static_assert(offsetof(struct mg_ring, calls) == 228, "wire");
+static_assert(offsetof(struct mg_ring, held) == 232, "wire");
+static_assert(offsetof(struct mg_ring, asked_ns) == 240, "wire");
+static_assert(offsetof(struct mg_ring, rep_at) == 256, "wire");
 static_assert(sizeof(struct mg_code) == 32, "wire");
 static_assert(sizeof(struct mg_access) == 16, "wire");
 static_assert(sizeof(struct mg_map) == 40, "wire");

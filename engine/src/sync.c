@@ -11,7 +11,13 @@
  * shorter.
  *
  * Before a call that sleeps until a signal or a time comes, the ring gets a *wait*, so
- * that the recorder knows since when a thread slept that a signal woke or killed.
+ * that the recorder knows since when a thread slept that a signal woke or killed. After a
+ * sleep that a time ended, the thread may be held until others have come as far (hold.c):
+ * the only place where a thread of the program waits for the model.
+ *
+ * A pipe hands on bytes in order. What a read takes was given by a certain write, and what
+ * a write finds room for was made free by a certain read. So writes and reads say how many
+ * bytes they are of, and the recorder counts (crates/emulate/src/pipes.rs).
  *
  * Order made in user space alone (a lock that was free) leaves no mark. Marking
  * every locked instruction was rejected: threads that share a counter would be
@@ -20,41 +26,29 @@
 #include "sync.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
 #include <linux/futex.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/time.h>
 #include <sys/timerfd.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "calls.h"
+#include "hold.h"
 #include "session.h"
 #include "timers.h"
-
-/* System call numbers of x86-64 programs. */
-enum {
-    G_READ = 0, G_WRITE = 1, G_CLOSE = 3, G_POLL = 7, G_SIGRETURN = 15, G_READV = 19, G_WRITEV = 20,
-    G_SELECT = 23, G_DUP2 = 33, G_PAUSE = 34, G_NANOSLEEP = 35, G_ALARM = 37,
-    G_SETITIMER = 38, G_SENDFILE = 40, G_CONNECT = 42, G_ACCEPT = 43, G_SENDTO = 44,
-    G_RECVFROM = 45, G_SENDMSG = 46, G_RECVMSG = 47, G_SHUTDOWN = 48, G_CLONE = 56,
-    G_FORK = 57, G_VFORK = 58, G_EXIT = 60, G_WAIT4 = 61, G_KILL = 62, G_SEMOP = 65,
-    G_MSGSND = 69, G_MSGRCV = 70, G_FCNTL = 72, G_FLOCK = 73, G_SIGTIMEDWAIT = 128,
-    G_SIGQUEUEINFO = 129, G_SIGSUSPEND = 130, G_TKILL = 200, G_FUTEX = 202,
-    G_TIMER_CREATE = 222, G_TIMER_SETTIME = 223, G_TIMER_DELETE = 226,
-    G_SEMTIMEDOP = 220, G_CLOCK_NANOSLEEP = 230, G_EXIT_GROUP = 231, G_EPOLL_WAIT = 232,
-    G_TGKILL = 234, G_MQ_SEND = 242, G_MQ_RECEIVE = 243, G_WAITID = 247, G_PSELECT6 = 270,
-    G_PPOLL = 271, G_SPLICE = 275, G_TEE = 276, G_EPOLL_PWAIT = 281, G_TIMERFD_SETTIME = 286,
-    G_ACCEPT4 = 288, G_DUP3 = 292, G_TGSIGQUEUEINFO = 297, G_RECVMMSG = 299, G_SENDMMSG = 307, G_EPOLL_PWAIT2 = 441,
-};
-
-/* QEMU's own "to be restarted after a signal". */
-enum { G_ERESTARTSYS = 512 };
 
 /* Kind of object of a key; a part of it. */
 enum space { FUTEX = 1, SHARED_FUTEX, OBJECT, PORTS, UNIX_SOCKETS, TIMER, SIGNAL, SEMAPHORES,
@@ -64,6 +58,10 @@ enum space { FUTEX = 1, SHARED_FUTEX, OBJECT, PORTS, UNIX_SOCKETS, TIMER, SIGNAL
 
 static __thread uint64_t wait_ns;   /* what the call under way asks to wait at most */
 static __thread uint64_t began_ns;  /* when it began to sleep; 0: it does not */
+static __thread struct {            /* the pipe that the call under way writes to */
+    uint64_t key;                   /* 0: none */
+    uint64_t bytes;                 /* asked to be written */
+} written;
 static __thread bool starts_thread; /* it starts a thread, and has the lock below */
 
 static uint64_t key(enum space space, uint64_t a, uint64_t b)
@@ -110,10 +108,20 @@ static void acquire(uint64_t what)
     mg_put_sync(MG_SYNC_ACQUIRE, what, 0);
 }
 
-static void slept(uint64_t ns)
+/* What a thread waits for may come while the end of its sleep is held: to the program the
+ * time was over before. It then waited for that, `what` or what it asks for next. */
+static bool has_come(void);
+
+static void slept(uint64_t ns, uint64_t what)
 {
-    if (ns)
-        mg_put_sync(MG_SYNC_SLEEP, 0, ns);
+    bool held;
+    if (!ns)
+        return;
+    uint64_t slept_ns = mg_hold(ns, has_come, &held);
+    bool came = held && has_come();
+    mg_put_sync(MG_SYNC_SLEEP, 0, came ? 0 : slept_ns);
+    if (came && what)
+        acquire(what);
 }
 
 /* ---- times ---- */
@@ -260,17 +268,25 @@ static uint64_t anon_key(int fd, const struct stat *st)
 
 /* Key of the object waited for at a descriptor; 0 where nobody in the session can end
  * the wait. */
-static uint64_t fd_key(uint64_t arg)
+static uint64_t fd_key_or_pipe(uint64_t arg, bool *pipe)
 {
     struct stat st;
     int fd = (int)arg;
+    *pipe = false;
     if (fstat(fd, &st) != 0)
         return 0;
-    if (S_ISFIFO(st.st_mode))
+    *pipe = S_ISFIFO(st.st_mode);
+    if (*pipe)
         return key(OBJECT, st.st_dev, st.st_ino);
     if (S_ISSOCK(st.st_mode))
         return socket_key(fd);
     return (st.st_mode & S_IFMT) == 0 ? anon_key(fd, &st) : 0;
+}
+
+static uint64_t fd_key(uint64_t arg)
+{
+    bool pipe;
+    return fd_key_or_pipe(arg, &pipe);
 }
 
 /* The same of a file that is locked, or a queue of messages. */
@@ -285,6 +301,88 @@ static bool locks(const uint64_t arg[6])
     enum { G_SETLK = 6, G_SETLKW = 7, G_OFD_SETLK = 37, G_OFD_SETLKW = 38 };
     return arg[1] == G_SETLK || arg[1] == G_SETLKW || arg[1] == G_OFD_SETLK ||
            arg[1] == G_OFD_SETLKW;
+}
+
+/* ---- pipes ---- */
+
+/* Bytes that wait in a pipe. */
+static uint64_t waiting_in(uint64_t fd)
+{
+    int bytes;
+    return ioctl((int)fd, FIONREAD, &bytes) == 0 && bytes > 0 ? bytes : 0;
+}
+
+/* Before a call that writes `bytes`. */
+static void give(uint64_t fd, uint64_t bytes)
+{
+    bool pipe;
+    uint64_t what = fd_key_or_pipe(fd, &pipe);
+    if (pipe) {
+        written.key = what;
+        written.bytes = bytes;
+        mg_put_sync(MG_SYNC_GIVE, what, bytes);
+    } else if (what) {
+        mg_put_sync(MG_SYNC_RELEASE, what, 0);
+    }
+}
+
+/* After it: it may have waited for room. */
+static void given(uint64_t fd, int64_t ret)
+{
+    uint64_t bytes = ret > 0 ? ret : 0;
+    if (bytes < written.bytes)
+        mg_put_sync(MG_SYNC_SHORT, written.key, written.bytes - bytes);
+    int room = bytes ? fcntl((int)fd, F_GETPIPE_SZ) : 0;
+    if (room > 0)
+        mg_put_sync(MG_SYNC_ROOM, written.key, room);
+}
+
+static uint64_t few(uint64_t bytes)
+{
+    return bytes < MG_TAKEN_BYTES ? bytes : MG_TAKEN_BYTES;
+}
+
+/* After a read of `bytes` from a pipe. */
+static void taken(uint64_t fd, uint64_t pipe, uint64_t bytes)
+{
+    mg_put_sync(MG_SYNC_TAKE, pipe, few(bytes) << MG_TAKEN_SHIFT | few(waiting_in(fd)));
+}
+
+/* Bytes of a list of buffers. */
+static uint64_t bytes_of(uint64_t list, uint64_t count)
+{
+    struct iovec some[32];
+    uint64_t bytes = 0;
+    for (uint64_t at = 0; at < count && at < IOV_MAX; at += sizeof some / sizeof some[0]) {
+        uint64_t n = count - at < sizeof some / sizeof some[0] ? count - at
+                                                              : sizeof some / sizeof some[0];
+        if (!mg_guest_read(some, list + at * sizeof some[0], n * sizeof some[0]))
+            break;
+        for (uint64_t i = 0; i < n; i++)
+            bytes += some[i].iov_len;
+    }
+    return bytes;
+}
+
+/* The descriptor that a call may write to a pipe by; -1: none. */
+static int64_t writes_to(int64_t num, const uint64_t arg[6])
+{
+    switch (num) {
+    case G_WRITE: case G_WRITEV: case G_SENDFILE: case G_VMSPLICE: return (int)arg[0];
+    case G_TEE: return (int)arg[1];
+    case G_SPLICE: return (int)arg[2];
+    default: return -1;
+    }
+}
+
+static uint64_t bytes_to_write(int64_t num, const uint64_t arg[6])
+{
+    switch (num) {
+    case G_WRITE: case G_TEE: return arg[2];
+    case G_SENDFILE: return arg[3];
+    case G_SPLICE: return arg[4];
+    default: return bytes_of(arg[1], arg[2]);
+    }
 }
 
 /* ---- releases ---- */
@@ -419,8 +517,9 @@ static void end_locks(void)
 static void release_all(int64_t num, const uint64_t arg[6])
 {
     switch (num) {
-    case G_WRITE: case G_WRITEV: case G_SENDMSG: case G_SENDMMSG: case G_SHUTDOWN:
-    case G_SENDFILE:
+    case G_WRITE: case G_WRITEV: case G_SENDFILE: case G_VMSPLICE: case G_SPLICE: case G_TEE:
+        return give(writes_to(num, arg), bytes_to_write(num, arg));
+    case G_SENDMSG: case G_SENDMMSG: case G_SHUTDOWN:
         return release_any(fd_key(arg[0]));
     case G_CLOSE:
         return close_file(arg[0]);
@@ -434,8 +533,6 @@ static void release_all(int64_t num, const uint64_t arg[6])
         uint64_t to = address_key(arg[1], arg[2]);
         return release_any(to ? to : fd_key(arg[0]));
     }
-    case G_SPLICE: return release_any(fd_key(arg[2]));
-    case G_TEE: return release_any(fd_key(arg[1]));
     case G_MQ_SEND: return release_any(file_key(arg[0]));
     case G_FLOCK: return lock_file(arg[0]);
     case G_FCNTL:
@@ -524,20 +621,34 @@ static void signal_came(void)
 
 /* ---- acquires ---- */
 
-static void acquire_fd(uint64_t what, bool ended)
+static void acquire_what(uint64_t what, bool ended)
 {
     if (what)
         mg_put_sync(ended ? MG_SYNC_ACQUIRE_END : MG_SYNC_ACQUIRE, what, 0);
 }
 
+/* A read of `bytes`; none: the end. */
+static void acquire_fd(uint64_t fd, uint64_t bytes)
+{
+    bool pipe;
+    uint64_t what = fd_key_or_pipe(fd, &pipe);
+    if (pipe && bytes)
+        taken(fd, what, bytes);
+    else
+        acquire_what(what, !bytes);
+}
+
 /* Timers that repeat: the next time follows from this one. */
 static void acquire_read(uint64_t fd, int64_t ret)
 {
-    uint64_t what = fd_key(fd);
+    bool pipe;
+    uint64_t what = fd_key_or_pipe(fd, &pipe);
     struct itimerspec left;
     if (what == signals_of(own()))
         return signal_came();
-    acquire_fd(what, ret == 0);
+    if (pipe && ret > 0)
+        return taken(fd, what, ret);
+    acquire_what(what, ret == 0);
     if (what == key(TIMER, own(), (int)fd) && timerfd_gettime((int)fd, &left) == 0)
         if (left.it_interval.tv_sec || left.it_interval.tv_nsec)
             mg_put_sync(MG_SYNC_RELEASE, what,
@@ -555,7 +666,7 @@ static void acquire_futex(const uint64_t arg[6], int64_t ret)
     case FUTEX_WAIT_REQUEUE_PI:
     case FUTEX_LOCK_PI:
         if (ret == -ETIMEDOUT)
-            return slept(wait_ns);
+            return slept(wait_ns, futex_key(arg[0], op));
         if (ret != 0 && ret != -EAGAIN)
             return;
         acquire(futex_key(arg[0], op));
@@ -585,22 +696,52 @@ static void acquire_all(int64_t num, const uint64_t arg[6], int64_t ret)
     switch (num) {
     case G_READ: case G_READV: return acquire_read(arg[0], ret);
     case G_RECVFROM: case G_RECVMSG: case G_RECVMMSG:
-        return acquire_fd(fd_key(arg[0]), ret == 0);
-    case G_ACCEPT: case G_ACCEPT4: return acquire_fd(fd_key(arg[0]), false);
-    case G_SENDFILE: return acquire_fd(fd_key(arg[1]), ret == 0);
-    case G_SPLICE: case G_TEE: return acquire_fd(fd_key(arg[0]), ret == 0);
-    case G_MQ_RECEIVE: case G_FLOCK: return acquire_fd(file_key(arg[0]), false);
-    case G_FCNTL: return acquire_fd(locks(arg) ? file_key(arg[0]) : 0, false);
+        return acquire_what(fd_key(arg[0]), ret == 0);
+    case G_ACCEPT: case G_ACCEPT4: return acquire_what(fd_key(arg[0]), false);
+    case G_SENDFILE: return acquire_fd(arg[1], ret);
+    case G_SPLICE: return acquire_fd(arg[0], ret);
+    case G_TEE: return acquire_what(fd_key(arg[0]), ret == 0);
+    case G_MQ_RECEIVE: case G_FLOCK: return acquire_what(file_key(arg[0]), false);
+    case G_FCNTL: return acquire_what(locks(arg) ? file_key(arg[0]) : 0, false);
     case G_SEMOP: case G_SEMTIMEDOP: return acquire(key(SEMAPHORES, arg[0], 0));
     case G_MSGRCV: return acquire(key(MESSAGES, arg[0], 0));
     case G_WAIT4: case G_WAITID: return acquire_child(num, arg, ret);
     case G_SIGTIMEDWAIT: return signal_came();
     case G_TIMER_CREATE: return timer_made(arg);
-    case G_NANOSLEEP: case G_CLOCK_NANOSLEEP: return slept(wait_ns);
+    case G_NANOSLEEP: case G_CLOCK_NANOSLEEP: return slept(wait_ns, 0);
     case G_POLL: case G_PPOLL: case G_SELECT: case G_PSELECT6:
     case G_EPOLL_WAIT: case G_EPOLL_PWAIT: case G_EPOLL_PWAIT2:
         /* Any call that takes events waits for them. */
-        return ret == 0 ? slept(wait_ns) : (void)0;
+        return ret == 0 ? slept(wait_ns, 0) : (void)0;
+    }
+}
+
+/* The call under way, whose time is over. */
+static __thread struct { int64_t num; const uint64_t *arg; } over;
+
+static bool is_woken(const uint64_t arg[6])
+{
+    int op = (int)arg[1] & FUTEX_CMD_MASK;
+    uint32_t word;
+    return (op == FUTEX_WAIT || op == FUTEX_WAIT_BITSET) &&
+           mg_guest_read(&word, arg[0], sizeof word) && word != (uint32_t)arg[2];
+}
+
+static bool has_events(const uint64_t arg[6])
+{
+    struct pollfd some[64];
+    return arg[1] <= sizeof some / sizeof some[0] &&
+           mg_guest_read(some, arg[0], arg[1] * sizeof some[0]) && poll(some, arg[1], 0) > 0;
+}
+
+static bool has_come(void)
+{
+    struct pollfd all = { .fd = (int)over.arg[0], .events = POLLIN };
+    switch (over.num) {
+    case G_FUTEX: return is_woken(over.arg);
+    case G_POLL: case G_PPOLL: return has_events(over.arg);
+    case G_EPOLL_WAIT: case G_EPOLL_PWAIT: case G_EPOLL_PWAIT2: return poll(&all, 1, 0) > 0;
+    default: return false;
     }
 }
 
@@ -612,10 +753,13 @@ void mg_sync_begin(void)
 void mg_sync_before(int64_t num, const uint64_t arg[6])
 {
     wait_ns = asked_ns(num, arg);
+    bool sleeps_now = sleeps(num, arg);
     began_ns = 0;
+    written.key = 0;
     release_all(num, arg);
-    if (sleeps(num, arg))
+    if (sleeps_now)
         begin_to_sleep();
+    mg_call_begin(sleeps_now);
 }
 
 void mg_sync_after(int64_t num, const uint64_t arg[6], int64_t ret)
@@ -628,12 +772,17 @@ void mg_sync_after(int64_t num, const uint64_t arg[6], int64_t ret)
         }
         mg_birth_end(ret);
     }
+    over.num = num;
+    over.arg = arg;
     if (num == G_FUTEX)
         acquire_futex(arg, ret);
     else if (ret == -EINTR || ret == -G_ERESTARTSYS)
         signal_came();
     else if (num == G_SIGTIMEDWAIT && ret == -EAGAIN)
-        slept(wait_ns);
+        slept(wait_ns, 0);
     else if (ret >= 0)
         acquire_all(num, arg, ret);
+    if (written.key)
+        given(writes_to(num, arg), ret);
+    mg_call_end();
 }

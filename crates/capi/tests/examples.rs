@@ -49,13 +49,20 @@ fn built(compiler: &str, source: &str, flags: &[&str]) -> Option<String> {
 }
 
 /// The same, with arguments; how it ended.
-fn built_and_run(
-    (compiler, source, flags): (&str, &str, &[&str]),
-    arguments: &[&std::path::Path],
-) -> Option<Output> {
+fn built_and_run(example: (&str, &str, &[&str]), arguments: &[&std::path::Path]) -> Option<Output> {
     let folder = tempfile::tempdir().expect("room");
-    let program = folder.path().join("example");
-    let library = library();
+    let mut command = built_in(folder.path(), example, &library())?;
+    command.env("MEMGAUGE_QEMU", engine::engine());
+    output(command.args(arguments))
+}
+
+/// Builds an example in a folder; what runs it with that library.
+fn built_in(
+    folder: &Path,
+    (compiler, source, flags): (&str, &str, &[&str]),
+    library: &Path,
+) -> Option<Command> {
+    let program = folder.join("example");
     let built = output(
         Command::new(compiler)
             .args(["-Wall", "-Wextra", "-Werror", "-O1"])
@@ -63,18 +70,14 @@ fn built_and_run(
             .arg(here(source))
             .arg("-I")
             .arg(here("include"))
-            .arg(&library)
+            .arg(library)
             .arg("-o")
             .arg(&program),
     )?;
     succeeded(&built);
-    let folder = library.parent().expect("in a folder");
     let mut command = Command::new(&program);
-    command
-        .env("LD_LIBRARY_PATH", folder)
-        .env("MEMGAUGE_QEMU", engine::engine())
-        .args(arguments);
-    output(&mut command)
+    command.env("LD_LIBRARY_PATH", library.parent().expect("in a folder"));
+    Some(command)
 }
 
 fn number_after(text: &str, word: &str) -> u64 {
@@ -120,6 +123,29 @@ fn c_runs_a_program_on_the_modelled_machine_and_sees_its_regions() {
     );
     let parse = of("load/parse");
     assert!(parse.is_some_and(|n| n.abs_diff(3000) <= 100), "{text}");
+}
+
+#[test]
+fn the_library_finds_the_engine_that_is_installed_with_it() {
+    let folder = tempfile::tempdir().expect("room");
+    let Some(lines) = engine::compiled(folder.path(), "lines", engine::LINES) else {
+        return;
+    };
+    let lib = folder.path().join("installed/lib");
+    std::fs::create_dir_all(lib.join("memgauge")).expect("room");
+    let installed = lib.join("libmemgauge.so");
+    std::fs::copy(library(), &installed).expect("room");
+    let own = lib.join("memgauge/memgauge-engine");
+    std::os::unix::fs::symlink(engine::engine(), own).expect("room");
+    let example = ("cc", "examples/modelled.c", &["-std=gnu11"][..]);
+    let Some(mut command) = built_in(folder.path(), example, &installed) else {
+        return;
+    };
+    command.env_remove("MEMGAUGE_QEMU");
+    let ran = output(command.arg(lines).arg(folder.path().join("told")));
+    let ran = ran.expect("it runs");
+    let text = String::from_utf8_lossy(&ran.stderr);
+    assert_eq!(ran.status.code(), Some(5), "{text}");
 }
 
 #[test]

@@ -574,11 +574,16 @@ fn timed(options: &[&str]) -> Value {
 }
 
 fn timed_at(path: &Path, options: &[&str]) -> Value {
+    timed_of(path, &["halves", "20000000"], options)
+}
+
+fn timed_of(path: &Path, arguments: &[&str], options: &[&str]) -> Value {
     let output = memgauge()
         .args(["record", "--quiet", "--source", "clock", "--output"])
         .arg(path)
         .args(options)
-        .args(["--", program(), "halves", "20000000"])
+        .args(["--", program()])
+        .args(arguments)
         .output()
         .expect("memgauge runs");
     assert!(
@@ -588,6 +593,35 @@ fn timed_at(path: &Path, options: &[&str]) -> Value {
     );
     let report = harness::report(path);
     serde_json::from_slice(&report.stdout).expect("the report is JSON")
+}
+
+#[test]
+fn a_timers_regions_end_with_their_threads_and_a_killed_mark_holds_up_no_other() {
+    if !needs(&["cc"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("room");
+    let path = folder.path().join("run.mg");
+    let report = timed_of(&path, &["ends", "200000000"], &[]);
+    let all = rows(&report);
+    assert_eq!((all["open"].entries, all["open"].threads), (2, 2));
+    let [open, closed] = ["open", "closed"].map(|name| all[name].get("cpu-clock") as f64);
+    // Each works as long; on a busy machine not in step with the clock.
+    assert!(
+        open > 0.7 * closed && open < 1.4 * closed,
+        "{open} {closed}"
+    );
+    let stays = stays(&path);
+    let closed = stays.iter().find(|stay| stay.region == "closed");
+    let begin_ns = closed.expect("it was entered").start_ns;
+    let open: Vec<_> = stays.iter().filter(|stay| stay.region == "open").collect();
+    assert_eq!(open.len(), 2);
+    assert!(open.iter().all(|stay| stay.end_ns <= begin_ns), "{open:?}");
+    let losses = report["losses"].to_string();
+    assert!(
+        losses.contains("marks of regions whose thread was killed"),
+        "{losses}"
+    );
 }
 
 /// Samples of each function.

@@ -354,6 +354,188 @@ fn a_sleep_that_a_signal_from_outside_ends_lasts_as_long_as_it_did_on_the_host()
     }
 }
 
+fn polls() -> &'static str {
+    static BUILT: OnceLock<String> = OnceLock::new();
+    BUILT.get_or_init(|| compiled("polls"))
+}
+
+/// A sleeper's clock is where the worker's was when it was seen to be done, so both end
+/// together; on the host, the worker takes dozens of times as long.
+#[test]
+fn who_polls_and_sleeps_between_takes_as_long_as_the_work_it_waits_for() {
+    if !needs(&["gcc"]) {
+        return;
+    }
+    let alone = virtual_ns_of(&[polls(), "alone"]);
+    for how in [
+        "usleep",
+        "poll",
+        "epoll",
+        "sigwait",
+        "condition",
+        "poll-child",
+    ] {
+        // At most one sleep longer, on a busy host some.
+        let found = virtual_ns_of(&[polls(), how]);
+        let right = (alone - alone / 50..alone + alone / 5).contains(&found);
+        assert!(right, "{how}: {found} ns, alone {alone} ns");
+    }
+    let some_sets = ["--machine", "i5-6600k", "--sets", "1/8"];
+    let of_sets = |mode| Recorded::new(&some_sets, &[polls(), mode]).totals()["virtual_ns"];
+    let (alone, found) = (of_sets("alone"), of_sets("usleep"));
+    let right = (alone - alone / 20..alone + alone / 5).contains(&found);
+    assert!(right, "{found} ns, alone {alone} ns");
+}
+
+/// What the program wrote.
+fn printed(recorded: &Recorded) -> String {
+    String::from_utf8_lossy(&recorded.output.stdout).into_owned()
+}
+
+/// How long sleeps of 100 µs took on the host, by the program itself.
+fn sleeps_took(mode: &str) -> Duration {
+    let recorded = record(&[polls(), mode]);
+    let found = recorded.totals()["virtual_ns"];
+    let alone = 400 * 100_000 + 20_000_000;
+    assert!((alone..2 * alone).contains(&found), "{mode}: {found} ns");
+    let said = printed(&recorded).trim().parse();
+    Duration::from_nanos(said.expect("the program says how long it slept"))
+}
+
+#[test]
+fn who_sleeps_where_nobody_works_sleeps_no_longer_for_it() {
+    if !needs(&["gcc"]) {
+        return;
+    }
+    // A call that yields is as good as none: who makes no others does not work.
+    for mode in ["sleeps", "sleeps-beside-waiting", "sleeps-beside-yielding"] {
+        let took = sleeps_took(mode);
+        assert!(took < Duration::from_secs(2), "{mode}: {took:?}");
+    }
+}
+
+#[test]
+fn a_signal_reaches_a_thread_whose_sleep_is_over_but_for_the_work_of_others() {
+    if !needs(&["gcc"]) {
+        return;
+    }
+    let recorded = record(&[polls(), "signal"]);
+    let said = printed(&recorded).trim().parse();
+    let took = Duration::from_nanos(said.expect("the program says when it was signalled"));
+    assert!(took < Duration::from_millis(300), "{took:?}");
+}
+
+/// The recorder is killed while a thread that has slept is held for the work of another.
+#[test]
+fn a_program_goes_on_polling_where_its_recorder_was_killed() {
+    if !needs(&["gcc", "sh"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (file, done) = (folder.path().join("run.mg"), folder.path().join("done"));
+    let line = format!("{} usleep; echo $? > {}", polls(), done.display());
+    let mut run = Command::new(harness::PROGRAM)
+        .args(["record", "-q", "--source", "emulate", "-o"])
+        .arg(&file)
+        .args(["--", "sh", "-c", &line])
+        .env("MEMGAUGE_QEMU", harness::engine())
+        .spawn()
+        .expect("memgauge runs");
+    std::thread::sleep(Duration::from_millis(1500));
+    assert!(!done.exists(), "the program works longer than that");
+    run.kill().expect("memgauge is killed");
+    run.wait().expect("memgauge has ended");
+    let killed = Instant::now();
+    let code = || std::fs::read_to_string(&done).unwrap_or_default();
+    while code().is_empty() && killed.elapsed() < Duration::from_secs(60) {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(code(), "0\n", "the program has ended");
+}
+
+#[test]
+fn a_program_of_go_takes_no_longer_for_its_thread_that_watches() {
+    let go = ["/usr/local/go/bin/go", "/usr/bin/go"].map(Path::new);
+    let Some(go) = go.into_iter().find(|path| path.is_file()) else {
+        needs(&["go"]);
+        return;
+    };
+    if !needs(&[]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let program = folder.path().join("scan");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/virtual_time/scan.go");
+    let built = Command::new(go)
+        .args(["build", "-o"])
+        .args([&program, &source])
+        .env("GOCACHE", folder.path().join("cache"))
+        .env("GOFLAGS", "-buildvcs=false")
+        .status()
+        .expect("go runs");
+    assert!(built.success(), "the program compiles");
+    // It scans 256 MiB, at 9.1 ns a line of 64 bytes.
+    let program = program.to_str().expect("temporary paths are text");
+    let found = virtual_ns_of(&[program]);
+    assert!((25_000_000..90_000_000).contains(&found), "{found} ns");
+}
+
+fn pipeline() -> &'static str {
+    static BUILT: OnceLock<String> = OnceLock::new();
+    BUILT.get_or_init(|| compiled("pipeline"))
+}
+
+/// Block by block, the slower of both sets the pace, after the first block or before the
+/// last: the closed form, from what each takes alone.
+#[test]
+fn a_pipeline_takes_as_long_as_its_slower_end_however_far_the_reader_lags() {
+    if !needs(&["gcc"]) {
+        return;
+    }
+    let nothing = virtual_ns_of(&[pipeline(), "1", "0", "0", "0", "writer"]);
+    for (block, blocks, writes, reads) in [
+        (512, 1500, 300, 300),
+        (4096, 250, 1500, 1500),
+        (4096, 250, 500, 1500),
+        (4096, 250, 1500, 500),
+        (65536, 16, 12000, 12000),
+        (300_000, 20, 9000, 9000),
+    ] {
+        let numbers = [block, blocks, writes, reads].map(|n: i64| n.to_string());
+        let numbers: Vec<&str> = numbers.iter().map(String::as_str).collect();
+        let with = |how| virtual_ns_of(&[&[pipeline()], &numbers[..], &[how]].concat());
+        let (writer, reader) = (with("writer") - nothing, with("reader") - nothing);
+        let slower = writer.max(reader) + writer.min(reader) / blocks;
+        for how in ["both", "unready", "late"] {
+            if how == "late" && block * blocks > 1 << 20 {
+                continue;
+            }
+            let found = with(how) - nothing;
+            let most = slower + slower / 20;
+            assert!(
+                (slower - slower / 50..most).contains(&found),
+                "{how} {numbers:?}: {found} ns, expected {slower} ns"
+            );
+        }
+    }
+}
+
+/// A pipe of 64 KiB holds 16 of 200 blocks. So the writer is done when 184 are read.
+#[test]
+fn a_writer_waits_for_room_in_the_pipe() {
+    if !needs(&["gcc"]) {
+        return;
+    }
+    let numbers = ["4096", "200", "300", "1500"];
+    let recorded = record(&[&[pipeline()], &numbers[..]].concat());
+    let all = recorded.totals()["virtual_ns"];
+    let report = recorded.report();
+    let threads = report["threads"].as_array().expect("threads are a list");
+    let ends = threads.iter().map(|thread| thread["end_ns"].as_i64());
+    let first = ends.map(|end| end.expect("an end")).min();
+    assert_near(first.expect("two threads"), all * 184 / 200, 0.03);
+}
+
 #[test]
 fn threads_that_do_not_wait_run_at_once_and_share_the_memory_there_is() {
     if !needs(&["gcc"]) {

@@ -7,6 +7,7 @@ use std::process::Command;
 
 use crate::wire::WIRE_VERSION;
 use crate::{Error, ErrorKind, Result};
+use memgauge_host::maps;
 use memgauge_host::run::{find_on_path, locate, not_executable};
 use memgauge_host::sys::process::{effective_ids, has_capabilities};
 
@@ -77,12 +78,13 @@ fn version_of(printed: &str) -> Option<EngineVersion> {
     })
 }
 
-/// Where the engine may lie, in order: beside the program, installed, in the build tree.
+/// Where the engine may lie, in order: beside the program, or the library that holds this
+/// code; installed; in the build tree.
 fn own_dirs() -> Vec<PathBuf> {
     let mut dirs = Vec::new();
-    if let Ok(exe) = std::env::current_exe()
-        && let Some(dir) = exe.parent()
-    {
+    let files = [std::env::current_exe().ok(), own_library()];
+    for file in files.into_iter().flatten() {
+        let Some(dir) = file.parent() else { continue };
         dirs.push(dir.to_owned());
         for up in dir.ancestors().take(4) {
             dirs.push(up.join("lib/memgauge"));
@@ -90,6 +92,16 @@ fn own_dirs() -> Vec<PathBuf> {
         }
     }
     dirs
+}
+
+/// The file that holds this code: in a program of another language, the shared library.
+fn own_library() -> Option<PathBuf> {
+    let here = (own_library as *const ()).addr() as u64;
+    let own = maps::of(std::process::id());
+    let mapping = own
+        .into_iter()
+        .find(|line| (line.start..line.end).contains(&here))?;
+    Some(PathBuf::from(mapping.path))
 }
 
 fn missing(message: String) -> Error {

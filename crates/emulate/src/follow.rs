@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use memgauge_trace::LossKind;
 
 use super::catalogue::{Catalogue, CatalogueEvent};
+use super::holds::{Activity, AtWork, Behind, is_running};
 use super::session::{Entry, ProcessEntry, Ring, Session};
 use super::wire;
 use memgauge_host::sys::process::Watched;
@@ -33,6 +34,7 @@ pub(super) struct Thread<T> {
     pub(super) kept: T,
     /// Number of the mark at which it waits for others to be read.
     waits: Option<u64>,
+    activity: Activity,
 }
 
 /// Where a process comes from.
@@ -95,6 +97,11 @@ pub(super) trait Reader {
         0
     }
 
+    /// For how long it has executed; `None` where time is not modelled.
+    fn busy(&self, _: &Self::Thread) -> Option<u64> {
+        None
+    }
+
     /// A record of a process besides its code.
     fn observe(&mut self, process: &mut Process<Self::Process>, catalogue_event: CatalogueEvent);
 
@@ -154,6 +161,8 @@ pub(super) struct Followed<R: Reader> {
     pub(super) born: ThreadBirth,
     /// The command has ended: no thread gets more room.
     is_over: bool,
+    /// A thread that has slept is held.
+    holds: bool,
 }
 
 /// How many have appeared.
@@ -171,6 +180,7 @@ impl<R: Reader> Followed<R> {
             threads: Vec::new(),
             born: ThreadBirth::default(),
             is_over: false,
+            holds: false,
         }
     }
 
@@ -178,11 +188,69 @@ impl<R: Reader> Followed<R> {
     /// found anything.
     pub(super) fn poll(&mut self, session: &mut Session, eager: bool) -> bool {
         let mut busy = self.add_new(session);
-        let until = if eager { Until::Now } else { Until::Sealed };
+        let until = match eager || self.holds {
+            true => Until::Now,
+            false => Until::Sealed,
+        };
         for index in self.by_time() {
             busy |= self.step(index, until, 0);
         }
-        busy | self.let_go_on(session)
+        busy |= self.let_go_on(session);
+        self.end_sleeps(session);
+        busy
+    }
+
+    /// Whether a thread that has slept is held.
+    pub(super) fn holds(&self) -> bool {
+        self.holds
+    }
+
+    /// Looks who works, and ends the sleeps of threads that are not ahead of those. One that
+    /// is held itself comes before others that are to end later.
+    fn end_sleeps(&mut self, session: &Session) {
+        let (at, mut at_work, mut behind) = (Instant::now(), AtWork::default(), Behind::default());
+        self.holds = false;
+        for (index, thread) in self.threads.iter_mut().enumerate() {
+            let Some(busy_ns) = self.reader.busy(&thread.kept) else {
+                return;
+            };
+            let now_ns = self.reader.now(&thread.kept);
+            let works = {
+                let ring = &thread.ring;
+                let seen = (ring.calls(), busy_ns, ring.unread_words());
+                thread.activity.look(seen, at, || is_running(ring.tid))
+            };
+            if works {
+                at_work.add(thread.ring.number);
+            }
+            if let Some(held) = thread.ring.held() {
+                self.holds = true;
+                behind.add(index, now_ns.saturating_add(held.asked_ns));
+            } else if works {
+                behind.add(index, now_ns);
+            }
+        }
+        session.tell_at_work(at_work.word());
+        if !self.holds {
+            return;
+        }
+        let others = self.threads.iter().filter(|t| t.ring.held().is_none());
+        let mut woken = others.filter(|t| t.activity.may_be_woken());
+        // A thread that is woken works as soon as the host lets it.
+        if at_work.word() == wire::NOBODY && woken.any(|t| is_running(t.ring.tid)) {
+            return;
+        }
+        for (index, thread) in self.threads.iter().enumerate() {
+            let held = thread.ring.held();
+            let Some(held) = held.filter(|_| thread.ring.drained() && thread.waits.is_none())
+            else {
+                continue;
+            };
+            let now_ns = self.reader.now(&thread.kept);
+            let others = behind.others(index);
+            let reached_ns = others.map_or(held.asked_ns, |ns| ns.saturating_sub(now_ns));
+            thread.ring.reach(&held, reached_ns);
+        }
     }
 
     /// Takes in what the ended command and its children have left; how many processes
@@ -326,7 +394,12 @@ impl<R: Reader> Followed<R> {
         process.live_threads += 1;
         let kept = self.reader.begin_thread(process, &ring);
         let waits = self.reader.birth_of(&ring);
-        self.threads.push(Thread { ring, kept, waits });
+        self.threads.push(Thread {
+            ring,
+            kept,
+            waits,
+            activity: Activity::new(Instant::now()),
+        });
     }
 
     /// Gives the reader the next words of a thread; whether there were any. One that

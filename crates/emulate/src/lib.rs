@@ -18,9 +18,11 @@ mod catalogue;
 mod engine;
 mod follow;
 pub mod geometry;
+mod holds;
 mod pace;
 mod parts;
 mod path;
+mod pipes;
 mod recorder;
 mod regions;
 mod replay;
@@ -445,6 +447,7 @@ impl EmulatedRun {
         let mut pace = PollPace::default();
         loop {
             let busy = self.recorder.poll(session, pace.is_eager())?;
+            pace.hurry(self.recorder.holds());
             if let Some(sleep) = pace.after(busy) {
                 std::thread::sleep(sleep);
             }

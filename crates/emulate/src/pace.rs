@@ -32,6 +32,13 @@ impl PollPace {
         self.since_eager >= PATIENCE
     }
 
+    /// A thread waits for the next poll: sleeps stay short.
+    pub(super) fn hurry(&mut self, holds: bool) {
+        if holds {
+            self.quiet = 0;
+        }
+    }
+
     /// After a poll: how long to sleep.
     pub(super) fn after(&mut self, found: bool) -> Option<Duration> {
         if found {
@@ -62,6 +69,19 @@ mod tests {
         assert_eq!(sleeps[59], Duration::from_micros(800));
         assert_eq!(pace.after(true), None);
         assert_eq!(pace.after(false), Some(Duration::from_micros(50)));
+    }
+
+    #[test]
+    fn sleeps_stay_short_while_a_thread_waits() {
+        let mut pace = PollPace::default();
+        for poll in 0..60 {
+            pace.hurry(poll >= 30);
+            let slept = pace.after(false);
+            assert!(
+                poll < 30 || slept == Some(Duration::from_micros(50)),
+                "{poll}"
+            );
+        }
     }
 
     #[test]

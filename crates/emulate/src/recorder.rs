@@ -218,6 +218,11 @@ impl Recorder {
         self.0.reader.checked().map(|()| busy)
     }
 
+    /// Whether a thread is held that has slept.
+    pub(super) fn holds(&self) -> bool {
+        self.0.holds()
+    }
+
     /// Notices ended threads and processes. With `all`, everything counts as ended.
     ///
     /// # Errors
@@ -396,6 +401,11 @@ impl Reader for ModelReader {
 
     fn now(&self, thread: &Running) -> u64 {
         self.machine.core(thread.core).time_ns()
+    }
+
+    fn busy(&self, thread: &Running) -> Option<u64> {
+        let core = self.machine.core(thread.core);
+        Some(core.time_ns().saturating_sub(core.idle_ns()))
     }
 
     fn sleeps(&self, tid: u32) -> bool {

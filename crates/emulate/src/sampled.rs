@@ -252,6 +252,7 @@ impl OnlineRun<'_> {
             (PollPace::default(), Instant::now(), Instant::now());
         let end = loop {
             let busy = self.followed.poll(session, pace.is_eager());
+            pace.hurry(self.followed.holds());
             self.answer_requests();
             if self.followed.reader.sink.is_over() {
                 return self.unsampled(session);
@@ -556,6 +557,11 @@ impl Reader for SampleReader<'_> {
 
     fn now(&self, thread: &Running) -> u64 {
         self.machine.core(thread.core).time_ns()
+    }
+
+    fn busy(&self, thread: &Running) -> Option<u64> {
+        let core = self.machine.core(thread.core);
+        Some(core.time_ns().saturating_sub(core.idle_ns()))
     }
 
     fn observe(&mut self, process: &mut Process, catalogue_event: CatalogueEvent) {

@@ -66,6 +66,7 @@ pub(super) struct ProcessEntry {
 /// A thread's header and ring.
 #[derive(Debug)]
 pub(super) struct Ring {
+    pub(super) number: u32,
     pub(super) process: u32,
     pub(super) tid: u32,
     /// Number of the mark by which it was started; 0: none.
@@ -76,6 +77,14 @@ pub(super) struct Ring {
     read: usize,
     is_closed: bool,
     some_sets: bool,
+}
+
+/// A sleep whose end is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct HeldSleep {
+    number: u32,
+    /// How long it was to be.
+    pub(super) asked_ns: u64,
 }
 
 /// Words of a block of a ring that wait to be read.
@@ -210,6 +219,15 @@ impl Session {
         self.control.u32(control::STOP).store(1, Ordering::SeqCst);
     }
 
+    /// Tells threads that have slept who is at work.
+    pub(super) fn tell_at_work(&self, word: u32) {
+        let told = self.control.u32(control::AT_WORK);
+        // Threads look at it often, so it is written only where it changes.
+        if told.load(Ordering::Relaxed) != word {
+            told.store(word, Ordering::Relaxed);
+        }
+    }
+
     /// The next entry, once its owner has filled it in.
     ///
     /// Entries come in order of birth, but one that stays unfinished keeps the
@@ -330,6 +348,7 @@ fn open_entry(path: &Path, number: u32, head: &Shared, some_sets: bool) -> Optio
                 .u32(ring::TAKEN)
                 .store(ring::IS_READ, Ordering::SeqCst);
             Some(Entry::Thread(Ring {
+                number,
                 process: field(entry::OWNER),
                 tid: field(entry::TID),
                 birth: head.u64(ring::BIRTH).load(Ordering::Relaxed),
@@ -416,6 +435,32 @@ impl Ring {
         self.shared.u32(entry::FINISHED).load(Ordering::Acquire) == 1
     }
 
+    /// How many system calls the thread has made, and what it does.
+    pub(super) fn calls(&self) -> u32 {
+        self.shared.u32(ring::CALLS).load(Ordering::Acquire)
+    }
+
+    /// The sleep whose end is held, if there is one.
+    pub(super) fn held(&self) -> Option<HeldSleep> {
+        let number = self.shared.u32(ring::HELD).load(Ordering::SeqCst);
+        (number != 0).then(|| HeldSleep {
+            number,
+            asked_ns: self.shared.u64(ring::ASKED_NS).load(Ordering::Relaxed),
+        })
+    }
+
+    /// Others have come so far that a held sleep may have lasted for `reached_ns`; it ends
+    /// if that is as long as asked.
+    pub(super) fn reach(&self, held: &HeldSleep, reached_ns: u64) {
+        let reached = self.shared.u64(ring::REACHED_NS);
+        reached.store(reached_ns, Ordering::SeqCst);
+        if reached_ns >= held.asked_ns {
+            let let_go = self.shared.u32(ring::LET_GO);
+            let_go.store(held.number, Ordering::SeqCst);
+            futex_wake(let_go);
+        }
+    }
+
     /// Tells the thread that its words are not read.
     pub(super) fn leave(&self) {
         let taken = self.shared.u32(ring::TAKEN);
@@ -445,6 +490,16 @@ impl Ring {
         match self.some_sets {
             true => self.shared.u64s(wire::COUNTS_AT, blocks.min(wire::COUNTED)),
             false => &[],
+        }
+    }
+
+    /// How many words are to be read.
+    pub(super) fn unread_words(&self) -> usize {
+        let head = self.shared.u32(ring::HEAD).load(Ordering::Acquire);
+        let sealed = head.wrapping_sub(self.tail) as usize;
+        match sealed {
+            0 => self.written().saturating_sub(self.read),
+            _ => sealed * wire::BLOCK_WORDS,
         }
     }
 

@@ -15,6 +15,7 @@ use std::sync::atomic::AtomicU64;
 
 use rustix::time::{ClockId, clock_gettime};
 
+use super::pipes::Pipe;
 use super::wire;
 use super::words::load;
 
@@ -54,6 +55,14 @@ pub(super) enum MarkKind {
     Due(u64, u64),
     /// A signal ended the sleep, which took so long by the host's clock.
     Interrupted(u64, u64),
+    /// A release: begins to write so many bytes to the pipe of the key.
+    Give(u64, u64),
+    /// Has written so many bytes less than it said.
+    Short(u64, u64),
+    /// Has written to a pipe that holds so many bytes, and may have waited for room.
+    Room(u64, u64),
+    /// Has read so many bytes from a pipe, in which so many were left.
+    Take(u64, u64, u64),
     /// A mark of an unknown kind.
     Nothing,
 }
@@ -85,10 +94,16 @@ impl Sync {
 
     /// Whether the thread is not to be read on before all smaller numbers have been.
     pub(super) fn waits(&self) -> bool {
-        use MarkKind::{Acquire, AcquireEnd, Interrupted, JoinProcess, JoinThread};
+        use MarkKind::{Acquire, AcquireEnd, Interrupted, JoinProcess, JoinThread, Room, Take};
         matches!(
             self.what,
-            Acquire(_) | AcquireEnd(_) | JoinThread(_) | JoinProcess(_) | Interrupted(..)
+            Acquire(_)
+                | AcquireEnd(_)
+                | JoinThread(_)
+                | JoinProcess(_)
+                | Interrupted(..)
+                | Room(..)
+                | Take(..)
         )
     }
 }
@@ -108,6 +123,10 @@ impl MarkKind {
             wire::SYNC_WAIT => MarkKind::Wait(key, ns),
             wire::SYNC_DUE => MarkKind::Due(key, ns),
             wire::SYNC_INTERRUPTED => MarkKind::Interrupted(key, ns),
+            wire::SYNC_GIVE => MarkKind::Give(key, ns),
+            wire::SYNC_SHORT => MarkKind::Short(key, ns),
+            wire::SYNC_ROOM => MarkKind::Room(key, ns),
+            wire::SYNC_TAKE => MarkKind::Take(key, ns >> wire::TAKEN_SHIFT, ns & wire::TAKEN_BYTES),
             _ => MarkKind::Nothing,
         }
     }
@@ -229,6 +248,9 @@ pub(super) struct Waits {
     exits: HashMap<u32, u64>,
     starts: HashMap<u64, u64>,
     asleep: HashMap<u32, Sleep>,
+    pipes: HashMap<u64, Pipe>,
+    /// Threads that write to a pipe: its key, and the number of their mark.
+    writing: HashMap<u32, (u64, u64)>,
 }
 
 impl Waits {
@@ -238,11 +260,23 @@ impl Waits {
             MarkKind::Due(..) => None,
             _ => self.asleep.remove(&by.tid),
         };
+        self.end_write(by.tid, sync.number);
         match sync.what {
-            MarkKind::Release(key, delay_ns) => {
-                let at_ns = by.now_ns.saturating_add(delay_ns);
-                let released = self.released.entry(key).or_default();
-                released.add(sync.number, at_ns, by.pid);
+            MarkKind::Release(key, delay_ns) => self.release(sync.number, key, delay_ns, by),
+            MarkKind::Give(key, bytes) => {
+                self.release(sync.number, key, 0, by);
+                let pipe = self.pipes.entry(key).or_default();
+                pipe.write(sync.number, by.now_ns, bytes);
+                self.writing.insert(by.tid, (key, sync.number));
+            }
+            MarkKind::Short(key, bytes) => {
+                let pipe = self.pipes.entry(key).or_default();
+                pipe.shorten(sync.number, bytes);
+            }
+            MarkKind::Room(key, most) => return self.pipes.get(&key)?.room(sync.number, most),
+            MarkKind::Take(key, bytes, left) => {
+                let pipe = self.pipes.entry(key).or_default();
+                return pipe.read(sync.number, by.now_ns, bytes, left);
             }
             MarkKind::Repeat(key, ns) => self
                 .released
@@ -279,6 +313,21 @@ impl Waits {
             MarkKind::Nothing => {}
         }
         None
+    }
+
+    fn release(&mut self, number: u64, key: u64, delay_ns: u64, by: &Marker) {
+        let at_ns = by.now_ns.saturating_add(delay_ns);
+        let released = self.released.entry(key).or_default();
+        released.add(number, at_ns, by.pid);
+    }
+
+    /// A thread makes a mark: it no longer writes to a pipe.
+    fn end_write(&mut self, tid: u32, by: u64) {
+        if let Some((key, number)) = self.writing.remove(&tid)
+            && let Some(pipe) = self.pipes.get_mut(&key)
+        {
+            pipe.end(number, by);
+        }
     }
 
     fn begin_sleep(&mut self, number: u64, key: u64, host_ns: u64, by: &Marker) {
@@ -375,6 +424,7 @@ impl Waits {
         self.threads.remove(&number);
         self.exits.remove(&number);
         self.asleep.remove(&number);
+        self.writing.remove(&number);
     }
 
     /// When what was started by the mark of that number was.
@@ -425,6 +475,27 @@ mod tests {
         assert_eq!(take(waits, 5, MarkKind::AcquireEnd(9), 7, 0), Some(100));
         take(waits, 2, MarkKind::Exit(50, true), 50, 900);
         assert_eq!(take(waits, 5, MarkKind::AcquireEnd(9), 7, 0), Some(900));
+    }
+
+    #[test]
+    fn a_pipes_reader_and_writer_wait_for_each_other_and_all_for_its_last_write() {
+        let waits = &mut Waits::default();
+        take(waits, 1, MarkKind::Give(9, 100), 1, 100);
+        // The writer's next mark says that it has written.
+        assert_eq!(take(waits, 2, MarkKind::Room(9, 100), 1, 100), None);
+        take(waits, 3, MarkKind::Give(9, 100), 1, 300);
+        assert_eq!(
+            take(waits, 4, MarkKind::Take(9, 100, 50), 2, 700),
+            Some(100)
+        );
+        assert_eq!(take(waits, 5, MarkKind::Room(9, 100), 1, 300), Some(700));
+        assert_eq!(take(waits, 6, MarkKind::Take(9, 1, 99), 2, 700), Some(300));
+        take(waits, 7, MarkKind::Give(9, 100), 1, 800);
+        take(waits, 8, MarkKind::Short(9, 100), 1, 800);
+        assert_eq!(take(waits, 9, MarkKind::Take(9, 99, 0), 2, 700), Some(300));
+        // Who does not say what it takes, waits for the last.
+        assert_eq!(take(waits, 9, MarkKind::Acquire(9), 2, 700), Some(800));
+        assert_eq!(take(waits, 9, MarkKind::AcquireEnd(9), 2, 700), Some(800));
     }
 
     #[test]

@@ -128,6 +128,33 @@ static void halves(long turns)
     }
 }
 
+static void *leaves_it_open(void *turns)
+{
+    memgauge_region_begin("open");
+    leaf(&place, (long)turns);
+    return NULL;
+}
+
+/* One region ends with its thread, another with its process. A mark is begun and never
+ * written, as by a process that is killed meanwhile. Then a region as long as both. */
+static void ends(long turns)
+{
+    pthread_t thread;
+    pthread_create(&thread, NULL, leaves_it_open, (void *)turns);
+    pthread_join(thread, NULL);
+    if (fork() == 0) {
+        memgauge_region_begin("open");
+        leaf(&place, turns);
+        _exit(0);
+    }
+    wait(NULL);
+    if (memgauge_marks_)
+        __atomic_fetch_add(&memgauge_marks_->begun, 1, __ATOMIC_RELAXED);
+    memgauge_region_begin("closed");
+    leaf(&place, 2 * turns);
+    memgauge_region_end("closed");
+}
+
 int main(int argc, char **argv)
 {
     const char *what = argc > 1 ? argv[1] : "";
@@ -158,6 +185,8 @@ int main(int argc, char **argv)
         forks(n);
     } else if (strcmp(what, "halves") == 0) {
         halves(n);
+    } else if (strcmp(what, "ends") == 0) {
+        ends(n);
     } else if (strcmp(what, "header") == 0) {
         header(n);
     }

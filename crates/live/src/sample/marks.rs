@@ -20,6 +20,7 @@
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use crate::{Error, Result};
 
@@ -35,6 +36,8 @@ const SLOT_BYTES: u64 = 128;
 const NAME_AT: usize = 40;
 /// Marks that may wait: as many as a thread makes in milliseconds. 8 MiB.
 const SLOTS: u64 = 1 << 16;
+/// A mark that was begun and not written for so long: its thread was killed meanwhile.
+const GIVEN_UP: Duration = Duration::from_secs(1);
 const KINDS: [(u32, MarkKind); 3] = [
     (1, MarkKind::Begin),
     (2, MarkKind::End),
@@ -84,6 +87,8 @@ pub struct MarkFile {
     path: PathBuf,
     file: File,
     read: u64,
+    /// Marks before that which were not written yet, by rising number, and since when.
+    unwritten: Vec<(u64, Instant)>,
 }
 
 impl MarkFile {
@@ -111,6 +116,7 @@ impl MarkFile {
                         path,
                         file,
                         read: 0,
+                        unwritten: Vec::new(),
                     };
                     made.begin().map_err(fail)?;
                     return Ok(made);
@@ -152,29 +158,39 @@ impl MarkFile {
         read.map_or(0, |()| u64::from_le_bytes(bytes))
     }
 
-    /// Takes the marks that have come; with `last`, passes over those that were begun
-    /// and never written, and counts them.
+    /// Takes the marks that have come, those of each thread in their order. How many will
+    /// not come: their thread was killed between their begin and their end. With `last`,
+    /// that is so of all that are not there.
     pub fn take(&mut self, last: bool, mut each: impl FnMut(Mark)) -> u64 {
-        let begun = self.word(BEGUN).min(self.read.saturating_add(SLOTS));
-        let mut lost = 0;
-        while self.read < begun {
-            let at = SLOTS_AT + self.read % SLOTS * SLOT_BYTES;
-            let mut slot = [0; SLOT_BYTES as usize];
-            let is_there =
-                self.file.read_exact_at(&mut slot, at).is_ok() && number(&slot, 0) == self.read + 1;
-            // One that is long behind was begun by a thread that was killed meanwhile.
-            if !is_there && !last && begun - self.read < SLOTS / 2 {
-                break;
+        // Read first: a thread that began one of these has written all its marks before it.
+        let begun = self.word(BEGUN);
+        let (now, mut lost) = (Instant::now(), 0);
+        let oldest = self.unwritten.first().map_or(self.read, |&(n, _)| n);
+        let end = begun.min(oldest.saturating_add(SLOTS)).max(self.read);
+        let begun_now = (self.read..end).map(|number| (number, now));
+        let looked_at: Vec<_> = self.unwritten.drain(..).chain(begun_now).collect();
+        for (number, since) in looked_at {
+            match self.written(number) {
+                Some(Some(mark)) => each(mark),
+                Some(None) => lost += 1,
+                // Room that is needed is not kept for one that may never come.
+                None if last || now - since >= GIVEN_UP || end - number > SLOTS / 2 => lost += 1,
+                None => self.unwritten.push((number, since)),
             }
-            match mark(&slot).filter(|_| is_there) {
-                Some(mark) => each(mark),
-                None => lost += 1,
-            }
-            self.read += 1;
         }
+        self.read = end;
+        let oldest = self.unwritten.first().map_or(self.read, |&(n, _)| n);
         // Best effort: without it the program counts what it has no room for.
-        let _ = self.file.write_all_at(&self.read.to_le_bytes(), READ);
+        let _ = self.file.write_all_at(&oldest.to_le_bytes(), READ);
         lost
+    }
+
+    /// The mark of a number, if it was written; `Some(None)` for one of an unknown kind.
+    fn written(&self, number: u64) -> Option<Option<Mark>> {
+        let mut slot = [0; SLOT_BYTES as usize];
+        let at = SLOTS_AT + number % SLOTS * SLOT_BYTES;
+        let read = self.file.read_exact_at(&mut slot, at);
+        (read.is_ok() && word_of(&slot, 0) == number + 1).then(|| mark(&slot))
     }
 }
 
@@ -185,23 +201,23 @@ impl Drop for MarkFile {
     }
 }
 
-fn number(slot: &[u8], at: usize) -> u64 {
+fn word_of(slot: &[u8], at: usize) -> u64 {
     let bytes = slot.get(at..).and_then(<[u8]>::first_chunk::<8>);
     bytes.map_or(0, |b| u64::from_le_bytes(*b))
 }
 
 /// A mark, if the slot holds one that the header writes.
 fn mark(slot: &[u8]) -> Option<Mark> {
-    let kind = number(slot, 32) as u32;
+    let kind = word_of(slot, 32) as u32;
     let (_, kind) = KINDS.into_iter().find(|k| k.0 == kind)?;
     let name = slot.get(NAME_AT..)?;
     let end = name.iter().position(|&b| b == 0).unwrap_or(name.len());
-    let ids = number(slot, 16);
+    let ids = word_of(slot, 16);
     Some(Mark {
-        time_ns: number(slot, 8),
+        time_ns: word_of(slot, 8),
         pid: ids as u32,
         tid: (ids >> 32) as u32,
-        value: number(slot, 24),
+        value: word_of(slot, 24),
         kind,
         name: String::from_utf8_lossy(&name[..end]).into_owned(),
     })
@@ -222,34 +238,59 @@ mod tests {
         }
     }
 
+    /// What the header writes for the mark of that number.
+    fn put(file: &MarkFile, number: u64) {
+        let mut slot = [0u8; SLOT_BYTES as usize];
+        slot[..8].copy_from_slice(&(number + 1).to_le_bytes());
+        slot[8..16].copy_from_slice(&(7 + number).to_le_bytes());
+        slot[16] = 1;
+        slot[20] = 2;
+        slot[32] = 1;
+        slot[40] = b'a';
+        let at = SLOTS_AT + number % SLOTS * SLOT_BYTES;
+        file.file.write_all_at(&slot, at).unwrap();
+    }
+
+    fn begin(file: &MarkFile, begun: u64) {
+        file.file.write_all_at(&begun.to_le_bytes(), BEGUN).unwrap();
+    }
+
     #[test]
-    fn marks_come_out_of_the_file_as_they_were_put_in_and_a_gap_waits_for_the_end() {
+    fn marks_come_out_of_the_file_as_they_were_put_in() {
         let mut file = MarkFile::create().unwrap();
-        let slot = |number: u64| {
-            let mut slot = [0u8; SLOT_BYTES as usize];
-            slot[..8].copy_from_slice(&(number + 1).to_le_bytes());
-            slot[8..16].copy_from_slice(&(7 + number).to_le_bytes());
-            slot[16] = 1;
-            slot[20] = 2;
-            slot[32] = 1;
-            slot[40] = b'a';
-            slot
-        };
-        let put = |file: &MarkFile, n: u64| {
-            let at = SLOTS_AT + n * SLOT_BYTES;
-            file.file.write_all_at(&slot(n), at).unwrap();
-        };
         put(&file, 0);
-        put(&file, 2);
-        file.file.write_all_at(&3u64.to_le_bytes(), BEGUN).unwrap();
+        begin(&file, 1);
         let mut seen = Vec::new();
         assert_eq!(file.take(false, |mark| seen.push(mark)), 0);
         assert_eq!(seen, [at(7, MarkKind::Begin, "a")]);
-        assert_eq!(file.take(true, |mark| seen.push(mark)), 1);
-        assert_eq!(seen.len(), 2);
-        assert_eq!(file.word(READ), 3);
+        assert_eq!(file.word(READ), 1);
         let path = file.path().to_owned();
         drop(file);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_mark_that_is_not_written_holds_up_no_other() {
+        let mut file = MarkFile::create().unwrap();
+        let mut times = Vec::new();
+        put(&file, 0);
+        put(&file, 2);
+        begin(&file, 3);
+        assert_eq!(file.take(false, |mark| times.push(mark.time_ns)), 0);
+        // Its room is kept: it may still be written.
+        assert_eq!((times.as_slice(), file.word(READ)), (&[7, 9][..], 1));
+        put(&file, 1);
+        put(&file, 3);
+        begin(&file, 5);
+        assert_eq!(file.take(false, |mark| times.push(mark.time_ns)), 0);
+        assert_eq!((times.as_slice(), file.word(READ)), (&[7, 9, 8, 10][..], 4));
+        // Marks far behind it need the room.
+        (5..5 + SLOTS / 2).for_each(|number| put(&file, number));
+        begin(&file, 5 + SLOTS / 2);
+        assert_eq!(file.take(false, |mark| times.push(mark.time_ns)), 1);
+        assert_eq!(times.len() as u64, 4 + SLOTS / 2);
+        assert_eq!(file.word(READ), 5 + SLOTS / 2);
+        begin(&file, 6 + SLOTS / 2);
+        assert_eq!(file.take(true, |_| panic!("it was not written")), 1);
     }
 }

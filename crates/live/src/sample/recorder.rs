@@ -202,12 +202,15 @@ impl Recorder {
                 },
                 _,
             ) => {
+                self.regions.end_thread((*pid, *pid), trailer.time_ns);
                 self.stacks.forget(Pid(*pid));
                 self.code_changed(*pid);
                 self.followed.take(record, time_ns, &mut self.writer)
             }
             (Record::Exit(task), _) => {
                 self.values.remove(&task.tid);
+                self.regions
+                    .end_thread((task.pid, task.tid), trailer.time_ns);
                 if task.pid == task.tid {
                     self.stacks.forget(Pid(task.pid));
                     self.code_changed(task.pid);
@@ -449,8 +452,14 @@ impl Recorder {
             self.lose(LossKind::NotKept, BROKEN_STACKS, broken);
         }
         let (unmatched, lost) = (self.regions.unmatched, self.regions.lost);
+        let refused = self.regions.refused;
         self.lose(LossKind::RegionEnd, "", unmatched);
-        self.lose(LossKind::RingFull, "marks of regions", lost);
+        self.lose(LossKind::RingFull, "marks of regions", refused);
+        self.lose(
+            LossKind::NotKept,
+            "marks of regions whose thread was killed as it made them",
+            lost,
+        );
         if let Some(no_code) = self.derivations.map(|d| d.no_code) {
             self.lose(
                 LossKind::Undecoded,

@@ -37,10 +37,11 @@ pub(super) struct Regions {
     /// Names of all regions that a thread has been in.
     entered: BTreeSet<String>,
     values: Vec<CodeValue>,
-    /// Ends of regions that had not begun, marks that were lost, samples outside of what
-    /// is wanted.
+    /// Ends of regions that had not begun, marks of threads that were killed as they made
+    /// them, marks without room, samples outside of what is wanted.
     pub(super) unmatched: u64,
     pub(super) lost: u64,
+    pub(super) refused: u64,
     pub(super) outside: u64,
     latest_ns: u64,
 }
@@ -72,7 +73,7 @@ impl Regions {
         let waiting = &mut self.waiting;
         self.lost += file.take(last, |mark| waiting.push_back(mark));
         if last {
-            self.lost += file.refused();
+            self.refused = file.refused();
         }
         // Threads take a number before they read the clock.
         let sorted = self.waiting.make_contiguous();
@@ -124,6 +125,16 @@ impl Regions {
                 End::Within => {}
                 End::Unmatched => self.unmatched += 1,
             },
+        }
+    }
+
+    /// A thread has ended, or has become another program, and with it its regions.
+    pub(super) fn end_thread(&mut self, (pid, tid): (u32, u32), time_ns: u64) {
+        self.advance(time_ns);
+        let at_ns = time_ns.saturating_sub(self.start_ns);
+        let inside = self.inside.remove(&(pid, tid));
+        for left in inside.into_iter().flat_map(|mut all| all.end_all()) {
+            self.leave((Pid(pid), Tid(tid)), left, at_ns);
         }
     }
 

@@ -1,0 +1,186 @@
+/* A worker that scans memory, and threads that sleep while it does: `polls MODE`. The worker
+ * takes as long in each mode. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { SCAN_BYTES = 32 << 20, ROUNDS = 6, SLEEPS = 400 };
+
+static char *memory;
+static atomic_int done;
+volatile char sink;
+
+static void *work(void *unused)
+{
+    for (int round = 0; round < ROUNDS; round++)
+        for (volatile char *p = memory, *end = p + SCAN_BYTES; p < end; p += 64)
+            sink += *p;
+    atomic_store(&done, 1);
+    return unused;
+}
+
+static long now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+static void sleep_once(const char *how)
+{
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static pthread_cond_t never = PTHREAD_COND_INITIALIZER;
+    struct timespec until;
+    if (strcmp(how, "usleep") == 0) {
+        usleep(200);
+    } else if (strcmp(how, "second") == 0) {
+        sleep(1);
+    } else if (strcmp(how, "poll") == 0) {
+        poll(NULL, 0, 1);
+    } else if (strcmp(how, "epoll") == 0) {
+        struct epoll_event event;
+        int fd = epoll_create1(0);
+        epoll_wait(fd, &event, 1, 1);
+        close(fd);
+    } else if (strcmp(how, "sigwait") == 0) {
+        sigset_t set;
+        sigemptyset(&set);
+        sigtimedwait(&set, NULL, &(struct timespec){ 0, 500000 });
+    } else if (strcmp(how, "condition") == 0) {
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_nsec += 1000000;
+        until.tv_sec += until.tv_nsec / 1000000000;
+        until.tv_nsec %= 1000000000;
+        pthread_mutex_lock(&lock);
+        pthread_cond_timedwait(&never, &lock, &until);
+        pthread_mutex_unlock(&lock);
+    }
+}
+
+static void *poll_until_done(void *how)
+{
+    while (!atomic_load(&done))
+        sleep_once(how);
+    return NULL;
+}
+
+static void *wait_for_ever(void *unused)
+{
+    pause();
+    return unused;
+}
+
+static void start(void *(*what)(void *), void *with)
+{
+    pthread_t thread;
+    pthread_create(&thread, NULL, what, with);
+    pthread_detach(thread);
+}
+
+static void work_beside(void *(*what)(void *), void *with)
+{
+    pthread_t thread;
+    pthread_create(&thread, NULL, work, NULL);
+    what(with);
+    pthread_join(thread, NULL);
+}
+
+/* In a process of its own. */
+static void wait_for_a_child(int polls)
+{
+    pid_t child = fork();
+    if (child == 0) {
+        work(NULL);
+        _exit(0);
+    }
+    while (waitpid(child, NULL, polls ? WNOHANG : 0) == 0)
+        usleep(200);
+}
+
+/* Lets nobody go on but by a word in memory. */
+static void *yield_until_done(void *unused)
+{
+    while (!atomic_load(&done))
+        sched_yield();
+    return unused;
+}
+
+static void sleep_beside(void *(*what)(void *), int threads)
+{
+    for (int i = 0; i < threads; i++)
+        start(what, NULL);
+    usleep(20000);
+    long began = now_ns();
+    for (int i = 0; i < SLEEPS; i++)
+        usleep(100);
+    printf("%ld\n", now_ns() - began);
+    atomic_store(&done, 1);
+}
+
+static volatile sig_atomic_t signalled;
+static long sent_ns;
+
+static void on_signal(int number)
+{
+    (void)number;
+    signalled = 1;
+    printf("%ld\n", now_ns() - sent_ns);
+}
+
+static pthread_t sleeper;
+
+static void *signal_later(void *unused)
+{
+    work(unused);
+    sent_ns = now_ns();
+    pthread_kill(sleeper, SIGUSR1);
+    /* Works on: who slept is not let go for another reason. */
+    while (!signalled)
+        sink += 1;
+    return unused;
+}
+
+/* The sleep itself is over long before the signal comes. */
+static void signal_a_sleeper(void)
+{
+    sleeper = pthread_self();
+    signal(SIGUSR1, on_signal);
+    start(signal_later, NULL);
+    while (!signalled)
+        usleep(500000);
+}
+
+int main(int argc, char **argv)
+{
+    const char *mode = argc > 1 ? argv[1] : "";
+    memory = aligned_alloc(4096, SCAN_BYTES);
+    memset(memory, 1, SCAN_BYTES);
+    if (strcmp(mode, "alone") == 0)
+        work(NULL);
+    else if (strcmp(mode, "child") == 0)
+        wait_for_a_child(0);
+    else if (strcmp(mode, "poll-child") == 0)
+        wait_for_a_child(1);
+    else if (strcmp(mode, "sleeps") == 0)
+        sleep_beside(NULL, 0);
+    else if (strcmp(mode, "sleeps-beside-waiting") == 0)
+        sleep_beside(wait_for_ever, 4);
+    else if (strcmp(mode, "sleeps-beside-yielding") == 0)
+        sleep_beside(yield_until_done, 1);
+    else if (strcmp(mode, "signal") == 0)
+        signal_a_sleeper();
+    else
+        work_beside(poll_until_done, argv[1]);
+    return 0;
+}

@@ -1,0 +1,267 @@
+//! Bytes in pipes: which write gave what a read takes, and which read made the room that a
+//! write found.
+//!
+//! A pipe hands on bytes in order, so a read waits for the write of its last byte, and a
+//! write that ends at a byte waits for the read that came to within the pipe's size of it.
+//! Writes say before they begin how many bytes they are of; a read says when it has
+//! returned, and how many bytes were left. A write may be under way then, of which nobody
+//! knows how much is in the pipe. So the bytes read are summed up. Where others take part
+//! that are not seen, the sum is wrong: it is put right where it contradicts what is left.
+//!
+//! Rejected: counting back from the last write by what is left, without a sum. A large
+//! write under way then passes for what was read, and as its writer waits for the reader,
+//! both were shown one after the other.
+
+use std::collections::VecDeque;
+
+/// Writes and reads remembered of each pipe. So many fill a pipe in pieces of 16 bytes.
+const MOST: usize = 4096;
+/// A write under way is among so many latest.
+const MOST_UNDER_WAY: usize = 64;
+
+#[derive(Clone, Copy, Debug)]
+struct Write {
+    number: u64,
+    ns: u64,
+    /// Fewer than none: an earlier one wrote so many less than it said.
+    bytes: i64,
+    /// Number of the mark by which it is known to be over.
+    over: u64,
+}
+
+/// A read, which came as far as `to` of all bytes.
+#[derive(Clone, Copy, Debug)]
+struct Read {
+    to: i64,
+    ns: u64,
+}
+
+/// What is known of a pipe. Marks that wait are told by rising number, others in any order.
+#[derive(Debug, Default)]
+pub(super) struct Pipe {
+    /// By rising number.
+    writes: VecDeque<Write>,
+    reads: VecDeque<Read>,
+    /// Bytes of all writes, those that are forgotten included.
+    all: i64,
+    is_cut: bool,
+}
+
+impl Pipe {
+    /// A thread begins to write `bytes` at `ns`.
+    pub(super) fn write(&mut self, number: u64, ns: u64, bytes: u64) {
+        self.insert(Write {
+            number,
+            ns,
+            bytes: signed(bytes),
+            over: u64::MAX,
+        });
+    }
+
+    /// The write of that number wrote `bytes` less than it said, as is known from a mark of
+    /// its own.
+    pub(super) fn shorten(&mut self, number: u64, bytes: u64) {
+        self.insert(Write {
+            number,
+            ns: 0,
+            bytes: -signed(bytes),
+            over: number,
+        });
+    }
+
+    fn insert(&mut self, write: Write) {
+        let place = self.writes.partition_point(|w| w.number < write.number);
+        self.writes.insert(place, write);
+        self.all += write.bytes;
+        if self.writes.len() > MOST {
+            self.writes.pop_front();
+            self.is_cut = true;
+        }
+    }
+
+    /// The write of that number is over, as the mark `by` shows.
+    pub(super) fn end(&mut self, number: u64, by: u64) {
+        let place = self.writes.partition_point(|w| w.number < number);
+        if let Some(write) = self.writes.get_mut(place).filter(|w| w.number == number) {
+            write.over = by;
+        }
+    }
+
+    fn before(&self, number: u64) -> impl Iterator<Item = &Write> {
+        let place = self.writes.partition_point(|w| w.number < number);
+        self.writes.range(..place).rev()
+    }
+
+    /// Bytes of all writes before a mark, and how many of these may not be written yet.
+    fn written(&self, number: u64) -> (i64, i64) {
+        let later = self.writes.iter().rev().take_while(|w| w.number >= number);
+        let all = self.all - later.map(|w| w.bytes).sum::<i64>();
+        let latest = self.before(number).take(MOST_UNDER_WAY);
+        let under_way = latest.filter(|w| w.over > number).map(|w| w.bytes).sum();
+        (all, under_way)
+    }
+
+    /// A thread has read `bytes` by `now_ns`, and `left` others were in the pipe then. The
+    /// time until which it has waited, if it has.
+    pub(super) fn read(&mut self, number: u64, now_ns: u64, bytes: u64, left: u64) -> Option<u64> {
+        let (all, under_way) = self.written(number);
+        let (bytes, left) = (signed(bytes), signed(left));
+        let come = self.reads.back().map_or(0, |read| read.to);
+        let to = (come + bytes + left).clamp(all - under_way, all) - left;
+        let until_ns = self.writer_of(number, all, to);
+        self.reads.push_back(Read {
+            to,
+            ns: until_ns.map_or(now_ns, |ns| ns.max(now_ns)),
+        });
+        if self.reads.len() > MOST {
+            self.reads.pop_front();
+        }
+        until_ns
+    }
+
+    /// When the write of byte `to` came, of the `all` that were written before a mark.
+    fn writer_of(&self, number: u64, all: i64, to: i64) -> Option<u64> {
+        let mut from = all;
+        for write in self.before(number) {
+            from -= write.bytes;
+            if from < to && write.bytes > 0 {
+                return Some(write.ns);
+            }
+        }
+        // It stands for those before; of these, the ones from outside come to nothing.
+        let oldest = self.writes.front().filter(|_| self.is_cut);
+        oldest.map(|write| write.ns)
+    }
+
+    /// A thread has written to the pipe, which holds `most` bytes. The time until which it
+    /// has waited for room, if it has.
+    pub(super) fn room(&self, number: u64, most: u64) -> Option<u64> {
+        let (all, under_way) = self.written(number);
+        let free = all - under_way - signed(most);
+        if free <= 0 {
+            return None;
+        }
+        // The read itself may be told later than the write it let go on.
+        let place = self.reads.partition_point(|read| read.to < free);
+        let read = self.reads.get(place).or(self.reads.back())?;
+        Some(read.ns)
+    }
+}
+
+fn signed(bytes: u64) -> i64 {
+    i64::try_from(bytes)
+        .unwrap_or(i64::MAX / 4)
+        .min(i64::MAX / 4)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_read_waits_for_the_write_that_gave_its_last_byte() {
+        let writes = [(2, 200, 10), (4, 400, 5), (6, 600, 20)];
+        for (bytes, left, expected) in [
+            (35, 0, 600),
+            (16, 19, 600),
+            (15, 20, 400),
+            (11, 24, 400),
+            (10, 25, 200),
+            (1, 34, 200),
+        ] {
+            let pipe = &mut Pipe::default();
+            // Told in any order.
+            for at in [2, 0, 1] {
+                let (number, ns, bytes) = writes[at];
+                pipe.write(number, ns, bytes);
+                pipe.end(number, number + 1);
+            }
+            let found = pipe.read(9, 50, bytes, left);
+            assert_eq!(found, Some(expected), "{bytes}, {left}");
+        }
+    }
+
+    #[test]
+    fn a_write_under_way_is_not_taken_for_what_was_read() {
+        let pipe = &mut Pipe::default();
+        pipe.write(1, 100, 10);
+        pipe.end(1, 2);
+        pipe.write(3, 300, 1000);
+        // 64 bytes of it are in the pipe, as is seen once it is over.
+        assert_eq!(pipe.read(5, 0, 4, 6 + 64), Some(100));
+        assert_eq!(pipe.read(6, 0, 6, 64), Some(100));
+        assert_eq!(pipe.read(7, 0, 1, 63), Some(300));
+        pipe.end(3, 20);
+        assert_eq!(pipe.read(8, 0, 1, 62), Some(300));
+        assert_eq!(pipe.read(21, 0, 998, 0), Some(300));
+    }
+
+    #[test]
+    fn what_a_write_did_not_write_after_all_counts_for_nothing() {
+        let pipe = &mut Pipe::default();
+        pipe.write(1, 100, 10);
+        pipe.end(1, 2);
+        pipe.write(3, 300, 1000);
+        pipe.end(3, 4);
+        pipe.shorten(4, 1000);
+        pipe.write(5, 500, 10);
+        pipe.end(5, 6);
+        assert_eq!(pipe.read(9, 0, 10, 10), Some(100));
+        assert_eq!(pipe.read(10, 0, 1, 9), Some(500));
+    }
+
+    #[test]
+    fn bytes_from_outside_are_waited_for_by_nobody_and_set_no_sum_wrong_for_long() {
+        let pipe = &mut Pipe::default();
+        assert_eq!(pipe.read(1, 0, 50, 0), None);
+        assert_eq!(pipe.read(2, 0, 50, 10), None);
+        pipe.write(3, 300, 10);
+        pipe.end(3, 4);
+        // The ten from outside, then one of those.
+        assert_eq!(pipe.read(5, 0, 10, 10), None);
+        assert_eq!(pipe.read(6, 0, 1, 9), Some(300));
+        // Somebody outside reads these nine, and the first ten of the next.
+        pipe.write(7, 700, 10);
+        pipe.end(7, 8);
+        pipe.write(9, 900, 10);
+        pipe.end(9, 10);
+        assert_eq!(pipe.read(11, 0, 3, 7), Some(900));
+    }
+
+    #[test]
+    fn a_write_waits_for_the_read_that_made_the_last_of_its_room() {
+        let pipe = &mut Pipe::default();
+        for (number, ns) in [(1, 100), (3, 110), (5, 120)] {
+            pipe.write(number, ns, 40);
+            pipe.end(number, number + 1);
+        }
+        assert_eq!((pipe.room(2, 64), pipe.room(4, 100)), (None, None));
+        assert_eq!(pipe.read(7, 500, 10, 110), Some(100));
+        assert_eq!(pipe.read(8, 600, 20, 90), Some(100));
+        assert_eq!(pipe.read(9, 700, 30, 60), Some(110));
+        // Of 120 bytes, a pipe of 110 has taken the last when ten had been read.
+        for (most, expected) in [
+            (120, None),
+            (110, Some(500)),
+            (109, Some(600)),
+            (60, Some(700)),
+        ] {
+            assert_eq!(pipe.room(10, most), expected, "{most}");
+        }
+        // The read that it waited for is told after it: the last one known stands for it.
+        assert_eq!(pipe.room(10, 50), Some(700));
+    }
+
+    #[test]
+    fn of_bytes_given_by_a_forgotten_write_the_oldest_known_one_stands_for_it() {
+        let pipe = &mut Pipe::default();
+        let all = MOST as u64;
+        for number in 1..=all + 1 {
+            pipe.write(number, number, 1);
+            pipe.end(number, number);
+        }
+        assert_eq!(pipe.read(all + 9, 0, 1, all), Some(2));
+        assert_eq!(pipe.read(all + 9, 0, 1, all - 1), Some(2));
+        assert_eq!(pipe.read(all + 9, 0, 1, all - 2), Some(3));
+    }
+}

@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later
+ *
+ * A sleep ends when the threads at work have come as far in virtual time.
+ *
+ * The emulated program is some dozens of times slower than the modelled one, the host's
+ * clock is not. A thread that polls and sleeps between would sleep dozens of times more
+ * often than on the modelled machine, and virtual time would follow the host's clock. So
+ * a sleeper goes on when nobody is at work whose clock is behind the end of the sleep.
+ * The recorder knows the clocks and decides (crates/emulate/src/holds.rs). It also says
+ * who was at work lately, so that nobody asks who sleeps alone.
+ *
+ * It is the one place where a thread waits for the model, and not for long: after
+ * LONGEST_NS the sleep ends all the same. It then lasted, in virtual time, only until
+ * where the others are. Otherwise the sleeper's clock would run ahead of theirs, and who
+ * waits for it would be idle for nothing. A signal ends it at once in the same way.
+ */
+#include "qemu/osdep.h"
+#include "hw/core/cpu.h"
+
+#include <errno.h>
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "hold.h"
+#include "session.h"
+#include "timers.h"
+
+/* Below that, what the recorder told lately of who works is enough. */
+#define SHORT_NS 20000000u
+#define LONGEST_NS 1000000000ull
+/* A signal may come between the look for it and the wait, which then does not notice:
+ * the first look after it, each later twice as long. */
+#define FIRST_LOOK_NS 2000000u
+#define LAST_LOOK_NS 32000000u
+/* What others are ahead of a sleeper shortens its next sleeps' ends for so long: it moves
+ * on itself. */
+#define AHEAD_FOR_NS 10000000u
+
+static __thread uint32_t holds;
+static __thread uint64_t ahead_ns, ahead_until_ns;
+
+void mg_call_begin(bool sleeps)
+{
+    struct mg_ring *r = mg_recorded_ring();
+    if (!r)
+        return;
+    uint32_t calls = (atomic_load_explicit(&r->calls, memory_order_relaxed) >> MG_DOES_BITS) + 1;
+    atomic_store_explicit(&r->calls, calls << MG_DOES_BITS | (sleeps ? MG_SLEEPS : MG_CALLS),
+                          memory_order_release);
+}
+
+void mg_call_end(void)
+{
+    struct mg_ring *r = mg_recorded_ring();
+    if (!r)
+        return;
+    uint32_t calls = atomic_load_explicit(&r->calls, memory_order_relaxed);
+    atomic_store_explicit(&r->calls, calls >> MG_DOES_BITS << MG_DOES_BITS | MG_RUNS,
+                          memory_order_release);
+}
+
+static bool others_work(const struct mg_ring *r)
+{
+    uint32_t at_work = atomic_load_explicit(&mg_shared()->at_work, memory_order_relaxed);
+    return at_work != MG_NOBODY && at_work != r->number + 1;
+}
+
+/* A signal for the program, or another reason to leave what it does. */
+static bool is_called(void)
+{
+    return qatomic_read(&current_cpu->exit_request);
+}
+
+/* Waits until the recorder lets this sleep go; false where something else ended it. */
+static bool is_let_go(struct mg_ring *r, uint32_t number, uint64_t began, bool (*has_come)(void))
+{
+    uint64_t look_ns = FIRST_LOOK_NS;
+    uint32_t let_go;
+    while ((let_go = atomic_load(&r->let_go)) != number) {
+        struct timespec look = { 0, look_ns };
+        if (is_called() || has_come() || mg_host_ns() - began > LONGEST_NS || !mg_recorder_lives())
+            return false;
+        if (syscall(SYS_futex, &r->let_go, FUTEX_WAIT, let_go, &look, NULL, 0) != 0 &&
+            errno == EINTR)
+            return false;
+        look_ns = MIN(2 * look_ns, LAST_LOOK_NS);
+    }
+    return true;
+}
+
+static uint64_t hold(struct mg_ring *r, uint64_t ns, bool (*has_come)(void))
+{
+    uint64_t began = mg_host_ns();
+    if (++holds == 0)
+        holds = 1;
+    atomic_store(&r->reached_ns, ns);
+    atomic_store(&r->asked_ns, ns);
+    atomic_store(&r->held, holds);
+    bool let_go = is_let_go(r, holds, began, has_come);
+    atomic_store(&r->held, 0);
+    uint64_t reached = atomic_load(&r->reached_ns);
+    if (let_go) {
+        ahead_ns = reached > ns ? reached - ns : 0;
+        ahead_until_ns = mg_host_ns() + AHEAD_FOR_NS;
+        return ns;
+    }
+    return mg_recorder_lives() && reached < ns ? reached : ns;
+}
+
+uint64_t mg_hold(uint64_t ns, bool (*has_come)(void), bool *held)
+{
+    *held = false;
+    struct mg_ring *r = mg_recorded_ring();
+    if (!r || !ns || atomic_load(&mg_shared()->stop) || (ns < SHORT_NS && !others_work(r)))
+        return ns;
+    if (ns <= ahead_ns && mg_host_ns() < ahead_until_ns) {
+        ahead_ns -= ns;
+        return ns;
+    }
+    *held = true;
+    return hold(r, ns, has_come);
+}
