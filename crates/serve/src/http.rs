@@ -312,6 +312,7 @@ mod tests {
             keep_alive: true,
             is_old: false,
             body: b"{}".to_vec(),
+            asks: false,
         };
         assert_eq!(request, expected);
     }
