@@ -173,8 +173,8 @@ impl NewProfiler {
         };
         if self.name.chars().count() > MOST_NAME || self.name.chars().any(is_disturbing) {
             let why = format!(
-                "failed to name a profiler: take {MOST_NAME} characters at most, none that \
-                 breaks or turns lines or is unseen"
+                "failed to name a profiler: take {MOST_NAME} characters at most, in one line, \
+                 none that turns it or is unseen"
             );
             return Err(Refusal::bad(why));
         }
