@@ -159,14 +159,15 @@ struct Run {
 }
 
 #[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("target").args(["pid", "tid"]).required(true))]
 struct Task {
     #[command(flatten)]
     id: Id,
     /// A process: its threads, and those and the processes that it starts
-    #[arg(short, long, value_name = "PID", required_unless_present = "tid")]
+    #[arg(short, long, value_name = "PID")]
     pid: Option<u32>,
     /// A thread
-    #[arg(short, long, value_name = "TID", conflicts_with = "pid")]
+    #[arg(short, long, value_name = "TID")]
     tid: Option<u32>,
 }
 
@@ -426,10 +427,11 @@ fn attach(service: &mut Service, task: &Task) -> anyhow::Result<()> {
     }
     let added: Option<Value> = service.ask(("POST", &path), Some(&AddProcess { pid: number }))?;
     if let Some(added) = added {
-        terminal::print(&format!(
-            "{} threads of process {number}\n",
-            added["threads"]
-        ))?;
+        let threads = match added["threads"].as_u64() {
+            Some(1) => "1 thread".to_owned(),
+            _ => format!("{} threads", added["threads"]),
+        };
+        terminal::print(&format!("{threads} of process {number}\n"))?;
     }
     Ok(())
 }

@@ -2,6 +2,7 @@
 //! move where.
 
 use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -10,6 +11,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget};
 use memgauge_analyze::{Advice, PageNodes, PageUse, PlacedRange, Placement, placement};
 use memgauge_host::nodes::Nodes;
 use memgauge_host::sys::pages::{move_pages, nodes_of_pages, page_bytes};
+use memgauge_host::sys::process::effective_ids;
 use memgauge_host::sys::signals::interrupts;
 use memgauge_online::{Clean, Reader, Sample, Sharing};
 use memgauge_report::placement_text;
@@ -109,12 +111,28 @@ pub(crate) fn numa(args: &Numa) -> anyhow::Result<Exit> {
 fn no_memory(pid: u32) -> anyhow::Error {
     let why = match std::fs::read(format!("/proc/{pid}/maps")) {
         Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => {
-            "it is another user's: run memgauge as that user or as root"
+            let owner = std::fs::metadata(format!("/proc/{pid}")).map(|m| m.uid());
+            let own = effective_ids().0;
+            refused_memory(own, owner.ok())
         }
         Err(_) => "no such process",
         Ok(_) => "it has no memory of its own: it is a thread of the kernel, or has ended",
     };
     anyhow::anyhow!("failed to look at process `{pid}`: {why}")
+}
+
+/// Why this user may not look at a process of that one.
+fn refused_memory(own: u32, owner: Option<u32>) -> &'static str {
+    match owner {
+        Some(owner) if own != 0 && own != owner => {
+            "it is another user's: run memgauge as that user or as root"
+        }
+        // Rights that root lacks in a container, and processes that hide from their user.
+        _ => {
+            "access to its memory is refused (ptrace access): memgauge needs CAP_SYS_PTRACE \
+             here, in a container that of its user namespace"
+        }
+    }
 }
 
 fn say_one_node(nodes: &Nodes, as_json: bool) -> anyhow::Result<Exit> {
@@ -461,4 +479,21 @@ fn as_json(sampled: &Sampled, processes: &[Process], nodes: &Nodes) -> String {
         "processes": processes.iter().map(process).collect::<Vec<_>>(),
     });
     format!("{value:#}\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn root_is_not_told_to_become_root() {
+        assert!(refused_memory(1000, Some(0)).contains("or as root"));
+        for (own, owner) in [(0, Some(0)), (0, Some(1000)), (1000, Some(1000)), (0, None)] {
+            let why = refused_memory(own, owner);
+            assert!(
+                why.contains("CAP_SYS_PTRACE") && !why.contains("as root"),
+                "{why}"
+            );
+        }
+    }
 }

@@ -22,6 +22,10 @@ pub(crate) struct Wanted {
     pub(crate) regions: bool,
 }
 
+/// The model takes tens of thousands of samples a second, a block of events at a time: a
+/// thread's buffer holds those of a second. 5 MiB.
+const BUFFER_OF_PROGRAM: usize = 1 << 16;
+
 impl Wanted {
     fn settings(&self, source: Source) -> Settings {
         Settings {
@@ -37,6 +41,7 @@ impl Wanted {
         Settings {
             period: self.period,
             overhead: self.overhead,
+            buffer: BUFFER_OF_PROGRAM,
             ..Settings::of(Source::Program)
         }
     }

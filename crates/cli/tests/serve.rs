@@ -25,7 +25,7 @@ fn a_process_is_sampled_from_new_to_delete() {
     let (id, pid) = (service.new_profiler(&["--name", "mine"]), target.pid());
     assert_eq!(
         service.ctl(&["attach", &id, "-p", &pid]),
-        format!("1 threads of process {pid}\n")
+        format!("1 thread of process {pid}\n")
     );
     let lines = service.ctl(&["--json", "read", &id, "-n", "5", "--wait", "30s"]);
     let samples: Vec<Value> = lines
@@ -93,9 +93,59 @@ fn a_stream_sends_samples_until_the_profiler_is_deleted() {
         let sample: Value = serde_json::from_str(&line).expect("JSON");
         assert_eq!(sample["pid"].to_string(), target.pid());
     }
+    // What a stream got is delivered, whoever reads by batches or does not.
+    let sums = || service.json(&["list"])["profilers"][0]["totals"].clone();
+    until("samples that are delivered", || {
+        sums()["delivered"].as_u64() >= Some(20)
+    });
+    assert!(service.metric("memgauge_delivered_samples_total") >= 20.0);
     service.ctl(&["delete", &id]);
     assert!(lines.all(|line| line.is_ok_and(|line| line.starts_with('{'))));
     assert!(follow.wait().expect("it ends").success());
+}
+
+/// As `curl -N`: a stream of a profiler whose buffers are small, and nobody reads batches.
+#[test]
+fn what_a_healthy_stream_gets_is_neither_unread_nor_overwritten() {
+    let Some(service) = Service::start() else {
+        return;
+    };
+    for when_full in ["overwrite", "refuse"] {
+        let options = ["-c", "1000000", "--buffer", "512", "--when-full", when_full];
+        let id = service.new_profiler(&options);
+        let mut stream = service.connect();
+        let request = format!("GET /v1/profilers/{id}/stream HTTP/1.1\r\n\r\n");
+        stream.write_all(request.as_bytes()).expect("it reads");
+        let target = Running::busy();
+        service.ctl(&["attach", &id, "-p", &target.pid()]);
+        let reader = std::thread::spawn(move || {
+            let lines = BufReader::new(stream).lines().map_while(Result::ok);
+            lines.filter(|line| line.contains("\"stands_for\"")).count() as u64
+        });
+        // Twice as many as a buffer holds.
+        until("samples", || {
+            service.json(&["stats", &id, &target.pid()])["samples"].as_u64() >= Some(1024)
+        });
+        drop(target);
+        until("the end of the thread", || {
+            service.json(&["list"])["profilers"][0]["threads"] == 0
+        });
+        let totals = || service.json(&["list"])["profilers"][0]["totals"].clone();
+        let of = |t: &Value, name: &str| t[name].as_u64().expect("a number");
+        until("all samples read", || {
+            of(&totals(), "delivered") == of(&totals(), "samples")
+        });
+        let t = totals();
+        for none in ["overwritten", "refused", "discarded"] {
+            assert_eq!(of(&t, none), 0, "{when_full}: {t}");
+        }
+        service.ctl(&["delete", &id]);
+        assert_eq!(
+            reader.join().expect("it ends"),
+            of(&t, "delivered"),
+            "{when_full}: {t}"
+        );
+    }
 }
 
 #[test]

@@ -41,6 +41,7 @@ int main(int argc, char **argv) {
         pthread_create(&thread, 0, work, heap);
     for (int i = argc > 2 ? atoi(argv[2]) : 0; i > 0; i--)
         pthread_create(&thread, 0, rest, 0);
+    if (argc > 3) alarm(atoi(argv[3]));
     work(heap);
 }
 "#;
@@ -271,6 +272,36 @@ fn a_program_on_the_modelled_machine_is_watched_live() {
 }
 
 /// Reads blocks of a run of `top -b` until one is as awaited.
+/// By construction 8 to 1, whatever the period: nothing is lost, and what is kept of a busy
+/// minute has the shares of all. Names stay when the program has ended.
+#[test]
+fn shares_of_the_modelled_machine_hold_at_its_usual_period() {
+    let Some(hot) = Hot::built() else { return };
+    if !harness::needs(&[]) {
+        return;
+    }
+    let program = hot.program();
+    let program = program.to_str().expect("a plain name");
+    let options = ["--once", "-d", "6s", "--no-io", "--source", "emulate"];
+    let output = Command::new(PROGRAM)
+        .arg("top")
+        .args(options)
+        .args(["-e", "l1d.miss", "--", program, "1", "0", "4"])
+        .env("LC_ALL", "C")
+        .stderr(Stdio::null())
+        .output()
+        .expect("memgauge runs");
+    let (text, _) = said(&output);
+    assert!(output.status.success(), "{text}");
+    assert!(text.contains("samples/s, 0 lost"), "{text}");
+    let (most, least) = (
+        share(&text, "hot_loop  hot"),
+        share(&text, "cool_loop  hot"),
+    );
+    assert!((6.5..=9.5).contains(&(most / least)), "{text}");
+    assert!(!text.contains("GiB  "), "{text}");
+}
+
 fn await_block(lines: &mut impl Iterator<Item = String>, is: impl Fn(&str) -> bool) -> String {
     let mut block = String::new();
     for line in lines {

@@ -17,6 +17,7 @@ use crate::marks::ThreadMarks;
 use crate::pace::{Interest, Pace, Spent};
 use crate::phases::{Activity, Phases};
 use crate::registry::{Registry, SampledThread, State, add, wake};
+use crate::rest::Rest;
 use crate::ring::{Ring, RingWriter};
 use crate::sample::{Sample, WORDS};
 use crate::settings::{Settings, WhenFull};
@@ -76,6 +77,7 @@ pub(crate) struct Core {
     registry: Arc<Registry>,
     /// Where samples tell regions of interest.
     pub(crate) marks: Option<ThreadMarks>,
+    rest: Rest,
 }
 
 impl Managed {
@@ -220,6 +222,7 @@ impl Core {
             looked: Instant::now(),
             registry: Arc::clone(registry),
             marks,
+            rest: Rest::default(),
         })
     }
 
@@ -236,6 +239,8 @@ impl Core {
             return Err(Error::usage(message));
         }
         self.check_room(tid)?;
+        // Wakers take no descriptors from threads that are added.
+        self.rest.end();
         for _ in 0..ATTEMPTS {
             let (Some(before), Some(held)) = (identity(tid), Held::of(tid)) else {
                 return Ok(None);
@@ -463,8 +468,9 @@ impl Core {
         all.for_each(Managed::look);
     }
 
-    /// Reads the rings of these threads, and attaches to what they started.
-    fn drain(&mut self, numbers: &[u64]) {
+    /// Reads the rings of these threads, and attaches to what they started; whether there
+    /// were samples.
+    fn drain(&mut self, numbers: &[u64]) -> bool {
         let (mut born, mut told) = (Vec::new(), Vec::new());
         for number in numbers {
             let Some(managed) = self.managed.get_mut(number) else {
@@ -485,6 +491,7 @@ impl Core {
         for Born { pid, tid } in born {
             self.follow(pid, tid);
         }
+        !told.is_empty()
     }
 
     /// By exec a thread gets its process's number.
@@ -555,7 +562,7 @@ impl Core {
         let ended = |n: &&u64| self.managed.get(n).is_some_and(|m| m.attached.has_ended());
         let ended: Vec<u64> = ready.iter().filter(ended).copied().collect();
         let all: Vec<u64> = self.managed.keys().copied().collect();
-        self.drain(&all);
+        let told = self.drain(&all);
         ended.into_iter().for_each(|n| self.finish(n, State::Ended));
         if let Some(marks) = &mut self.marks {
             // Also where nobody is sampled: programs must find room for theirs.
@@ -563,11 +570,24 @@ impl Core {
         }
         self.look_for_tasks();
         self.keep_to_budget();
+        match told || !ready.is_empty() || self.marks.is_some() {
+            true => self.rest.end(),
+            false => self.may_rest(),
+        }
+    }
+
+    /// Where all threads that are sampled sleep, their rings are not looked at until one
+    /// of them runs again.
+    fn may_rest(&mut self) {
+        let on = self.on;
+        let sampled = self.managed.iter().filter(|m| on && m.1.wanted);
+        self.rest
+            .look(sampled.map(|(n, m)| (*n, &m.attached)), &self.plan);
     }
 
     /// What to wait for, and how long.
     fn awaited(&self) -> (Vec<u64>, Vec<RawFd>, i32) {
-        let (numbers, fds) = self
+        let (mut numbers, mut fds): (Vec<u64>, Vec<RawFd>) = self
             .managed
             .iter()
             .flat_map(|(number, m)| {
@@ -575,11 +595,17 @@ impl Core {
                 both.map(|fd| (*number, fd.as_raw_fd()))
             })
             .unzip();
-        let busy = |m: &Managed| m.follows || (self.on && m.wanted);
-        let timeout_ms = match self.marks.is_some() || self.managed.values().any(busy) {
+        let sampled = |m: &Managed| self.on && m.wanted;
+        let looks = !self.rest.is_deep() && self.managed.values().any(sampled);
+        let timeout_ms = match self.marks.is_some() || looks {
             true => self.settings.latency.look_every_ms(),
+            // Threads that are followed tell of what they start.
             false => IDLE_MS,
         };
+        for (number, fd) in self.rest.wakers() {
+            numbers.push(number);
+            fds.push(fd);
+        }
         (numbers, fds, timeout_ms)
     }
 }
@@ -740,6 +766,7 @@ pub(crate) fn collect(common: &Common, mut signal: UnixStream) {
         ready.extend(ready_ones.map(|n| *n.0));
         if said.last().is_some_and(|&said| said != Said::Nothing) {
             while matches!(signal.read(&mut [0; 64]), Ok(64)) {}
+            common.core().rest.end();
         }
     }
 }

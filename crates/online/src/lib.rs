@@ -11,6 +11,7 @@ mod program;
 mod reader;
 mod regions;
 mod registry;
+mod rest;
 pub mod ring;
 mod sample;
 mod settings;
@@ -18,6 +19,7 @@ mod tasks;
 
 /// What the ring is made of: `tests/ring-model` puts loom's in their place.
 mod atomic {
+    pub(crate) use std::sync::Mutex;
     pub(crate) use std::sync::atomic::{AtomicU64, Ordering, fence};
 }
 

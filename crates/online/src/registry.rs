@@ -37,7 +37,7 @@ impl State {
     }
 }
 
-/// Counts of a thread. For each reader, and exactly:
+/// Counts of a thread. Exactly:
 /// `samples + lost = delivered + overwritten + refused + waiting + lost`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Statistics {
@@ -77,8 +77,8 @@ pub struct Statistics {
     pub own_ns: u64,
     /// Times it was seen to do something else than before, where phases are told apart.
     pub changes: u64,
-    /// What became of the samples in the queue that readers share; with readers of the
-    /// other kind alone, in that of the first of them.
+    /// What became of the samples, for all readers together: one is delivered once any of
+    /// them has got it. [`crate::Reader::accounts`] tells what a single one got.
     pub account: Account,
 }
 
@@ -164,7 +164,8 @@ impl SampledThread {
     pub(crate) fn is_read(&self) -> bool {
         let mut open = (0..QUEUES).filter(|&q| self.ring.is_open(q)).peekable();
         match open.peek() {
-            None => self.ring.published() == 0,
+            // Those who got them have gone.
+            None => self.ring.account_of_all().waiting == 0,
             Some(_) => open.all(|q| self.ring.account(q).waiting == 0),
         }
     }
@@ -172,7 +173,6 @@ impl SampledThread {
     pub(crate) fn statistics(&self) -> Statistics {
         let c = &self.counts;
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let queue = (0..QUEUES).find(|&q| self.ring.is_open(q));
         Statistics {
             pid: self.pid(),
             tid: self.tid(),
@@ -192,7 +192,7 @@ impl SampledThread {
             processor_ns: of(&c.processor_ns),
             own_ns: of(&c.own_ns),
             changes: of(&c.changes),
-            account: self.ring.account(queue.unwrap_or(SHARED_QUEUE)),
+            account: self.ring.account_of_all(),
         }
     }
 }

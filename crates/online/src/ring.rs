@@ -17,12 +17,17 @@
 //! Each reader has a *queue*, its place in the ring; several readers may share one. A
 //! ring that refuses keeps whatever the queue furthest behind has not read.
 //!
+//! What became of a sample is told twice: for each queue ([`Ring::account`]), and for all
+//! readers together ([`Ring::account_of_all`]), where one of them is enough. Readers keep
+//! the second under a lock of their own, which the writer never takes. Rejected: a mark in
+//! each slot (an atomic operation for each sample that is read).
+//!
 //! Every word is an atomic, so that a torn copy is not undefined behaviour; ordinary
 //! stores and loads come of it. `tests/ring-model` checks this file with loom. Rejected:
 //! a sequence number in each slot (a store more for each sample), a lock (the writer
 //! would wait).
 
-use super::atomic::{AtomicU64, Ordering, fence};
+use super::atomic::{AtomicU64, Mutex, Ordering, fence};
 use std::sync::Arc;
 
 /// Queues that a ring has room for.
@@ -52,9 +57,19 @@ pub struct Ring<const W: usize> {
     published: Apart<AtomicU64>,
     refused: Apart<AtomicU64>,
     queues: [Apart<Queue>; QUEUES],
+    furthest: Apart<Mutex<Furthest>>,
 }
 
-/// What has become of the samples that were published, seen from a queue:
+/// How far whoever is furthest has read.
+#[derive(Default)]
+struct Furthest {
+    /// Number of the first sample that nobody has passed.
+    next: u64,
+    /// Samples passed over, since they had been overwritten.
+    overwritten: u64,
+}
+
+/// What has become of the samples that were published, seen from a queue or from all:
 /// `published = delivered + overwritten + waiting`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Account {
@@ -86,6 +101,7 @@ impl<const W: usize> Ring<W> {
             published: Apart(AtomicU64::new(0)),
             refused: Apart(AtomicU64::new(0)),
             queues: std::array::from_fn(|_| queue()),
+            furthest: Apart(Mutex::new(Furthest::default())),
         });
         let writer = RingWriter {
             ring: Arc::clone(&ring),
@@ -185,9 +201,34 @@ impl<const W: usize> Ring<W> {
                 continue;
             }
             queue.overwritten.fetch_add(whole - next, Ordering::Relaxed);
+            self.passed(whole, until);
             let torn = (whole - from) as usize;
             into.copy_within(torn..most as usize, 0);
             return most as usize - torn;
+        }
+    }
+
+    /// Some reader got these samples.
+    fn passed(&self, from: u64, until: u64) {
+        // What a panic leaves behind are counts still.
+        let mut furthest = self.furthest.0.lock().unwrap_or_else(|e| e.into_inner());
+        if until > furthest.next {
+            furthest.overwritten += from.saturating_sub(furthest.next);
+            furthest.next = until;
+        }
+    }
+
+    /// The account of all readers together: a sample is delivered once one of them has got
+    /// it, and waits as long as none of them has come to it. One that the furthest had to
+    /// pass over counts as overwritten, also where a reader behind it still got it.
+    pub fn account_of_all(&self) -> Account {
+        let furthest = self.furthest.0.lock().unwrap_or_else(|e| e.into_inner());
+        let end = self.published();
+        let from = furthest.next.max(self.floor().min(end));
+        Account {
+            delivered: furthest.next - furthest.overwritten,
+            overwritten: furthest.overwritten + (from - furthest.next),
+            waiting: end - from,
         }
     }
 

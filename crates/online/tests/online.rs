@@ -96,6 +96,52 @@ fn a_buffer_that_refuses_keeps_the_oldest() {
     assert!(first.iter().all(|s| s.time_ns < second[0].time_ns));
 }
 
+/// A queue that nobody uses is no reason to call samples unread that another reader got.
+#[test]
+fn a_sample_is_delivered_once_any_reader_has_got_it() {
+    let settings = Settings {
+        buffer: 64,
+        ring_pages: 128,
+        ..faults()
+    };
+    let Some(profiler) = profiler(settings) else {
+        return;
+    };
+    let worker = Worker::new();
+    profiler.add_thread(worker.tid).expect("it can be added");
+    // As a batch that was asked for once.
+    drop(profiler.reader(Sharing::Queue).expect("a reader"));
+    let mut stream = profiler.reader(Sharing::Each).expect("a reader");
+    let (mut got, mut idle) = (0, profiler.reader(Sharing::Each).expect("a reader"));
+    for _ in 0..10 {
+        worker.work(Work::Touch(20));
+        // What was sampled is in the buffer when counts are asked for.
+        counts(&profiler, &worker);
+        got += all(&mut stream).len() as u64;
+    }
+    let now = counts(&profiler, &worker);
+    assert_eq!((now.account.delivered, now.account.overwritten), (got, 0));
+    assert!(got >= 200, "{now:?}");
+    // Each has its own count of what it missed.
+    let missed = idle.accounts()[&worker.tid];
+    assert_eq!(missed.overwritten + missed.waiting, got);
+    assert!(missed.overwritten >= 100, "{missed:?}");
+    // What nobody has come to waits, or is overwritten.
+    worker.work(Work::Touch(500));
+    profiler.stop(worker.tid).expect("it runs");
+    let before = counts(&profiler, &worker);
+    assert_eq!(before.account.waiting, 64);
+    assert!(before.account.overwritten >= 436, "{before:?}");
+    let (one, other) = (all(&mut stream).len(), all(&mut idle).len());
+    assert_eq!((one, other), (64, 64));
+    let after = counts(&profiler, &worker);
+    assert_eq!(after.account.delivered, got + 64);
+    assert_eq!(after.account.overwritten, before.account.overwritten);
+    // Readers that go take nothing back.
+    drop((stream, idle));
+    assert_eq!(counts(&profiler, &worker).account, after.account);
+}
+
 #[test]
 fn readers_of_a_queue_share_and_others_see_all() {
     let settings = Settings {

@@ -132,26 +132,41 @@ fn two_hundred_threads_at_random_are_accounted_for_and_leave_nothing_open() {
         };
         until("the end of all threads", ended);
         over.store(true, Ordering::Release);
-        drop(each.join().expect("it reads"));
+        let each = each.join().expect("it reads");
         let mut seen: HashMap<u32, u64> = HashMap::new();
         for part in shared {
             for (tid, samples) in part.join().expect("it reads") {
                 *seen.entry(tid).or_default() += samples;
             }
         }
-        seen
+        [each, seen]
     });
     let all = profiler.all_statistics();
     exact(&all);
-    let (mut delivered, mut samples): (HashMap<u32, u64>, u64) = Default::default();
+    let (mut counts, mut samples): (HashMap<u32, [u64; 2]>, u64) = Default::default();
     for thread in &all {
-        assert_eq!(thread.account.waiting, 0, "{thread:?}");
-        *delivered.entry(thread.tid).or_default() += thread.account.delivered;
+        let account = thread.account;
+        assert_eq!(account.waiting, 0, "{thread:?}");
+        let of_tid = counts.entry(thread.tid).or_default();
+        of_tid[0] += account.delivered;
+        of_tid[1] += account.overwritten;
         samples += thread.samples;
     }
-    delivered.retain(|_, n| *n > 0);
-    // What readers counted themselves is what the buffers say they delivered.
-    assert_eq!(seen, delivered);
+    // What readers counted themselves is what the buffers say they delivered: each sample
+    // once, whoever got it.
+    for (tid, [delivered, overwritten]) in counts {
+        let got = seen
+            .each_ref()
+            .map(|reader| reader.get(&tid).copied().unwrap_or(0));
+        assert!(
+            delivered <= got[0] + got[1],
+            "{tid}: {delivered} of {got:?}"
+        );
+        assert!(
+            delivered + overwritten >= got[0].max(got[1]),
+            "{tid}: {delivered} of {got:?}"
+        );
+    }
     assert!(samples > 0);
     let cleaned = profiler.clean(Clean::Read);
     assert_eq!(cleaned.len(), all.len());

@@ -117,8 +117,20 @@ pub struct NewProfiler {
     pub program: Option<NewProgram>,
 }
 
-/// Longest name of a profiler.
-const MOST_NAME_BYTES: usize = 64;
+/// Longest name of a profiler, in characters.
+const MOST_NAME: usize = 64;
+
+/// Whether a character would change how what stands beside it is shown.
+fn is_disturbing(c: char) -> bool {
+    let unseen =
+        matches!(c, '\u{ad}' | '\u{200b}'..='\u{200d}' | '\u{2060}'..='\u{2064}' | '\u{feff}');
+    let turns = matches!(
+        c,
+        '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{206f}'
+    );
+    let breaks = matches!(c, '\u{2028}' | '\u{2029}');
+    c.is_control() || unseen || turns || breaks
+}
 
 impl NewProfiler {
     /// Its source.
@@ -159,9 +171,10 @@ impl NewProfiler {
                 return Err(Refusal::bad(why));
             }
         };
-        if self.name.len() > MOST_NAME_BYTES || self.name.chars().any(char::is_control) {
+        if self.name.chars().count() > MOST_NAME || self.name.chars().any(is_disturbing) {
             let why = format!(
-                "failed to name a profiler: take {MOST_NAME_BYTES} bytes at most, in one line"
+                "failed to name a profiler: take {MOST_NAME} characters at most, in one line, \
+                 none that turns it or is unseen"
             );
             return Err(Refusal::bad(why));
         }
@@ -269,9 +282,9 @@ pub struct Totals {
     pub lost: u64,
     /// Samples that a full buffer refused.
     pub refused: u64,
-    /// Samples that were overwritten before they were read.
+    /// Samples that were overwritten before anybody had read them.
     pub overwritten: u64,
-    /// Samples that were read.
+    /// Samples that somebody has read: a batch or a stream.
     pub delivered: u64,
     /// Samples that nobody had read when their thread was forgotten.
     pub discarded: u64,
@@ -422,11 +435,11 @@ pub struct ShownThread {
     pub lost: u64,
     /// Samples that a full buffer refused.
     pub refused: u64,
-    /// Samples that were overwritten before they were read.
+    /// Samples that were overwritten before anybody had read them.
     pub overwritten: u64,
-    /// Samples that were read.
+    /// Samples that somebody has read: a batch or a stream.
     pub delivered: u64,
-    /// Samples still to be read.
+    /// Samples that nobody has read yet.
     pub waiting: u64,
     /// Samples of the kernel that the processor took and nobody wanted.
     pub unwanted: u64,
@@ -628,5 +641,35 @@ mod tests {
         assert!(refused("").contains("body"));
         let deep = format!(r#"{{"name":{}"#, "[".repeat(60_000));
         assert!(refused(&deep).contains("body"));
+    }
+}
+
+#[cfg(test)]
+mod name_tests {
+    use super::*;
+
+    #[test]
+    fn names_are_counted_by_character_and_change_nothing_around_them() {
+        let named = |name: &str| {
+            let new = NewProfiler {
+                name: name.to_owned(),
+                ..NewProfiler::default()
+            };
+            new.settings().map_err(|refusal| refusal.status).err()
+        };
+        for good in ["", "a b", &"ä".repeat(64), "日本"] {
+            assert_eq!(named(good), None, "{good}");
+        }
+        for bad in [
+            "a\nb",
+            "a\u{9b}b",
+            "a\u{202e}b",
+            "a\u{2066}b",
+            "a\u{2028}b",
+            "\u{200b}",
+        ] {
+            assert_eq!(named(bad), Some(400), "{bad:?}");
+        }
+        assert_eq!(named(&"ä".repeat(65)), Some(400));
     }
 }

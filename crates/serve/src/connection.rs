@@ -16,8 +16,12 @@ use crate::refusal::Refusal;
 /// Longest wait for the rest of a request that was begun, and for a client that reads an
 /// answer.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+/// Longest wait of a single write: how exactly [`PATIENCE`] is kept to.
+pub(crate) const GLIMPSE: Duration = Duration::from_millis(200);
 /// Longest wait for another request on a connection.
 pub(crate) const IDLE: Duration = Duration::from_secs(120);
+/// Answer to a client that asks whether to send the body.
+const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 /// Bytes read at once.
 const AT_ONCE: usize = 16 << 10;
 
@@ -50,7 +54,7 @@ impl<S: Read + Write + AsFd> Connection<S> {
     pub(crate) fn next(&mut self, idle: Option<Duration>, patience: Duration) -> io::Result<Next> {
         let mut end = idle.map(|idle| Instant::now() + idle);
         let mut begun = false;
-        let mut needed = 1;
+        let (mut needed, mut asked) = (1, false);
         loop {
             if !begun && !self.unread.is_empty() {
                 begun = true;
@@ -63,7 +67,13 @@ impl<S: Read + Write + AsFd> Connection<S> {
                         return Ok(Next::Request(request));
                     }
                     Parsed::Bad(refusal) => return Ok(Next::Bad(refusal)),
-                    Parsed::Partial { at_least } => needed = at_least,
+                    Parsed::Partial { at_least, asks } => {
+                        needed = at_least;
+                        if asks && !asked {
+                            asked = true;
+                            send(&mut self.stream, CONTINUE, patience)?;
+                        }
+                    }
                 }
             }
             if !readable(&self.stream, end)? {
@@ -81,6 +91,31 @@ impl<S: Read + Write + AsFd> Connection<S> {
             }
         }
     }
+}
+
+/// Sends all of the bytes. A client that takes none of them for `patience` is given up;
+/// the stream's own time for writing has to be shorter.
+pub(crate) fn send(
+    stream: &mut impl Write,
+    mut bytes: &[u8],
+    patience: Duration,
+) -> io::Result<()> {
+    let mut taken = Instant::now();
+    while !bytes.is_empty() {
+        // A write that waited in vain for room tells what it had sent before.
+        let began = Instant::now();
+        match stream.write(bytes) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(n) => {
+                bytes = &bytes[n..];
+                taken = began;
+            }
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock && taken.elapsed() < patience => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
 }
 
 fn too_slow(patience: Duration) -> Refusal {
@@ -146,6 +181,52 @@ mod tests {
         }
         drop(writer.join());
         assert!(matches!(connection.next(None, LATE), Ok(Next::Over)));
+    }
+
+    #[test]
+    fn a_client_that_asks_before_it_sends_a_body_is_told_to() {
+        let (mut client, mut connection) = pair();
+        let head = b"POST /b HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 1\r\n\r\n";
+        client.write_all(head).expect("there is room");
+        let asker = std::thread::spawn(move || {
+            let mut answer = [0; CONTINUE.len()];
+            client.read_exact(&mut answer).expect("an answer");
+            assert_eq!(answer, CONTINUE);
+            // Once is enough.
+            client.write_all(b"x").expect("there is room");
+            client.set_nonblocking(true).expect("a socket");
+            assert!(client.read(&mut [0]).is_err());
+            client
+        });
+        assert_eq!(path(connection.next(None, LATE)), "/b");
+        drop(asker.join().expect("it is told"));
+    }
+
+    #[test]
+    fn who_takes_nothing_is_given_up_in_time_and_who_is_slow_is_not() {
+        const PATIENCE: Duration = Duration::from_millis(600);
+        let stream = || {
+            let (client, server) = UnixStream::pair().expect("a pair of sockets");
+            server.set_write_timeout(Some(SOON)).expect("a time");
+            (client, server)
+        };
+        // More than a socket holds: the first write is cut short.
+        let bytes = vec![0; 4 << 20];
+        let (_deaf, mut server) = stream();
+        let began = Instant::now();
+        send(&mut server, &bytes, PATIENCE).expect_err("nobody reads");
+        let took = began.elapsed();
+        assert!(took >= PATIENCE && took < PATIENCE * 2, "{took:?}");
+        let (mut slow, mut server) = stream();
+        let reader = std::thread::spawn(move || {
+            let mut piece = vec![0; 512 << 10];
+            for _ in 0..8 {
+                std::thread::sleep(Duration::from_millis(150));
+                slow.read_exact(&mut piece).expect("it is sent");
+            }
+        });
+        send(&mut server, &bytes, PATIENCE).expect("it is read");
+        reader.join().expect("all came");
     }
 
     #[test]

@@ -32,6 +32,8 @@ pub struct Request {
     pub keep_alive: bool,
     /// Whether it is of HTTP/1.0, which knows no streams.
     pub is_old: bool,
+    /// Whether the client asks before it sends the body.
+    pub asks: bool,
     /// Body.
     pub body: Vec<u8>,
 }
@@ -43,6 +45,8 @@ pub enum Parsed {
     Partial {
         /// Bytes from its first on.
         at_least: usize,
+        /// Whether the client waits to be told to send the body (`Expect: 100-continue`).
+        asks: bool,
     },
     /// A request, and how many bytes it took.
     Complete(Request, usize),
@@ -58,7 +62,10 @@ pub fn parse(bytes: &[u8]) -> Parsed {
         Ok(httparse::Status::Complete(length)) if length <= MOST_HEAD_BYTES => length,
         Ok(httparse::Status::Partial) if bytes.len() <= MOST_HEAD_BYTES => {
             let at_least = bytes.len() + 1;
-            return Parsed::Partial { at_least };
+            return Parsed::Partial {
+                at_least,
+                asks: false,
+            };
         }
         Ok(_) => return Parsed::Bad(too_long_a_head()),
         Err(httparse::Error::TooManyHeaders) => return Parsed::Bad(too_long_a_head()),
@@ -70,8 +77,9 @@ pub fn parse(bytes: &[u8]) -> Parsed {
     };
     match request(&head) {
         Err(refusal) => Parsed::Bad(refusal),
-        Ok((_, body)) if bytes.len() - length < body => Parsed::Partial {
+        Ok((request, body)) if bytes.len() - length < body => Parsed::Partial {
             at_least: length + body,
+            asks: request.asks && bytes.len() == length,
         },
         Ok((mut request, body)) => {
             request.body = bytes[length..length + body].to_vec();
@@ -124,6 +132,8 @@ fn request(head: &httparse::Request<'_, '_>) -> Result<(Request, usize), Refusal
                            Content-Length";
                 return Err(Refusal::new(411, "bad_request", why));
             }
+            // HTTP/1.0 knows no answer before the answer.
+            "expect" => request.asks = !is_old && value.eq_ignore_ascii_case("100-continue"),
             "content-length" => {
                 let told = content_length(value)?;
                 // Two that differ let two readers see two different requests.
@@ -302,6 +312,7 @@ mod tests {
             keep_alive: true,
             is_old: false,
             body: b"{}".to_vec(),
+            asks: false,
         };
         assert_eq!(request, expected);
     }
@@ -311,7 +322,7 @@ mod tests {
         let bytes = b"POST / HTTP/1.1\r\nContent-Length: 5\r\nConnection: Close\r\n\r\n12345";
         for end in 0..bytes.len() {
             match parse(&bytes[..end]) {
-                Parsed::Partial { at_least } => {
+                Parsed::Partial { at_least, .. } => {
                     assert!((end + 1..=bytes.len()).contains(&at_least))
                 }
                 other => panic!("{end}: {other:?}"),
@@ -395,7 +406,7 @@ mod tests {
             more in proptest::collection::vec(any::<u8>(), 0..40),
         ) {
             match parse(&bytes) {
-                Parsed::Partial { at_least } => {
+                Parsed::Partial { at_least, .. } => {
                     prop_assert!(at_least > bytes.len());
                     prop_assert!(at_least <= MOST_HEAD_BYTES + MOST_BODY_BYTES + 1);
                 }

@@ -195,7 +195,7 @@ const COUNTS: [Count; 10] = [
     ),
     (
         "memgauge_delivered_samples",
-        "Samples that were read.",
+        "Samples that somebody has read: a batch or a stream.",
         |t| t.delivered,
     ),
     (
@@ -205,7 +205,7 @@ const COUNTS: [Count; 10] = [
     ),
     (
         "memgauge_overwritten_samples",
-        "Samples overwritten before they were read.",
+        "Samples overwritten before anybody had read them.",
         |t| t.overwritten,
     ),
     (
@@ -215,7 +215,7 @@ const COUNTS: [Count; 10] = [
     ),
     (
         "memgauge_discarded_samples",
-        "Samples not read when their thread was forgotten.",
+        "Samples that nobody had read when their thread was forgotten.",
         |t| t.discarded,
     ),
     (

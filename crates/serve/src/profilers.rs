@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use memgauge_online::{Clean, Latency, Profiler, Settings, Sharing, State, Statistics};
+use memgauge_online::{Clean, Latency, Profiler, Settings, State, Statistics};
 
 use crate::bodies::{
     FullName, Lifetime, NewProfiler, ShownProfiler, ShownProgram, ShownThread, SourceName, Totals,
@@ -284,11 +284,6 @@ impl Profilers {
         let mut table = lock(&self.table);
         *table.begun.entry(peer.uid).or_default() -= 1;
         let (profiler, program) = made?;
-        if settings.when_full == memgauge_online::WhenFull::OverwriteOldest {
-            // From the first sample on the queue counts what is overwritten. One that
-            // refuses would wait for a reader of the queue, who may never come.
-            drop(profiler.reader(Sharing::Queue)?);
-        }
         // One that was refused has no number.
         let id = table.next;
         table.next += 1;

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use memgauge_online::Sample;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::connection::{Connection, IDLE, Next, PATIENCE};
+use crate::connection::{Connection, GLIMPSE, IDLE, Next, PATIENCE, send};
 use crate::http::{LINES, Request, Response, chunk, chunked_head};
 use crate::io_bytes::{IoBytes, IoSource};
 use crate::metrics::{self, Families, Traffic};
@@ -209,7 +209,7 @@ fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
 
 fn take_client(shared: &Arc<Shared>, stream: UnixStream) -> io::Result<()> {
     stream.set_nonblocking(false)?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(GLIMPSE))?;
     let peer = Peer::of(&stream)?;
     let place = match shared.place(Some(peer.uid)) {
         Ok(place) => place,
@@ -287,23 +287,22 @@ impl Client {
 
     fn send(&mut self, response: &Response, keep_alive: bool) -> io::Result<()> {
         self.shared.traffic.answered(response.status);
-        self.connection
-            .stream
-            .write_all(&response.bytes(keep_alive))
+        let bytes = response.bytes(keep_alive);
+        send(&mut self.connection.stream, &bytes, PATIENCE)
     }
 
     /// Sends samples until the profiler is gone or nobody reads them.
     fn stream(&mut self, mut stream: SampleStream) -> io::Result<()> {
         self.shared.traffic.answered(200);
         let socket = &mut self.connection.stream;
-        socket.write_all(&chunked_head(LINES))?;
+        send(socket, &chunked_head(LINES), PATIENCE)?;
         let mut samples: Vec<Sample> = Vec::new();
         let (mut overwritten, mut told) = (0, Instant::now());
         loop {
             // Asked before reading: what is read after it was said is all there is.
             let gone = stream.gone.load(Ordering::Acquire);
             while stream.reader.read(&mut samples, AT_ONCE) > 0 {
-                socket.write_all(&chunk(&lines(&samples)))?;
+                send(socket, &chunk(&lines(&samples)), PATIENCE)?;
                 samples.clear();
             }
             if gone || told.elapsed() >= TICK {
@@ -312,12 +311,12 @@ impl Client {
                 let now = all.values().map(|account| account.overwritten).sum::<u64>();
                 if now > overwritten {
                     let line = format!("{{\"overwritten\":{}}}\n", now - overwritten);
-                    socket.write_all(&chunk(line.as_bytes()))?;
+                    send(socket, &chunk(line.as_bytes()), PATIENCE)?;
                 }
                 overwritten = now;
             }
             if gone {
-                return socket.write_all(&chunk(b""));
+                return send(socket, &chunk(b""), PATIENCE);
             }
             if wait(&stream.reader, &*socket, TICK) == Woken::Gone {
                 return Ok(());
@@ -328,7 +327,7 @@ impl Client {
 
 fn take_scraper(shared: &Arc<Shared>, mut stream: TcpStream) -> io::Result<()> {
     stream.set_nonblocking(false)?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(GLIMPSE))?;
     let place = match shared.place(None) {
         Ok(place) => place,
         Err(refusal) => {
@@ -362,7 +361,7 @@ impl Shared {
                 true => response.head(keep_alive),
                 false => response.bytes(keep_alive),
             };
-            connection.stream.write_all(&bytes)?;
+            send(&mut connection.stream, &bytes, PATIENCE)?;
             if !keep_alive {
                 return Ok(());
             }

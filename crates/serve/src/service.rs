@@ -150,7 +150,8 @@ impl Service {
             Operation::AddThread => {
                 let AddThread { tid } = read(body)?;
                 let entry = entry()?;
-                entry.profiler.add_thread(tid)?;
+                let added = entry.profiler.add_thread(tid);
+                added.map_err(|e| self.with_user(e.into()))?;
                 with_status(201, &entry.thread(tid)?)
             }
             Operation::ShowThread => ok(&entry()?.thread(found.task)?),
@@ -161,7 +162,8 @@ impl Service {
             }
             Operation::AddProcess => {
                 let AddProcess { pid } = read(body)?;
-                let added = entry()?.profiler.add_process(pid)?;
+                let added = entry()?.profiler.add_process(pid);
+                let added = added.map_err(|e| self.with_user(e.into()))?;
                 with_status(201, &json!({ "pid": pid, "threads": added }))
             }
             Operation::DeleteProcess => {
@@ -179,6 +181,18 @@ impl Service {
             Operation::ReadSamples => batch(entry()?, &query, caller),
             Operation::StreamSamples => stream(&*entry()?, &query),
         }
+    }
+
+    /// What the service may not is no matter of who asks: says whose it is.
+    fn with_user(&self, mut refusal: Refusal) -> Refusal {
+        let user = self.policy.service_uid;
+        if refusal.kind == "not_allowed" && user != 0 {
+            refusal.message += &format!(
+                "; this service is that of user {user} and can do what that user can: ask a \
+                 service of root"
+            );
+        }
+        refusal
     }
 
     fn about(&self, (peer, rights): (&Peer, Rights)) -> Value {

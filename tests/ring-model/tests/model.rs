@@ -128,3 +128,37 @@ fn a_reader_that_comes_later_loses_count_of_nothing() {
         all_are_accounted_for(&ring, 3, n as u64, 3);
     });
 }
+
+#[test]
+fn what_any_reader_got_is_delivered_once() {
+    check(|| {
+        let (ring, mut writer) = Ring::<2>::new(2, false);
+        ring.open(1);
+        ring.open(2);
+        let written = thread::spawn(move || {
+            for at in 0..3 {
+                writer.write(&[sample(at)]);
+            }
+        });
+        let (mut into, mut seen) = ([[0; 2]; 2], Vec::new());
+        for queue in [1, 2] {
+            let n = ring.read(queue, &mut into);
+            seen.extend(into[..n].iter().map(number));
+        }
+        written.join().expect("it ends");
+        for queue in [2, 1] {
+            let n = ring.read(queue, &mut into);
+            seen.extend(into[..n].iter().map(number));
+        }
+        seen.sort_unstable();
+        seen.dedup();
+        let Account {
+            delivered,
+            overwritten,
+            waiting,
+        } = ring.account_of_all();
+        assert_eq!((delivered + overwritten, waiting), (3, 0));
+        assert!(delivered <= seen.len() as u64, "{delivered} of {seen:?}");
+        assert_eq!(seen.last(), Some(&2));
+    });
+}

@@ -157,42 +157,90 @@ pub(super) struct Kept {
     pub(super) time_ns: u64,
     pub(super) ip: u64,
     pub(super) addr: Option<u64>,
-    /// Events that it stands for.
+    /// Events that it stands for, with those of samples that were not kept.
     pub(super) stands_for: u64,
+    /// One in `2^thinned` was kept.
+    pub(super) thinned: u32,
     pub(super) region: Option<RegionId>,
 }
 
 /// Samples of a process, of the last minute.
+///
+/// Of a minute with too many, some by chance are kept, each with equal odds, so that shares
+/// are those of the whole minute: one in 2, in 4 and so on. One that is kept stands for the
+/// others, too. By chance, since each second one may be always of the same place.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Minute(VecDeque<Kept>);
+pub(super) struct Minute {
+    kept: VecDeque<Kept>,
+    /// One in `2^thinned` is kept now.
+    thinned: u32,
+    random: u64,
+}
 
 impl Minute {
+    /// Whether to keep one, of `2^thinned`.
+    fn draws(&mut self, thinned: u32) -> bool {
+        // The upper bits of Knuth's linear congruential generator.
+        self.random = self
+            .random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.random >> 32).trailing_zeros() >= thinned
+    }
+
     pub(super) fn take(&mut self, sample: &Sample) {
-        if self.0.len() == MOST_KEPT {
-            self.0.pop_front();
+        if self.kept.len() >= MOST_KEPT {
+            self.thin();
         }
-        self.0.push_back(Kept {
+        if !self.draws(self.thinned) {
+            return;
+        }
+        self.kept.push_back(Kept {
             time_ns: sample.time_ns,
             ip: sample.ip.0,
             addr: sample.addr.map(|a| a.0),
-            stands_for: sample.stands_for,
+            stands_for: sample.stands_for << self.thinned,
+            thinned: self.thinned,
             region: sample.region,
         });
     }
 
+    /// Makes room: of those that are of the thickest part, every second one goes.
+    fn thin(&mut self) {
+        self.thinned += 1;
+        let to = self.thinned;
+        let all = std::mem::take(&mut self.kept);
+        for mut kept in all {
+            let by = to - kept.thinned;
+            if self.draws(by) {
+                kept.stands_for <<= by;
+                kept.thinned = to;
+                self.kept.push_back(kept);
+            }
+        }
+    }
+
     pub(super) fn forget_before(&mut self, time_ns: u64) {
         // Threads come one after the other, each in its order.
-        self.0.retain(|kept| kept.time_ns >= time_ns);
+        self.kept.retain(|kept| kept.time_ns >= time_ns);
+        if self.kept.len() < MOST_KEPT / 8 {
+            self.thinned = self.thinned.saturating_sub(1);
+        }
     }
 
     pub(super) fn samples(&self) -> impl Iterator<Item = &Kept> {
-        self.0.iter()
+        self.kept.iter()
+    }
+
+    /// Whether some of the minute's samples were left out.
+    pub(super) fn is_thinned(&self) -> bool {
+        self.kept.iter().any(|kept| kept.thinned > 0)
     }
 
     /// Sums by region of interest; none where no sample is in one.
     pub(super) fn regions(&self, names: impl Fn(RegionId) -> String) -> Vec<Place> {
         let mut sums: BTreeMap<Option<RegionId>, (u64, u64)> = BTreeMap::new();
-        for kept in &self.0 {
+        for kept in &self.kept {
             let sum = sums.entry(kept.region).or_default();
             *sum = (sum.0 + 1, sum.1 + kept.stands_for);
         }
@@ -207,7 +255,7 @@ impl Minute {
     }
 
     pub(super) fn len(&self) -> usize {
-        self.0.len()
+        self.kept.len()
     }
 }
 
@@ -293,6 +341,10 @@ pub(super) struct Detail {
     /// Samples of the last minute, and those with an address.
     pub(super) samples: u64,
     pub(super) with_address: u64,
+    /// Some by chance of the minute's samples.
+    pub(super) is_thinned: bool,
+    /// Samples lost of this process: shares are those of the rest.
+    pub(super) lost: u64,
     pub(super) code: Vec<Place>,
     pub(super) data: Vec<Place>,
     /// Regions of interest, where samples are in any.
@@ -399,18 +451,49 @@ mod tests {
     }
 
     #[test]
-    fn a_minute_forgets_what_is_older_and_what_is_too_much() {
+    fn a_minute_forgets_what_is_older() {
         let mut minute = Minute::default();
         let at = |time_ns: u64| Sample {
             time_ns,
             addr: Some(VirtAddr(time_ns)),
             ..Sample::default()
         };
-        (0..MOST_KEPT as u64 + 7).for_each(|time| minute.take(&at(time)));
+        (0..MOST_KEPT as u64).for_each(|time| minute.take(&at(time)));
         assert_eq!(minute.len(), MOST_KEPT);
-        assert_eq!(minute.samples().next().map(|kept| kept.time_ns), Some(7));
+        assert!(!minute.is_thinned());
         minute.forget_before(100);
         assert_eq!(minute.samples().next().map(|kept| kept.time_ns), Some(100));
+    }
+
+    /// By construction a third of the events is in each half of the first two thirds.
+    #[test]
+    fn a_minute_that_is_too_busy_keeps_shares_and_sums() {
+        const ALL: u64 = 900_000;
+        let mut minute = Minute::default();
+        for time_ns in 0..ALL {
+            minute.take(&Sample {
+                time_ns,
+                stands_for: 127,
+                ..Sample::default()
+            });
+        }
+        assert!(minute.is_thinned());
+        assert!((MOST_KEPT / 4..=MOST_KEPT).contains(&minute.len()));
+        let sum = |from: u64, to: u64| -> f64 {
+            let within = minute.samples().filter(|k| (from..to).contains(&k.time_ns));
+            within.map(|k| k.stands_for as f64).sum()
+        };
+        let all = (ALL * 127) as f64;
+        assert!((sum(0, ALL) / all - 1.0).abs() < 0.03, "{}", sum(0, ALL));
+        let third = sum(0, ALL / 3) / sum(0, ALL);
+        assert!((third - 1.0 / 3.0).abs() < 0.02, "{third}");
+        // A quieter time is kept in full again.
+        for look in 1..20 {
+            minute.forget_before(ALL + look);
+        }
+        assert!(minute.len() == 0);
+        (0..1000).for_each(|_| minute.take(&Sample::default()));
+        assert_eq!((minute.len(), minute.is_thinned()), (1000, false));
     }
 
     #[test]

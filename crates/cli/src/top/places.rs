@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use memgauge_analyze::{ModuleFile, Resolve, file_name};
-use memgauge_host::program::{KernelNames, identity};
+use memgauge_host::program::{GeneratedNames, KernelNames, identity};
 use memgauge_symbols::Symbols;
 
 use super::model::{Detail, Heat, Minute, heaviest};
@@ -18,6 +18,8 @@ use crate::mappings::Mappings;
 /// Longest time for names between two drawings; what is left has its file's name until
 /// the next one.
 const NAMING: Duration = Duration::from_millis(100);
+/// Memory that was unmapped since.
+const UNMAPPED: &str = "[unmapped now]";
 /// Names that are remembered.
 const MOST_NAMES: usize = 100_000;
 
@@ -28,6 +30,7 @@ pub(super) struct Places {
     symbols: Symbols,
     files: HashMap<String, ModuleFile>,
     names: HashMap<(String, u64), Option<String>>,
+    generated: GeneratedNames,
 }
 
 impl Places {
@@ -39,6 +42,7 @@ impl Places {
             symbols: Symbols::of(Path::new("")).by_symbol_tables(),
             files: HashMap::new(),
             names: HashMap::new(),
+            generated: GeneratedNames::of(pid),
         };
         places.refresh();
         places
@@ -53,6 +57,7 @@ impl Places {
         let mappings = Mappings::of(self.pid);
         if !mappings.is_empty() {
             self.mappings = mappings;
+            self.generated.refresh();
         }
     }
 
@@ -66,6 +71,8 @@ impl Places {
         let with_address = minute.samples().filter(|s| s.addr.is_some()).count() as u64;
         let data = heaviest(self.data(minute));
         let shown = data.get(heat_of.checked_rem(data.len()).unwrap_or(0));
+        // Addresses of nothing in particular are far apart.
+        let shown = shown.filter(|place| place.name != UNMAPPED);
         let heat = shown.and_then(|place| {
             let within =
                 |addr: u64| self.region(addr) == (place.name.clone(), place.within.clone());
@@ -80,6 +87,8 @@ impl Places {
             samples: minute.len() as u64,
             with_address,
             code: heaviest(self.code(minute)),
+            is_thinned: minute.is_thinned(),
+            lost: 0,
             data,
             heat,
             regions: Vec::new(),
@@ -116,7 +125,7 @@ impl Places {
             return named(UNNAMED, "[unknown]");
         };
         if mapping.path.is_empty() {
-            return named(UNNAMED, "[generated code]");
+            return named(self.generated.at(ip).unwrap_or(UNNAMED), "[generated code]");
         }
         let offset = ip - mapping.start + mapping.file_offset;
         let path = mapping.path.clone();
@@ -178,7 +187,7 @@ impl Places {
                 let size = crate::units::spoken_bytes(region.end - region.start);
                 (region.name, size)
             }
-            None => ("[unmapped now]".to_owned(), String::new()),
+            None => (UNMAPPED.to_owned(), String::new()),
         }
     }
 }
@@ -202,6 +211,37 @@ mod tests {
         assert_eq!(within(0x7f00_0000_1000), "[generated code]");
         assert_eq!(within(0x10), "[unknown]");
         assert_eq!(within(0x55d0_c000_1000), "a b");
+    }
+
+    #[test]
+    fn generated_code_has_the_names_that_its_program_writes() {
+        let pid = std::process::id();
+        let map = format!("/tmp/perf-{pid}.map");
+        std::fs::write(&map, "7f0000001000 100 JS:~sum\n").expect("a map");
+        let mut places = Places::of(pid);
+        std::fs::remove_file(&map).expect("it is ours");
+        places.mappings = crate::mappings::tests::sample();
+        let end = Instant::now() + Duration::from_secs(60);
+        let mut at = |ip: u64| places.function(ip, end);
+        let named = |name: &str| (name.to_owned(), "[generated code]".to_owned());
+        assert_eq!(at(0x7f00_0000_1010), named("JS:~sum"));
+        assert_eq!(at(0x7f00_0000_1100), named("[no name]"));
+    }
+
+    #[test]
+    fn addresses_that_are_mapped_no_more_have_no_heat_map() {
+        let mut places = places();
+        let mut minute = Minute::default();
+        for addr in [0x10, 0x7fff_ffff_0000] {
+            minute.take(&memgauge_online::Sample {
+                addr: Some(memgauge_online::VirtAddr(addr)),
+                stands_for: 1,
+                ..memgauge_online::Sample::default()
+            });
+        }
+        let detail = places.detail(&minute, (0, 0, (8, 60)));
+        assert_eq!(detail.data[0].name, UNMAPPED);
+        assert_eq!(detail.heat, None);
     }
 
     #[test]

@@ -400,14 +400,28 @@ fn look_into(shown: &Shown, detail: &Detail, style: &Style, room: Room) -> Vec<R
     rows.push(Row::of(
         Meaning::Heading,
         format!(
-            "Hot code, last minute: n = {}; period {period}",
-            detail.samples
+            "Hot code, last minute: n = {}{}; period {period}",
+            detail.samples,
+            match detail.is_thinned {
+                true => " taken by chance from all",
+                false => "",
+            }
         ),
     ));
+    if detail.lost > 0 {
+        rows.push(Row::of(
+            Meaning::Warning,
+            format!(
+                "{} samples were lost: shares are those of the rest; a longer period loses fewer",
+                count(detail.lost)
+            ),
+        ));
+    }
     let regions = detail.regions.len().min(parts.code / 2);
     let for_regions = if regions > 0 { regions + 1 } else { 0 };
     let code_sum = detail.code.iter().map(|place| place.stands_for).sum();
-    let code_rows = parts.code.saturating_sub(for_regions).max(1);
+    let for_lost = usize::from(detail.lost > 0);
+    let code_rows = parts.code.saturating_sub(for_regions + for_lost).max(1);
     rows.extend(places(&detail.code, code_sum, code_rows, style));
     if regions > 0 {
         rows.push(Row::of(
@@ -652,18 +666,24 @@ q quit  Enter open  Esc back  o order  t threads  / search  space freeze  ? help
                 place("[heap]", "8.0 MiB", 40),
                 place("[stack]", "132.0 KiB", 10),
             ],
-            regions: Vec::new(),
             heat: Some(heat),
+            ..Detail::default()
         });
         let drawn = text(&shown, &Choice::default(), room(24, 80));
         assert!(drawn.lines().count() <= 24, "{drawn}");
         assert!(!drawn.contains("Regions of interest"), "{drawn}");
         if let Some(detail) = &mut shown.detail {
             detail.regions = vec![place("load/parse", "", 90), place("(outside)", "", 10)];
+            (detail.lost, detail.is_thinned) = (21_000, true);
         }
         let drawn = text(&shown, &Choice::default(), room(24, 80));
         assert!(drawn.lines().count() <= 24, "{drawn}");
         assert!(drawn.contains("  load/parse"), "{drawn}");
+        assert!(
+            drawn.contains("were lost: shares are those of the rest"),
+            "{drawn}"
+        );
+        assert!(drawn.contains("n = 100 taken by chance"), "{drawn}");
         assert!(
             drawn.contains("   80.0 %      40  [heap]  8.0 MiB"),
             "{drawn}"

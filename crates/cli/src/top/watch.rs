@@ -32,6 +32,8 @@ const IDLE: Duration = Duration::from_secs(10);
 const SHOW_ENDED: Duration = Duration::from_secs(60);
 /// Time to see who runs: ten of the kernel's ticks.
 const FIRST_LOOK: Duration = Duration::from_millis(100);
+/// Time between two looks at mappings that nobody asked for.
+const MAPPED: Duration = Duration::from_millis(100);
 /// Samples read at once.
 const AT_ONCE: usize = 4096;
 
@@ -94,6 +96,8 @@ pub(super) struct Watch {
     lost_before: u64,
     io: Result<Io, String>,
     places: Option<Places>,
+    /// When mappings were read that nobody asked for.
+    mapped: Instant,
     batch: Vec<Sample>,
 }
 
@@ -245,6 +249,7 @@ impl Watch {
             lost_before: 0,
             io,
             places: None,
+            mapped: now,
             batch: Vec::new(),
         })
     }
@@ -263,6 +268,7 @@ impl Watch {
             // A process that nobody asks after does not go away.
             let _ = program.try_wait();
         }
+        self.know_places();
         loop {
             self.batch.clear();
             let n = self.reader.read(&mut self.batch, AT_ONCE);
@@ -283,6 +289,22 @@ impl Watch {
             if n < AT_ONCE {
                 return;
             }
+        }
+    }
+
+    /// Where one process is looked into from the start: what it has mapped, which nobody can
+    /// tell any more when it has ended.
+    fn know_places(&mut self) {
+        let Some(pid) = self.only().filter(|_| self.mapped.elapsed() >= MAPPED) else {
+            return;
+        };
+        self.mapped = Instant::now();
+        let other = |places: &Places| places.pid() != pid;
+        match &mut self.places {
+            // Somebody looks into one that it started.
+            Some(places) if other(places) => {}
+            Some(places) => places.refresh(),
+            None => self.places = Some(Places::of(pid)),
         }
     }
 
@@ -608,12 +630,21 @@ impl Watch {
             _ => Places::of(pid),
         };
         let places = self.places.insert(places);
+        let live: u64 = self
+            .profiler
+            .all_statistics()
+            .iter()
+            .filter(|s| s.pid == pid)
+            .map(lost)
+            .sum();
+        let lost = live + self.processes.get(&pid).map_or(0, |process| process.lost);
         match self.processes.get(&pid) {
             Some(process) => {
                 let detail = places.detail(&process.minute, (monotonic_ns(), heat_of, cells));
                 let names = |id| self.profiler.region_names(Some(id)).join("/");
                 Detail {
                     regions: process.minute.regions(names),
+                    lost,
                     ..detail
                 }
             }

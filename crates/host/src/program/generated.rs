@@ -34,7 +34,7 @@ pub(super) fn process_began(pid: u32) -> Option<SystemTime> {
 /// Code that a process reports in `/tmp`. A map from before `since` is that of another
 /// process with the same id.
 pub(super) fn of_process(pid: u32, since: SystemTime) -> Vec<GeneratedCode> {
-    let path = format!("/tmp/perf-{pid}.map");
+    let path = map_of(pid);
     // A file's time may be a tick of the clock before the process's.
     let since = since.checked_sub(Duration::from_secs(1)).unwrap_or(since);
     let metadata = fs::metadata(&path).ok().filter(fs::Metadata::is_file);
@@ -59,6 +59,54 @@ fn contents(path: &Path) -> Option<Vec<u8>> {
     let file = File::open(path).ok()?;
     file.take(MOST_BYTES).read_to_end(&mut bytes).ok()?;
     Some(bytes)
+}
+
+/// Names of the code that a running process generates, from `/tmp/perf-PID.map` as far as
+/// it has been written.
+#[derive(Debug, Default)]
+pub struct GeneratedNames {
+    pid: u32,
+    /// The file's length and time when it was read.
+    read: Option<(u64, SystemTime)>,
+    /// By address; of two that overlap the later stands behind.
+    code: Vec<GeneratedCode>,
+}
+
+impl GeneratedNames {
+    /// Those of a process; reads nothing yet.
+    pub fn of(pid: u32) -> GeneratedNames {
+        GeneratedNames {
+            pid,
+            ..GeneratedNames::default()
+        }
+    }
+
+    /// Reads the map, where it was written since.
+    pub fn refresh(&mut self) {
+        let metadata = fs::metadata(map_of(self.pid)).ok();
+        let now = metadata.and_then(|m| Some((m.len(), m.modified().ok()?)));
+        if now.is_none() || now == self.read {
+            return;
+        }
+        let Some(since) = process_began(self.pid) else {
+            // It has ended: what it said holds.
+            return;
+        };
+        self.read = now;
+        self.code = of_process(self.pid, since);
+        self.code.sort_by_key(|code| code.start);
+    }
+
+    /// The name of the code at an address.
+    pub fn at(&self, address: u64) -> Option<&str> {
+        let before = self.code.partition_point(|code| code.start.0 <= address);
+        let code = self.code.get(before.checked_sub(1)?)?;
+        (address - code.start.0 < code.bytes).then_some(code.name.as_str())
+    }
+}
+
+fn map_of(pid: u32) -> String {
+    format!("/tmp/perf-{pid}.map")
 }
 
 /// The code that a map names; lines that make no sense are passed over.

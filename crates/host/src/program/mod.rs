@@ -25,6 +25,7 @@ use std::time::SystemTime;
 use memgauge_recording::Writer;
 use memgauge_trace::{Loss, LossKind, Module};
 
+pub use generated::GeneratedNames;
 #[cfg(test)]
 use generated::{jitdump, perf_map};
 pub use identity::hex;

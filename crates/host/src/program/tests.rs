@@ -21,6 +21,27 @@ fn lines_of_a_map_become_code_and_others_are_passed_over() {
     assert_eq!(names(&perf_map(7, map)), expected);
 }
 
+#[test]
+fn names_of_a_running_process_come_and_grow() {
+    let pid = std::process::id();
+    let mut names = GeneratedNames::of(pid);
+    names.refresh();
+    assert_eq!(names.at(0x1010), None);
+    let map = std::path::PathBuf::from(format!("/tmp/perf-{pid}.map"));
+    std::fs::write(&map, "2000 10 later\n1000 20 first of all\n").expect("a map");
+    names.refresh();
+    let text = "2000 10 later\n1000 20 first of all\n3000 8 third\n";
+    let found = [0xfff, 0x1000, 0x101f, 0x1020, 0x200f, 0x3000].map(|at| names.at(at));
+    let first = Some("first of all");
+    assert_eq!(found, [None, first, first, None, Some("later"), None]);
+    std::fs::write(&map, text).expect("a map");
+    names.refresh();
+    std::fs::remove_file(&map).expect("it is ours");
+    // What was read holds.
+    names.refresh();
+    assert_eq!((names.at(0x3007), names.at(0x1000)), (Some("third"), first));
+}
+
 /// A record of a dump: kind, length, time, body.
 fn record(kind: u32, body: &[u8]) -> Vec<u8> {
     let length = 16 + body.len() as u32;

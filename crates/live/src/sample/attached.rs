@@ -210,6 +210,18 @@ impl Plan {
         Ok(Some((fd, ring)))
     }
 
+    /// An event that wakes when the thread begins to run, or ends to: for whoever has seen
+    /// it sleep and would look at its ring in vain. `None`: there can be none now.
+    pub fn waker(&self, tid: u32) -> Option<Waker> {
+        let mut attr = Attr::new(kind::SOFTWARE, software::DUMMY);
+        attr.flags = flag::WATERMARK | flag::EXCLUDE_KERNEL | flag::EXCLUDE_HV | CONTEXT_SWITCH;
+        attr.wakeup = 1;
+        attr.period = 1;
+        let fd = perf::open(&attr, EventScope::Thread(tid), None, None).ok()?;
+        let ring = Ring::map(&fd, 1).ok()?;
+        Some(Waker { fd, _ring: ring })
+    }
+
     fn shared(&self, mut attr: Attr, pages: usize) -> Attr {
         if self.monotonic {
             attr.flags |= flag::USE_CLOCKID;
@@ -260,6 +272,23 @@ impl Plan {
         let attr = self.shared(attr, self.ring_pages);
         let event = perf::open(&attr, whom, None, leader.as_ref())?;
         Ok((event, leader))
+    }
+}
+
+/// Records of the moments at which a thread begins and ends to run (Linux 4.3).
+const CONTEXT_SWITCH: u64 = 1 << 26;
+
+/// Tells that a thread runs again.
+pub struct Waker {
+    fd: OwnedFd,
+    /// Without it nothing is told; what is in it nobody reads.
+    _ring: Ring,
+}
+
+impl AsFd for Waker {
+    /// Readable when the thread has begun to run.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
     }
 }
 
