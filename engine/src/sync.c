@@ -685,7 +685,8 @@ static void acquire_futex(const uint64_t arg[6], int64_t ret)
 static void acquire_child(int64_t num, const uint64_t arg[6], int64_t ret)
 {
     uint32_t pid = (uint32_t)ret;
-    if (num == G_WAITID && (!arg[2] || !mg_guest_read(&pid, arg[2] + 12, sizeof pid)))
+    /* Of waitid it stands in the siginfo: behind three numbers and their padding. */
+    if (num == G_WAITID && (!arg[2] || !mg_guest_read(&pid, arg[2] + 16, sizeof pid)))
         pid = 0;
     if (pid)
         mg_put_sync(MG_SYNC_JOIN_PROCESS, pid, 0);

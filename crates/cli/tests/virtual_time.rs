@@ -133,6 +133,14 @@ fn an_event_is_waited_for() {
 }
 
 #[test]
+fn waitid_waits_for_the_child_that_it_returns() {
+    if !needs(&["gcc"]) {
+        return;
+    }
+    assert_near(virtual_ns(&["children"]), 150_000_000, 0.02);
+}
+
+#[test]
 fn a_lock_of_a_file_is_waited_for_however_it_ends() {
     if !needs(&["gcc", "flock", "sleep"]) {
         return;

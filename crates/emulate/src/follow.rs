@@ -288,6 +288,8 @@ impl<R: Reader> Followed<R> {
                 break;
             }
             self.add_new(session);
+            // Reading on may take long, and sleepers must know who began to work.
+            self.end_sleeps(session);
             self.let_first_go_on();
             any = true;
         }

@@ -236,12 +236,28 @@ static void locks(const char *way)
     unlink(name);
 }
 
+/* Children that sleep, one after the other. */
+static void children(int count)
+{
+    for (int i = 0; i < count; i++) {
+        siginfo_t ended;
+        if (fork() == 0) {
+            usleep(50000);
+            _exit(0);
+        }
+        if (waitid(P_ALL, 0, &ended, WEXITED) != 0)
+            exit(1);
+    }
+}
+
 int main(int argc, char **argv)
 {
     const char *mode = argc > 1 ? argv[1] : "";
     int number = argc > 2 ? atoi(argv[2]) : 1;
     if (!strcmp(mode, "joined"))
         scan_in_threads(number, 0);
+    else if (!strcmp(mode, "children"))
+        children(3);
     else if (!strcmp(mode, "together"))
         scan_in_threads(number, 1);
     else if (!strcmp(mode, "turns"))
