@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use ring::Ring;
 
 mod atomic {
+    pub(crate) use std::sync::Mutex;
     pub(crate) use std::sync::atomic::{AtomicU64, Ordering, fence};
 }
 

@@ -317,6 +317,7 @@ fn feed_recording(input: &Path, take: Take<'_>) -> anyhow::Result<(String, f64)>
     let recording = Recording::open(input)?;
     let mut problems = recording.problems();
     let Some(event) = most_sampled(&recording, &mut problems)? else {
+        tell(&recording, &problems);
         bail!(
             "failed to read addresses from `{}`: no sample of this recording of source {} has one: \
              name a recording with sampled addresses, or a command after `--`",
@@ -334,10 +335,7 @@ fn feed_recording(input: &Path, take: Take<'_>) -> anyhow::Result<(String, f64)>
         }
         take(&addresses, &[])
     })?;
-    take_in_damage(&recording);
-    for problem in problems {
-        eprintln!("memgauge: {problem}");
-    }
+    tell(&recording, &problems);
     let manifest = recording.manifest();
     let definition = manifest.events.iter().find(|e| e.id == event);
     let name = definition.map_or("an unnamed event", |e| e.name.as_str());
@@ -356,6 +354,14 @@ fn feed_recording(input: &Path, take: Take<'_>) -> anyhow::Result<(String, f64)>
         {weight:.2} for each sample; distances count samples only and are too small"
     );
     Ok((note, weight))
+}
+
+/// Names what could not be read.
+fn tell(recording: &Recording, problems: &[String]) {
+    take_in_damage(recording);
+    for problem in problems {
+        eprintln!("memgauge: {problem}");
+    }
 }
 
 /// How often the event was counted, where the recording says it.
