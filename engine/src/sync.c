@@ -322,7 +322,7 @@ static void give(uint64_t fd, uint64_t bytes)
         written.bytes = bytes;
         mg_put_sync(MG_SYNC_GIVE, what, bytes);
     } else if (what) {
-        mg_put_sync(MG_SYNC_RELEASE, what, 0);
+        release(what);
     }
 }
 
@@ -351,11 +351,11 @@ static void taken(uint64_t fd, uint64_t pipe, uint64_t bytes)
 /* Bytes of a list of buffers. */
 static uint64_t bytes_of(uint64_t list, uint64_t count)
 {
-    struct iovec some[32];
+    enum { AT_ONCE = 32 };
+    struct iovec some[AT_ONCE];
     uint64_t bytes = 0;
-    for (uint64_t at = 0; at < count && at < IOV_MAX; at += sizeof some / sizeof some[0]) {
-        uint64_t n = count - at < sizeof some / sizeof some[0] ? count - at
-                                                              : sizeof some / sizeof some[0];
+    for (uint64_t at = 0; at < count && at < IOV_MAX; at += AT_ONCE) {
+        uint64_t n = count - at < AT_ONCE ? count - at : AT_ONCE;
         if (!mg_guest_read(some, list + at * sizeof some[0], n * sizeof some[0]))
             break;
         for (uint64_t i = 0; i < n; i++)

@@ -227,19 +227,17 @@ fn a_program_that_it_starts_has_its_regions_of_interest() {
     assert_eq!(missing.status.code(), Some(127));
 }
 
-#[test]
-fn a_program_on_the_modelled_machine_is_watched_live() {
-    let Some(hot) = Hot::built() else { return };
-    if !harness::needs(&[]) {
-        return;
-    }
-    let program = hot.program();
-    let program = program.to_str().expect("a plain name");
-    let options = ["--once", "-d", "4s", "--no-io", "--source", "emulate"];
+/// One screen of the program on the modelled machine, by its misses of the first level.
+fn on_the_modelled_machine(after: &str, options: &[&str], hot: &Hot, arguments: &[&str]) -> String {
     let output = Command::new(PROGRAM)
-        .arg("top")
+        .args([
+            "top", "--once", "-d", after, "--no-io", "--source", "emulate",
+        ])
+        .args(["-e", "l1d.miss"])
         .args(options)
-        .args(["-e", "l1d.miss", "-c", "997", "--", program])
+        .arg("--")
+        .arg(hot.program())
+        .args(arguments)
         .env("LC_ALL", "C")
         // The program has it still when top has ended.
         .stderr(Stdio::null())
@@ -247,6 +245,16 @@ fn a_program_on_the_modelled_machine_is_watched_live() {
         .expect("memgauge runs");
     let (text, _) = said(&output);
     assert!(output.status.success(), "{text}");
+    text
+}
+
+#[test]
+fn a_program_on_the_modelled_machine_is_watched_live() {
+    let Some(hot) = Hot::built() else { return };
+    if !harness::needs(&[]) {
+        return;
+    }
+    let text = on_the_modelled_machine("4s", &["-c", "997"], &hot, &[]);
     let mut lines = text.lines();
     let line = lines.find(|line| line.trim_end().ends_with("    hot"));
     let line = line.unwrap_or_else(|| panic!("no line of hot, by its own name: {text}"));
@@ -271,7 +279,6 @@ fn a_program_on_the_modelled_machine_is_watched_live() {
     assert!(text.contains("Heat of anon 0x"), "{text}");
 }
 
-/// Reads blocks of a run of `top -b` until one is as awaited.
 /// By construction 8 to 1, whatever the period: nothing is lost, and what is kept of a busy
 /// minute has the shares of all. Names stay when the program has ended.
 #[test]
@@ -280,19 +287,7 @@ fn shares_of_the_modelled_machine_hold_at_its_usual_period() {
     if !harness::needs(&[]) {
         return;
     }
-    let program = hot.program();
-    let program = program.to_str().expect("a plain name");
-    let options = ["--once", "-d", "6s", "--no-io", "--source", "emulate"];
-    let output = Command::new(PROGRAM)
-        .arg("top")
-        .args(options)
-        .args(["-e", "l1d.miss", "--", program, "1", "0", "4"])
-        .env("LC_ALL", "C")
-        .stderr(Stdio::null())
-        .output()
-        .expect("memgauge runs");
-    let (text, _) = said(&output);
-    assert!(output.status.success(), "{text}");
+    let text = on_the_modelled_machine("6s", &[], &hot, &["1", "0", "4"]);
     assert!(text.contains("samples/s, 0 lost"), "{text}");
     let (most, least) = (
         share(&text, "hot_loop  hot"),
@@ -302,6 +297,7 @@ fn shares_of_the_modelled_machine_hold_at_its_usual_period() {
     assert!(!text.contains("GiB  "), "{text}");
 }
 
+/// Reads blocks of a run of `top -b` until one is as awaited.
 fn await_block(lines: &mut impl Iterator<Item = String>, is: impl Fn(&str) -> bool) -> String {
     let mut block = String::new();
     for line in lines {

@@ -34,6 +34,11 @@ pub(super) fn is_running(tid: u32) -> bool {
     })
 }
 
+/// What a thread does, of the word of its calls.
+fn does(calls: u32) -> u32 {
+    calls & ((1 << wire::DOES_BITS) - 1)
+}
+
 /// What is seen of a thread from look to look.
 #[derive(Debug)]
 pub(super) struct Activity {
@@ -77,7 +82,7 @@ impl Activity {
         if calls != self.calls || busy_ns != self.busy_ns {
             self.moved = at;
             self.is_stopped = false;
-        } else if at.duration_since(self.moved) >= STOPPED {
+        } else if does(calls) == wire::RUNS && at.duration_since(self.moved) >= STOPPED {
             self.moved = at;
             self.is_stopped = !is_running();
         }
@@ -92,7 +97,7 @@ impl Activity {
         } else if busy_ns.saturating_sub(self.before.1) > u64::from(CALLS) * CALL_NS {
             self.only_calls = false;
         }
-        let stands_still = match calls & ((1 << wire::DOES_BITS) - 1) {
+        let stands_still = match does(calls) {
             wire::RUNS => self.is_stopped,
             wire::SLEEPS => true,
             _ => at.duration_since(self.called) >= WAITS,
@@ -102,7 +107,7 @@ impl Activity {
 
     /// Whether a thread that waits may have been woken, and not have been run since.
     pub(super) fn may_be_woken(&self) -> bool {
-        self.calls & ((1 << wire::DOES_BITS) - 1) != wire::RUNS && !self.only_calls
+        does(self.calls) != wire::RUNS && !self.only_calls
     }
 }
 

@@ -72,7 +72,7 @@ impl Pipe {
     fn insert(&mut self, write: Write) {
         let place = self.writes.partition_point(|w| w.number < write.number);
         self.writes.insert(place, write);
-        self.all += write.bytes;
+        self.all = self.all.saturating_add(write.bytes);
         if self.writes.len() > MOST {
             self.writes.pop_front();
             self.is_cut = true;
@@ -95,7 +95,7 @@ impl Pipe {
     /// Bytes of all writes before a mark, and how many of these may not be written yet.
     fn written(&self, number: u64) -> (i64, i64) {
         let later = self.writes.iter().rev().take_while(|w| w.number >= number);
-        let all = self.all - later.map(|w| w.bytes).sum::<i64>();
+        let all = later.fold(self.all, |all, w| all.saturating_sub(w.bytes));
         let latest = self.before(number).take(MOST_UNDER_WAY);
         let under_way = latest.filter(|w| w.over > number).map(|w| w.bytes).sum();
         (all, under_way)
@@ -107,7 +107,10 @@ impl Pipe {
         let (all, under_way) = self.written(number);
         let (bytes, left) = (signed(bytes), signed(left));
         let come = self.reads.back().map_or(0, |read| read.to);
-        let to = (come + bytes + left).clamp(all - under_way, all) - left;
+        let least = all.saturating_sub(under_way);
+        let to = (come.saturating_add(bytes + left))
+            .clamp(least, all)
+            .saturating_sub(left);
         let until_ns = self.writer_of(number, all, to);
         self.reads.push_back(Read {
             to,
@@ -123,7 +126,7 @@ impl Pipe {
     fn writer_of(&self, number: u64, all: i64, to: i64) -> Option<u64> {
         let mut from = all;
         for write in self.before(number) {
-            from -= write.bytes;
+            from = from.saturating_sub(write.bytes);
             if from < to && write.bytes > 0 {
                 return Some(write.ns);
             }
@@ -137,7 +140,7 @@ impl Pipe {
     /// has waited for room, if it has.
     pub(super) fn room(&self, number: u64, most: u64) -> Option<u64> {
         let (all, under_way) = self.written(number);
-        let free = all - under_way - signed(most);
+        let free = all.saturating_sub(under_way + signed(most));
         if free <= 0 {
             return None;
         }
@@ -148,10 +151,10 @@ impl Pipe {
     }
 }
 
+/// Bytes of a mark. What a broken word says beyond is no count of bytes.
 fn signed(bytes: u64) -> i64 {
-    i64::try_from(bytes)
-        .unwrap_or(i64::MAX / 4)
-        .min(i64::MAX / 4)
+    const MOST_BYTES: u64 = 1 << 48;
+    bytes.min(MOST_BYTES).cast_signed()
 }
 
 #[cfg(test)]
@@ -250,6 +253,20 @@ mod tests {
         }
         // The read that it waited for is told after it: the last one known stands for it.
         assert_eq!(pipe.room(10, 50), Some(700));
+    }
+
+    #[test]
+    fn words_that_make_no_sense_do_no_harm() {
+        let pipe = &mut Pipe::default();
+        for number in 0..200_000 {
+            pipe.write(number, number, u64::MAX);
+        }
+        assert!(pipe.read(300_000, 0, u64::MAX, u64::MAX).is_some());
+        for number in 200_000..800_000 {
+            pipe.shorten(number, u64::MAX);
+        }
+        pipe.read(900_000, 0, u64::MAX, u64::MAX);
+        pipe.room(900_001, u64::MAX);
     }
 
     #[test]

@@ -515,8 +515,11 @@ impl Reader for ModelReader {
         let pid = Pid(process.entry.pid);
         let regions = kept.regions.rows(&process.kept.regions, pid, tid);
         let spans = kept.regions.spans(&process.kept.regions, pid, tid);
-        self.entered
-            .extend(regions.iter().map(|row| row.name.clone()));
+        for row in regions.iter().filter(|row| row.entries > 0) {
+            if !self.entered.contains(&row.name) {
+                self.entered.insert(row.name.clone());
+            }
+        }
         let written = self.writer.extend(regions);
         self.note(written);
         let written = self.writer.extend(spans);

@@ -30,8 +30,6 @@ const LOOK_FOR_TASKS: Duration = Duration::from_millis(100);
 const WINDOW: Duration = Duration::from_millis(100);
 /// Time between two looks where nothing can happen but what wakes by itself.
 const IDLE_MS: i32 = 1000;
-/// Longest wait while all sampled threads sleep. A waker tells when one runs; it may be missed.
-const REST_MS: i32 = 60;
 /// Numbers that are used again while they are looked at: so often is tried anew.
 const ATTEMPTS: usize = 4;
 
@@ -598,9 +596,8 @@ impl Core {
             })
             .unzip();
         let sampled = |m: &Managed| self.on && m.wanted;
-        let sampled = self.managed.values().any(sampled);
-        let timeout_ms = match self.marks.is_some() || sampled {
-            true if self.marks.is_none() && self.rest.is_deep() => REST_MS,
+        let looks = !self.rest.is_deep() && self.managed.values().any(sampled);
+        let timeout_ms = match self.marks.is_some() || looks {
             true => self.settings.latency.look_every_ms(),
             // Threads that are followed tell of what they start.
             false => IDLE_MS,

@@ -153,6 +153,8 @@ pub mod flag {
     pub const COMM_EXEC: u64 = 1 << 24;
     /// Times are of the clock named.
     pub const USE_CLOCKID: u64 = 1 << 25;
+    /// SWITCH records: the thread begins or ends to run (Linux 4.3).
+    pub const CONTEXT_SWITCH: u64 = 1 << 26;
 }
 
 /// Numbers of records.

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::causes::Statement;
 use crate::overview;
-use crate::style::Style;
+use crate::style::{Style, is_direction};
 
 include!(concat!(env!("OUT_DIR"), "/front_end.rs"));
 
@@ -132,15 +132,11 @@ fn text(name: &str) -> String {
             '<' => text.push_str("&lt;"),
             '>' => text.push_str("&gt;"),
             '"' => text.push_str("&quot;"),
-            c if c.is_control() || is_bidi(c) => text.push('\u{fffd}'),
+            c if c.is_control() || is_direction(c) => text.push('\u{fffd}'),
             c => text.push(c),
         }
     }
     text
-}
-
-fn is_bidi(c: char) -> bool {
-    matches!(c, '\u{200e}' | '\u{200f}' | '\u{61c}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 #[cfg(test)]

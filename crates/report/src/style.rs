@@ -174,8 +174,11 @@ fn pieces(text: &str, room: usize) -> Vec<&str> {
 }
 
 /// Characters that reorder what is around them.
-fn is_direction(c: char) -> bool {
-    matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{200e}' | '\u{200f}')
+pub(crate) fn is_direction(c: char) -> bool {
+    matches!(
+        c,
+        '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
+    )
 }
 
 /// Columns a text takes, a character as one.

@@ -642,11 +642,6 @@ mod tests {
         let deep = format!(r#"{{"name":{}"#, "[".repeat(60_000));
         assert!(refused(&deep).contains("body"));
     }
-}
-
-#[cfg(test)]
-mod name_tests {
-    use super::*;
 
     #[test]
     fn names_are_counted_by_character_and_change_nothing_around_them() {

@@ -18,7 +18,7 @@ use memgauge_symbols::Symbols;
 use memgauge_trace::CommandEnd;
 
 use crate::outcome::{Exit, take_in_damage, usage};
-use crate::units::EventSpec;
+use crate::units::{EventSpec, spoken_seconds};
 use crate::{record, terminal};
 pub(crate) use args::{Bandwidth, Calibrate};
 pub(crate) use calibrate::calibrate;
@@ -141,11 +141,10 @@ fn unlike(reference: &bandwidth::Reference) -> Option<String> {
     let error = reference.mean_error?;
     if reference.windows < FEWEST_WINDOWS {
         return Some(format!(
-            "memory's own counter has no more than {} windows of {} ms: too few to tell whether it \
-             saw the same traffic, so nothing is corrected by it (--correct reference does it \
-             anyway)",
+            "memory's own counter was read in only {} windows of {}: too few to tell whether it saw \
+             the same traffic, so nothing is corrected by it (--correct reference does it anyway)",
             reference.windows,
-            reference.width_ns / 1_000_000
+            spoken_seconds(reference.width_ns as f64 / 1e9)
         ));
     }
     let quantised = reference.quantised_error.unwrap_or(0.0);
@@ -301,7 +300,7 @@ mod tests {
         };
         assert!(unlike(&of(FEWEST_WINDOWS)).is_none());
         let why = unlike(&of(FEWEST_WINDOWS - 1)).expect("too few");
-        assert!(why.contains("3 windows of 741 ms"), "{why}");
+        assert!(why.contains("3 windows of 741.0 ms"), "{why}");
     }
 
     /// Whether a reference with these errors in windows is told as unlike.

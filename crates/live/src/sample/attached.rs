@@ -214,7 +214,8 @@ impl Plan {
     /// it sleep and would look at its ring in vain. `None`: there can be none now.
     pub fn waker(&self, tid: u32) -> Option<Waker> {
         let mut attr = Attr::new(kind::SOFTWARE, software::DUMMY);
-        attr.flags = flag::WATERMARK | flag::EXCLUDE_KERNEL | flag::EXCLUDE_HV | CONTEXT_SWITCH;
+        attr.flags =
+            flag::WATERMARK | flag::EXCLUDE_KERNEL | flag::EXCLUDE_HV | flag::CONTEXT_SWITCH;
         attr.wakeup = 1;
         attr.period = 1;
         let fd = perf::open(&attr, EventScope::Thread(tid), None, None).ok()?;
@@ -274,9 +275,6 @@ impl Plan {
         Ok((event, leader))
     }
 }
-
-/// Records of the moments at which a thread begins and ends to run (Linux 4.3).
-const CONTEXT_SWITCH: u64 = 1 << 26;
 
 /// Tells that a thread runs again.
 pub struct Waker {
