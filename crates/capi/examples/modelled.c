@@ -1,5 +1,5 @@
 /* Runs a program on the modelled machine, and prints which regions of interest its misses
- * of the last-level cache are in.
+ * of the last-level cache are in, and how many each thread had.
  *
  *   cc modelled.c $(pkg-config --cflags --libs memgauge) && ./a.out PROGRAM ARGUMENTS */
 #include <memgauge.h>
@@ -35,6 +35,8 @@ int main(int argc, char **argv)
 {
     static struct memgauge_sample samples[MOST];
     static uint64_t misses[MOST];
+    static struct memgauge_statistics threads[MOST];
+    static char notes[4096];
     struct memgauge_settings settings;
     memgauge_profiler *profiler;
     memgauge_reader *reader;
@@ -62,6 +64,12 @@ int main(int argc, char **argv)
             print_region(profiler, region);
             printf("\n");
         }
+    n = memgauge_get_all_statistics(profiler, threads, MOST);
+    check(n, "threads");
+    for (int64_t i = 0; i < n && i < MOST; i++)
+        printf("%llu of thread %u\n", (unsigned long long)threads[i].stands_for, threads[i].tid);
+    check(memgauge_notes(profiler, notes, sizeof notes), "notes");
+    fputs(notes, stdout);
     n = memgauge_wait(profiler);
     check(n, "program");
     memgauge_reader_free(reader);

@@ -124,6 +124,13 @@ int64_t memgauge_region_name(const memgauge_profiler *profiler, uint32_t region,
 int64_t memgauge_region_outer(const memgauge_profiler *profiler, uint32_t region);
 int memgauge_get_statistics(const memgauge_profiler *profiler, uint32_t tid,
                             struct memgauge_statistics *into);
+/* Of at most so many threads, in the order in which they were added. How many threads there
+ * are and were: with `most` 0 it only counts them. A tid comes twice where it was used again. */
+int64_t memgauge_get_all_statistics(const memgauge_profiler *profiler,
+                                    struct memgauge_statistics *into, size_t most);
+/* What had to be changed or given up of the settings, and what went wrong with threads that
+ * were to be followed: a line each. Bytes without the NUL, as memgauge_region_name. */
+int64_t memgauge_notes(const memgauge_profiler *profiler, char *into, size_t room);
 
 /* tid 0: all threads, also those that are added later */
 int memgauge_reader_new(const memgauge_profiler *profiler, uint32_t tid, int sharing,

@@ -118,11 +118,11 @@ unsafe fn settings(given: *const CSettings, program: bool) -> Result<Settings, E
     };
     let mut settings = Settings::of(source);
     settings.period = (given.period > 0).then_some(given.period);
-    settings.kernel = given.kernel != 0;
-    settings.physical = given.physical != 0;
-    settings.regions = given.regions != 0;
+    settings.kernel = flag("kernel", given.kernel)?;
+    settings.physical = flag("physical", given.physical)?;
+    settings.regions = flag("regions", given.regions)?;
     settings.overhead = (given.overhead != 0.0).then_some(given.overhead);
-    settings.phases = given.phases != 0;
+    settings.phases = flag("phases", given.phases)?;
     settings.buffer = usize::try_from(given.buffer).unwrap_or(usize::MAX);
     settings.when_full = match given.when_full {
         0 => WhenFull::OverwriteOldest,
@@ -160,6 +160,13 @@ fn made(profiler: Profiler) -> *mut CProfiler {
 
 fn unknown(what: &str, value: c_int) -> Error {
     Error::usage(format!("failed to take {what} `{value}`: see memgauge.h"))
+}
+
+fn flag(what: &str, given: c_int) -> Result<bool, Error> {
+    match given {
+        0 | 1 => Ok(given == 1),
+        other => Err(unknown(what, other)),
+    }
 }
 
 fn sharing(given: c_int) -> Result<Sharing, Error> {
@@ -286,15 +293,42 @@ pub unsafe extern "C" fn memgauge_region_name(
         // SAFETY: as the caller promises.
         let profiler = &unsafe { object(profiler, "profiler") }?.0;
         let name = region_of(profiler, region)?.name;
-        let written = name.bytes().take(room.saturating_sub(1)).chain([0]);
-        for (at, byte) in written.take(room).enumerate() {
-            if into.is_null() {
-                return Err(absent("room for a name"));
-            }
-            // SAFETY: `at` is below `room`.
-            unsafe { into.add(at).write(byte as c_char) };
-        }
-        Ok(name.len() as i64)
+        // SAFETY: as the caller promises.
+        unsafe { write_text(&name, into, room) }
+    })
+}
+
+/// Writes as much of a text as there is room for, and a NUL. Returns the bytes of all of it.
+///
+/// # Safety
+/// `into` is NULL or has `room` bytes.
+unsafe fn write_text(text: &str, into: *mut c_char, room: usize) -> Result<i64, Error> {
+    if into.is_null() && room > 0 {
+        return Err(absent("room for a text"));
+    }
+    let written = text.bytes().take(room.saturating_sub(1)).chain([0]);
+    for (at, byte) in written.take(room).enumerate() {
+        // SAFETY: `at` is below `room`, so `into` is not NULL.
+        unsafe { into.add(at).write(byte as c_char) };
+    }
+    Ok(text.len() as i64)
+}
+
+/// What had to be changed or given up of the settings, and what went wrong.
+///
+/// # Safety
+/// `profiler` is NULL or was not freed; `into` is NULL or has `room` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memgauge_notes(
+    profiler: *const CProfiler,
+    into: *mut c_char,
+    room: usize,
+) -> i64 {
+    guarded(|| {
+        // SAFETY: as the caller promises.
+        let notes = unsafe { object(profiler, "profiler") }?.0.notes();
+        // SAFETY: as the caller promises.
+        unsafe { write_text(&notes.join("\n"), into, room) }
     })
 }
 
@@ -396,6 +430,31 @@ pub unsafe extern "C" fn memgauge_get_statistics(
         let counts = unsafe { object(profiler, "profiler") }?.0.statistics(tid)?;
         // SAFETY: as the caller promises.
         unsafe { put(into, CStatistics::of(&counts), "statistics") }
+    })
+}
+
+/// Counts of at most so many threads, in the order in which they were added; how many
+/// threads there are.
+///
+/// # Safety
+/// `profiler` is NULL or was not freed; `into` is NULL or has room for `most` structures.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memgauge_get_all_statistics(
+    profiler: *const CProfiler,
+    into: *mut CStatistics,
+    most: usize,
+) -> i64 {
+    guarded(|| {
+        // SAFETY: as the caller promises.
+        let all = unsafe { object(profiler, "profiler") }?.0.all_statistics();
+        if into.is_null() && most > 0 {
+            return Err(absent("statistics"));
+        }
+        for (at, counts) in all.iter().take(most).enumerate() {
+            // SAFETY: `at` is below `most`, so `into` is not NULL.
+            unsafe { into.add(at).write(CStatistics::of(counts)) };
+        }
+        Ok(all.len() as i64)
     })
 }
 
@@ -527,5 +586,30 @@ mod tests {
         }
         let error = Profiler::new(asked(f64::NAN, 0)).err().expect("refused");
         assert_eq!(code(&error), BAD_ARGUMENT, "{error}");
+    }
+
+    #[test]
+    fn a_flag_is_0_or_1() {
+        let mut given = CSettings::usual();
+        given.kernel = 7;
+        // SAFETY: it is filled in, and its event is NULL.
+        let error = unsafe { settings(&raw const given, false) }.expect_err("refused");
+        assert_eq!(code(&error), BAD_ARGUMENT);
+        assert!(error.to_string().contains("kernel `7`"), "{error}");
+    }
+
+    #[test]
+    fn a_text_is_cut_to_its_room_and_counted_in_full() {
+        for (room, written) in [(0, &b"????"[..]), (1, b"\0???"), (3, b"ab\0?"), (4, b"abc\0")] {
+            let mut into = *b"????";
+            // SAFETY: there are four bytes of room, or more.
+            let all = unsafe { write_text("abc", into.as_mut_ptr().cast(), room) };
+            assert_eq!(all.expect("there is room"), 3);
+            assert_eq!(into, *written, "{room}");
+        }
+        // SAFETY: NULL has no room.
+        assert!(unsafe { write_text("abc", std::ptr::null_mut(), 0) }.is_ok());
+        // SAFETY: as before.
+        assert!(unsafe { write_text("abc", std::ptr::null_mut(), 1) }.is_err());
     }
 }

@@ -75,8 +75,11 @@ fn built_in(
             .arg(&program),
     )?;
     succeeded(&built);
+    // Programs ask for the name of the interface.
+    let named = folder.join("libmemgauge.so.0");
+    std::os::unix::fs::symlink(library, named).expect("room");
     let mut command = Command::new(&program);
-    command.env("LD_LIBRARY_PATH", library.parent().expect("in a folder"));
+    command.env("LD_LIBRARY_PATH", folder);
     Some(command)
 }
 
@@ -123,6 +126,13 @@ fn c_runs_a_program_on_the_modelled_machine_and_sees_its_regions() {
     );
     let parse = of("load/parse");
     assert!(parse.is_some_and(|n| n.abs_diff(3000) <= 100), "{text}");
+    // Its only thread had the misses of all regions.
+    let sum = |within: &str| -> u64 {
+        let lines = text.lines().filter_map(|line| line.split_once(within));
+        lines.map(|(n, _)| n.parse::<u64>().expect("a count")).sum()
+    };
+    assert_eq!(text.matches(" of thread ").count(), 1, "{text}");
+    assert_eq!(sum(" of thread "), sum(" in "), "{text}");
 }
 
 #[test]
