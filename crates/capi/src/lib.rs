@@ -600,7 +600,12 @@ mod tests {
 
     #[test]
     fn a_text_is_cut_to_its_room_and_counted_in_full() {
-        for (room, written) in [(0, &b"????"[..]), (1, b"\0???"), (3, b"ab\0?"), (4, b"abc\0")] {
+        for (room, written) in [
+            (0, &b"????"[..]),
+            (1, b"\0???"),
+            (3, b"ab\0?"),
+            (4, b"abc\0"),
+        ] {
             let mut into = *b"????";
             // SAFETY: there are four bytes of room, or more.
             let all = unsafe { write_text("abc", into.as_mut_ptr().cast(), room) };

@@ -379,6 +379,8 @@ fn a_client_that_stops_reading_is_dropped_and_the_others_are_served() {
     let request = format!("GET /v1/profilers/{id}/stream HTTP/1.1\r\n\r\n");
     deaf.write_all(request.as_bytes()).expect("it reads");
     until("the end of the client that does not read", || {
+        // Each question starts a program, which is more work than the service has.
+        std::thread::sleep(std::time::Duration::from_millis(200));
         assert!(
             !service.ctl(&["list"]).is_empty(),
             "others are served meanwhile"
