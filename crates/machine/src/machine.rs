@@ -106,7 +106,6 @@ impl Machine {
         let Some(core) = self.cores.get_mut(id.0 as usize).and_then(Option::take) else {
             return false;
         };
-        self.shared.leave(id.0 as usize);
         core.dirty_tags().for_each(|tag| self.shared.adopt(tag));
         true
     }

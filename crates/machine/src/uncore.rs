@@ -5,9 +5,9 @@ use crate::clock::Clock;
 use crate::dram::Dram;
 use crate::{Config, LINE_BYTES};
 
-/// Recalls kept for a core that is not running; with more, all its lines are
+/// Recalls kept for cores that are not running. All lines of a core that has missed more are
 /// looked up when it runs next.
-const MOST_RECALLS: usize = 4096;
+const KEPT_RECALLS: usize = 4096;
 
 /// The part of the machine all cores use.
 pub struct Shared {
@@ -15,14 +15,25 @@ pub struct Shared {
     pub(crate) dram: Dram,
     pub(crate) inclusive: bool,
     peers: Vec<Peer>,
+    /// The last recalls, by their number modulo how many are kept. Each core reads them when
+    /// it runs, so that a recall costs as much beside a thousand cores as beside one.
+    recalls: Vec<Recall>,
+    recalled: u64,
     unattributed_write_bytes: u64,
+}
+
+/// A line that an inclusive last-level cache lost, and the core that gave it up by itself.
+#[derive(Clone, Copy)]
+struct Recall {
+    tag: u64,
+    asking: usize,
 }
 
 /// A core, as the last-level cache sees it.
 struct Peer {
-    present: bool,
     space: u64,
-    recalls: Recalls,
+    /// Recalls before this one it knows.
+    known: u64,
 }
 
 /// Lines a core must give up because an inclusive last-level cache lost them.
@@ -42,6 +53,8 @@ impl Shared {
             dram: Dram::new(clock.transfer_millicycles(line_bytes, rate)),
             inclusive: config.inclusive_llc,
             peers: Vec::new(),
+            recalls: Vec::new(),
+            recalled: 0,
             unattributed_write_bytes: 0,
         }
     }
@@ -54,16 +67,10 @@ impl Shared {
 
     pub(crate) fn join(&mut self, space: u64) -> usize {
         self.peers.push(Peer {
-            present: true,
             space,
-            recalls: Recalls::These(Vec::new()),
+            known: self.recalled,
         });
         self.peers.len() - 1
-    }
-
-    pub(crate) fn leave(&mut self, id: usize) {
-        self.peers[id].present = false;
-        self.peers[id].recalls = Recalls::These(Vec::new());
     }
 
     /// Bytes of dirty lines written to memory when cores that ended handed their
@@ -90,26 +97,36 @@ impl Shared {
 
     /// Asks every core of the line's address space but `asking` to give it up.
     pub(crate) fn recall(&mut self, asking: usize, tag: u64) {
-        for (id, peer) in self.peers.iter_mut().enumerate() {
-            if id != asking && peer.present && peer.space == tag >> SPACE_SHIFT {
-                peer.recalls.add(tag);
-            }
+        let recall = Recall { tag, asking };
+        let at = self.recalled as usize % KEPT_RECALLS;
+        match self.recalls.get_mut(at) {
+            Some(oldest) => *oldest = recall,
+            None => self.recalls.push(recall),
         }
+        // The only one that runs falls behind no others.
+        if let Some(peer) = self.peers.get_mut(asking)
+            && peer.known == self.recalled
+        {
+            peer.known += 1;
+        }
+        self.recalled += 1;
     }
 
+    /// What a core must give up before it runs on.
     pub(crate) fn take_recalls(&mut self, id: usize) -> Recalls {
-        std::mem::replace(&mut self.peers[id].recalls, Recalls::These(Vec::new()))
+        let peer = &mut self.peers[id];
+        let known = std::mem::replace(&mut peer.known, self.recalled);
+        if self.recalled - known > KEPT_RECALLS as u64 {
+            return Recalls::Unlisted;
+        }
+        let new = (known..self.recalled).map(|n| self.recalls[n as usize % KEPT_RECALLS]);
+        let of_others =
+            new.filter(|recall| recall.asking != id && recall.tag >> SPACE_SHIFT == peer.space);
+        Recalls::These(of_others.map(|recall| recall.tag).collect())
     }
 }
 
 impl Recalls {
-    fn add(&mut self, tag: u64) {
-        match self {
-            Recalls::These(tags) if tags.len() < MOST_RECALLS => tags.push(tag),
-            _ => *self = Recalls::Unlisted,
-        }
-    }
-
     pub(crate) fn is_empty(&self) -> bool {
         matches!(self, Recalls::These(tags) if tags.is_empty())
     }
