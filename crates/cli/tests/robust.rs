@@ -355,6 +355,19 @@ fn a_program_with_address_sanitizer_runs() {
     );
 }
 
+/// Sanitizers have places in memory of their own, and end a program that lies elsewhere.
+#[test]
+fn a_program_with_thread_sanitizer_runs() {
+    if !needs(&["cc"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let program = compiled(folder.path(), CHECKED, &["-fsanitize=thread"]);
+    let run = Recorded::new(&[], &[program.as_str()]);
+    assert_eq!(run.code(), Some(0), "{}", text(&run.output.stderr));
+    assert_eq!(text(&run.output.stdout), "1\n");
+}
+
 const CRASHES: &str = "#include <signal.h>\nint main(void) { raise(SIGSEGV); return 0; }\n";
 
 #[test]
