@@ -43,7 +43,7 @@ fn a_program_with_one_thread_gives_the_same_counts_twice() {
     let file = file.to_str().expect("temporary paths are text");
     check(&["/bin/true"]);
     check(&["sort", "-n", file]);
-    check(&["xz", "-3", "-k", "-c", file]);
+    check(&["xz", "-T1", "-3", "-k", "-c", file]);
     check(&[workloads(), "rand", "--bytes", "4MiB", "--steps", "100000"]);
 }
 
