@@ -20,6 +20,7 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
+#include "hold.h"
 #include "region.h"
 #include "session.h"
 #include "sync.h"
@@ -378,7 +379,10 @@ static void follow(uint64_t path, uint64_t argv, uint64_t envp, int dirfd)
     put_front(&e, arg0);
     put_front(&e, "-0");
     put_front(&e, "memgauge-emulator");
+    mg_sync_exec();
+    mg_call_begin(MG_HANDS_ON, 0);
     execve(qemu_path, e.args + e.lead, env);
+    mg_call_begin(MG_CALLS, 0);
     not_followed(e.path, "the emulator could not be started");
 }
 

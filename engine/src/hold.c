@@ -41,14 +41,14 @@
 static __thread uint32_t holds;
 static __thread uint64_t ahead_ns, ahead_until_ns;
 
-void mg_call_begin(bool sleeps)
+void mg_call_begin(enum mg_does does, uint64_t asks_ns)
 {
     struct mg_ring *r = mg_recorded_ring();
     if (!r)
         return;
+    atomic_store_explicit(&r->asks_ns, asks_ns, memory_order_relaxed);
     uint32_t calls = (atomic_load_explicit(&r->calls, memory_order_relaxed) >> MG_DOES_BITS) + 1;
-    atomic_store_explicit(&r->calls, calls << MG_DOES_BITS | (sleeps ? MG_SLEEPS : MG_CALLS),
-                          memory_order_release);
+    atomic_store_explicit(&r->calls, calls << MG_DOES_BITS | does, memory_order_release);
 }
 
 void mg_call_end(void)
@@ -56,6 +56,7 @@ void mg_call_end(void)
     struct mg_ring *r = mg_recorded_ring();
     if (!r)
         return;
+    atomic_store_explicit(&r->asks_ns, 0, memory_order_relaxed);
     uint32_t calls = atomic_load_explicit(&r->calls, memory_order_relaxed);
     atomic_store_explicit(&r->calls, calls >> MG_DOES_BITS << MG_DOES_BITS | MG_RUNS,
                           memory_order_release);

@@ -5,8 +5,11 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* The thread begins a system call, which sleeps or may do so, or ends it. */
-void mg_call_begin(bool sleeps);
+#include "stream.h"
+
+/* The thread begins a system call, in which it does that (not MG_RUNS) and waits at most so
+ * long (mg_ring.asks_ns), or ends it. */
+void mg_call_begin(enum mg_does does, uint64_t asks_ns);
 void mg_call_end(void);
 
 /* A thread has slept for `ns`, and goes on when those that work have come as far, or what

@@ -6,6 +6,7 @@
  */
 #include "session.h"
 #include "sets.h"
+#include "timers.h"
 
 #include "qemu/osdep.h"
 #include "hw/core/cpu.h"
@@ -38,6 +39,9 @@ static uint32_t process_entry = MG_NO_ENTRY;
 static uint32_t next_block = MG_FIRST_BLOCK;
 static pthread_mutex_t catalogue_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_key_t thread_end;
+
+/* A thread waits at most so long for the recorder to come to its start. */
+#define LONGEST_NS 1000000000ull
 
 /* Blocks whose counts get memory with a thread's ring, beyond those that there are. */
 #define COUNTS_AHEAD 65536u
@@ -221,6 +225,38 @@ static bool has_memory(struct mg_ring *r, uint32_t head)
     return false;
 }
 
+/* When the recorder's process has ended, nobody makes room. */
+bool mg_recorder_lives(void)
+{
+    return !atomic_load(&control->stop) &&
+           (kill(control->recorder_pid, 0) == 0 || errno == EPERM);
+}
+
+/* Whether the recorder reads the ring, or may still come to. The recorder removes the
+ * name of a ring that it could not open (it does that with all, but marks the others
+ * first). */
+static bool is_wanted(struct mg_ring *r)
+{
+    char path[256];
+    if (atomic_load(&r->taken))
+        return atomic_load(&r->taken) == MG_TAKEN;
+    entry_path(path, r->number);
+    return access(path, F_OK) == 0 || atomic_load(&r->taken) == MG_TAKEN;
+}
+
+/* Where sleepers are held, the program waits until the recorder has come to this thread's
+ * start. Without that, a program that starts one short thread after another is done with
+ * all of them while the recorder, and with it the sleepers, are at the first. */
+static void wait_for_turn(struct mg_ring *r)
+{
+    uint64_t began = mg_host_ns();
+    while (r->birth && atomic_load(&control->holds) && !atomic_load(&r->begun) &&
+           mg_host_ns() - began < LONGEST_NS && mg_recorder_lives() && is_wanted(r)) {
+        struct timespec look = { 0, 20 * 1000 * 1000 };
+        syscall(SYS_futex, &r->begun, FUTEX_WAIT, 0, &look, NULL, 0);
+    }
+}
+
 static void ring_begin(void)
 {
     uint32_t number;
@@ -250,25 +286,7 @@ static void ring_begin(void)
     publish(&r->entry);
     use_ring(r);
     pthread_setspecific(thread_end, r);
-}
-
-/* When the recorder's process has ended, nobody makes room. */
-bool mg_recorder_lives(void)
-{
-    return !atomic_load(&control->stop) &&
-           (kill(control->recorder_pid, 0) == 0 || errno == EPERM);
-}
-
-/* Whether the recorder reads the ring, or may still come to. The recorder removes the
- * name of a ring that it could not open (it does that with all, but marks the others
- * first). */
-static bool is_wanted(struct mg_ring *r)
-{
-    char path[256];
-    if (atomic_load(&r->taken))
-        return atomic_load(&r->taken) == MG_TAKEN;
-    entry_path(path, r->number);
-    return access(path, F_OK) == 0 || atomic_load(&r->taken) == MG_TAKEN;
+    wait_for_turn(r);
 }
 
 /* Waits until a block is free; false when nobody will ever free one. */
@@ -365,7 +383,8 @@ bool mg_catalogue(const void *head, size_t head_bytes, const void *tail, size_t 
 
 void mg_note_undecoded(uint32_t count)
 {
-    if (process && count)
+    /* After the end of the recording no code is told. */
+    if (process && count && !atomic_load(&control->stop))
         atomic_fetch_add(&process->undecoded, count);
 }
 

@@ -67,7 +67,7 @@
 #include <stdint.h>
 
 #define MG_MAGIC 0x3147474du /* "MGG1", little endian */
-#define MG_WIRE_VERSION 14u
+#define MG_WIRE_VERSION 16u
 #define MG_PAGE 4096u
 
 #define MG_BLOCK_WORDS 32768u
@@ -115,7 +115,7 @@ enum mg_sync_kind {
     MG_SYNC_RELEASE = 1,  /* whoever waits for the key may go on, after the time */
     MG_SYNC_ACQUIRE,      /* has waited for the key */
     MG_SYNC_ACQUIRE_END,  /* has waited until nobody writes to the key any more */
-    MG_SYNC_SLEEP,        /* has slept for the time */
+    MG_SYNC_SLEEP,        /* has slept for the time; key 1: it asked for more (hold.c) */
     MG_SYNC_START,        /* starts a thread or a process, which names this number */
     MG_SYNC_EXIT,         /* the thread ends; with time 1, its process */
     MG_SYNC_JOIN_THREAD,  /* has waited for the thread to end, if it is one that did */
@@ -129,6 +129,11 @@ enum mg_sync_kind {
     MG_SYNC_SHORT,        /* has written so many less than it said */
     MG_SYNC_ROOM,         /* has written, and waited for room, to a pipe that holds so many */
     MG_SYNC_TAKE,         /* has read bytes, and waited for them: MG_TAKEN_SHIFT */
+    MG_SYNC_NOT_STARTED,  /* the start whose number stands for the time has failed */
+    MG_SYNC_ARRIVE,       /* begins to wait for the key, as at a barrier */
+    MG_SYNC_GATHER,       /* lets all go on that have arrived, and may have waited for them */
+    MG_SYNC_HOLD,         /* the process may write to the key from now on */
+    MG_SYNC_LEAVE,        /* a release: it will not write to the key any more */
 };
 /* Bytes read from a pipe, and below this bit those that are left in it; either at most. */
 #define MG_TAKEN_SHIFT 23
@@ -153,14 +158,17 @@ struct mg_control {
     uint64_t sets;             /* recorder: classes of lines to follow; 0: all, as words */
     _Atomic uint32_t at_work;  /* recorder: who was at work lately: MG_NOBODY, MG_SEVERAL_WORK
                                 * or the number of the only ring, plus one */
-    uint8_t pad[4];
+    _Atomic uint32_t holds;    /* recorder: a thread that has slept is held (hold.c) */
 };
 #define MG_NOBODY 0u
 #define MG_SEVERAL_WORK 0xffffffffu
 
-/* What a thread does, in the lowest bits of mg_ring.calls; the others count its calls. */
-enum mg_does { MG_RUNS, MG_CALLS, MG_SLEEPS };
+/* What a thread does, in the lowest bits of mg_ring.calls; the others count its calls. One
+ * that hands on is in a call after which another thread goes on or begins: it starts one,
+ * becomes another program, or ends. */
+enum mg_does { MG_RUNS, MG_CALLS, MG_SLEEPS, MG_HANDS_ON };
 #define MG_DOES_BITS 2
+#define MG_DEADLINE (1ull << 63)
 
 struct mg_entry {
     uint32_t magic;
@@ -207,7 +215,7 @@ struct mg_ring {
     _Atomic uint32_t tail;     /* blocks read */
     _Atomic uint32_t waiting;  /* the thread sleeps on tail */
     _Atomic uint32_t let_go;   /* mg_ring.held, once that sleep is over */
-    uint8_t pad1[4];
+    _Atomic uint32_t begun;    /* 1: its MG_SYNC_START has been read */
     _Atomic uint64_t reached_ns; /* how long the sleep held may have been by now */
     uint8_t pad2[40];
     /* written by the thread once a block, so that polling it costs nothing */
@@ -218,7 +226,8 @@ struct mg_ring {
     _Atomic uint32_t held;     /* number of the sleep whose end is held (hold.c); 0: none */
     uint8_t pad3[4];
     _Atomic uint64_t asked_ns; /* how long it was to be */
-    uint8_t pad4[8];
+    _Atomic uint64_t asks_ns;  /* how long the call under way waits at most, or MG_DEADLINE
+                                * and what the host's clock has left; 0: unknown */
     /* of rep instructions and varying accesses, where some sets are followed (sets.c) */
     uint64_t rep_at;
     uint64_t rep_ran;
@@ -312,6 +321,7 @@ struct mg_map {
 
 static_assert(sizeof(struct mg_control) == 48, "wire");
 static_assert(offsetof(struct mg_control, at_work) == 40, "wire");
+static_assert(offsetof(struct mg_control, holds) == 44, "wire");
 static_assert(sizeof(struct mg_entry) == 32, "wire");
 static_assert(offsetof(struct mg_process, used) == 32, "wire");
 static_assert(sizeof(struct mg_process) == 56, "wire");
@@ -325,11 +335,13 @@ static_assert(offsetof(struct mg_ring, full) == 120, "wire");
 static_assert(offsetof(struct mg_ring, tail) == 128, "wire");
 static_assert(offsetof(struct mg_ring, used) == 192, "wire");
 static_assert(offsetof(struct mg_ring, let_go) == 136, "wire");
+static_assert(offsetof(struct mg_ring, begun) == 140, "wire");
 static_assert(offsetof(struct mg_ring, reached_ns) == 144, "wire");
 static_assert(offsetof(struct mg_ring, head) == 224, "wire");
 static_assert(offsetof(struct mg_ring, calls) == 228, "wire");
 static_assert(offsetof(struct mg_ring, held) == 232, "wire");
 static_assert(offsetof(struct mg_ring, asked_ns) == 240, "wire");
+static_assert(offsetof(struct mg_ring, asks_ns) == 248, "wire");
 static_assert(offsetof(struct mg_ring, rep_at) == 256, "wire");
 static_assert(sizeof(struct mg_code) == 32, "wire");
 static_assert(sizeof(struct mg_access) == 16, "wire");

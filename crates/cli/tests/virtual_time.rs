@@ -13,23 +13,8 @@ use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use harness::{Recorded, Totals, needs};
+use harness::{Recorded, Totals, compiled, needs};
 use serde_json::Value;
-
-/// A compiled program; it stays where it is until the tests are built anew.
-fn compiled(name: &str) -> String {
-    let path =
-        Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
-    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/virtual_time");
-    let status = Command::new("gcc")
-        .args(["-O1", "-pthread", "-o"])
-        .arg(&path)
-        .arg(sources.join(name).with_extension("c"))
-        .status()
-        .expect("gcc runs");
-    assert!(status.success(), "the program compiles");
-    path.to_str().expect("the path is text").to_owned()
-}
 
 fn waits() -> &'static str {
     static BUILT: OnceLock<String> = OnceLock::new();
@@ -374,7 +359,7 @@ fn who_polls_and_sleeps_between_takes_as_long_as_the_work_it_waits_for() {
     if !needs(&["gcc"]) {
         return;
     }
-    let alone = virtual_ns_of(&[polls(), "alone"]);
+    let alone = virtual_ns_of(&[polls(), "alone", "2"]);
     for how in [
         "usleep",
         "poll",
@@ -384,12 +369,12 @@ fn who_polls_and_sleeps_between_takes_as_long_as_the_work_it_waits_for() {
         "poll-child",
     ] {
         // At most one sleep longer, on a busy host some.
-        let found = virtual_ns_of(&[polls(), how]);
+        let found = virtual_ns_of(&[polls(), how, "2"]);
         let right = (alone - alone / 50..alone + alone / 5).contains(&found);
         assert!(right, "{how}: {found} ns, alone {alone} ns");
     }
     let some_sets = ["--machine", "i5-6600k", "--sets", "1/8"];
-    let of_sets = |mode| Recorded::new(&some_sets, &[polls(), mode]).totals()["virtual_ns"];
+    let of_sets = |mode| Recorded::new(&some_sets, &[polls(), mode, "2"]).totals()["virtual_ns"];
     let (alone, found) = (of_sets("alone"), of_sets("usleep"));
     let right = (alone - alone / 20..alone + alone / 5).contains(&found);
     assert!(right, "{found} ns, alone {alone} ns");
@@ -477,7 +462,8 @@ fn a_program_of_go_takes_no_longer_for_its_thread_that_watches() {
     let built = Command::new(go)
         .args(["build", "-o"])
         .args([&program, &source])
-        .env("GOCACHE", folder.path().join("cache"))
+        // Kept between runs: it holds Go's own library, which takes ten seconds to compile.
+        .env("GOCACHE", Path::new(env!("CARGO_TARGET_TMPDIR")).join("go"))
         .env("GOFLAGS", "-buildvcs=false")
         .status()
         .expect("go runs");
@@ -519,7 +505,9 @@ fn a_pipeline_takes_as_long_as_its_slower_end_however_far_the_reader_lags() {
                 continue;
             }
             let found = with(how) - nothing;
-            let most = slower + slower / 20;
+            // Who looks for room again and again may find it a block late, once in a hundred runs.
+            let late = if how == "unready" { slower / blocks } else { 0 };
+            let most = slower + slower / 20 + late;
             assert!(
                 (slower - slower / 50..most).contains(&found),
                 "{how} {numbers:?}: {found} ns, expected {slower} ns"

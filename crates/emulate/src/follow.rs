@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 
 use memgauge_trace::LossKind;
 
+use super::births::{self, Births, StartMark};
 use super::catalogue::{Catalogue, CatalogueEvent};
-use super::holds::{Activity, AtWork, Behind, is_running};
+use super::holds::{Activity, Asleep, AtWork, Behind, is_running};
 use super::session::{Entry, ProcessEntry, Ring, Session};
 use super::wire;
 use memgauge_host::sys::process::Watched;
@@ -22,6 +23,8 @@ pub(super) struct Process<P> {
     /// Forked children that have appeared.
     children: u32,
     live_threads: u32,
+    /// When it appeared; `None` once a thread of it has.
+    without_threads: Option<Instant>,
     ended: bool,
     /// It ended by itself or was killed, and became no other program.
     pub(super) died: bool,
@@ -34,7 +37,17 @@ pub(super) struct Thread<T> {
     pub(super) kept: T,
     /// Number of the mark at which it waits for others to be read.
     waits: Option<u64>,
+    /// It is known when it was started.
+    has_begun: bool,
     activity: Activity,
+}
+
+impl<P> Process<P> {
+    /// Whether its first thread is still to come.
+    fn is_about_to_begin(&self, at: Instant) -> bool {
+        let since = self.without_threads.filter(|_| !self.ended);
+        since.is_some_and(|since| at.duration_since(since) < births::PATIENCE)
+    }
 }
 
 /// Where a process comes from.
@@ -84,6 +97,19 @@ pub(super) trait Reader {
     /// Number of the mark that must have been read before a thread's first word.
     fn birth_of(&self, _: &Ring) -> Option<u64> {
         None
+    }
+
+    /// The mark by which a thread was started has been read, or there is none.
+    fn begin(&mut self, _: &mut Process<Self::Process>, _tid: u32, _: &mut Self::Thread) {}
+
+    /// Starts that have been read since the last time.
+    fn started(&mut self) -> Vec<StartMark> {
+        Vec::new()
+    }
+
+    /// How far a process has come that has no thread yet.
+    fn process_now(&self, _: &Self::Process) -> u64 {
+        0
     }
 
     /// Whether a thread may have been asleep when its process ended. It ends after the
@@ -163,6 +189,7 @@ pub(super) struct Followed<R: Reader> {
     is_over: bool,
     /// A thread that has slept is held.
     holds: bool,
+    births: Births,
 }
 
 /// How many have appeared.
@@ -181,6 +208,7 @@ impl<R: Reader> Followed<R> {
             born: ThreadBirth::default(),
             is_over: false,
             holds: false,
+            births: Births::default(),
         }
     }
 
@@ -209,17 +237,19 @@ impl<R: Reader> Followed<R> {
     /// is held itself comes before others that are to end later.
     fn end_sleeps(&mut self, session: &Session) {
         let (at, mut at_work, mut behind) = (Instant::now(), AtWork::default(), Behind::default());
+        let mut asleep: Vec<Asleep> = Vec::new();
         self.holds = false;
         for (index, thread) in self.threads.iter_mut().enumerate() {
             let Some(busy_ns) = self.reader.busy(&thread.kept) else {
                 return;
             };
             let now_ns = self.reader.now(&thread.kept);
-            let works = {
-                let ring = &thread.ring;
-                let seen = (ring.calls(), busy_ns, ring.unread_words());
-                thread.activity.look(seen, at, || is_running(ring.tid))
-            };
+            let (ring, activity) = (&thread.ring, &mut thread.activity);
+            let unread = ring.unread_words();
+            let works = activity.look((ring.calls(), busy_ns, unread), at, || is_running(ring.tid));
+            let process = self.processes.get(&ring.process);
+            let has_ended = || ring.finished() || process.is_none_or(|p| p.watched.ended());
+            let works = works && (unread > 0 || !activity.is_over(at, has_ended));
             if works {
                 at_work.add(thread.ring.number);
             }
@@ -228,29 +258,52 @@ impl<R: Reader> Followed<R> {
                 behind.add(index, now_ns.saturating_add(held.asked_ns));
             } else if works {
                 behind.add(index, now_ns);
+            } else if thread.waits.is_none() {
+                asleep.extend(thread.ring.asks().map(|asks| Asleep {
+                    now_ns,
+                    end_ns: now_ns.saturating_add(asks.ns),
+                    deadline_since: asks.by_deadline.then(|| thread.activity.called()),
+                }));
             }
         }
+        let fresh = self.processes.values().filter(|p| p.is_about_to_begin(at));
+        let fresh = fresh.map(|p| self.reader.process_now(&p.kept));
+        for ns in fresh.chain(self.births.expected(at)) {
+            at_work.add(wire::SEVERAL_WORK);
+            behind.add(usize::MAX, ns);
+        }
         session.tell_at_work(at_work.word());
+        session.tell_holds(self.holds);
         if !self.holds {
             return;
         }
-        let others = self.threads.iter().filter(|t| t.ring.held().is_none());
-        let mut woken = others.filter(|t| t.activity.may_be_woken());
-        // A thread that is woken works as soon as the host lets it.
-        if at_work.word() == wire::NOBODY && woken.any(|t| is_running(t.ring.tid)) {
+        if at_work.word() == wire::NOBODY && self.is_somebody_woken(session) {
             return;
         }
-        for (index, thread) in self.threads.iter().enumerate() {
+        for (index, thread) in self.threads.iter_mut().enumerate() {
             let held = thread.ring.held();
             let Some(held) = held.filter(|_| thread.ring.drained() && thread.waits.is_none())
             else {
                 continue;
             };
             let now_ns = self.reader.now(&thread.kept);
-            let others = behind.others(index);
+            let since = thread.activity.held_since(held.number, at);
+            let asleep = asleep.iter().filter(|a| a.comes_before(now_ns, since));
+            let others = behind.others(index).into_iter();
+            let others = others.chain(asleep.map(|a| a.end_ns)).min();
             let reached_ns = others.map_or(held.asked_ns, |ns| ns.saturating_sub(now_ns));
             thread.ring.reach(&held, reached_ns);
         }
+    }
+
+    /// Whether a thread works as soon as the host lets it, or has begun to since it was
+    /// looked at.
+    fn is_somebody_woken(&self, session: &Session) -> bool {
+        let mut others = self.threads.iter().filter(|t| t.ring.held().is_none());
+        let mut all = self.threads.iter();
+        others.any(|t| t.activity.may_be_woken() && is_running(t.ring.tid))
+            || all.any(|t| t.activity.has_moved(t.ring.calls(), t.ring.unread_words()))
+            || !session.is_caught_up()
     }
 
     /// Takes in what the ended command and its children have left; how many processes
@@ -310,13 +363,7 @@ impl<R: Reader> Followed<R> {
             return;
         };
         loop {
-            for index in self.by_time() {
-                for _ in 0..=wire::BLOCKS {
-                    if !self.step(index, Until::Now, 0) {
-                        break;
-                    }
-                }
-            }
+            self.read_what_is_written();
             match self.first_waiting() {
                 Some(now) if now.0 < first.0 => first = now,
                 _ => break,
@@ -324,6 +371,23 @@ impl<R: Reader> Followed<R> {
         }
         let (number, index) = first;
         self.step(index, Until::Now, number);
+    }
+
+    /// Reads each thread as far as it has written, or to where it waits.
+    fn read_what_is_written(&mut self) {
+        for index in self.by_time() {
+            for _ in 0..=wire::BLOCKS {
+                if !self.step(index, Until::Now, 0) {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Whether a process has died whose threads are not ended yet.
+    fn has_dead_threads(&self) -> bool {
+        let mut processes = self.processes.values();
+        processes.any(|p| p.died && p.live_threads > 0)
     }
 
     /// Adds the processes and threads that have appeared; whether there were any.
@@ -342,6 +406,7 @@ impl<R: Reader> Followed<R> {
     fn add_process(&mut self, entry: ProcessEntry) {
         self.born.processes += 1;
         let number = entry.number;
+        self.births.appear(entry.birth);
         let before = self.end_by_exec(entry.pid);
         if let Some((owner, _)) = entry.parent {
             self.read_catalogue(owner);
@@ -362,6 +427,7 @@ impl<R: Reader> Followed<R> {
             watched: Watched::new(entry.pid),
             children: 0,
             live_threads: 0,
+            without_threads: Some(Instant::now()),
             ended: false,
             died: false,
             entry,
@@ -376,11 +442,18 @@ impl<R: Reader> Followed<R> {
         let mut before = self.processes.iter_mut().rev();
         let (&number, old) = before.find(|(_, p)| p.entry.pid == pid && !p.ended)?;
         old.ended = true;
-        for _ in 0..MOST_GO_ON {
+        self.read_what_is_written();
+        while self.waits_in(number) {
             self.let_first_go_on();
         }
         self.end_threads(|ring, _| ring.process == number);
         Some(number)
+    }
+
+    /// Whether a thread of a process waits for others to be read.
+    fn waits_in(&self, number: u32) -> bool {
+        let mut threads = self.threads.iter();
+        threads.any(|t| t.ring.process == number && t.waits.is_some())
     }
 
     fn add_thread(&mut self, mut ring: Ring) {
@@ -394,9 +467,14 @@ impl<R: Reader> Followed<R> {
         };
         self.born.threads += 1;
         process.live_threads += 1;
+        process.without_threads = None;
+        if ring.birth != process.entry.birth {
+            self.births.appear(ring.birth);
+        }
         let kept = self.reader.begin_thread(process, &ring);
         let waits = self.reader.birth_of(&ring);
         self.threads.push(Thread {
+            has_begun: false,
             ring,
             kept,
             waits,
@@ -412,6 +490,7 @@ impl<R: Reader> Followed<R> {
             return false;
         }
         thread.waits = None;
+        self.begin(index);
         let thread = &self.threads[index];
         let (number, unread) = (
             thread.ring.process,
@@ -435,10 +514,27 @@ impl<R: Reader> Followed<R> {
         let taken = self
             .reader
             .read(process, thread.ring.tid, &mut thread.kept, &words);
+        for mark in self.reader.started() {
+            self.births.take(mark, Instant::now());
+        }
         thread.waits = taken.waits;
         let whole = unread.sealed && taken.waits.is_none();
         thread.ring.consume(taken.to, whole);
         taken.to > unread.from || whole
+    }
+
+    /// A thread is read for the first time: all before its start has been.
+    fn begin(&mut self, index: usize) {
+        let thread = &mut self.threads[index];
+        if let (false, Some(process)) = (
+            thread.has_begun,
+            self.processes.get_mut(&thread.ring.process),
+        ) {
+            thread.has_begun = true;
+            self.reader
+                .begin(process, thread.ring.tid, &mut thread.kept);
+            thread.ring.begin();
+        }
     }
 
     fn read_catalogue(&mut self, number: u32) {
@@ -465,6 +561,11 @@ impl<R: Reader> Followed<R> {
         // Order matters: a thread that appeared before its process ended is seen
         // after that, unless an older entry keeps it waiting.
         self.add_new(session);
+        if self.has_dead_threads() {
+            // Who killed them has said so before, and may not have been read so far.
+            self.read_what_is_written();
+            self.let_go_on(session);
+        }
         // And: what was written before the end is seen after it.
         loop {
             self.end_threads(|ring, process_ended| process_ended || ring.finished());

@@ -12,6 +12,12 @@ use super::wire;
 
 /// A thread that is in the same system call for so long waits.
 const WAITS: Duration = Duration::from_micros(200);
+/// A thread that starts another one, becomes another program or ends works for so long at
+/// most in that call.
+const HANDS_ON: Duration = super::births::PATIENCE;
+/// Who waits for the end of a thread or process is awake so long after it: the system shows
+/// the end a little earlier.
+const WOKEN: Duration = Duration::from_millis(1);
 /// A thread that neither executes anything nor calls for so long may be stopped: the system
 /// is asked, and again after as long.
 const STOPPED: Duration = Duration::from_millis(20);
@@ -48,6 +54,9 @@ pub(super) struct Activity {
     called: Instant,
     moved: Instant,
     is_stopped: bool,
+    ended: Option<Instant>,
+    /// The sleep that is held, and since when.
+    held: Option<(u32, Instant)>,
     /// Its calls and its time at the last look at what it does between them.
     before: (u32, u64),
     only_calls: bool,
@@ -61,6 +70,8 @@ impl Activity {
             called: at,
             moved: at,
             is_stopped: false,
+            ended: None,
+            held: None,
             before: (0, 0),
             only_calls: false,
         }
@@ -100,9 +111,40 @@ impl Activity {
         let stands_still = match does(calls) {
             wire::RUNS => self.is_stopped,
             wire::SLEEPS => true,
+            wire::HANDS_ON => at.duration_since(self.called) >= HANDS_ON,
             _ => at.duration_since(self.called) >= WAITS,
         };
         (!stands_still || unread > 0) && !self.only_calls
+    }
+
+    /// Since when the sleep of that number is held.
+    pub(super) fn held_since(&mut self, number: u32, at: Instant) -> Instant {
+        match self.held {
+            Some((held, since)) if held == number => since,
+            _ => self.held.insert((number, at)).1,
+        }
+    }
+
+    /// When it made its last call.
+    pub(super) fn called(&self) -> Instant {
+        self.called
+    }
+
+    /// Whether it has ended, and the host has had time to wake who waited for that.
+    pub(super) fn is_over(&mut self, at: Instant, has_ended: impl FnOnce() -> bool) -> bool {
+        if does(self.calls) != wire::HANDS_ON {
+            return false;
+        }
+        if self.ended.is_none() && has_ended() {
+            self.ended = Some(at);
+        }
+        self.ended
+            .is_some_and(|ended| at.duration_since(ended) >= WOKEN)
+    }
+
+    /// Whether it has done anything since it was looked at.
+    pub(super) fn has_moved(&self, calls: u32, unread: usize) -> bool {
+        (calls != self.calls || unread > 0) && !self.only_calls
     }
 
     /// Whether a thread that waits may have been woken, and not have been run since.
@@ -138,6 +180,27 @@ impl Behind {
             Some((_, first)) if first == index => self.second,
             first => first.map(|(ns, _)| ns),
         }
+    }
+}
+
+/// A thread that sleeps, or waits no longer than until a time.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asleep {
+    /// Its clock as it began.
+    pub(super) now_ns: u64,
+    /// The latest end, by its clock.
+    pub(super) end_ns: u64,
+    /// Since when, if the host's clock ends it.
+    pub(super) deadline_since: Option<Instant>,
+}
+
+impl Asleep {
+    /// Whether a sleep that began at `now_ns` and is held `since` then is to wait for this
+    /// one. A sleep that began earlier did so on the host, too, and ends there before. A
+    /// thread that sleeps from deadline to deadline has the less left the longer it is
+    /// waited for, so the sleep under way counts alone.
+    pub(super) fn comes_before(&self, now_ns: u64, since: Instant) -> bool {
+        self.now_ns >= now_ns && self.deadline_since.is_none_or(|began| began <= since)
     }
 }
 
@@ -203,6 +266,43 @@ mod tests {
         // A sleep needs no second look.
         assert!(!activity.look((word(4, wire::SLEEPS), 901, 0), after(400_002), running));
         assert!(activity.look((word(4, wire::RUNS), 901, 0), after(400_003), running));
+    }
+
+    #[test]
+    fn a_held_sleep_waits_for_later_ones_and_of_deadlines_for_those_under_way() {
+        let held = Instant::now();
+        let asleep = |now_ns, deadline_since| Asleep {
+            now_ns,
+            end_ns: now_ns + 10,
+            deadline_since,
+        };
+        let comes_before = |a: Asleep| a.comes_before(500, held);
+        assert!(!comes_before(asleep(499, None)) && comes_before(asleep(500, None)));
+        assert!(comes_before(asleep(500, Some(held))));
+        let next = held + Duration::from_millis(1);
+        assert!(!comes_before(asleep(500, Some(next))));
+        let mut activity = Activity::new(held);
+        assert_eq!(activity.held_since(3, held), held);
+        assert_eq!(activity.held_since(3, next), held);
+        assert_eq!(activity.held_since(4, next), next);
+    }
+
+    #[test]
+    fn who_starts_another_or_ends_works_in_that_call_for_a_second() {
+        let start = Instant::now();
+        let after = |ms| start + Duration::from_millis(ms);
+        let mut activity = Activity::new(start);
+        let calls = word(1, wire::HANDS_ON);
+        assert!(activity.look((calls, 500, 0), after(1), running));
+        assert!(activity.look((calls, 500, 0), after(1000), running));
+        assert!(!activity.look((calls, 500, 0), after(1001), running));
+        let ended = || true;
+        assert!(!activity.is_over(after(2000), || false));
+        assert!(!activity.is_over(after(2000), ended) && !activity.is_over(after(2000), ended));
+        assert!(activity.is_over(after(2001), || false));
+        assert!(!Activity::new(start).is_over(start, ended));
+        assert!(!activity.has_moved(calls, 0) && activity.has_moved(calls, 1));
+        assert!(activity.has_moved(word(1, wire::RUNS), 0));
     }
 
     #[test]

@@ -14,6 +14,7 @@
 
 mod address_space;
 mod ahead;
+mod births;
 mod catalogue;
 mod engine;
 mod follow;
@@ -533,6 +534,10 @@ impl EmulatedRun {
         let mut totals = totals(&self.recorder.seen());
         let unattributed = self.recorder.unattributed_write_bytes();
         totals.insert("dram.unattributed_write_bytes".to_owned(), unattributed);
+        let cut_sleeps = self.recorder.cut_sleeps();
+        if cut_sleeps > 0 {
+            totals.insert("cut_sleeps".to_owned(), cut_sleeps);
+        }
         let sets = self.recorder.set_facts();
         if sets.is_some() {
             totals.retain(|name, _| OF_PAGES.iter().all(|&id| events::name(id) != Some(name)));

@@ -6,25 +6,27 @@ use memgauge_machine::{Core, CoreId, Counts, Delivered, Machine};
 use memgauge_recording::Writer;
 use memgauge_recording::stacks::{self, Stacks};
 use memgauge_trace::{
-    CodeValue, Cpu, Loss, LossKind, Module, Pid, SetsFacts, Thread as ThreadRow, Tid, VirtAddr,
+    Cpu, Loss, LossKind, Module, Pid, SetsFacts, Thread as ThreadRow, Tid, VirtAddr,
     catalogue as events,
 };
 
 use super::address_space::{AddressSpace, Mapping};
+use super::births::StartMark;
 use super::catalogue::{Catalogue, CatalogueEvent};
 use super::follow::{self, Followed, Origin, Reader, Taken, Words};
 use super::path::{CallPath, CallsThen};
-use super::regions::{self, Reading, RegionMark, RegionMarkKind, ThreadRegions};
+use super::regions::{Reading, RegionMark, ThreadRegions};
 use super::replay::sets::{Ran, SetsReplay};
 use super::replay::{Cursor, OverflowSink, Program, Replay};
 use super::session::{ProcessEntry, Ring, Session};
 use super::sets::ClassSums;
-use super::waits::{MarkKind, Marker, Sync, Waits, host_ns};
+use super::waits::{Sync, Waits, host_ns};
 use crate::{Options, Result};
 use memgauge_host::program::ProgramFiles;
 use memgauge_host::regions::RequestedNames;
 use memgauge_recording::overflows::Trace;
 
+mod marks;
 mod rows;
 mod sites;
 
@@ -104,6 +106,8 @@ struct ModelReader {
     past_ns: u64,
     cut: u64,
     stray: u64,
+    /// Sleeps that lasted less than they were asked to.
+    cut_sleeps: u64,
     /// Ends of regions that had not begun.
     unmatched: u64,
     /// Regions that are recorded; empty: all that happens is.
@@ -157,6 +161,7 @@ impl Recorder {
             past_ns: 0,
             cut: 0,
             stray: 0,
+            cut_sleeps: 0,
             unmatched: 0,
             wanted,
             names: BTreeSet::new(),
@@ -314,6 +319,11 @@ impl Recorder {
         modelling.machine.unattributed_write_bytes() * u64::from(modelling.one_in())
     }
 
+    /// Sleeps that lasted less than they were asked to, as they were held too long.
+    pub(super) fn cut_sleeps(&self) -> u64 {
+        self.0.reader.cut_sleeps
+    }
+
     /// What the followed sets say of all, where some were followed.
     pub(super) fn set_facts(&self) -> Option<SetsFacts> {
         self.0.reader.sets.as_ref().map(ClassSums::facts)
@@ -399,6 +409,18 @@ impl Reader for ModelReader {
         (ring.birth > 0).then_some(ring.birth)
     }
 
+    fn begin(&mut self, process: &mut Process, tid: u32, thread: &mut Running) {
+        self.begin_at_birth(process, tid, thread);
+    }
+
+    fn started(&mut self) -> Vec<StartMark> {
+        self.waits.take_started()
+    }
+
+    fn process_now(&self, kept: &Recorded) -> u64 {
+        kept.now_ns
+    }
+
     fn now(&self, thread: &Running) -> u64 {
         self.machine.core(thread.core).time_ns()
     }
@@ -446,7 +468,6 @@ impl Reader for ModelReader {
         thread: &mut Running,
         words: &Words<'_>,
     ) -> Taken {
-        self.begin_at_birth(process, tid, thread);
         let mut at = words.from;
         let waits = loop {
             let asleep = self.waits.sleeps(tid).then(|| self.instructions(thread));
@@ -580,19 +601,6 @@ impl ModelReader {
         counts.get(events::INSTRUCTIONS)
     }
 
-    /// A thread begins when the one that started it did so.
-    fn begin_at_birth(&mut self, process: &mut Process, tid: u32, thread: &mut Running) {
-        let birth = std::mem::take(&mut thread.birth);
-        if birth > 0 && self.with_stacks {
-            let calls = self.started_in.remove(&birth);
-            process.kept.program.calls.begin(tid, calls);
-        }
-        if let Some(start_ns) = self.waits.start(birth) {
-            thread.start_ns = start_ns;
-            self.machine.core_mut(thread.core).0.begin_at(start_ns);
-        }
-    }
-
     /// Runs words through the model, up to where they end or say who waits.
     fn replay(
         &mut self,
@@ -641,53 +649,6 @@ impl ModelReader {
             path.rest(tid, &mut process.kept.program.calls);
         }
         at
-    }
-
-    /// Takes a begin or an end of a region, or a value.
-    fn take_region_mark(
-        &mut self,
-        process: &Process,
-        tid: u32,
-        thread: &mut Running,
-        mark: &RegionMark,
-    ) {
-        let core = self.machine.core(thread.core);
-        match mark.what {
-            RegionMarkKind::Begin => {
-                let name = process.kept.regions.get(&mark.name);
-                let wanted = name.is_some_and(|name| self.wanted.holds(name));
-                thread.regions.begin(mark.name, wanted, reading(core));
-            }
-            RegionMarkKind::End => thread.regions.end(mark.name, &reading(core)),
-            RegionMarkKind::Value(value) => {
-                let written = self.writer.push(CodeValue {
-                    time_ns: core.time_ns(),
-                    pid: Pid(process.entry.pid),
-                    tid: Tid(tid),
-                    name: regions::name_of(&process.kept.regions, mark.name),
-                    value,
-                });
-                self.note(written);
-            }
-            RegionMarkKind::Nothing => self.stray += 1,
-        }
-    }
-
-    /// Takes a release or a wait of a thread.
-    fn synchronise(&mut self, process: &Process, tid: u32, thread: &Running, sync: &Sync) {
-        if self.with_stacks && sync.what == MarkKind::Start {
-            let calls = process.kept.program.calls.now(tid);
-            self.started_in.insert(sync.number, calls);
-            if self.started_in.len() > MOST_STARTS {
-                self.started_in.pop_first();
-            }
-        }
-        let (core, _) = self.machine.core_mut(thread.core);
-        let by = Marker::now(process.entry.pid, tid, core.time_ns());
-        let until_ns = self.waits.take(sync, &by);
-        if let Some(until_ns) = until_ns {
-            core.wait_until(until_ns);
-        }
     }
 
     fn add_note(&mut self, note: Note) {

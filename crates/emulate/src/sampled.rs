@@ -20,6 +20,7 @@ use memgauge_trace::{
 };
 use rustix::time::{ClockId, clock_gettime};
 
+use super::births::StartMark;
 use super::catalogue::{Catalogue, CatalogueEvent};
 use super::engine::{Emulator, not_started, resolve};
 use super::follow::{self, Followed, Origin, Reader, Taken, Words};
@@ -555,6 +556,18 @@ impl Reader for SampleReader<'_> {
         (ring.birth > 0).then_some(ring.birth)
     }
 
+    fn begin(&mut self, _: &mut Process, _: u32, thread: &mut Running) {
+        self.begin_at_birth(thread);
+    }
+
+    fn started(&mut self) -> Vec<StartMark> {
+        self.waits.take_started()
+    }
+
+    fn process_now(&self, kept: &Modelled) -> u64 {
+        kept.now_ns
+    }
+
     fn now(&self, thread: &Running) -> u64 {
         self.machine.core(thread.core).time_ns()
     }
@@ -585,7 +598,6 @@ impl Reader for SampleReader<'_> {
         words: &Words<'_>,
     ) -> Taken {
         let began = own_time();
-        self.begin_at_birth(thread);
         let mut at = words.from;
         let waits = loop {
             at = self.replay(process, tid, thread, (words, at));

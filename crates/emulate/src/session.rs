@@ -79,10 +79,18 @@ pub(super) struct Ring {
     some_sets: bool,
 }
 
+/// How long a call waits at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Asks {
+    pub(super) ns: u64,
+    /// That is what the host's clock has left until a time of it.
+    pub(super) by_deadline: bool,
+}
+
 /// A sleep whose end is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct HeldSleep {
-    number: u32,
+    pub(super) number: u32,
     /// How long it was to be.
     pub(super) asked_ns: u64,
 }
@@ -225,6 +233,14 @@ impl Session {
         // Threads look at it often, so it is written only where it changes.
         if told.load(Ordering::Relaxed) != word {
             told.store(word, Ordering::Relaxed);
+        }
+    }
+
+    /// Tells threads that begin whether one is held that has slept.
+    pub(super) fn tell_holds(&self, holds: bool) {
+        let told = self.control.u32(control::HOLDS);
+        if told.load(Ordering::Relaxed) != u32::from(holds) {
+            told.store(u32::from(holds), Ordering::Relaxed);
         }
     }
 
@@ -440,6 +456,15 @@ impl Ring {
         self.shared.u32(ring::CALLS).load(Ordering::Acquire)
     }
 
+    /// The sleep or wait under way, if it is one that time ends.
+    pub(super) fn asks(&self) -> Option<Asks> {
+        let asks = self.shared.u64(ring::ASKS_NS).load(Ordering::Acquire);
+        (asks != 0).then_some(Asks {
+            ns: asks & !wire::DEADLINE,
+            by_deadline: asks & wire::DEADLINE != 0,
+        })
+    }
+
     /// The sleep whose end is held, if there is one.
     pub(super) fn held(&self) -> Option<HeldSleep> {
         let number = self.shared.u32(ring::HELD).load(Ordering::SeqCst);
@@ -459,6 +484,13 @@ impl Ring {
             let_go.store(held.number, Ordering::SeqCst);
             futex_wake(let_go);
         }
+    }
+
+    /// Tells the thread that its start has been read.
+    pub(super) fn begin(&self) {
+        let begun = self.shared.u32(ring::BEGUN);
+        begun.store(1, Ordering::SeqCst);
+        futex_wake(begun);
     }
 
     /// Tells the thread that its words are not read.

@@ -13,8 +13,10 @@ use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::atomic::AtomicU64;
 
+use memgauge_host::sys::process::Watched;
 use rustix::time::{ClockId, clock_gettime};
 
+use super::births::StartMark;
 use super::pipes::Pipe;
 use super::wire;
 use super::words::load;
@@ -22,7 +24,7 @@ use super::words::load;
 /// Releases remembered for each key. The oldest is forgotten first: a wait that came
 /// before all that are left then ends at once.
 const MOST_RELEASES: usize = 1024;
-/// Processes remembered that have written to a key.
+/// Processes remembered that may write to a key.
 const MOST_WRITERS: usize = 16;
 
 /// A mark of a thread that lets others go on, or that has waited.
@@ -41,7 +43,8 @@ pub(super) enum MarkKind {
     Acquire(u64),
     /// Waited until the last writer of the key closed it.
     AcquireEnd(u64),
-    Sleep(u64),
+    /// Slept for so long; and whether it asked for more.
+    Sleep(u64, bool),
     Start,
     /// A thread ends; with it its process, if so said.
     Exit(u32, bool),
@@ -63,6 +66,16 @@ pub(super) enum MarkKind {
     Room(u64, u64),
     /// Has read so many bytes from a pipe, in which so many were left.
     Take(u64, u64, u64),
+    /// Begins to wait for the key as others do, one of which lets all go on.
+    Arrive(u64),
+    /// Lets all go on that have arrived, and is the last to come.
+    Gather(u64),
+    /// The process may write to the key from now on.
+    Hold(u64),
+    /// A release: it will not write to the key any more.
+    Leave(u64),
+    /// The start of that number has failed.
+    NotStarted(u64),
     /// A mark of an unknown kind.
     Nothing,
 }
@@ -94,11 +107,14 @@ impl Sync {
 
     /// Whether the thread is not to be read on before all smaller numbers have been.
     pub(super) fn waits(&self) -> bool {
-        use MarkKind::{Acquire, AcquireEnd, Interrupted, JoinProcess, JoinThread, Room, Take};
+        use MarkKind::{
+            Acquire, AcquireEnd, Gather, Interrupted, JoinProcess, JoinThread, Room, Take,
+        };
         matches!(
             self.what,
             Acquire(_)
                 | AcquireEnd(_)
+                | Gather(_)
                 | JoinThread(_)
                 | JoinProcess(_)
                 | Interrupted(..)
@@ -114,7 +130,7 @@ impl MarkKind {
             wire::SYNC_RELEASE => MarkKind::Release(key, ns),
             wire::SYNC_ACQUIRE => MarkKind::Acquire(key),
             wire::SYNC_ACQUIRE_END => MarkKind::AcquireEnd(key),
-            wire::SYNC_SLEEP => MarkKind::Sleep(ns),
+            wire::SYNC_SLEEP => MarkKind::Sleep(ns, key > 0),
             wire::SYNC_START => MarkKind::Start,
             wire::SYNC_EXIT => MarkKind::Exit(key as u32, ns > 0),
             wire::SYNC_JOIN_THREAD => MarkKind::JoinThread(key as u32),
@@ -127,6 +143,11 @@ impl MarkKind {
             wire::SYNC_SHORT => MarkKind::Short(key, ns),
             wire::SYNC_ROOM => MarkKind::Room(key, ns),
             wire::SYNC_TAKE => MarkKind::Take(key, ns >> wire::TAKEN_SHIFT, ns & wire::TAKEN_BYTES),
+            wire::SYNC_ARRIVE => MarkKind::Arrive(key),
+            wire::SYNC_GATHER => MarkKind::Gather(key),
+            wire::SYNC_HOLD => MarkKind::Hold(key),
+            wire::SYNC_LEAVE => MarkKind::Leave(key),
+            wire::SYNC_NOT_STARTED => MarkKind::NotStarted(ns),
             _ => MarkKind::Nothing,
         }
     }
@@ -182,15 +203,14 @@ impl Release {
     }
 }
 
-/// Releases of one key by rising number, and who made them.
+/// Releases of one key by rising number.
 #[derive(Debug, Default)]
 struct Released {
     at: VecDeque<Release>,
-    writers: Vec<u32>,
 }
 
 impl Released {
-    fn add(&mut self, number: u64, ns: u64, pid: u32) {
+    fn add(&mut self, number: u64, ns: u64) {
         let release = Release {
             number,
             ns,
@@ -200,9 +220,6 @@ impl Released {
         self.at.insert(place, release);
         if self.at.len() > MOST_RELEASES {
             self.at.pop_front();
-        }
-        if !self.writers.contains(&pid) && self.writers.len() < MOST_WRITERS {
-            self.writers.push(pid);
         }
     }
 
@@ -240,6 +257,8 @@ struct Sleep {
 #[derive(Debug, Default)]
 pub(super) struct Waits {
     released: HashMap<u64, Released>,
+    /// Processes that may write to a key, and to how many pipes or sockets of it.
+    writers: HashMap<u64, Vec<(u32, u32)>>,
     /// When threads that have ended did.
     threads: HashMap<u32, u64>,
     /// How far each process has come.
@@ -248,9 +267,14 @@ pub(super) struct Waits {
     exits: HashMap<u32, u64>,
     starts: HashMap<u64, u64>,
     asleep: HashMap<u32, Sleep>,
+    /// Threads that have begun to wait for a key since all were let go on: the numbers of
+    /// their marks, and when.
+    arrived: HashMap<u64, Vec<(u64, u64)>>,
     pipes: HashMap<u64, Pipe>,
     /// Threads that write to a pipe: its key, and the number of their mark.
     writing: HashMap<u32, (u64, u64)>,
+    /// Starts taken since they were last asked for.
+    started: Vec<StartMark>,
 }
 
 impl Waits {
@@ -265,6 +289,7 @@ impl Waits {
             MarkKind::Release(key, delay_ns) => self.release(sync.number, key, delay_ns, by),
             MarkKind::Give(key, bytes) => {
                 self.release(sync.number, key, 0, by);
+                self.hold(key, by.pid, 0);
                 let pipe = self.pipes.entry(key).or_default();
                 pipe.write(sync.number, by.now_ns, bytes);
                 self.writing.insert(by.tid, (key, sync.number));
@@ -285,6 +310,8 @@ impl Waits {
                 .repeat(sync.number, ns),
             MarkKind::Start => {
                 self.starts.insert(sync.number, by.now_ns);
+                let start = StartMark::Started(sync.number, by.now_ns);
+                self.started.push(start);
             }
             MarkKind::Exit(tid, with_process) => {
                 self.threads.insert(tid, by.now_ns);
@@ -302,13 +329,24 @@ impl Waits {
                 let release = self.released.get(&key)?.last_before(sync.number)?;
                 return Some(release.after(by.now_ns));
             }
-            MarkKind::AcquireEnd(key) => return self.end_of(key, sync.number),
-            MarkKind::Sleep(ns) => return Some(by.now_ns.saturating_add(ns)),
+            MarkKind::AcquireEnd(key) => return self.end_of(key, sync.number, by.host_ns),
+            MarkKind::Arrive(key) => self.arrive(sync.number, key, by.now_ns),
+            MarkKind::Gather(key) => return self.gather(sync.number, key),
+            MarkKind::Hold(key) => self.hold(key, by.pid, 1),
+            MarkKind::Leave(key) => {
+                self.release(sync.number, key, 0, by);
+                self.leave(key, by.pid);
+            }
+            MarkKind::Sleep(ns, _) => return Some(by.now_ns.saturating_add(ns)),
             MarkKind::JoinThread(tid) => return self.threads.get(&tid).copied(),
             MarkKind::JoinProcess(pid) => return self.end_of_process(pid, by.host_ns),
             MarkKind::Interrupted(key, ns) => {
                 let since = slept.map_or(sync.number, |sleep| sleep.number);
                 return Some(self.interrupted(key, since..sync.number, by.now_ns, ns));
+            }
+            MarkKind::NotStarted(number) => {
+                self.starts.remove(&number);
+                self.started.push(StartMark::Failed(number));
             }
             MarkKind::Nothing => {}
         }
@@ -318,7 +356,41 @@ impl Waits {
     fn release(&mut self, number: u64, key: u64, delay_ns: u64, by: &Marker) {
         let at_ns = by.now_ns.saturating_add(delay_ns);
         let released = self.released.entry(key).or_default();
-        released.add(number, at_ns, by.pid);
+        released.add(number, at_ns);
+    }
+
+    /// A process may write to so many `more` of a key's, at least to one.
+    fn hold(&mut self, key: u64, pid: u32, more: u32) {
+        let writers = self.writers.entry(key).or_default();
+        if let Some((_, held)) = writers.iter_mut().find(|(writer, _)| *writer == pid) {
+            *held += more;
+        } else if writers.len() < MOST_WRITERS {
+            writers.push((pid, 1));
+        }
+    }
+
+    fn leave(&mut self, key: u64, pid: u32) {
+        if let Some(writers) = self.writers.get_mut(&key) {
+            writers.retain_mut(|(writer, held)| {
+                *held -= u32::from(*writer == pid);
+                *held > 0
+            });
+        }
+    }
+
+    fn arrive(&mut self, number: u64, key: u64, now_ns: u64) {
+        let arrived = self.arrived.entry(key).or_default();
+        arrived.push((number, now_ns));
+        if arrived.len() > MOST_RELEASES {
+            arrived.remove(0);
+        }
+    }
+
+    /// When the last came of those that have arrived before a mark; they all go on.
+    fn gather(&mut self, number: u64, key: u64) -> Option<u64> {
+        let arrived = self.arrived.get_mut(&key)?;
+        let gathered = arrived.extract_if(.., |(arrival, _)| *arrival < number);
+        gathered.map(|(_, ns)| ns).max()
     }
 
     /// A thread makes a mark: it no longer writes to a pipe.
@@ -400,18 +472,19 @@ impl Waits {
         deaths.chain(self.processes.get(&pid).copied()).max()
     }
 
-    /// When the last of those that wrote to `key` had ended or let it go.
-    fn end_of(&self, key: u64, number: u64) -> Option<u64> {
-        let released = self.released.get(&key)?;
-        let ends = released.writers.iter();
-        let ends = ends.filter_map(|pid| self.processes.get(pid).filter(|_| self.ended(*pid)));
-        let last = released.last_before(number).map(|release| release.ns);
-        ends.copied().chain(last).max()
+    /// When the last of those that may have written to `key` let it go, or was gone.
+    fn end_of(&self, key: u64, number: u64, host_ns: u64) -> Option<u64> {
+        let writers = self.writers.get(&key).into_iter().flatten();
+        let gone = writers.filter(|(pid, _)| self.is_gone(*pid));
+        let ends = gone.filter_map(|&(pid, _)| self.end_of_process(pid, host_ns));
+        let released = self.released.get(&key);
+        let last = released.and_then(|released| released.last_before(number));
+        ends.chain(last.map(|release| release.ns)).max()
     }
 
-    /// Whether a process's first thread has ended.
-    fn ended(&self, pid: u32) -> bool {
-        self.threads.contains_key(&pid)
+    /// Whether a process has ended. Of one that was killed no mark says so.
+    fn is_gone(&self, pid: u32) -> bool {
+        self.exits.contains_key(&pid) || Watched::new(pid).ended()
     }
 
     /// A process's clock shows `now_ns`.
@@ -425,6 +498,15 @@ impl Waits {
         self.exits.remove(&number);
         self.asleep.remove(&number);
         self.writing.remove(&number);
+        self.writers.retain(|_, writers| {
+            writers.retain(|(writer, _)| *writer != number);
+            !writers.is_empty()
+        });
+    }
+
+    /// Starts, and starts that failed, since this was last asked.
+    pub(super) fn take_started(&mut self) -> Vec<StartMark> {
+        std::mem::take(&mut self.started)
     }
 
     /// When what was started by the mark of that number was.
@@ -468,13 +550,24 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_pipe_comes_when_its_writers_have_ended() {
+    fn the_end_of_a_pipe_comes_when_all_that_may_write_to_it_have_left_it_or_are_gone() {
+        let (alive, killed) = (std::process::id(), u32::MAX >> 1);
+        let end = |number, waits: &mut Waits| take(waits, number, MarkKind::AcquireEnd(9), 7, 0);
         let waits = &mut Waits::default();
-        take(waits, 1, MarkKind::Release(9, 0), 50, 100);
-        waits.reach(50, 900);
-        assert_eq!(take(waits, 5, MarkKind::AcquireEnd(9), 7, 0), Some(100));
-        take(waits, 2, MarkKind::Exit(50, true), 50, 900);
-        assert_eq!(take(waits, 5, MarkKind::AcquireEnd(9), 7, 0), Some(900));
+        assert_eq!(end(5, waits), None);
+        take(waits, 1, MarkKind::Hold(9), alive, 50);
+        take(waits, 2, MarkKind::Give(9, 30), killed, 100);
+        waits.reach(alive, 900);
+        waits.reach(killed, 400);
+        assert_eq!(end(5, waits), Some(400));
+        take(waits, 3, MarkKind::Leave(9), alive, 700);
+        waits.reach(alive, 1_900);
+        take(waits, 6, MarkKind::Release(9, 0), alive, 1_900);
+        assert_eq!(end(5, waits), Some(700));
+        // One that ended and closed nothing.
+        take(waits, 2, MarkKind::Hold(9), alive, 50);
+        take(waits, 4, MarkKind::Exit(alive, true), alive, 1_900);
+        assert_eq!(end(5, waits), Some(1_900));
     }
 
     #[test]
@@ -507,6 +600,19 @@ mod tests {
         assert_eq!(take(waits, 4, join, 7, 0), Some(900));
         waits.begin(50);
         assert_eq!(take(waits, 4, join, 7, 0), None);
+    }
+
+    #[test]
+    fn who_lets_all_go_on_is_no_earlier_than_the_last_that_arrived() {
+        let waits = &mut Waits::default();
+        take(waits, 4, MarkKind::Arrive(9), 1, 400);
+        take(waits, 2, MarkKind::Arrive(9), 2, 900);
+        take(waits, 3, MarkKind::Arrive(8), 3, 999);
+        // Of the next round, though it is read before the end of this one.
+        take(waits, 7, MarkKind::Arrive(9), 2, 2_000);
+        assert_eq!(take(waits, 5, MarkKind::Gather(9), 4, 100), Some(900));
+        assert_eq!(take(waits, 6, MarkKind::Gather(9), 4, 100), None);
+        assert_eq!(take(waits, 8, MarkKind::Gather(9), 4, 100), Some(2_000));
     }
 
     const SIGNALS: u64 = 3;

@@ -3,7 +3,7 @@
 /// First word of every shared file.
 pub(super) const MAGIC: u32 = 0x3147_474d;
 /// Version of everything below.
-pub(super) const WIRE_VERSION: u32 = 14;
+pub(super) const WIRE_VERSION: u32 = 16;
 pub(super) const PAGE: usize = 4096;
 pub(super) const BLOCK_WORDS: usize = 32768;
 pub(super) const BLOCKS: usize = 8;
@@ -61,6 +61,11 @@ pub(super) const SYNC_GIVE: u64 = 13;
 pub(super) const SYNC_SHORT: u64 = 14;
 pub(super) const SYNC_ROOM: u64 = 15;
 pub(super) const SYNC_TAKE: u64 = 16;
+pub(super) const SYNC_NOT_STARTED: u64 = 17;
+pub(super) const SYNC_ARRIVE: u64 = 18;
+pub(super) const SYNC_GATHER: u64 = 19;
+pub(super) const SYNC_HOLD: u64 = 20;
+pub(super) const SYNC_LEAVE: u64 = 21;
 pub(super) const TAKEN_SHIFT: u32 = 23;
 pub(super) const TAKEN_BYTES: u64 = (1 << TAKEN_SHIFT) - 1;
 /// The key of signals to a group of processes.
@@ -72,8 +77,11 @@ pub(super) const NOBODY: u32 = 0;
 pub(super) const SEVERAL_WORK: u32 = u32::MAX;
 /// What a thread does, in the lowest bits of its count of calls.
 pub(super) const DOES_BITS: u32 = 2;
+/// Flag of how long a call waits: until a time of the host's clock.
+pub(super) const DEADLINE: u64 = 1 << 63;
 pub(super) const RUNS: u32 = 0;
 pub(super) const SLEEPS: u32 = 2;
+pub(super) const HANDS_ON: u32 = 3;
 pub(super) const PIECE_LOAD: u64 = 1 << 32;
 pub(super) const PIECE_STORE: u64 = 1 << 33;
 pub(super) const PIECE_SIZE_SHIFT: u32 = 16;
@@ -108,6 +116,7 @@ pub(super) mod control {
     pub(in super::super) const STOP: usize = 20;
     pub(in super::super) const SETS: usize = 32;
     pub(in super::super) const AT_WORK: usize = 40;
+    pub(in super::super) const HOLDS: usize = 44;
 }
 
 /// Offsets in every entry's first page.
@@ -145,10 +154,12 @@ pub(super) mod ring {
     pub(in super::super) const TAIL: usize = 128;
     pub(in super::super) const WAITING: usize = 132;
     pub(in super::super) const LET_GO: usize = 136;
+    pub(in super::super) const BEGUN: usize = 140;
     pub(in super::super) const REACHED_NS: usize = 144;
     pub(in super::super) const CALLS: usize = 228;
     pub(in super::super) const HELD: usize = 232;
     pub(in super::super) const ASKED_NS: usize = 240;
+    pub(in super::super) const ASKS_NS: usize = 248;
     pub(in super::super) const USED: usize = 192;
     /// Values of `TAKEN`.
     pub(in super::super) const IS_READ: u32 = 1;

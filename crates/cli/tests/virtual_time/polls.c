@@ -1,5 +1,5 @@
-/* A worker that scans memory, and threads that sleep while it does: `polls MODE`. The worker
- * takes as long in each mode. */
+/* A worker that scans memory, and threads that sleep while it does: `polls MODE [ROUNDS]`. The
+ * worker takes as long in each mode. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <poll.h>
@@ -15,15 +15,16 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { SCAN_BYTES = 32 << 20, ROUNDS = 6, SLEEPS = 400 };
+enum { SCAN_BYTES = 32 << 20, SLEEPS = 400 };
 
+static int rounds = 6;
 static char *memory;
 static atomic_int done;
 volatile char sink;
 
 static void *work(void *unused)
 {
-    for (int round = 0; round < ROUNDS; round++)
+    for (int round = 0; round < rounds; round++)
         for (volatile char *p = memory, *end = p + SCAN_BYTES; p < end; p += 64)
             sink += *p;
     atomic_store(&done, 1);
@@ -164,6 +165,8 @@ static void signal_a_sleeper(void)
 int main(int argc, char **argv)
 {
     const char *mode = argc > 1 ? argv[1] : "";
+    if (argc > 2)
+        rounds = atoi(argv[2]);
     memory = aligned_alloc(4096, SCAN_BYTES);
     memset(memory, 1, SCAN_BYTES);
     if (strcmp(mode, "alone") == 0)

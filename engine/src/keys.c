@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later
+ *
+ * Keys of what threads wait for, as the kernel shows it.
+ */
+#include "keys.h"
+
+#include <linux/futex.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "session.h"
+#include "sync.h"
+
+uint64_t mg_key(enum mg_key_space space, uint64_t a, uint64_t b)
+{
+    uint64_t x = (space * 0x9e3779b97f4a7c15ull) ^ a;
+    x = (x ^ x >> 31) * 0xbf58476d1ce4e5b9ull;
+    x = (x ^ x >> 29 ^ b) * 0x94d049bb133111ebull;
+    return (x ^ x >> 32) & MG_SYNC_KEY;
+}
+
+uint64_t mg_key_signals(uint64_t pid)
+{
+    return mg_key(MG_KEY_SIGNAL, (uint32_t)pid, 0);
+}
+
+uint64_t mg_key_alarm(void)
+{
+    return mg_key(MG_KEY_ALARM, getpid(), 0);
+}
+
+uint64_t mg_key_signal_timer(uint64_t id)
+{
+    return mg_key(MG_KEY_SIGNAL_TIMER, getpid(), (uint32_t)id);
+}
+
+uint64_t mg_key_futex(uint64_t addr, int op)
+{
+    if (op & FUTEX_PRIVATE_FLAG)
+        return mg_key(MG_KEY_FUTEX, getpid(), addr);
+    return mg_key(MG_KEY_SHARED_FUTEX, addr % MG_PAGE, 0);
+}
+
+static unsigned port(const struct sockaddr_storage *a)
+{
+    /* IPv4 and IPv6 have it at the same place. */
+    return ntohs(((const struct sockaddr_in *)a)->sin_port);
+}
+
+static bool is_inet(const struct sockaddr_storage *a)
+{
+    return a->ss_family == AF_INET || a->ss_family == AF_INET6;
+}
+
+static uint64_t between(unsigned a, unsigned b)
+{
+    return mg_key(MG_KEY_PORTS, a < b ? a : b, a < b ? b : a);
+}
+
+/* A connection is known by its two ports, a listening socket by its own. */
+static uint64_t socket_key(int fd)
+{
+    struct sockaddr_storage here = { 0 }, there = { 0 };
+    socklen_t room = sizeof here;
+    if (getsockname(fd, (struct sockaddr *)&here, &room) != 0 || !is_inet(&here))
+        return mg_key(MG_KEY_UNIX_SOCKETS, 0, 0);
+    room = sizeof there;
+    bool connected = getpeername(fd, (struct sockaddr *)&there, &room) == 0;
+    return between(port(&here), connected ? port(&there) : 0);
+}
+
+uint64_t mg_key_address(uint64_t at, uint64_t bytes)
+{
+    struct sockaddr_storage to = { 0 };
+    size_t room = bytes < sizeof to ? bytes : sizeof to;
+    if (!at || room < sizeof(sa_family_t) || !mg_guest_read(&to, at, room) || !is_inet(&to))
+        return 0;
+    return between(port(&to), 0);
+}
+
+static bool is_anon(int fd, const char *kind)
+{
+    char link[64], name[64];
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    ssize_t n = readlink(link, name, sizeof name - 1);
+    name[n > 0 ? n : 0] = 0;
+    return strstr(name, kind) != NULL;
+}
+
+static uint64_t anon_key(int fd, const struct stat *st)
+{
+    if (is_anon(fd, "timerfd"))
+        return mg_key(MG_KEY_TIMER, getpid(), fd);
+    if (is_anon(fd, "signalfd"))
+        return mg_key_signals(getpid());
+    return mg_key(MG_KEY_OBJECT, st->st_dev, st->st_ino);
+}
+
+uint64_t mg_key_fd_or_pipe(uint64_t arg, bool *pipe)
+{
+    struct stat st;
+    int fd = (int)arg;
+    *pipe = false;
+    if (fstat(fd, &st) != 0)
+        return 0;
+    *pipe = S_ISFIFO(st.st_mode);
+    if (*pipe)
+        return mg_key(MG_KEY_OBJECT, st.st_dev, st.st_ino);
+    if (S_ISSOCK(st.st_mode))
+        return socket_key(fd);
+    return (st.st_mode & S_IFMT) == 0 ? anon_key(fd, &st) : 0;
+}
+
+uint64_t mg_key_fd(uint64_t arg)
+{
+    bool pipe;
+    return mg_key_fd_or_pipe(arg, &pipe);
+}
+
+uint64_t mg_key_file(uint64_t arg)
+{
+    struct stat st;
+    return fstat((int)arg, &st) == 0 ? mg_key(MG_KEY_OBJECT, st.st_dev, st.st_ino) : 0;
+}
