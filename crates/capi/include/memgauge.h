@@ -87,6 +87,8 @@ const char *memgauge_error(void);
 
 int memgauge_settings_init(struct memgauge_settings *into);
 int memgauge_profiler_new(const struct memgauge_settings *settings, memgauge_profiler **into);
+/* In a child that is forked later, all functions refuse a profiler and its readers, and this
+ * lets go of nothing. */
 void memgauge_profiler_free(memgauge_profiler *profiler);
 
 /* Starts a program on the modelled machine, and samples it from its first instruction on.

@@ -21,11 +21,11 @@ mod layout;
 
 use layout::{CSample, CSettings, CStatistics};
 
-/// A profiler, and the path of its file of marks.
-pub struct CProfiler(Profiler, CString);
+/// A profiler, the path of its file of marks, and the process that made it.
+pub struct CProfiler(Profiler, CString, u32);
 
 /// A reader. Calls from several threads wait for each other.
-pub struct CReader(Mutex<(Reader, Vec<Sample>)>);
+pub struct CReader(Mutex<(Reader, Vec<Sample>)>, u32);
 
 const BAD_ARGUMENT: c_int = -1;
 const MISSING: c_int = -2;
@@ -79,6 +79,59 @@ fn plain(call: impl FnOnce() -> Result<(), Error>) -> c_int {
 unsafe fn object<'a, T>(pointer: *const T, what: &str) -> Result<&'a T, Error> {
     // SAFETY: as the caller promises.
     unsafe { pointer.as_ref() }.ok_or_else(|| absent(what))
+}
+
+/// What another process made is of no use in a forked child: the threads that work for it
+/// stayed behind, and the child has their locks as they were, and the parent's descriptors.
+trait Made {
+    const WHAT: &str;
+    fn maker(&self) -> u32;
+}
+
+impl Made for CProfiler {
+    const WHAT: &str = "profiler";
+    fn maker(&self) -> u32 {
+        self.2
+    }
+}
+
+impl Made for CReader {
+    const WHAT: &str = "reader";
+    fn maker(&self) -> u32 {
+        self.1
+    }
+}
+
+/// # Safety
+/// NULL, or a profiler or reader that was not freed.
+unsafe fn own<'a, T: Made>(pointer: *const T) -> Result<&'a T, Error> {
+    // SAFETY: as the caller promises.
+    let made = unsafe { object(pointer, T::WHAT) }?;
+    if made.maker() != std::process::id() {
+        return Err(Error::usage(format!(
+            "failed to use a {0}: process {1} made it, and this is a child that was forked later: \
+             make another",
+            T::WHAT,
+            made.maker()
+        )));
+    }
+    Ok(made)
+}
+
+/// Frees what this process made. A forked child only forgets it.
+///
+/// # Safety
+/// NULL, or a profiler or reader that is used no more.
+unsafe fn free<T: Made>(pointer: *mut T) {
+    // SAFETY: as the caller promises.
+    if unsafe { own(pointer) }.is_ok() {
+        // SAFETY: made by `Box::into_raw`, and freed once.
+        let made = unsafe { Box::from_raw(pointer) };
+        let _ = plain(|| {
+            drop(made);
+            Ok(())
+        });
+    }
 }
 
 /// # Safety
@@ -155,7 +208,7 @@ unsafe fn text_at(given: *const c_char) -> Result<Option<String>, Error> {
 fn made(profiler: Profiler) -> *mut CProfiler {
     let file = profiler.marks_file().unwrap_or_default();
     let file = CString::new(file.into_os_string().into_encoded_bytes()).unwrap_or_default();
-    Box::into_raw(Box::new(CProfiler(profiler, file)))
+    Box::into_raw(Box::new(CProfiler(profiler, file, std::process::id())))
 }
 
 fn unknown(what: &str, value: c_int) -> Error {
@@ -258,7 +311,7 @@ unsafe fn words(argv: *const *const c_char) -> Result<Vec<String>, Error> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memgauge_marks_file(profiler: *const CProfiler) -> *const c_char {
     // SAFETY: as the caller promises.
-    match unsafe { object(profiler, "profiler") } {
+    match unsafe { own(profiler) } {
         Ok(profiler) if !profiler.1.is_empty() => profiler.1.as_ptr(),
         Ok(_) => std::ptr::null(),
         Err(e) => {
@@ -291,7 +344,7 @@ pub unsafe extern "C" fn memgauge_region_name(
 ) -> i64 {
     guarded(|| {
         // SAFETY: as the caller promises.
-        let profiler = &unsafe { object(profiler, "profiler") }?.0;
+        let profiler = &unsafe { own(profiler) }?.0;
         let name = region_of(profiler, region)?.name;
         // SAFETY: as the caller promises.
         unsafe { write_text(&name, into, room) }
@@ -326,7 +379,7 @@ pub unsafe extern "C" fn memgauge_notes(
 ) -> i64 {
     guarded(|| {
         // SAFETY: as the caller promises.
-        let notes = unsafe { object(profiler, "profiler") }?.0.notes();
+        let notes = unsafe { own(profiler) }?.0.notes();
         // SAFETY: as the caller promises.
         unsafe { write_text(&notes.join("\n"), into, room) }
     })
@@ -338,14 +391,8 @@ pub unsafe extern "C" fn memgauge_notes(
 /// NULL, or a profiler that is used no more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memgauge_profiler_free(profiler: *mut CProfiler) {
-    if !profiler.is_null() {
-        // SAFETY: made by `memgauge_profiler_new`, and freed once.
-        let profiler = unsafe { Box::from_raw(profiler) };
-        let _ = plain(|| {
-            drop(profiler);
-            Ok(())
-        });
-    }
+    // SAFETY: as the caller promises.
+    unsafe { free(profiler) };
 }
 
 /// Functions of a profiler with a number, and what they do.
@@ -359,7 +406,7 @@ macro_rules! operations {
         pub unsafe extern "C" fn $name(profiler: *const CProfiler, $($arg: $kind),*) -> i64 {
             guarded(|| {
                 // SAFETY: as the caller promises.
-                let profiler = &unsafe { object(profiler, "profiler") }?.0;
+                let profiler = &unsafe { own(profiler) }?.0;
                 let call: fn(&Profiler, $($kind),*) -> Result<i64, Error> = $call;
                 call(profiler, $($arg),*)
             })
@@ -427,7 +474,7 @@ pub unsafe extern "C" fn memgauge_get_statistics(
 ) -> c_int {
     plain(|| {
         // SAFETY: as the caller promises.
-        let counts = unsafe { object(profiler, "profiler") }?.0.statistics(tid)?;
+        let counts = unsafe { own(profiler) }?.0.statistics(tid)?;
         // SAFETY: as the caller promises.
         unsafe { put(into, CStatistics::of(&counts), "statistics") }
     })
@@ -446,7 +493,7 @@ pub unsafe extern "C" fn memgauge_get_all_statistics(
 ) -> i64 {
     guarded(|| {
         // SAFETY: as the caller promises.
-        let all = unsafe { object(profiler, "profiler") }?.0.all_statistics();
+        let all = unsafe { own(profiler) }?.0.all_statistics();
         if into.is_null() && most > 0 {
             return Err(absent("statistics"));
         }
@@ -473,12 +520,15 @@ pub unsafe extern "C" fn memgauge_reader_new(
         // SAFETY: as the caller promises.
         unsafe { put(into, std::ptr::null_mut(), "reader") }?;
         // SAFETY: as the caller promises.
-        let profiler = &unsafe { object(profiler, "profiler") }?.0;
+        let profiler = &unsafe { own(profiler) }?.0;
         let reader = match tid {
             0 => profiler.reader(sharing(how)?)?,
             tid => profiler.reader_of(tid, sharing(how)?)?,
         };
-        let made = Box::into_raw(Box::new(CReader(Mutex::new((reader, Vec::new())))));
+        let made = Box::into_raw(Box::new(CReader(
+            Mutex::new((reader, Vec::new())),
+            std::process::id(),
+        )));
         // SAFETY: not NULL, as above.
         unsafe { put(into, made, "reader") }
     })
@@ -490,14 +540,8 @@ pub unsafe extern "C" fn memgauge_reader_new(
 /// NULL, or a reader that is used no more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memgauge_reader_free(reader: *mut CReader) {
-    if !reader.is_null() {
-        // SAFETY: made by `memgauge_reader_new`, and freed once.
-        let reader = unsafe { Box::from_raw(reader) };
-        let _ = plain(|| {
-            drop(reader);
-            Ok(())
-        });
-    }
+    // SAFETY: as the caller promises.
+    unsafe { free(reader) };
 }
 
 /// A descriptor that is readable while samples may wait. It is the reader's.
@@ -508,7 +552,7 @@ pub unsafe extern "C" fn memgauge_reader_free(reader: *mut CReader) {
 pub unsafe extern "C" fn memgauge_reader_fd(reader: *const CReader) -> c_int {
     guarded(|| {
         // SAFETY: as the caller promises.
-        let reader = unsafe { object(reader, "reader") }?;
+        let reader = unsafe { own(reader) }?;
         let inner = reader.0.lock().unwrap_or_else(|e| e.into_inner());
         Ok(inner.0.as_fd().as_raw_fd())
     }) as c_int
@@ -522,7 +566,7 @@ pub unsafe extern "C" fn memgauge_reader_fd(reader: *const CReader) -> c_int {
 pub unsafe extern "C" fn memgauge_reader_wait(reader: *const CReader, longest_ms: u32) -> c_int {
     guarded(|| {
         // SAFETY: as the caller promises.
-        let reader = unsafe { object(reader, "reader") }?;
+        let reader = unsafe { own(reader) }?;
         let inner = reader.0.lock().unwrap_or_else(|e| e.into_inner());
         let longest = Duration::from_millis(longest_ms.into());
         Ok(i32::from(inner.0.wait(longest)))
@@ -541,7 +585,7 @@ pub unsafe extern "C" fn memgauge_reader_read(
 ) -> i64 {
     guarded(|| {
         // SAFETY: as the caller promises.
-        let reader = unsafe { object(reader, "reader") }?;
+        let reader = unsafe { own(reader) }?;
         if into.is_null() {
             return Err(absent("samples"));
         }

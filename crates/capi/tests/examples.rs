@@ -173,6 +173,13 @@ fn c_sees_its_own_regions() {
 }
 
 #[test]
+fn a_forked_child_is_refused_and_harms_nothing() {
+    if let Some(text) = built("cc", "tests/fork.c", &[]) {
+        assert!(text.contains("a child that was forked later"), "{text}");
+    }
+}
+
+#[test]
 fn cpp_gets_addresses_of_a_thread_that_computes() {
     if !cfg!(target_arch = "x86_64") {
         return skipped(Need::Kernel, "source clock decodes x86-64 only");

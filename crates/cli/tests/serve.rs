@@ -148,6 +148,55 @@ fn what_a_healthy_stream_gets_is_neither_unread_nor_overwritten() {
     }
 }
 
+/// The same command for user 65534, with these groups.
+fn as_nobody(groups: &str, program: &Command) -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid=65534", "--regid=65534", groups]);
+    command.arg(program.get_program()).args(program.get_args());
+    command
+}
+
+/// Rights are the caller's, not those of whoever made the profiler.
+#[test]
+fn a_profiler_of_the_group_is_of_no_use_to_the_same_user_without_it() {
+    if !needs(&["root", "setpriv"]) {
+        return;
+    }
+    let Some(service) = Service::with(&["--group", "65533"]) else {
+        return;
+    };
+    // The program lies where this user may not look.
+    let copy = service.socket.with_file_name("memgauge");
+    std::fs::copy(PROGRAM, &copy).expect("room for a copy");
+    let ctl = |groups: &str, arguments: &[&str]| {
+        let mut command = Command::new(&copy);
+        command.arg("ctl").arg("--socket").arg(&service.socket);
+        command.args(arguments);
+        as_nobody(groups, &command).output().expect("it runs")
+    };
+    let roots = Running::busy();
+    let made = ctl("--groups=65533", &["new"]);
+    let id = String::from_utf8(made.stdout).expect("text");
+    let (id, pid) = (id.trim(), roots.pid());
+    for arguments in [
+        &["attach", id, "-p", &pid][..],
+        &["attach", id, "-t", &pid],
+        &["read", id],
+        &["read", id, "--follow"],
+        &["stats", id],
+        &["stop", id],
+    ] {
+        let output = ctl("--clear-groups", arguments);
+        assert!(!output.status.success(), "{arguments:?}");
+        let refused = complaint(&output);
+        assert!(refused.contains("the service's group"), "{refused}");
+    }
+    let attached = ctl("--groups=65533", &["attach", id, "-p", &pid]);
+    assert!(attached.status.success(), "{attached:?}");
+    let deleted = ctl("--clear-groups", &["delete", id]);
+    assert!(deleted.status.success(), "{deleted:?}");
+}
+
 #[test]
 fn a_user_profiles_own_processes_alone() {
     if !needs(&["root", "setpriv"]) {
@@ -156,12 +205,7 @@ fn a_user_profiles_own_processes_alone() {
     let Some(service) = Service::start() else {
         return;
     };
-    let as_nobody = |program: &Command| {
-        let mut command = Command::new("setpriv");
-        command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
-        command.arg(program.get_program()).args(program.get_args());
-        command
-    };
+    let as_nobody = |program: &Command| as_nobody("--clear-groups", program);
     // The program lies where this user may not look.
     let copy = service.socket.with_file_name("memgauge");
     std::fs::copy(PROGRAM, &copy).expect("room for a copy");
@@ -442,6 +486,75 @@ fn what_is_refused_takes_no_number_and_is_told_in_words_of_ctl() {
         id.parse::<u64>().expect("a number")
     });
     assert_eq!((first, second), (1, 2));
+}
+
+/// A process with more threads than the service has descriptors for.
+#[test]
+fn a_process_that_is_too_large_is_refused_and_clients_are_served() {
+    let Some(service) = Service::with_open_files(64) else {
+        return;
+    };
+    let id = service.new_profiler(&[]);
+    let threads: Vec<_> = (0..100)
+        .map(|_| {
+            let (stay, until) = std::sync::mpsc::channel::<()>();
+            (stay, std::thread::spawn(move || until.recv().is_err()))
+        })
+        .collect();
+    let own = std::process::id().to_string();
+    let attach = service.command(&["attach", &id, "-p", &own]).output();
+    let refused = complaint(&attach.expect("it runs"));
+    assert!(refused.contains("too many open files"), "{refused}");
+    // As many clients as it keeps descriptors for are served at once.
+    let clients: Vec<UnixStream> = (0..8).map(|_| service.connect()).collect();
+    assert_eq!(service.json(&["list"])["profilers"][0]["threads"], 0);
+    drop(clients);
+    for (stay, thread) in threads {
+        drop(stay);
+        assert!(thread.join().expect("it ends"));
+    }
+    let small = Running::busy();
+    let attached = service.ctl(&["attach", &id, "-p", &small.pid()]);
+    assert!(attached.starts_with("1 thread of process"), "{attached}");
+}
+
+#[test]
+fn a_new_profiler_has_the_period_and_the_event_that_it_samples() {
+    let Some(service) = Service::start() else {
+        return;
+    };
+    service.new_profiler(&["-e", "cpu-clock", "-c", "1"]);
+    let target = Running::busy();
+    service.ctl(&["attach", "1", "-p", &target.pid()]);
+    let listed = service.json(&["list"])["profilers"][0]["period"].clone();
+    let in_force = service.json(&["stats", "1", &target.pid()])["period"].clone();
+    assert_eq!(listed, in_force);
+    // Either this machine has the event, or that is said before anybody attaches.
+    let made = service.command(&["new", "-e", "cycles"]).output();
+    let made = made.expect("it runs");
+    match made.status.success() {
+        true => drop(service.ctl(&["attach", "2", "-p", &target.pid()])),
+        false => assert!(complaint(&made).contains("PMU"), "{made:?}"),
+    }
+}
+
+#[test]
+fn a_request_that_is_refused_prints_no_table_and_a_cause_stands_before_its_remedy() {
+    let Some(service) = Service::start() else {
+        return;
+    };
+    let follow = service.command(&["read", "99", "--follow"]).output();
+    let follow = follow.expect("it runs");
+    assert!(follow.stdout.is_empty(), "{follow:?}");
+    assert!(complaint(&follow).contains("no profiler has this number"));
+    let mut second = Command::new(PROGRAM);
+    second.args(["serve", "--metrics", &service.metrics, "--socket"]);
+    let second = second.arg(service.socket.with_file_name("t.sock")).output();
+    let taken = complaint(&second.expect("it runs"));
+    assert!(
+        taken.ends_with("in use: try another port with --metrics\n"),
+        "{taken}"
+    );
 }
 
 #[test]

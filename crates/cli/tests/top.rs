@@ -5,6 +5,7 @@ mod harness;
 
 mod tmux;
 
+use std::collections::HashSet;
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
@@ -346,6 +347,51 @@ fn a_target_that_vanishes_ends_nothing() {
 }
 
 #[test]
+fn a_process_that_has_ended_shows_the_period_that_it_had() {
+    let Some(hot) = Hot::built() else { return };
+    let running = hot.run(1, 0);
+    let pid = running.pid();
+    let (_watching, mut lines) = blocks(&["-p", &pid, "-c", "2000000"]);
+    await_block(&mut lines, |block| is_sampled(block, &pid));
+    drop(running);
+    await_block(&mut lines, |block| {
+        let has_ended = line(block, &pid).is_some_and(|f| f.get(9) == Some(&"x"));
+        has_ended && block.contains("; period 2.0 ms")
+    });
+}
+
+/// Each lives for some milliseconds, and the next look comes when it has ended.
+#[test]
+fn processes_that_begin_and_end_between_two_looks_have_their_rows() {
+    if Hot::built().is_none() {
+        return;
+    }
+    let line = "for i in 1 2 3 4 5 6 7 8; do sleep 0.05; done; sleep 4";
+    let output = top(&[
+        "-b",
+        "-n",
+        "2",
+        "-d",
+        "2s",
+        "--no-io",
+        "-e",
+        "page-faults",
+        "-c",
+        "1",
+        "--",
+        "sh",
+        "-c",
+        line,
+    ]);
+    let (text, errors) = said(&output);
+    let pid = |row: &str| row.split_whitespace().next().map(str::to_owned);
+    let rows = text.lines().filter(|row| row.ends_with(" x sleep"));
+    let sleeps: HashSet<Option<String>> = rows.map(pid).collect();
+    // On a busy host some are attached to too late to be sampled.
+    assert!(sleeps.len() >= 3, "{text}{errors}");
+}
+
+#[test]
 fn a_process_that_appears_later_is_followed() {
     let Some(hot) = Hot::built() else { return };
     let script = format!(
@@ -414,6 +460,7 @@ fn bad_input_is_refused_with_one_line() {
             "no such process",
         ),
         (&["-d", "1ms"], 2, "100ms or more"),
+        (&["-d", "0"], 2, "100ms or more"),
         (&["--source", "emulate"], 2, "memgauge record"),
         (
             &["--source", "clock", "-e", "faults"],
@@ -551,7 +598,7 @@ fn the_screen_answers_keys_and_resizing_and_gives_the_terminal_back() {
     terminal.resize((80, 24));
     terminal.screen_that("a smaller screen", |screen| !screen.contains("USER"));
     terminal.keys("-");
-    terminal.screen_with("period 2000000");
+    terminal.screen_with(&format!("process {pid}: period 2.0 ms"));
     terminal.keys("s");
     terminal.screen_with(&format!("process {pid} is not sampled"));
     terminal.keys("Escape");
@@ -560,6 +607,16 @@ fn the_screen_answers_keys_and_resizing_and_gives_the_terminal_back() {
         let is_back = !screen.contains("Hot code");
         is_back && line(&screen.replace('>', " "), &pid).is_some_and(|f| f.contains(&"s"))
     });
+    drop(running);
+    terminal.screen_that("the end of the process", |screen| {
+        line(&screen.replace('>', " "), &pid).is_some_and(|f| f.contains(&"x"))
+    });
+    for key in ["s", "-"] {
+        terminal.keys("o");
+        terminal.screen_that("no answer", |screen| !screen.contains("has ended"));
+        terminal.keys(key);
+        terminal.screen_with(&format!("process {pid} has ended"));
+    }
     terminal.keys("Space");
     terminal.screen_with("frozen");
     terminal.keys("/");

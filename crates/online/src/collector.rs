@@ -13,14 +13,16 @@ use memgauge_live::sample::attached::{Attached, Plan, ProcessCode, Told};
 use memgauge_live::sys::perf::{self, Said};
 
 use crate::control::Control;
-use crate::marks::ThreadMarks;
+use crate::descriptors::{self, not_looked_at};
+use crate::marks::{ThreadMarks, marks_of};
+use crate::missed::MissedThreads;
 use crate::pace::{Interest, Pace, Spent};
 use crate::phases::{Activity, Phases};
 use crate::registry::{Registry, SampledThread, State, add, wake};
 use crate::rest::Rest;
 use crate::ring::{Ring, RingWriter};
 use crate::sample::{Sample, WORDS};
-use crate::settings::{Settings, WhenFull};
+use crate::settings::{Settings, WhenFull, affordable};
 use crate::tasks::{Held, children, identity, threads};
 use crate::{Error, ErrorKind, Result};
 
@@ -65,10 +67,8 @@ pub(crate) struct Core {
     followed: BTreeSet<u32>,
     code: ProcessCode,
     next: u64,
-    /// Threads of followed processes that ended before they could be attached to, or
-    /// could not be attached to.
-    pub(crate) missed: u64,
-    /// Why the last of them could not, where it had not ended.
+    missed: MissedThreads,
+    /// Why the last of them that lived was missed.
     pub(crate) trouble: Option<String>,
     looked: Instant,
     /// Part of threads' time that may be taken, and what a sample takes, nanoseconds.
@@ -202,6 +202,7 @@ struct Drained {
 impl Core {
     pub(crate) fn new(settings: Settings, registry: &Arc<Registry>) -> Result<Core> {
         let mut plan = settings.plan()?;
+        check_event(&mut plan)?;
         let budget = settings
             .overhead
             .map(|allowed| affordable(&mut plan, allowed));
@@ -217,7 +218,7 @@ impl Core {
             followed: BTreeSet::new(),
             code: ProcessCode::default(),
             next: 0,
-            missed: 0,
+            missed: MissedThreads::default(),
             trouble: None,
             looked: Instant::now(),
             registry: Arc::clone(registry),
@@ -239,34 +240,39 @@ impl Core {
             return Err(Error::usage(message));
         }
         self.check_room(tid)?;
-        // Wakers take no descriptors from threads that are added.
-        self.rest.end();
         for _ in 0..ATTEMPTS {
-            let (Some(before), Some(held)) = (identity(tid), Held::of(tid)) else {
+            let look = |tid| Ok((identity(tid)?, Held::of(tid)?));
+            let looked = look(tid).map_err(|e| not_looked_at(tid, e))?;
+            let (Some(before), Some(held)) = looked else {
                 return Ok(None);
             };
+            // Wakers take no descriptors from threads that are added.
+            self.rest.end();
             let attached = self.plan.attach(tid, follows);
             // After it was attached to: from then on the kernel ends the sampling of a
             // program that changes its user.
             let allowed = self.settings.only_user.is_none_or(|u| held.belongs_to(u));
-            if identity(tid) != Some(before) {
+            if identity(tid).map_err(|e| not_looked_at(tid, e))? != Some(before) {
                 // It has ended, and another may have its number.
                 continue;
             }
             if !allowed {
                 return Err(not_own(tid));
             }
-            let attached = attached?;
-            return Ok(attached.map(|attached| self.attached(attached, before.pid, follows)));
+            let Some(attached) = attached? else {
+                return Ok(None);
+            };
+            descriptors::check(tid, attached.highest_descriptor())?;
+            return Ok(Some(self.attached(attached, before.pid, follows)));
         }
         Ok(None)
     }
 
     fn check_room(&self, tid: u32) -> Result<()> {
-        let most = self.settings.most_threads;
-        if self.registry.seats().threads.len() < most {
+        if self.registry.has_room(&self.settings) {
             return Ok(());
         }
+        let most = self.settings.most_threads;
         let message = format!(
             "failed to add thread `{tid}`: this profiler has {most} threads, the most it may \
              have: delete some, or clean up those that have ended"
@@ -307,22 +313,11 @@ impl Core {
     /// Attaches to all threads of a process, and follows it.
     pub(crate) fn add_process(&mut self, pid: u32) -> Result<usize> {
         let mut added = Vec::new();
-        for _ in 0..ATTEMPTS {
-            let new = self.not_attached(pid);
-            if new.is_empty() {
-                break;
-            }
-            for tid in new {
-                match self.try_add(tid, true) {
-                    Ok(number) => added.extend(number),
-                    Err(e) => {
-                        // All or nothing.
-                        added.iter().for_each(|&n| self.finish(n, State::Deleted));
-                        self.registry.remove(|t| added.contains(&t.number));
-                        return Err(e);
-                    }
-                }
-            }
+        if let Err(e) = self.add_threads(pid, &mut added) {
+            // All or nothing.
+            added.iter().for_each(|&n| self.finish(n, State::Deleted));
+            self.registry.remove(|t| added.contains(&t.number));
+            return Err(e);
         }
         if added.is_empty() && !self.by_tid.contains_key(&pid) {
             return Err(nobody("add", pid));
@@ -334,10 +329,24 @@ impl Core {
         Ok(added.len())
     }
 
-    fn not_attached(&self, pid: u32) -> Vec<u32> {
-        let mut all = threads(pid);
+    /// Attaches to all threads of a process, also those that it starts meanwhile.
+    fn add_threads(&mut self, pid: u32, added: &mut Vec<u64>) -> Result<()> {
+        for _ in 0..ATTEMPTS {
+            let new = self.not_attached(pid)?;
+            if new.is_empty() {
+                break;
+            }
+            for tid in new {
+                added.extend(self.try_add(tid, true)?);
+            }
+        }
+        Ok(())
+    }
+
+    fn not_attached(&self, pid: u32) -> Result<Vec<u32>> {
+        let mut all = threads(pid).map_err(|e| not_looked_at(pid, e))?;
         all.retain(|tid| !self.by_tid.contains_key(tid));
-        all
+        Ok(all)
     }
 
     fn number(&self, what: &str, tid: u32) -> Result<u64> {
@@ -508,22 +517,31 @@ impl Core {
         self.by_tid.insert(tid, number);
     }
 
-    /// A thread or process was started by one that is followed.
-    fn follow(&mut self, pid: u32, tid: u32) {
+    /// A thread or process was started by one that is followed. False where it lives and
+    /// could not be attached to.
+    fn follow(&mut self, pid: u32, tid: u32) -> bool {
         if self.by_tid.contains_key(&tid) {
-            return;
+            return true;
         }
-        let added = self.try_add(tid, true);
-        if !matches!(added, Ok(Some(_))) {
-            self.missed += 1;
-            self.trouble = added.err().map(|e| e.to_string()).or(self.trouble.take());
-            return;
+        match self.try_add(tid, true) {
+            Ok(Some(_)) => {}
+            missed => return self.miss(tid, missed.err()),
         }
         self.followed.insert(pid);
         // What it started before it was attached to.
         for child in children(pid, tid) {
             self.follow(child, child);
         }
+        true
+    }
+
+    /// Counts a thread that is not sampled, once: it is tried again at each look. `why` it
+    /// could not be attached to; `None`: it has ended, which is returned.
+    fn miss(&mut self, tid: u32, why: Option<Error>) -> bool {
+        let ended = why.is_none();
+        self.missed.note(tid, ended);
+        self.trouble = why.map(|e| e.to_string()).or(self.trouble.take());
+        ended
     }
 
     /// Threads of followed processes that no record told of: those that a thread started
@@ -533,11 +551,21 @@ impl Core {
             return;
         }
         self.looked = Instant::now();
+        let (mut there, mut goes_on) = (BTreeSet::new(), true);
         for pid in self.followed.clone() {
-            for tid in self.not_attached(pid) {
-                self.follow(pid, tid);
+            let Ok(new) = self.not_attached(pid) else {
+                // The next look will tell.
+                return;
+            };
+            for tid in new {
+                there.insert(tid);
+                // What one was refused, others that were refused would be, too.
+                if goes_on || !self.missed.has(tid) {
+                    goes_on &= self.follow(pid, tid);
+                }
             }
         }
+        self.missed.keep(&there);
     }
 
     /// Gives threads that cost too much, or that may cost more, another period.
@@ -610,25 +638,14 @@ impl Core {
     }
 }
 
-/// What a sample costs, where it has to be known; a timer begins at what that affords.
-fn affordable(plan: &mut Plan, allowed: f64) -> Result<(f64, f64)> {
-    let cost = plan.cost().ok_or_else(|| {
-        let message = "failed to keep to an overhead: what a sample costs cannot be measured here";
-        Error::new(ErrorKind::Missing, message)
-    })?;
-    plan.afford(cost.ns, allowed);
-    Ok((allowed, cost.ns))
-}
-
-/// Marks, whose times have to be those of the samples.
-fn marks_of(plan: &Plan) -> Result<ThreadMarks> {
-    match plan.is_monotonic() {
-        true => ThreadMarks::create(),
-        false => Err(Error::new(
-            ErrorKind::Missing,
-            "failed to tell regions of interest: records of PEBS have a clock of their own: \
-             take another event, or `memgauge record --region`",
-        )),
+/// An event that this machine lacks is refused before there is a thread to sample.
+fn check_event(plan: &mut Plan) -> Result<()> {
+    /// The calling thread, for the kernel.
+    const OWN: u32 = 0;
+    match plan.attach(OWN, false) {
+        Err(e) if e.kind() == ErrorKind::Missing => Err(e),
+        // What rights and limits allow depends on the thread, and may change.
+        _ => Ok(()),
     }
 }
 
@@ -704,6 +721,10 @@ impl Control for Common {
         self.core().set_period(tid, period)
     }
 
+    fn period_of_new(&self) -> u64 {
+        self.core().plan.period()
+    }
+
     fn set_period_of_new(&self, period: u64) -> u64 {
         let mut core = self.core();
         core.plan.set_period(period);
@@ -725,8 +746,9 @@ impl Control for Common {
         read();
     }
 
-    fn missed(&self) -> u64 {
-        self.core().missed
+    fn missed(&self) -> (u64, u64) {
+        let core = self.core();
+        (core.missed.ended, core.missed.alive)
     }
 
     fn notes(&self) -> Vec<String> {

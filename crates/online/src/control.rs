@@ -15,6 +15,8 @@ pub(crate) trait Control: Send + Sync {
     /// returns.
     fn want(&self, tid: u32, wanted: bool) -> Result<()>;
     fn set_period(&self, tid: u32, period: u64) -> Result<u64>;
+    /// The period of threads that are added now.
+    fn period_of_new(&self) -> u64;
     fn set_period_of_new(&self, period: u64) -> u64;
     fn set_buffer_of_new(&self, samples: usize);
     /// Brings the counts of a thread, or of all, up to date, and calls `read` while
@@ -22,7 +24,8 @@ pub(crate) trait Control: Send + Sync {
     fn look(&self, tid: Option<u32>, read: &mut dyn FnMut());
     /// Calls `read` while nothing is sampled.
     fn hold(&self, read: &mut dyn FnMut());
-    fn missed(&self) -> u64;
+    /// Threads that were not sampled: those that ended first, and those that lived.
+    fn missed(&self) -> (u64, u64);
     fn notes(&self) -> Vec<String>;
     /// Nobody asks any more: the thread that samples is to end.
     fn end(&self);

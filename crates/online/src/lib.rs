@@ -3,7 +3,9 @@
 
 mod collector;
 mod control;
+mod descriptors;
 mod marks;
+mod missed;
 mod pace;
 mod phases;
 mod profiler;
@@ -24,8 +26,11 @@ mod atomic {
 }
 
 /// Raises this process's limit of open files to what it may have; returns it. A thread
-/// takes two descriptors, in a followed process three.
+/// takes two descriptors, in a followed process three. Some are left to the program
+/// ([`kept_descriptors`]).
 pub use memgauge_live::sys::perf::raise_open_files;
+
+pub use descriptors::kept_descriptors;
 
 /// The variable that is to name [`Profiler::marks_file`] to programs.
 pub use memgauge_live::sample::marks::VARIABLE as MARKS_VARIABLE;
@@ -41,4 +46,4 @@ pub use regions::{Region, RegionId};
 pub use registry::{State, Statistics};
 pub use ring::Account;
 pub use sample::Sample;
-pub use settings::{Latency, Settings, Sharing, Source, WhenFull};
+pub use settings::{Latency, MOST_BUFFER, Settings, Sharing, Source, WhenFull};

@@ -5,10 +5,11 @@ use std::collections::{HashMap, VecDeque};
 use std::path::Path;
 
 use memgauge_host::regions::OpenRegions;
+use memgauge_live::sample::attached::Plan;
 use memgauge_live::sample::marks::{Mark, MarkFile, MarkKind};
 
-use crate::Result;
 use crate::regions::RegionTree;
+use crate::{Error, ErrorKind, Result};
 
 /// Marks of a thread that wait for a sample behind them; what is more is taken in at once,
 /// as if the samples before it had come.
@@ -41,6 +42,11 @@ impl Marked {
             MarkKind::End => drop(self.inside.end(&mark.name)),
             MarkKind::Value => {}
         }
+    }
+
+    /// Which regions are open is not known any more.
+    fn leave_all(&mut self) {
+        *self = Marked::default();
     }
 
     fn at(&mut self, time_ns: u64, tree: &mut RegionTree) -> u16 {
@@ -76,8 +82,13 @@ impl ThreadMarks {
 
     /// Reads what programs have written.
     pub(crate) fn read(&mut self) {
+        let before = self.lost();
         let threads = &mut self.threads;
         self.lost += self.file.take(false, |mark| add(threads, mark));
+        if self.lost() > before {
+            // Any thread's, and the end of a region may be among them.
+            self.threads.values_mut().for_each(Marked::leave_all);
+        }
     }
 
     /// The regions that a thread was in.
@@ -109,6 +120,18 @@ fn add(threads: &mut HashMap<(u32, u32), Marked>, mark: Mark) {
         && let Some(oldest) = marked.waiting.pop_front()
     {
         marked.take(oldest);
+    }
+}
+
+/// Marks, whose times have to be those of the samples.
+pub(crate) fn marks_of(plan: &Plan) -> Result<ThreadMarks> {
+    match plan.is_monotonic() {
+        true => ThreadMarks::create(),
+        false => Err(Error::new(
+            ErrorKind::Missing,
+            "failed to tell regions of interest: records of PEBS have a clock of their own: \
+             take another event, or `memgauge record --region`",
+        )),
     }
 }
 
@@ -161,6 +184,16 @@ mod tests {
         assert_eq!(at(24, 3), "");
         assert_eq!(at(26, 3), "c");
         assert_eq!(at(26, 4), "");
+    }
+
+    #[test]
+    fn after_a_loss_no_region_is_open_that_may_have_ended() {
+        let mut marks = ThreadMarks::create().expect("there is room");
+        let mut tree = RegionTree::default();
+        add(&mut marks.threads, mark(10, 2, MarkKind::Begin, "a"));
+        assert_ne!(marks.at((1, 2), 20, &mut tree), 0);
+        marks.threads.values_mut().for_each(Marked::leave_all);
+        assert_eq!(marks.at((1, 2), 30, &mut tree), 0);
     }
 
     #[test]

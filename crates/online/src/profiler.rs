@@ -214,6 +214,12 @@ impl Profiler {
         self.control.set_period(tid, check_period(period)?)
     }
 
+    /// The period of threads that are added now: the one that was set, or what the event
+    /// took instead.
+    pub fn period_of_new(&self) -> u64 {
+        self.control.period_of_new()
+    }
+
     /// Changes the period of threads that are added later. Returns what it became.
     ///
     /// # Errors
@@ -273,7 +279,8 @@ impl Profiler {
         let mut counts = Vec::new();
         self.control.look(None, &mut || {
             let seats = self.registry.seats();
-            counts = seats.threads.iter().map(|t| t.statistics()).collect();
+            counts.clone_from(&seats.made_room);
+            counts.extend(seats.threads.iter().map(|t| t.statistics()));
         });
         counts
     }
@@ -281,7 +288,14 @@ impl Profiler {
     /// Threads that followed processes started and that were not sampled: they ended
     /// before they could be attached to, or could not be.
     pub fn missed(&self) -> u64 {
-        self.control.missed()
+        let (ended, alive) = self.control.missed();
+        ended + alive
+    }
+
+    /// Those of [`Profiler::missed`] that lived and could not be attached to;
+    /// [`Profiler::notes`] say why. Each counts once, also where a later try succeeds.
+    pub fn missed_alive(&self) -> u64 {
+        self.control.missed().1
     }
 
     /// What had to be changed or given up of the settings, and what went wrong with
@@ -301,25 +315,8 @@ impl Profiler {
     /// Forgets threads that have ended or were deleted. Returns their last counts.
     pub fn clean(&self, which: Clean) -> Vec<Statistics> {
         let mut gone = Vec::new();
-        self.control.hold(&mut || gone = self.forgotten(which));
+        self.control.hold(&mut || gone = self.registry.clean(which));
         gone
-    }
-
-    fn forgotten(&self, which: Clean) -> Vec<Statistics> {
-        let over = {
-            let seats = self.registry.seats();
-            seats.threads.iter().filter(|t| t.is_over()).count()
-        };
-        let mut excess = match which {
-            Clean::AllBut(kept) => over.saturating_sub(kept),
-            Clean::All => over,
-            Clean::Read => 0,
-        };
-        self.registry.remove(|t| {
-            let gone = t.is_over() && (excess > 0 || (which == Clean::Read && t.is_read()));
-            excess -= usize::from(gone && excess > 0);
-            gone
-        })
     }
 }
 

@@ -269,6 +269,10 @@ impl Control for ProgramControl {
         Ok(period)
     }
 
+    fn period_of_new(&self) -> u64 {
+        self.run().period
+    }
+
     fn set_period_of_new(&self, period: u64) -> u64 {
         self.run().period = period;
         period
@@ -294,8 +298,9 @@ impl Control for ProgramControl {
         read();
     }
 
-    fn missed(&self) -> u64 {
-        self.run().missed
+    fn missed(&self) -> (u64, u64) {
+        // Each lives, and is not followed.
+        (0, self.run().missed)
     }
 
     fn notes(&self) -> Vec<String> {
@@ -323,7 +328,7 @@ impl SampleSink for Sink<'_> {
         if run.deleted.contains(&pid) {
             return off;
         }
-        if registry.seats().threads.len() >= run.settings.most_threads {
+        if !registry.has_room(&run.settings) {
             run.missed += 1;
             return off;
         }

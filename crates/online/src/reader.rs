@@ -48,7 +48,7 @@ impl Reader {
         }
         let mut seats = registry.seats();
         let queue = match sharing {
-            Sharing::Queue => SHARED_QUEUE,
+            Sharing::Queue | Sharing::Batch => SHARED_QUEUE,
             Sharing::Each => {
                 let taken = |queue: &usize| seats.readers.iter().any(|s| s.queue == *queue);
                 (1..QUEUES)
@@ -63,14 +63,17 @@ impl Reader {
             }
         }
         seats.shared |= queue == SHARED_QUEUE;
+        let lasts = sharing != Sharing::Batch;
         let number = seats.next_reader;
         seats.next_reader += 1;
         seats.readers.push(Seat {
             number,
             queue,
+            lasts,
             only,
             wake: own_wake.try_clone().map_err(failed)?,
         });
+        seats.settle_shared();
         drop(seats);
         // There may be samples from before.
         wake(&own_wake);
@@ -175,5 +178,6 @@ impl Drop for Reader {
                 thread.ring.close(self.queue);
             }
         }
+        seats.settle_shared();
     }
 }

@@ -5,9 +5,11 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use crate::Clean;
 use crate::regions::RegionTree;
 use crate::ring::{Account, QUEUES, Ring};
 use crate::sample::WORDS;
+use crate::settings::Settings;
 
 /// The queue that readers share.
 pub(crate) const SHARED_QUEUE: usize = 0;
@@ -201,6 +203,8 @@ impl SampledThread {
 pub(crate) struct Seat {
     pub(crate) number: u64,
     pub(crate) queue: usize,
+    /// It reads on, other than a batch.
+    pub(crate) lasts: bool,
     /// The thread it reads; `None`: all.
     pub(crate) only: Option<u64>,
     pub(crate) wake: UnixStream,
@@ -220,8 +224,49 @@ pub(crate) struct Seats {
     pub(crate) threads: Vec<Arc<SampledThread>>,
     pub(crate) readers: Vec<Seat>,
     pub(crate) next_reader: u64,
+    /// Last counts of threads that were forgotten for others, until somebody cleans up.
+    pub(crate) made_room: Vec<Statistics>,
     /// Whether somebody has begun to read the shared queue.
     pub(crate) shared: bool,
+}
+
+impl Seats {
+    /// Whether somebody reads the shared queue on and on.
+    fn shared_lasts(&self) -> bool {
+        let mut readers = self.readers.iter();
+        readers.any(|seat| seat.queue == SHARED_QUEUE && seat.lasts)
+    }
+
+    fn forget(&mut self, which: Clean) -> Vec<Statistics> {
+        let over = self.threads.iter().filter(|t| t.is_over()).count();
+        let mut excess = match which {
+            Clean::AllBut(kept) => over.saturating_sub(kept),
+            Clean::All => over,
+            Clean::Read => 0,
+        };
+        self.remove(|t| {
+            let gone = t.is_over() && (excess > 0 || (which == Clean::Read && t.is_read()));
+            excess -= usize::from(gone && excess > 0);
+            gone
+        })
+    }
+
+    fn remove(&mut self, mut gone: impl FnMut(&SampledThread) -> bool) -> Vec<Statistics> {
+        let (out, kept): (Vec<_>, Vec<_>) = std::mem::take(&mut self.threads)
+            .into_iter()
+            .partition(|thread| gone(thread));
+        self.threads = kept;
+        out.iter().map(|thread| thread.statistics()).collect()
+    }
+
+    /// The place of the shared queue stays when its readers go. Where nobody reads it on
+    /// it must not take the room of those who read.
+    pub(crate) fn settle_shared(&self) {
+        let lasts = self.shared_lasts();
+        for thread in &self.threads {
+            thread.ring.give_way(SHARED_QUEUE, !lasts);
+        }
+    }
 }
 
 impl Registry {
@@ -243,6 +288,7 @@ impl Registry {
     pub(crate) fn add(&self, thread: &Arc<SampledThread>) {
         let mut seats = self.seats();
         if seats.shared {
+            thread.ring.give_way(SHARED_QUEUE, !seats.shared_lasts());
             thread.ring.open(SHARED_QUEUE);
         }
         let all = seats.readers.iter().filter(|seat| seat.only.is_none());
@@ -254,16 +300,35 @@ impl Registry {
         self.changed();
     }
 
-    /// Threads are forgotten.
-    pub(crate) fn remove(&self, mut gone: impl FnMut(&SampledThread) -> bool) -> Vec<Statistics> {
+    /// Whether another thread may come. Where there are `most`, some that have ended make room.
+    pub(crate) fn has_room(&self, settings: &Settings) -> bool {
+        let most = settings.most_threads;
+        let unread = settings.ended_make_room.then_some(Clean::AllBut(most / 2));
         let mut seats = self.seats();
-        let (out, kept): (Vec<_>, Vec<_>) = std::mem::take(&mut seats.threads)
-            .into_iter()
-            .partition(|thread| gone(thread));
-        seats.threads = kept;
-        drop(seats);
+        for which in [Some(Clean::Read), unread].into_iter().flatten() {
+            if seats.threads.len() >= most {
+                let gone = seats.forget(which);
+                seats.made_room.extend(gone);
+                self.changed();
+            }
+        }
+        seats.threads.len() < most
+    }
+
+    /// Forgets threads that have ended or were deleted; the last counts of those and of
+    /// the ones that made room.
+    pub(crate) fn clean(&self, which: Clean) -> Vec<Statistics> {
+        let mut seats = self.seats();
+        let mut gone = std::mem::take(&mut seats.made_room);
+        gone.extend(seats.forget(which));
         self.changed();
-        out.iter().map(|thread| thread.statistics()).collect()
+        gone
+    }
+
+    /// Threads are forgotten.
+    pub(crate) fn remove(&self, gone: impl FnMut(&SampledThread) -> bool) {
+        self.seats().remove(gone);
+        self.changed();
     }
 
     /// Wakes those who read any of the threads.

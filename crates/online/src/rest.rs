@@ -18,6 +18,8 @@ use std::time::{Duration, Instant};
 
 use memgauge_live::sample::attached::{Attached, Plan, Waker};
 
+use crate::descriptors::is_for_sampling;
+
 /// So long nothing must have happened.
 const QUIET: Duration = Duration::from_millis(100);
 
@@ -62,7 +64,10 @@ impl Rest {
         } else {
             for (number, attached) in sampled {
                 // Without a waker for each rings have to be looked at.
-                let Some(waker) = plan.waker(attached.tid()) else {
+                let waker = plan.waker(attached.tid());
+                // The others' descriptors are not for this.
+                let waker = waker.filter(|w| is_for_sampling(w.as_fd().as_raw_fd()));
+                let Some(waker) = waker else {
                     self.end();
                     self.since = Some(Instant::now());
                     return;

@@ -15,7 +15,8 @@
 //! the cache lines that they look at.
 //!
 //! Each reader has a *queue*, its place in the ring; several readers may share one. A
-//! ring that refuses keeps whatever the queue furthest behind has not read.
+//! ring that refuses keeps whatever the queue furthest behind has not read. A queue that
+//! *gives way* does not count there while another does not: nobody may ever come back to it.
 //!
 //! What became of a sample is told twice: for each queue ([`Ring::account`]), and for all
 //! readers together ([`Ring::account_of_all`]), where one of them is enough. Readers keep
@@ -46,6 +47,8 @@ struct Queue {
     next: AtomicU64,
     /// Samples passed over, since they had been overwritten.
     overwritten: AtomicU64,
+    /// 1 where it keeps no room from readers of other queues.
+    gives_way: AtomicU64,
 }
 
 /// A ring of samples of `W` words.
@@ -90,6 +93,7 @@ impl<const W: usize> Ring<W> {
             Apart(Queue {
                 next: AtomicU64::new(NOBODY),
                 overwritten: AtomicU64::new(0),
+                gives_way: AtomicU64::new(0),
             })
         };
         let empty = || std::array::from_fn(|_| AtomicU64::new(0));
@@ -149,6 +153,27 @@ impl<const W: usize> Ring<W> {
         let from = self.floor();
         queue.overwritten.store(from, Ordering::Relaxed);
         queue.next.store(from, Ordering::Release);
+    }
+
+    /// Whether this queue keeps no room from readers of others. What it then misses counts
+    /// as overwritten for it.
+    pub fn give_way(&self, queue: usize, gives_way: bool) {
+        let told = &self.queues[queue].0.gives_way;
+        told.store(u64::from(gives_way), Ordering::Release);
+    }
+
+    /// The first sample that has to be kept: of the queues that do not give way, else of
+    /// all. `None` where no queue is open.
+    fn unread(&self) -> Option<u64> {
+        let (mut of_all, mut kept) = (NOBODY, NOBODY);
+        for queue in self.queues.iter().map(|q| &q.0) {
+            let next = queue.next.load(Ordering::Acquire);
+            of_all = of_all.min(next);
+            if next < kept && queue.gives_way.load(Ordering::Acquire) == 0 {
+                kept = next;
+            }
+        }
+        [kept, of_all].into_iter().find(|&next| next != NOBODY)
     }
 
     /// Nobody reads this queue any more.
@@ -303,12 +328,8 @@ impl<const W: usize> RingWriter<W> {
     fn room(&mut self, wanted: u64) -> usize {
         let capacity = self.ring.capacity;
         if self.head - self.kept_from + wanted > capacity {
-            let places = self.ring.queues.iter();
-            let read_until = places.map(|q| q.0.next.load(Ordering::Acquire)).min();
             // With no queue open all is kept that was.
-            if let Some(until) = read_until.filter(|&until| until != NOBODY) {
-                self.kept_from = until;
-            }
+            self.kept_from = self.ring.unread().unwrap_or(self.kept_from);
         }
         capacity.saturating_sub(self.head - self.kept_from) as usize
     }

@@ -37,6 +37,9 @@ pub enum Sharing {
     Each,
     /// Those that no other reader of this kind got: together they get each once.
     Queue,
+    /// As `Queue`, for a moment: its place keeps no room from other readers where a full
+    /// buffer refuses. So does that of `Queue` when the last of them is closed.
+    Batch,
 }
 
 /// How soon a sample can be read.
@@ -101,13 +104,16 @@ pub struct Settings {
     /// Samples tell the regions of interest that their thread was in, of programs that
     /// were started with [`crate::MARKS_VARIABLE`].
     pub regions: bool,
-    /// Threads at most, with those that ended and were not cleaned up. Further ones are
+    /// Threads at most, with those that ended and whose samples were not read. Further ones are
     /// refused; those of followed processes count as missed.
     pub most_threads: usize,
+    /// Where there are so many, threads that ended and that nobody has read make room, too, the
+    /// oldest first. Those that were read always do.
+    pub ended_make_room: bool,
 }
 
 /// Most samples of a buffer: 80 MiB for one thread.
-const MOST_BUFFER: usize = 1 << 20;
+pub const MOST_BUFFER: usize = 1 << 20;
 /// Most pages of a kernel's ring.
 const MOST_PAGES: usize = 1 << 14;
 
@@ -128,6 +134,7 @@ impl Settings {
             only_user: None,
             regions: false,
             most_threads: usize::MAX,
+            ended_make_room: false,
         }
     }
 
@@ -142,7 +149,7 @@ impl Settings {
         }
         if let Some(allowed) = self.overhead.filter(|o| !(0.0001..=0.5).contains(o)) {
             let message = format!(
-                "failed to keep to an overhead of `{allowed}`: take 0.0001 to 0.5 (0.01 is 1 %)"
+                "failed to keep to an overhead of `{allowed}`: take 0.0001 to 0.5 (0.01 % to 50 %)"
             );
             return Err(Error::usage(message));
         }
@@ -164,6 +171,12 @@ impl Settings {
             (None, Rate::Period(period) | Rate::Frequency(period)) => period,
         };
         let rebuild = self.source == Source::Clock;
+        if rebuild && (self.kernel || self.physical) {
+            return Err(Error::usage(
+                "failed to sample with source clock: it samples user code, and knows no physical \
+                 addresses: leave `kernel` and `physical` out, or take an event",
+            ));
+        }
         let wake = match self.latency {
             Latency::TenMilliseconds => Wake::HalfFull,
             Latency::OneMillisecond => Wake::EachRecord,
@@ -241,6 +254,16 @@ fn check_rights(event: &Event, (kernel, physical): (bool, bool)) -> Result<()> {
         event.name
     );
     Err(Error::new(ErrorKind::Refused, message))
+}
+
+/// What a sample costs, where it has to be known; a timer begins at what that affords.
+pub(crate) fn affordable(plan: &mut Plan, allowed: f64) -> Result<(f64, f64)> {
+    let cost = plan.cost().ok_or_else(|| {
+        let message = "failed to keep to an overhead: what a sample costs cannot be measured here";
+        Error::new(ErrorKind::Missing, message)
+    })?;
+    plan.afford(cost.ns, allowed);
+    Ok((allowed, cost.ns))
 }
 
 pub(crate) fn check_period(period: u64) -> Result<u64> {

@@ -1,9 +1,11 @@
 //! Threads and processes, by `/proc`.
 
 use std::fs::{File, read_dir, read_to_string};
-use std::io::Read;
+use std::io::{self, Read};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
+
+use memgauge_live::sys::perf::is_out_of_descriptors;
 
 /// What tells a thread from another that gets its number later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,15 +15,36 @@ pub(crate) struct Identity {
     started: u64,
 }
 
+/// What is read of `/proc`; `None` where it is not there (any more).
+///
+/// # Errors
+/// This process has too many files open: that says nothing of the other one.
+fn there<T>(read: io::Result<T>) -> io::Result<Option<T>> {
+    match read {
+        Err(e) if is_out_of_descriptors(&e) => Err(e),
+        read => Ok(read.ok()),
+    }
+}
+
 /// Who has this number now; `None` where nobody has, or one that has ended and that its
 /// parent has not asked after.
-pub(crate) fn identity(tid: u32) -> Option<Identity> {
+///
+/// # Errors
+/// This process has too many files open.
+pub(crate) fn identity(tid: u32) -> io::Result<Option<Identity>> {
     // A thread of this number is found below its own process only by its `status`.
-    let status = read_to_string(format!("/proc/{tid}/status")).ok()?;
+    let status = there(read_to_string(format!("/proc/{tid}/status")))?;
+    let Some(pid) = status.as_deref().and_then(process) else {
+        return Ok(None);
+    };
+    let stat = there(read_to_string(format!("/proc/{pid}/task/{tid}/stat")))?;
+    let started = stat.as_deref().and_then(started);
+    Ok(started.map(|started| Identity { pid, started }))
+}
+
+fn process(status: &str) -> Option<u32> {
     let line = status.lines().find_map(|line| line.strip_prefix("Tgid:"))?;
-    let pid = line.trim().parse().ok()?;
-    let stat = read_to_string(format!("/proc/{pid}/task/{tid}/stat")).ok()?;
-    started(&stat).map(|started| Identity { pid, started })
+    line.trim().parse().ok()
 }
 
 /// A thread at one moment, whoever gets its number later.
@@ -29,8 +52,12 @@ pub(crate) struct Held(File);
 
 impl Held {
     /// `None` where nobody has this number.
-    pub(crate) fn of(tid: u32) -> Option<Held> {
-        File::open(format!("/proc/{tid}")).ok().map(Held)
+    ///
+    /// # Errors
+    /// This process has too many files open.
+    pub(crate) fn of(tid: u32) -> io::Result<Option<Held>> {
+        let file = there(File::open(format!("/proc/{tid}")))?;
+        Ok(file.map(Held))
     }
 
     /// Whether it still runs, is this user's in every respect, and may be looked into by
@@ -68,12 +95,16 @@ fn started(stat: &str) -> Option<u64> {
 }
 
 /// Threads of a process, in the order of their numbers.
-pub(crate) fn threads(pid: u32) -> Vec<u32> {
-    let entries = read_dir(format!("/proc/{pid}/task")).into_iter().flatten();
-    let names = entries.flatten().map(|e| e.file_name());
+///
+/// # Errors
+/// This process has too many files open.
+pub(crate) fn threads(pid: u32) -> io::Result<Vec<u32>> {
+    let entries = there(read_dir(format!("/proc/{pid}/task")))?;
+    let names = entries.into_iter().flatten().flatten();
+    let names = names.map(|e| e.file_name());
     let mut all: Vec<u32> = names.filter_map(|n| n.to_str()?.parse().ok()).collect();
     all.sort_unstable();
-    all
+    Ok(all)
 }
 
 /// Processes that a thread has started.
@@ -116,7 +147,7 @@ mod tests {
     fn a_thread_that_has_ended_belongs_to_nobody() {
         let child = std::process::Command::new("sleep").arg("1000").spawn();
         let mut child = child.expect("sleep is there");
-        let held = Held::of(child.id()).expect("it runs");
+        let held = Held::of(child.id()).expect("procfs").expect("it runs");
         let own = File::open("/proc/self/status").and_then(|f| f.metadata());
         let own = own.expect("procfs").uid();
         assert!(held.belongs_to(own));
@@ -129,9 +160,10 @@ mod tests {
     #[test]
     fn this_process_is_the_same_twice_and_nobody_is_nobody() {
         let own = std::process::id();
-        assert!(identity(own).is_some());
-        assert_eq!(identity(own), identity(own));
-        assert!(threads(own).contains(&own));
-        assert_eq!(identity(u32::MAX / 2), None);
+        let who = |tid| identity(tid).expect("procfs");
+        assert!(who(own).is_some());
+        assert_eq!(who(own), who(own));
+        assert!(threads(own).expect("procfs").contains(&own));
+        assert_eq!(who(u32::MAX / 2), None);
     }
 }

@@ -26,6 +26,66 @@ fn counts(profiler: &Profiler, worker: &Worker) -> Statistics {
     counts
 }
 
+/// 40 processes one after another, in a profiler that may have eight threads.
+#[test]
+fn threads_that_have_ended_make_room_for_those_that_come() {
+    for is_read in [false, true] {
+        let settings = Settings {
+            most_threads: 8,
+            ended_make_room: !is_read,
+            ..faults()
+        };
+        let Some(profiler) = profiler(settings) else {
+            return;
+        };
+        let mut reader = profiler.reader(Sharing::Each).expect("a reader");
+        let line = "read go; i=0; while [ $i -lt 40 ]; do sleep 0.02; i=$((i+1)); done";
+        #[expect(clippy::zombie_processes, reason = "the loop below waits for its end")]
+        let mut shell = Command::new("sh")
+            .args(["-c", line])
+            .stdin(Stdio::piped())
+            .spawn()
+            .expect("a shell runs");
+        profiler.add_process(shell.id()).expect("it waits");
+        drop(shell.stdin.take());
+        let (mut delivered, mut ended) = (0, false);
+        while !ended {
+            ended = shell.try_wait().expect("it is a child").is_some();
+            reader.wait(Duration::from_millis(5));
+            if is_read {
+                delivered += all(&mut reader).len() as u64;
+            }
+        }
+        until("the end of all", || {
+            let counts = profiler.all_statistics();
+            counts.iter().all(|s| s.state == State::Ended)
+        });
+        delivered += all(&mut reader).len() as u64;
+        assert_eq!(profiler.missed(), 0);
+        // Also of those that made room.
+        let counts = profiler.clean(Clean::All);
+        assert_eq!(counts.len(), 41);
+        let taken: u64 = counts.iter().map(|s| s.samples).sum();
+        assert!(taken >= 41, "{taken}");
+        assert_eq!(delivered == taken, is_read, "{delivered} of {taken}");
+        assert!(profiler.all_statistics().is_empty());
+    }
+}
+
+#[test]
+fn clock_takes_no_setting_that_it_cannot_keep() {
+    for (kernel, physical) in [(true, false), (false, true)] {
+        let settings = Settings {
+            kernel,
+            physical,
+            ..Settings::of(Source::Clock)
+        };
+        let error = Profiler::new(settings).err().expect("refused");
+        assert_eq!(error.kind(), ErrorKind::Usage, "{error}");
+        assert!(error.to_string().contains("user code"), "{error}");
+    }
+}
+
 #[test]
 fn every_fault_is_delivered_overwritten_or_lost() {
     let settings = Settings {
@@ -94,6 +154,48 @@ fn a_buffer_that_refuses_keeps_the_oldest() {
     let second = all(&mut reader);
     assert_eq!(second.len(), 64);
     assert!(first.iter().all(|s| s.time_ns < second[0].time_ns));
+}
+
+/// A batch that was read once, and a reader of the queue that went away, leave a place in the
+/// buffer to which nobody may come back.
+#[test]
+fn a_place_that_nobody_reads_takes_no_room_from_a_reader() {
+    for left_by in [Sharing::Batch, Sharing::Queue] {
+        let settings = Settings {
+            buffer: 64,
+            ring_pages: 128,
+            when_full: WhenFull::RefuseNewest,
+            ..faults()
+        };
+        let Some(profiler) = profiler(settings) else {
+            return;
+        };
+        let worker = Worker::new();
+        profiler.add_thread(worker.tid).expect("it can be added");
+        let mut running = profiler.reader(Sharing::Each).expect("a reader");
+        let mut left = profiler.reader(left_by).expect("a reader");
+        let touch = |running: &mut Reader| {
+            worker.work(Work::Touch(20));
+            counts(&profiler, &worker);
+            all(running).len() as u64
+        };
+        let mut got = touch(&mut running);
+        assert!(left.read(&mut Vec::new(), 10) == 10, "a part of it");
+        drop(left);
+        // More than the buffer holds.
+        (0..10).for_each(|_| got += touch(&mut running));
+        profiler.stop(worker.tid).expect("it runs");
+        got += all(&mut running).len() as u64;
+        let counts = counts(&profiler, &worker);
+        assert!(counts.is_exact() && counts.samples >= 220, "{counts:?}");
+        assert_eq!((counts.refused, got), (0, counts.samples), "{left_by:?}");
+        // Whoever comes back to the place gets what is there, and is told of the rest.
+        let mut again = profiler.reader(Sharing::Batch).expect("a reader");
+        let found = all(&mut again).len() as u64;
+        let account = again.accounts()[&worker.tid];
+        assert_eq!((found, account.waiting), (64, 0));
+        assert_eq!(account.overwritten, counts.samples - 10 - found);
+    }
 }
 
 /// A queue that nobody uses is no reason to call samples unread that another reader got.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use memgauge_online::{Clean, Latency, Profiler, Settings, State, Statistics};
+use memgauge_online::{Clean, Latency, MOST_BUFFER, Profiler, Settings, State, Statistics};
 
 use crate::bodies::{
     FullName, Lifetime, NewProfiler, ShownProfiler, ShownProgram, ShownThread, SourceName, Totals,
@@ -278,6 +278,7 @@ impl Profilers {
         let mut settings = new.settings()?;
         settings.only_user = (rights == Rights::Own).then_some(peer.uid);
         settings.most_threads = self.most_threads(settings.buffer)?;
+        settings.ended_make_room = true;
         self.begin(peer.uid)?;
         // Without the lock: where an overhead is set, the cost of a sample is measured.
         let made = self.make(peer, &mut new, &mut settings);
@@ -293,7 +294,7 @@ impl Profilers {
             connection: (new.lifetime == Lifetime::Connection).then_some(connection),
             changing: Mutex::new(Changing {
                 on: true,
-                period: settings.period,
+                period: settings.period.map(|_| profiler.period_of_new()),
                 buffer: settings.buffer.next_power_of_two(),
             }),
             new,
@@ -334,7 +335,7 @@ impl Profilers {
         if most == 0 {
             let why = format!(
                 "failed to size a buffer of `{buffer}` samples: take {} at most",
-                self.limits.buffer_bytes / SAMPLE_BYTES
+                (self.limits.buffer_bytes / SAMPLE_BYTES).min(MOST_BUFFER)
             );
             return Err(Refusal::bad(why));
         }
@@ -358,8 +359,28 @@ impl Profilers {
         Ok(())
     }
 
-    /// One's own profiler, or anyone's for whom that is allowed.
+    /// A profiler to use: one's own, or anyone's for whom that is allowed. Rights are those
+    /// of the caller of now: a user's other programs may lack the group of the one that
+    /// made it.
     pub(crate) fn get(
+        &self,
+        (peer, rights): (&Peer, Rights),
+        id: u64,
+    ) -> Result<Arc<Entry>, Refusal> {
+        let entry = self.find((peer, rights), id)?;
+        if rights == Rights::Own && entry.settings.only_user.is_none() {
+            let why = format!(
+                "failed to use profiler `{id}`: it may sample everybody's processes, and \
+                 this caller own ones alone: ask as a member of the service's group, or make \
+                 another"
+            );
+            return Err(Refusal::new(403, "not_allowed", why));
+        }
+        Ok(entry)
+    }
+
+    /// A profiler to look at or to delete.
+    pub(crate) fn find(
         &self,
         (peer, rights): (&Peer, Rights),
         id: u64,
@@ -496,6 +517,23 @@ mod tests {
             [seen(own(&one)), seen(own(&two)), seen((&two, Rights::All))],
             [1, 0, 1]
         );
+    }
+
+    #[test]
+    fn a_profiler_of_everybody_is_of_no_use_to_a_caller_without_that_right() {
+        if !has_perf() {
+            return;
+        }
+        let all = profilers(Limits::default());
+        let one = peer(1001);
+        let id = all
+            .create((&one, Rights::All), NewProfiler::default(), 1)
+            .expect("a profiler")
+            .id;
+        assert_eq!(refused(all.get((&one, Rights::Own), id)), 403);
+        assert!(all.find((&one, Rights::Own), id).is_ok(), "to delete it");
+        assert_eq!(refused(all.find((&peer(1002), Rights::Own), id)), 403);
+        assert!(all.get((&one, Rights::All), id).is_ok());
     }
 
     #[test]

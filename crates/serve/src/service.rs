@@ -139,10 +139,10 @@ impl Service {
                 let made = self.profilers.create(who, new, caller.connection)?;
                 with_status(201, &made.show())
             }
-            Operation::ShowProfiler => ok(&entry()?.show()),
+            Operation::ShowProfiler => ok(&self.profilers.find(who, found.id)?.show()),
             Operation::ChangeProfiler => change_profiler(&*entry()?, &read(body)?),
             Operation::DeleteProfiler => {
-                let id = entry()?.id;
+                let id = self.profilers.find(who, found.id)?.id;
                 self.profilers.delete(id);
                 nothing()
             }
@@ -304,7 +304,7 @@ fn batch(entry: Arc<Entry>, query: &Query, caller: &Caller<'_>) -> Result<Answer
         return Err(Refusal::bad(why));
     }
     let end = Instant::now() + Duration::from_millis(wait_ms);
-    let mut reader = entry.profiler.reader(Sharing::Queue)?;
+    let mut reader = entry.profiler.reader(Sharing::Batch)?;
     let mut samples = Vec::new();
     let gone = entry.gone();
     // Whoever deletes the profiler meanwhile does not wait for this.

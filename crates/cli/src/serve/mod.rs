@@ -127,8 +127,9 @@ pub(crate) fn serve(args: &Serve) -> anyhow::Result<Exit> {
     raise_open_files();
     let metrics = args.metrics.map(|address| {
         let listener = TcpListener::bind(address);
-        listener.with_context(|| {
-            format!("failed to listen at `{address}`: try another port with --metrics")
+        listener.map_err(|e| {
+            let why = memgauge_online::Error::system(format!("failed to listen at `{address}`"), e);
+            anyhow::anyhow!("{}: try another port with --metrics", why.in_full())
         })
     });
     let metrics = metrics.transpose()?;

@@ -1,6 +1,6 @@
 //! Numbers of the live screen, in few characters.
 
-use crate::units::spoken_bytes;
+use crate::units::{number_of, spoken_bytes, spoken_seconds};
 
 pub(super) fn dash() -> String {
     "-".to_owned()
@@ -24,9 +24,12 @@ pub(super) fn rate(n: f64) -> String {
     }
 }
 
-/// `1 thread`, `2 threads`.
-pub(super) fn number_of(n: usize, word: &str, ending: &str) -> String {
-    format!("{n} {word}{}", if n == 1 { "" } else { ending })
+/// A period with its unit: of a timer nanoseconds.
+pub(super) fn spoken_period(period: u64, timer: bool) -> String {
+    match timer {
+        true => spoken_seconds(period as f64 / 1e9),
+        false => number_of(period, "event", "s"),
+    }
 }
 
 pub(super) fn count(n: u64) -> String {
@@ -38,5 +41,17 @@ pub(super) fn bytes(n: f64) -> String {
     match n {
         n if n < 0.5 => "0".to_owned(),
         n => spoken_bytes(n as u64).replace(' ', "").replace("iB", ""),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_period_has_its_unit_and_one_event_is_one() {
+        assert_eq!(spoken_period(1, false), "1 event");
+        assert_eq!(spoken_period(2, false), "2 events");
+        assert_eq!(spoken_period(2_000_000, true), "2.0 ms");
     }
 }

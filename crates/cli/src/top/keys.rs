@@ -69,6 +69,14 @@ impl Choice {
         lines.iter().position(is).unwrap_or(0)
     }
 
+    /// Keeps the mark on the process or thread that has it on the screen now, wherever that
+    /// moves to.
+    pub(super) fn hold(&mut self, lines: &[Line]) {
+        if let Some(line) = lines.get(self.place(lines)) {
+            self.selected = Some((line.pid, line.tid));
+        }
+    }
+
     /// `lines`: those on the screen now.
     pub(super) fn key(&mut self, key: KeyEvent, lines: &[Line]) -> Request {
         if key.kind == KeyEventKind::Release {
@@ -211,6 +219,21 @@ mod tests {
         assert_eq!(choice.place(&lines[..2]), 0, "it is gone");
         assert_eq!(press(&mut choice, &[], &[KeyCode::Up]), Request::Redraw);
         assert_eq!(choice.selected, None);
+    }
+
+    #[test]
+    fn the_mark_stays_with_its_process_before_any_key_moved_it() {
+        let mut lines = [line(1, "a"), line(2, "b")];
+        let mut choice = Choice::default();
+        choice.hold(&lines);
+        lines.reverse();
+        choice.hold(&lines);
+        let minus = KeyCode::Char('-');
+        let asked = press(&mut choice, &lines, &[minus]);
+        assert_eq!(asked, Request::Period(1, 2.0), "not of the first line");
+        choice.hold(&[]);
+        choice.hold(&lines[..1]);
+        assert_eq!(choice.selected, Some((2, None)), "the other has gone");
     }
 
     #[test]

@@ -27,7 +27,8 @@ use crate::args::Source;
 use crate::outcome::{Exit, usage};
 use crate::sampler::{Wanted, is_clock};
 use crate::terminal;
-use crate::units::{Duration as Interval, Percent};
+use crate::units::{Duration as Interval, Percent, nanoseconds, overhead};
+use figures::spoken_period;
 use keys::{Choice, Request};
 use model::{Shown, TopOrder};
 use screen::{Parts, Room, draw, heat_columns};
@@ -57,10 +58,10 @@ pub(crate) struct Top {
     #[arg(short = 'c', long = "count", value_name = "PERIOD", conflicts_with = "overhead",
           value_parser = clap::value_parser!(u64).range(1..))]
     period: Option<u64>,
-    /// Limit the share of each thread's processor time that sampling takes, as in 1%
-    #[arg(long, value_name = "PERCENT")]
+    /// Limit the share of each thread's processor time that sampling takes: 0.01% to 50%
+    #[arg(long, value_name = "PERCENT", value_parser = overhead)]
     overhead: Option<Percent>,
-    /// Time between two looks (500ms; a bare number is seconds, as for top)
+    /// Time between two looks, 100ms or more (a bare number is seconds, as for top)
     #[arg(short, long, value_name = "TIME", default_value = "1s", value_parser = seconds)]
     delay: Interval,
     /// Print text for scripts instead of a screen; also where the output is no terminal
@@ -92,11 +93,9 @@ pub(crate) struct Top {
 
 fn seconds(text: &str) -> Result<Interval, String> {
     let bare = text.parse::<f64>().is_ok();
-    if bare {
-        format!("{text}s").parse()
-    } else {
-        text.parse()
-    }
+    let unit = if bare { "s" } else { "" };
+    // What is too short is refused below, in words of its own.
+    nanoseconds(&format!("{text}{unit}")).map(|ns| Interval { ns })
 }
 
 /// Runs until the user has seen enough.
@@ -268,6 +267,12 @@ impl Live {
         self.draw()
     }
 
+    /// What is on the screen: the next key is for what is marked there.
+    fn hold_mark(&mut self) {
+        let lines = self.choice.lines(&self.shown);
+        self.choice.hold(&lines);
+    }
+
     /// The process that is looked into.
     fn opened(&self) -> Option<LookInto> {
         let (columns, rows) = screen_size();
@@ -300,15 +305,18 @@ impl Live {
                 self.shown.on = !self.shown.on;
             }
             Request::TurnProcess(pid) => {
-                let now = match watch.turn_process(pid) {
-                    true => "sampled",
-                    false => "not sampled",
+                self.choice.said = match watch.turn_process(pid) {
+                    Ok(true) => format!("process {pid} is sampled from now on"),
+                    Ok(false) => format!("process {pid} is not sampled from now on"),
+                    Err(why) => why,
                 };
-                self.choice.said = format!("process {pid} is {now} from now on");
             }
             Request::Period(pid, factor) => {
                 self.choice.said = match watch.change_period(pid, factor) {
-                    Ok(period) => format!("process {pid}: period {period}"),
+                    Ok(period) => {
+                        let period = spoken_period(period, self.shown.timer);
+                        format!("process {pid}: period {period}")
+                    }
                     Err(why) => why,
                 }
             }
@@ -320,7 +328,8 @@ impl Live {
         Ok(true)
     }
 
-    fn draw(&self) -> anyhow::Result<()> {
+    fn draw(&mut self) -> anyhow::Result<()> {
+        self.hold_mark();
         let (columns, rows) = screen_size();
         let style = Style {
             width: columns,

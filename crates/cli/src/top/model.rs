@@ -81,8 +81,10 @@ pub(super) struct Line {
     pub(super) io_per_s: Option<[f64; 2]>,
     /// Threads that are sampled.
     pub(super) threads: usize,
-    /// Period now; `None` where threads differ.
+    /// Period now, of one that has ended its last; `None` where there is none, or threads
+    /// differ.
     pub(super) period: Option<u64>,
+    pub(super) periods_differ: bool,
     /// Samples lost since it was attached to.
     pub(super) lost: u64,
 }

@@ -2,10 +2,10 @@
 
 use memgauge_report::Style;
 
-use super::figures::{bytes, count, dash, number_of, percent, rate};
+use super::figures::{bytes, count, dash, percent, rate, spoken_period};
 use super::keys::{Choice, FEW_KEYS, HELP, KEYS};
 use super::model::{Detail, Heat, Line, Place, Sampling, Shown, share};
-use crate::units::{spoken_bytes, spoken_seconds};
+use crate::units::{number_of, spoken_bytes};
 
 /// Meaning of a row; the only thing that has a colour.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -147,14 +147,11 @@ fn head(shown: &Shown, choice: &Choice, room: Room) -> Vec<Row> {
     );
     let sampled = shown.processes.iter().filter(|line| line.threads > 0);
     let samples: u64 = shown.processes.iter().map(|line| line.sums.samples).sum();
+    let threads = shown.threads.iter().filter(|line| live(line));
     let of = format!(
         "{}, {}",
-        number_of(sampled.count(), "process", "es"),
-        number_of(
-            shown.threads.iter().filter(|line| live(line)).count(),
-            "thread",
-            "s"
-        )
+        number_of(sampled.count() as u64, "process", "es"),
+        number_of(threads.count() as u64, "thread", "s")
     );
     let rates = format!(
         "{} samples/s, {} lost",
@@ -395,8 +392,12 @@ fn look_into(shown: &Shown, detail: &Detail, style: &Style, room: Room) -> Vec<R
     let own = shown.processes.iter().find(|line| line.pid == detail.pid);
     let own: Vec<Line> = own.cloned().into_iter().collect();
     let mut rows = table(shown, &own, (0, 1), None, style, room);
-    let period = own.first().and_then(|line| line.period);
-    let period = period.map_or("differs by thread".to_owned(), |p| spoken_period(shown, p));
+    let period = match own.first() {
+        Some(line) if line.periods_differ => "differs by thread".to_owned(),
+        own => own
+            .and_then(|line| line.period)
+            .map_or_else(dash, |period| spoken_period(period, shown.timer)),
+    };
     rows.push(Row::of(
         Meaning::Heading,
         format!(
@@ -412,8 +413,11 @@ fn look_into(shown: &Shown, detail: &Detail, style: &Style, room: Room) -> Vec<R
         rows.push(Row::of(
             Meaning::Warning,
             format!(
-                "{} samples were lost: shares are those of the rest; a longer period loses fewer",
-                count(detail.lost)
+                "{}: shares are those of the rest; a longer period loses fewer",
+                match detail.lost {
+                    1 => "1 sample was lost".to_owned(),
+                    lost => format!("{} samples were lost", count(lost)),
+                }
             ),
         ));
     }
@@ -486,9 +490,10 @@ fn heat_rows(heat: &Heat, style: &Style, room: Room) -> Vec<Row> {
     let columns = heat.cells.first().map_or(0, Vec::len);
     let name = style.name(&heat.region);
     let title = format!(
-        "Heat of {name}: a row is {}, a column {} s, darkest {most} samples",
+        "Heat of {name}: a row is {}, a column {} s, darkest {}",
         spoken_bytes(heat.row_bytes),
-        60 / columns.max(1)
+        60 / columns.max(1),
+        number_of(most, "sample", "s")
     );
     let mut rows = vec![Row::of(Meaning::Heading, title)];
     for (at, cells) in heat.cells.iter().enumerate() {
@@ -519,13 +524,6 @@ fn shade(n: u64, most: u64, unicode: bool) -> char {
     match n {
         0 => ' ',
         n => shades[((n * shades.len() as u64).div_ceil(most.max(1)) as usize - 1).min(3)],
-    }
-}
-
-fn spoken_period(shown: &Shown, period: u64) -> String {
-    match shown.timer {
-        true => spoken_seconds(period as f64 / 1e9),
-        false => format!("{period} events"),
     }
 }
 

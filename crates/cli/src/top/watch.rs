@@ -12,7 +12,8 @@ use memgauge_host::sys::launch::Held;
 use memgauge_host::sys::process::{monotonic_ns, own_usage};
 use memgauge_io::{Filter, Meter, Setup};
 use memgauge_online::{
-    Clean, ErrorKind, Profiler, Reader, Sample, Sharing, State, Statistics, raise_open_files,
+    Clean, ErrorKind, Profiler, Reader, Sample, Sharing, State, Statistics, kept_descriptors,
+    raise_open_files,
 };
 use memgauge_trace::{DeviceId, Direction};
 
@@ -24,8 +25,6 @@ use crate::sampler::{Wanted, in_words, is_timer};
 
 /// Descriptors of a thread in a followed process.
 const DESCRIPTORS_OF_THREAD: u64 = 3;
-/// Descriptors that are left for what processes start, and for files.
-const DESCRIPTORS_LEFT: u64 = 64;
 /// A process without processor time for so long makes room for others.
 const IDLE: Duration = Duration::from_secs(10);
 /// An ended process is shown for so long.
@@ -50,8 +49,32 @@ struct Process {
     lost: u64,
     /// Whether it is or was sampled.
     sampled: bool,
+    /// The shortest and the longest period of its threads, of one that has ended its last.
+    periods: Option<(u64, u64)>,
     busy: Option<Instant>,
     ended: Option<Instant>,
+}
+
+impl Process {
+    /// One whose first sample has come: it may end before the next look.
+    fn met(pid: u32, modelled: bool, users: &mut Users) -> Process {
+        Process {
+            task: task(pid, modelled).unwrap_or_default(),
+            user: users.of(pid),
+            sampled: true,
+            ..Process::default()
+        }
+    }
+}
+
+/// A process that there is now.
+fn task(pid: u32, modelled: bool) -> Option<Task> {
+    let mut task = tasks::task(pid)?;
+    if modelled && let Some(name) = emulated_name(&tasks::words(pid)) {
+        // The process is the engine's.
+        task.command = name;
+    }
+    Some(task)
 }
 
 /// What a key asks of the processes that are sampled.
@@ -176,10 +199,16 @@ pub(super) struct Plan {
 impl Watch {
     pub(super) fn start(plan: &Plan) -> anyhow::Result<Watch> {
         raise_open_files();
+        // Loading it takes seconds: before the program starts, and before the first interval.
+        let io = match plan.io {
+            true => Io::start(),
+            // Nothing is missing that was not wanted.
+            false => Err(String::new()),
+        };
         if plan.modelled {
             let started = Modelled::start(&plan.command, plan.output, &plan.wanted)?;
             let of_program = (started.profiler, started.source, false);
-            let mut watch = Watch::of(plan, of_program, vec![started.pid])?;
+            let mut watch = Watch::of(plan, of_program, vec![started.pid], io)?;
             watch.begin();
             return Ok(watch);
         }
@@ -188,7 +217,7 @@ impl Watch {
         let started = held.iter().map(Held::pid);
         let named: Vec<u32> = plan.named.iter().copied().chain(started).collect();
         let of_source = (profiler, in_words(&source), is_timer(&source));
-        let mut watch = Watch::of(plan, of_source, named)?;
+        let mut watch = Watch::of(plan, of_source, named, io)?;
         for &pid in &watch.named {
             watch.profiler.add_process(pid)?;
         }
@@ -215,12 +244,8 @@ impl Watch {
         plan: &Plan,
         (profiler, source, timer): (Profiler, String, bool),
         named: Vec<u32>,
+        io: Result<Io, String>,
     ) -> anyhow::Result<Watch> {
-        let io = match plan.io {
-            true => Io::start(),
-            // Nothing is missing that was not wanted.
-            false => Err(String::new()),
-        };
         let now = Instant::now();
         Ok(Watch {
             reader: profiler.reader(Sharing::Each)?,
@@ -277,7 +302,9 @@ impl Watch {
                 self.batch.iter_mut().for_each(|s| s.time_ns = now_ns);
             }
             for sample in &self.batch {
-                let process = self.processes.entry(sample.pid.0).or_default();
+                let pid = sample.pid.0;
+                let met = || Process::met(pid, self.modelled, &mut self.users);
+                let process = self.processes.entry(pid).or_insert_with(met);
                 process.sums.take(sample);
                 process.minute.take(sample);
                 self.thread_sums
@@ -363,14 +390,7 @@ impl Watch {
             false => pids.extend(&self.named),
         }
         for pid in pids {
-            let mut now = tasks::task(pid);
-            if self.modelled
-                && let Some(task) = &mut now
-                && let Some(name) = emulated_name(&tasks::words(pid))
-            {
-                // The process is the engine's.
-                task.command = name;
-            }
+            let now = task(pid, self.modelled);
             let process = self.processes.entry(pid).or_default();
             let Some(now) = now else {
                 (process.cpu, process.faults_per_s) = (0.0, None);
@@ -448,8 +468,9 @@ impl Watch {
         wanted.sort_by(|a, b| b.0.total_cmp(&a.0));
         self.no_room = 0;
         let mut used = tasks::own_descriptors();
+        let kept = kept_descriptors(self.descriptors_at_most);
         for (_, pid, threads, began) in wanted {
-            let needed = threads * DESCRIPTORS_OF_THREAD + DESCRIPTORS_LEFT;
+            let needed = threads * DESCRIPTORS_OF_THREAD + kept;
             if used + needed > self.descriptors_at_most {
                 self.make_room(&attached);
                 used = tasks::own_descriptors();
@@ -462,6 +483,7 @@ impl Watch {
                 Ok(_) => used = tasks::own_descriptors(),
                 // It has ended meanwhile.
                 Err(e) if e.kind() == ErrorKind::NoSuchTask && tasks::task(pid).is_none() => {}
+                Err(e) if e.kind() == ErrorKind::Exhausted => self.no_room += 1,
                 Err(_) => {
                     self.refused.insert((pid, began));
                 }
@@ -534,6 +556,7 @@ impl Watch {
                 io_per_s: None,
                 threads: 1,
                 period: Some(s.period),
+                periods_differ: false,
                 lost: lost(s),
             });
         }
@@ -550,7 +573,12 @@ impl Watch {
             let of = by_pid.get(&pid).map_or(&[][..], Vec::as_slice);
             let live: Vec<&&Statistics> = of.iter().filter(|s| is_live(s)).collect();
             process.sampled |= !live.is_empty();
-            let periods: BTreeSet<u64> = live.iter().map(|s| s.period).collect();
+            let periods = live.iter().map(|s| s.period);
+            let shortest_and_longest = periods.clone().min().zip(periods.max());
+            process.periods = shortest_and_longest.or(process.periods);
+            let same = process
+                .periods
+                .filter(|(shortest, longest)| shortest == longest);
             let io = self.io.as_ref().ok();
             let moved = io.map(|io| io.moved.get(&pid).copied().unwrap_or_default());
             let lost_now: u64 = of.iter().map(|s| lost(s)).sum();
@@ -570,7 +598,8 @@ impl Watch {
                 faults_per_s: process.faults_per_s,
                 io_per_s: moved.map(|m| m.map(|bytes| bytes as f64 / interval_s)),
                 threads: live.len(),
-                period: periods.first().copied().filter(|_| periods.len() == 1),
+                period: same.map(|(period, _)| period),
+                periods_differ: process.periods.is_some() && same.is_none(),
                 lost: process.lost + lost_now,
             });
         }
@@ -681,25 +710,39 @@ impl Watch {
                 self.refused.len()
             ));
         }
-        match self.profiler.missed() {
-            0 => {}
-            missed => notes.push(format!(
-                "threads that ended before they were sampled: {missed}"
-            )),
-        }
+        let alive = self.profiler.missed_alive();
+        let missed = [
+            (
+                "that ended before they were sampled",
+                self.profiler.missed() - alive,
+            ),
+            ("not sampled", alive),
+        ];
+        let missed = missed.iter().filter(|(_, count)| *count > 0);
+        notes.extend(missed.map(|(which, count)| format!("threads {which}: {count}")));
         notes.extend(self.profiler.notes());
         notes
     }
 
-    /// Stops or starts the sampling of a process; whether it is sampled now.
-    pub(super) fn turn_process(&mut self, pid: u32) -> bool {
+    /// Why a process can be sampled no more, in words.
+    fn check_alive(&self, pid: u32) -> Result<(), String> {
+        match self.processes.get(&pid).and_then(|p| p.ended) {
+            Some(_) => Err(format!("process {pid} has ended")),
+            None => Ok(()),
+        }
+    }
+
+    /// Stops or starts the sampling of a process; whether it is sampled now. Why not, in
+    /// words.
+    pub(super) fn turn_process(&mut self, pid: u32) -> Result<bool, String> {
+        self.check_alive(pid)?;
         let on = self.wishes.stopped.remove(&pid);
         if !on {
             self.wishes.stopped.insert(pid);
         }
         let statistics = self.profiler.all_statistics();
         self.follow_wishes(&statistics);
-        on
+        Ok(on)
     }
 
     /// Stops or starts all sampling.
@@ -716,6 +759,7 @@ impl Watch {
         if self.paced {
             return Err("periods are set by --overhead".to_owned());
         }
+        self.check_alive(pid)?;
         let statistics = self.profiler.all_statistics();
         let of = statistics.iter().filter(|s| s.pid == pid && is_live(s));
         let period = of.map(|s| s.period).min();

@@ -64,6 +64,18 @@ impl Service {
     }
 
     pub(crate) fn with(options: &[&str]) -> Option<Service> {
+        Service::of(Command::new(PROGRAM), options)
+    }
+
+    /// One that may have so many files open.
+    pub(crate) fn with_open_files(most: u64) -> Option<Service> {
+        let mut command = Command::new("sh");
+        let script = format!("ulimit -n {most}; exec {PROGRAM} \"$@\"");
+        command.args(["-c", &script, "sh"]);
+        Service::of(command, &[])
+    }
+
+    fn of(program: Command, options: &[&str]) -> Option<Service> {
         if !Path::new("/proc/sys/kernel/perf_event_paranoid").exists() {
             skipped(Need::Kernel, "this kernel has no perf events");
             return None;
@@ -73,7 +85,7 @@ impl Service {
         let all = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         std::fs::set_permissions(folder.path(), all).expect("it is ours");
         let socket = folder.path().join("s.sock");
-        let (process, said) = serve_with(&socket, options);
+        let (process, said) = serve_of(program, &socket, options);
         let metrics = said.iter().find_map(|line| line.split_once("http://"));
         let metrics = metrics.expect("it names its metrics").1;
         Some(Service {
@@ -160,11 +172,11 @@ impl Service {
 
 /// Starts a service; what it says until it listens.
 pub(crate) fn serve(socket: &Path) -> (Running, Vec<String>) {
-    serve_with(socket, &[])
+    serve_of(Command::new(PROGRAM), socket, &[])
 }
 
-pub(crate) fn serve_with(socket: &Path, options: &[&str]) -> (Running, Vec<String>) {
-    let child = Command::new(PROGRAM)
+fn serve_of(mut program: Command, socket: &Path, options: &[&str]) -> (Running, Vec<String>) {
+    let child = program
         .args(["serve", "--metrics", "0", "--socket"])
         .arg(socket)
         .args(options)
