@@ -24,6 +24,8 @@ LabMachine *lab_machine_new(const char *name);
 /* The number of a new core. */
 uint32_t lab_machine_add_core(LabMachine *lab);
 void lab_machine_level(const LabMachine *lab, uint32_t level, uint64_t *bytes, uint32_t *ways);
+/* Whether there is a level between the first and the last, and not a stand-in for it. */
+bool lab_machine_has_l2(const LabMachine *lab);
 LabOutcome lab_machine_access(LabMachine *lab, uint32_t core, uint64_t address, uint32_t size,
                               uint32_t store);
 void lab_machine_retire(LabMachine *lab, uint32_t core, uint32_t loads, uint32_t stores);

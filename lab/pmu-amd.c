@@ -192,14 +192,12 @@ static uint64_t op_data3(const Accesses *loads, const Accesses *stores)
            width_code(data->size) << 22 | latency << 32;
 }
 
-static uint64_t op_data(X86Pmu *pmu, uint64_t next_pc)
+static uint64_t op_data(X86Pmu *pmu)
 {
-    unsigned branch = pmu->cpu->env.pmu_branch & 0xff;
-    bool follows = next_pc == pmu->running.pc + (pmu->cpu->env.pmu_branch >> 8);
-    bool taken = branch != PMU_BRANCH_NONE && !(branch == PMU_BRANCH_CONDITIONAL && follows);
+    unsigned branch = pmu->cpu->env.pmu_branch;
 
     return MIN(pmu->running.cycles, 0xffff) << 16 |
-           (uint64_t)(branch == PMU_BRANCH_RETURN) << 34 | (uint64_t)taken << 35 |
+           (uint64_t)(branch == PMU_BRANCH_RETURN) << 34 | (uint64_t)pmu_branch_taken(pmu) << 35 |
            (uint64_t)(branch != PMU_BRANCH_NONE) << 37;
 }
 
@@ -210,7 +208,7 @@ static void sample_op(X86Pmu *pmu, uint64_t next_pc)
     const Accesses *data = done->loads.count ? &done->loads : &done->stores;
 
     ibs->op_rip = done->pc;
-    ibs->op_data = op_data(pmu, next_pc);
+    ibs->op_data = op_data(pmu);
     ibs->op_data2 = op_data2(pmu, &done->loads);
     ibs->op_data3 = op_data3(&done->loads, &done->stores);
     ibs->op_linear = data->count ? data->address : 0;
@@ -403,7 +401,7 @@ void amd_cpuid(X86Pmu *pmu, uint32_t leaf, uint32_t count, uint32_t *eax, uint32
         *ebx = *ecx = *edx = 0;
         break;
     case 0x8000001d:
-        pmu_cpuid_cache(count, ebx, ecx);
+        pmu_cpuid_cache(count, eax, ebx, ecx);
         break;
     }
 }

@@ -76,7 +76,7 @@ void intel_cpuid(X86Pmu *pmu, uint32_t leaf, uint32_t count, uint32_t *eax, uint
         *edx |= CPUID_DTS;
         break;
     case 4:
-        pmu_cpuid_cache(count, ebx, ecx);
+        pmu_cpuid_cache(count, eax, ebx, ecx);
         break;
     case 0xa:
         /* Version; counters and their width; length of the list of events in EBX. */

@@ -128,8 +128,11 @@ void pmu_update_level(X86Pmu *pmu);
 void pmu_count_unknown(GHashTable *table, uint64_t code);
 void pmu_note_select(X86Pmu *pmu, uint64_t select);
 uint64_t pmu_tsc(X86Pmu *pmu);
-/* Ways and sets of the model's cache with this number in leaf 4 or 8000_001D. */
-void pmu_cpuid_cache(uint32_t number, uint32_t *ebx, uint32_t *ecx);
+/* Whether the running instruction is a branch that is taken. */
+bool pmu_branch_taken(const X86Pmu *pmu);
+/* Ways and sets of the model's cache with this number in leaf 4 or 8000_001D; there is none
+ * beyond its last. */
+void pmu_cpuid_cache(uint32_t number, uint32_t *eax, uint32_t *ebx, uint32_t *ecx);
 
 /* pmu-intel.c. As with AMD's, the registers' functions say whether there is one. */
 bool intel_rdmsr(X86Pmu *pmu, uint32_t msr, uint64_t *value);

@@ -159,15 +159,20 @@ void x86_pmu_cpuid(X86CPU *cpu, uint32_t leaf, uint32_t count, uint32_t *eax, ui
     }
 }
 
-void pmu_cpuid_cache(uint32_t number, uint32_t *ebx, uint32_t *ecx)
+void pmu_cpuid_cache(uint32_t number, uint32_t *eax, uint32_t *ebx, uint32_t *ecx)
 {
     /* Number 1 is the first level's cache of instructions. */
-    static const uint8_t levels[] = { LAB_L1D, 0, LAB_L2, LAB_LLC };
+    static const uint8_t three[] = { LAB_L1D, 0, LAB_L2, LAB_LLC }, two[] = { LAB_L1D, 0, LAB_LLC };
+    bool has_l2 = lab_machine_has_l2(lab.machine);
+    unsigned count = has_l2 ? ARRAY_SIZE(three) : ARRAY_SIZE(two);
+    unsigned level = number < count ? (has_l2 ? three : two)[number] : 0;
     uint64_t bytes;
     uint32_t ways;
 
-    if (number < ARRAY_SIZE(levels) && levels[number]) {
-        lab_machine_level(lab.machine, levels[number], &bytes, &ways);
+    if (number >= count) {
+        *eax = *ebx = *ecx = 0; /* no more caches */
+    } else if (level) {
+        lab_machine_level(lab.machine, level, &bytes, &ways);
         *ebx = (64 - 1) | (ways - 1) << 22;
         *ecx = bytes / 64 / ways - 1;
     }
@@ -259,12 +264,16 @@ static void deliver(X86Pmu *pmu)
     }
 }
 
-static uint64_t event_count(X86Pmu *pmu, const Instruction *done, Event event, uint64_t next_pc)
+bool pmu_branch_taken(const X86Pmu *pmu)
 {
-    const CPUX86State *env = &pmu->cpu->env;
-    unsigned branch = env->pmu_branch & 0xff;
-    bool conditional = branch == PMU_BRANCH_CONDITIONAL;
-    bool follows = next_pc == done->pc + (env->pmu_branch >> 8);
+    unsigned branch = pmu->cpu->env.pmu_branch;
+
+    return branch != PMU_BRANCH_NONE && branch != PMU_BRANCH_CONDITIONAL;
+}
+
+static uint64_t event_count(X86Pmu *pmu, const Instruction *done, Event event)
+{
+    unsigned branch = pmu->cpu->env.pmu_branch;
 
     const Accesses *loads = &done->loads, *stores = &done->stores;
     unsigned source = loads->count ? loads->slowest.source : 0;
@@ -277,11 +286,11 @@ static uint64_t event_count(X86Pmu *pmu, const Instruction *done, Event event, u
     case EV_BRANCHES:
         return branch != PMU_BRANCH_NONE;
     case EV_BRANCHES_CONDITIONAL:
-        return conditional;
+        return branch == PMU_BRANCH_CONDITIONAL || branch == PMU_BRANCH_CONDITIONAL_TAKEN;
     case EV_BRANCHES_NOT_TAKEN:
-        return conditional && follows;
+        return branch == PMU_BRANCH_CONDITIONAL;
     case EV_BRANCHES_TAKEN:
-        return branch != PMU_BRANCH_NONE && branch != PMU_BRANCH_FAR && !(conditional && follows);
+        return pmu_branch_taken(pmu) && branch != PMU_BRANCH_FAR;
     case EV_CALLS:
         return branch == PMU_BRANCH_CALL;
     case EV_RETURNS:
@@ -387,7 +396,7 @@ static unsigned retire(X86Pmu *pmu, uint64_t next_pc)
         uint64_t *value = &pmu->values[active->index];
 
         if (done->user ? active->user : active->os) {
-            uint64_t count = event_count(pmu, done, active->event, next_pc);
+            uint64_t count = event_count(pmu, done, active->event);
             *value += count;
             if (unlikely(pmu->armed[active->index])) {
                 due |= armed(pmu, active->index, count) ? 1u << i : 0;

@@ -6,11 +6,12 @@
 #ifndef TARGET_I386_LAB_PMU_H
 #define TARGET_I386_LAB_PMU_H
 
-/* Kinds of branch, in the low byte of CPUX86State.pmu_branch; the length of the
- * instruction is in the byte above. */
+/* Kinds of branch, in CPUX86State.pmu_branch. Translated code says whether a conditional
+ * one is taken: the next address does not, as one may go to the next instruction. */
 enum {
     PMU_BRANCH_NONE,
-    PMU_BRANCH_CONDITIONAL,
+    PMU_BRANCH_CONDITIONAL, /* not taken, or it is not known yet */
+    PMU_BRANCH_CONDITIONAL_TAKEN,
     PMU_BRANCH_JUMP,
     PMU_BRANCH_CALL,
     PMU_BRANCH_RETURN,

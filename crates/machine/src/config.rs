@@ -362,6 +362,12 @@ impl Config {
         Config::preset(&self.name).is_some_and(|preset| !same(&preset))
     }
 
+    /// Whether there is a level between the first and the last. The model always has three: in
+    /// machines of two, one smaller than the first stands in for it (docs/machine-model.md).
+    pub fn has_l2(&self) -> bool {
+        self.l2.size_bytes >= self.l1d.size_bytes
+    }
+
     /// Facts of this machine for a recording's manifest.
     pub fn to_facts(&self) -> MachineFacts {
         MachineFacts {

@@ -43,6 +43,15 @@ fn presets_are_valid_and_survive_json() {
 }
 
 #[test]
+fn only_the_core_2_has_no_second_level() {
+    for config in presets() {
+        let expected = config.name != "core2-x5355";
+        assert_eq!(config.has_l2(), expected, "{}", config.name);
+        assert_eq!(config.to_facts().has_l2(), expected, "{}", config.name);
+    }
+}
+
+#[test]
 fn a_refusal_names_the_field_and_the_value() {
     let good = Config::preset("zen3").unwrap();
     let check = |config: Config, field: &str, part: &str| {

@@ -86,6 +86,16 @@ pub unsafe extern "C" fn lab_machine_level(
     }
 }
 
+/// Whether there is a level between the first and the last, and not a stand-in for it.
+///
+/// # Safety
+/// `lab` comes from [`lab_machine_new`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn lab_machine_has_l2(lab: *const LabMachine) -> bool {
+    // SAFETY: the caller passes a machine of ours.
+    unsafe { &(*lab).config }.has_l2()
+}
+
 /// One access of a core: `store` is 0 for a load.
 ///
 /// # Safety
