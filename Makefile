@@ -3,6 +3,10 @@ PREFIX ?= /usr/local
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
 
+# PREFIX, DESTDIR and VERSION of this command line are not for libbpf, which cargo builds with
+# make, too.
+MAKEOVERRIDES =
+
 # Where rustup puts cargo, for shells that have not read its profile.
 export PATH := $(PATH):$(HOME)/.cargo/bin
 

@@ -95,7 +95,8 @@ check_rust() {
     local wanted found
     wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
     command -v cargo >/dev/null ||
-        fail "failed to find \`cargo\`: install Rust $wanted or later from https://rustup.rs"
+        fail "failed to find \`cargo\`: install Rust $wanted or later from https://rustup.rs" \
+            "(Debian's package cargo-web is enough to build, but not to test)"
     found=$(cargo --version | cut -d ' ' -f 2)
     [ "$(printf '%s\n' "$wanted" "${found%%-*}" | sort -V | head -n 1)" = "$wanted" ] ||
         fail "Rust $found is too old: $wanted or later is needed (rustup update)"

@@ -110,6 +110,16 @@ export interface Machine {
   dram_bytes_per_s: number;
 }
 
+/** Its caches. In a machine of two levels the second is a stand-in, smaller than the first. */
+export function caches(machine: Machine): { name: string; bytes: number }[] {
+  const all = [
+    { name: "L1D", bytes: machine.l1d.size_bytes },
+    { name: "L2", bytes: machine.l2.size_bytes },
+    { name: "LLC", bytes: machine.llc.size_bytes },
+  ];
+  return all.filter((cache) => cache.name !== "L2" || cache.bytes >= machine.l1d.size_bytes);
+}
+
 export interface CallTree {
   event: string;
   samples: number;

@@ -110,6 +110,7 @@ pub fn assemble(
         false => dram,
     };
     let dram_limit = manifest.machine.as_ref().map(|m| m.dram_bytes_per_s);
+    let has_l2 = manifest.machine.as_ref().is_none_or(|m| m.has_l2());
     let samples = manifest.machine.is_none().then_some(&parts.samples);
     let thread_rows = threads(&parts.threads, samples, &parts.known_threads, &names);
     let sampled = (parts.sampled_sites, &parts.samples);
@@ -168,8 +169,8 @@ pub fn assemble(
         recording: RecordingFacts::of(manifest),
         provenance: Provenances::of(&manifest.events),
         run,
-        levels: levels(&totals),
-        findings: findings(&totals, &dram, dram_limit),
+        levels: levels(&totals, has_l2),
+        findings: findings(&totals, has_l2, &dram, dram_limit),
         causes,
         counting,
         sampling,

@@ -36,20 +36,30 @@ pub enum Finding {
 
 /// All that can be said from totals, traffic, and the modelled machine's memory
 /// bandwidth.
-pub fn findings(totals: &Counts, dram: &Dram, limit_bytes_per_s: Option<u64>) -> Vec<Finding> {
+pub fn findings(
+    totals: &Counts,
+    has_l2: bool,
+    dram: &Dram,
+    limit_bytes_per_s: Option<u64>,
+) -> Vec<Finding> {
     let use_of = |limit| dram_use(dram, limit);
-    let found = [served_by(totals), limit_bytes_per_s.and_then(use_of)];
+    let found = [
+        served_by(totals, has_l2),
+        limit_bytes_per_s.and_then(use_of),
+    ];
     found.into_iter().flatten().collect()
 }
 
-fn served_by(totals: &Counts) -> Option<Finding> {
+fn served_by(totals: &Counts, has_l2: bool) -> Option<Finding> {
     let get = |name: &str| totals.get(name).copied();
     let (hits, misses) = (get("l1d.hit")?, get("l1d.miss")?);
-    let servers = [
+    let mut servers = vec![
         (Some(LevelName::L2), get("l2.hit")?),
         (Some(LevelName::Llc), get("llc.hit")?),
         (None, get("llc.miss")?),
     ];
+    // A level that only stands in serves nothing.
+    servers.retain(|server| has_l2 || server.0 != Some(LevelName::L2));
     let served = servers.iter().fold(0u64, |sum, s| sum.saturating_add(s.1));
     let (level, most) = servers.into_iter().rev().max_by_key(|s| s.1)?;
     Some(Finding::ServedBy {
@@ -87,7 +97,7 @@ mod tests {
             ("llc.hit", 10),
             ("llc.miss", 70),
         ]);
-        let found = findings(&totals, &Dram::default(), None);
+        let found = findings(&totals, true, &Dram::default(), None);
         let expected = Finding::ServedBy {
             level: None,
             share: 0.7,
@@ -108,7 +118,7 @@ mod tests {
             }),
             ..Dram::default()
         };
-        let found = findings(&Counts::new(), &dram, Some(8_000_000_000));
+        let found = findings(&Counts::new(), true, &dram, Some(8_000_000_000));
         let expected = Finding::DramUse {
             mean_share: 0.25,
             peak_share: Some(0.75),
@@ -116,7 +126,7 @@ mod tests {
             limit_bytes_per_s: 8_000_000_000,
         };
         assert_eq!(found, [expected]);
-        assert_eq!(findings(&Counts::new(), &dram, Some(0)), []);
+        assert_eq!(findings(&Counts::new(), true, &dram, Some(0)), []);
     }
 
     #[test]
@@ -128,6 +138,6 @@ mod tests {
             ("llc.hit", 0),
             ("llc.miss", 0),
         ]);
-        assert_eq!(findings(&totals, &Dram::default(), None), []);
+        assert_eq!(findings(&totals, true, &Dram::default(), None), []);
     }
 }

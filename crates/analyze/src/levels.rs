@@ -39,19 +39,22 @@ pub struct Level {
     pub mpki: Option<f64>,
 }
 
-/// The five levels, nearest first, caches before TLBs.
+/// The five levels, nearest first, caches before TLBs; four where a machine `has_l2` not: it
+/// would have the counts of what stands in for it.
 ///
 /// `totals` are sums over the whole run by event name.
-pub fn levels(totals: &Counts) -> Vec<Level> {
+pub fn levels(totals: &Counts, has_l2: bool) -> Vec<Level> {
     let get = |name: &str| totals.get(name).copied();
     let level = |name, hits, misses| Level::of(name, hits, misses, get("instructions"));
-    vec![
+    let mut levels = vec![
         level(LevelName::L1d, get("l1d.hit"), get("l1d.miss")),
         level(LevelName::L2, get("l2.hit"), get("l2.miss")),
         level(LevelName::Llc, get("llc.hit"), get("llc.miss")),
         level(LevelName::Dtlb, dtlb_hits(totals), get("dtlb.miss")),
         level(LevelName::Stlb, get("stlb.hit"), get("dtlb.walk")),
-    ]
+    ];
+    levels.retain(|level| has_l2 || level.name != LevelName::L2);
+    levels
 }
 
 impl Level {
@@ -94,13 +97,16 @@ mod tests {
 
     #[test]
     fn ratio_is_per_look_up_and_mpki_per_thousand_instructions() {
-        let levels = levels(&totals(&[
-            ("instructions", 10_000),
-            ("l1d.hit", 900),
-            ("l1d.miss", 100),
-            ("l2.hit", 75),
-            ("l2.miss", 25),
-        ]));
+        let levels = levels(
+            &totals(&[
+                ("instructions", 10_000),
+                ("l1d.hit", 900),
+                ("l1d.miss", 100),
+                ("l2.hit", 75),
+                ("l2.miss", 25),
+            ]),
+            true,
+        );
         assert_eq!(levels[0].lookups, Some(1000));
         assert_eq!(levels[0].miss_ratio, Some(0.1));
         assert_eq!(levels[0].mpki, Some(10.0));
@@ -111,14 +117,17 @@ mod tests {
 
     #[test]
     fn first_level_tlb_is_looked_up_once_an_access() {
-        let levels = levels(&totals(&[
-            ("l1d.hit", 90),
-            ("l1d.miss", 20),
-            ("splits", 10),
-            ("dtlb.miss", 5),
-            ("stlb.hit", 4),
-            ("dtlb.walk", 1),
-        ]));
+        let levels = levels(
+            &totals(&[
+                ("l1d.hit", 90),
+                ("l1d.miss", 20),
+                ("splits", 10),
+                ("dtlb.miss", 5),
+                ("stlb.hit", 4),
+                ("dtlb.walk", 1),
+            ]),
+            true,
+        );
         assert_eq!(levels[3].lookups, Some(100));
         assert_eq!(levels[3].miss_ratio, Some(0.05));
         assert_eq!(levels[4].lookups, Some(5));
@@ -127,8 +136,23 @@ mod tests {
     }
 
     #[test]
+    fn a_machine_of_two_levels_has_no_second_one() {
+        let names = |has_l2| {
+            levels(&totals(&[("l2.hit", 1)]), has_l2)
+                .iter()
+                .map(|l| l.name)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(
+            names(true)[..3],
+            [LevelName::L1d, LevelName::L2, LevelName::Llc]
+        );
+        assert_eq!(names(false)[..2], [LevelName::L1d, LevelName::Llc]);
+    }
+
+    #[test]
     fn missing_events_and_idle_levels_have_no_ratio() {
-        let levels = levels(&totals(&[("l2.hit", 0), ("l2.miss", 0)]));
+        let levels = levels(&totals(&[("l2.hit", 0), ("l2.miss", 0)]), true);
         assert_eq!((levels[0].lookups, levels[0].miss_ratio), (None, None));
         assert_eq!((levels[1].lookups, levels[1].miss_ratio), (Some(0), None));
         assert_eq!(levels[3].lookups, None);

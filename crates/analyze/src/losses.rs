@@ -121,6 +121,10 @@ pub fn sentence(kind: LossKind) -> (&'static str, &'static str) {
             "region_end",
             "ends of regions of interest that had not begun in their thread",
         ),
+        LossKind::StoppedTime => (
+            "stopped_ns",
+            "nanoseconds of running time in which the kernel had stopped the counters",
+        ),
         LossKind::IoNotAttributed => (
             "io_not_attributed",
             "I/O that could not be attributed to a process",

@@ -17,7 +17,7 @@ use serde_json::Value;
 use crate::outcome::{Exit, usage};
 use crate::serve::nearest_socket;
 use crate::terminal;
-use crate::units::{Duration, Percent};
+use crate::units::{Duration, Percent, number_of, overhead};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -121,8 +121,8 @@ struct New {
     /// How soon a sample can be read: 10ms or 1ms
     #[arg(long, value_name = "TIME")]
     latency: Option<Duration>,
-    /// Limit the share of each thread's processor time that sampling takes
-    #[arg(long, value_name = "PERCENT")]
+    /// Limit the share of each thread's processor time that sampling takes: 0.01% to 50%
+    #[arg(long, value_name = "PERCENT", value_parser = overhead)]
     overhead: Option<Percent>,
     /// Spend it where what a thread does has just changed, and half of it between
     #[arg(long, requires = "overhead")]
@@ -195,7 +195,7 @@ struct Read {
     /// Samples at most (1000 without --follow); more than 10000 come in several requests
     #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     max: Option<u64>,
-    /// Wait so long for the first one
+    /// Wait so long for the first one, 60s at most
     #[arg(long, value_name = "TIME", conflicts_with = "follow")]
     wait: Option<Duration>,
     /// Go on until the profiler is deleted, N samples came, or Ctrl-C; each reader gets all
@@ -342,7 +342,8 @@ pub(crate) fn ctl(args: &Ctl) -> anyhow::Result<Exit> {
             let path = format!("/v1/profilers/{}/clean", clean.id.id);
             let answer: Option<Value> = service.ask(("POST", &path), Some(&body))?;
             if let Some(answer) = answer {
-                terminal::print(&format!("{} threads forgotten\n", answer["threads"]))?;
+                let forgotten = number_of(answer["threads"].as_u64().unwrap_or(0), "thread", "s");
+                terminal::print(&format!("{forgotten} forgotten\n"))?;
             }
         }
         Verb::Delete(id) => {
@@ -427,10 +428,7 @@ fn attach(service: &mut Service, task: &Task) -> anyhow::Result<()> {
     }
     let added: Option<Value> = service.ask(("POST", &path), Some(&AddProcess { pid: number }))?;
     if let Some(added) = added {
-        let threads = match added["threads"].as_u64() {
-            Some(1) => "1 thread".to_owned(),
-            _ => format!("{} threads", added["threads"]),
-        };
+        let threads = number_of(added["threads"].as_u64().unwrap_or(0), "thread", "s");
         terminal::print(&format!("{threads} of process {number}\n"))?;
     }
     Ok(())
@@ -657,6 +655,7 @@ fn told(line: &str) -> String {
         .as_ref()
         .and_then(|value| value["overwritten"].as_u64())
     {
+        Some(1) => "1 sample was overwritten before it was read".to_owned(),
         Some(n) => format!("{n} samples were overwritten before they were read"),
         None => format!("not printed: {line}"),
     }
@@ -668,15 +667,17 @@ fn follow(service: &mut Service, read: &Read) -> anyhow::Result<()> {
         .map_or_else(String::new, |tid| format!("?tid={tid}"));
     let path = format!("/v1/profilers/{}/stream{of}", read.id.id);
     let json = service.json;
-    if !json {
-        terminal::print(SAMPLE_HEADS)?;
-    }
+    // With the first sample: a request that is refused has no table.
+    let mut heads = SAMPLE_HEADS;
     let mut left = read.max.unwrap_or(u64::MAX);
     let mut failed = None;
     service.client.stream(&path, |line| {
         let printed = match serde_json::from_str::<ShownSample>(line) {
             _ if json => terminal::print_while_read(&format!("{line}\n")),
-            Ok(sample) => terminal::print_while_read(&sample_line(&sample)),
+            Ok(sample) => {
+                let heads = std::mem::take(&mut heads);
+                terminal::print_while_read(&format!("{heads}{}", sample_line(&sample)))
+            }
             Err(_) => {
                 eprintln!("memgauge: {}", told(line));
                 Ok(true)
@@ -741,6 +742,8 @@ mod tests {
 
     #[test]
     fn what_a_stream_says_besides_samples_is_told_in_words() {
+        let said = told("{\"overwritten\":1}");
+        assert_eq!(said, "1 sample was overwritten before it was read");
         let said = told("{\"overwritten\":17}");
         assert_eq!(said, "17 samples were overwritten before they were read");
     }

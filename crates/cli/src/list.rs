@@ -158,10 +158,13 @@ fn as_text() -> String {
     out += "\nMachines (use with --machine NAME; `host` is this one)\n\n";
     for m in memgauge_machine::presets() {
         out += &format!(
-            "  {:<18}L1D {}, L2 {}, LLC {}, DTLB {} + {}, {:.2} GHz, {:.1} GB/s\n",
+            "  {:<18}L1D {}, {}LLC {}, DTLB {} + {}, {:.2} GHz, {:.1} GB/s\n",
             m.name,
             memgauge_report::capacity(m.l1d.size_bytes),
-            memgauge_report::capacity(m.l2.size_bytes),
+            match m.has_l2() {
+                true => format!("L2 {}, ", memgauge_report::capacity(m.l2.size_bytes)),
+                false => String::new(),
+            },
             memgauge_report::capacity(m.llc.size_bytes),
             m.dtlb.entries,
             m.stlb.entries,
@@ -186,6 +189,10 @@ mod tests {
         };
         assert!(line("icelake-sp").contains("L2 1.25 MiB"), "{text}");
         assert!(line("skylake-sp").contains("LLC 27.5 MiB"), "{text}");
+        assert!(
+            line("core2-x5355").contains("L1D 32 KiB, LLC 4 MiB"),
+            "{text}"
+        );
     }
 
     #[test]

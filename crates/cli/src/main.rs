@@ -151,14 +151,26 @@ const MRC_MACHINE: &str = "mrc models no machine: its curve has the misses of a 
                            size: `--block` says of which blocks, `--sizes 32KiB,1MiB` names sizes \
                            to list";
 
-/// What to write instead, where the first word is neither a verb nor behind `--`, or options
-/// of a verb stand before it.
+/// What to write instead, where no program is named, the first word is neither a verb nor
+/// behind `--`, or options of a verb stand before it.
 fn hint(error: &clap::Error, words: &[String]) -> Option<String> {
     if error.kind() == ErrorKind::InvalidUtf8 {
         let word = words.iter().find(|word| word.contains('\u{fffd}'))?;
         return Some(format!(
             "failed to read `{word}`: arguments must be UTF-8: let a shell insert it, as in \
              `memgauge -- sh -c 'cat caf?.txt'`"
+        ));
+    }
+    if let Some(ContextValue::Strings(missing)) = error.get(ContextKind::InvalidArg)
+        && error.kind() == ErrorKind::MissingRequiredArgument
+        && missing.iter().any(|name| name.starts_with("<CMD>"))
+        && let Some(verb) = words
+            .first()
+            .filter(|verb| ["record", "stat"].contains(&verb.as_str()))
+    {
+        return Some(format!(
+            "no program is named: `memgauge {verb} -- PROGRAM`, or `-p PID` for one that runs \
+             (memgauge {verb} --help)"
         ));
     }
     if error.kind() != ErrorKind::UnknownArgument {

@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::Args;
-use indicatif::{ProgressBar, ProgressDrawTarget};
 use memgauge_analyze::{Advice, PageNodes, PageUse, PlacedRange, Placement, placement};
 use memgauge_host::nodes::Nodes;
 use memgauge_host::sys::pages::{move_pages, nodes_of_pages, page_bytes};
@@ -20,9 +19,10 @@ use serde_json::{Value, json};
 use crate::args::Source;
 use crate::mappings::Mappings;
 use crate::outcome::Exit;
+use crate::progress;
 use crate::sampler::{Wanted, in_words, is_clock};
 use crate::terminal;
-use crate::units::{Duration as Time, Percent, spoken_bytes};
+use crate::units::{Duration as Time, Percent, overhead, spoken_bytes};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -60,8 +60,8 @@ pub(crate) struct Numa {
     #[arg(short = 'c', long = "count", value_name = "PERIOD", conflicts_with = "overhead",
           value_parser = clap::value_parser!(u64).range(1..))]
     period: Option<u64>,
-    /// Limit the share of each thread's processor time that sampling takes, as in 1%
-    #[arg(long, value_name = "PERCENT")]
+    /// Limit the share of each thread's processor time that sampling takes: 0.01% to 50%
+    #[arg(long, value_name = "PERCENT", value_parser = overhead)]
     overhead: Option<Percent>,
     /// Ranges shown of each process
     #[arg(long, value_name = "N", default_value_t = 20)]
@@ -101,7 +101,7 @@ pub(crate) fn numa(args: &Numa) -> anyhow::Result<Exit> {
         }
     }
     match args.json {
-        true => terminal::print(&as_json(&sampled, &processes, &nodes))?,
+        true => terminal::print(&format!("{:#}\n", as_json(&nodes, &sampled, &processes)))?,
         false => terminal::print(&as_text(args, &sampled, &processes))?,
     }
     Ok(Exit::Success)
@@ -135,12 +135,9 @@ fn refused_memory(own: u32, owner: Option<u32>) -> &'static str {
     }
 }
 
-fn say_one_node(nodes: &Nodes, as_json: bool) -> anyhow::Result<Exit> {
-    let text = match as_json {
-        true => format!(
-            "{:#}\n",
-            json!({ "nodes": in_json(nodes), "processes": [] })
-        ),
+fn say_one_node(nodes: &Nodes, json: bool) -> anyhow::Result<Exit> {
+    let text = match json {
+        true => format!("{:#}\n", as_json(nodes, &Sampled::default(), &[])),
         false => "This machine has one memory node: all memory is equally near to every \
                   processor, and there is nothing to move.\n"
             .to_owned(),
@@ -162,7 +159,9 @@ fn in_json(nodes: &Nodes) -> Value {
 }
 
 /// Samples of all processes.
+#[derive(Default)]
 struct Sampled {
+    /// In words; empty where nothing was sampled.
     source: String,
     seconds: f64,
     usage: BTreeMap<u32, PageUse>,
@@ -194,16 +193,18 @@ fn sample(wanted: &Wanted, args: &Numa, nodes: &Nodes) -> anyhow::Result<Sampled
         lost: 0,
         notes: Vec::new(),
     };
-    let bar = match terminal::stderr_is_terminal() {
-        true => ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(5)),
-        false => ProgressBar::hidden(),
-    };
+    let bar = progress::spinner(terminal::stderr_is_terminal());
     let began = Instant::now();
     let wanted = Duration::from_nanos(args.duration.ns);
     while began.elapsed() < wanted && interrupts() == 0 {
         std::thread::sleep(LISTEN.min(wanted.saturating_sub(began.elapsed())));
         sampled.read(&mut reader, nodes);
-        bar.set_message(format!("{} samples", sampled.samples));
+        bar.set_message(format!(
+            "memgauge numa: {:.1} of {:.1} s, {} samples",
+            began.elapsed().as_secs_f64(),
+            wanted.as_secs_f64(),
+            sampled.samples
+        ));
         bar.tick();
         // Nobody is left whose samples could come.
         if args.pid.iter().all(|pid| Mappings::of(*pid).is_empty()) {
@@ -385,7 +386,8 @@ fn as_text(args: &Numa, sampled: &Sampled, processes: &[Process]) -> String {
     ];
     for (samples, what) in losses {
         if samples > 0 {
-            text += &format!("  {samples} samples {what}\n");
+            let ending = if samples == 1 { "" } else { "s" };
+            text += &format!("  {samples} sample{ending} {what}\n");
         }
     }
     for note in &sampled.notes {
@@ -448,7 +450,7 @@ fn moved_text(args: &Numa, process: &Process) -> String {
     text
 }
 
-fn as_json(sampled: &Sampled, processes: &[Process], nodes: &Nodes) -> String {
+fn as_json(nodes: &Nodes, sampled: &Sampled, processes: &[Process]) -> Value {
     let moved = |m: &Moved| {
         json!({
             "region": m.region,
@@ -468,17 +470,16 @@ fn as_json(sampled: &Sampled, processes: &[Process], nodes: &Nodes) -> String {
             "moved": p.moved.iter().map(moved).collect::<Vec<_>>(),
         })
     };
-    let value = json!({
+    json!({
         "nodes": in_json(nodes),
-        "source": sampled.source,
+        "source": (!sampled.source.is_empty()).then_some(&sampled.source),
         "seconds": sampled.seconds,
         "samples": sampled.samples,
         "without_address": sampled.without_address,
         "lost": sampled.lost,
         "kernel_moves_pages": kernel_moves_pages(),
         "processes": processes.iter().map(process).collect::<Vec<_>>(),
-    });
-    format!("{value:#}\n")
+    })
 }
 
 #[cfg(test)]

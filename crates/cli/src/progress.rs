@@ -1,19 +1,9 @@
-//! Progress of a recording while the program runs: one line on standard error, only on
-//! a terminal, removed when the program has ended.
+//! Progress of long work: one line on standard error, only on a terminal, removed at the end.
 
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use memgauge_emulate::Progress;
-
-pub(crate) struct Line {
-    bar: ProgressBar,
-    last: Progress,
-    /// Between the two latest looks, in events a second of wall time.
-    accesses_per_s: f64,
-    /// Bytes a second of virtual time.
-    bandwidth: f64,
-}
 
 /// A number with a decimal prefix.
 fn short(value: f64) -> String {
@@ -27,19 +17,31 @@ fn short(value: f64) -> String {
     format!("{:.1} {prefix}", value / scale)
 }
 
+/// A line that shows its message behind a sign that turns.
+pub(crate) fn spinner(shown: bool) -> ProgressBar {
+    let target = match shown {
+        true => ProgressDrawTarget::stderr_with_hz(10),
+        false => ProgressDrawTarget::hidden(),
+    };
+    let style =
+        ProgressStyle::with_template("{spinner} {msg}").expect("SANITY: a constant template");
+    ProgressBar::with_draw_target(None, target).with_style(style)
+}
+
+/// How far a recording is while the program runs.
+pub(crate) struct Line {
+    bar: ProgressBar,
+    last: Progress,
+    /// Between the two latest looks, in events a second of wall time.
+    accesses_per_s: f64,
+    /// Bytes a second of virtual time.
+    bandwidth: f64,
+}
+
 impl Line {
     pub(crate) fn new(shown: bool) -> Line {
-        let target = if shown {
-            ProgressDrawTarget::stderr_with_hz(10)
-        } else {
-            ProgressDrawTarget::hidden()
-        };
-        let bar = ProgressBar::with_draw_target(None, target);
-        let style =
-            ProgressStyle::with_template("{spinner} {msg}").expect("SANITY: a constant template");
-        bar.set_style(style);
         Line {
-            bar,
+            bar: spinner(shown),
             last: Progress::default(),
             accesses_per_s: 0.0,
             bandwidth: 0.0,

@@ -133,6 +133,18 @@ impl FromStr for Duration {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Percent(pub(crate) f64);
 
+/// `1 process`, `2 processes`: a number of things, with the `ending` of more than one.
+pub(crate) fn number_of(n: u64, word: &str, ending: &str) -> String {
+    format!("{n} {word}{}", if n == 1 { "" } else { ending })
+}
+
+/// The share of a thread's time that sampling it may take, as the library limits it.
+pub(crate) fn overhead(text: &str) -> Result<Percent, String> {
+    let percent: Option<Percent> = text.parse().ok();
+    let within = percent.filter(|percent| (0.01..=50.0).contains(&percent.0));
+    within.ok_or_else(|| "expected 0.01% to 50%".to_owned())
+}
+
 impl FromStr for Percent {
     type Err = String;
 
@@ -228,8 +240,11 @@ pub(crate) fn sets(text: &str) -> Result<SetSample, String> {
     let one_in = part.strip_prefix("1/").and_then(|n| n.parse::<u32>().ok());
     let is_part = |n: &u32| n.is_power_of_two() && *n <= SetSample::MOST;
     let one_in = one_in.filter(is_part).ok_or_else(|| {
-        let most = SetSample::MOST;
-        format!("`{part}` is none of 1/1, 1/2, 1/4 to 1/{most}")
+        let all = (0..=SetSample::MOST.ilog2()).map(|n| format!("1/{}", 1 << n));
+        format!(
+            "`{part}` is not one of {}",
+            all.collect::<Vec<_>>().join(", ")
+        )
     })?;
     let seed = seed.parse();
     let seed = seed.map_err(|_| format!("`{text}` has no number after the colon"))?;
@@ -276,6 +291,16 @@ mod tests {
     fn a_recording_does_not_go_to_standard_output() {
         assert!(recording("-").is_err() && recording("").is_err());
         assert_eq!(recording("./-"), Ok(PathBuf::from("./-")));
+    }
+
+    #[test]
+    fn an_overhead_is_within_what_the_library_takes() {
+        for (text, percent) in [("1%", 1.0), ("0.01", 0.01), ("50 %", 50.0)] {
+            assert_eq!(overhead(text), Ok(Percent(percent)), "{text}");
+        }
+        for text in ["60%", "500%", "0", "0.009%", "x"] {
+            assert_eq!(overhead(text), Err("expected 0.01% to 50%".to_owned()));
+        }
     }
 
     #[test]

@@ -69,6 +69,16 @@ fn a_word_that_is_no_verb_gets_the_near_one_and_the_way_to_run_a_program() {
 }
 
 #[test]
+fn who_names_no_program_is_told_how() {
+    for (verb, options) in [("record", ["-I", "1ms"]), ("stat", ["-e", "page-faults"])] {
+        let mut command = Command::new(PROGRAM);
+        let out = command.arg(verb).args(options).output();
+        let told = format!("no program is named: `memgauge {verb} -- PROGRAM`");
+        check_line(&out.expect("memgauge runs"), USAGE, &[&told]);
+    }
+}
+
+#[test]
 fn a_full_standard_output_is_named() {
     let full = std::fs::File::options().write(true).open("/dev/full");
     let mut command = Command::new(PROGRAM);

@@ -626,7 +626,8 @@ fn curves_of_a_recording_are_scaled_to_what_was_counted() {
     for period in ["1", "10"] {
         let recording = folder.path().join(period);
         let recorded = memgauge()
-            .args(["record", "-q", "-e", "dtlb.miss", "-c", period, "-o"])
+            .args(["record", "-q", "--machine", "i5-6600k"])
+            .args(["-e", "dtlb.miss", "-c", period, "-o"])
             .arg(&recording)
             .args([
                 "--",

@@ -44,6 +44,12 @@ fn one_node_has_nothing_to_move() {
     let json: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!(json["nodes"].as_array().map(Vec::len), Some(1));
     assert!(json["nodes"][0]["memory_bytes"].as_u64() > Some(1 << 20));
+    // The keys that docs/numa.md has, of a look at which nothing was sampled.
+    assert_eq!(json["source"], Value::Null);
+    for count in ["samples", "without_address", "lost"] {
+        assert_eq!(json[count], 0, "{json}");
+    }
+    assert!(json["kernel_moves_pages"].is_boolean() && json["seconds"] == 0.0);
 }
 
 #[test]

@@ -65,7 +65,7 @@ impl Dictionary {
 
     /// Bytes of its indices before they are compressed.
     pub(super) fn bytes(&self) -> usize {
-        self.indices.len() * width(self.values.len()) as usize / 8
+        self.indices.len() * width(self.values.len()) / 8
     }
 
     /// The values of all rows.
@@ -275,7 +275,7 @@ fn levels(column: &ColumnDescPtr, rows: usize) -> Vec<u8> {
 }
 
 /// Bits of an index into so many values.
-fn width(values: usize) -> u32 {
+fn width(values: usize) -> usize {
     match values {
         0..=2 => 1,
         3..=4 => 2,
@@ -285,14 +285,24 @@ fn width(values: usize) -> u32 {
     }
 }
 
-fn packed(out: &mut Vec<u8>, bits: u32, indices: &[u16]) {
-    number(out, indices.len().div_ceil(8) << 1 | 1);
-    for eight in indices.chunks(8) {
-        // Eight indices of at most 16 bits; those that are missing in the last are 0.
-        let in_order = eight.iter().zip((0..).step_by(bits as usize));
-        let group = in_order.fold(0, |group, (&index, at)| group | u128::from(index) << at);
-        out.extend(&group.to_le_bytes()[..bits as usize]);
+/// Indices of so many bits (1, 2, 4, 8 or 16), with 0 for those that the last eight lack.
+fn packed(out: &mut Vec<u8>, bits: usize, indices: &[u16]) {
+    let groups = indices.len().div_ceil(8);
+    number(out, groups << 1 | 1);
+    let end = out.len() + groups * bits;
+    match bits {
+        16 => indices
+            .iter()
+            .for_each(|index| out.extend_from_slice(&index.to_le_bytes())),
+        8 => out.extend(indices.iter().map(|&index| index as u8)),
+        _ => out.extend(indices.chunks(8 / bits).map(|few| in_a_byte(bits, few))),
     }
+    out.resize(end, 0);
+}
+
+fn in_a_byte(bits: usize, indices: &[u16]) -> u8 {
+    let from_the_last = indices.iter().rev();
+    from_the_last.fold(0, |byte, &index| byte << bits | index as u8)
 }
 
 /// A number, seven bits a byte.

@@ -204,7 +204,9 @@ pub struct TickFacts {
     pub late: u64,
     /// Times the kernel stopped the timer for being too fast.
     pub throttled: u64,
-    /// Time the timers ran.
+    /// Part of the running time in which the kernel had stopped the timer and its counters.
+    pub stopped_ns: u64,
+    /// Time on processors while the timers were on.
     pub running_ns: u64,
     /// Median of the gaps between ticks.
     pub median_gap_ns: Option<u64>,

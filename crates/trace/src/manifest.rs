@@ -165,6 +165,12 @@ pub struct MachineFacts {
 impl MachineFacts {
     /// Begin of a processor's name in formats that know no modelled machine.
     pub const MODELLED: &str = "modelled machine ";
+
+    /// Whether there is a level between the first and the last. The model always has three: in
+    /// machines of two, one smaller than the first stands in for it (docs/machine-model.md).
+    pub fn has_l2(&self) -> bool {
+        self.l2.size_bytes >= self.l1d.size_bytes
+    }
 }
 
 /// Geometry of a cache.

@@ -465,6 +465,8 @@ pub enum LossKind {
     BufferFull = 32,
     /// Ends of regions of interest that had not begun in their thread.
     RegionEnd = 33,
+    /// Nanoseconds in which the kernel had stopped the counters of a series.
+    StoppedTime = 34,
     /// I/O that could not be attributed to a process; the detail says what is counted.
     IoNotAttributed = 22,
     /// Parts of records that a recording has no place for.
@@ -492,6 +494,7 @@ impl LossKind {
             31 => LossKind::MachineClear,
             32 => LossKind::BufferFull,
             33 => LossKind::RegionEnd,
+            34 => LossKind::StoppedTime,
             20 => LossKind::NotKept,
             21 => LossKind::Unreadable,
             _ => LossKind::Unknown,

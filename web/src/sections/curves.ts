@@ -1,19 +1,14 @@
 // Miss-rate curves, where the page has some.
 
 import type { Data, MissCurve } from "../data";
+import { caches } from "../data";
 import { missRate } from "../missrate";
 import { section, Section } from "./section";
 
 export function curves(data: Data): Section | null {
   if (data.curves.length === 0) return null;
   const machine = data.summary?.recording.machine;
-  const modelled = machine
-    ? [
-        { name: "L1D", bytes: machine.l1d.size_bytes },
-        { name: "L2", bytes: machine.l2.size_bytes },
-        { name: "LLC", bytes: machine.llc.size_bytes },
-      ]
-    : [];
+  const modelled = machine ? caches(machine) : [];
   const marks = (curve: MissCurve): { name: string; bytes: number }[] => {
     const told = curve.marks ?? [];
     return told.length > 0 ? told : modelled;

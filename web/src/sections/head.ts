@@ -1,6 +1,7 @@
 // The head of the page and the overview: what was recorded, and what to do next.
 
 import type { Data, Summary } from "../data";
+import { caches } from "../data";
 import { add, h, withCode } from "../dom";
 import { bytes, capacity, count, name, percent, rate, time } from "../format";
 import { facts, Section } from "./section";
@@ -87,7 +88,7 @@ function keyFigures(run: Summary): HTMLElement | null {
     ["mean written", perSecond(dram.mean_write_bytes_per_s)],
     ["peak, both", perSecond(dram.peak?.per_s ?? null)],
     ["memory can", machine === null ? null : perSecond(machine.dram_bytes_per_s)],
-    ["caches", machine === null ? null : [machine.l1d, machine.l2, machine.llc].map((c) => capacity(c.size_bytes)).join(", ")],
+    ["caches", machine === null ? null : caches(machine).map((c) => capacity(c.bytes)).join(", ")],
   ];
   const derived = run.counting?.derived ?? [];
   for (const d of derived) {

@@ -98,6 +98,22 @@ fn build_workloads() -> String {
     paths.next_back().expect("cargo builds the workloads")
 }
 
+/// A compiled program of `tests/virtual_time`; it stays where it is until the tests are
+/// built anew.
+pub(crate) fn compiled(name: &str) -> String {
+    let path =
+        Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/virtual_time");
+    let status = std::process::Command::new("gcc")
+        .args(["-O1", "-pthread", "-o"])
+        .arg(&path)
+        .arg(sources.join(name).with_extension("c"))
+        .status()
+        .expect("gcc runs");
+    assert!(status.success(), "the program compiles");
+    path.to_str().expect("the path is text").to_owned()
+}
+
 /// memgauge with the fixed environment and nothing to read. Another emulator may be
 /// tried: `MEMGAUGE_QEMU` is passed on.
 pub(crate) fn memgauge() -> Command {

@@ -84,7 +84,7 @@ pub(crate) fn settle(totals: &[Totals], session: &mut Session, network: &Network
 
 /// Whether this holds within some seconds.
 pub(crate) fn eventually(mut holds: impl FnMut() -> bool) -> bool {
-    let deadline = Instant::now() + Duration::from_secs(5);
+    let deadline = Instant::now() + Duration::from_secs(30);
     loop {
         if holds() {
             return true;

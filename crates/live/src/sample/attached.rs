@@ -10,7 +10,7 @@
 //! are told of a thread whose sampling is stopped, too.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use super::attributes::{
     EVERY_SAMPLE, GivenUp, IBS_STEP, Method, Rate, SampleRequest, floor, is_timer, relaxed,
@@ -370,6 +370,14 @@ impl Attached {
     /// Readable when the thread has started another, where that is followed.
     pub fn herald(&self) -> Option<BorrowedFd<'_>> {
         self.herald.as_ref().map(|(fd, _)| fd.as_fd())
+    }
+
+    /// The highest of the numbers of its descriptors.
+    pub fn highest_descriptor(&self) -> RawFd {
+        let herald = self.herald.iter().map(|(fd, _)| fd);
+        let all = herald.chain(&self.leader).chain([&self.side]);
+        let all = all.map(AsRawFd::as_raw_fd);
+        all.fold(self.event.as_raw_fd(), RawFd::max)
     }
 
     /// The thread's number when it was attached to.

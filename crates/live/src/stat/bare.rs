@@ -9,9 +9,10 @@ use std::hint::black_box;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
+use super::SHORTEST_INTERVAL_NS;
 use crate::counters::READ_FORMAT;
 use crate::sys::perf::{self, EventScope, Ring};
-use memgauge_perf::abi::{Attr, flag, kind, sample, software};
+use memgauge_perf::abi::{Attr, flag, kind, record, sample, software};
 use memgauge_perf::ring::walk;
 
 const INTERVAL_NS: u64 = 50_000;
@@ -22,6 +23,8 @@ const STEPS: u64 = 20_000_000;
 const QUICK_STEPS: u64 = 1_000_000;
 const QUICK_INTERVAL_NS: u64 = 20_000;
 const QUICK_RING_PAGES: usize = 8;
+/// Some of the kernel's own ticks, at which it starts again what it has stopped.
+const TRIED: Duration = Duration::from_millis(30);
 
 /// Nanoseconds that a tick takes from the program; `None` where the timer cannot
 /// be opened.
@@ -64,6 +67,56 @@ pub(crate) fn sampled_tick_ns() -> Option<f64> {
     tick_of(bare_ns, timed_ns, ticks)
 }
 
+/// Whether the kernel stops the whole group of a timer that is too fast. It is tried on
+/// this thread where the series' timer may be `too_fast`; else the kernel's release says it.
+pub(super) fn stops_with_group(too_fast: bool) -> bool {
+    let tried = too_fast.then(tried_stops).flatten();
+    tried.unwrap_or_else(|| {
+        let release = std::fs::read_to_string("/proc/sys/kernel/osrelease");
+        stops_by_release(&release.unwrap_or_default())
+    })
+}
+
+/// Linux 6.16 began to (commit 9734e25fbf5a, "perf: Fix the throttle logic for a group").
+fn stops_by_release(release: &str) -> bool {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
+    let mut next = || numbers.next().and_then(|n| n.parse::<u32>().ok());
+    (next(), next()) >= (Some(6), Some(16))
+}
+
+/// `None` where the timer was not stopped.
+fn tried_stops() -> Option<bool> {
+    let mut timer = Attr::new(kind::SOFTWARE, software::CPU_CLOCK);
+    timer.period = SHORTEST_INTERVAL_NS;
+    timer.sample_type = sample::IDENTIFIER | sample::TID | sample::TIME;
+    timer.read_format = READ_FORMAT;
+    timer.flags = flag::EXCLUDE_KERNEL | flag::EXCLUDE_HV | flag::DISABLED;
+    let mut clock = timer;
+    (clock.period, clock.sample_type, clock.flags) = (0, 0, timer.flags & !flag::DISABLED);
+    let timer = perf::open(&timer, EventScope::Thread(0), None, None).ok()?;
+    let _clock = perf::open(&clock, EventScope::Thread(0), None, Some(&timer)).ok()?;
+    let mut ring = Ring::map(&timer, QUICK_RING_PAGES).ok()?;
+    perf::enable(&timer).ok()?;
+    let began = Instant::now();
+    let mut stopped = false;
+    while began.elapsed() < TRIED {
+        steps(QUICK_STEPS / 10);
+        ring.drain(|a, b| {
+            walk(a, b, &mut Vec::new(), |header, _| {
+                stopped |= header.kind == record::THROTTLE;
+            })
+        });
+    }
+    perf::disable(&timer).ok()?;
+    // Number of counters, time enabled, time running, timer, clock.
+    let mut words = [0u8; 40];
+    let n = perf::read_words(&timer, &mut words).ok()?;
+    let word =
+        |i: usize| u64::from_le_bytes(words[8 * i..][..8].try_into().expect("SANITY: 8 bytes"));
+    let (running_ns, counted_ns) = (word(2), word(4));
+    (stopped && n == words.len()).then(|| counted_ns < running_ns / 100 * 99)
+}
+
 /// Time of a tick, from that of work without and with so many of them. Where work took
 /// less time with them, other things took longer than ticks do: then it is not known.
 fn tick_of(bare_ns: u64, timed_ns: u64, ticks: u64) -> Option<f64> {
@@ -100,7 +153,21 @@ fn steps(steps: u64) -> Duration {
 
 #[cfg(test)]
 mod tests {
-    use super::tick_of;
+    use super::{stops_by_release, tick_of};
+
+    #[test]
+    fn groups_stop_with_their_timer_from_6_16_on() {
+        for (release, stops) in [
+            ("6.18.44-fc-v657\n", true),
+            ("6.16.0", true),
+            ("7.0.0-rc1", true),
+            ("6.12.38+deb13-amd64", false),
+            ("5.15.0", false),
+            ("", false),
+        ] {
+            assert_eq!(stops_by_release(release), stops, "{release}");
+        }
+    }
 
     #[test]
     fn a_tick_that_noise_hides_has_no_time() {

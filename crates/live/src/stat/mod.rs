@@ -22,6 +22,7 @@ mod plan;
 mod series;
 mod session;
 mod sink;
+mod stops;
 mod stream;
 mod ticks;
 mod totals;

@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 
 use smallvec::SmallVec;
 
+use super::stops::Stops;
 use memgauge_perf::record::{Layout, Record, Task, Trailer};
 
 /// Values of a group's counters, the timer's first. Values of the default events fit in
@@ -83,9 +84,13 @@ pub enum SeriesRecordKind {
         pid: u32,
         /// Thread.
         tid: u32,
+        /// Nanoseconds enabled and running.
+        times: (u64, u64),
         /// Its value.
         value: u64,
     },
+    /// The kernel stopped a timer for being too fast.
+    Stopped,
     /// A thread began.
     Fork(Task),
     /// A thread ended.
@@ -128,16 +133,19 @@ impl SeriesRecord {
             }
             Record::Read { pid, tid, reading } => {
                 let (id, value) = (trailer.id, reading.value(0)?);
+                let times = (reading.enabled_ns, reading.running_ns);
                 at(
                     trailer.time_ns,
                     SeriesRecordKind::Last {
                         id,
                         pid,
                         tid,
+                        times,
                         value,
                     },
                 )
             }
+            Record::Throttle { .. } => at(trailer.time_ns, SeriesRecordKind::Stopped),
             Record::Fork(task) => at(task.time_ns, SeriesRecordKind::Fork(task)),
             Record::Exit(task) => at(task.time_ns, SeriesRecordKind::Exit(task)),
             Record::Comm {
@@ -186,11 +194,12 @@ pub struct Series {
     streams: BTreeMap<(u64, u32), Stream>,
     /// When a thread's (or processor's) last row was, or when it began.
     since: BTreeMap<u32, u64>,
-    /// Counts of ended threads after their last tick.
-    last: BTreeMap<(u32, usize), Row>,
+    /// Counts of ended threads after their last tick, and the time they ran.
+    last: BTreeMap<(u32, usize), (u64, Row)>,
     by_processor: bool,
     /// Groups share the PMU by turns: rows are scaled up.
     scaled: bool,
+    pub(super) stops: Stops,
     start_ns: u64,
     /// Samples of unknown leaders, and values that did not fit.
     pub strange: u64,
@@ -234,8 +243,10 @@ impl Series {
                 id,
                 pid,
                 tid,
+                times,
                 value,
-            } => self.last_value(time_ns, id, (pid, tid), value),
+            } => self.last_value(time_ns, id, (pid, tid), times, value),
+            SeriesRecordKind::Stopped => self.stops.see(),
             SeriesRecordKind::Fork(task) => {
                 self.since.insert(task.tid, time_ns);
             }
@@ -263,11 +274,13 @@ impl Series {
         };
         let stream = self.streams.entry((leader, tid)).or_default();
         let mut gained = differences(&values, &stream.values);
+        let whose = if self.by_processor { cpu } else { tid };
+        let running_ns = times.1.saturating_sub(stream.times.1);
+        self.stops.fill(whose, group, running_ns, &mut gained);
         if self.scaled {
             scale(&mut gained, times, stream.times);
         }
         *stream = Stream { values, times };
-        let whose = if self.by_processor { cpu } else { tid };
         let since = self.since.insert(whose, time_ns).unwrap_or(self.start_ns);
         rows.push(Row {
             time_ns,
@@ -280,7 +293,14 @@ impl Series {
         });
     }
 
-    fn last_value(&mut self, time_ns: u64, id: u64, (pid, tid): (u32, u32), value: u64) {
+    fn last_value(
+        &mut self,
+        time_ns: u64,
+        id: u64,
+        (pid, tid): (u32, u32),
+        times: (u64, u64),
+        value: u64,
+    ) {
         let Some(&counter) = self.counters.get(&id) else {
             self.strange += 1;
             return;
@@ -291,7 +311,11 @@ impl Series {
         }
         let gained = value.saturating_sub(stream.values[counter.index]);
         stream.values[counter.index] = stream.values[counter.index].max(value);
-        let row = self.last.entry((tid, counter.group)).or_default();
+        let (running_ns, row) = self.last.entry((tid, counter.group)).or_default();
+        if counter.index == 0 {
+            *running_ns += times.1.saturating_sub(stream.times.1);
+            stream.times = times;
+        }
         if row.values.len() <= counter.index {
             row.values.resize(counter.index + 1, 0);
         }
@@ -301,9 +325,11 @@ impl Series {
 
     /// Rows of threads that have ended, once all their records have been seen.
     pub fn ended(&mut self, rows: &mut Vec<Row>) {
-        let mut last: Vec<Row> = std::mem::take(&mut self.last).into_values().collect();
-        last.sort_by_key(|row| (row.time_ns, row.tid, row.group));
-        for mut row in last {
+        let mut last: Vec<(u64, Row)> = std::mem::take(&mut self.last).into_values().collect();
+        last.sort_by_key(|(_, row)| (row.time_ns, row.tid, row.group));
+        for (running_ns, mut row) in last {
+            self.stops
+                .fill(row.tid, row.group, running_ns, &mut row.values);
             self.since_last(row.tid, &mut row);
             rows.push(row);
         }
@@ -319,16 +345,20 @@ impl Series {
 
     /// Counts of the counters of `leader` beyond all ticks, added to the row of the
     /// thread they were opened on.
-    pub fn rest(&mut self, leader: u64, totals: &[u64], row: &mut Row) {
-        let mut seen = vec![0u64; totals.len()];
+    pub fn rest(&mut self, leader: u64, running_ns: u64, totals: &[u64], row: &mut Row) {
+        let mut rest: Values = totals.into();
+        let mut rest_ns = running_ns;
         for (_, stream) in self.streams.iter().filter(|(key, _)| key.0 == leader) {
-            for (sum, value) in seen.iter_mut().zip(&stream.values) {
-                *sum += value;
+            rest_ns = rest_ns.saturating_sub(stream.times.1);
+            for (rest, seen) in rest.iter_mut().zip(&stream.values) {
+                *rest = rest.saturating_sub(*seen);
             }
         }
-        row.values.resize(row.values.len().max(totals.len()), 0);
-        for ((rest, total), seen) in row.values.iter_mut().zip(totals).zip(seen) {
-            *rest += total.saturating_sub(seen);
+        let whose = row.cpu.unwrap_or(row.tid);
+        self.stops.fill(whose, row.group, rest_ns, &mut rest);
+        row.values.resize(row.values.len().max(rest.len()), 0);
+        for (sum, rest) in row.values.iter_mut().zip(rest) {
+            *sum += rest;
         }
     }
 
@@ -404,6 +434,7 @@ mod tests {
                 id,
                 pid: 7,
                 tid,
+                times: (0, 0),
                 value,
             },
         }
@@ -520,8 +551,8 @@ mod tests {
             ..Row::default()
         };
         // Thread 7 went on to 130 and 6, thread 8 ended at 50 and 3.
-        series.rest(10, &[180, 9], &mut row);
-        series.rest(20, &[4, 1], &mut row);
+        series.rest(10, 0, &[180, 9], &mut row);
+        series.rest(20, 0, &[4, 1], &mut row);
         series.close(row, &mut rows);
         let sum = |i: usize| {
             rows.iter()

@@ -11,6 +11,7 @@ use super::open::{Open, Opener, TIMER};
 use super::plan::plan;
 use super::series::Row;
 use super::sink::{self, Ids, Sink, TIMER_ID};
+use super::stops::{self, Stops};
 use super::stream::Stream;
 use super::{Options, Outcome, SeenThread, Ticks, Update};
 use crate::counters::{EventSupport, Totals, Unsupported, try_out};
@@ -133,6 +134,8 @@ struct Session<'a> {
     stolen: StolenTime,
     /// Time of a tick here, in nanoseconds.
     tick_ns: Option<f64>,
+    /// The kernel allows fewer ticks a second than the interval asks for.
+    too_fast: bool,
     /// Rows of a round; the memory stays for the next.
     rows: Vec<Row>,
     ids: Ids,
@@ -185,6 +188,7 @@ impl<'a> Session<'a> {
             sink,
             start_ns: 0,
             tick_ns: None,
+            too_fast: false,
             rows: Vec::new(),
             series: Vec::new(),
             manifest,
@@ -206,6 +210,13 @@ impl<'a> Session<'a> {
         let Some(interval_ns) = self.options.interval_ns else {
             return;
         };
+        if let Some(rate) = perf::most_samples_a_second() {
+            self.too_fast = stops::may_stop(interval_ns, rate);
+            if let Some(warning) = stops::ahead(interval_ns, rate) {
+                tell(Update::Warning(&warning));
+                self.facts.notes.push(warning);
+            }
+        }
         self.tick_ns = super::bare::sampled_tick_ns();
         let Some(tick_ns) = self.tick_ns else { return };
         let bearable_ns = super::bearable_interval_ns(tick_ns);
@@ -225,7 +236,9 @@ impl<'a> Session<'a> {
 
     fn run(mut self, mut run: ObservedRun, tell: &mut dyn FnMut(Update<'_>)) -> Result<Outcome> {
         self.start_ns = perf::monotonic_ns();
-        self.stream.start(self.start_ns, self.takes_turns());
+        let with_group = super::bare::stops_with_group(self.too_fast);
+        let stops = Stops::new(with_group, self.too_fast, self.tick_ns.unwrap_or(0.0));
+        self.stream.start(self.start_ns, self.takes_turns(), stops);
         let on_exec = matches!(self.options.target, Target::Command(_));
         self.stream.enable(on_exec)?;
         run.go()?;
@@ -330,6 +343,7 @@ impl<'a> Session<'a> {
             &self.events,
             &readings,
             self.per_task && self.options.interval_ns.is_some(),
+            self.stream.stops(),
         );
         self.facts.wall_ns = end_ns - self.start_ns;
         if let Some(share) = StolenTime::now().notable_share_since(&self.stolen) {
@@ -345,6 +359,9 @@ impl<'a> Session<'a> {
         let measure = self.options.measure_timer && self.options.interval_ns.is_some();
         let bare_tick_ns = measure.then(super::bare::tick_ns).flatten();
         let ticks = self.ticks(&readings);
+        self.facts
+            .notes
+            .extend(ticks.as_ref().and_then(stops::afterwards));
         self.facts.ticks = ticks.map(|t| TickFacts {
             bare_tick_ns,
             tick_ns: self.tick_ns,
@@ -358,7 +375,9 @@ impl<'a> Session<'a> {
         let groups = readings.iter().zip(&self.stream.open.group_of);
         let timers = groups.filter(|(_, group)| **group == 0);
         let mut ticks = self.stream.ticks.clone();
-        ticks.running_ns = timers.filter_map(|(t, _)| t.values.first()).sum();
+        let counted_ns: u64 = timers.filter_map(|(t, _)| t.values.first()).sum();
+        ticks.stopped_ns = self.stream.stops().ns(0);
+        ticks.running_ns = counted_ns + ticks.stopped_ns;
         Some(ticks)
     }
 

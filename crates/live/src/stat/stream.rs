@@ -13,6 +13,7 @@ use memgauge_trace::{Loss, LossKind};
 use super::follow::Follower;
 use super::open::{Open, Opener, layouts};
 use super::series::{Row, Series, SeriesRecord, SeriesRecordKind};
+use super::stops::Stops;
 use super::{SeenThread, Ticks};
 use crate::Result;
 use crate::counters::{Totals, refusal};
@@ -59,8 +60,9 @@ impl Stream {
         }
     }
 
-    pub(super) fn start(&mut self, start_ns: u64, scaled: bool) {
+    pub(super) fn start(&mut self, start_ns: u64, scaled: bool, stops: Stops) {
         self.series = Series::new(self.open.ids.clone(), !self.per_task, start_ns);
+        self.series.stops = stops;
         if scaled {
             self.series.scale();
         }
@@ -166,13 +168,13 @@ impl Stream {
         };
         match record {
             Record::Lost { count, .. } | Record::LostSamples { count } => self.ticks.lost += count,
-            Record::Throttle { .. } => self.ticks.throttled += 1,
             _ => self.pending.extend(SeriesRecord::of(&record, &trailer)),
         }
     }
 
     fn pass_on(&mut self, happening: SeriesRecord, rows: &mut Vec<Row>) {
         self.note_thread(&happening);
+        self.ticks.throttled += u64::from(happening.what == SeriesRecordKind::Stopped);
         let is_tick = matches!(happening.what, SeriesRecordKind::Tick { .. });
         self.series.observe(happening, rows);
         if let Some(row) = rows.last().filter(|row| is_tick && row.group == 0) {
@@ -254,7 +256,8 @@ impl Stream {
             let (whose, mut row) = self.last_row(counters.place, end_ns);
             row.group = group;
             let row = last.entry((whose, group)).or_insert(row);
-            self.series.rest(ids[0], &reading.values, row);
+            self.series
+                .rest(ids[0], reading.running_ns, &reading.values, row);
         }
         for (_, row) in last {
             self.series.close(row, rows);
@@ -294,6 +297,11 @@ impl Stream {
         }
     }
 
+    /// Stops of the timers.
+    pub(super) fn stops(&self) -> &Stops {
+        &self.series.stops
+    }
+
     /// Losses of the rings.
     pub(super) fn losses(&self) -> Vec<Loss> {
         let unreadable = self.unreadable + self.series.strange;
@@ -307,6 +315,11 @@ impl Stream {
                 LossKind::Throttled,
                 self.ticks.throttled,
                 "times the timer was stopped",
+            ),
+            (
+                LossKind::StoppedTime,
+                self.stops().all_ns(),
+                "counts of that time are estimated",
             ),
             (
                 LossKind::Unreadable,

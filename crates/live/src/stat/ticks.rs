@@ -17,7 +17,9 @@ pub(super) struct Ticks {
     pub(super) lost: u64,
     /// Times the kernel stopped the timer for being too fast.
     pub(super) throttled: u64,
-    /// Time the timers ran, from the counters' totals.
+    /// Part of the running time in which they were stopped.
+    pub(super) stopped_ns: u64,
+    /// Time on processors while the timers were on, from the counters' totals.
     pub(super) running_ns: u64,
     gaps: Vec<u64>,
 }
@@ -30,6 +32,7 @@ impl Ticks {
             seen: 0,
             lost: 0,
             throttled: 0,
+            stopped_ns: 0,
             running_ns: 0,
             gaps: vec![0; (FINENESS * INTERVALS) as usize + 1],
         }
@@ -49,10 +52,12 @@ impl Ticks {
         self.running_ns / self.interval_ns.max(1)
     }
 
-    /// Ticks that neither came nor were lost in a ring: the timer was late, or
-    /// ticked where this user may not look.
+    /// Ticks that neither came nor were lost in a ring, nor had their time while the
+    /// timer was stopped: it was late, or ticked where this user may not look.
     pub(super) fn late(&self) -> u64 {
-        self.expected().saturating_sub(self.seen + self.lost)
+        let stopped = self.stopped_ns / self.interval_ns.max(1);
+        self.expected()
+            .saturating_sub(self.seen + self.lost + stopped)
     }
 
     /// As the manifest has them, without what a tick takes.
@@ -65,6 +70,7 @@ impl Ticks {
             lost: self.lost,
             late: self.late(),
             throttled: self.throttled,
+            stopped_ns: self.stopped_ns,
             running_ns: self.running_ns,
             median_gap_ns: self.gap_ns(0.5),
             p99_gap_ns: self.gap_ns(0.99),
@@ -103,6 +109,8 @@ mod tests {
         ticks.lost = 4;
         ticks.running_ns = 10_000;
         assert_eq!((ticks.expected(), ticks.late()), (100, 6));
+        ticks.stopped_ns = 250;
+        assert_eq!((ticks.expected(), ticks.late()), (100, 4));
     }
 
     #[test]

@@ -4,6 +4,7 @@ use memgauge_trace::CounterFacts;
 
 use super::open::Open;
 use super::sink::id;
+use super::stops::Stops;
 use crate::counters::Totals;
 use crate::events::Event;
 use crate::sys::perf::EventScope;
@@ -18,6 +19,10 @@ struct Sum {
     enabled_ns: u64,
     running_ns: u64,
     machine_wide: bool,
+    /// Part of the running time in which the kernel had stopped the group, and the
+    /// events estimated for it.
+    stopped_ns: u64,
+    added: u64,
 }
 
 /// Totals by event. `by_cpu_of_task` says that each task has counters on every
@@ -27,6 +32,7 @@ pub(super) fn totals(
     events: &[Event],
     readings: &[Totals],
     by_cpu_of_task: bool,
+    stops: &Stops,
 ) -> Vec<CounterFacts> {
     let mut sums = vec![Sum::default(); events.len()];
     let timers = if open.ids.is_empty() { 0 } else { 1 };
@@ -49,6 +55,12 @@ pub(super) fn totals(
             sum.machine_wide = events[event].cpus.is_some();
         }
     }
+    for (group, numbers) in open.groups.iter().enumerate() {
+        for (place, &event) in numbers.iter().enumerate() {
+            sums[event].stopped_ns = stops.ns(group);
+            sums[event].added = stops.added(group, timers + place);
+        }
+    }
     events
         .iter()
         .zip(sums)
@@ -63,16 +75,22 @@ fn total((event, number): (&Event, usize), sum: Sum) -> CounterFacts {
         enabled => (sum.running_ns as f64 / enabled as f64).min(1.0),
     };
     let whole = event.is_software() || share >= WHOLE || share == 0.0;
+    let events = sum.counted.saturating_add(sum.added);
     let value = match whole {
-        true => sum.counted,
-        false => (sum.counted as f64 / share).round() as u64,
+        true => events,
+        false => (events as f64 / share).round() as u64,
+    };
+    let share = if event.is_software() { 1.0 } else { share };
+    let going = match sum.stopped_ns {
+        0 => 1.0,
+        ns => 1.0 - (ns as f64 / sum.running_ns.max(1) as f64).min(1.0),
     };
     CounterFacts {
         event: id(event, number),
         name: event.name.clone(),
         counted: sum.counted,
         value,
-        share_counted: if event.is_software() { 1.0 } else { share },
+        share_counted: share * going,
         scale: event.scale,
         unit: event.unit.clone(),
         machine_wide: sum.machine_wide,
@@ -97,11 +115,18 @@ mod tests {
             counted: 100,
             enabled_ns,
             running_ns,
-            machine_wide: false,
+            ..Sum::default()
         };
         check("cycles", sum(1000, 250), 400, 0.25);
         check("cycles", sum(1000, 1000), 100, 1.0);
         check("cycles", sum(0, 0), 100, 1.0);
         check("page-faults", sum(1000, 500), 100, 1.0);
+        let stopped = |sum| Sum {
+            stopped_ns: 100,
+            added: 60,
+            ..sum
+        };
+        check("page-faults", stopped(sum(1000, 500)), 160, 0.8);
+        check("cycles", stopped(sum(1000, 400)), 400, 0.4 * 0.75);
     }
 }

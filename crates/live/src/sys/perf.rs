@@ -36,6 +36,13 @@ pub(crate) fn paranoid_level() -> Option<i64> {
     text.trim().parse().ok()
 }
 
+/// `kernel.perf_event_max_sample_rate`: samples a second that the kernel takes of an event before
+/// it stops it.
+pub(crate) fn most_samples_a_second() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/sys/kernel/perf_event_max_sample_rate").ok()?;
+    text.trim().parse().ok()
+}
+
 /// Opens an event.
 ///
 /// # Errors
@@ -411,7 +418,17 @@ pub fn raise_open_files() -> u64 {
     limit.current = limit.maximum;
     // Where the kernel refuses, what there was holds.
     let _ = setrlimit(Resource::Nofile, limit);
+    open_files()
+}
+
+/// How many files this process may have open.
+pub fn open_files() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
+/// Whether no file could be opened since too many are open.
+pub fn is_out_of_descriptors(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
 }
 
 /// Copies from another process's memory; returns how many bytes came.

@@ -93,7 +93,10 @@ pub(super) fn ticks(summary: &Summary, style: &Style) -> String {
         return String::new();
     };
     let us = |ns: Option<u64>| or_none(ns, |ns| interval(ns as f64, style), style);
-    let count = |n: Option<u64>| or_none(n, |n| n.to_string(), style);
+    let number_of = |n: Option<u64>, word: &str| {
+        let ending = if n == Some(1) { "" } else { "s" };
+        format!("{} {word}{ending}", or_none(n, |n| n.to_string(), style))
+    };
     let expected = ticks.expected.max(1) as f64;
     let every = interval(ticks.interval_ns as f64, style);
     if ticks.seen + ticks.expected == 0 {
@@ -110,11 +113,11 @@ pub(super) fn ticks(summary: &Summary, style: &Style) -> String {
             ticks.late,
         ),
         format!(
-            "gaps: median {}, 99 % up to {}; {} rows of {} threads",
+            "gaps: median {}, 99 % up to {}; {} of {}",
             us(ticks.median_gap_ns),
             us(ticks.p99_gap_ns),
-            count(counting.rows),
-            count(counting.threads),
+            number_of(counting.rows, "row"),
+            number_of(counting.threads, "thread"),
         ),
     ];
     lines.extend(slowdown(ticks));

@@ -161,7 +161,18 @@ fn waited(summary: &Summary, style: &Style) -> String {
         n => format!(", {} threads together", units::count(n as u64)),
     };
     let clock = clock(summary);
-    style.wrap(&format!("{clock}: {end}, idle (waiting): {idle}{whose}"), 2)
+    let cut = match summary.totals.get("cut_sleeps") {
+        None | Some(0) => String::new(),
+        Some(1) => "; 1 sleep is shown shorter than the program asked for".to_owned(),
+        Some(&n) => {
+            let n = units::count(n);
+            format!("; {n} sleeps are shown shorter than the program asked for")
+        }
+    };
+    style.wrap(
+        &format!("{clock}: {end}, idle (waiting): {idle}{whose}{cut}"),
+        2,
+    )
 }
 
 /// The command as a shell would take it.
