@@ -142,11 +142,16 @@ pub(super) const HOOKS: &[Hook] = &[
     ),
     everywhere(
         "seed",
-        "handshakes of listeners older than this run are not attributed",
+        "handshakes of a listener older than this run go to the first process that uses one \
+         of its connections",
+    ),
+    everywhere(
+        "read_slots",
+        "bytes of an open TCP connection are accounted only when it ends",
     ),
     everywhere(
         "read_out",
-        "bytes of an open connection are accounted only when it ends",
+        "bytes of an open UDP socket are accounted only when it ends",
     ),
 ];
 

@@ -82,7 +82,8 @@ impl Drop for Launched {
 }
 
 /// Makes a group and locks it. A group that exists is another run's: the next name is tried.
-/// Another run may hold or remove the new group before it is locked: it is given up then.
+/// Another run may hold the new group before it is locked: that run removes it. Were it
+/// removed here, the other might remove a later group of the name.
 fn make_owned(home: &Path, pid: u32) -> io::Result<(PathBuf, File)> {
     for number in 0..NAMES {
         let group = home.join(format!("{PREFIX}{pid}-{number}"));
@@ -92,9 +93,7 @@ fn make_owned(home: &Path, pid: u32) -> io::Result<(PathBuf, File)> {
         }
         match lock(&group) {
             Ok(Some(owned)) => return Ok((group, owned)),
-            Ok(None) => {
-                let _ = std::fs::remove_dir(&group);
-            }
+            Ok(None) => {}
             Err(e) => {
                 let _ = std::fs::remove_dir(&group);
                 return Err(e);

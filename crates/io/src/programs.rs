@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 
 use libbpf_rs::{
     Iter, Link, Map, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, PrintLevel, Program,
-    ProgramMut,
+    ProgramInput, ProgramMut,
 };
 use memgauge_trace::{DeviceId, Owner};
 
@@ -45,6 +45,12 @@ fn libbpf_messages() -> Vec<String> {
         .unwrap_or_default()
 }
 
+/// Programs that the kernel runs for each open file or socket.
+const ITERATORS: [&str; 2] = ["seed", "read_out"];
+
+/// Run before each read-out.
+const READ_SLOTS: &str = "read_slots";
+
 /// How to account.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Setup {
@@ -55,6 +61,9 @@ pub struct Setup {
     /// Whether accounts of processes that have ended are dropped once their last bytes were
     /// told: for who looks for weeks.
     pub forget_ended: bool,
+    /// Whether to do without the kernel's iterators over files and sockets, as on a kernel
+    /// that lacks them.
+    pub no_iterators: bool,
 }
 
 /// Loaded and attached programs.
@@ -85,7 +94,10 @@ impl Programs {
     pub(super) fn load(setup: Setup) -> Result<Programs> {
         libbpf_rs::set_print(Some((PrintLevel::Warn, listen)));
         let kernel = Kernel::read(Path::new(BTF)).map_err(|e| no_types(&e))?;
-        let mut refused = Vec::new();
+        let mut refused = match setup.no_iterators {
+            true => ITERATORS.map(str::to_owned).to_vec(),
+            false => Vec::new(),
+        };
         let (object, choice) = loop {
             let choice = hooks::choose(&|target| kernel.has(target), &refused);
             check_required(&choice)?;
@@ -105,7 +117,7 @@ impl Programs {
         let mut missing = choice.missing;
         let (deferred, at_once): (Vec<&Hook>, Vec<&Hook>) = HOOKS
             .iter()
-            .filter(|hook| choice.load.contains(&hook.program))
+            .filter(|hook| choice.load.contains(&hook.program) && hook.program != READ_SLOTS)
             .partition(|hook| hook.deferred);
         for program in object.progs_mut() {
             let name = name_of(&program);
@@ -117,6 +129,11 @@ impl Programs {
                 Ok(link) => links.push(link),
                 Err(e) => note_missing(&mut missing, &name, &e)?,
             }
+        }
+        if choice.load.contains(&READ_SLOTS)
+            && let Err(e) = read_slots(&object)
+        {
+            note_missing(&mut missing, READ_SLOTS, &e)?;
         }
         let deferred = deferred.into_iter().map(|hook| {
             let waiting = DeferredHook::wait(Arc::clone(&object), hook.program);
@@ -149,6 +166,9 @@ impl Programs {
 
     /// Moves what open sockets hold to the accounts.
     pub(super) fn settle(&self) -> Result<()> {
+        if !self.missing.contains_key(READ_SLOTS) {
+            read_slots(&self.object).map_err(|e| unread("slots", e))?;
+        }
         self.read_out.as_ref().map_or(Ok(()), run)
     }
 
@@ -446,6 +466,13 @@ fn run(link: &Link) -> Result<()> {
     let mut iter = Iter::new(link).map_err(|e| failed(std::io::Error::other(e)))?;
     std::io::copy(&mut iter, &mut std::io::sink()).map_err(failed)?;
     Ok(())
+}
+
+fn read_slots(object: &Object) -> libbpf_rs::Result<()> {
+    let Some(program) = object.progs_mut().find(|p| p.name() == READ_SLOTS) else {
+        return Ok(());
+    };
+    program.test_run(ProgramInput::default()).map(|_| ())
 }
 
 /// Where the control groups of version 2 are mounted.

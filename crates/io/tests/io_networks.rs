@@ -37,6 +37,14 @@ const IPV6: Family = Family {
     udp_headers: 48,
 };
 
+/// As on a kernel without iterators over files and sockets.
+const NO_ITERATORS: Setup = Setup {
+    by_thread: false,
+    room: None,
+    forget_ended: false,
+    no_iterators: true,
+};
+
 fn each_family(check: fn(&mut Session, &Network, &Family)) {
     in_sight(|| {
         let Some((mut session, _turn)) = session() else {
@@ -551,46 +559,59 @@ fn writers_of_one_stream_get_what_they_write() {
 
 #[test]
 fn a_stream_whose_route_changes_is_told_apart_by_device() {
-    each_family(|session, network, family| {
-        let (version, target, via) = match family.any {
-            "::" => ("-6", "fd99::2", ["fd77:1::2", "fd77:2::2"]),
-            _ => ("-4", "10.99.0.2", ["10.77.1.2", "10.77.2.2"]),
+    each_family(check_route_change);
+}
+
+#[test]
+fn an_open_stream_is_read_out_without_iterators() {
+    in_sight(|| {
+        let Some((mut session, _turn)) = fresh(NO_ITERATORS) else {
+            return;
         };
-        network.on('b', &format!("ip {version} addr add {target} dev lo"));
-        network.on(
-            'a',
-            &format!("ip {version} route add {target} via {}", via[0]),
-        );
-        let receiver = network
-            .actor('b', &["tcp_receive", target, "7105", "12000000"])
-            .ready();
-        let mut sender = network
-            .actor('a', &["tcp_send", target, "7105", "4000000", "8000000"])
-            .ready();
-        let device = network.device('b', "one");
-        let pid = receiver.pid();
-        // All of the first part has gone the first way.
-        assert!(eventually(|| {
-            let read = account(session, pid, device).input;
-            carries(read, 4_000_000, network, family)
-        }));
-        network.on(
-            'a',
-            &format!("ip {version} route replace {target} via {}", via[1]),
-        );
-        sender.go_on();
-        let sender = sender.end();
-        let receiver = receiver.end();
-        for (device, size) in [("one", 4_000_000), ("two", 8_000_000)] {
-            let sent = account(session, sender, network.device('a', device)).output;
-            let received = account(session, receiver, network.device('b', device)).input;
-            assert!(carries(sent, size, network, family), "{device}: {sent:?}");
-            assert!(
-                carries(received, size, network, family),
-                "{device}: {received:?}"
-            );
-        }
+        let network = Network::new();
+        check_route_change(&mut session, &network, &IPV4);
     });
+}
+
+fn check_route_change(session: &mut Session, network: &Network, family: &Family) {
+    let (version, target, via) = match family.any {
+        "::" => ("-6", "fd99::2", ["fd77:1::2", "fd77:2::2"]),
+        _ => ("-4", "10.99.0.2", ["10.77.1.2", "10.77.2.2"]),
+    };
+    network.on('b', &format!("ip {version} addr add {target} dev lo"));
+    network.on(
+        'a',
+        &format!("ip {version} route add {target} via {}", via[0]),
+    );
+    let receiver = network
+        .actor('b', &["tcp_receive", target, "7105", "12000000"])
+        .ready();
+    let mut sender = network
+        .actor('a', &["tcp_send", target, "7105", "4000000", "8000000"])
+        .ready();
+    let device = network.device('b', "one");
+    let pid = receiver.pid();
+    // All of the first part has gone the first way.
+    assert!(eventually(|| {
+        let read = account(session, pid, device).input;
+        carries(read, 4_000_000, network, family)
+    }));
+    network.on(
+        'a',
+        &format!("ip {version} route replace {target} via {}", via[1]),
+    );
+    sender.go_on();
+    let sender = sender.end();
+    let receiver = receiver.end();
+    for (device, size) in [("one", 4_000_000), ("two", 8_000_000)] {
+        let sent = account(session, sender, network.device('a', device)).output;
+        let received = account(session, receiver, network.device('b', device)).input;
+        assert!(carries(sent, size, network, family), "{device}: {sent:?}");
+        assert!(
+            carries(received, size, network, family),
+            "{device}: {received:?}"
+        );
+    }
 }
 
 #[test]
@@ -625,6 +646,16 @@ fn a_connection_that_was_open_before_is_accounted_from_then_on() {
 
 #[test]
 fn a_server_that_listened_before_is_accounted_to_its_workers() {
+    check_server(Setup::default());
+}
+
+/// Its handshakes go to the worker that first reads.
+#[test]
+fn a_server_that_listened_before_is_found_without_iterators() {
+    check_server(NO_ITERATORS);
+}
+
+fn check_server(setup: Setup) {
     in_sight(|| {
         let Some(_turn) = quiet() else {
             return;
@@ -637,7 +668,7 @@ fn a_server_that_listened_before_is_accounted_to_its_workers() {
                 .split(' ')
                 .map(|w| w.parse().unwrap())
                 .collect();
-            let mut session = Session::start(Setup::default()).unwrap();
+            let mut session = Session::start(setup).unwrap();
             let lo = network.device('a', "lo");
             let before = network.counted('a', "lo");
             let client = network.act('a', &["web_client", address, "7107", "200"]);

@@ -212,9 +212,17 @@ static long read_slot(u32 number, void *unused)
 	return 0;
 }
 
-/* Run before each read-out: sums of live sockets go to `accounts`. The last call of the
- * iterator has no socket.
+/* Run before each read-out: sums of live sockets go to `accounts`. This is for those
+ * that have a slot.
  */
+SEC("syscall")
+int read_slots(void *context)
+{
+	bpf_loop(SLOTS, read_slot, NULL, 0);
+	return 0;
+}
+
+/* And this for all others. The last call of the iterator has no socket. */
 SEC("iter/bpf_sk_storage_map")
 int read_out(struct bpf_iter__bpf_sk_storage_map *context)
 {
@@ -223,11 +231,7 @@ int read_out(struct bpf_iter__bpf_sk_storage_map *context)
 	struct tcp_sock *tcp;
 	struct socket_account *account;
 
-	if (!sk) {
-		bpf_loop(SLOTS, read_slot, NULL, 0);
-		return 0;
-	}
-	account = context->value ? bpf_sk_storage_get(&socket_accounts, sk, 0, 0) : NULL;
+	account = sk && context->value ? bpf_sk_storage_get(&socket_accounts, sk, 0, 0) : NULL;
 	if (!account)
 		return 0;
 	if (is_datagram(sk)) {

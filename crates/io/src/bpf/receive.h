@@ -362,6 +362,8 @@ int BPF_PROG(stream_read, struct sock *sk)
 	if (account->reading.known && read == account->reading.read)
 		return 0; /* looked at, not taken */
 	owner = current_owner();
+	if (any_ownerless && !account->reading.owner)
+		adopt_listener(sk, owner);
 	account->sent.netns = netns_of(sk);
 	if (account->received.mixed) {
 		shared = bpf_sk_storage_get(&shared_sockets, sk, 0, 0);

@@ -115,6 +115,8 @@ static __noinline int begin_writer(struct sock *sk)
 	if (!tcp)
 		return 0;
 	owner = current_owner();
+	if (any_ownerless && !account->sent.owner)
+		adopt_listener(sk, owner);
 	if (!account->sent.owner || tcp->write_seq == tcp->snd_una) {
 		/* No data of the previous writer is under way. */
 		settle_sent(account, netns_of(sk));
@@ -236,7 +238,9 @@ static __always_inline int stream_queued(struct sk_buff *skb, struct sock *sk, u
 	return 0;
 }
 
-/* A handshake's answer goes to its listener's owner. */
+/* A handshake's answer goes to its listener's owner. Its account keeps the sum until
+ * there is one.
+ */
 static __always_inline int answer_queued(struct sk_buff *skb, struct sock *sk, struct packet *packet)
 {
 	u64 listener = (u64)sk->__sk_common.skc_listener;
@@ -249,6 +253,12 @@ static __always_inline int answer_queued(struct sk_buff *skb, struct sock *sk, s
 		return 0;
 	}
 	owner = bpf_map_lookup_elem(&listeners, &listener);
+	if (!owner)
+		note_ownerless(sk, listener);
+	if (!owner && account) {
+		sum_sent(account, packet, sk, ifindex);
+		return 0;
+	}
 	return charge_sent(packet, owner ? *owner : 0, netns_of(sk), ifindex);
 }
 

@@ -132,4 +132,35 @@ static __noinline int empty_slot(u32 number, u64 socket)
 #define NEW_STREAM_ACCOUNT(sk, ports)                                                     \
 	(slot_of(sk, ports) ?: bpf_sk_storage_get(&socket_accounts, sk, 0, 0) ?:                 \
 	 take_slot(sk, ports) ?: bpf_sk_storage_get(&socket_accounts, sk, 0, BPF_SK_STORAGE_GET_F_CREATE))
+
+/* `request` is a connection that the listener is about to make. */
+static __noinline int note_ownerless(struct sock *request, u64 listener)
+{
+	struct port port = { .netns = netns_of(request), .number = request->__sk_common.skc_num };
+
+	bpf_map_update_elem(&ownerless, &port, &listener, BPF_ANY);
+	any_ownerless = 1;
+	return 0;
+}
+
+/* The owner reads or writes its first bytes of a connection: a listener without an owner
+ * that made the connection becomes the owner's.
+ */
+static __noinline int adopt_listener(struct sock *sk, owner_t owner)
+{
+	struct port port = { .netns = netns_of(sk), .number = sk->__sk_common.skc_num };
+	u64 *found = bpf_map_lookup_elem(&ownerless, &port), listener;
+	struct socket_account *account;
+
+	if (!found)
+		return 0;
+	listener = *found;
+	bpf_map_delete_elem(&ownerless, &port);
+	account = slot_at((void *)listener);
+	/* The address may be another socket's meanwhile. */
+	if (account && !account->sent.owner && account->sent.ports == port.number << 16)
+		account->sent.owner = owner;
+	bpf_map_update_elem(&listeners, &listener, &owner, BPF_NOEXIST);
+	return 0;
+}
 #endif

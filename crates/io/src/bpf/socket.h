@@ -113,6 +113,22 @@ struct {
 	__type(value, owner_t);
 } listeners SEC(".maps");
 
+/* Listeners whose owner is not known, by their port: older than the programs, on a kernel
+ * that does not show who has them open. Each goes to the first process that reads or
+ * writes one of its connections.
+ */
+struct port {
+	u32 netns;
+	u32 number;
+};
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 1024);
+	__type(key, struct port);
+	__type(value, u64); /* address of the listener */
+} ownerless SEC(".maps");
+u32 any_ownerless; /* whether there ever was one: others look nothing up */
+
 /* Whether there are UDP sockets. Their readers are seen at a hook that runs for every
  * receiving socket of any kind. So that program is attached only then, by a thread that
  * is told here.
