@@ -262,10 +262,23 @@ static __always_inline int answer_queued(struct sk_buff *skb, struct sock *sk, s
 	return charge_sent(packet, owner ? *owner : 0, netns_of(sk), ifindex);
 }
 
+/* The sender of echo requests gets the answers that no hook sees it read. */
+static __noinline int note_sender(struct sock *sk, owner_t owner)
+{
+	struct socket_account *account = bpf_sk_storage_get(&socket_accounts, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
+
+	if (account && owner) {
+		account->sent.owner = owner;
+		account->sent.netns = netns_of(sk);
+	}
+	return 0;
+}
+
 static __always_inline int queued(struct sk_buff *skb, enum awareness awareness)
 {
 	struct sock *sk = skb->sk;
 	struct packet packet = {};
+	owner_t owner;
 	u16 family;
 	u8 state;
 
@@ -287,8 +300,10 @@ static __always_inline int queued(struct sk_buff *skb, enum awareness awareness)
 		if (sk->sk_protocol == IPPROTO_UDP)
 			return datagram_queued(skb, sk, &packet, awareness);
 	}
-	return charge_sent(&packet, deferred(awareness, 1) ? 0 : current_owner(), netns_of(sk),
-			   skb->dev->ifindex);
+	owner = deferred(awareness, 1) ? 0 : current_owner();
+	if (is_datagram(sk))
+		note_sender(sk, owner);
+	return charge_sent(&packet, owner, netns_of(sk), skb->dev->ifindex);
 }
 
 SEC("tp_btf/net_dev_queue")
