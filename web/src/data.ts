@@ -326,7 +326,7 @@ export interface MissCurve {
     half_band_95: number | null;
   }[];
   knees: { bytes: number; benefit: number }[];
-  bytes_for_90_percent: number;
+  bytes_for_90_percent: number | null;
   marks?: { name: string; bytes: number }[];
 }
 

@@ -277,7 +277,7 @@ impl Recorder {
         let refused = u64::from(session.refused());
         let (stray, delivered) = (modelling.stray, modelling.delivered);
         let cleared = delivered.cleared_lines + delivered.cleared_pages;
-        let no_room = "shared memory is full";
+        let no_room = super::stream::NO_ROOM;
         let losses = [
             (LossKind::ThreadNotRecorded, refused, no_room),
             (LossKind::BlockCut, modelling.cut, ""),

@@ -294,7 +294,7 @@ impl OnlineRun<'_> {
         self.followed.read_to_the_end(session);
         let refused = u64::from(session.refused());
         if refused > 0 {
-            let why = "threads were not sampled: shared memory is full";
+            let why = "threads were not sampled: shared memory is full, or too few descriptors are left (ulimit -n)";
             self.followed.reader.sink.miss(refused, why);
         }
         self.answer_requests();

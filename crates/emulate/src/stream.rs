@@ -77,6 +77,10 @@ pub struct Streamed {
 }
 
 /// Address spaces told apart; later processes share numbers.
+/// Why a thread of the program could not be recorded.
+pub(super) const NO_ROOM: &str =
+    "shared memory is full, or too few descriptors are left (ulimit -n)";
+
 const SPACES: u64 = 1 << 10;
 /// First bit of an address space's number: user space ends there.
 const SPACE_SHIFT: u32 = 47;
@@ -207,12 +211,7 @@ impl StreamRun<'_> {
         let mut giving = self.followed.reader;
         let refused = u64::from(session.refused());
         giving.lose(None, LossKind::StillRunning, running, "");
-        giving.lose(
-            None,
-            LossKind::ThreadNotRecorded,
-            refused,
-            "shared memory is full",
-        );
+        giving.lose(None, LossKind::ThreadNotRecorded, refused, NO_ROOM);
         let losses = giving.losses.into_iter();
         Ok(Streamed {
             end,

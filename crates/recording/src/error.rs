@@ -23,6 +23,46 @@ pub enum ErrorKind {
     Io,
 }
 
+/// What a file system's error says; errors themselves cannot be copied.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cause {
+    pub(crate) kind: std::io::ErrorKind,
+    /// The system's number of it.
+    code: Option<i32>,
+}
+
+impl Cause {
+    /// An error that came from no file system.
+    pub(crate) const OTHER: Cause = Cause {
+        kind: std::io::ErrorKind::Other,
+        code: None,
+    };
+
+    /// The system's words, also for what has no kind of its own.
+    pub(crate) fn in_words(self) -> String {
+        match self.code {
+            Some(code) => in_words(&std::io::Error::from_raw_os_error(code)),
+            None => self.kind.to_string(),
+        }
+    }
+
+    /// Whether the process has no descriptor left, or the whole system.
+    pub(crate) fn lacks_descriptors(self) -> bool {
+        const ENFILE: i32 = 23;
+        const EMFILE: i32 = 24;
+        matches!(self.code, Some(EMFILE | ENFILE))
+    }
+}
+
+impl From<&std::io::Error> for Cause {
+    fn from(error: &std::io::Error) -> Cause {
+        Cause {
+            kind: error.kind(),
+            code: error.raw_os_error(),
+        }
+    }
+}
+
 /// The system's reason without its number, which adds nothing.
 pub(crate) fn in_words(error: &std::io::Error) -> String {
     let text = error.to_string();

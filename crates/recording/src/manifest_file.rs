@@ -39,7 +39,7 @@ pub(super) fn save(dir: &Path, manifest: &Manifest, create: &Create) -> Result<u
         .map_err(|e| failed(ErrorKind::Io, "it has no JSON form").caused_by(e))?;
     seal(&mut bytes);
     replace_file(&path, &dir.join(TEMPORARY), create, &bytes).map_err(|e| {
-        let (kind, why) = reason(e.kind());
+        let (kind, why) = reason((&e).into());
         failed(kind, &why)
     })?;
     Ok(bytes.len() as u64)

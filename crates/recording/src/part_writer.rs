@@ -5,6 +5,7 @@ use super::columns::{Column, Packing, encode, schema};
 use super::group::{Group, Groups};
 use super::sink::{CHECKSUM_KEY, Create, PartSink, UNKNOWN_CHECKSUM};
 use super::tables::Columns;
+use crate::error::Cause;
 use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_writer::ArrowWriterOptions;
 use parquet::basic::{Compression, Encoding, ZstdLevel};
@@ -33,14 +34,14 @@ const ZSTD_LEVEL: i32 = 1;
 
 /// Why a part could not be written.
 pub(super) struct PartFailure {
-    pub(super) kind: io::ErrorKind,
+    pub(super) cause: Cause,
     pub(super) source: Box<dyn std::error::Error + Send + Sync>,
 }
 
 impl PartFailure {
-    fn new(source: ParquetError, seen: Option<io::ErrorKind>) -> Self {
+    fn new(source: ParquetError, seen: Option<Cause>) -> Self {
         PartFailure {
-            kind: seen.unwrap_or(io::ErrorKind::Other),
+            cause: seen.unwrap_or(Cause::OTHER),
             source: source.into(),
         }
     }
@@ -49,7 +50,7 @@ impl PartFailure {
 impl From<io::Error> for PartFailure {
     fn from(source: io::Error) -> Self {
         PartFailure {
-            kind: source.kind(),
+            cause: (&source).into(),
             source: source.into(),
         }
     }

@@ -20,6 +20,8 @@ use std::sync::Arc;
 
 use crc32fast::Hasher;
 
+use crate::error::Cause;
+
 /// Key of the checksum in the footer's key-value metadata.
 pub(super) const CHECKSUM_KEY: &str = "memgauge.checksum";
 
@@ -48,7 +50,7 @@ pub(super) struct PartSink {
     out: Out,
     data: Hasher,
     footer: Option<Vec<u8>>,
-    failure: Option<io::ErrorKind>,
+    failure: Option<Cause>,
 }
 
 impl PartSink {
@@ -62,7 +64,7 @@ impl PartSink {
     }
 
     /// The file system's error, if it refused.
-    pub(super) fn failure(&self) -> Option<io::ErrorKind> {
+    pub(super) fn failure(&self) -> Option<Cause> {
         self.failure
     }
 
@@ -88,7 +90,7 @@ impl PartSink {
         if let Err(error) = &result
             && error.kind() != io::ErrorKind::Interrupted
         {
-            self.failure = Some(error.kind());
+            self.failure = Some(error.into());
         }
         result
     }

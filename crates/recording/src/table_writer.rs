@@ -6,6 +6,7 @@
 use super::part_writer::{OpenPart, PartFailure};
 use super::sink::{Create, Out};
 use super::tables::Columns;
+use crate::error::Cause;
 use crate::{Error, ErrorKind, Result};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -195,7 +196,7 @@ impl<R: Columns> TableWriter<R> {
     }
 
     fn error(&self, path: &Path, failure: PartFailure) -> Error {
-        let (kind, why) = reason(failure.kind);
+        let (kind, why) = reason(failure.cause);
         let message = format!(
             "failed to write part `{}`: {why}; the {} rows of table `{}` written before are kept, {} are lost",
             path.display(),
@@ -204,7 +205,7 @@ impl<R: Columns> TableWriter<R> {
             self.lost_rows,
         );
         let error = Error::new(kind, message);
-        match failure.kind {
+        match failure.cause.kind {
             io::ErrorKind::Other => error.caused_by(failure.source),
             // The message says it.
             _ => error,
@@ -264,8 +265,8 @@ fn make_dir(dir: &Path) -> io::Result<()> {
 }
 
 /// The meaning of a file system's error, and the fix.
-pub(super) fn reason(kind: io::ErrorKind) -> (ErrorKind, String) {
-    match kind {
+pub(super) fn reason(cause: Cause) -> (ErrorKind, String) {
+    match cause.kind {
         io::ErrorKind::StorageFull => (
             ErrorKind::DiskFull,
             "no space left; free some or record to another disk".into(),
@@ -286,7 +287,11 @@ pub(super) fn reason(kind: io::ErrorKind) -> (ErrorKind, String) {
             ErrorKind::Io,
             "the file system is read-only; record to another directory".into(),
         ),
-        other => (ErrorKind::Io, other.to_string()),
+        _ if cause.lacks_descriptors() => (
+            ErrorKind::Io,
+            "too many open files; allow more (ulimit -n)".into(),
+        ),
+        _ => (ErrorKind::Io, cause.in_words()),
     }
 }
 

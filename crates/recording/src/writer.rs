@@ -303,7 +303,7 @@ fn no_place(path: &Path) -> Error {
 }
 
 fn cannot_create(path: &Path, error: io::Error) -> Error {
-    let (kind, why) = reason(error.kind());
+    let (kind, why) = reason((&error).into());
     let message = format!("failed to create recording `{}`: {why}", path.display());
     // The cause is in the message.
     Error::new(kind, message)

@@ -303,6 +303,13 @@ impl CurveView {
         text
     }
 
+    /// Bytes that give this share of the benefit; none where a sample does not tell.
+    fn enough_for(&self, benefit: f64) -> Option<u64> {
+        let curve = self.curve();
+        let enough = curve.blocks_for(benefit).saturating_mul(curve.block_bytes);
+        self.measured.resolves(enough).then_some(enough)
+    }
+
     fn sentences(&self) -> String {
         let curve = self.curve();
         let in_bytes = |blocks: u64| bytes(blocks.saturating_mul(curve.block_bytes));
@@ -318,12 +325,15 @@ impl CurveView {
         if curve.references == curve.compulsory {
             return text + "  every reference is the first to its block: no memory avoids a miss\n";
         }
-        let _ = writeln!(
-            text,
-            "  {} give 90 % of the benefit, {} all of it",
-            in_bytes(curve.blocks_for(0.9)),
-            in_bytes(curve.enough_blocks())
-        );
+        let all = in_bytes(curve.enough_blocks());
+        let _ = match self.enough_for(0.9) {
+            Some(enough) => writeln!(
+                text,
+                "  {} give 90 % of the benefit, {all} all of it",
+                bytes(enough)
+            ),
+            None => writeln!(text, "  {all} give all of the benefit"),
+        };
         let _ = writeln!(
             text,
             "  {} of the references are compulsory misses ({}){}",
@@ -373,7 +383,7 @@ impl CurveView {
             "points": self.points().into_iter().map(point).collect::<Vec<_>>(),
             "marks": self.marks.iter().map(|(name, bytes)| json!({ "name": name, "bytes": bytes })).collect::<Vec<_>>(),
             "knees": knees.collect::<Vec<_>>(),
-            "bytes_for_90_percent": curve.blocks_for(0.9) * curve.block_bytes,
+            "bytes_for_90_percent": self.enough_for(0.9),
             "bytes_for_all": curve.enough_blocks() * curve.block_bytes,
             "against": self.against.as_ref().map(|(name, other)| against_json(name, curve, other)),
         })

@@ -91,7 +91,15 @@ fn events_in_words(rank: &str) -> String {
 /// The overview of a miss-rate curve in its JSON form.
 pub(crate) fn of_curve(curve: &Value) -> Option<Statement> {
     let title = curve.get("title")?.as_str()?;
-    let enough = curve.get("bytes_for_90_percent")?.as_u64()?;
+    let enough = match curve.get("bytes_for_90_percent")?.as_u64() {
+        Some(enough) => format!(
+            "{} have 90 % of what any memory could save",
+            units::bytes(enough)
+        ),
+        None => {
+            "the sample does not tell which size has 90 % of what any memory could save".to_owned()
+        }
+    };
     let points = curve.get("points")?.as_array()?;
     let ratio = |bytes: u64| {
         let known = points.iter().filter(|p| p["bytes"].as_u64() <= Some(bytes));
@@ -111,10 +119,7 @@ pub(crate) fn of_curve(curve: &Value) -> Option<Statement> {
     };
     Some(Statement {
         kind: "fact",
-        text: format!(
-            "{title}: {} have 90 % of what any memory could save.{references}",
-            units::bytes(enough)
-        ),
+        text: format!("{title}: {enough}.{references}"),
         rule: String::new(),
         next: "Where the curve falls steeply just beyond a cache, a smaller working set pays most."
             .to_owned(),

@@ -164,7 +164,8 @@ fn read_plain(
     let start = input.fill_buf()?;
     if start.starts_with(b"PAR1") {
         anyhow::bail!(
-            "failed to read Parquet from a pipe: name a file and --format parquet:COLUMN"
+            "failed to read Parquet: name the column of addresses, as in --format \
+             parquet:COLUMN, and a file, not a pipe"
         );
     }
     let guessed = guess(start);
