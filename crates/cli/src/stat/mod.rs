@@ -42,7 +42,9 @@ pub(crate) fn stat(args: &Stat) -> anyhow::Result<Exit> {
     let mut outputs = rows::Outputs::open(args)?;
     let speaks = !args.quiet && !outputs.take_stderr();
     let mut series = (Series::growing(BINS), ThreadTotals::default());
-    let outcome = observe(args, options.as_ref(), (&mut outputs, &mut series, speaks))?;
+    let mut outcome = observe(args, options.as_ref(), (&mut outputs, &mut series, speaks))?;
+    // What is shown was seen as it came, whether or not the recording has it.
+    outcome.manifest.complete |= outcome.unwritten.is_some();
     let summary = summarise_counting(
         &outcome.manifest,
         series.finish(),
