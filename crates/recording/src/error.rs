@@ -44,8 +44,9 @@ impl Cause {
             return self.kind.to_string();
         };
         let words = in_words(&std::io::Error::from_raw_os_error(code));
-        let (first, others) = words.split_at(words.ceil_char_boundary(1));
-        first.to_lowercase() + others
+        let mut letters = words.chars();
+        let first = letters.next().map(char::to_lowercase);
+        first.into_iter().flatten().chain(letters).collect()
     }
 
     /// Whether the process has no descriptor left, or the whole system.
