@@ -107,9 +107,8 @@ function knees(curve: MissCurve): string {
   const found = curve.knees.slice(0, 3).map((k) => bytes(k.bytes));
   const enough = curve.bytes_for_90_percent;
   const ninety =
-    enough === null ? "the sample does not tell which size has 90 % of the benefit." : `${bytes(enough)} have 90 % of the benefit.`;
-  const falls = `It falls most up to ${found.join(", ")}; ${ninety}`;
-  return found.length === 0 ? ninety.replace(/^the/, "The") : falls;
+    enough === null ? "The sample does not tell which size has 90 % of the benefit." : `${bytes(enough)} have 90 % of the benefit.`;
+  return found.length === 0 ? ninety : `It falls most up to ${found.join(", ")}. ${ninety}`;
 }
 
 function drawMarks(chart: uPlot, marks: Mark[]): void {

@@ -22,7 +22,7 @@ use crate::outcome::Exit;
 use crate::progress;
 use crate::sampler::{Wanted, in_words, is_clock};
 use crate::terminal;
-use crate::units::{Duration as Time, Percent, overhead, spoken_bytes};
+use crate::units::{Duration as Time, Percent, number_of, overhead, spoken_bytes};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -386,8 +386,7 @@ fn as_text(args: &Numa, sampled: &Sampled, processes: &[Process]) -> String {
     ];
     for (samples, what) in losses {
         if samples > 0 {
-            let ending = if samples == 1 { "" } else { "s" };
-            text += &format!("  {samples} sample{ending} {what}\n");
+            text += &format!("  {} {what}\n", number_of(samples, "sample", "s"));
         }
     }
     for note in &sampled.notes {

@@ -133,18 +133,6 @@ impl FromStr for Duration {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Percent(pub(crate) f64);
 
-/// `1 process`, `2 processes`: a number of things, with the `ending` of more than one.
-pub(crate) fn number_of(n: u64, word: &str, ending: &str) -> String {
-    format!("{n} {word}{}", if n == 1 { "" } else { ending })
-}
-
-/// The share of a thread's time that sampling it may take, as the library limits it.
-pub(crate) fn overhead(text: &str) -> Result<Percent, String> {
-    let percent: Option<Percent> = text.parse().ok();
-    let within = percent.filter(|percent| (0.01..=50.0).contains(&percent.0));
-    within.ok_or_else(|| "expected 0.01% to 50%".to_owned())
-}
-
 impl FromStr for Percent {
     type Err = String;
 
@@ -158,6 +146,18 @@ impl FromStr for Percent {
             .map(Percent)
             .ok_or_else(|| "expected a percentage above 0 and up to 100, as in 2%".to_owned())
     }
+}
+
+/// `1 process`, `2 processes`: a number of things, with the `ending` of more than one.
+pub(crate) fn number_of(n: u64, word: &str, ending: &str) -> String {
+    format!("{n} {word}{}", if n == 1 { "" } else { ending })
+}
+
+/// The share of a thread's time that sampling it may take, as the library limits it.
+pub(crate) fn overhead(text: &str) -> Result<Percent, String> {
+    let percent: Option<Percent> = text.parse().ok();
+    let within = percent.filter(|percent| (0.01..=50.0).contains(&percent.0));
+    within.ok_or_else(|| "expected 0.01% to 50%".to_owned())
 }
 
 /// An event and, where given, its period.

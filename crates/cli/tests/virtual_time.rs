@@ -41,11 +41,7 @@ fn virtual_ns(arguments: &[&str]) -> i64 {
 
 /// That `found` is `expected` within `part` of it.
 fn assert_near(found: i64, expected: i64, part: f64) {
-    let off = (found - expected).abs() as f64;
-    assert!(
-        off <= expected as f64 * part,
-        "{found} ns, expected {expected} ns"
-    );
+    harness::assert_near("virtual time in ns", found, expected, part);
 }
 
 #[test]

@@ -151,7 +151,8 @@ pub(super) const HOOKS: &[Hook] = &[
     ),
     everywhere(
         "read_out",
-        "bytes of an open UDP socket are accounted only when it ends",
+        "bytes of an open UDP socket, and of a TCP connection beyond some 8000, are accounted \
+         only when it ends",
     ),
 ];
 

@@ -253,13 +253,13 @@ static __always_inline int answer_queued(struct sk_buff *skb, struct sock *sk, s
 		return 0;
 	}
 	owner = bpf_map_lookup_elem(&listeners, &listener);
-	if (!owner)
-		note_ownerless(sk, listener);
-	if (!owner && account) {
-		sum_sent(account, packet, sk, ifindex);
-		return 0;
-	}
-	return charge_sent(packet, owner ? *owner : 0, netns_of(sk), ifindex);
+	if (owner)
+		return charge_sent(packet, *owner, netns_of(sk), ifindex);
+	note_ownerless(sk, listener);
+	if (!account)
+		return lose(LOSS_SENDER_UNKNOWN, packet->bytes);
+	sum_sent(account, packet, sk, ifindex);
+	return 0;
 }
 
 /* The sender of echo requests gets the answers that no hook sees it read. */
@@ -267,7 +267,7 @@ static __noinline int note_sender(struct sock *sk, owner_t owner)
 {
 	struct socket_account *account = bpf_sk_storage_get(&socket_accounts, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
 
-	if (account && owner) {
+	if (account) {
 		account->sent.owner = owner;
 		account->sent.netns = netns_of(sk);
 	}
@@ -301,7 +301,7 @@ static __always_inline int queued(struct sk_buff *skb, enum awareness awareness)
 			return datagram_queued(skb, sk, &packet, awareness);
 	}
 	owner = deferred(awareness, 1) ? 0 : current_owner();
-	if (is_datagram(sk))
+	if (owner && is_datagram(sk))
 		note_sender(sk, owner);
 	return charge_sent(&packet, owner, netns_of(sk), skb->dev->ifindex);
 }
