@@ -24,7 +24,7 @@ use crate::set_groups::FollowedGroups;
 use crate::spaces::{AddressSpaces, Mapping, PathId, UNKNOWN, is_anonymous, is_file};
 
 /// Two-sided 95 % quantile of the normal distribution.
-const Z_95: f64 = 1.959_964;
+pub(crate) const Z_95: f64 = 1.959_964;
 
 /// File data is kept in granules of this many bytes until symbols are looked up: no
 /// variable of interest is smaller.
@@ -450,6 +450,36 @@ impl Whole {
         let alike = alike(all.samples, all.events, all.squares);
         self.followed.alike(alike, share, all.events as f64, &off)
     }
+
+    /// An interval of its share, made wider where the region, or all else, lies in one group.
+    fn at_least(
+        &self,
+        (pid, region): (Pid, &NamedRegion),
+        share: f64,
+        all: Weight,
+        (low, high): (f64, f64),
+    ) -> (f64, f64) {
+        let inside = region.groups.iter().map(|(_, sum)| sum as f64);
+        let outside = self.processes.iter().flat_map(|(&process, groups)| {
+            groups.iter().map(move |(group, sum)| {
+                let part = match process == pid {
+                    true => region.groups.get(group),
+                    false => 0,
+                };
+                sum.saturating_sub(part) as f64
+            })
+        });
+        let least = |parts: &mut dyn Iterator<Item = f64>, samples| {
+            self.followed.least(parts, samples).unwrap_or(1.0)
+        };
+        let samples = region.weight.samples;
+        let inside = least(&mut { inside }, samples);
+        let outside = least(&mut { outside }, all.samples.saturating_sub(samples));
+        (
+            low.min(share * inside),
+            high.max(1.0 - (1.0 - share) * outside),
+        )
+    }
 }
 
 fn row(
@@ -461,12 +491,12 @@ fn row(
 ) -> RegionRow {
     let NamedRegion { extent, weight, .. } = *region;
     let share = (all.events > 0).then(|| weight.events as f64 / all.events as f64);
-    let interval = share.and_then(|share| {
-        let alike = match whole {
-            Some(whole) => whole.alike(pid, region, share, all),
-            None => alike(all.samples, all.events, all.squares),
-        };
-        wilson_95(share, alike)
+    let interval = share.and_then(|share| match whole {
+        Some(whole) => {
+            let interval = wilson_95(share, whole.alike(pid, region, share, all))?;
+            Some(whole.at_least((pid, region), share, all, interval))
+        }
+        None => wilson_95(share, alike(all.samples, all.events, all.squares)),
     });
     RegionRow {
         name,

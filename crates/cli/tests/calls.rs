@@ -13,7 +13,7 @@ use memgauge_trace::{Frame, FrameId, Module, Sample};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use harness::{memgauge, needs};
+use harness::{memgauge, needs, said};
 
 /// The program of `calls/calls.c`, in a folder that goes with the first value.
 fn program() -> Option<(TempDir, PathBuf)> {
@@ -37,10 +37,6 @@ fn compiled(options: &[&str]) -> Option<(TempDir, PathBuf)> {
     let status = compiler.arg(source).arg("-o").arg(&program).status();
     assert!(status.expect("cc runs").success());
     Some((folder, program))
-}
-
-fn said(output: &std::process::Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
 /// A recording of the program with its stacks; `None` where timers cannot sample.

@@ -6,7 +6,7 @@ mod harness;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use harness::{Recorded, memgauge, needs};
+use harness::{Recorded, memgauge, needs, said};
 use memgauge_testing::{Need, skipped};
 
 /// `extra` passes over an array of 1 MiB are in a function of their own.
@@ -48,10 +48,6 @@ fn diff(before: &Path, after: &Path, options: &[&str]) -> Output {
 
 fn out(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
-fn said(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
 #[test]

@@ -18,8 +18,8 @@ use memgauge_trace::{SeriesRow, catalogue};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// Kills of each kind: 24 in all.
-const KILLS: u64 = 8;
+/// Kills of each kind: 15 in all.
+const KILLS: u64 = 5;
 /// Parts are closed every two seconds, so some kills come before the first part
 /// and some after.
 const LATEST_KILL_MS: u64 = 3_500;

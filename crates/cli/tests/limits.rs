@@ -10,7 +10,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use harness::{PROGRAM, memgauge, needs};
+use harness::{PROGRAM, memgauge, needs, said};
 use memgauge_recording::Recording;
 use tempfile::TempDir;
 
@@ -22,10 +22,6 @@ fn folder() -> TempDir {
     std::fs::set_permissions(folder.path(), everybody).expect("the mode can be set");
     std::fs::copy(PROGRAM, folder.path().join("memgauge")).expect("the program can be copied");
     folder
-}
-
-fn said(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
 fn is_root() -> bool {

@@ -8,7 +8,7 @@ use memgauge_testing::{Need, skipped};
 use std::path::Path;
 use std::process::{Command, Output};
 
-use harness::{PROGRAM, memgauge, workloads};
+use harness::{PROGRAM, memgauge, said, workloads};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -24,10 +24,6 @@ fn perf_works() -> bool {
         skipped(Need::Kernel, said(&output));
     }
     works
-}
-
-fn said(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
 fn stat(options: &[&str], program: &[&str]) -> Output {

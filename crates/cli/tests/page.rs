@@ -15,7 +15,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
 
 use browser::{Look, NARROW, WIDE, chromium, look, open, with_scripts};
-use harness::{PROGRAM, memgauge};
+use harness::{PROGRAM, memgauge, said};
 use memgauge_testing::{Need, skipped};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -40,10 +40,6 @@ fn fixture(name: &str) -> PathBuf {
 
 fn folder() -> TempDir {
     tempfile::tempdir().expect("a temporary folder")
-}
-
-fn said(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
 /// Whether this program can write pages; says so where not.

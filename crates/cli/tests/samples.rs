@@ -9,17 +9,13 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use harness::{PROGRAM, memgauge, needs, workloads};
+use harness::{PROGRAM, memgauge, needs, said, workloads};
 use memgauge_recording::{Recording, Row, Selection};
 use memgauge_trace::{Derivation, Pid, Sample, SampleRegister, Thread};
 use tempfile::TempDir;
 
 fn folder() -> TempDir {
     tempfile::tempdir().expect("a temporary folder")
-}
-
-fn said(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
 /// Whether events can be sampled here at all; says so where not.

@@ -82,7 +82,7 @@ fn all_sets_followed_are_an_exact_run_to_the_last_count() {
     all_sets_equal_exact(&["/usr/bin/python3", "-S", "-c", "print(sum(range(20000)))"]);
 }
 
-/// An array of 64 MiB read once: each line misses all levels, whichever sets are looked at.
+/// An array of 24 MiB read once: each line misses all levels, whichever sets are looked at.
 #[test]
 fn a_scan_is_estimated_without_doubt() {
     if !needs(&[]) {
@@ -92,9 +92,9 @@ fn a_scan_is_estimated_without_doubt() {
         let program = [workloads(), "linear", "--bytes", bytes, "--passes", "1"];
         record(&program, &["--sets", "1/8"])
     };
-    let (large, small) = (of("64MiB"), of("1MiB"));
+    let (large, small) = (of("24MiB"), of("1MiB"));
     let difference = large.totals()["llc.miss"] - small.totals()["llc.miss"];
-    let lines = 63 * 1024 * 1024 / 64;
+    let lines = 23 * 1024 * 1024 / 64;
     assert!((difference - lines).abs() < lines / 100, "{difference}");
     let sets = &large.report()["sets"];
     assert_eq!(sets["one_in"], 8);
@@ -207,10 +207,10 @@ fn lines_that_crowd_in_few_sets_are_told() {
     if !needs(&[]) {
         return;
     }
-    let program = [workloads(), "linear", "--bytes", "16MiB", "--passes", "40"];
+    let program = [workloads(), "linear", "--bytes", "4MiB", "--passes", "160"];
     let program = [&program[..], &["--stride", "4KiB"]].concat();
     let exact = record(&program, &[]).totals()["l1d.miss"];
-    assert!(exact > 40 * 4096, "{exact}");
+    assert!(exact > 160 * 1024, "{exact}");
     let mut far_off = 0;
     for seed in 0..8 {
         let some = record(&program, &["--sets", &format!("1/8:{seed}")]);

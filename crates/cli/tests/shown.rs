@@ -9,16 +9,12 @@ use memgauge_testing::{Need, skipped};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use harness::{memgauge, needs, workloads};
+use harness::{memgauge, needs, said, workloads};
 use serde_json::Value;
 use tempfile::TempDir;
 
 fn folder() -> TempDir {
     tempfile::tempdir().expect("a temporary folder")
-}
-
-fn said(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
 fn printed(output: &Output) -> String {

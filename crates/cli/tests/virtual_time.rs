@@ -27,12 +27,8 @@ fn signals() -> &'static str {
     BUILT.get_or_init(|| compiled("signals"))
 }
 
-fn record(program: &[&str]) -> Recorded {
-    Recorded::new(&["--machine", "i5-6600k", "-I", "100us"], program)
-}
-
 fn run(arguments: &[&str]) -> Totals {
-    record(&[&[waits()], arguments].concat()).totals()
+    Recorded::in_time(&[&[waits()], arguments].concat()).totals()
 }
 
 fn virtual_ns(arguments: &[&str]) -> i64 {
@@ -50,8 +46,8 @@ fn programs_started_one_after_another_take_their_times_together() {
         return;
     }
     let line = |times: usize| vec![format!("{} joined", waits()); times].join("; ") + "; :";
-    let shell = |times| record(&["/bin/sh", "-c", &line(times)]).totals()["virtual_ns"];
-    let nothing = record(&["/bin/sh", "-c", ":"]).totals()["virtual_ns"];
+    let shell = |times| Recorded::in_time(&["/bin/sh", "-c", &line(times)]).totals()["virtual_ns"];
+    let nothing = Recorded::in_time(&["/bin/sh", "-c", ":"]).totals()["virtual_ns"];
     let once = shell(1) - nothing;
     assert_near(shell(8) - nothing, 8 * once, 0.03);
 }
@@ -132,7 +128,7 @@ fn a_lock_of_a_file_is_waited_for_however_it_ends() {
     let three = "for i in 1 2 3; do flock $0 sleep 0.1 & done; wait";
     let file = tempfile::NamedTempFile::new().expect("a file");
     let path = file.path().to_str().expect("the path is text");
-    let recorded = record(&["sh", "-c", three, path]);
+    let recorded = Recorded::in_time(&["sh", "-c", three, path]);
     assert_near(recorded.totals()["virtual_ns"], 300_000_000, 0.02);
 }
 
@@ -149,7 +145,7 @@ fn what_is_slept_is_idle_time() {
     ];
     programs.push((vec!["sh", "-c", "sleep 1 & sleep 0.5; wait"], second));
     for (program, expected) in programs {
-        let recorded = record(&program);
+        let recorded = Recorded::in_time(&program);
         let totals = recorded.totals();
         let found = totals["virtual_ns"];
         assert!(
@@ -243,12 +239,12 @@ fn a_wait_that_a_timer_ends_is_as_long_as_the_timer_was_set_to() {
     ];
     for mode in modes {
         let program = [signals(), mode];
-        assert_waited(&program, &record(&program));
+        assert_waited(&program, &Recorded::in_time(&program));
     }
     let again = |mode| virtual_ns_of(&[signals(), mode]);
     for mode in ["ticks", "timer-ticks"] {
         let program = [signals(), mode];
-        let found = assert_waited(&program, &record(&program));
+        let found = assert_waited(&program, &Recorded::in_time(&program));
         assert_near(again(mode), found, 0.001);
     }
     // Of a deadline, the host's clock has passed a part when the timer is set.
@@ -257,7 +253,7 @@ fn a_wait_that_a_timer_ends_is_as_long_as_the_timer_was_set_to() {
 }
 
 fn virtual_ns_of(program: &[&str]) -> i64 {
-    record(program).totals()["virtual_ns"]
+    Recorded::in_time(program).totals()["virtual_ns"]
 }
 
 #[test]
@@ -267,7 +263,7 @@ fn a_wait_that_a_thread_ends_by_a_signal_lasts_until_that_one_sends_it() {
     }
     for mode in ["woken", "killed", "left"] {
         let program = [signals(), mode];
-        let recorded = record(&program);
+        let recorded = Recorded::in_time(&program);
         assert_waited(&program, &recorded);
         // Both threads, or the child and its parent, end when the signal came.
         let report = recorded.report();
@@ -277,9 +273,9 @@ fn a_wait_that_a_thread_ends_by_a_signal_lasts_until_that_one_sends_it() {
         }
     }
     let program = ["sh", "-c", "timeout 0.2 sleep 30; :"];
-    assert_waited(&program, &record(&program));
+    assert_waited(&program, &Recorded::in_time(&program));
     let program = ["sh", "-c", "sleep 30 & sleep 0.2; kill $!; wait $!; :"];
-    assert_waited(&program, &record(&program));
+    assert_waited(&program, &Recorded::in_time(&program));
 }
 
 #[test]
@@ -287,7 +283,7 @@ fn a_program_that_its_own_timer_kills_lasted_until_then() {
     if !needs(&["gcc"]) {
         return;
     }
-    let recorded = record(&[signals(), "dies"]);
+    let recorded = Recorded::in_time(&[signals(), "dies"]);
     assert_eq!(recorded.code(), Some(128 + 14), "{}", recorded.said());
     let totals = harness::totals_of(&recorded.manifest()["totals"]);
     let found = totals["virtual_ns"];
@@ -355,7 +351,7 @@ fn who_polls_and_sleeps_between_takes_as_long_as_the_work_it_waits_for() {
     if !needs(&["gcc"]) {
         return;
     }
-    let alone = virtual_ns_of(&[polls(), "alone", "2"]);
+    let alone = virtual_ns_of(&[polls(), "alone", "1"]);
     for how in [
         "usleep",
         "poll",
@@ -365,12 +361,12 @@ fn who_polls_and_sleeps_between_takes_as_long_as_the_work_it_waits_for() {
         "poll-child",
     ] {
         // At most one sleep longer, on a busy host some.
-        let found = virtual_ns_of(&[polls(), how, "2"]);
+        let found = virtual_ns_of(&[polls(), how, "1"]);
         let right = (alone - alone / 50..alone + alone / 5).contains(&found);
         assert!(right, "{how}: {found} ns, alone {alone} ns");
     }
     let some_sets = ["--machine", "i5-6600k", "--sets", "1/8"];
-    let of_sets = |mode| Recorded::new(&some_sets, &[polls(), mode, "2"]).totals()["virtual_ns"];
+    let of_sets = |mode| Recorded::new(&some_sets, &[polls(), mode, "1"]).totals()["virtual_ns"];
     let (alone, found) = (of_sets("alone"), of_sets("usleep"));
     let right = (alone - alone / 20..alone + alone / 5).contains(&found);
     assert!(right, "{found} ns, alone {alone} ns");
@@ -383,7 +379,7 @@ fn printed(recorded: &Recorded) -> String {
 
 /// How long sleeps of 100 µs took on the host, by the program itself.
 fn sleeps_took(mode: &str) -> Duration {
-    let recorded = record(&[polls(), mode]);
+    let recorded = Recorded::in_time(&[polls(), mode]);
     let found = recorded.totals()["virtual_ns"];
     let alone = 400 * 100_000 + 20_000_000;
     assert!((alone..2 * alone).contains(&found), "{mode}: {found} ns");
@@ -408,7 +404,7 @@ fn a_signal_reaches_a_thread_whose_sleep_is_over_but_for_the_work_of_others() {
     if !needs(&["gcc"]) {
         return;
     }
-    let recorded = record(&[polls(), "signal"]);
+    let recorded = Recorded::in_time(&[polls(), "signal"]);
     let said = printed(&recorded).trim().parse();
     let took = Duration::from_nanos(said.expect("the program says when it was signalled"));
     assert!(took < Duration::from_millis(300), "{took:?}");
@@ -519,7 +515,7 @@ fn a_writer_waits_for_room_in_the_pipe() {
         return;
     }
     let numbers = ["4096", "200", "300", "1500"];
-    let recorded = record(&[&[pipeline()], &numbers[..]].concat());
+    let recorded = Recorded::in_time(&[&[pipeline()], &numbers[..]].concat());
     let all = recorded.totals()["virtual_ns"];
     let report = recorded.report();
     let threads = report["threads"].as_array().expect("threads are a list");
@@ -533,7 +529,7 @@ fn threads_that_do_not_wait_run_at_once_and_share_the_memory_there_is() {
     if !needs(&["gcc"]) {
         return;
     }
-    let recorded = record(&[waits(), "together", "8"]);
+    let recorded = Recorded::in_time(&[waits(), "together", "8"]);
     let report = recorded.report();
     let (none, one) = (virtual_ns(&["joined", "0"]), virtual_ns(&["joined", "1"]));
     let together = recorded.totals()["virtual_ns"];

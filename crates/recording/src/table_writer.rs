@@ -24,6 +24,13 @@ pub(super) const PART_ROWS: usize = 1_000_000;
 /// Age of its oldest row at which a part is closed.
 const PART_AGE: Duration = Duration::from_secs(2);
 
+/// From when on rows are lost, in words that follow others.
+pub(super) fn since(lost_from_ns: Option<u64>) -> String {
+    lost_from_ns.map_or(String::new(), |ns| {
+        format!(" from {:.2} s on", ns as f64 / 1e9)
+    })
+}
+
 /// Operations of a table that need no type of row.
 pub(super) trait AnyTable {
     fn name(&self) -> &'static str;
@@ -31,6 +38,8 @@ pub(super) trait AnyTable {
     fn close_if_due(&mut self) -> Result<()>;
     fn bytes(&self) -> u64;
     fn lost_rows(&self) -> u64;
+    /// Time of the last row before the first lost one, where rows have times.
+    fn lost_from_ns(&self) -> Option<u64>;
     fn parts(&self) -> u32;
 }
 
@@ -46,6 +55,11 @@ pub struct TableWriter<R> {
     closed_rows: u64,
     closed_bytes: u64,
     lost_rows: u64,
+    /// Times of the newest row, of the newest in a closed part, and of that when the first
+    /// rows were lost.
+    newest_ns: u64,
+    closed_to_ns: u64,
+    lost_from_ns: Option<u64>,
     /// Whether another writes the table meanwhile.
     is_away: bool,
 }
@@ -67,6 +81,9 @@ impl<R: Columns> TableWriter<R> {
             closed_rows: 0,
             closed_bytes: 0,
             lost_rows: 0,
+            newest_ns: 0,
+            closed_to_ns: 0,
+            lost_from_ns: None,
             is_away: false,
         }
     }
@@ -151,9 +168,9 @@ impl<R: Columns> TableWriter<R> {
     }
 
     fn write(&mut self, rows: &[R]) -> std::result::Result<(), PartFailure> {
-        if rows.is_empty() {
+        let Some(last) = rows.last() else {
             return Ok(());
-        }
+        };
         if self.is_away {
             return Err(io::Error::other("another writer uses this table").into());
         }
@@ -161,10 +178,11 @@ impl<R: Columns> TableWriter<R> {
             make_dir(&self.dir)?;
             self.part = Some(OpenPart::create::<R>(self.temporary_path(), &self.create)?);
         }
-        match &mut self.part {
-            Some(part) => part.write(rows),
-            None => Ok(()),
+        if let Some(part) = &mut self.part {
+            part.write(rows)?;
         }
+        self.newest_ns = self.newest_ns.max(last.time_ns());
+        Ok(())
     }
 
     fn write_and_close(&mut self) -> std::result::Result<(), PartFailure> {
@@ -178,6 +196,7 @@ impl<R: Columns> TableWriter<R> {
             self.lost_rows -= rows;
             self.closed_rows += rows;
             self.closed_parts += 1;
+            self.closed_to_ns = self.newest_ns;
         }
         self.oldest = None;
         Ok(())
@@ -189,6 +208,7 @@ impl<R: Columns> TableWriter<R> {
         let path = self.part_path();
         let open = self.part.take().map_or(0, |part| part.rows()) + self.waiting.len();
         self.lost_rows += open as u64;
+        self.lost_from_ns.get_or_insert(self.closed_to_ns);
         self.waiting.clear();
         self.waiting_text_bytes = 0;
         self.oldest = None;
@@ -198,11 +218,13 @@ impl<R: Columns> TableWriter<R> {
     fn error(&self, path: &Path, failure: PartFailure) -> Error {
         let (kind, why) = reason(failure.cause);
         let message = format!(
-            "failed to write part `{}`: {why}; the {} rows of table `{}` written before are kept, {} are lost",
+            "failed to write part `{}`: {why}; the {} rows of table `{}` written before are kept, {} \
+             are lost{}",
             path.display(),
             self.closed_rows,
             R::TABLE,
             self.lost_rows,
+            since(self.lost_from_ns()),
         );
         let error = Error::new(kind, message);
         match failure.cause.kind {
@@ -245,6 +267,10 @@ impl<R: Columns> AnyTable for TableWriter<R> {
 
     fn lost_rows(&self) -> u64 {
         self.lost_rows
+    }
+
+    fn lost_from_ns(&self) -> Option<u64> {
+        self.lost_from_ns.filter(|_| R::TIME.is_some())
     }
 
     fn parts(&self) -> u32 {

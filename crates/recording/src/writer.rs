@@ -2,7 +2,7 @@
 
 use super::row::{Row, Tables};
 use super::sink::{Create, file_system};
-use super::table_writer::{AnyTable, TableWriter, reason};
+use super::table_writer::{AnyTable, TableWriter, reason, since};
 use super::{FORMAT_VERSION, manifest_file};
 use crate::{Error, ErrorKind, Result};
 use memgauge_trace::{Loss, LossKind, Manifest, TableFacts};
@@ -252,8 +252,13 @@ pub fn amend(path: &Path, f: impl FnOnce(&mut Manifest)) -> Result<()> {
 fn lost_rows_of(table: &dyn AnyTable) -> Option<Loss> {
     (table.lost_rows() > 0).then(|| Loss {
         kind: LossKind::PartNotWritten,
+        time_ns: table.lost_from_ns().unwrap_or_default(),
         count: table.lost_rows(),
-        detail: format!("rows of table {}", table.name()),
+        detail: format!(
+            "rows of table {}{}",
+            table.name(),
+            since(table.lost_from_ns())
+        ),
         ..Loss::default()
     })
 }

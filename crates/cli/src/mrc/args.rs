@@ -105,6 +105,8 @@ pub(crate) struct Mrc {
     pub(crate) inputs: Vec<PathBuf>,
     #[arg(long, hide = true, value_name = "PART")]
     pub(crate) sets: Option<String>,
+    #[arg(short, long, hide = true, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) making: CurveOptions,
     /// Add a curve for each thread, as if it had a memory of its own

@@ -19,6 +19,7 @@ use memgauge_report::Page;
 use memgauge_report::mrc::{Collection, CurveView, Measured, Unit};
 
 use crate::outcome::Exit;
+use crate::whole_file::WholeFile;
 use crate::{page, record, terminal};
 pub(crate) use args::{Mrc, Partition};
 pub(crate) use partition::partition;
@@ -36,9 +37,21 @@ fn refuse_sets(sets: Option<&String>) -> anyhow::Result<()> {
     }
 }
 
+/// Curves are printed; who names a file as `record` has it learns how to name one here.
+fn refuse_output(output: Option<&PathBuf>) -> anyhow::Result<()> {
+    let Some(file) = output.map(|file| file.display()) else {
+        return Ok(());
+    };
+    Err(usage(format!(
+        "failed to make curves with -o {file}: they are printed, not recorded: name the file by its \
+         form, as in --json={file}, --csv={file} or --html={file}"
+    )))
+}
+
 /// Shows miss-rate curves.
 pub(crate) fn mrc(args: &Mrc) -> anyhow::Result<Exit> {
     refuse_sets(args.sets.as_ref())?;
+    refuse_output(args.output.as_ref())?;
     check(args)?;
     args.html.as_ref().map(|_| page::check()).transpose()?;
     let out = Outputs::open(args)?;
@@ -96,7 +109,7 @@ enum Out {
     Output,
     /// Standard output is the program's.
     ErrorOutput,
-    File(std::fs::File, PathBuf),
+    File(WholeFile, PathBuf),
 }
 
 impl Out {
@@ -104,7 +117,7 @@ impl Out {
     fn open(path: &Path, list: bool) -> anyhow::Result<Out> {
         if path != Path::new("-") {
             let failed = || format!("failed to write `{}`", path.display());
-            let file = std::fs::File::create(path).with_context(failed)?;
+            let file = WholeFile::create(path).with_context(failed)?;
             return Ok(Out::File(file, path.to_owned()));
         }
         if !list {
@@ -129,7 +142,9 @@ impl Out {
             Out::Output => terminal::print(text)?,
             Out::ErrorOutput => eprint!("{text}"),
             Out::File(mut file, path) => file
+                .file()
                 .write_all(text.as_bytes())
+                .and_then(|()| file.finish())
                 .with_context(|| format!("failed to write `{}`", path.display()))?,
         }
         Ok(())

@@ -28,6 +28,23 @@ const EMULATOR: &str = "MEMGAUGE_QEMU";
 /// Event totals, signed so that they can be subtracted.
 pub(crate) type Totals = BTreeMap<String, i64>;
 
+/// What a run wrote to standard error.
+pub(crate) fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Asserts the exit code and that standard error is one line of memgauge's that
+/// says all of `words`.
+pub(crate) fn check_line(output: &Output, code: i32, words: &[&str]) {
+    let said = said(output);
+    assert_eq!(output.status.code(), Some(code), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+    assert!(said.starts_with("memgauge: "), "{said}");
+    for word in words {
+        assert!(said.contains(word), "`{word}` is not in: {said}");
+    }
+}
+
 /// Whether all of `tools` (programs, `root`, `libc.a`) and what recording itself
 /// takes are here; says what is not, for the test to return.
 pub(crate) fn needs(tools: &[&str]) -> bool {
@@ -139,7 +156,12 @@ impl Recorded {
         Recorded::with(options, program, |_| ())
     }
 
-    /// The same, with more said about the run (input, environment).
+    /// Records it on a known machine, with the series from which virtual time is seen.
+    pub(crate) fn in_time(program: &[&str]) -> Recorded {
+        Recorded::new(&["--machine", "i5-6600k", "-I", "100us"], program)
+    }
+
+    /// As [`Recorded::new`], with more said about the run (input, environment).
     pub(crate) fn with<S: AsRef<str>>(
         options: &[&str],
         program: &[S],

@@ -15,7 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { UNIT_BYTES = 1 << 20, UNITS = 16, OWN_UNITS = 8, SHORT_LIVES = 50, THREADS = 4, ROUNDS = 20 };
+enum { UNIT_BYTES = 1 << 20, UNITS = 16, OWN_UNITS = 8, SHORT_LIVES = 30, THREADS = 4, ROUNDS = 20 };
 
 static char *memory;
 static atomic_int done;
@@ -98,7 +98,7 @@ static void births(const char *what, int with_ticker)
 /* The writer has it open, and never uses it. */
 static void until_the_end(const char *how)
 {
-    int ends[2], is_socket = strstr(how, "socket") != NULL, units = 60;
+    int ends[2], is_socket = strstr(how, "socket") != NULL, units = 24;
     char byte;
     if (is_socket ? socketpair(AF_UNIX, SOCK_STREAM, 0, ends) : pipe(ends))
         exit(1);

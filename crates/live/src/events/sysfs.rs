@@ -238,6 +238,11 @@ impl Pmus {
                 let near = near_it(name, self.all_tracepoints());
                 format!("there is no tracepoint `{name}`{near}")
             }
+            false if rustix::process::geteuid().is_root() => {
+                "tracepoints cannot be read: tracefs is not mounted (mount -t tracefs tracefs \
+                 /sys/kernel/tracing)"
+                    .to_owned()
+            }
             false => "tracepoints cannot be read: run as root, with tracefs mounted \
                       (mount -t tracefs tracefs /sys/kernel/tracing)"
                 .to_owned(),

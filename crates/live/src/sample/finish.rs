@@ -135,6 +135,29 @@ fn not_kept(overhead: OverheadFacts) -> Option<String> {
     })
 }
 
+/// Samples that stand for less than this share of what was counted need an explanation.
+const NEARLY_ALL: f64 = 0.9;
+
+/// What threads counted after their last samples, where that is more than two periods, so not
+/// the end of one thread, and nothing else explains it.
+fn unsampled(o: &EventOutcome) -> Option<String> {
+    let elsewhere = [o.lost, o.throttled, o.cut, o.dropped_kernel, o.of_others];
+    let period = match o.samples {
+        0 => o.period,
+        samples => o.periods / samples,
+    };
+    let share = o.periods as f64 / (o.counted as f64).max(1.0);
+    let is_much = share < NEARLY_ALL && behind_the_last(o) > 2 * period;
+    (elsewhere == [0; 5] && period > 0 && is_much).then(|| {
+        format!(
+            "{}: samples stand for {:.1} % of what was counted: a thread that ends within a period \
+             has no sample; a smaller period (-c) or a larger --overhead finds more of them",
+            o.name,
+            100.0 * share
+        )
+    })
+}
+
 impl Session<'_> {
     /// Totals, losses, and the closing of the recording, also of one that could not be
     /// written in full.
@@ -148,6 +171,7 @@ impl Session<'_> {
         let overhead = self.overhead();
         let mut notes = self.notes();
         notes.extend(overhead.and_then(not_kept));
+        notes.extend(self.recorder.outcomes.iter().filter_map(unsampled));
         let copied = self.write_the_rest(&losses);
         let own = own_usage();
         let wall_ns = perf::monotonic_ns().saturating_sub(self.began_ns());
@@ -332,5 +356,47 @@ fn of_event(number: usize, o: &EventOutcome) -> SampledFacts {
         last_period: (o.period > 0).then_some(o.period),
         sample_ns: o.cost.map(|cost| cost.ns),
         sample_ns_by_timer: o.cost.is_some_and(|cost| cost.by_timer),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outcome(samples: u64, counted: u64) -> EventOutcome {
+        EventOutcome {
+            name: "cpu-clock".to_owned(),
+            samples,
+            counted,
+            periods: 1000 * samples,
+            period: 1000,
+            ..EventOutcome::default()
+        }
+    }
+
+    #[test]
+    fn counts_of_threads_that_end_before_their_first_sample_are_told() {
+        let said = unsampled(&outcome(34, 400_000)).expect("400 threads, 34 samples");
+        assert!(said.contains("8.5 % of what was counted"), "{said}");
+        assert!(unsampled(&outcome(0, 400_000)).is_some());
+        // What one thread counts after its last sample, and a twentieth.
+        assert_eq!(unsampled(&outcome(1, 1_900)), None);
+        assert_eq!(unsampled(&outcome(380, 400_000)), None);
+    }
+
+    #[test]
+    fn samples_that_went_elsewhere_are_told_elsewhere() {
+        let elsewhere: [fn(&mut EventOutcome); 5] = [
+            |o| o.lost = 1,
+            |o| o.throttled = 1,
+            |o| o.cut = 1,
+            |o| o.dropped_kernel = 1,
+            |o| o.of_others = 1,
+        ];
+        for spoil in elsewhere {
+            let mut spoilt = outcome(34, 400_000);
+            spoil(&mut spoilt);
+            assert_eq!(unsampled(&spoilt), None);
+        }
     }
 }

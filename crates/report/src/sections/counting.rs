@@ -113,7 +113,7 @@ pub(super) fn ticks(summary: &Summary, style: &Style) -> String {
             ticks.late,
         ),
         format!(
-            "gaps: median {}, 99 % up to {}; {} of {}",
+            "gaps: median {}, 99 % up to {}; {}, {} seen",
             us(ticks.median_gap_ns),
             us(ticks.p99_gap_ns),
             number_of(counting.rows, "row"),
