@@ -74,19 +74,20 @@ fn a_full_disk_keeps_closed_parts_and_says_what_was_lost() {
     let (_dir, path) = place();
     let disk = SmallDisk::of(1 << 20);
     let mut writer = Writer::create_with(&path, Manifest::default(), disk.create()).unwrap();
-    writer.extend((0..100).map(sample)).unwrap();
+    let each_10_ms = |number: u64| sample(number * 10_000_000);
+    writer.extend((0..100).map(each_10_ms)).unwrap();
     writer.flush().unwrap();
     disk.set_room(1_000);
-    writer.extend((100..9_000).map(sample)).unwrap();
+    writer.extend((100..9_000).map(each_10_ms)).unwrap();
     let error = writer.flush().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::DiskFull);
-    let expected = "no space left; free some or record to another disk; the 100 rows of table `samples` written before are kept, 8900 are lost";
+    let expected = "no space left; free some or record to another disk; the 100 rows of table `samples` written before are kept, 8900 are lost from 0.99 s on";
     assert!(error.to_string().ends_with(expected), "{error}");
     assert_eq!(std::fs::read_dir(path.join("samples")).unwrap().count(), 1);
     assert_eq!(writer.lost_rows(), 8_900);
     assert_eq!(
         times(&Recording::open(&path).unwrap()),
-        (0..100).collect::<Vec<_>>()
+        (0..100).map(|n| n * 10_000_000).collect::<Vec<_>>()
     );
 }
 
@@ -113,7 +114,7 @@ fn a_writer_goes_on_when_there_is_room_again_and_names_the_loss() {
         .flat_map(|rows| rows.unwrap())
         .collect();
     let kind = LossKind::PartNotWritten;
-    let detail = "rows of table samples".to_owned();
+    let detail = "rows of table samples from 0.00 s on".to_owned();
     assert_eq!(
         losses,
         [Loss {
