@@ -418,7 +418,7 @@ fn a_program_goes_on_polling_where_its_recorder_was_killed() {
     }
     let folder = tempfile::tempdir().expect("a temporary folder");
     let (file, done) = (folder.path().join("run.mg"), folder.path().join("done"));
-    let line = format!("{} usleep; echo $? > {}", polls(), done.display());
+    let line = format!("{} usleep 200; echo $? > {}", polls(), done.display());
     let mut run = Command::new(harness::PROGRAM)
         .args(["record", "-q", "--source", "emulate", "-o"])
         .arg(&file)
