@@ -517,8 +517,10 @@ void mg_decode_insn(struct mg_decoded *b, const uint8_t *code, size_t bytes, uin
         }
         unsigned hook = b->hooks;
         memory_operands(b, &in);
-        if (b->hooks > hook)
-            b->hook[hook].begins_rep = repeats(&z);
+        for (unsigned i = hook; repeats(&z) && i < b->hooks; i++) {
+            b->hook[i].begins_rep = i == hook;
+            b->hook[i].follows_rep = i > hook;
+        }
         register_effects(&in);
     }
     b->insns++;

@@ -24,6 +24,7 @@ struct mg_hook {
     uint8_t size;     /* bytes QEMU accesses for it; above 8 they may come in pieces */
     bool varying;     /* pieces are streamed as they come */
     bool begins_rep;  /* the first of a rep instruction that QEMU repeats within the block */
+    bool follows_rep; /* another one of it */
 };
 
 /* One block of code, decoded. */

@@ -104,6 +104,13 @@ void mg_on_wide_run(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t vaddr, v
         mg_on_run(vcpu, info, vaddr, run);
 }
 
+/* The iteration under way of a rep instruction whose accesses are runs. */
+static __thread struct {
+    uint64_t first, second; /* where its load and store were, or its only access */
+    uint64_t *again;        /* the word that counts iterations like the last one told */
+    bool skipped;           /* it is counted there, not told */
+} iteration;
+
 /* A rep instruction begins, which QEMU repeats within one execution of its block. Each
  * iteration but the first is told as an execution of a block of that instruction alone
  * (udata: its number). */
@@ -113,6 +120,7 @@ static void on_rep(unsigned vcpu, void *alone)
     struct mg_ring *r = mg_own_ring();
     r->rep_block = (uintptr_t)alone;
     r->rep_accesses = 0;
+    iteration.again = NULL;
 }
 
 /* Before an access of a rep instruction, of which an iteration makes `all`: whether
@@ -126,9 +134,56 @@ static bool repeats_alone(uint32_t all)
     return before >= all;
 }
 
+static inline bool in_one_line(uint64_t vaddr, uint64_t bytes)
+{
+    return vaddr % MG_LINE_BYTES + bytes <= MG_LINE_BYTES;
+}
+
+static inline bool stays(uint64_t before, uint64_t now, uint64_t bytes)
+{
+    return before / MG_LINE_BYTES == now / MG_LINE_BYTES && in_one_line(before, bytes) &&
+           in_one_line(now, bytes);
+}
+
+/* Counts an iteration. The recorder reads the word when the next block has begun. */
+static void count_iteration(bool down)
+{
+    struct mg_ring *r = mg_own_ring();
+    uint64_t *w = r->w;
+    if (iteration.again && w == iteration.again + 1) {
+        ++*iteration.again;
+        return;
+    }
+    iteration.again = w;
+    *w = MG_MARK_REPEAT | (down ? MG_REPEAT_DOWN : 0) | 1;
+    advance(r, w + 1);
+}
+
+/* An iteration in the lines of the one before changes nothing in any cache: it is only
+ * counted. The second one of an instruction is always told, so that it has a block. */
 static void on_rep_run(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t vaddr, void *run)
 {
+    uint64_t bytes = (uintptr_t)run >> MG_SIZE_BITS & 0xff, step = vaddr - iteration.first;
+    struct mg_ring *r = mg_own_ring();
+    bool skips = r->rep_accesses > 1 && stays(iteration.first, vaddr, bytes) &&
+                 stays(iteration.second, iteration.second + step, bytes);
+    iteration.first = vaddr;
+    iteration.skipped = skips;
+    if (skips) {
+        iteration.second += step;
+        count_iteration((int64_t)step < 0);
+        return;
+    }
+    iteration.second = vaddr; /* unless another access follows */
     repeats_alone(1);
+    mg_on_run(vcpu, info, vaddr, run);
+}
+
+static void on_rep_further(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t vaddr, void *run)
+{
+    if (iteration.skipped)
+        return;
+    iteration.second = vaddr;
     mg_on_run(vcpu, info, vaddr, run);
 }
 
@@ -158,6 +213,7 @@ static void on_rep_piece(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t vad
 static void hook_run(struct qemu_plugin_insn *insn, const struct mg_hook *h, uint64_t id)
 {
     qemu_plugin_vcpu_mem_cb_t callback = h->begins_rep ? on_rep_run
+                                         : h->follows_rep ? on_rep_further
                                          : h->size > 8 ? mg_on_wide_run : mg_on_run;
     enum qemu_plugin_mem_rw rw = h->kind & MG_LOAD ? QEMU_PLUGIN_MEM_R : QEMU_PLUGIN_MEM_W;
     qemu_plugin_register_vcpu_mem_cb(insn, callback, QEMU_PLUGIN_CB_NO_REGS, rw,

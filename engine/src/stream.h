@@ -33,6 +33,9 @@
  *   MG_MARK_BLOCK | number   a block begins; all its runs come as further ones
  *   MG_MARK_PIECE | kind size insn   a piece of a varying access; the next word
  *                                    is its address, as of a further run
+ *   MG_MARK_REPEAT | count   last of a block of one rep instruction: so many further
+ *                            iterations, all in the same lines, each an element further on,
+ *                            or back with MG_REPEAT_DOWN. It counts until the next block begins
  *   MG_MARK_SYNC | number    the thread lets others go on, or has waited (sync.c); two
  *                            marks follow: MG_MARK_SYNC_KIND with a kind and a key,
  *                            MG_MARK_SYNC_NS with a time or bytes
@@ -67,7 +70,7 @@
 #include <stdint.h>
 
 #define MG_MAGIC 0x3147474du /* "MGG1", little endian */
-#define MG_WIRE_VERSION 16u
+#define MG_WIRE_VERSION 17u
 #define MG_PAGE 4096u
 
 #define MG_BLOCK_WORDS 32768u
@@ -93,6 +96,8 @@
 #define MG_MARK_SYNC_NS (MG_SEVERAL | 0xff05ull << MG_ID_SHIFT)
 #define MG_MARK_SUM (MG_SEVERAL | 0xff06ull << MG_ID_SHIFT)
 #define MG_MARK_PEEK (MG_SEVERAL | 0xff07ull << MG_ID_SHIFT)
+#define MG_MARK_REPEAT (MG_SEVERAL | 0xff08ull << MG_ID_SHIFT)
+#define MG_REPEAT_DOWN (1ull << 40)
 #define MG_MARK_REGION (MG_SEVERAL | 0xff10ull << MG_ID_SHIFT)
 #define MG_MARK_VALUE_HIGH (MG_SEVERAL | 0xff11ull << MG_ID_SHIFT)
 #define MG_MARK_VALUE_LOW (MG_SEVERAL | 0xff12ull << MG_ID_SHIFT)

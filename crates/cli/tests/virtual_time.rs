@@ -344,6 +344,22 @@ fn polls() -> &'static str {
     BUILT.get_or_init(|| compiled("polls"))
 }
 
+/// Runs of which one must do: a busy host may let a sleeper go late.
+const BUSY_HOST_RUNS: usize = 3;
+
+/// Virtual times of at most so many runs, until one is within a fifth of `alone`.
+fn times_until_near(alone: i64, run: impl Fn() -> i64) -> Result<(), Vec<i64>> {
+    let mut found = Vec::new();
+    for _ in 0..BUSY_HOST_RUNS {
+        found.push(run());
+        // At most one sleep longer.
+        if (alone - alone / 50..alone + alone / 5).contains(&found[found.len() - 1]) {
+            return Ok(());
+        }
+    }
+    Err(found)
+}
+
 /// A sleeper's clock is where the worker's was when it was seen to be done, so both end
 /// together; on the host, the worker takes dozens of times as long.
 #[test]
@@ -351,7 +367,7 @@ fn who_polls_and_sleeps_between_takes_as_long_as_the_work_it_waits_for() {
     if !needs(&["gcc"]) {
         return;
     }
-    let alone = virtual_ns_of(&[polls(), "alone", "1"]);
+    let alone = virtual_ns_of(&[polls(), "alone"]);
     for how in [
         "usleep",
         "poll",
@@ -360,16 +376,14 @@ fn who_polls_and_sleeps_between_takes_as_long_as_the_work_it_waits_for() {
         "condition",
         "poll-child",
     ] {
-        // At most one sleep longer, on a busy host some.
-        let found = virtual_ns_of(&[polls(), how, "1"]);
-        let right = (alone - alone / 50..alone + alone / 5).contains(&found);
-        assert!(right, "{how}: {found} ns, alone {alone} ns");
+        let near = times_until_near(alone, || virtual_ns_of(&[polls(), how]));
+        assert_eq!(near, Ok(()), "{how}: alone {alone} ns");
     }
     let some_sets = ["--machine", "i5-6600k", "--sets", "1/8"];
-    let of_sets = |mode| Recorded::new(&some_sets, &[polls(), mode, "1"]).totals()["virtual_ns"];
-    let (alone, found) = (of_sets("alone"), of_sets("usleep"));
-    let right = (alone - alone / 20..alone + alone / 5).contains(&found);
-    assert!(right, "{found} ns, alone {alone} ns");
+    let of_sets = |mode| Recorded::new(&some_sets, &[polls(), mode]).totals()["virtual_ns"];
+    let alone = of_sets("alone");
+    let near = times_until_near(alone, || of_sets("usleep"));
+    assert_eq!(near, Ok(()), "some sets: alone {alone} ns");
 }
 
 /// What the program wrote.

@@ -505,22 +505,24 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
         hit
     }
 
+    /// Whether the access hit, and nothing more.
     #[inline(always)]
     fn access(
         &mut self,
         (words, at): (&[AtomicU64], usize),
         (block, index): (u32, u32),
         (kind, addr, size): (AccessKind, u64, u32),
-    ) {
+    ) -> bool {
         self.note_store(kind, addr);
         let outcome = self.core.access(self.shared, addr, size, kind);
         if outcome.is_plain_hit() && !outcome.overflow {
-            return;
+            return true;
         }
         self.charge(index, &outcome);
         if outcome.overflow {
             self.take_overflow(words, at, (block, index));
         }
+        false
     }
 
     #[inline(always)]
@@ -546,35 +548,62 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
         self.complete(words);
         self.settle(words, at);
         sum.insns -= u32::from(special.goes_on(&mut self.cursor.repeating));
-        while let Some(access) = special.next(&self.program.catalogue) {
-            if access.varying {
-                sum.access(access.kind);
+        let mut times = 1;
+        loop {
+            let mut hits = true;
+            while let Some(access) = special.next(&self.program.catalogue) {
+                if access.varying {
+                    sum.access(access.kind);
+                }
+                let what = (access.kind, access.addr, access.size);
+                hits &= self.access((words, at), (number, access.index), what);
             }
-            let what = (access.kind, access.addr, access.size);
-            self.access((words, at), (number, access.index), what);
+            self.cursor.stray += special.left();
+            // What hit in its lines hits in them again, and changes nothing.
+            times += if hits { special.pass_repeats() } else { 0 };
+            self.count_special(number, sum, times, words, at);
+            if !special.repeat(&self.program.catalogue) {
+                break;
+            }
+            (sum, times) = (Sum::default(), 1);
         }
-        self.cursor.stray += special.left();
-        self.count_special(number, sum, words, at);
         let taken = 1 + special.len();
         self.told = at + taken;
         Some(taken)
     }
 
-    fn count_special(&mut self, number: u32, sum: Sum, words: &[AtomicU64], at: usize) {
+    /// Counts an execution whose accesses came so many times.
+    fn count_special(
+        &mut self,
+        number: u32,
+        once: Sum,
+        times: u32,
+        words: &[AtomicU64],
+        at: usize,
+    ) {
+        let sum = once.times(times);
         let is_inside = !self.program.is_outside;
         let block = self.program.catalogue.block_mut(number);
         if let Some(block) = block.filter(|_| is_inside) {
-            block.execs += 1;
+            block.execs += u64::from(times);
             let all = block
                 .sums
                 .iter_mut()
                 .zip([sum.insns, sum.loads, sum.stores]);
             all.for_each(|(all, n)| *all += u64::from(n));
         }
-        if self
-            .core
-            .retire(sum.insns, sum.loads, sum.stores, sum.modifies)
-        {
+        // Samples are of the iteration that overflows.
+        if self.core.may_overflow(sum.insns, sum.loads, sum.stores) {
+            self.retire_sum(once, words, at);
+            (1..times).for_each(|_| self.retire_sum(once.again(), words, at));
+        } else {
+            self.retire_sum(sum, words, at);
+        }
+    }
+
+    fn retire_sum(&mut self, sum: Sum, words: &[AtomicU64], at: usize) {
+        let (insns, loads) = (sum.insns, sum.loads);
+        if self.core.retire(insns, loads, sum.stores, sum.modifies) {
             self.take_due(words, at);
         }
     }
@@ -621,6 +650,7 @@ impl Touched {
 }
 
 /// Counts that one execution of a special block adds.
+#[derive(Clone, Copy, Default)]
 struct Sum {
     insns: u32,
     loads: u32,
@@ -635,6 +665,20 @@ impl Sum {
             loads: tally.loads(),
             stores: tally.stores(),
             modifies: tally.modifies(),
+        }
+    }
+
+    /// Of an iteration after the first, which is no instruction of its own.
+    fn again(self) -> Sum {
+        Sum { insns: 0, ..self }
+    }
+
+    fn times(self, times: u32) -> Sum {
+        Sum {
+            insns: self.insns,
+            loads: self.loads * times,
+            stores: self.stores * times,
+            modifies: self.modifies * times,
         }
     }
 

@@ -238,11 +238,16 @@ impl Walk<'_> {
         let again = special.goes_on(&mut self.place.repeating);
         let insns = catalogue.block(number)?.tally.insns();
         self.out.instructions += u64::from(insns) - u64::from(again);
-        while let Some(access) = special.next(catalogue) {
-            if self.by_instruction {
-                self.note_instructions(number, access.index..access.index + 1);
+        loop {
+            while let Some(access) = special.next(catalogue) {
+                if self.by_instruction {
+                    self.note_instructions(number, access.index..access.index + 1);
+                }
+                self.push(access.addr, access.size);
             }
-            self.push(access.addr, access.size);
+            if !special.repeat(catalogue) {
+                break;
+            }
         }
         self.place.stray += special.left();
         self.place.block = None;
@@ -356,6 +361,28 @@ mod tests {
         ];
         assert_eq!(addresses(&words), [0x100, 0x200, 0x101, 0x201, 0x9000]);
         assert_eq!(walk(&words, true).0.instructions, 1 + 2);
+    }
+
+    /// Where each iteration is told, and where all but the first are counted.
+    #[test]
+    fn iterations_that_are_counted_refer_as_those_that_are_told() {
+        let up = [marked(REP_MOVSB), 0x13d, 0x200, wire::MARK_REPEAT | 2];
+        assert_eq!(
+            addresses(&[&up[..], &[block(MODIFY, 0x9000)]].concat()),
+            [0x13d, 0x200, 0x13e, 0x201, 0x13f, 0x202, 0x9000]
+        );
+        let down = [
+            marked(REP_MOVSB),
+            0x102,
+            0x208,
+            wire::MARK_REPEAT | wire::REPEAT_DOWN | 1,
+        ];
+        assert_eq!(addresses(&down), [0x102, 0x208, 0x101, 0x207]);
+        let (out, place, _) = walk(&[&up[..], &down[..]].concat(), true);
+        assert_eq!((out.instructions, place.stray), (1, 0));
+        // No line has so many elements.
+        let damaged = [marked(REP_MOVSB), 0x100, 0x200, wire::MARK_REPEAT | 1 << 31];
+        assert_eq!(addresses(&damaged).len(), 2 * 64);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 /// First word of every shared file.
 pub(super) const MAGIC: u32 = 0x3147_474d;
 /// Version of everything below.
-pub(super) const WIRE_VERSION: u32 = 16;
+pub(super) const WIRE_VERSION: u32 = 17;
 pub(super) const PAGE: usize = 4096;
 pub(super) const BLOCK_WORDS: usize = 32768;
 pub(super) const BLOCKS: usize = 8;
@@ -34,6 +34,8 @@ pub(super) const MARK_SYNC_KIND: u64 = SEVERAL | 0xff04 << ID_SHIFT;
 pub(super) const MARK_SYNC_NS: u64 = SEVERAL | 0xff05 << ID_SHIFT;
 pub(super) const MARK_SUM: u64 = SEVERAL | 0xff06 << ID_SHIFT;
 pub(super) const MARK_PEEK: u64 = SEVERAL | 0xff07 << ID_SHIFT;
+pub(super) const MARK_REPEAT: u64 = SEVERAL | 0xff08 << ID_SHIFT;
+pub(super) const REPEAT_DOWN: u64 = 1 << 40;
 pub(super) const MARK_REGION: u64 = SEVERAL | 0xff10 << ID_SHIFT;
 pub(super) const MARK_VALUE_HIGH: u64 = SEVERAL | 0xff11 << ID_SHIFT;
 pub(super) const MARK_VALUE_LOW: u64 = SEVERAL | 0xff12 << ID_SHIFT;

@@ -13,6 +13,9 @@ pub(super) fn load(words: &[AtomicU64], at: usize) -> Option<u64> {
     Some(words.get(at)?.load(Ordering::Relaxed))
 }
 
+/// Iterations in a line, besides the first, are no more than its bytes.
+const MOST_REPEATS: u32 = memgauge_machine::LINE_BYTES as u32 - 1;
+
 /// Whether an execution of a block has ended before a word.
 pub(super) fn begins_block(word: u64) -> bool {
     (wire::FIRST_BLOCK..wire::MARKS).contains(&wire::id(word))
@@ -36,6 +39,12 @@ pub(super) struct Special<'a> {
     to_come: Range<u32>,
     /// The run under way and its address.
     run: Option<(u16, u64)>,
+    /// How far from those told the accesses are of the iteration under way, and the next.
+    moved: u64,
+    step: u64,
+    /// Iterations that are left and touch the same lines.
+    repeats: u32,
+    taken: usize,
 }
 
 /// An access of a special block's execution.
@@ -64,8 +73,13 @@ impl<'a> Special<'a> {
         let block = catalogue.block(number)?;
         let last = block.accesses.clone().last();
         let rep = last.filter(|_| block.flags & wire::CODE_ENDS_REP != 0);
+        let repeat = after[..length]
+            .last()
+            .map(|word| word.load(Ordering::Relaxed));
+        let repeat = repeat.filter(|&word| wire::mark(word) == wire::MARK_REPEAT);
+        let bytes = rep.map_or(0, |index| u64::from(catalogue.access(index).size));
         Some(Special {
-            words: &after[..length],
+            words: &after[..length - usize::from(repeat.is_some())],
             at: 0,
             block: number,
             starts: VirtAddr(block.vaddr),
@@ -73,7 +87,35 @@ impl<'a> Special<'a> {
             rep: rep.map(|index| catalogue.ip(number, index)),
             to_come: block.accesses.clone(),
             run: None,
+            moved: 0,
+            step: match repeat {
+                Some(word) if word & wire::REPEAT_DOWN != 0 => bytes.wrapping_neg(),
+                _ => bytes,
+            },
+            repeats: repeat.map_or(0, |word| (word as u32).min(MOST_REPEATS)),
+            taken: length,
         })
+    }
+
+    /// Turns to the next iteration that touches the lines of the one before; whether there
+    /// is one.
+    pub(super) fn repeat(&mut self, catalogue: &Catalogue) -> bool {
+        let Some(left) = self.repeats.checked_sub(1) else {
+            return false;
+        };
+        self.repeats = left;
+        self.moved = self.moved.wrapping_add(self.step);
+        self.at = 0;
+        self.run = None;
+        if let Some(block) = catalogue.block(self.block) {
+            self.to_come = block.accesses.clone();
+        }
+        true
+    }
+
+    /// Passes over all iterations that are left; how many.
+    pub(super) fn pass_repeats(&mut self) -> u32 {
+        std::mem::take(&mut self.repeats)
     }
 
     /// Whether its first instruction goes on where `repeating` says that the block
@@ -122,7 +164,9 @@ impl<'a> Special<'a> {
         Some(Executed {
             index,
             kind: access.kind,
-            addr: first.wrapping_add(access.delta as u64),
+            addr: first
+                .wrapping_add(access.delta as u64)
+                .wrapping_add(self.moved),
             size: u32::from(access.size),
             varying: self.rep == Some(catalogue.ip(self.block, index)),
         })
@@ -130,7 +174,7 @@ impl<'a> Special<'a> {
 
     /// Words it is told by, without its mark.
     pub(super) fn len(&self) -> usize {
-        self.words.len()
+        self.taken
     }
 
     /// Words not taken yet.

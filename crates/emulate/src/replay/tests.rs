@@ -309,6 +309,39 @@ fn a_repeated_string_instruction_is_one_instruction() {
     );
 }
 
+/// Of 200 bytes copied, each iteration is told, or those in the lines of the one before are
+/// counted.
+#[test]
+fn iterations_that_are_counted_do_as_those_that_are_told() {
+    let iteration = |n| {
+        let (from, to) = (0x10_0010 + n, 0x20_0030 + n);
+        [marked(REP_MOVSB), block(0, from), further(to)]
+    };
+    let told: Vec<u64> = (0..200).flat_map(iteration).collect();
+    let mut counted: Vec<u64> = Vec::new();
+    for n in 0..200 {
+        let is_new = |address: u64| (address + n).is_multiple_of(LINE);
+        if n == 0 || is_new(0x10_0010) || is_new(0x20_0030) {
+            counted.extend(iteration(n));
+        } else if wire::mark(counted[counted.len() - 1]) == wire::MARK_REPEAT {
+            *counted.last_mut().expect("it is there") += 1;
+        } else {
+            counted.push(wire::MARK_REPEAT | 1);
+        }
+    }
+    let after = [block(MODIFY, 0x9000)];
+    let run = |words: Vec<u64>| {
+        let words = [&words[..], &after[..]].concat();
+        let ran = run_in_slices(&words, &[words.len()], true);
+        let block = ran.program.catalogue.block(REP_MOVSB as u32).unwrap();
+        let sites: Vec<u32> = ran.program.sites.iter().map(|site| site.l1d).collect();
+        let of_block = (block.execs, block.sums);
+        (ran.counts, of_block, sites, ran.cursor.stray)
+    };
+    assert!(counted.len() < told.len() / 10);
+    assert_eq!(run(counted), run(told));
+}
+
 #[test]
 fn pieces_that_continue_one_another_are_one_access() {
     let words = [
