@@ -20,11 +20,8 @@ use serde::Serialize;
 use crate::Analysis;
 use crate::counts::{EventNames, SortedSums};
 use crate::resolve::Resolve;
-use crate::set_groups::FollowedGroups;
+use crate::set_groups::{FollowedGroups, Z_95};
 use crate::spaces::{AddressSpaces, Mapping, PathId, UNKNOWN, is_anonymous, is_file};
-
-/// Two-sided 95 % quantile of the normal distribution.
-pub(crate) const Z_95: f64 = 1.959_964;
 
 /// File data is kept in granules of this many bytes until symbols are looked up: no
 /// variable of interest is smaller.

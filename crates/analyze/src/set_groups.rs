@@ -11,7 +11,8 @@ use memgauge_trace::Pid;
 use memgauge_trace::groups::{GROUPS, student, variance_of_sum};
 use serde::Serialize;
 
-use crate::regions::Z_95;
+/// Two-sided 95 % quantile of the normal distribution.
+pub(crate) const Z_95: f64 = 1.959_964;
 
 /// A 95 % confidence interval.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]

@@ -8,7 +8,7 @@ use memgauge_testing::{Need, skipped};
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output};
 
 use harness::{PROGRAM, Recorded, check_line, memgauge, needs, report, said, workloads};
