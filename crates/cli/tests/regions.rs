@@ -606,9 +606,9 @@ fn a_timers_regions_end_with_their_threads_and_a_killed_mark_holds_up_no_other()
     let all = rows(&report);
     assert_eq!((all["open"].entries, all["open"].threads), (2, 2));
     let [open, closed] = ["open", "closed"].map(|name| all[name].get("cpu-clock") as f64);
-    // Each works as long; on a busy machine not in step with the clock.
+    // Each makes as many turns; beside other programs one may take half as long again.
     assert!(
-        open > 0.7 * closed && open < 1.4 * closed,
+        open > 0.5 * closed && open < 2.0 * closed,
         "{open} {closed}"
     );
     let stays = stays(&path);
